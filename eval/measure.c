@@ -164,6 +164,7 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
 
     for (int side = 0; side < KV_SIDES; side++) {
         p.side = (enum kv_side)side;
+        p.variable = l->codec[spec * KV_SIDES + (size_t)side]->variable;
         if (kv_codes_put(l->plan->codes, &p, l->first + window,
                          item->codes[side], item->n_codes[side], e))
             return -1;

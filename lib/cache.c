@@ -15,7 +15,9 @@ struct side {
     size_t n_sinks, n_blocks, n_tail, n_open;
     uint16_t *sink, *tail;
     uint8_t *blocks, *open;
-    size_t blocks_room, tail_room;
+    uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
+    size_t block_bytes; /* of all blocks together, sizes not counted */
+    size_t blocks_room, size_room, tail_room;
 };
 
 struct kv_cache {
@@ -72,6 +74,7 @@ void kv_cache_free(struct kv_cache *c)
         free(c->side[i].sink);
         free(c->side[i].tail);
         free(c->side[i].blocks);
+        free(c->side[i].size);
         free(c->side[i].open);
     }
     free(c);
@@ -89,16 +92,58 @@ static void from_half(const uint16_t *h, size_t n, float *x)
         x[i] = kv_f16_to_f32(h[i]);
 }
 
-static uint8_t *more_blocks(struct side *s, size_t n)
+/* Room for so many more bytes of blocks; where they begin. */
+static uint8_t *more_bytes(struct side *s, size_t n)
 {
-    const size_t bytes = s->codec->block_bytes;
-
-    if (s->n_blocks + n > s->blocks_room) {
-        s->blocks_room = (s->n_blocks + n) * 2;
-        s->blocks = kv_realloc(s->blocks, s->blocks_room, bytes);
+    if (s->block_bytes + n > s->blocks_room) {
+        s->blocks_room = (s->block_bytes + n) * 2;
+        s->blocks = kv_realloc(s->blocks, s->blocks_room, 1);
     }
-    s->n_blocks += n;
-    return s->blocks + (s->n_blocks - n) * bytes;
+    return s->blocks + s->block_bytes;
+}
+
+static void push_size(struct side *s, uint32_t size)
+{
+    if (s->n_blocks == s->size_room) {
+        s->size_room = s->n_blocks * 2 + 16;
+        s->size = kv_realloc(s->size, s->size_room, sizeof(*s->size));
+    }
+    s->size[s->n_blocks++] = size;
+    s->block_bytes += size;
+}
+
+/* Appends n blocks of codes, x [n * block][n_kv_heads][head_dim]. */
+static void encode(struct side *s, struct kv_where w, const float *x, size_t n)
+{
+    const struct kv_codec *c = s->codec;
+
+    if (!c->variable) {
+        c->scheme->encode(c, w, x, n, more_bytes(s, n * c->block_bytes));
+        s->n_blocks += n;
+        s->block_bytes += n * c->block_bytes;
+        return;
+    }
+    for (size_t i = 0; i < n; i++, w.first += c->block)
+        push_size(s, (uint32_t)c->scheme->encode_block(
+                         c, w, x + i * kv_codec_block_values(c),
+                         more_bytes(s, c->block_bytes)));
+}
+
+static void decode(const struct side *s, float *x)
+{
+    const struct kv_codec *c = s->codec;
+    const uint8_t *at = s->blocks;
+    struct kv_err e;
+
+    if (!c->variable) {
+        if (s->n_blocks)
+            c->scheme->decode(c, at, s->n_blocks, x);
+        return;
+    }
+    for (size_t i = 0; i < s->n_blocks; at += s->size[i++])
+        if (c->scheme->decode_block(c, at, s->size[i],
+                                    x + i * kv_codec_block_values(c), &e))
+            abort(); /* load_variable() checks what comes from outside */
 }
 
 static void push_tail(struct side *s, const float *x, size_t n)
@@ -129,8 +174,7 @@ static void settle(struct side *s, const float *x, size_t n, size_t n_ready,
 
         from_half(s->tail, from_tail * row, in);
         kv_codec_input(c, x, from_x, in + from_tail * row);
-        c->scheme->encode(c, w, in, n_ready / c->block,
-                          more_blocks(s, n_ready / c->block));
+        encode(s, w, in, n_ready / c->block);
         free(in);
         s->n_tail -= from_tail;
         if (s->n_tail)
@@ -155,7 +199,9 @@ static void append_history(struct side *s, const float *x, size_t n,
         kv_codec_input(c, x + t * row, 1, in);
         c->scheme->requantize(c, w, s->n_open, in, s->open);
         if (++s->n_open == c->block) {
-            memcpy(more_blocks(s, 1), s->open, c->block_bytes);
+            memcpy(more_bytes(s, c->block_bytes), s->open, c->block_bytes);
+            s->block_bytes += c->block_bytes;
+            s->n_blocks++;
             s->n_open = 0;
         }
     }
@@ -201,11 +247,18 @@ size_t kv_cache_tokens(const struct kv_cache *c)
     return c->n;
 }
 
+/* Of the settled blocks, with their sizes where they vary. */
+static size_t codes_bytes(const struct side *s)
+{
+    return s->block_bytes +
+           (s->codec->variable ? s->n_blocks * sizeof(*s->size) : 0);
+}
+
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *settled_bytes, size_t *settled_tokens)
 {
     const struct side *s = &c->side[side];
-    const size_t codes = s->n_blocks * s->codec->block_bytes;
+    const size_t codes = codes_bytes(s);
     const size_t open =
         s->n_open ? s->codec->scheme->open_bytes(s->codec, s->n_open) : 0;
 
@@ -226,6 +279,7 @@ struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
                               .sinks = s->n_sinks,
                               .n_blocks = s->n_blocks,
                               .blocks = s->blocks,
+                              .size = s->codec->variable ? s->size : NULL,
                               .open = s->open,
                               .sink = s->sink,
                               .tail = s->tail};
@@ -238,8 +292,7 @@ void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
 
     from_half(s->sink, s->n_sinks * row, x);
     x += s->n_sinks * row;
-    if (s->n_blocks)
-        s->codec->scheme->decode(s->codec, s->blocks, s->n_blocks, x);
+    decode(s, x);
     x += s->n_blocks * s->codec->block * row;
     if (s->n_open)
         s->codec->scheme->decode_open(s->codec, s->open, s->n_open, x);
@@ -283,6 +336,15 @@ void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
     free(k);
 }
 
+static size_t sum(const uint32_t *size, size_t n)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < n; i++)
+        bytes += size[i];
+    return bytes;
+}
+
 /* What truncation leaves of one side, or -1. */
 static int cut(const struct side *s, size_t n, struct side *left)
 {
@@ -300,10 +362,13 @@ static int cut(const struct side *s, size_t n, struct side *left)
     left->n_tail = left->n_open = 0;
     if (n <= s->n_sinks) {
         left->n_sinks = n;
-        left->n_blocks = 0;
+        left->n_blocks = left->block_bytes = 0;
         return 0;
     }
     left->n_blocks = (n - s->n_sinks) / block;
+    left->block_bytes = left->n_blocks * s->codec->block_bytes;
+    if (s->codec->variable)
+        left->block_bytes = sum(s->size, left->n_blocks);
     return (n - s->n_sinks) % block ? -1 : 0;
 }
 
@@ -327,14 +392,15 @@ int kv_cache_truncate(struct kv_cache *c, size_t n, struct kv_err *e)
 
 /* ---- save and load ----------------------------------------------------- */
 
-/* | n | seed | then per side: n_sinks n_blocks n_tail n_open | sink blocks
- * tail open |, counts as 64-bit little-endian words. */
+/* | n | seed | then per side: n_sinks n_blocks n_tail n_open | sink sizes
+ * blocks tail open |, counts as 64-bit little-endian words, sizes 32-bit and
+ * of variable codecs only. */
 enum { HEAD_WORDS = 2, SIDE_WORDS = 4 };
 
 static size_t side_bytes(const struct side *s)
 {
     return (s->n_sinks + s->n_tail) * row_values(s->codec) * sizeof(uint16_t) +
-           (s->n_blocks + (s->n_open > 0)) * s->codec->block_bytes;
+           codes_bytes(s) + (s->n_open ? s->codec->block_bytes : 0);
 }
 
 static uint8_t *put_bytes(uint8_t *at, const void *from, size_t n)
@@ -362,7 +428,9 @@ void kv_cache_save(const struct kv_cache *c, uint8_t **bytes, size_t *n)
 
         at = put_bytes(at, words, sizeof(words));
         at = put_bytes(at, s->sink, s->n_sinks * row);
-        at = put_bytes(at, s->blocks, s->n_blocks * s->codec->block_bytes);
+        if (s->codec->variable)
+            at = put_bytes(at, s->size, s->n_blocks * sizeof(*s->size));
+        at = put_bytes(at, s->blocks, s->block_bytes);
         at = put_bytes(at, s->tail, s->n_tail * row);
         at = put_bytes(at, s->open, s->n_open ? s->codec->block_bytes : 0);
     }
@@ -384,47 +452,95 @@ static bool counts_add_up(const uint64_t words[SIDE_WORDS], size_t block,
     return words[2] <= left && words[3] == left - words[2];
 }
 
+/* The next n bytes, or NULL when so many are not left. */
+static const uint8_t *take(const uint8_t **at, const uint8_t *end, uint64_t n,
+                           size_t each)
+{
+    const uint8_t *from = *at;
+
+    if (n > (size_t)(end - from) / each)
+        return NULL;
+    *at += n * each;
+    return from;
+}
+
+static int load_fixed(struct side *s, uint64_t n, const uint8_t **at,
+                      const uint8_t *end, struct kv_err *e)
+{
+    const size_t each = s->codec->block_bytes;
+    const uint8_t *from = take(at, end, n, each);
+
+    if (!from)
+        return kv_fail(e, "saved cache: truncated");
+    put_bytes(more_bytes(s, n * each), from, n * each);
+    s->n_blocks = n;
+    s->block_bytes = n * each;
+    return 0;
+}
+
+/* Sizes and blocks; every block must decode. */
+static int load_variable(struct side *s, uint64_t n, const uint8_t **at,
+                         const uint8_t *end, struct kv_err *e)
+{
+    const struct kv_codec *c = s->codec;
+    const uint8_t *sizes = take(at, end, n, sizeof(*s->size)), *from;
+    float *x;
+    int rc = 0;
+
+    if (!sizes)
+        return kv_fail(e, "saved cache: truncated");
+    x = kv_alloc(kv_codec_block_values(c), sizeof(*x));
+    for (size_t i = 0; i < n && !rc; i++) {
+        uint32_t size;
+
+        memcpy(&size, sizes + i * sizeof(size), sizeof(size));
+        from = take(at, end, size, 1);
+        rc = !from ? kv_fail(e, "saved cache: truncated")
+             : c->scheme->decode_block(c, from, size, x, e)
+                 ? kv_fail_in(e, "saved cache: %c, block %zu",
+                              kv_side_name(c->side), i)
+                 : 0;
+        if (rc)
+            break;
+        memcpy(more_bytes(s, size), from, size);
+        push_size(s, size);
+    }
+    free(x);
+    return rc;
+}
+
 static int load_side(struct side *s, uint64_t n, const uint8_t **at,
                      const uint8_t *end, struct kv_err *e)
 {
-    const size_t row = row_values(s->codec);
+    const size_t row = row_values(s->codec) * sizeof(uint16_t);
     const size_t room = kv_spec_size(&s->codec->spec, s->codec->side, "s");
     uint64_t words[SIDE_WORDS];
-    struct side in = *s;
-    size_t avail;
+    const uint8_t *from = take(at, end, 1, sizeof(words));
 
-    if ((size_t)(end - *at) < sizeof(words))
+    if (!from)
         return kv_fail(e, "saved cache: truncated");
-    memcpy(words, *at, sizeof(words));
-    *at += sizeof(words);
-    avail = (size_t)(end - *at);
+    memcpy(words, from, sizeof(words));
     if (words[0] > room || !counts_add_up(words, s->codec->block, n) ||
         words[3] >= s->codec->block || (words[3] && !s->codec->history))
         return kv_fail(e, "saved cache: counts do not fit %s",
                        s->codec->spec.text);
-    in.n_sinks = words[0];
-    in.n_blocks = words[1];
-    in.n_tail = words[2];
-    in.n_open = words[3];
-    if (avail / (row * sizeof(uint16_t)) < in.n_sinks + in.n_tail ||
-        avail / s->codec->block_bytes < in.n_blocks || avail < side_bytes(&in))
+    if (!(from = take(at, end, words[0], row)))
         return kv_fail(e, "saved cache: truncated");
-    memcpy(s->sink, *at, in.n_sinks * row * 2);
-    *at += in.n_sinks * row * 2;
-    s->n_sinks = in.n_sinks;
-    s->n_blocks = 0;
-    if (in.n_blocks)
-        memcpy(more_blocks(s, in.n_blocks), *at,
-               in.n_blocks * s->codec->block_bytes);
-    *at += in.n_blocks * s->codec->block_bytes;
-    s->tail = kv_realloc(s->tail, in.n_tail, row * 2);
-    memcpy(s->tail, *at, in.n_tail * row * 2);
-    s->n_tail = s->tail_room = in.n_tail;
-    *at += in.n_tail * row * 2;
-    if (in.n_open)
-        memcpy(s->open, *at, s->codec->block_bytes);
-    *at += in.n_open ? s->codec->block_bytes : 0;
-    s->n_open = in.n_open;
+    put_bytes((uint8_t *)s->sink, from, words[0] * row);
+    s->n_sinks = words[0];
+    if (s->codec->variable ? load_variable(s, words[1], at, end, e)
+                           : load_fixed(s, words[1], at, end, e))
+        return -1;
+    if (!(from = take(at, end, words[2], row)))
+        return kv_fail(e, "saved cache: truncated");
+    s->tail = kv_realloc(s->tail, words[2], row);
+    put_bytes((uint8_t *)s->tail, from, words[2] * row);
+    s->n_tail = s->tail_room = words[2];
+    if (!(from = take(at, end, words[3] > 0, s->codec->block_bytes)))
+        return kv_fail(e, "saved cache: truncated");
+    if (words[3])
+        memcpy(s->open, from, s->codec->block_bytes);
+    s->n_open = words[3];
     return 0;
 }
 

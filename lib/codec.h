@@ -95,6 +95,16 @@ struct kv_scheme {
     void (*decode)(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x);
 
+    /* Variable codecs only, in place of encode and decode: one block into at
+     * most block_bytes bytes, and how many it took; and back.  decode_block
+     * trusts no byte: it fails, saying what is wrong, on a block that was cut
+     * and on bytes that encode_block cannot have written (an entropy-coded
+     * block carries a checksum); it may then have written to x. */
+    size_t (*encode_block)(const struct kv_codec *c, struct kv_where w,
+                           const float *x, uint8_t *bytes);
+    int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n, float *x, struct kv_err *e);
+
     /* Codecs with history only: the open block as codes of m tokens becomes the
      * open block of m + 1 tokens, x [n_kv_heads][head_dim] the new one.  open:
      * [block_bytes], meaningful where m > 0; the settled block's bytes once
@@ -126,6 +136,9 @@ struct kv_codec {
     enum kv_side side;
     size_t block;          /* tokens per block, >= 1 */
     size_t block_bytes;    /* canonical bytes of one block, all KV heads */
+    bool variable;         /* blocks differ in size, block_bytes is the most:
+                            * encode_block, decode_block; the cache keeps, and
+                            * counts, a 32-bit size for each */
     bool pre_rope;         /* keys only: x is before RoPE; decode() too */
     bool history;          /* the open block is stored as codes, requantized at
                             * each append: what is stored depends on the append
@@ -138,7 +151,7 @@ struct kv_codec {
 
 /* What a side of a cache holds, for attention on the codes:
  *   tokens [0, sinks)                      fp16, in sink
- *   [sinks, sinks + n_blocks * block)      codes, block_bytes each
+ *   [sinks, sinks + n_blocks * block)      codes, block_bytes each, or size[i]
  *   [.., n)                                fp16 in tail; or, when open is not
  *                                          NULL, codes of an open block
  * sink, tail: [tokens][n_kv_heads][head_dim] fp16. */
@@ -146,6 +159,7 @@ struct kv_reader {
     const struct kv_codec *codec;
     size_t n, sinks, n_blocks;
     const uint8_t *blocks, *open;
+    const uint32_t *size; /* [n_blocks] bytes of each; NULL: block_bytes */
     const uint16_t *sink, *tail;
 };
 

@@ -2,10 +2,11 @@
  *
  *   /              attributes kind "kvtools-codes", format, tool_version
  *   /spec_000      one group per spec, attribute spec: its canonical text
- *   /spec_000/layer_000/{k,v}   uint8 [windows][bytes]
+ *   /spec_000/layer_000/{k,v}   uint8 [windows][bytes], or where the codec is
+ *                  variable a group: .../{k,v}/window_000 uint8 [bytes], ...
  *
- * A window's bytes are  | sinks: fp16 | settled blocks | tail: fp16, or open
- * block |  as in lib/cache.h. */
+ * A window's bytes are  | sinks: fp16 | sizes: uint32 each, variable codecs
+ * only | settled blocks | tail: fp16, or open block |  as in lib/cache.h. */
 #ifndef KV_CODES_H
 #define KV_CODES_H
 
@@ -25,9 +26,11 @@ struct kv_codes_place {
     const char *text;
     enum kv_side side;
     size_t n_windows;
+    bool variable; /* kv_codec: windows differ in their number of bytes */
 };
 
-/* Every window of a place has the same number of bytes; any order. */
+/* Any order; every window of a place that is not variable has the same number
+ * of bytes. */
 int kv_codes_put(struct kv_codes *c, const struct kv_codes_place *p,
                  size_t window, const uint8_t *bytes, size_t n,
                  struct kv_err *e);
