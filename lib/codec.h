@@ -78,6 +78,10 @@ struct kv_scheme {
     double (*nominal)(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape);
 
+    /* How many values this fitted spec turns together by the transform of
+     * kernels/hadamard.h, 0 for none; NULL: never any. */
+    size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
+
     /* Trains and adds tables to the set; NULL: nothing to calibrate. */
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);

@@ -486,6 +486,25 @@ class Calib(ToolTest):
 
 
 class Every(ToolTest):
+    def test_blocks_of_the_hadamard_transform_are_said(self):
+        """A head of 24 is turned in blocks of 8: every tool says so, once."""
+        model = tiny_model.make(self.path("odd"), head_dim=24)
+        dump, calib = self.path("odd.h5"), self.path("odd-calib.h5")
+        on_text = ["-m", model, "-f", self.text, "-n", 2]
+        turned = ["-s", "vecinfer:d4b2,H", "-s", "vecinfer:d4b3,H"]
+        self.good("kvdump", *on_text, "-o", dump)
+        runs = [["kvcalib", *turned, dump, "-o", calib],
+                ["kvquant", *turned, "-C", calib, "--allow-leakage", dump],
+                ["kvppl", *on_text, *turned, "-C", calib, "--allow-leakage"],
+                ["kvattn", *turned, "--shape", "1,4,2,24,64"]]
+        said = "24 values are no power of two: their Hadamard transform is " \
+               "3 blocks of 8"
+        for run_ in runs:
+            with self.subTest(run_[0]):
+                self.assertEqual(self.good(*run_).stderr.count(said), 1)
+        done = self.good("kvquant", "-s", "kivi", dump)
+        self.assertNotIn("Hadamard", done.stderr)
+
     def test_help_and_list(self):
         for tool in ("kvdump", "kvcalib"):
             shown = self.good(tool, "--help").stdout

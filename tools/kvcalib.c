@@ -52,6 +52,7 @@ static int list_specs(const struct args *a, const struct kv_shape *shape,
         if (kv_spec_fit(&(*list)[i], shape, e))
             return -1;
     }
+    kv_common_hadamard(*list, *n, shape);
     return 0;
 }
 

@@ -88,6 +88,11 @@ struct kv_vq_transform kv_vq_transform_of(const struct kv_spec *s,
     };
 }
 
+size_t kv_vq_hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    return kv_vq_transform_of(s, KV_K, shape).hadamard ? shape->head_dim : 0;
+}
+
 static void smooth(const struct kv_vq_transform *t, float *x, size_t n)
 {
     const size_t row = t->n_heads * t->head_dim;
