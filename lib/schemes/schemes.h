@@ -15,7 +15,9 @@
     X(million)        \
     X(evasion)        \
     X(vecinfer)       \
-    X(hack)
+    X(hack)           \
+    X(quarot)         \
+    X(rotatekv)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
