@@ -505,9 +505,10 @@ class Every(ToolTest):
                 shown = self.good(*run_).stderr
                 self.assertEqual(shown.count(said % (24, 8)), 1)
                 self.assertEqual(shown.count(said % (48, 16)), 1)
-        done = self.good("kvquant", "-s", "quarot", dump)
-        self.assertEqual(done.stderr.count(said % (24, 8)), 1)
-        done = self.good("kvquant", "-s", "kivi", dump)
+        for spec in "quarot", "turboquant,hadamard":
+            done = self.good("kvquant", "-s", spec, dump)
+            self.assertEqual(done.stderr.count(said % (24, 8)), 1)
+        done = self.good("kvquant", "-s", "kivi", "-s", "turboquant", dump)
         self.assertNotIn("Hadamard", done.stderr)
 
     def test_help_and_list(self):
