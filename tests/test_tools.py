@@ -486,6 +486,31 @@ class Calib(ToolTest):
 
 
 class Every(ToolTest):
+    def test_blocks_of_the_hadamard_transform_are_said(self):
+        """A head of 24 is turned in blocks of 8: every tool says so, once."""
+        model = tiny_model.make(self.path("odd"), head_dim=24)
+        dump, calib = self.path("odd.h5"), self.path("odd-calib.h5")
+        on_text = ["-m", model, "-f", self.text, "-n", 2]
+        turned = ["-s", "vecinfer:d4b2,H", "-s", "vecinfer:d4b3,H",
+                  "-s", "quarot:g24", "-s", "rotatekv:g24h2"]
+        self.good("kvdump", *on_text, "-o", dump)
+        runs = [["kvcalib", *turned, dump, "-o", calib],
+                ["kvquant", *turned, "-C", calib, "--allow-leakage", dump],
+                ["kvppl", *on_text, *turned, "-C", calib, "--allow-leakage"],
+                ["kvattn", *turned, "--shape", "1,4,2,24,64"]]
+        said = "%d values are no power of two: their Hadamard transform is " \
+               "3 blocks of %d"
+        for run_ in runs:
+            with self.subTest(run_[0]):
+                shown = self.good(*run_).stderr
+                self.assertEqual(shown.count(said % (24, 8)), 1)
+                self.assertEqual(shown.count(said % (48, 16)), 1)
+        for spec in "quarot", "turboquant,hadamard":
+            done = self.good("kvquant", "-s", spec, dump)
+            self.assertEqual(done.stderr.count(said % (24, 8)), 1)
+        done = self.good("kvquant", "-s", "kivi", "-s", "turboquant", dump)
+        self.assertNotIn("Hadamard", done.stderr)
+
     def test_help_and_list(self):
         for tool in ("kvdump", "kvcalib"):
             shown = self.good(tool, "--help").stdout

@@ -45,7 +45,7 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
         x[i] = low + step * (float)code[i];
 }
 
-static const struct kv_group_quantizer quantizer = {
+const struct kv_group_quantizer kv_kivi_quantizer = {
     .head_bytes = 4,
     .encode = encode_group,
     .decode = decode_group,
@@ -87,7 +87,7 @@ static int open_kivi(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_grouped_open(c, &quantizer,
+    return kv_grouped_open(c, &kv_kivi_quantizer,
                            c->side == KV_K ? KV_AXIS_CHANNEL : KV_AXIS_TOKEN,
                            kv_spec_size(&c->spec, c->side, "g"), false,
                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));

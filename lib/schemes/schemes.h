@@ -15,7 +15,10 @@
     X(million)        \
     X(evasion)        \
     X(vecinfer)       \
-    X(hack)
+    X(hack)           \
+    X(quarot)         \
+    X(rotatekv)       \
+    X(turboquant)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
