@@ -33,7 +33,10 @@ enum kv_scheme_flags {
      * oracle, and must approach exact attention as bits grow. */
     KV_OWN_ORACLE = 2,
     /* Needs calibration: a codec cannot be made without its tables. */
-    KV_CALIBRATED = 4
+    KV_CALIBRATED = 4,
+    /* The format has no exact place for every flat group: what one decodes to
+     * is finite, but may be further off than fp16's precision. */
+    KV_COARSE = 8
 };
 
 /* How a side moves tokens from the fp16 tail into codes; n tokens in all, s

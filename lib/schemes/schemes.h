@@ -15,7 +15,13 @@
     X(million)        \
     X(evasion)        \
     X(vecinfer)       \
-    X(hack)
+    X(hack)           \
+    X(q8_0)           \
+    X(q5_1)           \
+    X(q5_0)           \
+    X(q4_1)           \
+    X(q4_0)           \
+    X(iq4_nl)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
