@@ -16,6 +16,14 @@
     X(evasion)        \
     X(vecinfer)       \
     X(hack)           \
+    X(fp8)            \
+    X(fp6)            \
+    X(fp4)            \
+    X(mxfp8)          \
+    X(mxfp6)          \
+    X(mxfp4)          \
+    X(nvfp4)          \
+    X(nf4)            \
     X(q8_0)           \
     X(q5_1)           \
     X(q5_0)           \
