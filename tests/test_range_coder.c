@@ -61,7 +61,7 @@ static void check_table(const uint32_t *cum, size_t n_symbols)
 /* 65536 - 4 places among 1 : 0 : 2 : 1, and one for each. */
 static void test_table(void **state)
 {
-    const uint32_t count[4] = {1, 0, 2, 1}, none[4] = {0};
+    const uint32_t count[4] = {1, 0, 2, 1}, none[4] = {0}, third[2] = {1, 2};
     const uint32_t want[5] = {0, 16384, 16385, 49152, 65536};
     const uint32_t alike[5] = {0, 16384, 32768, 49152, 65536};
     uint32_t cum[MOST_SYMBOLS + 1];
@@ -72,6 +72,8 @@ static void test_table(void **state)
     assert_memory_equal(cum, want, sizeof(want));
     kv_range_table(none, 4, cum);
     assert_memory_equal(cum, alike, sizeof(alike));
+    kv_range_table(third, 2, cum); /* 65534 / 3 is rounded up */
+    assert_int_equal(cum[1], 21845 + 1);
     for (size_t n = 1; n <= MOST_SYMBOLS; n++) {
         steep(n, n, cum);
         check_table(cum, n);
