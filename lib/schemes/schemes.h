@@ -33,7 +33,8 @@
     X(q4_1)           \
     X(q4_0)           \
     X(iq4_nl)         \
-    X(klt)
+    X(klt)            \
+    X(cachegen)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
