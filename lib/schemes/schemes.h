@@ -33,8 +33,9 @@
     X(q4_1)           \
     X(q4_0)           \
     X(iq4_nl)         \
-    X(klt)           \
-    X(qjl)
+    X(klt)            \
+    X(qjl)            \
+    X(cachegen)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
