@@ -18,7 +18,8 @@
     X(hack)           \
     X(quarot)         \
     X(rotatekv)       \
-    X(turboquant)
+    X(turboquant)     \
+    X(kvquant)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
