@@ -19,7 +19,8 @@
     X(quarot)         \
     X(rotatekv)       \
     X(turboquant)     \
-    X(kvquant)
+    X(kvquant)        \
+    X(cq)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
