@@ -92,11 +92,12 @@ static double normal_quantile(double p)
 }
 
 /* QLoRA's construction, n = 2^bits: quantiles of n / 2 + 1 probabilities from
- * 1/2 to p above zero and of n / 2 below, zero once, divided by the largest. */
+ * 1/2 to p above zero and of n / 2 below, zero once, divided by the largest.
+ * p is that of 4 bits for any number of them, as in KVQuant's code. */
 void kv_nuq_nf_levels(unsigned bits, float *level)
 {
     const size_t n = (size_t)1 << bits, zero = n / 2 - 1;
-    const double p = 1 - (1 / (2 * (double)n) + 1 / (2 * (double)n - 2)) / 2;
+    const double p = 1 - (1.0 / 32 + 1.0 / 30) / 2;
     const double largest = normal_quantile(p);
 
     for (size_t i = 0; i <= zero; i++)

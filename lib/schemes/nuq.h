@@ -5,12 +5,14 @@
  * of the layer, their own: what lies between them is normalised to [-1, 1] and
  * stored as the nearest of 2^b levels, the rest are outliers and stay fp16.
  *
- * Outliers: o percent, half of them on each side (section 3.4: the quantile
+ * Outliers: o percent, half of them on each side (the quantile
  * t = 1 - (1 - s) / 2 with s = 1 - o / 100).  Of n numbers ceil(n o / 200) are
- * beyond a threshold: of the n tokens of a channel in the calibration, and of
- * the row of n values of a token, where of equal ones the first are the largest
- * and the last the smallest.  How many outliers a token's keys have varies.
- * At o = 0 keys beyond what the calibration saw are clamped to it.
+ * beyond a threshold, which is the next of them: of the n tokens of a channel
+ * in the calibration, and of the row of n values of a token, where of equal
+ * ones the first are the largest and the last the smallest.  That the share is
+ * rounded up, and that a threshold is one of the numbers, is our reading.  How
+ * many outliers a token's keys have varies.  At o = 0 keys beyond what the
+ * calibration saw are clamped to it.
  *
  * A token, row = n_kv_heads * head_dim:
  *
@@ -26,21 +28,22 @@
  *
  * Parameters, each per side:
  *   b, o    bits of a code, percent of outliers
- *   type    levels: nuq, one-dimensional k-means of what is normalised
- *           (section 3.2), one table for keys and one for values of a layer,
- *           the optimum (kernels/kmeans1d.h); int, evenly spaced; nf,
- *           NormalFloat: QLoRA's quantiles, with 2^b in the place of 16
+ *   type    levels: nuq, one-dimensional k-means of what is normalised, one
+ *           table for keys and one for values of a layer, the optimum
+ *           (kernels/kmeans1d.h) where the published code takes what Lloyd's
+ *           iteration finds; int, evenly spaced from -1 to 1 (the published
+ *           code moves them by less than a step, to have a zero); nf,
+ *           NormalFloat, as in the published code
  *   w       weights of the k-means: none; fisher, the Fisher information F of
  *           every value, as in the published code; fisher-s2, F s^2, with s
  *           the half-width that it was divided by, as in the paper's
  *           equation: the error that is weighted is then that of the value
  *           itself.  nuq alone has weights: int and nf say none
- *   qnorm   Q-Norm (section 3.6), for 2 bits: codes are chosen by the levels c
- *           and decoded to (c - m2) d1 / d2 + m1, with m1, d1 the mean and the
- *           standard deviation of all that is normalised in the calibration
- *           and m2, d2 those of what it is quantized to: a table instead of a
- *           table, no bits.  That it is done on the levels, per layer, and
- *           without weights, is our reading
+ *   qnorm   Q-Norm, for 2 bits: codes are chosen by the levels c and decoded to
+ *           (c - m2) d1 / d2 + m1, with m1, d1 the mean and the standard
+ *           deviation of all that is normalised in the calibration and m2, d2
+ *           those of what it is quantized to: another table, no bits.  Per
+ *           layer and without weights, as in the published code
  *
  * Tables in a calibration, which takes every token, also the first of a
  * window:
