@@ -76,7 +76,8 @@ void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
 
         put_bits(bytes, end, s, bits);
         end -= bits;
-        s = (unsigned)back[i * (STATES / 2) + rest] << (KV_TRELLIS_BITS - bits) |
+        s = (unsigned)back[i * (STATES / 2) + rest]
+                << (KV_TRELLIS_BITS - bits) |
             rest;
     }
 }
