@@ -26,8 +26,9 @@ static int check(const double *x, const double *weight, size_t n,
         usable += weight[i] > 0;
     }
     return usable ? 0
-                  : kv_fail(e, "k-means on a line: none of %zu points has a "
-                               "positive weight",
+                  : kv_fail(e,
+                            "k-means on a line: none of %zu points has a "
+                            "positive weight",
                             n);
 }
 
