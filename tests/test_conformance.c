@@ -23,6 +23,27 @@ struct ready {
     struct kv_codec *codec[KV_SIDES];
 };
 
+/* Calibrations by their key: many specs share one. */
+static struct kv_calib **made;
+static size_t n_made;
+
+static struct kv_calib *calibration(const struct kv_shape *shape,
+                                    const struct kv_spec *spec,
+                                    const char *folder)
+{
+    struct kv_calib *c;
+
+    for (size_t i = 0; i < n_made; i++)
+        if (kv_calib_find(made[i], spec))
+            return made[i];
+    c = synthetic_calib(shape, spec, folder);
+    if (c) {
+        made = kv_realloc(made, n_made + 1, sizeof(*made));
+        made[n_made++] = c;
+    }
+    return c;
+}
+
 static bool prepare(struct ready *r, const char *text, const char *folder)
 {
     struct kv_err e = {""};
@@ -35,7 +56,7 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
             fail_msg("%s", e.msg);
         return false;
     }
-    r->calib = synthetic_calib(&r->shape, &r->spec, folder);
+    r->calib = calibration(&r->shape, &r->spec, folder);
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, 1,
                          (enum kv_side)side, r->calib, &e))
@@ -47,8 +68,6 @@ static void release(struct ready *r)
 {
     for (int side = 0; side < KV_SIDES; side++)
         kv_codec_free(r->codec[side]);
-    if (r->calib)
-        kv_calib_free(r->calib);
 }
 
 static bool history(const struct ready *r)
@@ -125,6 +144,9 @@ static int release_every(void **state)
     for (size_t i = 0; i < n_ready; i++)
         release(&every_one[i]);
     free(every_one);
+    for (size_t i = 0; i < n_made; i++)
+        kv_calib_free(made[i]);
+    free(made);
     return 0;
 }
 
