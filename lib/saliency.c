@@ -10,7 +10,8 @@ void kv_saliency(const struct kv_shape *s, const float *q, const size_t *at,
     const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
     double *weight = kv_alloc(n, sizeof(*weight));
     double *sum = kv_alloc(n, sizeof(*sum));
-    float unused[KV_MAX_HEAD_DIM]; /* attention's output; only its weights count */
+    float unused[KV_MAX_HEAD_DIM]; /* attention's output; only its weights count
+                                    */
 
     for (size_t p = 0; p < n_probes; p++)
         for (size_t h = 0; h < s->n_heads; h++) {

@@ -102,7 +102,8 @@ static void add_least(const struct kv_scheme *k, const char *folder)
 
 static int prepare_every(void **state)
 {
-    const char *const letters[] = {"", ":s0r0", ":s3r0", ":s4r32"};
+    const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
+                                   ":n16r0", ":n16s3r20"}; /* n: a block */
     const char *folder = test_folder();
     char text[64];
 

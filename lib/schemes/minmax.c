@@ -3,7 +3,7 @@
 #include <string.h>
 
 static void encode(const float *x, size_t n, unsigned bits, uint8_t *head,
-                         uint16_t *code)
+                   uint16_t *code)
 {
     const float top = (float)((1u << bits) - 1);
     float min = x[0], max = x[0];
@@ -25,7 +25,7 @@ static void encode(const float *x, size_t n, unsigned bits, uint8_t *head,
 }
 
 static void decode(const uint16_t *code, size_t n, unsigned bits,
-                         const uint8_t *head, float *x)
+                   const uint8_t *head, float *x)
 {
     uint16_t half[2];
 

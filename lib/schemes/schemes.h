@@ -15,7 +15,8 @@
     X(million)        \
     X(evasion)        \
     X(vecinfer)       \
-    X(hack)
+    X(hack)           \
+    X(zipcache)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
