@@ -77,10 +77,11 @@ static void add_choices(const struct kv_scheme *k, const char *folder)
         for (size_t i = 0; choice; i++) {
             const size_t n = strcspn(choice, "|");
 
-            snprintf(text, sizeof(text), "%s:r0,%s=%.*s", k->name, p->name,
-                     (int)n, choice);
-            if ((double)i != p->fallback)
+            for (int j = 0; j < 2 && (double)i != p->fallback; j++) {
+                snprintf(text, sizeof(text), "%s:%s,%s=%.*s", k->name,
+                         j ? "n16r0" : "r0", p->name, (int)n, choice);
                 add(text, folder);
+            }
             choice = choice[n] ? choice + n + 1 : NULL;
         }
     }

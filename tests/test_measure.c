@@ -85,22 +85,28 @@ static struct kv_dump *example(bool with_q, bool with_k_pre)
     return dump;
 }
 
-/* Every scheme without calibration, as it is and at r0; returns the number. */
+/* Every scheme without calibration, as it is, at r0, and, where it has a letter
+ * n, with blocks of 16 tokens; returns the number. */
 static size_t every_spec(const struct kv_shape *shape, struct kv_spec *spec)
 {
+    const char *const letters[] = {"", ":r0", ":n16r0"};
     struct kv_err e = {""};
     size_t n = 0;
 
     for (size_t i = 0; kv_schemes[i]; i++)
-        for (int whole = 0; whole < 2; whole++) {
+        for (int j = 0; j < 3; j++) {
             struct kv_spec *s = &spec[n];
+            char text[64];
 
             if (kv_schemes[i]->flags & KV_CALIBRATED)
                 continue;
             assert_true(n < MAX_SPECS);
-            assert_int_equal(kv_spec_parse(s, kv_schemes[i]->name, &e), 0);
-            for (int side = 0; side < KV_SIDES && whole; side++)
-                kv_spec_set(s, (enum kv_side)side, "r", 0);
+            snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
+                     letters[j]);
+            if (kv_spec_parse(s, text, &e)) {
+                assert_int_equal(j, 2); /* it has no n */
+                continue;
+            }
             assert_int_equal(kv_spec_fit(s, shape, &e), 0);
             n++;
         }

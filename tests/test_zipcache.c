@@ -179,10 +179,10 @@ static void fill(struct kv_cache *c, size_t looks, size_t n)
 }
 
 /* Blocks of 8 after one sink; the probes are tokens 6 and 7 of each.  Where
- * both look at all alike, token 7 has 1/8, the others (1/7 + 1/8) / 2: the first
- * four win.  Where a head of 7 looks at itself, 7 wins and three of the others.
- * Where one of 6 does, 6 wins, and 7, still 1/8, is before the others: these
- * have (1/14 + 1/8) / 2. */
+ * both look at all alike, token 7 has 1/8, the others (1/7 + 1/8) / 2: the
+ * first four win.  Where a head of 7 looks at itself, 7 wins and three of the
+ * others. Where one of 6 does, 6 wins, and 7, still 1/8, is before the others:
+ * these have (1/14 + 1/8) / 2. */
 static void test_saliency_of_a_block(void **state)
 {
     const char text[] = "zipcache:b4l2n8s1r0,salient=50,recent=25,random=0";
@@ -221,8 +221,8 @@ static void test_queries_are_held(void **state)
         set_up(&s, text);
         fill(s.cache, 0, n[i]);
         for (int side = 0; side < KV_SIDES; side++)
-            all[side] = kv_cache_bytes(s.cache, (enum kv_side)side,
-                                       &codes[side], NULL);
+            all[side] =
+                kv_cache_bytes(s.cache, (enum kv_side)side, &codes[side], NULL);
         assert_int_equal(all[KV_K] - codes[KV_K],
                          n[i] % 8 * 4 + held[i] * HEADS * 4);
         assert_int_equal(all[KV_V] - codes[KV_V], n[i] % 8 * 4);
@@ -235,10 +235,8 @@ static void test_queries_are_held(void **state)
 static void test_sides_go_together(void **state)
 {
     const char *const bad[] = {
-        "zipcache:K-n64/V-n32",
-        "zipcache:K-s1/V-s0",
-        "zipcache:K-r1/V-r0",
-        "zipcache:b4l2,K-recent=1",
+        "zipcache:K-n64/V-n32",     "zipcache:K-s1/V-s0",
+        "zipcache:K-r1/V-r0",       "zipcache:b4l2,K-recent=1",
         "zipcache:b4l2,V-random=1",
     };
     const struct kv_shape shape = {

@@ -16,7 +16,8 @@
     X(evasion)        \
     X(vecinfer)       \
     X(hack)           \
-    X(zipcache)
+    X(zipcache)       \
+    X(gear)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)

@@ -13,8 +13,8 @@
  *
  * Keys are quantized per channel, the salient tokens of a block one group and
  * the others another.  Values are channel-separable token-wise: channel j of
- * the block is divided by c_j = sqrt(max |x_j|), then each token is a group over
- * all KV heads.  A group has a step and a minimum (minmax.h).
+ * the block is divided by c_j = sqrt(max |x_j|), then each token is a group
+ * over all KV heads.  A group has a step and a minimum (minmax.h).
  *
  * One block, row = n_kv_heads * head_dim:
  *
@@ -308,7 +308,7 @@ static const struct kv_param params[] = {
 };
 
 static size_t hundredths(const struct kv_spec *s, enum kv_side side,
-                       const char *name)
+                         const char *name)
 {
     return kv_spec_size(s, side, "n") * kv_spec_size(s, side, name);
 }
