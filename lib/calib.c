@@ -76,6 +76,53 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
     return NULL;
 }
 
+/* What was looked for, and what is there. */
+static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
+                  struct kv_err *e)
+{
+    char key[KV_SPEC_CHARS], has[512] = "";
+    size_t n = 0;
+
+    kv_spec_calib_key(spec, key);
+    for (size_t i = 0; i < calib->n_sets && n < sizeof(has); i++)
+        n += (size_t)snprintf(has + n, sizeof(has) - n, "%s%s", i ? " " : "",
+                              calib->set[i].key);
+    return kv_fail(e,
+                   "the calibration has no tables for %s; it has %s%s (kvcalib "
+                   "makes them)",
+                   key, has, n < sizeof(has) ? "" : " ...");
+}
+
+int kv_calib_want_set(const struct kv_calib_set **set,
+                      const struct kv_calib *calib, const struct kv_spec *spec,
+                      struct kv_err *e)
+{
+    if (!calib)
+        return kv_fail(e, "needs a calibration made for it (kvcalib)");
+    *set = kv_calib_find(calib, spec);
+    return *set ? 0 : no_set(calib, spec, e);
+}
+
+const struct kv_table *kv_calib_want(const struct kv_codec *c,
+                                     const struct kv_calib_set *set,
+                                     const char *name, size_t head,
+                                     size_t n_dims, const size_t *dims,
+                                     struct kv_err *e)
+{
+    const struct kv_table *t =
+        kv_calib_table(set, name, c->side, c->layer, head);
+    bool same = t && t->n_dims == n_dims;
+
+    for (size_t i = 0; same && i < n_dims; i++)
+        same = t->dims[i] == dims[i];
+    if (!same)
+        kv_fail(e,
+                "the calibration's table '%s' for layer %zu, %c, head %zu %s",
+                name, c->layer, kv_side_name(c->side), head,
+                t ? "has another shape" : "is missing");
+    return same ? t : NULL;
+}
+
 size_t kv_calib_set_bytes(const struct kv_calib_set *set)
 {
     size_t n = 0;

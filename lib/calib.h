@@ -64,6 +64,19 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
                                       const char *name, enum kv_side side,
                                       size_t layer, size_t head);
 
+/* What a codec's open() needs of a calibration.  The set of this spec: fails
+ * when calib is NULL or has none, saying which it has.  A table of the codec's
+ * side and layer with these dimensions: NULL, and a sentence in e, when it is
+ * missing or has others. */
+int kv_calib_want_set(const struct kv_calib_set **set,
+                      const struct kv_calib *calib, const struct kv_spec *spec,
+                      struct kv_err *e);
+const struct kv_table *kv_calib_want(const struct kv_codec *c,
+                                     const struct kv_calib_set *set,
+                                     const char *name, size_t head,
+                                     size_t n_dims, const size_t *dims,
+                                     struct kv_err *e);
+
 /* Bytes of the set's tables as stored (fp32): the shared_bytes of a row. */
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
 

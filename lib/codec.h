@@ -33,11 +33,15 @@ enum kv_scheme_flags {
     /* Attention is defined on the codes themselves (hack): attend() is the
      * oracle, and must approach exact attention as bits grow. */
     KV_OWN_ORACLE = 2,
-    /* Needs calibration: a codec cannot be made without its tables. */
+    /* Needs calibration: a codec cannot be made without its tables (a word of
+     * the spec may do without, as cachegen's). */
     KV_CALIBRATED = 4,
+    /* The format has no exact place for every flat group: what one decodes to
+     * is finite, but may be further off than fp16's precision. */
+    KV_COARSE = 8,
     /* The cache must be given queries: it keeps those of probe() tokens and
      * passes each settling block's saliency to encode() (kv_where). */
-    KV_NEEDS_QUERIES = 8
+    KV_NEEDS_QUERIES = 16
 };
 
 /* How a side moves tokens from the fp16 tail into codes; n tokens in all, s
@@ -83,6 +87,10 @@ struct kv_scheme {
      * them; NULL: it prints none. */
     double (*nominal)(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape);
+
+    /* How many values this fitted spec turns together by the transform of
+     * kernels/hadamard.h, 0 for none; NULL: never any. */
+    size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
 
     /* Trains and adds tables to the set; NULL: nothing to calibrate. */
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,

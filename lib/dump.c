@@ -6,9 +6,18 @@
 
 const char *kv_tensor_name(enum kv_tensor t)
 {
-    static const char *const names[] = {"q", "k", "v", "k_pre"};
+    static const char *const names[KV_TENSORS] = {
+        "q", "k", "v", "k_pre", "k_fisher", "v_fisher"};
 
     return names[t];
+}
+
+const char *kv_dump_option(enum kv_tensor t)
+{
+    if (t == KV_T_K_FISHER || t == KV_T_V_FISHER)
+        return "--fisher";
+    return t == KV_T_Q || t == KV_T_V ? "--what q,k,v"
+                                      : "--what q,k,v --rope pre,post";
 }
 
 const char *kv_dtype_name(enum kv_dtype t)
@@ -35,11 +44,19 @@ struct kv_dump_name kv_dump_set(size_t layer, enum kv_tensor t)
     return n;
 }
 
-struct kv_dump_name kv_dump_gram_set(size_t layer)
+const char *kv_gram_name(enum kv_gram g)
+{
+    static const char *const names[KV_GRAMS] = {
+        "wo_gram", "k_fisher_gram", "k_post_fisher_gram", "v_fisher_gram"};
+
+    return names[g];
+}
+
+struct kv_dump_name kv_dump_gram_set(size_t layer, enum kv_gram g)
 {
     struct kv_dump_name n;
 
-    snprintf(n.text, sizeof(n.text), "/layer_%03zu/wo_gram", layer);
+    snprintf(n.text, sizeof(n.text), "/layer_%03zu/%s", layer, kv_gram_name(g));
     return n;
 }
 
@@ -48,9 +65,16 @@ size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t)
     return t == KV_T_Q ? info->shape.n_heads : info->shape.n_kv_heads;
 }
 
-enum kv_h5_type kv_dump_type(enum kv_dtype t)
+enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t)
 {
-    return t == KV_F16 ? KV_H5_F16 : t == KV_BF16 ? KV_H5_BF16 : KV_H5_F32;
+    return t == KV_T_K_FISHER || t == KV_T_V_FISHER ? KV_F32 : info->dtype;
+}
+
+enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t)
+{
+    const enum kv_dtype d = kv_dump_dtype(info, t);
+
+    return d == KV_F16 ? KV_H5_F16 : d == KV_BF16 ? KV_H5_BF16 : KV_H5_F32;
 }
 
 size_t kv_dump_bad_value(const float *x, size_t n)

@@ -50,8 +50,8 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info)
                                    info->shape.head_dim};
 
             if (info->have[t])
-                kv_h5_dataset(h, kv_dump_set(l, t).text,
-                              kv_dump_type(info->dtype), 4, dims);
+                kv_h5_dataset(h, kv_dump_set(l, t).text, kv_dump_type(info, t),
+                              4, dims);
         }
     }
 }
@@ -146,7 +146,7 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
         if (bad < n)
             return fail_at(w, layer, t, window, bad,
                            "the model computed a value that is not finite", e);
-        if (info->dtype != KV_F32) {
+        if (kv_dump_dtype(info, t) != KV_F32) {
             as = w->narrow;
             bad = to_16_bits(w, x, n);
         }
@@ -158,20 +158,20 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
                      kv_dtype_name(info->dtype));
             return fail_at(w, layer, t, window, bad, what, e);
         }
-        if (kv_h5_write(w->h5, name.text, kv_dump_type(info->dtype), first,
-                        count, as, e))
+        if (kv_h5_write(w->h5, name.text, kv_dump_type(info, t), first, count,
+                        as, e))
             return -1;
     }
     w->put[(layer - info->first_layer) * KV_TENSORS + t] += n_windows;
     return 0;
 }
 
-int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
-                     struct kv_err *e)
+int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, enum kv_gram which,
+                     const float *gram, struct kv_err *e)
 {
     const size_t d = w->info.shape.head_dim;
     const size_t dims[] = {w->info.shape.n_kv_heads, d, d};
-    const struct kv_dump_name name = kv_dump_gram_set(layer);
+    const struct kv_dump_name name = kv_dump_gram_set(layer, which);
 
     kv_h5_dataset(w->h5, name.text, KV_H5_F32, 3, dims);
     return kv_h5_write(w->h5, name.text, KV_H5_F32, NULL, NULL, gram, e);

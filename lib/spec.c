@@ -511,6 +511,21 @@ bool kv_spec_looks_like(const char *operand)
     return false;
 }
 
+int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
+                     struct kv_err *e)
+{
+    const enum kv_side other = side == KV_K ? KV_V : KV_K;
+    const double x = kv_spec_get(s, side, name);
+    const double y = kv_spec_get(s, other, name);
+
+    if (y != x && y != fallback(s->scheme, index_of(s->scheme, name)))
+        return kv_fail(e, "%s concerns %s alone: leave %c-%s out", name,
+                       side == KV_K ? "keys" : "values", kv_side_name(other),
+                       name);
+    kv_spec_set(s, other, name, x);
+    return 0;
+}
+
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {

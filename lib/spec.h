@@ -72,6 +72,12 @@ void kv_spec_set(struct kv_spec *s, enum kv_side side, const char *name,
 bool kv_spec_is(const struct kv_spec *s, enum kv_side side, const char *name,
                 const char *choice);
 
+/* For a parameter that concerns this side alone, in a scheme's check(): the
+ * other side follows it, so that the canonical text is unique.  Fails when the
+ * other side was asked for otherwise. */
+int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
+                     struct kv_err *e);
+
 /* The canonical text reduced to the parameters that affect calibration:
  * what a calibration file is searched by. */
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);

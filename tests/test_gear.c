@@ -51,8 +51,7 @@ static void off_the_grid(const float off[D], const int sign[D][4], float *x)
     for (size_t t = 0; t < N; t++)
         for (size_t j = 0; j < D; j++)
             x[t * D + j] =
-                grid[t] +
-                (t > 1 && t < 6 ? (float)sign[j][t - 2] * off[j] : 0);
+                grid[t] + (t > 1 && t < 6 ? (float)sign[j][t - 2] * off[j] : 0);
 }
 
 /* R = u v': u is 1/2 at four tokens, v twice what each channel is off. */
@@ -225,8 +224,7 @@ static void test_backbone_is_kivi(void **state)
     for (size_t i = 0; i < 2 * VALUES; i++)
         x[i] = kv_f16_to_f32(kv_f16_clamp((float)kv_random_normal(1, i)));
     for (int side = 0; side < KV_SIDES; side++) {
-        struct kv_codec *gear =
-            codec("gear:b4g4n8k0o0", (enum kv_side)side, 2);
+        struct kv_codec *gear = codec("gear:b4g4n8k0o0", (enum kv_side)side, 2);
         struct kv_codec *kivi = codec("kivi:b4g4", (enum kv_side)side, 2);
         const size_t n_blocks = N / kivi->block;
 

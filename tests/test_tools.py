@@ -168,6 +168,80 @@ class Dump(ToolTest):
         self.refused("d.h5 has no v", "kvcalib", "-s", "pq", out, "-o",
                      self.path("c.h5"))
 
+    def test_fisher_changes_no_byte_by_threads_or_level(self):
+        ways = (["-t", 1], ["-t", 2], ["-t", 3, "--level", "c"])
+        for i, way in enumerate(ways):
+            self.good(*self.kvdump(*way, "-n", 3, "--fisher", "-o",
+                                   self.path(f"{i}")))
+        for i in range(1, len(ways)):
+            self.assertEqual(read(self.path("0")), read(self.path(f"{i}")))
+
+    def test_fisher(self):
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py")
+        out, small = self.path("d.h5"), self.path("s.h5")
+        self.good(*self.kvdump("-n", 5, "--fisher", "--dtype", "f16", "-o",
+                               out))
+        self.good(*self.kvdump("-n", 5, "--fisher", "--layers", 1, "--what",
+                               "v", "--memory", "1K", "-o", small))
+        with h5py.File(out) as f, h5py.File(self.dump) as ref:
+            for layer in range(LAYERS):
+                q = f[f"layer_{layer:03}/q"]
+                self.assertTrue((q[:] == ref[q.name][:5].astype("f2")).all())
+                for side in ("k_fisher", "v_fisher"):
+                    x = f[f"layer_{layer:03}/{side}"]
+                    self.assertEqual(x.shape, (5, CTX, KV_HEADS, DIM))
+                    self.assertEqual(x.dtype, "float32")
+                    self.assertTrue((x[:, -1] == 0).all())
+                    self.assertTrue((x[:] >= 0).all())
+                    self.assertGreater((x[:, :-1] > 0).mean(), 0.99)
+                    # the diagonal of g g^T, averaged over the tokens
+                    gram = f[f"layer_{layer:03}/{side}_gram"][:]
+                    diagonal = gram.diagonal(axis1=1, axis2=2)
+                    mean = x[:].astype("f8").mean(axis=(0, 1))
+                    self.assertLess(abs(diagonal - mean).max(),
+                                    1e-5 * mean.max())
+                    # turning keeps the length
+                    if side == "k_fisher":
+                        post = f[f"layer_{layer:03}/k_post_fisher_gram"][:]
+                        self.assertLess(
+                            abs(post.trace(axis1=1, axis2=2) /
+                                gram.trace(axis1=1, axis2=2) - 1).max(), 1e-5)
+            v = f["layer_001/v_fisher"][:]
+        with h5py.File(small) as f:
+            self.assertEqual(sorted(f), ["inv_freq", "layer_001", "positions",
+                                         "tokens"])
+            self.assertEqual(sorted(f["layer_001"]), ["v", "v_fisher",
+                                                      "v_fisher_gram",
+                                                      "wo_gram"])
+            self.assertTrue((f["layer_001/v_fisher"][:] == v).all())
+
+    def test_fisher_of_the_layers_that_are_wanted(self):
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py")
+        self.good(*self.kvdump("-n", 2, "--fisher", "--layers", "0-0", "-o",
+                               self.path("low")))
+        self.good(*self.kvdump("-n", 2, "--fisher", "-o", self.path("all")))
+        with h5py.File(self.path("low")) as f, \
+                h5py.File(self.path("all")) as g:
+            self.assertNotIn("layer_001", f)
+            for x in f["layer_000"].values():
+                self.assertTrue((x[:] == g[x.name][:]).all())
+
+    def test_fisher_of_what(self):
+        self.refuse("--fisher: --what q has neither k nor v", "--fisher",
+                    "--what", "q")
+        self.refuse("--fisher: a window of 1 token has no next token",
+                    "--fisher", "--ctx", 1)
+        self.refuse("--fisher goes into a dump, --tokens makes none",
+                    "--fisher", "--tokens")
+        self.refuse("--fisher goes into a dump, --about makes none",
+                    "--fisher", "--about")
+
     def test_tokens(self):
         text = write(self.path("t.txt"), b"the \xff<|endoftext|>")
         done = self.good("kvdump", "-m", self.model, "-f", text, "--tokens")
@@ -486,6 +560,31 @@ class Calib(ToolTest):
 
 
 class Every(ToolTest):
+    def test_blocks_of_the_hadamard_transform_are_said(self):
+        """A head of 24 is turned in blocks of 8: every tool says so, once."""
+        model = tiny_model.make(self.path("odd"), head_dim=24)
+        dump, calib = self.path("odd.h5"), self.path("odd-calib.h5")
+        on_text = ["-m", model, "-f", self.text, "-n", 2]
+        turned = ["-s", "vecinfer:d4b2,H", "-s", "vecinfer:d4b3,H",
+                  "-s", "quarot:g24", "-s", "rotatekv:g24h2"]
+        self.good("kvdump", *on_text, "-o", dump)
+        runs = [["kvcalib", *turned, dump, "-o", calib],
+                ["kvquant", *turned, "-C", calib, "--allow-leakage", dump],
+                ["kvppl", *on_text, *turned, "-C", calib, "--allow-leakage"],
+                ["kvattn", *turned, "--shape", "1,4,2,24,64"]]
+        said = "%d values are no power of two: their Hadamard transform is " \
+               "3 blocks of %d"
+        for run_ in runs:
+            with self.subTest(run_[0]):
+                shown = self.good(*run_).stderr
+                self.assertEqual(shown.count(said % (24, 8)), 1)
+                self.assertEqual(shown.count(said % (48, 16)), 1)
+        for spec in "quarot", "turboquant,hadamard":
+            done = self.good("kvquant", "-s", spec, dump)
+            self.assertEqual(done.stderr.count(said % (24, 8)), 1)
+        done = self.good("kvquant", "-s", "kivi", "-s", "turboquant", dump)
+        self.assertNotIn("Hadamard", done.stderr)
+
     def test_help_and_list(self):
         for tool in ("kvdump", "kvcalib"):
             shown = self.good(tool, "--help").stdout

@@ -1,5 +1,6 @@
 #include "tools/common.h"
 #include "kernels/device.h"
+#include "kernels/hadamard.h"
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -111,6 +112,28 @@ void kv_common_files(const char *const *outputs, size_t n_outputs,
             if (collide(outputs[i], outputs[j]))
                 kv_die("two outputs are one file: %s and %s", outputs[j],
                        outputs[i]);
+    }
+}
+
+static size_t turned(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    return s->scheme->hadamard ? s->scheme->hadamard(s, shape) : 0;
+}
+
+void kv_common_hadamard(const struct kv_spec *specs, size_t n,
+                        const struct kv_shape *shape)
+{
+    for (size_t i = 0; i < n; i++) {
+        const size_t size = turned(&specs[i], shape);
+        const size_t block = size ? kv_hadamard_size(size) : 0;
+        size_t first = 0;
+
+        while (turned(&specs[first], shape) != size)
+            first++;
+        if (block < size && first == i)
+            kv_note("%s: %zu values are no power of two: their Hadamard "
+                    "transform is %zu blocks of %zu",
+                    specs[i].scheme->name, size, size / block, block);
     }
 }
 

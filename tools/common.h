@@ -15,6 +15,7 @@
 
 #include "lib/base/opt.h"
 #include "lib/results.h"
+#include "lib/spec.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -56,6 +57,11 @@ void kv_common_start(struct kv_common *c);
  *                   (const char *[]){a.dump, a.calib}, 2); */
 void kv_common_files(const char *const *outputs, size_t n_outputs,
                      const char *const *inputs, size_t n_inputs);
+
+/* Says once for each size, on stderr, where a spec's Hadamard transform is not
+ * one of a power of two but blocks of one.  The specs are fitted to shape. */
+void kv_common_hadamard(const struct kv_spec *specs, size_t n,
+                        const struct kv_shape *shape);
 
 /* Device, level, threads and seed as a row of results names them. */
 void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to);

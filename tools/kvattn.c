@@ -208,6 +208,7 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
         prepare_inputs(r, a, e))
         return -1;
+    kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     r->random_calib = a->shape && !a->calib;
     return r->random_calib ? random_calibration(r, a->common.seed, e) : 0;
 }

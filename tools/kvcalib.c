@@ -52,6 +52,7 @@ static int list_specs(const struct args *a, const struct kv_shape *shape,
         if (kv_spec_fit(&(*list)[i], shape, e))
             return -1;
     }
+    kv_common_hadamard(*list, *n, shape);
     return 0;
 }
 
@@ -74,9 +75,14 @@ static void say(const struct kv_calib *c, const char *path)
     for (size_t i = 0; i < c->n_sets; i++) {
         const struct kv_calib_set *s = &c->set[i];
 
-        kv_note("%s: %zu tables, %zu bytes, mean squared error K %.4g, V %.4g",
-                s->spec, s->n_tables, kv_calib_set_bytes(s),
-                mean_error(s, KV_K), mean_error(s, KV_V));
+        const double k = mean_error(s, KV_K), v = mean_error(s, KV_V);
+        char error[64] = "";
+
+        if (!isnan(k) || !isnan(v))
+            snprintf(error, sizeof(error),
+                     ", mean squared error K %.4g, V %.4g", k, v);
+        kv_note("%s: %zu tables, %zu bytes%s", s->spec, s->n_tables,
+                kv_calib_set_bytes(s), error);
     }
     kv_note("%s: hash %s, %zu specs on %s, %zu windows of %zu", path, c->hash,
             c->n_sets, c->text, c->n_windows, c->ctx);

@@ -144,9 +144,11 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
                              .shape = &kv_model_info(r->model)->shape,
                              .protocol = protocol};
 
-    if (kv_shard_parse(&sweep.shard, a->shard, e))
+    if (kv_shard_parse(&sweep.shard, a->shard, e) ||
+        kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
         return -1;
-    return kv_sweep_list(&sweep, &r->spec, &r->n_specs, e);
+    kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
+    return 0;
 }
 
 int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)

@@ -148,6 +148,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e))
         return -1;
+    kv_common_hadamard(r->spec, r->n_specs, &info->shape);
     if (a->attention && !info->have[KV_T_Q])
         return kv_fail(e,
                        "%s has no queries, which --attention needs: make it "

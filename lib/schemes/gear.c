@@ -3,7 +3,7 @@
  *
  *   S  outliers: the o / 2 per cent largest and as many smallest values of each
  *      vector, a channel of a head for keys, a token over all heads for values
- *   D  the backbone, X - S in KIVI's groups (minmax.h): g tokens of a channel
+ *   D  the backbone, X - S in KIVI's groups (kivi.c): g tokens of a channel
  *      for keys, g channels of a token for values
  *   L  rank k: A B' approximates R = X - D - S of each KV head
  *
@@ -29,7 +29,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/schemes/minmax.h"
+#include "lib/schemes/grouped.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -152,7 +152,7 @@ static void encode_backbone(const struct kv_codec *c, const float *x,
                             uint8_t *bytes, uint8_t *head, float *back)
 {
     const struct gear *g = c->state;
-    const struct kv_group_quantizer *q = &kv_minmax_quantizer;
+    const struct kv_group_quantizer *q = &kv_kivi_quantizer;
     const size_t n = kv_codec_block_values(c);
     uint16_t *code = kv_alloc(n, sizeof(*code)), *to = code;
     float *group = kv_alloc(g->group, sizeof(*group));
@@ -177,7 +177,7 @@ static void decode_backbone(const struct kv_codec *c, const uint8_t *bytes,
                             const uint8_t *head, float *x)
 {
     const struct gear *g = c->state;
-    const struct kv_group_quantizer *q = &kv_minmax_quantizer;
+    const struct kv_group_quantizer *q = &kv_kivi_quantizer;
     const size_t n = kv_codec_block_values(c);
     uint16_t *code = kv_alloc(n, sizeof(*code)), *from = code;
     float *group = kv_alloc(g->group, sizeof(*group));
@@ -394,7 +394,8 @@ static const struct kv_param params[] = {
     {"g", NULL, 64, 1, 4096, false,
      "group: tokens for keys, channels for values"},
     {"n", NULL, 256, 1, 65536, false, "tokens of a block"},
-    {"k", NULL, 4, 0, 512, false, "rank of the approximated error, per KV head"},
+    {"k", NULL, 4, 0, 512, false,
+     "rank of the approximated error, per KV head"},
     {"i", NULL, 3, 1, 64, false, "rounds of power iteration"},
     {"o", NULL, 2, 0, 49.9, false, "outliers, per cent of each vector"},
     {"fill", "mean|zero", 0, 0, 1, false,
@@ -468,12 +469,11 @@ static int open_gear(struct kv_codec *c, const struct kv_calib *calib,
     g->fill_zero = kv_spec_is(s, side, "fill", "zero");
     n_outliers = g->n_vectors * g->n_ends * 2;
     g->code_bytes = kv_pack_bytes(c->block * g->row, g->bits);
-    g->head_bytes =
-        c->block * g->row / g->group * kv_minmax_quantizer.head_bytes;
+    g->head_bytes = c->block * g->row / g->group * kv_kivi_quantizer.head_bytes;
     g->place_bytes = kv_pack_bytes(n_outliers, g->place_bits);
     g->outlier_bytes = n_outliers * sizeof(uint16_t);
-    g->factor_bytes = c->shape.n_kv_heads * (c->block + d) * g->rank *
-                      sizeof(uint16_t);
+    g->factor_bytes =
+        c->shape.n_kv_heads * (c->block + d) * g->rank * sizeof(uint16_t);
     c->block_bytes = parts_of(g).factors + g->factor_bytes;
     return 0;
 }

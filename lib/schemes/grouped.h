@@ -38,6 +38,9 @@ void kv_grouped_encode(const struct kv_codec *c, struct kv_where w,
 void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
                        size_t n_blocks, float *x);
 
+/* KIVI's (kivi.c): minimum and step. */
+extern const struct kv_group_quantizer kv_kivi_quantizer;
+
 /* The step range / top as fp16: nearest, but never so small that top steps fall
  * visibly short of the range, as they would among the denormals. */
 static inline uint16_t kv_group_step(float range, float top)

@@ -2,8 +2,54 @@
  * g tokens, values per token in groups of g channels.
  *
  * A group's head: | step: f16 | minimum: f16 |, 32/g bits a value. */
-#include "lib/schemes/minmax.h"
+#include "lib/base/half.h"
+#include "lib/schemes/grouped.h"
 #include "lib/schemes/schemes.h"
+
+#include <math.h>
+#include <string.h>
+
+static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
+                         uint16_t *code)
+{
+    const float top = (float)((1u << bits) - 1);
+    float min = x[0], max = x[0];
+    uint16_t half[2];
+
+    for (size_t i = 1; i < n; i++) {
+        min = x[i] < min ? x[i] : min;
+        max = x[i] > max ? x[i] : max;
+    }
+    half[0] = kv_group_step(max - min, top);
+    half[1] = kv_f16_clamp(min);
+    memcpy(head, half, sizeof(half));
+
+    const float step = kv_f16_to_f32(half[0]); /* as stored */
+    const float low = kv_f16_to_f32(half[1]);
+
+    for (size_t i = 0; i < n; i++) /* a flat group is its minimum */
+        code[i] = step > 0 ? kv_code((x[i] - low) / step, top) : 0;
+}
+
+static void decode_group(const uint16_t *code, size_t n, unsigned bits,
+                         const uint8_t *head, float *x)
+{
+    uint16_t half[2];
+
+    (void)bits;
+    memcpy(half, head, sizeof(half));
+
+    const float step = kv_f16_to_f32(half[0]), low = kv_f16_to_f32(half[1]);
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = low + step * (float)code[i];
+}
+
+const struct kv_group_quantizer kv_kivi_quantizer = {
+    .head_bytes = 4,
+    .encode = encode_group,
+    .decode = decode_group,
+};
 
 static const struct kv_param params[] = {
     {"b", NULL, 2, 1, 8, false, "bits per code"},
@@ -41,7 +87,7 @@ static int open_kivi(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_grouped_open(c, &kv_minmax_quantizer,
+    return kv_grouped_open(c, &kv_kivi_quantizer,
                            c->side == KV_K ? KV_AXIS_CHANNEL : KV_AXIS_TOKEN,
                            kv_spec_size(&c->spec, c->side, "g"), false,
                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));

@@ -16,6 +16,26 @@
     X(evasion)        \
     X(vecinfer)       \
     X(hack)           \
+    X(quarot)         \
+    X(rotatekv)       \
+    X(turboquant)     \
+    X(fp8)            \
+    X(fp6)            \
+    X(fp4)            \
+    X(mxfp8)          \
+    X(mxfp6)          \
+    X(mxfp4)          \
+    X(nvfp4)          \
+    X(nf4)            \
+    X(q8_0)           \
+    X(q5_1)           \
+    X(q5_0)           \
+    X(q4_1)           \
+    X(q4_0)           \
+    X(iq4_nl)         \
+    X(klt)            \
+    X(qjl)            \
+    X(cachegen)       \
     X(zipcache)       \
     X(gear)
 

@@ -12,24 +12,6 @@
 
 /* ---- parameters -------------------------------------------------------- */
 
-/* V follows K, so that the canonical text is unique; a V that was asked for
- * otherwise is refused. */
-static int of_keys_alone(struct kv_spec *s, const char *name, struct kv_err *e)
-{
-    const double k = kv_spec_get(s, KV_K, name), v = kv_spec_get(s, KV_V, name);
-    const struct kv_param *p = s->scheme->params;
-
-    while (strcmp(p->name, name))
-        p++;
-    if (v != k && v != p->fallback)
-        return kv_fail(e,
-                       "%s concerns keys alone, values are stored as they "
-                       "are: leave V-%s out",
-                       name, name);
-    kv_spec_set(s, KV_V, name, k);
-    return 0;
-}
-
 int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
@@ -44,7 +26,10 @@ int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
             return kv_fail(e, "d=%zu must divide head_dim %zu",
                            kv_spec_size(s, side, "d"), head_dim);
     }
-    return of_keys_alone(s, "t", e) || of_keys_alone(s, "rope", e) ? -1 : 0;
+    return kv_spec_one_side(s, KV_K, "t", e) ||
+                   kv_spec_one_side(s, KV_K, "rope", e)
+               ? -1
+               : 0;
 }
 
 double kv_vq_nominal(const struct kv_spec *s, enum kv_side side,
@@ -86,6 +71,11 @@ struct kv_vq_transform kv_vq_transform_of(const struct kv_spec *s,
                     !kv_spec_is(s, side, "t", "S"),
         .hadamard_first = kv_spec_is(s, side, "t", "HS"),
     };
+}
+
+size_t kv_vq_hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    return kv_vq_transform_of(s, KV_K, shape).hadamard ? shape->head_dim : 0;
 }
 
 static void smooth(const struct kv_vq_transform *t, float *x, size_t n)
@@ -196,34 +186,13 @@ static size_t codes_of_token(const struct kv_vq_layout *l)
     return l->n_heads * l->n_sub;
 }
 
-/* The table, or a sentence when it is missing or has another shape. */
-static const struct kv_table *find(const struct kv_codec *c,
-                                   const struct kv_calib_set *set,
-                                   const char *name, size_t head, size_t n_dims,
-                                   const size_t *dims, struct kv_err *e)
-{
-    const struct kv_table *t =
-        kv_calib_table(set, name, c->side, c->layer, head);
-    bool same = t && t->n_dims == n_dims;
-
-    for (size_t i = 0; same && i < n_dims; i++)
-        same = t->dims[i] == dims[i];
-    if (!same)
-        kv_fail(e,
-                "the calibration's table '%s' for layer %zu, %c, head %zu "
-                "%s",
-                name, c->layer, kv_side_name(c->side), head,
-                t ? "has another shape" : "is missing");
-    return same ? t : NULL;
-}
-
 static int load_smooth(struct kv_codec *c, const struct kv_calib_set *set,
                        struct kv_err *e)
 {
     struct vq *v = c->state;
     const size_t dims[] = {v->layout.n_heads, c->shape.head_dim};
     const size_t n = dims[0] * dims[1];
-    const struct kv_table *t = find(c, set, "smooth", 0, 2, dims, e);
+    const struct kv_table *t = kv_calib_want(c, set, "smooth", 0, 2, dims, e);
 
     if (!t)
         return -1;
@@ -249,30 +218,14 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
 
     v->centers = kv_alloc(l->head_books * n, sizeof(*v->centers));
     for (size_t h = 0; h < l->head_books; h++) {
-        const struct kv_table *t = find(c, set, "codebook", h, 3, dims, e);
+        const struct kv_table *t =
+            kv_calib_want(c, set, "codebook", h, 3, dims, e);
 
         if (!t)
             return -1;
         memcpy(v->centers + h * n, t->data, n * sizeof(*v->centers));
     }
     return 0;
-}
-
-/* What was looked for, and what is there. */
-static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
-                  struct kv_err *e)
-{
-    char key[KV_SPEC_CHARS], has[512] = "";
-    size_t n = 0;
-
-    kv_spec_calib_key(spec, key);
-    for (size_t i = 0; i < calib->n_sets && n < sizeof(has); i++)
-        n += (size_t)snprintf(has + n, sizeof(has) - n, "%s%s", i ? " " : "",
-                              calib->set[i].key);
-    return kv_fail(e,
-                   "the calibration has no tables for %s; it has %s%s (kvcalib "
-                   "makes them)",
-                   key, has, n < sizeof(has) ? "" : " ...");
 }
 
 int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
@@ -282,11 +235,8 @@ int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
     struct vq *v = kv_alloc(1, sizeof(*v));
 
     c->state = v;
-    if (!calib)
-        return kv_fail(e, "needs a calibration made for it (kvcalib)");
-    set = kv_calib_find(calib, &c->spec);
-    if (!set)
-        return no_set(calib, &c->spec, e);
+    if (kv_calib_want_set(&set, calib, &c->spec, e))
+        return -1;
     v->layout = kv_vq_layout(&c->spec, c->side, &c->shape);
     v->transform = kv_vq_transform_of(&c->spec, c->side, &c->shape);
     v->bits = (unsigned)kv_spec_size(&c->spec, c->side, "b");

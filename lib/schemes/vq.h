@@ -59,6 +59,7 @@ int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e);
 double kv_vq_nominal(const struct kv_spec *s, enum kv_side side,
                      const struct kv_shape *shape);
+size_t kv_vq_hadamard(const struct kv_spec *s, const struct kv_shape *shape);
 int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
 int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
@@ -79,9 +80,9 @@ struct kv_vq_transform {
 /* What every VQ scheme is made of, beside its name and defaults. */
 #define KV_VQ_SCHEME                                                          \
     .flags = KV_CALIBRATED, .settle = {KV_LAG, KV_LAG}, .check = kv_vq_check, \
-    .nominal = kv_vq_nominal, .calibrate = kv_vq_calibrate,                   \
-    .open = kv_vq_open, .close = kv_vq_close, .encode = kv_vq_encode,         \
-    .decode = kv_vq_decode
+    .nominal = kv_vq_nominal, .hadamard = kv_vq_hadamard,                     \
+    .calibrate = kv_vq_calibrate, .open = kv_vq_open, .close = kv_vq_close,   \
+    .encode = kv_vq_encode, .decode = kv_vq_decode
 
 /* What the spec asks for on this side, its smooth still NULL; and whether it
  * asks for smoothing. */

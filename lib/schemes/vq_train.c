@@ -334,21 +334,6 @@ static void expect_steps(const struct kv_spec *s,
     }
 }
 
-/* A head that is no power of two is transformed in blocks. */
-static void warn_of_blocks(const struct kv_spec *s,
-                           const struct kv_shape *shape,
-                           struct kv_calib_set *out)
-{
-    const size_t d = shape->head_dim, m = kv_hadamard_size(d);
-    const size_t n = strlen(out->warning);
-
-    if (m < d && kv_vq_transform_of(s, KV_K, shape).hadamard)
-        snprintf(out->warning + n, sizeof(out->warning) - n,
-                 "%shead_dim %zu is no power of two: the Hadamard transform is "
-                 "%zu blocks of %zu",
-                 n ? "; " : "", d, d / m, m);
-}
-
 int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
@@ -372,6 +357,5 @@ int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                 return fail_at(&j, e);
         }
     }
-    warn_of_blocks(s, &info->shape, out);
     return 0;
 }

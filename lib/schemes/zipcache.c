@@ -14,7 +14,7 @@
  * Keys are quantized per channel, the salient tokens of a block one group and
  * the others another.  Values are channel-separable token-wise: channel j of
  * the block is divided by c_j = sqrt(max |x_j|), then each token is a group
- * over all KV heads.  A group has a step and a minimum (minmax.h).
+ * over all KV heads.  A group has a step and a minimum, as in kivi.c.
  *
  * One block, row = n_kv_heads * head_dim:
  *
@@ -30,7 +30,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/schemes/minmax.h"
+#include "lib/schemes/grouped.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -132,7 +132,7 @@ static size_t code_bytes(const struct kv_codec *c, int part)
 static size_t part_bytes(const struct kv_codec *c, int part)
 {
     return code_bytes(c, part) +
-           n_groups(c, part) * kv_minmax_quantizer.head_bytes;
+           n_groups(c, part) * kv_kivi_quantizer.head_bytes;
 }
 
 /* Where value j of group g is in x [block][row]; token: those of the part. */
@@ -163,9 +163,9 @@ static void encode_part(const struct kv_codec *c, int part, const size_t *token,
     for (size_t g = 0; g < groups; g++) {
         for (size_t j = 0; j < len; j++)
             group[j] = x[place(c, token, g, j)];
-        kv_minmax_quantizer.encode(group, len, z->bits[part],
-                                   head + g * kv_minmax_quantizer.head_bytes,
-                                   code + g * len);
+        kv_kivi_quantizer.encode(group, len, z->bits[part],
+                                 head + g * kv_kivi_quantizer.head_bytes,
+                                 code + g * len);
     }
     kv_pack(code, groups * len, z->bits[part], bytes);
     free(group);
@@ -183,9 +183,9 @@ static void decode_part(const struct kv_codec *c, int part, const size_t *token,
 
     kv_unpack(bytes, groups * len, z->bits[part], code);
     for (size_t g = 0; g < groups; g++) {
-        kv_minmax_quantizer.decode(code + g * len, len, z->bits[part],
-                                   head + g * kv_minmax_quantizer.head_bytes,
-                                   group);
+        kv_kivi_quantizer.decode(code + g * len, len, z->bits[part],
+                                 head + g * kv_kivi_quantizer.head_bytes,
+                                 group);
         for (size_t j = 0; j < len; j++)
             x[place(c, token, g, j)] = group[j];
     }

@@ -1,0 +1,64 @@
+/* Trellis-coded quantization (Marcellin and Fischer 1990) on the bit-shift
+ * trellis (QTIP, arXiv 2406.11235): at the same fixed rate a part of what
+ * separates a scalar quantizer from the rate-distortion bound is won back.
+ *
+ * A step turns `values` numbers into `bits` bits.  The state after a step is
+ * the last KV_TRELLIS_BITS bits of the string so far (zeros before its
+ * beginning), and the numbers are what the step's table has for that state:
+ *
+ *   string   0 0 0 ... | u u | u | u u u | u ...        high bit first
+ *                  state of step i ^ ends with its own bits
+ *
+ * So a decoder needs no more than the bits before a step to begin anywhere.
+ * The encoder searches all paths (Viterbi).  Rates below one bit come from
+ * steps of several numbers. */
+#ifndef KV_TRELLIS_H
+#define KV_TRELLIS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KV_TRELLIS_BITS = 10,
+    KV_TRELLIS_STATES = 1 << KV_TRELLIS_BITS,
+    KV_TRELLIS_MOST_BITS = 8,  /* of a step */
+    KV_TRELLIS_MOST_VALUES = 4 /* of a step */
+};
+
+struct kv_trellis_step {
+    unsigned bits, values; /* 1 to the most */
+    const float *table;    /* [values][KV_TRELLIS_STATES] */
+};
+
+/* Of the whole string, the last byte filled up with zero bits. */
+size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
+
+/* Bytes of scratch memory that encode needs. */
+size_t kv_trellis_scratch(size_t n_steps);
+
+/* x, scale: one for each value of each step, in order; x finite.  Finds the
+ * bytes whose decoded numbers have the least sum of (x - decoded)^2; on ties
+ * the lowest predecessor.  Every level gives the same bytes. */
+void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
+                       const float *x, const float *scale, void *scratch,
+                       uint8_t *bytes);
+
+/* x = scale * table[state], the reverse. */
+void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
+                       const uint8_t *bytes, const float *scale, float *x);
+
+/* The state after each step: [n_steps]. */
+void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
+                       const uint8_t *bytes, uint16_t *state);
+
+/* Trains the table of one kind of step on n sequences of len values, x
+ * [n][len] of about unit variance (len a multiple of `values`): from normal
+ * quantiles in random order, `rounds` times each state takes the mean of the
+ * values it stood for.  table: [values][KV_TRELLIS_STATES].  Returns the mean
+ * squared error of the last round, per value.  The same for any number of
+ * threads. */
+double kv_trellis_train(unsigned bits, unsigned values, const float *x,
+                        size_t n, size_t len, size_t rounds, uint64_t seed,
+                        float *table);
+
+#endif

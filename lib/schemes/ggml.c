@@ -1,0 +1,324 @@
+/* llama.cpp's cache types, byte for byte as ggml's reference quantizers
+ * (quantize_row_*_ref) define them: 32 consecutive values of a token are a
+ * block, a token is its blocks in order, all KV heads.
+ *
+ *   q8_0    | d: f16 |           code[32]: int8               |   8.5 bits
+ *   q5_1    | d: f16 | m: f16 |  fifth: uint32 | nibble[16]   |   6
+ *   q5_0    | d: f16 |           fifth: uint32 | nibble[16]   |   5.5
+ *   q4_1    | d: f16 | m: f16 |                  nibble[16]   |   5
+ *   q4_0    | d: f16 |                           nibble[16]   |   4.5
+ *   iq4_nl  | d: f16 |                           nibble[16]   |   4.5
+ *
+ * Byte j of nibble holds the low four bits of code j (low half) and of code
+ * 16 + j (high half), bit j of fifth the fifth bit of code j.
+ *
+ * These types are the exception to "codes are chosen with the scale as it is
+ * stored": ggml divides by d in f32 and rounds d for storage alone.  Its
+ * vectorised quantizers round some codes otherwise (q8_0: half to even); the
+ * reference is what the files of the format are defined by.
+ *
+ * iq4_nl is what a cache is written with, quantize_row_iq4_nl_ref: no search
+ * for a better scale (the search is for model files).  A block of less than
+ * 1e-15 has d = 0 and, there, whatever codes the block before it left; our
+ * reading: the code of the value nearest to zero. */
+#include "lib/base/half.h"
+#include "lib/schemes/schemes.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 32, HALF = BLOCK / 2 };
+
+/* code: [BLOCK], in the low `bits` bits.  head: | d | m |. */
+struct type {
+    const char *name;
+    unsigned bits;
+    size_t heads; /* 2: d and m */
+    void (*quantize)(const float *x, unsigned bits, float *head, uint8_t *code);
+    void (*dequantize)(const uint8_t *code, unsigned bits, const float *head,
+                       float *x);
+};
+
+static float inverse(float d)
+{
+    return d != 0 ? 1 / d : 0;
+}
+
+/* The value of the largest magnitude, the first of several; 0 for zeros. */
+static float extreme(const float *x)
+{
+    float max = 0;
+
+    for (size_t j = 0; j < BLOCK; j++)
+        max = fabsf(x[j]) > fabsf(max) ? x[j] : max;
+    return max;
+}
+
+/* x >= 0 rounded down, at most 2^bits - 1. */
+static uint8_t floor_code(float x, unsigned bits)
+{
+    return (uint8_t)fminf(x, (float)((1u << bits) - 1));
+}
+
+static void quantize_8(const float *x, unsigned bits, float *head,
+                       uint8_t *code)
+{
+    const float d = fabsf(extreme(x)) / 127, id = inverse(d);
+
+    (void)bits;
+    head[0] = d;
+    for (size_t j = 0; j < BLOCK; j++)
+        code[j] = (uint8_t)(int8_t)roundf(x[j] * id);
+}
+
+static void dequantize_8(const uint8_t *code, unsigned bits, const float *head,
+                         float *x)
+{
+    (void)bits;
+    for (size_t j = 0; j < BLOCK; j++)
+        x[j] = (float)(int8_t)code[j] * head[0];
+}
+
+/* q4_0, q5_0: the extreme is code 0, whatever its sign. */
+static void quantize_0(const float *x, unsigned bits, float *head,
+                       uint8_t *code)
+{
+    const float middle = (float)(1u << (bits - 1));
+    const float d = extreme(x) / -middle, id = inverse(d);
+
+    head[0] = d;
+    for (size_t j = 0; j < BLOCK; j++)
+        code[j] = floor_code(x[j] * id + (middle + 0.5f), bits);
+}
+
+static void dequantize_0(const uint8_t *code, unsigned bits, const float *head,
+                         float *x)
+{
+    const float middle = (float)(1u << (bits - 1));
+
+    for (size_t j = 0; j < BLOCK; j++)
+        x[j] = ((float)code[j] - middle) * head[0];
+}
+
+/* q4_1, q5_1: from the minimum to the maximum. */
+static void quantize_1(const float *x, unsigned bits, float *head,
+                       uint8_t *code)
+{
+    float min = x[0], max = x[0];
+
+    for (size_t j = 1; j < BLOCK; j++) {
+        min = x[j] < min ? x[j] : min;
+        max = x[j] > max ? x[j] : max;
+    }
+
+    const float d = (max - min) / (float)((1u << bits) - 1), id = inverse(d);
+
+    head[0] = d;
+    head[1] = min;
+    for (size_t j = 0; j < BLOCK; j++)
+        code[j] = floor_code((x[j] - min) * id + 0.5f, bits);
+}
+
+static void dequantize_1(const uint8_t *code, unsigned bits, const float *head,
+                         float *x)
+{
+    (void)bits;
+    for (size_t j = 0; j < BLOCK; j++)
+        x[j] = (float)code[j] * head[0] + head[1];
+}
+
+static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                  1,    13,   25,  38,  53,  69,  89,  113};
+
+/* The nearest level, the upper of two. */
+static uint8_t nearest_level(float x)
+{
+    uint8_t above = 1;
+
+    while (above < 15 && x >= (float)levels[above])
+        above++;
+    return x - (float)levels[above - 1] < (float)levels[above] - x
+               ? (uint8_t)(above - 1)
+               : above;
+}
+
+/* Codes with the extreme at level 0; then the d that fits them best, by least
+ * squares with weights x^2. */
+static void quantize_nl(const float *x, unsigned bits, float *head,
+                        uint8_t *code)
+{
+    const float max = extreme(x);
+    const float id = fabsf(max) < 1e-15f ? 0 : 1 / (max / (float)levels[0]);
+    float xq = 0, qq = 0;
+
+    (void)bits;
+    for (size_t j = 0; j < BLOCK; j++) {
+        code[j] = nearest_level(id * x[j]);
+
+        const float w = x[j] * x[j], q = levels[code[j]];
+
+        xq += w * q * x[j];
+        qq += w * q * q;
+    }
+    head[0] = id != 0 ? xq / qq : 0;
+}
+
+static void dequantize_nl(const uint8_t *code, unsigned bits, const float *head,
+                          float *x)
+{
+    (void)bits;
+    for (size_t j = 0; j < BLOCK; j++)
+        x[j] = (float)levels[code[j]] * head[0];
+}
+
+static const struct type types[] = {
+    {"q8_0", 8, 1, quantize_8, dequantize_8},
+    {"q5_1", 5, 2, quantize_1, dequantize_1},
+    {"q5_0", 5, 1, quantize_0, dequantize_0},
+    {"q4_1", 4, 2, quantize_1, dequantize_1},
+    {"q4_0", 4, 1, quantize_0, dequantize_0},
+    {"iq4_nl", 4, 1, quantize_nl, dequantize_nl},
+};
+
+static const struct type *type_of(const struct kv_scheme *k)
+{
+    const struct type *t = types;
+
+    while (strcmp(t->name, k->name))
+        t++;
+    return t;
+}
+
+static size_t type_bytes(const struct type *t)
+{
+    return t->heads * 2 + BLOCK * t->bits / 8;
+}
+
+static void put_codes(const uint8_t *code, unsigned bits, uint8_t *out)
+{
+    if (bits == 8) {
+        memcpy(out, code, BLOCK);
+        return;
+    }
+    if (bits == 5) {
+        uint32_t fifth = 0;
+
+        for (size_t j = 0; j < BLOCK; j++)
+            fifth |= (uint32_t)(code[j] >> 4) << j;
+        memcpy(out, &fifth, sizeof(fifth));
+        out += sizeof(fifth);
+    }
+    for (size_t j = 0; j < HALF; j++)
+        out[j] = (uint8_t)((code[j] & 15) | code[HALF + j] << 4);
+}
+
+static void get_codes(const uint8_t *in, unsigned bits, uint8_t *code)
+{
+    uint32_t fifth = 0;
+
+    if (bits == 8) {
+        memcpy(code, in, BLOCK);
+        return;
+    }
+    if (bits == 5) {
+        memcpy(&fifth, in, sizeof(fifth));
+        in += sizeof(fifth);
+    }
+    for (size_t j = 0; j < BLOCK; j++) {
+        const unsigned low = j < HALF ? in[j] & 15 : in[j - HALF] >> 4;
+
+        code[j] = (uint8_t)(low | (fifth >> j & 1) << 4);
+    }
+}
+
+static void encode_ggml(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes)
+{
+    const struct type *t = type_of(c->scheme);
+    const size_t n = n_blocks * kv_codec_block_values(c) / BLOCK;
+
+    (void)w;
+    for (size_t i = 0; i < n; i++, x += BLOCK, bytes += type_bytes(t)) {
+        float head[2];
+        uint8_t code[BLOCK];
+
+        t->quantize(x, t->bits, head, code);
+        for (size_t h = 0; h < t->heads; h++) {
+            const uint16_t half = kv_f32_to_f16(head[h]);
+
+            memcpy(bytes + 2 * h, &half, sizeof(half));
+        }
+        put_codes(code, t->bits, bytes + 2 * t->heads);
+    }
+}
+
+static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x)
+{
+    const struct type *t = type_of(c->scheme);
+    const size_t n = n_blocks * kv_codec_block_values(c) / BLOCK;
+
+    for (size_t i = 0; i < n; i++, x += BLOCK, bytes += type_bytes(t)) {
+        float head[2];
+        uint8_t code[BLOCK];
+
+        for (size_t h = 0; h < t->heads; h++) {
+            uint16_t half;
+
+            memcpy(&half, bytes + 2 * h, sizeof(half));
+            head[h] = kv_f16_to_f32(half);
+        }
+        get_codes(bytes + 2 * t->heads, t->bits, code);
+        t->dequantize(code, t->bits, head, x);
+    }
+}
+
+static int check(struct kv_spec *s, const struct kv_shape *shape,
+                 struct kv_err *e)
+{
+    if (shape->head_dim % BLOCK)
+        return kv_fail(e,
+                       "%s stores blocks of %d values: head_dim %zu must be "
+                       "a multiple of that, as in llama.cpp",
+                       s->scheme->name, BLOCK, shape->head_dim);
+    return 0;
+}
+
+static double nominal(const struct kv_spec *s, enum kv_side side,
+                      const struct kv_shape *shape)
+{
+    (void)side;
+    (void)shape;
+    return (double)type_bytes(type_of(s->scheme)) * 8 / BLOCK;
+}
+
+static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
+                     struct kv_err *e)
+{
+    (void)calib;
+    (void)e;
+    c->block = 1;
+    c->block_bytes =
+        kv_codec_block_values(c) / BLOCK * type_bytes(type_of(c->scheme));
+    return 0;
+}
+
+#define SCHEME(NAME, BRIEF)                        \
+    const struct kv_scheme kv_scheme_##NAME = {    \
+        .name = #NAME,                             \
+        .brief = "llama.cpp: 32 values as " BRIEF, \
+        .flags = KV_COARSE,                        \
+        .check = check,                            \
+        .nominal = nominal,                        \
+        .open = open_ggml,                         \
+        .encode = encode_ggml,                     \
+        .decode = decode_ggml,                     \
+    }
+
+SCHEME(q8_0, "8-bit integers and a scale");
+SCHEME(q5_1, "5-bit integers, a scale and a minimum");
+SCHEME(q5_0, "5-bit integers and a scale");
+SCHEME(q4_1, "4-bit integers, a scale and a minimum");
+SCHEME(q4_0, "4-bit integers and a scale");
+SCHEME(iq4_nl, "16 uneven levels and a scale");

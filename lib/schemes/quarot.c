@@ -1,0 +1,82 @@
+/* QuaRot (arXiv 2404.00456), its KV cache: keys after RoPE and values go
+ * through the Hadamard transform, head by head, and are quantized per token,
+ * asymmetrically, in groups of g channels with the range clipped (section 5:
+ * g 128, clip 0.95).  The storage is rotated.h.
+ *
+ * decode() turns keys back, which gives the same logits as turning queries; and
+ * values, whose transform the paper folds into the weights on either side.
+ *
+ * Our reading: the paper does not say what a group keeps beside its step; zero=
+ * int follows its code, zero=min stores the minimum in fp16. */
+#include "kernels/hadamard.h"
+#include "lib/base/alloc.h"
+#include "lib/schemes/rotated.h"
+#include "lib/schemes/schemes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct kv_param params[] = {
+    KV_ROTATED_PARAMS(4, 128, 0.95, KV_ZERO_INT), {0}};
+
+static int check(struct kv_spec *s, const struct kv_shape *shape,
+                 struct kv_err *e)
+{
+    return kv_rotated_check(s, KV_K, shape->head_dim, e) ||
+                   kv_rotated_check(s, KV_V, shape->head_dim, e)
+               ? -1
+               : 0;
+}
+
+static double nominal(const struct kv_spec *s, enum kv_side side,
+                      const struct kv_shape *shape)
+{
+    (void)shape;
+    return kv_spec_get(s, side, "b");
+}
+
+static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    (void)s;
+    return shape->head_dim;
+}
+
+static int open_quarot(struct kv_codec *c, const struct kv_calib *calib,
+                       struct kv_err *e)
+{
+    (void)calib;
+    (void)e;
+    return kv_rotated_open(c, false);
+}
+
+static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                   size_t n_blocks, uint8_t *bytes)
+{
+    const size_t values = n_blocks * kv_codec_block_values(c);
+    float *turned = kv_alloc(values, sizeof(*turned));
+
+    memcpy(turned, x, values * sizeof(*turned));
+    kv_hadamard(turned, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
+    kv_rotated_encode(c, w, turned, n_blocks, bytes);
+    free(turned);
+}
+
+static void decode(const struct kv_codec *c, const uint8_t *bytes,
+                   size_t n_blocks, float *x)
+{
+    kv_grouped_decode(c, bytes, n_blocks, x);
+    kv_hadamard(x, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
+}
+
+const struct kv_scheme kv_scheme_quarot = {
+    .name = "quarot",
+    .brief = "QuaRot: Hadamard-transformed heads, clipped integers per token",
+    .params = params,
+    .flags = KV_COARSE, /* a flat head is turned to one spike */
+    .check = check,
+    .nominal = nominal,
+    .hadamard = hadamard,
+    .open = open_quarot,
+    .encode = encode,
+    .decode = decode,
+};

@@ -1,0 +1,117 @@
+#include "lib/schemes/rotated.h"
+#include "lib/base/half.h"
+
+#include <math.h>
+#include <string.h>
+
+int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
+                     struct kv_err *e)
+{
+    if (kv_spec_size(s, side, "g") > row)
+        kv_spec_set(s, side, "g", (double)row);
+    if (row % kv_spec_size(s, side, "g"))
+        return kv_fail(e, "g=%zu must divide the row of %zu channels",
+                       kv_spec_size(s, side, "g"), row);
+    return 0;
+}
+
+/* ---- integers with a zero point ---------------------------------------- */
+
+/* zero stays below 2^14 for such a step, and below 2^15 once the step is
+ * rounded to fp16. */
+static float least_step(float low, float high)
+{
+    return fmaxf(fabsf(low), fabsf(high)) * 0x1p-14f;
+}
+
+static void put_head(uint8_t *head, uint16_t step, float zero)
+{
+    const int16_t whole = (int16_t)zero;
+
+    memcpy(head, &step, sizeof(step));
+    memcpy(head + sizeof(step), &whole, sizeof(whole));
+}
+
+static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
+                         uint16_t *code)
+{
+    const float top = (float)((1u << bits) - 1);
+    float low = x[0], high = x[0];
+
+    for (size_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    memset(code, 0, n * sizeof(*code));
+    if (low == high) { /* step |low|, zero -1 or 1, codes 0 give low */
+        put_head(head, kv_f16_clamp(fabsf(low)),
+                 low > 0   ? -1
+                 : low < 0 ? 1
+                           : 0);
+        return;
+    }
+
+    const float range = fmaxf(high - low, top * least_step(low, high));
+    const uint16_t half = kv_group_step(range, top);
+    const float step = kv_f16_to_f32(half); /* as stored */
+    const float zero = -kv_round_even(low / step);
+
+    put_head(head, half, zero);
+    for (size_t i = 0; i < n; i++)
+        code[i] = kv_code(kv_round_even(x[i] / step) + zero, top);
+}
+
+static void decode_group(const uint16_t *code, size_t n, unsigned bits,
+                         const uint8_t *head, float *x)
+{
+    uint16_t half;
+    int16_t zero;
+
+    (void)bits;
+    memcpy(&half, head, sizeof(half));
+    memcpy(&zero, head + sizeof(half), sizeof(zero));
+    for (size_t i = 0; i < n; i++)
+        x[i] = kv_f16_to_f32(half) * (float)(code[i] - zero);
+}
+
+static const struct kv_group_quantizer with_zero = {
+    .head_bytes = 4,
+    .encode = encode_group,
+    .decode = decode_group,
+};
+
+/* ---- the codec --------------------------------------------------------- */
+
+int kv_rotated_open(struct kv_codec *c, bool all_heads)
+{
+    const bool whole = kv_spec_is(&c->spec, c->side, "zero", "int");
+
+    return kv_grouped_open(c, whole ? &with_zero : &kv_kivi_quantizer,
+                           KV_AXIS_TOKEN, kv_spec_size(&c->spec, c->side, "g"),
+                           all_heads,
+                           (unsigned)kv_spec_size(&c->spec, c->side, "b"));
+}
+
+static void clamp_group(float *x, size_t n, float clip)
+{
+    float low = x[0], high = x[0];
+
+    for (size_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    for (size_t i = 0; i < n && low < high; i++)
+        x[i] = fminf(fmaxf(x[i], clip * low), clip * high);
+}
+
+void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
+                       size_t n_blocks, uint8_t *bytes)
+{
+    const float clip = (float)kv_spec_get(&c->spec, c->side, "clip");
+    const size_t g = kv_spec_size(&c->spec, c->side, "g");
+    const size_t values = n_blocks * kv_codec_block_values(c);
+
+    for (size_t i = 0; i < values; i += g)
+        clamp_group(x + i, g, clip);
+    kv_grouped_encode(c, w, x, n_blocks, bytes);
+}

@@ -1,0 +1,46 @@
+/* What the schemes share that turn a token before they quantize it with
+ * integers: asymmetric, in groups along the token's channels, of a range that
+ * may be clipped.
+ *
+ * A group of turned values from min to max is first clamped to
+ * [clip min, clip max] (a flat group stays).  Storage is that of grouped.h,
+ * token axis; with [low, high] the range that is left and
+ * step = (high - low) / (2^b - 1), the head of a group is one of
+ *
+ *   zero=int  | step: f16 | zero: int16 |   x = step (code - zero)
+ *   zero=min  | step: f16 | low: f16 |      x = low + step code
+ *
+ * with zero = -round(low / step), so that 0 is a level, and
+ * code = clamp(round(x / step) + zero): what QuaRot's code does.  zero=min is
+ * KIVI's, which meets both ends of the range.  32 / g bits a value. */
+#ifndef KV_ROTATED_H
+#define KV_ROTATED_H
+
+#include "lib/schemes/grouped.h"
+
+/* The parameters, with a scheme's defaults. */
+enum { KV_ZERO_INT, KV_ZERO_MIN };
+/* clang-format off */
+#define KV_ROTATED_PARAMS(B, G, CLIP, ZERO)                                          \
+    { "b", NULL, B, 1, 8, false, "bits per code" },                            \
+    { "g", NULL, G, 1, 4096, false, "group: channels of a token" },            \
+    { "clip", NULL, CLIP, 0.01, 1, false,                                      \
+      "the range of a group is multiplied by this" },                          \
+    { "zero", "int|min", ZERO, 0, 0, false,                                       \
+      "a group keeps an integer zero point, or its minimum" }
+/* clang-format on */
+
+/* A group larger than the row becomes the row; fails when g does not divide
+ * it. */
+int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
+                     struct kv_err *e);
+
+/* all_heads: a row is all KV heads, not one. */
+int kv_rotated_open(struct kv_codec *c, bool all_heads);
+
+/* x: [n_blocks][n_kv_heads][head_dim], turned; it is clamped in place.  The
+ * way back is kv_grouped_decode(). */
+void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
+                       size_t n_blocks, uint8_t *bytes);
+
+#endif

@@ -1,0 +1,308 @@
+/* RotateKV (arXiv 2501.16383): asymmetric integers per token in groups of g
+ * channels, of values turned by the Hadamard transform head by head, and of
+ * keys before RoPE, turned h KV heads at a time (section 4.2) with their
+ * channels reordered by a calibration (section 4.1).  The storage is rotated.h;
+ * a group of keys may cross heads, since the reordered row is all of them.
+ *
+ *   order=after   transform, then sort the transformed channels of the layer
+ *                 by their mean, the least first: what the published code does.
+ *                 A group's channels then have like offsets, a narrow range.
+ *   order=before  sort the channels of the layer by their mean |k|, the largest
+ *                 first, deal them out to the transforms in turn, transform:
+ *                 every transform gets its share of the outliers.
+ *
+ * Our reading.  The paper finds attention sinks by their massive activations,
+ * in the hidden state; here the first s tokens stay fp16, 1 by default.  It
+ * leaves h, clip and the ties of the sort open: 4 heads and 0.8 are the code's
+ * for 2 bits (its clip for 3 and 4 bits is 1), ties keep their order.  The code
+ * of its quantizer is not published: zero=min (rotated.h) is its "asymmetric",
+ * zero=int QuaRot's.
+ *
+ * Table in a calibration: order [n_kv_heads * head_dim], K, per layer: the
+ * channel that stands at each place of the reordered row. */
+#include "kernels/hadamard.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/progress.h"
+#include "lib/calib.h"
+#include "lib/dump.h"
+#include "lib/schemes/rotated.h"
+#include "lib/schemes/schemes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { AFTER, BEFORE };
+
+static const struct kv_param params[] = {
+    KV_ROTATED_PARAMS(2, 128, 0.8, KV_ZERO_MIN),
+    {"h", NULL, 4, 1, 1024, true, "KV heads that are turned together"},
+    {"order", "after|before", AFTER, 0, 0, true,
+     "channels are reordered after the transform or before it"},
+    {0},
+};
+
+static size_t row_of(const struct kv_shape *shape)
+{
+    return shape->n_kv_heads * shape->head_dim;
+}
+
+static int check(struct kv_spec *s, const struct kv_shape *shape,
+                 struct kv_err *e)
+{
+    if (kv_spec_one_side(s, KV_K, "h", e) ||
+        kv_spec_one_side(s, KV_K, "order", e))
+        return -1;
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_spec_size(s, (enum kv_side)side, "h") > shape->n_kv_heads)
+            kv_spec_set(s, (enum kv_side)side, "h", (double)shape->n_kv_heads);
+    if (shape->n_kv_heads % kv_spec_size(s, KV_K, "h"))
+        return kv_fail(e, "h=%zu must divide the %zu KV heads",
+                       kv_spec_size(s, KV_K, "h"), shape->n_kv_heads);
+    return kv_rotated_check(s, KV_K, row_of(shape), e) ||
+                   kv_rotated_check(s, KV_V, shape->head_dim, e)
+               ? -1
+               : 0;
+}
+
+static double nominal(const struct kv_spec *s, enum kv_side side,
+                      const struct kv_shape *shape)
+{
+    (void)shape;
+    return kv_spec_get(s, side, "b") + 32 / kv_spec_get(s, side, "g");
+}
+
+static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    return kv_spec_size(s, KV_K, "h") * shape->head_dim;
+}
+
+/* ---- calibration ------------------------------------------------------- */
+
+/* What channels are sorted by: the mean of each transformed channel, or minus
+ * the mean |k|.  statistic: [row]. */
+static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
+                   double *statistic, struct kv_err *e)
+{
+    enum { CHUNK = 512 };
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const size_t row = row_of(&info->shape);
+    const size_t turned = hadamard(s, &info->shape);
+    const size_t tokens = info->n_windows * info->ctx;
+    const bool after = kv_spec_is(s, KV_K, "order", "after");
+    float *x = kv_alloc(CHUNK, row * sizeof(*x));
+    int rc = -1;
+
+    for (size_t first = 0; first < tokens; first += CHUNK) {
+        const size_t n = tokens - first < CHUNK ? tokens - first : CHUNK;
+
+        if (kv_interrupted(e) ||
+            kv_dump_read(dump, layer, KV_T_K_PRE, first, n, x, e))
+            goto out;
+        if (after)
+            kv_hadamard(x, n * row / turned, turned);
+        for (size_t t = 0; t < n; t++)
+            for (size_t i = 0; i < row; i++) {
+                const double value = (double)x[t * row + i];
+
+                statistic[i] += after ? value : -fabs(value);
+            }
+    }
+    rc = 0;
+out:
+    free(x);
+    return rc;
+}
+
+struct channel {
+    double statistic;
+    size_t at;
+};
+
+static int compare(const void *a, const void *b)
+{
+    const struct channel *x = a, *y = b;
+
+    if (x->statistic != y->statistic)
+        return x->statistic < y->statistic ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* order: [row] places.  Sorted channels are dealt out to `hands`, each of
+ * which is a run of row / hands places. */
+static void sort(const double *statistic, size_t row, size_t hands,
+                 float *order)
+{
+    struct channel *c = kv_alloc(row, sizeof(*c));
+
+    for (size_t i = 0; i < row; i++)
+        c[i] = (struct channel){statistic[i], i};
+    qsort(c, row, sizeof(*c), compare);
+    for (size_t i = 0; i < row; i++)
+        order[i % hands * (row / hands) + i / hands] = (float)c[i].at;
+    free(c);
+}
+
+static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const size_t row = row_of(&info->shape);
+    const bool after = kv_spec_is(s, KV_K, "order", "after");
+    const size_t hands = after ? 1 : row / hadamard(s, &info->shape);
+
+    (void)seed;
+    if (out->progress)
+        out->progress->total += info->last_layer - info->first_layer + 1;
+    for (size_t l = info->first_layer; l <= info->last_layer; l++) {
+        double *statistic = kv_alloc(row, sizeof(*statistic));
+        const int rc = measure(s, dump, l, statistic, e);
+
+        if (!rc)
+            sort(statistic, row, hands,
+                 kv_calib_add(out, "order", KV_K, (int)l, KV_ALL, 1, &row)
+                     ->data);
+        free(statistic);
+        if (rc)
+            return kv_fail_in(e, "layer %zu, K", l);
+        if (out->progress)
+            kv_progress_step(out->progress, 1);
+    }
+    return 0;
+}
+
+/* ---- the codec --------------------------------------------------------- */
+
+struct rotatekv {
+    struct kv_codec grouped; /* the same codec, its state that of grouped.h */
+    size_t turned;           /* values in one transform */
+    bool after;              /* reordered after the transform */
+    size_t *order;           /* [row], keys; NULL for values */
+};
+
+static bool is_order(const float *order, size_t n)
+{
+    bool *seen = kv_alloc(n, sizeof(*seen));
+    size_t i = 0;
+
+    for (; i < n && order[i] >= 0 && order[i] < (float)n; i++) {
+        if (seen[(size_t)order[i]])
+            break;
+        seen[(size_t)order[i]] = true;
+    }
+    free(seen);
+    return i == n;
+}
+
+static int load_order(const struct kv_codec *c, const struct kv_calib_set *set,
+                      struct kv_err *e)
+{
+    struct rotatekv *r = c->state;
+    const size_t row = row_of(&c->shape);
+    const struct kv_table *t = kv_calib_want(c, set, "order", 0, 1, &row, e);
+
+    if (!t)
+        return -1;
+    if (!is_order(t->data, row))
+        return kv_fail(e,
+                       "the calibration's order of layer %zu does not name "
+                       "each of %zu channels once",
+                       c->layer, row);
+    r->order = kv_alloc(row, sizeof(*r->order));
+    for (size_t i = 0; i < row; i++)
+        r->order[i] = (size_t)t->data[i];
+    return 0;
+}
+
+static void close_rotatekv(struct kv_codec *c)
+{
+    struct rotatekv *r = c->state;
+
+    if (!r)
+        return;
+    free(r->grouped.state);
+    free(r->order);
+    free(r);
+}
+
+static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
+                         struct kv_err *e)
+{
+    const struct kv_calib_set *set;
+    struct rotatekv *r = kv_alloc(1, sizeof(*r));
+
+    r->grouped = *c;
+    c->state = r;
+    if (kv_calib_want_set(&set, calib, &c->spec, e) ||
+        kv_rotated_open(&r->grouped, c->side == KV_K))
+        return -1;
+    c->block = r->grouped.block;
+    c->block_bytes = r->grouped.block_bytes;
+    c->pre_rope = c->side == KV_K;
+    r->turned =
+        c->side == KV_K ? hadamard(&c->spec, &c->shape) : c->shape.head_dim;
+    r->after = kv_spec_is(&c->spec, KV_K, "order", "after");
+    return c->side == KV_K ? load_order(c, set, e) : 0;
+}
+
+/* The n rows of x in the calibrated order, or from it to their own. */
+static void reorder(const size_t *order, size_t row, size_t n, bool back,
+                    float *x)
+{
+    float *from = kv_alloc(row, sizeof(*from));
+
+    for (size_t t = 0; t < n; t++, x += row) {
+        memcpy(from, x, row * sizeof(*from));
+        for (size_t i = 0; i < row; i++)
+            *(back ? &x[order[i]] : &x[i]) = from[back ? i : order[i]];
+    }
+    free(from);
+}
+
+static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                   size_t n_blocks, uint8_t *bytes)
+{
+    const struct rotatekv *r = c->state;
+    const size_t row = row_of(&c->shape);
+    float *turned = kv_alloc(n_blocks, row * sizeof(*turned));
+
+    memcpy(turned, x, n_blocks * row * sizeof(*turned));
+    if (r->order && !r->after)
+        reorder(r->order, row, n_blocks, false, turned);
+    kv_hadamard(turned, n_blocks * row / r->turned, r->turned);
+    if (r->order && r->after)
+        reorder(r->order, row, n_blocks, false, turned);
+    kv_rotated_encode(&r->grouped, w, turned, n_blocks, bytes);
+    free(turned);
+}
+
+static void decode(const struct kv_codec *c, const uint8_t *bytes,
+                   size_t n_blocks, float *x)
+{
+    const struct rotatekv *r = c->state;
+    const size_t row = row_of(&c->shape);
+
+    kv_grouped_decode(&r->grouped, bytes, n_blocks, x);
+    if (r->order && r->after)
+        reorder(r->order, row, n_blocks, true, x);
+    kv_hadamard(x, n_blocks * row / r->turned, r->turned);
+    if (r->order && !r->after)
+        reorder(r->order, row, n_blocks, true, x);
+}
+
+const struct kv_scheme kv_scheme_rotatekv = {
+    .name = "rotatekv",
+    .brief = "RotateKV: pre-RoPE keys of several heads turned and reordered",
+    .params = params,
+    .flags = KV_CALIBRATED,
+    .sinks = 1,
+    .check = check,
+    .nominal = nominal,
+    .hadamard = hadamard,
+    .calibrate = calibrate,
+    .open = open_rotatekv,
+    .close = close_rotatekv,
+    .encode = encode,
+    .decode = decode,
+};

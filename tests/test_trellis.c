@@ -1,0 +1,205 @@
+/* Trellis-coded quantization against a search of every path, its levels
+ * against each other, and what training reaches against Marcellin and
+ * Fischer's figures and the Gaussian bound. */
+#include "kernels/level.h"
+#include "kernels/trellis_impl.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { KINDS = 8, MOST_STEPS = 40 };
+
+/* Steps of every kind, with random tables. */
+struct setup {
+    float *table[KINDS];
+    struct kv_trellis_step step[MOST_STEPS];
+    size_t n_steps, n_values;
+    float x[MOST_STEPS * 4], scale[MOST_STEPS * 4];
+};
+
+static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1},
+                                         {3, 2}, {2, 1}, {4, 1}, {8, 1}};
+
+static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
+{
+    *s = (struct setup){.n_steps = n_steps};
+    for (size_t k = 0; k < KINDS; k++) {
+        const size_t n = kinds[k][1] * KV_TRELLIS_STATES;
+
+        s->table[k] = kv_alloc(n, sizeof(float));
+        for (size_t i = 0; i < n; i++)
+            s->table[k][i] = (float)kv_random_normal(seed + k, i);
+    }
+    for (size_t i = 0; i < n_steps; i++) {
+        const size_t k = (i + skip) % KINDS;
+
+        s->step[i] =
+            (struct kv_trellis_step){kinds[k][0], kinds[k][1], s->table[k]};
+        for (size_t v = 0; v < kinds[k][1]; v++, s->n_values++) {
+            s->scale[s->n_values] =
+                0.5f + kv_random_unit(seed + 50, s->n_values);
+            s->x[s->n_values] =
+                2 * (float)kv_random_normal(seed + 60, s->n_values);
+        }
+    }
+}
+
+static void tear_down(struct setup *s)
+{
+    for (size_t k = 0; k < KINDS; k++)
+        free(s->table[k]);
+}
+
+static double distance(const struct setup *s, const uint8_t *bytes)
+{
+    float got[MOST_STEPS * 4];
+    double sum = 0;
+
+    kv_trellis_decode(s->step, s->n_steps, bytes, s->scale, got);
+    for (size_t i = 0; i < s->n_values; i++)
+        sum += (double)(s->x[i] - got[i]) * (double)(s->x[i] - got[i]);
+    return sum;
+}
+
+/* Every string of up to 14 bits. */
+static void test_finds_the_best_path(void **state)
+{
+    (void)state;
+    for (size_t skip = 0; skip < KINDS; skip++) {
+        struct setup s;
+        uint8_t bytes[8], other[8];
+        void *scratch;
+        size_t bits = 0, n = 0;
+        double found, best = INFINITY;
+
+        for (; bits + kinds[(n + skip) % KINDS][0] <= 14; n++)
+            bits += kinds[(n + skip) % KINDS][0];
+        set_up(&s, n, skip, 10 * skip);
+        scratch = malloc(kv_trellis_scratch(n));
+        kv_trellis_encode(s.step, n, s.x, s.scale, scratch, bytes);
+        found = distance(&s, bytes);
+        for (unsigned u = 0; u < 1u << bits; u++) {
+            for (size_t i = 0; i < 2; i++)
+                other[i] = (uint8_t)((u << (16 - bits)) >> (8 - 8 * i));
+            best = fmin(best, distance(&s, other));
+        }
+        assert_true(found <= best * (1 + 1e-6));
+        free(scratch);
+        tear_down(&s);
+    }
+}
+
+static void test_levels_agree(void **state)
+{
+    (void)state;
+    for (size_t skip = 0; skip < KINDS; skip++) {
+        uint8_t bytes[3][4 * MOST_STEPS] = {{0}};
+        struct setup s;
+        void *scratch = malloc(kv_trellis_scratch(MOST_STEPS));
+        struct kv_err e;
+
+        set_up(&s, MOST_STEPS, skip, 7 * skip);
+        for (int level = 0; level <= (int)kv_level_max(); level++) {
+            assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
+            kv_trellis_encode(s.step, s.n_steps, s.x, s.scale, scratch,
+                              bytes[level]);
+            assert_memory_equal(bytes[level], bytes[0], sizeof(bytes[0]));
+        }
+        free(scratch);
+        tear_down(&s);
+    }
+}
+
+/* A string says the same from the bits before a step alone, and no byte past
+ * its end is read or written. */
+static void test_no_steps_and_ends(void **state)
+{
+    struct setup s;
+    uint8_t *bytes, *scratch = malloc(kv_trellis_scratch(MOST_STEPS));
+    float none;
+
+    (void)state;
+    kv_trellis_encode(NULL, 0, NULL, NULL, scratch, &(uint8_t){0});
+    kv_trellis_decode(NULL, 0, NULL, NULL, &none);
+    assert_int_equal(kv_trellis_bytes(NULL, 0), 0);
+    for (size_t n = 1; n <= KINDS; n++) {
+        set_up(&s, n, 3, n);
+        bytes = malloc(kv_trellis_bytes(s.step, n)); /* ASan sees the rest */
+        kv_trellis_encode(s.step, n, s.x, s.scale, scratch, bytes);
+        assert_true(isfinite(distance(&s, bytes)));
+        free(bytes);
+        tear_down(&s);
+    }
+    free(scratch);
+}
+
+/* Of one kind of step on fresh normal numbers. */
+static double mean_error(unsigned bits, unsigned values, const float *table)
+{
+    enum { LEN = 128, N = 100 };
+    struct kv_trellis_step step[LEN];
+    uint8_t bytes[LEN];
+    float x[LEN], one[LEN], got[LEN];
+    void *scratch = malloc(kv_trellis_scratch(LEN));
+    double sum = 0;
+
+    for (size_t i = 0; i < LEN; i++) {
+        step[i] = (struct kv_trellis_step){bits, values, table};
+        one[i] = 1;
+    }
+    for (size_t j = 0; j < N; j++) {
+        for (size_t i = 0; i < LEN; i++)
+            x[i] = (float)kv_random_normal(77, j * LEN + i);
+        kv_trellis_encode(step, LEN / values, x, one, scratch, bytes);
+        kv_trellis_decode(step, LEN / values, bytes, one, got);
+        for (size_t i = 0; i < LEN; i++)
+            sum += (double)(x[i] - got[i]) * (double)(x[i] - got[i]);
+    }
+    free(scratch);
+    return sum / (N * LEN);
+}
+
+/* Memoryless Gaussian: between the bound and, at 1 and 2 bits, what the best
+ * scalar quantizer reaches (0.3634, 0.1175). */
+static void test_training(void **state)
+{
+    enum { N = 1600, LEN = 128, ROUNDS = 8 };
+    const struct {
+        unsigned bits, values;
+        double most;
+    } want[] = {{1, 4, 0.765}, {1, 2, 0.56}, {1, 1, 0.315}, {2, 1, 0.09}};
+    float *x = kv_alloc(N * LEN, sizeof(*x));
+    float *table = kv_alloc(4 * KV_TRELLIS_STATES, sizeof(*table));
+
+    (void)state;
+    for (size_t i = 0; i < N * LEN; i++)
+        x[i] = (float)kv_random_normal(3, i);
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        const double bound = pow(4, -(double)want[i].bits / want[i].values);
+        double mse;
+
+        kv_trellis_train(want[i].bits, want[i].values, x, N, LEN, ROUNDS, 1,
+                         table);
+        mse = mean_error(want[i].bits, want[i].values, table);
+        if (!(mse > bound && mse < want[i].most))
+            fail_msg("%u bits for %u values: %g", want[i].bits, want[i].values,
+                     mse);
+    }
+    free(table);
+    free(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finds_the_best_path),
+        cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_no_steps_and_ends),
+        cmocka_unit_test(test_training),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
