@@ -412,7 +412,8 @@ class Calib(ToolTest):
     def test_threads_change_no_byte(self):
         for n in (1, 2, 3):
             self.good("kvcalib", "-t", n, "-s", "pq:d4b4", "-s",
-                      "vecinfer:d4b3", self.dump, "-o", self.path(f"{n}"))
+                      "vecinfer:d4b3", "-s", "kvquant:b3,w=none", self.dump,
+                      "-o", self.path(f"{n}"))
         self.assertEqual(read(self.path("1")), read(self.path("2")))
         self.assertEqual(read(self.path("1")), read(self.path("3")))
 
@@ -445,6 +446,8 @@ class Calib(ToolTest):
         self.refused("pq", *self.kvcalib("-s", "pp:d4b4"))
         self.refused("d3", *self.kvcalib("-s", "pq:d3b4"))
         self.refused("none of the schemes", *self.kvcalib("-s", "kivi"))
+        self.refused("dump.h5 has no k_fisher (kvdump --fisher writes it)",
+                     *self.kvcalib("-s", "kvquant:b3"))
         self.refused("--device cuda",
                      *self.kvcalib("-s", "pq", "--device", "cuda"))
         kept = write(self.path("kept.h5"), read(self.dump))

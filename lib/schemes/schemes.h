@@ -36,6 +36,8 @@
     X(klt)            \
     X(qjl)            \
     X(cachegen)       \
+    X(kvquant)        \
+    X(cq)             \
     X(zipcache)       \
     X(gear)
 
