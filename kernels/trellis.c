@@ -207,13 +207,15 @@ double kv_trellis_train(unsigned bits, unsigned values, const float *x,
         one[i] = 1;
     start_table(values, seed, table);
     for (size_t r = 0; r < rounds; r++) {
+        const size_t some = r < rounds / 2 ? (n + 3) / 4 : n;
+
 #pragma omp parallel
         {
             void *scratch = kv_alloc(kv_trellis_scratch(steps), 1);
             uint8_t *bytes = kv_alloc(kv_trellis_bytes(step, steps), 1);
 
 #pragma omp for schedule(static)
-            for (size_t i = 0; i < n; i++) {
+            for (size_t i = 0; i < some; i++) {
                 kv_trellis_encode(step, steps, x + i * len, one, scratch,
                                   bytes);
                 kv_trellis_states(step, steps, bytes, state + i * steps);
@@ -221,7 +223,7 @@ double kv_trellis_train(unsigned bits, unsigned values, const float *x,
             free(bytes);
             free(scratch);
         }
-        mse = improve(step, x, n, len, state, table);
+        mse = improve(step, x, some, len, state, table);
     }
     free(one);
     free(state);

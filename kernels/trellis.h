@@ -54,7 +54,8 @@ void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
 /* Trains the table of one kind of step on n sequences of len values, x
  * [n][len] of about unit variance (len a multiple of `values`): from normal
  * quantiles in random order, `rounds` times each state takes the mean of the
- * values it stood for.  table: [values][KV_TRELLIS_STATES].  Returns the mean
+ * values it stood for; in the first half of the rounds on a quarter of the
+ * sequences.  table: [values][KV_TRELLIS_STATES].  Returns the mean
  * squared error of the last round, per value.  The same for any number of
  * threads. */
 double kv_trellis_train(unsigned bits, unsigned values, const float *x,

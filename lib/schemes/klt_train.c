@@ -19,13 +19,13 @@ enum {
     CHUNK = 512,       /* tokens read at a time */
     SAMPLED = 1 << 16, /* coefficients sampled of a side of a layer */
     LEN = 128,         /* values of a training sequence */
-    MOST_SEQUENCES = 3072,
-    ROUNDS = 8
+    MOST_SEQUENCES = 6144,
+    ROUNDS = 24
 };
 
-/* A directions's share of the metric is at least this of the mean: what no
+/* A direction's share of the metric is at least this of the mean: what no
  * query asks for must not drown what some do. */
-static const double RIDGE = 1e-4;
+static const double RIDGE = 1e-3;
 
 /* One side of one layer. */
 struct job {
@@ -49,43 +49,89 @@ static size_t dump_tokens(const struct job *j)
     return j->info->n_windows * j->info->ctx;
 }
 
-/* Sums of x and of x x^T over a tensor's tokens: first [heads][d], second
- * [heads][d][d], per token.  The first token's x is taken off before, so that
- * little cancels. */
-static int moments(const struct job *j, enum kv_tensor tensor, size_t heads,
-                   bool centered, double *first, double *second,
-                   struct kv_err *e)
+/* A token's weight: 1, or with Fisher's metric the length of the loss's
+ * gradient at its vector (between not at all and the square, this is best):
+ * what matters more shall fit the transform more.  weight: [n][heads]. */
+static int read_weights(const struct job *j, size_t at, size_t n, size_t heads,
+                        float *weight, struct kv_err *e)
 {
-    const size_t d = j->d, row = heads * d, tokens = dump_tokens(j);
+    const enum kv_tensor t = j->side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+    const bool fisher = kv_spec_is(j->spec, j->side, "metric", "fisher");
+    float *square = kv_alloc(n, heads * j->d * sizeof(*square));
+    const int rc =
+        fisher ? kv_dump_read(j->dump, j->layer, t, at, n, square, e) : 0;
+
+    for (size_t i = 0; i < n * heads && !rc; i++) {
+        double sum = fisher ? 0 : 1;
+
+        for (size_t k = 0; k < j->d; k++)
+            sum += (double)square[i * j->d + k];
+        weight[i] = (float)sqrt(sum);
+    }
+    free(square);
+    return rc;
+}
+
+/* Weighted sums of x and of x x^T over the side's tokens, not yet divided by
+ * the weights' sum [heads].  The first token's x is taken off before, so that
+ * little cancels; it is left in origin [heads][d]. */
+static int add_up(const struct job *j, float *origin, double *first,
+                  double *second, double *weights, struct kv_err *e)
+{
+    const size_t d = j->d, row = j->n_heads * d, tokens = dump_tokens(j);
     float *x = kv_alloc(CHUNK, row * sizeof(*x));
-    float *origin = kv_alloc(row, sizeof(*origin));
+    float *weight = kv_alloc(CHUNK, j->n_heads * sizeof(*weight));
     int rc = -1;
 
     for (size_t at = 0; at < tokens; at += CHUNK) {
         const size_t n = tokens - at < CHUNK ? tokens - at : CHUNK;
 
         if (kv_interrupted(e) ||
-            kv_dump_read(j->dump, j->layer, tensor, at, n, x, e))
+            kv_dump_read(j->dump, j->layer, j->tensor, at, n, x, e) ||
+            read_weights(j, at, n, j->n_heads, weight, e))
             goto out;
-        if (centered && !at)
+        if (!at)
             memcpy(origin, x, row * sizeof(*x));
+        for (size_t i = 0; i < n * j->n_heads; i++)
+            weights[i % j->n_heads] += (double)weight[i];
         for (size_t i = 0; i < n * row; i++) {
             x[i] -= origin[i % row];
-            first[i % row] += (double)x[i] / (double)tokens;
+            first[i % row] += (double)weight[i / d] * (double)x[i];
+            x[i] *= sqrtf(weight[i / d]);
         }
-        kv_moments_add(x, n, heads, d, second);
+        kv_moments_add(x, n, j->n_heads, d, second);
     }
-    for (size_t i = 0; i < row * d; i++)
-        second[i] /= (double)tokens;
-    for (size_t i = 0; i < row; i++)
-        for (size_t k = 0; centered && k < d; k++)
-            second[i * d + k] -= first[i] * first[i / d * d + k];
-    for (size_t i = 0; i < row; i++)
-        first[i] += (double)origin[i];
     rc = 0;
 out:
-    free(origin);
+    free(weight);
     free(x);
+    return rc;
+}
+
+/* mean [heads][d], cov [heads][d][d], both cleared. */
+static int covariance(const struct job *j, double *mean, double *cov,
+                      struct kv_err *e)
+{
+    const size_t d = j->d, row = j->n_heads * d;
+    float *origin = kv_alloc(row, sizeof(*origin));
+    double *weights = kv_alloc(j->n_heads, sizeof(*weights));
+    const int rc = add_up(j, origin, mean, cov, weights, e);
+
+    for (size_t h = 0; h < j->n_heads && !rc; h++) {
+        double *m = mean + h * d, *c = cov + h * d * d;
+
+        if (!(weights[h] > 0))
+            weights[h] = 1; /* nothing matters: the metric is 1, all sums 0 */
+        for (size_t i = 0; i < d; i++)
+            m[i] /= weights[h];
+        for (size_t i = 0; i < d; i++)
+            for (size_t k = 0; k < d; k++)
+                c[i * d + k] = c[i * d + k] / weights[h] - m[i] * m[k];
+        for (size_t i = 0; i < d; i++)
+            m[i] += (double)origin[h * d + i];
+    }
+    free(weights);
+    free(origin);
     return rc;
 }
 
@@ -108,22 +154,33 @@ static void average_angles(const struct kv_shape *s, double *m)
     }
 }
 
+/* Queries, not divided by their number: a factor of the metric changes the
+ * unit of sigma alone. */
 static int query_metric(const struct job *j, double *m, struct kv_err *e)
 {
     const struct kv_shape *s = &j->info->shape;
     const size_t d = j->d, group = s->n_heads / s->n_kv_heads;
-    double *mean = kv_alloc(s->n_heads * d, sizeof(*mean));
+    const size_t tokens = dump_tokens(j);
+    float *q = kv_alloc(CHUNK, s->n_heads * d * sizeof(*q));
     double *all = kv_alloc(s->n_heads * d * d, sizeof(*all));
-    const int rc = moments(j, KV_T_Q, s->n_heads, false, mean, all, e);
+    int rc = 0;
 
+    for (size_t at = 0; at < tokens && !rc; at += CHUNK) {
+        const size_t n = tokens - at < CHUNK ? tokens - at : CHUNK;
+
+        rc = kv_interrupted(e) ||
+             kv_dump_read(j->dump, j->layer, KV_T_Q, at, n, q, e);
+        if (!rc)
+            kv_moments_add(q, n, s->n_heads, d, all);
+    }
     for (size_t h = 0; h < s->n_heads && !rc; h++)
         for (size_t i = 0; i < d * d; i++)
             m[h / group * d * d + i] += all[h * d * d + i];
     for (size_t h = 0; h < s->n_kv_heads && j->tensor == KV_T_K_PRE; h++)
         average_angles(s, m + h * d * d);
     free(all);
-    free(mean);
-    return rc;
+    free(q);
+    return rc ? -1 : 0;
 }
 
 static int gram_metric(const struct job *j, enum kv_gram which, double *m,
@@ -314,8 +371,7 @@ static int train_side(const struct job *j, struct pool *pool, struct kv_err *e)
     float **f = kv_alloc(j->n_heads, sizeof(*f));
     float **s = kv_alloc(j->n_heads, sizeof(*s));
     const int rc =
-        moments(j, j->tensor, j->n_heads, true, mean, cov, e) ||
-                read_metric(j, metric, e) ||
+        covariance(j, mean, cov, e) || read_metric(j, metric, e) ||
                 add_tables(j, mean, metric, cov, f, s, e) ||
                 sample(j, mean, f, s, pool, e)
             ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
