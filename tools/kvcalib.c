@@ -47,6 +47,9 @@ static int list_specs(const struct args *a, const struct kv_shape *shape,
     if (kv_spec_expand(a->specs.item, a->specs.n, list, n, e))
         return -1;
     for (size_t i = 0; i < *n; i++) {
+        if (a->iters && (*list)[i].mixed)
+            return kv_fail(e, "--iters does not reach into %s: write iters=%zu "
+                              "in its specs", (*list)[i].text, a->iters);
         if (a->iters)
             set_iters(&(*list)[i], a->iters);
         if (kv_spec_fit(&(*list)[i], shape, e))
