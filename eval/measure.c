@@ -251,9 +251,9 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
 {
     const char *path = kv_dump_path(l->plan->dump);
 
+    memset(want, 0, KV_TENSORS * sizeof(*want));
     want[KV_T_K] = want[KV_T_V] = true;
     want[KV_T_Q] = l->plan->n_queries > 0;
-    want[KV_T_K_PRE] = false;
     for (size_t s = 0; s < l->plan->n_specs; s++) {
         if (!l->codec[s * KV_SIDES]->pre_rope)
             continue;

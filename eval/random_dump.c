@@ -22,8 +22,11 @@ static int put_tensors(struct kv_dump_writer *w, const struct kv_shape *shape,
         const uint64_t key = kv_mix(seed, (uint64_t)i);
 
 #pragma omp parallel for schedule(static)
-        for (size_t j = 0; j < CTX * row; j++)
-            x[j] = (float)kv_random_normal(key, j);
+        for (size_t j = 0; j < CTX * row; j++) {
+            const float z = (float)kv_random_normal(key, j);
+
+            x[j] = t < KV_T_K_FISHER ? z : z * z;
+        }
         rc = kv_dump_put(w, 0, t, (size_t)(i % WINDOWS), 1, x, e);
     }
     free(x);
@@ -33,12 +36,13 @@ static int put_tensors(struct kv_dump_writer *w, const struct kv_shape *shape,
 static int write_dump(const char *path, const struct kv_shape *shape,
                       uint64_t seed, struct kv_err *e)
 {
-    const struct kv_dump_info info = {.model = "random",
-                                      .text = "random",
-                                      .shape = *shape,
-                                      .n_windows = WINDOWS,
-                                      .ctx = CTX,
-                                      .have = {true, true, true, true}};
+    const struct kv_dump_info info = {
+        .model = "random",
+        .text = "random",
+        .shape = *shape,
+        .n_windows = WINDOWS,
+        .ctx = CTX,
+        .have = {true, true, true, true, true, true}};
     static const int32_t tokens[WINDOWS * CTX];
     struct kv_dump_writer *w;
 

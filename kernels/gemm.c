@@ -18,17 +18,17 @@ const char *kv_gemm_library(void)
 
 /* oneDNN asks OpenMP for its number of threads.  That number belongs to the
  * calling task, so that 1 for the length of a call disturbs nobody. */
-static void sgemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
-                  const float *a, size_t lda, const float *b, size_t ldb,
-                  float beta, float *c, size_t ldc)
+static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
+                  float alpha, const float *a, size_t lda, const float *b,
+                  size_t ldb, float beta, float *c, size_t ldc)
 {
     const int threads = omp_get_max_threads();
     dnnl_status_t status;
 
     omp_set_num_threads(1);
-    status = dnnl_sgemm('N', b_trans ? 'T' : 'N', (dnnl_dim_t)m, (dnnl_dim_t)n,
-                        (dnnl_dim_t)k, alpha, a, (dnnl_dim_t)lda, b,
-                        (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
+    status = dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', (dnnl_dim_t)m,
+                        (dnnl_dim_t)n, (dnnl_dim_t)k, alpha, a, (dnnl_dim_t)lda,
+                        b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
     omp_set_num_threads(threads);
     if (status != dnnl_success)
         abort(); /* a stride below its row, or no memory to pack in */
@@ -43,12 +43,12 @@ const char *kv_gemm_library(void)
     return openblas_get_config(); /* "OpenBLAS 0.3.21 ..." */
 }
 
-static void sgemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
-                  const float *a, size_t lda, const float *b, size_t ldb,
-                  float beta, float *c, size_t ldc)
+static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
+                  float alpha, const float *a, size_t lda, const float *b,
+                  size_t ldb, float beta, float *c, size_t ldc)
 {
     openblas_set_num_threads(1);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans,
+    cblas_sgemm(CblasRowMajor, a_trans ? CblasTrans : CblasNoTrans,
                 b_trans ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n,
                 (blasint)k, alpha, a, (blasint)lda, b, (blasint)ldb, beta, c,
                 (blasint)ldc);
@@ -56,17 +56,31 @@ static void sgemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
 
 #endif
 
-void kv_gemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
-             const float *a, size_t lda, const float *b, size_t ldb, float beta,
-             float *c, size_t ldc)
+static void gemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
+                 float alpha, const float *a, size_t lda, const float *b,
+                 size_t ldb, float beta, float *c, size_t ldc)
 {
     if (m == 0 || n == 0)
         return;
     if (k > 0) {
-        sgemm(b_trans, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        sgemm(a_trans, b_trans, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
     }
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++)
             c[i * ldc + j] = beta == 0 ? 0 : beta * c[i * ldc + j];
+}
+
+void kv_gemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
+             const float *a, size_t lda, const float *b, size_t ldb, float beta,
+             float *c, size_t ldc)
+{
+    gemm(false, b_trans, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+void kv_gemm_a_trans(size_t m, size_t n, size_t k, float alpha, const float *a,
+                     size_t lda, const float *b, size_t ldb, float beta,
+                     float *c, size_t ldc)
+{
+    gemm(true, false, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }

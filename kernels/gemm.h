@@ -13,6 +13,11 @@ void kv_gemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
              const float *a, size_t lda, const float *b, size_t ldb,
              float beta, float *c, size_t ldc);
 
+/* The same with a as its transpose: a is [k][m], b [k][n]. */
+void kv_gemm_a_trans(size_t m, size_t n, size_t k, float alpha, const float *a,
+                     size_t lda, const float *b, size_t ldb, float beta,
+                     float *c, size_t ldc);
+
 /* "oneDNN 2.6.3", "OpenBLAS ...". */
 const char *kv_gemm_library(void);
 

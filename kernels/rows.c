@@ -25,6 +25,23 @@ void kv_silu_mul(const float *gate, const float *up, size_t n, float *out)
     best()->silu_mul(gate, up, n, out);
 }
 
+void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
+                      float eps, float *out)
+{
+    best()->rms_norm_grad(x, w, g, n, eps, out);
+}
+
+void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
+                      size_t n, float *gate_grad, float *up_grad)
+{
+    best()->silu_mul_grad(gate, up, g, n, gate_grad, up_grad);
+}
+
+void kv_softmax_grad(const float *p, const float *g, size_t n, float *out)
+{
+    best()->softmax_grad(p, g, n, out);
+}
+
 void kv_row_add(float *x, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++)

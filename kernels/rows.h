@@ -16,6 +16,15 @@ void kv_rms_norm(const float *x, const float *w, size_t n, float eps,
 /* out[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). */
 void kv_silu_mul(const float *gate, const float *up, size_t n, float *out);
 
+/* The way back: g[i] is the gradient of something with respect to the
+ * operation's output i, and what comes out that with respect to its inputs.
+ * p: the softmax itself.  Outputs may be inputs. */
+void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
+                      float eps, float *out);
+void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
+                      size_t n, float *gate_grad, float *up_grad);
+void kv_softmax_grad(const float *p, const float *g, size_t n, float *out);
+
 /* x[i] += b[i]. */
 void kv_row_add(float *x, const float *b, size_t n);
 

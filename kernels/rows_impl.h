@@ -9,6 +9,11 @@ struct kv_rows {
     void (*rms_norm)(const float *x, const float *w, size_t n, float eps,
                      float *out);
     void (*silu_mul)(const float *gate, const float *up, size_t n, float *out);
+    void (*rms_norm_grad)(const float *x, const float *w, const float *g,
+                          size_t n, float eps, float *out);
+    void (*silu_mul_grad)(const float *gate, const float *up, const float *g,
+                          size_t n, float *gate_grad, float *up_grad);
+    void (*softmax_grad)(const float *p, const float *g, size_t n, float *out);
     float (*max)(const float *x, size_t n);
     double (*exp)(float *x, size_t n, float shift);
     void (*softmax)(float *x, size_t n);

@@ -135,6 +135,80 @@ static void silu_mul(const float *gate, const float *up, size_t n, float *out)
                          load_last(up + whole, rest, 0)));
 }
 
+/* y = x b w with b = (mean(x^2) + eps)^-1/2:
+ * dx = b (w g - x b^2 mean(x w g)). */
+static void rms_norm_grad(const float *x, const float *w, const float *g,
+                          size_t n, float eps, float *out)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    const v8f last = load_last(x + whole, rest, 0);
+    const v8f last_wg =
+        load_last(w + whole, rest, 0) * load_last(g + whole, rest, 0);
+    struct sum squares = {0}, product = {0};
+
+    for (size_t i = 0; i < whole; i += LANES) {
+        sum_add(&squares, load(x + i) * load(x + i));
+        sum_add(&product, load(x + i) * (load(w + i) * load(g + i)));
+    }
+    sum_add(&squares, last * last);
+    sum_add(&product, last * last_wg);
+
+    const double b = 1 / sqrt(sum_total(&squares) / (double)n + (double)eps);
+    const float by = (float)b;
+    const float back = (float)(b * b * b * (sum_total(&product) / (double)n));
+
+    for (size_t i = 0; i < whole; i += LANES)
+        store(out + i, load(w + i) * load(g + i) * by - load(x + i) * back);
+    store_last(out + whole, rest, last_wg * by - last * back);
+}
+
+/* silu' = s (1 + gate (1 - s)), s = 1 / (1 + exp(-gate)). */
+INLINE void silu_mul_grad8(v8f gate, v8f up, v8f g, v8f *gate_grad,
+                           v8f *up_grad)
+{
+    const v8f s = 1.0f / (exp8(-gate) + 1.0f);
+
+    *gate_grad = g * up * (s * (gate * (1.0f - s) + 1.0f));
+    *up_grad = g * (gate * s);
+}
+
+static void silu_mul_grad(const float *gate, const float *up, const float *g,
+                          size_t n, float *gate_grad, float *up_grad)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    v8f a, b;
+
+    for (size_t i = 0; i < whole; i += LANES) {
+        silu_mul_grad8(load(gate + i), load(up + i), load(g + i), &a, &b);
+        store(gate_grad + i, a);
+        store(up_grad + i, b);
+    }
+    silu_mul_grad8(load_last(gate + whole, rest, 0),
+                   load_last(up + whole, rest, 0),
+                   load_last(g + whole, rest, 0), &a, &b);
+    store_last(gate_grad + whole, rest, a);
+    store_last(up_grad + whole, rest, b);
+}
+
+/* dx = p (g - sum(p g)). */
+static void softmax_grad(const float *p, const float *g, size_t n, float *out)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    const v8f last_p = load_last(p + whole, rest, 0);
+    const v8f last_g = load_last(g + whole, rest, 0);
+    struct sum s = {0};
+
+    for (size_t i = 0; i < whole; i += LANES)
+        sum_add(&s, load(p + i) * load(g + i));
+    sum_add(&s, last_p * last_g);
+
+    const float mean = (float)sum_total(&s);
+
+    for (size_t i = 0; i < whole; i += LANES)
+        store(out + i, load(p + i) * (load(g + i) - mean));
+    store_last(out + whole, rest, last_p * (last_g - mean));
+}
+
 INLINE v8f larger(v8f a, v8f b)
 {
     return choose(a > b, a, b);
@@ -228,6 +302,9 @@ static void widen_bf16(const void *from, size_t n, float *to)
 const struct kv_rows NAME(kv_rows) = {
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
+    .rms_norm_grad = rms_norm_grad,
+    .silu_mul_grad = silu_mul_grad,
+    .softmax_grad = softmax_grad,
     .max = max,
     .exp = exp_row,
     .softmax = softmax,

@@ -6,9 +6,18 @@
 
 const char *kv_tensor_name(enum kv_tensor t)
 {
-    static const char *const names[] = {"q", "k", "v", "k_pre"};
+    static const char *const names[KV_TENSORS] = {
+        "q", "k", "v", "k_pre", "k_fisher", "v_fisher"};
 
     return names[t];
+}
+
+const char *kv_dump_option(enum kv_tensor t)
+{
+    if (t == KV_T_K_FISHER || t == KV_T_V_FISHER)
+        return "--fisher";
+    return t == KV_T_Q || t == KV_T_V ? "--what q,k,v"
+                                      : "--what q,k,v --rope pre,post";
 }
 
 const char *kv_dtype_name(enum kv_dtype t)
@@ -48,9 +57,16 @@ size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t)
     return t == KV_T_Q ? info->shape.n_heads : info->shape.n_kv_heads;
 }
 
-enum kv_h5_type kv_dump_type(enum kv_dtype t)
+enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t)
 {
-    return t == KV_F16 ? KV_H5_F16 : t == KV_BF16 ? KV_H5_BF16 : KV_H5_F32;
+    return t == KV_T_K_FISHER || t == KV_T_V_FISHER ? KV_F32 : info->dtype;
+}
+
+enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t)
+{
+    const enum kv_dtype d = kv_dump_dtype(info, t);
+
+    return d == KV_F16 ? KV_H5_F16 : d == KV_BF16 ? KV_H5_BF16 : KV_H5_F32;
 }
 
 size_t kv_dump_bad_value(const float *x, size_t n)

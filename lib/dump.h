@@ -5,6 +5,7 @@
  * head_dim, attn_scale, n_windows, ctx, first_layer, last_layer, dtype.
  * /tokens, /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
+ * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put.  Chunked by tokens
  * with Fletcher-32 checksums.  Written as a stream: memory does not grow with
  * the text.  With h5py:
@@ -21,8 +22,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum kv_tensor { KV_T_Q, KV_T_K, KV_T_V, KV_T_K_PRE, KV_TENSORS };
-const char *kv_tensor_name(enum kv_tensor t); /* "q" "k" "v" "k_pre" */
+/* Fisher information: the square of d loss / d x of each value x of k_pre and
+ * of v, where loss is the sum of the window's ctx - 1 losses, -log p(token t+1)
+ * in nats at t = 0 .. ctx - 2 (the mean would be (ctx - 1)^2 times less; the
+ * last token, from which nothing is predicted, has zeros).  Always f32: these
+ * squares are too small for fp16. */
+enum kv_tensor {
+    KV_T_Q,
+    KV_T_K,
+    KV_T_V,
+    KV_T_K_PRE,
+    KV_T_K_FISHER,
+    KV_T_V_FISHER,
+    KV_TENSORS
+};
+const char *kv_tensor_name(enum kv_tensor t); /* "q" ... "k_fisher" */
 
 enum kv_dtype { KV_F32, KV_F16, KV_BF16 };
 const char *kv_dtype_name(enum kv_dtype t);
@@ -34,7 +48,8 @@ struct kv_dump_info {
     size_t n_windows, ctx;
     size_t first_layer, last_layer; /* inclusive */
     bool have[KV_TENSORS];
-    enum kv_dtype dtype; /* as stored; h5py reads bf16 as float32 */
+    /* As stored, but for Fisher information; h5py reads bf16 as float32. */
+    enum kv_dtype dtype;
 };
 
 /* Writing: create, put every window of every layer in any order, commit; a
@@ -64,8 +79,9 @@ void kv_dump_close(struct kv_dump *d);
 const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
 /* out: [n][heads][head_dim]; heads are n_heads for q, else n_kv_heads.  Fails
- * when the dump lacks the tensor or layer, on a bad checksum, and on NaN or
- * infinity (naming file, layer, tensor, token).  Not thread-safe. */
+ * when the dump lacks the tensor (naming kvdump's option that writes it) or
+ * layer, on a bad checksum, and on NaN or infinity (naming file, layer, tensor,
+ * token).  Not thread-safe. */
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
 int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,

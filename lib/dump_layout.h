@@ -20,7 +20,12 @@ struct kv_dump_name kv_dump_gram_set(size_t layer);
 /* Heads of a tensor: n_heads for q, else n_kv_heads. */
 size_t kv_dump_heads(const struct kv_dump_info *info, enum kv_tensor t);
 
-enum kv_h5_type kv_dump_type(enum kv_dtype t);
+/* How a tensor is stored: as info says, Fisher information always in f32. */
+enum kv_dtype kv_dump_dtype(const struct kv_dump_info *info, enum kv_tensor t);
+enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
+
+/* kvdump's option that writes it: "--fisher". */
+const char *kv_dump_option(enum kv_tensor t);
 
 /* Index of the first value that is NaN or infinite, n when there is none. */
 size_t kv_dump_bad_value(const float *x, size_t n);

@@ -78,9 +78,8 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
             const size_t dims[] = {info->n_windows, info->ctx,
                                    kv_dump_heads(info, t), d};
 
-            if (info->have[t] &&
-                kv_h5_check(h, kv_dump_set(l, t).text,
-                            kv_dump_type(info->dtype), 4, dims, e))
+            if (info->have[t] && kv_h5_check(h, kv_dump_set(l, t).text,
+                                             kv_dump_type(info, t), 4, dims, e))
                 return -1;
         }
         if (kv_h5_has(h, kv_dump_gram_set(l).text) &&
@@ -162,12 +161,14 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
     const struct kv_dump_info *info = &d->info;
     const size_t heads = kv_dump_heads(info, t), dim = info->shape.head_dim;
     const size_t row = heads * dim;
+    const enum kv_dtype dtype = kv_dump_dtype(info, t);
     const struct kv_dump_name name = kv_dump_set(layer, t);
 
     if (check_layer(d, layer, e) || check_range(d, first_token, n, e))
         return -1;
     if (!info->have[t])
-        return kv_fail(e, "%s has no %s", kv_dump_path(d), kv_tensor_name(t));
+        return kv_fail(e, "%s has no %s (kvdump %s writes it)", kv_dump_path(d),
+                       kv_tensor_name(t), kv_dump_option(t));
     while (n) {
         const size_t window = first_token / info->ctx;
         const size_t at = first_token % info->ctx, left = info->ctx - at;
@@ -176,13 +177,13 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
         const size_t count[] = {1, take, heads, dim};
         void *to = out;
 
-        if (info->dtype != KV_F32)
+        if (dtype != KV_F32)
             to = (unsigned char *)out + 2 * values;
-        if (kv_h5_read(d->h5, name.text, kv_dump_type(info->dtype), first,
-                       count, to, e))
+        if (kv_h5_read(d->h5, name.text, kv_dump_type(info, t), first, count,
+                       to, e))
             return -1;
-        if (info->dtype != KV_F32)
-            widen(info->dtype, out, values);
+        if (dtype != KV_F32)
+            widen(dtype, out, values);
 
         const size_t bad = kv_dump_bad_value(out, values);
 

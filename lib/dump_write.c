@@ -50,8 +50,8 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info)
                                    info->shape.head_dim};
 
             if (info->have[t])
-                kv_h5_dataset(h, kv_dump_set(l, t).text,
-                              kv_dump_type(info->dtype), 4, dims);
+                kv_h5_dataset(h, kv_dump_set(l, t).text, kv_dump_type(info, t),
+                              4, dims);
         }
     }
 }
@@ -146,7 +146,7 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
         if (bad < n)
             return fail_at(w, layer, t, window, bad,
                            "the model computed a value that is not finite", e);
-        if (info->dtype != KV_F32) {
+        if (kv_dump_dtype(info, t) != KV_F32) {
             as = w->narrow;
             bad = to_16_bits(w, x, n);
         }
@@ -158,8 +158,8 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
                      kv_dtype_name(info->dtype));
             return fail_at(w, layer, t, window, bad, what, e);
         }
-        if (kv_h5_write(w->h5, name.text, kv_dump_type(info->dtype), first,
-                        count, as, e))
+        if (kv_h5_write(w->h5, name.text, kv_dump_type(info, t), first, count,
+                        as, e))
             return -1;
     }
     w->put[(layer - info->first_layer) * KV_TENSORS + t] += n_windows;

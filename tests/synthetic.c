@@ -49,7 +49,7 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
                                 .n_windows = n_windows,
                                 .ctx = ctx,
                                 .last_layer = s->n_layers - 1,
-                                .have = {true, true, true, true}};
+                                .have = {true, true, true, true, true, true}};
     const size_t n = n_windows * ctx;
     struct kv_dump_writer *w;
     struct kv_err e = {""};
@@ -76,6 +76,12 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
             kv_rope(s, x + i * ctx * s->n_kv_heads * s->head_dim, ctx,
                     s->n_kv_heads, 0);
         assert_int_equal(kv_dump_put(w, layer, KV_T_K, 0, n_windows, x, &e), 0);
+        for (enum kv_tensor t = KV_T_K_FISHER; t <= KV_T_V_FISHER; t++) {
+            synthetic_rows(s, s->n_kv_heads, seed + 40 + t, n, x);
+            for (size_t i = 0; i < n * s->n_kv_heads * s->head_dim; i++)
+                x[i] *= x[i];
+            assert_int_equal(kv_dump_put(w, layer, t, 0, n_windows, x, &e), 0);
+        }
     }
     if (kv_dump_commit(w, &e))
         fail_msg("%s", e.msg);

@@ -26,27 +26,33 @@ static int make_paths(void **state)
 
 static struct kv_dump_info some_info(enum kv_dtype dtype)
 {
-    return (struct kv_dump_info){
-        .model = "toy",
-        .arch = "ToyForCausalLM",
-        .weights = "f32",
-        .model_hash = "0123456789abcdef",
-        .text = "toy.txt",
-        .text_hash = "fedcba9876543210",
-        .shape = {.n_layers = LAYERS,
-                  .n_heads = HEADS,
-                  .n_kv_heads = KV,
-                  .head_dim = D,
-                  .attn_scale = 0.3f,
-                  .n_rot = 3,
-                  .inv_freq = {1, 0.1f, 0.01f}},
-        .n_windows = WINDOWS,
-        .ctx = CTX,
-        .first_layer = FIRST,
-        .last_layer = LAST,
-        .have = {[KV_T_Q] = true, [KV_T_K] = true, [KV_T_V] = true},
-        .dtype = dtype};
+    return (struct kv_dump_info){.model = "toy",
+                                 .arch = "ToyForCausalLM",
+                                 .weights = "f32",
+                                 .model_hash = "0123456789abcdef",
+                                 .text = "toy.txt",
+                                 .text_hash = "fedcba9876543210",
+                                 .shape = {.n_layers = LAYERS,
+                                           .n_heads = HEADS,
+                                           .n_kv_heads = KV,
+                                           .head_dim = D,
+                                           .attn_scale = 0.3f,
+                                           .n_rot = 3,
+                                           .inv_freq = {1, 0.1f, 0.01f}},
+                                 .n_windows = WINDOWS,
+                                 .ctx = CTX,
+                                 .first_layer = FIRST,
+                                 .last_layer = LAST,
+                                 .have = {[KV_T_Q] = true,
+                                          [KV_T_K] = true,
+                                          [KV_T_V] = true,
+                                          [KV_T_K_FISHER] = true},
+                                 .dtype = dtype};
 }
+
+/* Those in the dump; k_pre and v_fisher are not. */
+static const enum kv_tensor some[] = {KV_T_Q, KV_T_K, KV_T_V, KV_T_K_FISHER};
+enum { N_SOME = sizeof(some) / sizeof(*some) };
 
 static size_t row(enum kv_tensor t)
 {
@@ -61,8 +67,11 @@ static float value(size_t layer, enum kv_tensor t, size_t token, size_t i)
     return (float)(kv_random_normal(key, i) * 3);
 }
 
-static float stored(float x, enum kv_dtype dtype)
+/* Fisher information is f32 in every dump. */
+static float stored(float x, enum kv_tensor t, enum kv_dtype dtype)
 {
+    if (t == KV_T_K_FISHER)
+        return x;
     return dtype == KV_F32   ? x
            : dtype == KV_F16 ? kv_f16_to_f32(kv_f32_to_f16(x))
                              : kv_bf16_to_f32(kv_f32_to_bf16(x));
@@ -120,9 +129,9 @@ static void write_dump(enum kv_dtype dtype)
 
     put_tokens(w);
     for (size_t layer = LAST; layer >= FIRST; layer--)
-        for (enum kv_tensor t = KV_T_Q; t <= KV_T_V; t++) {
-            put(w, layer, t, 1, 2);
-            put(w, layer, t, 0, 1);
+        for (size_t i = 0; i < N_SOME; i++) {
+            put(w, layer, some[i], 1, 2);
+            put(w, layer, some[i], 0, 1);
         }
     for (size_t i = 0; i < KV * D * D; i++)
         gram[i] = (float)i;
@@ -144,7 +153,7 @@ static void check_values(struct kv_dump *d, size_t layer, enum kv_tensor t,
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < row(t); i++)
             assert_true(x[j * row(t) + i] ==
-                        stored(value(layer, t, first + j, i), dtype));
+                        stored(value(layer, t, first + j, i), t, dtype));
     for (size_t i = 0; i < CANARY; i++)
         assert_true(x[n * row(t) + i] == 77);
     free(x);
@@ -174,8 +183,8 @@ static void what_was_put_is_read(void **state)
         d = open_dump();
         for (size_t i = 0; i < sizeof(ranges) / sizeof(*ranges); i++)
             for (size_t layer = FIRST; layer <= LAST; layer++)
-                for (enum kv_tensor t = KV_T_Q; t <= KV_T_V; t++)
-                    check_values(d, layer, t, ranges[i][0], ranges[i][1],
+                for (size_t t = 0; t < N_SOME; t++)
+                    check_values(d, layer, some[t], ranges[i][0], ranges[i][1],
                                  dtype);
         kv_dump_close(d);
     }
@@ -231,7 +240,9 @@ static void what_is_not_there_is_named(void **state)
     assert_int_equal(kv_dump_read(d, 0, KV_T_K, 0, 1, x, &e), -1);
     assert_says(e, "has layers 1 to 2, not 0");
     assert_int_equal(kv_dump_read(d, 1, KV_T_K_PRE, 0, 1, x, &e), -1);
-    assert_says(e, "dump.h5 has no k_pre");
+    assert_says(e, "dump.h5 has no k_pre (kvdump --what q,k,v --rope");
+    assert_int_equal(kv_dump_read(d, 1, KV_T_V_FISHER, 0, 1, x, &e), -1);
+    assert_says(e, "dump.h5 has no v_fisher (kvdump --fisher writes it)");
     assert_int_equal(kv_dump_read(d, 1, KV_T_K, TOKENS, 1, x, &e), -1);
     assert_says(e, "has 111 tokens, 111 to 112 were asked for");
     assert_int_equal(kv_dump_tokens(d, TOKENS - 1, 2, ids, &e), -1);
@@ -253,9 +264,9 @@ static void an_incomplete_dump_is_not_committed(void **state)
     assert_says(e, "tokens of 0 windows of 3 were put");
     w = create(KV_F32);
     put_tokens(w);
-    for (enum kv_tensor t = KV_T_Q; t <= KV_T_V; t++) {
-        put(w, 1, t, 0, WINDOWS);
-        put(w, 2, t, 0, WINDOWS - (t == KV_T_V));
+    for (size_t i = 0; i < N_SOME; i++) {
+        put(w, 1, some[i], 0, WINDOWS);
+        put(w, 2, some[i], 0, WINDOWS - (some[i] == KV_T_V));
     }
     assert_int_equal(kv_dump_commit(w, &e), -1);
     assert_says(e, "layer 2, v: 2 windows of 3 were put");
@@ -401,7 +412,7 @@ static void a_wrong_file_is_named(void **state)
 
 static void a_flipped_value_is_noticed(void **state)
 {
-    const float mark = stored(value(1, KV_T_K, 60, 3), KV_F32);
+    const float mark = value(1, KV_T_K, 60, 3);
     struct kv_err e = {""};
     struct kv_dump *d;
     float x[KV * D], found;

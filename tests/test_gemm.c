@@ -11,9 +11,11 @@
 /* Unused room at the end of each row. */
 enum { PAD = 3 };
 
+enum form { PLAIN, B_TRANS, A_TRANS, FORMS };
+
 struct product {
     size_t m, n, k, lda, ldb, ldc;
-    bool b_trans;
+    enum form form;
     float alpha, beta;
     float *a, *b, *c;
 };
@@ -27,20 +29,20 @@ static float *random_floats(size_t n, uint64_t key)
     return x;
 }
 
-static struct product product_new(size_t m, size_t n, size_t k, bool b_trans)
+static struct product product_new(size_t m, size_t n, size_t k, enum form form)
 {
     struct product p = {.m = m,
                         .n = n,
                         .k = k,
-                        .lda = k + PAD,
-                        .ldb = (b_trans ? k : n) + PAD,
+                        .lda = (form == A_TRANS ? m : k) + PAD,
+                        .ldb = (form == B_TRANS ? k : n) + PAD,
                         .ldc = n + PAD,
-                        .b_trans = b_trans,
+                        .form = form,
                         .alpha = 1,
                         .beta = 0};
 
-    p.a = random_floats(m * p.lda, 1);
-    p.b = random_floats((b_trans ? n : k) * p.ldb, 2);
+    p.a = random_floats((form == A_TRANS ? k : m) * p.lda, 1);
+    p.b = random_floats((form == B_TRANS ? n : k) * p.ldb, 2);
     p.c = random_floats(m * p.ldc, 3);
     return p;
 }
@@ -54,8 +56,12 @@ static void product_free(struct product *p)
 
 static void run(const struct product *p, float *c)
 {
-    kv_gemm(p->b_trans, p->m, p->n, p->k, p->alpha, p->a, p->lda, p->b, p->ldb,
-            p->beta, c, p->ldc);
+    if (p->form == A_TRANS)
+        kv_gemm_a_trans(p->m, p->n, p->k, p->alpha, p->a, p->lda, p->b, p->ldb,
+                        p->beta, c, p->ldc);
+    else
+        kv_gemm(p->form == B_TRANS, p->m, p->n, p->k, p->alpha, p->a, p->lda,
+                p->b, p->ldb, p->beta, c, p->ldc);
 }
 
 /* The usual bound of a sum of k products: k units of the sum of their
@@ -76,8 +82,10 @@ static void check(const struct product *p)
 
             for (size_t z = 0; z < p->k; z++) {
                 const double x =
-                    (double)p->a[i * p->lda + z] *
-                    (double)p->b[p->b_trans ? j * p->ldb + z : z * p->ldb + j];
+                    (double)p->a[p->form == A_TRANS ? z * p->lda + i
+                                                    : i * p->lda + z] *
+                    (double)p->b[p->form == B_TRANS ? j * p->ldb + z
+                                                    : z * p->ldb + j];
 
                 sum += x;
                 size += fabs(x);
@@ -99,10 +107,10 @@ static void test_sizes(void **state)
     const size_t n_sizes = sizeof(sizes) / sizeof(*sizes);
 
     (void)state;
-    for (size_t i = 0; i < 2 * n_sizes * n_sizes * n_sizes; i++) {
+    for (size_t i = 0; i < FORMS * n_sizes * n_sizes * n_sizes; i++) {
         struct product p = product_new(
-            sizes[i / 2 % n_sizes], sizes[i / 2 / n_sizes % n_sizes],
-            sizes[i / 2 / n_sizes / n_sizes], i % 2 != 0);
+            sizes[i / FORMS % n_sizes], sizes[i / FORMS / n_sizes % n_sizes],
+            sizes[i / FORMS / n_sizes / n_sizes], (enum form)(i % FORMS));
 
         check(&p);
         p.alpha = 0.5f;
@@ -117,7 +125,7 @@ static void test_sizes(void **state)
 /* A size whose sums oneDNN splits when it is given several threads. */
 static void test_same_bits(void **state)
 {
-    struct product p = product_new(256, 2048, 1024, true);
+    struct product p = product_new(256, 2048, 1024, B_TRANS);
     const size_t bytes = p.m * p.n * sizeof(float);
     float *one = kv_alloc(bytes, 1), *many = kv_alloc(bytes, 4);
     const int threads = omp_get_max_threads();

@@ -50,50 +50,13 @@ static float *logits_of(struct kv_model *m, const float *hidden, size_t n)
     return x;
 }
 
-#define LLAMA3                                                           \
-    "\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, " \
-    "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 64"
-
-/* What differs from tiny_llama. */
-static const struct tiny_model variants[] = {
-    {.dtype = "F32"},
-    {.dtype = "F16"},
-    {.dtype = "BF16", .tied = true},
-    {.dtype = "F32", .qkv_bias = true, .o_bias = true, .mlp_bias = true},
-    {.dtype = "F32",
-     .more = ", \"rope_theta\": 100, \"rope_scaling\": {" LLAMA3 "}"},
-    {.dtype = "F32",
-     .more = ", \"rope_parameters\": {\"rope_theta\": 100, " LLAMA3 "}"},
-    {.dtype = "F32",
-     .more = ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}"},
-    {.arch = "MistralForCausalLM", .dtype = "F32", .tied = true},
-    {.arch = "Qwen2ForCausalLM", .dtype = "BF16", .qkv_bias = true},
-    {.arch = "Qwen3ForCausalLM", .dtype = "F32", .qk_norm = true},
-};
-
-static struct tiny_model make(const struct tiny_model *variant)
-{
-    struct tiny_model m = tiny_llama;
-
-    m.arch = variant->arch ? variant->arch : m.arch;
-    m.dtype = variant->dtype;
-    m.tied = variant->tied;
-    m.qkv_bias = variant->qkv_bias;
-    m.o_bias = variant->o_bias;
-    m.mlp_bias = variant->mlp_bias;
-    m.qk_norm = variant->qk_norm;
-    m.more = variant->more;
-    tiny_init(&m);
-    return m;
-}
-
 static void test_against_definition(void **state)
 {
     enum { N = 70 };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(variants) / sizeof(*variants); i++) {
-        struct tiny_model m = make(&variants[i]);
+    for (size_t i = 0; i < TINY_VARIANTS; i++) {
+        struct tiny_model m = tiny_variant(i);
         struct kv_model *model = open_tiny(&m);
         int32_t *tokens = random_tokens(model, N);
         double *expected = kv_alloc(N * m.n_vocab, sizeof(*expected));
@@ -117,7 +80,7 @@ static void test_against_definition(void **state)
 /* One file and four shards hold the same model. */
 static void test_shards(void **state)
 {
-    struct tiny_model m = make(&variants[1]);
+    struct tiny_model m = tiny_variant(1);
     struct kv_model *one = open_tiny(&m), *four;
     int32_t *tokens = random_tokens(one, 20);
     const size_t bytes = 20 * m.hidden * sizeof(float);
@@ -143,7 +106,7 @@ static void test_shards(void **state)
 static void test_same_bits(void **state)
 {
     enum { WINDOWS = 3, N = 131 };
-    struct tiny_model m = make(&variants[0]);
+    struct tiny_model m = tiny_variant(0);
     struct kv_model *model = open_tiny(&m);
     int32_t *tokens = random_tokens(model, WINDOWS * N);
     const size_t window = N * m.hidden, hidden_bytes = sizeof(float) * window;
@@ -235,7 +198,7 @@ static void test_steps(void **state)
 {
     enum { N = 40 };
     const size_t steps[] = {1, 5, 2, 17, 1, 14};
-    struct tiny_model m = make(&variants[9]);
+    struct tiny_model m = tiny_variant(9);
     struct kv_model *model = open_tiny(&m);
     int32_t *tokens = random_tokens(model, N);
     float *all = forward(model, tokens, 1, N);
@@ -302,7 +265,7 @@ static int see_keys(void *arg, const struct kv_qkv *x, struct kv_err *e)
 /* k is k_pre turned, wherever the window stands; sizes 0 and 1 work. */
 static void test_windows(void **state)
 {
-    struct tiny_model m = make(&variants[9]);
+    struct tiny_model m = tiny_variant(9);
     struct kv_model *model = open_tiny(&m);
     int32_t tokens[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     const struct kv_attention a = {.run = see_keys};
@@ -336,7 +299,7 @@ static void test_windows(void **state)
 
 static void test_wo_gram(void **state)
 {
-    struct tiny_model m = make(&variants[0]);
+    struct tiny_model m = tiny_variant(0);
     struct kv_model *model = open_tiny(&m);
     const size_t d = m.head_dim, q_dim = m.n_heads * d;
     const struct tiny_tensor *wo =

@@ -81,6 +81,84 @@ static void silu_mul(const float *gate, const float *up, size_t n, float *out)
             (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i], 5);
 }
 
+/* What comes in from behind. */
+static const float *some_grads(void)
+{
+    static float g[MAX_N];
+
+    for (size_t i = 0; i < MAX_N; i++)
+        g[i] = (float)kv_random_normal(3, i);
+    return g;
+}
+
+/* Within units of the last place of `size`, what the sum is made of. */
+static void assert_sum(float x, double y, double size)
+{
+    if (!(fabs((double)x - y) <= 8 * size * 0x1p-23 + 1e-38))
+        fail_msg("%.9g is not %.9g (of %g)", (double)x, y, size);
+}
+
+static void rms_norm_grad(const float *x, const float *w, size_t n, float *out)
+{
+    const float *g = some_grads();
+    double squares = 0, product = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        squares += (double)x[i] * (double)x[i];
+        product += (double)x[i] * (double)w[i] * (double)g[i];
+    }
+    memcpy(out, g, n * sizeof(*out));
+    kv_rms_norm_grad(x, w, out, n, 0.1f, out); /* in place */
+    for (size_t i = 0; i < n; i++) {
+        const double mean = squares / (double)n + (double)0.1f;
+        const double a = (double)w[i] * (double)g[i] / sqrt(mean);
+        const double b =
+            (double)x[i] * product / (double)n / (mean * sqrt(mean));
+
+        assert_sum(out[i], a - b, fabs(a) + fabs(b));
+    }
+}
+
+static void silu_mul_grad(const float *gate, const float *up, size_t n,
+                          float *out)
+{
+    const float *g = some_grads();
+    float *other = kv_alloc(n + 1, sizeof(*other));
+
+    memcpy(out, gate, n * sizeof(*out));
+    memcpy(other, up, n * sizeof(*other));
+    other[n] = 42;
+    kv_silu_mul_grad(out, other, g, n, out, other); /* in place */
+    assert_true(other[n] == 42);
+    for (size_t i = 0; i < n; i++) {
+        const double x = (double)gate[i], s = 1 / (1 + exp(-x));
+        const double by = (double)g[i] * (double)up[i] * s;
+
+        assert_sum(out[i], by * (1 + x * (1 - s)), fabs(by) * (1 + fabs(x)));
+        assert_ulps(other[i], (double)g[i] * x * s, 5);
+    }
+    free(other);
+}
+
+static void softmax_grad(const float *x, const float *y, size_t n, float *out)
+{
+    float *p = kv_alloc(n, sizeof(*p));
+    double sum = 0, size = 0;
+
+    memcpy(p, x, n * sizeof(*p));
+    memcpy(out, y, n * sizeof(*out));
+    kv_softmax(p, n);
+    for (size_t i = 0; i < n; i++) {
+        sum += (double)p[i] * (double)y[i];
+        size += fabs((double)p[i] * (double)y[i]);
+    }
+    kv_softmax_grad(p, out, n, out); /* in place */
+    for (size_t i = 0; i < n; i++)
+        assert_sum(out[i], (double)p[i] * ((double)y[i] - sum),
+                   (double)p[i] * (fabs((double)y[i]) + size));
+    free(p);
+}
+
 static void softmax(const float *x, const float *unused, size_t n, float *out)
 {
     double sum = 0, max = -INFINITY;
@@ -136,6 +214,9 @@ static void test_levels(void **state)
     (void)state;
     at_levels(rms_norm);
     at_levels(silu_mul);
+    at_levels(rms_norm_grad);
+    at_levels(silu_mul_grad);
+    at_levels(softmax_grad);
     at_levels(softmax);
     at_levels(exp_row);
     at_levels(largest);
@@ -173,7 +254,7 @@ static void test_special_values(void **state)
 {
     float x[] = {1, NAN, 3, -INFINITY, 3};
     float masked[] = {-INFINITY, 0, -INFINITY, 0};
-    float ends[] = {-200, 200}, ones[] = {1, 1};
+    float ends[4] = {-200, 200}, ones[] = {1, 1};
     const float none[] = {-INFINITY, -INFINITY};
 
     (void)state;
@@ -187,6 +268,10 @@ static void test_special_values(void **state)
     assert_true(masked[0] == 0 && masked[1] == 0.5f && masked[3] == 0.5f);
     kv_silu_mul(ends, ones, 2, ends);
     assert_true(ends[0] == 0 && ends[1] == 200);
+    ends[0] = -200;
+    kv_silu_mul_grad(ends, ones, ones, 2, ends, ends + 2);
+    assert_true(ends[0] == 0 && ends[1] == 1);
+    assert_true(ends[2] == 0 && ends[3] == 200);
     kv_row_add(x, x, 1);
     assert_true(x[0] == 2);
 }

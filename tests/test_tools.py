@@ -168,6 +168,67 @@ class Dump(ToolTest):
         self.refused("d.h5 has no v", "kvcalib", "-s", "pq", out, "-o",
                      self.path("c.h5"))
 
+    def test_fisher_changes_no_byte_by_threads_or_level(self):
+        ways = (["-t", 1], ["-t", 2], ["-t", 3, "--level", "c"])
+        for i, way in enumerate(ways):
+            self.good(*self.kvdump(*way, "-n", 3, "--fisher", "-o",
+                                   self.path(f"{i}")))
+        for i in range(1, len(ways)):
+            self.assertEqual(read(self.path("0")), read(self.path(f"{i}")))
+
+    def test_fisher(self):
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py")
+        out, small = self.path("d.h5"), self.path("s.h5")
+        self.good(*self.kvdump("-n", 5, "--fisher", "--dtype", "f16", "-o",
+                               out))
+        self.good(*self.kvdump("-n", 5, "--fisher", "--layers", 1, "--what",
+                               "v", "--memory", "1K", "-o", small))
+        with h5py.File(out) as f, h5py.File(self.dump) as ref:
+            for layer in range(LAYERS):
+                q = f[f"layer_{layer:03}/q"]
+                self.assertTrue((q[:] == ref[q.name][:5].astype("f2")).all())
+                for side in ("k_fisher", "v_fisher"):
+                    x = f[f"layer_{layer:03}/{side}"]
+                    self.assertEqual(x.shape, (5, CTX, KV_HEADS, DIM))
+                    self.assertEqual(x.dtype, "float32")
+                    self.assertTrue((x[:, -1] == 0).all())
+                    self.assertTrue((x[:] >= 0).all())
+                    self.assertGreater((x[:, :-1] > 0).mean(), 0.99)
+            v = f["layer_001/v_fisher"][:]
+        with h5py.File(small) as f:
+            self.assertEqual(sorted(f), ["inv_freq", "layer_001", "positions",
+                                         "tokens"])
+            self.assertEqual(sorted(f["layer_001"]), ["v", "v_fisher",
+                                                      "wo_gram"])
+            self.assertTrue((f["layer_001/v_fisher"][:] == v).all())
+
+    def test_fisher_of_the_layers_that_are_wanted(self):
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py")
+        self.good(*self.kvdump("-n", 2, "--fisher", "--layers", "0-0", "-o",
+                               self.path("low")))
+        self.good(*self.kvdump("-n", 2, "--fisher", "-o", self.path("all")))
+        with h5py.File(self.path("low")) as f, \
+                h5py.File(self.path("all")) as g:
+            self.assertNotIn("layer_001", f)
+            for x in f["layer_000"].values():
+                self.assertTrue((x[:] == g[x.name][:]).all())
+
+    def test_fisher_of_what(self):
+        self.refuse("--fisher: --what q has neither k nor v", "--fisher",
+                    "--what", "q")
+        self.refuse("--fisher: a window of 1 token has no next token",
+                    "--fisher", "--ctx", 1)
+        self.refuse("--fisher goes into a dump, --tokens makes none",
+                    "--fisher", "--tokens")
+        self.refuse("--fisher goes into a dump, --about makes none",
+                    "--fisher", "--about")
+
     def test_tokens(self):
         text = write(self.path("t.txt"), b"the \xff<|endoftext|>")
         done = self.good("kvdump", "-m", self.model, "-f", text, "--tokens")

@@ -19,6 +19,27 @@ const struct tiny_model tiny_llama = {
     .n_vocab = 61,
 };
 
+#define LLAMA3                                                           \
+    "\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, " \
+    "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 64"
+
+/* What differs from tiny_llama. */
+static const struct tiny_model variants[TINY_VARIANTS] = {
+    {.dtype = "F32"},
+    {.dtype = "F16"},
+    {.dtype = "BF16", .tied = true},
+    {.dtype = "F32", .qkv_bias = true, .o_bias = true, .mlp_bias = true},
+    {.dtype = "F32",
+     .more = ", \"rope_theta\": 100, \"rope_scaling\": {" LLAMA3 "}"},
+    {.dtype = "F32",
+     .more = ", \"rope_parameters\": {\"rope_theta\": 100, " LLAMA3 "}"},
+    {.dtype = "F32",
+     .more = ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}"},
+    {.arch = "MistralForCausalLM", .dtype = "F32", .tied = true},
+    {.arch = "Qwen2ForCausalLM", .dtype = "BF16", .qkv_bias = true},
+    {.arch = "Qwen3ForCausalLM", .dtype = "F32", .qk_norm = true},
+};
+
 static size_t element_bytes(const char *dtype)
 {
     return !strcmp(dtype, "F16") || !strcmp(dtype, "BF16") ? 2 : 4;
@@ -123,6 +144,23 @@ void tiny_init(struct tiny_model *m)
              m->n_kv_heads, m->head_dim, m->n_vocab, m->tied ? "true" : "false",
              m->o_bias ? "true" : "false", m->mlp_bias ? "true" : "false",
              m->more ? m->more : "");
+}
+
+struct tiny_model tiny_variant(size_t i)
+{
+    const struct tiny_model *v = &variants[i];
+    struct tiny_model m = tiny_llama;
+
+    m.arch = v->arch ? v->arch : m.arch;
+    m.dtype = v->dtype;
+    m.tied = v->tied;
+    m.qkv_bias = v->qkv_bias;
+    m.o_bias = v->o_bias;
+    m.mlp_bias = v->mlp_bias;
+    m.qk_norm = v->qk_norm;
+    m.more = v->more;
+    tiny_init(&m);
+    return m;
 }
 
 void tiny_clear(struct tiny_model *m)

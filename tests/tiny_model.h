@@ -35,6 +35,11 @@ extern const struct tiny_model tiny_llama;
 void tiny_init(struct tiny_model *m);
 void tiny_clear(struct tiny_model *m);
 
+/* tiny_llama with what an architecture, a type of weights or a RoPE scaling
+ * has of its own, initialised: every path of the forward pass. */
+enum { TINY_VARIANTS = 10 };
+struct tiny_model tiny_variant(size_t i);
+
 /* The tensor of this name; fails the test when there is none. */
 struct tiny_tensor *tiny_find(const struct tiny_model *m, const char *name);
 void tiny_add(struct tiny_model *m, const char *name, size_t rows, size_t cols);
@@ -50,6 +55,18 @@ void tiny_write(const struct tiny_model *m, const char *dir);
  * logits: [n][n_vocab]. */
 void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
                  double *logits);
+/* One value of a key before RoPE, or of a value, made larger by `by`. */
+struct tiny_nudge {
+    size_t layer, token;
+    size_t i; /* head * head_dim + channel */
+    bool is_value;
+    double by;
+};
+
+/* Sum over the n - 1 targets of -log p(next token), in nats, in double.
+ * nudge may be NULL. */
+double tiny_loss(const struct tiny_model *m, const int32_t *tokens, size_t n,
+                 const struct tiny_nudge *nudge);
 /* One query over n keys: out [d] = softmax(q k / sqrt(d)) v. */
 void tiny_attend(const double *q, const double *k, const double *v, size_t n,
                  size_t stride, size_t d, double *out);

@@ -38,16 +38,20 @@ static const struct tiny_tensor *part(const struct tiny_model *m, size_t l,
     return has ? tiny_find(m, full) : NULL;
 }
 
-/* Heads of one token: normed when norm is given, then turned. */
-static void turn(const struct tiny_model *m, const double *inv_freq,
-                 const struct tiny_tensor *norm, double *x, size_t heads,
-                 size_t position)
+/* Heads of one token, each by itself; norm may be NULL. */
+static void norm_heads(const struct tiny_tensor *norm, double *x, size_t heads)
+{
+    for (size_t h = 0; norm && h < heads; h++)
+        rms_norm(norm, x + h * norm->rows, x + h * norm->rows);
+}
+
+/* Heads of one token, turned. */
+static void turn(const struct tiny_model *m, const double *inv_freq, double *x,
+                 size_t heads, size_t position)
 {
     const size_t d = m->head_dim, half = d / 2;
 
-    for (size_t h = 0; h < heads; h++, x += d) {
-        if (norm)
-            rms_norm(norm, x, x);
+    for (size_t h = 0; h < heads; h++, x += d)
         for (size_t i = 0; i < half; i++) {
             const double angle = (double)position * inv_freq[i];
             const double a = x[i], b = x[i + half];
@@ -55,7 +59,13 @@ static void turn(const struct tiny_model *m, const double *inv_freq,
             x[i] = a * cos(angle) - b * sin(angle);
             x[i + half] = b * cos(angle) + a * sin(angle);
         }
-    }
+}
+
+static void nudge_row(const struct tiny_nudge *g, size_t layer, size_t token,
+                      bool is_value, double *row)
+{
+    if (g && g->layer == layer && g->token == token && g->is_value == is_value)
+        row[g->i] += g->by;
 }
 
 void tiny_attend(const double *q, const double *k, const double *v, size_t n,
@@ -80,7 +90,8 @@ void tiny_attend(const double *q, const double *k, const double *v, size_t n,
 
 /* x [n][hidden] through one layer. */
 static void plain_layer(const struct tiny_model *m, const double *inv_freq,
-                        size_t l, size_t n, double *x)
+                        const struct tiny_nudge *nudge, size_t l, size_t n,
+                        double *x)
 {
     const size_t d = m->head_dim, hidden = m->hidden;
     const size_t q_dim = m->n_heads * d, kv_dim = m->n_kv_heads * d;
@@ -99,10 +110,14 @@ static void plain_layer(const struct tiny_model *m, const double *inv_freq,
         matvec(part(m, l, "self_attn.v_proj.weight", true),
                part(m, l, "self_attn.v_proj.bias", m->qkv_bias), h,
                v + t * kv_dim);
-        turn(m, inv_freq, part(m, l, "self_attn.q_norm.weight", m->qk_norm), q,
-             m->n_heads, t);
-        turn(m, inv_freq, part(m, l, "self_attn.k_norm.weight", m->qk_norm),
-             k + t * kv_dim, m->n_kv_heads, t);
+        norm_heads(part(m, l, "self_attn.q_norm.weight", m->qk_norm), q,
+                   m->n_heads);
+        norm_heads(part(m, l, "self_attn.k_norm.weight", m->qk_norm),
+                   k + t * kv_dim, m->n_kv_heads);
+        nudge_row(nudge, l, t, false, k + t * kv_dim);
+        nudge_row(nudge, l, t, true, v + t * kv_dim);
+        turn(m, inv_freq, q, m->n_heads, t);
+        turn(m, inv_freq, k + t * kv_dim, m->n_kv_heads, t);
         for (size_t i = 0; i < m->n_heads; i++) {
             const size_t at = i / (m->n_heads / m->n_kv_heads) * d;
 
@@ -148,8 +163,9 @@ static void plain_freq(const struct tiny_model *m, double *inv_freq)
     }
 }
 
-void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
-                 double *logits)
+static void nudged_logits(const struct tiny_model *m, const int32_t *tokens,
+                          size_t n, const struct tiny_nudge *nudge,
+                          double *logits)
 {
     const struct tiny_tensor *embed = tiny_find(m, "model.embed_tokens.weight");
     const struct tiny_tensor *head =
@@ -162,7 +178,7 @@ void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
         memcpy(x + t * m->hidden, embed->x + (size_t)tokens[t] * m->hidden,
                m->hidden * sizeof(*x));
     for (size_t l = 0; l < m->n_layers; l++)
-        plain_layer(m, inv_freq, l, n, x);
+        plain_layer(m, inv_freq, nudge, l, n, x);
     for (size_t t = 0; t < n; t++) {
         double *row = x + t * m->hidden;
 
@@ -170,4 +186,28 @@ void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
         matvec(head, NULL, row, logits + t * m->n_vocab);
     }
     free(x);
+}
+
+void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
+                 double *logits)
+{
+    nudged_logits(m, tokens, n, NULL, logits);
+}
+
+double tiny_loss(const struct tiny_model *m, const int32_t *tokens, size_t n,
+                 const struct tiny_nudge *nudge)
+{
+    double *logits = kv_alloc(n * m->n_vocab, sizeof(*logits)), loss = 0;
+
+    nudged_logits(m, tokens, n, nudge, logits);
+    for (size_t t = 0; t + 1 < n; t++) {
+        const double *row = logits + t * m->n_vocab;
+        double sum = 0;
+
+        for (size_t i = 0; i < m->n_vocab; i++)
+            sum += exp(row[i]);
+        loss += log(sum) - row[tokens[t + 1]];
+    }
+    free(logits);
+    return loss;
 }

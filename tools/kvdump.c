@@ -1,8 +1,10 @@
-/* kvdump: runs a model on a text and writes its K, V and Q tensors. */
+/* kvdump: runs a model on a text and writes its K, V and Q tensors, and the
+ * squared gradients of its loss. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
+#include "lib/model/backward.h"
 #include "lib/model/model.h"
 #include "lib/model/tokenizer.h"
 #include "lib/windows.h"
@@ -18,8 +20,8 @@ struct args {
     struct kv_common common;
     const char *model, *text, *what, *rope, *layers, *dtype;
     size_t ctx, windows, batch;
-    bool tokens, about;
-    bool have[KV_TENSORS]; /* --what and --rope */
+    bool tokens, about, fisher;
+    bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
 };
 
@@ -56,6 +58,10 @@ static void parse_tensors(const struct args *a, bool have[KV_TENSORS])
     have[KV_T_V] = what & V;
     have[KV_T_K] = what & K && rope & POST;
     have[KV_T_K_PRE] = what & K && rope & PRE;
+    have[KV_T_K_FISHER] = what & K && a->fisher;
+    have[KV_T_V_FISHER] = what & V && a->fisher;
+    if (a->fisher && !(what & (K | V)))
+        kv_die("--fisher: --what %s has neither k nor v", a->what);
 }
 
 static enum kv_dtype parse_dtype(const char *name)
@@ -101,11 +107,12 @@ struct capture {
     const struct kv_dump_info *info;
     size_t first_window;
     struct kv_progress bar;
-    bool done; /* the last layer wanted is in the file */
+    bool fisher; /* the pass goes on to the loss, and back */
+    bool done;   /* the last layer wanted is in the file */
 };
 
 /* Writes the layer's tensors, then attends.  After the last layer that is
- * wanted it stops the forward pass by failing. */
+ * wanted it stops the forward pass by failing, unless the loss is. */
 static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct capture *c = arg;
@@ -116,23 +123,64 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
                                        [KV_T_K_PRE] = x->k_pre};
 
     for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
-        if (info->have[t] && x->layer >= info->first_layer &&
+        if (info->have[t] && tensor[t] && x->layer >= info->first_layer &&
+            x->layer <= info->last_layer &&
             kv_dump_put(c->writer, x->layer, t, c->first_window, x->n_windows,
                         tensor[t], e))
             return -1;
     kv_progress_step(&c->bar, x->n_windows);
-    c->done = x->layer == info->last_layer;
+    c->done = !c->fisher && x->layer == info->last_layer;
     return c->done ? -1 : kv_attend_exact(NULL, x, e);
+}
+
+/* Writes the squares of the layer's gradients. */
+static int capture_gradient(void *arg, const struct kv_gradient *g,
+                            struct kv_err *e)
+{
+    struct capture *c = arg;
+    const struct kv_dump_info *info = c->info;
+    const size_t n = g->n_windows * g->n * g->shape->n_kv_heads;
+    const size_t values = n * g->shape->head_dim;
+    const float *gradient[KV_TENSORS] = {
+        [KV_T_K_FISHER] = g->k_pre, [KV_T_V_FISHER] = g->v};
+    float *square = kv_alloc(values, sizeof(*square));
+    int rc = 0;
+
+    for (enum kv_tensor t = KV_T_K_FISHER; t <= KV_T_V_FISHER; t++) {
+        if (rc || !info->have[t] || g->layer > info->last_layer)
+            continue;
+        for (size_t i = 0; i < values; i++)
+            square[i] = gradient[t][i] * gradient[t][i];
+        rc = kv_dump_put(c->writer, g->layer, t, c->first_window, g->n_windows,
+                         square, e);
+    }
+    free(square);
+    kv_progress_step(&c->bar, g->n_windows);
+    return rc;
+}
+
+static int run_windows(struct kv_model *m, const int32_t *tokens, size_t n,
+                       size_t ctx, float *hidden, struct capture *c,
+                       struct kv_err *e)
+{
+    const struct kv_attention attention = {capture_layer, c};
+    const struct kv_gradient_sink sink = {capture_gradient, c};
+
+    if (c->fisher)
+        return kv_model_backward(m, tokens, n, ctx, c->info->first_layer,
+                                 &attention, &sink, e);
+    if (kv_model_forward(m, tokens, n, ctx, 0, &attention, hidden, e))
+        return c->done ? 0 : -1;
+    return 0;
 }
 
 /* A group of windows at a time, as many as fit. */
 static int dump_windows(struct kv_model *m, const struct kv_windows *w,
                         size_t group, struct capture *c, struct kv_err *e)
 {
-    const struct kv_attention attention = {capture_layer, c};
     const size_t most = group < w->n ? group : w->n;
-    float *hidden =
-        kv_alloc(most * w->ctx, kv_model_info(m)->hidden * sizeof(*hidden));
+    const size_t row = c->fisher ? 0 : kv_model_info(m)->hidden;
+    float *hidden = kv_alloc(most * w->ctx, row * sizeof(*hidden));
     int rc = -1;
 
     for (size_t i = 0; i < w->n; i += most) {
@@ -141,10 +189,8 @@ static int dump_windows(struct kv_model *m, const struct kv_windows *w,
 
         c->first_window = i;
         c->done = false;
-        if (kv_dump_put_tokens(c->writer, i, n, tokens, e))
-            goto out;
-        if (kv_model_forward(m, tokens, n, w->ctx, 0, &attention, hidden, e) &&
-            !c->done)
+        if (kv_dump_put_tokens(c->writer, i, n, tokens, e) ||
+            run_windows(m, tokens, n, w->ctx, hidden, c, e))
             goto out;
     }
     rc = 0;
@@ -188,6 +234,14 @@ static struct kv_dump_info describe(const struct args *a,
     return info;
 }
 
+/* Layers that a window passes, forward and back. */
+static size_t n_steps(const struct args *a, const struct kv_dump_info *info)
+{
+    const size_t n_layers = info->shape.n_layers;
+
+    return a->fisher ? 2 * n_layers - info->first_layer : info->last_layer + 1;
+}
+
 static int dump(const struct args *a, struct kv_model *m,
                 const struct kv_tokenizer *t, struct kv_err *e)
 {
@@ -196,19 +250,26 @@ static int dump(const struct args *a, struct kv_model *m,
     struct kv_windows w;
     int rc;
 
+    if (a->fisher && ctx < 2)
+        return kv_fail(e,
+                       "--fisher: a window of %zu token has no next token "
+                       "to predict; --ctx 2 or more is expected",
+                       ctx);
     if (kv_windows_read(&w, t, a->text, model->n_vocab, ctx, a->windows, e))
         return -1;
 
     const struct kv_dump_info info = describe(a, model, &w);
-    struct capture c = {.info = &info};
+    struct capture c = {.info = &info, .fisher = a->fisher};
+    const size_t group =
+        a->fisher
+            ? kv_backward_windows(m, ctx, info.first_layer, a->common.memory)
+            : kv_model_windows(m, ctx, a->common.memory);
 
     rc = kv_dump_create(&c.writer, a->common.output, &info, e);
     if (rc)
         goto out;
-    kv_progress_init(&c.bar, "windows x layers", w.n * (info.last_layer + 1));
-    rc = dump_windows(m, &w, kv_model_windows(m, ctx, a->common.memory), &c,
-                      e) ||
-         dump_grams(m, c.writer, &info, e);
+    kv_progress_init(&c.bar, "windows x layers", w.n * n_steps(a, &info));
+    rc = dump_windows(m, &w, group, &c, e) || dump_grams(m, c.writer, &info, e);
     kv_progress_clear(&c.bar);
     if (rc)
         kv_dump_discard(c.writer);
@@ -267,6 +328,9 @@ static void check_args(const struct args *a)
 {
     if (!a->model)
         kv_die("wants a model: -m MODEL (try --help)");
+    if (a->fisher && (a->about || a->tokens))
+        kv_die("--fisher goes into a dump, --%s makes none",
+               a->about ? "about" : "tokens");
     if (a->about)
         return;
     if (!a->text)
@@ -295,6 +359,8 @@ int main(int argc, char **argv)
                "keys before and after rotation (pre,post)"),
         KV_STR(0, "layers", &a.layers, "A-B", "layers (all)"),
         KV_STR(0, "dtype", &a.dtype, "T", "f32, f16 or bf16 (f32)"),
+        KV_FLAG(0, "fisher", &a.fisher,
+                "also the squared gradients of the loss by k and v, in f32"),
         KV_FLAG(0, "tokens", &a.tokens, "print the token ids, nothing else"),
         KV_FLAG(0, "about", &a.about, "print what model and cache weigh"),
         KV_SIZE(0, "batch", &a.batch, "N", "sequences, for --about (1)"),
@@ -304,9 +370,12 @@ int main(int argc, char **argv)
     const struct kv_opt_about about = {
         .usage = "-m MODEL -f TEXT -o dump.h5 [options]",
         .brief = "Runs a model on a text and writes the queries, keys and "
-                 "values of every layer.",
+                 "values of every layer; with --fisher also how much the loss "
+                 "depends on each.",
         .more = "Examples:\n"
                 "  kvdump -m model -f wiki.txt -c 1024 -n 64 -o dump.h5\n"
+                "  kvdump -m model -f wiki.txt -c 1024 -n 16 --fisher -o "
+                "calib-dump.h5\n"
                 "  kvdump -m model -f wiki.txt --tokens | wc -l\n"
                 "  kvdump -m model --about -c 4096 --batch 8 --format md",
         .list = kv_common_list,

@@ -1,63 +1,31 @@
-/* The forward pass: all windows of a group through one layer, then the next.
- *
- * The unit of work is a tile: up to TILE successive tokens of one window.
- * Tiles never cross windows and do not follow the number of threads, and every
- * GEMM is one tile's: so the bits depend on neither. */
 #include "kernels/attend.h"
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/model/model_impl.h"
+#include "lib/model/pass.h"
 #include "lib/rope.h"
 
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 128 };
+enum { TILE = KV_PASS_TILE };
 
 /* Models above this size read ahead and let go layer by layer. */
 static const size_t large_model = (size_t)1 << 30;
 
-/* One layer's weights in f32: part[p] points into one block, in which parts
- * follow each other in the order of enum kv_part; NULL where there is none. */
-struct layer {
-    float *block;
-    float *part[KV_PARTS];
-};
-
-/* One forward pass. */
-struct pass {
-    const struct kv_model *m;
-    size_t n_windows, n, first;
-    size_t hidden, inter, q_dim, kv_dim;
-    float *x;                       /* [n_windows][n][hidden] */
-    float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *rope;                    /* kv_rope_table() */
-    float *scratch;                 /* [threads][scratch_floats] */
-    size_t scratch_floats;
-    struct layer layer;
-};
-
-struct tile {
-    size_t rows;  /* tokens */
-    size_t token; /* the first one's index in its window */
-    size_t at;    /* the first one's index in the group */
-    float *scratch;
-};
-
-static size_t n_tiles(const struct pass *p)
+size_t kv_pass_tiles(const struct kv_pass *p)
 {
     return p->n_windows * ((p->n + TILE - 1) / TILE);
 }
 
-static struct tile tile_at(const struct pass *p, size_t i)
+struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i)
 {
     const size_t per_window = (p->n + TILE - 1) / TILE;
     const size_t token = i % per_window * TILE, rest = p->n - token;
 
-    return (struct tile){
+    return (struct kv_tile){
         .rows = rest < TILE ? rest : TILE,
         .token = token,
         .at = i / per_window * p->n + token,
@@ -77,7 +45,8 @@ static size_t layer_floats(const struct kv_layer_weights *l)
 
 /* Widens in one parallel region, or none: on a busy machine its barrier costs
  * more than a small layer. */
-static void widen_layer(struct layer *to, const struct kv_layer_weights *l)
+static void widen_layer(struct kv_pass_layer *to,
+                        const struct kv_layer_weights *l)
 {
     const size_t piece = 1 << 16, small = 1 << 20;
     float *at = to->block;
@@ -99,30 +68,30 @@ static void widen_layer(struct layer *to, const struct kv_layer_weights *l)
     }
 }
 
-static void load_layer(struct pass *p, size_t layer)
+void kv_pass_load(struct kv_pass *p, size_t layer, size_t next)
 {
     const struct kv_layer_weights *l = &p->m->weights.layer[layer];
-    const bool last = layer + 1 == p->m->config.shape.n_layers;
 
+    p->loaded = layer;
     widen_layer(&p->layer, l);
     if (p->m->files.bytes <= large_model)
         return;
     for (size_t i = 0; i < KV_PARTS; i++) {
         if (l->part[i])
             kv_weight_release(l->part[i]);
-        if (l->part[i] && !last)
-            kv_weight_will_need(l[1].part[i]);
+        if (l->part[i] && next != layer)
+            kv_weight_will_need(p->m->weights.layer[next].part[i]);
     }
 }
 
-static void add_bias(float *x, size_t rows, size_t n, const float *bias)
+void kv_pass_bias(float *x, size_t rows, size_t n, const float *bias)
 {
     for (size_t t = 0; bias && t < rows; t++)
         kv_row_add(x + t * n, bias, n);
 }
 
 /* Each of `heads` vectors of x by itself; w NULL: nothing. */
-static void norm_heads(const struct pass *p, const float *w, float *x,
+static void norm_heads(const struct kv_pass *p, const float *w, float *x,
                        size_t heads)
 {
     const size_t d = p->m->config.shape.head_dim;
@@ -131,8 +100,8 @@ static void norm_heads(const struct pass *p, const float *w, float *x,
         kv_rms_norm(x + h * d, w, d, p->m->config.norm_eps, x + h * d);
 }
 
-static void norm_rows(const struct pass *p, const float *w, const float *x,
-                      size_t rows, float *out)
+void kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
+                  size_t rows, float *out)
 {
     const size_t hidden = p->hidden;
 
@@ -141,8 +110,7 @@ static void norm_rows(const struct pass *p, const float *w, const float *x,
                     out + t * hidden);
 }
 
-/* x -> q, k, k_pre, v. */
-static void before_attention(const struct pass *p, const struct tile *t)
+void kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t)
 {
     const struct kv_shape *s = &p->m->config.shape;
     float *const *part = p->layer.part;
@@ -153,10 +121,10 @@ static void before_attention(const struct pass *p, const struct tile *t)
     float *k_pre = p->k_pre + t->at * kv_dim, *v = p->v + t->at * kv_dim;
     const float *turns = p->rope + t->token * 2 * s->n_rot;
 
-    norm_rows(p, part[KV_P_ATTN_NORM], p->x + t->at * p->hidden, t->rows, h);
+    kv_pass_norm(p, part[KV_P_ATTN_NORM], p->x + t->at * p->hidden, t->rows, h);
     kv_gemm(true, t->rows, all, p->hidden, 1, h, p->hidden, part[KV_P_Q],
             p->hidden, 0, qkv, all);
-    add_bias(qkv, t->rows, all, part[KV_P_Q_BIAS]);
+    kv_pass_bias(qkv, t->rows, all, part[KV_P_Q_BIAS]);
     for (size_t i = 0; i < t->rows; i++) {
         const float *row = qkv + i * all;
 
@@ -171,8 +139,24 @@ static void before_attention(const struct pass *p, const struct tile *t)
     kv_rope_turn(s, turns, k, t->rows, s->n_kv_heads);
 }
 
+/* x of the tile, where the caller wants it kept. */
+static void keep(const struct kv_pass *p, const struct kv_tile *t, float *all)
+{
+    const size_t at = t->at * p->hidden;
+
+    if (all && p->loaded >= p->kept_from)
+        memcpy(kv_pass_kept(p, all) + at, p->x + at,
+               t->rows * p->hidden * sizeof(*all));
+}
+
+static void before_attention(const struct kv_pass *p, const struct kv_tile *t)
+{
+    keep(p, t, p->kept_in);
+    kv_pass_qkv(p, t);
+}
+
 /* x += Wo out; x += down(silu(gate(norm x)) * up(norm x)). */
-static void after_attention(const struct pass *p, const struct tile *t)
+static void after_attention(const struct kv_pass *p, const struct kv_tile *t)
 {
     float *const *part = p->layer.part;
     const size_t hidden = p->hidden, inter = p->inter;
@@ -181,11 +165,12 @@ static void after_attention(const struct pass *p, const struct tile *t)
 
     kv_gemm(true, t->rows, hidden, p->q_dim, 1, p->out + t->at * p->q_dim,
             p->q_dim, part[KV_P_O], p->q_dim, 1, x, hidden);
-    add_bias(x, t->rows, hidden, part[KV_P_O_BIAS]);
-    norm_rows(p, part[KV_P_MLP_NORM], x, t->rows, h);
+    kv_pass_bias(x, t->rows, hidden, part[KV_P_O_BIAS]);
+    keep(p, t, p->kept_mid);
+    kv_pass_norm(p, part[KV_P_MLP_NORM], x, t->rows, h);
     kv_gemm(true, t->rows, 2 * inter, hidden, 1, h, hidden, part[KV_P_GATE],
             hidden, 0, gate, 2 * inter);
-    add_bias(gate, t->rows, 2 * inter, part[KV_P_GATE_BIAS]);
+    kv_pass_bias(gate, t->rows, 2 * inter, part[KV_P_GATE_BIAS]);
     for (size_t i = 0; i < t->rows; i++) {
         float *row = gate + i * 2 * inter;
 
@@ -193,24 +178,25 @@ static void after_attention(const struct pass *p, const struct tile *t)
     }
     kv_gemm(true, t->rows, hidden, inter, 1, gate, 2 * inter, part[KV_P_DOWN],
             inter, 1, x, hidden);
-    add_bias(x, t->rows, hidden, part[KV_P_DOWN_BIAS]);
+    kv_pass_bias(x, t->rows, hidden, part[KV_P_DOWN_BIAS]);
 }
 
-static void final_norm(const struct pass *p, const struct tile *t)
+static void final_norm(const struct kv_pass *p, const struct kv_tile *t)
 {
     float *x = p->x + t->at * p->hidden;
 
-    norm_rows(p, p->m->norm, x, t->rows, x);
+    kv_pass_norm(p, p->m->norm, x, t->rows, x);
 }
 
-static void each_tile(const struct pass *p,
-                      void (*work)(const struct pass *p, const struct tile *t))
+static void each_tile(const struct kv_pass *p,
+                      void (*work)(const struct kv_pass *p,
+                                   const struct kv_tile *t))
 {
-    const size_t n = n_tiles(p);
+    const size_t n = kv_pass_tiles(p);
 
 #pragma omp parallel for schedule(dynamic) if (n > 1)
     for (size_t i = 0; i < n; i++) {
-        const struct tile t = tile_at(p, i);
+        const struct kv_tile t = kv_pass_tile(p, i);
 
         work(p, &t);
     }
@@ -228,7 +214,7 @@ static int check_tokens(const struct kv_model *m, const int32_t *tokens,
     return 0;
 }
 
-static void embed(const struct pass *p, const int32_t *tokens)
+static void embed(const struct kv_pass *p, const int32_t *tokens)
 {
     const size_t hidden = p->hidden, n = p->n_windows * p->n;
 
@@ -238,14 +224,22 @@ static void embed(const struct pass *p, const int32_t *tokens)
                         p->x + i * hidden);
 }
 
-static void pass_init(struct pass *p)
+int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e)
 {
     const struct kv_config *c = &p->m->config;
     const struct kv_shape *s = &c->shape;
     const size_t n = p->n_windows * p->n;
     const size_t rows = p->n < TILE ? p->n : TILE;
+    const size_t window = c->window;
     size_t widest, block = 0;
 
+    if (check_tokens(p->m, tokens, n, e))
+        return -1;
+    if (p->first + p->n > window)
+        return kv_fail(e,
+                       "%s attends over a sliding window of %zu tokens, "
+                       "which is not implemented: %zu tokens are too many",
+                       p->m->info.name, window, p->first + p->n);
     p->hidden = c->hidden;
     p->inter = c->inter;
     p->q_dim = s->n_heads * s->head_dim;
@@ -259,6 +253,7 @@ static void pass_init(struct pass *p)
     kv_rope_table(s, p->n, p->first, p->rope);
     widest = p->q_dim + 2 * p->kv_dim;
     widest = widest > 2 * p->inter ? widest : 2 * p->inter;
+    widest = widest > p->row_floats ? widest : p->row_floats;
     p->scratch_floats = rows * (p->hidden + widest);
     p->scratch = kv_alloc((size_t)omp_get_max_threads(),
                           p->scratch_floats * sizeof(float));
@@ -268,9 +263,11 @@ static void pass_init(struct pass *p)
         block = floats > block ? floats : block;
     }
     p->layer.block = kv_alloc(block, sizeof(float));
+    embed(p, tokens);
+    return 0;
 }
 
-static void pass_clear(struct pass *p)
+void kv_pass_clear(struct kv_pass *p)
 {
     free(p->q);
     free(p->out);
@@ -282,54 +279,56 @@ static void pass_clear(struct pass *p)
     free(p->layer.block);
 }
 
+int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
+                   struct kv_err *e)
+{
+    const struct kv_attention exact = {.run = kv_attend_exact};
+    const struct kv_attention *a = attention ? attention : &exact;
+    const size_t n_layers = p->m->config.shape.n_layers;
+    int rc = 0;
+
+    for (size_t l = 0; l < n_layers && !rc; l++) {
+        const struct kv_qkv x = {
+            .shape = &p->m->config.shape,
+            .layer = l,
+            .n_windows = p->n_windows,
+            .n = p->n,
+            .first = p->first,
+            .q = p->q,
+            .k = p->k,
+            .k_pre = p->k_pre,
+            .v = p->v,
+            .out = p->out,
+        };
+
+        kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l);
+        each_tile(p, before_attention);
+        rc = a->run(a->arg, &x, e);
+        if (!rc)
+            each_tile(p, after_attention);
+        if (!rc)
+            rc = kv_interrupted(e);
+    }
+    return rc;
+}
+
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      size_t n_windows, size_t n, size_t first,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e)
 {
-    const struct kv_attention exact = {.run = kv_attend_exact};
-    const struct kv_attention *a = attention ? attention : &exact;
-    const size_t window = m->config.window;
-    struct pass p = {
+    struct kv_pass p = {
         .m = m, .n_windows = n_windows, .n = n, .first = first, .x = hidden};
-    int rc = 0;
+    int rc;
 
     if (n_windows == 0 || n == 0)
         return 0;
-    if (check_tokens(m, tokens, n_windows * n, e))
+    if (kv_pass_init(&p, tokens, e))
         return -1;
-    if (first + n > window)
-        return kv_fail(e,
-                       "%s attends over a sliding window of %zu tokens, "
-                       "which is not implemented: %zu tokens are too many",
-                       m->info.name, window, first + n);
-    pass_init(&p);
-    embed(&p, tokens);
-    for (size_t l = 0; l < m->config.shape.n_layers && !rc; l++) {
-        const struct kv_qkv x = {
-            .shape = &m->config.shape,
-            .layer = l,
-            .n_windows = n_windows,
-            .n = n,
-            .first = first,
-            .q = p.q,
-            .k = p.k,
-            .k_pre = p.k_pre,
-            .v = p.v,
-            .out = p.out,
-        };
-
-        load_layer(&p, l);
-        each_tile(&p, before_attention);
-        rc = a->run(a->arg, &x, e);
-        if (!rc)
-            each_tile(&p, after_attention);
-        if (!rc)
-            rc = kv_interrupted(e);
-    }
+    rc = kv_pass_layers(&p, attention, e);
     if (!rc)
         each_tile(&p, final_norm);
-    pass_clear(&p);
+    kv_pass_clear(&p);
     return rc;
 }
 
@@ -373,27 +372,34 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return 0;
 }
 
-/* Vocabulary rows of the head that are widened and multiplied at once. */
-enum { PANEL = 4096 };
+const float *kv_model_head(const struct kv_model *m, size_t first, size_t n,
+                           float *panel)
+{
+    const size_t h = m->config.hidden;
+
+    if (m->head)
+        return m->head + first * h;
+    kv_model_widen(m->weights.head, first * h, n * h, panel);
+    return panel;
+}
 
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e)
 {
     const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    float *panel = m->head ? NULL : kv_alloc(PANEL, h * sizeof(*panel));
+    float *panel = m->head ? NULL : kv_alloc(KV_HEAD_PANEL, h * sizeof(*panel));
 
-    for (size_t v = 0; v < n_vocab; v += PANEL) {
-        const size_t cols = n_vocab - v < PANEL ? n_vocab - v : PANEL;
+    for (size_t v = 0; v < n_vocab; v += KV_HEAD_PANEL) {
+        const size_t cols =
+            n_vocab - v < KV_HEAD_PANEL ? n_vocab - v : KV_HEAD_PANEL;
+        const float *head = kv_model_head(m, v, cols, panel);
 
-        if (panel)
-            kv_model_widen(m->weights.head, v * h, cols * h, panel);
 #pragma omp parallel for schedule(dynamic) if (n > KV_LOGIT_ROWS && \
                                                !omp_in_parallel())
         for (size_t t = 0; t < n; t += KV_LOGIT_ROWS) {
             const size_t rows = n - t < KV_LOGIT_ROWS ? n - t : KV_LOGIT_ROWS;
 
-            kv_gemm(true, rows, cols, h, 1, hidden + t * h, h,
-                    panel ? panel : m->head + v * h, h, 0,
+            kv_gemm(true, rows, cols, h, 1, hidden + t * h, h, head, h, 0,
                     logits + t * n_vocab + v, n_vocab);
         }
     }

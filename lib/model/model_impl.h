@@ -1,4 +1,4 @@
-/* The inside of a model; for model.c and forward.c alone. */
+/* The inside of a model; for model.c and the passes alone. */
 #ifndef KV_MODEL_IMPL_H
 #define KV_MODEL_IMPL_H
 
@@ -19,5 +19,13 @@ struct kv_model {
 /* Widens n values from `first` on, in parallel. */
 void kv_model_widen(const struct kv_weight *w, size_t first, size_t n,
                     float *out);
+
+/* Vocabulary rows of the head that are widened and multiplied at once. */
+enum { KV_HEAD_PANEL = 4096 };
+
+/* Rows [first, first + n) of the head in f32, n at most KV_HEAD_PANEL: where
+ * they lie, or in panel [n][hidden] when m->head is NULL. */
+const float *kv_model_head(const struct kv_model *m, size_t first, size_t n,
+                           float *panel);
 
 #endif

@@ -32,7 +32,8 @@
     X(q5_0)           \
     X(q4_1)           \
     X(q4_0)           \
-    X(iq4_nl)
+    X(iq4_nl)         \
+    X(klt)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)

@@ -1,0 +1,69 @@
+#include "kernels/attend_grad.h"
+#include "kernels/gemm.h"
+#include "kernels/rows.h"
+
+#include <string.h>
+
+/* Queries that pass together. */
+enum { TILE = 64 };
+
+size_t kv_attend_grad_scratch(size_t n)
+{
+    return 2 * TILE * n;
+}
+
+/* p [i1 - i0][i1]: the softmax of each query over what it sees, else 0. */
+static void weights(const struct kv_attend_grad_job *a, const float *q,
+                    size_t i0, size_t i1, float *p)
+{
+    const size_t n = i1;
+
+    kv_gemm(true, i1 - i0, n, a->head_dim, a->scale, q, a->q_stride, a->k,
+            a->k_stride, 0, p, n);
+    for (size_t i = i0; i < i1; i++) {
+        float *row = p + (i - i0) * n;
+
+        kv_softmax(row, i + 1);
+        memset(row + i + 1, 0, (n - i - 1) * sizeof(*row));
+    }
+}
+
+/* Queries i0 to i1 of head h of the group.  With scores s = scale q k',
+ * weights p = softmax(s) and out = p v:
+ *
+ *   dv += p' dout,  dp = dout v',  ds = p (dp - sum(p dp)),
+ *   dq  = scale ds k,  dk += scale ds' q. */
+static void one_tile(const struct kv_attend_grad_job *a, size_t h, size_t i0,
+                     size_t i1, float *scratch)
+{
+    const size_t rows = i1 - i0, n = i1, d = a->head_dim;
+    const size_t at = i0 * a->q_stride + h * d;
+    const float *q = a->q + at, *dout = a->out_grad + at;
+    float *p = scratch, *ds = scratch + TILE * n;
+
+    weights(a, q, i0, i1, p);
+    kv_gemm_a_trans(n, d, rows, 1, p, n, dout, a->q_stride, 1, a->v_grad,
+                    a->k_stride);
+    kv_gemm(true, rows, n, d, 1, dout, a->q_stride, a->v, a->k_stride, 0, ds,
+            n);
+    for (size_t i = 0; i < rows; i++)
+        kv_softmax_grad(p + i * n, ds + i * n, n, ds + i * n);
+    kv_gemm_a_trans(n, d, rows, a->scale, ds, n, q, a->q_stride, 1, a->k_grad,
+                    a->k_stride);
+    if (a->q_grad) /* last: it may be where q is */
+        kv_gemm(false, rows, d, n, a->scale, ds, n, a->k, a->k_stride, 0,
+                a->q_grad + at, a->q_stride);
+}
+
+void kv_attend_grad(const struct kv_attend_grad_job *a, float *scratch)
+{
+    const size_t bytes = a->head_dim * sizeof(float);
+
+    for (size_t t = 0; t < a->n; t++) {
+        memset(a->k_grad + t * a->k_stride, 0, bytes);
+        memset(a->v_grad + t * a->k_stride, 0, bytes);
+    }
+    for (size_t h = 0; h < a->group; h++)
+        for (size_t i = 0; i < a->n; i += TILE)
+            one_tile(a, h, i, i + TILE < a->n ? i + TILE : a->n, scratch);
+}

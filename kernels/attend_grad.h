@@ -1,0 +1,30 @@
+/* The way back through causal attention, in f32.
+ *
+ * Given the gradient of a loss with respect to what attention put out, the
+ * gradients with respect to queries, keys and values.  The softmax is computed
+ * again, as kv_attend() does it. */
+#ifndef KV_ATTEND_GRAD_H
+#define KV_ATTEND_GRAD_H
+
+#include <stddef.h>
+
+/* One KV head and the `group` query heads that share it, n tokens; query i
+ * sees tokens 0 to i.
+ *
+ * q, out_grad: rows of group heads of head_dim floats, q_stride apart.
+ * k, v:        rows of head_dim floats, k_stride apart.
+ * q_grad:      as q, and may be q; NULL: not wanted.
+ * k_grad, v_grad: as k and v, written in full; must not be k or v. */
+struct kv_attend_grad_job {
+    const float *q, *out_grad, *k, *v;
+    float *q_grad, *k_grad, *v_grad;
+    size_t q_stride, k_stride, n, group, head_dim;
+    float scale; /* logits are scale * q . k */
+};
+
+/* scratch: kv_attend_grad_scratch(n) floats, per thread.  Fixed order: the
+ * same bits for any number of threads. */
+size_t kv_attend_grad_scratch(size_t n);
+void kv_attend_grad(const struct kv_attend_grad_job *job, float *scratch);
+
+#endif

@@ -1,0 +1,361 @@
+/* On the way forward each layer's x is kept, before its attention and before
+ * its MLP; on the way back the rest is computed again from these.  No
+ * gradients of weights are wanted, so that every product is one with a matrix
+ * as it is stored: dy [rows][output] times w [output][input]. */
+#include "lib/model/backward.h"
+#include "kernels/attend_grad.h"
+#include "kernels/gemm.h"
+#include "kernels/rows.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/model/pass.h"
+#include "lib/rope.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct back {
+    struct kv_pass p;
+    const int32_t *tokens;
+    struct kv_model *m;
+    float *dx;             /* [n_windows][n][hidden]: p.x going forward */
+    float *dq, *dk, *dout; /* in the place of p.q, p.k_pre, p.out */
+    float *dv;
+    float *unturn; /* p.rope with the sines negated */
+    bool lowest;   /* nothing below this layer wants a gradient */
+};
+
+static void each_tile(const struct back *b,
+                      void (*work)(const struct back *b,
+                                   const struct kv_tile *t))
+{
+    const size_t n = kv_pass_tiles(&b->p);
+
+#pragma omp parallel for schedule(dynamic) if (n > 1)
+    for (size_t i = 0; i < n; i++) {
+        const struct kv_tile t = kv_pass_tile(&b->p, i);
+
+        work(b, &t);
+    }
+}
+
+/* dx [rows][hidden] += the gradient through out = RMSNorm(x) of dh. */
+static void norm_back(const struct kv_pass *p, const float *w, const float *x,
+                      float *dh, size_t rows, float *dx)
+{
+    const size_t n = p->hidden;
+
+    for (size_t t = 0; t < rows; t++, x += n, dh += n, dx += n) {
+        kv_rms_norm_grad(x, w, dh, n, p->m->config.norm_eps, dh);
+        kv_row_add(dx, dh, n);
+    }
+}
+
+/* logits [rows][n_vocab] -> the gradient with respect to them: p - 1 of the
+ * target, p of the others; 0 where there is no target. */
+static void logits_back(const struct back *b, const struct kv_tile *t,
+                        float *logits)
+{
+    const size_t n_vocab = b->p.m->config.n_vocab;
+
+    for (size_t i = 0; i < t->rows; i++) {
+        float *row = logits + i * n_vocab;
+
+        if (t->token + i + 1 < b->p.n) {
+            kv_softmax(row, n_vocab);
+            row[b->tokens[t->at + i + 1]] -= 1;
+        } else {
+            memset(row, 0, n_vocab * sizeof(*row));
+        }
+    }
+}
+
+/* dh [rows][hidden] = dlogits times the head. */
+static void head_back(const struct kv_model *m, const float *dlogits,
+                      size_t rows, float *dh)
+{
+    const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
+    float *panel = m->head ? NULL : kv_alloc(KV_HEAD_PANEL, h * sizeof(*panel));
+
+    for (size_t v = 0; v < n_vocab; v += KV_HEAD_PANEL) {
+        const size_t cols =
+            n_vocab - v < KV_HEAD_PANEL ? n_vocab - v : KV_HEAD_PANEL;
+        const float *head = kv_model_head(m, v, cols, panel);
+
+        kv_gemm(false, rows, h, cols, 1, dlogits + v, n_vocab, head, h,
+                v ? 1 : 0, dh, h);
+    }
+    free(panel);
+}
+
+/* x after the last layer -> dx, in place: through the norm, the head and the
+ * loss. */
+static void loss_back(const struct back *b, const struct kv_tile *t)
+{
+    const struct kv_pass *p = &b->p;
+    const size_t n = p->hidden;
+    float *h = t->scratch, *logits = h + t->rows * n;
+    float *x = b->dx + t->at * n;
+    struct kv_err interrupted; /* seen again after the layer */
+
+    kv_pass_norm(p, p->m->norm, x, t->rows, h);
+    kv_model_logits(b->m, h, t->rows, logits, &interrupted);
+    logits_back(b, t, logits);
+    head_back(p->m, logits, t->rows, h);
+    for (size_t i = 0; i < t->rows; i++)
+        kv_rms_norm_grad(x + i * n, p->m->norm, h + i * n, n,
+                         p->m->config.norm_eps, x + i * n);
+}
+
+/* dx after the layer -> dx after its attention, and dout. */
+static void mlp_back(const struct back *b, const struct kv_tile *t)
+{
+    const struct kv_pass *p = &b->p;
+    float *const *part = p->layer.part;
+    const size_t hidden = p->hidden, inter = p->inter, rows = t->rows;
+    const float *x = kv_pass_kept(p, p->kept_mid) + t->at * hidden;
+    float *h = t->scratch, *gate = h + rows * hidden; /* [rows][2][inter] */
+    float *da = gate + rows * 2 * inter;
+    float *dx = b->dx + t->at * hidden;
+
+    kv_pass_norm(p, part[KV_P_MLP_NORM], x, rows, h);
+    kv_gemm(true, rows, 2 * inter, hidden, 1, h, hidden, part[KV_P_GATE],
+            hidden, 0, gate, 2 * inter);
+    kv_pass_bias(gate, rows, 2 * inter, part[KV_P_GATE_BIAS]);
+    kv_gemm(false, rows, inter, hidden, 1, dx, hidden, part[KV_P_DOWN], inter,
+            0, da, inter);
+    for (size_t i = 0; i < rows; i++) {
+        float *row = gate + i * 2 * inter;
+
+        kv_silu_mul_grad(row, row + inter, da + i * inter, inter, row,
+                         row + inter);
+    }
+    kv_gemm(false, rows, hidden, 2 * inter, 1, gate, 2 * inter, part[KV_P_GATE],
+            hidden, 0, h, hidden);
+    norm_back(p, part[KV_P_MLP_NORM], x, h, rows, dx);
+    kv_gemm(false, rows, p->q_dim, hidden, 1, dx, hidden, part[KV_P_O],
+            p->q_dim, 0, b->dout + t->at * p->q_dim, p->q_dim);
+}
+
+static void qkv_again(const struct back *b, const struct kv_tile *t)
+{
+    kv_pass_qkv(&b->p, t);
+}
+
+/* q, k, v, dout -> dq (unless lowest), dk, dv; q and k still turned. */
+static void attention_back(const struct back *b)
+{
+    const struct kv_pass *p = &b->p;
+    const struct kv_shape *s = &p->m->config.shape;
+    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
+    const size_t n_jobs = p->n_windows * s->n_kv_heads;
+    const size_t floats = kv_attend_grad_scratch(p->n);
+    float *scratch =
+        kv_alloc((size_t)omp_get_max_threads(), floats * sizeof(*scratch));
+
+#pragma omp parallel for schedule(dynamic) if (n_jobs > 1)
+    for (size_t i = 0; i < n_jobs; i++) {
+        const size_t at = i / s->n_kv_heads * p->n, h = i % s->n_kv_heads;
+        const size_t q = at * p->q_dim + h * group * d;
+        const size_t kv = at * p->kv_dim + h * d;
+        const struct kv_attend_grad_job job = {
+            .q = p->q + q,
+            .out_grad = b->dout + q,
+            .k = p->k + kv,
+            .v = p->v + kv,
+            .q_grad = b->lowest ? NULL : b->dq + q,
+            .k_grad = b->dk + kv,
+            .v_grad = b->dv + kv,
+            .q_stride = p->q_dim,
+            .k_stride = p->kv_dim,
+            .n = p->n,
+            .group = group,
+            .head_dim = d,
+            .scale = s->attn_scale,
+        };
+
+        kv_attend_grad(&job, scratch + (size_t)omp_get_thread_num() * floats);
+    }
+    free(scratch);
+}
+
+/* dy, rows `stride` apart, through the norm of each of the row's heads; raw:
+ * before the norm, alike. */
+static void heads_back(const struct kv_pass *p, const float *w,
+                       const float *raw, size_t rows, size_t heads,
+                       size_t stride, float *dy)
+{
+    const size_t d = p->m->config.shape.head_dim;
+
+    for (size_t i = 0; i < rows; i++)
+        for (size_t h = 0; h < heads; h++) {
+            float *to = dy + i * stride + h * d;
+
+            kv_rms_norm_grad(raw + i * stride + h * d, w, to, d,
+                             p->m->config.norm_eps, to);
+        }
+}
+
+/* dqkv [rows][q, k, v] through the norms of q and k, whose inputs are computed
+ * once more.  h: room for [rows][hidden], raw for [rows][q, k, v]. */
+static void qk_norm_back(const struct kv_pass *p, const float *x, size_t rows,
+                         float *h, float *raw, float *dqkv)
+{
+    const struct kv_shape *s = &p->m->config.shape;
+    float *const *part = p->layer.part;
+    const size_t qk = p->q_dim + p->kv_dim, all = qk + p->kv_dim;
+
+    kv_pass_norm(p, part[KV_P_ATTN_NORM], x, rows, h);
+    kv_gemm(true, rows, all, p->hidden, 1, h, p->hidden, part[KV_P_Q],
+            p->hidden, 0, raw, all);
+    kv_pass_bias(raw, rows, all, part[KV_P_Q_BIAS]);
+    heads_back(p, part[KV_P_Q_NORM], raw, rows, s->n_heads, all, dqkv);
+    heads_back(p, part[KV_P_K_NORM], raw + p->q_dim, rows, s->n_kv_heads, all,
+               dqkv + p->q_dim);
+}
+
+/* dk turned back; unless this is the lowest layer, dq too and all three on to
+ * dx before the layer. */
+static void qkv_back(const struct back *b, const struct kv_tile *t)
+{
+    const struct kv_pass *p = &b->p;
+    const struct kv_shape *s = &p->m->config.shape;
+    float *const *part = p->layer.part;
+    const size_t q_dim = p->q_dim, kv_dim = p->kv_dim, rows = t->rows;
+    const size_t all = q_dim + 2 * kv_dim, hidden = p->hidden;
+    const float *unturn = b->unturn + t->token * 2 * s->n_rot;
+    const float *x = kv_pass_kept(p, p->kept_in) + t->at * hidden;
+    float *h = t->scratch, *dqkv = h + rows * hidden;
+    float *dq = b->dq + t->at * q_dim, *dk = b->dk + t->at * kv_dim;
+    const float *dv = b->dv + t->at * kv_dim;
+
+    kv_rope_turn(s, unturn, dk, rows, s->n_kv_heads);
+    if (b->lowest)
+        return;
+    kv_rope_turn(s, unturn, dq, rows, s->n_heads);
+    for (size_t i = 0; i < rows; i++) {
+        float *row = dqkv + i * all;
+
+        memcpy(row, dq + i * q_dim, q_dim * sizeof(*row));
+        memcpy(row + q_dim, dk + i * kv_dim, kv_dim * sizeof(*row));
+        memcpy(row + q_dim + kv_dim, dv + i * kv_dim, kv_dim * sizeof(*row));
+    }
+    if (part[KV_P_Q_NORM])
+        qk_norm_back(p, x, rows, h, dqkv + rows * all, dqkv);
+    kv_gemm(false, rows, hidden, all, 1, dqkv, all, part[KV_P_Q], hidden, 0, h,
+            hidden);
+    norm_back(p, part[KV_P_ATTN_NORM], x, h, rows, b->dx + t->at * hidden);
+}
+
+static int layer_back(struct back *b, size_t layer,
+                      const struct kv_gradient_sink *sink, struct kv_err *e)
+{
+    struct kv_pass *p = &b->p;
+    const struct kv_gradient g = {
+        .shape = &p->m->config.shape,
+        .layer = layer,
+        .n_windows = p->n_windows,
+        .n = p->n,
+        .k_pre = b->dk,
+        .v = b->dv,
+    };
+
+    b->lowest = layer == p->kept_from;
+    kv_pass_load(p, layer, b->lowest ? layer : layer - 1);
+    p->x = kv_pass_kept(p, p->kept_in);
+    each_tile(b, mlp_back);
+    each_tile(b, qkv_again);
+    attention_back(b);
+    each_tile(b, qkv_back);
+    if (sink->run(sink->arg, &g, e))
+        return -1;
+    return kv_interrupted(e);
+}
+
+/* Floats of scratch per token, beside `hidden`. */
+static size_t row_floats(const struct kv_config *c)
+{
+    const struct kv_shape *s = &c->shape;
+    const size_t mlp = 3 * c->inter;
+    const size_t qkv = 2 * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
+    const size_t most = mlp > qkv ? mlp : qkv;
+
+    return most > c->n_vocab ? most : c->n_vocab;
+}
+
+static void back_init(struct back *b)
+{
+    struct kv_pass *p = &b->p;
+    const struct kv_shape *s = &p->m->config.shape;
+    const size_t n_rot = s->n_rot;
+
+    b->dx = p->x;
+    b->dq = p->q;
+    b->dk = p->k_pre;
+    b->dout = p->out;
+    b->dv = kv_alloc(p->n_windows * p->n, p->kv_dim * sizeof(*b->dv));
+    b->unturn = kv_alloc(p->n, 2 * n_rot * sizeof(*b->unturn));
+    for (size_t i = 0; i < p->n * 2 * n_rot; i++)
+        b->unturn[i] = i / n_rot % 2 ? -p->rope[i] : p->rope[i];
+}
+
+int kv_model_backward(struct kv_model *m, const int32_t *tokens,
+                      size_t n_windows, size_t n, size_t first_layer,
+                      const struct kv_attention *attention,
+                      const struct kv_gradient_sink *sink, struct kv_err *e)
+{
+    const size_t n_layers = m->config.shape.n_layers, rows = n_windows * n;
+    const size_t bytes = m->config.hidden * sizeof(float);
+    struct back b = {.tokens = tokens, .m = m};
+    int rc = -1;
+
+    if (first_layer >= n_layers)
+        return kv_fail(e, "layer %zu: the model has %zu", first_layer,
+                       n_layers);
+    if (n_windows == 0 || n == 0)
+        return 0;
+    b.p = (struct kv_pass){
+        .m = m,
+        .n_windows = n_windows,
+        .n = n,
+        .x = kv_alloc(rows, bytes),
+        .row_floats = row_floats(&m->config),
+        .kept_in = kv_alloc((n_layers - first_layer) * rows, bytes),
+        .kept_mid = kv_alloc((n_layers - first_layer) * rows, bytes),
+        .kept_from = first_layer,
+    };
+    b.dx = b.p.x;
+    if (kv_pass_init(&b.p, tokens, e))
+        goto out;
+    back_init(&b);
+    rc = kv_pass_layers(&b.p, attention, e);
+    if (!rc)
+        each_tile(&b, loss_back);
+    for (size_t l = n_layers; l-- > first_layer && !rc;)
+        rc = layer_back(&b, l, sink, e);
+    kv_pass_clear(&b.p);
+    free(b.unturn);
+    free(b.dv);
+out:
+    free(b.p.kept_mid);
+    free(b.p.kept_in);
+    free(b.dx);
+    return rc;
+}
+
+size_t kv_backward_windows(const struct kv_model *m, size_t n,
+                           size_t first_layer, size_t memory)
+{
+    const struct kv_config *c = &m->config;
+    const struct kv_shape *s = &c->shape;
+    const size_t q = s->n_heads * s->head_dim;
+    const size_t kv = s->n_kv_heads * s->head_dim;
+    const size_t kept = 2 * (s->n_layers - first_layer);
+    /* hidden, dx in its place; q and out; k, k_pre, v and dv */
+    const size_t token =
+        ((1 + kept) * c->hidden + 2 * q + 4 * kv) * sizeof(float);
+    const size_t fit = n ? memory / token / n : 1;
+
+    return fit ? fit : 1;
+}

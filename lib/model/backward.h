@@ -1,0 +1,45 @@
+/* Gradients of the loss with respect to keys and values: the way back through
+ * the model, from the last layer to the first.
+ *
+ * The loss of a window is the sum over its n - 1 targets of -log p(token t + 1
+ * | tokens 0 to t), in nats.  Everything that a key or a value has a part in
+ * counts: the attention of its own layer and all layers after it.  From the
+ * last token nothing is predicted: its gradients are 0. */
+#ifndef KV_MODEL_BACKWARD_H
+#define KV_MODEL_BACKWARD_H
+
+#include "lib/model/model.h"
+
+/* One layer's gradients for a group of windows:
+ * [n_windows][n][n_kv_heads][head_dim], d loss / d k_pre (the key immediately
+ * before RoPE, after bias and norm) and d loss / d v. */
+struct kv_gradient {
+    const struct kv_shape *shape;
+    size_t layer, n_windows, n;
+    const float *k_pre, *v;
+};
+
+/* What takes the gradients.  Called once per layer, the last layer first, from
+ * outside any parallel region. */
+struct kv_gradient_sink {
+    int (*run)(void *arg, const struct kv_gradient *g, struct kv_err *e);
+    void *arg;
+};
+
+/* tokens: [n_windows][n], as in kv_model_forward() at first = 0.  attention:
+ * NULL, or what is called in each layer on the way forward; it must leave in
+ * out what kv_attend_exact() does.  Layers from first_layer on get their
+ * gradients.  The same bits for any number of threads and any grouping of
+ * windows.  Fails where kv_model_forward() does, when first_layer is not there,
+ * when the sink fails, and on Ctrl-C. */
+int kv_model_backward(struct kv_model *m, const int32_t *tokens,
+                      size_t n_windows, size_t n, size_t first_layer,
+                      const struct kv_attention *attention,
+                      const struct kv_gradient_sink *sink, struct kv_err *e);
+
+/* Windows of n tokens whose way forward and back fits in this many bytes, at
+ * least 1: what kv_model_windows() counts, and two hidden states per layer. */
+size_t kv_backward_windows(const struct kv_model *m, size_t n,
+                           size_t first_layer, size_t memory);
+
+#endif

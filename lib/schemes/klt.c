@@ -1,0 +1,351 @@
+#include "lib/schemes/klt.h"
+#include "kernels/lloyd_max.h"
+#include "lib/base/alloc.h"
+#include "lib/calib.h"
+#include "lib/schemes/schemes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct kv_param params[] = {
+    {"b", NULL, 2, 0.0625, 8, false, "bits per value, fractions too"},
+    {"share", "auto|layer|side|all", 0, 0, 0, false,
+     "budget of a layer's side, of a side, of K and V of all layers; auto: all "
+     "with metric=fisher, else layer"},
+    {"metric", "attention|fisher|none", 0, 0, 0, true,
+     "error counts by queries and Wo, by the loss's gradient, or as it is"},
+    {"rope", "pre|post", 0, 0, 0, true, "keys are stored before or after RoPE"},
+    {"code", "trellis|scalar", 0, 0, 0, false,
+     "coefficients on a trellis, or by Lloyd-Max levels"},
+    {0},
+};
+
+static int check(struct kv_spec *s, const struct kv_shape *shape,
+                 struct kv_err *e)
+{
+    static const char *const both[] = {"share", "metric", "rope", "code"};
+    const bool fisher = kv_spec_is(s, KV_K, "metric", "fisher");
+
+    (void)shape;
+    for (size_t i = 0; i < sizeof(both) / sizeof(*both); i++) {
+        if (kv_spec_get(s, KV_V, both[i]) != kv_spec_get(s, KV_K, both[i]))
+            return kv_fail(e, "%s is one for K and V", both[i]);
+    }
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_spec_is(s, (enum kv_side)side, "share", "auto"))
+            kv_spec_set(s, (enum kv_side)side, "share", fisher ? 3 : 1);
+    if (!fisher && kv_spec_is(s, KV_K, "share", "all"))
+        return kv_fail(e, "share=all weighs K against V, which only "
+                          "metric=fisher can");
+    return 0;
+}
+
+static double nominal(const struct kv_spec *s, enum kv_side side,
+                      const struct kv_shape *shape)
+{
+    (void)shape;
+    return kv_spec_get(s, side, "b");
+}
+
+/* ---- the codec --------------------------------------------------------- */
+
+struct klt {
+    size_t d, n_heads;
+    float *mean;             /* [n_heads][d] */
+    float *forward;          /* [n_heads][d][d], of which n_used columns */
+    float *inverse;          /* [n_heads][d][d], of which n_used rows */
+    size_t *n_used;          /* [n_heads] */
+    float *tables;           /* of the kinds, one after another */
+    struct kv_klt_coef *coef; /* [n_coded], in the string's order */
+    float *sigma;            /* [n_coded] */
+    size_t n_coded, n_steps;
+    struct kv_trellis_step *step; /* [n_steps] */
+};
+
+static const float *table_of(const struct klt *k, size_t kind)
+{
+    return k->tables + kind * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
+}
+
+/* Levels at whole bits: a table in which only a step's own bits count. */
+static double scalar_table(unsigned bits, float *table)
+{
+    double level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS];
+    const double mse = kv_lloyd_max(bits, level, threshold);
+
+    for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
+        table[s] = (float)level[s % ((size_t)1 << bits)];
+    return mse;
+}
+
+/* Tables of the kinds in use, and what they reach. */
+static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
+                      double *mse, struct kv_err *e)
+{
+    const bool scalar = kv_spec_is(&c->spec, c->side, "code", "scalar");
+    struct klt *k = c->state;
+
+    for (size_t i = 0; i < KV_KLT_KINDS; i++) {
+        const size_t values = kv_klt_kinds[i].values;
+        const size_t dims[] = {values, KV_TRELLIS_STATES};
+        float *to =
+            k->tables + i * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
+        const struct kv_table *t;
+        char name[32];
+
+        if (scalar) {
+            mse[i] = values == 1 ? scalar_table(kv_klt_kinds[i].bits, to)
+                                 : (double)INFINITY;
+            continue;
+        }
+        kv_klt_table_name(i, name);
+        if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
+            return -1;
+        memcpy(to, t->data, values * KV_TRELLIS_STATES * sizeof(*to));
+        mse[i] = t->error;
+    }
+    return 0;
+}
+
+static int by_variance(const void *a, const void *b)
+{
+    const struct kv_klt_coef *x = a, *y = b;
+
+    if (x->variance != y->variance)
+        return x->variance < y->variance ? 1 : -1;
+    if (x->head != y->head)
+        return x->head < y->head ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* The coefficients of a side of a layer; n = 0 where the calibration lacks
+ * them. */
+static struct kv_klt_unit unit_of(const struct kv_codec *c,
+                                  const struct kv_calib_set *set, size_t layer,
+                                  enum kv_side side)
+{
+    const size_t d = c->shape.head_dim, heads = c->shape.n_kv_heads;
+    struct kv_klt_unit u = {.coef = kv_alloc(heads * d, sizeof(*u.coef))};
+
+    for (size_t h = 0; h < heads; h++) {
+        const struct kv_table *t =
+            kv_calib_table(set, "sigma", side, layer, h);
+
+        for (size_t i = 0; t && i < d && i < t->dims[0]; i++)
+            u.coef[u.n++] =
+                (struct kv_klt_coef){.variance = t->data[i] * t->data[i],
+                                     .head = (uint16_t)h,
+                                     .index = (uint16_t)i};
+    }
+    qsort(u.coef, u.n, sizeof(*u.coef), by_variance);
+    return u;
+}
+
+/* Allocates among all units that share the codec's budget; its own is left in
+ * *mine. */
+static void allocate(const struct kv_codec *c, const struct kv_calib_set *set,
+                     const double *mse, struct kv_klt_unit *mine)
+{
+    const bool sides = kv_spec_is(&c->spec, c->side, "share", "all");
+    const bool layers = !kv_spec_is(&c->spec, c->side, "share", "layer");
+    struct kv_klt_unit *unit =
+        kv_alloc(2 * c->shape.n_layers, sizeof(*unit));
+    double budget = 0;
+    size_t n = 0, own = 0;
+
+    for (size_t l = 0; l < c->shape.n_layers; l++)
+        for (int i = 0; i < KV_SIDES; i++) {
+            const enum kv_side side = (enum kv_side)i;
+
+            if ((l != c->layer && !layers) || (side != c->side && !sides))
+                continue;
+            own = l == c->layer && side == c->side ? n : own;
+            unit[n] = unit_of(c, set, l, side);
+            budget += (double)unit[n].n * kv_spec_get(&c->spec, side, "b") / 8;
+            n++;
+        }
+    kv_klt_allocate(unit, n, (size_t)floor(budget), mse);
+    for (size_t i = 0; i < n; i++)
+        if (i != own)
+            free(unit[i].coef);
+    *mine = unit[own];
+    free(unit);
+}
+
+static void make_steps(struct klt *k, const struct kv_klt_unit *u)
+{
+    k->coef = u->coef;
+    k->n_coded = u->n_coded;
+    k->sigma = kv_alloc(u->n_coded, sizeof(*k->sigma));
+    k->step = kv_alloc(u->n_coded, sizeof(*k->step));
+    for (size_t i = 0; i < u->n_coded; i++) {
+        const struct kv_klt_coef *f = &u->coef[i];
+
+        k->sigma[i] = sqrtf(f->variance);
+        if (f->index >= k->n_used[f->head])
+            k->n_used[f->head] = (size_t)f->index + 1;
+    }
+    for (size_t i = 0; i < u->n_coded;) {
+        const size_t kind = u->coef[i].kind - 1u;
+
+        k->step[k->n_steps++] =
+            (struct kv_trellis_step){kv_klt_kinds[kind].bits,
+                                     kv_klt_kinds[kind].values,
+                                     table_of(k, kind)};
+        i += kv_klt_kinds[kind].values;
+    }
+}
+
+static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
+                          struct kv_err *e)
+{
+    struct klt *k = c->state;
+    const size_t d = k->d, one[] = {d}, two[] = {d, d};
+
+    for (size_t h = 0; h < k->n_heads; h++) {
+        const struct kv_table *mean, *forward, *inverse;
+
+        if (!(mean = kv_calib_want(c, set, "mean", h, 1, one, e)) ||
+            !kv_calib_want(c, set, "sigma", h, 1, one, e) ||
+            !(forward = kv_calib_want(c, set, "forward", h, 2, two, e)) ||
+            !(inverse = kv_calib_want(c, set, "inverse", h, 2, two, e)))
+            return -1;
+        memcpy(k->mean + h * d, mean->data, d * sizeof(float));
+        memcpy(k->forward + h * d * d, forward->data, d * d * sizeof(float));
+        memcpy(k->inverse + h * d * d, inverse->data, d * d * sizeof(float));
+    }
+    return 0;
+}
+
+static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
+                    struct kv_err *e)
+{
+    const size_t d = c->shape.head_dim, heads = c->shape.n_kv_heads;
+    const struct kv_calib_set *set;
+    struct kv_klt_unit mine;
+    struct klt *k = kv_alloc(1, sizeof(*k));
+    double mse[KV_KLT_KINDS];
+
+    c->state = k;
+    *k = (struct klt){.d = d, .n_heads = heads};
+    if (kv_calib_want_set(&set, calib, &c->spec, e))
+        return -1;
+    k->mean = kv_alloc(heads * d, sizeof(float));
+    k->forward = kv_alloc(heads * d * d, sizeof(float));
+    k->inverse = kv_alloc(heads * d * d, sizeof(float));
+    k->n_used = kv_alloc(heads, sizeof(*k->n_used));
+    k->tables = kv_alloc(KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES,
+                         KV_TRELLIS_STATES * sizeof(float));
+    if (load_transform(c, set, e) || load_kinds(c, set, mse, e))
+        return -1;
+    allocate(c, set, mse, &mine);
+    make_steps(k, &mine);
+    c->block = 1;
+    c->block_bytes = mine.bytes;
+    c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
+    return 0;
+}
+
+static void close_klt(struct kv_codec *c)
+{
+    struct klt *k = c->state;
+
+    if (!k)
+        return;
+    free(k->mean);
+    free(k->forward);
+    free(k->inverse);
+    free(k->n_used);
+    free(k->tables);
+    free(k->coef);
+    free(k->sigma);
+    free(k->step);
+    free(k);
+}
+
+/* y [n_heads][d] of one token, in the first n_used of each head. */
+static void transform(const struct klt *k, const float *x, float *y)
+{
+    for (size_t h = 0; h < k->n_heads; h++, x += k->d, y += k->d) {
+        const float *mean = k->mean + h * k->d;
+        const float *f = k->forward + h * k->d * k->d;
+
+        for (size_t j = 0; j < k->n_used[h]; j++)
+            y[j] = 0;
+        for (size_t i = 0; i < k->d; i++, f += k->d) {
+            const float a = x[i] - mean[i];
+
+            for (size_t j = 0; j < k->n_used[h]; j++)
+                y[j] += a * f[j];
+        }
+    }
+}
+
+static void transform_back(const struct klt *k, const float *y, float *x)
+{
+    for (size_t h = 0; h < k->n_heads; h++, x += k->d, y += k->d) {
+        const float *g = k->inverse + h * k->d * k->d;
+
+        memcpy(x, k->mean + h * k->d, k->d * sizeof(*x));
+        for (size_t j = 0; j < k->n_used[h]; j++, g += k->d)
+            for (size_t i = 0; i < k->d; i++)
+                x[i] += y[j] * g[i];
+    }
+}
+
+static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                   size_t n_blocks, uint8_t *bytes)
+{
+    const struct klt *k = c->state;
+    const size_t row = kv_codec_block_values(c);
+    float *y = kv_alloc(row, sizeof(*y));
+    float *in = kv_alloc(k->n_coded, sizeof(*in));
+    void *scratch = kv_alloc(kv_trellis_scratch(k->n_steps), 1);
+
+    (void)w;
+    for (size_t t = 0; t < n_blocks; t++, bytes += c->block_bytes) {
+        transform(k, x + t * row, y);
+        for (size_t i = 0; i < k->n_coded; i++)
+            in[i] = y[k->coef[i].head * k->d + k->coef[i].index];
+        bytes[0] = 0; /* where nothing is coded */
+        kv_trellis_encode(k->step, k->n_steps, in, k->sigma, scratch, bytes);
+    }
+    free(scratch);
+    free(in);
+    free(y);
+}
+
+static void decode(const struct kv_codec *c, const uint8_t *bytes,
+                   size_t n_blocks, float *x)
+{
+    const struct klt *k = c->state;
+    const size_t row = kv_codec_block_values(c);
+    float *y = kv_alloc(row, sizeof(*y));
+    float *out = kv_alloc(k->n_coded, sizeof(*out));
+
+    for (size_t t = 0; t < n_blocks; t++, bytes += c->block_bytes) {
+        kv_trellis_decode(k->step, k->n_steps, bytes, k->sigma, out);
+        memset(y, 0, row * sizeof(*y));
+        for (size_t i = 0; i < k->n_coded; i++)
+            y[k->coef[i].head * k->d + k->coef[i].index] = out[i];
+        transform_back(k, y, x + t * row);
+    }
+    free(out);
+    free(y);
+}
+
+const struct kv_scheme kv_scheme_klt = {
+    .name = "klt",
+    .brief = "transform coding in the metric of attention, on a trellis",
+    .params = params,
+    .flags = KV_CALIBRATED,
+    .settle = {KV_LAG, KV_LAG},
+    .check = check,
+    .nominal = nominal,
+    .calibrate = kv_klt_calibrate,
+    .open = open_klt,
+    .close = close_klt,
+    .encode = encode,
+    .decode = decode,
+};

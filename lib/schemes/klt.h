@@ -1,0 +1,84 @@
+/* klt: transform coding in the metric of attention.
+ *
+ * Per layer and KV head, keys before RoPE (or after it) and values:
+ *
+ *   y = (x - mean) F,  F = W U      x' = y' G + mean,  G = U^T W^-1
+ *
+ * W is the square root of a metric M in which |y - y'|^2 is the harm that the
+ * error does, U the eigenvectors of the covariance of (x - mean) W (the
+ * Karhunen-Loeve transform): the coefficients y are uncorrelated, with standard
+ * deviations sigma, largest first.  Bits go to coefficients by reverse
+ * water-filling, most get none, and the others are quantized on a trellis
+ * (kernels/trellis.h).  One token, all KV heads:
+ *
+ *   | string of all steps, largest rate first: sum of their bits | 0 to 7 0s |
+ *
+ * the same layout for every token, no scale beside it.  Within a string the
+ * coefficients come by the bits of their step, then by variance.
+ *
+ * Parameters:
+ *   b       bits per value of a side, fractions too
+ *   share   who shares the budget: a layer's side has b to itself (layer), the
+ *           layers of a side share it (side), or K and V of all layers (all)
+ *   metric  fisher: M is the second moment of the loss's gradient with respect
+ *           to the vector (kvdump --fisher), so that |y - y'|^2 / 2 is the
+ *           expected KL divergence in nats, the same unit for every layer and
+ *           side.  attention: for keys the second moment of the queries of the
+ *           head's group, before RoPE each rotary pair's 2x2 block as half its
+ *           trace (the angle between query and key varies); for values the sum
+ *           of Wo^T Wo over the group.  none: the unit matrix
+ *   rope    keys are stored before RoPE (pre) or after it (post)
+ *   code    trellis, or scalar: Lloyd-Max levels at whole bits
+ *
+ * Tables in a calibration, none of which depends on b, share or code:
+ *   mean     [head_dim]             side, layer, head
+ *   sigma    [head_dim]             side, layer, head; descending
+ *   forward  [head_dim][head_dim]   F: x_i to y_j
+ *   inverse  [head_dim][head_dim]   G: y_j to x_i
+ *   trellis_BITSbVALUES [values][states]   of a kind of step; error: its mean
+ *             squared error on unit variance, per value
+ *
+ * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
+ * QTIP (the trellis), classic transform coding. */
+#ifndef KV_KLT_H
+#define KV_KLT_H
+
+#include "kernels/trellis.h"
+#include "lib/codec.h"
+
+/* Kinds of steps, by rate ascending; 0 is a coefficient that is not coded. */
+enum { KV_KLT_KINDS = 12 };
+extern const struct kv_klt_kind {
+    unsigned bits, values;
+} kv_klt_kinds[KV_KLT_KINDS];
+
+/* "trellis_1b4": the table of a kind. */
+void kv_klt_table_name(size_t kind, char name[32]);
+
+/* One coefficient of a side of a layer. */
+struct kv_klt_coef {
+    float variance;
+    uint16_t head, index;
+    uint8_t kind; /* 0: not coded; else kv_klt_kinds[kind - 1] */
+};
+
+/* All coefficients of one side of one layer: what fills a token's string. */
+struct kv_klt_unit {
+    struct kv_klt_coef *coef; /* [n], by variance descending */
+    size_t n;
+    size_t n_coded; /* the first so many; set by allocate */
+    size_t bytes;   /* of a token, at least 1; set by allocate */
+};
+
+/* Spends at most budget bytes (one token of every unit) where they lessen the
+ * sum of variance * mse[kind] most: each coefficient takes the kind with the
+ * least variance * mse + lambda * rate, for the least lambda that fits.  mse
+ * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
+ * not used. */
+void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
+                     const double *mse);
+
+int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
+
+#endif
