@@ -92,8 +92,8 @@ static double shared(const struct asked *a, const struct kv_calib *calib)
     }
     for (size_t i = 0; i < calib->n_sets; i++)
         for (size_t j = 0; j < calib->set[i].n_tables; j++)
-            bytes += shared_of(a, read, &calib->set[i],
-                               &calib->set[i].table[j]);
+            bytes +=
+                shared_of(a, read, &calib->set[i], &calib->set[i].table[j]);
     free(read);
     return bytes;
 }

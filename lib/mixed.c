@@ -186,7 +186,9 @@ static int read_layers(const char *text, size_t *first, size_t *last,
 /* Bit 0 K, bit 1 V; 0 is neither. */
 static int read_sides(const char *text)
 {
-    return !strcmp(text, "K") ? 1 : !strcmp(text, "V") ? 2 : 3 * !strcmp(text, "KV");
+    return !strcmp(text, "K")   ? 1
+           : !strcmp(text, "V") ? 2
+                                : 3 * !strcmp(text, "KV");
 }
 
 static int name_place(struct reading *r, size_t layer, enum kv_side side,

@@ -41,7 +41,7 @@ struct kv_mixed {
     char name[128];           /* its last part */
     char hash[KV_HASH_CHARS]; /* of the places as the file names them */
     size_t n_layers, n_members;
-    struct kv_spec *member;              /* [n_members] */
+    struct kv_spec *member;             /* [n_members] */
     struct kv_place (*place)[KV_SIDES]; /* [n_layers] */
 };
 

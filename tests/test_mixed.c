@@ -140,7 +140,8 @@ static void test_refused(void **state)
     refused("0-1-2 KV kivi\n", "'0-1-2' is no layer");
     refused("0x1 KV kivi\n", "'0x1' is no layer");
     refused("99999999999999999999 KV kivi\n", "beyond 4095");
-    refused("0 kivi\n", "bad.txt:1: 2 words: expected layers, sides and a spec");
+    refused("0 kivi\n",
+            "bad.txt:1: 2 words: expected layers, sides and a spec");
     refused("0 KV kivi and more\n", "5 words");
     refused("0 KV mixed,file=x\n", "bad.txt:1: ");
     refused("", "names no layer");
@@ -269,8 +270,8 @@ static void test_one_everywhere(void **state)
 static void test_shared_bytes(void **state)
 {
     const struct kv_shape shape = synthetic_shape(HEAD_DIM);
-    struct kv_spec s = parsed(layer_file(
-        "shared.txt", "0 K million:d4b4\n0 V pq:d4b4\n1 KV kivi\n"));
+    struct kv_spec s = parsed(
+        layer_file("shared.txt", "0 K million:d4b4\n0 V pq:d4b4\n1 KV kivi\n"));
     struct kv_err e = {""};
     struct kv_calib *calib;
     struct kv_bits b;
@@ -296,9 +297,12 @@ static void test_shared_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),         cmocka_unit_test(test_canonical),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_one_everywhere), cmocka_unit_test(test_shared_bytes),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_canonical),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_one_everywhere),
+        cmocka_unit_test(test_shared_bytes),
     };
 
     return cmocka_run_group_tests(tests, make_folder, NULL);
