@@ -33,6 +33,22 @@ static int put_tensors(struct kv_dump_writer *w, const struct kv_shape *shape,
     return rc;
 }
 
+/* Normal vectors have unit second moments. */
+static int put_grams(struct kv_dump_writer *w, const struct kv_shape *shape,
+                     struct kv_err *e)
+{
+    const size_t d = shape->head_dim, n = shape->n_kv_heads * d * d;
+    float *gram = kv_alloc(n, sizeof(*gram));
+    int rc = 0;
+
+    for (size_t i = 0; i < n; i++)
+        gram[i] = i / d % d == i % d;
+    for (enum kv_gram g = 0; g < KV_GRAMS && !rc; g++)
+        rc = kv_dump_put_gram(w, 0, g, gram, e);
+    free(gram);
+    return rc;
+}
+
 static int write_dump(const char *path, const struct kv_shape *shape,
                       uint64_t seed, struct kv_err *e)
 {
@@ -49,7 +65,7 @@ static int write_dump(const char *path, const struct kv_shape *shape,
     if (kv_dump_create(&w, path, &info, e))
         return -1;
     if (kv_dump_put_tokens(w, 0, WINDOWS, tokens, e) ||
-        put_tensors(w, shape, seed, e)) {
+        put_tensors(w, shape, seed, e) || put_grams(w, shape, e)) {
         kv_dump_discard(w);
         return -1;
     }

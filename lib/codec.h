@@ -32,7 +32,8 @@ enum kv_scheme_flags {
     /* Attention is defined on the codes themselves (hack): attend() is the
      * oracle, and must approach exact attention as bits grow. */
     KV_OWN_ORACLE = 2,
-    /* Needs calibration: a codec cannot be made without its tables. */
+    /* Needs calibration: a codec cannot be made without its tables (a word of
+     * the spec may do without, as cachegen's). */
     KV_CALIBRATED = 4,
     /* The format has no exact place for every flat group: what one decodes to
      * is finite, but may be further off than fp16's precision. */

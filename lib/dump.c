@@ -44,11 +44,19 @@ struct kv_dump_name kv_dump_set(size_t layer, enum kv_tensor t)
     return n;
 }
 
-struct kv_dump_name kv_dump_gram_set(size_t layer)
+const char *kv_gram_name(enum kv_gram g)
+{
+    static const char *const names[KV_GRAMS] = {
+        "wo_gram", "k_fisher_gram", "k_post_fisher_gram", "v_fisher_gram"};
+
+    return names[g];
+}
+
+struct kv_dump_name kv_dump_gram_set(size_t layer, enum kv_gram g)
 {
     struct kv_dump_name n;
 
-    snprintf(n.text, sizeof(n.text), "/layer_%03zu/wo_gram", layer);
+    snprintf(n.text, sizeof(n.text), "/layer_%03zu/%s", layer, kv_gram_name(g));
     return n;
 }
 

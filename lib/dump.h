@@ -6,7 +6,8 @@
  * /tokens, /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];
- * /layer_000/wo_gram f32 [kv_heads][d][d] where it was put.  Chunked by tokens
+ * /layer_000/{wo_gram,k_fisher_gram,k_post_fisher_gram,v_fisher_gram}
+ * f32 [kv_heads][d][d] where they were put.  Chunked by tokens
  * with Fletcher-32 checksums.  Written as a stream: memory does not grow with
  * the text.  With h5py:
  *
@@ -38,6 +39,18 @@ enum kv_tensor {
 };
 const char *kv_tensor_name(enum kv_tensor t); /* "q" ... "k_fisher" */
 
+/* Second moments of a layer, by KV head: wo_gram is the sum of Wo^T Wo over the
+ * query heads of the group; the others are the means, over all tokens, of
+ * g g^T, g = d loss / d x of x = k_pre, k, v. */
+enum kv_gram {
+    KV_GRAM_WO,
+    KV_GRAM_K_PRE_FISHER,
+    KV_GRAM_K_FISHER,
+    KV_GRAM_V_FISHER,
+    KV_GRAMS
+};
+const char *kv_gram_name(enum kv_gram g); /* "wo_gram" "k_fisher_gram" ... */
+
 enum kv_dtype { KV_F32, KV_F16, KV_BF16 };
 const char *kv_dtype_name(enum kv_dtype t);
 
@@ -66,8 +79,8 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
                 size_t first_window, size_t n_windows, const float *x,
                 struct kv_err *e);
 /* gram: [n_kv_heads][head_dim][head_dim]. */
-int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, const float *gram,
-                     struct kv_err *e);
+int kv_dump_put_gram(struct kv_dump_writer *w, size_t layer, enum kv_gram which,
+                     const float *gram, struct kv_err *e);
 int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
@@ -86,7 +99,8 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
 int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
                    int32_t *out, struct kv_err *e);
-int kv_dump_gram(struct kv_dump *d, size_t layer, float *gram,
-                 struct kv_err *e);
+/* Fails when the dump lacks it, saying what writes it. */
+int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
+                 float *gram, struct kv_err *e);
 
 #endif

@@ -82,9 +82,11 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
                                              kv_dump_type(info, t), 4, dims, e))
                 return -1;
         }
-        if (kv_h5_has(h, kv_dump_gram_set(l).text) &&
-            kv_h5_check(h, kv_dump_gram_set(l).text, KV_H5_F32, 3, gram, e))
-            return -1;
+        for (enum kv_gram g = 0; g < KV_GRAMS; g++)
+            if (kv_h5_has(h, kv_dump_gram_set(l, g).text) &&
+                kv_h5_check(h, kv_dump_gram_set(l, g).text, KV_H5_F32, 3, gram,
+                            e))
+                return -1;
     }
     return 0;
 }
@@ -220,14 +222,19 @@ int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
     return 0;
 }
 
-int kv_dump_gram(struct kv_dump *d, size_t layer, float *gram, struct kv_err *e)
+int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
+                 float *gram, struct kv_err *e)
 {
     const size_t dim = d->info.shape.head_dim;
     const size_t n = d->info.shape.n_kv_heads * dim * dim;
-    const struct kv_dump_name name = kv_dump_gram_set(layer);
+    const struct kv_dump_name name = kv_dump_gram_set(layer, which);
 
-    if (check_layer(d, layer, e) ||
-        kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
+    if (check_layer(d, layer, e))
+        return -1;
+    if (which != KV_GRAM_WO && !kv_h5_has(d->h5, name.text))
+        return kv_fail(e, "%s has no %s (kvdump --fisher writes it)",
+                       kv_dump_path(d), kv_gram_name(which));
+    if (kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
         return -1;
     if (kv_dump_bad_value(gram, n) < n)
         return kv_fail(e, "%s: %s is not finite", kv_dump_path(d), name.text);

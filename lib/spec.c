@@ -411,6 +411,14 @@ static int read_part(struct reading *r, const char *text, const char *end,
     return 0;
 }
 
+static int two_mean(const struct kv_scheme *k, size_t i, size_t j,
+                    const char *text, size_t n, struct kv_err *e)
+{
+    return kv_fail(e, "'%.*s' may be %s or %s of %s: write %s=%.*s", (int)n,
+                   text, param(k, i)->name, param(k, j)->name, k->name,
+                   param(k, i)->name, (int)n, text);
+}
+
 static int read_word(struct reading *r, const char *text, const char *end,
                      struct kv_err *e)
 {
@@ -431,8 +439,11 @@ static int read_word(struct reading *r, const char *text, const char *end,
 
         if (strlen(p->name) == n && !memcmp(p->name, text, n))
             found = (int)i;
-        if (!eq && p->choices && choice_find(p->choices, text, n) >= 0)
-            by_choice = (int)i;
+        if (eq || !p->choices || choice_find(p->choices, text, n) < 0)
+            continue;
+        if (by_choice >= 0)
+            return two_mean(k, (size_t)by_choice, i, text, n, e);
+        by_choice = (int)i;
     }
     if (eq) {
         const struct kv_param *p;

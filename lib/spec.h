@@ -6,8 +6,9 @@
  *   word    := word '=' value | choice | 'no-' word
  *
  * A word alone sets a yes/no parameter, or the one parameter that has this
- * choice: "nearest" is round=nearest, "no-se" is se=no.  K-word=value and
- * V-word=value set one side.  Numbers and words may be {a,b,c}: a sweep.
+ * choice: "nearest" is round=nearest, "no-se" is se=no.  A choice that two have
+ * wants the word before it.  K-word=value and V-word=value set one side.
+ * Numbers and words may be {a,b,c}: a sweep.
  *
  * The canonical text writes every parameter out, after clamping to the model:
  * "kivi:b2g32r128s0".  Equal sides are written once.

@@ -37,6 +37,32 @@ void synthetic_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
         }
 }
 
+/* Of four made-up rows, and something of every direction. */
+static void put_grams(struct kv_dump_writer *w, const struct kv_shape *s,
+                      size_t layer)
+{
+    enum { ROWS = 4 };
+    const size_t d = s->head_dim, heads = s->n_kv_heads;
+    float *x = kv_alloc(ROWS * heads, d * sizeof(*x));
+    float *gram = kv_alloc(heads * d, d * sizeof(*gram));
+    struct kv_err e;
+
+    for (enum kv_gram g = 0; g < KV_GRAMS; g++) {
+        synthetic_rows(s, heads, 500 + 10 * layer + g, ROWS, x);
+        for (size_t i = 0; i < heads * d * d; i++) {
+            const size_t h = i / d / d, a = i / d % d, b = i % d;
+
+            gram[i] = a == b ? 0.1f : 0;
+            for (size_t t = 0; t < ROWS; t++)
+                gram[i] +=
+                    x[(t * heads + h) * d + a] * x[(t * heads + h) * d + b];
+        }
+        assert_int_equal(kv_dump_put_gram(w, layer, g, gram, &e), 0);
+    }
+    free(gram);
+    free(x);
+}
+
 void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
                     const char *folder, char **path)
 {
@@ -83,6 +109,7 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
                 x[i] *= x[i];
             assert_int_equal(kv_dump_put(w, layer, t, 0, n_windows, x, &e), 0);
         }
+        put_grams(w, s, layer);
     }
     if (kv_dump_commit(w, &e))
         fail_msg("%s", e.msg);

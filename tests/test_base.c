@@ -1,5 +1,6 @@
 /* lib/base: half floats, random numbers, errors, files, sizes. */
 #include "lib/base/alloc.h"
+#include "lib/base/crc32.h"
 #include "lib/base/err.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"
@@ -143,6 +144,8 @@ static void test_sizes_and_hash(void **state)
     assert_int_equal(kv_parse_bytes("3X", &n), -1);
     kv_hash_bytes("abc", 3, hex); /* FIPS 180-2, appendix B.1 */
     assert_string_equal(hex, "ba7816bf8f01cfea");
+    assert_int_equal(kv_crc32("123456789", 9), 0xcbf43926);
+    assert_int_equal(kv_crc32("", 0), 0);
 }
 
 int main(void)

@@ -135,7 +135,7 @@ static void write_dump(enum kv_dtype dtype)
         }
     for (size_t i = 0; i < KV * D * D; i++)
         gram[i] = (float)i;
-    assert_int_equal(kv_dump_put_gram(w, 2, gram, &e), 0);
+    assert_int_equal(kv_dump_put_gram(w, 2, KV_GRAM_WO, gram, &e), 0);
     assert_int_equal(kv_dump_commit(w, &e), 0);
 }
 
@@ -222,7 +222,7 @@ static void provenance_is_read(void **state)
         assert_int_equal(ids[i], i * 7);
     assert_int_equal(kv_dump_tokens(d, CTX - 1, 2, ids, &e), 0);
     assert_int_equal(ids[1], CTX * 7);
-    assert_int_equal(kv_dump_gram(d, 2, gram, &e), 0);
+    assert_int_equal(kv_dump_gram(d, 2, KV_GRAM_WO, gram, &e), 0);
     assert_true(gram[KV * D * D - 1] == KV * D * D - 1);
     kv_dump_close(d);
 }
@@ -247,8 +247,10 @@ static void what_is_not_there_is_named(void **state)
     assert_says(e, "has 111 tokens, 111 to 112 were asked for");
     assert_int_equal(kv_dump_tokens(d, TOKENS - 1, 2, ids, &e), -1);
     assert_says(e, "has 111 tokens");
-    assert_int_equal(kv_dump_gram(d, 1, x, &e), -1);
+    assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_WO, x, &e), -1);
     assert_says(e, "has no /layer_001/wo_gram");
+    assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_V_FISHER, x, &e), -1);
+    assert_says(e, "has no v_fisher_gram (kvdump --fisher writes it)");
     kv_dump_close(d);
 }
 

@@ -197,11 +197,24 @@ class Dump(ToolTest):
                     self.assertTrue((x[:, -1] == 0).all())
                     self.assertTrue((x[:] >= 0).all())
                     self.assertGreater((x[:, :-1] > 0).mean(), 0.99)
+                    # the diagonal of g g^T, averaged over the tokens
+                    gram = f[f"layer_{layer:03}/{side}_gram"][:]
+                    diagonal = gram.diagonal(axis1=1, axis2=2)
+                    mean = x[:].astype("f8").mean(axis=(0, 1))
+                    self.assertLess(abs(diagonal - mean).max(),
+                                    1e-5 * mean.max())
+                    # turning keeps the length
+                    if side == "k_fisher":
+                        post = f[f"layer_{layer:03}/k_post_fisher_gram"][:]
+                        self.assertLess(
+                            abs(post.trace(axis1=1, axis2=2) /
+                                gram.trace(axis1=1, axis2=2) - 1).max(), 1e-5)
             v = f["layer_001/v_fisher"][:]
         with h5py.File(small) as f:
             self.assertEqual(sorted(f), ["inv_freq", "layer_001", "positions",
                                          "tokens"])
             self.assertEqual(sorted(f["layer_001"]), ["v", "v_fisher",
+                                                      "v_fisher_gram",
                                                       "wo_gram"])
             self.assertTrue((f["layer_001/v_fisher"][:] == v).all())
 
@@ -399,7 +412,8 @@ class Calib(ToolTest):
     def test_threads_change_no_byte(self):
         for n in (1, 2, 3):
             self.good("kvcalib", "-t", n, "-s", "pq:d4b4", "-s",
-                      "vecinfer:d4b3", self.dump, "-o", self.path(f"{n}"))
+                      "vecinfer:d4b3", "-s", "kvquant:b3,w=none", self.dump,
+                      "-o", self.path(f"{n}"))
         self.assertEqual(read(self.path("1")), read(self.path("2")))
         self.assertEqual(read(self.path("1")), read(self.path("3")))
 
@@ -432,6 +446,8 @@ class Calib(ToolTest):
         self.refused("pq", *self.kvcalib("-s", "pp:d4b4"))
         self.refused("d3", *self.kvcalib("-s", "pq:d3b4"))
         self.refused("none of the schemes", *self.kvcalib("-s", "kivi"))
+        self.refused("dump.h5 has no k_fisher (kvdump --fisher writes it)",
+                     *self.kvcalib("-s", "kvquant:b3"))
         self.refused("--device cuda",
                      *self.kvcalib("-s", "pq", "--device", "cuda"))
         kept = write(self.path("kept.h5"), read(self.dump))

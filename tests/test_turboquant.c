@@ -137,7 +137,7 @@ static void test_distortion(void **state)
 /* The mean of q . decode(k) over so many seeds, as a multiple of q . k. */
 static double mean_product(const char *text, size_t d)
 {
-    enum { SEEDS = 1500 };
+    enum { SEEDS = 8000 };
     float *q = kv_alloc(3, d * sizeof(*q)), *k = q + d, *back = k + d;
     double sum = 0;
 
@@ -165,9 +165,9 @@ static double mean_product(const char *text, size_t d)
 static void test_bias(void **state)
 {
     (void)state;
-    assert_within(mean_product("turboquant:b1", 16), 2 / acos(-1), 0.03);
-    assert_within(mean_product("turboquant:b1,qjl", 16), 1, 0.03);
-    assert_within(mean_product("turboquant:b2,qjl", 16), 1, 0.02);
+    assert_within(mean_product("turboquant:b1", 16), 2 / acos(-1), 0.02);
+    assert_within(mean_product("turboquant:b1,qjl", 16), 1, 0.02);
+    assert_within(mean_product("turboquant:b2,qjl", 16), 1, 0.01);
 }
 
 /* Matrices differ by seed, layer and side, and are the same when made anew. */

@@ -242,6 +242,8 @@ static void test_codec(void **state)
         "vecinfer:d4b5,t=S,books=head",
         "vecinfer:d4b5,t=H,sub=own",
         "vecinfer:d4b5,t=none,pre",
+        "cq:c4b5",
+        "cq:K-c2b6/V-c8b3",
     };
 
     (void)state;
@@ -347,22 +349,40 @@ static void test_specs(void **state)
     (void)state;
     s = spec_of("vecinfer", &shape);
     assert_string_equal(s.text, "vecinfer:d4b8r128s0,books=layer,sub=shared,"
-                                "t=SH,rope=post,iters=30");
+                                "t=SH,rope=post,w=none,iters=30");
     s = spec_of("million", &shape);
     assert_string_equal(s.text, "million:d4b8r128s0,books=model,sub=own,"
-                                "t=none,rope=post,iters=25");
+                                "t=none,rope=post,w=none,iters=25");
     s = spec_of("evasion", &shape);
     assert_string_equal(s.text, "evasion:d2b8r0s0,books=layer,sub=own,t=none,"
-                                "rope=post,iters=25");
+                                "rope=post,w=none,iters=25");
     s = spec_of("pq:K-d8b12/V-d8b8,K-t=HS,K-pre", &shape);
     assert_string_equal(s.text, "pq:K-d8b12r0s0/V-d8b8r0s0,books=layer,sub=own,"
-                                "t=HS,rope=pre,iters=25");
+                                "t=HS,rope=pre,w=none,iters=25");
     assert_true(s.scheme->nominal(&s, KV_K, &shape) == 1.5);
     assert_true(s.scheme->nominal(&s, KV_V, &shape) == 1);
 
+    s = spec_of("cq", &shape);
+    assert_string_equal(s.text, "cq:c4b8r0s0,books=head,sub=own,t=none,"
+                                "rope=pre,w=fisher,iters=100");
+    s = spec_of("cq:c8b10", &shape);
+    assert_true(s.scheme->nominal(&s, KV_K, &shape) == 1.25);
+    assert_int_equal(kv_spec_parse(&s, "cq:c3", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "c=3 must divide head_dim 128");
+    assert_int_equal(kv_spec_parse(&s, "cq:c4,t=H", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "w=fisher weighs keys as they are before RoPE");
+    assert_int_equal(kv_spec_parse(&s, "pq:d4,w=fisher", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "wants rope=pre and t=none (or K-w=none)");
+    spec_of("pq:d4,V-w=fisher", &shape);
+    assert_int_equal(kv_spec_parse(&s, "pq:d4,none", &e), -1);
+    assert_says(e, "'none' may be t or w of pq: write t=none");
+
     s = spec_of("vecinfer,K-t=none", &shape);
     assert_string_equal(s.text, "vecinfer:d4b8r128s0,books=layer,sub=shared,"
-                                "t=none,rope=post,iters=30");
+                                "t=none,rope=post,w=none,iters=30");
     assert_int_equal(kv_spec_parse(&s, "pq:d4,V-t=SH", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "t concerns keys alone");

@@ -1,6 +1,7 @@
 /* The VQ core's calibration: smoothing factors, codebooks and their scopes,
  * training error, too few points. */
 #include "kernels/hadamard.h"
+#include "kernels/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
 #include "lib/schemes/vq.h"
@@ -96,6 +97,8 @@ static void test_training_error(void **state)
     check_error("vecinfer:d4b6", KV_K, 1);
     check_error("vecinfer:d4b6,HS,pre", KV_K, 1);
     check_error("vecinfer:d4b6,t=S,books=head", KV_K, 0);
+    check_error("cq:c4b5", KV_K, 1);
+    check_error("cq:c2b5", KV_V, 0);
 }
 
 static void check_smooth(const char *t, bool hadamard)
@@ -267,10 +270,73 @@ static void assert_same_tables(const struct kv_calib *a,
     }
 }
 
+/* 2c8b without weights is product quantization of keys before RoPE. */
+static void test_cq_is_pq(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(32);
+    const struct kv_spec cq = spec_of("cq:c2b8,w=none", &shape);
+    const struct kv_spec pq =
+        spec_of("pq:d2b8,books=head,sub=own,pre,iters=100", &shape);
+    struct kv_calib *a = synthetic_calib(&shape, &cq, test_folder());
+    struct kv_calib *b = synthetic_calib(&shape, &pq, test_folder());
+
+    (void)state;
+    assert_int_equal(a->set->n_tables, 8);
+    assert_int_equal(b->set->n_tables, 8);
+    assert_same_tables(a, b);
+    kv_calib_free(b);
+    kv_calib_free(a);
+}
+
+/* A centroid is the mean of its points, each with the sum of its channels'
+ * Fisher information. */
+static void check_weights(enum kv_side side)
+{
+    enum { HEAD = 1, SUB = 3, D = 4, K = 8 };
+    const struct kv_shape shape = synthetic_shape(32);
+    const struct kv_spec spec = spec_of("cq:c4b3", &shape);
+    const size_t row = shape.n_kv_heads * shape.head_dim;
+    const size_t at = HEAD * shape.head_dim + SUB * D;
+    const char *folder = test_folder();
+    struct kv_calib *calib = synthetic_calib(&shape, &spec, folder);
+    const float *center =
+        kv_calib_table(calib->set, "codebook", side, 1, HEAD)->data +
+        (size_t)SUB * K * D;
+    float *x = kv_alloc(2 * TOKENS, row * sizeof(*x)), *f = x + TOKENS * row;
+    double sum[K][D + 1] = {{0}};
+
+    read_all(&shape, folder, 1, side == KV_K ? KV_T_K_PRE : KV_T_V, x);
+    read_all(&shape, folder, 1, side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER,
+             f);
+    for (size_t t = 0; t < TOKENS; t++) {
+        const float *y = x + t * row + at, *g = f + t * row + at;
+        const double w =
+            (double)g[0] + (double)g[1] + (double)g[2] + (double)g[3];
+        uint16_t code;
+
+        kv_nearest(y, 1, D, center, K, &code);
+        for (size_t i = 0; i < D; i++)
+            sum[code][i] += w * (double)y[i];
+        sum[code][D] += w;
+    }
+    for (size_t c = 0; c < K; c++)
+        for (size_t i = 0; i < D; i++)
+            assert_within(center[c * D + i], sum[c][i] / sum[c][D], 1e-4);
+    free(x);
+    kv_calib_free(calib);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    check_weights(KV_K);
+    check_weights(KV_V);
+}
+
 static void test_threads(void **state)
 {
     static const char *const specs[] = {"pq:d4b4", "million:d4b4",
-                                        "vecinfer:d4b6"};
+                                        "vecinfer:d4b6", "cq:c4b4"};
     const struct kv_shape shape = synthetic_shape(32);
     const int threads = omp_get_max_threads();
 
@@ -302,6 +368,8 @@ int main(void)
         cmocka_unit_test(test_few_points),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_hadamard),
+        cmocka_unit_test(test_cq_is_pq),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_threads),
     };
 

@@ -7,6 +7,8 @@
 #include "lib/model/backward.h"
 #include "lib/model/model.h"
 #include "lib/model/tokenizer.h"
+#include "lib/moments.h"
+#include "lib/rope.h"
 #include "lib/windows.h"
 #include "tools/common.h"
 #include "tools/footprint.h"
@@ -107,8 +109,9 @@ struct capture {
     const struct kv_dump_info *info;
     size_t first_window;
     struct kv_progress bar;
-    bool fisher; /* the pass goes on to the loss, and back */
-    bool done;   /* the last layer wanted is in the file */
+    bool fisher;    /* the pass goes on to the loss, and back */
+    double *moment; /* of the gradients: [n_layers][KV_GRAMS][kv_heads][d][d] */
+    bool done;      /* the last layer wanted is in the file */
 };
 
 /* Writes the layer's tensors, then attends.  After the last layer that is
@@ -133,7 +136,34 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return c->done ? -1 : kv_attend_exact(NULL, x, e);
 }
 
-/* Writes the squares of the layer's gradients. */
+static size_t gram_values(const struct kv_shape *s)
+{
+    return s->n_kv_heads * s->head_dim * s->head_dim;
+}
+
+/* Window by window: the sums do not depend on how many come together. */
+static void add_moments(struct capture *c, const struct kv_gradient *g)
+{
+    const size_t heads = g->shape->n_kv_heads, d = g->shape->head_dim;
+    const size_t each = gram_values(g->shape), values = g->n * heads * d;
+    double *moment = c->moment + g->layer * KV_GRAMS * each;
+    float *turned = kv_alloc(values, sizeof(*turned));
+
+    for (size_t w = 0; w < g->n_windows; w++) {
+        const float *k = g->k_pre + w * values;
+
+        memcpy(turned, k, values * sizeof(*turned));
+        kv_rope(g->shape, turned, g->n, g->shape->n_kv_heads, 0);
+        kv_moments_add(k, g->n, heads, d, moment + KV_GRAM_K_PRE_FISHER * each);
+        kv_moments_add(turned, g->n, heads, d,
+                       moment + KV_GRAM_K_FISHER * each);
+        kv_moments_add(g->v + w * values, g->n, heads, d,
+                       moment + KV_GRAM_V_FISHER * each);
+    }
+    free(turned);
+}
+
+/* Writes the squares of the layer's gradients, adds up their products. */
 static int capture_gradient(void *arg, const struct kv_gradient *g,
                             struct kv_err *e)
 {
@@ -155,6 +185,7 @@ static int capture_gradient(void *arg, const struct kv_gradient *g,
                          square, e);
     }
     free(square);
+    add_moments(c, g);
     kv_progress_step(&c->bar, g->n_windows);
     return rc;
 }
@@ -199,17 +230,47 @@ out:
     return rc;
 }
 
-static int dump_grams(struct kv_model *m, struct kv_dump_writer *w,
-                      const struct kv_dump_info *info, struct kv_err *e)
+static int dump_wo_gram(struct kv_model *m, struct kv_dump_writer *w,
+                        size_t layer, struct kv_err *e)
 {
-    const size_t d = info->shape.head_dim;
-    float *gram = kv_alloc(info->shape.n_kv_heads * d * d, sizeof(*gram));
+    float *gram =
+        kv_alloc(gram_values(&kv_model_info(m)->shape), sizeof(*gram));
+    const int rc = kv_model_wo_gram(m, layer, gram, e) ||
+                   kv_dump_put_gram(w, layer, KV_GRAM_WO, gram, e);
+
+    free(gram);
+    return rc;
+}
+
+static int dump_fisher_gram(const struct capture *c, size_t layer,
+                            enum kv_gram g, struct kv_err *e)
+{
+    const size_t n = gram_values(&c->info->shape);
+    const double *moment = c->moment + (layer * KV_GRAMS + g) * n;
+    float *gram = kv_alloc(n, sizeof(*gram));
+    int rc;
+
+    for (size_t i = 0; i < n; i++)
+        gram[i] =
+            (float)(moment[i] / (double)(c->info->n_windows * c->info->ctx));
+    rc = kv_dump_put_gram(c->writer, layer, g, gram, e);
+    free(gram);
+    return rc;
+}
+
+static int dump_grams(struct kv_model *m, const struct capture *c,
+                      struct kv_err *e)
+{
+    const bool *have = c->info->have;
     int rc = 0;
 
-    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
-        if (kv_model_wo_gram(m, l, gram, e) || kv_dump_put_gram(w, l, gram, e))
-            rc = -1;
-    free(gram);
+    for (size_t l = c->info->first_layer; l <= c->info->last_layer && !rc; l++)
+        rc = dump_wo_gram(m, c->writer, l, e) ||
+             (have[KV_T_K_FISHER] &&
+              (dump_fisher_gram(c, l, KV_GRAM_K_PRE_FISHER, e) ||
+               dump_fisher_gram(c, l, KV_GRAM_K_FISHER, e))) ||
+             (have[KV_T_V_FISHER] &&
+              dump_fisher_gram(c, l, KV_GRAM_V_FISHER, e));
     return rc;
 }
 
@@ -268,8 +329,11 @@ static int dump(const struct args *a, struct kv_model *m,
     rc = kv_dump_create(&c.writer, a->common.output, &info, e);
     if (rc)
         goto out;
+    if (a->fisher)
+        c.moment = kv_alloc(info.shape.n_layers * KV_GRAMS,
+                            gram_values(&info.shape) * sizeof(*c.moment));
     kv_progress_init(&c.bar, "windows x layers", w.n * n_steps(a, &info));
-    rc = dump_windows(m, &w, group, &c, e) || dump_grams(m, c.writer, &info, e);
+    rc = dump_windows(m, &w, group, &c, e) || dump_grams(m, &c, e);
     kv_progress_clear(&c.bar);
     if (rc)
         kv_dump_discard(c.writer);
@@ -280,6 +344,7 @@ static int dump(const struct args *a, struct kv_model *m,
                 a->common.output, w.n, ctx, info.first_layer, info.last_layer,
                 a->dtype);
 out:
+    free(c.moment);
     kv_windows_clear(&w);
     return rc ? -1 : 0;
 }

@@ -52,13 +52,13 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
 
 struct klt {
     size_t d, n_heads;
-    float *mean;             /* [n_heads][d] */
-    float *forward;          /* [n_heads][d][d], of which n_used columns */
-    float *inverse;          /* [n_heads][d][d], of which n_used rows */
-    size_t *n_used;          /* [n_heads] */
-    float *tables;           /* of the kinds, one after another */
+    float *mean;              /* [n_heads][d] */
+    float *forward;           /* [n_heads][d][d], of which n_used columns */
+    float *inverse;           /* [n_heads][d][d], of which n_used rows */
+    size_t *n_used;           /* [n_heads] */
+    float *tables;            /* of the kinds, one after another */
     struct kv_klt_coef *coef; /* [n_coded], in the string's order */
-    float *sigma;            /* [n_coded] */
+    float *sigma;             /* [n_coded] */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
 };
@@ -89,8 +89,7 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const size_t values = kv_klt_kinds[i].values;
         const size_t dims[] = {values, KV_TRELLIS_STATES};
-        float *to =
-            k->tables + i * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
+        float *to = k->tables + i * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
         const struct kv_table *t;
         char name[32];
 
@@ -129,8 +128,7 @@ static struct kv_klt_unit unit_of(const struct kv_codec *c,
     struct kv_klt_unit u = {.coef = kv_alloc(heads * d, sizeof(*u.coef))};
 
     for (size_t h = 0; h < heads; h++) {
-        const struct kv_table *t =
-            kv_calib_table(set, "sigma", side, layer, h);
+        const struct kv_table *t = kv_calib_table(set, "sigma", side, layer, h);
 
         for (size_t i = 0; t && i < d && i < t->dims[0]; i++)
             u.coef[u.n++] =
@@ -149,8 +147,7 @@ static void allocate(const struct kv_codec *c, const struct kv_calib_set *set,
 {
     const bool sides = kv_spec_is(&c->spec, c->side, "share", "all");
     const bool layers = !kv_spec_is(&c->spec, c->side, "share", "layer");
-    struct kv_klt_unit *unit =
-        kv_alloc(2 * c->shape.n_layers, sizeof(*unit));
+    struct kv_klt_unit *unit = kv_alloc(2 * c->shape.n_layers, sizeof(*unit));
     double budget = 0;
     size_t n = 0, own = 0;
 
@@ -189,10 +186,9 @@ static void make_steps(struct klt *k, const struct kv_klt_unit *u)
     for (size_t i = 0; i < u->n_coded;) {
         const size_t kind = u->coef[i].kind - 1u;
 
-        k->step[k->n_steps++] =
-            (struct kv_trellis_step){kv_klt_kinds[kind].bits,
-                                     kv_klt_kinds[kind].values,
-                                     table_of(k, kind)};
+        k->step[k->n_steps++] = (struct kv_trellis_step){
+            kv_klt_kinds[kind].bits, kv_klt_kinds[kind].values,
+            table_of(k, kind)};
         i += kv_klt_kinds[kind].values;
     }
 }

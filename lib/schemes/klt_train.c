@@ -2,13 +2,13 @@
  * covariance, the metric comes beside it; the trellis is trained on a sample of
  * the coefficients of all layers, K and V. */
 #include "kernels/eigen.h"
-#include "kernels/gemm.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
+#include "lib/moments.h"
 #include "lib/schemes/klt.h"
 
 #include <math.h>
@@ -49,21 +49,6 @@ static size_t dump_tokens(const struct job *j)
     return j->info->n_windows * j->info->ctx;
 }
 
-/* Second moments of the heads of x [n][heads][d], added to sum [heads][d][d];
- * work: [d][n]. */
-static void add_moments(const float *x, size_t n, size_t heads, size_t d,
-                        float *work, float *product, double *sum)
-{
-    for (size_t h = 0; h < heads; h++) {
-        for (size_t t = 0; t < n; t++)
-            for (size_t i = 0; i < d; i++)
-                work[i * n + t] = x[(t * heads + h) * d + i];
-        kv_gemm(true, d, d, n, 1, work, n, work, n, 0, product, d);
-        for (size_t i = 0; i < d * d; i++)
-            sum[h * d * d + i] += (double)product[i];
-    }
-}
-
 /* Sums of x and of x x^T over a tensor's tokens: first [heads][d], second
  * [heads][d][d], per token.  The first token's x is taken off before, so that
  * little cancels. */
@@ -73,8 +58,6 @@ static int moments(const struct job *j, enum kv_tensor tensor, size_t heads,
 {
     const size_t d = j->d, row = heads * d, tokens = dump_tokens(j);
     float *x = kv_alloc(CHUNK, row * sizeof(*x));
-    float *work = kv_alloc(CHUNK, d * sizeof(*work));
-    float *product = kv_alloc(d * d, sizeof(*product));
     float *origin = kv_alloc(row, sizeof(*origin));
     int rc = -1;
 
@@ -90,7 +73,7 @@ static int moments(const struct job *j, enum kv_tensor tensor, size_t heads,
             x[i] -= origin[i % row];
             first[i % row] += (double)x[i] / (double)tokens;
         }
-        add_moments(x, n, heads, d, work, product, second);
+        kv_moments_add(x, n, heads, d, second);
     }
     for (size_t i = 0; i < row * d; i++)
         second[i] /= (double)tokens;
@@ -102,8 +85,6 @@ static int moments(const struct job *j, enum kv_tensor tensor, size_t heads,
     rc = 0;
 out:
     free(origin);
-    free(product);
-    free(work);
     free(x);
     return rc;
 }
@@ -133,8 +114,7 @@ static int query_metric(const struct job *j, double *m, struct kv_err *e)
     const size_t d = j->d, group = s->n_heads / s->n_kv_heads;
     double *mean = kv_alloc(s->n_heads * d, sizeof(*mean));
     double *all = kv_alloc(s->n_heads * d * d, sizeof(*all));
-    const int rc =
-        moments(j, KV_T_Q, s->n_heads, false, mean, all, e);
+    const int rc = moments(j, KV_T_Q, s->n_heads, false, mean, all, e);
 
     for (size_t h = 0; h < s->n_heads && !rc; h++)
         for (size_t i = 0; i < d * d; i++)
@@ -146,11 +126,12 @@ static int query_metric(const struct job *j, double *m, struct kv_err *e)
     return rc;
 }
 
-static int output_metric(const struct job *j, double *m, struct kv_err *e)
+static int gram_metric(const struct job *j, enum kv_gram which, double *m,
+                       struct kv_err *e)
 {
     const size_t n = j->n_heads * j->d * j->d;
     float *gram = kv_alloc(n, sizeof(*gram));
-    const int rc = kv_dump_gram(j->dump, j->layer, gram, e);
+    const int rc = kv_dump_gram(j->dump, j->layer, which, gram, e);
 
     for (size_t i = 0; i < n && !rc; i++)
         m[i] = (double)gram[i];
@@ -164,8 +145,15 @@ static int read_metric(const struct job *j, double *m, struct kv_err *e)
     const size_t d = j->d;
     int rc = 0;
 
-    if (kv_spec_is(j->spec, j->side, "metric", "attention"))
-        rc = j->side == KV_K ? query_metric(j, m, e) : output_metric(j, m, e);
+    if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
+        rc = gram_metric(j,
+                         j->side == KV_V           ? KV_GRAM_V_FISHER
+                         : j->tensor == KV_T_K_PRE ? KV_GRAM_K_PRE_FISHER
+                                                   : KV_GRAM_K_FISHER,
+                         m, e);
+    else if (kv_spec_is(j->spec, j->side, "metric", "attention"))
+        rc = j->side == KV_K ? query_metric(j, m, e)
+                             : gram_metric(j, KV_GRAM_WO, m, e);
     for (size_t h = 0; h < j->n_heads && !rc; h++) {
         double *own = m + h * d * d, trace = 0;
 
@@ -280,8 +268,10 @@ static int add_tables(const struct job *j, const double *mean, double *metric,
             m[i] = (float)mean[h * d + i];
         if (make_transform(metric + h * d * d, cov + h * d * d, d, s[h], f[h],
                            g))
-            return kv_fail(e, "head %zu: no eigenvectors: the covariance is "
-                              "not finite", h);
+            return kv_fail(e,
+                           "head %zu: no eigenvectors: the covariance is "
+                           "not finite",
+                           h);
     }
     return 0;
 }
@@ -298,8 +288,8 @@ static int sample(const struct job *j, const double *mean, float *const *f,
 
     pool->value = kv_realloc(pool->value, pool->n + n * row, sizeof(*x));
     for (size_t t = 0; t < n && !rc; t++) {
-        rc = kv_dump_read(j->dump, j->layer, j->tensor, t * tokens / n, 1, x,
-                          e);
+        rc =
+            kv_dump_read(j->dump, j->layer, j->tensor, t * tokens / n, 1, x, e);
         for (size_t h = 0; h < j->n_heads && !rc; h++)
             for (size_t k = 0; k < (d + 1) / 2; k++) {
                 double y = 0;
@@ -365,8 +355,8 @@ static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
 
         kv_klt_table_name(i, name);
         t = kv_calib_add(out, name, KV_ALL, KV_ALL, KV_ALL, 2, dims);
-        t->error = kv_trellis_train(kind->bits, kind->values, x, SEQUENCES,
-                                    LEN, ROUNDS, kv_mix(seed, i), t->data);
+        t->error = kv_trellis_train(kind->bits, kind->values, x, SEQUENCES, LEN,
+                                    ROUNDS, kv_mix(seed, i), t->data);
         rc = kv_interrupted(e);
         if (out->progress)
             kv_progress_step(out->progress, 1);
@@ -395,9 +385,9 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
          j.layer++)
         for (int side = 0; side < KV_SIDES && !rc; side++) {
             j.side = (enum kv_side)side;
-            j.tensor = side == KV_V                           ? KV_T_V
+            j.tensor = side == KV_V                         ? KV_T_V
                        : kv_spec_is(s, KV_K, "rope", "pre") ? KV_T_K_PRE
-                                                             : KV_T_K;
+                                                            : KV_T_K;
             rc = train_side(&j, &pool, e);
             if (out->progress)
                 kv_progress_step(out->progress, 1);

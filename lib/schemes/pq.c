@@ -4,7 +4,8 @@
 #include "lib/schemes/vq.h"
 
 static const struct kv_param params[] = {
-    KV_VQ_PARAMS(4, 8, KV_VQ_LAYER, KV_VQ_OWN, KV_VQ_T_NONE, 25)};
+    KV_VQ_PARAMS("d", 4, 8, KV_VQ_LAYER, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_POST,
+                 KV_VQ_W_NONE, 25)};
 
 const struct kv_scheme kv_scheme_pq = {
     .name = "pq",

@@ -33,7 +33,11 @@
     X(q4_1)           \
     X(q4_0)           \
     X(iq4_nl)         \
-    X(klt)
+    X(klt)            \
+    X(qjl)            \
+    X(cachegen)       \
+    X(kvquant)        \
+    X(cq)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)

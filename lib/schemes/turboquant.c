@@ -94,10 +94,8 @@ static void both(float *s, size_t d, float scale)
 static void make_matrices(const struct kv_codec *c, struct turboquant *t)
 {
     const size_t d = t->d;
-    const uint64_t key =
-        kv_mix(kv_mix(kv_mix(0x7bu, kv_spec_size(&c->spec, c->side, "seed")),
-                      c->layer),
-               c->side);
+    const uint64_t seed = kv_spec_size(&c->spec, c->side, "seed");
+    const uint64_t key = kv_mix(kv_mix(seed, c->layer), c->side);
 
     t->r = kv_alloc(2 * d, d * sizeof(*t->r));
     t->rt = t->r + d * d;

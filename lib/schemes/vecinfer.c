@@ -4,7 +4,8 @@
 #include "lib/schemes/vq.h"
 
 static const struct kv_param params[] = {
-    KV_VQ_PARAMS(4, 8, KV_VQ_LAYER, KV_VQ_SHARED, KV_VQ_T_SH, 30)};
+    KV_VQ_PARAMS("d", 4, 8, KV_VQ_LAYER, KV_VQ_SHARED, KV_VQ_T_SH, KV_VQ_POST,
+                 KV_VQ_W_NONE, 30)};
 
 const struct kv_scheme kv_scheme_vecinfer = {
     .name = "vecinfer",

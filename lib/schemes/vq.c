@@ -12,6 +12,27 @@
 
 /* ---- parameters -------------------------------------------------------- */
 
+/* The gradients are those of keys before RoPE, not transformed. */
+static int check_weights(const struct kv_spec *s, struct kv_err *e)
+{
+    if (kv_spec_is(s, KV_K, "w", "fisher") &&
+        !(kv_spec_is(s, KV_K, "rope", "pre") &&
+          kv_spec_is(s, KV_K, "t", "none")))
+        return kv_fail(e, "w=fisher weighs keys as they are before RoPE: it "
+                          "wants rope=pre and t=none (or K-w=none)");
+    return 0;
+}
+
+static const char *dims_letter(const struct kv_spec *s)
+{
+    return s->scheme->params[0].name;
+}
+
+static size_t dims_of(const struct kv_spec *s, enum kv_side side)
+{
+    return kv_spec_size(s, side, dims_letter(s));
+}
+
 int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
@@ -20,14 +41,14 @@ int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
 
-        if (kv_spec_size(s, side, "d") > head_dim)
-            kv_spec_set(s, side, "d", (double)head_dim);
-        if (head_dim % kv_spec_size(s, side, "d"))
-            return kv_fail(e, "d=%zu must divide head_dim %zu",
-                           kv_spec_size(s, side, "d"), head_dim);
+        if (dims_of(s, side) > head_dim)
+            kv_spec_set(s, side, dims_letter(s), (double)head_dim);
+        if (head_dim % dims_of(s, side))
+            return kv_fail(e, "%s=%zu must divide head_dim %zu", dims_letter(s),
+                           dims_of(s, side), head_dim);
     }
     return kv_spec_one_side(s, KV_K, "t", e) ||
-                   kv_spec_one_side(s, KV_K, "rope", e)
+                   kv_spec_one_side(s, KV_K, "rope", e) || check_weights(s, e)
                ? -1
                : 0;
 }
@@ -36,14 +57,14 @@ double kv_vq_nominal(const struct kv_spec *s, enum kv_side side,
                      const struct kv_shape *shape)
 {
     (void)shape;
-    return kv_spec_get(s, side, "b") / kv_spec_get(s, side, "d");
+    return kv_spec_get(s, side, "b") / (double)dims_of(s, side);
 }
 
 struct kv_vq_layout kv_vq_layout(const struct kv_spec *s, enum kv_side side,
                                  const struct kv_shape *shape)
 {
     struct kv_vq_layout l = {.n_heads = shape->n_kv_heads,
-                             .d = kv_spec_size(s, side, "d"),
+                             .d = dims_of(s, side),
                              .k = (size_t)1 << kv_spec_size(s, side, "b")};
 
     l.n_sub = shape->head_dim / l.d;

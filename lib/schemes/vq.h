@@ -1,5 +1,5 @@
-/* Vector quantization: the one core behind pq, million, evasion and vecinfer,
- * which differ only in their defaults.
+/* Vector quantization: the one core behind pq, million, evasion, vecinfer and
+ * cq, which differ only in their defaults.
  *
  * A head's head_dim values are cut into sub-vectors of d; each is stored as
  * the index, in b bits, of its nearest centroid (kernels/nearest.h).  Keys may
@@ -11,7 +11,8 @@
  * token, what fills the last byte.
  *
  * Parameters, each per side:
- *   d, b    dimensions of a sub-vector, bits of a code
+ *   d, b    dimensions of a sub-vector (the first parameter, whatever its
+ *           letter: cq has c), bits of a code
  *   books   who shares a codebook: all layers (model), the heads of one layer
  *           (layer), nobody (head)
  *   sub     the sub-spaces of a head share a codebook, or each has its own
@@ -21,26 +22,38 @@
  *           factors of the transformed keys.  Values are never transformed:
  *           of t and rope the value of K holds, and V-t, V-rope are refused
  *   rope    keys are stored after RoPE (post) or before it (pre)
+ *   w       weight of a sub-vector in k-means: one, or the sum over its values
+ *           of their Fisher information (KV_T_K_FISHER, KV_T_V_FISHER of
+ *           lib/dump.h), g^T g with g the loss's gradient.  For keys fisher
+ *           wants rope=pre and t=none, where the gradients were taken
  *   iters   k-means rounds, at most
  *
  * Tables in a calibration:
  *   codebook  [sub-spaces or 1][2^b][d], per side, layer or all, head or all;
  *             error: mean squared error per value of the training sample after
  *             decoding, in the space the values came from
- *   smooth    [n_kv_heads][head_dim], K, per layer: the factors */
+ *   smooth    [n_kv_heads][head_dim], K, per layer: the factors
+ *
+ * What books cost: with books=head and sub=own one side of a layer has 2^b
+ * values of f32 for each of a token's (b = 10 and 4096 values: 16 MiB), and
+ * training a layer takes tokens x values x 2^b x rounds multiplications; it
+ * holds a sample of at most 256 sub-vectors per centroid, and again as much
+ * for weights. */
 #ifndef KV_VQ_H
 #define KV_VQ_H
 
 #include "lib/codec.h"
 
-/* The parameters with a scheme's defaults; BOOKS, SUB and T as the index of
- * the choice. */
+/* The parameters: the letter of the dimensions, and a scheme's defaults; of
+ * words the index of the choice. */
 enum { KV_VQ_MODEL, KV_VQ_LAYER, KV_VQ_HEAD };
 enum { KV_VQ_SHARED, KV_VQ_OWN };
 enum { KV_VQ_T_NONE, KV_VQ_T_S, KV_VQ_T_H, KV_VQ_T_HS, KV_VQ_T_SH };
+enum { KV_VQ_POST, KV_VQ_PRE };
+enum { KV_VQ_W_NONE, KV_VQ_W_FISHER };
 /* clang-format off */
-#define KV_VQ_PARAMS(D, B, BOOKS, SUB, T, ITERS)                               \
-    { "d", NULL, D, 1, 16, true, "dimensions of a sub-vector" },               \
+#define KV_VQ_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS)                \
+    { DIMS, NULL, D, 1, 16, true, "dimensions of a sub-vector" },              \
     { "b", NULL, B, 2, 16, true, "bits of a code: 2^b centroids" },            \
     { "books", "model|layer|head", BOOKS, 0, 0, true,                          \
       "codebooks per model, layer or KV head" },                               \
@@ -48,8 +61,10 @@ enum { KV_VQ_T_NONE, KV_VQ_T_S, KV_VQ_T_H, KV_VQ_T_HS, KV_VQ_T_SH };
       "sub-spaces share a codebook, or each has its own" },                    \
     { "t", "none|S|H|HS|SH", T, 0, 0, true,                                    \
       "transform of keys: smoothing, Hadamard, both in this order" },          \
-    { "rope", "post|pre", 0, 0, 0, true,                                       \
+    { "rope", "post|pre", ROPE, 0, 0, true,                                    \
       "keys are stored after or before RoPE" },                                \
+    { "w", "none|fisher", W, 0, 0, true,                                       \
+      "weights of the k-means: none, Fisher information" },                    \
     { "iters", NULL, ITERS, 1, 10000, true, "k-means rounds, at most" },       \
     { NULL, NULL, 0, 0, 0, false, NULL }
 /* clang-format on */

@@ -34,6 +34,7 @@ struct job {
     size_t first, end;
     size_t n_tokens; /* sampled from each layer */
     float *sample;   /* [end - first][n_tokens][n_heads][head_dim] */
+    float *weight;   /* the same, of each value; NULL: none */
 };
 
 static size_t row_of(const struct job *j)
@@ -59,9 +60,10 @@ static size_t points_per_token(const struct job *j)
     return l->n_heads / l->head_books * (l->n_sub / l->sub_books);
 }
 
-static float *layer_sample(const struct job *j, size_t layer)
+/* Where a layer begins in sample and weight. */
+static size_t layer_at(const struct job *j, size_t layer)
 {
-    return j->sample + (layer - j->first) * j->n_tokens * row_of(j);
+    return (layer - j->first) * j->n_tokens * row_of(j);
 }
 
 /* "all layers, K", "layer 3, V": where a sentence is about. */
@@ -121,28 +123,37 @@ static void raise_max(const float *x, size_t n, size_t row, float *max)
         }
 }
 
-/* One pass over a layer: sample [n_tokens][row], and max [row], the largest
- * |x| of every channel (after the Hadamard transform where t has it first). */
+/* One pass over a layer: sample and weights [n_tokens][row], and max [row], the
+ * largest |x| of every channel (after the Hadamard transform where t has it
+ * first). */
 static int read_layer(const struct job *j, size_t layer,
-                      const struct kv_vq_transform *t, float *sample,
-                      float *max, struct kv_err *e)
+                      const struct kv_vq_transform *t, float *max,
+                      struct kv_err *e)
 {
+    const enum kv_tensor by = j->side == KV_V ? KV_T_V_FISHER : KV_T_K_FISHER;
     const bool pre = kv_spec_is(j->spec, j->side, "rope", "pre");
     const enum kv_tensor tensor = j->side == KV_V ? KV_T_V
                                   : pre           ? KV_T_K_PRE
                                                   : KV_T_K;
     const size_t tokens = dump_tokens(j);
+    const size_t at = layer_at(j, layer);
     float *x = kv_alloc(CHUNK, row_of(j) * sizeof(*x));
-    size_t taken = 0;
+    size_t taken = 0, weighed = 0;
     int rc = -1;
 
     for (size_t first = 0; first < tokens; first += CHUNK) {
         const size_t n = tokens - first < CHUNK ? tokens - first : CHUNK;
 
-        if (kv_interrupted(e) ||
-            kv_dump_read(j->dump, layer, tensor, first, n, x, e))
+        if (kv_interrupted(e))
             goto out;
-        pick(j, first, x, n, sample, &taken);
+        if (j->weight) {
+            if (kv_dump_read(j->dump, layer, by, first, n, x, e))
+                goto out;
+            pick(j, first, x, n, j->weight + at, &weighed);
+        }
+        if (kv_dump_read(j->dump, layer, tensor, first, n, x, e))
+            goto out;
+        pick(j, first, x, n, j->sample + at, &taken);
         if (t->hadamard && t->hadamard_first)
             kv_hadamard(x, n * t->n_heads, t->head_dim);
         raise_max(x, n, row_of(j), max);
@@ -169,19 +180,36 @@ static float *add_smooth(struct job *j, size_t layer, const float *max)
 static int take_sample(struct job *j, size_t layer, struct kv_vq_transform *t,
                        struct kv_err *e)
 {
-    float *sample = layer_sample(j, layer);
     float *max = kv_alloc(row_of(j), sizeof(*max));
     int rc;
 
     *t = kv_vq_transform_of(j->spec, j->side, &j->info->shape);
-    rc = read_layer(j, layer, t, sample, max, e);
+    rc = read_layer(j, layer, t, max, e);
     if (!rc) {
         if (kv_vq_smooths(j->spec, j->side))
             t->smooth = add_smooth(j, layer, max);
-        kv_vq_forward(t, sample, j->n_tokens);
+        kv_vq_forward(t, j->sample + layer_at(j, layer), j->n_tokens);
     }
     free(max);
     return rc;
+}
+
+/* Of each of the book's n points the sum of its values' weights, [n]. */
+static float *point_weights(const struct job *j, size_t head, size_t sub,
+                            size_t n)
+{
+    const struct kv_vq_layout *l = &j->layout;
+    float *part, *weight;
+
+    if (!j->weight)
+        return NULL;
+    part = kv_alloc(n, l->d * sizeof(*part));
+    weight = kv_alloc(n, sizeof(*weight));
+    kv_vq_gather(l, head, sub, j->weight, sampled_tokens(j), part);
+    for (size_t i = 0; i < n * l->d; i++)
+        weight[i / l->d] += part[i];
+    free(part);
+    return weight;
 }
 
 /* Trains the book of (head, sub), [k][d]; its sub-vectors of the sample are
@@ -197,11 +225,12 @@ static int train_book(const struct job *j, size_t head, size_t sub,
     const uint64_t key =
         kv_mix(kv_mix(kv_mix(kv_mix(j->seed, j->side), j->first), head), sub);
     float *point = kv_alloc(n, l->d * sizeof(*point));
+    float *weight = point_weights(j, head, sub, n);
     uint16_t *code = kv_alloc(n, sizeof(*code)), *next = code;
     int rc;
 
     kv_vq_gather(l, head, sub, j->sample, tokens, point);
-    rc = kv_kmeans(point, n, l->d, NULL, l->k, iters, key, centers, NULL, e);
+    rc = kv_kmeans(point, n, l->d, weight, l->k, iters, key, centers, NULL, e);
     if (rc)
         goto out;
 #pragma omp parallel for schedule(static)
@@ -216,6 +245,7 @@ static int train_book(const struct job *j, size_t head, size_t sub,
                               i] -= centers[*next * l->d + i];
 out:
     free(code);
+    free(weight);
     free(point);
     return rc;
 }
@@ -296,6 +326,8 @@ static int train(struct job *j, struct kv_err *e)
     if (plan_sample(j, e))
         return -1;
     j->sample = kv_alloc(sampled_tokens(j), row_of(j) * sizeof(*j->sample));
+    if (kv_spec_is(j->spec, j->side, "w", "fisher"))
+        j->weight = kv_alloc(sampled_tokens(j), row_of(j) * sizeof(*j->weight));
     t = kv_alloc(n_layers, sizeof(*t));
     centers = kv_alloc(n_tables, sizeof(*centers));
     for (size_t i = 0; i < n_layers; i++) {
@@ -307,13 +339,15 @@ static int train(struct job *j, struct kv_err *e)
     if (train_books(j, centers, e))
         goto out;
     for (size_t i = 0; i < n_layers; i++)
-        kv_vq_inverse(&t[i], layer_sample(j, j->first + i), j->n_tokens);
+        kv_vq_inverse(&t[i], j->sample + layer_at(j, j->first + i),
+                      j->n_tokens);
     for (size_t h = 0; h < n_tables; h++)
         j->out->table[j->out->n_tables - n_tables + h].error = mean_left(j, h);
     rc = 0;
 out:
     free(centers);
     free(t);
+    free(j->weight);
     free(j->sample);
     return rc;
 }

@@ -1,0 +1,11 @@
+/* CRC-32 (IEEE 802.3, reflected; that of zlib and PNG): 0xcbf43926 for the
+ * nine bytes "123456789".  Finds every change that lies within 32 bits. */
+#ifndef KV_BASE_CRC32_H
+#define KV_BASE_CRC32_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint32_t kv_crc32(const void *data, size_t n);
+
+#endif

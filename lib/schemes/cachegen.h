@@ -1,0 +1,90 @@
+/* CacheGen (arXiv 2310.07240): a chunk of n tokens, quantized and then coded
+ * by a range coder (kernels/range_coder.h) that starts anew at each chunk, so
+ * that chunks decode alone.  Keys after RoPE; no sinks, no residual.
+ *
+ * A token's row, all KV heads of the layer, becomes integers in [-top, top]:
+ *
+ *   max = the largest |x| as a half,  q = round(x * (top / max)),
+ *   top = (bins / 2 - 1) / l,         x' = q / top * max
+ *
+ * A symbol is q + top: 2 top + 1 of them.
+ *
+ *   variant=paper  tokens in groups of 10, counted from the chunk's first, the
+ *                  last group as short as it comes out.  The first of each is
+ *                  its anchor, 256 bins; of the others the difference to the
+ *                  anchor as it will be decoded is stored, in 48, 24 or 16
+ *                  bins in the first, second and last third of the layers: a
+ *                  bin grows about as 1 : 2 : 3.  A table of symbols per layer
+ *                  and channel for anchors, another for differences, trained
+ *                  offline.
+ *   variant=code   as released: no anchors; 32 bins for the keys of the first
+ *                  10/32 of the layers and the values of the first 2/32, 16
+ *                  for the others; a table of 32 symbols per layer and channel
+ *                  counted in the chunk and shipped with it: 33 16-bit places,
+ *                  2.06 bits a value at n = 256.
+ *
+ * The level l divides top, rounded down: a bin grows l-fold or a little more.
+ * l1 is the released setting.
+ *
+ * Our reading: the bins of the thirds and the levels.  The released schedule is
+ * that of a model of 32 layers, here in proportion.  The code ships max as f32,
+ * which for fp16 inputs says no more than the half, and every token of a layer
+ * as a stream of its own, for the sake of threads; here a chunk is one.
+ *
+ * One chunk with store=wire, what is sent or kept on disk:
+ *
+ *   | crc: u32 | max: f16 x n | code: places u16 [channels][33] | stream |
+ *
+ * crc: CRC-32 of what follows it.  places: the table, 65536 as 0.  stream: the
+ * symbols token by token, channel by channel.  And with store=memory, what a
+ * decoder needs to hold of the same integers, each plane padded to a byte:
+ *
+ *   | max: f16 x n | anchors: 8 bits each | others: b bits each |
+ *
+ * b = ceil(log2(2 top + 1)).
+ *
+ * Tables in a calibration, of variant=paper with store=wire (nothing else
+ * needs any), per side and layer:
+ *   anchor  [channels][255]        places of 65536 that each symbol has, >= 1,
+ *   delta   [channels][2 top + 1]  from counts of the text, 1/2 added to each;
+ *           error: mean squared error per value of the text, anchors with it
+ */
+#ifndef KV_CACHEGEN_H
+#define KV_CACHEGEN_H
+
+#include "lib/codec.h"
+
+enum {
+    KV_CACHEGEN_GROUP = 10, /* tokens, the anchor with them */
+    KV_CACHEGEN_ANCHOR_TOP = 127,
+    KV_CACHEGEN_ANCHOR_SYMBOLS = 2 * KV_CACHEGEN_ANCHOR_TOP + 1
+};
+
+/* How one layer and side is quantized. */
+struct kv_cachegen {
+    size_t row;   /* channels: n_kv_heads * head_dim */
+    bool anchors; /* variant=paper */
+    unsigned top; /* of tokens that are no anchors */
+};
+
+struct kv_cachegen kv_cachegen(const struct kv_spec *s, enum kv_side side,
+                               size_t layer, const struct kv_shape *shape);
+
+static inline bool kv_cachegen_is_anchor(const struct kv_cachegen *g, size_t t)
+{
+    return g->anchors && t % KV_CACHEGEN_GROUP == 0;
+}
+
+/* n tokens from a chunk's or a group's first on, x [n][row] as in the cache:
+ * max [n] halves, symbol [n][row].  And back; symbols above 2 top and any max
+ * that is finite give finite numbers. */
+void kv_cachegen_quantize(const struct kv_cachegen *g, const float *x, size_t n,
+                          uint16_t *max, uint16_t *symbol);
+void kv_cachegen_restore(const struct kv_cachegen *g, const uint16_t *max,
+                         const uint16_t *symbol, size_t n, float *x);
+
+int kv_cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                          uint64_t seed, struct kv_calib_set *out,
+                          struct kv_err *e);
+
+#endif

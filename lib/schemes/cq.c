@@ -1,0 +1,21 @@
+/* CQ, coupled quantization ("KV Cache is 1 Bit Per Channel", arXiv 2405.03917):
+ * c adjacent channels of keys before RoPE, and of values, share a code of b
+ * bits; a codebook per layer, KV head and group of channels, learned with
+ * weights from Fisher information: a group weighs g^T g, the sum of its
+ * channels' squared gradients.  2c8b is c2b8.  That there are at most
+ * 100 rounds of k-means is our reading. */
+#include "lib/schemes/schemes.h"
+#include "lib/schemes/vq.h"
+
+static const struct kv_param params[] = {
+    KV_VQ_PARAMS("c", 4, 8, KV_VQ_HEAD, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_PRE,
+                 KV_VQ_W_FISHER, 100)};
+
+const struct kv_scheme kv_scheme_cq = {
+    .name = "cq",
+    .brief =
+        "CQ: coupled channels, a Fisher-weighted codebook per head and group",
+    .params = params,
+    .residual = 0,
+    KV_VQ_SCHEME,
+};

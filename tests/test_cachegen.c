@@ -1,0 +1,694 @@
+/* CacheGen (arXiv 2310.07240): anchors and differences worked by hand, streams
+ * that were cut or altered, and what real keys and values cost. */
+#include "kernels/range_coder.h"
+#include "lib/base/alloc.h"
+#include "lib/base/crc32.h"
+#include "lib/base/file.h"
+#include "lib/base/half.h"
+#include "lib/model/model.h"
+#include "lib/schemes/cachegen.h"
+#include "lib/windows.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
+{
+    struct kv_spec s;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
+        fail_msg("%s", e.msg);
+    return s;
+}
+
+static struct kv_codec *codec(const struct kv_spec *s,
+                              const struct kv_shape *shape, size_t layer,
+                              enum kv_side side, const struct kv_calib *calib)
+{
+    struct kv_codec *c;
+    struct kv_err e = {""};
+
+    if (kv_codec_new(&c, s, shape, layer, side, calib, &e))
+        fail_msg("%s", e.msg);
+    return c;
+}
+
+/* ---- quantization ------------------------------------------------------ */
+
+static void test_schedule(void **state)
+{
+    static const struct {
+        const char *spec;
+        enum kv_side side;
+        size_t layer, n_layers;
+        unsigned top;
+    } want[] = {
+        {"cachegen", KV_K, 0, 32, 23},
+        {"cachegen", KV_K, 10, 32, 23},
+        {"cachegen", KV_V, 11, 32, 11},
+        {"cachegen", KV_V, 21, 32, 11},
+        {"cachegen", KV_K, 22, 32, 7},
+        {"cachegen:l2", KV_K, 0, 6, 11},
+        {"cachegen:l2", KV_K, 5, 6, 3},
+        {"cachegen:l3", KV_V, 5, 6, 2},
+        {"cachegen,code", KV_K, 9, 32, 15},
+        {"cachegen,code", KV_K, 10, 32, 7},
+        {"cachegen,code", KV_V, 1, 32, 15},
+        {"cachegen,code", KV_V, 2, 32, 7},
+        {"cachegen,code", KV_K, 1, 6, 15},
+        {"cachegen,code", KV_K, 2, 6, 7},
+        {"cachegen,code", KV_V, 0, 6, 15},
+        {"cachegen,code", KV_V, 1, 6, 7},
+        {"cachegen:K-l1/V-l3,code", KV_K, 31, 32, 7},
+        {"cachegen:K-l1/V-l3,code", KV_V, 31, 32, 2},
+        {"cachegen:l3,code", KV_K, 0, 1, 5},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        struct kv_shape shape = synthetic_shape(32);
+        struct kv_spec s;
+
+        shape.n_layers = want[i].n_layers;
+        s = spec_of(want[i].spec, &shape);
+
+        const struct kv_cachegen g =
+            kv_cachegen(&s, want[i].side, want[i].layer, &shape);
+
+        if (g.top != want[i].top || g.row != 64)
+            fail_msg("%s, layer %zu of %zu: top %u, expected %u", want[i].spec,
+                     want[i].layer, want[i].n_layers, g.top, want[i].top);
+    }
+}
+
+/* Twelve tokens of two channels, the last of three layers (top 7).  Token 0 is
+ * an anchor: 127 and -63.47 are the codes 127 and -63.  Token 1 differs from
+ * what they decode to, 127 and -63, by 7 and 3.31: codes 7 and 3 (from -63.47
+ * itself it would be 3.78: 4).  Tokens 2 to 9 are the decoded anchor.  Token
+ * 10 begins the short group: codes -127 and 1 of max 254.  Token 11 differs
+ * from it by 0 and -3.5. */
+static void test_by_hand(void **state)
+{
+    const struct kv_shape shape = {
+        .n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 2};
+    const struct kv_spec s = spec_of("cachegen:n12,memory", &shape);
+    struct kv_codec *c = codec(&s, &shape, 2, KV_K, NULL);
+    float x[24] = {127, -63.46875f, 134, -59.6875f}, back[24];
+    const float want[24] = {127, -63, 134, -60};
+    const uint8_t anchors[4] = {254, 127 - 63, 0, 128};
+    const float max[4] = {127, 7, 254, 3.5f};
+    const size_t token[4] = {0, 1, 10, 11};
+    uint8_t bytes[24 + 4 + 10];
+    uint16_t half;
+
+    (void)state;
+    for (size_t t = 2; t < 10; t++)
+        memcpy(x + 2 * t, want, 2 * sizeof(*x));
+    memcpy(x + 20, (const float[4]){-254, 2, -254, -1.5f}, 4 * sizeof(*x));
+    assert_int_equal(c->block, 12);
+    assert_int_equal(c->block_bytes, sizeof(bytes));
+    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    for (size_t i = 0; i < 4; i++) {
+        memcpy(&half, bytes + 2 * token[i], sizeof(half));
+        assert_within(kv_f16_to_f32(half), max[i], 0);
+    }
+    memcpy(&half, bytes + 2 * 5, sizeof(half));
+    assert_int_equal(half, 0);
+    assert_memory_equal(bytes + 24, anchors, sizeof(anchors));
+    assert_int_equal(bytes[28], 14 | 10 << 4); /* 7 and 3, seven added */
+    assert_int_equal(bytes[29], 7 | 7 << 4);
+    assert_int_equal(bytes[37], 7 | 0 << 4); /* 0 and -7 */
+    c->scheme->decode(c, bytes, 1, back);
+    for (size_t i = 0; i < 4; i++)
+        assert_within(back[i], want[i], 1e-5);
+    for (size_t i = 4; i < 24; i++)
+        assert_within(back[i], x[i], 1e-5);
+    kv_codec_free(c);
+}
+
+/* A difference larger than the largest half stops there. */
+static void test_largest(void **state)
+{
+    const struct kv_cachegen g = {.row = 2, .anchors = true, .top = 11};
+    const float x[6] = {65504, -65504, -65504, 65504, 0, 0};
+    const float want[6] = {65504, -65504, 0, 0, 0, 0};
+    uint16_t max[3], symbol[6];
+    float back[6];
+
+    (void)state;
+    kv_cachegen_quantize(&g, x, 3, max, symbol);
+    for (size_t t = 0; t < 3; t++)
+        assert_int_equal(max[t], 0x7bff);
+    assert_int_equal(symbol[2], 0);
+    assert_int_equal(symbol[3], 2 * 11);
+    kv_cachegen_restore(&g, max, symbol, 3, back);
+    for (size_t i = 0; i < 6; i++)
+        assert_within(back[i], want[i], 0.01);
+}
+
+/* As released: a row by its own largest value, in 31 levels. */
+static void test_code_by_hand(void **state)
+{
+    const struct kv_shape shape = {
+        .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4};
+    const struct kv_spec s = spec_of("cachegen:n10,code,memory", &shape);
+    struct kv_codec *c = codec(&s, &shape, 0, KV_V, NULL);
+    float x[40] = {30, -9.25f, 1, 0.5f}, back[40];
+    const float want[4] = {30, -10, 0, 0}; /* 4.6 is 5, half is even */
+    uint8_t bytes[20 + 25];
+
+    (void)state;
+    for (size_t i = 4; i < 40; i++)
+        x[i] = 0.25f * (float)(i / 4);
+    assert_int_equal(c->block_bytes, sizeof(bytes));
+    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    assert_int_equal(bytes[20] & 31, 30);
+    c->scheme->decode(c, bytes, 1, back);
+    for (size_t i = 0; i < 40; i++)
+        assert_within(back[i], i < 4 ? want[i] : x[i], 1e-5);
+    kv_codec_free(c);
+}
+
+/* ---- the two stores ---------------------------------------------------- */
+
+/* What was sent decodes, each time, to what the integers in memory do. */
+static void check_stores(const char *letters, const char *variant)
+{
+    const struct kv_shape shape = synthetic_shape(32);
+    struct kv_calib *calib = NULL;
+    char text[96];
+
+    for (int i = 0; i < 2 * KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)(i % 2);
+        struct kv_codec *wire, *memory;
+        struct kv_spec s;
+        struct kv_err e = {""};
+
+        snprintf(text, sizeof(text), "cachegen:%s,%s,memory", letters, variant);
+        s = spec_of(text, &shape);
+        memory = codec(&s, &shape, (size_t)i / 2, side, NULL);
+        snprintf(text, sizeof(text), "cachegen:%s,%s,wire", letters, variant);
+        s = spec_of(text, &shape);
+        if (!calib)
+            calib = synthetic_calib(&shape, &s, test_folder());
+        wire = codec(&s, &shape, (size_t)i / 2, side, calib);
+
+        const size_t n = kv_codec_block_values(wire);
+        float *x = kv_alloc(3 * n, sizeof(*x));
+        float *a = x + n, *b = x + 2 * n;
+        uint8_t *bytes = kv_alloc(wire->block_bytes, 1);
+        uint8_t *packed = kv_alloc(memory->block_bytes, 1);
+        const struct kv_where w = {0, 0};
+        size_t size;
+
+        synthetic_rows(&shape, shape.n_kv_heads, 77 + (uint64_t)i, wire->block,
+                       x);
+        kv_codec_input(wire, x, wire->block, x);
+        memory->scheme->encode(memory, w, x, 1, packed);
+        memory->scheme->decode(memory, packed, 1, a);
+        size = wire->scheme->encode_block(wire, w, x, bytes);
+        for (int twice = 0; twice < 2; twice++) {
+            memset(b, 0xa5, n * sizeof(*b));
+            if (wire->scheme->decode_block(wire, bytes, size, b, &e))
+                fail_msg("%s", e.msg);
+            assert_memory_equal(a, b, n * sizeof(*a));
+        }
+        free(packed);
+        free(bytes);
+        free(x);
+        kv_codec_free(wire);
+        kv_codec_free(memory);
+    }
+    kv_calib_free(calib);
+}
+
+static void test_stores(void **state)
+{
+    const char *const letters[] = {"l1n10",  "l1n11", "l2n25",
+                                   "l3n256", "l3n30", "K-l1n19/V-l3n40"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(letters) / sizeof(*letters); i++) {
+        check_stores(letters[i], "paper");
+        check_stores(letters[i], "code");
+    }
+}
+
+/* ---- bytes that nobody wrote ------------------------------------------- */
+
+struct chunk {
+    struct kv_calib *calib;
+    struct kv_codec *codec;
+    float *x;
+    uint8_t *bytes;
+    size_t n;
+};
+
+/* A small one: two heads of 4 channels, n tokens. */
+static void chunk_make(struct chunk *c, const char *text)
+{
+    const struct kv_shape shape = synthetic_shape(4);
+    const struct kv_spec s = spec_of(text, &shape);
+
+    c->calib = synthetic_calib(&shape, &s, test_folder());
+    c->codec = codec(&s, &shape, 1, KV_K, c->calib);
+    c->x = kv_alloc(kv_codec_block_values(c->codec), sizeof(*c->x));
+    c->bytes = kv_alloc(c->codec->block_bytes + 1, 1);
+    synthetic_rows(&shape, 2, 5, c->codec->block, c->x);
+    kv_codec_input(c->codec, c->x, c->codec->block, c->x);
+    c->n = c->codec->scheme->encode_block(c->codec, (struct kv_where){0, 0},
+                                          c->x, c->bytes);
+}
+
+static void chunk_free(struct chunk *c)
+{
+    free(c->bytes);
+    free(c->x);
+    kv_codec_free(c->codec);
+    kv_calib_free(c->calib);
+}
+
+static void refused(const struct chunk *c, size_t n, const char *words)
+{
+    struct kv_err e = {""};
+    uint8_t *exact = malloc(n + !n); /* ASan sees a read past the end */
+
+    memcpy(exact, c->bytes, n);
+    assert_int_equal(
+        c->codec->scheme->decode_block(c->codec, exact, n, c->x, &e), -1);
+    assert_says(e, "cachegen chunk: ");
+    assert_says(e, words);
+    free(exact);
+}
+
+static void test_every_bit_and_cut(void **state)
+{
+    const char *const specs[] = {"cachegen:n13", "cachegen:n10,code"};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct chunk c;
+        struct kv_err e = {""};
+        size_t head;
+
+        chunk_make(&c, specs[i]);
+        head = 4 + 2 * c.codec->block + (i ? 8 * 33 * 2 : 0);
+        assert_true(c.n > head);
+        for (size_t bit = 0; bit < 8 * c.n; bit++) {
+            c.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            refused(&c, c.n, "cut or altered: the checksum says");
+            c.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+        for (size_t n = 0; n < c.n; n++)
+            refused(&c, n,
+                    n <= head ? "the head alone has"
+                              : "cut or altered: the checksum says");
+        refused(&c, c.n + 1, "cut or altered: the checksum says");
+        assert_int_equal(
+            c.codec->scheme->decode_block(c.codec, c.bytes, c.n, c.x, &e), 0);
+        chunk_free(&c);
+    }
+}
+
+static void put_half(struct chunk *c, size_t at, uint16_t half)
+{
+    memcpy(c->bytes + at, &half, sizeof(half));
+}
+
+/* Bytes made to fit the checksum. */
+static void sign(struct chunk *c, size_t n)
+{
+    const uint32_t crc = kv_crc32(c->bytes + 4, n - 4);
+
+    memcpy(c->bytes, &crc, sizeof(crc));
+}
+
+static void test_forged(void **state)
+{
+    enum { TOKENS = 10, PLACES = 4 + 2 * TOKENS, CHANNEL = 33 * 2 };
+    struct chunk c;
+    struct kv_err e = {""};
+
+    (void)state;
+    for (int code = 0; code < 2; code++) {
+        chunk_make(&c, code ? "cachegen:n10,code" : "cachegen:n10");
+        put_half(&c, 4 + 2 * 3, 0x7c00);
+        sign(&c, c.n);
+        refused(&c, c.n, "token 3: its largest size is inf");
+        put_half(&c, 4 + 2 * 3, 0xbc00);
+        sign(&c, c.n);
+        refused(&c, c.n, "token 3: its largest size is -1");
+        put_half(&c, 4 + 2 * 3, 0x3c00);
+        sign(&c, c.n);
+        if (c.codec->scheme->decode_block(c.codec, c.bytes, c.n, c.x, &e))
+            fail_msg("%s", e.msg);
+        c.bytes[c.n] = 0;
+        sign(&c, c.n + 1);
+        refused(&c, c.n + 1, "does not end with its");
+        sign(&c, c.n - 1);
+        refused(&c, c.n - 1, "does not end with its");
+        chunk_free(&c);
+    }
+    chunk_make(&c, "cachegen:n10,code");
+    put_half(&c, PLACES + CHANNEL + 2 * 32, 65535);
+    sign(&c, c.n);
+    refused(&c, c.n, "places of channel 1 do not grow from 0 to 65536");
+    put_half(&c, PLACES + CHANNEL + 2 * 32, 0);
+    put_half(&c, PLACES, 1);
+    sign(&c, c.n);
+    refused(&c, c.n, "places of channel 0 do not grow from 0 to 65536");
+    put_half(&c, PLACES, 0);
+    put_half(&c, PLACES + 2 * 7, 3);
+    sign(&c, c.n);
+    refused(&c, c.n, "places of channel 0 do not grow");
+    for (uint16_t s = 0; s < 32; s++) /* all but certain: symbol 31 of 31 */
+        put_half(&c, PLACES + 2 * s, s);
+    sign(&c, c.n);
+    refused(&c, c.n, "token 0, channel 0: symbol 31 of ");
+    chunk_free(&c);
+}
+
+/* A table's places and its error, from the dump that it was trained on. */
+static void check_trained(const struct kv_cachegen *g, const char *folder,
+                          const struct kv_table *t)
+{
+    enum { WINDOWS = 4, WINDOW = 160 };
+    char *path = kv_path_join(folder, "dump.h5");
+    const size_t values = WINDOW * g->row, n = t->dims[1];
+    float *x = kv_alloc(2 * values, sizeof(*x)), *back = x + values;
+    uint16_t max[WINDOW], *symbol = kv_alloc(values, sizeof(*symbol));
+    uint32_t *count = kv_alloc(g->row * n, sizeof(*count));
+    uint32_t *cum = kv_alloc(n + 1, sizeof(*cum));
+    struct kv_dump *dump;
+    struct kv_err e = {""};
+    double error = 0;
+
+    assert_int_equal(kv_dump_open(&dump, path, &e), 0);
+    for (size_t i = 0; i < g->row * n; i++)
+        count[i] = 1;
+    for (size_t w = 0; w < WINDOWS; w++) {
+        if (kv_dump_read(dump, (size_t)t->layer, KV_T_V, w * WINDOW, WINDOW, x,
+                         &e))
+            fail_msg("%s", e.msg);
+        for (size_t i = 0; i < values; i++)
+            x[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
+        kv_cachegen_quantize(g, x, WINDOW, max, symbol);
+        kv_cachegen_restore(g, max, symbol, WINDOW, back);
+        for (size_t i = 0; i < values; i++) {
+            error += pow((double)x[i] - (double)back[i], 2);
+            if (i / g->row % 10)
+                count[i % g->row * n + symbol[i]] += 2;
+        }
+    }
+    assert_within(error / (double)(WINDOWS * values) / t->error, 1, 1e-6);
+    for (size_t i = 0; i < g->row; i++) {
+        kv_range_table(count + i * n, n, cum);
+        for (size_t s = 0; s < n; s++)
+            assert_within(t->data[i * n + s], cum[s + 1] - cum[s], 0);
+    }
+    kv_dump_close(dump);
+    free(cum);
+    free(count);
+    free(symbol);
+    free(x);
+    free(path);
+}
+
+static void wants(const struct kv_spec *s, const struct kv_shape *shape,
+                  const struct kv_calib *calib, const char *words)
+{
+    struct kv_codec *c;
+    struct kv_err e = {""};
+
+    assert_int_equal(kv_codec_new(&c, s, shape, 1, KV_V, calib, &e), -1);
+    assert_says(e, words);
+}
+
+/* What the tables of a calibration must be; and who needs none. */
+static void test_tables(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(8);
+    const struct kv_spec s = spec_of("cachegen:l2", &shape);
+    const struct kv_spec other = spec_of("cachegen:l3", &shape);
+    const struct kv_spec code = spec_of("cachegen:l2,code", &shape);
+    const struct kv_spec memory = spec_of("cachegen:l2,memory", &shape);
+    const struct kv_cachegen g = kv_cachegen(&s, KV_V, 1, &shape);
+    struct kv_calib *none = synthetic_calib(&shape, &code, test_folder());
+    const char *folder = test_folder();
+    struct kv_calib *calib = synthetic_calib(&shape, &s, folder);
+    struct kv_table *t = NULL;
+
+    (void)state;
+    assert_int_equal(calib->set->n_tables, 2 * KV_SIDES * shape.n_layers);
+    assert_int_equal(none->set->n_tables, 0);
+    assert_non_null(strstr(none->set->warning, "nothing to calibrate"));
+    kv_codec_free(codec(&code, &shape, 1, KV_V, NULL));
+    kv_codec_free(codec(&memory, &shape, 1, KV_V, NULL));
+    for (size_t i = 0; i < calib->set->n_tables; i++)
+        if (!strcmp(calib->set->table[i].name, "delta") &&
+            calib->set->table[i].layer == 1 &&
+            calib->set->table[i].side == KV_V)
+            t = &calib->set->table[i];
+    assert_non_null(t);
+    check_trained(&g, folder, t);
+    kv_codec_free(codec(&s, &shape, 1, KV_V, calib));
+    wants(&s, &shape, NULL, "needs a calibration");
+    wants(&other, &shape, calib,
+          "no tables for cachegen:l3,variant=paper,store=wire");
+    t->data[20] += 1;
+    wants(&s, &shape, calib, "places, expected 65536");
+    t->data[20] -= 1.5f;
+    wants(&s, &shape, calib, "'delta' for layer 1 has");
+    t->data[20] = 0;
+    wants(&s, &shape, calib, "has 0 where a symbol's places of 65536 are");
+    t->dims[1]--;
+    wants(&s, &shape, calib,
+          "'delta' for layer 1, V, head 0 has another shape");
+    kv_calib_free(none);
+    kv_calib_free(calib);
+}
+
+/* ---- real keys and values ---------------------------------------------- */
+
+enum { CTX = 512 };
+
+static char *in_data(const char *name)
+{
+    const char *top = getenv("KV_SOURCE_ROOT");
+    char *data = kv_path_join(top ? top : ".", "data");
+    char *path = kv_path_join(data, name);
+
+    free(data);
+    return path;
+}
+
+static int put_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    if (kv_dump_put(arg, x->layer, KV_T_K, 0, x->n_windows, x->k, e) ||
+        kv_dump_put(arg, x->layer, KV_T_V, 0, x->n_windows, x->v, e))
+        return -1;
+    return kv_attend_exact(NULL, x, e);
+}
+
+/* Keys and values of the embedded model on the first windows of a text. */
+static struct kv_dump *real_dump(const char *text, size_t n_windows)
+{
+    struct kv_dump_info info = {.model = "embedded",
+                                .arch = "LlamaForCausalLM",
+                                .weights = "bf16",
+                                .model_hash = "0",
+                                .text = "text",
+                                .text_hash = "0",
+                                .n_windows = n_windows,
+                                .ctx = CTX,
+                                .have = {[KV_T_K] = true, [KV_T_V] = true}};
+    char *dir = in_data("model"), *from = in_data(text);
+    char *path = kv_path_join(test_folder(), "dump.h5");
+    struct kv_tokenizer *t = NULL;
+    struct kv_model *m = NULL;
+    struct kv_dump_writer *w = NULL;
+    struct kv_dump *dump = NULL;
+    struct kv_windows tokens = {.n = 0};
+    struct kv_err e = {""};
+
+    if (kv_model_open(&m, dir, &e) || kv_tokenizer_open(&t, dir, &e) ||
+        kv_windows_read(&tokens, t, from, kv_model_info(m)->n_vocab, CTX,
+                        n_windows, &e))
+        fail_msg("%s", e.msg);
+    info.shape = kv_model_info(m)->shape;
+    info.last_layer = info.shape.n_layers - 1;
+
+    float *hidden =
+        kv_alloc(n_windows * CTX, kv_model_info(m)->hidden * sizeof(*hidden));
+
+    if (kv_dump_create(&w, path, &info, &e) ||
+        kv_dump_put_tokens(w, 0, n_windows, tokens.tokens, &e) ||
+        kv_model_forward(m, tokens.tokens, n_windows, CTX, 0,
+                         &(struct kv_attention){put_layer, w}, hidden, &e) ||
+        kv_dump_commit(w, &e) || kv_dump_open(&dump, path, &e))
+        fail_msg("%s", e.msg);
+    unlink(path); /* stays readable while it is open */
+    free(hidden);
+    kv_windows_clear(&tokens);
+    kv_tokenizer_free(t);
+    kv_model_free(m);
+    free(path);
+    free(from);
+    free(dir);
+    return dump;
+}
+
+static double bits_of(double places)
+{
+    return -log2(places / KV_RANGE_TOTAL);
+}
+
+/* Bits of symbol [n][row] by a calibration's tables. */
+static double by_calibration(const struct kv_codec *c,
+                             const struct kv_cachegen *g,
+                             const struct kv_calib *calib,
+                             const uint16_t *symbol)
+{
+    const struct kv_table *anchor =
+        kv_calib_table(calib->set, "anchor", c->side, c->layer, 0);
+    const struct kv_table *delta =
+        kv_calib_table(calib->set, "delta", c->side, c->layer, 0);
+    double bits = 0;
+
+    for (size_t t = 0; t < c->block; t++) {
+        const struct kv_table *by = t % 10 ? delta : anchor;
+
+        for (size_t i = 0; i < g->row; i++)
+            bits += bits_of((double)by->data[i * by->dims[1] + *symbol++]);
+    }
+    return bits;
+}
+
+/* And by the tables that a chunk ships. */
+static double by_chunk(const struct kv_codec *c, const struct kv_cachegen *g,
+                       const uint8_t *bytes, const uint16_t *symbol)
+{
+    uint16_t *place = kv_alloc(g->row * 33, sizeof(*place));
+    double bits = 0;
+
+    memcpy(place, bytes + 4 + 2 * c->block, g->row * 33 * sizeof(*place));
+    for (size_t t = 0; t < c->block; t++)
+        for (size_t i = 0; i < g->row; i++, symbol++) {
+            const uint16_t *at = place + i * 33 + *symbol;
+
+            bits += bits_of((uint16_t)(at[1] - at[0]));
+        }
+    free(place);
+    return bits;
+}
+
+struct rate {
+    double stream, bits, wire, memory, values;
+};
+
+/* One layer and side: each chunk there and back, and what it costs. */
+static void check_layer(const struct kv_spec *s, struct kv_dump *dump,
+                        size_t layer, enum kv_side side,
+                        const struct kv_calib *calib, struct rate *r)
+{
+    const struct kv_shape *shape = &kv_dump_info(dump)->shape;
+    const struct kv_cachegen g = kv_cachegen(s, side, layer, shape);
+    struct kv_codec *c = codec(s, shape, layer, side, calib), *m;
+    const size_t n = kv_codec_block_values(c);
+    struct kv_spec memory = *s;
+    float *x = kv_alloc(3 * n, sizeof(*x)), *a = x + n, *b = x + 2 * n;
+    uint16_t *max = kv_alloc(c->block + n, sizeof(*max));
+    uint16_t *symbol = max + c->block;
+    uint8_t *bytes = kv_alloc(c->block_bytes, 1), *packed;
+    struct kv_err e = {""};
+
+    kv_spec_set(&memory, side, "store", 1);
+    m = codec(&memory, shape, layer, side, NULL);
+    packed = kv_alloc(m->block_bytes, 1);
+    for (size_t at = 0; at + c->block <= CTX; at += c->block) {
+        const struct kv_where w = {at, 0};
+        size_t size;
+
+        if (kv_dump_read(dump, layer, side == KV_K ? KV_T_K : KV_T_V, at,
+                         c->block, x, &e))
+            fail_msg("%s", e.msg);
+        kv_codec_input(c, x, c->block, x);
+        kv_cachegen_quantize(&g, x, c->block, max, symbol);
+        kv_cachegen_restore(&g, max, symbol, c->block, a);
+        size = c->scheme->encode_block(c, w, x, bytes);
+        if (c->scheme->decode_block(c, bytes, size, b, &e))
+            fail_msg("%s", e.msg);
+        assert_memory_equal(a, b, n * sizeof(*a));
+        m->scheme->encode(m, w, x, 1, packed);
+        m->scheme->decode(m, packed, 1, b);
+        assert_memory_equal(a, b, n * sizeof(*a));
+        r->bits += g.anchors ? by_calibration(c, &g, calib, symbol)
+                             : by_chunk(c, &g, bytes, symbol);
+        r->stream += 8 * (double)(size - 4 - 2 * c->block -
+                                  (g.anchors ? 0 : g.row * 33 * 2));
+        r->wire += (double)size;
+        r->memory += (double)m->block_bytes;
+        r->values += (double)n;
+    }
+    free(packed);
+    free(bytes);
+    free(max);
+    free(x);
+    kv_codec_free(m);
+    kv_codec_free(c);
+}
+
+/* 2.5 MB of fp16 keys and values: exact, and at the price of its own tables. */
+static void test_rate(void **state)
+{
+    const char *const specs[] = {"cachegen:l1", "cachegen:l3",
+                                 "cachegen:l1,code"};
+    struct kv_dump *dump = real_dump("sample.txt", 1);
+    struct kv_dump *text = real_dump("calib.txt", 2);
+    const struct kv_shape *shape = &kv_dump_info(dump)->shape;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++) {
+        const struct kv_spec s = spec_of(specs[i], shape);
+        struct kv_calib_set set = {.n_tables = 0};
+        struct kv_calib calib = {.set = &set, .n_sets = 1};
+        struct rate r = {0};
+        struct kv_err e = {""};
+
+        kv_spec_calib_key(&s, set.key);
+        if (s.scheme->calibrate(&s, text, 1, &set, &e))
+            fail_msg("%s", e.msg);
+        for (size_t l = 0; l < shape->n_layers; l++)
+            for (int side = 0; side < KV_SIDES; side++)
+                check_layer(&s, dump, l, (enum kv_side)side, &calib, &r);
+        assert_true(r.values * sizeof(uint16_t) >= 1 << 20);
+        print_message("%s: stream %.4f bits a value, its tables say %.4f; "
+                      "wire %.4f, memory %.4f\n",
+                      specs[i], r.stream / r.values, r.bits / r.values,
+                      8 * r.wire / r.values, 8 * r.memory / r.values);
+        assert_within(r.stream / r.bits, 1, 0.001); /* 2 % is asked for */
+        assert_true(i == 2 || r.wire < r.memory);
+        kv_calib_set_clear(&set);
+    }
+    kv_dump_close(text);
+    kv_dump_close(dump);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_code_by_hand),
+        cmocka_unit_test(test_stores),
+        cmocka_unit_test(test_every_bit_and_cut),
+        cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_rate),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
