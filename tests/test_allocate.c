@@ -14,7 +14,8 @@ struct problem {
     struct kv_offer offer[MOST_PLACES * MOST_SPECS];
 };
 
-/* Few different bytes, so that sums coincide; costs fall with bytes mostly. */
+/* Few different bytes and costs, so that sums coincide; costs fall with bytes
+ * mostly. */
 static struct problem random_problem(uint64_t key)
 {
     struct problem p = {.n_places = 1 + kv_random(key, 0) % MOST_PLACES,
@@ -24,8 +25,7 @@ static struct problem random_problem(uint64_t key)
         const double bytes = (double)(1 + kv_random(key, 10 + i) % 6);
 
         p.offer[i].bytes = bytes;
-        p.offer[i].cost =
-            (double)(kv_random(key, 100 + i) % 64) / 64 + 4 / bytes;
+        p.offer[i].cost = (double)(kv_random(key, 100 + i) % 4) / 2 + 4 / bytes;
     }
     return p;
 }
@@ -113,11 +113,26 @@ static void test_least_bits(void **state)
     assert_int_equal(kv_allocate(offer, 2, 2, values, 2.4434, choice, &e), 0);
     assert_int_equal(choice[0], 1);
     assert_int_equal(choice[1], 0);
-    /* 733 bytes, as a quotient that no double holds */
-    assert_int_equal(kv_allocate(offer, 2, 2, values, 733 * 8 / values, choice,
-                                 &e),
-                     0);
     assert_int_equal(kv_allocate(offer, 2, 2, values, 2.4433, choice, &e), -1);
+}
+
+/* A budget met to the byte is met, though no double holds the bits. */
+static void test_exact_budget(void **state)
+{
+    const double values = 392;
+
+    (void)state;
+    for (size_t i = 1; i < 1000; i++) {
+        const struct kv_offer offer = {(double)i, 1};
+        const double bits = offer.bytes * 8 / values;
+        struct kv_err e = {""};
+        size_t choice;
+
+        if (kv_allocate(&offer, 1, 1, values, bits, &choice, &e))
+            fail_msg("%s", e.msg);
+        assert_int_equal(
+            kv_allocate(&offer, 1, 1, values, bits * 0.99999, &choice, &e), -1);
+    }
 }
 
 /* More sums than are kept.  The cost is what is left of a number when the
@@ -151,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_brute_force),
         cmocka_unit_test(test_least_bits),
+        cmocka_unit_test(test_exact_budget),
         cmocka_unit_test(test_too_many_sums),
     };
 

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { HEAD_DIM = 32, CTX = 96, WINDOWS = 2 };
+enum { HEAD_DIM = 32, CTX = 48, WINDOWS = 1 };
 
 static char folder[4096];
 
@@ -199,6 +199,31 @@ static void test_fit(void **state)
     assert_memory_equal(s.text, "mixed:r0,file=fit.txt@", 22);
 }
 
+/* Each place's codec is that of its own spec. */
+static void test_codecs(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(HEAD_DIM);
+    struct kv_spec s = parsed(layer_file(
+        "codecs.txt", "0 K kivi\n0 V absmax:b4\n1 K quarot\n1 V kivi:b4\n"));
+    const char *const want[] = {"kivi:b2g32r128s0", "absmax:b4g32r0s0",
+                                "quarot:b4g32r0s0", "kivi:b4g32r128s0"};
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    for (size_t i = 0; i < 4; i++) {
+        struct kv_codec *c;
+
+        assert_int_equal(kv_codec_new(&c, &s, &shape, i / 2,
+                                      (enum kv_side)(i % 2), NULL, &e),
+                         0);
+        assert_memory_equal(c->spec.text, want[i], strlen(want[i]));
+        assert_ptr_equal(c->scheme, c->spec.scheme);
+        assert_null(c->spec.mixed);
+        kv_codec_free(c);
+    }
+}
+
 /* ---- one spec everywhere ----------------------------------------------- */
 
 /* Both measure the same, to the last bit: error, bytes, tables. */
@@ -301,7 +326,9 @@ int main(void)
         cmocka_unit_test(test_canonical),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_codecs),
         cmocka_unit_test(test_one_everywhere),
+
         cmocka_unit_test(test_shared_bytes),
     };
 
