@@ -26,7 +26,9 @@ static int check_memory(const struct kv_attn_inputs *in, bool k_pre,
                         size_t memory, struct kv_err *e)
 {
     const double d = (double)in->shape.head_dim, n_batch = (double)in->n_batch;
-    const double q = 2 * (double)in->nq * (double)in->shape.n_heads;
+    const double n_queries =
+        2 * (double)in->nq + (in->want_all_q ? (double)in->n : 0);
+    const double q = n_queries * (double)in->shape.n_heads;
     const double kv =
         (k_pre ? 3 : 2) * (double)in->n * (double)in->shape.n_kv_heads;
     const double bytes = n_batch * d * (q + kv) * sizeof(float);
@@ -74,7 +76,7 @@ static int read_tokens(const struct kv_attn_inputs *in, struct kv_dump *dump,
 {
     const size_t n = in->n_batch * in->n;
 
-    *x = kv_alloc(n, kv_row(in) * sizeof(**x));
+    *x = kv_alloc(n, (t == KV_T_Q ? q_row(in) : kv_row(in)) * sizeof(**x));
     return kv_dump_read(dump, in->layer, t, 0, n, *x, e);
 }
 
@@ -95,6 +97,7 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
         return -1;
     if (read_queries(in, dump, e) || read_tokens(in, dump, KV_T_K, &in->k, e) ||
         read_tokens(in, dump, KV_T_V, &in->v, e) ||
+        (in->want_all_q && read_tokens(in, dump, KV_T_Q, &in->all_q, e)) ||
         (info->have[KV_T_K_PRE] &&
          read_tokens(in, dump, KV_T_K_PRE, &in->k_pre, e))) {
         kv_attn_inputs_clear(in);
@@ -114,6 +117,17 @@ static float *random_tensor(size_t n, uint64_t key)
     return x;
 }
 
+/* The newest nq of each sequence are those in q. */
+static void random_queries(struct kv_attn_inputs *in, uint64_t key)
+{
+    const size_t newest = in->nq * q_row(in), all = in->n * q_row(in);
+
+    in->all_q = random_tensor(in->n_batch * all, key);
+    for (size_t b = 0; b < in->n_batch; b++)
+        memcpy(in->all_q + (b + 1) * all - newest, in->q + b * newest,
+               newest * sizeof(*in->q));
+}
+
 int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
                           size_t memory, struct kv_err *e)
 {
@@ -131,6 +145,8 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
     for (size_t b = 0; b < in->n_batch; b++)
         kv_rope(&in->shape, in->k + b * sequence, in->n, in->shape.n_kv_heads,
                 0);
+    if (in->want_all_q)
+        random_queries(in, kv_mix(seed, 3));
     make_exact(in);
     return 0;
 }
@@ -138,6 +154,7 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
 void kv_attn_inputs_clear(struct kv_attn_inputs *in)
 {
     free(in->q);
+    free(in->all_q);
     free(in->k);
     free(in->k_pre);
     free(in->v);
@@ -177,9 +194,10 @@ static int fill(struct step *s, struct kv_codec *const codec[KV_SIDES],
                        codec[KV_K]->spec.text);
     for (size_t b = 0; b < in->n_batch; b++) {
         const size_t skip = b * in->n * kv_row(in);
+        const float *q = in->all_q ? in->all_q + b * in->n * q_row(in) : NULL;
 
         if (kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], seed, e) ||
-            kv_cache_append(s->cache[b], k + skip, in->v + skip, in->n, e))
+            kv_cache_append(s->cache[b], q, k + skip, in->v + skip, in->n, e))
             return -1;
     }
     return 0;

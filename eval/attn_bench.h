@@ -16,22 +16,26 @@ struct kv_dump;
 /* A batch of sequences of one layer.  k, k_pre (NULL: not there), v:
  * [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens' queries,
  * exact: attention in double over k and v, both
- * [n_batch][nq][n_heads][head_dim].  The arrays are owned. */
+ * [n_batch][nq][n_heads][head_dim]; all_q: every token's queries,
+ * [n_batch][n][n_heads][head_dim], NULL unless wanted.  The arrays are
+ * owned. */
 struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;
-    float *q, *k, *k_pre, *v, *exact;
+    bool want_all_q; /* for schemes with KV_NEEDS_QUERIES */
+    float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
 /* The dump's first n_batch windows (all, when it has fewer or n_batch is 0)
- * are the sequences; layer and nq are set too, the rest is filled in.  memory:
+ * are the sequences; layer, nq and want_all_q are set too, the rest is filled
+ * in.  memory:
  * bytes that the arrays may take.  Fails when they would take more, when the
  * dump lacks queries or the layer, and when windows have fewer than nq
  * tokens. */
 int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
                         size_t memory, struct kv_err *e);
-/* Standard normal tensors; shape, n_batch, n and nq are set, nq <= n.  Fails
- * when they would take more than `memory` bytes. */
+/* Standard normal tensors; shape, n_batch, n, nq and want_all_q are set,
+ * nq <= n.  Fails when they would take more than `memory` bytes. */
 int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
                           size_t memory, struct kv_err *e);
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
@@ -55,8 +59,8 @@ struct kv_attn_bench {
     uint64_t seed;
 };
 
-/* Fails without a needed calibration or k_pre, and when the output of attention
- * is not finite. */
+/* Fails without a needed calibration, k_pre or all_q, and when the output of
+ * attention is not finite. */
 int kv_attn_bench(const struct kv_attn_bench *b,
                   const struct kv_attn_inputs *in, const struct kv_spec *spec,
                   struct kv_attn_result *out, struct kv_err *e);

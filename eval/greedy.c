@@ -53,8 +53,8 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_codec *const *codec = s->codec[x->layer];
     struct kv_cache *cache = s->cache[x->layer];
 
-    if (kv_cache_append(cache, codec[KV_K]->pre_rope ? x->k_pre : x->k, x->v,
-                        x->n, e))
+    if (kv_cache_append(cache, x->q, codec[KV_K]->pre_rope ? x->k_pre : x->k,
+                        x->v, x->n, e))
         return -1;
     if (s->exact_prompt && !codec[KV_K]->prefill_on_codes)
         return kv_attend_exact(NULL, x, e);

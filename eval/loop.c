@@ -136,12 +136,14 @@ static int fill_window(const struct kv_loop *l, const struct kv_qkv *x,
 {
     struct kv_codec *const *codec = l->codec[x->layer];
     const size_t row = row_values(l), at = window * x->n * row;
+    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
     struct kv_cache *cache;
     int rc = -1;
 
     if (kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->seed, e))
         return -1;
-    if (kv_cache_append(cache, cache_input(l, x, KV_K, window),
+    if (kv_cache_append(cache, x->q + window * x->n * q_row,
+                        cache_input(l, x, KV_K, window),
                         cache_input(l, x, KV_V, window), x->n, e))
         goto out;
     add_bits(bits, cache);
@@ -320,7 +322,8 @@ static int run_step(const struct kv_loop *l, const struct kv_qkv *x,
                  q_row = l->shape.n_heads * l->shape.head_dim;
     const size_t at = (window * x->n + i0) * q_row;
 
-    if (kv_cache_append(cache, cache_input(l, x, KV_K, window) + i0 * row,
+    if (kv_cache_append(cache, x->q + at,
+                        cache_input(l, x, KV_K, window) + i0 * row,
                         cache_input(l, x, KV_V, window) + i0 * row, i1 - i0, e))
         return -1;
     kv_cache_attend(cache, x->q + at, i1 - i0, x->out + at);

@@ -7,6 +7,7 @@
 #include "lib/codec.h"
 #include "lib/codes.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 #include "lib/rope.h"
 
 #include <stdlib.h>
@@ -117,6 +118,7 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     const float *in[] = {
         window_of(l, codec[KV_K]->pre_rope ? KV_T_K_PRE : KV_T_K, window),
         window_of(l, KV_T_V, window)};
+    const float *q = NULL;
     float *stored[KV_SIDES] = {NULL};
     struct kv_cache *cache = NULL;
     int rc = -1;
@@ -125,7 +127,9 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
         kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->plan->seed,
                      &item->error))
         goto out;
-    if (kv_cache_append(cache, in[KV_K], in[KV_V], n, &item->error)) {
+    if (l->tensor[KV_T_Q])
+        q = window_of(l, KV_T_Q, window);
+    if (kv_cache_append(cache, q, in[KV_K], in[KV_V], n, &item->error)) {
         kv_fail_in(&item->error, "%s: window %zu", kv_dump_path(l->plan->dump),
                    l->first + window);
         goto out;
@@ -255,6 +259,16 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     want[KV_T_K] = want[KV_T_V] = true;
     want[KV_T_Q] = l->plan->n_queries > 0;
     for (size_t s = 0; s < l->plan->n_specs; s++) {
+        const struct kv_spec *spec = &l->plan->spec[s];
+
+        if (kv_spec_has(spec, KV_NEEDS_QUERIES)) {
+            want[KV_T_Q] = true;
+            if (!l->info->have[KV_T_Q])
+                return kv_fail(e,
+                               "%s has no queries, which %s needs: make it "
+                               "with kvdump --what q,k,v",
+                               path, spec->text);
+        }
         if (!l->codec[s * KV_SIDES]->pre_rope)
             continue;
         want[KV_T_K_PRE] = true;
@@ -262,7 +276,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
             return kv_fail(e,
                            "%s has no keys before RoPE, which %s stores: make "
                            "it with kvdump --rope pre,post",
-                           path, l->plan->spec[s].text);
+                           path, spec->text);
     }
     for (int t = 0; t < KV_TENSORS; t++)
         if (want[t] && !l->info->have[t])

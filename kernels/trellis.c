@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#define LANES 8
 #define NAME(f) f##_c
 #include "kernels/trellis_loops.h"
 

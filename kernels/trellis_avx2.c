@@ -1,2 +1,3 @@
+#define LANES 8
 #define NAME(f) f##_avx2
 #include "kernels/trellis_loops.h"

@@ -3,6 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/rope.h"
+#include "lib/saliency.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -24,6 +25,9 @@ struct kv_cache {
     struct side side[KV_SIDES];
     uint64_t seed;
     size_t n;
+    uint16_t *query; /* of the tail's probes, in their order */
+    size_t n_queries, query_room;
+    float *saliency; /* of the blocks that this append settles, or NULL */
 };
 
 static size_t row_values(const struct kv_codec *c)
@@ -44,6 +48,26 @@ size_t kv_settled(const struct kv_codec *c, size_t n)
     return ready / c->block * c->block;
 }
 
+static bool needs_queries(const struct kv_codec *k)
+{
+    return k->scheme->flags & KV_NEEDS_QUERIES;
+}
+
+static size_t query_values(const struct kv_codec *k)
+{
+    return k->shape.n_heads * k->shape.head_dim;
+}
+
+static bool settle_alike(const struct kv_codec *k, const struct kv_codec *v)
+{
+    return k->block == v->block &&
+           k->scheme->settle[KV_K] == v->scheme->settle[KV_V] &&
+           kv_spec_size(&k->spec, KV_K, "s") ==
+               kv_spec_size(&v->spec, KV_V, "s") &&
+           kv_spec_size(&k->spec, KV_K, "r") ==
+               kv_spec_size(&v->spec, KV_V, "r");
+}
+
 int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e)
 {
@@ -51,6 +75,9 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 
     if (k->side != KV_K || v->side != KV_V || k->layer != v->layer)
         return kv_fail(e, "a cache wants the K and the V codec of one layer");
+    if (needs_queries(k) && !settle_alike(k, v))
+        return kv_fail(e, "%s: K and V must settle the same blocks",
+                       k->spec.text);
     c = kv_alloc(1, sizeof(*c));
     c->seed = seed;
     for (int i = 0; i < KV_SIDES; i++) {
@@ -77,6 +104,7 @@ void kv_cache_free(struct kv_cache *c)
         free(c->side[i].size);
         free(c->side[i].open);
     }
+    free(c->query);
     free(c);
 }
 
@@ -123,10 +151,13 @@ static void encode(struct side *s, struct kv_where w, const float *x, size_t n)
         s->block_bytes += n * c->block_bytes;
         return;
     }
-    for (size_t i = 0; i < n; i++, w.first += c->block)
+    for (size_t i = 0; i < n; i++) {
         push_size(s, (uint32_t)c->scheme->encode_block(
                          c, w, x + i * kv_codec_block_values(c),
                          more_bytes(s, c->block_bytes)));
+        w.first += c->block;
+        w.saliency += w.saliency ? c->block : 0;
+    }
 }
 
 static void decode(const struct side *s, float *x)
@@ -158,14 +189,91 @@ static void push_tail(struct side *s, const float *x, size_t n)
     s->n_tail += n;
 }
 
+/* Where the i-th of the blocks not yet settled stands. */
+static struct kv_where next_block(const struct kv_cache *c,
+                                  const struct side *s, size_t i)
+{
+    return (struct kv_where){.first = s->n_sinks +
+                                      (s->n_blocks + i) * s->codec->block,
+                             .seed = c->seed,
+                             .saliency = c->saliency};
+}
+
+/* Whether token i after the last settled one is a probe. */
+static bool is_probe(const struct kv_cache *c, size_t i)
+{
+    const struct side *s = &c->side[KV_K];
+    const struct kv_codec *k = s->codec;
+
+    return k->scheme->probe(k, next_block(c, s, i / k->block), i % k->block);
+}
+
+/* How many queries the tail keeps. */
+static size_t tail_probes(const struct kv_cache *c)
+{
+    const struct side *k = &c->side[KV_K];
+    size_t n = 0;
+
+    for (size_t i = 0; needs_queries(k->codec) && i < k->n_tail; i++)
+        n += is_probe(c, i);
+    return n;
+}
+
+/* Takes up the queries of those of K's n new tokens, sinks not among them,
+ * that are probes. */
+static void push_queries(struct kv_cache *c, const float *q, size_t n)
+{
+    const size_t row = query_values(c->side[KV_K].codec);
+
+    for (size_t i = 0; i < n; i++) {
+        if (!is_probe(c, c->side[KV_K].n_tail + i))
+            continue;
+        if (c->n_queries == c->query_room) {
+            c->query_room = c->n_queries * 2 + 16;
+            c->query =
+                kv_realloc(c->query, c->query_room, row * sizeof(*c->query));
+        }
+        to_half(q + i * row, row, c->query + c->n_queries++ * row);
+    }
+}
+
+/* Scores the next n_blocks blocks, k their keys as they are encoded, and lets
+ * their queries go. */
+static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
+{
+    const struct kv_codec *codec = c->side[KV_K].codec;
+    const size_t block = codec->block, row = query_values(codec);
+    float *q = kv_alloc(block, row * sizeof(*q));
+    size_t *at = kv_alloc(block, sizeof(*at)), used = 0;
+
+    c->saliency = kv_alloc(n_blocks, block * sizeof(*c->saliency));
+    for (size_t b = 0; b < n_blocks; b++) {
+        size_t n_probes = 0;
+
+        for (size_t i = 0; i < block; i++)
+            if (is_probe(c, b * block + i))
+                at[n_probes++] = i;
+        from_half(c->query + used * row, n_probes * row, q);
+        kv_saliency(&codec->shape, q, at, n_probes,
+                    k + b * kv_codec_block_values(codec), block,
+                    c->saliency + b * block);
+        used += n_probes;
+    }
+    c->n_queries -= used;
+    if (c->n_queries)
+        memmove(c->query, c->query + used * row,
+                c->n_queries * row * sizeof(*c->query));
+    free(at);
+    free(q);
+}
+
 /* Codes the first n_ready tokens of (tail, then x [n]); the rest becomes the
  * tail.  n_ready is whole blocks. */
-static void settle(struct side *s, const float *x, size_t n, size_t n_ready,
-                   uint64_t seed)
+static void settle(struct kv_cache *cache, struct side *s, const float *x,
+                   size_t n, size_t n_ready)
 {
     const struct kv_codec *c = s->codec;
     const size_t row = row_values(c);
-    const struct kv_where w = {s->n_sinks + s->n_blocks * c->block, seed};
     const size_t from_tail = n_ready < s->n_tail ? n_ready : s->n_tail;
     const size_t from_x = n_ready - from_tail;
 
@@ -174,7 +282,9 @@ static void settle(struct side *s, const float *x, size_t n, size_t n_ready,
 
         from_half(s->tail, from_tail * row, in);
         kv_codec_input(c, x, from_x, in + from_tail * row);
-        encode(s, w, in, n_ready / c->block);
+        if (needs_queries(c) && c->side == KV_K) /* V settles after K */
+            score_blocks(cache, in, n_ready / c->block);
+        encode(s, next_block(cache, s, 0), in, n_ready / c->block);
         free(in);
         s->n_tail -= from_tail;
         if (s->n_tail)
@@ -186,18 +296,17 @@ static void settle(struct side *s, const float *x, size_t n, size_t n_ready,
 }
 
 /* One token at a time: each append requantizes the open block. */
-static void append_history(struct side *s, const float *x, size_t n,
-                           uint64_t seed)
+static void append_history(const struct kv_cache *cache, struct side *s,
+                           const float *x, size_t n)
 {
     const struct kv_codec *c = s->codec;
     const size_t row = row_values(c);
     float *in = kv_alloc(row, sizeof(*in));
 
     for (size_t t = 0; t < n; t++) {
-        const struct kv_where w = {s->n_sinks + s->n_blocks * c->block, seed};
-
         kv_codec_input(c, x + t * row, 1, in);
-        c->scheme->requantize(c, w, s->n_open, in, s->open);
+        c->scheme->requantize(c, next_block(cache, s, 0), s->n_open, in,
+                              s->open);
         if (++s->n_open == c->block) {
             memcpy(more_bytes(s, c->block_bytes), s->open, c->block_bytes);
             s->block_bytes += c->block_bytes;
@@ -208,9 +317,11 @@ static void append_history(struct side *s, const float *x, size_t n,
     free(in);
 }
 
-static void append_side(struct side *s, const float *x, size_t n, size_t n_all,
-                        uint64_t seed)
+/* q: for K with KV_NEEDS_QUERIES, else not looked at. */
+static void append_side(struct kv_cache *cache, enum kv_side side,
+                        const float *q, const float *x, size_t n)
 {
+    struct side *s = &cache->side[side];
     const struct kv_codec *c = s->codec;
     const size_t row = row_values(c);
     const size_t room = kv_spec_size(&c->spec, c->side, "s") - s->n_sinks;
@@ -221,24 +332,44 @@ static void append_side(struct side *s, const float *x, size_t n, size_t n_all,
     x += to_sinks * row;
     n -= to_sinks;
     if (c->history) {
-        append_history(s, x, n, seed);
+        append_history(cache, s, x, n);
         return;
     }
+    if (needs_queries(c) && side == KV_K && n)
+        push_queries(cache, q + to_sinks * query_values(c), n);
 
-    const size_t want = kv_settled(c, n_all), have = s->n_blocks * c->block;
+    const size_t want = kv_settled(c, cache->n), have = s->n_blocks * c->block;
 
-    settle(s, x, n, want > have ? want - have : 0, seed);
+    settle(cache, s, x, n, want > have ? want - have : 0);
 }
 
-int kv_cache_append(struct kv_cache *c, const float *k, const float *v,
-                    size_t n, struct kv_err *e)
+static int check_input(const struct kv_cache *c, const float *q, const float *k,
+                       const float *v, size_t n, struct kv_err *e)
 {
-    if (kv_check_finite(c->side[KV_K].codec, c->n, k, n, e) ||
-        kv_check_finite(c->side[KV_V].codec, c->n, v, n, e))
+    const struct kv_codec *codec = c->side[KV_K].codec;
+    const size_t layer = codec->layer, row = row_values(codec);
+
+    if (kv_check_finite(layer, 'K', c->n, k, n, row, e) ||
+        kv_check_finite(layer, 'V', c->n, v, n, row, e))
+        return -1;
+    if (!needs_queries(codec))
+        return 0;
+    if (n && !q)
+        return kv_fail(e, "%s needs the queries of the tokens it stores",
+                       codec->spec.text);
+    return kv_check_finite(layer, 'Q', c->n, q, n, query_values(codec), e);
+}
+
+int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
+                    const float *v, size_t n, struct kv_err *e)
+{
+    if (check_input(c, q, k, v, n, e))
         return -1;
     c->n += n;
-    append_side(&c->side[KV_K], k, n, c->n, c->seed);
-    append_side(&c->side[KV_V], v, n, c->n, c->seed);
+    append_side(c, KV_K, q, k, n);
+    append_side(c, KV_V, NULL, v, n);
+    free(c->saliency);
+    c->saliency = NULL;
     return 0;
 }
 
@@ -254,6 +385,11 @@ static size_t codes_bytes(const struct side *s)
            (s->codec->variable ? s->n_blocks * sizeof(*s->size) : 0);
 }
 
+static size_t query_bytes(const struct kv_cache *c)
+{
+    return c->n_queries * query_values(c->side[KV_K].codec) * sizeof(*c->query);
+}
+
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *settled_bytes, size_t *settled_tokens)
 {
@@ -267,7 +403,8 @@ size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
     if (settled_tokens)
         *settled_tokens = s->n_blocks * s->codec->block;
     return codes + open +
-           (s->n_sinks + s->n_tail) * row_values(s->codec) * sizeof(uint16_t);
+           (s->n_sinks + s->n_tail) * row_values(s->codec) * sizeof(uint16_t) +
+           (side == KV_K ? query_bytes(c) : 0);
 }
 
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
@@ -282,7 +419,9 @@ struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
                               .size = s->codec->variable ? s->size : NULL,
                               .open = s->open,
                               .sink = s->sink,
-                              .tail = s->tail};
+                              .tail = s->tail,
+                              .query = c->query,
+                              .n_queries = side == KV_K ? c->n_queries : 0};
 }
 
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
@@ -387,14 +526,16 @@ int kv_cache_truncate(struct kv_cache *c, size_t n, struct kv_err *e)
                            c->side[i].codec->block);
     memcpy(c->side, left, sizeof(left));
     c->n = n;
+    c->n_queries = tail_probes(c);
     return 0;
 }
 
 /* ---- save and load ----------------------------------------------------- */
 
 /* | n | seed | then per side: n_sinks n_blocks n_tail n_open | sink sizes
- * blocks tail open |, counts as 64-bit little-endian words, sizes 32-bit and
- * of variable codecs only. */
+ * blocks tail open | then queries |, counts as 64-bit little-endian words,
+ * sizes 32-bit and of variable codecs only; how many queries there are follows
+ * from the tail. */
 enum { HEAD_WORDS = 2, SIDE_WORDS = 4 };
 
 static size_t side_bytes(const struct side *s)
@@ -415,7 +556,7 @@ void kv_cache_save(const struct kv_cache *c, uint8_t **bytes, size_t *n)
     const uint64_t head[HEAD_WORDS] = {c->n, c->seed};
     uint8_t *at;
 
-    *n = sizeof(head);
+    *n = sizeof(head) + query_bytes(c);
     for (int i = 0; i < KV_SIDES; i++)
         *n += SIDE_WORDS * sizeof(uint64_t) + side_bytes(&c->side[i]);
     at = *bytes = kv_alloc(*n, 1);
@@ -434,6 +575,7 @@ void kv_cache_save(const struct kv_cache *c, uint8_t **bytes, size_t *n)
         at = put_bytes(at, s->tail, s->n_tail * row);
         at = put_bytes(at, s->open, s->n_open ? s->codec->block_bytes : 0);
     }
+    put_bytes(at, c->query, query_bytes(c));
 }
 
 /* Whether sinks, blocks, tail and open make n tokens.  The words are not to be
@@ -544,6 +686,37 @@ static int load_side(struct side *s, uint64_t n, const uint8_t **at,
     return 0;
 }
 
+/* Whether K and V hold the same sinks and blocks, and no tail before the sinks
+ * are full. */
+static bool sides_agree(const struct kv_cache *c)
+{
+    const struct side *k = &c->side[KV_K], *v = &c->side[KV_V];
+
+    return k->n_sinks == v->n_sinks && k->n_blocks == v->n_blocks &&
+           (k->n_sinks == kv_spec_size(&k->codec->spec, KV_K, "s") ||
+            !(k->n_blocks + k->n_tail));
+}
+
+static int load_queries(struct kv_cache *c, const uint8_t **at,
+                        const uint8_t *end, struct kv_err *e)
+{
+    if (!needs_queries(c->side[KV_K].codec))
+        return 0;
+    if (!sides_agree(c))
+        return kv_fail(e, "saved cache: K and V do not hold the same blocks");
+
+    const size_t row = query_values(c->side[KV_K].codec) * sizeof(*c->query);
+    const size_t n = tail_probes(c);
+    const uint8_t *from = take(at, end, n, row);
+
+    if (!from)
+        return kv_fail(e, "saved cache: truncated");
+    c->query = kv_realloc(c->query, n, row);
+    put_bytes((uint8_t *)c->query, from, n * row);
+    c->n_queries = c->query_room = n;
+    return 0;
+}
+
 int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
                   struct kv_err *e)
 {
@@ -562,6 +735,8 @@ int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
     for (int i = 0; i < KV_SIDES; i++)
         if (load_side(&c->side[i], head[0], &at, end, e))
             return -1;
+    if (load_queries(c, &at, end, e))
+        return -1;
     if (at != end)
         return kv_fail(e, "saved cache: %zu bytes too many",
                        (size_t)(end - at));

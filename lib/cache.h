@@ -2,7 +2,12 @@
  *
  *   [ sinks: fp16, s tokens ][ settled blocks: codes ][ tail: fp16 ]
  *
- * (f32 keeps nothing in fp16.)  One step is append, settle, attend. */
+ * (f32 keeps nothing in fp16.)  One step is append, settle, attend.
+ *
+ * With KV_NEEDS_QUERIES the tail's probe tokens also keep their queries, in
+ * fp16, counted with K.  A block that settles is scored by its own probes over
+ * its own keys, as both are held: nothing outside the block has a say, so that
+ * the law of codec.h stands. */
 #ifndef KV_CACHE_H
 #define KV_CACHE_H
 
@@ -15,16 +20,20 @@ size_t kv_settled(const struct kv_codec *c, size_t n);
 
 struct kv_cache;
 
-/* The codecs are kept by pointer and must outlive the cache. */
+/* The codecs are kept by pointer and must outlive the cache.  Fails unless they
+ * are K's and V's of one layer, and with KV_NEEDS_QUERIES settle the same
+ * blocks. */
 int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
 
 /* Appends n tokens and settles.  k: [n][n_kv_heads][head_dim], before RoPE
- * when the key codec is pre_rope, else after; v likewise.  Fails on NaN and
- * infinity, naming layer, side and token; the cache is then unchanged. */
-int kv_cache_append(struct kv_cache *c, const float *k, const float *v,
-                    size_t n, struct kv_err *e);
+ * when the key codec is pre_rope, else after; v likewise.  q: their queries
+ * after RoPE, [n][n_heads][head_dim], read with KV_NEEDS_QUERIES alone; NULL
+ * where there are none.  Fails on NaN and infinity, naming layer, side and
+ * token, and without queries that are needed; the cache is then unchanged. */
+int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
+                    const float *v, size_t n, struct kv_err *e);
 
 /* Attention of the newest nq tokens' queries (causal among themselves).
  * q, out: [nq][n_heads][head_dim].  Through decode(), in plain C; schemes
@@ -34,8 +43,8 @@ void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
 
 size_t kv_cache_tokens(const struct kv_cache *c);
 
-/* Bytes really held: sinks, codes, open block or tail.  settled: the codes
- * alone and the tokens they hold; may be NULL. */
+/* Bytes really held: sinks, codes, open block or tail, queries.  settled: the
+ * codes alone and the tokens they hold; may be NULL. */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *settled_bytes, size_t *settled_tokens);
 

@@ -33,6 +33,8 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
         return kv_fail_in(e, "%s", mine->text);
     }
     assert(c->block && c->block_bytes);
+    assert(!(c->scheme->flags & KV_NEEDS_QUERIES) ||
+           (c->scheme->probe && !c->pre_rope && !c->history));
     *out = c;
     return 0;
 }
@@ -61,16 +63,14 @@ void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
         out[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
 }
 
-int kv_check_finite(const struct kv_codec *c, size_t first, const float *x,
-                    size_t n, struct kv_err *e)
+int kv_check_finite(size_t layer, char name, size_t first, const float *x,
+                    size_t n, size_t row, struct kv_err *e)
 {
-    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
-
     for (size_t t = 0; t < n; t++)
         for (size_t i = 0; i < row; i++)
             if (!isfinite(x[t * row + i]))
                 return kv_fail(e, "layer %zu, %c, token %zu: %s in the input",
-                               c->layer, kv_side_name(c->side), first + t,
+                               layer, name, first + t,
                                isnan(x[t * row + i]) ? "NaN" : "infinity");
     return 0;
 }

@@ -6,8 +6,9 @@
  * x[n_blocks * block][n_kv_heads][head_dim] f32, into bytes and back.
  *
  * THE LAW.  What is stored for n tokens is a pure function of (spec,
- * calibration, layer, those n tokens, seed).  Encoding many blocks at once and
- * one by one give the same bytes; what is decoded is what was stored; any
+ * calibration, layer, those n tokens, seed); a token is its key and value, and
+ * its query for schemes with KV_NEEDS_QUERIES.  Encoding many blocks at once
+ * and one by one give the same bytes; what is decoded is what was stored; any
  * number of threads gives the same bits.  Exceptions are declared in flags
  * and the conformance tests read them. */
 #ifndef KV_CODEC_H
@@ -37,7 +38,10 @@ enum kv_scheme_flags {
     KV_CALIBRATED = 4,
     /* The format has no exact place for every flat group: what one decodes to
      * is finite, but may be further off than fp16's precision. */
-    KV_COARSE = 8
+    KV_COARSE = 8,
+    /* The cache must be given queries: it keeps those of probe() tokens and
+     * passes each settling block's saliency to encode() (kv_where). */
+    KV_NEEDS_QUERIES = 16
 };
 
 /* How a side moves tokens from the fp16 tail into codes; n tokens in all, s
@@ -47,11 +51,13 @@ enum kv_settle {
     KV_FLUSH /* floor((n - s) / r) * r: r at a time */
 };
 
-/* Where the blocks given to encode() stand in the sequence, and the seed of
- * stochastic rounding. */
+/* Where the blocks given to encode() stand in the sequence, the seed of
+ * stochastic rounding, and what else is known of their tokens. */
 struct kv_where {
     size_t first; /* token index of the first block's first token */
     uint64_t seed;
+    const float *saliency; /* [n_blocks * block] (lib/saliency.h), the same for
+                            * K and V; NULL without KV_NEEDS_QUERIES */
 };
 
 /* Multiplications and additions of attend() where the stored tokens are codes,
@@ -95,6 +101,12 @@ struct kv_scheme {
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
     void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
+
+    /* KV_NEEDS_QUERIES only: whether the block's token i, which stands at
+     * w.first + i, is a probe.  The K codec is asked.  Blocks of K and V are
+     * then the same tokens, settled by the same rule; keys after RoPE, no
+     * history. */
+    bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
 
     /* x: [n_blocks * block][n_kv_heads][head_dim], finite.
      * bytes: [n_blocks][block_bytes], written in full.  Thread-safe. */
@@ -162,13 +174,16 @@ struct kv_codec {
  *   [sinks, sinks + n_blocks * block)      codes, block_bytes each, or size[i]
  *   [.., n)                                fp16 in tail; or, when open is not
  *                                          NULL, codes of an open block
- * sink, tail: [tokens][n_kv_heads][head_dim] fp16. */
+ * sink, tail: [tokens][n_kv_heads][head_dim] fp16.  query: those of the tail's
+ * probes, [n_queries][n_heads][head_dim] fp16; K's, none elsewhere. */
 struct kv_reader {
     const struct kv_codec *codec;
     size_t n, sinks, n_blocks;
     const uint8_t *blocks, *open;
     const uint32_t *size; /* [n_blocks] bytes of each; NULL: block_bytes */
     const uint16_t *sink, *tail;
+    const uint16_t *query;
+    size_t n_queries;
 };
 
 /* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() knows
@@ -184,10 +199,10 @@ int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
                  const struct kv_calib *calib, struct kv_err *e);
 void kv_codec_free(struct kv_codec *c); /* NULL is fine */
 
-/* Fails with layer, side and token when x [n][n_kv_heads][head_dim] holds a
- * NaN or an infinity; first: the index of x's first token. */
-int kv_check_finite(const struct kv_codec *c, size_t first, const float *x,
-                    size_t n, struct kv_err *e);
+/* Fails with layer, name ('K', 'V', 'Q') and token when x [n][row] holds a NaN
+ * or an infinity; first: the index of x's first token. */
+int kv_check_finite(size_t layer, char name, size_t first, const float *x,
+                    size_t n, size_t row, struct kv_err *e);
 
 /* What enters the cache for these n tokens: rounded to fp16 (clamped to its
  * largest finite value), or as it is with KV_WIDE.  x, out:

@@ -40,15 +40,18 @@ size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes)
     const size_t open_bytes =
         r->open && rest ? c->scheme->open_bytes(c, rest) : 0;
     const size_t tail_bytes = r->open ? 0 : rest * row;
-    const size_t n =
-        sink_bytes + size_bytes + block_bytes + open_bytes + tail_bytes;
+    const size_t query_bytes =
+        r->n_queries * c->shape.n_heads * c->shape.head_dim * sizeof(*r->query);
+    const size_t n = sink_bytes + size_bytes + block_bytes + open_bytes +
+                     tail_bytes + query_bytes;
     uint8_t *at = *bytes = kv_alloc(n, 1);
 
     at = put(at, r->sink, sink_bytes);
     at = put(at, r->size, size_bytes);
     at = put(at, r->blocks, block_bytes);
     at = put(at, r->open, open_bytes);
-    put(at, r->tail, tail_bytes);
+    at = put(at, r->tail, tail_bytes);
+    put(at, r->query, query_bytes);
     return n;
 }
 

@@ -6,7 +6,8 @@
  *                  variable a group: .../{k,v}/window_000 uint8 [bytes], ...
  *
  * A window's bytes are  | sinks: fp16 | sizes: uint32 each, variable codecs
- * only | settled blocks | tail: fp16, or open block |  as in lib/cache.h. */
+ * only | settled blocks | tail: fp16, or open block | queries: fp16 |  as in
+ * lib/cache.h. */
 #ifndef KV_CODES_H
 #define KV_CODES_H
 

@@ -46,6 +46,19 @@ bool kv_spec_calibrated(const struct kv_spec *s)
     return false;
 }
 
+bool kv_spec_has(const struct kv_spec *s, unsigned flags)
+{
+    for (size_t i = 0; i < kv_spec_members(s); i++)
+        if (kv_spec_member(s, i)->scheme->flags & flags)
+            return true;
+    return false;
+}
+
+bool kv_spec_together(const struct kv_spec *s)
+{
+    return kv_spec_has(s, KV_OWN_ORACLE | KV_NEEDS_QUERIES);
+}
+
 /* ---- kept for good ----------------------------------------------------- */
 
 struct kept {
@@ -273,13 +286,14 @@ static int check_places(const struct kv_mixed *m, struct kv_err *e)
                 return kv_fail(e, "%s: layer %zu, %c is not named", m->path, i,
                                kv_side_name((enum kv_side)side));
         for (int side = 0; side < KV_SIDES; side++) {
-            const struct kv_scheme *k = m->member[p[side].member].scheme;
+            const struct kv_spec *s = &m->member[p[side].member];
 
-            if (k->flags & KV_OWN_ORACLE && p[KV_K].member != p[KV_V].member)
-                return kv_fail(e,
-                               "%s:%zu: layer %zu: %s attends on the codes of "
-                               "K and V together, so both want one spec",
-                               m->path, p[side].line, i, k->name);
+            if (p[KV_K].member != p[KV_V].member && kv_spec_together(s))
+                return kv_fail(
+                    e,
+                    "%s:%zu: layer %zu: %s takes the keys and values "
+                    "of a layer together: both want one spec",
+                    m->path, p[side].line, i, s->scheme->name);
         }
     }
     return 0;

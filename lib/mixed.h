@@ -51,7 +51,7 @@ extern const struct kv_scheme kv_scheme_mixed;
 
 /* Reads a layer file, or NAME@HASH.  Fails with file, line, layer and side on
  * a place named twice or not at all, and on two different specs for a layer
- * whose attention is defined on the codes of both (KV_OWN_ORACLE). */
+ * that wants one (kv_spec_together). */
 int kv_mixed_read(const struct kv_mixed **m, const char *path,
                   struct kv_err *e);
 
@@ -68,11 +68,17 @@ void kv_mixed_make(struct kv_spec *s, const char *name,
 
 /* Any spec: what it is at a place; how many different specs it is made of, and
  * the i-th of them (an ordinary spec is its own, only one); whether one of them
- * has something to calibrate. */
+ * has something to calibrate, or one of these flags. */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);
 const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i);
 bool kv_spec_calibrated(const struct kv_spec *s);
+bool kv_spec_has(const struct kv_spec *s, unsigned flags);
+
+/* Whether the codecs of a layer's keys and values must be of one spec, because
+ * attention is defined on the codes of both (KV_OWN_ORACLE) or queries tell how
+ * both are stored (KV_NEEDS_QUERIES). */
+bool kv_spec_together(const struct kv_spec *s);
 
 #endif

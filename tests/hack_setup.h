@@ -64,7 +64,7 @@ static inline void tear_down(struct setup *s)
 static inline void append(struct setup *s, const float *k, const float *v,
                           size_t n)
 {
-    assert_int_equal(kv_cache_append(s->cache, k, v, n, NULL), 0);
+    assert_int_equal(kv_cache_append(s->cache, NULL, k, v, n, NULL), 0);
 }
 
 static const char *const every[] = {

@@ -109,7 +109,7 @@ static void test_by_hand(void **state)
     memcpy(x + 20, (const float[4]){-254, 2, -254, -1.5f}, 4 * sizeof(*x));
     assert_int_equal(c->block, 12);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
     for (size_t i = 0; i < 4; i++) {
         memcpy(&half, bytes + 2 * token[i], sizeof(half));
         assert_within(kv_f16_to_f32(half), max[i], 0);
@@ -163,7 +163,7 @@ static void test_code_by_hand(void **state)
     for (size_t i = 4; i < 40; i++)
         x[i] = 0.25f * (float)(i / 4);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
     assert_int_equal(bytes[20] & 31, 30);
     c->scheme->decode(c, bytes, 1, back);
     for (size_t i = 0; i < 40; i++)
@@ -200,7 +200,7 @@ static void check_stores(const char *letters, const char *variant)
         float *a = x + n, *b = x + 2 * n;
         uint8_t *bytes = kv_alloc(wire->block_bytes, 1);
         uint8_t *packed = kv_alloc(memory->block_bytes, 1);
-        const struct kv_where w = {0, 0};
+        const struct kv_where w = {.first = 0};
         size_t size;
 
         synthetic_rows(&shape, shape.n_kv_heads, 77 + (uint64_t)i, wire->block,
@@ -258,8 +258,8 @@ static void chunk_make(struct chunk *c, const char *text)
     c->bytes = kv_alloc(c->codec->block_bytes + 1, 1);
     synthetic_rows(&shape, 2, 5, c->codec->block, c->x);
     kv_codec_input(c->codec, c->x, c->codec->block, c->x);
-    c->n = c->codec->scheme->encode_block(c->codec, (struct kv_where){0, 0},
-                                          c->x, c->bytes);
+    c->n = c->codec->scheme->encode_block(
+        c->codec, (struct kv_where){.first = 0}, c->x, c->bytes);
 }
 
 static void chunk_free(struct chunk *c)
@@ -608,7 +608,7 @@ static void check_layer(const struct kv_spec *s, struct kv_dump *dump,
     m = codec(&memory, shape, layer, side, NULL);
     packed = kv_alloc(m->block_bytes, 1);
     for (size_t at = 0; at + c->block <= CTX; at += c->block) {
-        const struct kv_where w = {at, 0};
+        const struct kv_where w = {.first = at};
         size_t size;
 
         if (kv_dump_read(dump, layer, side == KV_K ? KV_T_K : KV_T_V, at,

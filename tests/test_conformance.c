@@ -23,6 +23,27 @@ struct ready {
     struct kv_codec *codec[KV_SIDES];
 };
 
+/* Calibrations by their key: many specs share one. */
+static struct kv_calib **made;
+static size_t n_made;
+
+static struct kv_calib *calibration(const struct kv_shape *shape,
+                                    const struct kv_spec *spec,
+                                    const char *folder)
+{
+    struct kv_calib *c;
+
+    for (size_t i = 0; i < n_made; i++)
+        if (kv_calib_find(made[i], spec))
+            return made[i];
+    c = synthetic_calib(shape, spec, folder);
+    if (c) {
+        made = kv_realloc(made, n_made + 1, sizeof(*made));
+        made[n_made++] = c;
+    }
+    return c;
+}
+
 static bool prepare(struct ready *r, const char *text, const char *folder)
 {
     struct kv_err e = {""};
@@ -35,7 +56,7 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
             fail_msg("%s", e.msg);
         return false;
     }
-    r->calib = synthetic_calib(&r->shape, &r->spec, folder);
+    r->calib = calibration(&r->shape, &r->spec, folder);
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, 1,
                          (enum kv_side)side, r->calib, &e))
@@ -47,8 +68,6 @@ static void release(struct ready *r)
 {
     for (int side = 0; side < KV_SIDES; side++)
         kv_codec_free(r->codec[side]);
-    if (r->calib)
-        kv_calib_free(r->calib);
 }
 
 static bool history(const struct ready *r)
@@ -77,10 +96,11 @@ static void add_choices(const struct kv_scheme *k, const char *folder)
         for (size_t i = 0; choice; i++) {
             const size_t n = strcspn(choice, "|");
 
-            snprintf(text, sizeof(text), "%s:r0,%s=%.*s", k->name, p->name,
-                     (int)n, choice);
-            if ((double)i != p->fallback)
+            for (int j = 0; j < 2 && (double)i != p->fallback; j++) {
+                snprintf(text, sizeof(text), "%s:%s,%s=%.*s", k->name,
+                         j ? "n16r0" : "r0", p->name, (int)n, choice);
                 add(text, folder);
+            }
             choice = choice[n] ? choice + n + 1 : NULL;
         }
     }
@@ -100,7 +120,8 @@ static void add_least(const struct kv_scheme *k, const char *folder)
         add(text, folder);
 }
 
-static const char *const letters[] = {"", ":s0r0", ":s3r0", ":s4r32"};
+static const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
+                                      ":n16r0", ":n16s3r20"}; /* n: a block */
 
 /* Keys and values of one layer by different schemes: codes before RoPE with
  * codes after it, one that settles by the block with one that does by the
@@ -152,6 +173,9 @@ static int release_every(void **state)
     for (size_t i = 0; i < n_ready; i++)
         release(&every_one[i]);
     free(every_one);
+    for (size_t i = 0; i < n_made; i++)
+        kv_calib_free(made[i]);
+    free(made);
     return 0;
 }
 
@@ -166,13 +190,51 @@ static size_t row_values(const struct ready *r)
     return r->shape.n_kv_heads * r->shape.head_dim;
 }
 
-/* k, v: [n][kv_heads][head_dim]. */
-static void rows(const struct ready *r, float **k, float **v, size_t n)
+static size_t query_values(const struct ready *r)
 {
-    *k = kv_alloc(n, row_values(r) * sizeof(**k));
-    *v = kv_alloc(n, row_values(r) * sizeof(**v));
-    synthetic_rows(&r->shape, r->shape.n_kv_heads, 41, n, *k);
-    synthetic_rows(&r->shape, r->shape.n_kv_heads, 42, n, *v);
+    return r->shape.n_heads * r->shape.head_dim;
+}
+
+static bool needs_queries(const struct ready *r)
+{
+    return r->spec.scheme->flags & KV_NEEDS_QUERIES;
+}
+
+/* q: [n][heads][head_dim]; k, v: [n][kv_heads][head_dim]. */
+struct rows {
+    float *q, *k, *v;
+};
+
+static struct rows rows(const struct ready *r, size_t n)
+{
+    const struct rows x = {.q = kv_alloc(n, query_values(r) * sizeof(*x.q)),
+                           .k = kv_alloc(n, row_values(r) * sizeof(*x.k)),
+                           .v = kv_alloc(n, row_values(r) * sizeof(*x.v))};
+
+    synthetic_rows(&r->shape, r->shape.n_heads, 40, n, x.q);
+    synthetic_rows(&r->shape, r->shape.n_kv_heads, 41, n, x.k);
+    synthetic_rows(&r->shape, r->shape.n_kv_heads, 42, n, x.v);
+    return x;
+}
+
+/* The same, from token t on. */
+static struct rows rows_from(const struct ready *r, struct rows x, size_t t)
+{
+    return (struct rows){.q = x.q + t * query_values(r),
+                         .k = x.k + t * row_values(r),
+                         .v = x.v + t * row_values(r)};
+}
+
+static void free_rows(struct rows x)
+{
+    free(x.q);
+    free(x.k);
+    free(x.v);
+}
+
+static int append(struct kv_cache *c, struct rows x, size_t n, struct kv_err *e)
+{
+    return kv_cache_append(c, x.q, x.k, x.v, n, e);
 }
 
 static struct kv_cache *new_cache(const struct ready *r)
@@ -186,8 +248,8 @@ static struct kv_cache *new_cache(const struct ready *r)
 }
 
 /* The cache after n tokens appended `step` at a time. */
-static struct kv_cache *filled(const struct ready *r, const float *k,
-                               const float *v, size_t n, size_t step)
+static struct kv_cache *filled(const struct ready *r, struct rows x, size_t n,
+                               size_t step)
 {
     struct kv_cache *c = new_cache(r);
     struct kv_err e;
@@ -195,8 +257,7 @@ static struct kv_cache *filled(const struct ready *r, const float *k,
     for (size_t t = 0; t < n; t += step) {
         const size_t m = n - t < step ? n - t : step;
 
-        if (kv_cache_append(c, k + t * row_values(r), v + t * row_values(r), m,
-                            &e))
+        if (append(c, rows_from(r, x, t), m, &e))
             fail_msg("%s", e.msg);
     }
     return c;
@@ -220,13 +281,12 @@ static const size_t sizes[] = {0, 1, 2, 31, 32, 33, 63, 64, 65, 129, N};
 
 static void check_append(struct ready *r)
 {
-    float *k, *v;
+    const struct rows x = rows(r, N);
 
-    rows(r, &k, &v, N);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-        struct kv_cache *at_once = filled(r, k, v, sizes[i], N);
-        struct kv_cache *one_by_one = filled(r, k, v, sizes[i], 1);
-        struct kv_cache *sevens = filled(r, k, v, sizes[i], 7);
+        struct kv_cache *at_once = filled(r, x, sizes[i], N);
+        struct kv_cache *one_by_one = filled(r, x, sizes[i], 1);
+        struct kv_cache *sevens = filled(r, x, sizes[i], 7);
 
         assert_same(at_once, one_by_one, r->spec.text, "one by one", sizes[i]);
         assert_same(at_once, sevens, r->spec.text, "seven at a time", sizes[i]);
@@ -234,14 +294,23 @@ static void check_append(struct ready *r)
         kv_cache_free(one_by_one);
         kv_cache_free(at_once);
     }
-    free(k);
-    free(v);
+    free_rows(x);
 }
 
 static void test_append(void **state)
 {
     (void)state;
     every(check_append);
+}
+
+/* For schemes with KV_NEEDS_QUERIES; the others do not look at it. */
+static float *some_saliency(size_t n)
+{
+    float *x = kv_alloc(n, sizeof(*x));
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = kv_random_unit(44, i);
+    return x;
 }
 
 /* encode() of many blocks equals block by block, writes all of its bytes and
@@ -253,11 +322,12 @@ static void check_blocks(struct ready *r)
     for (int side = 0; side < KV_SIDES; side++) {
         const struct kv_codec *c = r->codec[side];
         const size_t values = kv_codec_block_values(c), nb = c->block_bytes;
-        const struct kv_where w = {10, SEED};
 
         if (c->variable)
             continue; /* test_variable */
 
+        float *saliency = some_saliency(BLOCKS * c->block);
+        struct kv_where w = {10, SEED, saliency};
         float *x = kv_alloc(BLOCKS, values * sizeof(*x));
         float *back = kv_alloc(BLOCKS, values * sizeof(*back));
         uint8_t *a = kv_alloc(BLOCKS * nb + CANARY, 1);
@@ -270,9 +340,11 @@ static void check_blocks(struct ready *r)
         memset(a, 0xa5, BLOCKS * nb + CANARY);
         memset(b, 0x5a, BLOCKS * nb + CANARY);
         c->scheme->encode(c, w, x, BLOCKS, a);
-        for (size_t i = 0; i < BLOCKS; i++)
-            c->scheme->encode(c, (struct kv_where){10 + i * c->block, SEED},
-                              x + i * values, 1, b + i * nb);
+        for (size_t i = 0; i < BLOCKS; i++) {
+            c->scheme->encode(c, w, x + i * values, 1, b + i * nb);
+            w.first += c->block;
+            w.saliency += c->block;
+        }
         if (memcmp(a, b, BLOCKS * nb) != 0)
             fail_msg("%s %c: blocks at once and one by one differ",
                      r->spec.text, kv_side_name(c->side));
@@ -287,6 +359,7 @@ static void check_blocks(struct ready *r)
         free(a);
         free(back);
         free(x);
+        free(saliency);
     }
 }
 
@@ -315,7 +388,11 @@ static void check_variable(struct ready *r)
 
         synthetic_rows(&r->shape, r->shape.n_kv_heads, 43, c->block, x);
         kv_codec_input(c, x, c->block, x);
-        n = c->scheme->encode_block(c, (struct kv_where){10, SEED}, x, bytes);
+        float *saliency = some_saliency(c->block);
+
+        n = c->scheme->encode_block(c, (struct kv_where){10, SEED, saliency}, x,
+                                    bytes);
+        free(saliency);
         assert_in_range(n, 1, nb);
         exact = malloc(n); /* ASan sees a read past the end */
         memcpy(exact, bytes, n);
@@ -375,11 +452,10 @@ static void refuse_counts(const struct ready *r, const uint8_t *bytes, size_t n)
 
 static void check_bytes_and_save(struct ready *r)
 {
-    float *k, *v;
+    const struct rows x = rows(r, N);
 
-    rows(r, &k, &v, N);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-        struct kv_cache *c = filled(r, k, v, sizes[i], N);
+        struct kv_cache *c = filled(r, x, sizes[i], N);
         struct kv_cache *again = new_cache(r);
         struct kv_err e = {""};
         uint8_t *bytes;
@@ -403,8 +479,7 @@ static void check_bytes_and_save(struct ready *r)
         free(bytes);
         kv_cache_free(c);
     }
-    free(k);
-    free(v);
+    free_rows(x);
 }
 
 static void test_bytes_and_save(void **state)
@@ -418,29 +493,26 @@ static void test_bytes_and_save(void **state)
 static void check_truncate(struct ready *r)
 {
     const size_t cuts[] = {0, 1, 3, 4, 5, 36, 64, 67, 68, 99, 128, 131, 139, N};
-    float *k, *v;
+    const struct rows x = rows(r, N);
     struct kv_err e;
 
-    rows(r, &k, &v, N);
     for (size_t i = 0; i < sizeof(cuts) / sizeof(*cuts); i++) {
         const size_t cut = cuts[i];
-        struct kv_cache *c = filled(r, k, v, N, N);
-        struct kv_cache *want = filled(r, k, v, N, N);
+        struct kv_cache *c = filled(r, x, N, N);
+        struct kv_cache *want = filled(r, x, N, N);
 
         if (kv_cache_truncate(c, cut, &e)) {
             assert_same(c, want, r->spec.text, "a refused cut", cut);
         } else {
             assert_int_equal(kv_cache_tokens(c), cut);
-            if (kv_cache_append(c, k + cut * row_values(r),
-                                v + cut * row_values(r), N - cut, &e))
+            if (append(c, rows_from(r, x, cut), N - cut, &e))
                 fail_msg("%s", e.msg);
             assert_same(c, want, r->spec.text, "cut and append", cut);
         }
         kv_cache_free(want);
         kv_cache_free(c);
     }
-    free(k);
-    free(v);
+    free_rows(x);
 }
 
 static void test_truncate(void **state)
@@ -454,15 +526,16 @@ static void test_truncate(void **state)
 static void check_extremes(struct ready *r)
 {
     const float levels[] = {0, 1, -3.25f, 65504, -65504, 0x1p-24f, 0x1p-20f};
-    float *k = kv_alloc(N, row_values(r) * sizeof(*k));
+    float *all = kv_alloc(N, query_values(r) * sizeof(*all));
     float *back = kv_alloc(N, row_values(r) * sizeof(*back));
+    const struct rows x = {all, all, all};
 
     for (size_t i = 0; i < sizeof(levels) / sizeof(*levels); i++) {
         struct kv_cache *c;
 
-        for (size_t j = 0; j < N * row_values(r); j++)
-            k[j] = levels[i];
-        c = filled(r, k, k, N, N);
+        for (size_t j = 0; j < N * query_values(r); j++)
+            all[j] = levels[i];
+        c = filled(r, x, N, N);
         for (int side = 0; side < KV_SIDES; side++) {
             kv_cache_decode(c, (enum kv_side)side, back);
             for (size_t j = 0; j < N * row_values(r); j++) {
@@ -475,9 +548,9 @@ static void check_extremes(struct ready *r)
             }
         }
         kv_cache_free(c);
-        for (size_t j = 0; j < N * row_values(r); j++)
-            k[j] = (j & 1 ? -1 : 1) * 65504.0f;
-        c = filled(r, k, k, N, N);
+        for (size_t j = 0; j < N * query_values(r); j++)
+            all[j] = (j & 1 ? -1 : 1) * 65504.0f;
+        c = filled(r, x, N, N);
         for (int side = 0; side < KV_SIDES; side++) {
             kv_cache_decode(c, (enum kv_side)side, back);
             for (size_t j = 0; j < N * row_values(r); j++)
@@ -486,7 +559,7 @@ static void check_extremes(struct ready *r)
         kv_cache_free(c);
     }
     free(back);
-    free(k);
+    free(all);
 }
 
 static void test_extremes(void **state)
@@ -498,27 +571,32 @@ static void test_extremes(void **state)
 static void check_not_finite(struct ready *r)
 {
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    float *k, *v;
+    const struct rows x = rows(r, N);
     struct kv_err e;
 
-    rows(r, &k, &v, N);
     for (size_t i = 0; i < 3; i++) {
-        struct kv_cache *c = filled(r, k, v, 5, 1);
-        struct kv_cache *want = filled(r, k, v, 5, 1);
-        float *broken = kv_alloc(2, row_values(r) * sizeof(*broken));
+        struct kv_cache *c = filled(r, x, 5, 1);
+        struct kv_cache *want = filled(r, x, 5, 1);
+        float *broken = kv_alloc(2, query_values(r) * sizeof(*broken));
 
         broken[row_values(r) + 3] = bad[i];
-        assert_int_equal(kv_cache_append(c, k, broken, 2, &e), -1);
+        assert_int_equal(kv_cache_append(c, x.q, x.k, broken, 2, &e), -1);
         assert_says(e, "layer 1, V, token 6");
-        assert_int_equal(kv_cache_append(c, broken, v, 2, &e), -1);
+        assert_int_equal(kv_cache_append(c, x.q, broken, x.v, 2, &e), -1);
         assert_says(e, "layer 1, K, token 6");
+        if (needs_queries(r)) {
+            broken[query_values(r) + 3] = bad[i];
+            assert_int_equal(kv_cache_append(c, broken, x.k, x.v, 2, &e), -1);
+            assert_says(e, "layer 1, Q, token ");
+            assert_int_equal(kv_cache_append(c, NULL, x.k, x.v, 2, &e), -1);
+            assert_says(e, "needs the queries");
+        }
         assert_same(c, want, r->spec.text, "a refused append", 5);
         free(broken);
         kv_cache_free(want);
         kv_cache_free(c);
     }
-    free(k);
-    free(v);
+    free_rows(x);
 }
 
 static void test_not_finite(void **state)
@@ -615,8 +693,9 @@ static float *literally(const struct ready *r, const struct windows *w,
         const size_t at = i * LENGTH;
 
         if (prompt) {
-            assert_int_equal(kv_cache_append(c, keys + at * row,
-                                             w->v + at * row, prompt, &e),
+            assert_int_equal(kv_cache_append(c, w->q + at * q_row,
+                                             keys + at * row, w->v + at * row,
+                                             prompt, &e),
                              0);
             if (r->codec[KV_K]->prefill_on_codes)
                 kv_cache_attend(c, w->q + at * q_row, prompt, out + at * q_row);
@@ -633,8 +712,10 @@ static float *literally(const struct ready *r, const struct windows *w,
                 }
         }
         for (size_t t = at + prompt; t < at + LENGTH; t++) {
-            assert_int_equal(
-                kv_cache_append(c, keys + t * row, w->v + t * row, 1, &e), 0);
+            assert_int_equal(kv_cache_append(c, w->q + t * q_row,
+                                             keys + t * row, w->v + t * row, 1,
+                                             &e),
+                             0);
             kv_cache_attend(c, w->q + t * q_row, 1, out + t * q_row);
         }
         kv_cache_free(c);

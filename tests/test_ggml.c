@@ -73,7 +73,8 @@ static void check_type(const struct golden *g, const float *x)
     char hex[128], hash[KV_HASH_CHARS];
 
     memset(bytes, 0xa5, GOLDEN_BLOCKS * n);
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, GOLDEN_BLOCKS, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, GOLDEN_BLOCKS,
+                      bytes);
     for (size_t b = 0; b < 8; b++) {
         assert_int_equal(strlen(g->first[b]), 2 * n);
         hex_of(bytes + b * n, n, hex);
@@ -133,8 +134,9 @@ static void test_rows(void **state)
         assert_within(s.scheme->nominal(&s, KV_V, &shape), bits[i], 0);
         assert_within(8.0 * (double)c->block_bytes / (3 * 2 * BLOCK), bits[i],
                       0);
-        c->scheme->encode(c, (struct kv_where){0, 0}, x, 2, rows);
-        one->scheme->encode(one, (struct kv_where){0, 0}, x, 2 * 3 * 2, blocks);
+        c->scheme->encode(c, (struct kv_where){.first = 0}, x, 2, rows);
+        one->scheme->encode(one, (struct kv_where){.first = 0}, x, 2 * 3 * 2,
+                            blocks);
         assert_memory_equal(rows, blocks, 2 * c->block_bytes);
         kv_codec_free(c);
         kv_codec_free(one);

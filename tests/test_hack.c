@@ -105,18 +105,22 @@ static void encode_blocks(void **state)
             uint8_t *one = kv_alloc(n, 1);
 
             memset(all, 0xa5, n * BLOCKS + CANARY);
-            c->scheme->encode(c, (struct kv_where){5, SEED}, x, BLOCKS, all);
+            c->scheme->encode(c, (struct kv_where){.first = 5, .seed = SEED}, x,
+                              BLOCKS, all);
             for (size_t b = 0; b < BLOCKS; b++) {
                 memset(one, 0x5a, n);
-                c->scheme->encode(c, (struct kv_where){5 + b * c->block, SEED},
-                                  x + b * v, 1, one);
+                c->scheme->encode(
+                    c,
+                    (struct kv_where){.first = 5 + b * c->block, .seed = SEED},
+                    x + b * v, 1, one);
                 assert_memory_equal(one, all + b * n, n);
             }
             for (size_t j = 0; j < CANARY; j++)
                 assert_int_equal(all[n * BLOCKS + j], 0xa5);
 
             /* elsewhere in the sequence: other random numbers, if any */
-            c->scheme->encode(c, (struct kv_where){6, SEED}, x, 1, one);
+            c->scheme->encode(c, (struct kv_where){.first = 6, .seed = SEED}, x,
+                              1, one);
             assert_true(!memcmp(one, all, n) ==
                         kv_spec_is(&s.spec, c->side, "round", "nearest"));
             c->scheme->decode(c, all, BLOCKS, back);
@@ -146,7 +150,8 @@ static void extremes(void **state)
             for (size_t f = 0; f < 8; f++) { /* exact to fp16 */
                 for (size_t j = 0; j < v; j++)
                     x[j] = flat[f];
-                c->scheme->encode(c, (struct kv_where){0, 1}, x, 1, bytes);
+                c->scheme->encode(c, (struct kv_where){.first = 0, .seed = 1},
+                                  x, 1, bytes);
                 c->scheme->decode(c, bytes, 1, back);
                 for (size_t j = 0; j < v; j++)
                     assert_true(back[j] ==
@@ -154,7 +159,8 @@ static void extremes(void **state)
             }
             for (size_t j = 0; j < v; j++) /* ranges beyond fp16 and f32 */
                 x[j] = j % 3 ? -3e38f : j % 2 ? 3e38f : 70000;
-            c->scheme->encode(c, (struct kv_where){0, 1}, x, 1, bytes);
+            c->scheme->encode(c, (struct kv_where){.first = 0, .seed = 1}, x, 1,
+                              bytes);
             c->scheme->decode(c, bytes, 1, back);
             for (size_t j = 0; j < v; j++)
                 assert_true(isfinite(back[j]));

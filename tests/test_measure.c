@@ -85,22 +85,28 @@ static struct kv_dump *example(bool with_q, bool with_k_pre)
     return dump;
 }
 
-/* Every scheme without calibration, as it is and at r0; returns the number. */
+/* Every scheme without calibration, as it is, at r0, and, where it has a letter
+ * n, with blocks of 16 tokens; returns the number. */
 static size_t every_spec(const struct kv_shape *shape, struct kv_spec *spec)
 {
+    const char *const letters[] = {"", ":r0", ":n16r0"};
     struct kv_err e = {""};
     size_t n = 0;
 
     for (size_t i = 0; kv_schemes[i]; i++)
-        for (int whole = 0; whole < 2; whole++) {
+        for (int j = 0; j < 3; j++) {
             struct kv_spec *s = &spec[n];
+            char text[64];
 
             if (kv_schemes[i]->flags & KV_CALIBRATED)
                 continue;
             assert_true(n < MAX_SPECS);
-            assert_int_equal(kv_spec_parse(s, kv_schemes[i]->name, &e), 0);
-            for (int side = 0; side < KV_SIDES && whole; side++)
-                kv_spec_set(s, (enum kv_side)side, "r", 0);
+            snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
+                     letters[j]);
+            if (kv_spec_parse(s, text, &e)) {
+                assert_int_equal(j, 2); /* it has no n */
+                continue;
+            }
             assert_int_equal(kv_spec_fit(s, shape, &e), 0);
             n++;
         }
@@ -205,11 +211,12 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         const float *kin =
             (k->pre_rope ? x[KV_T_K_PRE] : x[KV_T_K]) + w * window;
         const float *vin = x[KV_T_V] + w * window;
+        const float *q = x[KV_T_Q] + 2 * w * window;
         struct kv_measured m = {0};
         struct kv_cache *cache;
 
         assert_int_equal(kv_cache_new(&cache, k, v, 9, &e), 0);
-        assert_int_equal(kv_cache_append(cache, kin, vin, CTX, &e), 0);
+        assert_int_equal(kv_cache_append(cache, q, kin, vin, CTX, &e), 0);
         kv_cache_decode(cache, KV_K, ks);
         kv_cache_decode(cache, KV_V, vs);
         kv_recon_add(&m.recon[KV_K], kin, ks, CTX * 2, 64);
@@ -225,8 +232,8 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         }
         if (k->pre_rope)
             kv_rope(&info->shape, ks, CTX, 2, 0);
-        m.attn = one_window(info, cache, x[KV_T_Q] + 2 * w * window,
-                            x[KV_T_K] + w * window, vin, ks, vs);
+        m.attn =
+            one_window(info, cache, q, x[KV_T_K] + w * window, vin, ks, vs);
         kv_measured_merge(&sum, &m);
         kv_cache_free(cache);
     }
@@ -340,7 +347,7 @@ static double bytes_in_file(struct kv_h5 *h, const char *place)
 /* bits = 8 * bytes in the file / values, for every scheme and side. */
 static void test_codes_hold_the_bits(void **state)
 {
-    struct kv_dump *dump = example(false, true);
+    struct kv_dump *dump = example(true, true);
     struct kv_spec spec[MAX_SPECS];
     struct kv_measure_plan plan = {
         .dump = dump,
@@ -422,7 +429,7 @@ static void test_missing_queries(void **state)
     struct kv_dump *dump = example(false, false);
     struct kv_measured out[N_LAYERS];
     struct kv_err e = {""};
-    struct kv_spec spec;
+    struct kv_spec spec, needs;
     struct kv_measure_plan plan = {
         .dump = dump, .spec = &spec, .n_specs = 1, .n_queries = 1};
 
@@ -433,8 +440,21 @@ static void test_missing_queries(void **state)
     assert_says(e, "has no q");
     assert_says(e, kv_dump_path(dump));
 
-    raise(SIGINT);
     plan.n_queries = 0;
+    plan.spec = &needs;
+    for (size_t i = 0; kv_schemes[i]; i++) {
+        if (!(kv_schemes[i]->flags & KV_NEEDS_QUERIES))
+            continue;
+        assert_int_equal(kv_spec_parse(&needs, kv_schemes[i]->name, &e), 0);
+        assert_int_equal(kv_spec_fit(&needs, &kv_dump_info(dump)->shape, &e),
+                         0);
+        assert_int_equal(kv_measure(&plan, out, &e), -1);
+        assert_says(e, "has no queries, which");
+        assert_says(e, needs.text);
+    }
+
+    raise(SIGINT);
+    plan.spec = &spec;
     assert_int_equal(kv_measure(&plan, out, &e), -1);
     assert_says(e, "interrupted");
     kv_dump_close(dump);

@@ -147,9 +147,10 @@ static void test_refused(void **state)
     refused("", "names no layer");
     refused("# nothing\n", "names no layer");
     refused("0 K hack\n0 V hack:b4\n",
-            "bad.txt:1: layer 0: hack attends on the codes of K and V "
-            "together, so both want one spec");
-    refused("0 K kivi\n0 V hack:b4\n", "bad.txt:2: layer 0: hack attends");
+            "bad.txt:1: layer 0: hack takes the keys and values of a layer "
+            "together: both want one spec");
+    refused("0 K kivi\n0 V hack:b4\n", "bad.txt:2: layer 0: hack takes");
+    refused("0 K zipcache\n0 V kivi\n", "bad.txt:1: layer 0: zipcache takes");
     assert_int_equal(kv_spec_parse(&s, "mixed", &e), -1);
     assert_says(e, "expected a layer file, as in mixed,file=layers.txt");
     assert_int_equal(kv_spec_parse(&s, "mixed,file=", &e), -1);

@@ -96,7 +96,8 @@ class Mixed(Case):
     def test_one_spec_everywhere_is_that_spec(self):
         must("kvcalib", "-s", "vecinfer:d4b4", at("calib-text.h5"), "-o",
              at("calib.h5"))
-        for spec in "kivi:b2g16", "vecinfer:d4b4", "hack:b4p16":
+        for spec in ("kivi:b2g16", "vecinfer:d4b4", "hack:b4p16",
+                     "zipcache"):
             with self.subTest(spec):
                 mixed = write("one.txt", f"0-1 KV {spec}\n")
                 both = ["-s", spec, "-s", mixed, "-C", at("calib.h5")]
@@ -106,6 +107,11 @@ class Mixed(Case):
                     self.same_rows(rows(table), spec.split(":")[0])
                 self.same_rows(rows(must("kvquant", *both, at("eval.h5"))),
                                spec.split(":")[0])
+                attn = rows(must("kvattn", *both, "--dump", at("eval.h5"),
+                                 "--reps", "1", "-n", "2"))
+                self.assertEqual(*[[r[c] for c in ("attn_rel_err", "bits",
+                                                   "shared_bytes", "path")]
+                                   for r in attn[1:]])
 
     def test_every_tool_takes_it(self):
         mixed = write("four.txt", "0 K kivi:b4g16\n0 V pq:d4b4\n"

@@ -80,7 +80,7 @@ static const uint8_t key_bytes[] = {
 
 static void test_keys(void **state)
 {
-    const struct kv_where w = {0, 0};
+    const struct kv_where w = {.first = 0};
     struct rig r;
     struct kv_codec *c;
     uint8_t bytes[2 + 2 + 4 * ROW];
@@ -154,7 +154,7 @@ static void test_keys_without(void **state)
     c = rig_codec(&r, KV_K);
     assert_false(c->variable);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    c->scheme->encode(c, (struct kv_where){0, 0}, key, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, key, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);
     for (size_t i = 0; i < ROW; i++)
         assert_within(back[i], want[i], 0);
@@ -183,7 +183,7 @@ static void test_values(void **state)
     c = rig_codec(&r, KV_V);
     assert_false(c->variable || c->pre_rope);
     assert_int_equal(c->block_bytes, sizeof(*bytes));
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 2, bytes[0]);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 2, bytes[0]);
     assert_memory_equal(bytes, bytes_of, sizeof(bytes));
     c->scheme->decode(c, bytes[0], 2, back);
     for (size_t i = 0; i < ROW; i++) {
@@ -552,12 +552,12 @@ static double train_and_code(const char *text, enum kv_side side,
             kv_nuq_row_range(at, row, n_side, outlier, half);
 
         if (c->variable) {
-            const size_t n =
-                c->scheme->encode_block(c, (struct kv_where){0, 0}, at, bytes);
+            const size_t n = c->scheme->encode_block(
+                c, (struct kv_where){.first = 0}, at, bytes);
 
             assert_int_equal(c->scheme->decode_block(c, bytes, n, y, &e), 0);
         } else {
-            c->scheme->encode(c, (struct kv_where){0, 0}, at, 1, bytes);
+            c->scheme->encode(c, (struct kv_where){.first = 0}, at, 1, bytes);
             c->scheme->decode(c, bytes, 1, y);
         }
         for (size_t i = 0; i < row; i++) {

@@ -68,7 +68,7 @@ static void check_estimator(const char *text, size_t m, bool gaussian, size_t o)
                 k[i * ROW + h * D + big[h][j]] *= 100;
     (gaussian ? kv_random_gaussian
               : kv_random_orthogonal)(kv_mix(kv_mix(7, 3), KV_K), m, D, s);
-    c->scheme->encode(c, (struct kv_where){0, 0}, k, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, k, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);
     for (size_t i = 0; i < T; i++)
         for (size_t h = 0; h < 2; h++) {
@@ -115,7 +115,7 @@ static void test_bytes(void **state)
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
     kv_random_gaussian(kv_mix(kv_mix(0, 3), KV_K), 2, 2, s);
-    c->scheme->encode(c, (struct kv_where){0, 0}, k, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, k, 1, bytes);
     for (size_t h = 0; h < 2; h++) {
         assert_int_equal(bytes[h * 13], index[h]);
         for (size_t t = 0; t < 2; t++) {
@@ -173,7 +173,7 @@ static double mean_product(const char *text, size_t d)
         snprintf(with, sizeof(with), "%s,seed=%zu", text, seed);
         c = codec(with, KV_K, d);
         assert_true(c->block_bytes <= sizeof(bytes));
-        c->scheme->encode(c, (struct kv_where){0, 0}, k, 1, bytes);
+        c->scheme->encode(c, (struct kv_where){.first = 0}, k, 1, bytes);
         c->scheme->decode(c, bytes, 1, back);
         for (size_t i = 0; i < d; i++)
             sum += (double)q[i] * (double)back[i];

@@ -34,7 +34,7 @@ static struct kv_codec *codec(const struct kv_spec *s,
 static void store(const struct kv_codec *c, const float *x, uint8_t *bytes,
                   float *back)
 {
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);
 }
 

@@ -27,7 +27,7 @@ static struct kv_codec *codec(const char *text, enum kv_side side,
 static void there_and_back(const struct kv_codec *c, const float *x,
                            uint8_t *bytes, float *back)
 {
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);
 }
 

@@ -35,7 +35,7 @@ static void there_and_back(const char *text, size_t head_dim, const float *x,
     assert_int_equal(c->block, 1);
     if (c->block_bytes != n_bytes)
         fail_msg("%s: %zu bytes, expected %zu", text, c->block_bytes, n_bytes);
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);
     kv_codec_free(c);
 }
@@ -105,7 +105,7 @@ static void test_flat(void **state)
 
             for (size_t h = 0; h < 32; h++)
                 x[h] = levels[j];
-            c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+            c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
             c->scheme->decode(c, bytes, 1, back);
             for (size_t h = 0; h < 32; h++)
                 assert_within(back[h], levels[j],

@@ -26,7 +26,7 @@ static void store(const struct kv_codec *c, const float *x, float *back)
 {
     uint8_t *bytes = kv_alloc(c->block_bytes, 1);
 
-    c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);
     free(bytes);
 }
@@ -62,7 +62,7 @@ static void test_one_bit(void **state)
         float back[2];
 
         assert_int_equal(c->block_bytes, sizeof(bytes));
-        c->scheme->encode(c, (struct kv_where){0, 0}, x, 1, bytes);
+        c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
         c->scheme->decode(c, bytes, 1, back);
         memcpy(&half, bytes + 1, sizeof(half));
         assert_within(kv_f16_to_f32(half), 3.5355, 1e-3);

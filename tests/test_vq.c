@@ -197,7 +197,7 @@ static void check_codec(const struct rig *r, enum kv_side side, size_t layer,
     float *want = kv_alloc(n, row * sizeof(*want));
     float *got = kv_alloc(n, row * sizeof(*got));
     uint8_t *bytes = kv_alloc(n, c->block_bytes);
-    const struct kv_where w = {0, 0};
+    const struct kv_where w = {.first = 0};
 
     assert_int_equal(c->block, 1);
     assert_int_equal(c->block_bytes, (row / l.d * bits + 7) / 8);

@@ -59,7 +59,7 @@ static void check_error(const char *text, enum kv_side side, size_t layer)
     for (size_t l = layers > 1 ? 0 : layer; l < layer + 1; l++) {
         struct kv_codec *c;
         struct kv_err e = {""};
-        const struct kv_where w = {0, 0};
+        const struct kv_where w = {.first = 0};
 
         if (kv_codec_new(&c, &spec, &shape, l, side, calib, &e))
             fail_msg("%s", e.msg);

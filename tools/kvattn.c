@@ -143,8 +143,7 @@ static int prepare_shape(struct run *r, const struct args *a, struct kv_err *e)
     snprintf(r->model, sizeof(r->model), "random-hq%zu-hkv%zu-d%zu", s->n_heads,
              s->n_kv_heads, s->head_dim);
     r->conditions.model = r->model;
-    return kv_attn_inputs_random(&r->inputs, a->common.seed, a->common.memory,
-                                 e);
+    return 0;
 }
 
 static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
@@ -154,6 +153,7 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
     if (kv_dump_open(&r->dump, a->dump, e))
         return -1;
     info = kv_dump_info(r->dump);
+    r->inputs.shape = info->shape;
     r->inputs.n_batch = a->windows;
     r->inputs.nq = a->queries;
     r->inputs.layer = a->layer == DEFAULT_LAYER ? info->first_layer : a->layer;
@@ -162,10 +162,8 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
     r->conditions.weights = info->weights;
     r->conditions.text = info->text;
     r->conditions.text_hash = info->text_hash;
-    if (kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
-                                a->allow_leakage, e))
-        return -1;
-    return kv_attn_inputs_read(&r->inputs, r->dump, a->common.memory, e);
+    return kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
+                                   a->allow_leakage, e);
 }
 
 /* Trains what needs training on random tensors. */
@@ -190,6 +188,17 @@ static int random_calibration(struct run *r, uint64_t seed, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
+static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
+{
+    for (size_t i = 0; i < r->n_specs; i++)
+        if (kv_spec_has(&r->spec[i], KV_NEEDS_QUERIES))
+            r->inputs.want_all_q = true;
+    return r->dump
+               ? kv_attn_inputs_read(&r->inputs, r->dump, a->common.memory, e)
+               : kv_attn_inputs_random(&r->inputs, a->common.seed,
+                                       a->common.memory, e);
+}
+
 static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_sweep sweep = {.base = "f16",
@@ -197,7 +206,8 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
                                    .shape = &r->inputs.shape,
                                    .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+        prepare_inputs(r, a, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     r->random_calib = a->shape && !a->calib;

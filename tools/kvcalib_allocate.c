@@ -44,10 +44,10 @@ static int check_spec(const struct kv_spec *s, struct kv_err *e)
     if (s->mixed)
         return kv_fail(e, "--allocate makes a layer file and takes none: %s",
                        s->text);
-    if (s->scheme->flags & KV_OWN_ORACLE)
+    if (kv_spec_together(s))
         return kv_fail(e,
-                       "--allocate takes keys and values each by itself: %s "
-                       "attends on the codes of both together",
+                       "--allocate chooses for keys and values each by itself: "
+                       "%s takes those of a layer together",
                        s->text);
     return 0;
 }

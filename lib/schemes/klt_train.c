@@ -19,8 +19,8 @@ enum {
     CHUNK = 512,       /* tokens read at a time */
     SAMPLED = 1 << 16, /* coefficients sampled of a side of a layer */
     LEN = 128,         /* values of a training sequence */
-    SEQUENCES = 6144,
-    ROUNDS = 12
+    MOST_SEQUENCES = 3072,
+    ROUNDS = 8
 };
 
 /* A directions's share of the metric is at least this of the mean: what no
@@ -344,7 +344,9 @@ static float *draw(const struct pool *pool, size_t n, uint64_t seed)
 static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
                          uint64_t seed, struct kv_err *e)
 {
-    float *x = draw(pool, (size_t)SEQUENCES * LEN, seed);
+    const size_t all = pool->n / LEN + 1;
+    const size_t n = all < MOST_SEQUENCES ? all : MOST_SEQUENCES;
+    float *x = draw(pool, n * LEN, seed);
     int rc = 0;
 
     for (size_t i = 0; i < KV_KLT_KINDS && !rc; i++) {
@@ -355,8 +357,8 @@ static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
 
         kv_klt_table_name(i, name);
         t = kv_calib_add(out, name, KV_ALL, KV_ALL, KV_ALL, 2, dims);
-        t->error = kv_trellis_train(kind->bits, kind->values, x, SEQUENCES, LEN,
-                                    ROUNDS, kv_mix(seed, i), t->data);
+        t->error = kv_trellis_train(kind->bits, kind->values, x, n, LEN, ROUNDS,
+                                    kv_mix(seed, i), t->data);
         rc = kv_interrupted(e);
         if (out->progress)
             kv_progress_step(out->progress, 1);

@@ -37,7 +37,9 @@
     X(qjl)            \
     X(cachegen)       \
     X(kvquant)        \
-    X(cq)
+    X(cq)             \
+    X(zipcache)       \
+    X(gear)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)
