@@ -3,32 +3,44 @@
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Specs that are to be trained, one for each key. */
-static size_t pick(const struct kv_spec *specs, size_t n,
-                   const struct kv_spec **picked)
+/* Adds the spec unless one of its key is there. */
+static void pick_one(const struct kv_spec *spec, const struct kv_spec **picked,
+                     size_t *n_picked)
 {
-    char(*key)[KV_SPEC_CHARS] = kv_alloc(n, sizeof(*key));
-    size_t n_picked = 0;
+    char key[KV_SPEC_CHARS], other[KV_SPEC_CHARS];
 
-    for (size_t i = 0; i < n; i++) {
-        size_t j = 0;
-
-        if (!specs[i].scheme->calibrate) {
-            kv_note("%s has nothing to calibrate", specs[i].text);
-            continue;
-        }
-        kv_spec_calib_key(&specs[i], key[n_picked]);
-        while (strcmp(key[j], key[n_picked]))
-            j++;
-        if (j == n_picked)
-            picked[n_picked++] = &specs[i];
+    kv_spec_calib_key(spec, key);
+    for (size_t i = 0; i < *n_picked; i++) {
+        kv_spec_calib_key(picked[i], other);
+        if (!strcmp(key, other))
+            return;
     }
-    free(key);
+    picked[(*n_picked)++] = spec;
+}
+
+/* Specs that are to be trained, one for each key; the members of a mixed one
+ * each by itself.  *picked is the caller's to free. */
+static size_t pick(const struct kv_spec *specs, size_t n,
+                   const struct kv_spec ***picked)
+{
+    size_t n_members = 0, n_picked = 0;
+
+    for (size_t i = 0; i < n; i++)
+        n_members += kv_spec_members(&specs[i]);
+    *picked = kv_alloc(n_members, sizeof(**picked));
+    for (size_t i = 0; i < n; i++) {
+        if (!kv_spec_calibrated(&specs[i]))
+            kv_note("%s has nothing to calibrate", specs[i].text);
+        for (size_t j = 0; j < kv_spec_members(&specs[i]); j++)
+            if (kv_spec_member(&specs[i], j)->scheme->calibrate)
+                pick_one(kv_spec_member(&specs[i], j), *picked, &n_picked);
+    }
     return n_picked;
 }
 
@@ -73,8 +85,8 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
                  const struct kv_spec *specs, size_t n_specs, uint64_t seed,
                  struct kv_err *e)
 {
-    const struct kv_spec **picked = kv_alloc(n_specs, sizeof(*picked));
-    const size_t n = pick(specs, n_specs, picked);
+    const struct kv_spec **picked;
+    const size_t n = pick(specs, n_specs, &picked);
     struct kv_calib *c = start(dump, n);
     int rc = -1;
 

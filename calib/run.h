@@ -5,10 +5,11 @@
 #include "lib/base/err.h"
 #include "lib/calib.h"
 
-/* Trains each spec (fitted to the dump's shape) whose scheme has something to
- * calibrate, once for each calibration key, in the order given; says on
- * stderr which specs have nothing to calibrate, and what a scheme warns of.
- * Fails when no spec is left.  *c is the caller's, for kv_calib_free().
+/* Trains each spec (fitted to the dump's shape), and each member of a mixed
+ * one, whose scheme has something to calibrate, once for each calibration key,
+ * in the order given; says on stderr which specs have nothing to calibrate, and
+ * what a scheme warns of. Fails when no spec is left.  *c is the caller's, for
+ * kv_calib_free().
  *
  * The same dump, specs and seed give the same tables for any number of
  * threads. */

@@ -273,7 +273,7 @@ int kv_attn_bench(const struct kv_attn_bench *b,
             goto out;
     if (fill(&s, codec, b->seed, e))
         goto out;
-    const bool own = spec->scheme->flags & KV_OWN_ORACLE;
+    const bool own = codec[KV_K]->scheme->flags & KV_OWN_ORACLE;
 
     *out = (struct kv_attn_result){
         .timing = kv_bench_time(b->bench, b->warmup, b->reps, run_step, &s),

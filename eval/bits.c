@@ -1,7 +1,10 @@
 #include "eval/bits.h"
+#include "lib/base/alloc.h"
 #include "lib/codec.h"
+#include "lib/mixed.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 void kv_bits_add(struct kv_bits *into, const struct kv_bits *b)
 {
@@ -30,41 +33,101 @@ static bool serves(int scope, int wanted)
     return scope == KV_ALL || wanted == KV_ALL || scope == wanted;
 }
 
-/* A layer's part of a table that all of them share is the n_layers-th. */
-static double shared(const struct kv_calib_set *set, size_t n_layers, int layer,
-                     int side)
+static size_t table_bytes(const struct kv_table *t)
 {
+    size_t values = 1;
+
+    for (size_t i = 0; i < t->n_dims; i++)
+        values *= t->dims[i];
+    return values * sizeof(float);
+}
+
+/* The question: this layer and side, each possibly KV_ALL, of a spec. */
+struct asked {
+    const struct kv_spec *spec;
+    const struct kv_shape *shape;
+    int layer, side;
+};
+
+/* A table's bytes, by equal parts over the layers whose codecs read it; of
+ * these parts, those of the layers and sides in question.  read: the set of
+ * each place [n_layers][KV_SIDES]. */
+static double shared_of(const struct asked *a,
+                        const struct kv_calib_set *const *read,
+                        const struct kv_calib_set *set,
+                        const struct kv_table *t)
+{
+    const size_t first = t->layer == KV_ALL ? 0 : (size_t)t->layer;
+    const size_t end = t->layer == KV_ALL ? a->shape->n_layers : first + 1;
+    size_t readers = 0, wanted = 0;
+
+    for (size_t i = first; i < end; i++) {
+        bool reads = false, is_wanted = false;
+
+        for (int side = 0; side < KV_SIDES; side++) {
+            if (!serves(t->side, side) || read[i * KV_SIDES + side] != set)
+                continue;
+            reads = true;
+            is_wanted |= serves(a->layer, (int)i) && serves(a->side, side);
+        }
+        readers += reads;
+        wanted += is_wanted;
+    }
+    return wanted ? (double)(table_bytes(t) * wanted) / (double)readers : 0;
+}
+
+/* Each set once, whichever of the spec's members read it. */
+static double shared(const struct asked *a, const struct kv_calib *calib)
+{
+    const size_t n_places = a->shape->n_layers * KV_SIDES;
+    const struct kv_calib_set **read = kv_alloc(n_places, sizeof(*read));
     double bytes = 0;
 
-    for (size_t i = 0; set && i < set->n_tables; i++) {
-        const struct kv_table *t = &set->table[i];
-        double values = 1;
+    for (size_t i = 0; i < n_places; i++) {
+        const struct kv_spec *s =
+            kv_spec_at(a->spec, i / KV_SIDES, (enum kv_side)(i % KV_SIDES));
 
-        for (size_t k = 0; k < t->n_dims; k++)
-            values *= (double)t->dims[k];
-        if (t->layer == KV_ALL && layer != KV_ALL)
-            values /= (double)n_layers;
-        if (serves(t->layer, layer) && serves(t->side, side))
-            bytes += values * sizeof(float);
+        if (s->scheme->calibrate)
+            read[i] = kv_calib_find(calib, s);
     }
+    for (size_t i = 0; i < calib->n_sets; i++)
+        for (size_t j = 0; j < calib->set[i].n_tables; j++)
+            bytes +=
+                shared_of(a, read, &calib->set[i], &calib->set[i].table[j]);
+    free(read);
     return bytes;
+}
+
+/* The mean over the layers and sides in question; layers differ in mixed specs
+ * alone. */
+static double nominal(const struct asked *a)
+{
+    const bool differ = a->layer == KV_ALL && a->spec->mixed;
+    const size_t first = a->layer == KV_ALL ? 0 : (size_t)a->layer;
+    const size_t end = differ ? a->shape->n_layers : first + 1;
+    double sum = 0, n = 0;
+
+    for (size_t i = first; i < end; i++)
+        for (int side = 0; side < KV_SIDES; side++) {
+            const struct kv_spec *s =
+                kv_spec_at(a->spec, i, (enum kv_side)side);
+
+            if (!serves(a->side, side))
+                continue;
+            if (!s->scheme->nominal)
+                return NAN;
+            sum += s->scheme->nominal(s, (enum kv_side)side, a->shape);
+            n++;
+        }
+    return sum / n;
 }
 
 void kv_bits_of_spec(struct kv_bits *b, const struct kv_spec *spec,
                      const struct kv_shape *shape, const struct kv_calib *calib,
                      int layer, int side)
 {
-    const struct kv_scheme *scheme = spec->scheme;
-    double sum = 0, n = 0;
+    const struct asked a = {spec, shape, layer, side};
 
-    for (int i = 0; i < KV_SIDES && scheme->nominal; i++)
-        if (serves(side, i)) {
-            sum += scheme->nominal(spec, (enum kv_side)i, shape);
-            n++;
-        }
-    b->nominal = n > 0 ? sum / n : NAN;
-    b->shared_bytes =
-        calib && scheme->calibrate
-            ? shared(kv_calib_find(calib, spec), shape->n_layers, layer, side)
-            : 0;
+    b->nominal = nominal(&a);
+    b->shared_bytes = calib ? shared(&a, calib) : 0;
 }

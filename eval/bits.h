@@ -17,9 +17,9 @@ struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side);
 /* Sets shared_bytes and nominal.  side: KV_K, KV_V, or KV_ALL for both;
  * layer: one, or KV_ALL.  shared_bytes: the tables of the calibration (NULL:
  * none) that the spec's codecs read there, in fp32; of one that serves all
- * layers of the model, one layer has an equal part, so that layers add up to
- * KV_ALL.  nominal: the mean over the sides, NaN where the scheme
- * prints none. */
+ * layers of the model, each layer that reads it has an equal part, so that
+ * layers add up to KV_ALL.  nominal: the mean over the layers and sides, NaN
+ * where a scheme among them prints none. */
 void kv_bits_of_spec(struct kv_bits *b, const struct kv_spec *spec,
                      const struct kv_shape *shape, const struct kv_calib *calib,
                      int layer, int side);

@@ -7,6 +7,7 @@
 #include "lib/codec.h"
 #include "lib/codes.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 #include "lib/rope.h"
 
 #include <stdlib.h>
@@ -260,7 +261,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     for (size_t s = 0; s < l->plan->n_specs; s++) {
         const struct kv_spec *spec = &l->plan->spec[s];
 
-        if (spec->scheme->flags & KV_NEEDS_QUERIES) {
+        if (kv_spec_has(spec, KV_NEEDS_QUERIES)) {
             want[KV_T_Q] = true;
             if (!l->info->have[KV_T_Q])
                 return kv_fail(e,

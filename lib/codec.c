@@ -1,6 +1,7 @@
 #include "lib/codec.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
+#include "lib/mixed.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,23 +13,24 @@ const struct kv_scheme *kv_scheme_find(const char *name)
     for (size_t i = 0; kv_schemes[i]; i++)
         if (!strcmp(kv_schemes[i]->name, name))
             return kv_schemes[i];
-    return NULL;
+    return strcmp(kv_scheme_mixed.name, name) ? NULL : &kv_scheme_mixed;
 }
 
 int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                  const struct kv_shape *shape, size_t layer, enum kv_side side,
                  const struct kv_calib *calib, struct kv_err *e)
 {
+    const struct kv_spec *mine = kv_spec_at(spec, layer, side);
     struct kv_codec *c = kv_alloc(1, sizeof(*c));
 
-    *c = (struct kv_codec){.scheme = spec->scheme,
-                           .spec = *spec,
+    *c = (struct kv_codec){.scheme = mine->scheme,
+                           .spec = *mine,
                            .shape = *shape,
                            .layer = layer,
                            .side = side};
     if (c->scheme->open(c, calib, e)) {
         kv_codec_free(c);
-        return kv_fail_in(e, "%s", spec->text);
+        return kv_fail_in(e, "%s", mine->text);
     }
     assert(c->block && c->block_bytes);
     assert(!(c->scheme->flags & KV_NEEDS_QUERIES) ||

@@ -186,12 +186,14 @@ struct kv_reader {
     size_t n_queries;
 };
 
-/* Every scheme, NULL at the end (lib/schemes/list.c). */
+/* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() knows
+ * "mixed" too (lib/mixed.h); NULL: no such scheme. */
 extern const struct kv_scheme *const kv_schemes[];
 const struct kv_scheme *kv_scheme_find(const char *name);
 
-/* spec must be fitted to shape.  calib may be NULL; fails when the scheme
- * needs tables that calib lacks. */
+/* spec must be fitted to shape; of a mixed one, the member for this place is
+ * taken.  calib may be NULL; fails when the scheme needs tables that calib
+ * lacks. */
 int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
                  const struct kv_shape *shape, size_t layer, enum kv_side side,
                  const struct kv_calib *calib, struct kv_err *e);

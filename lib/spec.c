@@ -1,6 +1,7 @@
 #include "lib/spec.h"
 #include "lib/base/alloc.h"
 #include "lib/codec.h"
+#include "lib/mixed.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -49,6 +50,8 @@ static double fallback(const struct kv_scheme *k, size_t i)
 
     if (i < own)
         return k->params[i].fallback;
+    if (k == &kv_scheme_mixed)
+        return KV_AS_PLACED;
     return (double)(i == own ? k->residual : k->sinks);
 }
 
@@ -153,13 +156,19 @@ __attribute__((format(printf, 2, 3))) static void put(struct writer *w,
     w->n += (size_t)n;
 }
 
+/* Letters of a mixed spec may be left to its places. */
+static bool is_given(const struct kv_spec *s, enum kv_side side, size_t i)
+{
+    return !s->mixed || s->value[side][i] != KV_AS_PLACED;
+}
+
 static void put_letters(struct writer *w, const struct kv_spec *s,
                         enum kv_side side, bool calib)
 {
     for (size_t i = 0; i < n_params(s->scheme); i++) {
         const struct kv_param *p = param(s->scheme, i);
 
-        if (is_letter(p) && (!calib || p->calib))
+        if (is_letter(p) && (!calib || p->calib) && is_given(s, side, i))
             put(w, "%s%.9g", p->name, s->value[side][i]);
     }
 }
@@ -186,7 +195,7 @@ static void print(const struct kv_spec *s, char *text, bool calib)
         const struct kv_param *p = param(k, i);
 
         if (is_letter(p) && (!calib || p->calib)) {
-            letters = true;
+            letters |= is_given(s, KV_K, i) || is_given(s, KV_V, i);
             differ |= s->value[KV_K][i] != s->value[KV_V][i];
         }
     }
@@ -211,6 +220,8 @@ static void print(const struct kv_spec *s, char *text, bool calib)
             put_word(&w, p, "V-", s->value[KV_V][i]);
         }
     }
+    if (s->mixed)
+        put(&w, ",file=%s@%s", s->mixed->name, s->mixed->hash);
 }
 
 void kv_spec_print(struct kv_spec *s)
@@ -474,6 +485,16 @@ static int read_word(struct reading *r, const char *text, const char *end,
     return unknown_param(k, text, n, e);
 }
 
+/* What follows the letters of a mixed spec: its file, to the end. */
+static int read_file_word(struct kv_spec *s, const char *at, struct kv_err *e)
+{
+    static const char word[] = ",file=";
+
+    if (strncmp(at, word, strlen(word)) || !at[strlen(word)])
+        return kv_fail(e, "expected a layer file, as in mixed,file=layers.txt");
+    return kv_mixed_read(&s->mixed, at + strlen(word), e);
+}
+
 int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
 {
     const size_t n = strcspn(text, ":,");
@@ -498,6 +519,11 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
             return kv_fail_in(e, "spec '%s'", text);
         at = end;
     }
+    if (s->scheme == &kv_scheme_mixed) {
+        if (read_file_word(s, at, e))
+            return kv_fail_in(e, "spec '%s'", text);
+        at = "";
+    }
     while (*at == ',') {
         const char *end;
 
@@ -514,12 +540,10 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
 bool kv_spec_looks_like(const char *operand)
 {
     const size_t n = strcspn(operand, ":,");
+    char name[32];
 
-    for (size_t i = 0; kv_schemes[i]; i++)
-        if (strlen(kv_schemes[i]->name) == n &&
-            !memcmp(kv_schemes[i]->name, operand, n))
-            return true;
-    return false;
+    snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), operand);
+    return kv_scheme_find(name);
 }
 
 int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
@@ -540,6 +564,8 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
+    if (s->mixed && kv_mixed_fit(&s->mixed, s, shape, e))
+        return kv_fail_in(e, "spec '%s'", s->text);
     if (s->scheme->check && s->scheme->check(s, shape, e))
         return kv_fail_in(e, "spec '%s'", s->text);
     kv_spec_print(s);

@@ -11,7 +11,9 @@
  * Numbers and words may be {a,b,c}: a sweep.
  *
  * The canonical text writes every parameter out, after clamping to the model:
- * "kivi:b2g32r128s0".  Equal sides are written once. */
+ * "kivi:b2g32r128s0".  Equal sides are written once.
+ *
+ * mixed,file=PATH is a spec for each layer and side (lib/mixed.h). */
 #ifndef KV_SPEC_H
 #define KV_SPEC_H
 
@@ -34,9 +36,13 @@ struct kv_param {
 
 enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 256 };
 
+struct kv_mixed;
+enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
+
 /* Letters every scheme has, after its own: s (sinks), r (residual). */
 struct kv_spec {
     const struct kv_scheme *scheme;
+    const struct kv_mixed *mixed; /* NULL: one scheme everywhere */
     double value[KV_SIDES][KV_MAX_PARAMS];
     char text[KV_SPEC_CHARS]; /* canonical */
 };
@@ -54,7 +60,8 @@ bool kv_spec_looks_like(const char *operand);
 const struct kv_param *kv_spec_param(const struct kv_scheme *k, size_t i);
 
 /* Clamps to the shape (a group larger than the head becomes the head), asks
- * the scheme's check(), and rewrites s->text.  A codec wants a fitted spec. */
+ * the scheme's check(), and rewrites s->text; of a mixed spec, each member.  A
+ * codec wants a fitted spec. */
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e);
 
@@ -80,7 +87,8 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
                      struct kv_err *e);
 
 /* The canonical text reduced to the parameters that affect calibration:
- * what a calibration file is searched by. */
+ * what a calibration file is searched by.  Of a mixed spec, only its members
+ * have one. */
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);
 
 /* Expands every {a,b,c} of every text, in order, last brace fastest; parses

@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
+#include "lib/mixed.h"
 #include "lib/rope.h"
 #include "tests/test.h"
 
@@ -124,19 +125,26 @@ struct kv_calib *synthetic_calib(const struct kv_shape *s,
     struct kv_err e = {""};
     char *path;
 
-    if (!spec->scheme->calibrate)
+    if (!kv_spec_calibrated(spec))
         return NULL;
     synthetic_dump(s, 4, 160, folder, &path);
     if (kv_dump_open(&dump, path, &e))
         fail_msg("%s", e.msg);
     c = kv_alloc(1, sizeof(*c));
     c->shape = *s;
-    c->set = kv_alloc(1, sizeof(*c->set));
-    c->n_sets = 1;
-    kv_spec_calib_key(spec, c->set->key);
-    snprintf(c->set->spec, sizeof(c->set->spec), "%s", spec->text);
-    if (spec->scheme->calibrate(spec, dump, 1, c->set, &e))
-        fail_msg("%s: %s", spec->text, e.msg);
+    c->set = kv_alloc(kv_spec_members(spec), sizeof(*c->set));
+    for (size_t i = 0; i < kv_spec_members(spec); i++) {
+        const struct kv_spec *member = kv_spec_member(spec, i);
+        struct kv_calib_set *set = &c->set[c->n_sets];
+
+        if (!member->scheme->calibrate)
+            continue;
+        kv_spec_calib_key(member, set->key);
+        snprintf(set->spec, sizeof(set->spec), "%s", member->text);
+        if (member->scheme->calibrate(member, dump, 1, set, &e))
+            fail_msg("%s: %s", member->text, e.msg);
+        c->n_sets++;
+    }
     kv_dump_close(dump);
     free(path);
     return c;

@@ -18,8 +18,8 @@ void synthetic_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
 void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
                     const char *folder, char **path);
 
-/* Calibrates the spec on such a dump; NULL when its scheme has nothing to
- * calibrate.  For kv_calib_free(). */
+/* Calibrates the spec, or each member of a mixed one, on such a dump; NULL when
+ * there is nothing to calibrate.  For kv_calib_free(). */
 struct kv_calib *synthetic_calib(const struct kv_shape *s,
                                  const struct kv_spec *spec,
                                  const char *folder);

@@ -120,10 +120,36 @@ static void add_least(const struct kv_scheme *k, const char *folder)
         add(text, folder);
 }
 
+static const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
+                                      ":n16r0", ":n16s3r20"}; /* n: a block */
+
+/* Keys and values of one layer by different schemes: codes before RoPE with
+ * codes after it, one that settles by the block with one that does by the
+ * token, with and without calibration. */
+static void add_mixed(const char *folder)
+{
+    static const char *const keys[] = {"pq:d4b4,rope=pre", "kivi:b2g16r32"};
+    static const char *const values[] = {"kivi:b3g16r16s1", "vecinfer:d4b4r7"};
+    char text[8192];
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+        char path[5000];
+        FILE *f;
+
+        snprintf(path, sizeof(path), "%s/mixed-%zu.txt", folder, i);
+        f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "0 KV f32\n1 K %s\n1 V %s\n", keys[i], values[i]);
+        fclose(f);
+        for (size_t j = 0; j < sizeof(letters) / sizeof(*letters); j++) {
+            snprintf(text, sizeof(text), "mixed%s,file=%s", letters[j], path);
+            add(text, folder);
+        }
+    }
+}
+
 static int prepare_every(void **state)
 {
-    const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
-                                   ":n16r0", ":n16s3r20"}; /* n: a block */
     const char *folder = test_folder();
     char text[64];
 
@@ -137,6 +163,7 @@ static int prepare_every(void **state)
         add_choices(kv_schemes[i], folder);
         add_least(kv_schemes[i], folder);
     }
+    add_mixed(folder);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/codec.h"
+#include "lib/mixed.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -115,26 +116,42 @@ void kv_common_files(const char *const *outputs, size_t n_outputs,
     }
 }
 
+/* How many values a codec of the spec turns together; 0: none. */
 static size_t turned(const struct kv_spec *s, const struct kv_shape *shape)
 {
     return s->scheme->hadamard ? s->scheme->hadamard(s, shape) : 0;
 }
 
+static void note_blocks(const struct kv_spec *s, size_t size)
+{
+    const size_t block = kv_hadamard_size(size);
+
+    if (block < size)
+        kv_note("%s: %zu values are no power of two: their Hadamard transform "
+                "is %zu blocks of %zu",
+                s->scheme->name, size, size / block, block);
+}
+
 void kv_common_hadamard(const struct kv_spec *specs, size_t n,
                         const struct kv_shape *shape)
 {
-    for (size_t i = 0; i < n; i++) {
-        const size_t size = turned(&specs[i], shape);
-        const size_t block = size ? kv_hadamard_size(size) : 0;
-        size_t first = 0;
+    size_t *said = NULL, n_said = 0;
 
-        while (turned(&specs[first], shape) != size)
-            first++;
-        if (block < size && first == i)
-            kv_note("%s: %zu values are no power of two: their Hadamard "
-                    "transform is %zu blocks of %zu",
-                    specs[i].scheme->name, size, size / block, block);
-    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < kv_spec_members(&specs[i]); j++) {
+            const struct kv_spec *s = kv_spec_member(&specs[i], j);
+            const size_t size = turned(s, shape);
+            size_t k = 0;
+
+            while (k < n_said && said[k] != size)
+                k++;
+            if (!size || k < n_said)
+                continue;
+            said = kv_realloc(said, n_said + 1, sizeof(*said));
+            said[n_said++] = size;
+            note_blocks(s, size);
+        }
+    free(said);
 }
 
 void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to)
@@ -159,6 +176,13 @@ static void list_params(const struct kv_scheme *k)
     }
 }
 
+static void list_scheme(const struct kv_scheme *k, const char *spec)
+{
+    printf("%-10s %-60s %s\n", k->name, k->brief, spec);
+    if (kv_verbosity() > 1)
+        list_params(k);
+}
+
 void kv_common_list(void)
 {
     for (size_t i = 0; kv_schemes[i]; i++) {
@@ -168,8 +192,7 @@ void kv_common_list(void)
 
         if (kv_spec_parse(&s, k->name, &e))
             kv_die("%s", e.msg);
-        printf("%-10s %-60s %s\n", k->name, k->brief, s.text);
-        if (kv_verbosity() > 1)
-            list_params(k);
+        list_scheme(k, s.text);
     }
+    list_scheme(&kv_scheme_mixed, "mixed,file=LAYERS");
 }

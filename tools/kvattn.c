@@ -10,6 +10,7 @@
 #include "lib/base/opt.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 #include "tools/common.h"
 
 #include <ctype.h>
@@ -174,7 +175,7 @@ static int random_calibration(struct run *r, uint64_t seed, struct kv_err *e)
     int rc = 0;
 
     for (size_t i = 0; i < r->n_specs; i++)
-        if (r->spec[i].scheme->calibrate)
+        if (kv_spec_calibrated(&r->spec[i]))
             wanting[n++] = r->spec[i];
     if (n) {
         kv_note("training %zu specs on random tensors, for their speed alone",
@@ -190,7 +191,7 @@ static int random_calibration(struct run *r, uint64_t seed, struct kv_err *e)
 static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++)
-        if (r->spec[i].scheme->flags & KV_NEEDS_QUERIES)
+        if (kv_spec_has(&r->spec[i], KV_NEEDS_QUERIES))
             r->inputs.want_all_q = true;
     return r->dump
                ? kv_attn_inputs_read(&r->inputs, r->dump, a->common.memory, e)
@@ -241,7 +242,7 @@ static int put_row(struct run *r, const struct kv_spec *spec,
                    struct kv_attn_result *m, struct kv_err *e)
 {
     const struct kv_timing *t = &m->timing;
-    const bool calibrated = spec->scheme->calibrate;
+    const bool calibrated = kv_spec_calibrated(spec);
     struct kv_results *table = r->table;
 
     kv_results_conditions(table, &r->conditions, spec->text,
@@ -303,7 +304,8 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
             break;
         if (i == 0) /* the base line */
             r->base_p50 = m.timing.p50;
-        if (spec->scheme->flags & KV_OWN_ORACLE)
+        if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
+            KV_OWN_ORACLE)
             say_ops(spec, &m.ops);
         rc = put_row(r, spec, &m, e);
         kv_progress_step(&progress, 1);

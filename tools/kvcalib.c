@@ -1,21 +1,15 @@
 /* kvcalib: trains the tables of schemes (codebooks, smoothing) on a dump. */
+#include "tools/kvcalib.h"
 #include "calib/run.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
-#include "tools/common.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct args {
-    struct kv_common common;
-    struct kv_strings specs;
-    const char *dump;
-    size_t iters;
-    bool table;
-};
+enum { QUERIES = 64 }; /* unless told */
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "table",
@@ -41,12 +35,18 @@ static void set_iters(struct kv_spec *s, size_t iters)
     }
 }
 
-static int list_specs(const struct args *a, const struct kv_shape *shape,
-                      struct kv_spec **list, size_t *n, struct kv_err *e)
+static int list_specs(const struct kvcalib_args *a,
+                      const struct kv_shape *shape, struct kv_spec **list,
+                      size_t *n, struct kv_err *e)
 {
     if (kv_spec_expand(a->specs.item, a->specs.n, list, n, e))
         return -1;
     for (size_t i = 0; i < *n; i++) {
+        if (a->iters && (*list)[i].mixed)
+            return kv_fail(e,
+                           "--iters does not reach into %s: write iters=%zu "
+                           "in its specs",
+                           (*list)[i].text, a->iters);
         if (a->iters)
             set_iters(&(*list)[i], a->iters);
         if (kv_spec_fit(&(*list)[i], shape, e))
@@ -120,7 +120,7 @@ static int put_table(struct kv_results *r, const struct kv_table *t,
     return kv_results_row(r, e);
 }
 
-static int print_tables(const struct args *a, const struct kv_calib *c,
+static int print_tables(const struct kvcalib_args *a, const struct kv_calib *c,
                         const struct kv_dump_info *info, struct kv_err *e)
 {
     struct kv_conditions conditions = {.tool = "kvcalib",
@@ -145,7 +145,7 @@ static int print_tables(const struct args *a, const struct kv_calib *c,
     return kv_results_close(r, e);
 }
 
-static int calibrate(const struct args *a, struct kv_err *e)
+static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
 {
     struct kv_dump *dump = NULL;
     struct kv_calib *c = NULL;
@@ -167,41 +167,103 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
+/* What means nothing to training is refused, not passed over. */
+static void check_options(const struct kvcalib_args *a)
 {
-    struct args a = {.common = KV_COMMON_DEFAULT};
+    const struct {
+        bool given;
+        const char *name;
+    } others[] = {{a->calib != NULL, "-C"},
+                  {a->model != NULL, "-m"},
+                  {a->text != NULL, "-f"},
+                  {a->ctx != 0, "-c"},
+                  {a->windows != 0, "-n"},
+                  {a->queries != QUERIES, "--queries"},
+                  {a->allow_leakage, "--allow-leakage"}};
+
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        if (others[i].given)
+            kv_die("%s goes with --allocate", others[i].name);
+}
+
+static void parse(int argc, char **argv, struct kvcalib_args *a)
+{
     const struct kv_opt opts[] = {
-        KV_LIST('s', "spec", &a.specs, "SPEC",
+        KV_LIST('s', "spec", &a->specs, "SPEC",
                 "scheme and parameters; repeatable, takes sweeps"),
-        KV_SIZE(0, "iters", &a.iters, "N",
+        KV_SIZE(0, "iters", &a->iters, "N",
                 "k-means iterations at most (each scheme's own)"),
-        KV_FLAG(0, "table", &a.table, "a row for each table to stdout"),
-        KV_COMMON_OPTS(a.common),
+        KV_FLAG(0, "table", &a->table,
+                "a row for each table to stdout; with\n"
+                "--allocate, for each layer, side and spec"),
+        KV_STR(0, "allocate", &a->allocate, "BITS",
+               "no training: choose one of the specs for each\n"
+               "layer and side, at most BITS per value"),
+        KV_STR('C', "calib", &a->calib, "FILE",
+               "--allocate: calibration of the specs"),
+        KV_STR('m', "model", &a->model, "DIR",
+               "--allocate: by the divergence of this model, not\n"
+               "by the attention of a dump"),
+        KV_STR('f', "file", &a->text, "FILE", "-m: text, read verbatim"),
+        KV_SIZE('c', "ctx", &a->ctx, "N",
+                "-m: tokens in a window (the model's context)"),
+        KV_SIZE('n', "windows", &a->windows, "N",
+                "-m: the first N windows (all whole ones)"),
+        KV_SIZE(0, "queries", &a->queries, "N",
+                "--allocate: query positions of a window (64)"),
+        KV_FLAG(0, "allow-leakage", &a->allow_leakage,
+                "--allocate: on text that calibration has seen"),
+        KV_COMMON_OPTS(a->common),
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
-        .usage = "-s SPEC... dump.h5 -o calib.h5 [options]",
+        .usage = "-s SPEC... dump.h5 -o calib.h5 [options]\n"
+                 "       kvcalib --allocate BITS -s SPEC... (dump.h5 | -m DIR "
+                 "-f TEXT) -o layers.txt",
         .brief = "Trains what schemes must know beforehand (codebooks, "
                  "smoothing factors) on the\ntensors of a dump, and writes it "
                  "with a sketch of the text it was trained on.",
-        .more = "Example:\n"
-                "  kvcalib -s 'vecinfer:d{2,4}b8' dump.h5 -o calib.h5",
+        .more =
+            "-s mixed,file=LAYERS trains every spec that the layer file "
+            "names.\n\n"
+            "--allocate writes a layer file, for -s mixed,file=LAYERS: for "
+            "each layer and\nside the spec that makes the sum of errors "
+            "least while the measured bits, the\nmean over all values at s0 "
+            "r0, hold.  An error is that of the attention output\nover a "
+            "dump, or with -m the divergence from the f32 cache, with this "
+            "layer and\nside alone stored; that errors add up is an "
+            "assumption.\n\n"
+            "  kvcalib -s 'vecinfer:d{2,4}b8' dump.h5 -o calib.h5\n"
+            "  kvcalib --allocate 3 -s 'kivi:b{1,2,3,4}g32' dump.h5 -o "
+            "layers.txt\n"
+            "  kvppl -m DIR -f text.txt --kl -s mixed,file=layers.txt",
         .list = kv_common_list,
     };
-    struct kv_err e = {""};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
-    if (argc - first != 1)
+    if (argc - first > 1 || (argc == first && !a->allocate))
         kv_die("wants one dump, %d files were given (try --help)",
                argc - first);
-    a.dump = argv[first];
-    if (!a.specs.n)
+    a->dump = first < argc ? argv[first] : NULL;
+    if (!a->specs.n)
         kv_die("wants at least one scheme: -s SPEC (see --list)");
-    if (!a.common.output)
-        kv_die("wants the file to write: -o calib.h5");
-    kv_common_files(&a.common.output, 1, &a.dump, 1);
-    kv_common_start(&a.common);
-    if (calibrate(&a, &e))
+    if (!a->common.output)
+        kv_die("wants the file to write: -o %s",
+               a->allocate ? "layers.txt" : "calib.h5");
+    if (!a->allocate)
+        check_options(a);
+    kv_common_files(&a->common.output, 1,
+                    (const char *const[]){a->dump, a->calib, a->text}, 3);
+    kv_common_start(&a->common);
+}
+
+int main(int argc, char **argv)
+{
+    struct kvcalib_args a = {.common = KV_COMMON_DEFAULT, .queries = QUERIES};
+    struct kv_err e = {""};
+
+    parse(argc, argv, &a);
+    if (a.allocate ? kvcalib_allocate(&a, &e) : calibrate(&a, &e))
         kv_die("%s", e.msg);
     kv_strings_clear(&a.specs);
     kv_close_stdout();

@@ -5,6 +5,7 @@
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/mixed.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -187,7 +188,7 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     const bool tokens = r->protocol.kind == KV_LLAMA_CPP;
 
     kv_results_conditions(t, &r->conditions, spec->text,
-                          spec->scheme->calibrate ? r->calib : NULL, r->leak);
+                          kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
     kv_results_bits(t, &row->bits);
     kv_results_real(t, "ppl", s->ppl);
     kv_results_real(t, "ppl_se", tokens ? s->ppl_se_tokens : s->ppl_se);
@@ -212,7 +213,7 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
 {
     const double start = kv_seconds();
 
-    if (kv_ppl_run(r->ppl, spec, spec->scheme->calibrate ? r->calib : NULL,
+    if (kv_ppl_run(r->ppl, spec, kv_spec_calibrated(spec) ? r->calib : NULL,
                    to_file, &row->score, &row->bits, e))
         return r->journal ? kv_fail_in(e,
                                        "%zu finished rows are kept for "

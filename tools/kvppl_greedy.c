@@ -3,6 +3,7 @@
 #include "eval/greedy.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/mixed.h"
 #include "tools/kvppl.h"
 
 #include <stdlib.h>
@@ -75,7 +76,7 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
         rc = put_text(a, text, bytes, e);
     } else {
         kv_results_conditions(r->table, &r->conditions, spec->text,
-                              spec->scheme->calibrate ? r->calib : NULL,
+                              kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         kv_results_size(r->table, "tokens", a->greedy);
         kv_results_size(r->table, "agree", agree);

@@ -8,6 +8,7 @@
 #include "lib/base/progress.h"
 #include "lib/codes.h"
 #include "lib/dump.h"
+#include "lib/mixed.h"
 #include "lib/results.h"
 #include "tools/common.h"
 
@@ -94,7 +95,7 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
 
     for (int side = 0; side <= BOTH; side++) {
         kv_results_conditions(r->table, &r->conditions, spec->text,
-                              spec->scheme->calibrate ? r->calib : NULL,
+                              kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
         put_bits(r, spec, m, layer, side);
         kv_results_text(r->table, "side", names[side]);

@@ -1,0 +1,53 @@
+/* Which spec for which place (the keys or the values of one layer), so that a
+ * budget of bits holds and the error is least: what a layer file says
+ * (lib/mixed.h). */
+#ifndef KV_ALLOCATE_H
+#define KV_ALLOCATE_H
+
+#include "eval/measure.h"
+#include "eval/ppl.h"
+
+/* One spec at one place. */
+struct kv_offer {
+    double bytes; /* what it stores there, measured */
+    double cost;  /* how bad it is with this place alone stored */
+};
+
+/* Our reading throughout: costs of places add up.  Errors of keys and values,
+ * and of one layer and the next, are taken for independent; a measurement of
+ * the whole choice tells how far that holds. */
+
+/* offer: [n_places][n_specs]; values: stored by all places together.  choice:
+ * [n_places], the index of a spec for each: among all choices whose bytes are
+ * at most bits * values / 8, one of the least sum of costs, and of those the
+ * one of the fewest bytes.
+ *
+ * Exact while at most KV_ALLOCATE_SUMS sums of bytes are worth keeping (every
+ * one that no other beats in both bytes and cost), which is so where schemes
+ * take the same bytes in each layer.  Beyond that the sums are thinned to the
+ * best in each of so many equal steps of bytes: the budget holds, the cost may
+ * be a little above the least.
+ *
+ * Fails, with the least bits there are, when the budget cannot be met. */
+enum { KV_ALLOCATE_SUMS = 1 << 14 };
+int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
+                double values, double bits, size_t *choice, struct kv_err *e);
+
+/* offer: [layers of the dump * KV_SIDES][n_specs], layer by layer, K first.
+ * Cost: the squared error of the attention output over its square, with this
+ * side alone stored, at the plan's query positions (n_queries > 0).  Fails as
+ * kv_measure(). */
+int kv_allocate_attention(const struct kv_measure_plan *p,
+                          struct kv_offer *offer, double *values,
+                          struct kv_err *e);
+
+/* The same over all layers of the model.  Cost: the mean divergence from the
+ * base line, nats per token, with this place alone stored and f32 elsewhere.  p
+ * is fresh, with divergence; spec: [n_specs], fitted, as the protocol has
+ * them.  Runs the model 1 + n_layers * KV_SIDES * n_specs times. */
+int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
+                   const struct kv_spec *spec, size_t n_specs,
+                   const struct kv_calib *calib, struct kv_offer *offer,
+                   double *values, struct kv_err *e);
+
+#endif

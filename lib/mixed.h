@@ -1,0 +1,84 @@
+/* Mixed precision: a spec for each place, the keys or the values of one layer
+ * (KVTuner, arXiv 2502.04420), read from a layer file:
+ *
+ *   # layers  sides  spec
+ *   0-3       K      kivi:b4g32
+ *   0-3       V      kivi:b2g32
+ *   4         KV     vecinfer:d4b8    # what follows a # is a comment
+ *
+ * A layer or a range of them, counted from 0; K, V or KV; a spec without
+ * sweeps.  Lines come in any order.  Every layer and side is named exactly
+ * once; there is no line for "all the others", so that a layer left out, or a
+ * file made for another model, does not pass unseen.
+ *
+ * The spec is mixed,file=PATH; file= is the last word, what follows it is the
+ * path.  Letters before it hold for every place: mixed:s4r0,file=PATH; without
+ * them each place has its own s and r.
+ *
+ * The canonical text is mixed,file=NAME@HASH: the last part of the path, and
+ * 16 digits of what the file says (not of its comments, order or spacing).  It
+ * reads back where NAME is, and fails when the file says something else by
+ * then.
+ *
+ * A mixed spec opens the codecs of its members: no codec is mixed, and the
+ * cache, the loops and the measurements see ordinary ones. */
+#ifndef KV_MIXED_H
+#define KV_MIXED_H
+
+#include "lib/base/err.h"
+#include "lib/base/hash.h"
+#include "lib/spec.h"
+
+struct kv_place {
+    size_t member; /* index of its spec */
+    size_t line;   /* of the file, counted from 1 */
+};
+
+/* Specs are copied by value, so what they point at is never changed and never
+ * freed: equal ones are kept once, for as long as the program runs. */
+struct kv_mixed {
+    char *path;               /* as given, for sentences */
+    char name[128];           /* its last part */
+    char hash[KV_HASH_CHARS]; /* of the places as the file names them */
+    size_t n_layers, n_members;
+    struct kv_spec *member;             /* [n_members] */
+    struct kv_place (*place)[KV_SIDES]; /* [n_layers] */
+};
+
+/* The scheme of a mixed spec; it stands in no list of schemes and has no
+ * codec. */
+extern const struct kv_scheme kv_scheme_mixed;
+
+/* Reads a layer file, or NAME@HASH.  Fails with file, line, layer and side on
+ * a place named twice or not at all, and on two different specs for a layer
+ * that wants one (kv_spec_together). */
+int kv_mixed_read(const struct kv_mixed **m, const char *path,
+                  struct kv_err *e);
+
+/* The same with each member fitted to the shape, after s and r of the mixed
+ * spec where it gives them.  Fails when the file is for another number of
+ * layers. */
+int kv_mixed_fit(const struct kv_mixed **m, const struct kv_spec *mixed,
+                 const struct kv_shape *shape, struct kv_err *e);
+
+/* A mixed spec in memory: place [n_layers][KV_SIDES], fitted.  name: in the
+ * place of a file's, at most 100 characters. */
+void kv_mixed_make(struct kv_spec *s, const char *name,
+                   const struct kv_spec *place, size_t n_layers);
+
+/* Any spec: what it is at a place; how many different specs it is made of, and
+ * the i-th of them (an ordinary spec is its own, only one); whether one of them
+ * has something to calibrate, or one of these flags. */
+const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
+                                 enum kv_side side);
+size_t kv_spec_members(const struct kv_spec *s);
+const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i);
+bool kv_spec_calibrated(const struct kv_spec *s);
+bool kv_spec_has(const struct kv_spec *s, unsigned flags);
+
+/* Whether the codecs of a layer's keys and values must be of one spec, because
+ * attention is defined on the codes of both (KV_OWN_ORACLE) or queries tell how
+ * both are stored (KV_NEEDS_QUERIES). */
+bool kv_spec_together(const struct kv_spec *s);
+
+#endif
