@@ -232,7 +232,9 @@ class Schemes(Scripts):
 
     def files(self, books=("0.03", "0.5"), **error):
         """A run's files: all.csv, error.csv and two of klt."""
-        wiki = self.klt("wiki", ("0.01", "0.1"))
+        # What has no like on books is in the table, not in the comparison.
+        alone = self.calibrated("klt:b2r0s0,metric=none", "2", "0.005", "wiki")
+        wiki = self.klt("wiki", ("0.01", "0.1")) + [alone]
         books = self.klt("books", books)
         others = [self.base, self.kivi, *self.cq()]
         return (self.csv("m-t-all.csv", others),
@@ -248,10 +250,13 @@ class Schemes(Scripts):
         self.assertEqual([r[:3] for r in rows], [
             ["f32", "", "32.000"],
             ["kivi:b2g32", "", "3.000"],
-            ["klt:b2", "wiki", "2.000"], ["klt:b2", "books", "2.000"],
+            ["klt:b2, metric=none", "wiki", "2.000"],
+            ["klt:b2, metric=fisher", "wiki", "2.000"],
+            ["klt:b2, metric=fisher", "books", "2.000"],
             ["cq:c4b8", "wiki", "2.000"],
-            ["klt:b1", "wiki", "1.000"], ["cq:c8b8", "wiki", "1.000"],
-            ["klt:b1", "books", "1.000"]])
+            ["klt:b1, metric=fisher", "wiki", "1.000"],
+            ["cq:c8b8", "wiki", "1.000"],
+            ["klt:b1, metric=fisher", "books", "1.000"]])
         self.assertEqual(rows[1][4:7], ["12.3", "12.3", "0.5000"])
         self.assertEqual([[r[0], r[1], r[5], r[8]] for r in cells(klt)], [
             ["2.2", "books", "cq:c4b8", "0.750"],
