@@ -202,6 +202,109 @@ class WikiText2(Scripts):
         self.assertIn("model_hash is cc, expected aa", out)
 
 
+class Schemes(Scripts):
+    name = "results/schemes/tables"
+    base = dict(PPL, spec="f32:r0s0", bits="32", bits_total="32",
+                calib_hash="")
+    kivi = dict(base, spec="kivi:b2g32r0s0", bits="3", bits_total="3",
+                dnll="0.1", dnll_se="0.01", kl_mean="0.05", kl_se="0.001",
+                same_top1="0.9")
+    def calibrated(self, spec, bits, kl, text):
+        return dict(self.kivi, spec=spec, bits=bits, kl_mean=kl,
+                    calib_hash=text, calib_text="calib-%s.txt" % text,
+                    calib_leak="0")
+
+    def cq(self):
+        return [self.calibrated("cq:c%s,rope=pre" % s, b, kl, "wiki")
+                for s, b, kl in (("4b8r0s0", "2", "0.04"),
+                                 ("8b8r0s0", "1", "0.4"))]
+
+    def klt(self, text, kl):
+        return [self.calibrated("klt:b%sr0s0,metric=fisher" % b, b, k, text)
+                for b, k in zip(("2", "1"), kl)]
+
+    def error(self, rows, layers=("0", "all"), **more):
+        return [dict({n: r[n] for n in ("spec", "calib_hash", "model_hash",
+                                        "text_hash", "ctx", "calib_text")},
+                     windows="1", side=side, layer=layer, sqnr_db="12.34",
+                     attn_rel_err="0.5" if side == "KV" else "", **more)
+                for r in rows for side in ("K", "V", "KV") for layer in layers]
+
+    def files(self, books=("0.03", "0.5"), **error):
+        """A run's files: all.csv, error.csv and two of klt."""
+        # What has no like on books is in the table, not in the comparison.
+        alone = self.calibrated("klt:b2r0s0,metric=none", "2", "0.005", "wiki")
+        wiki = self.klt("wiki", ("0.01", "0.1")) + [alone]
+        books = self.klt("books", books)
+        others = [self.base, self.kivi, *self.cq()]
+        return (self.csv("m-t-all.csv", others),
+                self.csv("m-t-error.csv",
+                         self.error(others + wiki + books, **error)),
+                self.csv("m-t-klt-books.csv", [self.base] + books),
+                self.csv("m-t-klt-wiki.csv", [self.base] + wiki))
+
+    def test_page(self):
+        out = self.run_script(self.name, "page", *self.files())
+        every, klt = out.split("## klt against")
+        rows = cells(every)
+        self.assertEqual([r[:3] for r in rows], [
+            ["f32", "", "32.000"],
+            ["kivi:b2g32", "", "3.000"],
+            ["klt:b2, metric=none", "wiki", "2.000"],
+            ["klt:b2, metric=fisher", "wiki", "2.000"],
+            ["klt:b2, metric=fisher", "books", "2.000"],
+            ["cq:c4b8", "wiki", "2.000"],
+            ["klt:b1, metric=fisher", "wiki", "1.000"],
+            ["cq:c8b8", "wiki", "1.000"],
+            ["klt:b1, metric=fisher", "books", "1.000"]])
+        self.assertEqual(rows[1][4:7], ["12.3", "12.3", "0.5000"])
+        self.assertEqual([[r[0], r[1], r[5], r[8]] for r in cells(klt)], [
+            ["2.2", "books", "cq:c4b8", "0.750"],
+            ["2.2", "wiki", "cq:c4b8", "0.250"],
+            ["1.5", "books", "cq:c8b8", "1.250"],
+            ["1.5", "wiki", "cq:c8b8", "0.250"],
+            ["1.1", "books", "cq:c8b8", "1.250"],
+            ["1.1", "wiki", "cq:c8b8", "0.250"]])
+
+    def test_gap_to_the_bound_has_a_column_where_measured(self):
+        out = self.run_script(self.name, "page", *self.files(rd_gap_db="0.7"))
+        self.assertIn("| rd gap K dB | rd gap V dB |", out)
+        self.assertEqual(cells(out)[0][7:10], ["0.70"] * 3)
+
+    def test_a_row_without_its_error_is_refused(self):
+        files = self.files()
+        self.csv("m-t-error.csv", self.error([self.base, self.kivi]))
+        out = self.run_script(self.name, "page", *files, code=1)
+        self.assertIn("no error of cq:c4b8r0s0,rope=pre, side K, "
+                      "calibrated on wiki", out)
+
+    def test_errors_keeps_rows_over_all_layers_once(self):
+        one = self.csv("a.csv", self.error([self.base, self.kivi]))
+        two = self.csv("b.csv", self.error([self.base, *self.cq()],
+                                           rd_gap_db="1"))
+        out = self.run_script(self.name, "errors", one, two)
+        rows = list(csv.DictReader(out.splitlines()))
+        self.assertEqual(len(rows), 4 * 3)
+        self.assertEqual({r["layer"] for r in rows}, {"all"})
+        self.assertEqual([r["rd_gap_db"] for r in rows[::3]],
+                         ["", "", "1", "1"])
+
+    def test_overview(self):
+        out = self.run_script(self.name, "overview", self.files()[0])
+        self.assertIn("klt leads in 4 of 6 comparisons; ratio 0.250 to 1.250.",
+                      out)
+        self.assertIn("It does not on m-t at <= 1.1 bits, calibrated on "
+                      "books.", out)
+        self.assertEqual(cells(out)[0][0], "[m-t](m-t.md)")
+
+    def test_stream(self):
+        row = dict(self.kivi, spec="kivi:b2g32r128s0", protocol="stream")
+        out = self.run_script(self.name, "stream", self.csv(
+            "m-stream.csv", [dict(self.base, protocol="stream"), row]))
+        self.assertEqual([r[0] for r in cells(out)],
+                         ["f32:r0s0", "kivi:b2g32r128s0"])
+
+
 class Layers(Scripts):
     def setUp(self):
         super().setUp()
