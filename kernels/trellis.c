@@ -160,24 +160,18 @@ static void start_table(unsigned values, uint64_t seed, float *table)
 
 /* Every state becomes the mean of the values it stood for, the value it had
  * counting as PRIOR of them: a state that is hardly used stays near. */
-static double improve(const struct kv_trellis_step *step, const float *x,
-                      size_t n, size_t len, const uint16_t *state, float *table)
+static void improve(const struct kv_trellis_step *step, const float *x,
+                    size_t n, size_t len, const uint16_t *state, float *table)
 {
     enum { PRIOR = 2 };
     const size_t each = step->values, steps = len / each;
     double *sum = kv_alloc(each * STATES, sizeof(*sum));
     double *count = kv_alloc(STATES, sizeof(*count));
-    double error = 0;
 
     for (size_t i = 0; i < n * steps; i++) {
         count[state[i]]++;
-        for (size_t v = 0; v < each; v++) {
-            const float to = x[i * each + v];
-            const double e = to - table[v * STATES + state[i]];
-
-            sum[v * STATES + state[i]] += to;
-            error += e * e;
-        }
+        for (size_t v = 0; v < each; v++)
+            sum[v * STATES + state[i]] += (double)x[i * each + v];
     }
     for (size_t v = 0; v < each; v++)
         for (size_t s = 0; s < STATES; s++) {
@@ -188,45 +182,87 @@ static double improve(const struct kv_trellis_step *step, const float *x,
         }
     free(count);
     free(sum);
-    return error / (double)(n * len);
 }
 
-double kv_trellis_train(unsigned bits, unsigned values, const float *x,
-                        size_t n, size_t len, size_t rounds, uint64_t seed,
-                        float *table)
+/* Steps of one kind, and a scale of 1 for each value. */
+struct run {
+    struct kv_trellis_step *step;
+    float *one;
+    size_t steps, len;
+};
+
+static struct run new_run(unsigned bits, unsigned values, const float *table,
+                          size_t len)
 {
-    const size_t steps = len / values;
-    struct kv_trellis_step *step = kv_alloc(steps, sizeof(*step));
-    uint16_t *state = kv_alloc(n * steps, sizeof(*state));
-    float *one = kv_alloc(len, sizeof(*one));
-    double mse = 0;
+    struct run r = {.steps = len / values, .len = len};
 
-    for (size_t i = 0; i < steps; i++)
-        step[i] = (struct kv_trellis_step){bits, values, table};
+    r.step = kv_alloc(r.steps, sizeof(*r.step));
+    r.one = kv_alloc(len, sizeof(*r.one));
+    for (size_t i = 0; i < r.steps; i++)
+        r.step[i] = (struct kv_trellis_step){bits, values, table};
     for (size_t i = 0; i < len; i++)
-        one[i] = 1;
-    start_table(values, seed, table);
-    for (size_t r = 0; r < rounds; r++) {
-        const size_t some = r < rounds / 2 ? (n + 3) / 4 : n;
+        r.one[i] = 1;
+    return r;
+}
 
+static void free_run(struct run *r)
+{
+    free(r->step);
+    free(r->one);
+}
+
+/* The states of n sequences on their best paths: [n][steps]. */
+static void find_states(const struct run *r, const float *x, size_t n,
+                        uint16_t *state)
+{
 #pragma omp parallel
-        {
-            void *scratch = kv_alloc(kv_trellis_scratch(steps), 1);
-            uint8_t *bytes = kv_alloc(kv_trellis_bytes(step, steps), 1);
+    {
+        void *scratch = kv_alloc(kv_trellis_scratch(r->steps), 1);
+        uint8_t *bytes = kv_alloc(kv_trellis_bytes(r->step, r->steps), 1);
 
 #pragma omp for schedule(static)
-            for (size_t i = 0; i < some; i++) {
-                kv_trellis_encode(step, steps, x + i * len, one, scratch,
-                                  bytes);
-                kv_trellis_states(step, steps, bytes, state + i * steps);
-            }
-            free(bytes);
-            free(scratch);
+        for (size_t i = 0; i < n; i++) {
+            kv_trellis_encode(r->step, r->steps, x + i * r->len, r->one,
+                              scratch, bytes);
+            kv_trellis_states(r->step, r->steps, bytes, state + i * r->steps);
         }
-        mse = improve(step, x, some, len, state, table);
+        free(bytes);
+        free(scratch);
     }
-    free(one);
+}
+
+void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
+                      size_t len, size_t rounds, uint64_t seed, float *table)
+{
+    struct run r = new_run(bits, values, table, len);
+    uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
+
+    start_table(values, seed, table);
+    for (size_t i = 0; i < rounds; i++) {
+        const size_t some = i < rounds / 2 ? (n + 3) / 4 : n;
+
+        find_states(&r, x, some, state);
+        improve(r.step, x, some, len, state, table);
+    }
     free(state);
-    free(step);
-    return mse;
+    free_run(&r);
+}
+
+double kv_trellis_error(unsigned bits, unsigned values, const float *table,
+                        const float *x, size_t n, size_t len)
+{
+    struct run r = new_run(bits, values, table, len);
+    uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
+    double sum = 0;
+
+    find_states(&r, x, n, state);
+    for (size_t i = 0; i < n * len; i++) {
+        const double e =
+            (double)(x[i] - table[i % values * STATES + state[i / values]]);
+
+        sum += e * e;
+    }
+    free(state);
+    free_run(&r);
+    return sum / (double)(n * len);
 }

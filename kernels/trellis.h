@@ -55,11 +55,13 @@ void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
  * [n][len] of about unit variance (len a multiple of `values`): from normal
  * quantiles in random order, `rounds` times each state takes the mean of the
  * values it stood for; in the first half of the rounds on a quarter of the
- * sequences.  table: [values][KV_TRELLIS_STATES].  Returns the mean
- * squared error of the last round, per value.  The same for any number of
+ * sequences.  table: [values][KV_TRELLIS_STATES].  The same for any number of
  * threads. */
-double kv_trellis_train(unsigned bits, unsigned values, const float *x,
-                        size_t n, size_t len, size_t rounds, uint64_t seed,
-                        float *table);
+void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
+                      size_t len, size_t rounds, uint64_t seed, float *table);
+
+/* Mean squared error, per value, that a table leaves on such sequences. */
+double kv_trellis_error(unsigned bits, unsigned values, const float *table,
+                        const float *x, size_t n, size_t len);
 
 #endif

@@ -136,32 +136,6 @@ static void test_no_steps_and_ends(void **state)
     free(scratch);
 }
 
-/* Of one kind of step on fresh normal numbers. */
-static double mean_error(unsigned bits, unsigned values, const float *table)
-{
-    enum { LEN = 128, N = 100 };
-    struct kv_trellis_step step[LEN];
-    uint8_t bytes[LEN];
-    float x[LEN], one[LEN], got[LEN];
-    void *scratch = malloc(kv_trellis_scratch(LEN));
-    double sum = 0;
-
-    for (size_t i = 0; i < LEN; i++) {
-        step[i] = (struct kv_trellis_step){bits, values, table};
-        one[i] = 1;
-    }
-    for (size_t j = 0; j < N; j++) {
-        for (size_t i = 0; i < LEN; i++)
-            x[i] = (float)kv_random_normal(77, j * LEN + i);
-        kv_trellis_encode(step, LEN / values, x, one, scratch, bytes);
-        kv_trellis_decode(step, LEN / values, bytes, one, got);
-        for (size_t i = 0; i < LEN; i++)
-            sum += (double)(x[i] - got[i]) * (double)(x[i] - got[i]);
-    }
-    free(scratch);
-    return sum / (N * LEN);
-}
-
 /* Memoryless Gaussian: between the bound and, at 1 and 2 bits, what the best
  * scalar quantizer reaches (0.3634, 0.1175). */
 static void test_training(void **state)
@@ -172,23 +146,28 @@ static void test_training(void **state)
         double most;
     } want[] = {{1, 4, 0.765}, {1, 2, 0.56}, {1, 1, 0.315}, {2, 1, 0.09}};
     float *x = kv_alloc(N * LEN, sizeof(*x));
+    float *fresh = kv_alloc(N * LEN / 16, sizeof(*fresh));
     float *table = kv_alloc(4 * KV_TRELLIS_STATES, sizeof(*table));
 
     (void)state;
     for (size_t i = 0; i < N * LEN; i++)
         x[i] = (float)kv_random_normal(3, i);
+    for (size_t i = 0; i < N * LEN / 16; i++)
+        fresh[i] = (float)kv_random_normal(77, i);
     for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
         const double bound = pow(4, -(double)want[i].bits / want[i].values);
         double mse;
 
         kv_trellis_train(want[i].bits, want[i].values, x, N, LEN, ROUNDS, 1,
                          table);
-        mse = mean_error(want[i].bits, want[i].values, table);
+        mse = kv_trellis_error(want[i].bits, want[i].values, table, fresh,
+                               N / 16, LEN);
         if (!(mse > bound && mse < want[i].most))
             fail_msg("%u bits for %u values: %g", want[i].bits, want[i].values,
                      mse);
     }
     free(table);
+    free(fresh);
     free(x);
 }
 

@@ -56,52 +56,56 @@ struct klt {
     float *forward;           /* [n_heads][d][d], of which n_used columns */
     float *inverse;           /* [n_heads][d][d], of which n_used rows */
     size_t *n_used;           /* [n_heads] */
-    float *tables;            /* of the kinds, one after another */
+    float *levels, *trellis;  /* of each kind: one table after another */
     struct kv_klt_coef *coef; /* [n_coded], in the string's order */
     float *sigma;             /* [n_coded] */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
 };
 
-static const float *table_of(const struct klt *k, size_t kind)
+/* The kind's table among levels or trellis. */
+static float *table_of(float *tables, size_t kind)
 {
-    return k->tables + kind * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
+    return tables + kind * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
 }
 
-/* Levels at whole bits: a table in which only a step's own bits count. */
-static double scalar_table(unsigned bits, float *table)
+/* Lloyd-Max levels at whole bits: a table in which only a step's own bits
+ * count.  Returns the mean squared error. */
+static double fill_levels(const struct kv_klt_kind *kind, float *table)
 {
-    double level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS];
-    const double mse = kv_lloyd_max(bits, level, threshold);
+    double level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS], mse;
 
+    if (kind->values > 1)
+        return (double)INFINITY;
+    mse = kv_lloyd_max(kind->bits, level, threshold);
     for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
-        table[s] = (float)level[s % ((size_t)1 << bits)];
+        table[s] = (float)level[s % ((size_t)1 << kind->bits)];
     return mse;
 }
 
-/* Tables of the kinds in use, and what they reach. */
+/* Tables of the kinds, and what those in use reach. */
 static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
                       double *mse, struct kv_err *e)
 {
     const bool scalar = kv_spec_is(&c->spec, c->side, "code", "scalar");
+    const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
     struct klt *k = c->state;
 
+    k->levels = kv_alloc(room, KV_TRELLIS_STATES * sizeof(float));
+    k->trellis = kv_alloc(room, KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
-        const size_t values = kv_klt_kinds[i].values;
-        const size_t dims[] = {values, KV_TRELLIS_STATES};
-        float *to = k->tables + i * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
+        const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
         const struct kv_table *t;
         char name[32];
 
-        if (scalar) {
-            mse[i] = values == 1 ? scalar_table(kv_klt_kinds[i].bits, to)
-                                 : (double)INFINITY;
+        mse[i] = fill_levels(&kv_klt_kinds[i], table_of(k->levels, i));
+        if (scalar)
             continue;
-        }
         kv_klt_table_name(i, name);
         if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
             return -1;
-        memcpy(to, t->data, values * KV_TRELLIS_STATES * sizeof(*to));
+        memcpy(table_of(k->trellis, i), t->data,
+               dims[0] * dims[1] * sizeof(float));
         mse[i] = t->error;
     }
     return 0;
@@ -170,12 +174,11 @@ static void allocate(const struct kv_codec *c, const struct kv_calib_set *set,
     free(unit);
 }
 
-static void make_steps(struct klt *k, const struct kv_klt_unit *u)
+static void keep_coefs(struct klt *k, const struct kv_klt_unit *u)
 {
     k->coef = u->coef;
     k->n_coded = u->n_coded;
     k->sigma = kv_alloc(u->n_coded, sizeof(*k->sigma));
-    k->step = kv_alloc(u->n_coded, sizeof(*k->step));
     for (size_t i = 0; i < u->n_coded; i++) {
         const struct kv_klt_coef *f = &u->coef[i];
 
@@ -183,13 +186,25 @@ static void make_steps(struct klt *k, const struct kv_klt_unit *u)
         if (f->index >= k->n_used[f->head])
             k->n_used[f->head] = (size_t)f->index + 1;
     }
-    for (size_t i = 0; i < u->n_coded;) {
-        const size_t kind = u->coef[i].kind - 1u;
+}
+
+/* A trellis needs a state: as long as fewer bits than it has are before a step,
+ * levels leave less error where there are some (steps of one value). */
+static void make_steps(struct klt *k, bool scalar)
+{
+    size_t bits = 0;
+
+    k->step = kv_alloc(k->n_coded, sizeof(*k->step));
+    for (size_t i = 0; i < k->n_coded;) {
+        const size_t kind = k->coef[i].kind - 1u;
+        const struct kv_klt_kind *of = &kv_klt_kinds[kind];
+        const bool start = bits < KV_TRELLIS_BITS && of->values == 1;
 
         k->step[k->n_steps++] = (struct kv_trellis_step){
-            kv_klt_kinds[kind].bits, kv_klt_kinds[kind].values,
-            table_of(k, kind)};
-        i += kv_klt_kinds[kind].values;
+            of->bits, of->values,
+            table_of(scalar || start ? k->levels : k->trellis, kind)};
+        bits += of->bits;
+        i += of->values;
     }
 }
 
@@ -231,12 +246,11 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
     k->forward = kv_alloc(heads * d * d, sizeof(float));
     k->inverse = kv_alloc(heads * d * d, sizeof(float));
     k->n_used = kv_alloc(heads, sizeof(*k->n_used));
-    k->tables = kv_alloc(KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES,
-                         KV_TRELLIS_STATES * sizeof(float));
     if (load_transform(c, set, e) || load_kinds(c, set, mse, e))
         return -1;
     allocate(c, set, mse, &mine);
-    make_steps(k, &mine);
+    keep_coefs(k, &mine);
+    make_steps(k, kv_spec_is(&c->spec, c->side, "code", "scalar"));
     c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
@@ -253,7 +267,8 @@ static void close_klt(struct kv_codec *c)
     free(k->forward);
     free(k->inverse);
     free(k->n_used);
-    free(k->tables);
+    free(k->levels);
+    free(k->trellis);
     free(k->coef);
     free(k->sigma);
     free(k->step);

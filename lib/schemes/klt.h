@@ -16,6 +16,9 @@
  * the same layout for every token, no scale beside it.  Within a string the
  * coefficients come by the bits of their step, then by variance.
  *
+ * As long as fewer bits than a state has are before a step of one value, it is
+ * quantized by Lloyd-Max levels.
+ *
  * Parameters:
  *   b       bits per value of a side, fractions too
  *   share   who shares the budget: a layer's side has b to itself (layer), the
@@ -36,7 +39,8 @@
  *   forward  [head_dim][head_dim]   F: x_i to y_j
  *   inverse  [head_dim][head_dim]   G: y_j to x_i
  *   trellis_BITSbVALUES [values][states]   of a kind of step; error: its mean
- *             squared error on unit variance, per value
+ *             squared error on coefficients of unit variance that it was not
+ *             trained on, per value
  *
  * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
  * QTIP (the trellis), classic transform coding. */

@@ -25,7 +25,7 @@ enum {
 
 /* A direction's share of the metric is at least this of the mean: what no
  * query asks for must not drown what some do. */
-static const double RIDGE = 1e-3;
+static const double RIDGE = 1e-5;
 
 /* One side of one layer. */
 struct job {
@@ -387,22 +387,28 @@ static int train_side(const struct job *j, struct pool *pool, struct kv_err *e)
 
 /* ---- the trellis ------------------------------------------------------- */
 
-/* Sequences of values drawn from the pool, each about as often. */
-static float *draw(const struct pool *pool, size_t n, uint64_t seed)
+/* n values of the pool at random: of every eighth, or of all others. */
+static float *draw(const struct pool *pool, bool eighth, size_t n,
+                   uint64_t seed)
 {
     float *x = kv_alloc(n, sizeof(*x));
 
-    for (size_t i = 0; i < n; i++)
-        x[i] = pool->n ? pool->value[kv_random(seed, i) % pool->n] : 0;
+    for (size_t i = 0; i < n && pool->n >= 8; i++) {
+        const size_t k = kv_random(seed, i) % (pool->n / 8);
+
+        x[i] = pool->value[8 * k + (eighth ? 7 : kv_random(~seed, i) % 7)];
+    }
     return x;
 }
 
+/* A table of each kind, and what it leaves of values it has not seen. */
 static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
                          uint64_t seed, struct kv_err *e)
 {
-    const size_t all = pool->n / LEN + 1;
+    const size_t all = pool->n / LEN + 1, test = all / 8 + 1;
     const size_t n = all < MOST_SEQUENCES ? all : MOST_SEQUENCES;
-    float *x = draw(pool, n * LEN, seed);
+    float *x = draw(pool, false, n * LEN, seed);
+    float *y = draw(pool, true, test * LEN, seed);
     int rc = 0;
 
     for (size_t i = 0; i < KV_KLT_KINDS && !rc; i++) {
@@ -413,12 +419,15 @@ static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
 
         kv_klt_table_name(i, name);
         t = kv_calib_add(out, name, KV_ALL, KV_ALL, KV_ALL, 2, dims);
-        t->error = kv_trellis_train(kind->bits, kind->values, x, n, LEN, ROUNDS,
-                                    kv_mix(seed, i), t->data);
+        kv_trellis_train(kind->bits, kind->values, x, n, LEN, ROUNDS,
+                         kv_mix(seed, i), t->data);
+        t->error =
+            kv_trellis_error(kind->bits, kind->values, t->data, y, test, LEN);
         rc = kv_interrupted(e);
         if (out->progress)
             kv_progress_step(out->progress, 1);
     }
+    free(y);
     free(x);
     return rc;
 }

@@ -1,0 +1,366 @@
+/* klt: where bits go, that the transform is one, what error it leaves, and
+ * that it does not see outlier channels. */
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "lib/cache.h"
+#include "lib/dump.h"
+#include "lib/schemes/klt.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- allocation -------------------------------------------------------- */
+
+enum { ONE_BIT = 4, TWO_BITS = 6, THREE_BITS = 7 }; /* kinds, from 1 */
+
+/* Whole bits alone, as good as the Gaussian bound: 6.02 dB each. */
+static void ideal(double mse[KV_KLT_KINDS])
+{
+    for (size_t i = 0; i < KV_KLT_KINDS; i++)
+        mse[i] = kv_klt_kinds[i].values > 1
+                     ? (double)INFINITY
+                     : pow(4, -(double)kv_klt_kinds[i].bits);
+}
+
+static struct kv_klt_unit unit(struct kv_klt_coef *coef, const float *variance,
+                               size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        coef[i] = (struct kv_klt_coef){.variance = variance[i],
+                                       .index = (uint16_t)i};
+    return (struct kv_klt_unit){.coef = coef, .n = n};
+}
+
+/* Variances 64, 16, 4, 1 and ideal quantizers: at 8 bits 3, 2, 1 and 0 of them
+ * leave a distortion of 1 each, and two bits are over, which one more bit for
+ * two of them would take. */
+static void test_water_level(void **state)
+{
+    const float variance[] = {64, 16, 4, 1, 0.5f, 0.25f, 0.1f, 0};
+    struct kv_klt_coef coef[8];
+    struct kv_klt_unit u = unit(coef, variance, 8);
+    double mse[KV_KLT_KINDS];
+
+    (void)state;
+    ideal(mse);
+    kv_klt_allocate(&u, 1, 1, mse);
+    assert_int_equal(u.bytes, 1);
+    assert_int_equal(u.n_coded, 3);
+    assert_int_equal(coef[0].kind, THREE_BITS);
+    assert_int_equal(coef[1].kind, TWO_BITS);
+    assert_int_equal(coef[2].kind, ONE_BIT);
+    assert_int_equal(coef[3].kind, 0);
+}
+
+/* Two units, one with all the variance: it gets all but the byte that the
+ * other has anyway. */
+static void test_units_share(void **state)
+{
+    const float large[] = {4096, 4096, 4096, 4096}, small[] = {1, 1, 1, 1};
+    struct kv_klt_coef a[4], b[4];
+    struct kv_klt_unit u[] = {unit(a, large, 4), unit(b, small, 4)};
+    double mse[KV_KLT_KINDS];
+
+    (void)state;
+    ideal(mse);
+    kv_klt_allocate(u, 2, 4, mse);
+    assert_int_equal(u[0].bytes, 3); /* 4 x 6 bits */
+    assert_int_equal(u[1].bytes, 1);
+    kv_klt_allocate(u, 2, 0, mse); /* less than can be: the least there is */
+    assert_int_equal(u[0].bytes + u[1].bytes, 2);
+}
+
+/* Steps of several values take whole groups. */
+static void test_groups_are_whole(void **state)
+{
+    struct kv_klt_coef coef[37];
+    float variance[37];
+    struct kv_klt_unit u;
+    double mse[KV_KLT_KINDS];
+
+    (void)state;
+    for (size_t i = 0; i < 37; i++)
+        variance[i] = expf(-0.2f * (float)i);
+    for (size_t i = 0; i < KV_KLT_KINDS; i++)
+        mse[i] = pow(4, -(double)kv_klt_kinds[i].bits / kv_klt_kinds[i].values);
+    for (size_t budget = 1; budget < 20; budget++) {
+        size_t bits = 0, i = 0;
+
+        u = unit(coef, variance, 37);
+        kv_klt_allocate(&u, 1, budget, mse);
+        assert_true(u.bytes <= budget);
+        while (i < u.n_coded) {
+            const struct kv_klt_kind *k = &kv_klt_kinds[coef[i].kind - 1];
+
+            for (size_t v = 0; v < k->values; v++)
+                assert_int_equal(coef[i + v].kind, coef[i].kind);
+            bits += k->bits;
+            i += k->values;
+        }
+        assert_int_equal(i, u.n_coded);
+        assert_int_equal((bits + 7) / 8, bits ? u.bytes : 0);
+    }
+}
+
+/* ---- the whole --------------------------------------------------------- */
+
+enum { D = 16, WINDOWS = 4, CTX = 200, N = WINDOWS * CTX };
+
+/* Correlated keys and values; channel 3 of the keys is `boost` times larger,
+ * that of the queries as much smaller. */
+static void make_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
+                      float *x)
+{
+    for (size_t i = 0; i < N * heads; i++) {
+        const float common = (float)kv_random_normal(seed, i);
+
+        for (size_t k = 0; k < s->head_dim; k++)
+            x[i * s->head_dim + k] =
+                common * (float)(k % 5) + 0.1f * (float)k +
+                0.5f * (float)kv_random_normal(seed + 1 + k, i);
+    }
+}
+
+static void scale_channel(const struct kv_shape *s, size_t heads, float a,
+                          float *x)
+{
+    for (size_t i = 0; i < N * heads; i++) {
+        x[i * s->head_dim + 3] *= a;
+        x[i * s->head_dim + 3 + s->head_dim / 2] *= a;
+    }
+}
+
+/* A dump of one layer, keys before RoPE the same as after it (n_rot 0 would
+ * be; here the angles are as they are, and only k_pre is read). */
+static struct kv_dump *make_dump(const struct kv_shape *s, float boost)
+{
+    struct kv_dump_info info = {.model = "made up",
+                                .text = "none",
+                                .shape = *s,
+                                .n_windows = WINDOWS,
+                                .ctx = CTX,
+                                .have = {true, true, true, true}};
+    float *x = kv_alloc(N, s->n_heads * D * sizeof(*x));
+    float *gram = kv_alloc(s->n_kv_heads, D * D * sizeof(*gram));
+    int32_t *tokens = kv_alloc(N, sizeof(*tokens));
+    struct kv_dump_writer *w;
+    struct kv_dump *dump;
+    struct kv_err e = {""};
+    char path[4200];
+
+    snprintf(path, sizeof(path), "%s/klt.h5", test_folder());
+    for (size_t i = 0; i < s->n_kv_heads * D * D; i++)
+        gram[i] = i / D % D == i % D ? 1 + (float)(i % D) : 0;
+    if (kv_dump_create(&w, path, &info, &e) ||
+        kv_dump_put_tokens(w, 0, WINDOWS, tokens, &e) ||
+        kv_dump_put_gram(w, 0, KV_GRAM_WO, gram, &e))
+        fail_msg("%s", e.msg);
+    make_rows(s, s->n_heads, 100, x);
+    scale_channel(s, s->n_heads, 1 / boost, x);
+    assert_int_equal(kv_dump_put(w, 0, KV_T_Q, 0, WINDOWS, x, &e), 0);
+    make_rows(s, s->n_kv_heads, 200, x);
+    assert_int_equal(kv_dump_put(w, 0, KV_T_V, 0, WINDOWS, x, &e), 0);
+    make_rows(s, s->n_kv_heads, 300, x);
+    scale_channel(s, s->n_kv_heads, boost, x);
+    assert_int_equal(kv_dump_put(w, 0, KV_T_K, 0, WINDOWS, x, &e), 0);
+    assert_int_equal(kv_dump_put(w, 0, KV_T_K_PRE, 0, WINDOWS, x, &e), 0);
+    if (kv_dump_commit(w, &e) || kv_dump_open(&dump, path, &e))
+        fail_msg("%s", e.msg);
+    unlink(path);
+    free(tokens);
+    free(gram);
+    free(x);
+    return dump;
+}
+
+struct made {
+    struct kv_shape shape;
+    struct kv_calib calib;
+    struct kv_calib_set set;
+};
+
+static void make(struct made *m, const char *spec, float boost)
+{
+    struct kv_dump *dump;
+    struct kv_spec s;
+    struct kv_err e = {""};
+
+    *m = (struct made){.shape = synthetic_shape(D)};
+    m->shape.n_layers = 1;
+    dump = make_dump(&m->shape, boost);
+    if (kv_spec_parse(&s, spec, &e) || kv_spec_fit(&s, &m->shape, &e))
+        fail_msg("%s", e.msg);
+    kv_spec_calib_key(&s, m->set.key);
+    if (s.scheme->calibrate(&s, dump, 1, &m->set, &e))
+        fail_msg("%s", e.msg);
+    m->calib.shape = m->shape;
+    m->calib.set = &m->set;
+    m->calib.n_sets = 1;
+    kv_dump_close(dump);
+}
+
+static const float *table(const struct made *m, const char *name,
+                          enum kv_side side, size_t head)
+{
+    return kv_calib_table(&m->set, name, side, 0, head)->data;
+}
+
+/* F G = 1; sigma falls; the coefficients of the training text have mean 0,
+ * variance sigma^2, and are uncorrelated. */
+static void test_transform(void **state)
+{
+    struct made m;
+    float *x = kv_alloc(N, 2 * D * sizeof(*x));
+
+    (void)state;
+    make(&m, "klt", 1);
+    make_rows(&m.shape, 2, 300, x);
+    for (size_t h = 0; h < 2; h++) {
+        const float *f = table(&m, "forward", KV_K, h);
+        const float *g = table(&m, "inverse", KV_K, h);
+        const float *s = table(&m, "sigma", KV_K, h);
+        const float *mean = table(&m, "mean", KV_K, h);
+        double first[D] = {0}, second[D][D] = {{0}};
+
+        for (size_t i = 0; i < D; i++)
+            for (size_t j = 0; j < D; j++) {
+                double sum = 0;
+
+                for (size_t k = 0; k < D; k++)
+                    sum += (double)f[i * D + k] * (double)g[k * D + j];
+                assert_within(sum, i == j, 1e-4);
+            }
+        for (size_t t = 0; t < N; t++) {
+            double y[D] = {0};
+
+            for (size_t i = 0; i < D; i++)
+                for (size_t j = 0; j < D; j++)
+                    y[j] += ((double)x[(t * 2 + h) * D + i] - (double)mean[i]) *
+                            (double)f[i * D + j];
+            for (size_t i = 0; i < D; i++) {
+                first[i] += y[i] / N;
+                for (size_t j = 0; j < D; j++)
+                    second[i][j] += y[i] * y[j] / N;
+            }
+        }
+        for (size_t i = 0; i < D; i++) {
+            const double size = (double)s[0] * (double)s[0];
+
+            assert_true(i == 0 || s[i] <= s[i - 1]);
+            assert_within(first[i], 0, 1e-4 * (double)s[0]);
+            for (size_t j = 0; j < D; j++)
+                assert_within(second[i][j],
+                              i == j ? (double)s[i] * (double)s[i] : 0,
+                              1e-4 * size);
+        }
+    }
+    free(x);
+    kv_calib_set_clear(&m.set);
+}
+
+/* Mean of |(k - k') F|^2 over the training text; bits of the keys. */
+static double metric_error(const struct made *m, const char *text, float boost,
+                           double *bits)
+{
+    struct kv_codec *c;
+    struct kv_spec s;
+    struct kv_err e = {""};
+    float *k = kv_alloc(N, 2 * D * sizeof(*k));
+    float *back = kv_alloc(N, 2 * D * sizeof(*back));
+    uint8_t *bytes;
+    double sum = 0;
+
+    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &m->shape, &e) ||
+        kv_codec_new(&c, &s, &m->shape, 0, KV_K, &m->calib, &e))
+        fail_msg("%s", e.msg);
+    bytes = kv_alloc(N, c->block_bytes);
+    make_rows(&m->shape, 2, 300, k);
+    scale_channel(&m->shape, 2, boost, k);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, k, N, bytes);
+    c->scheme->decode(c, bytes, N, back);
+    for (size_t t = 0; t < 2 * N; t++) {
+        const float *f = table(m, "forward", KV_K, t % 2);
+
+        for (size_t j = 0; j < D; j++) {
+            double y = 0;
+
+            for (size_t i = 0; i < D; i++)
+                y += (double)(k[t * D + i] - back[t * D + i]) *
+                     (double)f[i * D + j];
+            sum += y * y / (2 * N);
+        }
+    }
+    *bits = 8.0 * (double)c->block_bytes / (2 * D);
+    kv_codec_free(c);
+    free(bytes);
+    free(back);
+    free(k);
+    return sum;
+}
+
+/* Fewer bits, more error; never more bits than asked for; the trellis is
+ * better than levels; an outlier channel changes nothing. */
+static void test_error(void **state)
+{
+    struct made plain, outlier;
+    double last = INFINITY, bits, scalar;
+
+    (void)state;
+    make(&plain, "klt", 1);
+    make(&outlier, "klt", 16);
+    for (double b = 1; b <= 4; b += 1) {
+        char text[64];
+        double error, other;
+
+        snprintf(text, sizeof(text), "klt:b%g", b);
+        error = metric_error(&plain, text, 1, &bits);
+        assert_true(bits <= b && bits > b - 0.3);
+        assert_true(error < last / 2);
+        last = error;
+        other = metric_error(&outlier, text, 16, &bits);
+        assert_within(other / error, 1, 0.2);
+        snprintf(text, sizeof(text), "klt:b%g,code=scalar", b);
+        scalar = metric_error(&plain, text, 1, &bits);
+        assert_true(error < scalar);
+
+    }
+    kv_calib_set_clear(&plain.set);
+    kv_calib_set_clear(&outlier.set);
+}
+
+static void test_refusals(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(D);
+    struct kv_spec s;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,share=all", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "share=all weighs K against V");
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,K-metric=none", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "metric is one for K and V");
+    assert_int_equal(kv_spec_parse(&s, "klt:b2,metric=fisher", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_string_equal(
+        s.text, "klt:b2r0s0,share=all,metric=fisher,rope=pre,code=trellis");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_water_level),
+        cmocka_unit_test(test_units_share),
+        cmocka_unit_test(test_groups_are_whole),
+        cmocka_unit_test(test_transform),
+        cmocka_unit_test(test_error),
+        cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
