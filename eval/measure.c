@@ -1,5 +1,6 @@
 #include "eval/measure.h"
 #include "eval/bits.h"
+#include "eval/rd_bound.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -16,6 +17,8 @@
 /* What one spec made of one window of a layer. */
 struct item {
     struct kv_measured sums;
+    double *power[KV_SIDES];  /* [n_kv_heads * head_dim]: sums of squares of the
+                               * coefficients; NULL where there are none */
     uint8_t *codes[KV_SIDES]; /* NULL unless they are written */
     size_t n_codes[KV_SIDES];
     struct kv_err error;
@@ -28,6 +31,7 @@ struct layer {
     const struct kv_dump_info *info;
     size_t layer;
     struct kv_codec **codec;   /* [n_specs][KV_SIDES] */
+    double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
     float *tensor[KV_TENSORS]; /* [n_windows][ctx][heads][head_dim] or NULL */
     size_t *at, n_at;          /* query positions */
@@ -50,6 +54,8 @@ void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
     for (int side = 0; side < KV_SIDES; side++) {
         kv_recon_merge(&into->recon[side], &m->recon[side]);
         kv_bits_add(&into->bits[side], &m->bits[side]);
+        into->rd_error[side] += m->rd_error[side];
+        into->rd_bound[side] += m->rd_bound[side];
     }
     kv_attn_error_merge(&into->attn, &m->attn);
 }
@@ -63,6 +69,33 @@ static void count_bytes(const struct layer *l, const struct kv_cache *cache,
 
         item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
     }
+}
+
+/* x, stored: what the cache was given and what it gives back; of these the
+ * settled tokens count. */
+static void measure_coefficients(const struct kv_cache *cache,
+                                 enum kv_side side, const float *x,
+                                 const float *stored, struct item *item)
+{
+    const struct kv_reader r = kv_cache_reader(cache, side);
+    const struct kv_codec *c = r.codec;
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+    const size_t first = r.sinks * row, n = r.n_blocks * c->block;
+    float *a = kv_alloc(n, row * sizeof(*a));
+    float *b = kv_alloc(n, row * sizeof(*b));
+    double *power = kv_alloc(row, sizeof(*power));
+
+    c->scheme->coefficients(c, x + first, n, a);
+    c->scheme->coefficients(c, stored + first, n, b);
+    for (size_t i = 0; i < n * row; i++) {
+        const double y = a[i], e = b[i] - y;
+
+        power[i % row] += y * y;
+        item->sums.rd_error[side] += e * e;
+    }
+    item->power[side] = power;
+    free(a);
+    free(b);
 }
 
 /* [n_at][n_heads][head_dim]: the scheme's own attention at the positions. */
@@ -140,6 +173,9 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
         kv_recon_add(&item->sums.recon[side], in[side], stored[side], n * heads,
                      d);
         count_bytes(l, cache, (enum kv_side)side, item);
+        if (codec[side]->scheme->coefficients)
+            measure_coefficients(cache, (enum kv_side)side, in[side],
+                                 stored[side], item);
     }
     if (l->n_at)
         measure_attention(l, window, codec[KV_K], cache, stored, item);
@@ -176,6 +212,23 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
     return 0;
 }
 
+static void add_power(const struct layer *l, size_t spec,
+                      const struct item *item)
+{
+    const size_t row = row_values(l->info, KV_T_K);
+
+    for (size_t side = 0; side < KV_SIDES; side++) {
+        double **sum = &l->power[spec * KV_SIDES + side];
+
+        if (!item->power[side])
+            continue;
+        if (!*sum)
+            *sum = kv_alloc(row, sizeof(**sum));
+        for (size_t i = 0; i < row; i++)
+            (*sum)[i] += item->power[side][i];
+    }
+}
+
 /* Adds the windows up in order, so that the sums do not depend on threads; the
  * first failure in that order is the one that is told. */
 static int collect(const struct layer *l, struct kv_measured *out,
@@ -193,6 +246,7 @@ static int collect(const struct layer *l, struct kv_measured *out,
             return -1;
         }
         kv_measured_merge(&out[spec * n_layers + row], &item->sums);
+        add_power(l, spec, item);
         if (l->plan->codes && write_codes(l, spec, window, item, e))
             return -1;
     }
@@ -213,8 +267,10 @@ static int measure_group(struct layer *l, struct kv_measured *out,
             measure_item(l, i / l->n_windows, i % l->n_windows, &l->item[i]);
     rc = collect(l, out, e);
     for (size_t i = 0; i < n_items; i++)
-        for (int side = 0; side < KV_SIDES; side++)
+        for (int side = 0; side < KV_SIDES; side++) {
             free(l->item[i].codes[side]);
+            free(l->item[i].power[side]);
+        }
     free(l->item);
     return rc;
 }
@@ -246,6 +302,8 @@ static void close_codecs(struct layer *l)
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++) {
         kv_codec_free(l->codec[i]);
         l->codec[i] = NULL;
+        free(l->power[i]);
+        l->power[i] = NULL;
     }
 }
 
@@ -303,6 +361,29 @@ static void make_room(struct layer *l, size_t *most, const bool *want)
                                     row_values(l->info, t) * sizeof(float));
 }
 
+/* From all windows' coefficients. */
+static void bound_errors(const struct layer *l, struct kv_measured *out)
+{
+    const size_t n_layers = l->info->last_layer - l->info->first_layer + 1;
+    const size_t n = row_values(l->info, KV_T_K);
+
+    for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++) {
+        const struct kv_codec *c = l->codec[i];
+        struct kv_measured *m =
+            &out[i / KV_SIDES * n_layers + l->layer - l->info->first_layer];
+        const double tokens = m->bits[c->side].settled_values / (double)n;
+        double *power = l->power[i];
+
+        if (!power || tokens == 0)
+            continue;
+        for (size_t j = 0; j < n; j++)
+            power[j] /= tokens;
+        m->rd_bound[c->side] =
+            tokens * kv_rd_bound(power, n,
+                                 8 * (double)c->block_bytes / (double)c->block);
+    }
+}
+
 static int measure_layer(struct layer *l, struct kv_progress *progress,
                          struct kv_measured *out, struct kv_err *e)
 {
@@ -321,6 +402,7 @@ static int measure_layer(struct layer *l, struct kv_progress *progress,
             goto out;
         kv_progress_step(progress, l->n_windows);
     }
+    bound_errors(l, out);
     rc = 0;
 out:
     for (int t = 0; t < KV_TENSORS; t++) {
@@ -336,11 +418,12 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
 {
     const struct kv_dump_info *info = kv_dump_info(p->dump);
     const size_t n_layers = info->last_layer - info->first_layer + 1;
-    struct layer l = {.plan = p,
-                      .info = info,
-                      .codec =
-                          kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.codec)),
-                      .at = kv_alloc(info->ctx, sizeof(*l.at))};
+    struct layer l = {
+        .plan = p,
+        .info = info,
+        .codec = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.codec)),
+        .power = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.power)),
+        .at = kv_alloc(info->ctx, sizeof(*l.at))};
     struct kv_progress progress;
     int rc = 0;
 
@@ -353,6 +436,7 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
     }
     kv_progress_clear(&progress);
     free(l.at);
+    free(l.power);
     free(l.codec);
     return rc;
 }

@@ -20,6 +20,12 @@ struct kv_measured {
     struct kv_recon recon[KV_SIDES];
     struct kv_bits bits[KV_SIDES]; /* without shared_bytes and nominal */
     struct kv_attn_error attn;
+
+    /* Settled tokens of schemes with coefficients(), else 0: the squared error
+     * of their coefficients, and the least that Gaussians of the same mean
+     * power allow at the codec's rate (eval/rd_bound.h), each layer by
+     * itself. */
+    double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };
 
 struct kv_measure_plan {

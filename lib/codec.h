@@ -125,6 +125,13 @@ struct kv_scheme {
     int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n, float *x, struct kv_err *e);
 
+    /* Transform coding only (no variable codec), else NULL: the coefficients
+     * whose squared error the scheme keeps small, all of them, coded or not.
+     * x, y: [n][n_kv_heads][head_dim]; a token's are a function of it alone.
+     * Serial and thread-safe. */
+    void (*coefficients)(const struct kv_codec *c, const float *x, size_t n,
+                         float *y);
+
     /* Codecs with history only: the open block as codes of m tokens becomes the
      * open block of m + 1 tokens, x [n_kv_heads][head_dim] the new one.  open:
      * [block_bytes], meaningful where m > 0; the settled block's bytes once

@@ -81,7 +81,7 @@ class Table(Case):
             "windows,protocol,calib_hash,calib_text,calib_leak,device,level,"
             "threads,seed,bits_nominal,bits,bits_settled,shared_bytes,"
             "bits_total,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
-            "logit_err,attn_kl,attn_rel_err")
+            "logit_err,attn_kl,attn_rel_err,rd_gap_db")
 
     def test_numbers_make_sense(self):
         table = rows(must("kvquant", "-s", "absmax:b{8,2}", at("eval.h5")))
@@ -218,6 +218,17 @@ class Calibrated(Case):
             self.assertEqual(sum(layers), int(table[6 + i]["shared_bytes"]))
             self.assertEqual(table[i]["bits_total"],
                              table[6 + i]["bits_total"])
+
+    def test_gap_to_the_bound(self):
+        """Of transform coding; other schemes have none."""
+        must("kvcalib", "-s", "klt", at("calib-text.h5"), "-o", at("klt.h5"))
+        table = rows(must("kvquant", "-s", "kivi", "-s", "klt", "-C",
+                          at("klt.h5"), at("eval.h5")))
+        self.assertEqual({r["rd_gap_db"] for r in table[:18]}, {""})
+        for r in table[18:]:
+            self.assertTrue(0 < float(r["rd_gap_db"]) < 6, r["rd_gap_db"])
+        sides = [float(r["rd_gap_db"]) for r in table[24:]]
+        self.assertTrue(min(sides[:2]) <= sides[2] <= max(sides[:2]))
 
     def test_keys_before_rope(self):
         self.refused("no keys before RoPE", "kvquant", "-s",

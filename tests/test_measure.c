@@ -4,6 +4,7 @@
 
 #include "eval/bits.h"
 #include "eval/measure.h"
+#include "eval/rd_bound.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
@@ -189,6 +190,40 @@ static struct kv_attn_error one_window(const struct kv_dump_info *info,
     return sum;
 }
 
+/* The coefficients of one window's settled tokens, a token at a time; power:
+ * [2 * 64], added to.  Returns their squared error. */
+static double coefficients_by_hand(const struct kv_cache *cache,
+                                   enum kv_side side, const float *x,
+                                   const float *stored, double *power)
+{
+    const struct kv_reader r = kv_cache_reader(cache, side);
+    const size_t end = r.sinks + r.n_blocks * r.codec->block;
+    float a[2 * 64], b[2 * 64];
+    double window[2 * 64] = {0}, error = 0;
+
+    for (size_t t = r.sinks; t < end; t++) {
+        r.codec->scheme->coefficients(r.codec, x + t * 128, 1, a);
+        r.codec->scheme->coefficients(r.codec, stored + t * 128, 1, b);
+        for (size_t i = 0; i < 128; i++) {
+            window[i] += (double)a[i] * (double)a[i];
+            error += pow((double)b[i] - (double)a[i], 2);
+        }
+    }
+    for (size_t i = 0; i < 128; i++)
+        power[i] += window[i];
+    return error;
+}
+
+static double bound_by_hand(const struct kv_codec *c, const double *power,
+                            double tokens)
+{
+    double mean[2 * 64];
+
+    for (size_t i = 0; i < 128; i++)
+        mean[i] = power[i] / tokens;
+    return tokens * kv_rd_bound(mean, 128, (double)(8 * c->block_bytes));
+}
+
 /* One layer by hand: a cache per window, in order. */
 static struct kv_measured literal(const struct kv_dump_info *info,
                                   const struct kv_spec *spec,
@@ -199,14 +234,19 @@ static struct kv_measured literal(const struct kv_dump_info *info,
     float *vs = kv_alloc(window, sizeof(*vs));
     struct kv_measured sum = {0};
     struct kv_err e = {""};
-    struct kv_codec *k, *v;
+    struct kv_codec *codec[KV_SIDES], *k, *v;
+    double power[KV_SIDES][2 * 64] = {{0}};
 
     for (int t = 0; t < KV_TENSORS; t++)
         x[t] = tensor(info, layer, (enum kv_tensor)t);
     assert_int_equal(
-        kv_codec_new(&k, spec, &info->shape, layer, KV_K, calib, &e), 0);
+        kv_codec_new(&codec[KV_K], spec, &info->shape, layer, KV_K, calib, &e),
+        0);
     assert_int_equal(
-        kv_codec_new(&v, spec, &info->shape, layer, KV_V, calib, &e), 0);
+        kv_codec_new(&codec[KV_V], spec, &info->shape, layer, KV_V, calib, &e),
+        0);
+    k = codec[KV_K];
+    v = codec[KV_V];
     for (size_t w = 0; w < N_WINDOWS; w++) {
         const float *kin =
             (k->pre_rope ? x[KV_T_K_PRE] : x[KV_T_K]) + w * window;
@@ -229,6 +269,10 @@ static struct kv_measured literal(const struct kv_dump_info *info,
             m.bits[side].values = CTX * 2 * 64;
             m.bits[side].settled_bytes = (double)bytes;
             m.bits[side].settled_values = (double)tokens * 2 * 64;
+            if (spec->scheme->coefficients)
+                m.rd_error[side] = coefficients_by_hand(
+                    cache, (enum kv_side)side, side == KV_K ? kin : vin,
+                    side == KV_K ? ks : vs, power[side]);
         }
         if (k->pre_rope)
             kv_rope(&info->shape, ks, CTX, 2, 0);
@@ -237,8 +281,14 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         kv_measured_merge(&sum, &m);
         kv_cache_free(cache);
     }
-    kv_codec_free(k);
-    kv_codec_free(v);
+    for (int side = 0; side < KV_SIDES; side++) {
+        const double tokens = sum.bits[side].settled_values / 128;
+
+        if (spec->scheme->coefficients && tokens > 0)
+            sum.rd_bound[side] =
+                bound_by_hand(codec[side], power[side], tokens);
+        kv_codec_free(codec[side]);
+    }
     for (int t = 0; t < KV_TENSORS; t++)
         free(x[t]);
     free(ks);
@@ -282,11 +332,17 @@ static void test_equals_the_literal_loop(void **state)
 
         if (!(kv_schemes[i]->flags & KV_CALIBRATED))
             continue;
-        assert_int_equal(kv_spec_parse(spec, kv_schemes[i]->name, &e), 0);
-        assert_int_equal(kv_spec_fit(spec, &info->shape, &e), 0);
+        for (size_t j = 0; j < 2; j++) {
+            char text[64];
+
+            snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
+                     j ? ":s2r3" : "");
+            assert_int_equal(kv_spec_parse(&spec[j], text, &e), 0);
+            assert_int_equal(kv_spec_fit(&spec[j], &info->shape, &e), 0);
+        }
         calib = synthetic_calib(&info->shape, spec, test_folder());
         plan.calib = calib;
-        plan.n_specs = 1;
+        plan.n_specs = 2;
         check_literal(&plan);
         kv_calib_free(calib);
     }
@@ -318,6 +374,67 @@ static void test_any_threads_and_memory(void **state)
     free(a);
     free(b);
     kv_dump_close(dump);
+}
+
+/* Without a metric the transform is a rotation, which keeps the error. */
+static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
+                     int side)
+{
+    const double error = m->rd_error[side];
+    const double gap = 10 * log10(error / m->rd_bound[side]);
+    const struct kv_recon *recon = &m->recon[side];
+
+    if (m->bits[side].settled_values == 0)
+        assert_true(error == 0 && m->rd_bound[side] == 0);
+    else if (!(gap > 0 && gap < 6))
+        fail_msg("%s %c: %g dB above the bound", spec->text,
+                 kv_side_name((enum kv_side)side), gap);
+    if (m->bits[side].settled_values == m->bits[side].values)
+        assert_within(error / recon->e2, 1, 1e-4);
+}
+
+/* Transform coding of a dump like its calibration's: the settled tokens alone,
+ * for any threads and memory. */
+static void test_rd_bound(void **state)
+{
+    static const char *const text[] = {"klt:b2,none", "klt:b0.5,none",
+                                       "klt:b2s2r3,none", "klt:b2r999,none",
+                                       "klt:b2,none,scalar"};
+    enum { N = sizeof(text) / sizeof(*text) };
+    const struct kv_shape shape = synthetic_shape(64);
+    struct kv_spec spec[N];
+    struct kv_measure_plan plan = {
+        .spec = spec, .n_specs = N, .memory = 1 << 30};
+    const int threads = omp_get_max_threads();
+    struct kv_err e = {""};
+    struct kv_measured *a, *b;
+    struct kv_calib *calib;
+    char *path;
+
+    (void)state;
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(kv_spec_parse(&spec[i], text[i], &e), 0);
+        assert_int_equal(kv_spec_fit(&spec[i], &shape, &e), 0);
+    }
+    plan.calib = calib = synthetic_calib(&shape, spec, test_folder());
+    synthetic_dump(&shape, N_WINDOWS, CTX, test_folder(), &path);
+    assert_int_equal(kv_dump_open(&plan.dump, path, &e), 0);
+    omp_set_num_threads(1);
+    a = measure(&plan);
+    omp_set_num_threads(3);
+    plan.memory = 0; /* one window at a time */
+    b = measure(&plan);
+    omp_set_num_threads(threads);
+    assert_memory_equal(a, b, N * N_LAYERS * sizeof(*a));
+    for (size_t i = 0; i < N * N_LAYERS; i++)
+        for (int side = 0; side < KV_SIDES; side++)
+            check_rd(&spec[i / N_LAYERS], &a[i], side);
+    free(a);
+    free(b);
+    kv_dump_close(plan.dump);
+    unlink(path);
+    free(path);
+    kv_calib_free(calib);
 }
 
 /* Of all windows of a place: one dataset, or one for each window. */
@@ -466,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_f32_is_exact),
         cmocka_unit_test(test_equals_the_literal_loop),
         cmocka_unit_test(test_any_threads_and_memory),
+        cmocka_unit_test(test_rd_bound),
         cmocka_unit_test(test_codes_hold_the_bits),
         cmocka_unit_test(test_shared_bytes),
         cmocka_unit_test(test_missing_queries), /* last: it interrupts */

@@ -12,6 +12,7 @@
 #include "lib/results.h"
 #include "tools/common.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
@@ -26,6 +27,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "logit_err",
                                       "attn_kl",
                                       "attn_rel_err",
+                                      "rd_gap_db",
                                       NULL};
 
 struct args {
@@ -88,6 +90,20 @@ static void put_attention(struct kv_results *t, const struct kv_attn_error *a,
     kv_results_real(t, "attn_rel_err", kv_attn_error_out(a, stored[side]));
 }
 
+/* Nothing, where no coefficients were measured. */
+static void put_rd_gap(struct kv_results *t, const struct kv_measured *m,
+                       int side)
+{
+    double error = 0, bound = 0;
+
+    for (int i = 0; i < KV_SIDES; i++)
+        if (side == BOTH || side == i) {
+            error += m->rd_error[i];
+            bound += m->rd_bound[i];
+        }
+    kv_results_real(t, "rd_gap_db", 10 * log10(error / bound));
+}
+
 static int put_rows(struct run *r, const struct kv_spec *spec,
                     const struct kv_measured *m, int layer, struct kv_err *e)
 {
@@ -106,6 +122,7 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
         if (side != BOTH)
             put_recon(r->table, &m->recon[side]);
         put_attention(r->table, &m->attn, side);
+        put_rd_gap(r->table, m, side);
         if (kv_results_row(r->table, e))
             return -1;
     }
@@ -255,6 +272,8 @@ static void parse(int argc, char **argv, struct args *a)
             "weights (nats), attn_rel_err the output with K, V or both\n"
             "stored.  K and V rows of hack attend over its dequantized codes;\n"
             "its own attention, on the codes, is in the KV rows.\n"
+            "rd_gap_db (transform coding only) is how far the error of the\n"
+            "coefficients stays above the Gaussian bound at the same rate.\n"
             "bits_total counts the calibration's tables in.",
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);

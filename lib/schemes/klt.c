@@ -275,22 +275,34 @@ static void close_klt(struct kv_codec *c)
     free(k);
 }
 
-/* y [n_heads][d] of one token, in the first n_used of each head. */
-static void transform(const struct klt *k, const float *x, float *y)
+/* y [n_heads][d] of one token, in the first n_wanted [n_heads] of each head;
+ * NULL: all. */
+static void transform(const struct klt *k, const size_t *n_wanted,
+                      const float *x, float *y)
 {
     for (size_t h = 0; h < k->n_heads; h++, x += k->d, y += k->d) {
         const float *mean = k->mean + h * k->d;
         const float *f = k->forward + h * k->d * k->d;
+        const size_t n = n_wanted ? n_wanted[h] : k->d;
 
-        for (size_t j = 0; j < k->n_used[h]; j++)
+        for (size_t j = 0; j < n; j++)
             y[j] = 0;
         for (size_t i = 0; i < k->d; i++, f += k->d) {
             const float a = x[i] - mean[i];
 
-            for (size_t j = 0; j < k->n_used[h]; j++)
+            for (size_t j = 0; j < n; j++)
                 y[j] += a * f[j];
         }
     }
+}
+
+static void coefficients(const struct kv_codec *c, const float *x, size_t n,
+                         float *y)
+{
+    const size_t row = kv_codec_block_values(c);
+
+    for (size_t t = 0; t < n; t++)
+        transform(c->state, NULL, x + t * row, y + t * row);
 }
 
 static void transform_back(const struct klt *k, const float *y, float *x)
@@ -316,7 +328,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 
     (void)w;
     for (size_t t = 0; t < n_blocks; t++, bytes += c->block_bytes) {
-        transform(k, x + t * row, y);
+        transform(k, k->n_used, x + t * row, y);
         for (size_t i = 0; i < k->n_coded; i++)
             in[i] = y[k->coef[i].head * k->d + k->coef[i].index];
         bytes[0] = 0; /* where nothing is coded */
@@ -359,4 +371,5 @@ const struct kv_scheme kv_scheme_klt = {
     .close = close_klt,
     .encode = encode,
     .decode = decode,
+    .coefficients = coefficients,
 };
