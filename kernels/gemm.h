@@ -10,8 +10,8 @@
  * on the calling thread alone and gives the same bits whoever calls it.
  * beta 0 does not read c.  m, n or k of 0 is fine. */
 void kv_gemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
-             const float *a, size_t lda, const float *b, size_t ldb,
-             float beta, float *c, size_t ldc);
+             const float *a, size_t lda, const float *b, size_t ldb, float beta,
+             float *c, size_t ldc);
 
 /* The same with a as its transpose: a is [k][m], b [k][n]. */
 void kv_gemm_a_trans(size_t m, size_t n, size_t k, float alpha, const float *a,

@@ -41,19 +41,19 @@ static inline const char *test_folder(void)
 }
 
 /* The sentence in e contains these words. */
-#define assert_says(e, words)                                                  \
-    do {                                                                       \
-        if (!strstr((e).msg, words))                                           \
-            fail_msg("expected \"%s\" in: %s", words, (e).msg);                \
+#define assert_says(e, words)                                   \
+    do {                                                        \
+        if (!strstr((e).msg, words))                            \
+            fail_msg("expected \"%s\" in: %s", words, (e).msg); \
     } while (0)
 
 /* |a - b| <= bound.  Unlike cmocka's assert_float_equal it fails on NaN. */
-#define assert_within(a, b, bound)                                             \
-    do {                                                                       \
-        const double a_ = (double)(a), b_ = (double)(b);                       \
-        if (!(a_ - b_ <= (bound) && b_ - a_ <= (bound)))                       \
-            fail_msg("%.9g is not within %g of %.9g", a_, (double)(bound),     \
-                     b_);                                                      \
+#define assert_within(a, b, bound)                                         \
+    do {                                                                   \
+        const double a_ = (double)(a), b_ = (double)(b);                   \
+        if (!(a_ - b_ <= (bound) && b_ - a_ <= (bound)))                   \
+            fail_msg("%.9g is not within %g of %.9g", a_, (double)(bound), \
+                     b_);                                                  \
     } while (0)
 
 #endif
