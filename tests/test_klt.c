@@ -30,8 +30,8 @@ static struct kv_klt_unit unit(struct kv_klt_coef *coef, const float *variance,
                                size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        coef[i] = (struct kv_klt_coef){.variance = variance[i],
-                                       .index = (uint16_t)i};
+        coef[i] =
+            (struct kv_klt_coef){.variance = variance[i], .index = (uint16_t)i};
     return (struct kv_klt_unit){.coef = coef, .n = n};
 }
 
@@ -326,7 +326,6 @@ static void test_error(void **state)
         snprintf(text, sizeof(text), "klt:b%g,code=scalar", b);
         scalar = metric_error(&plain, text, 1, &bits);
         assert_true(error < scalar);
-
     }
     kv_calib_set_clear(&plain.set);
     kv_calib_set_clear(&outlier.set);

@@ -32,8 +32,8 @@ static void test_water_rises(void **state)
     check(v, 4, 0, 81.25);
     check(v, 4, 0.5, 32 + 17.25);
     check(v, 4, 1, 16 + 17.25);
-    check(v, 4, 3, 4 + 4 + 1.25);  /* two at theta = 4 */
-    check(v, 4, 5, 1 + 1 + 1.25);  /* two, on the third's edge */
+    check(v, 4, 3, 4 + 4 + 1.25); /* two at theta = 4 */
+    check(v, 4, 5, 1 + 1 + 1.25); /* two, on the third's edge */
     check(v, 4, 8, 3 * 0.25 + 0.25);
     check(v, 4, 12, 4 * 0.0625);
 }
