@@ -98,7 +98,8 @@ int kv_calib_want_set(const struct kv_calib_set **set,
                       struct kv_err *e)
 {
     if (!calib)
-        return kv_fail(e, "needs a calibration made for it (kvcalib)");
+        return kv_fail(
+            e, "needs a calibration made for it (kvcalib, then -C FILE)");
     *set = kv_calib_find(calib, spec);
     return *set ? 0 : no_set(calib, spec, e);
 }

@@ -225,6 +225,22 @@ static int name_place(struct reading *r, size_t layer, enum kv_side side,
     return 0;
 }
 
+/* Said before it is parsed: a file that names itself would be read for ever. */
+static int check_one(const char *text, struct kv_err *e)
+{
+    const char *mixed = kv_scheme_mixed.name;
+    const size_t n = strcspn(text, ":,");
+
+    if (n == strlen(mixed) && !memcmp(text, mixed, n))
+        return kv_fail(e, "a layer file names no other: '%s'", text);
+    if (strpbrk(text, "{}"))
+        return kv_fail(e,
+                       "a layer file takes no sweeps: expected one spec, as "
+                       "in kivi:b2g32, not '%s'",
+                       text);
+    return 0;
+}
+
 /* The words of one line. */
 static int read_place(struct reading *r, const char *layers, const char *sides,
                       const char *text, struct kv_err *e)
@@ -237,10 +253,8 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
         return -1;
     if (!which)
         return kv_fail(e, "'%s' is no side: expected K, V or KV", sides);
-    if (kv_spec_parse(&spec, text, e))
+    if (check_one(text, e) || kv_spec_parse(&spec, text, e))
         return -1;
-    if (spec.mixed)
-        return kv_fail(e, "spec '%s': a layer file names no other", text);
     member = add_member(&r->m, &spec);
     for (size_t layer = first; layer <= last; layer++)
         for (int side = 0; side < KV_SIDES; side++)
@@ -386,8 +400,9 @@ static int check_count(const struct kv_mixed *m, size_t n_layers,
     if (m->n_layers > n_layers) {
         const struct kv_place *p = m->place[n_layers];
 
-        return kv_fail(e, "%s:%zu: layer %zu is named: the model has %zu",
-                       m->path, p[KV_K].line, n_layers, n_layers);
+        return kv_fail(e,
+                       "%s:%zu: layer %zu is named: expected layers 0 to %zu",
+                       m->path, p[KV_K].line, n_layers, n_layers - 1);
     }
     return 0;
 }

@@ -130,7 +130,8 @@ static void test_refused(void **state)
     refused("0-4 KV kivi\n5 K kivi\n", "bad.txt: layer 5, V is not named");
     refused("\n\n0 KV kivvi\n", "bad.txt:3: unknown scheme 'kivvi'");
     refused("0 KV kivi:b9\n", "bad.txt:1: spec 'kivi:b9': b=9 is out of range");
-    refused("0 KV kivi:b{2,4}\n", "bad.txt:1: spec 'kivi:b{2,4}'");
+    refused("0 KV kivi:b{2,4}\n",
+            "bad.txt:1: a layer file takes no sweeps: expected one spec");
     refused("0 Q kivi\n", "bad.txt:1: 'Q' is no side: expected K, V or KV");
     refused("0 VK kivi\n", "'VK' is no side");
     refused("* KV kivi\n", "bad.txt:1: '*' is no layer: expected a number");
@@ -143,7 +144,10 @@ static void test_refused(void **state)
     refused("0 kivi\n",
             "bad.txt:1: 2 words: expected layers, sides and a spec");
     refused("0 KV kivi and more\n", "5 words");
-    refused("0 KV mixed,file=x\n", "bad.txt:1: ");
+    refused("0 KV mixed,file=x\n",
+            "bad.txt:1: a layer file names no other: 'mixed,file=x'");
+    refused("\n0 KV mixed:r0,file=x\n", "bad.txt:2: a layer file names");
+    refused("0 KV mixed\n", "bad.txt:1: a layer file names no other");
     refused("", "names no layer");
     refused("# nothing\n", "names no layer");
     refused("0 K hack\n0 V hack:b4\n",
@@ -159,6 +163,31 @@ static void test_refused(void **state)
     assert_int_equal(kv_spec_parse(&s, "mixed,file=/no/such", &e), -1);
     assert_says(e, "/no/such");
     assert_true(kv_spec_looks_like("mixed,file=x"));
+}
+
+/* A file that names itself, and two that name each other. */
+static void test_circles(void **state)
+{
+    const char *const names[][2] = {{"self.txt", "self.txt"},
+                                    {"there.txt", "back.txt"}};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        for (size_t j = 0; j < 2; j++) {
+            char text[5000];
+            struct kv_spec s;
+            struct kv_err e = {""};
+            const char *spec;
+
+            snprintf(text, sizeof(text), "# in a circle\n0 KV mixed,file=%s/%s",
+                     folder, names[i][!j]);
+            spec = layer_file(names[i][j], text);
+            assert_int_equal(kv_spec_parse(&s, spec, &e), -1);
+            snprintf(text, sizeof(text), "%s:2: a layer file names no other",
+                     names[i][j]);
+            assert_says(e, text);
+            assert_null(strchr(e.msg, '\n'));
+        }
 }
 
 static void unfit(const char *text, const char *words)
@@ -181,7 +210,7 @@ static void test_fit(void **state)
     (void)state;
     unfit("0 KV kivi\n", "fit.txt: layer 1, K is not named: the model has 2");
     unfit("0 KV kivi\n1-2 KV kivi\n",
-          "fit.txt:2: layer 2 is named: the model has 2");
+          "fit.txt:2: layer 2 is named: expected layers 0 to 1");
     unfit("0 KV kivi\n1 KV kivi:b2g48\n", "fit.txt:2: spec 'kivi:b2g48r128s0'");
 
     s = parsed(layer_file("fit.txt", "0-1 K kivi:g64\n0-1 V kivi:g64r64\n"));
@@ -326,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_canonical),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_circles),
         cmocka_unit_test(test_fit),
         cmocka_unit_test(test_codecs),
         cmocka_unit_test(test_one_everywhere),

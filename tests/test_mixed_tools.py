@@ -161,10 +161,11 @@ class Mixed(Case):
         for text, words in (
                 ("0-1 KV kivi\n1 K kivi\n", "bad.txt:2: layer 1, K is named"),
                 ("0 KV kivi\n", "bad.txt: layer 1, K is not named: the model"),
-                ("0-2 KV kivi\n", "bad.txt:1: layer 2 is named: the model"),
+                ("0-2 KV kivi\n", "bad.txt:1: layer 2 is named: expected"),
                 ("0-1 K kivi\n", "bad.txt: layer 0, V is not named"),
                 ("0-1 KV kivi:g12\n", "bad.txt:1: spec 'kivi:b2g12"),
-                ("0-1 KV vecinfer\n", "needs a calibration")):
+                ("0-1 KV vecinfer\n", "needs a calibration made for it "
+                 "(kvcalib, then -C FILE)")):
             with self.subTest(text):
                 self.refused(words, "kvquant", "-s", write("bad.txt", text),
                              at("eval.h5"))
