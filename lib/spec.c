@@ -236,6 +236,18 @@ void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS])
 
 /* ---- reading ----------------------------------------------------------- */
 
+/* A text of n bytes for "%.*s%s": as much as leaves room for the sentence. */
+enum { LONGEST = 200 };
+#define SHOWN(text, n) \
+    (int)((n) < LONGEST ? (n) : LONGEST), text, (n) > LONGEST ? "..." : ""
+
+static int fail_spec(const char *text, struct kv_err *e)
+{
+    const size_t n = strlen(text);
+
+    return kv_fail_in(e, "spec '%.*s%s'", SHOWN(text, n));
+}
+
 /* Edit distance, for "did you mean". */
 static size_t distance(const char *a, size_t na, const char *b)
 {
@@ -275,11 +287,14 @@ static int unknown_scheme(const char *name, size_t n, struct kv_err *e)
             best = kv_schemes[i];
         }
     }
+    if (!n)
+        return kv_fail(e, "a spec is missing: expected a scheme and its "
+                          "parameters, as in kivi:b2g32");
     if (best)
         return kv_fail(e, "unknown scheme '%.*s': did you mean '%s'?", (int)n,
                        name, best->name);
-    return kv_fail(e, "unknown scheme '%.*s' (--list shows them all)", (int)n,
-                   name);
+    return kv_fail(e, "unknown scheme '%.*s%s' (--list shows them all)",
+                   SHOWN(name, n));
 }
 
 /* "b (1 to 8), g (1 to 1024), round (stochastic|nearest)" */
@@ -319,8 +334,33 @@ static int unknown_param(const struct kv_scheme *k, const char *what, size_t n,
         return kv_fail(e, "%s has no '%.*s': did you mean '%s'?", k->name,
                        (int)n, what, best);
     known_params(k, known, sizeof(known));
-    return kv_fail(e, "%s has no '%.*s'; it has %s", k->name, (int)n, what,
+    return kv_fail(e, "%s has no '%.*s%s'; it has %s", k->name, SHOWN(what, n),
                    known);
+}
+
+/* Whether the text is a word of the scheme, whatever it is set to. */
+static bool is_word(const struct kv_scheme *k, const char *text, size_t n)
+{
+    const char *eq = memchr(text, '=', n);
+    const size_t len = eq ? (size_t)(eq - text) : n;
+
+    for (size_t i = 0; i < n_params(k); i++) {
+        const struct kv_param *p = param(k, i);
+
+        if (!is_letter(p) && strlen(p->name) == len &&
+            !memcmp(p->name, text, len))
+            return true;
+        if (!eq && p->choices && choice_find(p->choices, text, n) >= 0)
+            return true;
+    }
+    return false;
+}
+
+static int wants_comma(const struct kv_scheme *k, const char *text, size_t n,
+                       struct kv_err *e)
+{
+    return kv_fail(e, "words come after a comma, not after ':': %s,%.*s%s",
+                   k->name, SHOWN(text, n));
 }
 
 struct reading {
@@ -356,8 +396,8 @@ static int number(const struct kv_param *p, const char *text, const char *end,
     const size_t n = (size_t)(end - text);
 
     if (!n || n > 20 || strspn(text, "0123456789.") < n)
-        return kv_fail(e, "'%s' wants a number, not '%.*s'", p->name, (int)n,
-                       text);
+        return kv_fail(e, "'%s' wants a number, not '%.*s%s'", p->name,
+                       SHOWN(text, n));
 
     char copy[24] = "", *stop;
 
@@ -381,6 +421,8 @@ static int read_letters(struct reading *r, int sides, const char *text,
         size_t n = 0;
         double value;
 
+        if (is_word(k, text, (size_t)(end - text)))
+            return wants_comma(k, text, (size_t)(end - text), e);
         if (i == n_params(k) || !is_letter(param(k, i)))
             return unknown_param(k, text, 1, e);
         while (digits + n < end &&
@@ -403,8 +445,8 @@ static int read_part(struct reading *r, const char *text, const char *end,
         return read_letters(r, 3, text, end, e);
     if (text[0] != 'K' || !slash || end - slash < 3 ||
         memcmp(slash, "/V-", 3) != 0)
-        return kv_fail(e, "expected K-letters/V-letters, not '%.*s'",
-                       (int)(end - text), text);
+        return kv_fail(e, "expected K-letters/V-letters, not '%.*s%s'",
+                       SHOWN(text, (size_t)(end - text)));
     if (read_letters(r, 1, text + 2, slash, e) ||
         read_letters(r, 2, slash + 3, end, e))
         return -1;
@@ -458,8 +500,9 @@ static int read_word(struct reading *r, const char *text, const char *end,
         } else {
             value = choice_find(p->choices, eq + 1, (size_t)(end - eq - 1));
             if (value < 0)
-                return kv_fail(e, "%s=%.*s: expected one of %s", p->name,
-                               (int)(end - eq - 1), eq + 1, p->choices);
+                return kv_fail(e, "%s=%.*s%s: expected one of %s", p->name,
+                               SHOWN(eq + 1, (size_t)(end - eq - 1)),
+                               p->choices);
         }
         return assign(r, sides, (size_t)found, value, e);
     }
@@ -516,12 +559,12 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         at++;
         end = at + strcspn(at, ",");
         if (read_part(&r, at, end, e))
-            return kv_fail_in(e, "spec '%s'", text);
+            return fail_spec(text, e);
         at = end;
     }
     if (s->scheme == &kv_scheme_mixed) {
         if (read_file_word(s, at, e))
-            return kv_fail_in(e, "spec '%s'", text);
+            return fail_spec(text, e);
         at = "";
     }
     while (*at == ',') {
@@ -530,7 +573,7 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         at++;
         end = at + strcspn(at, ",");
         if (read_word(&r, at, end, e))
-            return kv_fail_in(e, "spec '%s'", text);
+            return fail_spec(text, e);
         at = end;
     }
     kv_spec_print(s);
@@ -591,14 +634,16 @@ static int expand(struct growing *g, const char *text, struct kv_err *e)
         return 0;
     }
     if (!open || !close || close < open)
-        return kv_fail(e, "spec '%s': a brace has no partner", text);
+        return kv_fail(e, "spec '%.*s%s': a brace has no partner",
+                       SHOWN(text, strlen(text)));
     for (const char *at = open + 1; at <= close;) {
         const size_t n = strcspn(at, ",}");
         char *one = kv_alloc(strlen(text) + 1, 1);
 
         if (!n) {
             free(one);
-            return kv_fail(e, "spec '%s': an empty choice in braces", text);
+            return kv_fail(e, "spec '%.*s%s': an empty choice in braces",
+                           SHOWN(text, strlen(text)));
         }
         memcpy(one, text, (size_t)(open - text));
         memcpy(one + (open - text), at, n);

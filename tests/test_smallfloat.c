@@ -283,7 +283,7 @@ static void test_specs(void **state)
     const struct {
         const char *spec, *says;
     } bad[] = {
-        {"fp8:e5", "fp8 is e4m3 or e5m2, not e5m3"},
+        {"fp8:e5", "not e5m3: write both letters, as in e5m2"},
         {"fp6:K-e2m3g16/V-e2m2g16", "fp6 is e2m3 or e3m2, not e2m2"},
         {"fp8", "g=32 must divide head_dim 80"},
         {"mxfp8", "blocks of 32 channels, which must divide head_dim 80"},

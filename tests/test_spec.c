@@ -46,7 +46,8 @@ static void refused(const char *text, const char *words)
 static void test_refused(void **state)
 {
     (void)state;
-    refused("", "unknown scheme ''");
+    refused("", "a spec is missing: expected a scheme");
+    refused(":b2", "a spec is missing");
     refused("kivvi:b2", "did you mean 'kivi'?");
     refused("nonsense", "--list");
     refused("kivi:q2", "kivi has no 'q'; it has b (1 to 8)");
@@ -60,6 +61,39 @@ static void test_refused(void **state)
     refused("absmax,axes=token", "did you mean 'axis'?");
     refused("absmax,sideways", "absmax has no 'sideways'");
     refused("absmax:b4,", "absmax has no ''");
+    refused("klt:metric=fisher",
+            "words come after a comma, not after ':': klt,metric=fisher");
+    refused("absmax:b4channel", "after a comma, not after ':': absmax,channel");
+    refused("pq:d4iters=3", "after a comma, not after ':': pq,iters=3");
+}
+
+/* A sentence keeps its reason however long the spec is. */
+static void test_long(void **state)
+{
+    static const char *const starts[] = {"kivi:b", "kivi,",        "kivi:K-",
+                                         "",       "absmax,axis=", "kivi:b{"};
+    static const char *const reasons[] = {
+        "'b' wants a number, not '1111",     "kivi has no '1111",
+        "expected K-letters/V-letters, not", "(--list shows them all)",
+        "expected one of token|channel",     "a brace has no partner"};
+    char text[5000];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++) {
+        struct kv_spec *list;
+        struct kv_err e = {""};
+        const char *one = text;
+        const size_t n = strlen(starts[i]);
+        size_t n_specs;
+
+        memset(text, '1', sizeof(text) - 1);
+        text[sizeof(text) - 1] = 0;
+        memcpy(text, starts[i], n);
+        assert_int_equal(kv_spec_expand(&one, 1, &list, &n_specs, &e), -1);
+        assert_says(e, reasons[i]);
+        assert_says(e, "111...'");
+        assert_true(strlen(e.msg) < 700);
+    }
 }
 
 static void test_fit(void **state)
@@ -153,9 +187,9 @@ static void test_every_scheme(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_canonical),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fit),          cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_canonical), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_long),      cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_sweep),     cmocka_unit_test(test_every_scheme),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

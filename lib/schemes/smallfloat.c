@@ -176,9 +176,9 @@ static int check_format(const struct kv_spec *s, enum kv_side side,
 
     if (format(s, side))
         return 0;
-    return kv_fail(e, "%s is %s, not e%zum%zu", s->scheme->name,
-                   exp > 3 ? "e4m3 or e5m2" : "e2m3 or e3m2", exp,
-                   kv_spec_size(s, side, "m"));
+    return kv_fail(e, "%s is %s, not e%zum%zu: write both letters, as in %s",
+                   s->scheme->name, exp > 3 ? "e4m3 or e5m2" : "e2m3 or e3m2",
+                   exp, kv_spec_size(s, side, "m"), exp > 3 ? "e5m2" : "e3m2");
 }
 
 static int open_groups(struct kv_codec *c, const struct kv_group_quantizer *q,
