@@ -89,6 +89,15 @@ class Rows(Case):
             self.assertAlmostEqual(float(r["dnll"]),
                                    float(r["nll"]) - float(base["nll"]), 6)
 
+    def test_one_window_has_no_error(self):
+        for n, error in ("1", ""), ("2", r" \+/- \d+\.\d{4}"):
+            done = run("kvppl", "-m", at("m"), "-f", at("eval.txt"), "-c",
+                       str(CTX), "-n", n)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr,
+                             rf"f32:r0s0: PPL = \d+\.\d{{4}}{error}\n")
+            self.assertNotIn("nan", done.stderr)
+
     def test_one_token_blocks_all_is_stream(self):
         specs = ["-s", "absmax:b3", "-s", "f16", "-s", "vecinfer:d4b4r0",
                  "-C", at("calib.h5")]
@@ -246,7 +255,7 @@ class Refused(Case):
                      *args("-p", "prefill:%d" % CTX))
         self.refused("the model's context",
                      "-m", at("m"), "-f", at("eval.txt"), "-c", "99999")
-        self.refused("stands alone", *args("-s", "kivi:b2", "kivi:b3"))
+        self.refused("stands without -s", *args("-s", "kivi:b2", "kivi:b3"))
         self.refused("did you mean 'kivi'", *args("-s", "kivy:b2"))
         self.refused("g=12 must divide", *args("-s", "kivi:b2g12r12"))
         self.refused("out of range",

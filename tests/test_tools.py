@@ -279,7 +279,7 @@ class Dump(ToolTest):
                  ["--layers", "0-2"]),
                 ("--layers 1-0: expected", ["--layers", "1-0"]),
                 ("--layers x: expected", ["--layers", "x"]),
-                ("--what q,w: 'w' is not", ["--what", "q,w"]),
+                ("--what q,w: 'w' is not one of q, k, v", ["--what", "q,w"]),
                 ("--rope '", ["--rope", ""]),
                 ("--dtype f8: expected", ["--dtype", "f8"]),
                 ("--device cuda: ", ["--device", "cuda"]),
@@ -395,9 +395,17 @@ class Calib(ToolTest):
                                        "-s", "kivi"))
         self.assertEqual(done.stdout, "")
         self.assertIn("kivi:K-b2g32r128s0/V-b2g16r128s0 has nothing to calibrate", done.stderr)
-        self.assertEqual(done.stderr.count("mean squared error"), 2)
+        self.assertEqual(done.stderr.count("mean squared error K 0."), 2)
+        self.assertEqual(done.stderr.count(", V 0."), 2)
         self.assertIn("2 specs on some.txt, 16 windows of 64", done.stderr)
         self.assertEqual(os.listdir(self.dir), ["c.h5"])
+
+    def test_errors_are_those_of_a_side(self):
+        """Tables of K and V alike err on values that are neither."""
+        done = self.good(*self.kvcalib("-s", "klt:b2", "--table"))
+        rows = list(csv.DictReader(io.StringIO(done.stdout)))
+        self.assertTrue([r for r in rows if r["side"] == "all" and r["error"]])
+        self.assertNotIn("squared error", done.stderr)
 
     def test_table(self):
         done = self.good(*self.kvcalib("-s", "vecinfer:d4b3", "--table"))
@@ -441,6 +449,11 @@ class Calib(ToolTest):
         self.refused("wants at least one scheme", *self.kvcalib())
         self.refused("wants one dump, 2 files", *self.kvcalib("-s", "pq",
                                                               self.dump))
+        self.refused("pq:d4b3 stands without -s: quote sweeps",
+                     *self.kvcalib("-s", "pq:d2b3", "pq:d4b3"))
+        self.refused("kivi:b4 stands without -s: quote sweeps", "kvcalib",
+                     "--allocate", 3, "-s", "kivi:b2", "kivi:b4", "-m",
+                     self.model, "-f", self.text, "-o", self.path("l.txt"))
         self.refused("wants the file to write", "kvcalib", "-s", "pq",
                      self.dump)
         self.refused("pq", *self.kvcalib("-s", "pp:d4b4"))
@@ -453,6 +466,15 @@ class Calib(ToolTest):
         kept = write(self.path("kept.h5"), read(self.dump))
         self.refused("would replace the input", "kvcalib", "-s", "pq", kept,
                      "-o", kept)
+
+    def test_unwritable_places(self):
+        """Said before what training and measuring would say of these."""
+        for job in ["-s", "kivi"], ["--allocate", 0.1, "-s", "kivi:b2"]:
+            for words, out in (("it is a folder", self.dir),
+                               ("No such file", self.path("no/c.h5"))):
+                done = self.refused(f"cannot write {out}: {words}", "kvcalib",
+                                    *job, self.dump, "-o", out)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
     def refuse_dump(self, words, data):
         bad = write(self.path("bad.h5"), data)

@@ -116,6 +116,15 @@ void kv_common_files(const char *const *outputs, size_t n_outputs,
     }
 }
 
+void kv_common_no_specs(char *const *operand, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (kv_spec_looks_like(operand[i]))
+            kv_die("%s stands without -s: quote sweeps, -s "
+                   "'kivi:b{2,4}g32', so that the shell leaves the braces",
+                   operand[i]);
+}
+
 /* How many values a codec of the spec turns together; 0: none. */
 static size_t turned(const struct kv_spec *s, const struct kv_shape *shape)
 {

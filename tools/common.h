@@ -58,6 +58,10 @@ void kv_common_start(struct kv_common *c);
 void kv_common_files(const char *const *outputs, size_t n_outputs,
                      const char *const *inputs, size_t n_inputs);
 
+/* Ends the program with a sentence when one of n operands is a spec that lost
+ * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
+void kv_common_no_specs(char *const *operand, int n);
+
 /* Says once for each size, on stderr, where a spec's Hadamard transform is not
  * one of a power of two but blocks of one.  The specs are fitted to shape. */
 void kv_common_hadamard(const struct kv_spec *specs, size_t n,

@@ -373,10 +373,7 @@ static void parse(int argc, char **argv, struct args *a)
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
-    if (first < argc && kv_spec_looks_like(argv[first]))
-        kv_die("%s stands without -s: quote sweeps, -s 'kivi:b{2,4}g32', so "
-               "that the shell leaves the braces",
-               argv[first]);
+    kv_common_no_specs(argv + first, argc - first);
     if (first < argc)
         kv_die("%s: takes no operands (try --help)", argv[first]);
     if (!a->dump == !a->shape)

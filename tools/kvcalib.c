@@ -1,6 +1,7 @@
 /* kvcalib: trains the tables of schemes (codebooks, smoothing) on a dump. */
 #include "tools/kvcalib.h"
 #include "calib/run.h"
+#include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 
@@ -56,31 +57,43 @@ static int list_specs(const struct kvcalib_args *a,
     return 0;
 }
 
-/* The mean of the tables' training errors on one side; NaN without any. */
+/* The mean of the training errors of one side's own tables; NaN without any.
+ * A table of both sides (klt's trellis) errs on values that are neither. */
 static double mean_error(const struct kv_calib_set *s, int side)
 {
     double sum = 0, n = 0;
 
     for (size_t i = 0; i < s->n_tables; i++)
-        if (!isnan(s->table[i].error) &&
-            (s->table[i].side == side || s->table[i].side == KV_ALL)) {
+        if (!isnan(s->table[i].error) && s->table[i].side == side) {
             sum += s->table[i].error;
             n++;
         }
     return n > 0 ? sum / n : NAN;
 }
 
+/* ", mean squared error K 0.01, V 0.02", of the sides that have one. */
+static void error_words(const struct kv_calib_set *s, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = 0;
+    for (int side = 0; side < KV_SIDES; side++) {
+        const double x = mean_error(s, side);
+
+        if (!isnan(x))
+            n += (size_t)snprintf(text + n, room - n, "%s %c %.4g",
+                                  n ? "," : ", mean squared error",
+                                  kv_side_name((enum kv_side)side), x);
+    }
+}
+
 static void say(const struct kv_calib *c, const char *path)
 {
     for (size_t i = 0; i < c->n_sets; i++) {
         const struct kv_calib_set *s = &c->set[i];
+        char error[64];
 
-        const double k = mean_error(s, KV_K), v = mean_error(s, KV_V);
-        char error[64] = "";
-
-        if (!isnan(k) || !isnan(v))
-            snprintf(error, sizeof(error),
-                     ", mean squared error K %.4g, V %.4g", k, v);
+        error_words(s, error, sizeof(error));
         kv_note("%s: %zu tables, %zu bytes%s", s->spec, s->n_tables,
                 kv_calib_set_bytes(s), error);
     }
@@ -145,6 +158,17 @@ static int print_tables(const struct kvcalib_args *a, const struct kv_calib *c,
     return kv_results_close(r, e);
 }
 
+/* A folder that cannot be written is known before hours of training. */
+static int try_output(const char *path, struct kv_err *e)
+{
+    struct kv_out out;
+
+    if (kv_out_open(&out, path, false, e))
+        return -1;
+    kv_out_discard(&out);
+    return 0;
+}
+
 static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
 {
     struct kv_dump *dump = NULL;
@@ -155,6 +179,7 @@ static int calibrate(const struct kvcalib_args *a, struct kv_err *e)
 
     if (kv_dump_open(&dump, a->dump, e) ||
         list_specs(a, &kv_dump_info(dump)->shape, &specs, &n, e) ||
+        try_output(a->common.output, e) ||
         kv_calib_run(&c, dump, specs, n, a->common.seed, e) ||
         kv_calib_save(c, a->common.output, e))
         goto out;
@@ -241,6 +266,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
+    if (argc - first > 1 || a->model)
+        kv_common_no_specs(argv + first, argc - first);
     if (argc - first > 1 || (argc == first && !a->allocate))
         kv_die("wants one dump, %d files were given (try --help)",
                argc - first);

@@ -34,6 +34,7 @@ struct run {
     struct kv_offer *offer; /* [n_places][n_specs] */
     double values;          /* of all places together */
     size_t *choice;         /* [n_places] */
+    struct kv_out out;      /* the layer file */
     struct kv_conditions conditions;
 };
 
@@ -273,21 +274,17 @@ static void put_head(FILE *f, const struct run *r)
                 total(r, best).cost);
 }
 
-static int write_file(const struct run *r, const char *path, struct kv_err *e)
+static int write_file(struct run *r, struct kv_err *e)
 {
-    struct kv_out out;
-
-    if (kv_out_open(&out, path, true, e))
-        return -1;
-    put_head(out.file, r);
+    put_head(r->out.file, r);
     for (size_t i = 0; i < r->n_places; i++) {
         const struct kv_offer *o = &r->offer[i * r->n_specs + r->choice[i]];
 
-        fprintf(out.file, "%zu %c %s # %.6g bits, cost %.6g\n", i / KV_SIDES,
+        fprintf(r->out.file, "%zu %c %s # %.6g bits, cost %.6g\n", i / KV_SIDES,
                 kv_side_name((enum kv_side)(i % KV_SIDES)),
                 r->asked[r->choice[i]].text, place_bits(r, o), o->cost);
     }
-    return kv_out_commit(&out, e);
+    return kv_out_commit(&r->out, e);
 }
 
 /* Every spec at every place. */
@@ -356,7 +353,7 @@ static int run(struct run *r, const struct kvcalib_args *a, struct kv_err *e)
     if (parse_budget(a->allocate, &r->budget, e) || check_inputs(a, e) ||
         kv_protocol_parse(&r->protocol, "all", false, e) ||
         (a->model ? open_text(r, a, e) : open_dump(r, a, e)) ||
-        list_specs(r, a, e))
+        list_specs(r, a, e) || kv_out_open(&r->out, a->common.output, true, e))
         return -1;
     r->conditions.tool = "kvcalib";
     r->conditions.protocol = r->protocol.text;
@@ -366,7 +363,7 @@ static int run(struct run *r, const struct kvcalib_args *a, struct kv_err *e)
     if (kv_allocate(r->offer, r->n_places, r->n_specs, r->values, r->budget,
                     r->choice, e))
         return kv_fail_in(e, "--allocate %s", a->allocate);
-    if (write_file(r, a->common.output, e))
+    if (write_file(r, e))
         return -1;
     sum = total(r, r->n_specs);
     kv_note("%s: %.6g bits per value, cost %.6g", a->common.output,
@@ -379,6 +376,7 @@ int kvcalib_allocate(const struct kvcalib_args *a, struct kv_err *e)
     struct run r = {.leak = NAN};
     const int rc = run(&r, a, e);
 
+    kv_out_discard(&r.out);
     free(r.choice);
     free(r.offer);
     free(r.spec);

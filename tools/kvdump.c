@@ -27,6 +27,20 @@ struct args {
     enum kv_dtype type;    /* --dtype */
 };
 
+/* Ends the program with what the option's words are. */
+static _Noreturn void die_word(const char *option, const char *list,
+                               const char *word, const char *const *words)
+{
+    char known[32] = "";
+    size_t n = 0;
+
+    for (size_t i = 0; words[i]; i++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s",
+                              i ? ", " : "", words[i]);
+    kv_die("%s %s: '%.*s' is not one of %s", option, list,
+           (int)strcspn(word, ","), word, known);
+}
+
 /* Words separated by commas as bits: bit i for words[i]. */
 static unsigned parse_list(const char *option, const char *list,
                            const char *const *words)
@@ -41,8 +55,7 @@ static unsigned parse_list(const char *option, const char *list,
         while (words[i] && (strlen(words[i]) != n || strncmp(p, words[i], n)))
             i++;
         if (!words[i])
-            kv_die("%s %s: '%.*s' is not one of its words (try --help)", option,
-                   list, (int)n, p);
+            die_word(option, list, p, words);
         bits |= 1u << i;
     }
     return bits;

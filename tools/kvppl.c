@@ -208,6 +208,19 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     return kv_results_row(t, e);
 }
 
+/* One window has no error over windows. */
+static void say_row(const struct kvppl_run *r, const struct kv_spec *spec,
+                    const struct kv_score_summary *s)
+{
+    const double se =
+        r->protocol.kind == KV_LLAMA_CPP ? s->ppl_se_tokens : s->ppl_se;
+    char error[32] = "";
+
+    if (!isnan(se))
+        snprintf(error, sizeof(error), " +/- %.4f", se);
+    kv_note("%s: PPL = %.4f%s", spec->text, s->ppl, error);
+}
+
 static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
                    struct kv_klbase *to_file, struct row *row, struct kv_err *e)
 {
@@ -221,9 +234,7 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
                                        kv_journal_items(r->journal))
                           : -1;
     row->seconds = kv_seconds() - start;
-    kv_note("%s: PPL = %.4f +/- %.4f", spec->text, row->score.ppl,
-            r->protocol.kind == KV_LLAMA_CPP ? row->score.ppl_se_tokens
-                                             : row->score.ppl_se);
+    say_row(r, spec, &row->score);
     return 0;
 }
 
@@ -384,11 +395,9 @@ int main(int argc, char **argv)
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
+    kv_common_no_specs(argv + first, argc - first);
     if (first < argc)
-        kv_die(kv_spec_looks_like(argv[first])
-                   ? "'%s' stands alone: quote specs with braces, or repeat -s"
-                   : "takes no operands, but found '%s'",
-               argv[first]);
+        kv_die("takes no operands, but found '%s'", argv[first]);
     kv_common_start(&a.common);
     kv_common_files(
         (const char *const[]){a.common.output, a.kl_read ? NULL : a.kl_base}, 2,

@@ -278,13 +278,10 @@ static void parse(int argc, char **argv, struct args *a)
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
-    for (int i = first; i < argc && argc - first != 1; i++)
-        if (kv_spec_looks_like(argv[i]))
-            kv_die("%s stands without -s: quote sweeps, -s "
-                   "'kivi:b{2,4}g32', so that the shell leaves the braces",
-                   argv[i]);
-    if (argc - first != 1)
+    if (argc - first != 1) {
+        kv_common_no_specs(argv + first, argc - first);
         kv_die("expected one dump file, not %d (try --help)", argc - first);
+    }
     if (!a->specs.n)
         kv_die("nothing to measure: give -s SPEC (try --list)");
     a->dump = argv[first];
