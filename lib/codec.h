@@ -9,8 +9,11 @@
  * calibration, layer, those n tokens, seed); a token is its key and value, and
  * its query for schemes with KV_NEEDS_QUERIES.  Encoding many blocks at once
  * and one by one give the same bytes; what is decoded is what was stored; any
- * number of threads gives the same bits.  Exceptions are declared in flags
- * and the conformance tests read them. */
+ * number of threads gives the same bits.  What is finite decodes to what is
+ * finite, and equal values (a flat group: zeros, the largest half, denormals)
+ * come back to fp16's precision, but from tables that were trained and with
+ * KV_COARSE.  Exceptions are declared in flags and the conformance tests read
+ * them. */
 #ifndef KV_CODEC_H
 #define KV_CODEC_H
 

@@ -24,7 +24,9 @@
 
 struct kv_scheme;
 
-/* One parameter.  A letter when name has one character, else a word. */
+/* One parameter.  A letter when name has one character, else a word.  A number
+ * is whole exactly when min and max both are: 0 to 1 is 0 or 1, 0.5 to 1 takes
+ * what lies between. */
 struct kv_param {
     const char *name;
     const char *choices; /* "no|yes", "none|S|H|HS|SH"; NULL: a number */
