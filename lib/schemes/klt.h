@@ -22,7 +22,9 @@
  * Parameters:
  *   b       bits per value of a side, fractions too
  *   share   who shares the budget: a layer's side has b to itself (layer), the
- *           layers of a side share it (side), or K and V of all layers (all)
+ *           layers of a side share it (side), or K and V of all layers (all).
+ *           Fisher information is of small errors: near one bit a side may be
+ *           starved by it, which side prevents
  *   metric  fisher: M is the second moment of the loss's gradient with respect
  *           to the vector (kvdump --fisher), so that |y - y'|^2 / 2 is the
  *           expected KL divergence in nats, the same unit for every layer and
