@@ -148,7 +148,7 @@ static struct kv_dump *make_dump(const struct kv_shape *s, float boost)
     float *gram = kv_alloc(s->n_kv_heads, D * D * sizeof(*gram));
     int32_t *tokens = kv_alloc(N, sizeof(*tokens));
     struct kv_dump_writer *w;
-    struct kv_dump *dump;
+    struct kv_dump *dump = NULL;
     struct kv_err e = {""};
     char path[4200];
 
@@ -266,7 +266,7 @@ static void test_transform(void **state)
 static double metric_error(const struct made *m, const char *text, float boost,
                            double *bits)
 {
-    struct kv_codec *c;
+    struct kv_codec *c = NULL;
     struct kv_spec s;
     struct kv_err e = {""};
     float *k = kv_alloc(N, 2 * D * sizeof(*k));
