@@ -4,6 +4,19 @@
 
 #include <stdlib.h>
 
+int kv_grouped_fit(struct kv_spec *s, enum kv_side side,
+                   const struct kv_shape *shape, struct kv_err *e)
+{
+    const size_t d = shape->head_dim;
+
+    if (kv_spec_size(s, side, "g") > d)
+        kv_spec_set(s, side, "g", (double)d);
+    if (d % kv_spec_size(s, side, "g"))
+        return kv_fail(e, "g=%zu must divide head_dim %zu",
+                       kv_spec_size(s, side, "g"), d);
+    return 0;
+}
+
 struct grouped {
     const struct kv_group_quantizer *q;
     enum kv_axis axis;

@@ -29,6 +29,11 @@ struct kv_group_quantizer {
                    const uint8_t *head, float *x);
 };
 
+/* Groups along the channels of a head, for check(): clamps the letter g of this
+ * side to head_dim; fails unless it then divides it. */
+int kv_grouped_fit(struct kv_spec *s, enum kv_side side,
+                   const struct kv_shape *shape, struct kv_err *e);
+
 /* all_heads: token axis only, groups run over all KV heads. */
 int kv_grouped_open(struct kv_codec *c, const struct kv_group_quantizer *q,
                     enum kv_axis axis, size_t len, bool all_heads,

@@ -61,14 +61,10 @@ static const struct kv_param params[] = {
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
-    const size_t d = shape->head_dim;
     const size_t g = kv_spec_size(s, KV_K, "g"), r = kv_spec_size(s, KV_K, "r");
 
-    if (kv_spec_size(s, KV_V, "g") > d)
-        kv_spec_set(s, KV_V, "g", (double)d);
-    if (d % kv_spec_size(s, KV_V, "g"))
-        return kv_fail(e, "g=%zu must divide head_dim %zu",
-                       kv_spec_size(s, KV_V, "g"), d);
+    if (kv_grouped_fit(s, KV_V, shape, e))
+        return -1;
     if (r % g)
         return kv_fail(e, "g=%zu must divide r=%zu: keys settle r at a time", g,
                        r);

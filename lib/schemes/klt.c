@@ -11,7 +11,8 @@
 static const struct kv_param params[] = {
     {"b", NULL, 2, 0.0625, 8, false, "bits per value, fractions too"},
     {"share", "auto|layer|side|all", 0, 0, 0, false,
-     "budget of a layer's side, of a side, of K and V of all layers; auto: side "
+     "budget of a layer's side, of a side, of K and V of all layers; auto: "
+     "side "
      "with metric=fisher, else layer"},
     {"metric", "attention|fisher|none", 0, 0, 0, true,
      "error counts by queries and Wo, by the loss's gradient, or as it is"},
@@ -36,8 +37,9 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
         if (kv_spec_is(s, (enum kv_side)side, "share", "auto"))
             kv_spec_set(s, (enum kv_side)side, "share", fisher ? 2 : 1);
     if (!fisher && !kv_spec_is(s, KV_K, "share", "layer"))
-        return kv_fail(e, "share=%s weighs layers against each other, which "
-                          "only metric=fisher can",
+        return kv_fail(e,
+                       "share=%s weighs layers against each other, which "
+                       "only metric=fisher can",
                        kv_spec_is(s, KV_K, "share", "all") ? "all" : "side");
     return 0;
 }

@@ -51,17 +51,18 @@ static size_t dump_tokens(const struct job *j)
 
 /* A token's weight: 1, or with Fisher's metric the length of the loss's
  * gradient at its vector (between not at all and the square, this is best):
- * what matters more shall fit the transform more.  weight: [n][heads]. */
-static int read_weights(const struct job *j, size_t at, size_t n, size_t heads,
-                        float *weight, struct kv_err *e)
+ * what matters more shall fit the transform more.  weight:
+ * [n][n_heads]. */
+static int read_weights(const struct job *j, size_t at, size_t n, float *weight,
+                        struct kv_err *e)
 {
     const enum kv_tensor t = j->side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
     const bool fisher = kv_spec_is(j->spec, j->side, "metric", "fisher");
-    float *square = kv_alloc(n, heads * j->d * sizeof(*square));
+    float *square = kv_alloc(n, j->n_heads * j->d * sizeof(*square));
     const int rc =
         fisher ? kv_dump_read(j->dump, j->layer, t, at, n, square, e) : 0;
 
-    for (size_t i = 0; i < n * heads && !rc; i++) {
+    for (size_t i = 0; i < n * j->n_heads && !rc; i++) {
         double sum = fisher ? 0 : 1;
 
         for (size_t k = 0; k < j->d; k++)
@@ -88,7 +89,7 @@ static int add_up(const struct job *j, float *origin, double *first,
 
         if (kv_interrupted(e) ||
             kv_dump_read(j->dump, j->layer, j->tensor, at, n, x, e) ||
-            read_weights(j, at, n, j->n_heads, weight, e))
+            read_weights(j, at, n, weight, e))
             goto out;
         if (!at)
             memcpy(origin, x, row * sizeof(*x));

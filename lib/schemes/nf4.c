@@ -83,18 +83,10 @@ static const struct kv_param params[] = {
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
-    const size_t d = shape->head_dim;
-
-    for (int i = 0; i < KV_SIDES; i++) {
-        const enum kv_side side = (enum kv_side)i;
-
-        if (kv_spec_size(s, side, "g") > d)
-            kv_spec_set(s, side, "g", (double)d);
-        if (d % kv_spec_size(s, side, "g"))
-            return kv_fail(e, "g=%zu must divide head_dim %zu",
-                           kv_spec_size(s, side, "g"), d);
-    }
-    return 0;
+    return kv_grouped_fit(s, KV_K, shape, e) ||
+                   kv_grouped_fit(s, KV_V, shape, e)
+               ? -1
+               : 0;
 }
 
 static double nominal(const struct kv_spec *s, enum kv_side side,

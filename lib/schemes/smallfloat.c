@@ -208,19 +208,15 @@ static const struct kv_param fp4[] = {FORMAT(2, 2, 1, 1), SCALE, {0}};
 static int check_fp(struct kv_spec *s, const struct kv_shape *shape,
                     struct kv_err *e)
 {
-    const size_t d = shape->head_dim;
-
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
 
         if (check_format(s, side, e))
             return -1;
-        if (!kv_spec_is(s, side, "scale", "block") ||
-            kv_spec_size(s, side, "g") > d)
-            kv_spec_set(s, side, "g", (double)d);
-        if (d % kv_spec_size(s, side, "g"))
-            return kv_fail(e, "g=%zu must divide head_dim %zu",
-                           kv_spec_size(s, side, "g"), d);
+        if (!kv_spec_is(s, side, "scale", "block"))
+            kv_spec_set(s, side, "g", (double)shape->head_dim);
+        if (kv_grouped_fit(s, side, shape, e))
+            return -1;
     }
     return 0;
 }
