@@ -144,8 +144,8 @@ void NAME(kv_trellis_advance)(const struct kv_trellis_step *step, unsigned next,
                               const float *scale, const float *least, float *to,
                               uint64_t *bit)
 {
-    struct job job = {step,  next < MOST ? next : MOST, x, x_stride, scale,
-                      least, to,                        bit};
+    struct job job = {
+        step, next < MOST ? next : MOST, x, x_stride, scale, least, to, bit};
 
     if (n == KV_TRELLIS_TOGETHER)
         advance_values(&job, KV_TRELLIS_TOGETHER);
