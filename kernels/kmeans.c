@@ -1,4 +1,5 @@
 #include "kernels/kmeans.h"
+#include "kernels/kmeans_impl.h"
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -12,15 +13,6 @@
 enum {
     WORTH_THREADS = 1 << 19, /* tiles x centers x values: about 1 ms */
     MAX_PARTS = 16           /* of the points, in the sums of a round */
-};
-
-/* Points by tiles of 64 (nearest.h); the padding of the last has weight 0. */
-struct points {
-    size_t n, d, n_tiles;
-    float *tile;    /* [n_tiles][d][64] */
-    float *weight;  /* [n_tiles][64] */
-    float *dist;    /* [n_tiles][64]: squared, to the nearest center */
-    uint16_t *code; /* [n_tiles][64]: of the nearest center */
 };
 
 static int check(const float *x, size_t n, size_t d, const float *weight,
@@ -51,7 +43,7 @@ static int check(const float *x, size_t n, size_t d, const float *weight,
     return 0;
 }
 
-static size_t tile_points(const struct points *p, size_t t)
+static size_t tile_points(const struct kv_points *p, size_t t)
 {
     const size_t rest = p->n - t * KV_TILE;
 
@@ -59,15 +51,15 @@ static size_t tile_points(const struct points *p, size_t t)
 }
 
 /* Is measuring every point against n centers worth waking threads? */
-static bool worth(const struct points *p, size_t n)
+static bool worth(const struct kv_points *p, size_t n)
 {
     return p->n_tiles * n * p->d >= WORTH_THREADS;
 }
 
-static void points_init(struct points *p, const float *x, size_t n, size_t d,
+static void points_init(struct kv_points *p, const float *x, size_t n, size_t d,
                         const float *weight)
 {
-    *p = (struct points){.n = n, .d = d};
+    *p = (struct kv_points){.n = n, .d = d, .x = x};
     p->n_tiles = (n + KV_TILE - 1) / KV_TILE;
     p->tile = kv_alloc(p->n_tiles, d * KV_TILE * sizeof(*p->tile));
     p->weight = kv_alloc(p->n_tiles, KV_TILE * sizeof(*p->weight));
@@ -80,7 +72,7 @@ static void points_init(struct points *p, const float *x, size_t n, size_t d,
         p->weight[i] = weight ? weight[i] : 1;
 }
 
-static void points_clear(struct points *p)
+static void points_clear(struct kv_points *p)
 {
     free(p->tile);
     free(p->weight);
@@ -88,14 +80,13 @@ static void points_clear(struct points *p)
     free(p->code);
 }
 
-static void copy_point(const struct points *p, size_t i, float *center)
+static void copy_point(const struct kv_points *p, size_t i, float *center)
 {
-    for (size_t j = 0; j < p->d; j++)
-        center[j] = p->tile[(i / KV_TILE * p->d + j) * KV_TILE + i % KV_TILE];
+    memcpy(center, p->x + i * p->d, p->d * sizeof(*center));
 }
 
 /* Sum of weight * dist over a tile, in one fixed order: halves onto halves. */
-static double tile_mass(const struct points *p, size_t t)
+static double tile_mass(const struct kv_points *p, size_t t)
 {
     const float *weight = p->weight + t * KV_TILE;
     const float *dist = p->dist + t * KV_TILE;
@@ -110,7 +101,7 @@ static double tile_mass(const struct points *p, size_t t)
 }
 
 /* Running sums of tile_mass: upto[t] includes tile t. */
-static void sum_tiles(const struct points *p, double *upto)
+static void sum_tiles(const struct kv_points *p, double *upto)
 {
     double sum = 0;
 
@@ -120,7 +111,8 @@ static void sum_tiles(const struct points *p, double *upto)
 
 /* A point drawn with probability proportional to weight * dist, whose sum is
  * positive. */
-static size_t draw(const struct points *p, const double *upto, uint64_t random)
+static size_t draw(const struct kv_points *p, const double *upto,
+                   uint64_t random)
 {
     /* 52 bits, so that the product stays below the total. */
     const double at = upto[p->n_tiles - 1] * ((double)(random >> 12) * 0x1p-52);
@@ -182,20 +174,24 @@ static float closest(const struct fresh *f, const float *x, size_t d,
     return min;
 }
 
-/* p->dist takes note of n more centers. */
-static void approach(struct points *p, const float *centers, size_t n)
+/* p->dist and p->code take note of n more centers, from index `first` on. */
+static void approach(struct kv_points *p, const float *centers, size_t first,
+                     size_t n)
 {
     struct kv_codebook book;
 
-    kv_codebook_init(&book, centers, n, p->d);
+    kv_codebook_init(&book, centers + first * p->d, n, p->d);
 #pragma omp parallel for schedule(static) if (worth(p, n))
     for (size_t t = 0; t < p->n_tiles; t++) {
-        float *dist = p->dist + t * KV_TILE, now[KV_TILE];
+        float *dist = p->dist + t * KV_TILE, s[KV_TILE];
+        uint16_t *code = p->code + t * KV_TILE, c[KV_TILE];
 
         kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
-                        p->code + t * KV_TILE, now);
-        for (size_t i = 0; i < tile_points(p, t); i++)
-            dist[i] = now[i] < dist[i] ? now[i] : dist[i];
+                        c, s);
+        for (size_t i = 0; i < tile_points(p, t); i++) {
+            code[i] = s[i] < dist[i] ? (uint16_t)(first + c[i]) : code[i];
+            dist[i] = s[i] < dist[i] ? s[i] : dist[i];
+        }
     }
     kv_codebook_clear(&book);
 }
@@ -205,7 +201,7 @@ static void approach(struct points *p, const float *centers, size_t n)
  * that is kept with probability new / old has exactly this distribution.  All
  * points are measured again only when the centers have doubled, or when draws
  * are rejected in a row. */
-static void seed_centers(struct points *p, size_t k, uint64_t seed,
+static void seed_centers(struct kv_points *p, size_t k, uint64_t seed,
                          float *centers)
 {
     enum { MAX_REJECTED = 64 };
@@ -224,7 +220,7 @@ static void seed_centers(struct points *p, size_t k, uint64_t seed,
         p->dist[i] = INFINITY;
     while (n < k) {
         if (n >= 2 * known || rejected == MAX_REJECTED) {
-            approach(p, centers + known * d, n - known);
+            approach(p, centers, known, n - known);
             sum_tiles(p, upto);
             known = n;
             rejected = fresh.n = 0;
@@ -251,10 +247,18 @@ static void seed_centers(struct points *p, size_t k, uint64_t seed,
     free(upto);
 }
 
-static void assign(struct points *p, const float *centers, size_t k)
+/* p->code: some center of each point.  prune: whether asking near centers alone
+ * has paid so far (its bookkeeping costs as much as a fifth of the distances).
+ */
+static void assign(struct kv_points *p, const float *centers, size_t k,
+                   bool *prune)
 {
     struct kv_codebook book;
 
+    if (*prune) {
+        *prune = kv_points_reassign(p, centers, k) < 0.2;
+        return;
+    }
     kv_codebook_init(&book, centers, k, p->d);
 #pragma omp parallel for schedule(static) if (worth(p, k))
     for (size_t t = 0; t < p->n_tiles; t++)
@@ -266,7 +270,7 @@ static void assign(struct points *p, const float *centers, size_t k)
 /* Per cluster the sum of weight * x and of weight: sum[k][d + 1], the first
  * of n_parts such arrays; the others are scratch.  The parts depend on the
  * points alone, so that threads do not change the order of adding. */
-static void add_up(const struct points *p, size_t k, size_t n_parts,
+static void add_up(const struct kv_points *p, size_t k, size_t n_parts,
                    double *sum)
 {
     const size_t d = p->d, size = k * (d + 1);
@@ -310,7 +314,7 @@ static int by_distance(const void *a, const void *b)
 
 /* Gives each empty cluster the farthest point that does not leave its own
  * cluster empty; false when no cluster got one. */
-static bool fill_empty(struct points *p, size_t k)
+static bool fill_empty(struct kv_points *p, size_t k)
 {
     struct far_point *far = kv_alloc(p->n, sizeof(*far));
     size_t *count = kv_alloc(k, sizeof(*count)), n_far = 0, next = 0;
@@ -368,7 +372,7 @@ static bool has_empty(const double *sum, size_t k, size_t d)
     return false;
 }
 
-static double mean_error(const struct points *p)
+static double mean_error(const struct kv_points *p)
 {
     double error = 0, weight = 0;
 
@@ -386,7 +390,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     /* Scratch for the parts stays below the size of the points. */
     const size_t room = n / (16 * (k ? k : 1));
     const size_t n_parts = room < 1 ? 1 : room > MAX_PARTS ? MAX_PARTS : room;
-    struct points p;
+    struct kv_points p;
     int rc = -1;
 
     if (check(x, n, d, weight, k, e))
@@ -396,11 +400,13 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     float *c = kv_alloc(k, d * sizeof(*c));
     double *sum = kv_alloc(n_parts * k, (d + 1) * sizeof(*sum));
 
+    bool prune = kv_points_many(&p, k);
+
     seed_centers(&p, k, seed, c);
     for (size_t round = 0; round < iters; round++) {
         if (kv_interrupted(e))
             goto out;
-        assign(&p, c, k);
+        assign(&p, c, k, &prune);
         add_up(&p, k, n_parts, sum);
         if (has_empty(sum, k, d) && fill_empty(&p, k))
             add_up(&p, k, n_parts, sum);
@@ -408,7 +414,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
             break;
     }
     if (mse) {
-        assign(&p, c, k);
+        assign(&p, c, k, &prune);
         *mse = mean_error(&p);
     }
     memcpy(centers, c, k * d * sizeof(*c));

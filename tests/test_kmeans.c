@@ -1,4 +1,5 @@
 #include "kernels/kmeans.h"
+#include "kernels/kmeans_impl.h"
 #include "kernels/level.h"
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
@@ -142,6 +143,60 @@ static void test_nearest(void **state)
             check_nearest(130, d, 300, false, 0, 0x1p-140f);
         }
         check_overflow();
+    }
+    kv_level_set(kv_level_max(), NULL);
+}
+
+/* ---- points that have a center ----------------------------------------- */
+
+static void check_reassign(size_t n, size_t d, size_t k, bool coarse,
+                           float scale)
+{
+    float *x = kv_alloc(n, d * sizeof(*x)), *s = kv_alloc(n, sizeof(*s));
+    float *centers = kv_alloc(k, d * sizeof(*centers));
+    uint16_t *code = kv_alloc(n, sizeof(*code));
+    uint16_t *want = kv_alloc(n, sizeof(*want));
+    struct kv_points p = {.n = n, .d = d, .x = x, .dist = s, .code = code};
+    struct kv_codebook book;
+
+    fill(x, n * d, 1, coarse);
+    for (size_t i = 0; i < n * d; i++)
+        x[i] *= scale;
+    memcpy(centers, x, k * d * sizeof(*x)); /* some of the points */
+    kv_codebook_init(&book, centers, k, d);
+    kv_nearest(&book, x, n, want);
+    kv_codebook_clear(&book);
+    for (size_t i = 0; i < n; i++) /* right, nearly right, and wrong */
+        code[i] = (uint16_t)(i % 3 == 0   ? want[i]
+                             : i % 3 == 1 ? (want[i] + 1u) % k
+                                          : kv_random(5, i) % k);
+    for (size_t round = 0; round < 2; round++) {
+        assert_true(kv_points_reassign(&p, centers, k) <= 1);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(code[i], want[i]);
+            assert_true(s[i] == distance(x + i * d, centers + want[i] * d, d));
+        }
+    }
+    free(want);
+    free(code);
+    free(centers);
+    free(s);
+    free(x);
+}
+
+static void test_reassign(void **state)
+{
+    (void)state;
+    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+        assert_int_equal(kv_level_set(l, NULL), 0);
+        for (size_t d = 1; d <= KV_VQ_MAX_D; d += 1 + d / 4) {
+            check_reassign(1000, d, 70, d % 2, 1);
+            check_reassign(700, d, 1, false, 1);
+            check_reassign(700, d, 300, true, 1);
+            check_reassign(700, d, 300, false, 1e17f);
+            check_reassign(700, d, 300, false, 1e-16f);
+            check_reassign(700, d, 300, false, 1e-21f);
+        }
     }
     kv_level_set(kv_level_max(), NULL);
 }
@@ -452,10 +507,11 @@ static void test_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nearest),  cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_start),    cmocka_unit_test(test_few_points),
-        cmocka_unit_test(test_outlier),  cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_reassign),
+        cmocka_unit_test(test_rounds),     cmocka_unit_test(test_start),
+        cmocka_unit_test(test_few_points), cmocka_unit_test(test_outlier),
+        cmocka_unit_test(test_weights),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

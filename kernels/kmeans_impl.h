@@ -1,0 +1,29 @@
+/* What k-means knows of its points; for kmeans*.c alone. */
+#ifndef KV_KMEANS_IMPL_H
+#define KV_KMEANS_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Points by tiles of 64 (nearest.h); the padding of the last has weight 0. */
+struct kv_points {
+    size_t n, d, n_tiles;
+    const float *x; /* [n][d], the caller's */
+    float *tile;    /* [n_tiles][d][64] */
+    float *weight;  /* [n_tiles][64] */
+    float *dist;    /* [n_tiles][64]: squared, to the nearest center */
+    uint16_t *code; /* [n_tiles][64]: of the nearest center */
+};
+
+/* Whether kv_points_reassign() may be faster than measuring every point against
+ * every center. */
+bool kv_points_many(const struct kv_points *p, size_t k);
+
+/* Sets dist and code of every point as kv_tile_nearest() does, bit by bit.
+ * centers: [k][d]; code holds some center < k for each, the better the guess
+ * the less there is to do.  n < 2^32.  Returns which share of the distances
+ * was asked for. */
+double kv_points_reassign(struct kv_points *p, const float *centers, size_t k);
+
+#endif
