@@ -6,6 +6,7 @@
 #include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/rope.h"
+#include "lib/tiled.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -166,6 +167,8 @@ void kv_attn_inputs_clear(struct kv_attn_inputs *in)
 struct step {
     const struct kv_attn_inputs *in;
     struct kv_cache **cache; /* [n_batch] */
+    struct kv_tiled **tiled; /* [n_batch], or NULLs: attend through the cache */
+    enum kv_path path;       /* in tiles */
     float *out;              /* as in->exact */
     size_t threads;
 };
@@ -175,6 +178,11 @@ static void run_step(void *arg)
     const struct step *s = arg;
     const size_t row = s->in->nq * q_row(s->in);
 
+    if (s->tiled[0]) {
+        kv_tiled_attend(s->tiled, s->in->n_batch, s->path, s->in->q, s->in->nq,
+                        s->out, s->threads);
+        return;
+    }
 #pragma omp parallel for num_threads((int)s->threads) schedule(static)
     for (size_t b = 0; b < s->in->n_batch; b++)
         kv_cache_attend(s->cache[b], s->in->q + b * row, s->in->nq,
@@ -201,6 +209,37 @@ static int fill(struct step *s, struct kv_codec *const codec[KV_SIDES],
             return -1;
     }
     return 0;
+}
+
+/* Which path runs, with tiles where it wants them. */
+static const char *choose(struct step *s, enum kv_attn_path wanted)
+{
+    const struct kv_cache *c = s->cache[0];
+    const bool own =
+        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+
+    if (wanted == KV_ATTN_GENERIC || !kv_tiled_can(c, KV_PATH_EXACT))
+        return own ? "codes" : "generic";
+    s->path = wanted == KV_ATTN_INT8 && kv_tiled_can(c, KV_PATH_INT8)
+                  ? KV_PATH_INT8
+                  : KV_PATH_EXACT;
+    for (size_t b = 0; b < s->in->n_batch; b++) {
+        s->tiled[b] = kv_tiled_new(s->cache[b]);
+        kv_tiled_update(s->tiled[b]);
+    }
+    return s->path == KV_PATH_INT8 ? "int8" : "exact";
+}
+
+static size_t device_bytes(const struct step *s)
+{
+    size_t bytes = 0;
+
+    for (size_t b = 0; b < s->in->n_batch; b++)
+        bytes += s->tiled[b]
+                     ? kv_tiled_bytes(s->tiled[b])
+                     : kv_cache_bytes(s->cache[b], KV_K, NULL, NULL) +
+                           kv_cache_bytes(s->cache[b], KV_V, NULL, NULL);
+    return bytes;
 }
 
 static void add_bits(struct kv_bits *bits, const struct step *s)
@@ -262,6 +301,7 @@ int kv_attn_bench(const struct kv_attn_bench *b,
     const size_t outputs = in->n_batch * in->nq * q_row(in);
     struct step s = {.in = in,
                      .cache = kv_alloc(in->n_batch, sizeof(*s.cache)),
+                     .tiled = kv_alloc(in->n_batch, sizeof(*s.tiled)),
                      .out = kv_alloc(outputs, sizeof(*s.out)),
                      .threads = b->threads};
     struct kv_codec *codec[KV_SIDES] = {NULL};
@@ -273,12 +313,13 @@ int kv_attn_bench(const struct kv_attn_bench *b,
             goto out;
     if (fill(&s, codec, b->seed, e))
         goto out;
-    const bool own = codec[KV_K]->scheme->flags & KV_OWN_ORACLE;
+
+    const char *path = choose(&s, b->path);
 
     *out = (struct kv_attn_result){
         .timing = kv_bench_time(b->bench, b->warmup, b->reps, run_step, &s),
-        .path = own ? "codes" : "generic"};
-    if (own)
+        .path = path};
+    if (codec[KV_K]->scheme->flags & KV_OWN_ORACLE)
         out->ops = count_ops(&s, b->seed);
     add_bits(&out->bits, &s);
     out->rel_err = rel_err(in, s.out);
@@ -286,14 +327,17 @@ int kv_attn_bench(const struct kv_attn_bench *b,
         kv_fail(e, "%s: the output of attention is not finite", spec->text);
         goto out;
     }
-    out->device_bytes = (size_t)out->bits.bytes;
-    out->bytes_moved = out->device_bytes + 2 * outputs * sizeof(*s.out);
+    out->device_bytes = device_bytes(&s);
+    out->bytes_moved = (size_t)out->bits.bytes + 2 * outputs * sizeof(*s.out);
     rc = 0;
 out:
-    for (size_t i = 0; i < in->n_batch; i++)
+    for (size_t i = 0; i < in->n_batch; i++) {
+        kv_tiled_free(s.tiled[i]);
         kv_cache_free(s.cache[i]);
+    }
     kv_codec_free(codec[KV_K]);
     kv_codec_free(codec[KV_V]);
+    free(s.tiled);
     free(s.cache);
     free(s.out);
     return rc;

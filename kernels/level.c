@@ -20,7 +20,8 @@ enum kv_level kv_level_max(void)
         __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
         return KV_LEVEL_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
         return KV_LEVEL_AVX2;
 #endif
     return KV_LEVEL_C;
@@ -29,6 +30,18 @@ enum kv_level kv_level_max(void)
 enum kv_level kv_level_get(void)
 {
     return forced < 0 ? kv_level_max() : (enum kv_level)forced;
+}
+
+bool kv_level_vnni(void)
+{
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    return kv_level_get() == KV_LEVEL_AVX512 &&
+           __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512vbmi");
+#else
+    return false;
+#endif
 }
 
 int kv_level_set(enum kv_level level, struct kv_err *e)
