@@ -5,6 +5,20 @@
 
 /* ---- the plain C version: columns one after the other -------------------- */
 
+static struct kv_hack_range range(const float *x, size_t n, float top)
+{
+    float low = x[0], high = x[0];
+
+    for (size_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    return (struct kv_hack_range){
+        .min = low + 0.0f, /* of the two zeros always +0 */
+        .scale = (high - low) / top,
+    };
+}
+
 static size_t filled_up(size_t n)
 {
     return (n + 3) / 4 * 4;

@@ -6,10 +6,15 @@
 enum { WIDTH = 8, GROUPS = 2 };
 typedef __m256i vi;
 typedef __m256d vd;
+typedef __m256 vf;
 
 #define i_zero _mm256_setzero_si256
 #define i_load(p) _mm256_loadu_si256((const __m256i *)(p))
 #define i_shift(x) _mm256_slli_epi32(x, 7)
+#define f_load _mm256_loadu_ps
+#define f_all _mm256_set1_ps
+#define f_min _mm256_min_ps
+#define f_max _mm256_max_ps
 #define d_low(x) _mm256_cvtepi32_pd(_mm256_castsi256_si128(x))
 #define d_high(x) _mm256_cvtepi32_pd(_mm256_extracti128_si256(x, 1))
 #define d_load _mm256_loadu_pd
@@ -19,6 +24,24 @@ typedef __m256d vd;
 #define d_fma _mm256_fmadd_pd
 #define d_widen(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
 #define d_of(p) _mm256_cvtepi32_pd(_mm_loadu_si128((const __m128i *)(p)))
+
+ALWAYS_INLINE float f_least(vf x)
+{
+    __m128 m =
+        _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+}
+
+ALWAYS_INLINE float f_most(vf x)
+{
+    __m128 m =
+        _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
 
 ALWAYS_INLINE vi i_four(const int8_t *p)
 {

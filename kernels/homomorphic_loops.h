@@ -17,35 +17,6 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { LANES = 16 };
-
-static struct kv_hack_range range(const float *x, size_t n, float top)
-{
-    float low[LANES], high[LANES]; /* a minimum is the same in any order */
-    size_t i = 0;
-
-    for (size_t j = 0; j < LANES; j++)
-        low[j] = high[j] = x[0];
-    for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < LANES; j++) {
-            low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
-            high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
-        }
-    for (; i < n; i++) {
-        low[0] = x[i] < low[0] ? x[i] : low[0];
-        high[0] = x[i] > high[0] ? x[i] : high[0];
-    }
-    for (size_t half = LANES / 2; half; half /= 2)
-        for (size_t j = 0; j < half; j++) {
-            low[j] = low[j + half] < low[j] ? low[j + half] : low[j];
-            high[j] = high[j + half] > high[j] ? high[j + half] : high[j];
-        }
-    return (struct kv_hack_range){
-        .min = low[0] + 0.0f, /* of the two zeros always +0 */
-        .scale = (high[0] - low[0]) / top,
-    };
-}
-
 /* y, within the codes. */
 ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)
 {

@@ -13,8 +13,39 @@
  *   d_load d_store d_all d_mul d_fma   as they say
  *   d_widen(p)          WIDTH / 2 floats as doubles
  *   d_of(p)             WIDTH / 2 int32_t as doubles
+ *   vf                  WIDTH floats: f_load f_all f_min f_max, and
+ *                       the f_least f_most of them
  *   GROUPS              registers of columns that pass together */
 enum { ROWS = 4 };
+
+/* A minimum is the same in any order, and of one value twice.  min(x, low) is
+ * low where they are equal: of zeros alone both ends are the first. */
+static struct kv_hack_range range(const float *x, size_t n, float top)
+{
+    float low = x[0], high = x[0];
+
+    if (n >= WIDTH) {
+        vf l = f_all(low), h = l;
+
+        for (size_t i = 0; i < n; i += WIDTH) {
+            const vf y = f_load(x + (i + WIDTH <= n ? i : n - WIDTH));
+
+            l = f_min(y, l);
+            h = f_max(y, h);
+        }
+        low = f_least(l);
+        high = f_most(h);
+    } else {
+        for (size_t i = 1; i < n; i++) {
+            low = x[i] < low ? x[i] : low;
+            high = x[i] > high ? x[i] : high;
+        }
+    }
+    return (struct kv_hack_range){
+        .min = low + 0.0f, /* of the two zeros always +0 */
+        .scale = (high - low) / top,
+    };
+}
 
 static size_t steps_of(size_t n)
 {

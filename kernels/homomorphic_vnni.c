@@ -6,11 +6,18 @@
 enum { WIDTH = 16, GROUPS = 4 };
 typedef __m512i vi;
 typedef __m512d vd;
+typedef __m512 vf;
 
 #define i_zero _mm512_setzero_si512
 #define i_load _mm512_loadu_si512
 #define i_shift(x) _mm512_slli_epi32(x, 7)
 #define i_dot(s, b, a, wide) ((void)(wide), _mm512_dpbusd_epi32(s, b, a))
+#define f_load _mm512_loadu_ps
+#define f_all _mm512_set1_ps
+#define f_min _mm512_min_ps
+#define f_max _mm512_max_ps
+#define f_least _mm512_reduce_min_ps
+#define f_most _mm512_reduce_max_ps
 #define d_low(x) _mm512_cvtepi32_pd(_mm512_castsi512_si256(x))
 #define d_high(x) _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(x, 1))
 #define d_load _mm512_loadu_pd
@@ -38,32 +45,9 @@ static void multiply(const struct kv_hack_row *row, size_t n_rows,
     multiply_all(row, n_rows, c, false, out, stride);
 }
 
-/* Up to 16 bytes of up to 16 rows: word i of row j goes to lane j of w[i],
- * words and rows that are not there are 0. */
-ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, size_t n_rows,
-                          size_t n, __m512i w[4])
+/* Four rows of words, side by side four times: columns. */
+ALWAYS_INLINE void turn4(const __m512i r[4], __m512i w[4])
 {
-    const __mmask16 all = (__mmask16)((1u << n) - 1);
-    __m512i r[4];
-
-    UNROLL
-    for (size_t i = 0; i < 4; i++) { /* rows i, i + 4, i + 8, i + 12 */
-        __m128i x[4];
-
-        UNROLL
-        for (size_t j = 0; j < 4; j++) {
-            const size_t at = i + 4 * j;
-
-            x[j] = at < n_rows
-                       ? _mm_maskz_loadu_epi8(all, bytes + at * stride)
-                       : _mm_setzero_si128();
-        }
-        r[i] = _mm512_castsi128_si512(x[0]);
-        r[i] = _mm512_inserti32x4(r[i], x[1], 1);
-        r[i] = _mm512_inserti32x4(r[i], x[2], 2);
-        r[i] = _mm512_inserti32x4(r[i], x[3], 3);
-    }
-
     const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]);
     const __m512i b = _mm512_unpackhi_epi32(r[0], r[1]);
     const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]);
@@ -75,14 +59,46 @@ ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, size_t n_rows,
     w[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-/* n bytes of up to 16 rows, as turn16(). */
-ALWAYS_INLINE void turn_some(const uint8_t *bytes, size_t stride,
-                             size_t n_rows, size_t n, __m512i w[4])
+/* 16 bytes of 16 rows: word i of row j goes to lane j of w[i]. */
+ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, __m512i w[4])
 {
-    if (n_rows >= WIDTH && n >= 16)
-        turn16(bytes, stride, WIDTH, 16, w); /* constants: no masks */
-    else
-        turn16(bytes, stride, n_rows, n < 16 ? n : 16, w);
+    __m512i r[4];
+
+    UNROLL
+    for (size_t i = 0; i < 4; i++, bytes += stride) {
+        const __m128i *x0 = (const __m128i *)bytes;
+        const __m128i *x1 = (const __m128i *)(bytes + 4 * stride);
+        const __m128i *x2 = (const __m128i *)(bytes + 8 * stride);
+        const __m128i *x3 = (const __m128i *)(bytes + 12 * stride);
+
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128(x0));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(x1), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(x2), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(x3), 3);
+    }
+    turn4(r, w);
+}
+
+/* The same of n bytes and n_rows rows, as many as there are up to 16; what is
+ * not there is 0. */
+static void turn_some(const uint8_t *bytes, size_t stride, size_t n_rows,
+                      size_t n, __m512i w[4])
+{
+    const __mmask16 there = (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff);
+    __m128i x[4][4]; /* [row % 4][row / 4] */
+    __m512i r[4];
+
+    if (n_rows >= WIDTH && n >= 16) {
+        turn16(bytes, stride, w);
+        return;
+    }
+    for (size_t j = 0; j < WIDTH; j++)
+        x[j % 4][j / 4] = j < n_rows
+                              ? _mm_maskz_loadu_epi8(there, bytes + j * stride)
+                              : _mm_setzero_si128();
+    for (size_t i = 0; i < 4; i++)
+        r[i] = _mm512_loadu_si512(x[i]);
+    turn4(r, w);
 }
 
 static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
@@ -177,6 +193,6 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
 }
 
 const struct kv_hack_loops kv_hack_vnni = {
-    range, round_codes, uniform, arrange, sums,
-    multiply, turn, dots, add, narrow,
+    range,    round_codes, uniform, arrange, sums,
+    multiply, turn,        dots,    add,     narrow,
 };

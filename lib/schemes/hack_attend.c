@@ -189,6 +189,20 @@ static const uint8_t *head_bytes(const struct operand *o, size_t block)
     return at + o->head * o->h->head_bytes;
 }
 
+/* Asks memory for the bytes of the n blocks from b on, which come next. */
+static void expect(const struct operand *o, size_t b, size_t n)
+{
+    enum { LINE = 64 };
+
+    for (size_t i = b; i < b + n && i < o->n_blocks; i++) {
+        const uint8_t *at = head_bytes(o, i), *last = at + o->h->head_bytes - 1;
+
+        for (; at < last; at += LINE)
+            __builtin_prefetch(at);
+        __builtin_prefetch(last);
+    }
+}
+
 static void arrange(const struct operand *o, const uint8_t *packed,
                     size_t stride, unsigned bits, size_t n, size_t m)
 {
@@ -241,21 +255,35 @@ static void read_ranges(struct operand *o, const uint8_t *half, float *range)
     const bool apart = h->artifact && groups > 1;
 
     kv_widen_f16(half, h->n_ranges, apart ? o->wide : range);
-    for (size_t i = 0; apart && i < h->n_ranges; i++)
-        range[i % groups * h->len + i / groups] = o->wide[i];
+    for (size_t g = 0; apart && g < groups; g++)
+        for (size_t z = 0; z < h->len; z++)
+            range[g * h->len + z] = o->wide[z * groups + g];
+}
+
+/* A stored sum: 1, 2 or 4 bytes, little-endian. */
+static int32_t sum_at(const uint8_t *at, size_t bytes)
+{
+    uint16_t two;
+    int32_t four;
+
+    if (bytes == 1)
+        return *at;
+    if (bytes == 2) {
+        memcpy(&two, at, sizeof(two));
+        return two;
+    }
+    memcpy(&four, at, sizeof(four));
+    return four;
 }
 
 static void read_sums(struct operand *o, const uint8_t *at)
 {
     const struct kv_hack *h = o->h;
 
-    for (size_t j = 0; j < h->n_lines; j++)
-        for (size_t part = 0; part < h->n_parts; part++, at += h->sum_bytes) {
-            int32_t sum = 0;
-
-            memcpy(&sum, at, h->sum_bytes); /* little-endian */
-            o->sum[part * o->room + j] = sum;
-        }
+    for (size_t part = 0; part < h->n_parts; part++)
+        for (size_t j = 0; j < h->n_lines; j++)
+            o->sum[part * o->room + j] = sum_at(
+                at + (j * h->n_parts + part) * h->sum_bytes, h->sum_bytes);
 }
 
 /* Everything else: block b, of whose lines m codes count. */
@@ -426,6 +454,8 @@ static void logits(struct tile *t, struct operand *k, float attn_scale)
             read_block(k, first / step, d);
         else
             read_tokens(k, first, n);
+        expect(k, h->artifact ? first / step + 1 : first + n,
+               h->artifact ? 1 : PIECE);
         score_piece(t, k, first, n, attn_scale);
     }
     for (size_t j = 0; j < t->n; j++) {
@@ -506,6 +536,7 @@ static void gather(struct tile *t, struct operand *v)
         const size_t m = least(p, v->n_coded - b * p);
 
         read_block(v, b, m);
+        expect(v, b + 1, 1);
         if (h->artifact)
             gather_folded(t, v, b, m);
         else
