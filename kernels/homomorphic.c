@@ -2,6 +2,7 @@
 #include "kernels/bitpack.h"
 #include "kernels/homomorphic_loops.h"
 #include "kernels/level.h"
+#include "lib/base/half.h"
 
 /* ---- the plain C version: columns one after the other -------------------- */
 
@@ -17,6 +18,31 @@ static struct kv_hack_range range(const float *x, size_t n, float top)
         .min = low + 0.0f, /* of the two zeros always +0 */
         .scale = (high - low) / top,
     };
+}
+
+static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    for (size_t i = 0; i < n_rows; i++, m += stride) {
+        double s[8] = {0};
+
+        for (size_t c = 0; c < n; c++)
+            s[c % 8] += (double)x[c] * (double)m[c];
+        out[i] =
+            ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    }
+}
+
+static void widen(const void *from, size_t n, float *to)
+{
+    const uint8_t *bytes = from;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+
+        memcpy(&half, bytes + 2 * i, sizeof(half));
+        to[i] = kv_f16_to_f32(half);
+    }
 }
 
 static size_t filled_up(size_t n)
@@ -93,8 +119,17 @@ static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
 }
 
 const struct kv_hack_loops kv_hack_c = {
-    range,    round_codes, uniform, arrange, sums,
-    multiply, turn,        dots,    add,     narrow,
+    .range = range,
+    .round = round_codes,
+    .uniform = uniform,
+    .arrange = arrange,
+    .sums = sums,
+    .multiply = multiply,
+    .turn = turn,
+    .dots = dots,
+    .add = add,
+    .widen = widen,
+    .narrow = narrow,
 };
 
 /* ---- the choice -----------------------------------------------------------
@@ -189,6 +224,11 @@ void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
                  size_t n, double *out)
 {
     best()->add(x, m, stride, n_rows, n, out);
+}
+
+void kv_hack_widen(const void *from, size_t n, float *to)
+{
+    best()->widen(from, n, to);
 }
 
 void kv_hack_narrow(const double *x, size_t n, double by, float *out)

@@ -149,6 +149,9 @@ void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
 void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
                  size_t n, double *out);
 
+/* n f16 at any address, which are numbers. */
+void kv_hack_widen(const void *from, size_t n, float *to);
+
 /* out[i] = (float)(x[i] * by). */
 void kv_hack_narrow(const double *x, size_t n, double by, float *out);
 

@@ -12,6 +12,8 @@ typedef __m256 vf;
 #define i_load(p) _mm256_loadu_si256((const __m256i *)(p))
 #define i_shift(x) _mm256_slli_epi32(x, 7)
 #define f_load _mm256_loadu_ps
+#define f_store _mm256_storeu_ps
+#define f_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define f_all _mm256_set1_ps
 #define f_min _mm256_min_ps
 #define f_max _mm256_max_ps
@@ -41,6 +43,15 @@ ALWAYS_INLINE float f_most(vf x)
 
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+ALWAYS_INLINE double d_total(const vd *s)
+{
+    const __m256d four = _mm256_add_pd(s[0], s[1]);
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four),
+                                   _mm256_extractf128_pd(four, 1));
+
+    return two[0] + two[1];
 }
 
 ALWAYS_INLINE vi i_four(const int8_t *p)
@@ -117,6 +128,15 @@ static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
 }
 
 const struct kv_hack_loops kv_hack_avx2 = {
-    range,    round_codes, uniform, arrange, sums,
-    multiply, turn,        dots,    add,     narrow,
+    .range = range,
+    .round = round_codes,
+    .uniform = uniform,
+    .arrange = arrange,
+    .sums = sums,
+    .multiply = multiply,
+    .turn = turn,
+    .dots = dots,
+    .add = add,
+    .widen = widen,
+    .narrow = narrow,
 };

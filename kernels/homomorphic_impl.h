@@ -26,6 +26,7 @@ struct kv_hack_loops {
                  size_t n, double *out);
     void (*add)(const float *x, const float *m, size_t stride, size_t n_rows,
                 size_t n, double *out);
+    void (*widen)(const void *from, size_t n, float *to);
     void (*narrow)(const double *x, size_t n, double by, float *out);
 };
 

@@ -60,25 +60,6 @@ static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
             (float)(int32_t)(kv_random(key, first + i * step) >> 40) * 0x1p-24f;
 }
 
-static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
-                 size_t n, double *out)
-{
-    enum { D = 8 };
-    const size_t whole = n / D * D;
-
-    for (size_t i = 0; i < n_rows; i++, m += stride) {
-        double s[D] = {0};
-
-        for (size_t c = 0; c < whole; c += D)
-            for (size_t j = 0; j < D; j++)
-                s[j] += (double)x[c + j] * (double)m[c + j];
-        for (size_t c = whole; c < n; c++)
-            s[c - whole] += (double)x[c] * (double)m[c];
-        out[i] =
-            ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-    }
-}
-
 static void add(const float *x, const float *m, size_t stride, size_t n_rows,
                 size_t n, double *out)
 {

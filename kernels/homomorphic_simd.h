@@ -15,6 +15,8 @@
  *   d_of(p)             WIDTH / 2 int32_t as doubles
  *   vf                  WIDTH floats: f_load f_all f_min f_max, and
  *                       the f_least f_most of them
+ *                       f_store, and f_half(p): WIDTH f16 at any address
+ *   d_total(s)          of eight lanes in 16 / WIDTH registers, added in halves
  *   GROUPS              registers of columns that pass together */
 enum { ROWS = 4 };
 
@@ -45,6 +47,60 @@ static struct kv_hack_range range(const float *x, size_t n, float top)
         .min = low + 0.0f, /* of the two zeros always +0 */
         .scale = (high - low) / top,
     };
+}
+
+/* n < 8 floats, behind them 0. */
+ALWAYS_INLINE void last_floats(const float *p, size_t n, float *to)
+{
+    memset(to, 0, 8 * sizeof(*to));
+    memcpy(to, p, n * sizeof(*to));
+}
+
+/* Each product is exact, so that d_fma rounds once as the plain C does. */
+static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    enum { LANES = 8, AT_ONCE = WIDTH / 2, PER = LANES / AT_ONCE };
+    const size_t whole = n / LANES * LANES;
+    float last_x[LANES], last_m[LANES];
+
+    last_floats(x + whole, n - whole, last_x);
+    for (size_t i = 0; i < n_rows; i++, m += stride) {
+        vd s[PER];
+
+        for (size_t j = 0; j < PER; j++)
+            s[j] = d_all(0);
+        for (size_t c = 0; c < whole; c += LANES)
+            UNROLL
+        for (size_t j = 0; j < PER; j++)
+            s[j] = d_fma(d_widen(x + c + j * AT_ONCE),
+                         d_widen(m + c + j * AT_ONCE), s[j]);
+        if (whole < n) {
+            last_floats(m + whole, n - whole, last_m);
+            UNROLL
+            for (size_t j = 0; j < PER; j++)
+                s[j] = d_fma(d_widen(last_x + j * AT_ONCE),
+                             d_widen(last_m + j * AT_ONCE), s[j]);
+        }
+        out[i] = d_total(s);
+    }
+}
+
+static void widen(const void *from, size_t n, float *to)
+{
+    const uint8_t *bytes = from;
+    size_t i = 0;
+
+    for (; i + WIDTH <= n; i += WIDTH)
+        f_store(to + i, f_half(bytes + 2 * i));
+    if (i < n) {
+        uint8_t half[2 * WIDTH] = {0};
+        float last[WIDTH];
+
+        memcpy(half, bytes + 2 * i, 2 * (n - i));
+        f_store(last, f_half(half));
+        memcpy(to + i, last, (n - i) * sizeof(*to));
+    }
 }
 
 static size_t steps_of(size_t n)

@@ -13,6 +13,8 @@ typedef __m512 vf;
 #define i_shift(x) _mm512_slli_epi32(x, 7)
 #define i_dot(s, b, a, wide) ((void)(wide), _mm512_dpbusd_epi32(s, b, a))
 #define f_load _mm512_loadu_ps
+#define f_store _mm512_storeu_ps
+#define f_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
 #define f_all _mm512_set1_ps
 #define f_min _mm512_min_ps
 #define f_max _mm512_max_ps
@@ -27,6 +29,16 @@ typedef __m512 vf;
 #define d_fma _mm512_fmadd_pd
 #define d_widen(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
 #define d_of(p) _mm512_cvtepi32_pd(_mm256_loadu_si256((const __m256i *)(p)))
+
+ALWAYS_INLINE double d_total(const vd *s)
+{
+    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(*s),
+                                       _mm512_extractf64x4_pd(*s, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four),
+                                   _mm256_extractf128_pd(four, 1));
+
+    return two[0] + two[1];
+}
 
 ALWAYS_INLINE vi i_four(const int8_t *p)
 {
@@ -193,6 +205,15 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
 }
 
 const struct kv_hack_loops kv_hack_vnni = {
-    range,    round_codes, uniform, arrange, sums,
-    multiply, turn,        dots,    add,     narrow,
+    .range = range,
+    .round = round_codes,
+    .uniform = uniform,
+    .arrange = arrange,
+    .sums = sums,
+    .multiply = multiply,
+    .turn = turn,
+    .dots = dots,
+    .add = add,
+    .widen = widen,
+    .narrow = narrow,
 };

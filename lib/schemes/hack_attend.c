@@ -60,14 +60,13 @@ struct query {
 
 /* Query heads that pass together; the later one sees no less. */
 struct tile {
-    size_t n, code_room, score_room;
-    struct query query[QUERIES];
-    struct kv_hack_row *row; /* [part][QUERIES] */
-    uint8_t *code;           /* [QUERIES][code_room] */
-    double *score;           /* [QUERIES][score_room] */
-    double *out;             /* [QUERIES][head_dim] */
-    float *w;                /* [QUERIES][w_room] */
-    size_t w_room;
+    size_t n, most, code_room, score_room, w_room;
+    struct query *query;     /* [most] */
+    struct kv_hack_row *row; /* [part][most] */
+    uint8_t *code;           /* [most][code_room] */
+    double *score;           /* [most][score_room] */
+    double *out;             /* [most][head_dim] */
+    float *w;                /* [most][w_room] */
     float x[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
@@ -140,7 +139,7 @@ static void operand_head(struct operand *o, size_t head)
         const uint16_t *from =
             i < r->sinks ? r->sink + i * row : r->tail + (i - r->sinks) * row;
 
-        kv_widen_f16(from + head * d, d, o->plain + i * d);
+        kv_hack_widen(from + head * d, d, o->plain + i * d);
     }
 }
 
@@ -237,10 +236,10 @@ static void read_tokens(struct operand *o, size_t t, size_t n)
 
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
-        kv_widen_f16(o->half, n, o->scale + at);
+        kv_hack_widen(o->half, n, o->scale + at);
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * min, 2, j);
-        kv_widen_f16(o->half, n, o->min + at);
+        kv_hack_widen(o->half, n, o->min + at);
         for (size_t j = 0; h->sums && j < n; j++)
             o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
                                             h->sum_bytes, j);
@@ -254,7 +253,7 @@ static void read_ranges(struct operand *o, const uint8_t *half, float *range)
     const size_t groups = h->n_groups;
     const bool apart = h->artifact && groups > 1;
 
-    kv_widen_f16(half, h->n_ranges, apart ? o->wide : range);
+    kv_hack_widen(half, h->n_ranges, apart ? o->wide : range);
     for (size_t g = 0; apart && g < groups; g++)
         for (size_t z = 0; z < h->len; z++)
             range[g * h->len + z] = o->wide[z * groups + g];
@@ -347,7 +346,7 @@ static void quantize(struct tile *t, const struct operand *o, size_t part,
         kv_hack_uniform(t->query[j].key[h->side], counter, next, n, t->u);
     kv_hack_quantize(x, n, h->q_bits, h->stochastic ? t->u : NULL,
                      t->code + j * t->code_room + at,
-                     t->row + part * QUERIES + j);
+                     t->row + part * t->most + j);
     kv_hack_count_row(&t->ops, n);
 }
 
@@ -407,7 +406,7 @@ static void score_piece(struct tile *t, const struct operand *k, size_t first,
         const struct kv_hack_columns c =
             columns(k, part, 0, n, part_len(h, part));
 
-        kv_hack_multiply(t->row + part * QUERIES + j0, t->n - j0, &c,
+        kv_hack_multiply(t->row + part * t->most + j0, t->n - j0, &c,
                          t->score + j0 * room, room);
     }
     for (size_t j = j0; j < t->n; j++)
@@ -560,18 +559,30 @@ static void gather(struct tile *t, struct operand *v)
 
 /* ---- all of them --------------------------------------------------------- */
 
-static struct tile *tile_new(const struct operand *k, const struct operand *v)
+/* Query heads of a tile out of n: those of one query at least. */
+static size_t tile_size(size_t w_room, size_t group, size_t n)
 {
-    const size_t d = v->h->n_lines, n = k->r->n;
+    const size_t fit = WEIGHTS / w_room;
+
+    return least(least(fit > group ? fit : group, QUERIES), n);
+}
+
+static struct tile *tile_new(const struct operand *k, const struct operand *v,
+                             size_t group, size_t n)
+{
+    const size_t d = v->h->n_lines;
     struct tile *t = kv_alloc(1, sizeof(*t));
 
-    t->w_room = n + v->h->len;
+    t->w_room = k->r->n + v->h->len;
+    t->most = tile_size(t->w_room, group, n);
     t->score_room = k->room;
     t->code_room = k->h->len > v->h->len ? k->h->len : v->h->len;
-    t->row = kv_alloc(k->h->n_parts, QUERIES * sizeof(*t->row));
-    t->code = kv_alloc(QUERIES, t->code_room);
-    t->score = kv_alloc(QUERIES, t->score_room * sizeof(*t->score));
-    t->out = kv_alloc(QUERIES, d * sizeof(*t->out));
+    t->query = kv_alloc(t->most, sizeof(*t->query));
+    t->row = kv_alloc(k->h->n_parts, t->most * sizeof(*t->row));
+    t->code = kv_alloc(t->most, t->code_room);
+    t->score = kv_alloc(t->most, t->score_room * sizeof(*t->score));
+    t->out = kv_alloc(t->most, d * sizeof(*t->out));
+    t->w = kv_alloc(t->most, t->w_room * sizeof(*t->w));
     return t;
 }
 
@@ -582,15 +593,8 @@ static void tile_free(struct tile *t)
     free(t->score);
     free(t->code);
     free(t->row);
+    free(t->query);
     free(t);
-}
-
-/* Query heads of a tile: those of one query at least. */
-static size_t tile_size(const struct tile *t, size_t group)
-{
-    const size_t n = WEIGHTS / t->w_room;
-
-    return least(n > group ? n : group, QUERIES);
 }
 
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
@@ -601,17 +605,15 @@ void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
     const size_t d = shape->head_dim, heads = shape->n_heads;
     const size_t group = heads / shape->n_kv_heads, layer = kr->codec->layer;
     struct operand k = operand_new(kr), v = operand_new(vr);
-    struct tile *t = tile_new(&k, &v);
-    const size_t size = least(tile_size(t, group), nq * group);
+    struct tile *t = tile_new(&k, &v, group, nq * group);
 
-    t->w = kv_alloc(size, t->w_room * sizeof(*t->w));
     for (size_t i = 0; i < shape->n_kv_heads; i++) {
         operand_head(&k, i);
         operand_head(&v, i);
         count_reading(&k, &t->ops);
         count_reading(&v, &t->ops);
-        for (size_t j0 = 0; j0 < nq * group; j0 += size) {
-            t->n = least(size, nq * group - j0);
+        for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
+            t->n = least(t->most, nq * group - j0);
             for (size_t j = 0; j < t->n; j++) {
                 const size_t query = first + (j0 + j) / group;
                 const size_t head = i * group + (j0 + j) % group;
