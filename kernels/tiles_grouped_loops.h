@@ -255,14 +255,22 @@ struct rounded {
     float scale[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
 };
 
-ALWAYS_INLINE float scaled(const float *w, const float *step, size_t n,
-                           float *y)
+/* One row, n a multiple of 16.  step, middle: of the groups (folded), the values
+ * of the middle code; else NULL.  level: the middle code. */
+ALWAYS_INLINE void round_row(const float *w, const float *step,
+                             const float *middle, size_t n, float level,
+                             int8_t *code, struct rounded *out, size_t r)
 {
-    vf top[REGS];
+    _Alignas(LINE) float y[KV_MOST_DIM];
+    vf top[REGS], sum[REGS];
+    vi codes[REGS];
 
     UNROLL
-    for (size_t k = 0; k < REGS; k++)
-        top[k] = v_all(0);
+    for (size_t k = 0; k < REGS; k++) {
+        top[k] = sum[k] = v_all(0);
+        codes[k] = vi_all(0);
+    }
+    UNROLL
     for (size_t i = 0; i < n; i += KV_LANES)
         UNROLL
         for (size_t k = 0; k < REGS; k++) {
@@ -272,51 +280,48 @@ ALWAYS_INLINE float scaled(const float *w, const float *step, size_t n,
 
             v_store(y + at, x);
             top[k] = v_max(top[k], v_abs(x));
+            sum[k] = middle ? v_fma(v_load(w + at), v_load(middle + at), sum[k])
+                            : v_add(sum[k], x);
         }
-    return v_most(top);
-}
 
-/* One row, n a multiple of 16.  step, low: folded, else NULL. */
-ALWAYS_INLINE void round_row(const float *w, const float *step,
-                             const float *low, size_t n, float middle,
-                             int8_t *code, struct rounded *out, size_t r)
-{
-    _Alignas(LINE) float y[KV_MOST_DIM];
-    const float max = scaled(w, step, n, y);
+    const float max = v_most(top), scale = max / 127;
     /* 127 over much less is infinite */
     const vf by = v_all(max > 0x1p-100f ? 127 / max : 0);
-    vf sum[REGS], rest[REGS];
-    vi codes[REGS];
 
-    out->scale[r] = max / 127;
     UNROLL
-    for (size_t k = 0; k < REGS; k++) {
-        sum[k] = rest[k] = v_all(0);
-        codes[k] = vi_all(0);
-    }
     for (size_t i = 0; i < n; i += KV_LANES)
         UNROLL
         for (size_t k = 0; k < REGS; k++) {
             const size_t at = i + k * WIDTH;
-            const vf x = v_load(y + at);
-            const vi c = vi_near(v_mul(x, by));
+            const vi c = vi_near(v_mul(v_load(y + at), by));
 
             vi_store8(code + at, c);
             codes[k] = vi_add(codes[k], c);
-            sum[k] = v_add(sum[k], x);
-            if (low)
-                rest[k] = v_fma(v_load(w + at), v_load(low + at), rest[k]);
         }
-    if (!low)
+    out->scale[r] = scale;
+    if (!middle)
         out->sum[r] = v_sum(sum);
     UNROLL
     for (size_t k = 0; k < REGS; k++) {
-        const vf left = v_sub(
-            sum[k], v_mul(vi_float(codes[k]), v_all(out->scale[r])));
+        const vf all = middle ? sum[k] : v_mul(sum[k], v_all(level));
 
-        rest[k] = v_fma(v_all(middle), left, rest[k]);
+        sum[k] = v_sub(all, v_mul(vi_float(codes[k]), v_all(level * scale)));
     }
-    out->bias[r] = v_sum(rest);
+    out->bias[r] = v_sum(sum);
+}
+
+/* Row after row, w_row and code_row apart. */
+static void round_rows(const float *w, size_t w_row, const float *step,
+                       const float *middle, size_t n, float level, size_t rows,
+                       int8_t *code, size_t code_row, struct rounded *out)
+{
+    for (size_t r = 0; r < rows; r++, w += w_row, code += code_row)
+        if (n == 64) /* the usual sizes, without loops */
+            round_row(w, step, middle, 64, level, code, out, r);
+        else if (n == 128)
+            round_row(w, step, middle, 128, level, code, out, r);
+        else
+            round_row(w, step, middle, n, level, code, out, r);
 }
 
 static float middle_of(const struct kv_grouped *g)
@@ -324,26 +329,28 @@ static float middle_of(const struct kv_grouped *g)
     return (float)((1u << g->bits) - 1) / 2;
 }
 
-/* w, code: rows w_row and code_row apart. */
+/* step, low: of a run. */
 static void round_folded(const struct kv_grouped *g, const float *w,
                          size_t w_row, const float *step, const float *low,
                          size_t rows, int8_t *code, struct rounded *out)
 {
-    for (size_t r = 0; r < rows; r++)
-        round_row(w + r * w_row, step, low, g->inner, middle_of(g),
-                  code + r * g->inner, out, r);
+    _Alignas(LINE) float middle[KV_MOST_DIM];
+    const vf level = v_all(middle_of(g));
+
+    for (size_t i = 0; i < g->inner; i += WIDTH)
+        v_store(middle + i, v_fma(v_load(step + i), level, v_load(low + i)));
+    round_rows(w, w_row, step, middle, g->inner, middle_of(g), rows, code,
+               g->inner, out);
 }
 
-/* Run by run; a run's part of what is filled up is zero. */
+/* Run by run; what is filled up has codes of zero. */
 static void round_unfolded(const struct kv_grouped *g, const float *w,
                            size_t w_row, size_t rows, int8_t *code,
                            struct rounded *out)
 {
-    for (size_t run = 0; run < g->n_runs; run++)
-        for (size_t r = 0; r < rows; r++)
-            round_row(w + r * w_row + run * g->run, NULL, NULL, g->run,
-                      middle_of(g), code + r * g->inner + run * g->run,
-                      &out[run], r);
+    for (size_t run = 0, at = 0; run < g->n_runs; run++, at += g->run)
+        round_rows(w + at, w_row, NULL, NULL, g->run, middle_of(g), rows,
+                   code + at, g->inner, &out[run]);
 }
 
 /* ---- int8: products -------------------------------------------------------- */

@@ -205,6 +205,15 @@ static float exp_row(float *x, size_t n, float shift)
     return v_sum(sum);
 }
 
+static float max_row(const float *x, size_t n)
+{
+    vf most = v_load(x);
+
+    for (size_t i = WIDTH; i < n; i += WIDTH)
+        most = v_max(most, v_load(x + i));
+    return v_most(most);
+}
+
 static float round8(const float *x, size_t n, int8_t *code)
 {
     vf most = v_all(0);
@@ -224,5 +233,6 @@ const struct kv_tile_loops NAME(kv_tile_loops) = {
     .dot = dot,
     .add = add,
     .exp = exp_row,
+    .max = max_row,
     .round8 = round8,
 };
