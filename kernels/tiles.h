@@ -162,13 +162,14 @@ enum kv_offset {
     KV_OFFSET_SAME  /* the same zero for every group */
 };
 
-/* The params of a store; bits (1 to 8), offset and zero (of KV_OFFSET_SAME)
- * are the caller's, the rest is kv_grouped_init()'s.  How they describe a tile
- * is drawn in tiles_grouped.c. */
+/* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
+ * negative (some steps are below 0) are the caller's, the rest is
+ * kv_grouped_init()'s.  How they describe a tile is drawn in tiles_grouped.c. */
 struct kv_grouped {
     unsigned bits;
     enum kv_offset offset;
     float zero;
+    int negative;
 
     int folded;
     size_t inner, lanes;

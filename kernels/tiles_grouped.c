@@ -192,8 +192,9 @@ static const struct kv_grouped_loops *loops(void)
     return &kv_grouped_loops_c;
 }
 
-/* Rounding w costs about 1/250 of the result: too much from 6 bits on. */
-enum { MOST_INT8_BITS = 5 };
+/* Rounding w costs about 1/100 of the result: too much from 6 bits on.  A code
+ * of one bit is never near the middle. */
+enum { LEAST_INT8_BITS = 2, MOST_INT8_BITS = 5 };
 
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
@@ -202,7 +203,7 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
 
     if (path == KV_PATH_EXACT)
         return kv_tiles_expanded(s);
-    if (g->bits > MOST_INT8_BITS ||
+    if (g->bits < LEAST_INT8_BITS || g->bits > MOST_INT8_BITS ||
         (!g->folded && g->n_runs > 1 && g->run % KV_UNIT))
         return NULL;
     return &loops()->int8;

@@ -3,7 +3,7 @@
 
 #define NAME(f) f##_avx2
 #define WIDTH 8
-#define GROUPS(rows) ((rows) <= 2 ? 4 : (rows) <= 4 ? 2 : 1) /* of 16 */
+#define GROUPS(rows) ((rows) <= 2 ? 4 : 2) /* 8 of 16 registers */
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -49,21 +49,22 @@ static inline float v_most(const vf *x)
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-static inline void vi_store8(int8_t *p, vi x)
+static inline void vi_store8(uint8_t *p, vi x)
 {
-    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(x),
-                                         _mm256_extracti128_si256(x, 1));
+    const vi low = _mm256_and_si256(x, _mm256_set1_epi32(255));
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(low),
+                                         _mm256_extracti128_si256(low, 1));
 
-    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(half, half));
 }
 
-/* Two products of codes below 128 and signed bytes fit 16 bits. */
-static inline vi vi_dot(vi s, vi x, vi w)
+/* s plus the pairs of 16-bit sums of two products, which fit. */
+static inline vi add_pairs(vi s, vi two)
 {
-    const vi two = _mm256_maddubs_epi16(x, w);
-
-    return _mm256_add_epi32(s,
-                            _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(s, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
 }
+
+#define vi_dot(s, x, w) add_pairs(s, _mm256_maddubs_epi16(x, w))
+#define vi_dot_u(s, x, w) add_pairs(s, _mm256_maddubs_epi16(w, x))
 
 #include "kernels/tiles_grouped_loops.h"

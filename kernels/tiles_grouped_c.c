@@ -30,7 +30,7 @@ typedef int32_t vi;
 #define vi_shr(x, n) ((int32_t)((uint32_t)(x) >> (n)))
 #define vi_near(x) ((int32_t)((x) + 0x1.8p23f - 0x1.8p23f))
 #define vi_float(x) ((float)(x))
-#define vi_store8(p, x) (*(p) = (int8_t)(x))
+#define vi_store8(p, x) (*(p) = (uint8_t)(x))
 
 static inline vi vi_load(const void *p)
 {
@@ -44,6 +44,13 @@ static inline vi vi_dot(vi s, vi x, vi w)
 {
     for (int j = 0; j < 4; j++)
         s += (uint8_t)(x >> 8 * j) * (int8_t)(w >> 8 * j);
+    return s;
+}
+
+static inline vi vi_dot_u(vi s, vi x, vi w)
+{
+    for (int j = 0; j < 4; j++)
+        s += (uint8_t)(x >> 8 * j) * (uint8_t)(w >> 8 * j);
     return s;
 }
 

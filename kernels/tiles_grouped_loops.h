@@ -8,11 +8,11 @@
  *                       with i + 8, then i + 4, i + 2, i + 1
  *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shl vi_shr  as they say
  *   vi_near             to the nearest integer, half to even
- *   vi_float vi_store8  as floats; as WIDTH bytes
- *   vi_dot(s, x, w)     s plus, per lane, the 4 unsigned bytes of x times the 4
- *                       signed bytes of w; x below 128
- *   GROUPS(rows)        registers worked on together for so many rows, 1, 2 or
- *                       4: as many as fit beside their sums */
+ *   vi_float vi_store8  as floats; the low bytes
+ *   vi_dot(s, x, w)     s plus, per lane, the 4 bytes of x, below 32, times the
+ *                       4 signed bytes of w; vi_dot_u: of unsigned bytes
+ *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
+ *                       1, 2 or 4, as many as fit beside their sums */
 #include "kernels/tiles_grouped_impl.h"
 
 #include <string.h>
@@ -20,7 +20,9 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* Before a loop whose count is a constant, at most 16: no loop is left. */
-#ifdef __clang__
+#if WIDTH == 1
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
@@ -30,7 +32,8 @@ enum {
     REGS = KV_LANES / WIDTH,
     AHEAD = 4096, /* bytes from what is loaded to what is prefetched */
     LINE = 64,
-    PIECE = 64 /* lanes whose integer sums are held at a time */
+    PIECE = 64, /* lanes whose integer sums are held at a time */
+    ROWS = 4    /* whose sums are in registers at a time */
 };
 
 ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
@@ -249,17 +252,33 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 
 /* ---- int8: w in 8 bits ----------------------------------------------------- */
 
-/* What w (folded: times the steps) became: per row the codes [row] bytes
- * apart, and per run the unit, what the codes leave over, and sum w. */
+/* What w (folded: times the steps) became beside its codes: per row the unit,
+ * what the codes leave over, and sum w. */
 struct rounded {
     float scale[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
 };
 
-/* One row, n a multiple of 16.  step, middle: of the groups (folded), the values
- * of the middle code; else NULL.  level: the middle code. */
+/* How w is rounded: to codes up to `most` in magnitude, 255 where no product
+ * is negative; middle: the code that is met. */
+struct rounding {
+    float most, middle;
+};
+
+static struct rounding rounding_of(const struct kv_grouped *g, int values)
+{
+    const float top = (float)((1u << g->bits) - 1);
+
+    return (struct rounding){
+        .most = values && !g->negative ? 255 : 127,
+        .middle = g->offset == KV_OFFSET_SAME ? g->zero : top / 2};
+}
+
+/* One row, n a multiple of 16.  Folded: step, and middle, the values of the
+ * middle code; else NULL. */
 ALWAYS_INLINE void round_row(const float *w, const float *step,
-                             const float *middle, size_t n, float level,
-                             int8_t *code, struct rounded *out, size_t r)
+                             const float *middle, size_t n,
+                             struct rounding how, uint8_t *code,
+                             struct rounded *out, size_t r)
 {
     _Alignas(LINE) float y[KV_MOST_DIM];
     vf top[REGS], sum[REGS];
@@ -284,9 +303,9 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
                             : v_add(sum[k], x);
         }
 
-    const float max = v_most(top), scale = max / 127;
-    /* 127 over much less is infinite */
-    const vf by = v_all(max > 0x1p-100f ? 127 / max : 0);
+    const float max = v_most(top), scale = max / how.most;
+    /* how.most over much less is infinite */
+    const vf by = v_all(max > 0x1p-100f ? how.most / max : 0);
 
     UNROLL
     for (size_t i = 0; i < n; i += KV_LANES)
@@ -303,54 +322,52 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
         out->sum[r] = v_sum(sum);
     UNROLL
     for (size_t k = 0; k < REGS; k++) {
-        const vf all = middle ? sum[k] : v_mul(sum[k], v_all(level));
+        const vf all = middle ? sum[k] : v_mul(sum[k], v_all(how.middle));
 
-        sum[k] = v_sub(all, v_mul(vi_float(codes[k]), v_all(level * scale)));
+        sum[k] = v_sub(
+            all, v_mul(vi_float(codes[k]), v_all(how.middle * scale)));
     }
     out->bias[r] = v_sum(sum);
 }
 
 /* Row after row, w_row and code_row apart. */
 static void round_rows(const float *w, size_t w_row, const float *step,
-                       const float *middle, size_t n, float level, size_t rows,
-                       int8_t *code, size_t code_row, struct rounded *out)
+                       const float *middle, size_t n, struct rounding how,
+                       size_t rows, uint8_t *code, size_t code_row,
+                       struct rounded *out)
 {
     for (size_t r = 0; r < rows; r++, w += w_row, code += code_row)
         if (n == 64) /* the usual sizes, without loops */
-            round_row(w, step, middle, 64, level, code, out, r);
+            round_row(w, step, middle, 64, how, code, out, r);
         else if (n == 128)
-            round_row(w, step, middle, 128, level, code, out, r);
+            round_row(w, step, middle, 128, how, code, out, r);
         else
-            round_row(w, step, middle, n, level, code, out, r);
-}
-
-static float middle_of(const struct kv_grouped *g)
-{
-    return (float)((1u << g->bits) - 1) / 2;
+            round_row(w, step, middle, n, how, code, out, r);
 }
 
 /* step, low: of a run. */
 static void round_folded(const struct kv_grouped *g, const float *w,
                          size_t w_row, const float *step, const float *low,
-                         size_t rows, int8_t *code, struct rounded *out)
+                         struct rounding how, size_t rows, uint8_t *code,
+                         struct rounded *out)
 {
     _Alignas(LINE) float middle[KV_MOST_DIM];
-    const vf level = v_all(middle_of(g));
+    const vf by = v_all(how.middle);
 
     for (size_t i = 0; i < g->inner; i += WIDTH)
-        v_store(middle + i, v_fma(v_load(step + i), level, v_load(low + i)));
-    round_rows(w, w_row, step, middle, g->inner, middle_of(g), rows, code,
-               g->inner, out);
+        v_store(middle + i, v_fma(v_load(step + i), by, v_load(low + i)));
+    round_rows(w, w_row, step, middle, g->inner, how, rows, code, g->inner,
+               out);
 }
 
 /* Run by run; what is filled up has codes of zero. */
 static void round_unfolded(const struct kv_grouped *g, const float *w,
-                           size_t w_row, size_t rows, int8_t *code,
-                           struct rounded *out)
+                           size_t w_row, struct rounding how, size_t rows,
+                           uint8_t *code, struct rounded *out)
 {
     for (size_t run = 0, at = 0; run < g->n_runs; run++, at += g->run)
-        round_rows(w + at, w_row, NULL, NULL, g->run, middle_of(g), rows,
-                   code + at, g->inner, &out[run]);
+        round_rows(w + at, w_row, NULL, NULL, g->run, how, rows, code + at,
+                   g->inner, &out[run]);
 }
 
 /* ---- int8: products -------------------------------------------------------- */
@@ -359,16 +376,17 @@ static void round_unfolded(const struct kv_grouped *g, const float *w,
 struct factors {
     const uint8_t *codes;
     size_t block_bytes, lane, n, unit, unit_end;
-    const int8_t *w; /* [rows][inner] */
+    const uint8_t *w; /* [rows][inner], signed or not */
     size_t inner;
 };
 
-/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows and g are constants. */
+/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
+ * unsigned) and g are constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
-                                 unsigned bits, size_t rows, size_t g,
-                                 int32_t *sum)
+                                 unsigned bits, size_t rows, int positive,
+                                 size_t g, int32_t *sum)
 {
-    vi s[KV_TILE_ROWS][4];
+    vi s[ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -400,7 +418,9 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                 memcpy(&four, f->w + r * f->inner + u * KV_UNIT + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    s[r][k] = vi_dot(s[r][k], c[k], vi_all(four));
+                    s[r][k] = positive
+                                  ? vi_dot_u(s[r][k], c[k], vi_all(four))
+                                  : vi_dot(s[r][k], c[k], vi_all(four));
             }
         }
     }
@@ -412,38 +432,48 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
-                                 size_t rows, int32_t *sum)
+                                 size_t rows, int positive, int32_t *sum)
 {
     size_t at = 0;
 
     if (GROUPS(rows) == 4)
         for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
-            multiply_some(f, at, bits, rows, 4, sum);
+            multiply_some(f, at, bits, rows, positive, 4, sum);
     if (GROUPS(rows) >= 2)
         for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
-            multiply_some(f, at, bits, rows, 2, sum);
+            multiply_some(f, at, bits, rows, positive, 2, sum);
     for (; at < f->n; at += WIDTH)
-        multiply_some(f, at, bits, rows, 1, sum);
+        multiply_some(f, at, bits, rows, positive, 1, sum);
 }
 
-#define EVERY_ROWS(X, B) \
-    X(B, 1) X(B, 2) X(B, 3) X(B, 4) X(B, 5) X(B, 6) X(B, 7) X(B, 8)
+#define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
 #define EVERY_BITS(X) \
-    EVERY_ROWS(X, 1) EVERY_ROWS(X, 2) EVERY_ROWS(X, 3) \
-    EVERY_ROWS(X, 4) EVERY_ROWS(X, 5)
-_Static_assert(KV_TILE_ROWS == 8, "EVERY_ROWS and the unrolling");
+    EVERY_ROWS(X, 2) EVERY_ROWS(X, 3) EVERY_ROWS(X, 4) EVERY_ROWS(X, 5)
 
-static void multiply(const struct factors *f, unsigned bits, size_t rows,
-                     int32_t *sum)
+/* At most ROWS rows. */
+static void multiply_few(const struct factors *f, unsigned bits, size_t rows,
+                         int positive, int32_t *sum)
 {
-    switch (bits * 16 + rows) {
-#define CASE(B, R)                       \
-    case B * 16 + R:                     \
-        multiply_rows(f, B, R, sum);     \
+    switch (bits * 16 + rows * 2 + (positive ? 1 : 0)) {
+#define CASE(B, R)                      \
+    case B * 16 + R * 2:                \
+        multiply_rows(f, B, R, 0, sum); \
+        break;                          \
+    case B * 16 + R * 2 + 1:            \
+        multiply_rows(f, B, R, 1, sum); \
         break;
         EVERY_BITS(CASE)
 #undef CASE
     }
+}
+
+/* Unpacking the codes again costs less than fewer registers a row. */
+static void multiply(struct factors f, unsigned bits, size_t rows, int positive,
+                     int32_t *sum)
+{
+    for (size_t r = 0; r < rows; r += ROWS, f.w += ROWS * f.inner)
+        multiply_few(&f, bits, least(rows - r, ROWS), positive,
+                     sum + r * PIECE);
 }
 
 /* out (add: +) = scale S + bias, and unfolded that times step, plus low times
@@ -470,9 +500,9 @@ static void put_lanes(const struct rounded *w, const int32_t *sum,
 /* One run's part of a tile: out [rows][lanes], from lane 0.  step and low: of
  * the lanes (unfolded), else NULL. */
 static void put_run(const struct kv_grouped *g, const uint8_t *codes,
-                    size_t run, const int8_t *code, const struct rounded *w,
-                    const float *step, const float *low, size_t rows, int add,
-                    float *out, size_t out_row)
+                    size_t run, const uint8_t *code, const struct rounded *w,
+                    const float *step, const float *low, size_t rows,
+                    int positive, int add, float *out, size_t out_row)
 {
     _Alignas(LINE) int32_t sum[KV_TILE_ROWS * PIECE];
     const size_t from = run * g->run;
@@ -492,7 +522,7 @@ static void put_run(const struct kv_grouped *g, const uint8_t *codes,
         const size_t l = f.lane;
 
         f.n = least(end - l, PIECE);
-        multiply(&f, g->bits, rows, sum);
+        multiply(f, g->bits, rows, positive, sum);
         put_lanes(w, sum, step ? step + l : NULL, low ? low + l : NULL, rows,
                   f.n, add, out + l, out_row);
     }
@@ -509,7 +539,7 @@ struct folding {
 
 struct query {
     float *q;
-    int8_t *code; /* [rows][inner] */
+    uint8_t *code; /* [rows][inner] signed */
     struct rounded *rounded;
     struct folding *now;
 };
@@ -531,7 +561,7 @@ static size_t lay_out(const struct kv_grouped *g, struct query *query)
 
     if (query)
         *query = (struct query){.q = (float *)(at + q),
-                                .code = (int8_t *)(at + code),
+                                .code = at + code,
                                 .rounded = (struct rounded *)(at + rounded),
                                 .now = (struct folding *)(at + now)};
     return now + lines_of(sizeof(struct folding));
@@ -555,7 +585,8 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
         memcpy(to->q + r * g->inner, q + r * s->head_dim,
                s->head_dim * sizeof(*q));
     if (!g->folded)
-        round_unfolded(g, to->q, g->inner, rows, to->code, to->rounded);
+        round_unfolded(g, to->q, g->inner, rounding_of(g, 0), rows, to->code,
+                       to->rounded);
 }
 
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
@@ -571,18 +602,18 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
         if (!g->folded) {
             read_heads(g, tile, run, 1, step, low);
             put_run(g, tile + g->head_bytes, run, q->code, &q->rounded[run],
-                    step, low, rows, run > 0, score, stride);
+                    step, low, rows, 0, run > 0, score, stride);
             continue;
         }
         if (q->now->first != first || q->now->run != run) {
             read_heads(g, kv_grouped_heads(s, head, tile, copy), run, 1, step,
                        low);
-            round_folded(g, q->q, g->inner, step, low, rows, q->code,
-                         q->rounded);
+            round_folded(g, q->q, g->inner, step, low, rounding_of(g, 0), rows,
+                         q->code, q->rounded);
             *q->now = (struct folding){first, run};
         }
         put_run(g, tile + g->head_bytes, run, q->code, q->rounded, NULL, NULL,
-                rows, 0, score, stride);
+                rows, 0, 0, score, stride);
     }
 }
 
@@ -597,18 +628,20 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     const struct kv_grouped *g = params_of(s);
     _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
     _Alignas(LINE) float step[KV_MOST_DIM], low[KV_MOST_DIM];
-    _Alignas(LINE) int8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
+    _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
+    const struct rounding how = rounding_of(g, 1);
     struct rounded w[KV_TILE_TOKENS / KV_UNIT];
     const uint8_t *table = kv_grouped_heads(s, head, tile, copy);
 
     if (!g->folded)
-        round_unfolded(g, p, stride, rows, code, w);
+        round_unfolded(g, p, stride, how, rows, code, w);
     for (size_t run = 0; run < g->n_runs; run++) {
         read_heads(g, table, run, 1, step, low);
         if (g->folded)
-            round_folded(g, p, stride, step, low, rows, code, w);
+            round_folded(g, p, stride, step, low, how, rows, code, w);
         put_run(g, tile + g->head_bytes, run, code, g->folded ? w : &w[run],
-                g->folded ? NULL : step, low, rows, 1, acc, g->lanes);
+                g->folded ? NULL : step, low, rows, how.most > 127, 1, acc,
+                g->lanes);
     }
 }
 

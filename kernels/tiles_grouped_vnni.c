@@ -2,7 +2,7 @@
 
 #define NAME(f) f##_vnni
 #define WIDTH 16
-#define GROUPS(rows) ((rows) <= 4 ? 4 : 2) /* of 32 registers */
+#define GROUPS(rows) 4 /* 16 of 32 registers at most */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -32,5 +32,6 @@ typedef __m512i vi;
 #define vi_store8(p, x) \
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
 #define vi_dot _mm512_dpbusd_epi32
+#define vi_dot_u(s, x, w) _mm512_dpbusd_epi32(s, w, x)
 
 #include "kernels/tiles_grouped_loops.h"

@@ -319,7 +319,8 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     *tiles = (struct kv_grouped){
         .bits = t->bits,
         .offset = t->heads == 2 ? KV_OFFSET_LOW : KV_OFFSET_SAME,
-        .zero = (float)(1u << (t->bits - 1))};
+        .zero = (float)(1u << (t->bits - 1)),
+        .negative = t->heads == 1};
     kv_grouped_init(tiles, c->side == KV_V, c->shape.head_dim, false, BLOCK);
     return 0;
 }
