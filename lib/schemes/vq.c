@@ -152,16 +152,18 @@ struct vq {
     struct kv_vq_transform transform; /* smooth points to our own copy */
     unsigned bits;
     float *smooth;
-    float *centers; /* [head_books][sub_books][k][d] */
+    float *centers;           /* [head_books][sub_books][k][d] */
+    struct kv_codebook *book; /* [head_books][sub_books] */
 };
 
-static const float *book(const struct vq *v, size_t head, size_t sub)
+static const struct kv_codebook *book(const struct vq *v, size_t head,
+                                      size_t sub)
 {
     const struct kv_vq_layout *l = &v->layout;
     const size_t h = l->head_books > 1 ? head : 0;
     const size_t j = l->sub_books > 1 ? sub : 0;
 
-    return v->centers + (h * l->sub_books + j) * l->k * l->d;
+    return &v->book[h * l->sub_books + j];
 }
 
 struct kv_vq_users kv_vq_users(const struct kv_vq_layout *l, size_t head,
@@ -238,6 +240,7 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
     const size_t n = dims[0] * dims[1] * dims[2];
 
     v->centers = kv_alloc(l->head_books * n, sizeof(*v->centers));
+    v->book = kv_alloc(l->head_books * l->sub_books, sizeof(*v->book));
     for (size_t h = 0; h < l->head_books; h++) {
         const struct kv_table *t =
             kv_calib_want(c, set, "codebook", h, 3, dims, e);
@@ -246,6 +249,8 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
             return -1;
         memcpy(v->centers + h * n, t->data, n * sizeof(*v->centers));
     }
+    for (size_t i = 0; i < l->head_books * l->sub_books; i++)
+        kv_codebook_init(&v->book[i], v->centers + i * l->k * l->d, l->k, l->d);
     return 0;
 }
 
@@ -275,6 +280,10 @@ void kv_vq_close(struct kv_codec *c)
 
     if (!v)
         return;
+    for (size_t i = 0;
+         v->book && i < v->layout.head_books * v->layout.sub_books; i++)
+        kv_codebook_clear(&v->book[i]);
+    free(v->book);
     free(v->smooth);
     free(v->centers);
     free(v);
@@ -299,7 +308,7 @@ static void encode_batch(const struct kv_codec *c, const float *x, size_t n,
         for (size_t j = 0; j < l->sub_books; j++) {
             const size_t m = kv_vq_gather(l, h, j, work, n, point);
 
-            kv_nearest(point, m, l->d, book(v, h, j), l->k, found);
+            kv_nearest(book(v, h, j), point, m, found);
             scatter(l, h, j, found, n, code);
         }
     for (size_t t = 0; t < n; t++)
@@ -340,7 +349,8 @@ void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
         kv_unpack(bytes + t * c->block_bytes, n_codes, v->bits, code);
         for (size_t h = 0; h < l->n_heads; h++)
             for (size_t j = 0; j < l->n_sub; j++, to += l->d)
-                memcpy(to, book(v, h, j) + code[h * l->n_sub + j] * l->d,
+                memcpy(to,
+                       book(v, h, j)->centers + code[h * l->n_sub + j] * l->d,
                        l->d * sizeof(*to));
     }
     kv_vq_inverse(&v->transform, x, n_blocks);
