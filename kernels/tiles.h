@@ -164,7 +164,8 @@ enum kv_offset {
 
 /* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
  * negative (some steps are below 0) are the caller's, the rest is
- * kv_grouped_init()'s.  How they describe a tile is drawn in tiles_grouped.c. */
+ * kv_grouped_init()'s.  How they describe a tile is drawn in tiles_grouped.c.
+ */
 struct kv_grouped {
     unsigned bits;
     enum kv_offset offset;

@@ -12,10 +12,10 @@
  *
  * A tile:   | heads | codes |
  *   heads     step f16 [n_runs][width] | offset [n_runs][width] |, filled up
- *             to 64 bytes; width: inner (folded) or lanes.  offset is f16 (low),
- *             f32 (zero) or nothing.  Groups of more than 64 tokens stand in
- *             `span` tiles: each holds head_bytes of that table, in order.
- *   codes     [lanes / 16][inner / 32] units of 16 lanes x 32 inner indices
+ *             to 64 bytes; width: inner (folded) or lanes.  offset is f16
+ * (low), f32 (zero) or nothing.  Groups of more than 64 tokens stand in `span`
+ * tiles: each holds head_bytes of that table, in order. codes     [lanes /
+ * 16][inner / 32] units of 16 lanes x 32 inner indices
  *
  * A unit is 8 cells of 64 codes: cell e is 16 lanes x inner indices 4 e to
  * 4 e + 3, code (lane l, index 4 e + j) in byte 4 l + j, so that 4 bytes of w
@@ -88,13 +88,13 @@ int kv_grouped_init(struct kv_grouped *g, int values, size_t head_dim,
     return true;
 }
 
-/* ---- tables of heads ------------------------------------------------------ */
+/* ---- tables of heads ------------------------------------------------------
+ */
 
 static size_t place_in_span(const struct kv_store *s, size_t head,
                             const uint8_t *tile)
 {
-    const size_t i =
-        (size_t)(tile - kv_store_tile(s, head, 0)) / s->tile_bytes;
+    const size_t i = (size_t)(tile - kv_store_tile(s, head, 0)) / s->tile_bytes;
 
     return i % params_of(s)->span;
 }
@@ -147,7 +147,8 @@ void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
         put_bytes(g, i % g->span, steps * 2 + at * 4, &offset, 4, tile);
 }
 
-/* ---- codes ---------------------------------------------------------------- */
+/* ---- codes ----------------------------------------------------------------
+ */
 
 static void put_code(const struct kv_grouped *g, size_t inner, size_t lane,
                      unsigned code, uint8_t *codes)
@@ -162,8 +163,8 @@ static void put_code(const struct kv_grouped *g, size_t inner, size_t lane,
 
         if (!(g->bits & width))
             continue;
-        plane[e / per_byte * KV_PLANE] |= (uint8_t)(
-            (code & ((1u << width) - 1)) << e % per_byte * width);
+        plane[e / per_byte * KV_PLANE] |=
+            (uint8_t)((code & ((1u << width) - 1)) << e % per_byte * width);
         code >>= width;
         plane += width * KV_PLANE;
     }
@@ -179,7 +180,8 @@ void kv_store_put_codes(const struct kv_store *s, size_t t,
                  tile + g->head_bytes);
 }
 
-/* ---- the family ----------------------------------------------------------- */
+/* ---- the family -----------------------------------------------------------
+ */
 
 static const struct kv_grouped_loops *loops(void)
 {

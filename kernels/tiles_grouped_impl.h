@@ -6,19 +6,17 @@
 #include "kernels/tiles.h"
 
 enum {
-    KV_LANES = 16,                  /* of a block */
-    KV_UNIT = 32,                   /* inner values of a unit */
+    KV_LANES = 16, /* of a block */
+    KV_UNIT = 32,  /* inner values of a unit */
     KV_UNIT_QUADS = KV_UNIT / 4,
-    KV_PLANE = 64,                  /* bytes of a vector */
+    KV_PLANE = 64, /* bytes of a vector */
     KV_MOST_DIM = 512
 };
 
 /* Bytes of a head's offset. */
 static inline size_t kv_offset_bytes(const struct kv_grouped *g)
 {
-    return g->offset == KV_OFFSET_LOW    ? 2
-           : g->offset == KV_OFFSET_ZERO ? 4
-                                         : 0;
+    return g->offset == KV_OFFSET_LOW ? 2 : g->offset == KV_OFFSET_ZERO ? 4 : 0;
 }
 
 /* Heads in one run. */

@@ -41,7 +41,8 @@ ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
     return s->params;
 }
 
-/* ---- heads ---------------------------------------------------------------- */
+/* ---- heads ----------------------------------------------------------------
+ */
 
 static void prefetch(const uint8_t *at, size_t bytes)
 {
@@ -79,7 +80,8 @@ static void read_heads(const struct kv_grouped *g, const uint8_t *table,
     }
 }
 
-/* ---- codes ---------------------------------------------------------------- */
+/* ---- codes ----------------------------------------------------------------
+ */
 
 /* The codes' bits [shift, shift + width) from bits [from, from + width) of the
  * bytes of x. */
@@ -108,8 +110,8 @@ ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e)
         shift = 4;
     }
     if (bits & 2) {
-        x = vi_or(x, plane(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2,
-                           shift));
+        x = vi_or(x,
+                  plane(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2, shift));
         at += 2 * KV_PLANE;
         shift += 2;
     }
@@ -126,7 +128,8 @@ ALWAYS_INLINE const uint8_t *lanes_at(const uint8_t *codes, size_t block_bytes,
            lane % KV_LANES * 4;
 }
 
-/* ---- values, for the exact path ------------------------------------------- */
+/* ---- values, for the exact path -------------------------------------------
+ */
 
 ALWAYS_INLINE vf value(vf code, enum kv_offset kind, vf step, vf offset)
 {
@@ -174,9 +177,9 @@ ALWAYS_INLINE void expand_patch(const struct kv_grouped *g,
                         v_store(to, value(vi_float(code), g->offset,
                                           v_all(step[i]), v_all(offset[i])));
                     else
-                        v_store(to, value(vi_float(code), g->offset,
-                                          v_load(step + l),
-                                          v_load(offset + l)));
+                        v_store(to,
+                                value(vi_float(code), g->offset,
+                                      v_load(step + l), v_load(offset + l)));
                 }
             }
         }
@@ -186,9 +189,9 @@ static void expand_bits(const struct kv_grouped *g, const uint8_t *codes,
                         struct patch p, const float *step, const float *offset)
 {
     switch (g->bits) {
-#define CASE(B)                                          \
-    case B:                                              \
-        expand_patch(g, codes, p, step, offset, B);      \
+#define CASE(B)                                     \
+    case B:                                         \
+        expand_patch(g, codes, p, step, offset, B); \
         break;
         CASE(1)
         CASE(2)
@@ -250,7 +253,8 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-/* ---- int8: w in 8 bits ----------------------------------------------------- */
+/* ---- int8: w in 8 bits -----------------------------------------------------
+ */
 
 /* What w (folded: times the steps) became beside its codes: per row the unit,
  * what the codes leave over, and sum w. */
@@ -268,17 +272,16 @@ static struct rounding rounding_of(const struct kv_grouped *g, int values)
 {
     const float top = (float)((1u << g->bits) - 1);
 
-    return (struct rounding){
-        .most = values && !g->negative ? 255 : 127,
-        .middle = g->offset == KV_OFFSET_SAME ? g->zero : top / 2};
+    return (struct rounding){.most = values && !g->negative ? 255 : 127,
+                             .middle = g->offset == KV_OFFSET_SAME ? g->zero
+                                                                   : top / 2};
 }
 
 /* One row, n a multiple of 16.  Folded: step, and middle, the values of the
  * middle code; else NULL. */
 ALWAYS_INLINE void round_row(const float *w, const float *step,
-                             const float *middle, size_t n,
-                             struct rounding how, uint8_t *code,
-                             struct rounded *out, size_t r)
+                             const float *middle, size_t n, struct rounding how,
+                             uint8_t *code, struct rounded *out, size_t r)
 {
     _Alignas(LINE) float y[KV_MOST_DIM];
     vf top[REGS], sum[REGS];
@@ -292,16 +295,16 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
     UNROLL
     for (size_t i = 0; i < n; i += KV_LANES)
         UNROLL
-        for (size_t k = 0; k < REGS; k++) {
-            const size_t at = i + k * WIDTH;
-            const vf x = step ? v_mul(v_load(w + at), v_load(step + at))
-                              : v_load(w + at);
+    for (size_t k = 0; k < REGS; k++) {
+        const size_t at = i + k * WIDTH;
+        const vf x =
+            step ? v_mul(v_load(w + at), v_load(step + at)) : v_load(w + at);
 
-            v_store(y + at, x);
-            top[k] = v_max(top[k], v_abs(x));
-            sum[k] = middle ? v_fma(v_load(w + at), v_load(middle + at), sum[k])
-                            : v_add(sum[k], x);
-        }
+        v_store(y + at, x);
+        top[k] = v_max(top[k], v_abs(x));
+        sum[k] = middle ? v_fma(v_load(w + at), v_load(middle + at), sum[k])
+                        : v_add(sum[k], x);
+    }
 
     const float max = v_most(top), scale = max / how.most;
     /* how.most over much less is infinite */
@@ -310,13 +313,13 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
     UNROLL
     for (size_t i = 0; i < n; i += KV_LANES)
         UNROLL
-        for (size_t k = 0; k < REGS; k++) {
-            const size_t at = i + k * WIDTH;
-            const vi c = vi_near(v_mul(v_load(y + at), by));
+    for (size_t k = 0; k < REGS; k++) {
+        const size_t at = i + k * WIDTH;
+        const vi c = vi_near(v_mul(v_load(y + at), by));
 
-            vi_store8(code + at, c);
-            codes[k] = vi_add(codes[k], c);
-        }
+        vi_store8(code + at, c);
+        codes[k] = vi_add(codes[k], c);
+    }
     out->scale[r] = scale;
     if (!middle)
         out->sum[r] = v_sum(sum);
@@ -324,8 +327,8 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
     for (size_t k = 0; k < REGS; k++) {
         const vf all = middle ? sum[k] : v_mul(sum[k], v_all(how.middle));
 
-        sum[k] = v_sub(
-            all, v_mul(vi_float(codes[k]), v_all(how.middle * scale)));
+        sum[k] =
+            v_sub(all, v_mul(vi_float(codes[k]), v_all(how.middle * scale)));
     }
     out->bias[r] = v_sum(sum);
 }
@@ -370,7 +373,8 @@ static void round_unfolded(const struct kv_grouped *g, const float *w,
                    g->inner, &out[run]);
 }
 
-/* ---- int8: products -------------------------------------------------------- */
+/* ---- int8: products --------------------------------------------------------
+ */
 
 /* Codes of lanes [lane, lane + n) and units [unit, unit_end), and w. */
 struct factors {
@@ -391,8 +395,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-        for (size_t k = 0; k < g; k++)
-            s[r][k] = vi_all(0);
+    for (size_t k = 0; k < g; k++)
+        s[r][k] = vi_all(0);
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
@@ -418,17 +422,16 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                 memcpy(&four, f->w + r * f->inner + u * KV_UNIT + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    s[r][k] = positive
-                                  ? vi_dot_u(s[r][k], c[k], vi_all(four))
-                                  : vi_dot(s[r][k], c[k], vi_all(four));
+                    s[r][k] = positive ? vi_dot_u(s[r][k], c[k], vi_all(four))
+                                       : vi_dot(s[r][k], c[k], vi_all(four));
             }
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-        for (size_t k = 0; k < g; k++)
-            vi_store(sum + r * PIECE + at + k * WIDTH, s[r][k]);
+    for (size_t k = 0; k < g; k++)
+        vi_store(sum + r * PIECE + at + k * WIDTH, s[r][k]);
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
@@ -528,7 +531,8 @@ static void put_run(const struct kv_grouped *g, const uint8_t *codes,
     }
 }
 
-/* ---- int8: the operations -------------------------------------------------- */
+/* ---- int8: the operations --------------------------------------------------
+ */
 
 /* A query.  Folded: q [rows][inner] and what it became with the heads at
  * `heads`, which stay good while tiles share them; unfolded: per run, once. */

@@ -72,14 +72,27 @@ static float decoded(const struct held *h, size_t t, size_t head, size_t c)
     return t < h->n ? h->x[(t * h->store.n_heads + head) * d + c] : 0;
 }
 
-static const char *const specs[] = {
-    "kivi:b2g32r32",   "kivi:b3g128r128", "kivi:b1g16r16",  "kivi:b5g64r64",
-    "kivi:b6g20r320",  "kivi:b7g64r64",   "kivi:b8g192r192", "absmax:b4g4",
-    "absmax:b2g16",    "absmax:b8",       "absmax:b3,heads=all",
-    "zeropoint:b4g16", "zeropoint:b8",    "zeropoint:b5g64,axis=channel",
-    "absmax:b4g8,axis=channel",           "absmax:b3g256,axis=channel",
-    "q8_0",            "q5_1",            "q5_0",            "q4_1",
-    "q4_0"};
+static const char *const specs[] = {"kivi:b2g32r32",
+                                    "kivi:b3g128r128",
+                                    "kivi:b1g16r16",
+                                    "kivi:b5g64r64",
+                                    "kivi:b6g20r320",
+                                    "kivi:b7g64r64",
+                                    "kivi:b8g192r192",
+                                    "absmax:b4g4",
+                                    "absmax:b2g16",
+                                    "absmax:b8",
+                                    "absmax:b3,heads=all",
+                                    "zeropoint:b4g16",
+                                    "zeropoint:b8",
+                                    "zeropoint:b5g64,axis=channel",
+                                    "absmax:b4g8,axis=channel",
+                                    "absmax:b3g256,axis=channel",
+                                    "q8_0",
+                                    "q5_1",
+                                    "q5_0",
+                                    "q4_1",
+                                    "q4_0"};
 static const size_t dims[] = {32, 48, 64, 80, 128, 320};
 
 static bool fits(const char *text, size_t head_dim)
@@ -166,7 +179,8 @@ static void test_expand(void **state)
     assert_true(every(check_expand) > 100);
 }
 
-/* ---- int8 ------------------------------------------------------------------ */
+/* ---- int8 ------------------------------------------------------------------
+ */
 
 enum { ROWS = 7 };
 
@@ -224,9 +238,8 @@ static void check_int8(const char *what, const struct held *h)
     if (!kv_store_has(s, KV_PATH_INT8))
         goto out;
     for (size_t i = 0; i < ROWS * n_w; i++)
-        w[i] = s->values
-                   ? (i % n_w < h->n ? kv_random_unit(5, i) : 0)
-                   : (float)kv_random_normal(5, i);
+        w[i] = s->values ? (i % n_w < h->n ? kv_random_unit(5, i) : 0)
+                         : (float)kv_random_normal(5, i);
     memset(w + n_w, 0, n_w * sizeof(*w)); /* a row of zeros */
 
     const double bound = int8_bound(h, w, n_w);
@@ -272,7 +285,8 @@ static void test_int8(void **state)
     every(check_int8);
 }
 
-/* ---- what fits --------------------------------------------------------------- */
+/* ---- what fits
+ * --------------------------------------------------------------- */
 
 static void check_fit(const char *text, size_t head_dim, bool k, bool v,
                       bool int8)

@@ -316,11 +316,11 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     if (!t->affine)
         return 0;
     c->state = tiles = kv_alloc(1, sizeof(*tiles));
-    *tiles = (struct kv_grouped){
-        .bits = t->bits,
-        .offset = t->heads == 2 ? KV_OFFSET_LOW : KV_OFFSET_SAME,
-        .zero = (float)(1u << (t->bits - 1)),
-        .negative = t->heads == 1};
+    *tiles = (struct kv_grouped){.bits = t->bits,
+                                 .offset = t->heads == 2 ? KV_OFFSET_LOW
+                                                         : KV_OFFSET_SAME,
+                                 .zero = (float)(1u << (t->bits - 1)),
+                                 .negative = t->heads == 1};
     kv_grouped_init(tiles, c->side == KV_V, c->shape.head_dim, false, BLOCK);
     return 0;
 }
@@ -356,7 +356,8 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
             for (size_t k = 0; k < BLOCK; k++)
                 token[j + k] = code[k] ^ sign;
             memcpy(&step, at, sizeof(step));
-            kv_store_put_group(s, 0, i, j, step, t->heads == 2 ? head_of[1] : 0, tile);
+            kv_store_put_group(s, 0, i, j, step, t->heads == 2 ? head_of[1] : 0,
+                               tile);
         }
         kv_store_put_codes(s, i, token, tile);
     }

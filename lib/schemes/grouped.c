@@ -133,7 +133,8 @@ void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
     free(code);
 }
 
-/* ---- tiles ---------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------
+ */
 
 bool kv_grouped_store(const struct kv_codec *c, struct kv_store *s)
 {
@@ -211,8 +212,7 @@ void kv_grouped_tile(const struct kv_codec *c, const struct kv_store *s,
                      uint8_t *tile)
 {
     const struct grouped *g = c->state;
-    struct unit u = {.code =
-                         kv_alloc(g->n_groups * g->len, sizeof(*u.code))};
+    struct unit u = {.code = kv_alloc(g->n_groups * g->len, sizeof(*u.code))};
 
     for (size_t t = 0; t < n;) {
         const size_t at = first + t;
