@@ -387,15 +387,6 @@ static void rescale(const struct item *w, struct group *g, size_t r, float by)
     }
 }
 
-static float row_max(const float *x, size_t n)
-{
-    float max = x[0];
-
-    for (size_t i = 1; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    return max;
-}
-
 /* Scores become weights, relative to the maximum so far. */
 static void step_weights(const struct item *w, struct group *g, size_t begin,
                          size_t end, float *x)
@@ -409,7 +400,7 @@ static void step_weights(const struct item *w, struct group *g, size_t begin,
         for (size_t t = seen; t < whole; t++)
             x[t] = -INFINITY;
 
-        const float max = row_max(x, whole);
+        const float max = kv_tile_loops()->max(x, whole);
 
         if (max == -INFINITY) {
             memset(x, 0, whole * sizeof(*x));
