@@ -74,8 +74,8 @@ struct kv_store {
     const void *params; /* the family's; not owned */
     int values;         /* of the side V: gather, not scores */
     size_t n_heads, head_dim;
-    size_t first;       /* position of the run's first token */
-    size_t tile_bytes;  /* of one head, a multiple of 64 */
+    size_t first;      /* position of the run's first token */
+    size_t tile_bytes; /* of one head, a multiple of 64 */
 
     /* Into and out of the space the codes live in (rotations, smoothing): q
      * and out are [rows][head_dim], in place.  NULL: as they are. */
@@ -91,7 +91,7 @@ struct kv_store {
 
 /* n tokens; tiles that were there stay, new ones are zero. */
 void kv_store_resize(struct kv_store *s, size_t n);
-void kv_store_free(struct kv_store *s); /* frees tiles */
+void kv_store_free(struct kv_store *s);          /* frees tiles */
 size_t kv_store_bytes(const struct kv_store *s); /* of tiles in use */
 
 static inline uint8_t *kv_store_tile(const struct kv_store *s, size_t head,

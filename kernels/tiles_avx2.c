@@ -18,15 +18,14 @@ typedef __m256 vf;
 #define v_round(x) \
     _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
-#define v_bf16(p)                                                         \
-    _mm256_castsi256_ps(_mm256_slli_epi32(                                \
+#define v_bf16(p)                          \
+    _mm256_castsi256_ps(_mm256_slli_epi32( \
         _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
-#define v_exp2i(n)                                               \
-    _mm256_castsi256_ps(_mm256_slli_epi32(                       \
+#define v_exp2i(n)                         \
+    _mm256_castsi256_ps(_mm256_slli_epi32( \
         _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23))
 #define v_abs(x) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
-#define v_from(x, low, y) \
-    _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), y)
+#define v_from(x, low, y) _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), y)
 
 static inline float v_sum(vf x)
 {

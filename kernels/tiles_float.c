@@ -84,8 +84,8 @@ void kv_store_put_float_row(const struct kv_store *s, size_t t,
     const size_t bytes = value_bytes(s);
 
     for (size_t c = 0; c < s->head_dim; c++)
-        memcpy(tile + bytes * place(s, t, c),
-               (const uint8_t *)from + c * bytes, bytes);
+        memcpy(tile + bytes * place(s, t, c), (const uint8_t *)from + c * bytes,
+               bytes);
 }
 
 void kv_store_put_floats(struct kv_store *s, size_t at, const void *from,

@@ -52,8 +52,8 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-        for (size_t j = 0; j < g; j++)
-            sum[r][j] = v_all(0);
+    for (size_t j = 0; j < g; j++)
+        sum[r][j] = v_all(0);
     for (size_t c = 0; c < head_dim; c++) {
         const size_t i = c * KV_TILE_PART + at;
         vf x[4];
@@ -67,14 +67,14 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
-            for (size_t j = 0; j < g; j++)
-                sum[r][j] = v_fma(v_all(q[c * rows + r]), x[j], sum[r][j]);
+        for (size_t j = 0; j < g; j++)
+            sum[r][j] = v_fma(v_all(q[c * rows + r]), x[j], sum[r][j]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-        for (size_t j = 0; j < g; j++)
-            v_store(score + r * stride + at + j * WIDTH, sum[r][j]);
+    for (size_t j = 0; j < g; j++)
+        v_store(score + r * stride + at + j * WIDTH, sum[r][j]);
 }
 
 ALWAYS_INLINE void dot_rows(enum kv_float kind, const void *k, size_t head_dim,
@@ -98,8 +98,8 @@ ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-        for (size_t j = 0; j < g; j++)
-            sum[r][j] = v_load(acc + r * padded + c + j * WIDTH);
+    for (size_t j = 0; j < g; j++)
+        sum[r][j] = v_load(acc + r * padded + c + j * WIDTH);
     for (size_t t = 0; t < n; t++) {
         const size_t i = t * padded + c;
         vf x[4];
@@ -113,14 +113,14 @@ ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
-            for (size_t j = 0; j < g; j++)
-                sum[r][j] = v_fma(v_all(p[r * stride + t]), x[j], sum[r][j]);
+        for (size_t j = 0; j < g; j++)
+            sum[r][j] = v_fma(v_all(p[r * stride + t]), x[j], sum[r][j]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-        for (size_t j = 0; j < g; j++)
-            v_store(acc + r * padded + c + j * WIDTH, sum[r][j]);
+    for (size_t j = 0; j < g; j++)
+        v_store(acc + r * padded + c + j * WIDTH, sum[r][j]);
 }
 
 ALWAYS_INLINE void add_rows(enum kv_float kind, const void *v, size_t n,
@@ -140,17 +140,16 @@ ALWAYS_INLINE void add_rows(enum kv_float kind, const void *v, size_t n,
 }
 
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-#define EVERY_KIND(X, R) \
-    X(KV_FLOAT_32, R) X(KV_FLOAT_16, R) X(KV_FLOAT_BF16, R)
+#define EVERY_KIND(X, R) X(KV_FLOAT_32, R) X(KV_FLOAT_16, R) X(KV_FLOAT_BF16, R)
 _Static_assert(KV_TILE_ROWS == 8, "EVERY_ROWS and the unrolling");
 
 static void dot(enum kv_float kind, const void *k, size_t head_dim,
                 const float *q, size_t rows, float *score, size_t stride)
 {
     switch (kind * 16 + rows) {
-#define CASE(K, R)                                       \
-    case K * 16 + R:                                     \
-        dot_rows(K, k, head_dim, q, R, score, stride);   \
+#define CASE(K, R)                                     \
+    case K * 16 + R:                                   \
+        dot_rows(K, k, head_dim, q, R, score, stride); \
         break;
 #define CASES(R) EVERY_KIND(CASE, R)
         EVERY_ROWS(CASES)
@@ -163,9 +162,9 @@ static void add(enum kv_float kind, const void *v, size_t n, size_t padded,
                 const float *p, size_t stride, size_t rows, float *acc)
 {
     switch (kind * 16 + rows) {
-#define CASE(K, R)                                       \
-    case K * 16 + R:                                     \
-        add_rows(K, v, n, padded, p, stride, R, acc);    \
+#define CASE(K, R)                                    \
+    case K * 16 + R:                                  \
+        add_rows(K, v, n, padded, p, stride, R, acc); \
         break;
 #define CASES(R) EVERY_KIND(CASE, R)
         EVERY_ROWS(CASES)
@@ -180,8 +179,8 @@ ALWAYS_INLINE vf exp_one(vf x)
 {
     const vf low = v_max(x, v_all(-87.0f));
     const vf n = v_round(v_mul(low, v_all(1.44269504f)));
-    const vf r = v_fma(n, v_all(2.12194440e-4f),
-                       v_fma(n, v_all(-0.693359375f), low));
+    const vf r =
+        v_fma(n, v_all(2.12194440e-4f), v_fma(n, v_all(-0.693359375f), low));
     vf p = v_all(1.9875691500e-4f);
 
     p = v_fma(p, r, v_all(1.3981999507e-3f));
