@@ -162,9 +162,8 @@ void kv_store_put_codes(const struct kv_store *s, size_t t,
     }
 }
 
-/* The same back: code [n_sub][32] of tokens [32 part, 32 part + 32). */
-static void get_codes(const struct kv_store *s, const uint8_t *tile,
-                      size_t part, uint16_t *code)
+void kv_store_get_codes(const struct kv_store *s, const uint8_t *tile,
+                        size_t part, uint16_t *code)
 {
     const struct kv_codebook *b = book_of(s);
     const uint8_t mask = b->bits <= 4 ? 15 : 255;
@@ -190,6 +189,22 @@ static void get_codes(const struct kv_store *s, const uint8_t *tile,
             memcpy(&bits, at, sizeof(bits));
             for (size_t t = 0; t < PART; t++)
                 code[i * PART + t] |= (uint16_t)((bits >> t & 1) << bit);
+        }
+}
+
+void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
+                     size_t n, uint8_t *x)
+{
+    for (size_t i = 0; i < n; i++)
+        switch (width) {
+        case 4:
+            memcpy(x + i * 4, entry + code[i] * 4, 4);
+            break;
+        case 8:
+            memcpy(x + i * 8, entry + code[i] * 8, 8);
+            break;
+        default:
+            memcpy(x + i * 16, entry + code[i] * 16, 16);
         }
 }
 
@@ -264,7 +279,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
     const size_t stride = kv_padded(s->head_dim), d = b->d;
     uint16_t code[MOST_DIM * PART];
 
-    get_codes(s, tile, part, code);
+    kv_store_get_codes(s, tile, part, code);
     if (s->values)
         for (size_t t = 0; t < PART; t++)
             memset(x + t * stride + s->head_dim, 0,
@@ -298,12 +313,153 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- int8 ------------------------------------------------------------------
  */
 
+/* Plain C: what the sums are. */
+static void scores_c(const struct kv_store *s, size_t head, const uint8_t *tile,
+                     const struct kv_code_query *q, size_t rows, int32_t *sum)
+{
+    const struct kv_codebook *b = book_of(s);
+    uint16_t code[MOST_DIM * PART];
+
+    memset(sum, 0, rows * T * sizeof(*sum));
+    for (size_t part = 0; part < T / PART; part++) {
+        kv_store_get_codes(s, tile, part, code);
+        for (size_t c = 0; c < s->head_dim; c++) {
+            const size_t i = c / b->d;
+            const uint8_t *entry =
+                b->entry + kv_codebook_at(b, head, i) * b->k * b->width +
+                c % b->d;
+
+            for (size_t r = 0; r < rows; r++) {
+                const int q8 = q->q8[kv_code_q_at(b, rows, r, c)];
+
+                for (size_t t = 0; t < PART; t++)
+                    sum[r * T + part * PART + t] +=
+                        q8 * entry[code[i * PART + t] * b->width];
+            }
+        }
+    }
+}
+
+static void gather_c(const struct kv_store *s, size_t head, const uint8_t *tile,
+                     const int8_t *p8, const float *scale, size_t rows,
+                     float *acc)
+{
+    const struct kv_codebook *b = book_of(s);
+    const size_t n = kv_code_sums(s);
+    uint16_t code[T / PART][MOST_DIM * PART];
+
+    for (size_t part = 0; part < T / PART; part++)
+        kv_store_get_codes(s, tile, part, code[part]);
+    for (size_t c = 0; c < s->head_dim; c++) {
+        const size_t i = c / b->d;
+        const uint8_t *entry =
+            b->entry + kv_codebook_at(b, head, i) * b->k * b->width + c % b->d;
+
+        for (size_t r = 0; r < rows; r++) {
+            int32_t sum = 0;
+
+            for (size_t t = 0; t < T; t++)
+                sum +=
+                    p8[r * T + t] *
+                    (int8_t)
+                        entry[code[t / PART][i * PART + t % PART] * b->width];
+            acc[r * n + kv_code_sum_at(b, c)] += scale[r] * (float)sum;
+        }
+    }
+}
+
+const struct kv_code_loops kv_code_loops_c = {.scores = scores_c,
+                                              .gather = gather_c};
+
+static const struct kv_code_loops *loops(void)
+{
+#ifdef __x86_64__
+    if (kv_level_vnni())
+        return &kv_code_loops_vnni;
+#endif
+    return &kv_code_loops_c;
+}
+
+static size_t query_bytes(const struct kv_store *s)
+{
+    return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
+}
+
+/* The table's scales are in the query before it is rounded. */
+static void prepare(const struct kv_store *s, size_t head, const float *q,
+                    size_t rows, void *query)
+{
+    const struct kv_codebook *b = book_of(s);
+    struct kv_code_query *to = query;
+    float x[MOST_DIM] = {0};
+    int8_t q8[MOST_DIM];
+
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < s->head_dim; c++)
+            x[c] =
+                q[r * s->head_dim + c] *
+                b->scale[kv_codebook_at(b, head, c / b->d) * b->d + c % b->d];
+        to->scale[r] = kv_tile_loops()->round8(x, kv_padded(s->head_dim), q8);
+        to->bias[r] = 0;
+        for (size_t c = 0; c < s->head_dim; c++) {
+            to->q8[kv_code_q_at(b, rows, r, c)] = q8[c];
+            to->bias[r] += KV_KEY_BIAS * q8[c];
+        }
+    }
+}
+
+static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const void *query, size_t rows, float *score, size_t stride)
+{
+    const struct kv_code_query *q = query;
+    _Alignas(LINE) int32_t sum[KV_TILE_ROWS * T];
+
+    loops()->scores(s, head, tile, q, rows, sum);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t t = 0; t < T; t++)
+            score[r * stride + t] =
+                q->scale[r] * (float)(sum[r * T + t] - q->bias[r]);
+}
+
+static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const float *p, size_t stride, size_t rows, float *acc)
+{
+    _Alignas(LINE) int8_t p8[KV_TILE_ROWS * T];
+    float scale[KV_TILE_ROWS];
+
+    for (size_t r = 0; r < rows; r++)
+        scale[r] = kv_tile_loops()->round8(p + r * stride, T, p8 + r * T);
+    loops()->gather(s, head, tile, p8, scale, rows, acc);
+}
+
+static void finish(const struct kv_store *s, size_t head, const float *acc,
+                   size_t rows, float *out)
+{
+    const struct kv_codebook *b = book_of(s);
+    const size_t n = kv_code_sums(s);
+
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < s->head_dim; c++)
+            out[r * s->head_dim + c] =
+                acc[r * n + kv_code_sum_at(b, c)] *
+                b->scale[kv_codebook_at(b, head, c / b->d) * b->d + c % b->d];
+}
+
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
+    static const struct kv_tile_ops int8 = {
+        .query_bytes = query_bytes,
+        .prepare = prepare,
+        .scores = scores,
+        .acc_floats = kv_code_sums,
+        .gather = gather,
+        .finish = finish,
+    };
+
     if (path == KV_PATH_EXACT)
         return kv_tiles_expanded(s);
-    return NULL;
+    return book_of(s)->rope ? NULL : &int8;
 }
 
 const struct kv_family kv_family_codebook = {

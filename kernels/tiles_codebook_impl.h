@@ -40,29 +40,98 @@ static inline size_t kv_codebook_at(const struct kv_codebook *b, size_t head,
            (b->sub_books > 1 ? sub : 0);
 }
 
-/* What scores want of queries, path int8. */
+/* What int8 scores want of queries. */
 struct kv_code_query {
     float scale[KV_TILE_ROWS];
     int32_t bias[KV_TILE_ROWS]; /* KV_KEY_BIAS * sum(q8) */
-    /* [n][rows][4]: the bytes that a register of the order's wants beside each
-     * other (kv_code_place), then [rows][head_dim padded to 64] as they are */
+    /* in fours that meet four neighbours in a register, row beside row:
+     * kv_code_q_at(); zeros between */
     _Alignas(64) int8_t q8[];
 };
 
-/* Where channel c of a key stands among the bytes of a row of q8. */
-static inline size_t kv_code_place(const struct kv_codebook *b, size_t c)
+/* Fours of bytes in a row of q8, and where channel c of row r of `rows` is. */
+static inline size_t kv_code_quads(const struct kv_store *s)
+{
+    const struct kv_codebook *b = s->params;
+
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (b->n_sub + 3) / 4 * b->d;
+    case KV_CODES_OWN:
+        return (s->head_dim + 3) / 4;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return b->n_sub * b->width / 4;
+}
+
+static inline size_t kv_code_q_at(const struct kv_codebook *b, size_t rows,
+                                  size_t r, size_t c)
 {
     const size_t sub = c / b->d, j = c % b->d;
 
     switch (b->order) {
     case KV_CODES_SHARED:
-        return (sub / 4 * b->d + j) * 4 + sub % 4;
+        return ((sub / 4 * b->d + j) * rows + r) * 4 + sub % 4;
     case KV_CODES_OWN:
-        break;
+        return (c / 4 * rows + r) * 4 + c % 4;
     case KV_CODES_WIDE:
-        return sub * b->width + j;
+        break;
     }
-    return c;
+    return (sub * rows + r) * b->width + j;
 }
+
+/* Sums of int8 values: so many floats, and where channel c is. */
+static inline size_t kv_code_sums(const struct kv_store *s)
+{
+    const struct kv_codebook *b = s->params;
+
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (b->n_sub + 15) / 16 * 16 * b->d;
+    case KV_CODES_OWN:
+        return kv_padded(s->head_dim);
+    case KV_CODES_WIDE:
+        break;
+    }
+    return kv_padded(b->n_sub * b->width);
+}
+
+static inline size_t kv_code_sum_at(const struct kv_codebook *b, size_t c)
+{
+    const size_t sub = c / b->d, j = c % b->d;
+
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (sub / 16 * b->d + j) * 16 + sub % 16;
+    case KV_CODES_OWN:
+        return c;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return sub * b->width + j;
+}
+
+/* One tile's integer products, by instruction set. */
+struct kv_code_loops {
+    /* sum [rows][64] = sum(q8 * (k8 + bias)), written. */
+    void (*scores)(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const struct kv_code_query *q, size_t rows, int32_t *sum);
+    /* acc [rows][kv_code_sums()] += scale[r] * sum(p8 * v8); p8 [rows][64]. */
+    void (*gather)(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const int8_t *p8, const float *scale, size_t rows,
+                   float *acc);
+};
+
+extern const struct kv_code_loops kv_code_loops_c;
+extern const struct kv_code_loops kv_code_loops_vnni; /* kv_level_vnni() */
+
+/* Codes [n_sub][32] of tokens [32 part, 32 part + 32). */
+void kv_store_get_codes(const struct kv_store *s, const uint8_t *tile,
+                        size_t part, uint16_t *code);
+
+/* Entries of one table by code, to x [n][width]. */
+void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
+                     size_t n, uint8_t *x);
 
 #endif
