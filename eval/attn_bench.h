@@ -45,6 +45,7 @@ struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
     double rel_err;           /* ||out - exact|| / ||exact|| */
     struct kv_timing timing;  /* one step of the whole batch */
+    double speedup;           /* median over the base line's, run for run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
     size_t device_bytes;      /* what the step reads the caches from: tiles, or
                                * the caches themselves */
@@ -68,10 +69,17 @@ struct kv_attn_bench {
     uint64_t seed;
 };
 
-/* Fails without a needed calibration, k_pre or all_q, and when the output of
- * attention is not finite. */
-int kv_attn_bench(const struct kv_attn_bench *b,
-                  const struct kv_attn_inputs *in, const struct kv_spec *spec,
-                  struct kv_attn_result *out, struct kv_err *e);
+/* The inputs in caches of one spec, ready for a step; keeps b, in and spec by
+ * pointer.  Fails without a needed calibration, k_pre or all_q. */
+struct kv_attn_step;
+int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
+                     const struct kv_attn_inputs *in,
+                     const struct kv_spec *spec, struct kv_err *e);
+void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
+
+/* Times the step, by turns with the base line's (NULL or the step itself: it
+ * is the base line).  Fails when the output of attention is not finite. */
+int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
+                     struct kv_attn_result *out, struct kv_err *e);
 
 #endif

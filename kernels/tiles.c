@@ -83,7 +83,8 @@ static const struct kv_tile_ops *ops_of(const struct kv_store *s,
     return ops ? ops : s->family->ops(s, KV_PATH_EXACT);
 }
 
-/* ---- exact operations that families share --------------------------------- */
+/* ---- exact operations that families share ---------------------------------
+ */
 
 size_t kv_exact_query_bytes(const struct kv_store *s)
 {
@@ -159,7 +160,8 @@ const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s)
     return &ops;
 }
 
-/* ---- attention ------------------------------------------------------------ */
+/* ---- attention ------------------------------------------------------------
+ */
 
 enum { CHUNK = 4096, STEP = 256 };
 
@@ -293,8 +295,7 @@ static struct span tiles_of(const struct kv_store *s, size_t begin, size_t end)
 
     if (b >= e_run)
         return (struct span){0, 0};
-    return (struct span){b / KV_TILE_TOKENS,
-                         (e_run - 1) / KV_TILE_TOKENS + 1};
+    return (struct span){b / KV_TILE_TOKENS, (e_run - 1) / KV_TILE_TOKENS + 1};
 }
 
 /* What of tile i is in [begin, end): its tokens [from, to). */
@@ -325,8 +326,7 @@ static void step_scores(const struct item *w, const struct group *g,
 
             part_of(s, t, begin, end, &from, &to);
 
-            float *at =
-                score + s->first + t * KV_TILE_TOKENS + from - begin;
+            float *at = score + s->first + t * KV_TILE_TOKENS + from - begin;
 
             if (to - from == KV_TILE_TOKENS) {
                 w->k[i]->scores(s, w->head, tile, g->query[i], g->rows, at,
@@ -357,12 +357,10 @@ static void step_gather(const struct item *w, const struct group *g,
 
             part_of(s, t, begin, end, &from, &to);
 
-            const float *at =
-                p + s->first + t * KV_TILE_TOKENS + from - begin;
+            const float *at = p + s->first + t * KV_TILE_TOKENS + from - begin;
 
             if (to - from == KV_TILE_TOKENS) {
-                w->v[i]->gather(s, w->head, tile, at, STEP, g->rows,
-                                g->acc[i]);
+                w->v[i]->gather(s, w->head, tile, at, STEP, g->rows, g->acc[i]);
                 continue;
             }
             memset(whole, 0, sizeof(whole));
@@ -389,15 +387,6 @@ static void rescale(const struct item *w, struct group *g, size_t r, float by)
     }
 }
 
-static float row_max(const float *x, size_t n)
-{
-    float max = x[0];
-
-    for (size_t i = 1; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    return max;
-}
-
 /* Scores become weights, relative to the maximum so far. */
 static void step_weights(const struct item *w, struct group *g, size_t begin,
                          size_t end, float *x)
@@ -411,7 +400,7 @@ static void step_weights(const struct item *w, struct group *g, size_t begin,
         for (size_t t = seen; t < whole; t++)
             x[t] = -INFINITY;
 
-        const float max = row_max(x, whole);
+        const float max = kv_tile_loops()->max(x, whole);
 
         if (max == -INFINITY) {
             memset(x, 0, whole * sizeof(*x));

@@ -18,9 +18,10 @@ struct kv_tile_loops {
     /* x[i] = exp(x[i] - shift), n a multiple of 16, x at most shift; their
      * sum.  Relative error below 1e-6; 0 below -87. */
     float (*exp)(float *x, size_t n, float shift);
+    float (*max)(const float *x, size_t n); /* n > 0, a multiple of 16 */
     /* For int8 paths: code[i] = x[i] * (127 / max|x|) to the nearest integer,
-     * half to even; n a multiple of 16.  Gives max|x| / 127, 0 where all are 0
-     * (so are the codes then).  The same codes at every level. */
+     * half to even; n a multiple of 16.  Gives max|x| / 127; where
+     * that is below 2^-100 it and the codes are 0.  The same codes at every level. */
     float (*round8)(const float *x, size_t n, int8_t *code);
 };
 

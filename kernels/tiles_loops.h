@@ -205,6 +205,15 @@ static float exp_row(float *x, size_t n, float shift)
     return v_sum(sum);
 }
 
+static float max_row(const float *x, size_t n)
+{
+    vf max = v_load(x);
+
+    for (size_t i = WIDTH; i < n; i += WIDTH)
+        max = v_max(max, v_load(x + i));
+    return v_most(max);
+}
+
 static float round8(const float *x, size_t n, int8_t *code)
 {
     vf most = v_all(0);
@@ -212,7 +221,7 @@ static float round8(const float *x, size_t n, int8_t *code)
     for (size_t i = 0; i < n; i += WIDTH)
         most = v_max(most, v_abs(v_load(x + i)));
 
-    const float max = v_most(most);
+    const float max = v_most(most) / 127 < 0x1p-100f ? 0 : v_most(most);
     const vf by = v_all(max > 0 ? 127 / max : 0);
 
     for (size_t i = 0; i < n; i += WIDTH)
@@ -224,5 +233,6 @@ const struct kv_tile_loops NAME(kv_tile_loops) = {
     .dot = dot,
     .add = add,
     .exp = exp_row,
+    .max = max_row,
     .round8 = round8,
 };

@@ -97,10 +97,9 @@ static void check_paths(const char *what, const struct kv_cache *c,
             if (!kv_tiled_can(c, (enum kv_path)path))
                 continue;
 
-            const double bound =
-                path == KV_PATH_INT8
-                    ? INT8_BOUND
-                    : 2 * rel_err(plain, exact, n) + 1e-6;
+            const double bound = path == KV_PATH_INT8
+                                     ? INT8_BOUND
+                                     : 2 * rel_err(plain, exact, n) + 1e-6;
 
             assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
             for (size_t threads = 1; threads <= 2; threads++)
@@ -359,10 +358,8 @@ static void test_round8(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_round8),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_more),
+        cmocka_unit_test(test_exp),     cmocka_unit_test(test_round8),
+        cmocka_unit_test(test_groups),  cmocka_unit_test(test_more),
         cmocka_unit_test(test_schemes),
     };
 

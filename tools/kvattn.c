@@ -56,8 +56,9 @@ struct run {
     struct kv_conditions conditions;
     struct kv_results *table;
     struct kv_bench *bench;
-    enum kv_attn_path path;
-    double bandwidth, base_p50;
+    struct kv_attn_bench how;
+    struct kv_attn_step *base;
+    double bandwidth;
 };
 
 #define DEFAULT_LAYER SIZE_MAX
@@ -235,7 +236,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &r->inputs;
 
-    if (parse_path(a->path, &r->path, e) ||
+    if (parse_path(a->path, &r->how.path, e) ||
         (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
         return -1;
@@ -277,7 +278,7 @@ static int put_row(struct run *r, const struct kv_spec *spec,
     kv_results_real(table, "gb_s", (double)m->bytes_moved / t->p50 * 1e-9);
     kv_results_real(table, "bw_share",
                     (double)m->bytes_moved / t->p50 / r->bandwidth);
-    kv_results_real(table, "speedup", r->base_p50 / t->p50);
+    kv_results_real(table, "speedup", m->speedup);
     kv_results_text(table, "path", m->path);
     return kv_results_row(table, e);
 }
@@ -297,33 +298,41 @@ static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
             spec->text, o->products, o->correction, formula, o->other);
 }
 
+static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
+{
+    struct kv_attn_step *step;
+    struct kv_attn_result m;
+    int rc;
+
+    if (kv_interrupted(e) ||
+        kv_attn_step_new(&step, &r->how, &r->inputs, spec, e))
+        return -1;
+    if (!r->base)
+        r->base = step;
+    rc = kv_attn_step_run(step, r->base, &m, e);
+    if (!rc &&
+        kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags & KV_OWN_ORACLE)
+        say_ops(spec, &m.ops);
+    rc = rc || put_row(r, spec, &m, e) ? -1 : 0;
+    if (step != r->base)
+        kv_attn_step_free(step);
+    return rc;
+}
+
 static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 {
-    const struct kv_attn_bench bench = {.calib = r->calib,
-                                        .bench = r->bench,
-                                        .threads = r->conditions.threads,
-                                        .path = r->path,
-                                        .warmup = a->warmup,
-                                        .reps = a->reps,
-                                        .seed = a->common.seed};
     struct kv_progress progress;
     int rc = 0;
 
+    r->how.calib = r->calib;
+    r->how.bench = r->bench;
+    r->how.threads = r->conditions.threads;
+    r->how.warmup = a->warmup;
+    r->how.reps = a->reps;
+    r->how.seed = a->common.seed;
     kv_progress_init(&progress, "attending", r->n_specs);
     for (size_t i = 0; i < r->n_specs && !rc; i++) {
-        const struct kv_spec *spec = &r->spec[i];
-        struct kv_attn_result m;
-
-        if (kv_interrupted(e) || kv_attn_bench(&bench, &r->inputs, spec, &m, e))
-            rc = -1;
-        if (rc)
-            break;
-        if (i == 0) /* the base line */
-            r->base_p50 = m.timing.p50;
-        if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
-            KV_OWN_ORACLE)
-            say_ops(spec, &m.ops);
-        rc = put_row(r, spec, &m, e);
+        rc = run_spec(r, &r->spec[i], e);
         kv_progress_step(&progress, 1);
     }
     kv_progress_clear(&progress);
@@ -339,6 +348,7 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 static void clear(struct run *r)
 {
     kv_results_discard(r->table);
+    kv_attn_step_free(r->base);
     kv_bench_free(r->bench);
     free(r->spec);
     kv_calib_free(r->calib);
@@ -386,12 +396,11 @@ static void parse(int argc, char **argv, struct args *a)
             "Before each run the processor's caches are filled with other\n"
             "data.  bytes_moved: caches, queries, outputs, each once;\n"
             "device_bytes: caches as the step reads them; bw_share: of what\n"
-            "the same threads read from memory; speedup: over the f16 row.\n"
-            "path, what ran: \"exact\" and \"int8\" on tiles of codes, "
-            "threads\n"
-            "over sequences, KV heads and chunks; \"codes\", the scheme's "
-            "own,\n"
-            "and \"generic\", decode() and then plain C, a thread a sequence.\n"
+            "the same threads read from memory; speedup: over the f16 row,\n"
+            "which is timed by turns with each.\n"
+            "path, what ran: exact and int8 on tiles of codes, threads over\n"
+            "sequences, KV heads and chunks; codes, the scheme's own, and\n"
+            "generic, decode() and then plain C, a thread a sequence.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};
