@@ -9,6 +9,8 @@
 
 enum { T = KV_TILE_TOKENS, PART = KV_TILE_PART, MOST_DIM = 512, LINE = 64 };
 
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 static const struct kv_codebook *book_of(const struct kv_store *s)
 {
     return s->params;
@@ -22,9 +24,11 @@ static size_t up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* One table's centroids [k][d] in 8 bits. */
-static void round_table(struct kv_codebook *b, size_t at, int bias)
+/* The centroids [k][d] of one table in 8 bits. */
+static void round_table(struct kv_codebook *b, size_t head, size_t sub,
+                        int bias)
 {
+    const size_t at = kv_codebook_at(b, head, sub);
     const float *from = b->centers + at * b->k * b->d;
 
     for (size_t j = 0; j < b->d; j++) {
@@ -39,7 +43,8 @@ static void round_table(struct kv_codebook *b, size_t at, int bias)
 
             b->entry[(at * b->k + i) * b->width + j] = code;
             if (b->planes)
-                b->planes[(at * b->d + j) * b->plane + i] = code;
+                b->planes[kv_codebook_channel(b, head, sub, j) * b->plane + i] =
+                    code;
         }
     }
 }
@@ -76,11 +81,16 @@ struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
     b->scale = kv_alloc(books * d, sizeof(*b->scale));
     b->entry = kv_lines(books * b->k, b->width);
     if (bits <= 8) {
+        b->channels = sub_books > 1 ? up(n_sub * d, 16) : d;
         b->plane = bits <= 6 ? 64 : b->k;
-        b->planes = kv_lines(books * d, b->plane);
+        b->planes = kv_lines(head_books * b->channels, b->plane);
+        b->sub_of = kv_alloc(b->channels, sizeof(*b->sub_of));
     }
-    for (size_t i = 0; i < books; i++)
-        round_table(b, i, values ? 0 : KV_KEY_BIAS);
+    for (size_t c = 0; c < b->channels; c++)
+        b->sub_of[c] = (uint16_t)(c / d < n_sub ? c / d : n_sub - 1);
+    for (size_t h = 0; h < head_books; h++)
+        for (size_t i = 0; i < sub_books; i++)
+            round_table(b, h, i, values ? 0 : KV_KEY_BIAS);
     return b;
 }
 
@@ -89,6 +99,7 @@ void kv_codebook_free(struct kv_codebook *b)
     if (!b)
         return;
     kv_tiles_rope_free(b->rope);
+    free(b->sub_of);
     free(b->scale);
     free(b->entry);
     free(b->planes);
@@ -162,50 +173,89 @@ void kv_store_put_codes(const struct kv_store *s, size_t t,
     }
 }
 
-void kv_store_get_codes(const struct kv_store *s, const uint8_t *tile,
-                        size_t part, uint16_t *code)
-{
-    const struct kv_codebook *b = book_of(s);
-    const uint8_t mask = b->bits <= 4 ? 15 : 255;
-
-    for (size_t i = 0; i < b->n_sub; i++)
-        for (size_t g = 0; g < PART; g += 4) {
-            unsigned shift;
-            const uint8_t *at = tile + byte_of(s, part * PART + g, i, &shift);
-            /* tokens follow each other, but for shared keys */
-            const size_t step =
-                b->order == KV_CODES_SHARED && !s->values ? 4 : 1;
-
-            for (size_t t = 0; t < 4; t++)
-                code[i * PART + g + t] = at[t * step] >> shift & mask;
-        }
-    for (size_t i = 0; i < b->n_sub && b->bits > 8; i++)
-        for (unsigned bit = 8; bit < b->bits; bit++) {
-            const uint8_t *at = tile + b->n_sub * T +
-                                (i * (b->bits - 8) + bit - 8) * (T / 8) +
-                                part * (PART / 8);
-            uint32_t bits;
-
-            memcpy(&bits, at, sizeof(bits));
-            for (size_t t = 0; t < PART; t++)
-                code[i * PART + t] |= (uint16_t)((bits >> t & 1) << bit);
-        }
-}
-
-void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
-                     size_t n, uint8_t *x)
+/* from: n bytes or halves of bytes. */
+ALWAYS_INLINE void widen(const uint8_t *from, size_t n, unsigned shift,
+                         uint8_t mask, uint16_t *to)
 {
     for (size_t i = 0; i < n; i++)
-        switch (width) {
-        case 4:
-            memcpy(x + i * 4, entry + code[i] * 4, 4);
-            break;
-        case 8:
-            memcpy(x + i * 8, entry + code[i] * 8, 8);
-            break;
-        default:
-            memcpy(x + i * 16, entry + code[i] * 16, 16);
+        to[i] = (uint8_t)(from[i] >> shift) & mask;
+}
+
+typedef uint16_t u8 __attribute__((vector_size(16)));
+
+/* The upper bits of 32 codes. */
+static void add_bits(const struct kv_codebook *b, const uint8_t *bits,
+                     uint16_t *code)
+{
+    static const u8 one = {1, 2, 4, 8, 16, 32, 64, 128};
+
+    for (size_t t = 0; t < PART; t += 8) {
+        u8 x;
+
+        memcpy(&x, code + t, sizeof(x));
+        for (unsigned bit = 8; bit < b->bits; bit++) {
+            const uint16_t eight = bits[(bit - 8) * (T / 8) + t / 8];
+
+            x |= (u8)((one & eight) != 0) & (uint16_t)(1u << bit);
         }
+        memcpy(code + t, &x, sizeof(x));
+    }
+}
+
+struct kv_code_part kv_store_get_codes(const struct kv_store *s,
+                                       const uint8_t *tile, size_t part,
+                                       uint16_t *code)
+{
+    const struct kv_codebook *b = book_of(s);
+    const int halves = b->bits <= 4;
+    const unsigned shift = halves ? (unsigned)(4 * part) : 0;
+    const uint8_t mask = halves ? 15 : 255;
+    const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
+
+    if (b->order == KV_CODES_SHARED) {
+        const size_t n = some * PART, step = halves ? n : 2 * n;
+
+        for (size_t i = 0; i < up(b->n_sub, some) / some; i++)
+            widen(tile + i * step + (halves ? 0 : part * n), n, shift, mask,
+                  code + i * n);
+        return s->values ? (struct kv_code_part){16, n, 4, 64, 1}
+                         : (struct kv_code_part){4, n, 1, 16, 4};
+    }
+    for (size_t i = 0; i < b->n_sub; i++) {
+        widen(tile + (halves ? i / 2 : i) * T + part * PART, PART,
+              halves && i % 2 ? 4 : 0, mask, code + i * PART);
+        if (b->bits > 8)
+            add_bits(b,
+                     tile + b->n_sub * T + i * (b->bits - 8) * (T / 8) +
+                         part * (PART / 8),
+                     code + i * PART);
+    }
+    return (struct kv_code_part){1, PART, 0, 4, 1};
+}
+
+/* Word by word: gathers of wide instruction sets are slower. */
+#define ENTRIES(TYPE)                                                     \
+    for (size_t i = 0; i < T; i++) {                                      \
+        TYPE one;                                                         \
+                                                                          \
+        memcpy(&one, entry + (size_t)code[i] * sizeof(one), sizeof(one)); \
+        memcpy(x + i * sizeof(one), &one, sizeof(one));                   \
+    }
+
+void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
+                     uint8_t *x)
+{
+    struct sixteen {
+        uint64_t half[2];
+    };
+
+    if (width == 4) {
+        _Pragma("GCC unroll 8") ENTRIES(uint32_t)
+    } else if (width == 8) {
+        _Pragma("GCC unroll 8") ENTRIES(uint64_t)
+    } else {
+        _Pragma("GCC unroll 4") ENTRIES(struct sixteen)
+    }
 }
 
 /* ---- exact: centroids as they are ------------------------------------------
@@ -245,19 +295,33 @@ static void turn4(v4 a, v4 b, v4 c, v4 d, float *x)
     store4(x + 3 * PART, MIX(ab2, cd2, 2, 3, 6, 7));
 }
 
-/* One sub-space's codes [32] to x [d][32]. */
-static void expand_keys(const float *table, size_t d, const uint16_t *code,
-                        float *x)
+/* The same of 2 values each. */
+static void turn2(const float *a, const float *b, const float *c,
+                  const float *d, float *x)
 {
-    for (size_t t = 0; t < PART; t += 4) {
+    const v4 ab = {a[0], a[1], b[0], b[1]}, cd = {c[0], c[1], d[0], d[1]};
+
+    store4(x, MIX(ab, cd, 0, 2, 4, 6));
+    store4(x + PART, MIX(ab, cd, 1, 3, 5, 7));
+}
+
+/* One sub-space's codes of 32 tokens, in fours, to x [d][32]. */
+ALWAYS_INLINE void expand_keys(const float *table, size_t d,
+                               const uint16_t *code, size_t four, size_t one,
+                               float *x)
+{
+    for (size_t t = 0; t < PART; t += 4, code += four) {
         const float *row[4];
         size_t j = 0;
 
         for (size_t i = 0; i < 4; i++)
-            row[i] = table + code[t + i] * d;
+            row[i] = table + code[i * one] * d;
         for (; j + 4 <= d; j += 4)
             turn4(load4(row[0] + j), load4(row[1] + j), load4(row[2] + j),
                   load4(row[3] + j), x + j * PART + t);
+        for (; j + 2 <= d; j += 2)
+            turn2(row[0] + j, row[1] + j, row[2] + j, row[3] + j,
+                  x + j * PART + t);
         for (; j < d; j++)
             for (size_t i = 0; i < 4; i++)
                 x[j * PART + t + i] = row[i][j];
@@ -265,45 +329,60 @@ static void expand_keys(const float *table, size_t d, const uint16_t *code,
 }
 
 /* To x [32][stride]. */
-static void expand_values(const float *table, size_t d, const uint16_t *code,
-                          size_t stride, float *x)
+ALWAYS_INLINE void expand_values(const float *table, size_t d,
+                                 const uint16_t *code, size_t four,
+                                 size_t stride, float *x)
 {
-    for (size_t t = 0; t < PART; t++)
-        memcpy(x + t * stride, table + code[t] * d, d * sizeof(*x));
+    for (size_t t = 0; t < PART; t += 4, code += four)
+        for (size_t i = 0; i < 4; i++)
+            memcpy(x + (t + i) * stride, table + code[i] * d, d * sizeof(*x));
+}
+
+/* d is a constant for the usual ones. */
+ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
+                              const uint16_t *code, struct kv_code_part p,
+                              float *x)
+{
+    const struct kv_codebook *b = book_of(s);
+    const size_t stride = kv_padded(s->head_dim);
+
+    for (size_t i = 0; i < b->n_sub; i++) {
+        const float *table = b->centers + kv_codebook_at(b, head, i) * b->k * d;
+        const uint16_t *at = code + kv_code_at(p, i, 0);
+
+        if (s->values)
+            expand_values(table, d, at, p.four, stride, x + i * d);
+        else if (p.one == 1)
+            expand_keys(table, d, at, p.four, 1, x + i * d * PART);
+        else
+            expand_keys(table, d, at, p.four, 4, x + i * d * PART);
+    }
 }
 
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
     const struct kv_codebook *b = book_of(s);
-    const size_t stride = kv_padded(s->head_dim), d = b->d;
+    const size_t stride = kv_padded(s->head_dim);
     uint16_t code[MOST_DIM * PART];
+    const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
 
-    kv_store_get_codes(s, tile, part, code);
     if (s->values)
         for (size_t t = 0; t < PART; t++)
             memset(x + t * stride + s->head_dim, 0,
                    (stride - s->head_dim) * sizeof(*x));
-    for (size_t i = 0; i < b->n_sub; i++) {
-        const float *table = b->centers + kv_codebook_at(b, head, i) * b->k * d;
-
-        /* the usual ones with a constant for the compiler */
-        if (s->values && d == 2)
-            expand_values(table, 2, code + i * PART, stride, x + i * 2);
-        else if (s->values && d == 4)
-            expand_values(table, 4, code + i * PART, stride, x + i * 4);
-        else if (s->values && d == 8)
-            expand_values(table, 8, code + i * PART, stride, x + i * 8);
-        else if (s->values)
-            expand_values(table, d, code + i * PART, stride, x + i * d);
-        else if (d == 2)
-            expand_keys(table, 2, code + i * PART, x + i * 2 * PART);
-        else if (d == 4)
-            expand_keys(table, 4, code + i * PART, x + i * 4 * PART);
-        else if (d == 8)
-            expand_keys(table, 8, code + i * PART, x + i * 8 * PART);
-        else
-            expand_keys(table, d, code + i * PART, x + i * d * PART);
+    switch (b->d) {
+    case 2:
+        expand_all(s, head, 2, code, p, x);
+        break;
+    case 4:
+        expand_all(s, head, 4, code, p, x);
+        break;
+    case 8:
+        expand_all(s, head, 8, code, p, x);
+        break;
+    default:
+        expand_all(s, head, b->d, code, p, x);
     }
     if (b->rope)
         kv_tiles_rope_turn(b->rope,
@@ -313,71 +392,71 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- int8 ------------------------------------------------------------------
  */
 
-/* Plain C: what the sums are. */
-static void scores_c(const struct kv_store *s, size_t head, const uint8_t *tile,
-                     const struct kv_code_query *q, size_t rows, int32_t *sum)
+/* The rounded entries that a tile stands for: x [head_dim][64]. */
+static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    uint8_t *x)
 {
     const struct kv_codebook *b = book_of(s);
     uint16_t code[MOST_DIM * PART];
 
-    memset(sum, 0, rows * T * sizeof(*sum));
     for (size_t part = 0; part < T / PART; part++) {
-        kv_store_get_codes(s, tile, part, code);
+        const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
+
         for (size_t c = 0; c < s->head_dim; c++) {
             const size_t i = c / b->d;
-            const uint8_t *entry =
-                b->entry + kv_codebook_at(b, head, i) * b->k * b->width +
-                c % b->d;
+            const uint8_t *table =
+                b->entry + kv_codebook_at(b, head, i) * b->k * b->width;
+            uint8_t *to = x + c * T + part * PART;
 
-            for (size_t r = 0; r < rows; r++) {
-                const int q8 = q->q8[kv_code_q_at(b, rows, r, c)];
-
-                for (size_t t = 0; t < PART; t++)
-                    sum[r * T + part * PART + t] +=
-                        q8 * entry[code[i * PART + t] * b->width];
-            }
+            for (size_t t = 0; t < PART; t++)
+                to[t] = table[code[kv_code_at(p, i, t)] * b->width + c % b->d];
         }
     }
 }
 
-static void gather_c(const struct kv_store *s, size_t head, const uint8_t *tile,
-                     const int8_t *p8, const float *scale, size_t rows,
-                     float *acc)
+/* Plain C: what the sums are. */
+static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const void *query, size_t rows, float *score, size_t stride)
+{
+    const struct kv_codebook *b = book_of(s);
+    const struct kv_code_query *q = query;
+    uint8_t x[MOST_DIM * T];
+
+    entries(s, head, tile, x);
+    for (size_t r = 0; r < rows; r++) {
+        int32_t sum[T] = {0};
+
+        for (size_t c = 0; c < s->head_dim; c++) {
+            const int q8 = q->q8[kv_code_q_at(b, rows, r, c)];
+
+            for (size_t t = 0; t < T; t++)
+                sum[t] += q8 * x[c * T + t];
+        }
+        for (size_t t = 0; t < T; t++)
+            score[r * stride + t] = q->scale[r] * (float)(sum[t] - q->bias[r]);
+    }
+}
+
+static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const float *p, size_t stride, size_t rows, float *acc)
 {
     const struct kv_codebook *b = book_of(s);
     const size_t n = kv_code_sums(s);
-    uint16_t code[T / PART][MOST_DIM * PART];
+    uint8_t x[MOST_DIM * T];
 
-    for (size_t part = 0; part < T / PART; part++)
-        kv_store_get_codes(s, tile, part, code[part]);
-    for (size_t c = 0; c < s->head_dim; c++) {
-        const size_t i = c / b->d;
-        const uint8_t *entry =
-            b->entry + kv_codebook_at(b, head, i) * b->k * b->width + c % b->d;
+    entries(s, head, tile, x);
+    for (size_t r = 0; r < rows; r++) {
+        int8_t p8[T];
+        const float scale = kv_tile_loops()->round8(p + r * stride, T, p8);
 
-        for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < s->head_dim; c++) {
             int32_t sum = 0;
 
             for (size_t t = 0; t < T; t++)
-                sum +=
-                    p8[r * T + t] *
-                    (int8_t)
-                        entry[code[t / PART][i * PART + t % PART] * b->width];
-            acc[r * n + kv_code_sum_at(b, c)] += scale[r] * (float)sum;
+                sum += p8[t] * (int8_t)x[c * T + t];
+            acc[r * n + kv_code_sum_at(b, c)] += scale * (float)sum;
         }
     }
-}
-
-const struct kv_code_loops kv_code_loops_c = {.scores = scores_c,
-                                              .gather = gather_c};
-
-static const struct kv_code_loops *loops(void)
-{
-#ifdef __x86_64__
-    if (kv_level_vnni())
-        return &kv_code_loops_vnni;
-#endif
-    return &kv_code_loops_c;
 }
 
 static size_t query_bytes(const struct kv_store *s)
@@ -408,30 +487,6 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
     }
 }
 
-static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const void *query, size_t rows, float *score, size_t stride)
-{
-    const struct kv_code_query *q = query;
-    _Alignas(LINE) int32_t sum[KV_TILE_ROWS * T];
-
-    loops()->scores(s, head, tile, q, rows, sum);
-    for (size_t r = 0; r < rows; r++)
-        for (size_t t = 0; t < T; t++)
-            score[r * stride + t] =
-                q->scale[r] * (float)(sum[r * T + t] - q->bias[r]);
-}
-
-static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const float *p, size_t stride, size_t rows, float *acc)
-{
-    _Alignas(LINE) int8_t p8[KV_TILE_ROWS * T];
-    float scale[KV_TILE_ROWS];
-
-    for (size_t r = 0; r < rows; r++)
-        scale[r] = kv_tile_loops()->round8(p + r * stride, T, p8 + r * T);
-    loops()->gather(s, head, tile, p8, scale, rows, acc);
-}
-
 static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
@@ -445,21 +500,32 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
                 b->scale[kv_codebook_at(b, head, c / b->d) * b->d + c % b->d];
 }
 
+#define INT8(SCORES, GATHER)                                              \
+    {                                                                     \
+        .query_bytes = query_bytes, .prepare = prepare, .scores = SCORES, \
+        .acc_floats = kv_code_sums, .gather = GATHER, .finish = finish    \
+    }
+
+static const struct kv_tile_ops *int8_ops(void)
+{
+    static const struct kv_tile_ops c = INT8(scores, gather);
+
+#ifdef __x86_64__
+    static const struct kv_tile_ops vnni =
+        INT8(kv_code_scores_vnni, kv_code_gather_vnni);
+
+    if (kv_level_vnni())
+        return &vnni;
+#endif
+    return &c;
+}
+
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
-    static const struct kv_tile_ops int8 = {
-        .query_bytes = query_bytes,
-        .prepare = prepare,
-        .scores = scores,
-        .acc_floats = kv_code_sums,
-        .gather = gather,
-        .finish = finish,
-    };
-
     if (path == KV_PATH_EXACT)
         return kv_tiles_expanded(s);
-    return book_of(s)->rope ? NULL : &int8;
+    return book_of(s)->rope ? NULL : int8_ops();
 }
 
 const struct kv_family kv_family_codebook = {

@@ -18,15 +18,17 @@ struct kv_codebook {
     unsigned bits;
     const float *centers;
     struct kv_tiles_rope *rope;
+    uint16_t *sub_of; /* [channels]: the sub-vector, or the last one */
 
     float *scale; /* [head_books][sub_books][d] */
     /* Rounded centroids, keys' plus 128: [head_books][sub_books][k][width],
      * width: d filled up to 4, 8 or 16 */
     size_t width;
     uint8_t *entry;
-    /* b <= 8: the same by dimensions, [head_books][sub_books][d][plane], plane:
-     * 64, 128 or 256 entries */
-    size_t plane;
+    /* b <= 8: the same by channel, [head_books][channels][plane]; channels: d,
+     * or of all sub-spaces and zeros up to a multiple of 16; plane: 64, 128 or
+     * 256 entries */
+    size_t channels, plane;
     uint8_t *planes;
 };
 
@@ -38,6 +40,14 @@ static inline size_t kv_codebook_at(const struct kv_codebook *b, size_t head,
 {
     return (b->head_books > 1 ? head : 0) * b->sub_books +
            (b->sub_books > 1 ? sub : 0);
+}
+
+/* The plane of dimension j of this table. */
+static inline size_t kv_codebook_channel(const struct kv_codebook *b,
+                                         size_t head, size_t sub, size_t j)
+{
+    return (b->head_books > 1 ? head : 0) * b->channels +
+           (b->sub_books > 1 ? sub * b->d : 0) + j;
 }
 
 /* What int8 scores want of queries. */
@@ -112,26 +122,33 @@ static inline size_t kv_code_sum_at(const struct kv_codebook *b, size_t c)
     return sub * b->width + j;
 }
 
-/* One tile's integer products, by instruction set. */
-struct kv_code_loops {
-    /* sum [rows][64] = sum(q8 * (k8 + bias)), written. */
-    void (*scores)(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const struct kv_code_query *q, size_t rows, int32_t *sum);
-    /* acc [rows][kv_code_sums()] += scale[r] * sum(p8 * v8); p8 [rows][64]. */
-    void (*gather)(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const int8_t *p8, const float *scale, size_t rows,
-                   float *acc);
+/* scores and gather of path int8 (tiles.h); where kv_level_vnni(). */
+void kv_code_scores_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const void *query, size_t rows,
+                         float *score, size_t stride);
+void kv_code_gather_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const float *p, size_t stride,
+                         size_t rows, float *acc);
+
+/* Codes of tokens [32 part, 32 part + 32), at most 528 * 32, in the order of
+ * the tile, which is: */
+struct kv_code_part {
+    size_t some, step,
+        each;         /* of sub-vectors: so many, step apart, each apart */
+    size_t four, one; /* of tokens: fours, and within */
 };
+struct kv_code_part kv_store_get_codes(const struct kv_store *s,
+                                       const uint8_t *tile, size_t part,
+                                       uint16_t *code);
 
-extern const struct kv_code_loops kv_code_loops_c;
-extern const struct kv_code_loops kv_code_loops_vnni; /* kv_level_vnni() */
+static inline size_t kv_code_at(struct kv_code_part p, size_t sub, size_t t)
+{
+    return sub / p.some * p.step + sub % p.some * p.each + t / 4 * p.four +
+           t % 4 * p.one;
+}
 
-/* Codes [n_sub][32] of tokens [32 part, 32 part + 32). */
-void kv_store_get_codes(const struct kv_store *s, const uint8_t *tile,
-                        size_t part, uint16_t *code);
-
-/* Entries of one table by code, to x [n][width]. */
+/* Entries of one table by 64 codes, to x [64][width]. */
 void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
-                     size_t n, uint8_t *x);
+                     uint8_t *x);
 
 #endif

@@ -38,6 +38,13 @@ ALWAYS_INLINE vi all4(const void *p)
     return _mm512_set1_epi32(x);
 }
 
+/* sum += u * v in fours; u unsigned, v signed.  As an instruction by name: gcc
+ * 12 copies the sums before and after the intrinsic. */
+ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
+}
+
 /* One dimension of a table: 64, 128 or 256 entries. */
 struct table {
     vi part[4];
@@ -122,7 +129,7 @@ ALWAYS_INLINE void shared_scores(const struct kv_codebook *b,
 
                 UNROLL
                 for (size_t r = 0; r < rows; r++)
-                    s[r][i] = _mm512_dpbusd_epi32(s[r][i], x, by[r]);
+                    add_products(&s[r][i], x, by[r]);
             }
         }
     }
@@ -160,7 +167,7 @@ shared_gather_some(const struct kv_codebook *b, const uint8_t *planes,
 {
     const size_t step = halves ? 8 * LINE : 16 * LINE;
     struct table t[2];
-    vi s[ROWS][2][4];
+    vi s[ROWS][4]; /* [dims][sixteens] */
 
     UNROLL
     for (size_t k = 0; k < dims; k++)
@@ -171,7 +178,7 @@ shared_gather_some(const struct kv_codebook *b, const uint8_t *planes,
     for (size_t k = 0; k < dims; k++)
         UNROLL
     for (size_t h = 0; h < sixteens; h++)
-        s[r][k][h] = _mm512_setzero_si512();
+        s[r][k * sixteens + h] = _mm512_setzero_si512();
     for (size_t i = 0; i < 16; i++) {
         vi by[ROWS];
 
@@ -188,7 +195,7 @@ shared_gather_some(const struct kv_codebook *b, const uint8_t *planes,
 
                 UNROLL
                 for (size_t r = 0; r < rows; r++)
-                    s[r][k][h] = _mm512_dpbusd_epi32(s[r][k][h], by[r], x);
+                    add_products(&s[r][k * sixteens + h], by[r], x);
             }
         }
     }
@@ -199,7 +206,7 @@ shared_gather_some(const struct kv_codebook *b, const uint8_t *planes,
         UNROLL
     for (size_t h = 0; h < sixteens; h++)
         add_sum(acc + r * n_acc + ((g + h) * b->d + j + k) * 16, scale[r],
-                s[r][k][h]);
+                s[r][k * sixteens + h]);
 }
 
 ALWAYS_INLINE void shared_gather(const struct kv_codebook *b,
@@ -250,31 +257,32 @@ ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves)
     return sub % 2 ? high_codes(x) : low_codes(x);
 }
 
-/* Channel c of 64 tokens, zeros past the last. */
-ALWAYS_INLINE vi own_channel(const struct kv_codebook *b, const uint8_t *planes,
-                             const uint8_t *tile, size_t c, size_t n,
-                             int halves)
+/* Channels [c, c + 4) of 64 tokens; one: of one sub-vector. */
+ALWAYS_INLINE void own_four(const struct kv_codebook *b, const uint8_t *planes,
+                            const uint8_t *tile, size_t c, size_t n, int halves,
+                            int one, vi x[4])
 {
-    const size_t sub = c / b->d;
-    struct table t;
+    vi code = own_codes(tile, b->sub_of[c], halves);
 
-    if (sub >= b->n_sub)
-        return _mm512_setzero_si512();
-    t = table(planes + c * n, n);
-    return look_up(&t, n, own_codes(tile, sub, halves));
+    UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        const struct table t = table(planes + (c + i) * n, n);
+
+        if (i && !one)
+            code = own_codes(tile, b->sub_of[c + i], halves);
+        x[i] = look_up(&t, n, code);
+    }
 }
 
 /* Channels [c, c + 4): x[k], 128-bit lane l: tokens 16 l + 4 k + [0, 4), each
  * its four channels. */
 ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
                               const uint8_t *planes, const uint8_t *tile,
-                              size_t c, size_t n, int halves, vi x[4])
+                              size_t c, size_t n, int halves, int one, vi x[4])
 {
     vi y[4];
 
-    UNROLL
-    for (size_t i = 0; i < 4; i++)
-        y[i] = own_channel(b, planes, tile, c + i, n, halves);
+    own_four(b, planes, tile, c, n, halves, one, y);
 
     const vi low01 = _mm512_unpacklo_epi8(y[0], y[1]);
     const vi high01 = _mm512_unpackhi_epi8(y[0], y[1]);
@@ -290,13 +298,12 @@ ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
 /* The same, lane l: channel by channel its tokens 16 l + 4 k + [0, 4). */
 ALWAYS_INLINE void own_channels(const struct kv_codebook *b,
                                 const uint8_t *planes, const uint8_t *tile,
-                                size_t c, size_t n, int halves, vi x[4])
+                                size_t c, size_t n, int halves, int one,
+                                vi x[4])
 {
     vi y[4];
 
-    UNROLL
-    for (size_t i = 0; i < 4; i++)
-        y[i] = own_channel(b, planes, tile, c + i, n, halves);
+    own_four(b, planes, tile, c, n, halves, one, y);
 
     const vi low01 = _mm512_unpacklo_epi32(y[0], y[1]);
     const vi high01 = _mm512_unpackhi_epi32(y[0], y[1]);
@@ -338,7 +345,7 @@ ALWAYS_INLINE vi sum_lanes(const vi x[4])
 ALWAYS_INLINE void own_scores(const struct kv_codebook *b,
                               const uint8_t *planes, const uint8_t *tile,
                               const int8_t *q8, size_t q_rows, size_t rows,
-                              size_t n, int halves, int32_t *sum)
+                              size_t n, int halves, int one, int32_t *sum)
 {
     vi s[ROWS][4];
 
@@ -350,14 +357,14 @@ ALWAYS_INLINE void own_scores(const struct kv_codebook *b,
     for (size_t c = 0; c < b->n_sub * b->d; c += 4) {
         vi x[4];
 
-        own_tokens(b, planes, tile, c, n, halves, x);
+        own_tokens(b, planes, tile, c, n, halves, one, x);
         UNROLL
         for (size_t r = 0; r < rows; r++) {
             const vi by = all4(q8 + (c / 4 * q_rows + r) * 4);
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
-                s[r][k] = _mm512_dpbusd_epi32(s[r][k], x[k], by);
+                add_products(&s[r][k], x[k], by);
         }
     }
     UNROLL
@@ -374,7 +381,8 @@ ALWAYS_INLINE void own_scores(const struct kv_codebook *b,
 ALWAYS_INLINE void own_gather(const struct kv_codebook *b,
                               const uint8_t *planes, const uint8_t *tile,
                               const int8_t *p8, const float *scale, size_t rows,
-                              size_t n, int halves, size_t n_acc, float *acc)
+                              size_t n, int halves, int one, size_t n_acc,
+                              float *acc)
 {
     vi by[ROWS][4]; /* [k], lane l: tokens 16 l + 4 k + [0, 4), four times */
 
@@ -394,13 +402,13 @@ ALWAYS_INLINE void own_gather(const struct kv_codebook *b,
         for (size_t i = 0; i < 4; i++) {
             vi x[4];
 
-            own_channels(b, planes, tile, c + 4 * i, n, halves, x);
+            own_channels(b, planes, tile, c + 4 * i, n, halves, one, x);
             UNROLL
             for (size_t r = 0; r < rows; r++) {
                 s[r][i] = _mm512_setzero_si512();
                 UNROLL
                 for (size_t k = 0; k < 4; k++)
-                    s[r][i] = _mm512_dpbusd_epi32(s[r][i], by[r][k], x[k]);
+                    add_products(&s[r][i], by[r][k], x[k]);
             }
         }
         UNROLL
@@ -450,7 +458,7 @@ static void wide_entries(const struct kv_codebook *b, size_t head,
 
         wide_codes(b, tile, i, code);
         kv_code_entries(b->entry + kv_codebook_at(b, head, i) * b->k * b->width,
-                        b->width, code, T, x + i * T * b->width);
+                        b->width, code, x + i * T * b->width);
     }
 }
 
@@ -507,7 +515,7 @@ ALWAYS_INLINE void wide_scores(const struct kv_codebook *b, const uint8_t *x,
 
                 UNROLL
                 for (size_t k = 0; k < 4; k++)
-                    s[r][k] = _mm512_dpbusd_epi32(s[r][k], key[k], by);
+                    add_products(&s[r][k], key[k], by);
             }
         }
         UNROLL
@@ -571,14 +579,16 @@ ALWAYS_INLINE void wide_gather(const struct kv_codebook *b, const uint8_t *x,
             UNROLL
             for (size_t r = 0; r < rows; r++)
                 s[r][h] = _mm512_setzero_si512();
+            if (i + h >= b->n_sub)
+                continue;
             UNROLL
-            for (size_t k = 0; k < width && i + h < b->n_sub; k++) {
+            for (size_t k = 0; k < width; k++) {
                 const vi v = _mm512_permutexvar_epi8(
                     turn, load(x + ((i + h) * width + k) * LINE));
 
                 UNROLL
                 for (size_t r = 0; r < rows; r++)
-                    s[r][h] = _mm512_dpbusd_epi32(s[r][h], by[r][k], v);
+                    add_products(&s[r][h], by[r][k], v);
             }
         }
         UNROLL
@@ -599,32 +609,45 @@ ALWAYS_INLINE void wide_gather(const struct kv_codebook *b, const uint8_t *x,
 /* ---- by rows and kind ------------------------------------------------------
  */
 
-#define EVERY_KIND(X, R) X(R, 64, 1) X(R, 64, 0) X(R, 128, 0) X(R, 256, 0)
-#define EVERY_WIDTH(X, R) X(R, 4) X(R, 8) X(R, 16)
+#define SHARED_KINDS(X, R) X(R, 64, 1) X(R, 64, 0) X(R, 128, 0) X(R, 256, 0)
+#define OWN_KINDS(X, R)                                           \
+    X(R, 64, 1, 0)                                                \
+    X(R, 64, 0, 0) X(R, 128, 0, 0) X(R, 256, 0, 0) X(R, 64, 1, 1) \
+        X(R, 64, 0, 1) X(R, 128, 0, 1) X(R, 256, 0, 1)
+#define WIDTHS(X, R) X(R, 4) X(R, 8) X(R, 16)
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
 _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
 
-static size_t kind(size_t rows, size_t n, int halves)
+#define KIND(R, N, HALVES, ONE) ((R) << 16 | (N) << 4 | (HALVES) << 1 | (ONE))
+
+static size_t kind(const struct kv_codebook *b, size_t rows)
 {
-    return rows << 16 | n << 4 | (size_t)halves;
+    return KIND(rows, b->plane, (size_t)(b->bits <= 4),
+                b->order == KV_CODES_OWN && b->d % 4 == 0);
 }
 
 static void narrow_scores(const struct kv_codebook *b, const uint8_t *planes,
                           const uint8_t *tile, const int8_t *q8, size_t q_rows,
                           size_t rows, int32_t *sum)
 {
-    switch ((b->order == KV_CODES_OWN ? 1 << 20 : 0) |
-            kind(rows, b->plane, b->bits <= 4)) {
+    if (b->order == KV_CODES_SHARED)
+        switch (kind(b, rows)) {
 #define CASE(R, N, HALVES)                                             \
-    case R << 16 | N << 4 | HALVES:                                    \
+    case KIND(R, N, HALVES, 0):                                        \
         shared_scores(b, planes, tile, q8, q_rows, R, N, HALVES, sum); \
-        break;                                                         \
-    case 1 << 20 | R << 16 | N << 4 | HALVES:                          \
-        own_scores(b, planes, tile, q8, q_rows, R, N, HALVES, sum);    \
         break;
-        EVERY_ROWS(EVERY_KIND, CASE)
+            EVERY_ROWS(SHARED_KINDS, CASE)
 #undef CASE
-    }
+        }
+    else
+        switch (kind(b, rows)) {
+#define CASE(R, N, HALVES, ONE)                                          \
+    case KIND(R, N, HALVES, ONE):                                        \
+        own_scores(b, planes, tile, q8, q_rows, R, N, HALVES, ONE, sum); \
+        break;
+            EVERY_ROWS(OWN_KINDS, CASE)
+#undef CASE
+        }
 }
 
 static void narrow_gather(const struct kv_codebook *b, const uint8_t *planes,
@@ -632,25 +655,34 @@ static void narrow_gather(const struct kv_codebook *b, const uint8_t *planes,
                           const float *scale, size_t rows, size_t n_acc,
                           float *acc)
 {
-    switch ((b->order == KV_CODES_OWN ? 1 << 20 : 0) |
-            kind(rows, b->plane, b->bits <= 4)) {
+    if (b->order == KV_CODES_SHARED)
+        switch (kind(b, rows)) {
 #define CASE(R, N, HALVES)                                                   \
-    case R << 16 | N << 4 | HALVES:                                          \
+    case KIND(R, N, HALVES, 0):                                              \
         shared_gather(b, planes, tile, p8, scale, R, N, HALVES, n_acc, acc); \
-        break;                                                               \
-    case 1 << 20 | R << 16 | N << 4 | HALVES:                                \
-        own_gather(b, planes, tile, p8, scale, R, N, HALVES, n_acc, acc);    \
         break;
-        EVERY_ROWS(EVERY_KIND, CASE)
+            EVERY_ROWS(SHARED_KINDS, CASE)
 #undef CASE
-    }
+        }
+    else
+        switch (kind(b, rows)) {
+#define CASE(R, N, HALVES, ONE)                                                \
+    case KIND(R, N, HALVES, ONE):                                              \
+        own_gather(b, planes, tile, p8, scale, R, N, HALVES, ONE, n_acc, acc); \
+        break;
+            EVERY_ROWS(OWN_KINDS, CASE)
+#undef CASE
+        }
 }
 
-static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const struct kv_code_query *q, size_t rows, int32_t *sum)
+void kv_code_scores_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const void *query, size_t rows,
+                         float *score, size_t stride)
 {
     const struct kv_codebook *b = s->params;
-    const size_t at = kv_codebook_at(b, head, 0) * b->d * b->plane;
+    const struct kv_code_query *q = query;
+    const size_t at = kv_codebook_channel(b, head, 0, 0) * b->plane;
+    _Alignas(LINE) int32_t sum[KV_TILE_ROWS * T];
     _Alignas(LINE) uint8_t x[MOST_DIM * T * 4];
 
     if (b->order == KV_CODES_WIDE)
@@ -668,21 +700,34 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
     case R << 8 | W:                                               \
         wide_scores(b, x, q->q8 + r * W, rows, R, W, sum + r * T); \
         break;
-            EVERY_ROWS(EVERY_WIDTH, CASE)
+            EVERY_ROWS(WIDTHS, CASE)
 #undef CASE
         }
     }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t t = 0; t < T; t += 16) {
+            const vi unbiased = _mm512_sub_epi32(load(sum + r * T + t),
+                                                 _mm512_set1_epi32(q->bias[r]));
+
+            _mm512_storeu_ps(score + r * stride + t,
+                             _mm512_mul_ps(_mm512_set1_ps(q->scale[r]),
+                                           _mm512_cvtepi32_ps(unbiased)));
+        }
 }
 
-static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const int8_t *p8, const float *scale, size_t rows,
-                   float *acc)
+void kv_code_gather_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const float *p, size_t stride,
+                         size_t rows, float *acc)
 {
     const struct kv_codebook *b = s->params;
-    const size_t at = kv_codebook_at(b, head, 0) * b->d * b->plane;
+    const size_t at = kv_codebook_channel(b, head, 0, 0) * b->plane;
     const size_t n_acc = kv_code_sums(s);
+    _Alignas(LINE) int8_t p8[KV_TILE_ROWS * T];
+    float scale[KV_TILE_ROWS];
     _Alignas(LINE) uint8_t x[MOST_DIM * T * 4];
 
+    for (size_t r = 0; r < rows; r++)
+        scale[r] = kv_tile_loops_avx512.round8(p + r * stride, T, p8 + r * T);
     if (b->order == KV_CODES_WIDE)
         wide_entries(b, head, tile, x);
     for (size_t r = 0; r < rows; r += ROWS) {
@@ -699,11 +744,8 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
         wide_gather(b, x, p8 + r * T, scale + r, R, W, n_acc, \
                     acc + r * n_acc);                         \
         break;
-            EVERY_ROWS(EVERY_WIDTH, CASE)
+            EVERY_ROWS(WIDTHS, CASE)
 #undef CASE
         }
     }
 }
-
-const struct kv_code_loops kv_code_loops_vnni = {.scores = scores,
-                                                 .gather = gather};
