@@ -185,15 +185,19 @@ static float closest(const struct fresh *f, const float *x, size_t d,
 /* p->dist takes note of n more centers. */
 static void approach(struct points *p, const float *centers, size_t n)
 {
+    struct kv_codebook book;
+
+    kv_codebook_init(&book, centers, n, p->d);
 #pragma omp parallel for schedule(static) if (worth(p, n))
     for (size_t t = 0; t < p->n_tiles; t++) {
         float *dist = p->dist + t * KV_TILE, now[KV_TILE];
 
-        kv_tile_nearest(p->tile + t * p->d * KV_TILE, tile_points(p, t), p->d,
-                        centers, n, p->code + t * KV_TILE, now);
+        kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
+                        p->code + t * KV_TILE, now);
         for (size_t i = 0; i < tile_points(p, t); i++)
             dist[i] = now[i] < dist[i] ? now[i] : dist[i];
     }
+    kv_codebook_clear(&book);
 }
 
 /* k-means++.  The next center must be drawn in proportion to weight * dist.
@@ -249,11 +253,14 @@ static void seed_centers(struct points *p, size_t k, uint64_t seed,
 
 static void assign(struct points *p, const float *centers, size_t k)
 {
+    struct kv_codebook book;
+
+    kv_codebook_init(&book, centers, k, p->d);
 #pragma omp parallel for schedule(static) if (worth(p, k))
     for (size_t t = 0; t < p->n_tiles; t++)
-        kv_tile_nearest(p->tile + t * p->d * KV_TILE, tile_points(p, t), p->d,
-                        centers, k, p->code + t * KV_TILE,
-                        p->dist + t * KV_TILE);
+        kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
+                        p->code + t * KV_TILE, p->dist + t * KV_TILE);
+    kv_codebook_clear(&book);
 }
 
 /* Per cluster the sum of weight * x and of weight: sum[k][d + 1], the first

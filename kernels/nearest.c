@@ -1,8 +1,10 @@
 #include "kernels/nearest.h"
 #include "kernels/level.h"
 #include "kernels/nearest_impl.h"
+#include "lib/base/alloc.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The definition: vector i of a tile. */
@@ -18,15 +20,14 @@ static float distance(const float *tile, size_t i, size_t d, const float *c)
     return s;
 }
 
-void kv_tile_nearest_c(const float *tile, size_t n, size_t d,
-                       const float *centers, size_t k, uint16_t *code,
-                       float *dist)
+void kv_tile_nearest_c(const struct kv_codebook *b, const float *tile, size_t n,
+                       uint16_t *code, float *dist)
 {
     for (size_t i = 0; i < n; i++) {
         code[i] = 0;
         dist[i] = INFINITY;
-        for (size_t c = 0; c < k; c++) {
-            const float s = distance(tile, i, d, centers + c * d);
+        for (size_t c = 0; c < b->k; c++) {
+            const float s = distance(tile, i, b->d, b->centers + c * b->d);
 
             if (s < dist[i]) {
                 dist[i] = s;
@@ -47,18 +48,76 @@ void kv_tile_closer_c(const float *tile, size_t d, const float *center,
     }
 }
 
-void kv_tile_fill(const float *x, size_t n, size_t d, float *tile)
+/* Writes center c where the faster levels look for it. */
+static void put_center(struct kv_codebook *b, size_t c)
 {
-    if (n < KV_TILE)
-        memset(tile, 0, KV_TILE * d * sizeof(*tile));
+    const float *from = b->centers + c * b->d;
+    float *score = b->score + c * (1 + b->d);
+    float *block = b->block + c / KV_BLOCK * b->d * KV_BLOCK + c % KV_BLOCK;
+    double square = 0;
+
+    for (size_t j = 0; j < b->d; j++) {
+        square += (double)from[j] * (double)from[j];
+        score[1 + j] = block[j * KV_BLOCK] = from[j];
+    }
+    score[0] = (float)(square / 2);
+    if (!((float)square <= b->most))
+        b->most = isfinite((float)square) ? (float)square : INFINITY;
+}
+
+void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
+                      size_t d)
+{
+    enum { WORTH_K = 64, WORTH_D = 2 };
+    const size_t n_blocks = (k + KV_BLOCK - 1) / KV_BLOCK;
+
+    *b = (struct kv_codebook){.k = k, .d = d, .centers = centers};
+    if (k < WORTH_K || d < WORTH_D)
+        return;
+    b->score = kv_alloc(k, (1 + d) * sizeof(*b->score));
+    b->block = kv_alloc(n_blocks, KV_BLOCK * d * sizeof(*b->block));
+    for (size_t c = 0; c < k; c++)
+        put_center(b, c);
+    for (size_t c = k; c < n_blocks * KV_BLOCK; c++) /* never the nearest */
+        for (size_t j = 0; j < d; j++)
+            b->block[(c / KV_BLOCK * d + j) * KV_BLOCK + c % KV_BLOCK] =
+                INFINITY;
+}
+
+void kv_codebook_clear(struct kv_codebook *b)
+{
+    free(b->score);
+    free(b->block);
+}
+
+static inline void fill(const float *x, size_t n, size_t d, float *tile)
+{
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < d; j++)
             tile[j * KV_TILE + i] = x[i * d + j];
 }
 
-void kv_tile_nearest(const float *tile, size_t n, size_t d,
-                     const float *centers, size_t k, uint16_t *code,
-                     float *dist)
+void kv_tile_fill(const float *x, size_t n, size_t d, float *tile)
+{
+    if (n < KV_TILE)
+        memset(tile, 0, KV_TILE * d * sizeof(*tile));
+    switch (d) { /* a constant: the inner loop unrolls */
+    case 2:
+        fill(x, n, 2, tile);
+        break;
+    case 4:
+        fill(x, n, 4, tile);
+        break;
+    case 8:
+        fill(x, n, 8, tile);
+        break;
+    default:
+        fill(x, n, d, tile);
+    }
+}
+
+void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
+                     uint16_t *code, float *dist)
 {
     kv_nearest_fn *fn = kv_tile_nearest_c;
 
@@ -68,7 +127,7 @@ void kv_tile_nearest(const float *tile, size_t n, size_t d,
     else if (kv_level_get() == KV_LEVEL_AVX512)
         fn = kv_tile_nearest_avx512;
 #endif
-    fn(tile, n, d, centers, k, code, dist);
+    fn(b, tile, n, code, dist);
 }
 
 void kv_tile_closer(const float *tile, size_t d, const float *center,
@@ -85,8 +144,8 @@ void kv_tile_closer(const float *tile, size_t d, const float *center,
     fn(tile, d, center, dist);
 }
 
-void kv_nearest(const float *x, size_t n, size_t d, const float *centers,
-                size_t k, uint16_t *code)
+void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
+                uint16_t *code)
 {
     float tile[KV_VQ_MAX_D * KV_TILE], dist[KV_TILE];
     uint16_t got[KV_TILE];
@@ -94,8 +153,8 @@ void kv_nearest(const float *x, size_t n, size_t d, const float *centers,
     for (size_t i = 0; i < n; i += KV_TILE) {
         const size_t m = n - i < KV_TILE ? n - i : KV_TILE;
 
-        kv_tile_fill(x + i * d, m, d, tile);
-        kv_tile_nearest(tile, m, d, centers, k, got, dist);
+        kv_tile_fill(x + i * b->d, m, b->d, tile);
+        kv_tile_nearest(b, tile, m, got, dist);
         memcpy(code + i, got, m * sizeof(*code));
     }
 }

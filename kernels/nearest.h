@@ -7,7 +7,9 @@
  * with one rounding per operation (fma is the fused one, by name: nothing is
  * left to the compiler's contraction).  The code is the lowest index with the
  * smallest s.  A vector equal to a centroid therefore gets s = 0, and encoding
- * what was decoded gives the same values.  Every level computes exactly this.
+ * what was decoded gives the same values.  Every level gives exactly this: a
+ * faster one may look for candidates in another way, and then decides between
+ * them by s (kernels/nearest_simd.h).
  */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H
@@ -21,20 +23,32 @@ enum {
     KV_TILE = 64         /* vectors of a tile */
 };
 
-/* x: [n][d]; centers: [k][d]; code: [n].  1 <= d <= KV_VQ_MAX_D,
- * 1 <= k <= KV_VQ_MAX_K.  Where every s overflows the code is 0.  Runs on the
+/* A codebook made ready for searches. */
+struct kv_codebook {
+    size_t k, d;
+    const float *centers; /* [k][d], the caller's: they stay as they are */
+    float *score;         /* [k][1 + d]: |c|^2 / 2, c; NULL: not worth it */
+    float *block;         /* [blocks of 16 centers][d][16] */
+    float most;           /* the largest |c|^2, infinite where one is NaN */
+};
+
+/* centers: [k][d], 1 <= d <= KV_VQ_MAX_D, 1 <= k <= KV_VQ_MAX_K. */
+void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
+                      size_t d);
+void kv_codebook_clear(struct kv_codebook *b);
+
+/* x: [n][d]; code: [n].  Where every s overflows the code is 0.  Runs on the
  * calling thread. */
-void kv_nearest(const float *x, size_t n, size_t d, const float *centers,
-                size_t k, uint16_t *code);
+void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
+                uint16_t *code);
 
 /* The same in pieces, for who asks again and again (k-means).  A tile is up
  * to 64 vectors by dimension, tile[d][64]; vectors past n are zero. */
 void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
 /* code, dist: [64], of which the first n are given (s is stored in dist). */
-void kv_tile_nearest(const float *tile, size_t n, size_t d,
-                     const float *centers, size_t k, uint16_t *code,
-                     float *dist);
+void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
+                     uint16_t *code, float *dist);
 
 /* dist[i] = min(dist[i], s of vector i and this center), i < 64. */
 void kv_tile_closer(const float *tile, size_t d, const float *center,

@@ -10,11 +10,34 @@ typedef __m256i vi;
 #define v_load _mm256_loadu_ps
 #define v_store _mm256_storeu_ps
 #define v_all _mm256_set1_ps
+#define v_add _mm256_add_ps
 #define v_sub _mm256_sub_ps
+#define v_mul _mm256_mul_ps
 #define v_fma _mm256_fmadd_ps
+#define v_fnma _mm256_fnmadd_ps
 #define v_min _mm256_min_ps
+#define v_max _mm256_max_ps
 #define i_all _mm256_set1_epi32
 #define i_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+
+static inline unsigned v_equal(vf a, vf b)
+{
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
+}
+
+static inline unsigned v_above(vf a, vf b)
+{
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
+
+static inline float v_least(vf v)
+{
+    __m128 m =
+        _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+}
 
 static inline void v_keep(vf s, vi c, vf *best, vi *at)
 {

@@ -4,9 +4,10 @@
 
 #include "kernels/nearest.h"
 
-typedef void kv_nearest_fn(const float *tile, size_t n, size_t d,
-                           const float *centers, size_t k, uint16_t *code,
-                           float *dist);
+enum { KV_BLOCK = 16 }; /* centers of a block of struct kv_codebook */
+
+typedef void kv_nearest_fn(const struct kv_codebook *b, const float *tile,
+                           size_t n, uint16_t *code, float *dist);
 typedef void kv_closer_fn(const float *tile, size_t d, const float *center,
                           float *dist);
 

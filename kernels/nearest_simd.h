@@ -1,14 +1,44 @@
-/* The search of nearest.h, WIDTH vectors side by side: lane i of a register
- * is vector i of the tile, each lane doing exactly what the plain C does.
+/* The search of nearest.h over WIDTH vectors, or centers, side by side.
  * Included by nearest_avx2.c and nearest_avx512.c, which name the registers:
  *
  *   vf, vi             WIDTH floats, WIDTH 32-bit integers
- *   v_load v_store v_all v_sub v_fma v_min      as they say
+ *   v_load v_store v_all v_add v_sub v_mul v_fma v_min v_max    as they say
+ *   v_fnma(a, b, c)    c - a b, rounded once
+ *   v_least(v)         of all lanes, none of them NaN
+ *   v_equal v_above(a, b)   a == b, a > b, a bit for each lane
  *   i_all i_store
  *   v_keep(s, c, &best, &at)   where s < best: best = s, at = c
  *   GROUPS(d)          registers of vectors searched together, 1, 2 or 4: as
  *                      many as fit beside their d dimensions
- *   NAME(f)            f with the level's suffix */
+ *   NAME(f)            f with the level's suffix
+ *
+ * Small codebooks are searched as the plain C does it, a lane for each vector.
+ * For larger ones the s of nearest.h, two operations a dimension, is replaced
+ * by the score
+ *
+ *   t = h;  for j = 0 .. d-1:  t = fma(-c[j], x[j], t)      h = |c|^2 / 2
+ *
+ * which is |x - c|^2 / 2 less |x|^2 / 2, but for rounding.  Only the least
+ * score of each block of 16 centers counts, and of these the least and the
+ * second: when they are further apart than rounding can explain, the nearest
+ * center is in the first block, and s decides there.  Else s is computed for
+ * all centers.
+ *
+ * What rounding can explain.  Let u = 2^-24, g = (d + 2) u / (1 - (d + 2) u),
+ * X = |x|^2, M the largest |c|^2, D = |x - c|^2 without rounding.  Then
+ *
+ *   |s - D| <= g D                                     d + 2 factors (1 + u)
+ *   |t - (D - X) / 2| <= g (|c|^2 / 2 + |x| |c|) <= g (M + X / 2)
+ *
+ * If a center a with s(a) <= s(b) were left out for a b of the first block,
+ * D(a) - D(b) <= g (D(a) + D(b)), and D <= 2 (X + M), so that
+ *
+ *   t(a) - t(b) <= g (D(a) + D(b)) / 2 + 2 g (M + X / 2) <= g (3 X + 4 M)
+ *
+ * The search takes (d + 4) u (4 X + 4 M), which leaves room for the rounding of
+ * X, M and of the comparison, and 2^-140 for what falls below the smallest
+ * normal number.  Where 4 X + 4 M is infinite or NaN nothing is left out; else
+ * no t and no s overflows. */
 #include "kernels/nearest_impl.h"
 
 #include <math.h>
@@ -86,6 +116,163 @@ ALWAYS_INLINE void search_tile(const float *tile, size_t n, size_t d,
         search(tile + i, d, 1, centers, k, code + i, dist + i);
 }
 
+/* The least score of any center in each block of 16: which block has the least
+ * for each of the vectors [0, p * WIDTH) of the tile, and whether no center of
+ * another block can be nearer.  d and p are constants. */
+ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
+                              size_t d, size_t p, int32_t *block,
+                              unsigned *sure)
+{
+    vf x[4][KV_VQ_MAX_D], best[4], second[4];
+    vi at[4];
+
+    UNROLL
+    for (size_t g = 0; g < p; g++) {
+        best[g] = second[g] = v_all(INFINITY);
+        at[g] = i_all(0);
+        UNROLL
+        for (size_t j = 0; j < d; j++)
+            x[g][j] = v_load(tile + j * KV_TILE + g * WIDTH);
+    }
+    for (size_t c = 0; c < b->k; c += KV_BLOCK) {
+        const size_t end = c + KV_BLOCK < b->k ? c + KV_BLOCK : b->k;
+        const float *score = b->score + c * (1 + d);
+        vf least[4];
+
+        UNROLL
+        for (size_t g = 0; g < p; g++)
+            least[g] = v_all(INFINITY);
+        for (size_t i = c; i < end; i++, score += 1 + d) {
+            vf t[4];
+
+            UNROLL
+            for (size_t g = 0; g < p; g++)
+                t[g] = v_all(score[0]);
+            UNROLL
+            for (size_t j = 0; j < d; j++) {
+                const vf cj = v_all(score[1 + j]);
+
+                UNROLL
+                for (size_t g = 0; g < p; g++)
+                    t[g] = v_fnma(cj, x[g][j], t[g]);
+            }
+            UNROLL
+            for (size_t g = 0; g < p; g++)
+                least[g] = v_min(t[g], least[g]);
+        }
+        UNROLL
+        for (size_t g = 0; g < p; g++) {
+            second[g] = v_min(v_max(best[g], least[g]), second[g]);
+            v_keep(least[g], i_all((int32_t)(c / KV_BLOCK)), &best[g], &at[g]);
+        }
+    }
+    UNROLL
+    for (size_t g = 0; g < p; g++) {
+        vf square = v_all(b->most), bound;
+
+        UNROLL
+        for (size_t j = 0; j < d; j++)
+            square = v_fma(x[g][j], x[g][j], square);
+        bound = v_fma(v_mul(square, v_all(4)), v_all((float)(d + 4) * 0x1p-24f),
+                      v_all(0x1p-140f));
+        sure[g] = v_above(second[g], v_add(best[g], bound));
+        i_store(block + g * WIDTH, at[g]);
+    }
+}
+
+/* s of WIDTH centers and the vector at x. */
+ALWAYS_INLINE vf distances(const float *centers, const float *x, size_t d)
+{
+    vf s = v_all(0);
+
+    UNROLL
+    for (size_t j = 0; j < d; j++) {
+        const vf t =
+            v_sub(v_all(x[j * KV_TILE]), v_load(centers + j * KV_BLOCK));
+
+        s = v_fma(t, t, s);
+    }
+    return s;
+}
+
+/* The nearest center of one block. */
+ALWAYS_INLINE void decide(const struct kv_codebook *b, size_t block,
+                          const float *x, size_t d, uint16_t *code, float *dist)
+{
+    vf s[KV_BLOCK / WIDTH], least = v_all(INFINITY);
+    unsigned equal = 0;
+
+    UNROLL
+    for (size_t g = 0; g < KV_BLOCK / WIDTH; g++) {
+        s[g] = distances(b->block + block * d * KV_BLOCK + g * WIDTH, x, d);
+        least = v_min(s[g], least);
+    }
+    *dist = v_least(least);
+    UNROLL
+    for (size_t g = 0; g < KV_BLOCK / WIDTH; g++)
+        equal |= v_equal(s[g], v_all(*dist)) << g * WIDTH;
+    *code = (uint16_t)(block * KV_BLOCK + (size_t)__builtin_ctz(equal));
+}
+
+/* The nearest of all centers. */
+ALWAYS_INLINE void decide_all(const struct kv_codebook *b, const float *x,
+                              size_t d, uint16_t *code, float *dist)
+{
+    float s[WIDTH];
+    int32_t at[WIDTH];
+    vf best = v_all(INFINITY);
+    vi group = i_all(0);
+
+    for (size_t c = 0; c < b->k; c += WIDTH)
+        v_keep(distances(b->block + c / KV_BLOCK * d * KV_BLOCK + c % KV_BLOCK,
+                         x, d),
+               i_all((int32_t)c), &best, &group);
+    v_store(s, best);
+    i_store(at, group);
+    *code = 0;
+    *dist = INFINITY;
+    for (size_t i = 0; i < WIDTH; i++) {
+        const size_t c = (size_t)at[i] + i;
+
+        if (s[i] < *dist || (s[i] <= *dist && c < *code)) {
+            *dist = s[i];
+            *code = (uint16_t)c;
+        }
+    }
+}
+
+/* At most so few vectors are better off with all centers side by side. */
+enum { FEW = 4 };
+
+/* By block and sure of find_block. */
+ALWAYS_INLINE void decide_tile(const struct kv_codebook *b, const float *tile,
+                               size_t n, size_t d, const int32_t *block,
+                               const unsigned *sure, uint16_t *code,
+                               float *dist)
+{
+    for (size_t i = 0; i < n; i++)
+        if (sure[i / WIDTH] >> i % WIDTH & 1)
+            decide(b, (size_t)block[i], tile + i, d, code + i, dist + i);
+        else
+            decide_all(b, tile + i, d, code + i, dist + i);
+}
+
+ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
+                               size_t n, size_t d, int32_t *block,
+                               unsigned *sure)
+{
+    size_t i = 0;
+
+    if (GROUPS(d) == 4)
+        for (; n > FEW && i + 3 * WIDTH < n; i += 4 * WIDTH)
+            find_block(b, tile + i, d, 4, block + i, sure + i / WIDTH);
+    if (GROUPS(d) >= 2)
+        for (; n > FEW && i + WIDTH < n; i += 2 * WIDTH)
+            find_block(b, tile + i, d, 2, block + i, sure + i / WIDTH);
+    for (; n > FEW && i < n; i += WIDTH)
+        find_block(b, tile + i, d, 1, block + i, sure + i / WIDTH);
+}
+
 ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
                           float *dist)
 {
@@ -109,14 +296,37 @@ ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
     X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 _Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "EVERY_D and the unrolling");
 
-void NAME(kv_tile_nearest)(const float *tile, size_t n, size_t d,
-                           const float *centers, size_t k, uint16_t *code,
-                           float *dist)
+/* Functions of their own, for registers of their own. */
+#define DEFINE(D)                                                 \
+    static __attribute__((noinline)) void find_blocks_##D(        \
+        const struct kv_codebook *b, const float *tile, size_t n, \
+        int32_t *block, unsigned *sure)                           \
+    {                                                             \
+        find_blocks(b, tile, n, D, block, sure);                  \
+    }                                                             \
+    static __attribute__((noinline)) void search_blocks_##D(      \
+        const struct kv_codebook *b, const float *tile, size_t n, \
+        uint16_t *code, float *dist)                              \
+    {                                                             \
+        int32_t block[KV_TILE];                                   \
+        unsigned sure[KV_TILE / WIDTH] = {0};                     \
+                                                                  \
+        find_blocks_##D(b, tile, n, block, sure);                 \
+        decide_tile(b, tile, n, D, block, sure, code, dist);      \
+    }
+EVERY_D(DEFINE)
+#undef DEFINE
+
+void NAME(kv_tile_nearest)(const struct kv_codebook *b, const float *tile,
+                           size_t n, uint16_t *code, float *dist)
 {
-    switch (d) {
-#define CASE(D)                                          \
-    case D:                                              \
-        search_tile(tile, n, D, centers, k, code, dist); \
+    switch (b->d) {
+#define CASE(D)                                                    \
+    case D:                                                        \
+        if (b->score)                                              \
+            search_blocks_##D(b, tile, n, code, dist);             \
+        else                                                       \
+            search_tile(tile, n, D, b->centers, b->k, code, dist); \
         break;
         EVERY_D(CASE)
 #undef CASE

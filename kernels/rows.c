@@ -78,6 +78,16 @@ double kv_log_sum_exp(const float *x, size_t n)
     return best()->log_sum_exp(x, n);
 }
 
+void kv_round_f16(const float *x, size_t n, float *out)
+{
+    best()->round_f16(x, n, out);
+}
+
+bool kv_row_is_finite(const float *x, size_t n)
+{
+    return best()->is_finite(x, n);
+}
+
 void kv_widen_f16(const void *from, size_t n, float *to)
 {
     best()->widen_f16(from, n, to);

@@ -7,6 +7,7 @@
 #ifndef KV_ROWS_H
 #define KV_ROWS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* out[i] = x[i] / sqrt(mean(x^2) + eps) * w[i]. */
@@ -43,6 +44,13 @@ void kv_softmax(float *x, size_t n);
 
 /* log(sum(exp(x))); -infinity when n is 0, NaN when x holds one. */
 double kv_log_sum_exp(const float *x, size_t n);
+
+/* The nearest half that is finite, ties to even, NaN as it is (kv_f16_clamp of
+ * lib/base/half.h and back). */
+void kv_round_f16(const float *x, size_t n, float *out);
+
+/* Whether no x is NaN or infinite. */
+bool kv_row_is_finite(const float *x, size_t n);
 
 /* 16-bit floats at any address (kv_f16_to_f32, kv_bf16_to_f32). */
 void kv_widen_f16(const void *from, size_t n, float *to);

@@ -3,6 +3,7 @@
 #ifndef KV_ROWS_IMPL_H
 #define KV_ROWS_IMPL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct kv_rows {
@@ -18,6 +19,8 @@ struct kv_rows {
     double (*exp)(float *x, size_t n, float shift);
     void (*softmax)(float *x, size_t n);
     double (*log_sum_exp)(const float *x, size_t n);
+    void (*round_f16)(const float *x, size_t n, float *out);
+    bool (*is_finite)(const float *x, size_t n);
     void (*widen_f16)(const void *from, size_t n, float *to);
     void (*widen_bf16)(const void *from, size_t n, float *to);
 };

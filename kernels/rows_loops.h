@@ -287,6 +287,35 @@ static void widen_f16(const void *from, size_t n, float *to)
     }
 }
 
+/* kv_f16_to_f32(kv_f16_clamp(x)) without a branch. */
+static void round_f16(const float *x, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t u = kv_f32_bits(x[i]), a = u & 0x7fffffff;
+        const uint32_t normal = (a + 0xfff + (a >> 13 & 1)) & ~(uint32_t)0x1fff;
+        /* below: adding 0.5 rounds to a multiple of 2^-24 */
+        const uint32_t small = kv_f32_bits(kv_bits_f32(a) + 0.5f - 0.5f);
+        const uint32_t finite = a < 0x38800000 ? small : normal;
+        const uint32_t most = 0x477fe000; /* 65504 */
+        const uint32_t clamped = finite < most ? finite : most;
+        const uint32_t r = a > 0x7f800000 ? 0x7fc00000 : clamped;
+
+        out[i] = kv_bits_f32(r | (u & 0x80000000));
+    }
+}
+
+static bool is_finite(const float *x, size_t n)
+{
+    uint32_t most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t a = kv_f32_bits(x[i]) & 0x7fffffff;
+
+        most = a > most ? a : most;
+    }
+    return most < 0x7f800000;
+}
+
 static void widen_bf16(const void *from, size_t n, float *to)
 {
     const unsigned char *p = from;
@@ -309,6 +338,8 @@ const struct kv_rows NAME(kv_rows) = {
     .exp = exp_row,
     .softmax = softmax,
     .log_sum_exp = log_sum_exp,
+    .round_f16 = round_f16,
+    .is_finite = is_finite,
     .widen_f16 = widen_f16,
     .widen_bf16 = widen_bf16,
 };

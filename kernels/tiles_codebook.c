@@ -11,7 +11,7 @@ enum { T = KV_TILE_TOKENS, PART = KV_TILE_PART, MOST_DIM = 512, LINE = 64 };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-static const struct kv_codebook *book_of(const struct kv_store *s)
+static const struct kv_tile_book *book_of(const struct kv_store *s)
 {
     return s->params;
 }
@@ -25,10 +25,10 @@ static size_t up(size_t n, size_t to)
 }
 
 /* The centroids [k][d] of one table in 8 bits. */
-static void round_table(struct kv_codebook *b, size_t head, size_t sub,
+static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
                         int bias)
 {
-    const size_t at = kv_codebook_at(b, head, sub);
+    const size_t at = kv_tile_book_at(b, head, sub);
     const float *from = b->centers + at * b->k * b->d;
 
     for (size_t j = 0; j < b->d; j++) {
@@ -43,8 +43,8 @@ static void round_table(struct kv_codebook *b, size_t head, size_t sub,
 
             b->entry[(at * b->k + i) * b->width + j] = code;
             if (b->planes)
-                b->planes[kv_codebook_channel(b, head, sub, j) * b->plane + i] =
-                    code;
+                b->planes[kv_tile_book_channel(b, head, sub, j) * b->plane +
+                          i] = code;
         }
     }
 }
@@ -56,26 +56,26 @@ static enum kv_code_order order_of(unsigned bits, size_t sub_books)
     return sub_books > 1 ? KV_CODES_OWN : KV_CODES_SHARED;
 }
 
-struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
-                                    size_t sub_books, size_t n_sub, size_t d,
-                                    unsigned bits, int values,
-                                    struct kv_tiles_rope *rope)
+struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
+                                      size_t sub_books, size_t n_sub, size_t d,
+                                      unsigned bits, int values,
+                                      struct kv_tiles_rope *rope)
 {
     const size_t books = head_books * sub_books;
-    struct kv_codebook *b = kv_alloc(1, sizeof(*b));
+    struct kv_tile_book *b = kv_alloc(1, sizeof(*b));
 
-    *b = (struct kv_codebook){.order = order_of(bits, sub_books),
-                              .head_books = head_books,
-                              .sub_books = sub_books,
-                              .n_sub = n_sub,
-                              .d = d,
-                              .k = (size_t)1 << bits,
-                              .bits = bits,
-                              .centers = centers,
-                              .rope = rope,
-                              .width = d <= 4   ? 4
-                                       : d <= 8 ? 8
-                                                : 16};
+    *b = (struct kv_tile_book){.order = order_of(bits, sub_books),
+                               .head_books = head_books,
+                               .sub_books = sub_books,
+                               .n_sub = n_sub,
+                               .d = d,
+                               .k = (size_t)1 << bits,
+                               .bits = bits,
+                               .centers = centers,
+                               .rope = rope,
+                               .width = d <= 4   ? 4
+                                        : d <= 8 ? 8
+                                                 : 16};
     if (rope)
         return b;
     b->scale = kv_alloc(books * d, sizeof(*b->scale));
@@ -94,7 +94,7 @@ struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
     return b;
 }
 
-void kv_codebook_free(struct kv_codebook *b)
+void kv_tile_book_free(struct kv_tile_book *b)
 {
     if (!b)
         return;
@@ -109,7 +109,7 @@ void kv_codebook_free(struct kv_codebook *b)
 /* ---- tiles ----------------------------------------------------------------
  */
 
-static size_t code_bytes(const struct kv_codebook *b, int values)
+static size_t code_bytes(const struct kv_tile_book *b, int values)
 {
     switch (b->order) {
     case KV_CODES_SHARED:
@@ -122,7 +122,7 @@ static size_t code_bytes(const struct kv_codebook *b, int values)
     return b->n_sub * T * b->bits / 8;
 }
 
-void kv_store_codebook(struct kv_store *s, const struct kv_codebook *b)
+void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b)
 {
     s->family = &kv_family_codebook;
     s->params = b;
@@ -133,7 +133,7 @@ void kv_store_codebook(struct kv_store *s, const struct kv_codebook *b)
 static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
                       unsigned *shift)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const size_t half = b->bits <= 4 ? t / PART : 0;
     const size_t in = b->bits <= 4 ? t % PART : t; /* of half a tile */
     const size_t tokens = b->bits <= 4 ? PART : T;
@@ -156,7 +156,7 @@ static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
 void kv_store_put_codes(const struct kv_store *s, size_t t,
                         const uint16_t *code, uint8_t *tile)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
 
     for (size_t i = 0; i < b->n_sub; i++) {
         unsigned shift;
@@ -184,7 +184,7 @@ ALWAYS_INLINE void widen(const uint8_t *from, size_t n, unsigned shift,
 typedef uint16_t u8 __attribute__((vector_size(16)));
 
 /* The upper bits of 32 codes. */
-static void add_bits(const struct kv_codebook *b, const uint8_t *bits,
+static void add_bits(const struct kv_tile_book *b, const uint8_t *bits,
                      uint16_t *code)
 {
     static const u8 one = {1, 2, 4, 8, 16, 32, 64, 128};
@@ -206,7 +206,7 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
                                        const uint8_t *tile, size_t part,
                                        uint16_t *code)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const int halves = b->bits <= 4;
     const unsigned shift = halves ? (unsigned)(4 * part) : 0;
     const uint8_t mask = halves ? 15 : 255;
@@ -343,11 +343,12 @@ ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
                               const uint16_t *code, struct kv_code_part p,
                               float *x)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const size_t stride = kv_padded(s->head_dim);
 
     for (size_t i = 0; i < b->n_sub; i++) {
-        const float *table = b->centers + kv_codebook_at(b, head, i) * b->k * d;
+        const float *table =
+            b->centers + kv_tile_book_at(b, head, i) * b->k * d;
         const uint16_t *at = code + kv_code_at(p, i, 0);
 
         if (s->values)
@@ -362,7 +363,7 @@ ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const size_t stride = kv_padded(s->head_dim);
     uint16_t code[MOST_DIM * PART];
     const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
@@ -396,7 +397,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
                     uint8_t *x)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     uint16_t code[MOST_DIM * PART];
 
     for (size_t part = 0; part < T / PART; part++) {
@@ -405,7 +406,7 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
         for (size_t c = 0; c < s->head_dim; c++) {
             const size_t i = c / b->d;
             const uint8_t *table =
-                b->entry + kv_codebook_at(b, head, i) * b->k * b->width;
+                b->entry + kv_tile_book_at(b, head, i) * b->k * b->width;
             uint8_t *to = x + c * T + part * PART;
 
             for (size_t t = 0; t < PART; t++)
@@ -418,7 +419,7 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const void *query, size_t rows, float *score, size_t stride)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const struct kv_code_query *q = query;
     uint8_t x[MOST_DIM * T];
 
@@ -440,7 +441,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const float *p, size_t stride, size_t rows, float *acc)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const size_t n = kv_code_sums(s);
     uint8_t x[MOST_DIM * T];
 
@@ -468,7 +469,7 @@ static size_t query_bytes(const struct kv_store *s)
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     struct kv_code_query *to = query;
     float x[MOST_DIM] = {0};
     int8_t q8[MOST_DIM];
@@ -477,7 +478,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
         for (size_t c = 0; c < s->head_dim; c++)
             x[c] =
                 q[r * s->head_dim + c] *
-                b->scale[kv_codebook_at(b, head, c / b->d) * b->d + c % b->d];
+                b->scale[kv_tile_book_at(b, head, c / b->d) * b->d + c % b->d];
         to->scale[r] = kv_tile_loops()->round8(x, kv_padded(s->head_dim), q8);
         to->bias[r] = 0;
         for (size_t c = 0; c < s->head_dim; c++) {
@@ -490,14 +491,14 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
 static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
-    const struct kv_codebook *b = book_of(s);
+    const struct kv_tile_book *b = book_of(s);
     const size_t n = kv_code_sums(s);
 
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < s->head_dim; c++)
             out[r * s->head_dim + c] =
                 acc[r * n + kv_code_sum_at(b, c)] *
-                b->scale[kv_codebook_at(b, head, c / b->d) * b->d + c % b->d];
+                b->scale[kv_tile_book_at(b, head, c / b->d) * b->d + c % b->d];
 }
 
 #define INT8(SCORES, GATHER)                                              \

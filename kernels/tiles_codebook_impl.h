@@ -12,7 +12,7 @@
 
 enum kv_code_order { KV_CODES_SHARED, KV_CODES_OWN, KV_CODES_WIDE };
 
-struct kv_codebook {
+struct kv_tile_book {
     enum kv_code_order order;
     size_t head_books, sub_books, n_sub, d, k;
     unsigned bits;
@@ -35,16 +35,16 @@ struct kv_codebook {
 enum { KV_KEY_BIAS = 128 };
 
 /* The table of (head, sub) among head_books x sub_books. */
-static inline size_t kv_codebook_at(const struct kv_codebook *b, size_t head,
-                                    size_t sub)
+static inline size_t kv_tile_book_at(const struct kv_tile_book *b, size_t head,
+                                     size_t sub)
 {
     return (b->head_books > 1 ? head : 0) * b->sub_books +
            (b->sub_books > 1 ? sub : 0);
 }
 
 /* The plane of dimension j of this table. */
-static inline size_t kv_codebook_channel(const struct kv_codebook *b,
-                                         size_t head, size_t sub, size_t j)
+static inline size_t kv_tile_book_channel(const struct kv_tile_book *b,
+                                          size_t head, size_t sub, size_t j)
 {
     return (b->head_books > 1 ? head : 0) * b->channels +
            (b->sub_books > 1 ? sub * b->d : 0) + j;
@@ -62,7 +62,7 @@ struct kv_code_query {
 /* Fours of bytes in a row of q8, and where channel c of row r of `rows` is. */
 static inline size_t kv_code_quads(const struct kv_store *s)
 {
-    const struct kv_codebook *b = s->params;
+    const struct kv_tile_book *b = s->params;
 
     switch (b->order) {
     case KV_CODES_SHARED:
@@ -75,7 +75,7 @@ static inline size_t kv_code_quads(const struct kv_store *s)
     return b->n_sub * b->width / 4;
 }
 
-static inline size_t kv_code_q_at(const struct kv_codebook *b, size_t rows,
+static inline size_t kv_code_q_at(const struct kv_tile_book *b, size_t rows,
                                   size_t r, size_t c)
 {
     const size_t sub = c / b->d, j = c % b->d;
@@ -94,7 +94,7 @@ static inline size_t kv_code_q_at(const struct kv_codebook *b, size_t rows,
 /* Sums of int8 values: so many floats, and where channel c is. */
 static inline size_t kv_code_sums(const struct kv_store *s)
 {
-    const struct kv_codebook *b = s->params;
+    const struct kv_tile_book *b = s->params;
 
     switch (b->order) {
     case KV_CODES_SHARED:
@@ -107,7 +107,7 @@ static inline size_t kv_code_sums(const struct kv_store *s)
     return kv_padded(b->n_sub * b->width);
 }
 
-static inline size_t kv_code_sum_at(const struct kv_codebook *b, size_t c)
+static inline size_t kv_code_sum_at(const struct kv_tile_book *b, size_t c)
 {
     const size_t sub = c / b->d, j = c % b->d;
 

@@ -98,7 +98,7 @@ ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
 }
 
 /* rows, n and halves are constants. */
-ALWAYS_INLINE void shared_scores(const struct kv_codebook *b,
+ALWAYS_INLINE void shared_scores(const struct kv_tile_book *b,
                                  const uint8_t *planes, const uint8_t *tile,
                                  const int8_t *q8, size_t q_rows, size_t rows,
                                  size_t n, int halves, int32_t *sum)
@@ -160,7 +160,7 @@ ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)
 /* Dimensions [j, j + dims) of sixteens [g, g + sixteens); rows, dims,
  * sixteens, n and halves are constants. */
 ALWAYS_INLINE void
-shared_gather_some(const struct kv_codebook *b, const uint8_t *planes,
+shared_gather_some(const struct kv_tile_book *b, const uint8_t *planes,
                    const uint8_t *tile, const int8_t *p8, const float *scale,
                    size_t rows, size_t g, size_t sixteens, size_t j,
                    size_t dims, size_t n, int halves, size_t n_acc, float *acc)
@@ -209,7 +209,7 @@ shared_gather_some(const struct kv_codebook *b, const uint8_t *planes,
                 s[r][k * sixteens + h]);
 }
 
-ALWAYS_INLINE void shared_gather(const struct kv_codebook *b,
+ALWAYS_INLINE void shared_gather(const struct kv_tile_book *b,
                                  const uint8_t *planes, const uint8_t *tile,
                                  const int8_t *p8, const float *scale,
                                  size_t rows, size_t n, int halves,
@@ -258,7 +258,7 @@ ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves)
 }
 
 /* Channels [c, c + 4) of 64 tokens; one: of one sub-vector. */
-ALWAYS_INLINE void own_four(const struct kv_codebook *b, const uint8_t *planes,
+ALWAYS_INLINE void own_four(const struct kv_tile_book *b, const uint8_t *planes,
                             const uint8_t *tile, size_t c, size_t n, int halves,
                             int one, vi x[4])
 {
@@ -276,7 +276,7 @@ ALWAYS_INLINE void own_four(const struct kv_codebook *b, const uint8_t *planes,
 
 /* Channels [c, c + 4): x[k], 128-bit lane l: tokens 16 l + 4 k + [0, 4), each
  * its four channels. */
-ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
+ALWAYS_INLINE void own_tokens(const struct kv_tile_book *b,
                               const uint8_t *planes, const uint8_t *tile,
                               size_t c, size_t n, int halves, int one, vi x[4])
 {
@@ -296,7 +296,7 @@ ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
 }
 
 /* The same, lane l: channel by channel its tokens 16 l + 4 k + [0, 4). */
-ALWAYS_INLINE void own_channels(const struct kv_codebook *b,
+ALWAYS_INLINE void own_channels(const struct kv_tile_book *b,
                                 const uint8_t *planes, const uint8_t *tile,
                                 size_t c, size_t n, int halves, int one,
                                 vi x[4])
@@ -342,7 +342,7 @@ ALWAYS_INLINE vi sum_lanes(const vi x[4])
                             _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-ALWAYS_INLINE void own_scores(const struct kv_codebook *b,
+ALWAYS_INLINE void own_scores(const struct kv_tile_book *b,
                               const uint8_t *planes, const uint8_t *tile,
                               const int8_t *q8, size_t q_rows, size_t rows,
                               size_t n, int halves, int one, int32_t *sum)
@@ -378,7 +378,7 @@ ALWAYS_INLINE void own_scores(const struct kv_codebook *b,
     }
 }
 
-ALWAYS_INLINE void own_gather(const struct kv_codebook *b,
+ALWAYS_INLINE void own_gather(const struct kv_tile_book *b,
                               const uint8_t *planes, const uint8_t *tile,
                               const int8_t *p8, const float *scale, size_t rows,
                               size_t n, int halves, int one, size_t n_acc,
@@ -421,7 +421,7 @@ ALWAYS_INLINE void own_gather(const struct kv_codebook *b,
  */
 
 /* The codes of a sub-space, to code [64]. */
-static void wide_codes(const struct kv_codebook *b, const uint8_t *tile,
+static void wide_codes(const struct kv_tile_book *b, const uint8_t *tile,
                        size_t sub, uint16_t *code)
 {
     const uint8_t *low = tile + sub * T;
@@ -450,14 +450,15 @@ static void wide_codes(const struct kv_codebook *b, const uint8_t *tile,
 }
 
 /* Entries of all sub-spaces, to x [n_sub][64][width]. */
-static void wide_entries(const struct kv_codebook *b, size_t head,
+static void wide_entries(const struct kv_tile_book *b, size_t head,
                          const uint8_t *tile, uint8_t *x)
 {
     for (size_t i = 0; i < b->n_sub; i++) {
         uint16_t code[T];
 
         wide_codes(b, tile, i, code);
-        kv_code_entries(b->entry + kv_codebook_at(b, head, i) * b->k * b->width,
+        kv_code_entries(b->entry +
+                            kv_tile_book_at(b, head, i) * b->k * b->width,
                         b->width, code, x + i * T * b->width);
     }
 }
@@ -488,7 +489,7 @@ ALWAYS_INLINE vi pairs(vi a, vi b)
 }
 
 /* 64 tokens, a part of 256 / width at a time; rows and width are constants. */
-ALWAYS_INLINE void wide_scores(const struct kv_codebook *b, const uint8_t *x,
+ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
                                const int8_t *q8, size_t q_rows, size_t rows,
                                size_t width, int32_t *sum)
 {
@@ -554,7 +555,7 @@ ALWAYS_INLINE vi turn_order(size_t width)
 }
 
 /* rows and width are constants. */
-ALWAYS_INLINE void wide_gather(const struct kv_codebook *b, const uint8_t *x,
+ALWAYS_INLINE void wide_gather(const struct kv_tile_book *b, const uint8_t *x,
                                const int8_t *p8, const float *scale,
                                size_t rows, size_t width, size_t n_acc,
                                float *acc)
@@ -612,21 +613,22 @@ ALWAYS_INLINE void wide_gather(const struct kv_codebook *b, const uint8_t *x,
 #define SHARED_KINDS(X, R) X(R, 64, 1) X(R, 64, 0) X(R, 128, 0) X(R, 256, 0)
 #define OWN_KINDS(X, R)                                           \
     X(R, 64, 1, 0)                                                \
-    X(R, 64, 0, 0) X(R, 128, 0, 0) X(R, 256, 0, 0) X(R, 64, 1, 1) \
-        X(R, 64, 0, 1) X(R, 128, 0, 1) X(R, 256, 0, 1)
+    X(R, 64, 0, 0)                                                \
+    X(R, 128, 0, 0) X(R, 256, 0, 0) X(R, 64, 1, 1) X(R, 64, 0, 1) \
+        X(R, 128, 0, 1) X(R, 256, 0, 1)
 #define WIDTHS(X, R) X(R, 4) X(R, 8) X(R, 16)
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
 _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
 
 #define KIND(R, N, HALVES, ONE) ((R) << 16 | (N) << 4 | (HALVES) << 1 | (ONE))
 
-static size_t kind(const struct kv_codebook *b, size_t rows)
+static size_t kind(const struct kv_tile_book *b, size_t rows)
 {
     return KIND(rows, b->plane, (size_t)(b->bits <= 4),
                 b->order == KV_CODES_OWN && b->d % 4 == 0);
 }
 
-static void narrow_scores(const struct kv_codebook *b, const uint8_t *planes,
+static void narrow_scores(const struct kv_tile_book *b, const uint8_t *planes,
                           const uint8_t *tile, const int8_t *q8, size_t q_rows,
                           size_t rows, int32_t *sum)
 {
@@ -650,7 +652,7 @@ static void narrow_scores(const struct kv_codebook *b, const uint8_t *planes,
         }
 }
 
-static void narrow_gather(const struct kv_codebook *b, const uint8_t *planes,
+static void narrow_gather(const struct kv_tile_book *b, const uint8_t *planes,
                           const uint8_t *tile, const int8_t *p8,
                           const float *scale, size_t rows, size_t n_acc,
                           float *acc)
@@ -679,9 +681,9 @@ void kv_code_scores_vnni(const struct kv_store *s, size_t head,
                          const uint8_t *tile, const void *query, size_t rows,
                          float *score, size_t stride)
 {
-    const struct kv_codebook *b = s->params;
+    const struct kv_tile_book *b = s->params;
     const struct kv_code_query *q = query;
-    const size_t at = kv_codebook_channel(b, head, 0, 0) * b->plane;
+    const size_t at = kv_tile_book_channel(b, head, 0, 0) * b->plane;
     _Alignas(LINE) int32_t sum[KV_TILE_ROWS * T];
     _Alignas(LINE) uint8_t x[MOST_DIM * T * 4];
 
@@ -719,8 +721,8 @@ void kv_code_gather_vnni(const struct kv_store *s, size_t head,
                          const uint8_t *tile, const float *p, size_t stride,
                          size_t rows, float *acc)
 {
-    const struct kv_codebook *b = s->params;
-    const size_t at = kv_codebook_channel(b, head, 0, 0) * b->plane;
+    const struct kv_tile_book *b = s->params;
+    const size_t at = kv_tile_book_channel(b, head, 0, 0) * b->plane;
     const size_t n_acc = kv_code_sums(s);
     _Alignas(LINE) int8_t p8[KV_TILE_ROWS * T];
     float scale[KV_TILE_ROWS];

@@ -1,14 +1,61 @@
 #include "kernels/trellis.h"
 #include "kernels/level.h"
+#include "kernels/trellis_impl.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define LANES 8
-#define NAME(f) f##_c
-#include "kernels/trellis_loops.h"
+enum {
+    STATES = KV_TRELLIS_STATES,
+    ROW = KV_TRELLIS_ROW,
+    WORDS = KV_TRELLIS_WORDS,
+    ALL_ROWS = KV_TRELLIS_TOGETHER * ROW,
+    ALL_WORDS = KV_TRELLIS_TOGETHER * WORDS,
+    END = 5 /* by so many high bits states are grouped after the last step */
+};
+
+/* The least cost of a path to this state (trellis_impl.h). */
+static inline float cost(const struct kv_trellis_step *step, const float *x,
+                         const float *scale, const float *least, size_t state)
+{
+    float error = 0;
+
+    for (size_t v = 0; v < step->values; v++) {
+        const float e = x[v] - scale[v] * step->table[v * STATES + state];
+
+        error += e * e;
+    }
+    return least[state >> step->bits] + error;
+}
+
+void kv_trellis_advance_c(const struct kv_trellis_step *step, unsigned next,
+                          size_t n, const float *x, size_t x_stride,
+                          const float *scale, const float *least, float *to,
+                          uint64_t *bit)
+{
+    const size_t groups = STATES >> next;
+
+    memset(bit, 0, n * WORDS * sizeof(*bit));
+    for (size_t i = 0; i < n; i++) {
+        for (size_t r = 0; r < groups; r++)
+            to[r] = INFINITY;
+        for (size_t s = 0; s < STATES; s++) {
+            const float c = cost(step, x, scale, least, s);
+
+            if (c < to[s % groups]) {
+                to[s % groups] = c;
+                bit[s / 64] |= (uint64_t)1 << s % 64;
+            }
+        }
+        x += x_stride;
+        least += ROW;
+        to += ROW;
+        bit += WORDS;
+    }
+}
 
 static kv_trellis_advance *best_level(void)
 {
@@ -35,51 +82,123 @@ size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps)
     return (string_bits(step, n_steps) + 7) / 8;
 }
 
-size_t kv_trellis_scratch(size_t n_steps)
+/* What a search of KV_TRELLIS_TOGETHER strings writes down. */
+struct notes {
+    uint64_t (*bit)[ALL_WORDS]; /* [n_steps] */
+    float *least[2];            /* before a step and after it, by turns */
+    uint16_t *state;            /* [n_steps][n]: of the paths */
+};
+
+static struct notes notes_at(void *scratch, size_t n_steps)
 {
-    return n_steps * (STATES / 2);
+    uint64_t(*bit)[ALL_WORDS] = scratch;
+    float *least = (float *)(bit + n_steps);
+
+    return (struct notes){
+        .bit = bit,
+        .least = {least, least + ALL_ROWS},
+        .state = (uint16_t *)(least + 2 * (size_t)ALL_ROWS),
+    };
 }
 
-/* Writes the low `bits` bits of u so that they end before bit `end`. */
-static void put_bits(uint8_t *bytes, size_t end, unsigned u, unsigned bits)
+size_t kv_trellis_scratch(size_t n_steps)
 {
-    for (unsigned i = 0; i < bits; i++) {
-        const size_t at = end - 1 - i;
+    return n_steps * (ALL_WORDS * sizeof(uint64_t) +
+                      KV_TRELLIS_TOGETHER * sizeof(uint16_t)) +
+           2 * ALL_ROWS * sizeof(float);
+}
 
-        bytes[at / 8] |= (uint8_t)((u >> i & 1) << (7 - at % 8));
+/* The state with the least cost, the lowest on ties, of what was found for the
+ * groups by END high bits. */
+static size_t last_state(const float *least, const uint64_t *bit)
+{
+    const size_t groups = STATES >> END;
+    size_t best = STATES;
+    float min = INFINITY;
+
+    for (size_t r = 0; r < groups; r++) {
+        const size_t s =
+            least[r] <= min ? kv_trellis_last(bit, r, groups) : STATES;
+
+        if (least[r] < min || s < best) {
+            min = least[r];
+            best = s;
+        }
     }
+    return best;
+}
+
+/* The best paths of n strings, at most KV_TRELLIS_TOGETHER. */
+static void find_paths(const struct kv_trellis_step *step, size_t n_steps,
+                       const float *x, size_t x_stride, const float *scale,
+                       size_t n, const struct notes *to)
+{
+    kv_trellis_advance *const advance = best_level();
+    const float *end = to->least[n_steps % 2];
+
+    for (size_t i = 0; i < n; i++)
+        for (size_t r = 0; r < (size_t)STATES >> step->bits; r++)
+            to->least[0][i * ROW + r] = r ? INFINITY : 0;
+    for (size_t k = 0; k < n_steps; k++) {
+        advance(&step[k], k + 1 < n_steps ? step[k + 1].bits : END, n, x,
+                x_stride, scale, to->least[k % 2], to->least[1 - k % 2],
+                to->bit[k]);
+        x += step[k].values;
+        scale += step[k].values;
+    }
+    for (size_t i = 0; i < n; i++) {
+        size_t s = last_state(end + i * ROW, to->bit[n_steps - 1] + i * WORDS);
+
+        for (size_t k = n_steps - 1; k > 0; k--) {
+            to->state[k * n + i] = (uint16_t)s;
+            s = kv_trellis_last(to->bit[k - 1] + i * WORDS, s >> step[k].bits,
+                                (size_t)STATES >> step[k].bits);
+        }
+        to->state[i] = (uint16_t)s;
+    }
+}
+
+/* The string of a path whose states are `every` apart. */
+static void put_string(const struct kv_trellis_step *step, size_t n_steps,
+                       const uint16_t *state, size_t every, uint8_t *bytes)
+{
+    unsigned window = 0, in = 0;
+
+    for (size_t k = 0; k < n_steps; k++) {
+        const unsigned bits = step[k].bits;
+
+        window = window << bits | (state[k * every] & ((1u << bits) - 1));
+        for (in += bits; in >= 8; in -= 8)
+            *bytes++ = (uint8_t)(window >> (in - 8));
+    }
+    if (in)
+        *bytes = (uint8_t)(window << (8 - in));
+}
+
+static size_t count_values(const struct kv_trellis_step *step, size_t n_steps)
+{
+    size_t values = 0;
+
+    for (size_t k = 0; k < n_steps; k++)
+        values += step[k].values;
+    return values;
 }
 
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
-                       const float *x, const float *scale, void *scratch,
-                       uint8_t *bytes)
+                       const float *x, const float *scale, size_t n,
+                       void *scratch, uint8_t *bytes, size_t stride)
 {
-    kv_trellis_advance *const advance_best = best_level();
-    uint8_t *back = scratch;
-    float cost[KV_TRELLIS_STATES];
-    size_t end = string_bits(step, n_steps);
-    unsigned s = 0;
+    const size_t len = count_values(step, n_steps);
+    const struct notes notes = notes_at(scratch, n_steps);
 
-    for (size_t i = 0; i < STATES; i++)
-        cost[i] = i ? INFINITY : 0;
-    for (size_t i = 0; i < n_steps; i++) {
-        advance_best(&step[i], x, scale, cost, back + i * (STATES / 2));
-        x += step[i].values;
-        scale += step[i].values;
-    }
-    for (unsigned i = 1; i < STATES; i++)
-        if (cost[i] < cost[s])
-            s = i;
-    memset(bytes, 0, (end + 7) / 8);
-    for (size_t i = n_steps; i-- > 0;) {
-        const unsigned bits = step[i].bits;
-        const unsigned rest = s >> bits;
+    for (size_t i = 0; n_steps && i < n; i += KV_TRELLIS_TOGETHER) {
+        const size_t m =
+            n - i < KV_TRELLIS_TOGETHER ? n - i : KV_TRELLIS_TOGETHER;
 
-        put_bits(bytes, end, s, bits);
-        end -= bits;
-        s = (unsigned)back[i * (STATES / 2) + rest]
-                << (KV_TRELLIS_BITS - bits) |
-            rest;
+        find_paths(step, n_steps, x + i * len, len, scale, m, &notes);
+        for (size_t j = 0; j < m; j++)
+            put_string(step, n_steps, notes.state + j, m,
+                       bytes + (i + j) * stride);
     }
 }
 
@@ -215,16 +334,23 @@ static void free_run(struct run *r)
 static void find_states(const struct run *r, const float *x, size_t n,
                         uint16_t *state)
 {
+    const size_t size = kv_trellis_bytes(r->step, r->steps);
+
 #pragma omp parallel
     {
         void *scratch = kv_alloc(kv_trellis_scratch(r->steps), 1);
-        uint8_t *bytes = kv_alloc(kv_trellis_bytes(r->step, r->steps), 1);
+        uint8_t *bytes = kv_alloc(KV_TRELLIS_TOGETHER, size);
 
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < n; i++) {
-            kv_trellis_encode(r->step, r->steps, x + i * r->len, r->one,
-                              scratch, bytes);
-            kv_trellis_states(r->step, r->steps, bytes, state + i * r->steps);
+        for (size_t i = 0; i < n; i += KV_TRELLIS_TOGETHER) {
+            const size_t m =
+                n - i < KV_TRELLIS_TOGETHER ? n - i : KV_TRELLIS_TOGETHER;
+
+            kv_trellis_encode(r->step, r->steps, x + i * r->len, r->one, m,
+                              scratch, bytes, size);
+            for (size_t j = 0; j < m; j++)
+                kv_trellis_states(r->step, r->steps, bytes + j * size,
+                                  state + (i + j) * r->steps);
         }
         free(bytes);
         free(scratch);

@@ -33,15 +33,17 @@ struct kv_trellis_step {
 /* Of the whole string, the last byte filled up with zero bits. */
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
 
-/* Bytes of scratch memory that encode needs. */
+/* Bytes of scratch memory that encode needs, for any number of strings. */
 size_t kv_trellis_scratch(size_t n_steps);
 
-/* x, scale: one for each value of each step, in order; x finite.  Finds the
- * bytes whose decoded numbers have the least sum of (x - decoded)^2; on ties
- * the lowest predecessor.  Every level gives the same bytes. */
+/* n strings of the same steps.  x: [n][values of all steps], finite; scale: one
+ * for each value, in order; bytes: [n][stride].  Finds the bytes whose decoded
+ * numbers have the least sum of (x - decoded)^2, each step's added to the sum
+ * of those before it in f32; on ties the lowest predecessor.  Every level gives
+ * the same bytes. */
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
-                       const float *x, const float *scale, void *scratch,
-                       uint8_t *bytes);
+                       const float *x, const float *scale, size_t n,
+                       void *scratch, uint8_t *bytes, size_t stride);
 
 /* x = scale * table[state], the reverse. */
 void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,

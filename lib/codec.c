@@ -1,6 +1,6 @@
 #include "lib/codec.h"
+#include "kernels/rows.h"
 #include "lib/base/alloc.h"
-#include "lib/base/half.h"
 #include "lib/mixed.h"
 
 #include <assert.h>
@@ -59,13 +59,14 @@ void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
         memmove(out, x, values * sizeof(*out));
         return;
     }
-    for (size_t i = 0; i < values; i++)
-        out[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
+    kv_round_f16(x, values, out);
 }
 
 int kv_check_finite(size_t layer, char name, size_t first, const float *x,
                     size_t n, size_t row, struct kv_err *e)
 {
+    if (kv_row_is_finite(x, n * row))
+        return 0;
     for (size_t t = 0; t < n; t++)
         for (size_t i = 0; i < row; i++)
             if (!isfinite(x[t * row + i]))

@@ -18,9 +18,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Sub-spaces of product quantization, each with a codebook of its own. */
+enum { SUBS = 32 };
+
 struct work {
     size_t n, d, k, iters; /* k 0: no codebook */
-    float *x, *centers;
+    float *x, *centers;    /* centers: [SUBS][k][d] */
+    struct kv_codebook book[SUBS];
     uint16_t *code;
     uint8_t *bytes;
 };
@@ -36,7 +40,15 @@ static void run_kmeans(const struct work *w)
 
 static void run_nearest(const struct work *w)
 {
-    kv_nearest(w->x, w->n, w->d, w->centers, w->k, w->code);
+    kv_nearest(&w->book[0], w->x, w->n, w->code);
+}
+
+/* n vectors of SUBS sub-vectors, x [SUBS][n][d]. */
+static void run_pq(const struct work *w)
+{
+    for (size_t j = 0; j < SUBS; j++)
+        kv_nearest(&w->book[j], w->x + j * w->n / SUBS * w->d, w->n / SUBS,
+                   w->code + j * w->n / SUBS);
 }
 
 static void run_hadamard(const struct work *w)
@@ -85,13 +97,15 @@ static void bench(const char *op, void (*run)(const struct work *), size_t n,
     struct work w = {.n = n, .d = d, .k = k, .iters = iters};
 
     w.x = kv_alloc(n, d * sizeof(*w.x));
-    w.centers = kv_alloc(k, d * sizeof(*w.centers));
+    w.centers = kv_alloc(SUBS * k, d * sizeof(*w.centers));
     w.code = kv_alloc(n, sizeof(*w.code));
     w.bytes = kv_alloc(n, 2);
     for (size_t i = 0; i < n * d; i++)
         w.x[i] = (float)kv_random_normal(1, i);
-    for (size_t i = 0; i < k * d; i++)
+    for (size_t i = 0; i < SUBS * k * d; i++)
         w.centers[i] = (float)kv_random_normal(2, i);
+    for (size_t j = 0; k && j < SUBS; j++)
+        kv_codebook_init(&w.book[j], w.centers + j * k * d, k, d);
 
     const double seconds = median_of(run, &w, runs);
 
@@ -101,6 +115,8 @@ static void bench(const char *op, void (*run)(const struct work *), size_t n,
         printf("%.1f", 3e-9 * (double)(n * d * k * (iters + 1)) / seconds);
     printf("\n");
     fflush(stdout);
+    for (size_t j = 0; k && j < SUBS; j++)
+        kv_codebook_clear(&w.book[j]);
     free(w.bytes);
     free(w.code);
     free(w.centers);
@@ -123,6 +139,9 @@ int main(int argc, char **argv)
     bench("kmeans", run_kmeans, 65536, 4, 256, 25, runs);
     bench("kmeans", run_kmeans, 65536, 8, 256, 25, runs);
     bench("kmeans", run_kmeans, 65536, 8, 1024, 25, runs);
+    bench("kmeans", run_kmeans, 262144, 8, 4096, 25, runs < 3 ? runs : 3);
+    /* 256 vectors of 128 in 32 sub-spaces, 8 bits each */
+    bench("pq_encode", run_pq, 256 * SUBS, 4, 256, 0, runs);
     /* the sub-vectors of eight vectors of 128 */
     bench("nearest", run_nearest, 512, 2, 256, 0, runs);
     bench("nearest", run_nearest, 256, 4, 256, 0, runs);

@@ -44,17 +44,27 @@ static size_t nearest(const float *x, const float *centers, size_t k, size_t d)
 
 /* ---- nearest ----------------------------------------------------------- */
 
-static void check_nearest(size_t n, size_t d, size_t k, bool coarse)
+/* Beside shift, the differences that count are rounding errors of a score that
+ * multiplies; large values overflow it, where s does not. */
+static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
+                          float shift, float scale)
 {
     enum { CANARY = 4 };
     float *x = kv_alloc(n, d * sizeof(*x));
     float *centers = kv_alloc(k, d * sizeof(*centers));
     uint16_t *code = kv_alloc(n + CANARY, sizeof(*code));
+    struct kv_codebook book;
 
     fill(x, n * d, 1, coarse);
     fill(centers, k * d, 2, coarse);
+    for (size_t i = 0; i < n * d; i++)
+        x[i] = (x[i] + shift) * scale;
+    for (size_t i = 0; i < k * d; i++)
+        centers[i] = (centers[i] + shift) * scale;
     memset(code, 0xa5, (n + CANARY) * sizeof(*code));
-    kv_nearest(x, n, d, centers, k, code);
+    kv_codebook_init(&book, centers, k, d);
+    kv_nearest(&book, x, n, code);
+    kv_codebook_clear(&book);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(code[i], nearest(x + i * d, centers, k, d));
     for (size_t i = n; i < n + CANARY; i++)
@@ -82,17 +92,37 @@ static void check_closer(size_t d)
 
 static void check_overflow(void)
 {
-    const float x[2] = {3e38f, -3e38f}, centers[4] = {-3e38f, 3e38f, 0, 0};
-    uint16_t code = 7;
+    enum { K = 100, D = 2, N = 5 };
+    float centers[K * D], x[N * D];
+    struct kv_codebook book;
+    uint16_t code[N];
 
-    kv_nearest(x, 1, 2, centers, 2, &code);
-    assert_int_equal(code, 0);
+    for (size_t k = 2; k <= K; k += K - 2) { /* every s is infinite */
+        for (size_t i = 0; i < k * D; i++)
+            centers[i] = i % 2 ? 3e38f : -3e38f;
+        for (size_t i = 0; i < N * D; i++)
+            x[i] = i % 2 ? -3e38f : 3e38f;
+        memset(code, 7, sizeof(code));
+        kv_codebook_init(&book, centers, k, D);
+        kv_nearest(&book, x, N, code);
+        for (size_t i = 0; i < N; i++)
+            assert_int_equal(code[i], 0);
+        kv_codebook_clear(&book);
+    }
+    centers[60] = NAN; /* and the others are as they were */
+    centers[62] = INFINITY;
+    centers[65] = 1;
+    centers[64] = x[0] = x[1] = 0;
+    kv_codebook_init(&book, centers, K, D);
+    kv_nearest(&book, x, N, code);
+    assert_int_equal(code[0], 32);
+    kv_codebook_clear(&book);
 }
 
 static void test_nearest(void **state)
 {
     const size_t ns[] = {0, 1, 15, 16, 17, 32, 33, 63, 64, 65, 130};
-    const size_t ks[] = {1, 2, 3, 16, 37, 256};
+    const size_t ks[] = {1, 2, 3, 16, 37, 64, 100, 256};
 
     (void)state;
     for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
@@ -100,10 +130,17 @@ static void test_nearest(void **state)
         for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
             for (size_t n = 0; n < sizeof(ns) / sizeof(*ns); n++)
                 for (size_t k = 0; k < sizeof(ks) / sizeof(*ks); k++)
-                    check_nearest(ns[n], d, ks[k], (n + k) % 2);
+                    check_nearest(ns[n], d, ks[k], (n + k) % 2, 0, 1);
             check_closer(d);
         }
-        check_nearest(20, 3, KV_VQ_MAX_K, true);
+        check_nearest(20, 3, KV_VQ_MAX_K, true, 0, 1);
+        for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
+            check_nearest(130, d, 300, false, 1e3f, 1);
+            check_nearest(130, d, 300, false, 1e5f, 0x1p-10f);
+            check_nearest(130, d, 300, true, 0, 0x1p62f);
+            check_nearest(130, d, 300, false, 1, 0x1p-70f);
+            check_nearest(130, d, 300, false, 0, 0x1p-140f);
+        }
         check_overflow();
     }
     kv_level_set(kv_level_max(), NULL);

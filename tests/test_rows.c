@@ -305,13 +305,54 @@ static void test_widen(void **state)
     free(bf16);
 }
 
+/* Every half, what lies just beside it and beside the middle to the next, and
+ * floats of all sizes; at every level. */
+static void test_round(void **state)
+{
+    enum { HALVES = 0x10000, EACH = 6, N = EACH * HALVES + 0x10007 };
+    float *x = kv_alloc(N, sizeof(*x)), *out = kv_alloc(N, sizeof(*out));
+    struct kv_err e;
+
+    (void)state;
+    for (uint32_t i = 0; i < HALVES; i++) {
+        const uint32_t u = kv_f32_bits(kv_f16_to_f32((uint16_t)i));
+        const uint32_t middle = kv_f32_bits(
+            (kv_f16_to_f32((uint16_t)i) + kv_f16_to_f32((uint16_t)(i + 1))) /
+            2);
+
+        for (uint32_t j = 0; j < 3; j++) {
+            x[EACH * i + j] = kv_bits_f32(u + j - 1);
+            x[EACH * i + 3 + j] = kv_bits_f32(middle + j - 1);
+        }
+    }
+    for (uint32_t i = EACH * HALVES; i < N; i++)
+        x[i] = kv_bits_f32(i * 65539);
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        kv_round_f16(x, N, out);
+        for (size_t i = 0; i < N; i++)
+            assert_int_equal(kv_f32_bits(out[i]),
+                             kv_f32_bits(kv_f16_to_f32(kv_f16_clamp(x[i]))));
+        for (size_t n = 0; n < 40; n++)
+            for (size_t i = 0; i < n; i++) {
+                for (size_t j = 0; j < n; j++)
+                    out[j] = 1;
+                assert_true(kv_row_is_finite(out, n));
+                out[i] = i % 2 ? NAN : -INFINITY;
+                assert_false(kv_row_is_finite(out, n));
+            }
+    }
+    assert_true(kv_row_is_finite(x, 0));
+    free(x);
+    free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_special_values),
-        cmocka_unit_test(test_widen),
+        cmocka_unit_test(test_levels),         cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_special_values), cmocka_unit_test(test_widen),
+        cmocka_unit_test(test_round),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

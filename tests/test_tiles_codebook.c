@@ -14,7 +14,7 @@ struct setup {
     size_t head_dim, d, n_sub, k, head_books, sub_books;
     float *centers;
     uint16_t *code; /* [HEADS][TILES * T][n_sub] */
-    struct kv_codebook *book;
+    struct kv_tile_book *book;
     struct kv_store store;
 };
 
@@ -33,8 +33,8 @@ static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
     s.centers = kv_alloc(n, sizeof(*s.centers));
     for (size_t i = 0; i < n; i++)
         s.centers[i] = (float)kv_random_normal(bits, i);
-    s.book = kv_codebook_new(s.centers, s.head_books, s.sub_books, s.n_sub, d,
-                             bits, values, NULL);
+    s.book = kv_tile_book_new(s.centers, s.head_books, s.sub_books, s.n_sub, d,
+                              bits, values, NULL);
     s.store = (struct kv_store){
         .values = values, .n_heads = HEADS, .head_dim = head_dim};
     kv_store_codebook(&s.store, s.book);
@@ -53,7 +53,7 @@ static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
 static void clear(struct setup *s)
 {
     kv_store_free(&s->store);
-    kv_codebook_free(s->book);
+    kv_tile_book_free(s->book);
     free(s->centers);
     free(s->code);
 }
@@ -256,11 +256,11 @@ static void test_flat(void **state)
             float out[KV_TILE_ROWS * T];
             size_t n;
 
-            kv_codebook_free(s.book);
+            kv_tile_book_free(s.book);
             for (size_t c = 0; c < s.k * s.d; c++)
                 s.centers[c] = c % 2 ? size[i] : -size[i];
-            s.book =
-                kv_codebook_new(s.centers, 1, 1, s.n_sub, s.d, 8, values, NULL);
+            s.book = kv_tile_book_new(s.centers, 1, 1, s.n_sub, s.d, 8, values,
+                                      NULL);
             kv_store_codebook(&s.store, s.book);
             n = run_int8(&s, 3, out);
             for (size_t k = 0; k < n; k++)

@@ -2,7 +2,7 @@
  * against each other, and what training reaches against Marcellin and
  * Fischer's figures and the Gaussian bound. */
 #include "kernels/level.h"
-#include "kernels/trellis_impl.h"
+#include "kernels/trellis.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KINDS = 8, MOST_STEPS = 40 };
+enum { KINDS = 9, MOST_STEPS = 40 };
 
 /* Steps of every kind, with random tables. */
 struct setup {
@@ -20,8 +20,8 @@ struct setup {
     float x[MOST_STEPS * 4], scale[MOST_STEPS * 4];
 };
 
-static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1},
-                                         {3, 2}, {2, 1}, {4, 1}, {8, 1}};
+static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1}, {3, 2},
+                                         {2, 1}, {4, 1}, {7, 1}, {8, 1}};
 
 static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
 {
@@ -79,7 +79,7 @@ static void test_finds_the_best_path(void **state)
             bits += kinds[(n + skip) % KINDS][0];
         set_up(&s, n, skip, 10 * skip);
         scratch = malloc(kv_trellis_scratch(n));
-        kv_trellis_encode(s.step, n, s.x, s.scale, scratch, bytes);
+        kv_trellis_encode(s.step, n, s.x, s.scale, 1, scratch, bytes, 0);
         found = distance(&s, bytes);
         for (unsigned u = 0; u < 1u << bits; u++) {
             for (size_t i = 0; i < 2; i++)
@@ -92,21 +92,31 @@ static void test_finds_the_best_path(void **state)
     }
 }
 
+/* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
+    enum { STRINGS = 7, BYTES = 4 * MOST_STEPS };
+
     (void)state;
     for (size_t skip = 0; skip < KINDS; skip++) {
-        uint8_t bytes[3][4 * MOST_STEPS] = {{0}};
+        uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
+        float x[STRINGS * MOST_STEPS * 4];
         struct setup s;
         void *scratch = malloc(kv_trellis_scratch(MOST_STEPS));
         struct kv_err e;
 
-        set_up(&s, MOST_STEPS, skip, 7 * skip);
+        set_up(&s, MOST_STEPS - skip, skip, 7 * skip);
+        for (size_t i = 0; i < STRINGS * s.n_values; i++)
+            x[i] = 2 * (float)kv_random_normal(skip, i);
+        assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
+        for (size_t i = 0; i < STRINGS; i++)
+            kv_trellis_encode(s.step, s.n_steps, x + i * s.n_values, s.scale, 1,
+                              scratch, alone[i], BYTES);
         for (int level = 0; level <= (int)kv_level_max(); level++) {
             assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
-            kv_trellis_encode(s.step, s.n_steps, s.x, s.scale, scratch,
-                              bytes[level]);
-            assert_memory_equal(bytes[level], bytes[0], sizeof(bytes[0]));
+            kv_trellis_encode(s.step, s.n_steps, x, s.scale, STRINGS, scratch,
+                              bytes[0], BYTES);
+            assert_memory_equal(bytes, alone, sizeof(bytes));
         }
         free(scratch);
         tear_down(&s);
@@ -122,13 +132,13 @@ static void test_no_steps_and_ends(void **state)
     float none;
 
     (void)state;
-    kv_trellis_encode(NULL, 0, NULL, NULL, scratch, &(uint8_t){0});
+    kv_trellis_encode(NULL, 0, NULL, NULL, 1, scratch, &(uint8_t){0}, 1);
     kv_trellis_decode(NULL, 0, NULL, NULL, &none);
     assert_int_equal(kv_trellis_bytes(NULL, 0), 0);
     for (size_t n = 1; n <= KINDS; n++) {
         set_up(&s, n, 3, n);
         bytes = malloc(kv_trellis_bytes(s.step, n)); /* ASan sees the rest */
-        kv_trellis_encode(s.step, n, s.x, s.scale, scratch, bytes);
+        kv_trellis_encode(s.step, n, s.x, s.scale, 1, scratch, bytes, 0);
         assert_true(isfinite(distance(&s, bytes)));
         free(bytes);
         tear_down(&s);

@@ -304,7 +304,9 @@ static void check_weights(enum kv_side side)
         (size_t)SUB * K * D;
     float *x = kv_alloc(2 * TOKENS, row * sizeof(*x)), *f = x + TOKENS * row;
     double sum[K][D + 1] = {{0}};
+    struct kv_codebook book;
 
+    kv_codebook_init(&book, center, K, D);
     read_all(&shape, folder, 1, side == KV_K ? KV_T_K_PRE : KV_T_V, x);
     read_all(&shape, folder, 1, side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER,
              f);
@@ -314,7 +316,7 @@ static void check_weights(enum kv_side side)
             (double)g[0] + (double)g[1] + (double)g[2] + (double)g[3];
         uint16_t code;
 
-        kv_nearest(y, 1, D, center, K, &code);
+        kv_nearest(&book, y, 1, &code);
         for (size_t i = 0; i < D; i++)
             sum[code][i] += w * (double)y[i];
         sum[code][D] += w;
@@ -322,6 +324,7 @@ static void check_weights(enum kv_side side)
     for (size_t c = 0; c < K; c++)
         for (size_t i = 0; i < D; i++)
             assert_within(center[c * D + i], sum[c][i] / sum[c][D], 1e-4);
+    kv_codebook_clear(&book);
     free(x);
     kv_calib_free(calib);
 }

@@ -323,19 +323,27 @@ static void transform_back(const struct klt *k, const float *y, float *x)
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
                    size_t n_blocks, uint8_t *bytes)
 {
+    enum { TOGETHER = 16 };
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
     float *y = kv_alloc(row, sizeof(*y));
-    float *in = kv_alloc(k->n_coded, sizeof(*in));
+    float *in = kv_alloc(TOGETHER * k->n_coded, sizeof(*in));
     void *scratch = kv_alloc(kv_trellis_scratch(k->n_steps), 1);
 
     (void)w;
-    for (size_t t = 0; t < n_blocks; t++, bytes += c->block_bytes) {
-        transform(k, k->n_used, x + t * row, y);
-        for (size_t i = 0; i < k->n_coded; i++)
-            in[i] = y[k->coef[i].head * k->d + k->coef[i].index];
-        bytes[0] = 0; /* where nothing is coded */
-        kv_trellis_encode(k->step, k->n_steps, in, k->sigma, scratch, bytes);
+    if (!k->n_coded)
+        memset(bytes, 0, n_blocks * c->block_bytes);
+    for (size_t t = 0; t < n_blocks; t += TOGETHER) {
+        const size_t n = n_blocks - t < TOGETHER ? n_blocks - t : TOGETHER;
+
+        for (size_t i = 0; i < n; i++) {
+            transform(k, k->n_used, x + (t + i) * row, y);
+            for (size_t j = 0; j < k->n_coded; j++)
+                in[i * k->n_coded + j] =
+                    y[k->coef[j].head * k->d + k->coef[j].index];
+        }
+        kv_trellis_encode(k->step, k->n_steps, in, k->sigma, n, scratch,
+                          bytes + t * c->block_bytes, c->block_bytes);
     }
     free(scratch);
     free(in);

@@ -153,17 +153,19 @@ struct vq {
     struct kv_vq_transform transform; /* smooth points to our own copy */
     unsigned bits;
     float *smooth;
-    float *centers;               /* [head_books][sub_books][k][d] */
-    struct kv_codebook *codebook; /* the same for tiles */
+    float *centers;             /* [head_books][sub_books][k][d] */
+    struct kv_codebook *book;   /* [head_books][sub_books] */
+    struct kv_tile_book *tiles; /* the same for tiles */
 };
 
-static const float *book(const struct vq *v, size_t head, size_t sub)
+static const struct kv_codebook *book(const struct vq *v, size_t head,
+                                      size_t sub)
 {
     const struct kv_vq_layout *l = &v->layout;
     const size_t h = l->head_books > 1 ? head : 0;
     const size_t j = l->sub_books > 1 ? sub : 0;
 
-    return v->centers + (h * l->sub_books + j) * l->k * l->d;
+    return &v->book[h * l->sub_books + j];
 }
 
 struct kv_vq_users kv_vq_users(const struct kv_vq_layout *l, size_t head,
@@ -240,6 +242,7 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
     const size_t n = dims[0] * dims[1] * dims[2];
 
     v->centers = kv_alloc(l->head_books * n, sizeof(*v->centers));
+    v->book = kv_alloc(l->head_books * l->sub_books, sizeof(*v->book));
     for (size_t h = 0; h < l->head_books; h++) {
         const struct kv_table *t =
             kv_calib_want(c, set, "codebook", h, 3, dims, e);
@@ -248,16 +251,18 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
             return -1;
         memcpy(v->centers + h * n, t->data, n * sizeof(*v->centers));
     }
+    for (size_t i = 0; i < l->head_books * l->sub_books; i++)
+        kv_codebook_init(&v->book[i], v->centers + i * l->k * l->d, l->k, l->d);
     return 0;
 }
 
-static struct kv_codebook *codebook_of(const struct kv_codec *c)
+static struct kv_tile_book *tiles_of(const struct kv_codec *c)
 {
     const struct vq *v = c->state;
     const struct kv_vq_layout *l = &v->layout;
     const struct kv_shape *s = &c->shape;
 
-    return kv_codebook_new(
+    return kv_tile_book_new(
         v->centers, l->head_books, l->sub_books, l->n_sub, l->d, v->bits,
         c->side == KV_V,
         c->pre_rope ? kv_tiles_rope_new(s->head_dim, s->n_rot, s->inv_freq)
@@ -283,7 +288,7 @@ int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
         return -1;
     if (load_books(c, set, e))
         return -1;
-    v->codebook = codebook_of(c);
+    v->tiles = tiles_of(c);
     return 0;
 }
 
@@ -293,7 +298,11 @@ void kv_vq_close(struct kv_codec *c)
 
     if (!v)
         return;
-    kv_codebook_free(v->codebook);
+    for (size_t i = 0;
+         v->book && i < v->layout.head_books * v->layout.sub_books; i++)
+        kv_codebook_clear(&v->book[i]);
+    free(v->book);
+    kv_tile_book_free(v->tiles);
     free(v->smooth);
     free(v->centers);
     free(v);
@@ -318,7 +327,7 @@ static void encode_batch(const struct kv_codec *c, const float *x, size_t n,
         for (size_t j = 0; j < l->sub_books; j++) {
             const size_t m = kv_vq_gather(l, h, j, work, n, point);
 
-            kv_nearest(point, m, l->d, book(v, h, j), l->k, found);
+            kv_nearest(book(v, h, j), point, m, found);
             scatter(l, h, j, found, n, code);
         }
     for (size_t t = 0; t < n; t++)
@@ -359,7 +368,8 @@ void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
         kv_unpack(bytes + t * c->block_bytes, n_codes, v->bits, code);
         for (size_t h = 0; h < l->n_heads; h++)
             for (size_t j = 0; j < l->n_sub; j++, to += l->d)
-                memcpy(to, book(v, h, j) + code[h * l->n_sub + j] * l->d,
+                memcpy(to,
+                       book(v, h, j)->centers + code[h * l->n_sub + j] * l->d,
                        l->d * sizeof(*to));
     }
     kv_vq_inverse(&v->transform, x, n_blocks);
@@ -385,7 +395,7 @@ bool kv_vq_store(const struct kv_codec *c, struct kv_store *s)
 
     if (transformed && c->pre_rope)
         return false;
-    kv_store_codebook(s, v->codebook);
+    kv_store_codebook(s, v->tiles);
     if (transformed) {
         s->enter = enter;
         s->space = &v->transform;

@@ -227,16 +227,19 @@ static int train_book(const struct job *j, size_t head, size_t sub,
     float *point = kv_alloc(n, l->d * sizeof(*point));
     float *weight = point_weights(j, head, sub, n);
     uint16_t *code = kv_alloc(n, sizeof(*code)), *next = code;
+    struct kv_codebook book;
     int rc;
 
     kv_vq_gather(l, head, sub, j->sample, tokens, point);
     rc = kv_kmeans(point, n, l->d, weight, l->k, iters, key, centers, NULL, e);
     if (rc)
         goto out;
+    kv_codebook_init(&book, centers, l->k, l->d);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += PART)
-        kv_nearest(point + i * l->d, n - i < PART ? n - i : PART, l->d, centers,
-                   l->k, code + i);
+        kv_nearest(&book, point + i * l->d, n - i < PART ? n - i : PART,
+                   code + i);
+    kv_codebook_clear(&book);
     for (size_t t = 0; t < tokens; t++)
         for (size_t h = u.h; h < u.h_end; h++)
             for (size_t s = u.j; s < u.j_end; s++, next++)
