@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { T = KV_TILE_TOKENS, PART = KV_TILE_PART, MOST_DIM = 512, LINE = 64 };
+enum {
+    T = KV_TILE_TOKENS,
+    PART = KV_TILE_PART,
+    MOST_DIM = KV_CODE_DIM,
+    LINE = 64
+};
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -153,8 +158,8 @@ static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
     return sub * T + t;
 }
 
-void kv_store_put_codes(const struct kv_store *s, size_t t,
-                        const uint16_t *code, uint8_t *tile)
+void kv_store_put_indices(const struct kv_store *s, size_t t,
+                          const uint16_t *code, uint8_t *tile)
 {
     const struct kv_tile_book *b = book_of(s);
 
@@ -393,73 +398,6 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- int8 ------------------------------------------------------------------
  */
 
-/* The rounded entries that a tile stands for: x [head_dim][64]. */
-static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
-                    uint8_t *x)
-{
-    const struct kv_tile_book *b = book_of(s);
-    uint16_t code[MOST_DIM * PART];
-
-    for (size_t part = 0; part < T / PART; part++) {
-        const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
-
-        for (size_t c = 0; c < s->head_dim; c++) {
-            const size_t i = c / b->d;
-            const uint8_t *table =
-                b->entry + kv_tile_book_at(b, head, i) * b->k * b->width;
-            uint8_t *to = x + c * T + part * PART;
-
-            for (size_t t = 0; t < PART; t++)
-                to[t] = table[code[kv_code_at(p, i, t)] * b->width + c % b->d];
-        }
-    }
-}
-
-/* Plain C: what the sums are. */
-static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const void *query, size_t rows, float *score, size_t stride)
-{
-    const struct kv_tile_book *b = book_of(s);
-    const struct kv_code_query *q = query;
-    uint8_t x[MOST_DIM * T];
-
-    entries(s, head, tile, x);
-    for (size_t r = 0; r < rows; r++) {
-        int32_t sum[T] = {0};
-
-        for (size_t c = 0; c < s->head_dim; c++) {
-            const int q8 = q->q8[kv_code_q_at(b, rows, r, c)];
-
-            for (size_t t = 0; t < T; t++)
-                sum[t] += q8 * x[c * T + t];
-        }
-        for (size_t t = 0; t < T; t++)
-            score[r * stride + t] = q->scale[r] * (float)(sum[t] - q->bias[r]);
-    }
-}
-
-static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const float *p, size_t stride, size_t rows, float *acc)
-{
-    const struct kv_tile_book *b = book_of(s);
-    const size_t n = kv_code_sums(s);
-    uint8_t x[MOST_DIM * T];
-
-    entries(s, head, tile, x);
-    for (size_t r = 0; r < rows; r++) {
-        int8_t p8[T];
-        const float scale = kv_tile_loops()->round8(p + r * stride, T, p8);
-
-        for (size_t c = 0; c < s->head_dim; c++) {
-            int32_t sum = 0;
-
-            for (size_t t = 0; t < T; t++)
-                sum += p8[t] * (int8_t)x[c * T + t];
-            acc[r * n + kv_code_sum_at(b, c)] += scale * (float)sum;
-        }
-    }
-}
-
 static size_t query_bytes(const struct kv_store *s)
 {
     return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
@@ -482,6 +420,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
         to->scale[r] = kv_tile_loops()->round8(x, kv_padded(s->head_dim), q8);
         to->bias[r] = 0;
         for (size_t c = 0; c < s->head_dim; c++) {
+            to->plain[r][c] = q8[c];
             to->q8[kv_code_q_at(b, rows, r, c)] = q8[c];
             to->bias[r] += KV_KEY_BIAS * q8[c];
         }
@@ -497,26 +436,28 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < s->head_dim; c++)
             out[r * s->head_dim + c] =
-                acc[r * n + kv_code_sum_at(b, c)] *
+                acc[r * n + kv_code_sum_at(b, c / b->d, c % b->d)] *
                 b->scale[kv_tile_book_at(b, head, c / b->d) * b->d + c % b->d];
 }
 
-#define INT8(SCORES, GATHER)                                              \
-    {                                                                     \
-        .query_bytes = query_bytes, .prepare = prepare, .scores = SCORES, \
-        .acc_floats = kv_code_sums, .gather = GATHER, .finish = finish    \
+#define INT8(LEVEL)                                                   \
+    {                                                                 \
+        .query_bytes = query_bytes, .prepare = prepare,               \
+        .scores = kv_code_scores_##LEVEL, .acc_floats = kv_code_sums, \
+        .gather = kv_code_gather_##LEVEL, .finish = finish            \
     }
 
 static const struct kv_tile_ops *int8_ops(void)
 {
-    static const struct kv_tile_ops c = INT8(scores, gather);
+    static const struct kv_tile_ops c = INT8(c);
 
 #ifdef __x86_64__
-    static const struct kv_tile_ops vnni =
-        INT8(kv_code_scores_vnni, kv_code_gather_vnni);
+    static const struct kv_tile_ops avx2 = INT8(avx2), vnni = INT8(vnni);
 
     if (kv_level_vnni())
         return &vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &avx2;
 #endif
     return &c;
 }

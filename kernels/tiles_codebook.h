@@ -52,7 +52,7 @@ void kv_tile_book_free(struct kv_tile_book *b); /* NULL is fine */
 void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b);
 
 /* Puts token t's codes of one head [n_sub] into a tile that is zero there. */
-void kv_store_put_codes(const struct kv_store *s, size_t t,
-                        const uint16_t *code, uint8_t *tile);
+void kv_store_put_indices(const struct kv_store *s, size_t t,
+                          const uint16_t *code, uint8_t *tile);
 
 #endif

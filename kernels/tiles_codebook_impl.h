@@ -32,7 +32,7 @@ struct kv_tile_book {
     uint8_t *planes;
 };
 
-enum { KV_KEY_BIAS = 128 };
+enum { KV_KEY_BIAS = 128, KV_CODE_DIM = 512 /* most channels */ };
 
 /* The table of (head, sub) among head_books x sub_books. */
 static inline size_t kv_tile_book_at(const struct kv_tile_book *b, size_t head,
@@ -53,9 +53,10 @@ static inline size_t kv_tile_book_channel(const struct kv_tile_book *b,
 /* What int8 scores want of queries. */
 struct kv_code_query {
     float scale[KV_TILE_ROWS];
-    int32_t bias[KV_TILE_ROWS]; /* KV_KEY_BIAS * sum(q8) */
-    /* in fours that meet four neighbours in a register, row beside row:
-     * kv_code_q_at(); zeros between */
+    int32_t bias[KV_TILE_ROWS];              /* KV_KEY_BIAS * sum(q8) */
+    int8_t plain[KV_TILE_ROWS][KV_CODE_DIM]; /* q8 by channel */
+    /* the same in fours that meet four neighbours in a register, row beside
+     * row: kv_code_q_at(); zeros between */
     _Alignas(64) int8_t q8[];
 };
 
@@ -91,7 +92,8 @@ static inline size_t kv_code_q_at(const struct kv_tile_book *b, size_t rows,
     return (sub * rows + r) * b->width + j;
 }
 
-/* Sums of int8 values: so many floats, and where channel c is. */
+/* Sums of int8 values: so many floats, and where dimension j of a
+ * sub-vector is. */
 static inline size_t kv_code_sums(const struct kv_store *s)
 {
     const struct kv_tile_book *b = s->params;
@@ -107,28 +109,30 @@ static inline size_t kv_code_sums(const struct kv_store *s)
     return kv_padded(b->n_sub * b->width);
 }
 
-static inline size_t kv_code_sum_at(const struct kv_tile_book *b, size_t c)
+static inline size_t kv_code_sum_at(const struct kv_tile_book *b, size_t sub,
+                                    size_t j)
 {
-    const size_t sub = c / b->d, j = c % b->d;
-
     switch (b->order) {
     case KV_CODES_SHARED:
         return (sub / 16 * b->d + j) * 16 + sub % 16;
     case KV_CODES_OWN:
-        return c;
+        return sub * b->d + j;
     case KV_CODES_WIDE:
         break;
     }
     return sub * b->width + j;
 }
 
-/* scores and gather of path int8 (tiles.h); where kv_level_vnni(). */
-void kv_code_scores_vnni(const struct kv_store *s, size_t head,
-                         const uint8_t *tile, const void *query, size_t rows,
-                         float *score, size_t stride);
-void kv_code_gather_vnni(const struct kv_store *s, size_t head,
-                         const uint8_t *tile, const float *p, size_t stride,
-                         size_t rows, float *acc);
+/* scores and gather of path int8 (tiles.h); vnni: where kv_level_vnni(). */
+typedef void kv_code_scores_fn(const struct kv_store *s, size_t head,
+                               const uint8_t *tile, const void *query,
+                               size_t rows, float *score, size_t stride);
+typedef void kv_code_gather_fn(const struct kv_store *s, size_t head,
+                               const uint8_t *tile, const float *p,
+                               size_t stride, size_t rows, float *acc);
+
+kv_code_scores_fn kv_code_scores_c, kv_code_scores_avx2, kv_code_scores_vnni;
+kv_code_gather_fn kv_code_gather_c, kv_code_gather_avx2, kv_code_gather_vnni;
 
 /* Codes of tokens [32 part, 32 part + 32), at most 528 * 32, in the order of
  * the tile, which is: */

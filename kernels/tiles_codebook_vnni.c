@@ -611,11 +611,12 @@ ALWAYS_INLINE void wide_gather(const struct kv_tile_book *b, const uint8_t *x,
  */
 
 #define SHARED_KINDS(X, R) X(R, 64, 1) X(R, 64, 0) X(R, 128, 0) X(R, 256, 0)
-#define OWN_KINDS(X, R)                                           \
-    X(R, 64, 1, 0)                                                \
-    X(R, 64, 0, 0)                                                \
-    X(R, 128, 0, 0) X(R, 256, 0, 0) X(R, 64, 1, 1) X(R, 64, 0, 1) \
-        X(R, 128, 0, 1) X(R, 256, 0, 1)
+#define OWN_KINDS(X, R) \
+    X(R, 64, 1, 0)      \
+    X(R, 64, 0, 0)      \
+    X(R, 128, 0, 0)     \
+    X(R, 256, 0, 0)     \
+    X(R, 64, 1, 1) X(R, 64, 0, 1) X(R, 128, 0, 1) X(R, 256, 0, 1)
 #define WIDTHS(X, R) X(R, 4) X(R, 8) X(R, 16)
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
 _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");

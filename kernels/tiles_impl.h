@@ -18,7 +18,8 @@ struct kv_tile_loops {
     /* x[i] = exp(x[i] - shift), n a multiple of 16, x at most shift; their
      * sum.  Relative error below 1e-6; 0 below -87. */
     float (*exp)(float *x, size_t n, float shift);
-    float (*max)(const float *x, size_t n); /* n > 0, a multiple of 16 */
+    /* The largest of n > 0, a multiple of 16. */
+    float (*max)(const float *x, size_t n);
     /* For int8 paths: code[i] = x[i] * (127 / max|x|) to the nearest integer,
      * half to even; n a multiple of 16.  Gives max|x| / 127; where
      * max|x| is below 2^-93 it and the codes are 0.  The same codes at every level. */

@@ -207,11 +207,11 @@ static float exp_row(float *x, size_t n, float shift)
 
 static float max_row(const float *x, size_t n)
 {
-    vf max = v_load(x);
+    vf most = v_load(x);
 
     for (size_t i = WIDTH; i < n; i += WIDTH)
-        max = v_max(max, v_load(x + i));
-    return v_most(max);
+        most = v_max(most, v_load(x + i));
+    return v_most(most);
 }
 
 static float round8(const float *x, size_t n, int8_t *code)

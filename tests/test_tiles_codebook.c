@@ -44,9 +44,9 @@ static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
         s.code[i] = (uint16_t)(kv_random(7, i) % s.k);
     for (size_t h = 0; h < HEADS; h++)
         for (size_t t = 0; t < TILES * T; t++)
-            kv_store_put_codes(&s.store, t % T,
-                               s.code + (h * TILES * T + t) * s.n_sub,
-                               kv_store_tile(&s.store, h, t / T));
+            kv_store_put_indices(&s.store, t % T,
+                                 s.code + (h * TILES * T + t) * s.n_sub,
+                                 kv_store_tile(&s.store, h, t / T));
     return s;
 }
 

@@ -414,7 +414,7 @@ void kv_vq_tile(const struct kv_codec *c, const struct kv_store *s,
     for (size_t t = 0; t < n; t++) {
         kv_unpack(blocks + (first + t) * c->block_bytes, n_codes, v->bits,
                   code);
-        kv_store_put_codes(s, t, code + head * v->layout.n_sub, tile);
+        kv_store_put_indices(s, t, code + head * v->layout.n_sub, tile);
     }
     free(code);
 }
