@@ -403,6 +403,13 @@ static size_t query_bytes(const struct kv_store *s)
     return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
 }
 
+/* The scales [d] of a sub-space's table. */
+static const float *scale_of(const struct kv_tile_book *b, size_t head,
+                             size_t sub)
+{
+    return b->scale + kv_tile_book_at(b, head, sub) * b->d;
+}
+
 /* The table's scales are in the query before it is rounded. */
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
@@ -410,20 +417,21 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
     const struct kv_tile_book *b = book_of(s);
     struct kv_code_query *to = query;
     float x[MOST_DIM] = {0};
-    int8_t q8[MOST_DIM];
 
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t c = 0; c < s->head_dim; c++)
-            x[c] =
-                q[r * s->head_dim + c] *
-                b->scale[kv_tile_book_at(b, head, c / b->d) * b->d + c % b->d];
+    for (size_t r = 0; r < rows; r++, q += s->head_dim) {
+        int8_t *q8 = to->plain[r];
+        int32_t sum = 0;
+
+        for (size_t i = 0; i < b->n_sub; i++)
+            for (size_t j = 0; j < b->d; j++)
+                x[i * b->d + j] = q[i * b->d + j] * scale_of(b, head, i)[j];
         to->scale[r] = kv_tile_loops()->round8(x, kv_padded(s->head_dim), q8);
-        to->bias[r] = 0;
-        for (size_t c = 0; c < s->head_dim; c++) {
-            to->plain[r][c] = q8[c];
-            to->q8[kv_code_q_at(b, rows, r, c)] = q8[c];
-            to->bias[r] += KV_KEY_BIAS * q8[c];
-        }
+        for (size_t i = 0; i < b->n_sub; i++)
+            for (size_t j = 0; j < b->d; j++) {
+                to->q8[kv_code_q_at(b, rows, r, i, j)] = q8[i * b->d + j];
+                sum += q8[i * b->d + j];
+            }
+        to->bias[r] = KV_KEY_BIAS * sum;
     }
 }
 
@@ -431,13 +439,11 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
     const struct kv_tile_book *b = book_of(s);
-    const size_t n = kv_code_sums(s);
 
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < s->head_dim; c++)
-            out[r * s->head_dim + c] =
-                acc[r * n + kv_code_sum_at(b, c / b->d, c % b->d)] *
-                b->scale[kv_tile_book_at(b, head, c / b->d) * b->d + c % b->d];
+    for (size_t r = 0; r < rows; r++, acc += kv_code_sums(s))
+        for (size_t i = 0; i < b->n_sub; i++)
+            for (size_t j = 0; j < b->d; j++)
+                *out++ = acc[kv_code_sum_at(b, i, j)] * scale_of(b, head, i)[j];
 }
 
 #define INT8(LEVEL)                                                   \

@@ -60,7 +60,8 @@ struct kv_code_query {
     _Alignas(64) int8_t q8[];
 };
 
-/* Fours of bytes in a row of q8, and where channel c of row r of `rows` is. */
+/* Fours of bytes in a row of q8, and where dimension j of a sub-vector
+ * is in row r of `rows`. */
 static inline size_t kv_code_quads(const struct kv_store *s)
 {
     const struct kv_tile_book *b = s->params;
@@ -77,9 +78,9 @@ static inline size_t kv_code_quads(const struct kv_store *s)
 }
 
 static inline size_t kv_code_q_at(const struct kv_tile_book *b, size_t rows,
-                                  size_t r, size_t c)
+                                  size_t r, size_t sub, size_t j)
 {
-    const size_t sub = c / b->d, j = c % b->d;
+    const size_t c = sub * b->d + j;
 
     switch (b->order) {
     case KV_CODES_SHARED:
