@@ -21,8 +21,9 @@ struct kv_tile_loops {
     /* The largest of n > 0, a multiple of 16. */
     float (*max)(const float *x, size_t n);
     /* For int8 paths: code[i] = x[i] * (127 / max|x|) to the nearest integer,
-     * half to even; n a multiple of 16.  Gives max|x| / 127, 0 where all are 0
-     * (so are the codes then).  The same codes at every level. */
+     * half to even; n a multiple of 16.  Gives max|x| / 127; where
+     * max|x| is below 2^-93 it and the codes are 0.  The same codes at every
+     * level. */
     float (*round8)(const float *x, size_t n, int8_t *code);
 };
 
@@ -32,6 +33,10 @@ extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
 
 /* Those of the level in use. */
 const struct kv_tile_loops *kv_tile_loops(void);
+
+/* Zeroed memory of n * size bytes, aligned to a cache line; free() frees it.
+ * NULL where there are none. */
+void *kv_lines(size_t n, size_t size);
 
 /* Exact operations' prepare, query_bytes, acc_floats and finish. */
 size_t kv_exact_query_bytes(const struct kv_store *s);

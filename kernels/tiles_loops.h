@@ -219,7 +219,7 @@ static float round8(const float *x, size_t n, int8_t *code)
     for (size_t i = 0; i < n; i += WIDTH)
         most = v_max(most, v_abs(v_load(x + i)));
 
-    const float max = v_most(most);
+    const float found = v_most(most), max = found < 0x1p-93f ? 0 : found;
     const vf by = v_all(max > 0 ? 127 / max : 0);
 
     for (size_t i = 0; i < n; i += WIDTH)
