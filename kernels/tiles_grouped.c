@@ -10,12 +10,13 @@
  *   unfolded   along the inner index, one lane: its step is of the result
  * and is of one of n_runs runs of `run` lanes or inner indices.
  *
- * A tile:   | heads | codes |
- *   heads     step f16 [n_runs][width] | offset [n_runs][width] |, filled up
- *             to 64 bytes; width: inner (folded) or lanes.  offset is f16
- * (low), f32 (zero) or nothing.  Groups of more than 64 tokens stand in `span`
- * tiles: each holds head_bytes of that table, in order. codes     [lanes /
- * 16][inner / 32] units of 16 lanes x 32 inner indices
+ *   | heads, filled up to 64 bytes | codes |     a tile
+ *   | step f16 [n_runs][width] | offset [n_runs][width] |     heads
+ *   [lanes / 16][inner / 32] units of 16 lanes x 32 inner indices     codes
+ *
+ * width is inner (folded) or lanes; offset is f16 (low), f32 (zero) or nothing.
+ * Groups of more than 64 tokens stand in `span` tiles: each holds head_bytes of
+ * that table, in order.
  *
  * A unit is 8 cells of 64 codes: cell e is 16 lanes x inner indices 4 e to
  * 4 e + 3, code (lane l, index 4 e + j) in byte 4 l + j, so that 4 bytes of w
@@ -29,13 +30,14 @@
  *   width 1: 1 vector, cell e in bit e
  *
  * On the int8 path w (folded: w times the steps) is rounded to 8 bits per row
- * and run.  Where W is what it became, scale its unit, m the middle code and S
- * the integer sum of W code,
+ * and run: to signed bytes, but weights of values to unsigned ones unless steps
+ * are negative.  Where W is what it became, scale its unit, m the middle code
+ * and S the integer sum of W code,
  *
  *   sum w step code ~ scale S + m (sum w step - scale sum W)
  *
- * meets each code's distance from the middle, which is what W's rounding then
- * costs; offsets are times w itself. */
+ * is off by W's rounding times each code's distance from the middle; offsets
+ * meet w itself. */
 #include "kernels/level.h"
 #include "kernels/tiles_grouped_impl.h"
 #include "kernels/tiles_impl.h"
