@@ -20,6 +20,8 @@ struct kv_loop {
     size_t first_window;
     struct kv_codec *(*codec)[KV_SIDES]; /* [n_layers] */
     struct kv_bits bits;
+    float *rope; /* of n_rope tokens from 0 on */
+    size_t n_rope;
 };
 
 /* What the windows of one layer hold, in the forms their queries may see.
@@ -61,6 +63,7 @@ void kv_loop_free(struct kv_loop *l)
         for (int side = 0; side < KV_SIDES; side++)
             kv_codec_free(l->codec[i][side]);
     free(l->codec);
+    free(l->rope);
     free(l);
 }
 
@@ -153,14 +156,15 @@ static int fill_window(const struct kv_loop *l, const struct kv_qkv *x,
 
         kv_cache_decode(cache, side, f->settled[i] + at);
         if (rotate)
-            kv_rope(&l->shape, f->settled[i] + at, x->n, l->shape.n_kv_heads,
-                    0);
+            kv_rope_turn(&l->shape, l->rope, f->settled[i] + at, x->n,
+                         l->shape.n_kv_heads);
         if (!f->fresh[i])
             continue;
         kv_codec_input(codec[i], cache_input(l, x, side, window), x->n,
                        f->fresh[i] + at);
         if (rotate)
-            kv_rope(&l->shape, f->fresh[i] + at, x->n, l->shape.n_kv_heads, 0);
+            kv_rope_turn(&l->shape, l->rope, f->fresh[i] + at, x->n,
+                         l->shape.n_kv_heads);
     }
     rc = 0;
 out:
@@ -293,12 +297,25 @@ static void free_forms(struct forms *f)
     }
 }
 
+/* The angles of the first n positions, for keys stored before RoPE. */
+static void want_rope(struct kv_loop *l, size_t n)
+{
+    if (n <= l->n_rope)
+        return;
+    free(l->rope);
+    l->rope = kv_alloc(n, 2 * l->shape.n_rot * sizeof(*l->rope));
+    l->n_rope = n;
+    kv_rope_table(&l->shape, n, 0, l->rope);
+}
+
 static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
                        struct kv_bits *bits, struct first_error *error)
 {
     struct forms f;
 
     alloc_forms(l, x, &f);
+    if (l->codec[x->layer][KV_K]->pre_rope)
+        want_rope(l, x->n);
 #pragma omp parallel for schedule(dynamic)
     for (size_t w = 0; w < x->n_windows; w++) {
         struct kv_err mine;

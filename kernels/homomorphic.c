@@ -33,16 +33,26 @@ static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
     }
 }
 
-static void widen(const void *from, size_t n, float *to)
+static void add(const float *x, const float *m, size_t stride, size_t n_rows,
+                size_t n, double *out)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t c = 0; c < n; c++)
+            out[c] += (double)x[i] * (double)m[i * stride + c];
+}
+
+static void widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                  float *to)
 {
     const uint8_t *bytes = from;
 
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half;
+    for (size_t i = 0; i < n_rows; i++, bytes += stride, to += n)
+        for (size_t c = 0; c < n; c++) {
+            uint16_t half;
 
-        memcpy(&half, bytes + 2 * i, sizeof(half));
-        to[i] = kv_f16_to_f32(half);
-    }
+            memcpy(&half, bytes + 2 * c, sizeof(half));
+            to[c] = kv_f16_to_f32(half);
+        }
 }
 
 static size_t filled_up(size_t n)
@@ -121,6 +131,7 @@ static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
 const struct kv_hack_loops kv_hack_c = {
     .range = range,
     .round = round_codes,
+    .quantize = quantize,
     .uniform = uniform,
     .arrange = arrange,
     .sums = sums,
@@ -128,6 +139,7 @@ const struct kv_hack_loops kv_hack_c = {
     .turn = turn,
     .dots = dots,
     .add = add,
+    .scale = scale,
     .widen = widen,
     .narrow = narrow,
 };
@@ -171,17 +183,13 @@ void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
     best()->uniform(key, first, step, n, u);
 }
 
-void kv_hack_quantize(const float *x, size_t n, unsigned bits, const float *u,
-                      uint8_t *code, struct kv_hack_row *row)
+void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                      unsigned bits, const float *u, size_t u_stride,
+                      uint8_t *code, size_t code_stride,
+                      struct kv_hack_row *row)
 {
-    const float top = top_code(bits);
-
-    *row = (struct kv_hack_row){.code = code, .n = n};
-    row->range = best()->range(x, n, top);
-    if (row->range.scale > 0)
-        row->sum = best()->round(x, n, row->range, top, u, code);
-    else
-        memset(code, 0, n);
+    best()->quantize(x, x_stride, n_rows, n, top_code(bits), u, u_stride, code,
+                     code_stride, row);
 }
 
 size_t kv_hack_room(size_t n_columns, size_t n)
@@ -226,9 +234,16 @@ void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
     best()->add(x, m, stride, n_rows, n, out);
 }
 
-void kv_hack_widen(const void *from, size_t n, float *to)
+void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                   const float *by, float *out, size_t out_stride)
 {
-    best()->widen(from, n, to);
+    best()->scale(x, x_stride, n_rows, n, by, out, out_stride);
+}
+
+void kv_hack_widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                   float *to)
+{
+    best()->widen(from, stride, n_rows, n, to);
 }
 
 void kv_hack_narrow(const double *x, size_t n, double by, float *out)

@@ -87,10 +87,13 @@ struct kv_hack_row {
     int32_t sum; /* of the codes */
 };
 
-/* Quantizes x [n] to bits with its own range; *row points to code [n], which
- * the caller keeps.  u as for kv_hack_round(). */
-void kv_hack_quantize(const float *x, size_t n, unsigned bits, const float *u,
-                      uint8_t *code, struct kv_hack_row *row);
+/* Quantizes n_rows rows of n values, each to bits with its own range: rows of x
+ * are x_stride apart, those of u, as for kv_hack_round(), u_stride, and those
+ * of code code_stride; row[i] points to the codes, which the caller keeps. */
+void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                      unsigned bits, const float *u, size_t u_stride,
+                      uint8_t *code, size_t code_stride,
+                      struct kv_hack_row *row);
 
 /* One partition of the columns of the right matrix, n codes each.  Arrays by
  * column have room for KV_HACK_COLUMNS(n_columns) of them; what stands behind
@@ -149,8 +152,14 @@ void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
 void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
                  size_t n, double *out);
 
-/* n f16 at any address, which are numbers. */
-void kv_hack_widen(const void *from, size_t n, float *to);
+/* Rows of n values: out[i][c] = x[i][c] * by[c]. */
+void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                   const float *by, float *out, size_t out_stride);
+
+/* Rows of n f16, which are numbers, `stride` bytes apart at any address, to
+ * [n_rows][n]. */
+void kv_hack_widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                   float *to);
 
 /* out[i] = (float)(x[i] * by). */
 void kv_hack_narrow(const double *x, size_t n, double by, float *out);

@@ -130,6 +130,7 @@ static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
 const struct kv_hack_loops kv_hack_avx2 = {
     .range = range,
     .round = round_codes,
+    .quantize = quantize,
     .uniform = uniform,
     .arrange = arrange,
     .sums = sums,
@@ -137,6 +138,7 @@ const struct kv_hack_loops kv_hack_avx2 = {
     .turn = turn,
     .dots = dots,
     .add = add,
+    .scale = scale,
     .widen = widen,
     .narrow = narrow,
 };

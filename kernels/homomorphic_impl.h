@@ -11,6 +11,9 @@ struct kv_hack_loops {
     struct kv_hack_range (*range)(const float *x, size_t n, float top);
     int32_t (*round)(const float *x, size_t n, struct kv_hack_range r,
                      float top, const float *u, uint8_t *code);
+    void (*quantize)(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                     float top, const float *u, size_t u_stride, uint8_t *code,
+                     size_t code_stride, struct kv_hack_row *row);
     void (*uniform)(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u);
     void (*arrange)(const uint8_t *packed, size_t stride, unsigned bits,
@@ -26,7 +29,10 @@ struct kv_hack_loops {
                  size_t n, double *out);
     void (*add)(const float *x, const float *m, size_t stride, size_t n_rows,
                 size_t n, double *out);
-    void (*widen)(const void *from, size_t n, float *to);
+    void (*scale)(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                  const float *by, float *out, size_t out_stride);
+    void (*widen)(const void *from, size_t stride, size_t n_rows, size_t n,
+                  float *to);
     void (*narrow)(const double *x, size_t n, double by, float *out);
 };
 

@@ -1,7 +1,7 @@
 /* The loops of homomorphic.h that every level has alike: floats go element by
  * element, or in lanes that do not follow the register.  Included by
  * homomorphic.c and, compiled for wider registers, by homomorphic_avx2.c and
- * homomorphic_vnni.c. */
+ * homomorphic_vnni.c, which define range(). */
 #include "kernels/homomorphic_impl.h"
 #include "lib/base/rng.h"
 
@@ -51,6 +51,25 @@ static int32_t round_codes(const float *x, size_t n, struct kv_hack_range r,
     return sum;
 }
 
+static struct kv_hack_range range(const float *x, size_t n, float top);
+
+static void quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                     float top, const float *u, size_t u_stride, uint8_t *code,
+                     size_t code_stride, struct kv_hack_row *row)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        const struct kv_hack_range r = range(x + i * x_stride, n, top);
+        uint8_t *to = code + i * code_stride;
+
+        row[i] = (struct kv_hack_row){.code = to, .n = n, .range = r};
+        if (r.scale > 0)
+            row[i].sum = round_codes(x + i * x_stride, n, r, top,
+                                     u ? u + i * u_stride : NULL, to);
+        else
+            memset(to, 0, n);
+    }
+}
+
 /* kv_random_unit(): its 24 bits fit an int32_t, which vectors convert. */
 static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u)
@@ -60,12 +79,12 @@ static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
             (float)(int32_t)(kv_random(key, first + i * step) >> 40) * 0x1p-24f;
 }
 
-static void add(const float *x, const float *m, size_t stride, size_t n_rows,
-                size_t n, double *out)
+static void scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                  const float *by, float *out, size_t out_stride)
 {
-    for (size_t i = 0; i < n_rows; i++)
+    for (size_t i = 0; i < n_rows; i++, x += x_stride, out += out_stride)
         for (size_t c = 0; c < n; c++)
-            out[c] += (double)x[i] * (double)m[i * stride + c];
+            out[c] = x[c] * by[c];
 }
 
 static void narrow(const double *x, size_t n, double by, float *out)

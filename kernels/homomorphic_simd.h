@@ -56,39 +56,96 @@ ALWAYS_INLINE void last_floats(const float *p, size_t n, float *to)
     memcpy(to, p, n * sizeof(*to));
 }
 
-/* Each product is exact, so that d_fma rounds once as the plain C does. */
-static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
-                 size_t n, double *out)
+enum { HALF = WIDTH / 2, PER = 8 / HALF }; /* registers of eight doubles */
+
+/* s [r][PER] += x m for R rows of m; each product is exact, so that d_fma
+ * rounds once as the plain C does. */
+ALWAYS_INLINE void add_eight(vd *s, const float *x, const float *m,
+                             size_t stride, size_t R)
 {
-    enum { LANES = 8, AT_ONCE = WIDTH / 2, PER = LANES / AT_ONCE };
-    const size_t whole = n / LANES * LANES;
-    float last_x[LANES], last_m[LANES];
+    UNROLL
+    for (size_t j = 0; j < PER; j++) {
+        const vd y = d_widen(x + j * HALF);
 
-    last_floats(x + whole, n - whole, last_x);
-    for (size_t i = 0; i < n_rows; i++, m += stride) {
-        vd s[PER];
-
-        for (size_t j = 0; j < PER; j++)
-            s[j] = d_all(0);
-        for (size_t c = 0; c < whole; c += LANES)
-            UNROLL
-        for (size_t j = 0; j < PER; j++)
-            s[j] = d_fma(d_widen(x + c + j * AT_ONCE),
-                         d_widen(m + c + j * AT_ONCE), s[j]);
-        if (whole < n) {
-            last_floats(m + whole, n - whole, last_m);
-            UNROLL
-            for (size_t j = 0; j < PER; j++)
-                s[j] = d_fma(d_widen(last_x + j * AT_ONCE),
-                             d_widen(last_m + j * AT_ONCE), s[j]);
-        }
-        out[i] = d_total(s);
+        UNROLL
+        for (size_t r = 0; r < R; r++)
+            s[r * PER + j] =
+                d_fma(y, d_widen(m + r * stride + j * HALF), s[r * PER + j]);
     }
 }
 
-static void widen(const void *from, size_t n, float *to)
+ALWAYS_INLINE void dots_of(const float *x, const float *last_x, const float *m,
+                           size_t stride, size_t R, size_t n, double *out)
 {
-    const uint8_t *bytes = from;
+    const size_t whole = n / 8 * 8;
+    float last[4 * 8];
+    vd s[4 * PER];
+
+    UNROLL
+    for (size_t r = 0; r < R * PER; r++)
+        s[r] = d_all(0);
+    for (size_t c = 0; c < whole; c += 8)
+        add_eight(s, x + c, m + c, stride, R);
+    if (whole < n) {
+        for (size_t r = 0; r < R; r++)
+            last_floats(m + r * stride + whole, n - whole, last + r * 8);
+        add_eight(s, last_x, last, 8, R);
+    }
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        out[r] = d_total(s + r * PER);
+}
+
+static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    float last[8];
+    size_t i = 0;
+
+    last_floats(x + n / 8 * 8, n % 8, last);
+    for (; i + 4 <= n_rows; i += 4)
+        dots_of(x, last, m + i * stride, stride, 4, n, out + i);
+    for (; i < n_rows; i++)
+        dots_of(x, last, m + i * stride, stride, 1, n, out + i);
+}
+
+/* R registers of out. */
+ALWAYS_INLINE void add_to(const float *x, const float *m, size_t stride,
+                          size_t n_rows, size_t R, double *out)
+{
+    vd s[8];
+
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        s[r] = d_load(out + r * HALF);
+    for (size_t i = 0; i < n_rows; i++, m += stride) {
+        const vd y = d_all((double)x[i]);
+
+        UNROLL
+        for (size_t r = 0; r < R; r++)
+            s[r] = d_fma(y, d_widen(m + r * HALF), s[r]);
+    }
+    UNROLL
+    for (size_t r = 0; r < R; r++)
+        d_store(out + r * HALF, s[r]);
+}
+
+static void add(const float *x, const float *m, size_t stride, size_t n_rows,
+                size_t n, double *out)
+{
+    size_t c = 0;
+
+    for (; c + 8 * HALF <= n; c += 8 * HALF)
+        add_to(x, m + c, stride, n_rows, 8, out + c);
+    for (; c + HALF <= n; c += HALF)
+        add_to(x, m + c, stride, n_rows, 1, out + c);
+    for (size_t i = 0; c < n && i < n_rows; i++)
+        for (size_t j = c; j < n; j++)
+            out[j] += (double)x[i] * (double)m[i * stride + j];
+}
+
+ALWAYS_INLINE void widen_row(const uint8_t *bytes, size_t n, float *to)
+{
     size_t i = 0;
 
     for (; i + WIDTH <= n; i += WIDTH)
@@ -101,6 +158,15 @@ static void widen(const void *from, size_t n, float *to)
         f_store(last, f_half(half));
         memcpy(to + i, last, (n - i) * sizeof(*to));
     }
+}
+
+static void widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                  float *to)
+{
+    const uint8_t *bytes = from;
+
+    for (size_t i = 0; i < n_rows; i++)
+        widen_row(bytes + i * stride, n, to + i * n);
 }
 
 static size_t steps_of(size_t n)

@@ -207,6 +207,7 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
 const struct kv_hack_loops kv_hack_vnni = {
     .range = range,
     .round = round_codes,
+    .quantize = quantize,
     .uniform = uniform,
     .arrange = arrange,
     .sums = sums,
@@ -214,6 +215,7 @@ const struct kv_hack_loops kv_hack_vnni = {
     .turn = turn,
     .dots = dots,
     .add = add,
+    .scale = scale,
     .widen = widen,
     .narrow = narrow,
 };

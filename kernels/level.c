@@ -11,10 +11,10 @@ static const char *const names[] = {
 /* -1 until a level is forced. */
 static int forced = -1;
 
+/* Asked before every loop; __builtin_cpu_init() has run before main(). */
 enum kv_level kv_level_max(void)
 {
 #ifdef __x86_64__
-    __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") &&
@@ -35,7 +35,6 @@ enum kv_level kv_level_get(void)
 bool kv_level_vnni(void)
 {
 #ifdef __x86_64__
-    __builtin_cpu_init();
     return kv_level_get() == KV_LEVEL_AVX512 &&
            __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512vbmi");

@@ -78,6 +78,12 @@ double kv_log_sum_exp(const float *x, size_t n)
     return best()->log_sum_exp(x, n);
 }
 
+void kv_row_times(const float *a, const float *m, size_t n, size_t stride,
+                  size_t d, float *y)
+{
+    best()->times(a, m, n, stride, d, y);
+}
+
 void kv_round_f16(const float *x, size_t n, float *out)
 {
     best()->round_f16(x, n, out);

@@ -257,6 +257,37 @@ static void softmax(float *x, size_t n)
         x[i] *= by;
 }
 
+/* Columns [j, j + v * LANES); v is a constant. */
+INLINE void add_products(const float *a, const float *m, size_t n,
+                         size_t stride, size_t v, float *y)
+{
+    v8f sum[8];
+
+    for (size_t k = 0; k < v; k++)
+        sum[k] = load(y + k * LANES);
+    for (size_t i = 0; i < n; i++, m += stride)
+        for (size_t k = 0; k < v; k++)
+            sum[k] += a[i] * load(m + k * LANES);
+    for (size_t k = 0; k < v; k++)
+        store(y + k * LANES, sum[k]);
+}
+
+static void row_times(const float *a, const float *m, size_t n, size_t stride,
+                      size_t d, float *y)
+{
+    size_t j = 0;
+
+    for (; j + 8 * LANES <= d; j += 8 * LANES)
+        add_products(a, m + j, n, stride, 8, y + j);
+    for (; j + 4 * LANES <= d; j += 4 * LANES)
+        add_products(a, m + j, n, stride, 4, y + j);
+    for (; j + LANES <= d; j += LANES)
+        add_products(a, m + j, n, stride, 1, y + j);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = j; k < d; k++)
+            y[k] += a[i] * m[i * stride + k];
+}
+
 static double log_sum_exp(const float *x, size_t n)
 {
     const size_t whole = n - n % LANES, rest = n - whole;
@@ -338,6 +369,7 @@ const struct kv_rows NAME(kv_rows) = {
     .exp = exp_row,
     .softmax = softmax,
     .log_sum_exp = log_sum_exp,
+    .times = row_times,
     .round_f16 = round_f16,
     .is_finite = is_finite,
     .widen_f16 = widen_f16,

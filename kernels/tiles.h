@@ -163,4 +163,50 @@ void kv_store_put_float_row(const struct kv_store *s, size_t t,
 void kv_store_put_floats(struct kv_store *s, size_t at, const void *from,
                          size_t n);
 
+/* ---- grouped: integers with a step and an offset (tiles_grouped.c) ------- */
+
+enum kv_offset {
+    KV_OFFSET_LOW,  /* f16: x = low + step * code */
+    KV_OFFSET_ZERO, /* whole, below 2^23: x = step * (code - zero) */
+    KV_OFFSET_SAME  /* the same zero for every group */
+};
+
+/* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
+ * negative (some steps are below 0) are the caller's, the rest is
+ * kv_grouped_init()'s.  How they describe a tile is drawn in tiles_grouped.c.
+ */
+struct kv_grouped {
+    unsigned bits;
+    enum kv_offset offset;
+    float zero;
+    int negative;
+
+    int folded;
+    size_t inner, lanes;
+    size_t run, n_runs;
+    size_t span;
+    size_t head_bytes, tile_bytes;
+};
+
+extern const struct kv_family kv_family_grouped;
+
+/* A group is len channels of one token, or (of_tokens) len tokens of one
+ * channel.  Channels: len divides head_dim; below it, a multiple of 4 (keys) or
+ * 16 (values).  Tokens: 16, 32 or a multiple of 64 (values: also 4 and 8).
+ * Gives whether it is so, else nothing is to be used. */
+int kv_grouped_init(struct kv_grouped *g, int values, size_t head_dim,
+                    int of_tokens, size_t len);
+
+/* Makes s, whose values, n_heads and head_dim are set, a store of g. */
+void kv_store_grouped(struct kv_store *s, const struct kv_grouped *g);
+
+/* Puts one token's codes [head_dim] at place t of a tile of zeros. */
+void kv_store_put_codes(const struct kv_store *s, size_t t,
+                        const uint16_t *code, uint8_t *tile);
+
+/* Puts the head of the group that value (t, c) is in, t in the tile, which is
+ * the i-th of its run.  offset: low or zero, not used with KV_OFFSET_SAME. */
+void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
+                        uint16_t step, float offset, uint8_t *tile);
+
 #endif

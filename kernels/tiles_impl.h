@@ -22,7 +22,8 @@ struct kv_tile_loops {
     float (*max)(const float *x, size_t n);
     /* For int8 paths: code[i] = x[i] * (127 / max|x|) to the nearest integer,
      * half to even; n a multiple of 16.  Gives max|x| / 127; where
-     * max|x| is below 2^-93 it and the codes are 0.  The same codes at every level. */
+     * max|x| is below 2^-93 it and the codes are 0.  The same codes at every
+     * level. */
     float (*round8)(const float *x, size_t n, int8_t *code);
 };
 

@@ -181,14 +181,12 @@ ALWAYS_INLINE vf exp_one(vf x)
     const vf n = v_round(v_mul(low, v_all(1.44269504f)));
     const vf r =
         v_fma(n, v_all(2.12194440e-4f), v_fma(n, v_all(-0.693359375f), low));
-    vf p = v_all(1.9875691500e-4f);
+    const vf rr = v_mul(r, r);
+    const vf a = v_fma(v_all(1.9875691500e-4f), r, v_all(1.3981999507e-3f));
+    const vf b = v_fma(v_all(8.3334519073e-3f), r, v_all(4.1665795894e-2f));
+    const vf c = v_fma(v_all(1.6666665459e-1f), r, v_all(5.0000001201e-1f));
+    const vf p = v_fma(v_fma(v_fma(a, rr, b), rr, c), rr, v_add(r, v_all(1)));
 
-    p = v_fma(p, r, v_all(1.3981999507e-3f));
-    p = v_fma(p, r, v_all(8.3334519073e-3f));
-    p = v_fma(p, r, v_all(4.1665795894e-2f));
-    p = v_fma(p, r, v_all(1.6666665459e-1f));
-    p = v_fma(p, r, v_all(5.0000001201e-1f));
-    p = v_add(v_fma(p, v_mul(r, r), r), v_all(1));
     return v_from(x, low, v_mul(p, v_exp2i(n)));
 }
 

@@ -118,7 +118,7 @@ static size_t last_state(const float *least, const uint64_t *bit)
 
     for (size_t r = 0; r < groups; r++) {
         const size_t s =
-            least[r] <= min ? kv_trellis_last(bit, r, groups) : STATES;
+            least[r] <= min ? kv_trellis_last(bit, r, END) : STATES;
 
         if (least[r] < min || s < best) {
             min = least[r];
@@ -146,16 +146,17 @@ static void find_paths(const struct kv_trellis_step *step, size_t n_steps,
         x += step[k].values;
         scale += step[k].values;
     }
-    for (size_t i = 0; i < n; i++) {
-        size_t s = last_state(end + i * ROW, to->bit[n_steps - 1] + i * WORDS);
+    for (size_t i = 0; i < n; i++)
+        to->state[(n_steps - 1) * n + i] = (uint16_t)last_state(
+            end + i * ROW, to->bit[n_steps - 1] + i * WORDS);
+    for (size_t k = n_steps - 1; k > 0; k--)
+        for (size_t i = 0; i < n; i++) {
+            const unsigned bits = step[k].bits;
 
-        for (size_t k = n_steps - 1; k > 0; k--) {
-            to->state[k * n + i] = (uint16_t)s;
-            s = kv_trellis_last(to->bit[k - 1] + i * WORDS, s >> step[k].bits,
-                                (size_t)STATES >> step[k].bits);
+            to->state[(k - 1) * n + i] = (uint16_t)kv_trellis_last(
+                to->bit[k - 1] + i * WORDS,
+                (size_t)to->state[k * n + i] >> bits, bits);
         }
-        to->state[i] = (uint16_t)s;
-    }
 }
 
 /* The string of a path whose states are `every` apart. */

@@ -31,28 +31,40 @@ typedef void kv_trellis_advance(const struct kv_trellis_step *step,
                                 size_t x_stride, const float *scale,
                                 const float *least, float *to, uint64_t *bit);
 
-/* Of each word, those states that are r modulo groups (< 64). */
-static inline uint64_t kv_trellis_group(size_t r, size_t groups)
+/* Of each word, the states whose groups by `next` >= 4 bits are r. */
+static inline uint64_t kv_trellis_group(size_t r, unsigned next)
 {
-    return UINT64_MAX / (((uint64_t)1 << groups) - 1) << r;
+    static const uint64_t every[] = {1, 0x0000000100000001, 0x0001000100010001,
+                                     0x0101010101010101, 0x1111111111111111};
+
+    return every[next - 4] << r;
 }
+_Static_assert(KV_TRELLIS_STATES >> 4 == 64 && KV_TRELLIS_MOST_BITS == 8,
+               "every number of bits from 4 on");
 
-/* The last state of group r that is set, or r. */
+/* The last state of group r that is set, or r.  Which it is cannot be guessed:
+ * no branch depends on it. */
 static inline size_t kv_trellis_last(const uint64_t *bit, size_t r,
-                                     size_t groups)
+                                     unsigned next)
 {
-    if (groups < 64) {
-        const uint64_t mask = kv_trellis_group(r, groups);
+    const uint64_t first = (uint64_t)1 << r % 64;
+    uint32_t words = 1; /* those with a state of the group set; the first */
+    size_t word;
 
-        for (size_t i = KV_TRELLIS_WORDS; i-- > 0;)
-            if (bit[i] & mask)
-                return i * 64 + 63 - (size_t)__builtin_clzll(bit[i] & mask);
-        return r;
+    if (next < 4) {
+        size_t set = 1; /* a bit for each of the group */
+
+        for (size_t i = 1; i < (size_t)1 << next; i++)
+            set |= (bit[i << (4 - next) | r / 64] >> r % 64 & 1) << i;
+        return (63 - (size_t)__builtin_clzll(set)) << (KV_TRELLIS_BITS - next) |
+               r;
     }
-    for (size_t s = KV_TRELLIS_STATES - groups + r; s > r; s -= groups)
-        if (bit[s / 64] >> s % 64 & 1)
-            return s;
-    return r;
+    for (size_t i = 1; i < KV_TRELLIS_WORDS; i++)
+        words |= (uint32_t)((bit[i] & kv_trellis_group(r, next)) != 0) << i;
+    word = 31 - (size_t)__builtin_clz(words);
+    return word * 64 + 63 -
+           (size_t)__builtin_clzll((bit[word] & kv_trellis_group(r, next)) |
+                                   (word ? 0 : first));
 }
 
 kv_trellis_advance kv_trellis_advance_c;

@@ -112,8 +112,8 @@ static unsigned drop_ties(const uint64_t *bit, size_t few, unsigned set)
     for (size_t i = 0; i < MANY; i++)
         for (size_t j = i + few; j < MANY; j += few)
             if (set >> i & set >> j & 1)
-                set &= ~(1u << (kv_trellis_last(bit, i, MANY) <
-                                        kv_trellis_last(bit, j, MANY)
+                set &= ~(1u << (kv_trellis_last(bit, i, MOST) <
+                                        kv_trellis_last(bit, j, MOST)
                                     ? j
                                     : i));
     return set;
@@ -136,7 +136,7 @@ static void join(unsigned next, float *to, uint64_t *bit)
     if ((size_t)__builtin_popcount(least) > few)
         least = drop_ties(bit, few, least);
     for (size_t i = 0; i < WORDS; i++)
-        bit[i] &= least * kv_trellis_group(0, MANY);
+        bit[i] &= least * kv_trellis_group(0, MOST);
 }
 
 void NAME(kv_trellis_advance)(const struct kv_trellis_step *step, unsigned next,

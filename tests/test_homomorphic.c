@@ -40,17 +40,16 @@ static void check_product(size_t m, size_t n, size_t z, size_t p, unsigned bits)
         const size_t at = part * p, len = z - at < p ? z - at : p;
 
         for (size_t j = 0; j < n; j++) {
-            kv_hack_quantize(b + j * z + at, len, bits, u + at, cb + j * len,
-                             &column);
+            kv_hack_quantize(b + j * z + at, z, 1, len, bits, u + at, z,
+                             cb + j * len, len, &column);
             min[j] = column.range.min;
             scale[j] = column.range.scale;
             sum[j] = column.sum;
         }
         kv_hack_arrange(packed, pack_columns(cb, n, len, bits, 0, packed), bits,
                         n, len, code);
+        kv_hack_quantize(a + at, z, m, len, 8, NULL, 0, ca, len, row);
         for (size_t i = 0; i < m; i++) {
-            kv_hack_quantize(a + i * z + at, len, 8, NULL, ca + i * len,
-                             &row[i]);
             kv_hack_count_row(&ops, len);
             kv_hack_count_product(&ops, len, n, false);
         }
@@ -152,15 +151,31 @@ struct vector {
     unsigned bits;
 };
 
+enum { N_PLAIN = 5 };
+
+/* N_PLAIN times the row, from another place on and with other draws. */
 static void quantize(const void *arg, void *out)
 {
     const struct vector *v = arg;
-    struct kv_hack_row row;
+    const size_t n = v->n - (v->n > N_PLAIN ? N_PLAIN : 0);
+    struct kv_hack_row row[N_PLAIN];
+    uint8_t *to = out;
 
-    kv_hack_quantize(v->x, v->n, v->bits, v->u, out, &row);
-    memcpy((uint8_t *)out + v->n, &row.range, sizeof(row.range));
-    memcpy((uint8_t *)out + v->n + sizeof(row.range), &row.sum,
-           sizeof(row.sum));
+    kv_hack_quantize(v->x, n < v->n, N_PLAIN, n, v->bits, v->u, n < v->n, to,
+                     v->n, row);
+    for (size_t i = 0; i < N_PLAIN; i++) {
+        assert_ptr_equal(row[i].code, to + i * v->n);
+        assert_int_equal(row[i].n, n);
+        memcpy(to + N_PLAIN * v->n + i * 12, &row[i].range, 8);
+        memcpy(to + N_PLAIN * v->n + i * 12 + 8, &row[i].sum, 4);
+    }
+}
+
+static void scale(const void *arg, void *out)
+{
+    const struct vector *v = arg;
+
+    kv_hack_scale(v->u, v->n + 1, N_PLAIN, v->n, v->x, out, v->n);
 }
 
 static void uniform(const void *arg, void *out)
@@ -191,10 +206,8 @@ static void widen(const void *arg, void *out)
 
         memcpy(half + 1 + 2 * i, &h, sizeof(h));
     }
-    kv_hack_widen(half + 1, v->n, out);
+    kv_hack_widen(half + 1, 0, 2, v->n, out);
 }
-
-enum { N_PLAIN = 3 };
 
 static void plain_dots(const void *arg, void *out)
 {
@@ -227,20 +240,21 @@ static void rows_at_levels(void **state)
         kv_hack_uniform(5, 0, 1, n, u);
         for (v.bits = 1; v.bits <= 8; v.bits++) {
             v.u = u;
-            same_at_levels("stochastic", n, n + 12, quantize, &v);
+            same_at_levels("stochastic", n, N_PLAIN * (n + 12), quantize, &v);
             v.u = NULL;
-            same_at_levels("nearest", n, n + 12, quantize, &v);
+            same_at_levels("nearest", n, N_PLAIN * (n + 12), quantize, &v);
             same_at_levels("uniform", n, n * 4, uniform, &v);
         }
         v.u = m;
         same_at_levels("narrow", n, n * 4, narrow, &v);
-        same_at_levels("widen", n, n * 4, widen, &v);
+        same_at_levels("widen", n, 2 * n * 4, widen, &v);
+        same_at_levels("scale", n, N_PLAIN * n * 4, scale, &v);
         same_at_levels("dots", n, N_PLAIN * 8, plain_dots, &v);
         same_at_levels("add", n, n * 8, plain_add, &v);
         for (size_t j = 0; j < n; j++) /* flat, and both zeros */
             x[j] = j % 2 ? -0.0f : 0;
         v.u = u;
-        same_at_levels("zeros", n, n + 12, quantize, &v);
+        same_at_levels("zeros", n, N_PLAIN * (n + 12), quantize, &v);
         free(m), free(x);
     }
     same_at_levels("uniform", 0, 0, uniform, &(struct vector){.bits = 1});

@@ -209,6 +209,22 @@ static void largest(const float *x, const float *y, size_t n, float *out)
     assert_int_equal(kv_row_argmax(x, n), at);
 }
 
+static void times(const float *x, const float *y, size_t n, float *out)
+{
+    enum { ROWS = 5, STRIDE = MAX_N / ROWS };
+    const size_t d = n < STRIDE ? n : STRIDE;
+
+    memcpy(out, y, n * sizeof(*out));
+    kv_row_times(y, x, ROWS, STRIDE, d, out);
+    for (size_t j = 0; j < d; j++) {
+        float sum = y[j];
+
+        for (size_t i = 0; i < ROWS; i++)
+            sum += y[i] * x[i * STRIDE + j];
+        assert_true(out[j] == sum);
+    }
+}
+
 static void test_levels(void **state)
 {
     (void)state;
@@ -220,6 +236,7 @@ static void test_levels(void **state)
     at_levels(softmax);
     at_levels(exp_row);
     at_levels(largest);
+    at_levels(times);
 }
 
 /* exp over its whole range, and what is beyond. */

@@ -25,8 +25,7 @@
 enum {
     QUERIES = 64,      /* query heads of a tile, at most */
     WEIGHTS = 1 << 18, /* of a tile, unless one query's heads have more */
-    PIECE = 64,        /* tokens; axes=artifact: a block */
-    MAX_GROUPS = KV_MAX_HEAD_DIM / 16 /* of V's channels */
+    PIECE = 64         /* tokens; axes=artifact: a block */
 };
 
 /* One KV head of K or V and the piece of it that is being multiplied: `most`
@@ -52,22 +51,22 @@ struct operand {
 struct query {
     size_t n; /* tokens it sees */
     uint64_t key[KV_SIDES];
-    const float *q;
-    float *w;                /* [n + a block of V] */
-    double *out;             /* [head_dim] */
-    double base[MAX_GROUPS]; /* artifact: by group of V's channels */
+    float *out; /* where its output goes */
 };
 
-/* Query heads that pass together; the later one sees no less. */
+/* Query heads that pass together; the later one sees no less.  Rows of w, x, u
+ * and code are theirs. */
 struct tile {
-    size_t n, most, code_room, score_room, w_room;
+    size_t n, most, w_room, line_room, score_room;
     struct query *query;     /* [most] */
+    float *q;                /* [most][head_dim] */
+    float *w;                /* [most][w_room]: tokens, and a block of V */
+    float *x, *u;            /* [most][line_room]: what is quantized */
+    uint8_t *code;           /* [most][line_room] */
     struct kv_hack_row *row; /* [part][most] */
-    uint8_t *code;           /* [most][code_room] */
     double *score;           /* [most][score_room] */
     double *out;             /* [most][head_dim] */
-    float *w;                /* [most][w_room] */
-    float x[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
+    double *base, *one;      /* [n_groups][most], [most]: what minima give */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
 };
@@ -135,12 +134,12 @@ static void operand_head(struct operand *o, size_t head)
     const size_t row = r->codec->shape.n_kv_heads * d;
 
     o->head = head;
-    for (size_t i = 0; i < o->n_plain; i++) {
-        const uint16_t *from =
-            i < r->sinks ? r->sink + i * row : r->tail + (i - r->sinks) * row;
-
-        kv_hack_widen(from + head * d, d, o->plain + i * d);
-    }
+    if (r->sinks)
+        kv_hack_widen(r->sink + head * d, row * sizeof(*r->sink), r->sinks, d,
+                      o->plain);
+    if (o->n_plain > r->sinks)
+        kv_hack_widen(r->tail + head * d, row * sizeof(*r->tail),
+                      o->n_plain - r->sinks, d, o->plain + r->sinks * d);
 }
 
 static size_t part_len(const struct kv_hack *h, size_t part)
@@ -236,10 +235,10 @@ static void read_tokens(struct operand *o, size_t t, size_t n)
 
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
-        kv_hack_widen(o->half, n, o->scale + at);
+        kv_hack_widen(o->half, 0, 1, n, o->scale + at);
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * min, 2, j);
-        kv_hack_widen(o->half, n, o->min + at);
+        kv_hack_widen(o->half, 0, 1, n, o->min + at);
         for (size_t j = 0; h->sums && j < n; j++)
             o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
                                             h->sum_bytes, j);
@@ -253,7 +252,7 @@ static void read_ranges(struct operand *o, const uint8_t *half, float *range)
     const size_t groups = h->n_groups;
     const bool apart = h->artifact && groups > 1;
 
-    kv_hack_widen(half, h->n_ranges, apart ? o->wide : range);
+    kv_hack_widen(half, 0, 1, h->n_ranges, apart ? o->wide : range);
     for (size_t g = 0; apart && g < groups; g++)
         for (size_t z = 0; z < h->len; z++)
             range[g * h->len + z] = o->wide[z * groups + g];
@@ -334,54 +333,57 @@ static size_t first_beyond(const struct tile *t, const struct operand *o,
     return j;
 }
 
-/* One partition of query j: x [n] with its codes at `at` in the query's.
- * counter: of the random number of x[0], those of the next `next` apart. */
+/* One partition of the queries from j0 on: x, rows of n values x_stride apart,
+ * with its codes from `at` on in theirs.  counter: of the random number of a
+ * row's x[0], those of the next `next` apart. */
 static void quantize(struct tile *t, const struct operand *o, size_t part,
-                     size_t j, size_t at, uint64_t counter, uint64_t next,
-                     const float *x, size_t n)
+                     size_t j0, size_t at, uint64_t counter, uint64_t next,
+                     const float *x, size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
+    const size_t room = t->line_room;
+    const float *u = h->stochastic ? t->u + j0 * room : NULL;
 
-    if (h->stochastic)
-        kv_hack_uniform(t->query[j].key[h->side], counter, next, n, t->u);
-    kv_hack_quantize(x, n, h->q_bits, h->stochastic ? t->u : NULL,
-                     t->code + j * t->code_room + at,
-                     t->row + part * t->most + j);
-    kv_hack_count_row(&t->ops, n);
+    for (size_t j = j0; u && j < t->n; j++)
+        kv_hack_uniform(t->query[j].key[h->side], counter, next, n,
+                        t->u + j * room);
+    kv_hack_quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
+                     t->code + j0 * room + at, room,
+                     t->row + part * t->most + j0);
+    for (size_t j = j0; j < t->n; j++)
+        kv_hack_count_row(&t->ops, n);
 }
 
-/* Q in the parts of K's lines; first: the token that counts for the random
- * numbers. */
-static void quantize_q(struct tile *t, const struct operand *k, size_t j,
-                       size_t first, const float *q)
+/* Q, or what it became, in the parts of K's lines; first: the token that
+ * counts for the random numbers. */
+static void quantize_q(struct tile *t, const struct operand *k, size_t j0,
+                       size_t first, const float *q, size_t stride)
 {
     const struct kv_hack *h = k->h;
 
     for (size_t part = 0; part < h->n_parts; part++) {
         const size_t z = part * h->part;
 
-        quantize(t, k, part, j, z, kv_hack_counter(first, z),
-                 KV_HACK_NEXT_CHANNEL, q + z, part_len(h, part));
+        quantize(t, k, part, j0, z, kv_hack_counter(first, z),
+                 KV_HACK_NEXT_CHANNEL, q + z, stride, part_len(h, part));
     }
 }
 
-/* Query j for a block of keys from coded token `first` on, of which it sees n:
- * q with the scales folded in, and what the minima give. */
-static void fold_q(struct tile *t, const struct operand *k, size_t j,
-                   size_t first, size_t n)
+/* The queries from j0 on for a block of keys from coded token `first` on: q
+ * with the scales folded in, and what the minima give. */
+static void fold_q(struct tile *t, const struct operand *k, size_t j0,
+                   size_t first)
 {
-    const float *q = t->query[j].q;
-    const size_t d = k->h->len;
-    float folded[KV_MAX_HEAD_DIM];
-    double base;
+    const size_t d = k->h->len, n = t->n - j0;
+    const float *q = t->q + j0 * d;
+    float *x = t->x + j0 * t->line_room;
 
-    for (size_t c = 0; c < d; c++)
-        folded[c] = q[c] * k->scale[c];
-    quantize_q(t, k, j, k->r->sinks + first, folded);
-    kv_hack_dots(q, k->min, d, 1, d, &base);
-    for (size_t i = 0; i < k->room; i++)
-        t->score[j * t->score_room + i] = base;
-    t->ops.correction += d + 2 * d + n;
+    kv_hack_scale(q, d, n, d, k->scale, x, t->line_room);
+    quantize_q(t, k, j0, k->r->sinks + first, x, t->line_room);
+    kv_hack_dots(k->min, q, d, n, d, t->one + j0);
+    for (size_t j = j0; j < t->n; j++)
+        for (size_t i = 0; i < k->room; i++)
+            t->score[j * t->score_room + i] = t->one[j];
 }
 
 /* The logits of the piece's n tokens, from coded token `first` on. */
@@ -390,17 +392,19 @@ static void score_piece(struct tile *t, const struct operand *k, size_t first,
 {
     const struct kv_hack *h = k->h;
     const size_t j0 = first_beyond(t, k, first), room = t->score_room;
+    const size_t at = k->r->sinks + first, d = h->len;
 
+    if (h->artifact)
+        fold_q(t, k, j0, first);
+    else
+        memset(t->score + j0 * room, 0, (t->n - j0) * room * sizeof(*t->score));
     for (size_t j = j0; j < t->n; j++) {
-        const size_t sees = seen(k->r->sinks + first, n, t->query[j].n);
+        const size_t sees = seen(at, n, t->query[j].n);
 
-        if (h->artifact)
-            fold_q(t, k, j, first, sees);
-        else
-            memset(t->score + j * room, 0, n * sizeof(*t->score));
         for (size_t part = 0; part < h->n_parts; part++)
             kv_hack_count_product(&t->ops, part_len(h, part), sees,
                                   h->artifact);
+        t->ops.correction += h->artifact ? d + 2 * d + sees : 0;
     }
     for (size_t part = 0; part < h->n_parts; part++) {
         const struct kv_hack_columns c =
@@ -410,11 +414,12 @@ static void score_piece(struct tile *t, const struct operand *k, size_t first,
                          t->score + j0 * room, room);
     }
     for (size_t j = j0; j < t->n; j++)
-        kv_hack_narrow(t->score + j * room,
-                       seen(k->r->sinks + first, n, t->query[j].n),
-                       (double)attn_scale, t->query[j].w + k->r->sinks + first);
+        kv_hack_narrow(t->score + j * room, seen(at, n, t->query[j].n),
+                       (double)attn_scale, t->w + j * t->w_room + at);
 }
 
+/* The logits of query j for the fp16 tokens [plain, plain + n), which stand at
+ * `from` in the sequence. */
 static void score_plain(struct tile *t, const struct operand *k, size_t j,
                         size_t from, size_t plain, size_t n, float attn_scale)
 {
@@ -423,10 +428,10 @@ static void score_plain(struct tile *t, const struct operand *k, size_t j,
     for (size_t i = 0; i < n; i += t->score_room) {
         const size_t some = least(n - i, t->score_room);
 
-        kv_hack_dots(t->query[j].q, k->plain + (plain + i) * d, d, some, d,
+        kv_hack_dots(t->q + j * d, k->plain + (plain + i) * d, d, some, d,
                      t->score);
         kv_hack_narrow(t->score, some, (double)attn_scale,
-                       t->query[j].w + from + i);
+                       t->w + j * t->w_room + from + i);
     }
 }
 
@@ -438,14 +443,17 @@ static void logits(struct tile *t, struct operand *k, float attn_scale)
     const size_t step = h->artifact ? h->n_lines : PIECE;
     const size_t most = seen(sinks, k->n_coded, t->query[t->n - 1].n);
 
-    if (!h->artifact)
-        for (size_t j = first_beyond(t, k, 0); j < t->n; j++) {
+    if (!h->artifact && most) {
+        const size_t j0 = first_beyond(t, k, 0);
+
+        quantize_q(t, k, j0, 0, t->q + j0 * d, d);
+        for (size_t j = j0; j < t->n; j++) {
             const size_t n = seen(sinks, k->n_coded, t->query[j].n);
 
-            quantize_q(t, k, j, 0, t->query[j].q);
             t->formula += kv_hack_formula(1, n, d, d, true);
             t->formula_parts += kv_hack_formula(1, n, d, h->part, true);
         }
+    }
     for (size_t first = 0; first < most; first += step) {
         const size_t n = least(step, most - first);
 
@@ -476,11 +484,10 @@ static void gather_block(struct tile *t, const struct operand *v, size_t b,
     const size_t j0 = first_beyond(t, v, b * v->h->len);
     const struct kv_hack_columns c = columns(v, 0, 0, d, m);
 
-    for (size_t j = j0; j < t->n; j++) {
-        quantize(t, v, 0, j, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
-                 t->query[j].w + at, m);
+    quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
+             t->w + j0 * t->w_room + at, t->w_room, m);
+    for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
-    }
     kv_hack_multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
 }
 
@@ -490,37 +497,42 @@ static void gather_folded(struct tile *t, const struct operand *v, size_t b,
 {
     const struct kv_hack *h = v->h;
     const size_t at = v->r->sinks + b * h->len, d = h->n_lines;
-    const size_t j0 = first_beyond(t, v, b * h->len);
+    const size_t j0 = first_beyond(t, v, b * h->len), rows = t->n - j0;
+    const float *w = t->w + j0 * t->w_room + at;
+    float *x = t->x + j0 * t->line_room;
 
     for (size_t g = 0; g < h->n_groups; g++) {
         const size_t line = g * h->group, n = least(h->group, d - line);
         const struct kv_hack_columns c = columns(v, 0, line, n, m);
 
+        kv_hack_scale(w, t->w_room, rows, m, v->scale + g * h->len, x,
+                      t->line_room);
+        quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), KV_HACK_NEXT_TOKEN,
+                 x, t->line_room, m);
+        kv_hack_dots(v->min + g * h->len, w, t->w_room, rows, m, t->one + j0);
         for (size_t j = j0; j < t->n; j++) {
-            const float *w = t->query[j].w + at;
-            double base;
-
-            for (size_t i = 0; i < m; i++)
-                t->x[i] = w[i] * v->scale[g * h->len + i];
-            quantize(t, v, 0, j, 0, kv_hack_counter(at, line),
-                     KV_HACK_NEXT_TOKEN, t->x, m);
-            kv_hack_dots(w, v->min + g * h->len, m, 1, m, &base);
-            t->query[j].base[g] += base;
+            t->base[g * t->most + j] += t->one[j];
             kv_hack_count_product(&t->ops, m, n, true);
             t->ops.correction += m + 2 * m + n;
         }
-        kv_hack_multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d + line, d);
+        kv_hack_multiply(t->row + j0, rows, &c, t->out + j0 * d + line, d);
     }
 }
 
-static void gather_plain(struct tile *t, const struct operand *v, size_t j)
+/* What the minima of folded ranges and the fp16 tokens add to query j. */
+static void gather_rest(struct tile *t, const struct operand *v, size_t j)
 {
-    const struct query *q = &t->query[j];
-    const size_t sinks = v->r->sinks, d = v->h->n_lines;
+    const struct kv_hack *h = v->h;
+    const size_t sinks = v->r->sinks, d = h->n_lines, n = t->query[j].n;
+    const float *w = t->w + j * t->w_room;
+    double *out = t->out + j * d;
 
-    kv_hack_add(q->w, v->plain, d, least(sinks, q->n), d, q->out);
-    kv_hack_add(q->w + v->tail, v->plain + sinks * d, d,
-                seen(v->tail, v->n_plain - sinks, q->n), d, q->out);
+    for (size_t g = 0; h->artifact && g < h->n_groups; g++)
+        for (size_t c = g * h->group; c < least((g + 1) * h->group, d); c++)
+            out[c] += t->base[g * t->most + j];
+    kv_hack_add(w, v->plain, d, least(sinks, n), d, out);
+    kv_hack_add(w + v->tail, v->plain + sinks * d, d,
+                seen(v->tail, v->n_plain - sinks, n), d, out);
 }
 
 /* out = w times the values of what each query sees. */
@@ -531,6 +543,7 @@ static void gather(struct tile *t, struct operand *v)
     const size_t most = seen(v->r->sinks, v->n_coded, t->query[t->n - 1].n);
 
     memset(t->out, 0, t->n * d * sizeof(*t->out));
+    memset(t->base, 0, h->n_groups * t->most * sizeof(*t->base));
     for (size_t b = 0; b * p < most; b++) {
         const size_t m = least(p, v->n_coded - b * p);
 
@@ -542,14 +555,11 @@ static void gather(struct tile *t, struct operand *v)
             gather_block(t, v, b, m);
     }
     for (size_t j = 0; j < t->n; j++) {
-        struct query *q = &t->query[j];
-        const size_t n = seen(v->r->sinks, v->n_coded, q->n);
+        const size_t n = seen(v->r->sinks, v->n_coded, t->query[j].n);
         /* of the blocks that are seen at all */
         const size_t z = least((n + p - 1) / p * p, v->n_coded);
 
-        for (size_t c = 0; h->artifact && c < d; c++)
-            q->out[c] += q->base[c / h->group];
-        gather_plain(t, v, j);
+        gather_rest(t, v, j);
         if (z && !h->artifact) {
             t->formula += kv_hack_formula(1, d, z, z, true);
             t->formula_parts += kv_hack_formula(1, d, z, p, true);
@@ -575,26 +585,55 @@ static struct tile *tile_new(const struct operand *k, const struct operand *v,
 
     t->w_room = k->r->n + v->h->len;
     t->most = tile_size(t->w_room, group, n);
+    t->line_room = k->h->len > v->h->len ? k->h->len : v->h->len;
     t->score_room = k->room;
-    t->code_room = k->h->len > v->h->len ? k->h->len : v->h->len;
     t->query = kv_alloc(t->most, sizeof(*t->query));
+    t->q = kv_alloc(t->most, d * sizeof(*t->q));
+    t->w = kv_alloc(t->most, t->w_room * sizeof(*t->w));
+    t->x = kv_alloc(t->most, t->line_room * sizeof(*t->x));
+    t->u = kv_alloc(t->most, t->line_room * sizeof(*t->u));
+    t->code = kv_alloc(t->most, t->line_room);
     t->row = kv_alloc(k->h->n_parts, t->most * sizeof(*t->row));
-    t->code = kv_alloc(t->most, t->code_room);
     t->score = kv_alloc(t->most, t->score_room * sizeof(*t->score));
     t->out = kv_alloc(t->most, d * sizeof(*t->out));
-    t->w = kv_alloc(t->most, t->w_room * sizeof(*t->w));
+    t->base = kv_alloc(v->h->n_groups, t->most * sizeof(*t->base));
+    t->one = kv_alloc(t->most, sizeof(*t->one));
     return t;
 }
 
 static void tile_free(struct tile *t)
 {
+    free(t->query);
+    free(t->q);
     free(t->w);
-    free(t->out);
-    free(t->score);
+    free(t->x);
+    free(t->u);
     free(t->code);
     free(t->row);
-    free(t->query);
+    free(t->score);
+    free(t->out);
+    free(t->base);
+    free(t->one);
     free(t);
+}
+
+/* The outputs of the tile's queries. */
+static void tile_attend(struct tile *t, struct operand *k, struct operand *v,
+                        float attn_scale)
+{
+    const size_t d = v->h->n_lines;
+
+    logits(t, k, attn_scale);
+    for (size_t j = 0; j < t->n; j++) {
+        float *w = t->w + j * t->w_room;
+        const size_t n = t->query[j].n;
+
+        kv_softmax(w, n);
+        memset(w + n, 0, v->h->len * sizeof(*w));
+    }
+    gather(t, v);
+    for (size_t j = 0; j < t->n; j++)
+        kv_hack_narrow(t->out + j * d, d, 1, t->query[j].out);
 }
 
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
@@ -617,27 +656,17 @@ void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
             for (size_t j = 0; j < t->n; j++) {
                 const size_t query = first + (j0 + j) / group;
                 const size_t head = i * group + (j0 + j) % group;
+                const size_t at = ((j0 + j) / group * heads + head) * d;
 
                 t->query[j] = (struct query){
                     .n = least(query + 1, kr->n),
                     .key = {kv_hack_key(seed, KV_HACK_Q, layer, head, query),
                             kv_hack_key(seed, KV_HACK_P, layer, head, query)},
-                    .q = q + ((j0 + j) / group * heads + head) * d,
-                    .w = t->w + j * t->w_room,
-                    .out = t->out + j * d,
+                    .out = out + at,
                 };
+                memcpy(t->q + j * d, q + at, d * sizeof(*q));
             }
-            logits(t, &k, shape->attn_scale);
-            for (size_t j = 0; j < t->n; j++) {
-                struct query *s = &t->query[j];
-
-                kv_softmax(s->w, s->n);
-                memset(s->w + s->n, 0, v.h->len * sizeof(*s->w));
-            }
-            gather(t, &v);
-            for (size_t j = 0; j < t->n; j++)
-                kv_hack_narrow(t->query[j].out, d, 1,
-                               out + (t->query[j].q - q));
+            tile_attend(t, &k, &v, shape->attn_scale);
         }
     }
     if (ops) {

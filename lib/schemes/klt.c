@@ -1,5 +1,6 @@
 #include "lib/schemes/klt.h"
 #include "kernels/lloyd_max.h"
+#include "kernels/rows.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 #include "lib/schemes/schemes.h"
@@ -278,24 +279,23 @@ static void close_klt(struct kv_codec *c)
     free(k);
 }
 
-/* y [n_heads][d] of one token, in the first n_wanted [n_heads] of each head;
- * NULL: all. */
+/* y [n_heads][d] of one token, in the first n_wanted [n_heads] of each head
+ * (and some more: whole vectors are fastest); NULL: all. */
 static void transform(const struct klt *k, const size_t *n_wanted,
                       const float *x, float *y)
 {
-    for (size_t h = 0; h < k->n_heads; h++, x += k->d, y += k->d) {
-        const float *mean = k->mean + h * k->d;
-        const float *f = k->forward + h * k->d * k->d;
-        const size_t n = n_wanted ? n_wanted[h] : k->d;
+    enum { WHOLE = 8 };
+    const size_t d = k->d;
+    float a[KV_MAX_HEAD_DIM];
 
-        for (size_t j = 0; j < n; j++)
-            y[j] = 0;
-        for (size_t i = 0; i < k->d; i++, f += k->d) {
-            const float a = x[i] - mean[i];
+    memset(y, 0, k->n_heads * d * sizeof(*y));
+    for (size_t h = 0; h < k->n_heads; h++) {
+        const size_t n =
+            n_wanted ? (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE : d;
 
-            for (size_t j = 0; j < n; j++)
-                y[j] += a * f[j];
-        }
+        for (size_t i = 0; i < d; i++)
+            a[i] = x[h * d + i] - k->mean[h * d + i];
+        kv_row_times(a, k->forward + h * d * d, d, d, n < d ? n : d, y + h * d);
     }
 }
 
@@ -310,14 +310,12 @@ static void coefficients(const struct kv_codec *c, const float *x, size_t n,
 
 static void transform_back(const struct klt *k, const float *y, float *x)
 {
-    for (size_t h = 0; h < k->n_heads; h++, x += k->d, y += k->d) {
-        const float *g = k->inverse + h * k->d * k->d;
+    const size_t d = k->d;
 
-        memcpy(x, k->mean + h * k->d, k->d * sizeof(*x));
-        for (size_t j = 0; j < k->n_used[h]; j++, g += k->d)
-            for (size_t i = 0; i < k->d; i++)
-                x[i] += y[j] * g[i];
-    }
+    memcpy(x, k->mean, k->n_heads * d * sizeof(*x));
+    for (size_t h = 0; h < k->n_heads; h++)
+        kv_row_times(y + h * d, k->inverse + h * d * d, k->n_used[h], d, d,
+                     x + h * d);
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
