@@ -6,6 +6,7 @@
 #include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/rope.h"
+#include "lib/tiled.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -163,28 +164,38 @@ void kv_attn_inputs_clear(struct kv_attn_inputs *in)
 }
 
 /* One step of the batch, as it is timed. */
-struct step {
+struct kv_attn_step {
+    const struct kv_attn_bench *bench;
     const struct kv_attn_inputs *in;
+    const struct kv_spec *spec;
+    struct kv_codec *codec[KV_SIDES];
     struct kv_cache **cache; /* [n_batch] */
-    float *out;              /* as in->exact */
-    size_t threads;
+    struct kv_tiled **tiled; /* [n_batch], or NULLs: attend through the cache */
+    enum kv_path path;       /* in tiles */
+    const char *path_name;
+    float *out; /* as in->exact */
 };
 
 static void run_step(void *arg)
 {
-    const struct step *s = arg;
+    const struct kv_attn_step *s = arg;
     const size_t row = s->in->nq * q_row(s->in);
 
-#pragma omp parallel for num_threads((int)s->threads) schedule(static)
+    if (s->tiled[0]) {
+        kv_tiled_attend(s->tiled, s->in->n_batch, s->path, s->in->q, s->in->nq,
+                        s->out, s->bench->threads);
+        return;
+    }
+#pragma omp parallel for num_threads((int)s->bench->threads) schedule(static)
     for (size_t b = 0; b < s->in->n_batch; b++)
         kv_cache_attend(s->cache[b], s->in->q + b * row, s->in->nq,
                         s->out + b * row);
 }
 
-static int fill(struct step *s, struct kv_codec *const codec[KV_SIDES],
-                uint64_t seed, struct kv_err *e)
+static int fill(struct kv_attn_step *s, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = s->in;
+    struct kv_codec *const *codec = s->codec;
     const float *k = codec[KV_K]->pre_rope ? in->k_pre : in->k;
 
     if (!k)
@@ -196,14 +207,47 @@ static int fill(struct step *s, struct kv_codec *const codec[KV_SIDES],
         const size_t skip = b * in->n * kv_row(in);
         const float *q = in->all_q ? in->all_q + b * in->n * q_row(in) : NULL;
 
-        if (kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], seed, e) ||
+        if (kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], s->bench->seed,
+                         e) ||
             kv_cache_append(s->cache[b], q, k + skip, in->v + skip, in->n, e))
             return -1;
     }
     return 0;
 }
 
-static void add_bits(struct kv_bits *bits, const struct step *s)
+/* Which path runs, with tiles where it wants them. */
+static const char *choose(struct kv_attn_step *s)
+{
+    const enum kv_attn_path wanted = s->bench->path;
+    const struct kv_cache *c = s->cache[0];
+    const bool own =
+        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+
+    if (wanted == KV_ATTN_GENERIC || !kv_tiled_can(c, KV_PATH_EXACT))
+        return own ? "codes" : "generic";
+    s->path = wanted == KV_ATTN_INT8 && kv_tiled_can(c, KV_PATH_INT8)
+                  ? KV_PATH_INT8
+                  : KV_PATH_EXACT;
+    for (size_t b = 0; b < s->in->n_batch; b++) {
+        s->tiled[b] = kv_tiled_new(s->cache[b]);
+        kv_tiled_update(s->tiled[b]);
+    }
+    return s->path == KV_PATH_INT8 ? "int8" : "exact";
+}
+
+static size_t device_bytes(const struct kv_attn_step *s)
+{
+    size_t bytes = 0;
+
+    for (size_t b = 0; b < s->in->n_batch; b++)
+        bytes += s->tiled[b]
+                     ? kv_tiled_bytes(s->tiled[b])
+                     : kv_cache_bytes(s->cache[b], KV_K, NULL, NULL) +
+                           kv_cache_bytes(s->cache[b], KV_V, NULL, NULL);
+    return bytes;
+}
+
+static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
 {
     for (size_t i = 0; i < s->in->n_batch * KV_SIDES; i++) {
         size_t bytes, tokens;
@@ -218,7 +262,7 @@ static void add_bits(struct kv_bits *bits, const struct step *s)
 }
 
 /* What one step does, counted. */
-static struct kv_attend_ops count_ops(const struct step *s, uint64_t seed)
+static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
 {
     const struct kv_attn_inputs *in = s->in;
     const size_t row = in->nq * q_row(in);
@@ -229,7 +273,7 @@ static struct kv_attend_ops count_ops(const struct step *s, uint64_t seed)
         const struct kv_reader v = kv_cache_reader(s->cache[b], KV_V);
 
         k.codec->scheme->attend(&k, &v, in->q + b * row, in->nq, in->n - in->nq,
-                                seed, s->out + b * row, &ops);
+                                s->bench->seed, s->out + b * row, &ops);
     }
     return ops;
 }
@@ -255,46 +299,65 @@ static bool all_finite(const float *x, size_t n)
     return true;
 }
 
-int kv_attn_bench(const struct kv_attn_bench *b,
-                  const struct kv_attn_inputs *in, const struct kv_spec *spec,
-                  struct kv_attn_result *out, struct kv_err *e)
+int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
+                     const struct kv_attn_inputs *in,
+                     const struct kv_spec *spec, struct kv_err *e)
 {
-    const size_t outputs = in->n_batch * in->nq * q_row(in);
-    struct step s = {.in = in,
-                     .cache = kv_alloc(in->n_batch, sizeof(*s.cache)),
-                     .out = kv_alloc(outputs, sizeof(*s.out)),
-                     .threads = b->threads};
-    struct kv_codec *codec[KV_SIDES] = {NULL};
-    int rc = -1;
+    struct kv_attn_step *s = kv_alloc(1, sizeof(*s));
 
+    *s = (struct kv_attn_step){.bench = b, .in = in, .spec = spec};
+    s->cache = kv_alloc(in->n_batch, sizeof(*s->cache));
+    s->tiled = kv_alloc(in->n_batch, sizeof(*s->tiled));
+    s->out = kv_alloc(in->n_batch * in->nq, q_row(in) * sizeof(*s->out));
     for (int side = 0; side < KV_SIDES; side++)
-        if (kv_codec_new(&codec[side], spec, &in->shape, in->layer,
+        if (kv_codec_new(&s->codec[side], spec, &in->shape, in->layer,
                          (enum kv_side)side, b->calib, e))
-            goto out;
-    if (fill(&s, codec, b->seed, e))
-        goto out;
-    const bool own = codec[KV_K]->scheme->flags & KV_OWN_ORACLE;
+            goto fail;
+    if (fill(s, e))
+        goto fail;
+    s->path_name = choose(s);
+    *out = s;
+    return 0;
+fail:
+    kv_attn_step_free(s);
+    return -1;
+}
 
-    *out = (struct kv_attn_result){
-        .timing = kv_bench_time(b->bench, b->warmup, b->reps, run_step, &s),
-        .path = own ? "codes" : "generic"};
-    if (own)
-        out->ops = count_ops(&s, b->seed);
-    add_bits(&out->bits, &s);
-    out->rel_err = rel_err(in, s.out);
-    if (!all_finite(s.out, outputs)) {
-        kv_fail(e, "%s: the output of attention is not finite", spec->text);
-        goto out;
+void kv_attn_step_free(struct kv_attn_step *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->in->n_batch; i++) {
+        kv_tiled_free(s->tiled[i]);
+        kv_cache_free(s->cache[i]);
     }
-    out->device_bytes = (size_t)out->bits.bytes;
-    out->bytes_moved = out->device_bytes + 2 * outputs * sizeof(*s.out);
-    rc = 0;
-out:
-    for (size_t i = 0; i < in->n_batch; i++)
-        kv_cache_free(s.cache[i]);
-    kv_codec_free(codec[KV_K]);
-    kv_codec_free(codec[KV_V]);
-    free(s.cache);
-    free(s.out);
-    return rc;
+    kv_codec_free(s->codec[KV_K]);
+    kv_codec_free(s->codec[KV_V]);
+    free(s->tiled);
+    free(s->cache);
+    free(s->out);
+    free(s);
+}
+
+int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
+                     struct kv_attn_result *out, struct kv_err *e)
+{
+    const struct kv_attn_bench *b = s->bench;
+    const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
+    const bool alone = !base || base == s;
+
+    *out = (struct kv_attn_result){.path = s->path_name, .speedup = 1};
+    out->timing =
+        kv_bench_time(b->bench, b->warmup, b->reps, run_step, s,
+                      alone ? NULL : base, alone ? NULL : &out->speedup);
+    if (s->codec[KV_K]->scheme->flags & KV_OWN_ORACLE)
+        out->ops = count_ops(s);
+    add_bits(&out->bits, s);
+    out->rel_err = rel_err(s->in, s->out);
+    if (!all_finite(s->out, outputs))
+        return kv_fail(e, "%s: the output of attention is not finite",
+                       s->spec->text);
+    out->device_bytes = device_bytes(s);
+    out->bytes_moved = (size_t)out->bits.bytes + 2 * outputs * sizeof(*s->out);
+    return 0;
 }

@@ -3,6 +3,7 @@
 #define KV_ATTN_BENCH_H
 
 #include "eval/timing.h"
+#include "kernels/tiles.h"
 #include "lib/base/err.h"
 #include "lib/codec.h"
 #include "lib/results.h"
@@ -44,25 +45,41 @@ struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
     double rel_err;           /* ||out - exact|| / ||exact|| */
     struct kv_timing timing;  /* one step of the whole batch */
+    double speedup;           /* median over the base line's, run for run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
-    size_t device_bytes;      /* what the caches take in memory */
+    size_t device_bytes;      /* what the step reads the caches from: tiles, or
+                               * the caches themselves */
     struct kv_attend_ops ops; /* of one step, KV_OWN_ORACLE schemes only */
-    const char *path;         /* "codes": on the codes; "generic": decode() and
-                               * then attention */
+    const char *path;         /* what ran: "exact" or "int8", on tiles of the
+                               * codes (kernels/tiles.h); "codes", the scheme's
+                               * own; "generic", decode() and then attention */
 };
+
+/* What to run: the best of int8, exact and the other two that is there, but
+ * none before the one that is asked for. */
+enum kv_attn_path { KV_ATTN_INT8, KV_ATTN_EXACT, KV_ATTN_GENERIC };
 
 struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
-    size_t threads; /* caches that are attended at a time */
+    enum kv_attn_path path;
+    size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"
+                     * over caches alone */
     size_t warmup, reps;
     uint64_t seed;
 };
 
-/* Fails without a needed calibration, k_pre or all_q, and when the output of
- * attention is not finite. */
-int kv_attn_bench(const struct kv_attn_bench *b,
-                  const struct kv_attn_inputs *in, const struct kv_spec *spec,
-                  struct kv_attn_result *out, struct kv_err *e);
+/* The inputs in caches of one spec, ready for a step; keeps b, in and spec by
+ * pointer.  Fails without a needed calibration, k_pre or all_q. */
+struct kv_attn_step;
+int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
+                     const struct kv_attn_inputs *in,
+                     const struct kv_spec *spec, struct kv_err *e);
+void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
+
+/* Times the step, by turns with the base line's (NULL or the step itself: it
+ * is the base line).  Fails when the output of attention is not finite. */
+int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
+                     struct kv_attn_result *out, struct kv_err *e);
 
 #endif

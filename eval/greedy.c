@@ -3,7 +3,9 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/cache.h"
+#include "lib/tiled.h"
 
+#include <omp.h>
 #include <stdlib.h>
 
 /* One sequence: the caches of every layer. */
@@ -11,16 +13,19 @@ struct sequence {
     size_t n_layers;
     struct kv_codec *(*codec)[KV_SIDES];
     struct kv_cache **cache;
+    struct kv_tiled **tiled; /* of caches that can; NULL: literally, none */
     bool exact_prompt; /* the call under way is a prompt at full precision */
 };
 
 static void clear(struct sequence *s)
 {
     for (size_t i = 0; i < s->n_layers; i++) {
+        kv_tiled_free(s->tiled ? s->tiled[i] : NULL);
         kv_cache_free(s->cache[i]);
         for (int side = 0; side < KV_SIDES; side++)
             kv_codec_free(s->codec[i][side]);
     }
+    free(s->tiled);
     free(s->cache);
     free(s->codec);
 }
@@ -47,6 +52,14 @@ fail:
     return -1;
 }
 
+static void use_tiles(struct sequence *s)
+{
+    s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tiled *));
+    for (size_t i = 0; i < s->n_layers; i++)
+        if (kv_tiled_can(s->cache[i], KV_PATH_EXACT))
+            s->tiled[i] = kv_tiled_new(s->cache[i]);
+}
+
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct sequence *s = arg;
@@ -58,7 +71,13 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
         return -1;
     if (s->exact_prompt && !codec[KV_K]->prefill_on_codes)
         return kv_attend_exact(NULL, x, e);
-    kv_cache_attend(cache, x->q, x->n, x->out);
+    if (!s->tiled || !s->tiled[x->layer]) {
+        kv_cache_attend(cache, x->q, x->n, x->out);
+        return 0;
+    }
+    kv_tiled_update(s->tiled[x->layer]);
+    kv_tiled_attend(&s->tiled[x->layer], 1, KV_PATH_EXACT, x->q, x->n, x->out,
+                    (size_t)omp_get_max_threads());
     return 0;
 }
 
@@ -74,6 +93,7 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
 
     if (init(&s, &info->shape, spec, calib, seed, e))
         return -1;
+    use_tiles(&s);
     hidden = kv_alloc(n_prompt, info->hidden * sizeof(*hidden));
     logits = kv_alloc(info->n_vocab, sizeof(*logits));
     for (size_t n = n_prompt, at = 0; n < n_prompt + n_new; n++) {

@@ -75,24 +75,39 @@ double kv_quantile(double *x, size_t n, double p)
     return i + 1 < n ? x[i] + (at - (double)i) * (x[i + 1] - x[i]) : x[n - 1];
 }
 
+static double time_once(struct kv_bench *b, void (*once)(void *), void *arg)
+{
+    double start;
+
+    read_all(b);
+    start = kv_seconds();
+    once(arg);
+    return kv_seconds() - start;
+}
+
 struct kv_timing kv_bench_time(struct kv_bench *b, size_t warmup, size_t reps,
-                               void (*once)(void *), void *arg)
+                               void (*once)(void *), void *arg, void *base,
+                               double *ratio)
 {
     double *seconds = kv_alloc(reps, sizeof(*seconds));
+    double *ratios = kv_alloc(reps, sizeof(*ratios));
     struct kv_timing t;
 
     for (size_t i = 0; i < warmup + reps; i++) {
-        read_all(b);
+        const double other = base ? time_once(b, once, base) : 0;
+        const double took = time_once(b, once, arg);
 
-        const double start = kv_seconds();
-
-        once(arg);
-        if (i >= warmup)
-            seconds[i - warmup] = kv_seconds() - start;
+        if (i < warmup)
+            continue;
+        seconds[i - warmup] = took;
+        ratios[i - warmup] = other / took;
     }
     t = (struct kv_timing){.p10 = kv_quantile(seconds, reps, 0.1),
                            .p50 = kv_quantile(seconds, reps, 0.5),
                            .p90 = kv_quantile(seconds, reps, 0.9)};
+    if (base)
+        *ratio = kv_quantile(ratios, reps, 0.5);
+    free(ratios);
     free(seconds);
     return t;
 }

@@ -21,9 +21,12 @@ double kv_bench_bandwidth(struct kv_bench *b);
 
 /* Runs once(arg) warmup times, then reps times (>= 1) with the clock on.
  * Before each run the threads read the 256 MiB, so that no run finds its data
- * in the caches of the one before. */
+ * in the caches of the one before.  base not NULL: before each run once(base)
+ * runs the same way, and *ratio becomes the median of its time over the run's,
+ * pair by pair, so that what else the machine does hits both. */
 struct kv_timing kv_bench_time(struct kv_bench *b, size_t warmup, size_t reps,
-                               void (*once)(void *), void *arg);
+                               void (*once)(void *), void *arg, void *base,
+                               double *ratio);
 
 /* Sorts x and gives its p-quantile, 0 <= p <= 1, interpolated linearly between
  * order statistics; n >= 1. */

@@ -1,27 +1,162 @@
 #include "kernels/homomorphic.h"
+#include "kernels/bitpack.h"
+#include "kernels/homomorphic_loops.h"
 #include "kernels/level.h"
-#include "lib/base/rng.h"
+#include "lib/base/half.h"
 
-static void dots(const int16_t *a, const int16_t *b, size_t n_columns,
-                 size_t stride, size_t n, int32_t *dot)
+/* ---- the plain C version: columns one after the other -------------------- */
+
+static struct kv_hack_range range(const float *x, size_t n, float top)
 {
-    for (size_t j = 0; j < n_columns; j++) {
-        int32_t s = 0;
+    float low = x[0], high = x[0];
 
-        for (size_t z = 0; z < n; z++)
-            s += a[z] * b[j * stride + z];
-        dot[j] = s;
+    for (size_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    return (struct kv_hack_range){
+        .min = low + 0.0f, /* of the two zeros always +0 */
+        .scale = (high - low) / top,
+    };
+}
+
+static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    for (size_t i = 0; i < n_rows; i++, m += stride) {
+        double s[8] = {0};
+
+        for (size_t c = 0; c < n; c++)
+            s[c % 8] += (double)x[c] * (double)m[c];
+        out[i] =
+            ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
     }
 }
 
-#define NAME(f) f##_c
-#include "kernels/homomorphic_loops.h"
+static void add(const float *x, const float *m, size_t stride, size_t n_rows,
+                size_t n, double *out)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t c = 0; c < n; c++)
+            out[c] += (double)x[i] * (double)m[i * stride + c];
+}
 
+static void widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                  float *to)
+{
+    const uint8_t *bytes = from;
+
+    for (size_t i = 0; i < n_rows; i++, bytes += stride, to += n)
+        for (size_t c = 0; c < n; c++) {
+            uint16_t half;
+
+            memcpy(&half, bytes + 2 * c, sizeof(half));
+            to[c] = kv_f16_to_f32(half);
+        }
+}
+
+static size_t filled_up(size_t n)
+{
+    return (n + 3) / 4 * 4;
+}
+
+static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                    size_t n_columns, size_t n, uint8_t *code)
+{
+    uint16_t wide[KV_HACK_MAX_PART];
+
+    for (size_t j = 0; j < n_columns; j++, code += filled_up(n)) {
+        kv_unpack(packed + j * stride, n, bits, wide);
+        for (size_t z = 0; z < n; z++)
+            code[z] = (uint8_t)wide[z];
+    }
+}
+
+static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
+                 int32_t *sum)
+{
+    for (size_t j = 0; j < n_columns; j++) {
+        sum[j] = 0;
+        for (size_t z = 0; z < n; z++)
+            sum[j] += arranged[j * filled_up(n) + z];
+    }
+}
+
+static int32_t dot(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    int32_t s = 0;
+
+    for (size_t z = 0; z < n; z++)
+        s += a[z] * b[z];
+    return s;
+}
+
+/* out += eq. 4 of a row and column j. */
+static double combined(const struct kv_hack_row *row,
+                       const struct kv_hack_columns *c, size_t j, int32_t ab,
+                       double out)
+{
+    const double sa = row->range.scale, ma = row->range.min;
+    const double all = sa * row->sum + (double)row->n * ma;
+
+    if (!c->scale)
+        return fma(sa, ab, fma(ma, c->sum[j], out));
+
+    const double sb = c->scale[j], mb = c->min[j];
+
+    return fma(sa * sb, ab, fma(ma, sb * c->sum[j], fma(mb, all, out)));
+}
+
+static void multiply(const struct kv_hack_row *row, size_t n_rows,
+                     const struct kv_hack_columns *c, double *out,
+                     size_t stride)
+{
+    for (size_t i = 0; i < n_rows; i++, out += stride)
+        for (size_t j = 0; j < c->n_columns; j++)
+            out[j] = combined(
+                &row[i], c, j,
+                dot(row[i].code, c->code + j * filled_up(c->n), c->n), out[j]);
+}
+
+static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                 uint32_t *word)
+{
+    for (size_t i = 0; i < n; i += 4, word += KV_HACK_COLUMNS(n_rows))
+        for (size_t j = 0; j < n_rows; j++) {
+            word[j] = 0;
+            memcpy(&word[j], bytes + j * stride + i, n - i < 4 ? n - i : 4);
+        }
+}
+
+const struct kv_hack_loops kv_hack_c = {
+    .range = range,
+    .round = round_codes,
+    .quantize = quantize,
+    .uniform = uniform,
+    .arrange = arrange,
+    .sums = sums,
+    .multiply = multiply,
+    .turn = turn,
+    .dots = dots,
+    .add = add,
+    .scale = scale,
+    .widen = widen,
+    .narrow = narrow,
+};
+
+/* ---- the choice -----------------------------------------------------------
+ */
+
+static const struct kv_hack_loops *best(void)
+{
 #ifdef __x86_64__
-#define PICK(f) (kv_level_get() >= KV_LEVEL_AVX2 ? f##_avx2 : f##_c)
-#else
-#define PICK(f) f##_c
+    if (kv_level_vnni())
+        return &kv_hack_vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &kv_hack_avx2;
 #endif
+    return &kv_hack_c;
+}
 
 static float top_code(unsigned bits)
 {
@@ -30,46 +165,111 @@ static float top_code(unsigned bits)
 
 struct kv_hack_range kv_hack_range(const float *x, size_t n, unsigned bits)
 {
-    enum { LANES = 8 }; /* a minimum is the same in any order */
-    float low[LANES], high[LANES];
-    size_t i = 0;
-
-    for (size_t j = 0; j < LANES; j++)
-        low[j] = high[j] = x[0];
-    for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < LANES; j++) {
-            low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
-            high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
-        }
-    for (; i < n; i++) {
-        low[0] = x[i] < low[0] ? x[i] : low[0];
-        high[0] = x[i] > high[0] ? x[i] : high[0];
-    }
-    for (size_t j = 1; j < LANES; j++) {
-        low[0] = low[j] < low[0] ? low[j] : low[0];
-        high[0] = high[j] > high[0] ? high[j] : high[0];
-    }
-    return (struct kv_hack_range){
-        .min = low[0] + 0.0f, /* of the two zeros always +0 */
-        .scale = (high[0] - low[0]) / top_code(bits),
-    };
+    return best()->range(x, n, top_code(bits));
 }
 
 void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
-                   unsigned bits, const float *u, int16_t *code)
+                   unsigned bits, const float *u, uint8_t *code)
 {
     if (r.scale > 0)
-        PICK(kv_hack_round)(x, n, r, top_code(bits), u, code);
+        best()->round(x, n, r, top_code(bits), u, code);
     else
-        for (size_t i = 0; i < n; i++)
-            code[i] = 0;
+        memset(code, 0, n);
 }
 
 void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
                      float *u)
 {
-    for (size_t i = 0; i < n; i++)
-        u[i] = kv_random_unit(key, first + i * step);
+    best()->uniform(key, first, step, n, u);
+}
+
+void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                      unsigned bits, const float *u, size_t u_stride,
+                      uint8_t *code, size_t code_stride,
+                      struct kv_hack_row *row)
+{
+    best()->quantize(x, x_stride, n_rows, n, top_code(bits), u, u_stride, code,
+                     code_stride, row);
+}
+
+size_t kv_hack_room(size_t n_columns, size_t n)
+{
+    return KV_HACK_COLUMNS(n_columns) * filled_up(n);
+}
+
+void kv_hack_arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                     size_t n_columns, size_t n, uint8_t *code)
+{
+    best()->arrange(packed, stride, bits, n_columns, n, code);
+}
+
+void kv_hack_sums(const uint8_t *arranged, size_t n_columns, size_t n,
+                  int32_t *sum)
+{
+    best()->sums(arranged, n_columns, n, sum);
+}
+
+void kv_hack_multiply(const struct kv_hack_row *row, size_t n_rows,
+                      const struct kv_hack_columns *c, double *out,
+                      size_t stride)
+{
+    best()->multiply(row, n_rows, c, out, stride);
+}
+
+void kv_hack_turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                  uint32_t *word)
+{
+    best()->turn(bytes, stride, n_rows, n, word);
+}
+
+void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                  size_t n, double *out)
+{
+    best()->dots(x, m, stride, n_rows, n, out);
+}
+
+void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    best()->add(x, m, stride, n_rows, n, out);
+}
+
+void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                   const float *by, float *out, size_t out_stride)
+{
+    best()->scale(x, x_stride, n_rows, n, by, out, out_stride);
+}
+
+void kv_hack_widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                   float *to)
+{
+    best()->widen(from, stride, n_rows, n, to);
+}
+
+void kv_hack_narrow(const double *x, size_t n, double by, float *out)
+{
+    best()->narrow(x, n, by, out);
+}
+
+/* ---- operations -----------------------------------------------------------
+ */
+
+void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,
+                           bool folded)
+{
+    /* operations of each term of eq. 4, a column */
+    enum { AB = 2, A = 1, B = 1, MM = 2, ADD = 3 };
+    enum { FOLDED_AB = 1, FOLDED_ADD = 1 };
+
+    ops->products += 2 * n_columns * n;
+    ops->correction += n_columns * (folded ? FOLDED_AB + B + FOLDED_ADD
+                                           : AB + A + B + MM + ADD);
+    ops->other += n_columns; /* += */
+}
+
+void kv_hack_count_row(struct kv_hack_ops *ops, size_t n)
+{
+    ops->correction += n; /* n - 1 additions, and s_a sum(a') */
 }
 
 uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
@@ -83,45 +283,4 @@ uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
 uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored)
 {
     return 10 * (d + l) + (sums_stored ? 0 : 2 * d * l);
-}
-
-void kv_hack_quantize(const float *x, size_t n, unsigned bits, const float *u,
-                      int16_t *code, struct kv_hack_row *row,
-                      struct kv_hack_ops *ops)
-{
-    *row = (struct kv_hack_row){.code = code, .n = n};
-    row->range = kv_hack_range(x, n, bits);
-    kv_hack_round(x, n, row->range, bits, u, code);
-    for (size_t z = 0; z < n; z++)
-        row->sum += code[z];
-    if (ops)
-        ops->correction += n; /* n - 1 additions, and s_a sum(a') */
-}
-
-void kv_hack_sums(const int16_t *code, size_t n_columns, size_t stride,
-                  size_t n, int32_t *sum)
-{
-    for (size_t j = 0; j < n_columns; j++) {
-        sum[j] = 0;
-        for (size_t z = 0; z < n; z++)
-            sum[j] += code[j * stride + z];
-    }
-}
-
-void kv_hack_multiply(const struct kv_hack_row *row,
-                      const struct kv_hack_columns *columns, double *out,
-                      struct kv_hack_ops *ops)
-{
-    /* operations of each term of eq. 4, a column */
-    enum { AB = 2, A = 1, B = 1, MM = 2, ADD = 3 };
-    enum { FOLDED_AB = 1, FOLDED_ADD = 1 };
-    const size_t n = columns->n_columns;
-
-    PICK(kv_hack_multiply)(row, columns, out);
-    if (!ops)
-        return;
-    ops->products += 2 * n * row->n;
-    ops->correction += n * (columns->scale ? AB + A + B + MM + ADD
-                                           : FOLDED_AB + B + FOLDED_ADD);
-    ops->other += n; /* += */
 }

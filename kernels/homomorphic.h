@@ -12,7 +12,8 @@
  * products are added.
  *
  * Sums of codes are exact in 32-bit integers and eq. 4 is evaluated in double,
- * element by element: every level gives the same bits. */
+ * a column by itself, each operation in the order given and rounded once: every
+ * level gives the same bits. */
 #ifndef KV_HOMOMORPHIC_H
 #define KV_HOMOMORPHIC_H
 
@@ -37,7 +38,7 @@ struct kv_hack_range kv_hack_range(const float *x, size_t n, unsigned bits);
  * floor(y) with probability ceil(y) - y when u [n], uniform in [0, 1), is
  * given; u NULL: to nearest, half to even. */
 void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
-                   unsigned bits, const float *u, int16_t *code);
+                   unsigned bits, const float *u, uint8_t *code);
 
 /* u[i] = kv_random_unit(key, first + i * step). */
 void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
@@ -72,37 +73,95 @@ uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
  * each way. */
 uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored);
 
+/* Adds what a row of n codes costs with n_columns columns, and what making it
+ * costs; folded: the columns have neither minimum nor scale. */
+void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,
+                           bool folded);
+void kv_hack_count_row(struct kv_hack_ops *ops, size_t n);
+
 /* One partition of one row of the left matrix. */
 struct kv_hack_row {
-    const int16_t *code; /* [n] */
+    const uint8_t *code; /* [n] */
     size_t n;            /* <= KV_HACK_MAX_PART */
     struct kv_hack_range range;
     int32_t sum; /* of the codes */
 };
 
-/* Quantizes x [n] to bits with its own range; *row points to code [n], which
- * the caller keeps.  u as for kv_hack_round().  ops may be NULL. */
-void kv_hack_quantize(const float *x, size_t n, unsigned bits, const float *u,
-                      int16_t *code, struct kv_hack_row *row,
-                      struct kv_hack_ops *ops);
+/* Quantizes n_rows rows of n values, each to bits with its own range: rows of x
+ * are x_stride apart, those of u, as for kv_hack_round(), u_stride, and those
+ * of code code_stride; row[i] points to the codes, which the caller keeps. */
+void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                      unsigned bits, const float *u, size_t u_stride,
+                      uint8_t *code, size_t code_stride,
+                      struct kv_hack_row *row);
 
-/* One partition of the columns of the right matrix.  min and scale NULL: they
- * are 0 and 1 (the left side has taken the scales in). */
+/* One partition of the columns of the right matrix, n codes each.  Arrays by
+ * column have room for KV_HACK_COLUMNS(n_columns) of them; what stands behind
+ * the last column is read but counts for nothing. */
 struct kv_hack_columns {
-    const int16_t *code; /* column j's n codes start at code + j * stride */
-    size_t n_columns, stride;
-    const double *min, *scale; /* [n_columns] */
-    const double *scaled_sum;  /* [n_columns], s_b sum(b') */
+    const uint8_t *code; /* as kv_hack_arrange() left them */
+    size_t n_columns, n;
+    unsigned bits;            /* every code is below 2^bits */
+    const float *min, *scale; /* NULL: 0 and 1 (the left side has taken the
+                               * scales in) */
+    const int32_t *sum;       /* of each column's codes */
 };
 
-/* out[j] += eq. 4 of row and column j.  Reads row->n codes of each.  ops may
- * be NULL. */
-void kv_hack_multiply(const struct kv_hack_row *row,
-                      const struct kv_hack_columns *columns, double *out,
-                      struct kv_hack_ops *ops);
+/* n_columns filled up to whole registers. */
+#define KV_HACK_COLUMNS(n_columns) (((n_columns) + 15) / 16 * 16)
 
-/* sum[j] of the n codes of column j. */
-void kv_hack_sums(const int16_t *code, size_t n_columns, size_t stride,
-                  size_t n, int32_t *sum);
+/* Bytes of n_columns columns of n codes, arranged: KV_HACK_COLUMNS(n_columns)
+ * times n filled up to a multiple of 4. */
+size_t kv_hack_room(size_t n_columns, size_t n);
+
+/* Unpacks columns into the order that kv_hack_multiply() reads, which belongs
+ * to the level.  The codes of column j, n of them, are packed (bitpack.h) from
+ * packed + j * stride on.  code: kv_hack_room(n_columns, n) bytes; columns from
+ * a multiple j of 16 on begin at kv_hack_room(j, n). */
+void kv_hack_arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                     size_t n_columns, size_t n, uint8_t *code);
+
+/* sum [n_columns] of the codes of each column. */
+void kv_hack_sums(const uint8_t *arranged, size_t n_columns, size_t n,
+                  int32_t *sum);
+
+/* out[i * stride + j] += eq. 4 of row i and column j, every row of c->n codes:
+ *
+ *   fma(s_a s_b, sum(a' b'), fma(m_a, s_b sum(b'), fma(m_b, c, out)))
+ *
+ * with c = s_a sum(a') + n m_a, or fma(s_a, sum(a' b'), fma(m_a, sum(b'), out))
+ * where min and scale are NULL. */
+void kv_hack_multiply(const struct kv_hack_row *row, size_t n_rows,
+                      const struct kv_hack_columns *c, double *out,
+                      size_t stride);
+
+/* Rows of bytes, `stride` apart, as columns of little-endian words:
+ * word[i * KV_HACK_COLUMNS(n_rows) + j] is bytes [4 i, 4 i + 4) of row j, for
+ * i < ceil(n / 4); past the row's n bytes 0. */
+void kv_hack_turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                  uint32_t *word);
+
+/* Products with what is not quantized, in double; m: rows of n floats, stride
+ * apart.
+ *
+ *   dots: out[i] = sum x_c m_ic over c < n, in eight lanes, c mod 8, that are
+ *         added in halves: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
+ *   add:  out[c] += x_i m_ic, row after row */
+void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                  size_t n, double *out);
+void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out);
+
+/* Rows of n values: out[i][c] = x[i][c] * by[c]. */
+void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                   const float *by, float *out, size_t out_stride);
+
+/* Rows of n f16, which are numbers, `stride` bytes apart at any address, to
+ * [n_rows][n]. */
+void kv_hack_widen(const void *from, size_t stride, size_t n_rows, size_t n,
+                   float *to);
+
+/* out[i] = (float)(x[i] * by). */
+void kv_hack_narrow(const double *x, size_t n, double by, float *out);
 
 #endif

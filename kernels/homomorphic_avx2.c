@@ -1,74 +1,144 @@
-#include <immintrin.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Eight partial sums over z < n; n is a multiple of 16. */
-ALWAYS_INLINE __m256i partial(const int16_t *a, const int16_t *b, size_t n)
-{
-    __m256i s = _mm256_setzero_si256();
-
-    for (size_t z = 0; z < n; z += 16) {
-        const __m256i az = _mm256_loadu_si256((const __m256i *)(a + z));
-        const __m256i bz = _mm256_loadu_si256((const __m256i *)(b + z));
-
-        s = _mm256_add_epi32(s, _mm256_madd_epi16(az, bz));
-    }
-    return s;
-}
-
-/* Four columns at once: their partial sums are added up together. */
-ALWAYS_INLINE void dots4(const int16_t *a, const int16_t *b, size_t stride,
-                         size_t n, int32_t *dot)
-{
-    const __m256i h01 =
-        _mm256_hadd_epi32(partial(a, b, n), partial(a, b + stride, n));
-    const __m256i h23 = _mm256_hadd_epi32(partial(a, b + 2 * stride, n),
-                                          partial(a, b + 3 * stride, n));
-    const __m256i h = _mm256_hadd_epi32(h01, h23);
-
-    _mm_storeu_si128((__m128i *)dot,
-                     _mm_add_epi32(_mm256_castsi256_si128(h),
-                                   _mm256_extracti128_si256(h, 1)));
-}
-
-ALWAYS_INLINE void columns(const int16_t *a, const int16_t *b, size_t n_columns,
-                           size_t stride, size_t n, int32_t *dot)
-{
-    const size_t whole = n / 16 * 16;
-    size_t j = 0;
-
-    for (; j + 4 <= n_columns; j += 4)
-        dots4(a, b + j * stride, stride, whole, dot + j);
-    for (; j < n_columns; j++) {
-        int32_t four[4];
-
-        dots4(a, b + j * stride, 0, whole, four);
-        dot[j] = four[0];
-    }
-    for (j = 0; whole < n && j < n_columns; j++)
-        for (size_t z = whole; z < n; z++)
-            dot[j] += a[z] * b[j * stride + z];
-}
-
-static void dots(const int16_t *a, const int16_t *b, size_t n_columns,
-                 size_t stride, size_t n, int32_t *dot)
-{
-    switch (n) { /* the usual partitions, unrolled */
-    case 32:
-        columns(a, b, n_columns, stride, 32, dot);
-        break;
-    case 64:
-        columns(a, b, n_columns, stride, 64, dot);
-        break;
-    case 128:
-        columns(a, b, n_columns, stride, 128, dot);
-        break;
-    default:
-        columns(a, b, n_columns, stride, n, dot);
-    }
-}
-
-#define NAME(f) f##_avx2
+#include "kernels/bitpack.h"
 #include "kernels/homomorphic_loops.h"
+
+#include <immintrin.h>
+
+enum { WIDTH = 8, GROUPS = 2 };
+typedef __m256i vi;
+typedef __m256d vd;
+typedef __m256 vf;
+
+#define i_zero _mm256_setzero_si256
+#define i_load(p) _mm256_loadu_si256((const __m256i *)(p))
+#define i_shift(x) _mm256_slli_epi32(x, 7)
+#define f_load _mm256_loadu_ps
+#define f_store _mm256_storeu_ps
+#define f_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define f_all _mm256_set1_ps
+#define f_min _mm256_min_ps
+#define f_max _mm256_max_ps
+#define d_low(x) _mm256_cvtepi32_pd(_mm256_castsi256_si128(x))
+#define d_high(x) _mm256_cvtepi32_pd(_mm256_extracti128_si256(x, 1))
+#define d_load _mm256_loadu_pd
+#define d_store _mm256_storeu_pd
+#define d_all _mm256_set1_pd
+#define d_mul _mm256_mul_pd
+#define d_fma _mm256_fmadd_pd
+#define d_widen(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
+#define d_of(p) _mm256_cvtepi32_pd(_mm_loadu_si128((const __m128i *)(p)))
+
+ALWAYS_INLINE float f_least(vf x)
+{
+    __m128 m =
+        _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+}
+
+ALWAYS_INLINE float f_most(vf x)
+{
+    __m128 m =
+        _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+ALWAYS_INLINE double d_total(const vd *s)
+{
+    const __m256d four = _mm256_add_pd(s[0], s[1]);
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four),
+                                   _mm256_extractf128_pd(four, 1));
+
+    return two[0] + two[1];
+}
+
+ALWAYS_INLINE vi i_four(const int8_t *p)
+{
+    int32_t four;
+
+    memcpy(&four, p, sizeof(four));
+    return _mm256_set1_epi32(four);
+}
+
+/* Two products of an int8_t and a code below 128 fit 16 bits; a larger code is
+ * two of four bits. */
+ALWAYS_INLINE vi i_dot(vi s, vi b, vi a, bool wide)
+{
+    const vi nibble = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
+
+    if (!wide)
+        return _mm256_add_epi32(
+            s, _mm256_madd_epi16(_mm256_maddubs_epi16(b, a), one));
+
+    const vi low = _mm256_and_si256(b, nibble);
+    const vi high = _mm256_and_si256(_mm256_srli_epi16(b, 4), nibble);
+
+    s = _mm256_add_epi32(s,
+                         _mm256_madd_epi16(_mm256_maddubs_epi16(low, a), one));
+    return _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(high, a),
+                                                 _mm256_set1_epi16(16)));
+}
+
+#include "kernels/homomorphic_simd.h"
+
+static void multiply(const struct kv_hack_row *row, size_t n_rows,
+                     const struct kv_hack_columns *c, double *out,
+                     size_t stride)
+{
+    if (c->bits > 7)
+        multiply_all(row, n_rows, c, true, out, stride);
+    else
+        multiply_all(row, n_rows, c, false, out, stride);
+}
+
+static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                    size_t n_columns, size_t n, uint8_t *code)
+{
+    const size_t steps = steps_of(n);
+    uint16_t wide[KV_HACK_MAX_PART];
+
+    memset(wide + n / 4 * 4, 0, n % 4 ? 4 * sizeof(*wide) : 0);
+    for (size_t j = 0; j < n_columns; j++) {
+        uint8_t *to = code + j / WIDTH * 4 * WIDTH * steps + j % WIDTH * 4;
+
+        kv_unpack(packed + j * stride, n, bits, wide);
+        for (size_t z = 0; z < steps; z++, to += 4 * WIDTH)
+            for (size_t i = 0; i < 4; i++)
+                to[i] = (uint8_t)wide[4 * z + i];
+    }
+}
+
+static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                 uint32_t *word)
+{
+    const size_t row = KV_HACK_COLUMNS(n_rows);
+
+    for (size_t j = 0; j < n_rows; j++, bytes += stride)
+        for (size_t i = 0; i < n; i += 4) {
+            uint32_t one = 0;
+
+            if (n - i >= 4)
+                memcpy(&one, bytes + i, 4);
+            else
+                memcpy(&one, bytes + i, n - i);
+            word[i / 4 * row + j] = one;
+        }
+}
+
+const struct kv_hack_loops kv_hack_avx2 = {
+    .range = range,
+    .round = round_codes,
+    .quantize = quantize,
+    .uniform = uniform,
+    .arrange = arrange,
+    .sums = sums,
+    .multiply = multiply,
+    .turn = turn,
+    .dots = dots,
+    .add = add,
+    .scale = scale,
+    .widen = widen,
+    .narrow = narrow,
+};

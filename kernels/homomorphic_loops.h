@@ -1,71 +1,94 @@
-/* The loops of homomorphic.h.  Included by homomorphic.c and, compiled for
- * wider registers, by homomorphic_avx2.c, which define
- *
- *   NAME(f)                                f with the level's suffix
- *   dots(a, b, n_columns, stride, n, dot)  dot[j] = sum a[z] b[j stride + z]
- *
- * Integers are exact and the floats go element by element, so every level
- * gives the same bits. */
+/* The loops of homomorphic.h that every level has alike: floats go element by
+ * element, or in lanes that do not follow the register.  Included by
+ * homomorphic.c and, compiled for wider registers, by homomorphic_avx2.c and
+ * homomorphic_vnni.c, which define range(). */
 #include "kernels/homomorphic_impl.h"
+#include "lib/base/rng.h"
 
-void NAME(kv_hack_round)(const float *x, size_t n, struct kv_hack_range r,
-                         float top, const float *u, int16_t *code)
+#include <math.h>
+#include <string.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Before a loop whose count is a constant, at most 16: no loop is left. */
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* y, within the codes. */
+ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)
 {
-    for (size_t i = 0; i < n; i++) {
-        const float y = (x[i] - r.min) / r.scale;
-        const float low = y > 0 ? y : 0;
-        const float in = low < top ? low : top; /* [0, top] */
+    const float y = (x - r.min) / r.scale, low = y > 0 ? y : 0;
 
-        if (u) {
+    return low < top ? low : top;
+}
+
+static int32_t round_codes(const float *x, size_t n, struct kv_hack_range r,
+                           float top, const float *u, uint8_t *code)
+{
+    int32_t sum = 0;
+
+    if (u)
+        for (size_t i = 0; i < n; i++) {
+            const float in = clamped(x[i], r, top);
             const int32_t down = (int32_t)in;
+            const int32_t c = down + (u[i] < in - (float)down);
 
-            code[i] = (int16_t)(down + (u[i] < in - (float)down));
-        } else { /* adding 1.5 * 2^23 leaves no room for a fraction */
-            code[i] = (int16_t)(in + 12582912.0f - 12582912.0f);
+            code[i] = (uint8_t)c;
+            sum += c;
         }
-    }
+    else
+        for (size_t i = 0; i < n; i++) {
+            /* adding 1.5 * 2^23 leaves no room for a fraction */
+            const int32_t c =
+                (int32_t)(clamped(x[i], r, top) + 12582912.0f - 12582912.0f);
+
+            code[i] = (uint8_t)c;
+            sum += c;
+        }
+    return sum;
 }
 
-/* out += eq. 4, its terms in the paper's order. */
-static void combine(const struct kv_hack_row *row,
-                    const struct kv_hack_columns *c, size_t first, size_t n,
-                    const int32_t *dot, double *out)
+static struct kv_hack_range range(const float *x, size_t n, float top);
+
+static void quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                     float top, const float *u, size_t u_stride, uint8_t *code,
+                     size_t code_stride, struct kv_hack_row *row)
 {
-    const double sa = row->range.scale, ma = row->range.min;
-    const double sa_sum = sa * row->sum, n_ma = (double)row->n * ma;
-    const double *mb = c->min + first, *sb = c->scale + first;
-    const double *sb_sum = c->scaled_sum + first;
+    for (size_t i = 0; i < n_rows; i++) {
+        const struct kv_hack_range r = range(x + i * x_stride, n, top);
+        uint8_t *to = code + i * code_stride;
 
-    for (size_t j = 0; j < n; j++)
-        out[j] += sa * sb[j] * dot[j] + mb[j] * sa_sum + ma * sb_sum[j] +
-                  n_ma * mb[j];
-}
-
-/* The same where every s_b is 1 and every m_b 0. */
-static void combine_folded(const struct kv_hack_row *row,
-                           const struct kv_hack_columns *c, size_t first,
-                           size_t n, const int32_t *dot, double *out)
-{
-    const double sa = row->range.scale, ma = row->range.min;
-    const double *sum = c->scaled_sum + first;
-
-    for (size_t j = 0; j < n; j++)
-        out[j] += sa * dot[j] + ma * sum[j];
-}
-
-void NAME(kv_hack_multiply)(const struct kv_hack_row *row,
-                            const struct kv_hack_columns *c, double *out)
-{
-    enum { STEP = 128 };
-    int32_t dot[STEP];
-
-    for (size_t j = 0; j < c->n_columns; j += STEP) {
-        const size_t left = c->n_columns - j, n = left < STEP ? left : STEP;
-
-        dots(row->code, c->code + j * c->stride, n, c->stride, row->n, dot);
-        if (c->scale)
-            combine(row, c, j, n, dot, out + j);
+        row[i] = (struct kv_hack_row){.code = to, .n = n, .range = r};
+        if (r.scale > 0)
+            row[i].sum = round_codes(x + i * x_stride, n, r, top,
+                                     u ? u + i * u_stride : NULL, to);
         else
-            combine_folded(row, c, j, n, dot, out + j);
+            memset(to, 0, n);
     }
+}
+
+/* kv_random_unit(): its 24 bits fit an int32_t, which vectors convert. */
+static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
+                    float *u)
+{
+    for (size_t i = 0; i < n; i++)
+        u[i] =
+            (float)(int32_t)(kv_random(key, first + i * step) >> 40) * 0x1p-24f;
+}
+
+static void scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                  const float *by, float *out, size_t out_stride)
+{
+    for (size_t i = 0; i < n_rows; i++, x += x_stride, out += out_stride)
+        for (size_t c = 0; c < n; c++)
+            out[c] = x[c] * by[c];
+}
+
+static void narrow(const double *x, size_t n, double by, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)(x[i] * by);
 }

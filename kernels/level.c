@@ -11,15 +11,16 @@ static const char *const names[] = {
 /* -1 until a level is forced. */
 static int forced = -1;
 
+/* Asked before every loop; __builtin_cpu_init() has run before main(). */
 enum kv_level kv_level_max(void)
 {
 #ifdef __x86_64__
-    __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
         return KV_LEVEL_AVX512;
+    /* F16C is older than AVX2: where this is, that is (clang 14 cannot ask) */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return KV_LEVEL_AVX2;
 #endif
@@ -29,6 +30,17 @@ enum kv_level kv_level_max(void)
 enum kv_level kv_level_get(void)
 {
     return forced < 0 ? kv_level_max() : (enum kv_level)forced;
+}
+
+bool kv_level_vnni(void)
+{
+#ifdef __x86_64__
+    return kv_level_get() == KV_LEVEL_AVX512 &&
+           __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512vbmi");
+#else
+    return false;
+#endif
 }
 
 int kv_level_set(enum kv_level level, struct kv_err *e)

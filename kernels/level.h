@@ -6,6 +6,8 @@
 
 #include "lib/base/err.h"
 
+#include <stdbool.h>
+
 enum kv_level { KV_LEVEL_C, KV_LEVEL_AVX2, KV_LEVEL_AVX512 };
 
 /* The highest level that this build has and this CPU runs. */
@@ -17,6 +19,10 @@ enum kv_level kv_level_get(void);
 /* Forces a level for the whole program; call before any thread computes.
  * Fails when it is above kv_level_max(). */
 int kv_level_set(enum kv_level level, struct kv_err *e);
+
+/* Whether the level in use is avx512 and this CPU multiplies bytes and looks
+ * bytes up (AVX512-VNNI, AVX512-VBMI): Ice Lake, Zen 4 and newer. */
+bool kv_level_vnni(void);
 
 const char *kv_level_name(enum kv_level level); /* "c" "avx2" "avx512" */
 

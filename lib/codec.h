@@ -28,6 +28,7 @@ struct kv_calib_set;
 struct kv_dump;
 struct kv_codec;
 struct kv_reader;
+struct kv_store;
 
 enum kv_scheme_flags {
     /* Takes tokens as f32; every other scheme takes them as the model's cache
@@ -146,6 +147,18 @@ struct kv_scheme {
     /* The open block of m tokens back to x [m][n_kv_heads][head_dim]. */
     void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
                         float *x);
+
+    /* Attention on the codes as they are (kernels/tiles.h), no variable codec
+     * and no history; NULL: through decode().  store names the family of the
+     * codes and fills in its params (owned by the codec), tile_bytes, enter,
+     * leave and space; values, n_heads and head_dim are set.  false: not with
+     * this spec.  tile puts tokens [first, first + n) of one KV head into a
+     * tile of zeros; first is a multiple of KV_TILE_TOKENS, n at most that;
+     * blocks: all of the side's settled blocks.  Thread-safe. */
+    bool (*store)(const struct kv_codec *c, struct kv_store *s);
+    void (*tile)(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile);
 
     /* KV_OWN_ORACLE only: attention of nq query tokens over what k and v hold.
      * Query i stands at position first + i and sees tokens [0, first + i + 1)

@@ -4,7 +4,7 @@
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/codec.h"
-#include "tests/test.h"
+#include "tests/codec_setup.h"
 
 enum { D = 4, N = 8, VALUES = D * N };
 
@@ -15,31 +15,8 @@ static struct kv_codec *codec(const char *text, enum kv_side side,
                                    .n_heads = n_kv_heads,
                                    .n_kv_heads = n_kv_heads,
                                    .head_dim = D};
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 0, side, NULL, &e))
-        fail_msg("%s", e.msg);
-    return c;
-}
-
-static float half_at(const uint8_t *bytes)
-{
-    uint16_t half;
-
-    memcpy(&half, bytes, sizeof(half));
-    return kv_f16_to_f32(half);
-}
-
-static void there_and_back(const struct kv_codec *c, const float *x,
-                           uint8_t *bytes, float *back)
-{
-    const struct kv_where w = {.first = 0};
-
-    c->scheme->encode(c, w, x, 1, bytes);
-    c->scheme->decode(c, bytes, 1, back);
+    return codec_of(text, &shape, 0, side);
 }
 
 /* Each channel goes from 0 to 3, in steps of 1; four tokens are off[channel]
@@ -73,7 +50,7 @@ static void test_rank_one_is_exact(void **state)
 
         assert_int_equal(c->block, N);
         assert_int_equal(c->block_bytes, factors + (N + D) * k * 2);
-        there_and_back(c, x, bytes, back);
+        there_and_back(c, (struct kv_where){0}, x, bytes, back);
         for (size_t j = 0; j < VALUES; j++)
             assert_within(back[j], x[j], 0);
 
@@ -100,7 +77,7 @@ static void test_outliers_are_not_in_r(void **state)
 
     (void)state;
     off_the_grid(off, sign, x);
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     for (size_t i = 0; i < VALUES; i++)
         assert_within(back[i], x[i], 0);
     kv_codec_free(c);
@@ -122,7 +99,7 @@ static void test_largest_first(void **state)
     for (size_t k = 0; k < 3; k++) {
         struct kv_codec *c = codec(specs[k], KV_K, 1);
 
-        there_and_back(c, x, bytes, back);
+        there_and_back(c, (struct kv_where){0}, x, bytes, back);
         for (size_t t = 2; t < 6; t++) {
             const float e0 = x[t * D] - back[t * D];
             const float e1 = x[t * D + 1] - back[t * D + 1];
@@ -148,7 +125,7 @@ static void test_outliers_of_keys(void **state)
     assert_int_equal(c->block_bytes, sizeof(bytes));
     for (size_t i = 0; i < VALUES; i++)
         x[i] = vector[i / D] * (i % D == 3 ? -1.0f : 1.0f);
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     for (size_t i = 0; i < VALUES; i++)
         assert_within(back[i], x[i], 0);
     assert_within(half_at(bytes + 8), 1, 0); /* channel 0's step */
@@ -176,7 +153,7 @@ static void test_fill(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct kv_codec *c = codec(specs[i], KV_K, 1);
 
-        there_and_back(c, x, bytes, back);
+        there_and_back(c, (struct kv_where){0}, x, bytes, back);
         assert_within(half_at(bytes + 8 + 2), i ? 69.0 / 8 : 0, 0);
         assert_within(half_at(bytes + 8), i ? (13 - 69.0 / 8) / 3 : 13.0 / 3,
                       0x1p-9);
@@ -199,7 +176,7 @@ static void test_outliers_of_values(void **state)
     (void)state;
     assert_int_equal(c->block, 2);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     kv_unpack(bytes + 4 + 4 * 4, 4, 3, at);
     assert_int_equal(at[0], 5);
     assert_int_equal(at[1], 7);
@@ -228,7 +205,7 @@ static void test_backbone_is_kivi(void **state)
         struct kv_codec *kivi = codec("kivi:b4g4", (enum kv_side)side, 2);
         const size_t n_blocks = N / kivi->block;
 
-        there_and_back(gear, x, bytes, back);
+        there_and_back(gear, (struct kv_where){0}, x, bytes, back);
         kivi->scheme->encode(kivi, (struct kv_where){.first = 0}, x, n_blocks,
                              bytes);
         kivi->scheme->decode(kivi, bytes, n_blocks, want);

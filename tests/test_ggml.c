@@ -4,8 +4,8 @@
 #include "lib/base/hash.h"
 #include "lib/base/rng.h"
 #include "lib/codec.h"
+#include "tests/codec_setup.h"
 #include "tests/ggml_goldens.h"
-#include "tests/test.h"
 
 #include <math.h>
 
@@ -16,14 +16,8 @@ static struct kv_codec *codec(const char *name)
 {
     const struct kv_shape shape = {
         .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = BLOCK};
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, name, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 0, KV_K, NULL, &e))
-        fail_msg("%s", e.msg);
-    return c;
+    return codec_of(name, &shape, 0, KV_K);
 }
 
 /* Uniform; of any size; flat; zeros; too large for fp16; fp16 of any bits;

@@ -70,7 +70,7 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
         kv_mix(kv_mix(kv_mix(SEED, side == KV_K ? 2 : 3), LAYER), o->head),
         o->query);
     float in[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
-    int16_t code[KV_HACK_MAX_PART];
+    uint8_t code[KV_HACK_MAX_PART];
     struct kv_hack_row row;
 
     for (size_t i = 0; i < n; i++) {
@@ -78,9 +78,9 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
         u[i] = side == KV_K ? kv_random_unit(key, token << 16 | (channel + i))
                             : kv_random_unit(key, (token + i) << 16 | channel);
     }
-    kv_hack_quantize(in, n, (unsigned)kv_spec_size(spec, side, "qb"),
+    kv_hack_quantize(in, n, 1, n, (unsigned)kv_spec_size(spec, side, "qb"),
                      kv_spec_is(spec, side, "round", "stochastic") ? u : NULL,
-                     code, &row, NULL);
+                     n, code, n, &row);
     for (size_t i = 0; i < n; i++)
         out[i] = row.range.min + (double)row.range.scale * code[i];
 }
@@ -219,11 +219,15 @@ static void check_attend(const char *text, size_t d, size_t n)
     memset(out, 0xff, n * HEADS * d * sizeof(*out));
     kv_level_set(KV_LEVEL_C, NULL);
     attend(&s, q, n, 0, out, NULL);
-    kv_level_set(kv_level_max(), NULL);
-    for (size_t i = n > 9 ? n - 9 : 0; i < n; i++) {
-        attend(&s, q + i * HEADS * d, 1, i, one, NULL);
-        assert_memory_equal(one, out + i * HEADS * d, HEADS * d * sizeof(*one));
+    for (int level = KV_LEVEL_AVX2; level <= (int)kv_level_max(); level++) {
+        kv_level_set((enum kv_level)level, NULL);
+        for (size_t i = n > 9 ? n - 9 : 0; i < n; i++) {
+            attend(&s, q + i * HEADS * d, 1, i, one, NULL);
+            assert_memory_equal(one, out + i * HEADS * d,
+                                HEADS * d * sizeof(*one));
+        }
     }
+    kv_level_set(kv_level_max(), NULL);
     for (size_t i = 0; i < n; i += i + 7 < n - 1 ? 7 : 1)
         for (size_t h = 0; h < HEADS; h++) {
             const size_t at = (i * HEADS + h) * d;

@@ -401,7 +401,7 @@ class Attention(Case):
         args = ["-s", "kivi:b{2,8}r0", "-s", "hack:b8p16", "-s",
                 "pq:d4b4,rope=pre", "-C", at("calib.h5"), "--dump",
                 at("eval.h5"), "--queries", "3", "--layer", "1"]
-        table = self.attend(*args, "-t", "1")
+        table = self.attend(*args, "-t", "1", "--path", "generic")
         self.assertEqual([r["spec"].split(":")[0] for r in table],
                          ["f16", "kivi", "kivi", "hack", "pq"])
         self.assertEqual([r["path"] for r in table],
@@ -419,10 +419,16 @@ class Attention(Case):
                                  float(r["lat_us_p90"]))
             self.assertGreater(int(r["bytes_moved"]), int(r["device_bytes"]))
         self.assertEqual(table[0]["speedup"], "1")
-        again = self.attend(*args, "-t", "2")
+        again = self.attend(*args, "-t", "2", "--path", "generic")
         for a, b in zip(table, again):
             for column in "spec", "attn_rel_err", "bits", "device_bytes":
                 self.assertEqual(a[column], b[column])
+        tiles = self.attend(*args, "-t", "2")
+        self.assertEqual(tiles[0]["path"], "exact")
+        for a, b in zip(table, tiles):
+            self.assertEqual(a["bits"], b["bits"])
+            self.assertAlmostEqual(float(b["attn_rel_err"]) /
+                                   float(a["attn_rel_err"]), 1, delta=1e-3)
 
     def test_shape(self):
         for shape in "1,4,2,16,1", "2,4,4,32,33,5", "1,2,1,64,130":
@@ -443,6 +449,8 @@ class Attention(Case):
                              ("1,4,2,16,8,9", "NQ = 9"), ("", "expected"),
                              ("0,4,2,16,8", "positive")]:
             self.refused(words, "kvattn", "-s", "kivi", "--shape", shape)
+        self.refused("--path fast: expected exact, int8 or generic", "kvattn",
+                     "-s", "kivi", "--path", "fast", "--shape", "1,4,2,16,8")
         self.refused("dimension 16", "kvattn", "-s", "vecinfer:d4b4", "-C",
                      at("calib.h5"), "--shape", "1,4,2,32,8")
         self.refused("either --dump or --shape", "kvattn", "-s", "kivi")
@@ -464,6 +472,8 @@ class Attention(Case):
                 ("1,8,8,99999999,1", "D must be"),
                 ("1,1,1,64,999999999999,999999999999", "--memory")]:
             self.refused(words, "kvattn", "-s", "kivi", "--shape", shape)
+        self.refused("--path fast: expected exact, int8 or generic", "kvattn",
+                     "-s", "kivi", "--path", "fast", "--shape", "1,4,2,16,8")
 
     def test_memory(self):
         """The windows' queries, their exact outputs, keys twice, values."""

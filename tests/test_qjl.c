@@ -5,7 +5,7 @@
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/codec.h"
-#include "tests/test.h"
+#include "tests/codec_setup.h"
 
 #include <math.h>
 
@@ -13,14 +13,8 @@ static struct kv_codec *codec(const char *text, enum kv_side side, size_t d)
 {
     const struct kv_shape shape = {
         .n_layers = 4, .n_heads = 2, .n_kv_heads = 2, .head_dim = d};
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 3, side, NULL, &e))
-        fail_msg("%s", e.msg);
-    return c;
+    return codec_of(text, &shape, 3, side);
 }
 
 static void normal(uint64_t key, size_t n, float *x)

@@ -3,7 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/codec.h"
-#include "tests/test.h"
+#include "tests/codec_setup.h"
 
 #include <math.h>
 
@@ -14,21 +14,8 @@ static struct kv_codec *codec(const char *text, enum kv_side side,
                                    .n_heads = n_kv_heads,
                                    .n_kv_heads = n_kv_heads,
                                    .head_dim = head_dim};
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 0, side, NULL, &e))
-        fail_msg("%s", e.msg);
-    return c;
-}
-
-static void there_and_back(const struct kv_codec *c, const float *x,
-                           uint8_t *bytes, float *back)
-{
-    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
-    c->scheme->decode(c, bytes, 1, back);
+    return codec_of(text, &shape, 0, side);
 }
 
 /* 0.1 in a row whose largest magnitude is 3.2: code 4, 0.1008 back. */
@@ -41,7 +28,7 @@ static void test_absmax(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     assert_int_equal(bytes[0] - 127, 4);
     assert_int_equal(bytes[1] - 127, -127);
     assert_within(back[0], 0.1008f, 5e-5);
@@ -61,7 +48,7 @@ static void test_zeropoint(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     memcpy(&step, bytes + 4, 2);
     memcpy(&zero, bytes + 6, 4);
     assert_within(1 / kv_f16_to_f32(step), 41.13f, 0.02);
@@ -83,7 +70,7 @@ static void test_kivi_keys(void **state)
     (void)state;
     assert_int_equal(c->block, 2);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     /* codes channel by channel: 0 3, 0 3 | 0 3, 0 0; low bits first */
     assert_int_equal(bytes[0], 0xcc);
     assert_int_equal(bytes[1], 0x0c);
@@ -104,7 +91,7 @@ static void test_kivi_values(void **state)
     (void)state;
     assert_int_equal(c->block, 1);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     memcpy(head, bytes + 1, sizeof(head));
     assert_within(kv_f16_to_f32(head[0]), 1, 0);
     assert_within(kv_f16_to_f32(head[2]), 1.0f / 3, 2e-4);
@@ -129,7 +116,7 @@ static void test_plain(void **state)
         uint8_t bytes[8];
         float back[2];
 
-        there_and_back(c, x, bytes, back);
+        there_and_back(c, (struct kv_where){0}, x, bytes, back);
         assert_within(back[0] / want[i][0], 1, 4e-3);
         assert_within(back[1], want[i][1], 0);
         kv_codec_free(c);

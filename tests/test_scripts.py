@@ -305,6 +305,33 @@ class Schemes(Scripts):
                          ["f32:r0s0", "kivi:b2g32r128s0"])
 
 
+class BenchCpu(Scripts):
+    def rows(self, name, *times):
+        return self.csv(name, [
+            {"tool": "kvattn", "spec": spec, "ctx": "64", "threads": "1",
+             "path": "exact", "lat_us_p50": str(time)} for spec, time in times])
+
+    def test_compare(self):
+        out = self.run_script(
+            "scripts/bench-cpu", "--compare",
+            self.rows("a.csv", ("f16", 30), ("nf4", 8), ("old", 1)),
+            self.rows("b.csv", ("nf4", 4), ("f16", 30), ("new", 1)))
+        self.assertIn("f16,64,1,exact,30,30,1.000\n", out)
+        self.assertIn("nf4,64,1,exact,8,4,2.000\n", out)
+        self.assertIn("2 rows in both, 1 only before, 1 only after", out)
+
+    def test_what_cannot_be_compared(self):
+        a = self.rows("a.csv", ("f16", 30))
+        kernels = self.csv("k.csv", [{"op": "pack", "level": "c", "shape": "n1",
+                                      "median_s": "1"}])
+        for other, words in [
+                (kernels, "hold different measurements"),
+                (self.csv("x.csv", [{"spec": "f16"}]), "expected rows with"),
+                (self.rows("b.csv", ("nf4", 1)), "no row in common")]:
+            self.assertIn(words, self.run_script(
+                "scripts/bench-cpu", "--compare", a, other, code=1))
+
+
 class Layers(Scripts):
     def setUp(self):
         super().setUp()

@@ -1,7 +1,7 @@
 /* Small floats with their scales, and NormalFloat: groups worked by hand. */
 #include "lib/base/half.h"
 #include "lib/codec.h"
-#include "tests/test.h"
+#include "tests/codec_setup.h"
 
 #include <math.h>
 
@@ -14,29 +14,22 @@ static struct kv_shape shape_of(size_t head_dim)
 static struct kv_codec *codec(const char *text, size_t head_dim)
 {
     const struct kv_shape shape = shape_of(head_dim);
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 0, KV_K, NULL, &e))
-        fail_msg("%s: %s", text, e.msg);
-    return c;
+    return codec_of(text, &shape, 0, KV_K);
 }
 
 enum { MOST = 128 };
 
 /* One token x [head_dim] stored as n_bytes bytes, and back. */
-static void there_and_back(const char *text, size_t head_dim, const float *x,
-                           size_t n_bytes, uint8_t *bytes, float *back)
+static void stored_in(const char *text, size_t head_dim, const float *x,
+                      size_t n_bytes, uint8_t *bytes, float *back)
 {
     struct kv_codec *c = codec(text, head_dim);
 
     assert_int_equal(c->block, 1);
     if (c->block_bytes != n_bytes)
         fail_msg("%s: %zu bytes, expected %zu", text, c->block_bytes, n_bytes);
-    c->scheme->encode(c, (struct kv_where){.first = 0}, x, 1, bytes);
-    c->scheme->decode(c, bytes, 1, back);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
     kv_codec_free(c);
 }
 
@@ -48,14 +41,14 @@ static void test_cast(void **state)
     float back[4];
 
     (void)state;
-    there_and_back("fp8,none", 4, x, 4, bytes, back);
+    stored_in("fp8,none", 4, x, 4, bytes, back);
     assert_int_equal(bytes[0], 0x38); /* 1 */
     assert_int_equal(bytes[1], 0xaa); /* -1.25 x 2^-2 = -0.3125 */
     assert_int_equal(bytes[2], 0x7e); /* 448 */
     assert_int_equal(bytes[3], 0);    /* half of 2^-9: even */
     assert_within(back[1], -0.3125, 0);
     assert_within(back[2], 448, 0);
-    there_and_back("fp8:e5m2,none", 4, x, 4, bytes, back);
+    stored_in("fp8:e5m2,none", 4, x, 4, bytes, back);
     assert_int_equal(bytes[0], 0x3c);
     assert_int_equal(bytes[1], 0xb5); /* -1.25 x 2^-2 */
     assert_int_equal(bytes[2], 0x64); /* 1000 -> 1024 */
@@ -71,7 +64,7 @@ static void test_scaled(void **state)
     uint16_t half[2];
 
     (void)state;
-    there_and_back("fp4:g2", 4, x, 2 + 4, bytes, back);
+    stored_in("fp4:g2", 4, x, 2 + 4, bytes, back);
     memcpy(half, bytes + 2, 4);
     assert_int_equal(half[0], kv_f32_to_f16(0.25f)); /* scale 0.25 / 6 */
     assert_int_equal(half[1], kv_f32_to_f16(12));    /* 2 */
@@ -81,12 +74,12 @@ static void test_scaled(void **state)
     assert_within(back[0], 0.25 / 3, 1e-8);
     assert_within(back[1], -0.25, 1e-8);
     assert_within(back[3], 4, 0);
-    there_and_back("fp4,token", 4, x, 2 + 2, bytes, back);
+    stored_in("fp4,token", 4, x, 2 + 2, bytes, back);
     memcpy(half, bytes + 2, 2);
     assert_int_equal(half[0], kv_f32_to_f16(12));
     assert_within(back[0], 0, 0);
-    there_and_back("fp6", 4, x, 3 + 2, bytes, back);
-    there_and_back("fp6:e3m2,token", 4, x, 3 + 2, bytes, back);
+    stored_in("fp6", 4, x, 3 + 2, bytes, back);
+    stored_in("fp6:e3m2,token", 4, x, 3 + 2, bytes, back);
 }
 
 /* Flat groups come back to fp16's precision where the scale is an f16. */
@@ -140,7 +133,7 @@ static void test_mx(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const size_t n = cases[i].code_bytes;
 
-        there_and_back(cases[i].spec, 32, x, n + 1, bytes, back);
+        stored_in(cases[i].spec, 32, x, n + 1, bytes, back);
         assert_int_equal(bytes[n], cases[i].power);
         for (size_t j = 0; j < 6; j++)
             if (back[j] != cases[i].want[j])
@@ -159,30 +152,30 @@ static void test_mx_ends(void **state)
     uint8_t bytes[64];
 
     (void)state;
-    there_and_back("mxfp4", 32, x, 17, bytes, back);
+    stored_in("mxfp4", 32, x, 17, bytes, back);
     assert_int_equal(bytes[16], 127);
     assert_within(back[0], 6, 0);
     assert_within(back[1], 6, 0);
     x[0] = 65504;
     x[1] = -65504;
-    there_and_back("mxfp4", 32, x, 17, bytes, back);
+    stored_in("mxfp4", 32, x, 17, bytes, back);
     assert_int_equal(bytes[16], 127 + 15 - 2);
     assert_within(back[1], -6 * 8192.0, 0);
     x[0] = x[1] = 0x1p-24f;
-    there_and_back("mxfp8", 32, x, 33, bytes, back);
+    stored_in("mxfp8", 32, x, 33, bytes, back);
     assert_int_equal(bytes[32], 127 - 24 - 8);
     assert_within(back[0], 0x1p-24, 0);
     memset(x, 0, sizeof(x));
-    there_and_back("mxfp8:e5m2", 32, x, 33, bytes, back);
+    stored_in("mxfp8:e5m2", 32, x, 33, bytes, back);
     for (size_t i = 0; i < 33; i++)
         assert_int_equal(bytes[i], 0);
     /* two blocks, two scales; a head of 16 is one block */
     float two[64] = {[0] = 1, [63] = 64}, out[64];
 
-    there_and_back("mxfp4", 64, two, 34, bytes, out);
+    stored_in("mxfp4", 64, two, 34, bytes, out);
     assert_int_equal(bytes[32], 125);
     assert_int_equal(bytes[33], 131);
-    there_and_back("mxfp4", 16, two, 9, bytes, out);
+    stored_in("mxfp4", 16, two, 9, bytes, out);
 }
 
 /* NVFP4: scale max / 6 as e4m3. */
@@ -192,7 +185,7 @@ static void test_nvfp4(void **state)
     uint8_t bytes[18];
 
     (void)state;
-    there_and_back("nvfp4", 32, x, 18, bytes, back);
+    stored_in("nvfp4", 32, x, 18, bytes, back);
     assert_int_equal(bytes[16], 0x30); /* 0.5 */
     assert_within(back[0], 3, 0);
     assert_within(back[1], -1, 0);
@@ -201,11 +194,11 @@ static void test_nvfp4(void **state)
     assert_within(back[31], -1.5 * 0x1p-9, 0);
     assert_within(back[16], 0, 0);
     memset(x, 0, sizeof(x));
-    there_and_back("nvfp4", 32, x, 18, bytes, back);
+    stored_in("nvfp4", 32, x, 18, bytes, back);
     for (size_t i = 0; i < 18; i++)
         assert_int_equal(bytes[i], 0);
     x[0] = 65504; /* beyond 448 x 6 */
-    there_and_back("nvfp4", 32, x, 18, bytes, back);
+    stored_in("nvfp4", 32, x, 18, bytes, back);
     assert_int_equal(bytes[16], 0x7e);
     assert_within(back[0], 2688, 0);
 }
@@ -245,7 +238,7 @@ static void test_nf4(void **state)
     (void)state;
     for (size_t i = 0; i < MOST; i++)
         x[i] = (i < 64 ? 1 : 4) * (float)nf4_level(i % 16);
-    there_and_back("nf4", MOST, x, 64 + 4, bytes, back);
+    stored_in("nf4", MOST, x, 64 + 4, bytes, back);
     for (size_t i = 0; i < MOST; i++) {
         assert_int_equal(bytes[i / 2] >> (i % 2 ? 4 : 0) & 15, i % 16);
         assert_within(back[i], x[i], 4 * 2e-6);
@@ -253,10 +246,10 @@ static void test_nf4(void **state)
     /* on both sides of the middle of levels 8 and 9 */
     x[0] = 0.1202f;
     x[1] = 0.1203f;
-    there_and_back("nf4", MOST, x, 64 + 4, bytes, back);
+    stored_in("nf4", MOST, x, 64 + 4, bytes, back);
     assert_int_equal(bytes[0], 0x98);
     memset(x, 0, sizeof(x));
-    there_and_back("nf4", MOST, x, 64 + 4, bytes, back);
+    stored_in("nf4", MOST, x, 64 + 4, bytes, back);
     assert_int_equal(bytes[0], 0x77);
     assert_within(back[5], 0, 0);
 }

@@ -4,7 +4,7 @@
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/codec.h"
-#include "tests/test.h"
+#include "tests/codec_setup.h"
 
 #include <math.h>
 
@@ -12,14 +12,8 @@ static struct kv_codec *codec(const char *text, enum kv_side side, size_t d)
 {
     const struct kv_shape shape = {
         .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = d};
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 0, side, NULL, &e))
-        fail_msg("%s", e.msg);
-    return c;
+    return codec_of(text, &shape, 0, side);
 }
 
 static void store(const struct kv_codec *c, const float *x, float *back)

@@ -4,7 +4,7 @@
 #include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/codec.h"
-#include "tests/test.h"
+#include "tests/codec_setup.h"
 
 static struct kv_codec *codec(const char *text, enum kv_side side,
                               size_t n_heads)
@@ -14,35 +14,20 @@ static struct kv_codec *codec(const char *text, enum kv_side side,
                                    .n_kv_heads = 1,
                                    .head_dim = 2,
                                    .attn_scale = 1};
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, &shape, &e) ||
-        kv_codec_new(&c, &s, &shape, 0, side, NULL, &e))
-        fail_msg("%s", e.msg);
-    return c;
-}
-
-static float half_at(const uint8_t *bytes)
-{
-    uint16_t half;
-
-    memcpy(&half, bytes, sizeof(half));
-    return kv_f16_to_f32(half);
+    return codec_of(text, &shape, 0, side);
 }
 
 /* Tokens 1 and 2 are salient: 2 and 3 score the same, the older one wins. */
 static const float saliency[4] = {0.1f, 0.9f, 0.5f, 0.5f};
 static const char four[] = "zipcache:b2l1n4,salient=50";
 
-static void there_and_back(const struct kv_codec *c, const float *x,
-                           uint8_t *bytes, float *back)
+static void exactly_back(const struct kv_codec *c, const float *x,
+                         uint8_t *bytes, float *back)
 {
     const struct kv_where w = {.saliency = saliency};
 
-    c->scheme->encode(c, w, x, 1, bytes);
-    c->scheme->decode(c, bytes, 1, back);
+    there_and_back(c, w, x, bytes, back);
     for (size_t i = 0; i < 8; i++)
         assert_within(back[i], x[i], 0);
 }
@@ -59,7 +44,7 @@ static void test_keys(void **state)
     (void)state;
     assert_int_equal(c->block, 4);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    exactly_back(c, x, bytes, back);
     assert_int_equal(bytes[0], 0x06);
     assert_int_equal(bytes[1], 0x0c);
     assert_within(half_at(bytes + 2), 1, 0);
@@ -81,7 +66,7 @@ static void test_values(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, x, bytes, back);
+    exactly_back(c, x, bytes, back);
     assert_int_equal(bytes[0], 0x06);
     assert_within(half_at(bytes + 1), 2, 0);
     assert_within(half_at(bytes + 3), 4, 0);
@@ -104,8 +89,8 @@ static void test_one_part(void **state)
     (void)state;
     assert_int_equal(all->block_bytes, 1 + 3 + 2 * 4);
     assert_int_equal(none->block_bytes, 1 + 2 * 2 + 2 + 4 * 4);
-    there_and_back(all, x, bytes, back);
-    there_and_back(none, y, bytes, back);
+    exactly_back(all, x, bytes, back);
+    exactly_back(none, y, bytes, back);
     kv_codec_free(all);
     kv_codec_free(none);
 }

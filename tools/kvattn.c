@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
@@ -38,7 +39,7 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
 struct args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *dump, *shape, *calib;
+    const char *dump, *shape, *calib, *path;
     size_t layer, windows, queries, reps, warmup;
     bool allow_leakage;
 };
@@ -55,7 +56,9 @@ struct run {
     struct kv_conditions conditions;
     struct kv_results *table;
     struct kv_bench *bench;
-    double bandwidth, base_p50;
+    struct kv_attn_bench how;
+    struct kv_attn_step *base;
+    double bandwidth;
 };
 
 #define DEFAULT_LAYER SIZE_MAX
@@ -188,6 +191,21 @@ static int random_calibration(struct run *r, uint64_t seed, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
+static int parse_path(const char *text, enum kv_attn_path *path,
+                      struct kv_err *e)
+{
+    static const char *const names[] = {[KV_ATTN_INT8] = "int8",
+                                        [KV_ATTN_EXACT] = "exact",
+                                        [KV_ATTN_GENERIC] = "generic"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (!strcmp(text, names[i])) {
+            *path = (enum kv_attn_path)i;
+            return 0;
+        }
+    return kv_fail(e, "--path %s: expected exact, int8 or generic", text);
+}
+
 static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++)
@@ -217,19 +235,17 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
 static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &r->inputs;
-    size_t threads;
 
-    if ((a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
+    if (parse_path(a->path, &r->how.path, e) ||
+        (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
         return -1;
-    threads = a->common.threads < in->n_batch ? a->common.threads : in->n_batch;
     snprintf(r->protocol, sizeof(r->protocol), "decode:%zu", in->nq);
     r->conditions.tool = "kvattn";
     r->conditions.ctx = in->n;
     r->conditions.windows = in->n_batch;
     r->conditions.protocol = r->protocol;
     kv_common_conditions(&a->common, &r->conditions);
-    r->conditions.threads = threads ? threads : 1;
     r->bench = kv_bench_new(r->conditions.threads);
     r->bandwidth = kv_bench_bandwidth(r->bench);
     kv_detail("reading memory: %.1f GB/s with %zu threads", r->bandwidth * 1e-9,
@@ -262,7 +278,7 @@ static int put_row(struct run *r, const struct kv_spec *spec,
     kv_results_real(table, "gb_s", (double)m->bytes_moved / t->p50 * 1e-9);
     kv_results_real(table, "bw_share",
                     (double)m->bytes_moved / t->p50 / r->bandwidth);
-    kv_results_real(table, "speedup", r->base_p50 / t->p50);
+    kv_results_real(table, "speedup", m->speedup);
     kv_results_text(table, "path", m->path);
     return kv_results_row(table, e);
 }
@@ -282,32 +298,41 @@ static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
             spec->text, o->products, o->correction, formula, o->other);
 }
 
+static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
+{
+    struct kv_attn_step *step;
+    struct kv_attn_result m;
+    int rc;
+
+    if (kv_interrupted(e) ||
+        kv_attn_step_new(&step, &r->how, &r->inputs, spec, e))
+        return -1;
+    if (!r->base)
+        r->base = step;
+    rc = kv_attn_step_run(step, r->base, &m, e);
+    if (!rc &&
+        kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags & KV_OWN_ORACLE)
+        say_ops(spec, &m.ops);
+    rc = rc || put_row(r, spec, &m, e) ? -1 : 0;
+    if (step != r->base)
+        kv_attn_step_free(step);
+    return rc;
+}
+
 static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 {
-    const struct kv_attn_bench bench = {.calib = r->calib,
-                                        .bench = r->bench,
-                                        .threads = r->conditions.threads,
-                                        .warmup = a->warmup,
-                                        .reps = a->reps,
-                                        .seed = a->common.seed};
     struct kv_progress progress;
     int rc = 0;
 
+    r->how.calib = r->calib;
+    r->how.bench = r->bench;
+    r->how.threads = r->conditions.threads;
+    r->how.warmup = a->warmup;
+    r->how.reps = a->reps;
+    r->how.seed = a->common.seed;
     kv_progress_init(&progress, "attending", r->n_specs);
     for (size_t i = 0; i < r->n_specs && !rc; i++) {
-        const struct kv_spec *spec = &r->spec[i];
-        struct kv_attn_result m;
-
-        if (kv_interrupted(e) || kv_attn_bench(&bench, &r->inputs, spec, &m, e))
-            rc = -1;
-        if (rc)
-            break;
-        if (i == 0) /* the base line */
-            r->base_p50 = m.timing.p50;
-        if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
-            KV_OWN_ORACLE)
-            say_ops(spec, &m.ops);
-        rc = put_row(r, spec, &m, e);
+        rc = run_spec(r, &r->spec[i], e);
         kv_progress_step(&progress, 1);
     }
     kv_progress_clear(&progress);
@@ -323,6 +348,7 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 static void clear(struct run *r)
 {
     kv_results_discard(r->table);
+    kv_attn_step_free(r->base);
     kv_bench_free(r->bench);
     free(r->spec);
     kv_calib_free(r->calib);
@@ -347,6 +373,10 @@ static void parse(int argc, char **argv, struct args *a)
                 "windows of the dump, the batch (all)"),
         KV_SIZE(0, "queries", &a->queries, "NQ",
                 "newest queries of each window, a step (1)"),
+        KV_STR(0, "path", &a->path, "exact|int8|generic",
+               "which attention, where the scheme has it, else\n"
+               "the next (exact); int8 rounds queries and\n"
+               "weights, generic decodes the whole cache"),
         KV_SIZE(0, "reps", &a->reps, "N",
                 "timed runs (20); with fewer, p10 and p90 are\n"
                 "little more than the fastest and the slowest"),
@@ -362,12 +392,15 @@ static void parse(int argc, char **argv, struct args *a)
                  "its error\nagainst exact attention, and its time.",
         .more =
             "Each sequence of the batch has a cache with the spec's own s and\n"
-            "r; a step attends with the newest NQ queries of all of them, a\n"
-            "thread per sequence.  Before each run the processor's caches are\n"
-            "filled with other data.  bytes_moved: caches, queries, outputs,\n"
-            "each once; bw_share: of what the same threads read from memory;\n"
-            "speedup: over the f16 row.  path: \"codes\", on the codes, or\n"
-            "\"generic\", decode() and then plain C.\n"
+            "r; a step attends with the newest NQ queries of all of them.\n"
+            "Before each run the processor's caches are filled with other\n"
+            "data.  bytes_moved: caches, queries, outputs, each once;\n"
+            "device_bytes: caches as the step reads them; bw_share: of what\n"
+            "the same threads read from memory; speedup: over the f16 row,\n"
+            "which is timed by turns with each.\n"
+            "path, what ran: exact and int8 on tiles of codes, threads over\n"
+            "sequences, KV heads and chunks; codes, the scheme's own, and\n"
+            "generic, decode() and then plain C, a thread a sequence.\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};
@@ -391,6 +424,7 @@ int main(int argc, char **argv)
 {
     struct args a = {.common = KV_COMMON_DEFAULT,
                      .layer = DEFAULT_LAYER,
+                     .path = "exact",
                      .queries = 1,
                      .reps = 20,
                      .warmup = 3};

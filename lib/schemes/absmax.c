@@ -45,10 +45,19 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
         x[i] = ((float)code[i] - top) * step;
 }
 
+static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
+                   float *zero)
+{
+    memcpy(step, head, sizeof(*step));
+    *zero = (float)((1u << (bits - 1)) - 1);
+}
+
 static const struct kv_group_quantizer quantizer = {
     .head_bytes = 2,
     .encode = encode_group,
     .decode = decode_group,
+    .affine = affine,
+    .offset = KV_OFFSET_SAME,
 };
 
 static int open_absmax(struct kv_codec *c, const struct kv_calib *calib,
@@ -68,4 +77,6 @@ const struct kv_scheme kv_scheme_absmax = {
     .open = open_absmax,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .store = kv_grouped_store,
+    .tile = kv_grouped_tile,
 };

@@ -21,11 +21,15 @@
  * for a better scale (the search is for model files).  A block of less than
  * 1e-15 has d = 0 and, there, whatever codes the block before it left; our
  * reading: the code of the value nearest to zero. */
+#include "kernels/tiles.h"
+#include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/schemes/schemes.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 32, HALF = BLOCK / 2 };
@@ -38,6 +42,7 @@ struct type {
     void (*quantize)(const float *x, unsigned bits, float *head, uint8_t *code);
     void (*dequantize)(const uint8_t *code, unsigned bits, const float *head,
                        float *x);
+    bool affine; /* m + d code, or (without m) d (code - 2^(bits - 1)) */
 };
 
 static float inverse(float d)
@@ -173,12 +178,12 @@ static void dequantize_nl(const uint8_t *code, unsigned bits, const float *head,
 }
 
 static const struct type types[] = {
-    {"q8_0", 8, 1, quantize_8, dequantize_8},
-    {"q5_1", 5, 2, quantize_1, dequantize_1},
-    {"q5_0", 5, 1, quantize_0, dequantize_0},
-    {"q4_1", 4, 2, quantize_1, dequantize_1},
-    {"q4_0", 4, 1, quantize_0, dequantize_0},
-    {"iq4_nl", 4, 1, quantize_nl, dequantize_nl},
+    {"q8_0", 8, 1, quantize_8, dequantize_8, true},
+    {"q5_1", 5, 2, quantize_1, dequantize_1, true},
+    {"q5_0", 5, 1, quantize_0, dequantize_0, true},
+    {"q4_1", 4, 2, quantize_1, dequantize_1, true},
+    {"q4_0", 4, 1, quantize_0, dequantize_0, true},
+    {"iq4_nl", 4, 1, quantize_nl, dequantize_nl, false},
 };
 
 static const struct type *type_of(const struct kv_scheme *k)
@@ -253,6 +258,16 @@ static void encode_ggml(const struct kv_codec *c, struct kv_where w,
     }
 }
 
+static void get_heads(const uint8_t *in, size_t n, float *head)
+{
+    for (size_t h = 0; h < n; h++) {
+        uint16_t half;
+
+        memcpy(&half, in + 2 * h, sizeof(half));
+        head[h] = kv_f16_to_f32(half);
+    }
+}
+
 static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n_blocks, float *x)
 {
@@ -263,12 +278,7 @@ static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
         float head[2];
         uint8_t code[BLOCK];
 
-        for (size_t h = 0; h < t->heads; h++) {
-            uint16_t half;
-
-            memcpy(&half, bytes + 2 * h, sizeof(half));
-            head[h] = kv_f16_to_f32(half);
-        }
+        get_heads(bytes, t->heads, head);
         get_codes(bytes + 2 * t->heads, t->bits, code);
         t->dequantize(code, t->bits, head, x);
     }
@@ -296,12 +306,62 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
 static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
                      struct kv_err *e)
 {
+    const struct type *t = type_of(c->scheme);
+    struct kv_grouped *tiles;
+
     (void)calib;
     (void)e;
     c->block = 1;
-    c->block_bytes =
-        kv_codec_block_values(c) / BLOCK * type_bytes(type_of(c->scheme));
+    c->block_bytes = kv_codec_block_values(c) / BLOCK * type_bytes(t);
+    if (!t->affine)
+        return 0;
+    c->state = tiles = kv_alloc(1, sizeof(*tiles));
+    *tiles = (struct kv_grouped){.bits = t->bits,
+                                 .offset = t->heads == 2 ? KV_OFFSET_LOW
+                                                         : KV_OFFSET_SAME,
+                                 .zero = (float)(1u << (t->bits - 1)),
+                                 .negative = t->heads == 1};
+    kv_grouped_init(tiles, c->side == KV_V, c->shape.head_dim, false, BLOCK);
     return 0;
+}
+
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    if (c->state)
+        kv_store_grouped(s, c->state);
+    return c->state != NULL;
+}
+
+/* Signed bytes (q8_0) become codes from 0 to 255. */
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    const struct type *t = type_of(c->scheme);
+    const size_t d = s->head_dim;
+    const uint8_t sign = t->bits == 8 ? 0x80 : 0;
+    uint16_t *token = kv_alloc(d, sizeof(*token));
+
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *at = blocks + (first + i) * c->block_bytes +
+                            head * d / BLOCK * type_bytes(t);
+
+        for (size_t j = 0; j < d; j += BLOCK, at += type_bytes(t)) {
+            uint8_t code[BLOCK];
+            float head_of[2];
+            uint16_t step;
+
+            get_heads(at, t->heads, head_of);
+            get_codes(at + 2 * t->heads, t->bits, code);
+            for (size_t k = 0; k < BLOCK; k++)
+                token[j + k] = code[k] ^ sign;
+            memcpy(&step, at, sizeof(step));
+            kv_store_put_group(s, 0, i, j, step, t->heads == 2 ? head_of[1] : 0,
+                               tile);
+        }
+        kv_store_put_codes(s, i, token, tile);
+    }
+    free(token);
 }
 
 #define SCHEME(NAME, BRIEF)                        \
@@ -314,6 +374,8 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
         .open = open_ggml,                         \
         .encode = encode_ggml,                     \
         .decode = decode_ggml,                     \
+        .store = store,                            \
+        .tile = tile,                              \
     }
 
 SCHEME(q8_0, "8-bit integers and a scale");

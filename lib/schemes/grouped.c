@@ -23,7 +23,26 @@ struct grouped {
     unsigned bits;
     size_t len, n_units, n_groups; /* groups in a unit */
     size_t code_bytes;             /* of a unit */
+    bool tiled;                    /* params are good */
+    struct kv_grouped params;      /* of the tiles */
 };
+
+/* In tiles a group ends at the head's end: one over all heads is there for
+ * each. */
+static void init_tiles(const struct kv_codec *c, struct grouped *g)
+{
+    const uint8_t none[8] = {0};
+    const size_t d = c->shape.head_dim;
+    const bool of_tokens = g->axis == KV_AXIS_CHANNEL;
+    uint16_t step;
+
+    if (!g->q->affine || (!of_tokens && d % g->len && g->len % d))
+        return;
+    g->params = (struct kv_grouped){.bits = g->bits, .offset = g->q->offset};
+    g->q->affine(none, g->bits, &step, &g->params.zero);
+    g->tiled = kv_grouped_init(&g->params, c->side == KV_V, d, of_tokens,
+                               of_tokens || g->len < d ? g->len : d);
+}
 
 int kv_grouped_open(struct kv_codec *c, const struct kv_group_quantizer *q,
                     enum kv_axis axis, size_t len, bool all_heads,
@@ -42,6 +61,7 @@ int kv_grouped_open(struct kv_codec *c, const struct kv_group_quantizer *q,
     c->block = axis == KV_AXIS_TOKEN ? 1 : len;
     c->block_bytes = g->n_units * (g->code_bytes + g->n_groups * q->head_bytes);
     c->state = g;
+    init_tiles(c, g);
     return 0;
 }
 
@@ -111,4 +131,98 @@ void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
         }
     free(group);
     free(code);
+}
+
+/* ---- tiles ----------------------------------------------------------------
+ */
+
+bool kv_grouped_store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct grouped *g = c->state;
+
+    if (g->tiled)
+        kv_store_grouped(s, &g->params);
+    return g->tiled;
+}
+
+/* A unit's codes and heads. */
+struct unit {
+    uint16_t *code;
+    const uint8_t *heads;
+};
+
+static void read_unit(const struct grouped *g, const uint8_t *block, size_t i,
+                      struct unit *u)
+{
+    const size_t heads = g->n_groups * g->q->head_bytes;
+    const uint8_t *at = block + i * (g->code_bytes + heads);
+
+    kv_unpack(at, g->n_groups * g->len, g->bits, u->code);
+    u->heads = at + g->code_bytes;
+}
+
+static void put_head(const struct grouped *g, const struct kv_store *s,
+                     const struct unit *u, size_t group, size_t i, size_t t,
+                     size_t c, uint8_t *tile)
+{
+    uint16_t step;
+    float offset;
+
+    g->q->affine(u->heads + group * g->q->head_bytes, g->bits, &step, &offset);
+    kv_store_put_group(s, i, t, c, step, offset, tile);
+}
+
+/* A token of one block. */
+static void put_token(const struct grouped *g, const struct kv_store *s,
+                      const uint8_t *block, size_t head, size_t t,
+                      struct unit *u, uint8_t *tile)
+{
+    const size_t d = s->head_dim, at = g->n_units == 1 ? head * d : 0;
+
+    read_unit(g, block, g->n_units == 1 ? 0 : head, u);
+    kv_store_put_codes(s, t, u->code + at, tile);
+    for (size_t c = 0; c < d; c += g->len)
+        put_head(g, s, u, (at + c) / g->len, 0, t, c, tile);
+}
+
+/* The block's tokens from `from` on, which stand in the tile from t on; gives
+ * how many.  i: the tile's number. */
+static size_t put_tokens(const struct grouped *g, const struct kv_store *s,
+                         const uint8_t *block, size_t head, size_t from,
+                         size_t i, size_t t, struct unit *u, uint8_t *tile)
+{
+    const size_t d = s->head_dim, left = g->len - from;
+    const size_t n = left < KV_TILE_TOKENS - t ? left : KV_TILE_TOKENS - t;
+    uint16_t *token = kv_alloc(d, sizeof(*token));
+
+    read_unit(g, block, head, u);
+    for (size_t j = 0; j < n; j++) {
+        for (size_t c = 0; c < d; c++)
+            token[c] = u->code[c * g->len + from + j];
+        kv_store_put_codes(s, t + j, token, tile);
+    }
+    for (size_t c = 0; c < d; c++)
+        put_head(g, s, u, c, i, t, c, tile);
+    free(token);
+    return n;
+}
+
+void kv_grouped_tile(const struct kv_codec *c, const struct kv_store *s,
+                     const uint8_t *blocks, size_t first, size_t n, size_t head,
+                     uint8_t *tile)
+{
+    const struct grouped *g = c->state;
+    struct unit u = {.code = kv_alloc(g->n_groups * g->len, sizeof(*u.code))};
+
+    for (size_t t = 0; t < n;) {
+        const size_t at = first + t;
+        const uint8_t *block = blocks + at / c->block * c->block_bytes;
+
+        if (g->axis == KV_AXIS_TOKEN)
+            put_token(g, s, block, head, t++, &u, tile);
+        else
+            t += put_tokens(g, s, block, head, at % g->len,
+                            first / KV_TILE_TOKENS, t, &u, tile);
+    }
+    free(u.code);
 }

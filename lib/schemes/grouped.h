@@ -14,6 +14,7 @@
 #ifndef KV_GROUPED_H
 #define KV_GROUPED_H
 
+#include "kernels/tiles.h"
 #include "lib/base/half.h"
 #include "lib/codec.h"
 
@@ -27,6 +28,11 @@ struct kv_group_quantizer {
                    uint16_t *code);
     void (*decode)(const uint16_t *code, size_t n, unsigned bits,
                    const uint8_t *head, float *x);
+    /* A head as a step and an offset, of this kind; with KV_OFFSET_SAME the
+     * offset is that of any head.  NULL: no such integers. */
+    void (*affine)(const uint8_t *head, unsigned bits, uint16_t *step,
+                   float *offset);
+    enum kv_offset offset;
 };
 
 /* Groups along the channels of a head, for check(): clamps the letter g of this
@@ -42,6 +48,13 @@ void kv_grouped_encode(const struct kv_codec *c, struct kv_where w,
                        const float *x, size_t n_blocks, uint8_t *bytes);
 void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
                        size_t n_blocks, float *x);
+
+/* For the hooks store and tile: false where quantizer or groups do not fit the
+ * family "grouped" (kernels/tiles.h). */
+bool kv_grouped_store(const struct kv_codec *c, struct kv_store *s);
+void kv_grouped_tile(const struct kv_codec *c, const struct kv_store *s,
+                     const uint8_t *blocks, size_t first, size_t n, size_t head,
+                     uint8_t *tile);
 
 /* KIVI's (kivi.c): minimum and step. */
 extern const struct kv_group_quantizer kv_kivi_quantizer;

@@ -73,22 +73,31 @@ static size_t part_len(const struct kv_hack *h, size_t part)
     return left < h->part ? left : h->part;
 }
 
+static int32_t sum_of(const uint16_t *code, size_t n)
+{
+    int32_t sum = 0;
+
+    for (size_t z = 0; z < n; z++)
+        sum += code[z];
+    return sum;
+}
+
 /* sum [n_lines][n_parts] of code [n_lines][len]. */
-static void add_up(const struct kv_hack *h, const int16_t *code, int32_t *sum)
+static void add_up(const struct kv_hack *h, const uint16_t *code, int32_t *sum)
 {
     for (size_t i = 0; i < h->n_lines; i++)
         for (size_t j = 0; j < h->n_parts; j++)
-            kv_hack_sums(code + i * h->len + j * h->part, 1, h->len,
-                         part_len(h, j), sum + i * h->n_parts + j);
+            sum[i * h->n_parts + j] =
+                sum_of(code + i * h->len + j * h->part, part_len(h, j));
 }
 
 /* Packs code [n_lines][len] and adds its sums. */
-static void put_codes(const struct kv_hack *h, const int16_t *code,
+static void put_codes(const struct kv_hack *h, const uint16_t *code,
                       uint8_t *bytes)
 {
     const size_t n_sums = h->n_lines * h->n_parts;
 
-    kv_pack((const uint16_t *)code, h->n_lines * h->len, h->bits, bytes);
+    kv_pack(code, h->n_lines * h->len, h->bits, bytes);
     if (!h->sums)
         return;
 
@@ -98,25 +107,6 @@ static void put_codes(const struct kv_hack *h, const int16_t *code,
     for (size_t i = 0; i < n_sums; i++) /* little-endian: the low bytes */
         memcpy(sums(h, bytes) + i * h->sum_bytes, &sum[i], h->sum_bytes);
     free(sum);
-}
-
-void kv_hack_read(const struct kv_hack *h, const uint8_t *bytes, int16_t *code,
-                  struct kv_hack_range *range, int32_t *sum)
-{
-    kv_unpack(bytes, h->n_lines * h->len, h->bits, (uint16_t *)code);
-    for (size_t i = 0; i < h->n_ranges; i++)
-        range[i] = get_range(h, bytes, i);
-    if (!h->sums) {
-        add_up(h, code, sum);
-        return;
-    }
-
-    const uint8_t *at = bytes + h->code_bytes + 4 * h->n_ranges;
-
-    for (size_t i = 0; i < h->n_lines * h->n_parts; i++) {
-        sum[i] = 0;
-        memcpy(&sum[i], at + i * h->sum_bytes, h->sum_bytes);
-    }
 }
 
 /* ---- encode and decode -------------------------------------------------- */
@@ -169,10 +159,10 @@ static uint64_t stored_key(const struct kv_codec *c, uint64_t seed, size_t head,
 
 /* One KV head; x [n_lines][len], code is room for as many. */
 static void encode_head(const struct kv_hack *h, uint64_t key, size_t first,
-                        const float *x, int16_t *code, uint8_t *bytes)
+                        const float *x, uint16_t *code, uint8_t *bytes)
 {
     float value[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
-    int16_t rounded[KV_HACK_MAX_PART];
+    uint8_t rounded[KV_HACK_MAX_PART];
 
     for (size_t i = 0; i < h->n_ranges; i++) {
         const struct span s = span_of(h, i, first);
@@ -197,7 +187,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     const struct kv_hack *h = c->state;
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
     float *one = kv_alloc(h->n_lines * h->len, sizeof(*one));
-    int16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
+    uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
 
     for (size_t b = 0; b < n_blocks; b++, x += c->block * heads * d)
         for (size_t i = 0; i < heads; i++, bytes += h->head_bytes) {
@@ -217,11 +207,11 @@ static void decode_block(const struct kv_codec *c, const uint8_t *bytes,
 {
     const struct kv_hack *h = c->state;
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
-    int16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
+    uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
     float *one = kv_alloc(h->n_lines * h->len, sizeof(*one));
 
     for (size_t i = 0; i < heads; i++, bytes += h->head_bytes) {
-        kv_unpack(bytes, h->n_lines * h->len, h->bits, (uint16_t *)code);
+        kv_unpack(bytes, h->n_lines * h->len, h->bits, code);
         for (size_t r = 0; r < h->n_ranges; r++) {
             const struct kv_hack_range range = get_range(h, bytes, r);
             const struct span s = span_of(h, r, 0);
@@ -251,14 +241,16 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
  * value inside the range is quantized with it; one outside widens the range,
  * and everything is quantized anew from its dequantized values. */
 static void append_value(const struct kv_hack *h, size_t i, size_t m, float x,
-                         const float *u, int16_t *code, uint8_t *bytes)
+                         const float *u, uint16_t *code, uint8_t *bytes)
 {
     const struct kv_hack_range old = get_range(h, bytes, i);
     const float top = (float)((1u << h->bits) - 1);
     float value[KV_HACK_MAX_PART];
+    uint8_t rounded[KV_HACK_MAX_PART];
 
     if (m && x >= old.min && x <= old.min + old.scale * top) {
-        kv_hack_round(&x, 1, old, h->bits, u ? u + m : NULL, code + m);
+        kv_hack_round(&x, 1, old, h->bits, u ? u + m : NULL, rounded);
+        code[m] = rounded[0];
         return;
     }
     for (size_t t = 0; t < m; t++)
@@ -271,7 +263,9 @@ static void append_value(const struct kv_hack *h, size_t i, size_t m, float x,
 
     kv_hack_round(value, m + 1,
                   put_range(h, bytes, i, kv_hack_range(ends, 3, h->bits)),
-                  h->bits, u, code);
+                  h->bits, u, rounded);
+    for (size_t t = 0; t <= m; t++)
+        code[t] = rounded[t];
 }
 
 static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
@@ -279,7 +273,7 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
 {
     const struct kv_hack *h = c->state;
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
-    int16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
+    uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
     float u[KV_HACK_MAX_PART];
 
     if (!m)
@@ -287,7 +281,7 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
     for (size_t i = 0; i < heads; i++, open += h->head_bytes) {
         const uint64_t key = stored_key(c, w.seed, i, w.first + m + 1);
 
-        kv_unpack(open, h->n_lines * h->len, h->bits, (uint16_t *)code);
+        kv_unpack(open, h->n_lines * h->len, h->bits, code);
         for (size_t j = 0; j < d; j++) {
             if (h->stochastic)
                 kv_hack_uniform(key, kv_hack_counter(w.first, j),

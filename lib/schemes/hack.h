@@ -56,11 +56,6 @@ static inline uint64_t kv_hack_counter(size_t token, size_t channel)
 }
 enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
-/* Reads one KV head of a block: code [n_lines][len], range [n_ranges],
- * sum [n_lines][n_parts], computed where it is not stored. */
-void kv_hack_read(const struct kv_hack *h, const uint8_t *bytes, int16_t *code,
-                  struct kv_hack_range *range, int32_t *sum);
-
 /* struct kv_scheme's attend(). */
 void kv_hack_attend(const struct kv_reader *k, const struct kv_reader *v,
                     const float *q, size_t nq, size_t first, uint64_t seed,

@@ -12,37 +12,61 @@
  *
  *   sum q_c (s_c k'_tc + m_c)   = sum (q_c s_c) k'_tc + sum q_c m_c
  *   sum w_t (s_tg v'_tc + m_tg) = sum (w_t s_tg) v'_tc + sum w_t m_tg */
+#include "kernels/bitpack.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
-#include "lib/base/half.h"
-#include "lib/base/rng.h"
 #include "lib/schemes/hack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One KV head of K or V, made ready for many queries.  Lines are those of all
- * blocks, in order; every array by part is [n_parts][n_lines]. */
-struct operand {
-    const struct kv_hack *h;
-    size_t sinks;   /* tokens before the first coded one */
-    size_t n_coded; /* tokens held as codes */
-    size_t block;   /* tokens of a block */
-    size_t n_lines;
-    int16_t *code;                    /* [n_lines][len] */
-    double *min, *scale, *scaled_sum; /* by part; artifact: the sum alone */
-    struct kv_hack_range *range;      /* [blocks][n_ranges] */
-    size_t n_plain, tail;             /* fp16 tokens: sinks, then from tail */
-    float *plain; /* V: [n_plain][head_dim]; K: its transpose */
+/* Query heads pass in tiles, so that codes are unpacked once for all of them,
+ * in pieces that stay in the first caches. */
+enum {
+    QUERIES = 64,      /* query heads of a tile, at most */
+    WEIGHTS = 1 << 18, /* of a tile, unless one query's heads have more */
+    PIECE = 64         /* tokens; axes=artifact: a block */
 };
 
-/* Everything one thread needs besides. */
-struct scratch {
-    double *score, *plain; /* [n] */
-    float *w;              /* [n + a block of V] */
-    double *out;           /* [head_dim] */
-    float x[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
-    int16_t code[KV_HACK_MAX_PART];
+/* One KV head of K or V and the piece of it that is being multiplied: `most`
+ * whole lines or fewer, the columns of the product; room is most filled up. */
+struct operand {
+    const struct kv_hack *h;
+    const struct kv_reader *r;
+    size_t head;
+    size_t n_coded, n_blocks; /* held as codes, an open block too */
+    size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
+    float *plain;             /* [n_plain][head_dim] */
+    size_t most, room;
+    uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
+    int32_t *sum;       /* [n_parts][room] */
+    float *min, *scale; /* [n_parts][room]; artifact: [n_groups][len] */
+    uint32_t *word;     /* what follows the codes of each line, turned */
+    uint16_t *half;     /* [most], or a block's codes */
+    uint8_t *byte;      /* a block's codes, where lines end within a byte */
+    float *wide;        /* [n_ranges] */
+};
+
+/* One query head. */
+struct query {
+    size_t n; /* tokens it sees */
+    uint64_t key[KV_SIDES];
+    float *out; /* where its output goes */
+};
+
+/* Query heads that pass together; the later one sees no less.  Rows of w, x, u
+ * and code are theirs. */
+struct tile {
+    size_t n, most, w_room, line_room, score_room;
+    struct query *query;     /* [most] */
+    float *q;                /* [most][head_dim] */
+    float *w;                /* [most][w_room]: tokens, and a block of V */
+    float *x, *u;            /* [most][line_room]: what is quantized */
+    uint8_t *code;           /* [most][line_room] */
+    struct kv_hack_row *row; /* [part][most] */
+    double *score;           /* [most][score_room] */
+    double *out;             /* [most][head_dim] */
+    double *base, *one;      /* [n_groups][most], [most]: what minima give */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
 };
@@ -58,265 +82,559 @@ static size_t seen(size_t from, size_t n, size_t end)
     return end > from ? least(end - from, n) : 0;
 }
 
-/* ---- reading one KV head ------------------------------------------------ */
-
-static void read_blocks(struct operand *o, const struct kv_reader *r,
-                        size_t head, struct kv_hack_ops *ops)
-{
-    const struct kv_hack *h = o->h;
-    const size_t lines = h->n_lines, parts = h->n_parts;
-    const size_t n_blocks = o->n_lines / lines;
-    int32_t *sum = kv_alloc(lines * parts, sizeof(*sum));
-
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *bytes =
-            b < r->n_blocks ? r->blocks + b * r->codec->block_bytes : r->open;
-        struct kv_hack_range *range = o->range + b * h->n_ranges;
-
-        kv_hack_read(h, bytes + head * h->head_bytes,
-                     o->code + b * lines * h->len, range, sum);
-        for (size_t i = 0; i < lines * parts; i++) {
-            const size_t at = i % parts * o->n_lines + b * lines + i / parts;
-
-            o->scaled_sum[at] = sum[i];
-            if (h->artifact)
-                continue;
-            o->min[at] = range[i].min;
-            o->scale[at] = range[i].scale;
-            o->scaled_sum[at] *= range[i].scale;
-        }
-    }
-    free(sum);
-
-    const size_t values = o->n_coded * r->codec->shape.head_dim;
-    const size_t n_sums = o->n_lines * parts;
-
-    if (!h->sums) /* len - parts additions a line, and s_b sum(b') */
-        ops->correction += h->artifact ? values - n_sums : values;
-    else if (!h->artifact)
-        ops->other += n_sums;
-}
-
-static void read_plain(struct operand *o, const struct kv_reader *r,
-                       size_t head)
-{
-    const size_t d = r->codec->shape.head_dim;
-    const size_t row = r->codec->shape.n_kv_heads * d;
-
-    for (size_t i = 0; i < o->n_plain; i++) {
-        const uint16_t *from =
-            i < o->sinks ? r->sink + i * row : r->tail + (i - o->sinks) * row;
-
-        for (size_t c = 0; c < d; c++)
-            o->plain[o->h->side == KV_K ? c * o->n_plain + i : i * d + c] =
-                kv_f16_to_f32(from[head * d + c]);
-    }
-}
+/* ---- one KV head --------------------------------------------------------- */
 
 static struct operand operand_new(const struct kv_reader *r)
 {
     const struct kv_hack *h = r->codec->state;
     const size_t settled = r->n_blocks * r->codec->block;
     const size_t n_open = r->open ? r->n - r->sinks - settled : 0;
-    const size_t n_blocks = r->n_blocks + (n_open > 0);
+    const size_t most = h->n_lines > 1 ? h->n_lines : PIECE;
+    const size_t room = KV_HACK_COLUMNS(most), by_part = h->n_parts * room;
+    const size_t ranges = h->artifact ? h->n_ranges : by_part;
+    const size_t values = h->n_lines * h->len;
     struct operand o = {.h = h,
-                        .sinks = r->sinks,
+                        .r = r,
                         .n_coded = settled + n_open,
-                        .block = r->codec->block,
-                        .n_lines = n_blocks * h->n_lines,
-                        .tail = r->sinks + settled};
-    const size_t n_sums = o.n_lines * h->n_parts;
+                        .n_blocks = r->n_blocks + (n_open > 0),
+                        .tail = r->sinks + settled,
+                        .most = most,
+                        .room = room};
 
     o.n_plain = r->n - o.n_coded;
-    o.code = kv_alloc(o.n_lines * h->len, sizeof(*o.code));
-    o.min = kv_alloc(h->artifact ? 0 : n_sums, sizeof(*o.min));
-    o.scale = kv_alloc(h->artifact ? 0 : n_sums, sizeof(*o.scale));
-    o.scaled_sum = kv_alloc(n_sums, sizeof(*o.scaled_sum));
-    o.range = kv_alloc(n_blocks * h->n_ranges, sizeof(*o.range));
     o.plain = kv_alloc(o.n_plain * r->codec->shape.head_dim, sizeof(*o.plain));
+    o.code = kv_alloc(h->n_parts, kv_hack_room(room, h->part));
+    o.sum = kv_alloc(by_part, sizeof(*o.sum));
+    o.min = kv_alloc(ranges, sizeof(*o.min));
+    o.scale = kv_alloc(ranges, sizeof(*o.scale));
+    o.word = kv_alloc(h->head_bytes - h->code_bytes + 3, room);
+    o.half = kv_alloc(values > most ? values : most, sizeof(*o.half));
+    o.byte = kv_alloc(values, sizeof(*o.byte));
+    o.wide = kv_alloc(h->n_ranges, sizeof(*o.wide));
     return o;
 }
 
 static void operand_free(struct operand *o)
 {
+    free(o->plain);
     free(o->code);
+    free(o->sum);
     free(o->min);
     free(o->scale);
-    free(o->scaled_sum);
-    free(o->range);
-    free(o->plain);
+    free(o->word);
+    free(o->half);
+    free(o->byte);
+    free(o->wide);
 }
 
-/* Columns of n lines from `line` on, in this part. */
-static struct kv_hack_columns columns(const struct operand *o, size_t line,
-                                      size_t n, size_t part)
+static void operand_head(struct operand *o, size_t head)
 {
-    const size_t at = part * o->n_lines + line;
+    const struct kv_reader *r = o->r;
+    const size_t d = r->codec->shape.head_dim;
+    const size_t row = r->codec->shape.n_kv_heads * d;
+
+    o->head = head;
+    if (r->sinks)
+        kv_hack_widen(r->sink + head * d, row * sizeof(*r->sink), r->sinks, d,
+                      o->plain);
+    if (o->n_plain > r->sinks)
+        kv_hack_widen(r->tail + head * d, row * sizeof(*r->tail),
+                      o->n_plain - r->sinks, d, o->plain + r->sinks * d);
+}
+
+static size_t part_len(const struct kv_hack *h, size_t part)
+{
+    return least(h->part, h->len - part * h->part);
+}
+
+/* One part of the piece's lines [line, line + n), m codes each. */
+static struct kv_hack_columns columns(const struct operand *o, size_t part,
+                                      size_t line, size_t n, size_t m)
+{
+    const size_t at = part * o->room + line;
     const bool folded = o->h->artifact;
 
     return (struct kv_hack_columns){
-        .code = o->code + line * o->h->len + part * o->h->part,
+        .code = o->code + part * kv_hack_room(o->room, o->h->part) +
+                kv_hack_room(line, m),
         .n_columns = n,
-        .stride = o->h->len,
+        .n = m,
+        .bits = o->h->bits,
         .min = folded ? NULL : o->min + at,
         .scale = folded ? NULL : o->scale + at,
-        .scaled_sum = o->scaled_sum + at,
+        .sum = o->sum + at,
     };
 }
 
-/* ---- one query head ----------------------------------------------------- */
-
-/* out [columns] += x [n] times the columns; x gets its codes here.  counter:
- * of the random number of x[0], those of the next follow `next` apart. */
-static void multiply(struct scratch *s, const struct kv_hack *h, uint64_t key,
-                     uint64_t counter, uint64_t next, const float *x, size_t n,
-                     struct kv_hack_columns columns, double *out)
+/* Bytes [at, at + n) of what follows the codes of line j, n <= 4 and within a
+ * word. */
+static uint32_t field(const struct operand *o, size_t n_lines, size_t at,
+                      size_t n, size_t j)
 {
-    struct kv_hack_row row;
-
-    if (h->stochastic)
-        kv_hack_uniform(key, counter, next, n, s->u);
-    kv_hack_quantize(x, n, h->q_bits, h->stochastic ? s->u : NULL, s->code,
-                     &row, &s->ops);
-    kv_hack_multiply(&row, &columns, out, &s->ops);
+    return o->word[at / 4 * KV_HACK_COLUMNS(n_lines) + j] >> at % 4 * 8 &
+           (uint32_t)((UINT64_C(1) << 8 * n) - 1);
 }
 
-/* score [n] += q times n coded tokens from token t of the coded ones on. */
-static void score_tokens(struct scratch *s, const struct operand *k,
-                         uint64_t key, size_t at, const float *q, size_t t,
-                         size_t n, double *score)
+/* ---- a piece ------------------------------------------------------------- */
+
+static const uint8_t *head_bytes(const struct operand *o, size_t block)
+{
+    const struct kv_reader *r = o->r;
+    const uint8_t *at = block < r->n_blocks
+                            ? r->blocks + block * r->codec->block_bytes
+                            : r->open;
+
+    return at + o->head * o->h->head_bytes;
+}
+
+/* Asks memory for the bytes of the n blocks from b on, which come next. */
+static void expect(const struct operand *o, size_t b, size_t n)
+{
+    enum { LINE = 64 };
+
+    for (size_t i = b; i < b + n && i < o->n_blocks; i++) {
+        const uint8_t *at = head_bytes(o, i), *last = at + o->h->head_bytes - 1;
+
+        for (; at < last; at += LINE)
+            __builtin_prefetch(at);
+        __builtin_prefetch(last);
+    }
+}
+
+static void arrange(const struct operand *o, const uint8_t *packed,
+                    size_t stride, unsigned bits, size_t n, size_t m)
+{
+    const struct kv_hack *h = o->h;
+
+    for (size_t part = 0; part < h->n_parts; part++) {
+        const struct kv_hack_columns c =
+            columns(o, part, 0, n, least(m, part_len(h, part)));
+        uint8_t *code = o->code + (c.code - o->code);
+
+        kv_hack_arrange(packed + part * h->part * bits / 8, stride, bits, n,
+                        c.n, code);
+        if (!h->sums)
+            kv_hack_sums(code, n, c.n, o->sum + part * o->room);
+    }
+}
+
+/* Keys of axes=paper, each in a block of its own: n tokens from coded token t
+ * on. */
+static void read_tokens(struct operand *o, size_t t, size_t n)
+{
+    const struct kv_hack *h = o->h;
+    const uint8_t *bytes = head_bytes(o, t);
+    const size_t stride = o->r->codec->block_bytes;
+    const size_t sums = 4 * h->n_parts;
+
+    arrange(o, bytes, stride, h->bits, n, h->len);
+    kv_hack_turn(bytes + h->code_bytes, stride, n,
+                 h->head_bytes - h->code_bytes, o->word);
+    for (size_t part = 0; part < h->n_parts; part++) {
+        const size_t at = part * o->room, min = h->n_parts + part;
+
+        for (size_t j = 0; j < n; j++)
+            o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
+        kv_hack_widen(o->half, 0, 1, n, o->scale + at);
+        for (size_t j = 0; j < n; j++)
+            o->half[j] = (uint16_t)field(o, n, 2 * min, 2, j);
+        kv_hack_widen(o->half, 0, 1, n, o->min + at);
+        for (size_t j = 0; h->sums && j < n; j++)
+            o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
+                                            h->sum_bytes, j);
+    }
+}
+
+/* f16 [n_ranges] as floats; artifact: a group's ranges together. */
+static void read_ranges(struct operand *o, const uint8_t *half, float *range)
+{
+    const struct kv_hack *h = o->h;
+    const size_t groups = h->n_groups;
+    const bool apart = h->artifact && groups > 1;
+
+    kv_hack_widen(half, 0, 1, h->n_ranges, apart ? o->wide : range);
+    for (size_t g = 0; apart && g < groups; g++)
+        for (size_t z = 0; z < h->len; z++)
+            range[g * h->len + z] = o->wide[z * groups + g];
+}
+
+/* A stored sum: 1, 2 or 4 bytes, little-endian. */
+static int32_t sum_at(const uint8_t *at, size_t bytes)
+{
+    uint16_t two;
+    int32_t four;
+
+    if (bytes == 1)
+        return *at;
+    if (bytes == 2) {
+        memcpy(&two, at, sizeof(two));
+        return two;
+    }
+    memcpy(&four, at, sizeof(four));
+    return four;
+}
+
+static void read_sums(struct operand *o, const uint8_t *at)
+{
+    const struct kv_hack *h = o->h;
+
+    for (size_t part = 0; part < h->n_parts; part++)
+        for (size_t j = 0; j < h->n_lines; j++)
+            o->sum[part * o->room + j] = sum_at(
+                at + (j * h->n_parts + part) * h->sum_bytes, h->sum_bytes);
+}
+
+/* Everything else: block b, of whose lines m codes count. */
+static void read_block(struct operand *o, size_t b, size_t m)
+{
+    const struct kv_hack *h = o->h;
+    const uint8_t *bytes = head_bytes(o, b);
+    const uint8_t *ranges = bytes + h->code_bytes;
+    const size_t n = h->n_lines * h->len;
+
+    if (h->len * h->bits % 8) {
+        kv_unpack(bytes, n, h->bits, o->half);
+        for (size_t i = 0; i < n; i++)
+            o->byte[i] = (uint8_t)o->half[i];
+        arrange(o, o->byte, h->len, 8, h->n_lines, m);
+    } else {
+        arrange(o, bytes, h->len * h->bits / 8, h->bits, h->n_lines, m);
+    }
+    read_ranges(o, ranges, o->scale);
+    read_ranges(o, ranges + 2 * h->n_ranges, o->min);
+    if (h->sums)
+        read_sums(o, ranges + 4 * h->n_ranges);
+}
+
+/* What reading a KV head costs: len - parts additions a line and s_b sum(b'),
+ * or the latter alone where sums are stored. */
+static void count_reading(const struct operand *o, struct kv_hack_ops *ops)
+{
+    const struct kv_hack *h = o->h;
+    const size_t values = o->n_coded * o->r->codec->shape.head_dim;
+    const size_t n_sums = o->n_blocks * h->n_lines * h->n_parts;
+
+    if (!h->sums)
+        ops->correction += h->artifact ? values - n_sums : values;
+    else if (!h->artifact)
+        ops->other += n_sums;
+}
+
+/* ---- scores -------------------------------------------------------------- */
+
+/* The first query that sees more than n tokens of o's codes. */
+static size_t first_beyond(const struct tile *t, const struct operand *o,
+                           size_t n)
+{
+    size_t j = 0;
+
+    while (j < t->n && seen(o->r->sinks, o->n_coded, t->query[j].n) <= n)
+        j++;
+    return j;
+}
+
+/* One partition of the queries from j0 on: x, rows of n values x_stride apart,
+ * with its codes from `at` on in theirs.  counter: of the random number of a
+ * row's x[0], those of the next `next` apart. */
+static void quantize(struct tile *t, const struct operand *o, size_t part,
+                     size_t j0, size_t at, uint64_t counter, uint64_t next,
+                     const float *x, size_t x_stride, size_t n)
+{
+    const struct kv_hack *h = o->h;
+    const size_t room = t->line_room;
+    const float *u = h->stochastic ? t->u + j0 * room : NULL;
+
+    for (size_t j = j0; u && j < t->n; j++)
+        kv_hack_uniform(t->query[j].key[h->side], counter, next, n,
+                        t->u + j * room);
+    kv_hack_quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
+                     t->code + j0 * room + at, room,
+                     t->row + part * t->most + j0);
+    for (size_t j = j0; j < t->n; j++)
+        kv_hack_count_row(&t->ops, n);
+}
+
+/* Q, or what it became, in the parts of K's lines; first: the token that
+ * counts for the random numbers. */
+static void quantize_q(struct tile *t, const struct operand *k, size_t j0,
+                       size_t first, const float *q, size_t stride)
 {
     const struct kv_hack *h = k->h;
 
     for (size_t part = 0; part < h->n_parts; part++) {
         const size_t z = part * h->part;
 
-        multiply(s, h, key, kv_hack_counter(at, z), KV_HACK_NEXT_CHANNEL, q + z,
-                 least(h->part, h->len - z), columns(k, t, n, part), score);
+        quantize(t, k, part, j0, z, kv_hack_counter(first, z),
+                 KV_HACK_NEXT_CHANNEL, q + z, stride, part_len(h, part));
     }
 }
 
-/* The same for one block with folded ranges. */
-static void score_folded(struct scratch *s, const struct operand *k,
-                         uint64_t key, const float *q, size_t b, size_t n,
-                         double *score)
+/* The queries from j0 on for a block of keys from coded token `first` on: q
+ * with the scales folded in, and what the minima give. */
+static void fold_q(struct tile *t, const struct operand *k, size_t j0,
+                   size_t first)
 {
-    const struct kv_hack_range *range = k->range + b * k->h->n_ranges;
-    const size_t d = k->h->len, t = b * k->block;
-    float folded[KV_MAX_HEAD_DIM];
-    double base = 0;
+    const size_t d = k->h->len, n = t->n - j0;
+    const float *q = t->q + j0 * d;
+    float *x = t->x + j0 * t->line_room;
 
-    for (size_t c = 0; c < d; c++) {
-        folded[c] = q[c] * range[c].scale;
-        base += (double)q[c] * (double)range[c].min;
-    }
-    score_tokens(s, k, key, k->sinks + t, folded, t, n, score);
-    for (size_t i = 0; i < n; i++)
-        score[i] += base;
-    s->ops.correction += d + 2 * d + n;
+    kv_hack_scale(q, d, n, d, k->scale, x, t->line_room);
+    quantize_q(t, k, j0, k->r->sinks + first, x, t->line_room);
+    kv_hack_dots(k->min, q, d, n, d, t->one + j0);
+    for (size_t j = j0; j < t->n; j++)
+        for (size_t i = 0; i < k->room; i++)
+            t->score[j * t->score_room + i] = t->one[j];
 }
 
-/* w [n]: the logits of tokens [0, n). */
-static void logits(struct scratch *s, const struct operand *k, uint64_t key,
-                   const float *q, size_t n, float attn_scale)
+/* The logits of the piece's n tokens, from coded token `first` on. */
+static void score_piece(struct tile *t, const struct operand *k, size_t first,
+                        size_t n, float attn_scale)
 {
-    const size_t d = k->h->len, n_coded = seen(k->sinks, k->n_coded, n);
-    const size_t n_sinks = least(k->sinks, n);
-    const size_t n_plain = n_sinks + seen(k->tail, k->n_plain - k->sinks, n);
+    const struct kv_hack *h = k->h;
+    const size_t j0 = first_beyond(t, k, first), room = t->score_room;
+    const size_t at = k->r->sinks + first, d = h->len;
 
-    memset(s->score, 0, n * sizeof(*s->score));
-    memset(s->plain, 0, n_plain * sizeof(*s->plain));
-    if (k->h->artifact)
-        for (size_t b = 0; b * k->block < n_coded; b++)
-            score_folded(s, k, key, q, b,
-                         least(k->block, n_coded - b * k->block),
-                         s->score + k->sinks + b * k->block);
-    else if (n_coded)
-        score_tokens(s, k, key, 0, q, 0, n_coded, s->score + k->sinks);
-    for (size_t c = 0; c < d; c++)
-        for (size_t i = 0; i < n_plain; i++)
-            s->plain[i] += (double)q[c] * (double)k->plain[c * k->n_plain + i];
-    memcpy(s->score, s->plain, n_sinks * sizeof(*s->score));
-    if (n_plain > n_sinks)
-        memcpy(s->score + k->tail, s->plain + n_sinks,
-               (n_plain - n_sinks) * sizeof(*s->score));
-    for (size_t t = 0; t < n; t++)
-        s->w[t] = (float)(s->score[t] * (double)attn_scale);
-    if (n_coded && !k->h->artifact) {
-        s->formula += kv_hack_formula(1, n_coded, d, d, true);
-        s->formula_parts += kv_hack_formula(1, n_coded, d, k->h->part, true);
+    if (h->artifact)
+        fold_q(t, k, j0, first);
+    else
+        memset(t->score + j0 * room, 0, (t->n - j0) * room * sizeof(*t->score));
+    for (size_t j = j0; j < t->n; j++) {
+        const size_t sees = seen(at, n, t->query[j].n);
+
+        for (size_t part = 0; part < h->n_parts; part++)
+            kv_hack_count_product(&t->ops, part_len(h, part), sees,
+                                  h->artifact);
+        t->ops.correction += h->artifact ? d + 2 * d + sees : 0;
+    }
+    for (size_t part = 0; part < h->n_parts; part++) {
+        const struct kv_hack_columns c =
+            columns(k, part, 0, n, part_len(h, part));
+
+        kv_hack_multiply(t->row + part * t->most + j0, t->n - j0, &c,
+                         t->score + j0 * room, room);
+    }
+    for (size_t j = j0; j < t->n; j++)
+        kv_hack_narrow(t->score + j * room, seen(at, n, t->query[j].n),
+                       (double)attn_scale, t->w + j * t->w_room + at);
+}
+
+/* The logits of query j for the fp16 tokens [plain, plain + n), which stand at
+ * `from` in the sequence. */
+static void score_plain(struct tile *t, const struct operand *k, size_t j,
+                        size_t from, size_t plain, size_t n, float attn_scale)
+{
+    const size_t d = k->h->len;
+
+    for (size_t i = 0; i < n; i += t->score_room) {
+        const size_t some = least(n - i, t->score_room);
+
+        kv_hack_dots(t->q + j * d, k->plain + (plain + i) * d, d, some, d,
+                     t->score);
+        kv_hack_narrow(t->score, some, (double)attn_scale,
+                       t->w + j * t->w_room + from + i);
     }
 }
 
-/* out += w [n] times the n tokens of block b of V; w's token t counts as `at`
- * for the random numbers. */
-static void gather_block(struct scratch *s, const struct operand *v,
-                         uint64_t key, size_t b, size_t n)
+/* w: the logits of what each query sees. */
+static void logits(struct tile *t, struct operand *k, float attn_scale)
 {
-    const struct kv_hack *h = v->h;
-    const size_t at = v->sinks + b * v->block, d = h->n_lines;
+    const struct kv_hack *h = k->h;
+    const size_t sinks = k->r->sinks, d = h->len;
+    const size_t step = h->artifact ? h->n_lines : PIECE;
+    const size_t most = seen(sinks, k->n_coded, t->query[t->n - 1].n);
 
-    multiply(s, h, key, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN, s->w + at,
-             n, columns(v, b * d, d, 0), s->out);
+    if (!h->artifact && most) {
+        const size_t j0 = first_beyond(t, k, 0);
+
+        quantize_q(t, k, j0, 0, t->q + j0 * d, d);
+        for (size_t j = j0; j < t->n; j++) {
+            const size_t n = seen(sinks, k->n_coded, t->query[j].n);
+
+            t->formula += kv_hack_formula(1, n, d, d, true);
+            t->formula_parts += kv_hack_formula(1, n, d, h->part, true);
+        }
+    }
+    for (size_t first = 0; first < most; first += step) {
+        const size_t n = least(step, most - first);
+
+        if (h->artifact)
+            read_block(k, first / step, d);
+        else
+            read_tokens(k, first, n);
+        expect(k, h->artifact ? first / step + 1 : first + n,
+               h->artifact ? 1 : PIECE);
+        score_piece(t, k, first, n, attn_scale);
+    }
+    for (size_t j = 0; j < t->n; j++) {
+        const size_t n = t->query[j].n;
+
+        score_plain(t, k, j, 0, 0, least(sinks, n), attn_scale);
+        score_plain(t, k, j, k->tail, sinks,
+                    seen(k->tail, k->n_plain - sinks, n), attn_scale);
+    }
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+/* out += w times the m tokens of block b. */
+static void gather_block(struct tile *t, const struct operand *v, size_t b,
+                         size_t m)
+{
+    const size_t at = v->r->sinks + b * v->h->len, d = v->h->n_lines;
+    const size_t j0 = first_beyond(t, v, b * v->h->len);
+    const struct kv_hack_columns c = columns(v, 0, 0, d, m);
+
+    quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
+             t->w + j0 * t->w_room + at, t->w_room, m);
+    for (size_t j = j0; j < t->n; j++)
+        kv_hack_count_product(&t->ops, m, d, false);
+    kv_hack_multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
 }
 
 /* The same with folded ranges, by groups of channels. */
-static void gather_folded(struct scratch *s, const struct operand *v,
-                          uint64_t key, size_t b, size_t n)
+static void gather_folded(struct tile *t, const struct operand *v, size_t b,
+                          size_t m)
 {
     const struct kv_hack *h = v->h;
-    const struct kv_hack_range *range = v->range + b * h->n_ranges;
-    const size_t at = v->sinks + b * v->block, d = h->n_lines;
+    const size_t at = v->r->sinks + b * h->len, d = h->n_lines;
+    const size_t j0 = first_beyond(t, v, b * h->len), rows = t->n - j0;
+    const float *w = t->w + j0 * t->w_room + at;
+    float *x = t->x + j0 * t->line_room;
 
     for (size_t g = 0; g < h->n_groups; g++) {
-        const size_t c = g * h->group, n_c = least(h->group, d - c);
-        double base = 0;
+        const size_t line = g * h->group, n = least(h->group, d - line);
+        const struct kv_hack_columns c = columns(v, 0, line, n, m);
 
-        for (size_t t = 0; t < n; t++) {
-            const struct kv_hack_range *r = &range[t * h->n_groups + g];
-
-            s->x[t] = s->w[at + t] * r->scale;
-            base += (double)s->w[at + t] * (double)r->min;
+        kv_hack_scale(w, t->w_room, rows, m, v->scale + g * h->len, x,
+                      t->line_room);
+        quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), KV_HACK_NEXT_TOKEN,
+                 x, t->line_room, m);
+        kv_hack_dots(v->min + g * h->len, w, t->w_room, rows, m, t->one + j0);
+        for (size_t j = j0; j < t->n; j++) {
+            t->base[g * t->most + j] += t->one[j];
+            kv_hack_count_product(&t->ops, m, n, true);
+            t->ops.correction += m + 2 * m + n;
         }
-        multiply(s, h, key, kv_hack_counter(at, c), KV_HACK_NEXT_TOKEN, s->x, n,
-                 columns(v, b * d + c, n_c, 0), s->out + c);
-        for (size_t i = 0; i < n_c; i++)
-            s->out[c + i] += base;
-        s->ops.correction += n + 2 * n + n_c;
+        kv_hack_multiply(t->row + j0, rows, &c, t->out + j0 * d + line, d);
     }
 }
 
-/* out = w [n] times the values of tokens [0, n). */
-static void gather(struct scratch *s, const struct operand *v, uint64_t key,
-                   size_t n)
+/* What the minima of folded ranges and the fp16 tokens add to query j. */
+static void gather_rest(struct tile *t, const struct operand *v, size_t j)
 {
-    const size_t d = v->h->n_lines, n_coded = seen(v->sinks, v->n_coded, n);
-    size_t z = 0; /* tokens of the blocks that are seen at all */
+    const struct kv_hack *h = v->h;
+    const size_t sinks = v->r->sinks, d = h->n_lines, n = t->query[j].n;
+    const float *w = t->w + j * t->w_room;
+    double *out = t->out + j * d;
 
-    memset(s->w + n, 0, v->block * sizeof(*s->w));
-    memset(s->out, 0, d * sizeof(*s->out));
-    for (size_t b = 0; b * v->block < n_coded; b++) {
-        const size_t in_block = least(v->block, v->n_coded - b * v->block);
+    for (size_t g = 0; h->artifact && g < h->n_groups; g++)
+        for (size_t c = g * h->group; c < least((g + 1) * h->group, d); c++)
+            out[c] += t->base[g * t->most + j];
+    kv_hack_add(w, v->plain, d, least(sinks, n), d, out);
+    kv_hack_add(w + v->tail, v->plain + sinks * d, d,
+                seen(v->tail, v->n_plain - sinks, n), d, out);
+}
 
-        if (v->h->artifact)
-            gather_folded(s, v, key, b, in_block);
+/* out = w times the values of what each query sees. */
+static void gather(struct tile *t, struct operand *v)
+{
+    const struct kv_hack *h = v->h;
+    const size_t d = h->n_lines, p = h->len;
+    const size_t most = seen(v->r->sinks, v->n_coded, t->query[t->n - 1].n);
+
+    memset(t->out, 0, t->n * d * sizeof(*t->out));
+    memset(t->base, 0, h->n_groups * t->most * sizeof(*t->base));
+    for (size_t b = 0; b * p < most; b++) {
+        const size_t m = least(p, v->n_coded - b * p);
+
+        read_block(v, b, m);
+        expect(v, b + 1, 1);
+        if (h->artifact)
+            gather_folded(t, v, b, m);
         else
-            gather_block(s, v, key, b, in_block);
-        z += in_block;
+            gather_block(t, v, b, m);
     }
-    for (size_t i = 0; i < v->n_plain; i++) {
-        const size_t t = i < v->sinks ? i : v->tail + i - v->sinks;
+    for (size_t j = 0; j < t->n; j++) {
+        const size_t n = seen(v->r->sinks, v->n_coded, t->query[j].n);
+        /* of the blocks that are seen at all */
+        const size_t z = least((n + p - 1) / p * p, v->n_coded);
 
-        for (size_t c = 0; t < n && c < d; c++)
-            s->out[c] += (double)s->w[t] * (double)v->plain[i * d + c];
-    }
-    if (z && !v->h->artifact) {
-        s->formula += kv_hack_formula(1, d, z, z, true);
-        s->formula_parts += kv_hack_formula(1, d, z, v->block, true);
+        gather_rest(t, v, j);
+        if (z && !h->artifact) {
+            t->formula += kv_hack_formula(1, d, z, z, true);
+            t->formula_parts += kv_hack_formula(1, d, z, p, true);
+        }
     }
 }
 
-/* ---- all of them -------------------------------------------------------- */
+/* ---- all of them --------------------------------------------------------- */
+
+/* Query heads of a tile out of n: those of one query at least. */
+static size_t tile_size(size_t w_room, size_t group, size_t n)
+{
+    const size_t fit = WEIGHTS / w_room;
+
+    return least(least(fit > group ? fit : group, QUERIES), n);
+}
+
+static struct tile *tile_new(const struct operand *k, const struct operand *v,
+                             size_t group, size_t n)
+{
+    const size_t d = v->h->n_lines;
+    struct tile *t = kv_alloc(1, sizeof(*t));
+
+    t->w_room = k->r->n + v->h->len;
+    t->most = tile_size(t->w_room, group, n);
+    t->line_room = k->h->len > v->h->len ? k->h->len : v->h->len;
+    t->score_room = k->room;
+    t->query = kv_alloc(t->most, sizeof(*t->query));
+    t->q = kv_alloc(t->most, d * sizeof(*t->q));
+    t->w = kv_alloc(t->most, t->w_room * sizeof(*t->w));
+    t->x = kv_alloc(t->most, t->line_room * sizeof(*t->x));
+    t->u = kv_alloc(t->most, t->line_room * sizeof(*t->u));
+    t->code = kv_alloc(t->most, t->line_room);
+    t->row = kv_alloc(k->h->n_parts, t->most * sizeof(*t->row));
+    t->score = kv_alloc(t->most, t->score_room * sizeof(*t->score));
+    t->out = kv_alloc(t->most, d * sizeof(*t->out));
+    t->base = kv_alloc(v->h->n_groups, t->most * sizeof(*t->base));
+    t->one = kv_alloc(t->most, sizeof(*t->one));
+    return t;
+}
+
+static void tile_free(struct tile *t)
+{
+    free(t->query);
+    free(t->q);
+    free(t->w);
+    free(t->x);
+    free(t->u);
+    free(t->code);
+    free(t->row);
+    free(t->score);
+    free(t->out);
+    free(t->base);
+    free(t->one);
+    free(t);
+}
+
+/* The outputs of the tile's queries. */
+static void tile_attend(struct tile *t, struct operand *k, struct operand *v,
+                        float attn_scale)
+{
+    const size_t d = v->h->n_lines;
+
+    logits(t, k, attn_scale);
+    for (size_t j = 0; j < t->n; j++) {
+        float *w = t->w + j * t->w_room;
+        const size_t n = t->query[j].n;
+
+        kv_softmax(w, n);
+        memset(w + n, 0, v->h->len * sizeof(*w));
+    }
+    gather(t, v);
+    for (size_t j = 0; j < t->n; j++)
+        kv_hack_narrow(t->out + j * d, d, 1, t->query[j].out);
+}
 
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
                     const float *q, size_t nq, size_t first, uint64_t seed,
@@ -326,29 +644,29 @@ void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
     const size_t d = shape->head_dim, heads = shape->n_heads;
     const size_t group = heads / shape->n_kv_heads, layer = kr->codec->layer;
     struct operand k = operand_new(kr), v = operand_new(vr);
-    struct scratch *s = kv_alloc(1, sizeof(*s));
+    struct tile *t = tile_new(&k, &v, group, nq * group);
 
-    s->score = kv_alloc(kr->n, sizeof(*s->score));
-    s->plain = kv_alloc(kr->n, sizeof(*s->plain));
-    s->w = kv_alloc(kr->n + v.block, sizeof(*s->w));
-    s->out = kv_alloc(d, sizeof(*s->out));
     for (size_t i = 0; i < shape->n_kv_heads; i++) {
-        read_blocks(&k, kr, i, &s->ops);
-        read_blocks(&v, vr, i, &s->ops);
-        read_plain(&k, kr, i);
-        read_plain(&v, vr, i);
-        for (size_t j = 0; j < nq * group; j++) {
-            const size_t query = first + j / group;
-            const size_t head = i * group + j % group;
-            const size_t at = (j / group * heads + head) * d;
-            const size_t n = least(query + 1, kr->n);
+        operand_head(&k, i);
+        operand_head(&v, i);
+        count_reading(&k, &t->ops);
+        count_reading(&v, &t->ops);
+        for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
+            t->n = least(t->most, nq * group - j0);
+            for (size_t j = 0; j < t->n; j++) {
+                const size_t query = first + (j0 + j) / group;
+                const size_t head = i * group + (j0 + j) % group;
+                const size_t at = ((j0 + j) / group * heads + head) * d;
 
-            logits(s, &k, kv_hack_key(seed, KV_HACK_Q, layer, head, query),
-                   q + at, n, shape->attn_scale);
-            kv_softmax(s->w, n);
-            gather(s, &v, kv_hack_key(seed, KV_HACK_P, layer, head, query), n);
-            for (size_t c = 0; c < d; c++)
-                out[at + c] = (float)s->out[c];
+                t->query[j] = (struct query){
+                    .n = least(query + 1, kr->n),
+                    .key = {kv_hack_key(seed, KV_HACK_Q, layer, head, query),
+                            kv_hack_key(seed, KV_HACK_P, layer, head, query)},
+                    .out = out + at,
+                };
+                memcpy(t->q + j * d, q + at, d * sizeof(*q));
+            }
+            tile_attend(t, &k, &v, shape->attn_scale);
         }
     }
     if (ops) {
@@ -357,17 +675,13 @@ void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
             shape->n_kv_heads * d *
             ((k.h->sums ? 0 : k.n_coded) + (v.h->sums ? 0 : v.n_coded));
 
-        ops->products += s->ops.products;
-        ops->correction += s->ops.correction;
-        ops->other += s->ops.other;
-        ops->formula += paper ? s->formula + sums : 0;
-        ops->formula_parts += paper ? s->formula_parts + sums : 0;
+        ops->products += t->ops.products;
+        ops->correction += t->ops.correction;
+        ops->other += t->ops.other;
+        ops->formula += paper ? t->formula + sums : 0;
+        ops->formula_parts += paper ? t->formula_parts + sums : 0;
     }
-    free(s->out);
-    free(s->w);
-    free(s->plain);
-    free(s->score);
-    free(s);
+    tile_free(t);
     operand_free(&v);
     operand_free(&k);
 }

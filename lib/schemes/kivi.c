@@ -45,10 +45,23 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
         x[i] = low + step * (float)code[i];
 }
 
+static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
+                   float *low)
+{
+    uint16_t half[2];
+
+    (void)bits;
+    memcpy(half, head, sizeof(half));
+    *step = half[0];
+    *low = kv_f16_to_f32(half[1]);
+}
+
 const struct kv_group_quantizer kv_kivi_quantizer = {
     .head_bytes = 4,
     .encode = encode_group,
     .decode = decode_group,
+    .affine = affine,
+    .offset = KV_OFFSET_LOW,
 };
 
 static const struct kv_param params[] = {
@@ -100,4 +113,6 @@ const struct kv_scheme kv_scheme_kivi = {
     .open = open_kivi,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .store = kv_grouped_store,
+    .tile = kv_grouped_tile,
 };

@@ -2,6 +2,7 @@
  *
  * One token: | x[n_kv_heads][head_dim] |, 4 or 2 bytes a value, little-endian.
  */
+#include "kernels/tiles.h"
 #include "lib/base/half.h"
 #include "lib/schemes/schemes.h"
 
@@ -52,6 +53,39 @@ static double bits_16(const struct kv_spec *s, enum kv_side side,
     return 16;
 }
 
+static bool store_f32(const struct kv_codec *c, struct kv_store *s)
+{
+    (void)c;
+    kv_store_floats(s, KV_FLOAT_32, s->values, s->n_heads, s->head_dim);
+    return true;
+}
+
+static bool store_f16(const struct kv_codec *c, struct kv_store *s)
+{
+    (void)c;
+    kv_store_floats(s, KV_FLOAT_16, s->values, s->n_heads, s->head_dim);
+    return true;
+}
+
+static bool store_bf16(const struct kv_codec *c, struct kv_store *s)
+{
+    (void)c;
+    kv_store_floats(s, KV_FLOAT_BF16, s->values, s->n_heads, s->head_dim);
+    return true;
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    const size_t d = c->shape.head_dim;
+    const size_t row = d * (c->block_bytes / kv_codec_block_values(c));
+
+    for (size_t i = 0; i < n; i++)
+        kv_store_put_float_row(
+            s, i, blocks + (first + i) * c->block_bytes + head * row, tile);
+}
+
 static int open_f32(struct kv_codec *c, const struct kv_calib *calib,
                     struct kv_err *e)
 {
@@ -82,6 +116,8 @@ const struct kv_scheme kv_scheme_f32 = {
     .open = open_f32,
     .encode = encode_f32,
     .decode = decode_f32,
+    .store = store_f32,
+    .tile = tile,
 };
 
 static int open_half(struct kv_codec *c, const struct kv_calib *calib,
@@ -127,6 +163,8 @@ const struct kv_scheme kv_scheme_f16 = {
     .open = open_half,
     .encode = encode_f16,
     .decode = decode_f16,
+    .store = store_f16,
+    .tile = tile,
 };
 
 static void encode_bf16(const struct kv_codec *c, struct kv_where w,
@@ -153,4 +191,6 @@ const struct kv_scheme kv_scheme_bf16 = {
     .open = open_half,
     .encode = encode_bf16,
     .decode = decode_bf16,
+    .store = store_bf16,
+    .tile = tile,
 };

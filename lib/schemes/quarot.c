@@ -68,6 +68,20 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     kv_hadamard(x, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
 }
 
+static void turn(const void *head_dim, size_t head, float *x, size_t rows)
+{
+    (void)head;
+    kv_hadamard(x, rows, *(const size_t *)head_dim);
+}
+
+/* The queries are turned, and the output: the transform is its own inverse. */
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    s->enter = s->leave = turn;
+    s->space = &c->shape.head_dim;
+    return kv_grouped_store(c, s);
+}
+
 const struct kv_scheme kv_scheme_quarot = {
     .name = "quarot",
     .brief = "QuaRot: Hadamard-transformed heads, clipped integers per token",
@@ -79,4 +93,6 @@ const struct kv_scheme kv_scheme_quarot = {
     .open = open_quarot,
     .encode = encode,
     .decode = decode,
+    .store = store,
+    .tile = kv_grouped_tile,
 };

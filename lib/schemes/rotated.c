@@ -74,10 +74,23 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
         x[i] = kv_f16_to_f32(half) * (float)(code[i] - zero);
 }
 
+static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
+                   float *from)
+{
+    int16_t zero;
+
+    (void)bits;
+    memcpy(step, head, sizeof(*step));
+    memcpy(&zero, head + sizeof(*step), sizeof(zero));
+    *from = zero;
+}
+
 static const struct kv_group_quantizer with_zero = {
     .head_bytes = 4,
     .encode = encode_group,
     .decode = decode_group,
+    .affine = affine,
+    .offset = KV_OFFSET_ZERO,
 };
 
 /* ---- the codec --------------------------------------------------------- */

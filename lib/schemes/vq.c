@@ -2,6 +2,7 @@
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"
 #include "kernels/nearest.h"
+#include "kernels/tiles_codebook.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 
@@ -152,8 +153,9 @@ struct vq {
     struct kv_vq_transform transform; /* smooth points to our own copy */
     unsigned bits;
     float *smooth;
-    float *centers;           /* [head_books][sub_books][k][d] */
-    struct kv_codebook *book; /* [head_books][sub_books] */
+    float *centers;             /* [head_books][sub_books][k][d] */
+    struct kv_codebook *book;   /* [head_books][sub_books] */
+    struct kv_tile_book *tiles; /* the same for tiles */
 };
 
 static const struct kv_codebook *book(const struct vq *v, size_t head,
@@ -254,6 +256,19 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
+static struct kv_tile_book *tiles_of(const struct kv_codec *c)
+{
+    const struct vq *v = c->state;
+    const struct kv_vq_layout *l = &v->layout;
+    const struct kv_shape *s = &c->shape;
+
+    return kv_tile_book_new(
+        v->centers, l->head_books, l->sub_books, l->n_sub, l->d, v->bits,
+        c->side == KV_V,
+        c->pre_rope ? kv_tiles_rope_new(s->head_dim, s->n_rot, s->inv_freq)
+                    : NULL);
+}
+
 int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
                struct kv_err *e)
 {
@@ -271,7 +286,10 @@ int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
     if (kv_vq_smooths(&c->spec, c->side) && load_smooth(c, set, e))
         return -1;
-    return load_books(c, set, e);
+    if (load_books(c, set, e))
+        return -1;
+    v->tiles = tiles_of(c);
+    return 0;
 }
 
 void kv_vq_close(struct kv_codec *c)
@@ -284,6 +302,7 @@ void kv_vq_close(struct kv_codec *c)
          v->book && i < v->layout.head_books * v->layout.sub_books; i++)
         kv_codebook_clear(&v->book[i]);
     free(v->book);
+    kv_tile_book_free(v->tiles);
     free(v->smooth);
     free(v->centers);
     free(v);
@@ -354,5 +373,48 @@ void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
                        l->d * sizeof(*to));
     }
     kv_vq_inverse(&v->transform, x, n_blocks);
+    free(code);
+}
+
+/* ---- attention in tiles -------------------------------------------------- */
+
+static void enter(const void *space, size_t head, float *q, size_t rows)
+{
+    const struct kv_vq_transform *t = space;
+
+    for (size_t r = 0; r < rows; r++)
+        kv_vq_query(t, head, q + r * t->head_dim);
+}
+
+/* Keys before RoPE cannot be transformed as well: a query has no place
+ * between the two. */
+bool kv_vq_store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct vq *v = c->state;
+    const bool transformed = v->transform.hadamard || v->transform.smooth;
+
+    if (transformed && c->pre_rope)
+        return false;
+    kv_store_codebook(s, v->tiles);
+    if (transformed) {
+        s->enter = enter;
+        s->space = &v->transform;
+    }
+    return true;
+}
+
+void kv_vq_tile(const struct kv_codec *c, const struct kv_store *s,
+                const uint8_t *blocks, size_t first, size_t n, size_t head,
+                uint8_t *tile)
+{
+    const struct vq *v = c->state;
+    const size_t n_codes = codes_of_token(&v->layout);
+    uint16_t *code = kv_alloc(n_codes, sizeof(*code));
+
+    for (size_t t = 0; t < n; t++) {
+        kv_unpack(blocks + (first + t) * c->block_bytes, n_codes, v->bits,
+                  code);
+        kv_store_put_indices(s, t, code + head * v->layout.n_sub, tile);
+    }
     free(code);
 }

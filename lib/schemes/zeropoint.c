@@ -78,10 +78,24 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
         x[i] = (float)(((double)code[i] - half_range - zero) * step);
 }
 
+/* Halves that are not all equal are at least 2^-11 of the largest apart, which
+ * is 2^8 steps at most: zero stays below 2^20. */
+static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
+                   float *from)
+{
+    int32_t zero;
+
+    memcpy(step, head, sizeof(*step));
+    memcpy(&zero, head + sizeof(*step), sizeof(zero));
+    *from = (float)((double)zero + (double)(1u << (bits - 1)));
+}
+
 static const struct kv_group_quantizer quantizer = {
     .head_bytes = 6,
     .encode = encode_group,
     .decode = decode_group,
+    .affine = affine,
+    .offset = KV_OFFSET_ZERO,
 };
 
 static int open_zeropoint(struct kv_codec *c, const struct kv_calib *calib,
@@ -101,4 +115,6 @@ const struct kv_scheme kv_scheme_zeropoint = {
     .open = open_zeropoint,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .store = kv_grouped_store,
+    .tile = kv_grouped_tile,
 };

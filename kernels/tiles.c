@@ -1,0 +1,548 @@
+#include "kernels/level.h"
+#include "kernels/tiles_impl.h"
+#include "lib/base/alloc.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct kv_tile_loops *kv_tile_loops(void)
+{
+#ifdef __x86_64__
+    switch (kv_level_get()) {
+    case KV_LEVEL_AVX512:
+        return &kv_tile_loops_avx512;
+    case KV_LEVEL_AVX2:
+        return &kv_tile_loops_avx2;
+    case KV_LEVEL_C:
+        break;
+    }
+#endif
+    return &kv_tile_loops_c;
+}
+
+/* ---- stores -------------------------------------------------------------- */
+
+enum { LINE = 64 };
+
+void *kv_lines(size_t n, size_t size)
+{
+    const size_t bytes = (n * size + LINE - 1) / LINE * LINE;
+    void *p;
+
+    if (!bytes)
+        return NULL;
+    p = aligned_alloc(LINE, bytes);
+    if (!p) /* says so and ends */
+        p = kv_alloc(SIZE_MAX, n);
+    memset(p, 0, bytes);
+    return p;
+}
+
+void kv_store_resize(struct kv_store *s, size_t n)
+{
+    const size_t tiles = (n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
+
+    if (tiles > s->room) {
+        const struct kv_store old = *s;
+
+        s->room = old.room ? tiles + tiles / 2 : tiles;
+        s->tiles = kv_lines(s->n_heads * s->room, s->tile_bytes);
+        for (size_t h = 0; h < s->n_heads && old.tiles; h++)
+            memcpy(kv_store_tile(s, h, 0), kv_store_tile(&old, h, 0),
+                   kv_store_tiles(&old) * s->tile_bytes);
+        free(old.tiles);
+    }
+    s->n = n;
+}
+
+void kv_store_free(struct kv_store *s)
+{
+    free(s->tiles);
+    s->tiles = NULL;
+    s->n = s->room = 0;
+}
+
+size_t kv_store_bytes(const struct kv_store *s)
+{
+    return s->n_heads * kv_store_tiles(s) * s->tile_bytes;
+}
+
+int kv_store_has(const struct kv_store *s, enum kv_path path)
+{
+    return s->family->ops(s, path) != NULL;
+}
+
+static const struct kv_tile_ops *ops_of(const struct kv_store *s,
+                                        enum kv_path path)
+{
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+
+    return ops ? ops : s->family->ops(s, KV_PATH_EXACT);
+}
+
+/* ---- exact operations that families share ---------------------------------
+ */
+
+size_t kv_exact_query_bytes(const struct kv_store *s)
+{
+    return s->head_dim * KV_TILE_ROWS * sizeof(float);
+}
+
+void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,
+                      size_t rows, void *query)
+{
+    float *turned = query;
+
+    (void)head;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < s->head_dim; c++)
+            turned[c * rows + r] = q[r * s->head_dim + c];
+}
+
+size_t kv_exact_acc_floats(const struct kv_store *s)
+{
+    return kv_padded(s->head_dim);
+}
+
+void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
+                     size_t rows, float *out)
+{
+    (void)head;
+    for (size_t r = 0; r < rows; r++)
+        memcpy(out + r * s->head_dim, acc + r * kv_padded(s->head_dim),
+               s->head_dim * sizeof(*out));
+}
+
+enum { MOST_DIM = 512, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
+
+static void expanded_scores(const struct kv_store *s, size_t head,
+                            const uint8_t *tile, const void *query, size_t rows,
+                            float *score, size_t stride)
+{
+    _Alignas(LINE) float x[MOST_DIM * KV_TILE_PART];
+
+    for (size_t i = 0; i < PARTS; i++) {
+        s->family->expand(s, head, tile, i, x);
+        kv_tile_loops()->dot(KV_FLOAT_32, x, s->head_dim, query, rows,
+                             score + i * KV_TILE_PART, stride);
+    }
+}
+
+static void expanded_gather(const struct kv_store *s, size_t head,
+                            const uint8_t *tile, const float *p, size_t stride,
+                            size_t rows, float *acc)
+{
+    _Alignas(LINE) float x[MOST_DIM * KV_TILE_PART];
+
+    for (size_t i = 0; i < PARTS; i++) {
+        s->family->expand(s, head, tile, i, x);
+        kv_tile_loops()->add(KV_FLOAT_32, x, KV_TILE_PART,
+                             kv_padded(s->head_dim), p + i * KV_TILE_PART,
+                             stride, rows, acc);
+    }
+}
+
+const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s)
+{
+    static const struct kv_tile_ops ops = {
+        .query_bytes = kv_exact_query_bytes,
+        .prepare = kv_exact_prepare,
+        .scores = expanded_scores,
+        .acc_floats = kv_exact_acc_floats,
+        .gather = expanded_gather,
+        .finish = kv_exact_finish,
+    };
+
+    (void)s;
+    return &ops;
+}
+
+/* ---- attention ------------------------------------------------------------
+ */
+
+enum { CHUNK = 4096, STEP = 256 };
+
+/* What one (KV head, chunk) gives: per query row the running maximum, the sum
+ * of weights and the weighted sum of values. */
+struct partial {
+    float *max, *sum, *out; /* [rows], [rows], [rows][head_dim] */
+};
+
+/* One (KV head, chunk) at work on up to KV_TILE_ROWS queries; STEP tokens are
+ * done for all groups of queries before the next. */
+struct group {
+    size_t first, rows; /* of the KV head's rows */
+    float max[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    void *query[KV_MAX_RUNS];
+    float *acc[KV_MAX_RUNS];
+};
+
+struct item {
+    const struct kv_tiles_job *job;
+    size_t head, begin, end; /* tokens */
+    const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
+    size_t n_rows, n_groups;
+    struct group *group;
+};
+
+static size_t row_count(const struct kv_tiles_job *j)
+{
+    return j->nq * (j->n_heads / j->n_kv_heads);
+}
+
+/* Row r of a KV head is query token r / per_head, query head r % per_head. */
+static size_t row_at(const struct kv_tiles_job *j, size_t head, size_t r)
+{
+    const size_t per_head = j->n_heads / j->n_kv_heads;
+
+    return (r / per_head * j->n_heads + head * per_head + r % per_head) *
+           j->head_dim;
+}
+
+/* Tokens that row r sees. */
+static size_t visible(const struct kv_tiles_job *j, size_t r)
+{
+    return j->n - j->nq + r / (j->n_heads / j->n_kv_heads) + 1;
+}
+
+/* Steps and chunks begin at whole tiles of the longest run of keys. */
+static size_t offset_of(const struct kv_tiles_job *j)
+{
+    const struct kv_store *most = j->k;
+
+    for (size_t i = 1; i < KV_MAX_RUNS; i++)
+        if (j->k[i].n > most->n)
+            most = &j->k[i];
+    return most->first % KV_TILE_TOKENS;
+}
+
+static size_t chunk_count(const struct kv_tiles_job *j)
+{
+    return (offset_of(j) ? 1 : 0) + (j->n - 1) / CHUNK + 1;
+}
+
+/* Chunk i is [chunk_begin(i), chunk_begin(i + 1)); some may be empty. */
+static size_t chunk_begin(const struct kv_tiles_job *j, size_t i)
+{
+    const size_t offset = offset_of(j);
+    const size_t at = offset ? (i ? offset + (i - 1) * CHUNK : 0) : i * CHUNK;
+
+    return at < j->n ? at : j->n;
+}
+
+static void prepare_group(const struct item *w, struct group *g)
+{
+    const struct kv_tiles_job *j = w->job;
+    const size_t d = j->head_dim;
+    float *q = kv_alloc(g->rows, d * sizeof(*q));
+
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        const struct kv_store *k = &j->k[i], *v = &j->v[i];
+
+        if (k->n) {
+            for (size_t r = 0; r < g->rows; r++)
+                for (size_t c = 0; c < d; c++)
+                    q[r * d + c] =
+                        j->scale * j->q[row_at(j, w->head, g->first + r) + c];
+            if (k->enter)
+                k->enter(k->space, w->head, q, g->rows);
+            g->query[i] = kv_lines(w->k[i]->query_bytes(k), 1);
+            w->k[i]->prepare(k, w->head, q, g->rows, g->query[i]);
+        }
+        if (v->n)
+            g->acc[i] =
+                kv_lines(g->rows * w->v[i]->acc_floats(v), sizeof(float));
+    }
+    for (size_t r = 0; r < g->rows; r++)
+        g->max[r] = -INFINITY;
+    free(q);
+}
+
+static void start(struct item *w)
+{
+    const struct kv_tiles_job *j = w->job;
+
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        w->k[i] = j->k[i].n ? ops_of(&j->k[i], j->path) : NULL;
+        w->v[i] = j->v[i].n ? ops_of(&j->v[i], j->path) : NULL;
+    }
+    w->n_rows = row_count(j);
+    w->n_groups = (w->n_rows + KV_TILE_ROWS - 1) / KV_TILE_ROWS;
+    w->group = kv_alloc(w->n_groups, sizeof(*w->group));
+    for (size_t i = 0; i < w->n_groups; i++) {
+        struct group *g = &w->group[i];
+
+        g->first = i * KV_TILE_ROWS;
+        g->rows = w->n_rows - g->first < KV_TILE_ROWS ? w->n_rows - g->first
+                                                      : KV_TILE_ROWS;
+        prepare_group(w, g);
+    }
+}
+
+/* The tiles of a run that hold tokens of [begin, end). */
+struct span {
+    size_t tile, tile_end;
+};
+
+static struct span tiles_of(const struct kv_store *s, size_t begin, size_t end)
+{
+    const size_t b = begin > s->first ? begin - s->first : 0;
+    const size_t e = end > s->first ? end - s->first : 0;
+    const size_t e_run = e < s->n ? e : s->n;
+
+    if (b >= e_run)
+        return (struct span){0, 0};
+    return (struct span){b / KV_TILE_TOKENS, (e_run - 1) / KV_TILE_TOKENS + 1};
+}
+
+/* What of tile i is in [begin, end): its tokens [from, to). */
+static void part_of(const struct kv_store *s, size_t i, size_t begin,
+                    size_t end, size_t *from, size_t *to)
+{
+    const size_t at = s->first + i * KV_TILE_TOKENS;
+    const size_t run_end = s->first + s->n;
+    const size_t last = end < run_end ? end : run_end;
+
+    *from = begin > at ? begin - at : 0;
+    *to = last < at + KV_TILE_TOKENS ? last - at : KV_TILE_TOKENS;
+}
+
+/* score [rows][STEP], of tokens [begin, end). */
+static void step_scores(const struct item *w, const struct group *g,
+                        size_t begin, size_t end, float *score)
+{
+    _Alignas(LINE) float whole[KV_TILE_ROWS * KV_TILE_TOKENS];
+
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        const struct kv_store *s = &w->job->k[i];
+        const struct span span = tiles_of(s, begin, end);
+
+        for (size_t t = span.tile; t < span.tile_end; t++) {
+            const uint8_t *tile = kv_store_tile(s, w->head, t);
+            size_t from, to;
+
+            part_of(s, t, begin, end, &from, &to);
+
+            float *at = score + s->first + t * KV_TILE_TOKENS + from - begin;
+
+            if (to - from == KV_TILE_TOKENS) {
+                w->k[i]->scores(s, w->head, tile, g->query[i], g->rows, at,
+                                STEP);
+                continue;
+            }
+            w->k[i]->scores(s, w->head, tile, g->query[i], g->rows, whole,
+                            KV_TILE_TOKENS);
+            for (size_t r = 0; r < g->rows; r++)
+                memcpy(at + r * STEP, whole + r * KV_TILE_TOKENS + from,
+                       (to - from) * sizeof(*at));
+        }
+    }
+}
+
+static void step_gather(const struct item *w, const struct group *g,
+                        size_t begin, size_t end, const float *p)
+{
+    _Alignas(LINE) float whole[KV_TILE_ROWS * KV_TILE_TOKENS];
+
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        const struct kv_store *s = &w->job->v[i];
+        const struct span span = tiles_of(s, begin, end);
+
+        for (size_t t = span.tile; t < span.tile_end; t++) {
+            const uint8_t *tile = kv_store_tile(s, w->head, t);
+            size_t from, to;
+
+            part_of(s, t, begin, end, &from, &to);
+
+            const float *at = p + s->first + t * KV_TILE_TOKENS + from - begin;
+
+            if (to - from == KV_TILE_TOKENS) {
+                w->v[i]->gather(s, w->head, tile, at, STEP, g->rows, g->acc[i]);
+                continue;
+            }
+            memset(whole, 0, sizeof(whole));
+            for (size_t r = 0; r < g->rows; r++)
+                memcpy(whole + r * KV_TILE_TOKENS + from, at + r * STEP,
+                       (to - from) * sizeof(*at));
+            w->v[i]->gather(s, w->head, tile, whole, KV_TILE_TOKENS, g->rows,
+                            g->acc[i]);
+        }
+    }
+}
+
+static void rescale(const struct item *w, struct group *g, size_t r, float by)
+{
+    g->sum[r] *= by;
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        if (!g->acc[i])
+            continue;
+
+        const size_t n = w->v[i]->acc_floats(&w->job->v[i]);
+
+        for (size_t c = 0; c < n; c++)
+            g->acc[i][r * n + c] *= by;
+    }
+}
+
+/* Scores become weights, relative to the maximum so far. */
+static void step_weights(const struct item *w, struct group *g, size_t begin,
+                         size_t end, float *x)
+{
+    const size_t n = end - begin, whole = (n + 15) / 16 * 16;
+
+    for (size_t r = 0; r < g->rows; r++, x += STEP) {
+        const size_t sees = visible(w->job, g->first + r);
+        const size_t seen = sees < end ? (sees > begin ? sees - begin : 0) : n;
+
+        for (size_t t = seen; t < whole; t++)
+            x[t] = -INFINITY;
+
+        const float max = kv_tile_loops()->max(x, whole);
+
+        if (max == -INFINITY) {
+            memset(x, 0, whole * sizeof(*x));
+            continue;
+        }
+        if (max > g->max[r]) {
+            rescale(w, g, r, expf(g->max[r] - max));
+            g->max[r] = max;
+        }
+        g->sum[r] += kv_tile_loops()->exp(x, whole, g->max[r]);
+    }
+}
+
+static void finish_group(const struct item *w, struct group *g,
+                         struct partial *out)
+{
+    const struct kv_tiles_job *j = w->job;
+    const size_t d = j->head_dim;
+    float *part = kv_alloc(g->rows, d * sizeof(*part));
+
+    memcpy(out->max + g->first, g->max, g->rows * sizeof(*g->max));
+    memcpy(out->sum + g->first, g->sum, g->rows * sizeof(*g->sum));
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        const struct kv_store *v = &j->v[i];
+
+        if (!v->n)
+            continue;
+        w->v[i]->finish(v, w->head, g->acc[i], g->rows, part);
+        if (v->leave)
+            v->leave(v->space, w->head, part, g->rows);
+        for (size_t c = 0; c < g->rows * d; c++)
+            out->out[g->first * d + c] += part[c];
+    }
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        free(g->query[i]);
+        free(g->acc[i]);
+    }
+    free(part);
+}
+
+static void run_item(struct item *w, struct partial *out)
+{
+    _Alignas(LINE) float score[KV_TILE_ROWS * STEP];
+
+    start(w);
+    for (size_t begin = w->begin, end; begin < w->end; begin = end) {
+        end = begin + STEP < w->end ? begin + STEP : w->end;
+        for (size_t i = 0; i < w->n_groups; i++) {
+            struct group *g = &w->group[i];
+
+            step_scores(w, g, begin, end, score);
+            step_weights(w, g, begin, end, score);
+            step_gather(w, g, begin, end, score);
+        }
+    }
+    for (size_t i = 0; i < w->n_groups; i++)
+        finish_group(w, &w->group[i], out);
+    free(w->group);
+}
+
+/* The chunks of one KV head, first to last. */
+static void combine(const struct kv_tiles_job *j, size_t head,
+                    const struct partial *p, size_t n)
+{
+    const size_t d = j->head_dim;
+
+    for (size_t r = 0; r < row_count(j); r++) {
+        float *out = j->out + row_at(j, head, r);
+        float max = -INFINITY;
+        double sum = 0;
+
+        for (size_t i = 0; i < n; i++)
+            max = p[i].max[r] > max ? p[i].max[r] : max;
+        memset(out, 0, d * sizeof(*out));
+        for (size_t i = 0; i < n; i++) {
+            const float by = expf(p[i].max[r] - max);
+
+            sum += (double)by * (double)p[i].sum[r];
+            for (size_t c = 0; c < d; c++)
+                out[c] += by * p[i].out[r * d + c];
+        }
+        for (size_t c = 0; c < d; c++)
+            out[c] = (float)((double)out[c] / sum);
+    }
+}
+
+static struct partial *partials(const struct kv_tiles_job *j, size_t n)
+{
+    struct partial *p = kv_alloc(n, sizeof(*p));
+
+    for (size_t i = 0; i < n; i++) {
+        const size_t rows = row_count(j);
+
+        p[i].max = kv_alloc(rows, sizeof(float));
+        p[i].sum = kv_alloc(rows, sizeof(float));
+        p[i].out = kv_alloc(rows, j->head_dim * sizeof(float));
+        for (size_t r = 0; r < rows; r++)
+            p[i].max[r] = -INFINITY;
+    }
+    return p;
+}
+
+void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
+                     size_t threads)
+{
+    size_t *at = kv_alloc(n_jobs + 1, sizeof(*at)); /* a job's first item */
+    struct partial **p = kv_alloc(n_jobs, sizeof(*p));
+
+    for (size_t i = 0; i < n_jobs; i++) {
+        const size_t n = jobs[i].n_kv_heads * chunk_count(&jobs[i]);
+
+        at[i + 1] = at[i] + n;
+        p[i] = partials(&jobs[i], n);
+    }
+#pragma omp parallel for num_threads((int)threads) schedule(dynamic)
+    for (size_t i = 0; i < at[n_jobs]; i++) {
+        size_t job = 0;
+
+        while (i >= at[job + 1])
+            job++;
+
+        const struct kv_tiles_job *j = &jobs[job];
+        const size_t n = chunk_count(j), chunk = (i - at[job]) % n;
+        struct item w = {.job = j,
+                         .head = (i - at[job]) / n,
+                         .begin = chunk_begin(j, chunk),
+                         .end = chunk_begin(j, chunk + 1)};
+
+        run_item(&w, &p[job][i - at[job]]);
+    }
+    for (size_t i = 0; i < n_jobs; i++) {
+        const size_t n = chunk_count(&jobs[i]);
+
+        for (size_t h = 0; h < jobs[i].n_kv_heads; h++)
+            combine(&jobs[i], h, p[i] + h * n, n);
+        for (size_t c = 0; c < at[i + 1] - at[i]; c++) {
+            free(p[i][c].max);
+            free(p[i][c].sum);
+            free(p[i][c].out);
+        }
+        free(p[i]);
+    }
+    free(at);
+    free(p);
+}

@@ -1,0 +1,212 @@
+/* Attention of a few queries over what a cache stores, as it is stored.
+ *
+ * A side of a cache is up to three runs of consecutive tokens: sinks, codes,
+ * tail.  A run is a store: per KV head, tiles of 64 tokens in the order in
+ * which its family's loops want them, so that each byte is read once for all
+ * queries of the KV head.  A family (kernels/tiles_*.c) is a way of storing;
+ * it knows two operations on a tile, scores (keys) and gather (values), and
+ * has them on up to two paths:
+ *
+ *   exact  the stored values times the queries in f32, sums in f32
+ *   int8   queries and softmax weights rounded to 8 bits, products of codes in
+ *          integers; plain C defines it, with the same integers
+ *
+ * The softmax runs along (online), STEP tokens at a time, over chunks of 4096
+ * tokens that are combined in their order: the same bits for any number of
+ * threads. */
+#ifndef KV_TILES_H
+#define KV_TILES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KV_TILE_TOKENS = 64,
+    KV_TILE_ROWS = 8, /* queries that a family's operations take at a time */
+    KV_TILE_PART = 32 /* tokens that expand() gives at a time */
+};
+
+enum kv_path { KV_PATH_EXACT, KV_PATH_INT8, KV_PATHS };
+
+struct kv_store;
+
+/* One version of a family's operations.  Keys have prepare and scores, values
+ * gather and finish.  1 <= rows <= KV_TILE_ROWS. */
+struct kv_tile_ops {
+    /* q: [rows][head_dim], in the store's space and scaled; query: what scores
+     * wants of them, query_bytes(s), 64-byte aligned. */
+    size_t (*query_bytes)(const struct kv_store *s);
+    void (*prepare)(const struct kv_store *s, size_t head, const float *q,
+                    size_t rows, void *query);
+    /* score: [rows][64], rows `stride` floats apart: q . k of the tile's
+     * tokens; anything for those past the end of the run. */
+    void (*scores)(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const void *query, size_t rows, float *score, size_t stride);
+
+    /* p: [rows][64] weights in [0, 1], `stride` floats apart, 0 past the end
+     * of the run.  acc: [rows][acc_floats(s)] += p v, in whatever order of
+     * channels; starts at zero and may be multiplied by a factor between. */
+    size_t (*acc_floats)(const struct kv_store *s);
+    void (*gather)(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const float *p, size_t stride, size_t rows, float *acc);
+    /* out: [rows][head_dim], written: the channels in their order. */
+    void (*finish)(const struct kv_store *s, size_t head, const float *acc,
+                   size_t rows, float *out);
+};
+
+struct kv_family {
+    const char *name;
+    /* The operations on this path at the level in use (kernels/level.h); NULL
+     * where the path is not there. */
+    const struct kv_tile_ops *(*ops)(const struct kv_store *s,
+                                     enum kv_path path);
+    /* For kv_tiles_expanded(): tokens [part * 32, part * 32 + 32) of a tile as
+     * values.  Keys: x [head_dim][32], values: x [32][head_dim padded to 16]
+     * (the padding 0).  NULL where the family has exact operations of its
+     * own. */
+    void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   size_t part, float *x);
+};
+
+/* A run of tokens of one side of one layer. */
+struct kv_store {
+    const struct kv_family *family;
+    const void *params; /* the family's; not owned */
+    int values;         /* of the side V: gather, not scores */
+    size_t n_heads, head_dim;
+    size_t first;      /* position of the run's first token */
+    size_t tile_bytes; /* of one head, a multiple of 64 */
+
+    /* Into and out of the space the codes live in (rotations, smoothing): q
+     * and out are [rows][head_dim], in place.  NULL: as they are. */
+    void (*enter)(const void *space, size_t head, float *q, size_t rows);
+    void (*leave)(const void *space, size_t head, float *out, size_t rows);
+    const void *space;
+
+    /* Filled by kv_store_resize(): tiles [n_heads][room][tile_bytes], 64-byte
+     * aligned. */
+    size_t n, room;
+    uint8_t *tiles;
+};
+
+/* n tokens; tiles that were there stay, new ones are zero. */
+void kv_store_resize(struct kv_store *s, size_t n);
+void kv_store_free(struct kv_store *s);          /* frees tiles */
+size_t kv_store_bytes(const struct kv_store *s); /* of tiles in use */
+
+static inline uint8_t *kv_store_tile(const struct kv_store *s, size_t head,
+                                     size_t i)
+{
+    return s->tiles + (head * s->room + i) * s->tile_bytes;
+}
+
+/* Position of the first token of a tile of this head. */
+static inline size_t kv_store_position(const struct kv_store *s, size_t head,
+                                       const uint8_t *tile)
+{
+    const size_t at = (size_t)(tile - kv_store_tile(s, head, 0));
+
+    return s->first + at / s->tile_bytes * KV_TILE_TOKENS;
+}
+
+static inline size_t kv_store_tiles(const struct kv_store *s)
+{
+    return (s->n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
+}
+
+/* head_dim rounded up to whole registers of 16. */
+static inline size_t kv_padded(size_t head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+
+enum { KV_MAX_RUNS = 3 };
+
+/* The newest nq query tokens of one sequence, causal among themselves, over
+ * its n >= nq tokens.  q, out: [nq][n_heads][head_dim].  Both sides' runs
+ * cover [0, n) without gap; runs of no tokens may stand among them. */
+struct kv_tiles_job {
+    size_t n_heads, n_kv_heads, head_dim, nq, n;
+    float scale;
+    const float *q;
+    float *out;
+    const struct kv_store *k, *v; /* [KV_MAX_RUNS] */
+    enum kv_path path;            /* where a run's family has it, else exact */
+};
+
+/* All jobs, split over (job, KV head, chunk) among so many threads. */
+void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
+                     size_t threads);
+
+/* Exact operations of any family that has expand(), at the level in use. */
+const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s);
+
+/* Whether a family's operations on this path are there. */
+int kv_store_has(const struct kv_store *s, enum kv_path path);
+
+/* ---- floats: f32, f16, bf16 as they are (tiles_float.c) ----------------- */
+
+enum kv_float { KV_FLOAT_32, KV_FLOAT_16, KV_FLOAT_BF16 };
+
+extern const struct kv_family kv_family_float;
+
+/* Makes s a store of floats of this kind. */
+void kv_store_floats(struct kv_store *s, enum kv_float kind, int values,
+                     size_t n_heads, size_t head_dim);
+
+/* Puts one token's row [head_dim] (of the kind) at place t of a tile. */
+void kv_store_put_float_row(const struct kv_store *s, size_t t,
+                            const void *from, uint8_t *tile);
+
+/* Puts n tokens of rows from [n][n_heads][head_dim] (of the kind) at tokens
+ * [at, at + n) of the run, which is that long already. */
+void kv_store_put_floats(struct kv_store *s, size_t at, const void *from,
+                         size_t n);
+
+/* ---- grouped: integers with a step and an offset (tiles_grouped.c) ------- */
+
+enum kv_offset {
+    KV_OFFSET_LOW,  /* f16: x = low + step * code */
+    KV_OFFSET_ZERO, /* whole, below 2^23: x = step * (code - zero) */
+    KV_OFFSET_SAME  /* the same zero for every group */
+};
+
+/* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
+ * negative (some steps are below 0) are the caller's, the rest is
+ * kv_grouped_init()'s.  How they describe a tile is drawn in tiles_grouped.c.
+ */
+struct kv_grouped {
+    unsigned bits;
+    enum kv_offset offset;
+    float zero;
+    int negative;
+
+    int folded;
+    size_t inner, lanes;
+    size_t run, n_runs;
+    size_t span;
+    size_t head_bytes, tile_bytes;
+};
+
+extern const struct kv_family kv_family_grouped;
+
+/* A group is len channels of one token, or (of_tokens) len tokens of one
+ * channel.  Channels: len divides head_dim; below it, a multiple of 4 (keys) or
+ * 16 (values).  Tokens: 16, 32 or a multiple of 64 (values: also 4 and 8).
+ * Gives whether it is so, else nothing is to be used. */
+int kv_grouped_init(struct kv_grouped *g, int values, size_t head_dim,
+                    int of_tokens, size_t len);
+
+/* Makes s, whose values, n_heads and head_dim are set, a store of g. */
+void kv_store_grouped(struct kv_store *s, const struct kv_grouped *g);
+
+/* Puts one token's codes [head_dim] at place t of a tile of zeros. */
+void kv_store_put_codes(const struct kv_store *s, size_t t,
+                        const uint16_t *code, uint8_t *tile);
+
+/* Puts the head of the group that value (t, c) is in, t in the tile, which is
+ * the i-th of its run.  offset: low or zero, not used with KV_OFFSET_SAME. */
+void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
+                        uint16_t step, float offset, uint8_t *tile);
+
+#endif

@@ -1,0 +1,159 @@
+/* The inside of tiles_codebook.h; for tiles_codebook*.c and their test alone.
+ *
+ * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
+ * entries of the rounded table and q8 the query times the table's scales,
+ * rounded; a value's channel is scale * sum over tiles of p_scale *
+ * sum(p8 * v8). */
+#ifndef KV_TILES_CODEBOOK_IMPL_H
+#define KV_TILES_CODEBOOK_IMPL_H
+
+#include "kernels/tiles_codebook.h"
+#include "kernels/tiles_impl.h"
+
+enum kv_code_order { KV_CODES_SHARED, KV_CODES_OWN, KV_CODES_WIDE };
+
+struct kv_tile_book {
+    enum kv_code_order order;
+    size_t head_books, sub_books, n_sub, d, k;
+    unsigned bits;
+    const float *centers;
+    struct kv_tiles_rope *rope;
+    uint16_t *sub_of; /* [channels]: the sub-vector, or the last one */
+
+    float *scale; /* [head_books][sub_books][d] */
+    /* Rounded centroids, keys' plus 128: [head_books][sub_books][k][width],
+     * width: d filled up to 4, 8 or 16 */
+    size_t width;
+    uint8_t *entry;
+    /* b <= 8: the same by channel, [head_books][channels][plane]; channels: d,
+     * or of all sub-spaces and zeros up to a multiple of 16; plane: 64, 128 or
+     * 256 entries */
+    size_t channels, plane;
+    uint8_t *planes;
+};
+
+enum { KV_KEY_BIAS = 128, KV_CODE_DIM = 512 /* most channels */ };
+
+/* The table of (head, sub) among head_books x sub_books. */
+static inline size_t kv_tile_book_at(const struct kv_tile_book *b, size_t head,
+                                     size_t sub)
+{
+    return (b->head_books > 1 ? head : 0) * b->sub_books +
+           (b->sub_books > 1 ? sub : 0);
+}
+
+/* The plane of dimension j of this table. */
+static inline size_t kv_tile_book_channel(const struct kv_tile_book *b,
+                                          size_t head, size_t sub, size_t j)
+{
+    return (b->head_books > 1 ? head : 0) * b->channels +
+           (b->sub_books > 1 ? sub * b->d : 0) + j;
+}
+
+/* What int8 scores want of queries. */
+struct kv_code_query {
+    float scale[KV_TILE_ROWS];
+    int32_t bias[KV_TILE_ROWS];              /* KV_KEY_BIAS * sum(q8) */
+    int8_t plain[KV_TILE_ROWS][KV_CODE_DIM]; /* q8 by channel */
+    /* the same in fours that meet four neighbours in a register, row beside
+     * row: kv_code_q_at(); zeros between */
+    _Alignas(64) int8_t q8[];
+};
+
+/* Fours of bytes in a row of q8, and where dimension j of a sub-vector
+ * is in row r of `rows`. */
+static inline size_t kv_code_quads(const struct kv_store *s)
+{
+    const struct kv_tile_book *b = s->params;
+
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (b->n_sub + 3) / 4 * b->d;
+    case KV_CODES_OWN:
+        return (s->head_dim + 3) / 4;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return b->n_sub * b->width / 4;
+}
+
+static inline size_t kv_code_q_at(const struct kv_tile_book *b, size_t rows,
+                                  size_t r, size_t sub, size_t j)
+{
+    const size_t c = sub * b->d + j;
+
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return ((sub / 4 * b->d + j) * rows + r) * 4 + sub % 4;
+    case KV_CODES_OWN:
+        return (c / 4 * rows + r) * 4 + c % 4;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return (sub * rows + r) * b->width + j;
+}
+
+/* Sums of int8 values: so many floats, and where dimension j of a
+ * sub-vector is. */
+static inline size_t kv_code_sums(const struct kv_store *s)
+{
+    const struct kv_tile_book *b = s->params;
+
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (b->n_sub + 15) / 16 * 16 * b->d;
+    case KV_CODES_OWN:
+        return kv_padded(s->head_dim);
+    case KV_CODES_WIDE:
+        break;
+    }
+    return kv_padded(b->n_sub * b->width);
+}
+
+static inline size_t kv_code_sum_at(const struct kv_tile_book *b, size_t sub,
+                                    size_t j)
+{
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (sub / 16 * b->d + j) * 16 + sub % 16;
+    case KV_CODES_OWN:
+        return sub * b->d + j;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return sub * b->width + j;
+}
+
+/* scores and gather of path int8 (tiles.h); vnni: where kv_level_vnni(). */
+typedef void kv_code_scores_fn(const struct kv_store *s, size_t head,
+                               const uint8_t *tile, const void *query,
+                               size_t rows, float *score, size_t stride);
+typedef void kv_code_gather_fn(const struct kv_store *s, size_t head,
+                               const uint8_t *tile, const float *p,
+                               size_t stride, size_t rows, float *acc);
+
+kv_code_scores_fn kv_code_scores_c, kv_code_scores_avx2, kv_code_scores_vnni;
+kv_code_gather_fn kv_code_gather_c, kv_code_gather_avx2, kv_code_gather_vnni;
+
+/* Codes of tokens [32 part, 32 part + 32), at most 528 * 32, in the order of
+ * the tile, which is: */
+struct kv_code_part {
+    size_t some, step,
+        each;         /* of sub-vectors: so many, step apart, each apart */
+    size_t four, one; /* of tokens: fours, and within */
+};
+struct kv_code_part kv_store_get_codes(const struct kv_store *s,
+                                       const uint8_t *tile, size_t part,
+                                       uint16_t *code);
+
+static inline size_t kv_code_at(struct kv_code_part p, size_t sub, size_t t)
+{
+    return sub / p.some * p.step + sub % p.some * p.each + t / 4 * p.four +
+           t % 4 * p.one;
+}
+
+/* Entries of one table by 64 codes, to x [64][width]. */
+void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
+                     uint8_t *x);
+
+#endif

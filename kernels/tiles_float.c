@@ -1,0 +1,101 @@
+/* Family "float": f32, f16 or bf16 values as they are.
+ *
+ * A tile of keys:   | tokens 0-31: [head_dim][32] | tokens 32-63: same |
+ * A tile of values: | [64][head_dim padded to 16] | */
+#include "kernels/tiles_impl.h"
+
+#include <string.h>
+
+static const enum kv_float kinds[] = {KV_FLOAT_32, KV_FLOAT_16, KV_FLOAT_BF16};
+
+static enum kv_float kind_of(const struct kv_store *s)
+{
+    return *(const enum kv_float *)s->params;
+}
+
+static size_t value_bytes(const struct kv_store *s)
+{
+    return kind_of(s) == KV_FLOAT_32 ? 4 : 2;
+}
+
+static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const void *query, size_t rows, float *score, size_t stride)
+{
+    const struct kv_tile_loops *loops = kv_tile_loops();
+    const size_t part = s->head_dim * KV_TILE_PART * value_bytes(s);
+
+    (void)head;
+    for (size_t i = 0; i < KV_TILE_TOKENS / KV_TILE_PART; i++)
+        loops->dot(kind_of(s), tile + i * part, s->head_dim, query, rows,
+                   score + i * KV_TILE_PART, stride);
+}
+
+static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const float *p, size_t stride, size_t rows, float *acc)
+{
+    (void)head;
+    kv_tile_loops()->add(kind_of(s), tile, KV_TILE_TOKENS,
+                         kv_padded(s->head_dim), p, stride, rows, acc);
+}
+
+static const struct kv_tile_ops *ops(const struct kv_store *s,
+                                     enum kv_path path)
+{
+    static const struct kv_tile_ops exact = {
+        .query_bytes = kv_exact_query_bytes,
+        .prepare = kv_exact_prepare,
+        .scores = scores,
+        .acc_floats = kv_exact_acc_floats,
+        .gather = gather,
+        .finish = kv_exact_finish,
+    };
+
+    (void)s;
+    return path == KV_PATH_EXACT ? &exact : NULL;
+}
+
+const struct kv_family kv_family_float = {.name = "float", .ops = ops};
+
+void kv_store_floats(struct kv_store *s, enum kv_float kind, int values,
+                     size_t n_heads, size_t head_dim)
+{
+    const size_t row = values ? kv_padded(head_dim) : head_dim;
+
+    *s = (struct kv_store){.family = &kv_family_float,
+                           .params = &kinds[kind],
+                           .values = values,
+                           .n_heads = n_heads,
+                           .head_dim = head_dim};
+    s->tile_bytes = KV_TILE_TOKENS * row * value_bytes(s);
+}
+
+/* Where value c of token t stands in a tile. */
+static size_t place(const struct kv_store *s, size_t t, size_t c)
+{
+    if (s->values)
+        return t * kv_padded(s->head_dim) + c;
+    return (t / KV_TILE_PART * s->head_dim + c) * KV_TILE_PART +
+           t % KV_TILE_PART;
+}
+
+void kv_store_put_float_row(const struct kv_store *s, size_t t,
+                            const void *from, uint8_t *tile)
+{
+    const size_t bytes = value_bytes(s);
+
+    for (size_t c = 0; c < s->head_dim; c++)
+        memcpy(tile + bytes * place(s, t, c), (const uint8_t *)from + c * bytes,
+               bytes);
+}
+
+void kv_store_put_floats(struct kv_store *s, size_t at, const void *from,
+                         size_t n)
+{
+    const size_t row = s->head_dim * value_bytes(s);
+    const uint8_t *x = from;
+
+    for (size_t t = at; t < at + n; t++)
+        for (size_t h = 0; h < s->n_heads; h++, x += row)
+            kv_store_put_float_row(s, t % KV_TILE_TOKENS, x,
+                                   kv_store_tile(s, h, t / KV_TILE_TOKENS));
+}

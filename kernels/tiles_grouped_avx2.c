@@ -1,0 +1,70 @@
+#include <immintrin.h>
+#include <stdint.h>
+
+#define NAME(f) f##_avx2
+#define WIDTH 8
+#define GROUPS(rows) ((rows) <= 2 ? 4 : 2) /* 8 of 16 registers */
+
+typedef __m256 vf;
+typedef __m256i vi;
+
+#define v_load _mm256_loadu_ps
+#define v_store _mm256_storeu_ps
+#define v_all(x) _mm256_set1_ps(x)
+#define v_add _mm256_add_ps
+#define v_sub _mm256_sub_ps
+#define v_mul _mm256_mul_ps
+#define v_fma _mm256_fmadd_ps
+#define v_max _mm256_max_ps
+#define v_abs(x) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
+#define v_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define vi_load(p) _mm256_loadu_si256((const __m256i *)(p))
+#define vi_store(p, x) _mm256_storeu_si256((__m256i *)(p), x)
+#define vi_all _mm256_set1_epi32
+#define vi_add _mm256_add_epi32
+#define vi_and _mm256_and_si256
+#define vi_or _mm256_or_si256
+#define vi_shl _mm256_slli_epi32
+#define vi_shr _mm256_srli_epi32
+#define vi_near _mm256_cvtps_epi32
+#define vi_float _mm256_cvtepi32_ps
+
+static inline float v_sum(const vf *x)
+{
+    const vf eight = _mm256_add_ps(x[0], x[1]);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight),
+                                   _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+static inline float v_most(const vf *x)
+{
+    const vf eight = _mm256_max_ps(x[0], x[1]);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight),
+                                   _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+static inline void vi_store8(uint8_t *p, vi x)
+{
+    const vi low = _mm256_and_si256(x, _mm256_set1_epi32(255));
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(low),
+                                         _mm256_extracti128_si256(low, 1));
+
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(half, half));
+}
+
+/* s plus the pairs of 16-bit sums of two products, which fit. */
+static inline vi add_pairs(vi s, vi two)
+{
+    return _mm256_add_epi32(s, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
+}
+
+#define vi_dot(s, x, w) add_pairs(s, _mm256_maddubs_epi16(x, w))
+#define vi_dot_u(s, x, w) add_pairs(s, _mm256_maddubs_epi16(w, x))
+
+#include "kernels/tiles_grouped_loops.h"

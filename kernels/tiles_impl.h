@@ -1,0 +1,49 @@
+/* The loops of tiles.h as compiled for one instruction set; for tiles*.c and
+ * the tests alone.
+ *
+ * q: [head_dim][rows].  Keys of a part: [head_dim][32]; values: [n][padded].
+ * acc: [rows][padded]. */
+#ifndef KV_TILES_IMPL_H
+#define KV_TILES_IMPL_H
+
+#include "kernels/tiles.h"
+
+struct kv_tile_loops {
+    /* score [rows][32], stride apart, written. */
+    void (*dot)(enum kv_float kind, const void *k, size_t head_dim,
+                const float *q, size_t rows, float *score, size_t stride);
+    /* acc += p v, n tokens. */
+    void (*add)(enum kv_float kind, const void *v, size_t n, size_t padded,
+                const float *p, size_t stride, size_t rows, float *acc);
+    /* x[i] = exp(x[i] - shift), n a multiple of 16, x at most shift; their
+     * sum.  Relative error below 1e-6; 0 below -87. */
+    float (*exp)(float *x, size_t n, float shift);
+    /* The largest of n > 0, a multiple of 16. */
+    float (*max)(const float *x, size_t n);
+    /* For int8 paths: code[i] = x[i] * (127 / max|x|) to the nearest integer,
+     * half to even; n a multiple of 16.  Gives max|x| / 127; where
+     * max|x| is below 2^-93 it and the codes are 0.  The same codes at every
+     * level. */
+    float (*round8)(const float *x, size_t n, int8_t *code);
+};
+
+extern const struct kv_tile_loops kv_tile_loops_c;
+extern const struct kv_tile_loops kv_tile_loops_avx2;   /* x86-64 only */
+extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
+
+/* Those of the level in use. */
+const struct kv_tile_loops *kv_tile_loops(void);
+
+/* Zeroed memory of n * size bytes, aligned to a cache line; free() frees it.
+ * NULL where there are none. */
+void *kv_lines(size_t n, size_t size);
+
+/* Exact operations' prepare, query_bytes, acc_floats and finish. */
+size_t kv_exact_query_bytes(const struct kv_store *s);
+void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,
+                      size_t rows, void *query);
+size_t kv_exact_acc_floats(const struct kv_store *s);
+void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
+                     size_t rows, float *out);
+
+#endif

@@ -1,0 +1,236 @@
+/* The loops of tiles_impl.h, WIDTH channels or tokens side by side.  Included
+ * by tiles_c.c, tiles_avx2.c and tiles_avx512.c, which name the registers:
+ *
+ *   vf                  WIDTH floats
+ *   v_load v_store v_all v_add v_sub v_mul v_fma v_max   as they say
+ *   v_half v_bf16       from WIDTH 16-bit floats at any address
+ *   v_exp2i(n)          2^n, n whole, -126 to 127
+ *   v_round v_sum v_most  to the nearest whole number; of all lanes
+ *   v_abs v_store8      |x|; as WIDTH signed bytes, to nearest, half to even
+ *   v_from(x, low, y)   y, but 0 where x is below low
+ *   GROUPS(rows)        registers worked on together for so many queries, 1,
+ *                       2 or 4: as many as fit beside their sums */
+#include "kernels/tiles_impl.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Before a loop whose count is a constant, at most 16: no loop is left. */
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* So far ahead of the loads; one core keeps memory busy only so. */
+enum { AHEAD = 4096 };
+
+ALWAYS_INLINE vf load(enum kv_float kind, const void *x, size_t i)
+{
+    switch (kind) {
+    case KV_FLOAT_32:
+        return v_load((const float *)x + i);
+    case KV_FLOAT_16:
+        return v_half((const uint16_t *)x + i);
+    case KV_FLOAT_BF16:
+        break;
+    }
+    return v_bf16((const uint16_t *)x + i);
+}
+
+ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
+{
+    return kind == KV_FLOAT_32 ? 4 : 2;
+}
+
+/* Tokens [at, at + g * WIDTH) of a part.  kind, rows and g are constants. */
+ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
+                            const float *q, size_t rows, size_t at, size_t g,
+                            float *score, size_t stride)
+{
+    vf sum[KV_TILE_ROWS][4];
+
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t j = 0; j < g; j++)
+        sum[r][j] = v_all(0);
+    for (size_t c = 0; c < head_dim; c++) {
+        const size_t i = c * KV_TILE_PART + at;
+        vf x[4];
+
+        __builtin_prefetch((const char *)k + i * value_bytes(kind) + AHEAD);
+        if (kind == KV_FLOAT_32)
+            __builtin_prefetch((const char *)k + i * 4 + AHEAD + 64);
+        UNROLL
+        for (size_t j = 0; j < g; j++)
+            x[j] = load(kind, k, i + j * WIDTH);
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            UNROLL
+        for (size_t j = 0; j < g; j++)
+            sum[r][j] = v_fma(v_all(q[c * rows + r]), x[j], sum[r][j]);
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t j = 0; j < g; j++)
+        v_store(score + r * stride + at + j * WIDTH, sum[r][j]);
+}
+
+ALWAYS_INLINE void dot_rows(enum kv_float kind, const void *k, size_t head_dim,
+                            const float *q, size_t rows, float *score,
+                            size_t stride)
+{
+    const size_t most = KV_TILE_PART / WIDTH;
+    const size_t g = GROUPS(rows) < most ? GROUPS(rows) : most;
+
+    for (size_t at = 0; at < KV_TILE_PART; at += g * WIDTH)
+        dot_some(kind, k, head_dim, q, rows, at, g, score, stride);
+}
+
+/* Channels [c, c + g * WIDTH). */
+ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
+                            size_t padded, const float *p, size_t stride,
+                            size_t rows, size_t c, size_t g, float *acc)
+{
+    vf sum[KV_TILE_ROWS][4];
+
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t j = 0; j < g; j++)
+        sum[r][j] = v_load(acc + r * padded + c + j * WIDTH);
+    for (size_t t = 0; t < n; t++) {
+        const size_t i = t * padded + c;
+        vf x[4];
+
+        for (size_t j = 0; j < g * WIDTH * value_bytes(kind); j += 64)
+            __builtin_prefetch((const char *)v + i * value_bytes(kind) + AHEAD +
+                               j);
+        UNROLL
+        for (size_t j = 0; j < g; j++)
+            x[j] = load(kind, v, i + j * WIDTH);
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            UNROLL
+        for (size_t j = 0; j < g; j++)
+            sum[r][j] = v_fma(v_all(p[r * stride + t]), x[j], sum[r][j]);
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t j = 0; j < g; j++)
+        v_store(acc + r * padded + c + j * WIDTH, sum[r][j]);
+}
+
+ALWAYS_INLINE void add_rows(enum kv_float kind, const void *v, size_t n,
+                            size_t padded, const float *p, size_t stride,
+                            size_t rows, float *acc)
+{
+    size_t c = 0;
+
+    if (GROUPS(rows) == 4)
+        for (; c + 4 * WIDTH <= padded; c += 4 * WIDTH)
+            add_some(kind, v, n, padded, p, stride, rows, c, 4, acc);
+    if (GROUPS(rows) >= 2)
+        for (; c + 2 * WIDTH <= padded; c += 2 * WIDTH)
+            add_some(kind, v, n, padded, p, stride, rows, c, 2, acc);
+    for (; c < padded; c += WIDTH)
+        add_some(kind, v, n, padded, p, stride, rows, c, 1, acc);
+}
+
+#define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#define EVERY_KIND(X, R) X(KV_FLOAT_32, R) X(KV_FLOAT_16, R) X(KV_FLOAT_BF16, R)
+_Static_assert(KV_TILE_ROWS == 8, "EVERY_ROWS and the unrolling");
+
+static void dot(enum kv_float kind, const void *k, size_t head_dim,
+                const float *q, size_t rows, float *score, size_t stride)
+{
+    switch (kind * 16 + rows) {
+#define CASE(K, R)                                     \
+    case K * 16 + R:                                   \
+        dot_rows(K, k, head_dim, q, R, score, stride); \
+        break;
+#define CASES(R) EVERY_KIND(CASE, R)
+        EVERY_ROWS(CASES)
+#undef CASES
+#undef CASE
+    }
+}
+
+static void add(enum kv_float kind, const void *v, size_t n, size_t padded,
+                const float *p, size_t stride, size_t rows, float *acc)
+{
+    switch (kind * 16 + rows) {
+#define CASE(K, R)                                    \
+    case K * 16 + R:                                  \
+        add_rows(K, v, n, padded, p, stride, R, acc); \
+        break;
+#define CASES(R) EVERY_KIND(CASE, R)
+        EVERY_ROWS(CASES)
+#undef CASES
+#undef CASE
+    }
+}
+
+/* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; the polynomial is
+ * Cephes' expf, ln 2 in two parts. */
+ALWAYS_INLINE vf exp_one(vf x)
+{
+    const vf low = v_max(x, v_all(-87.0f));
+    const vf n = v_round(v_mul(low, v_all(1.44269504f)));
+    const vf r =
+        v_fma(n, v_all(2.12194440e-4f), v_fma(n, v_all(-0.693359375f), low));
+    const vf rr = v_mul(r, r);
+    const vf a = v_fma(v_all(1.9875691500e-4f), r, v_all(1.3981999507e-3f));
+    const vf b = v_fma(v_all(8.3334519073e-3f), r, v_all(4.1665795894e-2f));
+    const vf c = v_fma(v_all(1.6666665459e-1f), r, v_all(5.0000001201e-1f));
+    const vf p = v_fma(v_fma(v_fma(a, rr, b), rr, c), rr, v_add(r, v_all(1)));
+
+    return v_from(x, low, v_mul(p, v_exp2i(n)));
+}
+
+static float exp_row(float *x, size_t n, float shift)
+{
+    vf sum = v_all(0);
+
+    for (size_t i = 0; i < n; i += WIDTH) {
+        const vf y = exp_one(v_sub(v_load(x + i), v_all(shift)));
+
+        v_store(x + i, y);
+        sum = v_add(sum, y);
+    }
+    return v_sum(sum);
+}
+
+static float max_row(const float *x, size_t n)
+{
+    vf most = v_load(x);
+
+    for (size_t i = WIDTH; i < n; i += WIDTH)
+        most = v_max(most, v_load(x + i));
+    return v_most(most);
+}
+
+static float round8(const float *x, size_t n, int8_t *code)
+{
+    vf most = v_all(0);
+
+    for (size_t i = 0; i < n; i += WIDTH)
+        most = v_max(most, v_abs(v_load(x + i)));
+
+    const float found = v_most(most), max = found < 0x1p-93f ? 0 : found;
+    const vf by = v_all(max > 0 ? 127 / max : 0);
+
+    for (size_t i = 0; i < n; i += WIDTH)
+        v_store8(code + i, v_mul(v_load(x + i), by));
+    return max / 127;
+}
+
+const struct kv_tile_loops NAME(kv_tile_loops) = {
+    .dot = dot,
+    .add = add,
+    .exp = exp_row,
+    .max = max_row,
+    .round8 = round8,
+};

@@ -1,0 +1,35 @@
+/* A cache's second form for fast attention: the same sinks, codes and tail, in
+ * tiles (kernels/tiles.h).  Codes are put in another order, never decoded and
+ * coded again; the cache stays what counts, and what bits are measured on. */
+#ifndef KV_TILED_H
+#define KV_TILED_H
+
+#include "kernels/tiles.h"
+#include "lib/cache.h"
+
+#include <stdbool.h>
+
+struct kv_tiled;
+
+/* Whether both sides of this cache can be attended in tiles at all (the exact
+ * path), and whether one of them has operations of its own on this path. */
+bool kv_tiled_can(const struct kv_cache *c, enum kv_path path);
+
+/* Reads the cache, which must outlive it, at kv_tiled_update() alone.  Call
+ * only where kv_tiled_can(c, KV_PATH_EXACT). */
+struct kv_tiled *kv_tiled_new(const struct kv_cache *c);
+void kv_tiled_free(struct kv_tiled *t); /* NULL is fine */
+
+/* Takes over what was appended since the last update.  A cache that was
+ * truncated wants a new kv_tiled. */
+void kv_tiled_update(struct kv_tiled *t);
+
+/* The newest nq tokens of each of n caches, as of their last update; causal
+ * among themselves.  q, out: [n][nq][n_heads][head_dim].  path: where a side
+ * has it, else exact. */
+void kv_tiled_attend(struct kv_tiled *const *t, size_t n, enum kv_path path,
+                     const float *q, size_t nq, float *out, size_t threads);
+
+size_t kv_tiled_bytes(const struct kv_tiled *t); /* of all tiles in use */
+
+#endif

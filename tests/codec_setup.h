@@ -1,0 +1,41 @@
+/* What unit tests of single schemes share: a codec without calibration, one
+ * block there and back. */
+#ifndef KV_CODEC_SETUP_H
+#define KV_CODEC_SETUP_H
+
+#include "lib/base/half.h"
+#include "lib/codec.h"
+#include "tests/test.h"
+
+static inline struct kv_codec *codec_of(const char *text,
+                                        const struct kv_shape *shape,
+                                        size_t layer, enum kv_side side)
+{
+    struct kv_spec s;
+    struct kv_codec *c = NULL;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e) ||
+        kv_codec_new(&c, &s, shape, layer, side, NULL, &e))
+        fail_msg("%s: %s", text, e.msg);
+    return c;
+}
+
+/* The block x as bytes, and what they decode to. */
+static inline void there_and_back(const struct kv_codec *c, struct kv_where w,
+                                  const float *x, uint8_t *bytes, float *back)
+{
+    c->scheme->encode(c, w, x, 1, bytes);
+    c->scheme->decode(c, bytes, 1, back);
+}
+
+/* The fp16 stored at these bytes. */
+static inline float half_at(const uint8_t *bytes)
+{
+    uint16_t half;
+
+    memcpy(&half, bytes, sizeof(half));
+    return kv_f16_to_f32(half);
+}
+
+#endif

@@ -1,0 +1,370 @@
+/* kernels/tiles, lib/tiled: attention in tiles against attention in double
+ * over decode(), for every scheme that has tiles, at every level and path. */
+#include "kernels/attend.h"
+#include "kernels/level.h"
+#include "kernels/tiles_impl.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "lib/cache.h"
+#include "lib/mixed.h"
+#include "lib/rope.h"
+#include "lib/tiled.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+/* Attention of this test: q, out [nq][n_heads][head_dim]. */
+struct attention {
+    struct kv_shape shape;
+    size_t n, nq;
+    const float *q, *k, *v; /* k, v: [n][n_kv_heads][head_dim] */
+};
+
+static size_t out_values(const struct attention *a)
+{
+    return a->nq * a->shape.n_heads * a->shape.head_dim;
+}
+
+/* One query in f32, as anyone would write it. */
+static void plain_f32(const float *q, const float *k, const float *v, size_t n,
+                      size_t stride, size_t d, float scale, float *out)
+{
+    float *w = kv_alloc(n, sizeof(*w)), max = -INFINITY, sum = 0;
+
+    for (size_t t = 0; t < n; t++) {
+        for (size_t c = 0; c < d; c++)
+            w[t] += q[c] * k[t * stride + c];
+        w[t] *= scale;
+        max = fmaxf(max, w[t]);
+    }
+    memset(out, 0, d * sizeof(*out));
+    for (size_t t = 0; t < n; t++) {
+        w[t] = expf(w[t] - max);
+        sum += w[t];
+        for (size_t c = 0; c < d; c++)
+            out[c] += w[t] * v[t * stride + c];
+    }
+    for (size_t c = 0; c < d; c++)
+        out[c] /= sum;
+    free(w);
+}
+
+/* In double, and in f32. */
+static void attend(const struct attention *a, float *exact, float *plain)
+{
+    const struct kv_shape *s = &a->shape;
+    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
+    const size_t row = s->n_kv_heads * d;
+
+    for (size_t i = 0; i < a->nq * s->n_heads; i++) {
+        const size_t n = a->n - a->nq + i / s->n_heads + 1;
+        const size_t at = i % s->n_heads / group * d;
+
+        kv_attend_c(a->q + i * d, a->k + at, a->v + at, n, row, d,
+                    s->attn_scale, exact + i * d, NULL);
+        plain_f32(a->q + i * d, a->k + at, a->v + at, n, row, d, s->attn_scale,
+                  plain + i * d);
+    }
+}
+
+static double rel_err(const float *x, const float *exact, size_t n)
+{
+    double e2 = 0, x2 = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        e2 += pow((double)x[i] - (double)exact[i], 2);
+        x2 += pow((double)exact[i], 2);
+    }
+    return sqrt(e2 / x2);
+}
+
+/* What int8 may be off by beside a scheme's own error. */
+static const double INT8_BOUND = 0.03;
+
+static void check_paths(const char *what, const struct kv_cache *c,
+                        struct kv_tiled *t, const struct attention *a)
+{
+    const size_t n = out_values(a);
+    float *exact = kv_alloc(n, sizeof(float));
+    float *plain = kv_alloc(n, sizeof(float));
+    float *out = kv_alloc(2 * n, sizeof(float));
+    struct kv_err e;
+
+    attend(a, exact, plain);
+    for (int path = 0; path < KV_PATHS; path++)
+        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+            if (!kv_tiled_can(c, (enum kv_path)path))
+                continue;
+
+            const double bound = path == KV_PATH_INT8
+                                     ? INT8_BOUND
+                                     : 2 * rel_err(plain, exact, n) + 1e-6;
+
+            assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+            for (size_t threads = 1; threads <= 2; threads++)
+                kv_tiled_attend(&t, 1, (enum kv_path)path, a->q, a->nq,
+                                out + (threads - 1) * n, threads);
+            assert_memory_equal(out, out + n, n * sizeof(*out));
+            if (!(rel_err(out, exact, n) <= bound))
+                fail_msg("%s, %zu tokens, %zu queries, %s, level %s: error %g, "
+                         "expected at most %g",
+                         what, a->n, a->nq,
+                         path == KV_PATH_INT8 ? "int8" : "exact",
+                         kv_level_name((enum kv_level)l),
+                         rel_err(out, exact, n), bound);
+        }
+    assert_int_equal(kv_level_set(kv_level_max(), &e), 0);
+    free(out);
+    free(plain);
+    free(exact);
+}
+
+struct tensors {
+    float *q, *k, *v;
+};
+
+static struct tensors tensors(const struct kv_shape *s, size_t n)
+{
+    const size_t row = s->n_kv_heads * s->head_dim;
+    const struct tensors x = {
+        .q = kv_alloc(n, s->n_heads * s->head_dim * sizeof(float)),
+        .k = kv_alloc(n, row * sizeof(float)),
+        .v = kv_alloc(n, row * sizeof(float))};
+
+    for (size_t i = 0; i < n * s->n_heads * s->head_dim; i++)
+        x.q[i] = (float)kv_random_normal(3, i);
+    synthetic_rows(s, s->n_kv_heads, 41, n, x.k);
+    synthetic_rows(s, s->n_kv_heads, 42, n, x.v);
+    return x;
+}
+
+static void free_tensors(struct tensors x)
+{
+    free(x.q);
+    free(x.k);
+    free(x.v);
+}
+
+/* What the cache holds, and the newest nq queries. */
+static void check_cache(const char *what, const struct kv_shape *s,
+                        const struct kv_cache *c, struct kv_tiled *t,
+                        const struct tensors *x, size_t nq)
+{
+    const size_t n = kv_cache_tokens(c), row = s->n_kv_heads * s->head_dim;
+    float *k = kv_alloc(n, row * sizeof(*k));
+    float *v = kv_alloc(n, row * sizeof(*v));
+    const struct attention a = {.shape = *s,
+                                .n = n,
+                                .nq = nq,
+                                .q = x->q + (n - nq) * s->n_heads * s->head_dim,
+                                .k = k,
+                                .v = v};
+
+    kv_cache_decode(c, KV_K, k);
+    kv_cache_decode(c, KV_V, v);
+    if (kv_cache_reader(c, KV_K).codec->pre_rope)
+        kv_rope(s, k, n, s->n_kv_heads, 0);
+    check_paths(what, c, t, &a);
+    free(v);
+    free(k);
+}
+
+/* Appends in steps of several sizes, so that tiles are filled in pieces. */
+static void check_spec(const struct kv_spec *spec, const struct kv_shape *s,
+                       const struct kv_calib *calib, const size_t *lengths)
+{
+    struct kv_codec *codec[KV_SIDES];
+    struct kv_cache *c;
+    struct kv_tiled *t;
+    struct tensors x;
+    struct kv_err e = {""};
+    size_t most = 0;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_codec_new(&codec[side], spec, s, 1, (enum kv_side)side, calib,
+                         &e))
+            fail_msg("%s", e.msg);
+    assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 5, &e), 0);
+    for (size_t i = 0; lengths[i]; i++)
+        most = lengths[i];
+    x = tensors(s, most);
+    if (kv_tiled_can(c, KV_PATH_EXACT)) {
+        const size_t row = s->n_kv_heads * s->head_dim;
+
+        t = kv_tiled_new(c);
+        for (size_t i = 0, n = 0; lengths[i]; n = lengths[i++]) {
+            const size_t q = n * s->n_heads * s->head_dim;
+
+            if (kv_cache_append(c, x.q + q, x.k + n * row, x.v + n * row,
+                                lengths[i] - n, &e))
+                fail_msg("%s: %s", spec->text, e.msg);
+            kv_tiled_update(t);
+            check_cache(spec->text, s, c, t, &x, 1);
+            if (lengths[i] >= 3)
+                check_cache(spec->text, s, c, t, &x, 3);
+        }
+        kv_tiled_free(t);
+    }
+    free_tensors(x);
+    kv_cache_free(c);
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_codec_free(codec[side]);
+}
+
+/* One below and above a part, a tile, a step. */
+static const size_t lengths[] = {1, 31, 33, 63, 64, 65, 200, 321, 0};
+
+/* calib: of the last call, or NULL; kept where it serves this spec too. */
+static void check_text(const char *text, const struct kv_shape *s,
+                       struct kv_calib **calib)
+{
+    struct kv_spec spec;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&spec, text, &e))
+        return; /* not with these letters */
+    if (!spec.scheme->store || kv_spec_fit(&spec, s, &e))
+        return; /* no tiles, or not at this head_dim */
+    if (kv_spec_calibrated(&spec) &&
+        !(*calib && kv_calib_find(*calib, &spec))) {
+        kv_calib_free(*calib);
+        *calib = synthetic_calib(s, &spec, test_folder());
+    }
+    check_spec(&spec, s, *calib, lengths);
+}
+
+/* As they are by default, and without residual for as many bits as they can,
+ * with sinks and a tail. */
+static void test_schemes(void **state)
+{
+    static const size_t dims[] = {20, 64, 128};
+
+    (void)state;
+    for (size_t i = 0; kv_schemes[i]; i++)
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++) {
+            const struct kv_shape s = synthetic_shape(dims[j]);
+            const struct kv_scheme *k = kv_schemes[i];
+            struct kv_calib *calib = NULL;
+            char text[64];
+
+            if (k->flags & KV_CALIBRATED && dims[j] != 64 &&
+                strcmp(k->name, "pq") != 0)
+                continue; /* training takes its time: one dimension */
+            check_text(k->name, &s, &calib);
+            snprintf(text, sizeof(text), "%s:s3r0", k->name);
+            check_text(text, &s, &calib);
+            for (int b = 1; b <= 8 && !(k->flags & KV_CALIBRATED); b++) {
+                snprintf(text, sizeof(text), "%s:b%ds1r32", k->name, b);
+                check_text(text, &s, &calib);
+            }
+            kv_calib_free(calib);
+        }
+}
+
+/* Group sizes and codebooks that the defaults have not. */
+static void test_more(void **state)
+{
+    static const char *const texts[] = {
+        "f16:s7r40",        "kivi:b2g16r32",   "kivi:b3g64r64s5",
+        "kivi:b4g128r0",    "kivi:b8g32r0",    "absmax:b4g32",
+        "vecinfer:d2b4",    "vecinfer:d8b8r9", "vecinfer:K-d4b8/V-d2b4",
+        "million:d4b6s2r3", "evasion:d2b5",    "vecinfer:d4b9"};
+    const struct kv_shape s = synthetic_shape(64);
+    struct kv_calib *calib = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+        check_text(texts[i], &s, &calib);
+    kv_calib_free(calib);
+}
+
+/* Query heads for a KV head, several queries, and more tokens than a chunk. */
+static void test_groups(void **state)
+{
+    static const size_t groups[] = {1, 3, 8, 16};
+    static const size_t few[] = {40, 0}, many[] = {4100, 8300, 0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
+        struct kv_shape s = synthetic_shape(32);
+
+        s.n_heads = s.n_kv_heads * groups[i];
+        for (size_t j = 0; j < 2; j++) {
+            const char *const text = j ? "kivi:b2g32r64s2" : "f16:s2r9";
+            struct kv_spec spec;
+            struct kv_err e;
+
+            assert_int_equal(kv_spec_parse(&spec, text, &e), 0);
+            assert_int_equal(kv_spec_fit(&spec, &s, &e), 0);
+            check_spec(&spec, &s, NULL, groups[i] == 3 ? many : few);
+        }
+    }
+}
+
+static void test_exp(void **state)
+{
+    float x[64], y[64];
+
+    (void)state;
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        struct kv_err e;
+        double sum = 0;
+
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        for (size_t i = 0; i < 64; i++)
+            x[i] = y[i] = i % 16 == 15 ? -INFINITY : 2 - 1.6f * (float)i;
+
+        const float got = kv_tile_loops()->exp(y, 64, 2);
+
+        for (size_t i = 0; i < 64; i++) {
+            const double want = exp((double)x[i] - 2);
+
+            sum += want;
+            assert_within(y[i], x[i] - 2 < -87 ? 0 : want, 1e-6 * want + 1e-38);
+        }
+        assert_within(got, sum, 1e-6 * sum);
+    }
+}
+
+/* The codes of the int8 paths: the same at every level, half to even. */
+static void test_round8(void **state)
+{
+    enum { N = 48 };
+    float x[N];
+    int8_t want[N], code[N];
+
+    (void)state;
+    for (size_t i = 0; i < N; i++)
+        x[i] = (float)i - 20.5f + (i % 2 ? 0.25f : 0);
+    x[7] = -63.5f; /* the largest: codes are 2 x */
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        struct kv_err e;
+
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        assert_true(kv_tile_loops()->round8(x, N, code) == 0.5f);
+        if (l == KV_LEVEL_C)
+            memcpy(want, code, N);
+        assert_memory_equal(code, want, N);
+        for (size_t i = 0; i < N; i++)
+            assert_int_equal(code[i], (int)rintf(2 * x[i]));
+        memset(x, 0, sizeof(x));
+        assert_true(kv_tile_loops()->round8(x, N, code) == 0);
+        for (size_t i = 0; i < N; i++) {
+            assert_int_equal(code[i], 0);
+            x[i] = (float)i - 20.5f + (i % 2 ? 0.25f : 0);
+        }
+        x[7] = -63.5f;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exp),     cmocka_unit_test(test_round8),
+        cmocka_unit_test(test_groups),  cmocka_unit_test(test_more),
+        cmocka_unit_test(test_schemes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

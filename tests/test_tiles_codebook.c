@@ -1,0 +1,282 @@
+/* kernels/tiles_codebook: the layout of tiles, the exact values, and the same
+ * integers on path int8 at every level. */
+#include "kernels/level.h"
+#include "kernels/tiles_codebook_impl.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+enum { T = KV_TILE_TOKENS, HEADS = 2, TILES = 2 };
+
+struct setup {
+    size_t head_dim, d, n_sub, k, head_books, sub_books;
+    float *centers;
+    uint16_t *code; /* [HEADS][TILES * T][n_sub] */
+    struct kv_tile_book *book;
+    struct kv_store store;
+};
+
+static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
+                          int per_head, int values)
+{
+    struct setup s = {.head_dim = head_dim,
+                      .d = d,
+                      .n_sub = head_dim / d,
+                      .k = (size_t)1 << bits,
+                      .head_books = per_head ? HEADS : 1};
+    size_t n;
+
+    s.sub_books = own ? s.n_sub : 1;
+    n = s.head_books * s.sub_books * s.k * d;
+    s.centers = kv_alloc(n, sizeof(*s.centers));
+    for (size_t i = 0; i < n; i++)
+        s.centers[i] = (float)kv_random_normal(bits, i);
+    s.book = kv_tile_book_new(s.centers, s.head_books, s.sub_books, s.n_sub, d,
+                              bits, values, NULL);
+    s.store = (struct kv_store){
+        .values = values, .n_heads = HEADS, .head_dim = head_dim};
+    kv_store_codebook(&s.store, s.book);
+    kv_store_resize(&s.store, TILES * T);
+    s.code = kv_alloc(HEADS * TILES * T, s.n_sub * sizeof(*s.code));
+    for (size_t i = 0; i < HEADS * TILES * T * s.n_sub; i++)
+        s.code[i] = (uint16_t)(kv_random(7, i) % s.k);
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t t = 0; t < TILES * T; t++)
+            kv_store_put_indices(&s.store, t % T,
+                                 s.code + (h * TILES * T + t) * s.n_sub,
+                                 kv_store_tile(&s.store, h, t / T));
+    return s;
+}
+
+static void clear(struct setup *s)
+{
+    kv_store_free(&s->store);
+    kv_tile_book_free(s->book);
+    free(s->centers);
+    free(s->code);
+}
+
+static float value(const struct setup *s, size_t head, size_t t, size_t c)
+{
+    const size_t sub = c / s->d;
+    const size_t book = (s->head_books > 1 ? head : 0) * s->sub_books +
+                        (s->sub_books > 1 ? sub : 0);
+    const size_t code = s->code[(head * TILES * T + t) * s->n_sub + sub];
+
+    return s->centers[(book * s->k + code) * s->d + c % s->d];
+}
+
+/* expand() gives each token's centroids, bit for bit, and zeros beside. */
+static void check_expand(const struct setup *s)
+{
+    const size_t padded = kv_padded(s->head_dim);
+    float *x = kv_alloc(KV_TILE_PART * padded, sizeof(*x));
+
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t part = 0; part < TILES * T / KV_TILE_PART; part++) {
+            s->store.family->expand(&s->store, h,
+                                    kv_store_tile(&s->store, h, part / 2),
+                                    part % 2, x);
+            for (size_t t = 0; t < KV_TILE_PART; t++)
+                for (size_t c = 0; c < s->head_dim; c++) {
+                    const size_t at =
+                        s->store.values ? t * padded + c : c * KV_TILE_PART + t;
+
+                    assert_true(x[at] ==
+                                value(s, h, part * KV_TILE_PART + t, c));
+                }
+            for (size_t c = s->head_dim; s->store.values && c < padded; c++)
+                assert_true(x[c] == 0);
+        }
+    free(x);
+}
+
+/* One head's second tile on path int8 at the level in use: scores [rows][64]
+ * or output [rows][head_dim], and how many. */
+static size_t run_int8(const struct setup *s, size_t rows, float *out)
+{
+    const struct kv_store *k = &s->store;
+    const struct kv_tile_ops *ops = k->family->ops(k, KV_PATH_INT8);
+    const uint8_t *tile = kv_store_tile(k, 1, 1);
+    const size_t d = s->head_dim;
+    float in[KV_TILE_ROWS * 512];
+
+    assert_non_null(ops);
+    if (k->values) {
+        float *acc = kv_lines(rows * ops->acc_floats(k), sizeof(*acc));
+
+        for (size_t i = 0; i < rows * T; i++)
+            in[i] = (float)kv_random_unit(9, i);
+        ops->gather(k, 1, tile, in, T, rows, acc);
+        ops->gather(k, 1, kv_store_tile(k, 1, 0), in, T, rows, acc);
+        ops->finish(k, 1, acc, rows, out);
+        free(acc);
+        return rows * d;
+    }
+
+    void *query = kv_lines(ops->query_bytes(k), 1);
+
+    for (size_t i = 0; i < rows * d; i++)
+        in[i] = (float)kv_random_normal(8, i);
+    ops->prepare(k, 1, in, rows, query);
+    ops->scores(k, 1, tile, query, rows, out, T);
+    free(query);
+    return rows * T;
+}
+
+/* The same in double: what the numbers of run_int8() are near. */
+static void run_double(const struct setup *s, size_t rows, double *out)
+{
+    for (size_t r = 0; r < rows; r++)
+        if (s->store.values)
+            for (size_t c = 0; c < s->head_dim; c++) {
+                double sum = 0;
+
+                for (size_t t = 0; t < T; t++)
+                    sum += kv_random_unit(9, r * T + t) *
+                           ((double)value(s, 1, T + t, c) +
+                            (double)value(s, 1, t, c));
+                out[r * s->head_dim + c] = sum;
+            }
+        else
+            for (size_t t = 0; t < T; t++) {
+                double sum = 0;
+
+                for (size_t c = 0; c < s->head_dim; c++)
+                    sum += kv_random_normal(8, r * s->head_dim + c) *
+                           (double)value(s, 1, T + t, c);
+                out[r * T + t] = sum;
+            }
+}
+
+static void check_int8(const struct setup *s, size_t rows)
+{
+    const size_t most = KV_TILE_ROWS * 512;
+    float *want = kv_alloc(most, sizeof(*want));
+    float *got = kv_alloc(most, sizeof(*got));
+    double *exact = kv_alloc(most, sizeof(*exact));
+    double e2 = 0, x2 = 0;
+    struct kv_err e;
+    size_t n = 0;
+
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        n = run_int8(s, rows, l == KV_LEVEL_C ? want : got);
+        if (l != KV_LEVEL_C && memcmp(want, got, n * sizeof(*got)))
+            fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %s, %zu rows: "
+                     "other sums at level %s",
+                     s->head_dim, s->d, s->book->bits, s->sub_books,
+                     s->store.values ? "values" : "keys", rows,
+                     kv_level_name((enum kv_level)l));
+    }
+    run_double(s, rows, exact);
+    for (size_t i = 0; i < n; i++) {
+        e2 += pow((double)want[i] - exact[i], 2);
+        x2 += pow(exact[i], 2);
+    }
+    assert_true(sqrt(e2 / x2) < 0.03);
+    free(exact);
+    free(want);
+    free(got);
+}
+
+static void check(size_t head_dim, size_t d, unsigned bits, int own,
+                  int per_head)
+{
+    for (int values = 0; values < 2; values++) {
+        struct setup s = setup(head_dim, d, bits, own, per_head, values);
+
+        check_expand(&s);
+        for (size_t rows = 1; rows <= KV_TILE_ROWS;
+             rows += head_dim > 64 ? 3 : 1)
+            check_int8(&s, rows);
+        clear(&s);
+    }
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    for (unsigned bits = 1; bits <= 12; bits++)
+        for (int own = 0; own < 2; own++) {
+            check(64, 4, bits, own, 0);
+            check(20, 2, bits, own, 1);
+        }
+    check(16, 8, 16, 0, 0);
+}
+
+static void test_dims(void **state)
+{
+    static const size_t shape[][2] = {{2, 1},   {2, 2},   {6, 3},   {10, 5},
+                                      {20, 10}, {24, 12}, {48, 16}, {66, 6},
+                                      {128, 8}, {128, 1}, {512, 4}, {320, 16}};
+    static const unsigned bits[] = {4, 7, 8, 10};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shape) / sizeof(*shape); i++)
+        for (size_t j = 0; j < sizeof(bits) / sizeof(*bits); j++)
+            for (int own = 0; own < 2; own++)
+                check(shape[i][0], shape[i][1], bits[j], own, 0);
+}
+
+/* Bytes of 64 tokens of one head: codes, truly packed where they fill their
+ * places. */
+static void test_bytes(void **state)
+{
+    static const struct {
+        size_t d;
+        unsigned bits;
+        size_t bytes;
+    } want[] = {{2, 4, 2048},  {2, 8, 4096},  {4, 8, 2048},  {8, 8, 1024},
+                {4, 12, 3072}, {8, 10, 1280}, {8, 12, 1536}, {1, 4, 4096}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++)
+        for (int values = 0; values < 2; values++)
+            for (int own = 0; own < 2; own++) {
+                struct setup s =
+                    setup(128, want[i].d, want[i].bits, own, 0, values);
+
+                assert_int_equal(s.store.tile_bytes, want[i].bytes);
+                clear(&s);
+            }
+}
+
+/* A dimension that is zero in every centroid, and tiny ones. */
+static void test_flat(void **state)
+{
+    static const float size[] = {0, 1e-42f, 1e-30f};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        for (int values = 0; values < 2; values++) {
+            struct setup s = setup(32, 4, 8, 0, 0, values);
+            float out[KV_TILE_ROWS * T];
+            size_t n;
+
+            kv_tile_book_free(s.book);
+            for (size_t c = 0; c < s.k * s.d; c++)
+                s.centers[c] = c % 2 ? size[i] : -size[i];
+            s.book = kv_tile_book_new(s.centers, 1, 1, s.n_sub, s.d, 8, values,
+                                      NULL);
+            kv_store_codebook(&s.store, s.book);
+            n = run_int8(&s, 3, out);
+            for (size_t k = 0; k < n; k++)
+                assert_within(out[k], 0, 1e-27);
+            clear(&s);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_dims),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_flat),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,359 @@
+/* kernels/tiles_grouped: what a tile gives is what decode() gives, bit for bit;
+ * the int8 operations are the same at every level and as near to the exact
+ * ones as rounding allows. */
+#include "kernels/level.h"
+#include "kernels/tiles_impl.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "tests/codec_setup.h"
+#include "tests/synthetic.h"
+
+#include <math.h>
+
+/* A codec's blocks, decoded and in tiles. */
+struct held {
+    struct kv_codec *codec;
+    struct kv_store store;
+    size_t n;
+    float *x; /* [n][n_kv_heads][head_dim] */
+};
+
+/* Whether it goes into tiles: codes of at least n tokens. */
+static bool hold(struct held *h, const char *text, size_t head_dim,
+                 enum kv_side side, size_t n)
+{
+    const struct kv_shape shape = synthetic_shape(head_dim);
+    struct kv_codec *c = codec_of(text, &shape, 0, side);
+    const size_t blocks = (n + c->block - 1) / c->block;
+    const struct kv_where w = {.seed = 3};
+    uint8_t *bytes = kv_alloc(blocks, c->block_bytes);
+
+    *h = (struct held){
+        .codec = c, .n = blocks * c->block, .store.values = side == KV_V};
+    h->store.n_heads = shape.n_kv_heads;
+    h->store.head_dim = head_dim;
+    h->x = kv_alloc(blocks, kv_codec_block_values(c) * sizeof(float));
+    synthetic_rows(&shape, shape.n_kv_heads, 7, h->n, h->x);
+    kv_codec_input(c, h->x, h->n, h->x);
+    c->scheme->encode(c, w, h->x, blocks, bytes);
+    c->scheme->decode(c, bytes, blocks, h->x);
+
+    const bool there = c->scheme->store(c, &h->store);
+
+    if (there) {
+        assert_string_equal(h->store.family->name, "grouped");
+        kv_store_resize(&h->store, h->n);
+        for (size_t i = 0; i < shape.n_kv_heads * kv_store_tiles(&h->store);
+             i++) {
+            const size_t head = i % shape.n_kv_heads;
+            const size_t tile = i / shape.n_kv_heads;
+            const size_t at = tile * KV_TILE_TOKENS, left = h->n - at;
+
+            c->scheme->tile(c, &h->store, bytes, at,
+                            left < KV_TILE_TOKENS ? left : KV_TILE_TOKENS, head,
+                            kv_store_tile(&h->store, head, tile));
+        }
+    }
+    free(bytes);
+    return there;
+}
+
+static void let_go(struct held *h)
+{
+    kv_store_free(&h->store);
+    kv_codec_free(h->codec);
+    free(h->x);
+}
+
+static float decoded(const struct held *h, size_t t, size_t head, size_t c)
+{
+    const size_t d = h->store.head_dim;
+
+    return t < h->n ? h->x[(t * h->store.n_heads + head) * d + c] : 0;
+}
+
+static const char *const specs[] = {"kivi:b2g32r32",
+                                    "kivi:b3g128r128",
+                                    "kivi:b1g16r16",
+                                    "kivi:b5g64r64",
+                                    "kivi:b6g20r320",
+                                    "kivi:b7g64r64",
+                                    "kivi:b8g192r192",
+                                    "absmax:b4g4",
+                                    "absmax:b2g16",
+                                    "absmax:b8",
+                                    "absmax:b3,heads=all",
+                                    "zeropoint:b4g16",
+                                    "zeropoint:b8",
+                                    "zeropoint:b5g64,axis=channel",
+                                    "absmax:b4g8,axis=channel",
+                                    "absmax:b3g256,axis=channel",
+                                    "q8_0",
+                                    "q5_1",
+                                    "q5_0",
+                                    "q4_1",
+                                    "q4_0"};
+static const size_t dims[] = {32, 48, 64, 80, 128, 320};
+
+static bool fits(const char *text, size_t head_dim)
+{
+    const struct kv_shape shape = synthetic_shape(head_dim);
+    struct kv_spec s;
+    struct kv_err e;
+
+    return !kv_spec_parse(&s, text, &e) && !kv_spec_fit(&s, &shape, &e);
+}
+
+typedef void check_fn(const char *what, const struct held *h);
+
+/* With one tile and a bit, so that the last is mostly empty. */
+static size_t every(check_fn *check)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++)
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++)
+            for (int side = 0; side < KV_SIDES; side++) {
+                char what[128];
+                struct held h;
+
+                if (!fits(specs[i], dims[j]))
+                    continue;
+                snprintf(what, sizeof(what), "%s, head_dim %zu, %c", specs[i],
+                         dims[j], kv_side_name((enum kv_side)side));
+                if (hold(&h, specs[i], dims[j], (enum kv_side)side, 67)) {
+                    check(what, &h);
+                    n++;
+                }
+                let_go(&h);
+            }
+    return n;
+}
+
+static void set_level(int l)
+{
+    struct kv_err e;
+
+    assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+}
+
+static void check_expand(const char *what, const struct held *h)
+{
+    enum { CANARY = 16 };
+    const struct kv_store *s = &h->store;
+    const size_t d = s->head_dim;
+    const size_t size = KV_TILE_PART * (s->values ? kv_padded(d) : d);
+    float *x = kv_alloc(size + CANARY, sizeof(*x));
+
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        set_level(l);
+        for (size_t i = 0; i < s->n_heads * kv_store_tiles(s) * 2; i++) {
+            const size_t head = i / 2 % s->n_heads, part = i % 2;
+            const size_t tile = i / 2 / s->n_heads;
+
+            for (size_t k = 0; k < size + CANARY; k++)
+                x[k] = 12345;
+            s->family->expand(s, head, kv_store_tile(s, head, tile), part, x);
+            for (size_t k = size; k < size + CANARY; k++)
+                assert_true(x[k] == 12345);
+            for (size_t k = 0; k < KV_TILE_PART * d; k++) {
+                const size_t t = k / d, c = k % d;
+                const size_t at = tile * KV_TILE_TOKENS + part * 32 + t;
+                const float got = s->values ? x[t * kv_padded(d) + c]
+                                            : x[c * KV_TILE_PART + t];
+
+                if (got != decoded(h, at, head, c))
+                    fail_msg("%s, level %s: token %zu, channel %zu is %.9g, "
+                             "expected %.9g",
+                             what, kv_level_name((enum kv_level)l), at, c, got,
+                             decoded(h, at, head, c));
+            }
+        }
+    }
+    free(x);
+}
+
+static void test_expand(void **state)
+{
+    (void)state;
+    assert_true(every(check_expand) > 100);
+}
+
+/* ---- int8 ------------------------------------------------------------------
+ */
+
+enum { ROWS = 7 };
+
+/* What a tile's operations give for w (queries, or weights of tokens): [ROWS]
+ * rows of n_out. */
+static void run(const struct held *h, enum kv_path path, size_t head, size_t i,
+                const float *w, float *out)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+    const uint8_t *tile = kv_store_tile(s, head, i);
+
+    if (s->values) {
+        const size_t n = ops->acc_floats(s);
+        float *acc = kv_alloc(ROWS, n * sizeof(*acc));
+
+        ops->gather(s, head, tile, w, KV_TILE_TOKENS, ROWS, acc);
+        ops->finish(s, head, acc, ROWS, out);
+        free(acc);
+    } else {
+        void *query = aligned_alloc(64, (ops->query_bytes(s) + 63) / 64 * 64);
+
+        ops->prepare(s, head, w, ROWS, query);
+        ops->scores(s, head, tile, query, ROWS, out, KV_TILE_TOKENS);
+        free(query);
+    }
+}
+
+/* What rounding w may change of one output: each w step is off by half a unit
+ * of the largest at most, times a code no farther from the middle than the
+ * largest value is steps from zero, twice.  One code of w more or less is 1 / n
+ * of it, f32's rounding below 1e-4. */
+static double int8_bound(const struct held *h, const float *w, size_t n)
+{
+    const size_t all = h->n * h->store.n_heads * h->store.head_dim;
+    double most_w = 0, most_x = 0;
+
+    for (size_t i = 0; i < ROWS * n; i++)
+        most_w = fmax(most_w, fabs((double)w[i]));
+    for (size_t i = 0; i < all; i++)
+        most_x = fmax(most_x, fabs((double)h->x[i]));
+    return (double)n * most_w * 2 * most_x / 254;
+}
+
+static void check_int8(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
+    float *w = kv_alloc(ROWS * n_w, sizeof(*w));
+    float *exact = kv_alloc(ROWS * n, sizeof(*exact));
+    float *c = kv_alloc(ROWS * n, sizeof(*c));
+    float *out = kv_alloc(ROWS * n, sizeof(*out));
+
+    if (!kv_store_has(s, KV_PATH_INT8))
+        goto out;
+    for (size_t i = 0; i < ROWS * n_w; i++)
+        w[i] = s->values ? (i % n_w < h->n ? kv_random_unit(5, i) : 0)
+                         : (float)kv_random_normal(5, i);
+    memset(w + n_w, 0, n_w * sizeof(*w)); /* a row of zeros */
+
+    const double bound = int8_bound(h, w, n_w);
+
+    for (size_t i = 0; i < kv_store_tiles(s); i++) {
+        const size_t left = h->n - i * KV_TILE_TOKENS;
+        const size_t seen = s->values || left > n ? n : left;
+
+        if (s->values && left < KV_TILE_TOKENS)
+            for (size_t k = 0; k < ROWS * n_w; k++)
+                w[k] = k % n_w < left ? w[k] : 0;
+        set_level(KV_LEVEL_C);
+        run(h, KV_PATH_EXACT, 1, i, w, exact);
+        run(h, KV_PATH_INT8, 1, i, w, c);
+        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+            set_level(l);
+            run(h, KV_PATH_INT8, 1, i, w, out);
+            for (size_t k = 0; k < ROWS * n; k++) {
+                if (k % n >= seen)
+                    continue;
+                if (!(fabs((double)(out[k] - exact[k])) <= bound))
+                    fail_msg("%s, level %s: %g, exactly %g, bound %g", what,
+                             kv_level_name((enum kv_level)l), out[k], exact[k],
+                             bound);
+                if (!(fabs((double)(out[k] - c[k])) <= 1e-4 * bound))
+                    fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
+                             kv_level_name((enum kv_level)l), out[k], c[k]);
+                if (k / n == 1)
+                    assert_true(out[k] == 0);
+            }
+        }
+    }
+out:
+    free(out);
+    free(c);
+    free(exact);
+    free(w);
+}
+
+static void test_int8(void **state)
+{
+    (void)state;
+    every(check_int8);
+}
+
+/* ---- what fits
+ * --------------------------------------------------------------- */
+
+static void check_fit(const char *text, size_t head_dim, bool k, bool v,
+                      bool int8)
+{
+    const bool want[KV_SIDES] = {k, v};
+
+    for (int side = 0; side < KV_SIDES; side++) {
+        struct held h;
+        const bool got =
+            hold(&h, text, head_dim, (enum kv_side)side, KV_TILE_TOKENS);
+
+        if (got != want[side])
+            fail_msg("%s, %c: tiles %d", text, kv_side_name((enum kv_side)side),
+                     got);
+        if (got && kv_store_has(&h.store, KV_PATH_INT8) != int8)
+            fail_msg("%s, %c: int8 %d", text, kv_side_name((enum kv_side)side),
+                     !int8);
+        let_go(&h);
+    }
+}
+
+static void test_fit(void **state)
+{
+    (void)state;
+    check_fit("kivi:b2g32r0", 128, true, true, true);
+    check_fit("kivi:b2g128r0", 128, true, true, true);
+    check_fit("kivi:K-g8r0/V-g32r0", 128, false, true, true);
+    check_fit("kivi:K-g96r0/V-g32r0", 128, false, true, true);
+    check_fit("kivi:K-g192r0/V-g8r0", 128, true, false, true);
+    check_fit("absmax:b4g2", 128, false, false, false);
+    check_fit("absmax:b4g32,heads=all", 48, false, false, false);
+    check_fit("absmax:b4,heads=all", 48, true, true, true);
+    check_fit("kivi:b1g32r0", 128, true, true, false);
+    check_fit("kivi:b6g32r0", 128, true, true, false);
+    check_fit("q8_0", 64, true, true, false);
+    check_fit("q4_0", 64, true, true, true);
+}
+
+/* Codes and heads take their bits: nothing is padded at 128 channels. */
+static void test_bytes(void **state)
+{
+    static const struct {
+        const char *text;
+        double bits;
+    } cases[] = {{"kivi:b2g128r0", 2.25}, {"kivi:b3g32r0", 4},
+                 {"kivi:b4g64r0", 4.5},   {"kivi:b2g256r256", 2.125},
+                 {"absmax:b4g32", 4.5},   {"q5_1", 6}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct held h;
+
+        assert_true(hold(&h, cases[i].text, 128, KV_K, 256));
+        assert_within(8.0 * (double)kv_store_bytes(&h.store) / 256 / 2 / 128,
+                      cases[i].bits, 0);
+        let_go(&h);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expand),
+        cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
