@@ -71,46 +71,61 @@ ALWAYS_INLINE void turn4(const __m512i r[4], __m512i w[4])
     w[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-/* 16 bytes of 16 rows: word i of row j goes to lane j of w[i]. */
-ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, __m512i w[4])
+ALWAYS_INLINE __m128i load16(const uint8_t *p, bool whole, __mmask16 there)
+{
+    return whole ? _mm_loadu_si128((const __m128i *)p)
+                 : _mm_maskz_loadu_epi8(there, p);
+}
+
+/* 16 bytes of 16 rows, or, not whole, those that are there and 0: word i of
+ * row j goes to lane j of w[i]. */
+ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, bool whole,
+                          __mmask16 there, __m512i w[4])
 {
     __m512i r[4];
 
     UNROLL
     for (size_t i = 0; i < 4; i++, bytes += stride) {
-        const __m128i *x0 = (const __m128i *)bytes;
-        const __m128i *x1 = (const __m128i *)(bytes + 4 * stride);
-        const __m128i *x2 = (const __m128i *)(bytes + 8 * stride);
-        const __m128i *x3 = (const __m128i *)(bytes + 12 * stride);
+        const __m128i x0 = load16(bytes, whole, there);
+        const __m128i x1 = load16(bytes + 4 * stride, whole, there);
+        const __m128i x2 = load16(bytes + 8 * stride, whole, there);
+        const __m128i x3 = load16(bytes + 12 * stride, whole, there);
 
-        r[i] = _mm512_castsi128_si512(_mm_loadu_si128(x0));
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(x1), 1);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(x2), 2);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(x3), 3);
+        r[i] = _mm512_castsi128_si512(x0);
+        r[i] = _mm512_inserti32x4(r[i], x1, 1);
+        r[i] = _mm512_inserti32x4(r[i], x2, 2);
+        r[i] = _mm512_inserti32x4(r[i], x3, 3);
     }
     turn4(r, w);
 }
 
 /* The same of n bytes and n_rows rows, as many as there are up to 16; what is
  * not there is 0. */
-static void turn_some(const uint8_t *bytes, size_t stride, size_t n_rows,
-                      size_t n, __m512i w[4])
+static void turn_few(const uint8_t *bytes, size_t stride, size_t n_rows,
+                     __mmask16 there, __m512i w[4])
 {
-    const __mmask16 there = (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff);
     __m128i x[4][4]; /* [row % 4][row / 4] */
     __m512i r[4];
 
-    if (n_rows >= WIDTH && n >= 16) {
-        turn16(bytes, stride, w);
-        return;
-    }
     for (size_t j = 0; j < WIDTH; j++)
-        x[j % 4][j / 4] = j < n_rows
-                              ? _mm_maskz_loadu_epi8(there, bytes + j * stride)
-                              : _mm_setzero_si128();
+        x[j % 4][j / 4] = j < n_rows ? load16(bytes + j * stride, false, there)
+                                     : _mm_setzero_si128();
     for (size_t i = 0; i < 4; i++)
         r[i] = _mm512_loadu_si512(x[i]);
     turn4(r, w);
+}
+
+ALWAYS_INLINE void turn_some(const uint8_t *bytes, size_t stride, size_t n_rows,
+                             size_t n, __m512i w[4])
+{
+    const __mmask16 there = (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff);
+
+    if (n_rows < WIDTH)
+        turn_few(bytes, stride, n_rows, there, w);
+    else if (n < 16)
+        turn16(bytes, stride, false, there, w);
+    else
+        turn16(bytes, stride, true, there, w);
 }
 
 static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
