@@ -146,8 +146,7 @@ ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
         __m512i w[4];
 
         turn_some(packed + i, stride, n_columns, bytes - i, w);
-        for (size_t k = 0; k < 4 && k < left; k++) {
-            UNROLL
+        for (size_t k = 0; k < 4 && k < left; k++)
             for (unsigned j = 0; j < 8 / bits; j++, code += 4 * WIDTH) {
                 const __m512i at = _mm512_add_epi8(
                     first, _mm512_set1_epi8((char)(4 * bits * j)));
@@ -156,7 +155,6 @@ ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
 
                 _mm512_storeu_si512(code, _mm512_and_si512(x, low));
             }
-        }
     }
 }
 

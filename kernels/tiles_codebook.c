@@ -2,7 +2,6 @@
 #include "kernels/tiles_codebook_impl.h"
 #include "lib/base/alloc.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

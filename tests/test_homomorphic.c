@@ -233,7 +233,8 @@ static void rows_at_levels(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         const size_t n = sizes[i];
-        float *x = values(1, 1, n, 4), *m = values(N_PLAIN, 1, n + 1, 5);
+        float *x = values(1, 1, n + N_PLAIN, 4);
+        float *m = values(N_PLAIN, 1, n + 1, 5);
         float u[KV_HACK_MAX_PART];
         struct vector v = {.x = x, .n = n};
 

@@ -248,6 +248,9 @@ static void test_schemes(void **state)
             struct kv_calib *calib = NULL;
             char text[64];
 
+            if (k->flags & KV_CALIBRATED && dims[j] != 64 &&
+                strcmp(k->name, "pq") != 0)
+                continue; /* training takes its time: one dimension */
             check_text(k->name, &s, &calib);
             snprintf(text, sizeof(text), "%s:s3r0", k->name);
             check_text(text, &s, &calib);
