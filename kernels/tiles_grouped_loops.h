@@ -292,7 +292,6 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
         top[k] = sum[k] = v_all(0);
         codes[k] = vi_all(0);
     }
-    UNROLL
     for (size_t i = 0; i < n; i += KV_LANES)
         UNROLL
     for (size_t k = 0; k < REGS; k++) {
@@ -310,7 +309,6 @@ ALWAYS_INLINE void round_row(const float *w, const float *step,
     /* how.most over much less is infinite */
     const vf by = v_all(max > 0x1p-100f ? how.most / max : 0);
 
-    UNROLL
     for (size_t i = 0; i < n; i += KV_LANES)
         UNROLL
     for (size_t k = 0; k < REGS; k++) {
