@@ -186,8 +186,8 @@ static size_t reassign_points(struct kv_points *p, const float *centers,
     sort_by_distance(r->s, n, r->order);
     for (size_t i = 0; i < k; i += KV_TILE)
         measure(center_tile + i * d, d, centers + c * d, r->apart + i);
-    n_around = select_near(r->apart, reach_of(r->s, r->order, n), NULL, k,
-                           r->around);
+    n_around =
+        select_near(r->apart, reach_of(r->s, r->order, n), NULL, k, r->around);
     for (size_t piece = 0; piece < pieces; piece++) {
         const size_t i = n * piece / pieces;
         const size_t m = n * (piece + 1) / pieces - i;
