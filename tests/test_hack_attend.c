@@ -257,6 +257,7 @@ static void attention(void **state)
             check_attend(every[i], j % 2 ? 64 : 128, sizes[j]);
         check_attend(every[i], 80, 70);
         check_attend(every[i], 8, 40);
+        check_attend(every[i], 20, 70); /* lines end within a byte */
     }
 }
 
