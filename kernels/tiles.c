@@ -27,8 +27,7 @@ const struct kv_tile_loops *kv_tile_loops(void)
 
 enum { LINE = 64 };
 
-/* Zeroed, aligned to a cache line. */
-static void *lines(size_t n, size_t size)
+void *kv_lines(size_t n, size_t size)
 {
     const size_t bytes = (n * size + LINE - 1) / LINE * LINE;
     void *p;
@@ -50,7 +49,7 @@ void kv_store_resize(struct kv_store *s, size_t n)
         const struct kv_store old = *s;
 
         s->room = old.room ? tiles + tiles / 2 : tiles;
-        s->tiles = lines(s->n_heads * s->room, s->tile_bytes);
+        s->tiles = kv_lines(s->n_heads * s->room, s->tile_bytes);
         for (size_t h = 0; h < s->n_heads && old.tiles; h++)
             memcpy(kv_store_tile(s, h, 0), kv_store_tile(&old, h, 0),
                    kv_store_tiles(&old) * s->tile_bytes);
@@ -250,11 +249,12 @@ static void prepare_group(const struct item *w, struct group *g)
                         j->scale * j->q[row_at(j, w->head, g->first + r) + c];
             if (k->enter)
                 k->enter(k->space, w->head, q, g->rows);
-            g->query[i] = lines(w->k[i]->query_bytes(k), 1);
+            g->query[i] = kv_lines(w->k[i]->query_bytes(k), 1);
             w->k[i]->prepare(k, w->head, q, g->rows, g->query[i]);
         }
         if (v->n)
-            g->acc[i] = lines(g->rows * w->v[i]->acc_floats(v), sizeof(float));
+            g->acc[i] =
+                kv_lines(g->rows * w->v[i]->acc_floats(v), sizeof(float));
     }
     for (size_t r = 0; r < g->rows; r++)
         g->max[r] = -INFINITY;

@@ -100,6 +100,15 @@ static inline uint8_t *kv_store_tile(const struct kv_store *s, size_t head,
     return s->tiles + (head * s->room + i) * s->tile_bytes;
 }
 
+/* Position of the first token of a tile of this head. */
+static inline size_t kv_store_position(const struct kv_store *s, size_t head,
+                                       const uint8_t *tile)
+{
+    const size_t at = (size_t)(tile - kv_store_tile(s, head, 0));
+
+    return s->first + at / s->tile_bytes * KV_TILE_TOKENS;
+}
+
 static inline size_t kv_store_tiles(const struct kv_store *s)
 {
     return (s->n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;

@@ -31,6 +31,10 @@ extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
 /* Those of the level in use. */
 const struct kv_tile_loops *kv_tile_loops(void);
 
+/* Zeroed memory of n * size bytes, aligned to a cache line; free() frees it.
+ * NULL where there are none. */
+void *kv_lines(size_t n, size_t size);
+
 /* Exact operations' prepare, query_bytes, acc_floats and finish. */
 size_t kv_exact_query_bytes(const struct kv_store *s);
 void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,

@@ -1,5 +1,7 @@
 #include "lib/tiled.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
+#include "lib/rope.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -48,8 +50,9 @@ struct kv_tiled *kv_tiled_new(const struct kv_cache *c)
         assert(there);
         (void)there;
         for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
-            kv_store_floats(&t->run[i][r], KV_FLOAT_16, i == KV_V,
-                            codec->shape.n_kv_heads, codec->shape.head_dim);
+            kv_store_floats(
+                &t->run[i][r], codec->pre_rope ? KV_FLOAT_32 : KV_FLOAT_16,
+                i == KV_V, codec->shape.n_kv_heads, codec->shape.head_dim);
     }
     return t;
 }
@@ -84,6 +87,28 @@ static void update_codes(struct kv_store *s, const struct kv_reader *r)
         }
 }
 
+/* from: the cache's tokens [first, first + n).  Keys before RoPE are turned
+ * here, and f32 then. */
+static void update_floats(struct kv_store *s, const struct kv_codec *c,
+                          size_t first, const uint16_t *from, size_t n)
+{
+    const size_t values = n * s->n_heads * s->head_dim;
+    float *x;
+
+    s->first = first;
+    kv_store_resize(s, n);
+    if (!c->pre_rope) {
+        kv_store_put_floats(s, 0, from, n);
+        return;
+    }
+    x = kv_alloc(values, sizeof(*x));
+    for (size_t i = 0; i < values; i++)
+        x[i] = kv_f16_to_f32(from[i]);
+    kv_rope(&c->shape, x, n, s->n_heads, first);
+    kv_store_put_floats(s, 0, x, n);
+    free(x);
+}
+
 void kv_tiled_update(struct kv_tiled *t)
 {
     for (int i = 0; i < KV_SIDES; i++) {
@@ -92,15 +117,12 @@ void kv_tiled_update(struct kv_tiled *t)
         const size_t codes = r.n_blocks * r.codec->block;
 
         assert(!r.open);
-        if (run[SINKS].n != r.sinks) {
-            kv_store_resize(&run[SINKS], r.sinks);
-            kv_store_put_floats(&run[SINKS], 0, r.sink, r.sinks);
-        }
+        if (run[SINKS].n != r.sinks)
+            update_floats(&run[SINKS], r.codec, 0, r.sink, r.sinks);
         run[CODES].first = r.sinks;
         update_codes(&run[CODES], &r);
-        run[TAIL].first = r.sinks + codes;
-        kv_store_resize(&run[TAIL], r.n - r.sinks - codes);
-        kv_store_put_floats(&run[TAIL], 0, r.tail, run[TAIL].n);
+        update_floats(&run[TAIL], r.codec, r.sinks + codes, r.tail,
+                      r.n - r.sinks - codes);
     }
     t->n = kv_cache_tokens(t->cache);
 }

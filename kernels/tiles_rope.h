@@ -1,0 +1,23 @@
+/* RoPE (lib/rope.h: channel i and i + head_dim/2 turn by position *
+ * inv_freq[i]) for keys that are stored before it: a family's expand() turns
+ * what it has expanded. */
+#ifndef KV_TILES_ROPE_H
+#define KV_TILES_ROPE_H
+
+#include "kernels/tiles.h"
+
+struct kv_tiles_rope;
+
+/* inv_freq: [n_rot], copied; n_rot <= head_dim / 2 pairs turn.  Holds tables of
+ * about 4 KiB per pair; read only afterwards, so threads share it. */
+struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim, size_t n_rot,
+                                        const float *inv_freq);
+void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
+
+/* x: [head_dim][32], keys of positions [first, first + 32), in place.  The
+ * first position's angle is as good as in lib/rope.h (in double); from there on
+ * cosines and sines are sums of two products of floats, at most 2e-7 off.  The
+ * same bits at every level. */
+void kv_tiles_rope_turn(const struct kv_tiles_rope *r, size_t first, float *x);
+
+#endif

@@ -1,0 +1,92 @@
+#include "kernels/level.h"
+#include "kernels/tiles_rope.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "lib/rope.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kv_shape shape_of(size_t head_dim, size_t n_rot)
+{
+    struct kv_shape s = {
+        .n_heads = 1, .n_kv_heads = 1, .head_dim = head_dim, .n_rot = n_rot};
+
+    for (size_t i = 0; i < n_rot; i++)
+        s.inv_freq[i] = (float)pow(10000, -2.0 * (double)i / (double)head_dim);
+    return s;
+}
+
+/* Against lib/rope.h, values up to 1/2. */
+static void check(size_t head_dim, size_t n_rot, size_t first)
+{
+    const struct kv_shape s = shape_of(head_dim, n_rot);
+    const size_t n = KV_TILE_PART * head_dim;
+    struct kv_tiles_rope *r = kv_tiles_rope_new(head_dim, n_rot, s.inv_freq);
+    float *want = kv_alloc(n, sizeof(*want)), *x = kv_alloc(n, sizeof(*x));
+    double square = 0;
+
+    for (size_t i = 0; i < n; i++)
+        want[i] = (float)kv_random_unit(first + n_rot, i) - 0.5f;
+    for (size_t t = 0; t < KV_TILE_PART; t++)
+        for (size_t c = 0; c < head_dim; c++)
+            x[c * KV_TILE_PART + t] = want[t * head_dim + c];
+    kv_rope(&s, want, KV_TILE_PART, 1, first);
+    kv_tiles_rope_turn(r, first, x);
+    for (size_t t = 0; t < KV_TILE_PART; t++)
+        for (size_t c = 0; c < head_dim; c++) {
+            const float a = x[c * KV_TILE_PART + t], b = want[t * head_dim + c];
+
+            assert_within(a, b, 2e-7);
+            square += ((double)a - (double)b) * ((double)a - (double)b);
+        }
+    assert_within(sqrt(square / (double)n), 0, 3e-8);
+    kv_tiles_rope_free(r);
+    free(want);
+    free(x);
+}
+
+static void test_equals_rope(void **state)
+{
+    static const size_t first[] = {0,     1,      63,     64,      4095,
+                                   65537, 199968, 262144, 16777215};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(first) / sizeof(*first); i++) {
+        check(128, 64, first[i]);
+        check(80, 20, first[i]);
+        check(2, 1, first[i]);
+        check(6, 0, first[i]);
+    }
+}
+
+static void test_levels_agree(void **state)
+{
+    const struct kv_shape s = shape_of(64, 32);
+    struct kv_tiles_rope *r = kv_tiles_rope_new(64, 32, s.inv_freq);
+    float x[KV_LEVEL_AVX512 + 1][64 * KV_TILE_PART];
+    const enum kv_level max = kv_level_max();
+    struct kv_err e;
+
+    (void)state;
+    for (int l = 0; l <= (int)max; l++) {
+        for (size_t i = 0; i < 64 * KV_TILE_PART; i++)
+            x[l][i] = (float)kv_random_unit(5, i);
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        kv_tiles_rope_turn(r, 123456, x[l]);
+        assert_memory_equal(x[l], x[0], sizeof(x[0]));
+    }
+    kv_tiles_rope_free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equals_rope),
+        cmocka_unit_test(test_levels_agree),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
