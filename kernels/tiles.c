@@ -49,8 +49,8 @@ void kv_store_resize(struct kv_store *s, size_t n)
         const struct kv_store old = *s;
 
         s->room = old.room ? tiles + tiles / 2 : tiles;
-        s->tiles = kv_lines(s->n_heads * s->room, s->tile_bytes);
-        for (size_t h = 0; h < s->n_heads && old.tiles; h++)
+        s->tiles = kv_lines(kv_store_heads(s) * s->room, s->tile_bytes);
+        for (size_t h = 0; h < kv_store_heads(s) && old.tiles; h++)
             memcpy(kv_store_tile(s, h, 0), kv_store_tile(&old, h, 0),
                    kv_store_tiles(&old) * s->tile_bytes);
         free(old.tiles);
@@ -67,7 +67,7 @@ void kv_store_free(struct kv_store *s)
 
 size_t kv_store_bytes(const struct kv_store *s)
 {
-    return s->n_heads * kv_store_tiles(s) * s->tile_bytes;
+    return kv_store_heads(s) * kv_store_tiles(s) * s->tile_bytes;
 }
 
 int kv_store_has(const struct kv_store *s, enum kv_path path)
@@ -441,24 +441,29 @@ static void finish_group(const struct item *w, struct group *g,
     free(part);
 }
 
-static void run_item(struct item *w, struct partial *out)
+/* Items of one chunk, step by step: what they read together stays near. */
+static void run_items(struct item *w, size_t n, struct partial *const *out)
 {
     _Alignas(LINE) float score[KV_TILE_ROWS * STEP];
 
-    start(w);
+    for (size_t i = 0; i < n; i++)
+        start(&w[i]);
     for (size_t begin = w->begin, end; begin < w->end; begin = end) {
         end = begin + STEP < w->end ? begin + STEP : w->end;
-        for (size_t i = 0; i < w->n_groups; i++) {
-            struct group *g = &w->group[i];
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < w[i].n_groups; j++) {
+                struct group *g = &w[i].group[j];
 
-            step_scores(w, g, begin, end, score);
-            step_weights(w, g, begin, end, score);
-            step_gather(w, g, begin, end, score);
-        }
+                step_scores(&w[i], g, begin, end, score);
+                step_weights(&w[i], g, begin, end, score);
+                step_gather(&w[i], g, begin, end, score);
+            }
     }
-    for (size_t i = 0; i < w->n_groups; i++)
-        finish_group(w, &w->group[i], out);
-    free(w->group);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < w[i].n_groups; j++)
+            finish_group(&w[i], &w[i].group[j], out[i]);
+        free(w[i].group);
+    }
 }
 
 /* The chunks of one KV head, first to last. */
@@ -503,17 +508,50 @@ static struct partial *partials(const struct kv_tiles_job *j, size_t n)
     return p;
 }
 
+/* Into how many parts the KV heads of a chunk are cut: each head for itself,
+ * but where heads read the same tiles so few that threads have work. */
+static size_t part_count(const struct kv_tiles_job *j, size_t threads)
+{
+    const size_t n = chunk_count(j), parts = (threads + n - 1) / n;
+    bool together = false;
+
+    for (size_t i = 0; i < KV_MAX_RUNS; i++)
+        together |= j->k[i].together || j->v[i].together;
+    return together && parts < j->n_kv_heads ? parts : j->n_kv_heads;
+}
+
+/* Part `part` of `parts` of the heads of a chunk.  p: [head][chunk]. */
+static void run_part(const struct kv_tiles_job *j, size_t chunk, size_t part,
+                     size_t parts, struct partial *p)
+{
+    const size_t first = j->n_kv_heads * part / parts;
+    const size_t n = j->n_kv_heads * (part + 1) / parts - first;
+    struct item *w = kv_alloc(n, sizeof(*w));
+    struct partial **out = kv_alloc(n, sizeof(*out));
+
+    for (size_t i = 0; i < n; i++) {
+        w[i] = (struct item){.job = j,
+                             .head = first + i,
+                             .begin = chunk_begin(j, chunk),
+                             .end = chunk_begin(j, chunk + 1)};
+        out[i] = &p[(first + i) * chunk_count(j) + chunk];
+    }
+    run_items(w, n, out);
+    free(out);
+    free(w);
+}
+
 void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
                      size_t threads)
 {
-    size_t *at = kv_alloc(n_jobs + 1, sizeof(*at)); /* a job's first item */
+    size_t *at = kv_alloc(n_jobs + 1, sizeof(*at)); /* a job's first part */
     struct partial **p = kv_alloc(n_jobs, sizeof(*p));
 
     for (size_t i = 0; i < n_jobs; i++) {
-        const size_t n = jobs[i].n_kv_heads * chunk_count(&jobs[i]);
+        const size_t n = chunk_count(&jobs[i]);
 
-        at[i + 1] = at[i] + n;
-        p[i] = partials(&jobs[i], n);
+        at[i + 1] = at[i] + part_count(&jobs[i], threads) * n;
+        p[i] = partials(&jobs[i], jobs[i].n_kv_heads * n);
     }
 #pragma omp parallel for num_threads((int)threads) schedule(dynamic)
     for (size_t i = 0; i < at[n_jobs]; i++) {
@@ -522,21 +560,17 @@ void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
         while (i >= at[job + 1])
             job++;
 
-        const struct kv_tiles_job *j = &jobs[job];
-        const size_t n = chunk_count(j), chunk = (i - at[job]) % n;
-        struct item w = {.job = j,
-                         .head = (i - at[job]) / n,
-                         .begin = chunk_begin(j, chunk),
-                         .end = chunk_begin(j, chunk + 1)};
+        const size_t n = chunk_count(&jobs[job]);
 
-        run_item(&w, &p[job][i - at[job]]);
+        run_part(&jobs[job], (i - at[job]) % n, (i - at[job]) / n,
+                 part_count(&jobs[job], threads), p[job]);
     }
     for (size_t i = 0; i < n_jobs; i++) {
         const size_t n = chunk_count(&jobs[i]);
 
         for (size_t h = 0; h < jobs[i].n_kv_heads; h++)
             combine(&jobs[i], h, p[i] + h * n, n);
-        for (size_t c = 0; c < at[i + 1] - at[i]; c++) {
+        for (size_t c = 0; c < jobs[i].n_kv_heads * n; c++) {
             free(p[i][c].max);
             free(p[i][c].sum);
             free(p[i][c].out);

@@ -76,6 +76,7 @@ struct kv_store {
     size_t n_heads, head_dim;
     size_t first;      /* position of the run's first token */
     size_t tile_bytes; /* of one head, a multiple of 64 */
+    int together;      /* a tile holds all KV heads, each of which reads it */
 
     /* Into and out of the space the codes live in (rotations, smoothing): q
      * and out are [rows][head_dim], in place.  NULL: as they are. */
@@ -83,8 +84,8 @@ struct kv_store {
     void (*leave)(const void *space, size_t head, float *out, size_t rows);
     const void *space;
 
-    /* Filled by kv_store_resize(): tiles [n_heads][room][tile_bytes], 64-byte
-     * aligned. */
+    /* Filled by kv_store_resize(): tiles [n_heads, or 1 where they are
+     * together][room][tile_bytes], 64-byte aligned. */
     size_t n, room;
     uint8_t *tiles;
 };
@@ -94,10 +95,16 @@ void kv_store_resize(struct kv_store *s, size_t n);
 void kv_store_free(struct kv_store *s);          /* frees tiles */
 size_t kv_store_bytes(const struct kv_store *s); /* of tiles in use */
 
+/* How many heads have tiles of their own. */
+static inline size_t kv_store_heads(const struct kv_store *s)
+{
+    return s->together ? 1 : s->n_heads;
+}
+
 static inline uint8_t *kv_store_tile(const struct kv_store *s, size_t head,
                                      size_t i)
 {
-    return s->tiles + (head * s->room + i) * s->tile_bytes;
+    return s->tiles + ((s->together ? 0 : head) * s->room + i) * s->tile_bytes;
 }
 
 /* Position of the first token of a tile of this head. */

@@ -152,9 +152,10 @@ struct kv_scheme {
      * and no history; NULL: through decode().  store names the family of the
      * codes and fills in its params (owned by the codec), tile_bytes, enter,
      * leave and space; values, n_heads and head_dim are set.  false: not with
-     * this spec.  tile puts tokens [first, first + n) of one KV head into a
-     * tile of zeros; first is a multiple of KV_TILE_TOKENS, n at most that;
-     * blocks: all of the side's settled blocks.  Thread-safe. */
+     * this spec.  tile puts tokens [first, first + n) of one KV head (of all,
+     * where they are together) into a tile of zeros; first is a multiple of
+     * KV_TILE_TOKENS, n at most that; blocks: all of the side's settled blocks.
+     * Thread-safe. */
     bool (*store)(const struct kv_codec *c, struct kv_store *s);
     void (*tile)(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,

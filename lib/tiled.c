@@ -75,7 +75,7 @@ static void update_codes(struct kv_store *s, const struct kv_reader *r)
     if (n == have)
         return;
     kv_store_resize(s, n);
-    for (size_t h = 0; h < s->n_heads; h++)
+    for (size_t h = 0; h < kv_store_heads(s); h++)
         for (size_t i = have / KV_TILE_TOKENS; i < kv_store_tiles(s); i++) {
             const size_t at = i * KV_TILE_TOKENS;
             uint8_t *tile = kv_store_tile(s, h, i);

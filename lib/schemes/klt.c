@@ -1,6 +1,8 @@
 #include "lib/schemes/klt.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/rows.h"
+#include "kernels/tiles_coef.h"
+#include "kernels/tiles_rope.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 #include "lib/schemes/schemes.h"
@@ -65,6 +67,8 @@ struct klt {
     float *sigma;             /* [n_coded] */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
+    struct kv_tiles_rope *rope;   /* NULL: not before RoPE */
+    struct kv_coefs *coefs;       /* attention on the codes */
 };
 
 /* The kind's table among levels or trellis. */
@@ -233,6 +237,77 @@ static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
+/* One after another in the string's order. */
+static void add_coefs(const struct klt *k, size_t head, struct kv_coef *to,
+                      size_t *n)
+{
+    size_t end = 0;
+
+    *n = 0;
+    for (size_t s = 0, i = 0; s < k->n_steps; s++) {
+        end += k->step[s].bits;
+        for (unsigned v = 0; v < k->step[s].values; v++, i++) {
+            const struct kv_klt_coef *f = &k->coef[i];
+            const float *levels = k->levels, *table = k->step[s].table;
+            const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
+            const bool level =
+                table >= levels && table < levels + room * KV_TRELLIS_STATES;
+
+            if (f->head != head)
+                continue;
+            to[(*n)++] = (struct kv_coef){
+                .end = end,
+                .table = table + v * KV_TRELLIS_STATES,
+                .bits = level ? k->step[s].bits : KV_TRELLIS_BITS,
+                .scale = k->sigma[i],
+                .inverse = k->inverse + (head * k->d + f->index) * k->d};
+        }
+    }
+}
+
+/* The int8 path rounds queries and tables to about a hundredth of a
+ * coefficient: no more than a tenth of the scheme's own error. */
+static const double LEAST_ERROR_SHARE = 0.01;
+
+/* Of the sum of squares of what is coded, how much is left as error. */
+static double error_share(const struct klt *k, const struct kv_klt_unit *u,
+                          const double *mse)
+{
+    double coded = 0, error = 0;
+
+    for (size_t i = 0; i < u->n; i++) {
+        const double variance = (double)u->coef[i].variance;
+
+        coded += i < k->n_coded ? variance : 0;
+        error +=
+            i < k->n_coded ? variance * mse[u->coef[i].kind - 1] : variance;
+    }
+    return coded > 0 ? error / coded : 0;
+}
+
+static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
+{
+    struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
+    size_t *n = kv_alloc(k->n_heads, sizeof(*n)), at = 0;
+
+    if (c->pre_rope)
+        k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
+    for (size_t h = 0; h < k->n_heads; at += n[h++])
+        add_coefs(k, h, coef + at, &n[h]);
+    k->coefs =
+        kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
+                                              .head_dim = k->d,
+                                              .string_bytes = c->block_bytes,
+                                              .n = n,
+                                              .coef = coef,
+                                              .mean = k->mean,
+                                              .rope = k->rope,
+                                              .values = c->side == KV_V,
+                                              .int8 = int8});
+    free(n);
+    free(coef);
+}
+
 static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
                     struct kv_err *e)
 {
@@ -258,6 +333,7 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
+    make_coefs(c, k, error_share(k, &mine, mse) >= LEAST_ERROR_SHARE);
     return 0;
 }
 
@@ -276,6 +352,8 @@ static void close_klt(struct kv_codec *c)
     free(k->coef);
     free(k->sigma);
     free(k->step);
+    kv_coefs_free(k->coefs);
+    kv_tiles_rope_free(k->rope);
     free(k);
 }
 
@@ -367,6 +445,23 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     free(y);
 }
 
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct klt *k = c->state;
+
+    kv_store_coefs(s, k->coefs);
+    return true;
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    (void)head; /* all */
+    for (size_t i = 0; i < n; i++)
+        kv_store_put_string(s, i, blocks + (first + i) * c->block_bytes, tile);
+}
+
 const struct kv_scheme kv_scheme_klt = {
     .name = "klt",
     .brief = "transform coding in the metric of attention, on a trellis",
@@ -381,4 +476,6 @@ const struct kv_scheme kv_scheme_klt = {
     .encode = encode,
     .decode = decode,
     .coefficients = coefficients,
+    .store = store,
+    .tile = tile,
 };

@@ -1,0 +1,118 @@
+/* Inside of tiles_coef.h; for tiles_coef*.c and the tests alone. */
+#ifndef KV_TILES_COEF_IMPL_H
+#define KV_TILES_COEF_IMPL_H
+
+#include "kernels/tiles_coef.h"
+#include "kernels/trellis.h"
+
+enum {
+    KV_COEF_ONE = 16,  /* coefficients are padded to these */
+    KV_COEF_FOUR = 4,  /* those of a table to these, in int8 */
+    KV_COEF_MOST = 512 /* of a head, without the mean */
+};
+
+/* A table, and for fast versions its bytes: plane b holds byte b of each float;
+ * code, rounded to 8 bits: step (code - 128). */
+struct kv_coef_table {
+    const float *from;
+    unsigned bits;
+    float step;
+    uint8_t *plane[4], *code; /* [KV_TRELLIS_STATES], 64-byte aligned */
+};
+
+/* Where a state stands: in the last byte that it reaches into, the one before,
+ * and the one before that, which begin there in a tile.  The state is these
+ * three bytes, the last lowest, shifted right by its run's shift. */
+struct kv_coef_place {
+    uint32_t line[3];
+};
+
+/* Coefficients [first, first + n) of a head have this table; those from
+ * shift[i] up to shift[i + 1] end i bits before a byte's end. */
+struct kv_coef_run {
+    const struct kv_coef_table *table;
+    size_t first, n, shift[9];
+    size_t first4; /* first, runs before it padded to multiples of 4 */
+};
+
+struct kv_coef_head {
+    size_t n, padded; /* padded: n and the mean */
+    size_t n_runs, n4;
+    struct kv_coef_run *run;
+    struct kv_coef_place *place;
+    /* Values: inverse times scale [n + 1][head_dim padded], the mean last.
+     * Keys after RoPE: its transpose [head_dim][padded].  Keys before it: 8
+     * channels of all coefficients, then the next, [..][n + 1][8]; of the last
+     * channels as many as there are. */
+    float *matrix;
+};
+
+struct kv_coefs {
+    struct kv_coefs_about about;
+    size_t most; /* the heads' largest `padded` */
+    struct kv_coef_head *head;
+    struct kv_coef_table *table;
+    size_t n_tables;
+};
+
+static inline const struct kv_coefs *kv_coefs_of(const struct kv_store *s)
+{
+    return s->params;
+}
+
+/* Where token t stands in a line. */
+static inline size_t kv_coef_at(size_t t)
+{
+    return t / 4 % 4 * 16 + t / 16 * 4 + t % 4;
+}
+
+/* Keys before RoPE: y [n + 1][32] of tokens [part * 32, ..) to scores. */
+void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    size_t part, const float *y, const float *q, size_t rows,
+                    float *score, size_t stride);
+
+/* Exact queries: [n + 1][rows], or before RoPE [head_dim][rows]. */
+size_t kv_coef_query_bytes(const struct kv_store *s);
+void kv_coef_prepare(const struct kv_store *s, size_t head, const float *q,
+                     size_t rows, void *query);
+
+/* acc [rows][most], in units of the coefficients: out [rows][head_dim]. */
+size_t kv_coef_acc_floats(const struct kv_store *s);
+void kv_coef_finish(const struct kv_store *s, size_t head, const float *acc,
+                    size_t rows, float *out);
+
+/* What int8 scores want of the queries.  code: [n4 / 4][rows][4], after all
+ * runs' and rows' factors and sums:
+ *   score = sum over runs: factor (sum of (table code - 128) code) + constant
+ * bias: -128 times the sum of the run's codes. */
+struct kv_coef_query8 {
+    float *factor;   /* [n_runs][KV_TILE_ROWS] */
+    int32_t *bias;   /* [n_runs][KV_TILE_ROWS] */
+    float *constant; /* [KV_TILE_ROWS], the mean's */
+    int8_t *code;    /* [n4 / 4][rows][4] */
+};
+
+struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
+                                        const void *query);
+size_t kv_coef_query8_bytes(const struct kv_store *s);
+void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
+                      size_t rows, void *query);
+
+/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
+ * stands for, -128 times their sum, and the sum of the weights themselves. */
+struct kv_coef_weights {
+    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    int32_t bias[KV_TILE_ROWS];
+};
+
+void kv_coef_weigh(const float *p, size_t stride, size_t rows,
+                   struct kv_coef_weights *w);
+/* acc [rows][most] in units of table codes; the mean's at n. */
+void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,
+                     size_t rows, float *out);
+
+/* With AVX512-VBMI and -VNNI. */
+extern const struct kv_tile_ops kv_coef_exact_vnni, kv_coef_int8_vnni;
+
+#endif

@@ -1,0 +1,272 @@
+/* kernels/tiles_coef: what comes out of a tile is what the trellis decodes, bit
+ * for bit, at every level; int8 has the same bits at every level. */
+#include "kernels/level.h"
+#include "kernels/tiles_coef.h"
+#include "kernels/trellis.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADS = 3, D = 38, STEPS = 60, TOKENS = 100, KINDS = 5, ROWS = 8 };
+
+/* Of a string: levels at its beginning, then all bits from 8 to 1, in steps of
+ * several values too, so that states end anywhere in a byte. */
+static const struct kv_trellis_step kinds[KINDS] = {
+    {8, 1, NULL}, {5, 1, NULL}, {3, 2, NULL}, {2, 1, NULL}, {1, 4, NULL}};
+
+struct made {
+    float table[KINDS + 1][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
+    struct kv_trellis_step step[STEPS];
+    size_t n_values, bytes, n[HEADS];
+    struct kv_coef coef[STEPS * KV_TRELLIS_MOST_VALUES];
+    size_t value[HEADS][D]; /* which of the string's values */
+    float unit[D][D], mean[HEADS * D];
+    uint8_t *string; /* [TOKENS][bytes] */
+    float *decoded;  /* [TOKENS][n_values] */
+};
+
+/* table 0 is levels: it repeats itself after 2^5. */
+static void make_tables(struct made *m)
+{
+    for (size_t t = 0; t <= KINDS; t++)
+        for (size_t i = 0; i < sizeof(*m->table) / sizeof(**m->table); i++)
+            m->table[t][i] = (float)kv_random_normal(t, t ? i : i % 32);
+}
+
+static void make_steps(struct made *m)
+{
+    for (size_t i = 0; i < STEPS; i++) {
+        const size_t kind = i < 2 ? 1 : i * KINDS / STEPS;
+
+        m->step[i] = kinds[kind];
+        m->step[i].table = m->table[i < 2 ? 0 : kind + 1];
+        m->n_values += m->step[i].values;
+    }
+    m->bytes = kv_trellis_bytes(m->step, STEPS);
+}
+
+/* Values are dealt out to heads; of a head that is full they are left out. */
+static void make_coefs(struct made *m, size_t most)
+{
+    struct kv_coef *to = m->coef;
+
+    for (size_t h = 0; h < HEADS; h++) {
+        size_t end = 0, value = 0;
+
+        for (size_t i = 0; i < STEPS; i++) {
+            end += m->step[i].bits;
+            for (unsigned v = 0; v < m->step[i].values; v++, value++) {
+                if (kv_random(77, value) % HEADS != h || m->n[h] == most)
+                    continue;
+                *to++ = (struct kv_coef){.end = end,
+                                         .table = m->step[i].table +
+                                                  v * KV_TRELLIS_STATES,
+                                         .bits = i < 2 ? 5 : KV_TRELLIS_BITS,
+                                         .scale = 1,
+                                         .inverse = m->unit[m->n[h]]};
+                m->value[h][m->n[h]++] = value;
+            }
+        }
+    }
+    for (size_t i = 0; i < D; i++)
+        m->unit[i][i] = 1;
+}
+
+static struct made *make(size_t most)
+{
+    struct made *m = kv_alloc(1, sizeof(*m));
+    float one[STEPS * KV_TRELLIS_MOST_VALUES];
+
+    make_tables(m);
+    make_steps(m);
+    make_coefs(m, most);
+    for (size_t i = 0; i < m->n_values; i++)
+        one[i] = 1;
+    m->string = kv_alloc(TOKENS, m->bytes);
+    m->decoded = kv_alloc(TOKENS, m->n_values * sizeof(float));
+    for (size_t i = 0; i < TOKENS * m->bytes; i++)
+        m->string[i] = (uint8_t)kv_random(5, i);
+    for (size_t t = 0; t < TOKENS; t++)
+        kv_trellis_decode(m->step, STEPS, m->string + t * m->bytes, one,
+                          m->decoded + t * m->n_values);
+    return m;
+}
+
+static void free_made(struct made *m)
+{
+    free(m->string);
+    free(m->decoded);
+    free(m);
+}
+
+static struct kv_coefs *fill(const struct made *m, bool values,
+                             struct kv_store *s)
+{
+    struct kv_coefs *c =
+        kv_coefs_new(&(struct kv_coefs_about){.n_heads = HEADS,
+                                              .head_dim = D,
+                                              .string_bytes = m->bytes,
+                                              .n = m->n,
+                                              .coef = m->coef,
+                                              .mean = m->mean,
+                                              .values = values,
+                                              .int8 = true});
+
+    *s = (struct kv_store){.values = values, .n_heads = HEADS, .head_dim = D};
+    kv_store_coefs(s, c);
+    kv_store_resize(s, TOKENS);
+    for (size_t t = 0; t < TOKENS; t++)
+        kv_store_put_string(s, t % KV_TILE_TOKENS, m->string + t * m->bytes,
+                            kv_store_tile(s, 0, t / KV_TILE_TOKENS));
+    return c;
+}
+
+static float want(const struct made *m, size_t head, size_t t, size_t j)
+{
+    if (j >= m->n[head])
+        return 0;
+    return m->decoded[t * m->n_values + m->value[head][j]];
+}
+
+/* [rows][64] of tile i. */
+static void score(const struct kv_store *s, enum kv_path path, size_t head,
+                  size_t i, const float *q, size_t rows, float *to)
+{
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+    const size_t bytes = (ops->query_bytes(s) + 63) / 64 * 64;
+    void *query = aligned_alloc(64, bytes);
+
+    memset(query, 0, bytes);
+    ops->prepare(s, head, q, rows, query);
+    ops->scores(s, head, kv_store_tile(s, head, i), query, rows, to,
+                KV_TILE_TOKENS);
+    free(query);
+}
+
+static void gather(const struct kv_store *s, enum kv_path path, size_t head,
+                   size_t i, const float *p, size_t rows, float *out)
+{
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+    const size_t bytes = (rows * ops->acc_floats(s) * sizeof(float) + 63) / 64;
+    float *acc = aligned_alloc(64, bytes * 64);
+
+    memset(acc, 0, bytes * 64);
+    ops->gather(s, head, kv_store_tile(s, head, i), p, KV_TILE_TOKENS, rows,
+                acc);
+    ops->finish(s, head, acc, rows, out);
+    free(acc);
+}
+
+static void set_level(int level)
+{
+    struct kv_err e;
+
+    assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
+}
+
+/* The inverse is the unit matrix: with units as queries scores are values, and
+ * so are outputs with one weight of 1. */
+static void check_values(const struct made *m)
+{
+    struct kv_store k, v;
+    struct kv_coefs *kc = fill(m, false, &k), *vc = fill(m, true, &v);
+    float got[KV_TILE_TOKENS], out[D];
+
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t t = 0; t < TOKENS; t++) {
+            float p[KV_TILE_TOKENS] = {0};
+
+            p[t % KV_TILE_TOKENS] = 1;
+            gather(&v, KV_PATH_EXACT, h, t / KV_TILE_TOKENS, p, 1, out);
+            for (size_t j = 0; j < D; j++)
+                assert_true(out[j] == want(m, h, t, j));
+        }
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t j = 0; j < D; j++)
+            for (size_t i = 0; i < 2; i++) {
+                score(&k, KV_PATH_EXACT, h, i, m->unit[j], 1, got);
+                for (size_t t = i * 64; t < TOKENS && t < (i + 1) * 64; t++)
+                    assert_true(got[t % 64] == want(m, h, t, j));
+            }
+    kv_store_free(&k);
+    kv_store_free(&v);
+    kv_coefs_free(kc);
+    kv_coefs_free(vc);
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    for (size_t most = 0; most <= D; most += 19) {
+        struct made *m = make(most);
+
+        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+            set_level(l);
+            check_values(m);
+        }
+        free_made(m);
+    }
+}
+
+/* Scores and outputs of all heads and tiles: what the queries' and weights'
+ * codes give, within their rounding, and the same at every level. */
+static void test_int8(void **state)
+{
+    struct made *m = make(D);
+    struct kv_store k, v;
+    struct kv_coefs *kc, *vc;
+    float q[ROWS * D], p[ROWS * KV_TILE_TOKENS];
+
+    (void)state;
+    for (size_t h = 0; h < HEADS; h++)
+        m->mean[h * D + h] = 0.7f; /* one product: no order of sums */
+    kc = fill(m, false, &k);
+    vc = fill(m, true, &v);
+    for (size_t i = 0; i < ROWS * D; i++)
+        q[i] = (float)kv_random_normal(1, i);
+    for (size_t i = 0; i < ROWS * KV_TILE_TOKENS; i++)
+        p[i] = (float)kv_random_unit(2, i);
+    for (size_t i = 0; i < HEADS * 2; i++)
+        for (size_t rows = 1; rows <= ROWS; rows++) {
+            float s[2][ROWS * KV_TILE_TOKENS], o[2][ROWS * D];
+            float exact[ROWS * KV_TILE_TOKENS];
+
+            for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+                const size_t to = l > KV_LEVEL_C;
+
+                set_level(l);
+                score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, s[to]);
+                assert_memory_equal(s[0], s[to],
+                                    rows * KV_TILE_TOKENS * sizeof(float));
+                gather(&v, KV_PATH_INT8, i / 2, i % 2, p, rows, o[to]);
+                for (size_t j = 0; j < rows * D; j++)
+                    assert_within(o[to][j], o[0][j],
+                                  1e-5 * (1 + fabs((double)o[0][j])));
+            }
+            score(&k, KV_PATH_EXACT, i / 2, i % 2, q, rows, exact);
+            for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
+                assert_within(s[0][j], exact[j], 0.3);
+            gather(&v, KV_PATH_EXACT, i / 2, i % 2, p, rows, exact);
+            for (size_t j = 0; j < rows * D; j++)
+                assert_within(o[0][j], exact[j], 0.3);
+        }
+    kv_store_free(&k);
+    kv_store_free(&v);
+    kv_coefs_free(kc);
+    kv_coefs_free(vc);
+    free_made(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_int8),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
