@@ -22,6 +22,7 @@
  * 1e-15 has d = 0 and, there, whatever codes the block before it left; our
  * reading: the code of the value nearest to zero. */
 #include "kernels/tiles.h"
+#include "kernels/tiles_scaled.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/schemes/schemes.h"
@@ -303,6 +304,20 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
     return (double)type_bytes(type_of(s->scheme)) * 8 / BLOCK;
 }
 
+/* iq4_nl: the state is the tiles' parameters. */
+static int open_levels(struct kv_codec *c)
+{
+    struct kv_scaled *tiles = kv_alloc(1, sizeof(*tiles));
+    float table[16];
+
+    for (size_t i = 0; i < 16; i++)
+        table[i] = (float)levels[i];
+    c->state = tiles;
+    kv_scaled_init(tiles, 4, table, NULL, KV_SCALE_F16, 1, c->shape.head_dim,
+                   BLOCK);
+    return 0;
+}
+
 static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
                      struct kv_err *e)
 {
@@ -314,7 +329,7 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = kv_codec_block_values(c) / BLOCK * type_bytes(t);
     if (!t->affine)
-        return 0;
+        return open_levels(c);
     c->state = tiles = kv_alloc(1, sizeof(*tiles));
     *tiles = (struct kv_grouped){.bits = t->bits,
                                  .offset = t->heads == 2 ? KV_OFFSET_LOW
@@ -327,9 +342,11 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
-    if (c->state)
+    if (type_of(c->scheme)->affine)
         kv_store_grouped(s, c->state);
-    return c->state != NULL;
+    else
+        kv_store_scaled(s, c->state);
+    return true;
 }
 
 /* Signed bytes (q8_0) become codes from 0 to 255. */
@@ -341,6 +358,7 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     const size_t d = s->head_dim;
     const uint8_t sign = t->bits == 8 ? 0x80 : 0;
     uint16_t *token = kv_alloc(d, sizeof(*token));
+    uint16_t *scale = kv_alloc(d / BLOCK, sizeof(*scale));
 
     for (size_t i = 0; i < n; i++) {
         const uint8_t *at = blocks + (first + i) * c->block_bytes +
@@ -349,18 +367,22 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
         for (size_t j = 0; j < d; j += BLOCK, at += type_bytes(t)) {
             uint8_t code[BLOCK];
             float head_of[2];
-            uint16_t step;
 
             get_heads(at, t->heads, head_of);
             get_codes(at + 2 * t->heads, t->bits, code);
             for (size_t k = 0; k < BLOCK; k++)
                 token[j + k] = code[k] ^ sign;
-            memcpy(&step, at, sizeof(step));
-            kv_store_put_group(s, 0, i, j, step, t->heads == 2 ? head_of[1] : 0,
-                               tile);
+            memcpy(&scale[j / BLOCK], at, sizeof(*scale));
+            if (t->affine)
+                kv_store_put_group(s, 0, i, j, scale[j / BLOCK],
+                                   t->heads == 2 ? head_of[1] : 0, tile);
         }
-        kv_store_put_codes(s, i, token, tile);
+        if (t->affine)
+            kv_store_put_codes(s, i, token, tile);
+        else
+            kv_store_put_scaled(s, i, token, (const uint8_t *)scale, tile);
     }
+    free(scale);
     free(token);
 }
 

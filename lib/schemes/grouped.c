@@ -23,8 +23,9 @@ struct grouped {
     unsigned bits;
     size_t len, n_units, n_groups; /* groups in a unit */
     size_t code_bytes;             /* of a unit */
-    bool tiled;                    /* params are good */
+    bool tiled, is_scaled;         /* params, scaled are good */
     struct kv_grouped params;      /* of the tiles */
+    struct kv_scaled scaled;
 };
 
 /* In tiles a group ends at the head's end: one over all heads is there for
@@ -36,6 +37,8 @@ static void init_tiles(const struct kv_codec *c, struct grouped *g)
     const bool of_tokens = g->axis == KV_AXIS_CHANNEL;
     uint16_t step;
 
+    g->is_scaled = g->q->scaled && d % g->len == 0 &&
+                   g->q->scaled(&g->scaled, g->bits, d, g->len);
     if (!g->q->affine || (!of_tokens && d % g->len && g->len % d))
         return;
     g->params = (struct kv_grouped){.bits = g->bits, .offset = g->q->offset};
@@ -142,7 +145,9 @@ bool kv_grouped_store(const struct kv_codec *c, struct kv_store *s)
 
     if (g->tiled)
         kv_store_grouped(s, &g->params);
-    return g->tiled;
+    else if (g->is_scaled)
+        kv_store_scaled(s, &g->scaled);
+    return g->tiled || g->is_scaled;
 }
 
 /* A unit's codes and heads. */
@@ -180,6 +185,11 @@ static void put_token(const struct grouped *g, const struct kv_store *s,
     const size_t d = s->head_dim, at = g->n_units == 1 ? head * d : 0;
 
     read_unit(g, block, g->n_units == 1 ? 0 : head, u);
+    if (g->is_scaled) {
+        kv_store_put_scaled(s, t, u->code + at,
+                            u->heads + at / g->len * g->q->head_bytes, tile);
+        return;
+    }
     kv_store_put_codes(s, t, u->code + at, tile);
     for (size_t c = 0; c < d; c += g->len)
         put_head(g, s, u, (at + c) / g->len, 0, t, c, tile);

@@ -15,6 +15,7 @@
 #define KV_GROUPED_H
 
 #include "kernels/tiles.h"
+#include "kernels/tiles_scaled.h"
 #include "lib/base/half.h"
 #include "lib/codec.h"
 
@@ -33,6 +34,9 @@ struct kv_group_quantizer {
     void (*affine)(const uint8_t *head, unsigned bits, uint16_t *step,
                    float *offset);
     enum kv_offset offset;
+    /* Or heads are scales of this family; NULL: they are not. */
+    bool (*scaled)(struct kv_scaled *to, unsigned bits, size_t head_dim,
+                   size_t group);
 };
 
 /* Groups along the channels of a head, for check(): clamps the letter g of this
@@ -49,8 +53,8 @@ void kv_grouped_encode(const struct kv_codec *c, struct kv_where w,
 void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
                        size_t n_blocks, float *x);
 
-/* For the hooks store and tile: false where quantizer or groups do not fit the
- * family "grouped" (kernels/tiles.h). */
+/* For the hooks store and tile: false where quantizer or groups fit neither of
+ * the families "grouped" (kernels/tiles.h) and "scaled". */
 bool kv_grouped_store(const struct kv_codec *c, struct kv_store *s);
 void kv_grouped_tile(const struct kv_codec *c, const struct kv_store *s,
                      const uint8_t *blocks, size_t first, size_t n, size_t head,

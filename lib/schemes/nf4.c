@@ -69,10 +69,18 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
         x[i] = levels[code[i]] * kv_f16_to_f32(half);
 }
 
+static bool scaled(struct kv_scaled *to, unsigned bits, size_t head_dim,
+                   size_t group)
+{
+    return kv_scaled_init(to, bits, levels, NULL, KV_SCALE_F16, 1, head_dim,
+                          group);
+}
+
 static const struct kv_group_quantizer quantizer = {
     .head_bytes = 2,
     .encode = encode_group,
     .decode = decode_group,
+    .scaled = scaled,
 };
 
 static const struct kv_param params[] = {
@@ -114,4 +122,6 @@ const struct kv_scheme kv_scheme_nf4 = {
     .open = open_nf4,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .store = kv_grouped_store,
+    .tile = kv_grouped_tile,
 };

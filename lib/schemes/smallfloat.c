@@ -111,6 +111,11 @@ static float put_e4m3(const struct kv_minifloat *f, const float *x, size_t n,
     return get_e4m3(f, head);
 }
 
+#define KIND_none KV_SCALE_NONE
+#define KIND_f16 KV_SCALE_F16
+#define KIND_e8m0 KV_SCALE_E8M0
+#define KIND_e4m3 KV_SCALE_E4M3
+
 /* ---- a quantizer of every format with every scale it goes with ---------- */
 
 #define QUANTIZER(F, SCALE, BYTES)                                            \
@@ -128,10 +133,17 @@ static float put_e4m3(const struct kv_minifloat *f, const float *x, size_t n,
         (void)bits;                                                           \
         kv_minifloat_decode(&kv_##F, code, n, get_##SCALE(&kv_##F, head), x); \
     }                                                                         \
+    static bool scaled_##F##_##SCALE(struct kv_scaled *to, unsigned bits,     \
+                                     size_t head_dim, size_t group)           \
+    {                                                                         \
+        return kv_scaled_init(to, bits, NULL, &kv_##F, KIND_##SCALE,          \
+                              kv_##F.max, head_dim, group);                   \
+    }                                                                         \
     static const struct kv_group_quantizer F##_##SCALE = {                    \
         .head_bytes = BYTES,                                                  \
         .encode = encode_##F##_##SCALE,                                       \
         .decode = decode_##F##_##SCALE,                                       \
+        .scaled = scaled_##F##_##SCALE,                                       \
     };
 
 #define FORMATS(X) X(e5m2) X(e4m3) X(e3m2) X(e2m3) X(e2m1)
@@ -300,6 +312,8 @@ static int open_block(struct kv_codec *c, const struct kv_calib *calib,
         .open = open_##KIND,                    \
         .encode = kv_grouped_encode,            \
         .decode = kv_grouped_decode,            \
+        .store = kv_grouped_store,              \
+        .tile = kv_grouped_tile,                \
     }
 
 SCHEME(fp8, fp, "floats e4m3 or e5m2 (OCP), scaled per block, token, or not");

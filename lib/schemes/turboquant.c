@@ -23,6 +23,7 @@
 #include "kernels/bitpack.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/random_matrix.h"
+#include "kernels/tiles_scaled.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
@@ -72,6 +73,8 @@ struct turboquant {
     float level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS];
     float *r, *rt; /* R and R^T [d][d] */
     float *g, *gt; /* G and G^T [d][d], or NULL */
+    bool tiled;    /* scaled is good */
+    struct kv_scaled scaled;
 };
 
 static void close_turboquant(struct kv_codec *c)
@@ -141,6 +144,9 @@ static int open_turboquant(struct kv_codec *c, const struct kv_calib *calib,
     t->head_bytes = t->code_bytes + 2 + (t->qjl ? t->sign_bytes + 2 : 0);
     make_levels(t);
     make_matrices(c, t);
+    t->tiled = t->bits && t->bits <= 4 && !t->qjl &&
+               kv_scaled_init(&t->scaled, t->bits, t->level, NULL, KV_SCALE_F16,
+                              1, t->d, t->d);
     c->state = t;
     c->block = 1;
     c->block_bytes = c->shape.n_kv_heads * t->head_bytes;
@@ -266,6 +272,66 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     free(code);
 }
 
+/* ---- attention on the codes ---------------------------------------------- */
+
+/* m: [d][d]; x: [rows][d] becomes x m. */
+static void turn(const float *m, size_t d, float *x, size_t rows)
+{
+    float *y = kv_alloc(d, sizeof(*y));
+
+    for (size_t r = 0; r < rows; r++, x += d) {
+        kv_combine_rows(x, m, d, d, y);
+        memcpy(x, y, d * sizeof(*x));
+    }
+    free(y);
+}
+
+static void enter(const void *space, size_t head, float *q, size_t rows)
+{
+    const struct turboquant *t = space;
+
+    (void)head;
+    turn(t->rt, t->d, q, rows);
+}
+
+static void leave(const void *space, size_t head, float *out, size_t rows)
+{
+    const struct turboquant *t = space;
+
+    (void)head;
+    turn(t->r, t->d, out, rows);
+}
+
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct turboquant *t = c->state;
+
+    if (!t->tiled)
+        return false;
+    kv_store_scaled(s, &t->scaled);
+    s->enter = enter;
+    s->leave = leave;
+    s->space = t;
+    return true;
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    const struct turboquant *t = c->state;
+    uint16_t *code = kv_alloc(t->d, sizeof(*code));
+
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *at =
+            blocks + (first + i) * c->block_bytes + head * t->head_bytes;
+
+        kv_unpack(at, t->d, t->bits, code);
+        kv_store_put_scaled(s, i, code, at + t->code_bytes, tile);
+    }
+    free(code);
+}
+
 const struct kv_scheme kv_scheme_turboquant = {
     .name = "turboquant",
     .brief = "TurboQuant: turned at random, Lloyd-Max levels, a norm per head",
@@ -278,4 +344,6 @@ const struct kv_scheme kv_scheme_turboquant = {
     .close = close_turboquant,
     .encode = encode,
     .decode = decode,
+    .store = store,
+    .tile = tile,
 };

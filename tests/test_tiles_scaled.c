@@ -1,0 +1,167 @@
+/* kernels/tiles_scaled: what a part of a tile expands to is what decode()
+ * gives, bit for bit, at every level; what is beside it is zero. */
+#include "kernels/level.h"
+#include "kernels/tiles_scaled.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "lib/codec.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 70 };
+
+static struct kv_codec *codec(const char *text, const struct kv_shape *s,
+                              enum kv_side side)
+{
+    struct kv_codec *c = NULL;
+    struct kv_spec spec;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, s, &e) ||
+        kv_codec_new(&c, &spec, s, 0, side, NULL, &e))
+        fail_msg("%s: %s", text, e.msg);
+    return c;
+}
+
+/* Of all sizes that fp16 holds, with tokens of zeros. */
+static void fill(float *x, size_t row)
+{
+    for (size_t i = 0; i < TOKENS * row; i++) {
+        const size_t t = i / row;
+        const float size = t % 9 == 4 ? 0 : ldexpf(1, (int)(t % 37) - 22);
+
+        x[i] = size * (float)kv_random_normal(1, i);
+    }
+}
+
+/* One part of one head. */
+static void check_part(const char *what, const struct kv_store *s, size_t head,
+                       size_t part, const float *decoded)
+{
+    const size_t d = s->head_dim, padded = kv_padded(d), row = s->n_heads * d;
+    const size_t first = part * KV_TILE_PART;
+    float *x = kv_alloc(KV_TILE_PART, padded * sizeof(*x));
+
+    s->family->expand(s, head, kv_store_tile(s, head, part / 2), part % 2, x);
+    for (size_t t = 0; t < KV_TILE_PART && first + t < TOKENS; t++)
+        for (size_t c = 0; c < padded; c++) {
+            const float want =
+                c < d ? decoded[(first + t) * row + head * d + c] : 0;
+            const float got =
+                s->values ? x[t * padded + c] : x[c * KV_TILE_PART + t];
+
+            if (c >= d && !s->values)
+                break;
+            if (memcmp(&got, &want, sizeof(got)))
+                fail_msg("%s, %s, level %s: channel %zu of token %zu is %g, "
+                         "expected %g",
+                         what, s->values ? "values" : "keys",
+                         kv_level_name(kv_level_get()), c, first + t,
+                         (double)got, (double)want);
+        }
+    free(x);
+}
+
+static void check(const char *text, size_t head_dim, enum kv_side side)
+{
+    const struct kv_shape shape = synthetic_shape(head_dim);
+    const size_t row = shape.n_kv_heads * head_dim;
+    struct kv_codec *c = codec(text, &shape, side);
+    struct kv_store s = {.values = side == KV_V,
+                         .n_heads = shape.n_kv_heads,
+                         .head_dim = head_dim};
+    float *x = kv_alloc(TOKENS, row * sizeof(*x));
+    uint8_t *bytes = kv_alloc(TOKENS, c->block_bytes);
+
+    fill(x, row);
+    kv_codec_input(c, x, TOKENS, x);
+    c->scheme->encode(c, (struct kv_where){.first = 0}, x, TOKENS, bytes);
+    c->scheme->decode(c, bytes, TOKENS, x);
+    assert_true(c->scheme->store(c, &s));
+    assert_ptr_equal(s.family, &kv_family_scaled);
+    kv_store_resize(&s, TOKENS);
+    for (size_t h = 0; h < s.n_heads; h++)
+        for (size_t i = 0; i < kv_store_tiles(&s); i++) {
+            const size_t at = i * KV_TILE_TOKENS, left = TOKENS - at;
+
+            c->scheme->tile(c, &s, bytes, at,
+                            left < KV_TILE_TOKENS ? left : KV_TILE_TOKENS, h,
+                            kv_store_tile(&s, h, i));
+        }
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        struct kv_err e;
+
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        for (size_t h = 0; h < s.n_heads; h++)
+            for (size_t part = 0; part * KV_TILE_PART < TOKENS; part++)
+                check_part(text, &s, h, part, x);
+    }
+    kv_store_free(&s);
+    free(bytes);
+    free(x);
+    kv_codec_free(c);
+}
+
+static void test_expand(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t head_dim;
+    } of[] = {
+        {"nf4", 64},
+        {"nf4:g20", 20},
+        {"nf4:g16", 128},
+        {"iq4_nl", 32},
+        {"iq4_nl", 128},
+        {"fp4", 64},
+        {"fp4:g22", 22},
+        {"fp4,scale=none", 34},
+        {"mxfp4", 128},
+        {"nvfp4", 48},
+        {"fp6", 64},
+        {"fp6:e3m2,scale=token", 38},
+        {"fp6,scale=none", 18},
+        {"mxfp6", 96},
+        {"mxfp6:e3m2", 64},
+        {"fp8", 64},
+        {"fp8:e5m2,scale=token", 26},
+        {"fp8,scale=none", 20},
+        {"fp8:e5m2,scale=none", 64},
+        {"mxfp8", 20},
+        {"mxfp8:e5m2", 512},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++)
+        for (int side = 0; side < KV_SIDES; side++)
+            check(of[i].text, of[i].head_dim, (enum kv_side)side);
+}
+
+/* Groups that end inside a register have no tiles. */
+static void test_refuses(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(64);
+    struct kv_codec *c = codec("nf4:g8", &shape, KV_K);
+    struct kv_store s = {.n_heads = 2, .head_dim = 64};
+
+    (void)state;
+    assert_false(c->scheme->store(c, &s));
+    kv_codec_free(c);
+    c = codec("turboquant:b5", &shape, KV_K);
+    assert_false(c->scheme->store(c, &s));
+    kv_codec_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expand),
+        cmocka_unit_test(test_refuses),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
