@@ -19,7 +19,7 @@ struct kv_bench *kv_bench_new(size_t threads)
     struct kv_bench *b = kv_alloc(1, sizeof(*b));
 
     b->threads = threads;
-    b->word = kv_alloc(WORDS, sizeof(*b->word));
+    b->word = kv_lines(WORDS, sizeof(*b->word));
     for (size_t i = 0; i < WORDS; i++) /* pages of its own, not one of zeros */
         b->word[i] = i;
     return b;

@@ -27,20 +27,6 @@ const struct kv_tile_loops *kv_tile_loops(void)
 
 enum { LINE = 64 };
 
-void *kv_lines(size_t n, size_t size)
-{
-    const size_t bytes = (n * size + LINE - 1) / LINE * LINE;
-    void *p;
-
-    if (!bytes)
-        return NULL;
-    p = aligned_alloc(LINE, bytes);
-    if (!p) /* says so and ends */
-        p = kv_alloc(SIZE_MAX, n);
-    memset(p, 0, bytes);
-    return p;
-}
-
 void kv_store_resize(struct kv_store *s, size_t n)
 {
     const size_t tiles = (n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;

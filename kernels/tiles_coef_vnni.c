@@ -80,11 +80,11 @@ ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,
 #define LOOP(HOW, SHIFT)                                           \
     for (; i < to && i < run->shift[SHIFT + 1]; i++, out += apart) \
         _mm512_store_si512(out, HOW(t, tile, place + i, SHIFT));
-#define LOOPS(HOW)                                                   \
-    LOOP(HOW, 0)                                                     \
-    LOOP(HOW, 1)                                                     \
-    LOOP(HOW, 2) LOOP(HOW, 3) LOOP(HOW, 4) LOOP(HOW, 5) LOOP(HOW, 6) \
-        LOOP(HOW, 7)
+#define LOOPS(HOW) \
+    LOOP(HOW, 0)   \
+    LOOP(HOW, 1)   \
+    LOOP(HOW, 2)   \
+    LOOP(HOW, 3) LOOP(HOW, 4) LOOP(HOW, 5) LOOP(HOW, 6) LOOP(HOW, 7)
 
 static void look_up(const struct kv_coef_head *h, const struct kv_coef_run *run,
                     const uint8_t *table, const uint8_t *tile, size_t from,

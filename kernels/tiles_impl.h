@@ -7,6 +7,7 @@
 #define KV_TILES_IMPL_H
 
 #include "kernels/tiles.h"
+#include "lib/base/alloc.h"
 
 struct kv_tile_loops {
     /* score [rows][32], stride apart, written. */
@@ -33,10 +34,6 @@ extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
 
 /* Those of the level in use. */
 const struct kv_tile_loops *kv_tile_loops(void);
-
-/* Zeroed memory of n * size bytes, aligned to a cache line; free() frees it.
- * NULL where there are none. */
-void *kv_lines(size_t n, size_t size);
 
 /* Exact operations' prepare, query_bytes, acc_floats and finish. */
 size_t kv_exact_query_bytes(const struct kv_store *s);

@@ -323,8 +323,9 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
     X(1, 0, __VA_ARGS__)                                           \
     X(2, 0, __VA_ARGS__)                                           \
     X(3, 0, __VA_ARGS__)                                           \
-    X(4, 0, __VA_ARGS__) X(6, 2, __VA_ARGS__) X(6, 3, __VA_ARGS__) \
-        X(8, 2, __VA_ARGS__) X(8, 3, __VA_ARGS__)
+    X(4, 0, __VA_ARGS__)                                           \
+    X(6, 2, __VA_ARGS__) X(6, 3, __VA_ARGS__) X(8, 2, __VA_ARGS__) \
+        X(8, 3, __VA_ARGS__)
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 
 static unsigned code_number(const struct kv_scaled *c)

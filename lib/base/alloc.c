@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static _Noreturn void out_of_memory(size_t n, size_t size)
 {
@@ -31,6 +32,24 @@ void *kv_realloc(void *p, size_t n, size_t size)
     if (!q)
         out_of_memory(n, size);
     return q;
+}
+
+void *kv_lines(size_t n, size_t size)
+{
+    enum { LINE = 64, HUGE_PAGE = 2 << 20, LARGE = 4 << 20 };
+    const size_t bytes = n * size;
+    const size_t to = bytes < LARGE ? LINE : HUGE_PAGE;
+    void *p;
+
+    if (!bytes)
+        return NULL;
+    if (bytes / size != n || bytes > SIZE_MAX - to ||
+        !(p = aligned_alloc(to, (bytes + to - 1) / to * to)))
+        out_of_memory(n, size);
+    if (to == HUGE_PAGE)
+        madvise(p, bytes, MADV_HUGEPAGE); /* advice: no failure to report */
+    memset(p, 0, bytes);
+    return p;
 }
 
 char *kv_strndup(const char *s, size_t n)
