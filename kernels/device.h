@@ -1,4 +1,5 @@
-/* CUDA devices, as far as a machine has any. */
+/* CUDA devices, as far as a machine has any.  One is in use at a time, all
+ * work is in one stream.  Memory running out is an error: a sweep goes on. */
 #ifndef KV_DEVICE_H
 #define KV_DEVICE_H
 
@@ -11,15 +12,37 @@ struct kv_device {
     int major, minor;    /* compute capability */
     size_t memory, free; /* bytes */
     size_t multiprocessors;
+    size_t shared; /* bytes of shared memory that a block can have */
+    size_t l2;     /* bytes of cache in front of the memory */
 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Device `index` of the CUDA runtime.  Fails, saying which, when this build
- * has no CUDA, the machine no driver or device, or the index is too high. */
+/* Device `index` of the CUDA runtime, in use from here on.  Fails, saying
+ * which, when this build has no CUDA, the machine no driver or device, the
+ * index is too high, or the device is older than this build's kernels. */
 int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e);
+
+/* Fails with what is needed and what is free. */
+int kv_device_alloc(void **p, size_t bytes, struct kv_err *e);
+void kv_device_free(void *p); /* NULL is fine */
+
+/* Both wait for what was launched before, and report what went wrong in it. */
+int kv_device_upload(void *to, const void *from, size_t bytes,
+                     struct kv_err *e);
+int kv_device_download(void *to, const void *from, size_t bytes,
+                       struct kv_err *e);
+int kv_device_zero(void *p, size_t bytes, struct kv_err *e);
+int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e);
+
+/* Seconds of each of reps calls of once(arg), which only launches, after
+ * warmup untimed ones.  Before each, memory of more than twice the L2 cache is
+ * written, so that no run finds its data cached. */
+int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
+                   size_t warmup, size_t reps, double *seconds,
+                   struct kv_err *e);
 
 #ifdef __cplusplus
 }

@@ -60,10 +60,9 @@ struct kv_family {
      * where the path is not there. */
     const struct kv_tile_ops *(*ops)(const struct kv_store *s,
                                      enum kv_path path);
-    /* For kv_tiles_expanded(): tokens [part * 32, part * 32 + 32) of a tile as
-     * values.  Keys: x [head_dim][32], values: x [32][head_dim padded to 16]
-     * (the padding 0).  NULL where the family has exact operations of its
-     * own. */
+    /* Tokens [part * 32, part * 32 + 32) of a tile as values, for
+     * kv_tiles_expanded() and whoever puts them into another order.  Keys: x
+     * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
 };

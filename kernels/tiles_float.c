@@ -3,6 +3,7 @@
  * A tile of keys:   | tokens 0-31: [head_dim][32] | tokens 32-63: same |
  * A tile of values: | [64][head_dim padded to 16] | */
 #include "kernels/tiles_impl.h"
+#include "lib/base/half.h"
 
 #include <string.h>
 
@@ -54,7 +55,45 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
     return path == KV_PATH_EXACT ? &exact : NULL;
 }
 
-const struct kv_family kv_family_float = {.name = "float", .ops = ops};
+/* Where value c of token t stands in a tile. */
+static size_t place(const struct kv_store *s, size_t t, size_t c)
+{
+    if (s->values)
+        return t * kv_padded(s->head_dim) + c;
+    return (t / KV_TILE_PART * s->head_dim + c) * KV_TILE_PART +
+           t % KV_TILE_PART;
+}
+
+static float value_at(const struct kv_store *s, const uint8_t *tile, size_t i)
+{
+    uint16_t half;
+    float x;
+
+    if (kind_of(s) == KV_FLOAT_32) {
+        memcpy(&x, tile + i * sizeof(x), sizeof(x));
+        return x;
+    }
+    memcpy(&half, tile + i * sizeof(half), sizeof(half));
+    return kind_of(s) == KV_FLOAT_16 ? kv_f16_to_f32(half)
+                                     : kv_bf16_to_f32(half);
+}
+
+static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   size_t part, float *x)
+{
+    const size_t padded = kv_padded(s->head_dim);
+
+    (void)head;
+    for (size_t t = 0; t < KV_TILE_PART; t++)
+        for (size_t c = 0; c < (s->values ? padded : s->head_dim); c++)
+            x[s->values ? t * padded + c : c * KV_TILE_PART + t] =
+                c < s->head_dim
+                    ? value_at(s, tile, place(s, part * KV_TILE_PART + t, c))
+                    : 0;
+}
+
+const struct kv_family kv_family_float = {
+    .name = "float", .ops = ops, .expand = expand};
 
 void kv_store_floats(struct kv_store *s, enum kv_float kind, int values,
                      size_t n_heads, size_t head_dim)
@@ -67,15 +106,6 @@ void kv_store_floats(struct kv_store *s, enum kv_float kind, int values,
                            .n_heads = n_heads,
                            .head_dim = head_dim};
     s->tile_bytes = KV_TILE_TOKENS * row * value_bytes(s);
-}
-
-/* Where value c of token t stands in a tile. */
-static size_t place(const struct kv_store *s, size_t t, size_t c)
-{
-    if (s->values)
-        return t * kv_padded(s->head_dim) + c;
-    return (t / KV_TILE_PART * s->head_dim + c) * KV_TILE_PART +
-           t % KV_TILE_PART;
 }
 
 void kv_store_put_float_row(const struct kv_store *s, size_t t,

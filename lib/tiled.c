@@ -127,28 +127,34 @@ void kv_tiled_update(struct kv_tiled *t)
     t->n = kv_cache_tokens(t->cache);
 }
 
+struct kv_tiles_job kv_tiled_job(const struct kv_tiled *t, size_t nq)
+{
+    const struct kv_shape *s = &kv_cache_reader(t->cache, KV_K).codec->shape;
+
+    assert(nq <= t->n);
+    return (struct kv_tiles_job){.n_heads = s->n_heads,
+                                 .n_kv_heads = s->n_kv_heads,
+                                 .head_dim = s->head_dim,
+                                 .nq = nq,
+                                 .n = t->n,
+                                 .scale = s->attn_scale,
+                                 .k = t->run[KV_K],
+                                 .v = t->run[KV_V]};
+}
+
 void kv_tiled_attend(struct kv_tiled *const *t, size_t n, enum kv_path path,
                      const float *q, size_t nq, float *out, size_t threads)
 {
     struct kv_tiles_job *jobs = kv_alloc(n, sizeof(*jobs));
 
     for (size_t i = 0; i < n; i++) {
-        const struct kv_shape *s =
-            &kv_cache_reader(t[i]->cache, KV_K).codec->shape;
-        const size_t row = nq * s->n_heads * s->head_dim;
+        jobs[i] = kv_tiled_job(t[i], nq);
 
-        assert(nq <= t[i]->n);
-        jobs[i] = (struct kv_tiles_job){.n_heads = s->n_heads,
-                                        .n_kv_heads = s->n_kv_heads,
-                                        .head_dim = s->head_dim,
-                                        .nq = nq,
-                                        .n = t[i]->n,
-                                        .scale = s->attn_scale,
-                                        .q = q + i * row,
-                                        .out = out + i * row,
-                                        .k = t[i]->run[KV_K],
-                                        .v = t[i]->run[KV_V],
-                                        .path = path};
+        const size_t row = nq * jobs[i].n_heads * jobs[i].head_dim;
+
+        jobs[i].q = q + i * row;
+        jobs[i].out = out + i * row;
+        jobs[i].path = path;
     }
     kv_tiles_attend(jobs, n, threads);
     free(jobs);

@@ -30,6 +30,10 @@ void kv_tiled_update(struct kv_tiled *t);
 void kv_tiled_attend(struct kv_tiled *const *t, size_t n, enum kv_path path,
                      const float *q, size_t nq, float *out, size_t threads);
 
+/* The newest nq tokens of a cache as kv_tiles_attend() takes them, q and out
+ * NULL; good until the next update. */
+struct kv_tiles_job kv_tiled_job(const struct kv_tiled *t, size_t nq);
+
 size_t kv_tiled_bytes(const struct kv_tiled *t); /* of all tiles in use */
 
 #endif

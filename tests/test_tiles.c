@@ -1,30 +1,12 @@
 /* kernels/tiles, lib/tiled: attention in tiles against attention in double
  * over decode(), for every scheme that has tiles, at every level and path. */
-#include "kernels/attend.h"
 #include "kernels/level.h"
 #include "kernels/tiles_impl.h"
-#include "lib/base/alloc.h"
-#include "lib/base/rng.h"
 #include "lib/cache.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"
 #include "lib/tiled.h"
-#include "tests/synthetic.h"
-#include "tests/test.h"
-
-#include <math.h>
-
-/* Attention of this test: q, out [nq][n_heads][head_dim]. */
-struct attention {
-    struct kv_shape shape;
-    size_t n, nq;
-    const float *q, *k, *v; /* k, v: [n][n_kv_heads][head_dim] */
-};
-
-static size_t out_values(const struct attention *a)
-{
-    return a->nq * a->shape.n_heads * a->shape.head_dim;
-}
+#include "tests/attention_setup.h"
 
 /* One query in f32, as anyone would write it. */
 static void plain_f32(const float *q, const float *k, const float *v, size_t n,
@@ -50,33 +32,19 @@ static void plain_f32(const float *q, const float *k, const float *v, size_t n,
     free(w);
 }
 
-/* In double, and in f32. */
-static void attend(const struct attention *a, float *exact, float *plain)
+static void attend_f32(const struct attention *a, float *out)
 {
     const struct kv_shape *s = &a->shape;
     const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
     const size_t row = s->n_kv_heads * d;
 
     for (size_t i = 0; i < a->nq * s->n_heads; i++) {
-        const size_t n = a->n - a->nq + i / s->n_heads + 1;
         const size_t at = i % s->n_heads / group * d;
 
-        kv_attend_c(a->q + i * d, a->k + at, a->v + at, n, row, d,
-                    s->attn_scale, exact + i * d, NULL);
-        plain_f32(a->q + i * d, a->k + at, a->v + at, n, row, d, s->attn_scale,
-                  plain + i * d);
+        plain_f32(a->q + i * d, a->k + at, a->v + at,
+                  a->n - a->nq + i / s->n_heads + 1, row, d, s->attn_scale,
+                  out + i * d);
     }
-}
-
-static double rel_err(const float *x, const float *exact, size_t n)
-{
-    double e2 = 0, x2 = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        e2 += pow((double)x[i] - (double)exact[i], 2);
-        x2 += pow((double)exact[i], 2);
-    }
-    return sqrt(e2 / x2);
 }
 
 /* What int8 may be off by beside a scheme's own error. */
@@ -91,7 +59,8 @@ static void check_paths(const char *what, const struct kv_cache *c,
     float *out = kv_alloc(2 * n, sizeof(float));
     struct kv_err e;
 
-    attend(a, exact, plain);
+    attend_exact(a, exact);
+    attend_f32(a, plain);
     for (int path = 0; path < KV_PATHS; path++)
         for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
             if (!kv_tiled_can(c, (enum kv_path)path))
@@ -118,32 +87,6 @@ static void check_paths(const char *what, const struct kv_cache *c,
     free(out);
     free(plain);
     free(exact);
-}
-
-struct tensors {
-    float *q, *k, *v;
-};
-
-static struct tensors tensors(const struct kv_shape *s, size_t n)
-{
-    const size_t row = s->n_kv_heads * s->head_dim;
-    const struct tensors x = {
-        .q = kv_alloc(n, s->n_heads * s->head_dim * sizeof(float)),
-        .k = kv_alloc(n, row * sizeof(float)),
-        .v = kv_alloc(n, row * sizeof(float))};
-
-    for (size_t i = 0; i < n * s->n_heads * s->head_dim; i++)
-        x.q[i] = (float)kv_random_normal(3, i);
-    synthetic_rows(s, s->n_kv_heads, 41, n, x.k);
-    synthetic_rows(s, s->n_kv_heads, 42, n, x.v);
-    return x;
-}
-
-static void free_tensors(struct tensors x)
-{
-    free(x.q);
-    free(x.k);
-    free(x.v);
 }
 
 /* What the cache holds, and the newest nq queries. */

@@ -1,0 +1,504 @@
+/* Decode attention: a few queries of a sequence over all of its tokens, each
+ * byte of the cache read once for all query heads of a KV head (FlashDecoding).
+ *
+ * Blocks of WARPS warps split the tokens of (sequence, KV head); a warp takes
+ * tiles of 128 tokens in turn and walks each in steps of T tokens, whose bytes
+ * stream through a ring of its own in shared memory.  No two warps wait for
+ * each other before the end, where they merge, in order; the last block of a
+ * (sequence, KV head) to arrive merges all of them, in order: the same bits on
+ * every run.
+ *
+ * Tokens are rows and queries columns of the matrix products: scores
+ * S [T][8] = K Q^T, then O^T [head_dim][8] += V^T P.  A family is two policies,
+ * one for keys and one for values.  What a policy has:
+ *
+ *   params            what the kernel is given of it, by value
+ *   T                 tokens a step; the same for both
+ *   head_bytes(p)     bytes at the start of a tile, what its steps share
+ *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
+ *   TABLE             bytes in shared memory for the whole block, filled by
+ *   load(p, head, table)             all threads, before a barrier
+ * keys:
+ *   query<NT>                        queries as the products want them
+ *   prepare(p, table, q, query)      q: [8 NT][D] in shared memory, times
+ *                                    scale and log2(e)
+ *   scores(p, table, head, step, codes, query, s)
+ *                                    s [T / 16][NT][4], written
+ * values:
+ *   sums<NT>                         O^T as the products give it
+ *   clear(sums)
+ *   gather(p, table, head, step, codes, weight, factor, sums)
+ *                                    sums = factor * sums + V^T P; weight
+ *                                    [T / 16][NT][4], factor [NT][2]
+ *   finish(p, sums, o)               o: [8 NT][D] in shared memory, written
+ *
+ * head, codes: of the tile and the step, in shared memory; step: which of its
+ * tile.  s, weight: fragments c of gpu.cuh for each 16 tokens, column 2c of
+ * N-tile i is row 8 i + 2c of q. */
+#ifndef KV_DECODE_CUH
+#define KV_DECODE_CUH
+
+#include "kernels/cuda/gpu.cuh"
+
+#include "kernels/cuda/decode.h"
+
+enum { KV_WARPS = 8, KV_GPU_TILE = 128 };
+
+#define KV_NONE (-__builtin_huge_valf())
+
+/* Tokens of one run that a block attends to. */
+struct kv_span {
+    const uint8_t *k, *v; /* the KV head's tiles */
+    unsigned first_tile, n_tiles;
+    unsigned n;      /* of the run: later ones in the last tile are padding */
+    unsigned common; /* tokens of the run that every query sees */
+};
+
+/* One lane's part of a softmax over what its warp has seen: of columns 2c and
+ * 2c + 1 of each N-tile, the largest score and the sum of weights. */
+template <int NT> struct kv_softmax {
+    float max[NT][2], sum[NT][2];
+};
+
+template <int NT> KV_DEVICE void kv_softmax_clear(kv_softmax<NT> &x)
+{
+    for (int i = 0; i < NT; i++)
+        for (int j = 0; j < 2; j++) {
+            x.max[i][j] = KV_NONE;
+            x.sum[i][j] = 0;
+        }
+}
+
+/* Over the lanes that share a column. */
+KV_DEVICE float kv_column_max(float x)
+{
+    for (unsigned mask = 4; mask < 32; mask *= 2)
+        x = fmaxf(x, kv_shuffle_xor(x, mask));
+    return x;
+}
+
+KV_DEVICE float kv_column_sum(float x)
+{
+    for (unsigned mask = 4; mask < 32; mask *= 2)
+        x += kv_shuffle_xor(x, mask);
+    return x;
+}
+
+/* Scores become weights; factor: what weights so far are to be multiplied by.
+ */
+template <int M, int NT>
+KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
+                               float factor[NT][2])
+{
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float max = x.max[i][j], sum = 0;
+
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                max = fmaxf(max, fmaxf(s[m][i][j], s[m][i][j + 2]));
+            max = kv_column_max(max);
+
+            const float shift = max == KV_NONE ? 0 : max;
+
+            factor[i][j] = kv_exp2(x.max[i][j] - shift);
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int k = j; k < 4; k += 2) {
+                    s[m][i][k] = kv_exp2(s[m][i][k] - shift);
+                    sum += s[m][i][k];
+                }
+            x.max[i][j] = max;
+            x.sum[i][j] = x.sum[i][j] * factor[i][j] + sum;
+        }
+}
+
+/* The bytes of one side of a step, and of its tile's head with the first. */
+KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    for (size_t i = kv_lane() * 16; i < bytes; i += 32 * 16)
+        kv_copy_async(to + i, from + i);
+}
+
+/* A warp's ring: STAGES steps of both sides, and the heads of the tiles that
+ * these can be of. */
+template <class K, class V, int STAGES> struct kv_ring {
+    static constexpr int STEPS = KV_GPU_TILE / K::T;
+    static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
+
+    size_t k_step, v_step, k_head, v_head;
+    uint8_t *base;
+
+    static __host__ __device__ size_t bytes(const typename K::params &k,
+                                            const typename V::params &v)
+    {
+        return STAGES * (K::step_bytes(k) + V::step_bytes(v)) +
+               TILES * (K::head_bytes(k) + V::head_bytes(v));
+    }
+    __device__ uint8_t *codes(unsigned j) const
+    {
+        return base + j % STAGES * (k_step + v_step);
+    }
+    __device__ uint8_t *head(unsigned j) const
+    {
+        return base + STAGES * (k_step + v_step) +
+               j / STEPS % TILES * (k_head + v_head);
+    }
+    /* Starts the copy of the warp's step j, which is step j % STEPS of a tile;
+     * k, v: that tile. */
+    __device__ void fetch(unsigned j, const uint8_t *k, const uint8_t *v) const
+    {
+        if (j % STEPS == 0) {
+            kv_fetch(head(j), k, k_head);
+            kv_fetch(head(j) + k_head, v, v_head);
+        }
+        kv_fetch(codes(j), k + k_head + j % STEPS * k_step, k_step);
+        kv_fetch(codes(j) + k_step, v + v_head + j % STEPS * v_step, v_step);
+    }
+};
+
+/* Queries of later positions see more: scores of tokens past a query's own are
+ * no scores.  token: the run's index of the step's first; limit: per column,
+ * how many of the run it sees. */
+template <int M, int NT>
+KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token,
+                       const unsigned limit[NT][2])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (token + 16 * m + kv_lane() / 4 + k / 2 * 8 >=
+                    limit[i][k % 2])
+                    s[m][i][k] = KV_NONE;
+}
+
+/* This warp's share of a span. */
+template <class K, class V, int STAGES, int NT>
+KV_DEVICE void
+kv_walk(const typename K::params &kp, const typename V::params &vp,
+        const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
+        const unsigned limit[NT][2],
+        const typename K::template query<NT> &query, uint8_t *ring_base,
+        kv_softmax<NT> &softmax, typename V::template sums<NT> &sums)
+{
+    static_assert(K::T == V::T, "keys and values step together");
+    constexpr int M = K::T / 16;
+    using ring_type = kv_ring<K, V, STAGES>;
+    constexpr int STEPS = ring_type::STEPS;
+    const ring_type ring = {K::step_bytes(kp), V::step_bytes(vp),
+                            K::head_bytes(kp), V::head_bytes(vp), ring_base};
+    const size_t k_tile = ring.k_head + STEPS * ring.k_step;
+    const size_t v_tile = ring.v_head + STEPS * ring.v_step;
+    const unsigned warp = kv_warp();
+    const unsigned mine =
+        span.n_tiles > warp ? (span.n_tiles - warp - 1) / KV_WARPS + 1 : 0;
+    const unsigned n_steps = mine * STEPS;
+
+#define KV_FETCH(j)                                                          \
+    do {                                                                     \
+        if ((j) < n_steps) {                                                 \
+            const size_t tile =                                              \
+                span.first_tile + warp + (size_t)((j) / STEPS) * KV_WARPS;   \
+                                                                             \
+            ring.fetch((j), span.k + tile * k_tile, span.v + tile * v_tile); \
+        }                                                                    \
+        kv_copy_commit();                                                    \
+    } while (0)
+
+    for (unsigned j = 0; j + 1 < STAGES; j++)
+        KV_FETCH(j);
+    for (unsigned j = 0; j < n_steps; j++) {
+        const unsigned token =
+            (span.first_tile + warp + j / STEPS * KV_WARPS) * KV_GPU_TILE +
+            j % STEPS * K::T;
+        float s[M][NT][4], factor[NT][2];
+
+        kv_sync_warp(); /* all have read what the next copy replaces */
+        KV_FETCH(j + STAGES - 1);
+        kv_copy_wait<STAGES - 1>();
+        kv_sync_warp();
+        if (token >= span.n)
+            continue;
+
+        const uint8_t *codes = ring.codes(j), *head = ring.head(j);
+
+        K::template scores<NT>(kp, k_table, head, j % STEPS, codes, query, s);
+        if (token + K::T > span.common)
+            kv_mask<M, NT>(s, token, limit);
+        kv_softmax_step<M, NT>(softmax, s, factor);
+        V::template gather<NT>(vp, v_table, head + ring.k_head, j % STEPS,
+                               codes + ring.k_step, s, factor, sums);
+    }
+    kv_copy_wait<0>();
+#undef KV_FETCH
+}
+
+/* ---- merging ------------------------------------------------------------ */
+
+/* Where a part of (split, KV head, group of rows) lies: | max | sum | o |. */
+template <int D, int NT>
+KV_DEVICE float *kv_part(const kv_decode &p, unsigned split)
+{
+    constexpr size_t floats = 8 * NT * (D + 2);
+    const size_t groups = gridDim.z, heads = gridDim.y;
+
+    return p.parts +
+           ((split * heads + blockIdx.y) * groups + blockIdx.z) * floats;
+}
+
+/* The warps' parts, in shared memory, into the block's; weights are relative to
+ * the largest max. */
+template <int D, int NT>
+KV_DEVICE void kv_merge_warps(const float *warps, float *part)
+{
+    constexpr unsigned rows = 8 * NT, floats = rows * (D + 2);
+
+    for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
+        const float *max = warps + i / D, *sum = max + rows;
+        const float *o = warps + 2 * rows + i;
+        float m = KV_NONE, l = 0, x = 0;
+
+        for (unsigned k = 0; k < KV_WARPS; k++)
+            m = fmaxf(m, max[k * floats]);
+        for (unsigned k = 0; k < KV_WARPS; k++) {
+            const float w =
+                max[k * floats] == KV_NONE ? 0 : kv_exp2(max[k * floats] - m);
+
+            l += w * sum[k * floats];
+            x += w * o[k * floats];
+        }
+        part[2 * rows + i] = x;
+        if (i % D == 0) {
+            part[i / D] = m;
+            part[rows + i / D] = l;
+        }
+    }
+}
+
+/* Rows x [8 NT][D] in shared memory times the KV head's matrix, which element
+ * (row, channel) i of the block this thread is asked for; NULL: x itself. */
+template <int D>
+KV_DEVICE float kv_turned(const float *matrix, const float *x, unsigned i)
+{
+    if (!matrix)
+        return x[i];
+
+    const float *m = matrix + (size_t)blockIdx.y * D * D + i % D;
+    const float *row = x + i / D * D;
+    float sum = 0;
+
+#pragma unroll 8
+    for (unsigned j = 0; j < D; j++)
+        sum += row[j] * m[(size_t)j * D];
+    return sum;
+}
+
+/* The splits' parts into the result: those of codes leave their space. */
+template <int D, int NT>
+KV_DEVICE void kv_merge_splits(const kv_decode &p,
+                               const kv_gpu_sequence &sequence)
+{
+    constexpr unsigned rows = 8 * NT;
+    const size_t apart =
+        (size_t)gridDim.y * gridDim.z * rows * (D + 2); /* split to split */
+    const float *parts = kv_part<D, NT>(p, sequence.first_split);
+    float *const coded = reinterpret_cast<float *>(kv_shared());
+    float *const plain = coded + rows * D;
+
+    for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
+        const float *max = parts + i / D, *sum = max + rows;
+        const float *o = parts + 2 * rows + i;
+        float m = KV_NONE, l = 0, x[2] = {0, 0};
+
+        for (unsigned k = 0; k < sequence.n_splits; k++)
+            m = fmaxf(m, max[k * apart]);
+        for (unsigned k = 0; k < sequence.n_splits; k++) {
+            const float w =
+                max[k * apart] == KV_NONE ? 0 : kv_exp2(max[k * apart] - m);
+
+            l += w * sum[k * apart];
+            x[k < sequence.n_coded] += w * o[k * apart];
+        }
+        coded[i] = x[1] / l;
+        plain[i] = x[0] / l;
+    }
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
+        const size_t row = blockIdx.z * rows + i / D;
+
+        if (row >= (size_t)p.group * p.nq)
+            return;
+
+        const size_t query = sequence.index * (size_t)p.nq + row / p.group;
+        const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
+
+        p.out[(query * p.group * gridDim.y + head) * D + i % D] =
+            kv_turned<D>(p.leave, coded, i) + plain[i];
+    }
+}
+
+/* ---- the kernel --------------------------------------------------------- */
+
+/* The queries of this block, scaled and turned, 0 past the last; raw: room for
+ * as many. */
+template <int D, int NT>
+KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
+                               unsigned sequence, float *raw, float *q)
+{
+    for (unsigned i = threadIdx.x; i < 8 * NT * D; i += blockDim.x) {
+        const size_t row = blockIdx.z * 8 * NT + i / D;
+        const size_t query = sequence * (size_t)p.nq + row / p.group;
+        const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
+
+        raw[i] = row < (size_t)p.group * p.nq
+                     ? p.q[(query * p.group * gridDim.y + head) * D + i % D] *
+                           p.scale
+                     : 0;
+    }
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < 8 * NT * D; i += blockDim.x)
+        q[i] = kv_turned<D>(enter, raw, i);
+}
+
+/* limit: tokens of the run that a column's query sees. */
+template <int NT>
+KV_DEVICE void kv_limits(const kv_decode &p, unsigned n_tokens,
+                         const kv_gpu_run &run, unsigned limit[NT][2])
+{
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const unsigned row =
+                (blockIdx.z * NT + i) * 8 + kv_lane() % 4 * 2 + j;
+            const unsigned query = min(row / p.group, p.nq - 1);
+            const unsigned seen = n_tokens - p.nq + 1 + query;
+
+            limit[i][j] = seen > run.first ? min(seen - run.first, run.n) : 0;
+        }
+}
+
+/* A block's span with these two policies, into its part. */
+template <class K, class V, int STAGES, int D, int NT>
+KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
+                              const typename V::params &vp, const float *enter,
+                              const kv_gpu_work &work)
+{
+    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
+    const kv_gpu_run &run = sequence.run[work.run];
+    const unsigned before = sequence.n - p.nq + 1; /* every query sees these */
+    const kv_span span = {run.k + blockIdx.y * run.k_head,
+                          run.v + blockIdx.y * run.v_head,
+                          work.first_tile,
+                          work.n_tiles,
+                          run.n,
+                          before > run.first ? min(before - run.first, run.n)
+                                             : 0};
+    unsigned limit[NT][2];
+    uint8_t *const shared = kv_shared();
+    float *const queries = reinterpret_cast<float *>(shared);
+    uint8_t *const k_table = shared + 8 * NT * D * sizeof(float);
+    uint8_t *const v_table = k_table + K::TABLE;
+    uint8_t *const rings = v_table + V::TABLE;
+    typename K::template query<NT> query;
+    typename V::template sums<NT> sums;
+    kv_softmax<NT> softmax;
+
+    kv_load_queries<D, NT>(p, enter, sequence.index,
+                           reinterpret_cast<float *>(rings), queries);
+    K::load(kp, blockIdx.y, k_table);
+    V::load(vp, blockIdx.y, v_table);
+    kv_limits<NT>(p, sequence.n, run, limit);
+    kv_sync_block();
+    K::template prepare<NT>(kp, k_table, queries, query);
+    kv_softmax_clear<NT>(softmax);
+    V::template clear<NT>(sums);
+    kv_walk<K, V, STAGES, NT>(kp, vp, k_table, v_table, span, limit, query,
+                              rings + kv_warp() *
+                                          kv_ring<K, V, STAGES>::bytes(kp, vp),
+                              softmax, sums);
+
+    /* All are done with the rings: the warps' parts take their place. */
+    constexpr unsigned rows = 8 * NT, floats = rows * (D + 2);
+    float *const warps = reinterpret_cast<float *>(rings);
+    float *const mine = warps + kv_warp() * floats;
+
+    kv_sync_block();
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const float sum = kv_column_sum(softmax.sum[i][j]);
+
+            if (kv_lane() < 4) {
+                mine[i * 8 + kv_lane() * 2 + j] = softmax.max[i][j];
+                mine[rows + i * 8 + kv_lane() * 2 + j] = sum;
+            }
+        }
+    V::template finish<NT>(vp, sums, mine + 2 * rows);
+    kv_sync_block();
+    kv_merge_warps<D, NT>(warps, kv_part<D, NT>(p, work.split));
+}
+
+/* Whether this block is the last of its (sequence, KV head, rows). */
+KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_sequence &sequence)
+{
+    unsigned *const counter =
+        p.counters +
+        ((size_t)sequence.index * gridDim.y + blockIdx.y) * gridDim.z +
+        blockIdx.z;
+    unsigned *const order = reinterpret_cast<unsigned *>(kv_shared());
+
+    kv_sync_block();
+    if (threadIdx.x == 0) {
+        *order = kv_count_up(counter);
+        if (*order == sequence.n_splits - 1)
+            *counter = 0; /* for the next launch */
+    }
+    kv_sync_block();
+
+    const bool last = *order == sequence.n_splits - 1;
+
+    kv_sync_block(); /* all have read what merging writes over */
+    return last;
+}
+
+/* FK, FV: policies of the runs that are not codes, sinks and tail.  Grid:
+ * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
+ * a KV head for query token 0, then 1, .. */
+template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
+__global__ void __launch_bounds__(32 * KV_WARPS)
+    kv_decode_kernel(const kv_decode p, const typename K::params kp,
+                     const typename V::params vp, const typename FK::params fkp,
+                     const typename FV::params fvp)
+{
+    const kv_gpu_work work = p.work[blockIdx.x];
+
+    if (work.run == KV_RUN_CODES)
+        kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
+    else
+        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
+    if (kv_last_of(p, p.sequences[work.sequence]))
+        kv_merge_splits<D, NT>(p, p.sequences[work.sequence]);
+}
+
+/* Shared memory of the kernel: queries, tables and rings, or the warps' parts
+ * where these are more. */
+template <class K, class V, int STAGES, int D, int NT>
+static size_t kv_span_shared(const typename K::params &kp,
+                             const typename V::params &vp)
+{
+    const size_t rings = kv_ring<K, V, STAGES>::bytes(kp, vp);
+    const size_t parts = 8 * NT * (D + 2) * sizeof(float);
+
+    return 8 * NT * D * sizeof(float) + K::TABLE + V::TABLE +
+           KV_WARPS * (rings > parts ? rings : parts);
+}
+
+#endif

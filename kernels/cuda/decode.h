@@ -1,0 +1,47 @@
+/* What a launch of decode attention is given (decode.cuh); pointers are of the
+ * device. */
+#ifndef KV_DECODE_H
+#define KV_DECODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A sequence's tokens: sinks, codes, the rest.  Sinks and rest are halves. */
+enum { KV_RUN_SINKS, KV_RUN_CODES, KV_RUN_REST, KV_GPU_RUNS };
+
+/* One run: tiles of 128 tokens, [n_kv_heads][tiles][tile bytes]. */
+struct kv_gpu_run {
+    const uint8_t *k, *v;
+    size_t k_head, v_head; /* bytes from one head's tiles to the next's */
+    unsigned first, n;     /* position of the first token; tokens */
+};
+
+struct kv_gpu_sequence {
+    struct kv_gpu_run run[KV_GPU_RUNS];
+    unsigned index, n; /* of the batch; tokens in all, at least nq */
+    unsigned first_split, n_splits;
+    unsigned n_coded; /* of these, the first so many are of codes */
+};
+
+/* What blocks of one x do, for each KV head and group of rows. */
+struct kv_gpu_work {
+    unsigned sequence, run, first_tile, n_tiles;
+    unsigned split; /* first_split + its place among the sequence's */
+};
+
+struct kv_decode {
+    const struct kv_gpu_sequence *sequences;
+    const struct kv_gpu_work *work;
+    unsigned group, nq; /* query heads of a KV head; newest tokens that ask */
+    float scale;        /* of scores, times log2(e) */
+    const float *q;     /* [sequences][nq][n_heads][head_dim] */
+    float *out;         /* the same */
+    /* Into and out of the space of the codes: rows times these matrices
+     * [n_kv_heads][head_dim][head_dim]; NULL: the codes' space is the model's.
+     */
+    const float *enter, *leave;
+    float *parts;       /* kv_decode_parts() floats */
+    unsigned *counters; /* [sequences][n_kv_heads][groups of rows], 0 */
+};
+
+#endif

@@ -1,0 +1,162 @@
+#include "kernels/device.h"
+
+#include <cuda_runtime.h>
+#include <stdio.h>
+
+/* What kernels are built for, at least. */
+enum { OLDEST_MAJOR = 8 };
+
+static int fail(struct kv_err *e, const char *what, cudaError_t rc)
+{
+    return kv_fail(e, "%s: %s", what, cudaGetErrorString(rc));
+}
+
+extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
+                              struct kv_err *e)
+{
+    struct cudaDeviceProp p;
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+
+    if (rc != cudaSuccess)
+        return fail(e, "no CUDA device", rc);
+    if (index >= (size_t)n)
+        return kv_fail(e, "no CUDA device %zu: this machine has %d", index, n);
+    rc = cudaGetDeviceProperties(&p, (int)index);
+    if (rc == cudaSuccess)
+        rc = cudaSetDevice((int)index);
+    if (rc == cudaSuccess)
+        rc = cudaMemGetInfo(&d->free, &d->memory);
+    if (rc != cudaSuccess)
+        return kv_fail(e, "cannot open CUDA device %zu: %s", index,
+                       cudaGetErrorString(rc));
+    snprintf(d->name, sizeof(d->name), "%s", p.name);
+    d->major = p.major;
+    d->minor = p.minor;
+    d->multiprocessors = (size_t)p.multiProcessorCount;
+    d->shared = p.sharedMemPerBlockOptin;
+    d->l2 = (size_t)p.l2CacheSize;
+    if (d->major < OLDEST_MAJOR)
+        return kv_fail(e,
+                       "CUDA device %zu, %s, has compute capability %d.%d; "
+                       "kernels are built for %d.0 and later",
+                       index, d->name, d->major, d->minor, OLDEST_MAJOR);
+    return 0;
+}
+
+extern "C" int kv_device_alloc(void **p, size_t bytes, struct kv_err *e)
+{
+    size_t free = 0, memory = 0;
+    const cudaError_t rc = cudaMalloc(p, bytes ? bytes : 1);
+
+    if (rc == cudaSuccess)
+        return 0;
+    *p = NULL;
+    cudaGetLastError(); /* not the next launch's error */
+    if (rc != cudaErrorMemoryAllocation)
+        return fail(e, "cudaMalloc", rc);
+    cudaMemGetInfo(&free, &memory);
+    return kv_fail(e, "not enough device memory: %zu bytes needed, %zu free",
+                   bytes, free);
+}
+
+extern "C" void kv_device_free(void *p)
+{
+    cudaFree(p);
+}
+
+static int copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                struct kv_err *e)
+{
+    const cudaError_t rc = cudaMemcpy(to, from, bytes, kind);
+
+    return rc == cudaSuccess ? 0 : fail(e, "cudaMemcpy", rc);
+}
+
+extern "C" int kv_device_upload(void *to, const void *from, size_t bytes,
+                                struct kv_err *e)
+{
+    return copy(to, from, bytes, cudaMemcpyHostToDevice, e);
+}
+
+extern "C" int kv_device_download(void *to, const void *from, size_t bytes,
+                                  struct kv_err *e)
+{
+    return copy(to, from, bytes, cudaMemcpyDeviceToHost, e);
+}
+
+extern "C" int kv_device_zero(void *p, size_t bytes, struct kv_err *e)
+{
+    const cudaError_t rc = cudaMemset(p, 0, bytes);
+
+    return rc == cudaSuccess ? 0 : fail(e, "cudaMemset", rc);
+}
+
+extern "C" int kv_device_copy(void *to, const void *from, size_t bytes,
+                              struct kv_err *e)
+{
+    return copy(to, from, bytes, cudaMemcpyDeviceToDevice, e);
+}
+
+/* What a timing holds; the events stand around one call each. */
+struct stopwatch {
+    cudaEvent_t start, end;
+    void *other; /* memory of more than twice the L2 */
+    size_t other_bytes;
+};
+
+static int time_once(const struct stopwatch *w,
+                     int (*once)(void *, struct kv_err *), void *arg,
+                     double *seconds, struct kv_err *e)
+{
+    float ms = 0;
+    cudaError_t rc = cudaMemsetAsync(w->other, 1, w->other_bytes);
+
+    if (rc == cudaSuccess)
+        rc = cudaEventRecord(w->start);
+    if (rc != cudaSuccess)
+        return fail(e, "before a timed run", rc);
+    if (once(arg, e))
+        return -1;
+    rc = cudaEventRecord(w->end);
+    if (rc == cudaSuccess)
+        rc = cudaEventSynchronize(w->end);
+    if (rc == cudaSuccess)
+        rc = cudaEventElapsedTime(&ms, w->start, w->end);
+    *seconds = ms * 1e-3;
+    return rc == cudaSuccess ? 0 : fail(e, "in a timed run", rc);
+}
+
+extern "C" int kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
+                              size_t warmup, size_t reps, double *seconds,
+                              struct kv_err *e)
+{
+    struct stopwatch w = {NULL, NULL, NULL, 0};
+    int device = 0, l2 = 0, rc = -1;
+    double untimed;
+
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device);
+    w.other_bytes = 2 * (size_t)l2 + (1 << 20);
+    if (kv_device_alloc(&w.other, w.other_bytes, e))
+        return -1;
+    if (cudaEventCreate(&w.start) != cudaSuccess ||
+        cudaEventCreate(&w.end) != cudaSuccess) {
+        kv_fail(e, "cannot create CUDA events");
+        goto out;
+    }
+    for (size_t i = 0; i < warmup; i++)
+        if (time_once(&w, once, arg, &untimed, e))
+            goto out;
+    for (size_t i = 0; i < reps; i++)
+        if (time_once(&w, once, arg, &seconds[i], e))
+            goto out;
+    rc = 0;
+out:
+    if (w.start)
+        cudaEventDestroy(w.start);
+    if (w.end)
+        cudaEventDestroy(w.end);
+    kv_device_free(w.other);
+    return rc;
+}

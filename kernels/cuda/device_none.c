@@ -1,0 +1,73 @@
+/* A build without CUDA: no device, no family. */
+#include "kernels/cuda/families.h"
+#include "kernels/device.h"
+
+static int none(struct kv_err *e)
+{
+    return kv_fail(e, "this build has no CUDA (meson option cuda)");
+}
+
+int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e)
+{
+    (void)index;
+    (void)d;
+    return none(e);
+}
+
+int kv_device_alloc(void **p, size_t bytes, struct kv_err *e)
+{
+    (void)p;
+    (void)bytes;
+    return none(e);
+}
+
+void kv_device_free(void *p)
+{
+    (void)p;
+}
+
+int kv_device_upload(void *to, const void *from, size_t bytes, struct kv_err *e)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return none(e);
+}
+
+int kv_device_download(void *to, const void *from, size_t bytes,
+                       struct kv_err *e)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return none(e);
+}
+
+int kv_device_zero(void *p, size_t bytes, struct kv_err *e)
+{
+    (void)p;
+    (void)bytes;
+    return none(e);
+}
+
+int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return none(e);
+}
+
+int kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
+                   size_t warmup, size_t reps, double *seconds,
+                   struct kv_err *e)
+{
+    (void)once;
+    (void)arg;
+    (void)warmup;
+    (void)reps;
+    (void)seconds;
+    return none(e);
+}
+
+const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

@@ -1,0 +1,3 @@
+#include "kernels/cuda/families.h"
+
+const struct kv_gpu_family *const kv_gpu_families[] = {&kv_gpu_float, NULL};

@@ -1,0 +1,74 @@
+/* Storage families on the device: how a side's codes lie there, and the
+ * kernels that attend to them.  A family is <name>.cuh (its policies, which
+ * say what lies where), <name>_pack.c (the order of its bytes) and <name>.cu
+ * (which instances there are). */
+#ifndef KV_CUDA_FAMILIES_H
+#define KV_CUDA_FAMILIES_H
+
+#include "kernels/cuda/decode.h"
+#include "kernels/tiles.h"
+#include "lib/base/err.h"
+
+#include <stdbool.h>
+
+/* One side of a cache, as a family has it on the device. */
+struct kv_gpu_side {
+    const struct kv_store *store; /* of the codes */
+    enum kv_path path;            /* the one that runs */
+    size_t tile_bytes;            /* of 128 tokens of one KV head */
+    /* Tile i of a KV head, all of whose tokens are in the store, into `to`,
+     * which is tile_bytes of zeros. */
+    void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
+                 uint8_t *to);
+    /* What the kernel has beside tiles, [n_tables][table_bytes]: one for each
+     * KV head or one for all; NULL: nothing.  Freed by the side's owner. */
+    void *table;
+    size_t n_tables, table_bytes;
+    void *device_table; /* the same on the device */
+};
+
+/* A launch: n_work pieces for each KV head, each for all rows. */
+struct kv_gpu_launch {
+    struct kv_decode p;
+    size_t n_work, n_kv_heads, head_dim;
+    const struct kv_gpu_side *k, *v;
+    bool measure;  /* only fill in shared */
+    size_t shared; /* bytes of shared memory of a block */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kv_gpu_family {
+    const char *name;
+    /* Whether the family has this side; fills it in, store and path are
+     * set. */
+    bool (*open)(struct kv_gpu_side *side);
+    /* Launches; fails with the name of what there is no kernel for. */
+    int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
+};
+
+extern const struct kv_gpu_family kv_gpu_float;
+
+enum { KV_GPU_MAX_DIM = 256 };
+
+/* Tokens [first, first + n) of a KV head of any store as values [n][head_dim],
+ * in the codes' space; first is a multiple of 32. */
+void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
+                 float *x);
+
+/* Every family, NULL at the end. */
+extern const struct kv_gpu_family *const kv_gpu_families[];
+
+bool kv_gpu_float_open(struct kv_gpu_side *side);
+/* A tile of halves of any side: x [128][head_dim], the first n tokens of
+ * which are there. */
+void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,
+                       uint8_t *to);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

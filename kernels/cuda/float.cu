@@ -1,0 +1,22 @@
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/float.cuh"
+
+// Head dimension, N-tiles of 8 rows, stages of the ring.
+#define KV_FLOAT_KERNELS(X) \
+    X(64, 1, 3)             \
+    X(64, 2, 3) X(96, 1, 3) X(96, 2, 3) X(128, 1, 3) X(128, 2, 3) X(256, 1, 1)
+
+static int launch(struct kv_gpu_launch *l, struct kv_err *e)
+{
+#define KV_CASE(D, NT, STAGES)                                                \
+    if (l->head_dim == D && kv_row_tiles(l, D) == NT)                         \
+        return kv_decode_launch<kv_float_keys<D>, kv_float_values<D>, STAGES, \
+                                D, NT>(l, {}, {}, e);
+    KV_FLOAT_KERNELS(KV_CASE)
+#undef KV_CASE
+    return kv_fail(e, "attention on halves: no CUDA kernel for head_dim %zu",
+                   l->head_dim);
+}
+
+extern "C" const struct kv_gpu_family kv_gpu_float = {
+    "float", kv_gpu_float_open, launch};

@@ -1,0 +1,229 @@
+/* Policies of decode.cuh for halves as they are.
+ *
+ * A tile of 128 tokens is 8 steps of 16; a step is fragments a of gpu.cuh, in
+ * the order lanes read them, 16 bytes each:
+ *
+ *   keys    [head_dim / 16][lane][8 halves]: tokens are rows
+ *   values  [head_dim / 16][lane][8 halves]: channels are rows */
+#ifndef KV_FLOAT_CUH
+#define KV_FLOAT_CUH
+
+#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/families.h"
+
+struct kv_no_params {
+};
+
+/* Weights of 16 tokens, fragment c, as fragment b of the next product. */
+KV_DEVICE void kv_weights_f16(const float *weight, uint32_t *b)
+{
+    b[0] = kv_transpose(kv_pack_f16(weight[0], weight[1]));
+    b[1] = kv_transpose(kv_pack_f16(weight[2], weight[3]));
+}
+
+KV_DEVICE void kv_unpack16(const uint8_t *at, uint32_t *w)
+{
+    const uint4 x = kv_load16(at);
+
+    w[0] = x.x;
+    w[1] = x.y;
+    w[2] = x.z;
+    w[3] = x.w;
+}
+
+/* Queries as fragments b, halves. */
+template <int D, int NT> struct kv_queries_f16 {
+    uint32_t b[NT][D / 16][2];
+};
+
+/* q: [8 NT][D]. */
+template <int D, int NT>
+KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x)
+{
+    const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
+
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float *at =
+                    q + (i * 8 + r) * D + k * 16 + half * 8 + 2 * c;
+
+                x.b[i][k][half] = kv_pack_f16(at[0], at[1]);
+            }
+}
+
+/* O^T as fragments c. */
+template <int D, int NT> struct kv_sums_f32 {
+    float o[D / 16][NT][4];
+};
+
+template <int D, int NT> KV_DEVICE void kv_sums_clear(kv_sums_f32<D, NT> &x)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x.o[k][i][j] = 0;
+}
+
+template <int D, int NT>
+KV_DEVICE void kv_sums_scale(kv_sums_f32<D, NT> &x, const float factor[NT][2])
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x.o[k][i][j] *= factor[i][j % 2];
+}
+
+template <int D, int NT>
+KV_DEVICE void kv_sums_store(const kv_sums_f32<D, NT> &x, float *o)
+{
+    const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
+
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                o[(i * 8 + 2 * c + j % 2) * D + k * 16 + j / 2 * 8 + r] =
+                    x.o[k][i][j];
+}
+
+template <int D> struct kv_float_keys {
+    using params = kv_no_params;
+    template <int NT> using query = kv_queries_f16<D, NT>;
+    static constexpr int T = 16, TABLE = 0;
+
+    static __host__ __device__ size_t head_bytes(const params &)
+    {
+        return 0;
+    }
+    static __host__ __device__ size_t step_bytes(const params &)
+    {
+        return T * D * 2;
+    }
+    static __device__ void load(const params &, unsigned, uint8_t *)
+    {
+    }
+    template <int NT>
+    static __device__ void prepare(const params &, const uint8_t *,
+                                   const float *q, query<NT> &x)
+    {
+        kv_queries_to_f16<D, NT>(q, x);
+    }
+    template <int NT>
+    static __device__ void
+    scores(const params &, const uint8_t *, const uint8_t *, unsigned,
+           const uint8_t *codes, const query<NT> &q, float s[1][NT][4])
+    {
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                s[0][i][j] = 0;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t a[4];
+
+            kv_unpack16(codes + (k * 32 + kv_lane()) * 16, a);
+#pragma unroll
+            for (int i = 0; i < NT; i++)
+                kv_mma_f16(s[0][i], a, q.b[i][k]);
+        }
+    }
+};
+
+template <int D> struct kv_float_values {
+    using params = kv_no_params;
+    template <int NT> using sums = kv_sums_f32<D, NT>;
+    static constexpr int T = 16, TABLE = 0;
+
+    static __host__ __device__ size_t head_bytes(const params &)
+    {
+        return 0;
+    }
+    static __host__ __device__ size_t step_bytes(const params &)
+    {
+        return T * D * 2;
+    }
+    static __device__ void load(const params &, unsigned, uint8_t *)
+    {
+    }
+    template <int NT> static __device__ void clear(sums<NT> &x)
+    {
+        kv_sums_clear<D, NT>(x);
+    }
+    template <int NT>
+    static __device__ void
+    gather(const params &, const uint8_t *, const uint8_t *, unsigned,
+           const uint8_t *codes, const float weight[1][NT][4],
+           const float factor[NT][2], sums<NT> &x)
+    {
+        uint32_t b[NT][2];
+
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+            kv_weights_f16(weight[0][i], b[i]);
+        kv_sums_scale<D, NT>(x, factor);
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t a[4];
+
+            kv_unpack16(codes + (k * 32 + kv_lane()) * 16, a);
+#pragma unroll
+            for (int i = 0; i < NT; i++)
+                kv_mma_f16(x.o[k][i], a, b[i]);
+        }
+    }
+    template <int NT>
+    static __device__ void finish(const params &, const sums<NT> &x, float *o)
+    {
+        kv_sums_store<D, NT>(x, o);
+    }
+};
+
+/* ---- launching ---------------------------------------------------------- */
+
+/* How many N-tiles a block of this head dimension takes: 16 rows at once where
+ * there are so many and registers for them. */
+static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
+{
+    return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;
+}
+
+/* Sinks and tail are halves. */
+template <class K, class V, int STAGES, int D, int NT>
+static int kv_decode_launch(struct kv_gpu_launch *l,
+                            const typename K::params &k,
+                            const typename V::params &v, struct kv_err *e)
+{
+    using FK = kv_float_keys<D>;
+    using FV = kv_float_values<D>;
+    const size_t coded = kv_span_shared<K, V, STAGES, D, NT>(k, v);
+    const size_t plain = kv_span_shared<FK, FV, 1, D, NT>({}, {});
+    const unsigned rows = l->p.group * l->p.nq;
+    const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
+                    (rows + 8 * NT - 1) / (8 * NT));
+
+    l->shared = coded > plain ? coded : plain;
+    if (l->measure)
+        return 0;
+
+    const char *wrong =
+        kv_launch(kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, grid,
+                  dim3(32 * KV_WARPS), l->shared, 0, l->p, k, v,
+                  typename FK::params{}, typename FV::params{});
+
+    return wrong ? kv_fail(e, "decode attention: %s", wrong) : 0;
+}
+
+#endif

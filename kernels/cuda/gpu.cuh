@@ -1,0 +1,225 @@
+/* What device code is made of: the only door from kernels to the hardware.
+ *
+ * Kernels use these and plain C++; tests/gpu_twin.h defines the same names for
+ * the host (one fibre a thread, poisoned shared memory, copies that arrive only
+ * when they are waited for), so that kernel logic is tested where there is no
+ * GPU.  It is included before this file and takes its guard.
+ *
+ * A warp's operations below are for all of its 32 lanes at once.  Fragments of
+ * matrices are those of PTX's mma.sync; r = lane / 4, c = lane % 4. */
+#ifndef KV_GPU_CUH
+#define KV_GPU_CUH
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KV_DEVICE static __device__ __forceinline__
+
+/* ---- threads ------------------------------------------------------------ */
+
+KV_DEVICE unsigned kv_lane(void)
+{
+    return threadIdx.x % 32;
+}
+
+KV_DEVICE unsigned kv_warp(void)
+{
+    return threadIdx.x / 32;
+}
+
+KV_DEVICE void kv_sync_warp(void)
+{
+    __syncwarp();
+}
+
+KV_DEVICE void kv_sync_block(void)
+{
+    __syncthreads();
+}
+
+/* What this block wrote before is seen by a block that reads a counter this
+ * thread adds to afterwards.  Gives the value before. */
+KV_DEVICE unsigned kv_count_up(unsigned *counter)
+{
+    __threadfence();
+    const unsigned before = atomicAdd(counter, 1);
+    __threadfence();
+    return before;
+}
+
+KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
+{
+    return __shfl_xor_sync(~0u, x, mask);
+}
+
+/* ---- memory ------------------------------------------------------------- */
+
+/* The block's dynamic shared memory, 16-byte aligned. */
+KV_DEVICE uint8_t *kv_shared(void)
+{
+    extern __shared__ uint4 kv_dynamic_shared[];
+
+    return reinterpret_cast<uint8_t *>(kv_dynamic_shared);
+}
+
+/* 16 bytes from global to shared memory, both 16-byte aligned; there once a
+ * wait covers the group it was committed in, and a barrier has followed where
+ * other threads read it. */
+KV_DEVICE void kv_copy_async(void *shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(shared)),
+                 "l"(global)
+                 : "memory");
+}
+
+KV_DEVICE void kv_copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All but this thread's newest N groups have arrived. */
+template <int N> KV_DEVICE void kv_copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* 16 bytes at a 16-byte boundary. */
+KV_DEVICE uint4 kv_load16(const void *p)
+{
+    return *static_cast<const uint4 *>(p);
+}
+
+/* ---- numbers ------------------------------------------------------------ */
+
+KV_DEVICE float kv_exp2(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two halves in a word, the first one low; rounded to even. */
+KV_DEVICE uint32_t kv_pack_f16(float low, float high)
+{
+    const __half2 h = __floats2half2_rn(low, high);
+
+    return *reinterpret_cast<const uint32_t *>(&h);
+}
+
+KV_DEVICE float kv_low_f16(uint32_t w)
+{
+    return __low2float(*reinterpret_cast<const __half2 *>(&w));
+}
+
+KV_DEVICE float kv_high_f16(uint32_t w)
+{
+    return __high2float(*reinterpret_cast<const __half2 *>(&w));
+}
+
+/* Both halves: a * b, a * b + c, rounded once. */
+KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
+{
+    const __half2 h = __hmul2(*reinterpret_cast<const __half2 *>(&a),
+                              *reinterpret_cast<const __half2 *>(&b));
+
+    return *reinterpret_cast<const uint32_t *>(&h);
+}
+
+KV_DEVICE uint32_t kv_fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    const __half2 h = __hfma2(*reinterpret_cast<const __half2 *>(&a),
+                              *reinterpret_cast<const __half2 *>(&b),
+                              *reinterpret_cast<const __half2 *>(&c));
+
+    return *reinterpret_cast<const uint32_t *>(&h);
+}
+
+/* To the nearest integer, half to even. */
+KV_DEVICE int kv_round(float x)
+{
+    return __float2int_rn(x);
+}
+
+/* Byte i of the result is byte (select >> 4 i) % 8 of (high, low). */
+KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
+{
+    return __byte_perm(low, high, select);
+}
+
+/* c + the dot product of four signed bytes. */
+KV_DEVICE int kv_dot4(int a, int b, int c)
+{
+    return __dp4a(a, b, c);
+}
+
+/* ---- matrices ----------------------------------------------------------- */
+
+/* c [16][8] += a [16][16] b [16][8], halves, sums in f32.
+ *   a[0]: row r,     columns 2c, 2c + 1    a[2]: row r,     columns 2c + 8, + 9
+ *   a[1]: row r + 8, columns 2c, 2c + 1    a[3]: row r + 8, columns 2c + 8, + 9
+ *   b[0]: rows 2c, 2c + 1, column r        b[1]: rows 2c + 8, + 9, column r
+ *   c[0], c[1]: row r, columns 2c, 2c + 1  c[2], c[3]: row r + 8 */
+KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* c [16][8] += a [16][32] b [32][8], bytes, sums in int32; c as above.
+ *   a[0]: row r, columns 4c to 4c + 3      a[2]: row r, columns 4c + 16 ..
+ *   a[1]: row r + 8                        a[3]: row r + 8
+ *   b[0]: rows 4c to 4c + 3, column r      b[1]: rows 4c + 16 .., column r */
+#define KV_MMA_BYTES(name, types)                                             \
+    KV_DEVICE void name(int *c, const uint32_t *a, const uint32_t *b)         \
+    {                                                                         \
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." types           \
+                     ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "           \
+                     "{%0,%1,%2,%3};"                                         \
+                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])         \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), \
+                       "r"(b[1]));                                            \
+    }
+KV_MMA_BYTES(kv_mma_s8s8, "s8.s8") /* a, b signed */
+KV_MMA_BYTES(kv_mma_u8s8, "u8.s8") /* a unsigned */
+KV_MMA_BYTES(kv_mma_s8u8, "s8.u8") /* b unsigned */
+KV_MMA_BYTES(kv_mma_u8u8, "u8.u8")
+#undef KV_MMA_BYTES
+
+/* The 8x8 matrix of 16-bit values whose row r, columns 2c, 2c + 1 a lane
+ * gives: gives row 2c (low) and 2c + 1 (high) of column r. */
+KV_DEVICE uint32_t kv_transpose(uint32_t x)
+{
+    uint32_t y;
+
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+                 : "=r"(y)
+                 : "r"(x));
+    return y;
+}
+
+/* ---- launching ---------------------------------------------------------- */
+
+/* Gives what went wrong, or NULL. */
+template <class... A>
+static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
+                             size_t shared, cudaStream_t stream, A... args)
+{
+    cudaError_t rc = cudaFuncSetAttribute(
+        reinterpret_cast<const void *>(kernel),
+        cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+
+    if (rc == cudaSuccess) {
+        kernel<<<grid, block, shared, stream>>>(args...);
+        rc = cudaGetLastError();
+    }
+    return rc == cudaSuccess ? NULL : cudaGetErrorString(rc);
+}
+
+#endif

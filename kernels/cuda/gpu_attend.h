@@ -1,0 +1,38 @@
+/* Decode attention on a CUDA device, over what the tiles of kernels/tiles.h
+ * hold: the same codes in the order of the device's kernels. */
+#ifndef KV_GPU_ATTEND_H
+#define KV_GPU_ATTEND_H
+
+#include "kernels/device.h"
+#include "kernels/tiles.h"
+#include "lib/base/err.h"
+
+#include <stddef.h>
+
+struct kv_gpu_attend;
+
+/* Copies the caches of these jobs (all of one shape and of one spec, their q
+ * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
+ * go as codes; sinks, the tail, and what lies between, decoded, as halves.
+ * Jobs may share stores: each gets a copy of its own.
+ * path: int8 where the family has it on the device, else exact.
+ * Fails without memory, and by name where the device has no kernel for the
+ * codes, the head dimension or the pair of sides. */
+int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
+                      const struct kv_tiles_job *jobs, size_t n_jobs,
+                      enum kv_path path, struct kv_err *e);
+void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
+
+enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* what runs */
+size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a); /* of all tiles */
+
+/* Queries of the newest nq tokens (the jobs') of each sequence to the device,
+ * and results from it: [n_jobs][nq][n_heads][head_dim]. */
+int kv_gpu_attend_ask(struct kv_gpu_attend *a, const float *q,
+                      struct kv_err *e);
+int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e);
+
+/* Launches attention; does not wait for it. */
+int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e);
+
+#endif

@@ -1,0 +1,272 @@
+/* Runs a kernel's threads as fibres; and a device of the host's memory. */
+#include "tests/gpu_twin.h"
+#include "kernels/device.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <ucontext.h>
+#include <vector>
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace
+{
+
+constexpr size_t stack_bytes = 64 << 10;
+
+struct copy {
+    void *to;
+    const void *from;
+};
+
+struct fibre {
+    ucontext_t context;
+    std::vector<uint8_t> stack;
+    bool done;
+    unsigned met; /* operations of its warp it took part in */
+    bool waiting; /* for the block */
+    std::deque<std::vector<copy>> groups;
+    std::vector<copy> open;
+};
+
+struct warp {
+    uint32_t word[2][32][8];
+    unsigned arrived, met;
+    twin_op op;
+};
+
+std::vector<fibre> fibres;
+std::vector<warp> warps;
+std::vector<uint8_t> shared_memory;
+ucontext_t scheduler;
+const std::function<void()> *entry;
+size_t current;
+unsigned block_arrived;
+
+[[noreturn]] void die(const char *what)
+{
+    fprintf(stderr, "gpu_twin: %s (thread %u of block %u, %u, %u)\n", what,
+            threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+    abort();
+}
+
+void pause_thread(void)
+{
+    const size_t me = current;
+
+    swapcontext(&fibres[me].context, &scheduler);
+    current = me;
+    threadIdx.x = (unsigned)me;
+}
+
+void first_step(void)
+{
+    (*entry)();
+    if (!fibres[current].open.empty())
+        die("a copy was never committed");
+    fibres[current].done = true;
+}
+
+bool can_run(size_t i)
+{
+    const fibre &f = fibres[i];
+
+    return !f.done && !f.waiting && f.met <= warps[i / 32].met;
+}
+
+void start_block(size_t threads)
+{
+    fibres.resize(threads);
+    warps.assign((threads + 31) / 32, warp());
+    block_arrived = 0;
+    for (fibre &f : fibres) {
+        f.stack.resize(stack_bytes);
+        f.done = f.waiting = false;
+        f.met = 0;
+        f.groups.clear();
+        f.open.clear();
+        getcontext(&f.context);
+        f.context.uc_stack.ss_sp = f.stack.data();
+        f.context.uc_stack.ss_size = stack_bytes;
+        f.context.uc_link = &scheduler;
+        makecontext(&f.context, first_step, 0);
+    }
+}
+
+/* backwards: the last thread goes first, so that what only one order gets
+ * right is found. */
+void run_block(size_t threads, bool backwards)
+{
+    start_block(threads);
+    for (size_t left = threads; left;) {
+        bool moved = false;
+
+        for (size_t k = 0; k < threads; k++) {
+            const size_t i = backwards ? threads - 1 - k : k;
+
+            if (!can_run(i))
+                continue;
+            moved = true;
+            current = i;
+            threadIdx.x = (unsigned)i;
+            swapcontext(&scheduler, &fibres[i].context);
+            left -= fibres[i].done;
+        }
+        if (!moved)
+            die("threads wait for each other for ever");
+    }
+}
+
+void arrive(const copy &c)
+{
+    memcpy(c.to, c.from, 16);
+}
+
+} // namespace
+
+void twin_block(void)
+{
+    if (++block_arrived == fibres.size()) {
+        block_arrived = 0;
+        for (fibre &f : fibres)
+            f.waiting = false;
+        return;
+    }
+    fibres[current].waiting = true;
+    pause_thread();
+}
+
+const uint32_t (*twin_meet(twin_op op, const uint32_t *mine, size_t n))[8]
+{
+    warp &w = warps[current / 32];
+    fibre &f = fibres[current];
+    uint32_t(*word)[8] = w.word[f.met++ % 2];
+
+    if (w.arrived && w.op != op)
+        die("lanes of a warp meet in different operations");
+    w.op = op;
+    for (size_t i = 0; i < n; i++)
+        word[current % 32][i] = mine[i];
+    if (++w.arrived == 32) {
+        w.arrived = 0;
+        w.met++;
+    } else {
+        pause_thread();
+    }
+    return word;
+}
+
+uint8_t *twin_shared(void)
+{
+    return shared_memory.data();
+}
+
+void twin_copy(void *shared, const void *global)
+{
+    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16)
+        die("a copy's address is not a multiple of 16");
+    if ((uint8_t *)shared < shared_memory.data() ||
+        (uint8_t *)shared + 16 > shared_memory.data() + shared_memory.size())
+        die("a copy goes outside shared memory");
+    fibres[current].open.push_back({shared, global});
+}
+
+void twin_commit(void)
+{
+    fibres[current].groups.push_back(std::move(fibres[current].open));
+    fibres[current].open.clear();
+}
+
+void twin_wait(int newest)
+{
+    auto &groups = fibres[current].groups;
+
+    while (groups.size() > (size_t)newest) {
+        for (const copy &c : groups.front())
+            arrive(c);
+        groups.pop_front();
+    }
+}
+
+void twin_run(dim3 grid, dim3 block, size_t shared,
+              const std::function<void()> &thread)
+{
+    static unsigned runs;
+
+    gridDim = grid;
+    blockDim = block;
+    entry = &thread;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = dim3(x, y, z);
+                shared_memory.assign(shared, 0xff);
+                run_block(block.x, runs++ % 2);
+            }
+}
+
+float twin_half(uint16_t h)
+{
+    static std::vector<float> table;
+
+    if (table.empty())
+        for (unsigned i = 0; i < 65536; i++)
+            table.push_back(kv_f16_to_f32((uint16_t)i));
+    return table[h];
+}
+
+/* ---- the device ---------------------------------------------------------- */
+
+extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
+                              struct kv_err *e)
+{
+    (void)e;
+    *d = {};
+    snprintf(d->name, sizeof(d->name), "host twin %zu", index);
+    d->major = 9;
+    d->multiprocessors = 6;
+    d->shared = 227 << 10;
+    d->l2 = 1 << 20;
+    return 0;
+}
+
+/* 16-byte aligned, and no byte more: sanitizers see what goes past the end. */
+extern "C" int kv_device_alloc(void **p, size_t bytes, struct kv_err *)
+{
+    *p = malloc(bytes);
+    memset(*p, 0xff, bytes);
+    return 0;
+}
+
+extern "C" void kv_device_free(void *p)
+{
+    free(p);
+}
+
+extern "C" int kv_device_upload(void *to, const void *from, size_t bytes,
+                                struct kv_err *)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+extern "C" int kv_device_download(void *to, const void *from, size_t bytes,
+                                  struct kv_err *)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+extern "C" int kv_device_copy(void *to, const void *from, size_t bytes,
+                              struct kv_err *)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+extern "C" int kv_device_zero(void *p, size_t bytes, struct kv_err *)
+{
+    memset(p, 0, bytes);
+    return 0;
+}

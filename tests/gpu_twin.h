@@ -1,0 +1,272 @@
+/* kernels/cuda/gpu.cuh for the host: the same names, one fibre a thread.  Comes
+ * before every .cu file (-include), whose code is then compiled as it is.
+ *
+ * A block's threads run one after the other, each until it must wait for
+ * others; blocks run one after the other.  Shared memory starts as NaNs, a copy
+ * arrives when it is waited for and no sooner, and lanes of a warp that meet in
+ * different operations end the program. */
+#ifndef KV_GPU_CUH
+#define KV_GPU_CUH
+
+#include "lib/base/half.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define KV_DEVICE static inline
+
+struct dim3 {
+    unsigned x, y, z;
+
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
+};
+
+struct uint4 {
+    uint32_t x, y, z, w;
+};
+
+struct uint2 {
+    uint32_t x, y;
+};
+
+/* The running thread's. */
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+/* tests/gpu_twin.cc */
+enum twin_op { TWIN_SYNC, TWIN_SHUFFLE, TWIN_TRANSPOSE, TWIN_MMA };
+void twin_block(void);
+/* Gives words, n of each lane, once all 32 have given theirs: [32][8]. */
+const uint32_t (*twin_meet(twin_op op, const uint32_t *mine, size_t n))[8];
+uint8_t *twin_shared(void);
+void twin_copy(void *shared, const void *global);
+void twin_commit(void);
+void twin_wait(int newest);
+void twin_run(dim3 grid, dim3 block, size_t shared,
+              const std::function<void()> &thread);
+float twin_half(uint16_t h);
+
+template <class T> static inline T min(T a, T b)
+{
+    return b < a ? b : a;
+}
+
+template <class T> static inline T max(T a, T b)
+{
+    return a < b ? b : a;
+}
+
+KV_DEVICE unsigned kv_lane(void)
+{
+    return threadIdx.x % 32;
+}
+
+KV_DEVICE unsigned kv_warp(void)
+{
+    return threadIdx.x / 32;
+}
+
+KV_DEVICE void kv_sync_warp(void)
+{
+    twin_meet(TWIN_SYNC, NULL, 0);
+}
+
+KV_DEVICE void kv_sync_block(void)
+{
+    twin_block();
+}
+
+KV_DEVICE unsigned kv_count_up(unsigned *counter)
+{
+    return (*counter)++;
+}
+
+KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
+{
+    const uint32_t mine = kv_f32_bits(x);
+
+    return kv_bits_f32(twin_meet(TWIN_SHUFFLE, &mine, 1)[kv_lane() ^ mask][0]);
+}
+
+KV_DEVICE uint8_t *kv_shared(void)
+{
+    return twin_shared();
+}
+
+KV_DEVICE void kv_copy_async(void *shared, const void *global)
+{
+    twin_copy(shared, global);
+}
+
+KV_DEVICE void kv_copy_commit(void)
+{
+    twin_commit();
+}
+
+template <int N> KV_DEVICE void kv_copy_wait(void)
+{
+    twin_wait(N);
+}
+
+KV_DEVICE uint4 kv_load16(const void *p)
+{
+    uint4 x;
+
+    if ((uintptr_t)p % 16)
+        __builtin_trap();
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
+KV_DEVICE float kv_exp2(float x)
+{
+    return exp2f(x);
+}
+
+KV_DEVICE uint32_t kv_pack_f16(float low, float high)
+{
+    return kv_f32_to_f16(low) | (uint32_t)kv_f32_to_f16(high) << 16;
+}
+
+KV_DEVICE float kv_low_f16(uint32_t w)
+{
+    return twin_half((uint16_t)w);
+}
+
+KV_DEVICE float kv_high_f16(uint32_t w)
+{
+    return twin_half((uint16_t)(w >> 16));
+}
+
+/* Products of halves are exact in f32; a sum with a half rounds twice only
+ * where both roundings agree but for ties, which double keeps apart. */
+KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
+{
+    return kv_pack_f16(kv_low_f16(a) * kv_low_f16(b),
+                       kv_high_f16(a) * kv_high_f16(b));
+}
+
+KV_DEVICE uint32_t kv_fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return kv_pack_f16(fmaf(kv_low_f16(a), kv_low_f16(b), kv_low_f16(c)),
+                       fmaf(kv_high_f16(a), kv_high_f16(b), kv_high_f16(c)));
+}
+
+KV_DEVICE int kv_round(float x)
+{
+    return (int)lrintf(x);
+}
+
+KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
+{
+    const uint64_t both = (uint64_t)high << 32 | low;
+    uint32_t y = 0;
+
+    for (int i = 0; i < 4; i++)
+        y |= (uint32_t)(both >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
+    return y;
+}
+
+KV_DEVICE int kv_dot4(int a, int b, int c)
+{
+    for (int i = 0; i < 4; i++)
+        c += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
+    return c;
+}
+
+/* Lanes give | a [4] | b [2] |. */
+static inline const uint32_t (*twin_operands(const uint32_t *a,
+                                             const uint32_t *b))[8]
+{
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+
+    return twin_meet(TWIN_MMA, mine, 6);
+}
+
+KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    const uint32_t(*all)[8] = twin_operands(a, b);
+
+    for (int i = 0; i < 4; i++) {
+        const unsigned row = kv_lane() / 4, column = kv_lane() % 4 * 2 + i % 2;
+        double sum = c[i];
+
+        for (int k = 0; k < 16; k++) {
+            const uint32_t x =
+                all[row * 4 + k % 8 / 2][i / 2 + k / 8 * 2] >> k % 2 * 16;
+            const uint32_t y =
+                all[column * 4 + k % 8 / 2][4 + k / 8] >> k % 2 * 16;
+
+            sum += (double)twin_half((uint16_t)x) * twin_half((uint16_t)y);
+        }
+        c[i] = (float)sum;
+    }
+}
+
+template <class A, class B>
+static inline void twin_mma_bytes(int *c, const uint32_t *a, const uint32_t *b)
+{
+    const uint32_t(*all)[8] = twin_operands(a, b);
+
+    for (int i = 0; i < 4; i++) {
+        const unsigned row = kv_lane() / 4, column = kv_lane() % 4 * 2 + i % 2;
+
+        for (int k = 0; k < 32; k++) {
+            const uint32_t x =
+                all[row * 4 + k % 16 / 4][i / 2 + k / 16 * 2] >> k % 4 * 8;
+            const uint32_t y =
+                all[column * 4 + k % 16 / 4][4 + k / 16] >> k % 4 * 8;
+
+            c[i] += (int)(A)x * (int)(B)y;
+        }
+    }
+}
+
+KV_DEVICE void kv_mma_s8s8(int *c, const uint32_t *a, const uint32_t *b)
+{
+    twin_mma_bytes<int8_t, int8_t>(c, a, b);
+}
+
+KV_DEVICE void kv_mma_u8s8(int *c, const uint32_t *a, const uint32_t *b)
+{
+    twin_mma_bytes<uint8_t, int8_t>(c, a, b);
+}
+
+KV_DEVICE void kv_mma_s8u8(int *c, const uint32_t *a, const uint32_t *b)
+{
+    twin_mma_bytes<int8_t, uint8_t>(c, a, b);
+}
+
+KV_DEVICE void kv_mma_u8u8(int *c, const uint32_t *a, const uint32_t *b)
+{
+    twin_mma_bytes<uint8_t, uint8_t>(c, a, b);
+}
+
+KV_DEVICE uint32_t kv_transpose(uint32_t x)
+{
+    const uint32_t(*all)[8] = twin_meet(TWIN_TRANSPOSE, &x, 1);
+    const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
+    const uint32_t low = all[2 * c * 4 + r / 2][0] >> r % 2 * 16;
+    const uint32_t high = all[(2 * c + 1) * 4 + r / 2][0] >> r % 2 * 16;
+
+    return (low & 0xffff) | high << 16;
+}
+
+template <class... A>
+static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
+                             size_t shared, int, A... args)
+{
+    twin_run(grid, block, shared, [=] { kernel(args...); });
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,192 @@
+/* kernels/cuda: decode attention on the device against attention in double
+ * over what the cache decodes to.  Here the device is the host twin of
+ * tests/gpu_twin.h; scripts/gpu-check runs the same test on a GPU. */
+#include "kernels/cuda/gpu_attend.h"
+#include "lib/base/half.h"
+#include "lib/cache.h"
+#include "lib/mixed.h"
+#include "lib/rope.h"
+#include "lib/tiled.h"
+#include "tests/attention_setup.h"
+
+static struct kv_device device;
+
+/* As a GPU does it with halves: queries, keys, values and weights rounded,
+ * sums in f32. */
+static void plain_f16(const float *q, const float *k, const float *v, size_t n,
+                      size_t stride, size_t d, float scale, float *out)
+{
+    float *w = kv_alloc(n, sizeof(*w)), max = -INFINITY, sum = 0;
+
+#define HALF(x) kv_f16_to_f32(kv_f32_to_f16(x))
+    for (size_t t = 0; t < n; t++) {
+        w[t] = 0;
+        for (size_t c = 0; c < d; c++)
+            w[t] += HALF(q[c] * scale) * HALF(k[t * stride + c]);
+        max = fmaxf(max, w[t]);
+    }
+    memset(out, 0, d * sizeof(*out));
+    for (size_t t = 0; t < n; t++) {
+        w[t] = expf(w[t] - max);
+        sum += w[t];
+        for (size_t c = 0; c < d; c++)
+            out[c] += HALF(w[t]) * HALF(v[t * stride + c]);
+    }
+#undef HALF
+    for (size_t c = 0; c < d; c++)
+        out[c] /= sum;
+    free(w);
+}
+
+static void attend_f16(const struct attention *a, float *out)
+{
+    const struct kv_shape *s = &a->shape;
+    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
+    const size_t row = s->n_kv_heads * d;
+
+    for (size_t i = 0; i < a->nq * s->n_heads; i++) {
+        const size_t at = i % s->n_heads / group * d;
+
+        plain_f16(a->q + i * d, a->k + at, a->v + at,
+                  a->n - a->nq + i / s->n_heads + 1, row, d, s->attn_scale,
+                  out + i * d);
+    }
+}
+
+/* What int8 may be off by beside a scheme's own error. */
+static const double INT8_BOUND = 0.03;
+
+/* Two sequences, the same tokens: their answers are the same. */
+static void check_path(const char *what, const struct kv_tiled *t,
+                       const struct attention *a, enum kv_path path)
+{
+    const size_t n = a->nq * a->shape.n_heads * a->shape.head_dim;
+    const struct kv_tiles_job job = kv_tiled_job(t, a->nq);
+    const struct kv_tiles_job jobs[2] = {job, job};
+    float *exact = kv_alloc(n, sizeof(float));
+    float *plain = kv_alloc(n, sizeof(float));
+    float *q = kv_alloc(2 * n, sizeof(float));
+    float *out = kv_alloc(2 * n, sizeof(float));
+    struct kv_gpu_attend *g;
+    struct kv_err e = {""};
+
+    attend_exact(a, exact);
+    attend_f16(a, plain);
+    for (size_t i = 0; i < 2; i++)
+        memcpy(q + i * n, a->q, n * sizeof(*q));
+    if (kv_gpu_attend_new(&g, &device, jobs, 2, path, &e))
+        fail_msg("%s: %s", what, e.msg);
+    if (kv_gpu_attend_path(g) == path)
+        for (int run = 0; run < 2; run++) { /* the second finds no traces */
+            const double bound = path == KV_PATH_INT8
+                                     ? INT8_BOUND
+                                     : 2 * rel_err(plain, exact, n) + 1e-6;
+
+            memset(out, 0xff, 2 * n * sizeof(*out));
+            if (kv_gpu_attend_ask(g, q, &e) || kv_gpu_attend_launch(g, &e) ||
+                kv_gpu_attend_answer(g, out, &e))
+                fail_msg("%s: %s", what, e.msg);
+            if (!(rel_err(out, exact, n) <= bound))
+                fail_msg("%s, %zu tokens, %zu queries, head_dim %zu, group "
+                         "%zu, %s: error %g, expected at most %g",
+                         what, a->n, a->nq, a->shape.head_dim,
+                         a->shape.n_heads / a->shape.n_kv_heads,
+                         path == KV_PATH_INT8 ? "int8" : "exact",
+                         rel_err(out, exact, n), bound);
+            assert_memory_equal(out, out + n, n * sizeof(*out));
+        }
+    kv_gpu_attend_free(g);
+    free(out);
+    free(q);
+    free(plain);
+    free(exact);
+}
+
+static void check(const char *text, const struct kv_shape *s, size_t n,
+                  size_t nq, struct kv_calib **calib)
+{
+    const size_t row = s->n_kv_heads * s->head_dim;
+    struct kv_codec *codec[KV_SIDES];
+    struct kv_spec spec;
+    struct kv_cache *c;
+    struct kv_tiled *t;
+    struct tensors x = tensors(s, n);
+    struct attention a = {.shape = *s, .n = n, .nq = nq};
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, s, &e))
+        fail_msg("%s: %s", text, e.msg);
+    if (kv_spec_calibrated(&spec) &&
+        !(*calib && kv_calib_find(*calib, &spec))) {
+        kv_calib_free(*calib);
+        *calib = synthetic_calib(s, &spec, test_folder());
+    }
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_codec_new(&codec[side], &spec, s, 1, (enum kv_side)side, *calib,
+                         &e))
+            fail_msg("%s: %s", text, e.msg);
+    if (kv_cache_new(&c, codec[KV_K], codec[KV_V], 5, &e) ||
+        kv_cache_append(c, x.q, x.k, x.v, n, &e))
+        fail_msg("%s: %s", text, e.msg);
+    t = kv_tiled_new(c);
+    kv_tiled_update(t);
+
+    float *k = kv_alloc(n, row * sizeof(*k)),
+          *v = kv_alloc(n, row * sizeof(*v));
+
+    kv_cache_decode(c, KV_K, k);
+    kv_cache_decode(c, KV_V, v);
+    a.q = x.q + (n - nq) * s->n_heads * s->head_dim;
+    a.k = k;
+    a.v = v;
+    for (int path = 0; path < KV_PATHS; path++)
+        check_path(text, t, &a, (enum kv_path)path);
+    free(v);
+    free(k);
+    kv_tiled_free(t);
+    kv_cache_free(c);
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_codec_free(codec[side]);
+    free_tensors(x);
+}
+
+/* One below, at and above a tile; queries of which some are in codes. */
+static const struct {
+    size_t n, nq;
+} sizes[] = {{1, 1}, {127, 1}, {128, 3}, {129, 1}, {400, 8}, {1300, 2}};
+
+static void check_sizes(const char *text, size_t head_dim, size_t group)
+{
+    struct kv_shape s = synthetic_shape(head_dim);
+    struct kv_calib *calib = NULL;
+
+    s.n_heads = s.n_kv_heads * group;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        check(text, &s, sizes[i].n, sizes[i].nq, &calib);
+    kv_calib_free(calib);
+}
+
+static void test_float(void **state)
+{
+    static const size_t dims[] = {64, 96, 128, 256};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(dims) / sizeof(*dims); i++) {
+        check_sizes("f16:r0", dims[i], 4);
+        check_sizes("f16:s3r40", dims[i], i == 2 ? 16 : 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_float),
+    };
+    struct kv_err e = {""};
+
+    if (kv_device_cuda(0, &device, &e)) {
+        printf("skipped: %s\n", e.msg);
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
