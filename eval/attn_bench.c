@@ -1,4 +1,5 @@
 #include "eval/attn_bench.h"
+#include "eval/attn_gpu.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -173,7 +174,8 @@ struct kv_attn_step {
     struct kv_tiled **tiled; /* [n_batch], or NULLs: attend through the cache */
     enum kv_path path;       /* in tiles */
     const char *path_name;
-    float *out; /* as in->exact */
+    struct kv_attn_gpu *gpu; /* NULL: on the CPU */
+    float *out;              /* as in->exact */
 };
 
 static void run_step(void *arg)
@@ -215,6 +217,14 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
     return 0;
 }
 
+static void make_tiles(struct kv_attn_step *s)
+{
+    for (size_t b = 0; b < s->in->n_batch; b++) {
+        s->tiled[b] = kv_tiled_new(s->cache[b]);
+        kv_tiled_update(s->tiled[b]);
+    }
+}
+
 /* Which path runs, with tiles where it wants them. */
 static const char *choose(struct kv_attn_step *s)
 {
@@ -228,10 +238,7 @@ static const char *choose(struct kv_attn_step *s)
     s->path = wanted == KV_ATTN_INT8 && kv_tiled_can(c, KV_PATH_INT8)
                   ? KV_PATH_INT8
                   : KV_PATH_EXACT;
-    for (size_t b = 0; b < s->in->n_batch; b++) {
-        s->tiled[b] = kv_tiled_new(s->cache[b]);
-        kv_tiled_update(s->tiled[b]);
-    }
+    make_tiles(s);
     return s->path == KV_PATH_INT8 ? "int8" : "exact";
 }
 
@@ -239,12 +246,34 @@ static size_t device_bytes(const struct kv_attn_step *s)
 {
     size_t bytes = 0;
 
+    if (s->gpu)
+        return kv_attn_gpu_bytes(s->gpu);
     for (size_t b = 0; b < s->in->n_batch; b++)
         bytes += s->tiled[b]
                      ? kv_tiled_bytes(s->tiled[b])
                      : kv_cache_bytes(s->cache[b], KV_K, NULL, NULL) +
                            kv_cache_bytes(s->cache[b], KV_V, NULL, NULL);
     return bytes;
+}
+
+/* Tiles of the codes, sent to the GPU. */
+static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
+{
+    const enum kv_path path =
+        s->bench->path == KV_ATTN_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT;
+
+    if (!kv_tiled_can(s->cache[0], KV_PATH_EXACT))
+        return kv_fail(e, "%s: no CUDA kernel for its codes", s->spec->text);
+    make_tiles(s);
+    if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,
+                        s->bench->copies, s->in->q, s->in->nq, path, e))
+        return kv_fail_in(e, "%s", s->spec->text);
+    s->path_name = kv_attn_gpu_path(s->gpu) == KV_PATH_INT8 ? "int8" : "exact";
+    for (size_t b = 0; b < s->in->n_batch; b++) {
+        kv_tiled_free(s->tiled[b]);
+        s->tiled[b] = NULL;
+    }
+    return 0;
 }
 
 static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
@@ -315,7 +344,12 @@ int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
             goto fail;
     if (fill(s, e))
         goto fail;
-    s->path_name = choose(s);
+    if (b->gpu && open_gpu(s, e)) {
+        kv_attn_step_free(s);
+        return 1;
+    }
+    if (!b->gpu)
+        s->path_name = choose(s);
     *out = s;
     return 0;
 fail:
@@ -331,6 +365,7 @@ void kv_attn_step_free(struct kv_attn_step *s)
         kv_tiled_free(s->tiled[i]);
         kv_cache_free(s->cache[i]);
     }
+    kv_attn_gpu_free(s->gpu);
     kv_codec_free(s->codec[KV_K]);
     kv_codec_free(s->codec[KV_V]);
     free(s->tiled);
@@ -347,9 +382,15 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     const bool alone = !base || base == s;
 
     *out = (struct kv_attn_result){.path = s->path_name, .speedup = 1};
-    out->timing =
-        kv_bench_time(b->bench, b->warmup, b->reps, run_step, s,
-                      alone ? NULL : base, alone ? NULL : &out->speedup);
+    if (s->gpu) {
+        if (kv_attn_gpu_time(s->gpu, alone ? NULL : base->gpu, b->warmup,
+                             b->reps, &out->timing, &out->speedup, s->out, e))
+            return kv_fail_in(e, "%s", s->spec->text);
+    } else {
+        out->timing =
+            kv_bench_time(b->bench, b->warmup, b->reps, run_step, s,
+                          alone ? NULL : base, alone ? NULL : &out->speedup);
+    }
     if (s->codec[KV_K]->scheme->flags & KV_OWN_ORACLE)
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
@@ -359,5 +400,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                        s->spec->text);
     out->device_bytes = device_bytes(s);
     out->bytes_moved = (size_t)out->bits.bytes + 2 * outputs * sizeof(*s->out);
+    if (s->gpu)
+        out->bytes_moved *= b->copies;
     return 0;
 }

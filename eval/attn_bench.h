@@ -3,6 +3,7 @@
 #define KV_ATTN_BENCH_H
 
 #include "eval/timing.h"
+#include "kernels/device.h"
 #include "kernels/tiles.h"
 #include "lib/base/err.h"
 #include "lib/codec.h"
@@ -63,6 +64,9 @@ struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
     enum kv_attn_path path;
+    const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
+    size_t copies;  /* on a GPU each sequence is there so many times, in memory
+                     * of its own: a batch that needs less of the host's */
     size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"
                      * over caches alone */
     size_t warmup, reps;
@@ -70,7 +74,9 @@ struct kv_attn_bench {
 };
 
 /* The inputs in caches of one spec, ready for a step; keeps b, in and spec by
- * pointer.  Fails without a needed calibration, k_pre or all_q. */
+ * pointer.  Fails without a needed calibration, k_pre or all_q.  On a GPU it
+ * may also give 1, with a sentence in e and no step: there is no kernel for
+ * this spec, or no room; others may do. */
 struct kv_attn_step;
 int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,

@@ -44,6 +44,12 @@ int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
                    size_t warmup, size_t reps, double *seconds,
                    struct kv_err *e);
 
+/* Bytes a second that kernels read, and that the runtime copies within the
+ * device (read and written both counted): medians over 1 GiB, or a quarter of
+ * what is free. */
+int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
+                        struct kv_err *e);
+
 #ifdef __cplusplus
 }
 #endif

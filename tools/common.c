@@ -14,11 +14,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The tools compute on the CPU so far: a GPU is named, never quietly left
- * unused. */
-static void check_device(const char *device)
+/* A GPU that is asked for is never quietly left unused. */
+static void set_device(struct kv_common *c)
 {
-    struct kv_device d;
+    const char *device = c->device;
     struct kv_err e = {""};
     size_t index = 0;
 
@@ -27,10 +26,13 @@ static void check_device(const char *device)
     if (strncmp(device, "cuda", 4) ||
         (device[4] && sscanf(device, "cuda:%zu", &index) != 1))
         kv_die("--device %s: expected auto, cpu or cuda[:N]", device);
-    if (kv_device_cuda(index, &d, &e))
+    if (!c->can_gpu)
+        kv_die("--device %s: this tool computes on the CPU alone (kvattn takes "
+               "a GPU)",
+               device);
+    if (kv_device_cuda(index, &c->gpu, &e))
         kv_die("--device %s: %s", device, e.msg);
-    kv_die("--device %s: found %s, but no tool computes on a GPU yet", device,
-           d.name);
+    c->on_gpu = true;
 }
 
 static void set_level(const char *name)
@@ -56,7 +58,7 @@ static void set_threads(struct kv_common *c)
 
 void kv_common_start(struct kv_common *c)
 {
-    check_device(c->device);
+    set_device(c);
     set_level(c->level);
     set_threads(c);
     if (strcmp(c->format, "csv") && strcmp(c->format, "jsonl") &&
@@ -165,8 +167,8 @@ void kv_common_hadamard(const struct kv_spec *specs, size_t n,
 
 void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to)
 {
-    to->device = "cpu";
-    to->level = kv_level_name(kv_level_get());
+    to->device = c->on_gpu ? c->gpu.name : "cpu";
+    to->level = c->on_gpu ? "cuda" : kv_level_name(kv_level_get());
     to->threads = c->threads;
     to->seed = c->seed;
 }

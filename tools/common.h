@@ -13,10 +13,12 @@
 #ifndef KV_COMMON_H
 #define KV_COMMON_H
 
+#include "kernels/device.h"
 #include "lib/base/opt.h"
 #include "lib/results.h"
 #include "lib/spec.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,11 +27,16 @@ struct kv_common {
     uint64_t seed;
     const char *device, *level;  /* level NULL: the highest there is */
     const char *output, *format; /* output NULL: stdout */
+    bool can_gpu;                /* set by tools that compute on one */
+    bool on_gpu;                 /* after kv_common_start(): on gpu */
+    struct kv_device gpu;
 };
 
-#define KV_COMMON_DEFAULT                                            \
-    {                                                                \
-        .memory = (size_t)1 << 30, .device = "auto", .format = "csv" \
+#define KV_COMMON_DEFAULTS \
+    .memory = (size_t)1 << 30, .device = "auto", .format = "csv"
+#define KV_COMMON_DEFAULT  \
+    {                      \
+        KV_COMMON_DEFAULTS \
     }
 
 #define KV_COMMON_OPTS(c)                                                      \
@@ -38,15 +45,17 @@ struct kv_common {
         KV_STR(0, "format", &(c).format, "F", "csv, jsonl or md (csv)"),       \
         KV_SIZE('t', "threads", &(c).threads, "N",                             \
                 "threads (as OpenMP says); no result depends on it"),          \
-        KV_STR(0, "device", &(c).device, "D", "auto, cpu or cuda[:N] (auto)"), \
+        KV_STR(0, "device", &(c).device, "D",                                  \
+               "cpu, cuda[:N], or auto: cpu (auto)"),                          \
         KV_STR(0, "level", &(c).level, "L",                                    \
                "c, avx2 or avx512 (the highest)"),                             \
         KV_SEED(0, "seed", &(c).seed, "N", "seed of every random choice (0)"), \
         KV_BYTES(0, "memory", &(c).memory, "SIZE",                             \
                  "room for tensors (1G); texts may be larger")
 
-/* Checks the options, sets threads and level for the program, and catches
- * signals; ends the program with a sentence when something cannot be. */
+/* Checks the options, sets threads, level and device for the program, and
+ * catches signals; ends the program with a sentence when something cannot be.
+ */
 void kv_common_start(struct kv_common *c);
 
 /* Ends the program with a sentence when an output would replace one of the

@@ -70,4 +70,13 @@ int kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
     return none(e);
 }
 
+int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
+                        struct kv_err *e)
+{
+    (void)d;
+    (void)read;
+    (void)copy;
+    return none(e);
+}
+
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

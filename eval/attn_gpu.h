@@ -1,0 +1,31 @@
+/* Decode attention on a GPU, timed: what kvattn --device cuda runs. */
+#ifndef KV_ATTN_GPU_H
+#define KV_ATTN_GPU_H
+
+#include "eval/timing.h"
+#include "kernels/device.h"
+#include "lib/tiled.h"
+
+struct kv_attn_gpu;
+
+/* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
+ * path: int8 where the device has it for these codes, else exact.  Fails
+ * without a kernel for the codes and without room, naming what is missing; the
+ * tiles are not needed afterwards. */
+int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
+                    struct kv_tiled *const *tiled, size_t n_batch,
+                    size_t copies, const float *q, size_t nq, enum kv_path path,
+                    struct kv_err *e);
+void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
+
+enum kv_path kv_attn_gpu_path(const struct kv_attn_gpu *g); /* what runs */
+size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);      /* of tiles */
+
+/* Attention, reps times with cold caches; base not NULL: as often before it,
+ * and *ratio becomes its median time over this one's.  out: the first copies'
+ * answers.  Fails when copies of a sequence disagree. */
+int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
+                     size_t warmup, size_t reps, struct kv_timing *timing,
+                     double *ratio, float *out, struct kv_err *e);
+
+#endif

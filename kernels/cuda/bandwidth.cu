@@ -1,0 +1,126 @@
+// What the device's memory does, measured.
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/device.h"
+
+#include <stdlib.h>
+
+namespace
+{
+
+enum { THREADS = 512, BLOCKS_EACH = 4, REPS = 11, UNROLL = 4 };
+
+struct buffers {
+    uint4 *from, *to;
+    size_t words; // of 16 bytes, each
+    unsigned blocks;
+};
+
+// Every word once; what is read goes into a sum that is stored where it is 1,
+// which random bytes make unlikely and the compiler cannot rule out.
+__global__ void __launch_bounds__(THREADS)
+    read_all(const uint4 *from, size_t words, uint4 *to)
+{
+    const size_t step = (size_t)gridDim.x * THREADS;
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    uint32_t sum = 0;
+
+    for (; i + (UNROLL - 1) * step < words; i += UNROLL * step) {
+        uint4 x[UNROLL];
+
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++)
+            x[k] = from[i + k * step];
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++)
+            sum ^= x[k].x ^ x[k].y ^ x[k].z ^ x[k].w;
+    }
+    for (; i < words; i += step)
+        sum ^= from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
+    if (sum == 1)
+        to[threadIdx.x].x = sum;
+}
+
+// Not zeros: these can move faster than real data.
+__global__ void __launch_bounds__(THREADS) fill(uint4 *to, size_t words)
+{
+    const size_t step = (size_t)gridDim.x * THREADS;
+
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < words;
+         i += step) {
+        const uint32_t x = (uint32_t)i * 2654435761u;
+
+        to[i] = make_uint4(x, x ^ 0x9e3779b9u, x * 3, ~x);
+    }
+}
+
+int launch_fill(const buffers *b, struct kv_err *e)
+{
+    const char *wrong = kv_launch(fill, dim3(b->blocks), dim3(THREADS), 0, 0,
+                                  b->from, b->words);
+
+    return wrong ? kv_fail(e, "filling device memory: %s", wrong) : 0;
+}
+
+int launch_read(void *arg, struct kv_err *e)
+{
+    const buffers *b = static_cast<const buffers *>(arg);
+    const char *wrong =
+        kv_launch(read_all, dim3(b->blocks), dim3(THREADS), 0, 0,
+                  const_cast<const uint4 *>(b->from), b->words, b->to);
+
+    return wrong ? kv_fail(e, "reading device memory: %s", wrong) : 0;
+}
+
+int launch_copy(void *arg, struct kv_err *e)
+{
+    const buffers *b = static_cast<const buffers *>(arg);
+
+    return kv_device_copy(b->to, b->from, b->words * sizeof(uint4), e);
+}
+
+int compare(const void *a, const void *b)
+{
+    const double x = *static_cast<const double *>(a);
+    const double y = *static_cast<const double *>(b);
+
+    return (x > y) - (x < y);
+}
+
+int median(int (*once)(void *, struct kv_err *), buffers *b, double *seconds,
+           struct kv_err *e)
+{
+    double s[REPS];
+
+    if (kv_device_time(once, b, 2, REPS, s, e))
+        return -1;
+    qsort(s, REPS, sizeof(*s), compare);
+    *seconds = s[REPS / 2];
+    return 0;
+}
+
+} // namespace
+
+extern "C" int kv_device_bandwidth(const struct kv_device *d, double *read,
+                                   double *copy, struct kv_err *e)
+{
+    const size_t quarter = d->free / 4, most = (size_t)1 << 30;
+    const size_t bytes = quarter < most ? quarter : most;
+    buffers b = {NULL, NULL, 0, 0};
+    double reading, copying;
+    int rc = -1;
+
+    b.words = bytes / sizeof(uint4);
+    b.blocks = (unsigned)d->multiprocessors * BLOCKS_EACH;
+    if (kv_device_alloc((void **)&b.from, bytes, e) ||
+        kv_device_alloc((void **)&b.to, bytes, e) || launch_fill(&b, e) ||
+        median(launch_read, &b, &reading, e) ||
+        median(launch_copy, &b, &copying, e))
+        goto out;
+    *read = (double)bytes / reading;
+    *copy = 2 * (double)bytes / copying;
+    rc = 0;
+out:
+    kv_device_free(b.from);
+    kv_device_free(b.to);
+    return rc;
+}
