@@ -314,7 +314,7 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
     for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
         const float *max = parts + i / D, *sum = max + rows;
         const float *o = parts + 2 * rows + i;
-        float m = KV_NONE, l = 0, x[2] = {0, 0};
+        float m = KV_NONE, l = 0, from_codes = 0, from_halves = 0;
 
         for (unsigned k = 0; k < sequence.n_splits; k++)
             m = fmaxf(m, max[k * apart]);
@@ -323,10 +323,13 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
                 max[k * apart] == KV_NONE ? 0 : kv_exp2(max[k * apart] - m);
 
             l += w * sum[k * apart];
-            x[k < sequence.n_coded] += w * o[k * apart];
+            if (k < sequence.n_coded)
+                from_codes += w * o[k * apart];
+            else
+                from_halves += w * o[k * apart];
         }
-        coded[i] = x[1] / l;
-        plain[i] = x[0] / l;
+        coded[i] = from_codes / l;
+        plain[i] = from_halves / l;
     }
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
@@ -473,7 +476,7 @@ KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_sequence &sequence)
  * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
  * a KV head for query token 0, then 1, .. */
 template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
-__global__ void __launch_bounds__(32 * KV_WARPS)
+__global__ void __launch_bounds__(32 * KV_WARPS, 1)
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
                      const typename V::params vp, const typename FK::params fkp,
                      const typename FV::params fvp)
