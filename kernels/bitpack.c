@@ -1,11 +1,10 @@
 #include "kernels/bitpack.h"
+#include "kernels/unroll.h"
 
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "words are stored as they are");
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* The low b bits of each 32-bit half, shifted up by s. */
 ALWAYS_INLINE uint64_t both(unsigned b, unsigned s)

@@ -2,7 +2,6 @@
 #include "kernels/bitpack.h"
 #include "kernels/homomorphic_loops.h"
 #include "kernels/level.h"
-#include "lib/base/half.h"
 
 /* ---- the plain C version: columns one after the other -------------------- */
 
@@ -39,20 +38,6 @@ static void add(const float *x, const float *m, size_t stride, size_t n_rows,
     for (size_t i = 0; i < n_rows; i++)
         for (size_t c = 0; c < n; c++)
             out[c] += (double)x[i] * (double)m[i * stride + c];
-}
-
-static void widen(const void *from, size_t stride, size_t n_rows, size_t n,
-                  float *to)
-{
-    const uint8_t *bytes = from;
-
-    for (size_t i = 0; i < n_rows; i++, bytes += stride, to += n)
-        for (size_t c = 0; c < n; c++) {
-            uint16_t half;
-
-            memcpy(&half, bytes + 2 * c, sizeof(half));
-            to[c] = kv_f16_to_f32(half);
-        }
 }
 
 static size_t filled_up(size_t n)
@@ -140,7 +125,6 @@ const struct kv_hack_loops kv_hack_c = {
     .dots = dots,
     .add = add,
     .scale = scale,
-    .widen = widen,
     .narrow = narrow,
 };
 
@@ -238,12 +222,6 @@ void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
                    const float *by, float *out, size_t out_stride)
 {
     best()->scale(x, x_stride, n_rows, n, by, out, out_stride);
-}
-
-void kv_hack_widen(const void *from, size_t stride, size_t n_rows, size_t n,
-                   float *to)
-{
-    best()->widen(from, stride, n_rows, n, to);
 }
 
 void kv_hack_narrow(const double *x, size_t n, double by, float *out)

@@ -156,11 +156,6 @@ void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
 void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
                    const float *by, float *out, size_t out_stride);
 
-/* Rows of n f16, which are numbers, `stride` bytes apart at any address, to
- * [n_rows][n]. */
-void kv_hack_widen(const void *from, size_t stride, size_t n_rows, size_t n,
-                   float *to);
-
 /* out[i] = (float)(x[i] * by). */
 void kv_hack_narrow(const double *x, size_t n, double by, float *out);
 

@@ -12,8 +12,6 @@ typedef __m256 vf;
 #define i_load(p) _mm256_loadu_si256((const __m256i *)(p))
 #define i_shift(x) _mm256_slli_epi32(x, 7)
 #define f_load _mm256_loadu_ps
-#define f_store _mm256_storeu_ps
-#define f_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define f_all _mm256_set1_ps
 #define f_min _mm256_min_ps
 #define f_max _mm256_max_ps
@@ -139,6 +137,5 @@ const struct kv_hack_loops kv_hack_avx2 = {
     .dots = dots,
     .add = add,
     .scale = scale,
-    .widen = widen,
     .narrow = narrow,
 };

@@ -31,8 +31,6 @@ struct kv_hack_loops {
                 size_t n, double *out);
     void (*scale)(const float *x, size_t x_stride, size_t n_rows, size_t n,
                   const float *by, float *out, size_t out_stride);
-    void (*widen)(const void *from, size_t stride, size_t n_rows, size_t n,
-                  float *to);
     void (*narrow)(const double *x, size_t n, double by, float *out);
 };
 

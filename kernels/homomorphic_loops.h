@@ -3,19 +3,11 @@
  * homomorphic.c and, compiled for wider registers, by homomorphic_avx2.c and
  * homomorphic_vnni.c, which define range(). */
 #include "kernels/homomorphic_impl.h"
+#include "kernels/unroll.h"
 #include "lib/base/rng.h"
 
 #include <math.h>
 #include <string.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Before a loop whose count is a constant, at most 16: no loop is left. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 /* y, within the codes. */
 ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)

@@ -15,7 +15,6 @@
  *   d_of(p)             WIDTH / 2 int32_t as doubles
  *   vf                  WIDTH floats: f_load f_all f_min f_max, and
  *                       the f_least f_most of them
- *                       f_store, and f_half(p): WIDTH f16 at any address
  *   d_total(s)          of eight lanes in 16 / WIDTH registers, added in halves
  *   GROUPS              registers of columns that pass together */
 enum { ROWS = 4 };
@@ -142,31 +141,6 @@ static void add(const float *x, const float *m, size_t stride, size_t n_rows,
     for (size_t i = 0; c < n && i < n_rows; i++)
         for (size_t j = c; j < n; j++)
             out[j] += (double)x[i] * (double)m[i * stride + j];
-}
-
-ALWAYS_INLINE void widen_row(const uint8_t *bytes, size_t n, float *to)
-{
-    size_t i = 0;
-
-    for (; i + WIDTH <= n; i += WIDTH)
-        f_store(to + i, f_half(bytes + 2 * i));
-    if (i < n) {
-        uint8_t half[2 * WIDTH] = {0};
-        float last[WIDTH];
-
-        memcpy(half, bytes + 2 * i, 2 * (n - i));
-        f_store(last, f_half(half));
-        memcpy(to + i, last, (n - i) * sizeof(*to));
-    }
-}
-
-static void widen(const void *from, size_t stride, size_t n_rows, size_t n,
-                  float *to)
-{
-    const uint8_t *bytes = from;
-
-    for (size_t i = 0; i < n_rows; i++)
-        widen_row(bytes + i * stride, n, to + i * n);
 }
 
 static size_t steps_of(size_t n)

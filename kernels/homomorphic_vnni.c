@@ -13,8 +13,6 @@ typedef __m512 vf;
 #define i_shift(x) _mm512_slli_epi32(x, 7)
 #define i_dot(s, b, a, wide) ((void)(wide), _mm512_dpbusd_epi32(s, b, a))
 #define f_load _mm512_loadu_ps
-#define f_store _mm512_storeu_ps
-#define f_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
 #define f_all _mm512_set1_ps
 #define f_min _mm512_min_ps
 #define f_max _mm512_max_ps
@@ -229,6 +227,5 @@ const struct kv_hack_loops kv_hack_vnni = {
     .dots = dots,
     .add = add,
     .scale = scale,
-    .widen = widen,
     .narrow = narrow,
 };

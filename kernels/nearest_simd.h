@@ -40,17 +40,9 @@
  * normal number.  Where 4 X + 4 M is infinite or NaN nothing is left out; else
  * no t and no s overflows. */
 #include "kernels/nearest_impl.h"
+#include "kernels/unroll.h"
 
 #include <math.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Before a loop whose count is a constant, at most 16: no loop is left. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 /* Vectors [0, p * WIDTH) of the tile.  d and p are constants. */
 ALWAYS_INLINE void search(const float *tile, size_t d, size_t p,

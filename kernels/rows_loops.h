@@ -2,6 +2,7 @@
  * that gcc and clang share.  Included by rows.c and, compiled for wider
  * registers, by rows_avx2.c; NAME(f) adds the level's suffix. */
 #include "kernels/rows_impl.h"
+#include "kernels/unroll.h"
 #include "lib/base/half.h"
 
 #include <math.h>
@@ -15,9 +16,7 @@ typedef uint32_t v8u __attribute__((vector_size(32)));
 typedef float v4f __attribute__((vector_size(16)));
 typedef double v4d __attribute__((vector_size(32)));
 
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE v8f load(const float *x)
+ALWAYS_INLINE v8f load(const float *x)
 {
     v8f v;
 
@@ -25,13 +24,13 @@ INLINE v8f load(const float *x)
     return v;
 }
 
-INLINE void store(float *x, v8f v)
+ALWAYS_INLINE void store(float *x, v8f v)
 {
     memcpy(x, &v, sizeof(v));
 }
 
 /* The last n < LANES of a row; the other lanes are `rest`. */
-INLINE v8f load_last(const float *x, size_t n, float rest)
+ALWAYS_INLINE v8f load_last(const float *x, size_t n, float rest)
 {
     float part[LANES];
 
@@ -40,17 +39,17 @@ INLINE v8f load_last(const float *x, size_t n, float rest)
     return load(part);
 }
 
-INLINE void store_last(float *x, size_t n, v8f v)
+ALWAYS_INLINE void store_last(float *x, size_t n, v8f v)
 {
     memcpy(x, &v, n * sizeof(*x));
 }
 
-INLINE v8f choose(v8i mask, v8f yes, v8f no)
+ALWAYS_INLINE v8f choose(v8i mask, v8f yes, v8f no)
 {
     return (v8f)((mask & (v8i)yes) | (~mask & (v8i)no));
 }
 
-INLINE v8f splat(float x)
+ALWAYS_INLINE v8f splat(float x)
 {
     return (v8f){x, x, x, x, x, x, x, x};
 }
@@ -60,7 +59,7 @@ struct sum {
     v4d low, high;
 };
 
-INLINE void sum_add(struct sum *s, v8f v)
+ALWAYS_INLINE void sum_add(struct sum *s, v8f v)
 {
     const v4f low = __builtin_shufflevector(v, v, 0, 1, 2, 3);
     const v4f high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
@@ -69,7 +68,7 @@ INLINE void sum_add(struct sum *s, v8f v)
     s->high += __builtin_convertvector(high, v4d);
 }
 
-INLINE double sum_total(const struct sum *s)
+ALWAYS_INLINE double sum_total(const struct sum *s)
 {
     const v4d t = s->low + s->high;
 
@@ -78,7 +77,7 @@ INLINE double sum_total(const struct sum *s)
 
 /* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; the polynomial
  * is Cephes' expf.  ln 2 is split so that n * LN2_HIGH is exact. */
-INLINE v8f exp8(v8f x)
+ALWAYS_INLINE v8f exp8(v8f x)
 {
     const float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
     const float ROUND = 0x1.8p23f; /* adding it rounds to an integer */
@@ -119,7 +118,7 @@ static void rms_norm(const float *x, const float *w, size_t n, float eps,
     store_last(out + whole, rest, last * by * load_last(w + whole, rest, 0));
 }
 
-INLINE v8f silu_mul8(v8f gate, v8f up)
+ALWAYS_INLINE v8f silu_mul8(v8f gate, v8f up)
 {
     return gate / (exp8(-gate) + 1.0f) * up;
 }
@@ -163,8 +162,8 @@ static void rms_norm_grad(const float *x, const float *w, const float *g,
 }
 
 /* silu' = s (1 + gate (1 - s)), s = 1 / (1 + exp(-gate)). */
-INLINE void silu_mul_grad8(v8f gate, v8f up, v8f g, v8f *gate_grad,
-                           v8f *up_grad)
+ALWAYS_INLINE void silu_mul_grad8(v8f gate, v8f up, v8f g, v8f *gate_grad,
+                                  v8f *up_grad)
 {
     const v8f s = 1.0f / (exp8(-gate) + 1.0f);
 
@@ -209,7 +208,7 @@ static void softmax_grad(const float *p, const float *g, size_t n, float *out)
     store_last(out + whole, rest, last_p * (last_g - mean));
 }
 
-INLINE v8f larger(v8f a, v8f b)
+ALWAYS_INLINE v8f larger(v8f a, v8f b)
 {
     return choose(a > b, a, b);
 }
@@ -258,8 +257,8 @@ static void softmax(float *x, size_t n)
 }
 
 /* Columns [j, j + v * LANES); v is a constant. */
-INLINE void add_products(const float *a, const float *m, size_t n,
-                         size_t stride, size_t v, float *y)
+ALWAYS_INLINE void add_products(const float *a, const float *m, size_t n,
+                                size_t stride, size_t v, float *y)
 {
     v8f sum[8];
 

@@ -1,5 +1,6 @@
 #include "kernels/level.h"
 #include "kernels/tiles_codebook_impl.h"
+#include "kernels/unroll.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
@@ -12,8 +13,6 @@ enum {
     MOST_DIM = KV_CODE_DIM,
     LINE = 64
 };
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 static const struct kv_tile_book *book_of(const struct kv_store *s)
 {

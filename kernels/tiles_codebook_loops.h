@@ -2,15 +2,16 @@
  * tiles_codebook_c.c and, for the compiler to make wide, by
  * tiles_codebook_avx2.c. */
 #include "kernels/tiles_codebook_impl.h"
+#include "kernels/unroll.h"
 
 #include <string.h>
 
 enum { T = KV_TILE_TOKENS, PART = KV_TILE_PART };
 
 /* One sub-space's, of 32 tokens: x [d][64]. */
-static inline __attribute__((always_inline)) void
-sub_entries(const uint8_t *table, size_t width, size_t d, const uint16_t *code,
-            size_t four, size_t one, uint8_t *x)
+ALWAYS_INLINE void sub_entries(const uint8_t *table, size_t width, size_t d,
+                               const uint16_t *code, size_t four, size_t one,
+                               uint8_t *x)
 {
     for (size_t t = 0; t < PART; t++) {
         const uint8_t *entry = table + code[t / 4 * four + t % 4 * one] * width;

@@ -2,18 +2,10 @@
  * dimension of a table at a time, in registers; four neighbouring bytes go into
  * one 32-bit sum. */
 #include "kernels/tiles_codebook_impl.h"
+#include "kernels/unroll.h"
 
 #include <immintrin.h>
 #include <string.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Before a loop whose count is a constant, at most 16: no loop is left. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 enum { T = KV_TILE_TOKENS, LINE = 64, AHEAD = 4096, MOST_DIM = 512, ROWS = 4 };
 

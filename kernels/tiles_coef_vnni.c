@@ -3,16 +3,10 @@
  * looked up byte by byte. */
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
+#include "kernels/unroll.h"
 
 #include <immintrin.h>
 #include <string.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 enum {
     LINE = KV_TILE_TOKENS,

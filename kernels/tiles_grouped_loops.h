@@ -14,18 +14,13 @@
  *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
  *                       1, 2 or 4, as many as fit beside their sums */
 #include "kernels/tiles_grouped_impl.h"
+#include "kernels/unroll.h"
 
 #include <string.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Before a loop whose count is a constant, at most 16: no loop is left. */
-#if WIDTH == 1
+#if WIDTH == 1 /* plain C: loops stay loops */
+#undef UNROLL
 #define UNROLL
-#elif defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 enum {

@@ -11,15 +11,7 @@
  *   GROUPS(rows)        registers worked on together for so many queries, 1,
  *                       2 or 4: as many as fit beside their sums */
 #include "kernels/tiles_impl.h"
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Before a loop whose count is a constant, at most 16: no loop is left. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "kernels/unroll.h"
 
 /* So far ahead of the loads; one core keeps memory busy only so. */
 enum { AHEAD = 4096 };

@@ -12,16 +12,13 @@
  *   PLAIN, ROLLED           nothing is inlined for a constant; loops over a
  *                           batch stay loops */
 #include "kernels/tiles_scaled_impl.h"
+#include "kernels/unroll.h"
 
-#if defined(PLAIN)
+#ifdef PLAIN
+#undef ALWAYS_INLINE
+#undef UNROLL
 #define ALWAYS_INLINE static
 #define UNROLL
-#elif defined(__clang__)
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 32")
 #endif
 
 #ifdef ROLLED

@@ -9,20 +9,13 @@
  *   i_load i_shift(v, by)      right
  *   NAME(f)            f with the level's suffix */
 #include "kernels/trellis_impl.h"
+#include "kernels/unroll.h"
 
 #include <math.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
 static const size_t STATES = KV_TRELLIS_STATES, ROW = KV_TRELLIS_ROW,
                     WORDS = KV_TRELLIS_WORDS;
-
-/* Before a loop whose count is a constant, at most 4: no loop is left. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 4")
-#endif
 
 /* What one call works on: n strings (a constant where it is inlined). */
 struct job {
@@ -36,7 +29,7 @@ struct job {
 };
 
 /* n and values are constants. */
-INLINE void advance(const struct job *job, size_t n, size_t values)
+ALWAYS_INLINE void advance(const struct job *job, size_t n, size_t values)
 {
     static const int32_t count[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                       8, 9, 10, 11, 12, 13, 14, 15};
@@ -88,7 +81,7 @@ INLINE void advance(const struct job *job, size_t n, size_t values)
     }
 }
 
-INLINE void advance_values(const struct job *job, size_t n)
+ALWAYS_INLINE void advance_values(const struct job *job, size_t n)
 {
     switch (job->step->values) {
 #define CASE(VALUES)             \

@@ -195,20 +195,6 @@ static void narrow(const void *arg, void *out)
     kv_hack_narrow(x, v->n, 0.3, out);
 }
 
-static void widen(const void *arg, void *out)
-{
-    const struct vector *v = arg;
-    uint8_t half[2 * KV_HACK_MAX_PART + 1];
-
-    for (size_t i = 0; i < v->n; i++) {
-        const uint16_t h = i < 8 ? (uint16_t)(i << 8 | i) /* denormals */
-                                 : kv_f32_to_f16(v->x[i]);
-
-        memcpy(half + 1 + 2 * i, &h, sizeof(h));
-    }
-    kv_hack_widen(half + 1, 0, 2, v->n, out);
-}
-
 static void plain_dots(const void *arg, void *out)
 {
     const struct vector *v = arg;
@@ -248,7 +234,6 @@ static void rows_at_levels(void **state)
         }
         v.u = m;
         same_at_levels("narrow", n, n * 4, narrow, &v);
-        same_at_levels("widen", n, 2 * n * 4, widen, &v);
         same_at_levels("scale", n, N_PLAIN * n * 4, scale, &v);
         same_at_levels("dots", n, N_PLAIN * 8, plain_dots, &v);
         same_at_levels("add", n, n * 8, plain_add, &v);

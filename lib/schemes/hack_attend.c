@@ -127,6 +127,14 @@ static void operand_free(struct operand *o)
     free(o->wide);
 }
 
+/* Rows of f16, `stride` values apart, to [n_rows][n]. */
+static void widen_rows(const uint16_t *from, size_t stride, size_t n_rows,
+                       size_t n, float *to)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        kv_widen_f16(from + i * stride, n, to + i * n);
+}
+
 static void operand_head(struct operand *o, size_t head)
 {
     const struct kv_reader *r = o->r;
@@ -135,11 +143,10 @@ static void operand_head(struct operand *o, size_t head)
 
     o->head = head;
     if (r->sinks)
-        kv_hack_widen(r->sink + head * d, row * sizeof(*r->sink), r->sinks, d,
-                      o->plain);
+        widen_rows(r->sink + head * d, row, r->sinks, d, o->plain);
     if (o->n_plain > r->sinks)
-        kv_hack_widen(r->tail + head * d, row * sizeof(*r->tail),
-                      o->n_plain - r->sinks, d, o->plain + r->sinks * d);
+        widen_rows(r->tail + head * d, row, o->n_plain - r->sinks, d,
+                   o->plain + r->sinks * d);
 }
 
 static size_t part_len(const struct kv_hack *h, size_t part)
@@ -235,10 +242,10 @@ static void read_tokens(struct operand *o, size_t t, size_t n)
 
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
-        kv_hack_widen(o->half, 0, 1, n, o->scale + at);
+        kv_widen_f16(o->half, n, o->scale + at);
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * min, 2, j);
-        kv_hack_widen(o->half, 0, 1, n, o->min + at);
+        kv_widen_f16(o->half, n, o->min + at);
         for (size_t j = 0; h->sums && j < n; j++)
             o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
                                             h->sum_bytes, j);
@@ -252,7 +259,7 @@ static void read_ranges(struct operand *o, const uint8_t *half, float *range)
     const size_t groups = h->n_groups;
     const bool apart = h->artifact && groups > 1;
 
-    kv_hack_widen(half, 0, 1, h->n_ranges, apart ? o->wide : range);
+    kv_widen_f16(half, h->n_ranges, apart ? o->wide : range);
     for (size_t g = 0; apart && g < groups; g++)
         for (size_t z = 0; z < h->len; z++)
             range[g * h->len + z] = o->wide[z * groups + g];

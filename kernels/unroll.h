@@ -1,0 +1,15 @@
+/* What vector code asks of the compiler. */
+#ifndef KV_UNROLL_H
+#define KV_UNROLL_H
+
+/* A function whose arguments are constants where it is called. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Before a loop whose count is a constant, at most 32: no loop is left. */
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+#endif
