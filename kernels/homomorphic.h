@@ -17,6 +17,8 @@
 #ifndef KV_HOMOMORPHIC_H
 #define KV_HOMOMORPHIC_H
 
+#include "lib/base/rng.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +45,24 @@ void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
 /* u[i] = kv_random_unit(key, first + i * step). */
 void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
                      float *u);
+
+/* Streams of random numbers: stored keys and values, and the two left sides. */
+enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
+
+/* step: the query's position for Q and P; tokens in the sequence when an open
+ * block is requantized, else 0.  head: KV head for K and V, else query head. */
+static inline uint64_t kv_hack_key(uint64_t seed, enum kv_hack_stream stream,
+                                   size_t layer, size_t head, size_t step)
+{
+    return kv_mix(kv_mix(kv_mix(kv_mix(seed, stream), layer), head), step);
+}
+
+/* The counter of one value under that key. */
+static inline uint64_t kv_hack_counter(size_t token, size_t channel)
+{
+    return (uint64_t)token << 16 | channel;
+}
+enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
 
 /* Multiplications and additions, counted where they are done.  For matrices
  * [M][Z] by [Z][N] in ceil(Z / p) = P partitions:

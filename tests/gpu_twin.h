@@ -97,6 +97,13 @@ KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
     return kv_bits_f32(twin_meet(TWIN_SHUFFLE, &mine, 1)[kv_lane() ^ mask][0]);
 }
 
+KV_DEVICE float kv_shuffle(float x, unsigned lane)
+{
+    const uint32_t mine = kv_f32_bits(x);
+
+    return kv_bits_f32(twin_meet(TWIN_SHUFFLE, &mine, 1)[lane][0]);
+}
+
 KV_DEVICE uint8_t *kv_shared(void)
 {
     return twin_shared();

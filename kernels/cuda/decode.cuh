@@ -20,16 +20,18 @@
  *   load(p, head, table)             all threads, before a barrier
  * keys:
  *   query<NT>                        queries as the products want them
- *   prepare(p, table, q, query)      q: [8 NT][D] in shared memory, times
+ *   prepare(p, table, q, rows, query)
+ *                                    q: [8 NT][D] in shared memory, times
  *                                    scale and log2(e)
  *   scores(p, table, head, step, codes, query, s)
  *                                    s [T / 16][NT][4], written
  * values:
  *   sums<NT>                         O^T as the products give it
  *   clear(sums)
- *   gather(p, table, head, step, codes, weight, factor, sums)
+ *   gather(p, table, head, step, codes, rows, first, weight, factor, sums)
  *                                    sums = factor * sums + V^T P; weight
- *                                    [T / 16][NT][4], factor [NT][2]
+ *                                    [T / 16][NT][4], factor [NT][2]; first:
+ *                                    position of the step's first token
  *   finish(p, sums, o)               o: [8 NT][D] in shared memory, written
  *
  * head, codes: of the tile and the step, in shared memory; step: which of its
@@ -46,10 +48,27 @@ enum { KV_WARPS = 8, KV_GPU_TILE = 128 };
 
 #define KV_NONE (-__builtin_huge_valf())
 
+/* Whose queries a block's rows are: row i is query head i % group of the KV
+ * head, of query token i / group, the last of which is token n - 1. */
+struct kv_rows {
+    unsigned group, nq, n;
+};
+
+KV_DEVICE unsigned kv_row_head(const kv_rows &x, unsigned row)
+{
+    return blockIdx.y * x.group + row % x.group;
+}
+
+KV_DEVICE unsigned kv_row_position(const kv_rows &x, unsigned row)
+{
+    return x.n - x.nq + row / x.group;
+}
+
 /* Tokens of one run that a block attends to. */
 struct kv_span {
     const uint8_t *k, *v; /* the KV head's tiles */
     unsigned first_tile, n_tiles;
+    unsigned first;  /* position of the run's first token */
     unsigned n;      /* of the run: later ones in the last tile are padding */
     unsigned common; /* tokens of the run that every query sees */
 };
@@ -183,7 +202,7 @@ template <class K, class V, int STAGES, int NT>
 KV_DEVICE void
 kv_walk(const typename K::params &kp, const typename V::params &vp,
         const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
-        const unsigned limit[NT][2],
+        const kv_rows &rows, const unsigned limit[NT][2],
         const typename K::template query<NT> &query, uint8_t *ring_base,
         kv_softmax<NT> &softmax, typename V::template sums<NT> &sums)
 {
@@ -233,7 +252,8 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
             kv_mask<M, NT>(s, token, limit);
         kv_softmax_step<M, NT>(softmax, s, factor);
         V::template gather<NT>(vp, v_table, head + ring.k_head, j % STEPS,
-                               codes + ring.k_step, s, factor, sums);
+                               codes + ring.k_step, rows, span.first + token, s,
+                               factor, sums);
     }
     kv_copy_wait<0>();
 #undef KV_FETCH
@@ -400,9 +420,11 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                           run.v + blockIdx.y * run.v_head,
                           work.first_tile,
                           work.n_tiles,
+                          run.first,
                           run.n,
                           before > run.first ? min(before - run.first, run.n)
                                              : 0};
+    const kv_rows rows = {p.group, p.nq, sequence.n};
     unsigned limit[NT][2];
     uint8_t *const shared = kv_shared();
     float *const queries = reinterpret_cast<float *>(shared);
@@ -419,16 +441,16 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     V::load(vp, blockIdx.y, v_table);
     kv_limits<NT>(p, sequence.n, run, limit);
     kv_sync_block();
-    K::template prepare<NT>(kp, k_table, queries, query);
+    K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, NT>(kp, vp, k_table, v_table, span, limit, query,
-                              rings + kv_warp() *
-                                          kv_ring<K, V, STAGES>::bytes(kp, vp),
-                              softmax, sums);
+    kv_walk<K, V, STAGES, NT>(
+        kp, vp, k_table, v_table, span, rows, limit, query,
+        rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp), softmax,
+        sums);
 
     /* All are done with the rings: the warps' parts take their place. */
-    constexpr unsigned rows = 8 * NT, floats = rows * (D + 2);
+    constexpr unsigned n_rows = 8 * NT, floats = n_rows * (D + 2);
     float *const warps = reinterpret_cast<float *>(rings);
     float *const mine = warps + kv_warp() * floats;
 
@@ -441,10 +463,10 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
 
             if (kv_lane() < 4) {
                 mine[i * 8 + kv_lane() * 2 + j] = softmax.max[i][j];
-                mine[rows + i * 8 + kv_lane() * 2 + j] = sum;
+                mine[n_rows + i * 8 + kv_lane() * 2 + j] = sum;
             }
         }
-    V::template finish<NT>(vp, sums, mine + 2 * rows);
+    V::template finish<NT>(vp, sums, mine + 2 * n_rows);
     kv_sync_block();
     kv_merge_warps<D, NT>(warps, kv_part<D, NT>(p, work.split));
 }

@@ -116,7 +116,8 @@ template <int D> struct kv_float_keys {
     }
     template <int NT>
     static __device__ void prepare(const params &, const uint8_t *,
-                                   const float *q, query<NT> &x)
+                                   const float *q, const kv_rows &,
+                                   query<NT> &x)
     {
         kv_queries_to_f16<D, NT>(q, x);
     }
@@ -165,8 +166,8 @@ template <int D> struct kv_float_values {
     template <int NT>
     static __device__ void
     gather(const params &, const uint8_t *, const uint8_t *, unsigned,
-           const uint8_t *codes, const float weight[1][NT][4],
-           const float factor[NT][2], sums<NT> &x)
+           const uint8_t *codes, const kv_rows &, unsigned,
+           const float weight[1][NT][4], const float factor[NT][2], sums<NT> &x)
     {
         uint32_t b[NT][2];
 

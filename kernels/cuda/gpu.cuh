@@ -54,6 +54,11 @@ KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
     return __shfl_xor_sync(~0u, x, mask);
 }
 
+KV_DEVICE float kv_shuffle(float x, unsigned lane)
+{
+    return __shfl_sync(~0u, x, lane);
+}
+
 /* ---- memory ------------------------------------------------------------- */
 
 /* The block's dynamic shared memory, 16-byte aligned. */

@@ -8,27 +8,34 @@
 
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define KV_HOST_DEVICE __host__ __device__
+#else
+#define KV_HOST_DEVICE
+#endif
+
 /* The finalizer of splitmix64. */
-static inline uint64_t kv_mix64(uint64_t z)
+KV_HOST_DEVICE static inline uint64_t kv_mix64(uint64_t z)
 {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
 }
 
-static inline uint64_t kv_mix(uint64_t key, uint64_t x)
+KV_HOST_DEVICE static inline uint64_t kv_mix(uint64_t key, uint64_t x)
 {
     return kv_mix64(key + 0x9e3779b97f4a7c15u * (x + 1));
 }
 
 /* 64 uniform bits. */
-static inline uint64_t kv_random(uint64_t key, uint64_t counter)
+KV_HOST_DEVICE static inline uint64_t kv_random(uint64_t key, uint64_t counter)
 {
     return kv_mix64(kv_mix(key, counter));
 }
 
 /* Uniform in [0, 1), a multiple of 2^-24 (exact in float). */
-static inline float kv_random_unit(uint64_t key, uint64_t counter)
+KV_HOST_DEVICE static inline float kv_random_unit(uint64_t key,
+                                                  uint64_t counter)
 {
     return (float)(kv_random(key, counter) >> 40) * 0x1p-24f;
 }

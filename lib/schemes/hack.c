@@ -19,12 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t kv_hack_key(uint64_t seed, enum kv_hack_stream stream, size_t layer,
-                     size_t head, size_t step)
-{
-    return kv_mix(kv_mix(kv_mix(kv_mix(seed, stream), layer), head), step);
-}
-
 /* ---- the planes of one KV head ------------------------------------------ */
 
 static uint8_t *scales(const struct kv_hack *h, uint8_t *bytes)

@@ -41,21 +41,6 @@ struct kv_hack {
     size_t code_bytes, head_bytes;
 };
 
-/* Streams of random numbers: stored keys and values, and the two left sides. */
-enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
-
-/* step: the query's position for Q and P; tokens in the sequence when an open
- * block is requantized, else 0.  head: KV head for K and V, else query head. */
-uint64_t kv_hack_key(uint64_t seed, enum kv_hack_stream stream, size_t layer,
-                     size_t head, size_t step);
-
-/* The counter of one value under that key. */
-static inline uint64_t kv_hack_counter(size_t token, size_t channel)
-{
-    return (uint64_t)token << 16 | channel;
-}
-enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
-
 /* struct kv_scheme's attend(). */
 void kv_hack_attend(const struct kv_reader *k, const struct kv_reader *v,
                     const float *q, size_t nq, size_t first, uint64_t seed,
