@@ -262,7 +262,7 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
     const enum kv_path path =
         s->bench->path == KV_ATTN_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT;
 
-    if (!kv_tiled_can(s->cache[0], KV_PATH_EXACT))
+    if (!kv_tiled_there(s->cache[0]))
         return kv_fail(e, "%s: no CUDA kernel for its codes", s->spec->text);
     make_tiles(s);
     if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,

@@ -134,6 +134,7 @@ enum { KV_MAX_RUNS = 3 };
 struct kv_tiles_job {
     size_t n_heads, n_kv_heads, head_dim, nq, n;
     float scale;
+    uint64_t seed; /* of stochastic rounding, where a family rounds queries */
     const float *q;
     float *out;
     const struct kv_store *k, *v; /* [KV_MAX_RUNS] */

@@ -339,6 +339,11 @@ int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
     return 0;
 }
 
+uint64_t kv_cache_seed(const struct kv_cache *c)
+{
+    return c->seed;
+}
+
 size_t kv_cache_tokens(const struct kv_cache *c)
 {
     return c->n;

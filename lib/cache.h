@@ -42,6 +42,7 @@ void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
                      float *out);
 
 size_t kv_cache_tokens(const struct kv_cache *c);
+uint64_t kv_cache_seed(const struct kv_cache *c);
 
 /* Bytes really held: sinks, codes, open block or tail, queries.  settled: the
  * codes alone and the tokens they hold; may be NULL. */

@@ -23,14 +23,26 @@ static bool codes_store(const struct kv_codec *c, struct kv_store *s)
     return c->scheme->store && c->scheme->store(c, s);
 }
 
-bool kv_tiled_can(const struct kv_cache *c, enum kv_path path)
+bool kv_tiled_there(const struct kv_cache *c)
 {
-    bool has = path == KV_PATH_EXACT;
-
     for (int i = 0; i < KV_SIDES; i++) {
         struct kv_store s;
 
         if (!codes_store(kv_cache_reader(c, (enum kv_side)i).codec, &s))
+            return false;
+    }
+    return true;
+}
+
+bool kv_tiled_can(const struct kv_cache *c, enum kv_path path)
+{
+    bool has = false;
+
+    for (int i = 0; i < KV_SIDES; i++) {
+        struct kv_store s;
+
+        if (!codes_store(kv_cache_reader(c, (enum kv_side)i).codec, &s) ||
+            !kv_store_has(&s, KV_PATH_EXACT))
             return false;
         has |= kv_store_has(&s, path);
     }
@@ -138,6 +150,7 @@ struct kv_tiles_job kv_tiled_job(const struct kv_tiled *t, size_t nq)
                                  .nq = nq,
                                  .n = t->n,
                                  .scale = s->attn_scale,
+                                 .seed = kv_cache_seed(t->cache),
                                  .k = t->run[KV_K],
                                  .v = t->run[KV_V]};
 }

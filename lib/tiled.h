@@ -11,12 +11,15 @@
 
 struct kv_tiled;
 
-/* Whether both sides of this cache can be attended in tiles at all (the exact
- * path), and whether one of them has operations of its own on this path. */
+/* Whether both sides' codes go into tiles at all. */
+bool kv_tiled_there(const struct kv_cache *c);
+
+/* Whether the CPU attends to both sides in tiles (the exact path), and whether
+ * one of them has operations of its own on this path. */
 bool kv_tiled_can(const struct kv_cache *c, enum kv_path path);
 
 /* Reads the cache, which must outlive it, at kv_tiled_update() alone.  Call
- * only where kv_tiled_can(c, KV_PATH_EXACT). */
+ * only where kv_tiled_there(c). */
 struct kv_tiled *kv_tiled_new(const struct kv_cache *c);
 void kv_tiled_free(struct kv_tiled *t); /* NULL is fine */
 

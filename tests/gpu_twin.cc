@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 
 #include <chrono>
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -22,7 +23,9 @@ struct copy {
 };
 
 struct fibre {
-    ucontext_t context;
+    ucontext_t context; /* where it begins; from then on: */
+    jmp_buf here;
+    bool begun;
     std::vector<uint8_t> stack;
     bool done;
     unsigned met; /* operations of its warp it took part in */
@@ -40,7 +43,7 @@ struct warp {
 std::vector<fibre> fibres;
 std::vector<warp> warps;
 std::vector<uint8_t> shared_memory;
-ucontext_t scheduler;
+jmp_buf scheduler_here;
 const std::function<void()> *entry;
 size_t current;
 unsigned block_arrived;
@@ -56,7 +59,8 @@ void pause_thread(void)
 {
     const size_t me = current;
 
-    swapcontext(&fibres[me].context, &scheduler);
+    if (!_setjmp(fibres[me].here))
+        _longjmp(scheduler_here, 1);
     current = me;
     threadIdx.x = (unsigned)me;
 }
@@ -67,6 +71,7 @@ void first_step(void)
     if (!fibres[current].open.empty())
         die("a copy was never committed");
     fibres[current].done = true;
+    _longjmp(scheduler_here, 1);
 }
 
 bool can_run(size_t i)
@@ -83,16 +88,26 @@ void start_block(size_t threads)
     block_arrived = 0;
     for (fibre &f : fibres) {
         f.stack.resize(stack_bytes);
-        f.done = f.waiting = false;
+        f.done = f.waiting = f.begun = false;
         f.met = 0;
         f.groups.clear();
         f.open.clear();
         getcontext(&f.context);
         f.context.uc_stack.ss_sp = f.stack.data();
         f.context.uc_stack.ss_size = stack_bytes;
-        f.context.uc_link = &scheduler;
         makecontext(&f.context, first_step, 0);
     }
+}
+
+/* Until it pauses or ends.  No signal masks: they would be system calls. */
+void go_on(fibre &f)
+{
+    if (_setjmp(scheduler_here))
+        return;
+    if (f.begun)
+        _longjmp(f.here, 1);
+    f.begun = true;
+    setcontext(&f.context);
 }
 
 /* backwards: the last thread goes first, so that what only one order gets
@@ -111,7 +126,7 @@ void run_block(size_t threads, bool backwards)
             moved = true;
             current = i;
             threadIdx.x = (unsigned)i;
-            swapcontext(&scheduler, &fibres[i].context);
+            go_on(fibres[i]);
             left -= fibres[i].done;
         }
         if (!moved)

@@ -56,10 +56,23 @@ static void attend_f16(const struct attention *a, float *out)
 /* What int8 may be off by beside a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
-/* Two sequences, the same tokens: their answers are the same. */
-static void check_path(const char *what, const struct kv_tiled *t,
-                       const struct attention *a, enum kv_path path)
+/* What hack may be off by from its own attention: nothing but the order of sums
+ * where all tokens are codes; else tokens between codes and tail are halves
+ * here, whose queries are not rounded. */
+static double hack_bound(const struct kv_tiles_job *j)
 {
+    const bool all_codes = j->k[1].n == j->n && j->v[1].n == j->n;
+
+    return all_codes && j->n % 128 == 0 ? 1e-4 : 1e-2;
+}
+
+/* Two sequences, the same tokens: their answers are the same. */
+static void check_path(const char *what, const struct kv_cache *c,
+                       const struct kv_tiled *t, const struct attention *a,
+                       enum kv_path path)
+{
+    /* The second finds no traces of the first; once is enough. */
+    const int runs = a->n == 129 ? 2 : 1;
     const size_t n = a->nq * a->shape.n_heads * a->shape.head_dim;
     const struct kv_tiles_job job = kv_tiled_job(t, a->nq);
     const struct kv_tiles_job jobs[2] = {job, job};
@@ -70,15 +83,22 @@ static void check_path(const char *what, const struct kv_tiled *t,
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
 
-    attend_exact(a, exact);
+    const bool own =
+        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+
+    if (own)
+        kv_cache_attend(c, a->q, a->nq, exact);
+    else
+        attend_exact(a, exact);
     attend_f16(a, plain);
     for (size_t i = 0; i < 2; i++)
         memcpy(q + i * n, a->q, n * sizeof(*q));
     if (kv_gpu_attend_new(&g, &device, jobs, 2, path, &e))
         fail_msg("%s: %s", what, e.msg);
     if (kv_gpu_attend_path(g) == path)
-        for (int run = 0; run < 2; run++) { /* the second finds no traces */
-            const double bound = path == KV_PATH_INT8
+        for (int run = 0; run < runs; run++) {
+            const double bound = own ? hack_bound(&job)
+                                 : path == KV_PATH_INT8
                                      ? INT8_BOUND
                                      : 2 * rel_err(plain, exact, n) + 1e-6;
 
@@ -140,7 +160,7 @@ static void check(const char *text, const struct kv_shape *s, size_t n,
     a.k = k;
     a.v = v;
     for (int path = 0; path < KV_PATHS; path++)
-        check_path(text, t, &a, (enum kv_path)path);
+        check_path(text, c, t, &a, (enum kv_path)path);
     free(v);
     free(k);
     kv_tiled_free(t);
@@ -177,10 +197,23 @@ static void test_float(void **state)
     }
 }
 
+static void test_hack(void **state)
+{
+    (void)state;
+    check_sizes("hack:b2p64r0", 128, 4);
+    check_sizes("hack:b2p64s5r40,nearest", 128, 16);
+    check_sizes("hack:b2p32r0,nearest", 128, 7);
+    check_sizes("hack:b2p128r0", 128, 1);
+    check_sizes("hack:b4p64r0", 64, 8);
+    check_sizes("hack:b2p64,nearest", 64, 2);
+    check_sizes("hack:b4p64s1", 128, 8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float),
+        cmocka_unit_test(test_hack),
     };
     struct kv_err e = {""};
 

@@ -148,7 +148,7 @@ static int prepare_shape(struct run *r, const struct args *a, struct kv_err *e)
         return -1;
     /* On a GPU one sequence, so many times over: the host need not hold all. */
     r->inputs.n_batch = a->common.on_gpu ? 1 : batch;
-    r->how.copies = a->common.on_gpu ? batch : 1;
+    r->how.copies = batch / r->inputs.n_batch;
     snprintf(r->model, sizeof(r->model), "random-hq%zu-hkv%zu-d%zu", s->n_heads,
              s->n_kv_heads, s->head_dim);
     r->conditions.model = r->model;
@@ -164,6 +164,7 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
     info = kv_dump_info(r->dump);
     r->inputs.shape = info->shape;
     r->inputs.n_batch = a->windows;
+    r->how.copies = 1;
     r->inputs.nq = a->queries;
     r->inputs.layer = a->layer == DEFAULT_LAYER ? info->first_layer : a->layer;
     r->conditions.model = info->model;

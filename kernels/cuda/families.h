@@ -6,6 +6,7 @@
 #define KV_CUDA_FAMILIES_H
 
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/hack_codes.h"
 #include "kernels/tiles.h"
 #include "lib/base/err.h"
 
@@ -31,6 +32,7 @@ struct kv_gpu_side {
 struct kv_gpu_launch {
     struct kv_decode p;
     size_t n_work, n_kv_heads, head_dim;
+    uint64_t seed; /* of stochastic rounding */
     const struct kv_gpu_side *k, *v;
     bool measure;  /* only fill in shared */
     size_t shared; /* bytes of shared memory of a block */
@@ -49,7 +51,7 @@ struct kv_gpu_family {
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
 };
 
-extern const struct kv_gpu_family kv_gpu_float;
+extern const struct kv_gpu_family kv_gpu_float, kv_gpu_homomorphic;
 
 enum { KV_GPU_MAX_DIM = 256 };
 
@@ -60,6 +62,10 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
 
 /* Every family, NULL at the end. */
 extern const struct kv_gpu_family *const kv_gpu_families[];
+
+bool kv_gpu_hack_open(struct kv_gpu_side *side);
+struct kv_gpu_hack kv_gpu_hack_params(const struct kv_gpu_side *side,
+                                      uint64_t seed);
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
 /* A tile of halves of any side: x [128][head_dim], the first n tokens of

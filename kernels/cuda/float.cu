@@ -1,15 +1,16 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/float.cuh"
 
-// Head dimension, N-tiles of 8 rows, stages of the ring.
+// Head dimension, N-tiles of 8 rows, stages of the ring; the first that fits
+// is taken.
 #define KV_FLOAT_KERNELS(X) \
-    X(64, 1, 3)             \
-    X(64, 2, 3) X(96, 1, 3) X(96, 2, 3) X(128, 1, 3) X(128, 2, 3) X(256, 1, 1)
+    X(64, 2, 3)             \
+    X(64, 1, 3) X(96, 2, 3) X(96, 1, 3) X(128, 2, 3) X(128, 1, 3) X(256, 1, 1)
 
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
 #define KV_CASE(D, NT, STAGES)                                                \
-    if (l->head_dim == D && kv_row_tiles(l, D) == NT)                         \
+    if (l->head_dim == D && kv_row_tiles(l, D) >= NT)                         \
         return kv_decode_launch<kv_float_keys<D>, kv_float_values<D>, STAGES, \
                                 D, NT>(l, {}, {}, e);
     KV_FLOAT_KERNELS(KV_CASE)

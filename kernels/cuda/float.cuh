@@ -194,8 +194,9 @@ template <int D> struct kv_float_values {
 
 /* ---- launching ---------------------------------------------------------- */
 
-/* How many N-tiles a block of this head dimension takes: 16 rows at once where
- * there are so many and registers for them. */
+/* How many N-tiles a block of this head dimension takes at most: 16 rows at once
+ * where there are so many and registers for them.  What a block does not take
+ * another one does, which reads the cache again. */
 static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
 {
     return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;

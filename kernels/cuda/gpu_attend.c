@@ -387,6 +387,7 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
               .scale = j->scale * (float)M_LOG2E},
         .n_kv_heads = a->n_kv_heads,
         .head_dim = a->head_dim,
+        .seed = j->seed,
         .k = &a->side[0],
         .v = &a->side[1],
     };

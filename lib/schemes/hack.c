@@ -425,7 +425,63 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
     c->history = c->block > 1 && kv_spec_is(&c->spec, c->side, "rqe", "no");
     c->prefill_on_codes = kv_spec_is(&c->spec, c->side, "prefill", "codes");
     c->state = h;
+    h->tile = (struct kv_tile_hack){.bits = h->bits,
+                                    .q_bits = h->q_bits,
+                                    .part = h->part,
+                                    .stochastic = h->stochastic,
+                                    .layer = c->layer};
     return 0;
+}
+
+/* ---- tiles --------------------------------------------------------------- */
+
+/* Parts that tile the tile, and no history. */
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct kv_hack *h = c->state;
+    const size_t along = c->side == KV_K ? c->shape.head_dim : 128;
+
+    if (h->artifact || c->history || along % h->part)
+        return false;
+    kv_store_hack(s, &h->tile);
+    return true;
+}
+
+static void put_value(const struct kv_hack *h, const struct kv_store *s,
+                      const uint8_t *bytes, const uint16_t *code, size_t t,
+                      size_t ch, size_t at, uint8_t *tile)
+{
+    const size_t line = h->side == KV_K ? 0 : ch, z = h->side == KV_K ? ch : at;
+    const size_t i = line * h->n_parts + z / h->part;
+    uint16_t scale, min;
+
+    kv_store_hack_codes(s, tile, t)[ch] = (uint8_t)code[line * h->len + z];
+    memcpy(&scale, bytes + h->code_bytes + 2 * i, sizeof(scale));
+    memcpy(&min, bytes + h->code_bytes + 2 * (h->n_ranges + i), sizeof(min));
+    kv_store_put_range(s, kv_store_hack_range(s, t, ch), scale, min, tile);
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *to)
+{
+    const struct kv_hack *h = c->state;
+    const size_t d = c->shape.head_dim;
+    uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
+    size_t unpacked = SIZE_MAX;
+
+    for (size_t t = 0; t < n; t++) {
+        const size_t block = (first + t) / c->block;
+        const uint8_t *bytes =
+            blocks + block * c->block_bytes + head * h->head_bytes;
+
+        if (block != unpacked)
+            kv_unpack(bytes, h->n_lines * h->len, h->bits, code);
+        unpacked = block;
+        for (size_t ch = 0; ch < d; ch++)
+            put_value(h, s, bytes, code, t, ch, (first + t) % c->block, to);
+    }
+    free(code);
 }
 
 const struct kv_scheme kv_scheme_hack = {
@@ -442,5 +498,7 @@ const struct kv_scheme kv_scheme_hack = {
     .requantize = requantize,
     .open_bytes = open_bytes,
     .decode_open = decode_open,
+    .store = store,
+    .tile = tile,
     .attend = kv_hack_attend,
 };

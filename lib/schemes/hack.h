@@ -28,6 +28,7 @@
 #define KV_HACK_H
 
 #include "kernels/homomorphic.h"
+#include "kernels/tiles_homomorphic.h"
 #include "lib/codec.h"
 
 struct kv_hack {
@@ -39,6 +40,7 @@ struct kv_hack {
     size_t group, n_groups; /* axes=artifact: lines of a range */
     size_t n_ranges, sum_bytes;
     size_t code_bytes, head_bytes;
+    struct kv_tile_hack tile; /* axes=paper */
 };
 
 /* struct kv_scheme's attend(). */
