@@ -1,4 +1,6 @@
 #include "kernels/kmeans.h"
+#include "kernels/cuda/points.h"
+#include "kernels/device.h"
 #include "kernels/kmeans_impl.h"
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
@@ -12,6 +14,7 @@
 
 enum {
     WORTH_THREADS = 1 << 19, /* tiles x centers x values: about 1 ms */
+    WORTH_DEVICE = 1 << 16,  /* the same: more than going there and back */
     MAX_PARTS = 16           /* of the points, in the sums of a round */
 };
 
@@ -72,8 +75,17 @@ static void points_init(struct kv_points *p, const float *x, size_t n, size_t d,
         p->weight[i] = weight ? weight[i] : 1;
 }
 
+/* On the device in use, where all rounds together are worth it. */
+static int points_to_device(struct kv_points *p, size_t k, struct kv_err *e)
+{
+    if (!kv_device_in_use() || p->n_tiles * k * p->d < WORTH_DEVICE)
+        return 0;
+    return kv_gpu_points_new(&p->gpu, p->tile, p->n_tiles, p->d, e);
+}
+
 static void points_clear(struct kv_points *p)
 {
+    kv_gpu_points_free(p->gpu);
     free(p->tile);
     free(p->weight);
     free(p->dist);
@@ -174,26 +186,39 @@ static float closest(const struct fresh *f, const float *x, size_t d,
     return min;
 }
 
-/* p->dist and p->code take note of n more centers, from index `first` on. */
-static void approach(struct kv_points *p, const float *centers, size_t first,
-                     size_t n)
+/* The nearest of k centers to every point: code, dist [n_tiles][64]. */
+static int measure(const struct kv_points *p, const float *centers, size_t k,
+                   uint16_t *code, float *dist, struct kv_err *e)
 {
     struct kv_codebook book;
 
-    kv_codebook_init(&book, centers + first * p->d, n, p->d);
-#pragma omp parallel for schedule(static) if (worth(p, n))
-    for (size_t t = 0; t < p->n_tiles; t++) {
-        float *dist = p->dist + t * KV_TILE, s[KV_TILE];
-        uint16_t *code = p->code + t * KV_TILE, c[KV_TILE];
-
+    if (p->gpu)
+        return kv_gpu_points_nearest(p->gpu, centers, k, code, dist, e);
+    kv_codebook_init(&book, centers, k, p->d);
+#pragma omp parallel for schedule(static) if (worth(p, k))
+    for (size_t t = 0; t < p->n_tiles; t++)
         kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
-                        c, s);
-        for (size_t i = 0; i < tile_points(p, t); i++) {
-            code[i] = s[i] < dist[i] ? (uint16_t)(first + c[i]) : code[i];
-            dist[i] = s[i] < dist[i] ? s[i] : dist[i];
-        }
-    }
+                        code + t * KV_TILE, dist + t * KV_TILE);
     kv_codebook_clear(&book);
+    return 0;
+}
+
+/* p->dist and p->code take note of n more centers, from index `first` on. */
+static int approach(struct kv_points *p, const float *centers, size_t first,
+                    size_t n, struct kv_err *e)
+{
+    const size_t size = p->n_tiles * KV_TILE;
+    float *s = kv_alloc(size, sizeof(*s));
+    uint16_t *c = kv_alloc(size, sizeof(*c));
+    const int rc = measure(p, centers + first * p->d, n, c, s, e);
+
+    for (size_t i = 0; i < p->n && !rc; i++) {
+        p->code[i] = s[i] < p->dist[i] ? (uint16_t)(first + c[i]) : p->code[i];
+        p->dist[i] = s[i] < p->dist[i] ? s[i] : p->dist[i];
+    }
+    free(c);
+    free(s);
+    return rc;
 }
 
 /* k-means++.  The next center must be drawn in proportion to weight * dist.
@@ -201,8 +226,8 @@ static void approach(struct kv_points *p, const float *centers, size_t first,
  * that is kept with probability new / old has exactly this distribution.  All
  * points are measured again only when the centers have doubled, or when draws
  * are rejected in a row. */
-static void seed_centers(struct kv_points *p, size_t k, uint64_t seed,
-                         float *centers)
+static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
+                        float *centers, struct kv_err *e)
 {
     enum { MAX_REJECTED = 64 };
     const size_t d = p->d, size = p->n_tiles * KV_TILE;
@@ -210,6 +235,7 @@ static void seed_centers(struct kv_points *p, size_t k, uint64_t seed,
     struct fresh fresh = {.n = 0};
     uint64_t counter = 0;
     size_t n = 1, known = 0, rejected = 0;
+    int rc = 0;
 
     fresh.tile = kv_alloc(k / KV_TILE + 1, d * KV_TILE * sizeof(float));
     for (size_t i = 0; i < size; i++)
@@ -220,7 +246,9 @@ static void seed_centers(struct kv_points *p, size_t k, uint64_t seed,
         p->dist[i] = INFINITY;
     while (n < k) {
         if (n >= 2 * known || rejected == MAX_REJECTED) {
-            approach(p, centers, known, n - known);
+            rc = approach(p, centers, known, n - known, e);
+            if (rc)
+                break;
             sum_tiles(p, upto);
             known = n;
             rejected = fresh.n = 0;
@@ -245,26 +273,19 @@ static void seed_centers(struct kv_points *p, size_t k, uint64_t seed,
         memcpy(centers + n * d, centers, d * sizeof(*centers));
     free(fresh.tile);
     free(upto);
+    return rc;
 }
 
 /* p->code: some center of each point.  prune: whether asking near centers alone
  * has paid so far (its bookkeeping costs as much as a fifth of the distances).
  */
-static void assign(struct kv_points *p, const float *centers, size_t k,
-                   bool *prune)
+static int assign(struct kv_points *p, const float *centers, size_t k,
+                  bool *prune, struct kv_err *e)
 {
-    struct kv_codebook book;
-
-    if (*prune) {
-        *prune = kv_points_reassign(p, centers, k) < 0.2;
-        return;
-    }
-    kv_codebook_init(&book, centers, k, p->d);
-#pragma omp parallel for schedule(static) if (worth(p, k))
-    for (size_t t = 0; t < p->n_tiles; t++)
-        kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
-                        p->code + t * KV_TILE, p->dist + t * KV_TILE);
-    kv_codebook_clear(&book);
+    if (!*prune)
+        return measure(p, centers, k, p->code, p->dist, e);
+    *prune = kv_points_reassign(p, centers, k) < 0.2;
+    return 0;
 }
 
 /* Per cluster the sum of weight * x and of weight: sum[k][d + 1], the first
@@ -400,13 +421,14 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     float *c = kv_alloc(k, d * sizeof(*c));
     double *sum = kv_alloc(n_parts * k, (d + 1) * sizeof(*sum));
 
-    bool prune = kv_points_many(&p, k);
+    if (points_to_device(&p, k, e) || seed_centers(&p, k, seed, c, e))
+        goto out;
 
-    seed_centers(&p, k, seed, c);
+    bool prune = !p.gpu && kv_points_many(&p, k);
+
     for (size_t round = 0; round < iters; round++) {
-        if (kv_interrupted(e))
+        if (kv_interrupted(e) || assign(&p, c, k, &prune, e))
             goto out;
-        assign(&p, c, k, &prune);
         add_up(&p, k, n_parts, sum);
         if (has_empty(sum, k, d) && fill_empty(&p, k))
             add_up(&p, k, n_parts, sum);
@@ -414,7 +436,8 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
             break;
     }
     if (mse) {
-        assign(&p, c, k, &prune);
+        if (assign(&p, c, k, &prune, e))
+            goto out;
         *mse = mean_error(&p);
     }
     memcpy(centers, c, k * d * sizeof(*c));

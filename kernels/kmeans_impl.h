@@ -14,6 +14,7 @@ struct kv_points {
     float *weight;  /* [n_tiles][64] */
     float *dist;    /* [n_tiles][64]: squared, to the nearest center */
     uint16_t *code; /* [n_tiles][64]: of the nearest center */
+    struct kv_gpu_points *gpu; /* the same on the device; NULL: on the CPU */
 };
 
 /* Whether kv_points_reassign() may be faster than measuring every point against

@@ -1,17 +1,27 @@
-"""kvattn --device cuda as its users run it, on the host twin of a GPU: rows,
-what is left out, how it ends.  No figure of time means anything here."""
+"""kvattn and kvcalib --device cuda as their users run them, on the host twin of
+a GPU: rows, what is left out, how it ends, the same files as on the CPU.  No figure of time means anything here."""
 
 import csv
 import io
 import os
 import subprocess
+import sys
+import tempfile
 import unittest
 
-TOOL = os.path.join(os.environ["KV_BUILD_ROOT"], "tests", "kvattn_twin")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny_model
+
+BUILD = os.environ["KV_BUILD_ROOT"]
+
+
+def run(tool, *args):
+    return subprocess.run([os.path.join(BUILD, tool), *args], check=True,
+                          stderr=subprocess.PIPE, timeout=240)
 
 
 def attend(*args):
-    return subprocess.run([TOOL, *args, "--device", "cuda", "--reps", "2",
+    return subprocess.run([os.path.join(BUILD, "tests", "kvattn_twin"), *args, "--device", "cuda", "--reps", "2",
                            "--warmup", "0"], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=240)
 
@@ -55,6 +65,24 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("no CUDA kernel", done.stderr)
         self.assertEqual(done.stdout, "")
+
+
+class CalibrationTest(unittest.TestCase):
+    def test_same_bytes(self):
+        with tempfile.TemporaryDirectory() as top:
+            def at(name):
+                return os.path.join(top, name)
+
+            model = tiny_model.make(at("tiny"))
+            with open(at("some.txt"), "w") as f:
+                f.write(tiny_model.text(800))
+            run("tools/kvdump", "-m", model, "-f", at("some.txt"), "-n", "16",
+                "-o", at("dump.h5"))
+            specs = "-s", "pq:d4b8", "-s", "vecinfer:d4b8", at("dump.h5"), "-o"
+            run("tools/kvcalib", *specs, at("cpu.h5"))
+            run("tests/kvcalib_twin", *specs, at("gpu.h5"), "--device", "cuda")
+            with open(at("cpu.h5"), "rb") as a, open(at("gpu.h5"), "rb") as b:
+                self.assertEqual(a.read(), b.read())
 
 
 if __name__ == "__main__":

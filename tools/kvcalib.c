@@ -249,6 +249,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                  "smoothing factors) on the\ntensors of a dump, and writes it "
                  "with a sketch of the text it was trained on.",
         .more =
+            "--device cuda measures points against centers of codebooks on "
+            "the GPU; the\nfile is the same, byte for byte.\n\n"
             "-s mixed,file=LAYERS trains every spec that the layer file "
             "names.\n\n"
             "--allocate writes a layer file, for -s mixed,file=LAYERS: for "
@@ -286,7 +288,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
 
 int main(int argc, char **argv)
 {
-    struct kvcalib_args a = {.common = KV_COMMON_DEFAULT, .queries = QUERIES};
+    struct kvcalib_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
+                             .queries = QUERIES};
     struct kv_err e = {""};
 
     parse(argc, argv, &a);

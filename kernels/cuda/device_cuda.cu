@@ -6,6 +6,16 @@
 /* What kernels are built for, at least. */
 enum { OLDEST_MAJOR = 8 };
 
+/* What the process uses; the runtime's own notion is each thread's. */
+static int in_use = -1;
+
+/* Before anything else: the calling thread may be a new one. */
+static void bind(void)
+{
+    if (in_use >= 0)
+        cudaSetDevice(in_use);
+}
+
 static int fail(struct kv_err *e, const char *what, cudaError_t rc)
 {
     return kv_fail(e, "%s: %s", what, cudaGetErrorString(rc));
@@ -41,14 +51,22 @@ extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
                        "CUDA device %zu, %s, has compute capability %d.%d; "
                        "kernels are built for %d.0 and later",
                        index, d->name, d->major, d->minor, OLDEST_MAJOR);
+    in_use = (int)index;
     return 0;
+}
+
+extern "C" int kv_device_in_use(void)
+{
+    return in_use >= 0;
 }
 
 extern "C" int kv_device_alloc(void **p, size_t bytes, struct kv_err *e)
 {
     size_t free = 0, memory = 0;
-    const cudaError_t rc = cudaMalloc(p, bytes ? bytes : 1);
+    cudaError_t rc;
 
+    bind();
+    rc = cudaMalloc(p, bytes ? bytes : 1);
     if (rc == cudaSuccess)
         return 0;
     *p = NULL;
@@ -68,8 +86,10 @@ extern "C" void kv_device_free(void *p)
 static int copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                 struct kv_err *e)
 {
-    const cudaError_t rc = cudaMemcpy(to, from, bytes, kind);
+    cudaError_t rc;
 
+    bind();
+    rc = cudaMemcpy(to, from, bytes, kind);
     return rc == cudaSuccess ? 0 : fail(e, "cudaMemcpy", rc);
 }
 

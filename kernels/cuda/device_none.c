@@ -1,5 +1,6 @@
 /* A build without CUDA: no device, no family. */
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/points.h"
 #include "kernels/device.h"
 
 static int none(struct kv_err *e)
@@ -12,6 +13,11 @@ int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e)
     (void)index;
     (void)d;
     return none(e);
+}
+
+int kv_device_in_use(void)
+{
+    return 0;
 }
 
 int kv_device_alloc(void **p, size_t bytes, struct kv_err *e)
@@ -76,6 +82,33 @@ int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
     (void)d;
     (void)read;
     (void)copy;
+    return none(e);
+}
+
+int kv_gpu_points_new(struct kv_gpu_points **p, const float *tile,
+                      size_t n_tiles, size_t d, struct kv_err *e)
+{
+    (void)p;
+    (void)tile;
+    (void)n_tiles;
+    (void)d;
+    return none(e);
+}
+
+void kv_gpu_points_free(struct kv_gpu_points *p)
+{
+    (void)p;
+}
+
+int kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
+                          size_t k, uint16_t *code, float *dist,
+                          struct kv_err *e)
+{
+    (void)p;
+    (void)centers;
+    (void)k;
+    (void)code;
+    (void)dist;
     return none(e);
 }
 
