@@ -134,6 +134,11 @@ KV_DEVICE uint4 kv_load16(const void *p)
     return x;
 }
 
+KV_DEVICE float kv_load_written(const float *p)
+{
+    return *p;
+}
+
 KV_DEVICE float kv_exp2(float x)
 {
     return exp2f(x);

@@ -337,16 +337,17 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
         float m = KV_NONE, l = 0, from_codes = 0, from_halves = 0;
 
         for (unsigned k = 0; k < sequence.n_splits; k++)
-            m = fmaxf(m, max[k * apart]);
+            m = fmaxf(m, kv_load_written(max + k * apart));
         for (unsigned k = 0; k < sequence.n_splits; k++) {
-            const float w =
-                max[k * apart] == KV_NONE ? 0 : kv_exp2(max[k * apart] - m);
+            const float its = kv_load_written(max + k * apart);
+            const float w = its == KV_NONE ? 0 : kv_exp2(its - m);
+            const float x = w * kv_load_written(o + k * apart);
 
-            l += w * sum[k * apart];
+            l += w * kv_load_written(sum + k * apart);
             if (k < sequence.n_coded)
-                from_codes += w * o[k * apart];
+                from_codes += x;
             else
-                from_halves += w * o[k * apart];
+                from_halves += x;
         }
         coded[i] = from_codes / l;
         plain[i] = from_halves / l;

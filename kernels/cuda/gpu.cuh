@@ -97,6 +97,13 @@ KV_DEVICE uint4 kv_load16(const void *p)
     return *static_cast<const uint4 *>(p);
 }
 
+/* What another block has written in this launch: not from this multiprocessor's
+ * own cache, which may hold what was there before. */
+KV_DEVICE float kv_load_written(const float *p)
+{
+    return __ldcg(p);
+}
+
 /* ---- numbers ------------------------------------------------------------ */
 
 KV_DEVICE float kv_exp2(float x)
