@@ -1,5 +1,6 @@
 /* Runs a kernel's threads as fibres; and a device of the host's memory. */
 #include "tests/gpu_twin.h"
+#include "kernels/cuda/product.h"
 #include "kernels/device.h"
 
 #include <chrono>
@@ -317,5 +318,28 @@ extern "C" int kv_device_bandwidth(const struct kv_device *, double *read,
                                    double *copy, struct kv_err *)
 {
     *read = *copy = 1;
+    return 0;
+}
+
+/* ---- matrix products ----------------------------------------------------- */
+
+extern "C" int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *)
+{
+    for (size_t i = 0; i < (p->batch ? p->batch : 1); i++)
+        for (size_t r = 0; r < p->m; r++)
+            for (size_t c = 0; c < p->n; c++) {
+                const uint16_t *a =
+                    (const uint16_t *)p->a + i * p->a_next + r * p->a_row;
+                const uint16_t *b = (const uint16_t *)p->b + i * p->b_next;
+                uint16_t *to =
+                    (uint16_t *)p->c + i * p->c_next + r * p->c_row + c;
+                double sum = p->add ? twin_half(*to) : 0;
+
+                for (size_t k = 0; k < p->k; k++)
+                    sum += (double)twin_half(a[k]) *
+                           twin_half(p->turned ? b[k * p->b_row + c]
+                                               : b[c * p->b_row + k]);
+                *to = kv_f32_to_f16((float)sum);
+            }
     return 0;
 }

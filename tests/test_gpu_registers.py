@@ -22,6 +22,10 @@ def kernels():
                        *map(int, m.groups()[2:]))
 
 
+# Sine and cosine keep the digits of pi of large arguments in an array.
+STACK = {"kv_rope_kernel": 32}
+
+
 class RegisterTest(unittest.TestCase):
     def test_all(self):
         found = list(kernels())
@@ -31,7 +35,9 @@ class RegisterTest(unittest.TestCase):
                   (source, arch, registers, stack, name))
         for source, name, arch, stack, stores, loads, registers in found:
             with self.subTest(name, arch=arch):
-                self.assertEqual((stack, stores, loads), (0, 0, 0), source)
+                allowed = max([0] + [STACK[k] for k in STACK if k in name])
+                self.assertLessEqual(stack, allowed, source)
+                self.assertEqual((stores, loads), (0, 0), source)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 /* A build without CUDA: no device, no family. */
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/points.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/step.h"
 #include "kernels/device.h"
 
 static int none(struct kv_err *e)
@@ -109,6 +111,77 @@ int kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
     (void)k;
     (void)code;
     (void)dist;
+    return none(e);
+}
+
+int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
+{
+    (void)p;
+    return none(e);
+}
+
+int kv_gpu_random(void *x, size_t n, uint64_t seed, float scale,
+                  struct kv_err *e)
+{
+    (void)x;
+    (void)n;
+    (void)seed;
+    (void)scale;
+    return none(e);
+}
+
+int kv_gpu_norm(const void *x, const void *weight, size_t rows, size_t n,
+                float eps, void *out, struct kv_err *e)
+{
+    (void)x;
+    (void)weight;
+    (void)rows;
+    (void)n;
+    (void)eps;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_rope(const void *qkv, const struct kv_gpu_slot *slot,
+                const float *inv_freq, size_t rows, size_t n_heads,
+                size_t n_kv_heads, size_t head_dim, float *q, struct kv_err *e)
+{
+    (void)qkv;
+    (void)slot;
+    (void)inv_freq;
+    (void)rows;
+    (void)n_heads;
+    (void)n_kv_heads;
+    (void)head_dim;
+    (void)q;
+    return none(e);
+}
+
+int kv_gpu_gate(const void *x, size_t rows, size_t n, void *out,
+                struct kv_err *e)
+{
+    (void)x;
+    (void)rows;
+    (void)n;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_softmax(void *x, size_t rows, size_t n, float scale,
+                   struct kv_err *e)
+{
+    (void)x;
+    (void)rows;
+    (void)n;
+    (void)scale;
+    return none(e);
+}
+
+int kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e)
+{
+    (void)x;
+    (void)n;
+    (void)out;
     return none(e);
 }
 

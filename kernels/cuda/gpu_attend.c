@@ -1,5 +1,6 @@
 #include "kernels/cuda/gpu_attend.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/step.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
@@ -25,8 +26,9 @@ struct kv_gpu_attend {
     struct kv_gpu_launch launch;
     size_t bytes;
     void *device_plan, *device_work;
-    void *q, *out, *parts, *counters;
+    void *q, *out, *parts, *counters, *slots;
     void *space[2]; /* matrices into (K) and out of (V) the codes' space */
+    bool copied;    /* tables and space are another's */
 };
 
 /* ---- rows of a store ----------------------------------------------------- */
@@ -301,6 +303,28 @@ static size_t cut(const struct kv_gpu_sequence *p, unsigned run, size_t most,
     return n_work;
 }
 
+/* Newest tokens, which are halves unless they fill a tile with codes. */
+static int send_slots(struct kv_gpu_attend *a, struct kv_err *e)
+{
+    struct kv_gpu_slot *slots = kv_alloc(a->n_jobs, sizeof(*slots));
+    int rc;
+
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        const struct kv_gpu_run *r = &a->plan[j].run[KV_RUN_REST];
+
+        slots[j] = (struct kv_gpu_slot){
+            .k = r->n ? a->sequence[j].tiles[0][KV_RUN_REST] : NULL,
+            .v = a->sequence[j].tiles[1][KV_RUN_REST],
+            .head_bytes = r->k_head,
+            .token = r->n ? r->n - 1 : 0,
+            .position = a->plan[j].n - 1};
+    }
+    rc = kv_device_alloc(&a->slots, a->n_jobs * sizeof(*slots), e) ||
+         kv_device_upload(a->slots, slots, a->n_jobs * sizeof(*slots), e);
+    free(slots);
+    return rc;
+}
+
 static int plan(struct kv_gpu_attend *a, struct kv_err *e)
 {
     const size_t rows = a->n_heads / a->n_kv_heads * a->nq;
@@ -341,7 +365,8 @@ static int plan(struct kv_gpu_attend *a, struct kv_err *e)
          kv_device_alloc(&a->out, in_out, e) ||
          kv_device_alloc(&a->parts, n_work * a->n_kv_heads * part, e) ||
          kv_device_alloc(&a->counters, n_counters * sizeof(unsigned), e) ||
-         kv_device_zero(a->counters, n_counters * sizeof(unsigned), e);
+         kv_device_zero(a->counters, n_counters * sizeof(unsigned), e) ||
+         send_slots(a, e);
     free(work);
     a->launch.n_work = n_work;
     return rc ? -1 : 0;
@@ -451,6 +476,51 @@ fail:
     return -1;
 }
 
+static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
+                    size_t job, int r, int side, struct kv_err *e)
+{
+    struct kv_gpu_run *run = &to->plan[job].run[r];
+    const size_t bytes = (side ? run->v_head : run->k_head) * to->n_kv_heads;
+    void *tiles;
+
+    if (kv_device_alloc(&tiles, bytes, e))
+        return -1;
+    to->sequence[job].tiles[side][r] = tiles;
+    to->bytes += bytes;
+    *(side ? &run->v : &run->k) = tiles;
+    return bytes ? kv_device_copy(tiles, from->sequence[job].tiles[side][r],
+                                  bytes, e)
+                 : 0;
+}
+
+int kv_gpu_attend_copy(struct kv_gpu_attend **out,
+                       const struct kv_gpu_attend *from, struct kv_err *e)
+{
+    struct kv_gpu_attend *a = kv_alloc(1, sizeof(*a));
+    int rc = 0;
+
+    *a = *from;
+    a->copied = true;
+    a->bytes = 0;
+    a->device_plan = a->device_work = a->slots = NULL;
+    a->q = a->out = a->parts = a->counters = NULL;
+    a->launch.k = &a->side[0];
+    a->launch.v = &a->side[1];
+    a->plan = kv_alloc(a->n_jobs, sizeof(*a->plan));
+    memcpy(a->plan, from->plan, a->n_jobs * sizeof(*a->plan));
+    a->sequence = kv_alloc(a->n_jobs, sizeof(*a->sequence));
+    for (size_t j = 0; j < a->n_jobs && !rc; j++)
+        for (int r = 0; r < KV_GPU_RUNS && !rc; r++)
+            rc = copy_run(a, from, j, r, 0, e) || copy_run(a, from, j, r, 1, e);
+    if (rc || plan(a, e)) {
+        kv_gpu_attend_free(a);
+        return -1;
+    }
+    point(a);
+    *out = a;
+    return 0;
+}
+
 void kv_gpu_attend_free(struct kv_gpu_attend *a)
 {
     if (!a)
@@ -459,11 +529,12 @@ void kv_gpu_attend_free(struct kv_gpu_attend *a)
         for (int side = 0; side < 2; side++)
             for (int r = 0; r < KV_GPU_RUNS; r++)
                 kv_device_free(a->sequence[j].tiles[side][r]);
-    for (int side = 0; side < 2; side++) {
+    for (int side = 0; side < 2 && !a->copied; side++) {
         free(a->side[side].table);
         kv_device_free(a->side[side].device_table);
         kv_device_free(a->space[side]);
     }
+    kv_device_free(a->slots);
     kv_device_free(a->device_plan);
     kv_device_free(a->device_work);
     kv_device_free(a->q);
@@ -500,6 +571,21 @@ int kv_gpu_attend_ask(struct kv_gpu_attend *a, const float *q, struct kv_err *e)
 int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e)
 {
     return kv_device_download(out, a->out, rows_bytes(a), e);
+}
+
+float *kv_gpu_attend_q(const struct kv_gpu_attend *a)
+{
+    return a->q;
+}
+
+const float *kv_gpu_attend_out(const struct kv_gpu_attend *a)
+{
+    return a->out;
+}
+
+const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a)
+{
+    return a->slots;
 }
 
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)

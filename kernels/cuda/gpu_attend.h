@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 struct kv_gpu_attend;
+struct kv_gpu_slot;
 
 /* Copies the caches of these jobs (all of one shape and of one spec, their q
  * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
@@ -21,6 +22,9 @@ struct kv_gpu_attend;
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
+/* The same caches in memory of their own; a must outlive the copy. */
+int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
+                       const struct kv_gpu_attend *a, struct kv_err *e);
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
 enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* what runs */
@@ -31,6 +35,12 @@ size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a); /* of all tiles */
 int kv_gpu_attend_ask(struct kv_gpu_attend *a, const float *q,
                       struct kv_err *e);
 int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e);
+
+/* The device's own: queries [n_jobs][nq][n_heads][head_dim], answers alike, and
+ * where the newest token of each job lies, [n_jobs] (step.h). */
+float *kv_gpu_attend_q(const struct kv_gpu_attend *a);
+const float *kv_gpu_attend_out(const struct kv_gpu_attend *a);
+const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* Launches attention; does not wait for it. */
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e);

@@ -1,0 +1,27 @@
+/* What the layers of a decoder (eval/decoder.h) attend to on a GPU: codes, by
+ * our kernels; or halves, by two matrix products and a softmax. */
+#ifndef KV_STEP_CACHES_H
+#define KV_STEP_CACHES_H
+
+#include "eval/decoder.h"
+#include "kernels/cuda/gpu_attend.h"
+#include "kernels/device.h"
+
+/* n_layers copies of these sequences. */
+int kv_fused_caches_new(struct kv_step_cache *c, const struct kv_device *device,
+                        const struct kv_tiles_job *jobs, size_t n_jobs,
+                        size_t n_layers, enum kv_path path, struct kv_err *e);
+void kv_fused_caches_clear(struct kv_step_cache *c);
+size_t kv_fused_caches_bytes(const struct kv_step_cache *c);
+enum kv_path kv_fused_caches_path(const struct kv_step_cache *c);
+
+/* n tokens of each of batch sequences, random: scores = Q K^T and out = P V as
+ * batched products of cuBLAS, softmax in between, what a framework does without
+ * a fused kernel; but query heads share the keys of their KV head. */
+int kv_unfused_caches_new(struct kv_step_cache *c, const struct kv_shape *shape,
+                          size_t n_layers, size_t batch, size_t n,
+                          uint64_t seed, struct kv_err *e);
+void kv_unfused_caches_clear(struct kv_step_cache *c);
+size_t kv_unfused_caches_bytes(const struct kv_step_cache *c);
+
+#endif

@@ -1,0 +1,34 @@
+/* Matrix products on the device: halves, sums in f32.  cuBLAS does them, loaded
+ * when it is first wanted, so that programs run where it is not installed. */
+#ifndef KV_GPU_PRODUCT_H
+#define KV_GPU_PRODUCT_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+
+/* c [m][n] = a [m][k] b^T, b [n][k]; turned: a b, b [k][n].  Rows are a_row,
+ * b_row, c_row halves apart; `batch` such products (0: one) lie a_next, b_next,
+ * c_next halves apart. */
+struct kv_gpu_product {
+    size_t m, n, k;
+    const void *a, *b;
+    void *c;
+    size_t a_row, b_row, c_row;
+    size_t batch, a_next, b_next, c_next;
+    int turned;
+    int add; /* to what c holds */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Launches; fails when cuBLAS is not there, naming what was looked for. */
+int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
