@@ -1,9 +1,9 @@
-/* What the layers of a decoder (eval/decoder.h) attend to on a GPU: codes, by
+/* What the layers of a step (eval/step_model.h) attend to on a GPU: codes, by
  * our kernels; or halves, by two matrix products and a softmax. */
 #ifndef KV_STEP_CACHES_H
 #define KV_STEP_CACHES_H
 
-#include "eval/decoder.h"
+#include "eval/step_model.h"
 #include "kernels/cuda/gpu_attend.h"
 #include "kernels/device.h"
 

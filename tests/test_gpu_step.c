@@ -1,8 +1,8 @@
-/* eval/decoder, kernels/cuda/step: a decoding step on the device against the
+/* eval/step_model, kernels/cuda/step: a decoding step on the device against the
  * same model in double.  Here the device is the host twin of
  * tests/gpu_twin.h. */
-#include "eval/decoder.h"
 #include "eval/step_caches.h"
+#include "eval/step_model.h"
 #include "kernels/cuda/step.h"
 #include "kernels/device.h"
 #include "lib/base/half.h"
@@ -212,7 +212,7 @@ static void test_fused(void **state)
         double want[VOCAB];
         struct kv_cache *cache;
         struct kv_tiled *t;
-        struct kv_decoder *d;
+        struct kv_step_model *d;
         struct kv_step_cache caches;
 
         assert_int_equal(kv_cache_new(&cache, k, v, 1, &e), 0);
@@ -223,10 +223,10 @@ static void test_fused(void **state)
         const struct kv_tiles_job job = kv_tiled_job(t, 1);
         const struct kv_tiles_job jobs[2] = {job, job};
 
-        if (kv_decoder_new(&d, &c, 2, SEED, &e) ||
+        if (kv_step_model_new(&d, &c, 2, SEED, &e) ||
             kv_fused_caches_new(&caches, &device, jobs, 2, LAYERS,
                                 KV_PATH_EXACT, &e) ||
-            kv_decoder_step(d, &caches, logits, &e))
+            kv_step_model_run(d, &caches, logits, &e))
             fail_msg("%s", e.msg);
         for (size_t b = 0; b < 2; b++) {
             kv_cache_decode(cache, KV_K, keys);
@@ -235,7 +235,7 @@ static void test_fused(void **state)
             check(logits + b * VOCAB, want);
         }
         kv_fused_caches_clear(&caches);
-        kv_decoder_free(d);
+        kv_step_model_free(d);
         kv_tiled_free(t);
         kv_cache_free(cache);
         kv_codec_free(k);

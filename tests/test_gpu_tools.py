@@ -1,8 +1,9 @@
-"""kvattn and kvcalib --device cuda as their users run them, on the host twin of
+"""kvattn, kvcalib and kvppl --device cuda as their users run them, on the host twin of
 a GPU: rows, what is left out, how it ends, the same files as on the CPU.  No figure of time means anything here."""
 
 import csv
 import io
+import json
 import os
 import subprocess
 import sys
@@ -65,6 +66,50 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("no CUDA kernel", done.stderr)
         self.assertEqual(done.stdout, "")
+
+
+class LatencyTest(unittest.TestCase):
+    PARTS = "norm", "qkv", "rope", "attention", "out", "mlp", "head"
+
+    def step(self, *args):
+        return subprocess.run(
+            [os.path.join(BUILD, "tests", "kvppl_twin"), "--latency", *args],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            timeout=240)
+
+    def test_rows(self):
+        with tempfile.TemporaryDirectory() as top:
+            shape = os.path.join(top, "small.json")
+            with open(os.path.join(tiny_model.make(os.path.join(top, "tiny")),
+                                   "config.json")) as f:
+                config = json.load(f)
+            with open(shape, "w") as f:
+                json.dump(dict(config, head_dim=64), f)
+            done = self.step("--model-shape", shape, "-c", "150", "--device",
+                             "cuda", "--reps", "1", "--batch", "2", "-s",
+                             "hack:b2p64r0", "-s", "gear")
+            rows = list(csv.DictReader(io.StringIO(done.stdout)))
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("gear", done.stderr)
+            self.assertEqual([r["path"] for r in rows],
+                             ["unfused", "exact", "int8"])
+            for r in rows:
+                self.assertEqual((r["model"], r["ctx"], r["windows"],
+                                  r["protocol"]),
+                                 ("small", "150", "2", "decode-step"))
+                for part in self.PARTS:
+                    self.assertGreater(float(r[part + "_us"]), 0)
+            self.assertEqual(float(rows[0]["speedup_unfused"]), 1)
+            self.assertEqual(float(rows[1]["speedup"]), 1)
+            self.assertLess(int(rows[2]["device_bytes"]),
+                            int(rows[1]["device_bytes"]))
+            done = self.step("--model-shape", shape, "-c", "150")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--device cuda", done.stderr)
+            done = self.step("--model-shape", shape + "x", "-c", "150",
+                             "--device", "cuda")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("small.jsonx", done.stderr)
 
 
 class CalibrationTest(unittest.TestCase):

@@ -1,9 +1,7 @@
 /* kvattn: attention over caches, its error and its time. */
-#include "calib/run.h"
 #include "eval/attn_bench.h"
 #include "eval/bits.h"
 #include "eval/calibration.h"
-#include "eval/random_dump.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -12,6 +10,7 @@
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "tools/common.h"
+#include "tools/random_calib.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -176,28 +175,6 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
                                    a->allow_leakage, e);
 }
 
-/* Trains what needs training on random tensors. */
-static int random_calibration(struct run *r, uint64_t seed, struct kv_err *e)
-{
-    struct kv_spec *wanting = kv_alloc(r->n_specs, sizeof(*wanting));
-    struct kv_dump *dump = NULL;
-    size_t n = 0;
-    int rc = 0;
-
-    for (size_t i = 0; i < r->n_specs; i++)
-        if (kv_spec_calibrated(&r->spec[i]))
-            wanting[n++] = r->spec[i];
-    if (n) {
-        kv_note("training %zu specs on random tensors, for their speed alone",
-                n);
-        rc = kv_random_dump(&dump, &r->inputs.shape, seed, e) ||
-             kv_calib_run(&r->calib, dump, wanting, n, seed, e);
-    }
-    kv_dump_close(dump);
-    free(wanting);
-    return rc ? -1 : 0;
-}
-
 static int parse_path(const char *text, enum kv_attn_path *path,
                       struct kv_err *e)
 {
@@ -236,7 +213,10 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     r->random_calib = a->shape && !a->calib;
-    return r->random_calib ? random_calibration(r, a->common.seed, e) : 0;
+    return r->random_calib
+               ? kv_random_calibration(&r->calib, r->spec, r->n_specs,
+                                       &r->inputs.shape, a->common.seed, e)
+               : 0;
 }
 
 static int measure_cpu(struct run *r)

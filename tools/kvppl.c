@@ -337,9 +337,22 @@ out:
     return 0;
 }
 
+/* 1: done, but not all of it. */
+static int run(struct kvppl_run *r, const struct kvppl_args *a,
+               struct kv_err *e)
+{
+    if (a->latency)
+        return kvppl_latency(r, a, e);
+    if (kv_protocol_parse(&r->protocol, a->protocol, a->keep_window, e) ||
+        load_model(r, a, e))
+        return -1;
+    return (a->greedy ? kvppl_greedy(r, a, e) : perplexity(r, a, e)) ? -1 : 0;
+}
+
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {.common = KV_COMMON_DEFAULT, .protocol = "all"};
+    struct kvppl_args a = {
+        .common = KV_COMMON_DEFAULT, .protocol = "all", .batch = 1, .reps = 20};
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
@@ -363,6 +376,12 @@ int main(int argc, char **argv)
                 "read that file instead, and compare with it"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
                 "no perplexity: continue -f (or a BOS) by N tokens"),
+        KV_FLAG(0, "latency", &a.latency,
+                "no perplexity: time decoding steps on a GPU"),
+        KV_STR(0, "model-shape", &a.model_shape, "FILE",
+               "--latency: the config.json of a model (-m's)"),
+        KV_SIZE(0, "batch", &a.batch, "N", "--latency: sequences (1)"),
+        KV_SIZE(0, "reps", &a.reps, "N", "--latency: timed steps (20)"),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
         KV_FLAG(0, "resume", &a.resume,
@@ -385,6 +404,10 @@ int main(int argc, char **argv)
             "  prefill:P  P tokens at full precision, then the real cache\n"
             "  llama.cpp  as all; only the second half of a window is "
             "scored\n\n"
+            "--latency: one decoding step after -c tokens, weights and caches "
+            "random, each\nlayer's its own; the whole step, its parts alone, "
+            "over f16 by our kernel (speedup)\nand by cuBLAS and a softmax "
+            "(speedup_unfused); needs --device cuda, no text.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\n"
             "Errors (_se) are over windows; ppl_se of llama.cpp is over "
@@ -398,21 +421,19 @@ int main(int argc, char **argv)
     kv_common_no_specs(argv + first, argc - first);
     if (first < argc)
         kv_die("takes no operands, but found '%s'", argv[first]);
+    a.common.can_gpu = a.latency;
     kv_common_start(&a.common);
     kv_common_files(
         (const char *const[]){a.common.output, a.kl_read ? NULL : a.kl_base}, 2,
         (const char *const[]){a.text, a.calib, a.kl_read ? a.kl_base : NULL},
         3);
 
-    const int rc =
-        kv_protocol_parse(&r.protocol, a.protocol, a.keep_window, &e) ||
-        load_model(&r, &a, &e) ||
-        (a.greedy ? kvppl_greedy(&r, &a, &e) : perplexity(&r, &a, &e));
+    const int rc = run(&r, &a, &e);
 
     release(&r);
     kv_strings_clear(&a.specs);
-    if (rc)
+    if (rc < 0)
         kv_die("%s", e.msg);
     kv_close_stdout();
-    return KV_EXIT_OK;
+    return rc ? KV_EXIT_NO : KV_EXIT_OK;
 }

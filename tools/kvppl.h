@@ -12,8 +12,9 @@ struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *model, *text, *calib, *protocol, *shard, *kl_base;
-    size_t ctx, windows, greedy;
-    bool kl, kl_read, keep_window, allow_leakage, resume;
+    const char *model_shape;
+    size_t ctx, windows, greedy, batch, reps;
+    bool kl, kl_read, keep_window, allow_leakage, resume, latency;
 };
 
 struct kvppl_run {
@@ -45,5 +46,9 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e);
 /* --greedy: the model is open; everything else is done here. */
 int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
                  struct kv_err *e);
+
+/* --latency: everything is done here.  1: done, but specs were left out. */
+int kvppl_latency(struct kvppl_run *r, const struct kvppl_args *a,
+                  struct kv_err *e);
 
 #endif

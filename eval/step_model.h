@@ -1,7 +1,7 @@
 /* One decoding step of a model on a GPU, timed: weights are random, the shape
  * is real, each layer attends to a cache of its own. */
-#ifndef KV_DECODER_H
-#define KV_DECODER_H
+#ifndef KV_STEP_MODEL_H
+#define KV_STEP_MODEL_H
 
 #include "eval/timing.h"
 #include "lib/base/err.h"
@@ -37,21 +37,23 @@ struct kv_step_cache {
     int (*attend)(const void *self, size_t layer, void *out, struct kv_err *e);
 };
 
-struct kv_decoder;
+struct kv_step_model;
 
 /* Weights on the device, batch tokens a step.  Fails without room. */
-int kv_decoder_new(struct kv_decoder **d, const struct kv_config *c,
-                   size_t batch, uint64_t seed, struct kv_err *e);
-void kv_decoder_free(struct kv_decoder *d); /* NULL is fine */
+int kv_step_model_new(struct kv_step_model **d, const struct kv_config *c,
+                      size_t batch, uint64_t seed, struct kv_err *e);
+void kv_step_model_free(struct kv_step_model *d); /* NULL is fine */
 
 /* Seconds of a whole step, and of its parts: all layers' norms alone, all
  * layers' attention alone, ..; medians, caches cold. */
-int kv_decoder_time(struct kv_decoder *d, const struct kv_step_cache *cache,
-                    size_t warmup, size_t reps, struct kv_timing *whole,
-                    double part[KV_STEP_PARTS], struct kv_err *e);
+int kv_step_model_time(struct kv_step_model *d,
+                       const struct kv_step_cache *cache, size_t warmup,
+                       size_t reps, struct kv_timing *whole,
+                       double part[KV_STEP_PARTS], struct kv_err *e);
 
 /* One step; the logits [batch][n_vocab] as halves. */
-int kv_decoder_step(struct kv_decoder *d, const struct kv_step_cache *cache,
-                    uint16_t *logits, struct kv_err *e);
+int kv_step_model_run(struct kv_step_model *d,
+                      const struct kv_step_cache *cache, uint16_t *logits,
+                      struct kv_err *e);
 
 #endif

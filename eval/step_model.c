@@ -1,4 +1,4 @@
-#include "eval/decoder.h"
+#include "eval/step_model.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/step.h"
 #include "kernels/device.h"
@@ -24,7 +24,7 @@ struct matrix {
     size_t rows, columns;
 };
 
-struct kv_decoder {
+struct kv_step_model {
     struct kv_config config;
     size_t batch;
     struct matrix matrix[MATRICES];
@@ -55,7 +55,8 @@ static int random_halves(void **p, size_t n, size_t columns, uint64_t seed,
            kv_gpu_random(*p, n, seed, scale, e);
 }
 
-static int make_weights(struct kv_decoder *d, uint64_t seed, struct kv_err *e)
+static int make_weights(struct kv_step_model *d, uint64_t seed,
+                        struct kv_err *e)
 {
     const struct kv_config *c = &d->config;
     const size_t n = c->shape.n_layers * MATRICES;
@@ -75,7 +76,7 @@ static int make_weights(struct kv_decoder *d, uint64_t seed, struct kv_err *e)
                          e);
 }
 
-static int make_room(struct kv_decoder *d, struct kv_err *e)
+static int make_room(struct kv_step_model *d, struct kv_err *e)
 {
     const struct kv_config *c = &d->config;
     const size_t row = d->batch * sizeof(uint16_t);
@@ -91,26 +92,27 @@ static int make_room(struct kv_decoder *d, struct kv_err *e)
            kv_device_upload(d->inv_freq, c->shape.inv_freq, freqs, e);
 }
 
-int kv_decoder_new(struct kv_decoder **out, const struct kv_config *c,
-                   size_t batch, uint64_t seed, struct kv_err *e)
+int kv_step_model_new(struct kv_step_model **out, const struct kv_config *c,
+                      size_t batch, uint64_t seed, struct kv_err *e)
 {
-    struct kv_decoder *d = kv_alloc(1, sizeof(*d));
+    struct kv_step_model *d = kv_alloc(1, sizeof(*d));
 
-    *d = (struct kv_decoder){.config = *c,
-                             .batch = batch,
-                             .matrix = {[QKV] = {qkv_values(c), c->hidden},
-                                        [OUT] = {c->hidden, q_values(c)},
-                                        [GATE_UP] = {2 * c->inter, c->hidden},
-                                        [DOWN] = {c->hidden, c->inter}}};
+    *d =
+        (struct kv_step_model){.config = *c,
+                               .batch = batch,
+                               .matrix = {[QKV] = {qkv_values(c), c->hidden},
+                                          [OUT] = {c->hidden, q_values(c)},
+                                          [GATE_UP] = {2 * c->inter, c->hidden},
+                                          [DOWN] = {c->hidden, c->inter}}};
     if (make_weights(d, seed, e) || make_room(d, e)) {
-        kv_decoder_free(d);
+        kv_step_model_free(d);
         return kv_fail_in(e, "the model's weights");
     }
     *out = d;
     return 0;
 }
 
-void kv_decoder_free(struct kv_decoder *d)
+void kv_step_model_free(struct kv_step_model *d)
 {
     if (!d)
         return;
@@ -131,7 +133,7 @@ void kv_decoder_free(struct kv_decoder *d)
 }
 
 /* to [batch][rows] = from [batch][columns] weight^T. */
-static int multiply(const struct kv_decoder *d, const void *from,
+static int multiply(const struct kv_step_model *d, const void *from,
                     const void *weight, struct matrix m, void *to, int add,
                     struct kv_err *e)
 {
@@ -151,7 +153,7 @@ static int multiply(const struct kv_decoder *d, const void *from,
 
 /* A run of the step, or of some of its parts. */
 struct run {
-    const struct kv_decoder *d;
+    const struct kv_step_model *d;
     const struct kv_step_cache *cache;
     unsigned parts; /* bit 1 << part */
 };
@@ -163,7 +165,7 @@ static int has(const struct run *r, enum kv_step_part part)
 
 static int norm(const struct run *r, struct kv_err *e)
 {
-    const struct kv_decoder *d = r->d;
+    const struct kv_step_model *d = r->d;
 
     return has(r, KV_STEP_NORM)
                ? kv_gpu_norm(d->x, d->norm, d->batch, d->config.hidden,
@@ -173,7 +175,7 @@ static int norm(const struct run *r, struct kv_err *e)
 
 static int attention(const struct run *r, size_t layer, struct kv_err *e)
 {
-    const struct kv_decoder *d = r->d;
+    const struct kv_step_model *d = r->d;
     const struct kv_shape *s = &d->config.shape;
     void *const *weight = d->weight + layer * MATRICES;
 
@@ -195,7 +197,7 @@ static int attention(const struct run *r, size_t layer, struct kv_err *e)
 
 static int mlp(const struct run *r, size_t layer, struct kv_err *e)
 {
-    const struct kv_decoder *d = r->d;
+    const struct kv_step_model *d = r->d;
     void *const *weight = d->weight + layer * MATRICES;
 
     if (!has(r, KV_STEP_MLP))
@@ -222,9 +224,10 @@ static int step(void *arg, struct kv_err *e)
                                 : 0;
 }
 
-int kv_decoder_time(struct kv_decoder *d, const struct kv_step_cache *cache,
-                    size_t warmup, size_t reps, struct kv_timing *whole,
-                    double part[KV_STEP_PARTS], struct kv_err *e)
+int kv_step_model_time(struct kv_step_model *d,
+                       const struct kv_step_cache *cache, size_t warmup,
+                       size_t reps, struct kv_timing *whole,
+                       double part[KV_STEP_PARTS], struct kv_err *e)
 {
     struct run r = {d, cache, ~0u};
     double *s = kv_alloc(reps, sizeof(*s));
@@ -243,8 +246,9 @@ int kv_decoder_time(struct kv_decoder *d, const struct kv_step_cache *cache,
     return rc ? -1 : 0;
 }
 
-int kv_decoder_step(struct kv_decoder *d, const struct kv_step_cache *cache,
-                    uint16_t *logits, struct kv_err *e)
+int kv_step_model_run(struct kv_step_model *d,
+                      const struct kv_step_cache *cache, uint16_t *logits,
+                      struct kv_err *e)
 {
     struct run r = {d, cache, ~0u};
 

@@ -1,0 +1,331 @@
+/* kvppl --latency: one decoding step of a model's shape on a GPU, the whole of
+ * it and its parts, with each spec's cache; weights and caches are random. */
+#include "eval/attn_bench.h"
+#include "eval/bits.h"
+#include "eval/step_caches.h"
+#include "eval/step_model.h"
+#include "eval/sweep.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/progress.h"
+#include "lib/cache.h"
+#include "lib/mixed.h"
+#include "lib/tiled.h"
+#include "tools/kvppl.h"
+#include "tools/random_calib.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *const columns[] = {KV_CONDITION_COLUMNS,
+                                      KV_BITS_COLUMNS,
+                                      "lat_us_p50",
+                                      "lat_us_p10",
+                                      "lat_us_p90",
+                                      "norm_us",
+                                      "qkv_us",
+                                      "rope_us",
+                                      "attention_us",
+                                      "out_us",
+                                      "mlp_us",
+                                      "head_us",
+                                      "tokens_s",
+                                      "device_bytes",
+                                      "speedup",
+                                      "speedup_unfused",
+                                      "path",
+                                      NULL};
+
+enum { WARMUP = 3 };
+
+struct latency {
+    struct kvppl_run *run;
+    const struct kvppl_args *args;
+    struct kv_config config;
+    struct kv_attn_inputs inputs; /* one sequence, that of every layer */
+    struct kv_step_model *step;
+    struct kv_tiles_job *jobs; /* [batch] */
+    char model[256];
+    double base, unfused; /* medians; NaN before they are known */
+    size_t left_out;
+};
+
+/* "x" of x/, x.json and x/config.json. */
+static void name_model(struct latency *l, const char *path)
+{
+    char *copy = kv_strdup(path), *name = copy;
+    size_t n = strlen(copy);
+
+    if (n > 12 && !strcmp(copy + n - 12, "/config.json"))
+        n -= 12;
+    else if (n > 5 && !strcmp(copy + n - 5, ".json"))
+        n -= 5;
+    while (n > 1 && copy[n - 1] == '/')
+        n--;
+    copy[n] = '\0';
+    if (strrchr(copy, '/') && strcmp(copy, "/"))
+        name = strrchr(copy, '/') + 1;
+    snprintf(l->model, sizeof(l->model), "%s", name);
+    free(copy);
+}
+
+/* FILE, or the config.json of a folder. */
+static int read_shape(struct latency *l, struct kv_err *e)
+{
+    const char *path =
+        l->args->model_shape ? l->args->model_shape : l->args->model;
+    char *file = NULL;
+    struct stat st;
+    int rc;
+
+    if (!path)
+        return kv_fail(e, "--latency wants a shape: --model-shape config.json, "
+                          "or -m MODEL");
+    if (!stat(path, &st) && S_ISDIR(st.st_mode))
+        file = kv_path_join(path, "config.json");
+    rc = kv_config_read(&l->config, file ? file : path, e);
+    free(file);
+    if (rc)
+        return -1;
+    name_model(l, path);
+    return 0;
+}
+
+static int make_inputs(struct latency *l, struct kv_err *e)
+{
+    struct kv_attn_inputs *in = &l->inputs;
+
+    *in = (struct kv_attn_inputs){
+        .shape = l->config.shape, .n_batch = 1, .n = l->args->ctx, .nq = 1};
+    in->shape.n_layers = 1;
+    for (size_t i = 0; i < l->run->n_specs; i++)
+        if (kv_spec_has(&l->run->spec[i], KV_NEEDS_QUERIES))
+            in->want_all_q = true;
+    return kv_attn_inputs_random(in, l->args->common.seed,
+                                 l->args->common.memory, e);
+}
+
+static int prepare(struct latency *l, struct kv_err *e)
+{
+    const struct kvppl_args *a = l->args;
+    struct kvppl_run *r = l->run;
+    struct kv_shape shape;
+
+    if (!a->common.on_gpu)
+        return kv_fail(e, "--latency is measured on a GPU: --device cuda");
+    if (!a->ctx || !a->batch || !a->reps)
+        return kv_fail(e, "--latency wants -c, --batch and --reps above 0");
+    if (read_shape(l, e))
+        return -1;
+    shape = l->config.shape;
+    shape.n_layers = 1;
+
+    const struct kv_sweep sweep = {
+        .base = "f16", .specs = &a->specs, .shape = &shape, .shard = {1, 1}};
+
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
+        return -1;
+    kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
+    if (a->calib ? kv_calib_load(&r->calib, a->calib, e)
+                 : kv_random_calibration(&r->calib, r->spec, r->n_specs, &shape,
+                                         a->common.seed, e))
+        return -1;
+    if (make_inputs(l, e))
+        return -1;
+    r->conditions.tool = "kvppl";
+    r->conditions.model = l->model;
+    r->conditions.ctx = a->ctx;
+    r->conditions.windows = a->batch;
+    r->conditions.protocol = "decode-step";
+    kv_common_conditions(&a->common, &r->conditions);
+    l->jobs = kv_alloc(a->batch, sizeof(*l->jobs));
+    return kv_step_model_new(&l->step, &l->config, a->batch, a->common.seed,
+                             e) ||
+           kv_results_open(&r->table, a->common.output, a->common.format,
+                           columns, e);
+}
+
+/* What a row says beside the times. */
+struct row {
+    const char *spec, *path;
+    const struct kv_calib *calib; /* NULL: none was wanted */
+    struct kv_bits bits;
+    size_t device_bytes;
+};
+
+static int put_row(struct latency *l, const struct row *row,
+                   const struct kv_timing *whole, const double *part,
+                   struct kv_err *e)
+{
+    struct kv_results *t = l->run->table;
+
+    kv_results_conditions(t, &l->run->conditions, row->spec, row->calib, NAN);
+    kv_results_bits(t, &row->bits);
+    kv_results_real(t, "lat_us_p50", whole->p50 * 1e6);
+    kv_results_real(t, "lat_us_p10", whole->p10 * 1e6);
+    kv_results_real(t, "lat_us_p90", whole->p90 * 1e6);
+    for (int i = 0; i < KV_STEP_PARTS; i++) {
+        char name[32];
+
+        snprintf(name, sizeof(name), "%s_us", kv_step_names[i]);
+        kv_results_real(t, name, part[i] * 1e6);
+    }
+    kv_results_real(t, "tokens_s", (double)l->args->batch / whole->p50);
+    kv_results_size(t, "device_bytes", row->device_bytes);
+    kv_results_real(t, "speedup", l->base / whole->p50);
+    kv_results_real(t, "speedup_unfused", l->unfused / whole->p50);
+    kv_results_text(t, "path", row->path);
+    return kv_results_row(t, e);
+}
+
+/* Without a fused kernel.  No room for it is no reason to leave out the rest.
+ */
+static int time_unfused(struct latency *l, struct kv_err *e)
+{
+    const struct kvppl_args *a = l->args;
+    struct row row = {.spec = "f16:r0s0", .path = "unfused"};
+    double part[KV_STEP_PARTS];
+    struct kv_timing whole;
+    struct kv_step_cache caches;
+    int rc;
+
+    if (kv_unfused_caches_new(&caches, &l->config.shape,
+                              l->config.shape.n_layers, a->batch, a->ctx,
+                              a->common.seed, e)) {
+        fprintf(stderr, "kvppl: unfused attention: %s: left out\n", e->msg);
+        l->left_out++;
+        return 0;
+    }
+    row.device_bytes = kv_unfused_caches_bytes(&caches);
+    row.bits.bytes = (double)row.device_bytes;
+    row.bits.values = (double)row.device_bytes / 2;
+    rc = kv_step_model_time(l->step, &caches, WARMUP, a->reps, &whole, part, e);
+    kv_unfused_caches_clear(&caches);
+    if (rc)
+        return -1;
+    l->unfused = whole.p50;
+    return put_row(l, &row, &whole, part, e);
+}
+
+/* Sends the cache to the device; 1: this spec cannot be there. */
+static int open_caches(struct latency *l, const struct kv_cache *cache,
+                       struct kv_step_cache *caches, struct kv_err *e)
+{
+    const struct kvppl_args *a = l->args;
+    struct kv_tiled *t;
+    int rc;
+
+    if (!kv_tiled_there(cache)) {
+        kv_fail(e, "no CUDA kernel for its codes");
+        return 1;
+    }
+    t = kv_tiled_new(cache);
+    kv_tiled_update(t);
+    for (size_t i = 0; i < a->batch; i++)
+        l->jobs[i] = kv_tiled_job(t, 1);
+    rc = kv_fused_caches_new(caches, &a->common.gpu, l->jobs, a->batch,
+                             l->config.shape.n_layers, KV_PATH_INT8, e);
+    kv_tiled_free(t);
+    return rc ? 1 : 0;
+}
+
+static void add_bits(struct row *row, const struct kv_cache *c,
+                     const struct kv_shape *s)
+{
+    for (int side = 0; side < KV_SIDES; side++) {
+        const double row_values = (double)(s->n_kv_heads * s->head_dim);
+        size_t bytes, tokens;
+
+        row->bits.bytes +=
+            (double)kv_cache_bytes(c, (enum kv_side)side, &bytes, &tokens);
+        row->bits.values += (double)kv_cache_tokens(c) * row_values;
+        row->bits.settled_bytes += (double)bytes;
+        row->bits.settled_values += (double)tokens * row_values;
+    }
+}
+
+static int time_cache(struct latency *l, const struct kv_spec *spec,
+                      const struct kv_cache *cache, struct kv_err *e)
+{
+    struct row row = {.spec = spec->text};
+    double part[KV_STEP_PARTS];
+    struct kv_timing whole;
+    struct kv_step_cache caches;
+    int rc = open_caches(l, cache, &caches, e);
+
+    if (rc)
+        return rc;
+    row.path = kv_fused_caches_path(&caches) == KV_PATH_INT8 ? "int8" : "exact";
+    row.calib = kv_spec_calibrated(spec) ? l->run->calib : NULL;
+    row.device_bytes = kv_fused_caches_bytes(&caches);
+    add_bits(&row, cache, &l->inputs.shape);
+    kv_bits_of_spec(&row.bits, spec, &l->inputs.shape, l->run->calib, 0,
+                    KV_ALL);
+    rc = kv_step_model_time(l->step, &caches, WARMUP, l->args->reps, &whole,
+                            part, e);
+    kv_fused_caches_clear(&caches);
+    if (rc)
+        return -1;
+    if (isnan(l->base))
+        l->base = whole.p50;
+    return put_row(l, &row, &whole, part, e);
+}
+
+static int time_spec(struct latency *l, const struct kv_spec *spec,
+                     struct kv_err *e)
+{
+    const struct kv_attn_inputs *in = &l->inputs;
+    struct kv_codec *codec[KV_SIDES] = {NULL, NULL};
+    struct kv_cache *cache = NULL;
+    int rc = 0;
+
+    for (int side = 0; side < KV_SIDES && !rc; side++)
+        rc = kv_codec_new(&codec[side], spec, &in->shape, 0, (enum kv_side)side,
+                          l->run->calib, e);
+    rc = rc ||
+         kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->args->common.seed,
+                      e) ||
+         kv_cache_append(cache, in->all_q,
+                         codec[KV_K]->pre_rope ? in->k_pre : in->k, in->v,
+                         in->n, e);
+    rc = rc ? -1 : time_cache(l, spec, cache, e);
+    kv_cache_free(cache);
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_codec_free(codec[side]);
+    if (rc <= 0)
+        return rc;
+    fprintf(stderr, "kvppl: %s: %s: left out\n", spec->text, e->msg);
+    l->left_out++;
+    return 0;
+}
+
+int kvppl_latency(struct kvppl_run *r, const struct kvppl_args *a,
+                  struct kv_err *e)
+{
+    struct latency l = {.run = r, .args = a, .base = NAN, .unfused = NAN};
+    struct kv_progress progress;
+    int rc = prepare(&l, e);
+
+    if (!rc) {
+        kv_progress_init(&progress, "decoding", r->n_specs + 1);
+        rc = time_unfused(&l, e);
+        for (size_t i = 0; i < r->n_specs && !rc; i++) {
+            kv_progress_step(&progress, 1);
+            rc = kv_interrupted(e) || time_spec(&l, &r->spec[i], e) ? -1 : 0;
+        }
+        kv_progress_clear(&progress);
+    }
+    if (!rc) {
+        rc = kv_results_close(r->table, e);
+        r->table = NULL;
+    } else if (r->table) {
+        kv_results_discard(r->table);
+        r->table = NULL;
+    }
+    kv_step_model_free(l.step);
+    kv_attn_inputs_clear(&l.inputs);
+    free(l.jobs);
+    return rc ? -1 : l.left_out > 0;
+}
