@@ -178,6 +178,18 @@ KV_DEVICE int kv_round(float x)
     return (int)lrintf(x);
 }
 
+KV_DEVICE uint32_t kv_bits(float x)
+{
+    return kv_f32_bits(x);
+}
+
+KV_DEVICE uint32_t kv_sum_bytes(uint32_t x, uint32_t by, uint32_t sum)
+{
+    for (int i = 0; i < 4; i++)
+        sum += (x >> 8 * i & 0xff) * (by >> 8 * i & 0xff);
+    return sum;
+}
+
 KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
 {
     const uint64_t both = (uint64_t)high << 32 | low;

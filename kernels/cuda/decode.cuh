@@ -131,7 +131,7 @@ KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
                     sum += s[m][i][k];
                 }
             x.max[i][j] = max;
-            x.sum[i][j] = x.sum[i][j] * factor[i][j] + sum;
+            x.sum[i][j] = fmaf(x.sum[i][j], factor[i][j], sum);
         }
 }
 

@@ -156,6 +156,17 @@ KV_DEVICE int kv_round(float x)
     return __float2int_rn(x);
 }
 
+KV_DEVICE uint32_t kv_bits(float x)
+{
+    return __float_as_uint(x);
+}
+
+/* sum + the dot product of four unsigned bytes. */
+KV_DEVICE uint32_t kv_sum_bytes(uint32_t x, uint32_t by, uint32_t sum)
+{
+    return __dp4a(x, by, sum);
+}
+
 /* Byte i of the result is byte (select >> 4 i) % 8 of (high, low). */
 KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
 {

@@ -3,10 +3,12 @@
 
 // Bits of a code, values of a partition, head dimension, N-tiles, stages; the
 // first that fits is taken.
-#define KV_HACK_KERNELS(X)                                       \
-    X(2, 64, 128, 2, 2)                                          \
-    X(2, 64, 128, 1, 3) X(2, 32, 128, 1, 3) X(2, 128, 128, 1, 2) \
-        X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
+#define KV_HACK_KERNELS(X)                                      \
+    X(2, 64, 128, 2, 2)                                         \
+    X(2, 64, 128, 1, 3)                                         \
+    X(2, 32, 128, 1, 3)                                         \
+    X(2, 128, 128, 1, 2) X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) \
+        X(4, 64, 64, 1, 3)
 
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {

@@ -41,25 +41,56 @@ KV_DEVICE void kv_hack_words(const uint8_t *codes, uint32_t *word)
         kv_unpack16(codes + (g * 32 + kv_lane()) * 16, word + 4 * g);
 }
 
-/* y = (x - min) / scale as a code; u: in [0, 1), or below 0: to nearest. */
-KV_DEVICE uint32_t kv_hack_code(float x, float min, float scale, float top,
-                                float u)
+/* 1 / scale; 0 where everything is the minimum. */
+KV_DEVICE float kv_hack_inverse(float scale)
 {
-    const float y = scale > 0 ? (x - min) / scale : 0;
-    const float in = fminf(fmaxf(y, 0.0f), top);
+    return scale > 0 ? 1 / scale : 0;
+}
 
-    if (u < 0)
-        return (uint32_t)kv_round(in);
+/* (x - min) / scale as a code, in the low byte: to nearest.  Times the inverse,
+ * which can move what lies on the edge of two codes by one unit in the last
+ * place: dividing took a third of the time.  Adding 1.5 * 2^23 leaves no room
+ * for a fraction. */
+KV_DEVICE uint32_t kv_hack_nearest(float x, float min, float inverse)
+{
+    return kv_bits(fmaf(x - min, inverse, 12582912.0f));
+}
 
+/* The same, down with probability ceil(y) - y; u in [0, 1). */
+KV_DEVICE uint32_t kv_hack_stochastic(float x, float min, float inverse,
+                                      float top, float u)
+{
+    const float in = fminf(fmaxf((x - min) * inverse, 0.0f), top);
     const float down = floorf(in);
 
     return (uint32_t)(int)down + (u < in - down);
+}
+
+/* The low bytes of four words. */
+KV_DEVICE uint32_t kv_hack_pack(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return kv_bytes(kv_bytes(a, b, 0x0040), kv_bytes(c, d, 0x0040), 0x5410);
 }
 
 /* What eq. 4 wants of a column's part. */
 struct kv_hack_column {
     float scale, min, rest; /* rest: s_a sum(a') + n m_a */
 };
+
+/* x + eq. 4 of a column and a row, whose scale, minimum and sum of codes are
+ * halves of three words. */
+template <int HALF>
+KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
+                                int product, float x)
+{
+    const float scale = HALF ? kv_high_f16(row[0]) : kv_low_f16(row[0]);
+    const float min = HALF ? kv_high_f16(row[1]) : kv_low_f16(row[1]);
+    const float sum = HALF ? kv_high_f16(row[2]) : kv_low_f16(row[2]);
+
+    x = fmaf(min, a.rest, x);
+    x = fmaf(scale * sum, a.min, x);
+    return fmaf(scale, a.scale * (float)product, x);
+}
 
 /* ---- keys -----------------------------------------------------------------
  */
@@ -113,20 +144,26 @@ template <int BITS, int P, int D> struct kv_hack_keys {
         }
 
         const float scale = (max - min) / p.top;
+        const float inverse = kv_hack_inverse(scale);
 
 #pragma unroll
         for (int k = 0; k < PART / 16; k++) {
-            uint32_t word = 0;
+            uint32_t code[4];
 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const unsigned z = part * PART + k * 16 + 4 * c + j;
-                const float u = p.stochastic ? kv_random_unit(key, z) : -1.0f;
-                const uint32_t code = kv_hack_code(q[z], min, scale, p.top, u);
 
-                word |= code << 8 * j;
-                total += code;
+                code[j] = p.stochastic
+                              ? kv_hack_stochastic(q[z], min, inverse, p.top,
+                                                   kv_random_unit(key, z))
+                              : kv_hack_nearest(q[z], min, inverse);
             }
+
+            const uint32_t word =
+                kv_hack_pack(code[0], code[1], code[2], code[3]);
+
+            total = kv_sum_bytes(word, 0x01010101, total);
             x.b[i][part * first + k / 2][k % 2] = word;
         }
 
@@ -134,7 +171,7 @@ template <int BITS, int P, int D> struct kv_hack_keys {
 
         for (unsigned mask = 1; mask < 4; mask *= 2)
             sum += kv_shuffle_xor(sum, mask);
-        return {scale, min, scale * sum + PART * min};
+        return {scale, min, fmaf(scale, sum, PART * min)};
     }
 
     template <int NT>
@@ -192,7 +229,7 @@ template <int BITS, int P, int D> struct kv_hack_keys {
                 constexpr int first = PART / 32;
                 const uint32_t *at =
                     range + k * 3 * T / 2 + m * 8 + kv_lane() / 4;
-                const uint32_t scale = at[0], min = at[T / 2], sum = at[T];
+                const uint32_t row[3] = {at[0], at[T / 2], at[T]};
                 int product[NT][4] = {};
 
 #pragma unroll
@@ -208,18 +245,14 @@ template <int BITS, int P, int D> struct kv_hack_keys {
 #pragma unroll
                 for (int i = 0; i < NT; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        const kv_hack_column &x = q.column[i][k][j % 2];
-                        const float by =
-                            j < 2 ? kv_low_f16(scale) : kv_high_f16(scale);
-                        const float low =
-                            j < 2 ? kv_low_f16(min) : kv_high_f16(min);
-                        const float total =
-                            (float)(j < 2 ? sum & 0xffff : sum >> 16);
+                    for (int j = 0; j < 2; j++) {
+                        const kv_hack_column &x = q.column[i][k][j];
+                        float *to = s[m][i];
 
-                        s[m][i][j] += by * (x.scale * (float)product[i][j] +
-                                            x.min * total) +
-                                      low * x.rest;
+                        to[j] =
+                            kv_hack_combine<0>(x, row, product[i][j], to[j]);
+                        to[j + 2] = kv_hack_combine<1>(
+                            x, row, product[i][j + 2], to[j + 2]);
                     }
             }
         }
@@ -253,51 +286,63 @@ template <int BITS, int P, int D> struct kv_hack_values {
         kv_sums_clear<D, NT>(x);
     }
 
-    /* The weights of a block's column, w[m][i][j] and [j + 2], as bytes: into
-     * byte[m], low half or high. */
+    /* The weights of a block's columns 2c and 2c + 1 as bytes: rows r and r + 8
+     * of the first in the low half of a word, of the other in the high half. */
     template <int NT>
-    static __device__ kv_hack_column quantize(const params &p,
-                                              const kv_rows &rows,
-                                              unsigned first, int i, int j,
-                                              const float w[M][NT][4],
-                                              uint32_t byte[M])
+    static __device__ void quantize(const params &p, const kv_rows &rows,
+                                    unsigned first, int i,
+                                    const float w[M][NT][4], uint32_t byte[M],
+                                    kv_hack_column column[2])
     {
         const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
-        const unsigned row = (blockIdx.z * NT + i) * 8 + 2 * c + j;
-        const uint64_t key = p.stochastic
-                                 ? kv_mix(kv_mix(p.key, kv_row_head(rows, row)),
-                                          kv_row_position(rows, row))
-                                 : 0;
-        float min = w[0][i][j], max = min;
-        uint32_t total = 0;
+        const unsigned row = (blockIdx.z * NT + i) * 8 + 2 * c;
+        float min[2], scale[2], inverse[2];
+        uint32_t total[2] = {0, 0};
 
 #pragma unroll
-        for (int m = 0; m < M; m++)
+        for (int j = 0; j < 2; j++) {
+            float low = w[0][i][j], high = low;
+
 #pragma unroll
-            for (int k = j; k < 4; k += 2) {
-                min = fminf(min, w[m][i][k]);
-                max = fmaxf(max, w[m][i][k]);
+            for (int m = 0; m < M; m++) {
+                low = fminf(low, fminf(w[m][i][j], w[m][i][j + 2]));
+                high = fmaxf(high, fmaxf(w[m][i][j], w[m][i][j + 2]));
             }
-        max = kv_column_max(max);
-        min = -kv_column_max(-min);
-
-        const float scale = (max - min) / p.top;
+            min[j] = -kv_column_max(-low);
+            scale[j] = (kv_column_max(high) - min[j]) / p.top;
+            inverse[j] = kv_hack_inverse(scale[j]);
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            uint32_t code[4]; /* as in w: rows apart by 2 */
 
 #pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const uint64_t token = first + 16 * m + r + 8 * k;
-                const float u =
-                    p.stochastic ? kv_random_unit(key, token << 16) : -1.0f;
-                const uint32_t code =
-                    kv_hack_code(w[m][i][j + 2 * k], min, scale, p.top, u);
+            for (int k = 0; k < 4; k++) {
+                const int j = k % 2;
+                const float x = w[m][i][k];
 
-                byte[m] |= code << (16 * j + 8 * k);
-                total += code;
+                if (p.stochastic) {
+                    const uint64_t key =
+                        kv_mix(kv_mix(p.key, kv_row_head(rows, row + j)),
+                               kv_row_position(rows, row + j));
+                    const uint64_t token = first + 16 * m + r + k / 2 * 8;
+
+                    code[k] =
+                        kv_hack_stochastic(x, min[j], inverse[j], p.top,
+                                           kv_random_unit(key, token << 16));
+                } else {
+                    code[k] = kv_hack_nearest(x, min[j], inverse[j]);
+                }
             }
-        return {scale, min,
-                scale * kv_column_sum((float)total) + (float)P * min};
+            byte[m] = kv_hack_pack(code[0], code[2], code[1], code[3]);
+            total[0] = kv_sum_bytes(byte[m], 0x00000101, total[0]);
+            total[1] = kv_sum_bytes(byte[m], 0x01010000, total[1]);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            column[j] = {scale[j], min[j],
+                         fmaf(scale[j], kv_column_sum((float)total[j]),
+                              (float)P * min[j])};
     }
 
     template <int NT>
@@ -319,12 +364,10 @@ template <int BITS, int P, int D> struct kv_hack_values {
 
 #pragma unroll
             for (int i = 0; i < NT; i++) {
-                uint32_t byte[M] = {};
+                uint32_t byte[M];
 
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-                    column[i][j] = quantize<NT>(p, rows, first + block * P, i,
-                                                j, weight + block * M, byte);
+                quantize<NT>(p, rows, first + block * P, i, weight + block * M,
+                             byte, column[i]);
 #pragma unroll
                 for (int m = 0; m < M; m++)
                     b[i][m] = kv_transpose(byte[m]);
@@ -333,7 +376,7 @@ template <int BITS, int P, int D> struct kv_hack_values {
             for (int f = 0; f < FRAGMENTS; f++) {
                 const uint32_t *at =
                     range + block * 3 * D / 2 + f * 8 + kv_lane() / 4;
-                const uint32_t scale = at[0], min = at[D / 2], sum = at[D];
+                const uint32_t row[3] = {at[0], at[D / 2], at[D]};
                 int product[NT][4] = {};
 
 #pragma unroll
@@ -354,18 +397,14 @@ template <int BITS, int P, int D> struct kv_hack_values {
 #pragma unroll
                 for (int i = 0; i < NT; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        const kv_hack_column &w = column[i][j % 2];
-                        const float by =
-                            j < 2 ? kv_low_f16(scale) : kv_high_f16(scale);
-                        const float low =
-                            j < 2 ? kv_low_f16(min) : kv_high_f16(min);
-                        const float total =
-                            (float)(j < 2 ? sum & 0xffff : sum >> 16);
+                    for (int j = 0; j < 2; j++) {
+                        const kv_hack_column &w = column[i][j];
+                        float *to = x.o[f][i];
 
-                        x.o[f][i][j] += by * (w.scale * (float)product[i][j] +
-                                              w.min * total) +
-                                        low * w.rest;
+                        to[j] =
+                            kv_hack_combine<0>(w, row, product[i][j], to[j]);
+                        to[j + 2] = kv_hack_combine<1>(
+                            w, row, product[i][j + 2], to[j + 2]);
                     }
             }
         }

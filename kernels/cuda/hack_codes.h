@@ -16,7 +16,8 @@
  * 4c to 4c + 3 (16 more in a[2], a[3]), are tokens 2c, 2c + 8, 2c + 1, 2c + 9
  * of 16: the order in which transposed weights come.
  *
- * Ranges are planes of f16 scale, f16 minimum, u16 sum of codes: keys
+ * Ranges are planes of f16 scale, f16 minimum, f16 sum of codes (which
+ * it holds exactly: below 2048): keys
  * [part][3][T], values [T / p][3][head_dim].  Of 16, number 8 and 0 stand
  * together, then 9 and 1: a word is what rows r and r + 8 want. */
 #ifndef KV_CUDA_HACK_CODES_H

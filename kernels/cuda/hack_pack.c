@@ -3,6 +3,7 @@
 #include "kernels/cuda/hack_codes.h"
 #include "kernels/homomorphic.h"
 #include "kernels/tiles_homomorphic.h"
+#include "lib/base/half.h"
 
 #include <string.h>
 
@@ -89,13 +90,13 @@ static void put_range(const struct kv_store *s, size_t t, size_t c,
     const size_t block = s->values ? t / h->part : c / h->part;
     uint8_t *plane = step + code_bytes(s) + block * 3 * along * 2 +
                      paired(s->values ? c : t) * 2;
-    uint16_t sum;
+    uint16_t half;
 
     memcpy(plane, &scale, sizeof(scale));
     memcpy(plane + 2 * along, &min, sizeof(min));
-    memcpy(&sum, plane + 4 * along, sizeof(sum));
-    sum = (uint16_t)(sum + code);
-    memcpy(plane + 4 * along, &sum, sizeof(sum));
+    memcpy(&half, plane + 4 * along, sizeof(half));
+    half = kv_f32_to_f16(kv_f16_to_f32(half) + (float)code);
+    memcpy(plane + 4 * along, &half, sizeof(half));
 }
 
 static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
