@@ -216,4 +216,11 @@ void kv_store_put_codes(const struct kv_store *s, size_t t,
 void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
                         uint16_t step, float offset, uint8_t *tile);
 
+/* The same the other way round: the code of value (t, c) of a tile of this
+ * store, and step and offset of its group (zero with KV_OFFSET_SAME too). */
+unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
+                       size_t c);
+void kv_store_group(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    size_t t, size_t c, float *step, float *offset);
+
 #endif

@@ -132,14 +132,23 @@ static void put_bytes(const struct kv_grouped *g, size_t i, size_t at,
         memcpy(tile + at % g->head_bytes, from, n);
 }
 
+/* Which head of the table is of value (t, c). */
+static size_t group_of(const struct kv_store *s, size_t t, size_t c)
+{
+    const struct kv_grouped *g = params_of(s);
+    const size_t inner = s->values ? t : c, lane = s->values ? c : t;
+    const size_t width = kv_grouped_width(g);
+
+    return g->folded ? lane / g->run * width + inner
+                     : inner / g->run * width + lane;
+}
+
 void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
                         uint16_t step, float offset, uint8_t *tile)
 {
     const struct kv_grouped *g = params_of(s);
-    const size_t inner = s->values ? t : c, lane = s->values ? c : t;
-    const size_t width = kv_grouped_width(g), steps = g->n_runs * width;
-    const size_t at = g->folded ? lane / g->run * width + inner
-                                : inner / g->run * width + lane;
+    const size_t at = group_of(s, t, c);
+    const size_t steps = g->n_runs * kv_grouped_width(g);
     const uint16_t low = kv_f32_to_f16(offset);
 
     put_bytes(g, i % g->span, at * 2, &step, 2, tile);
@@ -149,16 +158,51 @@ void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
         put_bytes(g, i % g->span, steps * 2 + at * 4, &offset, 4, tile);
 }
 
+/* Byte i of a table, which the tiles of a span hold in turn. */
+static const uint8_t *table_byte(const struct kv_store *s, const uint8_t *first,
+                                 size_t i)
+{
+    const struct kv_grouped *g = params_of(s);
+
+    return first + i / g->head_bytes * s->tile_bytes + i % g->head_bytes;
+}
+
+void kv_store_group(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    size_t t, size_t c, float *step, float *offset)
+{
+    const struct kv_grouped *g = params_of(s);
+    const uint8_t *first = kv_grouped_first(s, head, tile);
+    const size_t at = group_of(s, t, c);
+    const size_t steps = g->n_runs * kv_grouped_width(g);
+    uint16_t half;
+
+    memcpy(&half, table_byte(s, first, at * 2), 2);
+    *step = kv_f16_to_f32(half);
+    *offset = g->zero;
+    if (g->offset == KV_OFFSET_LOW) {
+        memcpy(&half, table_byte(s, first, steps * 2 + at * 2), 2);
+        *offset = kv_f16_to_f32(half);
+    }
+    if (g->offset == KV_OFFSET_ZERO)
+        memcpy(offset, table_byte(s, first, steps * 2 + at * 4), 4);
+}
+
 /* ---- codes ----------------------------------------------------------------
  */
+
+/* The first byte in which a code has bits, of its widest plane. */
+static size_t code_at(const struct kv_grouped *g, size_t inner, size_t lane)
+{
+    return lane / KV_LANES * kv_grouped_block_bytes(g) +
+           inner / KV_UNIT * g->bits * KV_PLANE + lane % KV_LANES * 4 +
+           inner % 4;
+}
 
 static void put_code(const struct kv_grouped *g, size_t inner, size_t lane,
                      unsigned code, uint8_t *codes)
 {
     const size_t e = inner % KV_UNIT / 4;
-    uint8_t *plane = codes + lane / KV_LANES * kv_grouped_block_bytes(g) +
-                     inner / KV_UNIT * g->bits * KV_PLANE +
-                     lane % KV_LANES * 4 + inner % 4;
+    uint8_t *plane = codes + code_at(g, inner, lane);
 
     for (unsigned width = 8; width; width /= 2) {
         const size_t per_byte = 8 / width;
@@ -170,6 +214,29 @@ static void put_code(const struct kv_grouped *g, size_t inner, size_t lane,
         code >>= width;
         plane += width * KV_PLANE;
     }
+}
+
+unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
+                       size_t c)
+{
+    const struct kv_grouped *g = params_of(s);
+    const size_t inner = s->values ? t : c, lane = s->values ? c : t;
+    const size_t e = inner % KV_UNIT / 4;
+    const uint8_t *plane = tile + g->head_bytes + code_at(g, inner, lane);
+    unsigned code = 0;
+
+    for (unsigned width = 8, shift = 0; width; width /= 2) {
+        const size_t per_byte = 8 / width;
+
+        if (!(g->bits & width))
+            continue;
+        code |= (plane[e / per_byte * KV_PLANE] >> e % per_byte * width &
+                 ((1u << width) - 1))
+                << shift;
+        shift += width;
+        plane += width * KV_PLANE;
+    }
+    return code;
 }
 
 void kv_store_put_codes(const struct kv_store *s, size_t t,

@@ -124,6 +124,16 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
     twin_wait(N);
 }
 
+KV_DEVICE uint2 kv_load8(const void *p)
+{
+    uint2 x;
+
+    if ((uintptr_t)p % 8)
+        __builtin_trap();
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
 KV_DEVICE uint4 kv_load16(const void *p)
 {
     uint4 x;

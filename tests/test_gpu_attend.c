@@ -122,6 +122,18 @@ static void check_path(const char *what, const struct kv_cache *c,
     free(exact);
 }
 
+enum { TILE = 128, LONG = 3500 /* some warps have three tiles */ };
+
+/* Rows of tiles side by side are of sizes far apart. */
+static void vary(const struct kv_shape *s, float *x, size_t n, float most)
+{
+    const size_t row = s->n_kv_heads * s->head_dim;
+
+    for (size_t t = 0; t < n; t++)
+        for (size_t c = 0; c < row; c++)
+            x[t * row + c] *= ldexpf(most, -(int)(t / TILE * 5 % 7));
+}
+
 static void check(const char *text, const struct kv_shape *s, size_t n,
                   size_t nq, struct kv_calib **calib)
 {
@@ -134,6 +146,10 @@ static void check(const char *text, const struct kv_shape *s, size_t n,
     struct attention a = {.shape = *s, .n = n, .nq = nq};
     struct kv_err e = {""};
 
+    if (n >= LONG) {
+        vary(s, x.k, n, 1);
+        vary(s, x.v, n, 1000);
+    }
     if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, s, &e))
         fail_msg("%s: %s", text, e.msg);
     if (kv_spec_calibrated(&spec) &&
@@ -186,6 +202,16 @@ static void check_sizes(const char *text, size_t head_dim, size_t group)
     kv_calib_free(calib);
 }
 
+static void check_long(const char *text, size_t head_dim, size_t group)
+{
+    struct kv_shape s = synthetic_shape(head_dim);
+    struct kv_calib *calib = NULL;
+
+    s.n_heads = s.n_kv_heads * group;
+    check(text, &s, LONG, 2, &calib);
+    kv_calib_free(calib);
+}
+
 static void test_float(void **state)
 {
     static const size_t dims[] = {64, 96, 128, 256};
@@ -209,11 +235,30 @@ static void test_hack(void **state)
     check_sizes("hack:b4p64s1", 128, 8);
 }
 
+/* Groups of tokens (kivi's keys; of a half, one and two CPU tiles), of
+ * channels; lows, zeros of a group and one zero for all; steps below 0 (q4_0).
+ */
+static void test_grouped(void **state)
+{
+    (void)state;
+    check_sizes("kivi:b2g32r128", 128, 4);
+    check_sizes("kivi:b2g128r128", 64, 16);
+    check_sizes("kivi:b4g64r128", 128, 1);
+    check_sizes("kivi:b8g32r0", 64, 4);
+    check_sizes("quarot:b2g128", 128, 4);
+    check_sizes("zeropoint:b8g32", 64, 4);
+    check_sizes("zeropoint:b4g32,K-axis=channel", 64, 2);
+    check_sizes("q4_0", 128, 3);
+    check_long("kivi:b2g32r128", 128, 8);
+    check_long("absmax:b2g64", 64, 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_hack),
+        cmocka_unit_test(test_grouped),
     };
     struct kv_err e = {""};
 

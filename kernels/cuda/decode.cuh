@@ -136,9 +136,9 @@ KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
 }
 
 /* The bytes of one side of a step, and of its tile's head with the first. */
-KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, size_t bytes)
+KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 {
-    for (size_t i = kv_lane() * 16; i < bytes; i += 32 * 16)
+    for (unsigned i = kv_lane() * 16; i < bytes; i += 32 * 16)
         kv_copy_async(to + i, from + i);
 }
 
@@ -148,7 +148,7 @@ template <class K, class V, int STAGES> struct kv_ring {
     static constexpr int STEPS = KV_GPU_TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
 
-    size_t k_step, v_step, k_head, v_head;
+    unsigned k_step, v_step, k_head, v_head;
     uint8_t *base;
 
     static __host__ __device__ size_t bytes(const typename K::params &k,
@@ -210,8 +210,9 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
     constexpr int M = K::T / 16;
     using ring_type = kv_ring<K, V, STAGES>;
     constexpr int STEPS = ring_type::STEPS;
-    const ring_type ring = {K::step_bytes(kp), V::step_bytes(vp),
-                            K::head_bytes(kp), V::head_bytes(vp), ring_base};
+    const ring_type ring = {
+        (unsigned)K::step_bytes(kp), (unsigned)V::step_bytes(vp),
+        (unsigned)K::head_bytes(kp), (unsigned)V::head_bytes(vp), ring_base};
     const size_t k_tile = ring.k_head + STEPS * ring.k_step;
     const size_t v_tile = ring.v_head + STEPS * ring.v_step;
     const unsigned warp = kv_warp();
@@ -497,9 +498,10 @@ KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_sequence &sequence)
 
 /* FK, FV: policies of the runs that are not codes, sinks and tail.  Grid:
  * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
- * a KV head for query token 0, then 1, .. */
+ * a KV head for query token 0, then 1, ..  8 rows leave registers for two blocks
+ * a multiprocessor. */
 template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
-__global__ void __launch_bounds__(32 * KV_WARPS, 1)
+__global__ void __launch_bounds__(32 * KV_WARPS, NT == 1 && D <= 128 ? 2 : 1)
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
                      const typename V::params vp, const typename FK::params fkp,
                      const typename FV::params fvp)

@@ -51,7 +51,8 @@ struct kv_gpu_family {
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
 };
 
-extern const struct kv_gpu_family kv_gpu_float, kv_gpu_homomorphic;
+extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
+    kv_gpu_homomorphic;
 
 enum { KV_GPU_MAX_DIM = 256 };
 
@@ -68,6 +69,7 @@ struct kv_gpu_hack kv_gpu_hack_params(const struct kv_gpu_side *side,
                                       uint64_t seed);
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
+bool kv_gpu_grouped_open(struct kv_gpu_side *side);
 /* A tile of halves of any side: x [128][head_dim], the first n tokens of
  * which are there. */
 void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,

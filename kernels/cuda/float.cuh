@@ -36,9 +36,10 @@ template <int D, int NT> struct kv_queries_f16 {
     uint32_t b[NT][D / 16][2];
 };
 
-/* q: [8 NT][D]. */
+/* q: [8 NT][D]; x: so many times q. */
 template <int D, int NT>
-KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x)
+KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x,
+                                 float times = 1)
 {
     const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
 
@@ -51,7 +52,7 @@ KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x)
                 const float *at =
                     q + (i * 8 + r) * D + k * 16 + half * 8 + 2 * c;
 
-                x.b[i][k][half] = kv_pack_f16(at[0], at[1]);
+                x.b[i][k][half] = kv_pack_f16(at[0] * times, at[1] * times);
             }
 }
 
@@ -194,9 +195,9 @@ template <int D> struct kv_float_values {
 
 /* ---- launching ---------------------------------------------------------- */
 
-/* How many N-tiles a block of this head dimension takes at most: 16 rows at once
- * where there are so many and registers for them.  What a block does not take
- * another one does, which reads the cache again. */
+/* How many N-tiles a block of this head dimension takes at most: 16 rows at
+ * once where there are so many and registers for them.  What a block does not
+ * take another one does, which reads the cache again. */
 static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
 {
     return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;

@@ -54,6 +54,7 @@ KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
     return __shfl_xor_sync(~0u, x, mask);
 }
 
+/* The x of that lane. */
 KV_DEVICE float kv_shuffle(float x, unsigned lane)
 {
     return __shfl_sync(~0u, x, lane);
@@ -91,7 +92,12 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* 16 bytes at a 16-byte boundary. */
+/* 8 bytes at an 8-byte boundary, 16 at a 16-byte one. */
+KV_DEVICE uint2 kv_load8(const void *p)
+{
+    return *static_cast<const uint2 *>(p);
+}
+
 KV_DEVICE uint4 kv_load16(const void *p)
 {
     return *static_cast<const uint4 *>(p);

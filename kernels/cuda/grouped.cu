@@ -1,0 +1,44 @@
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/grouped_keys.cuh"
+#include "kernels/cuda/grouped_values.cuh"
+
+// Bits of both sides, head dimension, N-tiles of 8 rows.
+#define KV_GROUPED_KERNELS(X)                               \
+    X(2, 64, 1) X(2, 64, 2) X(2, 128, 1) X(2, 128, 2)       \
+    X(4, 64, 1) X(4, 64, 2) X(4, 128, 1) X(4, 128, 2)       \
+    X(8, 64, 1) X(8, 64, 2) X(8, 128, 1) X(8, 128, 2)
+
+// Two blocks of 8 warps, one step ahead each, keep the memory busy.
+enum { STAGES = 2 };
+
+static const kv_grouped *params_of(const kv_gpu_side *side)
+{
+    return static_cast<const kv_grouped *>(side->store->params);
+}
+
+static int launch(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    const kv_grouped *k = params_of(l->k), *v = params_of(l->v);
+    kv_gpu_grouped kp, vp;
+
+    kv_gpu_grouped_of(l->k->store, &kp);
+    kv_gpu_grouped_of(l->v->store, &vp);
+#define KV_CASE(BITS, D, NT)                                                   \
+    if (k->bits == BITS && v->bits == BITS && l->head_dim == D &&              \
+        kv_row_tiles(l, D) == NT)                                              \
+        return k->folded ? kv_decode_launch<kv_folded_keys<BITS, D>,           \
+                                            kv_folded_values<BITS, D>, STAGES, \
+                                            D, NT>(l, kp, vp, e)               \
+                         : kv_decode_launch<kv_unfolded_keys<BITS, D>,         \
+                                            kv_folded_values<BITS, D>, STAGES, \
+                                            D, NT>(l, kp, vp, e);
+    KV_GROUPED_KERNELS(KV_CASE)
+#undef KV_CASE
+    return kv_fail(e,
+                   "attention on integers in groups: no CUDA kernel for keys "
+                   "of %u bits, values of %u bits, head_dim %zu",
+                   k->bits, v->bits, l->head_dim);
+}
+
+extern "C" const struct kv_gpu_family kv_gpu_integers = {
+    "grouped", kv_gpu_grouped_open, launch};
