@@ -39,6 +39,8 @@ struct uint2 {
     uint32_t x, y;
 };
 
+enum { KV_BIG_BLOCKS = 2 };
+
 /* The running thread's. */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 

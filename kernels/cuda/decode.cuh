@@ -13,7 +13,11 @@
  * one for keys and one for values.  What a policy has:
  *
  *   params            what the kernel is given of it, by value
- *   T                 tokens a step; the same for both
+ *   T, TILE           tokens a step and a tile, which the warps take in turn;
+ *                     the same for both.  A tile is 128 tokens, but of halves,
+ *                     which lie step by step, 16
+ *   BLOCKS            blocks that share a multiprocessor at 8 rows: what
+ *                     registers and tables leave room for
  *   head_bytes(p)     bytes at the start of a tile, what its steps share
  *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
  *   TABLE             bytes in shared memory for the whole block, filled by
@@ -145,7 +149,7 @@ KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 /* A warp's ring: STAGES steps of both sides, and the heads of the tiles that
  * these can be of. */
 template <class K, class V, int STAGES> struct kv_ring {
-    static constexpr int STEPS = KV_GPU_TILE / K::T;
+    static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
 
     unsigned k_step, v_step, k_head, v_head;
@@ -206,7 +210,8 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         const typename K::template query<NT> &query, uint8_t *ring_base,
         kv_softmax<NT> &softmax, typename V::template sums<NT> &sums)
 {
-    static_assert(K::T == V::T, "keys and values step together");
+    static_assert(K::T == V::T && K::TILE == V::TILE,
+                  "keys and values step together");
     constexpr int M = K::T / 16;
     using ring_type = kv_ring<K, V, STAGES>;
     constexpr int STEPS = ring_type::STEPS;
@@ -215,16 +220,18 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         (unsigned)K::head_bytes(kp), (unsigned)V::head_bytes(vp), ring_base};
     const size_t k_tile = ring.k_head + STEPS * ring.k_step;
     const size_t v_tile = ring.v_head + STEPS * ring.v_step;
-    const unsigned warp = kv_warp();
+    constexpr unsigned share = KV_GPU_TILE / K::TILE;
+    const unsigned warp = kv_warp(), n_tiles = span.n_tiles * share;
+    const unsigned first_tile = span.first_tile * share;
     const unsigned mine =
-        span.n_tiles > warp ? (span.n_tiles - warp - 1) / KV_WARPS + 1 : 0;
+        n_tiles > warp ? (n_tiles - warp - 1) / KV_WARPS + 1 : 0;
     const unsigned n_steps = mine * STEPS;
 
 #define KV_FETCH(j)                                                          \
     do {                                                                     \
         if ((j) < n_steps) {                                                 \
             const size_t tile =                                              \
-                span.first_tile + warp + (size_t)((j) / STEPS) * KV_WARPS;   \
+                first_tile + warp + (size_t)((j) / STEPS) * KV_WARPS;        \
                                                                              \
             ring.fetch((j), span.k + tile * k_tile, span.v + tile * v_tile); \
         }                                                                    \
@@ -235,7 +242,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         KV_FETCH(j);
     for (unsigned j = 0; j < n_steps; j++) {
         const unsigned token =
-            (span.first_tile + warp + j / STEPS * KV_WARPS) * KV_GPU_TILE +
+            (first_tile + warp + j / STEPS * KV_WARPS) * K::TILE +
             j % STEPS * K::T;
         float s[M][NT][4], factor[NT][2];
 
@@ -496,12 +503,18 @@ KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_sequence &sequence)
     return last;
 }
 
+template <class K, class V, int D, int NT> constexpr int kv_blocks(void)
+{
+    constexpr int both = K::BLOCKS < V::BLOCKS ? K::BLOCKS : V::BLOCKS;
+
+    return NT == 1 && D <= 128 && both <= KV_BIG_BLOCKS ? both : 1;
+}
+
 /* FK, FV: policies of the runs that are not codes, sinks and tail.  Grid:
  * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
- * a KV head for query token 0, then 1, ..  8 rows leave registers for two blocks
- * a multiprocessor. */
+ * a KV head for query token 0, then 1, .. */
 template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
-__global__ void __launch_bounds__(32 * KV_WARPS, NT == 1 && D <= 128 ? 2 : 1)
+__global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
                      const typename V::params vp, const typename FK::params fkp,
                      const typename FV::params fvp)

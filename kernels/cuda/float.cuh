@@ -102,7 +102,7 @@ KV_DEVICE void kv_sums_store(const kv_sums_f32<D, NT> &x, float *o)
 template <int D> struct kv_float_keys {
     using params = kv_no_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
-    static constexpr int T = 16, TABLE = 0;
+    static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {
@@ -147,7 +147,7 @@ template <int D> struct kv_float_keys {
 template <int D> struct kv_float_values {
     using params = kv_no_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
-    static constexpr int T = 16, TABLE = 0;
+    static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {

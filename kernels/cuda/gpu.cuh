@@ -17,6 +17,13 @@
 
 #define KV_DEVICE static __device__ __forceinline__
 
+/* How many blocks of 100 KB of shared memory a multiprocessor holds. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+enum { KV_BIG_BLOCKS = 1 };
+#else
+enum { KV_BIG_BLOCKS = 2 };
+#endif
+
 /* ---- threads ------------------------------------------------------------ */
 
 KV_DEVICE unsigned kv_lane(void)

@@ -267,40 +267,89 @@ static size_t run_tiles(const struct kv_gpu_run *r)
     return up_to(r->n, GPU_TILE) / GPU_TILE;
 }
 
-/* Tiles of a piece of work: pieces of one length that fill the device once, but
- * no shorter than a tile for each warp of a block. */
+/* Tiles of a piece of codes: pieces of one length that, with those of halves
+ * beside them, fill the device once; but no shorter than a tile for each warp
+ * of a block. */
 static size_t piece_tiles(const struct kv_gpu_attend *a, size_t groups)
 {
     const size_t blocks_each = a->launch.shared * 2 <= a->device.shared ? 2 : 1;
     const size_t blocks = a->device.multiprocessors * blocks_each;
-    const size_t across = a->n_kv_heads * groups;
-    const size_t pieces = blocks / across ? blocks / across : 1;
-    size_t tiles = 0;
+    size_t tiles = 0, beside = 0;
 
     for (size_t j = 0; j < a->n_jobs; j++)
-        tiles += run_tiles(&a->plan[j].run[KV_RUN_CODES]);
+        for (int r = 0; r < KV_GPU_RUNS; r++)
+            if (r == KV_RUN_CODES)
+                tiles += run_tiles(&a->plan[j].run[r]);
+            else
+                beside += a->plan[j].run[r].n > 0;
 
+    const size_t room = blocks / (a->n_kv_heads * groups);
+    const size_t pieces = room > beside ? room - beside : 1;
     const size_t each = (tiles + pieces - 1) / pieces;
 
     return each > LEAST_TILES ? each : LEAST_TILES;
 }
 
-/* The pieces of one run, appended to work. */
-static size_t cut(const struct kv_gpu_sequence *p, unsigned run, size_t most,
-                  size_t n_work, struct kv_gpu_work *work)
+/* A list of work under way. */
+struct cutting {
+    struct kv_gpu_work *work;
+    size_t n_work, n_splits, most; /* most: tiles of a piece */
+};
+
+/* The pieces of one run, the sequence's parts from `split` on. */
+static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
+                unsigned run, size_t split)
 {
     const size_t tiles = run_tiles(&p->run[run]);
-    const size_t n = (tiles + most - 1) / most;
+    const size_t n = (tiles + c->most - 1) / c->most;
 
     for (size_t i = 0; i < n; i++) {
         const size_t from = tiles * i / n, to = tiles * (i + 1) / n;
 
-        work[n_work] =
+        c->work[c->n_work++] =
             (struct kv_gpu_work){p->index, run, (unsigned)from,
-                                 (unsigned)(to - from), (unsigned)n_work};
-        n_work++;
+                                 (unsigned)(to - from), (unsigned)(split + i)};
     }
-    return n_work;
+}
+
+/* Splits of a sequence: those of codes, then those of halves. */
+static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
+{
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        struct kv_gpu_sequence *p = &a->plan[j];
+        size_t n[KV_GPU_RUNS];
+
+        for (int r = 0; r < KV_GPU_RUNS; r++)
+            n[r] = (run_tiles(&p->run[r]) + c->most - 1) / c->most;
+        p->index = (unsigned)j;
+        p->first_split = (unsigned)c->n_splits;
+        p->n_coded = (unsigned)n[KV_RUN_CODES];
+        p->n_splits =
+            (unsigned)(n[KV_RUN_CODES] + n[KV_RUN_SINKS] + n[KV_RUN_REST]);
+        c->n_splits += p->n_splits;
+    }
+}
+
+/* Work in the order it starts: halves, whose steps are the longest, before
+ * codes. */
+static void make_work(struct kv_gpu_attend *a, struct cutting *c)
+{
+    static const unsigned order[] = {KV_RUN_REST, KV_RUN_SINKS, KV_RUN_CODES};
+
+    number_splits(a, c);
+    c->work = kv_alloc(c->n_splits, sizeof(*c->work));
+    for (size_t o = 0; o < KV_GPU_RUNS; o++)
+        for (size_t j = 0; j < a->n_jobs; j++) {
+            const struct kv_gpu_sequence *p = &a->plan[j];
+            const size_t sinks =
+                (run_tiles(&p->run[KV_RUN_SINKS]) + c->most - 1) / c->most;
+            const size_t split = p->first_split + (order[o] == KV_RUN_CODES ? 0
+                                                   : order[o] == KV_RUN_SINKS
+                                                       ? p->n_coded
+                                                       : p->n_coded + sinks);
+
+            cut(c, p, order[o], split);
+        }
 }
 
 /* Newest tokens, which are halves unless they fill a tile with codes. */
@@ -329,26 +378,10 @@ static int plan(struct kv_gpu_attend *a, struct kv_err *e)
 {
     const size_t rows = a->n_heads / a->n_kv_heads * a->nq;
     const size_t groups = (rows + 7) / 8;
-    const size_t most = piece_tiles(a, groups);
-    size_t pieces = 0, n_work = 0;
-    struct kv_gpu_work *work;
+    struct cutting c = {.most = piece_tiles(a, groups)};
     int rc;
 
-    for (size_t j = 0; j < a->n_jobs; j++)
-        for (int r = 0; r < KV_GPU_RUNS; r++)
-            pieces += (run_tiles(&a->plan[j].run[r]) + most - 1) / most;
-    work = kv_alloc(pieces, sizeof(*work));
-    for (size_t j = 0; j < a->n_jobs; j++) {
-        struct kv_gpu_sequence *p = &a->plan[j];
-
-        p->index = (unsigned)j;
-        p->first_split = (unsigned)n_work;
-        n_work = cut(p, KV_RUN_CODES, most, n_work, work);
-        p->n_coded = (unsigned)n_work - p->first_split;
-        n_work = cut(p, KV_RUN_SINKS, most, n_work, work);
-        n_work = cut(p, KV_RUN_REST, most, n_work, work);
-        p->n_splits = (unsigned)n_work - p->first_split;
-    }
+    make_work(a, &c);
 
     const size_t in_out =
         a->n_jobs * a->nq * a->n_heads * a->head_dim * sizeof(float);
@@ -359,16 +392,17 @@ static int plan(struct kv_gpu_attend *a, struct kv_err *e)
     rc = kv_device_alloc(&a->device_plan, a->n_jobs * sizeof(*a->plan), e) ||
          kv_device_upload(a->device_plan, a->plan, a->n_jobs * sizeof(*a->plan),
                           e) ||
-         kv_device_alloc(&a->device_work, n_work * sizeof(*work), e) ||
-         kv_device_upload(a->device_work, work, n_work * sizeof(*work), e) ||
+         kv_device_alloc(&a->device_work, c.n_work * sizeof(*c.work), e) ||
+         kv_device_upload(a->device_work, c.work, c.n_work * sizeof(*c.work),
+                          e) ||
          kv_device_alloc(&a->q, in_out, e) ||
          kv_device_alloc(&a->out, in_out, e) ||
-         kv_device_alloc(&a->parts, n_work * a->n_kv_heads * part, e) ||
+         kv_device_alloc(&a->parts, c.n_work * a->n_kv_heads * part, e) ||
          kv_device_alloc(&a->counters, n_counters * sizeof(unsigned), e) ||
          kv_device_zero(a->counters, n_counters * sizeof(unsigned), e) ||
          send_slots(a, e);
-    free(work);
-    a->launch.n_work = n_work;
+    free(c.work);
+    a->launch.n_work = c.n_work;
     return rc ? -1 : 0;
 }
 

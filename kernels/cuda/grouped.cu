@@ -3,10 +3,10 @@
 #include "kernels/cuda/grouped_values.cuh"
 
 // Bits of both sides, head dimension, N-tiles of 8 rows.
-#define KV_GROUPED_KERNELS(X)                               \
-    X(2, 64, 1) X(2, 64, 2) X(2, 128, 1) X(2, 128, 2)       \
-    X(4, 64, 1) X(4, 64, 2) X(4, 128, 1) X(4, 128, 2)       \
-    X(8, 64, 1) X(8, 64, 2) X(8, 128, 1) X(8, 128, 2)
+#define KV_GROUPED_KERNELS(X)                                                  \
+    X(2, 64, 1)                                                                \
+    X(2, 64, 2) X(2, 128, 1) X(2, 128, 2) X(4, 64, 1) X(4, 64, 2) X(4, 128, 1) \
+        X(4, 128, 2) X(8, 64, 1) X(8, 64, 2) X(8, 128, 1) X(8, 128, 2)
 
 // Two blocks of 8 warps, one step ahead each, keep the memory busy.
 enum { STAGES = 2 };

@@ -9,7 +9,8 @@
 template <int BITS, int D> struct kv_grouped_keys {
     using params = kv_gpu_grouped;
     using fields = kv_fields<BITS>;
-    static constexpr int T = fields::T, TABLE = 0;
+    static constexpr int T = fields::T, TILE = KV_GPU_TILE;
+    static constexpr int TABLE = 0, BLOCKS = 2;
     static constexpr int M = T / 16;
     static constexpr int WORDS = D / 8 / fields::PAIRS; /* of a row, a lane's */
     static constexpr unsigned CODES = D * 16;

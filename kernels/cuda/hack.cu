@@ -3,12 +3,21 @@
 
 // Bits of a code, values of a partition, head dimension, N-tiles, stages; the
 // first that fits is taken.
-#define KV_HACK_KERNELS(X)                                      \
-    X(2, 64, 128, 2, 2)                                         \
-    X(2, 64, 128, 1, 3)                                         \
-    X(2, 32, 128, 1, 3)                                         \
-    X(2, 128, 128, 1, 2) X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) \
-        X(4, 64, 64, 1, 3)
+#define KV_HACK_KERNELS(X) \
+    X(2, 64, 128, 2, 2)    \
+    X(2, 64, 128, 1, 2)    \
+    X(2, 32, 128, 1, 3)    \
+    X(2, 128, 128, 1, 2)   \
+    X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
+
+template <int BITS, int P, int D, int NT, int STAGES, bool RANDOM>
+static int launch_one(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    return kv_decode_launch<kv_hack_keys<BITS, P, D, RANDOM>,
+                            kv_hack_values<BITS, P, D, RANDOM>, STAGES, D, NT>(
+        l, kv_gpu_hack_params(l->k, l->seed), kv_gpu_hack_params(l->v, l->seed),
+        e);
+}
 
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
@@ -18,18 +27,18 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
         static_cast<const struct kv_tile_hack *>(l->v->store->params);
     const size_t part = v->part < l->head_dim ? v->part : l->head_dim;
 
-    if (k->bits != v->bits || k->part != part)
+    if (k->bits != v->bits || k->part != part || k->stochastic != v->stochastic)
         return kv_fail(e,
                        "hack: no CUDA kernel for keys of %u bits in parts of "
-                       "%zu with values of %u bits in parts of %zu",
+                       "%zu with values of %u bits in parts of %zu, or rounded "
+                       "another way",
                        k->bits, k->part, v->bits, v->part);
-#define KV_CASE(BITS, P, D, NT, STAGES)                                     \
-    if (v->bits == BITS && v->part == P && l->head_dim == D &&              \
-        kv_row_tiles(l, D) >= NT)                                           \
-        return kv_decode_launch<kv_hack_keys<BITS, P, D>,                   \
-                                kv_hack_values<BITS, P, D>, STAGES, D, NT>( \
-            l, kv_gpu_hack_params(l->k, l->seed),                           \
-            kv_gpu_hack_params(l->v, l->seed), e);
+#define KV_CASE(BITS, P, D, NT, STAGES)                             \
+    if (v->bits == BITS && v->part == P && l->head_dim == D &&      \
+        kv_row_tiles(l, D) >= NT)                                   \
+        return v->stochastic                                        \
+                   ? launch_one<BITS, P, D, NT, STAGES, true>(l, e) \
+                   : launch_one<BITS, P, D, NT, STAGES, false>(l, e);
     KV_HACK_KERNELS(KV_CASE)
 #undef KV_CASE
     return kv_fail(e,

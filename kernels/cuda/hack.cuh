@@ -6,7 +6,8 @@
  *
  * with a queries (or weights), b what is stored.  Weights are quantized in the
  * blocks of values, relative to the running maximum: codes do not depend on
- * that factor.  The bytes are drawn in hack_codes.h. */
+ * that factor.  The bytes are drawn in hack_codes.h.  RANDOM: stochastic
+ * rounding. */
 #ifndef KV_HACK_CUH
 #define KV_HACK_CUH
 
@@ -32,13 +33,22 @@ KV_DEVICE void kv_hack_codes(const uint32_t *word, uint32_t *a)
         a[i] = word[i / each] >> BITS * (i % each) & mask;
 }
 
-/* Words of codes that a lane has of a step: WORDS of them, four at a time. */
-template <int WORDS>
-KV_DEVICE void kv_hack_words(const uint8_t *codes, uint32_t *word)
+/* N words of codes that a lane has of a step, from its word `first` on. */
+template <int N>
+KV_DEVICE void kv_hack_words(const uint8_t *codes, int first, uint32_t *word)
 {
+    if constexpr (N % 4 == 0) {
 #pragma unroll
-    for (int g = 0; g < WORDS / 4; g++)
-        kv_unpack16(codes + (g * 32 + kv_lane()) * 16, word + 4 * g);
+        for (int g = 0; g < N / 4; g++)
+            kv_unpack16(codes + ((first / 4 + g) * 32 + kv_lane()) * 16,
+                        word + 4 * g);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            word[i] = *reinterpret_cast<const uint32_t *>(
+                codes + ((first + i) / 4 * 32 + kv_lane()) * 16 +
+                (first + i) % 4 * 4);
+    }
 }
 
 /* 1 / scale; 0 where everything is the minimum. */
@@ -95,9 +105,10 @@ KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
 /* ---- keys -----------------------------------------------------------------
  */
 
-template <int BITS, int P, int D> struct kv_hack_keys {
+template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
     using params = kv_gpu_hack;
-    static constexpr int T = kv_hack_step<P>(), TABLE = 0;
+    static constexpr int T = kv_hack_step<P>(), TILE = KV_GPU_TILE;
+    static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
     static constexpr int PART = P < D ? P : D, PARTS = D / PART;
     static constexpr int FRAGMENTS = D / 32; /* of 16 tokens */
     static constexpr int WORDS = T / 16 * FRAGMENTS * BITS / 2;
@@ -154,10 +165,9 @@ template <int BITS, int P, int D> struct kv_hack_keys {
             for (int j = 0; j < 4; j++) {
                 const unsigned z = part * PART + k * 16 + 4 * c + j;
 
-                code[j] = p.stochastic
-                              ? kv_hack_stochastic(q[z], min, inverse, p.top,
-                                                   kv_random_unit(key, z))
-                              : kv_hack_nearest(q[z], min, inverse);
+                code[j] = RANDOM ? kv_hack_stochastic(q[z], min, inverse, p.top,
+                                                      kv_random_unit(key, z))
+                                 : kv_hack_nearest(q[z], min, inverse);
             }
 
             const uint32_t word =
@@ -185,9 +195,9 @@ template <int BITS, int P, int D> struct kv_hack_keys {
         for (int i = 0; i < NT; i++) {
             const unsigned row = (blockIdx.z * NT + i) * 8 + r;
             const uint64_t key =
-                p.stochastic ? kv_mix(kv_mix(p.key, kv_row_head(rows, row)),
-                                      kv_row_position(rows, row))
-                             : 0;
+                RANDOM ? kv_mix(kv_mix(p.key, kv_row_head(rows, row)),
+                                kv_row_position(rows, row))
+                       : 0;
 
 #pragma unroll
             for (int k = 0; k < PARTS; k++) {
@@ -214,11 +224,11 @@ template <int BITS, int P, int D> struct kv_hack_keys {
         const uint32_t *range =
             reinterpret_cast<const uint32_t *>(codes + WORDS * 128);
         constexpr int each = BITS / 2; /* words of a fragment */
-        uint32_t word[WORDS];
-
-        kv_hack_words<WORDS>(codes, word);
 #pragma unroll
         for (int m = 0; m < T / 16; m++) {
+            uint32_t word[FRAGMENTS * each];
+
+            kv_hack_words<FRAGMENTS * each>(codes, m * FRAGMENTS * each, word);
 #pragma unroll
             for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -236,8 +246,7 @@ template <int BITS, int P, int D> struct kv_hack_keys {
                 for (int f = 0; f < first; f++) {
                     uint32_t a[4];
 
-                    kv_hack_codes<BITS>(
-                        word + (m * FRAGMENTS + k * first + f) * each, a);
+                    kv_hack_codes<BITS>(word + (k * first + f) * each, a);
 #pragma unroll
                     for (int i = 0; i < NT; i++)
                         kv_mma_u8u8(product[i], a, q.b[i][k * first + f]);
@@ -262,12 +271,13 @@ template <int BITS, int P, int D> struct kv_hack_keys {
 /* ---- values ---------------------------------------------------------------
  */
 
-template <int BITS, int P, int D> struct kv_hack_values {
+template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
     using params = kv_gpu_hack;
     template <int NT> using sums = kv_sums_f32<D, NT>;
-    static constexpr int T = kv_hack_step<P>(), TABLE = 0;
-    static constexpr int BLOCKS = T / P, M = P / 16; /* 16 tokens of a block */
-    static constexpr int FRAGMENTS = D / 16;         /* of 32 tokens */
+    static constexpr int T = kv_hack_step<P>(), TILE = KV_GPU_TILE;
+    static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
+    static constexpr int IN_STEP = T / P, M = P / 16; /* 16 tokens of a block */
+    static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens */
     static constexpr int WORDS = T / 32 * FRAGMENTS * BITS / 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
@@ -276,7 +286,7 @@ template <int BITS, int P, int D> struct kv_hack_values {
     }
     static __host__ __device__ size_t step_bytes(const params &)
     {
-        return WORDS * 128 + BLOCKS * 3 * D * 2;
+        return WORDS * 128 + IN_STEP * 3 * D * 2;
     }
     static __device__ void load(const params &, unsigned, uint8_t *)
     {
@@ -321,7 +331,7 @@ template <int BITS, int P, int D> struct kv_hack_values {
                 const int j = k % 2;
                 const float x = w[m][i][k];
 
-                if (p.stochastic) {
+                if (RANDOM) {
                     const uint64_t key =
                         kv_mix(kv_mix(p.key, kv_row_head(rows, row + j)),
                                kv_row_position(rows, row + j));
@@ -358,7 +368,7 @@ template <int BITS, int P, int D> struct kv_hack_values {
 
         kv_sums_scale<D, NT>(x, factor);
 #pragma unroll
-        for (int block = 0; block < BLOCKS; block++) {
+        for (int block = 0; block < IN_STEP; block++) {
             kv_hack_column column[NT][2];
             uint32_t b[NT][M];
 
@@ -384,11 +394,7 @@ template <int BITS, int P, int D> struct kv_hack_values {
                     const int n = ((block * M / 2 + m) * FRAGMENTS + f) * each;
                     uint32_t a[4], word[each];
 
-#pragma unroll
-                    for (int k = 0; k < each; k++)
-                        word[k] = *reinterpret_cast<const uint32_t *>(
-                            codes + ((n + k) / 4 * 32 + kv_lane()) * 16 +
-                            (n + k) % 4 * 4);
+                    kv_hack_words<each>(codes, n, word);
                     kv_hack_codes<BITS>(word, a);
 #pragma unroll
                     for (int i = 0; i < NT; i++)

@@ -145,7 +145,6 @@ struct kv_gpu_hack kv_gpu_hack_params(const struct kv_gpu_side *side,
 
     return (struct kv_gpu_hack){
         .top = (float)((1u << h->q_bits) - 1),
-        .stochastic = h->stochastic,
         .key = kv_mix(kv_mix(seed, stream), h->layer),
     };
 }
