@@ -13,25 +13,36 @@ enum { CHANNELS = KV_TILE_ROWS, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
 
 /* ---- tables, places, matrices -------------------------------------------- */
 
+/* The state at place i of an order. */
+static size_t state_in(unsigned order, size_t i)
+{
+    const size_t m = i / 64, low = m & (((size_t)1 << order) - 1);
+
+    return low | i % 64 << order | m >> order << (order + 6);
+}
+
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
 {
+    const size_t places = (size_t)KV_COEF_ORDERS * KV_TRELLIS_STATES;
     float most = 0;
 
     t->from = c->table;
     t->bits = c->bits;
     for (size_t i = 0; i < 4; i++)
-        t->plane[i] = kv_lines(KV_TRELLIS_STATES, 1);
-    t->code = kv_lines(KV_TRELLIS_STATES, 1);
+        t->plane[i] = kv_lines(places, 1);
+    t->code = kv_lines(places, 1);
     for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
         most = fmaxf(most, fabsf(c->table[s]));
     t->step = most > 0 ? most / 127 : 1;
-    for (size_t s = 0; s < KV_TRELLIS_STATES; s++) {
+    for (size_t i = 0; i < places; i++) {
+        const float x = c->table[state_in((unsigned)(i / KV_TRELLIS_STATES),
+                                          i % KV_TRELLIS_STATES)];
         uint32_t u;
 
-        memcpy(&u, &c->table[s], sizeof(u));
-        for (size_t i = 0; i < 4; i++)
-            t->plane[i][s] = (uint8_t)(u >> 8 * i);
-        t->code[s] = (uint8_t)(rintf(c->table[s] / t->step) + 128);
+        memcpy(&u, &x, sizeof(u));
+        for (size_t b = 0; b < 4; b++)
+            t->plane[b][i] = (uint8_t)(u >> 8 * b);
+        t->code[i] = (uint8_t)(rintf(x / t->step) + 128);
     }
 }
 
@@ -432,8 +443,15 @@ static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-void kv_coef_weigh(const float *p, size_t stride, size_t rows,
-                   struct kv_coef_weights *w)
+/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
+ * stands for, -128 times their sum, and the sum of the weights themselves. */
+struct weights {
+    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    int32_t bias[KV_TILE_ROWS];
+};
+
+static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
 {
     for (size_t r = 0; r < rows; r++, p += stride) {
         int8_t code[KV_TILE_TOKENS];
@@ -460,9 +478,9 @@ static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const struct kv_coefs *c = kv_coefs_of(s);
     const struct kv_coef_head *h = &c->head[head];
-    struct kv_coef_weights w;
+    struct weights w;
 
-    kv_coef_weigh(p, stride, rows, &w);
+    weigh(p, stride, rows, &w);
     for (size_t i = 0; i < h->n_runs; i++) {
         const struct kv_coef_run *run = &h->run[i];
 

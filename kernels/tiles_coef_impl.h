@@ -6,18 +6,25 @@
 #include "kernels/trellis.h"
 
 enum {
-    KV_COEF_ONE = 16,  /* coefficients are padded to these */
-    KV_COEF_FOUR = 4,  /* those of a table to these, in int8 */
-    KV_COEF_MOST = 512 /* of a head, without the mean */
+    KV_COEF_ONE = 16,   /* coefficients are padded to these */
+    KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
+    KV_COEF_MOST = 512, /* of a head, without the mean */
+    KV_COEF_ORDERS = 5
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
- * code, rounded to 8 bits: step (code - 128). */
+ * code, rounded to 8 bits: step (code - 128).  Each in KV_COEF_ORDERS orders,
+ * for states of which six bits are looked up and four choose: order r has at
+ * 64 m + i the state
+ *
+ *   | 4 - r high bits of m | i | r low bits of m |
+ *
+ * so that order 0 is the table's own. */
 struct kv_coef_table {
     const float *from;
     unsigned bits;
     float step;
-    uint8_t *plane[4], *code; /* [KV_TRELLIS_STATES], 64-byte aligned */
+    uint8_t *plane[4], *code; /* [orders][KV_TRELLIS_STATES], 64-byte aligned */
 };
 
 /* Where a state stands: in the last byte that it reaches into, the one before,
@@ -98,16 +105,6 @@ size_t kv_coef_query8_bytes(const struct kv_store *s);
 void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query);
 
-/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
- * stands for, -128 times their sum, and the sum of the weights themselves. */
-struct kv_coef_weights {
-    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
-    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
-    int32_t bias[KV_TILE_ROWS];
-};
-
-void kv_coef_weigh(const float *p, size_t stride, size_t rows,
-                   struct kv_coef_weights *w);
 /* acc [rows][most] in units of table codes; the mean's at n. */
 void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,
                      size_t rows, float *out);
