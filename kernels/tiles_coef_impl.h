@@ -9,7 +9,8 @@ enum {
     KV_COEF_ONE = 16,   /* coefficients are padded to these */
     KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
     KV_COEF_MOST = 512, /* of a head, without the mean */
-    KV_COEF_ORDERS = 5
+    KV_COEF_ORDERS = 5,
+    KV_COEF_CHANNELS = 4 /* of keys before RoPE, whose sums fit in registers */
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
@@ -52,6 +53,10 @@ struct kv_coef_head {
      * channels of all coefficients, then the next, [..][n + 1][8]; of the last
      * channels as many as there are. */
     float *matrix;
+    /* Keys before RoPE, int8: a kv_coef_query8 of each KV_COEF_CHANNELS, as if
+     * these were asked for; channel_bytes apart. */
+    char *channel;
+    size_t channel_bytes;
 };
 
 struct kv_coefs {
@@ -77,6 +82,10 @@ static inline size_t kv_coef_at(size_t t)
 void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
                     size_t part, const float *y, const float *q, size_t rows,
                     float *score, size_t stride);
+/* The same from channels x [head_dim][32], which turn in place. */
+void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
+                  size_t part, float *x, const float *q, size_t rows,
+                  float *score, size_t stride);
 
 /* Exact queries: [n + 1][rows], or before RoPE [head_dim][rows]. */
 size_t kv_coef_query_bytes(const struct kv_store *s);
@@ -101,6 +110,13 @@ struct kv_coef_query8 {
 
 struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
                                         const void *query);
+/* Of the channels from i on, a multiple of KV_COEF_CHANNELS. */
+struct kv_coef_query8 kv_coef_channels8(const struct kv_coef_head *h, size_t i);
+
+static inline size_t kv_coef_channel_rows(size_t head_dim, size_t i)
+{
+    return head_dim - i < KV_COEF_CHANNELS ? head_dim - i : KV_COEF_CHANNELS;
+}
 size_t kv_coef_query8_bytes(const struct kv_store *s);
 void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query);
@@ -109,7 +125,8 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
 void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,
                      size_t rows, float *out);
 
-/* With AVX512-VBMI and -VNNI. */
-extern const struct kv_tile_ops kv_coef_exact_vnni, kv_coef_int8_vnni;
+/* With AVX512-VBMI and -VNNI; turned8: keys before RoPE, in int8. */
+extern const struct kv_tile_ops kv_coef_exact_vnni, kv_coef_int8_vnni,
+    kv_coef_turned8_vnni;
 
 #endif

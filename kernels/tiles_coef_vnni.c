@@ -15,6 +15,9 @@ enum {
     ROWS = KV_TILE_ROWS
 };
 
+/* Sums of dpbusd are declared as what they are: gcc copies them else. */
+typedef int32_t v16i __attribute__((vector_size(64)));
+
 ALWAYS_INLINE __m512i line(const uint8_t *tile, const struct kv_coef_place *p,
                            size_t i)
 {
@@ -312,23 +315,74 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 
 /* ---- int8 ---------------------------------------------------------------- */
 
-/* Tokens of lines [k, k + wide) of a run's codes; sums in integers. */
-ALWAYS_INLINE void dot8_some(const uint8_t *codes, size_t n4, size_t rows,
-                             size_t k, size_t wide, const int8_t *q,
-                             const float *factor, const int32_t *bias,
-                             float *score, size_t stride)
+/* All coefficients' codes, runs filled up to fours: [n4] lines. */
+static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
+                     uint8_t *codes)
 {
-    __m512i sum[ROWS][4];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+        const size_t end = i + 1 < h->n_runs ? run[1].first4 : h->n4;
+        uint8_t *to = codes + run->first4 * LINE;
+
+        look_up(s, head, run, run->table->code, tile, 0, run->n, to, LINE);
+        memset(to + run->n * LINE, 0, (end - run->first4 - run->n) * LINE);
+    }
+}
+
+ALWAYS_INLINE void load_four(const uint8_t *from, __m512i out[4])
+{
+    UNROLL
+    for (size_t k = 0; k < 4; k++)
+        out[k] = _mm512_load_si512(from + k * LINE);
+}
+
+static void weave_all(uint8_t *codes, size_t n4)
+{
+    for (size_t j = 0; j < n4; j += 4, codes += 4 * LINE) {
+        __m512i x[4];
+
+        weave(codes, x);
+        UNROLL
+        for (size_t k = 0; k < 4; k++)
+            _mm512_store_si512(codes + k * LINE, x[k]);
+    }
+}
+
+/* Where sums of rows and 64 tokens go: 32 tokens of a row, the next row `row`
+ * floats from there, the other 32 tokens `part` floats from there. */
+struct sums {
+    float *at;
+    size_t row, part;
+};
+
+ALWAYS_INLINE float *sum_at(struct sums to, size_t r, size_t k)
+{
+    return to.at + r * to.row + k / 2 * to.part + k % 2 * 16;
+}
+
+/* Tokens [16 k, 16 (k + wide)) of a run's codes, woven or not; sums in
+ * integers. */
+ALWAYS_INLINE void dot8_some(const uint8_t *codes, int woven, size_t n4,
+                             size_t rows, size_t k, size_t wide,
+                             const int8_t *q, const float *factor,
+                             const int32_t *bias, struct sums to)
+{
+    v16i sum[ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t i = 0; i < wide; i++)
-        sum[r][i] = _mm512_set1_epi32(bias[r]);
+        sum[r][i] = (v16i)_mm512_set1_epi32(bias[r]);
     for (size_t j = 0; j < n4; j += 4) {
         __m512i x[4];
 
-        weave(codes + j * LINE, x);
+        if (woven)
+            load_four(codes + j * LINE, x);
+        else
+            weave(codes + j * LINE, x);
         UNROLL
         for (size_t r = 0; r < rows; r++) {
             int32_t four;
@@ -336,66 +390,93 @@ ALWAYS_INLINE void dot8_some(const uint8_t *codes, size_t n4, size_t rows,
             memcpy(&four, q + (j / 4 * rows + r) * 4, 4);
             UNROLL
             for (size_t i = 0; i < wide; i++)
-                sum[r][i] = _mm512_dpbusd_epi32(sum[r][i], x[k + i],
-                                                _mm512_set1_epi32(four));
+                sum[r][i] = (v16i)_mm512_dpbusd_epi32(
+                    (__m512i)sum[r][i], x[k + i], _mm512_set1_epi32(four));
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t i = 0; i < wide; i++) {
-        float *at = score + r * stride + (k + i) * 16;
-        const __m512 add = _mm512_mul_ps(_mm512_set1_ps(factor[r]),
-                                         _mm512_cvtepi32_ps(sum[r][i]));
+        float *at = sum_at(to, r, k + i);
+        const __m512 add = _mm512_mul_ps(
+            _mm512_set1_ps(factor[r]), _mm512_cvtepi32_ps((__m512i)sum[r][i]));
 
         _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), add));
     }
 }
 
-ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
-                             const int8_t *q, const float *factor,
-                             const int32_t *bias, float *score, size_t stride)
+ALWAYS_INLINE void dot8_rows(const uint8_t *codes, int woven, size_t n4,
+                             size_t rows, const int8_t *q, const float *factor,
+                             const int32_t *bias, struct sums to)
 {
     const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
 
     for (size_t k = 0; k < 4; k += wide)
-        dot8_some(codes, n4, rows, k, wide, q, factor, bias, score, stride);
+        dot8_some(codes, woven, n4, rows, k, wide, q, factor, bias, to);
 }
 
-static void dot8(const uint8_t *codes, size_t n4, size_t rows, const int8_t *q,
-                 const float *factor, const int32_t *bias, float *score,
-                 size_t stride)
+static void dot8_run(const uint8_t *codes, int woven, size_t n4, size_t rows,
+                     const int8_t *q, const float *factor, const int32_t *bias,
+                     struct sums to)
 {
-    switch (rows) {
-#define CASE(R)                                                  \
-    case R:                                                      \
-        dot8_rows(codes, n4, R, q, factor, bias, score, stride); \
+    switch (rows * 2 + (woven ? 1 : 0)) {
+#define CASE(R, WOVEN)                                       \
+    case R * 2 + WOVEN:                                      \
+        dot8_rows(codes, WOVEN, n4, R, q, factor, bias, to); \
         break;
-        EVERY_ROWS(CASE)
+#define CASES(R) CASE(R, 0) CASE(R, 1)
+        EVERY_ROWS(CASES)
+#undef CASES
 #undef CASE
+    }
+}
+
+static void dot8(const struct kv_coef_head *h, const uint8_t *codes, int woven,
+                 struct kv_coef_query8 q, size_t rows, struct sums to)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t k = 0; k < 4; k++)
+            _mm512_storeu_ps(sum_at(to, r, k), _mm512_set1_ps(q.constant[r]));
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+        const size_t n4 = (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * 4;
+
+        dot8_run(codes + run->first4 * LINE, woven, n4, rows,
+                 q.code + run->first4 * rows, q.factor + i * ROWS,
+                 q.bias + i * ROWS, to);
     }
 }
 
 static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const void *query, size_t rows, float *score, size_t stride)
 {
-    _Alignas(LINE) uint8_t codes[KV_COEF_MOST * LINE];
+    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const struct kv_coef_query8 q = kv_coef_query8_at(h, query);
 
-    for (size_t r = 0; r < rows; r++)
-        for (size_t k = 0; k < 4; k++)
-            _mm512_storeu_ps(score + r * stride + 16 * k,
-                             _mm512_set1_ps(q.constant[r]));
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-        const size_t n4 = (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * 4;
+    codes_of(s, head, tile, codes);
+    dot8(h, codes, 0, kv_coef_query8_at(h, query), rows,
+         (struct sums){score, stride, KV_TILE_PART});
+}
 
-        look_up(s, head, run, run->table->code, tile, 0, run->n, codes, LINE);
-        memset(codes + run->n * LINE, 0, (n4 - run->n) * LINE);
-        dot8(codes, n4, rows, q.code + run->first4 * rows, q.factor + i * ROWS,
-             q.bias + i * ROWS, score, stride);
-    }
+/* Keys before RoPE. */
+static void scores8_turned(const struct kv_store *s, size_t head,
+                           const uint8_t *tile, const void *query, size_t rows,
+                           float *score, size_t stride)
+{
+    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
+    _Alignas(LINE) float x[2 * KV_COEF_MOST * KV_TILE_PART];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const size_t d = s->head_dim, part = d * KV_TILE_PART;
+
+    codes_of(s, head, tile, codes);
+    weave_all(codes, h->n4);
+    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS)
+        dot8(h, codes, 1, kv_coef_channels8(h, i), kv_coef_channel_rows(d, i),
+             (struct sums){x + i * KV_TILE_PART, KV_TILE_PART, part});
+    for (size_t i = 0; i < 2; i++)
+        kv_coef_turn(s, head, tile, i, x + i * part, query, rows,
+                     score + i * KV_TILE_PART, stride);
 }
 
 /* Weights of a tile.  Of four lines, dword i of each 128 bits goes into vector
@@ -540,4 +621,10 @@ const struct kv_tile_ops kv_coef_int8_vnni = {
     .acc_floats = acc8_floats,
     .gather = gather8,
     .finish = finish8,
+};
+
+const struct kv_tile_ops kv_coef_turned8_vnni = {
+    .query_bytes = kv_coef_query_bytes,
+    .prepare = kv_coef_prepare,
+    .scores = scores8_turned,
 };
