@@ -13,25 +13,36 @@ enum { CHANNELS = KV_TILE_ROWS, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
 
 /* ---- tables, places, matrices -------------------------------------------- */
 
+/* The state at place i of an order. */
+static size_t state_in(unsigned order, size_t i)
+{
+    const size_t m = i / 64, low = m & (((size_t)1 << order) - 1);
+
+    return low | i % 64 << order | m >> order << (order + 6);
+}
+
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
 {
+    const size_t places = (size_t)KV_COEF_ORDERS * KV_TRELLIS_STATES;
     float most = 0;
 
     t->from = c->table;
     t->bits = c->bits;
     for (size_t i = 0; i < 4; i++)
-        t->plane[i] = kv_lines(KV_TRELLIS_STATES, 1);
-    t->code = kv_lines(KV_TRELLIS_STATES, 1);
+        t->plane[i] = kv_lines(places, 1);
+    t->code = kv_lines(places, 1);
     for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
         most = fmaxf(most, fabsf(c->table[s]));
     t->step = most > 0 ? most / 127 : 1;
-    for (size_t s = 0; s < KV_TRELLIS_STATES; s++) {
+    for (size_t i = 0; i < places; i++) {
+        const float x = c->table[state_in((unsigned)(i / KV_TRELLIS_STATES),
+                                          i % KV_TRELLIS_STATES)];
         uint32_t u;
 
-        memcpy(&u, &c->table[s], sizeof(u));
-        for (size_t i = 0; i < 4; i++)
-            t->plane[i][s] = (uint8_t)(u >> 8 * i);
-        t->code[s] = (uint8_t)(rintf(c->table[s] / t->step) + 128);
+        memcpy(&u, &x, sizeof(u));
+        for (size_t b = 0; b < 4; b++)
+            t->plane[b][i] = (uint8_t)(u >> 8 * b);
+        t->code[i] = (uint8_t)(rintf(x / t->step) + 128);
     }
 }
 
@@ -128,6 +139,88 @@ static void fill_matrix(const struct kv_coefs *c, const struct kv_coef *coef,
         }
 }
 
+static size_t up64(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
+                                        const void *query)
+{
+    const size_t per_run = up64(h->n_runs * KV_TILE_ROWS * sizeof(float));
+    char *at = (char *)query;
+
+    return (struct kv_coef_query8){.factor = (float *)(void *)at,
+                                   .bias = (int32_t *)(void *)(at + per_run),
+                                   .constant =
+                                       (float *)(void *)(at + 2 * per_run),
+                                   .code = (int8_t *)(at + 2 * per_run + 64)};
+}
+
+static size_t query8_bytes(const struct kv_coef_head *h)
+{
+    const size_t per_run = up64(h->n_runs * KV_TILE_ROWS * sizeof(float));
+
+    return up64(2 * per_run + 64 + h->n4 * KV_TILE_ROWS);
+}
+
+/* turned: [rows][padded]. */
+static void round_rows(const struct kv_coef_head *h, const float *turned,
+                       size_t rows, void *query)
+{
+    const struct kv_coef_query8 to = kv_coef_query8_at(h, query);
+
+    for (size_t r = 0; r < rows; r++) {
+        to.constant[r] = turned[r * h->padded + h->n];
+        for (size_t i = 0; i < h->n_runs; i++) {
+            const struct kv_coef_run *run = &h->run[i];
+            float x[KV_COEF_MOST] = {0};
+            int8_t code[KV_COEF_MOST];
+            int32_t sum = 0;
+
+            memcpy(x, turned + r * h->padded + run->first, run->n * sizeof(*x));
+            to.factor[i * KV_TILE_ROWS + r] =
+                run->table->step *
+                kv_tile_loops()->round8(x, (run->n + 15) / 16 * 16, code);
+            for (size_t j = 0; j < run->n; j++) {
+                const size_t at = run->first4 + j;
+
+                sum += code[j];
+                to.code[(at / 4 * rows + r) * 4 + at % 4] = code[j];
+            }
+            to.bias[i * KV_TILE_ROWS + r] = -128 * sum;
+        }
+    }
+}
+
+static void fill_channels(const struct kv_coefs *c, const struct kv_coef *coef,
+                          const size_t *order, const float *mean,
+                          struct kv_coef_head *h)
+{
+    const size_t d = c->about.head_dim;
+    float *turned = kv_alloc(KV_COEF_CHANNELS, h->padded * sizeof(*turned));
+
+    h->channel_bytes = query8_bytes(h);
+    h->channel = kv_lines(d / KV_COEF_CHANNELS + 1, h->channel_bytes);
+    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS) {
+        const size_t rows = kv_coef_channel_rows(d, i);
+
+        for (size_t r = 0; r < rows; r++)
+            for (size_t j = 0; j <= h->n; j++)
+                turned[r * h->padded + j] =
+                    element(coef, order, h->n, mean, j, i + r);
+        round_rows(h, turned, rows,
+                   h->channel + i / KV_COEF_CHANNELS * h->channel_bytes);
+    }
+    free(turned);
+}
+
+struct kv_coef_query8 kv_coef_channels8(const struct kv_coef_head *h, size_t i)
+{
+    return kv_coef_query8_at(h, h->channel +
+                                    i / KV_COEF_CHANNELS * h->channel_bytes);
+}
+
 struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a)
 {
     struct kv_coefs *c = kv_alloc(1, sizeof(*c));
@@ -142,6 +235,9 @@ struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a)
         assert(a->n[h] <= a->head_dim && a->head_dim <= KV_COEF_MOST);
         fill_head(c, a->coef + at, a->n[h], order, head);
         fill_matrix(c, a->coef + at, order, a->mean + h * a->head_dim, head);
+        if (a->rope && a->int8)
+            fill_channels(c, a->coef + at, order, a->mean + h * a->head_dim,
+                          head);
         c->most = head->padded > c->most ? head->padded : c->most;
     }
     c->about.n = NULL; /* the caller's */
@@ -163,6 +259,7 @@ void kv_coefs_free(struct kv_coefs *c)
         free(c->head[h].run);
         free(c->head[h].place);
         free(c->head[h].matrix);
+        free(c->head[h].channel);
     }
     free(c->table);
     free(c->head);
@@ -242,6 +339,16 @@ void kv_coef_prepare(const struct kv_store *s, size_t head, const float *q,
     free(turned);
 }
 
+void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
+                  size_t part, float *x, const float *q, size_t rows,
+                  float *score, size_t stride)
+{
+    kv_tiles_rope_turn(kv_coefs_of(s)->about.rope,
+                       kv_store_position(s, head, tile) + part * KV_TILE_PART,
+                       x);
+    kv_tile_loops()->dot(KV_FLOAT_32, x, s->head_dim, q, rows, score, stride);
+}
+
 void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
                     size_t part, const float *y, const float *q, size_t rows,
                     float *score, size_t stride)
@@ -256,10 +363,7 @@ void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
                              h->matrix + i * (h->n + 1),
                              d - i < CHANNELS ? d - i : CHANNELS,
                              x + i * KV_TILE_PART, KV_TILE_PART);
-    kv_tiles_rope_turn(c->about.rope,
-                       kv_store_position(s, head, tile) + part * KV_TILE_PART,
-                       x);
-    kv_tile_loops()->dot(KV_FLOAT_32, x, d, q, rows, score, stride);
+    kv_coef_turn(s, head, tile, part, x, q, rows, score, stride);
 }
 
 /* y: value of coefficient j of token t at j * by_coef + t * by_token; the last
@@ -336,33 +440,13 @@ void kv_coef_finish(const struct kv_store *s, size_t head, const float *acc,
 
 /* ---- int8 ---------------------------------------------------------------- */
 
-static size_t up64(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
-                                        const void *query)
-{
-    const size_t per_run = up64(h->n_runs * KV_TILE_ROWS * sizeof(float));
-    char *at = (char *)query;
-
-    return (struct kv_coef_query8){.factor = (float *)(void *)at,
-                                   .bias = (int32_t *)(void *)(at + per_run),
-                                   .constant =
-                                       (float *)(void *)(at + 2 * per_run),
-                                   .code = (int8_t *)(at + 2 * per_run + 64)};
-}
-
 size_t kv_coef_query8_bytes(const struct kv_store *s)
 {
     const struct kv_coefs *c = kv_coefs_of(s);
     size_t most = 0;
 
     for (size_t h = 0; h < s->n_heads; h++) {
-        const size_t per_run =
-            up64(c->head[h].n_runs * KV_TILE_ROWS * sizeof(float));
-        const size_t bytes = 2 * per_run + 64 + c->head[h].n4 * KV_TILE_ROWS;
+        const size_t bytes = query8_bytes(&c->head[h]);
 
         most = bytes > most ? bytes : most;
     }
@@ -373,40 +457,18 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query)
 {
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const struct kv_coef_query8 to = kv_coef_query8_at(h, query);
     float *turned = kv_alloc(rows, h->padded * sizeof(*turned));
 
     transform(s, head, q, rows, turned);
-    for (size_t r = 0; r < rows; r++) {
-        to.constant[r] = turned[r * h->padded + h->n];
-        for (size_t i = 0; i < h->n_runs; i++) {
-            const struct kv_coef_run *run = &h->run[i];
-            float x[KV_COEF_MOST] = {0};
-            int8_t code[KV_COEF_MOST];
-            int32_t sum = 0;
-
-            memcpy(x, turned + r * h->padded + run->first, run->n * sizeof(*x));
-            to.factor[i * KV_TILE_ROWS + r] =
-                run->table->step *
-                kv_tile_loops()->round8(x, (run->n + 15) / 16 * 16, code);
-            for (size_t j = 0; j < run->n; j++) {
-                const size_t at = run->first4 + j;
-
-                sum += code[j];
-                to.code[(at / 4 * rows + r) * 4 + at % 4] = code[j];
-            }
-            to.bias[i * KV_TILE_ROWS + r] = -128 * sum;
-        }
-    }
+    round_rows(h, turned, rows, query);
     free(turned);
 }
 
-static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
-                    const void *query, size_t rows, float *score, size_t stride)
+/* score: [rows][64], rows `stride` floats apart. */
+static void dot8(const struct kv_coef_head *h, const uint8_t *tile,
+                 struct kv_coef_query8 q, size_t rows, float *score,
+                 size_t stride)
 {
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const struct kv_coef_query8 q = kv_coef_query8_at(h, query);
-
     for (size_t r = 0; r < rows; r++)
         for (size_t t = 0; t < KV_TILE_TOKENS; t++)
             score[r * stride + t] = q.constant[r];
@@ -432,8 +494,47 @@ static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-void kv_coef_weigh(const float *p, size_t stride, size_t rows,
-                   struct kv_coef_weights *w)
+static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    const void *query, size_t rows, float *score, size_t stride)
+{
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+
+    dot8(h, tile, kv_coef_query8_at(h, query), rows, score, stride);
+}
+
+/* Keys before RoPE: channels in integers, which turn as floats. */
+static void scores8_turned(const struct kv_store *s, size_t head,
+                           const uint8_t *tile, const void *query, size_t rows,
+                           float *score, size_t stride)
+{
+    _Alignas(64) float x[PARTS][KV_COEF_MOST * KV_TILE_PART];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    float some[KV_COEF_CHANNELS][PARTS][KV_TILE_PART];
+    const size_t d = s->head_dim;
+
+    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS) {
+        const size_t n = kv_coef_channel_rows(d, i);
+
+        dot8(h, tile, kv_coef_channels8(h, i), n, some[0][0], KV_TILE_TOKENS);
+        for (size_t r = 0; r < n; r++)
+            for (size_t part = 0; part < PARTS; part++)
+                memcpy(x[part] + (i + r) * KV_TILE_PART, some[r][part],
+                       sizeof(some[r][part]));
+    }
+    for (size_t part = 0; part < PARTS; part++)
+        kv_coef_turn(s, head, tile, part, x[part], query, rows,
+                     score + part * KV_TILE_PART, stride);
+}
+
+/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
+ * stands for, -128 times their sum, and the sum of the weights themselves. */
+struct weights {
+    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    int32_t bias[KV_TILE_ROWS];
+};
+
+static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
 {
     for (size_t r = 0; r < rows; r++, p += stride) {
         int8_t code[KV_TILE_TOKENS];
@@ -460,9 +561,9 @@ static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const struct kv_coefs *c = kv_coefs_of(s);
     const struct kv_coef_head *h = &c->head[head];
-    struct kv_coef_weights w;
+    struct weights w;
 
-    kv_coef_weigh(p, stride, rows, &w);
+    weigh(p, stride, rows, &w);
     for (size_t i = 0; i < h->n_runs; i++) {
         const struct kv_coef_run *run = &h->run[i];
 
@@ -504,32 +605,48 @@ void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,
 
 /* ---- the family ---------------------------------------------------------- */
 
-static const struct kv_tile_ops *ops(const struct kv_store *s,
-                                     enum kv_path path)
+static const struct kv_tile_ops *ops8(const struct kv_coefs *c)
 {
-    static const struct kv_tile_ops plain[KV_PATHS] = {
-        [KV_PATH_EXACT] = {.query_bytes = kv_coef_query_bytes,
-                           .prepare = kv_coef_prepare,
-                           .scores = scores,
-                           .acc_floats = kv_coef_acc_floats,
-                           .gather = gather,
-                           .finish = kv_coef_finish},
-        [KV_PATH_INT8] = {.query_bytes = kv_coef_query8_bytes,
-                          .prepare = kv_coef_prepare8,
-                          .scores = scores8,
-                          .acc_floats = kv_coef_acc_floats,
-                          .gather = gather8,
-                          .finish = kv_coef_finish8},
-    };
-    const struct kv_coefs *c = kv_coefs_of(s);
+    static const struct kv_tile_ops plain = {.query_bytes =
+                                                 kv_coef_query8_bytes,
+                                             .prepare = kv_coef_prepare8,
+                                             .scores = scores8,
+                                             .acc_floats = kv_coef_acc_floats,
+                                             .gather = gather8,
+                                             .finish = kv_coef_finish8};
+    static const struct kv_tile_ops turned = {.query_bytes =
+                                                  kv_coef_query_bytes,
+                                              .prepare = kv_coef_prepare,
+                                              .scores = scores8_turned};
 
-    if (path == KV_PATH_INT8 && (!c->about.int8 || c->about.rope))
+    if (!c->about.int8)
         return NULL;
 #ifdef __x86_64__
     if (kv_level_vnni())
-        return path == KV_PATH_INT8 ? &kv_coef_int8_vnni : &kv_coef_exact_vnni;
+        return c->about.rope ? &kv_coef_turned8_vnni : &kv_coef_int8_vnni;
 #endif
-    return &plain[path];
+    return c->about.rope ? &turned : &plain;
+}
+
+static const struct kv_tile_ops *ops(const struct kv_store *s,
+                                     enum kv_path path)
+{
+    static const struct kv_tile_ops exact = {
+        .query_bytes = kv_coef_query_bytes,
+        .prepare = kv_coef_prepare,
+        .scores = scores,
+        .acc_floats = kv_coef_acc_floats,
+        .gather = gather,
+        .finish = kv_coef_finish,
+    };
+
+    if (path == KV_PATH_INT8)
+        return ops8(kv_coefs_of(s));
+#ifdef __x86_64__
+    if (kv_level_vnni())
+        return &kv_coef_exact_vnni;
+#endif
+    return &exact;
 }
 
 const struct kv_family kv_family_coef = {.name = "coef", .ops = ops};

@@ -15,9 +15,9 @@
  *
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
  * and outputs once, the mean being one more coefficient, always 1.  Keys before
- * RoPE become channels again, and turn.  int8 (not for those): what a table has
- * is rounded to 8 bits, and queries with one factor for all coefficients of a
- * table. */
+ * RoPE become channels again, and turn.  int8: what a table has is rounded to 8
+ * bits, and so are queries (before RoPE each channel's part of the inverse),
+ * with one factor for all coefficients of a table. */
 #ifndef KV_TILES_COEF_H
 #define KV_TILES_COEF_H
 

@@ -6,18 +6,26 @@
 #include "kernels/trellis.h"
 
 enum {
-    KV_COEF_ONE = 16,  /* coefficients are padded to these */
-    KV_COEF_FOUR = 4,  /* those of a table to these, in int8 */
-    KV_COEF_MOST = 512 /* of a head, without the mean */
+    KV_COEF_ONE = 16,   /* coefficients are padded to these */
+    KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
+    KV_COEF_MOST = 512, /* of a head, without the mean */
+    KV_COEF_ORDERS = 5,
+    KV_COEF_CHANNELS = 4 /* of keys before RoPE, whose sums fit in registers */
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
- * code, rounded to 8 bits: step (code - 128). */
+ * code, rounded to 8 bits: step (code - 128).  Each in KV_COEF_ORDERS orders,
+ * for states of which six bits are looked up and four choose: order r has at
+ * 64 m + i the state
+ *
+ *   | 4 - r high bits of m | i | r low bits of m |
+ *
+ * so that order 0 is the table's own. */
 struct kv_coef_table {
     const float *from;
     unsigned bits;
     float step;
-    uint8_t *plane[4], *code; /* [KV_TRELLIS_STATES], 64-byte aligned */
+    uint8_t *plane[4], *code; /* [orders][KV_TRELLIS_STATES], 64-byte aligned */
 };
 
 /* Where a state stands: in the last byte that it reaches into, the one before,
@@ -45,6 +53,10 @@ struct kv_coef_head {
      * channels of all coefficients, then the next, [..][n + 1][8]; of the last
      * channels as many as there are. */
     float *matrix;
+    /* Keys before RoPE, int8: a kv_coef_query8 of each KV_COEF_CHANNELS, as if
+     * these were asked for; channel_bytes apart. */
+    char *channel;
+    size_t channel_bytes;
 };
 
 struct kv_coefs {
@@ -70,6 +82,10 @@ static inline size_t kv_coef_at(size_t t)
 void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
                     size_t part, const float *y, const float *q, size_t rows,
                     float *score, size_t stride);
+/* The same from channels x [head_dim][32], which turn in place. */
+void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
+                  size_t part, float *x, const float *q, size_t rows,
+                  float *score, size_t stride);
 
 /* Exact queries: [n + 1][rows], or before RoPE [head_dim][rows]. */
 size_t kv_coef_query_bytes(const struct kv_store *s);
@@ -94,25 +110,23 @@ struct kv_coef_query8 {
 
 struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
                                         const void *query);
+/* Of the channels from i on, a multiple of KV_COEF_CHANNELS. */
+struct kv_coef_query8 kv_coef_channels8(const struct kv_coef_head *h, size_t i);
+
+static inline size_t kv_coef_channel_rows(size_t head_dim, size_t i)
+{
+    return head_dim - i < KV_COEF_CHANNELS ? head_dim - i : KV_COEF_CHANNELS;
+}
 size_t kv_coef_query8_bytes(const struct kv_store *s);
 void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query);
 
-/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
- * stands for, -128 times their sum, and the sum of the weights themselves. */
-struct kv_coef_weights {
-    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
-    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
-    int32_t bias[KV_TILE_ROWS];
-};
-
-void kv_coef_weigh(const float *p, size_t stride, size_t rows,
-                   struct kv_coef_weights *w);
 /* acc [rows][most] in units of table codes; the mean's at n. */
 void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,
                      size_t rows, float *out);
 
-/* With AVX512-VBMI and -VNNI. */
-extern const struct kv_tile_ops kv_coef_exact_vnni, kv_coef_int8_vnni;
+/* With AVX512-VBMI and -VNNI; turned8: keys before RoPE, in int8. */
+extern const struct kv_tile_ops kv_coef_exact_vnni, kv_coef_int8_vnni,
+    kv_coef_turned8_vnni;
 
 #endif

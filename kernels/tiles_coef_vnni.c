@@ -1,6 +1,6 @@
-/* With AVX512-VBMI a table of 128 bytes is one instruction, one of 1024 eight
- * and a choice by three bits: a gather costs ten times as much.  Floats are
- * looked up byte by byte. */
+/* With AVX512-VBMI a table of 64 bytes is one instruction, one of 1024 sixteen:
+ * under masks, of which each keeps what those before it have found.  A gather
+ * costs more, up to ten times.  Floats are looked up byte by byte. */
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
 #include "kernels/unroll.h"
@@ -10,10 +10,13 @@
 
 enum {
     LINE = KV_TILE_TOKENS,
-    BLOCK = 16, /* coefficients at a time */
-    TABLES = KV_TRELLIS_STATES / 128,
+    BLOCK = 16,      /* coefficients at a time */
+    TILES_AHEAD = 4, /* from what is looked up to what is prefetched */
     ROWS = KV_TILE_ROWS
 };
+
+/* Sums of dpbusd are declared as what they are: gcc copies them else. */
+typedef int32_t v16i __attribute__((vector_size(64)));
 
 ALWAYS_INLINE __m512i line(const uint8_t *tile, const struct kv_coef_place *p,
                            size_t i)
@@ -21,80 +24,125 @@ ALWAYS_INLINE __m512i line(const uint8_t *tile, const struct kv_coef_place *p,
     return _mm512_load_si512(tile + p->line[i]);
 }
 
-/* The low 7 bits of the state, and of bit 7 whatever.  shift: a constant. */
-ALWAYS_INLINE __m512i low_bits(const uint8_t *tile,
-                               const struct kv_coef_place *p, unsigned shift)
+/* Bits [i, i + n) of the three bytes, from bit 0 of each byte on, and whatever
+ * above them.  Constants. */
+ALWAYS_INLINE __m512i bits(const uint8_t *tile, const struct kv_coef_place *p,
+                           unsigned i, unsigned n)
 {
-    const __m512i last = line(tile, p, 0);
+    const unsigned by = i % 8;
+    const __m512i low = line(tile, p, i / 8);
 
-    if (!shift)
-        return last;
+    if (by + n <= 8)
+        return by ? _mm512_srli_epi16(low, by) : low;
     return _mm512_ternarylogic_epi32(
-        _mm512_set1_epi8((char)(0xff >> shift)), _mm512_srli_epi16(last, shift),
-        _mm512_slli_epi16(line(tile, p, 1), 8 - shift), 0xca);
+        _mm512_set1_epi8((char)(0xff >> by)), _mm512_srli_epi16(low, by),
+        _mm512_slli_epi16(line(tile, p, i / 8 + 1), 8 - by), 0xca);
 }
 
-/* Which tokens have bit i of the state. */
+/* Which tokens have bit i of the three bytes.  A test of the bit would be one
+ * instruction, but of the unit that looks tables up, the busiest one. */
 ALWAYS_INLINE __mmask64 bit(const uint8_t *tile, const struct kv_coef_place *p,
                             unsigned i)
 {
-    return _mm512_test_epi8_mask(line(tile, p, i / 8),
-                                 _mm512_set1_epi8((char)(1 << i % 8)));
+    const __m512i x = line(tile, p, i / 8);
+
+    return _mm512_movepi8_mask(i % 8 < 7 ? _mm512_slli_epi16(x, 7 - i % 8) : x);
 }
 
-/* The table at the state of each token; t: [KV_TRELLIS_STATES]. */
+/* Of the 10 bits of a state those six are looked up that lie in one byte, where
+ * there are six: in order 8 - shift they begin the byte before the last. */
+ALWAYS_INLINE unsigned order_of(unsigned shift)
+{
+    return shift < 4 ? 0 : 8 - shift;
+}
+
+/* The table at the state of each token.  t: the order's [KV_TRELLIS_STATES]. */
 ALWAYS_INLINE __m512i look(const __m512i *t, const uint8_t *tile,
                            const struct kv_coef_place *p, unsigned shift)
 {
-    const __m512i low = low_bits(tile, p, shift);
-    const __mmask64 b7 = bit(tile, p, shift + 7), b8 = bit(tile, p, shift + 8),
-                    b9 = bit(tile, p, shift + 9);
-    __m512i x[TABLES];
+    const unsigned order = order_of(shift);
+    const __m512i at = bits(tile, p, shift + order, 6);
+    __mmask64 by[4];
+    __m512i x[4];
 
     UNROLL
-    for (size_t j = 0; j < TABLES; j++)
-        x[j] = _mm512_permutex2var_epi8(t[2 * j], low, t[2 * j + 1]);
+    for (unsigned i = 0; i < 4; i++)
+        by[i] = bit(tile, p, shift + i + (i < order ? 0 : 6));
     UNROLL
-    for (size_t j = 0; j < TABLES / 2; j++)
-        x[j] = _mm512_mask_blend_epi8(b7, x[2 * j], x[2 * j + 1]);
-    UNROLL
-    for (size_t j = 0; j < TABLES / 4; j++)
-        x[j] = _mm512_mask_blend_epi8(b8, x[2 * j], x[2 * j + 1]);
-    return _mm512_mask_blend_epi8(b9, x[0], x[1]);
+    for (size_t i = 0; i < 4; i++) {
+        x[i] = _mm512_permutexvar_epi8(at, t[4 * i]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], by[0], at, t[4 * i + 1]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], by[1], at, t[4 * i + 2]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], _kand_mask64(by[0], by[1]),
+                                            at, t[4 * i + 3]);
+    }
+    x[0] = _mm512_mask_blend_epi8(by[2], x[0], x[1]);
+    x[2] = _mm512_mask_blend_epi8(by[2], x[2], x[3]);
+    return _mm512_mask_blend_epi8(by[3], x[0], x[2]);
 }
 
 /* The same where 7 bits count. */
 ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,
                                  const struct kv_coef_place *p, unsigned shift)
 {
-    return _mm512_permutex2var_epi8(t[0], low_bits(tile, p, shift), t[1]);
+    return _mm512_permutex2var_epi8(t[0], bits(tile, p, shift, 7), t[1]);
 }
 
-/* Coefficients [from, to) of a run: out lines, `apart` bytes apart. */
-#define LOOP(HOW, SHIFT)                                           \
-    for (; i < to && i < run->shift[SHIFT + 1]; i++, out += apart) \
-        _mm512_store_si512(out, HOW(t, tile, place + i, SHIFT));
-#define LOOPS(HOW) \
-    LOOP(HOW, 0)   \
-    LOOP(HOW, 1)   \
-    LOOP(HOW, 2)   \
-    LOOP(HOW, 3) LOOP(HOW, 4) LOOP(HOW, 5) LOOP(HOW, 6) LOOP(HOW, 7)
-
-static void look_up(const struct kv_coef_head *h, const struct kv_coef_run *run,
-                    const uint8_t *table, const uint8_t *tile, size_t from,
-                    size_t to, uint8_t *out, size_t apart)
+/* Coefficients [from, to) of a run, which end alike: out lines, `apart` bytes
+ * apart.  What a later tile has at their places is on its way then: little by
+ * little, as memory likes it.  small, shift: constants. */
+ALWAYS_INLINE void look_up_some(const struct kv_store *s,
+                                const struct kv_coef_place *place,
+                                const uint8_t *table, const uint8_t *tile,
+                                size_t from, size_t to, uint8_t *out,
+                                size_t apart, int small, unsigned shift)
 {
-    const struct kv_coef_place *place = h->place + run->first;
-    __m512i t[2 * TABLES];
-    size_t i = from;
+    const size_t lines = small ? 2 : KV_TRELLIS_STATES / LINE;
+    const uint8_t *t_from =
+        table + (small ? 0 : order_of(shift)) * KV_TRELLIS_STATES;
+    const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
+    __m512i t[KV_TRELLIS_STATES / LINE];
 
     UNROLL
-    for (size_t j = 0; j < 2 * TABLES; j++)
-        t[j] = _mm512_load_si512(table + LINE * j);
-    if (run->table->bits <= 7) {
-        LOOPS(look_small)
-    } else {
-        LOOPS(look)
+    for (size_t j = 0; j < lines; j++)
+        t[j] = _mm512_load_si512(t_from + LINE * j);
+    for (size_t i = from; i < to; i++, out += apart) {
+        __builtin_prefetch(later + place[i].line[0], 0, 2);
+        _mm512_store_si512(out, small ? look_small(t, tile, place + i, shift)
+                                      : look(t, tile, place + i, shift));
+    }
+}
+
+/* Coefficients [from, to) of a run of this head. */
+static void look_up(const struct kv_store *s, size_t head,
+                    const struct kv_coef_run *run, const uint8_t *table,
+                    const uint8_t *tile, size_t from, size_t to, uint8_t *out,
+                    size_t apart)
+{
+    const struct kv_coef_place *place =
+        kv_coefs_of(s)->head[head].place + run->first;
+    const unsigned small = run->table->bits <= 7;
+
+    for (unsigned shift = 0; shift < 8; shift++) {
+        const size_t *at = run->shift + shift;
+        const size_t i = from > at[0] ? from : at[0];
+        const size_t end = to < at[1] ? to : at[1];
+
+        if (i >= end)
+            continue;
+        switch (shift * 2 + small) {
+#define CASE(SHIFT, SMALL)                                                    \
+    case SHIFT * 2 + SMALL:                                                   \
+        look_up_some(s, place, table, tile, i, end, out + (i - from) * apart, \
+                     apart, SMALL, SHIFT);                                    \
+        break;
+#define CASES(SHIFT) CASE(SHIFT, 0) CASE(SHIFT, 1)
+#define EVERY_SHIFT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+            EVERY_SHIFT(CASES)
+#undef EVERY_SHIFT
+#undef CASES
+#undef CASE
+        }
     }
 }
 
@@ -116,27 +164,16 @@ ALWAYS_INLINE void weave(const uint8_t *from, __m512i out[4])
     out[3] = _mm512_unpackhi_epi16(ab1, cd1);
 }
 
-/* Each head its part of a tile that all of them will read soon. */
-static void fetch(const struct kv_store *s, size_t head, const uint8_t *tile)
-{
-    enum { TILES_AHEAD = 4 };
-    const uint8_t *next = tile + TILES_AHEAD * s->tile_bytes;
-
-    for (size_t i = s->tile_bytes * head / s->n_heads;
-         i < s->tile_bytes * (head + 1) / s->n_heads; i += LINE)
-        __builtin_prefetch(next + i, 0, 2);
-}
-
 /* ---- exact --------------------------------------------------------------- */
 
 /* n <= BLOCK coefficients of a run from the i-th on: planes [n][4] lines. */
-static void planes_of(const struct kv_coef_head *h,
+static void planes_of(const struct kv_store *s, size_t head,
                       const struct kv_coef_run *run, size_t i, size_t n,
                       const uint8_t *tile, uint8_t *planes)
 {
     for (size_t b = 0; b < 4; b++)
-        look_up(h, run, run->table->plane[b], tile, i, i + n, planes + b * LINE,
-                4 * LINE);
+        look_up(s, head, run, run->table->plane[b], tile, i, i + n,
+                planes + b * LINE, 4 * LINE);
 }
 
 static size_t block_of(const struct kv_coef_run *run, size_t i)
@@ -145,8 +182,10 @@ static size_t block_of(const struct kv_coef_run *run, size_t i)
 }
 
 /* y: [2][n + 1][32]. */
-static void expand(const struct kv_coef_head *h, const uint8_t *tile, float *y)
+static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   float *y)
 {
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
     _Alignas(LINE) uint8_t planes[BLOCK * 4 * LINE];
     float *const second = y + (h->n + 1) * KV_TILE_PART;
 
@@ -154,7 +193,7 @@ static void expand(const struct kv_coef_head *h, const uint8_t *tile, float *y)
         for (size_t i = 0; i < h->run[r].n; i += BLOCK) {
             const size_t n = block_of(&h->run[r], i);
 
-            planes_of(h, &h->run[r], i, n, tile, planes);
+            planes_of(s, head, &h->run[r], i, n, tile, planes);
             for (size_t j = 0; j < n; j++) {
                 const size_t at = (h->run[r].first + i + j) * KV_TILE_PART;
                 __m512i x[4];
@@ -177,8 +216,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
     const struct kv_coefs *c = kv_coefs_of(s);
     const struct kv_coef_head *h = &c->head[head];
 
-    fetch(s, head, tile);
-    expand(h, tile, y);
+    expand(s, head, tile, y);
     for (size_t i = 0; i < 2; i++) {
         const float *part = y + i * (h->n + 1) * KV_TILE_PART;
         float *at = score + i * KV_TILE_PART;
@@ -246,12 +284,11 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
     const size_t row = acc_floats(s);
 
-    fetch(s, head, tile);
     for (size_t i = 0; i < h->n_runs; i++)
         for (size_t j = 0; j < h->run[i].n; j += BLOCK) {
             const size_t n = block_of(&h->run[i], j);
 
-            planes_of(h, &h->run[i], j, n, tile, planes);
+            planes_of(s, head, &h->run[i], j, n, tile, planes);
             add(planes, n, rows, p, stride, acc + (h->run[i].first + j) * 16,
                 row);
         }
@@ -278,23 +315,74 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 
 /* ---- int8 ---------------------------------------------------------------- */
 
-/* Tokens of lines [k, k + wide) of a run's codes; sums in integers. */
-ALWAYS_INLINE void dot8_some(const uint8_t *codes, size_t n4, size_t rows,
-                             size_t k, size_t wide, const int8_t *q,
-                             const float *factor, const int32_t *bias,
-                             float *score, size_t stride)
+/* All coefficients' codes, runs filled up to fours: [n4] lines. */
+static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
+                     uint8_t *codes)
 {
-    __m512i sum[ROWS][4];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+        const size_t end = i + 1 < h->n_runs ? run[1].first4 : h->n4;
+        uint8_t *to = codes + run->first4 * LINE;
+
+        look_up(s, head, run, run->table->code, tile, 0, run->n, to, LINE);
+        memset(to + run->n * LINE, 0, (end - run->first4 - run->n) * LINE);
+    }
+}
+
+ALWAYS_INLINE void load_four(const uint8_t *from, __m512i out[4])
+{
+    UNROLL
+    for (size_t k = 0; k < 4; k++)
+        out[k] = _mm512_load_si512(from + k * LINE);
+}
+
+static void weave_all(uint8_t *codes, size_t n4)
+{
+    for (size_t j = 0; j < n4; j += 4, codes += 4 * LINE) {
+        __m512i x[4];
+
+        weave(codes, x);
+        UNROLL
+        for (size_t k = 0; k < 4; k++)
+            _mm512_store_si512(codes + k * LINE, x[k]);
+    }
+}
+
+/* Where sums of rows and 64 tokens go: 32 tokens of a row, the next row `row`
+ * floats from there, the other 32 tokens `part` floats from there. */
+struct sums {
+    float *at;
+    size_t row, part;
+};
+
+ALWAYS_INLINE float *sum_at(struct sums to, size_t r, size_t k)
+{
+    return to.at + r * to.row + k / 2 * to.part + k % 2 * 16;
+}
+
+/* Tokens [16 k, 16 (k + wide)) of a run's codes, woven or not; sums in
+ * integers. */
+ALWAYS_INLINE void dot8_some(const uint8_t *codes, int woven, size_t n4,
+                             size_t rows, size_t k, size_t wide,
+                             const int8_t *q, const float *factor,
+                             const int32_t *bias, struct sums to)
+{
+    v16i sum[ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t i = 0; i < wide; i++)
-        sum[r][i] = _mm512_set1_epi32(bias[r]);
+        sum[r][i] = (v16i)_mm512_set1_epi32(bias[r]);
     for (size_t j = 0; j < n4; j += 4) {
         __m512i x[4];
 
-        weave(codes + j * LINE, x);
+        if (woven)
+            load_four(codes + j * LINE, x);
+        else
+            weave(codes + j * LINE, x);
         UNROLL
         for (size_t r = 0; r < rows; r++) {
             int32_t four;
@@ -302,174 +390,219 @@ ALWAYS_INLINE void dot8_some(const uint8_t *codes, size_t n4, size_t rows,
             memcpy(&four, q + (j / 4 * rows + r) * 4, 4);
             UNROLL
             for (size_t i = 0; i < wide; i++)
-                sum[r][i] = _mm512_dpbusd_epi32(sum[r][i], x[k + i],
-                                                _mm512_set1_epi32(four));
+                sum[r][i] = (v16i)_mm512_dpbusd_epi32(
+                    (__m512i)sum[r][i], x[k + i], _mm512_set1_epi32(four));
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t i = 0; i < wide; i++) {
-        float *at = score + r * stride + (k + i) * 16;
-        const __m512 add = _mm512_mul_ps(_mm512_set1_ps(factor[r]),
-                                         _mm512_cvtepi32_ps(sum[r][i]));
+        float *at = sum_at(to, r, k + i);
+        const __m512 add = _mm512_mul_ps(
+            _mm512_set1_ps(factor[r]), _mm512_cvtepi32_ps((__m512i)sum[r][i]));
 
         _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), add));
     }
 }
 
-ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
-                             const int8_t *q, const float *factor,
-                             const int32_t *bias, float *score, size_t stride)
+ALWAYS_INLINE void dot8_rows(const uint8_t *codes, int woven, size_t n4,
+                             size_t rows, const int8_t *q, const float *factor,
+                             const int32_t *bias, struct sums to)
 {
     const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
 
     for (size_t k = 0; k < 4; k += wide)
-        dot8_some(codes, n4, rows, k, wide, q, factor, bias, score, stride);
+        dot8_some(codes, woven, n4, rows, k, wide, q, factor, bias, to);
 }
 
-static void dot8(const uint8_t *codes, size_t n4, size_t rows, const int8_t *q,
-                 const float *factor, const int32_t *bias, float *score,
-                 size_t stride)
+static void dot8_run(const uint8_t *codes, int woven, size_t n4, size_t rows,
+                     const int8_t *q, const float *factor, const int32_t *bias,
+                     struct sums to)
 {
-    switch (rows) {
-#define CASE(R)                                                  \
-    case R:                                                      \
-        dot8_rows(codes, n4, R, q, factor, bias, score, stride); \
+    switch (rows * 2 + (woven ? 1 : 0)) {
+#define CASE(R, WOVEN)                                       \
+    case R * 2 + WOVEN:                                      \
+        dot8_rows(codes, WOVEN, n4, R, q, factor, bias, to); \
         break;
-        EVERY_ROWS(CASE)
+#define CASES(R) CASE(R, 0) CASE(R, 1)
+        EVERY_ROWS(CASES)
+#undef CASES
 #undef CASE
+    }
+}
+
+static void dot8(const struct kv_coef_head *h, const uint8_t *codes, int woven,
+                 struct kv_coef_query8 q, size_t rows, struct sums to)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t k = 0; k < 4; k++)
+            _mm512_storeu_ps(sum_at(to, r, k), _mm512_set1_ps(q.constant[r]));
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+        const size_t n4 = (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * 4;
+
+        dot8_run(codes + run->first4 * LINE, woven, n4, rows,
+                 q.code + run->first4 * rows, q.factor + i * ROWS,
+                 q.bias + i * ROWS, to);
     }
 }
 
 static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const void *query, size_t rows, float *score, size_t stride)
 {
-    _Alignas(LINE) uint8_t codes[KV_COEF_MOST * LINE];
+    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const struct kv_coef_query8 q = kv_coef_query8_at(h, query);
 
-    fetch(s, head, tile);
-    for (size_t r = 0; r < rows; r++)
-        for (size_t k = 0; k < 4; k++)
-            _mm512_storeu_ps(score + r * stride + 16 * k,
-                             _mm512_set1_ps(q.constant[r]));
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-        const size_t n4 = (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * 4;
+    codes_of(s, head, tile, codes);
+    dot8(h, codes, 0, kv_coef_query8_at(h, query), rows,
+         (struct sums){score, stride, KV_TILE_PART});
+}
 
-        look_up(h, run, run->table->code, tile, 0, run->n, codes, LINE);
-        memset(codes + run->n * LINE, 0, (n4 - run->n) * LINE);
-        dot8(codes, n4, rows, q.code + run->first4 * rows, q.factor + i * ROWS,
-             q.bias + i * ROWS, score, stride);
+/* Keys before RoPE. */
+static void scores8_turned(const struct kv_store *s, size_t head,
+                           const uint8_t *tile, const void *query, size_t rows,
+                           float *score, size_t stride)
+{
+    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
+    _Alignas(LINE) float x[2 * KV_COEF_MOST * KV_TILE_PART];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const size_t d = s->head_dim, part = d * KV_TILE_PART;
+
+    codes_of(s, head, tile, codes);
+    weave_all(codes, h->n4);
+    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS)
+        dot8(h, codes, 1, kv_coef_channels8(h, i), kv_coef_channel_rows(d, i),
+             (struct sums){x + i * KV_TILE_PART, KV_TILE_PART, part});
+    for (size_t i = 0; i < 2; i++)
+        kv_coef_turn(s, head, tile, i, x + i * part, query, rows,
+                     score + i * KV_TILE_PART, stride);
+}
+
+/* Weights of a tile.  Of four lines, dword i of each 128 bits goes into vector
+ * i; of four tokens' codes, lane by lane, dword i is what vector i meets:
+ *
+ *   line a: | a0 a1 a2 a3 | a4 .. | a8 .. | a12 .. |     four tokens each
+ *   vector i: | ai bi ci di | a(4 + i) b(4 + i) .. | ..  of four coefficients
+ *   code[i]:  | wi wi wi wi | w(4 + i) w(4 + i) .. | ..
+ *
+ * so that every coefficient has four sums, one in each 128 bits. */
+struct weights {
+    __m512i code[ROWS][4], bias[ROWS];
+    float factor[ROWS], sum[ROWS];
+};
+
+static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
+{
+    const __m512i lanes =
+        _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    const __m512i zero_code = _mm512_set1_epi8((char)128);
+
+    for (size_t r = 0; r < rows; r++, p += stride) {
+        _Alignas(LINE) int8_t code[LINE];
+        __m512i bias = _mm512_setzero_si512();
+        __m512 sum = _mm512_setzero_ps();
+
+        w->factor[r] = kv_tile_loops()->round8(p, LINE, code);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            w->code[r][i] = _mm512_permutexvar_epi32(
+                _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * i)),
+                _mm512_load_si512(code));
+            bias = _mm512_dpbusd_epi32(bias, zero_code, w->code[r][i]);
+            sum = _mm512_add_ps(sum, _mm512_loadu_ps(p + 16 * i));
+        }
+        w->bias[r] = _mm512_sub_epi32(_mm512_setzero_si512(), bias);
+        w->sum[r] = _mm512_reduce_add_ps(sum);
     }
 }
 
-/* from [16] lines: to [16][16 lines][4]: words of 32 bits, turned over. */
-static void turn_over(const uint8_t *from, uint8_t *to)
+/* n lines of codes, a multiple of 4.  acc: [rows][n / 4][4][4], rows `row`
+ * floats apart. */
+ALWAYS_INLINE void add8_rows(const uint8_t *codes, size_t n, size_t rows,
+                             const struct weights *w, float *acc, size_t row)
 {
-    __m512i a[BLOCK], b[BLOCK];
-
-    for (size_t i = 0; i < BLOCK; i++)
-        a[i] = _mm512_load_si512(from + i * LINE);
-    UNROLL
-    for (size_t i = 0; i < BLOCK; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    UNROLL
-    for (size_t i = 0; i < BLOCK; i += 4) {
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    UNROLL
-    for (size_t i = 0; i < 4;
-         i++) { /* word 4 l + i of lines 4 j .. in lane l */
-        const __m512i lo0 = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88);
-        const __m512i hi0 = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
-        const __m512i lo1 = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
-        const __m512i hi1 = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
-
-        _mm512_store_si512(to + i * LINE, _mm512_shuffle_i32x4(lo0, lo1, 0x88));
-        _mm512_store_si512(to + (8 + i) * LINE,
-                           _mm512_shuffle_i32x4(lo0, lo1, 0xdd));
-        _mm512_store_si512(to + (4 + i) * LINE,
-                           _mm512_shuffle_i32x4(hi0, hi1, 0x88));
-        _mm512_store_si512(to + (12 + i) * LINE,
-                           _mm512_shuffle_i32x4(hi0, hi1, 0xdd));
-    }
-}
-
-ALWAYS_INLINE void add8_rows(const uint8_t *turned, size_t rows,
-                             const struct kv_coef_weights *w, float *acc,
-                             size_t row)
-{
-    __m512i sum[ROWS];
-
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        sum[r] = _mm512_set1_epi32(w->bias[r]);
-    for (size_t g = 0; g < LINE / 4; g++) {
-        const __m512i x = _mm512_load_si512(turned + g * LINE);
+    for (size_t j = 0; j < n; j += 4, codes += 4 * LINE, acc += 16) {
+        const __m512i a = _mm512_load_si512(codes);
+        const __m512i b = _mm512_load_si512(codes + LINE);
+        const __m512i c = _mm512_load_si512(codes + 2 * LINE);
+        const __m512i d = _mm512_load_si512(codes + 3 * LINE);
+        const __m512i ab0 = _mm512_unpacklo_epi32(a, b);
+        const __m512i ab1 = _mm512_unpackhi_epi32(a, b);
+        const __m512i cd0 = _mm512_unpacklo_epi32(c, d);
+        const __m512i cd1 = _mm512_unpackhi_epi32(c, d);
+        const __m512i x[4] = {
+            _mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0),
+            _mm512_unpacklo_epi64(ab1, cd1), _mm512_unpackhi_epi64(ab1, cd1)};
 
         UNROLL
         for (size_t r = 0; r < rows; r++) {
-            int32_t four;
+            __m512i sum = w->bias[r];
 
-            memcpy(&four, w->code[r] + 4 * g, 4);
-            sum[r] = _mm512_dpbusd_epi32(sum[r], x, _mm512_set1_epi32(four));
+            UNROLL
+            for (size_t i = 0; i < 4; i++)
+                sum = _mm512_dpbusd_epi32(sum, x[i], w->code[r][i]);
+            _mm512_store_ps(acc + r * row,
+                            _mm512_fmadd_ps(_mm512_set1_ps(w->factor[r]),
+                                            _mm512_cvtepi32_ps(sum),
+                                            _mm512_load_ps(acc + r * row)));
         }
-    }
-    UNROLL
-    for (size_t r = 0; r < rows; r++) {
-        const __m512 add = _mm512_mul_ps(_mm512_set1_ps(w->factor[r]),
-                                         _mm512_cvtepi32_ps(sum[r]));
-
-        _mm512_storeu_ps(acc + r * row,
-                         _mm512_add_ps(_mm512_loadu_ps(acc + r * row), add));
     }
 }
 
-static void add8(const uint8_t *turned, size_t rows,
-                 const struct kv_coef_weights *w, float *acc, size_t row)
+static void add8(const uint8_t *codes, size_t n, size_t rows,
+                 const struct weights *w, float *acc, size_t row)
 {
     switch (rows) {
-#define CASE(R)                            \
-    case R:                                \
-        add8_rows(turned, R, w, acc, row); \
+#define CASE(R)                              \
+    case R:                                  \
+        add8_rows(codes, n, R, w, acc, row); \
         break;
         EVERY_ROWS(CASE)
 #undef CASE
     }
 }
 
-/* Where lines end and a block does not, codes are those of 0. */
+/* acc: [rows][most / 4][4][4], four sums of each coefficient. */
+static size_t acc8_floats(const struct kv_store *s)
+{
+    return kv_coefs_of(s)->most * 4;
+}
+
+/* Where coefficients end and four do not, codes are those of 0. */
 static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const float *p, size_t stride, size_t rows, float *acc)
 {
-    _Alignas(LINE) uint8_t codes[(KV_COEF_MOST + BLOCK) * LINE];
-    _Alignas(LINE) uint8_t turned[BLOCK * LINE];
-    const struct kv_coefs *c = kv_coefs_of(s);
-    const struct kv_coef_head *h = &c->head[head];
-    struct kv_coef_weights w;
+    _Alignas(LINE) uint8_t codes[(KV_COEF_MOST + 4) * LINE];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const size_t row = acc8_floats(s), n4 = (h->n + 3) / 4 * 4;
+    struct weights w;
 
-    fetch(s, head, tile);
-    kv_coef_weigh(p, stride, rows, &w);
+    weigh(p, stride, rows, &w);
     for (size_t i = 0; i < h->n_runs; i++) {
         const struct kv_coef_run *run = &h->run[i];
 
-        look_up(h, run, run->table->code, tile, 0, run->n,
+        look_up(s, head, run, run->table->code, tile, 0, run->n,
                 codes + run->first * LINE, LINE);
     }
-    memset(codes + h->n * LINE, 128, BLOCK * LINE);
-    for (size_t j = 0; j < h->n; j += BLOCK) {
-        turn_over(codes + j * LINE, turned);
-        add8(turned, rows, &w, acc + j, c->most);
-    }
+    memset(codes + h->n * LINE, 128, (n4 - h->n) * LINE);
+    add8(codes, n4, rows, &w, acc, row);
     for (size_t r = 0; r < rows; r++)
-        acc[r * c->most + h->n] += w.sum[r];
+        acc[r * row + h->n / 4 * 16 + h->n % 4] += w.sum[r];
+}
+
+static void finish8(const struct kv_store *s, size_t head, const float *acc,
+                    size_t rows, float *out)
+{
+    float y[ROWS * (KV_COEF_MOST + KV_COEF_ONE)];
+    const size_t n = rows * kv_coefs_of(s)->most;
+
+    for (size_t i = 0; i < n; i++) {
+        const float *x = acc + i / 4 * 16 + i % 4;
+
+        y[i] = (x[0] + x[4]) + (x[8] + x[12]);
+    }
+    kv_coef_finish8(s, head, y, rows, out);
 }
 
 const struct kv_tile_ops kv_coef_exact_vnni = {
@@ -485,7 +618,13 @@ const struct kv_tile_ops kv_coef_int8_vnni = {
     .query_bytes = kv_coef_query8_bytes,
     .prepare = kv_coef_prepare8,
     .scores = scores8,
-    .acc_floats = kv_coef_acc_floats,
+    .acc_floats = acc8_floats,
     .gather = gather8,
-    .finish = kv_coef_finish8,
+    .finish = finish8,
+};
+
+const struct kv_tile_ops kv_coef_turned8_vnni = {
+    .query_bytes = kv_coef_query_bytes,
+    .prepare = kv_coef_prepare,
+    .scores = scores8_turned,
 };

@@ -2,6 +2,7 @@
  * for bit, at every level; int8 has the same bits at every level. */
 #include "kernels/level.h"
 #include "kernels/tiles_coef.h"
+#include "kernels/tiles_rope.h"
 #include "kernels/trellis.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -104,6 +105,7 @@ static void free_made(struct made *m)
 }
 
 static struct kv_coefs *fill(const struct made *m, bool values,
+                             const struct kv_tiles_rope *rope,
                              struct kv_store *s)
 {
     struct kv_coefs *c =
@@ -113,6 +115,7 @@ static struct kv_coefs *fill(const struct made *m, bool values,
                                               .n = m->n,
                                               .coef = m->coef,
                                               .mean = m->mean,
+                                              .rope = rope,
                                               .values = values,
                                               .int8 = true});
 
@@ -173,7 +176,8 @@ static void set_level(int level)
 static void check_values(const struct made *m)
 {
     struct kv_store k, v;
-    struct kv_coefs *kc = fill(m, false, &k), *vc = fill(m, true, &v);
+    struct kv_coefs *kc = fill(m, false, NULL, &k);
+    struct kv_coefs *vc = fill(m, true, NULL, &v);
     float got[KV_TILE_TOKENS], out[D];
 
     for (size_t h = 0; h < HEADS; h++)
@@ -224,8 +228,8 @@ static void test_int8(void **state)
     (void)state;
     for (size_t h = 0; h < HEADS; h++)
         m->mean[h * D + h] = 0.7f; /* one product: no order of sums */
-    kc = fill(m, false, &k);
-    vc = fill(m, true, &v);
+    kc = fill(m, false, NULL, &k);
+    vc = fill(m, true, NULL, &v);
     for (size_t i = 0; i < ROWS * D; i++)
         q[i] = (float)kv_random_normal(1, i);
     for (size_t i = 0; i < ROWS * KV_TILE_TOKENS; i++)
@@ -261,11 +265,54 @@ static void test_int8(void **state)
     free_made(m);
 }
 
+/* Keys before RoPE: near the exact scores; apart from the order of the last
+ * sum the same at every level. */
+static void test_int8_turned(void **state)
+{
+    const float inv_freq[D / 2] = {1, 0.3f, 0.1f, 0.03f};
+    struct kv_tiles_rope *rope = kv_tiles_rope_new(D, D / 2, inv_freq);
+    struct made *m = make(D);
+    struct kv_store k;
+    struct kv_coefs *c;
+    float q[ROWS * D];
+
+    (void)state;
+    for (size_t i = 0; i < ROWS * D; i++)
+        q[i] = (float)kv_random_normal(1, i);
+    for (size_t i = 0; i < D * D; i++)
+        m->unit[i / D][i % D] = 0.16f * (float)kv_random_normal(2, i);
+    for (size_t i = 0; i < HEADS * D; i++)
+        m->mean[i] = (float)kv_random_normal(3, i);
+    c = fill(m, false, rope, &k);
+    for (size_t i = 0; i < HEADS * 2; i++)
+        for (size_t rows = 1; rows <= ROWS; rows++) {
+            float plain[ROWS * KV_TILE_TOKENS], got[ROWS * KV_TILE_TOKENS];
+            float exact[ROWS * KV_TILE_TOKENS];
+
+            set_level(KV_LEVEL_C);
+            score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, plain);
+            score(&k, KV_PATH_EXACT, i / 2, i % 2, q, rows, exact);
+            for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
+                assert_within(plain[j], exact[j], 0.3);
+            for (int l = KV_LEVEL_C + 1; l <= (int)kv_level_max(); l++) {
+                set_level(l);
+                score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, got);
+                for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
+                    assert_within(got[j], plain[j], 2e-5);
+            }
+        }
+    kv_store_free(&k);
+    kv_coefs_free(c);
+    kv_tiles_rope_free(rope);
+    free_made(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_int8_turned),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
