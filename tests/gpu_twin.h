@@ -111,7 +111,14 @@ KV_DEVICE uint8_t *kv_shared(void)
     return twin_shared();
 }
 
-KV_DEVICE void kv_copy_async(void *shared, const void *global)
+typedef uint8_t *kv_place;
+
+KV_DEVICE kv_place kv_place_of(void *shared)
+{
+    return static_cast<uint8_t *>(shared);
+}
+
+KV_DEVICE void kv_copy_async(kv_place shared, const void *global)
 {
     twin_copy(shared, global);
 }

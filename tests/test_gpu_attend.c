@@ -253,11 +253,36 @@ static void test_grouped(void **state)
     check_long("absmax:b2g64", 64, 7);
 }
 
+/* More queries than a decoding step has: more rows than a block takes, causal
+ * from the first token, from within the codes, and in the tail alone. */
+static void test_prefill(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t head_dim, group, n, nq;
+    } cases[] = {{"f16:r0", 64, 4, 300, 300},
+                 {"f16:s3r40", 128, 1, 200, 9},
+                 {"f16:r0", 128, 16, 130, 30},
+                 {"hack:b2p64r0", 128, 4, 256, 256},
+                 {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
+                 {"hack:b2p128r0", 128, 1, 400, 200}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        check(cases[i].text, &s, cases[i].n, cases[i].nq, &calib);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_hack),
+        cmocka_unit_test(test_prefill),
         cmocka_unit_test(test_grouped),
     };
     struct kv_err e = {""};

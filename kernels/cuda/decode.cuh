@@ -20,6 +20,7 @@
  *                     registers and tables leave room for
  *   head_bytes(p)     bytes at the start of a tile, what its steps share
  *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
+ *   LEAST             of these, as many as the compiler can know
  *   TABLE             bytes in shared memory for the whole block, filled by
  *   load(p, head, table)             all threads, before a barrier
  * keys:
@@ -52,10 +53,11 @@ enum { KV_WARPS = 8, KV_GPU_TILE = 128 };
 
 #define KV_NONE (-__builtin_huge_valf())
 
-/* Whose queries a block's rows are: row i is query head i % group of the KV
- * head, of query token i / group, the last of which is token n - 1. */
+/* Whose queries a warp's rows are, first and on: row i is query head i % group
+ * of the KV head, of query token i / group, the last of which is token n - 1.
+ */
 struct kv_rows {
-    unsigned group, nq, n;
+    unsigned first, group, nq, n;
 };
 
 KV_DEVICE unsigned kv_row_head(const kv_rows &x, unsigned row)
@@ -70,11 +72,12 @@ KV_DEVICE unsigned kv_row_position(const kv_rows &x, unsigned row)
 
 /* Tokens of one run that a block attends to. */
 struct kv_span {
+    const kv_gpu_run *run;
     const uint8_t *k, *v; /* the KV head's tiles */
     unsigned first_tile, n_tiles;
-    unsigned first;  /* position of the run's first token */
-    unsigned n;      /* of the run: later ones in the last tile are padding */
     unsigned common; /* tokens of the run that every query sees */
+    unsigned seen;   /* .. that one of this warp's sees: later ones in the last
+                      * tile may be padding */
 };
 
 /* One lane's part of a softmax over what its warp has seen: of columns 2c and
@@ -139,16 +142,37 @@ KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
         }
 }
 
-/* The bytes of one side of a step, and of its tile's head with the first. */
+/* Bytes that a warp, or together a block, copies, LEAST or more: for those one
+ * instruction for each 16 of a thread. */
+template <bool TOGETHER, unsigned LEAST = 0>
 KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 {
-    for (unsigned i = kv_lane() * 16; i < bytes; i += 32 * 16)
-        kv_copy_async(to + i, from + i);
+    constexpr unsigned all = (TOGETHER ? 32 * KV_WARPS : 32) * 16;
+    const unsigned mine = (TOGETHER ? threadIdx.x : kv_lane()) * 16;
+    const kv_place place = kv_place_of(to) + mine;
+    unsigned at = 0;
+
+    from += mine;
+#pragma unroll
+    for (; at + all <= LEAST; at += all)
+        kv_copy_async(place + at, from + at);
+    for (; at + all <= bytes; at += all)
+        kv_copy_async(place + at, from + at);
+    if (at + mine < bytes)
+        kv_copy_async(place + at, from + at);
 }
 
-/* A warp's ring: STAGES steps of both sides, and the heads of the tiles that
- * these can be of. */
-template <class K, class V, int STAGES> struct kv_ring {
+template <bool TOGETHER> KV_DEVICE void kv_sync(void)
+{
+    if (TOGETHER)
+        kv_sync_block();
+    else
+        kv_sync_warp();
+}
+
+/* The ring of a warp, or of a block: STAGES steps of both sides, and the heads
+ * of the tiles that these can be of. */
+template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
 
@@ -175,13 +199,38 @@ template <class K, class V, int STAGES> struct kv_ring {
     __device__ void fetch(unsigned j, const uint8_t *k, const uint8_t *v) const
     {
         if (j % STEPS == 0) {
-            kv_fetch(head(j), k, k_head);
-            kv_fetch(head(j) + k_head, v, v_head);
+            kv_fetch<TOGETHER>(head(j), k, k_head);
+            kv_fetch<TOGETHER>(head(j) + k_head, v, v_head);
         }
-        kv_fetch(codes(j), k + k_head + j % STEPS * k_step, k_step);
-        kv_fetch(codes(j) + k_step, v + v_head + j % STEPS * v_step, v_step);
+        kv_fetch<TOGETHER, K::LEAST>(codes(j), k + k_head + j % STEPS * k_step,
+                                     k_step);
+        kv_fetch<TOGETHER, V::LEAST>(codes(j) + k_step,
+                                     v + v_head + j % STEPS * v_step, v_step);
     }
 };
+
+/* How many tokens of the run a row's query sees. */
+KV_DEVICE unsigned kv_seen(const kv_rows &rows, const kv_gpu_run &run,
+                           unsigned row)
+{
+    const unsigned query = min(row / rows.group, rows.nq - 1);
+    const unsigned seen = rows.n - rows.nq + 1 + query;
+
+    return seen > run.first ? min(seen - run.first, run.n) : 0;
+}
+
+/* limit: tokens of the run that a column's query sees. */
+template <int NT>
+KV_DEVICE void kv_limits(const kv_rows &rows, const kv_gpu_run &run,
+                         unsigned limit[NT][2])
+{
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            limit[i][j] =
+                kv_seen(rows, run, rows.first + 8 * i + kv_lane() % 4 * 2 + j);
+}
 
 /* Queries of later positions see more: scores of tokens past a query's own are
  * no scores.  token: the run's index of the step's first; limit: per column,
@@ -201,19 +250,20 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token,
                     s[m][i][k] = KV_NONE;
 }
 
-/* This warp's share of a span. */
-template <class K, class V, int STAGES, int NT>
+/* This warp's share of a span; or, where the warps of a block walk together,
+ * each with rows of its own, all of it. */
+template <class K, class V, int STAGES, bool TOGETHER, int NT>
 KV_DEVICE void
 kv_walk(const typename K::params &kp, const typename V::params &vp,
         const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
-        const kv_rows &rows, const unsigned limit[NT][2],
-        const typename K::template query<NT> &query, uint8_t *ring_base,
-        kv_softmax<NT> &softmax, typename V::template sums<NT> &sums)
+        const kv_rows &rows, const typename K::template query<NT> &query,
+        uint8_t *ring_base, kv_softmax<NT> &softmax,
+        typename V::template sums<NT> &sums)
 {
     static_assert(K::T == V::T && K::TILE == V::TILE,
                   "keys and values step together");
     constexpr int M = K::T / 16;
-    using ring_type = kv_ring<K, V, STAGES>;
+    using ring_type = kv_ring<K, V, STAGES, TOGETHER>;
     constexpr int STEPS = ring_type::STEPS;
     const ring_type ring = {
         (unsigned)K::step_bytes(kp), (unsigned)V::step_bytes(vp),
@@ -221,17 +271,18 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
     const size_t k_tile = ring.k_head + STEPS * ring.k_step;
     const size_t v_tile = ring.v_head + STEPS * ring.v_step;
     constexpr unsigned share = KV_GPU_TILE / K::TILE;
-    const unsigned warp = kv_warp(), n_tiles = span.n_tiles * share;
+    constexpr unsigned apart = TOGETHER ? 1 : KV_WARPS;
+    const unsigned warp = TOGETHER ? 0 : kv_warp();
+    const unsigned n_tiles = span.n_tiles * share;
     const unsigned first_tile = span.first_tile * share;
-    const unsigned mine =
-        n_tiles > warp ? (n_tiles - warp - 1) / KV_WARPS + 1 : 0;
+    const unsigned mine = n_tiles > warp ? (n_tiles - warp - 1) / apart + 1 : 0;
     const unsigned n_steps = mine * STEPS;
 
 #define KV_FETCH(j)                                                          \
     do {                                                                     \
         if ((j) < n_steps) {                                                 \
             const size_t tile =                                              \
-                first_tile + warp + (size_t)((j) / STEPS) * KV_WARPS;        \
+                first_tile + warp + (size_t)((j) / STEPS) * apart;           \
                                                                              \
             ring.fetch((j), span.k + tile * k_tile, span.v + tile * v_tile); \
         }                                                                    \
@@ -242,26 +293,30 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         KV_FETCH(j);
     for (unsigned j = 0; j < n_steps; j++) {
         const unsigned token =
-            (first_tile + warp + j / STEPS * KV_WARPS) * K::TILE +
+            (first_tile + warp + j / STEPS * apart) * K::TILE +
             j % STEPS * K::T;
         float s[M][NT][4], factor[NT][2];
 
-        kv_sync_warp(); /* all have read what the next copy replaces */
+        kv_sync<TOGETHER>(); /* all have read what the next copy replaces */
         KV_FETCH(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
-        kv_sync_warp();
-        if (token >= span.n)
+        kv_sync<TOGETHER>();
+        if (token >= span.seen)
             continue;
 
         const uint8_t *codes = ring.codes(j), *head = ring.head(j);
 
         K::template scores<NT>(kp, k_table, head, j % STEPS, codes, query, s);
-        if (token + K::T > span.common)
+        if (token + K::T > span.common) {
+            unsigned limit[NT][2];
+
+            kv_limits<NT>(rows, *span.run, limit);
             kv_mask<M, NT>(s, token, limit);
+        }
         kv_softmax_step<M, NT>(softmax, s, factor);
         V::template gather<NT>(vp, v_table, head + ring.k_head, j % STEPS,
-                               codes + ring.k_step, rows, span.first + token, s,
-                               factor, sums);
+                               codes + ring.k_step, rows,
+                               span.run->first + token, s, factor, sums);
     }
     kv_copy_wait<0>();
 #undef KV_FETCH
@@ -377,14 +432,15 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
 
 /* ---- the kernel --------------------------------------------------------- */
 
-/* The queries of this block, scaled and turned, 0 past the last; raw: room for
- * as many. */
-template <int D, int NT>
+/* Rows [first, first + n) of the queries, scaled and turned, 0 past the last;
+ * raw: room for as many. */
+template <int D>
 KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
-                               unsigned sequence, float *raw, float *q)
+                               unsigned sequence, unsigned first, unsigned n,
+                               float *raw, float *q)
 {
-    for (unsigned i = threadIdx.x; i < 8 * NT * D; i += blockDim.x) {
-        const size_t row = blockIdx.z * 8 * NT + i / D;
+    for (unsigned i = threadIdx.x; i < n * D; i += blockDim.x) {
+        const size_t row = first + i / D;
         const size_t query = sequence * (size_t)p.nq + row / p.group;
         const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
 
@@ -394,26 +450,8 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
                      : 0;
     }
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < 8 * NT * D; i += blockDim.x)
+    for (unsigned i = threadIdx.x; i < n * D; i += blockDim.x)
         q[i] = kv_turned<D>(enter, raw, i);
-}
-
-/* limit: tokens of the run that a column's query sees. */
-template <int NT>
-KV_DEVICE void kv_limits(const kv_decode &p, unsigned n_tokens,
-                         const kv_gpu_run &run, unsigned limit[NT][2])
-{
-#pragma unroll
-    for (int i = 0; i < NT; i++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const unsigned row =
-                (blockIdx.z * NT + i) * 8 + kv_lane() % 4 * 2 + j;
-            const unsigned query = min(row / p.group, p.nq - 1);
-            const unsigned seen = n_tokens - p.nq + 1 + query;
-
-            limit[i][j] = seen > run.first ? min(seen - run.first, run.n) : 0;
-        }
 }
 
 /* A block's span with these two policies, into its part. */
@@ -424,17 +462,14 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
 {
     const kv_gpu_sequence &sequence = p.sequences[work.sequence];
     const kv_gpu_run &run = sequence.run[work.run];
-    const unsigned before = sequence.n - p.nq + 1; /* every query sees these */
-    const kv_span span = {run.k + blockIdx.y * run.k_head,
+    const kv_rows rows = {blockIdx.z * 8 * NT, p.group, p.nq, sequence.n};
+    const kv_span span = {&run,
+                          run.k + blockIdx.y * run.k_head,
                           run.v + blockIdx.y * run.v_head,
                           work.first_tile,
                           work.n_tiles,
-                          run.first,
-                          run.n,
-                          before > run.first ? min(before - run.first, run.n)
-                                             : 0};
-    const kv_rows rows = {p.group, p.nq, sequence.n};
-    unsigned limit[NT][2];
+                          kv_seen(rows, run, 0),
+                          run.n};
     uint8_t *const shared = kv_shared();
     float *const queries = reinterpret_cast<float *>(shared);
     uint8_t *const k_table = shared + 8 * NT * D * sizeof(float);
@@ -444,17 +479,16 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
 
-    kv_load_queries<D, NT>(p, enter, sequence.index,
-                           reinterpret_cast<float *>(rings), queries);
+    kv_load_queries<D>(p, enter, sequence.index, rows.first, 8 * NT,
+                       reinterpret_cast<float *>(rings), queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
-    kv_limits<NT>(p, sequence.n, run, limit);
     kv_sync_block();
     K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, NT>(
-        kp, vp, k_table, v_table, span, rows, limit, query,
+    kv_walk<K, V, STAGES, false, NT>(
+        kp, vp, k_table, v_table, span, rows, query,
         rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp), softmax,
         sums);
 

@@ -31,7 +31,8 @@ struct kv_gpu_side {
 /* A launch: n_work pieces for each KV head, each for all rows. */
 struct kv_gpu_launch {
     struct kv_decode p;
-    size_t n_work, n_kv_heads, head_dim;
+    bool prefill; /* many queries: by prefill.cuh, without work */
+    size_t n_work, n_sequences, n_kv_heads, head_dim;
     uint64_t seed; /* of stochastic rounding */
     const struct kv_gpu_side *k, *v;
     bool measure;  /* only fill in shared */

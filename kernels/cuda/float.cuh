@@ -103,6 +103,7 @@ template <int D> struct kv_float_keys {
     using params = kv_no_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
+    static constexpr int LEAST = T * D * 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {
@@ -148,6 +149,7 @@ template <int D> struct kv_float_values {
     using params = kv_no_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
+    static constexpr int LEAST = T * D * 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {
@@ -214,6 +216,11 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
     const size_t coded = kv_span_shared<K, V, STAGES, D, NT>(k, v);
     const size_t plain = kv_span_shared<FK, FV, 1, D, NT>({}, {});
     const unsigned rows = l->p.group * l->p.nq;
+
+    if (l->prefill)
+        return kv_fail(e,
+                       "no CUDA kernel of prefill attention for these codes");
+
     const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
                     (rows + 8 * NT - 1) / (8 * NT));
 

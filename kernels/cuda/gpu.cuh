@@ -77,13 +77,20 @@ KV_DEVICE uint8_t *kv_shared(void)
     return reinterpret_cast<uint8_t *>(kv_dynamic_shared);
 }
 
+/* A place in shared memory, in one register; plus so many bytes is another. */
+typedef unsigned kv_place;
+
+KV_DEVICE kv_place kv_place_of(const void *shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
 /* 16 bytes from global to shared memory, both 16-byte aligned; there once a
  * wait covers the group it was committed in, and a barrier has followed where
  * other threads read it. */
-KV_DEVICE void kv_copy_async(void *shared, const void *global)
+KV_DEVICE void kv_copy_async(kv_place shared, const void *global)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(shared)),
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared),
                  "l"(global)
                  : "memory");
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPU_TILE = 128, LEAST_TILES = 8 };
+enum { GPU_TILE = 128, LEAST_TILES = 8, DECODE_QUERIES = 8 };
 enum { SINKS, CODES, TAIL };
 
 /* What is on the device for one sequence. */
@@ -386,7 +386,10 @@ static int plan(struct kv_gpu_attend *a, struct kv_err *e)
     const size_t in_out =
         a->n_jobs * a->nq * a->n_heads * a->head_dim * sizeof(float);
     /* Rows are padded to whole N-tiles, two where a block takes two. */
-    const size_t part = (groups + 1) * 8 * (a->head_dim + 2) * sizeof(float);
+    const size_t part =
+        a->launch.prefill
+            ? 0
+            : (groups + 1) * 8 * (a->head_dim + 2) * sizeof(float);
     const size_t n_counters = a->n_jobs * a->n_kv_heads * groups;
 
     rc = kv_device_alloc(&a->device_plan, a->n_jobs * sizeof(*a->plan), e) ||
@@ -444,6 +447,8 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
         .p = {.group = (unsigned)(a->n_heads / a->n_kv_heads),
               .nq = (unsigned)a->nq,
               .scale = j->scale * (float)M_LOG2E},
+        .prefill = a->nq > DECODE_QUERIES,
+        .n_sequences = a->n_jobs,
         .n_kv_heads = a->n_kv_heads,
         .head_dim = a->head_dim,
         .seed = j->seed,

@@ -16,6 +16,7 @@ struct kv_gpu_slot;
  * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
  * go as codes; sinks, the tail, and what lies between, decoded, as halves.
  * Jobs may share stores: each gets a copy of its own.
+ * More than 8 newest tokens are prefill attention, which fewer families have.
  * path: int8 where the family has it on the device, else exact.
  * Fails without memory, and by name where the device has no kernel for the
  * codes, the head dimension or the pair of sides. */

@@ -2,11 +2,18 @@
 #include "kernels/cuda/grouped_keys.cuh"
 #include "kernels/cuda/grouped_values.cuh"
 
-// Bits of both sides, head dimension, N-tiles of 8 rows.
+// Bits of both sides, head dimension, N-tiles of 8 rows; the first that fits is
+// taken.
 #define KV_GROUPED_KERNELS(X)                                                  \
-    X(2, 64, 1)                                                                \
-    X(2, 64, 2) X(2, 128, 1) X(2, 128, 2) X(4, 64, 1) X(4, 64, 2) X(4, 128, 1) \
-        X(4, 128, 2) X(8, 64, 1) X(8, 64, 2) X(8, 128, 1) X(8, 128, 2)
+    X(2, 64, 2)                                                                \
+    X(2, 64, 1) X(2, 128, 2) X(2, 128, 1) X(4, 64, 2) X(4, 64, 1) X(4, 128, 2) \
+        X(4, 128, 1) X(8, 64, 2) X(8, 64, 1) X(8, 128, 2) X(8, 128, 1)
+
+// The one that has no registers for 16 rows.
+template <int BITS, int D, int NT> constexpr bool unfolded_fits(void)
+{
+    return BITS > 2 || D < 128 || NT == 1;
+}
 
 // Two blocks of 8 warps, one step ahead each, keep the memory busy.
 enum { STAGES = 2 };
@@ -16,6 +23,20 @@ static const kv_grouped *params_of(const kv_gpu_side *side)
     return static_cast<const kv_grouped *>(side->store->params);
 }
 
+template <int BITS, int D, int NT>
+static int launch_one(struct kv_gpu_launch *l, bool folded,
+                      const kv_gpu_grouped &k, const kv_gpu_grouped &v,
+                      struct kv_err *e)
+{
+    if constexpr (unfolded_fits<BITS, D, NT>())
+        if (!folded)
+            return kv_decode_launch<kv_unfolded_keys<BITS, D>,
+                                    kv_folded_values<BITS, D>, STAGES, D, NT>(
+                l, k, v, e);
+    return kv_decode_launch<kv_folded_keys<BITS, D>, kv_folded_values<BITS, D>,
+                            STAGES, D, NT>(l, k, v, e);
+}
+
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
     const kv_grouped *k = params_of(l->k), *v = params_of(l->v);
@@ -23,15 +44,11 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 
     kv_gpu_grouped_of(l->k->store, &kp);
     kv_gpu_grouped_of(l->v->store, &vp);
-#define KV_CASE(BITS, D, NT)                                                   \
-    if (k->bits == BITS && v->bits == BITS && l->head_dim == D &&              \
-        kv_row_tiles(l, D) == NT)                                              \
-        return k->folded ? kv_decode_launch<kv_folded_keys<BITS, D>,           \
-                                            kv_folded_values<BITS, D>, STAGES, \
-                                            D, NT>(l, kp, vp, e)               \
-                         : kv_decode_launch<kv_unfolded_keys<BITS, D>,         \
-                                            kv_folded_values<BITS, D>, STAGES, \
-                                            D, NT>(l, kp, vp, e);
+#define KV_CASE(BITS, D, NT)                                      \
+    if (k->bits == BITS && v->bits == BITS && l->head_dim == D && \
+        kv_row_tiles(l, D) >= NT &&                               \
+        (k->folded || unfolded_fits<BITS, D, NT>()))              \
+        return launch_one<BITS, D, NT>(l, k->folded, kp, vp, e);
     KV_GROUPED_KERNELS(KV_CASE)
 #undef KV_CASE
     return kv_fail(e,

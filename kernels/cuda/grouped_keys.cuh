@@ -10,7 +10,7 @@ template <int BITS, int D> struct kv_grouped_keys {
     using params = kv_gpu_grouped;
     using fields = kv_fields<BITS>;
     static constexpr int T = fields::T, TILE = KV_GPU_TILE;
-    static constexpr int TABLE = 0, BLOCKS = 2;
+    static constexpr int TABLE = 0, BLOCKS = 2, LEAST = D * 16;
     static constexpr int M = T / 16;
     static constexpr int WORDS = D / 8 / fields::PAIRS; /* of a row, a lane's */
     static constexpr unsigned CODES = D * 16;
@@ -43,6 +43,7 @@ template <int BITS, int D> struct kv_folded_keys : kv_grouped_keys<BITS, D> {
     using base = kv_grouped_keys<BITS, D>;
     using params = typename base::params;
     static constexpr int M = base::M, T = base::T;
+    static constexpr int BLOCKS = BITS == 2 ? 1 : 2;
     static constexpr int RUNS = T > 32 ? 2 : 1; /* of 32 tokens in a step */
 
     template <int NT> struct query {
@@ -180,6 +181,7 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_grouped_keys<BITS, D> {
     using params = typename base::params;
     using fields = typename base::fields;
     static constexpr int M = base::M, T = base::T;
+    static constexpr int BLOCKS = BITS == 2 ? 1 : 2;
     static constexpr int AT_ONCE = base::WORDS > 1 ? 1 : 2; /* 16 bytes */
     static constexpr int MOST_GROUPS = D / 32;
     static_assert(MOST_GROUPS <= 4, "lane c has group c of the lows' product");

@@ -10,7 +10,7 @@ template <int BITS, int D> struct kv_folded_values {
     using params = kv_gpu_grouped;
     using fields = kv_fields<BITS>;
     static constexpr int T = fields::T, TILE = KV_GPU_TILE;
-    static constexpr int TABLE = 0, BLOCKS = 2;
+    static constexpr int TABLE = 0, BLOCKS = 2, LEAST = D * 16;
     static constexpr int M = T / 16, PAIRS = fields::PAIRS;
     static constexpr unsigned CODES = D * 16;
     static_assert(PAIRS == 2 * M, "a word is a channel's codes of a step");

@@ -112,6 +112,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
     static constexpr int PART = P < D ? P : D, PARTS = D / PART;
     static constexpr int FRAGMENTS = D / 32; /* of 16 tokens */
     static constexpr int WORDS = T / 16 * FRAGMENTS * BITS / 2;
+    static constexpr int LEAST = WORDS * 128;
 
     template <int NT> struct query {
         uint32_t b[NT][FRAGMENTS][2];
@@ -193,7 +194,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
 
 #pragma unroll
         for (int i = 0; i < NT; i++) {
-            const unsigned row = (blockIdx.z * NT + i) * 8 + r;
+            const unsigned row = rows.first + 8 * i + r;
             const uint64_t key =
                 RANDOM ? kv_mix(kv_mix(p.key, kv_row_head(rows, row)),
                                 kv_row_position(rows, row))
@@ -279,6 +280,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
     static constexpr int IN_STEP = T / P, M = P / 16; /* 16 tokens of a block */
     static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens */
     static constexpr int WORDS = T / 32 * FRAGMENTS * BITS / 2;
+    static constexpr int LEAST = WORDS * 128;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {
@@ -305,7 +307,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
                                     kv_hack_column column[2])
     {
         const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
-        const unsigned row = (blockIdx.z * NT + i) * 8 + 2 * c;
+        const unsigned row = rows.first + 8 * i + 2 * c;
         float min[2], scale[2], inverse[2];
         uint32_t total[2] = {0, 0};
 

@@ -8,11 +8,10 @@
 enum { TILE = 64, THREADS = 256, EACH = 2, SHARED = 32 << 10 };
 
 // Every dimension there is (KV_VQ_MAX_D).
-#define KV_POINT_DIMS(X)                                                   \
-    X(1)                                                                   \
-    X(2)                                                                   \
-    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) \
-        X(16)
+#define KV_POINT_DIMS(X) \
+    X(1)                 \
+    X(2)                 \
+    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 
 struct kv_gpu_points {
     size_t n_tiles, d;

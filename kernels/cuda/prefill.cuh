@@ -1,0 +1,212 @@
+/* Prefill attention: many queries of a sequence, causal, by the policies of
+ * decode.cuh.  A block has 8 NT rows for each of its warps; all of them walk
+ * the tokens that its last row sees together, one ring for the block.  Codes
+ * come first, and leave their space; then sinks and tail.
+ *
+ *   | queries | of each warp: max, sum [8 NT] | tables | results | ring |
+ *
+ * Results of a warp are | max | sum | o |, as parts are in decode.cuh. */
+#ifndef KV_PREFILL_CUH
+#define KV_PREFILL_CUH
+
+#include "kernels/cuda/float.cuh"
+
+/* Where the pieces of a block's shared memory are. */
+template <int D, int NT> struct kv_prefill_room {
+    static constexpr unsigned MINE = 8 * NT, ROWS = KV_WARPS * MINE;
+    static constexpr size_t QUERIES = ROWS * D * sizeof(float);
+    static constexpr size_t STATE = ROWS * 2 * sizeof(float);
+    static constexpr size_t RESULTS = ROWS * (D + 2) * sizeof(float);
+
+    float *queries, *state, *results;
+    uint8_t *rest; /* tables and ring */
+
+    __device__ explicit kv_prefill_room(uint8_t *shared)
+        : queries(reinterpret_cast<float *>(shared)),
+          state(reinterpret_cast<float *>(shared + QUERIES)),
+          results(reinterpret_cast<float *>(shared + QUERIES + STATE)),
+          rest(shared + QUERIES + STATE + RESULTS)
+    {
+    }
+    __device__ float *my_queries() const
+    {
+        return queries + kv_warp() * MINE * D;
+    }
+    __device__ float *my_state() const
+    {
+        return state + kv_warp() * 2 * MINE;
+    }
+    __device__ float *my_results() const
+    {
+        return results + kv_warp() * MINE * (D + 2);
+    }
+};
+
+/* One warp's rows: what a run gave, max and sum in state and o in `o`, joins
+ * the results, or is the first of them. */
+template <int D, int NT>
+KV_DEVICE void kv_join(const kv_prefill_room<D, NT> &room, bool first)
+{
+    constexpr unsigned rows = 8 * NT;
+    const float *max = room.my_state(), *sum = max + rows;
+    const float *o = room.my_queries();
+    float *to = room.my_results();
+
+    for (unsigned row = 0; row < rows; row++) {
+        const float old = first ? KV_NONE : to[row];
+        const float top = fmaxf(old, max[row]);
+        const float keep = old == KV_NONE ? 0 : kv_exp2(old - top);
+        const float take = max[row] == KV_NONE ? 0 : kv_exp2(max[row] - top);
+
+        kv_sync_warp(); /* all have read the old maximum */
+        for (unsigned c = kv_lane(); c < D; c += 32) {
+            float *x = to + 2 * rows + row * D + c;
+
+            *x = fmaf(take, o[row * D + c], first ? 0 : keep * *x);
+        }
+        if (kv_lane() == 0) {
+            to[rows + row] =
+                fmaf(take, sum[row], first ? 0 : keep * to[rows + row]);
+            to[row] = top;
+        }
+    }
+}
+
+/* One run with these two policies. */
+template <class K, class V, int STAGES, int D, int NT>
+KV_DEVICE void kv_prefill_run(const kv_decode &p,
+                              const kv_gpu_sequence &sequence, unsigned which,
+                              const typename K::params &kp,
+                              const typename V::params &vp, const float *enter,
+                              const float *leave, bool first,
+                              const kv_prefill_room<D, NT> &room)
+{
+    constexpr unsigned n_rows = kv_prefill_room<D, NT>::ROWS, mine = 8 * NT;
+    const kv_gpu_run &run = sequence.run[which];
+    const unsigned block_row = blockIdx.x * n_rows, total = p.group * p.nq;
+    const kv_rows rows = {block_row + kv_warp() * mine, p.group, p.nq,
+                          sequence.n};
+    const unsigned last = min(block_row + n_rows, total) - 1;
+    const kv_span span = {
+        &run,
+        run.k + blockIdx.y * run.k_head,
+        run.v + blockIdx.y * run.v_head,
+        0,
+        (kv_seen(rows, run, last) + KV_GPU_TILE - 1) / KV_GPU_TILE,
+        kv_seen(rows, run, rows.first),
+        rows.first < total ? kv_seen(rows, run, rows.first + mine - 1) : 0};
+    uint8_t *const k_table = room.rest, *const v_table = k_table + K::TABLE;
+    typename K::template query<NT> query;
+    typename V::template sums<NT> sums;
+    kv_softmax<NT> softmax;
+
+    kv_sync_block(); /* all are done with the run before */
+    /* Results stand behind: with a space to enter there are none yet. */
+    kv_load_queries<D>(p, enter, sequence.index, block_row, n_rows,
+                       enter ? room.results : room.queries, room.queries);
+    K::load(kp, blockIdx.y, k_table);
+    V::load(vp, blockIdx.y, v_table);
+    kv_sync_block();
+    K::template prepare<NT>(kp, k_table, room.my_queries(), rows, query);
+    kv_softmax_clear<NT>(softmax);
+    V::template clear<NT>(sums);
+    kv_walk<K, V, STAGES, true, NT>(kp, vp, k_table, v_table, span, rows, query,
+                                    v_table + V::TABLE, softmax, sums);
+
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const float sum = kv_column_sum(softmax.sum[i][j]);
+            float *const state = room.my_state() + i * 8 + kv_lane() * 2 + j;
+
+            if (kv_lane() < 4) {
+                state[0] = softmax.max[i][j];
+                state[mine] = sum;
+            }
+        }
+    V::template finish<NT>(vp, sums, room.my_queries());
+    kv_sync_warp();
+    kv_join<D, NT>(room, first);
+    kv_sync_block();
+    if (!leave)
+        return;
+    for (unsigned i = threadIdx.x; i < n_rows * D; i += blockDim.x)
+        room.queries[i] = room.results[i / (mine * D) * mine * (D + 2) +
+                                       2 * mine + i % (mine * D)];
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < n_rows * D; i += blockDim.x)
+        room.results[i / (mine * D) * mine * (D + 2) + 2 * mine +
+                     i % (mine * D)] = kv_turned<D>(leave, room.queries, i);
+}
+
+/* Grid: (groups of rows, KV heads, sequences). */
+template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
+__global__ void __launch_bounds__(32 * KV_WARPS, 1)
+    kv_prefill_kernel(const kv_decode p, const typename K::params kp,
+                      const typename V::params vp,
+                      const typename FK::params fkp,
+                      const typename FV::params fvp)
+{
+    constexpr unsigned mine = 8 * NT;
+    const kv_gpu_sequence &sequence = p.sequences[blockIdx.z];
+    const kv_prefill_room<D, NT> room(kv_shared());
+    bool first = true;
+
+    if (sequence.run[KV_RUN_CODES].n) {
+        kv_prefill_run<K, V, STAGES, D, NT>(p, sequence, KV_RUN_CODES, kp, vp,
+                                            p.enter, p.leave, first, room);
+        first = false;
+    }
+    for (unsigned r = KV_RUN_SINKS; r <= KV_RUN_REST;
+         r += KV_RUN_REST - KV_RUN_SINKS)
+        if (sequence.run[r].n) {
+            kv_prefill_run<FK, FV, STAGES, D, NT>(p, sequence, r, fkp, fvp,
+                                                  NULL, NULL, first, room);
+            first = false;
+        }
+    kv_sync_block();
+    for (unsigned i = kv_lane(); i < mine * D; i += 32) {
+        const float *from = room.my_results();
+        const size_t row = blockIdx.x * room.ROWS + kv_warp() * mine + i / D;
+
+        if (row >= (size_t)p.group * p.nq)
+            return;
+
+        const size_t query = sequence.index * (size_t)p.nq + row / p.group;
+        const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
+
+        p.out[(query * p.group * gridDim.y + head) * D + i % D] =
+            from[2 * mine + i] / from[mine + i / D];
+    }
+}
+
+template <class K, class V, int STAGES, int D, int NT>
+static int kv_prefill_launch(struct kv_gpu_launch *l,
+                             const typename K::params &k,
+                             const typename V::params &v, struct kv_err *e)
+{
+    using FK = kv_float_keys<D>;
+    using FV = kv_float_values<D>;
+    using room = kv_prefill_room<D, NT>;
+    const size_t coded =
+        K::TABLE + V::TABLE + kv_ring<K, V, STAGES, true>::bytes(k, v);
+    const size_t plain = kv_ring<FK, FV, STAGES, true>::bytes({}, {});
+    const unsigned rows = l->p.group * l->p.nq;
+    const dim3 grid((rows + room::ROWS - 1) / room::ROWS,
+                    (unsigned)l->n_kv_heads, (unsigned)l->n_sequences);
+
+    l->shared = room::QUERIES + room::STATE + room::RESULTS +
+                (coded > plain ? coded : plain);
+    if (l->measure)
+        return 0;
+
+    const char *wrong =
+        kv_launch(kv_prefill_kernel<K, V, STAGES, FK, FV, D, NT>, grid,
+                  dim3(32 * KV_WARPS), l->shared, 0, l->p, k, v,
+                  typename FK::params{}, typename FV::params{});
+
+    return wrong ? kv_fail(e, "prefill attention: %s", wrong) : 0;
+}
+
+#endif
