@@ -3,10 +3,16 @@
 #include "kernels/cuda/grouped_values.cuh"
 
 // Bits of both sides, head dimension, N-tiles of 8 rows.
-#define KV_GROUPED_KERNELS(X)                                                  \
-    X(2, 64, 1)                                                                \
-    X(2, 64, 2) X(2, 128, 1) X(2, 128, 2) X(4, 64, 1) X(4, 64, 2) X(4, 128, 1) \
-        X(4, 128, 2) X(8, 64, 1) X(8, 64, 2) X(8, 128, 1) X(8, 128, 2)
+#define KV_GROUPED_SIDES(X, BITS) \
+    X(BITS, 64, 1)                \
+    X(BITS, 64, 2)                \
+    X(BITS, 128, 1)               \
+    X(BITS, 128, 2)               \
+    X(BITS, 256, 1)
+#define KV_GROUPED_KERNELS(X) \
+    KV_GROUPED_SIDES(X, 2)    \
+    KV_GROUPED_SIDES(X, 4)    \
+    KV_GROUPED_SIDES(X, 8)
 
 // Two blocks of 8 warps, one step ahead each, keep the memory busy.
 enum { STAGES = 2 };
