@@ -1,4 +1,5 @@
-/* The inside of tiles_codebook.h; for tiles_codebook*.c and their test alone.
+/* The inside of tiles_codebook.h; for tiles_codebook*.c, their test, and who
+ * packs such tiles for a device.
  *
  * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
  * entries of the rounded table and q8 the query times the table's scales,

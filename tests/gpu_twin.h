@@ -133,24 +133,46 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
     twin_wait(N);
 }
 
-KV_DEVICE uint2 kv_load8(const void *p)
+KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)
 {
-    uint2 x;
+    return p;
+}
 
-    if ((uintptr_t)p % 8)
+template <class T> static inline T twin_load(const void *p)
+{
+    T x;
+
+    if ((uintptr_t)p % sizeof(x))
         __builtin_trap();
     memcpy(&x, p, sizeof(x));
     return x;
 }
 
+KV_DEVICE uint32_t kv_load2(const void *p)
+{
+    return twin_load<uint16_t>(p);
+}
+
+KV_DEVICE uint32_t kv_load4(const void *p)
+{
+    return twin_load<uint32_t>(p);
+}
+
+KV_DEVICE uint2 kv_load8(const void *p)
+{
+    return twin_load<uint2>(p);
+}
+
 KV_DEVICE uint4 kv_load16(const void *p)
 {
-    uint4 x;
+    return twin_load<uint4>(p);
+}
 
+KV_DEVICE void kv_store16(void *p, const uint32_t *x)
+{
     if ((uintptr_t)p % 16)
         __builtin_trap();
-    memcpy(&x, p, sizeof(x));
-    return x;
+    memcpy(p, x, 16);
 }
 
 KV_DEVICE float kv_load_written(const float *p)
@@ -200,6 +222,16 @@ KV_DEVICE int kv_round(float x)
 KV_DEVICE uint32_t kv_bits(float x)
 {
     return kv_f32_bits(x);
+}
+
+KV_DEVICE float kv_from_bits(uint32_t x)
+{
+    return kv_bits_f32(x);
+}
+
+KV_DEVICE float kv_reciprocal(float x)
+{
+    return 1 / x;
 }
 
 KV_DEVICE uint32_t kv_sum_bytes(uint32_t x, uint32_t by, uint32_t sum)

@@ -1,4 +1,5 @@
 #include "kernels/cuda/families.h"
 
 const struct kv_gpu_family *const kv_gpu_families[] = {
-    &kv_gpu_float, &kv_gpu_integers, &kv_gpu_homomorphic, NULL};
+    &kv_gpu_float, &kv_gpu_integers, &kv_gpu_homomorphic, &kv_gpu_codebook,
+    NULL};

@@ -106,7 +106,27 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* 8 bytes at an 8-byte boundary, 16 at a 16-byte one. */
+/* p, of shared memory, in one register: without, an address p + x is made of
+ * the memory's start, what p adds to it, and x. */
+KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)
+{
+    unsigned place = (unsigned)__cvta_generic_to_shared(p);
+
+    asm("" : "+r"(place));
+    return static_cast<const uint8_t *>(__cvta_shared_to_generic(place));
+}
+
+/* So many bytes at a multiple of so many. */
+KV_DEVICE uint32_t kv_load2(const void *p)
+{
+    return *static_cast<const uint16_t *>(p);
+}
+
+KV_DEVICE uint32_t kv_load4(const void *p)
+{
+    return *static_cast<const uint32_t *>(p);
+}
+
 KV_DEVICE uint2 kv_load8(const void *p)
 {
     return *static_cast<const uint2 *>(p);
@@ -115,6 +135,12 @@ KV_DEVICE uint2 kv_load8(const void *p)
 KV_DEVICE uint4 kv_load16(const void *p)
 {
     return *static_cast<const uint4 *>(p);
+}
+
+/* Four words to a 16-byte boundary. */
+KV_DEVICE void kv_store16(void *p, const uint32_t *x)
+{
+    *static_cast<uint4 *>(p) = make_uint4(x[0], x[1], x[2], x[3]);
 }
 
 /* What another block has written in this launch: not from this multiprocessor's
@@ -179,6 +205,20 @@ KV_DEVICE int kv_round(float x)
 KV_DEVICE uint32_t kv_bits(float x)
 {
     return __float_as_uint(x);
+}
+
+KV_DEVICE float kv_from_bits(uint32_t x)
+{
+    return __uint_as_float(x);
+}
+
+/* 1 / x to 1 unit in the last place. */
+KV_DEVICE float kv_reciprocal(float x)
+{
+    float y;
+
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* sum + the dot product of four unsigned bytes. */
