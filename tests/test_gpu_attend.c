@@ -122,6 +122,20 @@ static void check_path(const char *what, const struct kv_cache *c,
     free(exact);
 }
 
+/* What there is no kernel for is refused by these words. */
+static void refuse(const char *what, const struct kv_tiled *t,
+                   const char *words)
+{
+    const struct kv_tiles_job job = kv_tiled_job(t, 1);
+    struct kv_gpu_attend *g;
+    struct kv_err e = {""};
+
+    if (!kv_gpu_attend_new(&g, &device, &job, 1, KV_PATH_EXACT, &e))
+        fail_msg("%s was not refused", what);
+    if (!strstr(e.msg, words))
+        fail_msg("%s: '%s' says nothing of '%s'", what, e.msg, words);
+}
+
 enum { TILE = 128, LONG = 3500 /* some warps have three tiles */ };
 
 /* Rows of tiles side by side are of sizes far apart. */
@@ -134,8 +148,9 @@ static void vary(const struct kv_shape *s, float *x, size_t n, float most)
             x[t * row + c] *= ldexpf(most, -(int)(t / TILE * 5 % 7));
 }
 
+/* refused: words of a refusal that is expected, or NULL. */
 static void check(const char *text, const struct kv_shape *s, size_t n,
-                  size_t nq, struct kv_calib **calib)
+                  size_t nq, struct kv_calib **calib, const char *refused)
 {
     const size_t row = s->n_kv_heads * s->head_dim;
     struct kv_codec *codec[KV_SIDES];
@@ -175,7 +190,9 @@ static void check(const char *text, const struct kv_shape *s, size_t n,
     a.q = x.q + (n - nq) * s->n_heads * s->head_dim;
     a.k = k;
     a.v = v;
-    for (int path = 0; path < KV_PATHS; path++)
+    if (refused)
+        refuse(text, t, refused);
+    for (int path = 0; path < KV_PATHS && !refused; path++)
         check_path(text, c, t, &a, (enum kv_path)path);
     free(v);
     free(k);
@@ -198,7 +215,7 @@ static void check_sizes(const char *text, size_t head_dim, size_t group)
 
     s.n_heads = s.n_kv_heads * group;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        check(text, &s, sizes[i].n, sizes[i].nq, &calib);
+        check(text, &s, sizes[i].n, sizes[i].nq, &calib, NULL);
     kv_calib_free(calib);
 }
 
@@ -208,7 +225,16 @@ static void check_long(const char *text, size_t head_dim, size_t group)
     struct kv_calib *calib = NULL;
 
     s.n_heads = s.n_kv_heads * group;
-    check(text, &s, LONG, 2, &calib);
+    check(text, &s, LONG, 2, &calib, NULL);
+    kv_calib_free(calib);
+}
+
+static void check_refused(const char *text, size_t head_dim, const char *words)
+{
+    const struct kv_shape s = synthetic_shape(head_dim);
+    struct kv_calib *calib = NULL;
+
+    check(text, &s, TILE, 1, &calib, words);
     kv_calib_free(calib);
 }
 
@@ -243,11 +269,11 @@ static void test_grouped(void **state)
     (void)state;
     check_sizes("kivi:b2g32r128", 128, 4);
     check_sizes("kivi:b2g128r128", 64, 16);
-    check_sizes("kivi:b4g64r128", 128, 1);
+    check_sizes("kivi:b4g64r128", 256, 3);
     check_sizes("kivi:b8g32r0", 64, 4);
     check_sizes("quarot:b2g128", 128, 4);
-    check_sizes("zeropoint:b8g32", 64, 4);
-    check_sizes("zeropoint:b4g32,K-axis=channel", 64, 2);
+    check_sizes("zeropoint:b8g32", 128, 1);
+    check_sizes("zeropoint:b8g32,K-axis=channel", 128, 1);
     check_sizes("q4_0", 128, 3);
     check_long("kivi:b2g32r128", 128, 8);
     check_long("absmax:b2g64", 64, 7);
@@ -273,8 +299,19 @@ static void test_prefill(void **state)
         struct kv_calib *calib = NULL;
 
         s.n_heads = s.n_kv_heads * cases[i].group;
-        check(cases[i].text, &s, cases[i].n, cases[i].nq, &calib);
+        check(cases[i].text, &s, cases[i].n, cases[i].nq, &calib, NULL);
     }
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    check_refused("kivi:b3g32r0", 64, "family grouped and values of family");
+    check_refused("kivi:g16r0", 64, "family grouped and values of family");
+    check_refused("absmax:b4g32,V-axis=channel", 64,
+                  "values of family grouped");
+    check_refused("kivi:K-b4r0/V-b2r0", 64, "4 bits, values of 2 bits");
+    check_refused("kivi:g32r0", 192, "head_dim 192");
 }
 
 int main(void)
@@ -284,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_hack),
         cmocka_unit_test(test_prefill),
         cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_refused),
     };
     struct kv_err e = {""};
 

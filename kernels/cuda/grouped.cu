@@ -4,10 +4,16 @@
 
 // Bits of both sides, head dimension, N-tiles of 8 rows; the first that fits is
 // taken.
-#define KV_GROUPED_KERNELS(X)                                                  \
-    X(2, 64, 2)                                                                \
-    X(2, 64, 1) X(2, 128, 2) X(2, 128, 1) X(4, 64, 2) X(4, 64, 1) X(4, 128, 2) \
-        X(4, 128, 1) X(8, 64, 2) X(8, 64, 1) X(8, 128, 2) X(8, 128, 1)
+#define KV_GROUPED_SIDES(X, BITS) \
+    X(BITS, 64, 2)                \
+    X(BITS, 64, 1)                \
+    X(BITS, 128, 2)               \
+    X(BITS, 128, 1)               \
+    X(BITS, 256, 1)
+#define KV_GROUPED_KERNELS(X) \
+    KV_GROUPED_SIDES(X, 2)    \
+    KV_GROUPED_SIDES(X, 4)    \
+    KV_GROUPED_SIDES(X, 8)
 
 // The one that has no registers for 16 rows.
 template <int BITS, int D, int NT> constexpr bool unfolded_fits(void)

@@ -174,8 +174,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_grouped_keys<BITS, D> {
     }
 };
 
-/* Groups of 32 or more channels of a token: q . k = sum over groups of
- * step (sum q code) + low (sum q). */
+/* Up to 4 groups of 32 or more channels of a token: q . k = sum over groups of
+ * step (sum q code) + low (sum q); lane c has group c of the second product. */
 template <int BITS, int D> struct kv_unfolded_keys : kv_grouped_keys<BITS, D> {
     using base = kv_grouped_keys<BITS, D>;
     using params = typename base::params;
@@ -183,8 +183,6 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_grouped_keys<BITS, D> {
     static constexpr int M = base::M, T = base::T;
     static constexpr int BLOCKS = BITS == 2 ? 1 : 2;
     static constexpr int AT_ONCE = base::WORDS > 1 ? 1 : 2; /* 16 bytes */
-    static constexpr int MOST_GROUPS = D / 32;
-    static_assert(MOST_GROUPS <= 4, "lane c has group c of the lows' product");
 
     /* q: 2^15 queries, field by field; codes of these make 2^-9 q . code. sums:
      * fragment b of 2^-9 times the sum over the channels of a group, which is

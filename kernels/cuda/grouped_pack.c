@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { GPU_TILE = 128, LEAST_GROUP = 32, UNIT_BYTES = 16 };
+enum { GPU_TILE = 128, LEAST_GROUP = 32, MOST_GROUPS = 4, UNIT_BYTES = 16 };
 
 static const struct kv_grouped *params_of(const struct kv_store *s)
 {
@@ -50,7 +50,9 @@ static bool there_is(const struct kv_store *s, size_t len)
         return false;
     if (len < LEAST_GROUP || len != (size_t)1 << log2_of(len))
         return false;
-    return s->values ? g->folded : !g->folded || len <= GPU_TILE;
+    if (s->values)
+        return g->folded;
+    return g->folded ? len <= GPU_TILE : g->n_runs <= MOST_GROUPS;
 }
 
 int kv_gpu_grouped_of(const struct kv_store *s, struct kv_gpu_grouped *out)
