@@ -25,9 +25,10 @@ extern "C" {
  * index is too high, or the device is older than this build's kernels. */
 int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e);
 
-/* Whether kv_device_cuda() succeeded: what has a version for the device and is
- * much work then goes there, k-means for one; the same bits as on the CPU. */
-int kv_device_in_use(void);
+/* Whether what is much work and has a version for the device goes there, k-means
+ * for one; the same bits as on the CPU.  Set once by a tool that is told to. */
+void kv_device_offload(int on);
+int kv_device_offloads(void);
 
 /* Fails with what is needed and what is free. */
 int kv_device_alloc(void **p, size_t bytes, struct kv_err *e);

@@ -75,10 +75,10 @@ static void points_init(struct kv_points *p, const float *x, size_t n, size_t d,
         p->weight[i] = weight ? weight[i] : 1;
 }
 
-/* On the device in use, where all rounds together are worth it. */
+/* On the device, where all rounds together are worth it. */
 static int points_to_device(struct kv_points *p, size_t k, struct kv_err *e)
 {
-    if (!kv_device_in_use() || p->n_tiles * k * p->d < WORTH_DEVICE)
+    if (!kv_device_offloads() || p->n_tiles * k * p->d < WORTH_DEVICE)
         return 0;
     return kv_gpu_points_new(&p->gpu, p->tile, p->n_tiles, p->d, e);
 }

@@ -235,18 +235,22 @@ float twin_half(uint16_t h)
 
 /* ---- the device ---------------------------------------------------------- */
 
-static int in_use;
+static int offloads;
 
-extern "C" int kv_device_in_use(void)
+extern "C" void kv_device_offload(int on)
 {
-    return in_use;
+    offloads = on;
+}
+
+extern "C" int kv_device_offloads(void)
+{
+    return offloads;
 }
 
 extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
                               struct kv_err *e)
 {
     (void)e;
-    in_use = 1;
     *d = {};
     snprintf(d->name, sizeof(d->name), "host twin %zu", index);
     d->major = 9;

@@ -55,7 +55,7 @@ static void test_same_bits(void **state)
     struct kv_err e = {""};
 
     (void)state;
-    assert_false(kv_device_in_use());
+    assert_false(kv_device_offloads());
     for (size_t i = 0; i < PROBLEMS; i++) {
         on_cpu[i] = kv_alloc(problems[i].k, problems[i].d * sizeof(float));
         solve(i, on_cpu[i], &mse[i]);
@@ -64,7 +64,7 @@ static void test_same_bits(void **state)
         print_message("%s\n", e.msg);
         skip();
     }
-    assert_true(kv_device_in_use());
+    kv_device_offload(1);
     for (size_t i = 0; i < PROBLEMS; i++) {
         const size_t bytes = problems[i].k * problems[i].d * sizeof(float);
 

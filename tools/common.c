@@ -33,6 +33,7 @@ static void set_device(struct kv_common *c)
     if (kv_device_cuda(index, &c->gpu, &e))
         kv_die("--device %s: %s", device, e.msg);
     c->on_gpu = true;
+    kv_device_offload(1);
 }
 
 static void set_level(const char *name)

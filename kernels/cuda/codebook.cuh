@@ -184,7 +184,10 @@ KV_DEVICE unsigned kv_code_channel(int k, int j)
 template <class B> struct kv_code_side {
     using params = kv_code_params;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;
-    static constexpr int BLOCKS = TABLE <= 48 << 10 ? 2 : 1;
+    /* Bytes of 128 channels spill where two blocks share the registers, unless
+     * a code is of four. */
+    static constexpr int BLOCKS =
+        TABLE <= 48 << 10 && (!B::INT8 || B::D < 128 || B::DIMS == 4) ? 2 : 1;
     static constexpr int LEAST = 32 * B::BYTES;
 
     static __host__ __device__ size_t head_bytes(const params &)

@@ -72,7 +72,7 @@ KV_DEVICE unsigned kv_row_position(const kv_rows &x, unsigned row)
 
 /* Tokens of one run that a block attends to. */
 struct kv_span {
-    const kv_gpu_run *run;
+    unsigned first;       /* position of the run's first token */
     const uint8_t *k, *v; /* the KV head's tiles */
     unsigned first_tile, n_tiles;
     unsigned common; /* tokens of the run that every query sees */
@@ -219,35 +219,25 @@ KV_DEVICE unsigned kv_seen(const kv_rows &rows, const kv_gpu_run &run,
     return seen > run.first ? min(seen - run.first, run.n) : 0;
 }
 
-/* limit: tokens of the run that a column's query sees. */
-template <int NT>
-KV_DEVICE void kv_limits(const kv_rows &rows, const kv_gpu_run &run,
-                         unsigned limit[NT][2])
+/* Queries of later positions see more: scores of tokens past a query's own are
+ * no scores.  token: the run's index of the step's first; limit: [8 NT] in
+ * shared memory, how many of the run each row sees. */
+template <int M, int NT>
+KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
 {
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            limit[i][j] =
-                kv_seen(rows, run, rows.first + 8 * i + kv_lane() % 4 * 2 + j);
-}
+        for (int j = 0; j < 2; j++) {
+            const unsigned end = limit[8 * i + kv_lane() % 4 * 2 + j];
 
-/* Queries of later positions see more: scores of tokens past a query's own are
- * no scores.  token: the run's index of the step's first; limit: per column,
- * how many of the run it sees. */
-template <int M, int NT>
-KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token,
-                       const unsigned limit[NT][2])
-{
 #pragma unroll
-    for (int m = 0; m < M; m++)
+            for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int i = 0; i < NT; i++)
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                if (token + 16 * m + kv_lane() / 4 + k / 2 * 8 >=
-                    limit[i][k % 2])
-                    s[m][i][k] = KV_NONE;
+                for (int k = 0; k < 2; k++)
+                    if (token + 16 * m + kv_lane() / 4 + 8 * k >= end)
+                        s[m][i][j + 2 * k] = KV_NONE;
+        }
 }
 
 /* This warp's share of a span; or, where the warps of a block walk together,
@@ -256,9 +246,9 @@ template <class K, class V, int STAGES, bool TOGETHER, int NT>
 KV_DEVICE void
 kv_walk(const typename K::params &kp, const typename V::params &vp,
         const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
-        const kv_rows &rows, const typename K::template query<NT> &query,
-        uint8_t *ring_base, kv_softmax<NT> &softmax,
-        typename V::template sums<NT> &sums)
+        const kv_rows &rows, const unsigned *limit,
+        const typename K::template query<NT> &query, uint8_t *ring_base,
+        kv_softmax<NT> &softmax, typename V::template sums<NT> &sums)
 {
     static_assert(K::T == V::T && K::TILE == V::TILE,
                   "keys and values step together");
@@ -307,16 +297,12 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         const uint8_t *codes = ring.codes(j), *head = ring.head(j);
 
         K::template scores<NT>(kp, k_table, head, j % STEPS, codes, query, s);
-        if (token + K::T > span.common) {
-            unsigned limit[NT][2];
-
-            kv_limits<NT>(rows, *span.run, limit);
+        if (token + K::T > span.common)
             kv_mask<M, NT>(s, token, limit);
-        }
         kv_softmax_step<M, NT>(softmax, s, factor);
         V::template gather<NT>(vp, v_table, head + ring.k_head, j % STEPS,
-                               codes + ring.k_step, rows,
-                               span.run->first + token, s, factor, sums);
+                               codes + ring.k_step, rows, span.first + token, s,
+                               factor, sums);
     }
     kv_copy_wait<0>();
 #undef KV_FETCH
@@ -463,7 +449,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     const kv_gpu_sequence &sequence = p.sequences[work.sequence];
     const kv_gpu_run &run = sequence.run[work.run];
     const kv_rows rows = {blockIdx.z * 8 * NT, p.group, p.nq, sequence.n};
-    const kv_span span = {&run,
+    const kv_span span = {run.first,
                           run.k + blockIdx.y * run.k_head,
                           run.v + blockIdx.y * run.v_head,
                           work.first_tile,
@@ -472,7 +458,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                           run.n};
     uint8_t *const shared = kv_shared();
     float *const queries = reinterpret_cast<float *>(shared);
-    uint8_t *const k_table = shared + 8 * NT * D * sizeof(float);
+    unsigned *const limit = reinterpret_cast<unsigned *>(queries + 8 * NT * D);
+    uint8_t *const k_table = reinterpret_cast<uint8_t *>(limit + 8 * NT);
     uint8_t *const v_table = k_table + K::TABLE;
     uint8_t *const rings = v_table + V::TABLE;
     typename K::template query<NT> query;
@@ -483,12 +470,14 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                        reinterpret_cast<float *>(rings), queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
+    if (threadIdx.x < 8 * NT)
+        limit[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
     kv_sync_block();
     K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
     kv_walk<K, V, STAGES, false, NT>(
-        kp, vp, k_table, v_table, span, rows, query,
+        kp, vp, k_table, v_table, span, rows, limit, query,
         rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp), softmax,
         sums);
 
@@ -572,7 +561,7 @@ static size_t kv_span_shared(const typename K::params &kp,
     const size_t rings = kv_ring<K, V, STAGES>::bytes(kp, vp);
     const size_t parts = 8 * NT * (D + 2) * sizeof(float);
 
-    return 8 * NT * D * sizeof(float) + K::TABLE + V::TABLE +
+    return 8 * NT * (D + 1) * sizeof(float) + K::TABLE + V::TABLE +
            KV_WARPS * (rings > parts ? rings : parts);
 }
 

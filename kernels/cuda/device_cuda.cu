@@ -55,9 +55,16 @@ extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
     return 0;
 }
 
-extern "C" int kv_device_in_use(void)
+static int offloads;
+
+extern "C" void kv_device_offload(int on)
 {
-    return in_use >= 0;
+    offloads = on;
+}
+
+extern "C" int kv_device_offloads(void)
+{
+    return offloads;
 }
 
 extern "C" int kv_device_alloc(void **p, size_t bytes, struct kv_err *e)

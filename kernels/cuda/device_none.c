@@ -17,7 +17,12 @@ int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e)
     return none(e);
 }
 
-int kv_device_in_use(void)
+void kv_device_offload(int on)
+{
+    (void)on;
+}
+
+int kv_device_offloads(void)
 {
     return 0;
 }

@@ -1,10 +1,11 @@
-/* What policies of integers in groups (grouped.h: how they lie) have in common.
+/* What policies of integers in groups (grouped_codes.h: how they lie) have in
+ * common.
  */
 #ifndef KV_GROUPED_CUH
 #define KV_GROUPED_CUH
 
 #include "kernels/cuda/float.cuh"
-#include "kernels/cuda/grouped.h"
+#include "kernels/cuda/grouped_codes.h"
 
 /* A code's subnormal half is code * 2^-24. */
 #define KV_CODES_PER_UNIT 0x1p24f

@@ -1,5 +1,5 @@
-/* Keys as integers in groups (grouped.h).  Queries are divided by the largest,
- * so that halves of them times steps neither overflow nor vanish. */
+/* Keys as integers in groups (grouped_codes.h).  Queries are divided by the
+ * largest, so that halves of them times steps neither overflow nor vanish. */
 #ifndef KV_GROUPED_KEYS_CUH
 #define KV_GROUPED_KEYS_CUH
 

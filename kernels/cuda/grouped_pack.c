@@ -1,6 +1,6 @@
-/* Integers in groups in the order of grouped.h. */
+/* Integers in groups in the order of grouped_codes.h. */
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/grouped.h"
+#include "kernels/cuda/grouped_codes.h"
 #include "lib/base/half.h"
 
 #include <math.h>

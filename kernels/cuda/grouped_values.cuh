@@ -1,6 +1,6 @@
-/* Values as integers in groups of channels of a token (grouped.h): a weight
- * times the token's step meets the codes, and sum p low is one for all channels
- * of a group. */
+/* Values as integers in groups of channels of a token (grouped_codes.h): a
+ * weight times the token's step meets the codes, and sum p low is one for all
+ * channels of a group. */
 #ifndef KV_GROUPED_VALUES_CUH
 #define KV_GROUPED_VALUES_CUH
 

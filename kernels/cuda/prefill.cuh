@@ -3,7 +3,8 @@
  * the tokens that its last row sees together, one ring for the block.  Codes
  * come first, and leave their space; then sinks and tail.
  *
- *   | queries | of each warp: max, sum [8 NT] | tables | results | ring |
+ *   | queries | of each warp: max, sum, limit [8 NT] | results | tables | ring
+ * |
  *
  * Results of a warp are | max | sum | o |, as parts are in decode.cuh. */
 #ifndef KV_PREFILL_CUH
@@ -15,7 +16,7 @@
 template <int D, int NT> struct kv_prefill_room {
     static constexpr unsigned MINE = 8 * NT, ROWS = KV_WARPS * MINE;
     static constexpr size_t QUERIES = ROWS * D * sizeof(float);
-    static constexpr size_t STATE = ROWS * 2 * sizeof(float);
+    static constexpr size_t STATE = ROWS * 3 * sizeof(float);
     static constexpr size_t RESULTS = ROWS * (D + 2) * sizeof(float);
 
     float *queries, *state, *results;
@@ -34,7 +35,12 @@ template <int D, int NT> struct kv_prefill_room {
     }
     __device__ float *my_state() const
     {
-        return state + kv_warp() * 2 * MINE;
+        return state + kv_warp() * 3 * MINE;
+    }
+    /* How many of a run's tokens each row sees. */
+    __device__ unsigned *my_limits() const
+    {
+        return reinterpret_cast<unsigned *>(my_state() + 2 * MINE);
     }
     __device__ float *my_results() const
     {
@@ -88,7 +94,7 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
                           sequence.n};
     const unsigned last = min(block_row + n_rows, total) - 1;
     const kv_span span = {
-        &run,
+        run.first,
         run.k + blockIdx.y * run.k_head,
         run.v + blockIdx.y * run.v_head,
         0,
@@ -106,12 +112,16 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
                        enter ? room.results : room.queries, room.queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
+    if (kv_lane() < mine)
+        room.my_limits()[kv_lane()] =
+            kv_seen(rows, run, rows.first + kv_lane());
     kv_sync_block();
     K::template prepare<NT>(kp, k_table, room.my_queries(), rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, true, NT>(kp, vp, k_table, v_table, span, rows, query,
-                                    v_table + V::TABLE, softmax, sums);
+    kv_walk<K, V, STAGES, true, NT>(kp, vp, k_table, v_table, span, rows,
+                                    room.my_limits(), query, v_table + V::TABLE,
+                                    softmax, sums);
 
 #pragma unroll
     for (int i = 0; i < NT; i++)
