@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <mutex>
 #include <ucontext.h>
 #include <vector>
 
@@ -209,7 +210,9 @@ void twin_wait(int newest)
 void twin_run(dim3 grid, dim3 block, size_t shared,
               const std::function<void()> &thread)
 {
+    static std::mutex one_at_a_time; /* the caller may have threads */
     static unsigned runs;
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
 
     gridDim = grid;
     blockDim = block;
@@ -223,13 +226,19 @@ void twin_run(dim3 grid, dim3 block, size_t shared,
             }
 }
 
+static std::vector<float> all_halves(void)
+{
+    std::vector<float> table;
+
+    for (unsigned i = 0; i < 65536; i++)
+        table.push_back(kv_f16_to_f32((uint16_t)i));
+    return table;
+}
+
 float twin_half(uint16_t h)
 {
-    static std::vector<float> table;
+    static const std::vector<float> table = all_halves();
 
-    if (table.empty())
-        for (unsigned i = 0; i < 65536; i++)
-            table.push_back(kv_f16_to_f32((uint16_t)i));
     return table[h];
 }
 

@@ -20,6 +20,8 @@ struct kv_gpu_attend {
     struct kv_device device;
     const struct kv_gpu_family *family;
     struct kv_gpu_side side[2]; /* K, V */
+    struct kv_store store[2];   /* as the caller's were, without tiles: they
+                                 * say what is launched after those are gone */
     size_t n_jobs, n_heads, n_kv_heads, head_dim, nq;
     struct kv_gpu_sequence *plan; /* [n_jobs] */
     struct sequence *sequence;    /* [n_jobs] */
@@ -409,6 +411,15 @@ static int plan(struct kv_gpu_attend *a, struct kv_err *e)
     return rc ? -1 : 0;
 }
 
+static void keep_stores(struct kv_gpu_attend *a)
+{
+    for (int side = 0; side < 2; side++) {
+        a->store[side] = *a->side[side].store;
+        a->store[side].tiles = NULL;
+        a->side[side].store = &a->store[side];
+    }
+}
+
 /* ---- the object -----------------------------------------------------------
  */
 
@@ -426,6 +437,7 @@ static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
         }
         if (has) {
             a->family = kv_gpu_families[f];
+            keep_stores(a);
             return 0;
         }
         for (int side = 0; side < 2; side++)
@@ -543,6 +555,7 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
     a->bytes = 0;
     a->device_plan = a->device_work = a->slots = NULL;
     a->q = a->out = a->parts = a->counters = NULL;
+    keep_stores(a);
     a->launch.k = &a->side[0];
     a->launch.v = &a->side[1];
     a->plan = kv_alloc(a->n_jobs, sizeof(*a->plan));

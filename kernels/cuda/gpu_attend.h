@@ -15,7 +15,8 @@ struct kv_gpu_slot;
 /* Copies the caches of these jobs (all of one shape and of one spec, their q
  * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
  * go as codes; sinks, the tail, and what lies between, decoded, as halves.
- * Jobs may share stores: each gets a copy of its own.
+ * Jobs may share stores: each gets a copy of its own.  Stores may go once this
+ * returns; what their params point to (the codec's) must stay.
  * More than 8 newest tokens are prefill attention, which fewer families have.
  * path: int8 where the family has it on the device, else exact.
  * Fails without memory, and by name where the device has no kernel for the
