@@ -212,7 +212,8 @@ static int approach(struct kv_points *p, const float *centers, size_t first,
     uint16_t *c = kv_alloc(size, sizeof(*c));
     const int rc = measure(p, centers + first * p->d, n, c, s, e);
 
-    for (size_t i = 0; i < p->n && !rc; i++) {
+#pragma omp parallel for schedule(static) if (worth(p, n))
+    for (size_t i = 0; i < (rc ? 0 : p->n); i++) {
         p->code[i] = s[i] < p->dist[i] ? (uint16_t)(first + c[i]) : p->code[i];
         p->dist[i] = s[i] < p->dist[i] ? s[i] : p->dist[i];
     }

@@ -39,6 +39,28 @@ static inline void attend_exact(const struct attention *a, float *exact)
     }
 }
 
+/* One query: q, out [d]; k, v: [n] rows, stride apart. */
+typedef void attend_one_fn(const float *q, const float *k, const float *v,
+                           size_t n, size_t stride, size_t d, float scale,
+                           float *out);
+
+/* Attention as `one` does it. */
+static inline void attend_by(attend_one_fn *one, const struct attention *a,
+                             float *out)
+{
+    const struct kv_shape *s = &a->shape;
+    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
+    const size_t row = s->n_kv_heads * d;
+
+    for (size_t i = 0; i < a->nq * s->n_heads; i++) {
+        const size_t at = i % s->n_heads / group * d;
+
+        one(a->q + i * d, a->k + at, a->v + at,
+            a->n - a->nq + i / s->n_heads + 1, row, d, s->attn_scale,
+            out + i * d);
+    }
+}
+
 static inline double rel_err(const float *x, const float *exact, size_t n)
 {
     double e2 = 0, x2 = 0;

@@ -200,18 +200,11 @@ KV_DEVICE float kv_high_f16(uint32_t w)
     return twin_half((uint16_t)(w >> 16));
 }
 
-/* Products of halves are exact in f32; a sum with a half rounds twice only
- * where both roundings agree but for ties, which double keeps apart. */
+/* Products of halves are exact in f32. */
 KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
 {
     return kv_pack_f16(kv_low_f16(a) * kv_low_f16(b),
                        kv_high_f16(a) * kv_high_f16(b));
-}
-
-KV_DEVICE uint32_t kv_fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
-{
-    return kv_pack_f16(fmaf(kv_low_f16(a), kv_low_f16(b), kv_low_f16(c)),
-                       fmaf(kv_high_f16(a), kv_high_f16(b), kv_high_f16(c)));
 }
 
 KV_DEVICE int kv_round(float x)
@@ -249,13 +242,6 @@ KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
     for (int i = 0; i < 4; i++)
         y |= (uint32_t)(both >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
     return y;
-}
-
-KV_DEVICE int kv_dot4(int a, int b, int c)
-{
-    for (int i = 0; i < 4; i++)
-        c += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
-    return c;
 }
 
 /* Lanes give | a [4] | b [2] |. */
@@ -309,11 +295,6 @@ static inline void twin_mma_bytes(int *c, const uint32_t *a, const uint32_t *b)
 KV_DEVICE void kv_mma_s8s8(int *c, const uint32_t *a, const uint32_t *b)
 {
     twin_mma_bytes<int8_t, int8_t>(c, a, b);
-}
-
-KV_DEVICE void kv_mma_u8s8(int *c, const uint32_t *a, const uint32_t *b)
-{
-    twin_mma_bytes<uint8_t, int8_t>(c, a, b);
 }
 
 KV_DEVICE void kv_mma_s8u8(int *c, const uint32_t *a, const uint32_t *b)

@@ -39,21 +39,6 @@ static void plain_f16(const float *q, const float *k, const float *v, size_t n,
     free(w);
 }
 
-static void attend_f16(const struct attention *a, float *out)
-{
-    const struct kv_shape *s = &a->shape;
-    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
-    const size_t row = s->n_kv_heads * d;
-
-    for (size_t i = 0; i < a->nq * s->n_heads; i++) {
-        const size_t at = i % s->n_heads / group * d;
-
-        plain_f16(a->q + i * d, a->k + at, a->v + at,
-                  a->n - a->nq + i / s->n_heads + 1, row, d, s->attn_scale,
-                  out + i * d);
-    }
-}
-
 /* What int8 may be off by beside a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
@@ -91,7 +76,7 @@ static void check_path(const char *what, const struct kv_cache *c,
         kv_cache_attend(c, a->q, a->nq, exact);
     else
         attend_exact(a, exact);
-    attend_f16(a, plain);
+    attend_by(plain_f16, a, plain);
     for (size_t i = 0; i < 2; i++)
         memcpy(q + i * n, a->q, n * sizeof(*q));
     memcpy(stores, job.k, KV_MAX_RUNS * sizeof(*stores));

@@ -32,21 +32,6 @@ static void plain_f32(const float *q, const float *k, const float *v, size_t n,
     free(w);
 }
 
-static void attend_f32(const struct attention *a, float *out)
-{
-    const struct kv_shape *s = &a->shape;
-    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
-    const size_t row = s->n_kv_heads * d;
-
-    for (size_t i = 0; i < a->nq * s->n_heads; i++) {
-        const size_t at = i % s->n_heads / group * d;
-
-        plain_f32(a->q + i * d, a->k + at, a->v + at,
-                  a->n - a->nq + i / s->n_heads + 1, row, d, s->attn_scale,
-                  out + i * d);
-    }
-}
-
 /* What int8 may be off by beside a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
@@ -60,7 +45,7 @@ static void check_paths(const char *what, const struct kv_cache *c,
     struct kv_err e;
 
     attend_exact(a, exact);
-    attend_f32(a, plain);
+    attend_by(plain_f32, a, plain);
     for (int path = 0; path < KV_PATHS; path++)
         for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
             if (!kv_tiled_can(c, (enum kv_path)path))

@@ -1,4 +1,5 @@
 #include "kernels/cuda/codebook_int8.cuh"
+#include "kernels/cuda/decode_launch.cuh"
 
 template <class B, int STAGES, int NT>
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)

@@ -1,4 +1,4 @@
-#include "kernels/cuda/families.h"
+#include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/prefill.cuh"
 
 // Head dimension, N-tiles of 8 rows, stages of the ring; the first that fits

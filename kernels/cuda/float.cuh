@@ -9,7 +9,6 @@
 #define KV_FLOAT_CUH
 
 #include "kernels/cuda/decode.cuh"
-#include "kernels/cuda/families.h"
 
 struct kv_no_params {
 };
@@ -194,46 +193,5 @@ template <int D> struct kv_float_values {
         kv_sums_store<D, NT>(x, o);
     }
 };
-
-/* ---- launching ---------------------------------------------------------- */
-
-/* How many N-tiles a block of this head dimension takes at most: 16 rows at
- * once where there are so many and registers for them.  What a block does not
- * take another one does, which reads the cache again. */
-static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
-{
-    return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;
-}
-
-/* Sinks and tail are halves. */
-template <class K, class V, int STAGES, int D, int NT>
-static int kv_decode_launch(struct kv_gpu_launch *l,
-                            const typename K::params &k,
-                            const typename V::params &v, struct kv_err *e)
-{
-    using FK = kv_float_keys<D>;
-    using FV = kv_float_values<D>;
-    const size_t coded = kv_span_shared<K, V, STAGES, D, NT>(k, v);
-    const size_t plain = kv_span_shared<FK, FV, 1, D, NT>({}, {});
-    const unsigned rows = l->p.group * l->p.nq;
-
-    if (l->prefill)
-        return kv_fail(e,
-                       "no CUDA kernel of prefill attention for these codes");
-
-    const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
-                    (rows + 8 * NT - 1) / (8 * NT));
-
-    l->shared = coded > plain ? coded : plain;
-    if (l->measure)
-        return 0;
-
-    const char *wrong =
-        kv_launch(kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, grid,
-                  dim3(32 * KV_WARPS), l->shared, 0, l->p, k, v,
-                  typename FK::params{}, typename FV::params{});
-
-    return wrong ? kv_fail(e, "decode attention: %s", wrong) : 0;
-}
 
 #endif

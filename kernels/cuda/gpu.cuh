@@ -178,20 +178,11 @@ KV_DEVICE float kv_high_f16(uint32_t w)
     return __high2float(*reinterpret_cast<const __half2 *>(&w));
 }
 
-/* Both halves: a * b, a * b + c, rounded once. */
+/* Both halves, a * b. */
 KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
 {
     const __half2 h = __hmul2(*reinterpret_cast<const __half2 *>(&a),
                               *reinterpret_cast<const __half2 *>(&b));
-
-    return *reinterpret_cast<const uint32_t *>(&h);
-}
-
-KV_DEVICE uint32_t kv_fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
-{
-    const __half2 h = __hfma2(*reinterpret_cast<const __half2 *>(&a),
-                              *reinterpret_cast<const __half2 *>(&b),
-                              *reinterpret_cast<const __half2 *>(&c));
 
     return *reinterpret_cast<const uint32_t *>(&h);
 }
@@ -233,12 +224,6 @@ KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
     return __byte_perm(low, high, select);
 }
 
-/* c + the dot product of four signed bytes. */
-KV_DEVICE int kv_dot4(int a, int b, int c)
-{
-    return __dp4a(a, b, c);
-}
-
 /* ---- matrices ----------------------------------------------------------- */
 
 /* c [16][8] += a [16][16] b [16][8], halves, sums in f32.
@@ -270,7 +255,6 @@ KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
                        "r"(b[1]));                                            \
     }
 KV_MMA_BYTES(kv_mma_s8s8, "s8.s8") /* a, b signed */
-KV_MMA_BYTES(kv_mma_u8s8, "u8.s8") /* a unsigned */
 KV_MMA_BYTES(kv_mma_s8u8, "s8.u8") /* b unsigned */
 KV_MMA_BYTES(kv_mma_u8u8, "u8.u8")
 #undef KV_MMA_BYTES

@@ -144,7 +144,7 @@ static void read_rows(const struct kv_gpu_attend *a,
 
     for (int r = SINKS; r <= TAIL && n; r++) {
         const struct kv_store *s = store_of(j, side, r);
-        const float *turn = r == CODES && m ? m + (m ? head * d * d : 0) : NULL;
+        const float *turn = r == CODES && m ? m + head * d * d : NULL;
 
         for (size_t t = first > at ? first - at : 0; t < s->n && n;) {
             const size_t skip = t % KV_TILE_PART;

@@ -1,4 +1,4 @@
-#include "kernels/cuda/families.h"
+#include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/grouped_keys.cuh"
 #include "kernels/cuda/grouped_values.cuh"
 

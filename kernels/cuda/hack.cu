@@ -1,3 +1,4 @@
+#include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/hack.cuh"
 #include "kernels/cuda/prefill.cuh"
 #include "kernels/tiles_homomorphic.h"

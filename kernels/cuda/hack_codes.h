@@ -27,8 +27,7 @@
 #include <stdint.h>
 
 struct kv_gpu_hack {
-    float top; /* 2^q_bits - 1 */
-    unsigned stochastic;
+    float top;    /* 2^q_bits - 1 */
     uint64_t key; /* seed, stream and layer, mixed */
 };
 

@@ -10,6 +10,7 @@
 #ifndef KV_PREFILL_CUH
 #define KV_PREFILL_CUH
 
+#include "kernels/cuda/families.h"
 #include "kernels/cuda/float.cuh"
 
 /* Where the pieces of a block's shared memory are. */
