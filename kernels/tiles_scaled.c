@@ -3,6 +3,7 @@
 #include "kernels/tiles_scaled_impl.h"
 #include "lib/base/half.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { LINE = 64, PLANES = 2 };
@@ -87,9 +88,66 @@ void kv_store_put_scaled(const struct kv_store *s, size_t t,
 
     for (size_t i = 0; i < s->head_dim; i++)
         put_code(s, t, i, code[i], tile + t / KV_TILE_PART * part);
-    for (size_t i = 0; i < s->head_dim / c->group; i++)
+    for (size_t i = 0; bytes && i < s->head_dim / c->group; i++)
         memcpy(scales + (i * KV_TILE_TOKENS + t) * bytes, scale + i * bytes,
                bytes);
+}
+
+static unsigned get_code(const struct kv_store *s, size_t t, size_t c,
+                         const uint8_t *part)
+{
+    const unsigned bits = kv_scaled_of(s)->bits;
+    const size_t lane_bytes = kv_scaled_lane_bytes(bits);
+    size_t lane, v = place(s, t, c, &lane);
+    unsigned code = 0, have = 0;
+
+    for (size_t i = 0; i < PLANES && kv_scaled_width(bits, i); i++) {
+        const unsigned w = kv_scaled_width(bits, i);
+        const size_t per = kv_scaled_per_unit(bits, i), at = v % per * w;
+        const uint8_t from =
+            part[(v / per * KV_SCALED_LANES + lane) * lane_bytes + at / 8];
+
+        code |= (from >> at % 8 & ((1u << w) - 1)) << have;
+        have += w;
+        part += kv_scaled_plane_bytes(s, i);
+    }
+    return code;
+}
+
+static float get_scale(enum kv_scale_kind kind, const uint8_t *at)
+{
+    uint16_t half;
+    float x = 1;
+
+    switch (kind) {
+    case KV_SCALE_NONE:
+        break;
+    case KV_SCALE_F16:
+        memcpy(&half, at, sizeof(half));
+        return kv_f16_to_f32(half);
+    case KV_SCALE_E8M0:
+        return ldexpf(1, *at - 127);
+    case KV_SCALE_E4M3:
+        half = *at;
+        kv_minifloat_decode(&kv_e4m3, &half, 1, 1, &x);
+        break;
+    }
+    return x;
+}
+
+void kv_store_get_scaled(const struct kv_store *s, size_t t,
+                         const uint8_t *tile, uint16_t *code, float *scale)
+{
+    const struct kv_scaled *c = kv_scaled_of(s);
+    const size_t bytes = kv_scaled_scale_bytes(c);
+    const size_t part = kv_scaled_part_bytes(s);
+    const uint8_t *scales = tile + KV_SCALED_PARTS * part;
+
+    for (size_t i = 0; i < s->head_dim; i++)
+        code[i] = (uint16_t)get_code(s, t, i, tile + t / KV_TILE_PART * part);
+    for (size_t i = 0; i < s->head_dim / c->group; i++)
+        scale[i] =
+            get_scale(c->scale, scales + (i * KV_TILE_TOKENS + t) * bytes);
 }
 
 static const struct kv_scaled_loops *loops(void)

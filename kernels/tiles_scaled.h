@@ -53,9 +53,15 @@ extern const struct kv_family kv_family_scaled;
 /* Makes s a store of these; values, n_heads and head_dim are set. */
 void kv_store_scaled(struct kv_store *s, const struct kv_scaled *c);
 
-/* Puts one token at place t: code [head_dim], scale [groups], as stored. */
+/* Puts one token at place t: code [head_dim], scale [groups], as stored; NULL
+ * where none is. */
 void kv_store_put_scaled(const struct kv_store *s, size_t t,
                          const uint16_t *code, const uint8_t *scale,
                          uint8_t *tile);
+
+/* The same the other way round: code [head_dim], scale [groups] as numbers, of
+ * KV_SCALE_F16 before the division. */
+void kv_store_get_scaled(const struct kv_store *s, size_t t,
+                         const uint8_t *tile, uint16_t *code, float *scale);
 
 #endif

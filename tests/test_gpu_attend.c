@@ -287,6 +287,33 @@ static void test_grouped(void **state)
     check_long("absmax:b2g64", 64, 7);
 }
 
+/* Tables of 2 to 4 bits and floats of 8, scales of 0, 1 and 2 bytes, groups of
+ * 16 channels to a head: every kernel that is listed. */
+static void test_scaled(void **state)
+{
+    (void)state;
+    check_sizes("nf4:r0", 128, 4);
+    check_sizes("nf4:g32s3r40", 64, 16);
+    check_sizes("iq4_nl", 128, 12);
+    check_sizes("mxfp4", 128, 8);
+    check_sizes("nvfp4", 128, 3);
+    check_sizes("turboquant:b4r0", 64, 1);
+    check_sizes("turboquant:b3r0", 128, 4);
+    check_sizes("turboquant:b2r0", 128, 4);
+    check_sizes("fp8:r0", 128, 4);
+    check_sizes("fp8:K-e4m3/V-e5m2,scale=token,r=40", 64, 8);
+    check_sizes("fp8:e5m2,scale=none,r=0", 128, 1);
+    check_sizes("mxfp8:e5m2r0", 128, 4);
+    check_sizes("nf4:r0", 256, 3);
+    check_sizes("fp8:r0", 256, 1);
+    check_long("nvfp4", 64, 8);
+    check_long("turboquant:b3r0", 64, 4);
+    check_long("turboquant:b2r0", 64, 4);
+    check_long("mxfp4:r0", 64, 2);
+    check_long("mxfp8:r0", 64, 7);
+    check_long("fp8,scale=none,r=0", 64, 2);
+}
+
 /* Every kernel that is listed: 2 tiles of codes and a rest, of 4 and of 12
  * rows. */
 static void test_codebook_kernels(void **state)
@@ -367,6 +394,11 @@ static void test_missing(void **state)
         {"absmax:b4g32,V-axis=channel", 64, "values of family grouped"},
         {"kivi:K-b4r0/V-b2r0", 64, "4 bits, values of 2 bits"},
         {"kivi:g32r0", 192, "head_dim 192"},
+        {"fp6:r0", 64, "keys of 6 bits"},
+        {"turboquant:b1r0", 64, "keys of 1 bits"},
+        {"nf4:g16r0", 64, "in groups of 16 with 2 bytes"},
+        {"turboquant:K-b4/V-b3,r=0", 64, "different tables"},
+        {"fp8:r0", 192, "head_dim 192"},
     };
 
     (void)state;
@@ -381,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_hack),
         cmocka_unit_test(test_prefill),
         cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_scaled),
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_missing),

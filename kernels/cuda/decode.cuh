@@ -22,7 +22,8 @@
  *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
  *   LEAST             of these, as many as the compiler can know
  *   TABLE             bytes in shared memory for the whole block, filled by
- *   load(p, head, table)             all threads, before a barrier
+ *   load(p, head, table)             all threads, before a barrier; values
+ *                     without one are given that of the keys
  * keys:
  *   query<NT>                        queries as the products want them
  *   prepare(p, table, q, rows, query)
@@ -460,8 +461,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     float *const queries = reinterpret_cast<float *>(shared);
     unsigned *const limit = reinterpret_cast<unsigned *>(queries + 8 * NT * D);
     uint8_t *const k_table = reinterpret_cast<uint8_t *>(limit + 8 * NT);
-    uint8_t *const v_table = k_table + K::TABLE;
-    uint8_t *const rings = v_table + V::TABLE;
+    uint8_t *const v_table = V::TABLE ? k_table + K::TABLE : k_table;
+    uint8_t *const rings = k_table + K::TABLE + V::TABLE;
     typename K::template query<NT> query;
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;

@@ -53,7 +53,7 @@ struct kv_gpu_family {
 };
 
 extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
-    kv_gpu_homomorphic, kv_gpu_codebook;
+    kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes;
 
 enum { KV_GPU_MAX_DIM = 256 };
 
