@@ -44,8 +44,20 @@ void kv_store_resize(struct kv_store *s, size_t n)
     s->n = n;
 }
 
+void kv_store_clear(struct kv_store *s, size_t head, size_t i)
+{
+    uint8_t *tile = kv_store_tile(s, head, i);
+
+    if (s->family->release)
+        s->family->release(s, tile);
+    memset(tile, 0, s->tile_bytes);
+}
+
 void kv_store_free(struct kv_store *s)
 {
+    for (size_t h = 0; s->tiles && h < kv_store_heads(s); h++)
+        for (size_t i = 0; s->family->release && i < s->room; i++)
+            s->family->release(s, kv_store_tile(s, h, i));
     free(s->tiles);
     s->tiles = NULL;
     s->n = s->room = 0;
@@ -53,7 +65,12 @@ void kv_store_free(struct kv_store *s)
 
 size_t kv_store_bytes(const struct kv_store *s)
 {
-    return kv_store_heads(s) * kv_store_tiles(s) * s->tile_bytes;
+    size_t bytes = kv_store_heads(s) * kv_store_tiles(s) * s->tile_bytes;
+
+    for (size_t h = 0; s->family->owned && h < kv_store_heads(s); h++)
+        for (size_t i = 0; i < kv_store_tiles(s); i++)
+            bytes += s->family->owned(s, kv_store_tile(s, h, i));
+    return bytes;
 }
 
 int kv_store_has(const struct kv_store *s, enum kv_path path)

@@ -65,6 +65,10 @@ struct kv_family {
      * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
+    /* NULL where a tile is its bytes alone: how many more it owns, and what
+     * frees them.  A tile of zeros owns nothing. */
+    size_t (*owned)(const struct kv_store *s, const uint8_t *tile);
+    void (*release)(const struct kv_store *s, uint8_t *tile);
 };
 
 /* A run of tokens of one side of one layer. */
@@ -91,8 +95,11 @@ struct kv_store {
 
 /* n tokens; tiles that were there stay, new ones are zero. */
 void kv_store_resize(struct kv_store *s, size_t n);
-void kv_store_free(struct kv_store *s);          /* frees tiles */
-size_t kv_store_bytes(const struct kv_store *s); /* of tiles in use */
+void kv_store_free(struct kv_store *s); /* frees tiles */
+/* Tile i of a head becomes zeros. */
+void kv_store_clear(struct kv_store *s, size_t head, size_t i);
+/* Of tiles in use, with what they own. */
+size_t kv_store_bytes(const struct kv_store *s);
 
 /* How many heads have tiles of their own. */
 static inline size_t kv_store_heads(const struct kv_store *s)

@@ -148,14 +148,14 @@ struct kv_scheme {
     void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
                         float *x);
 
-    /* Attention on the codes as they are (kernels/tiles.h), no variable codec
-     * and no history; NULL: through decode().  store names the family of the
+    /* Attention on the codes as they are (kernels/tiles.h), no history; NULL:
+     * through decode().  store names the family of the
      * codes and fills in its params (owned by the codec), tile_bytes, enter,
      * leave and space; values, n_heads and head_dim are set.  false: not with
      * this spec.  tile puts tokens [first, first + n) of one KV head (of all,
      * where they are together) into a tile of zeros; first is a multiple of
-     * KV_TILE_TOKENS, n at most that; blocks: all of the side's settled blocks.
-     * Thread-safe. */
+     * KV_TILE_TOKENS, n at most that; blocks: all of the side's settled blocks;
+     * of a variable codec, those from token first on.  Thread-safe. */
     bool (*store)(const struct kv_codec *c, struct kv_store *s);
     void (*tile)(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,

@@ -79,24 +79,40 @@ void kv_tiled_free(struct kv_tiled *t)
     free(t);
 }
 
+/* Bytes of the first blocks of a variable codec. */
+struct counted {
+    size_t blocks, bytes;
+};
+
+/* Where tile() finds the blocks that begin at this token. */
+static size_t bytes_before(const struct kv_reader *r, struct counted *c,
+                           size_t token)
+{
+    for (; r->size && c->blocks < token / r->codec->block; c->blocks++)
+        c->bytes += r->size[c->blocks];
+    return c->bytes;
+}
+
 static void update_codes(struct kv_store *s, const struct kv_reader *r)
 {
     const struct kv_codec *c = r->codec;
     const size_t have = s->n, n = r->n_blocks * c->block;
+    struct counted counted = {0};
 
     if (n == have)
         return;
     kv_store_resize(s, n);
-    for (size_t h = 0; h < kv_store_heads(s); h++)
-        for (size_t i = have / KV_TILE_TOKENS; i < kv_store_tiles(s); i++) {
-            const size_t at = i * KV_TILE_TOKENS;
-            uint8_t *tile = kv_store_tile(s, h, i);
+    for (size_t i = have / KV_TILE_TOKENS; i < kv_store_tiles(s); i++) {
+        const size_t at = i * KV_TILE_TOKENS;
+        const uint8_t *blocks = r->blocks + bytes_before(r, &counted, at);
 
-            memset(tile, 0, s->tile_bytes);
-            c->scheme->tile(c, s, r->blocks, at,
+        for (size_t h = 0; h < kv_store_heads(s); h++) {
+            kv_store_clear(s, h, i);
+            c->scheme->tile(c, s, blocks, at,
                             n - at < KV_TILE_TOKENS ? n - at : KV_TILE_TOKENS,
-                            h, tile);
+                            h, kv_store_tile(s, h, i));
         }
+    }
 }
 
 /* from: the cache's tokens [first, first + n).  Keys before RoPE are turned

@@ -399,6 +399,7 @@ static void test_missing(void **state)
         {"nf4:g16r0", 64, "in groups of 16 with 2 bytes"},
         {"turboquant:K-b4/V-b3,r=0", 64, "different tables"},
         {"fp8:r0", 192, "head_dim 192"},
+        {"kvquant:r0", 64, "keys of family nuq"},
     };
 
     (void)state;

@@ -1,5 +1,6 @@
 #include "lib/schemes/nuq.h"
 #include "kernels/bitpack.h"
+#include "kernels/tiles_nuq.h"
 #include "kernels/top.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -153,6 +154,11 @@ struct nuq {
     size_t n_side;    /* outliers on each side: values only */
     float *threshold; /* keys only: [row][2] */
     float mid[MAX_LEVELS - 1], level[MAX_LEVELS];
+
+    bool tiled;
+    struct kv_nuq_tiles tiles;
+    struct kv_tiles_rope *rope; /* keys only .. */
+    float *offset, *half;       /* .. as are these: [row] */
 };
 
 static int load_range(struct kv_codec *c, const struct kv_calib_set *set,
@@ -195,6 +201,39 @@ static int load_levels(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
+static struct kv_nuq_range channel(const struct nuq *q, size_t i)
+{
+    return kv_nuq_between(q->threshold[2 * i], q->threshold[2 * i + 1]);
+}
+
+/* What attention on the codes wants of keys. */
+static void open_channels(const struct kv_codec *c)
+{
+    struct nuq *q = c->state;
+
+    q->rope =
+        kv_tiles_rope_new(c->shape.head_dim, c->shape.n_rot, c->shape.inv_freq);
+    q->offset = kv_alloc(q->row, sizeof(*q->offset));
+    q->half = kv_alloc(q->row, sizeof(*q->half));
+    for (size_t i = 0; i < q->row; i++) {
+        q->offset[i] = channel(q, i).offset;
+        q->half[i] = channel(q, i).half;
+    }
+    q->tiles.rope = q->rope;
+    q->tiles.offset = q->offset;
+    q->tiles.half = q->half;
+}
+
+static void open_tiles(const struct kv_codec *c)
+{
+    struct nuq *q = c->state;
+
+    q->tiled = kv_nuq_tiles_init(&q->tiles, c->side == KV_V, q->bits, q->level,
+                                 c->shape.head_dim);
+    if (q->tiled && c->side == KV_K)
+        open_channels(c);
+}
+
 /* Bytes of a token with n outliers, the one place that adds them up. */
 static size_t token_bytes(const struct kv_codec *c, size_t n)
 {
@@ -222,15 +261,19 @@ static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
     if (c->side == KV_V)
         q->n_side = kv_nuq_each_side(&c->spec, KV_V, q->row);
     c->block_bytes = token_bytes(c, c->variable ? q->row : 2 * q->n_side);
-    if (c->side == KV_K && load_range(c, set, e))
+    if ((c->side == KV_K && load_range(c, set, e)) || load_levels(c, set, e))
         return -1;
-    return load_levels(c, set, e);
+    open_tiles(c);
+    return 0;
 }
 
 static void close_kvquant(struct kv_codec *c)
 {
     struct nuq *q = c->state;
 
+    kv_tiles_rope_free(q->rope);
+    free(q->offset);
+    free(q->half);
     free(q->threshold);
     free(q);
 }
@@ -245,11 +288,6 @@ static uint16_t code_of(const struct nuq *q, struct kv_nuq_range r, float x)
 static float value_of(const struct nuq *q, struct kv_nuq_range r, uint16_t code)
 {
     return r.half > 0 ? r.offset + r.half * q->level[code] : r.offset;
-}
-
-static struct kv_nuq_range channel(const struct nuq *q, size_t i)
-{
-    return kv_nuq_between(q->threshold[2 * i], q->threshold[2 * i + 1]);
 }
 
 static bool beyond(const struct nuq *q, size_t i, float x)
@@ -427,6 +465,78 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     free(code);
 }
 
+/* ---- attention on the codes ---------------------------------------------- */
+
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct nuq *q = c->state;
+
+    if (q->tiled)
+        kv_store_nuq(s, &q->tiles);
+    return q->tiled;
+}
+
+/* A token's outliers: how many, and where they are. */
+static const uint8_t *sparse_of(const struct kv_codec *c, const uint8_t *token,
+                                uint16_t *n)
+{
+    const struct nuq *q = c->state;
+
+    *n = (uint16_t)(2 * q->n_side);
+    if (c->variable)
+        memcpy(n, token, sizeof(*n));
+    return token + token_bytes(c, 0);
+}
+
+/* Those of one head, of the tile's token t, to x; gives how many. */
+static size_t outliers_of(const struct kv_codec *c, const uint8_t *token,
+                          size_t t, size_t head, struct kv_nuq_outlier *x)
+{
+    const size_t d = c->shape.head_dim;
+    uint16_t n;
+    const uint8_t *sparse = sparse_of(c, token, &n);
+    size_t found = 0;
+
+    for (size_t at = 0; at < n; at++) {
+        uint16_t i;
+
+        memcpy(&i, sparse + 2 * at, sizeof(i));
+        if (i / d != head)
+            continue;
+        x[found].place = (uint16_t)(t * KV_NUQ_CHANNELS + i % d);
+        memcpy(&x[found++].value, sparse + 2 * (n + at), 2);
+    }
+    return found;
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    const struct nuq *q = c->state;
+    const uint8_t *at = c->variable ? blocks : blocks + first * c->block_bytes;
+    uint16_t *code = kv_alloc(q->row, sizeof(*code));
+    struct kv_nuq_outlier *x = kv_alloc(n * q->row, sizeof(*x));
+    size_t found = 0;
+
+    for (size_t t = 0; t < n; t++) {
+        const uint8_t *codes = at + (c->variable ? 2 : 0);
+        uint16_t range[2], sparse;
+
+        kv_unpack(codes, q->row, q->bits, code);
+        if (s->values)
+            memcpy(range, codes + q->code_bytes, sizeof(range));
+        kv_store_put_nuq(s, t, code + head * s->head_dim,
+                         s->values ? range : NULL, tile);
+        found += outliers_of(c, at, t, head, x + found);
+        sparse_of(c, at, &sparse);
+        at += token_bytes(c, sparse);
+    }
+    kv_store_put_outliers(s, x, found, tile);
+    free(x);
+    free(code);
+}
+
 const struct kv_scheme kv_scheme_kvquant = {
     .name = "kvquant",
     .brief = "KVQuant: k-means levels, keys per channel before RoPE, values "
@@ -444,4 +554,6 @@ const struct kv_scheme kv_scheme_kvquant = {
     .decode = decode,
     .encode_block = encode_block,
     .decode_block = decode_block,
+    .store = store,
+    .tile = tile,
 };
