@@ -268,7 +268,7 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
     if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,
                         s->bench->copies, s->in->q, s->in->nq, path, e))
         return kv_fail_in(e, "%s", s->spec->text);
-    s->path_name = kv_attn_gpu_path(s->gpu) == KV_PATH_INT8 ? "int8" : "exact";
+    s->path_name = kv_attn_gpu_name(s->gpu);
     for (size_t b = 0; b < s->in->n_batch; b++) {
         kv_tiled_free(s->tiled[b]);
         s->tiled[b] = NULL;

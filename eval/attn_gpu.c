@@ -50,9 +50,9 @@ void kv_attn_gpu_free(struct kv_attn_gpu *g)
     free(g);
 }
 
-enum kv_path kv_attn_gpu_path(const struct kv_attn_gpu *g)
+const char *kv_attn_gpu_name(const struct kv_attn_gpu *g)
 {
-    return kv_gpu_attend_path(g->attend);
+    return kv_gpu_attend_name(g->attend);
 }
 
 size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g)

@@ -18,8 +18,8 @@ int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     struct kv_err *e);
 void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
 
-enum kv_path kv_attn_gpu_path(const struct kv_attn_gpu *g); /* what runs */
-size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);      /* of tiles */
+const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* what runs */
+size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);     /* of tiles */
 
 /* Attention, reps times with cold caches; base not NULL: as often before it,
  * and *ratio becomes its median time over this one's.  out: the first copies'

@@ -81,11 +81,11 @@ size_t kv_fused_caches_bytes(const struct kv_step_cache *c)
     return bytes;
 }
 
-enum kv_path kv_fused_caches_path(const struct kv_step_cache *c)
+const char *kv_fused_caches_name(const struct kv_step_cache *c)
 {
     const struct fused *f = c->self;
 
-    return kv_gpu_attend_path(f->layer[0]);
+    return kv_gpu_attend_name(f->layer[0]);
 }
 
 /* ---- halves, unfused ------------------------------------------------------

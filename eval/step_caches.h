@@ -13,7 +13,7 @@ int kv_fused_caches_new(struct kv_step_cache *c, const struct kv_device *device,
                         size_t n_layers, enum kv_path path, struct kv_err *e);
 void kv_fused_caches_clear(struct kv_step_cache *c);
 size_t kv_fused_caches_bytes(const struct kv_step_cache *c);
-enum kv_path kv_fused_caches_path(const struct kv_step_cache *c);
+const char *kv_fused_caches_name(const struct kv_step_cache *c); /* what runs */
 
 /* n tokens of each of batch sequences, random: scores = Q K^T and out = P V as
  * batched products of cuBLAS, softmax in between, what a framework does without

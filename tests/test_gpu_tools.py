@@ -62,7 +62,7 @@ class GpuToolTest(unittest.TestCase):
         self.assertIn("gear", done.stderr)
 
     def test_no_head_dim(self):
-        done = attend("-s", "f16", "--shape", "1,4,2,72,300")
+        done = attend("-s", "f16", "--shape", "1,4,2,258,300")
         self.assertEqual(done.returncode, 2)
         self.assertIn("no CUDA kernel", done.stderr)
         self.assertEqual(done.stdout, "")

@@ -116,6 +116,12 @@ static const struct kv_store *store_of(const struct kv_tiles_job *j, int side,
     return (side ? j->v : j->k) + run;
 }
 
+/* A tile of halves, in the order of float.cuh. */
+static size_t halves_bytes(const struct kv_gpu_attend *a)
+{
+    return GPU_TILE * kv_padded(a->head_dim) * sizeof(uint16_t);
+}
+
 /* Runs of a job: codes are tokens that fill tiles on both sides. */
 static void split(const struct kv_tiles_job *j, struct kv_gpu_sequence *p)
 {
@@ -187,7 +193,7 @@ static void pack_head(const struct kv_gpu_attend *a,
         const size_t n = left < GPU_TILE ? left : GPU_TILE;
 
         read_rows(a, j, side, m, head, run->first + i * GPU_TILE, n, x);
-        kv_gpu_float_pack(side, d, x, n, tiles + i * GPU_TILE * d * 2);
+        kv_gpu_float_pack(side, d, x, n, tiles + i * halves_bytes(a));
     }
     free(x);
 }
@@ -197,8 +203,8 @@ static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                     struct kv_err *e)
 {
     struct kv_gpu_run *run = &a->plan[job].run[r];
-    const size_t tile = r == KV_RUN_CODES ? a->side[side].tile_bytes
-                                          : GPU_TILE * a->head_dim * 2;
+    const size_t tile =
+        r == KV_RUN_CODES ? a->side[side].tile_bytes : halves_bytes(a);
     const size_t head_bytes = up_to(run->n, GPU_TILE) / GPU_TILE * tile;
     uint8_t *host;
     void *to;
@@ -423,35 +429,6 @@ static void keep_stores(struct kv_gpu_attend *a)
 /* ---- the object -----------------------------------------------------------
  */
 
-/* The family that has both sides. */
-static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
-                       enum kv_path path, struct kv_err *e)
-{
-    for (size_t f = 0; kv_gpu_families[f]; f++) {
-        bool has = true;
-
-        for (int side = 0; side < 2 && has; side++) {
-            a->side[side] = (struct kv_gpu_side){
-                .store = store_of(j, side, CODES), .path = path};
-            has = kv_gpu_families[f]->open(&a->side[side]);
-        }
-        if (has) {
-            a->family = kv_gpu_families[f];
-            keep_stores(a);
-            return 0;
-        }
-        for (int side = 0; side < 2; side++)
-            free(a->side[side].table);
-    }
-    for (int side = 0; side < 2; side++)
-        a->side[side].table = NULL;
-    return kv_fail(e,
-                   "no CUDA kernel for keys of family %s and values of family "
-                   "%s with these parameters",
-                   store_of(j, 0, CODES)->family->name,
-                   store_of(j, 1, CODES)->family->name);
-}
-
 static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
                                       const struct kv_tiles_job *j)
 {
@@ -469,6 +446,61 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
     };
 }
 
+/* Whether this family has both sides, and if so what a launch takes; e says
+ * what it has no kernel for. */
+static bool has_both(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                     const struct kv_gpu_family *family, enum kv_path path,
+                     struct kv_err *e)
+{
+    bool has = true;
+
+    for (int side = 0; side < 2; side++)
+        a->side[side] = (struct kv_gpu_side){.store = store_of(j, side, CODES),
+                                             .path = path};
+    for (int side = 0; side < 2 && has; side++)
+        has = family->open(&a->side[side]);
+    a->launch = launch_of(a, j);
+    a->launch.measure = true;
+    has = has && !family->launch(&a->launch, e);
+    a->launch.measure = false;
+    for (int side = 0; side < 2 && !has; side++) {
+        free(a->side[side].table);
+        a->side[side].table = NULL;
+    }
+    return has;
+}
+
+static const struct kv_gpu_family *const generic[] = {&kv_gpu_generic_tiles,
+                                                      NULL};
+
+/* The first family that has both sides.  Fails with what the first that knows
+ * these codes has no kernel for. */
+static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                       const struct kv_gpu_family *const *families,
+                       enum kv_path path, struct kv_err *e)
+{
+    struct kv_err first = {""};
+
+    for (size_t f = 0; families[f]; f++) {
+        struct kv_err its = {""};
+
+        if (has_both(a, j, families[f], path, &its)) {
+            a->family = families[f];
+            keep_stores(a);
+            return 0;
+        }
+        if (!first.msg[0])
+            first = its;
+    }
+    if (first.msg[0])
+        return kv_fail(e, "%s", first.msg);
+    return kv_fail(e,
+                   "no CUDA kernel for keys of family %s and values of family "
+                   "%s with these parameters",
+                   store_of(j, 0, CODES)->family->name,
+                   store_of(j, 1, CODES)->family->name);
+}
+
 static void point(struct kv_gpu_attend *a)
 {
     struct kv_decode *p = &a->launch.p;
@@ -483,10 +515,10 @@ static void point(struct kv_gpu_attend *a)
     p->counters = a->counters;
 }
 
-int kv_gpu_attend_new(struct kv_gpu_attend **out,
-                      const struct kv_device *device,
-                      const struct kv_tiles_job *jobs, size_t n_jobs,
-                      enum kv_path path, struct kv_err *e)
+/* Caches of these jobs that are still nowhere. */
+static struct kv_gpu_attend *begin(const struct kv_device *device,
+                                   const struct kv_tiles_job *jobs,
+                                   size_t n_jobs)
 {
     struct kv_gpu_attend *a = kv_alloc(1, sizeof(*a));
 
@@ -500,31 +532,58 @@ int kv_gpu_attend_new(struct kv_gpu_attend **out,
     a->sequence = kv_alloc(n_jobs, sizeof(*a->sequence));
     memset(a->plan, 0, n_jobs * sizeof(*a->plan));
     memset(a->sequence, 0, n_jobs * sizeof(*a->sequence));
-    if (find_family(a, jobs, path, e))
-        goto fail;
-    a->launch = launch_of(a, jobs);
-    a->launch.measure = true;
-    if (a->family->launch(&a->launch, e))
-        goto fail;
-    a->launch.measure = false;
-    if (a->launch.shared > device->shared) {
-        kv_fail(e,
-                "attention on codes of family %s takes %zu bytes of shared "
-                "memory, a block of %s has %zu",
-                a->family->name, a->launch.shared, device->name,
-                device->shared);
-        goto fail;
-    }
-    for (size_t j = 0; j < n_jobs; j++)
+    return a;
+}
+
+/* The rest, once the family is found. */
+static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
+                  struct kv_err *e)
+{
+    if (a->launch.shared > a->device.shared)
+        return kv_fail(e,
+                       "attention on codes of family %s takes %zu bytes of "
+                       "shared memory, a block of %s has %zu",
+                       a->family->name, a->launch.shared, a->device.name,
+                       a->device.shared);
+    for (size_t j = 0; j < a->n_jobs; j++)
         split(&jobs[j], &a->plan[j]);
     if (send(a, jobs, e) || plan(a, e))
-        goto fail;
+        return -1;
     point(a);
+    return 0;
+}
+
+/* rc: of what was to happen before. */
+static int end(struct kv_gpu_attend *a, int rc, const struct kv_tiles_job *jobs,
+               struct kv_gpu_attend **out, struct kv_err *e)
+{
+    if (rc || finish(a, jobs, e)) {
+        kv_gpu_attend_free(a);
+        return -1;
+    }
     *out = a;
     return 0;
-fail:
-    kv_gpu_attend_free(a);
-    return -1;
+}
+
+int kv_gpu_attend_new(struct kv_gpu_attend **out,
+                      const struct kv_device *device,
+                      const struct kv_tiles_job *jobs, size_t n_jobs,
+                      enum kv_path path, struct kv_err *e)
+{
+    struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
+
+    return end(a, find_family(a, jobs, kv_gpu_families, path, e), jobs, out, e);
+}
+
+int kv_gpu_attend_new_generic(struct kv_gpu_attend **out,
+                              const struct kv_device *device,
+                              const struct kv_tiles_job *jobs, size_t n_jobs,
+                              struct kv_err *e)
+{
+    struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
+
+    return end(a, find_family(a, jobs, generic, KV_PATH_EXACT, e), jobs, out,
+               e);
 }
 
 static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
@@ -603,6 +662,13 @@ enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a)
     return a->side[0].path == KV_PATH_INT8 || a->side[1].path == KV_PATH_INT8
                ? KV_PATH_INT8
                : KV_PATH_EXACT;
+}
+
+const char *kv_gpu_attend_name(const struct kv_gpu_attend *a)
+{
+    if (a->family == &kv_gpu_generic_tiles)
+        return "generic";
+    return kv_gpu_attend_path(a) == KV_PATH_INT8 ? "int8" : "exact";
 }
 
 size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a)
