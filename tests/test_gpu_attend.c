@@ -53,7 +53,7 @@ static double hack_bound(const struct kv_tiles_job *j)
 }
 
 /* What attends: the best that is there on a path, or one that is asked for. */
-enum way { BY_EXACT, BY_INT8, BY_GENERIC };
+enum way { BY_EXACT, BY_INT8, BY_GENERIC, BY_DEQUANT };
 
 static int open_by(enum way way, const struct kv_tiles_job *jobs, size_t n_jobs,
                    struct kv_gpu_attend **g, struct kv_err *e)
@@ -61,6 +61,8 @@ static int open_by(enum way way, const struct kv_tiles_job *jobs, size_t n_jobs,
     switch (way) {
     case BY_GENERIC:
         return kv_gpu_attend_new_generic(g, &device, jobs, n_jobs, e);
+    case BY_DEQUANT:
+        return kv_gpu_attend_new_dequant(g, &device, jobs, n_jobs, e);
     case BY_EXACT:
     case BY_INT8:
         break;
@@ -429,6 +431,32 @@ static void test_generic(void **state)
     check_long("kivi:b3g32r0", 96, 7);
 }
 
+/* Codes written as halves, then attended to: with sinks and tail, in a space of
+ * their own, in prefill. */
+static void test_dequant(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t head_dim, group, n, nq;
+    } cases[] = {{"kivi:b2g32s5r128", 128, 4, 700, 2},
+                 {"kivi:b3g128r0", 96, 2, 300, 1},
+                 {"vecinfer:d4b8r40,iters=1", 64, 8, 400, 3},
+                 {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
+                 {"fp6:e3m2r0", 64, 4, 100, 1},
+                 {"turboquant:b4", 128, 2, 260, 100}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        check_by(cases[i].text, &s, cases[i].n, cases[i].nq, BY_DEQUANT,
+                 BY_DEQUANT, &calib);
+        kv_calib_free(calib);
+    }
+}
+
 /* More queries than a decoding step has: more rows than a block takes, causal
  * from the first token, from within the codes, and in the tail alone. */
 static void test_prefill(void **state)
@@ -481,6 +509,7 @@ int main(void)
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_generic),
+        cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_missing),
     };
     struct kv_err e = {""};

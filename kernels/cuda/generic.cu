@@ -46,26 +46,6 @@ struct kv_generic_room {
     }
 };
 
-// Bytes of a tile in shared memory: with the whole of the table it belongs to.
-static __host__ __device__ size_t kv_generic_bytes(const kv_gpu_generic &g)
-{
-    return (size_t)g.tile_bytes + (g.span - 1) * g.head_bytes;
-}
-
-// Starts the copy of tile i of a KV head.
-KV_DEVICE void kv_generic_fetch(const kv_gpu_generic &g, uint8_t *to,
-                                const uint8_t *tiles, unsigned i)
-{
-    const uint8_t *tile = tiles + (size_t)i * g.tile_bytes;
-    const uint8_t *first = tile - (size_t)(i % g.span) * g.tile_bytes;
-
-    for (unsigned j = 0; j < g.span; j++)
-        kv_fetch<true>(to + j * g.head_bytes, first + j * (size_t)g.tile_bytes,
-                       g.head_bytes);
-    kv_fetch<true>(to + g.span * g.head_bytes, tile + g.head_bytes,
-                   g.tile_bytes - g.head_bytes);
-}
-
 template <class R>
 KV_DEVICE void kv_generic_scores(const R &reader, const kv_generic_room &room,
                                  unsigned d)

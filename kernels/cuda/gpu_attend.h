@@ -30,14 +30,21 @@ int kv_gpu_attend_new_generic(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
                               struct kv_err *e);
-/* The same caches in memory of their own; a must outlive the copy. */
+/* Each launch first writes all codes as halves, then attends to these: what a
+ * cache costs that is dequantized before it is used. */
+int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
+                              const struct kv_device *device,
+                              const struct kv_tiles_job *jobs, size_t n_jobs,
+                              struct kv_err *e);
+/* The same caches in memory of their own; a must outlive the copy, and is not
+ * of kv_gpu_attend_new_dequant(). */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, struct kv_err *e);
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
 enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* what runs */
-/* The same for people: "int8", "exact", or "generic", which is exact, by the
- * kernel that takes any sizes. */
+/* The same for people: "int8", "exact", or, which are exact too, "generic"
+ * and "dequant". */
 const char *kv_gpu_attend_name(const struct kv_gpu_attend *a);
 size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a); /* of all tiles */
 
