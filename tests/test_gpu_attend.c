@@ -469,7 +469,9 @@ static void test_prefill(void **state)
                  {"f16:r0", 128, 16, 130, 30},
                  {"hack:b2p64r0", 128, 4, 256, 256},
                  {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
-                 {"hack:b2p128r0", 128, 1, 400, 200}};
+                 {"hack:b2p128r0", 128, 1, 400, 200},
+                 {"hack:b2p32r0", 128, 3, 300, 130},
+                 {"hack:b2p32s5r40,nearest", 128, 4, 260, 20}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
