@@ -3,6 +3,7 @@
 #include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/step.h"
+#include "kernels/cuda/widen.h"
 #include "kernels/device.h"
 
 static int none(struct kv_err *e)
@@ -190,4 +191,21 @@ int kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e)
     return none(e);
 }
 
+int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
+                 const struct kv_gpu_sequence *from,
+                 const struct kv_gpu_sequence *to, size_t n_sequences,
+                 size_t n_kv_heads, size_t n_tiles, struct kv_err *e)
+{
+    (void)k;
+    (void)v;
+    (void)from;
+    (void)to;
+    (void)n_sequences;
+    (void)n_kv_heads;
+    (void)n_tiles;
+    return none(e);
+}
+
+const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};
