@@ -42,7 +42,7 @@ int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
     g = kv_alloc(1, sizeof(*g));
     g->codec = c;
     g->most = fit ? fit : 1;
-    if (kv_gpu_encoder_new(&g->encoder, &code, device, e) ||
+    if (kv_gpu_encoder_new(&g->encoder, &code, g->most, device, e) ||
         kv_device_alloc(&g->x, half_bytes(g, g->most), e) ||
         kv_device_alloc(&g->bytes, g->most * c->block_bytes, e)) {
         kv_codec_gpu_free(g);

@@ -101,7 +101,23 @@ static void check_codec(const struct kv_codec *c)
     kv_codec_gpu_free(g);
 }
 
-static void check_spec(const char *text, size_t head_dim)
+/* Centroids on a coarse grid: many are the same, and many as near. */
+static void coarsen(struct kv_calib *calib)
+{
+    for (size_t i = 0; i < calib->n_sets; i++)
+        for (size_t j = 0; j < calib->set[i].n_tables; j++) {
+            struct kv_table *t = &calib->set[i].table[j];
+            size_t n = 1;
+
+            for (size_t k = 0; k < t->n_dims; k++)
+                n *= t->dims[k];
+            for (size_t k = 0; k < n; k++)
+                t->data[k] = rintf(t->data[k]);
+        }
+}
+
+/* coarse: with tables that are made so. */
+static void check(const char *text, size_t head_dim, bool coarse)
 {
     const struct kv_shape shape = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
@@ -111,6 +127,8 @@ static void check_spec(const char *text, size_t head_dim)
     if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, &shape, &e))
         fail_msg("%s: %s", text, e.msg);
     calib = synthetic_calib(&shape, &spec, test_folder());
+    if (coarse)
+        coarsen(calib);
     for (int side = 0; side < KV_SIDES; side++) {
         struct kv_codec *c;
 
@@ -120,6 +138,11 @@ static void check_spec(const char *text, size_t head_dim)
         kv_codec_free(c);
     }
     kv_calib_free(calib);
+}
+
+static void check_spec(const char *text, size_t head_dim)
+{
+    check(text, head_dim, false);
 }
 
 /* Groups of every bits, of whole bytes and not, longer than a slice of channels
@@ -151,9 +174,34 @@ static void test_groups(void **state)
     check_spec("zeropoint:b8g4,heads=all", 128);
 }
 
+/* Sub-vectors of every dimension, codes of whole bytes and not, every way to
+ * share books and to transform. */
+static void test_vectors(void **state)
+{
+    (void)state;
+    for (int d = 1; d <= 16; d++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "pq:d%db4,iters=1", d);
+        check(text, (size_t)(d % 2 ? 2 * d : d), true);
+    }
+    check("pq:d4b8,iters=1", 64, true); /* 16 books: lanes look together */
+    check("pq:d2b8,sub=shared,iters=1", 32, true);
+    check_spec("vecinfer:d4b8r0,iters=1", 128);
+    check_spec("vecinfer:d8b12r0,iters=1", 80);
+    check_spec("vecinfer:d3b5r0,t=HS,iters=1", 24);
+    check_spec("vecinfer:d2b3r0,t=S,iters=1", 18);
+    check_spec("million:d2b8r0,iters=1", 64);
+    check_spec("million:d4b11r0,iters=1", 64);
+    check_spec("evasion:d4b2,iters=1", 36);
+    check_spec("pq:d4b6,t=H,books=head,iters=1", 64);
+    check_spec("pq:d8b8,books=head,sub=shared,rope=pre,iters=1", 40);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_vectors)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

@@ -134,6 +134,18 @@ int kv_gpu_encode_groups(const struct kv_gpu_code *code,
     return none(e);
 }
 
+int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b,
+                          const struct kv_gpu_room *room,
+                          size_t multiprocessors, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    (void)room;
+    (void)multiprocessors;
+    return none(e);
+}
+
 int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
 {
     (void)p;

@@ -141,6 +141,7 @@ bool kv_grouped_device(const struct kv_codec *c, struct kv_gpu_code *to)
     const struct grouped *g = c->state;
     const size_t heads = g->n_groups * g->q->head_bytes;
 
+    to->coding = KV_GPU_GROUPS;
     to->groups = (struct kv_gpu_groups){
         .quantizer = g->q->device,
         .bits = g->bits,
