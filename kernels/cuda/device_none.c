@@ -1,4 +1,5 @@
 /* A build without CUDA: no device, no family. */
+#include "kernels/cuda/encode.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/layer.h"
@@ -120,6 +121,32 @@ int kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
     (void)k;
     (void)code;
     (void)dist;
+    return none(e);
+}
+
+size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
+{
+    (void)code;
+    return 0;
+}
+
+int kv_gpu_encode_groups(const struct kv_gpu_code *code,
+                         const struct kv_gpu_blocks *b, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    return none(e);
+}
+
+int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b,
+                          const struct kv_gpu_room *room,
+                          size_t multiprocessors, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    (void)room;
+    (void)multiprocessors;
     return none(e);
 }
 
