@@ -161,7 +161,7 @@ static int plan(struct kv_model_gpu *g, size_t free, size_t memory,
     if (free < rest + g->layer_bytes)
         return kv_fail(e,
                        "not enough device memory: %zu bytes needed (a layer, "
-                       "the head, activations), %zu free",
+                       "the head, twice --memory), %zu free",
                        rest + g->layer_bytes, free);
     g->n_resident = (free - rest) / g->layer_bytes;
     g->n_resident = g->n_resident < n_layers ? g->n_resident - 1 : n_layers;
