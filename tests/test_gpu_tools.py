@@ -62,10 +62,41 @@ class GpuToolTest(unittest.TestCase):
         self.assertIn("gear", done.stderr)
 
     def test_no_head_dim(self):
-        done = attend("-s", "f16", "--shape", "1,4,2,72,300")
+        done = attend("-s", "f16", "--shape", "1,4,2,258,300")
         self.assertEqual(done.returncode, 2)
         self.assertIn("no CUDA kernel", done.stderr)
         self.assertEqual(done.stdout, "")
+
+
+    def test_paths(self):
+        done = attend("-s", "kivi:b2g64r0", "-s", "bf16", "--shape",
+                      "2,4,2,64,300", "--path",
+                      "int8,generic,unfused,dequant")
+        rows = self.rows(done)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(r["spec"].split(":")[0], r["path"]) for r in rows],
+                         [("f16", p) for p in ("exact", "generic", "unfused")]
+                         + [("kivi", p)
+                            for p in ("exact", "generic", "dequant")]
+                         + [("bf16", p) for p in ("generic", "dequant")])
+        errors = [float(r["attn_rel_err"]) for r in rows]
+        for e in errors[:3]:
+            self.assertLess(e, 1e-3)
+        for e in errors[3:6]:
+            self.assertLess(abs(e / errors[3] - 1), 1e-2)
+        done = attend("-s", "f16", "--shape", "1,4,2,64,300,2", "--path",
+                      "unfused")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 query token, not of 2", done.stderr)
+
+    def test_bad_path(self):
+        for path, says in (("exact,", "expected exact, int8"),
+                           ("fused", "expected exact, int8"),
+                           ("int8,int8", "int8 is there twice")):
+            done = attend("-s", "f16", "--shape", "1,4,2,64,300", "--path",
+                          path)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(says, done.stderr)
 
 
 class LatencyTest(unittest.TestCase):
@@ -195,7 +226,10 @@ class ForwardTest(unittest.TestCase):
         self.assertEqual(there.stdout, here.stdout)
 
     def test_dump(self):
-        import h5py
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py")
         import numpy
 
         there, here = [self.at(name + ".h5") for name in ("there", "here")]

@@ -1,4 +1,5 @@
 /* A build without CUDA: no device, no family. */
+#include "kernels/cuda/encode.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/layer.h"
@@ -6,6 +7,7 @@
 #include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/step.h"
+#include "kernels/cuda/widen.h"
 #include "kernels/device.h"
 
 static int none(struct kv_err *e)
@@ -122,6 +124,32 @@ int kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
     return none(e);
 }
 
+size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
+{
+    (void)code;
+    return 0;
+}
+
+int kv_gpu_encode_groups(const struct kv_gpu_code *code,
+                         const struct kv_gpu_blocks *b, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    return none(e);
+}
+
+int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b,
+                          const struct kv_gpu_room *room,
+                          size_t multiprocessors, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    (void)room;
+    (void)multiprocessors;
+    return none(e);
+}
+
 int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
 {
     (void)p;
@@ -190,6 +218,21 @@ int kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e)
     (void)x;
     (void)n;
     (void)out;
+    return none(e);
+}
+
+int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
+                 const struct kv_gpu_sequence *from,
+                 const struct kv_gpu_sequence *to, size_t n_sequences,
+                 size_t n_kv_heads, size_t n_tiles, struct kv_err *e)
+{
+    (void)k;
+    (void)v;
+    (void)from;
+    (void)to;
+    (void)n_sequences;
+    (void)n_kv_heads;
+    (void)n_tiles;
     return none(e);
 }
 
@@ -267,4 +310,6 @@ int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
     return none(e);
 }
 
+const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

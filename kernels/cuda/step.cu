@@ -1,6 +1,6 @@
 #include "kernels/cuda/step.h"
 
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/float.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "lib/base/rng.h"
 
@@ -53,22 +53,6 @@ __global__ void __launch_bounds__(THREADS)
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         out[blockIdx.x * n + i] =
             kv_to_half(kv_half_at(row, i) * by * kv_half_at(weight, i));
-}
-
-// Half (row r, column k of 16) of a fragment a (gpu.cuh), a lane's 8 together.
-KV_DEVICE size_t kv_fragment_place(unsigned r, unsigned k)
-{
-    return (r % 8 * 4 + k % 8 / 2) * 8 + k / 8 * 4 + r / 8 * 2 + k % 2;
-}
-
-// Halves of token t, channel c in tiles of float.cuh.
-KV_DEVICE size_t kv_tile_place(bool values, unsigned t, unsigned c,
-                               unsigned head_dim)
-{
-    const size_t block = (size_t)(t / 16) * (head_dim / 16) + c / 16;
-
-    return block * 256 + (values ? kv_fragment_place(c % 16, t % 16)
-                                 : kv_fragment_place(t % 16, c % 16));
 }
 
 struct kv_rope_shape {
