@@ -457,6 +457,65 @@ static void test_dequant(void **state)
     }
 }
 
+/* Without computing there is no answer, without copies a wrong one; and
+ * neither leaves traces in the next whole launch. */
+static void check_parts(const char *text, enum way way)
+{
+    struct kv_shape s = synthetic_shape(128);
+    const size_t n = 4 * s.n_kv_heads * s.head_dim;
+    float *whole = kv_alloc(n, sizeof(*whole));
+    float *out = kv_alloc(n, sizeof(*out));
+    struct kv_calib *calib = NULL;
+    struct kv_gpu_attend *g;
+    struct kv_err e = {""};
+    size_t nans = 0, wrong = 0;
+
+    s.n_heads = 4 * s.n_kv_heads;
+
+    struct rig r = rig(text, &s, 2 * LONG, &calib);
+    const struct kv_tiles_job job = kv_tiled_job(r.tiled, 1);
+
+    if (open_by(way, &job, 1, &g, &e) || kv_gpu_attend_ask(g, r.x.q, &e) ||
+        kv_gpu_attend_launch(g, &e) || kv_gpu_attend_answer(g, whole, &e))
+        fail_msg("%s: %s", text, e.msg);
+    if (!kv_gpu_attend_has_parts(g))
+        fail_msg("%s, %s: there are no parts", text, kv_gpu_attend_name(g));
+    if (kv_gpu_attend_launch_part(g, KV_LOADS, &e) ||
+        kv_gpu_attend_answer(g, out, &e))
+        fail_msg("%s: %s", text, e.msg);
+    for (size_t i = 0; i < n; i++)
+        nans += isnan(out[i]) ? 1 : 0;
+    assert_int_equal(nans, n);
+    if (kv_gpu_attend_launch_part(g, KV_COMPUTE, &e) ||
+        kv_gpu_attend_answer(g, out, &e))
+        fail_msg("%s: %s", text, e.msg);
+    for (size_t i = 0; i < n; i++)
+        wrong += isfinite(out[i]) && out[i] != whole[i] ? 1 : 0;
+    assert_int_equal(wrong, n);
+    if (kv_gpu_attend_launch(g, &e) || kv_gpu_attend_answer(g, out, &e))
+        fail_msg("%s: %s", text, e.msg);
+    assert_memory_equal(out, whole, n * sizeof(*out));
+    kv_gpu_attend_free(g);
+    rig_clear(&r);
+    kv_calib_free(calib);
+    free(out);
+    free(whole);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    check_parts("f16:r0", BY_EXACT);
+    check_parts("kivi:b2g32r0", BY_EXACT);
+    check_parts("kivi:b4g128r128", BY_EXACT);
+    check_parts("hack:b2p64r0", BY_INT8);
+    check_parts("hack:b2p64r0,nearest", BY_INT8);
+    check_parts("vecinfer:d4b8r0,iters=1", BY_EXACT);
+    check_parts("vecinfer:d4b8r0,iters=1", BY_INT8);
+    check_parts("vecinfer:d4b12r0,iters=1", BY_EXACT);
+    check_parts("vecinfer:d4b12r0,iters=1", BY_INT8);
+}
+
 /* More queries than a decoding step has: more rows than a block takes, causal
  * from the first token, from within the codes, and in the tail alone. */
 static void test_prefill(void **state)
@@ -512,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_generic),
         cmocka_unit_test(test_dequant),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_missing),
     };
     struct kv_err e = {""};

@@ -206,6 +206,16 @@ int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
     return none(e);
 }
 
+int kv_gpu_launch_part(const struct kv_gpu_family *family,
+                       struct kv_gpu_launch *l, enum kv_gpu_part part,
+                       struct kv_err *e)
+{
+    (void)family;
+    (void)l;
+    (void)part;
+    return none(e);
+}
+
 const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

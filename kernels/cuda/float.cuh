@@ -13,6 +13,12 @@
 
 #include "kernels/cuda/decode.cuh"
 
+/* Decoding: head dimension, N-tiles of 8 rows, stages of the ring; the first
+ * that fits is taken. */
+#define KV_FLOAT_KERNELS(X) \
+    X(64, 2, 3)             \
+    X(64, 1, 3) X(96, 2, 3) X(96, 1, 3) X(128, 2, 3) X(128, 1, 3) X(256, 1, 1)
+
 struct kv_no_params {
 };
 
