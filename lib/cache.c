@@ -104,17 +104,18 @@ void kv_cache_push_size(struct kv_cache_side *s, uint32_t size)
 }
 
 /* Appends n blocks of codes, x [n * block][n_kv_heads][head_dim]. */
-static void encode(struct kv_cache_side *s, struct kv_where w, const float *x,
-                   size_t n)
+static int encode(struct kv_cache_side *s, struct kv_where w, const float *x,
+                  size_t n, struct kv_err *e)
 {
     const struct kv_codec *c = s->codec;
 
     if (!c->variable) {
-        c->scheme->encode(c, w, x, n,
-                          kv_cache_more_bytes(s, n * c->block_bytes));
+        if (kv_codec_encode(c, w, x, n,
+                            kv_cache_more_bytes(s, n * c->block_bytes), e))
+            return -1;
         s->n_blocks += n;
         s->block_bytes += n * c->block_bytes;
-        return;
+        return 0;
     }
     for (size_t i = 0; i < n; i++) {
         kv_cache_push_size(s, (uint32_t)c->scheme->encode_block(
@@ -123,6 +124,7 @@ static void encode(struct kv_cache_side *s, struct kv_where w, const float *x,
         w.first += c->block;
         w.saliency += w.saliency ? c->block : 0;
     }
+    return 0;
 }
 
 static void decode(const struct kv_cache_side *s, float *x)
@@ -233,8 +235,8 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
 
 /* Codes the first n_ready tokens of (tail, then x [n]); the rest becomes the
  * tail.  n_ready is whole blocks. */
-static void settle(struct kv_cache *cache, struct kv_cache_side *s,
-                   const float *x, size_t n, size_t n_ready)
+static int settle(struct kv_cache *cache, struct kv_cache_side *s,
+                  const float *x, size_t n, size_t n_ready, struct kv_err *e)
 {
     const struct kv_codec *c = s->codec;
     const size_t row = kv_cache_row(c);
@@ -248,8 +250,13 @@ static void settle(struct kv_cache *cache, struct kv_cache_side *s,
         kv_codec_input(c, x, from_x, in + from_tail * row);
         if (kv_needs_queries(c) && c->side == KV_K) /* V settles after K */
             score_blocks(cache, in, n_ready / c->block);
-        encode(s, next_block(cache, s, 0), in, n_ready / c->block);
+
+        const int rc =
+            encode(s, next_block(cache, s, 0), in, n_ready / c->block, e);
+
         free(in);
+        if (rc)
+            return -1;
         s->n_tail -= from_tail;
         if (s->n_tail)
             memmove(s->tail, s->tail + from_tail * row,
@@ -257,6 +264,7 @@ static void settle(struct kv_cache *cache, struct kv_cache_side *s,
     }
     if (n > from_x)
         push_tail(s, x + from_x * row, n - from_x);
+    return 0;
 }
 
 /* One token at a time: each append requantizes the open block. */
@@ -283,8 +291,9 @@ static void append_history(const struct kv_cache *cache,
 }
 
 /* q: for K with KV_NEEDS_QUERIES, else not looked at. */
-static void append_side(struct kv_cache *cache, enum kv_side side,
-                        const float *q, const float *x, size_t n)
+static int append_side(struct kv_cache *cache, enum kv_side side,
+                       const float *q, const float *x, size_t n,
+                       struct kv_err *e)
 {
     struct kv_cache_side *s = &cache->side[side];
     const struct kv_codec *c = s->codec;
@@ -298,14 +307,14 @@ static void append_side(struct kv_cache *cache, enum kv_side side,
     n -= to_sinks;
     if (c->history) {
         append_history(cache, s, x, n);
-        return;
+        return 0;
     }
     if (kv_needs_queries(c) && side == KV_K && n)
         push_queries(cache, q + to_sinks * kv_cache_query_row(c), n);
 
     const size_t want = kv_settled(c, cache->n), have = s->n_blocks * c->block;
 
-    settle(cache, s, x, n, want > have ? want - have : 0);
+    return settle(cache, s, x, n, want > have ? want - have : 0, e);
 }
 
 static int check_input(const struct kv_cache *c, const float *q, const float *k,
@@ -329,14 +338,16 @@ static int check_input(const struct kv_cache *c, const float *q, const float *k,
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e)
 {
+    int rc;
+
     if (check_input(c, q, k, v, n, e))
         return -1;
     c->n += n;
-    append_side(c, KV_K, q, k, n);
-    append_side(c, KV_V, NULL, v, n);
+    rc =
+        append_side(c, KV_K, q, k, n, e) || append_side(c, KV_V, NULL, v, n, e);
     free(c->saliency);
     c->saliency = NULL;
-    return 0;
+    return rc ? -1 : 0;
 }
 
 uint64_t kv_cache_seed(const struct kv_cache *c)

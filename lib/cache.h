@@ -31,7 +31,8 @@ void kv_cache_free(struct kv_cache *c);
  * when the key codec is pre_rope, else after; v likewise.  q: their queries
  * after RoPE, [n][n_heads][head_dim], read with KV_NEEDS_QUERIES alone; NULL
  * where there are none.  Fails on NaN and infinity, naming layer, side and
- * token, and without queries that are needed; the cache is then unchanged. */
+ * token, and without queries that are needed: the cache is then unchanged.  Fails
+ * where a codec's device does: it is then good for kv_cache_free() alone. */
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e);
 

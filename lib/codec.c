@@ -1,6 +1,7 @@
 #include "lib/codec.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
+#include "lib/codec_gpu.h"
 #include "lib/mixed.h"
 
 #include <assert.h>
@@ -43,11 +44,21 @@ void kv_codec_free(struct kv_codec *c)
 {
     if (!c)
         return;
+    kv_codec_gpu_free(c->gpu);
     if (c->scheme->close)
         c->scheme->close(c);
     else
         free(c->state);
     free(c);
+}
+
+int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                    size_t n_blocks, uint8_t *bytes, struct kv_err *e)
+{
+    if (c->gpu)
+        return kv_codec_gpu_encode(c->gpu, w, x, n_blocks, bytes, e);
+    c->scheme->encode(c, w, x, n_blocks, bytes);
+    return 0;
 }
 
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,

@@ -27,6 +27,8 @@ struct kv_calib;
 struct kv_calib_set;
 struct kv_dump;
 struct kv_codec;
+struct kv_codec_gpu;
+struct kv_gpu_code;
 struct kv_reader;
 struct kv_store;
 
@@ -119,6 +121,12 @@ struct kv_scheme {
     void (*decode)(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x);
 
+    /* How encode() runs on a CUDA device (kernels/cuda/encode.h): the same
+     * bytes, of tokens that are halves; no history, not with KV_WIDE.  Fills
+     * in what its kernels are to do, pointing to what the codec owns; heads,
+     * dimension and block are set.  false: not with this spec.  NULL: never. */
+    bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
+
     /* Variable codecs only, in place of encode and decode: one block into at
      * most block_bytes bytes, and how many it took; and back.  decode_block
      * trusts no byte: it fails, saying what is wrong, on a block that was cut
@@ -190,6 +198,8 @@ struct kv_codec {
                             * wants requantize, open_bytes, decode_open */
     bool prefill_on_codes; /* the prompt too attends on codes (hack); else a
                             * prompt attends at full precision */
+    struct kv_codec_gpu *gpu; /* where encode() runs (lib/codec_gpu.h), owned;
+                               * NULL: on the CPU */
     void *state;
 };
 
@@ -233,6 +243,10 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
  * [n][n_kv_heads][head_dim]; may be the same array. */
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
+
+/* encode(), on the device or the CPU.  Fails where the device does. */
+int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                    size_t n_blocks, uint8_t *bytes, struct kv_err *e);
 
 /* Values in one block: block * n_kv_heads * head_dim. */
 static inline size_t kv_codec_block_values(const struct kv_codec *c)

@@ -39,6 +39,9 @@ struct uint2 {
     uint32_t x, y;
 };
 
+/* Of one stream: work is done when it is launched. */
+typedef void *cudaStream_t;
+
 enum { KV_BIG_BLOCKS = 2 };
 
 /* The running thread's. */
@@ -319,7 +322,7 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
 
 template <class... A>
 static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
-                             size_t shared, int, A... args)
+                             size_t shared, cudaStream_t, A... args)
 {
     twin_run(grid, block, shared, [=] { kernel(args...); });
     return NULL;

@@ -1,5 +1,9 @@
 /* A build without CUDA: no device, no family. */
+#include "kernels/cuda/encode.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/cuda/layer.h"
+#include "kernels/cuda/loss.h"
 #include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/step.h"
@@ -120,6 +124,32 @@ int kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
     return none(e);
 }
 
+size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
+{
+    (void)code;
+    return 0;
+}
+
+int kv_gpu_encode_groups(const struct kv_gpu_code *code,
+                         const struct kv_gpu_blocks *b, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    return none(e);
+}
+
+int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b,
+                          const struct kv_gpu_room *room,
+                          size_t multiprocessors, struct kv_err *e)
+{
+    (void)code;
+    (void)b;
+    (void)room;
+    (void)multiprocessors;
+    return none(e);
+}
+
 int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
 {
     (void)p;
@@ -213,6 +243,80 @@ int kv_gpu_launch_part(const struct kv_gpu_family *family,
     (void)family;
     (void)l;
     (void)part;
+    return none(e);
+}
+
+int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
+                    float eps, enum kv_gpu_type type, void *out,
+                    struct kv_err *e)
+{
+    (void)x;
+    (void)weight;
+    (void)rows;
+    (void)n;
+    (void)eps;
+    (void)type;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e)
+{
+    (void)h;
+    return none(e);
+}
+
+int kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,
+                    struct kv_err *e)
+{
+    (void)x;
+    (void)bias;
+    (void)rows;
+    (void)n;
+    return none(e);
+}
+
+int kv_gpu_swiglu(const float *gate, const float *gate_bias, const float *up,
+                  const float *up_bias, size_t rows, size_t n,
+                  enum kv_gpu_type type, void *out, struct kv_err *e)
+{
+    (void)gate;
+    (void)gate_bias;
+    (void)up;
+    (void)up_bias;
+    (void)rows;
+    (void)n;
+    (void)type;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type, void *out,
+                 struct kv_err *e)
+{
+    (void)x;
+    (void)n;
+    (void)type;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e)
+{
+    (void)f;
+    return none(e);
+}
+
+int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
+                 size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
+                 struct kv_err *e)
+{
+    (void)logits;
+    (void)base;
+    (void)target;
+    (void)rows;
+    (void)n_vocab;
+    (void)out;
     return none(e);
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/points.h"
 
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/nearer.cuh"
 #include "kernels/device.h"
 
 #include <stdlib.h>
@@ -34,18 +34,16 @@ __global__ void __launch_bounds__(THREADS)
         (size_t)blockIdx.x * (THREADS / TILE * EACH) + threadIdx.x / TILE;
     const unsigned lane = threadIdx.x % TILE;
     constexpr int apart = THREADS / TILE; // tiles between a thread's points
-    float x[EACH][D], least[EACH];
-    unsigned best[EACH];
+    kv_nearer<D, EACH> p;
 
+    p.start();
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const size_t t = first + i * apart;
 
-        least[i] = __builtin_huge_valf();
-        best[i] = 0;
 #pragma unroll
         for (int j = 0; j < D; j++)
-            x[i][j] = t < n_tiles ? tile[(t * D + j) * TILE + lane] : 0;
+            p.x[i][j] = t < n_tiles ? tile[(t * D + j) * TILE + lane] : 0;
     }
     for (unsigned from = 0; from < k; from += chunk) {
         const unsigned n = k - from < chunk ? k - from : chunk;
@@ -55,29 +53,15 @@ __global__ void __launch_bounds__(THREADS)
             near[i] = centers[(size_t)from * D + i];
         kv_sync_block();
         for (unsigned c = 0; c < n; c++)
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                float s = 0;
-
-#pragma unroll
-                for (int j = 0; j < D; j++) {
-                    const float t = x[i][j] - near[c * D + j];
-
-                    s = fmaf(t, t, s);
-                }
-                if (s < least[i]) {
-                    least[i] = s;
-                    best[i] = from + c;
-                }
-            }
+            p.see(near + c * D, from + c);
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const size_t t = first + i * apart;
 
         if (t < n_tiles) {
-            code[t * TILE + lane] = (uint16_t)best[i];
-            dist[t * TILE + lane] = least[i];
+            code[t * TILE + lane] = (uint16_t)p.best[i];
+            dist[t * TILE + lane] = p.least[i];
         }
     }
 }

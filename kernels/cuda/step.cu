@@ -1,6 +1,7 @@
 #include "kernels/cuda/step.h"
 
 #include "kernels/cuda/float.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "lib/base/rng.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
@@ -25,35 +26,6 @@ KV_DEVICE uint16_t kv_to_half(float x)
     return (uint16_t)kv_pack_f16(x, 0);
 }
 
-// The same in every thread, in one order.  room: [WARPS] in shared memory.
-template <class F> KV_DEVICE float kv_reduce(float x, float *room, F both)
-{
-    for (unsigned mask = 1; mask < 32; mask *= 2)
-        x = both(x, kv_shuffle_xor(x, mask));
-    kv_sync_block(); // the room may still be read
-    if (kv_lane() == 0)
-        room[kv_warp()] = x;
-    kv_sync_block();
-    x = room[0];
-    for (int i = 1; i < WARPS; i++)
-        x = both(x, room[i]);
-    return x;
-}
-
-struct kv_plus {
-    __device__ float operator()(float a, float b) const
-    {
-        return a + b;
-    }
-};
-
-struct kv_larger {
-    __device__ float operator()(float a, float b) const
-    {
-        return fmaxf(a, b);
-    }
-};
-
 __global__ void __launch_bounds__(THREADS)
     kv_random_kernel(uint16_t *x, size_t n, uint64_t seed, float scale)
 {
@@ -74,7 +46,7 @@ __global__ void __launch_bounds__(THREADS)
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum += kv_half_at(row, i) * kv_half_at(row, i);
-    sum = kv_reduce(sum, room, kv_plus());
+    sum = kv_reduce<WARPS>(sum, room, kv_plus());
 
     const float by = 1 / sqrtf(sum / (float)n + eps);
 
@@ -148,10 +120,10 @@ __global__ void __launch_bounds__(THREADS)
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         max = fmaxf(max, kv_half_at(row, i));
-    max = kv_reduce(max, room, kv_larger());
+    max = kv_reduce<WARPS>(max, room, kv_larger());
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum += kv_exp2((kv_half_at(row, i) - max) * scale);
-    sum = kv_reduce(sum, room, kv_plus());
+    sum = kv_reduce<WARPS>(sum, room, kv_plus());
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         row[i] = kv_to_half(kv_exp2((kv_half_at(row, i) - max) * scale) / sum);
 }

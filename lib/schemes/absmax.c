@@ -58,6 +58,7 @@ static const struct kv_group_quantizer quantizer = {
     .decode = decode_group,
     .affine = affine,
     .offset = KV_OFFSET_SAME,
+    .device = KV_GPU_ABSMAX,
 };
 
 static int open_absmax(struct kv_codec *c, const struct kv_calib *calib,
@@ -77,6 +78,7 @@ const struct kv_scheme kv_scheme_absmax = {
     .open = open_absmax,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .device = kv_grouped_device,
     .store = kv_grouped_store,
     .tile = kv_grouped_tile,
 };

@@ -136,6 +136,24 @@ void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
     free(code);
 }
 
+bool kv_grouped_device(const struct kv_codec *c, struct kv_gpu_code *to)
+{
+    const struct grouped *g = c->state;
+    const size_t heads = g->n_groups * g->q->head_bytes;
+
+    to->coding = KV_GPU_GROUPS;
+    to->groups = (struct kv_gpu_groups){
+        .quantizer = g->q->device,
+        .bits = g->bits,
+        .by_channel = g->axis == KV_AXIS_CHANNEL,
+        .len = g->len,
+        .unit = c->shape.n_kv_heads * c->shape.head_dim / g->n_units,
+        .n_groups = g->n_groups,
+        .code_bytes = g->code_bytes,
+        .unit_bytes = g->code_bytes + heads};
+    return g->q->device != KV_GPU_NO_QUANTIZER;
+}
+
 /* ---- tiles ----------------------------------------------------------------
  */
 

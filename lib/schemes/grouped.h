@@ -14,6 +14,7 @@
 #ifndef KV_GROUPED_H
 #define KV_GROUPED_H
 
+#include "kernels/cuda/encode.h"
 #include "kernels/tiles.h"
 #include "kernels/tiles_scaled.h"
 #include "lib/base/half.h"
@@ -37,6 +38,8 @@ struct kv_group_quantizer {
     /* Or heads are scales of this family; NULL: they are not. */
     bool (*scaled)(struct kv_scaled *to, unsigned bits, size_t head_dim,
                    size_t group);
+    /* The same encode() on a CUDA device. */
+    enum kv_gpu_quantizer device;
 };
 
 /* Groups along the channels of a head, for check(): clamps the letter g of this
@@ -52,6 +55,9 @@ void kv_grouped_encode(const struct kv_codec *c, struct kv_where w,
                        const float *x, size_t n_blocks, uint8_t *bytes);
 void kv_grouped_decode(const struct kv_codec *c, const uint8_t *bytes,
                        size_t n_blocks, float *x);
+
+/* For the hook device. */
+bool kv_grouped_device(const struct kv_codec *c, struct kv_gpu_code *to);
 
 /* For the hooks store and tile: false where quantizer or groups fit neither of
  * the families "grouped" (kernels/tiles.h) and "scaled". */

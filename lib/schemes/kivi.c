@@ -21,7 +21,7 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         max = x[i] > max ? x[i] : max;
     }
     half[0] = kv_group_step(max - min, top);
-    half[1] = kv_f16_clamp(min);
+    half[1] = kv_f16_clamp(min + 0.0f); /* of the two zeros always +0 */
     memcpy(head, half, sizeof(half));
 
     const float step = kv_f16_to_f32(half[0]); /* as stored */
@@ -62,6 +62,7 @@ const struct kv_group_quantizer kv_kivi_quantizer = {
     .decode = decode_group,
     .affine = affine,
     .offset = KV_OFFSET_LOW,
+    .device = KV_GPU_KIVI,
 };
 
 static const struct kv_param params[] = {
@@ -113,6 +114,7 @@ const struct kv_scheme kv_scheme_kivi = {
     .open = open_kivi,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .device = kv_grouped_device,
     .store = kv_grouped_store,
     .tile = kv_grouped_tile,
 };

@@ -1,5 +1,6 @@
 #include "lib/schemes/vq.h"
 #include "kernels/bitpack.h"
+#include "kernels/cuda/encode.h"
 #include "kernels/hadamard.h"
 #include "kernels/nearest.h"
 #include "kernels/tiles_codebook.h"
@@ -374,6 +375,25 @@ void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
     }
     kv_vq_inverse(&v->transform, x, n_blocks);
     free(code);
+}
+
+bool kv_vq_device(const struct kv_codec *c, struct kv_gpu_code *to)
+{
+    const struct vq *v = c->state;
+
+    to->coding = KV_GPU_VECTORS;
+    to->vectors =
+        (struct kv_gpu_vectors){.bits = v->bits,
+                                .d = v->layout.d,
+                                .k = v->layout.k,
+                                .n_sub = v->layout.n_sub,
+                                .head_books = v->layout.head_books,
+                                .sub_books = v->layout.sub_books,
+                                .centers = v->centers,
+                                .smooth = v->smooth,
+                                .hadamard = v->transform.hadamard,
+                                .hadamard_first = v->transform.hadamard_first};
+    return true;
 }
 
 /* ---- attention in tiles -------------------------------------------------- */

@@ -84,6 +84,7 @@ void kv_vq_encode(const struct kv_codec *c, struct kv_where w, const float *x,
                   size_t n_blocks, uint8_t *bytes);
 void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
                   size_t n_blocks, float *x);
+bool kv_vq_device(const struct kv_codec *c, struct kv_gpu_code *to);
 bool kv_vq_store(const struct kv_codec *c, struct kv_store *s);
 void kv_vq_tile(const struct kv_codec *c, const struct kv_store *s,
                 const uint8_t *blocks, size_t first, size_t n, size_t head,
@@ -101,8 +102,8 @@ struct kv_vq_transform {
     .flags = KV_CALIBRATED, .settle = {KV_LAG, KV_LAG}, .check = kv_vq_check, \
     .nominal = kv_vq_nominal, .hadamard = kv_vq_hadamard,                     \
     .calibrate = kv_vq_calibrate, .open = kv_vq_open, .close = kv_vq_close,   \
-    .encode = kv_vq_encode, .decode = kv_vq_decode, .store = kv_vq_store,     \
-    .tile = kv_vq_tile
+    .encode = kv_vq_encode, .decode = kv_vq_decode, .device = kv_vq_device,   \
+    .store = kv_vq_store, .tile = kv_vq_tile
 
 /* What the spec asks for on this side, its smooth still NULL; and whether it
  * asks for smoothing. */

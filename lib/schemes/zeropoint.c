@@ -96,6 +96,7 @@ static const struct kv_group_quantizer quantizer = {
     .decode = decode_group,
     .affine = affine,
     .offset = KV_OFFSET_ZERO,
+    .device = KV_GPU_ZEROPOINT,
 };
 
 static int open_zeropoint(struct kv_codec *c, const struct kv_calib *calib,
@@ -115,6 +116,7 @@ const struct kv_scheme kv_scheme_zeropoint = {
     .open = open_zeropoint,
     .encode = kv_grouped_encode,
     .decode = kv_grouped_decode,
+    .device = kv_grouped_device,
     .store = kv_grouped_store,
     .tile = kv_grouped_tile,
 };

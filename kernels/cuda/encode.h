@@ -1,0 +1,106 @@
+/* Encoding on a CUDA device: the bytes that a scheme's encode() writes
+ * (lib/codec.h), bit for bit, of tokens that are held as halves. */
+#ifndef KV_GPU_ENCODE_H
+#define KV_GPU_ENCODE_H
+
+#include "kernels/device.h"
+#include "lib/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How a group of values becomes a head and codes: the schemes' own files say.
+ */
+enum kv_gpu_quantizer {
+    KV_GPU_NO_QUANTIZER,
+    KV_GPU_KIVI,
+    KV_GPU_ZEROPOINT,
+    KV_GPU_ABSMAX
+};
+
+/* Integers in groups (lib/schemes/grouped.h).  A block is its units in order, a
+ * unit is codes, group by group, filled up to a byte, then heads. */
+struct kv_gpu_groups {
+    enum kv_gpu_quantizer quantizer;
+    unsigned bits;
+    bool by_channel; /* a group is a block's tokens of one channel; else `len`
+                      * consecutive values of one token */
+    size_t len;
+    size_t unit; /* values of a token that are one unit */
+    size_t n_groups, code_bytes, unit_bytes; /* of a unit */
+};
+
+/* Indices into codebooks, packed token by token (lib/schemes/vq.h). */
+struct kv_gpu_vectors {
+    unsigned bits;
+    size_t d, k, n_sub;           /* d <= 16; sub-vectors of a head */
+    size_t head_books, sub_books; /* 1: all heads, all sub-vectors share */
+    const float *centers;         /* [head_books][sub_books][k][d] */
+    const float *smooth; /* [n_heads][head_dim], to divide by; or NULL */
+    bool hadamard, hadamard_first; /* of kernels/hadamard.h; before smooth */
+};
+
+enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS };
+
+/* What encode() does on one side of a layer. */
+struct kv_gpu_code {
+    size_t n_heads, head_dim;
+    size_t block, block_bytes; /* tokens and bytes of a block */
+    enum kv_gpu_coding coding;
+    union {
+        struct kv_gpu_groups groups;
+        struct kv_gpu_vectors vectors;
+    };
+};
+
+/* Blocks to encode. */
+struct kv_gpu_blocks {
+    const uint16_t *x; /* the device's: halves
+                        * [n * block][n_heads][head_dim], 4-byte aligned */
+    uint8_t *bytes;    /* the device's: [n][block_bytes], written in full */
+    size_t n;
+    void *stream; /* of kernels/device.h; NULL: the first */
+};
+
+struct kv_gpu_encoder;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The code is copied, with what it points to; most: blocks that are encoded at
+ * a time.  Fails, saying what there is none of, without a kernel for the code
+ * or memory for it. */
+int kv_gpu_encoder_new(struct kv_gpu_encoder **c,
+                       const struct kv_gpu_code *code, size_t most,
+                       const struct kv_device *device, struct kv_err *e);
+void kv_gpu_encoder_free(struct kv_gpu_encoder *c); /* NULL is fine */
+
+/* Launches; does not wait. */
+int kv_gpu_encode(struct kv_gpu_encoder *c, const struct kv_gpu_blocks *b,
+                  struct kv_err *e);
+
+/* For encode.c alone; blocks are more than 0.  Bytes of shared memory that a
+ * block of threads takes. */
+size_t kv_gpu_groups_shared(const struct kv_gpu_code *code);
+int kv_gpu_encode_groups(const struct kv_gpu_code *code,
+                         const struct kv_gpu_blocks *b, struct kv_err *e);
+
+/* Room on the device for tokens under way: transformed, NULL where the code has
+ * no transform; and their codes, NULL where those are bytes. */
+struct kv_gpu_room {
+    float *x;       /* [tokens][n_heads][head_dim] */
+    uint16_t *code; /* [tokens][n_heads][n_sub] */
+};
+/* code's centers and smooth are the device's; multiprocessors: of it. */
+int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b,
+                          const struct kv_gpu_room *room,
+                          size_t multiprocessors, struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

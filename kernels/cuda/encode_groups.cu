@@ -1,0 +1,305 @@
+#include "kernels/cuda/encode.h"
+#include "kernels/cuda/quantizers.cuh"
+
+enum { THREADS = 256, VALUES = 4096, MOST_CHANNELS = 64 };
+
+// What a block of threads takes: whole units side by side or, where groups are
+// channels, a slice of one unit's.  At most:
+struct kv_share {
+    unsigned units, channels;
+    unsigned slices; // of a unit
+    unsigned groups; // all units together
+    unsigned parts;  // threads that look at one group
+    size_t values, code_bytes;
+};
+
+static size_t up_to(size_t n, size_t whole)
+{
+    return (n + whole - 1) / whole * whole;
+}
+
+static kv_share share_of(const struct kv_gpu_groups *g)
+{
+    kv_share s = {1, 0, 1, 0, 1, 0, 0};
+
+    if (g->by_channel) { // a multiple of eight, whose codes are whole bytes
+        const size_t fit = 4 * VALUES / g->len / 8 * 8;
+
+        s.channels = max(8u, min((unsigned)MOST_CHANNELS, (unsigned)fit));
+        s.slices = (unsigned)(up_to(g->unit, s.channels) / s.channels);
+        s.groups = s.channels;
+        s.values = s.channels * g->len;
+    } else {
+        s.units = (unsigned)(g->unit < VALUES ? VALUES / g->unit : 1);
+        s.groups = (unsigned)(s.units * g->n_groups);
+        s.values = s.units * g->unit;
+    }
+    s.code_bytes = s.units * up_to(s.values / s.units, 8) / 8 * g->bits;
+    if (s.groups < THREADS)
+        s.parts = THREADS / s.groups;
+    return s;
+}
+
+// Shared memory: values as halves; least and largest, of each group's parts;
+// heads; packed codes.  Where each begins.
+struct kv_room {
+    size_t low, high, head, code, end;
+};
+
+template <class Q> static __host__ __device__ kv_room room_of(const kv_share &s)
+{
+    const size_t parts = (size_t)s.groups * s.parts * sizeof(float);
+    kv_room r;
+
+    r.low = (s.values * sizeof(uint16_t) + 15) / 16 * 16;
+    r.high = r.low + parts;
+    r.head = r.high + parts;
+    r.code = r.head + s.groups * sizeof(Q);
+    r.end = r.code + s.code_bytes;
+    return r;
+}
+
+// What this block of threads has.
+template <bool BY_CHANNEL> struct kv_mine {
+    size_t first;          // unit
+    unsigned channel;      // the slice's first
+    unsigned units, width; // values of a unit's row here
+    unsigned each, string; // groups and codes of a unit here
+    unsigned len, unit;
+
+    __device__ kv_mine(const kv_gpu_groups &g, const kv_share &s,
+                       size_t n_units)
+    {
+        len = (unsigned)g.len;
+        unit = (unsigned)g.unit;
+        first = (size_t)(blockIdx.x / s.slices) * s.units;
+        units =
+            n_units - first < s.units ? (unsigned)(n_units - first) : s.units;
+        channel = blockIdx.x % s.slices * s.channels;
+        width = unit;
+        if (BY_CHANNEL)
+            width = min(unit - channel, s.channels);
+        each = BY_CHANNEL ? width : (unsigned)g.n_groups;
+        string = BY_CHANNEL ? width * len : unit;
+    }
+
+    // Where value j of group i is among the values.
+    __device__ unsigned at(unsigned i, unsigned j) const
+    {
+        return BY_CHANNEL ? j * width + i
+                          : i / each * unit + i % each * len + j;
+    }
+
+    // The last group of a token may be shorter.
+    __device__ unsigned size(unsigned i) const
+    {
+        return BY_CHANNEL ? len : min(len, unit - i % each * len);
+    }
+
+    // x of the first one; and from a row to the next.
+    __device__ size_t from(unsigned heads) const
+    {
+        return BY_CHANNEL
+                   ? (first / heads * len * heads + first % heads) * unit +
+                         channel
+                   : first * unit;
+    }
+    __device__ size_t row(unsigned heads) const
+    {
+        return BY_CHANNEL ? (size_t)heads * unit : unit;
+    }
+    __device__ unsigned rows() const
+    {
+        return BY_CHANNEL ? len : units;
+    }
+};
+
+// Two values a word.
+template <class M>
+KV_DEVICE void kv_take_values(const M &m, unsigned heads, const uint16_t *x,
+                              uint16_t *value)
+{
+    const unsigned words = m.width / 2;
+    uint32_t *const to = reinterpret_cast<uint32_t *>(value);
+
+    x += m.from(heads);
+    for (unsigned i = threadIdx.x; i < m.rows() * words; i += THREADS)
+        to[i] = kv_load4(x + i / words * m.row(heads) + i % words * 2);
+}
+
+// Least and largest of each part of a group.  Neighbours look at neighbours:
+// at one row of all channels, or at one group.
+template <bool BY_CHANNEL>
+KV_DEVICE void kv_part_ranges(const kv_mine<BY_CHANNEL> &m, unsigned parts,
+                              const uint16_t *value, float *low, float *high)
+{
+    const unsigned groups = m.units * m.each;
+
+    for (unsigned s = threadIdx.x; s < groups * parts; s += THREADS) {
+        const unsigned i = BY_CHANNEL ? s % groups : s / parts;
+        const unsigned part = BY_CHANNEL ? s / groups : s % parts;
+        float least = __builtin_huge_valf(), most = -least;
+
+        for (unsigned j = part; j < m.size(i); j += parts) {
+            const float x = kv_low_f16(value[m.at(i, j)]);
+
+            least = fminf(least, x);
+            most = fmaxf(most, x);
+        }
+        low[part * groups + i] = least;
+        high[part * groups + i] = most;
+    }
+}
+
+// Both zeros are +0 in a head, whichever came first.
+template <class Q, class M>
+KV_DEVICE void kv_make_heads(const M &m, const kv_gpu_groups &g, unsigned parts,
+                             const float *low, const float *high, Q *head,
+                             uint8_t *bytes)
+{
+    const unsigned groups = m.units * m.each;
+
+    for (unsigned i = threadIdx.x; i < groups; i += THREADS) {
+        float least = low[i], most = high[i];
+
+        for (unsigned part = 1; part < parts; part++) {
+            least = fminf(least, low[part * groups + i]);
+            most = fmaxf(most, high[part * groups + i]);
+        }
+        head[i].fit(least + 0.0f, most + 0.0f, g.bits);
+        head[i].put(bytes + (m.first + i / m.each) * g.unit_bytes +
+                    g.code_bytes + (m.channel + i % m.each) * Q::HEAD_BYTES);
+    }
+}
+
+// Eight codes a thread, which are `bits` bytes.  Neighbours take neighbouring
+// channels where they can.
+template <class Q, bool BY_CHANNEL>
+KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m, unsigned bits,
+                             const uint16_t *value, const Q *head,
+                             uint8_t *packed)
+{
+    const unsigned octets = (m.string + 7) / 8;
+    const bool whole = BY_CHANNEL && m.len % 8 == 0;
+
+    for (unsigned o = threadIdx.x; o < m.units * octets; o += THREADS) {
+        const unsigned q =
+            whole ? o % m.width * (m.len / 8) + o / m.width : o % octets;
+        const unsigned u = o / octets, end = min(8u, m.string - 8 * q);
+        unsigned i = u * m.each + 8 * q / m.len, j = 8 * q % m.len;
+        uint64_t word = 0;
+
+        for (unsigned n = 0; n < end; n++) {
+            const float x = kv_low_f16(value[m.at(i, j)]);
+
+            word |= (uint64_t)head[i].code(x, bits) << n * bits;
+            if (++j == m.size(i)) {
+                j = 0;
+                i++;
+            }
+        }
+        for (unsigned n = 0; n < bits; n++)
+            packed[(u * octets + q) * bits + n] = (uint8_t)(word >> 8 * n);
+    }
+}
+
+template <class Q, bool BY_CHANNEL>
+__global__ void __launch_bounds__(THREADS)
+    kv_groups_kernel(struct kv_gpu_groups g, kv_share share, size_t n_units,
+                     unsigned heads, const uint16_t *x, uint8_t *bytes)
+{
+    const kv_mine<BY_CHANNEL> m(g, share, n_units);
+    const kv_room room = room_of<Q>(share);
+    uint16_t *const value = reinterpret_cast<uint16_t *>(kv_shared());
+    float *const low = reinterpret_cast<float *>(kv_shared() + room.low);
+    float *const high = reinterpret_cast<float *>(kv_shared() + room.high);
+    Q *const head = reinterpret_cast<Q *>(kv_shared() + room.head);
+    uint8_t *const packed = kv_shared() + room.code;
+    const unsigned from = (m.string + 7) / 8 * g.bits;
+    const unsigned n = (m.string * g.bits + 7) / 8;
+
+    kv_take_values(m, heads, x, value);
+    kv_sync_block();
+    kv_part_ranges(m, share.parts, value, low, high);
+    kv_sync_block();
+    kv_make_heads(m, g, share.parts, low, high, head, bytes);
+    kv_sync_block();
+    kv_pack_codes(m, g.bits, value, head, packed);
+    kv_sync_block();
+    bytes += m.first * g.unit_bytes + m.channel * m.len / 8 * g.bits;
+    for (unsigned i = threadIdx.x; i < m.units * n; i += THREADS)
+        bytes[i / n * g.unit_bytes + i % n] = packed[i / n * from + i % n];
+}
+
+// Calls f.run<Q>() of the quantizer Q.
+template <class F>
+static void with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
+{
+    switch (quantizer) {
+    case KV_GPU_NO_QUANTIZER: // nobody has it encode
+        break;
+    case KV_GPU_KIVI:
+        f.template run<kv_kivi>();
+        break;
+    case KV_GPU_ZEROPOINT:
+        f.template run<kv_zeropoint>();
+        break;
+    case KV_GPU_ABSMAX:
+        f.template run<kv_absmax>();
+        break;
+    }
+}
+
+struct measured {
+    kv_share share;
+    size_t bytes;
+
+    template <class Q> void run()
+    {
+        bytes = room_of<Q>(share).end;
+    }
+};
+
+extern "C" size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
+{
+    measured m = {share_of(&code->groups), 0};
+
+    with_quantizer(code->groups.quantizer, m);
+    return m.bytes;
+}
+
+struct launched {
+    const struct kv_gpu_code *code;
+    const struct kv_gpu_blocks *b;
+    const char *wrong;
+
+    template <class Q, bool BY_CHANNEL> void launch()
+    {
+        const kv_share s = share_of(&code->groups);
+        const size_t units = b->n * code->block_bytes / code->groups.unit_bytes;
+        const size_t grid = up_to(units, s.units) / s.units * s.slices;
+
+        wrong = kv_launch(kv_groups_kernel<Q, BY_CHANNEL>, dim3((unsigned)grid),
+                          dim3(THREADS), room_of<Q>(s).end,
+                          (cudaStream_t)b->stream, code->groups, s, units,
+                          (unsigned)code->n_heads, b->x, b->bytes);
+    }
+
+    template <class Q> void run()
+    {
+        if (code->groups.by_channel)
+            launch<Q, true>();
+        else
+            launch<Q, false>();
+    }
+};
+
+extern "C" int kv_gpu_encode_groups(const struct kv_gpu_code *code,
+                                    const struct kv_gpu_blocks *b,
+                                    struct kv_err *e)
+{
+    launched l = {code, b, NULL};
+
+    with_quantizer(code->groups.quantizer, l);
+    return l.wrong ? kv_fail(e, "encoding groups: %s", l.wrong) : 0;
+}

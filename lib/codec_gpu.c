@@ -1,0 +1,96 @@
+#include "lib/codec_gpu.h"
+#include "kernels/cuda/encode.h"
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
+
+#include <stdlib.h>
+
+/* Values on the device at a time, but one block at least. */
+enum { MOST_VALUES = 1 << 22 };
+
+struct kv_codec_gpu {
+    const struct kv_codec *codec;
+    struct kv_gpu_encoder *encoder;
+    size_t most; /* blocks at a time */
+    void *x, *bytes;
+};
+
+bool kv_codec_gpu_code(const struct kv_codec *c, struct kv_gpu_code *code)
+{
+    *code = (struct kv_gpu_code){.n_heads = c->shape.n_kv_heads,
+                                 .head_dim = c->shape.head_dim,
+                                 .block = c->block,
+                                 .block_bytes = c->block_bytes};
+    return c->scheme->device && c->scheme->device(c, code);
+}
+
+static size_t half_bytes(const struct kv_codec_gpu *g, size_t n_blocks)
+{
+    return n_blocks * kv_codec_block_values(g->codec) * sizeof(uint16_t);
+}
+
+int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
+                     const struct kv_device *device, struct kv_err *e)
+{
+    const size_t fit = MOST_VALUES / kv_codec_block_values(c);
+    struct kv_codec_gpu *g;
+    struct kv_gpu_code code;
+
+    if (!kv_codec_gpu_code(c, &code))
+        return kv_fail(e, "%s: no CUDA kernel that encodes %c", c->spec.text,
+                       kv_side_name(c->side));
+    g = kv_alloc(1, sizeof(*g));
+    g->codec = c;
+    g->most = fit ? fit : 1;
+    if (kv_gpu_encoder_new(&g->encoder, &code, g->most, device, e) ||
+        kv_device_alloc(&g->x, half_bytes(g, g->most), e) ||
+        kv_device_alloc(&g->bytes, g->most * c->block_bytes, e)) {
+        kv_codec_gpu_free(g);
+        return kv_fail_in(e, "%s", c->spec.text);
+    }
+    *out = g;
+    return 0;
+}
+
+void kv_codec_gpu_free(struct kv_codec_gpu *g)
+{
+    if (!g)
+        return;
+    kv_gpu_encoder_free(g->encoder);
+    kv_device_free(g->x);
+    kv_device_free(g->bytes);
+    free(g);
+}
+
+static int encode(struct kv_codec_gpu *g, const uint16_t *x, size_t n,
+                  uint8_t *bytes, struct kv_err *e)
+{
+    const struct kv_gpu_blocks b = {.x = g->x, .bytes = g->bytes, .n = n};
+
+    return kv_device_upload(g->x, x, half_bytes(g, n), e) ||
+           kv_gpu_encode(g->encoder, &b, e) ||
+           kv_device_download(bytes, g->bytes, n * g->codec->block_bytes, e);
+}
+
+int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes,
+                        struct kv_err *e)
+{
+    const size_t values = kv_codec_block_values(g->codec);
+    const size_t n = n_blocks < g->most ? n_blocks : g->most;
+    uint16_t *half = kv_alloc(n * values, sizeof(*half));
+    int rc = 0;
+
+    (void)w;
+    for (size_t i = 0; i < n_blocks && !rc; i += g->most) {
+        const size_t left = n_blocks - i,
+                     take = left < g->most ? left : g->most;
+
+        for (size_t j = 0; j < take * values; j++)
+            half[j] = kv_f32_to_f16(x[i * values + j]);
+#pragma omp critical(kv_codec_gpu)
+        rc = encode(g, half, take, bytes + i * g->codec->block_bytes, e);
+    }
+    free(half);
+    return rc ? -1 : 0;
+}

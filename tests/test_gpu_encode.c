@@ -1,0 +1,212 @@
+/* kernels/cuda: what the device encodes is what encode() writes, byte for byte.
+ * Here the device is the host twin of tests/gpu_twin.h; scripts/gpu-check runs
+ * the same test on a GPU. */
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
+#include "lib/base/rng.h"
+#include "lib/calib.h"
+#include "lib/codec_gpu.h"
+#include "lib/mixed.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+static struct kv_device device;
+
+/* What is encoded: rounded to halves like all that enters a cache. */
+enum data { ORDINARY, GRID, FLAT, ZEROS, TINY, LARGE, MIXED, KINDS };
+static const char *const kind_name[] = {"ordinary", "grid",  "flat", "zeros",
+                                        "tiny",     "large", "mixed"};
+
+static float value(enum data kind, size_t i)
+{
+    const uint64_t r = kv_random(7, i);
+
+    switch (kind) {
+    case ORDINARY:
+        return (float)kv_random_normal(11, i) * (float)(1 + i % 5);
+    case GRID: /* halves between two codes, ties in every search */
+        return (float)((int)(r % 9) - 4) / 2;
+    case FLAT:
+        return ldexpf(i / 512 % 2 ? -1.25f : 3.0f, (int)(i / 1024 % 20) - 10);
+    case ZEROS: /* of both signs, and now and then more */
+        return r % 64 == 0 ? (float)(r >> 32 & 3) : r % 2 ? 0.0f : -0.0f;
+    case TINY: /* denormal halves */
+        return (float)((int)(r % 41) - 20) * 0x1p-24f;
+    case LARGE:
+        return r % 3 ? (float)((int)(r % 5) - 2) * 32752 : 65504;
+    default: /* any half that is finite */
+        return kv_f16_to_f32((r & 0x7c00) == 0x7c00 ? (uint16_t)(r & 0xbfff)
+                                                    : (uint16_t)r);
+    }
+}
+
+static size_t differ(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && a[i] == b[i])
+        i++;
+    return i;
+}
+
+/* n blocks; nothing is written past them. */
+static void check_blocks(const struct kv_codec *c, struct kv_codec_gpu *g,
+                         enum data kind, size_t n)
+{
+    enum { CANARY = 64 };
+    const size_t values = n * kv_codec_block_values(c);
+    const size_t bytes = n * c->block_bytes;
+    const struct kv_where w = {.first = 12, .seed = 3};
+    float *x = kv_alloc(values, sizeof(*x));
+    uint8_t *want = kv_alloc(bytes + CANARY, 1);
+    uint8_t *got = kv_alloc(bytes + CANARY, 1);
+    struct kv_err e = {""};
+
+    for (size_t i = 0; i < values; i++)
+        x[i] = value(kind, i + n);
+    kv_codec_input(c, x, n * c->block, x);
+    memset(want, 0xa5, bytes + CANARY);
+    memset(got, 0xa5, bytes);
+    memset(got + bytes, 0xa5, CANARY);
+    c->scheme->encode(c, w, x, n, want);
+    if (kv_codec_gpu_encode(g, w, x, n, got, &e))
+        fail_msg("%s", e.msg);
+    if (memcmp(want, got, bytes + CANARY)) {
+        const size_t at = differ(want, got, bytes);
+
+        fail_msg("%s %c, %zu blocks, head_dim %zu, %s: byte %zu of %zu is %u, "
+                 "expected %u",
+                 c->spec.text, kv_side_name(c->side), n, c->shape.head_dim,
+                 kind_name[kind], at, bytes, got[at], want[at]);
+    }
+    free(got);
+    free(want);
+    free(x);
+}
+
+static void check_codec(const struct kv_codec *c)
+{
+    struct kv_codec_gpu *g;
+    struct kv_err e = {""};
+
+    if (kv_codec_gpu_new(&g, c, &device, &e))
+        fail_msg("%s", e.msg);
+    check_blocks(c, g, ORDINARY, 0);
+    for (int kind = 0; kind < KINDS; kind++)
+        check_blocks(c, g, (enum data)kind, 3);
+    check_blocks(c, g, ORDINARY, 1);
+    check_blocks(c, g, ORDINARY, c->block > 1 ? 5 : 70);
+    kv_codec_gpu_free(g);
+}
+
+/* Centroids on a coarse grid: many are the same, and many as near. */
+static void coarsen(struct kv_calib *calib)
+{
+    for (size_t i = 0; i < calib->n_sets; i++)
+        for (size_t j = 0; j < calib->set[i].n_tables; j++) {
+            struct kv_table *t = &calib->set[i].table[j];
+            size_t n = 1;
+
+            for (size_t k = 0; k < t->n_dims; k++)
+                n *= t->dims[k];
+            for (size_t k = 0; k < n; k++)
+                t->data[k] = rintf(t->data[k]);
+        }
+}
+
+/* coarse: with tables that are made so. */
+static void check(const char *text, size_t head_dim, bool coarse)
+{
+    const struct kv_shape shape = synthetic_shape(head_dim);
+    struct kv_calib *calib = NULL;
+    struct kv_spec spec;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, &shape, &e))
+        fail_msg("%s: %s", text, e.msg);
+    calib = synthetic_calib(&shape, &spec, test_folder());
+    if (coarse)
+        coarsen(calib);
+    for (int side = 0; side < KV_SIDES; side++) {
+        struct kv_codec *c;
+
+        if (kv_codec_new(&c, &spec, &shape, 1, (enum kv_side)side, calib, &e))
+            fail_msg("%s: %s", text, e.msg);
+        check_codec(c);
+        kv_codec_free(c);
+    }
+    kv_calib_free(calib);
+}
+
+static void check_spec(const char *text, size_t head_dim)
+{
+    check(text, head_dim, false);
+}
+
+/* Groups of every bits, of whole bytes and not, longer than a slice of channels
+ * and than a head. */
+static void test_groups(void **state)
+{
+    (void)state;
+    for (int bits = 1; bits <= 8; bits++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "kivi:b%dg32r0", bits);
+        check_spec(text, 64);
+        snprintf(text, sizeof(text), "kivi:K-b%dg5r0/V-b%dg4r0", bits, bits);
+        check_spec(text, 72);
+        if (bits < 2)
+            continue;
+        for (int k = 0; k < 2; k++) {
+            const char *const name = k ? "absmax" : "zeropoint";
+
+            snprintf(text, sizeof(text), "%s:b%d", name, bits);
+            check_spec(text, 18);
+            snprintf(text, sizeof(text), "%s:b%dg24,axis=channel", name, bits);
+            check_spec(text, 72);
+        }
+    }
+    check_spec("kivi:K-b2g4096r0/V-b2g128r0", 128);
+    check_spec("kivi:b3g1r0", 10);
+    check_spec("absmax:b5,heads=all", 36);
+    check_spec("zeropoint:b8g4,heads=all", 128);
+}
+
+/* Sub-vectors of every dimension, codes of whole bytes and not, every way to
+ * share books and to transform. */
+static void test_vectors(void **state)
+{
+    (void)state;
+    for (int d = 1; d <= 16; d++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "pq:d%db4,iters=1", d);
+        check(text, (size_t)(d % 2 ? 2 * d : d), true);
+    }
+    check("pq:d4b8,iters=1", 64, true); /* 16 books: lanes look together */
+    check("pq:d2b8,sub=shared,iters=1", 32, true);
+    check_spec("vecinfer:d4b8r0,iters=1", 128);
+    check_spec("vecinfer:d8b12r0,iters=1", 80);
+    check_spec("vecinfer:d3b5r0,t=HS,iters=1", 24);
+    check_spec("vecinfer:d2b3r0,t=S,iters=1", 18);
+    check_spec("million:d2b8r0,iters=1", 64);
+    check_spec("million:d4b11r0,iters=1", 64);
+    check_spec("evasion:d4b2,iters=1", 36);
+    check_spec("pq:d4b6,t=H,books=head,iters=1", 64);
+    check_spec("pq:d8b8,books=head,sub=shared,rope=pre,iters=1", 40);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_vectors)};
+    struct kv_err e = {""};
+
+    if (kv_device_cuda(0, &device, &e)) {
+        printf("skipped: %s\n", e.msg);
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
