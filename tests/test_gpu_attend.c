@@ -12,18 +12,28 @@
 
 static struct kv_device device;
 
+static float to_f16(float x)
+{
+    return kv_f16_to_f32(kv_f32_to_f16(x));
+}
+
+static float to_bf16(float x)
+{
+    return kv_bf16_to_f32(kv_f32_to_bf16(x));
+}
+
 /* As a GPU does it with halves: queries, keys, values and weights rounded,
  * sums in f32. */
-static void plain_f16(const float *q, const float *k, const float *v, size_t n,
-                      size_t stride, size_t d, float scale, float *out)
+static void plain_halves(const float *q, const float *k, const float *v,
+                         size_t n, size_t stride, size_t d, float scale,
+                         float (*half)(float), float *out)
 {
     float *w = kv_alloc(n, sizeof(*w)), max = -INFINITY, sum = 0;
 
-#define HALF(x) kv_f16_to_f32(kv_f32_to_f16(x))
     for (size_t t = 0; t < n; t++) {
         w[t] = 0;
         for (size_t c = 0; c < d; c++)
-            w[t] += HALF(q[c] * scale) * HALF(k[t * stride + c]);
+            w[t] += half(q[c] * scale) * half(k[t * stride + c]);
         max = fmaxf(max, w[t]);
     }
     memset(out, 0, d * sizeof(*out));
@@ -31,12 +41,23 @@ static void plain_f16(const float *q, const float *k, const float *v, size_t n,
         w[t] = expf(w[t] - max);
         sum += w[t];
         for (size_t c = 0; c < d; c++)
-            out[c] += HALF(w[t]) * HALF(v[t * stride + c]);
+            out[c] += half(w[t]) * half(v[t * stride + c]);
     }
-#undef HALF
     for (size_t c = 0; c < d; c++)
         out[c] /= sum;
     free(w);
+}
+
+static void plain_f16(const float *q, const float *k, const float *v, size_t n,
+                      size_t stride, size_t d, float scale, float *out)
+{
+    plain_halves(q, k, v, n, stride, d, scale, to_f16, out);
+}
+
+static void plain_bf16(const float *q, const float *k, const float *v, size_t n,
+                       size_t stride, size_t d, float scale, float *out)
+{
+    plain_halves(q, k, v, n, stride, d, scale, to_bf16, out);
 }
 
 /* What int8 may be off by beside a scheme's own error. */
@@ -96,7 +117,9 @@ static void check_way(const char *what, const struct kv_cache *c,
         kv_cache_attend(c, a->q, a->nq, exact);
     else
         attend_exact(a, exact);
-    attend_by(plain_f16, a, plain);
+    attend_by(way == BY_EXACT && !strncmp(what, "bf16", 4) ? plain_bf16
+                                                           : plain_f16,
+              a, plain);
     for (size_t i = 0; i < 2; i++)
         memcpy(q + i * n, a->q, n * sizeof(*q));
     memcpy(stores, job.k, KV_MAX_RUNS * sizeof(*stores));
@@ -302,6 +325,9 @@ static void test_float(void **state)
         check_sizes("f16:r0", dims[i], 4);
         check_sizes("f16:s3r40", dims[i], i == 2 ? 16 : 1);
     }
+    check_sizes("bf16", 128, 4);
+    check_sizes("bf16", 64, 16);
+    check_name("bf16", 256, "exact");
 }
 
 static void test_hack(void **state)
@@ -423,7 +449,8 @@ static void test_generic(void **state)
         kv_calib_free(calib);
     }
     check_name("f16:r0", 128, "exact");
-    check_name("bf16:r0", 128, "generic");
+    check_name("bf16", 72, "generic");
+    check_name("f32:r0", 128, "generic");
     check_name("vecinfer:d4b8r0,iters=1", 128, "exact");
     check_name("vecinfer:K-d4b8/V-d8b8,r=0,iters=1", 128, "generic");
     check_sizes("kivi:b3g32r128", 96, 16);
@@ -526,6 +553,7 @@ static void test_prefill(void **state)
     } cases[] = {{"f16:r0", 64, 4, 300, 300},
                  {"f16:s3r40", 128, 1, 200, 9},
                  {"f16:r0", 128, 16, 130, 30},
+                 {"bf16", 64, 2, 300, 150},
                  {"hack:b2p64r0", 128, 4, 256, 256},
                  {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
                  {"hack:b2p128r0", 128, 1, 400, 200},

@@ -78,7 +78,8 @@ class GpuToolTest(unittest.TestCase):
                          [("f16", p) for p in ("exact", "generic", "unfused")]
                          + [("kivi", p)
                             for p in ("exact", "generic", "dequant")]
-                         + [("bf16", p) for p in ("generic", "dequant")])
+                         + [("bf16", p)
+                            for p in ("exact", "generic", "dequant")])
         errors = [float(r["attn_rel_err"]) for r in rows]
         for e in errors[:3]:
             self.assertLess(e, 1e-3)

@@ -28,6 +28,8 @@ static int launch(struct kv_gpu_launch *l, enum kv_gpu_part part,
 static int floats(struct kv_gpu_launch *l, enum kv_gpu_part part,
                   struct kv_err *e)
 {
+    if (l->k->bf16)
+        return NONE;
 #define KV_CASE(D, NT, STAGES)                                       \
     if constexpr (D == HEAD_DIM && NT == 1)                          \
         return launch<kv_float_keys<D>, kv_float_values<D>, STAGES>( \
