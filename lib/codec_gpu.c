@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* Values on the device at a time, but one block at least. */
-enum { MOST_VALUES = 1 << 22 };
+enum { MOST_VALUES = 1 << 20 };
 
 struct kv_codec_gpu {
     const struct kv_codec *codec;

@@ -1,4 +1,4 @@
-"""kvattn, kvcalib and kvppl --device cuda as their users run them, on the host twin of
+"""kvattn, kvcalib, kvppl and kvquant --device cuda as their users run them, on the host twin of
 a GPU: rows, what is left out, how it ends, the same files as on the CPU.  No figure of time means anything here."""
 
 import csv
@@ -128,6 +128,54 @@ class CalibrationTest(unittest.TestCase):
             run("tests/kvcalib_twin", *specs, at("gpu.h5"), "--device", "cuda")
             with open(at("cpu.h5"), "rb") as a, open(at("gpu.h5"), "rb") as b:
                 self.assertEqual(a.read(), b.read())
+
+
+class EncodingTest(unittest.TestCase):
+    SPECS = ["kivi:b2g32", "zeropoint:b3", "absmax:b4g8",
+             "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2"]
+
+    def test_same_bytes(self):
+        with tempfile.TemporaryDirectory() as top:
+            def at(name):
+                return os.path.join(top, name)
+
+            def read(name):
+                with open(at(name), "rb") as f:
+                    return f.read()
+
+            model = tiny_model.make(at("tiny"))
+            with open(at("some.txt"), "w") as f:
+                f.write(tiny_model.text(400))
+            run("tools/kvdump", "-m", model, "-f", at("some.txt"), "-n", "2",
+                "-c", "64", "-o", at("some.h5"))
+            specs = [a for s in self.SPECS for a in ("-s", s)]
+            run("tools/kvcalib", *specs[-4:], at("some.h5"), "-o",
+                at("calib.h5"))
+            specs += ["-C", at("calib.h5"), "--allow-leakage", at("some.h5")]
+            run("tools/kvquant", *specs, "--codes", at("cpu.codes"), "-o",
+                at("cpu.csv"))
+            run("tests/kvquant_twin", *specs, "--codes", at("gpu.codes"), "-o",
+                at("gpu.csv"), "--device", "cuda")
+            self.assertEqual(read("cpu.codes"), read("gpu.codes"))
+            rows = [list(csv.DictReader(io.StringIO(read(n).decode())))
+                    for n in ("cpu.csv", "gpu.csv")]
+            for a, b in zip(*rows):
+                self.assertEqual((b["device"], b["level"]),
+                                 ("host twin 0", "cuda"))
+                for column in "device", "level":
+                    del a[column], b[column]
+                self.assertEqual(a, b)
+            self.assertEqual(len(rows[0]), len(rows[1]))
+            done = subprocess.run(
+                [os.path.join(BUILD, "tests/kvquant_twin"), "-s", "gear", "-s",
+                 "kivi:b2g32", at("some.h5"), "--device", "cuda"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("gear", done.stderr)
+            self.assertIn("no CUDA kernel that encodes", done.stderr)
+            found = {r["spec"].split(":")[0]
+                     for r in csv.DictReader(io.StringIO(done.stdout))}
+            self.assertEqual(found, {"f32", "kivi"})
 
 
 if __name__ == "__main__":

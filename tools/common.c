@@ -27,8 +27,8 @@ static void set_device(struct kv_common *c)
         (device[4] && sscanf(device, "cuda:%zu", &index) != 1))
         kv_die("--device %s: expected auto, cpu or cuda[:N]", device);
     if (!c->can_gpu)
-        kv_die("--device %s: this run has no part for a GPU (kvattn, kvcalib "
-               "and kvppl --latency do)",
+        kv_die("--device %s: this run has no part for a GPU (kvattn, kvcalib, "
+               "kvquant and kvppl --latency do)",
                device);
     if (kv_device_cuda(index, &c->gpu, &e))
         kv_die("--device %s: %s", device, e.msg);
