@@ -131,7 +131,7 @@ class CalibrationTest(unittest.TestCase):
 
 
 class EncodingTest(unittest.TestCase):
-    SPECS = ["kivi:b2g32", "zeropoint:b3", "absmax:b4g8",
+    SPECS = ["kivi:b2g32", "hack:b2p32", "zeropoint:b3", "absmax:b4g8",
              "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2"]
 
     def test_same_bytes(self):
