@@ -60,11 +60,14 @@ size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g)
     return kv_gpu_attend_bytes(g->attend);
 }
 
+int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e)
+{
+    return kv_gpu_attend_launch(g->attend, e);
+}
+
 static int launch(void *arg, struct kv_err *e)
 {
-    const struct kv_attn_gpu *g = arg;
-
-    return kv_gpu_attend_launch(g->attend, e);
+    return kv_attn_gpu_launch(arg, e);
 }
 
 static int answer(const struct kv_attn_gpu *g, float *out, struct kv_err *e)

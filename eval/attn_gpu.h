@@ -21,6 +21,9 @@ void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
 enum kv_path kv_attn_gpu_path(const struct kv_attn_gpu *g); /* what runs */
 size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);      /* of tiles */
 
+/* Launches attention once; does not wait for it. */
+int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e);
+
 /* Attention, reps times with cold caches; base not NULL: as often before it,
  * and *ratio becomes its median time over this one's.  out: the first copies'
  * answers.  Fails when copies of a sequence disagree. */

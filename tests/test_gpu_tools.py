@@ -52,6 +52,20 @@ class GpuToolTest(unittest.TestCase):
             self.assertEqual(3 * int(one[column]), int(three[column]))
         self.assertEqual(three["windows"], "3")
 
+    def test_append(self):
+        done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
+                      "kivi:b2g128r128", "--shape", "2,4,2,64,100")
+        rows = self.rows(done)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for r in rows:
+            spec = r["spec"].split(":")[0]
+            blank = spec == "f16" or "g128" in r["spec"]  # longer than 100
+            for column in "encode", "inline", "async":
+                value = r[column + "_us_p50"]
+                self.assertEqual(value == "", blank, r["spec"])
+                if value:
+                    self.assertGreater(float(value), 0)
+
     def test_left_out(self):
         done = attend("-s", "gear", "-s", "f16:s2r3", "--shape",
                       "1,4,2,64,300")
