@@ -1,4 +1,6 @@
 #include "eval/append_gpu.h"
+#include "eval/attn_gpu.h"
+#include "eval/timing.h"
 #include "kernels/cuda/encode.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"

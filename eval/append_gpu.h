@@ -3,8 +3,10 @@
 #ifndef KV_APPEND_GPU_H
 #define KV_APPEND_GPU_H
 
-#include "eval/attn_gpu.h"
+#include "kernels/device.h"
 #include "lib/codec.h"
+
+struct kv_attn_gpu;
 
 /* Medians, seconds; NaN where the device does not encode these codecs. */
 struct kv_append_times {

@@ -172,7 +172,8 @@ struct kv_attn_step {
     struct kv_codec *codec[KV_SIDES];
     struct kv_cache **cache; /* [n_batch] */
     struct kv_tiled **tiled; /* [n_batch], or NULLs: attend through the cache */
-    enum kv_path path;       /* in tiles */
+    enum kv_attn_path wanted;
+    enum kv_path path; /* in tiles */
     const char *path_name;
     struct kv_attn_gpu *gpu; /* NULL: on the CPU */
     float *out;              /* as in->exact */
@@ -228,7 +229,7 @@ static void make_tiles(struct kv_attn_step *s)
 /* Which path runs, with tiles where it wants them. */
 static const char *choose(struct kv_attn_step *s)
 {
-    const enum kv_attn_path wanted = s->bench->path;
+    const enum kv_attn_path wanted = s->wanted;
     const struct kv_cache *c = s->cache[0];
     const bool own =
         kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
@@ -259,16 +260,13 @@ static size_t device_bytes(const struct kv_attn_step *s)
 /* Tiles of the codes, sent to the GPU. */
 static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 {
-    const enum kv_path path =
-        s->bench->path == KV_ATTN_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT;
-
     if (!kv_tiled_there(s->cache[0]))
         return kv_fail(e, "%s: no CUDA kernel for its codes", s->spec->text);
     make_tiles(s);
     if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,
-                        s->bench->copies, s->in->q, s->in->nq, path, e))
+                        s->bench->copies, s->in->q, s->in->nq, s->wanted, e))
         return kv_fail_in(e, "%s", s->spec->text);
-    s->path_name = kv_attn_gpu_path(s->gpu) == KV_PATH_INT8 ? "int8" : "exact";
+    s->path_name = kv_attn_gpu_name(s->gpu);
     for (size_t b = 0; b < s->in->n_batch; b++) {
         kv_tiled_free(s->tiled[b]);
         s->tiled[b] = NULL;
@@ -330,11 +328,13 @@ static bool all_finite(const float *x, size_t n)
 
 int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,
-                     const struct kv_spec *spec, struct kv_err *e)
+                     const struct kv_spec *spec, enum kv_attn_path path,
+                     struct kv_err *e)
 {
     struct kv_attn_step *s = kv_alloc(1, sizeof(*s));
 
-    *s = (struct kv_attn_step){.bench = b, .in = in, .spec = spec};
+    *s = (struct kv_attn_step){
+        .bench = b, .in = in, .spec = spec, .wanted = path};
     s->cache = kv_alloc(in->n_batch, sizeof(*s->cache));
     s->tiled = kv_alloc(in->n_batch, sizeof(*s->tiled));
     s->out = kv_alloc(in->n_batch * in->nq, q_row(in) * sizeof(*s->out));
@@ -393,6 +393,11 @@ static int time_append(const struct kv_attn_step *s,
     return kv_append_gpu_time(&plan, times, e);
 }
 
+const char *kv_attn_step_path(const struct kv_attn_step *s)
+{
+    return s->path_name;
+}
+
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e)
 {
@@ -400,8 +405,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
     const bool alone = !base || base == s;
 
-    *out = (struct kv_attn_result){
-        .path = s->path_name, .speedup = 1, .append = {NAN, NAN, NAN}};
+    *out = (struct kv_attn_result){.speedup = 1, .append = {NAN, NAN, NAN}};
     if (s->gpu) {
         if (kv_attn_gpu_time(s->gpu, alone ? NULL : base->gpu, b->warmup,
                              b->reps, &out->timing, &out->speedup, s->out, e) ||

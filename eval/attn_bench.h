@@ -53,19 +53,23 @@ struct kv_attn_result {
                               * the caches themselves */
     struct kv_append_times append; /* on a GPU; else NaN */
     struct kv_attend_ops ops;      /* of one step, KV_OWN_ORACLE schemes only */
-    const char *path; /* what ran: "exact" or "int8", on tiles of the
-                       * codes (kernels/tiles.h); "codes", the scheme's
-                       * own; "generic", decode() and then attention */
 };
 
-/* What to run: the best of int8, exact and the other two that is there, but
- * none before the one that is asked for. */
-enum kv_attn_path { KV_ATTN_INT8, KV_ATTN_EXACT, KV_ATTN_GENERIC };
+/* What to run: the best of int8, exact and generic (or the scheme's own codes)
+ * that is there, but none before the one that is asked for; or, on a GPU, two
+ * that others are measured against: f16 by products and a softmax, and codes
+ * that are made halves first. */
+enum kv_attn_path {
+    KV_ATTN_INT8,
+    KV_ATTN_EXACT,
+    KV_ATTN_GENERIC,
+    KV_ATTN_UNFUSED,
+    KV_ATTN_DEQUANT
+};
 
 struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
-    enum kv_attn_path path;
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
     size_t copies;  /* on a GPU each sequence is there so many times, in memory
                      * of its own: a batch that needs less of the host's */
@@ -82,8 +86,14 @@ struct kv_attn_bench {
 struct kv_attn_step;
 int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,
-                     const struct kv_spec *spec, struct kv_err *e);
+                     const struct kv_spec *spec, enum kv_attn_path path,
+                     struct kv_err *e);
 void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
+
+/* What runs: "exact" or "int8", on tiles of the codes (kernels/tiles.h);
+ * "codes", the scheme's own; "generic", decode() and then attention, or the
+ * GPU's kernel for any sizes; "unfused", "dequant". */
+const char *kv_attn_step_path(const struct kv_attn_step *s);
 
 /* Times the step, by turns with the base line's (NULL or the step itself: it
  * is the base line).  Fails when the output of attention is not finite. */

@@ -1,20 +1,133 @@
 #include "eval/attn_gpu.h"
+#include "eval/unfused.h"
+#include "kernels/cuda/families.h"
 #include "kernels/cuda/gpu_attend.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct kv_attn_gpu {
-    struct kv_gpu_attend *attend;
+    struct kv_gpu_attend *attend; /* NULL: unfused */
+    struct kv_unfused *unfused;
+    void *kv, *half_out; /* of unfused attention */
+    float *q;
     size_t n_batch, copies, row; /* row: values of one sequence's answer */
 };
+
+/* ---- unfused --------------------------------------------------------------
+ */
+
+/* One head of a side, all runs: [n][head_dim]. */
+static int put_halves(const struct kv_store *s, size_t head, uint16_t *to,
+                      struct kv_err *e)
+{
+    for (size_t r = 0; r < KV_MAX_RUNS; r++, s++) {
+        const size_t values = s->n * s->head_dim;
+        float *x = kv_alloc(values, sizeof(*x));
+
+        if (s->family != &kv_family_float ||
+            *(const enum kv_float *)s->params != KV_FLOAT_16) {
+            free(x);
+            return kv_fail(e, "unfused attention is of f16 alone");
+        }
+        kv_gpu_rows(s, head, 0, s->n, x);
+        for (size_t i = 0; i < values; i++)
+            to[s->first * s->head_dim + i] = kv_f32_to_f16(x[i]);
+        free(x);
+    }
+    return 0;
+}
+
+/* Keys of every job, then values. */
+static int send_halves(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
+                       size_t n_jobs, struct kv_err *e)
+{
+    const size_t head = jobs->n * jobs->head_dim;
+    uint16_t *half = kv_alloc(head, sizeof(*half));
+    uint8_t *to = g->kv;
+    int rc = 0;
+
+    for (size_t i = 0; i < 2 * n_jobs && !rc; i++) {
+        const struct kv_tiles_job *j = &jobs[i % n_jobs];
+
+        for (size_t h = 0; h < j->n_kv_heads && !rc; h++) {
+            rc = put_halves(i < n_jobs ? j->k : j->v, h, half, e) ||
+                 kv_device_upload(to, half, head * sizeof(*half), e);
+            to += head * sizeof(*half);
+        }
+    }
+    free(half);
+    return rc;
+}
+
+static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
+                        size_t n_jobs, const float *q, struct kv_err *e)
+{
+    const struct kv_shape shape = {.n_heads = jobs->n_heads,
+                                   .n_kv_heads = jobs->n_kv_heads,
+                                   .head_dim = jobs->head_dim,
+                                   .attn_scale = jobs->scale};
+    const size_t values = n_jobs * g->row;
+
+    if (jobs->nq != 1)
+        return kv_fail(e, "unfused attention is of 1 query token, not of %zu",
+                       jobs->nq);
+    return kv_unfused_new(&g->unfused, &shape, n_jobs, jobs->n, e) ||
+           kv_device_alloc(&g->kv, kv_unfused_bytes(g->unfused), e) ||
+           kv_device_alloc(&g->half_out, values * sizeof(uint16_t), e) ||
+           kv_device_alloc((void **)&g->q, values * sizeof(float), e) ||
+           kv_device_upload(g->q, q, values * sizeof(float), e) ||
+           send_halves(g, jobs, n_jobs, e);
+}
+
+/* As kv_gpu_attend_answer(). */
+static int answer_unfused(const struct kv_attn_gpu *g, float *out,
+                          struct kv_err *e)
+{
+    const size_t n = g->n_batch * g->copies * g->row;
+    uint16_t *half = kv_alloc(n, sizeof(*half));
+    const int rc = kv_device_download(half, g->half_out, n * sizeof(*half), e);
+
+    for (size_t i = 0; i < n && !rc; i++)
+        out[i] = kv_f16_to_f32(half[i]);
+    free(half);
+    return rc;
+}
+
+/* ---- all ------------------------------------------------------------------
+ */
+
+static int open_path(struct kv_attn_gpu *g, const struct kv_device *device,
+                     const struct kv_tiles_job *jobs, size_t n_jobs,
+                     const float *q, enum kv_attn_path path, struct kv_err *e)
+{
+    int rc = 0;
+
+    switch (path) {
+    case KV_ATTN_UNFUSED:
+        return open_unfused(g, jobs, n_jobs, q, e);
+    case KV_ATTN_DEQUANT:
+        rc = kv_gpu_attend_new_dequant(&g->attend, device, jobs, n_jobs, e);
+        break;
+    case KV_ATTN_GENERIC:
+        rc = kv_gpu_attend_new_generic(&g->attend, device, jobs, n_jobs, e);
+        break;
+    case KV_ATTN_EXACT:
+    case KV_ATTN_INT8:
+        rc = kv_gpu_attend_new(
+            &g->attend, device, jobs, n_jobs,
+            path == KV_ATTN_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT, e);
+    }
+    return rc || kv_gpu_attend_ask(g->attend, q, e);
+}
 
 /* Copy c of sequence b is the device's sequence c * n_batch + b. */
 int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
                     struct kv_tiled *const *tiled, size_t n_batch,
-                    size_t copies, const float *q, size_t nq, enum kv_path path,
-                    struct kv_err *e)
+                    size_t copies, const float *q, size_t nq,
+                    enum kv_attn_path path, struct kv_err *e)
 {
     const size_t n = n_batch * copies;
     struct kv_tiles_job *jobs = kv_alloc(n, sizeof(*jobs));
@@ -30,8 +143,7 @@ int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
     all = kv_alloc(n, g->row * sizeof(*all));
     for (size_t c = 0; c < copies; c++)
         memcpy(all + c * n_batch * g->row, q, n_batch * g->row * sizeof(*q));
-    rc = kv_gpu_attend_new(&g->attend, device, jobs, n, path, e) ||
-         kv_gpu_attend_ask(g->attend, all, e);
+    rc = open_path(g, device, jobs, n, all, path, e);
     free(all);
     free(jobs);
     if (rc) {
@@ -47,22 +159,29 @@ void kv_attn_gpu_free(struct kv_attn_gpu *g)
     if (!g)
         return;
     kv_gpu_attend_free(g->attend);
+    kv_unfused_free(g->unfused);
+    kv_device_free(g->kv);
+    kv_device_free(g->half_out);
+    kv_device_free(g->q);
     free(g);
 }
 
-enum kv_path kv_attn_gpu_path(const struct kv_attn_gpu *g)
+const char *kv_attn_gpu_name(const struct kv_attn_gpu *g)
 {
-    return kv_gpu_attend_path(g->attend);
+    return g->attend ? kv_gpu_attend_name(g->attend) : "unfused";
 }
 
 size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g)
 {
-    return kv_gpu_attend_bytes(g->attend);
+    return g->attend ? kv_gpu_attend_bytes(g->attend)
+                     : kv_unfused_bytes(g->unfused);
 }
 
 int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e)
 {
-    return kv_gpu_attend_launch(g->attend, e);
+    return g->attend
+               ? kv_gpu_attend_launch(g->attend, e)
+               : kv_unfused_attend(g->unfused, g->kv, g->q, g->half_out, e);
 }
 
 static int launch(void *arg, struct kv_err *e)
@@ -74,7 +193,8 @@ static int answer(const struct kv_attn_gpu *g, float *out, struct kv_err *e)
 {
     const size_t first = g->n_batch * g->row;
     float *all = kv_alloc(g->copies, first * sizeof(*all));
-    int rc = kv_gpu_attend_answer(g->attend, all, e);
+    int rc = g->attend ? kv_gpu_attend_answer(g->attend, all, e)
+                       : answer_unfused(g, all, e);
 
     for (size_t c = 1; c < g->copies && !rc; c++)
         if (memcmp(all, all + c * first, first * sizeof(*all)))

@@ -2,6 +2,7 @@
 #ifndef KV_ATTN_GPU_H
 #define KV_ATTN_GPU_H
 
+#include "eval/attn_bench.h"
 #include "eval/timing.h"
 #include "kernels/device.h"
 #include "lib/tiled.h"
@@ -9,17 +10,19 @@
 struct kv_attn_gpu;
 
 /* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
- * path: int8 where the device has it for these codes, else exact.  Fails
- * without a kernel for the codes and without room, naming what is missing; the
- * tiles are not needed afterwards. */
+ * path: int8 where the device has it for these codes, else exact, else generic;
+ * or what it names.  Fails without a kernel for the codes and without room,
+ * naming what is missing; unfused also where not all is f16, or nq is not 1.
+ * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     struct kv_tiled *const *tiled, size_t n_batch,
-                    size_t copies, const float *q, size_t nq, enum kv_path path,
-                    struct kv_err *e);
+                    size_t copies, const float *q, size_t nq,
+                    enum kv_attn_path path, struct kv_err *e);
 void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
 
-enum kv_path kv_attn_gpu_path(const struct kv_attn_gpu *g); /* what runs */
-size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);      /* of tiles */
+const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* what runs */
+/* Of all that is there of the caches, and is read. */
+size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);
 
 /* Launches attention once; does not wait for it. */
 int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e);

@@ -115,8 +115,6 @@ static void note_error(struct first_error *f, size_t item,
 static int report(const struct first_error *f, size_t first_window,
                   struct kv_err *e)
 {
-    if (!f->any)
-        return 0;
     kv_fail(e, "%s", f->err.msg);
     return kv_fail_in(e, "window %zu", first_window + f->item);
 }
@@ -308,10 +306,30 @@ static void want_rope(struct kv_loop *l, size_t n)
     kv_rope_table(&l->shape, n, 0, l->rope);
 }
 
+/* The same where the layer is on a device. */
+static int attend_there(const struct kv_loop *l, const struct kv_qkv *x,
+                        const struct forms *f, struct kv_err *e)
+{
+    struct kv_forms all = {.exact = exact_queries(l, x->n)};
+
+    for (int i = 0; i < KV_SIDES; i++) {
+        const struct kv_attend_side side =
+            side_of(l, x, f, (enum kv_side)i, 0, 0, 0);
+
+        all.fresh[i] = side.fresh;
+        all.settled[i] = side.settled;
+        all.until[i] = side.until;
+        all.sinks[i] = side.sinks;
+    }
+    return kv_attend_forms(x, &all, e);
+}
+
 static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
-                       struct kv_bits *bits, struct first_error *error)
+                       struct kv_bits *bits, struct first_error *error,
+                       struct kv_err *e)
 {
     struct forms f;
+    int rc = 0;
 
     alloc_forms(l, x, &f);
     if (l->codec[x->layer][KV_K]->pre_rope)
@@ -323,10 +341,12 @@ static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
         if (fill_window(l, x, w, &f, &bits[w], &mine))
             note_error(error, w, &mine);
     }
-    if (!error->any)
+    if (!error->any && x->gpu)
+        rc = attend_there(l, x, &f, e);
+    else if (!error->any)
         attend_windows(l, x, &f);
     free_forms(&f);
-    return error->any ? -1 : 0;
+    return rc;
 }
 
 /* ---- through the cache itself ------------------------------------------ */
@@ -389,8 +409,8 @@ out:
     return rc;
 }
 
-static int run_cached(struct kv_loop *l, const struct kv_qkv *x,
-                      struct kv_bits *bits, struct first_error *error)
+static void run_cached(struct kv_loop *l, const struct kv_qkv *x,
+                       struct kv_bits *bits, struct first_error *error)
 {
 #pragma omp parallel for schedule(dynamic)
     for (size_t w = 0; w < x->n_windows; w++) {
@@ -399,7 +419,6 @@ static int run_cached(struct kv_loop *l, const struct kv_qkv *x,
         if (run_window(l, x, w, &bits[w], &mine))
             note_error(error, w, &mine);
     }
-    return error->any ? -1 : 0;
 }
 
 static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -408,16 +427,17 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_codec *const *codec = l->codec[x->layer];
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     struct first_error error = {0};
+    int rc = 0;
 
     if (codec[KV_K]->scheme->flags & KV_OWN_ORACLE || codec[KV_K]->history ||
         codec[KV_V]->history)
         run_cached(l, x, bits, &error);
     else
-        run_decoded(l, x, bits, &error);
+        rc = run_decoded(l, x, bits, &error, e);
     for (size_t w = 0; w < x->n_windows; w++)
         kv_bits_add(&l->bits, &bits[w]);
     free(bits);
-    return report(&error, l->first_window, e);
+    return error.any ? report(&error, l->first_window, e) : rc;
 }
 
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window)

@@ -1,5 +1,5 @@
 #include "eval/step_caches.h"
-#include "kernels/cuda/product.h"
+#include "eval/unfused.h"
 #include "kernels/cuda/step.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -81,29 +81,23 @@ size_t kv_fused_caches_bytes(const struct kv_step_cache *c)
     return bytes;
 }
 
-enum kv_path kv_fused_caches_path(const struct kv_step_cache *c)
+const char *kv_fused_caches_name(const struct kv_step_cache *c)
 {
     const struct fused *f = c->self;
 
-    return kv_gpu_attend_path(f->layer[0]);
+    return kv_gpu_attend_name(f->layer[0]);
 }
 
 /* ---- halves, unfused ------------------------------------------------------
  */
 
 struct unfused {
-    struct kv_shape shape;
+    struct kv_unfused *attend;
     size_t n_layers, batch, n;
-    void **kv; /* [n_layers]: | keys [batch][n_kv_heads][n][d] | values | */
+    void **kv; /* [n_layers] */
     float *q;
-    void *half_q, *scores;
     struct kv_gpu_slot *slots;
 };
-
-static size_t side_values(const struct unfused *u)
-{
-    return u->batch * u->shape.n_kv_heads * u->n * u->shape.head_dim;
-}
 
 static float *unfused_q(const void *self, size_t layer)
 {
@@ -125,42 +119,8 @@ static int unfused_attend(const void *self, size_t layer, void *out,
                           struct kv_err *e)
 {
     const struct unfused *u = self;
-    const struct kv_shape *s = &u->shape;
-    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
-    const uint16_t *keys = u->kv[layer];
-    const struct kv_gpu_product scores = {.m = group,
-                                          .n = u->n,
-                                          .k = d,
-                                          .a = u->half_q,
-                                          .b = keys,
-                                          .c = u->scores,
-                                          .a_row = d,
-                                          .b_row = d,
-                                          .c_row = u->n,
-                                          .batch = u->batch * s->n_kv_heads,
-                                          .a_next = group * d,
-                                          .b_next = u->n * d,
-                                          .c_next = group * u->n};
-    const struct kv_gpu_product gather = {.m = group,
-                                          .n = d,
-                                          .k = u->n,
-                                          .a = u->scores,
-                                          .b = keys + side_values(u),
-                                          .c = out,
-                                          .a_row = u->n,
-                                          .b_row = d,
-                                          .c_row = d,
-                                          .batch = u->batch * s->n_kv_heads,
-                                          .a_next = group * u->n,
-                                          .b_next = u->n * d,
-                                          .c_next = group * d,
-                                          .turned = 1};
 
-    return kv_gpu_narrow(u->q, u->batch * s->n_heads * d, u->half_q, e) ||
-           kv_gpu_multiply(&scores, e) ||
-           kv_gpu_softmax(u->scores, u->batch * s->n_heads, u->n, s->attn_scale,
-                          e) ||
-           kv_gpu_multiply(&gather, e);
+    return kv_unfused_attend(u->attend, u->kv[layer], u->q, out, e);
 }
 
 /* The newest token is in the cache already, wherever that is. */
@@ -183,20 +143,21 @@ int kv_unfused_caches_new(struct kv_step_cache *c, const struct kv_shape *shape,
                           uint64_t seed, struct kv_err *e)
 {
     struct unfused *u = kv_alloc(1, sizeof(*u));
-    const size_t rows = batch * shape->n_heads;
+    const size_t queries = batch * shape->n_heads * shape->head_dim;
     int rc;
 
-    *u = (struct unfused){
-        .shape = *shape, .n_layers = n_layers, .batch = batch, .n = n};
+    *u = (struct unfused){.n_layers = n_layers, .batch = batch, .n = n};
     u->kv = kv_alloc(n_layers, sizeof(*u->kv));
     *c = (struct kv_step_cache){u, unfused_q, unfused_slots, unfused_attend};
-    rc = kv_device_alloc((void **)&u->q, rows * shape->head_dim * sizeof(float),
-                         e) ||
-         kv_device_alloc(&u->half_q, rows * shape->head_dim * 2, e) ||
-         kv_device_alloc(&u->scores, rows * n * 2, e) || make_slots(u, e);
-    for (size_t i = 0; i < n_layers && !rc; i++)
-        rc = kv_device_alloc(&u->kv[i], 2 * side_values(u) * 2, e) ||
-             kv_gpu_random(u->kv[i], 2 * side_values(u), kv_mix(seed, i), 1, e);
+    rc = kv_unfused_new(&u->attend, shape, batch, n, e) ||
+         kv_device_alloc((void **)&u->q, queries * sizeof(float), e) ||
+         make_slots(u, e);
+    for (size_t i = 0; i < n_layers && !rc; i++) {
+        const size_t bytes = kv_unfused_bytes(u->attend);
+
+        rc = kv_device_alloc(&u->kv[i], bytes, e) ||
+             kv_gpu_random(u->kv[i], bytes / 2, kv_mix(seed, i), 1, e);
+    }
     if (rc)
         kv_unfused_caches_clear(c);
     return rc;
@@ -211,9 +172,8 @@ void kv_unfused_caches_clear(struct kv_step_cache *c)
     for (size_t i = 0; i < u->n_layers; i++)
         kv_device_free(u->kv[i]);
     free(u->kv);
+    kv_unfused_free(u->attend);
     kv_device_free(u->q);
-    kv_device_free(u->half_q);
-    kv_device_free(u->scores);
     kv_device_free(u->slots);
     free(u);
     c->self = NULL;
@@ -223,5 +183,5 @@ size_t kv_unfused_caches_bytes(const struct kv_step_cache *c)
 {
     const struct unfused *u = c->self;
 
-    return u->n_layers * 2 * side_values(u) * sizeof(uint16_t);
+    return u->n_layers * kv_unfused_bytes(u->attend);
 }

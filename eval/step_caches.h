@@ -13,11 +13,9 @@ int kv_fused_caches_new(struct kv_step_cache *c, const struct kv_device *device,
                         size_t n_layers, enum kv_path path, struct kv_err *e);
 void kv_fused_caches_clear(struct kv_step_cache *c);
 size_t kv_fused_caches_bytes(const struct kv_step_cache *c);
-enum kv_path kv_fused_caches_path(const struct kv_step_cache *c);
+const char *kv_fused_caches_name(const struct kv_step_cache *c); /* what runs */
 
-/* n tokens of each of batch sequences, random: scores = Q K^T and out = P V as
- * batched products of cuBLAS, softmax in between, what a framework does without
- * a fused kernel; but query heads share the keys of their KV head. */
+/* n tokens of each of batch sequences, random, as halves (eval/unfused.h). */
 int kv_unfused_caches_new(struct kv_step_cache *c, const struct kv_shape *shape,
                           size_t n_layers, size_t batch, size_t n,
                           uint64_t seed, struct kv_err *e);

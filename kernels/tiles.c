@@ -61,89 +61,17 @@ int kv_store_has(const struct kv_store *s, enum kv_path path)
     return s->family->ops(s, path) != NULL;
 }
 
+static bool is_int8(const struct kv_store *s, enum kv_path path)
+{
+    return path == KV_PATH_INT8 && kv_store_has(s, path);
+}
+
 static const struct kv_tile_ops *ops_of(const struct kv_store *s,
                                         enum kv_path path)
 {
     const struct kv_tile_ops *ops = s->family->ops(s, path);
 
     return ops ? ops : s->family->ops(s, KV_PATH_EXACT);
-}
-
-/* ---- exact operations that families share ---------------------------------
- */
-
-size_t kv_exact_query_bytes(const struct kv_store *s)
-{
-    return s->head_dim * KV_TILE_ROWS * sizeof(float);
-}
-
-void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,
-                      size_t rows, void *query)
-{
-    float *turned = query;
-
-    (void)head;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < s->head_dim; c++)
-            turned[c * rows + r] = q[r * s->head_dim + c];
-}
-
-size_t kv_exact_acc_floats(const struct kv_store *s)
-{
-    return kv_padded(s->head_dim);
-}
-
-void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
-                     size_t rows, float *out)
-{
-    (void)head;
-    for (size_t r = 0; r < rows; r++)
-        memcpy(out + r * s->head_dim, acc + r * kv_padded(s->head_dim),
-               s->head_dim * sizeof(*out));
-}
-
-enum { MOST_DIM = 512, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
-
-static void expanded_scores(const struct kv_store *s, size_t head,
-                            const uint8_t *tile, const void *query, size_t rows,
-                            float *score, size_t stride)
-{
-    _Alignas(LINE) float x[MOST_DIM * KV_TILE_PART];
-
-    for (size_t i = 0; i < PARTS; i++) {
-        s->family->expand(s, head, tile, i, x);
-        kv_tile_loops()->dot(KV_FLOAT_32, x, s->head_dim, query, rows,
-                             score + i * KV_TILE_PART, stride);
-    }
-}
-
-static void expanded_gather(const struct kv_store *s, size_t head,
-                            const uint8_t *tile, const float *p, size_t stride,
-                            size_t rows, float *acc)
-{
-    _Alignas(LINE) float x[MOST_DIM * KV_TILE_PART];
-
-    for (size_t i = 0; i < PARTS; i++) {
-        s->family->expand(s, head, tile, i, x);
-        kv_tile_loops()->add(KV_FLOAT_32, x, KV_TILE_PART,
-                             kv_padded(s->head_dim), p + i * KV_TILE_PART,
-                             stride, rows, acc);
-    }
-}
-
-const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s)
-{
-    static const struct kv_tile_ops ops = {
-        .query_bytes = kv_exact_query_bytes,
-        .prepare = kv_exact_prepare,
-        .scores = expanded_scores,
-        .acc_floats = kv_exact_acc_floats,
-        .gather = expanded_gather,
-        .finish = kv_exact_finish,
-    };
-
-    (void)s;
-    return &ops;
 }
 
 /* ---- attention ------------------------------------------------------------
@@ -157,11 +85,11 @@ struct partial {
     float *max, *sum, *out; /* [rows], [rows], [rows][head_dim] */
 };
 
-/* One (KV head, chunk) at work on up to KV_TILE_ROWS queries; STEP tokens are
- * done for all groups of queries before the next. */
+/* One (KV head, chunk) at work on so many queries as its operations take; STEP
+ * tokens are done for all groups of queries before the next. */
 struct group {
     size_t first, rows; /* of the KV head's rows */
-    float max[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    float *max, *sum;   /* [rows], the partial's own */
     void *query[KV_MAX_RUNS];
     float *acc[KV_MAX_RUNS];
 };
@@ -172,6 +100,7 @@ struct item {
     const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
     size_t n_rows, n_groups;
     struct group *group;
+    struct partial *out;
 };
 
 static size_t row_count(const struct kv_tiles_job *j)
@@ -242,28 +171,47 @@ static void prepare_group(const struct item *w, struct group *g)
             g->acc[i] =
                 kv_lines(g->rows * w->v[i]->acc_floats(v), sizeof(float));
     }
-    for (size_t r = 0; r < g->rows; r++)
-        g->max[r] = -INFINITY;
     free(q);
 }
 
-static void start(struct item *w)
+/* From so many rows on, expanding a tile once for all of them and multiplying
+ * matrices takes less time than a family's own operations, 8 rows at a time. */
+enum { MANY_FROM = 48 };
+
+/* Operations of every run with tokens, and how many rows they take. */
+static size_t choose_ops(struct item *w)
 {
     const struct kv_tiles_job *j = w->job;
+    bool many = w->n_rows >= MANY_FROM;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         w->k[i] = j->k[i].n ? ops_of(&j->k[i], j->path) : NULL;
         w->v[i] = j->v[i].n ? ops_of(&j->v[i], j->path) : NULL;
+        many &= !(w->k[i] && is_int8(&j->k[i], j->path));
+        many &= !(w->v[i] && is_int8(&j->v[i], j->path));
     }
-    w->n_rows = row_count(j);
-    w->n_groups = (w->n_rows + KV_TILE_ROWS - 1) / KV_TILE_ROWS;
+    for (size_t i = 0; i < KV_MAX_RUNS && many; i++) {
+        w->k[i] = w->k[i] ? &kv_tiles_many : NULL;
+        w->v[i] = w->v[i] ? &kv_tiles_many : NULL;
+    }
+    return many ? KV_TILE_MANY : KV_TILE_ROWS;
+}
+
+static void start(struct item *w)
+{
+    size_t most;
+
+    w->n_rows = row_count(w->job);
+    most = choose_ops(w);
+    w->n_groups = (w->n_rows + most - 1) / most;
     w->group = kv_alloc(w->n_groups, sizeof(*w->group));
     for (size_t i = 0; i < w->n_groups; i++) {
         struct group *g = &w->group[i];
 
-        g->first = i * KV_TILE_ROWS;
-        g->rows = w->n_rows - g->first < KV_TILE_ROWS ? w->n_rows - g->first
-                                                      : KV_TILE_ROWS;
+        g->first = i * most;
+        g->rows = w->n_rows - g->first < most ? w->n_rows - g->first : most;
+        g->max = w->out->max + g->first;
+        g->sum = w->out->sum + g->first;
         prepare_group(w, g);
     }
 }
@@ -296,12 +244,10 @@ static void part_of(const struct kv_store *s, size_t i, size_t begin,
     *to = last < at + KV_TILE_TOKENS ? last - at : KV_TILE_TOKENS;
 }
 
-/* score [rows][STEP], of tokens [begin, end). */
+/* score [rows][STEP], of tokens [begin, end); whole: room for a tile's. */
 static void step_scores(const struct item *w, const struct group *g,
-                        size_t begin, size_t end, float *score)
+                        size_t begin, size_t end, float *score, float *whole)
 {
-    _Alignas(LINE) float whole[KV_TILE_ROWS * KV_TILE_TOKENS];
-
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &w->job->k[i];
         const struct span span = tiles_of(s, begin, end);
@@ -329,10 +275,8 @@ static void step_scores(const struct item *w, const struct group *g,
 }
 
 static void step_gather(const struct item *w, const struct group *g,
-                        size_t begin, size_t end, const float *p)
+                        size_t begin, size_t end, const float *p, float *whole)
 {
-    _Alignas(LINE) float whole[KV_TILE_ROWS * KV_TILE_TOKENS];
-
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &w->job->v[i];
         const struct span span = tiles_of(s, begin, end);
@@ -349,7 +293,7 @@ static void step_gather(const struct item *w, const struct group *g,
                 w->v[i]->gather(s, w->head, tile, at, STEP, g->rows, g->acc[i]);
                 continue;
             }
-            memset(whole, 0, sizeof(whole));
+            memset(whole, 0, g->rows * KV_TILE_TOKENS * sizeof(*whole));
             for (size_t r = 0; r < g->rows; r++)
                 memcpy(whole + r * KV_TILE_TOKENS + from, at + r * STEP,
                        (to - from) * sizeof(*at));
@@ -400,15 +344,12 @@ static void step_weights(const struct item *w, struct group *g, size_t begin,
     }
 }
 
-static void finish_group(const struct item *w, struct group *g,
-                         struct partial *out)
+static void finish_group(const struct item *w, struct group *g)
 {
     const struct kv_tiles_job *j = w->job;
     const size_t d = j->head_dim;
     float *part = kv_alloc(g->rows, d * sizeof(*part));
 
-    memcpy(out->max + g->first, g->max, g->rows * sizeof(*g->max));
-    memcpy(out->sum + g->first, g->sum, g->rows * sizeof(*g->sum));
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *v = &j->v[i];
 
@@ -418,7 +359,7 @@ static void finish_group(const struct item *w, struct group *g,
         if (v->leave)
             v->leave(v->space, w->head, part, g->rows);
         for (size_t c = 0; c < g->rows * d; c++)
-            out->out[g->first * d + c] += part[c];
+            w->out->out[g->first * d + c] += part[c];
     }
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         free(g->query[i]);
@@ -428,28 +369,36 @@ static void finish_group(const struct item *w, struct group *g,
 }
 
 /* Items of one chunk, step by step: what they read together stays near. */
-static void run_items(struct item *w, size_t n, struct partial *const *out)
+static void run_items(struct item *w, size_t n)
 {
-    _Alignas(LINE) float score[KV_TILE_ROWS * STEP];
+    size_t rows = 0;
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         start(&w[i]);
+        rows = w[i].group->rows > rows ? w[i].group->rows : rows;
+    }
+
+    float *score = kv_lines(rows * STEP, sizeof(*score));
+    float *whole = kv_lines(rows * KV_TILE_TOKENS, sizeof(*whole));
+
     for (size_t begin = w->begin, end; begin < w->end; begin = end) {
         end = begin + STEP < w->end ? begin + STEP : w->end;
         for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j < w[i].n_groups; j++) {
                 struct group *g = &w[i].group[j];
 
-                step_scores(&w[i], g, begin, end, score);
+                step_scores(&w[i], g, begin, end, score, whole);
                 step_weights(&w[i], g, begin, end, score);
-                step_gather(&w[i], g, begin, end, score);
+                step_gather(&w[i], g, begin, end, score, whole);
             }
     }
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < w[i].n_groups; j++)
-            finish_group(&w[i], &w[i].group[j], out[i]);
+            finish_group(&w[i], &w[i].group[j]);
         free(w[i].group);
     }
+    free(whole);
+    free(score);
 }
 
 /* The chunks of one KV head, first to last. */
@@ -494,6 +443,12 @@ static struct partial *partials(const struct kv_tiles_job *j, size_t n)
     return p;
 }
 
+static size_t partial_bytes(const struct kv_tiles_job *j)
+{
+    return chunk_count(j) * j->n_kv_heads * row_count(j) * j->head_dim *
+           sizeof(float);
+}
+
 /* Into how many parts the KV heads of a chunk are cut: each head for itself,
  * but where heads read the same tiles so few that threads have work. */
 static size_t part_count(const struct kv_tiles_job *j, size_t threads)
@@ -513,22 +468,20 @@ static void run_part(const struct kv_tiles_job *j, size_t chunk, size_t part,
     const size_t first = j->n_kv_heads * part / parts;
     const size_t n = j->n_kv_heads * (part + 1) / parts - first;
     struct item *w = kv_alloc(n, sizeof(*w));
-    struct partial **out = kv_alloc(n, sizeof(*out));
 
-    for (size_t i = 0; i < n; i++) {
-        w[i] = (struct item){.job = j,
-                             .head = first + i,
-                             .begin = chunk_begin(j, chunk),
-                             .end = chunk_begin(j, chunk + 1)};
-        out[i] = &p[(first + i) * chunk_count(j) + chunk];
-    }
-    run_items(w, n, out);
-    free(out);
+    for (size_t i = 0; i < n; i++)
+        w[i] =
+            (struct item){.job = j,
+                          .head = first + i,
+                          .begin = chunk_begin(j, chunk),
+                          .end = chunk_begin(j, chunk + 1),
+                          .out = &p[(first + i) * chunk_count(j) + chunk]};
+    run_items(w, n);
     free(w);
 }
 
-void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
-                     size_t threads)
+static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
+                   size_t threads)
 {
     size_t *at = kv_alloc(n_jobs + 1, sizeof(*at)); /* a job's first part */
     struct partial **p = kv_alloc(n_jobs, sizeof(*p));
@@ -565,4 +518,57 @@ void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
     }
     free(at);
     free(p);
+}
+
+/* Query tokens that are attended to at a time: those of one call of operations
+ * that take many rows. */
+static size_t block_of(const struct kv_tiles_job *j)
+{
+    const size_t per_head = j->n_heads / j->n_kv_heads;
+
+    return per_head < KV_TILE_MANY ? KV_TILE_MANY / per_head : 1;
+}
+
+static size_t block_count(const struct kv_tiles_job *j)
+{
+    return (j->nq + block_of(j) - 1) / block_of(j);
+}
+
+/* Block i of the job's query tokens, as a job that ends with the last of them.
+ */
+static struct kv_tiles_job block_at(const struct kv_tiles_job *j, size_t i)
+{
+    const size_t first = i * block_of(j), rest = j->nq - first;
+    const size_t at = first * j->n_heads * j->head_dim;
+    struct kv_tiles_job b = *j;
+
+    b.nq = rest < block_of(j) ? rest : block_of(j);
+    b.n = j->n - rest + b.nq;
+    b.q = j->q + at;
+    b.out = j->out + at;
+    return b;
+}
+
+void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
+                     size_t threads)
+{
+    const size_t most = (size_t)64 << 20; /* bytes of partials at a time */
+    struct kv_tiles_job *block;
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_jobs; i++)
+        n += block_count(&jobs[i]);
+    block = kv_alloc(n, sizeof(*block));
+    n = 0;
+    for (size_t i = 0; i < n_jobs; i++)
+        for (size_t b = 0; b < block_count(&jobs[i]); b++)
+            block[n++] = block_at(&jobs[i], b);
+    for (size_t first = 0, end; first < n; first = end) {
+        size_t bytes = 0;
+
+        for (end = first; end < n && (end == first || bytes < most); end++)
+            bytes += partial_bytes(&block[end]);
+        attend(block + first, end - first, threads);
+    }
+    free(block);
 }

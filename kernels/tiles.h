@@ -1,4 +1,4 @@
-/* Attention of a few queries over what a cache stores, as it is stored.
+/* Attention of queries over what a cache stores, as it is stored.
  *
  * A side of a cache is up to three runs of consecutive tokens: sinks, codes,
  * tail.  A run is a store: per KV head, tiles of 64 tokens in the order in
@@ -10,6 +10,9 @@
  *   exact  the stored values times the queries in f32, sums in f32
  *   int8   queries and softmax weights rounded to 8 bits, products of codes in
  *          integers; plain C defines it, with the same integers
+ *
+ * Many queries (prefill) go in blocks, each over the tokens that its last one
+ * sees; on the exact path a tile is then expanded once for a block.
  *
  * The softmax runs along (online), STEP tokens at a time, over chunks of 4096
  * tokens that are combined in their order: the same bits for any number of

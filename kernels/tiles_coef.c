@@ -1,3 +1,4 @@
+#include "kernels/gemm.h"
 #include "kernels/level.h"
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
@@ -339,14 +340,31 @@ void kv_coef_prepare(const struct kv_store *s, size_t head, const float *q,
     free(turned);
 }
 
-void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
-                  size_t part, float *x, const float *q, size_t rows,
-                  float *score, size_t stride)
+static void turn(const struct kv_store *s, size_t head, const uint8_t *tile,
+                 size_t part, float *x)
 {
     kv_tiles_rope_turn(kv_coefs_of(s)->about.rope,
                        kv_store_position(s, head, tile) + part * KV_TILE_PART,
                        x);
+}
+
+void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
+                  size_t part, float *x, const float *q, size_t rows,
+                  float *score, size_t stride)
+{
+    turn(s, head, tile, part, x);
     kv_tile_loops()->dot(KV_FLOAT_32, x, s->head_dim, q, rows, score, stride);
+}
+
+/* Keys before RoPE: y [n + 1][32] to channels x [head_dim][32]. */
+static void channels(const struct kv_coef_head *h, size_t d, const float *y,
+                     float *x)
+{
+    for (size_t i = 0; i < d; i += CHANNELS)
+        kv_tile_loops()->dot(KV_FLOAT_32, y, h->n + 1,
+                             h->matrix + i * (h->n + 1),
+                             d - i < CHANNELS ? d - i : CHANNELS,
+                             x + i * KV_TILE_PART, KV_TILE_PART);
 }
 
 void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
@@ -354,15 +372,8 @@ void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
                     float *score, size_t stride)
 {
     _Alignas(64) float x[KV_COEF_MOST * KV_TILE_PART];
-    const struct kv_coefs *c = kv_coefs_of(s);
-    const struct kv_coef_head *h = &c->head[head];
-    const size_t d = s->head_dim;
 
-    for (size_t i = 0; i < d; i += CHANNELS)
-        kv_tile_loops()->dot(KV_FLOAT_32, y, h->n + 1,
-                             h->matrix + i * (h->n + 1),
-                             d - i < CHANNELS ? d - i : CHANNELS,
-                             x + i * KV_TILE_PART, KV_TILE_PART);
+    channels(&kv_coefs_of(s)->head[head], s->head_dim, y, x);
     kv_coef_turn(s, head, tile, part, x, q, rows, score, stride);
 }
 
@@ -649,4 +660,34 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
     return &exact;
 }
 
-const struct kv_family kv_family_coef = {.name = "coef", .ops = ops};
+/* Coefficients become channels. */
+static void expand_channels(const struct kv_store *s, size_t head,
+                            const uint8_t *tile, size_t part, float *x)
+{
+    _Alignas(64) float room[PARTS * (KV_COEF_MOST + 1) * KV_TILE_PART];
+    const struct kv_coefs *c = kv_coefs_of(s);
+    const struct kv_coef_head *h = &c->head[head];
+    const size_t d = s->head_dim, wide = kv_padded(d);
+    float *y = room;
+
+#ifdef __x86_64__
+    if (kv_level_vnni()) {
+        kv_coef_expand_vnni(s, head, tile, room);
+        y = room + part * (h->n + 1) * KV_TILE_PART;
+    } else
+#endif
+        expand(h, tile, part, KV_TILE_PART, 1, y);
+    if (c->about.values) {
+        kv_gemm_a_trans(KV_TILE_PART, wide, h->n + 1, 1, y, KV_TILE_PART,
+                        h->matrix, wide, 0, x, wide);
+    } else if (!c->about.rope) {
+        kv_gemm(false, d, KV_TILE_PART, h->n + 1, 1, h->matrix, h->padded, y,
+                KV_TILE_PART, 0, x, KV_TILE_PART);
+    } else {
+        channels(h, d, y, x);
+        turn(s, head, tile, part, x);
+    }
+}
+
+const struct kv_family kv_family_coef = {
+    .name = "coef", .ops = ops, .expand = expand_channels};

@@ -125,6 +125,11 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
 void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,
                      size_t rows, float *out);
 
+/* y [2][n + 1][32], of both parts of a tile: its coefficients as the tables
+ * have them, and 1.  With AVX512-VBMI. */
+void kv_coef_expand_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, float *y);
+
 /* With AVX512-VBMI and -VNNI; turned8: keys before RoPE, in int8. */
 extern const struct kv_tile_ops kv_coef_exact_vnni, kv_coef_int8_vnni,
     kv_coef_turned8_vnni;

@@ -181,9 +181,8 @@ static size_t block_of(const struct kv_coef_run *run, size_t i)
     return run->n - i < BLOCK ? run->n - i : BLOCK;
 }
 
-/* y: [2][n + 1][32]. */
-static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   float *y)
+void kv_coef_expand_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, float *y)
 {
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
     _Alignas(LINE) uint8_t planes[BLOCK * 4 * LINE];
@@ -216,7 +215,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
     const struct kv_coefs *c = kv_coefs_of(s);
     const struct kv_coef_head *h = &c->head[head];
 
-    expand(s, head, tile, y);
+    kv_coef_expand_vnni(s, head, tile, y);
     for (size_t i = 0; i < 2; i++) {
         const float *part = y + i * (h->n + 1) * KV_TILE_PART;
         float *at = score + i * KV_TILE_PART;

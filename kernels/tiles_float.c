@@ -2,8 +2,8 @@
  *
  * A tile of keys:   | tokens 0-31: [head_dim][32] | tokens 32-63: same |
  * A tile of values: | [64][head_dim padded to 16] | */
+#include "kernels/rows.h"
 #include "kernels/tiles_impl.h"
-#include "lib/base/half.h"
 
 #include <string.h>
 
@@ -64,32 +64,26 @@ static size_t place(const struct kv_store *s, size_t t, size_t c)
            t % KV_TILE_PART;
 }
 
-static float value_at(const struct kv_store *s, const uint8_t *tile, size_t i)
-{
-    uint16_t half;
-    float x;
-
-    if (kind_of(s) == KV_FLOAT_32) {
-        memcpy(&x, tile + i * sizeof(x), sizeof(x));
-        return x;
-    }
-    memcpy(&half, tile + i * sizeof(half), sizeof(half));
-    return kind_of(s) == KV_FLOAT_16 ? kv_f16_to_f32(half)
-                                     : kv_bf16_to_f32(half);
-}
-
+/* A part lies as it is wanted. */
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
-    const size_t padded = kv_padded(s->head_dim);
+    const size_t row = s->values ? kv_padded(s->head_dim) : s->head_dim;
+    const size_t n = row * KV_TILE_PART;
+    const uint8_t *from = tile + part * n * value_bytes(s);
 
     (void)head;
-    for (size_t t = 0; t < KV_TILE_PART; t++)
-        for (size_t c = 0; c < (s->values ? padded : s->head_dim); c++)
-            x[s->values ? t * padded + c : c * KV_TILE_PART + t] =
-                c < s->head_dim
-                    ? value_at(s, tile, place(s, part * KV_TILE_PART + t, c))
-                    : 0;
+    switch (kind_of(s)) {
+    case KV_FLOAT_32:
+        memcpy(x, from, n * sizeof(*x));
+        break;
+    case KV_FLOAT_16:
+        kv_widen_f16(from, n, x);
+        break;
+    case KV_FLOAT_BF16:
+        kv_widen_bf16(from, n, x);
+        break;
+    }
 }
 
 const struct kv_family kv_family_float = {

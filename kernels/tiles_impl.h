@@ -35,6 +35,11 @@ extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
 /* Those of the level in use. */
 const struct kv_tile_loops *kv_tile_loops(void);
 
+/* Exact operations of every family (by expand()) that take up to KV_TILE_MANY
+ * rows: matrix products. */
+enum { KV_TILE_MANY = 512 };
+extern const struct kv_tile_ops kv_tiles_many;
+
 /* Exact operations' prepare, query_bytes, acc_floats and finish. */
 size_t kv_exact_query_bytes(const struct kv_store *s);
 void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,

@@ -266,6 +266,7 @@ extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
     d->multiprocessors = 6;
     d->shared = 227 << 10;
     d->l2 = 1 << 20;
+    d->memory = d->free = (size_t)64 << 30;
     return 0;
 }
 
@@ -348,23 +349,44 @@ extern "C" int kv_device_bandwidth(const struct kv_device *, double *read,
 
 /* ---- matrix products ----------------------------------------------------- */
 
+static float value(const void *x, size_t i, enum kv_gpu_type type)
+{
+    return type == KV_GPU_F32    ? ((const float *)x)[i]
+           : type == KV_GPU_BF16 ? kv_bf16_to_f32(((const uint16_t *)x)[i])
+                                 : twin_half(((const uint16_t *)x)[i]);
+}
+
+static void put(void *x, size_t i, enum kv_gpu_type type, float f)
+{
+    if (type == KV_GPU_F32)
+        ((float *)x)[i] = f;
+    else
+        ((uint16_t *)x)[i] =
+            type == KV_GPU_BF16 ? kv_f32_to_bf16(f) : kv_f32_to_f16(f);
+}
+
+static void multiply_row(const struct kv_gpu_product *p, size_t i, size_t r)
+{
+    std::vector<float> row(p->k);
+
+    for (size_t k = 0; k < p->k; k++)
+        row[k] = value(p->a, i * p->a_next + r * p->a_row + k, p->type);
+    for (size_t c = 0; c < p->n; c++) {
+        const size_t to = i * p->c_next + r * p->c_row + c;
+        const size_t b = i * p->b_next + c * (p->turned ? 1 : p->b_row);
+        const size_t step = p->turned ? p->b_row : 1;
+        double sum = p->add ? value(p->c, to, p->c_type) : 0;
+
+        for (size_t k = 0; k < p->k; k++)
+            sum += (double)row[k] * value(p->b, b + k * step, p->type);
+        put(p->c, to, p->c_type, (float)sum);
+    }
+}
+
 extern "C" int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *)
 {
     for (size_t i = 0; i < (p->batch ? p->batch : 1); i++)
         for (size_t r = 0; r < p->m; r++)
-            for (size_t c = 0; c < p->n; c++) {
-                const uint16_t *a =
-                    (const uint16_t *)p->a + i * p->a_next + r * p->a_row;
-                const uint16_t *b = (const uint16_t *)p->b + i * p->b_next;
-                uint16_t *to =
-                    (uint16_t *)p->c + i * p->c_next + r * p->c_row + c;
-                double sum = p->add ? twin_half(*to) : 0;
-
-                for (size_t k = 0; k < p->k; k++)
-                    sum += (double)twin_half(a[k]) *
-                           twin_half(p->turned ? b[k * p->b_row + c]
-                                               : b[c * p->b_row + k]);
-                *to = kv_f32_to_f16((float)sum);
-            }
+            multiply_row(p, i, r);
     return 0;
 }

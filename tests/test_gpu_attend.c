@@ -52,11 +52,31 @@ static double hack_bound(const struct kv_tiles_job *j)
     return all_codes && j->n % 128 == 0 ? 1e-4 : 1e-2;
 }
 
-/* Two sequences, the same tokens: their answers are the same. */
-static void check_path(const char *what, const struct kv_cache *c,
-                       const struct kv_tiled *t, const struct attention *a,
-                       enum kv_path path)
+/* What attends: the best that is there on a path, or one that is asked for. */
+enum way { BY_EXACT, BY_INT8, BY_GENERIC, BY_DEQUANT };
+
+static int open_by(enum way way, const struct kv_tiles_job *jobs, size_t n_jobs,
+                   struct kv_gpu_attend **g, struct kv_err *e)
 {
+    switch (way) {
+    case BY_GENERIC:
+        return kv_gpu_attend_new_generic(g, &device, jobs, n_jobs, e);
+    case BY_DEQUANT:
+        return kv_gpu_attend_new_dequant(g, &device, jobs, n_jobs, e);
+    case BY_EXACT:
+    case BY_INT8:
+        break;
+    }
+    return kv_gpu_attend_new(g, &device, jobs, n_jobs,
+                             way == BY_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT, e);
+}
+
+/* Two sequences, the same tokens: their answers are the same. */
+static void check_way(const char *what, const struct kv_cache *c,
+                      const struct kv_tiled *t, const struct attention *a,
+                      enum way way)
+{
+    const enum kv_path path = way == BY_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT;
     /* The second finds no traces of the first; once is enough. */
     const int runs = a->n == 129 ? 2 : 1;
     const size_t n = a->nq * a->shape.n_heads * a->shape.head_dim;
@@ -87,7 +107,7 @@ static void check_path(const char *what, const struct kv_cache *c,
     const struct kv_tiles_job jobs[2] = {job, job};
     const double hack = hack_bound(&job);
 
-    if (kv_gpu_attend_new(&g, &device, jobs, 2, path, &e))
+    if (open_by(way, jobs, 2, &g, &e))
         fail_msg("%s: %s", what, e.msg);
     /* nobody may want the stores from here on */
     memset(stores, 0xee, 2 * KV_MAX_RUNS * sizeof(*stores));
@@ -108,8 +128,7 @@ static void check_path(const char *what, const struct kv_cache *c,
                          "%zu, %s: error %g, expected at most %g",
                          what, a->n, a->nq, a->shape.head_dim,
                          a->shape.n_heads / a->shape.n_kv_heads,
-                         path == KV_PATH_INT8 ? "int8" : "exact",
-                         rel_err(out, exact, n), bound);
+                         kv_gpu_attend_name(g), rel_err(out, exact, n), bound);
             assert_memory_equal(out, out + n, n * sizeof(*out));
         }
     kv_gpu_attend_free(g);
@@ -178,8 +197,30 @@ static void rig_clear(struct rig *r)
     free_tensors(r->x);
 }
 
-static void check(const char *text, const struct kv_shape *s, size_t n,
-                  size_t nq, struct kv_calib **calib)
+/* Which kernel it is. */
+static void check_name(const char *text, size_t head_dim, const char *name)
+{
+    const struct kv_shape s = synthetic_shape(head_dim);
+    struct kv_calib *calib = NULL;
+    struct rig r = rig(text, &s, 10, &calib);
+    const struct kv_tiles_job job = kv_tiled_job(r.tiled, 1);
+    struct kv_gpu_attend *g;
+    struct kv_err e = {""};
+
+    if (kv_gpu_attend_new(&g, &device, &job, 1, KV_PATH_EXACT, &e))
+        fail_msg("%s: %s", text, e.msg);
+    if (strcmp(kv_gpu_attend_name(g), name))
+        fail_msg("%s, head_dim %zu: path %s, expected %s", text, head_dim,
+                 kv_gpu_attend_name(g), name);
+    kv_gpu_attend_free(g);
+    rig_clear(&r);
+    kv_calib_free(calib);
+}
+
+/* On ways [first, last]. */
+static void check_by(const char *text, const struct kv_shape *s, size_t n,
+                     size_t nq, enum way first, enum way last,
+                     struct kv_calib **calib)
 {
     const size_t row = s->n_kv_heads * s->head_dim;
     struct rig r = rig(text, s, n, calib);
@@ -195,11 +236,17 @@ static void check(const char *text, const struct kv_shape *s, size_t n,
 
     kv_cache_decode(r.cache, KV_K, k);
     kv_cache_decode(r.cache, KV_V, v);
-    for (int path = 0; path < KV_PATHS; path++)
-        check_path(text, r.cache, r.tiled, &a, (enum kv_path)path);
+    for (int way = (int)first; way <= (int)last; way++)
+        check_way(text, r.cache, r.tiled, &a, (enum way)way);
     free(v);
     free(k);
     rig_clear(&r);
+}
+
+static void check(const char *text, const struct kv_shape *s, size_t n,
+                  size_t nq, struct kv_calib **calib)
+{
+    check_by(text, s, n, nq, BY_EXACT, BY_INT8, calib);
 }
 
 /* What has no kernel says what it is. */
@@ -324,6 +371,92 @@ static void test_codebook(void **state)
     check_sizes("evasion:d4b8,books=head,iters=2", 64, 1);
 }
 
+/* Every kind of float; every width of integers,
+ * groups of tokens and of channels along and across the lanes, lows, zeros and
+ * one zero; every order of indices; tables and small floats with every kind of
+ * scale; keys and values of different families. */
+static void test_generic(void **state)
+{
+    static const struct {
+        const char *spec;
+        size_t head_dim, group;
+    } cases[] = {
+        {"f32", 64, 4},
+        {"bf16", 128, 16},
+        {"f16:s3r40", 80, 3},
+        {"f16:r0", 2, 1},
+        {"kivi:b3g32r0", 64, 4},
+        {"kivi:b1g128r0", 66, 2},
+        {"kivi:K-b4/V-b2,r=32,s=5", 64, 1},
+        {"kivi:b7g16r0", 192, 4},
+        {"absmax:b5g32,V-axis=channel", 64, 4},
+        {"absmax:b6", 70, 1},
+        {"zeropoint:K-b8g32/V-b6g48,K-axis=channel", 96, 2},
+        {"zeropoint:b2g32,V-axis=channel", 256, 1},
+        {"quarot:b3g32", 96, 4},
+        {"q8_0", 96, 5},
+        {"q5_1", 128, 2},
+        {"iq4_nl", 64, 4},
+        {"nf4:g64", 192, 4},
+        {"nvfp4", 64, 4},
+        {"fp8:e5m2g16", 48, 2},
+        {"fp8:e4m3g50", 50, 2},
+        {"fp6:e2m3", 64, 4},
+        {"mxfp6:e3m2", 96, 1},
+        {"mxfp4:e2m1", 128, 4},
+        {"turboquant:K-b1/V-b3", 96, 4},
+        {"vecinfer:d4b6r0,iters=1", 64, 4},
+        {"vecinfer:d2b3s2,iters=1", 66, 1},
+        {"evasion:d2b4,iters=1", 96, 2},
+        {"evasion:d8b6r0,iters=1", 40, 2},
+        {"vecinfer:K-d4b8/V-d8b9,r=0,iters=1", 128, 4},
+        {"million:d6b8,iters=1", 96, 4},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        check_by(cases[i].spec, &s, 300, 2, BY_GENERIC, BY_GENERIC, &calib);
+        kv_calib_free(calib);
+    }
+    check_name("f16:r0", 128, "exact");
+    check_name("bf16:r0", 128, "generic");
+    check_name("vecinfer:d4b8r0,iters=1", 128, "exact");
+    check_name("vecinfer:K-d4b8/V-d8b8,r=0,iters=1", 128, "generic");
+    check_sizes("kivi:b3g32r128", 96, 16);
+    check_sizes("bf16", 72, 4);
+    check_long("kivi:b3g32r0", 96, 7);
+}
+
+/* Codes written as halves, then attended to: with sinks and tail, in a space of
+ * their own, in prefill. */
+static void test_dequant(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t head_dim, group, n, nq;
+    } cases[] = {{"kivi:b2g32s5r128", 128, 4, 700, 2},
+                 {"kivi:b3g128r0", 96, 2, 300, 1},
+                 {"vecinfer:d4b8r40,iters=1", 64, 8, 400, 3},
+                 {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
+                 {"fp6:e3m2r0", 64, 4, 100, 1},
+                 {"turboquant:b4", 128, 2, 260, 100}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        check_by(cases[i].text, &s, cases[i].n, cases[i].nq, BY_DEQUANT,
+                 BY_DEQUANT, &calib);
+        kv_calib_free(calib);
+    }
+}
+
 /* More queries than a decoding step has: more rows than a block takes, causal
  * from the first token, from within the codes, and in the tail alone. */
 static void test_prefill(void **state)
@@ -336,7 +469,9 @@ static void test_prefill(void **state)
                  {"f16:r0", 128, 16, 130, 30},
                  {"hack:b2p64r0", 128, 4, 256, 256},
                  {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
-                 {"hack:b2p128r0", 128, 1, 400, 200}};
+                 {"hack:b2p128r0", 128, 1, 400, 200},
+                 {"hack:b2p32r0", 128, 3, 300, 130},
+                 {"hack:b2p32s5r40,nearest", 128, 4, 260, 20}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -355,18 +490,10 @@ static void test_missing(void **state)
         size_t head_dim;
         const char *says;
     } cases[] = {
-        {"vecinfer:d4b6r0,iters=1", 64,
-         "no CUDA kernel for head_dim 64, sub-vectors of 4, 6 bits, tables "
-         "shared"},
         {"evasion:d2b8,rope=pre,iters=1", 64, "keys stored before RoPE"},
-        {"vecinfer:K-d4b8/V-d8b8,r=0,iters=1", 64,
-         "keys of 4 values in 8 bits, tables shared, beside values of 8 in "
-         "8, "},
-        {"kivi:b3g32r0", 64, "family grouped and values of family"},
-        {"kivi:g16r0", 64, "family grouped and values of family"},
-        {"absmax:b4g32,V-axis=channel", 64, "values of family grouped"},
-        {"kivi:K-b4r0/V-b2r0", 64, "4 bits, values of 2 bits"},
-        {"kivi:g32r0", 192, "head_dim 192"},
+        {"kivi:b3g256r0", 64, "family grouped and values of family"},
+        {"f16", 258, "family float and values of family"},
+        {"hack:b2p32r0", 96, "hack: no CUDA kernel"},
     };
 
     (void)state;
@@ -383,6 +510,8 @@ int main(void)
         cmocka_unit_test(test_grouped),
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_generic),
+        cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_missing),
     };
     struct kv_err e = {""};

@@ -1,4 +1,4 @@
-"""kvattn, kvcalib, kvppl and kvquant --device cuda as their users run them, on the host twin of
+"""The tools with --device cuda as their users run them, on the host twin of
 a GPU: rows, what is left out, how it ends, the same files as on the CPU.  No figure of time means anything here."""
 
 import csv
@@ -76,10 +76,41 @@ class GpuToolTest(unittest.TestCase):
         self.assertIn("gear", done.stderr)
 
     def test_no_head_dim(self):
-        done = attend("-s", "f16", "--shape", "1,4,2,72,300")
+        done = attend("-s", "f16", "--shape", "1,4,2,258,300")
         self.assertEqual(done.returncode, 2)
         self.assertIn("no CUDA kernel", done.stderr)
         self.assertEqual(done.stdout, "")
+
+
+    def test_paths(self):
+        done = attend("-s", "kivi:b2g64r0", "-s", "bf16", "--shape",
+                      "2,4,2,64,300", "--path",
+                      "int8,generic,unfused,dequant")
+        rows = self.rows(done)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(r["spec"].split(":")[0], r["path"]) for r in rows],
+                         [("f16", p) for p in ("exact", "generic", "unfused")]
+                         + [("kivi", p)
+                            for p in ("exact", "generic", "dequant")]
+                         + [("bf16", p) for p in ("generic", "dequant")])
+        errors = [float(r["attn_rel_err"]) for r in rows]
+        for e in errors[:3]:
+            self.assertLess(e, 1e-3)
+        for e in errors[3:6]:
+            self.assertLess(abs(e / errors[3] - 1), 1e-2)
+        done = attend("-s", "f16", "--shape", "1,4,2,64,300,2", "--path",
+                      "unfused")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 query token, not of 2", done.stderr)
+
+    def test_bad_path(self):
+        for path, says in (("exact,", "expected exact, int8"),
+                           ("fused", "expected exact, int8"),
+                           ("int8,int8", "int8 is there twice")):
+            done = attend("-s", "f16", "--shape", "1,4,2,64,300", "--path",
+                          path)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(says, done.stderr)
 
 
 class LatencyTest(unittest.TestCase):
@@ -124,6 +155,111 @@ class LatencyTest(unittest.TestCase):
                              "--device", "cuda")
             self.assertEqual(done.returncode, 2)
             self.assertIn("small.jsonx", done.stderr)
+
+
+class ForwardTest(unittest.TestCase):
+    """f32 weights: what the device rounds otherwise is the last bits."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.top = tempfile.TemporaryDirectory()
+        cls.model = tiny_model.make(cls.at("tiny"))
+        cls.text = cls.at("some.txt")
+        with open(cls.text, "w") as f:
+            f.write(tiny_model.text(400))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.top.cleanup()
+
+    @classmethod
+    def at(cls, name):
+        return os.path.join(cls.top.name, name)
+
+    def both(self, tool, *args):
+        """On the device, on the CPU."""
+        return [subprocess.run([os.path.join(BUILD, program), "-m", self.model,
+                                "-f", self.text, *args, *more],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, timeout=240)
+                for program, more in (("tests/%s_twin" % tool,
+                                       ["--device", "cuda"]),
+                                      ("tools/" + tool, []))]
+
+    def check_rows(self, *args):
+        there, here = [list(csv.DictReader(io.StringIO(done.stdout)))
+                       for done in self.both("kvppl", "-c", "40", "-n", "2",
+                                             "--kl", *args)]
+        self.assertEqual(len(there), len(here))
+        for a, b in zip(there, here):
+            self.assertEqual((a["device"], a["level"]),
+                             ("host twin 0", "cuda"))
+            self.assertEqual(b["device"], "cpu")
+            for column in "spec", "bits", "bits_settled", "tokens":
+                self.assertEqual(a[column], b[column])
+            for column in "nll", "dnll", "kl_mean", "kl_max", "dp_rms":
+                if b[column]:
+                    self.assertAlmostEqual(float(a[column]),
+                                           float(b[column]), delta=2e-5)
+            if b["same_top1"]:
+                self.assertAlmostEqual(float(a["same_top1"]),
+                                       float(b["same_top1"]), delta=0.03)
+        return there
+
+    def test_perplexity(self):
+        specs = "-s", "kivi:b{8,2}g8r8s1", "-s", "hack:b2p16"
+        for protocol in "all", "stream:4", "prefill:11":
+            with self.subTest(protocol):
+                rows = self.check_rows("-p", protocol, *specs)
+                self.assertEqual(len(rows), 4)
+
+    def test_same_again(self):
+        again = [self.check_rows("-s", "kivi:b2g8") for _ in range(2)]
+        for row in again[0] + again[1]:
+            row.pop("seconds")
+        self.assertEqual(*again)
+
+    def test_base_file(self):
+        """llama.cpp's file wants all logits back."""
+        names = [self.at("there.kld"), self.at("here.kld")]
+        args = "-c", "40", "-n", "2", "-p", "llama.cpp", "-q"
+        for name, program, more in ((names[0], "tests/kvppl_twin",
+                                     ("--device", "cuda")),
+                                    (names[1], "tools/kvppl", ())):
+            run(program, "-m", self.model, "-f", self.text, *args,
+                "--kl-divergence-base", name, "-o", self.at("x.csv"), *more)
+        self.check_rows("-p", "llama.cpp", "-s", "kivi:b2g8",
+                        "--kl-divergence", "--kl-divergence-base", names[0])
+
+    def test_greedy(self):
+        prompt = self.at("prompt.txt")
+        with open(prompt, "w") as f:
+            f.write("the old house")
+        there, here = self.both("kvppl", "--greedy", "9", "-f", prompt)
+        self.assertEqual((there.returncode, here.returncode), (0, 0))
+        self.assertEqual(there.stdout, here.stdout)
+
+    def test_dump(self):
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py")
+        import numpy
+
+        there, here = [self.at(name + ".h5") for name in ("there", "here")]
+        args = "-m", self.model, "-f", self.text, "-c", "40", "-o"
+        run("tests/kvdump_twin", *args, there, "--device", "cuda")
+        run("tools/kvdump", *args, here)
+        with h5py.File(there) as a, h5py.File(here) as b:
+            self.assertEqual(a.attrs["device"].decode(), "host twin 0")
+            self.assertEqual(b.attrs["device"].decode(), "cpu")
+            for layer in "layer_000", "layer_001":
+                for name in b[layer]:
+                    x, y = (f[layer][name][:] for f in (a, b))
+                    self.assertLess(numpy.abs(x - y).max(), 1e-5)
+        done = self.both("kvdump", "-c", "40", "-o", there, "--fisher")[0]
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no part for a GPU", done.stderr)
 
 
 class CalibrationTest(unittest.TestCase):

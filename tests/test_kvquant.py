@@ -449,7 +449,7 @@ class Attention(Case):
                              ("1,4,2,16,8,9", "NQ = 9"), ("", "expected"),
                              ("0,4,2,16,8", "positive")]:
             self.refused(words, "kvattn", "-s", "kivi", "--shape", shape)
-        self.refused("--path fast: expected exact, int8 or generic", "kvattn",
+        self.refused("--path fast: expected exact, int8, generic", "kvattn",
                      "-s", "kivi", "--path", "fast", "--shape", "1,4,2,16,8")
         self.refused("dimension 16", "kvattn", "-s", "vecinfer:d4b4", "-C",
                      at("calib.h5"), "--shape", "1,4,2,32,8")
@@ -472,7 +472,7 @@ class Attention(Case):
                 ("1,8,8,99999999,1", "D must be"),
                 ("1,1,1,64,999999999999,999999999999", "--memory")]:
             self.refused(words, "kvattn", "-s", "kivi", "--shape", shape)
-        self.refused("--path fast: expected exact, int8 or generic", "kvattn",
+        self.refused("--path fast: expected exact, int8, generic", "kvattn",
                      "-s", "kivi", "--path", "fast", "--shape", "1,4,2,16,8")
 
     def test_memory(self):

@@ -131,6 +131,8 @@ static void check_spec(const struct kv_spec *spec, const struct kv_shape *s,
             check_cache(spec->text, s, c, t, &x, 1);
             if (lengths[i] >= 3)
                 check_cache(spec->text, s, c, t, &x, 3);
+            if (lengths[i] >= 40 && !lengths[i + 1])
+                check_cache(spec->text, s, c, t, &x, 39);
         }
         kv_tiled_free(t);
     }

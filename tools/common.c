@@ -7,6 +7,7 @@
 #include "lib/base/progress.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/model/model.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ static void set_device(struct kv_common *c)
         kv_die("--device %s: expected auto, cpu or cuda[:N]", device);
     if (!c->can_gpu)
         kv_die("--device %s: this run has no part for a GPU (kvattn, kvcalib, "
-               "kvquant and kvppl --latency do)",
+               "kvppl, kvquant have, and kvdump but for --fisher)",
                device);
     if (kv_device_cuda(index, &c->gpu, &e))
         kv_die("--device %s: %s", device, e.msg);
@@ -66,6 +67,12 @@ void kv_common_start(struct kv_common *c)
         strcmp(c->format, "md"))
         kv_die("--format %s: expected csv, jsonl or md", c->format);
     kv_catch_signals();
+}
+
+int kv_common_place(const struct kv_common *c, struct kv_model *m,
+                    struct kv_err *e)
+{
+    return c->on_gpu ? kv_model_to_device(m, &c->gpu, c->memory, e) : 0;
 }
 
 /* The folder of a path, "." without one; the caller's to free. */

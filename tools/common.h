@@ -58,6 +58,12 @@ struct kv_common {
  */
 void kv_common_start(struct kv_common *c);
 
+struct kv_model;
+
+/* Puts the model on the GPU when one was asked for. */
+int kv_common_place(const struct kv_common *c, struct kv_model *m,
+                    struct kv_err *e);
+
 /* Ends the program with a sentence when an output would replace one of the
  * inputs, or two outputs are one file, whatever they are called.  Names may be
  * NULL: not given.  Pipes and devices are replaced by nothing.

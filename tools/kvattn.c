@@ -38,6 +38,14 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "async_us_p50",
                                       NULL};
 
+static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
+                                         [KV_ATTN_EXACT] = "exact",
+                                         [KV_ATTN_GENERIC] = "generic",
+                                         [KV_ATTN_UNFUSED] = "unfused",
+                                         [KV_ATTN_DEQUANT] = "dequant"};
+
+enum { PATHS = sizeof(path_names) / sizeof(*path_names) };
+
 struct args {
     struct kv_common common;
     struct kv_strings specs;
@@ -59,6 +67,8 @@ struct run {
     struct kv_results *table;
     struct kv_bench *bench;
     struct kv_attn_bench how;
+    enum kv_attn_path path[PATHS]; /* in the order of --path */
+    size_t n_paths;
     struct kv_attn_step *base;
     double bandwidth;
     size_t left_out; /* specs that the GPU has no kernel or no room for */
@@ -178,19 +188,45 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
                                    a->allow_leakage, e);
 }
 
-static int parse_path(const char *text, enum kv_attn_path *path,
-                      struct kv_err *e)
+static bool on_gpu_alone(enum kv_attn_path path)
 {
-    static const char *const names[] = {[KV_ATTN_INT8] = "int8",
-                                        [KV_ATTN_EXACT] = "exact",
-                                        [KV_ATTN_GENERIC] = "generic"};
+    return path == KV_ATTN_UNFUSED || path == KV_ATTN_DEQUANT;
+}
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if (!strcmp(text, names[i])) {
-            *path = (enum kv_attn_path)i;
+/* One word of --path, n characters. */
+static int parse_path(struct run *r, const struct args *a, const char *word,
+                      size_t n, struct kv_err *e)
+{
+    for (size_t i = 0; i < PATHS; i++) {
+        if (strlen(path_names[i]) != n || memcmp(word, path_names[i], n) != 0)
+            continue;
+        if (on_gpu_alone((enum kv_attn_path)i) && !a->common.on_gpu)
+            return kv_fail(e, "--path %s is for a GPU: --device cuda",
+                           path_names[i]);
+        for (size_t k = 0; k < r->n_paths; k++)
+            if (r->path[k] == (enum kv_attn_path)i)
+                return kv_fail(e, "--path %s: %s is there twice", a->path,
+                               path_names[i]);
+        r->path[r->n_paths++] = (enum kv_attn_path)i;
+        return 0;
+    }
+    return kv_fail(e,
+                   "--path %s: expected exact, int8, generic, unfused or "
+                   "dequant, or several of them with commas between",
+                   a->path);
+}
+
+static int parse_paths(struct run *r, const struct args *a, struct kv_err *e)
+{
+    for (const char *at = a->path;; at++) {
+        const size_t n = strcspn(at, ",");
+
+        if (parse_path(r, a, at, n, e))
+            return -1;
+        at += n;
+        if (!*at)
             return 0;
-        }
-    return kv_fail(e, "--path %s: expected exact, int8 or generic", text);
+    }
 }
 
 static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
@@ -247,7 +283,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &r->inputs;
 
-    if (parse_path(a->path, &r->how.path, e) ||
+    if (parse_paths(r, a, e) ||
         (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
         return -1;
@@ -263,7 +299,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
                            columns, e);
 }
 
-static int put_row(struct run *r, const struct kv_spec *spec,
+static int put_row(struct run *r, const struct kv_spec *spec, const char *path,
                    struct kv_attn_result *m, struct kv_err *e)
 {
     const struct kv_timing *t = &m->timing;
@@ -288,7 +324,7 @@ static int put_row(struct run *r, const struct kv_spec *spec,
     kv_results_real(table, "bw_share",
                     (double)m->bytes_moved / t->p50 / r->bandwidth);
     kv_results_real(table, "speedup", m->speedup);
-    kv_results_text(table, "path", m->path);
+    kv_results_text(table, "path", path);
     kv_results_real(table, "encode_us_p50", m->append.encode * 1e6);
     kv_results_real(table, "inline_us_p50", m->append.in_line * 1e6);
     kv_results_real(table, "async_us_p50", m->append.aside * 1e6);
@@ -310,15 +346,32 @@ static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
             spec->text, o->products, o->correction, formula, o->other);
 }
 
-static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
+/* What ran on a spec so far: a path that it lacks is another one's, and no
+ * second row. */
+struct ran {
+    const char *name[PATHS + 1];
+    size_t n;
+};
+
+static bool is_new(struct ran *ran, const char *name)
+{
+    for (size_t i = 0; i < ran->n; i++)
+        if (!strcmp(ran->name[i], name))
+            return false;
+    ran->name[ran->n++] = name;
+    return true;
+}
+
+static int run_path(struct run *r, const struct kv_spec *spec,
+                    enum kv_attn_path path, struct ran *ran, struct kv_err *e)
 {
     struct kv_attn_step *step;
     struct kv_attn_result m;
-    int rc;
+    int rc = 0;
 
     if (kv_interrupted(e))
         return -1;
-    rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, e);
+    rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, path, e);
     if (rc > 0 && r->base) { /* the others may run */
         fprintf(stderr, "kvattn: %s: left out\n", e->msg);
         r->left_out++;
@@ -328,13 +381,52 @@ static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
         return -1;
     if (!r->base)
         r->base = step;
-    rc = kv_attn_step_run(step, r->base, &m, e);
-    if (!rc &&
-        kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags & KV_OWN_ORACLE)
-        say_ops(spec, &m.ops);
-    rc = rc || put_row(r, spec, &m, e) ? -1 : 0;
+    if (is_new(ran, kv_attn_step_path(step))) {
+        rc = kv_attn_step_run(step, r->base, &m, e);
+        if (!rc && kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
+                       KV_OWN_ORACLE)
+            say_ops(spec, &m.ops);
+        rc = rc || put_row(r, spec, kv_attn_step_path(step), &m, e) ? -1 : 0;
+    }
     if (step != r->base)
         kv_attn_step_free(step);
+    return rc;
+}
+
+static bool is_f16(const struct run *r, const struct kv_spec *spec)
+{
+    for (int side = 0; side < KV_SIDES; side++)
+        if (strcmp(kv_spec_at(spec, r->inputs.layer, (enum kv_side)side)
+                       ->scheme->name,
+                   "f16") != 0)
+            return false;
+    return true;
+}
+
+/* Whether this path says anything of this spec. */
+static bool is_of(enum kv_attn_path path, bool f16)
+{
+    return path == KV_ATTN_UNFUSED   ? f16
+           : path == KV_ATTN_DEQUANT ? !f16
+                                     : true;
+}
+
+/* The base line is fused: on a GPU never the generic kernel where there is a
+ * better one. */
+static enum kv_attn_path base_path(const struct run *r)
+{
+    return r->how.gpu ? KV_ATTN_EXACT : r->path[0];
+}
+
+static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
+{
+    const bool f16 = is_f16(r, spec), base = !r->base;
+    struct ran ran = {.n = 0};
+    int rc = base ? run_path(r, spec, base_path(r), &ran, e) : 0;
+
+    for (size_t i = 0; i < r->n_paths && !rc; i++)
+        if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
+            rc = run_path(r, spec, r->path[i], &ran, e);
     return rc;
 }
 
@@ -393,10 +485,12 @@ static void parse(int argc, char **argv, struct args *a)
                 "windows of the dump, the batch (all)"),
         KV_SIZE(0, "queries", &a->queries, "NQ",
                 "newest queries of each window, a step (1)"),
-        KV_STR(0, "path", &a->path, "exact|int8|generic",
-               "which attention, where the scheme has it, else\n"
-               "the next (exact); int8 rounds queries and\n"
-               "weights, generic decodes the whole cache"),
+        KV_STR(0, "path", &a->path, "PATH[,PATH...]",
+               "which attention, a row for each (exact):\n"
+               "int8 rounds queries and weights, exact does not,\n"
+               "generic decodes the whole cache; a scheme that\n"
+               "lacks one has the next; also, on a GPU, unfused\n"
+               "(f16) and dequant (all others)"),
         KV_SIZE(0, "reps", &a->reps, "N",
                 "timed runs (20); with fewer, p10 and p90 are\n"
                 "little more than the fastest and the slowest"),
@@ -422,7 +516,10 @@ static void parse(int argc, char **argv, struct args *a)
             "sequences, KV heads and chunks; codes, the scheme's own, and\n"
             "generic, decode() and then plain C, a thread a sequence.\n"
             "--device cuda: caches are made on the CPU and attended to on the\n"
-            "GPU, cold; a batch of --shape is one sequence in so many copies;\n"
+            "GPU, cold; generic is the kernel for any sizes, unfused two\n"
+            "products of cuBLAS and a softmax, dequant codes made halves\n"
+            "first, then attended to; speedup is over fused f16; a batch of "
+            "--shape is one sequence in so many copies;\n"
             "bw_share is of what the GPU reads; a spec without a kernel there\n"
             "is named and left out, and the exit status is 1.  encode_us_p50:\n"
             "encoding one block of keys and of values (a token, where blocks\n"

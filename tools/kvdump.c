@@ -302,6 +302,8 @@ static struct kv_dump_info describe(const struct args *a,
     snprintf(info.model_hash, sizeof(info.model_hash), "%s", model->hash);
     snprintf(info.text, sizeof(info.text), "%s", w->text);
     snprintf(info.text_hash, sizeof(info.text_hash), "%s", w->text_hash);
+    snprintf(info.device, sizeof(info.device), "%s",
+             a->common.on_gpu ? a->common.gpu.name : "cpu");
     memcpy(info.have, a->have, sizeof(info.have));
     parse_layers(a->layers, model->shape.n_layers, &info.first_layer,
                  &info.last_layer);
@@ -392,7 +394,8 @@ static int run(const struct args *a, struct kv_err *e)
         rc = kv_footprint_print(kv_model_info(m), context(a, kv_model_info(m)),
                                 a->batch, &a->common, e);
     else if (!rc)
-        rc = kv_tokenizer_open(&t, a->model, e);
+        rc = kv_tokenizer_open(&t, a->model, e) ||
+             kv_common_place(&a->common, m, e);
     if (!rc && a->tokens)
         rc = print_tokens(a, t, kv_model_info(m)->n_vocab, e);
     else if (!rc && !a->about)
@@ -465,6 +468,7 @@ int main(int argc, char **argv)
     check_args(&a);
     parse_tensors(&a, a.have);
     a.type = parse_dtype(a.dtype);
+    a.common.can_gpu = !a.fisher && !a.about && !a.tokens;
     kv_common_start(&a.common);
     if (run(&a, &e))
         kv_die("%s", e.msg);

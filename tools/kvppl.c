@@ -102,7 +102,8 @@ static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
     if (!a->model)
         return kv_fail(e, "a model is needed: -m DIR");
     if (kv_model_open(&r->model, a->model, e) ||
-        kv_tokenizer_open(&r->tokenizer, a->model, e))
+        kv_tokenizer_open(&r->tokenizer, a->model, e) ||
+        kv_common_place(&a->common, r->model, e))
         return -1;
 
     const struct kv_model_info *info = kv_model_info(r->model);
@@ -282,10 +283,10 @@ static int open_journal(struct kvppl_run *r, const struct kvppl_args *a,
                           "rows are kept");
     snprintf(path, sizeof(path), "%s.partial", a->common.output);
     snprintf(run, sizeof(run),
-             "kvppl %s model %s text %s ctx %zu windows %zu protocol %s calib "
-             "%s seed %llu kl %d base %s",
-             kv_version(), c->model_hash, c->text_hash, c->ctx, c->windows,
-             c->protocol, r->calib ? r->calib->hash : "none",
+             "kvppl %s device %s model %s text %s ctx %zu windows %zu protocol "
+             "%s calib %s seed %llu kl %d base %s",
+             kv_version(), c->device, c->model_hash, c->text_hash, c->ctx,
+             c->windows, c->protocol, r->calib ? r->calib->hash : "none",
              (unsigned long long)c->seed, a->kl || a->kl_read,
              a->kl_read ? a->kl_base : "none");
     return kv_journal_open(&r->journal, path, run, e);
@@ -404,6 +405,9 @@ int main(int argc, char **argv)
             "  prefill:P  P tokens at full precision, then the real cache\n"
             "  llama.cpp  as all; only the second half of a window is "
             "scored\n\n"
+            "--device cuda: the forward pass on a GPU; codes are made and "
+            "decoded on the CPU.\nNumbers differ from the CPU's by the "
+            "rounding to the weights' type.\n\n"
             "--latency: one decoding step after -c tokens, weights and caches "
             "random, each\nlayer's its own; the whole step, its parts alone, "
             "over f16 by our kernel (speedup)\nand by cuBLAS and a softmax "
@@ -421,7 +425,7 @@ int main(int argc, char **argv)
     kv_common_no_specs(argv + first, argc - first);
     if (first < argc)
         kv_die("takes no operands, but found '%s'", argv[first]);
-    a.common.can_gpu = a.latency;
+    a.common.can_gpu = true;
     kv_common_start(&a.common);
     kv_common_files(
         (const char *const[]){a.common.output, a.kl_read ? NULL : a.kl_base}, 2,

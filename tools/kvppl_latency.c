@@ -257,7 +257,7 @@ static int time_cache(struct latency *l, const struct kv_spec *spec,
 
     if (rc)
         return rc;
-    row.path = kv_fused_caches_path(&caches) == KV_PATH_INT8 ? "int8" : "exact";
+    row.path = kv_fused_caches_name(&caches);
     row.calib = kv_spec_calibrated(spec) ? l->run->calib : NULL;
     row.device_bytes = kv_fused_caches_bytes(&caches);
     add_bits(&row, cache, &l->inputs.shape);

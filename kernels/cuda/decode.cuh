@@ -310,11 +310,12 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
 
 /* ---- merging ------------------------------------------------------------ */
 
-/* Where a part of (split, KV head, group of rows) lies: | max | sum | o |. */
-template <int D, int NT>
-KV_DEVICE float *kv_part(const kv_decode &p, unsigned split)
+/* Where a part of (split, KV head, group of rows) lies: | max | sum | o |.
+ * d: head_dim, here and below a constant where the caller has one. */
+KV_DEVICE float *kv_part(const kv_decode &p, unsigned split, unsigned d,
+                         unsigned rows)
 {
-    constexpr size_t floats = 8 * NT * (D + 2);
+    const size_t floats = (size_t)rows * (d + 2);
     const size_t groups = gridDim.z, heads = gridDim.y;
 
     return p.parts +
@@ -350,38 +351,37 @@ KV_DEVICE void kv_merge_warps(const float *warps, float *part)
     }
 }
 
-/* Rows x [8 NT][D] in shared memory times the KV head's matrix, which element
+/* Rows x [..][d] in shared memory times the KV head's matrix, which element
  * (row, channel) i of the block this thread is asked for; NULL: x itself. */
-template <int D>
-KV_DEVICE float kv_turned(const float *matrix, const float *x, unsigned i)
+KV_DEVICE float kv_turned(const float *matrix, const float *x, unsigned i,
+                          unsigned d)
 {
     if (!matrix)
         return x[i];
 
-    const float *m = matrix + (size_t)blockIdx.y * D * D + i % D;
-    const float *row = x + i / D * D;
+    const float *m = matrix + (size_t)blockIdx.y * d * d + i % d;
+    const float *row = x + i / d * d;
     float sum = 0;
 
 #pragma unroll 8
-    for (unsigned j = 0; j < D; j++)
-        sum += row[j] * m[(size_t)j * D];
+    for (unsigned j = 0; j < d; j++)
+        sum += row[j] * m[(size_t)j * d];
     return sum;
 }
 
 /* The splits' parts into the result: those of codes leave their space. */
-template <int D, int NT>
 KV_DEVICE void kv_merge_splits(const kv_decode &p,
-                               const kv_gpu_sequence &sequence)
+                               const kv_gpu_sequence &sequence, unsigned d,
+                               unsigned rows)
 {
-    constexpr unsigned rows = 8 * NT;
     const size_t apart =
-        (size_t)gridDim.y * gridDim.z * rows * (D + 2); /* split to split */
-    const float *parts = kv_part<D, NT>(p, sequence.first_split);
+        (size_t)gridDim.y * gridDim.z * rows * (d + 2); /* split to split */
+    const float *parts = kv_part(p, sequence.first_split, d, rows);
     float *const coded = reinterpret_cast<float *>(kv_shared());
-    float *const plain = coded + rows * D;
+    float *const plain = coded + rows * d;
 
-    for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
-        const float *max = parts + i / D, *sum = max + rows;
+    for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
+        const float *max = parts + i / d, *sum = max + rows;
         const float *o = parts + 2 * rows + i;
         float m = KV_NONE, l = 0, from_codes = 0, from_halves = 0;
 
@@ -402,8 +402,8 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
         plain[i] = from_halves / l;
     }
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < rows * D; i += blockDim.x) {
-        const size_t row = blockIdx.z * rows + i / D;
+    for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
+        const size_t row = blockIdx.z * rows + i / d;
 
         if (row >= (size_t)p.group * p.nq)
             return;
@@ -411,33 +411,32 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
         const size_t query = sequence.index * (size_t)p.nq + row / p.group;
         const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
 
-        p.out[(query * p.group * gridDim.y + head) * D + i % D] =
-            kv_turned<D>(p.leave, coded, i) + plain[i];
+        p.out[(query * p.group * gridDim.y + head) * d + i % d] =
+            kv_turned(p.leave, coded, i, d) + plain[i];
     }
 }
 
 /* ---- the kernel --------------------------------------------------------- */
 
-/* Rows [first, first + n) of the queries, scaled and turned, 0 past the last;
- * raw: room for as many. */
-template <int D>
+/* Rows [first, first + n) of the queries, scaled and turned, 0 past the last,
+ * `apart` floats from one to the next; raw: room for [n][d]. */
 KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
                                unsigned sequence, unsigned first, unsigned n,
-                               float *raw, float *q)
+                               unsigned d, unsigned apart, float *raw, float *q)
 {
-    for (unsigned i = threadIdx.x; i < n * D; i += blockDim.x) {
-        const size_t row = first + i / D;
+    for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x) {
+        const size_t row = first + i / d;
         const size_t query = sequence * (size_t)p.nq + row / p.group;
         const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
 
         raw[i] = row < (size_t)p.group * p.nq
-                     ? p.q[(query * p.group * gridDim.y + head) * D + i % D] *
+                     ? p.q[(query * p.group * gridDim.y + head) * d + i % d] *
                            p.scale
                      : 0;
     }
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < n * D; i += blockDim.x)
-        q[i] = kv_turned<D>(enter, raw, i);
+    for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x)
+        q[i / d * apart + i % d] = kv_turned(enter, raw, i, d);
 }
 
 /* A block's span with these two policies, into its part. */
@@ -466,8 +465,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
 
-    kv_load_queries<D>(p, enter, sequence.index, rows.first, 8 * NT,
-                       reinterpret_cast<float *>(rings), queries);
+    kv_load_queries(p, enter, sequence.index, rows.first, 8 * NT, D, D,
+                    reinterpret_cast<float *>(rings), queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
     if (threadIdx.x < 8 * NT)
@@ -500,7 +499,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
         }
     V::template finish<NT>(vp, sums, mine + 2 * n_rows);
     kv_sync_block();
-    kv_merge_warps<D, NT>(warps, kv_part<D, NT>(p, work.split));
+    kv_merge_warps<D, NT>(warps, kv_part(p, work.split, D, 8 * NT));
 }
 
 /* Whether this block is the last of its (sequence, KV head, rows). */
@@ -549,7 +548,7 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     else
         kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
     if (kv_last_of(p, p.sequences[work.sequence]))
-        kv_merge_splits<D, NT>(p, p.sequences[work.sequence]);
+        kv_merge_splits(p, p.sequences[work.sequence], D, 8 * NT);
 }
 
 /* Shared memory of the kernel: queries, tables and rings, or the warps' parts

@@ -1,9 +1,13 @@
 /* A build without CUDA: no device, no family. */
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/cuda/layer.h"
+#include "kernels/cuda/loss.h"
 #include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/step.h"
+#include "kernels/cuda/widen.h"
 #include "kernels/device.h"
 
 static int none(struct kv_err *e)
@@ -229,4 +233,95 @@ int kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e)
     return none(e);
 }
 
+int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
+                 const struct kv_gpu_sequence *from,
+                 const struct kv_gpu_sequence *to, size_t n_sequences,
+                 size_t n_kv_heads, size_t n_tiles, struct kv_err *e)
+{
+    (void)k;
+    (void)v;
+    (void)from;
+    (void)to;
+    (void)n_sequences;
+    (void)n_kv_heads;
+    (void)n_tiles;
+    return none(e);
+}
+
+int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
+                    float eps, enum kv_gpu_type type, void *out,
+                    struct kv_err *e)
+{
+    (void)x;
+    (void)weight;
+    (void)rows;
+    (void)n;
+    (void)eps;
+    (void)type;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e)
+{
+    (void)h;
+    return none(e);
+}
+
+int kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,
+                    struct kv_err *e)
+{
+    (void)x;
+    (void)bias;
+    (void)rows;
+    (void)n;
+    return none(e);
+}
+
+int kv_gpu_swiglu(const float *gate, const float *gate_bias, const float *up,
+                  const float *up_bias, size_t rows, size_t n,
+                  enum kv_gpu_type type, void *out, struct kv_err *e)
+{
+    (void)gate;
+    (void)gate_bias;
+    (void)up;
+    (void)up_bias;
+    (void)rows;
+    (void)n;
+    (void)type;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type, void *out,
+                 struct kv_err *e)
+{
+    (void)x;
+    (void)n;
+    (void)type;
+    (void)out;
+    return none(e);
+}
+
+int kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e)
+{
+    (void)f;
+    return none(e);
+}
+
+int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
+                 size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
+                 struct kv_err *e)
+{
+    (void)logits;
+    (void)base;
+    (void)target;
+    (void)rows;
+    (void)n_vocab;
+    (void)out;
+    return none(e);
+}
+
+const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

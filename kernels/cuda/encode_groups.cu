@@ -85,11 +85,14 @@ template <bool BY_CHANNEL> struct kv_mine {
         string = BY_CHANNEL ? width * len : unit;
     }
 
-    // Where value j of group i is among the values.
-    __device__ unsigned at(unsigned i, unsigned j) const
+    // Where group i begins among the values, and from one to the next.
+    __device__ unsigned begin(unsigned i) const
     {
-        return BY_CHANNEL ? j * width + i
-                          : i / each * unit + i % each * len + j;
+        return BY_CHANNEL ? i : i / each * unit + i % each * len;
+    }
+    __device__ unsigned apart() const
+    {
+        return BY_CHANNEL ? width : 1;
     }
 
     // The last group of a token may be shorter.
@@ -98,7 +101,7 @@ template <bool BY_CHANNEL> struct kv_mine {
         return BY_CHANNEL ? len : min(len, unit - i % each * len);
     }
 
-    // x of the first one; and from a row to the next.
+    // x of the first one; and, by channel, from a row to the next.
     __device__ size_t from(unsigned heads) const
     {
         return BY_CHANNEL
@@ -108,7 +111,7 @@ template <bool BY_CHANNEL> struct kv_mine {
     }
     __device__ size_t row(unsigned heads) const
     {
-        return BY_CHANNEL ? (size_t)heads * unit : unit;
+        return (size_t)heads * unit;
     }
     __device__ unsigned rows() const
     {
@@ -117,16 +120,18 @@ template <bool BY_CHANNEL> struct kv_mine {
 };
 
 // Two values a word.
-template <class M>
-KV_DEVICE void kv_take_values(const M &m, unsigned heads, const uint16_t *x,
-                              uint16_t *value)
+template <bool BY_CHANNEL>
+KV_DEVICE void kv_take_values(const kv_mine<BY_CHANNEL> &m, unsigned heads,
+                              const uint16_t *x, uint16_t *value)
 {
     const unsigned words = m.width / 2;
     uint32_t *const to = reinterpret_cast<uint32_t *>(value);
 
     x += m.from(heads);
     for (unsigned i = threadIdx.x; i < m.rows() * words; i += THREADS)
-        to[i] = kv_load4(x + i / words * m.row(heads) + i % words * 2);
+        to[i] =
+            kv_load4(BY_CHANNEL ? x + i / words * m.row(heads) + i % words * 2
+                                : x + 2 * i);
 }
 
 // Least and largest of each part of a group.  Neighbours look at neighbours:
@@ -140,10 +145,11 @@ KV_DEVICE void kv_part_ranges(const kv_mine<BY_CHANNEL> &m, unsigned parts,
     for (unsigned s = threadIdx.x; s < groups * parts; s += THREADS) {
         const unsigned i = BY_CHANNEL ? s % groups : s / parts;
         const unsigned part = BY_CHANNEL ? s / groups : s % parts;
+        const unsigned begin = m.begin(i), size = m.size(i);
         float least = __builtin_huge_valf(), most = -least;
 
-        for (unsigned j = part; j < m.size(i); j += parts) {
-            const float x = kv_low_f16(value[m.at(i, j)]);
+        for (unsigned j = part; j < size; j += parts) {
+            const float x = kv_low_f16(value[begin + j * m.apart()]);
 
             least = fminf(least, x);
             most = fmaxf(most, x);
@@ -224,16 +230,17 @@ KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m,
         const unsigned u = o / octets, end = min(8u, m.string - 8 * q);
         const kv_draw unit = kv_draw_of(m, g, w, u);
         unsigned i = u * m.each + 8 * q / m.len, j = 8 * q % m.len, part = 0;
+        unsigned begin = m.begin(i), size = m.size(i);
         uint64_t word = 0;
 
         for (unsigned n = 0; n < end; n++) {
-            const float x = kv_low_f16(value[m.at(i, j)]);
+            const float x = kv_low_f16(value[begin + j * m.apart()]);
             const kv_draw draw = {unit.any, unit.key,
                                   unit.counter + (BY_CHANNEL
                                                       ? kv_hack_counter(j, i)
                                                       : 8 * q + n)};
             const unsigned code = head[i].code(x, g.bits, draw);
-            const bool last = ++j == m.size(i);
+            const bool last = ++j == size;
 
             word |= (uint64_t)code << n * g.bits;
             part += code;
@@ -241,8 +248,11 @@ KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m,
                 kv_add_shared(sum + i, part);
                 part = 0;
             }
-            i += last;
-            j = last ? 0 : j;
+            if (last && n + 1 < end) {
+                begin = m.begin(++i);
+                size = m.size(i);
+                j = 0;
+            }
         }
         for (unsigned n = 0; n < g.bits; n++)
             packed[(u * octets + q) * g.bits + n] = (uint8_t)(word >> 8 * n);

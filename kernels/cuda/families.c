@@ -1,5 +1,5 @@
 #include "kernels/cuda/families.h"
 
 const struct kv_gpu_family *const kv_gpu_families[] = {
-    &kv_gpu_float, &kv_gpu_integers, &kv_gpu_homomorphic, &kv_gpu_codebook,
-    NULL};
+    &kv_gpu_float,    &kv_gpu_integers,      &kv_gpu_homomorphic,
+    &kv_gpu_codebook, &kv_gpu_generic_tiles, NULL};

@@ -1,7 +1,8 @@
 /* Storage families on the device: how a side's codes lie there, and the
  * kernels that attend to them.  A family is <name>.cuh (its policies, which
  * say what lies where), <name>_pack.c (the order of its bytes) and <name>.cu
- * (which instances there are). */
+ * (which instances there are).  What none of them has is for the generic kernel
+ * (generic.h). */
 #ifndef KV_CUDA_FAMILIES_H
 #define KV_CUDA_FAMILIES_H
 
@@ -53,7 +54,7 @@ struct kv_gpu_family {
 };
 
 extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
-    kv_gpu_homomorphic, kv_gpu_codebook;
+    kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_generic_tiles;
 
 enum { KV_GPU_MAX_DIM = 256 };
 
@@ -62,7 +63,8 @@ enum { KV_GPU_MAX_DIM = 256 };
 void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
                  float *x);
 
-/* Every family, NULL at the end. */
+/* Every family, NULL at the end: the first that has kernels for both sides is
+ * taken; the generic one is the last. */
 extern const struct kv_gpu_family *const kv_gpu_families[];
 
 bool kv_gpu_hack_open(struct kv_gpu_side *side);

@@ -4,7 +4,10 @@
  * the order lanes read them, 16 bytes each:
  *
  *   keys    [head_dim / 16][lane][8 halves]: tokens are rows
- *   values  [head_dim / 16][lane][8 halves]: channels are rows */
+ *   values  [head_dim / 16][lane][8 halves]: channels are rows
+ *
+ * A head_dim that is no multiple of 16, for which there is no policy here, is
+ * filled up with zeros. */
 #ifndef KV_FLOAT_CUH
 #define KV_FLOAT_CUH
 
@@ -12,6 +15,22 @@
 
 struct kv_no_params {
 };
+
+/* Half (row r, column k of 16) of a fragment a, a lane's 8 together. */
+KV_DEVICE size_t kv_fragment_place(unsigned r, unsigned k)
+{
+    return (r % 8 * 4 + k % 8 / 2) * 8 + k / 8 * 4 + r / 8 * 2 + k % 2;
+}
+
+/* Half of token t, channel c. */
+KV_DEVICE size_t kv_tile_place(bool values, unsigned t, unsigned c,
+                               unsigned head_dim)
+{
+    const size_t block = (size_t)(t / 16) * ((head_dim + 15) / 16) + c / 16;
+
+    return block * 256 + (values ? kv_fragment_place(c % 16, t % 16)
+                                 : kv_fragment_place(t % 16, c % 16));
+}
 
 /* Weights of 16 tokens, fragment c, as fragment b of the next product. */
 KV_DEVICE void kv_weights_f16(const float *weight, uint32_t *b)

@@ -21,7 +21,7 @@ void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,
 
     for (size_t t = 0; t < n; t++)
         for (size_t c = 0; c < head_dim; c++) {
-            const size_t block = t / STEP * (head_dim / 16) + c / 16;
+            const size_t block = t / STEP * (kv_padded(head_dim) / 16) + c / 16;
             const size_t at =
                 values ? place(c % 16, t % STEP) : place(t % STEP, c % 16);
 
@@ -43,7 +43,8 @@ bool kv_gpu_float_open(struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
 
-    if (s->family != &kv_family_float || s->head_dim % 16 ||
+    if (s->family != &kv_family_float ||
+        *(const enum kv_float *)s->params != KV_FLOAT_16 || s->head_dim % 16 ||
         s->head_dim > KV_GPU_MAX_DIM)
         return false;
     side->path = KV_PATH_EXACT;

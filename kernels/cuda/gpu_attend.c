@@ -1,6 +1,7 @@
 #include "kernels/cuda/gpu_attend.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/step.h"
+#include "kernels/cuda/widen.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
@@ -14,6 +15,7 @@ enum { SINKS, CODES, TAIL };
 /* What is on the device for one sequence. */
 struct sequence {
     uint8_t *tiles[2][KV_GPU_RUNS]; /* K, V */
+    uint8_t *halves[2];             /* of codes, written at each launch */
 };
 
 struct kv_gpu_attend {
@@ -31,6 +33,8 @@ struct kv_gpu_attend {
     void *q, *out, *parts, *counters, *slots;
     void *space[2]; /* matrices into (K) and out of (V) the codes' space */
     bool copied;    /* tables and space are another's */
+    void *coded;    /* the plan with codes as they are, where a launch begins
+                     * with writing them as halves; else NULL */
 };
 
 /* ---- rows of a store ----------------------------------------------------- */
@@ -116,6 +120,12 @@ static const struct kv_store *store_of(const struct kv_tiles_job *j, int side,
     return (side ? j->v : j->k) + run;
 }
 
+/* A tile of halves, in the order of float.cuh. */
+static size_t halves_bytes(const struct kv_gpu_attend *a)
+{
+    return GPU_TILE * kv_padded(a->head_dim) * sizeof(uint16_t);
+}
+
 /* Runs of a job: codes are tokens that fill tiles on both sides. */
 static void split(const struct kv_tiles_job *j, struct kv_gpu_sequence *p)
 {
@@ -187,7 +197,7 @@ static void pack_head(const struct kv_gpu_attend *a,
         const size_t n = left < GPU_TILE ? left : GPU_TILE;
 
         read_rows(a, j, side, m, head, run->first + i * GPU_TILE, n, x);
-        kv_gpu_float_pack(side, d, x, n, tiles + i * GPU_TILE * d * 2);
+        kv_gpu_float_pack(side, d, x, n, tiles + i * halves_bytes(a));
     }
     free(x);
 }
@@ -197,8 +207,8 @@ static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                     struct kv_err *e)
 {
     struct kv_gpu_run *run = &a->plan[job].run[r];
-    const size_t tile = r == KV_RUN_CODES ? a->side[side].tile_bytes
-                                          : GPU_TILE * a->head_dim * 2;
+    const size_t tile =
+        r == KV_RUN_CODES ? a->side[side].tile_bytes : halves_bytes(a);
     const size_t head_bytes = up_to(run->n, GPU_TILE) / GPU_TILE * tile;
     uint8_t *host;
     void *to;
@@ -354,6 +364,30 @@ static void make_work(struct kv_gpu_attend *a, struct cutting *c)
         }
 }
 
+/* The plan becomes one of halves alone: codes keep theirs. */
+static int make_halves(struct kv_gpu_attend *a, struct kv_err *e)
+{
+    const size_t bytes = a->n_jobs * sizeof(*a->plan);
+
+    if (kv_device_alloc(&a->coded, bytes, e) ||
+        kv_device_upload(a->coded, a->plan, bytes, e))
+        return -1;
+    for (size_t j = 0; j < a->n_jobs; j++)
+        for (int side = 0; side < 2; side++) {
+            struct kv_gpu_run *run = &a->plan[j].run[KV_RUN_CODES];
+            const size_t head = run_tiles(run) * halves_bytes(a);
+            void *to;
+
+            if (kv_device_alloc(&to, head * a->n_kv_heads, e))
+                return -1;
+            a->sequence[j].halves[side] = to;
+            a->bytes += head * a->n_kv_heads;
+            *(side ? &run->v : &run->k) = to;
+            *(side ? &run->v_head : &run->k_head) = head;
+        }
+    return 0;
+}
+
 /* Newest tokens, which are halves unless they fill a tile with codes. */
 static int send_slots(struct kv_gpu_attend *a, struct kv_err *e)
 {
@@ -423,35 +457,6 @@ static void keep_stores(struct kv_gpu_attend *a)
 /* ---- the object -----------------------------------------------------------
  */
 
-/* The family that has both sides. */
-static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
-                       enum kv_path path, struct kv_err *e)
-{
-    for (size_t f = 0; kv_gpu_families[f]; f++) {
-        bool has = true;
-
-        for (int side = 0; side < 2 && has; side++) {
-            a->side[side] = (struct kv_gpu_side){
-                .store = store_of(j, side, CODES), .path = path};
-            has = kv_gpu_families[f]->open(&a->side[side]);
-        }
-        if (has) {
-            a->family = kv_gpu_families[f];
-            keep_stores(a);
-            return 0;
-        }
-        for (int side = 0; side < 2; side++)
-            free(a->side[side].table);
-    }
-    for (int side = 0; side < 2; side++)
-        a->side[side].table = NULL;
-    return kv_fail(e,
-                   "no CUDA kernel for keys of family %s and values of family "
-                   "%s with these parameters",
-                   store_of(j, 0, CODES)->family->name,
-                   store_of(j, 1, CODES)->family->name);
-}
-
 static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
                                       const struct kv_tiles_job *j)
 {
@@ -469,6 +474,84 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
     };
 }
 
+/* Whether the family has both sides. */
+static bool open_both(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                      const struct kv_gpu_family *family, enum kv_path path)
+{
+    bool has = true;
+
+    for (int side = 0; side < 2; side++)
+        a->side[side] = (struct kv_gpu_side){.store = store_of(j, side, CODES),
+                                             .path = path};
+    for (int side = 0; side < 2 && has; side++)
+        has = family->open(&a->side[side]);
+    return has;
+}
+
+static void close_both(struct kv_gpu_attend *a)
+{
+    for (int side = 0; side < 2; side++) {
+        free(a->side[side].table);
+        a->side[side].table = NULL;
+    }
+}
+
+/* What a launch takes; fails with what the family has no kernel for. */
+static int measure(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                   const struct kv_gpu_family *family, struct kv_err *e)
+{
+    int rc;
+
+    a->launch = launch_of(a, j);
+    a->launch.measure = true;
+    rc = family->launch(&a->launch, e);
+    a->launch.measure = false;
+    return rc;
+}
+
+static int fail_both(const struct kv_tiles_job *j, struct kv_err *e)
+{
+    return kv_fail(e,
+                   "no CUDA kernel for keys of family %s and values of family "
+                   "%s with these parameters",
+                   store_of(j, 0, CODES)->family->name,
+                   store_of(j, 1, CODES)->family->name);
+}
+
+/* The first family that has both sides and a kernel for them.  Fails with what
+ * the first that knows these codes has no kernel for. */
+static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                       enum kv_path path, struct kv_err *e)
+{
+    struct kv_err first = {""};
+
+    for (size_t f = 0; kv_gpu_families[f]; f++) {
+        struct kv_err its = {""};
+
+        if (open_both(a, j, kv_gpu_families[f], path) &&
+            !measure(a, j, kv_gpu_families[f], &its)) {
+            a->family = kv_gpu_families[f];
+            keep_stores(a);
+            return 0;
+        }
+        close_both(a);
+        if (!first.msg[0])
+            first = its;
+    }
+    return first.msg[0] ? kv_fail(e, "%s", first.msg) : fail_both(j, e);
+}
+
+/* Tiles of the generic kernel, and this family's launch. */
+static int find_generic(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                        const struct kv_gpu_family *family, struct kv_err *e)
+{
+    if (!open_both(a, j, &kv_gpu_generic_tiles, KV_PATH_EXACT))
+        return fail_both(j, e);
+    a->family = family;
+    keep_stores(a);
+    return measure(a, j, family, e);
+}
+
 static void point(struct kv_gpu_attend *a)
 {
     struct kv_decode *p = &a->launch.p;
@@ -483,10 +566,10 @@ static void point(struct kv_gpu_attend *a)
     p->counters = a->counters;
 }
 
-int kv_gpu_attend_new(struct kv_gpu_attend **out,
-                      const struct kv_device *device,
-                      const struct kv_tiles_job *jobs, size_t n_jobs,
-                      enum kv_path path, struct kv_err *e)
+/* Caches of these jobs that are still nowhere. */
+static struct kv_gpu_attend *begin(const struct kv_device *device,
+                                   const struct kv_tiles_job *jobs,
+                                   size_t n_jobs)
 {
     struct kv_gpu_attend *a = kv_alloc(1, sizeof(*a));
 
@@ -500,31 +583,68 @@ int kv_gpu_attend_new(struct kv_gpu_attend **out,
     a->sequence = kv_alloc(n_jobs, sizeof(*a->sequence));
     memset(a->plan, 0, n_jobs * sizeof(*a->plan));
     memset(a->sequence, 0, n_jobs * sizeof(*a->sequence));
-    if (find_family(a, jobs, path, e))
-        goto fail;
-    a->launch = launch_of(a, jobs);
-    a->launch.measure = true;
-    if (a->family->launch(&a->launch, e))
-        goto fail;
-    a->launch.measure = false;
-    if (a->launch.shared > device->shared) {
-        kv_fail(e,
-                "attention on codes of family %s takes %zu bytes of shared "
-                "memory, a block of %s has %zu",
-                a->family->name, a->launch.shared, device->name,
-                device->shared);
-        goto fail;
-    }
-    for (size_t j = 0; j < n_jobs; j++)
+    return a;
+}
+
+/* The rest, once the family is found. */
+static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
+                  bool dequant, struct kv_err *e)
+{
+    if (a->launch.shared > a->device.shared)
+        return kv_fail(e,
+                       "attention on codes of family %s takes %zu bytes of "
+                       "shared memory, a block of %s has %zu",
+                       a->family->name, a->launch.shared, a->device.name,
+                       a->device.shared);
+    for (size_t j = 0; j < a->n_jobs; j++)
         split(&jobs[j], &a->plan[j]);
-    if (send(a, jobs, e) || plan(a, e))
-        goto fail;
+    if (send(a, jobs, e) || (dequant && make_halves(a, e)) || plan(a, e))
+        return -1;
     point(a);
+    return 0;
+}
+
+/* rc: of what was to happen before. */
+static int end(struct kv_gpu_attend *a, int rc, const struct kv_tiles_job *jobs,
+               bool dequant, struct kv_gpu_attend **out, struct kv_err *e)
+{
+    if (rc || finish(a, jobs, dequant, e)) {
+        kv_gpu_attend_free(a);
+        return -1;
+    }
     *out = a;
     return 0;
-fail:
-    kv_gpu_attend_free(a);
-    return -1;
+}
+
+int kv_gpu_attend_new(struct kv_gpu_attend **out,
+                      const struct kv_device *device,
+                      const struct kv_tiles_job *jobs, size_t n_jobs,
+                      enum kv_path path, struct kv_err *e)
+{
+    struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
+
+    return end(a, find_family(a, jobs, path, e), jobs, false, out, e);
+}
+
+int kv_gpu_attend_new_generic(struct kv_gpu_attend **out,
+                              const struct kv_device *device,
+                              const struct kv_tiles_job *jobs, size_t n_jobs,
+                              struct kv_err *e)
+{
+    struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
+
+    return end(a, find_generic(a, jobs, &kv_gpu_generic_tiles, e), jobs, false,
+               out, e);
+}
+
+int kv_gpu_attend_new_dequant(struct kv_gpu_attend **out,
+                              const struct kv_device *device,
+                              const struct kv_tiles_job *jobs, size_t n_jobs,
+                              struct kv_err *e)
+{
+    struct kv_gpu_attend *a = begin(device, jobs, n_jobs);
+
+    return end(a, find_generic(a, jobs, &kv_gpu_float, e), jobs, true, out, e);
 }
 
 static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
@@ -550,6 +670,7 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **out,
     struct kv_gpu_attend *a = kv_alloc(1, sizeof(*a));
     int rc = 0;
 
+    assert(!from->coded);
     *a = *from;
     a->copied = true;
     a->bytes = 0;
@@ -581,12 +702,16 @@ void kv_gpu_attend_free(struct kv_gpu_attend *a)
         for (int side = 0; side < 2; side++)
             for (int r = 0; r < KV_GPU_RUNS; r++)
                 kv_device_free(a->sequence[j].tiles[side][r]);
+    for (size_t j = 0; j < a->n_jobs; j++)
+        for (int side = 0; side < 2; side++)
+            kv_device_free(a->sequence[j].halves[side]);
     for (int side = 0; side < 2 && !a->copied; side++) {
         free(a->side[side].table);
         kv_device_free(a->side[side].device_table);
         kv_device_free(a->space[side]);
     }
     kv_device_free(a->slots);
+    kv_device_free(a->coded);
     kv_device_free(a->device_plan);
     kv_device_free(a->device_work);
     kv_device_free(a->q);
@@ -603,6 +728,15 @@ enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a)
     return a->side[0].path == KV_PATH_INT8 || a->side[1].path == KV_PATH_INT8
                ? KV_PATH_INT8
                : KV_PATH_EXACT;
+}
+
+const char *kv_gpu_attend_name(const struct kv_gpu_attend *a)
+{
+    if (a->coded)
+        return "dequant";
+    if (a->family == &kv_gpu_generic_tiles)
+        return "generic";
+    return kv_gpu_attend_path(a) == KV_PATH_INT8 ? "int8" : "exact";
 }
 
 size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a)
@@ -640,7 +774,22 @@ const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a)
     return a->slots;
 }
 
+static int widen(struct kv_gpu_attend *a, struct kv_err *e)
+{
+    size_t most = 0;
+
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        const size_t tiles = run_tiles(&a->plan[j].run[KV_RUN_CODES]);
+
+        most = tiles > most ? tiles : most;
+    }
+    return kv_gpu_widen(&a->side[0], &a->side[1], a->coded, a->device_plan,
+                        a->n_jobs, a->n_kv_heads, most, e);
+}
+
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)
 {
+    if (a->coded && widen(a, e))
+        return -1;
     return a->family->launch(&a->launch, e);
 }

@@ -18,18 +18,34 @@ struct kv_gpu_slot;
  * Jobs may share stores: each gets a copy of its own.  Stores may go once this
  * returns; what their params point to (the codec's) must stay.
  * More than 8 newest tokens are prefill attention, which fewer families have.
- * path: int8 where the family has it on the device, else exact.
+ * path: int8 where the family has it on the device, else exact; where no family
+ * has both sides, by the generic kernel.
  * Fails without memory, and by name where the device has no kernel for the
  * codes, the head dimension or the pair of sides. */
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
-/* The same caches in memory of their own; a must outlive the copy. */
+/* The same by the generic kernel, whether or not there is a better one. */
+int kv_gpu_attend_new_generic(struct kv_gpu_attend **a,
+                              const struct kv_device *device,
+                              const struct kv_tiles_job *jobs, size_t n_jobs,
+                              struct kv_err *e);
+/* Each launch first writes all codes as halves, then attends to these: what a
+ * cache costs that is dequantized before it is used. */
+int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
+                              const struct kv_device *device,
+                              const struct kv_tiles_job *jobs, size_t n_jobs,
+                              struct kv_err *e);
+/* The same caches in memory of their own; a must outlive the copy, and is not
+ * of kv_gpu_attend_new_dequant(). */
 int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, struct kv_err *e);
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
 enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* what runs */
+/* The same for people: "int8", "exact", or, which are exact too, "generic"
+ * and "dequant". */
+const char *kv_gpu_attend_name(const struct kv_gpu_attend *a);
 size_t kv_gpu_attend_bytes(const struct kv_gpu_attend *a); /* of all tiles */
 
 /* Queries of the newest nq tokens (the jobs') of each sequence to the device,

@@ -13,7 +13,7 @@
     X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
 
 // Bits, partition, head dimension, stages; two N-tiles.
-#define KV_HACK_PREFILLS(X) X(2, 64, 128, 2) X(2, 128, 128, 2)
+#define KV_HACK_PREFILLS(X) X(2, 32, 128, 2) X(2, 64, 128, 2) X(2, 128, 128, 2)
 
 template <int BITS, int P, int D, int STAGES, bool RANDOM>
 static int prefill_one(struct kv_gpu_launch *l, struct kv_err *e)

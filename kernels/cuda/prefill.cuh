@@ -109,8 +109,8 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
 
     kv_sync_block(); /* all are done with the run before */
     /* Results stand behind: with a space to enter there are none yet. */
-    kv_load_queries<D>(p, enter, sequence.index, block_row, n_rows,
-                       enter ? room.results : room.queries, room.queries);
+    kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
+                    enter ? room.results : room.queries, room.queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
     if (kv_lane() < mine)
@@ -148,7 +148,7 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < n_rows * D; i += blockDim.x)
         room.results[i / (mine * D) * mine * (D + 2) + 2 * mine +
-                     i % (mine * D)] = kv_turned<D>(leave, room.queries, i);
+                     i % (mine * D)] = kv_turned(leave, room.queries, i, D);
 }
 
 /* Grid: (groups of rows, KV heads, sequences). */

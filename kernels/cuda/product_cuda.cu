@@ -43,20 +43,28 @@ static int load(struct kv_err *e)
     return 0;
 }
 
+static cudaDataType type_of(enum kv_gpu_type t)
+{
+    return t == KV_GPU_F16    ? CUDA_R_16F
+           : t == KV_GPU_BF16 ? CUDA_R_16BF
+                              : CUDA_R_32F;
+}
+
 // cuBLAS counts by columns: c^T = b a^T, whose columns are our rows.
 extern "C" int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
 {
     const float one = 1, beta = p->add ? 1 : 0;
     const size_t batch = p->batch ? p->batch : 1;
+    const cudaDataType type = type_of(p->type);
     cublasStatus_t rc;
 
     if (load(e))
         return -1;
     rc = cublas.gemm(cublas.handle, p->turned ? CUBLAS_OP_N : CUBLAS_OP_T,
                      CUBLAS_OP_N, (int)p->n, (int)p->m, (int)p->k, &one, p->b,
-                     CUDA_R_16F, (int)p->b_row, (long long)p->b_next, p->a,
-                     CUDA_R_16F, (int)p->a_row, (long long)p->a_next, &beta,
-                     p->c, CUDA_R_16F, (int)p->c_row, (long long)p->c_next,
+                     type, (int)p->b_row, (long long)p->b_next, p->a, type,
+                     (int)p->a_row, (long long)p->a_next, &beta, p->c,
+                     type_of(p->c_type), (int)p->c_row, (long long)p->c_next,
                      (int)batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     if (rc != CUBLAS_STATUS_SUCCESS)
         return kv_fail(e,

@@ -1,6 +1,7 @@
 #include "kernels/cuda/step.h"
 
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/float.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "lib/base/rng.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
@@ -25,35 +26,6 @@ KV_DEVICE uint16_t kv_to_half(float x)
     return (uint16_t)kv_pack_f16(x, 0);
 }
 
-// The same in every thread, in one order.  room: [WARPS] in shared memory.
-template <class F> KV_DEVICE float kv_reduce(float x, float *room, F both)
-{
-    for (unsigned mask = 1; mask < 32; mask *= 2)
-        x = both(x, kv_shuffle_xor(x, mask));
-    kv_sync_block(); // the room may still be read
-    if (kv_lane() == 0)
-        room[kv_warp()] = x;
-    kv_sync_block();
-    x = room[0];
-    for (int i = 1; i < WARPS; i++)
-        x = both(x, room[i]);
-    return x;
-}
-
-struct kv_plus {
-    __device__ float operator()(float a, float b) const
-    {
-        return a + b;
-    }
-};
-
-struct kv_larger {
-    __device__ float operator()(float a, float b) const
-    {
-        return fmaxf(a, b);
-    }
-};
-
 __global__ void __launch_bounds__(THREADS)
     kv_random_kernel(uint16_t *x, size_t n, uint64_t seed, float scale)
 {
@@ -74,29 +46,13 @@ __global__ void __launch_bounds__(THREADS)
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum += kv_half_at(row, i) * kv_half_at(row, i);
-    sum = kv_reduce(sum, room, kv_plus());
+    sum = kv_reduce<WARPS>(sum, room, kv_plus());
 
     const float by = 1 / sqrtf(sum / (float)n + eps);
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         out[blockIdx.x * n + i] =
             kv_to_half(kv_half_at(row, i) * by * kv_half_at(weight, i));
-}
-
-// Half (row r, column k of 16) of a fragment a (gpu.cuh), a lane's 8 together.
-KV_DEVICE size_t kv_fragment_place(unsigned r, unsigned k)
-{
-    return (r % 8 * 4 + k % 8 / 2) * 8 + k / 8 * 4 + r / 8 * 2 + k % 2;
-}
-
-// Halves of token t, channel c in tiles of float.cuh.
-KV_DEVICE size_t kv_tile_place(bool values, unsigned t, unsigned c,
-                               unsigned head_dim)
-{
-    const size_t block = (size_t)(t / 16) * (head_dim / 16) + c / 16;
-
-    return block * 256 + (values ? kv_fragment_place(c % 16, t % 16)
-                                 : kv_fragment_place(t % 16, c % 16));
 }
 
 struct kv_rope_shape {
@@ -164,10 +120,10 @@ __global__ void __launch_bounds__(THREADS)
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         max = fmaxf(max, kv_half_at(row, i));
-    max = kv_reduce(max, room, kv_larger());
+    max = kv_reduce<WARPS>(max, room, kv_larger());
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum += kv_exp2((kv_half_at(row, i) - max) * scale);
-    sum = kv_reduce(sum, room, kv_plus());
+    sum = kv_reduce<WARPS>(sum, room, kv_plus());
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         row[i] = kv_to_half(kv_exp2((kv_half_at(row, i) - max) * scale) / sum);
 }

@@ -11,6 +11,7 @@
 #include "lib/model/pass.h"
 #include "lib/rope.h"
 
+#include <assert.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -310,6 +311,7 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     struct back b = {.tokens = tokens, .m = m};
     int rc = -1;
 
+    assert(!m->gpu);
     if (first_layer >= n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", first_layer,
                        n_layers);

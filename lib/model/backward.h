@@ -30,8 +30,8 @@ struct kv_gradient_sink {
  * NULL, or what is called in each layer on the way forward; it must leave in
  * out what kv_attend_exact() does.  Layers from first_layer on get their
  * gradients.  The same bits for any number of threads and any grouping of
- * windows.  Fails where kv_model_forward() does, when first_layer is not there,
- * when the sink fails, and on Ctrl-C. */
+ * windows.  The model is not on a device.  Fails where kv_model_forward() does,
+ * when first_layer is not there, when the sink fails, and on Ctrl-C. */
 int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       size_t n_windows, size_t n, size_t first_layer,
                       const struct kv_attention *attention,

@@ -3,6 +3,7 @@
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/model/model_gpu.h"
 #include "lib/model/pass.h"
 #include "lib/rope.h"
 
@@ -214,14 +215,25 @@ static int check_tokens(const struct kv_model *m, const int32_t *tokens,
     return 0;
 }
 
-static void embed(const struct kv_pass *p, const int32_t *tokens)
+int kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
+                  size_t n_windows, size_t n, size_t first, float *x,
+                  struct kv_err *e)
 {
-    const size_t hidden = p->hidden, n = p->n_windows * p->n;
+    const size_t hidden = m->config.hidden, window = m->config.window;
+    const size_t all = n_windows * n;
 
-#pragma omp parallel for schedule(static) if (n > TILE)
-    for (size_t i = 0; i < n; i++)
-        kv_weight_widen(p->m->weights.embed, (size_t)tokens[i] * hidden, hidden,
-                        p->x + i * hidden);
+    if (check_tokens(m, tokens, all, e))
+        return -1;
+    if (first + n > window)
+        return kv_fail(e,
+                       "%s attends over a sliding window of %zu tokens, "
+                       "which is not implemented: %zu tokens are too many",
+                       m->info.name, window, first + n);
+#pragma omp parallel for schedule(static) if (all > TILE)
+    for (size_t i = 0; i < all; i++)
+        kv_weight_widen(m->weights.embed, (size_t)tokens[i] * hidden, hidden,
+                        x + i * hidden);
+    return 0;
 }
 
 int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e)
@@ -230,16 +242,10 @@ int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e)
     const struct kv_shape *s = &c->shape;
     const size_t n = p->n_windows * p->n;
     const size_t rows = p->n < TILE ? p->n : TILE;
-    const size_t window = c->window;
     size_t widest, block = 0;
 
-    if (check_tokens(p->m, tokens, n, e))
+    if (kv_pass_embed(p->m, tokens, p->n_windows, p->n, p->first, p->x, e))
         return -1;
-    if (p->first + p->n > window)
-        return kv_fail(e,
-                       "%s attends over a sliding window of %zu tokens, "
-                       "which is not implemented: %zu tokens are too many",
-                       p->m->info.name, window, p->first + p->n);
     p->hidden = c->hidden;
     p->inter = c->inter;
     p->q_dim = s->n_heads * s->head_dim;
@@ -263,7 +269,6 @@ int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e)
         block = floats > block ? floats : block;
     }
     p->layer.block = kv_alloc(block, sizeof(float));
-    embed(p, tokens);
     return 0;
 }
 
@@ -323,6 +328,12 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
 
     if (n_windows == 0 || n == 0)
         return 0;
+    if (m->gpu)
+        return kv_pass_embed(m, tokens, n_windows, n, first, hidden, e) ||
+                       kv_model_gpu_forward(m->gpu, n_windows, n, first,
+                                            attention, hidden, e)
+                   ? -1
+                   : 0;
     if (kv_pass_init(&p, tokens, e))
         return -1;
     rc = kv_pass_layers(&p, attention, e);
@@ -340,11 +351,13 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
     const size_t per_head = (x->n + TILE - 1) / TILE;
     const size_t n_jobs = x->n_windows * s->n_heads * per_head;
     const size_t floats = kv_attend_scratch(x->n, d);
-    float *scratch =
-        kv_alloc((size_t)omp_get_max_threads(), floats * sizeof(*scratch));
+    float *scratch;
 
     (void)arg;
-    (void)e;
+    if (x->gpu)
+        return kv_model_gpu_attend(x, NULL, e);
+    scratch =
+        kv_alloc((size_t)omp_get_max_threads(), floats * sizeof(*scratch));
 #pragma omp parallel for schedule(dynamic) if (x->n > 1)
     for (size_t i = 0; i < n_jobs; i++) {
         const size_t t = i % per_head * TILE, h = i / per_head % s->n_heads;
@@ -372,6 +385,12 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return 0;
 }
 
+int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
+                    struct kv_err *e)
+{
+    return kv_model_gpu_attend(x, f, e);
+}
+
 const float *kv_model_head(const struct kv_model *m, size_t first, size_t n,
                            float *panel)
 {
@@ -387,8 +406,11 @@ int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e)
 {
     const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    float *panel = m->head ? NULL : kv_alloc(KV_HEAD_PANEL, h * sizeof(*panel));
+    float *panel;
 
+    if (m->gpu)
+        return kv_model_gpu_logits(m->gpu, hidden, n, logits, e);
+    panel = m->head ? NULL : kv_alloc(KV_HEAD_PANEL, h * sizeof(*panel));
     for (size_t v = 0; v < n_vocab; v += KV_HEAD_PANEL) {
         const size_t cols =
             n_vocab - v < KV_HEAD_PANEL ? n_vocab - v : KV_HEAD_PANEL;

@@ -3,7 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
-#include "lib/model/model_impl.h"
+#include "lib/model/model_gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,11 +116,18 @@ void kv_model_free(struct kv_model *m)
 {
     if (!m)
         return;
+    kv_model_gpu_free(m->gpu);
     kv_weights_clear(&m->files);
     kv_unbind(&m->weights);
     free(m->norm);
     free(m->head);
     free(m);
+}
+
+int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
+                       size_t memory, struct kv_err *e)
+{
+    return kv_model_gpu_new(&m->gpu, m, d, memory, e);
 }
 
 const struct kv_model_info *kv_model_info(const struct kv_model *m)

@@ -1,4 +1,5 @@
-/* A model: a Hugging Face directory, read where it lies, run on the CPU.
+/* A model: a Hugging Face directory, read where it lies, run on the CPU or,
+ * when it is put there, on a GPU.
  *
  * Weights stay memory-mapped in their stored type and are widened to f32 one
  * layer at a time, while a group of windows passes through that layer.  So a
@@ -33,6 +34,18 @@ int kv_model_open(struct kv_model **m, const char *dir, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 
+struct kv_device;
+
+/* Once: from here on kv_model_forward() and kv_model_logits() run on d, the
+ * device in use.  Weights are there as stored, or, where not all layers fit,
+ * pass through it; what goes into a matrix product is rounded to their type,
+ * all else is f32.  The same call gives the same bits each time, but others
+ * than the CPU's, and others when windows are grouped otherwise.  memory: what
+ * activations may take, as for kv_model_windows().  Fails when a layer does not
+ * fit beside that, and when matrices are of several types. */
+int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
+                       size_t memory, struct kv_err *e);
+
 /* One layer's attention for a group of windows.  Layouts:
  * q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
  * [n_windows][n][n_kv_heads][head_dim].  q and k after RoPE, k_pre immediately
@@ -43,9 +56,11 @@ struct kv_qkv {
     size_t layer, n_windows, n, first;
     const float *q, *k, *k_pre, *v;
     float *out;
+    struct kv_model_gpu *gpu; /* where all of it is, too; or NULL */
 };
 
-/* What computes attention: fills x->out.  Called once per layer, from outside
+/* What computes attention: fills x->out, or has one of the functions below do
+ * it.  Called once per layer, from outside
  * any parallel region; parallelises inside as it likes. */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
@@ -56,20 +71,34 @@ struct kv_attention {
  * is not used; x->first neither: the n tokens see only each other. */
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 
+/* Keys and values of a layer in the forms that its queries see
+ * (kernels/attend.h): [n_windows][n][n_kv_heads][head_dim] each. */
+struct kv_forms {
+    const float *fresh[KV_SIDES], *settled[KV_SIDES]; /* one may be NULL */
+    const size_t *until[KV_SIDES]; /* [n]; NULL with one form */
+    size_t sinks[KV_SIDES];
+    size_t exact; /* queries before this one see x->k and x->v */
+};
+
+/* Causal attention over them, where x->gpu is. */
+int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
+                    struct kv_err *e);
+
 /* tokens: [n_windows][n], each below n_vocab (else fails, naming it), token t
  * at position first + t.  hidden: [n_windows][n][hidden] f32 after the final
- * norm.  first > 0 is for attention that remembers earlier tokens.  The same
- * bits for any number of threads and any grouping of windows.  Also fails when
- * first + n passes a sliding window, when attention fails, and on Ctrl-C. */
+ * norm.  first > 0 is for attention that remembers earlier tokens.  On the CPU
+ * the same bits for any number of threads and any grouping of windows.  Also
+ * fails when first + n passes a sliding window, when attention fails, and on
+ * Ctrl-C. */
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      size_t n_windows, size_t n, size_t first,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e);
 
-/* Logits of n rows: hidden [n][hidden] -> logits [n][n_vocab].  Parallel over
- * tiles of KV_LOGIT_ROWS rows, counted from the first: rows taken in multiples
- * of it give the same bits as all at once.  May be called from inside a
- * parallel region too (then serial).  Fails only on Ctrl-C. */
+/* Logits of n rows: hidden [n][hidden] -> logits [n][n_vocab].  On the CPU:
+ * parallel over tiles of KV_LOGIT_ROWS rows, counted from the first: rows taken
+ * in multiples of it give the same bits as all at once; may be called from
+ * inside a parallel region too (then serial), and fails only on Ctrl-C. */
 enum { KV_LOGIT_ROWS = 128 };
 
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,

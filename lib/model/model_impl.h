@@ -14,6 +14,7 @@ struct kv_model {
      * [n_vocab][hidden] unless it is large (then NULL, and kv_model_logits
      * widens it piece by piece). */
     float *norm, *head;
+    struct kv_model_gpu *gpu; /* NULL: on the CPU */
 };
 
 /* Widens n values from `first` on, in parallel. */

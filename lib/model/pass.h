@@ -45,8 +45,13 @@ struct kv_tile {
     float *scratch; /* of the calling thread: rows of hidden + row_floats */
 };
 
-/* Sizes and rooms, and the tokens' embeddings in x.  Fails on a token outside
+/* x [n_windows][n][hidden]: the tokens' embeddings.  Fails on a token outside
  * the vocabulary and past a sliding window. */
+int kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
+                  size_t n_windows, size_t n, size_t first, float *x,
+                  struct kv_err *e);
+
+/* Sizes and rooms, and the tokens' embeddings in x.  Fails as they do. */
 int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
 

@@ -1,0 +1,275 @@
+#include "kernels/cuda/generic_tiles.cuh"
+
+// A block of 8 warps takes 8 rows (query heads of a KV head, for query token 0,
+// then 1, ..) over tiles of 64 tokens, a tile of keys and one of values in
+// shared memory: while one is worked on, the other is copied.
+//   scores   thread: a token, channels of one quarter     lanes: tokens
+//   softmax  warp: a row
+//   gather   thread: a channel, tokens of one split       lanes: channels
+// All sums are in f32.
+enum {
+    ROWS = KV_WARPS,
+    THREADS = 32 * KV_WARPS,
+    TOKENS = 64,
+    QUARTERS = THREADS / TOKENS,
+    SCORES = QUARTERS * ROWS * TOKENS,
+    WEIGHTS = TOKENS * ROWS,
+    FOURS = TOKENS / 4
+};
+
+static_assert(SCORES >= THREADS * ROWS,
+              "splits of sums take the scores' place");
+static_assert(SCORES >= ROWS * KV_GPU_MAX_DIM, "and so do raw queries");
+
+// | queries [8][head_dim up to 4] | scores | weights | factors [8] | limits [8]
+// | a tile of keys | of values |, floats.
+struct kv_generic_room {
+    float *queries, *scores, *weights, *factors;
+    unsigned *limits;
+    uint8_t *keys, *values;
+
+    static __host__ __device__ unsigned apart(unsigned d)
+    {
+        return (d + 3) / 4 * 4;
+    }
+    static __host__ __device__ size_t floats(unsigned d)
+    {
+        return ROWS * apart(d) + SCORES + WEIGHTS + 2 * ROWS;
+    }
+    __device__ kv_generic_room(uint8_t *shared, unsigned d, size_t k_bytes)
+        : queries(reinterpret_cast<float *>(shared)),
+          scores(queries + ROWS * apart(d)), weights(scores + SCORES),
+          factors(weights + WEIGHTS),
+          limits(reinterpret_cast<unsigned *>(factors + ROWS)),
+          keys(shared + floats(d) * sizeof(float)), values(keys + k_bytes)
+    {
+    }
+};
+
+template <class R>
+KV_DEVICE void kv_generic_scores(const R &reader, const kv_generic_room &room,
+                                 unsigned d)
+{
+    const unsigned t = threadIdx.x % TOKENS, quarter = threadIdx.x / TOKENS;
+    const unsigned apart = room.apart(d);
+    float s[ROWS] = {0};
+
+    for (unsigned c = 4 * quarter; c < apart; c += 4 * QUARTERS) {
+        float x[4];
+
+        reader.template four<false>(room.keys, c, t, x);
+#pragma unroll
+        for (unsigned row = 0; row < ROWS; row++) {
+            const uint4 q = kv_load16(room.queries + row * apart + c);
+
+            s[row] = fmaf(kv_from_bits(q.x), x[0], s[row]);
+            s[row] = fmaf(kv_from_bits(q.y), x[1], s[row]);
+            s[row] = fmaf(kv_from_bits(q.z), x[2], s[row]);
+            s[row] = fmaf(kv_from_bits(q.w), x[3], s[row]);
+        }
+    }
+#pragma unroll
+    for (unsigned row = 0; row < ROWS; row++)
+        room.scores[(quarter * ROWS + row) * TOKENS + t] = s[row];
+}
+
+// This warp's row: scores become weights.  token: the run's index of the
+// tile's first.
+KV_DEVICE void kv_generic_softmax(const kv_generic_room &room, unsigned token,
+                                  float &max, float &sum)
+{
+    const unsigned row = kv_warp();
+    float s[2], top = max, added = 0;
+
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const unsigned t = 32 * i + kv_lane();
+
+        s[i] = 0;
+#pragma unroll
+        for (unsigned quarter = 0; quarter < QUARTERS; quarter++)
+            s[i] += room.scores[(quarter * ROWS + row) * TOKENS + t];
+        if (token + t >= room.limits[row])
+            s[i] = KV_NONE;
+        top = fmaxf(top, s[i]);
+    }
+    for (unsigned mask = 1; mask < 32; mask *= 2)
+        top = fmaxf(top, kv_shuffle_xor(top, mask));
+
+    const float shift = top == KV_NONE ? 0 : top;
+    const float factor = kv_exp2(max - shift);
+
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const float w = kv_exp2(s[i] - shift);
+
+        room.weights[(32 * i + kv_lane()) * ROWS + row] = w;
+        added += w;
+    }
+    for (unsigned mask = 1; mask < 32; mask *= 2)
+        added += kv_shuffle_xor(added, mask);
+    max = top;
+    sum = fmaf(sum, factor, added);
+    if (kv_lane() == 0)
+        room.factors[row] = factor;
+}
+
+// Splits of a tile's tokens: as many as there are threads for.
+KV_DEVICE unsigned kv_generic_splits(unsigned d)
+{
+    return min((unsigned)THREADS / d, (unsigned)FOURS);
+}
+
+template <class R>
+KV_DEVICE void kv_generic_gather(const R &reader, const kv_generic_room &room,
+                                 unsigned d, float *sums)
+{
+    const unsigned c = threadIdx.x % d, splits = kv_generic_splits(d);
+
+#pragma unroll
+    for (unsigned row = 0; row < ROWS; row++)
+        sums[row] *= room.factors[row];
+    for (unsigned four = threadIdx.x / d; four < FOURS; four += splits) {
+        float x[4];
+
+        reader.template four<true>(room.values, 4 * four, c, x);
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+#pragma unroll
+            for (unsigned row = 0; row < ROWS; row += 4) {
+                const uint4 w =
+                    kv_load16(room.weights + (4 * four + j) * ROWS + row);
+
+                sums[row] = fmaf(kv_from_bits(w.x), x[j], sums[row]);
+                sums[row + 1] = fmaf(kv_from_bits(w.y), x[j], sums[row + 1]);
+                sums[row + 2] = fmaf(kv_from_bits(w.z), x[j], sums[row + 2]);
+                sums[row + 3] = fmaf(kv_from_bits(w.w), x[j], sums[row + 3]);
+            }
+    }
+}
+
+// A block's piece of work into its part; CODED: of codes, else both sides are
+// halves.
+template <bool CODED>
+KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
+                               const kv_gpu_generic &v, const kv_gpu_work &work)
+{
+    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
+    const kv_gpu_run &run = sequence.run[work.run];
+    const kv_rows rows = {blockIdx.z * ROWS, p.group, p.nq, sequence.n};
+    const uint8_t *keys = run.k + blockIdx.y * run.k_head;
+    const uint8_t *values = run.v + blockIdx.y * run.v_head;
+    constexpr unsigned each = KV_GPU_TILE / TOKENS;
+    const unsigned first = work.first_tile * each;
+    const unsigned end = min((work.first_tile + work.n_tiles) * each,
+                             (run.n + TOKENS - 1) / TOKENS);
+    const unsigned d = k.head_dim, splits = kv_generic_splits(d);
+    const kv_generic_room room(kv_shared(), d, kv_generic_bytes(k));
+    float sums[ROWS] = {0}, max = KV_NONE, sum = 0;
+
+    for (unsigned i = threadIdx.x; i < ROWS * room.apart(d); i += THREADS)
+        room.queries[i] = 0;
+    if (threadIdx.x < ROWS)
+        room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
+    kv_load_queries(p, CODED ? p.enter : NULL, sequence.index, rows.first, ROWS,
+                    d, room.apart(d), room.scores, room.queries);
+    kv_generic_fetch(k, room.keys, keys, first);
+    kv_copy_commit();
+    for (unsigned i = first; i < end; i++) {
+        kv_generic_fetch(v, room.values, values, i);
+        kv_copy_commit();
+        kv_copy_wait<1>();
+        kv_sync_block(); // keys and, at first, queries are there
+        if (CODED)
+            kv_with_reader(k, [&](const auto &reader) {
+                kv_generic_scores(reader, room, d);
+            });
+        else
+            kv_generic_scores(kv_read_floats<KV_GENERIC_HALVES>{k}, room, d);
+        kv_sync_block();
+        if (i + 1 < end)
+            kv_generic_fetch(k, room.keys, keys, i + 1);
+        kv_copy_commit();
+        kv_generic_softmax(room, i * TOKENS, max, sum);
+        kv_copy_wait<1>();
+        kv_sync_block(); // values and weights are there
+        if (threadIdx.x < splits * d) {
+            if (CODED)
+                kv_with_reader(v, [&](const auto &reader) {
+                    kv_generic_gather(reader, room, d, sums);
+                });
+            else
+                kv_generic_gather(kv_read_floats<KV_GENERIC_HALVES>{v}, room, d,
+                                  sums);
+        }
+        kv_sync_block(); // all are done with the values
+    }
+
+    float *const part = kv_part(p, work.split, d, ROWS);
+
+    if (threadIdx.x < splits * d)
+#pragma unroll
+        for (unsigned row = 0; row < ROWS; row++)
+            room.scores[(threadIdx.x / d * ROWS + row) * d + threadIdx.x % d] =
+                sums[row];
+    if (kv_lane() == 0) {
+        part[kv_warp()] = max;
+        part[ROWS + kv_warp()] = sum;
+    }
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < ROWS * d; i += THREADS) {
+        float x = 0;
+
+        for (unsigned split = 0; split < splits; split++)
+            x += room.scores[split * ROWS * d + i];
+        part[2 * ROWS + i] = x;
+    }
+}
+
+// Grid: (pieces of work, KV heads, groups of 8 rows).
+__global__ void __launch_bounds__(THREADS, 2)
+    kv_generic_kernel(const kv_decode p, const kv_gpu_generic k,
+                      const kv_gpu_generic v, const kv_gpu_generic halves)
+{
+    const kv_gpu_work work = p.work[blockIdx.x];
+
+    if (work.run == KV_RUN_CODES)
+        kv_generic_span<true>(p, k, v, work);
+    else
+        kv_generic_span<false>(p, halves, halves, work);
+    if (kv_last_of(p, p.sequences[work.sequence]))
+        kv_merge_splits(p, p.sequences[work.sequence], k.head_dim, ROWS);
+}
+
+static size_t shared_bytes(const kv_gpu_generic &k, const kv_gpu_generic &v)
+{
+    return kv_generic_room::floats(k.head_dim) * sizeof(float) +
+           kv_generic_bytes(k) + kv_generic_bytes(v);
+}
+
+static int launch(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    const kv_gpu_generic k = kv_gpu_generic_of(l->k);
+    const kv_gpu_generic v = kv_gpu_generic_of(l->v);
+    const kv_gpu_generic halves = kv_gpu_generic_halves(l->head_dim);
+    const size_t coded = shared_bytes(k, v),
+                 plain = shared_bytes(halves, halves);
+    const unsigned rows = l->p.group * l->p.nq;
+    const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
+                    (rows + ROWS - 1) / ROWS);
+
+    if (l->prefill)
+        return kv_fail(e,
+                       "no CUDA kernel of prefill attention for these codes");
+    l->shared = coded > plain ? coded : plain;
+    if (l->measure)
+        return 0;
+
+    const char *wrong = kv_launch(kv_generic_kernel, grid, dim3(THREADS),
+                                  l->shared, 0, l->p, k, v, halves);
+
+    return wrong ? kv_fail(e, "generic attention: %s", wrong) : 0;
+}
+
+extern "C" const struct kv_gpu_family kv_gpu_generic_tiles = {
+    "generic", kv_gpu_generic_open, launch};

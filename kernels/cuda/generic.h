@@ -1,0 +1,72 @@
+/* The generic kernel: attention to any tiles of kernels/tiles.h of the families
+ * float, grouped, scaled and codebook, as the CPU has them, with sizes that it
+ * is told.  What a launch is told of a side is here; generic_tiles.cuh reads
+ * the values, generic.cu attends. */
+#ifndef KV_CUDA_GENERIC_H
+#define KV_CUDA_GENERIC_H
+
+#include "kernels/cuda/families.h"
+#include "kernels/tiles_scaled.h"
+
+enum kv_generic_kind {
+    KV_GENERIC_HALVES, /* in the order of float.cuh: sinks and tail */
+    KV_GENERIC_F32,
+    KV_GENERIC_F16,
+    KV_GENERIC_BF16,
+    KV_GENERIC_GROUPED,
+    KV_GENERIC_SCALED,
+    KV_GENERIC_CODES
+};
+
+/* Where family "scaled" has what of a tile (kernels/tiles_scaled.h). */
+struct kv_generic_scaled {
+    unsigned bits, low, high; /* bits of a code, of its planes; high: or 0 */
+    unsigned low_vectors, high_vectors; /* of a unit of a plane */
+    unsigned lane_bytes, plane_bytes, part_bytes;
+    enum kv_scale_kind scale;
+    unsigned group, n_groups;
+    float divisor;
+    unsigned e, m; /* of a small float; 0: the table has the values */
+};
+
+enum kv_generic_order { KV_GENERIC_SHARED, KV_GENERIC_OWN, KV_GENERIC_WIDE };
+
+/* And family "codebook" (kernels/tiles_codebook.h). */
+struct kv_generic_codes {
+    enum kv_generic_order order;
+    unsigned d, bits, n_sub;
+    unsigned book; /* floats from one sub-space's table to the next's; 0: one
+                    * for all */
+};
+
+/* A side: 64 tokens of a KV head are tile_bytes, the first head_bytes of which
+ * are a part of a table that `span` tiles have together. */
+struct kv_gpu_generic {
+    enum kv_generic_kind kind;
+    unsigned head_dim, tile_bytes, head_bytes, span;
+    const float
+        *table; /* of the device: centroids, or a scaled code's values */
+    unsigned table_head; /* floats from one KV head's to the next's */
+    union {
+        struct kv_grouped grouped;
+        struct kv_generic_scaled scaled;
+        struct kv_generic_codes codes;
+    } of;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills in a side with tiles of 128 tokens that are two of the CPU's.  Not for
+ * keys before RoPE, groups of more than 128 tokens, other families. */
+bool kv_gpu_generic_open(struct kv_gpu_side *side);
+struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
+/* Of sinks and tail. */
+struct kv_gpu_generic kv_gpu_generic_halves(size_t head_dim);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,36 @@
+/* Losses and divergences on the device, from logits that lie there. */
+#ifndef KV_GPU_LOSS_H
+#define KV_GPU_LOSS_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a row of logits x and a row b of the base are reduced to: no logarithm
+ * is taken here.  log sum exp(x) is log(sum) + max, of b log(base_sum) +
+ * base_max; KL(base || this) is cross / base_sum less the one plus the other.
+ */
+struct kv_gpu_loss {
+    double sum, base_sum; /* of exp(x - max), exp(b - base_max) */
+    double cross;         /* sum of exp(b - base_max) (b - x) */
+    float max, base_max;
+    float x, b;    /* at the target */
+    uint32_t same; /* the largest of both have one index, the lowest on ties */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* logits, base: [rows][n_vocab]; base NULL: no base, zeros.  target: [rows],
+ * below n_vocab; out: [rows].  Sums are in one order.  Launches. */
+int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
+                 size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
+                 struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

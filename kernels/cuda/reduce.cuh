@@ -1,0 +1,37 @@
+/* One number of all threads of a block. */
+#ifndef KV_REDUCE_CUH
+#define KV_REDUCE_CUH
+
+#include "kernels/cuda/gpu.cuh"
+
+// The same in every thread, in one order.  room: [WARPS] in shared memory.
+template <int WARPS, class F>
+KV_DEVICE float kv_reduce(float x, float *room, F both)
+{
+    for (unsigned mask = 1; mask < 32; mask *= 2)
+        x = both(x, kv_shuffle_xor(x, mask));
+    kv_sync_block(); // the room may still be read
+    if (kv_lane() == 0)
+        room[kv_warp()] = x;
+    kv_sync_block();
+    x = room[0];
+    for (int i = 1; i < WARPS; i++)
+        x = both(x, room[i]);
+    return x;
+}
+
+struct kv_plus {
+    __device__ float operator()(float a, float b) const
+    {
+        return a + b;
+    }
+};
+
+struct kv_larger {
+    __device__ float operator()(float a, float b) const
+    {
+        return fmaxf(a, b);
+    }
+};
+
+#endif

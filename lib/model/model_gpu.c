@@ -1,0 +1,605 @@
+#include "lib/model/model_gpu.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/cuda/layer.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/rope.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens that pass through a layer's products at once, and rows of logits (or
+ * fewer, where the vocabulary is large). */
+enum { ROWS = 2048, LOGIT_BYTES = 128 << 20 };
+
+/* What cuBLAS and the driver take, about. */
+static const size_t slack = (size_t)256 << 20;
+
+/* Device memory that is made when it is wanted, and kept. */
+enum room {
+    X, /* [tokens][hidden]: the residual stream */
+    Q, /* [tokens][q_dim], as struct kv_qkv; K, K_PRE, V, OUT too */
+    K,
+    K_PRE,
+    V,
+    OUT,
+    TURNS, /* kv_rope_table() */
+    INPUT, /* of a product, in the weights' type */
+    GATE,  /* [ROWS][inter] f32, UP too */
+    UP,
+    FORMS, /* kv_attend_forms(): a place for each of its tensors */
+    UNTIL = FORMS + 2 * KV_SIDES,
+    LOGITS = UNTIL + KV_SIDES,
+    ROOMS
+};
+
+struct kv_model_gpu {
+    const struct kv_model *m;
+    enum kv_gpu_type type; /* of every matrix */
+    /* A layer: matrices as stored, vectors in f32, part p at at[p]. */
+    size_t at[KV_PARTS], layer_bytes;
+    size_t n_resident; /* layers that stay; the others share the last block */
+    uint8_t **layer;   /* [n_layers or n_resident + 1] */
+    size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
+    float *norm;
+    void *head;
+    struct {
+        void *p;
+        size_t bytes;
+    } room[ROOMS];
+    bool attended; /* OUT holds the layer's attention */
+};
+
+static size_t q_dim(const struct kv_model_gpu *g)
+{
+    return g->m->config.shape.n_heads * g->m->config.shape.head_dim;
+}
+
+static size_t kv_dim(const struct kv_model_gpu *g)
+{
+    return g->m->config.shape.n_kv_heads * g->m->config.shape.head_dim;
+}
+
+static int want(struct kv_model_gpu *g, enum room r, size_t bytes,
+                struct kv_err *e)
+{
+    if (bytes <= g->room[r].bytes)
+        return 0;
+    kv_device_free(g->room[r].p);
+    g->room[r].p = NULL;
+    g->room[r].bytes = 0;
+    if (kv_device_alloc(&g->room[r].p, bytes, e))
+        return -1;
+    g->room[r].bytes = bytes;
+    return 0;
+}
+
+/* ---- weights ------------------------------------------------------------- */
+
+static bool is_matrix(enum kv_part p)
+{
+    return p <= KV_P_DOWN;
+}
+
+static enum kv_gpu_type type_of(const struct kv_weight *w)
+{
+    return w->type == KV_W_F16    ? KV_GPU_F16
+           : w->type == KV_W_BF16 ? KV_GPU_BF16
+                                  : KV_GPU_F32;
+}
+
+/* Every matrix is of one type; offsets are those of layer 0. */
+static int lay_out(struct kv_model_gpu *g, struct kv_err *e)
+{
+    const struct kv_model_weights *w = &g->m->weights;
+
+    g->type = type_of(w->head);
+    for (size_t l = 0; l < g->m->config.shape.n_layers; l++)
+        for (enum kv_part p = 0; is_matrix(p); p++)
+            if (w->layer[l].part[p]->type != w->head->type)
+                return kv_fail(e,
+                               "%s is %s, but %s %s: on a GPU all matrices are "
+                               "of one type",
+                               w->layer[l].part[p]->name,
+                               w->layer[l].part[p]->dtype, w->head->name,
+                               w->head->dtype);
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        const struct kv_weight *part = w->layer[0].part[p];
+        const size_t bytes = !part          ? 0
+                             : is_matrix(p) ? part->bytes
+                                            : part->n * sizeof(float);
+
+        g->at[p] = g->layer_bytes;
+        g->layer_bytes += (bytes + 255) / 256 * 256;
+    }
+    return 0;
+}
+
+static int put_floats(void *to, const struct kv_weight *w, struct kv_err *e)
+{
+    float *x = kv_alloc(w->n, sizeof(*x));
+    int rc;
+
+    kv_weight_widen(w, 0, w->n, x);
+    rc = kv_device_upload(to, x, w->n * sizeof(*x), e);
+    free(x);
+    return rc;
+}
+
+static int put_layer(const struct kv_model_gpu *g, size_t layer, uint8_t *to,
+                     struct kv_err *e)
+{
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        const struct kv_weight *w = g->m->weights.layer[layer].part[p];
+
+        if (!w)
+            continue;
+        if (is_matrix(p) ? kv_device_upload(to + g->at[p], w->data, w->bytes, e)
+                         : put_floats(to + g->at[p], w, e))
+            return -1;
+        kv_weight_release(w);
+    }
+    return 0;
+}
+
+/* How many layers stay, when so much memory is free. */
+static int plan(struct kv_model_gpu *g, size_t free, size_t memory,
+                struct kv_err *e)
+{
+    const struct kv_config *c = &g->m->config;
+    const size_t n_layers = c->shape.n_layers;
+    const size_t widest = c->inter > q_dim(g) ? c->inter : q_dim(g);
+    const size_t rows =
+        ROWS * (3 * c->inter + widest + c->hidden) * sizeof(float);
+    const size_t rest =
+        g->m->weights.head->bytes + rows + 2 * LOGIT_BYTES + 2 * memory + slack;
+
+    if (free < rest + g->layer_bytes)
+        return kv_fail(e,
+                       "not enough device memory: %zu bytes needed (a layer, "
+                       "the head, activations), %zu free",
+                       rest + g->layer_bytes, free);
+    g->n_resident = (free - rest) / g->layer_bytes;
+    g->n_resident = g->n_resident < n_layers ? g->n_resident - 1 : n_layers;
+    return 0;
+}
+
+static int put_weights(struct kv_model_gpu *g, struct kv_err *e)
+{
+    const struct kv_model_weights *w = &g->m->weights;
+    const size_t n_layers = g->m->config.shape.n_layers;
+    const size_t n = g->n_resident < n_layers ? g->n_resident + 1 : n_layers;
+
+    g->layer = kv_alloc(n, sizeof(*g->layer));
+    for (size_t l = 0; l < n; l++)
+        if (kv_device_alloc((void **)&g->layer[l], g->layer_bytes, e) ||
+            (l < g->n_resident && put_layer(g, l, g->layer[l], e)))
+            return -1;
+    return kv_device_alloc((void **)&g->norm, w->norm->n * sizeof(float), e) ||
+                   put_floats(g->norm, w->norm, e) ||
+                   kv_device_alloc(&g->head, w->head->bytes, e) ||
+                   kv_device_upload(g->head, w->head->data, w->head->bytes, e)
+               ? -1
+               : 0;
+}
+
+int kv_model_gpu_new(struct kv_model_gpu **out, const struct kv_model *m,
+                     const struct kv_device *d, size_t memory, struct kv_err *e)
+{
+    struct kv_model_gpu *g = kv_alloc(1, sizeof(*g));
+
+    g->m = m;
+    g->passing = SIZE_MAX;
+    if (lay_out(g, e) || plan(g, d->free, memory, e) || put_weights(g, e)) {
+        kv_model_gpu_free(g);
+        return kv_fail_in(e, "%s", m->info.name);
+    }
+    *out = g;
+    return 0;
+}
+
+void kv_model_gpu_free(struct kv_model_gpu *g)
+{
+    if (!g)
+        return;
+    for (size_t l = 0;
+         g->layer && l <= g->n_resident && l < g->m->config.shape.n_layers; l++)
+        kv_device_free(g->layer[l]);
+    for (enum room r = 0; r < ROOMS; r++)
+        kv_device_free(g->room[r].p);
+    kv_device_free(g->norm);
+    kv_device_free(g->head);
+    free(g->layer);
+    free(g);
+}
+
+/* ---- a pass -------------------------------------------------------------- */
+
+/* Tokens [at, at + rows) of all windows, in a layer. */
+struct piece {
+    struct kv_model_gpu *g;
+    const uint8_t *weights;
+    size_t layer, n, at, rows;
+};
+
+/* NULL when the layer has no such part. */
+static const float *vector(const struct piece *p, enum kv_part part)
+{
+    return p->g->m->weights.layer[p->layer].part[part]
+               ? (const float *)(p->weights + p->g->at[part])
+               : NULL;
+}
+
+/* The piece's row of a room of f32. */
+static float *row_of(const struct piece *p, enum room r, size_t values)
+{
+    return (float *)p->g->room[r].p + p->at * values;
+}
+
+/* to [rows][outputs] (+)= INPUT times the matrix. */
+static int multiply(const struct piece *p, enum kv_part part, float *to,
+                    int add, struct kv_err *e)
+{
+    const struct kv_weight *w = p->g->m->weights.layer[p->layer].part[part];
+    const size_t n = w->dims[0], k = w->dims[1];
+
+    return kv_gpu_multiply(
+        &(struct kv_gpu_product){.type = p->g->type,
+                                 .c_type = KV_GPU_F32,
+                                 .m = p->rows,
+                                 .n = n,
+                                 .k = k,
+                                 .a = p->g->room[INPUT].p,
+                                 .b = p->weights + p->g->at[part],
+                                 .c = to,
+                                 .a_row = k,
+                                 .b_row = k,
+                                 .c_row = n,
+                                 .add = add},
+        e);
+}
+
+static int norm(const struct piece *p, enum kv_part part, struct kv_err *e)
+{
+    const struct kv_config *c = &p->g->m->config;
+
+    return kv_gpu_rms_norm(row_of(p, X, c->hidden), vector(p, part), p->rows,
+                           c->hidden, c->norm_eps, p->g->type,
+                           p->g->room[INPUT].p, e);
+}
+
+/* x += the product of INPUT and a matrix, and its bias. */
+static int add_to_stream(const struct piece *p, enum kv_part matrix,
+                         enum kv_part bias, struct kv_err *e)
+{
+    const size_t hidden = p->g->m->config.hidden;
+    float *x = row_of(p, X, hidden);
+
+    if (multiply(p, matrix, x, 1, e))
+        return -1;
+    return vector(p, bias)
+               ? kv_gpu_add_bias(x, vector(p, bias), p->rows, hidden, e)
+               : 0;
+}
+
+static int before_attention(const struct piece *p, struct kv_err *e)
+{
+    const struct kv_model_gpu *g = p->g;
+    const struct kv_shape *s = &g->m->config.shape;
+    struct kv_gpu_heads q = {.rows = p->rows,
+                             .first = p->at % p->n,
+                             .n = p->n,
+                             .heads = s->n_heads,
+                             .head_dim = s->head_dim,
+                             .n_rot = s->n_rot,
+                             .x = row_of(p, Q, q_dim(g)),
+                             .bias = vector(p, KV_P_Q_BIAS),
+                             .norm = vector(p, KV_P_Q_NORM),
+                             .eps = g->m->config.norm_eps,
+                             .turns = g->room[TURNS].p,
+                             .turned = row_of(p, Q, q_dim(g))};
+    struct kv_gpu_heads k = q, v = q;
+
+    k.heads = v.heads = s->n_kv_heads;
+    k.x = row_of(p, K_PRE, kv_dim(g));
+    k.bias = vector(p, KV_P_K_BIAS);
+    k.norm = vector(p, KV_P_K_NORM);
+    k.turned = row_of(p, K, kv_dim(g));
+    v.x = row_of(p, V, kv_dim(g));
+    v.bias = vector(p, KV_P_V_BIAS);
+    v.norm = v.turned = NULL;
+    return norm(p, KV_P_ATTN_NORM, e) || multiply(p, KV_P_Q, q.x, 0, e) ||
+           multiply(p, KV_P_K, k.x, 0, e) || multiply(p, KV_P_V, v.x, 0, e) ||
+           kv_gpu_turn_heads(&q, e) || kv_gpu_turn_heads(&k, e) ||
+           kv_gpu_turn_heads(&v, e);
+}
+
+static int after_attention(const struct piece *p, struct kv_err *e)
+{
+    const struct kv_model_gpu *g = p->g;
+    const size_t inter = g->m->config.inter;
+    float *gate = g->room[GATE].p, *up = g->room[UP].p;
+
+    return kv_gpu_round(row_of(p, OUT, q_dim(g)), p->rows * q_dim(g), g->type,
+                        g->room[INPUT].p, e) ||
+           add_to_stream(p, KV_P_O, KV_P_O_BIAS, e) ||
+           norm(p, KV_P_MLP_NORM, e) || multiply(p, KV_P_GATE, gate, 0, e) ||
+           multiply(p, KV_P_UP, up, 0, e) ||
+           kv_gpu_swiglu(gate, vector(p, KV_P_GATE_BIAS), up,
+                         vector(p, KV_P_UP_BIAS), p->rows, inter, g->type,
+                         g->room[INPUT].p, e) ||
+           add_to_stream(p, KV_P_DOWN, KV_P_DOWN_BIAS, e);
+}
+
+/* Room for a pass over so many windows, and its table of angles. */
+static int prepare(struct kv_model_gpu *g, size_t n_windows, size_t n,
+                   size_t first, struct kv_err *e)
+{
+    const struct kv_config *c = &g->m->config;
+    const size_t token = n_windows * n * sizeof(float);
+    const size_t rows = ROWS < n_windows * n ? ROWS : n_windows * n;
+    const size_t inter = rows * c->inter * sizeof(float);
+    const size_t turns = 2 * c->shape.n_rot * sizeof(float);
+    const size_t widest = c->inter > q_dim(g) ? c->inter : q_dim(g);
+    const size_t input = widest > c->hidden ? widest : c->hidden;
+    float *table;
+    int rc;
+
+    if (want(g, X, token * c->hidden, e) || want(g, Q, token * q_dim(g), e) ||
+        want(g, K, token * kv_dim(g), e) ||
+        want(g, K_PRE, token * kv_dim(g), e) ||
+        want(g, V, token * kv_dim(g), e) || want(g, OUT, token * q_dim(g), e) ||
+        want(g, TURNS, n * turns, e) || want(g, GATE, inter, e) ||
+        want(g, UP, inter, e) ||
+        want(g, INPUT, rows * input * kv_gpu_type_bytes(g->type), e))
+        return -1;
+    table = kv_alloc(n, turns);
+    kv_rope_table(&c->shape, n, first, table);
+    rc = kv_device_upload(g->room[TURNS].p, table, n * turns, e);
+    free(table);
+    return rc;
+}
+
+static int each_piece(struct kv_model_gpu *g, size_t layer, size_t n_windows,
+                      size_t n,
+                      int (*work)(const struct piece *, struct kv_err *),
+                      struct kv_err *e)
+{
+    const size_t all = n_windows * n;
+    struct piece p = {.g = g, .layer = layer, .n = n};
+
+    p.weights = g->layer[layer < g->n_resident ? layer : g->n_resident];
+    for (; p.at < all; p.at += p.rows) {
+        p.rows = all - p.at < ROWS ? all - p.at : ROWS;
+        if (work(&p, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* A layer's weights are there. */
+static int load_layer(struct kv_model_gpu *g, size_t layer, struct kv_err *e)
+{
+    if (layer < g->n_resident || layer == g->passing)
+        return 0;
+    g->passing = SIZE_MAX;
+    if (put_layer(g, layer, g->layer[g->n_resident], e))
+        return -1;
+    g->passing = layer;
+    return 0;
+}
+
+/* Where attention on the host finds a layer. */
+struct host {
+    float *q, *k, *k_pre, *v, *out;
+};
+
+static int attend(struct kv_model_gpu *g, const struct host *h,
+                  struct kv_qkv *x, const struct kv_attention *a,
+                  struct kv_err *e)
+{
+    const size_t tokens = x->n_windows * x->n * sizeof(float);
+    const size_t q = tokens * q_dim(g), kv = tokens * kv_dim(g);
+
+    if (!a)
+        return kv_model_gpu_attend(x, NULL, e);
+    if (kv_device_download(h->q, g->room[Q].p, q, e) ||
+        kv_device_download(h->k, g->room[K].p, kv, e) ||
+        kv_device_download(h->k_pre, g->room[K_PRE].p, kv, e) ||
+        kv_device_download(h->v, g->room[V].p, kv, e))
+        return -1;
+    g->attended = false;
+    if (a->run(a->arg, x, e))
+        return -1;
+    return g->attended ? 0 : kv_device_upload(g->room[OUT].p, h->out, q, e);
+}
+
+static int run_layers(struct kv_model_gpu *g, const struct host *h,
+                      size_t n_windows, size_t n, size_t first,
+                      const struct kv_attention *attention, struct kv_err *e)
+{
+    for (size_t l = 0; l < g->m->config.shape.n_layers; l++) {
+        struct kv_qkv x = {.shape = &g->m->config.shape,
+                           .layer = l,
+                           .n_windows = n_windows,
+                           .n = n,
+                           .first = first,
+                           .q = h->q,
+                           .k = h->k,
+                           .k_pre = h->k_pre,
+                           .v = h->v,
+                           .out = h->out,
+                           .gpu = g};
+
+        if (load_layer(g, l, e) ||
+            each_piece(g, l, n_windows, n, before_attention, e) ||
+            attend(g, h, &x, attention, e) ||
+            each_piece(g, l, n_windows, n, after_attention, e) ||
+            kv_interrupted(e))
+            return -1;
+    }
+    return 0;
+}
+
+int kv_model_gpu_forward(struct kv_model_gpu *g, size_t n_windows, size_t n,
+                         size_t first, const struct kv_attention *attention,
+                         float *hidden, struct kv_err *e)
+{
+    const struct kv_config *c = &g->m->config;
+    const size_t tokens = n_windows * n;
+    const size_t bytes = tokens * c->hidden * sizeof(*hidden);
+    const size_t on_host = attention ? tokens : 0;
+    const struct host h = {
+        .q = kv_alloc(on_host, q_dim(g) * sizeof(float)),
+        .k = kv_alloc(on_host, kv_dim(g) * sizeof(float)),
+        .k_pre = kv_alloc(on_host, kv_dim(g) * sizeof(float)),
+        .v = kv_alloc(on_host, kv_dim(g) * sizeof(float)),
+        .out = kv_alloc(on_host, q_dim(g) * sizeof(float)),
+    };
+    int rc = -1;
+
+    if (prepare(g, n_windows, n, first, e) ||
+        kv_device_upload(g->room[X].p, hidden, bytes, e) ||
+        run_layers(g, &h, n_windows, n, first, attention, e) ||
+        kv_gpu_rms_norm(g->room[X].p, g->norm, tokens, c->hidden, c->norm_eps,
+                        KV_GPU_F32, g->room[X].p, e) ||
+        kv_device_download(hidden, g->room[X].p, bytes, e))
+        goto out;
+    rc = 0;
+out:
+    free(h.q);
+    free(h.k);
+    free(h.k_pre);
+    free(h.v);
+    free(h.out);
+    return rc;
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+/* A form of all windows' keys or values; NULL stays NULL. */
+static int put_form(const struct kv_qkv *x, enum room r, const float *from,
+                    const float **to, struct kv_err *e)
+{
+    const size_t bytes = x->n_windows * x->n * kv_dim(x->gpu) * sizeof(*from);
+
+    if (!from)
+        return 0;
+    if (want(x->gpu, r, bytes, e) ||
+        kv_device_upload(x->gpu->room[r].p, from, bytes, e))
+        return -1;
+    *to = x->gpu->room[r].p;
+    return 0;
+}
+
+static int put_until(const struct kv_qkv *x, enum room r, const size_t *from,
+                     const uint32_t **to, struct kv_err *e)
+{
+    uint32_t *until;
+    int rc;
+
+    if (!from)
+        return 0;
+    until = kv_alloc(x->n, sizeof(*until));
+    for (size_t i = 0; i < x->n; i++)
+        until[i] = (uint32_t)from[i];
+    rc = want(x->gpu, r, x->n * sizeof(*until), e) ||
+         kv_device_upload(x->gpu->room[r].p, until, x->n * sizeof(*until), e);
+    *to = x->gpu->room[r].p;
+    free(until);
+    return rc;
+}
+
+static int put_side(const struct kv_qkv *x, const struct kv_forms *f,
+                    enum kv_side side, struct kv_gpu_forms_side *to,
+                    struct kv_err *e)
+{
+    const enum room form = FORMS + 2 * side;
+
+    *to = (struct kv_gpu_forms_side){.sinks = f->sinks[side]};
+    return put_form(x, form, f->fresh[side], &to->fresh, e) ||
+           put_form(x, form + 1, f->settled[side], &to->settled, e) ||
+           put_until(x, UNTIL + side, f->until[side], &to->until, e);
+}
+
+int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
+                        struct kv_err *e)
+{
+    struct kv_model_gpu *g = x->gpu;
+    const struct kv_shape *s = x->shape;
+    struct kv_gpu_forms a = {.n_windows = x->n_windows,
+                             .n = x->n,
+                             .n_heads = s->n_heads,
+                             .n_kv_heads = s->n_kv_heads,
+                             .head_dim = s->head_dim,
+                             .end = f ? f->exact : x->n,
+                             .scale = s->attn_scale,
+                             .q = g->room[Q].p,
+                             .out = g->room[OUT].p,
+                             .k = {.fresh = g->room[K].p},
+                             .v = {.fresh = g->room[V].p}};
+
+    if (a.end && kv_gpu_attend_forms(&a, e))
+        return -1;
+    a.first = a.end;
+    a.end = x->n;
+    if (a.first < a.end &&
+        (put_side(x, f, KV_K, &a.k, e) || put_side(x, f, KV_V, &a.v, e) ||
+         kv_gpu_attend_forms(&a, e)))
+        return -1;
+    g->attended = true;
+    return 0;
+}
+
+/* ---- logits -------------------------------------------------------------- */
+
+/* Rows of logits that are held at once. */
+static size_t logit_rows(const struct kv_model_gpu *g)
+{
+    const size_t rows = LOGIT_BYTES / (g->m->config.n_vocab * sizeof(float));
+
+    return rows < 1 ? 1 : rows < ROWS ? rows : ROWS;
+}
+
+/* Of n rows, at most logit_rows(), to the room. */
+static int make_logits(struct kv_model_gpu *g, const float *hidden, size_t n,
+                       enum room to, struct kv_err *e)
+{
+    const size_t h = g->m->config.hidden, n_vocab = g->m->config.n_vocab;
+
+    if (want(g, X, n * h * sizeof(*hidden), e) ||
+        want(g, INPUT, n * h * kv_gpu_type_bytes(g->type), e) ||
+        want(g, to, n * n_vocab * sizeof(float), e) ||
+        kv_device_upload(g->room[X].p, hidden, n * h * sizeof(*hidden), e) ||
+        kv_gpu_round(g->room[X].p, n * h, g->type, g->room[INPUT].p, e))
+        return -1;
+    return kv_gpu_multiply(&(struct kv_gpu_product){.type = g->type,
+                                                    .c_type = KV_GPU_F32,
+                                                    .m = n,
+                                                    .n = n_vocab,
+                                                    .k = h,
+                                                    .a = g->room[INPUT].p,
+                                                    .b = g->head,
+                                                    .c = g->room[to].p,
+                                                    .a_row = h,
+                                                    .b_row = h,
+                                                    .c_row = n_vocab},
+                           e);
+}
+
+int kv_model_gpu_logits(struct kv_model_gpu *g, const float *hidden, size_t n,
+                        float *logits, struct kv_err *e)
+{
+    const size_t h = g->m->config.hidden, n_vocab = g->m->config.n_vocab;
+    const size_t most = logit_rows(g);
+
+    for (size_t t = 0; t < n; t += most) {
+        const size_t rows = n - t < most ? n - t : most;
+
+        if (make_logits(g, hidden + t * h, rows, LOGITS, e) ||
+            kv_device_download(logits + t * n_vocab, g->room[LOGITS].p,
+                               rows * n_vocab * sizeof(*logits), e))
+            return -1;
+    }
+    return kv_interrupted(e);
+}

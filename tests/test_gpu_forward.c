@@ -1,0 +1,497 @@
+/* lib/model/model_gpu, kernels/cuda/{forms,layer}: the forward pass on a device
+ * against the equations in double.  Here the device is the host twin of
+ * tests/gpu_twin.h. */
+#include "eval/ppl.h"
+#include "kernels/attend.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/device.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "lib/model/model.h"
+#include "tests/test.h"
+#include "tests/tiny_model.h"
+
+#include <math.h>
+
+static struct kv_device device;
+
+enum { MEMORY = 1 << 20 };
+
+static struct kv_model *open_tiny(const struct tiny_model *m)
+{
+    const char *dir = test_folder();
+    struct kv_err e = {""};
+    struct kv_model *model;
+
+    tiny_write(m, dir);
+    if (kv_model_open(&model, dir, &e))
+        fail_msg("%s", e.msg);
+    return model;
+}
+
+static struct kv_model *on_device(const struct tiny_model *m, size_t free_bytes)
+{
+    struct kv_model *model = open_tiny(m);
+    struct kv_device d = device;
+    struct kv_err e = {""};
+
+    d.free = free_bytes;
+    if (kv_model_to_device(model, &d, MEMORY, &e))
+        fail_msg("%s", e.msg);
+    return model;
+}
+
+static int32_t *random_tokens(size_t n, size_t n_vocab)
+{
+    int32_t *tokens = kv_alloc(n, sizeof(*tokens));
+
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(i * i * 7 + i * 3) % (int32_t)n_vocab;
+    return tokens;
+}
+
+static float *logits_of(struct kv_model *m, const int32_t *tokens,
+                        size_t windows, size_t n,
+                        const struct kv_attention *attention)
+{
+    const struct kv_model_info *info = kv_model_info(m);
+    float *x = kv_alloc(windows * n, info->hidden * sizeof(*x));
+    float *logits = kv_alloc(windows * n, info->n_vocab * sizeof(*logits));
+    struct kv_err e = {""};
+
+    if (kv_model_forward(m, tokens, windows, n, 0, attention, x, &e) ||
+        kv_model_logits(m, x, windows * n, logits, &e))
+        fail_msg("%s", e.msg);
+    free(x);
+    return logits;
+}
+
+/* Relative error, root mean square. */
+static double error_of(const float *got, const double *want, size_t n)
+{
+    double e2 = 0, x2 = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const double diff = (double)got[i] - want[i];
+
+        e2 += diff * diff;
+        x2 += want[i] * want[i];
+    }
+    return sqrt(e2 / x2);
+}
+
+/* A rounding to a type with unit u errs by u / sqrt(3) at most, root mean
+ * square; a layer has four before its products, the head one.  f32: sums of at
+ * most 48 terms. */
+static double bound_of(const struct tiny_model *m)
+{
+    const double roundings = sqrt(4 * (double)m->n_layers + 1) / sqrt(3);
+
+    return !strcmp(m->dtype, "BF16")  ? roundings * 0x1p-8
+           : !strcmp(m->dtype, "F16") ? roundings * 0x1p-11
+                                      : 2e-6;
+}
+
+static void test_against_definition(void **state)
+{
+    enum { WINDOWS = 2, N = 70 };
+
+    (void)state;
+    for (size_t i = 0; i < TINY_VARIANTS; i++) {
+        struct tiny_model m = tiny_variant(i);
+        const size_t each = N * m.n_vocab;
+        struct kv_model *model = on_device(&m, device.free);
+        int32_t *tokens = random_tokens(WINDOWS * N, m.n_vocab);
+        double *want = kv_alloc(WINDOWS * each, sizeof(*want));
+        float *got = logits_of(model, tokens, WINDOWS, N, NULL);
+        float *again = logits_of(model, tokens, WINDOWS, N, NULL);
+
+        for (size_t w = 0; w < WINDOWS; w++)
+            tiny_logits(&m, tokens + w * N, N, want + w * each);
+        assert_within(error_of(got, want, WINDOWS * each), 0, bound_of(&m));
+        assert_memory_equal(got, again, WINDOWS * each * sizeof(*got));
+        free(again);
+        free(got);
+        free(want);
+        free(tokens);
+        kv_model_free(model);
+        tiny_clear(&m);
+    }
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+/* Fills what exists of a side; NULL stays NULL. */
+static void random_side(float *x, size_t n, uint64_t key)
+{
+    for (size_t i = 0; x && i < n; i++)
+        x[i] = (float)kv_random_normal(key, i);
+}
+
+static void *to_device(const void *x, size_t bytes)
+{
+    struct kv_err e = {""};
+    void *p = NULL;
+
+    if (x &&
+        (kv_device_alloc(&p, bytes, &e) || kv_device_upload(p, x, bytes, &e)))
+        fail_msg("%s", e.msg);
+    return p;
+}
+
+struct forms_case {
+    size_t head_dim, n, first, sinks, residual; /* residual 0: one form */
+    bool only_fresh;
+};
+
+/* One side, on the host. */
+struct forms_side {
+    float *fresh, *settled;
+    uint32_t *until;
+};
+
+static struct forms_side make_side(const struct forms_case *c, size_t values,
+                                   uint64_t key)
+{
+    struct forms_side s = {NULL, NULL, NULL};
+
+    if (c->residual || c->only_fresh)
+        s.fresh = kv_alloc(values, sizeof(float));
+    if (c->residual || !c->only_fresh)
+        s.settled = kv_alloc(values, sizeof(float));
+    random_side(s.fresh, values, key);
+    random_side(s.settled, values, key + 1);
+    if (c->residual) {
+        s.until = kv_alloc(c->n, sizeof(*s.until));
+        for (size_t i = 0; i < c->n; i++)
+            s.until[i] =
+                (uint32_t)(i > c->residual ? (i - c->residual) / 5 * 5 : 0);
+    }
+    return s;
+}
+
+/* What query i sees of head `head` of token j. */
+static const float *seen(const struct forms_case *c, const struct forms_side *s,
+                         size_t i, size_t j)
+{
+    if (!s->until)
+        return s->fresh ? s->fresh : s->settled;
+    return j >= c->sinks && j < s->until[i] ? s->settled : s->fresh;
+}
+
+static struct kv_gpu_forms_side side_on_device(const struct forms_case *c,
+                                               const struct forms_side *s,
+                                               size_t values)
+{
+    return (struct kv_gpu_forms_side){
+        .fresh = to_device(s->fresh, values * sizeof(float)),
+        .settled = to_device(s->settled, values * sizeof(float)),
+        .until = to_device(s->until, c->n * sizeof(*s->until)),
+        .sinks = c->sinks,
+    };
+}
+
+static void free_side(struct forms_side *s, struct kv_gpu_forms_side *d)
+{
+    kv_device_free((void *)(uintptr_t)d->fresh);
+    kv_device_free((void *)(uintptr_t)d->settled);
+    kv_device_free((void *)(uintptr_t)d->until);
+    free(s->fresh);
+    free(s->settled);
+    free(s->until);
+}
+
+/* Every query by the definition of exact attention, over what it sees. */
+static void test_forms(void **state)
+{
+    static const struct forms_case cases[] = {
+        {8, 1, 0, 0, 0, true},      {8, 65, 0, 0, 0, false},
+        {64, 130, 0, 4, 9, false},  {72, 64, 3, 0, 30, false},
+        {128, 200, 0, 70, 5, true}, {128, 129, 127, 0, 64, true},
+        {132, 70, 1, 3, 17, false}, {256, 66, 0, 0, 0, true}};
+    enum { WINDOWS = 2, HEADS = 4, KV_HEADS = 2 };
+
+    (void)state;
+    for (size_t t = 0; t < sizeof(cases) / sizeof(*cases); t++) {
+        const struct forms_case *c = &cases[t];
+        const size_t d = c->head_dim, n = c->n, row = KV_HEADS * d;
+        const size_t q_values = WINDOWS * n * HEADS * d;
+        const size_t values = WINDOWS * n * row;
+        struct forms_side k = make_side(c, values, 40 + t);
+        struct forms_side v = make_side(c, values, 80 + t);
+        float *q = kv_alloc(q_values, sizeof(*q));
+        float *got = kv_alloc(q_values, sizeof(*got));
+        float *keys = kv_alloc(n, d * sizeof(*keys));
+        float *vals = kv_alloc(n, d * sizeof(*vals)), want[KV_MAX_HEAD_DIM];
+        struct kv_gpu_forms f = {.n_windows = WINDOWS,
+                                 .n = n,
+                                 .n_heads = HEADS,
+                                 .n_kv_heads = KV_HEADS,
+                                 .head_dim = d,
+                                 .first = c->first,
+                                 .end = n,
+                                 .scale = 1 / sqrtf((float)d),
+                                 .k = side_on_device(c, &k, values),
+                                 .v = side_on_device(c, &v, values)};
+        struct kv_err e = {""};
+
+        random_side(q, q_values, t);
+        for (size_t i = 0; i < q_values; i++)
+            got[i] = 7;
+        f.q = to_device(q, q_values * sizeof(*q));
+        f.out = to_device(got, q_values * sizeof(*q));
+        if (kv_gpu_attend_forms(&f, &e) ||
+            kv_device_download(got, f.out, q_values * sizeof(*got), &e))
+            fail_msg("%s", e.msg);
+        for (size_t w = 0; w < WINDOWS; w++)
+            for (size_t i = 0; i < n; i++)
+                for (size_t h = 0; h < HEADS; h++) {
+                    const size_t at = ((w * n + i) * HEADS + h) * d;
+
+                    for (size_t j = 0; j <= i; j++)
+                        for (size_t x = 0; x < d; x++) {
+                            const size_t from = (w * n + j) * row +
+                                                h / (HEADS / KV_HEADS) * d + x;
+
+                            keys[j * d + x] = seen(c, &k, i, j)[from];
+                            vals[j * d + x] = seen(c, &v, i, j)[from];
+                        }
+                    kv_attend_c(q + at, keys, vals, i + 1, d, d, f.scale, want,
+                                NULL);
+                    for (size_t x = 0; x < d; x++)
+                        assert_within(got[at + x], i < c->first ? 7 : want[x],
+                                      1e-5);
+                }
+        kv_device_free((void *)(uintptr_t)f.q);
+        kv_device_free(f.out);
+        free_side(&k, &f.k);
+        free_side(&v, &f.v);
+        free(q);
+        free(got);
+        free(keys);
+        free(vals);
+    }
+}
+
+static void test_no_head_dim(void **state)
+{
+    const struct kv_gpu_forms f = {.head_dim = 6};
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_gpu_attend_forms(&f, &e), -1);
+    assert_says(e, "head_dim 6");
+}
+
+/* ---- weights ------------------------------------------------------------- */
+
+/* As many bytes as the sentence wants; 0 when it fits. */
+static size_t bytes_needed(const struct tiny_model *m, size_t free_bytes)
+{
+    struct kv_model *model = open_tiny(m);
+    struct kv_device d = device;
+    struct kv_err e = {""};
+    size_t bytes = 0;
+
+    d.free = free_bytes;
+    if (kv_model_to_device(model, &d, MEMORY, &e)) {
+        const char *number = strstr(e.msg, "memory: ");
+
+        assert_says(e, "not enough device memory");
+        assert_says(e, kv_model_info(model)->name);
+        assert_non_null(number);
+        bytes = strtoull(number + strlen("memory: "), NULL, 10);
+    }
+    kv_model_free(model);
+    return bytes;
+}
+
+/* Layers that pass through, and those that stay: the same bits. */
+static void test_streamed(void **state)
+{
+    enum { N = 40, LAYER = 32 << 10 };
+    struct tiny_model m = tiny_variant(3);
+    const size_t need = bytes_needed(&m, 0);
+    int32_t *tokens = random_tokens(N, m.n_vocab);
+    struct kv_model *whole = on_device(&m, device.free);
+    float *want = logits_of(whole, tokens, 1, N, NULL);
+
+    (void)state;
+    assert_true(need > 0);
+    assert_int_equal(bytes_needed(&m, need - 1), need);
+    for (size_t more = 0; more <= 3 * LAYER; more += LAYER) {
+        struct kv_model *model = on_device(&m, need + more);
+
+        for (int again = 0; again < 2; again++) {
+            float *got = logits_of(model, tokens, 1, N, NULL);
+
+            assert_memory_equal(got, want, N * m.n_vocab * sizeof(*got));
+            free(got);
+        }
+        kv_model_free(model);
+    }
+    free(want);
+    free(tokens);
+    kv_model_free(whole);
+    tiny_clear(&m);
+}
+
+static void test_mixed_types(void **state)
+{
+    struct tiny_model m = tiny_variant(1);
+    struct kv_model *model;
+    struct kv_err e = {""};
+
+    (void)state;
+    tiny_find(&m, "model.layers.1.self_attn.o_proj.weight")->dtype = "F32";
+    model = open_tiny(&m);
+    assert_int_equal(kv_model_to_device(model, &device, MEMORY, &e), -1);
+    assert_says(e, "model.layers.1.self_attn.o_proj.weight");
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
+/* ---- attention from the host --------------------------------------------- */
+
+struct spy {
+    size_t layers;
+};
+
+/* On the host, as kv_attend_exact() there does it. */
+static int attend_on_host(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    struct kv_qkv host = *x;
+    struct spy *s = arg;
+
+    host.gpu = NULL;
+    s->layers++;
+    return kv_attend_exact(NULL, &host, e);
+}
+
+static int attend_there(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    struct spy *s = arg;
+
+    s->layers++;
+    return kv_attend_exact(NULL, x, e);
+}
+
+static void test_host_attention(void **state)
+{
+    enum { WINDOWS = 2, N = 67 };
+    struct tiny_model m = tiny_variant(9); /* with norms of heads */
+    const size_t all = WINDOWS * N * m.n_vocab;
+    struct kv_model *model = on_device(&m, device.free);
+    int32_t *tokens = random_tokens(WINDOWS * N, m.n_vocab);
+    float *want = logits_of(model, tokens, WINDOWS, N, NULL);
+    struct spy s = {.layers = 0};
+    const struct kv_attention host = {attend_on_host, &s};
+    const struct kv_attention there = {attend_there, &s};
+    float *a = logits_of(model, tokens, WINDOWS, N, &host);
+    float *b = logits_of(model, tokens, WINDOWS, N, &there);
+
+    (void)state;
+    assert_int_equal(s.layers, 2 * m.n_layers);
+    for (size_t i = 0; i < all; i++)
+        assert_within(a[i], want[i], 3e-5);
+    assert_memory_equal(b, want, all * sizeof(*b));
+    free(a);
+    free(b);
+    free(want);
+    free(tokens);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
+/* ---- the quantized cache in the loop --------------------------------------
+ */
+
+static struct kv_score_summary score_of(struct kv_model *m,
+                                        const int32_t *tokens, size_t windows,
+                                        size_t n, const char *protocol,
+                                        const char *text)
+{
+    struct kv_ppl_plan plan = {.model = m,
+                               .tokens = tokens,
+                               .n_windows = windows,
+                               .n = n,
+                               .memory = MEMORY,
+                               .seed = 3,
+                               .kl = true};
+    struct kv_score_summary score;
+    struct kv_spec base, spec;
+    struct kv_ppl *p = NULL;
+    struct kv_bits bits;
+    struct kv_err e = {""};
+
+    if (kv_protocol_parse(&plan.protocol, protocol, false, &e) ||
+        kv_spec_parse(&base, "f32", &e) || kv_spec_parse(&spec, text, &e) ||
+        kv_spec_fit(&base, &kv_model_info(m)->shape, &e) ||
+        kv_spec_fit(&spec, &kv_model_info(m)->shape, &e))
+        fail_msg("%s", e.msg);
+    kv_protocol_spec(&plan.protocol, &base);
+    kv_protocol_spec(&plan.protocol, &spec);
+    if (kv_ppl_new(&p, &plan, &e) ||
+        kv_ppl_run(p, &base, NULL, NULL, &score, &bits, &e) ||
+        kv_ppl_run(p, &spec, NULL, NULL, &score, &bits, &e))
+        fail_msg("%s", e.msg);
+    kv_ppl_free(p);
+    return score;
+}
+
+/* f32 weights: the CPU's numbers but for the last bits, and for a code of two
+ * bits that they move to the next one. */
+static void test_loop(void **state)
+{
+    static const struct {
+        const char *protocol, *spec;
+    } cases[] = {{"all", "f32"},
+                 {"stream:7", "kivi:b2g8r16s3"},
+                 {"prefill:70", "absmax:K-b3r20/V-b4r2"},
+                 {"prefill:70", "hack:b2p16"},
+                 {"llama.cpp", "kivi:b2g8"}};
+    enum { WINDOWS = 2, N = 90 };
+    struct tiny_model m = tiny_variant(0);
+    struct kv_model *here = open_tiny(&m);
+    struct kv_model *there = on_device(&m, device.free);
+    int32_t *tokens = random_tokens(WINDOWS * N, m.n_vocab);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const struct kv_score_summary a = score_of(
+            there, tokens, WINDOWS, N, cases[i].protocol, cases[i].spec);
+        const struct kv_score_summary b = score_of(
+            here, tokens, WINDOWS, N, cases[i].protocol, cases[i].spec);
+
+        assert_within(a.nll, b.nll, 2e-4);
+        assert_within(a.dnll, b.dnll, 2e-4);
+        assert_within(a.kl_mean, b.kl_mean, 5e-5);
+        assert_within(a.kl_max, b.kl_max, 2e-3);
+        assert_within(a.dp_rms, b.dp_rms, 5e-5);
+        assert_within(a.same_top1, b.same_top1, 1.5 / b.tokens);
+    }
+    free(tokens);
+    kv_model_free(here);
+    kv_model_free(there);
+    tiny_clear(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_no_head_dim),
+        cmocka_unit_test(test_against_definition),
+        cmocka_unit_test(test_streamed),
+        cmocka_unit_test(test_mixed_types),
+        cmocka_unit_test(test_host_attention),
+        cmocka_unit_test(test_loop),
+    };
+    struct kv_err e = {""};
+
+    if (kv_device_cuda(0, &device, &e)) {
+        printf("skipped: %s\n", e.msg);
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
