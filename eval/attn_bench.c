@@ -405,10 +405,13 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
     const bool alone = !base || base == s;
 
-    *out = (struct kv_attn_result){.speedup = 1, .append = {NAN, NAN, NAN}};
+    *out = (struct kv_attn_result){
+        .speedup = 1, .loads = NAN, .compute = NAN, .append = {NAN, NAN, NAN}};
     if (s->gpu) {
         if (kv_attn_gpu_time(s->gpu, alone ? NULL : base->gpu, b->warmup,
                              b->reps, &out->timing, &out->speedup, s->out, e) ||
+            (b->parts && kv_attn_gpu_parts(s->gpu, b->warmup, b->reps,
+                                           &out->loads, &out->compute, e)) ||
             time_append(s, &out->append, e))
             return kv_fail_in(e, "%s", s->spec->text);
     } else {

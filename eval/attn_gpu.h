@@ -34,4 +34,9 @@ int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
                      size_t warmup, size_t reps, struct kv_timing *timing,
                      double *ratio, float *out, struct kv_err *e);
 
+/* Medians of the kernel's copies alone, and of its computing alone, in seconds;
+ * NaN where it is not there so. */
+int kv_attn_gpu_parts(struct kv_attn_gpu *g, size_t warmup, size_t reps,
+                      double *loads, double *compute, struct kv_err *e);
+
 #endif

@@ -1,5 +1,6 @@
 #include "eval/ppl.h"
 #include "eval/loop.h"
+#include "kernels/cuda/loss.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -188,6 +189,44 @@ static void score_rows(const struct kv_ppl *p, const struct group *g,
     }
 }
 
+/* The logarithms that the device leaves; has_base: b's are there too. */
+static struct kv_token_score finish_loss(const struct kv_gpu_loss *l,
+                                         bool has_base)
+{
+    const double lse = log(l->sum) + (double)l->max;
+    const double log_q = (double)l->x - lse;
+    struct kv_token_score s = {.nll = (float)-log_q};
+
+    if (has_base) {
+        const double base_lse = log(l->base_sum) + (double)l->base_max;
+        const double log_p = (double)l->b - base_lse;
+
+        s.kl = (float)(l->cross / l->base_sum - base_lse + lse);
+        s.dp = (float)(exp(log_q) - exp(log_p));
+        s.base_nll = (float)-log_p;
+        s.same = l->same;
+    }
+    return s;
+}
+
+/* As score_rows(), on the device: no logits come back. */
+static int score_there(const struct kv_ppl *p, const struct group *g,
+                       size_t row, size_t n_rows, struct kv_err *e)
+{
+    const size_t hidden = p->info->hidden, token = token_at(p, g, row);
+    const float *states =
+        g->hidden + (token - g->first_window * p->plan.n) * hidden;
+    struct kv_gpu_loss *loss = kv_alloc(n_rows, sizeof(*loss));
+    const int rc = kv_model_losses(p->plan.model, states,
+                                   g->base ? g->base + row * hidden : NULL,
+                                   n_rows, p->plan.tokens + token + 1, loss, e);
+
+    for (size_t r = 0; r < n_rows && !rc; r++)
+        g->score[row + r] = finish_loss(&loss[r], g->base != NULL);
+    free(loss);
+    return rc;
+}
+
 /* Rows whose logits are held at once: whole tiles of the logits' GEMM, about
  * 16 MiB, so that a large vocabulary does not fill the memory. */
 static size_t rows_at_once(const struct kv_ppl *p)
@@ -220,6 +259,18 @@ static int check_scores(const struct kv_ppl *p, const struct group *g,
                            "(does the model overflow?)",
                            g->first_window + r / n_scored(p),
                            p->first + r % n_scored(p) + 1);
+    return 0;
+}
+
+/* Windows one by one, when nothing here wants their logits. */
+static int score_group_there(const struct kv_ppl *p, const struct group *g,
+                             struct kv_err *e)
+{
+    const size_t n = n_scored(p);
+
+    for (size_t w = 0; w < g->n_windows; w++)
+        if (score_there(p, g, w * n, n, e) || check_scores(p, g, w * n, n, e))
+            return -1;
     return 0;
 }
 
@@ -285,7 +336,9 @@ static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
             return -1;
         g->base = base;
     }
-    if (score_group(p, g, kl, to_file, e))
+    if (kv_model_on_device(p->plan.model) && !to_file && !p->plan.kl_file
+            ? score_group_there(p, g, e)
+            : score_group(p, g, kl, to_file, e))
         return -1;
     for (size_t w = 0; w < g->n_windows; w++) {
         const struct kv_token_score *s = g->score + w * n_scored(p);

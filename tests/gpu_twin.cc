@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <ucontext.h>
 #include <vector>
 
@@ -205,6 +206,26 @@ void twin_wait(int newest)
             arrive(c);
         groups.pop_front();
     }
+}
+
+void twin_launched(void *kernel)
+{
+    static std::mutex one_at_a_time;
+    static std::set<void *> before;
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    const char *path = getenv("KV_TWIN_LAUNCHED");
+
+    if (!path || !before.insert(kernel).second)
+        return;
+
+    FILE *f = fopen(path, "a");
+
+    if (!f)
+        abort();
+    fprintf(f, "%td\n",
+            reinterpret_cast<char *>(kernel) -
+                reinterpret_cast<char *>(twin_launched));
+    fclose(f);
 }
 
 void twin_run(dim3 grid, dim3 block, size_t shared,

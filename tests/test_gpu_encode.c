@@ -202,8 +202,9 @@ static void test_vectors(void **state)
 
         snprintf(text, sizeof(text), "pq:d%db4,iters=1", d);
         check(text, (size_t)(d % 2 ? 2 * d : d), true);
+        check(text, (size_t)(16 * d), true); /* lanes look together */
     }
-    check("pq:d4b8,iters=1", 64, true); /* 16 books: lanes look together */
+    check("pq:d4b8,iters=1", 64, true);
     check("pq:d2b8,sub=shared,iters=1", 32, true);
     check_spec("vecinfer:d4b8r0,iters=1", 128);
     check_spec("vecinfer:d8b12r0,iters=1", 80);

@@ -4,6 +4,7 @@
 #include "eval/ppl.h"
 #include "kernels/attend.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/loss.h"
 #include "kernels/device.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -117,6 +118,31 @@ static void test_against_definition(void **state)
         kv_model_free(model);
         tiny_clear(&m);
     }
+}
+
+/* More tokens than pass through a product at once, windows across the border:
+ * what each window alone gives. */
+static void test_pieces(void **state)
+{
+    enum { WINDOWS = 33, N = 70, LAST = WINDOWS - 1 };
+    struct tiny_model m = tiny_variant(0);
+    const size_t each = N * m.n_vocab, border = 2048 / N;
+    struct kv_model *model = on_device(&m, device.free);
+    int32_t *tokens = random_tokens(WINDOWS * N, m.n_vocab);
+    float *all = logits_of(model, tokens, WINDOWS, N, NULL);
+
+    (void)state;
+    for (size_t w = border; w < WINDOWS; w += LAST - border) {
+        float *one = logits_of(model, tokens + w * N, 1, N, NULL);
+
+        for (size_t i = 0; i < each; i++)
+            assert_within(one[i], all[w * each + i], 3e-5);
+        free(one);
+    }
+    free(all);
+    free(tokens);
+    kv_model_free(model);
+    tiny_clear(&m);
 }
 
 /* ---- attention ----------------------------------------------------------- */
@@ -403,6 +429,80 @@ static void test_host_attention(void **state)
     tiny_clear(&m);
 }
 
+/* ---- losses ----------------------------------------------------------------
+ */
+
+/* log sum exp of a row, in double. */
+static double log_sum(const float *x, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += exp((double)x[i]);
+    return log(sum);
+}
+
+static size_t largest(const float *x, size_t n)
+{
+    size_t top = 0;
+
+    for (size_t i = 1; i < n; i++)
+        top = x[i] > x[top] ? i : top;
+    return top;
+}
+
+/* States that differ from the base's by so little that the divergence is of the
+ * size of a float's rounding, and by more. */
+static void test_losses(void **state)
+{
+    enum { N = 40 };
+    static const float parts[] = {1e-3F, 0.5F};
+    struct tiny_model m = tiny_variant(0);
+    const size_t h = m.hidden, v = m.n_vocab;
+    struct kv_model *model = on_device(&m, device.free);
+    int32_t *target = random_tokens(N, v);
+    float *base = kv_alloc(N, h * sizeof(*base));
+    float *x = kv_alloc(N, h * sizeof(*x));
+    float *p = kv_alloc(N, v * sizeof(*p)), *q = kv_alloc(N, v * sizeof(*q));
+    struct kv_gpu_loss loss[N];
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t c = 0; c < sizeof(parts) / sizeof(*parts); c++) {
+        for (size_t i = 0; i < N * h; i++) {
+            base[i] = 2 * (float)kv_random_normal(1, i);
+            x[i] = base[i] + parts[c] * (float)kv_random_normal(2, i);
+        }
+        if (kv_model_logits(model, base, N, p, &e) ||
+            kv_model_logits(model, x, N, q, &e) ||
+            kv_model_losses(model, x, base, N, target, loss, &e))
+            fail_msg("%s", e.msg);
+        for (size_t r = 0; r < N; r++) {
+            const float *pr = p + r * v, *qr = q + r * v;
+            const double p_lse = log_sum(pr, v), q_lse = log_sum(qr, v);
+            const struct kv_gpu_loss *l = &loss[r];
+            double kl = 0;
+
+            for (size_t i = 0; i < v; i++)
+                kl += exp((double)pr[i] - p_lse) *
+                      ((double)pr[i] - p_lse - ((double)qr[i] - q_lse));
+            assert_within(log(l->sum) + (double)l->max, q_lse, 5e-7);
+            assert_within(log(l->base_sum) + (double)l->base_max, p_lse, 5e-7);
+            assert_within(l->cross / l->base_sum - p_lse + q_lse, kl,
+                          1e-7 + 1e-6 * kl);
+            assert_true(l->x == qr[target[r]] && l->b == pr[target[r]]);
+            assert_int_equal(l->same, largest(pr, v) == largest(qr, v));
+        }
+    }
+    free(q);
+    free(p);
+    free(x);
+    free(base);
+    free(target);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
 /* ---- the quantized cache in the loop --------------------------------------
  */
 
@@ -482,9 +582,11 @@ int main(void)
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_no_head_dim),
         cmocka_unit_test(test_against_definition),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_streamed),
         cmocka_unit_test(test_mixed_types),
         cmocka_unit_test(test_host_attention),
+        cmocka_unit_test(test_losses),
         cmocka_unit_test(test_loop),
     };
     struct kv_err e = {""};

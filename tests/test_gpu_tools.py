@@ -92,7 +92,8 @@ class GpuToolTest(unittest.TestCase):
                          [("f16", p) for p in ("exact", "generic", "unfused")]
                          + [("kivi", p)
                             for p in ("exact", "generic", "dequant")]
-                         + [("bf16", p) for p in ("generic", "dequant")])
+                         + [("bf16", p)
+                            for p in ("exact", "generic", "dequant")])
         errors = [float(r["attn_rel_err"]) for r in rows]
         for e in errors[:3]:
             self.assertLess(e, 1e-3)
@@ -102,6 +103,15 @@ class GpuToolTest(unittest.TestCase):
                       "unfused")
         self.assertEqual(done.returncode, 1)
         self.assertIn("1 query token, not of 2", done.stderr)
+
+    def test_split(self):
+        done = attend("-s", "kivi:b2g32r0", "-s", "nf4", "--shape",
+                      "1,4,2,128,300", "--path", "exact,generic", "--split")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for r in self.rows(done):
+            there = r["path"] == "exact" and not r["spec"].startswith("nf4")
+            for column in "loads_us", "compute_us":
+                self.assertEqual(bool(r[column]), there, r)
 
     def test_bad_path(self):
         for path, says in (("exact,", "expected exact, int8"),

@@ -458,6 +458,8 @@ int main(int argc, char **argv)
                 "  kvdump -m model -f wiki.txt -c 1024 -n 16 --fisher -o "
                 "calib-dump.h5\n"
                 "  kvdump -m model -f wiki.txt --tokens | wc -l\n"
+                "  kvdump -m model -f wiki.txt -c 4096 --device cuda --memory "
+                "8G -o dump.h5\n"
                 "  kvdump -m model --about -c 4096 --batch 8 --format md",
         .list = kv_common_list,
     };

@@ -248,6 +248,16 @@ int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
     return none(e);
 }
 
+int kv_gpu_launch_part(const struct kv_gpu_family *family,
+                       struct kv_gpu_launch *l, enum kv_gpu_part part,
+                       struct kv_err *e)
+{
+    (void)family;
+    (void)l;
+    (void)part;
+    return none(e);
+}
+
 int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
                     float eps, enum kv_gpu_type type, void *out,
                     struct kv_err *e)

@@ -130,6 +130,18 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
     return kv_model_gpu_new(&m->gpu, m, d, memory, e);
 }
 
+bool kv_model_on_device(const struct kv_model *m)
+{
+    return m->gpu != NULL;
+}
+
+int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
+                    size_t n, const int32_t *target, struct kv_gpu_loss *loss,
+                    struct kv_err *e)
+{
+    return kv_model_gpu_losses(m->gpu, hidden, base, n, target, loss, e);
+}
+
 const struct kv_model_info *kv_model_info(const struct kv_model *m)
 {
     return &m->info;

@@ -11,6 +11,7 @@
 #include "lib/base/err.h"
 #include "lib/shape.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct kv_model;
@@ -103,6 +104,17 @@ enum { KV_LOGIT_ROWS = 128 };
 
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e);
+
+bool kv_model_on_device(const struct kv_model *m);
+
+struct kv_gpu_loss;
+
+/* Where the model is on a device: losses of n rows (kernels/cuda/loss.h),
+ * hidden as above, against target [n], each below n_vocab; base: NULL, or
+ * hidden states [n][hidden] to compare with.  Logits stay there. */
+int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
+                    size_t n, const int32_t *target, struct kv_gpu_loss *loss,
+                    struct kv_err *e);
 
 /* Windows of n tokens that fit in this many bytes of activations, at least 1.
  * Counted: hidden, q, k, k_pre, v and out; not what attention allocates. */

@@ -1,6 +1,7 @@
 #include "lib/model/model_gpu.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/layer.h"
+#include "kernels/cuda/loss.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/rope.h"
@@ -30,6 +31,9 @@ enum room {
     FORMS, /* kv_attend_forms(): a place for each of its tensors */
     UNTIL = FORMS + 2 * KV_SIDES,
     LOGITS = UNTIL + KV_SIDES,
+    BASE_LOGITS,
+    TARGETS,
+    LOSSES,
     ROOMS
 };
 
@@ -157,7 +161,7 @@ static int plan(struct kv_model_gpu *g, size_t free, size_t memory,
     if (free < rest + g->layer_bytes)
         return kv_fail(e,
                        "not enough device memory: %zu bytes needed (a layer, "
-                       "the head, activations), %zu free",
+                       "the head, twice --memory), %zu free",
                        rest + g->layer_bytes, free);
     g->n_resident = (free - rest) / g->layer_bytes;
     g->n_resident = g->n_resident < n_layers ? g->n_resident - 1 : n_layers;
@@ -599,6 +603,32 @@ int kv_model_gpu_logits(struct kv_model_gpu *g, const float *hidden, size_t n,
         if (make_logits(g, hidden + t * h, rows, LOGITS, e) ||
             kv_device_download(logits + t * n_vocab, g->room[LOGITS].p,
                                rows * n_vocab * sizeof(*logits), e))
+            return -1;
+    }
+    return kv_interrupted(e);
+}
+
+int kv_model_gpu_losses(struct kv_model_gpu *g, const float *hidden,
+                        const float *base, size_t n, const int32_t *target,
+                        struct kv_gpu_loss *loss, struct kv_err *e)
+{
+    const size_t h = g->m->config.hidden, n_vocab = g->m->config.n_vocab;
+    const size_t most = logit_rows(g);
+
+    for (size_t t = 0; t < n; t += most) {
+        const size_t rows = n - t < most ? n - t : most;
+
+        if (make_logits(g, hidden + t * h, rows, LOGITS, e) ||
+            (base && make_logits(g, base + t * h, rows, BASE_LOGITS, e)) ||
+            want(g, TARGETS, rows * sizeof(*target), e) ||
+            want(g, LOSSES, rows * sizeof(*loss), e) ||
+            kv_device_upload(g->room[TARGETS].p, target + t,
+                             rows * sizeof(*target), e) ||
+            kv_gpu_score(
+                g->room[LOGITS].p, base ? g->room[BASE_LOGITS].p : NULL,
+                g->room[TARGETS].p, rows, n_vocab, g->room[LOSSES].p, e) ||
+            kv_device_download(loss + t, g->room[LOSSES].p,
+                               rows * sizeof(*loss), e))
             return -1;
     }
     return kv_interrupted(e);

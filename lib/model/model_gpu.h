@@ -28,6 +28,10 @@ int kv_model_gpu_forward(struct kv_model_gpu *g, size_t n_windows, size_t n,
 int kv_model_gpu_logits(struct kv_model_gpu *g, const float *hidden, size_t n,
                         float *logits, struct kv_err *e);
 
+int kv_model_gpu_losses(struct kv_model_gpu *g, const float *hidden,
+                        const float *base, size_t n, const int32_t *target,
+                        struct kv_gpu_loss *loss, struct kv_err *e);
+
 /* Attention of x's layer to its keys and values as they are, or
  * (kv_attend_forms) to others; the result stays on the device. */
 int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
