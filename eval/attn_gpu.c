@@ -178,13 +178,16 @@ size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g)
                      : kv_unfused_bytes(g->unfused);
 }
 
-static int launch(void *arg, struct kv_err *e)
+int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e)
 {
-    const struct kv_attn_gpu *g = arg;
-
     return g->attend
                ? kv_gpu_attend_launch(g->attend, e)
                : kv_unfused_attend(g->unfused, g->kv, g->q, g->half_out, e);
+}
+
+static int launch(void *arg, struct kv_err *e)
+{
+    return kv_attn_gpu_launch(arg, e);
 }
 
 static int answer(const struct kv_attn_gpu *g, float *out, struct kv_err *e)

@@ -24,6 +24,9 @@ const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* what runs */
 /* Of all that is there of the caches, and is read. */
 size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);
 
+/* Launches attention once; does not wait for it. */
+int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e);
+
 /* Attention, reps times with cold caches; base not NULL: as often before it,
  * and *ratio becomes its median time over this one's.  out: the first copies'
  * answers.  Fails when copies of a sequence disagree. */

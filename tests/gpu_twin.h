@@ -95,6 +95,11 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return (*counter)++;
 }
 
+KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
+{
+    *sum += x;
+}
+
 KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
 {
     const uint32_t mine = kv_f32_bits(x);

@@ -76,6 +76,18 @@ int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e)
     return none(e);
 }
 
+int kv_device_fork(void **stream, struct kv_err *e)
+{
+    (void)stream;
+    return none(e);
+}
+
+int kv_device_join(void *stream, struct kv_err *e)
+{
+    (void)stream;
+    return none(e);
+}
+
 int kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
                    size_t warmup, size_t reps, double *seconds,
                    struct kv_err *e)

@@ -56,6 +56,12 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return before;
 }
 
+/* To a number in shared memory, whichever thread comes first. */
+KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
+{
+    atomicAdd(sum, x);
+}
+
 KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
 {
     return __shfl_xor_sync(~0u, x, mask);
