@@ -374,6 +374,25 @@ void kv_attn_step_free(struct kv_attn_step *s)
     free(s);
 }
 
+static int time_append(const struct kv_attn_step *s,
+                       struct kv_append_times *times, struct kv_err *e)
+{
+    const struct kv_attn_inputs *in = s->in;
+    const struct kv_append_gpu plan = {
+        .device = s->bench->gpu,
+        .codec = s->codec,
+        .x = {s->codec[KV_K]->pre_rope ? in->k_pre : in->k, in->v},
+        .n = in->n,
+        .n_batch = in->n_batch,
+        .copies = s->bench->copies,
+        .attend = s->gpu,
+        .warmup = s->bench->warmup,
+        .reps = s->bench->reps,
+        .seed = s->bench->seed};
+
+    return kv_append_gpu_time(&plan, times, e);
+}
+
 const char *kv_attn_step_path(const struct kv_attn_step *s)
 {
     return s->path_name;
@@ -386,10 +405,14 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
     const bool alone = !base || base == s;
 
-    *out = (struct kv_attn_result){.speedup = 1};
+    *out = (struct kv_attn_result){
+        .speedup = 1, .loads = NAN, .compute = NAN, .append = {NAN, NAN, NAN}};
     if (s->gpu) {
         if (kv_attn_gpu_time(s->gpu, alone ? NULL : base->gpu, b->warmup,
-                             b->reps, &out->timing, &out->speedup, s->out, e))
+                             b->reps, &out->timing, &out->speedup, s->out, e) ||
+            (b->parts && kv_attn_gpu_parts(s->gpu, b->warmup, b->reps,
+                                           &out->loads, &out->compute, e)) ||
+            time_append(s, &out->append, e))
             return kv_fail_in(e, "%s", s->spec->text);
     } else {
         out->timing =

@@ -2,6 +2,7 @@
 #ifndef KV_ATTN_BENCH_H
 #define KV_ATTN_BENCH_H
 
+#include "eval/append_gpu.h"
 #include "eval/timing.h"
 #include "kernels/device.h"
 #include "kernels/tiles.h"
@@ -43,14 +44,17 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
 
 struct kv_attn_result {
-    struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
-    double rel_err;           /* ||out - exact|| / ||exact|| */
-    struct kv_timing timing;  /* one step of the whole batch */
-    double speedup;           /* median over the base line's, run for run */
-    size_t bytes_moved;       /* caches, queries and outputs, each once */
-    size_t device_bytes;      /* what the step reads the caches from: tiles, or
-                               * the caches themselves */
-    struct kv_attend_ops ops; /* of one step, KV_OWN_ORACLE schemes only */
+    struct kv_bits bits;     /* both sides; without shared_bytes and nominal */
+    double rel_err;          /* ||out - exact|| / ||exact|| */
+    struct kv_timing timing; /* one step of the whole batch */
+    double loads, compute;   /* medians of its parts, where these were wanted
+                              * and are there, else NaN */
+    double speedup;          /* median over the base line's, run for run */
+    size_t bytes_moved;      /* caches, queries and outputs, each once */
+    size_t device_bytes;     /* what the step reads the caches from: tiles, or
+                              * the caches themselves */
+    struct kv_append_times append; /* on a GPU; else NaN */
+    struct kv_attend_ops ops;      /* of one step, KV_OWN_ORACLE schemes only */
 };
 
 /* What to run: the best of int8, exact and generic (or the scheme's own codes)
@@ -69,6 +73,7 @@ struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
+    bool parts;     /* on a GPU: time the kernel's loads and computing too */
     size_t copies;  /* on a GPU each sequence is there so many times, in memory
                      * of its own: a batch that needs less of the host's */
     size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"

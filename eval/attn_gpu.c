@@ -5,6 +5,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,13 +178,16 @@ size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g)
                      : kv_unfused_bytes(g->unfused);
 }
 
-static int launch(void *arg, struct kv_err *e)
+int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e)
 {
-    const struct kv_attn_gpu *g = arg;
-
     return g->attend
                ? kv_gpu_attend_launch(g->attend, e)
                : kv_unfused_attend(g->unfused, g->kv, g->q, g->half_out, e);
+}
+
+static int launch(void *arg, struct kv_err *e)
+{
+    return kv_attn_gpu_launch(arg, e);
 }
 
 static int answer(const struct kv_attn_gpu *g, float *out, struct kv_err *e)
@@ -223,6 +227,41 @@ int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
                                      .p90 = kv_quantile(s, reps, 0.9)};
         *ratio = base ? before / timing->p50 : 1;
     }
+    free(s);
+    return rc ? -1 : 0;
+}
+
+static int launch_loads(void *arg, struct kv_err *e)
+{
+    const struct kv_attn_gpu *g = arg;
+
+    return kv_gpu_attend_launch_part(g->attend, KV_LOADS, e);
+}
+
+static int launch_compute(void *arg, struct kv_err *e)
+{
+    const struct kv_attn_gpu *g = arg;
+
+    return kv_gpu_attend_launch_part(g->attend, KV_COMPUTE, e);
+}
+
+int kv_attn_gpu_parts(struct kv_attn_gpu *g, size_t warmup, size_t reps,
+                      double *loads, double *compute, struct kv_err *e)
+{
+    double *s;
+    int rc;
+
+    *loads = *compute = NAN;
+    if (!g->attend || !kv_gpu_attend_has_parts(g->attend))
+        return 0;
+    s = kv_alloc(reps, sizeof(*s));
+    rc = kv_device_time(launch_loads, g, warmup, reps, s, e);
+    if (!rc) {
+        *loads = kv_quantile(s, reps, 0.5);
+        rc = kv_device_time(launch_compute, g, warmup, reps, s, e);
+    }
+    if (!rc)
+        *compute = kv_quantile(s, reps, 0.5);
     free(s);
     return rc ? -1 : 0;
 }

@@ -6,6 +6,7 @@
 #include "lib/base/progress.h"
 #include "lib/cache.h"
 #include "lib/codec.h"
+#include "lib/codec_gpu.h"
 #include "lib/codes.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
@@ -287,12 +288,40 @@ static int read_group(struct layer *l, struct kv_err *e)
     return 0;
 }
 
+/* f32 is stored as it is: nothing is encoded. */
+static int open_codec(const struct kv_measure_plan *p,
+                      const struct kv_spec *spec, size_t layer,
+                      enum kv_side side, struct kv_codec **c, struct kv_err *e)
+{
+    if (kv_codec_new(c, spec, &kv_dump_info(p->dump)->shape, layer, side,
+                     p->calib, e))
+        return -1;
+    if (!p->gpu || !strcmp((*c)->scheme->name, "f32"))
+        return 0;
+    return kv_codec_gpu_new(&(*c)->gpu, *c, p->gpu, e);
+}
+
+int kv_measure_on_gpu(const struct kv_measure_plan *p,
+                      const struct kv_spec *spec, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(p->dump);
+    int rc = 0;
+
+    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
+        for (int side = 0; side < KV_SIDES && !rc; side++) {
+            struct kv_codec *c = NULL;
+
+            rc = open_codec(p, spec, l, (enum kv_side)side, &c, e);
+            kv_codec_free(c);
+        }
+    return rc;
+}
+
 static int open_codecs(struct layer *l, struct kv_err *e)
 {
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++)
-        if (kv_codec_new(&l->codec[i], &l->plan->spec[i / KV_SIDES],
-                         &l->info->shape, l->layer,
-                         (enum kv_side)(i % KV_SIDES), l->plan->calib, e))
+        if (open_codec(l->plan, &l->plan->spec[i / KV_SIDES], l->layer,
+                       (enum kv_side)(i % KV_SIDES), &l->codec[i], e))
             return -1;
     return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "eval/attn_error.h"
 #include "eval/recon.h"
+#include "kernels/device.h"
 #include "lib/base/err.h"
 #include "lib/results.h"
 #include "lib/spec.h"
@@ -39,7 +40,14 @@ struct kv_measure_plan {
     size_t n_queries;       /* query positions per window for attention error;
                              * 0: it is not measured */
     struct kv_codes *codes; /* also writes the codes here; NULL: does not */
+    const struct kv_device
+        *gpu; /* where all but f32 is encoded; NULL: the CPU */
 };
+
+/* Whether the plan's device encodes this spec, on every layer and side; fails
+ * with which one it does not. */
+int kv_measure_on_gpu(const struct kv_measure_plan *p,
+                      const struct kv_spec *spec, struct kv_err *e);
 
 /* Appends every window of every layer to an empty cache of every spec and
  * compares what the cache gives back.  Keys of a pre_rope codec are compared
@@ -50,7 +58,8 @@ struct kv_measure_plan {
  * number of threads and any memory.
  *
  * Fails when the dump lacks k_pre or q where they are needed, on NaN and
- * infinity in it, without a needed calibration, and when interrupted. */
+ * infinity in it, without a needed calibration, where the device does, and when
+ * interrupted. */
 int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
                struct kv_err *e);
 

@@ -1,5 +1,6 @@
 /* CUDA devices, as far as a machine has any.  One is in use at a time, all
- * work is in one stream.  Memory running out is an error: a sweep goes on. */
+ * work is in one stream unless a second is asked for.  Memory running out is an
+ * error: a sweep goes on. */
 #ifndef KV_DEVICE_H
 #define KV_DEVICE_H
 
@@ -41,6 +42,12 @@ int kv_device_download(void *to, const void *from, size_t bytes,
                        struct kv_err *e);
 int kv_device_zero(void *p, size_t bytes, struct kv_err *e);
 int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e);
+
+/* A second stream: what is launched in it runs beside the first's, after what
+ * was launched before kv_device_fork(); what is launched in the first after
+ * kv_device_join() waits for it. */
+int kv_device_fork(void **stream, struct kv_err *e);
+int kv_device_join(void *stream, struct kv_err *e);
 
 /* Seconds of each of reps calls of once(arg), which only launches, after
  * warmup untimed ones.  Before each, memory of more than twice the L2 cache is

@@ -51,14 +51,17 @@ enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
 
 /* step: the query's position for Q and P; tokens in the sequence when an open
  * block is requantized, else 0.  head: KV head for K and V, else query head. */
-static inline uint64_t kv_hack_key(uint64_t seed, enum kv_hack_stream stream,
-                                   size_t layer, size_t head, size_t step)
+KV_HOST_DEVICE static inline uint64_t kv_hack_key(uint64_t seed,
+                                                  enum kv_hack_stream stream,
+                                                  size_t layer, size_t head,
+                                                  size_t step)
 {
     return kv_mix(kv_mix(kv_mix(kv_mix(seed, stream), layer), head), step);
 }
 
 /* The counter of one value under that key. */
-static inline uint64_t kv_hack_counter(size_t token, size_t channel)
+KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
+                                                      size_t channel)
 {
     return (uint64_t)token << 16 | channel;
 }

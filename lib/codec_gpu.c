@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* Values on the device at a time, but one block at least. */
-enum { MOST_VALUES = 1 << 22 };
+enum { MOST_VALUES = 1 << 20 };
 
 struct kv_codec_gpu {
     const struct kv_codec *codec;
@@ -62,10 +62,11 @@ void kv_codec_gpu_free(struct kv_codec_gpu *g)
     free(g);
 }
 
-static int encode(struct kv_codec_gpu *g, const uint16_t *x, size_t n,
-                  uint8_t *bytes, struct kv_err *e)
+static int encode(struct kv_codec_gpu *g, struct kv_where w, const uint16_t *x,
+                  size_t n, uint8_t *bytes, struct kv_err *e)
 {
-    const struct kv_gpu_blocks b = {.x = g->x, .bytes = g->bytes, .n = n};
+    const struct kv_gpu_blocks b = {
+        .x = g->x, .bytes = g->bytes, .n = n, .first = w.first, .seed = w.seed};
 
     return kv_device_upload(g->x, x, half_bytes(g, n), e) ||
            kv_gpu_encode(g->encoder, &b, e) ||
@@ -81,7 +82,6 @@ int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
     uint16_t *half = kv_alloc(n * values, sizeof(*half));
     int rc = 0;
 
-    (void)w;
     for (size_t i = 0; i < n_blocks && !rc; i += g->most) {
         const size_t left = n_blocks - i,
                      take = left < g->most ? left : g->most;
@@ -89,7 +89,8 @@ int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
         for (size_t j = 0; j < take * values; j++)
             half[j] = kv_f32_to_f16(x[i * values + j]);
 #pragma omp critical(kv_codec_gpu)
-        rc = encode(g, half, take, bytes + i * g->codec->block_bytes, e);
+        rc = encode(g, w, half, take, bytes + i * g->codec->block_bytes, e);
+        w.first += take * g->codec->block;
     }
     free(half);
     return rc ? -1 : 0;

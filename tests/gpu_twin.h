@@ -95,6 +95,11 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return (*counter)++;
 }
 
+KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
+{
+    *sum += x;
+}
+
 KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
 {
     const uint32_t mine = kv_f32_bits(x);
@@ -193,6 +198,11 @@ KV_DEVICE uint32_t kv_pack_f16(float low, float high)
     return kv_f32_to_f16(low) | (uint32_t)kv_f32_to_f16(high) << 16;
 }
 
+KV_DEVICE uint32_t kv_pack_bf16(float low, float high)
+{
+    return kv_f32_to_bf16(low) | (uint32_t)kv_f32_to_bf16(high) << 16;
+}
+
 KV_DEVICE float kv_low_f16(uint32_t w)
 {
     return twin_half((uint16_t)w);
@@ -256,7 +266,9 @@ static inline const uint32_t (*twin_operands(const uint32_t *a,
     return twin_meet(TWIN_MMA, mine, 6);
 }
 
-KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+template <float (*NUMBER)(uint16_t)>
+static inline void twin_mma_halves(float *c, const uint32_t *a,
+                                   const uint32_t *b)
 {
     const uint32_t(*all)[8] = twin_operands(a, b);
 
@@ -270,10 +282,20 @@ KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
             const uint32_t y =
                 all[column * 4 + k % 8 / 2][4 + k / 8] >> k % 2 * 16;
 
-            sum += (double)twin_half((uint16_t)x) * twin_half((uint16_t)y);
+            sum += (double)NUMBER((uint16_t)x) * NUMBER((uint16_t)y);
         }
         c[i] = (float)sum;
     }
+}
+
+KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    twin_mma_halves<twin_half>(c, a, b);
+}
+
+KV_DEVICE void kv_mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    twin_mma_halves<kv_bf16_to_f32>(c, a, b);
 }
 
 template <class A, class B>
@@ -320,10 +342,15 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
     return (low & 0xffff) | high << 16;
 }
 
+/* Appends the kernel's place in the program, hexadecimal, to the file named in
+ * KV_TWIN_LAUNCHED, once (run_every_kernel.py). */
+void twin_launched(void *kernel);
+
 template <class... A>
 static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
                              size_t shared, cudaStream_t, A... args)
 {
+    twin_launched(reinterpret_cast<void *>(kernel));
     twin_run(grid, block, shared, [=] { kernel(args...); });
     return NULL;
 }

@@ -174,6 +174,24 @@ static void test_groups(void **state)
     check_spec("zeropoint:b8g4,heads=all", 128);
 }
 
+/* Every bits, parts that do not fill a head, sums of 1 and 2 bytes and none,
+ * rounded both ways. */
+static void test_hack(void **state)
+{
+    (void)state;
+    for (int bits = 1; bits <= 8; bits++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "hack:b%dp32%s", bits,
+                 bits % 2 ? "" : ",nearest");
+        check_spec(text, bits < 5 ? 64 : 80);
+    }
+    check_spec("hack:b2p64", 128);
+    check_spec("hack:b4p128", 128);
+    check_spec("hack:b2p16,se=no", 18);
+    check_spec("hack:K-b3p40/V-b3p1024", 40);
+}
+
 /* Sub-vectors of every dimension, codes of whole bytes and not, every way to
  * share books and to transform. */
 static void test_vectors(void **state)
@@ -184,8 +202,9 @@ static void test_vectors(void **state)
 
         snprintf(text, sizeof(text), "pq:d%db4,iters=1", d);
         check(text, (size_t)(d % 2 ? 2 * d : d), true);
+        check(text, (size_t)(16 * d), true); /* lanes look together */
     }
-    check("pq:d4b8,iters=1", 64, true); /* 16 books: lanes look together */
+    check("pq:d4b8,iters=1", 64, true);
     check("pq:d2b8,sub=shared,iters=1", 32, true);
     check_spec("vecinfer:d4b8r0,iters=1", 128);
     check_spec("vecinfer:d8b12r0,iters=1", 80);
@@ -201,6 +220,7 @@ static void test_vectors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_hack),
                                        cmocka_unit_test(test_vectors)};
     struct kv_err e = {""};
 

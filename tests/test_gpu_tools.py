@@ -52,6 +52,20 @@ class GpuToolTest(unittest.TestCase):
             self.assertEqual(3 * int(one[column]), int(three[column]))
         self.assertEqual(three["windows"], "3")
 
+    def test_append(self):
+        done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
+                      "kivi:b2g128r128", "--shape", "2,4,2,64,100")
+        rows = self.rows(done)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for r in rows:
+            spec = r["spec"].split(":")[0]
+            blank = spec == "f16" or "g128" in r["spec"]  # longer than 100
+            for column in "encode", "inline", "async":
+                value = r[column + "_us_p50"]
+                self.assertEqual(value == "", blank, r["spec"])
+                if value:
+                    self.assertGreater(float(value), 0)
+
     def test_left_out(self):
         done = attend("-s", "gear", "-s", "f16:s2r3", "--shape",
                       "1,4,2,64,300")
@@ -78,7 +92,8 @@ class GpuToolTest(unittest.TestCase):
                          [("f16", p) for p in ("exact", "generic", "unfused")]
                          + [("kivi", p)
                             for p in ("exact", "generic", "dequant")]
-                         + [("bf16", p) for p in ("generic", "dequant")])
+                         + [("bf16", p)
+                            for p in ("exact", "generic", "dequant")])
         errors = [float(r["attn_rel_err"]) for r in rows]
         for e in errors[:3]:
             self.assertLess(e, 1e-3)
@@ -88,6 +103,15 @@ class GpuToolTest(unittest.TestCase):
                       "unfused")
         self.assertEqual(done.returncode, 1)
         self.assertIn("1 query token, not of 2", done.stderr)
+
+    def test_split(self):
+        done = attend("-s", "kivi:b2g32r0", "-s", "nf4", "--shape",
+                      "1,4,2,128,300", "--path", "exact,generic", "--split")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for r in self.rows(done):
+            there = r["path"] == "exact" and not r["spec"].startswith("nf4")
+            for column in "loads_us", "compute_us":
+                self.assertEqual(bool(r[column]), there, r)
 
     def test_bad_path(self):
         for path, says in (("exact,", "expected exact, int8"),
@@ -264,6 +288,54 @@ class CalibrationTest(unittest.TestCase):
             run("tests/kvcalib_twin", *specs, at("gpu.h5"), "--device", "cuda")
             with open(at("cpu.h5"), "rb") as a, open(at("gpu.h5"), "rb") as b:
                 self.assertEqual(a.read(), b.read())
+
+
+class EncodingTest(unittest.TestCase):
+    SPECS = ["kivi:b2g32", "hack:b2p32", "zeropoint:b3", "absmax:b4g8",
+             "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2"]
+
+    def test_same_bytes(self):
+        with tempfile.TemporaryDirectory() as top:
+            def at(name):
+                return os.path.join(top, name)
+
+            def read(name):
+                with open(at(name), "rb") as f:
+                    return f.read()
+
+            model = tiny_model.make(at("tiny"))
+            with open(at("some.txt"), "w") as f:
+                f.write(tiny_model.text(400))
+            run("tools/kvdump", "-m", model, "-f", at("some.txt"), "-n", "2",
+                "-c", "64", "-o", at("some.h5"))
+            specs = [a for s in self.SPECS for a in ("-s", s)]
+            run("tools/kvcalib", *specs[-4:], at("some.h5"), "-o",
+                at("calib.h5"))
+            specs += ["-C", at("calib.h5"), "--allow-leakage", at("some.h5")]
+            run("tools/kvquant", *specs, "--codes", at("cpu.codes"), "-o",
+                at("cpu.csv"))
+            run("tests/kvquant_twin", *specs, "--codes", at("gpu.codes"), "-o",
+                at("gpu.csv"), "--device", "cuda")
+            self.assertEqual(read("cpu.codes"), read("gpu.codes"))
+            rows = [list(csv.DictReader(io.StringIO(read(n).decode())))
+                    for n in ("cpu.csv", "gpu.csv")]
+            for a, b in zip(*rows):
+                self.assertEqual((b["device"], b["level"]),
+                                 ("host twin 0", "cuda"))
+                for column in "device", "level":
+                    del a[column], b[column]
+                self.assertEqual(a, b)
+            self.assertEqual(len(rows[0]), len(rows[1]))
+            done = subprocess.run(
+                [os.path.join(BUILD, "tests/kvquant_twin"), "-s", "gear", "-s",
+                 "kivi:b2g32", at("some.h5"), "--device", "cuda"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("gear", done.stderr)
+            self.assertIn("no CUDA kernel that encodes", done.stderr)
+            found = {r["spec"].split(":")[0]
+                     for r in csv.DictReader(io.StringIO(done.stdout))}
+            self.assertEqual(found, {"f32", "kivi"})
 
 
 if __name__ == "__main__":

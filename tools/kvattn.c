@@ -27,12 +27,17 @@ static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "lat_us_p50",
                                       "lat_us_p10",
                                       "lat_us_p90",
+                                      "loads_us",
+                                      "compute_us",
                                       "bytes_moved",
                                       "device_bytes",
                                       "gb_s",
                                       "bw_share",
                                       "speedup",
                                       "path",
+                                      "encode_us_p50",
+                                      "inline_us_p50",
+                                      "async_us_p50",
                                       NULL};
 
 static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
@@ -48,7 +53,7 @@ struct args {
     struct kv_strings specs;
     const char *dump, *shape, *calib, *path;
     size_t layer, windows, queries, reps, warmup;
-    bool allow_leakage;
+    bool allow_leakage, split;
 };
 
 struct run {
@@ -280,6 +285,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &r->inputs;
 
+    if (a->split && !a->common.on_gpu)
+        return kv_fail(e, "--split is for a GPU: --device cuda");
     if (parse_paths(r, a, e) ||
         (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
@@ -315,6 +322,8 @@ static int put_row(struct run *r, const struct kv_spec *spec, const char *path,
     kv_results_real(table, "lat_us_p50", t->p50 * 1e6);
     kv_results_real(table, "lat_us_p10", t->p10 * 1e6);
     kv_results_real(table, "lat_us_p90", t->p90 * 1e6);
+    kv_results_real(table, "loads_us", m->loads * 1e6);
+    kv_results_real(table, "compute_us", m->compute * 1e6);
     kv_results_size(table, "bytes_moved", m->bytes_moved);
     kv_results_size(table, "device_bytes", m->device_bytes);
     kv_results_real(table, "gb_s", (double)m->bytes_moved / t->p50 * 1e-9);
@@ -322,6 +331,9 @@ static int put_row(struct run *r, const struct kv_spec *spec, const char *path,
                     (double)m->bytes_moved / t->p50 / r->bandwidth);
     kv_results_real(table, "speedup", m->speedup);
     kv_results_text(table, "path", path);
+    kv_results_real(table, "encode_us_p50", m->append.encode * 1e6);
+    kv_results_real(table, "inline_us_p50", m->append.in_line * 1e6);
+    kv_results_real(table, "async_us_p50", m->append.aside * 1e6);
     return kv_results_row(table, e);
 }
 
@@ -431,6 +443,7 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 
     r->how.calib = r->calib;
     r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
+    r->how.parts = a->split;
     r->how.bench = r->bench;
     r->how.threads = r->conditions.threads;
     r->how.warmup = a->warmup;
@@ -485,6 +498,9 @@ static void parse(int argc, char **argv, struct args *a)
                "generic decodes the whole cache; a scheme that\n"
                "lacks one has the next; also, on a GPU, unfused\n"
                "(f16) and dequant (all others)"),
+        KV_FLAG(0, "split", &a->split,
+                "on a GPU: also time the kernel's copies alone, and\n"
+                "its computing alone (hot kernels at D = 128)"),
         KV_SIZE(0, "reps", &a->reps, "N",
                 "timed runs (20); with fewer, p10 and p90 are\n"
                 "little more than the fastest and the slowest"),
@@ -515,7 +531,12 @@ static void parse(int argc, char **argv, struct args *a)
             "first, then attended to; speedup is over fused f16; a batch of "
             "--shape is one sequence in so many copies;\n"
             "bw_share is of what the GPU reads; a spec without a kernel there\n"
-            "is named and left out, and the exit status is 1.\n"
+            "is named and left out, and the exit status is 1.  encode_us_p50:\n"
+            "encoding one block of keys and of values (a token, where blocks\n"
+            "are tokens) of each sequence; inline_us_p50: that, then "
+            "attention;\n"
+            "async_us_p50: both at a time, encoding in a stream of its own.\n"
+            "Blank where the GPU does not encode (kvquant --help).\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};

@@ -13,6 +13,7 @@
 #include "tools/common.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
@@ -50,6 +51,7 @@ struct run {
     struct kv_conditions conditions;
     struct kv_results *table;
     struct kv_codes *codes;
+    size_t left_out; /* specs that the GPU does not encode */
 };
 
 enum { BOTH = KV_SIDES, ALL_LAYERS = KV_ALL };
@@ -150,6 +152,40 @@ static int put_table(struct run *r, struct kv_err *e)
     return 0;
 }
 
+static struct kv_measure_plan plan_of(const struct run *r, const struct args *a)
+{
+    const struct kv_dump_info *info = kv_dump_info(r->dump);
+
+    return (struct kv_measure_plan){
+        .dump = r->dump,
+        .spec = r->spec,
+        .n_specs = r->n_specs,
+        .calib = r->calib,
+        .seed = a->common.seed,
+        .memory = a->common.memory,
+        .n_queries = info->have[KV_T_Q] ? a->queries : 0,
+        .codes = r->codes,
+        .gpu = a->common.on_gpu ? &a->common.gpu : NULL};
+}
+
+/* Takes from the list what the GPU does not encode, by name. */
+static void leave_out(struct run *r, const struct args *a)
+{
+    const struct kv_measure_plan plan = plan_of(r, a);
+    const size_t n = r->n_specs;
+
+    r->n_specs = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct kv_err e = {""};
+
+        if (kv_measure_on_gpu(&plan, &r->spec[i], &e))
+            fprintf(stderr, "kvquant: %s: left out\n", e.msg);
+        else
+            r->spec[r->n_specs++] = r->spec[i];
+    }
+    r->left_out = n - r->n_specs;
+}
+
 static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
     struct kv_sweep sweep = {
@@ -166,6 +202,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e))
         return -1;
+    if (a->common.on_gpu)
+        leave_out(r, a);
     kv_common_hadamard(r->spec, r->n_specs, &info->shape);
     if (a->attention && !info->have[KV_T_Q])
         return kv_fail(e,
@@ -191,15 +229,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 static int measure(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(r->dump);
-    const struct kv_measure_plan plan = {
-        .dump = r->dump,
-        .spec = r->spec,
-        .n_specs = r->n_specs,
-        .calib = r->calib,
-        .seed = a->common.seed,
-        .memory = a->common.memory,
-        .n_queries = info->have[KV_T_Q] ? a->queries : 0,
-        .codes = r->codes};
+    const struct kv_measure_plan plan = plan_of(r, a);
 
     if (plan.n_queries && plan.n_queries < info->ctx)
         kv_note("attention columns: %zu query positions of %zu in each window",
@@ -274,7 +304,13 @@ static void parse(int argc, char **argv, struct args *a)
             "its own attention, on the codes, is in the KV rows.\n"
             "rd_gap_db (transform coding only) is how far the error of the\n"
             "coefficients stays above the Gaussian bound at the same rate.\n"
-            "bits_total counts the calibration's tables in.",
+            "bits_total counts the calibration's tables in.\n"
+            "--device cuda: blocks are encoded on the GPU, to the same bytes\n"
+            "(kivi, absmax, zeropoint, pq, million, evasion, vecinfer, cq), "
+            "and\n"
+            "decoded on the CPU; another spec but f32, the base line, is "
+            "named\n"
+            "and left out, and the exit status is 1.",
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
@@ -292,7 +328,8 @@ static void parse(int argc, char **argv, struct args *a)
 
 int main(int argc, char **argv)
 {
-    struct args a = {.common = KV_COMMON_DEFAULT, .queries = 64};
+    struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
+                     .queries = 64};
     struct run r = {0};
     struct kv_err e = {""};
     int rc;
@@ -304,5 +341,5 @@ int main(int argc, char **argv)
     if (rc)
         kv_die("%s", e.msg);
     kv_close_stdout();
-    return KV_EXIT_OK;
+    return r.left_out ? KV_EXIT_NO : KV_EXIT_OK;
 }

@@ -242,7 +242,8 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
 
 /* This warp's share of a span; or, where the warps of a block walk together,
  * each with rows of its own, all of it. */
-template <class K, class V, int STAGES, bool TOGETHER, int NT>
+template <class K, class V, int STAGES, bool TOGETHER, int NT,
+          int PART = KV_WHOLE>
 KV_DEVICE void
 kv_walk(const typename K::params &kp, const typename V::params &vp,
         const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
@@ -279,7 +280,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         kv_copy_commit();                                                    \
     } while (0)
 
-    for (unsigned j = 0; j + 1 < STAGES; j++)
+    for (unsigned j = 0; j + (PART != KV_COMPUTE) < STAGES; j++)
         KV_FETCH(j);
     for (unsigned j = 0; j < n_steps; j++) {
         const unsigned token =
@@ -288,13 +289,17 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         float s[M][NT][4], factor[NT][2];
 
         kv_sync<TOGETHER>(); /* all have read what the next copy replaces */
-        KV_FETCH(j + STAGES - 1);
+        if (PART == KV_COMPUTE)
+            kv_copy_commit();
+        else
+            KV_FETCH(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
         kv_sync<TOGETHER>();
-        if (token >= span.seen)
+        if (PART == KV_LOADS || token >= span.seen)
             continue;
 
-        const uint8_t *codes = ring.codes(j), *head = ring.head(j);
+        const uint8_t *codes = ring.codes(j);
+        const uint8_t *head = ring.head(PART == KV_COMPUTE ? 0 : j);
 
         K::template scores<NT>(kp, k_table, head, j % STEPS, codes, query, s);
         if (token + K::T > span.common)
@@ -440,7 +445,7 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
 }
 
 /* A block's span with these two policies, into its part. */
-template <class K, class V, int STAGES, int D, int NT>
+template <class K, class V, int STAGES, int D, int NT, int PART>
 KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                               const typename V::params &vp, const float *enter,
                               const kv_gpu_work &work)
@@ -475,7 +480,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, false, NT>(
+    kv_walk<K, V, STAGES, false, NT, PART>(
         kp, vp, k_table, v_table, span, rows, limit, query,
         rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp), softmax,
         sums);
@@ -535,7 +540,8 @@ template <class K, class V, int D, int NT> constexpr int kv_blocks(void)
 /* FK, FV: policies of the runs that are not codes, sinks and tail.  Grid:
  * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
  * a KV head for query token 0, then 1, .. */
-template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
+template <class K, class V, int STAGES, class FK, class FV, int D, int NT,
+          int PART>
 __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
                      const typename V::params vp, const typename FK::params fkp,
@@ -544,9 +550,9 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     const kv_gpu_work work = p.work[blockIdx.x];
 
     if (work.run == KV_RUN_CODES)
-        kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
+        kv_attend_span<K, V, STAGES, D, NT, PART>(p, kp, vp, p.enter, work);
     else
-        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
+        kv_attend_span<FK, FV, 1, D, NT, PART>(p, fkp, fvp, NULL, work);
     if (kv_last_of(p, p.sequences[work.sequence]))
         kv_merge_splits(p, p.sequences[work.sequence], D, 8 * NT);
 }

@@ -125,6 +125,48 @@ extern "C" int kv_device_copy(void *to, const void *from, size_t bytes,
     return copy(to, from, bytes, cudaMemcpyDeviceToDevice, e);
 }
 
+/* Made when it is first wanted; the event says how far a stream has come. */
+static cudaStream_t second;
+static cudaEvent_t mark;
+
+static cudaError_t make_second(void)
+{
+    cudaError_t rc = cudaSuccess;
+
+    if (!second)
+        rc = cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking);
+    if (rc == cudaSuccess && !mark)
+        rc = cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
+    return rc;
+}
+
+/* What is launched in `late` from here on waits for what is in `early`. */
+static cudaError_t wait_for(cudaStream_t late, cudaStream_t early)
+{
+    const cudaError_t rc = cudaEventRecord(mark, early);
+
+    return rc == cudaSuccess ? cudaStreamWaitEvent(late, mark, 0) : rc;
+}
+
+extern "C" int kv_device_fork(void **stream, struct kv_err *e)
+{
+    cudaError_t rc;
+
+    bind();
+    rc = make_second();
+    if (rc == cudaSuccess)
+        rc = wait_for(second, 0);
+    *stream = second;
+    return rc == cudaSuccess ? 0 : fail(e, "a second stream", rc);
+}
+
+extern "C" int kv_device_join(void *stream, struct kv_err *e)
+{
+    const cudaError_t rc = wait_for(0, static_cast<cudaStream_t>(stream));
+
+    return rc == cudaSuccess ? 0 : fail(e, "a second stream", rc);
+}
+
 /* What a timing holds; the events stand around one call each. */
 struct stopwatch {
     cudaEvent_t start, end;

@@ -76,6 +76,18 @@ int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e)
     return none(e);
 }
 
+int kv_device_fork(void **stream, struct kv_err *e)
+{
+    (void)stream;
+    return none(e);
+}
+
+int kv_device_join(void *stream, struct kv_err *e)
+{
+    (void)stream;
+    return none(e);
+}
+
 int kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
                    size_t warmup, size_t reps, double *seconds,
                    struct kv_err *e)
@@ -233,6 +245,16 @@ int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
     (void)n_sequences;
     (void)n_kv_heads;
     (void)n_tiles;
+    return none(e);
+}
+
+int kv_gpu_launch_part(const struct kv_gpu_family *family,
+                       struct kv_gpu_launch *l, enum kv_gpu_part part,
+                       struct kv_err *e)
+{
+    (void)family;
+    (void)l;
+    (void)part;
     return none(e);
 }
 

@@ -16,11 +16,13 @@ enum kv_gpu_quantizer {
     KV_GPU_NO_QUANTIZER,
     KV_GPU_KIVI,
     KV_GPU_ZEROPOINT,
-    KV_GPU_ABSMAX
+    KV_GPU_ABSMAX,
+    KV_GPU_HACK
 };
 
-/* Integers in groups (lib/schemes/grouped.h).  A block is its units in order, a
- * unit is codes, group by group, filled up to a byte, then heads. */
+/* Integers in groups (lib/schemes/grouped.h, hack.h).  A block is its units in
+ * order, a unit is codes, group by group, filled up to a byte, then heads; the
+ * last group of a token's unit may be shorter. */
 struct kv_gpu_groups {
     enum kv_gpu_quantizer quantizer;
     unsigned bits;
@@ -29,6 +31,10 @@ struct kv_gpu_groups {
     size_t len;
     size_t unit; /* values of a token that are one unit */
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
+    /* hack alone: bytes of a sum of codes, 0 for none; and whose random numbers
+     * round, where it is not to nearest (kernels/homomorphic.h). */
+    size_t sum_bytes, layer;
+    bool stochastic, values;
 };
 
 /* Indices into codebooks, packed token by token (lib/schemes/vq.h). */
@@ -60,7 +66,9 @@ struct kv_gpu_blocks {
                         * [n * block][n_heads][head_dim], 4-byte aligned */
     uint8_t *bytes;    /* the device's: [n][block_bytes], written in full */
     size_t n;
-    void *stream; /* of kernels/device.h; NULL: the first */
+    size_t first;  /* token of the first block; and the seed: for random */
+    uint64_t seed; /* numbers */
+    void *stream;  /* of kernels/device.h; NULL: the first */
 };
 
 struct kv_gpu_encoder;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/quantizers.cuh"
+#include "kernels/homomorphic.h"
 
 enum { THREADS = 256, VALUES = 4096, MOST_CHANNELS = 64 };
 
@@ -41,9 +42,9 @@ static kv_share share_of(const struct kv_gpu_groups *g)
 }
 
 // Shared memory: values as halves; least and largest, of each group's parts;
-// heads; packed codes.  Where each begins.
+// sums of codes; heads; packed codes.  Where each begins.
 struct kv_room {
-    size_t low, high, head, code, end;
+    size_t low, high, sum, head, code, end;
 };
 
 template <class Q> static __host__ __device__ kv_room room_of(const kv_share &s)
@@ -53,7 +54,8 @@ template <class Q> static __host__ __device__ kv_room room_of(const kv_share &s)
 
     r.low = (s.values * sizeof(uint16_t) + 15) / 16 * 16;
     r.high = r.low + parts;
-    r.head = r.high + parts;
+    r.sum = r.high + parts;
+    r.head = r.sum + (Q::SUMS ? s.groups * sizeof(unsigned) : 0);
     r.code = r.head + s.groups * sizeof(Q);
     r.end = r.code + s.code_bytes;
     return r;
@@ -83,11 +85,14 @@ template <bool BY_CHANNEL> struct kv_mine {
         string = BY_CHANNEL ? width * len : unit;
     }
 
-    // Where value j of group i is among the values.
-    __device__ unsigned at(unsigned i, unsigned j) const
+    // Where group i begins among the values, and from one to the next.
+    __device__ unsigned begin(unsigned i) const
     {
-        return BY_CHANNEL ? j * width + i
-                          : i / each * unit + i % each * len + j;
+        return BY_CHANNEL ? i : i / each * unit + i % each * len;
+    }
+    __device__ unsigned apart() const
+    {
+        return BY_CHANNEL ? width : 1;
     }
 
     // The last group of a token may be shorter.
@@ -96,7 +101,7 @@ template <bool BY_CHANNEL> struct kv_mine {
         return BY_CHANNEL ? len : min(len, unit - i % each * len);
     }
 
-    // x of the first one; and from a row to the next.
+    // x of the first one; and, by channel, from a row to the next.
     __device__ size_t from(unsigned heads) const
     {
         return BY_CHANNEL
@@ -106,7 +111,7 @@ template <bool BY_CHANNEL> struct kv_mine {
     }
     __device__ size_t row(unsigned heads) const
     {
-        return BY_CHANNEL ? (size_t)heads * unit : unit;
+        return (size_t)heads * unit;
     }
     __device__ unsigned rows() const
     {
@@ -115,16 +120,18 @@ template <bool BY_CHANNEL> struct kv_mine {
 };
 
 // Two values a word.
-template <class M>
-KV_DEVICE void kv_take_values(const M &m, unsigned heads, const uint16_t *x,
-                              uint16_t *value)
+template <bool BY_CHANNEL>
+KV_DEVICE void kv_take_values(const kv_mine<BY_CHANNEL> &m, unsigned heads,
+                              const uint16_t *x, uint16_t *value)
 {
     const unsigned words = m.width / 2;
     uint32_t *const to = reinterpret_cast<uint32_t *>(value);
 
     x += m.from(heads);
     for (unsigned i = threadIdx.x; i < m.rows() * words; i += THREADS)
-        to[i] = kv_load4(x + i / words * m.row(heads) + i % words * 2);
+        to[i] =
+            kv_load4(BY_CHANNEL ? x + i / words * m.row(heads) + i % words * 2
+                                : x + 2 * i);
 }
 
 // Least and largest of each part of a group.  Neighbours look at neighbours:
@@ -138,10 +145,11 @@ KV_DEVICE void kv_part_ranges(const kv_mine<BY_CHANNEL> &m, unsigned parts,
     for (unsigned s = threadIdx.x; s < groups * parts; s += THREADS) {
         const unsigned i = BY_CHANNEL ? s % groups : s / parts;
         const unsigned part = BY_CHANNEL ? s / groups : s % parts;
+        const unsigned begin = m.begin(i), size = m.size(i);
         float least = __builtin_huge_valf(), most = -least;
 
-        for (unsigned j = part; j < m.size(i); j += parts) {
-            const float x = kv_low_f16(value[m.at(i, j)]);
+        for (unsigned j = part; j < size; j += parts) {
+            const float x = kv_low_f16(value[begin + j * m.apart()]);
 
             least = fminf(least, x);
             most = fmaxf(most, x);
@@ -168,16 +176,50 @@ KV_DEVICE void kv_make_heads(const M &m, const kv_gpu_groups &g, unsigned parts,
         }
         head[i].fit(least + 0.0f, most + 0.0f, g.bits);
         head[i].put(bytes + (m.first + i / m.each) * g.unit_bytes +
-                    g.code_bytes + (m.channel + i % m.each) * Q::HEAD_BYTES);
+                        g.code_bytes,
+                    m.channel + i % m.each, g.n_groups);
     }
+}
+
+// The random number of one value (hack's).
+struct kv_draw {
+    bool any;
+    uint64_t key, counter;
+
+    __device__ float operator()(void) const
+    {
+        return kv_random_unit(key, counter);
+    }
+};
+
+// Where units stand, for random numbers.
+struct kv_where_units {
+    unsigned heads;
+    size_t first; // token of the first block
+    uint64_t seed;
+};
+
+template <bool BY_CHANNEL>
+KV_DEVICE kv_draw kv_draw_of(const kv_mine<BY_CHANNEL> &m,
+                             const kv_gpu_groups &g, const kv_where_units &w,
+                             unsigned u)
+{
+    const size_t unit = m.first + u;
+    const size_t token = w.first + unit / w.heads * (BY_CHANNEL ? m.len : 1);
+
+    return {g.stochastic,
+            kv_hack_key(w.seed, g.values ? KV_HACK_V : KV_HACK_K, g.layer,
+                        unit % w.heads, 0),
+            kv_hack_counter(token, m.channel)};
 }
 
 // Eight codes a thread, which are `bits` bytes.  Neighbours take neighbouring
 // channels where they can.
 template <class Q, bool BY_CHANNEL>
-KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m, unsigned bits,
+KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m,
+                             const kv_gpu_groups &g, const kv_where_units &w,
                              const uint16_t *value, const Q *head,
-                             uint8_t *packed)
+                             unsigned *sum, uint8_t *packed)
 {
     const unsigned octets = (m.string + 7) / 8;
     const bool whole = BY_CHANNEL && m.len % 8 == 0;
@@ -186,46 +228,79 @@ KV_DEVICE void kv_pack_codes(const kv_mine<BY_CHANNEL> &m, unsigned bits,
         const unsigned q =
             whole ? o % m.width * (m.len / 8) + o / m.width : o % octets;
         const unsigned u = o / octets, end = min(8u, m.string - 8 * q);
-        unsigned i = u * m.each + 8 * q / m.len, j = 8 * q % m.len;
+        const kv_draw unit = kv_draw_of(m, g, w, u);
+        unsigned i = u * m.each + 8 * q / m.len, j = 8 * q % m.len, part = 0;
+        unsigned begin = m.begin(i), size = m.size(i);
         uint64_t word = 0;
 
         for (unsigned n = 0; n < end; n++) {
-            const float x = kv_low_f16(value[m.at(i, j)]);
+            const float x = kv_low_f16(value[begin + j * m.apart()]);
+            const kv_draw draw = {unit.any, unit.key,
+                                  unit.counter + (BY_CHANNEL
+                                                      ? kv_hack_counter(j, i)
+                                                      : 8 * q + n)};
+            const unsigned code = head[i].code(x, g.bits, draw);
+            const bool last = ++j == size;
 
-            word |= (uint64_t)head[i].code(x, bits) << n * bits;
-            if (++j == m.size(i)) {
+            word |= (uint64_t)code << n * g.bits;
+            part += code;
+            if (Q::SUMS && (last || n + 1 == end)) {
+                kv_add_shared(sum + i, part);
+                part = 0;
+            }
+            if (last && n + 1 < end) {
+                begin = m.begin(++i);
+                size = m.size(i);
                 j = 0;
-                i++;
             }
         }
-        for (unsigned n = 0; n < bits; n++)
-            packed[(u * octets + q) * bits + n] = (uint8_t)(word >> 8 * n);
+        for (unsigned n = 0; n < g.bits; n++)
+            packed[(u * octets + q) * g.bits + n] = (uint8_t)(word >> 8 * n);
+    }
+}
+
+template <class M>
+KV_DEVICE void kv_put_sums(const M &m, const kv_gpu_groups &g,
+                           const unsigned *sum, uint8_t *bytes)
+{
+    for (unsigned i = threadIdx.x; i < m.units * m.each; i += THREADS) {
+        uint8_t *const to = bytes + (m.first + i / m.each) * g.unit_bytes +
+                            g.code_bytes + g.n_groups * kv_hack::BYTES +
+                            (m.channel + i % m.each) * g.sum_bytes;
+
+        for (unsigned n = 0; n < g.sum_bytes; n++)
+            to[n] = (uint8_t)(sum[i] >> 8 * n);
     }
 }
 
 template <class Q, bool BY_CHANNEL>
 __global__ void __launch_bounds__(THREADS)
     kv_groups_kernel(struct kv_gpu_groups g, kv_share share, size_t n_units,
-                     unsigned heads, const uint16_t *x, uint8_t *bytes)
+                     kv_where_units where, const uint16_t *x, uint8_t *bytes)
 {
     const kv_mine<BY_CHANNEL> m(g, share, n_units);
     const kv_room room = room_of<Q>(share);
     uint16_t *const value = reinterpret_cast<uint16_t *>(kv_shared());
     float *const low = reinterpret_cast<float *>(kv_shared() + room.low);
     float *const high = reinterpret_cast<float *>(kv_shared() + room.high);
+    unsigned *const sum = reinterpret_cast<unsigned *>(kv_shared() + room.sum);
     Q *const head = reinterpret_cast<Q *>(kv_shared() + room.head);
     uint8_t *const packed = kv_shared() + room.code;
     const unsigned from = (m.string + 7) / 8 * g.bits;
     const unsigned n = (m.string * g.bits + 7) / 8;
 
-    kv_take_values(m, heads, x, value);
+    kv_take_values(m, where.heads, x, value);
     kv_sync_block();
     kv_part_ranges(m, share.parts, value, low, high);
+    for (unsigned i = threadIdx.x; Q::SUMS && i < share.groups; i += THREADS)
+        sum[i] = 0;
     kv_sync_block();
     kv_make_heads(m, g, share.parts, low, high, head, bytes);
     kv_sync_block();
-    kv_pack_codes(m, g.bits, value, head, packed);
+    kv_pack_codes(m, g, where, value, head, sum, packed);
     kv_sync_block();
+    if (Q::SUMS)
+        kv_put_sums(m, g, sum, bytes);
     bytes += m.first * g.unit_bytes + m.channel * m.len / 8 * g.bits;
     for (unsigned i = threadIdx.x; i < m.units * n; i += THREADS)
         bytes[i / n * g.unit_bytes + i % n] = packed[i / n * from + i % n];
@@ -246,6 +321,9 @@ static void with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
         break;
     case KV_GPU_ABSMAX:
         f.template run<kv_absmax>();
+        break;
+    case KV_GPU_HACK:
+        f.template run<kv_hack>();
         break;
     }
 }
@@ -278,11 +356,13 @@ struct launched {
         const kv_share s = share_of(&code->groups);
         const size_t units = b->n * code->block_bytes / code->groups.unit_bytes;
         const size_t grid = up_to(units, s.units) / s.units * s.slices;
+        const kv_where_units where = {(unsigned)code->n_heads, b->first,
+                                      b->seed};
 
-        wrong = kv_launch(kv_groups_kernel<Q, BY_CHANNEL>, dim3((unsigned)grid),
-                          dim3(THREADS), room_of<Q>(s).end,
-                          (cudaStream_t)b->stream, code->groups, s, units,
-                          (unsigned)code->n_heads, b->x, b->bytes);
+        wrong =
+            kv_launch(kv_groups_kernel<Q, BY_CHANNEL>, dim3((unsigned)grid),
+                      dim3(THREADS), room_of<Q>(s).end, (cudaStream_t)b->stream,
+                      code->groups, s, units, where, b->x, b->bytes);
     }
 
     template <class Q> void run()

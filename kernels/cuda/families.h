@@ -17,6 +17,7 @@
 struct kv_gpu_side {
     const struct kv_store *store; /* of the codes */
     enum kv_path path;            /* the one that runs */
+    bool bf16;                    /* family "float": else fp16 */
     size_t tile_bytes;            /* of 128 tokens of one KV head */
     /* Tile i of a KV head, all of whose tokens are in the store, into `to`,
      * which is tile_bytes of zeros. */
@@ -57,6 +58,13 @@ extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
     kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_generic_tiles;
 
 enum { KV_GPU_MAX_DIM = 256 };
+
+/* Launches a part of what the family's launch() would, of its hot kernels
+ * (parts.cu): head_dim 128, at most 8 rows.  Gives 1, without a word in e,
+ * where there is none for these codes.  With `measure` it launches nothing. */
+int kv_gpu_launch_part(const struct kv_gpu_family *family,
+                       struct kv_gpu_launch *l, enum kv_gpu_part part,
+                       struct kv_err *e);
 
 /* Tokens [first, first + n) of a KV head of any store as values [n][head_dim],
  * in the codes' space; first is a multiple of 32. */

@@ -1,4 +1,4 @@
-/* Policies of decode.cuh for halves as they are.
+/* Policies of decode.cuh for halves, fp16 or bf16, as they are.
  *
  * A tile of 128 tokens is 8 steps of 16; a step is fragments a of gpu.cuh, in
  * the order lanes read them, 16 bytes each:
@@ -12,6 +12,12 @@
 #define KV_FLOAT_CUH
 
 #include "kernels/cuda/decode.cuh"
+
+/* Decoding: head dimension, N-tiles of 8 rows, stages of the ring; the first
+ * that fits is taken. */
+#define KV_FLOAT_KERNELS(X) \
+    X(64, 2, 3)             \
+    X(64, 1, 3) X(96, 2, 3) X(96, 1, 3) X(128, 2, 3) X(128, 1, 3) X(256, 1, 1)
 
 struct kv_no_params {
 };
@@ -32,11 +38,35 @@ KV_DEVICE size_t kv_tile_place(bool values, unsigned t, unsigned c,
                                  : kv_fragment_place(t % 16, c % 16));
 }
 
+/* What halves are. */
+struct kv_fp16 {
+    static __device__ uint32_t pack(float low, float high)
+    {
+        return kv_pack_f16(low, high);
+    }
+    static __device__ void mma(float *c, const uint32_t *a, const uint32_t *b)
+    {
+        kv_mma_f16(c, a, b);
+    }
+};
+
+struct kv_bfloat16 {
+    static __device__ uint32_t pack(float low, float high)
+    {
+        return kv_pack_bf16(low, high);
+    }
+    static __device__ void mma(float *c, const uint32_t *a, const uint32_t *b)
+    {
+        kv_mma_bf16(c, a, b);
+    }
+};
+
 /* Weights of 16 tokens, fragment c, as fragment b of the next product. */
+template <class HALF = kv_fp16>
 KV_DEVICE void kv_weights_f16(const float *weight, uint32_t *b)
 {
-    b[0] = kv_transpose(kv_pack_f16(weight[0], weight[1]));
-    b[1] = kv_transpose(kv_pack_f16(weight[2], weight[3]));
+    b[0] = kv_transpose(HALF::pack(weight[0], weight[1]));
+    b[1] = kv_transpose(HALF::pack(weight[2], weight[3]));
 }
 
 KV_DEVICE void kv_unpack16(const uint8_t *at, uint32_t *w)
@@ -55,7 +85,7 @@ template <int D, int NT> struct kv_queries_f16 {
 };
 
 /* q: [8 NT][D]; x: so many times q. */
-template <int D, int NT>
+template <int D, int NT, class HALF = kv_fp16>
 KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x,
                                  float times = 1)
 {
@@ -70,7 +100,7 @@ KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x,
                 const float *at =
                     q + (i * 8 + r) * D + k * 16 + half * 8 + 2 * c;
 
-                x.b[i][k][half] = kv_pack_f16(at[0] * times, at[1] * times);
+                x.b[i][k][half] = HALF::pack(at[0] * times, at[1] * times);
             }
 }
 
@@ -117,7 +147,7 @@ KV_DEVICE void kv_sums_store(const kv_sums_f32<D, NT> &x, float *o)
                     x.o[k][i][j];
 }
 
-template <int D> struct kv_float_keys {
+template <int D, class HALF = kv_fp16> struct kv_float_keys {
     using params = kv_no_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
@@ -139,7 +169,7 @@ template <int D> struct kv_float_keys {
                                    const float *q, const kv_rows &,
                                    query<NT> &x)
     {
-        kv_queries_to_f16<D, NT>(q, x);
+        kv_queries_to_f16<D, NT, HALF>(q, x);
     }
     template <int NT>
     static __device__ void
@@ -158,12 +188,12 @@ template <int D> struct kv_float_keys {
             kv_unpack16(codes + (k * 32 + kv_lane()) * 16, a);
 #pragma unroll
             for (int i = 0; i < NT; i++)
-                kv_mma_f16(s[0][i], a, q.b[i][k]);
+                HALF::mma(s[0][i], a, q.b[i][k]);
         }
     }
 };
 
-template <int D> struct kv_float_values {
+template <int D, class HALF = kv_fp16> struct kv_float_values {
     using params = kv_no_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
@@ -194,7 +224,7 @@ template <int D> struct kv_float_values {
 
 #pragma unroll
         for (int i = 0; i < NT; i++)
-            kv_weights_f16(weight[0][i], b[i]);
+            kv_weights_f16<HALF>(weight[0][i], b[i]);
         kv_sums_scale<D, NT>(x, factor);
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
@@ -203,7 +233,7 @@ template <int D> struct kv_float_values {
             kv_unpack16(codes + (k * 32 + kv_lane()) * 16, a);
 #pragma unroll
             for (int i = 0; i < NT; i++)
-                kv_mma_f16(x.o[k][i], a, b[i]);
+                HALF::mma(x.o[k][i], a, b[i]);
         }
     }
     template <int NT>

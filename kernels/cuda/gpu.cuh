@@ -56,6 +56,12 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
     return before;
 }
 
+/* To a number in shared memory, whichever thread comes first. */
+KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
+{
+    atomicAdd(sum, x);
+}
+
 KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
 {
     return __shfl_xor_sync(~0u, x, mask);
@@ -168,6 +174,15 @@ KV_DEVICE uint32_t kv_pack_f16(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&h);
 }
 
+/* The same in bf16. */
+KV_DEVICE uint32_t kv_pack_bf16(float low, float high)
+{
+    uint32_t w;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    return w;
+}
+
 KV_DEVICE float kv_low_f16(uint32_t w)
 {
     return __low2float(*reinterpret_cast<const __half2 *>(&w));
@@ -226,19 +241,24 @@ KV_DEVICE uint32_t kv_bytes(uint32_t low, uint32_t high, uint32_t select)
 
 /* ---- matrices ----------------------------------------------------------- */
 
-/* c [16][8] += a [16][16] b [16][8], halves, sums in f32.
+/* c [16][8] += a [16][16] b [16][8], halves or bf16, sums in f32.
  *   a[0]: row r,     columns 2c, 2c + 1    a[2]: row r,     columns 2c + 8, + 9
  *   a[1]: row r + 8, columns 2c, 2c + 1    a[3]: row r + 8, columns 2c + 8, + 9
  *   b[0]: rows 2c, 2c + 1, column r        b[1]: rows 2c + 8, + 9, column r
  *   c[0], c[1]: row r, columns 2c, 2c + 1  c[2], c[3]: row r + 8 */
-KV_DEVICE void kv_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
-{
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+#define KV_MMA_HALVES(name, type)                                             \
+    KV_DEVICE void name(float *c, const uint32_t *a, const uint32_t *b)       \
+    {                                                                         \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type   \
+                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "           \
+                     "{%0,%1,%2,%3};"                                         \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])         \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), \
+                       "r"(b[1]));                                            \
+    }
+KV_MMA_HALVES(kv_mma_f16, "f16")
+KV_MMA_HALVES(kv_mma_bf16, "bf16")
+#undef KV_MMA_HALVES
 
 /* c [16][8] += a [16][32] b [32][8], bytes, sums in int32; c as above.
  *   a[0]: row r, columns 4c to 4c + 3      a[2]: row r, columns 4c + 16 ..

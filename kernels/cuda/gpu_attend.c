@@ -793,3 +793,18 @@ int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)
         return -1;
     return a->family->launch(&a->launch, e);
 }
+
+bool kv_gpu_attend_has_parts(const struct kv_gpu_attend *a)
+{
+    struct kv_gpu_launch l = a->launch;
+    struct kv_err e = {""};
+
+    l.measure = true;
+    return !a->coded && !kv_gpu_launch_part(a->family, &l, KV_LOADS, &e);
+}
+
+int kv_gpu_attend_launch_part(struct kv_gpu_attend *a, enum kv_gpu_part part,
+                              struct kv_err *e)
+{
+    return kv_gpu_launch_part(a->family, &a->launch, part, e);
+}

@@ -3,10 +3,12 @@
 #ifndef KV_GPU_ATTEND_H
 #define KV_GPU_ATTEND_H
 
+#include "kernels/cuda/decode.h"
 #include "kernels/device.h"
 #include "kernels/tiles.h"
 #include "lib/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct kv_gpu_attend;
@@ -62,5 +64,11 @@ const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* Launches attention; does not wait for it. */
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e);
+
+/* Whether the kernel is also there without its computing, and without its
+ * copies; and launches it so. */
+bool kv_gpu_attend_has_parts(const struct kv_gpu_attend *a);
+int kv_gpu_attend_launch_part(struct kv_gpu_attend *a, enum kv_gpu_part part,
+                              struct kv_err *e);
 
 #endif

@@ -21,9 +21,6 @@ template <int BITS, int D, int NT> constexpr bool unfolded_fits(void)
     return BITS > 2 || D < 128 || NT == 1;
 }
 
-// Two blocks of 8 warps, one step ahead each, keep the memory busy.
-enum { STAGES = 2 };
-
 static const kv_grouped *params_of(const kv_gpu_side *side)
 {
     return static_cast<const kv_grouped *>(side->store->params);
@@ -37,10 +34,10 @@ static int launch_one(struct kv_gpu_launch *l, bool folded,
     if constexpr (unfolded_fits<BITS, D, NT>())
         if (!folded)
             return kv_decode_launch<kv_unfolded_keys<BITS, D>,
-                                    kv_folded_values<BITS, D>, STAGES, D, NT>(
-                l, k, v, e);
+                                    kv_folded_values<BITS, D>,
+                                    KV_GROUPED_STAGES, D, NT>(l, k, v, e);
     return kv_decode_launch<kv_folded_keys<BITS, D>, kv_folded_values<BITS, D>,
-                            STAGES, D, NT>(l, k, v, e);
+                            KV_GROUPED_STAGES, D, NT>(l, k, v, e);
 }
 
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)

@@ -7,6 +7,9 @@
 #include "kernels/cuda/float.cuh"
 #include "kernels/cuda/grouped_codes.h"
 
+/* Two blocks of 8 warps, one step ahead each, keep the memory busy. */
+enum { KV_GROUPED_STAGES = 2 };
+
 /* A code's subnormal half is code * 2^-24. */
 #define KV_CODES_PER_UNIT 0x1p24f
 

@@ -3,15 +3,6 @@
 #include "kernels/cuda/prefill.cuh"
 #include "kernels/tiles_homomorphic.h"
 
-// Bits of a code, values of a partition, head dimension, N-tiles, stages; the
-// first that fits is taken.
-#define KV_HACK_KERNELS(X) \
-    X(2, 64, 128, 2, 2)    \
-    X(2, 64, 128, 1, 2)    \
-    X(2, 32, 128, 1, 3)    \
-    X(2, 128, 128, 1, 2)   \
-    X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
-
 // Bits, partition, head dimension, stages; two N-tiles.
 #define KV_HACK_PREFILLS(X) X(2, 32, 128, 2) X(2, 64, 128, 2) X(2, 128, 128, 2)
 

@@ -15,6 +15,15 @@
 #include "kernels/cuda/hack_codes.h"
 #include "lib/base/rng.h"
 
+/* Decoding: bits of a code, values of a partition, head dimension, N-tiles,
+ * stages; the first that fits is taken. */
+#define KV_HACK_KERNELS(X) \
+    X(2, 64, 128, 2, 2)    \
+    X(2, 64, 128, 1, 2)    \
+    X(2, 32, 128, 1, 3)    \
+    X(2, 128, 128, 1, 2)   \
+    X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
+
 template <int P> constexpr int kv_hack_step(void)
 {
     return P > 64 ? P : 64;

@@ -2,10 +2,11 @@
  * in the same order and rounded once.  A quantizer is its head as it will be
  * read, at most 8 bytes:
  *
- *   HEAD_BYTES                 of a group in the encoded bytes
- *   fit(low, high, bits)       from the group's least and largest value
- *   put(head)                  into HEAD_BYTES at any address
- *   code(x, bits)              of a value */
+ *   fit(low, high, bits)     from the group's least and largest value
+ *   put(heads, i, n)         group i of n, among the unit's heads
+ *   code(x, bits, draw)      of a value; draw() is its random number in [0, 1),
+ *                            draw.any whether to use it
+ *   SUMS                     sums of codes may follow the heads */
 #ifndef KV_QUANTIZERS_CUH
 #define KV_QUANTIZERS_CUH
 
@@ -56,7 +57,7 @@ KV_DEVICE float kv_within(float x, float top)
 
 /* lib/schemes/kivi.c */
 struct kv_kivi {
-    enum { HEAD_BYTES = 4 };
+    enum { SUMS = 0 };
     uint16_t half[2];
 
     __device__ void fit(float low, float high, unsigned bits)
@@ -65,13 +66,13 @@ struct kv_kivi {
         half[1] = kv_clamp_f16(low);
     }
 
-    __device__ void put(uint8_t *head) const
+    __device__ void put(uint8_t *heads, size_t i, size_t) const
     {
-        kv_put(head, half[0]);
-        kv_put(head + 2, half[1]);
+        kv_put(heads + 4 * i, half[0]);
+        kv_put(heads + 4 * i + 2, half[1]);
     }
 
-    __device__ unsigned code(float x, unsigned bits) const
+    template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const float step = kv_low_f16(half[0]), low = kv_low_f16(half[1]);
 
@@ -84,7 +85,7 @@ struct kv_kivi {
 /* lib/schemes/zeropoint.c.  A flat group needs no case of its own but 0: its
  * value over the step is 1 or -1. */
 struct kv_zeropoint {
-    enum { HEAD_BYTES = 6 };
+    enum { SUMS = 0 };
     uint16_t half;
     int32_t zero;
 
@@ -104,13 +105,13 @@ struct kv_zeropoint {
                          (double)(1u << (bits - 1)));
     }
 
-    __device__ void put(uint8_t *head) const
+    __device__ void put(uint8_t *heads, size_t i, size_t) const
     {
-        kv_put(head, half);
-        kv_put(head + 2, zero);
+        kv_put(heads + 6 * i, half);
+        kv_put(heads + 6 * i + 2, zero);
     }
 
-    __device__ unsigned code(float x, unsigned bits) const
+    template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const double middle = (double)(1u << (bits - 1));
         const float step = kv_low_f16(half);
@@ -123,7 +124,7 @@ struct kv_zeropoint {
 
 /* lib/schemes/absmax.c */
 struct kv_absmax {
-    enum { HEAD_BYTES = 2 };
+    enum { SUMS = 0 };
     uint16_t half;
 
     __device__ void fit(float low, float high, unsigned bits)
@@ -131,17 +132,50 @@ struct kv_absmax {
         half = kv_step_f16(fmaxf(fabsf(low), fabsf(high)), kv_top(bits - 1));
     }
 
-    __device__ void put(uint8_t *head) const
+    __device__ void put(uint8_t *heads, size_t i, size_t) const
     {
-        kv_put(head, half);
+        kv_put(heads + 2 * i, half);
     }
 
-    __device__ unsigned code(float x, unsigned bits) const
+    template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const float top = kv_top(bits - 1), step = kv_low_f16(half);
         const float q = step > 0 ? x / step : 0;
 
         return (unsigned)(kv_even(fminf(fmaxf(q, -top), top)) + top);
+    }
+};
+
+/* lib/schemes/hack.c: scales of all groups, then minima. */
+struct kv_hack {
+    enum { SUMS = 1, BYTES = 4 }; /* BYTES: scale and minimum */
+    uint16_t scale, min;
+
+    __device__ void fit(float low, float high, unsigned bits)
+    {
+        scale = kv_clamp_f16((high - low) / kv_top(bits));
+        min = kv_clamp_f16(low);
+    }
+
+    __device__ void put(uint8_t *heads, size_t i, size_t n) const
+    {
+        kv_put(heads + 2 * i, scale);
+        kv_put(heads + 2 * (n + i), min);
+    }
+
+    template <class F>
+    __device__ unsigned code(float x, unsigned bits, F draw) const
+    {
+        const float by = kv_low_f16(scale);
+
+        if (!(by > 0))
+            return 0;
+
+        const float y = kv_within((x - kv_low_f16(min)) / by, kv_top(bits));
+        const int down = (int)y;
+
+        return draw.any ? (unsigned)(down + (draw() < y - (float)down))
+                        : (unsigned)kv_even(y);
     }
 };
 

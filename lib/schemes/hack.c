@@ -11,6 +11,7 @@
  * "hack:b2p64s4,artifact,nearest". */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
+#include "kernels/cuda/encode.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
@@ -433,6 +434,27 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
+/* axes=paper: a range is a part of a token, or a channel of the block. */
+static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
+{
+    const struct kv_hack *h = c->state;
+
+    to->coding = KV_GPU_GROUPS;
+    to->groups = (struct kv_gpu_groups){.quantizer = KV_GPU_HACK,
+                                        .bits = h->bits,
+                                        .by_channel = c->side == KV_V,
+                                        .len = h->part,
+                                        .unit = c->shape.head_dim,
+                                        .n_groups = h->n_ranges,
+                                        .code_bytes = h->code_bytes,
+                                        .unit_bytes = h->head_bytes,
+                                        .sum_bytes = h->sum_bytes,
+                                        .layer = c->layer,
+                                        .stochastic = h->stochastic,
+                                        .values = c->side == KV_V};
+    return !h->artifact && !c->history;
+}
+
 /* ---- tiles --------------------------------------------------------------- */
 
 /* Parts that tile the tile, and no history. */
@@ -495,6 +517,7 @@ const struct kv_scheme kv_scheme_hack = {
     .open = open_hack,
     .encode = encode,
     .decode = decode,
+    .device = device,
     .requantize = requantize,
     .open_bytes = open_bytes,
     .decode_open = decode_open,
