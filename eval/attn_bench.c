@@ -412,8 +412,10 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                              b->reps, &out->timing, &out->speedup, s->out, e) ||
             (b->parts && kv_attn_gpu_parts(s->gpu, b->warmup, b->reps,
                                            &out->loads, &out->compute, e)) ||
-            time_append(s, &out->append, e))
-            return kv_fail_in(e, "%s", s->spec->text);
+            time_append(s, &out->append, e)) {
+            kv_fail_in(e, "%s", s->spec->text);
+            return 1;
+        }
     } else {
         out->timing =
             kv_bench_time(b->bench, b->warmup, b->reps, run_step, s,

@@ -99,7 +99,8 @@ void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
 const char *kv_attn_step_path(const struct kv_attn_step *s);
 
 /* Times the step, by turns with the base line's (NULL or the step itself: it
- * is the base line).  Fails when the output of attention is not finite. */
+ * is the base line).  Fails when the output of attention is not finite; 1 where
+ * a GPU failed, for memory or otherwise: others may run. */
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
 

@@ -305,16 +305,23 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(p->dump);
+    struct kv_measure_plan on_cpu = *p;
     int rc = 0;
+
+    on_cpu.gpu = NULL;
 
     for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
         for (int side = 0; side < KV_SIDES && !rc; side++) {
             struct kv_codec *c = NULL;
 
+            if (open_codec(&on_cpu, spec, l, (enum kv_side)side, &c, e))
+                return -1;
+            kv_codec_free(c);
+            c = NULL;
             rc = open_codec(p, spec, l, (enum kv_side)side, &c, e);
             kv_codec_free(c);
         }
-    return rc;
+    return rc ? 1 : 0;
 }
 
 static int open_codecs(struct layer *l, struct kv_err *e)

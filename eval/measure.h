@@ -44,8 +44,8 @@ struct kv_measure_plan {
         *gpu; /* where all but f32 is encoded; NULL: the CPU */
 };
 
-/* Whether the plan's device encodes this spec, on every layer and side; fails
- * with which one it does not. */
+/* 0 where the plan's device encodes this spec, on every layer and side; 1, and
+ * why not, where it does not.  Fails where the CPU could not either. */
 int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e);
 

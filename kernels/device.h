@@ -50,8 +50,9 @@ int kv_device_fork(void **stream, struct kv_err *e);
 int kv_device_join(void *stream, struct kv_err *e);
 
 /* Seconds of each of reps calls of once(arg), which only launches, after
- * warmup untimed ones.  Before each, memory of more than twice the L2 cache is
- * written, so that no run finds its data cached. */
+ * warmup untimed ones.  Before each, memory of eight times the L2 cache is
+ * read, so that no run finds its data cached, nor another's still to be
+ * written. */
 int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
                    size_t warmup, size_t reps, double *seconds,
                    struct kv_err *e);

@@ -541,6 +541,18 @@ static void test_generic(void **state)
 
 /* Codes written as halves, then attended to: with sinks and tail, in a space of
  * their own, in prefill. */
+/* What a device has no shared memory for runs on the generic kernel. */
+static void test_small_device(void **state)
+{
+    const size_t shared = device.shared;
+
+    (void)state;
+    device.shared = 99 << 10;
+    check_name("nf4:g32r0", 256, "generic");
+    check_name("kivi:b2g32r0", 256, "generic");
+    device.shared = shared;
+}
+
 static void test_dequant(void **state)
 {
     static const struct {
@@ -685,6 +697,7 @@ int main(void)
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_generic),
+        cmocka_unit_test(test_small_device),
         cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_missing),

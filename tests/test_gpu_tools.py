@@ -336,6 +336,12 @@ class EncodingTest(unittest.TestCase):
             found = {r["spec"].split(":")[0]
                      for r in csv.DictReader(io.StringIO(done.stdout))}
             self.assertEqual(found, {"f32", "kivi"})
+            done = subprocess.run(
+                [os.path.join(BUILD, "tests/kvquant_twin"), "-s",
+                 "vecinfer:d4b5", at("some.h5"), "--device", "cuda"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("calibration", done.stderr)
 
 
 if __name__ == "__main__":

@@ -368,6 +368,12 @@ static bool is_new(struct ran *ran, const char *name)
     return true;
 }
 
+static void leave_out(struct run *r, const struct kv_err *e)
+{
+    fprintf(stderr, "kvattn: %s: left out\n", e->msg);
+    r->left_out++;
+}
+
 static int run_path(struct run *r, const struct kv_spec *spec,
                     enum kv_attn_path path, struct ran *ran, struct kv_err *e)
 {
@@ -379,8 +385,7 @@ static int run_path(struct run *r, const struct kv_spec *spec,
         return -1;
     rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, path, e);
     if (rc > 0 && r->base) { /* the others may run */
-        fprintf(stderr, "kvattn: %s: left out\n", e->msg);
-        r->left_out++;
+        leave_out(r, e);
         return 0;
     }
     if (rc)
@@ -392,11 +397,16 @@ static int run_path(struct run *r, const struct kv_spec *spec,
         if (!rc && kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
                        KV_OWN_ORACLE)
             say_ops(spec, &m.ops);
-        rc = rc || put_row(r, spec, kv_attn_step_path(step), &m, e) ? -1 : 0;
+        if (!rc)
+            rc = put_row(r, spec, kv_attn_step_path(step), &m, e);
+        else if (rc > 0 && step != r->base) {
+            leave_out(r, e);
+            rc = 0;
+        }
     }
     if (step != r->base)
         kv_attn_step_free(step);
-    return rc;
+    return rc ? -1 : 0;
 }
 
 static bool is_f16(const struct run *r, const struct kv_spec *spec)

@@ -169,21 +169,24 @@ static struct kv_measure_plan plan_of(const struct run *r, const struct args *a)
 }
 
 /* Takes from the list what the GPU does not encode, by name. */
-static void leave_out(struct run *r, const struct args *a)
+static int leave_out(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_measure_plan plan = plan_of(r, a);
     const size_t n = r->n_specs;
 
     r->n_specs = 0;
     for (size_t i = 0; i < n; i++) {
-        struct kv_err e = {""};
+        const int rc = kv_measure_on_gpu(&plan, &r->spec[i], e);
 
-        if (kv_measure_on_gpu(&plan, &r->spec[i], &e))
-            fprintf(stderr, "kvquant: %s: left out\n", e.msg);
+        if (rc < 0)
+            return -1;
+        if (rc)
+            fprintf(stderr, "kvquant: %s: left out\n", e->msg);
         else
             r->spec[r->n_specs++] = r->spec[i];
     }
     r->left_out = n - r->n_specs;
+    return 0;
 }
 
 static int prepare(struct run *r, const struct args *a, struct kv_err *e)
@@ -202,8 +205,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e))
         return -1;
-    if (a->common.on_gpu)
-        leave_out(r, a);
+    if (a->common.on_gpu && leave_out(r, a, e))
+        return -1;
     kv_common_hadamard(r->spec, r->n_specs, &info->shape);
     if (a->attention && !info->have[KV_T_Q])
         return kv_fail(e,
@@ -306,11 +309,9 @@ static void parse(int argc, char **argv, struct args *a)
             "coefficients stays above the Gaussian bound at the same rate.\n"
             "bits_total counts the calibration's tables in.\n"
             "--device cuda: blocks are encoded on the GPU, to the same bytes\n"
-            "(kivi, absmax, zeropoint, pq, million, evasion, vecinfer, cq), "
-            "and\n"
-            "decoded on the CPU; another spec but f32, the base line, is "
-            "named\n"
-            "and left out, and the exit status is 1.",
+            "(kivi, absmax, zeropoint, hack, pq, million, evasion, vecinfer,\n"
+            "cq), and decoded on the CPU; another spec but f32, the base\n"
+            "line, is named and left out, and the exit status is 1.",
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

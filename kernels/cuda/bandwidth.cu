@@ -1,5 +1,5 @@
 // What the device's memory does, measured.
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/read_all.cuh"
 #include "kernels/device.h"
 
 #include <stdlib.h>
@@ -7,38 +7,13 @@
 namespace
 {
 
-enum { THREADS = 512, BLOCKS_EACH = 4, REPS = 11, UNROLL = 4 };
+enum { THREADS = KV_READ_THREADS, REPS = 11 };
 
 struct buffers {
     uint4 *from, *to;
     size_t words; // of 16 bytes, each
     unsigned blocks;
 };
-
-// Every word once; what is read goes into a sum that is stored where it is 1,
-// which random bytes make unlikely and the compiler cannot rule out.
-__global__ void __launch_bounds__(THREADS)
-    read_all(const uint4 *from, size_t words, uint4 *to)
-{
-    const size_t step = (size_t)gridDim.x * THREADS;
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    uint32_t sum = 0;
-
-    for (; i + (UNROLL - 1) * step < words; i += UNROLL * step) {
-        uint4 x[UNROLL];
-
-#pragma unroll
-        for (int k = 0; k < UNROLL; k++)
-            x[k] = from[i + k * step];
-#pragma unroll
-        for (int k = 0; k < UNROLL; k++)
-            sum ^= x[k].x ^ x[k].y ^ x[k].z ^ x[k].w;
-    }
-    for (; i < words; i += step)
-        sum ^= from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
-    if (sum == 1)
-        to[threadIdx.x].x = sum;
-}
 
 // Not zeros: these can move faster than real data.
 __global__ void __launch_bounds__(THREADS) fill(uint4 *to, size_t words)
@@ -65,7 +40,7 @@ int launch_read(void *arg, struct kv_err *e)
 {
     const buffers *b = static_cast<const buffers *>(arg);
     const char *wrong =
-        kv_launch(read_all, dim3(b->blocks), dim3(THREADS), 0, 0,
+        kv_launch(kv_read_all, dim3(b->blocks), dim3(THREADS), 0, 0,
                   const_cast<const uint4 *>(b->from), b->words, b->to);
 
     return wrong ? kv_fail(e, "reading device memory: %s", wrong) : 0;
@@ -110,7 +85,7 @@ extern "C" int kv_device_bandwidth(const struct kv_device *d, double *read,
     int rc = -1;
 
     b.words = bytes / sizeof(uint4);
-    b.blocks = (unsigned)d->multiprocessors * BLOCKS_EACH;
+    b.blocks = (unsigned)d->multiprocessors * KV_READ_BLOCKS;
     if (kv_device_alloc((void **)&b.from, bytes, e) ||
         kv_device_alloc((void **)&b.to, bytes, e) || launch_fill(&b, e) ||
         median(launch_read, &b, &reading, e) ||

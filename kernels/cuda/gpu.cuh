@@ -305,6 +305,8 @@ static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
     if (rc == cudaSuccess) {
         kernel<<<grid, block, shared, stream>>>(args...);
         rc = cudaGetLastError();
+    } else {
+        cudaGetLastError(); // not the next launch's error
     }
     return rc == cudaSuccess ? NULL : cudaGetErrorString(rc);
 }

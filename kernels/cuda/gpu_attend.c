@@ -506,6 +506,12 @@ static int measure(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     a->launch.measure = true;
     rc = family->launch(&a->launch, e);
     a->launch.measure = false;
+    if (!rc && a->launch.shared > a->device.shared)
+        rc = kv_fail(e,
+                     "attention on codes of family %s takes %zu bytes of "
+                     "shared memory, a block of %s has %zu",
+                     family->name, a->launch.shared, a->device.name,
+                     a->device.shared);
     return rc;
 }
 
@@ -590,12 +596,6 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
 static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {
-    if (a->launch.shared > a->device.shared)
-        return kv_fail(e,
-                       "attention on codes of family %s takes %zu bytes of "
-                       "shared memory, a block of %s has %zu",
-                       a->family->name, a->launch.shared, a->device.name,
-                       a->device.shared);
     for (size_t j = 0; j < a->n_jobs; j++)
         split(&jobs[j], &a->plan[j]);
     if (send(a, jobs, e) || (dequant && make_halves(a, e)) || plan(a, e))
