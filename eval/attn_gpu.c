@@ -41,26 +41,42 @@ static int put_halves(const struct kv_store *s, size_t head, uint16_t *to,
     return 0;
 }
 
-/* Keys of every job, then values. */
+/* All heads of a side to the device. */
+static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
+                     uint8_t *to, struct kv_err *e)
+{
+    const size_t head = j->n * j->head_dim;
+    uint16_t *half = kv_alloc(head, sizeof(*half));
+    int rc = 0;
+
+    for (size_t h = 0; h < j->n_kv_heads && !rc; h++)
+        rc = put_halves(s, h, half, e) ||
+             kv_device_upload(to + h * head * sizeof(*half), half,
+                              head * sizeof(*half), e);
+    free(half);
+    return rc;
+}
+
+/* Keys of every job, then values; what the job before has too is copied there.
+ */
 static int send_halves(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
                        size_t n_jobs, struct kv_err *e)
 {
-    const size_t head = jobs->n * jobs->head_dim;
-    uint16_t *half = kv_alloc(head, sizeof(*half));
+    const size_t bytes =
+        jobs->n_kv_heads * jobs->n * jobs->head_dim * sizeof(uint16_t);
+    const struct kv_store *before = NULL;
     uint8_t *to = g->kv;
-    int rc = 0;
 
-    for (size_t i = 0; i < 2 * n_jobs && !rc; i++) {
+    for (size_t i = 0; i < 2 * n_jobs; i++, to += bytes) {
         const struct kv_tiles_job *j = &jobs[i % n_jobs];
+        const struct kv_store *s = i < n_jobs ? j->k : j->v;
 
-        for (size_t h = 0; h < j->n_kv_heads && !rc; h++) {
-            rc = put_halves(i < n_jobs ? j->k : j->v, h, half, e) ||
-                 kv_device_upload(to, half, head * sizeof(*half), e);
-            to += head * sizeof(*half);
-        }
+        if (s == before ? kv_device_copy(to, to - bytes, bytes, e)
+                        : send_side(j, s, to, e))
+            return -1;
+        before = s;
     }
-    free(half);
-    return rc;
+    return 0;
 }
 
 static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
