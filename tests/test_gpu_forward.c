@@ -522,7 +522,7 @@ static struct kv_score_summary score_of(struct kv_model *m,
                                .memory = MEMORY,
                                .seed = 3,
                                .kl = true};
-    struct kv_score_summary score;
+    struct kv_score_summary score = {0};
     struct kv_spec base, spec;
     struct kv_ppl *p = NULL;
     struct kv_bits bits;
