@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 64, OFFSETS = KV_TILE_TOKENS * sizeof(uint16_t) };
-
 static const struct kv_nuq_tiles *nuq_of(const struct kv_store *s)
 {
     return s->params;
@@ -26,35 +24,35 @@ void kv_store_nuq(struct kv_store *s, const struct kv_nuq_tiles *n)
     kv_store_scaled(s, &n->scaled);
     s->family = &kv_family_nuq;
     s->params = n;
-    s->tile_bytes += LINE + (s->values ? OFFSETS : 0);
+    s->tile_bytes += KV_NUQ_LINE + (s->values ? KV_NUQ_OFFSETS : 0);
 }
 
 /* ---- what is behind the codes -------------------------------------------- */
 
 static size_t offsets_at(const struct kv_store *s)
 {
-    return s->tile_bytes - LINE - OFFSETS;
+    return s->tile_bytes - KV_NUQ_LINE - KV_NUQ_OFFSETS;
 }
 
-static struct kv_nuq_outliers *outliers(const struct kv_store *s,
-                                        const uint8_t *tile)
+struct kv_nuq_outliers *kv_store_outliers(const struct kv_store *s,
+                                          const uint8_t *tile)
 {
     struct kv_nuq_outliers *o;
 
-    memcpy(&o, tile + s->tile_bytes - LINE, sizeof(o));
+    memcpy(&o, tile + s->tile_bytes - KV_NUQ_LINE, sizeof(o));
     return o;
 }
 
 static size_t owned(const struct kv_store *s, const uint8_t *tile)
 {
-    const struct kv_nuq_outliers *o = outliers(s, tile);
+    const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
 
     return o ? sizeof(*o) + o->n * sizeof(*o->x) : 0;
 }
 
 static void release(const struct kv_store *s, uint8_t *tile)
 {
-    free(outliers(s, tile));
+    free(kv_store_outliers(s, tile));
 }
 
 void kv_store_put_nuq(const struct kv_store *s, size_t t, const uint16_t *code,
@@ -79,7 +77,7 @@ void kv_store_put_outliers(const struct kv_store *s,
     for (o->first = 0; o->first < n; o->first++)
         if (x[o->first].place / KV_NUQ_CHANNELS >= KV_TILE_PART)
             break;
-    memcpy(tile + s->tile_bytes - LINE, &o, sizeof(o));
+    memcpy(tile + s->tile_bytes - KV_NUQ_LINE, &o, sizeof(o));
 }
 
 static float offset_of(const struct kv_store *s, const uint8_t *tile, size_t t)
@@ -131,7 +129,7 @@ static void to_values(const struct kv_store *s, const uint8_t *tile,
 static void put_outliers(const struct kv_store *s, const uint8_t *tile,
                          size_t part, float *x)
 {
-    const struct kv_nuq_outliers *o = outliers(s, tile);
+    const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
     const size_t by_token = s->values ? kv_padded(s->head_dim) : 1;
     const size_t by_channel = s->values ? 1 : KV_TILE_PART;
 
@@ -180,7 +178,7 @@ static void add_outliers(const struct kv_store *s, const uint8_t *tile,
                          const float *offset, const float *p, size_t stride,
                          size_t rows, float *acc)
 {
-    const struct kv_nuq_outliers *o = outliers(s, tile);
+    const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
     const float level = nuq_of(s)->scaled.table[0];
 
     for (size_t i = 0; o && i < o->n; i++) {

@@ -7,7 +7,7 @@
  * token's (values).  A tile is one of family "scaled", with half as the one
  * scale of a token's values, and behind it
  *
- *   | values: offset f16 [64] | struct kv_nuq_outliers * |
+ *   | values: offset f16 [64] | struct kv_nuq_outliers *, in 64 bytes |
  *
  * The outliers are the tile's own: how many there are differs from tile to
  * tile. */
@@ -29,7 +29,11 @@ struct kv_nuq_outlier {
     uint16_t place, value; /* f16 */
 };
 
-enum { KV_NUQ_CHANNELS = 512 };
+enum {
+    KV_NUQ_CHANNELS = 512,
+    KV_NUQ_OFFSETS = 2 * KV_TILE_TOKENS, /* bytes */
+    KV_NUQ_LINE = 64                     /* bytes, of a tile's end */
+};
 
 /* [n], tokens ascending, `first` of them in the tile's first part. */
 struct kv_nuq_outliers {
@@ -56,5 +60,8 @@ void kv_store_put_nuq(const struct kv_store *s, size_t t, const uint16_t *code,
 void kv_store_put_outliers(const struct kv_store *s,
                            const struct kv_nuq_outlier *x, size_t n,
                            uint8_t *tile);
+/* NULL: none were given. */
+struct kv_nuq_outliers *kv_store_outliers(const struct kv_store *s,
+                                          const uint8_t *tile);
 
 #endif

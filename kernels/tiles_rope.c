@@ -62,6 +62,18 @@ void kv_tiles_rope_free(struct kv_tiles_rope *r)
     free(r);
 }
 
+void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
+                          float *to)
+{
+    double angle[2 * KV_ROPE_MOST];
+
+    angles(r, position, angle);
+    for (size_t i = 0; i < r->half; i++) {
+        to[2 * i] = i < r->n_rot ? (float)angle[i] : 1;
+        to[2 * i + 1] = i < r->n_rot ? (float)angle[r->n_rot + i] : 0;
+    }
+}
+
 static kv_tiles_turn_fn *turn_fn(void)
 {
 #ifdef __x86_64__

@@ -20,4 +20,9 @@ void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
  * same bits at every level. */
 void kv_tiles_rope_turn(const struct kv_tiles_rope *r, size_t first, float *x);
 
+/* to: [head_dim / 2][2], cosine and sine of each pair's angle at a position; 1
+ * and 0 of pairs that do not turn. */
+void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
+                          float *to);
+
 #endif

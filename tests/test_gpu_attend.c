@@ -260,6 +260,8 @@ static void check_by(const char *text, const struct kv_shape *s, size_t n,
 
     kv_cache_decode(r.cache, KV_K, k);
     kv_cache_decode(r.cache, KV_V, v);
+    if (r.codec[KV_K]->pre_rope)
+        kv_rope(s, k, n, s->n_kv_heads, 0);
     for (int way = (int)first; way <= (int)last; way++)
         check_way(text, r.cache, r.tiled, &a, (enum way)way);
     free(v);
@@ -539,6 +541,83 @@ static void test_generic(void **state)
     check_long("kivi:b3g32r0", 96, 7);
 }
 
+/* Levels and outliers: of every width, none to many; keys before RoPE, all of
+ * whose channels turn, or some; of sinks and tail, of many tiles. */
+static void test_before_rope(void **state)
+{
+    static const struct {
+        const char *spec;
+        size_t head_dim, group, n_rot, n, nq;
+    } cases[] = {
+        {"kvquant:r0", 128, 4, 64, 300, 2},
+        {"kvquant:b2o20s3r40", 64, 1, 32, 400, 1},
+        {"kvquant:b4o0.2r0", 80, 16, 20, 300, 3},
+        {"kvquant:b3o0r0", 256, 2, 128, 130, 1},
+        {"kvquant:K-b4o5/V-b2o0,s=5,r=0", 8, 1, 4, 1300, 8},
+        {"kvquant:b2r0,type=nf", 64, 3, 0, 300, 1},
+        {"kvquant:b3o2s2r40", 128, 7, 64, LONG, 2},
+        {"evasion:d4b8s5r40,rope=pre,iters=1", 64, 4, 32, 700, 2},
+        {"evasion:d2b8,rope=pre,books=head,r=0,iters=1", 96, 2, 12, 300, 1},
+        {"cq:c4b6r0,iters=1", 128, 1, 64, 300, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        s.n_rot = cases[i].n_rot;
+        check_by(cases[i].spec, &s, cases[i].n, cases[i].nq, BY_GENERIC,
+                 BY_GENERIC, &calib);
+        kv_calib_free(calib);
+    }
+    check_name("kvquant:r0", 128, "generic");
+    check_name("evasion:d2b8,rope=pre,iters=1", 64, "generic");
+}
+
+/* A launch has room for the outliers of the sequence that has the most, which
+ * need not be the first: answers are those of each alone. */
+static void test_outliers_apart(void **state)
+{
+    static const size_t n[] = {128, 640};
+    const struct kv_shape s = synthetic_shape(64);
+    const size_t row = s.n_heads * s.head_dim;
+    struct kv_calib *calib = NULL;
+    struct rig r[2];
+    struct kv_tiles_job jobs[2];
+    float *q = kv_alloc(2 * row, sizeof(*q));
+    float *out = kv_alloc(2 * row, sizeof(*out));
+    float *alone = kv_alloc(row, sizeof(*alone));
+    struct kv_gpu_attend *g;
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        r[i] = rig("kvquant:o3r0", &s, n[i], &calib);
+        jobs[i] = kv_tiled_job(r[i].tiled, 1);
+        memcpy(q + i * row, r[i].x.q, row * sizeof(*q));
+    }
+    if (kv_gpu_attend_new(&g, &device, jobs, 2, KV_PATH_EXACT, &e) ||
+        kv_gpu_attend_ask(g, q, &e) || kv_gpu_attend_launch(g, &e) ||
+        kv_gpu_attend_answer(g, out, &e))
+        fail_msg("%s", e.msg);
+    kv_gpu_attend_free(g);
+    for (size_t i = 0; i < 2; i++) {
+        if (kv_gpu_attend_new(&g, &device, &jobs[i], 1, KV_PATH_EXACT, &e) ||
+            kv_gpu_attend_ask(g, q + i * row, &e) ||
+            kv_gpu_attend_launch(g, &e) || kv_gpu_attend_answer(g, alone, &e))
+            fail_msg("%s", e.msg);
+        assert_true(rel_err(out + i * row, alone, row) <= 1e-6);
+        kv_gpu_attend_free(g);
+        rig_clear(&r[i]);
+    }
+    kv_calib_free(calib);
+    free(alone);
+    free(out);
+    free(q);
+}
+
 /* Codes written as halves, then attended to: with sinks and tail, in a space of
  * their own, in prefill. */
 /* What a device has no shared memory for runs on the generic kernel. */
@@ -563,6 +642,7 @@ static void test_dequant(void **state)
                  {"vecinfer:d4b8r40,iters=1", 64, 8, 400, 3},
                  {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
                  {"fp6:e3m2r0", 64, 4, 100, 1},
+                 {"kvquant:s2r40", 128, 2, 400, 2},
                  {"turboquant:b4", 128, 2, 260, 100}};
 
     (void)state;
@@ -671,11 +751,11 @@ static void test_missing(void **state)
         size_t head_dim;
         const char *says;
     } cases[] = {
-        {"evasion:d2b8,rope=pre,iters=1", 64, "keys stored before RoPE"},
+        {"evasion:d2b8,rope=pre,iters=1", 66, "keys stored before RoPE"},
         {"kivi:b3g256r0", 64, "family grouped and values of family"},
         {"f16", 258, "family float and values of family"},
         {"hack:b2p32r0", 96, "hack: no CUDA kernel"},
-        {"kvquant:r0", 64, "keys of family nuq"},
+        {"kvquant:r0", 66, "keys of family nuq"},
     };
 
     (void)state;
@@ -698,6 +778,8 @@ int main(void)
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_generic),
         cmocka_unit_test(test_small_device),
+        cmocka_unit_test(test_before_rope),
+        cmocka_unit_test(test_outliers_apart),
         cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_missing),

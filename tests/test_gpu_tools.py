@@ -75,6 +75,16 @@ class GpuToolTest(unittest.TestCase):
         self.assertIn("no CUDA kernel", done.stderr)
         self.assertIn("gear", done.stderr)
 
+    def test_before_rope(self):
+        done = attend("-s", "kvquant:r0", "-s", "klt:r0", "--shape",
+                      "1,4,2,64,300", "--path", "exact,dequant")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([(r["spec"].split(":")[0], r["path"])
+                          for r in self.rows(done)],
+                         [("f16", "exact"), ("kvquant", "generic"),
+                          ("kvquant", "dequant")])
+        self.assertIn("no CUDA kernel for keys of family coef", done.stderr)
+
     def test_no_head_dim(self):
         done = attend("-s", "f16", "--shape", "1,4,2,258,300")
         self.assertEqual(done.returncode, 2)

@@ -62,6 +62,26 @@ static void test_equals_rope(void **state)
     }
 }
 
+/* The table of lib/rope.h, and no turn beyond it. */
+static void test_angles(void **state)
+{
+    static const size_t first[] = {0, 1, 4095, 199968, 16777215};
+    const struct kv_shape s = shape_of(80, 20);
+    struct kv_tiles_rope *r = kv_tiles_rope_new(80, 20, s.inv_freq);
+    float want[2 * 20], x[80];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(first) / sizeof(*first); i++) {
+        kv_rope_table(&s, 1, first[i], want);
+        kv_tiles_rope_angles(r, first[i], x);
+        for (size_t p = 0; p < 40; p++) {
+            assert_within(x[2 * p], p < 20 ? want[p] : 1, 0);
+            assert_within(x[2 * p + 1], p < 20 ? want[20 + p] : 0, 0);
+        }
+    }
+    kv_tiles_rope_free(r);
+}
+
 static void test_levels_agree(void **state)
 {
     const struct kv_shape s = shape_of(64, 32);
@@ -85,6 +105,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_rope),
+        cmocka_unit_test(test_angles),
         cmocka_unit_test(test_levels_agree),
     };
 

@@ -28,6 +28,8 @@ struct kv_gpu_side {
     void *table;
     size_t n_tables, table_bytes;
     void *device_table; /* the same on the device */
+    size_t owned; /* bytes that a tile of any of the jobs has beside its own, at
+                   * most */
 };
 
 /* A launch: n_work pieces for each KV head, each for all rows. */

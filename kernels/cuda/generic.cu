@@ -181,7 +181,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
         if (CODED)
-            kv_with_reader(k, [&](const auto &reader) {
+            kv_with_reader<false>(k, [&](const auto &reader) {
                 kv_generic_scores(reader, room, d);
             });
         else
@@ -195,7 +195,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         kv_sync_block(); // values and weights are there
         if (threadIdx.x < splits * d) {
             if (CODED)
-                kv_with_reader(v, [&](const auto &reader) {
+                kv_with_reader<true>(v, [&](const auto &reader) {
                     kv_generic_gather(reader, room, d, sums);
                 });
             else

@@ -1,7 +1,16 @@
 /* The generic kernel: attention to any tiles of kernels/tiles.h of the families
- * float, grouped, scaled and codebook, as the CPU has them, with sizes that it
- * is told.  What a launch is told of a side is here; generic_tiles.cuh reads
- * the values, generic.cu attends. */
+ * float, grouped, scaled, nuq and codebook, as the CPU has them, with sizes
+ * that it is told.  What a launch is told of a side is here; generic_tiles.cuh
+ * reads the values, generic.cu attends.  A tile:
+ *
+ *   | the CPU's | nuq: outliers | keys before RoPE: angles |
+ *
+ * Outliers are where the CPU's tile has its pointer to them,
+ *
+ *   | where token t's end: u16 [64] | struct kv_nuq_outlier [] |
+ *
+ * with room for the most that a tile of the launch has; angles are the first
+ * token's, cosine and sine: f32 [head_dim / 2][2]. */
 #ifndef KV_CUDA_GENERIC_H
 #define KV_CUDA_GENERIC_H
 
@@ -15,10 +24,12 @@ enum kv_generic_kind {
     KV_GENERIC_BF16,
     KV_GENERIC_GROUPED,
     KV_GENERIC_SCALED,
+    KV_GENERIC_NUQ,
     KV_GENERIC_CODES
 };
 
-/* Where family "scaled" has what of a tile (kernels/tiles_scaled.h). */
+/* Where family "scaled", and "nuq", has what of a tile
+ * (kernels/tiles_scaled.h). */
 struct kv_generic_scaled {
     unsigned bits, low, high; /* bits of a code, of its planes; high: or 0 */
     unsigned low_vectors, high_vectors; /* of a unit of a plane */
@@ -29,14 +40,29 @@ struct kv_generic_scaled {
     unsigned e, m; /* of a small float; 0: the table has the values */
 };
 
+/* And what "nuq" has beside (kernels/tiles_nuq.h). */
+struct kv_generic_nuq {
+    const float *channels;      /* of the device: keys' offsets and halves,
+                                 * [n_kv_heads][2][head_dim] */
+    unsigned offsets, outliers; /* where they are: values' offsets; outliers */
+};
+
 enum kv_generic_order { KV_GENERIC_SHARED, KV_GENERIC_OWN, KV_GENERIC_WIDE };
 
 /* And family "codebook" (kernels/tiles_codebook.h). */
 struct kv_generic_codes {
     enum kv_generic_order order;
     unsigned d, bits, n_sub;
-    unsigned book; /* floats from one sub-space's table to the next's; 0: one
-                    * for all */
+    unsigned book, books; /* floats from one sub-space's table to the next's,
+                           * from one KV head's tables; 0: the same for all */
+};
+
+/* What turns keys before RoPE. */
+struct kv_generic_turn {
+    const float *within; /* of the device: angles from a tile's first token on,
+                          * cosine and sine, [head_dim / 2][64][2]; NULL: keys
+                          * do not turn */
+    unsigned angles;     /* where the first token's are */
 };
 
 /* A side: 64 tokens of a KV head are tile_bytes, the first head_bytes of which
@@ -46,12 +72,13 @@ struct kv_gpu_generic {
     unsigned head_dim, tile_bytes, head_bytes, span;
     const float
         *table; /* of the device: centroids, or a scaled code's values */
-    unsigned table_head; /* floats from one KV head's to the next's */
     union {
         struct kv_grouped grouped;
         struct kv_generic_scaled scaled;
         struct kv_generic_codes codes;
     } of;
+    struct kv_generic_nuq nuq;
+    struct kv_generic_turn turn;
 };
 
 #ifdef __cplusplus
@@ -59,7 +86,8 @@ extern "C" {
 #endif
 
 /* Fills in a side with tiles of 128 tokens that are two of the CPU's.  Not for
- * keys before RoPE, groups of more than 128 tokens, other families. */
+ * keys before RoPE of a head_dim that 8 does not divide, groups of more than
+ * 128 tokens, other families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
 /* Of sinks and tail. */

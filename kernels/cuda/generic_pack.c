@@ -2,61 +2,186 @@
 #include "kernels/cuda/generic.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/tiles_grouped_impl.h"
+#include "kernels/tiles_nuq.h"
 #include "kernels/tiles_scaled_impl.h"
 
 #include <string.h>
 
 enum { TILES = 2 /* of the CPU in one of the device */ };
 
+static bool is_nuq(const struct kv_store *s)
+{
+    return s->family == &kv_family_nuq;
+}
+
+/* Of keys before RoPE; else NULL. */
+static const struct kv_tiles_rope *rope_of(const struct kv_store *s)
+{
+    if (s->values)
+        return NULL;
+    if (is_nuq(s))
+        return ((const struct kv_nuq_tiles *)s->params)->rope;
+    if (s->family == &kv_family_codebook)
+        return ((const struct kv_tile_book *)s->params)->rope;
+    return NULL;
+}
+
+/* ---- a tile ---------------------------------------------------------------
+ */
+
+static size_t codes_bytes(const struct kv_store *s)
+{
+    return s->tile_bytes - (is_nuq(s) ? KV_NUQ_LINE : 0);
+}
+
+/* What a tile of the CPU owns counts a head that is not copied. */
+static size_t outliers_bytes(const struct kv_gpu_side *side)
+{
+    const size_t ends = KV_TILE_TOKENS * sizeof(uint16_t);
+
+    return is_nuq(side->store) ? ends + (side->owned + 15) / 16 * 16 : 0;
+}
+
+static size_t angles_at(const struct kv_gpu_side *side)
+{
+    return codes_bytes(side->store) + outliers_bytes(side);
+}
+
+static size_t angles_bytes(const struct kv_store *s)
+{
+    return rope_of(s) ? s->head_dim / 2 * 2 * sizeof(float) : 0;
+}
+
+static void pack_outliers(const struct kv_nuq_outliers *o, uint8_t *to)
+{
+    const size_t n = o ? o->n : 0;
+    uint16_t end[KV_TILE_TOKENS];
+
+    for (size_t t = 0, i = 0; t < KV_TILE_TOKENS; t++) {
+        while (i < n && o->x[i].place / KV_NUQ_CHANNELS == t)
+            i++;
+        end[t] = (uint16_t)i;
+    }
+    memcpy(to, end, sizeof(end));
+    if (n)
+        memcpy(to + sizeof(end), o->x, n * sizeof(*o->x));
+}
+
+static void pack_one(const struct kv_gpu_side *side, size_t head, size_t i,
+                     uint8_t *to)
+{
+    const struct kv_store *s = side->store;
+    const uint8_t *tile = kv_store_tile(s, head, i);
+    float angle[KV_GPU_MAX_DIM];
+
+    memcpy(to, tile, codes_bytes(s));
+    if (is_nuq(s))
+        pack_outliers(kv_store_outliers(s, tile), to + codes_bytes(s));
+    if (rope_of(s)) {
+        kv_tiles_rope_angles(rope_of(s), kv_store_position(s, head, tile),
+                             angle);
+        memcpy(to + angles_at(side), angle, angles_bytes(s));
+    }
+}
+
 static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to)
 {
-    memcpy(to, kv_store_tile(side->store, head, i * TILES), side->tile_bytes);
+    for (size_t j = 0; j < TILES; j++)
+        pack_one(side, head, i * TILES + j, to + j * side->tile_bytes / TILES);
 }
 
-static void keep_table(struct kv_gpu_side *side, const float *table,
-                       size_t n_tables, size_t floats)
+/* ---- the table ------------------------------------------------------------
+ * | the family's | keys before RoPE: angles within a tile |, floats */
+
+static size_t family_floats(const struct kv_store *s)
 {
-    side->n_tables = n_tables;
-    side->table_bytes = floats * sizeof(*table);
-    side->table = kv_alloc(n_tables, side->table_bytes);
-    memcpy(side->table, table, n_tables * side->table_bytes);
+    const struct kv_tile_book *b = s->params;
+
+    if (is_nuq(s))
+        return KV_SCALED_TABLE + (s->values ? 0 : 2 * s->n_heads * s->head_dim);
+    if (s->family == &kv_family_scaled)
+        return kv_scaled_of(s)->bits <= 4 ? KV_SCALED_TABLE : 0;
+    if (s->family == &kv_family_codebook)
+        return b->head_books * b->sub_books * b->k * b->d;
+    return 0;
 }
 
-static bool open_codes(struct kv_gpu_side *side)
+static size_t within_floats(const struct kv_store *s)
 {
-    const struct kv_tile_book *b = side->store->params;
-
-    if (b->rope)
-        return false;
-    keep_table(side, b->centers, b->head_books, b->sub_books * b->k * b->d);
-    return true;
+    return rope_of(s) ? s->head_dim / 2 * KV_TILE_TOKENS * 2 : 0;
 }
 
-static bool open_family(struct kv_gpu_side *side)
+/* Offsets and halves of keys: [n_heads][2][head_dim]. */
+static void put_channels(const struct kv_store *s, float *to)
+{
+    const struct kv_nuq_tiles *n = s->params;
+    const size_t d = s->head_dim;
+
+    for (size_t h = 0; h < s->n_heads; h++, to += 2 * d) {
+        memcpy(to, n->offset + h * d, d * sizeof(*to));
+        memcpy(to + d, n->half + h * d, d * sizeof(*to));
+    }
+}
+
+static void put_family(const struct kv_store *s, float *to)
+{
+    const struct kv_tile_book *b = s->params;
+
+    if (s->family == &kv_family_codebook)
+        memcpy(to, b->centers, family_floats(s) * sizeof(*to));
+    else
+        memcpy(to, kv_scaled_of(s)->table, KV_SCALED_TABLE * sizeof(*to));
+    if (is_nuq(s) && !s->values)
+        put_channels(s, to + KV_SCALED_TABLE);
+}
+
+/* [head_dim / 2][64][2] */
+static void put_within(const struct kv_store *s, float *to)
+{
+    float angle[KV_GPU_MAX_DIM];
+
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
+        kv_tiles_rope_angles(rope_of(s), t, angle);
+        for (size_t i = 0; i < s->head_dim / 2; i++)
+            memcpy(to + (i * KV_TILE_TOKENS + t) * 2, angle + 2 * i,
+                   2 * sizeof(*to));
+    }
+}
+
+static void make_table(struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
-    const struct kv_scaled *c = s->params;
+    const size_t floats = family_floats(s) + within_floats(s);
 
-    if (s->family == &kv_family_float)
-        return true;
+    if (!floats)
+        return;
+    side->n_tables = 1;
+    side->table_bytes = floats * sizeof(float);
+    side->table = kv_alloc(floats, sizeof(float));
+    put_family(s, side->table);
+    if (rope_of(s))
+        put_within(s, (float *)side->table + family_floats(s));
+}
+
+static bool has_family(const struct kv_store *s)
+{
     if (s->family == &kv_family_grouped)
         return ((const struct kv_grouped *)s->params)->span <= TILES;
-    if (s->family == &kv_family_codebook)
-        return open_codes(side);
-    if (s->family != &kv_family_scaled)
-        return false;
-    if (c->bits <= 4)
-        keep_table(side, c->table, 1, KV_SCALED_TABLE);
-    return true;
+    return s->family == &kv_family_float || s->family == &kv_family_scaled ||
+           s->family == &kv_family_codebook || is_nuq(s);
 }
 
 bool kv_gpu_generic_open(struct kv_gpu_side *side)
 {
-    if (side->store->head_dim > KV_GPU_MAX_DIM || !open_family(side))
+    const struct kv_store *s = side->store;
+
+    if (s->head_dim > KV_GPU_MAX_DIM || !has_family(s) ||
+        (rope_of(s) && s->head_dim % 8))
         return false;
+    make_table(side);
     side->path = KV_PATH_EXACT;
-    side->tile_bytes = TILES * side->store->tile_bytes;
+    side->tile_bytes = TILES * (angles_at(side) + angles_bytes(s));
     side->pack = pack;
     return true;
 }
@@ -113,7 +238,14 @@ static struct kv_generic_codes codes_of(const struct kv_store *s)
         .bits = b->bits,
         .n_sub = (unsigned)b->n_sub,
         .book = b->sub_books > 1 ? (unsigned)(b->k * b->d) : 0,
+        .books = b->head_books > 1 ? (unsigned)(b->sub_books * b->k * b->d) : 0,
     };
+}
+
+/* Floats from here on of the device's table; NULL: there is none yet. */
+static const float *table_from(const struct kv_gpu_side *side, size_t from)
+{
+    return side->device_table ? (const float *)side->device_table + from : NULL;
 }
 
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
@@ -121,11 +253,10 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
     const struct kv_store *s = side->store;
     struct kv_gpu_generic g = {
         .head_dim = (unsigned)s->head_dim,
-        .tile_bytes = (unsigned)s->tile_bytes,
+        .tile_bytes = (unsigned)(side->tile_bytes / TILES),
         .span = 1,
         .table = side->device_table,
-        .table_head =
-            side->n_tables > 1 ? (unsigned)(side->table_bytes / 4) : 0};
+    };
 
     if (s->family == &kv_family_float) {
         g.kind = float_kind(s);
@@ -134,12 +265,21 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
         g.of.grouped = *(const struct kv_grouped *)s->params;
         g.head_bytes = (unsigned)g.of.grouped.head_bytes;
         g.span = (unsigned)g.of.grouped.span;
-    } else if (s->family == &kv_family_scaled) {
-        g.kind = KV_GENERIC_SCALED;
-        g.of.scaled = scaled_of(s);
-    } else {
+    } else if (s->family == &kv_family_codebook) {
         g.kind = KV_GENERIC_CODES;
         g.of.codes = codes_of(s);
+    } else {
+        g.kind = is_nuq(s) ? KV_GENERIC_NUQ : KV_GENERIC_SCALED;
+        g.of.scaled = scaled_of(s);
+    }
+    if (is_nuq(s)) {
+        g.nuq.channels = table_from(side, KV_SCALED_TABLE);
+        g.nuq.outliers = (unsigned)codes_bytes(s);
+        g.nuq.offsets = g.nuq.outliers - KV_NUQ_OFFSETS;
+    }
+    if (rope_of(s)) {
+        g.turn.within = table_from(side, family_floats(s));
+        g.turn.angles = (unsigned)angles_at(side);
     }
     return g;
 }

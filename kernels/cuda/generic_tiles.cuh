@@ -11,6 +11,7 @@
 #include "kernels/cuda/float.cuh"
 
 #include "kernels/cuda/generic.h"
+#include "kernels/tiles_nuq.h"
 
 /* ---- into shared memory ---------------------------------------------------
  */
@@ -230,6 +231,62 @@ struct kv_read_scaled {
     }
 };
 
+/* ---- levels and outliers (kernels/tiles_nuq.h) ----------------------------
+ */
+
+struct kv_read_nuq {
+    const kv_gpu_generic &g;
+
+    /* Where a token's outliers start. */
+    __device__ unsigned start(const uint8_t *ends, unsigned t) const
+    {
+        return t ? kv_load2(ends + (t - 1) * 2) : 0;
+    }
+    template <bool VALUES>
+    __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
+                         float *x) const
+    {
+        const uint8_t *ends = tile + g.nuq.outliers;
+        const uint8_t *outliers = ends + KV_TILE_TOKENS * 2;
+        unsigned i = start(ends, VALUES ? inner : lane);
+
+        kv_read_scaled{g}.four<VALUES>(tile, inner, lane, x);
+        if (VALUES) {
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++) {
+                const unsigned t = inner + j, end = kv_load2(ends + t * 2);
+
+                x[j] += kv_low_f16(kv_load2(tile + g.nuq.offsets + t * 2));
+                for (; i < end; i++) {
+                    const uint32_t outlier = kv_load4(outliers + i * 4);
+
+                    if (outlier % KV_NUQ_CHANNELS == lane)
+                        x[j] = kv_high_f16(outlier);
+                }
+            }
+            return;
+        }
+
+        const float *offset =
+            g.nuq.channels + (size_t)blockIdx.y * 2 * g.head_dim + inner;
+        const float *half = offset + g.head_dim;
+        const unsigned end = kv_load2(ends + lane * 2);
+
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            x[j] = fmaf(half[j], x[j], offset[j]);
+        for (; i < end; i++) {
+            const uint32_t outlier = kv_load4(outliers + i * 4);
+            const unsigned c = outlier % KV_NUQ_CHANNELS;
+
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                if (c == inner + j)
+                    x[j] = kv_high_f16(outlier);
+        }
+    }
+};
+
 /* ---- codebook indices (kernels/tiles_codebook.h) --------------------------
  */
 
@@ -267,8 +324,8 @@ struct kv_read_codes {
     {
         const kv_generic_codes &p = g.of.codes;
 
-        return g.table + (size_t)blockIdx.y * g.table_head +
-               (size_t)sub * p.book + (size_t)code * p.d;
+        return g.table + (size_t)blockIdx.y * p.books + (size_t)sub * p.book +
+               (size_t)code * p.d;
     }
     template <bool VALUES>
     __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
@@ -294,11 +351,46 @@ struct kv_read_codes {
     }
 };
 
+/* ---- keys before RoPE -----------------------------------------------------
+ */
+
+/* What R reads, turned: each channel with its partner, which is read for it. */
+template <class R> struct kv_read_turned {
+    const kv_gpu_generic &g;
+
+    template <bool VALUES>
+    __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
+                         float *x) const
+    {
+        static_assert(!VALUES, "keys turn");
+        const unsigned half = g.head_dim / 2;
+        const bool high = inner >= half;
+        const unsigned pair = high ? inner - half : inner;
+        float partner[4];
+
+        R{g}.template four<false>(tile, inner, lane, x);
+        R{g}.template four<false>(tile, high ? pair : pair + half, lane,
+                                  partner);
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            const uint2 a = kv_load8(tile + g.turn.angles + (pair + j) * 8);
+            const uint2 b = kv_load8(g.turn.within +
+                                     ((pair + j) * KV_TILE_TOKENS + lane) * 2);
+            const float ac = kv_from_bits(a.x), as = kv_from_bits(a.y);
+            const float bc = kv_from_bits(b.x), bs = kv_from_bits(b.y);
+            const float cosine = fmaf(ac, bc, -(as * bs));
+            const float sine = fmaf(as, bc, ac * bs);
+
+            x[j] = fmaf(partner[j], high ? sine : -sine, x[j] * cosine);
+        }
+    }
+};
+
 /* ---- which it is ----------------------------------------------------------
  */
 
-/* Calls f with the reader of a side of codes. */
-template <class F>
+/* Calls f with the reader of keys or values that are codes. */
+template <bool VALUES, class F>
 KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
 {
     switch (g.kind) {
@@ -317,7 +409,18 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
     case KV_GENERIC_SCALED:
         f(kv_read_scaled{g});
         break;
+    case KV_GENERIC_NUQ:
+        if constexpr (VALUES)
+            f(kv_read_nuq{g});
+        else
+            f(kv_read_turned<kv_read_nuq>{g});
+        break;
     case KV_GENERIC_CODES:
+        if constexpr (!VALUES)
+            if (g.turn.within) {
+                f(kv_read_turned<kv_read_codes>{g});
+                break;
+            }
         f(kv_read_codes{g});
         break;
     case KV_GENERIC_HALVES:

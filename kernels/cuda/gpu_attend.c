@@ -25,6 +25,7 @@ struct kv_gpu_attend {
     struct kv_store store[2];   /* as the caller's were, without tiles: they
                                  * say what is launched after those are gone */
     size_t n_jobs, n_heads, n_kv_heads, head_dim, nq;
+    size_t owned[2];              /* by a tile of codes, at most */
     struct kv_gpu_sequence *plan; /* [n_jobs] */
     struct sequence *sequence;    /* [n_jobs] */
     struct kv_gpu_launch launch;
@@ -482,7 +483,8 @@ static bool open_both(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
 
     for (int side = 0; side < 2; side++)
         a->side[side] = (struct kv_gpu_side){.store = store_of(j, side, CODES),
-                                             .path = path};
+                                             .path = path,
+                                             .owned = a->owned[side]};
     for (int side = 0; side < 2 && has; side++)
         has = family->open(&a->side[side]);
     return has;
@@ -572,6 +574,29 @@ static void point(struct kv_gpu_attend *a)
     p->counters = a->counters;
 }
 
+/* Bytes that a tile of codes of these jobs owns, at most. */
+static size_t most_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
+                         int side)
+{
+    size_t most = 0;
+
+    for (size_t j = 0; j < n_jobs; j++) {
+        const struct kv_store *s = store_of(&jobs[j], side, CODES);
+
+        if (!s->family->owned ||
+            (j && s == store_of(&jobs[j - 1], side, CODES)))
+            continue;
+        for (size_t h = 0; h < kv_store_heads(s); h++)
+            for (size_t i = 0; i < kv_store_tiles(s); i++) {
+                const size_t owned =
+                    s->family->owned(s, kv_store_tile(s, h, i));
+
+                most = owned > most ? owned : most;
+            }
+    }
+    return most;
+}
+
 /* Caches of these jobs that are still nowhere. */
 static struct kv_gpu_attend *begin(const struct kv_device *device,
                                    const struct kv_tiles_job *jobs,
@@ -579,12 +604,14 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
 {
     struct kv_gpu_attend *a = kv_alloc(1, sizeof(*a));
 
-    *a = (struct kv_gpu_attend){.device = *device,
-                                .n_jobs = n_jobs,
-                                .n_heads = jobs->n_heads,
-                                .n_kv_heads = jobs->n_kv_heads,
-                                .head_dim = jobs->head_dim,
-                                .nq = jobs->nq};
+    *a = (struct kv_gpu_attend){
+        .device = *device,
+        .n_jobs = n_jobs,
+        .n_heads = jobs->n_heads,
+        .n_kv_heads = jobs->n_kv_heads,
+        .head_dim = jobs->head_dim,
+        .nq = jobs->nq,
+        .owned = {most_owned(jobs, n_jobs, 0), most_owned(jobs, n_jobs, 1)}};
     a->plan = kv_alloc(n_jobs, sizeof(*a->plan));
     a->sequence = kv_alloc(n_jobs, sizeof(*a->sequence));
     memset(a->plan, 0, n_jobs * sizeof(*a->plan));

@@ -44,7 +44,7 @@ KV_DEVICE void kv_widen_side(const kv_gpu_generic &g, const uint8_t *from,
             reinterpret_cast<uint16_t *>(halves)[i] = 0;
     kv_copy_wait<0>();
     kv_sync_block();
-    kv_with_reader(g, [&](const auto &reader) {
+    kv_with_reader<VALUES>(g, [&](const auto &reader) {
         kv_widen_tile<VALUES>(reader, tile, d,
                               reinterpret_cast<uint16_t *>(halves));
     });
