@@ -288,37 +288,36 @@ static int read_group(struct layer *l, struct kv_err *e)
     return 0;
 }
 
-/* f32 is stored as it is: nothing is encoded. */
 static int open_codec(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, size_t layer,
                       enum kv_side side, struct kv_codec **c, struct kv_err *e)
 {
-    if (kv_codec_new(c, spec, &kv_dump_info(p->dump)->shape, layer, side,
-                     p->calib, e))
-        return -1;
-    if (!p->gpu || !strcmp((*c)->scheme->name, "f32"))
-        return 0;
-    return kv_codec_gpu_new(&(*c)->gpu, *c, p->gpu, e);
+    return kv_codec_new(c, spec, &kv_dump_info(p->dump)->shape, layer, side,
+                        p->calib, e);
+}
+
+/* Where the plan encodes.  f32 is stored as it is: nothing is encoded. */
+static int place_codec(const struct kv_measure_plan *p, struct kv_codec *c,
+                       struct kv_err *e)
+{
+    return p->gpu && strcmp(c->scheme->name, "f32") != 0
+               ? kv_codec_gpu_new(&c->gpu, c, p->gpu, e)
+               : 0;
 }
 
 int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(p->dump);
-    struct kv_measure_plan on_cpu = *p;
     int rc = 0;
-
-    on_cpu.gpu = NULL;
 
     for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
         for (int side = 0; side < KV_SIDES && !rc; side++) {
-            struct kv_codec *c = NULL;
+            struct kv_codec *c;
 
-            if (open_codec(&on_cpu, spec, l, (enum kv_side)side, &c, e))
+            if (open_codec(p, spec, l, (enum kv_side)side, &c, e))
                 return -1;
-            kv_codec_free(c);
-            c = NULL;
-            rc = open_codec(p, spec, l, (enum kv_side)side, &c, e);
+            rc = place_codec(p, c, e);
             kv_codec_free(c);
         }
     return rc ? 1 : 0;
@@ -328,7 +327,8 @@ static int open_codecs(struct layer *l, struct kv_err *e)
 {
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++)
         if (open_codec(l->plan, &l->plan->spec[i / KV_SIDES], l->layer,
-                       (enum kv_side)(i % KV_SIDES), &l->codec[i], e))
+                       (enum kv_side)(i % KV_SIDES), &l->codec[i], e) ||
+            place_codec(l->plan, l->codec[i], e))
             return -1;
     return 0;
 }
