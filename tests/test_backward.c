@@ -44,18 +44,6 @@ static void forget(struct got *got)
             free(got->x[l][side]);
 }
 
-static struct kv_model *open_tiny(const struct tiny_model *m)
-{
-    const char *dir = test_folder();
-    struct kv_err e = {""};
-    struct kv_model *model;
-
-    tiny_write(m, dir);
-    if (kv_model_open(&model, dir, &e))
-        fail_msg("%s", e.msg);
-    return model;
-}
-
 static int32_t *random_tokens(size_t n_vocab, size_t n)
 {
     int32_t *tokens = kv_alloc(n, sizeof(*tokens));
@@ -136,7 +124,7 @@ static double size_of(const struct got *got, size_t layer, int side)
  * of a few roundings of f32 in what is typical for the layer. */
 static void check_model(const struct tiny_model *m, size_t n_windows, size_t n)
 {
-    struct kv_model *model = open_tiny(m);
+    struct kv_model *model = tiny_open(m);
     int32_t *tokens = random_tokens(m->n_vocab, n_windows * n);
     struct got got = backward(model, tokens, n_windows, n, 0);
     struct entry entry[MAX_LAYERS * ENTRIES];
@@ -211,7 +199,7 @@ static void test_same_bits(void **state)
 {
     enum { WINDOWS = 3, N = 131 };
     struct tiny_model m = tiny_variant(9);
-    struct kv_model *model = open_tiny(&m);
+    struct kv_model *model = tiny_open(&m);
     int32_t *tokens = random_tokens(m.n_vocab, WINDOWS * N);
     const int threads = omp_get_max_threads();
     const size_t row = m.n_kv_heads * m.head_dim;
@@ -258,7 +246,7 @@ static int count_layers(void *arg, const struct kv_qkv *x, struct kv_err *e)
 static void test_edges(void **state)
 {
     struct tiny_model m = tiny_variant(0);
-    struct kv_model *model = open_tiny(&m);
+    struct kv_model *model = tiny_open(&m);
     int32_t tokens[] = {1, 2, 3, 61};
     struct got got = {.fail_at = 1};
     size_t n_layers = 0;
@@ -312,7 +300,7 @@ static void test_sliding_window(void **state)
     m.arch = "MistralForCausalLM";
     m.more = ", \"sliding_window\": 8";
     tiny_init(&m);
-    model = open_tiny(&m);
+    model = tiny_open(&m);
     check_model(&m, 1, 8);
     assert_int_equal(kv_model_backward(model, tokens, 1, 9, 0, NULL, &sink, &e),
                      -1);

@@ -618,8 +618,25 @@ static void test_outliers_apart(void **state)
     free(q);
 }
 
-/* Codes written as halves, then attended to: with sinks and tail, in a space of
- * their own, in prefill. */
+struct sized {
+    const char *text;
+    size_t head_dim, group, n, nq;
+};
+
+/* On ways [first, last]. */
+static void check_sized(const struct sized *x, size_t n_cases, enum way first,
+                        enum way last)
+{
+    for (size_t i = 0; i < n_cases; i++, x++) {
+        struct kv_shape s = synthetic_shape(x->head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * x->group;
+        check_by(x->text, &s, x->n, x->nq, first, last, &calib);
+        kv_calib_free(calib);
+    }
+}
+
 /* What a device has no shared memory for runs on the generic kernel. */
 static void test_small_device(void **state)
 {
@@ -632,29 +649,21 @@ static void test_small_device(void **state)
     device.shared = shared;
 }
 
+/* Codes written as halves, then attended to: with sinks and tail, in a space of
+ * their own, in prefill. */
 static void test_dequant(void **state)
 {
-    static const struct {
-        const char *text;
-        size_t head_dim, group, n, nq;
-    } cases[] = {{"kivi:b2g32s5r128", 128, 4, 700, 2},
-                 {"kivi:b3g128r0", 96, 2, 300, 1},
-                 {"vecinfer:d4b8r40,iters=1", 64, 8, 400, 3},
-                 {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
-                 {"fp6:e3m2r0", 64, 4, 100, 1},
-                 {"kvquant:s2r40", 128, 2, 400, 2},
-                 {"turboquant:b4", 128, 2, 260, 100}};
+    static const struct sized cases[] = {
+        {"kivi:b2g32s5r128", 128, 4, 700, 2},
+        {"kivi:b3g128r0", 96, 2, 300, 1},
+        {"vecinfer:d4b8r40,iters=1", 64, 8, 400, 3},
+        {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
+        {"fp6:e3m2r0", 64, 4, 100, 1},
+        {"kvquant:s2r40", 128, 2, 400, 2},
+        {"turboquant:b4", 128, 2, 260, 100}};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct kv_shape s = synthetic_shape(cases[i].head_dim);
-        struct kv_calib *calib = NULL;
-
-        s.n_heads = s.n_kv_heads * cases[i].group;
-        check_by(cases[i].text, &s, cases[i].n, cases[i].nq, BY_DEQUANT,
-                 BY_DEQUANT, &calib);
-        kv_calib_free(calib);
-    }
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT, BY_DEQUANT);
 }
 
 /* Without computing there is no answer, without copies a wrong one; and
@@ -720,28 +729,20 @@ static void test_parts(void **state)
  * from the first token, from within the codes, and in the tail alone. */
 static void test_prefill(void **state)
 {
-    static const struct {
-        const char *text;
-        size_t head_dim, group, n, nq;
-    } cases[] = {{"f16:r0", 64, 4, 300, 300},
-                 {"f16:s3r40", 128, 1, 200, 9},
-                 {"f16:r0", 128, 16, 130, 30},
-                 {"bf16", 64, 2, 300, 150},
-                 {"bf16", 128, 4, 140, 20},
-                 {"hack:b2p64r0", 128, 4, 256, 256},
-                 {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
-                 {"hack:b2p128r0", 128, 1, 400, 200},
-                 {"hack:b2p32r0", 128, 3, 300, 130},
-                 {"hack:b2p32s5r40,nearest", 128, 4, 260, 20}};
+    static const struct sized cases[] = {
+        {"f16:r0", 64, 4, 300, 300},
+        {"f16:s3r40", 128, 1, 200, 9},
+        {"f16:r0", 128, 16, 130, 30},
+        {"bf16", 64, 2, 300, 150},
+        {"bf16", 128, 4, 140, 20},
+        {"hack:b2p64r0", 128, 4, 256, 256},
+        {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
+        {"hack:b2p128r0", 128, 1, 400, 200},
+        {"hack:b2p32r0", 128, 3, 300, 130},
+        {"hack:b2p32s5r40,nearest", 128, 4, 260, 20}};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct kv_shape s = synthetic_shape(cases[i].head_dim);
-        struct kv_calib *calib = NULL;
-
-        s.n_heads = s.n_kv_heads * cases[i].group;
-        check(cases[i].text, &s, cases[i].n, cases[i].nq, &calib);
-    }
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);
 }
 
 static void test_missing(void **state)

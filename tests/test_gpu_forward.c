@@ -18,21 +18,9 @@ static struct kv_device device;
 
 enum { MEMORY = 1 << 20 };
 
-static struct kv_model *open_tiny(const struct tiny_model *m)
-{
-    const char *dir = test_folder();
-    struct kv_err e = {""};
-    struct kv_model *model;
-
-    tiny_write(m, dir);
-    if (kv_model_open(&model, dir, &e))
-        fail_msg("%s", e.msg);
-    return model;
-}
-
 static struct kv_model *on_device(const struct tiny_model *m, size_t free_bytes)
 {
-    struct kv_model *model = open_tiny(m);
+    struct kv_model *model = tiny_open(m);
     struct kv_device d = device;
     struct kv_err e = {""};
 
@@ -318,7 +306,7 @@ static void test_no_head_dim(void **state)
 /* As many bytes as the sentence wants; 0 when it fits. */
 static size_t bytes_needed(const struct tiny_model *m, size_t free_bytes)
 {
-    struct kv_model *model = open_tiny(m);
+    struct kv_model *model = tiny_open(m);
     struct kv_device d = device;
     struct kv_err e = {""};
     size_t bytes = 0;
@@ -374,7 +362,7 @@ static void test_mixed_types(void **state)
 
     (void)state;
     tiny_find(&m, "model.layers.1.self_attn.o_proj.weight")->dtype = "F32";
-    model = open_tiny(&m);
+    model = tiny_open(&m);
     assert_int_equal(kv_model_to_device(model, &device, MEMORY, &e), -1);
     assert_says(e, "model.layers.1.self_attn.o_proj.weight");
     kv_model_free(model);
@@ -556,7 +544,7 @@ static void test_loop(void **state)
                  {"llama.cpp", "kivi:b2g8"}};
     enum { WINDOWS = 2, N = 90 };
     struct tiny_model m = tiny_variant(0);
-    struct kv_model *here = open_tiny(&m);
+    struct kv_model *here = tiny_open(&m);
     struct kv_model *there = on_device(&m, device.free);
     int32_t *tokens = random_tokens(WINDOWS * N, m.n_vocab);
 

@@ -7,18 +7,6 @@
 #include <math.h>
 #include <omp.h>
 
-static struct kv_model *open_tiny(const struct tiny_model *m)
-{
-    const char *dir = test_folder();
-    struct kv_err e = {""};
-    struct kv_model *model;
-
-    tiny_write(m, dir);
-    if (kv_model_open(&model, dir, &e))
-        fail_msg("%s", e.msg);
-    return model;
-}
-
 static int32_t *random_tokens(const struct kv_model *m, size_t n)
 {
     int32_t *tokens = kv_alloc(n, sizeof(*tokens));
@@ -57,7 +45,7 @@ static void test_against_definition(void **state)
     (void)state;
     for (size_t i = 0; i < TINY_VARIANTS; i++) {
         struct tiny_model m = tiny_variant(i);
-        struct kv_model *model = open_tiny(&m);
+        struct kv_model *model = tiny_open(&m);
         int32_t *tokens = random_tokens(model, N);
         double *expected = kv_alloc(N * m.n_vocab, sizeof(*expected));
         float *hidden = forward(model, tokens, 1, N);
@@ -81,7 +69,7 @@ static void test_against_definition(void **state)
 static void test_shards(void **state)
 {
     struct tiny_model m = tiny_variant(1);
-    struct kv_model *one = open_tiny(&m), *four;
+    struct kv_model *one = tiny_open(&m), *four;
     int32_t *tokens = random_tokens(one, 20);
     const size_t bytes = 20 * m.hidden * sizeof(float);
     float *a, *b;
@@ -90,7 +78,7 @@ static void test_shards(void **state)
     tiny_clear(&m);
     m.n_shards = 4;
     tiny_init(&m);
-    four = open_tiny(&m);
+    four = tiny_open(&m);
     a = forward(one, tokens, 1, 20);
     b = forward(four, tokens, 1, 20);
     assert_memory_equal(a, b, bytes);
@@ -107,7 +95,7 @@ static void test_same_bits(void **state)
 {
     enum { WINDOWS = 3, N = 131 };
     struct tiny_model m = tiny_variant(0);
-    struct kv_model *model = open_tiny(&m);
+    struct kv_model *model = tiny_open(&m);
     int32_t *tokens = random_tokens(model, WINDOWS * N);
     const size_t window = N * m.hidden, hidden_bytes = sizeof(float) * window;
     const size_t logit_bytes = N * m.n_vocab * sizeof(float);
@@ -199,7 +187,7 @@ static void test_steps(void **state)
     enum { N = 40 };
     const size_t steps[] = {1, 5, 2, 17, 1, 14};
     struct tiny_model m = tiny_variant(9);
-    struct kv_model *model = open_tiny(&m);
+    struct kv_model *model = tiny_open(&m);
     int32_t *tokens = random_tokens(model, N);
     float *all = forward(model, tokens, 1, N);
     float *x = kv_alloc(N * m.hidden, sizeof(*x));
@@ -266,7 +254,7 @@ static int see_keys(void *arg, const struct kv_qkv *x, struct kv_err *e)
 static void test_windows(void **state)
 {
     struct tiny_model m = tiny_variant(9);
-    struct kv_model *model = open_tiny(&m);
+    struct kv_model *model = tiny_open(&m);
     int32_t tokens[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     const struct kv_attention a = {.run = see_keys};
     struct kv_err e = {""};
@@ -300,7 +288,7 @@ static void test_windows(void **state)
 static void test_wo_gram(void **state)
 {
     struct tiny_model m = tiny_variant(0);
-    struct kv_model *model = open_tiny(&m);
+    struct kv_model *model = tiny_open(&m);
     const size_t d = m.head_dim, q_dim = m.n_heads * d;
     const struct tiny_tensor *wo =
         tiny_find(&m, "model.layers.1.self_attn.o_proj.weight");

@@ -16,18 +16,6 @@ static struct tiny_model make(void)
     return m;
 }
 
-static struct kv_model *open_tiny(const struct tiny_model *m)
-{
-    const char *dir = test_folder();
-    struct kv_err e = {""};
-    struct kv_model *model;
-
-    tiny_write(m, dir);
-    if (kv_model_open(&model, dir, &e))
-        fail_msg("%s", e.msg);
-    return model;
-}
-
 static void test_info(void **state)
 {
     struct tiny_model m = tiny_llama;
@@ -288,7 +276,7 @@ static void test_spare_tensors(void **state)
     tiny_init(&m);
     tiny_add(&m, "lm_head.weight", m.n_vocab, m.hidden);
     tiny_add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);
-    kv_model_free(open_tiny(&m));
+    kv_model_free(tiny_open(&m));
     tiny_clear(&m);
 }
 
@@ -338,7 +326,7 @@ static void test_sliding_window(void **state)
         m.qkv_bias = cases[i].arch[0] == 'Q';
         m.more = cases[i].more;
         tiny_init(&m);
-        model = open_tiny(&m);
+        model = tiny_open(&m);
         rc = kv_model_forward(model, tokens, 1, 10, 0, NULL, x, &e);
         assert_int_equal(rc, cases[i].says ? -1 : 0);
         if (cases[i].says)

@@ -3,6 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
+#include "lib/model/model.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -294,4 +295,16 @@ void tiny_write(const struct tiny_model *m, const char *dir)
         tiny_write_text(dir, "model.safetensors.index.json", text);
     free(text);
     free(index);
+}
+
+struct kv_model *tiny_open(const struct tiny_model *m)
+{
+    const char *dir = test_folder();
+    struct kv_err e = {""};
+    struct kv_model *model;
+
+    tiny_write(m, dir);
+    if (kv_model_open(&model, dir, &e))
+        fail_msg("%s", e.msg);
+    return model;
 }

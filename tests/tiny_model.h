@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct kv_model;
+
 struct tiny_tensor {
     char name[96];
     const char *dtype; /* "F32", "F16", "BF16"; others are written as zeros */
@@ -50,6 +52,9 @@ void tiny_config(struct tiny_model *m, const char *from, const char *to);
 
 /* Writes config.json and the tensors to the folder. */
 void tiny_write(const struct tiny_model *m, const char *dir);
+
+/* Writes it to the test's folder and opens it there; the caller frees it. */
+struct kv_model *tiny_open(const struct tiny_model *m);
 
 /* What the model computes, in double, straight from the equations.
  * logits: [n][n_vocab]. */
