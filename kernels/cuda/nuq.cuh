@@ -35,8 +35,8 @@ KV_DEVICE unsigned kv_nuq_eights(unsigned n)
     return (n + 7) / 8 * 8;
 }
 
-/* Outliers [first, first + n) of a list are copied to shared memory, and none
- * follow; n is a multiple of 8, SIZE bytes each. */
+/* Starts to copy outliers [first, first + n) of a list, SIZE bytes each, to
+ * shared memory, with zeros behind them; n is a multiple of 8. */
 template <int SIZE>
 KV_DEVICE void kv_nuq_fetch(uint8_t *to, const uint8_t *list, unsigned first,
                             unsigned n)
