@@ -95,7 +95,7 @@ ALWAYS_INLINE void advance_values(const struct job *job, size_t n)
 _Static_assert(KV_TRELLIS_MOST_VALUES == 4, "every number of values");
 
 /* Groups by MOST high bits are joined to those by `next`, in place. */
-enum { MOST = 6, MANY = KV_TRELLIS_STATES >> MOST };
+enum { MOST = KV_TRELLIS_BITS - 4, MANY = KV_TRELLIS_STATES >> MOST };
 _Static_assert(MANY >= LANES, "a vector of groups");
 
 /* Of the joined groups r, r + few, ... that are in the set, all with the same
