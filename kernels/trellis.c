@@ -348,7 +348,7 @@ static void find_states(const struct run *r, const float *x, size_t n,
 
 #pragma omp parallel
     {
-        void *scratch = kv_alloc(kv_trellis_scratch(r->steps), 1);
+        void *scratch = kv_lines(kv_trellis_scratch(r->steps), 1);
         uint8_t *bytes = kv_alloc(KV_TRELLIS_TOGETHER, size);
 
 #pragma omp for schedule(static)

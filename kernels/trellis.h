@@ -33,7 +33,8 @@ struct kv_trellis_step {
 /* Of the whole string, the last byte filled up with zero bits. */
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
 
-/* Bytes of scratch memory that encode needs, for any number of strings. */
+/* Bytes of scratch memory that encode needs, for any number of strings.  Tables
+ * and scratch memory are best at the start of a cache line (kv_lines()). */
 size_t kv_trellis_scratch(size_t n_steps);
 
 /* n strings of the same steps.  x: [n][values of all steps], finite; scale: one

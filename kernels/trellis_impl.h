@@ -21,7 +21,7 @@ enum {
  * and what goes to the next step, of `next` bits, is the least of each group of
  * states r, r + (STATES >> next), ...  Which one it was is told by a bit for
  * each state: it is the last of its group that is set, or the first state where
- * none is.
+ * none is; that state's own bit is set or not.
  *
  * x: string i's values of this step stand at x + i * x_stride; scale: [values];
  * least, to: [n][KV_TRELLIS_ROW], of which STATES >> bits are given and STATES
