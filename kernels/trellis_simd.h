@@ -94,6 +94,7 @@ ALWAYS_INLINE void advance(const struct job *job, struct kind kind)
     for (size_t r = 0; r < groups; r += LANES) {
         vf best[KV_TRELLIS_TOGETHER], cost[KV_TRELLIS_TOGETHER];
 
+        /* Of each group the first state, which join() wants to be set. */
         costs(job, kind, &t, r, best);
         UNROLL
         for (size_t i = 0; i < kind.n; i++)
@@ -124,9 +125,11 @@ ALWAYS_INLINE void advance_values(const struct job *job, size_t n)
         CASE(3)
         CASE(4)
 #undef CASE
-            case 1 : if ((size_t)1 << job->step->bits >= LANES)
-                         advance(job, (struct kind){n, 1, 1});
-        else advance(job, (struct kind){n, 1, 0});
+    case 1:
+        if ((size_t)1 << job->step->bits >= LANES)
+            advance(job, (struct kind){n, 1, 1});
+        else
+            advance(job, (struct kind){n, 1, 0});
         break;
     }
 }
