@@ -1,7 +1,7 @@
 #include "eval/append_gpu.h"
 #include "eval/attn_gpu.h"
 #include "eval/timing.h"
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/codec_gpu.h"
@@ -12,9 +12,9 @@
 
 /* One side's blocks on the device. */
 struct blocks {
-    struct kv_gpu_encoder *encoder;
+    struct kv_gpu_coder *coder;
     struct kv_gpu_blocks b;
-    void *x, *bytes;
+    void *x, *bytes, *room;
 };
 
 struct append {
@@ -65,12 +65,16 @@ static int send(const struct kv_append_gpu *a, int side, struct blocks *to,
         for (size_t j = 0; j < values; j++)
             half[i * values + j] = kv_f32_to_f16(x[j]);
     }
-    rc = kv_gpu_encoder_new(&to->encoder, &code, n, a->device, e) ||
+    rc = kv_gpu_coder_new(&to->coder, &code, a->device, e) ||
+         kv_device_alloc(&to->room, kv_gpu_encode_room(to->coder, n), e) ||
          kv_device_alloc(&to->x, n * values * sizeof(*half), e) ||
          kv_device_upload(to->x, half, n * values * sizeof(*half), e) ||
          kv_device_alloc(&to->bytes, n * c->block_bytes, e);
-    to->b = (struct kv_gpu_blocks){
-        .x = to->x, .bytes = to->bytes, .n = n, .seed = a->seed};
+    to->b = (struct kv_gpu_blocks){.x = to->x,
+                                   .bytes = to->bytes,
+                                   .n = n,
+                                   .seed = a->seed,
+                                   .room = to->room};
     free(half);
     free(x);
     return rc;
@@ -80,7 +84,7 @@ static int encode_in(struct append *a, void *stream, struct kv_err *e)
 {
     for (int side = 0; side < KV_SIDES; side++) {
         a->side[side].b.stream = stream;
-        if (kv_gpu_encode(a->side[side].encoder, &a->side[side].b, e))
+        if (kv_gpu_encode(a->side[side].coder, &a->side[side].b, e))
             return -1;
     }
     return 0;
@@ -157,9 +161,10 @@ int kv_append_gpu_time(const struct kv_append_gpu *plan,
          time_one(&a, encode_aside, &t->aside, e) || check(&a, KV_K, e) ||
          check(&a, KV_V, e);
     for (int side = 0; side < KV_SIDES; side++) {
-        kv_gpu_encoder_free(a.side[side].encoder);
+        kv_gpu_coder_free(a.side[side].coder);
         kv_device_free(a.side[side].x);
         kv_device_free(a.side[side].bytes);
+        kv_device_free(a.side[side].room);
     }
     return rc ? -1 : 0;
 }
