@@ -1,21 +1,10 @@
+#include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/turn.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
 // Values of a sub-vector that a thread takes at once.
 #define KV_WIDTHS(X) X(1) X(2) X(4)
-
-// Code i of a string of codes of at most 16 bits.
-KV_DEVICE unsigned kv_code_at(const uint8_t *codes, size_t i, unsigned bits)
-{
-    const size_t bit = i * bits;
-    const unsigned skip = bit % 8, bytes = (skip + bits + 7) / 8;
-    uint32_t word = 0;
-
-    for (unsigned j = 0; j < bytes; j++)
-        word |= (uint32_t)codes[bit / 8 + j] << 8 * j;
-    return word >> skip & ((1u << bits) - 1);
-}
 
 template <int W> KV_DEVICE void kv_copy_values(const float *from, float *to)
 {

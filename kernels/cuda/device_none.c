@@ -7,6 +7,7 @@
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/settle.h"
 #include "kernels/cuda/step.h"
 #include "kernels/cuda/widen.h"
 #include "kernels/device.h"
@@ -180,6 +181,18 @@ int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
     (void)bytes;
     (void)n;
     (void)x;
+    return none(e);
+}
+
+int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
+    return none(e);
+}
+
+int kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
     return none(e);
 }
 
@@ -365,6 +378,8 @@ int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
     return none(e);
 }
 
+const struct kv_gpu_family kv_gpu_codebook = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_integers = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

@@ -8,6 +8,7 @@
  *   code(x, bits, draw)      of a value; draw() is its random number in [0, 1),
  *                            draw.any whether to use it
  *   value(code, bits)        of a code
+ *   step(), low(bits)        value() is about low + step * code (not of hack)
  *   SUMS                     sums of codes may follow the heads */
 #ifndef KV_QUANTIZERS_CUH
 #define KV_QUANTIZERS_CUH
@@ -102,6 +103,15 @@ struct kv_kivi {
     {
         return kv_low_f16(half[1]) + kv_low_f16(half[0]) * (float)code;
     }
+
+    __device__ float step(void) const
+    {
+        return kv_low_f16(half[0]);
+    }
+    __device__ float low(unsigned) const
+    {
+        return kv_low_f16(half[1]);
+    }
 };
 
 /* lib/schemes/zeropoint.c.  A flat group needs no case of its own but 0: its
@@ -156,6 +166,15 @@ struct kv_zeropoint {
         return (float)(((double)code - middle - zero) *
                        (double)kv_low_f16(half));
     }
+
+    __device__ float step(void) const
+    {
+        return kv_low_f16(half);
+    }
+    __device__ float low(unsigned bits) const
+    {
+        return -(float)(zero + (1 << (bits - 1))) * kv_low_f16(half);
+    }
 };
 
 /* lib/schemes/absmax.c */
@@ -189,6 +208,15 @@ struct kv_absmax {
     __device__ float value(unsigned code, unsigned bits) const
     {
         return ((float)code - kv_top(bits - 1)) * kv_low_f16(half);
+    }
+
+    __device__ float step(void) const
+    {
+        return kv_low_f16(half);
+    }
+    __device__ float low(unsigned bits) const
+    {
+        return -kv_top(bits - 1) * kv_low_f16(half);
     }
 };
 
