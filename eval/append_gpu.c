@@ -46,18 +46,20 @@ static bool can(const struct kv_append_gpu *a)
     return true;
 }
 
-/* Whether blocks fill tiles, and every sequence has one. */
-static bool has_tiles(const struct kv_append_gpu *a)
+/* The first token of each sequence's newest tile, the same in all of them;
+ * SIZE_MAX: there is none. */
+static size_t newest(const struct kv_append_gpu *a)
 {
     const struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->attend);
 
-    for (int side = 0; side < KV_SIDES; side++)
-        if (TILE % a->codec[side]->block)
-            return false;
-    for (size_t b = 0; attend && b < a->n_batch; b++)
-        if (kv_gpu_attend_newest(attend, b) == SIZE_MAX)
-            return false;
-    return attend;
+    return attend ? kv_gpu_attend_newest(attend, 0) : SIZE_MAX;
+}
+
+/* Whether there are tiles, and blocks fill them. */
+static bool has_tiles(const struct kv_append_gpu *a)
+{
+    return newest(a) != SIZE_MAX && TILE % a->codec[KV_K]->block == 0 &&
+           TILE % a->codec[KV_V]->block == 0;
 }
 
 /* n tokens of sequence b from `first` on, as they enter a cache. */
@@ -74,6 +76,7 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
                 struct blocks *to, struct kv_err *e)
 {
     const struct kv_codec *c = a->codec[side];
+    const size_t first = tile ? newest(a) : 0;
     const size_t tokens = tile ? TILE : c->block, n = a->n_batch * a->copies;
     const size_t values = tokens * row_values(a),
                  blocks = n * (tokens / c->block);
@@ -83,11 +86,7 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
 
     kv_codec_gpu_code(c, &to->code);
     for (size_t i = 0; i < n; i++) {
-        const size_t b = i % a->n_batch;
-
-        input(a, side, b,
-              tile ? kv_gpu_attend_newest(kv_attn_gpu_attend(a->attend), b) : 0,
-              tokens, x);
+        input(a, side, i % a->n_batch, first, tokens, x);
         for (size_t j = 0; j < values; j++)
             half[i * values + j] = kv_f32_to_f16(x[j]);
     }
@@ -101,6 +100,8 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
     to->b = (struct kv_gpu_blocks){.x = to->x,
                                    .bytes = to->bytes,
                                    .n = blocks,
+                                   .first = first,
+                                   .each = tokens / c->block,
                                    .seed = a->seed,
                                    .room = to->room};
     free(half);
@@ -193,8 +194,7 @@ static int time_one(struct append *a, int (*once)(void *, struct kv_err *),
     return rc;
 }
 
-/* Of the first sequence; random numbers go by the token, which is the first
- * block's alone to have. */
+/* The first sequence's block. */
 static int check(const struct append *a, int side, struct kv_err *e)
 {
     const struct kv_codec *c = a->plan->codec[side];

@@ -539,7 +539,7 @@ static void parse(int argc, char **argv, struct args *a)
             "async_us_p50: both at a time, encoding in a stream of its own.\n"
             "settle_us_p50: encoding the newest 128 coded tokens of each\n"
             "sequence and putting them into attention's tiles, which are then\n"
-            "attended to (integers in groups, codebook indices);\n"
+            "attended to (integers in groups, codebook indices, hack);\n"
             "decode_us_p50: decoding these to f32.\n"
             "Blank where the GPU does not encode (kvquant --help).\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"

@@ -69,6 +69,8 @@ struct kv_gpu_blocks {
     size_t n;
     size_t first;  /* token of the first block; and the seed: for random */
     uint64_t seed; /* numbers */
+    size_t each;   /* blocks of a sequence, after which the next one begins with
+                    * token `first`; 0: all are one's */
     void *room;    /* the device's: kv_gpu_encode_room() bytes */
     void *stream;  /* of kernels/device.h; NULL: the first */
 };

@@ -100,6 +100,7 @@ struct kv_draw {
 struct kv_where_units {
     unsigned heads;
     size_t first; // token of the first block
+    size_t each;  // blocks of a sequence
     uint64_t seed;
 };
 
@@ -109,7 +110,8 @@ KV_DEVICE kv_draw kv_draw_of(const kv_mine<BY_CHANNEL> &m,
                              unsigned u)
 {
     const size_t unit = m.first + u;
-    const size_t token = w.first + unit / w.heads * (BY_CHANNEL ? m.len : 1);
+    const size_t block = unit / w.heads % w.each;
+    const size_t token = w.first + block * (BY_CHANNEL ? m.len : 1);
 
     return {g.stochastic,
             kv_hack_key(w.seed, g.values ? KV_HACK_V : KV_HACK_K, g.layer,
@@ -239,7 +241,7 @@ struct launched {
         const size_t units = b->n * code->block_bytes / code->groups.unit_bytes;
         const size_t grid = kv_up_to(units, s.units) / s.units * s.slices;
         const kv_where_units where = {(unsigned)code->n_heads, b->first,
-                                      b->seed};
+                                      b->each ? b->each : b->n, b->seed};
 
         wrong =
             kv_launch(kv_groups_kernel<Q, BY_CHANNEL>, dim3((unsigned)grid),

@@ -65,9 +65,10 @@ const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* The newest tile of codes of every sequence, written anew from what the device
  * encoded (coder.h): to the same bytes, of the same tokens.  can: whether there
- * is a kernel for codes of both sides [2].  newest: the first token of a job's
- * tile; SIZE_MAX where it has none.  settle launches; bytes: the device's,
- * [n_jobs][128 / block][block_bytes], of side 0 (K) or 1. */
+ * is a kernel for codes of both sides [2]; else there is no settle.  newest:
+ * the first token of a job's tile; SIZE_MAX where it has none.  settle
+ * launches; bytes: the device's, [n_jobs][128 / block][block_bytes], of side 0
+ * (K) or 1. */
 bool kv_gpu_attend_can_settle(const struct kv_gpu_attend *a,
                               const struct kv_gpu_code *code);
 size_t kv_gpu_attend_newest(const struct kv_gpu_attend *a, size_t job);

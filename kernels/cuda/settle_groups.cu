@@ -1,6 +1,5 @@
-#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/coded.cuh"
 #include "kernels/cuda/grouped_codes.h"
-#include "kernels/cuda/quantizers.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/settle.h"
 
@@ -12,42 +11,6 @@ struct kv_group_tile {
     kv_gpu_grouped g;
     unsigned bits, head_dim, tile_bytes;
     bool values, folded;
-};
-
-// A tile's tokens of one KV head as they were encoded.
-template <class Q> struct kv_coded_head {
-    const kv_gpu_groups &g;
-    unsigned heads, head, head_dim;
-    const uint8_t *bytes;
-
-    // The unit of token t, and which of its codes is channel c's.
-    __device__ const uint8_t *unit(unsigned t, unsigned c, unsigned *i) const
-    {
-        const bool own = g.unit == head_dim; // a unit is one head
-        const unsigned len = (unsigned)g.len;
-        const unsigned row = g.by_channel ? t / len : t;
-
-        *i = g.by_channel ? c * len + t % len : own ? c : head * head_dim + c;
-        return bytes + (own ? row * heads + head : row) * g.unit_bytes;
-    }
-
-    __device__ unsigned code(unsigned t, unsigned c) const
-    {
-        unsigned i;
-        const uint8_t *const from = unit(t, c, &i);
-
-        return kv_code_at(from, i, g.bits);
-    }
-
-    __device__ Q group(unsigned t, unsigned c) const
-    {
-        unsigned i;
-        const uint8_t *const from = unit(t, c, &i);
-        Q q;
-
-        q.take(from + g.code_bytes, i / g.len, g.n_groups);
-        return q;
-    }
 };
 
 // The power of two that makes the largest step 2^14 or more; of every thread.
