@@ -372,7 +372,7 @@ static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
 
 /* ---- on the device ------------------------------------------------------- */
 
-/* f32 has no sinks and no tail. */
+/* f32, which has no sinks and no tail: attention to the model's own. */
 static bool as_it_is(const struct kv_loop *l, size_t layer)
 {
     return !strcmp(l->codec[layer][KV_K]->scheme->name, "f32") &&
