@@ -231,17 +231,12 @@ template <class B> struct kv_scaled_values : kv_scaled_side<B> {
     static __device__ void rescale(const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
     {
-        const float change = B::SCALE ? kv_float_at(head, 0) * x.inverse : 1;
         float scaled[NT][2];
 
-#pragma unroll
-        for (int i = 0; i < NT; i++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                scaled[i][j] = factor[i][j] * change;
-        kv_sums_scale<D, NT>(x.o, scaled);
         if (B::SCALE)
-            x.inverse = kv_float_at(head, 1);
+            kv_sums_rescale<D, NT>(x.o, &x.inverse, head, factor, scaled);
+        else
+            kv_sums_scale<D, NT>(x.o, factor);
     }
     /* Weights times the scales, if there are any, of the group of channel c. */
     template <int NT>
