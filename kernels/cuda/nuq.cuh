@@ -35,8 +35,8 @@ KV_DEVICE unsigned kv_nuq_eights(unsigned n)
     return (n + 7) / 8 * 8;
 }
 
-/* Outliers [first, first + n) of a list are copied to shared memory, and none
- * follow; n is a multiple of 8, SIZE bytes each. */
+/* Starts to copy outliers [first, first + n) of a list, SIZE bytes each, to
+ * shared memory, with zeros behind them; n is a multiple of 8. */
 template <int SIZE>
 KV_DEVICE void kv_nuq_fetch(uint8_t *to, const uint8_t *list, unsigned first,
                             unsigned n)
@@ -363,18 +363,14 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
     static __device__ void rescale(const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
     {
-        const float change = kv_float_at(head, 0) * x.inverse;
         float scaled[NT][2];
 
+        kv_sums_rescale<D, NT>(x.o, &x.inverse, head, factor, scaled);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                scaled[i][j] = factor[i][j] * change;
+            for (int j = 0; j < 2; j++)
                 x.plus[i][j] *= factor[i][j];
-            }
-        kv_sums_scale<D, NT>(x.o, scaled);
-        x.inverse = kv_float_at(head, 1);
     }
     /* Weights times offsets; and times scales as fragments b. */
     template <int NT>

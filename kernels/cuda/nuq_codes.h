@@ -16,20 +16,21 @@
  *
  *   pairs   u32 [room + 8]: what it adds to channel i (low) and to its partner,
  *           halves
- *   places  u16 [room + 8]: KV_NUQ_TOKEN(token) | where the queries have pair
- * i, of row 0, in bytes
+ *   places  u16 [room + 8]: KV_NUQ_TOKEN(token) | where queries have the pair,
+ *           in bytes from row 0's first
  *
  * in the order of tokens.  Values' are
  *
  *   u32 [room + 8]: KV_NUQ_CHANNEL(channel) | token / 2 % 16 << 5 |
  *           KV_NUQ_EVEN, of an even token | step | more * unit, half << 16
  *
- * in the order of steps, then of channels / 16.  Ends, u16, are where those of
- * 16 tokens (keys, [4]) or of 16 channels (values, [2][head_dim / 16]) end;
- * behind the last there are zeros, at least 8.
- * Those there is no room for are behind all tiles of the KV head, in lists like
- * these, each padded to 8: rest, u32, says where, in 16 bytes from the first
- * tile.
+ * in the order of steps, then of channels / 16.  8 zeros or more end a list.
+ * Ends, u16, are where outliers of 16 tokens (keys, [4]) or of 16 channels
+ * (values, [2][head_dim / 16]) end.
+ *
+ * Outliers that there is no room for are behind all tiles of the KV head, in
+ * lists like these, which zeros make a multiple of 8: rest, u32, says where, in
+ * 16 bytes from the first tile.
  *
  * scales * unit, more * unit: unit is the power of two that makes the largest
  * of the tile's at least 2^14 and less than 2^15, 2^60 at most.  Scales and
