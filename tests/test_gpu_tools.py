@@ -96,7 +96,7 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual([(r["spec"].split(":")[0], r["path"])
                           for r in self.rows(done)],
-                         [("f16", "exact"), ("kvquant", "generic"),
+                         [("f16", "exact"), ("kvquant", "exact"),
                           ("kvquant", "dequant")])
         self.assertIn("no CUDA kernel for keys of family coef", done.stderr)
 

@@ -109,6 +109,33 @@ static void read_rows(const struct kv_gpu_attend *a,
     }
 }
 
+/* A side with the codes of this job. */
+static struct kv_gpu_side side_of(const struct kv_gpu_attend *a,
+                                  const struct kv_tiles_job *j, int side)
+{
+    struct kv_gpu_side s = a->side[side];
+
+    s.store = kv_gpu_job_store(j, side, KV_JOB_CODES);
+    return s;
+}
+
+/* Bytes of a KV head's tiles of codes, with what is behind them. */
+static size_t coded_bytes(const struct kv_gpu_attend *a,
+                          const struct kv_tiles_job *j,
+                          const struct kv_gpu_run *run, int side)
+{
+    const struct kv_gpu_side s = side_of(a, j, side);
+    const size_t n_tiles = kv_gpu_run_tiles(run);
+    size_t most = 0;
+
+    for (size_t h = 0; s.behind && h < a->n_kv_heads; h++) {
+        const size_t behind = s.behind(&s, h, n_tiles, NULL);
+
+        most = behind > most ? behind : most;
+    }
+    return n_tiles * s.tile_bytes + most;
+}
+
 /* One head's tiles of one run. */
 static void pack_head(const struct kv_gpu_attend *a,
                       const struct kv_tiles_job *j,
@@ -120,12 +147,13 @@ static void pack_head(const struct kv_gpu_attend *a,
     float *x = coded ? NULL : kv_alloc(KV_GPU_TILE * d, sizeof(*x));
 
     if (coded) {
-        struct kv_gpu_side s = a->side[side];
+        const struct kv_gpu_side s = side_of(a, j, side);
 
-        s.store = kv_gpu_job_store(j, side, KV_JOB_CODES);
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < n_tiles; i++)
             s.pack(&s, head, i, tiles + i * s.tile_bytes);
+        if (s.behind)
+            s.behind(&s, head, n_tiles, tiles);
     }
     for (size_t i = 0; x && i < n_tiles; i++) {
         const size_t left = run->n - i * KV_GPU_TILE;
@@ -142,9 +170,9 @@ static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                     struct kv_err *e)
 {
     struct kv_gpu_run *run = &a->plan[job].run[r];
-    const size_t tile =
-        r == KV_RUN_CODES ? a->side[side].tile_bytes : kv_gpu_halves_bytes(a);
-    const size_t head_bytes = kv_gpu_run_tiles(run) * tile;
+    const size_t head_bytes =
+        r == KV_RUN_CODES ? coded_bytes(a, j, run, side)
+                          : kv_gpu_run_tiles(run) * kv_gpu_halves_bytes(a);
     uint8_t *host;
     void *to;
     int rc = 0;
