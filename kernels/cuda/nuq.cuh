@@ -363,18 +363,14 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
     static __device__ void rescale(const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
     {
-        const float change = kv_float_at(head, 0) * x.inverse;
         float scaled[NT][2];
 
+        kv_sums_rescale<D, NT>(x.o, &x.inverse, head, factor, scaled);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                scaled[i][j] = factor[i][j] * change;
+            for (int j = 0; j < 2; j++)
                 x.plus[i][j] *= factor[i][j];
-            }
-        kv_sums_scale<D, NT>(x.o, scaled);
-        x.inverse = kv_float_at(head, 1);
     }
     /* Weights times offsets; and times scales as fragments b. */
     template <int NT>
