@@ -4,41 +4,74 @@
 
 enum { THREADS = 256 };
 
-// Two values a thread.  All that find a strange one write the same.
+// N words, four at a time where there are as many.
+template <int N> KV_DEVICE void kv_get_words(const float *from, uint32_t *x)
+{
+#pragma unroll
+    for (int i = 0; i < N; i += N < 4 ? 1 : 4)
+        if constexpr (N < 4) {
+            x[i] = kv_bits(from[i]);
+        } else {
+            const uint4 w = kv_load16(from + i);
+
+            x[i] = w.x;
+            x[i + 1] = w.y;
+            x[i + 2] = w.z;
+            x[i + 3] = w.w;
+        }
+}
+
+template <int N> KV_DEVICE void kv_put_words(void *to, const uint32_t *x)
+{
+    uint32_t *const word = static_cast<uint32_t *>(to);
+
+#pragma unroll
+    for (int i = 0; i < N; i += N < 4 ? 1 : 4)
+        if constexpr (N < 4)
+            word[i] = x[i];
+        else
+            kv_store16(word + i, x + i);
+}
+
+// EACH values a thread.  All that find a strange one write the same.
+template <int EACH>
 __global__ void __launch_bounds__(THREADS)
-    kv_hold_kernel(const float *x, size_t pairs, uint32_t *half, float *wide,
+    kv_hold_kernel(const float *x, size_t n, uint16_t *half, float *wide,
                    float *again, unsigned *strange)
 {
-    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    const size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * EACH;
+    uint32_t in[EACH], out[EACH], words[EACH / 2];
+    bool met = false;
 
-    if (i >= pairs)
+    if (i >= n)
         return;
+    kv_get_words<EACH>(x + i, in);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const uint32_t h = kv_clamp_f16(kv_from_bits(in[j]));
 
-    const uint2 w = kv_load8(x + 2 * i);
-    const uint32_t low = kv_clamp_f16(kv_from_bits(w.x));
-    const uint32_t word = low | (uint32_t)kv_clamp_f16(kv_from_bits(w.y)) << 16;
-    const float a = kv_low_f16(word), b = kv_high_f16(word);
-
-    if ((w.x & 0x7f800000) == 0x7f800000 || (w.y & 0x7f800000) == 0x7f800000)
-        *strange = 1;
-    half[i] = word;
-    wide[2 * i] = a;
-    wide[2 * i + 1] = b;
-    if (again) {
-        again[2 * i] = a;
-        again[2 * i + 1] = b;
+        met |= (in[j] & 0x7f800000) == 0x7f800000;
+        words[j / 2] = j % 2 ? words[j / 2] | h << 16 : h;
+        out[j] = kv_bits(kv_low_f16(h));
     }
+    if (met)
+        *strange = 1;
+    kv_put_words<EACH / 2>(half + i, words);
+    kv_put_words<EACH>(wide + i, out);
+    if (again)
+        kv_put_words<EACH>(again + i, out);
 }
 
 extern "C" int kv_gpu_hold(const float *x, size_t n, uint16_t *half,
                            float *wide, float *again, unsigned *strange,
                            struct kv_err *e)
 {
-    const size_t pairs = n / 2;
-    const dim3 grid((unsigned)((pairs + THREADS - 1) / THREADS));
+    const size_t each = n % 8 ? 2 : 8;
+    const size_t threads = (n + each - 1) / each;
+    const dim3 grid((unsigned)((threads + THREADS - 1) / THREADS));
     const char *wrong = kv_launch(
-        kv_hold_kernel, grid, dim3(THREADS), (size_t)0, (cudaStream_t)0, x,
-        pairs, reinterpret_cast<uint32_t *>(half), wide, again, strange);
+        each == 8 ? kv_hold_kernel<8> : kv_hold_kernel<2>, grid, dim3(THREADS),
+        (size_t)0, (cudaStream_t)0, x, n, half, wide, again, strange);
 
     return wrong ? kv_fail(e, "rounding to halves: %s", wrong) : 0;
 }

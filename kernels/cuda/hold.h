@@ -11,10 +11,10 @@
 extern "C" {
 #endif
 
-/* x [n] (n even, all arrays 8-byte aligned): half [n], to the nearest and no
- * further than the largest finite one; and the same as floats in wide and, but
- * for NULL, in again [n].  Sets *strange to 1 where x holds a NaN or an
- * infinity.  Launches and does not wait. */
+/* x [n]: half [n], to the nearest and no further than the largest finite one;
+ * and the same as floats in wide and, but for NULL, in again [n].  n is even;
+ * where it is a multiple of 8 all arrays are 16-byte aligned.  Sets *strange to
+ * 1 where x holds a NaN or an infinity.  Launches and does not wait. */
 int kv_gpu_hold(const float *x, size_t n, uint16_t *half, float *wide,
                 float *again, unsigned *strange, struct kv_err *e);
 
