@@ -238,7 +238,7 @@ static int approach(struct kv_points *p, const float *centers, size_t first,
  * dist need not be fresh for that: it only shrinks, so a draw by the old dist
  * that is kept with probability new / old has exactly this distribution.  All
  * points are measured again only when the centers have doubled, or when draws
- * are rejected in a row. */
+ * are rejected in a row.  In the end code and dist know all centers. */
 static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
                         float *centers, struct kv_err *e)
 {
@@ -282,6 +282,8 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
             rejected++;
         }
     }
+    if (!rc && known < n)
+        rc = approach(p, centers, known, n - known, e);
     for (; n < k; n++) /* every point has a center of its own */
         memcpy(centers + n * d, centers, d * sizeof(*centers));
     free(fresh.tile);
@@ -478,19 +480,18 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     const bool prune = worth_pruning(&p, c, k);
 
     for (size_t round = 0; round < iters; round++) {
-        if (kv_interrupted(e) || assign(&p, c, k, prune, e))
+        if (kv_interrupted(e))
             goto out;
         add_up(&p, k, n_parts, sum);
         if (has_empty(sum, k, d) && fill_empty(&p, k))
             add_up(&p, k, n_parts, sum);
         if (!average(sum, k, d, c))
             break;
-    }
-    if (mse) {
-        if (assign(&p, c, k, prune, e))
+        if ((mse || round + 1 < iters) && assign(&p, c, k, prune, e))
             goto out;
-        *mse = mean_error(&p);
     }
+    if (mse)
+        *mse = mean_error(&p);
     memcpy(centers, c, k * d * sizeof(*c));
     rc = 0;
 out:
