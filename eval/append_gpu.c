@@ -1,7 +1,8 @@
 #include "eval/append_gpu.h"
 #include "eval/attn_gpu.h"
 #include "eval/timing.h"
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/gpu_attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/codec_gpu.h"
@@ -10,23 +11,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One side's blocks on the device. */
+enum { TILE = 128 }; /* tokens of attention's */
+
+/* So many blocks of one side of each sequence, on the device. */
 struct blocks {
-    struct kv_gpu_encoder *encoder;
+    struct kv_gpu_code code;
+    struct kv_gpu_coder *coder;
     struct kv_gpu_blocks b;
-    void *x, *bytes;
+    void *x, *bytes, *room;
+    float *back; /* what they decode to */
 };
 
 struct append {
     const struct kv_append_gpu *plan;
-    struct blocks side[KV_SIDES];
+    struct blocks side[KV_SIDES], tile[KV_SIDES];
 };
 
-static size_t sequence_values(const struct kv_append_gpu *a)
+static size_t row_values(const struct kv_append_gpu *a)
 {
     const struct kv_shape *s = &a->codec[KV_K]->shape;
 
-    return a->n * s->n_kv_heads * s->head_dim;
+    return s->n_kv_heads * s->head_dim;
 }
 
 static bool can(const struct kv_append_gpu *a)
@@ -41,46 +46,83 @@ static bool can(const struct kv_append_gpu *a)
     return true;
 }
 
-/* The first block of sequence b, as it enters a cache. */
-static void input(const struct kv_append_gpu *a, int side, size_t b, float *x)
+/* The first token of each sequence's newest tile, the same in all of them;
+ * SIZE_MAX: there is none. */
+static size_t newest(const struct kv_append_gpu *a)
 {
-    const struct kv_codec *c = a->codec[side];
+    const struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->attend);
 
-    kv_codec_input(c, a->x[side] + b * sequence_values(a), c->block, x);
+    return attend ? kv_gpu_attend_newest(attend, 0) : SIZE_MAX;
 }
 
-static int send(const struct kv_append_gpu *a, int side, struct blocks *to,
-                struct kv_err *e)
+/* Whether there are tiles, and blocks fill them. */
+static bool has_tiles(const struct kv_append_gpu *a)
+{
+    return newest(a) != SIZE_MAX && TILE % a->codec[KV_K]->block == 0 &&
+           TILE % a->codec[KV_V]->block == 0;
+}
+
+/* n tokens of sequence b from `first` on, as they enter a cache. */
+static void input(const struct kv_append_gpu *a, int side, size_t b,
+                  size_t first, size_t n, float *x)
 {
     const struct kv_codec *c = a->codec[side];
-    const size_t values = kv_codec_block_values(c), n = a->n_batch * a->copies;
+
+    kv_codec_input(c, a->x[side] + (b * a->n + first) * row_values(a), n, x);
+}
+
+/* The first block of each sequence; or its newest tile. */
+static int send(const struct kv_append_gpu *a, int side, bool tile,
+                struct blocks *to, struct kv_err *e)
+{
+    const struct kv_codec *c = a->codec[side];
+    const size_t first = tile ? newest(a) : 0;
+    const size_t tokens = tile ? TILE : c->block, n = a->n_batch * a->copies;
+    const size_t values = tokens * row_values(a),
+                 blocks = n * (tokens / c->block);
     float *x = kv_alloc(values, sizeof(*x));
     uint16_t *half = kv_alloc(n * values, sizeof(*half));
-    struct kv_gpu_code code;
     int rc;
 
-    kv_codec_gpu_code(c, &code);
+    kv_codec_gpu_code(c, &to->code);
     for (size_t i = 0; i < n; i++) {
-        input(a, side, i % a->n_batch, x);
+        input(a, side, i % a->n_batch, first, tokens, x);
         for (size_t j = 0; j < values; j++)
             half[i * values + j] = kv_f32_to_f16(x[j]);
     }
-    rc = kv_gpu_encoder_new(&to->encoder, &code, n, a->device, e) ||
+    rc = kv_gpu_coder_new(&to->coder, &to->code, a->device, e) ||
+         kv_device_alloc(&to->room, kv_gpu_encode_room(to->coder, blocks), e) ||
          kv_device_alloc(&to->x, n * values * sizeof(*half), e) ||
          kv_device_upload(to->x, half, n * values * sizeof(*half), e) ||
-         kv_device_alloc(&to->bytes, n * c->block_bytes, e);
-    to->b = (struct kv_gpu_blocks){
-        .x = to->x, .bytes = to->bytes, .n = n, .seed = a->seed};
+         kv_device_alloc(&to->bytes, blocks * c->block_bytes, e) ||
+         (tile &&
+          kv_device_alloc((void **)&to->back, n * values * sizeof(float), e));
+    to->b = (struct kv_gpu_blocks){.x = to->x,
+                                   .bytes = to->bytes,
+                                   .n = blocks,
+                                   .first = first,
+                                   .each = tokens / c->block,
+                                   .seed = a->seed,
+                                   .room = to->room};
     free(half);
     free(x);
     return rc;
+}
+
+static void clear(struct blocks *b)
+{
+    kv_gpu_coder_free(b->coder);
+    kv_device_free(b->x);
+    kv_device_free(b->bytes);
+    kv_device_free(b->room);
+    kv_device_free(b->back);
 }
 
 static int encode_in(struct append *a, void *stream, struct kv_err *e)
 {
     for (int side = 0; side < KV_SIDES; side++) {
         a->side[side].b.stream = stream;
-        if (kv_gpu_encode(a->side[side].encoder, &a->side[side].b, e))
+        if (kv_gpu_encode(a->side[side].coder, &a->side[side].b, e))
             return -1;
     }
     return 0;
@@ -107,6 +149,39 @@ static int encode_aside(void *arg, struct kv_err *e)
            kv_attn_gpu_launch(a->plan->attend, e) || kv_device_join(stream, e);
 }
 
+static int encode_tiles(struct append *a, struct kv_err *e)
+{
+    return kv_gpu_encode(a->tile[KV_K].coder, &a->tile[KV_K].b, e) ||
+           kv_gpu_encode(a->tile[KV_V].coder, &a->tile[KV_V].b, e);
+}
+
+static int settle(void *arg, struct kv_err *e)
+{
+    struct append *a = arg;
+    struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->plan->attend);
+
+    if (encode_tiles(a, e))
+        return -1;
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_gpu_attend_settle(attend, side, &a->tile[side].code,
+                                 a->tile[side].bytes, e))
+            return -1;
+    return 0;
+}
+
+static int decode(void *arg, struct kv_err *e)
+{
+    const struct append *a = arg;
+
+    for (int side = 0; side < KV_SIDES; side++) {
+        const struct blocks *t = &a->tile[side];
+
+        if (kv_gpu_decode(t->coder, t->bytes, t->b.n, t->back, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int time_one(struct append *a, int (*once)(void *, struct kv_err *),
                     double *median, struct kv_err *e)
 {
@@ -119,8 +194,7 @@ static int time_one(struct append *a, int (*once)(void *, struct kv_err *),
     return rc;
 }
 
-/* Of the first sequence; random numbers go by the token, which is the first
- * block's alone to have. */
+/* The first sequence's block. */
 static int check(const struct append *a, int side, struct kv_err *e)
 {
     const struct kv_codec *c = a->plan->codec[side];
@@ -129,7 +203,7 @@ static int check(const struct append *a, int side, struct kv_err *e)
     uint8_t *got = kv_alloc(c->block_bytes, 1);
     int rc;
 
-    input(a->plan, side, 0, x);
+    input(a->plan, side, 0, 0, c->block, x);
     c->scheme->encode(c, (struct kv_where){.seed = a->plan->seed}, x, 1, want);
     rc = kv_device_download(got, a->side[side].bytes, c->block_bytes, e);
     if (!rc && memcmp(want, got, c->block_bytes))
@@ -141,25 +215,62 @@ static int check(const struct append *a, int side, struct kv_err *e)
     return rc;
 }
 
+/* The first sequence's tile. */
+static int check_values(const struct append *a, int side, struct kv_err *e)
+{
+    const struct kv_codec *c = a->plan->codec[side];
+    const size_t n = TILE / c->block, values = TILE * row_values(a->plan);
+    uint8_t *bytes = kv_alloc(n, c->block_bytes);
+    float *want = kv_alloc(values, sizeof(*want));
+    float *got = kv_alloc(values, sizeof(*got));
+    int rc =
+        kv_device_download(bytes, a->tile[side].bytes, n * c->block_bytes, e) ||
+        kv_device_download(got, a->tile[side].back, values * sizeof(*got), e);
+
+    c->scheme->decode(c, bytes, n, want);
+    if (!rc && memcmp(want, got, values * sizeof(*got)))
+        rc = kv_fail(e, "%s %c: the device decodes other values than the CPU",
+                     c->spec.text, kv_side_name(c->side));
+    free(got);
+    free(want);
+    free(bytes);
+    return rc;
+}
+
+static int time_tiles(struct append *a, struct kv_append_times *t,
+                      struct kv_err *e)
+{
+    const struct kv_append_gpu *plan = a->plan;
+    const struct kv_gpu_code code[] = {a->side[KV_K].code, a->side[KV_V].code};
+    const bool settles =
+        kv_gpu_attend_can_settle(kv_attn_gpu_attend(plan->attend), code);
+
+    return send(plan, KV_K, true, &a->tile[KV_K], e) ||
+           send(plan, KV_V, true, &a->tile[KV_V], e) || encode_tiles(a, e) ||
+           (settles && (time_one(a, settle, &t->settle, e) ||
+                        kv_attn_gpu_again(plan->attend, plan->out, e))) ||
+           time_one(a, decode, &t->decode, e) || check_values(a, KV_K, e) ||
+           check_values(a, KV_V, e);
+}
+
 int kv_append_gpu_time(const struct kv_append_gpu *plan,
                        struct kv_append_times *t, struct kv_err *e)
 {
     struct append a = {.plan = plan};
     int rc;
 
-    *t = (struct kv_append_times){NAN, NAN, NAN};
+    *t = (struct kv_append_times){NAN, NAN, NAN, NAN, NAN};
     if (!can(plan))
         return 0;
-    rc = send(plan, KV_K, &a.side[KV_K], e) ||
-         send(plan, KV_V, &a.side[KV_V], e) ||
+    rc = send(plan, KV_K, false, &a.side[KV_K], e) ||
+         send(plan, KV_V, false, &a.side[KV_V], e) ||
          time_one(&a, encode, &t->encode, e) ||
          time_one(&a, encode_in_line, &t->in_line, e) ||
          time_one(&a, encode_aside, &t->aside, e) || check(&a, KV_K, e) ||
-         check(&a, KV_V, e);
+         check(&a, KV_V, e) || (has_tiles(plan) && time_tiles(&a, t, e));
     for (int side = 0; side < KV_SIDES; side++) {
-        kv_gpu_encoder_free(a.side[side].encoder);
-        kv_device_free(a.side[side].x);
-        kv_device_free(a.side[side].bytes);
+        clear(&a.side[side]);
+        clear(&a.tile[side]);
     }
     return rc ? -1 : 0;
 }

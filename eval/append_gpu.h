@@ -1,5 +1,5 @@
 /* Quantization on append on a GPU, timed: what the block costs that settles
- * beside a step of attention. */
+ * beside a step of attention, and what a tile of attention does. */
 #ifndef KV_APPEND_GPU_H
 #define KV_APPEND_GPU_H
 
@@ -13,23 +13,29 @@ struct kv_append_times {
     double encode;  /* alone */
     double in_line; /* then attention, one after the other in one stream */
     double aside;   /* beside attention, in a stream of its own */
+    double settle;  /* of a tile's tokens, and putting them into the tile; NaN
+                     * too where no kernel does that */
+    double decode;  /* of a tile's tokens, to f32 */
 };
 
 struct kv_append_gpu {
     const struct kv_device *device;
     struct kv_codec *const *codec; /* [KV_SIDES] */
     const float *x[KV_SIDES]; /* [n_batch][n][n_kv_heads][head_dim], of which
-                               * each sequence's first block is encoded */
+                               * each sequence's first block is encoded, and
+                               * its newest tile of codes */
     size_t n, n_batch, copies;
     struct kv_attn_gpu *attend; /* what runs beside */
+    const float *out;           /* its answers, kv_attn_gpu_time()'s */
     size_t warmup, reps;
     uint64_t seed;
 };
 
 /* A block of keys and one of values (a token, where blocks are tokens) of every
- * sequence and copy, with cold caches; into memory of their own: the caches
- * stay as they are.  Fails without memory, and when the bytes are not
- * encode()'s. */
+ * sequence and copy, with cold caches, into memory of their own; and the newest
+ * tile of each, NaN where one has none, over what it was.  Fails without
+ * memory, when bytes are not encode()'s or values not decode()'s, and when
+ * attention over the new tiles has other answers. */
 int kv_append_gpu_time(const struct kv_append_gpu *a,
                        struct kv_append_times *times, struct kv_err *e);
 

@@ -386,6 +386,7 @@ static int time_append(const struct kv_attn_step *s,
         .n_batch = in->n_batch,
         .copies = s->bench->copies,
         .attend = s->gpu,
+        .out = s->out,
         .warmup = s->bench->warmup,
         .reps = s->bench->reps,
         .seed = s->bench->seed};
@@ -405,8 +406,10 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
     const bool alone = !base || base == s;
 
-    *out = (struct kv_attn_result){
-        .speedup = 1, .loads = NAN, .compute = NAN, .append = {NAN, NAN, NAN}};
+    *out = (struct kv_attn_result){.speedup = 1,
+                                   .loads = NAN,
+                                   .compute = NAN,
+                                   .append = {NAN, NAN, NAN, NAN, NAN}};
     if (s->gpu) {
         if (kv_attn_gpu_time(s->gpu, alone ? NULL : base->gpu, b->warmup,
                              b->reps, &out->timing, &out->speedup, s->out, e) ||

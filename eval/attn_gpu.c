@@ -247,6 +247,23 @@ int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
     return rc ? -1 : 0;
 }
 
+int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out, struct kv_err *e)
+{
+    const size_t n = g->n_batch * g->row;
+    float *got = kv_alloc(n, sizeof(*got));
+    int rc = kv_attn_gpu_launch(g, e) || answer(g, got, e);
+
+    if (!rc && memcmp(got, out, n * sizeof(*got)))
+        rc = kv_fail(e, "attention over settled tiles has another answer");
+    free(got);
+    return rc ? -1 : 0;
+}
+
+struct kv_gpu_attend *kv_attn_gpu_attend(const struct kv_attn_gpu *g)
+{
+    return g->attend;
+}
+
 static int launch_loads(void *arg, struct kv_err *e)
 {
     const struct kv_attn_gpu *g = arg;

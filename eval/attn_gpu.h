@@ -8,6 +8,7 @@
 #include "lib/tiled.h"
 
 struct kv_attn_gpu;
+struct kv_gpu_attend;
 
 /* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
  * path: int8 where the device has it for these codes, else exact, else generic;
@@ -33,6 +34,13 @@ int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e);
 int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
                      size_t warmup, size_t reps, struct kv_timing *timing,
                      double *ratio, float *out, struct kv_err *e);
+
+/* Attends once more; fails when the first copies' answers are not `out`. */
+int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out,
+                      struct kv_err *e);
+
+/* What attends, of gpu_attend.h; NULL: unfused. */
+struct kv_gpu_attend *kv_attn_gpu_attend(const struct kv_attn_gpu *g);
 
 /* Medians of the kernel's copies alone, and of its computing alone, in seconds;
  * NaN where it is not there so. */

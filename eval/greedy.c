@@ -87,7 +87,7 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
 {
     const struct kv_model_info *info = kv_model_info(m);
     struct sequence s;
-    const struct kv_attention mine = {attend, &s};
+    const struct kv_attention mine = {.run = attend, .arg = &s};
     float *hidden, *logits;
     int rc = -1;
 
@@ -123,7 +123,7 @@ int kv_stream_literal(struct kv_model *m, const struct kv_spec *spec,
 {
     const struct kv_model_info *info = kv_model_info(m);
     struct sequence s;
-    const struct kv_attention mine = {attend, &s};
+    const struct kv_attention mine = {.run = attend, .arg = &s};
     float *hidden, *logits;
     int rc = -1;
 

@@ -1,5 +1,6 @@
 #include "eval/loop.h"
 #include "eval/bits.h"
+#include "eval/loop_gpu.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
@@ -19,6 +20,7 @@ struct kv_loop {
     uint64_t seed;
     size_t first_window;
     struct kv_codec *(*codec)[KV_SIDES]; /* [n_layers] */
+    struct kv_loop_gpu *gpu;             /* NULL: codecs run on the CPU */
     struct kv_bits bits;
     float *rope; /* of n_rope tokens from 0 on */
     size_t n_rope;
@@ -55,10 +57,19 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
     return 0;
 }
 
+int kv_loop_to_device(struct kv_loop *l, const struct kv_device *d,
+                      struct kv_err *e)
+{
+    return kv_loop_gpu_new(&l->gpu,
+                           (struct kv_codec *const(*)[KV_SIDES])l->codec,
+                           l->shape.n_layers, l->seed, d, e);
+}
+
 void kv_loop_free(struct kv_loop *l)
 {
     if (!l)
         return;
+    kv_loop_gpu_free(l->gpu);
     for (size_t i = 0; i < l->shape.n_layers; i++)
         for (int side = 0; side < KV_SIDES; side++)
             kv_codec_free(l->codec[i][side]);
@@ -265,24 +276,34 @@ static void attend_windows(const struct kv_loop *l, const struct kv_qkv *x,
     }
 }
 
+/* Settled tokens, sinks counted, at each of n queries, for free(); NULL where
+ * every query sees every token as it is at the end. */
+static size_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
+                        size_t n)
+{
+    size_t *until;
+
+    if (!kv_protocol_steps(&l->protocol) ||
+        (c->block == 1 && !kv_spec_size(&c->spec, c->side, "r")))
+        return NULL;
+    until = kv_alloc(n, sizeof(*until));
+    for (size_t t = 0; t < n; t++)
+        until[t] = kv_spec_size(&c->spec, c->side, "s") +
+                   kv_settled(c, step_end(&l->protocol, t, n));
+    return until;
+}
+
 static void alloc_forms(const struct kv_loop *l, const struct kv_qkv *x,
                         struct forms *f)
 {
     const size_t values = x->n_windows * x->n * row_values(l);
-    const bool steps = kv_protocol_steps(&l->protocol);
 
     *f = (struct forms){0};
     for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_codec *c = l->codec[x->layer][i];
-
         f->settled[i] = kv_alloc(values, sizeof(*f->settled[i]));
-        if (!steps || (c->block == 1 && !kv_spec_size(&c->spec, c->side, "r")))
-            continue; /* every query sees every token as it is at the end */
-        f->fresh[i] = kv_alloc(values, sizeof(*f->fresh[i]));
-        f->until[i] = kv_alloc(x->n, sizeof(*f->until[i]));
-        for (size_t t = 0; t < x->n; t++)
-            f->until[i][t] = kv_spec_size(&c->spec, c->side, "s") +
-                             kv_settled(c, step_end(&l->protocol, t, x->n));
+        f->until[i] = until_of(l, l->codec[x->layer][i], x->n);
+        if (f->until[i])
+            f->fresh[i] = kv_alloc(values, sizeof(*f->fresh[i]));
     }
 }
 
@@ -306,7 +327,7 @@ static void want_rope(struct kv_loop *l, size_t n)
     kv_rope_table(&l->shape, n, 0, l->rope);
 }
 
-/* The same where the layer is on a device. */
+/* The same where the layer is on a device, forms and all else on the host. */
 static int attend_there(const struct kv_loop *l, const struct kv_qkv *x,
                         const struct forms *f, struct kv_err *e)
 {
@@ -347,6 +368,60 @@ static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
         attend_windows(l, x, &f);
     free_forms(&f);
     return rc;
+}
+
+/* ---- on the device ------------------------------------------------------- */
+
+/* f32, which has no sinks and no tail: attention to the model's own. */
+static bool as_it_is(const struct kv_loop *l, size_t layer)
+{
+    return !strcmp(l->codec[layer][KV_K]->scheme->name, "f32") &&
+           !strcmp(l->codec[layer][KV_V]->scheme->name, "f32");
+}
+
+static bool there(void *arg, size_t layer)
+{
+    const struct kv_loop *l = arg;
+
+    return l->gpu && (kv_loop_gpu_has(l->gpu, layer) || as_it_is(l, layer));
+}
+
+/* What a cache of n tokens holds of a side, whose blocks are of one size. */
+static struct kv_bits bits_held(const struct kv_codec *c, size_t n)
+{
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+    const size_t settled = kv_settled(c, n);
+    const size_t codes = settled / c->block * c->block_bytes;
+
+    return (struct kv_bits){
+        .bytes = (double)(codes + (n - settled) * row * sizeof(uint16_t)),
+        .values = (double)(n * row),
+        .settled_bytes = (double)codes,
+        .settled_values = (double)(settled * row)};
+}
+
+static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
+                     struct kv_bits *bits, struct kv_err *e)
+{
+    struct kv_forms f = {.exact = exact_queries(l, x->n)};
+    size_t *until[KV_SIDES];
+    int rc;
+
+    for (int i = 0; i < KV_SIDES; i++) {
+        const struct kv_codec *c = l->codec[x->layer][i];
+        const struct kv_bits held = bits_held(c, x->n);
+
+        for (size_t w = 0; w < x->n_windows; w++)
+            kv_bits_add(&bits[w], &held);
+        f.until[i] = until[i] = until_of(l, c, x->n);
+    }
+    rc = as_it_is(l, x->layer)
+             ? kv_attend_exact(NULL, x, e)
+             : kv_loop_gpu_fill(l->gpu, x, l->first_window, &f, e) ||
+                   kv_attend_forms(x, &f, e);
+    free(until[KV_K]);
+    free(until[KV_V]);
+    return rc ? -1 : 0;
 }
 
 /* ---- through the cache itself ------------------------------------------ */
@@ -429,8 +504,10 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct first_error error = {0};
     int rc = 0;
 
-    if (codec[KV_K]->scheme->flags & KV_OWN_ORACLE || codec[KV_K]->history ||
-        codec[KV_V]->history)
+    if (there(l, x->layer))
+        rc = run_there(l, x, bits, e);
+    else if (codec[KV_K]->scheme->flags & KV_OWN_ORACLE ||
+             codec[KV_K]->history || codec[KV_V]->history)
         run_cached(l, x, bits, &error);
     else
         rc = run_decoded(l, x, bits, &error, e);
@@ -443,5 +520,5 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window)
 {
     l->first_window = first_window;
-    return (struct kv_attention){.run = run, .arg = l};
+    return (struct kv_attention){.run = run, .arg = l, .there = there};
 }

@@ -14,6 +14,7 @@
 #include "lib/model/model.h"
 #include "lib/results.h"
 
+struct kv_device;
 struct kv_loop;
 
 /* spec is fitted and passed through kv_protocol_spec().  calib may be NULL
@@ -23,6 +24,13 @@ int kv_loop_new(struct kv_loop **l, const struct kv_spec *spec,
                 const struct kv_protocol *protocol, uint64_t seed,
                 struct kv_err *e);
 void kv_loop_free(struct kv_loop *l);
+
+/* Once, for a model on d: from here on layers whose codecs have kernels for it
+ * are encoded and decoded there, to the same bits, and those that store f32 as
+ * it is are attended to as they are; the others' keys and values come to the
+ * CPU, as do all without this. */
+int kv_loop_to_device(struct kv_loop *l, const struct kv_device *d,
+                      struct kv_err *e);
 
 /* For kv_model_forward(), with first = 0.  Every window is a sequence of its
  * own that starts from the same seed.  first_window: the number of the group's

@@ -170,7 +170,9 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     }
     for (int side = 0; side < KV_SIDES; side++) {
         stored[side] = kv_alloc(n * heads, d * sizeof(float));
-        kv_cache_decode(cache, (enum kv_side)side, stored[side]);
+        if (kv_cache_read(cache, (enum kv_side)side, stored[side],
+                          &item->error))
+            goto out;
         kv_recon_add(&item->sums.recon[side], in[side], stored[side], n * heads,
                      d);
         count_bytes(l, cache, (enum kv_side)side, item);
@@ -296,7 +298,8 @@ static int open_codec(const struct kv_measure_plan *p,
                         p->calib, e);
 }
 
-/* Where the plan encodes.  f32 is stored as it is: nothing is encoded. */
+/* Where the plan encodes and decodes.  f32 is stored as it is: nothing is
+ * encoded. */
 static int place_codec(const struct kv_measure_plan *p, struct kv_codec *c,
                        struct kv_err *e)
 {

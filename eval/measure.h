@@ -41,7 +41,7 @@ struct kv_measure_plan {
                              * 0: it is not measured */
     struct kv_codes *codes; /* also writes the codes here; NULL: does not */
     const struct kv_device
-        *gpu; /* where all but f32 is encoded; NULL: the CPU */
+        *gpu; /* where all but f32 is encoded and decoded; NULL: the CPU */
 };
 
 /* 0 where the plan's device encodes this spec, on every layer and side; 1, and

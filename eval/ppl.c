@@ -336,7 +336,7 @@ static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
             return -1;
         g->base = base;
     }
-    if (kv_model_on_device(p->plan.model) && !to_file && !p->plan.kl_file
+    if (kv_model_device(p->plan.model) && !to_file && !p->plan.kl_file
             ? score_group_there(p, g, e)
             : score_group(p, g, kl, to_file, e))
         return -1;
@@ -359,6 +359,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_err *e)
 {
     const size_t hidden = p->info->hidden, all = p->plan.n_windows;
+    const struct kv_device *device;
     struct kv_loop *loop = NULL;
     struct kv_score *score = kv_score_new();
     struct kv_progress progress;
@@ -369,6 +370,9 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     kv_progress_init(&progress, spec->text, all);
     if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
                     p->plan.seed, e))
+        goto out;
+    device = kv_model_device(p->plan.model);
+    if (device && kv_loop_to_device(loop, device, e))
         goto out;
     states = kv_alloc(p->group * p->plan.n, hidden * sizeof(*states));
     if (p->base && p->has_base)

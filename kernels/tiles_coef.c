@@ -19,7 +19,7 @@ static size_t state_in(unsigned order, size_t i)
 {
     const size_t m = i / 64, low = m & (((size_t)1 << order) - 1);
 
-    return low | i % 64 << order | m >> order << (order + 6);
+    return low | i % 64 << order | m >> order << (order + KV_COEF_SIX);
 }
 
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
@@ -74,7 +74,7 @@ static struct kv_coef_place place_of(const struct kv_coef *c)
     const size_t last = (c->end - 1) / 8;
     struct kv_coef_place p;
 
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 2; i++)
         p.line[i] = last < i ? 0 : (uint32_t)((last - i + 1) * KV_TILE_TOKENS);
     return p;
 }
@@ -290,8 +290,7 @@ static unsigned state_at(const struct kv_coef_head *h,
                          const uint8_t *tile, size_t at)
 {
     const uint32_t *line = h->place[run->first + j].line;
-    const unsigned u = (unsigned)tile[line[2] + at] << 16 |
-                       (unsigned)tile[line[1] + at] << 8 | tile[line[0] + at];
+    const unsigned u = (unsigned)tile[line[1] + at] << 8 | tile[line[0] + at];
     unsigned shift = 0;
 
     while (j >= run->shift[shift + 1])

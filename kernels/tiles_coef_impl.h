@@ -9,16 +9,17 @@ enum {
     KV_COEF_ONE = 16,   /* coefficients are padded to these */
     KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
     KV_COEF_MOST = 512, /* of a head, without the mean */
-    KV_COEF_ORDERS = 5,
+    KV_COEF_SIX = 6,    /* bits of a state that one instruction looks up */
+    KV_COEF_ORDERS = KV_TRELLIS_BITS - KV_COEF_SIX + 1,
     KV_COEF_CHANNELS = 4 /* of keys before RoPE, whose sums fit in registers */
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
  * code, rounded to 8 bits: step (code - 128).  Each in KV_COEF_ORDERS orders,
- * for states of which six bits are looked up and four choose: order r has at
+ * for states of which six bits are looked up and three choose: order r has at
  * 64 m + i the state
  *
- *   | 4 - r high bits of m | i | r low bits of m |
+ *   | 3 - r high bits of m | i | r low bits of m |
  *
  * so that order 0 is the table's own. */
 struct kv_coef_table {
@@ -28,12 +29,13 @@ struct kv_coef_table {
     uint8_t *plane[4], *code; /* [orders][KV_TRELLIS_STATES], 64-byte aligned */
 };
 
-/* Where a state stands: in the last byte that it reaches into, the one before,
- * and the one before that, which begin there in a tile.  The state is these
- * three bytes, the last lowest, shifted right by its run's shift. */
+/* Where a state stands: in the last byte that it reaches into and the one
+ * before, which begin there in a tile.  The state is these two bytes, the last
+ * lowest, shifted right by its run's shift. */
 struct kv_coef_place {
-    uint32_t line[3];
+    uint32_t line[2];
 };
+_Static_assert(KV_TRELLIS_BITS <= 9, "two bytes hold a state at any shift");
 
 /* Coefficients [first, first + n) of a head have this table; those from
  * shift[i] up to shift[i + 1] end i bits before a byte's end. */

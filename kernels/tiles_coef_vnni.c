@@ -1,4 +1,4 @@
-/* With AVX512-VBMI a table of 64 bytes is one instruction, one of 1024 sixteen:
+/* With AVX512-VBMI a table of 64 bytes is one instruction, one of 512 eight:
  * under masks, of which each keeps what those before it have found.  A gather
  * costs more, up to ten times.  Floats are looked up byte by byte. */
 #include "kernels/tiles_coef_impl.h"
@@ -24,7 +24,7 @@ ALWAYS_INLINE __m512i line(const uint8_t *tile, const struct kv_coef_place *p,
     return _mm512_load_si512(tile + p->line[i]);
 }
 
-/* Bits [i, i + n) of the three bytes, from bit 0 of each byte on, and whatever
+/* Bits [i, i + n) of the two bytes, from bit 0 of each byte on, and whatever
  * above them.  Constants. */
 ALWAYS_INLINE __m512i bits(const uint8_t *tile, const struct kv_coef_place *p,
                            unsigned i, unsigned n)
@@ -39,7 +39,7 @@ ALWAYS_INLINE __m512i bits(const uint8_t *tile, const struct kv_coef_place *p,
         _mm512_slli_epi16(line(tile, p, i / 8 + 1), 8 - by), 0xca);
 }
 
-/* Which tokens have bit i of the three bytes.  A test of the bit would be one
+/* Which tokens have bit i of the two bytes.  A test of the bit would be one
  * instruction, but of the unit that looks tables up, the busiest one. */
 ALWAYS_INLINE __mmask64 bit(const uint8_t *tile, const struct kv_coef_place *p,
                             unsigned i)
@@ -49,11 +49,11 @@ ALWAYS_INLINE __mmask64 bit(const uint8_t *tile, const struct kv_coef_place *p,
     return _mm512_movepi8_mask(i % 8 < 7 ? _mm512_slli_epi16(x, 7 - i % 8) : x);
 }
 
-/* Of the 10 bits of a state those six are looked up that lie in one byte, where
+/* Of the 9 bits of a state those six are looked up that lie in one byte, where
  * there are six: in order 8 - shift they begin the byte before the last. */
 ALWAYS_INLINE unsigned order_of(unsigned shift)
 {
-    return shift < 4 ? 0 : 8 - shift;
+    return 8 - shift < KV_COEF_ORDERS ? 8 - shift : 0;
 }
 
 /* The table at the state of each token.  t: the order's [KV_TRELLIS_STATES]. */
@@ -61,25 +61,24 @@ ALWAYS_INLINE __m512i look(const __m512i *t, const uint8_t *tile,
                            const struct kv_coef_place *p, unsigned shift)
 {
     const unsigned order = order_of(shift);
-    const __m512i at = bits(tile, p, shift + order, 6);
-    __mmask64 by[4];
-    __m512i x[4];
+    const __m512i at = bits(tile, p, shift + order, KV_COEF_SIX);
+    __mmask64 by[3];
+    __m512i x[2];
 
     UNROLL
-    for (unsigned i = 0; i < 4; i++)
-        by[i] = bit(tile, p, shift + i + (i < order ? 0 : 6));
+    for (unsigned i = 0; i < 3; i++)
+        by[i] = bit(tile, p, shift + i + (i < order ? 0 : KV_COEF_SIX));
     UNROLL
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 2; i++) {
         x[i] = _mm512_permutexvar_epi8(at, t[4 * i]);
         x[i] = _mm512_mask_permutexvar_epi8(x[i], by[0], at, t[4 * i + 1]);
         x[i] = _mm512_mask_permutexvar_epi8(x[i], by[1], at, t[4 * i + 2]);
         x[i] = _mm512_mask_permutexvar_epi8(x[i], _kand_mask64(by[0], by[1]),
                                             at, t[4 * i + 3]);
     }
-    x[0] = _mm512_mask_blend_epi8(by[2], x[0], x[1]);
-    x[2] = _mm512_mask_blend_epi8(by[2], x[2], x[3]);
-    return _mm512_mask_blend_epi8(by[3], x[0], x[2]);
+    return _mm512_mask_blend_epi8(by[2], x[0], x[1]);
 }
+_Static_assert(KV_TRELLIS_STATES == 8 * LINE, "eight lines of a table");
 
 /* The same where 7 bits count. */
 ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,

@@ -261,13 +261,22 @@ static double normal_quantile(double p)
     return (low + high) / 2;
 }
 
-static void start_table(unsigned values, uint64_t seed, float *table)
+/* Normal quantiles in random order.  At high rates the best levels are as dense
+ * as the cube root of the density, those of a normal distribution sqrt(3) times
+ * as wide; at low rates as the values.  Training alone widens them too slowly
+ * to get there. */
+static void start_table(unsigned bits, unsigned values, uint64_t seed,
+                        float *table)
 {
+    const double rate = (double)bits / values / KV_TRELLIS_MOST_BITS;
+    const double width = pow(3, rate * rate / 2);
+
     for (unsigned v = 0; v < values; v++) {
         float *row = table + v * STATES;
 
         for (size_t s = 0; s < STATES; s++)
-            row[s] = (float)normal_quantile(((double)s + 0.5) / STATES);
+            row[s] =
+                (float)(width * normal_quantile(((double)s + 0.5) / STATES));
         for (size_t s = STATES; s-- > 1;) {
             const size_t j = kv_random(kv_mix(seed, v), s) % (s + 1);
             const float swap = row[s];
@@ -339,7 +348,7 @@ static void find_states(const struct run *r, const float *x, size_t n,
 
 #pragma omp parallel
     {
-        void *scratch = kv_alloc(kv_trellis_scratch(r->steps), 1);
+        void *scratch = kv_lines(kv_trellis_scratch(r->steps), 1);
         uint8_t *bytes = kv_alloc(KV_TRELLIS_TOGETHER, size);
 
 #pragma omp for schedule(static)
@@ -364,7 +373,7 @@ void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
     struct run r = new_run(bits, values, table, len);
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
 
-    start_table(values, seed, table);
+    start_table(bits, values, seed, table);
     for (size_t i = 0; i < rounds; i++) {
         const size_t some = i < rounds / 2 ? (n + 3) / 4 : n;
 

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 enum {
-    KV_TRELLIS_BITS = 10,
+    KV_TRELLIS_BITS = 9,
     KV_TRELLIS_STATES = 1 << KV_TRELLIS_BITS,
     KV_TRELLIS_MOST_BITS = 8,  /* of a step */
     KV_TRELLIS_MOST_VALUES = 4 /* of a step */
@@ -33,7 +33,8 @@ struct kv_trellis_step {
 /* Of the whole string, the last byte filled up with zero bits. */
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
 
-/* Bytes of scratch memory that encode needs, for any number of strings. */
+/* Bytes of scratch memory that encode needs, for any number of strings.  Tables
+ * and scratch memory are best at the start of a cache line (kv_lines()). */
 size_t kv_trellis_scratch(size_t n_steps);
 
 /* n strings of the same steps.  x: [n][values of all steps], finite; scale: one
@@ -55,10 +56,10 @@ void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
 
 /* Trains the table of one kind of step on n sequences of len values, x
  * [n][len] of about unit variance (len a multiple of `values`): from normal
- * quantiles in random order, `rounds` times each state takes the mean of the
- * values it stood for; in the first half of the rounds on a quarter of the
- * sequences.  table: [values][KV_TRELLIS_STATES].  The same for any number of
- * threads. */
+ * quantiles in random order, the wider the higher the rate, `rounds` times each
+ * state takes the mean of the values it stood for; in the first half of the
+ * rounds on a quarter of the sequences.  table: [values][KV_TRELLIS_STATES].
+ * The same for any number of threads. */
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
                       size_t len, size_t rounds, uint64_t seed, float *table);
 

@@ -21,7 +21,7 @@ enum {
  * and what goes to the next step, of `next` bits, is the least of each group of
  * states r, r + (STATES >> next), ...  Which one it was is told by a bit for
  * each state: it is the last of its group that is set, or the first state where
- * none is.
+ * none is; that state's own bit is set or not.
  *
  * x: string i's values of this step stand at x + i * x_stride; scale: [values];
  * least, to: [n][KV_TRELLIS_ROW], of which STATES >> bits are given and STATES
@@ -31,16 +31,25 @@ typedef void kv_trellis_advance(const struct kv_trellis_step *step,
                                 size_t x_stride, const float *scale,
                                 const float *least, float *to, uint64_t *bit);
 
-/* Of each word, the states whose groups by `next` >= 4 bits are r. */
+/* By so many bits there is a group for each bit of a word. */
+enum { KV_TRELLIS_IN_WORD = KV_TRELLIS_BITS - 6 };
+
+/* Of each word, the states whose groups by `next` >= IN_WORD bits are r. */
 static inline uint64_t kv_trellis_group(size_t r, unsigned next)
 {
-    static const uint64_t every[] = {1, 0x0000000100000001, 0x0001000100010001,
-                                     0x0101010101010101, 0x1111111111111111};
+    static const uint64_t every[] = {
+        1,
+        0x0000000100000001,
+        0x0001000100010001,
+        0x0101010101010101,
+        0x1111111111111111,
+        0x5555555555555555,
+    };
 
-    return every[next - 4] << r;
+    return every[next - KV_TRELLIS_IN_WORD] << r;
 }
-_Static_assert(KV_TRELLIS_STATES >> 4 == 64 && KV_TRELLIS_MOST_BITS == 8,
-               "every number of bits from 4 on");
+_Static_assert(KV_TRELLIS_MOST_BITS - KV_TRELLIS_IN_WORD <= 5,
+               "every number of bits");
 
 /* The last state of group r that is set, or r.  Which it is cannot be guessed:
  * no branch depends on it. */
@@ -51,11 +60,13 @@ static inline size_t kv_trellis_last(const uint64_t *bit, size_t r,
     uint32_t words = 1; /* those with a state of the group set; the first */
     size_t word;
 
-    if (next < 4) {
+    if (next < KV_TRELLIS_IN_WORD) {
         size_t set = 1; /* a bit for each of the group */
 
         for (size_t i = 1; i < (size_t)1 << next; i++)
-            set |= (bit[i << (4 - next) | r / 64] >> r % 64 & 1) << i;
+            set |=
+                (bit[i << (KV_TRELLIS_IN_WORD - next) | r / 64] >> r % 64 & 1)
+                << i;
         return (63 - (size_t)__builtin_clzll(set)) << (KV_TRELLIS_BITS - next) |
                r;
     }

@@ -11,7 +11,6 @@
 #include "kernels/trellis_impl.h"
 #include "kernels/unroll.h"
 
-#include <math.h>
 #include <string.h>
 
 static const size_t STATES = KV_TRELLIS_STATES, ROW = KV_TRELLIS_ROW,
@@ -28,55 +27,89 @@ struct job {
     uint64_t *bit;
 };
 
-/* n and values are constants. */
-ALWAYS_INLINE void advance(const struct job *job, size_t n, size_t values)
+/* What its kind of step makes of a call; constants where they are inlined.
+ * alike: LANES states have one predecessor. */
+struct kind {
+    size_t n, values;
+    int alike;
+};
+
+/* What costs are made of: x and scale of each value in all lanes, and which of
+ * LANES predecessors each lane has. */
+struct terms {
+    vf x[KV_TRELLIS_TOGETHER][KV_TRELLIS_MOST_VALUES];
+    vf scale[KV_TRELLIS_MOST_VALUES];
+    vi before;
+};
+
+ALWAYS_INLINE void set_terms(const struct job *job, struct kind kind,
+                             struct terms *t)
 {
     static const int32_t count[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                       8, 9, 10, 11, 12, 13, 14, 15};
-    const size_t groups = STATES >> job->next;
-    const float *table = job->step->table;
-    const unsigned bits = job->step->bits;
-    const vi group = i_shift(i_load(count), bits);
-    vf at[KV_TRELLIS_TOGETHER][KV_TRELLIS_MOST_VALUES];
-    vf by[KV_TRELLIS_MOST_VALUES];
+
+    t->before = i_shift(i_load(count), job->step->bits);
+    UNROLL
+    for (size_t v = 0; v < kind.values; v++) {
+        t->scale[v] = v_all(job->scale[v]);
+        UNROLL
+        for (size_t i = 0; i < kind.n; i++)
+            t->x[i][v] = v_all(job->x[i * job->x_stride + v]);
+    }
+}
+
+/* Of states [s, s + LANES), for each string. */
+ALWAYS_INLINE void costs(const struct job *job, struct kind kind,
+                         const struct terms *t, size_t s, vf *cost)
+{
+    vf level[KV_TRELLIS_MOST_VALUES];
 
     UNROLL
-    for (size_t v = 0; v < values; v++) {
-        by[v] = v_all(job->scale[v]);
+    for (size_t v = 0; v < kind.values; v++)
+        level[v] =
+            v_mul(t->scale[v], v_load(job->step->table + v * STATES + s));
+    UNROLL
+    for (size_t i = 0; i < kind.n; i++) {
+        const float *least = job->least + i * ROW + (s >> job->step->bits);
+        vf e = v_sub(t->x[i][0], level[0]);
+
+        cost[i] = v_mul(e, e);
         UNROLL
-        for (size_t i = 0; i < n; i++)
-            at[i][v] = v_all(job->x[i * job->x_stride + v]);
+        for (size_t v = 1; v < kind.values; v++) {
+            e = v_sub(t->x[i][v], level[v]);
+            cost[i] = v_add(cost[i], v_mul(e, e));
+        }
+        cost[i] =
+            v_add(kind.alike ? v_all(*least) : v_pick(v_load(least), t->before),
+                  cost[i]);
     }
+}
+
+ALWAYS_INLINE void advance(const struct job *job, struct kind kind)
+{
+    const size_t groups = STATES >> job->next;
+    struct terms t;
+
+    set_terms(job, kind, &t);
     for (size_t r = 0; r < groups; r += LANES) {
-        vf best[KV_TRELLIS_TOGETHER];
+        vf best[KV_TRELLIS_TOGETHER], cost[KV_TRELLIS_TOGETHER];
 
+        /* Of each group the first state, which join() wants to be set. */
+        costs(job, kind, &t, r, best);
         UNROLL
-        for (size_t i = 0; i < n; i++)
-            best[i] = v_all(INFINITY);
-        for (size_t s = r; s < STATES; s += groups) {
-            vf level[KV_TRELLIS_MOST_VALUES];
-
+        for (size_t i = 0; i < kind.n; i++)
+            memset((uint8_t *)(job->bit + i * WORDS) + r / 8, 0xff, LANES / 8);
+        for (size_t s = r + groups; s < STATES; s += groups) {
+            costs(job, kind, &t, s, cost);
             UNROLL
-            for (size_t v = 0; v < values; v++)
-                level[v] = v_mul(by[v], v_load(table + v * STATES + s));
-            UNROLL
-            for (size_t i = 0; i < n; i++) {
-                const vf before = v_load(job->least + i * ROW + (s >> bits));
-                vf e = v_sub(at[i][0], level[0]), cost = v_mul(e, e);
-
-                UNROLL
-                for (size_t v = 1; v < values; v++) {
-                    e = v_sub(at[i][v], level[v]);
-                    cost = v_add(cost, v_mul(e, e));
-                }
-                cost = v_add(v_pick(before, group), cost);
-                v_store_less((uint8_t *)(job->bit + i * WORDS) + s / 8, cost,
+            for (size_t i = 0; i < kind.n; i++) {
+                v_store_less((uint8_t *)(job->bit + i * WORDS) + s / 8, cost[i],
                              best[i]);
-                best[i] = v_min(cost, best[i]);
+                best[i] = v_min(cost[i], best[i]);
             }
         }
         UNROLL
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < kind.n; i++)
             v_store(job->to + i * ROW + r, best[i]);
     }
 }
@@ -84,18 +117,26 @@ ALWAYS_INLINE void advance(const struct job *job, size_t n, size_t values)
 ALWAYS_INLINE void advance_values(const struct job *job, size_t n)
 {
     switch (job->step->values) {
-#define CASE(VALUES)             \
-    case VALUES:                 \
-        advance(job, n, VALUES); \
+#define CASE(VALUES)                               \
+    case VALUES:                                   \
+        advance(job, (struct kind){n, VALUES, 0}); \
         break;
-        CASE(1) CASE(2) CASE(3) CASE(4)
+        CASE(2)
+        CASE(3)
+        CASE(4)
 #undef CASE
+    case 1:
+        if ((size_t)1 << job->step->bits >= LANES)
+            advance(job, (struct kind){n, 1, 1});
+        else
+            advance(job, (struct kind){n, 1, 0});
+        break;
     }
 }
 _Static_assert(KV_TRELLIS_MOST_VALUES == 4, "every number of values");
 
 /* Groups by MOST high bits are joined to those by `next`, in place. */
-enum { MOST = 6, MANY = KV_TRELLIS_STATES >> MOST };
+enum { MOST = KV_TRELLIS_BITS - 4, MANY = KV_TRELLIS_STATES >> MOST };
 _Static_assert(MANY >= LANES, "a vector of groups");
 
 /* Of the joined groups r, r + few, ... that are in the set, all with the same

@@ -395,19 +395,38 @@ struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
                               .n_queries = side == KV_K ? c->n_queries : 0};
 }
 
+/* All but the blocks; gives where those go. */
+static float *decode_ends(const struct kv_cache_side *s, float *x)
+{
+    const size_t row = kv_cache_row(s->codec);
+    float *const blocks = x + s->n_sinks * row;
+    float *const rest = blocks + s->n_blocks * s->codec->block * row;
+
+    from_half(s->sink, s->n_sinks * row, x);
+    if (s->n_open)
+        s->codec->scheme->decode_open(s->codec, s->open, s->n_open, rest);
+    else
+        from_half(s->tail, s->n_tail * row, rest);
+    return blocks;
+}
+
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
 {
     const struct kv_cache_side *s = &c->side[side];
-    const size_t row = kv_cache_row(s->codec);
 
-    from_half(s->sink, s->n_sinks * row, x);
-    x += s->n_sinks * row;
+    decode(s, decode_ends(s, x));
+}
+
+int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
+                  struct kv_err *e)
+{
+    const struct kv_cache_side *s = &c->side[side];
+
+    x = decode_ends(s, x);
+    if (!s->codec->variable && s->n_blocks)
+        return kv_codec_decode(s->codec, s->blocks, s->n_blocks, x, e);
     decode(s, x);
-    x += s->n_blocks * s->codec->block * row;
-    if (s->n_open)
-        s->codec->scheme->decode_open(s->codec, s->open, s->n_open, x);
-    else
-        from_half(s->tail, s->n_tail * row, x);
+    return 0;
 }
 
 void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,

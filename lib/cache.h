@@ -56,6 +56,9 @@ struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side);
 /* All n tokens as they would be read: sinks and tail through fp16, blocks
  * through decode().  x: [n][n_kv_heads][head_dim]. */
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x);
+/* The same, blocks where the codec is (kv_codec_decode); fails as that does. */
+int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
+                  struct kv_err *e);
 
 /* Forgets all but the first n tokens.  n must be at a block boundary, inside
  * the tail or inside the sinks; else fails and changes nothing. */

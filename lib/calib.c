@@ -104,6 +104,17 @@ int kv_calib_want_set(const struct kv_calib_set **set,
     return *set ? 0 : no_set(calib, spec, e);
 }
 
+/* "4 x 512" */
+static void shape_text(size_t n, const size_t *dims, char text[96])
+{
+    size_t at = 0;
+
+    text[0] = 0;
+    for (size_t i = 0; i < n && at < 96; i++)
+        at += (size_t)snprintf(text + at, 96 - at, "%s%zu", i ? " x " : "",
+                               dims[i]);
+}
+
 const struct kv_table *kv_calib_want(const struct kv_codec *c,
                                      const struct kv_calib_set *set,
                                      const char *name, size_t head,
@@ -116,12 +127,20 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
 
     for (size_t i = 0; same && i < n_dims; i++)
         same = t->dims[i] == dims[i];
-    if (!same)
-        kv_fail(e,
-                "the calibration's table '%s' for layer %zu, %c, head %zu %s",
-                name, c->layer, kv_side_name(c->side), head,
-                t ? "has another shape" : "is missing");
-    return same ? t : NULL;
+    if (same)
+        return t;
+
+    char has[96], want[96], why[256] = "is missing";
+
+    if (t) {
+        shape_text(t->n_dims, t->dims, has);
+        shape_text(n_dims, dims, want);
+        snprintf(why, sizeof(why), "is %s, expected %s: kvcalib makes it anew",
+                 has, want);
+    }
+    kv_fail(e, "the calibration's table '%s' for layer %zu, %c, head %zu %s",
+            name, c->layer, kv_side_name(c->side), head, why);
+    return NULL;
 }
 
 size_t kv_calib_set_bytes(const struct kv_calib_set *set)

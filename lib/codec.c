@@ -61,6 +61,15 @@ int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
     return 0;
 }
 
+int kv_codec_decode(const struct kv_codec *c, const uint8_t *bytes,
+                    size_t n_blocks, float *x, struct kv_err *e)
+{
+    if (c->gpu)
+        return kv_codec_gpu_decode(c->gpu, bytes, n_blocks, x, e);
+    c->scheme->decode(c, bytes, n_blocks, x);
+    return 0;
+}
+
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out)
 {

@@ -121,10 +121,11 @@ struct kv_scheme {
     void (*decode)(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x);
 
-    /* How encode() runs on a CUDA device (kernels/cuda/encode.h): the same
-     * bytes, of tokens that are halves; no history, not with KV_WIDE.  Fills
-     * in what its kernels are to do, pointing to what the codec owns; heads,
-     * dimension and block are set.  false: not with this spec.  NULL: never. */
+    /* How encode() and decode() run on a CUDA device (kernels/cuda/coder.h):
+     * the same bytes, of tokens that are halves, and the same floats; no
+     * history, not with KV_WIDE.  Fills in what its kernels are to do, pointing
+     * to what the codec owns; heads, dimension and block are set.  false: not
+     * with this spec.  NULL: never. */
     bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
 
     /* Variable codecs only, in place of encode and decode: one block into at
@@ -198,8 +199,8 @@ struct kv_codec {
                             * wants requantize, open_bytes, decode_open */
     bool prefill_on_codes; /* the prompt too attends on codes (hack); else a
                             * prompt attends at full precision */
-    struct kv_codec_gpu *gpu; /* where encode() runs (lib/codec_gpu.h), owned;
-                               * NULL: on the CPU */
+    struct kv_codec_gpu *gpu; /* where encode() and decode() run
+                               * (lib/codec_gpu.h), owned; NULL: on the CPU */
     void *state;
 };
 
@@ -244,9 +245,12 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
 
-/* encode(), on the device or the CPU.  Fails where the device does. */
+/* encode() and decode(), on the device or the CPU.  Fail where the device does.
+ */
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
                     size_t n_blocks, uint8_t *bytes, struct kv_err *e);
+int kv_codec_decode(const struct kv_codec *c, const uint8_t *bytes,
+                    size_t n_blocks, float *x, struct kv_err *e);
 
 /* Values in one block: block * n_kv_heads * head_dim. */
 static inline size_t kv_codec_block_values(const struct kv_codec *c)

@@ -1,5 +1,5 @@
 #include "lib/codec_gpu.h"
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 
@@ -10,9 +10,10 @@ enum { MOST_VALUES = 1 << 20 };
 
 struct kv_codec_gpu {
     const struct kv_codec *codec;
-    struct kv_gpu_encoder *encoder;
+    struct kv_gpu_coder *coder;
     size_t most; /* blocks at a time */
-    void *x, *bytes;
+    void *x;     /* halves to encode, or floats that were decoded */
+    void *bytes, *room;
 };
 
 bool kv_codec_gpu_code(const struct kv_codec *c, struct kv_gpu_code *code)
@@ -22,11 +23,6 @@ bool kv_codec_gpu_code(const struct kv_codec *c, struct kv_gpu_code *code)
                                  .block = c->block,
                                  .block_bytes = c->block_bytes};
     return c->scheme->device && c->scheme->device(c, code);
-}
-
-static size_t half_bytes(const struct kv_codec_gpu *g, size_t n_blocks)
-{
-    return n_blocks * kv_codec_block_values(g->codec) * sizeof(uint16_t);
 }
 
 int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
@@ -42,9 +38,11 @@ int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
     g = kv_alloc(1, sizeof(*g));
     g->codec = c;
     g->most = fit ? fit : 1;
-    if (kv_gpu_encoder_new(&g->encoder, &code, g->most, device, e) ||
-        kv_device_alloc(&g->x, half_bytes(g, g->most), e) ||
-        kv_device_alloc(&g->bytes, g->most * c->block_bytes, e)) {
+    if (kv_gpu_coder_new(&g->coder, &code, device, e) ||
+        kv_device_alloc(
+            &g->x, g->most * kv_codec_block_values(c) * sizeof(float), e) ||
+        kv_device_alloc(&g->bytes, g->most * c->block_bytes, e) ||
+        kv_device_alloc(&g->room, kv_gpu_encode_room(g->coder, g->most), e)) {
         kv_codec_gpu_free(g);
         return kv_fail_in(e, "%s", c->spec.text);
     }
@@ -56,20 +54,26 @@ void kv_codec_gpu_free(struct kv_codec_gpu *g)
 {
     if (!g)
         return;
-    kv_gpu_encoder_free(g->encoder);
+    kv_gpu_coder_free(g->coder);
     kv_device_free(g->x);
     kv_device_free(g->bytes);
+    kv_device_free(g->room);
     free(g);
 }
 
 static int encode(struct kv_codec_gpu *g, struct kv_where w, const uint16_t *x,
                   size_t n, uint8_t *bytes, struct kv_err *e)
 {
-    const struct kv_gpu_blocks b = {
-        .x = g->x, .bytes = g->bytes, .n = n, .first = w.first, .seed = w.seed};
+    const size_t values = n * kv_codec_block_values(g->codec);
+    const struct kv_gpu_blocks b = {.x = g->x,
+                                    .bytes = g->bytes,
+                                    .n = n,
+                                    .first = w.first,
+                                    .seed = w.seed,
+                                    .room = g->room};
 
-    return kv_device_upload(g->x, x, half_bytes(g, n), e) ||
-           kv_gpu_encode(g->encoder, &b, e) ||
+    return kv_device_upload(g->x, x, values * sizeof(*x), e) ||
+           kv_gpu_encode(g->coder, &b, e) ||
            kv_device_download(bytes, g->bytes, n * g->codec->block_bytes, e);
 }
 
@@ -93,5 +97,31 @@ int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
         w.first += take * g->codec->block;
     }
     free(half);
+    return rc ? -1 : 0;
+}
+
+static int decode(struct kv_codec_gpu *g, const uint8_t *bytes, size_t n,
+                  float *x, struct kv_err *e)
+{
+    const size_t values = n * kv_codec_block_values(g->codec);
+
+    return kv_device_upload(g->bytes, bytes, n * g->codec->block_bytes, e) ||
+           kv_gpu_decode(g->coder, g->bytes, n, g->x, e) ||
+           kv_device_download(x, g->x, values * sizeof(*x), e);
+}
+
+int kv_codec_gpu_decode(struct kv_codec_gpu *g, const uint8_t *bytes,
+                        size_t n_blocks, float *x, struct kv_err *e)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < n_blocks && !rc; i += g->most) {
+        const size_t left = n_blocks - i,
+                     take = left < g->most ? left : g->most;
+
+#pragma omp critical(kv_codec_gpu)
+        rc = decode(g, bytes + i * g->codec->block_bytes, take,
+                    x + i * kv_codec_block_values(g->codec), e);
+    }
     return rc ? -1 : 0;
 }

@@ -1,4 +1,4 @@
-/* A codec's encode() on a CUDA device. */
+/* A codec's encode() and decode() on a CUDA device. */
 #ifndef KV_CODEC_GPU_H
 #define KV_CODEC_GPU_H
 
@@ -7,7 +7,7 @@
 
 struct kv_codec_gpu;
 
-/* Whether the codec has one (kernels/cuda/encode.h), and what its kernels are
+/* Whether the codec has them (kernels/cuda/coder.h), and what its kernels are
  * to do. */
 bool kv_codec_gpu_code(const struct kv_codec *c, struct kv_gpu_code *code);
 
@@ -22,5 +22,9 @@ void kv_codec_gpu_free(struct kv_codec_gpu *g); /* NULL is fine */
 int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
                         const float *x, size_t n_blocks, uint8_t *bytes,
                         struct kv_err *e);
+
+/* decode(), likewise; the same floats. */
+int kv_codec_gpu_decode(struct kv_codec_gpu *g, const uint8_t *bytes,
+                        size_t n_blocks, float *x, struct kv_err *e);
 
 #endif

@@ -220,6 +220,27 @@ KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
                        kv_high_f16(a) * kv_high_f16(b));
 }
 
+KV_DEVICE uint32_t kv_fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    return kv_pack_f16(fmaf(kv_low_f16(a), kv_low_f16(b), kv_low_f16(c)),
+                       fmaf(kv_high_f16(a), kv_high_f16(b), kv_high_f16(c)));
+}
+
+KV_DEVICE uint32_t kv_minus_f16x2(uint32_t a)
+{
+    return a ^ 0x80008000;
+}
+
+KV_DEVICE float kv_cos(float x)
+{
+    return cosf(x);
+}
+
+KV_DEVICE float kv_sin(float x)
+{
+    return sinf(x);
+}
+
 KV_DEVICE int kv_round(float x)
 {
     return (int)lrintf(x);

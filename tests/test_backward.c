@@ -251,7 +251,7 @@ static void test_edges(void **state)
     struct got got = {.fail_at = 1};
     size_t n_layers = 0;
     const struct kv_gradient_sink sink = {take, &got};
-    const struct kv_attention count = {count_layers, &n_layers};
+    const struct kv_attention count = {.run = count_layers, .arg = &n_layers};
     struct kv_err e = {""};
 
     (void)state;

@@ -464,8 +464,7 @@ static void test_tables(void **state)
     t->data[20] = 0;
     wants(&s, &shape, calib, "has 0 where a symbol's places of 65536 are");
     t->dims[1]--;
-    wants(&s, &shape, calib,
-          "'delta' for layer 1, V, head 0 has another shape");
+    wants(&s, &shape, calib, "'delta' for layer 1, V, head 0 is ");
     kv_calib_free(none);
     kv_calib_free(calib);
 }

@@ -124,7 +124,7 @@ static void test_keys_and_values(void **state)
     const struct embedded *m = *state;
     const struct kv_model_info *info = kv_model_info(m->model);
     size_t layers = 0;
-    const struct kv_attention check = {check_layer, &layers};
+    const struct kv_attention check = {.run = check_layer, .arg = &layers};
     float *hidden = kv_alloc(GOLDEN_CTX, info->hidden * sizeof(*hidden));
     struct kv_err e = {""};
 

@@ -403,8 +403,8 @@ static void test_host_attention(void **state)
     int32_t *tokens = random_tokens(WINDOWS * N, m.n_vocab);
     float *want = logits_of(model, tokens, WINDOWS, N, NULL);
     struct spy s = {.layers = 0};
-    const struct kv_attention host = {attend_on_host, &s};
-    const struct kv_attention there = {attend_there, &s};
+    const struct kv_attention host = {.run = attend_on_host, .arg = &s};
+    const struct kv_attention there = {.run = attend_there, .arg = &s};
     float *a = logits_of(model, tokens, WINDOWS, N, &host);
     float *b = logits_of(model, tokens, WINDOWS, N, &there);
 

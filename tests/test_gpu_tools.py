@@ -65,6 +65,21 @@ class GpuToolTest(unittest.TestCase):
                 self.assertEqual(value == "", blank, r["spec"])
                 if value:
                     self.assertGreater(float(value), 0)
+            self.assertEqual((r["settle_us_p50"], r["decode_us_p50"]),
+                             ("", ""))  # no tile of codes
+
+    def test_settle(self):
+        done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
+                      "vecinfer:d4b8r0,iters=1", "-s", "kivi:b3g32r0",
+                      "--shape", "2,4,2,128,300")
+        rows = self.rows(done)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(
+            [(r["spec"].split(":")[0], r["settle_us_p50"] != "",
+              r["decode_us_p50"] != "") for r in rows],
+            [("f16", False, False), ("kivi", True, True),
+             ("hack", True, True), ("vecinfer", True, True),
+             ("kivi", False, True)])  # by the generic kernel
 
     def test_left_out(self):
         done = attend("-s", "gear", "-s", "f16:s2r3", "--shape",
@@ -81,7 +96,7 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual([(r["spec"].split(":")[0], r["path"])
                           for r in self.rows(done)],
-                         [("f16", "exact"), ("kvquant", "generic"),
+                         [("f16", "exact"), ("kvquant", "exact"),
                           ("kvquant", "dequant")])
         self.assertIn("no CUDA kernel for keys of family coef", done.stderr)
 

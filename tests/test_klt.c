@@ -331,6 +331,28 @@ static void test_error(void **state)
     kv_calib_set_clear(&outlier.set);
 }
 
+/* Tables of a trellis of more states, as calibrations once had. */
+static void test_refuses_other_states(void **state)
+{
+    struct kv_codec *c = NULL;
+    struct made m;
+    struct kv_spec s;
+    struct kv_err e = {""};
+
+    (void)state;
+    make(&m, "klt", 1);
+    for (size_t i = 0; i < m.set.n_tables; i++)
+        if (!strcmp(m.set.table[i].name, "trellis_1b4"))
+            m.set.table[i].dims[1] = 1024;
+    assert_int_equal(kv_spec_parse(&s, "klt", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &m.shape, &e), 0);
+    assert_int_equal(kv_codec_new(&c, &s, &m.shape, 0, KV_K, &m.calib, &e), -1);
+    assert_says(e, "'trellis_1b4' for layer 0, K, head 0 is 4 x 1024, expected "
+                   "4 x 512");
+    kv_codec_free(c);
+    kv_calib_set_clear(&m.set);
+}
+
 static void test_refusals(void **state)
 {
     const struct kv_shape shape = synthetic_shape(D);
@@ -358,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_groups_are_whole),
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),
+        cmocka_unit_test(test_refuses_other_states),
         cmocka_unit_test(test_refusals),
     };
 

@@ -425,7 +425,7 @@ static void test_tables(void **state)
     refused(&r, true, "'smooth' for layer 1, K, head 0 is missing");
     r.set.table[r.set.n_tables - 1].layer = 1;
     r.set.table[r.set.n_tables - 1].dims[0] = 1;
-    refused(&r, true, "'smooth' for layer 1, K, head 0 has another shape");
+    refused(&r, true, "'smooth' for layer 1, K, head 0 is 1 x 16, expected");
     r.set.key[0] = 'V';
     refused(&r, true, "no tables for vecinfer:d4b2,books=layer");
     refused(&r, true, "it has Vecinfer:d4b2");

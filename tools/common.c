@@ -9,23 +9,35 @@
 #include "lib/mixed.h"
 #include "lib/model/model.h"
 
+#include <ctype.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+/* "cuda" or "cuda:N", and nothing else. */
+static bool parse_cuda(const char *device, size_t *index)
+{
+    int end = 0;
+
+    *index = 0;
+    if (!strcmp(device, "cuda"))
+        return true;
+    return !strncmp(device, "cuda:", 5) && isdigit((unsigned char)device[5]) &&
+           sscanf(device + 5, "%zu%n", index, &end) == 1 && !device[5 + end];
+}
+
 /* A GPU that is asked for is never quietly left unused. */
 static void set_device(struct kv_common *c)
 {
     const char *device = c->device;
     struct kv_err e = {""};
-    size_t index = 0;
+    size_t index;
 
     if (!strcmp(device, "auto") || !strcmp(device, "cpu"))
         return;
-    if (strncmp(device, "cuda", 4) ||
-        (device[4] && sscanf(device, "cuda:%zu", &index) != 1))
+    if (!parse_cuda(device, &index))
         kv_die("--device %s: expected auto, cpu or cuda[:N]", device);
     if (!c->can_gpu)
         kv_die("--device %s: this run has no part for a GPU (kvattn, kvcalib, "

@@ -207,7 +207,7 @@ static int run_windows(struct kv_model *m, const int32_t *tokens, size_t n,
                        size_t ctx, float *hidden, struct capture *c,
                        struct kv_err *e)
 {
-    const struct kv_attention attention = {capture_layer, c};
+    const struct kv_attention attention = {.run = capture_layer, .arg = c};
     const struct kv_gradient_sink sink = {capture_gradient, c};
 
     if (c->fisher)

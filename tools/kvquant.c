@@ -308,10 +308,10 @@ static void parse(int argc, char **argv, struct args *a)
             "rd_gap_db (transform coding only) is how far the error of the\n"
             "coefficients stays above the Gaussian bound at the same rate.\n"
             "bits_total counts the calibration's tables in.\n"
-            "--device cuda: blocks are encoded on the GPU, to the same bytes\n"
-            "(kivi, absmax, zeropoint, hack, pq, million, evasion, vecinfer,\n"
-            "cq), and decoded on the CPU; another spec but f32, the base\n"
-            "line, is named and left out, and the exit status is 1.",
+            "--device cuda: blocks are encoded and decoded on the GPU, to the\n"
+            "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
+            "pq, million, evasion, vecinfer, cq); another spec but f32, the\n"
+            "base line, is named and left out, and the exit status is 1.",
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

@@ -28,7 +28,8 @@
  *   query<NT>                        queries as the products want them
  *   prepare(p, table, q, rows, query)
  *                                    q: [8 NT][D] in shared memory, times
- *                                    scale and log2(e)
+ *                                    scale and log2(e), which may be written
+ *                                    over
  *   scores(p, table, head, step, codes, query, s)
  *                                    s [T / 16][NT][4], written
  * values:
@@ -40,9 +41,10 @@
  *                                    position of the step's first token
  *   finish(p, sums, o)               o: [8 NT][D] in shared memory, written
  *
- * head, codes: of the tile and the step, in shared memory; step: which of its
- * tile.  s, weight: fragments c of gpu.cuh for each 16 tokens, column 2c of
- * N-tile i is row 8 i + 2c of q. */
+ * head, codes: of the tile and the step, in shared memory, a step's keys right
+ * before its values; codes may be written over.  step: which of its tile.
+ * s, weight: fragments c of gpu.cuh for each 16 tokens, column 2c of N-tile i
+ * is row 8 i + 2c of q. */
 #ifndef KV_DECODE_CUH
 #define KV_DECODE_CUH
 
@@ -59,6 +61,7 @@ enum { KV_WARPS = 8, KV_GPU_TILE = 128 };
  */
 struct kv_rows {
     unsigned first, group, nq, n;
+    const uint8_t *k, *v; /* the KV head's tiles of the run */
 };
 
 KV_DEVICE unsigned kv_row_head(const kv_rows &x, unsigned row)
@@ -299,7 +302,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         if (PART == KV_LOADS || token >= span.seen)
             continue;
 
-        const uint8_t *codes = ring.codes(j);
+        uint8_t *const codes = ring.codes(j);
         const uint8_t *head = ring.head(PART == KV_COMPUTE ? 0 : j);
 
         K::template scores<NT>(kp, k_table, head, j % STEPS, codes, query, s);
@@ -453,13 +456,15 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
 {
     const kv_gpu_sequence &sequence = p.sequences[work.sequence];
     const kv_gpu_run &run = sequence.run[work.run];
-    const kv_rows rows = {blockIdx.z * 8 * NT, p.group, p.nq, sequence.n};
-    const kv_span span = {run.first,
+    const kv_rows rows = {blockIdx.z * 8 * NT,
+                          p.group,
+                          p.nq,
+                          sequence.n,
                           run.k + blockIdx.y * run.k_head,
-                          run.v + blockIdx.y * run.v_head,
-                          work.first_tile,
-                          work.n_tiles,
-                          kv_seen(rows, run, 0),
+                          run.v + blockIdx.y * run.v_head};
+    const kv_span span = {run.first,    rows.k,
+                          rows.v,       work.first_tile,
+                          work.n_tiles, kv_seen(rows, run, 0),
                           run.n};
     uint8_t *const shared = kv_shared();
     float *const queries = reinterpret_cast<float *>(shared);

@@ -1,11 +1,13 @@
 /* A build without CUDA: no device, no family. */
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/hold.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/settle.h"
 #include "kernels/cuda/step.h"
 #include "kernels/cuda/widen.h"
 #include "kernels/device.h"
@@ -159,6 +161,56 @@ int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
     (void)b;
     (void)room;
     (void)multiprocessors;
+    return none(e);
+}
+
+int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
+                         size_t n, float *x, struct kv_err *e)
+{
+    (void)code;
+    (void)bytes;
+    (void)n;
+    (void)x;
+    return none(e);
+}
+
+int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
+                          size_t n, float *x, struct kv_err *e)
+{
+    (void)code;
+    (void)bytes;
+    (void)n;
+    (void)x;
+    return none(e);
+}
+
+int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
+    return none(e);
+}
+
+int kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
+    return none(e);
+}
+
+int kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
+    return none(e);
+}
+
+int kv_gpu_hold(const float *x, size_t n, uint16_t *half, float *wide,
+                float *again, unsigned *strange, struct kv_err *e)
+{
+    (void)x;
+    (void)n;
+    (void)half;
+    (void)wide;
+    (void)again;
+    (void)strange;
     return none(e);
 }
 
@@ -332,6 +384,9 @@ int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
     return none(e);
 }
 
+const struct kv_gpu_family kv_gpu_codebook = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_homomorphic = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_integers = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

@@ -1,45 +1,7 @@
-#include "kernels/cuda/encode.h"
-#include "kernels/cuda/quantizers.cuh"
+#include "kernels/cuda/groups.cuh"
 #include "kernels/homomorphic.h"
 
-enum { THREADS = 256, VALUES = 4096, MOST_CHANNELS = 64 };
-
-// What a block of threads takes: whole units side by side or, where groups are
-// channels, a slice of one unit's.  At most:
-struct kv_share {
-    unsigned units, channels;
-    unsigned slices; // of a unit
-    unsigned groups; // all units together
-    unsigned parts;  // threads that look at one group
-    size_t values, code_bytes;
-};
-
-static size_t up_to(size_t n, size_t whole)
-{
-    return (n + whole - 1) / whole * whole;
-}
-
-static kv_share share_of(const struct kv_gpu_groups *g)
-{
-    kv_share s = {1, 0, 1, 0, 1, 0, 0};
-
-    if (g->by_channel) { // a multiple of eight, whose codes are whole bytes
-        const size_t fit = 4 * VALUES / g->len / 8 * 8;
-
-        s.channels = max(8u, min((unsigned)MOST_CHANNELS, (unsigned)fit));
-        s.slices = (unsigned)(up_to(g->unit, s.channels) / s.channels);
-        s.groups = s.channels;
-        s.values = s.channels * g->len;
-    } else {
-        s.units = (unsigned)(g->unit < VALUES ? VALUES / g->unit : 1);
-        s.groups = (unsigned)(s.units * g->n_groups);
-        s.values = s.units * g->unit;
-    }
-    s.code_bytes = s.units * up_to(s.values / s.units, 8) / 8 * g->bits;
-    if (s.groups < THREADS)
-        s.parts = THREADS / s.groups;
-    return s;
-}
+enum { THREADS = KV_GROUPS_THREADS };
 
 // Shared memory: values as halves; least and largest, of each group's parts;
 // sums of codes; heads; packed codes.  Where each begins.
@@ -60,64 +22,6 @@ template <class Q> static __host__ __device__ kv_room room_of(const kv_share &s)
     r.end = r.code + s.code_bytes;
     return r;
 }
-
-// What this block of threads has.
-template <bool BY_CHANNEL> struct kv_mine {
-    size_t first;          // unit
-    unsigned channel;      // the slice's first
-    unsigned units, width; // values of a unit's row here
-    unsigned each, string; // groups and codes of a unit here
-    unsigned len, unit;
-
-    __device__ kv_mine(const kv_gpu_groups &g, const kv_share &s,
-                       size_t n_units)
-    {
-        len = (unsigned)g.len;
-        unit = (unsigned)g.unit;
-        first = (size_t)(blockIdx.x / s.slices) * s.units;
-        units =
-            n_units - first < s.units ? (unsigned)(n_units - first) : s.units;
-        channel = blockIdx.x % s.slices * s.channels;
-        width = unit;
-        if (BY_CHANNEL)
-            width = min(unit - channel, s.channels);
-        each = BY_CHANNEL ? width : (unsigned)g.n_groups;
-        string = BY_CHANNEL ? width * len : unit;
-    }
-
-    // Where group i begins among the values, and from one to the next.
-    __device__ unsigned begin(unsigned i) const
-    {
-        return BY_CHANNEL ? i : i / each * unit + i % each * len;
-    }
-    __device__ unsigned apart() const
-    {
-        return BY_CHANNEL ? width : 1;
-    }
-
-    // The last group of a token may be shorter.
-    __device__ unsigned size(unsigned i) const
-    {
-        return BY_CHANNEL ? len : min(len, unit - i % each * len);
-    }
-
-    // x of the first one; and, by channel, from a row to the next.
-    __device__ size_t from(unsigned heads) const
-    {
-        return BY_CHANNEL
-                   ? (first / heads * len * heads + first % heads) * unit +
-                         channel
-                   : first * unit;
-    }
-    __device__ size_t row(unsigned heads) const
-    {
-        return (size_t)heads * unit;
-    }
-    __device__ unsigned rows() const
-    {
-        return BY_CHANNEL ? len : units;
-    }
-};
 
 // Two values a word.
 template <bool BY_CHANNEL>
@@ -196,6 +100,7 @@ struct kv_draw {
 struct kv_where_units {
     unsigned heads;
     size_t first; // token of the first block
+    size_t each;  // blocks of a sequence
     uint64_t seed;
 };
 
@@ -205,7 +110,8 @@ KV_DEVICE kv_draw kv_draw_of(const kv_mine<BY_CHANNEL> &m,
                              unsigned u)
 {
     const size_t unit = m.first + u;
-    const size_t token = w.first + unit / w.heads * (BY_CHANNEL ? m.len : 1);
+    const size_t block = unit / w.heads % w.each;
+    const size_t token = w.first + block * (BY_CHANNEL ? m.len : 1);
 
     return {g.stochastic,
             kv_hack_key(w.seed, g.values ? KV_HACK_V : KV_HACK_K, g.layer,
@@ -306,28 +212,6 @@ __global__ void __launch_bounds__(THREADS)
         bytes[i / n * g.unit_bytes + i % n] = packed[i / n * from + i % n];
 }
 
-// Calls f.run<Q>() of the quantizer Q.
-template <class F>
-static void with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
-{
-    switch (quantizer) {
-    case KV_GPU_NO_QUANTIZER: // nobody has it encode
-        break;
-    case KV_GPU_KIVI:
-        f.template run<kv_kivi>();
-        break;
-    case KV_GPU_ZEROPOINT:
-        f.template run<kv_zeropoint>();
-        break;
-    case KV_GPU_ABSMAX:
-        f.template run<kv_absmax>();
-        break;
-    case KV_GPU_HACK:
-        f.template run<kv_hack>();
-        break;
-    }
-}
-
 struct measured {
     kv_share share;
     size_t bytes;
@@ -340,9 +224,9 @@ struct measured {
 
 extern "C" size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
 {
-    measured m = {share_of(&code->groups), 0};
+    measured m = {kv_share_of(&code->groups), 0};
 
-    with_quantizer(code->groups.quantizer, m);
+    kv_with_quantizer(code->groups.quantizer, m);
     return m.bytes;
 }
 
@@ -353,11 +237,11 @@ struct launched {
 
     template <class Q, bool BY_CHANNEL> void launch()
     {
-        const kv_share s = share_of(&code->groups);
+        const kv_share s = kv_share_of(&code->groups);
         const size_t units = b->n * code->block_bytes / code->groups.unit_bytes;
-        const size_t grid = up_to(units, s.units) / s.units * s.slices;
+        const size_t grid = kv_up_to(units, s.units) / s.units * s.slices;
         const kv_where_units where = {(unsigned)code->n_heads, b->first,
-                                      b->seed};
+                                      b->each ? b->each : b->n, b->seed};
 
         wrong =
             kv_launch(kv_groups_kernel<Q, BY_CHANNEL>, dim3((unsigned)grid),
@@ -380,6 +264,6 @@ extern "C" int kv_gpu_encode_groups(const struct kv_gpu_code *code,
 {
     launched l = {code, b, NULL};
 
-    with_quantizer(code->groups.quantizer, l);
+    kv_with_quantizer(code->groups.quantizer, l);
     return l.wrong ? kv_fail(e, "encoding groups: %s", l.wrong) : 0;
 }

@@ -1,8 +1,5 @@
-#include "kernels/cuda/encode.h"
 #include "kernels/cuda/nearer.cuh"
-#include "kernels/hadamard.h"
-
-#include <math.h>
+#include "kernels/cuda/turn.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, SHARED = 32 << 10 };
 
@@ -20,31 +17,6 @@ static unsigned grid_of(size_t n, size_t each)
 
 // ---- the transform ---------------------------------------------------------
 
-struct kv_turn {
-    unsigned head_dim, n_heads, size; // size: of a Hadamard block, 1 for none
-    float scale;
-    const float *smooth;
-    bool hadamard_first;
-};
-
-// A row in shared memory, a warp: passes from the widest to the narrowest.
-KV_DEVICE void kv_hadamard_row(const kv_turn &t, float *row)
-{
-    for (unsigned half = t.size / 2; half > 0; half /= 2) {
-        for (unsigned i = kv_lane(); i < t.head_dim / 2; i += 32) {
-            const unsigned j = i / half * 2 * half + i % half;
-            const float a = row[j], b = row[j + half];
-
-            row[j] = a + b;
-            row[j + half] = a - b;
-        }
-        kv_sync_warp();
-    }
-    for (unsigned i = kv_lane(); t.size > 1 && i < t.head_dim; i += 32)
-        row[i] *= t.scale;
-    kv_sync_warp();
-}
-
 // A warp a row: one head of one token.
 __global__ void __launch_bounds__(THREADS)
     kv_turn_kernel(kv_turn t, const uint16_t *x, size_t rows, float *out)
@@ -58,13 +30,7 @@ __global__ void __launch_bounds__(THREADS)
     for (unsigned i = kv_lane(); i < t.head_dim; i += 32)
         row[i] = kv_low_f16(x[r * t.head_dim + i]);
     kv_sync_warp();
-    if (t.hadamard_first)
-        kv_hadamard_row(t, row);
-    for (unsigned i = kv_lane(); t.smooth && i < t.head_dim; i += 32)
-        row[i] /= t.smooth[r % t.n_heads * t.head_dim + i];
-    kv_sync_warp();
-    if (!t.hadamard_first)
-        kv_hadamard_row(t, row);
+    kv_turn_row(t, (unsigned)(r % t.n_heads), row);
     for (unsigned i = kv_lane(); i < t.head_dim; i += 32)
         out[r * t.head_dim + i] = row[i];
 }
@@ -72,19 +38,11 @@ __global__ void __launch_bounds__(THREADS)
 static const char *turn(const struct kv_gpu_code *c,
                         const struct kv_gpu_blocks *b, float *out)
 {
-    const struct kv_gpu_vectors *v = &c->vectors;
-    const size_t size = v->hadamard ? kv_hadamard_size(c->head_dim) : 1;
     const size_t rows = b->n * c->n_heads;
-    const kv_turn t = {(unsigned)c->head_dim,
-                       (unsigned)c->n_heads,
-                       (unsigned)size,
-                       (float)(1 / sqrt((double)size)),
-                       v->smooth,
-                       v->hadamard_first};
 
     return kv_launch(kv_turn_kernel, dim3(grid_of(rows, WARPS)), dim3(THREADS),
                      WARPS * c->head_dim * sizeof(float),
-                     (cudaStream_t)b->stream, t, b->x, rows, out);
+                     (cudaStream_t)b->stream, kv_turn_of(c), b->x, rows, out);
 }
 
 // ---- the search ------------------------------------------------------------

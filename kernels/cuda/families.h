@@ -23,6 +23,10 @@ struct kv_gpu_side {
      * which is tile_bytes of zeros. */
     void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to);
+    /* Bytes that n tiles of a KV head have behind all of them; with these,
+     * which are packed, it is written there.  NULL: there is nothing. */
+    size_t (*behind)(const struct kv_gpu_side *side, size_t head, size_t n,
+                     uint8_t *tiles);
     /* What the kernel has beside tiles, [n_tables][table_bytes]: one for each
      * KV head or one for all; NULL: nothing.  Freed by the side's owner. */
     void *table;
@@ -57,7 +61,7 @@ struct kv_gpu_family {
 };
 
 extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
-    kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes,
+    kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes, kv_gpu_levels,
     kv_gpu_generic_tiles;
 
 enum { KV_GPU_MAX_DIM = 256 };

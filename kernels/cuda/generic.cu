@@ -156,9 +156,12 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
 {
     const kv_gpu_sequence &sequence = p.sequences[work.sequence];
     const kv_gpu_run &run = sequence.run[work.run];
-    const kv_rows rows = {blockIdx.z * ROWS, p.group, p.nq, sequence.n};
-    const uint8_t *keys = run.k + blockIdx.y * run.k_head;
-    const uint8_t *values = run.v + blockIdx.y * run.v_head;
+    const kv_rows rows = {blockIdx.z * ROWS,
+                          p.group,
+                          p.nq,
+                          sequence.n,
+                          run.k + blockIdx.y * run.k_head,
+                          run.v + blockIdx.y * run.v_head};
     constexpr unsigned each = KV_GPU_TILE / TOKENS;
     const unsigned first = work.first_tile * each;
     const unsigned end = min((work.first_tile + work.n_tiles) * each,
@@ -173,10 +176,10 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
     kv_load_queries(p, CODED ? p.enter : NULL, sequence.index, rows.first, ROWS,
                     d, room.apart(d), room.scores, room.queries);
-    kv_generic_fetch(k, room.keys, keys, first);
+    kv_generic_fetch(k, room.keys, rows.k, first);
     kv_copy_commit();
     for (unsigned i = first; i < end; i++) {
-        kv_generic_fetch(v, room.values, values, i);
+        kv_generic_fetch(v, room.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
@@ -188,7 +191,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
             kv_generic_scores(kv_read_floats<KV_GENERIC_HALVES>{k}, room, d);
         kv_sync_block();
         if (i + 1 < end)
-            kv_generic_fetch(k, room.keys, keys, i + 1);
+            kv_generic_fetch(k, room.keys, rows.k, i + 1);
         kv_copy_commit();
         kv_generic_softmax(room, i * TOKENS, max, sum);
         kv_copy_wait<1>();

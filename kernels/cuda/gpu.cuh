@@ -202,6 +202,34 @@ KV_DEVICE uint32_t kv_mul_f16x2(uint32_t a, uint32_t b)
     return *reinterpret_cast<const uint32_t *>(&h);
 }
 
+/* a * b + c, rounded once. */
+KV_DEVICE uint32_t kv_fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    const __half2 h = __hfma2(*reinterpret_cast<const __half2 *>(&a),
+                              *reinterpret_cast<const __half2 *>(&b),
+                              *reinterpret_cast<const __half2 *>(&c));
+
+    return *reinterpret_cast<const uint32_t *>(&h);
+}
+
+KV_DEVICE uint32_t kv_minus_f16x2(uint32_t a)
+{
+    const __half2 h = __hneg2(*reinterpret_cast<const __half2 *>(&a));
+
+    return *reinterpret_cast<const uint32_t *>(&h);
+}
+
+/* Of angles in [-pi, pi], to 2^-20. */
+KV_DEVICE float kv_cos(float x)
+{
+    return __cosf(x);
+}
+
+KV_DEVICE float kv_sin(float x)
+{
+    return __sinf(x);
+}
+
 /* To the nearest integer, half to even. */
 KV_DEVICE int kv_round(float x)
 {

@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 struct kv_gpu_attend;
+struct kv_gpu_code;
 struct kv_gpu_slot;
 
 /* Copies the caches of these jobs (all of one shape and of one spec, their q
@@ -61,6 +62,19 @@ int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e);
 float *kv_gpu_attend_q(const struct kv_gpu_attend *a);
 const float *kv_gpu_attend_out(const struct kv_gpu_attend *a);
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
+
+/* The newest tile of codes of every sequence, written anew from what the device
+ * encoded (coder.h): to the same bytes, of the same tokens.  can: whether there
+ * is a kernel for codes of both sides [2]; else there is no settle.  newest:
+ * the first token of a job's tile; SIZE_MAX where it has none.  settle
+ * launches; bytes: the device's, [n_jobs][128 / block][block_bytes], of side 0
+ * (K) or 1. */
+bool kv_gpu_attend_can_settle(const struct kv_gpu_attend *a,
+                              const struct kv_gpu_code *code);
+size_t kv_gpu_attend_newest(const struct kv_gpu_attend *a, size_t job);
+int kv_gpu_attend_settle(const struct kv_gpu_attend *a, int side,
+                         const struct kv_gpu_code *code, const uint8_t *bytes,
+                         struct kv_err *e);
 
 /* Launches attention; does not wait for it. */
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e);

@@ -96,4 +96,22 @@ KV_DEVICE uint32_t kv_word_at(const uint8_t *at, unsigned i)
     return reinterpret_cast<const uint32_t *>(at)[i];
 }
 
+/* Sums in units of which `inverse` is one over, times factor and into those of
+ * a tile, | unit | 1 / unit |; scaled: by how much that is altogether. */
+template <int D, int NT>
+KV_DEVICE void kv_sums_rescale(kv_sums_f32<D, NT> &o, float *inverse,
+                               const uint8_t *head, const float factor[NT][2],
+                               float scaled[NT][2])
+{
+    const float change = kv_float_at(head, 0) * *inverse;
+
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            scaled[i][j] = factor[i][j] * change;
+    kv_sums_scale<D, NT>(o, scaled);
+    *inverse = kv_float_at(head, 1);
+}
+
 #endif

@@ -51,21 +51,14 @@ template <int BITS, int D> struct kv_folded_values {
     static __device__ void rescale(const params &p, const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
     {
-        const float change = kv_float_at(head, 0) * x.inverse;
         float scaled[NT][2];
 
-#pragma unroll
-        for (int i = 0; i < NT; i++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                scaled[i][j] = factor[i][j] * change;
-        kv_sums_scale<D, NT>(x.o, scaled);
+        kv_sums_rescale<D, NT>(x.o, &x.inverse, head, factor, scaled);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 x.low[i][j] *= p.lows ? factor[i][j % 2] : scaled[i][j % 2];
-        x.inverse = kv_float_at(head, 1);
     }
 
     /* low += sum of weights times lows; or times steps, back from their fields'

@@ -91,13 +91,17 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     constexpr unsigned n_rows = kv_prefill_room<D, NT>::ROWS, mine = 8 * NT;
     const kv_gpu_run &run = sequence.run[which];
     const unsigned block_row = blockIdx.x * n_rows, total = p.group * p.nq;
-    const kv_rows rows = {block_row + kv_warp() * mine, p.group, p.nq,
-                          sequence.n};
+    const kv_rows rows = {block_row + kv_warp() * mine,
+                          p.group,
+                          p.nq,
+                          sequence.n,
+                          run.k + blockIdx.y * run.k_head,
+                          run.v + blockIdx.y * run.v_head};
     const unsigned last = min(block_row + n_rows, total) - 1;
     const kv_span span = {
         run.first,
-        run.k + blockIdx.y * run.k_head,
-        run.v + blockIdx.y * run.v_head,
+        rows.k,
+        rows.v,
         0,
         (kv_seen(rows, run, last) + KV_GPU_TILE - 1) / KV_GPU_TILE,
         kv_seen(rows, run, rows.first),

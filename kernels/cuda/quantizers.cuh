@@ -1,11 +1,14 @@
-/* A group's head and codes, as the schemes' encode() makes them, each operation
- * in the same order and rounded once.  A quantizer is its head as it will be
- * read, at most 8 bytes:
+/* A group's head and codes, as the schemes' encode() and decode() have them,
+ * each operation in the same order and rounded once.  A quantizer is its head
+ * as it is read, at most 8 bytes:
  *
  *   fit(low, high, bits)     from the group's least and largest value
  *   put(heads, i, n)         group i of n, among the unit's heads
+ *   take(heads, i, n)        the same back
  *   code(x, bits, draw)      of a value; draw() is its random number in [0, 1),
  *                            draw.any whether to use it
+ *   value(code, bits)        of a code
+ *   step(), low(bits)        value() is about low + step * code (not of hack)
  *   SUMS                     sums of codes may follow the heads */
 #ifndef KV_QUANTIZERS_CUH
 #define KV_QUANTIZERS_CUH
@@ -35,6 +38,15 @@ template <class T> KV_DEVICE void kv_put(uint8_t *to, T x)
 {
     for (unsigned i = 0; i < sizeof(x); i++)
         to[i] = (uint8_t)(x >> 8 * i);
+}
+
+template <class T> KV_DEVICE T kv_take(const uint8_t *from)
+{
+    uint32_t x = 0;
+
+    for (unsigned i = 0; i < sizeof(T); i++)
+        x |= (uint32_t)from[i] << 8 * i;
+    return (T)x;
 }
 
 KV_DEVICE float kv_top(unsigned bits)
@@ -72,6 +84,12 @@ struct kv_kivi {
         kv_put(heads + 4 * i + 2, half[1]);
     }
 
+    __device__ void take(const uint8_t *heads, size_t i, size_t)
+    {
+        half[0] = kv_take<uint16_t>(heads + 4 * i);
+        half[1] = kv_take<uint16_t>(heads + 4 * i + 2);
+    }
+
     template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const float step = kv_low_f16(half[0]), low = kv_low_f16(half[1]);
@@ -79,6 +97,20 @@ struct kv_kivi {
         return step > 0 ? (unsigned)kv_even(
                               kv_within((x - low) / step, kv_top(bits)))
                         : 0;
+    }
+
+    __device__ float value(unsigned code, unsigned) const
+    {
+        return kv_low_f16(half[1]) + kv_low_f16(half[0]) * (float)code;
+    }
+
+    __device__ float step(void) const
+    {
+        return kv_low_f16(half[0]);
+    }
+    __device__ float low(unsigned) const
+    {
+        return kv_low_f16(half[1]);
     }
 };
 
@@ -111,6 +143,12 @@ struct kv_zeropoint {
         kv_put(heads + 6 * i + 2, zero);
     }
 
+    __device__ void take(const uint8_t *heads, size_t i, size_t)
+    {
+        half = kv_take<uint16_t>(heads + 6 * i);
+        zero = kv_take<int32_t>(heads + 6 * i + 2);
+    }
+
     template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const double middle = (double)(1u << (bits - 1));
@@ -119,6 +157,23 @@ struct kv_zeropoint {
             step > 0 ? rint((double)x / (double)step + zero) + middle : middle;
 
         return (unsigned)fmin(fmax(q, 0.0), (double)kv_top(bits));
+    }
+
+    __device__ float value(unsigned code, unsigned bits) const
+    {
+        const double middle = (double)(1u << (bits - 1));
+
+        return (float)(((double)code - middle - zero) *
+                       (double)kv_low_f16(half));
+    }
+
+    __device__ float step(void) const
+    {
+        return kv_low_f16(half);
+    }
+    __device__ float low(unsigned bits) const
+    {
+        return -(float)(zero + (1 << (bits - 1))) * kv_low_f16(half);
     }
 };
 
@@ -137,12 +192,31 @@ struct kv_absmax {
         kv_put(heads + 2 * i, half);
     }
 
+    __device__ void take(const uint8_t *heads, size_t i, size_t)
+    {
+        half = kv_take<uint16_t>(heads + 2 * i);
+    }
+
     template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const float top = kv_top(bits - 1), step = kv_low_f16(half);
         const float q = step > 0 ? x / step : 0;
 
         return (unsigned)(kv_even(fminf(fmaxf(q, -top), top)) + top);
+    }
+
+    __device__ float value(unsigned code, unsigned bits) const
+    {
+        return ((float)code - kv_top(bits - 1)) * kv_low_f16(half);
+    }
+
+    __device__ float step(void) const
+    {
+        return kv_low_f16(half);
+    }
+    __device__ float low(unsigned bits) const
+    {
+        return -kv_top(bits - 1) * kv_low_f16(half);
     }
 };
 
@@ -163,6 +237,12 @@ struct kv_hack {
         kv_put(heads + 2 * (n + i), min);
     }
 
+    __device__ void take(const uint8_t *heads, size_t i, size_t n)
+    {
+        scale = kv_take<uint16_t>(heads + 2 * i);
+        min = kv_take<uint16_t>(heads + 2 * (n + i));
+    }
+
     template <class F>
     __device__ unsigned code(float x, unsigned bits, F draw) const
     {
@@ -176,6 +256,11 @@ struct kv_hack {
 
         return draw.any ? (unsigned)(down + (draw() < y - (float)down))
                         : (unsigned)kv_even(y);
+    }
+
+    __device__ float value(unsigned code, unsigned) const
+    {
+        return kv_low_f16(min) + kv_low_f16(scale) * (float)code;
     }
 };
 

@@ -13,11 +13,12 @@
 #include "kernels/cuda/scaled.h"
 
 /* What is known of both sides when compiling. */
-template <int HEAD_DIM, int BITS_, int PER_, int SCALE_>
+template <int HEAD_DIM, int BITS_, int PER_, int SCALE_,
+          int STEP = KV_SCALED_STEP(BITS_)>
 struct kv_scaled_codes {
     static constexpr int D = HEAD_DIM, BITS = BITS_, PER = PER_;
     static constexpr int SCALE = SCALE_; /* bytes; 0: there are none */
-    static constexpr int T = KV_SCALED_STEP(BITS), M = T / 16;
+    static constexpr int T = STEP, M = T / 16;
     static constexpr int BYTES = T * D * BITS / 8 / 32; /* of a lane */
     static constexpr int PIECE = BYTES % 16 ? 8 : 16;
     static constexpr int K = BITS <= 4 ? 1 << 2 * BITS : 0;
@@ -25,6 +26,14 @@ struct kv_scaled_codes {
 
     static_assert(BYTES % 8 == 0, "a lane's codes are whole pieces");
 };
+
+/* Pair i of a string, of a table: to 4 bits. */
+template <class B>
+KV_DEVICE uint32_t kv_scaled_pair(const uint8_t *place, const uint32_t *string,
+                                  int i)
+{
+    return kv_load4(place + kv_code<2 * B::BITS>(string, i) * B::ROW);
+}
 
 /* The four pairs from pair i on, as fragment a. */
 template <class B>
@@ -36,8 +45,7 @@ KV_DEVICE void kv_scaled_fragment(const kv_gpu_scaled &p, const uint8_t *place,
     if constexpr (B::K > 0) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            a[j] =
-                kv_load4(place + kv_code<2 * B::BITS>(string, i + j) * B::ROW);
+            a[j] = kv_scaled_pair<B>(place, string, i + j);
     } else {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -223,17 +231,12 @@ template <class B> struct kv_scaled_values : kv_scaled_side<B> {
     static __device__ void rescale(const uint8_t *head,
                                    const float factor[NT][2], sums<NT> &x)
     {
-        const float change = B::SCALE ? kv_float_at(head, 0) * x.inverse : 1;
         float scaled[NT][2];
 
-#pragma unroll
-        for (int i = 0; i < NT; i++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                scaled[i][j] = factor[i][j] * change;
-        kv_sums_scale<D, NT>(x.o, scaled);
         if (B::SCALE)
-            x.inverse = kv_float_at(head, 1);
+            kv_sums_rescale<D, NT>(x.o, &x.inverse, head, factor, scaled);
+        else
+            kv_sums_scale<D, NT>(x.o, factor);
     }
     /* Weights times the scales, if there are any, of the group of channel c. */
     template <int NT>

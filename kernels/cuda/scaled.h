@@ -59,9 +59,29 @@ struct kv_gpu_scaled_kind {
     unsigned bits, per, scale;
 };
 
+/* How codes of a step lie. */
+struct kv_gpu_string {
+    bool values;
+    size_t bits, head_dim, tokens; /* of the step */
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Puts the code of token t of the step and channel c into a step of zeros. */
+void kv_gpu_put_code(const struct kv_gpu_string *s, size_t t, size_t c,
+                     unsigned code, uint8_t *to);
+/* Where a key's scale of token t stands in the vector of a step of n. */
+size_t kv_gpu_key_scale(size_t t, size_t n);
+/* What brings n numbers closest to halves, at least 1 and less than 2. */
+float kv_gpu_half_factor(const float *x, size_t n);
+/* to: [n][n], all pairs of a table's n entries as halves, the first one low.
+ * Gives what they were multiplied by. */
+float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to);
+/* A power of two that makes `most` at least 2^14 and less than 2^15; 2^60 at
+ * most. */
+float kv_gpu_unit(float most);
 
 bool kv_gpu_scaled_open(struct kv_gpu_side *side);
 struct kv_gpu_scaled_kind kv_gpu_scaled_kind_of(const struct kv_store *s);

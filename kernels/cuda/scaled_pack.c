@@ -72,9 +72,8 @@ static double table_error(const float *table, size_t n, float by)
     return sum;
 }
 
-/* What brings the table closest to halves: an error of a table is the same for
- * every token, and does not average out. */
-static float table_factor(const float *table, size_t n)
+/* An error of a table is the same for every token, and does not average out. */
+float kv_gpu_half_factor(const float *table, size_t n)
 {
     float best = 1;
 
@@ -87,19 +86,24 @@ static float table_factor(const float *table, size_t n)
     return best;
 }
 
-/* | all pairs of codes as halves, the first code in the low bits | what they
- * were multiplied by, f32 |. */
+float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to)
+{
+    const float by = kv_gpu_half_factor(table, n);
+
+    for (size_t i = 0; i < n * n; i++)
+        to[i] = kv_f16_clamp(table[i % n] * by) |
+                (uint32_t)kv_f16_clamp(table[i / n] * by) << 16;
+    return by;
+}
+
+/* | all pairs of codes | what they were multiplied by, f32 |. */
 static void make_table(struct kv_gpu_side *side)
 {
     const struct kv_scaled *c = kv_scaled_of(side->store);
     const size_t n = (size_t)1 << c->bits;
-    const float by = table_factor(c->table, n);
     uint32_t *to = kv_alloc(n * n + 1, sizeof(*to));
 
-    for (size_t i = 0; i < n * n; i++)
-        to[i] = kv_f16_clamp(c->table[i % n] * by) |
-                (uint32_t)kv_f16_clamp(c->table[i / n] * by) << 16;
-    to[n * n] = kv_f32_bits(by);
+    to[n * n] = kv_f32_bits(kv_gpu_pair_table(c->table, n, to));
     side->table = to;
     side->n_tables = 1;
     side->table_bytes = (n * n + 1) * sizeof(*to);
@@ -147,28 +151,27 @@ static size_t word_of(size_t r, size_t k)
 
 /* Where in a lane's string the code of token t of the step and channel c
  * begins: its bit. */
-static size_t bit_of(const struct kv_store *s, size_t t, size_t c)
+static size_t bit_of(const struct kv_gpu_string *s, size_t t, size_t c)
 {
-    const size_t bits = kv_scaled_of(s)->bits;
     const size_t row = s->values ? c : t, column = s->values ? t : c;
-    const size_t columns = s->values ? step_tokens(s) : s->head_dim;
+    const size_t columns = s->values ? s->tokens : s->head_dim;
     const size_t pair = (row / 16 * (columns / 16) + column / 16) * 4 +
                         word_of(row % 16, column % 16);
 
-    if (bits == 8) /* bytes 0 and 2 of a word, or 1 and 3 */
+    if (s->bits == 8) /* bytes 0 and 2 of a word, or 1 and 3 */
         return pair / 2 * 32 + column % 2 * 16 + pair % 2 * 8;
-    return (pair * 2 + column % 2) * bits;
+    return (pair * 2 + column % 2) * s->bits;
 }
 
-static void put_code(const struct kv_store *s, size_t t, size_t c,
+void kv_gpu_put_code(const struct kv_gpu_string *s, size_t t, size_t c,
                      unsigned code, uint8_t *to)
 {
-    const unsigned bits = kv_scaled_of(s)->bits;
-    const size_t piece = code_bytes(s) / 32 % 16 ? 8 : 16;
+    const size_t bytes = s->tokens * s->head_dim * s->bits / 8;
+    const size_t piece = bytes / 32 % 16 ? 8 : 16;
     const size_t lane = s->values ? lane_of(c, t) : lane_of(t, c);
     const size_t at = bit_of(s, t, c);
 
-    for (unsigned i = 0; i < bits; i++) {
+    for (size_t i = 0; i < s->bits; i++) {
         const size_t byte = (at + i) / 8;
 
         to[(byte / piece * 32 + lane) * piece + byte % piece] |=
@@ -176,12 +179,17 @@ static void put_code(const struct kv_store *s, size_t t, size_t c,
     }
 }
 
+size_t kv_gpu_key_scale(size_t t, size_t n)
+{
+    return t % 8 * (n / 8) + t / 16 * 2 + t / 8 % 2;
+}
+
 static size_t place_of_scale(const struct kv_store *s, size_t t)
 {
     const size_t n = step_tokens(s);
 
     return s->values ? t / 2 % 4 * (n / 4) + t / 8 * 2 + t % 2
-                     : t % 8 * (n / 8) + t / 16 * 2 + t / 8 % 2;
+                     : kv_gpu_key_scale(t, n);
 }
 
 /* scale [groups], of token t of the step. */
@@ -200,15 +208,21 @@ static void put_scales(const struct kv_store *s, size_t t, const float *scale,
     }
 }
 
+float kv_gpu_unit(float most)
+{
+    int exponent;
+
+    frexpf(most, &exponent);
+    return ldexpf(1, 15 - exponent < MOST_SHIFT ? 15 - exponent : MOST_SHIFT);
+}
+
 static float unit_of(const float *scale, size_t n)
 {
     float most = 0;
-    int exponent;
 
     for (size_t i = 0; i < n; i++)
         most = fmaxf(most, fabsf(scale[i]));
-    frexpf(most, &exponent);
-    return ldexpf(1, 15 - exponent < MOST_SHIFT ? 15 - exponent : MOST_SHIFT);
+    return kv_gpu_unit(most);
 }
 
 static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
@@ -217,6 +231,12 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     const struct kv_store *s = side->store;
     const size_t d = s->head_dim, groups = d / kv_scaled_of(s)->group;
     const size_t n = step_tokens(s);
+    const struct kv_gpu_string string = {
+        .values = s->values,
+        .bits = kv_scaled_of(s)->bits,
+        .head_dim = d,
+        .tokens = n,
+    };
     uint16_t code[GPU_TILE][KV_GPU_MAX_DIM];
     float scale[GPU_TILE * MOST_GROUPS], unit;
 
@@ -238,7 +258,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
         uint8_t *step = to + t / n * step_bytes(s);
 
         for (size_t c = 0; c < d; c++)
-            put_code(s, t % n, c, code[t][c], step);
+            kv_gpu_put_code(&string, t % n, c, code[t][c], step);
         put_scales(s, t % n, scale + t * groups, unit, step + code_bytes(s));
     }
 }

@@ -391,6 +391,17 @@ int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
     return kv_model_gpu_attend(x, f, e);
 }
 
+int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+                  float **room, struct kv_err *e)
+{
+    return kv_model_gpu_room(x, side, settled, room, e);
+}
+
+int kv_forms_turn(const struct kv_qkv *x, float *k, struct kv_err *e)
+{
+    return kv_model_gpu_turn(x, k, e);
+}
+
 const float *kv_model_head(const struct kv_model *m, size_t first, size_t n,
                            float *panel)
 {

@@ -130,9 +130,9 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
     return kv_model_gpu_new(&m->gpu, m, d, memory, e);
 }
 
-bool kv_model_on_device(const struct kv_model *m)
+const struct kv_device *kv_model_device(const struct kv_model *m)
 {
-    return m->gpu != NULL;
+    return m->gpu ? kv_model_gpu_device(m->gpu) : NULL;
 }
 
 int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,

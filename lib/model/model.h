@@ -58,14 +58,18 @@ struct kv_qkv {
     const float *q, *k, *k_pre, *v;
     float *out;
     struct kv_model_gpu *gpu; /* where all of it is, too; or NULL */
+    const float *gpu_k, *gpu_k_pre, *gpu_v; /* there */
 };
 
 /* What computes attention: fills x->out, or has one of the functions below do
- * it.  Called once per layer, from outside
- * any parallel region; parallelises inside as it likes. */
+ * it.  Called once per layer, from outside any parallel region; parallelises
+ * inside as it likes.  there: whether run() has the functions below do it with
+ * what is on the device: then q, k, k_pre, v and out of that layer are NULL.
+ * NULL: it never does. */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
+    bool (*there)(void *arg, size_t layer);
 };
 
 /* Causal attention over x->k and x->v in f32: what attention NULL means.  arg
@@ -79,11 +83,18 @@ struct kv_forms {
     const size_t *until[KV_SIDES]; /* [n]; NULL with one form */
     size_t sinks[KV_SIDES];
     size_t exact; /* queries before this one see x->k and x->v */
+    bool there;   /* fresh and settled are kv_forms_room()'s */
 };
 
 /* Causal attention over them, where x->gpu is. */
 int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
                     struct kv_err *e);
+
+/* The device's room for one form of keys or values, and RoPE of keys that were
+ * put there, in place. */
+int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+                  float **room, struct kv_err *e);
+int kv_forms_turn(const struct kv_qkv *x, float *k, struct kv_err *e);
 
 /* tokens: [n_windows][n], each below n_vocab (else fails, naming it), token t
  * at position first + t.  hidden: [n_windows][n][hidden] f32 after the final
@@ -105,7 +116,8 @@ enum { KV_LOGIT_ROWS = 128 };
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e);
 
-bool kv_model_on_device(const struct kv_model *m);
+/* Where it was put; NULL: nowhere. */
+const struct kv_device *kv_model_device(const struct kv_model *m);
 
 struct kv_gpu_loss;
 

@@ -39,6 +39,7 @@ enum room {
 
 struct kv_model_gpu {
     const struct kv_model *m;
+    struct kv_device device;
     enum kv_gpu_type type; /* of every matrix */
     /* A layer: matrices as stored, vectors in f32, part p at at[p]. */
     size_t at[KV_PARTS], layer_bytes;
@@ -51,6 +52,8 @@ struct kv_model_gpu {
         void *p;
         size_t bytes;
     } room[ROOMS];
+    uint32_t *until[KV_SIDES]; /* what the rooms hold; NULL: nothing */
+    size_t n_until[KV_SIDES];
     bool attended; /* OUT holds the layer's attention */
 };
 
@@ -193,6 +196,7 @@ int kv_model_gpu_new(struct kv_model_gpu **out, const struct kv_model *m,
     struct kv_model_gpu *g = kv_alloc(1, sizeof(*g));
 
     g->m = m;
+    g->device = *d;
     g->passing = SIZE_MAX;
     if (lay_out(g, e) || plan(g, d->free, memory, e) || put_weights(g, e)) {
         kv_model_gpu_free(g);
@@ -211,10 +215,17 @@ void kv_model_gpu_free(struct kv_model_gpu *g)
         kv_device_free(g->layer[l]);
     for (enum room r = 0; r < ROOMS; r++)
         kv_device_free(g->room[r].p);
+    for (int side = 0; side < KV_SIDES; side++)
+        free(g->until[side]);
     kv_device_free(g->norm);
     kv_device_free(g->head);
     free(g->layer);
     free(g);
+}
+
+const struct kv_device *kv_model_gpu_device(const struct kv_model_gpu *g)
+{
+    return &g->device;
 }
 
 /* ---- a pass -------------------------------------------------------------- */
@@ -398,24 +409,39 @@ struct host {
     float *q, *k, *k_pre, *v, *out;
 };
 
+static int bring(const struct kv_model_gpu *g, const struct host *h,
+                 struct kv_qkv *x, struct kv_err *e)
+{
+    const size_t tokens = x->n_windows * x->n * sizeof(float);
+    const size_t q = tokens * q_dim(g), kv = tokens * kv_dim(g);
+
+    x->q = h->q;
+    x->k = h->k;
+    x->k_pre = h->k_pre;
+    x->v = h->v;
+    x->out = h->out;
+    return kv_device_download(h->q, g->room[Q].p, q, e) ||
+           kv_device_download(h->k, g->room[K].p, kv, e) ||
+           kv_device_download(h->k_pre, g->room[K_PRE].p, kv, e) ||
+           kv_device_download(h->v, g->room[V].p, kv, e);
+}
+
 static int attend(struct kv_model_gpu *g, const struct host *h,
                   struct kv_qkv *x, const struct kv_attention *a,
                   struct kv_err *e)
 {
     const size_t tokens = x->n_windows * x->n * sizeof(float);
-    const size_t q = tokens * q_dim(g), kv = tokens * kv_dim(g);
 
     if (!a)
         return kv_model_gpu_attend(x, NULL, e);
-    if (kv_device_download(h->q, g->room[Q].p, q, e) ||
-        kv_device_download(h->k, g->room[K].p, kv, e) ||
-        kv_device_download(h->k_pre, g->room[K_PRE].p, kv, e) ||
-        kv_device_download(h->v, g->room[V].p, kv, e))
+    if (!(a->there && a->there(a->arg, x->layer)) && bring(g, h, x, e))
         return -1;
     g->attended = false;
     if (a->run(a->arg, x, e))
         return -1;
-    return g->attended ? 0 : kv_device_upload(g->room[OUT].p, h->out, q, e);
+    return g->attended
+               ? 0
+               : kv_device_upload(g->room[OUT].p, h->out, tokens * q_dim(g), e);
 }
 
 static int run_layers(struct kv_model_gpu *g, const struct host *h,
@@ -428,12 +454,10 @@ static int run_layers(struct kv_model_gpu *g, const struct host *h,
                            .n_windows = n_windows,
                            .n = n,
                            .first = first,
-                           .q = h->q,
-                           .k = h->k,
-                           .k_pre = h->k_pre,
-                           .v = h->v,
-                           .out = h->out,
-                           .gpu = g};
+                           .gpu = g,
+                           .gpu_k = g->room[K].p,
+                           .gpu_k_pre = g->room[K_PRE].p,
+                           .gpu_v = g->room[V].p};
 
         if (load_layer(g, l, e) ||
             each_piece(g, l, n_windows, n, before_attention, e) ||
@@ -481,49 +505,96 @@ out:
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* A form of all windows' keys or values; NULL stays NULL. */
-static int put_form(const struct kv_qkv *x, enum room r, const float *from,
-                    const float **to, struct kv_err *e)
+static enum room form_room(enum kv_side side, bool settled)
 {
-    const size_t bytes = x->n_windows * x->n * kv_dim(x->gpu) * sizeof(*from);
+    return (enum room)(FORMS + 2 * side + settled);
+}
 
-    if (!from)
-        return 0;
-    if (want(x->gpu, r, bytes, e) ||
-        kv_device_upload(x->gpu->room[r].p, from, bytes, e))
+static size_t form_bytes(const struct kv_qkv *x)
+{
+    return x->n_windows * x->n * kv_dim(x->gpu) * sizeof(float);
+}
+
+int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+                      float **room, struct kv_err *e)
+{
+    const enum room r = form_room(side, settled);
+
+    if (want(x->gpu, r, form_bytes(x), e))
         return -1;
-    *to = x->gpu->room[r].p;
+    *room = x->gpu->room[r].p;
     return 0;
 }
 
-static int put_until(const struct kv_qkv *x, enum room r, const size_t *from,
-                     const uint32_t **to, struct kv_err *e)
+int kv_model_gpu_turn(const struct kv_qkv *x, float *k, struct kv_err *e)
 {
+    return kv_gpu_turn_heads(
+        &(struct kv_gpu_heads){.rows = x->n_windows * x->n,
+                               .n = x->n,
+                               .heads = x->shape->n_kv_heads,
+                               .head_dim = x->shape->head_dim,
+                               .n_rot = x->shape->n_rot,
+                               .x = k,
+                               .turns = x->gpu->room[TURNS].p,
+                               .turned = k},
+        e);
+}
+
+/* A form of all windows' keys or values; NULL stays NULL. */
+static int put_form(const struct kv_qkv *x, enum kv_side side, bool settled,
+                    const float *from, bool there, const float **to,
+                    struct kv_err *e)
+{
+    float *room;
+
+    *to = from;
+    if (!from || there)
+        return 0;
+    if (kv_model_gpu_room(x, side, settled, &room, e) ||
+        kv_device_upload(room, from, form_bytes(x), e))
+        return -1;
+    *to = room;
+    return 0;
+}
+
+/* What is there already, as for most layers, is not sent again. */
+static int put_until(const struct kv_qkv *x, enum kv_side side,
+                     const size_t *from, const uint32_t **to, struct kv_err *e)
+{
+    struct kv_model_gpu *g = x->gpu;
+    const enum room r = (enum room)(UNTIL + side);
+    const size_t bytes = x->n * sizeof(uint32_t);
     uint32_t *until;
-    int rc;
 
     if (!from)
         return 0;
     until = kv_alloc(x->n, sizeof(*until));
     for (size_t i = 0; i < x->n; i++)
         until[i] = (uint32_t)from[i];
-    rc = want(x->gpu, r, x->n * sizeof(*until), e) ||
-         kv_device_upload(x->gpu->room[r].p, until, x->n * sizeof(*until), e);
-    *to = x->gpu->room[r].p;
-    free(until);
-    return rc;
+    if (g->n_until[side] != x->n || memcmp(g->until[side], until, bytes)) {
+        g->n_until[side] = 0;
+        if (want(g, r, bytes, e) ||
+            kv_device_upload(g->room[r].p, until, bytes, e)) {
+            free(until);
+            return -1;
+        }
+    }
+    free(g->until[side]);
+    g->until[side] = until;
+    g->n_until[side] = x->n;
+    *to = g->room[r].p;
+    return 0;
 }
 
 static int put_side(const struct kv_qkv *x, const struct kv_forms *f,
                     enum kv_side side, struct kv_gpu_forms_side *to,
                     struct kv_err *e)
 {
-    const enum room form = FORMS + 2 * side;
-
     *to = (struct kv_gpu_forms_side){.sinks = f->sinks[side]};
-    return put_form(x, form, f->fresh[side], &to->fresh, e) ||
-           put_form(x, form + 1, f->settled[side], &to->settled, e) ||
-           put_until(x, UNTIL + side, f->until[side], &to->until, e);
+    return put_form(x, side, false, f->fresh[side], f->there, &to->fresh, e) ||
+           put_form(x, side, true, f->settled[side], f->there, &to->settled,
+                    e) ||
+           put_until(x, side, f->until[side], &to->until, e);
 }
 
 int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,

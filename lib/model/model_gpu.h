@@ -18,6 +18,7 @@ int kv_model_gpu_new(struct kv_model_gpu **g, const struct kv_model *m,
                      const struct kv_device *d, size_t memory,
                      struct kv_err *e);
 void kv_model_gpu_free(struct kv_model_gpu *g); /* NULL is fine */
+const struct kv_device *kv_model_gpu_device(const struct kv_model_gpu *g);
 
 /* Tokens are checked already.  hidden: holds their embeddings, and takes what
  * kv_model_forward() gives. */
@@ -36,5 +37,10 @@ int kv_model_gpu_losses(struct kv_model_gpu *g, const float *hidden,
  * (kv_attend_forms) to others; the result stays on the device. */
 int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
                         struct kv_err *e);
+
+/* kv_forms_room() and kv_forms_turn(). */
+int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+                      float **room, struct kv_err *e);
+int kv_model_gpu_turn(const struct kv_qkv *x, float *k, struct kv_err *e);
 
 #endif

@@ -14,7 +14,7 @@
 #ifndef KV_GROUPED_H
 #define KV_GROUPED_H
 
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
 #include "kernels/tiles.h"
 #include "kernels/tiles_scaled.h"
 #include "lib/base/half.h"

@@ -11,7 +11,7 @@
  * "hack:b2p64s4,artifact,nearest". */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"

@@ -99,8 +99,8 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
     struct klt *k = c->state;
 
-    k->levels = kv_alloc(room, KV_TRELLIS_STATES * sizeof(float));
-    k->trellis = kv_alloc(room, KV_TRELLIS_STATES * sizeof(float));
+    k->levels = kv_lines(room, KV_TRELLIS_STATES * sizeof(float));
+    k->trellis = kv_lines(room, KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
         const struct kv_table *t;
@@ -404,7 +404,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     const size_t row = kv_codec_block_values(c);
     float *y = kv_alloc(row, sizeof(*y));
     float *in = kv_alloc(TOGETHER * k->n_coded, sizeof(*in));
-    void *scratch = kv_alloc(kv_trellis_scratch(k->n_steps), 1);
+    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps), 1);
 
     (void)w;
     if (!k->n_coded)

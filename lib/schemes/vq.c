@@ -1,6 +1,6 @@
 #include "lib/schemes/vq.h"
 #include "kernels/bitpack.h"
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/coder.h"
 #include "kernels/hadamard.h"
 #include "kernels/nearest.h"
 #include "kernels/tiles_codebook.h"

@@ -1,7 +1,8 @@
-/* Encoding on a CUDA device: the bytes that a scheme's encode() writes
- * (lib/codec.h), bit for bit, of tokens that are held as halves. */
-#ifndef KV_GPU_ENCODE_H
-#define KV_GPU_ENCODE_H
+/* A scheme's encode() and decode() (lib/codec.h) on a CUDA device, bit for bit:
+ * the same bytes of tokens that are held as halves, and the same floats of
+ * bytes. */
+#ifndef KV_GPU_CODER_H
+#define KV_GPU_CODER_H
 
 #include "kernels/device.h"
 #include "lib/base/err.h"
@@ -49,7 +50,7 @@ struct kv_gpu_vectors {
 
 enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS };
 
-/* What encode() does on one side of a layer. */
+/* What encode() and decode() do on one side of a layer. */
 struct kv_gpu_code {
     size_t n_heads, head_dim;
     size_t block, block_bytes; /* tokens and bytes of a block */
@@ -68,28 +69,38 @@ struct kv_gpu_blocks {
     size_t n;
     size_t first;  /* token of the first block; and the seed: for random */
     uint64_t seed; /* numbers */
+    size_t each;   /* blocks of a sequence, after which the next one begins with
+                    * token `first`; 0: all are one's */
+    void *room;    /* the device's: kv_gpu_encode_room() bytes */
     void *stream;  /* of kernels/device.h; NULL: the first */
 };
 
-struct kv_gpu_encoder;
+struct kv_gpu_coder;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The code is copied, with what it points to; most: blocks that are encoded at
- * a time.  Fails, saying what there is none of, without a kernel for the code
- * or memory for it. */
-int kv_gpu_encoder_new(struct kv_gpu_encoder **c,
-                       const struct kv_gpu_code *code, size_t most,
-                       const struct kv_device *device, struct kv_err *e);
-void kv_gpu_encoder_free(struct kv_gpu_encoder *c); /* NULL is fine */
+/* The code is copied, with what it points to.  Fails, saying what there is
+ * none of, without a kernel for the code or memory for it. */
+int kv_gpu_coder_new(struct kv_gpu_coder **c, const struct kv_gpu_code *code,
+                     const struct kv_device *device, struct kv_err *e);
+void kv_gpu_coder_free(struct kv_gpu_coder *c); /* NULL is fine */
+
+/* Bytes that encoding n blocks has for what is under way. */
+size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n);
 
 /* Launches; does not wait. */
-int kv_gpu_encode(struct kv_gpu_encoder *c, const struct kv_gpu_blocks *b,
+int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e);
 
-/* For encode.c alone; blocks are more than 0.  Bytes of shared memory that a
+/* The other way, in the first stream: bytes [n][block_bytes] to
+ * x [n * block][n_heads][head_dim], both the device's; x is 16-byte aligned, or
+ * whole tokens past where it would be.  Launches. */
+int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
+                  float *x, struct kv_err *e);
+
+/* For coder.c alone; blocks are more than 0.  Bytes of shared memory that a
  * block of threads takes. */
 size_t kv_gpu_groups_shared(const struct kv_gpu_code *code);
 int kv_gpu_encode_groups(const struct kv_gpu_code *code,
@@ -106,6 +117,11 @@ int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
                           const struct kv_gpu_blocks *b,
                           const struct kv_gpu_room *room,
                           size_t multiprocessors, struct kv_err *e);
+
+int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
+                         size_t n, float *x, struct kv_err *e);
+int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
+                          size_t n, float *x, struct kv_err *e);
 
 #ifdef __cplusplus
 }

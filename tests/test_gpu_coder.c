@@ -1,4 +1,5 @@
-/* kernels/cuda: what the device encodes is what encode() writes, byte for byte.
+/* kernels/cuda: what the device encodes is what encode() writes, byte for byte,
+ * and what it decodes from that is what decode() gives, bit for bit.
  * Here the device is the host twin of tests/gpu_twin.h; scripts/gpu-check runs
  * the same test on a GPU. */
 #include "lib/base/alloc.h"
@@ -51,7 +52,35 @@ static size_t differ(const uint8_t *a, const uint8_t *b, size_t n)
     return i;
 }
 
-/* n blocks; nothing is written past them. */
+/* Of n blocks; nothing is written past them. */
+static void check_decode(const struct kv_codec *c, struct kv_codec_gpu *g,
+                         enum data kind, size_t n, const uint8_t *bytes)
+{
+    enum { CANARY = 16 };
+    const size_t values = n * kv_codec_block_values(c);
+    float *want = kv_alloc(values + CANARY, sizeof(*want));
+    float *got = kv_alloc(values + CANARY, sizeof(*got));
+    struct kv_err e = {""};
+
+    memset(want, 0xa5, (values + CANARY) * sizeof(*want));
+    memset(got, 0x5a, values * sizeof(*got));
+    memset(got + values, 0xa5, CANARY * sizeof(*got));
+    if (n)
+        c->scheme->decode(c, bytes, n, want);
+    if (kv_codec_gpu_decode(g, bytes, n, got, &e))
+        fail_msg("%s", e.msg);
+    for (size_t i = 0; i < values + CANARY; i++)
+        if (memcmp(&want[i], &got[i], sizeof(*want)))
+            fail_msg("%s %c, %zu blocks, head_dim %zu, %s: value %zu of %zu "
+                     "is %a, expected %a",
+                     c->spec.text, kv_side_name(c->side), n, c->shape.head_dim,
+                     kind_name[kind], i, values, (double)got[i],
+                     (double)want[i]);
+    free(got);
+    free(want);
+}
+
+/* The same. */
 static void check_blocks(const struct kv_codec *c, struct kv_codec_gpu *g,
                          enum data kind, size_t n)
 {
@@ -81,6 +110,7 @@ static void check_blocks(const struct kv_codec *c, struct kv_codec_gpu *g,
                  c->spec.text, kv_side_name(c->side), n, c->shape.head_dim,
                  kind_name[kind], at, bytes, got[at], want[at]);
     }
+    check_decode(c, g, kind, n, want);
     free(got);
     free(want);
     free(x);

@@ -1,0 +1,202 @@
+#include "eval/loop_gpu.h"
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/hold.h"
+#include "lib/base/alloc.h"
+#include "lib/cache.h"
+#include "lib/codec_gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Device memory that is made when it is wanted, and kept. */
+struct room {
+    void *p;
+    size_t bytes;
+};
+
+struct kv_loop_gpu {
+    struct kv_codec *const (*codec)[KV_SIDES]; /* [n_layers] */
+    struct kv_gpu_coder *(*coder)[KV_SIDES];   /* NULL: on the CPU */
+    size_t n_layers, last; /* last: of those that run here */
+    uint64_t seed;
+    struct room half;    /* of a window: [n][n_kv_heads][head_dim] */
+    struct room bytes;   /* its codes */
+    struct room work;    /* kv_gpu_encode_room() for them */
+    struct room strange; /* unsigned [n_layers][KV_SIDES][n_windows]: 1 where
+                          * one met a NaN or an infinity */
+};
+
+static int want(struct room *r, size_t bytes, struct kv_err *e)
+{
+    if (bytes <= r->bytes)
+        return 0;
+    kv_device_free(r->p);
+    *r = (struct room){NULL, 0};
+    if (kv_device_alloc(&r->p, bytes, e))
+        return -1;
+    r->bytes = bytes;
+    return 0;
+}
+
+/* Attention on the codes themselves is the CPU's. */
+static bool can(struct kv_codec *const *codec,
+                struct kv_gpu_code code[KV_SIDES])
+{
+    return !(codec[KV_K]->scheme->flags & KV_OWN_ORACLE) &&
+           kv_codec_gpu_code(codec[KV_K], &code[KV_K]) &&
+           kv_codec_gpu_code(codec[KV_V], &code[KV_V]);
+}
+
+int kv_loop_gpu_new(struct kv_loop_gpu **out,
+                    struct kv_codec *const (*codec)[KV_SIDES], size_t n_layers,
+                    uint64_t seed, const struct kv_device *d, struct kv_err *e)
+{
+    struct kv_loop_gpu *g = kv_alloc(1, sizeof(*g));
+
+    *g = (struct kv_loop_gpu){.codec = codec,
+                              .coder = kv_alloc(n_layers, sizeof(*g->coder)),
+                              .n_layers = n_layers,
+                              .seed = seed};
+    for (size_t i = 0; i < n_layers; i++) {
+        struct kv_gpu_code code[KV_SIDES];
+
+        if (!can(codec[i], code))
+            continue;
+        for (int side = 0; side < KV_SIDES; side++)
+            if (kv_gpu_coder_new(&g->coder[i][side], &code[side], d, e)) {
+                kv_loop_gpu_free(g);
+                return kv_fail_in(e, "%s", codec[i][side]->spec.text);
+            }
+        g->last = i;
+    }
+    *out = g;
+    return 0;
+}
+
+void kv_loop_gpu_free(struct kv_loop_gpu *g)
+{
+    if (!g)
+        return;
+    for (size_t i = 0; i < g->n_layers; i++)
+        for (int side = 0; side < KV_SIDES; side++)
+            kv_gpu_coder_free(g->coder[i][side]);
+    free(g->coder);
+    kv_device_free(g->half.p);
+    kv_device_free(g->bytes.p);
+    kv_device_free(g->work.p);
+    kv_device_free(g->strange.p);
+    free(g);
+}
+
+bool kv_loop_gpu_has(const struct kv_loop_gpu *g, size_t layer)
+{
+    return g->coder[layer][KV_K] != NULL;
+}
+
+/* ---- NaN and infinity ---------------------------------------------------- */
+
+static size_t strange_words(const struct kv_loop_gpu *g, size_t n_windows)
+{
+    return g->n_layers * KV_SIDES * n_windows;
+}
+
+static unsigned *strange_at(const struct kv_loop_gpu *g, size_t n_windows,
+                            size_t layer, int side)
+{
+    return (unsigned *)g->strange.p +
+           (layer * KV_SIDES + (size_t)side) * n_windows;
+}
+
+/* Waits, and fails with the first that some layer met. */
+static int check_strange(struct kv_loop_gpu *g, size_t n_windows, size_t window,
+                         struct kv_err *e)
+{
+    const size_t n = strange_words(g, n_windows);
+    unsigned *met = kv_alloc(n, sizeof(*met));
+    size_t i = 0;
+    int rc = kv_device_download(met, g->strange.p, n * sizeof(*met), e);
+
+    while (!rc && i < n && !met[i])
+        i++;
+    if (!rc && i < n) {
+        kv_fail(e, "layer %zu, %c: NaN or infinity in the input",
+                i / n_windows / KV_SIDES,
+                kv_side_name((enum kv_side)(i / n_windows % KV_SIDES)));
+        rc = kv_fail_in(e, "window %zu", window + i % n_windows);
+    }
+    free(met);
+    return rc || kv_device_zero(g->strange.p, n * sizeof(*met), e) ? -1 : 0;
+}
+
+/* ---- a layer --------------------------------------------------------------
+ */
+
+/* A window's keys or values x as its halves are, settled tokens as their codes
+ * decode. */
+static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
+                       const float *x, size_t n, float *settled, float *fresh,
+                       unsigned *strange, struct kv_err *e)
+{
+    const struct kv_gpu_coder *coder = g->coder[c->layer][c->side];
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+    const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
+    const size_t n_blocks = kv_settled(c, n) / c->block;
+
+    if (want(&g->half, n * row * sizeof(uint16_t), e) ||
+        want(&g->bytes, n_blocks * c->block_bytes, e) ||
+        want(&g->work, kv_gpu_encode_room(coder, n_blocks), e))
+        return -1;
+
+    const struct kv_gpu_blocks b = {.x = (const uint16_t *)g->half.p +
+                                         sinks * row,
+                                    .bytes = g->bytes.p,
+                                    .n = n_blocks,
+                                    .first = sinks,
+                                    .seed = g->seed,
+                                    .room = g->work.p};
+
+    return kv_gpu_hold(x, n * row, g->half.p, settled, fresh, strange, e) ||
+           kv_gpu_encode(coder, &b, e) ||
+           kv_gpu_decode(coder, b.bytes, n_blocks, settled + sinks * row, e);
+}
+
+static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
+                     enum kv_side side, struct kv_forms *f, struct kv_err *e)
+{
+    const struct kv_codec *c = g->codec[x->layer][side];
+    const float *in = side == KV_V  ? x->gpu_v
+                      : c->pre_rope ? x->gpu_k_pre
+                                    : x->gpu_k;
+    const size_t window = x->n * c->shape.n_kv_heads * c->shape.head_dim;
+    unsigned *strange = strange_at(g, x->n_windows, x->layer, side);
+    float *settled, *fresh = NULL;
+
+    if (kv_forms_room(x, side, true, &settled, e) ||
+        (f->until[side] && kv_forms_room(x, side, false, &fresh, e)))
+        return -1;
+    for (size_t w = 0; w < x->n_windows; w++)
+        if (fill_window(g, c, in + w * window, x->n, settled + w * window,
+                        fresh ? fresh + w * window : NULL, strange + w, e))
+            return -1;
+    f->settled[side] = settled;
+    f->fresh[side] = fresh;
+    f->sinks[side] = kv_spec_size(&c->spec, side, "s");
+    if (!c->pre_rope)
+        return 0;
+    return kv_forms_turn(x, settled, e) ||
+           (fresh && kv_forms_turn(x, fresh, e));
+}
+
+int kv_loop_gpu_fill(struct kv_loop_gpu *g, const struct kv_qkv *x,
+                     size_t window, struct kv_forms *f, struct kv_err *e)
+{
+    const size_t bytes = strange_words(g, x->n_windows) * sizeof(unsigned);
+
+    if (bytes > g->strange.bytes &&
+        (want(&g->strange, bytes, e) || kv_device_zero(g->strange.p, bytes, e)))
+        return -1;
+    f->there = true;
+    if (fill_side(g, x, KV_K, f, e) || fill_side(g, x, KV_V, f, e))
+        return -1;
+    return x->layer == g->last ? check_strange(g, x->n_windows, window, e) : 0;
+}

@@ -1,0 +1,45 @@
+/* Integers in groups as they were encoded (coder.h): their codes and heads. */
+#ifndef KV_CODED_CUH
+#define KV_CODED_CUH
+
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/quantizers.cuh"
+
+// Tokens of one KV head, by Q, from a block's first on.
+template <class Q> struct kv_coded_head {
+    const kv_gpu_groups &g;
+    unsigned heads, head, head_dim;
+    const uint8_t *bytes;
+
+    // The unit of token t, and which of its codes is channel c's.
+    __device__ const uint8_t *unit(unsigned t, unsigned c, unsigned *i) const
+    {
+        const bool own = g.unit == head_dim; // a unit is one head
+        const unsigned len = (unsigned)g.len;
+        const unsigned row = g.by_channel ? t / len : t;
+
+        *i = g.by_channel ? c * len + t % len : own ? c : head * head_dim + c;
+        return bytes + (own ? row * heads + head : row) * g.unit_bytes;
+    }
+
+    __device__ unsigned code(unsigned t, unsigned c) const
+    {
+        unsigned i;
+        const uint8_t *const from = unit(t, c, &i);
+
+        return kv_code_at(from, i, g.bits);
+    }
+
+    __device__ Q group(unsigned t, unsigned c) const
+    {
+        unsigned i;
+        const uint8_t *const from = unit(t, c, &i);
+        Q q;
+
+        q.take(from + g.code_bytes, i / g.len, g.n_groups);
+        return q;
+    }
+};
+
+#endif

@@ -1,0 +1,70 @@
+/* A cache on the device from the inside: what gpu_attend.c, which attends,
+ * gpu_attend_tiles.c, which puts tiles there, and gpu_attend_plan.c, which
+ * shares the work out, have in common. */
+#ifndef KV_GPU_ATTEND_IMPL_H
+#define KV_GPU_ATTEND_IMPL_H
+
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/gpu_attend.h"
+
+enum { KV_GPU_TILE = 128 };                       /* tokens */
+enum { KV_JOB_SINKS, KV_JOB_CODES, KV_JOB_TAIL }; /* runs of a job's store */
+
+/* What is on the device for one sequence. */
+struct kv_gpu_held {
+    uint8_t *tiles[2][KV_GPU_RUNS]; /* K, V */
+    uint8_t *halves[2];             /* of codes, written at each launch */
+};
+
+struct kv_gpu_attend {
+    struct kv_device device;
+    const struct kv_gpu_family *family;
+    struct kv_gpu_side side[2]; /* K, V */
+    struct kv_store store[2];   /* as the caller's were, without tiles: they
+                                 * say what is launched after those are gone */
+    size_t n_jobs, n_heads, n_kv_heads, head_dim, nq;
+    size_t owned[2];              /* by a tile of codes, at most */
+    struct kv_gpu_sequence *plan; /* [n_jobs] */
+    struct kv_gpu_held *held;     /* [n_jobs] */
+    struct kv_gpu_launch launch;
+    size_t bytes;
+    void *device_plan, *device_work;
+    void *q, *out, *parts, *counters, *slots;
+    void *space[2]; /* matrices into (K) and out of (V) the codes' space */
+    bool copied;    /* tables and space are another's */
+    void *coded;    /* the plan with codes as they are, where a launch begins
+                     * with writing them as halves; else NULL */
+};
+
+/* gpu_attend_tiles.c: tables, tiles of every run as the plan says, which
+ * learns where they are, and matrices of the codes' space. */
+int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
+                       struct kv_err *e);
+
+/* gpu_attend_plan.c: the runs of a job. */
+void kv_gpu_attend_split(const struct kv_tiles_job *j,
+                         struct kv_gpu_sequence *p);
+/* Once the tiles are there: the plan becomes one of halves alone, codes
+ * keep theirs. */
+int kv_gpu_attend_halves(struct kv_gpu_attend *a, struct kv_err *e);
+/* The plan to the device, and what a launch needs beside it. */
+int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e);
+
+static inline const struct kv_store *
+kv_gpu_job_store(const struct kv_tiles_job *j, int side, int run)
+{
+    return (side ? j->v : j->k) + run;
+}
+
+/* A tile of halves, in the order of float.cuh. */
+static inline size_t kv_gpu_halves_bytes(const struct kv_gpu_attend *a)
+{
+    return KV_GPU_TILE * kv_padded(a->head_dim) * sizeof(uint16_t);
+}
+
+static inline size_t kv_gpu_run_tiles(const struct kv_gpu_run *r)
+{
+    return (r->n + KV_GPU_TILE - 1) / KV_GPU_TILE;
+}
+
+#endif

@@ -1,0 +1,192 @@
+#include "kernels/cuda/gpu_attend_impl.h"
+#include "kernels/cuda/step.h"
+#include "lib/base/alloc.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { LEAST_TILES = 8 };
+
+/* Codes are tokens that fill tiles on both sides. */
+void kv_gpu_attend_split(const struct kv_tiles_job *j,
+                         struct kv_gpu_sequence *p)
+{
+    const size_t sinks = kv_gpu_job_store(j, 0, KV_JOB_SINKS)->n;
+    const size_t k = kv_gpu_job_store(j, 0, KV_JOB_CODES)->n,
+                 v = kv_gpu_job_store(j, 1, KV_JOB_CODES)->n;
+    const size_t coded = (k < v ? k : v) / KV_GPU_TILE * KV_GPU_TILE;
+    const size_t n[KV_GPU_RUNS] = {sinks, coded, j->n - sinks - coded};
+
+    assert(kv_gpu_job_store(j, 1, KV_JOB_SINKS)->n == sinks);
+    for (size_t r = 0, first = 0; r < KV_GPU_RUNS; first += n[r++]) {
+        p->run[r].first = (unsigned)first;
+        p->run[r].n = (unsigned)n[r];
+    }
+    p->n = (unsigned)j->n;
+}
+
+/* Tiles of a piece of codes: pieces of one length that, with those of halves
+ * beside them, fill the device once; but no shorter than a tile for each warp
+ * of a block. */
+static size_t piece_tiles(const struct kv_gpu_attend *a, size_t groups)
+{
+    const size_t blocks_each = a->launch.shared * 2 <= a->device.shared ? 2 : 1;
+    const size_t blocks = a->device.multiprocessors * blocks_each;
+    size_t tiles = 0, beside = 0;
+
+    for (size_t j = 0; j < a->n_jobs; j++)
+        for (int r = 0; r < KV_GPU_RUNS; r++)
+            if (r == KV_RUN_CODES)
+                tiles += kv_gpu_run_tiles(&a->plan[j].run[r]);
+            else
+                beside += a->plan[j].run[r].n > 0;
+
+    const size_t room = blocks / (a->n_kv_heads * groups);
+    const size_t pieces = room > beside ? room - beside : 1;
+    const size_t each = (tiles + pieces - 1) / pieces;
+
+    return each > LEAST_TILES ? each : LEAST_TILES;
+}
+
+/* A list of work under way. */
+struct cutting {
+    struct kv_gpu_work *work;
+    size_t n_work, n_splits, most; /* most: tiles of a piece */
+};
+
+/* The pieces of one run, the sequence's parts from `split` on. */
+static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
+                unsigned run, size_t split)
+{
+    const size_t tiles = kv_gpu_run_tiles(&p->run[run]);
+    const size_t n = (tiles + c->most - 1) / c->most;
+
+    for (size_t i = 0; i < n; i++) {
+        const size_t from = tiles * i / n, to = tiles * (i + 1) / n;
+
+        c->work[c->n_work++] =
+            (struct kv_gpu_work){p->index, run, (unsigned)from,
+                                 (unsigned)(to - from), (unsigned)(split + i)};
+    }
+}
+
+/* Splits of a sequence: those of codes, then those of halves. */
+static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
+{
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        struct kv_gpu_sequence *p = &a->plan[j];
+        size_t n[KV_GPU_RUNS];
+
+        for (int r = 0; r < KV_GPU_RUNS; r++)
+            n[r] = (kv_gpu_run_tiles(&p->run[r]) + c->most - 1) / c->most;
+        p->index = (unsigned)j;
+        p->first_split = (unsigned)c->n_splits;
+        p->n_coded = (unsigned)n[KV_RUN_CODES];
+        p->n_splits =
+            (unsigned)(n[KV_RUN_CODES] + n[KV_RUN_SINKS] + n[KV_RUN_REST]);
+        c->n_splits += p->n_splits;
+    }
+}
+
+/* Work in the order it starts: halves, whose steps are the longest, before
+ * codes. */
+static void make_work(struct kv_gpu_attend *a, struct cutting *c)
+{
+    static const unsigned order[] = {KV_RUN_REST, KV_RUN_SINKS, KV_RUN_CODES};
+
+    number_splits(a, c);
+    c->work = kv_alloc(c->n_splits, sizeof(*c->work));
+    for (size_t o = 0; o < KV_GPU_RUNS; o++)
+        for (size_t j = 0; j < a->n_jobs; j++) {
+            const struct kv_gpu_sequence *p = &a->plan[j];
+            const size_t sinks =
+                (kv_gpu_run_tiles(&p->run[KV_RUN_SINKS]) + c->most - 1) /
+                c->most;
+            const size_t split = p->first_split + (order[o] == KV_RUN_CODES ? 0
+                                                   : order[o] == KV_RUN_SINKS
+                                                       ? p->n_coded
+                                                       : p->n_coded + sinks);
+
+            cut(c, p, order[o], split);
+        }
+}
+
+int kv_gpu_attend_halves(struct kv_gpu_attend *a, struct kv_err *e)
+{
+    const size_t bytes = a->n_jobs * sizeof(*a->plan);
+
+    if (kv_device_alloc(&a->coded, bytes, e) ||
+        kv_device_upload(a->coded, a->plan, bytes, e))
+        return -1;
+    for (size_t j = 0; j < a->n_jobs; j++)
+        for (int side = 0; side < 2; side++) {
+            struct kv_gpu_run *run = &a->plan[j].run[KV_RUN_CODES];
+            const size_t head = kv_gpu_run_tiles(run) * kv_gpu_halves_bytes(a);
+            void *to;
+
+            if (kv_device_alloc(&to, head * a->n_kv_heads, e))
+                return -1;
+            a->held[j].halves[side] = to;
+            a->bytes += head * a->n_kv_heads;
+            *(side ? &run->v : &run->k) = to;
+            *(side ? &run->v_head : &run->k_head) = head;
+        }
+    return 0;
+}
+
+/* Newest tokens, which are halves unless they fill a tile with codes. */
+static int send_slots(struct kv_gpu_attend *a, struct kv_err *e)
+{
+    struct kv_gpu_slot *slots = kv_alloc(a->n_jobs, sizeof(*slots));
+    int rc;
+
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        const struct kv_gpu_run *r = &a->plan[j].run[KV_RUN_REST];
+
+        slots[j] = (struct kv_gpu_slot){
+            .k = r->n ? a->held[j].tiles[0][KV_RUN_REST] : NULL,
+            .v = a->held[j].tiles[1][KV_RUN_REST],
+            .head_bytes = r->k_head,
+            .token = r->n ? r->n - 1 : 0,
+            .position = a->plan[j].n - 1};
+    }
+    rc = kv_device_alloc(&a->slots, a->n_jobs * sizeof(*slots), e) ||
+         kv_device_upload(a->slots, slots, a->n_jobs * sizeof(*slots), e);
+    free(slots);
+    return rc;
+}
+
+int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e)
+{
+    const size_t rows = a->n_heads / a->n_kv_heads * a->nq;
+    const size_t groups = (rows + 7) / 8;
+    struct cutting c = {.most = piece_tiles(a, groups)};
+    int rc;
+
+    make_work(a, &c);
+
+    const size_t in_out =
+        a->n_jobs * a->nq * a->n_heads * a->head_dim * sizeof(float);
+    /* Rows are padded to whole N-tiles, two where a block takes two. */
+    const size_t part =
+        a->launch.prefill
+            ? 0
+            : (groups + 1) * 8 * (a->head_dim + 2) * sizeof(float);
+    const size_t n_counters = a->n_jobs * a->n_kv_heads * groups;
+
+    rc = kv_device_alloc(&a->device_plan, a->n_jobs * sizeof(*a->plan), e) ||
+         kv_device_upload(a->device_plan, a->plan, a->n_jobs * sizeof(*a->plan),
+                          e) ||
+         kv_device_alloc(&a->device_work, c.n_work * sizeof(*c.work), e) ||
+         kv_device_upload(a->device_work, c.work, c.n_work * sizeof(*c.work),
+                          e) ||
+         kv_device_alloc(&a->q, in_out, e) ||
+         kv_device_alloc(&a->out, in_out, e) ||
+         kv_device_alloc(&a->parts, c.n_work * a->n_kv_heads * part, e) ||
+         kv_device_alloc(&a->counters, n_counters * sizeof(unsigned), e) ||
+         kv_device_zero(a->counters, n_counters * sizeof(unsigned), e) ||
+         send_slots(a, e);
+    free(c.work);
+    a->launch.n_work = c.n_work;
+    return rc ? -1 : 0;
+}

@@ -1,0 +1,235 @@
+#include "kernels/cuda/gpu_attend_impl.h"
+#include "lib/base/alloc.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rows of a store ----------------------------------------------------- */
+
+void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
+                 float *x)
+{
+    const size_t d = s->head_dim, padded = kv_padded(d);
+    float *part = kv_alloc(KV_TILE_PART * padded, sizeof(*part));
+
+    assert(first % KV_TILE_PART == 0);
+    for (size_t t = first; t < first + n; t += KV_TILE_PART) {
+        const size_t end =
+            first + n - t < KV_TILE_PART ? first + n - t : KV_TILE_PART;
+
+        s->family->expand(s, head, kv_store_tile(s, head, t / KV_TILE_TOKENS),
+                          t % KV_TILE_TOKENS / KV_TILE_PART, part);
+        for (size_t i = 0; i < end; i++)
+            for (size_t c = 0; c < d; c++)
+                x[(t - first + i) * d + c] = s->values
+                                                 ? part[i * padded + c]
+                                                 : part[c * KV_TILE_PART + i];
+    }
+    free(part);
+}
+
+/* ---- the codes' space ---------------------------------------------------- */
+
+/* [n_heads][d][d]: what enter() or leave() multiplies a row by; NULL without.
+ */
+static float *space_matrix(const struct kv_store *s)
+{
+    void (*turn)(const void *, size_t, float *, size_t) =
+        s->values ? s->leave : s->enter;
+    const size_t d = s->head_dim;
+    float *m;
+
+    if (!turn)
+        return NULL;
+    m = kv_alloc(s->n_heads * d, d * sizeof(*m));
+    for (size_t h = 0; h < s->n_heads; h++)
+        for (size_t i = 0; i < d; i++) {
+            float *row = m + (h * d + i) * d;
+
+            memset(row, 0, d * sizeof(*row));
+            row[i] = 1;
+            turn(s->space, h, row, 1);
+        }
+    return m;
+}
+
+/* n rows of codes of one head as the model's: keys k' with q . k' = (q m) . k,
+ * values v m.  m NULL: as they are. */
+static void leave_space(const float *m, bool values, size_t d, float *x,
+                        size_t n)
+{
+    float row[KV_GPU_MAX_DIM];
+
+    for (size_t t = 0; m && t < n; t++, x += d) {
+        for (size_t i = 0; i < d; i++) {
+            double sum = 0;
+
+            for (size_t j = 0; j < d; j++)
+                sum += (double)x[j] *
+                       (double)(values ? m[j * d + i] : m[i * d + j]);
+            row[i] = (float)sum;
+        }
+        memcpy(x, row, d * sizeof(*x));
+    }
+}
+
+/* ---- what goes where ------------------------------------------------------
+ */
+
+/* Tokens [first, first + n) of one side and head of a job, as the model's
+ * values. */
+static void read_rows(const struct kv_gpu_attend *a,
+                      const struct kv_tiles_job *j, int side, const float *m,
+                      size_t head, size_t first, size_t n, float *x)
+{
+    const size_t d = a->head_dim;
+    size_t at = 0;
+    float part[KV_TILE_PART * KV_GPU_MAX_DIM];
+
+    for (int r = KV_JOB_SINKS; r <= KV_JOB_TAIL && n; r++) {
+        const struct kv_store *s = kv_gpu_job_store(j, side, r);
+        const float *turn = r == KV_JOB_CODES && m ? m + head * d * d : NULL;
+
+        for (size_t t = first > at ? first - at : 0; t < s->n && n;) {
+            const size_t skip = t % KV_TILE_PART;
+            const size_t left =
+                KV_TILE_PART - skip < s->n - t ? KV_TILE_PART - skip : s->n - t;
+            const size_t take = left < n ? left : n;
+
+            kv_gpu_rows(s, head, t - skip, KV_TILE_PART, part);
+            leave_space(turn, side, d, part + skip * d, take);
+            memcpy(x, part + skip * d, take * d * sizeof(*x));
+            x += take * d;
+            t += take;
+            first += take;
+            n -= take;
+        }
+        at += s->n;
+    }
+}
+
+/* A side with the codes of this job. */
+static struct kv_gpu_side side_of(const struct kv_gpu_attend *a,
+                                  const struct kv_tiles_job *j, int side)
+{
+    struct kv_gpu_side s = a->side[side];
+
+    s.store = kv_gpu_job_store(j, side, KV_JOB_CODES);
+    return s;
+}
+
+/* Bytes of a KV head's tiles of codes, with what is behind them. */
+static size_t coded_bytes(const struct kv_gpu_attend *a,
+                          const struct kv_tiles_job *j,
+                          const struct kv_gpu_run *run, int side)
+{
+    const struct kv_gpu_side s = side_of(a, j, side);
+    const size_t n_tiles = kv_gpu_run_tiles(run);
+    size_t most = 0;
+
+    for (size_t h = 0; s.behind && h < a->n_kv_heads; h++) {
+        const size_t behind = s.behind(&s, h, n_tiles, NULL);
+
+        most = behind > most ? behind : most;
+    }
+    return n_tiles * s.tile_bytes + most;
+}
+
+/* One head's tiles of one run. */
+static void pack_head(const struct kv_gpu_attend *a,
+                      const struct kv_tiles_job *j,
+                      const struct kv_gpu_run *run, bool coded, int side,
+                      const float *m, size_t head, uint8_t *tiles)
+{
+    const size_t d = a->head_dim;
+    const size_t n_tiles = kv_gpu_run_tiles(run);
+    float *x = coded ? NULL : kv_alloc(KV_GPU_TILE * d, sizeof(*x));
+
+    if (coded) {
+        const struct kv_gpu_side s = side_of(a, j, side);
+
+#pragma omp parallel for schedule(static)
+        for (size_t i = 0; i < n_tiles; i++)
+            s.pack(&s, head, i, tiles + i * s.tile_bytes);
+        if (s.behind)
+            s.behind(&s, head, n_tiles, tiles);
+    }
+    for (size_t i = 0; x && i < n_tiles; i++) {
+        const size_t left = run->n - i * KV_GPU_TILE;
+        const size_t n = left < KV_GPU_TILE ? left : KV_GPU_TILE;
+
+        read_rows(a, j, side, m, head, run->first + i * KV_GPU_TILE, n, x);
+        kv_gpu_float_pack(side, d, x, n, tiles + i * kv_gpu_halves_bytes(a));
+    }
+    free(x);
+}
+
+static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
+                    size_t job, int r, int side, const float *m,
+                    struct kv_err *e)
+{
+    struct kv_gpu_run *run = &a->plan[job].run[r];
+    const size_t head_bytes =
+        r == KV_RUN_CODES ? coded_bytes(a, j, run, side)
+                          : kv_gpu_run_tiles(run) * kv_gpu_halves_bytes(a);
+    uint8_t *host;
+    void *to;
+    int rc = 0;
+
+    if (kv_device_alloc(&to, head_bytes * a->n_kv_heads, e))
+        return -1;
+    a->held[job].tiles[side][r] = to;
+    a->bytes += head_bytes * a->n_kv_heads;
+    *(side ? &run->v : &run->k) = to;
+    *(side ? &run->v_head : &run->k_head) = head_bytes;
+    if (!head_bytes)
+        return 0;
+    if (job && j->k == j[-1].k && j->v == j[-1].v) /* a copy */
+        return kv_device_copy(to, a->held[job - 1].tiles[side][r],
+                              head_bytes * a->n_kv_heads, e);
+    host = kv_alloc(head_bytes, 1);
+    for (size_t h = 0; h < a->n_kv_heads && !rc; h++) {
+        memset(host, 0, head_bytes);
+        pack_head(a, j, run, r == KV_RUN_CODES, side, m, h, host);
+        rc = kv_device_upload((uint8_t *)to + h * head_bytes, host, head_bytes,
+                              e);
+    }
+    free(host);
+    return rc;
+}
+
+static int send_table(struct kv_gpu_side *s, struct kv_err *e)
+{
+    const size_t bytes = s->n_tables * s->table_bytes;
+
+    if (!s->table)
+        return 0;
+    return kv_device_alloc(&s->device_table, bytes, e) ||
+           kv_device_upload(s->device_table, s->table, bytes, e);
+}
+
+int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
+                       struct kv_err *e)
+{
+    const size_t d = a->head_dim;
+
+    for (int side = 0; side < 2; side++) {
+        float *m = space_matrix(kv_gpu_job_store(jobs, side, KV_JOB_CODES));
+        int rc = send_table(&a->side[side], e);
+
+        for (size_t j = 0; j < a->n_jobs && !rc; j++)
+            for (int r = 0; r < KV_GPU_RUNS && !rc; r++)
+                rc = send_run(a, &jobs[j], j, r, side, m, e);
+        if (m && !rc) {
+            const size_t bytes = a->n_kv_heads * d * d * sizeof(*m);
+
+            rc = kv_device_alloc(&a->space[side], bytes, e) ||
+                 kv_device_upload(a->space[side], m, bytes, e);
+        }
+        free(m);
+        if (rc)
+            return -1;
+    }
+    return 0;
+}

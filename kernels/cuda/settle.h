@@ -1,0 +1,33 @@
+/* What the device has encoded (coder.h) into the tiles of attention, byte for
+ * byte what <family>_pack.c makes of the CPU's tiles. */
+#ifndef KV_GPU_SETTLE_H
+#define KV_GPU_SETTLE_H
+
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/families.h"
+
+/* The newest tile of codes of each of n sequences, of one side. */
+struct kv_gpu_settle {
+    const struct kv_gpu_side *side;
+    const struct kv_gpu_code *code;          /* its block divides a tile */
+    const uint8_t *bytes;                    /* the device's:
+                                              * [n][128 / block][block_bytes] */
+    const struct kv_gpu_sequence *sequences; /* the device's: [n] */
+    size_t n;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of families "grouped", "homomorphic" and "codebook".  Launch; sequences
+ * without a tile of codes are left out. */
+int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e);
+int kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e);
+int kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

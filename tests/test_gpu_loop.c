@@ -1,0 +1,292 @@
+/* eval/loop_gpu, kernels/cuda/hold: keys and values that are encoded and
+ * decoded on the device give, bit for bit, what they give through the CPU's
+ * cache.  Here the device is the host twin of tests/gpu_twin.h. */
+#include "eval/loop.h"
+#include "kernels/cuda/hold.h"
+#include "kernels/device.h"
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
+#include "lib/mixed.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+#include "tests/tiny_model.h"
+
+#include <math.h>
+
+static struct kv_device device;
+
+enum { MEMORY = 1 << 20, WINDOWS = 2, N = 60, FIRST = 4 };
+
+static struct kv_model *on_device(const struct tiny_model *m)
+{
+    struct kv_model *model = tiny_open(m);
+    struct kv_err e = {""};
+
+    if (kv_model_to_device(model, &device, MEMORY, &e))
+        fail_msg("%s", e.msg);
+    return model;
+}
+
+/* Counts the layers that stay on the device. */
+struct spy {
+    struct kv_attention inner;
+    size_t there;
+};
+
+static bool spy_there(void *arg, size_t layer)
+{
+    const struct spy *s = arg;
+
+    return s->inner.there(s->inner.arg, layer);
+}
+
+static int spy_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    struct spy *s = arg;
+    const bool there = spy_there(arg, x->layer);
+
+    s->there += there;
+    assert_true(there == !x->q && there == !x->k && there == !x->k_pre &&
+                there == !x->v && there == !x->out);
+    return s->inner.run(s->inner.arg, x, e);
+}
+
+static int forward(struct kv_model *m, struct kv_loop *l, size_t windows,
+                   float *hidden, size_t *there, struct kv_err *e)
+{
+    int32_t tokens[WINDOWS * N];
+    struct spy spy = {.inner = kv_loop_attention(l, FIRST)};
+    const struct kv_attention a = {spy_run, &spy, spy_there};
+    int rc;
+
+    for (int i = 0; i < WINDOWS * N; i++)
+        tokens[i] = (i * i * 7 + i * 3) % (int)kv_model_info(m)->n_vocab;
+    rc = kv_model_forward(m, tokens, windows, N, 0, &a, hidden, e);
+    *there = spy.there;
+    return rc;
+}
+
+struct ready {
+    struct kv_model *model;
+    struct kv_spec spec;
+    struct kv_calib *calib;
+    struct kv_protocol protocol;
+};
+
+static void make_ready(struct ready *r, struct kv_model *m, const char *spec,
+                       const char *protocol)
+{
+    const struct kv_shape *shape = &kv_model_info(m)->shape;
+    const bool keep = !strcmp(protocol, "all");
+    struct kv_err e = {""};
+
+    r->model = m;
+    if (kv_spec_parse(&r->spec, spec, &e) || kv_spec_fit(&r->spec, shape, &e) ||
+        kv_protocol_parse(&r->protocol, protocol, keep, &e))
+        fail_msg("%s: %s", spec, e.msg);
+    kv_protocol_spec(&r->protocol, &r->spec);
+    r->calib = synthetic_calib(shape, &r->spec, test_folder());
+}
+
+static struct kv_loop *loop_of(const struct ready *r, bool there)
+{
+    struct kv_loop *l;
+    struct kv_err e = {""};
+
+    if (kv_loop_new(&l, &r->spec, &kv_model_info(r->model)->shape, r->calib,
+                    &r->protocol, 3, &e) ||
+        (there && kv_loop_to_device(l, kv_model_device(r->model), &e)))
+        fail_msg("%s", e.msg);
+    return l;
+}
+
+/* Groups of several sizes; `layers` of them stay on the device.  m has seen
+ * other specs, another model none. */
+static void check(const struct tiny_model *tiny, struct kv_model *m,
+                  const char *spec, const char *protocol, size_t layers)
+{
+    static const size_t groups[] = {1, WINDOWS};
+    const size_t n = WINDOWS * N * kv_model_info(m)->hidden;
+    float *here = kv_alloc(n, sizeof(*here));
+    float *there = kv_alloc(n, sizeof(*there));
+    struct kv_model *other = on_device(tiny);
+    struct kv_loop *l[2];
+    struct kv_bits bits[2];
+    struct kv_err e = {""};
+    struct ready r;
+
+    make_ready(&r, m, spec, protocol);
+    l[0] = loop_of(&r, false);
+    l[1] = loop_of(&r, true);
+    for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
+        size_t stay;
+
+        if (forward(other, l[0], groups[i], here, &stay, &e))
+            fail_msg("%s", e.msg);
+        assert_int_equal(stay, 0);
+        if (forward(m, l[1], groups[i], there, &stay, &e))
+            fail_msg("%s", e.msg);
+        if (stay != layers)
+            fail_msg("%s: %zu layers stay on the device", r.spec.text, stay);
+        if (memcmp(here, there, n / WINDOWS * groups[i] * sizeof(*here)))
+            fail_msg("%s, %s: other states than through the CPU's cache",
+                     r.spec.text, protocol);
+    }
+    for (int i = 0; i < 2; i++) {
+        bits[i] = kv_loop_bits(l[i]);
+        kv_loop_free(l[i]);
+    }
+    assert_memory_equal(&bits[0], &bits[1], sizeof(*bits));
+    assert_true(bits[0].bytes > 0);
+    kv_calib_free(r.calib);
+    kv_model_free(other);
+    free(there);
+    free(here);
+}
+
+static void test_same_states(void **state)
+{
+    static const struct {
+        const char *spec, *protocol;
+        size_t layers;
+    } cases[] = {
+        {"f32", "all", 3},
+        {"f32", "stream:20", 3},
+        {"kivi:b2g8r16s3", "all", 3},
+        {"kivi:b2g8r16s3", "stream:7", 3},
+        {"zeropoint:b3r4", "stream", 3},
+        {"absmax:K-b3r20/V-b4r2s1", "prefill:30", 3},
+        {"kivi:K-b4g16r32/V-b3g4r0", "prefill:80", 3}, /* beyond the window */
+        {"vecinfer:d2b4r9s2,iters=2", "stream:7", 3},
+        {"pq:d2b3r5s1,rope=pre,iters=1", "stream:10", 3},
+        {"cq:c2b4,iters=1", "llama.cpp", 3},
+        {"evasion:d2b3,iters=1", "all", 3},
+        {"nf4:g8r4", "stream:7", 0},
+        {"hack:b2p16", "stream:20", 0},
+    };
+    struct tiny_model m = tiny_variant(0);
+    struct kv_model *model = on_device(&m);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        check(&m, model, cases[i].spec, cases[i].protocol, cases[i].layers);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
+/* Layers of both kinds, one whose sides differ in kind, which is the CPU's. */
+static void test_mixed(void **state)
+{
+    struct tiny_model m = tiny_variant(0);
+    struct kv_model *model = on_device(&m);
+    char path[4200], text[4300];
+    FILE *f;
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/layers.txt", test_folder());
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("0 KV kivi:b2g8\n1 K kivi:b2g8\n1 V nf4:g8\n2 KV absmax:b4g8\n", f);
+    fclose(f);
+    snprintf(text, sizeof(text), "mixed:s1r8,file=%s", path);
+    check(&m, model, text, "stream:7", 2);
+    kv_model_free(model);
+    tiny_clear(&m);
+}
+
+/* Told once the last layer is done, with the first that met it. */
+static void test_strange(void **state)
+{
+    struct tiny_model m = tiny_variant(0);
+    const size_t n = WINDOWS * N * m.hidden;
+    float *hidden = kv_alloc(n, sizeof(*hidden));
+    struct kv_model *model;
+    struct kv_loop *l;
+    struct ready r;
+    struct kv_err e = {""};
+    size_t there;
+
+    (void)state;
+    tiny_find(&m, "model.layers.1.self_attn.v_proj.weight")->x[0] = NAN;
+    model = on_device(&m);
+    make_ready(&r, model, "kivi:b2g8r0", "all");
+    l = loop_of(&r, true);
+    assert_int_equal(forward(model, l, WINDOWS, hidden, &there, &e), -1);
+    assert_says(e, "window 4: layer 1, V: NaN or infinity in the input");
+    kv_loop_free(l);
+    kv_model_free(model);
+    free(hidden);
+    tiny_clear(&m);
+}
+
+/* What is on the device; fails the test without memory. */
+static void *put(const void *from, size_t bytes)
+{
+    struct kv_err e = {""};
+    void *p;
+
+    if (kv_device_alloc(&p, bytes, &e) || kv_device_upload(p, from, bytes, &e))
+        fail_msg("%s", e.msg);
+    return p;
+}
+
+/* Halves to the nearest, clamped; only NaN and infinity are strange. */
+static void test_hold(void **state)
+{
+    static const float x[] = {0.0F,       -0.0F,     1.0F / 3, -65504.0F,
+                              65519.99F,  65520.0F,  -1e30F,   0x1p-25F,
+                              0x1.8p-25F, -0x1p-14F, 2049.0F,  3e-5F};
+    enum { COUNT = sizeof(x) / sizeof(*x) };
+    static const float odd[] = {1, NAN, INFINITY, -INFINITY};
+    float got[COUNT], again[COUNT];
+    uint16_t half[COUNT];
+    unsigned strange = 0;
+    void *in = put(x, sizeof(x)), *flag = put(&strange, sizeof(strange));
+    void *h = put(half, sizeof(half)), *a = put(got, sizeof(got));
+    void *b = put(again, sizeof(again));
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(kv_gpu_hold(in, COUNT, h, a, b, flag, &e), 0);
+    assert_int_equal(kv_device_download(half, h, sizeof(half), &e), 0);
+    assert_int_equal(kv_device_download(got, a, sizeof(got), &e), 0);
+    assert_int_equal(kv_device_download(again, b, sizeof(again), &e), 0);
+    assert_int_equal(kv_device_download(&strange, flag, sizeof(strange), &e),
+                     0);
+    assert_int_equal(strange, 0);
+    assert_memory_equal(got, again, sizeof(got));
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(half[i], kv_f16_clamp(x[i]));
+        assert_true(got[i] == kv_f16_to_f32(half[i]));
+    }
+    for (int i = 1; i < 4; i++) {
+        const float pair[] = {odd[0], odd[i]};
+
+        strange = 0;
+        if (kv_device_upload(in, pair, sizeof(pair), &e) ||
+            kv_device_upload(flag, &strange, sizeof(strange), &e) ||
+            kv_gpu_hold(in, 2, h, a, NULL, flag, &e) ||
+            kv_device_download(&strange, flag, sizeof(strange), &e))
+            fail_msg("%s", e.msg);
+        assert_int_equal(strange, 1);
+    }
+    kv_device_free(in);
+    kv_device_free(flag);
+    kv_device_free(h);
+    kv_device_free(a);
+    kv_device_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_states), cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_strange), cmocka_unit_test(test_hold)};
+    struct kv_err e = {""};
+
+    if (kv_device_cuda(0, &device, &e)) {
+        printf("skipped: %s\n", e.msg);
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
