@@ -1,5 +1,6 @@
 #include "eval/attn_error.h"
 #include "kernels/gemm.h"
+#include "kernels/rows.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
@@ -22,10 +23,9 @@ struct tile {
 
 static double log_normaliser(const float *logit, size_t n)
 {
-    double max = -HUGE_VAL, sum = 0;
+    const double max = (double)kv_row_max(logit, n);
+    double sum = 0;
 
-    for (size_t j = 0; j < n; j++)
-        max = fmax(max, (double)logit[j]);
     for (size_t j = 0; j < n; j++)
         sum += exp((double)logit[j] - max);
     return max + log(sum);

@@ -16,13 +16,13 @@ void kv_recon_add(struct kv_recon *r, const float *x, const float *y, size_t n,
         double x2 = 0, y2 = 0, xy = 0, e2 = 0;
 
         for (size_t i = 0; i < dim; i++) {
-            const double a = x[i], b = y[i], e = b - a;
+            const double a = x[i], b = y[i], e = b - a, off = fabs(e);
 
             x2 += a * a;
             y2 += b * b;
             xy += a * b;
             e2 += e * e;
-            r->max = fmax(r->max, fabs(e));
+            r->max = off > r->max ? off : r->max;
         }
         r->x2 += x2;
         r->e2 += e2;

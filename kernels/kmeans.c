@@ -203,6 +203,19 @@ static int measure(const struct kv_points *p, const float *centers, size_t k,
     return 0;
 }
 
+/* A tile's points take what is nearer, among centers from `first` on.  By a
+ * mask, for codes and distances differ in width. */
+static void take_nearer(const float *s, const uint16_t *c, size_t first,
+                        float *dist, uint16_t *code)
+{
+    for (size_t i = 0; i < KV_TILE; i++) {
+        const uint16_t nearer = -(s[i] < dist[i]);
+
+        code[i] ^= (code[i] ^ (uint16_t)(first + c[i])) & nearer;
+        dist[i] = s[i] < dist[i] ? s[i] : dist[i];
+    }
+}
+
 /* p->dist and p->code take note of n more centers, from index `first` on. */
 static int approach(struct kv_points *p, const float *centers, size_t first,
                     size_t n, struct kv_err *e)
@@ -213,10 +226,9 @@ static int approach(struct kv_points *p, const float *centers, size_t first,
     const int rc = measure(p, centers + first * p->d, n, c, s, e);
 
 #pragma omp parallel for schedule(static) if (worth(p, n))
-    for (size_t i = 0; i < (rc ? 0 : p->n); i++) {
-        p->code[i] = s[i] < p->dist[i] ? (uint16_t)(first + c[i]) : p->code[i];
-        p->dist[i] = s[i] < p->dist[i] ? s[i] : p->dist[i];
-    }
+    for (size_t t = 0; t < (rc ? 0 : p->n_tiles); t++)
+        take_nearer(s + t * KV_TILE, c + t * KV_TILE, first,
+                    p->dist + t * KV_TILE, p->code + t * KV_TILE);
     free(c);
     free(s);
     return rc;
@@ -226,7 +238,7 @@ static int approach(struct kv_points *p, const float *centers, size_t first,
  * dist need not be fresh for that: it only shrinks, so a draw by the old dist
  * that is kept with probability new / old has exactly this distribution.  All
  * points are measured again only when the centers have doubled, or when draws
- * are rejected in a row. */
+ * are rejected in a row.  In the end code and dist know all centers. */
 static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
                         float *centers, struct kv_err *e)
 {
@@ -270,6 +282,8 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
             rejected++;
         }
     }
+    if (!rc && known < n)
+        rc = approach(p, centers, known, n - known, e);
     for (; n < k; n++) /* every point has a center of its own */
         memcpy(centers + n * d, centers, d * sizeof(*centers));
     free(fresh.tile);
@@ -277,42 +291,80 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
     return rc;
 }
 
-/* p->code: some center of each point.  prune: whether asking near centers alone
- * has paid so far (its bookkeeping costs as much as a fifth of the distances).
- */
-static int assign(struct kv_points *p, const float *centers, size_t k,
-                  bool *prune, struct kv_err *e)
+/* Whether asking near centers alone is faster: with many of them, and points
+ * that are not far.  p->code: some center of each. */
+static bool worth_pruning(const struct kv_points *p, const float *centers,
+                          size_t k)
 {
-    if (!*prune)
+    enum { CENTERS = 2048, POINTS = 32 }; /* of each center */
+    const double SHARE = 1. / 16;
+
+    return !p->gpu && k >= CENTERS && p->n >= k * POINTS &&
+           kv_points_share(p, centers, k) < SHARE;
+}
+
+static int assign(struct kv_points *p, const float *centers, size_t k,
+                  bool prune, struct kv_err *e)
+{
+    if (!prune)
         return measure(p, centers, k, p->code, p->dist, e);
-    *prune = kv_points_reassign(p, centers, k) < 0.2;
+    kv_points_reassign(p, centers, k);
     return 0;
 }
 
+/* sum[k][d + 1] += weight * x and weight of n points; d is a constant, or not.
+ */
+static inline void add_points(const float *x, size_t d, const float *weight,
+                              const uint16_t *code, size_t n, double *sum)
+{
+    for (size_t i = 0; i < n; i++) {
+        const double w = (double)weight[i];
+        double *to = sum + code[i] * (d + 1);
+
+        for (size_t j = 0; j < d; j++)
+            to[j] += w * (double)x[i * d + j];
+        to[d] += w;
+    }
+}
+
+static void add_part(const struct kv_points *p, size_t first, size_t n,
+                     double *sum)
+{
+    const float *x = p->x + first * p->d, *weight = p->weight + first;
+    const uint16_t *code = p->code + first;
+
+    switch (p->d) {
+    case 2:
+        add_points(x, 2, weight, code, n, sum);
+        break;
+    case 4:
+        add_points(x, 4, weight, code, n, sum);
+        break;
+    case 8:
+        add_points(x, 8, weight, code, n, sum);
+        break;
+    default:
+        add_points(x, p->d, weight, code, n, sum);
+    }
+}
+
 /* Per cluster the sum of weight * x and of weight: sum[k][d + 1], the first
- * of n_parts such arrays; the others are scratch.  The parts depend on the
- * points alone, so that threads do not change the order of adding. */
+ * of n_parts such arrays; the others are scratch.  The parts, whole tiles,
+ * depend on the points alone, so that threads do not change the order of
+ * adding. */
 static void add_up(const struct kv_points *p, size_t k, size_t n_parts,
                    double *sum)
 {
-    const size_t d = p->d, size = k * (d + 1);
+    const size_t size = k * (p->d + 1);
 
     memset(sum, 0, n_parts * size * sizeof(*sum));
 #pragma omp parallel for schedule(static, 1) if (worth(p, 64))
     for (size_t part = 0; part < n_parts; part++) {
-        const size_t end = p->n_tiles * (part + 1) / n_parts;
+        const size_t first = p->n_tiles * part / n_parts * KV_TILE;
+        const size_t end = p->n_tiles * (part + 1) / n_parts * KV_TILE;
 
-        for (size_t t = p->n_tiles * part / n_parts; t < end; t++)
-            for (size_t i = 0; i < tile_points(p, t); i++) {
-                const float *x = p->tile + t * d * KV_TILE + i;
-                const double w = (double)p->weight[t * KV_TILE + i];
-                double *to =
-                    sum + part * size + p->code[t * KV_TILE + i] * (d + 1);
-
-                for (size_t j = 0; j < d; j++)
-                    to[j] += w * (double)x[j * KV_TILE];
-                to[d] += w;
-            }
+        add_part(p, first, (end < p->n ? end : p->n) - first,
+                 sum + part * size);
     }
     for (size_t part = 1; part < n_parts; part++)
         for (size_t i = 0; i < size; i++)
@@ -425,22 +477,21 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     if (points_to_device(&p, k, e) || seed_centers(&p, k, seed, c, e))
         goto out;
 
-    bool prune = !p.gpu && kv_points_many(&p, k);
+    const bool prune = worth_pruning(&p, c, k);
 
     for (size_t round = 0; round < iters; round++) {
-        if (kv_interrupted(e) || assign(&p, c, k, &prune, e))
+        if (kv_interrupted(e))
             goto out;
         add_up(&p, k, n_parts, sum);
         if (has_empty(sum, k, d) && fill_empty(&p, k))
             add_up(&p, k, n_parts, sum);
         if (!average(sum, k, d, c))
             break;
-    }
-    if (mse) {
-        if (assign(&p, c, k, &prune, e))
+        if ((mse || round + 1 < iters) && assign(&p, c, k, prune, e))
             goto out;
-        *mse = mean_error(&p);
     }
+    if (mse)
+        *mse = mean_error(&p);
     memcpy(centers, c, k * d * sizeof(*c));
     rc = 0;
 out:

@@ -2,7 +2,6 @@
 #ifndef KV_KMEANS_IMPL_H
 #define KV_KMEANS_IMPL_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,14 +16,14 @@ struct kv_points {
     struct kv_gpu_points *gpu; /* the same on the device; NULL: on the CPU */
 };
 
-/* Whether kv_points_reassign() may be faster than measuring every point against
- * every center. */
-bool kv_points_many(const struct kv_points *p, size_t k);
+/* Which share of all distances kv_points_reassign() would ask for, at most, as
+ * a sample of the centers has it. */
+double kv_points_share(const struct kv_points *p, const float *centers,
+                       size_t k);
 
 /* Sets dist and code of every point as kv_tile_nearest() does, bit by bit.
  * centers: [k][d]; code holds some center < k for each, the better the guess
- * the less there is to do.  n < 2^32.  Returns which share of the distances
- * was asked for. */
-double kv_points_reassign(struct kv_points *p, const float *centers, size_t k);
+ * the less there is to do.  n < 2^32. */
+void kv_points_reassign(struct kv_points *p, const float *centers, size_t k);
 
 #endif

@@ -19,13 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool kv_points_many(const struct kv_points *p, size_t k)
-{
-    enum { CENTERS = 2048, POINTS = 32 }; /* of each center */
-
-    return k >= CENTERS && p->n >= k * POINTS;
-}
-
 /* Points by their center: those of c are order[start[c]] .. [start[c + 1]]. */
 static void sort_by_center(const struct kv_points *p, size_t k, size_t *start,
                            uint32_t *order)
@@ -72,7 +65,7 @@ struct room {
     float *value, *s;        /* of one center's points: [][d], distances */
     uint32_t *order;         /* of these points */
     float *tile;             /* [d][64] */
-    float *apart;            /* [k, whole tiles]: of the centers from it */
+    float *apart;            /* [whole tiles of k]: of the centers from it */
     uint16_t *around, *some; /* [k]: centers */
     float *book;             /* [k][d] */
 };
@@ -105,30 +98,40 @@ static void free_room(struct room *r)
     free(r->book);
 }
 
-/* s[i] of the center and n <= 64 vectors of a tile. */
-static void measure(const float *tile, size_t d, const float *center, float *s)
-{
-    for (size_t i = 0; i < KV_TILE; i++)
-        s[i] = INFINITY;
-    kv_tile_closer(tile, d, center, s);
-}
-
 static float reach(float s)
 {
     return 4 * (1.001f * s + 1e-30f);
 }
 
-/* Those of the n centers in `from` (NULL: all) that are within the reach. */
-static size_t select_near(const float *s, float within, const uint16_t *from,
+/* Those of the k centers that are within the reach of one; apart: [k], of all.
+ */
+static size_t select_around(const float *tile, size_t k, size_t d,
+                            const float *center, float within, float *apart,
+                            uint16_t *to)
+{
+    size_t m = 0;
+
+    for (size_t i = 0; i < k; i += KV_TILE) {
+        const uint64_t all =
+            k - i < KV_TILE ? ((uint64_t)1 << (k - i)) - 1 : UINT64_MAX;
+        uint64_t near =
+            all & kv_tile_within(tile + i * d, d, center, within, apart + i);
+
+        for (; near; near &= near - 1)
+            to[m++] = (uint16_t)(i + (size_t)__builtin_ctzll(near));
+    }
+    return m;
+}
+
+/* Those of n centers. */
+static size_t select_some(const float *s, float within, const uint16_t *from,
                           size_t n, uint16_t *to)
 {
     size_t m = 0;
 
     for (size_t i = 0; i < n; i++) {
-        const uint16_t c = from ? from[i] : (uint16_t)i;
-
-        to[m] = c;
-        m += s[c] < within;
+        to[m] = from[i];
+        m += s[from[i]] < within;
     }
     return m;
 }
@@ -167,70 +170,116 @@ static void decide(struct kv_points *p, const float *centers, size_t n_some,
     kv_codebook_clear(&book);
 }
 
-/* The n points of center c, which `index` lists; center_tile: all centers.
- * Returns how many distances were asked for. */
-static size_t reassign_points(struct kv_points *p, const float *centers,
-                              size_t k, const float *center_tile, size_t c,
-                              const uint32_t *index, size_t n, struct room *r)
+/* The points by their centers. */
+struct sorted {
+    size_t *start;   /* [k + 1]: points of each center in order */
+    uint32_t *order; /* [n] */
+    float *tile;     /* [whole tiles of k][d][64]: all centers */
+    size_t most;     /* points of one center */
+};
+
+static struct sorted new_sorted(const struct kv_points *p, const float *centers,
+                                size_t k)
 {
-    const size_t d = p->d, pieces = (n + KV_TILE - 1) / KV_TILE;
-    size_t n_around, asked = 0;
+    const size_t d = p->d, n_tiles = (k + KV_TILE - 1) / KV_TILE;
+    struct sorted s = {0};
+
+    assert(p->n <= UINT32_MAX);
+    s.start = kv_alloc(k + 1, sizeof(*s.start));
+    s.order = kv_alloc(p->n, sizeof(*s.order));
+    s.tile = kv_alloc(n_tiles, KV_TILE * d * sizeof(*s.tile));
+    sort_by_center(p, k, s.start, s.order);
+    for (size_t c = 0; c < k; c++) {
+        const size_t n = s.start[c + 1] - s.start[c];
+
+        s.most = n > s.most ? n : s.most;
+    }
+    for (size_t c = 0; c < k; c += KV_TILE)
+        kv_tile_fill(centers + c * d, k - c < KV_TILE ? k - c : KV_TILE, d,
+                     s.tile + c * d);
+    return s;
+}
+
+static void free_sorted(const struct sorted *s)
+{
+    free(s->start);
+    free(s->order);
+    free(s->tile);
+}
+
+/* Sorts the points of center c, and finds the centers around them all: returns
+ * how many. */
+static size_t look_around(const struct kv_points *p, const float *centers,
+                          size_t k, const struct sorted *by, size_t c,
+                          struct room *r)
+{
+    const uint32_t *index = by->order + by->start[c];
+    const size_t n = by->start[c + 1] - by->start[c], d = p->d;
 
     for (size_t i = 0; i < n; i++)
         copy(p->x + index[i] * d, d, r->value + i * d);
     for (size_t i = 0; i < n; i += KV_TILE) {
         kv_tile_fill(r->value + i * d, n - i < KV_TILE ? n - i : KV_TILE, d,
                      r->tile);
-        measure(r->tile, d, centers + c * d, r->s + i);
+        kv_tile_within(r->tile, d, centers + c * d, 0, r->s + i);
     }
     sort_by_distance(r->s, n, r->order);
-    for (size_t i = 0; i < k; i += KV_TILE)
-        measure(center_tile + i * d, d, centers + c * d, r->apart + i);
-    n_around =
-        select_near(r->apart, reach_of(r->s, r->order, n), NULL, k, r->around);
+    return select_around(by->tile, k, d, centers + c * d,
+                         reach_of(r->s, r->order, n), r->apart, r->around);
+}
+
+static void reassign_points(struct kv_points *p, const float *centers, size_t k,
+                            const struct sorted *by, size_t c, struct room *r)
+{
+    const size_t n = by->start[c + 1] - by->start[c];
+    const size_t pieces = (n + KV_TILE - 1) / KV_TILE;
+    const size_t n_around = look_around(p, centers, k, by, c, r);
+
     for (size_t piece = 0; piece < pieces; piece++) {
         const size_t i = n * piece / pieces;
         const size_t m = n * (piece + 1) / pieces - i;
         const size_t n_some =
-            select_near(r->apart, reach_of(r->s, r->order + i, m), r->around,
+            select_some(r->apart, reach_of(r->s, r->order + i, m), r->around,
                         n_around, r->some);
 
-        decide(p, centers, n_some, index, r->order + i, m, r);
-        asked += m * n_some;
+        decide(p, centers, n_some, by->order + by->start[c], r->order + i, m,
+               r);
     }
-    return asked;
 }
 
-double kv_points_reassign(struct kv_points *p, const float *centers, size_t k)
+double kv_points_share(const struct kv_points *p, const float *centers,
+                       size_t k)
 {
-    const size_t d = p->d, n_tiles = (k + KV_TILE - 1) / KV_TILE;
-    float *tile = kv_alloc(n_tiles, KV_TILE * d * sizeof(*tile));
-    size_t *start = kv_alloc(k + 1, sizeof(*start)), most = 0, asked = 0;
-    uint32_t *order = kv_alloc(p->n, sizeof(*order));
+    enum { EVERY = 32 };
+    const struct sorted by = new_sorted(p, centers, k);
+    struct room r = new_room(k, p->d, by.most);
+    size_t asked = 0, n = 0;
 
-    assert(p->n <= UINT32_MAX);
-    sort_by_center(p, k, start, order);
-    for (size_t c = 0; c < k; c++)
-        most = start[c + 1] - start[c] > most ? start[c + 1] - start[c] : most;
-    for (size_t c = 0; c < k; c += KV_TILE)
-        kv_tile_fill(centers + c * d, k - c < KV_TILE ? k - c : KV_TILE, d,
-                     tile + c * d);
+    for (size_t c = 0; c < k; c += EVERY) {
+        const size_t of_c = by.start[c + 1] - by.start[c];
+
+        if (of_c)
+            asked += of_c * look_around(p, centers, k, &by, c, &r);
+        n += of_c;
+    }
+    free_room(&r);
+    free_sorted(&by);
+    return n ? (double)asked / (double)n / (double)k : 1;
+}
+
+void kv_points_reassign(struct kv_points *p, const float *centers, size_t k)
+{
+    const struct sorted by = new_sorted(p, centers, k);
+
 #pragma omp parallel
     {
-        struct room r = new_room(k, d, most);
+        struct room r = new_room(k, p->d, by.most);
 
-#pragma omp for schedule(dynamic, 8) reduction(+ : asked)
-        for (size_t c = 0; c < k; c++) {
-            const size_t n = start[c + 1] - start[c];
-
-            if (n)
-                asked += reassign_points(p, centers, k, tile, c,
-                                         order + start[c], n, &r);
-        }
+#pragma omp for schedule(dynamic, 8)
+        for (size_t c = 0; c < k; c++)
+            if (by.start[c + 1] > by.start[c])
+                reassign_points(p, centers, k, &by, c, &r);
         free_room(&r);
     }
-    free(order);
-    free(start);
-    free(tile);
-    return (double)asked / (double)p->n / (double)k;
+    free_sorted(&by);
 }

@@ -48,6 +48,18 @@ void kv_tile_closer_c(const float *tile, size_t d, const float *center,
     }
 }
 
+uint64_t kv_tile_within_c(const float *tile, size_t d, const float *center,
+                          float within, float *dist)
+{
+    uint64_t below = 0;
+
+    for (size_t i = 0; i < KV_TILE; i++) {
+        dist[i] = distance(tile, i, d, center);
+        below |= (uint64_t)(dist[i] < within) << i;
+    }
+    return below;
+}
+
 /* Writes center c where the faster levels look for it. */
 static void put_center(struct kv_codebook *b, size_t c)
 {
@@ -63,6 +75,44 @@ static void put_center(struct kv_codebook *b, size_t c)
     score[0] = (float)(square / 2);
     if (!((float)square <= b->most))
         b->most = isfinite((float)square) ? (float)square : INFINITY;
+}
+
+/* Writes center c in 16-bit integers; returns how far they are off, squared. */
+static double put_whole(struct kv_codebook *b, size_t c)
+{
+    const float *from = b->centers + c * b->d;
+    int32_t *to = b->whole + c * (1 + (b->d + 1) / 2);
+    double error = 0;
+
+    for (size_t j = 0; j < b->d; j++) {
+        const double scaled = (double)b->scale * (double)from[j];
+        const int32_t whole = (int32_t)lrint(scaled);
+        const uint32_t half = (uint32_t)(-2 * whole) & 0xffff;
+
+        error += (scaled - whole) * (scaled - whole);
+        to[0] += whole * whole;
+        to[1 + j / 2] |= (int32_t)(half << 16 * (j % 2));
+    }
+    return error;
+}
+
+/* Not where all is so small, or so large, that s may lose its precision. */
+static void put_all_whole(struct kv_codebook *b)
+{
+    const float LEAST = 0x1p-80f, MOST = 0x1p80f; /* |c|^2 */
+    const float LIMIT = 16380;                    /* rounded below 2^14 */
+    double error = 0;
+
+    if (!(b->most > LEAST && b->most < MOST))
+        return;
+    b->scale = LIMIT / sqrtf(b->most);
+    b->whole = kv_alloc(b->k, (1 + (b->d + 1) / 2) * sizeof(*b->whole));
+    for (size_t c = 0; c < b->k; c++) {
+        const double one = put_whole(b, c);
+
+        error = one > error ? one : error;
+    }
+    b->off = (float)sqrt(error);
 }
 
 void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
@@ -82,12 +132,14 @@ void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
         for (size_t j = 0; j < d; j++)
             b->block[(c / KV_BLOCK * d + j) * KV_BLOCK + c % KV_BLOCK] =
                 INFINITY;
+    put_all_whole(b);
 }
 
 void kv_codebook_clear(struct kv_codebook *b)
 {
     free(b->score);
     free(b->block);
+    free(b->whole);
 }
 
 static inline void fill(const float *x, size_t n, size_t d, float *tile)
@@ -122,7 +174,9 @@ void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
     kv_nearest_fn *fn = kv_tile_nearest_c;
 
 #ifdef __x86_64__
-    if (kv_level_get() == KV_LEVEL_AVX2)
+    if (kv_level_vnni())
+        fn = kv_tile_nearest_vnni;
+    else if (kv_level_get() == KV_LEVEL_AVX2)
         fn = kv_tile_nearest_avx2;
     else if (kv_level_get() == KV_LEVEL_AVX512)
         fn = kv_tile_nearest_avx512;
@@ -142,6 +196,20 @@ void kv_tile_closer(const float *tile, size_t d, const float *center,
         fn = kv_tile_closer_avx512;
 #endif
     fn(tile, d, center, dist);
+}
+
+uint64_t kv_tile_within(const float *tile, size_t d, const float *center,
+                        float within, float *dist)
+{
+    kv_within_fn *fn = kv_tile_within_c;
+
+#ifdef __x86_64__
+    if (kv_level_get() == KV_LEVEL_AVX2)
+        fn = kv_tile_within_avx2;
+    else if (kv_level_get() == KV_LEVEL_AVX512)
+        fn = kv_tile_within_avx512;
+#endif
+    return fn(tile, d, center, within, dist);
 }
 
 void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,

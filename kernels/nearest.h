@@ -30,6 +30,9 @@ struct kv_codebook {
     float *score;         /* [k][1 + d]: |c|^2 / 2, c; NULL: not worth it */
     float *block;         /* [blocks of 16 centers][d][16] */
     float most;           /* the largest |c|^2, infinite where one is NaN */
+    int32_t *whole;       /* [k][1 + pairs]: |C|^2, -2 C by pairs of 16 bits;
+                           * C = round(scale c); NULL: not worth it */
+    float scale, off;     /* off: the largest |C - scale c| */
 };
 
 /* centers: [k][d], 1 <= d <= KV_VQ_MAX_D, 1 <= k <= KV_VQ_MAX_K. */
@@ -53,5 +56,10 @@ void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
 /* dist[i] = min(dist[i], s of vector i and this center), i < 64. */
 void kv_tile_closer(const float *tile, size_t d, const float *center,
                     float *dist);
+
+/* dist[i] = s of vector i and this center, i < 64; bit i says whether it is
+ * below `within`. */
+uint64_t kv_tile_within(const float *tile, size_t d, const float *center,
+                        float within, float *dist);
 
 #endif

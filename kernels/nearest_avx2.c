@@ -30,13 +30,17 @@ static inline unsigned v_above(vf a, vf b)
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 }
 
-static inline float v_least(vf v)
+static inline void v_least_four(vf a, vf b, vf c, vf d, float *to)
 {
-    __m128 m =
-        _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const vf ab =
+        _mm256_min_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    const vf cd =
+        _mm256_min_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    const vf m = _mm256_min_ps(_mm256_shuffle_ps(ab, cd, 0x44),
+                               _mm256_shuffle_ps(ab, cd, 0xee));
 
-    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+    _mm_storeu_ps(
+        to, _mm_min_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1)));
 }
 
 static inline void v_keep(vf s, vi c, vf *best, vi *at)

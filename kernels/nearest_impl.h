@@ -10,8 +10,19 @@ typedef void kv_nearest_fn(const struct kv_codebook *b, const float *tile,
                            size_t n, uint16_t *code, float *dist);
 typedef void kv_closer_fn(const float *tile, size_t d, const float *center,
                           float *dist);
+typedef uint64_t kv_within_fn(const float *tile, size_t d, const float *center,
+                              float within, float *dist);
 
-kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512;
+/* X(d) for every dimension that a level has a search of its own for. */
+#define KV_EVERY_D(X) \
+    X(1)              \
+    X(2)              \
+    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
+_Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "KV_EVERY_D, the unrolling");
+
+kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512,
+    kv_tile_nearest_vnni;
+kv_within_fn kv_tile_within_c, kv_tile_within_avx2, kv_tile_within_avx512;
 kv_closer_fn kv_tile_closer_c, kv_tile_closer_avx2, kv_tile_closer_avx512;
 
 #endif

@@ -1,13 +1,10 @@
 /* The search of nearest.h over WIDTH vectors, or centers, side by side.
  * Included by nearest_avx2.c and nearest_avx512.c, which name the registers:
  *
- *   vf, vi             WIDTH floats, WIDTH 32-bit integers
- *   v_load v_store v_all v_add v_sub v_mul v_fma v_min v_max    as they say
+ *   those of nearest_decide.h, and
+ *   v_add v_mul v_max  as they say
  *   v_fnma(a, b, c)    c - a b, rounded once
- *   v_least(v)         of all lanes, none of them NaN
- *   v_equal v_above(a, b)   a == b, a > b, a bit for each lane
- *   i_all i_store
- *   v_keep(s, c, &best, &at)   where s < best: best = s, at = c
+ *   v_above(a, b)      a > b, a bit for each lane
  *   GROUPS(d)          registers of vectors searched together, 1, 2 or 4: as
  *                      many as fit beside their d dimensions
  *   NAME(f)            f with the level's suffix
@@ -39,10 +36,7 @@
  * X, M and of the comparison, and 2^-140 for what falls below the smallest
  * normal number.  Where 4 X + 4 M is infinite or NaN nothing is left out; else
  * no t and no s overflows. */
-#include "kernels/nearest_impl.h"
-#include "kernels/unroll.h"
-
-#include <math.h>
+#include "kernels/nearest_decide.h"
 
 /* Vectors [0, p * WIDTH) of the tile.  d and p are constants. */
 ALWAYS_INLINE void search(const float *tile, size_t d, size_t p,
@@ -172,83 +166,6 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
     }
 }
 
-/* s of WIDTH centers and the vector at x. */
-ALWAYS_INLINE vf distances(const float *centers, const float *x, size_t d)
-{
-    vf s = v_all(0);
-
-    UNROLL
-    for (size_t j = 0; j < d; j++) {
-        const vf t =
-            v_sub(v_all(x[j * KV_TILE]), v_load(centers + j * KV_BLOCK));
-
-        s = v_fma(t, t, s);
-    }
-    return s;
-}
-
-/* The nearest center of one block. */
-ALWAYS_INLINE void decide(const struct kv_codebook *b, size_t block,
-                          const float *x, size_t d, uint16_t *code, float *dist)
-{
-    vf s[KV_BLOCK / WIDTH], least = v_all(INFINITY);
-    unsigned equal = 0;
-
-    UNROLL
-    for (size_t g = 0; g < KV_BLOCK / WIDTH; g++) {
-        s[g] = distances(b->block + block * d * KV_BLOCK + g * WIDTH, x, d);
-        least = v_min(s[g], least);
-    }
-    *dist = v_least(least);
-    UNROLL
-    for (size_t g = 0; g < KV_BLOCK / WIDTH; g++)
-        equal |= v_equal(s[g], v_all(*dist)) << g * WIDTH;
-    *code = (uint16_t)(block * KV_BLOCK + (size_t)__builtin_ctz(equal));
-}
-
-/* The nearest of all centers. */
-ALWAYS_INLINE void decide_all(const struct kv_codebook *b, const float *x,
-                              size_t d, uint16_t *code, float *dist)
-{
-    float s[WIDTH];
-    int32_t at[WIDTH];
-    vf best = v_all(INFINITY);
-    vi group = i_all(0);
-
-    for (size_t c = 0; c < b->k; c += WIDTH)
-        v_keep(distances(b->block + c / KV_BLOCK * d * KV_BLOCK + c % KV_BLOCK,
-                         x, d),
-               i_all((int32_t)c), &best, &group);
-    v_store(s, best);
-    i_store(at, group);
-    *code = 0;
-    *dist = INFINITY;
-    for (size_t i = 0; i < WIDTH; i++) {
-        const size_t c = (size_t)at[i] + i;
-
-        if (s[i] < *dist || (s[i] <= *dist && c < *code)) {
-            *dist = s[i];
-            *code = (uint16_t)c;
-        }
-    }
-}
-
-/* At most so few vectors are better off with all centers side by side. */
-enum { FEW = 4 };
-
-/* By block and sure of find_block. */
-ALWAYS_INLINE void decide_tile(const struct kv_codebook *b, const float *tile,
-                               size_t n, size_t d, const int32_t *block,
-                               const unsigned *sure, uint16_t *code,
-                               float *dist)
-{
-    for (size_t i = 0; i < n; i++)
-        if (sure[i / WIDTH] >> i % WIDTH & 1)
-            decide(b, (size_t)block[i], tile + i, d, code + i, dist + i);
-        else
-            decide_all(b, tile + i, d, code + i, dist + i);
-}
-
 ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
                                size_t n, size_t d, int32_t *block,
                                unsigned *sure)
@@ -265,28 +182,41 @@ ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
         find_block(b, tile + i, d, 1, block + i, sure + i / WIDTH);
 }
 
+/* s of WIDTH vectors of a tile and the center. */
+ALWAYS_INLINE vf from_center(const float *tile, size_t d, const float *center)
+{
+    vf s = v_all(0);
+
+    UNROLL
+    for (size_t j = 0; j < d; j++) {
+        const vf t = v_sub(v_load(tile + j * KV_TILE), v_all(center[j]));
+
+        s = v_fma(t, t, s);
+    }
+    return s;
+}
+
 ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
                           float *dist)
 {
-    for (size_t i = 0; i < KV_TILE; i += WIDTH) {
-        vf s = v_all(0);
-
-        UNROLL
-        for (size_t j = 0; j < d; j++) {
-            const vf t =
-                v_sub(v_load(tile + j * KV_TILE + i), v_all(center[j]));
-
-            s = v_fma(t, t, s);
-        }
-        v_store(dist + i, v_min(s, v_load(dist + i)));
-    }
+    for (size_t i = 0; i < KV_TILE; i += WIDTH)
+        v_store(dist + i,
+                v_min(from_center(tile + i, d, center), v_load(dist + i)));
 }
 
-#define EVERY_D(X) \
-    X(1)           \
-    X(2)           \
-    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
-_Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "EVERY_D and the unrolling");
+ALWAYS_INLINE uint64_t within(const float *tile, size_t d, const float *center,
+                              float reach, float *dist)
+{
+    uint64_t below = 0;
+
+    for (size_t i = 0; i < KV_TILE; i += WIDTH) {
+        const vf s = from_center(tile + i, d, center);
+
+        v_store(dist + i, s);
+        below |= (uint64_t)v_above(v_all(reach), s) << i;
+    }
+    return below;
+}
 
 /* Functions of their own, for registers of their own. */
 #define DEFINE(D)                                                 \
@@ -306,7 +236,7 @@ _Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "EVERY_D and the unrolling");
         find_blocks_##D(b, tile, n, block, sure);                 \
         decide_tile(b, tile, n, D, block, sure, code, dist);      \
     }
-EVERY_D(DEFINE)
+KV_EVERY_D(DEFINE)
 #undef DEFINE
 
 void NAME(kv_tile_nearest)(const struct kv_codebook *b, const float *tile,
@@ -320,7 +250,7 @@ void NAME(kv_tile_nearest)(const struct kv_codebook *b, const float *tile,
         else                                                       \
             search_tile(tile, n, D, b->centers, b->k, code, dist); \
         break;
-        EVERY_D(CASE)
+        KV_EVERY_D(CASE)
 #undef CASE
     }
 }
@@ -333,7 +263,20 @@ void NAME(kv_tile_closer)(const float *tile, size_t d, const float *center,
     case D:                            \
         closer(tile, D, center, dist); \
         break;
-        EVERY_D(CASE)
+        KV_EVERY_D(CASE)
 #undef CASE
     }
+}
+
+uint64_t NAME(kv_tile_within)(const float *tile, size_t d, const float *center,
+                              float reach, float *dist)
+{
+    switch (d) {
+#define CASE(D) \
+    case D:     \
+        return within(tile, D, center, reach, dist);
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+    return 0;
 }

@@ -2,13 +2,15 @@
 #include "kernels/level.h"
 
 #define NAME(f) f##_c
+#define LANES 8
 #include "kernels/rows_loops.h"
 
-/* Eight lanes of float fill an AVX2 register: there is no wider version. */
 static const struct kv_rows *best(void)
 {
 #ifdef __x86_64__
-    if (kv_level_get() >= KV_LEVEL_AVX2)
+    if (kv_level_get() == KV_LEVEL_AVX512)
+        return &kv_rows_avx512;
+    if (kv_level_get() == KV_LEVEL_AVX2)
         return &kv_rows_avx2;
 #endif
     return &kv_rows_c;

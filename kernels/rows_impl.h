@@ -28,6 +28,6 @@ struct kv_rows {
 };
 
 extern const struct kv_rows kv_rows_c;
-extern const struct kv_rows kv_rows_avx2; /* x86-64 only */
+extern const struct kv_rows kv_rows_avx2, kv_rows_avx512; /* x86-64 only */
 
 #endif

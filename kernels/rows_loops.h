@@ -1,6 +1,8 @@
-/* The operations of rows.h over vectors of eight lanes, in the vector notation
- * that gcc and clang share.  Included by rows.c and, compiled for wider
- * registers, by rows_avx2.c; NAME(f) adds the level's suffix. */
+/* The operations of rows.h over vectors of LANES, 8 or 16, in the vector
+ * notation that gcc and clang share.  Included by rows.c and, compiled for
+ * wider registers, by rows_avx2.c and rows_avx512.c; NAME(f) adds the level's
+ * suffix.  Sums are of eight lanes whatever LANES is: every level gives the
+ * same bits. */
 #include "kernels/rows_impl.h"
 #include "kernels/unroll.h"
 #include "lib/base/half.h"
@@ -9,28 +11,32 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 8 };
-typedef float v8f __attribute__((vector_size(32)));
-typedef int32_t v8i __attribute__((vector_size(32)));
-typedef uint32_t v8u __attribute__((vector_size(32)));
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+#if LANES == 8
 typedef float v4f __attribute__((vector_size(16)));
 typedef double v4d __attribute__((vector_size(32)));
+#else
+typedef float v8f __attribute__((vector_size(32)));
+typedef double v8d __attribute__((vector_size(64)));
+#endif
 
-ALWAYS_INLINE v8f load(const float *x)
+ALWAYS_INLINE vf load(const float *x)
 {
-    v8f v;
+    vf v;
 
     memcpy(&v, x, sizeof(v));
     return v;
 }
 
-ALWAYS_INLINE void store(float *x, v8f v)
+ALWAYS_INLINE void store(float *x, vf v)
 {
     memcpy(x, &v, sizeof(v));
 }
 
 /* The last n < LANES of a row; the other lanes are `rest`. */
-ALWAYS_INLINE v8f load_last(const float *x, size_t n, float rest)
+ALWAYS_INLINE vf load_last(const float *x, size_t n, float rest)
 {
     float part[LANES];
 
@@ -39,27 +45,28 @@ ALWAYS_INLINE v8f load_last(const float *x, size_t n, float rest)
     return load(part);
 }
 
-ALWAYS_INLINE void store_last(float *x, size_t n, v8f v)
+ALWAYS_INLINE void store_last(float *x, size_t n, vf v)
 {
     memcpy(x, &v, n * sizeof(*x));
 }
 
-ALWAYS_INLINE v8f choose(v8i mask, v8f yes, v8f no)
+ALWAYS_INLINE vf choose(vi mask, vf yes, vf no)
 {
-    return (v8f)((mask & (v8i)yes) | (~mask & (v8i)no));
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
-ALWAYS_INLINE v8f splat(float x)
+ALWAYS_INLINE vf splat(float x)
 {
-    return (v8f){x, x, x, x, x, x, x, x};
+    return x - (vf){0};
 }
 
-/* A sum of eight lanes, in double. */
+/* A sum in double, of eight lanes at every level. */
+#if LANES == 8
 struct sum {
     v4d low, high;
 };
 
-ALWAYS_INLINE void sum_add(struct sum *s, v8f v)
+ALWAYS_INLINE void sum_add(struct sum *s, vf v)
 {
     const v4f low = __builtin_shufflevector(v, v, 0, 1, 2, 3);
     const v4f high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
@@ -67,25 +74,42 @@ ALWAYS_INLINE void sum_add(struct sum *s, v8f v)
     s->low += __builtin_convertvector(low, v4d);
     s->high += __builtin_convertvector(high, v4d);
 }
+#else
+struct sum {
+    v8d all;
+};
+
+ALWAYS_INLINE void sum_add(struct sum *s, vf v)
+{
+    const v8f first = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    const v8f second =
+        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+
+    s->all += __builtin_convertvector(first, v8d);
+    s->all += __builtin_convertvector(second, v8d);
+}
+#endif
 
 ALWAYS_INLINE double sum_total(const struct sum *s)
 {
-    const v4d t = s->low + s->high;
+    double lane[8];
 
-    return (t[0] + t[2]) + (t[1] + t[3]);
+    memcpy(lane, s, sizeof(lane));
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 /* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; the polynomial
  * is Cephes' expf.  ln 2 is split so that n * LN2_HIGH is exact. */
-ALWAYS_INLINE v8f exp8(v8f x)
+ALWAYS_INLINE vf exp_of(vf x)
 {
     const float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
     const float ROUND = 0x1.8p23f; /* adding it rounds to an integer */
-    const v8i under = x<-87.33654f, over = x> 88.37626f;
-    const v8f t = x * 1.44269504f + ROUND;
-    const v8f n = t - ROUND;
-    const v8f r = x - n * LN2_HIGH - n * LN2_LOW;
-    v8f p = splat(1.9875691500e-4f);
+    const vi under = x<-87.33654f, over = x> 88.37626f;
+    const vf t = x * 1.44269504f + ROUND;
+    const vf n = t - ROUND;
+    const vf r = x - n * LN2_HIGH - n * LN2_LOW;
+    vf p = splat(1.9875691500e-4f);
 
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -94,7 +118,7 @@ ALWAYS_INLINE v8f exp8(v8f x)
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
     /* n stands in the low bits of t: move it to the exponent */
-    p = p * (v8f)(((v8u)t + 127u) << 23);
+    p = p * (vf)(((vu)t + 127u) << 23);
     p = choose(under, splat(0), p);
     return choose(over, splat(INFINITY), p);
 }
@@ -103,7 +127,7 @@ static void rms_norm(const float *x, const float *w, size_t n, float eps,
                      float *out)
 {
     const size_t whole = n - n % LANES, rest = n - whole;
-    const v8f last = load_last(x + whole, rest, 0);
+    const vf last = load_last(x + whole, rest, 0);
     struct sum squares = {0};
 
     for (size_t i = 0; i < whole; i += LANES)
@@ -118,9 +142,9 @@ static void rms_norm(const float *x, const float *w, size_t n, float eps,
     store_last(out + whole, rest, last * by * load_last(w + whole, rest, 0));
 }
 
-ALWAYS_INLINE v8f silu_mul8(v8f gate, v8f up)
+ALWAYS_INLINE vf silu_mul_of(vf gate, vf up)
 {
-    return gate / (exp8(-gate) + 1.0f) * up;
+    return gate / (exp_of(-gate) + 1.0f) * up;
 }
 
 static void silu_mul(const float *gate, const float *up, size_t n, float *out)
@@ -128,10 +152,10 @@ static void silu_mul(const float *gate, const float *up, size_t n, float *out)
     const size_t whole = n - n % LANES, rest = n - whole;
 
     for (size_t i = 0; i < whole; i += LANES)
-        store(out + i, silu_mul8(load(gate + i), load(up + i)));
+        store(out + i, silu_mul_of(load(gate + i), load(up + i)));
     store_last(out + whole, rest,
-               silu_mul8(load_last(gate + whole, rest, 0),
-                         load_last(up + whole, rest, 0)));
+               silu_mul_of(load_last(gate + whole, rest, 0),
+                           load_last(up + whole, rest, 0)));
 }
 
 /* y = x b w with b = (mean(x^2) + eps)^-1/2:
@@ -140,8 +164,8 @@ static void rms_norm_grad(const float *x, const float *w, const float *g,
                           size_t n, float eps, float *out)
 {
     const size_t whole = n - n % LANES, rest = n - whole;
-    const v8f last = load_last(x + whole, rest, 0);
-    const v8f last_wg =
+    const vf last = load_last(x + whole, rest, 0);
+    const vf last_wg =
         load_last(w + whole, rest, 0) * load_last(g + whole, rest, 0);
     struct sum squares = {0}, product = {0};
 
@@ -162,10 +186,10 @@ static void rms_norm_grad(const float *x, const float *w, const float *g,
 }
 
 /* silu' = s (1 + gate (1 - s)), s = 1 / (1 + exp(-gate)). */
-ALWAYS_INLINE void silu_mul_grad8(v8f gate, v8f up, v8f g, v8f *gate_grad,
-                                  v8f *up_grad)
+ALWAYS_INLINE void silu_mul_grad_of(vf gate, vf up, vf g, vf *gate_grad,
+                                    vf *up_grad)
 {
-    const v8f s = 1.0f / (exp8(-gate) + 1.0f);
+    const vf s = 1.0f / (exp_of(-gate) + 1.0f);
 
     *gate_grad = g * up * (s * (gate * (1.0f - s) + 1.0f));
     *up_grad = g * (gate * s);
@@ -175,16 +199,16 @@ static void silu_mul_grad(const float *gate, const float *up, const float *g,
                           size_t n, float *gate_grad, float *up_grad)
 {
     const size_t whole = n - n % LANES, rest = n - whole;
-    v8f a, b;
+    vf a, b;
 
     for (size_t i = 0; i < whole; i += LANES) {
-        silu_mul_grad8(load(gate + i), load(up + i), load(g + i), &a, &b);
+        silu_mul_grad_of(load(gate + i), load(up + i), load(g + i), &a, &b);
         store(gate_grad + i, a);
         store(up_grad + i, b);
     }
-    silu_mul_grad8(load_last(gate + whole, rest, 0),
-                   load_last(up + whole, rest, 0),
-                   load_last(g + whole, rest, 0), &a, &b);
+    silu_mul_grad_of(load_last(gate + whole, rest, 0),
+                     load_last(up + whole, rest, 0),
+                     load_last(g + whole, rest, 0), &a, &b);
     store_last(gate_grad + whole, rest, a);
     store_last(up_grad + whole, rest, b);
 }
@@ -193,8 +217,8 @@ static void silu_mul_grad(const float *gate, const float *up, const float *g,
 static void softmax_grad(const float *p, const float *g, size_t n, float *out)
 {
     const size_t whole = n - n % LANES, rest = n - whole;
-    const v8f last_p = load_last(p + whole, rest, 0);
-    const v8f last_g = load_last(g + whole, rest, 0);
+    const vf last_p = load_last(p + whole, rest, 0);
+    const vf last_g = load_last(g + whole, rest, 0);
     struct sum s = {0};
 
     for (size_t i = 0; i < whole; i += LANES)
@@ -208,15 +232,15 @@ static void softmax_grad(const float *p, const float *g, size_t n, float *out)
     store_last(out + whole, rest, last_p * (last_g - mean));
 }
 
-ALWAYS_INLINE v8f larger(v8f a, v8f b)
+ALWAYS_INLINE vf larger(vf a, vf b)
 {
     return choose(a > b, a, b);
 }
 
 static float max(const float *x, size_t n)
 {
-    v8f m[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY),
-                splat(-INFINITY)};
+    vf m[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY),
+               splat(-INFINITY)};
     float most = -INFINITY;
     size_t i = 0;
 
@@ -235,14 +259,14 @@ static double exp_row(float *x, size_t n, float shift)
 {
     const size_t whole = n - n % LANES, rest = n - whole;
     struct sum s = {0};
-    v8f e;
+    vf e;
 
     for (size_t i = 0; i < whole; i += LANES) {
-        e = exp8(load(x + i) - shift);
+        e = exp_of(load(x + i) - shift);
         store(x + i, e);
         sum_add(&s, e);
     }
-    e = exp8(load_last(x + whole, rest, -INFINITY) - shift);
+    e = exp_of(load_last(x + whole, rest, -INFINITY) - shift);
     store_last(x + whole, rest, e);
     sum_add(&s, e);
     return sum_total(&s);
@@ -260,7 +284,7 @@ static void softmax(float *x, size_t n)
 ALWAYS_INLINE void add_products(const float *a, const float *m, size_t n,
                                 size_t stride, size_t v, float *y)
 {
-    v8f sum[8];
+    vf sum[8];
 
     for (size_t k = 0; k < v; k++)
         sum[k] = load(y + k * LANES);
@@ -294,8 +318,8 @@ static double log_sum_exp(const float *x, size_t n)
     struct sum s = {0};
 
     for (size_t i = 0; i < whole; i += LANES)
-        sum_add(&s, exp8(load(x + i) - shift));
-    sum_add(&s, exp8(load_last(x + whole, rest, -INFINITY) - shift));
+        sum_add(&s, exp_of(load(x + i) - shift));
+    sum_add(&s, exp_of(load_last(x + whole, rest, -INFINITY) - shift));
     return (double)shift + log(sum_total(&s));
 }
 

@@ -1,7 +1,7 @@
 #include "kernels/kmeans.h"
 #include "kernels/kmeans_impl.h"
 #include "kernels/level.h"
-#include "kernels/nearest.h"
+#include "kernels/nearest_impl.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"
@@ -45,6 +45,26 @@ static size_t nearest(const float *x, const float *centers, size_t k, size_t d)
 
 /* ---- nearest ----------------------------------------------------------- */
 
+/* The version that VNNI hides. */
+static void check_without_vnni(const struct kv_codebook *book, const float *x,
+                               size_t n, const uint16_t *want)
+{
+#ifdef __x86_64__
+    float tile[KV_TILE * KV_VQ_MAX_D], dist[KV_TILE];
+    uint16_t code[KV_TILE];
+
+    for (size_t i = 0; kv_level_vnni() && i < n; i += KV_TILE) {
+        const size_t m = n - i < KV_TILE ? n - i : KV_TILE;
+
+        kv_tile_fill(x + i * book->d, m, book->d, tile);
+        kv_tile_nearest_avx512(book, tile, m, code, dist);
+        assert_memory_equal(code, want + i, m * sizeof(*code));
+    }
+#else
+    (void)book, (void)x, (void)n, (void)want;
+#endif
+}
+
 /* Beside shift, the differences that count are rounding errors of a score that
  * multiplies; large values overflow it, where s does not. */
 static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
@@ -58,16 +78,17 @@ static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
 
     fill(x, n * d, 1, coarse);
     fill(centers, k * d, 2, coarse);
-    for (size_t i = 0; i < n * d; i++)
-        x[i] = (x[i] + shift) * scale;
+    for (size_t i = 0; i < n * d; i++) /* some beyond all centers */
+        x[i] = (x[i] + shift) * scale * (i / d % 7 == 3 ? 30 : 1);
     for (size_t i = 0; i < k * d; i++)
         centers[i] = (centers[i] + shift) * scale;
     memset(code, 0xa5, (n + CANARY) * sizeof(*code));
     kv_codebook_init(&book, centers, k, d);
     kv_nearest(&book, x, n, code);
-    kv_codebook_clear(&book);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(code[i], nearest(x + i * d, centers, k, d));
+    check_without_vnni(&book, x, n, code);
+    kv_codebook_clear(&book);
     for (size_t i = n; i < n + CANARY; i++)
         assert_int_equal(code[i], 0xa5a5);
     free(code);
@@ -89,6 +110,23 @@ static void check_closer(size_t d)
     for (size_t i = 0; i < KV_TILE; i++)
         assert_true(dist[i] == fminf(i % 2 ? INFINITY : (float)d,
                                      distance(x + i * d, center, d)));
+}
+
+static void check_within(size_t d)
+{
+    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
+    float dist[KV_TILE], center[KV_VQ_MAX_D], within;
+    uint64_t below;
+
+    fill(x, KV_TILE * d, 3, false);
+    fill(center, d, 4, false);
+    kv_tile_fill(x, KV_TILE, d, tile);
+    within = distance(x + 5 * d, center, d);
+    below = kv_tile_within(tile, d, center, within, dist);
+    for (size_t i = 0; i < KV_TILE; i++) {
+        assert_true(dist[i] == distance(x + i * d, center, d));
+        assert_int_equal(below >> i & 1, dist[i] < within);
+    }
 }
 
 static void check_overflow(void)
@@ -133,6 +171,7 @@ static void test_nearest(void **state)
                 for (size_t k = 0; k < sizeof(ks) / sizeof(*ks); k++)
                     check_nearest(ns[n], d, ks[k], (n + k) % 2, 0, 1);
             check_closer(d);
+            check_within(d);
         }
         check_nearest(20, 3, KV_VQ_MAX_K, true, 0, 1);
         for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
@@ -171,7 +210,7 @@ static void check_reassign(size_t n, size_t d, size_t k, bool coarse,
                              : i % 3 == 1 ? (want[i] + 1u) % k
                                           : kv_random(5, i) % k);
     for (size_t round = 0; round < 2; round++) {
-        assert_true(kv_points_reassign(&p, centers, k) <= 1);
+        kv_points_reassign(&p, centers, k);
         for (size_t i = 0; i < n; i++) {
             assert_int_equal(code[i], want[i]);
             assert_true(s[i] == distance(x + i * d, centers + want[i] * d, d));
