@@ -525,7 +525,8 @@ static struct kv_dump *real_dump(const char *text, size_t n_windows)
     if (kv_dump_create(&w, path, &info, &e) ||
         kv_dump_put_tokens(w, 0, n_windows, tokens.tokens, &e) ||
         kv_model_forward(m, tokens.tokens, n_windows, CTX, 0,
-                         &(struct kv_attention){put_layer, w}, hidden, &e) ||
+                         &(struct kv_attention){.run = put_layer, .arg = w},
+                         hidden, &e) ||
         kv_dump_commit(w, &e) || kv_dump_open(&dump, path, &e))
         fail_msg("%s", e.msg);
     unlink(path); /* stays readable while it is open */
