@@ -171,8 +171,11 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     for (int side = 0; side < KV_SIDES; side++) {
         stored[side] = kv_alloc(n * heads, d * sizeof(float));
         if (kv_cache_read(cache, (enum kv_side)side, stored[side],
-                          &item->error))
+                          &item->error)) {
+            kv_fail_in(&item->error, "%s: window %zu",
+                       kv_dump_path(l->plan->dump), l->first + window);
             goto out;
+        }
         kv_recon_add(&item->sums.recon[side], in[side], stored[side], n * heads,
                      d);
         count_bytes(l, cache, (enum kv_side)side, item);

@@ -477,7 +477,8 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     if (points_to_device(&p, k, e) || seed_centers(&p, k, seed, c, e))
         goto out;
 
-    const bool prune = worth_pruning(&p, c, k);
+    const bool prune =
+        (mse ? iters > 0 : iters > 1) && worth_pruning(&p, c, k);
 
     for (size_t round = 0; round < iters; round++) {
         if (kv_interrupted(e))

@@ -152,13 +152,15 @@ static void decide(struct kv_points *p, const float *centers, size_t n_some,
                    struct room *r)
 {
     const size_t d = p->d;
-    struct kv_codebook book;
     uint16_t code[KV_TILE];
     float s[KV_TILE];
 
     for (size_t i = 0; i < n_some; i++)
         copy(centers + r->some[i] * d, d, r->book + i * d);
-    kv_codebook_init(&book, r->book, n_some, d);
+    /* A search without tables: they would cost more than they save here. */
+    const struct kv_codebook book = {
+        .k = n_some, .d = d, .centers = r->book};
+
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < d; j++)
             r->tile[j * KV_TILE + i] = r->value[order[i] * d + j];
@@ -167,7 +169,6 @@ static void decide(struct kv_points *p, const float *centers, size_t n_some,
         p->code[index[order[i]]] = r->some[code[i]];
         p->dist[index[order[i]]] = s[i];
     }
-    kv_codebook_clear(&book);
 }
 
 /* The points by their centers. */

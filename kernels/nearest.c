@@ -132,7 +132,8 @@ void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
         for (size_t j = 0; j < d; j++)
             b->block[(c / KV_BLOCK * d + j) * KV_BLOCK + c % KV_BLOCK] =
                 INFINITY;
-    put_all_whole(b);
+    if (kv_level_vnni())
+        put_all_whole(b);
 }
 
 void kv_codebook_clear(struct kv_codebook *b)

@@ -85,24 +85,27 @@ static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
 size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n)
 {
     const struct kv_gpu_code *code = &c->code;
-    const struct kv_gpu_vectors *v = &code->vectors;
-    const size_t codes = n * code->block * code->n_heads * v->n_sub;
 
     if (code->coding == KV_GPU_GROUPS)
         return 0;
+
+    const struct kv_gpu_vectors *v = &code->vectors;
+    const size_t codes = n * code->block * code->n_heads * v->n_sub;
+
     return turned_bytes(code, n) + (v->bits == 8 ? 0 : codes * 2);
 }
 
 int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e)
 {
-    const size_t turned = turned_bytes(&c->code, b->n);
-    struct kv_gpu_room room = {NULL, NULL};
-
     if (!b->n)
         return 0;
     if (c->code.coding == KV_GPU_GROUPS)
         return kv_gpu_encode_groups(&c->code, b, e);
+
+    const size_t turned = turned_bytes(&c->code, b->n);
+    struct kv_gpu_room room = {NULL, NULL};
+
     if (turned)
         room.x = b->room;
     if (c->code.vectors.bits != 8)

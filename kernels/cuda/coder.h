@@ -95,8 +95,8 @@ int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e);
 
 /* The other way, in the first stream: bytes [n][block_bytes] to
- * x [n * block][n_heads][head_dim], both the device's; x is 16-byte aligned, or
- * whole tokens past where it would be.  Launches. */
+ * x [n * block][n_heads][head_dim], both the device's; x begins whole tokens after a
+ * 16-byte boundary.  Launches. */
 int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
                   float *x, struct kv_err *e);
 

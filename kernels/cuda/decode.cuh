@@ -2,7 +2,7 @@
  * byte of the cache read once for all query heads of a KV head (FlashDecoding).
  *
  * Blocks of WARPS warps split the tokens of (sequence, KV head); a warp takes
- * tiles of 128 tokens in turn and walks each in steps of T tokens, whose bytes
+ * tiles of TILE tokens in turn and walks each in steps of T tokens, whose bytes
  * stream through a ring of its own in shared memory.  No two warps wait for
  * each other before the end, where they merge, in order; the last block of a
  * (sequence, KV head) to arrive merges all of them, in order: the same bits on
@@ -14,8 +14,8 @@
  *
  *   params            what the kernel is given of it, by value
  *   T, TILE           tokens a step and a tile, which the warps take in turn;
- *                     the same for both.  A tile is 128 tokens, but of halves,
- *                     which lie step by step, 16
+ *                     the same for both.  A tile is 128 tokens, of kvquant 64,
+ *                     of halves, which lie step by step, 16
  *   BLOCKS            blocks that share a multiprocessor at 8 rows: what
  *                     registers and tables leave room for
  *   head_bytes(p)     bytes at the start of a tile, what its steps share

@@ -65,6 +65,9 @@ __global__ void __launch_bounds__(KV_GROUPS_THREADS)
     }
 }
 
+// encode_groups.cu has one of its own of this name.
+namespace
+{
 struct launched {
     const struct kv_gpu_code *code;
     const uint8_t *bytes;
@@ -92,6 +95,7 @@ struct launched {
             launch<Q, false>();
     }
 };
+} // namespace
 
 extern "C" int kv_gpu_decode_groups(const struct kv_gpu_code *code,
                                     const uint8_t *bytes, size_t n, float *x,

@@ -212,6 +212,9 @@ __global__ void __launch_bounds__(THREADS)
         bytes[i / n * g.unit_bytes + i % n] = packed[i / n * from + i % n];
 }
 
+// Nobody else's: other files have their own of the same name.
+namespace
+{
 struct measured {
     kv_share share;
     size_t bytes;
@@ -221,6 +224,7 @@ struct measured {
         bytes = room_of<Q>(share).end;
     }
 };
+} // namespace
 
 extern "C" size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
 {
@@ -230,6 +234,8 @@ extern "C" size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
     return m.bytes;
 }
 
+namespace
+{
 struct launched {
     const struct kv_gpu_code *code;
     const struct kv_gpu_blocks *b;
@@ -257,6 +263,7 @@ struct launched {
             launch<Q, false>();
     }
 };
+} // namespace
 
 extern "C" int kv_gpu_encode_groups(const struct kv_gpu_code *code,
                                     const struct kv_gpu_blocks *b,

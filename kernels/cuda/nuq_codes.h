@@ -22,7 +22,7 @@
  * in the order of tokens.  Values' are
  *
  *   u32 [room + 8]: KV_NUQ_CHANNEL(channel) | token / 2 % 16 << 5 |
- *           KV_NUQ_EVEN, of an even token | step | more * unit, half << 16
+ *           KV_NUQ_EVEN, of an even token | step | more * by * unit, half << 16
  *
  * in the order of steps, then of channels / 16.  8 zeros or more end a list.
  * Ends, u16, are where outliers of 16 tokens (keys, [4]) or of 16 channels
@@ -32,7 +32,8 @@
  * lists like these, which zeros make a multiple of 8: rest, u32, says where, in
  * 16 bytes from the first tile.
  *
- * scales * unit, more * unit: unit is the power of two that makes the largest
+ * scales * unit, more * by * unit (by: what the table's values were
+ * multiplied by): unit is the power of two that makes the largest
  * of the tile's at least 2^14 and less than 2^15, 2^60 at most.  Scales and
  * offsets are [token % 8][token / 16][token / 8 % 2].
  *
@@ -56,6 +57,7 @@
 #include "kernels/cuda/scaled.h"
 
 /* Head dimension, bits of both sides. */
+/* (128, 4) takes 176 KB of shared memory: not on compute capability 8.0. */
 #define KV_NUQ_KERNELS(X) \
     X(64, 2) X(64, 3) X(64, 4) X(128, 2) X(128, 3) X(128, 4)
 

@@ -15,7 +15,9 @@ enum {
     LINE = 16 /* what rest counts in */
 };
 
-/* Beyond, a turned pair might pass what halves hold. */
+/* Beyond, a turned pair might pass what halves hold.  What an outlier is more
+ * than its code is cut to halves, which only passes them where the key does by
+ * half. */
 static const float MOST_RANGE = 0x1p13f;
 
 _Static_assert((int)TOKENS == KV_TILE_TOKENS, "a tile is one of the CPU's");
