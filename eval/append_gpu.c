@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 128 }; /* tokens of attention's */
-
 /* So many blocks of one side of each sequence, on the device. */
 struct blocks {
     struct kv_gpu_code code;
@@ -58,8 +56,8 @@ static size_t newest(const struct kv_append_gpu *a)
 /* Whether there are tiles, and blocks fill them. */
 static bool has_tiles(const struct kv_append_gpu *a)
 {
-    return newest(a) != SIZE_MAX && TILE % a->codec[KV_K]->block == 0 &&
-           TILE % a->codec[KV_V]->block == 0;
+    return newest(a) != SIZE_MAX && KV_GPU_TILE % a->codec[KV_K]->block == 0 &&
+           KV_GPU_TILE % a->codec[KV_V]->block == 0;
 }
 
 /* n tokens of sequence b from `first` on, as they enter a cache. */
@@ -77,7 +75,8 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
 {
     const struct kv_codec *c = a->codec[side];
     const size_t first = tile ? newest(a) : 0;
-    const size_t tokens = tile ? TILE : c->block, n = a->n_batch * a->copies;
+    const size_t tokens = tile ? KV_GPU_TILE : c->block,
+                 n = a->n_batch * a->copies;
     const size_t values = tokens * row_values(a),
                  blocks = n * (tokens / c->block);
     float *x = kv_alloc(values, sizeof(*x));
@@ -219,7 +218,8 @@ static int check(const struct append *a, int side, struct kv_err *e)
 static int check_values(const struct append *a, int side, struct kv_err *e)
 {
     const struct kv_codec *c = a->plan->codec[side];
-    const size_t n = TILE / c->block, values = TILE * row_values(a->plan);
+    const size_t n = KV_GPU_TILE / c->block,
+                 values = KV_GPU_TILE * row_values(a->plan);
     uint8_t *bytes = kv_alloc(n, c->block_bytes);
     float *want = kv_alloc(values, sizeof(*want));
     float *got = kv_alloc(values, sizeof(*got));

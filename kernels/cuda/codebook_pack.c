@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { GPU_TILE = 128 };
-
 static const struct kv_tile_book *book_of(const struct kv_gpu_side *side)
 {
     return side->store->params;
@@ -196,8 +194,8 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     const struct kv_gpu_codes c = kv_gpu_codebook_codes(side);
     uint16_t code[KV_TILE_PART * (KV_GPU_MAX_DIM + 16)];
 
-    for (size_t t = 0; t < GPU_TILE; t += KV_TILE_PART) {
-        const size_t token = i * GPU_TILE + t;
+    for (size_t t = 0; t < KV_GPU_TILE; t += KV_TILE_PART) {
+        const size_t token = i * KV_GPU_TILE + t;
         const uint8_t *tile = kv_store_tile(s, head, token / KV_TILE_TOKENS);
         const struct kv_code_part part = kv_store_get_codes(
             s, tile, token % KV_TILE_TOKENS / KV_TILE_PART, code);
@@ -217,7 +215,7 @@ bool kv_gpu_codebook_open(struct kv_gpu_side *side)
 
     if (!c.step || book_of(side)->rope) /* the launch says what is missing */
         return true;
-    side->tile_bytes = GPU_TILE * s->head_dim / c.d * c.bits / 8;
+    side->tile_bytes = KV_GPU_TILE * s->head_dim / c.d * c.bits / 8;
     side->pack = pack;
     make_table(side, c);
     return true;

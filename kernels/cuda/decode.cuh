@@ -52,7 +52,7 @@
 
 #include "kernels/cuda/decode.h"
 
-enum { KV_WARPS = 8, KV_GPU_TILE = 128 };
+enum { KV_WARPS = 8 };
 
 #define KV_NONE (-__builtin_huge_valf())
 

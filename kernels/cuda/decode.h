@@ -6,10 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Tokens of a tile of codes (decode.cuh has the exceptions). */
+enum { KV_GPU_TILE = 128 };
+
 /* A sequence's tokens: sinks, codes, the rest.  Sinks and rest are halves. */
 enum { KV_RUN_SINKS, KV_RUN_CODES, KV_RUN_REST, KV_GPU_RUNS };
 
-/* One run: tiles of 128 tokens, [n_kv_heads][tiles][tile bytes]. */
+/* One run: tiles of KV_GPU_TILE tokens, [n_kv_heads][tiles][tile bytes]. */
 struct kv_gpu_run {
     const uint8_t *k, *v;
     size_t k_head, v_head; /* bytes from one head's tiles to the next's */

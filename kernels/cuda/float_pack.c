@@ -2,7 +2,7 @@
 #include "kernels/cuda/families.h"
 #include "lib/base/half.h"
 
-enum { GPU_TILE = 128, STEP = 16 };
+enum { STEP = 16 };
 
 /* Row r and column k of a 16 x 16 matrix in fragments a (gpu.cuh): which of a
  * lane's 8 halves, and of which lane. */
@@ -41,10 +41,10 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to)
 {
     const struct kv_store *s = side->store;
-    float x[GPU_TILE * KV_GPU_MAX_DIM];
+    float x[KV_GPU_TILE * KV_GPU_MAX_DIM];
 
-    kv_gpu_rows(s, head, i * GPU_TILE, GPU_TILE, x);
-    put(s->values, side->bf16, s->head_dim, x, GPU_TILE, to);
+    kv_gpu_rows(s, head, i * KV_GPU_TILE, KV_GPU_TILE, x);
+    put(s->values, side->bf16, s->head_dim, x, KV_GPU_TILE, to);
 }
 
 bool kv_gpu_float_open(struct kv_gpu_side *side)
@@ -57,7 +57,7 @@ bool kv_gpu_float_open(struct kv_gpu_side *side)
         return false;
     side->path = KV_PATH_EXACT;
     side->bf16 = *(const enum kv_float *)s->params == KV_FLOAT_BF16;
-    side->tile_bytes = GPU_TILE * s->head_dim * sizeof(uint16_t);
+    side->tile_bytes = KV_GPU_TILE * s->head_dim * sizeof(uint16_t);
     side->pack = pack;
     return true;
 }

@@ -7,7 +7,6 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/gpu_attend.h"
 
-enum { KV_GPU_TILE = 128 };                       /* tokens */
 enum { KV_JOB_SINKS, KV_JOB_CODES, KV_JOB_TAIL }; /* runs of a job's store */
 
 /* What is on the device for one sequence. */

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { GPU_TILE = 128, LEAST_GROUP = 32, MOST_GROUPS = 4, UNIT_BYTES = 16 };
+enum { WORD_BITS = 128, LEAST_GROUP = 32, MOST_GROUPS = 4, UNIT_BYTES = 16 };
 
 static const struct kv_grouped *params_of(const struct kv_store *s)
 {
@@ -14,7 +14,7 @@ static const struct kv_grouped *params_of(const struct kv_store *s)
 
 static size_t step_tokens(const struct kv_store *s)
 {
-    return GPU_TILE / params_of(s)->bits;
+    return WORD_BITS / params_of(s)->bits;
 }
 
 /* ---- what there is ------------------------------------------------------- */
@@ -41,18 +41,18 @@ static unsigned log2_of(size_t n)
 static bool there_is(const struct kv_store *s, size_t len)
 {
     const struct kv_grouped *g = params_of(s);
-    const size_t words = s->head_dim * g->bits / GPU_TILE; /* of a row */
+    const size_t words = s->head_dim * g->bits / WORD_BITS; /* of a row */
 
     if (g->bits != 2 && g->bits != 4 && g->bits != 8)
         return false;
-    if (words * GPU_TILE != s->head_dim * g->bits || s->head_dim % 64 ||
+    if (words * WORD_BITS != s->head_dim * g->bits || s->head_dim % 64 ||
         s->head_dim > KV_GPU_MAX_DIM)
         return false;
     if (len < LEAST_GROUP || len != (size_t)1 << log2_of(len))
         return false;
     if (s->values)
         return g->folded;
-    return g->folded ? len <= GPU_TILE : g->n_runs <= MOST_GROUPS;
+    return g->folded ? len <= KV_GPU_TILE : g->n_runs <= MOST_GROUPS;
 }
 
 int kv_gpu_grouped_of(const struct kv_store *s, struct kv_gpu_grouped *out)
@@ -65,7 +65,8 @@ int kv_gpu_grouped_of(const struct kv_store *s, struct kv_gpu_grouped *out)
         return 0;
 
     const bool in_head = of_tokens && len > step;
-    const size_t n = of_tokens ? (in_head ? GPU_TILE : step) / len : g->n_runs;
+    const size_t n =
+        of_tokens ? (in_head ? KV_GPU_TILE : step) / len : g->n_runs;
     const bool same = !of_tokens && g->offset == KV_OFFSET_SAME;
     const size_t vector = (of_tokens ? s->head_dim : step) * sizeof(uint16_t);
     const bool rests = !same && g->offset != KV_OFFSET_LOW;
@@ -101,7 +102,7 @@ struct packing {
 static const uint8_t *tile_of(const struct packing *p, size_t t)
 {
     return kv_store_tile(p->s, p->head,
-                         (p->tile * GPU_TILE + t) / KV_TILE_TOKENS);
+                         (p->tile * KV_GPU_TILE + t) / KV_TILE_TOKENS);
 }
 
 static unsigned code_at(const struct packing *p, size_t t, size_t c)
@@ -222,7 +223,7 @@ static float unit_of(const struct packing *p)
     float most = 0, step, low;
     int exponent;
 
-    for (size_t t = 0; t < GPU_TILE; t += tokens)
+    for (size_t t = 0; t < KV_GPU_TILE; t += tokens)
         for (size_t c = 0; c < d; c += channels) {
             group_at(p, t, c, &step, &low);
             most = fmaxf(most, fabsf(step));
@@ -253,7 +254,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
         put_unit(&p);
     if (p.g.in_head)
         put_channel_heads(&p, 0, to + UNIT_BYTES);
-    for (size_t step = 0; step < GPU_TILE / tokens; step++) {
+    for (size_t step = 0; step < KV_GPU_TILE / tokens; step++) {
         put_codes(&p, step);
         if (!of_tokens)
             put_token_heads(&p, step);

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-enum { GPU_TILE = 128 };
-
 static const struct kv_tile_hack *params_of(const struct kv_store *s)
 {
     return s->params;
@@ -105,8 +103,8 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     const struct kv_store *s = side->store;
     const size_t step = step_tokens(params_of(s));
 
-    for (size_t t = 0; t < GPU_TILE; t++) {
-        const size_t token = i * GPU_TILE + t, in = token % KV_TILE_TOKENS;
+    for (size_t t = 0; t < KV_GPU_TILE; t++) {
+        const size_t token = i * KV_GPU_TILE + t, in = token % KV_TILE_TOKENS;
         uint8_t *tile = kv_store_tile(s, head, token / KV_TILE_TOKENS);
         const uint8_t *code = kv_store_hack_codes(s, tile, in);
 
@@ -131,7 +129,7 @@ bool kv_gpu_hack_open(struct kv_gpu_side *side)
         (h->part != 32 && h->part != 64 && h->part != 128))
         return false;
     side->path = KV_PATH_INT8;
-    side->tile_bytes = GPU_TILE / step_tokens(h) * step_bytes(s);
+    side->tile_bytes = KV_GPU_TILE / step_tokens(h) * step_bytes(s);
     side->pack = pack;
     return true;
 }

@@ -7,13 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    GPU_TILE = 128,
-    UNIT_BYTES = 16,
-    MOST_SHIFT = 60,
-    MOST_GROUPS = 32,
-    FACTORS = 1024
-};
+enum { UNIT_BYTES = 16, MOST_SHIFT = 60, MOST_GROUPS = 32, FACTORS = 1024 };
 
 struct kv_gpu_scaled_kind kv_gpu_scaled_kind_of(const struct kv_store *s)
 {
@@ -237,24 +231,24 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
         .head_dim = d,
         .tokens = n,
     };
-    uint16_t code[GPU_TILE][KV_GPU_MAX_DIM];
-    float scale[GPU_TILE * MOST_GROUPS], unit;
+    uint16_t code[KV_GPU_TILE][KV_GPU_MAX_DIM];
+    float scale[KV_GPU_TILE * MOST_GROUPS], unit;
 
-    for (size_t t = 0; t < GPU_TILE; t++) {
-        const size_t token = i * GPU_TILE + t;
+    for (size_t t = 0; t < KV_GPU_TILE; t++) {
+        const size_t token = i * KV_GPU_TILE + t;
 
         kv_store_get_scaled(s, token % KV_TILE_TOKENS,
                             kv_store_tile(s, head, token / KV_TILE_TOKENS),
                             code[t], scale + t * groups);
     }
-    unit = unit_of(scale, GPU_TILE * groups);
+    unit = unit_of(scale, KV_GPU_TILE * groups);
     if (head_bytes(s)) {
         const float both[2] = {unit, 1 / unit};
 
         memcpy(to, both, sizeof(both));
     }
     to += head_bytes(s);
-    for (size_t t = 0; t < GPU_TILE; t++) {
+    for (size_t t = 0; t < KV_GPU_TILE; t++) {
         uint8_t *step = to + t / n * step_bytes(s);
 
         for (size_t c = 0; c < d; c++)
@@ -275,7 +269,7 @@ bool kv_gpu_scaled_open(struct kv_gpu_side *side)
     if (bits == 1 || bits == 6 || s->head_dim > KV_GPU_MAX_DIM)
         return true; /* the launch says what is missing */
     side->tile_bytes =
-        head_bytes(s) + GPU_TILE / step_tokens(s) * step_bytes(s);
+        head_bytes(s) + KV_GPU_TILE / step_tokens(s) * step_bytes(s);
     side->pack = pack;
     if (bits <= 4)
         make_table(side);

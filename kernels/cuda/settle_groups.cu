@@ -3,7 +3,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/settle.h"
 
-enum { THREADS = 256, WARPS = THREADS / 32, TILE = 128 };
+enum { THREADS = 256, WARPS = THREADS / 32 };
 enum { UNIT_BYTES = 16 };
 
 // Sizes of a tile (grouped_codes.h).
@@ -23,7 +23,7 @@ KV_DEVICE float kv_unit_of(const kv_group_tile &s, const kv_coded_head<Q> &from,
     const unsigned row = s.head_dim / channels;
     float most = 0;
 
-    for (unsigned i = threadIdx.x; i < TILE / tokens * row; i += THREADS)
+    for (unsigned i = threadIdx.x; i < KV_GPU_TILE / tokens * row; i += THREADS)
         most = fmaxf(
             most,
             fabsf(from.group(i / row * tokens, i % row * channels).step()));
@@ -79,7 +79,7 @@ KV_DEVICE void kv_put_heads(const kv_group_tile &s,
                             uint8_t *to)
 {
     const bool of_tokens = s.folded && !s.values;
-    const unsigned tokens = TILE / s.bits; // of a step
+    const unsigned tokens = KV_GPU_TILE / s.bits; // of a step
     const unsigned n = of_tokens ? s.head_dim : tokens;
     const unsigned place = n * s.g.n_groups; // heads in one place
     const unsigned places = s.g.in_head ? 1 : s.bits;
@@ -105,7 +105,7 @@ KV_DEVICE uint32_t kv_codes_word(const kv_group_tile &s,
                                  const kv_coded_head<Q> &from, unsigned step,
                                  unsigned w)
 {
-    const unsigned tokens = TILE / s.bits, pairs = 16 / s.bits;
+    const unsigned tokens = KV_GPU_TILE / s.bits, pairs = 16 / s.bits;
     const unsigned words = (s.values ? tokens : s.head_dim) / 8 / pairs;
     const unsigned lane = w % 128 / 4, i = w / 128 * 4 + w % 4;
     const unsigned row = i / 2 / words * 16 + i % 2 * 8 + lane / 4;
@@ -137,9 +137,9 @@ __global__ void __launch_bounds__(THREADS)
                   blockIdx.x * (s.values ? run.v_head : run.k_head);
     float unit = 1;
 
-    if (run.n < TILE)
+    if (run.n < KV_GPU_TILE)
         return;
-    to += (size_t)(run.n / TILE - 1) * s.tile_bytes;
+    to += (size_t)(run.n / KV_GPU_TILE - 1) * s.tile_bytes;
     if (s.folded) {
         unit = kv_unit_of(s, from, reinterpret_cast<float *>(kv_shared()));
         if (threadIdx.x < 4)
@@ -167,7 +167,8 @@ static const char *settle(const struct kv_gpu_settle *s, const kv_group_tile &t)
 
     return kv_launch(kv_settle_groups_kernel<Q>, grid, dim3(THREADS),
                      WARPS * sizeof(float), (cudaStream_t)0, t, c->groups,
-                     TILE / c->block * c->block_bytes, s->sequences, s->bytes);
+                     KV_GPU_TILE / c->block * c->block_bytes, s->sequences,
+                     s->bytes);
 }
 
 extern "C" int kv_gpu_settle_groups(const struct kv_gpu_settle *s,

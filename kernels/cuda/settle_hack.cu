@@ -1,7 +1,7 @@
 #include "kernels/cuda/coded.cuh"
 #include "kernels/cuda/settle.h"
 
-enum { THREADS = 256, TILE = 128 };
+enum { THREADS = 256 };
 
 // Sizes of a tile (hack_codes.h).
 struct kv_hack_tile {
@@ -81,13 +81,13 @@ __global__ void __launch_bounds__(THREADS)
     const kv_gpu_run &run = sequences[blockIdx.y].run[KV_RUN_CODES];
     const kv_coded_head<kv_hack> from = {g, gridDim.x, blockIdx.x, h.head_dim,
                                          bytes + blockIdx.y * tile_coded};
-    const unsigned steps = TILE / h.step, words = h.code_bytes / 4;
+    const unsigned steps = KV_GPU_TILE / h.step, words = h.code_bytes / 4;
     uint8_t *to = const_cast<uint8_t *>(h.values ? run.v : run.k) +
                   blockIdx.x * (h.values ? run.v_head : run.k_head);
 
-    if (run.n < TILE)
+    if (run.n < KV_GPU_TILE)
         return;
-    to += (size_t)(run.n / TILE - 1) * steps * h.step_bytes;
+    to += (size_t)(run.n / KV_GPU_TILE - 1) * steps * h.step_bytes;
     for (unsigned step = 0; step < steps; step++, to += h.step_bytes) {
         for (unsigned w = threadIdx.x; w < words; w += THREADS)
             reinterpret_cast<uint32_t *>(to)[w] =
@@ -102,17 +102,19 @@ extern "C" int kv_gpu_settle_hack(const struct kv_gpu_settle *s,
     const struct kv_gpu_code *c = s->code;
     const unsigned part = (unsigned)c->groups.len;
     const unsigned step = part > 64 ? part : 64;
-    const kv_hack_tile h = {c->groups.bits,
-                            part,
-                            (unsigned)c->head_dim,
-                            step,
-                            (unsigned)(step * c->head_dim * c->groups.bits / 8),
-                            (unsigned)(s->side->tile_bytes * step / TILE),
-                            s->side->store->values != 0};
+    const kv_hack_tile h = {
+        c->groups.bits,
+        part,
+        (unsigned)c->head_dim,
+        step,
+        (unsigned)(step * c->head_dim * c->groups.bits / 8),
+        (unsigned)(s->side->tile_bytes * step / KV_GPU_TILE),
+        s->side->store->values != 0};
     const dim3 grid((unsigned)c->n_heads, (unsigned)s->n);
-    const char *wrong = kv_launch(
-        kv_settle_hack_kernel, grid, dim3(THREADS), (size_t)0, (cudaStream_t)0,
-        h, c->groups, TILE / c->block * c->block_bytes, s->sequences, s->bytes);
+    const char *wrong = kv_launch(kv_settle_hack_kernel, grid, dim3(THREADS),
+                                  (size_t)0, (cudaStream_t)0, h, c->groups,
+                                  KV_GPU_TILE / c->block * c->block_bytes,
+                                  s->sequences, s->bytes);
 
     return wrong ? kv_fail(e, "settling integers: %s", wrong) : 0;
 }

@@ -2,7 +2,7 @@
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/settle.h"
 
-enum { THREADS = 256, TILE = 128 };
+enum { THREADS = 256 };
 
 // Sizes of a tile (codebook_pack.c).
 struct kv_index_tile {
@@ -39,15 +39,15 @@ __global__ void __launch_bounds__(THREADS)
                              size_t token_bytes, const uint8_t *bytes)
 {
     const kv_gpu_run &run = sequences[blockIdx.y].run[KV_RUN_CODES];
-    const unsigned words = TILE / g.step * 8 * g.lane_bytes;
+    const unsigned words = KV_GPU_TILE / g.step * 8 * g.lane_bytes;
     const unsigned piece = g.lane_bytes % 16 ? 8 : 16;
     uint8_t *to = const_cast<uint8_t *>(g.values ? run.v : run.k) +
                   blockIdx.x * (g.values ? run.v_head : run.k_head);
 
-    if (run.n < TILE)
+    if (run.n < KV_GPU_TILE)
         return;
-    to += (size_t)(run.n / TILE - 1) * words * 4;
-    bytes += blockIdx.y * TILE * token_bytes;
+    to += (size_t)(run.n / KV_GPU_TILE - 1) * words * 4;
+    bytes += blockIdx.y * KV_GPU_TILE * token_bytes;
     for (unsigned w = threadIdx.x; w < words; w += THREADS) {
         const unsigned step = w * 4 / (32 * g.lane_bytes);
         const unsigned at = w * 4 % (32 * g.lane_bytes);
