@@ -1,6 +1,7 @@
 #include "eval/loop_gpu.h"
 #include "kernels/cuda/coder.h"
 #include "kernels/cuda/hold.h"
+#include "kernels/device_room.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
 #include "lib/codec_gpu.h"
@@ -8,35 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Device memory that is made when it is wanted, and kept. */
-struct room {
-    void *p;
-    size_t bytes;
-};
-
 struct kv_loop_gpu {
     struct kv_codec *const (*codec)[KV_SIDES]; /* [n_layers] */
     struct kv_gpu_coder *(*coder)[KV_SIDES];   /* NULL: on the CPU */
     size_t n_layers, last; /* last: of those that run here */
     uint64_t seed;
-    struct room half;    /* of a window: [n][n_kv_heads][head_dim] */
-    struct room bytes;   /* its codes */
-    struct room work;    /* kv_gpu_encode_room() for them */
-    struct room strange; /* unsigned [n_layers][KV_SIDES][n_windows]: 1 where
-                          * one met a NaN or an infinity */
+    struct kv_device_room half;  /* of a window: [n][n_kv_heads][head_dim] */
+    struct kv_device_room bytes; /* its codes */
+    struct kv_device_room work;  /* kv_gpu_encode_room() for them */
+    /* unsigned [n_layers][KV_SIDES][n_windows]: 1 where one met a NaN or an
+     * infinity */
+    struct kv_device_room strange;
 };
-
-static int want(struct room *r, size_t bytes, struct kv_err *e)
-{
-    if (bytes <= r->bytes)
-        return 0;
-    kv_device_free(r->p);
-    *r = (struct room){NULL, 0};
-    if (kv_device_alloc(&r->p, bytes, e))
-        return -1;
-    r->bytes = bytes;
-    return 0;
-}
 
 /* Attention on the codes themselves is the CPU's. */
 static bool can(struct kv_codec *const *codec,
@@ -81,10 +65,10 @@ void kv_loop_gpu_free(struct kv_loop_gpu *g)
         for (int side = 0; side < KV_SIDES; side++)
             kv_gpu_coder_free(g->coder[i][side]);
     free(g->coder);
-    kv_device_free(g->half.p);
-    kv_device_free(g->bytes.p);
-    kv_device_free(g->work.p);
-    kv_device_free(g->strange.p);
+    kv_device_room_clear(&g->half);
+    kv_device_room_clear(&g->bytes);
+    kv_device_room_clear(&g->work);
+    kv_device_room_clear(&g->strange);
     free(g);
 }
 
@@ -142,9 +126,9 @@ static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
     const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
     const size_t n_blocks = kv_settled(c, n) / c->block;
 
-    if (want(&g->half, n * row * sizeof(uint16_t), e) ||
-        want(&g->bytes, n_blocks * c->block_bytes, e) ||
-        want(&g->work, kv_gpu_encode_room(coder, n_blocks), e))
+    if (kv_device_room_want(&g->half, n * row * sizeof(uint16_t), e) ||
+        kv_device_room_want(&g->bytes, n_blocks * c->block_bytes, e) ||
+        kv_device_room_want(&g->work, kv_gpu_encode_room(coder, n_blocks), e))
         return -1;
 
     const struct kv_gpu_blocks b = {.x = (const uint16_t *)g->half.p +
@@ -193,7 +177,8 @@ int kv_loop_gpu_fill(struct kv_loop_gpu *g, const struct kv_qkv *x,
     const size_t bytes = strange_words(g, x->n_windows) * sizeof(unsigned);
 
     if (bytes > g->strange.bytes &&
-        (want(&g->strange, bytes, e) || kv_device_zero(g->strange.p, bytes, e)))
+        (kv_device_room_want(&g->strange, bytes, e) ||
+         kv_device_zero(g->strange.p, bytes, e)))
         return -1;
     f->there = true;
     if (fill_side(g, x, KV_K, f, e) || fill_side(g, x, KV_V, f, e))

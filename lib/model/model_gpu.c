@@ -2,6 +2,7 @@
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
+#include "kernels/device_room.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/rope.h"
@@ -48,10 +49,7 @@ struct kv_model_gpu {
     size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
     float *norm;
     void *head;
-    struct {
-        void *p;
-        size_t bytes;
-    } room[ROOMS];
+    struct kv_device_room room[ROOMS];
     uint32_t *until[KV_SIDES]; /* what the rooms hold; NULL: nothing */
     size_t n_until[KV_SIDES];
     bool attended; /* OUT holds the layer's attention */
@@ -70,15 +68,7 @@ static size_t kv_dim(const struct kv_model_gpu *g)
 static int want(struct kv_model_gpu *g, enum room r, size_t bytes,
                 struct kv_err *e)
 {
-    if (bytes <= g->room[r].bytes)
-        return 0;
-    kv_device_free(g->room[r].p);
-    g->room[r].p = NULL;
-    g->room[r].bytes = 0;
-    if (kv_device_alloc(&g->room[r].p, bytes, e))
-        return -1;
-    g->room[r].bytes = bytes;
-    return 0;
+    return kv_device_room_want(&g->room[r], bytes, e);
 }
 
 /* ---- weights ------------------------------------------------------------- */
@@ -214,7 +204,7 @@ void kv_model_gpu_free(struct kv_model_gpu *g)
          g->layer && l <= g->n_resident && l < g->m->config.shape.n_layers; l++)
         kv_device_free(g->layer[l]);
     for (enum room r = 0; r < ROOMS; r++)
-        kv_device_free(g->room[r].p);
+        kv_device_room_clear(&g->room[r]);
     for (int side = 0; side < KV_SIDES; side++)
         free(g->until[side]);
     kv_device_free(g->norm);
