@@ -404,7 +404,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     const size_t row = kv_codec_block_values(c);
     float *y = kv_alloc(row, sizeof(*y));
     float *in = kv_alloc(TOGETHER * k->n_coded, sizeof(*in));
-    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps), 1);
+    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps, n_blocks), 1);
 
     (void)w;
     if (!k->n_coded)
