@@ -22,43 +22,39 @@ size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps)
     return (string_bits(step, n_steps) + 7) / 8;
 }
 
-/* The next `bits` bits of the string, which begin at bit `at`. */
-static unsigned get_bits(const uint8_t *bytes, size_t at, unsigned bits)
+/* The state after so many bits of the string, which are its last ones. */
+static unsigned state_after(const uint8_t *bytes, size_t bits)
 {
-    const size_t last = at + bits - 1;
-    unsigned two = (unsigned)bytes[at / 8] << 8;
+    const size_t last = (bits - 1) / 8;
+    const unsigned before = last ? bytes[last - 1] : 0;
 
-    if (last / 8 > at / 8)
-        two |= bytes[last / 8];
-    return two >> (16 - at % 8 - bits) & ((1u << bits) - 1);
+    return (before << 8 | bytes[last]) >> (7 - (bits - 1) % 8) & (STATES - 1);
 }
+_Static_assert(KV_TRELLIS_BITS <= 9, "two bytes hold a state at any bit");
 
 void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
                        const uint8_t *bytes, uint16_t *state)
 {
-    unsigned s = 0;
-    size_t at = 0;
+    size_t bits = 0;
 
     for (size_t i = 0; i < n_steps; i++) {
-        s = (s << step[i].bits | get_bits(bytes, at, step[i].bits)) &
-            (STATES - 1);
-        at += step[i].bits;
-        state[i] = (uint16_t)s;
+        bits += step[i].bits;
+        state[i] = (uint16_t)state_after(bytes, bits);
     }
 }
 
 void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
                        const uint8_t *bytes, const float *scale, float *x)
 {
-    unsigned s = 0;
-    size_t at = 0;
+    size_t bits = 0;
 
     for (size_t i = 0; i < n_steps; i++) {
-        s = (s << step[i].bits | get_bits(bytes, at, step[i].bits)) &
-            (STATES - 1);
-        at += step[i].bits;
+        const float *level;
+
+        bits += step[i].bits;
+        level = step[i].table + state_after(bytes, bits);
         for (unsigned v = 0; v < step[i].values; v++)
-            *x++ = *scale++ * step[i].table[v * STATES + s];
+            *x++ = *scale++ * level[v * STATES];
     }
 }
 
