@@ -17,6 +17,7 @@
 #include "lib/base/alloc.h"
 #include "lib/schemes/hack.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -643,52 +644,78 @@ static void tile_attend(struct tile *t, struct operand *k, struct operand *v,
         kv_hack_narrow(t->out + j * d, d, 1, t->query[j].out);
 }
 
+/* The query heads of one KV head. */
+static void attend_head(struct tile *t, struct operand *k, struct operand *v,
+                        size_t head, const float *q, size_t nq, size_t first,
+                        uint64_t seed, float *out)
+{
+    const struct kv_shape *shape = &k->r->codec->shape;
+    const size_t d = shape->head_dim, heads = shape->n_heads;
+    const size_t group = heads / shape->n_kv_heads, layer = k->r->codec->layer;
+    /* what summing codes costs the formulas, where sums are not stored */
+    const uint64_t sums =
+        d * ((k->h->sums ? 0 : k->n_coded) + (v->h->sums ? 0 : v->n_coded));
+
+    t->formula += sums;
+    t->formula_parts += sums;
+    operand_head(k, head);
+    operand_head(v, head);
+    count_reading(k, &t->ops);
+    count_reading(v, &t->ops);
+    for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
+        t->n = least(t->most, nq * group - j0);
+        for (size_t j = 0; j < t->n; j++) {
+            const size_t query = first + (j0 + j) / group;
+            const size_t own = head * group + (j0 + j) % group;
+            const size_t at = ((j0 + j) / group * heads + own) * d;
+
+            t->query[j] = (struct query){
+                .n = least(query + 1, k->r->n),
+                .key = {kv_hack_key(seed, KV_HACK_Q, layer, own, query),
+                        kv_hack_key(seed, KV_HACK_P, layer, own, query)},
+                .out = out + at,
+            };
+            memcpy(t->q + j * d, q + at, d * sizeof(*q));
+        }
+        tile_attend(t, k, v, shape->attn_scale);
+    }
+}
+
+static void add_ops(struct kv_attend_ops *ops, const struct tile *t,
+                    const struct operand *k, const struct operand *v)
+{
+    const bool paper = !k->h->artifact && !v->h->artifact;
+
+    ops->products += t->ops.products;
+    ops->correction += t->ops.correction;
+    ops->other += t->ops.other;
+    ops->formula += paper ? t->formula : 0;
+    ops->formula_parts += paper ? t->formula_parts : 0;
+}
+
+/* Threads share out the KV heads: no result depends on how. */
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
                     const float *q, size_t nq, size_t first, uint64_t seed,
                     float *out, struct kv_attend_ops *ops)
 {
     const struct kv_shape *shape = &kr->codec->shape;
-    const size_t d = shape->head_dim, heads = shape->n_heads;
-    const size_t group = heads / shape->n_kv_heads, layer = kr->codec->layer;
-    struct operand k = operand_new(kr), v = operand_new(vr);
-    struct tile *t = tile_new(&k, &v, group, nq * group);
+    const size_t group = shape->n_heads / shape->n_kv_heads;
+    const size_t threads = (size_t)omp_get_max_threads();
 
-    for (size_t i = 0; i < shape->n_kv_heads; i++) {
-        operand_head(&k, i);
-        operand_head(&v, i);
-        count_reading(&k, &t->ops);
-        count_reading(&v, &t->ops);
-        for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
-            t->n = least(t->most, nq * group - j0);
-            for (size_t j = 0; j < t->n; j++) {
-                const size_t query = first + (j0 + j) / group;
-                const size_t head = i * group + (j0 + j) % group;
-                const size_t at = ((j0 + j) / group * heads + head) * d;
+#pragma omp parallel num_threads((int)least(shape->n_kv_heads, threads))
+    {
+        struct operand k = operand_new(kr), v = operand_new(vr);
+        struct tile *t = tile_new(&k, &v, group, nq * group);
 
-                t->query[j] = (struct query){
-                    .n = least(query + 1, kr->n),
-                    .key = {kv_hack_key(seed, KV_HACK_Q, layer, head, query),
-                            kv_hack_key(seed, KV_HACK_P, layer, head, query)},
-                    .out = out + at,
-                };
-                memcpy(t->q + j * d, q + at, d * sizeof(*q));
-            }
-            tile_attend(t, &k, &v, shape->attn_scale);
+#pragma omp for schedule(dynamic)
+        for (size_t i = 0; i < shape->n_kv_heads; i++)
+            attend_head(t, &k, &v, i, q, nq, first, seed, out);
+        if (ops) {
+#pragma omp critical(kv_hack_ops)
+            add_ops(ops, t, &k, &v);
         }
+        tile_free(t);
+        operand_free(&v);
+        operand_free(&k);
     }
-    if (ops) {
-        const bool paper = !k.h->artifact && !v.h->artifact;
-        const uint64_t sums =
-            shape->n_kv_heads * d *
-            ((k.h->sums ? 0 : k.n_coded) + (v.h->sums ? 0 : v.n_coded));
-
-        ops->products += t->ops.products;
-        ops->correction += t->ops.correction;
-        ops->other += t->ops.other;
-        ops->formula += paper ? t->formula + sums : 0;
-        ops->formula_parts += paper ? t->formula_parts + sums : 0;
-    }
-    tile_free(t);
-    operand_free(&v);
-    operand_free(&k);
 }
