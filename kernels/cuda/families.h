@@ -19,6 +19,7 @@ struct kv_gpu_side {
     enum kv_path path;            /* the one that runs */
     bool bf16;                    /* family "float": else fp16 */
     size_t tile_bytes;            /* of 128 tokens of one KV head */
+    size_t whole; /* only so many tokens together are codes; 0: a tile */
     /* Tile i of a KV head, all of whose tokens are in the store, into `to`,
      * which is tile_bytes of zeros. */
     void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
