@@ -61,9 +61,9 @@ struct kv_gpu_family {
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
 };
 
-extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
-    kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes, kv_gpu_levels,
-    kv_gpu_generic_tiles;
+extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers_int8,
+    kv_gpu_integers, kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes,
+    kv_gpu_levels, kv_gpu_generic_tiles;
 
 enum { KV_GPU_MAX_DIM = 256 };
 
