@@ -365,6 +365,17 @@ static void vary(const struct kv_shape *s, float *x, size_t n, float most)
             x[t * row + c] *= ldexpf(most, -(int)(t / TILE * 5 % 7));
 }
 
+/* What the calibration is of.  Far from it, coefficients are the last of their
+ * tables in every token, and so is what rounding these does. */
+static void alike(const struct kv_shape *s, float *x, size_t n,
+                  enum kv_tensor tensor)
+{
+    const uint64_t layer = 2000; /* as in synthetic_dump() */
+
+    synthetic_rows(s, s->n_kv_heads, layer + (tensor == KV_T_V ? 20 : 30), n,
+                   x);
+}
+
 /* A cache of n made-up tokens, and its tiles. */
 struct rig {
     struct tensors x;
@@ -380,7 +391,10 @@ static struct rig rig(const char *text, const struct kv_shape *s, size_t n,
     struct kv_spec spec;
     struct kv_err e = {""};
 
-    if (n >= LONG) {
+    if (!strncmp(text, "klt", 3)) {
+        alike(s, r.x.k, n, KV_T_K_PRE);
+        alike(s, r.x.v, n, KV_T_V);
+    } else if (n >= LONG) {
         vary(s, r.x.k, n, 1);
         vary(s, r.x.v, n, 1000);
     }
@@ -956,6 +970,41 @@ static void test_outliers_apart(void **state)
     free(q);
 }
 
+/* Keys before RoPE and after it; on a trellis, and as levels; from a head
+ * without a coefficient to all of them; strings of whole words and not. */
+static void test_coefs(void **state)
+{
+    static const struct {
+        const char *spec;
+        size_t head_dim, group, n_rot, n, nq;
+    } cases[] = {
+        {"klt:b2,rope=post", 64, 4, 32, 400, 1},
+        {"klt:b2s3r40", 64, 4, 32, 400, 1},
+        {"klt:b3r0", 128, 16, 64, 300, 1},
+        {"klt:b3s5r40,rope=post,metric=none", 128, 2, 64, 700, 3},
+        {"klt:b8r0,code=scalar", 64, 1, 20, 260, 8},
+        {"klt:b8r0,rope=post", 64, 3, 32, 300, 1},
+        {"klt:b1.3r0", 128, 4, 0, LONG, 2},
+        {"klt:b0.0625r0", 64, 4, 32, 300, 1},
+        {"klt:K-b1/V-b0.0625,r=0,rope=post", 64, 4, 32, 129, 1},
+        {"klt:b2r0", 96, 8, 48, 300, 2},
+        {"klt:b2r0,rope=post", 96, 1, 48, 300, 1},
+        {"klt:b2r0,code=scalar", 256, 4, 128, 300, 1},
+        {"klt:b1r0,rope=post,code=scalar", 256, 1, 128, 300, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        s.n_rot = cases[i].n_rot;
+        check(cases[i].spec, &s, cases[i].n, cases[i].nq, &calib);
+        kv_calib_free(calib);
+    }
+}
+
 struct sized {
     const char *text;
     size_t head_dim, group, n, nq;
@@ -1137,6 +1186,7 @@ static void test_missing(void **state)
         {"evasion:d2b8,rope=pre,iters=1", 66, "keys stored before RoPE"},
         {"f16", 258, "family float and values of family"},
         {"kvquant:r0", 66, "keys of family nuq"},
+        {"klt", 80, "keys of family coef"},
     };
 
     (void)state;
@@ -1168,6 +1218,7 @@ int main(void)
         cmocka_unit_test(test_nuq_shared),
         cmocka_unit_test(test_nuq_range),
         cmocka_unit_test(test_outliers_apart),
+        cmocka_unit_test(test_coefs),
         cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_missing),
