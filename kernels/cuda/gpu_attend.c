@@ -250,7 +250,8 @@ static int copy_run(struct kv_gpu_attend *to, const struct kv_gpu_attend *from,
                     size_t job, int r, int side, struct kv_err *e)
 {
     struct kv_gpu_run *run = &to->plan[job].run[r];
-    const size_t bytes = (side ? run->v_head : run->k_head) * to->n_kv_heads;
+    const size_t bytes =
+        (side ? run->v_head : run->k_head) * kv_gpu_run_heads(from, r, side);
     void *tiles;
 
     if (kv_device_alloc(&tiles, bytes, e))
