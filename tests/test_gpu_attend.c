@@ -275,7 +275,11 @@ static void check_way(const char *what, const struct kv_cache *c,
                       const struct kv_tiled *t, const struct attention *a,
                       enum way way)
 {
-    const enum kv_path path = way == BY_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT;
+    const bool own =
+        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+    const enum kv_path path = way == BY_INT8 || (own && way == BY_GENERIC)
+                                  ? KV_PATH_INT8
+                                  : KV_PATH_EXACT;
     /* The second finds no traces of the first; once is enough. */
     const int runs = a->n == 129 ? 2 : 1;
     const size_t n = a->nq * a->shape.n_heads * a->shape.head_dim;
@@ -287,9 +291,6 @@ static void check_way(const char *what, const struct kv_cache *c,
     float *out = kv_alloc(2 * n, sizeof(float));
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
-
-    const bool own =
-        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
 
     if (own)
         kv_cache_attend(c, a->q, a->nq, exact);
@@ -364,6 +365,17 @@ static void vary(const struct kv_shape *s, float *x, size_t n, float most)
             x[t * row + c] *= ldexpf(most, -(int)(t / TILE * 5 % 7));
 }
 
+/* What the calibration is of.  Far from it, coefficients are the last of their
+ * tables in every token, and so is what rounding these does. */
+static void alike(const struct kv_shape *s, float *x, size_t n,
+                  enum kv_tensor tensor)
+{
+    const uint64_t layer = 2000; /* as in synthetic_dump() */
+
+    synthetic_rows(s, s->n_kv_heads, layer + (tensor == KV_T_V ? 20 : 30), n,
+                   x);
+}
+
 /* A cache of n made-up tokens, and its tiles. */
 struct rig {
     struct tensors x;
@@ -379,7 +391,10 @@ static struct rig rig(const char *text, const struct kv_shape *s, size_t n,
     struct kv_spec spec;
     struct kv_err e = {""};
 
-    if (n >= LONG) {
+    if (!strncmp(text, "klt", 3)) {
+        alike(s, r.x.k, n, KV_T_K_PRE);
+        alike(s, r.x.v, n, KV_T_V);
+    } else if (n >= LONG) {
         vary(s, r.x.k, n, 1);
         vary(s, r.x.v, n, 1000);
     }
@@ -955,6 +970,41 @@ static void test_outliers_apart(void **state)
     free(q);
 }
 
+/* Keys before RoPE and after it; on a trellis, and as levels; from a head
+ * without a coefficient to all of them; strings of whole words and not. */
+static void test_coefs(void **state)
+{
+    static const struct {
+        const char *spec;
+        size_t head_dim, group, n_rot, n, nq;
+    } cases[] = {
+        {"klt:b2,rope=post", 64, 4, 32, 400, 1},
+        {"klt:b2s3r40", 64, 4, 32, 400, 1},
+        {"klt:b3r0", 128, 16, 64, 300, 1},
+        {"klt:b3s5r40,rope=post,metric=none", 128, 2, 64, 700, 3},
+        {"klt:b8r0,code=scalar", 64, 1, 20, 260, 8},
+        {"klt:b8r0,rope=post", 64, 3, 32, 300, 1},
+        {"klt:b1.3r0", 128, 4, 0, LONG, 2},
+        {"klt:b0.0625r0", 64, 4, 32, 300, 1},
+        {"klt:K-b1/V-b0.0625,r=0,rope=post", 64, 4, 32, 129, 1},
+        {"klt:b2r0", 96, 8, 48, 300, 2},
+        {"klt:b2r0,rope=post", 96, 1, 48, 300, 1},
+        {"klt:b2r0,code=scalar", 256, 4, 128, 300, 1},
+        {"klt:b1r0,rope=post,code=scalar", 256, 1, 128, 300, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_shape s = synthetic_shape(cases[i].head_dim);
+        struct kv_calib *calib = NULL;
+
+        s.n_heads = s.n_kv_heads * cases[i].group;
+        s.n_rot = cases[i].n_rot;
+        check(cases[i].spec, &s, cases[i].n, cases[i].nq, &calib);
+        kv_calib_free(calib);
+    }
+}
+
 struct sized {
     const char *text;
     size_t head_dim, group, n, nq;
@@ -972,6 +1022,31 @@ static void check_sized(const struct sized *x, size_t n_cases, enum way first,
         check_by(x->text, &s, x->n, x->nq, first, last, &calib);
         kv_calib_free(calib);
     }
+}
+
+/* HACK at other sizes than its kernels': every width; partitions of 16, of
+ * three 16s, of the whole head, of no multiple of 16, keys' unlike values';
+ * queries and weights of few bits; and where there is a better kernel. */
+static void test_generic_hack(void **state)
+{
+    static const struct sized cases[] = {
+        {"hack:b3p32r0", 96, 4, 384, 1},
+        {"hack:b2p64r0,nearest", 256, 2, 256, 3},
+        {"hack:b1p16r0,nearest", 64, 16, 400, 8},
+        {"hack:K-b8p48/V-b5p16,r=0", 96, 3, 256, 2},
+        {"hack:b4p128s5r40", 66, 1, 300, 1},
+        {"hack:K-b2p256/V-b3p128,r=0,K-qb=4,V-qb=6,nearest", 256, 1, 256, 1},
+        {"hack:b7p64r0,no-se", 192, 4, 384, 2},
+        {"hack:b2p64r0", 128, 4, 128, 1},
+        {"hack:b2p32s1r0", 8, 1, 1300, 2},
+        {"hack:b3p64r0", 128, 4, LONG, 2}};
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC, BY_GENERIC);
+    check_sizes("hack:b3p32r0", 96, 7);
+    check_name("hack:b2p32r0", 96, "generic");
+    check_name("hack:b3p64r0", 128, "generic");
+    check_name("hack:b2p64r0", 128, "int8");
 }
 
 /* What a device has no shared memory for runs on the generic kernel. */
@@ -1099,6 +1174,25 @@ static void test_prefill(void **state)
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);
 }
 
+/* Groups of more tokens than a tile: whole ones are codes, what is between
+ * these and the tail halves. */
+static void test_long_groups(void **state)
+{
+    static const struct sized cases[] = {
+        {"kivi:b2g256r0", 128, 4, 700, 2},
+        {"kivi:b3g192s3r0", 64, 2, 900, 1},
+        {"kivi:b4g1024r1024", 96, 1, 2300, 8},
+        {"kivi:b8g320r320", 256, 1, 1500, 1},
+        {"zeropoint:K-b4g512/V-b3g256,axis=channel,r=0", 64, 7, 1100, 1},
+        {"kivi:K-g256r0/V-r200,b=2", 64, 4, 700, 1}, /* values are behind */
+        {"kivi:b2g256r0", 64, 4, 200, 1}};           /* no whole group */
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_EXACT);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT, BY_DEQUANT);
+    check_name("kivi:b2g256r0", 128, "generic");
+}
+
 static void test_missing(void **state)
 {
     static const struct {
@@ -1107,10 +1201,9 @@ static void test_missing(void **state)
         const char *says;
     } cases[] = {
         {"evasion:d2b8,rope=pre,iters=1", 66, "keys stored before RoPE"},
-        {"kivi:b3g256r0", 64, "family grouped and values of family"},
         {"f16", 258, "family float and values of family"},
-        {"hack:b2p32r0", 96, "hack: no CUDA kernel"},
         {"kvquant:r0", 66, "keys of family nuq"},
+        {"klt", 80, "keys of family coef"},
     };
 
     (void)state;
@@ -1133,13 +1226,16 @@ int main(void)
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_generic),
+        cmocka_unit_test(test_generic_hack),
         cmocka_unit_test(test_small_device),
+        cmocka_unit_test(test_long_groups),
         cmocka_unit_test(test_before_rope),
         cmocka_unit_test(test_nuq),
         cmocka_unit_test(test_nuq_kernels),
         cmocka_unit_test(test_nuq_shared),
         cmocka_unit_test(test_nuq_range),
         cmocka_unit_test(test_outliers_apart),
+        cmocka_unit_test(test_coefs),
         cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_missing),

@@ -391,7 +391,8 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
     for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
         const float *max = parts + i / d, *sum = max + rows;
         const float *o = parts + 2 * rows + i;
-        float m = KV_NONE, l = 0, from_codes = 0, from_halves = 0;
+        const float mean = p.mean ? p.mean[blockIdx.y * (size_t)d + i % d] : 0;
+        float m = KV_NONE, l = 0, from_codes = 0, beside = 0;
 
         for (unsigned k = 0; k < sequence.n_splits; k++)
             m = fmaxf(m, kv_load_written(max + k * apart));
@@ -399,15 +400,18 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
             const float its = kv_load_written(max + k * apart);
             const float w = its == KV_NONE ? 0 : kv_exp2(its - m);
             const float x = w * kv_load_written(o + k * apart);
+            const float weight = w * kv_load_written(sum + k * apart);
 
-            l += w * kv_load_written(sum + k * apart);
-            if (k < sequence.n_coded)
+            l += weight;
+            if (k < sequence.n_coded) {
                 from_codes += x;
-            else
-                from_halves += x;
+                beside += weight * mean;
+            } else {
+                beside += x;
+            }
         }
         coded[i] = from_codes / l;
-        plain[i] = from_halves / l;
+        plain[i] = beside / l;
     }
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
