@@ -1,7 +1,7 @@
 /* The generic kernel: attention to any tiles of kernels/tiles.h of the families
- * float, grouped, scaled, nuq and codebook, as the CPU has them, with sizes
- * that it is told.  What a launch is told of a side is here; generic_tiles.cuh
- * reads the values, generic.cu attends.  A tile:
+ * float, grouped, scaled, nuq, codebook and rotated, as the CPU has them, with
+ * sizes that it is told.  What a launch is told of a side is here;
+ * generic_tiles.cuh reads the values, generic.cu attends.  A tile:
  *
  *   | the CPU's | nuq: outliers | keys before RoPE: angles |
  *
@@ -19,6 +19,7 @@
 
 enum kv_generic_kind {
     KV_GENERIC_HALVES, /* in the order of float.cuh: sinks and tail */
+    KV_GENERIC_ROTATED,
     KV_GENERIC_F32,
     KV_GENERIC_F16,
     KV_GENERIC_BF16,
@@ -57,6 +58,17 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
+/* And family "rotated" (kernels/tiles_rotated.h), whose row is `grouped`. */
+struct kv_generic_rotated {
+    const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
+    bool after;
+    unsigned codes; /* that a head is made of: of a transform's, or the row's */
+    unsigned block; /* of the Hadamard transform, and what its sums are to be */
+    float scale;    /* multiplied by */
+};
+
+enum { KV_ROTATED_TOKENS = 8 }; /* turned back at a time */
+
 /* What turns keys before RoPE. */
 struct kv_generic_turn {
     const float *within; /* of the device: angles from a tile's first token on,
@@ -70,6 +82,8 @@ struct kv_generic_turn {
 struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
+    unsigned room; /* bytes behind a tile in shared memory */
+    bool together; /* a tile is of all KV heads */
     const float
         *table; /* of the device: centroids, or a scaled code's values */
     union {
@@ -78,6 +92,7 @@ struct kv_gpu_generic {
         struct kv_generic_codes codes;
     } of;
     struct kv_generic_nuq nuq;
+    struct kv_generic_rotated rotated;
     struct kv_generic_turn turn;
 };
 
