@@ -357,73 +357,86 @@ static void close_klt(struct kv_codec *c)
     free(k);
 }
 
-/* y [n_heads][d] of one token, in the first n_wanted [n_heads] of each head
- * (and some more: whole vectors are fastest); NULL: all. */
-static void transform(const struct klt *k, const size_t *n_wanted,
-                      const float *x, float *y)
+enum { TOGETHER = 16 }; /* tokens */
+
+/* y [n][n_heads][d] of n tokens, in the first n_wanted [n_heads] of each head
+ * (and some more: whole vectors are fastest), else 0.  x loses its mean. */
+static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
+                      float *x, float *y)
 {
     enum { WHOLE = 8 };
-    const size_t d = k->d;
-    float a[KV_MAX_HEAD_DIM];
+    const size_t d = k->d, row = k->n_heads * d;
 
-    memset(y, 0, k->n_heads * d * sizeof(*y));
+    memset(y, 0, n * row * sizeof(*y));
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < row; j++)
+            x[i * row + j] -= k->mean[j];
     for (size_t h = 0; h < k->n_heads; h++) {
-        const size_t n =
-            n_wanted ? (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE : d;
+        const size_t wanted = (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE;
 
-        for (size_t i = 0; i < d; i++)
-            a[i] = x[h * d + i] - k->mean[h * d + i];
-        kv_row_times(a, k->forward + h * d * d, d, d, n < d ? n : d, y + h * d);
+        kv_rows_times(x + h * d, row, n, k->forward + h * d * d, d, d,
+                      wanted < d ? wanted : d, y + h * d, row);
     }
 }
 
 static void coefficients(const struct kv_codec *c, const float *x, size_t n,
                          float *y)
 {
+    const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
+    float *copy = kv_alloc(n, row * sizeof(*copy));
+    size_t *all = kv_alloc(k->n_heads, sizeof(*all));
 
-    for (size_t t = 0; t < n; t++)
-        transform(c->state, NULL, x + t * row, y + t * row);
+    for (size_t h = 0; h < k->n_heads; h++)
+        all[h] = k->d;
+    memcpy(copy, x, n * row * sizeof(*copy));
+    transform(k, all, n, copy, y);
+    free(all);
+    free(copy);
 }
 
-static void transform_back(const struct klt *k, const float *y, float *x)
+static void transform_back(const struct klt *k, const float *y, size_t n,
+                           float *x)
 {
-    const size_t d = k->d;
+    const size_t d = k->d, row = k->n_heads * d;
 
-    memcpy(x, k->mean, k->n_heads * d * sizeof(*x));
+    for (size_t i = 0; i < n; i++)
+        memcpy(x + i * row, k->mean, row * sizeof(*x));
     for (size_t h = 0; h < k->n_heads; h++)
-        kv_row_times(y + h * d, k->inverse + h * d * d, k->n_used[h], d, d,
-                     x + h * d);
+        kv_rows_times(y + h * d, row, n, k->inverse + h * d * d, k->n_used[h],
+                      d, d, x + h * d, row);
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
                    size_t n_blocks, uint8_t *bytes)
 {
-    enum { TOGETHER = 16 };
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
-    float *y = kv_alloc(row, sizeof(*y));
-    float *in = kv_alloc(TOGETHER * k->n_coded, sizeof(*in));
-    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps), 1);
+    const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
+    float *copy = kv_alloc(most, row * sizeof(*copy));
+    float *y = kv_alloc(most, row * sizeof(*y));
+    float *in = kv_alloc(most * k->n_coded, sizeof(*in));
+    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps, n_blocks), 1);
 
     (void)w;
     if (!k->n_coded)
         memset(bytes, 0, n_blocks * c->block_bytes);
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
-        const size_t n = n_blocks - t < TOGETHER ? n_blocks - t : TOGETHER;
+        const size_t n = n_blocks - t < most ? n_blocks - t : most;
 
-        for (size_t i = 0; i < n; i++) {
-            transform(k, k->n_used, x + (t + i) * row, y);
+        memcpy(copy, x + t * row, n * row * sizeof(*copy));
+        transform(k, k->n_used, n, copy, y);
+        for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j < k->n_coded; j++)
                 in[i * k->n_coded + j] =
-                    y[k->coef[j].head * k->d + k->coef[j].index];
-        }
+                    y[i * row + k->coef[j].head * k->d + k->coef[j].index];
         kv_trellis_encode(k->step, k->n_steps, in, k->sigma, n, scratch,
                           bytes + t * c->block_bytes, c->block_bytes);
     }
     free(scratch);
     free(in);
     free(y);
+    free(copy);
 }
 
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
@@ -431,15 +444,19 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 {
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
-    float *y = kv_alloc(row, sizeof(*y));
+    const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
+    float *y = kv_alloc(most, row * sizeof(*y));
     float *out = kv_alloc(k->n_coded, sizeof(*out));
 
-    for (size_t t = 0; t < n_blocks; t++, bytes += c->block_bytes) {
-        kv_trellis_decode(k->step, k->n_steps, bytes, k->sigma, out);
-        memset(y, 0, row * sizeof(*y));
-        for (size_t i = 0; i < k->n_coded; i++)
-            y[k->coef[i].head * k->d + k->coef[i].index] = out[i];
-        transform_back(k, y, x + t * row);
+    for (size_t t = 0; t < n_blocks; t += TOGETHER) {
+        const size_t n = n_blocks - t < most ? n_blocks - t : most;
+
+        for (size_t i = 0; i < n; i++, bytes += c->block_bytes) {
+            kv_trellis_decode(k->step, k->n_steps, bytes, k->sigma, out);
+            for (size_t j = 0; j < k->n_coded; j++)
+                y[i * row + k->coef[j].head * k->d + k->coef[j].index] = out[j];
+        }
+        transform_back(k, y, n, x + t * row);
     }
     free(out);
     free(y);
