@@ -39,7 +39,8 @@ static void keep(struct rig *r, const struct kv_cache *c, size_t window)
         const size_t bytes = reader.n_blocks * r->codec[side]->block_bytes;
 
         r->blocks[side][window] = kv_alloc(bytes, 1);
-        memcpy(r->blocks[side][window], reader.blocks, bytes);
+        if (bytes)
+            memcpy(r->blocks[side][window], reader.blocks, bytes);
     }
 }
 

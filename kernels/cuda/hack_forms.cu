@@ -29,7 +29,7 @@ KV_DEVICE bool kv_arranged_at(const kv_arranged &a, unsigned line, unsigned z,
 {
     *t = blockIdx.x * a.h.tokens + (a.h.values ? z : line);
     *c = a.h.values ? line : z;
-    return *t < a.n && *c < a.h.head_dim;
+    return z < a.h.codes && *t < a.n && *c < a.h.head_dim;
 }
 
 // Grid: (steps, KV heads).
@@ -43,17 +43,20 @@ __global__ void __launch_bounds__(THREADS)
     uint8_t *const to = steps + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) *
                                     kv_hack_step_bytes(&h);
     const unsigned planes = h.parts * h.lines;
+    const unsigned line_bytes = kv_hack_line_bytes(&h), runs = 1u << h.runs;
     uint16_t *const range =
-        reinterpret_cast<uint16_t *>(to + (size_t)h.lines * h.line);
+        reinterpret_cast<uint16_t *>(to + (size_t)h.lines * line_bytes);
     unsigned t, c;
 
-    for (unsigned i = 4 * threadIdx.x; i < h.lines * h.line; i += 4 * THREADS) {
-        uint32_t word = 0;
+    for (unsigned i = threadIdx.x; i < h.lines * line_bytes; i += THREADS) {
+        const unsigned line = i / line_bytes, at = i % line_bytes;
+        unsigned byte = 0;
 
-        for (unsigned j = 0; j < 4; j++)
-            if (kv_arranged_at(a, i / h.line, i % h.line + j, &t, &c))
-                word |= from.code(t, c) << 8 * j;
-        *reinterpret_cast<uint32_t *>(to + i) = word;
+        for (unsigned run = 0; run < runs; run++)
+            if (kv_arranged_at(a, line, (at / 16 * runs + run) * 16 + at % 16,
+                               &t, &c))
+                byte |= from.code(t, c) << run * (8 / runs);
+        to[i] = (uint8_t)byte;
     }
     for (unsigned i = threadIdx.x; i < planes; i += THREADS) {
         const unsigned line = i % h.lines, first = i / h.lines * h.part;
