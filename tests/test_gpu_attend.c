@@ -787,6 +787,10 @@ static void test_before_rope(void **state)
         {"evasion:d4b8s5r40,rope=pre,iters=1", 64, 4, 32, 700, 2},
         {"evasion:d2b8,rope=pre,books=head,r=0,iters=1", 96, 2, 12, 300, 1},
         {"cq:c4b6r0,iters=1", 128, 1, 64, 300, 1},
+        {"rotatekv:r0", 128, 4, 64, 300, 2},
+        {"rotatekv:b3g32h1s5r40,zero=int", 64, 1, 20, 700, 1},
+        {"rotatekv:b4g32r0,before", 64, 16, 32, 300, 3},
+        {"rotatekv:K-b2g12/V-b8g24,r=0,h=2", 24, 2, 12, 300, 1},
     };
 
     (void)state;
@@ -1072,6 +1076,7 @@ static void test_dequant(void **state)
         {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
         {"fp6:e3m2r0", 64, 4, 100, 1},
         {"kvquant:s2r40", 128, 2, 400, 2},
+        {"rotatekv:s2r40", 64, 2, 400, 2},
         {"turboquant:b4", 128, 2, 260, 100}};
 
     (void)state;
@@ -1125,16 +1130,33 @@ static void check_parts(const char *text, enum way way)
 
 static void test_parts(void **state)
 {
+    static const char *const codes[] = {"d2b8", "d4b8", "d8b8", "d4b12",
+                                        "d8b12"};
+
     (void)state;
     check_parts("f16:r0", BY_EXACT);
+    check_parts("bf16", BY_EXACT);
     check_parts("kivi:b2g32r0", BY_EXACT);
     check_parts("kivi:b4g128r128", BY_EXACT);
+    check_parts("absmax:b4", BY_EXACT);
+    check_parts("kivi:b8g128r0", BY_EXACT);
+    check_parts("kivi:b8g128r0", BY_INT8);
+    check_parts("q8_0", BY_INT8);
     check_parts("hack:b2p64r0", BY_INT8);
     check_parts("hack:b2p64r0,nearest", BY_INT8);
-    check_parts("vecinfer:d4b8r0,iters=1", BY_EXACT);
-    check_parts("vecinfer:d4b8r0,iters=1", BY_INT8);
-    check_parts("vecinfer:d4b12r0,iters=1", BY_EXACT);
-    check_parts("vecinfer:d4b12r0,iters=1", BY_INT8);
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "vecinfer:%sr0,iters=1", codes[i]);
+        check_parts(text, BY_EXACT);
+        check_parts(text, BY_INT8);
+    }
+    check_parts("nf4:g64r0", BY_EXACT);
+    check_parts("turboquant:b2r0", BY_EXACT);
+    check_parts("fp8:r0", BY_EXACT);
+    check_parts("kvquant:b2r0", BY_EXACT);
+    check_parts("kvquant:b3r0", BY_EXACT);
+    check_parts("kvquant:b4r0", BY_EXACT);
 }
 
 /* More queries than a decoding step has: more rows than a block takes, causal

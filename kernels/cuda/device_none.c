@@ -191,6 +191,12 @@ int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e)
     return none(e);
 }
 
+int kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
+    return none(e);
+}
+
 int kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e)
 {
     (void)s;
@@ -424,5 +430,6 @@ const struct kv_gpu_family kv_gpu_codebook = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_homomorphic = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_integers = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_integers_int8 = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};
