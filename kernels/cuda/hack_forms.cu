@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS)
 
         const kv_hack its = from.group(t, c);
 
-        for (unsigned j = 0; j < h.part; j++)
+        for (unsigned j = 0; j < kv_hack_part_values(&h, i / h.lines); j++)
             sum += h.values ? from.code(t + j, c) : from.code(t, c + j);
         range[i] = its.scale;
         range[planes + i] = its.min;
@@ -433,7 +433,7 @@ extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
         v->coding != KV_GPU_GROUPS || v->groups.quantizer != KV_GPU_HACK)
         return false;
     if (part > KV_HACK_STEP_PART || k->groups.len > KV_HACK_STEP_PART ||
-        d % k->groups.len || d % 4 || d > KV_GPU_MAX_DIM)
+        d % 4 || d > KV_GPU_MAX_DIM)
         return false;
     h->k = steps_of(k, tokens, seed);
     h->v = steps_of(v, tokens, seed);

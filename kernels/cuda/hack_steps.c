@@ -24,7 +24,7 @@ struct kv_hack_steps kv_hack_steps_of(const struct kv_tile_hack *h, bool values,
         .head_dim = (unsigned)head_dim,
         .tokens = (unsigned)tokens,
         .part = (unsigned)h->part,
-        .parts = (unsigned)(along / h->part),
+        .parts = (unsigned)((along + h->part - 1) / h->part),
         .lines = (unsigned)up_to_16(lines),
         .codes = (unsigned)up_to_16(along),
         .runs = h->bits <= 1   ? 3

@@ -88,10 +88,11 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
 {
     uint8_t *const code =
         to.code + row * kv_hack_apart(h.codes) + part * h.part;
+    const unsigned n = kv_hack_part_values(&h, part);
     float low = __builtin_huge_valf(), high = -low, sum = 0;
 
     x += part * h.part;
-    for (unsigned j = kv_lane(); j < h.part; j += 32) {
+    for (unsigned j = kv_lane(); j < n; j += 32) {
         low = fminf(low, x[j]);
         high = fmaxf(high, x[j]);
     }
@@ -102,7 +103,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
 
     const float scale = (high - low) / h.top;
 
-    for (unsigned j = kv_lane(); j < h.part; j += 32) {
+    for (unsigned j = kv_lane(); j < n; j += 32) {
         const kv_hack_draw draw = {first.any, first.key,
                                    first.counter + (part * h.part + j) * next};
         const unsigned c =
@@ -115,7 +116,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
         sum += kv_shuffle_xor(sum, mask);
     if (kv_lane() == 0)
         to.column[part * to.n + row] = {scale, low,
-                                        fmaf(scale, sum, (float)h.part * low)};
+                                        fmaf(scale, sum, (float)n * low)};
 }
 
 /* x += eq. 4 of rows 8 i and on and lines 16 m and on of a step, over the first
@@ -137,7 +138,7 @@ KV_DEVICE void kv_hack_product(const kv_hack_steps &h, const uint8_t *step,
     unsigned run = 0;
 
     for (unsigned part = 0; part < parts; part++) {
-        const unsigned end = run + (h.part + 15) / 16;
+        const unsigned end = run + (kv_hack_part_values(&h, part) + 15) / 16;
         int product[4] = {};
 
         while (run < end) {

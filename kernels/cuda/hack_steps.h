@@ -35,6 +35,16 @@ struct kv_hack_steps {
     uint64_t key;              /* seed, stream and layer, mixed */
 };
 
+/* Values of a partition: keys' last one may have fewer. */
+KV_HOST_DEVICE static inline unsigned
+kv_hack_part_values(const struct kv_hack_steps *h, unsigned part)
+{
+    const unsigned along = h->values ? h->tokens : h->head_dim;
+    const unsigned left = along - part * h->part;
+
+    return left < h->part ? left : h->part;
+}
+
 /* Bytes of a line. */
 KV_HOST_DEVICE static inline unsigned
 kv_hack_line_bytes(const struct kv_hack_steps *h)
@@ -53,8 +63,8 @@ kv_hack_step_bytes(const struct kv_hack_steps *h)
 extern "C" {
 #endif
 
-/* Of steps of `tokens` tokens; partitions divide these (values) or head_dim
- * (keys).  seed: of the queries' and weights' random numbers. */
+/* Of steps of `tokens` tokens, which values' partitions divide.  seed: of the
+ * queries' and weights' random numbers. */
 struct kv_hack_steps kv_hack_steps_of(const struct kv_tile_hack *h, bool values,
                                       size_t head_dim, size_t tokens,
                                       uint64_t seed);
