@@ -156,7 +156,7 @@ KV_DEVICE void kv_load_halves(const float *from, size_t stride, unsigned first,
 // Scores of tokens [first, end), by row where its keys are halves: a thread has
 // a token and its warp's rows.
 KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
-                               unsigned first, unsigned end, unsigned least,
+                               unsigned first, unsigned end, unsigned sinks,
                                float scale, float *s, unsigned apart)
 {
     const float *const key =
@@ -182,7 +182,7 @@ KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
     for (int i = 0; i < MINE; i++) {
         const unsigned row = kv_warp() + i * KV_WARPS;
 
-        if (token < end && (token < least || token >= room.k_until[row]))
+        if (token < end && (token < sinks || token >= room.k_until[row]))
             s[row * apart] = x[i] * scale;
     }
 }
