@@ -97,7 +97,7 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual([(r["spec"].split(":")[0], r["path"])
                           for r in self.rows(done)],
                          [("f16", "exact"), ("kvquant", "exact"),
-                          ("kvquant", "dequant")])
+                          ("kvquant", "dequant"), ("klt", "exact")])
         self.assertIn("no CUDA kernel for keys of family coef", done.stderr)
 
     def test_no_head_dim(self):

@@ -272,10 +272,12 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
     const unsigned first_tile = span.first_tile * share;
     const unsigned mine = n_tiles > warp ? (n_tiles - warp - 1) / apart + 1 : 0;
     const unsigned n_steps = mine * STEPS;
+    const unsigned n_copied =
+        PART == KV_COMPUTE ? min(n_steps, (unsigned)STAGES) : n_steps;
 
 #define KV_FETCH(j)                                                          \
     do {                                                                     \
-        if ((j) < n_steps) {                                                 \
+        if ((j) < n_copied) {                                                \
             const size_t tile =                                              \
                 first_tile + warp + (size_t)((j) / STEPS) * apart;           \
                                                                              \
@@ -284,7 +286,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         kv_copy_commit();                                                    \
     } while (0)
 
-    for (unsigned j = 0; j + (PART != KV_COMPUTE) < STAGES; j++)
+    for (unsigned j = 0; j + 1 < STAGES; j++)
         KV_FETCH(j);
     for (unsigned j = 0; j < n_steps; j++) {
         const unsigned token =
@@ -293,10 +295,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         float s[M][NT][4], factor[NT][2];
 
         kv_sync<TOGETHER>(); /* all have read what the next copy replaces */
-        if (PART == KV_COMPUTE)
-            kv_copy_commit();
-        else
-            KV_FETCH(j + STAGES - 1);
+        KV_FETCH(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
         kv_sync<TOGETHER>();
         if (PART == KV_LOADS || token >= span.seen)
@@ -392,7 +391,8 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
     for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
         const float *max = parts + i / d, *sum = max + rows;
         const float *o = parts + 2 * rows + i;
-        float m = KV_NONE, l = 0, from_codes = 0, from_halves = 0;
+        const float mean = p.mean ? p.mean[blockIdx.y * (size_t)d + i % d] : 0;
+        float m = KV_NONE, l = 0, from_codes = 0, beside = 0;
 
         for (unsigned k = 0; k < sequence.n_splits; k++)
             m = fmaxf(m, kv_load_written(max + k * apart));
@@ -400,15 +400,18 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
             const float its = kv_load_written(max + k * apart);
             const float w = its == KV_NONE ? 0 : kv_exp2(its - m);
             const float x = w * kv_load_written(o + k * apart);
+            const float weight = w * kv_load_written(sum + k * apart);
 
-            l += w * kv_load_written(sum + k * apart);
-            if (k < sequence.n_coded)
+            l += weight;
+            if (k < sequence.n_coded) {
                 from_codes += x;
-            else
-                from_halves += x;
+                beside += weight * mean;
+            } else {
+                beside += x;
+            }
         }
         coded[i] = from_codes / l;
-        plain[i] = from_halves / l;
+        plain[i] = beside / l;
     }
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {

@@ -15,7 +15,8 @@ enum { KV_RUN_SINKS, KV_RUN_CODES, KV_RUN_REST, KV_GPU_RUNS };
 /* One run: tiles of KV_GPU_TILE tokens, [n_kv_heads][tiles][tile bytes]. */
 struct kv_gpu_run {
     const uint8_t *k, *v;
-    size_t k_head, v_head; /* bytes from one head's tiles to the next's */
+    size_t k_head, v_head; /* bytes of one head's tiles, or of all heads' where
+                            * these are together (families.h) */
     unsigned first, n;     /* position of the first token; tokens */
 };
 
@@ -49,6 +50,9 @@ struct kv_decode {
      * [n_kv_heads][head_dim][head_dim]; NULL: the codes' space is the model's.
      */
     const float *enter, *leave;
+    /* What every value of codes has beside them in the model's space,
+     * [n_kv_heads][head_dim]; NULL: nothing. */
+    const float *mean;
     float *parts;       /* kv_decode_parts() floats */
     unsigned *counters; /* [sequences][n_kv_heads][groups of rows], 0 */
 };

@@ -1,7 +1,8 @@
 /* The generic kernel: attention to any tiles of kernels/tiles.h of the families
- * float, grouped, scaled, nuq and codebook, as the CPU has them, with sizes
- * that it is told.  What a launch is told of a side is here; generic_tiles.cuh
- * reads the values, generic.cu attends.  A tile:
+ * float, grouped, scaled, nuq, codebook and rotated, as the CPU has them, with
+ * sizes that it is told; and to those of family homomorphic, as steps of
+ * hack_steps.h (generic_hack.cuh).  Of the others, what a launch is told of a
+ * side is here; generic_tiles.cuh reads the values, generic.cu attends.  A tile:
  *
  *   | the CPU's | nuq: outliers | keys before RoPE: angles |
  *
@@ -15,17 +16,20 @@
 #define KV_CUDA_GENERIC_H
 
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/hack_steps.h"
 #include "kernels/tiles_scaled.h"
 
 enum kv_generic_kind {
     KV_GENERIC_HALVES, /* in the order of float.cuh: sinks and tail */
+    KV_GENERIC_ROTATED,
     KV_GENERIC_F32,
     KV_GENERIC_F16,
     KV_GENERIC_BF16,
     KV_GENERIC_GROUPED,
     KV_GENERIC_SCALED,
     KV_GENERIC_NUQ,
-    KV_GENERIC_CODES
+    KV_GENERIC_CODES,
+    KV_GENERIC_HACK /* nobody reads values of it: see hack_steps.h */
 };
 
 /* Where family "scaled", and "nuq", has what of a tile
@@ -57,6 +61,17 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
+/* And family "rotated" (kernels/tiles_rotated.h), whose row is `grouped`. */
+struct kv_generic_rotated {
+    const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
+    bool after;
+    unsigned codes; /* that a head is made of: of a transform's, or the row's */
+    unsigned block; /* of the Hadamard transform, and what its sums are to be */
+    float scale;    /* multiplied by */
+};
+
+enum { KV_ROTATED_TOKENS = 8 }; /* turned back at a time */
+
 /* What turns keys before RoPE. */
 struct kv_generic_turn {
     const float *within; /* of the device: angles from a tile's first token on,
@@ -70,6 +85,8 @@ struct kv_generic_turn {
 struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
+    unsigned room; /* bytes behind a tile in shared memory */
+    bool together; /* a tile is of all KV heads */
     const float
         *table; /* of the device: centroids, or a scaled code's values */
     union {
@@ -78,6 +95,7 @@ struct kv_gpu_generic {
         struct kv_generic_codes codes;
     } of;
     struct kv_generic_nuq nuq;
+    struct kv_generic_rotated rotated;
     struct kv_generic_turn turn;
 };
 
@@ -86,10 +104,14 @@ extern "C" {
 #endif
 
 /* Fills in a side with tiles of 128 tokens that are two of the CPU's.  Not for
- * keys before RoPE of a head_dim that 8 does not divide, groups of more than
- * 128 tokens, other families. */
+ * keys before RoPE of a head_dim that 8 does not divide, other families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
+/* Of KV_GENERIC_HACK: opens it; and what its steps are, seed that of a launch.
+ */
+void kv_gpu_generic_open_hack(struct kv_gpu_side *side);
+struct kv_hack_steps kv_gpu_generic_steps(const struct kv_gpu_side *side,
+                                          uint64_t seed);
 /* Of sinks and tail. */
 struct kv_gpu_generic kv_gpu_generic_halves(size_t head_dim);
 

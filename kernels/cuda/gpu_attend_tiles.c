@@ -119,6 +119,11 @@ static struct kv_gpu_side side_of(const struct kv_gpu_attend *a,
     return s;
 }
 
+size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side)
+{
+    return r == KV_RUN_CODES && a->side[side].together ? 1 : a->n_kv_heads;
+}
+
 /* Bytes of a KV head's tiles of codes, with what is behind them. */
 static size_t coded_bytes(const struct kv_gpu_attend *a,
                           const struct kv_tiles_job *j,
@@ -173,23 +178,24 @@ static int send_run(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     const size_t head_bytes =
         r == KV_RUN_CODES ? coded_bytes(a, j, run, side)
                           : kv_gpu_run_tiles(run) * kv_gpu_halves_bytes(a);
+    const size_t heads = kv_gpu_run_heads(a, r, side);
     uint8_t *host;
     void *to;
     int rc = 0;
 
-    if (kv_device_alloc(&to, head_bytes * a->n_kv_heads, e))
+    if (kv_device_alloc(&to, head_bytes * heads, e))
         return -1;
     a->held[job].tiles[side][r] = to;
-    a->bytes += head_bytes * a->n_kv_heads;
+    a->bytes += head_bytes * heads;
     *(side ? &run->v : &run->k) = to;
     *(side ? &run->v_head : &run->k_head) = head_bytes;
     if (!head_bytes)
         return 0;
     if (job && j->k == j[-1].k && j->v == j[-1].v) /* a copy */
         return kv_device_copy(to, a->held[job - 1].tiles[side][r],
-                              head_bytes * a->n_kv_heads, e);
+                              head_bytes * heads, e);
     host = kv_alloc(head_bytes, 1);
-    for (size_t h = 0; h < a->n_kv_heads && !rc; h++) {
+    for (size_t h = 0; h < heads && !rc; h++) {
         memset(host, 0, head_bytes);
         pack_head(a, j, run, r == KV_RUN_CODES, side, m, h, host);
         rc = kv_device_upload((uint8_t *)to + h * head_bytes, host, head_bytes,
