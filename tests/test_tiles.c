@@ -195,12 +195,24 @@ static void test_schemes(void **state)
 /* Group sizes and codebooks that the defaults have not. */
 static void test_more(void **state)
 {
-    static const char *const texts[] = {
-        "f16:s7r40",        "kivi:b2g16r32",   "kivi:b3g64r64s5",
-        "kivi:b4g128r0",    "kivi:b8g32r0",    "absmax:b4g32",
-        "vecinfer:d2b4",    "vecinfer:d8b8r9", "vecinfer:K-d4b8/V-d2b4",
-        "million:d4b6s2r3", "evasion:d2b5",    "vecinfer:d4b9",
-        "kvquant:b2o5",     "kvquant:b4o0r9",  "kvquant:K-b2o0/V-b3o4"};
+    static const char *const texts[] = {"f16:s7r40",
+                                        "kivi:b2g16r32",
+                                        "kivi:b3g64r64s5",
+                                        "kivi:b4g128r0",
+                                        "kivi:b8g32r0",
+                                        "absmax:b4g32",
+                                        "vecinfer:d2b4",
+                                        "vecinfer:d8b8r9",
+                                        "vecinfer:K-d4b8/V-d2b4",
+                                        "million:d4b6s2r3",
+                                        "evasion:d2b5",
+                                        "vecinfer:d4b9",
+                                        "rotatekv:g32h1",
+                                        "rotatekv:b3g64s2,before,zero=int",
+                                        "rotatekv:K-b4g4/V-b2,h=2,before",
+                                        "kvquant:b2o5",
+                                        "kvquant:b4o0r9",
+                                        "kvquant:K-b2o0/V-b3o4"};
     const struct kv_shape s = synthetic_shape(64);
     struct kv_calib *calib = NULL;
 

@@ -32,9 +32,12 @@ struct kv_gpu_groups {
     size_t len;
     size_t unit; /* values of a token that are one unit */
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
-    /* hack alone: bytes of a sum of codes, 0 for none; and whose random numbers
-     * round, where it is not to nearest (kernels/homomorphic.h). */
-    size_t sum_bytes, layer;
+    /* hack alone: bytes of a sum of codes, 0 for none; bits of what codes are
+     * multiplied with; and whose random numbers round, where it is not to
+     * nearest (kernels/homomorphic.h). */
+    size_t sum_bytes;
+    unsigned q_bits;
+    size_t layer;
     bool stochastic, values;
 };
 
@@ -95,8 +98,8 @@ int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e);
 
 /* The other way, in the first stream: bytes [n][block_bytes] to
- * x [n * block][n_heads][head_dim], both the device's; x begins whole tokens after a
- * 16-byte boundary.  Launches. */
+ * x [n * block][n_heads][head_dim], both the device's; x begins whole tokens
+ * after a 16-byte boundary.  Launches. */
 int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
                   float *x, struct kv_err *e);
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/coder.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/hack_forms.h"
 #include "kernels/cuda/hold.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
@@ -374,6 +375,41 @@ int kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type, void *out,
 int kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e)
 {
     (void)f;
+    return none(e);
+}
+
+bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
+                            const struct kv_gpu_code *v, uint64_t seed,
+                            const struct kv_device *device,
+                            struct kv_gpu_hack_forms *h)
+{
+    (void)k;
+    (void)v;
+    (void)seed;
+    (void)device;
+    (void)h;
+    return false;
+}
+
+int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
+                        const struct kv_hack_steps *h, const uint8_t *bytes,
+                        size_t n, size_t n_steps, uint8_t *steps,
+                        struct kv_err *e)
+{
+    (void)code;
+    (void)h;
+    (void)bytes;
+    (void)n;
+    (void)n_steps;
+    (void)steps;
+    return none(e);
+}
+
+int kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+                       const struct kv_gpu_hack_forms *h, struct kv_err *e)
+{
+    (void)f;
+    (void)h;
     return none(e);
 }
 

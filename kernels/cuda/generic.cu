@@ -1,5 +1,5 @@
 #include "kernels/cuda/generic_hack.cuh"
-#include "kernels/cuda/generic_tiles.cuh"
+#include "kernels/cuda/generic_rotated.cuh"
 
 // A block of 8 warps takes 8 rows (query heads of a KV head, for query token 0,
 // then 1, ..) over tiles of 64 tokens, a tile of keys and one of values in
@@ -161,7 +161,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
                           p.group,
                           p.nq,
                           sequence.n,
-                          run.k + blockIdx.y * run.k_head,
+                          kv_generic_head(k, run.k, run.k_head),
                           run.v + blockIdx.y * run.v_head};
     constexpr unsigned each = KV_GPU_TILE / TOKENS;
     const unsigned first = work.first_tile * each;
@@ -184,6 +184,8 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         kv_copy_commit();
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
+        if (CODED && k.kind == KV_GENERIC_ROTATED)
+            kv_rotated_channels(k, room.keys);
         if (CODED)
             kv_with_reader<false>(k, [&](const auto &reader) {
                 kv_generic_scores(reader, room, d);

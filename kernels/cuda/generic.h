@@ -1,6 +1,6 @@
 /* The generic kernel: attention to any tiles of kernels/tiles.h of the families
- * float, grouped, scaled, nuq and codebook, as the CPU has them, with sizes
- * that it is told; and to those of family homomorphic, as steps of hack_steps.h
+ * float, grouped, scaled, nuq, codebook and rotated, as the CPU has them, with
+ * sizes that it is told; and to those of family homomorphic, as steps of hack_steps.h
  * (generic_hack.cuh).  Of the others, what a launch is told of a side is here;
  * generic_tiles.cuh reads the values, generic.cu attends.  A tile:
  *
@@ -21,6 +21,7 @@
 
 enum kv_generic_kind {
     KV_GENERIC_HALVES, /* in the order of float.cuh: sinks and tail */
+    KV_GENERIC_ROTATED,
     KV_GENERIC_F32,
     KV_GENERIC_F16,
     KV_GENERIC_BF16,
@@ -60,6 +61,17 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
+/* And family "rotated" (kernels/tiles_rotated.h), whose row is `grouped`. */
+struct kv_generic_rotated {
+    const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
+    bool after;
+    unsigned codes; /* that a head is made of: of a transform's, or the row's */
+    unsigned block; /* of the Hadamard transform, and what its sums are to be */
+    float scale;    /* multiplied by */
+};
+
+enum { KV_ROTATED_TOKENS = 8 }; /* turned back at a time */
+
 /* What turns keys before RoPE. */
 struct kv_generic_turn {
     const float *within; /* of the device: angles from a tile's first token on,
@@ -73,6 +85,8 @@ struct kv_generic_turn {
 struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
+    unsigned room; /* bytes behind a tile in shared memory */
+    bool together; /* a tile is of all KV heads */
     const float
         *table; /* of the device: centroids, or a scaled code's values */
     union {
@@ -81,6 +95,7 @@ struct kv_gpu_generic {
         struct kv_generic_codes codes;
     } of;
     struct kv_generic_nuq nuq;
+    struct kv_generic_rotated rotated;
     struct kv_generic_turn turn;
 };
 

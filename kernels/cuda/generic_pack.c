@@ -1,10 +1,13 @@
 /* Tiles of the CPU as they are, and what generic.cuh must know of them. */
 #include "kernels/cuda/generic.h"
+#include "kernels/hadamard.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/tiles_grouped_impl.h"
 #include "kernels/tiles_nuq.h"
+#include "kernels/tiles_rotated.h"
 #include "kernels/tiles_scaled_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { TILES = 2 /* of the CPU in one of the device */ };
@@ -12,6 +15,11 @@ enum { TILES = 2 /* of the CPU in one of the device */ };
 static bool is_nuq(const struct kv_store *s)
 {
     return s->family == &kv_family_nuq;
+}
+
+static bool is_rotated(const struct kv_store *s)
+{
+    return s->family == &kv_family_rotated;
 }
 
 /* Of keys before RoPE; else NULL. */
@@ -23,6 +31,8 @@ static const struct kv_tiles_rope *rope_of(const struct kv_store *s)
         return ((const struct kv_nuq_tiles *)s->params)->rope;
     if (s->family == &kv_family_codebook)
         return ((const struct kv_tile_book *)s->params)->rope;
+    if (is_rotated(s))
+        return ((const struct kv_rotated_tiles *)s->params)->rope;
     return NULL;
 }
 
@@ -104,6 +114,8 @@ static size_t family_floats(const struct kv_store *s)
         return kv_scaled_of(s)->bits <= 4 ? KV_SCALED_TABLE : 0;
     if (s->family == &kv_family_codebook)
         return b->head_books * b->sub_books * b->k * b->d;
+    if (is_rotated(s))
+        return s->n_heads * s->head_dim;
     return 0;
 }
 
@@ -124,12 +136,22 @@ static void put_channels(const struct kv_store *s, float *to)
     }
 }
 
+static void put_places(const struct kv_store *s, uint32_t *to)
+{
+    const struct kv_rotated_tiles *r = s->params;
+
+    for (size_t i = 0; i < s->n_heads * s->head_dim; i++)
+        to[i] = (uint32_t)r->place[i];
+}
+
 static void put_family(const struct kv_store *s, float *to)
 {
     const struct kv_tile_book *b = s->params;
 
     if (s->family == &kv_family_codebook)
         memcpy(to, b->centers, family_floats(s) * sizeof(*to));
+    else if (is_rotated(s))
+        put_places(s, (uint32_t *)(void *)to);
     else
         memcpy(to, kv_scaled_of(s)->table, KV_SCALED_TABLE * sizeof(*to));
     if (is_nuq(s) && !s->values)
@@ -173,7 +195,7 @@ static bool has_family(const struct kv_store *s)
 {
     return s->family == &kv_family_float || s->family == &kv_family_grouped ||
            s->family == &kv_family_scaled || s->family == &kv_family_codebook ||
-           is_nuq(s) || is_hack(s);
+           is_nuq(s) || is_rotated(s) || is_hack(s);
 }
 
 bool kv_gpu_generic_open(struct kv_gpu_side *side)
@@ -194,6 +216,7 @@ bool kv_gpu_generic_open(struct kv_gpu_side *side)
         side->whole =
             ((const struct kv_grouped *)s->params)->span * KV_TILE_TOKENS;
     side->pack = pack;
+    side->together = s->together;
     return true;
 }
 
@@ -253,6 +276,21 @@ static struct kv_generic_codes codes_of(const struct kv_store *s)
     };
 }
 
+static struct kv_generic_rotated rotated_of(const struct kv_gpu_side *side)
+{
+    const struct kv_store *s = side->store;
+    const struct kv_rotated_tiles *r = s->params;
+    const size_t block = kv_hadamard_size(r->turned);
+
+    return (struct kv_generic_rotated){
+        .place = side->device_table,
+        .after = r->after,
+        .codes = (unsigned)(r->after ? r->turned : s->n_heads * s->head_dim),
+        .block = (unsigned)block,
+        .scale = (float)(1 / sqrt((double)block)),
+    };
+}
+
 /* Floats from here on of the device's table; NULL: there is none yet. */
 static const float *table_from(const struct kv_gpu_side *side, size_t from)
 {
@@ -281,6 +319,15 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
     } else if (s->family == &kv_family_codebook) {
         g.kind = KV_GENERIC_CODES;
         g.of.codes = codes_of(s);
+    } else if (is_rotated(s)) {
+        g.kind = KV_GENERIC_ROTATED;
+        g.together = true;
+        g.of.grouped = ((const struct kv_rotated_tiles *)s->params)->row;
+        g.head_bytes = (unsigned)g.of.grouped.head_bytes;
+        g.rotated = rotated_of(side);
+        g.room = (unsigned)(sizeof(float) *
+                            (s->head_dim * KV_TILE_TOKENS +
+                             (size_t)g.rotated.codes * KV_ROTATED_TOKENS));
     } else {
         g.kind = is_nuq(s) ? KV_GENERIC_NUQ : KV_GENERIC_SCALED;
         g.of.scaled = scaled_of(s);

@@ -20,7 +20,15 @@
  */
 static __host__ __device__ size_t kv_generic_bytes(const kv_gpu_generic &g)
 {
-    return (size_t)g.tile_bytes + (g.span - 1) * g.head_bytes;
+    return (size_t)g.tile_bytes + (g.span - 1) * g.head_bytes + g.room;
+}
+
+/* The KV head's tiles of a run. */
+KV_DEVICE const uint8_t *kv_generic_head(const kv_gpu_generic &g,
+                                         const uint8_t *tiles,
+                                         size_t head_bytes)
+{
+    return g.together ? tiles : tiles + blockIdx.y * head_bytes;
 }
 
 /* Starts the copy of tile i of a KV head. */
@@ -351,6 +359,25 @@ struct kv_read_codes {
     }
 };
 
+/* ---- rotated rows (generic_rotated.cuh) ------------------------------------
+ */
+
+struct kv_read_rotated {
+    const kv_gpu_generic &g;
+
+    template <bool VALUES>
+    __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
+                         float *x) const
+    {
+        const float *channels =
+            reinterpret_cast<const float *>(tile + g.tile_bytes);
+
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            x[j] = channels[(inner + j) * KV_TILE_TOKENS + lane];
+    }
+};
+
 /* ---- keys before RoPE -----------------------------------------------------
  */
 
@@ -422,6 +449,10 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
                 break;
             }
         f(kv_read_codes{g});
+        break;
+    case KV_GENERIC_ROTATED:
+        if constexpr (!VALUES)
+            f(kv_read_turned<kv_read_rotated>{g});
         break;
     case KV_GENERIC_HALVES:
         f(kv_read_floats<KV_GENERIC_HALVES>{g});

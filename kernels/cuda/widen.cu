@@ -1,6 +1,6 @@
 #include "kernels/cuda/widen.h"
 
-#include "kernels/cuda/generic_tiles.cuh"
+#include "kernels/cuda/generic_rotated.cuh"
 
 static constexpr unsigned THREADS = 32 * KV_WARPS, TOKENS = 64;
 
@@ -44,6 +44,8 @@ KV_DEVICE void kv_widen_side(const kv_gpu_generic &g, const uint8_t *from,
             reinterpret_cast<uint16_t *>(halves)[i] = 0;
     kv_copy_wait<0>();
     kv_sync_block();
+    if (g.kind == KV_GENERIC_ROTATED)
+        kv_rotated_channels(g, tile);
     kv_with_reader<VALUES>(g, [&](const auto &reader) {
         kv_widen_tile<VALUES>(reader, tile, d,
                               reinterpret_cast<uint16_t *>(halves));
@@ -72,7 +74,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                             const_cast<uint8_t *>(wide.v) +
                                 blockIdx.y * wide.v_head);
     else
-        kv_widen_side<false>(k, run.k + blockIdx.y * run.k_head,
+        kv_widen_side<false>(k, kv_generic_head(k, run.k, run.k_head),
                              const_cast<uint8_t *>(wide.k) +
                                  blockIdx.y * wide.k_head);
 }

@@ -21,6 +21,8 @@
  * Table in a calibration: order [n_kv_heads * head_dim], K, per layer: the
  * channel that stands at each place of the reordered row. */
 #include "kernels/hadamard.h"
+#include "kernels/tiles_rope.h"
+#include "kernels/tiles_rotated.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -178,7 +180,10 @@ struct rotatekv {
     struct kv_codec grouped; /* the same codec, its state that of grouped.h */
     size_t turned;           /* values in one transform */
     bool after;              /* reordered after the transform */
-    size_t *order;           /* [row], keys; NULL for values */
+    size_t *order, *place; /* [row], keys, and the way back; NULL for values */
+    bool tiled;            /* keys: there are such tiles */
+    struct kv_rotated_tiles tiles;
+    struct kv_tiles_rope *rope;
 };
 
 static bool is_order(const float *order, size_t n)
@@ -210,9 +215,30 @@ static int load_order(const struct kv_codec *c, const struct kv_calib_set *set,
                        "each of %zu channels once",
                        c->layer, row);
     r->order = kv_alloc(row, sizeof(*r->order));
-    for (size_t i = 0; i < row; i++)
+    r->place = kv_alloc(row, sizeof(*r->place));
+    for (size_t i = 0; i < row; i++) {
         r->order[i] = (size_t)t->data[i];
+        r->place[r->order[i]] = i;
+    }
     return 0;
+}
+
+static void make_tiles(const struct kv_codec *c)
+{
+    struct rotatekv *r = c->state;
+    const bool whole = kv_spec_is(&c->spec, KV_K, "zero", "int");
+
+    r->rope =
+        kv_tiles_rope_new(c->shape.head_dim, c->shape.n_rot, c->shape.inv_freq);
+    r->tiles = (struct kv_rotated_tiles){
+        .row = {.bits = (unsigned)kv_spec_size(&c->spec, KV_K, "b"),
+                .offset = whole ? KV_OFFSET_ZERO : KV_OFFSET_LOW},
+        .turned = r->turned,
+        .after = r->after,
+        .place = r->place,
+        .rope = r->rope};
+    r->tiled = kv_grouped_init(&r->tiles.row, false, row_of(&c->shape), false,
+                               kv_spec_size(&c->spec, KV_K, "g"));
 }
 
 static void close_rotatekv(struct kv_codec *c)
@@ -223,6 +249,8 @@ static void close_rotatekv(struct kv_codec *c)
         return;
     free(r->grouped.state);
     free(r->order);
+    free(r->place);
+    kv_tiles_rope_free(r->rope);
     free(r);
 }
 
@@ -243,7 +271,12 @@ static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
     r->turned =
         c->side == KV_K ? hadamard(&c->spec, &c->shape) : c->shape.head_dim;
     r->after = kv_spec_is(&c->spec, KV_K, "order", "after");
-    return c->side == KV_K ? load_order(c, set, e) : 0;
+    if (c->side == KV_V)
+        return 0;
+    if (load_order(c, set, e))
+        return -1;
+    make_tiles(c);
+    return 0;
 }
 
 /* The n rows of x in the calibrated order, or from it to their own. */
@@ -291,6 +324,42 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
         reorder(r->order, row, n_blocks, true, x);
 }
 
+static void turn(const void *head_dim, size_t head, float *x, size_t rows)
+{
+    (void)head;
+    kv_hadamard(x, rows, *(const size_t *)head_dim);
+}
+
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct rotatekv *r = c->state;
+
+    if (c->side == KV_V) {
+        s->leave = turn; /* its own inverse */
+        s->space = &c->shape.head_dim;
+        return kv_grouped_store(&r->grouped, s);
+    }
+    if (r->tiled)
+        kv_store_rotated(s, &r->tiles);
+    return r->tiled;
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    const struct rotatekv *r = c->state;
+
+    if (c->side == KV_V) {
+        kv_grouped_tile(&r->grouped, s, blocks, first, n, head, tile);
+        return;
+    }
+
+    const struct kv_store row = kv_rotated_row(s);
+
+    kv_grouped_tile(&r->grouped, &row, blocks, first, n, 0, tile);
+}
+
 const struct kv_scheme kv_scheme_rotatekv = {
     .name = "rotatekv",
     .brief = "RotateKV: pre-RoPE keys of several heads turned and reordered",
@@ -305,4 +374,6 @@ const struct kv_scheme kv_scheme_rotatekv = {
     .close = close_rotatekv,
     .encode = encode,
     .decode = decode,
+    .store = store,
+    .tile = tile,
 };
