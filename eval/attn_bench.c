@@ -189,7 +189,8 @@ static void run_step(void *arg)
                         s->out, s->bench->threads);
         return;
     }
-#pragma omp parallel for num_threads((int)s->bench->threads) schedule(static)
+#pragma omp parallel for num_threads((int)s->bench->threads)                   \
+    schedule(static) if (s->in->n_batch > 1)
     for (size_t b = 0; b < s->in->n_batch; b++)
         kv_cache_attend(s->cache[b], s->in->q + b * row, s->in->nq,
                         s->out + b * row);

@@ -1,198 +1,19 @@
 /* Every registered scheme against the law of lib/codec.h.  A new scheme is
  * tested by being listed; its flags say what is asked of it. */
-#include "eval/loop.h"
-#include "kernels/attend.h"
 #include "lib/base/alloc.h"
-#include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
-#include "lib/rope.h"
+#include "tests/every_scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
 #include <math.h>
-#include <omp.h>
 
-enum { HEAD_DIM = 32, N = 140, SEED = 5 };
-
-/* One spec made ready on a synthetic model. */
-struct ready {
-    struct kv_shape shape;
-    struct kv_spec spec;
-    struct kv_calib *calib;
-    struct kv_codec *codec[KV_SIDES];
-};
-
-/* Calibrations by their key: many specs share one. */
-static struct kv_calib **made;
-static size_t n_made;
-
-static struct kv_calib *calibration(const struct kv_shape *shape,
-                                    const struct kv_spec *spec,
-                                    const char *folder)
-{
-    struct kv_calib *c;
-
-    for (size_t i = 0; i < n_made; i++)
-        if (kv_calib_find(made[i], spec))
-            return made[i];
-    c = synthetic_calib(shape, spec, folder);
-    if (c) {
-        made = kv_realloc(made, n_made + 1, sizeof(*made));
-        made[n_made++] = c;
-    }
-    return c;
-}
-
-static bool prepare(struct ready *r, const char *text, const char *folder)
-{
-    struct kv_err e = {""};
-
-    *r = (struct ready){.shape = synthetic_shape(HEAD_DIM)};
-    if (kv_spec_parse(&r->spec, text, &e) ||
-        kv_spec_fit(&r->spec, &r->shape, &e)) {
-        /* a scheme may refuse sinks and residual, with a sentence */
-        if (!strchr(text, ':'))
-            fail_msg("%s", e.msg);
-        return false;
-    }
-    r->calib = calibration(&r->shape, &r->spec, folder);
-    for (int side = 0; side < KV_SIDES; side++)
-        if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, 1,
-                         (enum kv_side)side, r->calib, &e))
-            fail_msg("%s", e.msg);
-    return true;
-}
-
-static void release(struct ready *r)
-{
-    for (int side = 0; side < KV_SIDES; side++)
-        kv_codec_free(r->codec[side]);
-}
+enum { N = 140 };
 
 static bool history(const struct ready *r)
 {
     return r->codec[KV_K]->history || r->codec[KV_V]->history;
-}
-
-/* Every scheme as it is by default, without sinks and residual, with some of
- * each, and with every choice of every word; made once for all tests. */
-static struct ready *every_one;
-static size_t n_ready;
-
-static void add(const char *text, const char *folder)
-{
-    every_one = kv_realloc(every_one, n_ready + 1, sizeof(*every_one));
-    n_ready += prepare(&every_one[n_ready], text, folder);
-}
-
-static void add_choices(const struct kv_scheme *k, const char *folder)
-{
-    char text[128];
-
-    for (const struct kv_param *p = k->params; p && p->name; p++) {
-        const char *choice = p->choices;
-
-        for (size_t i = 0; choice; i++) {
-            const size_t n = strcspn(choice, "|");
-
-            for (int j = 0; j < 2 && (double)i != p->fallback; j++) {
-                snprintf(text, sizeof(text), "%s:%s,%s=%.*s", k->name,
-                         j ? "n16r0" : "r0", p->name, (int)n, choice);
-                add(text, folder);
-            }
-            choice = choice[n] ? choice + n + 1 : NULL;
-        }
-    }
-}
-
-/* Blocks as short as they can be, so that every scheme fills some. */
-static void add_least(const struct kv_scheme *k, const char *folder)
-{
-    char text[128];
-    size_t n = (size_t)snprintf(text, sizeof(text), "%s:r0", k->name);
-
-    for (const struct kv_param *p = k->params; p && p->name; p++)
-        if (!p->choices && !p->name[1])
-            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%.17g",
-                                  p->name, p->min);
-    if (k->params)
-        add(text, folder);
-}
-
-static const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
-                                      ":n16r0", ":n16s3r20"}; /* n: a block */
-
-/* Keys and values of one layer by different schemes: codes before RoPE with
- * codes after it, one that settles by the block with one that does by the
- * token, with and without calibration. */
-static void add_mixed(const char *folder)
-{
-    static const char *const keys[] = {"pq:d4b4,rope=pre", "kivi:b2g16r32"};
-    static const char *const values[] = {"kivi:b3g16r16s1", "vecinfer:d4b4r7"};
-    char text[8192];
-
-    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
-        char path[5000];
-        FILE *f;
-
-        snprintf(path, sizeof(path), "%s/mixed-%zu.txt", folder, i);
-        f = fopen(path, "w");
-        assert_non_null(f);
-        fprintf(f, "0 KV f32\n1 K %s\n1 V %s\n", keys[i], values[i]);
-        fclose(f);
-        for (size_t j = 0; j < sizeof(letters) / sizeof(*letters); j++) {
-            snprintf(text, sizeof(text), "mixed%s,file=%s", letters[j], path);
-            add(text, folder);
-        }
-    }
-}
-
-static int prepare_every(void **state)
-{
-    const char *folder = test_folder();
-    char text[64];
-
-    (void)state;
-    for (size_t i = 0; kv_schemes[i]; i++) {
-        for (size_t j = 0; j < sizeof(letters) / sizeof(*letters); j++) {
-            snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
-                     letters[j]);
-            add(text, folder);
-        }
-        add_choices(kv_schemes[i], folder);
-        add_least(kv_schemes[i], folder);
-    }
-    add_mixed(folder);
-    return 0;
-}
-
-static int release_every(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < n_ready; i++)
-        release(&every_one[i]);
-    free(every_one);
-    for (size_t i = 0; i < n_made; i++)
-        kv_calib_free(made[i]);
-    free(made);
-    return 0;
-}
-
-static void every(void (*check)(struct ready *))
-{
-    for (size_t i = 0; i < n_ready; i++)
-        check(&every_one[i]);
-}
-
-static size_t row_values(const struct ready *r)
-{
-    return r->shape.n_kv_heads * r->shape.head_dim;
-}
-
-static size_t query_values(const struct ready *r)
-{
-    return r->shape.n_heads * r->shape.head_dim;
 }
 
 static bool needs_queries(const struct ready *r)
@@ -235,16 +56,6 @@ static void free_rows(struct rows x)
 static int append(struct kv_cache *c, struct rows x, size_t n, struct kv_err *e)
 {
     return kv_cache_append(c, x.q, x.k, x.v, n, e);
-}
-
-static struct kv_cache *new_cache(const struct ready *r)
-{
-    struct kv_err e;
-    struct kv_cache *c;
-
-    assert_int_equal(kv_cache_new(&c, r->codec[KV_K], r->codec[KV_V], SEED, &e),
-                     0);
-    return c;
 }
 
 /* The cache after n tokens appended `step` at a time. */
@@ -327,7 +138,7 @@ static void check_blocks(struct ready *r)
             continue; /* test_variable */
 
         float *saliency = some_saliency(BLOCKS * c->block);
-        struct kv_where w = {10, SEED, saliency};
+        struct kv_where w = {10, EVERY_SCHEME_SEED, saliency};
         float *x = kv_alloc(BLOCKS, values * sizeof(*x));
         float *back = kv_alloc(BLOCKS, values * sizeof(*back));
         uint8_t *a = kv_alloc(BLOCKS * nb + CANARY, 1);
@@ -390,8 +201,8 @@ static void check_variable(struct ready *r)
         kv_codec_input(c, x, c->block, x);
         float *saliency = some_saliency(c->block);
 
-        n = c->scheme->encode_block(c, (struct kv_where){10, SEED, saliency}, x,
-                                    bytes);
+        n = c->scheme->encode_block(
+            c, (struct kv_where){10, EVERY_SCHEME_SEED, saliency}, x, bytes);
         free(saliency);
         assert_in_range(n, 1, nb);
         exact = malloc(n); /* ASan sees a read past the end */
@@ -605,218 +416,6 @@ static void test_not_finite(void **state)
     every(check_not_finite);
 }
 
-/* ---- protocols --------------------------------------------------------- */
-
-enum { WINDOWS = 2, LENGTH = 100 };
-
-struct windows {
-    struct kv_qkv x;
-    float *q, *k, *k_pre, *v, *out;
-};
-
-static void make_windows(const struct ready *r, struct windows *w)
-{
-    const size_t n = WINDOWS * LENGTH, row = row_values(r);
-    const size_t q_row = r->shape.n_heads * r->shape.head_dim;
-
-    w->q = kv_alloc(n, q_row * sizeof(float));
-    w->out = kv_alloc(n, q_row * sizeof(float));
-    w->k = kv_alloc(n, row * sizeof(float));
-    w->k_pre = kv_alloc(n, row * sizeof(float));
-    w->v = kv_alloc(n, row * sizeof(float));
-    synthetic_rows(&r->shape, r->shape.n_heads, 51, n, w->q);
-    for (size_t i = 0; i < n * q_row; i++)
-        w->q[i] *= 0.3f;
-    synthetic_rows(&r->shape, r->shape.n_kv_heads, 52, n, w->k_pre);
-    synthetic_rows(&r->shape, r->shape.n_kv_heads, 53, n, w->v);
-    memcpy(w->k, w->k_pre, n * row * sizeof(float));
-    for (size_t i = 0; i < WINDOWS; i++)
-        kv_rope(&r->shape, w->k + i * LENGTH * row, LENGTH, r->shape.n_kv_heads,
-                0);
-    w->x = (struct kv_qkv){.layer = 1,
-                           .n_windows = WINDOWS,
-                           .n = LENGTH,
-                           .q = w->q,
-                           .k = w->k,
-                           .k_pre = w->k_pre,
-                           .v = w->v,
-                           .out = w->out};
-}
-
-static void free_windows(struct windows *w)
-{
-    free(w->q);
-    free(w->k);
-    free(w->k_pre);
-    free(w->v);
-    free(w->out);
-}
-
-/* Attention output of a protocol, [WINDOWS * LENGTH][n_heads][head_dim]. */
-static float *by_protocol(const struct ready *r, struct windows *w,
-                          const char *protocol, struct kv_bits *bits)
-{
-    const size_t n = WINDOWS * LENGTH * r->shape.n_heads * r->shape.head_dim;
-    struct kv_protocol p;
-    struct kv_loop *l;
-    struct kv_err e = {""};
-    float *out = kv_alloc(n, sizeof(*out));
-
-    assert_int_equal(kv_protocol_parse(&p, protocol, false, &e), 0);
-    if (kv_loop_new(&l, &r->spec, &r->shape, r->calib, &p, SEED, &e))
-        fail_msg("%s", e.msg);
-
-    const struct kv_attention a = kv_loop_attention(l, 0);
-
-    w->x.out = out;
-    if (a.run(a.arg, &w->x, &e))
-        fail_msg("%s", e.msg);
-    if (bits)
-        *bits = kv_loop_bits(l);
-    kv_loop_free(l);
-    return out;
-}
-
-/* The literal loop: append one token, attend with its query; the first
- * `prompt` tokens at once, their queries over exact keys and values. */
-static float *literally(const struct ready *r, const struct windows *w,
-                        size_t prompt)
-{
-    const struct kv_shape *s = &r->shape;
-    const size_t row = row_values(r), q_row = s->n_heads * s->head_dim;
-    const float *keys = r->codec[KV_K]->pre_rope ? w->k_pre : w->k;
-    float *out = kv_alloc(WINDOWS * LENGTH, q_row * sizeof(*out));
-    struct kv_err e;
-
-    for (size_t i = 0; i < WINDOWS; i++) {
-        struct kv_cache *c = new_cache(r);
-        const size_t at = i * LENGTH;
-
-        if (prompt) {
-            assert_int_equal(kv_cache_append(c, w->q + at * q_row,
-                                             keys + at * row, w->v + at * row,
-                                             prompt, &e),
-                             0);
-            if (r->codec[KV_K]->prefill_on_codes)
-                kv_cache_attend(c, w->q + at * q_row, prompt, out + at * q_row);
-            for (size_t t = at; t < at + prompt; t++)
-                for (size_t h = 0; h < s->n_heads; h++) {
-                    const size_t kv = at * row + h / 2 * s->head_dim;
-
-                    if (r->codec[KV_K]->prefill_on_codes)
-                        continue;
-                    kv_attend_c(w->q + t * q_row + h * s->head_dim, w->k + kv,
-                                w->v + kv, t - at + 1, row, s->head_dim,
-                                s->attn_scale,
-                                out + t * q_row + h * s->head_dim, NULL);
-                }
-        }
-        for (size_t t = at + prompt; t < at + LENGTH; t++) {
-            assert_int_equal(kv_cache_append(c, w->q + t * q_row,
-                                             keys + t * row, w->v + t * row, 1,
-                                             &e),
-                             0);
-            kv_cache_attend(c, w->q + t * q_row, 1, out + t * q_row);
-        }
-        kv_cache_free(c);
-    }
-    return out;
-}
-
-static void assert_close(const struct ready *r, const char *what,
-                         const float *a, const float *b)
-{
-    const size_t n = WINDOWS * LENGTH * r->shape.n_heads * r->shape.head_dim;
-    double diff = 0, size = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        diff += pow((double)a[i] - (double)b[i], 2);
-        size += pow((double)b[i], 2);
-    }
-    if (!(sqrt(diff / size) < 2e-6))
-        fail_msg("%s: %s: relative difference %g", r->spec.text, what,
-                 sqrt(diff / size));
-}
-
-static void check_stream(struct ready *r)
-{
-    struct windows w;
-
-    make_windows(r, &w);
-    for (size_t prompt = 0; prompt <= 70; prompt += 70) {
-        float *loop =
-            by_protocol(r, &w, prompt ? "prefill:70" : "stream", NULL);
-        float *literal = literally(r, &w, prompt);
-
-        assert_close(r, prompt ? "prefill:70" : "stream", loop, literal);
-        free(literal);
-        free(loop);
-    }
-    free_windows(&w);
-}
-
-static void test_stream(void **state)
-{
-    (void)state;
-    every(check_stream);
-}
-
-static void check_all_is_stream(struct ready *r)
-{
-    struct windows w;
-    float *all, *stream;
-
-    if (r->codec[KV_K]->block != 1 || r->codec[KV_V]->block != 1 ||
-        kv_spec_size(&r->spec, KV_K, "r") || kv_spec_size(&r->spec, KV_V, "r"))
-        return;
-    make_windows(r, &w);
-    all = by_protocol(r, &w, "all", NULL);
-    stream = by_protocol(r, &w, "stream", NULL);
-    assert_close(r, "all against stream", all, stream);
-    free(stream);
-    free(all);
-    free_windows(&w);
-}
-
-static void test_all_is_stream(void **state)
-{
-    (void)state;
-    every(check_all_is_stream);
-}
-
-static void check_threads(struct ready *r)
-{
-    const char *const protocols[] = {"all", "stream:3", "prefill:33"};
-    const size_t n = WINDOWS * LENGTH * r->shape.n_heads * r->shape.head_dim;
-    const int before = omp_get_max_threads();
-    struct windows w;
-
-    make_windows(r, &w);
-    for (size_t i = 0; i < 3; i++) {
-        struct kv_bits one_bits, two_bits;
-        float *one, *two;
-
-        omp_set_num_threads(1);
-        one = by_protocol(r, &w, protocols[i], &one_bits);
-        omp_set_num_threads(2);
-        two = by_protocol(r, &w, protocols[i], &two_bits);
-        if (memcmp(one, two, n * sizeof(*one)) != 0 ||
-            one_bits.bytes != two_bits.bytes)
-            fail_msg("%s %s: 1 and 2 threads differ", r->spec.text,
-                     protocols[i]);
-        free(two);
-        free(one);
-    }
-    omp_set_num_threads(before);
-    free_windows(&w);
-}
-
-static void test_threads(void **state)
-{
-    (void)state;
-    every(check_threads);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -827,9 +426,6 @@ int main(void)
         cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_all_is_stream),
-        cmocka_unit_test(test_threads),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);

@@ -65,15 +65,190 @@ static void plain_bf16(const float *q, const float *k, const float *v, size_t n,
 /* What int8 may be off by beside a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
+/* ---- integers of 8 bits in groups, path int8, in plain C ------------------
+ */
+
+/* A value of a store of groups of 8 bits as integers meet it: step * code +
+ * middle, code signed. */
+struct signed_code {
+    float code, step, middle;
+};
+
+/* The first n tokens of a KV head: [n][head_dim]. */
+static struct signed_code *signed_codes(const struct kv_store *s, size_t head,
+                                        size_t n)
+{
+    const struct kv_grouped *g = s->params;
+    const float zero = g->offset == KV_OFFSET_SAME ? g->zero : 128;
+    struct signed_code *all = kv_alloc(n * s->head_dim, sizeof(*all));
+
+    for (size_t t = 0; t < n; t++)
+        for (size_t c = 0; c < s->head_dim; c++) {
+            const uint8_t *tile = kv_store_tile(s, head, t / KV_TILE_TOKENS);
+            const size_t in = t % KV_TILE_TOKENS;
+            struct signed_code *x = &all[t * s->head_dim + c];
+            float offset;
+
+            kv_store_group(s, head, tile, in, c, &x->step, &offset);
+            x->code = (float)kv_store_code(s, tile, in, c) - zero;
+            x->middle = g->offset == KV_OFFSET_LOW ? offset + zero * x->step
+                                                   : (zero - offset) * x->step;
+        }
+    return all;
+}
+
+/* x in integers up to `most`; gives what they are times. */
+static float to_integers(float *x, size_t n, float most)
+{
+    float max = 0;
+
+    for (size_t i = 0; i < n; i++)
+        max = fmaxf(max, fabsf(x[i]));
+    for (size_t i = 0; i < n && max > 0; i++)
+        x[i] = rintf(x[i] * (most / max));
+    return max / most;
+}
+
+/* q . k, so many channels of which are rounded together: times steps (folded),
+ * or of one step. */
+static float int8_score(const struct signed_code *k, const float *q, size_t n,
+                        bool folded)
+{
+    float w[KV_GPU_MAX_DIM], sum = 0, rest = 0;
+
+    for (size_t c = 0; c < n; c++) {
+        w[c] = q[c] * (folded ? k[c].step : 1);
+        rest += q[c] * k[c].middle;
+    }
+
+    const float unit = to_integers(w, n, 127);
+
+    for (size_t c = 0; c < n; c++)
+        sum += w[c] * k[c].code;
+    return sum * unit * (folded ? 1 : k->step) + rest;
+}
+
+enum { INT8_TOKENS = 32 /* whose weights are rounded together */ };
+
+/* out += p v of so many tokens. */
+static void int8_gather(const struct signed_code *v, size_t d, const float *p,
+                        float *out)
+{
+    for (size_t c = 0; c < d; c++) {
+        float w[INT8_TOKENS], sum = 0;
+
+        for (size_t i = 0; i < INT8_TOKENS; i++) {
+            w[i] = p[i] * v[i * d + c].step;
+            out[c] += p[i] * v[i * d + c].middle;
+        }
+
+        const float unit = to_integers(w, INT8_TOKENS, 255);
+
+        for (size_t i = 0; i < INT8_TOKENS; i++)
+            sum += w[i] * v[i * d + c].code;
+        out[c] += sum * unit;
+    }
+}
+
+/* A KV head's tokens: codes [first, end), which fill tiles of 128 on both
+ * sides, and all as floats, rows `stride` apart. */
+struct int8_head {
+    const struct kv_tiles_job *j;
+    size_t first, end, stride;
+    struct signed_code *k_codes, *v_codes;
+    const float *k, *v;
+};
+
+/* One query, which sees n tokens. */
+static void int8_query(const struct int8_head *h, const float *q, size_t n,
+                       float *out)
+{
+    const struct kv_grouped *g = h->j->k[1].params;
+    const size_t d = h->j->head_dim;
+    const size_t len = !g->folded && g->n_runs > 1 ? g->run : d;
+    float *p = kv_alloc(h->end + n, sizeof(*p)), max = -INFINITY, sum = 0;
+
+    memset(p, 0, (h->end + n) * sizeof(*p));
+    memset(out, 0, d * sizeof(*out));
+    for (size_t t = 0; t < n; t++) {
+        if (t >= h->first && t < h->end)
+            for (size_t c = 0; c < d; c += len)
+                p[t] += int8_score(&h->k_codes[(t - h->first) * d + c], q + c,
+                                   len, g->folded);
+        else
+            for (size_t c = 0; c < d; c++)
+                p[t] += q[c] * h->k[t * h->stride + c];
+        p[t] *= h->j->scale;
+        max = fmaxf(max, p[t]);
+    }
+    for (size_t t = 0; t < n; t++) {
+        p[t] = expf(p[t] - max);
+        sum += p[t];
+        for (size_t c = 0; c < d && (t < h->first || t >= h->end); c++)
+            out[c] += p[t] * h->v[t * h->stride + c];
+    }
+    for (size_t t = h->first; t < h->end; t += INT8_TOKENS)
+        int8_gather(&h->v_codes[(t - h->first) * d], d, p + t, out);
+    for (size_t c = 0; c < d; c++)
+        out[c] /= sum;
+    free(p);
+}
+
+static void plain_int8(const struct kv_tiles_job *j, const struct attention *a,
+                       float *out)
+{
+    const size_t d = j->head_dim, group = j->n_heads / j->n_kv_heads;
+    const size_t both = j->k[1].n < j->v[1].n ? j->k[1].n : j->v[1].n;
+    const size_t n = both / KV_GPU_TILE * KV_GPU_TILE;
+
+    for (size_t head = 0; head < j->n_kv_heads; head++) {
+        const struct int8_head h = {
+            .j = j,
+            .first = j->k[0].n,
+            .end = j->k[0].n + n,
+            .stride = j->n_kv_heads * d,
+            .k_codes = signed_codes(&j->k[1], head, n),
+            .v_codes = signed_codes(&j->v[1], head, n),
+            .k = a->k + head * d,
+            .v = a->v + head * d,
+        };
+
+        for (size_t i = 0; i < a->nq * group; i++) {
+            const size_t at = i / group * j->n_heads + head * group + i % group;
+
+            int8_query(&h, a->q + at * d, a->n - a->nq + i / group + 1,
+                       out + at * d);
+        }
+        free(h.k_codes);
+        free(h.v_codes);
+    }
+}
+
+/* What may be on the edge of two integers. */
+static const double INTEGERS_BOUND = 1e-4;
+
+/* Whether plain_int8() is what runs. */
+static bool is_int8_groups(const struct kv_tiles_job *j)
+{
+    const struct kv_grouped *g = j->k[1].params;
+
+    return j->k[1].family == &kv_family_grouped && g->bits == 8 &&
+           !j->k[1].enter;
+}
+
+/* Whether no token is attended to in halves. */
+static bool all_codes(const struct kv_tiles_job *j)
+{
+    return j->k[1].n == j->n && j->v[1].n == j->n && j->n % KV_GPU_TILE == 0;
+}
+
 /* What hack may be off by from its own attention: the order of sums, and a
  * weight that another order rounds to the next integer, where all tokens are
  * codes; else tokens between codes and tail are halves here, whose queries are
  * not rounded. */
 static double hack_bound(const struct kv_tiles_job *j)
 {
-    const bool all_codes = j->k[1].n == j->n && j->v[1].n == j->n;
-
-    return all_codes && j->n % 128 == 0 ? 3e-4 : 1e-2;
+    return all_codes(j) ? 3e-4 : 1e-2;
 }
 
 /* What attends: the best that is there on a path, or one that is asked for. */
@@ -100,7 +275,11 @@ static void check_way(const char *what, const struct kv_cache *c,
                       const struct kv_tiled *t, const struct attention *a,
                       enum way way)
 {
-    const enum kv_path path = way == BY_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT;
+    const bool own =
+        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+    const enum kv_path path = way == BY_INT8 || (own && way == BY_GENERIC)
+                                  ? KV_PATH_INT8
+                                  : KV_PATH_EXACT;
     /* The second finds no traces of the first; once is enough. */
     const int runs = a->n == 129 ? 2 : 1;
     const size_t n = a->nq * a->shape.n_heads * a->shape.head_dim;
@@ -112,9 +291,6 @@ static void check_way(const char *what, const struct kv_cache *c,
     float *out = kv_alloc(2 * n, sizeof(float));
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
-
-    const bool own =
-        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
 
     if (own)
         kv_cache_attend(c, a->q, a->nq, exact);
@@ -132,6 +308,12 @@ static void check_way(const char *what, const struct kv_cache *c,
 
     const struct kv_tiles_job jobs[2] = {job, job};
     const double hack = hack_bound(&job);
+    const bool groups = way == BY_INT8 && is_int8_groups(&job);
+    const double of_halves = all_codes(&job) ? 0 : 2 * rel_err(plain, exact, n);
+    float *integers = groups ? kv_alloc(n, sizeof(*integers)) : NULL;
+
+    if (groups)
+        plain_int8(&job, a, integers);
 
     if (open_by(way, jobs, 2, &g, &e))
         fail_msg("%s: %s", what, e.msg);
@@ -155,9 +337,16 @@ static void check_way(const char *what, const struct kv_cache *c,
                          what, a->n, a->nq, a->shape.head_dim,
                          a->shape.n_heads / a->shape.n_kv_heads,
                          kv_gpu_attend_name(g), rel_err(out, exact, n), bound);
+            if (groups &&
+                !(rel_err(out, integers, n) <= of_halves + INTEGERS_BOUND))
+                fail_msg("%s, %zu tokens, head_dim %zu: %g from what plain C "
+                         "makes of the same integers",
+                         what, a->n, a->shape.head_dim,
+                         rel_err(out, integers, n));
             assert_memory_equal(out, out + n, n * sizeof(*out));
         }
     kv_gpu_attend_free(g);
+    free(integers);
     free(out);
     free(q);
     free(plain);
@@ -237,8 +426,9 @@ static void rig_clear(struct rig *r)
     free_tensors(r->x);
 }
 
-/* Which kernel it is. */
-static void check_name(const char *text, size_t head_dim, const char *name)
+/* Which kernel it is, of this path. */
+static void check_path(const char *text, size_t head_dim, enum kv_path path,
+                       const char *name)
 {
     const struct kv_shape s = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
@@ -247,7 +437,7 @@ static void check_name(const char *text, size_t head_dim, const char *name)
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
 
-    if (kv_gpu_attend_new(&g, &device, &job, 1, KV_PATH_EXACT, &e))
+    if (kv_gpu_attend_new(&g, &device, &job, 1, path, &e))
         fail_msg("%s: %s", text, e.msg);
     if (strcmp(kv_gpu_attend_name(g), name))
         fail_msg("%s, head_dim %zu: path %s, expected %s", text, head_dim,
@@ -255,6 +445,11 @@ static void check_name(const char *text, size_t head_dim, const char *name)
     kv_gpu_attend_free(g);
     rig_clear(&r);
     kv_calib_free(calib);
+}
+
+static void check_name(const char *text, size_t head_dim, const char *name)
+{
+    check_path(text, head_dim, KV_PATH_EXACT, name);
 }
 
 /* On ways [first, last]. */
@@ -390,6 +585,23 @@ static void test_grouped(void **state)
     check_sizes("q4_0", 128, 3);
     check_long("kivi:b2g32r128", 128, 8);
     check_long("absmax:b2g64", 64, 7);
+}
+
+/* 8 bits as integers: zeros of a group and one for all, steps of one group and
+ * of several, in a step's bytes and in a tile's. */
+static void test_grouped_int8(void **state)
+{
+    (void)state;
+    check_sizes("kivi:b8g128s3r128", 128, 4);
+    check_sizes("q8_0", 128, 16);
+    check_sizes("zeropoint:b8g64,K-axis=channel", 64, 8);
+    check_long("kivi:b8g64r0", 128, 8);
+    check_long("q8_0", 64, 4);
+    check_path("kivi:b8g32r0", 128, KV_PATH_INT8, "int8");
+    check_path("absmax:b8", 64, KV_PATH_INT8, "int8");
+    check_path("q8_0", 128, KV_PATH_INT8, "int8");
+    check_path("kivi:b8g32r0", 256, KV_PATH_INT8, "exact");
+    check_path("kivi:b4g32r0", 128, KV_PATH_INT8, "exact");
 }
 
 /* Both formats of floats, scales of a head, groups of 16 channels. */
@@ -816,6 +1028,31 @@ static void check_sized(const struct sized *x, size_t n_cases, enum way first,
     }
 }
 
+/* HACK at other sizes than its kernels': every width; partitions of 16, of
+ * three 16s, of the whole head, of no multiple of 16, keys' unlike values';
+ * queries and weights of few bits; and where there is a better kernel. */
+static void test_generic_hack(void **state)
+{
+    static const struct sized cases[] = {
+        {"hack:b3p32r0", 96, 4, 384, 1},
+        {"hack:b2p64r0,nearest", 256, 2, 256, 3},
+        {"hack:b1p16r0,nearest", 64, 16, 400, 8},
+        {"hack:K-b8p48/V-b5p16,r=0", 96, 3, 256, 2},
+        {"hack:b4p128s5r40", 66, 1, 300, 1},
+        {"hack:K-b2p256/V-b3p128,r=0,K-qb=4,V-qb=6,nearest", 256, 1, 256, 1},
+        {"hack:b7p64r0,no-se", 192, 4, 384, 2},
+        {"hack:b2p64r0", 128, 4, 128, 1},
+        {"hack:b2p32s1r0", 8, 1, 1300, 2},
+        {"hack:b3p64r0", 128, 4, LONG, 2}};
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC, BY_GENERIC);
+    check_sizes("hack:b3p32r0", 96, 7);
+    check_name("hack:b2p32r0", 96, "generic");
+    check_name("hack:b3p64r0", 128, "generic");
+    check_name("hack:b2p64r0", 128, "int8");
+}
+
 /* What a device has no shared memory for runs on the generic kernel. */
 static void test_small_device(void **state)
 {
@@ -925,6 +1162,25 @@ static void test_prefill(void **state)
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);
 }
 
+/* Groups of more tokens than a tile: whole ones are codes, what is between
+ * these and the tail halves. */
+static void test_long_groups(void **state)
+{
+    static const struct sized cases[] = {
+        {"kivi:b2g256r0", 128, 4, 700, 2},
+        {"kivi:b3g192s3r0", 64, 2, 900, 1},
+        {"kivi:b4g1024r1024", 96, 1, 2300, 8},
+        {"kivi:b8g320r320", 256, 1, 1500, 1},
+        {"zeropoint:K-b4g512/V-b3g256,axis=channel,r=0", 64, 7, 1100, 1},
+        {"kivi:K-g256r0/V-r200,b=2", 64, 4, 700, 1}, /* values are behind */
+        {"kivi:b2g256r0", 64, 4, 200, 1}};           /* no whole group */
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_EXACT);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT, BY_DEQUANT);
+    check_name("kivi:b2g256r0", 128, "generic");
+}
+
 static void test_missing(void **state)
 {
     static const struct {
@@ -933,9 +1189,7 @@ static void test_missing(void **state)
         const char *says;
     } cases[] = {
         {"evasion:d2b8,rope=pre,iters=1", 66, "keys stored before RoPE"},
-        {"kivi:b3g256r0", 64, "family grouped and values of family"},
         {"f16", 258, "family float and values of family"},
-        {"hack:b2p32r0", 96, "hack: no CUDA kernel"},
         {"kvquant:r0", 66, "keys of family nuq"},
         {"klt", 80, "keys of family coef"},
     };
@@ -952,6 +1206,7 @@ int main(void)
         cmocka_unit_test(test_hack),
         cmocka_unit_test(test_prefill),
         cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_grouped_int8),
         cmocka_unit_test(test_hack_kernels),
         cmocka_unit_test(test_grouped_kernels),
         cmocka_unit_test(test_scaled),
@@ -959,7 +1214,9 @@ int main(void)
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
         cmocka_unit_test(test_generic),
+        cmocka_unit_test(test_generic_hack),
         cmocka_unit_test(test_small_device),
+        cmocka_unit_test(test_long_groups),
         cmocka_unit_test(test_before_rope),
         cmocka_unit_test(test_nuq),
         cmocka_unit_test(test_nuq_kernels),

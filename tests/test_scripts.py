@@ -320,6 +320,22 @@ class BenchCpu(Scripts):
         self.assertIn("nf4,64,1,exact,8,4,2.000\n", out)
         self.assertIn("2 rows in both, 1 only before, 1 only after", out)
 
+    def test_table(self):
+        row = {"tool": "kvattn", "version": "1", "level": "c", "ctx": "64",
+               "bw_share": "0.5", "bits_settled": "16", "spec": "f16:r0s0",
+               "threads": "1", "path": "exact", "lat_us_p50": "3000",
+               "speedup": "1"}
+        kivi = dict(row, spec="kivi:b2g32r0s0", bits_settled="3", speedup="4")
+        out = self.run_script("scripts/bench-cpu", "--table", self.csv("t.csv", [
+            row, kivi, dict(kivi, path="int8", speedup="6"),
+            dict(row, threads="2")]))
+        self.assertEqual(cells(out), [
+            ["`f16`", "16", "3 ms (0.50)", "", "3 ms (0.50)", ""],
+            ["`kivi:b2g32`", "3", "4.00 (0.50)", "6.00 (0.50)", "", ""]])
+        self.assertIn("expected kvattn's rows", self.run_script(
+            "scripts/bench-cpu", "--table", self.csv("u.csv", [{"a": "1"}]),
+            code=1))
+
     def test_what_cannot_be_compared(self):
         a = self.rows("a.csv", ("f16", 30))
         kernels = self.csv("k.csv", [{"op": "pack", "level": "c", "shape": "n1",

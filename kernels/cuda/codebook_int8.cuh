@@ -8,23 +8,7 @@
 #define KV_CODEBOOK_INT8_CUH
 
 #include "kernels/cuda/codebook.cuh"
-
-/* A sum of products starts as the bits of 1.5 * 2^23, and stays the bits of
- * that plus the sum: what a conversion to float would take is a subtraction.
- */
-#define KV_SUM_START 12582912.0f
-
-KV_DEVICE int kv_sum_start(void)
-{
-    return (int)kv_bits(KV_SUM_START);
-}
-
-KV_DEVICE float kv_sum_f32(int sum)
-{
-    return kv_from_bits((uint32_t)sum) - KV_SUM_START;
-}
-
-enum { KV_MOST_SUM = 1 << 22 };
+#include "kernels/cuda/int8.cuh"
 
 /* Queries as fragments b: a lane's 8 channels of a token are 4 columns of each
  * half of a product of 32. */
@@ -166,19 +150,6 @@ KV_DEVICE float kv_largest_weight(const float weight[M][NT][4], int i, int j)
     for (int m = 0; m < M; m++)
         max = fmaxf(max, fmaxf(weight[m][i][j], weight[m][i][j + 2]));
     return kv_column_max(max);
-}
-
-/* Weights of 16 tokens times `up` as bytes, a word of fragment b: k = 4c ..
- * 4c + 3 are tokens 2c, 2c + 8, 2c + 1, 2c + 9. */
-KV_DEVICE uint32_t kv_weights_u8(const float *weight, const float *up)
-{
-    uint32_t byte[4];
-
-#pragma unroll
-    for (int j = 0; j < 4; j++) /* the lowest bits of the sum are the integer */
-        byte[j] = kv_bits(fmaf(weight[j], up[j % 2], KV_SUM_START));
-    return kv_transpose(kv_bytes(kv_bytes(byte[0], byte[2], 0x0040),
-                                 kv_bytes(byte[1], byte[3], 0x0040), 0x5410));
 }
 
 /* Bytes 0 to 3 of each of four words: byte i of all of them into to[i]. */

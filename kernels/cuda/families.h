@@ -19,6 +19,7 @@ struct kv_gpu_side {
     enum kv_path path;            /* the one that runs */
     bool bf16;                    /* family "float": else fp16 */
     size_t tile_bytes;            /* of 128 tokens of one KV head */
+    size_t whole;  /* only so many tokens together are codes; 0: a tile */
     bool together; /* a tile, and tile_bytes, are of all KV heads; packed as
                     * head 0's */
     /* Tile i of a KV head, all of whose tokens are in the store, into `to`,
@@ -62,9 +63,9 @@ struct kv_gpu_family {
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
 };
 
-extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers,
-    kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes, kv_gpu_levels,
-    kv_gpu_coefficients, kv_gpu_generic_tiles;
+extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers_int8,
+    kv_gpu_integers, kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes,
+    kv_gpu_levels, kv_gpu_coefficients, kv_gpu_generic_tiles;
 
 enum { KV_GPU_MAX_DIM = 256 };
 

@@ -1,3 +1,4 @@
+#include "kernels/cuda/generic_hack.cuh"
 #include "kernels/cuda/generic_rotated.cuh"
 
 // A block of 8 warps takes 8 rows (query heads of a KV head, for query token 0,
@@ -246,34 +247,65 @@ __global__ void __launch_bounds__(THREADS, 2)
         kv_merge_splits(p, p.sequences[work.sequence], k.head_dim, ROWS);
 }
 
+// The same for HACK.
+__global__ void __launch_bounds__(THREADS, 2)
+    kv_generic_hack_kernel(const kv_decode p, const kv_hack_steps k,
+                           const kv_hack_steps v, const kv_gpu_generic halves)
+{
+    const kv_gpu_work work = p.work[blockIdx.x];
+
+    if (work.run == KV_RUN_CODES)
+        kv_generic_hack_span(p, k, v, work);
+    else
+        kv_generic_span<false>(p, halves, halves, work);
+    if (kv_last_of(p, p.sequences[work.sequence]))
+        kv_merge_splits(p, p.sequences[work.sequence], k.head_dim, ROWS);
+}
+
 static size_t shared_bytes(const kv_gpu_generic &k, const kv_gpu_generic &v)
 {
     return kv_generic_room::floats(k.head_dim) * sizeof(float) +
            kv_generic_bytes(k) + kv_generic_bytes(v);
 }
 
-static int launch(struct kv_gpu_launch *l, struct kv_err *e)
+template <class SIDE>
+static int launch_one(struct kv_gpu_launch *l,
+                      void (*kernel)(kv_decode, SIDE, SIDE, kv_gpu_generic),
+                      const SIDE &k, const SIDE &v, size_t coded,
+                      struct kv_err *e)
 {
-    const kv_gpu_generic k = kv_gpu_generic_of(l->k);
-    const kv_gpu_generic v = kv_gpu_generic_of(l->v);
     const kv_gpu_generic halves = kv_gpu_generic_halves(l->head_dim);
-    const size_t coded = shared_bytes(k, v),
-                 plain = shared_bytes(halves, halves);
+    const size_t plain = shared_bytes(halves, halves);
     const unsigned rows = l->p.group * l->p.nq;
     const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
                     (rows + ROWS - 1) / ROWS);
 
-    if (l->prefill)
-        return kv_fail(e,
-                       "no CUDA kernel of prefill attention for these codes");
     l->shared = coded > plain ? coded : plain;
     if (l->measure)
         return 0;
 
-    const char *wrong = kv_launch(kv_generic_kernel, grid, dim3(THREADS),
-                                  l->shared, 0, l->p, k, v, halves);
+    const char *wrong = kv_launch(kernel, grid, dim3(THREADS), l->shared, 0,
+                                  l->p, k, v, halves);
 
     return wrong ? kv_fail(e, "generic attention: %s", wrong) : 0;
+}
+
+static int launch(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    const kv_gpu_generic k = kv_gpu_generic_of(l->k);
+    const kv_gpu_generic v = kv_gpu_generic_of(l->v);
+
+    if (l->prefill)
+        return kv_fail(e,
+                       "no CUDA kernel of prefill attention for these codes");
+    if (k.kind == KV_GENERIC_HACK) {
+        const kv_hack_steps ks = kv_gpu_generic_steps(l->k, l->seed);
+        const kv_hack_steps vs = kv_gpu_generic_steps(l->v, l->seed);
+
+        return launch_one(l, kv_generic_hack_kernel, ks, vs,
+                          kv_generic_hack_room::bytes(ks, vs), e);
+    }
+    return launch_one(l, kv_generic_kernel, k, v, shared_bytes(k, v), e);
 }
 
 extern "C" const struct kv_gpu_family kv_gpu_generic_tiles = {

@@ -1,7 +1,9 @@
 /* The generic kernel: attention to any tiles of kernels/tiles.h of the families
  * float, grouped, scaled, nuq, codebook and rotated, as the CPU has them, with
- * sizes that it is told.  What a launch is told of a side is here;
- * generic_tiles.cuh reads the values, generic.cu attends.  A tile:
+ * sizes that it is told; and to those of family homomorphic, as steps of
+ * hack_steps.h (generic_hack.cuh).  Of the others, what a launch is told of a
+ * side is here; generic_tiles.cuh reads the values, generic_rotated.cuh makes
+ * them of rotated rows first, generic.cu attends.  A tile:
  *
  *   | the CPU's | nuq: outliers | keys before RoPE: angles |
  *
@@ -15,6 +17,7 @@
 #define KV_CUDA_GENERIC_H
 
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/hack_steps.h"
 #include "kernels/tiles_scaled.h"
 
 enum kv_generic_kind {
@@ -26,7 +29,8 @@ enum kv_generic_kind {
     KV_GENERIC_GROUPED,
     KV_GENERIC_SCALED,
     KV_GENERIC_NUQ,
-    KV_GENERIC_CODES
+    KV_GENERIC_CODES,
+    KV_GENERIC_HACK /* nobody reads values of it: see hack_steps.h */
 };
 
 /* Where family "scaled", and "nuq", has what of a tile
@@ -101,10 +105,14 @@ extern "C" {
 #endif
 
 /* Fills in a side with tiles of 128 tokens that are two of the CPU's.  Not for
- * keys before RoPE of a head_dim that 8 does not divide, groups of more than
- * 128 tokens, other families. */
+ * keys before RoPE of a head_dim that 8 does not divide, other families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
+/* Of KV_GENERIC_HACK: opens it; and what its steps are, seed that of a launch.
+ */
+void kv_gpu_generic_open_hack(struct kv_gpu_side *side);
+struct kv_hack_steps kv_gpu_generic_steps(const struct kv_gpu_side *side,
+                                          uint64_t seed);
 /* Of sinks and tail. */
 struct kv_gpu_generic kv_gpu_generic_halves(size_t head_dim);
 

@@ -186,12 +186,16 @@ static void make_table(struct kv_gpu_side *side)
         put_within(s, (float *)side->table + family_floats(s));
 }
 
+static bool is_hack(const struct kv_store *s)
+{
+    return s->family == &kv_family_homomorphic;
+}
+
 static bool has_family(const struct kv_store *s)
 {
-    if (s->family == &kv_family_grouped)
-        return ((const struct kv_grouped *)s->params)->span <= TILES;
-    return s->family == &kv_family_float || s->family == &kv_family_scaled ||
-           s->family == &kv_family_codebook || is_nuq(s) || is_rotated(s);
+    return s->family == &kv_family_float || s->family == &kv_family_grouped ||
+           s->family == &kv_family_scaled || s->family == &kv_family_codebook ||
+           is_nuq(s) || is_hack(s) || is_rotated(s);
 }
 
 bool kv_gpu_generic_open(struct kv_gpu_side *side)
@@ -201,9 +205,16 @@ bool kv_gpu_generic_open(struct kv_gpu_side *side)
     if (s->head_dim > KV_GPU_MAX_DIM || !has_family(s) ||
         (rope_of(s) && s->head_dim % 8))
         return false;
+    if (is_hack(s)) {
+        kv_gpu_generic_open_hack(side);
+        return true;
+    }
     make_table(side);
     side->path = KV_PATH_EXACT;
     side->tile_bytes = TILES * (angles_at(side) + angles_bytes(s));
+    if (s->family == &kv_family_grouped)
+        side->whole =
+            ((const struct kv_grouped *)s->params)->span * KV_TILE_TOKENS;
     side->pack = pack;
     side->together = s->together;
     return true;
@@ -296,7 +307,9 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
         .table = side->device_table,
     };
 
-    if (s->family == &kv_family_float) {
+    if (is_hack(s)) {
+        g.kind = KV_GENERIC_HACK;
+    } else if (s->family == &kv_family_float) {
         g.kind = float_kind(s);
     } else if (s->family == &kv_family_grouped) {
         g.kind = KV_GENERIC_GROUPED;

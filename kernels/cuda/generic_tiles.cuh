@@ -457,6 +457,8 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
     case KV_GENERIC_HALVES:
         f(kv_read_floats<KV_GENERIC_HALVES>{g});
         break;
+    case KV_GENERIC_HACK:
+        break;
     }
 }
 

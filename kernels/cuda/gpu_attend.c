@@ -1,5 +1,6 @@
 #include "kernels/cuda/gpu_attend_impl.h"
 #include "kernels/cuda/widen.h"
+#include "kernels/tiles_homomorphic.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
@@ -110,11 +111,19 @@ static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
     return first.msg[0] ? kv_fail(e, "%s", first.msg) : fail_both(j, e);
 }
 
+/* Codes of HACK are multiplied, not read. */
+static bool has_values(const struct kv_tiles_job *j)
+{
+    return kv_gpu_job_store(j, 0, KV_JOB_CODES)->family !=
+           &kv_family_homomorphic;
+}
+
 /* Tiles of the generic kernel, and this family's launch. */
 static int find_generic(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                         const struct kv_gpu_family *family, struct kv_err *e)
 {
-    if (!open_both(a, j, &kv_gpu_generic_tiles, KV_PATH_EXACT))
+    if ((family != &kv_gpu_generic_tiles && !has_values(j)) ||
+        !open_both(a, j, &kv_gpu_generic_tiles, KV_PATH_EXACT))
         return fail_both(j, e);
     a->family = family;
     keep_stores(a);
@@ -186,7 +195,7 @@ static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {
     for (size_t j = 0; j < a->n_jobs; j++)
-        kv_gpu_attend_split(&jobs[j], &a->plan[j]);
+        kv_gpu_attend_split(a, &jobs[j], &a->plan[j]);
     if (kv_gpu_attend_send(a, jobs, e) ||
         (dequant && kv_gpu_attend_halves(a, e)) || kv_gpu_attend_plan(a, e))
         return -1;

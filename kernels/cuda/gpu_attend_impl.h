@@ -44,7 +44,8 @@ int kv_gpu_attend_send(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
 size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side);
 
 /* gpu_attend_plan.c: the runs of a job. */
-void kv_gpu_attend_split(const struct kv_tiles_job *j,
+void kv_gpu_attend_split(const struct kv_gpu_attend *a,
+                         const struct kv_tiles_job *j,
                          struct kv_gpu_sequence *p);
 /* Once the tiles are there: the plan becomes one of halves alone, codes
  * keep theirs. */

@@ -7,14 +7,25 @@
 
 enum { LEAST_TILES = 8 };
 
-/* Codes are tokens that fill tiles on both sides. */
-void kv_gpu_attend_split(const struct kv_tiles_job *j,
+/* Whether a side has codes of its first n tokens without those behind them. */
+static bool are_whole(const struct kv_gpu_side *s, size_t n)
+{
+    return !s->whole || n % s->whole == 0;
+}
+
+/* Codes are tokens that fill tiles, and groups, on both sides. */
+void kv_gpu_attend_split(const struct kv_gpu_attend *a,
+                         const struct kv_tiles_job *j,
                          struct kv_gpu_sequence *p)
 {
     const size_t sinks = kv_gpu_job_store(j, 0, KV_JOB_SINKS)->n;
     const size_t k = kv_gpu_job_store(j, 0, KV_JOB_CODES)->n,
                  v = kv_gpu_job_store(j, 1, KV_JOB_CODES)->n;
-    const size_t coded = (k < v ? k : v) / KV_GPU_TILE * KV_GPU_TILE;
+    size_t coded = (k < v ? k : v) / KV_GPU_TILE * KV_GPU_TILE;
+
+    while (!are_whole(&a->side[0], coded) || !are_whole(&a->side[1], coded))
+        coded -= KV_GPU_TILE;
+
     const size_t n[KV_GPU_RUNS] = {sinks, coded, j->n - sinks - coded};
 
     assert(kv_gpu_job_store(j, 1, KV_JOB_SINKS)->n == sinks);

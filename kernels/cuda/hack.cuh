@@ -96,8 +96,17 @@ struct kv_hack_column {
     float scale, min, rest; /* rest: s_a sum(a') + n m_a */
 };
 
-/* x + eq. 4 of a column and a row, whose scale, minimum and sum of codes are
- * halves of three words. */
+/* x + eq. 4 of a column and a row, of which the scale, minimum and sum of
+ * codes are given. */
+KV_DEVICE float kv_hack_combine(const kv_hack_column &a, float scale, float min,
+                                float sum, int product, float x)
+{
+    x = fmaf(min, a.rest, x);
+    x = fmaf(scale * sum, a.min, x);
+    return fmaf(scale, a.scale * (float)product, x);
+}
+
+/* The same where these are halves of three words. */
 template <int HALF>
 KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
                                 int product, float x)
@@ -106,9 +115,7 @@ KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
     const float min = HALF ? kv_high_f16(row[1]) : kv_low_f16(row[1]);
     const float sum = HALF ? kv_high_f16(row[2]) : kv_low_f16(row[2]);
 
-    x = fmaf(min, a.rest, x);
-    x = fmaf(scale * sum, a.min, x);
-    return fmaf(scale, a.scale * (float)product, x);
+    return kv_hack_combine(a, scale, min, sum, product, x);
 }
 
 /* ---- keys -----------------------------------------------------------------

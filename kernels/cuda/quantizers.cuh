@@ -220,6 +220,18 @@ struct kv_absmax {
     }
 };
 
+/* kv_hack_round() of kernels/homomorphic.h, of one value; scale > 0. */
+template <class F>
+KV_DEVICE unsigned kv_hack_rounded(float x, float min, float scale, float top,
+                                   F draw)
+{
+    const float y = kv_within((x - min) / scale, top);
+    const int down = (int)y;
+
+    return draw.any ? (unsigned)(down + (draw() < y - (float)down))
+                    : (unsigned)kv_even(y);
+}
+
 /* lib/schemes/hack.c: scales of all groups, then minima. */
 struct kv_hack {
     enum { SUMS = 1, BYTES = 4 }; /* BYTES: scale and minimum */
@@ -248,14 +260,9 @@ struct kv_hack {
     {
         const float by = kv_low_f16(scale);
 
-        if (!(by > 0))
-            return 0;
-
-        const float y = kv_within((x - kv_low_f16(min)) / by, kv_top(bits));
-        const int down = (int)y;
-
-        return draw.any ? (unsigned)(down + (draw() < y - (float)down))
-                        : (unsigned)kv_even(y);
+        return by > 0
+                   ? kv_hack_rounded(x, kv_low_f16(min), by, kv_top(bits), draw)
+                   : 0;
     }
 
     __device__ float value(unsigned code, unsigned) const

@@ -335,7 +335,7 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
                                  .offset = t->heads == 2 ? KV_OFFSET_LOW
                                                          : KV_OFFSET_SAME,
                                  .zero = (float)(1u << (t->bits - 1)),
-                                 .negative = t->heads == 1};
+                                 .negative = t->quantize == quantize_0};
     kv_grouped_init(tiles, c->side == KV_V, c->shape.head_dim, false, BLOCK);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* What the two files of the hack scheme share: the bytes of a block and the
+/* What the files of the hack scheme share: the bytes of a block and the
  * keys of its random numbers.  See hack.c for the scheme.
  *
  * A line is what one product runs over: a token's channels for keys, a

@@ -12,39 +12,19 @@
  *
  *   sum q_c (s_c k'_tc + m_c)   = sum (q_c s_c) k'_tc + sum q_c m_c
  *   sum w_t (s_tg v'_tc + m_tg) = sum (w_t s_tg) v'_tc + sum w_t m_tg */
-#include "kernels/bitpack.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
-#include "lib/schemes/hack.h"
+#include "lib/schemes/hack_operand.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Query heads pass in tiles, so that codes are unpacked once for all of them,
  * in pieces that stay in the first caches. */
 enum {
-    QUERIES = 64,      /* query heads of a tile, at most */
-    WEIGHTS = 1 << 18, /* of a tile, unless one query's heads have more */
-    PIECE = 64         /* tokens; axes=artifact: a block */
-};
-
-/* One KV head of K or V and the piece of it that is being multiplied: `most`
- * whole lines or fewer, the columns of the product; room is most filled up. */
-struct operand {
-    const struct kv_hack *h;
-    const struct kv_reader *r;
-    size_t head;
-    size_t n_coded, n_blocks; /* held as codes, an open block too */
-    size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
-    float *plain;             /* [n_plain][head_dim] */
-    size_t most, room;
-    uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
-    int32_t *sum;       /* [n_parts][room] */
-    float *min, *scale; /* [n_parts][room]; artifact: [n_groups][len] */
-    uint32_t *word;     /* what follows the codes of each line, turned */
-    uint16_t *half;     /* [most], or a block's codes */
-    uint8_t *byte;      /* a block's codes, where lines end within a byte */
-    float *wide;        /* [n_ranges] */
+    QUERIES = 64,     /* query heads of a tile, at most */
+    WEIGHTS = 1 << 18 /* of a tile, unless one query's heads have more */
 };
 
 /* One query head. */
@@ -71,251 +51,16 @@ struct tile {
     uint64_t formula, formula_parts;
 };
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Of tokens [from, from + n), those before `end`. */
 static size_t seen(size_t from, size_t n, size_t end)
 {
-    return end > from ? least(end - from, n) : 0;
-}
-
-/* ---- one KV head --------------------------------------------------------- */
-
-static struct operand operand_new(const struct kv_reader *r)
-{
-    const struct kv_hack *h = r->codec->state;
-    const size_t settled = r->n_blocks * r->codec->block;
-    const size_t n_open = r->open ? r->n - r->sinks - settled : 0;
-    const size_t most = h->n_lines > 1 ? h->n_lines : PIECE;
-    const size_t room = KV_HACK_COLUMNS(most), by_part = h->n_parts * room;
-    const size_t ranges = h->artifact ? h->n_ranges : by_part;
-    const size_t values = h->n_lines * h->len;
-    struct operand o = {.h = h,
-                        .r = r,
-                        .n_coded = settled + n_open,
-                        .n_blocks = r->n_blocks + (n_open > 0),
-                        .tail = r->sinks + settled,
-                        .most = most,
-                        .room = room};
-
-    o.n_plain = r->n - o.n_coded;
-    o.plain = kv_alloc(o.n_plain * r->codec->shape.head_dim, sizeof(*o.plain));
-    o.code = kv_alloc(h->n_parts, kv_hack_room(room, h->part));
-    o.sum = kv_alloc(by_part, sizeof(*o.sum));
-    o.min = kv_alloc(ranges, sizeof(*o.min));
-    o.scale = kv_alloc(ranges, sizeof(*o.scale));
-    o.word = kv_alloc(h->head_bytes - h->code_bytes + 3, room);
-    o.half = kv_alloc(values > most ? values : most, sizeof(*o.half));
-    o.byte = kv_alloc(values, sizeof(*o.byte));
-    o.wide = kv_alloc(h->n_ranges, sizeof(*o.wide));
-    return o;
-}
-
-static void operand_free(struct operand *o)
-{
-    free(o->plain);
-    free(o->code);
-    free(o->sum);
-    free(o->min);
-    free(o->scale);
-    free(o->word);
-    free(o->half);
-    free(o->byte);
-    free(o->wide);
-}
-
-/* Rows of f16, `stride` values apart, to [n_rows][n]. */
-static void widen_rows(const uint16_t *from, size_t stride, size_t n_rows,
-                       size_t n, float *to)
-{
-    for (size_t i = 0; i < n_rows; i++)
-        kv_widen_f16(from + i * stride, n, to + i * n);
-}
-
-static void operand_head(struct operand *o, size_t head)
-{
-    const struct kv_reader *r = o->r;
-    const size_t d = r->codec->shape.head_dim;
-    const size_t row = r->codec->shape.n_kv_heads * d;
-
-    o->head = head;
-    if (r->sinks)
-        widen_rows(r->sink + head * d, row, r->sinks, d, o->plain);
-    if (o->n_plain > r->sinks)
-        widen_rows(r->tail + head * d, row, o->n_plain - r->sinks, d,
-                   o->plain + r->sinks * d);
-}
-
-static size_t part_len(const struct kv_hack *h, size_t part)
-{
-    return least(h->part, h->len - part * h->part);
-}
-
-/* One part of the piece's lines [line, line + n), m codes each. */
-static struct kv_hack_columns columns(const struct operand *o, size_t part,
-                                      size_t line, size_t n, size_t m)
-{
-    const size_t at = part * o->room + line;
-    const bool folded = o->h->artifact;
-
-    return (struct kv_hack_columns){
-        .code = o->code + part * kv_hack_room(o->room, o->h->part) +
-                kv_hack_room(line, m),
-        .n_columns = n,
-        .n = m,
-        .bits = o->h->bits,
-        .min = folded ? NULL : o->min + at,
-        .scale = folded ? NULL : o->scale + at,
-        .sum = o->sum + at,
-    };
-}
-
-/* Bytes [at, at + n) of what follows the codes of line j, n <= 4 and within a
- * word. */
-static uint32_t field(const struct operand *o, size_t n_lines, size_t at,
-                      size_t n, size_t j)
-{
-    return o->word[at / 4 * KV_HACK_COLUMNS(n_lines) + j] >> at % 4 * 8 &
-           (uint32_t)((UINT64_C(1) << 8 * n) - 1);
-}
-
-/* ---- a piece ------------------------------------------------------------- */
-
-static const uint8_t *head_bytes(const struct operand *o, size_t block)
-{
-    const struct kv_reader *r = o->r;
-    const uint8_t *at = block < r->n_blocks
-                            ? r->blocks + block * r->codec->block_bytes
-                            : r->open;
-
-    return at + o->head * o->h->head_bytes;
-}
-
-/* Asks memory for the bytes of the n blocks from b on, which come next. */
-static void expect(const struct operand *o, size_t b, size_t n)
-{
-    enum { LINE = 64 };
-
-    for (size_t i = b; i < b + n && i < o->n_blocks; i++) {
-        const uint8_t *at = head_bytes(o, i), *last = at + o->h->head_bytes - 1;
-
-        for (; at < last; at += LINE)
-            __builtin_prefetch(at);
-        __builtin_prefetch(last);
-    }
-}
-
-static void arrange(const struct operand *o, const uint8_t *packed,
-                    size_t stride, unsigned bits, size_t n, size_t m)
-{
-    const struct kv_hack *h = o->h;
-
-    for (size_t part = 0; part < h->n_parts; part++) {
-        const struct kv_hack_columns c =
-            columns(o, part, 0, n, least(m, part_len(h, part)));
-        uint8_t *code = o->code + (c.code - o->code);
-
-        kv_hack_arrange(packed + part * h->part * bits / 8, stride, bits, n,
-                        c.n, code);
-        if (!h->sums)
-            kv_hack_sums(code, n, c.n, o->sum + part * o->room);
-    }
-}
-
-/* Keys of axes=paper, each in a block of its own: n tokens from coded token t
- * on. */
-static void read_tokens(struct operand *o, size_t t, size_t n)
-{
-    const struct kv_hack *h = o->h;
-    const uint8_t *bytes = head_bytes(o, t);
-    const size_t stride = o->r->codec->block_bytes;
-    const size_t sums = 4 * h->n_parts;
-
-    arrange(o, bytes, stride, h->bits, n, h->len);
-    kv_hack_turn(bytes + h->code_bytes, stride, n,
-                 h->head_bytes - h->code_bytes, o->word);
-    for (size_t part = 0; part < h->n_parts; part++) {
-        const size_t at = part * o->room, min = h->n_parts + part;
-
-        for (size_t j = 0; j < n; j++)
-            o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
-        kv_widen_f16(o->half, n, o->scale + at);
-        for (size_t j = 0; j < n; j++)
-            o->half[j] = (uint16_t)field(o, n, 2 * min, 2, j);
-        kv_widen_f16(o->half, n, o->min + at);
-        for (size_t j = 0; h->sums && j < n; j++)
-            o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
-                                            h->sum_bytes, j);
-    }
-}
-
-/* f16 [n_ranges] as floats; artifact: a group's ranges together. */
-static void read_ranges(struct operand *o, const uint8_t *half, float *range)
-{
-    const struct kv_hack *h = o->h;
-    const size_t groups = h->n_groups;
-    const bool apart = h->artifact && groups > 1;
-
-    kv_widen_f16(half, h->n_ranges, apart ? o->wide : range);
-    for (size_t g = 0; apart && g < groups; g++)
-        for (size_t z = 0; z < h->len; z++)
-            range[g * h->len + z] = o->wide[z * groups + g];
-}
-
-/* A stored sum: 1, 2 or 4 bytes, little-endian. */
-static int32_t sum_at(const uint8_t *at, size_t bytes)
-{
-    uint16_t two;
-    int32_t four;
-
-    if (bytes == 1)
-        return *at;
-    if (bytes == 2) {
-        memcpy(&two, at, sizeof(two));
-        return two;
-    }
-    memcpy(&four, at, sizeof(four));
-    return four;
-}
-
-static void read_sums(struct operand *o, const uint8_t *at)
-{
-    const struct kv_hack *h = o->h;
-
-    for (size_t part = 0; part < h->n_parts; part++)
-        for (size_t j = 0; j < h->n_lines; j++)
-            o->sum[part * o->room + j] = sum_at(
-                at + (j * h->n_parts + part) * h->sum_bytes, h->sum_bytes);
-}
-
-/* Everything else: block b, of whose lines m codes count. */
-static void read_block(struct operand *o, size_t b, size_t m)
-{
-    const struct kv_hack *h = o->h;
-    const uint8_t *bytes = head_bytes(o, b);
-    const uint8_t *ranges = bytes + h->code_bytes;
-    const size_t n = h->n_lines * h->len;
-
-    if (h->len * h->bits % 8) {
-        kv_unpack(bytes, n, h->bits, o->half);
-        for (size_t i = 0; i < n; i++)
-            o->byte[i] = (uint8_t)o->half[i];
-        arrange(o, o->byte, h->len, 8, h->n_lines, m);
-    } else {
-        arrange(o, bytes, h->len * h->bits / 8, h->bits, h->n_lines, m);
-    }
-    read_ranges(o, ranges, o->scale);
-    read_ranges(o, ranges + 2 * h->n_ranges, o->min);
-    if (h->sums)
-        read_sums(o, ranges + 4 * h->n_ranges);
+    return end > from ? kv_hack_least(end - from, n) : 0;
 }
 
 /* What reading a KV head costs: len - parts additions a line and s_b sum(b'),
  * or the latter alone where sums are stored. */
-static void count_reading(const struct operand *o, struct kv_hack_ops *ops)
+static void count_reading(const struct kv_hack_operand *o,
+                          struct kv_hack_ops *ops)
 {
     const struct kv_hack *h = o->h;
     const size_t values = o->n_coded * o->r->codec->shape.head_dim;
@@ -330,8 +75,8 @@ static void count_reading(const struct operand *o, struct kv_hack_ops *ops)
 /* ---- scores -------------------------------------------------------------- */
 
 /* The first query that sees more than n tokens of o's codes. */
-static size_t first_beyond(const struct tile *t, const struct operand *o,
-                           size_t n)
+static size_t first_beyond(const struct tile *t,
+                           const struct kv_hack_operand *o, size_t n)
 {
     size_t j = 0;
 
@@ -343,9 +88,9 @@ static size_t first_beyond(const struct tile *t, const struct operand *o,
 /* One partition of the queries from j0 on: x, rows of n values x_stride apart,
  * with its codes from `at` on in theirs.  counter: of the random number of a
  * row's x[0], those of the next `next` apart. */
-static void quantize(struct tile *t, const struct operand *o, size_t part,
-                     size_t j0, size_t at, uint64_t counter, uint64_t next,
-                     const float *x, size_t x_stride, size_t n)
+static void quantize(struct tile *t, const struct kv_hack_operand *o,
+                     size_t part, size_t j0, size_t at, uint64_t counter,
+                     uint64_t next, const float *x, size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
     const size_t room = t->line_room;
@@ -363,8 +108,8 @@ static void quantize(struct tile *t, const struct operand *o, size_t part,
 
 /* Q, or what it became, in the parts of K's lines; first: the token that
  * counts for the random numbers. */
-static void quantize_q(struct tile *t, const struct operand *k, size_t j0,
-                       size_t first, const float *q, size_t stride)
+static void quantize_q(struct tile *t, const struct kv_hack_operand *k,
+                       size_t j0, size_t first, const float *q, size_t stride)
 {
     const struct kv_hack *h = k->h;
 
@@ -372,13 +117,14 @@ static void quantize_q(struct tile *t, const struct operand *k, size_t j0,
         const size_t z = part * h->part;
 
         quantize(t, k, part, j0, z, kv_hack_counter(first, z),
-                 KV_HACK_NEXT_CHANNEL, q + z, stride, part_len(h, part));
+                 KV_HACK_NEXT_CHANNEL, q + z, stride,
+                 kv_hack_part_len(h, part));
     }
 }
 
 /* The queries from j0 on for a block of keys from coded token `first` on: q
  * with the scales folded in, and what the minima give. */
-static void fold_q(struct tile *t, const struct operand *k, size_t j0,
+static void fold_q(struct tile *t, const struct kv_hack_operand *k, size_t j0,
                    size_t first)
 {
     const size_t d = k->h->len, n = t->n - j0;
@@ -394,8 +140,8 @@ static void fold_q(struct tile *t, const struct operand *k, size_t j0,
 }
 
 /* The logits of the piece's n tokens, from coded token `first` on. */
-static void score_piece(struct tile *t, const struct operand *k, size_t first,
-                        size_t n, float attn_scale)
+static void score_piece(struct tile *t, const struct kv_hack_operand *k,
+                        size_t first, size_t n, float attn_scale)
 {
     const struct kv_hack *h = k->h;
     const size_t j0 = first_beyond(t, k, first), room = t->score_room;
@@ -409,13 +155,13 @@ static void score_piece(struct tile *t, const struct operand *k, size_t first,
         const size_t sees = seen(at, n, t->query[j].n);
 
         for (size_t part = 0; part < h->n_parts; part++)
-            kv_hack_count_product(&t->ops, part_len(h, part), sees,
+            kv_hack_count_product(&t->ops, kv_hack_part_len(h, part), sees,
                                   h->artifact);
         t->ops.correction += h->artifact ? d + 2 * d + sees : 0;
     }
     for (size_t part = 0; part < h->n_parts; part++) {
         const struct kv_hack_columns c =
-            columns(k, part, 0, n, part_len(h, part));
+            kv_hack_operand_columns(k, part, 0, n, kv_hack_part_len(h, part));
 
         kv_hack_multiply(t->row + part * t->most + j0, t->n - j0, &c,
                          t->score + j0 * room, room);
@@ -427,13 +173,14 @@ static void score_piece(struct tile *t, const struct operand *k, size_t first,
 
 /* The logits of query j for the fp16 tokens [plain, plain + n), which stand at
  * `from` in the sequence. */
-static void score_plain(struct tile *t, const struct operand *k, size_t j,
-                        size_t from, size_t plain, size_t n, float attn_scale)
+static void score_plain(struct tile *t, const struct kv_hack_operand *k,
+                        size_t j, size_t from, size_t plain, size_t n,
+                        float attn_scale)
 {
     const size_t d = k->h->len;
 
     for (size_t i = 0; i < n; i += t->score_room) {
-        const size_t some = least(n - i, t->score_room);
+        const size_t some = kv_hack_least(n - i, t->score_room);
 
         kv_hack_dots(t->q + j * d, k->plain + (plain + i) * d, d, some, d,
                      t->score);
@@ -443,11 +190,11 @@ static void score_plain(struct tile *t, const struct operand *k, size_t j,
 }
 
 /* w: the logits of what each query sees. */
-static void logits(struct tile *t, struct operand *k, float attn_scale)
+static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
 {
     const struct kv_hack *h = k->h;
     const size_t sinks = k->r->sinks, d = h->len;
-    const size_t step = h->artifact ? h->n_lines : PIECE;
+    const size_t step = h->artifact ? h->n_lines : KV_HACK_PIECE;
     const size_t most = seen(sinks, k->n_coded, t->query[t->n - 1].n);
 
     if (!h->artifact && most) {
@@ -462,20 +209,20 @@ static void logits(struct tile *t, struct operand *k, float attn_scale)
         }
     }
     for (size_t first = 0; first < most; first += step) {
-        const size_t n = least(step, most - first);
+        const size_t n = kv_hack_least(step, most - first);
 
         if (h->artifact)
-            read_block(k, first / step, d);
+            kv_hack_read_block(k, first / step, d);
         else
-            read_tokens(k, first, n);
-        expect(k, h->artifact ? first / step + 1 : first + n,
-               h->artifact ? 1 : PIECE);
+            kv_hack_read_tokens(k, first, n);
+        kv_hack_expect(k, h->artifact ? first / step + 1 : first + n,
+                       h->artifact ? 1 : KV_HACK_PIECE);
         score_piece(t, k, first, n, attn_scale);
     }
     for (size_t j = 0; j < t->n; j++) {
         const size_t n = t->query[j].n;
 
-        score_plain(t, k, j, 0, 0, least(sinks, n), attn_scale);
+        score_plain(t, k, j, 0, 0, kv_hack_least(sinks, n), attn_scale);
         score_plain(t, k, j, k->tail, sinks,
                     seen(k->tail, k->n_plain - sinks, n), attn_scale);
     }
@@ -484,12 +231,12 @@ static void logits(struct tile *t, struct operand *k, float attn_scale)
 /* ---- values -------------------------------------------------------------- */
 
 /* out += w times the m tokens of block b. */
-static void gather_block(struct tile *t, const struct operand *v, size_t b,
-                         size_t m)
+static void gather_block(struct tile *t, const struct kv_hack_operand *v,
+                         size_t b, size_t m)
 {
     const size_t at = v->r->sinks + b * v->h->len, d = v->h->n_lines;
     const size_t j0 = first_beyond(t, v, b * v->h->len);
-    const struct kv_hack_columns c = columns(v, 0, 0, d, m);
+    const struct kv_hack_columns c = kv_hack_operand_columns(v, 0, 0, d, m);
 
     quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
              t->w + j0 * t->w_room + at, t->w_room, m);
@@ -499,8 +246,8 @@ static void gather_block(struct tile *t, const struct operand *v, size_t b,
 }
 
 /* The same with folded ranges, by groups of channels. */
-static void gather_folded(struct tile *t, const struct operand *v, size_t b,
-                          size_t m)
+static void gather_folded(struct tile *t, const struct kv_hack_operand *v,
+                          size_t b, size_t m)
 {
     const struct kv_hack *h = v->h;
     const size_t at = v->r->sinks + b * h->len, d = h->n_lines;
@@ -509,8 +256,9 @@ static void gather_folded(struct tile *t, const struct operand *v, size_t b,
     float *x = t->x + j0 * t->line_room;
 
     for (size_t g = 0; g < h->n_groups; g++) {
-        const size_t line = g * h->group, n = least(h->group, d - line);
-        const struct kv_hack_columns c = columns(v, 0, line, n, m);
+        const size_t line = g * h->group, n = kv_hack_least(h->group, d - line);
+        const struct kv_hack_columns c =
+            kv_hack_operand_columns(v, 0, line, n, m);
 
         kv_hack_scale(w, t->w_room, rows, m, v->scale + g * h->len, x,
                       t->line_room);
@@ -527,7 +275,8 @@ static void gather_folded(struct tile *t, const struct operand *v, size_t b,
 }
 
 /* What the minima of folded ranges and the fp16 tokens add to query j. */
-static void gather_rest(struct tile *t, const struct operand *v, size_t j)
+static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
+                        size_t j)
 {
     const struct kv_hack *h = v->h;
     const size_t sinks = v->r->sinks, d = h->n_lines, n = t->query[j].n;
@@ -535,15 +284,16 @@ static void gather_rest(struct tile *t, const struct operand *v, size_t j)
     double *out = t->out + j * d;
 
     for (size_t g = 0; h->artifact && g < h->n_groups; g++)
-        for (size_t c = g * h->group; c < least((g + 1) * h->group, d); c++)
+        for (size_t c = g * h->group; c < kv_hack_least((g + 1) * h->group, d);
+             c++)
             out[c] += t->base[g * t->most + j];
-    kv_hack_add(w, v->plain, d, least(sinks, n), d, out);
+    kv_hack_add(w, v->plain, d, kv_hack_least(sinks, n), d, out);
     kv_hack_add(w + v->tail, v->plain + sinks * d, d,
                 seen(v->tail, v->n_plain - sinks, n), d, out);
 }
 
 /* out = w times the values of what each query sees. */
-static void gather(struct tile *t, struct operand *v)
+static void gather(struct tile *t, struct kv_hack_operand *v)
 {
     const struct kv_hack *h = v->h;
     const size_t d = h->n_lines, p = h->len;
@@ -552,10 +302,10 @@ static void gather(struct tile *t, struct operand *v)
     memset(t->out, 0, t->n * d * sizeof(*t->out));
     memset(t->base, 0, h->n_groups * t->most * sizeof(*t->base));
     for (size_t b = 0; b * p < most; b++) {
-        const size_t m = least(p, v->n_coded - b * p);
+        const size_t m = kv_hack_least(p, v->n_coded - b * p);
 
-        read_block(v, b, m);
-        expect(v, b + 1, 1);
+        kv_hack_read_block(v, b, m);
+        kv_hack_expect(v, b + 1, 1);
         if (h->artifact)
             gather_folded(t, v, b, m);
         else
@@ -564,7 +314,7 @@ static void gather(struct tile *t, struct operand *v)
     for (size_t j = 0; j < t->n; j++) {
         const size_t n = seen(v->r->sinks, v->n_coded, t->query[j].n);
         /* of the blocks that are seen at all */
-        const size_t z = least((n + p - 1) / p * p, v->n_coded);
+        const size_t z = kv_hack_least((n + p - 1) / p * p, v->n_coded);
 
         gather_rest(t, v, j);
         if (z && !h->artifact) {
@@ -581,11 +331,12 @@ static size_t tile_size(size_t w_room, size_t group, size_t n)
 {
     const size_t fit = WEIGHTS / w_room;
 
-    return least(least(fit > group ? fit : group, QUERIES), n);
+    return kv_hack_least(kv_hack_least(fit > group ? fit : group, QUERIES), n);
 }
 
-static struct tile *tile_new(const struct operand *k, const struct operand *v,
-                             size_t group, size_t n)
+static struct tile *tile_new(const struct kv_hack_operand *k,
+                             const struct kv_hack_operand *v, size_t group,
+                             size_t n)
 {
     const size_t d = v->h->n_lines;
     struct tile *t = kv_alloc(1, sizeof(*t));
@@ -625,8 +376,8 @@ static void tile_free(struct tile *t)
 }
 
 /* The outputs of the tile's queries. */
-static void tile_attend(struct tile *t, struct operand *k, struct operand *v,
-                        float attn_scale)
+static void tile_attend(struct tile *t, struct kv_hack_operand *k,
+                        struct kv_hack_operand *v, float attn_scale)
 {
     const size_t d = v->h->n_lines;
 
@@ -643,52 +394,80 @@ static void tile_attend(struct tile *t, struct operand *k, struct operand *v,
         kv_hack_narrow(t->out + j * d, d, 1, t->query[j].out);
 }
 
+/* The query heads of one KV head. */
+static void attend_head(struct tile *t, struct kv_hack_operand *k,
+                        struct kv_hack_operand *v, size_t head, const float *q,
+                        size_t nq, size_t first, uint64_t seed, float *out)
+{
+    const struct kv_shape *shape = &k->r->codec->shape;
+    const size_t d = shape->head_dim, heads = shape->n_heads;
+    const size_t group = heads / shape->n_kv_heads, layer = k->r->codec->layer;
+    /* what summing codes costs the formulas, where sums are not stored */
+    const uint64_t sums =
+        d * ((k->h->sums ? 0 : k->n_coded) + (v->h->sums ? 0 : v->n_coded));
+
+    t->formula += sums;
+    t->formula_parts += sums;
+    kv_hack_operand_head(k, head);
+    kv_hack_operand_head(v, head);
+    count_reading(k, &t->ops);
+    count_reading(v, &t->ops);
+    for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
+        t->n = kv_hack_least(t->most, nq * group - j0);
+        for (size_t j = 0; j < t->n; j++) {
+            const size_t query = first + (j0 + j) / group;
+            const size_t own = head * group + (j0 + j) % group;
+            const size_t at = ((j0 + j) / group * heads + own) * d;
+
+            t->query[j] = (struct query){
+                .n = kv_hack_least(query + 1, k->r->n),
+                .key = {kv_hack_key(seed, KV_HACK_Q, layer, own, query),
+                        kv_hack_key(seed, KV_HACK_P, layer, own, query)},
+                .out = out + at,
+            };
+            memcpy(t->q + j * d, q + at, d * sizeof(*q));
+        }
+        tile_attend(t, k, v, shape->attn_scale);
+    }
+}
+
+static void add_ops(struct kv_attend_ops *ops, const struct tile *t,
+                    const struct kv_hack_operand *k,
+                    const struct kv_hack_operand *v)
+{
+    const bool paper = !k->h->artifact && !v->h->artifact;
+
+    ops->products += t->ops.products;
+    ops->correction += t->ops.correction;
+    ops->other += t->ops.other;
+    ops->formula += paper ? t->formula : 0;
+    ops->formula_parts += paper ? t->formula_parts : 0;
+}
+
+/* Threads share out the KV heads: no result depends on how. */
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
                     const float *q, size_t nq, size_t first, uint64_t seed,
                     float *out, struct kv_attend_ops *ops)
 {
     const struct kv_shape *shape = &kr->codec->shape;
-    const size_t d = shape->head_dim, heads = shape->n_heads;
-    const size_t group = heads / shape->n_kv_heads, layer = kr->codec->layer;
-    struct operand k = operand_new(kr), v = operand_new(vr);
-    struct tile *t = tile_new(&k, &v, group, nq * group);
+    const size_t group = shape->n_heads / shape->n_kv_heads;
+    const size_t threads = (size_t)omp_get_max_threads();
 
-    for (size_t i = 0; i < shape->n_kv_heads; i++) {
-        operand_head(&k, i);
-        operand_head(&v, i);
-        count_reading(&k, &t->ops);
-        count_reading(&v, &t->ops);
-        for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
-            t->n = least(t->most, nq * group - j0);
-            for (size_t j = 0; j < t->n; j++) {
-                const size_t query = first + (j0 + j) / group;
-                const size_t head = i * group + (j0 + j) % group;
-                const size_t at = ((j0 + j) / group * heads + head) * d;
+#pragma omp parallel num_threads((int)kv_hack_least(shape->n_kv_heads, threads))
+    {
+        struct kv_hack_operand k = kv_hack_operand_new(kr),
+                               v = kv_hack_operand_new(vr);
+        struct tile *t = tile_new(&k, &v, group, nq * group);
 
-                t->query[j] = (struct query){
-                    .n = least(query + 1, kr->n),
-                    .key = {kv_hack_key(seed, KV_HACK_Q, layer, head, query),
-                            kv_hack_key(seed, KV_HACK_P, layer, head, query)},
-                    .out = out + at,
-                };
-                memcpy(t->q + j * d, q + at, d * sizeof(*q));
-            }
-            tile_attend(t, &k, &v, shape->attn_scale);
+#pragma omp for schedule(dynamic)
+        for (size_t i = 0; i < shape->n_kv_heads; i++)
+            attend_head(t, &k, &v, i, q, nq, first, seed, out);
+        if (ops) {
+#pragma omp critical(kv_hack_ops)
+            add_ops(ops, t, &k, &v);
         }
+        tile_free(t);
+        kv_hack_operand_free(&v);
+        kv_hack_operand_free(&k);
     }
-    if (ops) {
-        const bool paper = !k.h->artifact && !v.h->artifact;
-        const uint64_t sums =
-            shape->n_kv_heads * d *
-            ((k.h->sums ? 0 : k.n_coded) + (v.h->sums ? 0 : v.n_coded));
-
-        ops->products += t->ops.products;
-        ops->correction += t->ops.correction;
-        ops->other += t->ops.other;
-        ops->formula += paper ? t->formula + sums : 0;
-        ops->formula_parts += paper ? t->formula_parts + sums : 0;
-    }
-    tile_free(t);
-    operand_free(&v);
-    operand_free(&k);
 }

@@ -1,0 +1,55 @@
+/* Codes of HACK of any sizes, as hack_steps.cuh multiplies with them: for the
+ * generic kernel (generic_hack.cu) and for many queries (hack_forms.h).
+ *
+ * A step is so many tokens of a KV head, a multiple of 16, as lines of codes,
+ * along which products run (lib/schemes/hack.h): of keys a line is a token, its
+ * codes are channels; of values a line is a channel, its codes are tokens.
+ *
+ *   | codes: u8 [lines][line] | scales f16, minima f16, sums u16:
+ *                               [parts][lines] each |
+ *
+ * lines and line are filled up to multiples of 16: lines with anything, the
+ * codes of a line with zeros.  line * lines + 6 parts lines bytes. */
+#ifndef KV_CUDA_HACK_STEPS_H
+#define KV_CUDA_HACK_STEPS_H
+
+#include "kernels/tiles_homomorphic.h"
+#include "lib/base/rng.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KV_HACK_STEP_PART = 256 /* values of a partition, at most */ };
+
+/* One side. */
+struct kv_hack_steps {
+    bool values, stochastic;
+    unsigned head_dim, tokens; /* of a step */
+    unsigned part, parts;      /* values of a partition; partitions of a line */
+    unsigned lines, line;
+    float top;    /* 2^q_bits - 1 */
+    uint64_t key; /* seed, stream and layer, mixed */
+};
+
+KV_HOST_DEVICE static inline size_t
+kv_hack_step_bytes(const struct kv_hack_steps *h)
+{
+    return (size_t)h->lines * h->line + (size_t)6 * h->parts * h->lines;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of steps of `tokens` tokens; partitions divide these (values) or head_dim
+ * (keys).  seed: of the queries' and weights' random numbers. */
+struct kv_hack_steps kv_hack_steps_of(const struct kv_tile_hack *h, bool values,
+                                      size_t head_dim, size_t tokens,
+                                      uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

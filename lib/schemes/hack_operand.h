@@ -1,0 +1,57 @@
+/* One KV head of K's or V's codes, read piece by piece as the right side of
+ * hack's products; for hack_attend.c. */
+#ifndef KV_HACK_OPERAND_H
+#define KV_HACK_OPERAND_H
+
+#include "lib/schemes/hack.h"
+
+enum { KV_HACK_PIECE = 64 }; /* tokens; axes=artifact: a block */
+
+/* One KV head of K or V and the piece of it that is being multiplied: `most`
+ * whole lines or fewer, the columns of the product; room is most filled up. */
+struct kv_hack_operand {
+    const struct kv_hack *h;
+    const struct kv_reader *r;
+    size_t head;
+    size_t n_coded, n_blocks; /* held as codes, an open block too */
+    size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
+    float *plain;             /* [n_plain][head_dim] */
+    size_t most, room;
+    uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
+    int32_t *sum;       /* [n_parts][room] */
+    float *min, *scale; /* [n_parts][room]; artifact: [n_groups][len] */
+    uint32_t *word;     /* what follows the codes of each line, turned */
+    uint16_t *half;     /* [most], or a block's codes */
+    uint8_t *byte;      /* a block's codes, where lines end within a byte */
+    float *wide;        /* [n_ranges] */
+};
+
+struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r);
+void kv_hack_operand_free(struct kv_hack_operand *o);
+
+/* The KV head that is read from now on, and its fp16 tokens. */
+void kv_hack_operand_head(struct kv_hack_operand *o, size_t head);
+
+/* Asks memory for the bytes of the n blocks from b on, which come next. */
+void kv_hack_expect(const struct kv_hack_operand *o, size_t b, size_t n);
+
+/* A piece, keys of axes=paper, each in a block of its own: n tokens from coded
+ * token t on. */
+void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n);
+
+/* A piece, everything else: block b, of whose lines m codes count. */
+void kv_hack_read_block(struct kv_hack_operand *o, size_t b, size_t m);
+
+size_t kv_hack_part_len(const struct kv_hack *h, size_t part);
+
+/* One part of the piece's lines [line, line + n), m codes each. */
+struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
+                                               size_t part, size_t line,
+                                               size_t n, size_t m);
+
+static inline size_t kv_hack_least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+#endif

@@ -1,0 +1,182 @@
+#include "tests/every_scheme.h"
+#include "lib/base/alloc.h"
+#include "tests/synthetic.h"
+#include "tests/test.h"
+
+enum { HEAD_DIM = 32 };
+
+/* Calibrations by their key: many specs share one. */
+static struct kv_calib **made;
+static size_t n_made;
+
+static struct kv_calib *calibration(const struct kv_shape *shape,
+                                    const struct kv_spec *spec,
+                                    const char *folder)
+{
+    struct kv_calib *c;
+
+    for (size_t i = 0; i < n_made; i++)
+        if (kv_calib_find(made[i], spec))
+            return made[i];
+    c = synthetic_calib(shape, spec, folder);
+    if (c) {
+        made = kv_realloc(made, n_made + 1, sizeof(*made));
+        made[n_made++] = c;
+    }
+    return c;
+}
+
+static bool prepare(struct ready *r, const char *text, const char *folder)
+{
+    struct kv_err e = {""};
+
+    *r = (struct ready){.shape = synthetic_shape(HEAD_DIM)};
+    if (kv_spec_parse(&r->spec, text, &e) ||
+        kv_spec_fit(&r->spec, &r->shape, &e)) {
+        /* a scheme may refuse sinks and residual, with a sentence */
+        if (!strchr(text, ':'))
+            fail_msg("%s", e.msg);
+        return false;
+    }
+    r->calib = calibration(&r->shape, &r->spec, folder);
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, 1,
+                         (enum kv_side)side, r->calib, &e))
+            fail_msg("%s", e.msg);
+    return true;
+}
+
+static void release(struct ready *r)
+{
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_codec_free(r->codec[side]);
+}
+
+static struct ready *every_one;
+static size_t n_ready;
+
+static void add(const char *text, const char *folder)
+{
+    every_one = kv_realloc(every_one, n_ready + 1, sizeof(*every_one));
+    n_ready += prepare(&every_one[n_ready], text, folder);
+}
+
+static void add_choices(const struct kv_scheme *k, const char *folder)
+{
+    char text[128];
+
+    for (const struct kv_param *p = k->params; p && p->name; p++) {
+        const char *choice = p->choices;
+
+        for (size_t i = 0; choice; i++) {
+            const size_t n = strcspn(choice, "|");
+
+            for (int j = 0; j < 2 && (double)i != p->fallback; j++) {
+                snprintf(text, sizeof(text), "%s:%s,%s=%.*s", k->name,
+                         j ? "n16r0" : "r0", p->name, (int)n, choice);
+                add(text, folder);
+            }
+            choice = choice[n] ? choice + n + 1 : NULL;
+        }
+    }
+}
+
+/* Blocks as short as they can be, so that every scheme fills some. */
+static void add_least(const struct kv_scheme *k, const char *folder)
+{
+    char text[128];
+    size_t n = (size_t)snprintf(text, sizeof(text), "%s:r0", k->name);
+
+    for (const struct kv_param *p = k->params; p && p->name; p++)
+        if (!p->choices && !p->name[1])
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%.17g",
+                                  p->name, p->min);
+    if (k->params)
+        add(text, folder);
+}
+
+static const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
+                                      ":n16r0", ":n16s3r20"}; /* n: a block */
+
+/* Keys and values of one layer by different schemes: codes before RoPE with
+ * codes after it, one that settles by the block with one that does by the
+ * token, with and without calibration. */
+static void add_mixed(const char *folder)
+{
+    static const char *const keys[] = {"pq:d4b4,rope=pre", "kivi:b2g16r32"};
+    static const char *const values[] = {"kivi:b3g16r16s1", "vecinfer:d4b4r7"};
+    char text[8192];
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+        char path[5000];
+        FILE *f;
+
+        snprintf(path, sizeof(path), "%s/mixed-%zu.txt", folder, i);
+        f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "0 KV f32\n1 K %s\n1 V %s\n", keys[i], values[i]);
+        fclose(f);
+        for (size_t j = 0; j < sizeof(letters) / sizeof(*letters); j++) {
+            snprintf(text, sizeof(text), "mixed%s,file=%s", letters[j], path);
+            add(text, folder);
+        }
+    }
+}
+
+int prepare_every(void **state)
+{
+    const char *folder = test_folder();
+    char text[64];
+
+    (void)state;
+    for (size_t i = 0; kv_schemes[i]; i++) {
+        for (size_t j = 0; j < sizeof(letters) / sizeof(*letters); j++) {
+            snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
+                     letters[j]);
+            add(text, folder);
+        }
+        add_choices(kv_schemes[i], folder);
+        add_least(kv_schemes[i], folder);
+    }
+    add_mixed(folder);
+    return 0;
+}
+
+int release_every(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < n_ready; i++)
+        release(&every_one[i]);
+    free(every_one);
+    for (size_t i = 0; i < n_made; i++)
+        kv_calib_free(made[i]);
+    free(made);
+    return 0;
+}
+
+void every(void (*check)(struct ready *))
+{
+    for (size_t i = 0; i < n_ready; i++)
+        check(&every_one[i]);
+}
+
+size_t row_values(const struct ready *r)
+{
+    return r->shape.n_kv_heads * r->shape.head_dim;
+}
+
+size_t query_values(const struct ready *r)
+{
+    return r->shape.n_heads * r->shape.head_dim;
+}
+
+struct kv_cache *new_cache(const struct ready *r)
+{
+    struct kv_err e;
+    struct kv_cache *c;
+
+    assert_int_equal(
+        kv_cache_new(&c, r->codec[KV_K], r->codec[KV_V], EVERY_SCHEME_SEED, &e),
+        0);
+    return c;
+}

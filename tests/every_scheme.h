@@ -1,0 +1,30 @@
+/* Every registered scheme made ready on a synthetic model, as it is by default,
+ * without sinks and residual, with some of each, with every choice of every
+ * word, and with blocks as short as they can be; keys and values of different
+ * schemes too. */
+#ifndef EVERY_SCHEME_H
+#define EVERY_SCHEME_H
+
+#include "lib/cache.h"
+
+enum { EVERY_SCHEME_SEED = 5 }; /* of caches */
+
+struct ready {
+    struct kv_shape shape; /* head_dim 32 */
+    struct kv_spec spec;
+    struct kv_calib *calib;
+    struct kv_codec *codec[KV_SIDES];
+};
+
+/* A group's setup and teardown; made once for all its tests. */
+int prepare_every(void **state);
+int release_every(void **state);
+
+void every(void (*check)(struct ready *));
+
+size_t row_values(const struct ready *r);   /* n_kv_heads * head_dim */
+size_t query_values(const struct ready *r); /* n_heads * head_dim */
+
+struct kv_cache *new_cache(const struct ready *r);
+
+#endif
