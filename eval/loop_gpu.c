@@ -3,6 +3,7 @@
 #include "kernels/cuda/hold.h"
 #include "kernels/device_room.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/codec_gpu.h"
 
@@ -12,6 +13,7 @@
 struct kv_loop_gpu {
     struct kv_codec *const (*codec)[KV_SIDES]; /* [n_layers] */
     struct kv_gpu_coder *(*coder)[KV_SIDES];   /* NULL: on the CPU */
+    bool (*encodes)[KV_SIDES];                 /* else the CPU does */
     size_t n_layers, last; /* last: of those that run here */
     uint64_t seed;
     struct kv_device_room half;  /* of a window: [n][n_kv_heads][head_dim] */
@@ -37,20 +39,24 @@ int kv_loop_gpu_new(struct kv_loop_gpu **out,
 {
     struct kv_loop_gpu *g = kv_alloc(1, sizeof(*g));
 
-    *g = (struct kv_loop_gpu){.codec = codec,
-                              .coder = kv_alloc(n_layers, sizeof(*g->coder)),
-                              .n_layers = n_layers,
-                              .seed = seed};
+    *g =
+        (struct kv_loop_gpu){.codec = codec,
+                             .coder = kv_alloc(n_layers, sizeof(*g->coder)),
+                             .encodes = kv_alloc(n_layers, sizeof(*g->encodes)),
+                             .n_layers = n_layers,
+                             .seed = seed};
     for (size_t i = 0; i < n_layers; i++) {
         struct kv_gpu_code code[KV_SIDES];
 
         if (!can(codec[i], code))
             continue;
-        for (int side = 0; side < KV_SIDES; side++)
+        for (int side = 0; side < KV_SIDES; side++) {
+            g->encodes[i][side] = kv_gpu_can_encode(&code[side]);
             if (kv_gpu_coder_new(&g->coder[i][side], &code[side], d, e)) {
                 kv_loop_gpu_free(g);
                 return kv_fail_in(e, "%s", codec[i][side]->spec.text);
             }
+        }
         g->last = i;
     }
     *out = g;
@@ -65,6 +71,7 @@ void kv_loop_gpu_free(struct kv_loop_gpu *g)
         for (int side = 0; side < KV_SIDES; side++)
             kv_gpu_coder_free(g->coder[i][side]);
     free(g->coder);
+    free(g->encodes);
     kv_device_room_clear(&g->half);
     kv_device_room_clear(&g->bytes);
     kv_device_room_clear(&g->work);
@@ -115,6 +122,54 @@ static int check_strange(struct kv_loop_gpu *g, size_t n_windows, size_t window,
 /* ---- a layer --------------------------------------------------------------
  */
 
+/* n blocks by the CPU, to the device's bytes; x: their values. */
+static int encode_here(const struct kv_codec *c, struct kv_where w,
+                       const float *x, size_t n, uint8_t *to, struct kv_err *e)
+{
+    enum { TOGETHER = 16 };
+    const size_t values = kv_codec_block_values(c);
+    uint8_t *bytes = kv_alloc(n, c->block_bytes);
+    int rc;
+
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < n; i += TOGETHER) {
+        struct kv_where at = w;
+
+        at.first += i * c->block;
+        c->scheme->encode(c, at, x + i * values,
+                          n - i < TOGETHER ? n - i : TOGETHER,
+                          bytes + i * c->block_bytes);
+    }
+    rc = kv_device_upload(to, bytes, n * c->block_bytes, e);
+    free(bytes);
+    return rc;
+}
+
+/* The same from the device's halves, unless one is strange: the window's end
+ * says so. */
+static int encode_halves(const struct kv_codec *c,
+                         const struct kv_gpu_blocks *b, const unsigned *strange,
+                         struct kv_err *e)
+{
+    const size_t values = b->n * kv_codec_block_values(c);
+    uint16_t *half = kv_alloc(values, sizeof(*half));
+    float *x = kv_alloc(values, sizeof(*x));
+    unsigned met;
+    int rc = kv_device_download(&met, strange, sizeof(met), e) ||
+             kv_device_download(half, b->x, values * sizeof(*half), e);
+
+    if (!rc && !met) {
+        for (size_t i = 0; i < values; i++)
+            x[i] = kv_f16_to_f32(half[i]);
+        rc = encode_here(c,
+                         (struct kv_where){.first = b->first, .seed = b->seed},
+                         x, b->n, b->bytes, e);
+    }
+    free(x);
+    free(half);
+    return rc;
+}
+
 /* A window's keys or values x as its halves are, settled tokens as their codes
  * decode. */
 static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
@@ -140,7 +195,9 @@ static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
                                     .room = g->work.p};
 
     return kv_gpu_hold(x, n * row, g->half.p, settled, fresh, strange, e) ||
-           kv_gpu_encode(coder, &b, e) ||
+           (g->encodes[c->layer][c->side]
+                ? kv_gpu_encode(coder, &b, e)
+                : n_blocks && encode_halves(c, &b, strange, e)) ||
            kv_gpu_decode(coder, b.bytes, n_blocks, settled + sinks * row, e);
 }
 
