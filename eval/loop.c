@@ -386,6 +386,25 @@ static bool there(void *arg, size_t layer)
     return l->gpu && (kv_loop_gpu_has(l->gpu, layer) || as_it_is(l, layer));
 }
 
+/* The same for attention on codes, of every query: there a prompt whose
+ * attention is on codes too comes as one step. */
+static size_t *until_of_codes(const struct kv_loop *l, const struct kv_codec *c,
+                              size_t n)
+{
+    const struct kv_protocol *p = &l->protocol;
+    const size_t prompt = p->kind == KV_PREFILL ? p->prefill : 0;
+    size_t *until = kv_alloc(n, sizeof(*until));
+
+    for (size_t t = 0; t < n; t++) {
+        const size_t end = !kv_protocol_steps(p) ? n
+                           : t < prompt          ? (prompt < n ? prompt : n)
+                                                 : step_end(p, t, n);
+
+        until[t] = kv_spec_size(&c->spec, c->side, "s") + kv_settled(c, end);
+    }
+    return until;
+}
+
 /* What a cache of n tokens holds of a side, whose blocks are of one size. */
 static struct kv_bits bits_held(const struct kv_codec *c, size_t n)
 {
@@ -404,16 +423,20 @@ static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
 {
     struct kv_forms f = {.exact = exact_queries(l, x->n)};
+    const bool on_codes = l->gpu && kv_loop_gpu_on_codes(l->gpu, x->layer);
     size_t *until[KV_SIDES];
     int rc;
 
+    if (on_codes && l->codec[x->layer][KV_K]->prefill_on_codes)
+        f.exact = 0;
     for (int i = 0; i < KV_SIDES; i++) {
         const struct kv_codec *c = l->codec[x->layer][i];
         const struct kv_bits held = bits_held(c, x->n);
 
         for (size_t w = 0; w < x->n_windows; w++)
             kv_bits_add(&bits[w], &held);
-        f.until[i] = until[i] = until_of(l, c, x->n);
+        f.until[i] = until[i] =
+            on_codes ? until_of_codes(l, c, x->n) : until_of(l, c, x->n);
     }
     rc = as_it_is(l, x->layer)
              ? kv_attend_exact(NULL, x, e)

@@ -1,5 +1,6 @@
 #include "eval/loop_gpu.h"
 #include "kernels/cuda/coder.h"
+#include "kernels/cuda/hack_forms.h"
 #include "kernels/cuda/hold.h"
 #include "kernels/device_room.h"
 #include "lib/base/alloc.h"
@@ -10,27 +11,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A layer. */
+struct layer {
+    struct kv_gpu_coder *coder[KV_SIDES]; /* NULL: on the CPU */
+    struct kv_gpu_code code[KV_SIDES];
+    bool on_codes;                  /* attention is computed on them: */
+    struct kv_gpu_hack_forms steps; /* without the codes themselves */
+};
+
 struct kv_loop_gpu {
     struct kv_codec *const (*codec)[KV_SIDES]; /* [n_layers] */
-    struct kv_gpu_coder *(*coder)[KV_SIDES];   /* NULL: on the CPU */
-    bool (*encodes)[KV_SIDES];                 /* else the CPU does */
+    struct layer *layer;                       /* [n_layers] */
     size_t n_layers, last; /* last: of those that run here */
     uint64_t seed;
     struct kv_device_room half;  /* of a window: [n][n_kv_heads][head_dim] */
     struct kv_device_room bytes; /* its codes */
     struct kv_device_room work;  /* kv_gpu_encode_room() for them */
+    struct kv_device_room steps[KV_SIDES]; /* the same of all windows, arranged
+                                            * for attention on codes */
+    struct kv_gpu_hack_forms codes;        /* of the layer under way */
     /* unsigned [n_layers][KV_SIDES][n_windows]: 1 where one met a NaN or an
      * infinity */
     struct kv_device_room strange;
 };
 
-/* Attention on the codes themselves is the CPU's. */
-static bool can(struct kv_codec *const *codec,
-                struct kv_gpu_code code[KV_SIDES])
+static size_t sinks_of(const struct kv_codec *c)
 {
-    return !(codec[KV_K]->scheme->flags & KV_OWN_ORACLE) &&
-           kv_codec_gpu_code(codec[KV_K], &code[KV_K]) &&
-           kv_codec_gpu_code(codec[KV_V], &code[KV_V]);
+    return kv_spec_size(&c->spec, c->side, "s");
+}
+
+/* Whether a layer runs here; fills it in but for its coders. */
+static bool can(struct kv_codec *const *codec, uint64_t seed,
+                const struct kv_device *d, struct layer *l)
+{
+    const struct kv_gpu_code *code = l->code;
+
+    if (!kv_codec_gpu_code(codec[KV_K], &l->code[KV_K]) ||
+        !kv_codec_gpu_code(codec[KV_V], &l->code[KV_V]))
+        return false;
+    l->on_codes = codec[KV_K]->scheme->flags & KV_OWN_ORACLE;
+    return !l->on_codes || (sinks_of(codec[KV_K]) == sinks_of(codec[KV_V]) &&
+                            kv_gpu_hack_forms_open(&code[KV_K], &code[KV_V],
+                                                   seed, d, &l->steps));
 }
 
 int kv_loop_gpu_new(struct kv_loop_gpu **out,
@@ -39,24 +61,20 @@ int kv_loop_gpu_new(struct kv_loop_gpu **out,
 {
     struct kv_loop_gpu *g = kv_alloc(1, sizeof(*g));
 
-    *g =
-        (struct kv_loop_gpu){.codec = codec,
-                             .coder = kv_alloc(n_layers, sizeof(*g->coder)),
-                             .encodes = kv_alloc(n_layers, sizeof(*g->encodes)),
-                             .n_layers = n_layers,
-                             .seed = seed};
+    *g = (struct kv_loop_gpu){.codec = codec,
+                              .layer = kv_alloc(n_layers, sizeof(*g->layer)),
+                              .n_layers = n_layers,
+                              .seed = seed};
     for (size_t i = 0; i < n_layers; i++) {
-        struct kv_gpu_code code[KV_SIDES];
+        struct layer *l = &g->layer[i];
 
-        if (!can(codec[i], code))
+        if (!can(codec[i], seed, d, l))
             continue;
-        for (int side = 0; side < KV_SIDES; side++) {
-            g->encodes[i][side] = kv_gpu_can_encode(&code[side]);
-            if (kv_gpu_coder_new(&g->coder[i][side], &code[side], d, e)) {
+        for (int side = 0; side < KV_SIDES; side++)
+            if (kv_gpu_coder_new(&l->coder[side], &l->code[side], d, e)) {
                 kv_loop_gpu_free(g);
                 return kv_fail_in(e, "%s", codec[i][side]->spec.text);
             }
-        }
         g->last = i;
     }
     *out = g;
@@ -69,9 +87,10 @@ void kv_loop_gpu_free(struct kv_loop_gpu *g)
         return;
     for (size_t i = 0; i < g->n_layers; i++)
         for (int side = 0; side < KV_SIDES; side++)
-            kv_gpu_coder_free(g->coder[i][side]);
-    free(g->coder);
-    free(g->encodes);
+            kv_gpu_coder_free(g->layer[i].coder[side]);
+    free(g->layer);
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_device_room_clear(&g->steps[side]);
     kv_device_room_clear(&g->half);
     kv_device_room_clear(&g->bytes);
     kv_device_room_clear(&g->work);
@@ -81,7 +100,12 @@ void kv_loop_gpu_free(struct kv_loop_gpu *g)
 
 bool kv_loop_gpu_has(const struct kv_loop_gpu *g, size_t layer)
 {
-    return g->coder[layer][KV_K] != NULL;
+    return g->layer[layer].coder[KV_K] != NULL;
+}
+
+bool kv_loop_gpu_on_codes(const struct kv_loop_gpu *g, size_t layer)
+{
+    return kv_loop_gpu_has(g, layer) && g->layer[layer].on_codes;
 }
 
 /* ---- NaN and infinity ---------------------------------------------------- */
@@ -170,15 +194,15 @@ static int encode_halves(const struct kv_codec *c,
     return rc;
 }
 
-/* A window's keys or values x as its halves are, settled tokens as their codes
- * decode. */
-static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
-                       const float *x, size_t n, float *settled, float *fresh,
-                       unsigned *strange, struct kv_err *e)
+/* A window's keys or values x [n] as they are held, in wide and, but for NULL,
+ * in again; and their settled tokens' codes in g->bytes. */
+static int encode_window(struct kv_loop_gpu *g, const struct kv_codec *c,
+                         const float *x, size_t n, float *wide, float *again,
+                         unsigned *strange, struct kv_err *e)
 {
-    const struct kv_gpu_coder *coder = g->coder[c->layer][c->side];
+    const struct kv_gpu_coder *coder = g->layer[c->layer].coder[c->side];
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
-    const size_t sinks = kv_spec_size(&c->spec, c->side, "s");
+    const size_t sinks = sinks_of(c);
     const size_t n_blocks = kv_settled(c, n) / c->block;
 
     if (kv_device_room_want(&g->half, n * row * sizeof(uint16_t), e) ||
@@ -194,11 +218,23 @@ static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
                                     .seed = g->seed,
                                     .room = g->work.p};
 
-    return kv_gpu_hold(x, n * row, g->half.p, settled, fresh, strange, e) ||
-           (g->encodes[c->layer][c->side]
+    return kv_gpu_hold(x, n * row, g->half.p, wide, again, strange, e) ||
+           (kv_gpu_can_encode(&g->layer[c->layer].code[c->side])
                 ? kv_gpu_encode(coder, &b, e)
-                : n_blocks && encode_halves(c, &b, strange, e)) ||
-           kv_gpu_decode(coder, b.bytes, n_blocks, settled + sinks * row, e);
+                : n_blocks && encode_halves(c, &b, strange, e));
+}
+
+/* The same, settled tokens as their codes decode. */
+static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
+                       const float *x, size_t n, float *settled, float *fresh,
+                       unsigned *strange, struct kv_err *e)
+{
+    const struct kv_gpu_coder *coder = g->layer[c->layer].coder[c->side];
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+
+    return encode_window(g, c, x, n, settled, fresh, strange, e) ||
+           kv_gpu_decode(coder, g->bytes.p, kv_settled(c, n) / c->block,
+                         settled + sinks_of(c) * row, e);
 }
 
 static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
@@ -221,11 +257,59 @@ static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
             return -1;
     f->settled[side] = settled;
     f->fresh[side] = fresh;
-    f->sinks[side] = kv_spec_size(&c->spec, side, "s");
+    f->sinks[side] = sinks_of(c);
     if (!c->pre_rope)
         return 0;
     return kv_forms_turn(x, settled, e) ||
            (fresh && kv_forms_turn(x, fresh, e));
+}
+
+/* Codes as steps, and the fresh form, of a side that is attended to as codes.
+ */
+static int arrange_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
+                        enum kv_side side, struct kv_forms *f, struct kv_err *e)
+{
+    const struct kv_codec *c = g->codec[x->layer][side];
+    const struct layer *l = &g->layer[x->layer];
+    const struct kv_hack_steps *h = side == KV_K ? &l->steps.k : &l->steps.v;
+    const float *in = side == KV_K ? x->gpu_k : x->gpu_v;
+    const size_t window = x->n * c->shape.n_kv_heads * c->shape.head_dim;
+    const size_t bytes =
+        c->shape.n_kv_heads * g->codes.n_steps * kv_hack_step_bytes(h);
+    unsigned *strange = strange_at(g, x->n_windows, x->layer, side);
+    float *fresh;
+
+    if (kv_forms_room(x, side, false, &fresh, e) ||
+        kv_device_room_want(&g->steps[side], x->n_windows * bytes, e))
+        return -1;
+    for (size_t w = 0; w < x->n_windows; w++)
+        if (encode_window(g, c, in + w * window, x->n, fresh + w * window, NULL,
+                          strange + w, e) ||
+            kv_gpu_hack_arrange(&l->code[side], h, g->bytes.p,
+                                kv_settled(c, x->n), g->codes.n_steps,
+                                (uint8_t *)g->steps[side].p + w * bytes, e))
+            return -1;
+    f->fresh[side] = fresh;
+    f->sinks[side] = sinks_of(c);
+    return 0;
+}
+
+static int arrange(struct kv_loop_gpu *g, const struct kv_qkv *x,
+                   struct kv_forms *f, struct kv_err *e)
+{
+    struct kv_codec *const *codec = g->codec[x->layer];
+    const size_t k = kv_settled(codec[KV_K], x->n);
+    const size_t v = kv_settled(codec[KV_V], x->n);
+
+    g->codes = g->layer[x->layer].steps;
+    g->codes.n_steps =
+        ((k > v ? k : v) + g->codes.k.tokens - 1) / g->codes.k.tokens;
+    if (arrange_side(g, x, KV_K, f, e) || arrange_side(g, x, KV_V, f, e))
+        return -1;
+    g->codes.k_steps = g->steps[KV_K].p;
+    g->codes.v_steps = g->steps[KV_V].p;
+    f->codes = &g->codes;
+    return 0;
 }
 
 int kv_loop_gpu_fill(struct kv_loop_gpu *g, const struct kv_qkv *x,
@@ -238,7 +322,9 @@ int kv_loop_gpu_fill(struct kv_loop_gpu *g, const struct kv_qkv *x,
          kv_device_zero(g->strange.p, bytes, e)))
         return -1;
     f->there = true;
-    if (fill_side(g, x, KV_K, f, e) || fill_side(g, x, KV_V, f, e))
+    if (g->layer[x->layer].on_codes
+            ? arrange(g, x, f, e)
+            : fill_side(g, x, KV_K, f, e) || fill_side(g, x, KV_V, f, e))
         return -1;
     return x->layer == g->last ? check_strange(g, x->n_windows, window, e) : 0;
 }

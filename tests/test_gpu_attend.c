@@ -1130,16 +1130,33 @@ static void check_parts(const char *text, enum way way)
 
 static void test_parts(void **state)
 {
+    static const char *const codes[] = {"d2b8", "d4b8", "d8b8", "d4b12",
+                                        "d8b12"};
+
     (void)state;
     check_parts("f16:r0", BY_EXACT);
+    check_parts("bf16", BY_EXACT);
     check_parts("kivi:b2g32r0", BY_EXACT);
     check_parts("kivi:b4g128r128", BY_EXACT);
+    check_parts("absmax:b4", BY_EXACT);
+    check_parts("kivi:b8g128r0", BY_EXACT);
+    check_parts("kivi:b8g128r0", BY_INT8);
+    check_parts("q8_0", BY_INT8);
     check_parts("hack:b2p64r0", BY_INT8);
     check_parts("hack:b2p64r0,nearest", BY_INT8);
-    check_parts("vecinfer:d4b8r0,iters=1", BY_EXACT);
-    check_parts("vecinfer:d4b8r0,iters=1", BY_INT8);
-    check_parts("vecinfer:d4b12r0,iters=1", BY_EXACT);
-    check_parts("vecinfer:d4b12r0,iters=1", BY_INT8);
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "vecinfer:%sr0,iters=1", codes[i]);
+        check_parts(text, BY_EXACT);
+        check_parts(text, BY_INT8);
+    }
+    check_parts("nf4:g64r0", BY_EXACT);
+    check_parts("turboquant:b2r0", BY_EXACT);
+    check_parts("fp8:r0", BY_EXACT);
+    check_parts("kvquant:b2r0", BY_EXACT);
+    check_parts("kvquant:b3r0", BY_EXACT);
+    check_parts("kvquant:b4r0", BY_EXACT);
 }
 
 /* More queries than a decoding step has: more rows than a block takes, causal

@@ -198,6 +198,20 @@ static void test_groups(void **state)
         check_path(cases[i].spec, cases[i].head_dim, KV_PATH_EXACT);
 }
 
+/* The same of 8 bits, as integers. */
+static void test_groups_int8(void **state)
+{
+    static const char *const specs[] = {
+        "kivi:b8g32r0",    "kivi:b8g128r0s3", "zeropoint:b8g64,K-axis=channel",
+        "zeropoint:b8g64", "absmax:b8s5",     "absmax:b8g64,K-axis=channel"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++) {
+        check_path(specs[i], 64, KV_PATH_INT8);
+        check_path(specs[i], 128, KV_PATH_INT8);
+    }
+}
+
 /* Parts that are shorter than a step, and are one, or end with the head; random
  * numbers by the token. */
 static void test_hack(void **state)
@@ -230,9 +244,9 @@ static void test_vectors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_hack),
-                                       cmocka_unit_test(test_vectors)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_int8),
+        cmocka_unit_test(test_hack), cmocka_unit_test(test_vectors)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

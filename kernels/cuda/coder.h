@@ -32,9 +32,12 @@ struct kv_gpu_groups {
     size_t len;
     size_t unit; /* values of a token that are one unit */
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
-    /* hack alone: bytes of a sum of codes, 0 for none; and whose random numbers
-     * round, where it is not to nearest (kernels/homomorphic.h). */
-    size_t sum_bytes, layer;
+    /* hack alone: bytes of a sum of codes, 0 for none; bits of what codes are
+     * multiplied with; and whose random numbers round, where it is not to
+     * nearest (kernels/homomorphic.h). */
+    size_t sum_bytes;
+    unsigned q_bits;
+    size_t layer;
     bool stochastic, values;
 };
 

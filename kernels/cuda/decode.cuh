@@ -272,10 +272,12 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
     const unsigned first_tile = span.first_tile * share;
     const unsigned mine = n_tiles > warp ? (n_tiles - warp - 1) / apart + 1 : 0;
     const unsigned n_steps = mine * STEPS;
+    const unsigned n_copied =
+        PART == KV_COMPUTE ? min(n_steps, (unsigned)STAGES) : n_steps;
 
 #define KV_FETCH(j)                                                          \
     do {                                                                     \
-        if ((j) < n_steps) {                                                 \
+        if ((j) < n_copied) {                                                \
             const size_t tile =                                              \
                 first_tile + warp + (size_t)((j) / STEPS) * apart;           \
                                                                              \
@@ -284,7 +286,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         kv_copy_commit();                                                    \
     } while (0)
 
-    for (unsigned j = 0; j + (PART != KV_COMPUTE) < STAGES; j++)
+    for (unsigned j = 0; j + 1 < STAGES; j++)
         KV_FETCH(j);
     for (unsigned j = 0; j < n_steps; j++) {
         const unsigned token =
@@ -293,10 +295,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         float s[M][NT][4], factor[NT][2];
 
         kv_sync<TOGETHER>(); /* all have read what the next copy replaces */
-        if (PART == KV_COMPUTE)
-            kv_copy_commit();
-        else
-            KV_FETCH(j + STAGES - 1);
+        KV_FETCH(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
         kv_sync<TOGETHER>();
         if (PART == KV_LOADS || token >= span.seen)

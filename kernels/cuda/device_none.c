@@ -2,6 +2,7 @@
 #include "kernels/cuda/coder.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/hack_forms.h"
 #include "kernels/cuda/hold.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
@@ -200,6 +201,12 @@ int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e)
     return none(e);
 }
 
+int kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s, struct kv_err *e)
+{
+    (void)s;
+    return none(e);
+}
+
 int kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e)
 {
     (void)s;
@@ -381,6 +388,41 @@ int kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e)
     return none(e);
 }
 
+bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
+                            const struct kv_gpu_code *v, uint64_t seed,
+                            const struct kv_device *device,
+                            struct kv_gpu_hack_forms *h)
+{
+    (void)k;
+    (void)v;
+    (void)seed;
+    (void)device;
+    (void)h;
+    return false;
+}
+
+int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
+                        const struct kv_hack_steps *h, const uint8_t *bytes,
+                        size_t n, size_t n_steps, uint8_t *steps,
+                        struct kv_err *e)
+{
+    (void)code;
+    (void)h;
+    (void)bytes;
+    (void)n;
+    (void)n_steps;
+    (void)steps;
+    return none(e);
+}
+
+int kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+                       const struct kv_gpu_hack_forms *h, struct kv_err *e)
+{
+    (void)f;
+    (void)h;
+    return none(e);
+}
+
 int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
                  size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
                  struct kv_err *e)
@@ -398,5 +440,6 @@ const struct kv_gpu_family kv_gpu_codebook = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_homomorphic = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_integers = {NULL, NULL, NULL};
+const struct kv_gpu_family kv_gpu_integers_int8 = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_generic_tiles = {NULL, NULL, NULL};
 const struct kv_gpu_family *const kv_gpu_families[] = {NULL};

@@ -195,7 +195,7 @@ static bool has_family(const struct kv_store *s)
 {
     return s->family == &kv_family_float || s->family == &kv_family_grouped ||
            s->family == &kv_family_scaled || s->family == &kv_family_codebook ||
-           is_nuq(s) || is_hack(s) || is_rotated(s);
+           is_nuq(s) || is_rotated(s) || is_hack(s);
 }
 
 bool kv_gpu_generic_open(struct kv_gpu_side *side)

@@ -45,6 +45,8 @@ extern "C" {
 
 bool kv_gpu_bytes_open(struct kv_gpu_side *side);
 struct kv_gpu_bytes kv_gpu_bytes_of(const struct kv_store *s);
+/* What codes are less. */
+int kv_gpu_bytes_zero(const struct kv_grouped *g);
 
 #ifdef __cplusplus
 }

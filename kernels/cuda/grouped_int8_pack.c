@@ -46,6 +46,11 @@ struct kv_gpu_bytes kv_gpu_bytes_of(const struct kv_store *s)
     };
 }
 
+int kv_gpu_bytes_zero(const struct kv_grouped *g)
+{
+    return g->offset == KV_OFFSET_SAME ? (int)g->zero : KV_BYTES_MIDDLE;
+}
+
 /* ---- a tile ---------------------------------------------------------------
  */
 
@@ -78,9 +83,7 @@ static size_t place_of(const struct kv_store *s, size_t t, size_t c)
 
 static void put_codes(const struct packing *p, size_t t)
 {
-    const struct kv_grouped *g = params_of(p->s);
-    const int zero =
-        g->offset == KV_OFFSET_SAME ? (int)g->zero : KV_BYTES_MIDDLE;
+    const int zero = kv_gpu_bytes_zero(params_of(p->s));
     uint8_t *step =
         p->to + p->g.head_bytes + t / KV_BYTES_STEP * p->g.step_bytes;
 

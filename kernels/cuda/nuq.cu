@@ -1,14 +1,12 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/nuq.cuh"
 
-// As scaled.cu has them.
-enum { STAGES = 2 };
-
 template <class B, int NT>
 static int launch_one(struct kv_gpu_launch *l, struct kv_err *e)
 {
-    return kv_decode_launch<kv_nuq_keys<B>, kv_nuq_values<B>, STAGES, B::D, NT>(
-        l, kv_gpu_nuq_of(l->k), kv_gpu_nuq_of(l->v), e);
+    return kv_decode_launch<kv_nuq_keys<B>, kv_nuq_values<B>, KV_SCALED_STAGES,
+                            B::D, NT>(l, kv_gpu_nuq_of(l->k),
+                                      kv_gpu_nuq_of(l->v), e);
 }
 
 template <class B>

@@ -5,15 +5,12 @@
 
 #include <string.h>
 
-// Two blocks of 8 warps, one step ahead each, keep the memory busy.
-enum { STAGES = 2 };
-
 template <class B, int NT>
 static int launch_one(struct kv_gpu_launch *l, struct kv_err *e)
 {
-    return kv_decode_launch<kv_scaled_keys<B>, kv_scaled_values<B>, STAGES,
-                            B::D, NT>(l, kv_gpu_scaled_of(l->k),
-                                      kv_gpu_scaled_of(l->v), e);
+    return kv_decode_launch<kv_scaled_keys<B>, kv_scaled_values<B>,
+                            KV_SCALED_STAGES, B::D, NT>(
+        l, kv_gpu_scaled_of(l->k), kv_gpu_scaled_of(l->v), e);
 }
 
 template <class B>

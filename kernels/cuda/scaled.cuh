@@ -12,6 +12,9 @@
 #include "kernels/cuda/grouped.cuh"
 #include "kernels/cuda/scaled.h"
 
+/* Two blocks of 8 warps, one step ahead each, keep the memory busy. */
+enum { KV_SCALED_STAGES = 2 };
+
 /* What is known of both sides when compiling. */
 template <int HEAD_DIM, int BITS_, int PER_, int SCALE_,
           int STEP = KV_SCALED_STEP(BITS_)>

@@ -20,9 +20,10 @@ struct kv_gpu_settle {
 extern "C" {
 #endif
 
-/* Of families "grouped", "homomorphic" and "codebook".  Launch; sequences
+/* Of families "grouped" (on each path), "homomorphic" and "codebook".  Launch; sequences
  * without a tile of codes are left out. */
 int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e);
+int kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s, struct kv_err *e);
 int kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e);
 int kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e);
 

@@ -84,6 +84,9 @@ struct kv_forms {
     size_t sinks[KV_SIDES];
     size_t exact; /* queries before this one see x->k and x->v */
     bool there;   /* fresh and settled are kv_forms_room()'s */
+    /* The device's settled ones as codes that attention is computed on
+     * (kernels/cuda/hack_forms.h), settled is NULL then; or NULL. */
+    const struct kv_gpu_hack_forms *codes;
 };
 
 /* Causal attention over them, where x->gpu is. */

@@ -1,5 +1,6 @@
 #include "lib/model/model_gpu.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/hack_forms.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/device_room.h"
@@ -610,7 +611,8 @@ int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
     a.end = x->n;
     if (a.first < a.end &&
         (put_side(x, f, KV_K, &a.k, e) || put_side(x, f, KV_V, &a.v, e) ||
-         kv_gpu_attend_forms(&a, e)))
+         (f->codes ? kv_gpu_attend_hack(&a, f->codes, e)
+                   : kv_gpu_attend_forms(&a, e))))
         return -1;
     g->attended = true;
     return 0;

@@ -449,6 +449,7 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
                                         .code_bytes = h->code_bytes,
                                         .unit_bytes = h->head_bytes,
                                         .sum_bytes = h->sum_bytes,
+                                        .q_bits = h->q_bits,
                                         .layer = c->layer,
                                         .stochastic = h->stochastic,
                                         .values = c->side == KV_V};
