@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/float.cuh"
 #include "kernels/cuda/hack_codes.h"
+#include "kernels/cuda/int8.cuh"
 #include "lib/base/rng.h"
 
 /* Decoding: bits of a code, values of a partition, head dimension, N-tiles,
@@ -68,11 +69,10 @@ KV_DEVICE float kv_hack_inverse(float scale)
 
 /* (x - min) / scale as a code, in the low byte: to nearest.  Times the inverse,
  * which can move what lies on the edge of two codes by one unit in the last
- * place: dividing took a third of the time.  Adding 1.5 * 2^23 leaves no room
- * for a fraction. */
+ * place: dividing took a third of the time. */
 KV_DEVICE uint32_t kv_hack_nearest(float x, float min, float inverse)
 {
-    return kv_bits(fmaf(x - min, inverse, 12582912.0f));
+    return kv_nearest(x - min, inverse);
 }
 
 /* The same, down with probability ceil(y) - y; u in [0, 1). */
@@ -83,12 +83,6 @@ KV_DEVICE uint32_t kv_hack_stochastic(float x, float min, float inverse,
     const float down = floorf(in);
 
     return (uint32_t)(int)down + (u < in - down);
-}
-
-/* The low bytes of four words. */
-KV_DEVICE uint32_t kv_hack_pack(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-    return kv_bytes(kv_bytes(a, b, 0x0040), kv_bytes(c, d, 0x0040), 0x5410);
 }
 
 /* What eq. 4 wants of a column's part. */
@@ -188,7 +182,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
             }
 
             const uint32_t word =
-                kv_hack_pack(code[0], code[1], code[2], code[3]);
+                kv_low_bytes(code[0], code[1], code[2], code[3]);
 
             total = kv_sum_bytes(word, 0x01010101, total);
             x.b[i][part * first + k / 2][k % 2] = word;
@@ -362,7 +356,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
                     code[k] = kv_hack_nearest(x, min[j], inverse[j]);
                 }
             }
-            byte[m] = kv_hack_pack(code[0], code[2], code[1], code[3]);
+            byte[m] = kv_low_bytes(code[0], code[2], code[1], code[3]);
             total[0] = kv_sum_bytes(byte[m], 0x00000101, total[0]);
             total[1] = kv_sum_bytes(byte[m], 0x01010000, total[1]);
         }

@@ -27,7 +27,8 @@ KV_DEVICE uint32_t kv_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
     return kv_bytes(kv_bytes(a, b, 0x0040), kv_bytes(c, d, 0x0040), 0x5410);
 }
 
-/* The integer nearest to x times `up`, in the low bits. */
+/* The integer nearest to x times `up`, in the low bits: 1.5 * 2^23 leaves no
+ * room for a fraction. */
 KV_DEVICE uint32_t kv_nearest(float x, float up)
 {
     return kv_bits(fmaf(x, up, KV_SUM_START));

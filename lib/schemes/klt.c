@@ -1,4 +1,5 @@
 #include "lib/schemes/klt.h"
+#include "kernels/cuda/coder.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/rows.h"
 #include "kernels/tiles_coef.h"
@@ -62,13 +63,18 @@ struct klt {
     float *forward;           /* [n_heads][d][d], of which n_used columns */
     float *inverse;           /* [n_heads][d][d], of which n_used rows */
     size_t *n_used;           /* [n_heads] */
-    float *levels, *trellis;  /* of each kind: one table after another */
+    float *levels, *trellis;  /* of each kind: one table after another, all
+                               * trellises right behind all levels */
     struct kv_klt_coef *coef; /* [n_coded], in the string's order */
     float *sigma;             /* [n_coded] */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
     struct kv_tiles_rope *rope;   /* NULL: not before RoPE */
     struct kv_coefs *coefs;       /* attention on the codes */
+    /* The same for the device: head by head, [n_coded], [n_heads + 1] and
+     * [n_heads]. */
+    struct kv_gpu_coefficient *device;
+    unsigned *first, *used;
 };
 
 /* The kind's table among levels or trellis. */
@@ -99,8 +105,8 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
     struct klt *k = c->state;
 
-    k->levels = kv_lines(room, KV_TRELLIS_STATES * sizeof(float));
-    k->trellis = kv_lines(room, KV_TRELLIS_STATES * sizeof(float));
+    k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
+    k->trellis = k->levels + room * KV_TRELLIS_STATES;
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
         const struct kv_table *t;
@@ -285,6 +291,27 @@ static double error_share(const struct klt *k, const struct kv_klt_unit *u,
     return coded > 0 ? error / coded : 0;
 }
 
+/* coef: n[0] of head 0, then n[1] of head 1, .. */
+static void keep_for_device(struct klt *k, const struct kv_coef *coef,
+                            const size_t *n)
+{
+    k->device = kv_alloc(k->n_coded, sizeof(*k->device));
+    k->first = kv_alloc(k->n_heads + 1, sizeof(*k->first));
+    k->used = kv_alloc(k->n_heads, sizeof(*k->used));
+    for (size_t h = 0, i = 0; h < k->n_heads; h++) {
+        k->used[h] = (unsigned)k->n_used[h];
+        k->first[h + 1] = k->first[h] + (unsigned)n[h];
+        for (; i < k->first[h + 1]; i++)
+            k->device[i] = (struct kv_gpu_coefficient){
+                .end = (unsigned)coef[i].end,
+                .table = (unsigned)(coef[i].table - k->levels),
+                .index =
+                    (unsigned)((size_t)(coef[i].inverse - k->inverse) / k->d -
+                               h * k->d),
+                .scale = coef[i].scale};
+    }
+}
+
 static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
 {
     struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
@@ -294,6 +321,7 @@ static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
     for (size_t h = 0; h < k->n_heads; at += n[h++])
         add_coefs(k, h, coef + at, &n[h]);
+    keep_for_device(k, coef, n);
     k->coefs =
         kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
                                               .head_dim = k->d,
@@ -348,10 +376,12 @@ static void close_klt(struct kv_codec *c)
     free(k->inverse);
     free(k->n_used);
     free(k->levels);
-    free(k->trellis);
     free(k->coef);
     free(k->sigma);
     free(k->step);
+    free(k->device);
+    free(k->first);
+    free(k->used);
     kv_coefs_free(k->coefs);
     kv_tiles_rope_free(k->rope);
     free(k);
@@ -462,6 +492,23 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     free(y);
 }
 
+static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
+{
+    const struct klt *k = c->state;
+
+    to->coding = KV_GPU_STRINGS;
+    to->strings = (struct kv_gpu_strings){.coef = k->device,
+                                          .first = k->first,
+                                          .used = k->used,
+                                          .tables = k->levels,
+                                          .mean = k->mean,
+                                          .inverse = k->inverse,
+                                          .n_tables = (size_t)2 * KV_KLT_KINDS *
+                                                      KV_TRELLIS_MOST_VALUES *
+                                                      KV_TRELLIS_STATES};
+    return true;
+}
+
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct klt *k = c->state;
@@ -493,6 +540,7 @@ const struct kv_scheme kv_scheme_klt = {
     .encode = encode,
     .decode = decode,
     .coefficients = coefficients,
+    .device = device,
     .store = store,
     .tile = tile,
 };

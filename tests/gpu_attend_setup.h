@@ -1,0 +1,65 @@
+/* What tests of attention on a device share: caches of made-up tokens, and
+ * whether the device's answers are those of attention in double over what the
+ * cache decodes to.  The device is the host twin of gpu_twin.h, or a GPU
+ * (test_gpu_<..>_device, which scripts/gpu-check runs). */
+#ifndef KV_GPU_ATTEND_SETUP_H
+#define KV_GPU_ATTEND_SETUP_H
+
+#include "kernels/cuda/gpu_attend.h"
+#include "lib/cache.h"
+#include "lib/tiled.h"
+#include "tests/attention_setup.h"
+
+extern struct kv_device test_device;
+
+/* Runs `tests`, an array, on the device; gives what main() does. */
+#define RUN_ON_DEVICE(tests) \
+    (no_device() ? 77 : cmocka_run_group_tests(tests, NULL, NULL))
+bool no_device(void); /* opens it */
+
+/* What attends: the best that is there on a path, or one that is asked for. */
+enum way { BY_EXACT, BY_INT8, BY_GENERIC, BY_DEQUANT };
+
+enum { LONG = 3500 /* tokens: some warps have three tiles */ };
+
+/* A cache of n made-up tokens, and its tiles. */
+struct rig {
+    struct tensors x;
+    struct kv_codec *codec[KV_SIDES];
+    struct kv_cache *cache;
+    struct kv_tiled *tiled;
+};
+
+/* *calib: trained anew where it lacks the spec; NULL at first, the caller's. */
+struct rig rig(const char *text, const struct kv_shape *s, size_t n,
+               struct kv_calib **calib);
+void rig_clear(struct rig *r);
+
+/* Answers of nq queries over n tokens, on ways [first, last]. */
+void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
+              enum way first, enum way last, struct kv_calib **calib);
+
+/* The same of a list. */
+struct sized {
+    const char *text;
+    size_t head_dim, group, n, nq;
+};
+void check_sized(const struct sized *x, size_t n_cases, enum way first,
+                 enum way last);
+
+/* Exact and int8: of 1 token to 1300, `group` query heads a KV head; of LONG;
+ * of 2 tiles of codes and a rest, 4 and 12 rows: what every kernel that is
+ * listed is tested with. */
+void check_sizes(const char *text, size_t head_dim, size_t group);
+void check_long(const char *text, size_t head_dim, size_t group);
+void check_kernels(const char *text, size_t head_dim);
+
+/* Which kernel it is, of this path; of path exact. */
+void check_path(const char *text, size_t head_dim, enum kv_path path,
+                const char *name);
+void check_name(const char *text, size_t head_dim, const char *name);
+
+/* Parts of the kernel (enum kv_gpu_part). */
+void check_parts(const char *text, enum way way);
+
+#endif

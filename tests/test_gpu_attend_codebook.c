@@ -1,0 +1,59 @@
+/* Attention on the device on codebook indices. */
+#include "kernels/cuda/codebook.h"
+#include "tests/gpu_attend_setup.h"
+
+static void test_codebook_kernels(void **state)
+{
+    static const struct {
+        size_t head_dim, d, bits;
+        bool own;
+    } kernels[] = {
+#define KERNEL(D, DIMS, BITS, OWN, ...) {D, DIMS, BITS, OWN},
+        KV_CODEBOOKS(KERNEL)
+#undef KERNEL
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "%s:d%zub%zur0,iters=1",
+                 kernels[i].own ? "evasion" : "vecinfer", kernels[i].d,
+                 kernels[i].bits);
+        check_kernels(text, kernels[i].head_dim);
+    }
+}
+
+/* Pairs of 4 bits, tables of their own for each head, dimensions apart. */
+static void test_codebook(void **state)
+{
+    (void)state;
+    check_sizes("vecinfer:K-d2b4/V-d4b8,s=3,r=40,iters=2", 128, 8);
+    check_sizes("evasion:d4b8,books=head,iters=2", 64, 1);
+}
+
+static void test_parts(void **state)
+{
+    static const char *const codes[] = {"d2b8", "d4b8", "d8b8", "d4b12",
+                                        "d8b12"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "vecinfer:%sr0,iters=1", codes[i]);
+        check_parts(text, BY_EXACT);
+        check_parts(text, BY_INT8);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_codebook_kernels),
+        cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_parts),
+    };
+
+    return RUN_ON_DEVICE(tests);
+}

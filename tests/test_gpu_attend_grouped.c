@@ -1,0 +1,97 @@
+/* Attention on the device on integers in groups. */
+#include "tests/gpu_attend_setup.h"
+
+/* Groups of tokens (kivi's keys; of a half, one and two CPU tiles), of
+ * channels; lows, zeros of a group and one zero for all; steps below 0 (q4_0).
+ */
+static void test_grouped(void **state)
+{
+    (void)state;
+    check_sizes("kivi:b2g32r128", 128, 4);
+    check_sizes("kivi:b2g128r128", 64, 16);
+    check_sizes("kivi:b4g64r128", 256, 3);
+    check_sizes("kivi:b8g32r0", 64, 4);
+    check_sizes("quarot:b2g128", 128, 4);
+    check_sizes("zeropoint:b8g32", 128, 1);
+    check_sizes("zeropoint:b8g32,K-axis=channel", 128, 1);
+    check_sizes("q4_0", 128, 3);
+    check_long("kivi:b2g32r128", 128, 8);
+    check_long("absmax:b2g64", 64, 7);
+}
+
+/* 8 bits as integers: zeros of a group and one for all, steps of one group and
+ * of several, in a step's bytes and in a tile's. */
+static void test_grouped_int8(void **state)
+{
+    (void)state;
+    check_sizes("kivi:b8g128s3r128", 128, 4);
+    check_sizes("q8_0", 128, 16);
+    check_sizes("zeropoint:b8g64,K-axis=channel", 64, 8);
+    check_long("kivi:b8g64r0", 128, 8);
+    check_long("q8_0", 64, 4);
+    check_path("kivi:b8g32r0", 128, KV_PATH_INT8, "int8");
+    check_path("absmax:b8", 64, KV_PATH_INT8, "int8");
+    check_path("q8_0", 128, KV_PATH_INT8, "int8");
+    check_path("kivi:b8g32r0", 256, KV_PATH_INT8, "exact");
+    check_path("kivi:b4g32r0", 128, KV_PATH_INT8, "exact");
+}
+
+/* Keys folded and not. */
+static void test_grouped_kernels(void **state)
+{
+    static const size_t bits[] = {2, 4, 8}, dims[] = {64, 128, 256};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bits) / sizeof(*bits); i++)
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++) {
+            char text[64];
+
+            snprintf(text, sizeof(text), "kivi:b%zug64r0", bits[i]);
+            check_kernels(text, dims[j]);
+            snprintf(text, sizeof(text), "absmax:b%zug64", bits[i]);
+            check_kernels(text, dims[j]);
+        }
+}
+
+/* Groups of more tokens than a tile: whole ones are codes, what is between
+ * these and the tail halves. */
+static void test_long_groups(void **state)
+{
+    static const struct sized cases[] = {
+        {"kivi:b2g256r0", 128, 4, 700, 2},
+        {"kivi:b3g192s3r0", 64, 2, 900, 1},
+        {"kivi:b4g1024r1024", 96, 1, 2300, 8},
+        {"kivi:b8g320r320", 256, 1, 1500, 1},
+        {"zeropoint:K-b4g512/V-b3g256,axis=channel,r=0", 64, 7, 1100, 1},
+        {"kivi:K-g256r0/V-r200,b=2", 64, 4, 700, 1}, /* values are behind */
+        {"kivi:b2g256r0", 64, 4, 200, 1}};           /* no whole group */
+
+    (void)state;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_EXACT);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT, BY_DEQUANT);
+    check_name("kivi:b2g256r0", 128, "generic");
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    check_parts("kivi:b2g32r0", BY_EXACT);
+    check_parts("kivi:b4g128r128", BY_EXACT);
+    check_parts("absmax:b4", BY_EXACT);
+    check_parts("kivi:b8g128r0", BY_EXACT);
+    check_parts("kivi:b8g128r0", BY_INT8);
+    check_parts("q8_0", BY_INT8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_grouped_int8),
+        cmocka_unit_test(test_grouped_kernels),
+        cmocka_unit_test(test_long_groups),
+        cmocka_unit_test(test_parts),
+    };
+
+    return RUN_ON_DEVICE(tests);
+}
