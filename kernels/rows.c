@@ -80,10 +80,11 @@ double kv_log_sum_exp(const float *x, size_t n)
     return best()->log_sum_exp(x, n);
 }
 
-void kv_row_times(const float *a, const float *m, size_t n, size_t stride,
-                  size_t d, float *y)
+void kv_rows_times(const float *a, size_t a_stride, size_t rows, const float *m,
+                   size_t n, size_t m_stride, size_t d, float *y,
+                   size_t y_stride)
 {
-    best()->times(a, m, n, stride, d, y);
+    best()->times(a, a_stride, rows, m, n, m_stride, d, y, y_stride);
 }
 
 void kv_round_f16(const float *x, size_t n, float *out)

@@ -45,10 +45,12 @@ void kv_softmax(float *x, size_t n);
 /* log(sum(exp(x))); -infinity when n is 0, NaN when x holds one. */
 double kv_log_sum_exp(const float *x, size_t n);
 
-/* y[j] = ((y[j] + a[0] m[0][j]) + a[1] m[1][j]) + ..., j < d.  a: [n];
- * m: [n][stride]; y: apart from both. */
-void kv_row_times(const float *a, const float *m, size_t n, size_t stride,
-                  size_t d, float *y);
+/* y[r][j] = ((y[r][j] + a[r][0] m[0][j]) + a[r][1] m[1][j]) + ..., r < rows,
+ * j < d.  a: [rows][a_stride]; m: [n][m_stride]; y: [rows][y_stride], apart
+ * from both. */
+void kv_rows_times(const float *a, size_t a_stride, size_t rows, const float *m,
+                   size_t n, size_t m_stride, size_t d, float *y,
+                   size_t y_stride);
 
 /* The nearest half that is finite, ties to even, NaN as it is (kv_f16_clamp of
  * lib/base/half.h and back). */

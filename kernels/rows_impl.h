@@ -19,8 +19,9 @@ struct kv_rows {
     double (*exp)(float *x, size_t n, float shift);
     void (*softmax)(float *x, size_t n);
     double (*log_sum_exp)(const float *x, size_t n);
-    void (*times)(const float *a, const float *m, size_t n, size_t stride,
-                  size_t d, float *y);
+    void (*times)(const float *a, size_t a_stride, size_t rows, const float *m,
+                  size_t n, size_t m_stride, size_t d, float *y,
+                  size_t y_stride);
     void (*round_f16)(const float *x, size_t n, float *out);
     bool (*is_finite)(const float *x, size_t n);
     void (*widen_f16)(const void *from, size_t n, float *to);

@@ -280,35 +280,72 @@ static void softmax(float *x, size_t n)
         x[i] *= by;
 }
 
-/* Columns [j, j + v * LANES); v is a constant. */
-ALWAYS_INLINE void add_products(const float *a, const float *m, size_t n,
-                                size_t stride, size_t v, float *y)
-{
-    vf sum[8];
+/* A product of kv_rows_times. */
+struct product {
+    const float *a, *m;
+    size_t a_stride, m_stride, n;
+    float *y;
+    size_t y_stride;
+};
 
-    for (size_t k = 0; k < v; k++)
-        sum[k] = load(y + k * LANES);
-    for (size_t i = 0; i < n; i++, m += stride)
-        for (size_t k = 0; k < v; k++)
-            sum[k] += a[i] * load(m + k * LANES);
-    for (size_t k = 0; k < v; k++)
-        store(y + k * LANES, sum[k]);
+/* The first `rows` rows, columns [j, j + wide * LANES); constants.  All sums
+ * are in registers. */
+ALWAYS_INLINE void add_products(const struct product *p, size_t j, size_t rows,
+                                size_t wide)
+{
+    const float *m = p->m + j;
+    float *y = p->y + j;
+    vf sum[16];
+
+    for (size_t r = 0; r < rows; r++)
+        for (size_t k = 0; k < wide; k++)
+            sum[r * wide + k] = load(y + r * p->y_stride + k * LANES);
+    for (size_t i = 0; i < p->n; i++, m += p->m_stride)
+        for (size_t k = 0; k < wide; k++) {
+            const vf x = load(m + k * LANES);
+
+            for (size_t r = 0; r < rows; r++)
+                sum[r * wide + k] += p->a[r * p->a_stride + i] * x;
+        }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t k = 0; k < wide; k++)
+            store(y + r * p->y_stride + k * LANES, sum[r * wide + k]);
 }
 
-static void row_times(const float *a, const float *m, size_t n, size_t stride,
-                      size_t d, float *y)
+/* rows, wide: constants. */
+ALWAYS_INLINE void multiply(const struct product *p, size_t d, size_t rows,
+                            size_t wide)
 {
     size_t j = 0;
 
-    for (; j + 8 * LANES <= d; j += 8 * LANES)
-        add_products(a, m + j, n, stride, 8, y + j);
-    for (; j + 4 * LANES <= d; j += 4 * LANES)
-        add_products(a, m + j, n, stride, 4, y + j);
+    for (; j + wide * LANES <= d; j += wide * LANES)
+        add_products(p, j, rows, wide);
     for (; j + LANES <= d; j += LANES)
-        add_products(a, m + j, n, stride, 1, y + j);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = j; k < d; k++)
-            y[k] += a[i] * m[i * stride + k];
+        add_products(p, j, rows, 1);
+    for (size_t r = 0; r < rows && j < d; r++)
+        for (size_t i = 0; i < p->n; i++)
+            for (size_t k = j; k < d; k++)
+                p->y[r * p->y_stride + k] +=
+                    p->a[r * p->a_stride + i] * p->m[i * p->m_stride + k];
+}
+
+static void rows_times(const float *a, size_t a_stride, size_t rows,
+                       const float *m, size_t n, size_t m_stride, size_t d,
+                       float *y, size_t y_stride)
+{
+    enum { FOUR = 4, WIDE = LANES / FOUR };
+    struct product p = {a, m, a_stride, m_stride, n, y, y_stride};
+
+    for (; rows >= FOUR; rows -= FOUR) {
+        multiply(&p, d, FOUR, WIDE);
+        p.a += FOUR * a_stride;
+        p.y += FOUR * y_stride;
+    }
+    for (; rows; rows--) {
+        multiply(&p, d, 1, 8);
+        p.a += a_stride;
+        p.y += y_stride;
+    }
 }
 
 static double log_sum_exp(const float *x, size_t n)
@@ -392,7 +429,7 @@ const struct kv_rows NAME(kv_rows) = {
     .exp = exp_row,
     .softmax = softmax,
     .log_sum_exp = log_sum_exp,
-    .times = row_times,
+    .times = rows_times,
     .round_f16 = round_f16,
     .is_finite = is_finite,
     .widen_f16 = widen_f16,

@@ -8,12 +8,20 @@ static const struct kv_tile_hack *params_of(const struct kv_store *s)
     return s->params;
 }
 
+/* Of a token of keys. */
+static size_t n_parts(const struct kv_store *s)
+{
+    const size_t part = params_of(s)->part;
+
+    return (s->head_dim + part - 1) / part;
+}
+
 static size_t n_ranges(const struct kv_store *s)
 {
     const size_t part = params_of(s)->part, tokens = KV_TILE_TOKENS;
 
     if (!s->values)
-        return tokens * (s->head_dim / part);
+        return tokens * n_parts(s);
     return (part < tokens ? tokens / part : 1) * s->head_dim;
 }
 
@@ -26,8 +34,7 @@ size_t kv_store_hack_range(const struct kv_store *s, size_t t, size_t c)
 {
     const size_t part = params_of(s)->part;
 
-    return s->values ? t / part * s->head_dim + c
-                     : t * (s->head_dim / part) + c / part;
+    return s->values ? t / part * s->head_dim + c : t * n_parts(s) + c / part;
 }
 
 static size_t range_at(const struct kv_store *s, size_t range)

@@ -6,10 +6,10 @@
  *
  *   | codes: [64][head_dim] bytes | scales f16 [n_ranges] | minima f16 [..] |
  *
- * A range is `part` consecutive channels of a token (keys: range
- * token * (head_dim / part) + channel / part), or `part` consecutive tokens of
- * a channel (values: range (token / part) * head_dim + channel; where part is
- * more than 64 each tile has them all).  Filled up to 64 bytes. */
+ * A range is `part` consecutive channels of a token, the last of which may have
+ * fewer (keys: range token * parts + channel / part), or `part` consecutive
+ * tokens of a channel (values: range (token / part) * head_dim + channel; where
+ * part is more than 64 each tile has them all).  Filled up to 64 bytes. */
 #ifndef KV_TILES_HOMOMORPHIC_H
 #define KV_TILES_HOMOMORPHIC_H
 
@@ -19,7 +19,7 @@
 
 struct kv_tile_hack {
     unsigned bits, q_bits; /* of a code; of what it is multiplied with */
-    size_t part;           /* divides head_dim (keys), or 128 (values) */
+    size_t part;           /* values': divides 128 */
     bool stochastic;       /* how what it is multiplied with is rounded */
     size_t layer;          /* for the random numbers */
 };

@@ -33,14 +33,14 @@ struct kv_trellis_step {
 /* Of the whole string, the last byte filled up with zero bits. */
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
 
-/* Bytes of scratch memory that encode needs, for any number of strings.  Tables
- * and scratch memory are best at the start of a cache line (kv_lines()). */
-size_t kv_trellis_scratch(size_t n_steps);
+/* Bytes of scratch memory that encode needs for n strings.  Tables and scratch
+ * memory are best at the start of a cache line (kv_lines()). */
+size_t kv_trellis_scratch(size_t n_steps, size_t n);
 
 /* n strings of the same steps.  x: [n][values of all steps], finite; scale: one
  * for each value, in order; bytes: [n][stride].  Finds the bytes whose decoded
- * numbers have the least sum of (x - decoded)^2, each step's added to the sum
- * of those before it in f32; on ties the lowest predecessor.  Every level gives
+ * numbers have the least sum of (x - decoded)^2, added up in f32, each square
+ * and its sum rounded once; on ties the lowest predecessor.  Every level gives
  * the same bytes. */
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
                        const float *x, const float *scale, size_t n,

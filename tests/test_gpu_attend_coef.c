@@ -15,7 +15,7 @@ static void test_coefs(void **state)
         {"klt:b3s5r40,rope=post,metric=none", 128, 2, 64, 700, 3},
         {"klt:b8r0,code=scalar", 64, 1, 20, 260, 8},
         {"klt:b8r0,rope=post", 64, 3, 32, 300, 1},
-        {"klt:b1.3r0", 128, 4, 0, LONG, 2},
+        {"klt:b1.3r0", 128, 4, 0, 1300, 2},
         {"klt:b0.0625r0", 64, 4, 32, 300, 1},
         {"klt:K-b1/V-b0.0625,r=0,rope=post", 64, 4, 32, 129, 1},
         {"klt:b2r0", 96, 8, 48, 300, 2},

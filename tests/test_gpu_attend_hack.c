@@ -39,8 +39,9 @@ static void test_hack_kernels(void **state)
 }
 
 /* HACK at other sizes than its kernels': every width; partitions of 16, of
- * three 16s, of the whole head, of no multiple of 16, keys' unlike values';
- * queries and weights of few bits; and where there is a better kernel. */
+ * three 16s, of the whole head, of no multiple of 16, shorter at the end of a
+ * head, keys' unlike values'; queries and weights of few bits; and where there
+ * is a better kernel. */
 static void test_generic_hack(void **state)
 {
     static const struct sized cases[] = {
@@ -53,12 +54,14 @@ static void test_generic_hack(void **state)
         {"hack:b7p64r0,no-se", 192, 4, 384, 2},
         {"hack:b2p64r0", 128, 4, 128, 1},
         {"hack:b2p32s1r0", 8, 1, 1300, 2},
+        {"hack:b2p64r0", 96, 4, 256, 2},
+        {"hack:K-b3p48/V-b2p128,r=0,nearest", 80, 1, 256, 1},
         {"hack:b3p64r0", 128, 4, LONG, 2}};
 
     (void)state;
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC, BY_GENERIC);
     check_sizes("hack:b3p32r0", 96, 7);
-    check_name("hack:b2p32r0", 96, "generic");
+    check_name("hack:b2p64r0", 96, "generic");
     check_name("hack:b3p64r0", 128, "generic");
     check_name("hack:b2p64r0", 128, "int8");
 }

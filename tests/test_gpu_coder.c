@@ -247,11 +247,22 @@ static void test_vectors(void **state)
     check_spec("pq:d8b8,books=head,sub=shared,rope=pre,iters=1", 40);
 }
 
+/* On a trellis and as levels, from no coefficient of a head to all of them.
+ * Encoding is the CPU's. */
+static void test_strings(void **state)
+{
+    (void)state;
+    check_spec("klt:b2r0", 64);
+    check_spec("klt:b3r0,rope=post,metric=none", 24);
+    check_spec("klt:b8r0,code=scalar", 18);
+    check_spec("klt:b0.0625r0", 128);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_hack),
-                                       cmocka_unit_test(test_vectors)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_hack),
+        cmocka_unit_test(test_vectors), cmocka_unit_test(test_strings)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

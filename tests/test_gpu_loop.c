@@ -169,6 +169,8 @@ static void test_same_states(void **state)
         {"pq:d2b3r5s1,rope=pre,iters=1", "stream:10", 3},
         {"cq:c2b4,iters=1", "llama.cpp", 3},
         {"evasion:d2b3,iters=1", "all", 3},
+        {"klt:b2r5s1", "stream:7", 3},
+        {"klt:b3,rope=post", "all", 3},
         {"nf4:g8r4", "stream:7", 0},
     };
     struct tiny_model m = tiny_variant(0);
@@ -233,7 +235,7 @@ static void test_mixed(void **state)
 }
 
 /* Told once the last layer is done, with the first that met it. */
-static void test_strange(void **state)
+static void check_strange(const char *spec)
 {
     struct tiny_model m = tiny_variant(0);
     const size_t n = WINDOWS * N * m.hidden;
@@ -244,10 +246,9 @@ static void test_strange(void **state)
     struct kv_err e = {""};
     size_t there;
 
-    (void)state;
     tiny_find(&m, "model.layers.1.self_attn.v_proj.weight")->x[0] = NAN;
     model = on_device(&m);
-    make_ready(&r, model, "kivi:b2g8r0", "all");
+    make_ready(&r, model, spec, "all");
     l = loop_of(&r, true);
     assert_int_equal(forward(model, l, WINDOWS, hidden, &there, &e), -1);
     assert_says(e, "window 4: layer 1, V: NaN or infinity in the input");
@@ -255,6 +256,13 @@ static void test_strange(void **state)
     kv_model_free(model);
     free(hidden);
     tiny_clear(&m);
+}
+
+static void test_strange(void **state)
+{
+    (void)state;
+    check_strange("kivi:b2g8r0");
+    check_strange("klt:b2r0"); /* encoded by the CPU */
 }
 
 /* What is on the device; fails the test without memory. */

@@ -317,7 +317,7 @@ class CalibrationTest(unittest.TestCase):
 
 class EncodingTest(unittest.TestCase):
     SPECS = ["kivi:b2g32", "hack:b2p32", "zeropoint:b3", "absmax:b4g8",
-             "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2"]
+             "evasion:d2b4,iters=2", "vecinfer:d4b5,iters=2", "klt:b2"]
 
     def test_same_bytes(self):
         with tempfile.TemporaryDirectory() as top:
@@ -334,7 +334,7 @@ class EncodingTest(unittest.TestCase):
             run("tools/kvdump", "-m", model, "-f", at("some.txt"), "-n", "2",
                 "-c", "64", "-o", at("some.h5"))
             specs = [a for s in self.SPECS for a in ("-s", s)]
-            run("tools/kvcalib", *specs[-4:], at("some.h5"), "-o",
+            run("tools/kvcalib", *specs[-6:], at("some.h5"), "-o",
                 at("calib.h5"))
             specs += ["-C", at("calib.h5"), "--allow-leakage", at("some.h5")]
             run("tools/kvquant", *specs, "--codes", at("cpu.codes"), "-o",

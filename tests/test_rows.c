@@ -209,20 +209,23 @@ static void largest(const float *x, const float *y, size_t n, float *out)
     assert_int_equal(kv_row_argmax(x, n), at);
 }
 
+/* Six rows, two of them beyond the four that go side by side. */
 static void times(const float *x, const float *y, size_t n, float *out)
 {
-    enum { ROWS = 5, STRIDE = MAX_N / ROWS };
+    enum { ROWS = 6, TERMS = 5, STRIDE = MAX_N / ROWS };
     const size_t d = n < STRIDE ? n : STRIDE;
+    const size_t rows = n < STRIDE ? 1 : ROWS;
 
     memcpy(out, y, n * sizeof(*out));
-    kv_row_times(y, x, ROWS, STRIDE, d, out);
-    for (size_t j = 0; j < d; j++) {
-        float sum = y[j];
+    kv_rows_times(y, 3, rows, x, TERMS, STRIDE, d, out, STRIDE);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < d; j++) {
+            float sum = y[r * STRIDE + j];
 
-        for (size_t i = 0; i < ROWS; i++)
-            sum += y[i] * x[i * STRIDE + j];
-        assert_true(out[j] == sum);
-    }
+            for (size_t i = 0; i < TERMS; i++)
+                sum += y[r * 3 + i] * x[i * STRIDE + j];
+            assert_true(out[r * STRIDE + j] == sum);
+        }
 }
 
 static void test_levels(void **state)

@@ -78,7 +78,7 @@ static void test_finds_the_best_path(void **state)
         for (; bits + kinds[(n + skip) % KINDS][0] <= 14; n++)
             bits += kinds[(n + skip) % KINDS][0];
         set_up(&s, n, skip, 10 * skip);
-        scratch = malloc(kv_trellis_scratch(n));
+        scratch = malloc(kv_trellis_scratch(n, 1));
         kv_trellis_encode(s.step, n, s.x, s.scale, 1, scratch, bytes, 0);
         found = distance(&s, bytes);
         for (unsigned u = 0; u < 1u << bits; u++) {
@@ -92,6 +92,61 @@ static void test_finds_the_best_path(void **state)
     }
 }
 
+/* The least distance of any string, from a search in f64. */
+static double least_distance(const struct setup *s)
+{
+    enum { STATES = KV_TRELLIS_STATES };
+    double cost[2][STATES] = {{0}};
+    size_t at = 0;
+
+    for (size_t i = 1; i < STATES; i++)
+        cost[0][i] = INFINITY;
+    for (size_t k = 0; k < s->n_steps; at += s->step[k++].values) {
+        const struct kv_trellis_step *step = &s->step[k];
+        const double *before = cost[k % 2];
+        double *after = cost[1 - k % 2];
+
+        for (size_t i = 0; i < STATES; i++) {
+            after[i] = INFINITY;
+            for (size_t high = 0; high < (size_t)1 << step->bits; high++)
+                after[i] = fmin(after[i],
+                                before[high << (KV_TRELLIS_BITS - step->bits) |
+                                       i >> step->bits]);
+            for (size_t v = 0; v < step->values; v++)
+                after[i] += pow(
+                    (double)(s->x[at + v] -
+                             s->scale[at + v] * step->table[v * STATES + i]),
+                    2);
+        }
+    }
+    for (size_t i = 1; i < STATES; i++)
+        cost[s->n_steps % 2][0] =
+            fmin(cost[s->n_steps % 2][0], cost[s->n_steps % 2][i]);
+    return cost[s->n_steps % 2][0];
+}
+
+/* Long strings, some values far out of the tables' reach: they do not blind
+ * the search to the others. */
+static void test_far_values(void **state)
+{
+    (void)state;
+    for (size_t skip = 0; skip < KINDS; skip++)
+        for (size_t every = 2; every <= 32; every *= 4) {
+            uint8_t bytes[4 * MOST_STEPS];
+            void *scratch = malloc(kv_trellis_scratch(MOST_STEPS, 1));
+            struct setup s;
+
+            set_up(&s, MOST_STEPS, skip, 3 * skip);
+            for (size_t i = 0; i < s.n_values; i += every)
+                s.x[i] *= 30;
+            kv_trellis_encode(s.step, s.n_steps, s.x, s.scale, 1, scratch,
+                              bytes, 0);
+            assert_true(distance(&s, bytes) <= least_distance(&s) * (1 + 1e-6));
+            free(scratch);
+            tear_down(&s);
+        }
+}
+
 /* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
@@ -102,7 +157,7 @@ static void test_levels_agree(void **state)
         uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
         float x[STRINGS * MOST_STEPS * 4];
         struct setup s;
-        void *scratch = malloc(kv_trellis_scratch(MOST_STEPS));
+        void *scratch = malloc(kv_trellis_scratch(MOST_STEPS, STRINGS));
         struct kv_err e;
 
         set_up(&s, MOST_STEPS - skip, skip, 7 * skip);
@@ -128,7 +183,7 @@ static void test_levels_agree(void **state)
 static void test_no_steps_and_ends(void **state)
 {
     struct setup s;
-    uint8_t *bytes, *scratch = malloc(kv_trellis_scratch(MOST_STEPS));
+    uint8_t *bytes, *scratch = malloc(kv_trellis_scratch(MOST_STEPS, 1));
     float none;
 
     (void)state;
@@ -189,6 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_the_best_path),
+        cmocka_unit_test(test_far_values),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_no_steps_and_ends),
         cmocka_unit_test(test_training),

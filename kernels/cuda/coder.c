@@ -3,10 +3,12 @@
 
 #include <stdlib.h>
 
+enum { OWN = 6 };
+
 struct kv_gpu_coder {
     struct kv_gpu_code code; /* its arrays are the device's */
     size_t multiprocessors;
-    void *centers, *smooth;
+    void *own[OWN]; /* these */
 };
 
 static int check_groups(const struct kv_gpu_code *c,
@@ -23,24 +25,61 @@ static int check_groups(const struct kv_gpu_code *c,
                    device->shared);
 }
 
-static int send(void **to, const float *from, size_t n, struct kv_err *e)
+/* from becomes the device's, the coder's i-th. */
+static int send(struct kv_gpu_coder *c, size_t i, const void *from,
+                size_t bytes, struct kv_err *e)
 {
-    return kv_device_alloc(to, n * sizeof(*from), e) ||
-           kv_device_upload(*to, from, n * sizeof(*from), e);
+    return bytes && (kv_device_alloc(&c->own[i], bytes, e) ||
+                     kv_device_upload(c->own[i], from, bytes, e));
 }
 
 static int send_tables(struct kv_gpu_coder *c, struct kv_err *e)
 {
     struct kv_gpu_vectors *v = &c->code.vectors;
+    const size_t centers = v->head_books * v->sub_books * v->k * v->d;
+    const size_t row = c->code.n_heads * c->code.head_dim;
 
-    if (send(&c->centers, v->centers,
-             v->head_books * v->sub_books * v->k * v->d, e) ||
-        (v->smooth &&
-         send(&c->smooth, v->smooth, c->code.n_heads * c->code.head_dim, e)))
+    if (send(c, 0, v->centers, centers * sizeof(float), e) ||
+        (v->smooth && send(c, 1, v->smooth, row * sizeof(float), e)))
         return -1;
-    v->centers = c->centers;
-    v->smooth = c->smooth;
+    v->centers = c->own[0];
+    v->smooth = c->own[1];
     return 0;
+}
+
+static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
+{
+    struct kv_gpu_strings *s = &c->code.strings;
+    const size_t heads = c->code.n_heads, d = c->code.head_dim;
+
+    if (send(c, 0, s->coef, s->first[heads] * sizeof(*s->coef), e) ||
+        send(c, 1, s->first, (heads + 1) * sizeof(*s->first), e) ||
+        send(c, 2, s->used, heads * sizeof(*s->used), e) ||
+        send(c, 3, s->tables, s->n_tables * sizeof(float), e) ||
+        send(c, 4, s->mean, heads * d * sizeof(float), e) ||
+        send(c, 5, s->inverse, heads * d * d * sizeof(float), e))
+        return -1;
+    s->coef = c->own[0];
+    s->first = c->own[1];
+    s->used = c->own[2];
+    s->tables = c->own[3];
+    s->mean = c->own[4];
+    s->inverse = c->own[5];
+    return 0;
+}
+
+static int prepare(struct kv_gpu_coder *c, const struct kv_device *device,
+                   struct kv_err *e)
+{
+    switch (c->code.coding) {
+    case KV_GPU_GROUPS:
+        return check_groups(&c->code, device, e);
+    case KV_GPU_VECTORS:
+        return send_tables(c, e);
+    case KV_GPU_STRINGS:
+        break;
+    }
+    return send_strings(c, e);
 }
 
 int kv_gpu_coder_new(struct kv_gpu_coder **out, const struct kv_gpu_code *code,
@@ -54,8 +93,7 @@ int kv_gpu_coder_new(struct kv_gpu_coder **out, const struct kv_gpu_code *code,
     c = kv_alloc(1, sizeof(*c));
     c->code = *code;
     c->multiprocessors = device->multiprocessors;
-    if (code->coding == KV_GPU_GROUPS ? check_groups(code, device, e)
-                                      : send_tables(c, e)) {
+    if (prepare(c, device, e)) {
         kv_gpu_coder_free(c);
         return -1;
     }
@@ -67,9 +105,14 @@ void kv_gpu_coder_free(struct kv_gpu_coder *c)
 {
     if (!c)
         return;
-    kv_device_free(c->centers);
-    kv_device_free(c->smooth);
+    for (size_t i = 0; i < OWN; i++)
+        kv_device_free(c->own[i]);
     free(c);
+}
+
+bool kv_gpu_can_encode(const struct kv_gpu_code *code)
+{
+    return code->coding != KV_GPU_STRINGS;
 }
 
 /* A float a value where there is a transform. */
@@ -86,7 +129,7 @@ size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n)
 {
     const struct kv_gpu_code *code = &c->code;
 
-    if (code->coding == KV_GPU_GROUPS)
+    if (code->coding != KV_GPU_VECTORS)
         return 0;
 
     const struct kv_gpu_vectors *v = &code->vectors;
@@ -118,7 +161,13 @@ int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
 {
     if (!n)
         return 0;
-    return c->code.coding == KV_GPU_GROUPS
-               ? kv_gpu_decode_groups(&c->code, bytes, n, x, e)
-               : kv_gpu_decode_vectors(&c->code, bytes, n, x, e);
+    switch (c->code.coding) {
+    case KV_GPU_GROUPS:
+        return kv_gpu_decode_groups(&c->code, bytes, n, x, e);
+    case KV_GPU_VECTORS:
+        return kv_gpu_decode_vectors(&c->code, bytes, n, x, e);
+    case KV_GPU_STRINGS:
+        break;
+    }
+    return kv_gpu_decode_strings(&c->code, bytes, n, x, e);
 }

@@ -51,7 +51,27 @@ struct kv_gpu_vectors {
     bool hadamard, hadamard_first; /* of kernels/hadamard.h; before smooth */
 };
 
-enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS };
+/* A coefficient of kernels/tiles_coef.h. */
+struct kv_gpu_coefficient {
+    unsigned end;   /* of its bits in the string */
+    unsigned table; /* where its states begin in tables */
+    unsigned index; /* row of the inverse */
+    float scale;
+};
+
+/* A token's coefficients in one string (lib/schemes/klt.h).  They are decoded
+ * here, and encoded on the CPU. */
+struct kv_gpu_strings {
+    const struct kv_gpu_coefficient *coef; /* [first[n_heads]] */
+    const unsigned *first; /* [n_heads + 1]: a head's are those from here on */
+    const unsigned *used;  /* [n_heads]: rows of the inverse that have one */
+    const float *tables;
+    const float *mean, *inverse; /* [n_heads][head_dim]; [n_heads][head_dim]
+                                  * [head_dim] */
+    size_t n_tables;             /* floats */
+};
+
+enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS, KV_GPU_STRINGS };
 
 /* What encode() and decode() do on one side of a layer. */
 struct kv_gpu_code {
@@ -61,6 +81,7 @@ struct kv_gpu_code {
     union {
         struct kv_gpu_groups groups;
         struct kv_gpu_vectors vectors;
+        struct kv_gpu_strings strings;
     };
 };
 
@@ -90,10 +111,13 @@ int kv_gpu_coder_new(struct kv_gpu_coder **c, const struct kv_gpu_code *code,
                      const struct kv_device *device, struct kv_err *e);
 void kv_gpu_coder_free(struct kv_gpu_coder *c); /* NULL is fine */
 
+/* Whether there is a kernel that encodes; one that decodes there is always. */
+bool kv_gpu_can_encode(const struct kv_gpu_code *code);
+
 /* Bytes that encoding n blocks has for what is under way. */
 size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n);
 
-/* Launches; does not wait. */
+/* Launches; does not wait.  Of what can be encoded. */
 int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e);
 
@@ -124,6 +148,8 @@ int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
 int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
                          size_t n, float *x, struct kv_err *e);
 int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
+                          size_t n, float *x, struct kv_err *e);
+int kv_gpu_decode_strings(const struct kv_gpu_code *code, const uint8_t *bytes,
                           size_t n, float *x, struct kv_err *e);
 
 #ifdef __cplusplus

@@ -16,7 +16,8 @@ template <int D> static const char *launch_dim(struct kv_gpu_launch *l)
 {
     const kv_gpu_coefs k = kv_gpu_coefs_of(l->k), v = kv_gpu_coefs_of(l->v);
     const size_t coded = kv_coef_room<D>::WORDS * 4 + kv_coef_side_bytes(k, D) +
-                         kv_coef_side_bytes(v, D);
+                         kv_coef_side_bytes(v, D) +
+                         (k.turned ? kv_coef_angles<D>::FLOATS * 4 : 0);
     const size_t plain =
         kv_span_shared<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>({}, {});
     struct kv_decode p = l->p;

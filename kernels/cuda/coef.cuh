@@ -143,7 +143,8 @@ KV_DEVICE void kv_coef_decode(const kv_coef_held &x, uint32_t *y)
 }
 
 /* | queries, halves: words of two slots or channels [D / 2][8] | y | scores
- * [2][8] | weights [8] | factors | constants | limits | keys | values | */
+ * [2][8] | weights [8] | factors | constants | limits | keys | values |
+ * keys before RoPE: angles | */
 template <int D> struct kv_coef_room {
     static constexpr unsigned Y = D / 2 * KV_COEF_KEYS, QUERIES = D / 2 * 8,
                               SCORES = 2 * KV_COEF_ROWS * KV_COEF_SCORES,
@@ -226,11 +227,10 @@ KV_DEVICE void kv_coef_keys(const uint32_t *y, unsigned m, unsigned k,
 }
 
 template <int D>
-KV_DEVICE void kv_coef_scores(const kv_coef_room<D> &room,
-                              const kv_coef_held &keys, unsigned m,
-                              unsigned half, float *s)
+KV_DEVICE void kv_coef_scores(const kv_coef_room<D> &room, unsigned sixteens,
+                              unsigned m, unsigned half, float *s)
 {
-    for (unsigned k = half; k < keys.sixteens(); k += 2) {
+    for (unsigned k = half; k < sixteens; k += 2) {
         uint32_t a[4], b[2];
 
         kv_coef_keys(room.y, m, k, a);
@@ -239,25 +239,67 @@ KV_DEVICE void kv_coef_scores(const kv_coef_room<D> &room,
     }
 }
 
-/* Channels x of a fragment c and their partners y, from channel `first` on. */
-template <int D>
-KV_DEVICE void kv_coef_turn(const kv_gpu_coefs &g, const uint8_t *angles,
-                            unsigned m, unsigned first, float *x, float *y)
-{
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const unsigned pair = first + kv_lane() % 4 * 2 + j % 2;
-        const unsigned t = 16 * m + kv_lane() / 4 + j / 2 * 8;
-        const uint2 a = kv_load8(angles + pair * 8);
-        const uint2 b = kv_load8(g.within + (pair * KV_COEF_TOKENS + t) * 2);
-        const float ac = kv_from_bits(a.x), as = kv_from_bits(a.y);
-        const float bc = kv_from_bits(b.x), bs = kv_from_bits(b.y);
-        const float cosine = fmaf(ac, bc, -(as * bs));
-        const float sine = fmaf(as, bc, ac * bs);
-        const float low = x[j];
+/* Angles of keys before RoPE in shared memory, cosine and sine of each pair: of
+ * tokens 0 to 7, [8][D + 16], whose rows lie half of the banks apart, and of
+ * each eighth token of the tile at hand, [8][D]. */
+template <int D> struct kv_coef_angles {
+    static constexpr unsigned APART = D + 16, FLOATS = 8 * (APART + D);
 
-        x[j] = fmaf(y[j], -sine, low * cosine);
-        y[j] = fmaf(low, sine, y[j] * cosine);
+    float *within, *eighths;
+
+    __device__ kv_coef_angles(uint8_t *shared)
+        : within(reinterpret_cast<float *>(shared)), eighths(within + 8 * APART)
+    {
+    }
+    /* By all threads, before a barrier. */
+    __device__ void load(const kv_gpu_coefs &g) const
+    {
+        for (unsigned i = threadIdx.x; i < 8 * D; i += blockDim.x)
+            within[i / D * APART + i % D] = g.within[i];
+    }
+    /* The same; first: the tile's first token's. */
+    __device__ void tile(const kv_gpu_coefs &g, const uint8_t *first) const
+    {
+        for (unsigned i = threadIdx.x; i < 8 * D / 2; i += blockDim.x) {
+            const uint2 a = kv_load8(first + i % (D / 2) * 8);
+            const uint2 b = kv_load8(g.within + (8 * (D / 2) + i) * 2);
+            const float ac = kv_from_bits(a.x), as = kv_from_bits(a.y);
+            const float bc = kv_from_bits(b.x), bs = kv_from_bits(b.y);
+
+            eighths[2 * i] = fmaf(ac, bc, -(as * bs));
+            eighths[2 * i + 1] = fmaf(as, bc, ac * bs);
+        }
+    }
+};
+
+/* Turns channels x of a fragment c, 16 tokens from 16 m on and 8 channels from
+ * `first` on, and their partners y. */
+template <int D>
+KV_DEVICE void kv_coef_turn(const kv_coef_angles<D> &angles, unsigned m,
+                            unsigned first, float *x, float *y)
+{
+    const unsigned at = 2 * (first + kv_lane() % 4 * 2);
+    const uint4 w = kv_load16(angles.within +
+                              kv_lane() / 4 * kv_coef_angles<D>::APART + at);
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint4 s = kv_load16(angles.eighths + (2 * m + half) * D + at);
+        const uint32_t a[2][2] = {{s.x, s.y}, {s.z, s.w}};
+        const uint32_t b[2][2] = {{w.x, w.y}, {w.z, w.w}};
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float ac = kv_from_bits(a[i][0]), as = kv_from_bits(a[i][1]);
+            const float bc = kv_from_bits(b[i][0]), bs = kv_from_bits(b[i][1]);
+            const float cosine = fmaf(ac, bc, -(as * bs));
+            const float sine = fmaf(as, bc, ac * bs);
+            const int j = 2 * half + i;
+            const float low = x[j];
+
+            x[j] = fmaf(y[j], -sine, low * cosine);
+            y[j] = fmaf(low, sine, y[j] * cosine);
+        }
     }
 }
 
@@ -272,15 +314,14 @@ KV_DEVICE void kv_coef_halves(const float (*x)[4], uint32_t *a)
 
 template <int D>
 KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
-                                     const kv_gpu_coefs &g,
-                                     const kv_coef_held &keys, unsigned m,
-                                     unsigned half, float *s)
+                                     const kv_gpu_coefs &g, unsigned sixteens,
+                                     const kv_coef_angles<D> &angles,
+                                     unsigned m, unsigned half, float *s)
 {
     constexpr unsigned fragment = D / 16 * 32 * 2; /* words of 8 channels */
     const float *const mean = g.mean + blockIdx.y * (size_t)D;
     const uint32_t *const matrix =
         g.fragment + blockIdx.y * (size_t)(D / 8 * fragment);
-    const uint8_t *const angles = keys.strings + g.n_words * KV_COEF_LINE;
 
     for (unsigned i = half; i < D / 32; i += 2) {
         float x[4][4];
@@ -292,7 +333,7 @@ KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
             for (int j = 0; j < 4; j++)
                 x[f][j] = mean[f / 2 * (D / 2) + 16 * i + f % 2 * 8 +
                                kv_lane() % 4 * 2 + j % 2];
-        for (unsigned k = 0; k < keys.sixteens(); k++) {
+        for (unsigned k = 0; k < sixteens; k++) {
             kv_coef_keys(room.y, m, k, a);
 #pragma unroll
             for (int f = 0; f < 4; f++) {
@@ -306,7 +347,7 @@ KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
         }
 #pragma unroll
         for (int f = 0; f < 2; f++)
-            kv_coef_turn<D>(g, angles, m, 16 * i + 8 * f, x[f], x[f + 2]);
+            kv_coef_turn<D>(angles, m, 16 * i + 8 * f, x[f], x[f + 2]);
 #pragma unroll
         for (int f = 0; f < 2; f++) {
             kv_coef_halves(x + 2 * f, a);
@@ -433,12 +474,16 @@ KV_DEVICE void kv_coef_span(const kv_decode &p, const kv_gpu_coefs &k,
     const kv_coef_held keys = kv_coef_hold(k, D, room.sides);
     const kv_coef_held values =
         kv_coef_hold(v, D, room.sides + kv_coef_side_bytes(k, D));
+    const kv_coef_angles<D> angles(room.sides + kv_coef_side_bytes(k, D) +
+                                   kv_coef_side_bytes(v, D));
     const unsigned first = work.first_tile * each;
     const unsigned end = first + work.n_tiles * each;
     const unsigned m = kv_warp() % 4, half = kv_warp() / 4;
     float o[(D / 16 + KV_WARPS - 1) / KV_WARPS][4] = {};
     float max = KV_NONE, sum = 0;
 
+    if (TURNED)
+        angles.load(k);
     if (threadIdx.x < KV_COEF_ROWS)
         room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
     kv_coef_fetch(k, keys, D, rows.k, first);
@@ -452,17 +497,20 @@ KV_DEVICE void kv_coef_span(const kv_decode &p, const kv_gpu_coefs &k,
         kv_copy_wait<1>();
         kv_sync_block(); /* keys are there; all are done with y */
         kv_coef_decode<false>(keys, room.y);
-        kv_sync_block();
         if (TURNED)
-            kv_coef_scores_turned<D>(room, k, keys, m, half, s);
-        else
-            kv_coef_scores<D>(room, keys, m, half, s);
-        kv_coef_put_scores<D>(room, m, half, s);
-        kv_copy_wait<0>();
-        kv_sync_block(); /* scores and values are there */
+            angles.tile(k, keys.strings + k.n_words * KV_COEF_LINE);
+        kv_sync_block();
         if (i + 1 < end)
             kv_coef_fetch(k, keys, D, rows.k, i + 1);
         kv_copy_commit();
+        if (TURNED)
+            kv_coef_scores_turned<D>(room, k, keys.sixteens(), angles, m, half,
+                                     s);
+        else
+            kv_coef_scores<D>(room, keys.sixteens(), m, half, s);
+        kv_coef_put_scores<D>(room, m, half, s);
+        kv_copy_wait<1>();
+        kv_sync_block(); /* scores and values are there */
         kv_coef_softmax<D>(room, i * KV_COEF_TOKENS, max, sum);
         kv_coef_decode<true>(values, room.y);
         kv_sync_block();

@@ -28,8 +28,9 @@ struct kv_gpu_coefs {
     /* Not of keys before RoPE.  Keys: channels to slots, values: slots to
      * channels, [n_kv_heads][from][to]. */
     const float *matrix;
-    /* Of these alone: angles from a tile's first token on, [head_dim / 2][64]
-     * [2]; slots to channels, halves in the order of coef.cuh. */
+    /* Of these alone: angles of tokens 0 to 7 of a tile and of each eighth one,
+     * [2][8][head_dim / 2][2]; slots to channels, halves in the order of
+     * coef.cuh. */
     const float *within;
     const uint32_t *fragment;
 };

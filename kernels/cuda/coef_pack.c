@@ -81,7 +81,7 @@ static struct layout layout_of(const struct kv_store *s)
     l.n = words(h, &l.bytes);
     l.mean = words(h * d, &l.bytes);
     l.matrix = words(turned(s) ? 0 : h * d * d, &l.bytes);
-    l.within = words(turned(s) ? d / 2 * KV_TILE_TOKENS * 2 : 0, &l.bytes);
+    l.within = words(turned(s) ? 2 * 8 * d : 0, &l.bytes);
     l.fragment = words(turned(s) ? h * d * d / 2 : 0, &l.bytes);
     return l;
 }
@@ -159,16 +159,14 @@ static void put_fragments(const struct kv_store *s, size_t head, uint32_t *to)
     }
 }
 
-/* [head_dim / 2][64][2] */
+/* [2][8][head_dim / 2][2] */
 static void put_within(const struct kv_store *s, float *to)
 {
-    float angle[KV_GPU_MAX_DIM];
+    const struct kv_tiles_rope *rope = kv_coefs_of(s)->about.rope;
 
-    for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
-        kv_tiles_rope_angles(kv_coefs_of(s)->about.rope, t, angle);
-        for (size_t i = 0; i < s->head_dim / 2; i++)
-            memcpy(to + (i * KV_TILE_TOKENS + t) * 2, angle + 2 * i,
-                   2 * sizeof(*to));
+    for (size_t t = 0; t < 8; t++) {
+        kv_tiles_rope_angles(rope, t, to + t * s->head_dim);
+        kv_tiles_rope_angles(rope, 8 * t, to + (8 + t) * s->head_dim);
     }
 }
 

@@ -185,6 +185,16 @@ int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
     return none(e);
 }
 
+int kv_gpu_decode_strings(const struct kv_gpu_code *code, const uint8_t *bytes,
+                          size_t n, float *x, struct kv_err *e)
+{
+    (void)code;
+    (void)bytes;
+    (void)n;
+    (void)x;
+    return none(e);
+}
+
 int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e)
 {
     (void)s;

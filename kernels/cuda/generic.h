@@ -1,8 +1,9 @@
 /* The generic kernel: attention to any tiles of kernels/tiles.h of the families
  * float, grouped, scaled, nuq, codebook and rotated, as the CPU has them, with
- * sizes that it is told; and to those of family homomorphic, as steps of hack_steps.h
- * (generic_hack.cuh).  Of the others, what a launch is told of a side is here;
- * generic_tiles.cuh reads the values, generic.cu attends.  A tile:
+ * sizes that it is told; and to those of family homomorphic, as steps of
+ * hack_steps.h (generic_hack.cuh).  Of the others, what a launch is told of a
+ * side is here; generic_tiles.cuh reads the values, generic_rotated.cuh makes
+ * them of rotated rows first, generic.cu attends.  A tile:
  *
  *   | the CPU's | nuq: outliers | keys before RoPE: angles |
  *

@@ -29,7 +29,7 @@ KV_DEVICE bool kv_arranged_at(const kv_arranged &a, unsigned line, unsigned z,
 {
     *t = blockIdx.x * a.h.tokens + (a.h.values ? z : line);
     *c = a.h.values ? line : z;
-    return *t < a.n && *c < a.h.head_dim;
+    return z < a.h.codes && *t < a.n && *c < a.h.head_dim;
 }
 
 // Grid: (steps, KV heads).
@@ -43,17 +43,20 @@ __global__ void __launch_bounds__(THREADS)
     uint8_t *const to = steps + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) *
                                     kv_hack_step_bytes(&h);
     const unsigned planes = h.parts * h.lines;
+    const unsigned line_bytes = kv_hack_line_bytes(&h), runs = 1u << h.runs;
     uint16_t *const range =
-        reinterpret_cast<uint16_t *>(to + (size_t)h.lines * h.line);
+        reinterpret_cast<uint16_t *>(to + (size_t)h.lines * line_bytes);
     unsigned t, c;
 
-    for (unsigned i = 4 * threadIdx.x; i < h.lines * h.line; i += 4 * THREADS) {
-        uint32_t word = 0;
+    for (unsigned i = threadIdx.x; i < h.lines * line_bytes; i += THREADS) {
+        const unsigned line = i / line_bytes, at = i % line_bytes;
+        unsigned byte = 0;
 
-        for (unsigned j = 0; j < 4; j++)
-            if (kv_arranged_at(a, i / h.line, i % h.line + j, &t, &c))
-                word |= from.code(t, c) << 8 * j;
-        *reinterpret_cast<uint32_t *>(to + i) = word;
+        for (unsigned run = 0; run < runs; run++)
+            if (kv_arranged_at(a, line, (at / 16 * runs + run) * 16 + at % 16,
+                               &t, &c))
+                byte |= from.code(t, c) << run * (8 / runs);
+        to[i] = (uint8_t)byte;
     }
     for (unsigned i = threadIdx.x; i < planes; i += THREADS) {
         const unsigned line = i % h.lines, first = i / h.lines * h.part;
@@ -64,7 +67,7 @@ __global__ void __launch_bounds__(THREADS)
 
         const kv_hack its = from.group(t, c);
 
-        for (unsigned j = 0; j < h.part; j++)
+        for (unsigned j = 0; j < kv_hack_part_values(&h, i / h.lines); j++)
             sum += h.values ? from.code(t + j, c) : from.code(t, c + j);
         range[i] = its.scale;
         range[planes + i] = its.min;
@@ -153,7 +156,7 @@ KV_DEVICE void kv_load_halves(const float *from, size_t stride, unsigned first,
 // Scores of tokens [first, end), by row where its keys are halves: a thread has
 // a token and its warp's rows.
 KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
-                               unsigned first, unsigned end, unsigned least,
+                               unsigned first, unsigned end, unsigned sinks,
                                float scale, float *s, unsigned apart)
 {
     const float *const key =
@@ -179,7 +182,7 @@ KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
     for (int i = 0; i < MINE; i++) {
         const unsigned row = kv_warp() + i * KV_WARPS;
 
-        if (token < end && (token < least || token >= room.k_until[row]))
+        if (token < end && (token < sinks || token >= room.k_until[row]))
             s[row * apart] = x[i] * scale;
     }
 }
@@ -430,7 +433,7 @@ extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
         v->coding != KV_GPU_GROUPS || v->groups.quantizer != KV_GPU_HACK)
         return false;
     if (part > KV_HACK_STEP_PART || k->groups.len > KV_HACK_STEP_PART ||
-        d % k->groups.len || d % 4 || d > KV_GPU_MAX_DIM)
+        d % 4 || d > KV_GPU_MAX_DIM)
         return false;
     h->k = steps_of(k, tokens, seed);
     h->v = steps_of(v, tokens, seed);

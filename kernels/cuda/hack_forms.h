@@ -24,9 +24,9 @@ extern "C" {
 #endif
 
 /* Fills in k and v for codes of keys and of values; gives false where there is
- * no kernel for these: other quantizers, partitions of more than 256 values,
- * keys' that do not divide head_dim, a head_dim that 4 does not divide or of
- * more than 256, too little shared memory.  seed: of queries and weights. */
+ * no kernel for these: other quantizers, partitions of more than 256 values, a
+ * head_dim that 4 does not divide or of more than 256, too little shared
+ * memory.  seed: of queries and weights. */
 bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
                             const struct kv_gpu_code *v, uint64_t seed,
                             const struct kv_device *device,

@@ -24,9 +24,13 @@ struct kv_hack_steps kv_hack_steps_of(const struct kv_tile_hack *h, bool values,
         .head_dim = (unsigned)head_dim,
         .tokens = (unsigned)tokens,
         .part = (unsigned)h->part,
-        .parts = (unsigned)(along / h->part),
+        .parts = (unsigned)((along + h->part - 1) / h->part),
         .lines = (unsigned)up_to_16(lines),
-        .line = (unsigned)up_to_16(along),
+        .codes = (unsigned)up_to_16(along),
+        .runs = h->bits <= 1   ? 3
+                : h->bits <= 2 ? 2
+                : h->bits <= 4 ? 1
+                               : 0,
         .top = (float)((1u << h->q_bits) - 1),
         .key = kv_mix(kv_mix(seed, stream), h->layer),
     };
@@ -48,10 +52,12 @@ static void put(const struct kv_store *s, const struct kv_hack_steps *h,
 {
     const size_t line = h->values ? c : t, z = h->values ? t : c;
     const size_t planes = (size_t)h->parts * h->lines;
-    uint16_t *range = (uint16_t *)(to + (size_t)h->lines * h->line) +
-                      z / h->part * h->lines + line;
+    const size_t bytes = kv_hack_line_bytes(h), runs = (size_t)1 << h->runs;
+    uint16_t *range =
+        (uint16_t *)(to + h->lines * bytes) + z / h->part * h->lines + line;
 
-    to[line * h->line + z] = (uint8_t)code;
+    to[line * bytes + z / 16 / runs * 16 + z % 16] |=
+        (uint8_t)(code << z / 16 % runs * (8 / runs));
     kv_store_get_range(s, tile, kv_store_hack_range(s, in, c), range,
                        range + planes);
     range[2 * planes] = (uint16_t)(range[2 * planes] + code);

@@ -17,17 +17,17 @@
 #include "kernels/cuda/quantizers.cuh"
 #include "kernels/homomorphic.h"
 
-/* From one row of codes to the next in shared memory: 8 rows' words lie in
- * different banks. */
-static __host__ __device__ unsigned kv_hack_apart(unsigned line)
+/* From one row of so many bytes to the next in shared memory: 8 rows' words lie
+ * in different banks. */
+static __host__ __device__ unsigned kv_hack_apart(unsigned bytes)
 {
-    return line / 16 % 2 ? line : line + 16;
+    return bytes / 16 % 2 ? bytes : bytes + 16;
 }
 
 /* Bytes of a step in shared memory. */
 static __host__ __device__ size_t kv_hack_step_room(const kv_hack_steps &h)
 {
-    return (size_t)h.lines * kv_hack_apart(h.line) +
+    return (size_t)h.lines * kv_hack_apart(kv_hack_line_bytes(&h)) +
            (size_t)6 * h.parts * h.lines;
 }
 
@@ -35,7 +35,8 @@ static __host__ __device__ size_t kv_hack_step_room(const kv_hack_steps &h)
 KV_DEVICE void kv_hack_fetch(const kv_hack_steps &h, uint8_t *to,
                              const uint8_t *step)
 {
-    const unsigned each = h.line / 16, apart = kv_hack_apart(h.line);
+    const unsigned line = kv_hack_line_bytes(&h);
+    const unsigned each = line / 16, apart = kv_hack_apart(line);
     const unsigned codes = h.lines * each, ranges = 6 * h.parts * h.lines / 16;
     const kv_place place = kv_place_of(to);
 
@@ -49,18 +50,18 @@ KV_DEVICE void kv_hack_fetch(const kv_hack_steps &h, uint8_t *to,
 
 /* The rows that a step is multiplied with, in shared memory. */
 struct kv_hack_rows {
-    uint8_t *code;          /* [rows][kv_hack_apart(line)] */
+    uint8_t *code;          /* a byte each, [rows][kv_hack_apart(codes)] */
     kv_hack_column *column; /* [parts][rows] */
     unsigned n;             /* rows */
 
     static __host__ __device__ size_t bytes(const kv_hack_steps &h, unsigned n)
     {
         return (size_t)n *
-               (kv_hack_apart(h.line) + h.parts * sizeof(kv_hack_column));
+               (kv_hack_apart(h.codes) + h.parts * sizeof(kv_hack_column));
     }
     __device__ kv_hack_rows(uint8_t *shared, const kv_hack_steps &h, unsigned n)
         : code(shared), column(reinterpret_cast<kv_hack_column *>(
-                            shared + n * kv_hack_apart(h.line))),
+                            shared + n * kv_hack_apart(h.codes))),
           n(n)
     {
     }
@@ -85,11 +86,13 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
                                      const kv_hack_draw &first, uint64_t next,
                                      const kv_hack_rows &to)
 {
-    uint8_t *const code = to.code + row * kv_hack_apart(h.line) + part * h.part;
+    uint8_t *const code =
+        to.code + row * kv_hack_apart(h.codes) + part * h.part;
+    const unsigned n = kv_hack_part_values(&h, part);
     float low = __builtin_huge_valf(), high = -low, sum = 0;
 
     x += part * h.part;
-    for (unsigned j = kv_lane(); j < h.part; j += 32) {
+    for (unsigned j = kv_lane(); j < n; j += 32) {
         low = fminf(low, x[j]);
         high = fmaxf(high, x[j]);
     }
@@ -100,7 +103,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
 
     const float scale = (high - low) / h.top;
 
-    for (unsigned j = kv_lane(); j < h.part; j += 32) {
+    for (unsigned j = kv_lane(); j < n; j += 32) {
         const kv_hack_draw draw = {first.any, first.key,
                                    first.counter + (part * h.part + j) * next};
         const unsigned c =
@@ -113,7 +116,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
         sum += kv_shuffle_xor(sum, mask);
     if (kv_lane() == 0)
         to.column[part * to.n + row] = {scale, low,
-                                        fmaf(scale, sum, (float)h.part * low)};
+                                        fmaf(scale, sum, (float)n * low)};
 }
 
 /* x += eq. 4 of rows 8 i and on and lines 16 m and on of a step, over the first
@@ -123,27 +126,38 @@ KV_DEVICE void kv_hack_product(const kv_hack_steps &h, const uint8_t *step,
                                unsigned parts, float *x)
 {
     const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
-    const unsigned apart = kv_hack_apart(h.line), plane = h.parts * h.lines;
-    const unsigned each = (h.part + 15) / 16; /* 16 codes */
+    const unsigned apart = kv_hack_apart(kv_hack_line_bytes(&h));
+    const unsigned row_apart = kv_hack_apart(h.codes);
+    const unsigned plane = h.parts * h.lines, width = 8 >> h.runs;
+    const uint32_t mask = ((1u << width) - 1) * 0x01010101u;
     const uint8_t *line = step + (16 * m + r) * apart + 4 * c;
-    const uint8_t *row = rows.code + (8 * i + r) * apart + 4 * c;
+    const uint8_t *row = rows.code + (8 * i + r) * row_apart + 4 * c;
     const uint16_t *range =
         reinterpret_cast<const uint16_t *>(step + h.lines * apart) + 16 * m + r;
     const kv_hack_column *column = rows.column + 8 * i + 2 * c;
+    unsigned run = 0;
 
     for (unsigned part = 0; part < parts; part++) {
+        const unsigned end = run + (kv_hack_part_values(&h, part) + 15) / 16;
         int product[4] = {};
 
-        for (unsigned k = 0; k < each; k += 2) {
-            const bool two = k + 1 < each;
-            const uint32_t a[4] = {kv_load4(line), kv_load4(line + 8 * apart),
-                                   two ? kv_load4(line + 16) : 0,
-                                   two ? kv_load4(line + 8 * apart + 16) : 0};
-            const uint32_t b[2] = {kv_load4(row), two ? kv_load4(row + 16) : 0};
+        while (run < end) {
+            uint32_t a[4] = {}, b[2] = {};
 
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                if (run == end)
+                    break;
+
+                const unsigned in = run % (1u << h.runs) * width;
+                const uint8_t *at = line + (run >> h.runs) * 16;
+
+                a[2 * k] = kv_load4(at) >> in & mask;
+                a[2 * k + 1] = kv_load4(at + 8 * apart) >> in & mask;
+                b[k] = kv_load4(row + run * 16);
+                run++;
+            }
             kv_mma_u8u8(product, a, b);
-            line += two ? 32 : 16;
-            row += two ? 32 : 16;
         }
 #pragma unroll
         for (unsigned k = 0; k < 4; k++) {

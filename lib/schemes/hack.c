@@ -458,13 +458,12 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* Parts that tile the tile, and no history. */
+/* Values' parts that tile the tile, and no history. */
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct kv_hack *h = c->state;
-    const size_t along = c->side == KV_K ? c->shape.head_dim : 128;
 
-    if (h->artifact || c->history || along % h->part)
+    if (h->artifact || c->history || (c->side == KV_V && 128 % h->part))
         return false;
     kv_store_hack(s, &h->tile);
     return true;

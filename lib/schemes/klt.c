@@ -1,4 +1,5 @@
 #include "lib/schemes/klt.h"
+#include "kernels/cuda/coder.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/rows.h"
 #include "kernels/tiles_coef.h"
@@ -62,13 +63,18 @@ struct klt {
     float *forward;           /* [n_heads][d][d], of which n_used columns */
     float *inverse;           /* [n_heads][d][d], of which n_used rows */
     size_t *n_used;           /* [n_heads] */
-    float *levels, *trellis;  /* of each kind: one table after another */
+    float *levels, *trellis;  /* of each kind: one table after another, all
+                               * trellises right behind all levels */
     struct kv_klt_coef *coef; /* [n_coded], in the string's order */
     float *sigma;             /* [n_coded] */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
     struct kv_tiles_rope *rope;   /* NULL: not before RoPE */
     struct kv_coefs *coefs;       /* attention on the codes */
+    /* The same for the device: head by head, [n_coded], [n_heads + 1] and
+     * [n_heads]. */
+    struct kv_gpu_coefficient *device;
+    unsigned *first, *used;
 };
 
 /* The kind's table among levels or trellis. */
@@ -99,8 +105,8 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
     struct klt *k = c->state;
 
-    k->levels = kv_lines(room, KV_TRELLIS_STATES * sizeof(float));
-    k->trellis = kv_lines(room, KV_TRELLIS_STATES * sizeof(float));
+    k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
+    k->trellis = k->levels + room * KV_TRELLIS_STATES;
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
         const struct kv_table *t;
@@ -285,6 +291,27 @@ static double error_share(const struct klt *k, const struct kv_klt_unit *u,
     return coded > 0 ? error / coded : 0;
 }
 
+/* coef: n[0] of head 0, then n[1] of head 1, .. */
+static void keep_for_device(struct klt *k, const struct kv_coef *coef,
+                            const size_t *n)
+{
+    k->device = kv_alloc(k->n_coded, sizeof(*k->device));
+    k->first = kv_alloc(k->n_heads + 1, sizeof(*k->first));
+    k->used = kv_alloc(k->n_heads, sizeof(*k->used));
+    for (size_t h = 0, i = 0; h < k->n_heads; h++) {
+        k->used[h] = (unsigned)k->n_used[h];
+        k->first[h + 1] = k->first[h] + (unsigned)n[h];
+        for (; i < k->first[h + 1]; i++)
+            k->device[i] = (struct kv_gpu_coefficient){
+                .end = (unsigned)coef[i].end,
+                .table = (unsigned)(coef[i].table - k->levels),
+                .index =
+                    (unsigned)((size_t)(coef[i].inverse - k->inverse) / k->d -
+                               h * k->d),
+                .scale = coef[i].scale};
+    }
+}
+
 static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
 {
     struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
@@ -294,6 +321,7 @@ static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
     for (size_t h = 0; h < k->n_heads; at += n[h++])
         add_coefs(k, h, coef + at, &n[h]);
+    keep_for_device(k, coef, n);
     k->coefs =
         kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
                                               .head_dim = k->d,
@@ -348,82 +376,97 @@ static void close_klt(struct kv_codec *c)
     free(k->inverse);
     free(k->n_used);
     free(k->levels);
-    free(k->trellis);
     free(k->coef);
     free(k->sigma);
     free(k->step);
+    free(k->device);
+    free(k->first);
+    free(k->used);
     kv_coefs_free(k->coefs);
     kv_tiles_rope_free(k->rope);
     free(k);
 }
 
-/* y [n_heads][d] of one token, in the first n_wanted [n_heads] of each head
- * (and some more: whole vectors are fastest); NULL: all. */
-static void transform(const struct klt *k, const size_t *n_wanted,
-                      const float *x, float *y)
+enum { TOGETHER = 16 }; /* tokens */
+
+/* y [n][n_heads][d] of n tokens, in the first n_wanted [n_heads] of each head
+ * (and some more: whole vectors are fastest), else 0.  x loses its mean. */
+static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
+                      float *x, float *y)
 {
     enum { WHOLE = 8 };
-    const size_t d = k->d;
-    float a[KV_MAX_HEAD_DIM];
+    const size_t d = k->d, row = k->n_heads * d;
 
-    memset(y, 0, k->n_heads * d * sizeof(*y));
+    memset(y, 0, n * row * sizeof(*y));
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < row; j++)
+            x[i * row + j] -= k->mean[j];
     for (size_t h = 0; h < k->n_heads; h++) {
-        const size_t n =
-            n_wanted ? (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE : d;
+        const size_t wanted = (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE;
 
-        for (size_t i = 0; i < d; i++)
-            a[i] = x[h * d + i] - k->mean[h * d + i];
-        kv_row_times(a, k->forward + h * d * d, d, d, n < d ? n : d, y + h * d);
+        kv_rows_times(x + h * d, row, n, k->forward + h * d * d, d, d,
+                      wanted < d ? wanted : d, y + h * d, row);
     }
 }
 
 static void coefficients(const struct kv_codec *c, const float *x, size_t n,
                          float *y)
 {
+    const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
+    float *copy = kv_alloc(n, row * sizeof(*copy));
+    size_t *all = kv_alloc(k->n_heads, sizeof(*all));
 
-    for (size_t t = 0; t < n; t++)
-        transform(c->state, NULL, x + t * row, y + t * row);
+    for (size_t h = 0; h < k->n_heads; h++)
+        all[h] = k->d;
+    memcpy(copy, x, n * row * sizeof(*copy));
+    transform(k, all, n, copy, y);
+    free(all);
+    free(copy);
 }
 
-static void transform_back(const struct klt *k, const float *y, float *x)
+static void transform_back(const struct klt *k, const float *y, size_t n,
+                           float *x)
 {
-    const size_t d = k->d;
+    const size_t d = k->d, row = k->n_heads * d;
 
-    memcpy(x, k->mean, k->n_heads * d * sizeof(*x));
+    for (size_t i = 0; i < n; i++)
+        memcpy(x + i * row, k->mean, row * sizeof(*x));
     for (size_t h = 0; h < k->n_heads; h++)
-        kv_row_times(y + h * d, k->inverse + h * d * d, k->n_used[h], d, d,
-                     x + h * d);
+        kv_rows_times(y + h * d, row, n, k->inverse + h * d * d, k->n_used[h],
+                      d, d, x + h * d, row);
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
                    size_t n_blocks, uint8_t *bytes)
 {
-    enum { TOGETHER = 16 };
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
-    float *y = kv_alloc(row, sizeof(*y));
-    float *in = kv_alloc(TOGETHER * k->n_coded, sizeof(*in));
-    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps), 1);
+    const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
+    float *copy = kv_alloc(most, row * sizeof(*copy));
+    float *y = kv_alloc(most, row * sizeof(*y));
+    float *in = kv_alloc(most * k->n_coded, sizeof(*in));
+    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps, n_blocks), 1);
 
     (void)w;
     if (!k->n_coded)
         memset(bytes, 0, n_blocks * c->block_bytes);
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
-        const size_t n = n_blocks - t < TOGETHER ? n_blocks - t : TOGETHER;
+        const size_t n = n_blocks - t < most ? n_blocks - t : most;
 
-        for (size_t i = 0; i < n; i++) {
-            transform(k, k->n_used, x + (t + i) * row, y);
+        memcpy(copy, x + t * row, n * row * sizeof(*copy));
+        transform(k, k->n_used, n, copy, y);
+        for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j < k->n_coded; j++)
                 in[i * k->n_coded + j] =
-                    y[k->coef[j].head * k->d + k->coef[j].index];
-        }
+                    y[i * row + k->coef[j].head * k->d + k->coef[j].index];
         kv_trellis_encode(k->step, k->n_steps, in, k->sigma, n, scratch,
                           bytes + t * c->block_bytes, c->block_bytes);
     }
     free(scratch);
     free(in);
     free(y);
+    free(copy);
 }
 
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
@@ -431,18 +474,39 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 {
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
-    float *y = kv_alloc(row, sizeof(*y));
+    const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
+    float *y = kv_alloc(most, row * sizeof(*y));
     float *out = kv_alloc(k->n_coded, sizeof(*out));
 
-    for (size_t t = 0; t < n_blocks; t++, bytes += c->block_bytes) {
-        kv_trellis_decode(k->step, k->n_steps, bytes, k->sigma, out);
-        memset(y, 0, row * sizeof(*y));
-        for (size_t i = 0; i < k->n_coded; i++)
-            y[k->coef[i].head * k->d + k->coef[i].index] = out[i];
-        transform_back(k, y, x + t * row);
+    for (size_t t = 0; t < n_blocks; t += TOGETHER) {
+        const size_t n = n_blocks - t < most ? n_blocks - t : most;
+
+        for (size_t i = 0; i < n; i++, bytes += c->block_bytes) {
+            kv_trellis_decode(k->step, k->n_steps, bytes, k->sigma, out);
+            for (size_t j = 0; j < k->n_coded; j++)
+                y[i * row + k->coef[j].head * k->d + k->coef[j].index] = out[j];
+        }
+        transform_back(k, y, n, x + t * row);
     }
     free(out);
     free(y);
+}
+
+static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
+{
+    const struct klt *k = c->state;
+
+    to->coding = KV_GPU_STRINGS;
+    to->strings = (struct kv_gpu_strings){.coef = k->device,
+                                          .first = k->first,
+                                          .used = k->used,
+                                          .tables = k->levels,
+                                          .mean = k->mean,
+                                          .inverse = k->inverse,
+                                          .n_tables = (size_t)2 * KV_KLT_KINDS *
+                                                      KV_TRELLIS_MOST_VALUES *
+                                                      KV_TRELLIS_STATES};
+    return true;
 }
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
@@ -476,6 +540,7 @@ const struct kv_scheme kv_scheme_klt = {
     .encode = encode,
     .decode = decode,
     .coefficients = coefficients,
+    .device = device,
     .store = store,
     .tile = tile,
 };
