@@ -34,7 +34,6 @@ static void test_scaled_kernels(void **state)
 static void test_parts(void **state)
 {
     (void)state;
-    check_parts("nf4:g64r0", BY_EXACT);
     check_parts("turboquant:b2r0", BY_EXACT);
     check_parts("fp8:r0", BY_EXACT);
 }

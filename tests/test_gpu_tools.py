@@ -130,11 +130,11 @@ class GpuToolTest(unittest.TestCase):
         self.assertIn("1 query token, not of 2", done.stderr)
 
     def test_split(self):
-        done = attend("-s", "kivi:b2g32r0", "-s", "absmax:b2", "--shape",
+        done = attend("-s", "kivi:b2g32r0", "-s", "nf4", "--shape",
                       "1,4,2,128,300", "--path", "exact,generic", "--split")
         self.assertEqual(done.returncode, 0, done.stderr)
         for r in self.rows(done):
-            there = r["path"] == "exact" and not r["spec"].startswith("absmax")
+            there = r["path"] == "exact" and not r["spec"].startswith("nf4")
             for column in "loads_us", "compute_us":
                 self.assertEqual(bool(r[column]), there, r)
 
