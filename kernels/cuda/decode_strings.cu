@@ -16,7 +16,7 @@ KV_DEVICE unsigned kv_state_at(const uint8_t *string, unsigned end)
 
 // A block: one head of 16 tokens; coefficients, y [head_dim][16], then a thread
 // a channel.  Each product and each sum is rounded once, in the order of
-// kv_row_times().
+// kv_rows_times().
 __global__ void __launch_bounds__(THREADS)
     kv_decode_strings_kernel(struct kv_gpu_strings s, unsigned n_heads,
                              unsigned d, size_t token_bytes,
