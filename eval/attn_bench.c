@@ -175,6 +175,7 @@ struct kv_attn_step {
     enum kv_attn_path wanted;
     enum kv_path path; /* in tiles */
     const char *path_name;
+    bool own_attention;
     struct kv_attn_gpu *gpu; /* NULL: on the CPU */
     float *out;              /* as in->exact */
 };
@@ -189,8 +190,13 @@ static void run_step(void *arg)
                         s->out, s->bench->threads);
         return;
     }
-#pragma omp parallel for num_threads((int)s->bench->threads)                   \
-    schedule(static) if (s->in->n_batch > 1)
+    /* A scheme's own attention shares out its KV heads where sequences are
+     * too few for all threads. */
+    const bool by_sequence =
+        !s->own_attention || s->in->n_batch >= s->bench->threads;
+
+#pragma omp parallel for num_threads((int)s->bench->threads) \
+    schedule(static) if (by_sequence)
     for (size_t b = 0; b < s->in->n_batch; b++)
         kv_cache_attend(s->cache[b], s->in->q + b * row, s->in->nq,
                         s->out + b * row);
@@ -232,11 +238,11 @@ static const char *choose(struct kv_attn_step *s)
 {
     const enum kv_attn_path wanted = s->wanted;
     const struct kv_cache *c = s->cache[0];
-    const bool own =
-        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
 
+    s->own_attention =
+        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
     if (wanted == KV_ATTN_GENERIC || !kv_tiled_can(c, KV_PATH_EXACT))
-        return own ? "codes" : "generic";
+        return s->own_attention ? "codes" : "generic";
     s->path = wanted == KV_ATTN_INT8 && kv_tiled_can(c, KV_PATH_INT8)
                   ? KV_PATH_INT8
                   : KV_PATH_EXACT;

@@ -102,8 +102,9 @@ static int open_by(enum way way, const struct kv_tiles_job *jobs, size_t n_jobs,
                              way == BY_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT, e);
 }
 
-/* Two sequences, the same tokens: their answers are the same. */
-static void check_way(const char *what, const struct kv_cache *c,
+/* Two sequences, the same tokens: their answers are the same.  Whether there is
+ * this way at all. */
+static bool check_way(const char *what, const struct kv_cache *c,
                       const struct kv_tiled *t, const struct attention *a,
                       enum way way)
 {
@@ -123,6 +124,7 @@ static void check_way(const char *what, const struct kv_cache *c,
     float *out = kv_alloc(2 * n, sizeof(float));
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
+    bool there;
 
     if (own)
         kv_cache_attend(c, a->q, a->nq, exact);
@@ -152,7 +154,8 @@ static void check_way(const char *what, const struct kv_cache *c,
     /* nobody may want the stores from here on */
     memset(stores, 0xee, 2 * KV_MAX_RUNS * sizeof(*stores));
     free(stores);
-    if (kv_gpu_attend_path(g) == path)
+    there = kv_gpu_attend_path(g) == path;
+    if (there)
         for (int run = 0; run < runs; run++) {
             const double bound = own ? hack
                                  : path == KV_PATH_INT8
@@ -183,6 +186,7 @@ static void check_way(const char *what, const struct kv_cache *c,
     free(q);
     free(plain);
     free(exact);
+    return there;
 }
 
 /* Rows of tiles side by side are of sizes far apart, those of one are 0. */
@@ -291,13 +295,17 @@ void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
                                     r.x.q + (n - nq) * s->n_heads * s->head_dim,
                                 .k = k,
                                 .v = v};
+    bool there = false;
 
     kv_cache_decode(r.cache, KV_K, k);
     kv_cache_decode(r.cache, KV_V, v);
     if (r.codec[KV_K]->pre_rope)
         kv_rope(s, k, n, s->n_kv_heads, 0);
     for (int way = (int)first; way <= (int)last; way++)
-        check_way(text, r.cache, r.tiled, &a, (enum way)way);
+        there |= check_way(text, r.cache, r.tiled, &a, (enum way)way);
+    if (!there)
+        fail_msg("%s, head_dim %zu: no way that was asked for", text,
+                 s->head_dim);
     free(v);
     free(k);
     rig_clear(&r);

@@ -32,6 +32,10 @@ static void test_grouped_int8(void **state)
     check_path("kivi:b8g32r0", 128, KV_PATH_INT8, "int8");
     check_path("absmax:b8", 64, KV_PATH_INT8, "int8");
     check_path("q8_0", 128, KV_PATH_INT8, "int8");
+    check_path("kivi:b8g64r0", 64, KV_PATH_INT8, "int8");
+    check_path("kivi:b8g128r0", 128, KV_PATH_INT8, "int8");
+    check_path("zeropoint:b8g64r0", 128, KV_PATH_INT8, "int8");
+    check_path("zeropoint:b8g64r0,K-axis=channel", 64, KV_PATH_INT8, "int8");
     check_path("kivi:b8g32r0", 256, KV_PATH_INT8, "exact");
     check_path("kivi:b4g32r0", 128, KV_PATH_INT8, "exact");
 }

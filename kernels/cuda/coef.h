@@ -2,10 +2,11 @@
  * a side.  Strings of all KV heads lie together, 64 tokens of them as words
  * whose highest bit is the string's next,
  *
- *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | keys before RoPE: angles
- * |
+ *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | angles |
  *
- * angles: the first token's, cosine and sine: f32 [head_dim / 2][2]. */
+ * angles, of keys before RoPE: the first token's, cosine and sine, f32
+ * [head_dim / 2][2].  A block has a tile of K and one of V in shared memory:
+ * n_kv_heads * head_dim * bits are bounded by what the device has of it. */
 #ifndef KV_CUDA_COEF_H
 #define KV_CUDA_COEF_H
 

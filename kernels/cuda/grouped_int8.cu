@@ -1,7 +1,8 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/grouped_int8.cuh"
 
-// Head dimension, N-tiles of 8 rows; the first that fits is taken.
+// Head dimension, N-tiles of 8 rows; the first for so many rows is taken, and
+// none where the device has too little shared memory for it.
 #define KV_BYTES_KERNELS(X) X(64, 2) X(64, 1) X(128, 2) X(128, 1)
 
 static const kv_grouped *params_of(const kv_gpu_side *side)
