@@ -180,10 +180,16 @@ struct kv_attn_step {
     float *out;              /* as in->exact */
 };
 
+static void attend_cache(const struct kv_attn_step *s, size_t b)
+{
+    const size_t at = b * s->in->nq * q_row(s->in);
+
+    kv_cache_attend(s->cache[b], s->in->q + at, s->in->nq, s->out + at);
+}
+
 static void run_step(void *arg)
 {
     const struct kv_attn_step *s = arg;
-    const size_t row = s->in->nq * q_row(s->in);
 
     if (s->tiled[0]) {
         kv_tiled_attend(s->tiled, s->in->n_batch, s->path, s->in->q, s->in->nq,
@@ -191,15 +197,15 @@ static void run_step(void *arg)
         return;
     }
     /* A scheme's own attention shares out its KV heads where sequences are
-     * too few for all threads. */
-    const bool by_sequence =
-        !s->own_attention || s->in->n_batch >= s->bench->threads;
-
-#pragma omp parallel for num_threads((int)s->bench->threads) \
-    schedule(static) if (by_sequence)
+     * too few for all threads: to those that wait, so in no region of ours. */
+    if (s->own_attention && s->in->n_batch < s->bench->threads) {
+        for (size_t b = 0; b < s->in->n_batch; b++)
+            attend_cache(s, b);
+        return;
+    }
+#pragma omp parallel for num_threads((int)s->bench->threads) schedule(static)
     for (size_t b = 0; b < s->in->n_batch; b++)
-        kv_cache_attend(s->cache[b], s->in->q + b * row, s->in->nq,
-                        s->out + b * row);
+        attend_cache(s, b);
 }
 
 static int fill(struct kv_attn_step *s, struct kv_err *e)
