@@ -7,6 +7,8 @@
 #include "kernels/rows.h"
 #include "tests/hack_setup.h"
 
+#include <omp.h>
+
 static double relative(const float *x, const double *exact, size_t n)
 {
     double error = 0, size = 0;
@@ -434,6 +436,40 @@ static void operations(void **state)
     artifact_operations();
 }
 
+/* KV heads shared out or not: the same outputs, the same counts. */
+static void threads(void **state)
+{
+    static const char *const specs[] = {"hack:b2p64s3r5", "hack:b2p32,no-se",
+                                        "hack:b2p32,artifact"};
+    enum { D = 64, N = 130, NQ = 3 };
+    const int before = omp_get_max_threads();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++) {
+        float *k = values(N, KV_HEADS, D, 74), *q = values(NQ, HEADS, D, 75);
+        float one[NQ * HEADS * D], many[NQ * HEADS * D];
+        struct kv_attend_ops ops = {0};
+        struct setup s;
+
+        set_up(&s, specs[i], D);
+        append(&s, k, k, N);
+        omp_set_num_threads(1);
+        attend(&s, q, NQ, N - NQ, one, &ops);
+        for (int n = 2; n <= KV_HEADS + 1; n++) {
+            struct kv_attend_ops of_many = {0};
+
+            omp_set_num_threads(n);
+            memset(many, 0xff, sizeof(many));
+            attend(&s, q, NQ, N - NQ, many, &of_many);
+            assert_memory_equal(one, many, sizeof(one));
+            assert_memory_equal(&ops, &of_many, sizeof(ops));
+        }
+        omp_set_num_threads(before);
+        tear_down(&s);
+        free(q), free(k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +477,7 @@ int main(void)
         cmocka_unit_test(sums_stored_or_not),
         cmocka_unit_test(approaches_exact),
         cmocka_unit_test(operations),
+        cmocka_unit_test(threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
