@@ -70,16 +70,19 @@ class GpuToolTest(unittest.TestCase):
 
     def test_settle(self):
         done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
-                      "vecinfer:d4b8r0,iters=1", "-s", "kivi:b3g32r0",
-                      "--shape", "2,4,2,128,300")
+                      "vecinfer:d4b8r0,iters=1", "-s", "kivi:b3g32r0", "-s",
+                      "klt:r0", "--shape", "2,4,2,128,300")
         rows = self.rows(done)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(
-            [(r["spec"].split(":")[0], r["settle_us_p50"] != "",
-              r["decode_us_p50"] != "") for r in rows],
-            [("f16", False, False), ("kivi", True, True),
-             ("hack", True, True), ("vecinfer", True, True),
-             ("kivi", False, True)])  # by the generic kernel
+            [(r["spec"].split(":")[0],
+              *(r[c + "_us_p50"] != "" for c in
+                ("encode", "inline", "async", "settle", "decode")))
+             for r in rows],
+            [("f16", *5 * [False]), ("kivi", *5 * [True]),
+             ("hack", *5 * [True]), ("vecinfer", *5 * [True]),
+             ("kivi", *3 * [True], False, True),  # by the generic kernel
+             ("klt", *4 * [False], True)])  # which the CPU encodes
 
     def test_left_out(self):
         done = attend("-s", "gear", "-s", "f16:s2r3", "--shape",
