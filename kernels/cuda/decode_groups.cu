@@ -75,7 +75,7 @@ struct launched {
     float *x;
     const char *wrong;
 
-    template <class Q, bool BY_CHANNEL> void launch()
+    template <class Q, bool BY_CHANNEL> void run()
     {
         const kv_share s = kv_share_of(&code->groups);
         const size_t units = n * code->block_bytes / code->groups.unit_bytes;
@@ -86,14 +86,6 @@ struct launched {
                           (size_t)0, (cudaStream_t)0, code->groups, s, units,
                           (unsigned)code->n_heads, bytes, x);
     }
-
-    template <class Q> void run()
-    {
-        if (code->groups.by_channel)
-            launch<Q, true>();
-        else
-            launch<Q, false>();
-    }
 };
 } // namespace
 
@@ -103,6 +95,6 @@ extern "C" int kv_gpu_decode_groups(const struct kv_gpu_code *code,
 {
     launched l = {code, bytes, n, x, NULL};
 
-    kv_with_quantizer(code->groups.quantizer, l);
+    kv_with_groups(code->groups, l);
     return l.wrong ? kv_fail(e, "decoding groups: %s", l.wrong) : 0;
 }

@@ -230,7 +230,7 @@ extern "C" size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
 {
     measured m = {kv_share_of(&code->groups), 0};
 
-    kv_with_quantizer(code->groups.quantizer, m);
+    kv_with_any_quantizer(code->groups.quantizer, m);
     return m.bytes;
 }
 
@@ -241,7 +241,7 @@ struct launched {
     const struct kv_gpu_blocks *b;
     const char *wrong;
 
-    template <class Q, bool BY_CHANNEL> void launch()
+    template <class Q, bool BY_CHANNEL> void run()
     {
         const kv_share s = kv_share_of(&code->groups);
         const size_t units = b->n * code->block_bytes / code->groups.unit_bytes;
@@ -254,14 +254,6 @@ struct launched {
                       dim3(THREADS), room_of<Q>(s).end, (cudaStream_t)b->stream,
                       code->groups, s, units, where, b->x, b->bytes);
     }
-
-    template <class Q> void run()
-    {
-        if (code->groups.by_channel)
-            launch<Q, true>();
-        else
-            launch<Q, false>();
-    }
 };
 } // namespace
 
@@ -271,6 +263,6 @@ extern "C" int kv_gpu_encode_groups(const struct kv_gpu_code *code,
 {
     launched l = {code, b, NULL};
 
-    kv_with_quantizer(code->groups.quantizer, l);
+    kv_with_groups(code->groups, l);
     return l.wrong ? kv_fail(e, "encoding groups: %s", l.wrong) : 0;
 }

@@ -109,26 +109,25 @@ template <bool BY_CHANNEL> struct kv_mine {
     }
 };
 
-// Calls f.run<Q>() of the quantizer Q.
-template <class F>
-static void kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
-{
-    switch (quantizer) {
-    case KV_GPU_NO_QUANTIZER: // nobody has it encode
-        break;
-    case KV_GPU_KIVI:
-        f.template run<kv_kivi>();
-        break;
-    case KV_GPU_ZEROPOINT:
-        f.template run<kv_zeropoint>();
-        break;
-    case KV_GPU_ABSMAX:
-        f.template run<kv_absmax>();
-        break;
-    case KV_GPU_HACK:
-        f.template run<kv_hack>();
-        break;
+// Calls f.run<Q, BY_CHANNEL>() of these groups.
+template <class F> struct kv_by_axis {
+    F &f;
+    bool by_channel;
+
+    template <class Q> void run()
+    {
+        if (by_channel)
+            f.template run<Q, true>();
+        else
+            f.template run<Q, false>();
     }
+};
+
+template <class F> static void kv_with_groups(const kv_gpu_groups &g, F &f)
+{
+    kv_by_axis<F> by = {f, g.by_channel};
+
+    kv_with_any_quantizer(g.quantizer, by);
 }
 
 #endif

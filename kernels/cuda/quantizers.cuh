@@ -13,6 +13,7 @@
 #ifndef KV_QUANTIZERS_CUH
 #define KV_QUANTIZERS_CUH
 
+#include "kernels/cuda/coder.h"
 #include "kernels/cuda/gpu.cuh"
 
 /* kv_f16_clamp() of lib/base/half.h. */
@@ -270,5 +271,38 @@ struct kv_hack {
         return kv_low_f16(min) + kv_low_f16(scale) * (float)code;
     }
 };
+
+/* Calls f.run<Q>() of the quantizer Q; false: of none, it is HACK's or
+ * nobody's.
+ */
+template <class F>
+static bool kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
+{
+    switch (quantizer) {
+    case KV_GPU_KIVI:
+        f.template run<kv_kivi>();
+        return true;
+    case KV_GPU_ZEROPOINT:
+        f.template run<kv_zeropoint>();
+        return true;
+    case KV_GPU_ABSMAX:
+        f.template run<kv_absmax>();
+        return true;
+    case KV_GPU_NO_QUANTIZER:
+    case KV_GPU_HACK:
+        break;
+    }
+    return false;
+}
+
+/* Of HACK's, too; nobody has the other one encode or decode. */
+template <class F>
+static void kv_with_any_quantizer(enum kv_gpu_quantizer quantizer, F &f)
+{
+    if (quantizer == KV_GPU_HACK)
+        f.template run<kv_hack>();
+    else
+        kv_with_quantizer(quantizer, f);
+}
 
 #endif

@@ -158,46 +158,43 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The quantizers of family "grouped".
-template <class Q>
-static const char *settle(const struct kv_gpu_settle *s, const kv_group_tile &t)
+// Nobody else's: other files have their own of the same name.
+namespace
 {
-    const struct kv_gpu_code *c = s->code;
-    const dim3 grid((unsigned)c->n_heads, (unsigned)s->n);
+struct launched {
+    const struct kv_gpu_settle *s;
+    kv_group_tile t;
+    const char *wrong;
 
-    return kv_launch(kv_settle_groups_kernel<Q>, grid, dim3(THREADS),
-                     WARPS * sizeof(float), (cudaStream_t)0, t, c->groups,
-                     KV_GPU_TILE / c->block * c->block_bytes, s->sequences,
-                     s->bytes);
-}
+    template <class Q> void run()
+    {
+        const struct kv_gpu_code *c = s->code;
+        const dim3 grid((unsigned)c->n_heads, (unsigned)s->n);
+
+        wrong = kv_launch(kv_settle_groups_kernel<Q>, grid, dim3(THREADS),
+                          WARPS * sizeof(float), (cudaStream_t)0, t, c->groups,
+                          KV_GPU_TILE / c->block * c->block_bytes, s->sequences,
+                          s->bytes);
+    }
+};
+} // namespace
 
 extern "C" int kv_gpu_settle_groups(const struct kv_gpu_settle *s,
                                     struct kv_err *e)
 {
     const struct kv_store *store = s->side->store;
     const struct kv_grouped *p = static_cast<const kv_grouped *>(store->params);
-    kv_group_tile t = {{},
-                       p->bits,
-                       (unsigned)store->head_dim,
-                       (unsigned)s->side->tile_bytes,
-                       store->values != 0,
-                       p->folded != 0};
-    const char *wrong = NULL;
+    launched l = {s,
+                  {{},
+                   p->bits,
+                   (unsigned)store->head_dim,
+                   (unsigned)s->side->tile_bytes,
+                   store->values != 0,
+                   p->folded != 0},
+                  NULL};
 
-    kv_gpu_grouped_of(store, &t.g);
-    switch (s->code->groups.quantizer) {
-    case KV_GPU_KIVI:
-        wrong = settle<kv_kivi>(s, t);
-        break;
-    case KV_GPU_ZEROPOINT:
-        wrong = settle<kv_zeropoint>(s, t);
-        break;
-    case KV_GPU_ABSMAX:
-        wrong = settle<kv_absmax>(s, t);
-        break;
-    case KV_GPU_NO_QUANTIZER:
-    case KV_GPU_HACK:
+    kv_gpu_grouped_of(store, &l.t.g);
+    if (!kv_with_quantizer(s->code->groups.quantizer, l))
         return kv_fail(e, "settling groups: no CUDA kernel for this quantizer");
-    }
-    return wrong ? kv_fail(e, "settling groups: %s", wrong) : 0;
+    return l.wrong ? kv_fail(e, "settling groups: %s", l.wrong) : 0;
 }

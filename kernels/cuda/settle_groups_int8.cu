@@ -94,44 +94,39 @@ __global__ void __launch_bounds__(THREADS)
             kv_codes_word(s, from, i / words, i % words);
 }
 
-template <class Q>
-static const char *settle(const struct kv_gpu_settle *s, const kv_bytes_tile &t)
+// Nobody else's: other files have their own of the same name.
+namespace
 {
-    const struct kv_gpu_code *c = s->code;
-    const dim3 grid((unsigned)c->n_heads, (unsigned)s->n);
+struct launched {
+    const struct kv_gpu_settle *s;
+    kv_bytes_tile t;
+    const char *wrong;
 
-    return kv_launch(kv_settle_groups_int8_kernel<Q>, grid, dim3(THREADS),
-                     (size_t)0, (cudaStream_t)0, t, c->groups,
-                     KV_GPU_TILE / c->block * c->block_bytes, s->sequences,
-                     s->bytes);
-}
+    template <class Q> void run()
+    {
+        const struct kv_gpu_code *c = s->code;
+        const dim3 grid((unsigned)c->n_heads, (unsigned)s->n);
+
+        wrong = kv_launch(kv_settle_groups_int8_kernel<Q>, grid, dim3(THREADS),
+                          (size_t)0, (cudaStream_t)0, t, c->groups,
+                          KV_GPU_TILE / c->block * c->block_bytes, s->sequences,
+                          s->bytes);
+    }
+};
+} // namespace
 
 extern "C" int kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s,
                                          struct kv_err *e)
 {
     const struct kv_store *store = s->side->store;
     const kv_grouped *p = static_cast<const kv_grouped *>(store->params);
-    const kv_bytes_tile t = {kv_gpu_bytes_of(store),
-                             (unsigned)store->head_dim,
-                             (unsigned)s->side->tile_bytes,
-                             kv_gpu_bytes_zero(p),
-                             store->values != 0,
-                             p->folded && !store->values};
-    const char *wrong = NULL;
+    launched l = {s,
+                  {kv_gpu_bytes_of(store), (unsigned)store->head_dim,
+                   (unsigned)s->side->tile_bytes, kv_gpu_bytes_zero(p),
+                   store->values != 0, p->folded && !store->values},
+                  NULL};
 
-    switch (s->code->groups.quantizer) {
-    case KV_GPU_KIVI:
-        wrong = settle<kv_kivi>(s, t);
-        break;
-    case KV_GPU_ZEROPOINT:
-        wrong = settle<kv_zeropoint>(s, t);
-        break;
-    case KV_GPU_ABSMAX:
-        wrong = settle<kv_absmax>(s, t);
-        break;
-    case KV_GPU_NO_QUANTIZER:
-    case KV_GPU_HACK:
+    if (!kv_with_quantizer(s->code->groups.quantizer, l))
         return kv_fail(e, "settling groups: no CUDA kernel for this quantizer");
-    }
-    return wrong ? kv_fail(e, "settling groups: %s", wrong) : 0;
+    return l.wrong ? kv_fail(e, "settling groups: %s", l.wrong) : 0;
 }
