@@ -40,10 +40,11 @@ class Scripts(unittest.TestCase):
             out.writerows(rows)
         return path
 
-    def run_script(self, name, *args, root=ROOT, code=0):
+    def run_script(self, name, *args, root=ROOT, code=0, **env):
         done = subprocess.run([os.path.join(root, name), *args], text=True,
                               encoding="utf-8", stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)
+                              stderr=subprocess.STDOUT,
+                              env=dict(os.environ, **env))
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 
@@ -346,6 +347,86 @@ class BenchCpu(Scripts):
                 (self.rows("b.csv", ("nf4", 1)), "no row in common")]:
             self.assertIn(words, self.run_script(
                 "scripts/bench-cpu", "--compare", a, other, code=1))
+
+
+# A build's tools and tests: rows of every spec, but of those that LEAVE names,
+# for the reason WHY; nothing is said of those that LOSE names.
+PROGRAM = """#!/usr/bin/env python3
+import csv, os, re, sys
+
+def swept(spec):
+    m = re.search("{(.*?)}", spec)
+    return [spec] if not m else [
+        s for w in m[1].split(",")
+        for s in swept(spec[:m.start()] + w + spec[m.end():])]
+
+name, args, env = os.path.basename(sys.argv[0]), sys.argv[1:], os.environ
+code = 0
+if name == env.get("FAIL"):
+    sys.exit(1)
+if name in ("kvattn", "kvppl"):
+    out = csv.DictWriter(sys.stdout, %r, restval="1")
+    out.writeheader()
+    out.writerow({"spec": "f16:r0s0"})
+    for a, b in zip(args, args[1:]):
+        for spec in swept(b) if a == "-s" else []:
+            if spec == env.get("LEAVE"):
+                print(name + ": " + spec + ": " + env["WHY"] + ": left out",
+                      file=sys.stderr)
+                code = 1
+            elif spec != env.get("LOSE"):
+                out.writerow({"spec": spec})
+sys.exit(code)
+""" % ["spec", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
+       "attn_rel_err", "encode_us_p50", "inline_us_p50", "async_us_p50",
+       "settle_us_p50", "decode_us_p50", "attention_us", "speedup_unfused",
+       "device", "ppl"]
+
+
+class GpuCheck(Scripts):
+    """Its flow, on programs that do nothing."""
+    TESTS = "gpu_a_device", "gpu_b_device"
+
+    def setUp(self):
+        super().setUp()
+        self.write("meson-info/intro-tests.json", json.dumps(
+            [{"name": t} for t in (*self.TESTS, "gpu_a", "tiles")]))
+        for program in ("tools/kvattn", "tools/kvcalib", "tools/kvdump",
+                        "tools/kvppl", "tools/kvquant",
+                        *("tests/test_" + t for t in self.TESTS)):
+            os.chmod(self.write(program, PROGRAM), 0o755)
+
+    def check(self, code, **env):
+        # No compute-sanitizer.
+        return self.run_script("scripts/gpu-check", "--build", self.folder,
+                               "--quick", "-o", self.folder + "/out",
+                               code=code, PATH="/usr/bin:/bin", **env)
+
+    def test_all_is_well(self):
+        out = self.check(0)
+        for test in self.TESTS:
+            self.assertIn("tests/test_%s: passed" % test, out)
+        with open(self.folder + "/out/decode.csv", encoding="utf-8") as f:
+            specs = [r["spec"] for r in csv.DictReader(f)]
+        self.assertEqual(specs.count("klt:b4r0"), 3)  # of three sizes
+
+    def test_a_test_that_fails(self):
+        out = self.check(1, FAIL="test_gpu_b_device")
+        self.assertIn("failed: tests/test_gpu_b_device\n", out)
+
+    def test_a_spec_without_a_row(self):
+        out = self.check(1, LEAVE="klt:b4r0", WHY="no kernel")
+        self.assertIn("kvattn, 1 x 8192, exact: klt:b4r0: no kernel: left out: "
+                      "FAILED", out)
+        self.assertIn("failed: kvattn, 1 x 8192, exact: klt:b4r0: no kernel, ",
+                      out)
+        out = self.check(1, LOSE="klt:b4r0")
+        self.assertIn("exact: rows that are missing: 1", out)
+
+    def test_no_memory_is_no_failure(self):
+        out = self.check(0, LEAVE="klt:b4r0",
+                         WHY="not enough device memory: 2 bytes needed, 1 free")
+        self.assertIn("1 free: left out\n", out)
 
 
 class Layers(Scripts):
