@@ -362,6 +362,7 @@ void check_sized(const struct sized *x, size_t n_cases, enum way first,
         struct kv_calib *calib = NULL;
 
         s.n_heads = s.n_kv_heads * x->group;
+        s.n_rot = x->n_rot;
         check_by(x->text, &s, x->n, x->nq, first, last, &calib);
         kv_calib_free(calib);
     }

@@ -42,7 +42,9 @@ void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
 /* The same of a list. */
 struct sized {
     const char *text;
-    size_t head_dim, group, n, nq;
+    size_t head_dim, group;
+    size_t n_rot; /* pairs of channels that RoPE turns */
+    size_t n, nq;
 };
 void check_sized(const struct sized *x, size_t n_cases, enum way first,
                  enum way last);

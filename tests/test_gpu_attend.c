@@ -19,14 +19,14 @@ static void test_small_device(void **state)
 static void test_dequant(void **state)
 {
     static const struct sized cases[] = {
-        {"kivi:b2g32s5r128", 128, 4, 700, 2},
-        {"kivi:b3g128r0", 96, 2, 300, 1},
-        {"vecinfer:d4b8r40,iters=1", 64, 8, 400, 3},
-        {"evasion:d8b6r0,iters=1", 256, 1, 300, 1},
-        {"fp6:e3m2r0", 64, 4, 100, 1},
-        {"kvquant:s2r40", 128, 2, 400, 2},
-        {"rotatekv:s2r40", 64, 2, 400, 2},
-        {"turboquant:b4", 128, 2, 260, 100}};
+        {"kivi:b2g32s5r128", 128, 4, 64, 700, 2},
+        {"kivi:b3g128r0", 96, 2, 48, 300, 1},
+        {"vecinfer:d4b8r40,iters=1", 64, 8, 32, 400, 3},
+        {"evasion:d8b6r0,iters=1", 256, 1, 128, 300, 1},
+        {"fp6:e3m2r0", 64, 4, 32, 100, 1},
+        {"kvquant:s2r40", 128, 2, 64, 400, 2},
+        {"rotatekv:s2r40", 64, 2, 32, 400, 2},
+        {"turboquant:b4", 128, 2, 64, 260, 100}};
 
     (void)state;
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT, BY_DEQUANT);

@@ -5,10 +5,7 @@
  * without a coefficient to all of them; strings of whole words and not. */
 static void test_coefs(void **state)
 {
-    static const struct {
-        const char *spec;
-        size_t head_dim, group, n_rot, n, nq;
-    } cases[] = {
+    static const struct sized cases[] = {
         {"klt:b2,rope=post", 64, 4, 32, 400, 1},
         {"klt:b2s3r40", 64, 4, 32, 400, 1},
         {"klt:b3r0", 128, 16, 64, 300, 1},
@@ -25,16 +22,7 @@ static void test_coefs(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct kv_shape s = synthetic_shape(cases[i].head_dim);
-        struct kv_calib *calib = NULL;
-
-        s.n_heads = s.n_kv_heads * cases[i].group;
-        s.n_rot = cases[i].n_rot;
-        check_by(cases[i].spec, &s, cases[i].n, cases[i].nq, BY_EXACT, BY_INT8,
-                 &calib);
-        kv_calib_free(calib);
-    }
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);
 }
 
 int main(void)

@@ -19,11 +19,11 @@ static void test_float(void **state)
  * from the first token, from within the codes, and in the tail alone. */
 static void test_prefill(void **state)
 {
-    static const struct sized cases[] = {{"f16:r0", 64, 4, 300, 300},
-                                         {"f16:s3r40", 128, 1, 200, 9},
-                                         {"f16:r0", 128, 16, 130, 30},
-                                         {"bf16", 64, 2, 300, 150},
-                                         {"bf16", 128, 4, 140, 20}};
+    static const struct sized cases[] = {{"f16:r0", 64, 4, 32, 300, 300},
+                                         {"f16:s3r40", 128, 1, 64, 200, 9},
+                                         {"f16:r0", 128, 16, 64, 130, 30},
+                                         {"bf16", 64, 2, 32, 300, 150},
+                                         {"bf16", 128, 4, 64, 140, 20}};
 
     (void)state;
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);

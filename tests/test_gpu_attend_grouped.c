@@ -62,13 +62,13 @@ static void test_grouped_kernels(void **state)
 static void test_long_groups(void **state)
 {
     static const struct sized cases[] = {
-        {"kivi:b2g256r0", 128, 4, 700, 2},
-        {"kivi:b3g192s3r0", 64, 2, 900, 1},
-        {"kivi:b4g1024r1024", 96, 1, 2300, 8},
-        {"kivi:b8g320r320", 256, 1, 1500, 1},
-        {"zeropoint:K-b4g512/V-b3g256,axis=channel,r=0", 64, 7, 1100, 1},
-        {"kivi:K-g256r0/V-r200,b=2", 64, 4, 700, 1}, /* values are behind */
-        {"kivi:b2g256r0", 64, 4, 200, 1}};           /* no whole group */
+        {"kivi:b2g256r0", 128, 4, 64, 700, 2},
+        {"kivi:b3g192s3r0", 64, 2, 32, 900, 1},
+        {"kivi:b4g1024r1024", 96, 1, 48, 2300, 8},
+        {"kivi:b8g320r320", 256, 1, 128, 1500, 1},
+        {"zeropoint:K-b4g512/V-b3g256,axis=channel,r=0", 64, 7, 32, 1100, 1},
+        {"kivi:K-g256r0/V-r200,b=2", 64, 4, 32, 700, 1}, /* values are behind */
+        {"kivi:b2g256r0", 64, 4, 32, 200, 1}};           /* no whole group */
 
     (void)state;
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_EXACT);

@@ -45,18 +45,19 @@ static void test_hack_kernels(void **state)
 static void test_generic_hack(void **state)
 {
     static const struct sized cases[] = {
-        {"hack:b3p32r0", 96, 4, 384, 1},
-        {"hack:b2p64r0,nearest", 256, 2, 256, 3},
-        {"hack:b1p16r0,nearest", 64, 16, 400, 8},
-        {"hack:K-b8p48/V-b5p16,r=0", 96, 3, 256, 2},
-        {"hack:b4p128s5r40", 66, 1, 300, 1},
-        {"hack:K-b2p256/V-b3p128,r=0,K-qb=4,V-qb=6,nearest", 256, 1, 256, 1},
-        {"hack:b7p64r0,no-se", 192, 4, 384, 2},
-        {"hack:b2p64r0", 128, 4, 128, 1},
-        {"hack:b2p32s1r0", 8, 1, 1300, 2},
-        {"hack:b2p64r0", 96, 4, 256, 2},
-        {"hack:K-b3p48/V-b2p128,r=0,nearest", 80, 1, 256, 1},
-        {"hack:b3p64r0", 128, 4, LONG, 2}};
+        {"hack:b3p32r0", 96, 4, 48, 384, 1},
+        {"hack:b2p64r0,nearest", 256, 2, 128, 256, 3},
+        {"hack:b1p16r0,nearest", 64, 16, 32, 400, 8},
+        {"hack:K-b8p48/V-b5p16,r=0", 96, 3, 48, 256, 2},
+        {"hack:b4p128s5r40", 66, 1, 33, 300, 1},
+        {"hack:K-b2p256/V-b3p128,r=0,K-qb=4,V-qb=6,nearest", 256, 1, 128, 256,
+         1},
+        {"hack:b7p64r0,no-se", 192, 4, 96, 384, 2},
+        {"hack:b2p64r0", 128, 4, 64, 128, 1},
+        {"hack:b2p32s1r0", 8, 1, 4, 1300, 2},
+        {"hack:b2p64r0", 96, 4, 48, 256, 2},
+        {"hack:K-b3p48/V-b2p128,r=0,nearest", 80, 1, 40, 256, 1},
+        {"hack:b3p64r0", 128, 4, 64, LONG, 2}};
 
     (void)state;
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC, BY_GENERIC);
@@ -71,11 +72,11 @@ static void test_generic_hack(void **state)
 static void test_prefill(void **state)
 {
     static const struct sized cases[] = {
-        {"hack:b2p64r0", 128, 4, 256, 256},
-        {"hack:b2p64s5r40,nearest", 128, 2, 300, 150},
-        {"hack:b2p128r0", 128, 1, 400, 200},
-        {"hack:b2p32r0", 128, 3, 300, 130},
-        {"hack:b2p32s5r40,nearest", 128, 4, 260, 20}};
+        {"hack:b2p64r0", 128, 4, 64, 256, 256},
+        {"hack:b2p64s5r40,nearest", 128, 2, 64, 300, 150},
+        {"hack:b2p128r0", 128, 1, 64, 400, 200},
+        {"hack:b2p32r0", 128, 3, 64, 300, 130},
+        {"hack:b2p32s5r40,nearest", 128, 4, 64, 260, 20}};
 
     (void)state;
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);

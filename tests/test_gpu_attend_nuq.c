@@ -8,10 +8,7 @@
  * divides; tiles of sizes far apart. */
 static void test_nuq(void **state)
 {
-    static const struct {
-        const char *spec;
-        size_t head_dim, group, n_rot, n, nq;
-    } cases[] = {
+    static const struct sized cases[] = {
         {"kvquant:b4o20s3r40", 64, 1, 32, 400, 1},
         {"kvquant:b2o0.2r0", 64, 16, 5, 300, 1},
         {"kvquant:b3o0r0", 128, 2, 0, 130, 1},
@@ -24,16 +21,7 @@ static void test_nuq(void **state)
     (void)state;
     check_sizes("kvquant:r0", 128, 4);
     check_sizes("kvquant:b4s3r40", 64, 8);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct kv_shape s = synthetic_shape(cases[i].head_dim);
-        struct kv_calib *calib = NULL;
-
-        s.n_heads = s.n_kv_heads * cases[i].group;
-        s.n_rot = cases[i].n_rot;
-        check_by(cases[i].spec, &s, cases[i].n, cases[i].nq, BY_EXACT, BY_EXACT,
-                 &calib);
-        kv_calib_free(calib);
-    }
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_EXACT);
     check_name("kvquant:r0", 128, "exact");
     check_name("kvquant:b4o10r0", 64, "exact");
 }
