@@ -13,21 +13,19 @@
 #include "kernels/cuda/widen.h"
 #include "kernels/device.h"
 
-static int none(struct kv_err *e)
-{
-    return kv_fail(e, "this build has no CUDA (meson option cuda)");
-}
+/* A function that fails so; its parameters are for the headers' sake. */
+#define NONE(...)                                                        \
+    int __VA_ARGS__                                                      \
+    {                                                                    \
+        return kv_fail(e, "this build has no CUDA (meson option cuda)"); \
+    }
 
-int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e)
-{
-    (void)index;
-    (void)d;
-    return none(e);
-}
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+NONE(kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e))
 
 void kv_device_offload(int on)
 {
-    (void)on;
 }
 
 int kv_device_offloads(void)
@@ -35,406 +33,144 @@ int kv_device_offloads(void)
     return 0;
 }
 
-int kv_device_alloc(void **p, size_t bytes, struct kv_err *e)
-{
-    (void)p;
-    (void)bytes;
-    return none(e);
-}
+NONE(kv_device_alloc(void **p, size_t bytes, struct kv_err *e))
 
 void kv_device_free(void *p)
 {
-    (void)p;
 }
 
-int kv_device_upload(void *to, const void *from, size_t bytes, struct kv_err *e)
-{
-    (void)to;
-    (void)from;
-    (void)bytes;
-    return none(e);
-}
+NONE(kv_device_upload(void *to, const void *from, size_t bytes,
+                      struct kv_err *e))
 
-int kv_device_download(void *to, const void *from, size_t bytes,
-                       struct kv_err *e)
-{
-    (void)to;
-    (void)from;
-    (void)bytes;
-    return none(e);
-}
+NONE(kv_device_download(void *to, const void *from, size_t bytes,
+                        struct kv_err *e))
 
-int kv_device_zero(void *p, size_t bytes, struct kv_err *e)
-{
-    (void)p;
-    (void)bytes;
-    return none(e);
-}
+NONE(kv_device_zero(void *p, size_t bytes, struct kv_err *e))
 
-int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e)
-{
-    (void)to;
-    (void)from;
-    (void)bytes;
-    return none(e);
-}
+NONE(kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e))
 
-int kv_device_fork(void **stream, struct kv_err *e)
-{
-    (void)stream;
-    return none(e);
-}
+NONE(kv_device_fork(void **stream, struct kv_err *e))
 
-int kv_device_join(void *stream, struct kv_err *e)
-{
-    (void)stream;
-    return none(e);
-}
+NONE(kv_device_join(void *stream, struct kv_err *e))
 
-int kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
-                   size_t warmup, size_t reps, double *seconds,
-                   struct kv_err *e)
-{
-    (void)once;
-    (void)arg;
-    (void)warmup;
-    (void)reps;
-    (void)seconds;
-    return none(e);
-}
+NONE(kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
+                    size_t warmup, size_t reps, double *seconds,
+                    struct kv_err *e))
 
-int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
-                        struct kv_err *e)
-{
-    (void)d;
-    (void)read;
-    (void)copy;
-    return none(e);
-}
+NONE(kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
+                         struct kv_err *e))
 
-int kv_gpu_points_new(struct kv_gpu_points **p, const float *tile,
-                      size_t n_tiles, size_t d, struct kv_err *e)
-{
-    (void)p;
-    (void)tile;
-    (void)n_tiles;
-    (void)d;
-    return none(e);
-}
+NONE(kv_gpu_points_new(struct kv_gpu_points **p, const float *tile,
+                       size_t n_tiles, size_t d, struct kv_err *e))
 
 void kv_gpu_points_free(struct kv_gpu_points *p)
 {
-    (void)p;
 }
 
-int kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
-                          size_t k, uint16_t *code, float *dist,
-                          struct kv_err *e)
-{
-    (void)p;
-    (void)centers;
-    (void)k;
-    (void)code;
-    (void)dist;
-    return none(e);
-}
+NONE(kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
+                           size_t k, uint16_t *code, float *dist,
+                           struct kv_err *e))
 
 size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
 {
-    (void)code;
     return 0;
 }
 
-int kv_gpu_encode_groups(const struct kv_gpu_code *code,
-                         const struct kv_gpu_blocks *b, struct kv_err *e)
-{
-    (void)code;
-    (void)b;
-    return none(e);
-}
+NONE(kv_gpu_encode_groups(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b, struct kv_err *e))
 
-int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
-                          const struct kv_gpu_blocks *b,
-                          const struct kv_gpu_room *room,
-                          size_t multiprocessors, struct kv_err *e)
-{
-    (void)code;
-    (void)b;
-    (void)room;
-    (void)multiprocessors;
-    return none(e);
-}
+NONE(kv_gpu_encode_vectors(const struct kv_gpu_code *code,
+                           const struct kv_gpu_blocks *b,
+                           const struct kv_gpu_room *room,
+                           size_t multiprocessors, struct kv_err *e))
 
-int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
-                         size_t n, float *x, struct kv_err *e)
-{
-    (void)code;
-    (void)bytes;
-    (void)n;
-    (void)x;
-    return none(e);
-}
+NONE(kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
+                          size_t n, float *x, struct kv_err *e))
 
-int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
-                          size_t n, float *x, struct kv_err *e)
-{
-    (void)code;
-    (void)bytes;
-    (void)n;
-    (void)x;
-    return none(e);
-}
+NONE(kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
+                           size_t n, float *x, struct kv_err *e))
 
-int kv_gpu_decode_strings(const struct kv_gpu_code *code, const uint8_t *bytes,
-                          size_t n, float *x, struct kv_err *e)
-{
-    (void)code;
-    (void)bytes;
-    (void)n;
-    (void)x;
-    return none(e);
-}
+NONE(kv_gpu_decode_strings(const struct kv_gpu_code *code, const uint8_t *bytes,
+                           size_t n, float *x, struct kv_err *e))
 
-int kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e)
-{
-    (void)s;
-    return none(e);
-}
+NONE(kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e))
 
-int kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s, struct kv_err *e)
-{
-    (void)s;
-    return none(e);
-}
+NONE(kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s, struct kv_err *e))
 
-int kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e)
-{
-    (void)s;
-    return none(e);
-}
+NONE(kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e))
 
-int kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e)
-{
-    (void)s;
-    return none(e);
-}
+NONE(kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e))
 
-int kv_gpu_hold(const float *x, size_t n, uint16_t *half, float *wide,
-                float *again, unsigned *strange, struct kv_err *e)
-{
-    (void)x;
-    (void)n;
-    (void)half;
-    (void)wide;
-    (void)again;
-    (void)strange;
-    return none(e);
-}
+NONE(kv_gpu_hold(const float *x, size_t n, uint16_t *half, float *wide,
+                 float *again, unsigned *strange, struct kv_err *e))
 
-int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
-{
-    (void)p;
-    return none(e);
-}
+NONE(kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e))
 
-int kv_gpu_random(void *x, size_t n, uint64_t seed, float scale,
-                  struct kv_err *e)
-{
-    (void)x;
-    (void)n;
-    (void)seed;
-    (void)scale;
-    return none(e);
-}
+NONE(kv_gpu_random(void *x, size_t n, uint64_t seed, float scale,
+                   struct kv_err *e))
 
-int kv_gpu_norm(const void *x, const void *weight, size_t rows, size_t n,
-                float eps, void *out, struct kv_err *e)
-{
-    (void)x;
-    (void)weight;
-    (void)rows;
-    (void)n;
-    (void)eps;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_norm(const void *x, const void *weight, size_t rows, size_t n,
+                 float eps, void *out, struct kv_err *e))
 
-int kv_gpu_rope(const void *qkv, const struct kv_gpu_slot *slot,
-                const float *inv_freq, size_t rows, size_t n_heads,
-                size_t n_kv_heads, size_t head_dim, float *q, struct kv_err *e)
-{
-    (void)qkv;
-    (void)slot;
-    (void)inv_freq;
-    (void)rows;
-    (void)n_heads;
-    (void)n_kv_heads;
-    (void)head_dim;
-    (void)q;
-    return none(e);
-}
+NONE(kv_gpu_rope(const void *qkv, const struct kv_gpu_slot *slot,
+                 const float *inv_freq, size_t rows, size_t n_heads,
+                 size_t n_kv_heads, size_t head_dim, float *q,
+                 struct kv_err *e))
 
-int kv_gpu_gate(const void *x, size_t rows, size_t n, void *out,
-                struct kv_err *e)
-{
-    (void)x;
-    (void)rows;
-    (void)n;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_gate(const void *x, size_t rows, size_t n, void *out,
+                 struct kv_err *e))
 
-int kv_gpu_softmax(void *x, size_t rows, size_t n, float scale,
-                   struct kv_err *e)
-{
-    (void)x;
-    (void)rows;
-    (void)n;
-    (void)scale;
-    return none(e);
-}
+NONE(kv_gpu_softmax(void *x, size_t rows, size_t n, float scale,
+                    struct kv_err *e))
 
-int kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e)
-{
-    (void)x;
-    (void)n;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e))
 
-int kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
-                 const struct kv_gpu_sequence *from,
-                 const struct kv_gpu_sequence *to, size_t n_sequences,
-                 size_t n_kv_heads, size_t n_tiles, struct kv_err *e)
-{
-    (void)k;
-    (void)v;
-    (void)from;
-    (void)to;
-    (void)n_sequences;
-    (void)n_kv_heads;
-    (void)n_tiles;
-    return none(e);
-}
+NONE(kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
+                  const struct kv_gpu_sequence *from,
+                  const struct kv_gpu_sequence *to, size_t n_sequences,
+                  size_t n_kv_heads, size_t n_tiles, struct kv_err *e))
 
-int kv_gpu_launch_part(const struct kv_gpu_family *family,
-                       struct kv_gpu_launch *l, enum kv_gpu_part part,
-                       struct kv_err *e)
-{
-    (void)family;
-    (void)l;
-    (void)part;
-    return none(e);
-}
+NONE(kv_gpu_launch_part(const struct kv_gpu_family *family,
+                        struct kv_gpu_launch *l, enum kv_gpu_part part,
+                        struct kv_err *e))
 
-int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
-                    float eps, enum kv_gpu_type type, void *out,
-                    struct kv_err *e)
-{
-    (void)x;
-    (void)weight;
-    (void)rows;
-    (void)n;
-    (void)eps;
-    (void)type;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
+                     float eps, enum kv_gpu_type type, void *out,
+                     struct kv_err *e))
 
-int kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e)
-{
-    (void)h;
-    return none(e);
-}
+NONE(kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e))
 
-int kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,
-                    struct kv_err *e)
-{
-    (void)x;
-    (void)bias;
-    (void)rows;
-    (void)n;
-    return none(e);
-}
+NONE(kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,
+                     struct kv_err *e))
 
-int kv_gpu_swiglu(const float *gate, const float *gate_bias, const float *up,
-                  const float *up_bias, size_t rows, size_t n,
-                  enum kv_gpu_type type, void *out, struct kv_err *e)
-{
-    (void)gate;
-    (void)gate_bias;
-    (void)up;
-    (void)up_bias;
-    (void)rows;
-    (void)n;
-    (void)type;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_swiglu(const float *gate, const float *gate_bias, const float *up,
+                   const float *up_bias, size_t rows, size_t n,
+                   enum kv_gpu_type type, void *out, struct kv_err *e))
 
-int kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type, void *out,
-                 struct kv_err *e)
-{
-    (void)x;
-    (void)n;
-    (void)type;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type, void *out,
+                  struct kv_err *e))
 
-int kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e)
-{
-    (void)f;
-    return none(e);
-}
+NONE(kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e))
 
 bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
                             const struct kv_gpu_code *v, uint64_t seed,
                             const struct kv_device *device,
                             struct kv_gpu_hack_forms *h)
 {
-    (void)k;
-    (void)v;
-    (void)seed;
-    (void)device;
-    (void)h;
     return false;
 }
 
-int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
-                        const struct kv_hack_steps *h, const uint8_t *bytes,
-                        size_t n, size_t n_steps, uint8_t *steps,
-                        struct kv_err *e)
-{
-    (void)code;
-    (void)h;
-    (void)bytes;
-    (void)n;
-    (void)n_steps;
-    (void)steps;
-    return none(e);
-}
+NONE(kv_gpu_hack_arrange(const struct kv_gpu_code *code,
+                         const struct kv_hack_steps *h, const uint8_t *bytes,
+                         size_t n, size_t n_steps, uint8_t *steps,
+                         struct kv_err *e))
 
-int kv_gpu_attend_hack(const struct kv_gpu_forms *f,
-                       const struct kv_gpu_hack_forms *h, struct kv_err *e)
-{
-    (void)f;
-    (void)h;
-    return none(e);
-}
+NONE(kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+                        const struct kv_gpu_hack_forms *h, struct kv_err *e))
 
-int kv_gpu_score(const float *logits, const float *base, const int32_t *target,
-                 size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
-                 struct kv_err *e)
-{
-    (void)logits;
-    (void)base;
-    (void)target;
-    (void)rows;
-    (void)n_vocab;
-    (void)out;
-    return none(e);
-}
+NONE(kv_gpu_score(const float *logits, const float *base, const int32_t *target,
+                  size_t rows, size_t n_vocab, struct kv_gpu_loss *out,
+                  struct kv_err *e))
 
 const struct kv_gpu_family kv_gpu_codebook = {NULL, NULL, NULL};
 const struct kv_gpu_family kv_gpu_float = {NULL, NULL, NULL};
