@@ -40,6 +40,21 @@ static void test_grouped_int8(void **state)
     check_path("kivi:b4g32r0", 128, KV_PATH_INT8, "exact");
 }
 
+/* An A100's shared memory has no room for 16 rows beside the heads of products
+ * of zeros and steps, but for 8. */
+static void test_less_shared(void **state)
+{
+    static const struct sized cases[] = {
+        {"zeropoint:b8g64r0,K-axis=channel", 128, 16, 64, 300, 1},
+        {"zeropoint:K-b8g64/V-b8g128,r=0,K-axis=channel", 128, 3, 64, 300, 5}};
+    const size_t shared = test_device.shared;
+
+    (void)state;
+    test_device.shared = 163 << 10;
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_INT8, BY_INT8);
+    test_device.shared = shared;
+}
+
 /* Keys folded and not. */
 static void test_grouped_kernels(void **state)
 {
@@ -92,6 +107,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grouped),
         cmocka_unit_test(test_grouped_int8),
+        cmocka_unit_test(test_less_shared),
         cmocka_unit_test(test_grouped_kernels),
         cmocka_unit_test(test_long_groups),
         cmocka_unit_test(test_parts),

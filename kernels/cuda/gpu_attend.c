@@ -33,6 +33,7 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
         .seed = j->seed,
         .k = &a->side[0],
         .v = &a->side[1],
+        .most_shared = a->device.shared,
     };
 }
 
