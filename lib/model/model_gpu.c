@@ -6,6 +6,7 @@
 #include "kernels/device_room.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/model/weights_gpu.h"
 #include "lib/rope.h"
 
 #include <stdlib.h>
@@ -42,14 +43,8 @@ enum room {
 struct kv_model_gpu {
     const struct kv_model *m;
     struct kv_device device;
-    enum kv_gpu_type type; /* of every matrix */
-    /* A layer: matrices as stored, vectors in f32, part p at at[p]. */
-    size_t at[KV_PARTS], layer_bytes;
-    size_t n_resident; /* layers that stay; the others share the last block */
-    uint8_t **layer;   /* [n_layers or n_resident + 1] */
-    size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
-    float *norm;
-    void *head;
+    struct kv_weights_gpu *weights;
+    enum kv_gpu_type type; /* of their matrices */
     struct kv_device_room room[ROOMS];
     uint32_t *until[KV_SIDES]; /* what the rooms hold; NULL: nothing */
     size_t n_until[KV_SIDES];
@@ -72,113 +67,15 @@ static int want(struct kv_model_gpu *g, enum room r, size_t bytes,
     return kv_device_room_want(&g->room[r], bytes, e);
 }
 
-/* ---- weights ------------------------------------------------------------- */
-
-static bool is_matrix(enum kv_part p)
-{
-    return p <= KV_P_DOWN;
-}
-
-static enum kv_gpu_type type_of(const struct kv_weight *w)
-{
-    return w->type == KV_W_F16    ? KV_GPU_F16
-           : w->type == KV_W_BF16 ? KV_GPU_BF16
-                                  : KV_GPU_F32;
-}
-
-/* Every matrix is of one type; offsets are those of layer 0. */
-static int lay_out(struct kv_model_gpu *g, struct kv_err *e)
-{
-    const struct kv_model_weights *w = &g->m->weights;
-
-    g->type = type_of(w->head);
-    for (size_t l = 0; l < g->m->config.shape.n_layers; l++)
-        for (enum kv_part p = 0; is_matrix(p); p++)
-            if (w->layer[l].part[p]->type != w->head->type)
-                return kv_fail(e,
-                               "%s is %s, but %s %s: on a GPU all matrices are "
-                               "of one type",
-                               w->layer[l].part[p]->name,
-                               w->layer[l].part[p]->dtype, w->head->name,
-                               w->head->dtype);
-    for (enum kv_part p = 0; p < KV_PARTS; p++) {
-        const struct kv_weight *part = w->layer[0].part[p];
-        const size_t bytes = !part          ? 0
-                             : is_matrix(p) ? part->bytes
-                                            : part->n * sizeof(float);
-
-        g->at[p] = g->layer_bytes;
-        g->layer_bytes += (bytes + 255) / 256 * 256;
-    }
-    return 0;
-}
-
-static int put_floats(void *to, const struct kv_weight *w, struct kv_err *e)
-{
-    float *x = kv_alloc(w->n, sizeof(*x));
-    int rc;
-
-    kv_weight_widen(w, 0, w->n, x);
-    rc = kv_device_upload(to, x, w->n * sizeof(*x), e);
-    free(x);
-    return rc;
-}
-
-static int put_layer(const struct kv_model_gpu *g, size_t layer, uint8_t *to,
-                     struct kv_err *e)
-{
-    for (enum kv_part p = 0; p < KV_PARTS; p++) {
-        const struct kv_weight *w = g->m->weights.layer[layer].part[p];
-
-        if (!w)
-            continue;
-        if (is_matrix(p) ? kv_device_upload(to + g->at[p], w->data, w->bytes, e)
-                         : put_floats(to + g->at[p], w, e))
-            return -1;
-        kv_weight_release(w);
-    }
-    return 0;
-}
-
-/* How many layers stay, when so much memory is free. */
-static int plan(struct kv_model_gpu *g, size_t free, size_t memory,
-                struct kv_err *e)
+/* Bytes that a pass takes, and what uses the model. */
+static size_t beside_weights(const struct kv_model_gpu *g, size_t memory)
 {
     const struct kv_config *c = &g->m->config;
-    const size_t n_layers = c->shape.n_layers;
     const size_t widest = c->inter > q_dim(g) ? c->inter : q_dim(g);
     const size_t rows =
         ROWS * (3 * c->inter + widest + c->hidden) * sizeof(float);
-    const size_t rest =
-        g->m->weights.head->bytes + rows + 2 * LOGIT_BYTES + 2 * memory + slack;
 
-    if (free < rest + g->layer_bytes)
-        return kv_fail(e,
-                       "not enough device memory: %zu bytes needed (a layer, "
-                       "the head, twice --memory), %zu free",
-                       rest + g->layer_bytes, free);
-    g->n_resident = (free - rest) / g->layer_bytes;
-    g->n_resident = g->n_resident < n_layers ? g->n_resident - 1 : n_layers;
-    return 0;
-}
-
-static int put_weights(struct kv_model_gpu *g, struct kv_err *e)
-{
-    const struct kv_model_weights *w = &g->m->weights;
-    const size_t n_layers = g->m->config.shape.n_layers;
-    const size_t n = g->n_resident < n_layers ? g->n_resident + 1 : n_layers;
-
-    g->layer = kv_alloc(n, sizeof(*g->layer));
-    for (size_t l = 0; l < n; l++)
-        if (kv_device_alloc((void **)&g->layer[l], g->layer_bytes, e) ||
-            (l < g->n_resident && put_layer(g, l, g->layer[l], e)))
-            return -1;
-    return kv_device_alloc((void **)&g->norm, w->norm->n * sizeof(float), e) ||
-                   put_floats(g->norm, w->norm, e) ||
-                   kv_device_alloc(&g->head, w->head->bytes, e) ||
-                   kv_device_upload(g->head, w->head->data, w->head->bytes, e)
-               ? -1
-               : 0;
+    return rows + 2 * LOGIT_BYTES + 2 * memory + slack;
 }
 
 int kv_model_gpu_new(struct kv_model_gpu **out, const struct kv_model *m,
@@ -188,11 +85,12 @@ int kv_model_gpu_new(struct kv_model_gpu **out, const struct kv_model *m,
 
     g->m = m;
     g->device = *d;
-    g->passing = SIZE_MAX;
-    if (lay_out(g, e) || plan(g, d->free, memory, e) || put_weights(g, e)) {
+    if (kv_weights_gpu_new(&g->weights, m, d->free, beside_weights(g, memory),
+                           e)) {
         kv_model_gpu_free(g);
         return kv_fail_in(e, "%s", m->info.name);
     }
+    g->type = kv_weights_gpu_type(g->weights);
     *out = g;
     return 0;
 }
@@ -201,16 +99,11 @@ void kv_model_gpu_free(struct kv_model_gpu *g)
 {
     if (!g)
         return;
-    for (size_t l = 0;
-         g->layer && l <= g->n_resident && l < g->m->config.shape.n_layers; l++)
-        kv_device_free(g->layer[l]);
     for (enum room r = 0; r < ROOMS; r++)
         kv_device_room_clear(&g->room[r]);
     for (int side = 0; side < KV_SIDES; side++)
         free(g->until[side]);
-    kv_device_free(g->norm);
-    kv_device_free(g->head);
-    free(g->layer);
+    kv_weights_gpu_free(g->weights);
     free(g);
 }
 
@@ -224,16 +117,13 @@ const struct kv_device *kv_model_gpu_device(const struct kv_model_gpu *g)
 /* Tokens [at, at + rows) of all windows, in a layer. */
 struct piece {
     struct kv_model_gpu *g;
-    const uint8_t *weights;
     size_t layer, n, at, rows;
 };
 
 /* NULL when the layer has no such part. */
 static const float *vector(const struct piece *p, enum kv_part part)
 {
-    return p->g->m->weights.layer[p->layer].part[part]
-               ? (const float *)(p->weights + p->g->at[part])
-               : NULL;
+    return kv_weights_gpu_part(p->g->weights, p->layer, part);
 }
 
 /* The piece's row of a room of f32. */
@@ -250,18 +140,19 @@ static int multiply(const struct piece *p, enum kv_part part, float *to,
     const size_t n = w->dims[0], k = w->dims[1];
 
     return kv_gpu_multiply(
-        &(struct kv_gpu_product){.type = p->g->type,
-                                 .c_type = KV_GPU_F32,
-                                 .m = p->rows,
-                                 .n = n,
-                                 .k = k,
-                                 .a = p->g->room[INPUT].p,
-                                 .b = p->weights + p->g->at[part],
-                                 .c = to,
-                                 .a_row = k,
-                                 .b_row = k,
-                                 .c_row = n,
-                                 .add = add},
+        &(struct kv_gpu_product){
+            .type = p->g->type,
+            .c_type = KV_GPU_F32,
+            .m = p->rows,
+            .n = n,
+            .k = k,
+            .a = p->g->room[INPUT].p,
+            .b = kv_weights_gpu_part(p->g->weights, p->layer, part),
+            .c = to,
+            .a_row = k,
+            .b_row = k,
+            .c_row = n,
+            .add = add},
         e);
 }
 
@@ -374,24 +265,11 @@ static int each_piece(struct kv_model_gpu *g, size_t layer, size_t n_windows,
     const size_t all = n_windows * n;
     struct piece p = {.g = g, .layer = layer, .n = n};
 
-    p.weights = g->layer[layer < g->n_resident ? layer : g->n_resident];
     for (; p.at < all; p.at += p.rows) {
         p.rows = all - p.at < ROWS ? all - p.at : ROWS;
         if (work(&p, e))
             return -1;
     }
-    return 0;
-}
-
-/* A layer's weights are there. */
-static int load_layer(struct kv_model_gpu *g, size_t layer, struct kv_err *e)
-{
-    if (layer < g->n_resident || layer == g->passing)
-        return 0;
-    g->passing = SIZE_MAX;
-    if (put_layer(g, layer, g->layer[g->n_resident], e))
-        return -1;
-    g->passing = layer;
     return 0;
 }
 
@@ -450,7 +328,7 @@ static int run_layers(struct kv_model_gpu *g, const struct host *h,
                            .gpu_k_pre = g->room[K_PRE].p,
                            .gpu_v = g->room[V].p};
 
-        if (load_layer(g, l, e) ||
+        if (kv_weights_gpu_load(g->weights, l, e) ||
             each_piece(g, l, n_windows, n, before_attention, e) ||
             attend(g, h, &x, attention, e) ||
             each_piece(g, l, n_windows, n, after_attention, e) ||
@@ -480,8 +358,8 @@ int kv_model_gpu_forward(struct kv_model_gpu *g, size_t n_windows, size_t n,
     if (prepare(g, n_windows, n, first, e) ||
         kv_device_upload(g->room[X].p, hidden, bytes, e) ||
         run_layers(g, &h, n_windows, n, first, attention, e) ||
-        kv_gpu_rms_norm(g->room[X].p, g->norm, tokens, c->hidden, c->norm_eps,
-                        KV_GPU_F32, g->room[X].p, e) ||
+        kv_gpu_rms_norm(g->room[X].p, kv_weights_gpu_norm(g->weights), tokens,
+                        c->hidden, c->norm_eps, KV_GPU_F32, g->room[X].p, e) ||
         kv_device_download(hidden, g->room[X].p, bytes, e))
         goto out;
     rc = 0;
@@ -640,18 +518,19 @@ static int make_logits(struct kv_model_gpu *g, const float *hidden, size_t n,
         kv_device_upload(g->room[X].p, hidden, n * h * sizeof(*hidden), e) ||
         kv_gpu_round(g->room[X].p, n * h, g->type, g->room[INPUT].p, e))
         return -1;
-    return kv_gpu_multiply(&(struct kv_gpu_product){.type = g->type,
-                                                    .c_type = KV_GPU_F32,
-                                                    .m = n,
-                                                    .n = n_vocab,
-                                                    .k = h,
-                                                    .a = g->room[INPUT].p,
-                                                    .b = g->head,
-                                                    .c = g->room[to].p,
-                                                    .a_row = h,
-                                                    .b_row = h,
-                                                    .c_row = n_vocab},
-                           e);
+    return kv_gpu_multiply(
+        &(struct kv_gpu_product){.type = g->type,
+                                 .c_type = KV_GPU_F32,
+                                 .m = n,
+                                 .n = n_vocab,
+                                 .k = h,
+                                 .a = g->room[INPUT].p,
+                                 .b = kv_weights_gpu_head(g->weights),
+                                 .c = g->room[to].p,
+                                 .a_row = h,
+                                 .b_row = h,
+                                 .c_row = n_vocab},
+        e);
 }
 
 int kv_model_gpu_logits(struct kv_model_gpu *g, const float *hidden, size_t n,

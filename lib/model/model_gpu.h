@@ -1,10 +1,9 @@
 /* A model's weights and forward pass on the device in use.  For forward.c and
  * model.c; others put a model there by kv_model_to_device().
  *
- * Weights are there in their stored type, matrices all of one; the embedding
- * stays on the host.  Layers that do not fit follow each other through the room
- * of one.  Sums, the residual stream and all that passes between products are
- * f32; what goes into a product is rounded to the weights' type. */
+ * Weights are as weights_gpu.h says.  Sums, the residual stream and all that
+ * passes between products are f32; what goes into a product is rounded to the
+ * weights' type. */
 #ifndef KV_MODEL_GPU_H
 #define KV_MODEL_GPU_H
 
