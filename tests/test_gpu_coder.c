@@ -255,6 +255,7 @@ static void test_strings(void **state)
     check_spec("klt:b1r0,rope=post", 96);
     check_spec("klt:b3r0,rope=post,metric=none", 24);
     check_spec("klt:b8r0,code=scalar", 18);
+    check_spec("klt:b4r0,code=scalar", 128);
     check_spec("klt:b0.0625r0", 128);
     check_spec("klt:b0.0625r0", 18);
 }
