@@ -38,7 +38,7 @@ static bool can(const struct kv_append_gpu *a)
         struct kv_gpu_code code;
 
         if (!kv_codec_gpu_code(a->codec[side], &code) ||
-            !kv_gpu_can_encode(&code) || a->n < a->codec[side]->block)
+            a->n < a->codec[side]->block)
             return false;
     }
     return true;

@@ -54,7 +54,8 @@ class GpuToolTest(unittest.TestCase):
 
     def test_append(self):
         done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
-                      "kivi:b2g128r128", "--shape", "2,4,2,64,100")
+                      "klt:b2r0", "-s", "kivi:b2g128r128", "--shape",
+                      "2,4,2,64,100")
         rows = self.rows(done)
         self.assertEqual(done.returncode, 0, done.stderr)
         for r in rows:
