@@ -13,6 +13,7 @@
 
 /* So many blocks of one side of each sequence, on the device. */
 struct blocks {
+    struct kv_gpu_code code;
     struct kv_gpu_coder *coder;
     struct kv_gpu_blocks b;
     void *x, *bytes, *room;
@@ -21,7 +22,6 @@ struct blocks {
 
 struct append {
     const struct kv_append_gpu *plan;
-    struct kv_gpu_code code[KV_SIDES];
     struct blocks side[KV_SIDES], tile[KV_SIDES];
 };
 
@@ -32,20 +32,15 @@ static size_t row_values(const struct kv_append_gpu *a)
     return s->n_kv_heads * s->head_dim;
 }
 
-/* Whether the device has both codecs, which it then decodes. */
-static bool open_codes(struct append *a)
+static bool can(const struct kv_append_gpu *a)
 {
-    return kv_codec_gpu_code(a->plan->codec[KV_K], &a->code[KV_K]) &&
-           kv_codec_gpu_code(a->plan->codec[KV_V], &a->code[KV_V]);
-}
+    for (int side = 0; side < KV_SIDES; side++) {
+        struct kv_gpu_code code;
 
-/* Whether it encodes both, and there is a block. */
-static bool encodes(const struct append *a)
-{
-    for (int side = 0; side < KV_SIDES; side++)
-        if (!kv_gpu_can_encode(&a->code[side]) ||
-            a->plan->n < a->code[side].block)
+        if (!kv_codec_gpu_code(a->codec[side], &code) ||
+            a->n < a->codec[side]->block)
             return false;
+    }
     return true;
 }
 
@@ -75,11 +70,10 @@ static void input(const struct kv_append_gpu *a, int side, size_t b,
 }
 
 /* The first block of each sequence; or its newest tile. */
-static int send(struct append *append, int side, bool tile, struct kv_err *e)
+static int send(const struct kv_append_gpu *a, int side, bool tile,
+                struct blocks *to, struct kv_err *e)
 {
-    const struct kv_append_gpu *a = append->plan;
     const struct kv_codec *c = a->codec[side];
-    struct blocks *to = tile ? &append->tile[side] : &append->side[side];
     const size_t first = tile ? newest(a) : 0;
     const size_t tokens = tile ? KV_GPU_TILE : c->block,
                  n = a->n_batch * a->copies;
@@ -89,12 +83,13 @@ static int send(struct append *append, int side, bool tile, struct kv_err *e)
     uint16_t *half = kv_alloc(n * values, sizeof(*half));
     int rc;
 
+    kv_codec_gpu_code(c, &to->code);
     for (size_t i = 0; i < n; i++) {
         input(a, side, i % a->n_batch, first, tokens, x);
         for (size_t j = 0; j < values; j++)
             half[i * values + j] = kv_f32_to_f16(x[j]);
     }
-    rc = kv_gpu_coder_new(&to->coder, &append->code[side], a->device, e) ||
+    rc = kv_gpu_coder_new(&to->coder, &to->code, a->device, e) ||
          kv_device_alloc(&to->room, kv_gpu_encode_room(to->coder, blocks), e) ||
          kv_device_alloc(&to->x, n * values * sizeof(*half), e) ||
          kv_device_upload(to->x, half, n * values * sizeof(*half), e) ||
@@ -153,47 +148,21 @@ static int encode_aside(void *arg, struct kv_err *e)
            kv_attn_gpu_launch(a->plan->attend, e) || kv_device_join(stream, e);
 }
 
-/* Tiles that the CPU encodes. */
-static int encode_here(const struct append *a, int side, struct kv_err *e)
+static int encode_tiles(struct append *a, struct kv_err *e)
 {
-    const struct kv_append_gpu *plan = a->plan;
-    const struct kv_codec *c = plan->codec[side];
-    const struct kv_gpu_blocks *b = &a->tile[side].b;
-    const struct kv_where w = {.first = b->first, .seed = plan->seed};
-    const size_t tile = b->each * c->block_bytes;
-    float *x = kv_alloc(KV_GPU_TILE * row_values(plan), sizeof(*x));
-    uint8_t *bytes = kv_alloc(plan->n_batch, tile);
-    int rc = 0;
-
-    for (size_t i = 0; i < plan->n_batch; i++) {
-        input(plan, side, i, b->first, KV_GPU_TILE, x);
-        c->scheme->encode(c, w, x, b->each, bytes + i * tile);
-    }
-    for (size_t i = 0; i < plan->copies && !rc; i++)
-        rc = kv_device_upload(b->bytes + i * plan->n_batch * tile, bytes,
-                              plan->n_batch * tile, e);
-    free(bytes);
-    free(x);
-    return rc;
-}
-
-static int encode_tile(const struct append *a, int side, struct kv_err *e)
-{
-    const struct blocks *t = &a->tile[side];
-
-    return kv_gpu_can_encode(&a->code[side]) ? kv_gpu_encode(t->coder, &t->b, e)
-                                             : encode_here(a, side, e);
+    return kv_gpu_encode(a->tile[KV_K].coder, &a->tile[KV_K].b, e) ||
+           kv_gpu_encode(a->tile[KV_V].coder, &a->tile[KV_V].b, e);
 }
 
 static int settle(void *arg, struct kv_err *e)
 {
-    const struct append *a = arg;
+    struct append *a = arg;
     struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->plan->attend);
 
-    if (encode_tile(a, KV_K, e) || encode_tile(a, KV_V, e))
+    if (encode_tiles(a, e))
         return -1;
     for (int side = 0; side < KV_SIDES; side++)
-        if (kv_gpu_attend_settle(attend, side, &a->code[side],
+        if (kv_gpu_attend_settle(attend, side, &a->tile[side].code,
                                  a->tile[side].bytes, e))
             return -1;
     return 0;
@@ -268,25 +237,16 @@ static int check_values(const struct append *a, int side, struct kv_err *e)
     return rc;
 }
 
-static int time_blocks(struct append *a, struct kv_append_times *t,
-                       struct kv_err *e)
-{
-    return send(a, KV_K, false, e) || send(a, KV_V, false, e) ||
-           time_one(a, encode, &t->encode, e) ||
-           time_one(a, encode_in_line, &t->in_line, e) ||
-           time_one(a, encode_aside, &t->aside, e) || check(a, KV_K, e) ||
-           check(a, KV_V, e);
-}
-
 static int time_tiles(struct append *a, struct kv_append_times *t,
                       struct kv_err *e)
 {
     const struct kv_append_gpu *plan = a->plan;
+    const struct kv_gpu_code code[] = {a->side[KV_K].code, a->side[KV_V].code};
     const bool settles =
-        kv_gpu_attend_can_settle(kv_attn_gpu_attend(plan->attend), a->code);
+        kv_gpu_attend_can_settle(kv_attn_gpu_attend(plan->attend), code);
 
-    return send(a, KV_K, true, e) || send(a, KV_V, true, e) ||
-           encode_tile(a, KV_K, e) || encode_tile(a, KV_V, e) ||
+    return send(plan, KV_K, true, &a->tile[KV_K], e) ||
+           send(plan, KV_V, true, &a->tile[KV_V], e) || encode_tiles(a, e) ||
            (settles && (time_one(a, settle, &t->settle, e) ||
                         kv_attn_gpu_again(plan->attend, plan->out, e))) ||
            time_one(a, decode, &t->decode, e) || check_values(a, KV_K, e) ||
@@ -300,10 +260,14 @@ int kv_append_gpu_time(const struct kv_append_gpu *plan,
     int rc;
 
     *t = (struct kv_append_times){NAN, NAN, NAN, NAN, NAN};
-    if (!open_codes(&a))
+    if (!can(plan))
         return 0;
-    rc = (encodes(&a) && time_blocks(&a, t, e)) ||
-         (has_tiles(plan) && time_tiles(&a, t, e));
+    rc = send(plan, KV_K, false, &a.side[KV_K], e) ||
+         send(plan, KV_V, false, &a.side[KV_V], e) ||
+         time_one(&a, encode, &t->encode, e) ||
+         time_one(&a, encode_in_line, &t->in_line, e) ||
+         time_one(&a, encode_aside, &t->aside, e) || check(&a, KV_K, e) ||
+         check(&a, KV_V, e) || (has_tiles(plan) && time_tiles(&a, t, e));
     for (int side = 0; side < KV_SIDES; side++) {
         clear(&a.side[side]);
         clear(&a.tile[side]);

@@ -8,12 +8,13 @@
 
 struct kv_attn_gpu;
 
-/* Medians, seconds; NaN where the device has no kernel that does it. */
+/* Medians, seconds; NaN where the device does not encode these codecs. */
 struct kv_append_times {
     double encode;  /* alone */
     double in_line; /* then attention, one after the other in one stream */
     double aside;   /* beside attention, in a stream of its own */
-    double settle;  /* of a tile's tokens, and putting them into the tile */
+    double settle;  /* of a tile's tokens, and putting them into the tile; NaN
+                     * too where no kernel does that */
     double decode;  /* of a tile's tokens, to f32 */
 };
 
@@ -22,8 +23,7 @@ struct kv_append_gpu {
     struct kv_codec *const *codec; /* [KV_SIDES] */
     const float *x[KV_SIDES]; /* [n_batch][n][n_kv_heads][head_dim], of which
                                * each sequence's first block is encoded, and
-                               * its newest tile of codes (by the CPU where
-                               * the device only decodes) */
+                               * its newest tile of codes */
     size_t n, n_batch, copies;
     struct kv_attn_gpu *attend; /* what runs beside */
     const float *out;           /* its answers, kv_attn_gpu_time()'s */

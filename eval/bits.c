@@ -14,18 +14,32 @@ void kv_bits_add(struct kv_bits *into, const struct kv_bits *b)
     into->settled_values += b->settled_values;
 }
 
-struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)
+static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
+                              size_t settled_bytes, size_t settled_tokens)
 {
-    const struct kv_shape *shape = &kv_cache_reader(c, side).codec->shape;
-    const size_t row = shape->n_kv_heads * shape->head_dim;
-    size_t settled_bytes, settled_tokens;
-    const size_t bytes =
-        kv_cache_bytes(c, side, &settled_bytes, &settled_tokens);
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
 
     return (struct kv_bits){.bytes = (double)bytes,
-                            .values = (double)(kv_cache_tokens(c) * row),
+                            .values = (double)(n * row),
                             .settled_bytes = (double)settled_bytes,
                             .settled_values = (double)(settled_tokens * row)};
+}
+
+struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)
+{
+    size_t codes, tokens;
+    const size_t bytes = kv_cache_bytes(c, side, &codes, &tokens);
+
+    return bits_of(kv_cache_reader(c, side).codec, kv_cache_tokens(c), bytes,
+                   codes, tokens);
+}
+
+struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n)
+{
+    size_t codes, tokens;
+    const size_t bytes = kv_held_bytes(c, n, &codes, &tokens);
+
+    return bits_of(c, n, bytes, codes, tokens);
 }
 
 static bool serves(int scope, int wanted)

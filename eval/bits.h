@@ -13,6 +13,8 @@ void kv_bits_add(struct kv_bits *into, const struct kv_bits *b);
 
 /* What one side of a cache holds. */
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side);
+/* What it holds of n tokens, by kv_held_bytes(). */
+struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n);
 
 /* Sets shared_bytes and nominal.  side: KV_K, KV_V, or KV_ALL for both;
  * layer: one, or KV_ALL.  shared_bytes: the tables of the calibration (NULL:

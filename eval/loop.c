@@ -405,20 +405,6 @@ static size_t *until_of_codes(const struct kv_loop *l, const struct kv_codec *c,
     return until;
 }
 
-/* What a cache of n tokens holds of a side, whose blocks are of one size. */
-static struct kv_bits bits_held(const struct kv_codec *c, size_t n)
-{
-    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
-    const size_t settled = kv_settled(c, n);
-    const size_t codes = settled / c->block * c->block_bytes;
-
-    return (struct kv_bits){
-        .bytes = (double)(codes + (n - settled) * row * sizeof(uint16_t)),
-        .values = (double)(n * row),
-        .settled_bytes = (double)codes,
-        .settled_values = (double)(settled * row)};
-}
-
 static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
                      struct kv_bits *bits, struct kv_err *e)
 {
@@ -431,7 +417,7 @@ static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
         f.exact = 0;
     for (int i = 0; i < KV_SIDES; i++) {
         const struct kv_codec *c = l->codec[x->layer][i];
-        const struct kv_bits held = bits_held(c, x->n);
+        const struct kv_bits held = kv_bits_of_tokens(c, x->n);
 
         for (size_t w = 0; w < x->n_windows; w++)
             kv_bits_add(&bits[w], &held);

@@ -4,7 +4,6 @@
 #include "kernels/cuda/hold.h"
 #include "kernels/device_room.h"
 #include "lib/base/alloc.h"
-#include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/codec_gpu.h"
 
@@ -146,54 +145,6 @@ static int check_strange(struct kv_loop_gpu *g, size_t n_windows, size_t window,
 /* ---- a layer --------------------------------------------------------------
  */
 
-/* n blocks by the CPU, to the device's bytes; x: their values. */
-static int encode_here(const struct kv_codec *c, struct kv_where w,
-                       const float *x, size_t n, uint8_t *to, struct kv_err *e)
-{
-    enum { TOGETHER = 16 };
-    const size_t values = kv_codec_block_values(c);
-    uint8_t *bytes = kv_alloc(n, c->block_bytes);
-    int rc;
-
-#pragma omp parallel for schedule(dynamic, 1)
-    for (size_t i = 0; i < n; i += TOGETHER) {
-        struct kv_where at = w;
-
-        at.first += i * c->block;
-        c->scheme->encode(c, at, x + i * values,
-                          n - i < TOGETHER ? n - i : TOGETHER,
-                          bytes + i * c->block_bytes);
-    }
-    rc = kv_device_upload(to, bytes, n * c->block_bytes, e);
-    free(bytes);
-    return rc;
-}
-
-/* The same from the device's halves, unless one is strange: the window's end
- * says so. */
-static int encode_halves(const struct kv_codec *c,
-                         const struct kv_gpu_blocks *b, const unsigned *strange,
-                         struct kv_err *e)
-{
-    const size_t values = b->n * kv_codec_block_values(c);
-    uint16_t *half = kv_alloc(values, sizeof(*half));
-    float *x = kv_alloc(values, sizeof(*x));
-    unsigned met;
-    int rc = kv_device_download(&met, strange, sizeof(met), e) ||
-             kv_device_download(half, b->x, values * sizeof(*half), e);
-
-    if (!rc && !met) {
-        for (size_t i = 0; i < values; i++)
-            x[i] = kv_f16_to_f32(half[i]);
-        rc = encode_here(c,
-                         (struct kv_where){.first = b->first, .seed = b->seed},
-                         x, b->n, b->bytes, e);
-    }
-    free(x);
-    free(half);
-    return rc;
-}
-
 /* A window's keys or values x [n] as they are held, in wide and, but for NULL,
  * in again; and their settled tokens' codes in g->bytes. */
 static int encode_window(struct kv_loop_gpu *g, const struct kv_codec *c,
@@ -219,9 +170,7 @@ static int encode_window(struct kv_loop_gpu *g, const struct kv_codec *c,
                                     .room = g->work.p};
 
     return kv_gpu_hold(x, n * row, g->half.p, wide, again, strange, e) ||
-           (kv_gpu_can_encode(&g->layer[c->layer].code[c->side])
-                ? kv_gpu_encode(coder, &b, e)
-                : n_blocks && encode_halves(c, &b, strange, e));
+           kv_gpu_encode(coder, &b, e);
 }
 
 /* The same, settled tokens as their codes decode. */

@@ -360,10 +360,10 @@ size_t kv_cache_tokens(const struct kv_cache *c)
     return c->n;
 }
 
-size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
-                      size_t *settled_bytes, size_t *settled_tokens)
+/* All but the queries. */
+static size_t side_bytes(const struct kv_cache_side *s, size_t *settled_bytes,
+                         size_t *settled_tokens)
 {
-    const struct kv_cache_side *s = &c->side[side];
     const size_t codes = kv_cache_codes_bytes(s);
     const size_t open =
         s->n_open ? s->codec->scheme->open_bytes(s->codec, s->n_open) : 0;
@@ -373,9 +373,27 @@ size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
     if (settled_tokens)
         *settled_tokens = s->n_blocks * s->codec->block;
     return codes + open +
-           (s->n_sinks + s->n_tail) * kv_cache_row(s->codec) *
-               sizeof(uint16_t) +
+           (s->n_sinks + s->n_tail) * kv_cache_row(s->codec) * sizeof(uint16_t);
+}
+
+size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
+                      size_t *settled_bytes, size_t *settled_tokens)
+{
+    return side_bytes(&c->side[side], settled_bytes, settled_tokens) +
            (side == KV_K ? kv_cache_query_bytes(c) : 0);
+}
+
+size_t kv_held_bytes(const struct kv_codec *c, size_t n, size_t *settled_bytes,
+                     size_t *settled_tokens)
+{
+    const size_t settled = kv_settled(c, n), n_blocks = settled / c->block;
+    const struct kv_cache_side s = {.codec = c,
+                                    .n_blocks = n_blocks,
+                                    .n_tail = n - settled, /* and sinks */
+                                    .block_bytes = n_blocks * c->block_bytes};
+
+    assert(!c->variable && !c->history && !kv_needs_queries(c));
+    return side_bytes(&s, settled_bytes, settled_tokens);
 }
 
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)

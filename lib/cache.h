@@ -49,6 +49,10 @@ uint64_t kv_cache_seed(const struct kv_cache *c);
  * codes alone and the tokens they hold; may be NULL. */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *settled_bytes, size_t *settled_tokens);
+/* The same of a side that was given n tokens, without a cache; not of codecs
+ * that are variable, have history or need queries. */
+size_t kv_held_bytes(const struct kv_codec *c, size_t n, size_t *settled_bytes,
+                     size_t *settled_tokens);
 
 /* What the side holds; pointers valid until the next append. */
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side);

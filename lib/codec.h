@@ -124,9 +124,8 @@ struct kv_scheme {
     /* How encode() and decode() run on a CUDA device (kernels/cuda/coder.h):
      * the same bytes, of tokens that are halves, and the same floats; no
      * history, not with KV_WIDE.  Fills in what its kernels are to do, pointing
-     * to what the codec owns; heads, dimension and block are set.  Encoding may
-     * be left to the CPU (kv_gpu_can_encode()).  false: not with this spec.
-     * NULL: never. */
+     * to what the codec owns; heads, dimension and block are set.  false: not
+     * with this spec.  NULL: never. */
     bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
 
     /* Variable codecs only, in place of encode and decode: one block into at

@@ -11,9 +11,8 @@ enum { MOST_VALUES = 1 << 20 };
 struct kv_codec_gpu {
     const struct kv_codec *codec;
     struct kv_gpu_coder *coder;
-    bool encodes; /* else the CPU does */
-    size_t most;  /* blocks at a time */
-    void *x;      /* halves to encode, or floats that were decoded */
+    size_t most; /* blocks at a time */
+    void *x;     /* halves to encode, or floats that were decoded */
     void *bytes, *room;
 };
 
@@ -39,7 +38,6 @@ int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
     g = kv_alloc(1, sizeof(*g));
     g->codec = c;
     g->most = fit ? fit : 1;
-    g->encodes = kv_gpu_can_encode(&code);
     if (kv_gpu_coder_new(&g->coder, &code, device, e) ||
         kv_device_alloc(
             &g->x, g->most * kv_codec_block_values(c) * sizeof(float), e) ||
@@ -85,14 +83,8 @@ int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
 {
     const size_t values = kv_codec_block_values(g->codec);
     const size_t n = n_blocks < g->most ? n_blocks : g->most;
-    uint16_t *half;
+    uint16_t *half = kv_alloc(n * values, sizeof(*half));
     int rc = 0;
-
-    if (!g->encodes) {
-        g->codec->scheme->encode(g->codec, w, x, n_blocks, bytes);
-        return 0;
-    }
-    half = kv_alloc(n * values, sizeof(*half));
 
     for (size_t i = 0; i < n_blocks && !rc; i += g->most) {
         const size_t left = n_blocks - i,

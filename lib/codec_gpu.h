@@ -18,8 +18,7 @@ int kv_codec_gpu_new(struct kv_codec_gpu **g, const struct kv_codec *c,
 void kv_codec_gpu_free(struct kv_codec_gpu *g); /* NULL is fine */
 
 /* encode(), its arrays on the host; every x is a half (kv_codec_input()).  The
- * same bytes, by the CPU where the device has no kernel that encodes.
- * Thread-safe, one thread at a time. */
+ * same bytes.  Thread-safe, one thread at a time. */
 int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
                         const float *x, size_t n_blocks, uint8_t *bytes,
                         struct kv_err *e);

@@ -102,9 +102,8 @@ static int open_by(enum way way, const struct kv_tiles_job *jobs, size_t n_jobs,
                              way == BY_INT8 ? KV_PATH_INT8 : KV_PATH_EXACT, e);
 }
 
-/* Two sequences, the same tokens: their answers are the same.  Whether there is
- * this way at all. */
-static bool check_way(const char *what, const struct kv_cache *c,
+/* Two sequences, the same tokens: their answers are the same. */
+static void check_way(const char *what, const struct kv_cache *c,
                       const struct kv_tiled *t, const struct attention *a,
                       enum way way)
 {
@@ -124,7 +123,6 @@ static bool check_way(const char *what, const struct kv_cache *c,
     float *out = kv_alloc(2 * n, sizeof(float));
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
-    bool there;
 
     if (own)
         kv_cache_attend(c, a->q, a->nq, exact);
@@ -154,39 +152,39 @@ static bool check_way(const char *what, const struct kv_cache *c,
     /* nobody may want the stores from here on */
     memset(stores, 0xee, 2 * KV_MAX_RUNS * sizeof(*stores));
     free(stores);
-    there = kv_gpu_attend_path(g) == path;
-    if (there)
-        for (int run = 0; run < runs; run++) {
-            const double bound = own ? hack
-                                 : path == KV_PATH_INT8
-                                     ? INT8_BOUND
-                                     : 2 * rel_err(plain, exact, n) + 1e-6;
+    if (kv_gpu_attend_path(g) != path)
+        fail_msg("%s, head_dim %zu: path %s, expected %s", what,
+                 a->shape.head_dim, kv_gpu_attend_name(g),
+                 path == KV_PATH_INT8 ? "int8" : "exact");
+    for (int run = 0; run < runs; run++) {
+        const double bound = own ? hack
+                             : path == KV_PATH_INT8
+                                 ? INT8_BOUND
+                                 : 2 * rel_err(plain, exact, n) + 1e-6;
 
-            memset(out, 0xff, 2 * n * sizeof(*out));
-            if (kv_gpu_attend_ask(g, q, &e) || kv_gpu_attend_launch(g, &e) ||
-                kv_gpu_attend_answer(g, out, &e))
-                fail_msg("%s: %s", what, e.msg);
-            if (!(rel_err(out, exact, n) <= bound))
-                fail_msg("%s, %zu tokens, %zu queries, head_dim %zu, group "
-                         "%zu, %s: error %g, expected at most %g",
-                         what, a->n, a->nq, a->shape.head_dim,
-                         a->shape.n_heads / a->shape.n_kv_heads,
-                         kv_gpu_attend_name(g), rel_err(out, exact, n), bound);
-            if (groups &&
-                !(rel_err(out, integers, n) <= of_halves + INTEGERS_BOUND))
-                fail_msg("%s, %zu tokens, head_dim %zu: %g from what plain C "
-                         "makes of the same integers",
-                         what, a->n, a->shape.head_dim,
-                         rel_err(out, integers, n));
-            assert_memory_equal(out, out + n, n * sizeof(*out));
-        }
+        memset(out, 0xff, 2 * n * sizeof(*out));
+        if (kv_gpu_attend_ask(g, q, &e) || kv_gpu_attend_launch(g, &e) ||
+            kv_gpu_attend_answer(g, out, &e))
+            fail_msg("%s: %s", what, e.msg);
+        if (!(rel_err(out, exact, n) <= bound))
+            fail_msg("%s, %zu tokens, %zu queries, head_dim %zu, group "
+                     "%zu, %s: error %g, expected at most %g",
+                     what, a->n, a->nq, a->shape.head_dim,
+                     a->shape.n_heads / a->shape.n_kv_heads,
+                     kv_gpu_attend_name(g), rel_err(out, exact, n), bound);
+        if (groups &&
+            !(rel_err(out, integers, n) <= of_halves + INTEGERS_BOUND))
+            fail_msg("%s, %zu tokens, head_dim %zu: %g from what plain C "
+                     "makes of the same integers",
+                     what, a->n, a->shape.head_dim, rel_err(out, integers, n));
+        assert_memory_equal(out, out + n, n * sizeof(*out));
+    }
     kv_gpu_attend_free(g);
     free(integers);
     free(out);
     free(q);
     free(plain);
     free(exact);
-    return there;
 }
 
 /* Rows of tiles side by side are of sizes far apart, those of one are 0. */
@@ -282,7 +280,7 @@ void check_name(const char *text, size_t head_dim, const char *name)
 }
 
 void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
-              enum way first, enum way last, struct kv_calib **calib)
+              unsigned ways, struct kv_calib **calib)
 {
     const size_t row = s->n_kv_heads * s->head_dim;
     struct rig r = rig(text, s, n, calib);
@@ -295,26 +293,17 @@ void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
                                     r.x.q + (n - nq) * s->n_heads * s->head_dim,
                                 .k = k,
                                 .v = v};
-    bool there = false;
 
     kv_cache_decode(r.cache, KV_K, k);
     kv_cache_decode(r.cache, KV_V, v);
     if (r.codec[KV_K]->pre_rope)
         kv_rope(s, k, n, s->n_kv_heads, 0);
-    for (int way = (int)first; way <= (int)last; way++)
-        there |= check_way(text, r.cache, r.tiled, &a, (enum way)way);
-    if (!there)
-        fail_msg("%s, head_dim %zu: no way that was asked for", text,
-                 s->head_dim);
+    for (unsigned way = BY_EXACT; way <= BY_DEQUANT; way *= 2)
+        if (ways & way)
+            check_way(text, r.cache, r.tiled, &a, (enum way)way);
     free(v);
     free(k);
     rig_clear(&r);
-}
-
-static void check(const char *text, const struct kv_shape *s, size_t n,
-                  size_t nq, struct kv_calib **calib)
-{
-    check_by(text, s, n, nq, BY_EXACT, BY_INT8, calib);
 }
 
 /* One below, at and above a tile; queries of which some are in codes. */
@@ -322,40 +311,39 @@ static const struct {
     size_t n, nq;
 } sizes[] = {{1, 1}, {127, 1}, {128, 3}, {129, 1}, {400, 8}, {1300, 2}};
 
-void check_sizes(const char *text, size_t head_dim, size_t group)
+void check_sizes(const char *text, size_t head_dim, size_t group, unsigned ways)
 {
     struct kv_shape s = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
 
     s.n_heads = s.n_kv_heads * group;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        check(text, &s, sizes[i].n, sizes[i].nq, &calib);
+        check_by(text, &s, sizes[i].n, sizes[i].nq, ways, &calib);
     kv_calib_free(calib);
 }
 
-void check_long(const char *text, size_t head_dim, size_t group)
+void check_long(const char *text, size_t head_dim, size_t group, unsigned ways)
 {
     struct kv_shape s = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
 
     s.n_heads = s.n_kv_heads * group;
-    check(text, &s, LONG, 2, &calib);
+    check_by(text, &s, LONG, 2, ways, &calib);
     kv_calib_free(calib);
 }
 
-void check_kernels(const char *text, size_t head_dim)
+void check_kernels(const char *text, size_t head_dim, unsigned ways)
 {
     struct kv_shape s = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
 
     s.n_heads = s.n_kv_heads * 4;
-    check(text, &s, 300, 1, &calib);
-    check(text, &s, 300, 3, &calib);
+    check_by(text, &s, 300, 1, ways, &calib);
+    check_by(text, &s, 300, 3, ways, &calib);
     kv_calib_free(calib);
 }
 
-void check_sized(const struct sized *x, size_t n_cases, enum way first,
-                 enum way last)
+void check_sized(const struct sized *x, size_t n_cases, unsigned ways)
 {
     for (size_t i = 0; i < n_cases; i++, x++) {
         struct kv_shape s = synthetic_shape(x->head_dim);
@@ -363,7 +351,7 @@ void check_sized(const struct sized *x, size_t n_cases, enum way first,
 
         s.n_heads = s.n_kv_heads * x->group;
         s.n_rot = x->n_rot;
-        check_by(x->text, &s, x->n, x->nq, first, last, &calib);
+        check_by(x->text, &s, x->n, x->nq, ways, &calib);
         kv_calib_free(calib);
     }
 }

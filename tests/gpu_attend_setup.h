@@ -17,8 +17,9 @@ extern struct kv_device test_device;
     (no_device() ? 77 : cmocka_run_group_tests(tests, NULL, NULL))
 bool no_device(void); /* opens it */
 
-/* What attends: the best that is there on a path, or one that is asked for. */
-enum way { BY_EXACT, BY_INT8, BY_GENERIC, BY_DEQUANT };
+/* What attends: the best that is there on a path, or one that is asked for.
+ * `ways` is a sum of them; one that is not there fails the test. */
+enum way { BY_EXACT = 1, BY_INT8 = 2, BY_GENERIC = 4, BY_DEQUANT = 8 };
 
 enum { LONG = 3500 /* tokens: some warps have three tiles */ };
 
@@ -35,9 +36,9 @@ struct rig rig(const char *text, const struct kv_shape *s, size_t n,
                struct kv_calib **calib);
 void rig_clear(struct rig *r);
 
-/* Answers of nq queries over n tokens, on ways [first, last]. */
+/* Answers of nq queries over n tokens. */
 void check_by(const char *text, const struct kv_shape *s, size_t n, size_t nq,
-              enum way first, enum way last, struct kv_calib **calib);
+              unsigned ways, struct kv_calib **calib);
 
 /* The same of a list. */
 struct sized {
@@ -46,15 +47,15 @@ struct sized {
     size_t n_rot; /* pairs of channels that RoPE turns */
     size_t n, nq;
 };
-void check_sized(const struct sized *x, size_t n_cases, enum way first,
-                 enum way last);
+void check_sized(const struct sized *x, size_t n_cases, unsigned ways);
 
-/* Exact and int8: of 1 token to 1300, `group` query heads a KV head; of LONG;
- * of 2 tiles of codes and a rest, 4 and 12 rows: what every kernel that is
- * listed is tested with. */
-void check_sizes(const char *text, size_t head_dim, size_t group);
-void check_long(const char *text, size_t head_dim, size_t group);
-void check_kernels(const char *text, size_t head_dim);
+/* Of 1 token to 1300, `group` query heads a KV head; of LONG; of 2 tiles of
+ * codes and a rest, 4 and 12 rows: what every kernel that is listed is tested
+ * with. */
+void check_sizes(const char *text, size_t head_dim, size_t group,
+                 unsigned ways);
+void check_long(const char *text, size_t head_dim, size_t group, unsigned ways);
+void check_kernels(const char *text, size_t head_dim, unsigned ways);
 
 /* Which kernel it is, of this path; of path exact. */
 void check_path(const char *text, size_t head_dim, enum kv_path path,

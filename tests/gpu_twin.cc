@@ -19,6 +19,7 @@ namespace
 {
 
 constexpr size_t stack_bytes = 64 << 10;
+constexpr size_t SHARED = 227 << 10; /* bytes, a block's at most */
 
 struct copy {
     void *to;
@@ -228,6 +229,16 @@ void twin_launched(void *kernel)
     fclose(f);
 }
 
+/* What a launch may ask for on any device kernels are built for, but for the
+ * shared memory, where it is what the largest has. */
+static bool can_launch(dim3 grid, dim3 block, size_t shared)
+{
+    return grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX &&
+           grid.y <= 65535 && grid.z <= 65535 && block.x >= 1 &&
+           block.x <= 1024 && block.x % 32 == 0 && block.y == 1 &&
+           block.z == 1 && shared <= SHARED;
+}
+
 void twin_run(dim3 grid, dim3 block, size_t shared,
               const std::function<void()> &thread)
 {
@@ -235,6 +246,13 @@ void twin_run(dim3 grid, dim3 block, size_t shared,
     static unsigned runs;
     const std::lock_guard<std::mutex> lock(one_at_a_time);
 
+    if (!can_launch(grid, block, shared)) {
+        fprintf(stderr,
+                "gpu_twin: no device launches a grid of %u, %u, %u blocks of "
+                "%u, %u, %u threads with %zu bytes of shared memory\n",
+                grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
+        abort();
+    }
     gridDim = grid;
     blockDim = block;
     entry = &thread;
@@ -285,7 +303,7 @@ extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
     snprintf(d->name, sizeof(d->name), "host twin %zu", index);
     d->major = 9;
     d->multiprocessors = 6;
-    d->shared = 227 << 10;
+    d->shared = SHARED;
     d->l2 = 1 << 20;
     d->memory = d->free = (size_t)64 << 30;
     return 0;

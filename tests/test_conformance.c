@@ -261,6 +261,23 @@ static void refuse_counts(const struct ready *r, const uint8_t *bytes, size_t n)
     free(bad);
 }
 
+/* What a side of n tokens is said to hold is what it holds. */
+static void check_held(const struct ready *r, const struct kv_cache *c,
+                       enum kv_side side, size_t n)
+{
+    const struct kv_codec *codec = r->codec[side];
+    size_t bytes[2], codes[2], settled[2];
+
+    if (codec->variable || codec->history || needs_queries(r))
+        return;
+    bytes[0] = kv_cache_bytes(c, side, &codes[0], &settled[0]);
+    bytes[1] = kv_held_bytes(codec, n, &codes[1], &settled[1]);
+    if (bytes[0] != bytes[1] || codes[0] != codes[1] ||
+        settled[0] != settled[1])
+        fail_msg("%s %c: of %zu tokens %zu bytes, held %zu", r->spec.text,
+                 kv_side_name(side), n, bytes[1], bytes[0]);
+}
+
 static void check_bytes_and_save(struct ready *r)
 {
     const struct rows x = rows(r, N);
@@ -273,8 +290,10 @@ static void check_bytes_and_save(struct ready *r)
         size_t n, held = 0;
 
         kv_cache_save(c, &bytes, &n);
-        for (int side = 0; side < KV_SIDES; side++)
+        for (int side = 0; side < KV_SIDES; side++) {
             held += kv_cache_bytes(c, (enum kv_side)side, NULL, NULL);
+            check_held(r, c, (enum kv_side)side, sizes[i]);
+        }
         /* the header of a save is 2 + 2 x 4 words; a history codec's open
          * block is saved whole */
         if (!history(r))

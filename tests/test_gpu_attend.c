@@ -29,7 +29,7 @@ static void test_dequant(void **state)
         {"turboquant:b4", 128, 2, 64, 260, 100}};
 
     (void)state;
-    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT, BY_DEQUANT);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT);
 }
 
 /* What has no kernel says what it is. */

@@ -20,7 +20,7 @@ static void test_codebook_kernels(void **state)
         snprintf(text, sizeof(text), "%s:d%zub%zur0,iters=1",
                  kernels[i].own ? "evasion" : "vecinfer", kernels[i].d,
                  kernels[i].bits);
-        check_kernels(text, kernels[i].head_dim);
+        check_kernels(text, kernels[i].head_dim, BY_EXACT | BY_INT8);
     }
 }
 
@@ -28,8 +28,9 @@ static void test_codebook_kernels(void **state)
 static void test_codebook(void **state)
 {
     (void)state;
-    check_sizes("vecinfer:K-d2b4/V-d4b8,s=3,r=40,iters=2", 128, 8);
-    check_sizes("evasion:d4b8,books=head,iters=2", 64, 1);
+    check_sizes("vecinfer:K-d2b4/V-d4b8,s=3,r=40,iters=2", 128, 8,
+                BY_EXACT | BY_INT8);
+    check_sizes("evasion:d4b8,books=head,iters=2", 64, 1, BY_EXACT | BY_INT8);
 }
 
 static void test_parts(void **state)

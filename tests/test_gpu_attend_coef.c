@@ -22,7 +22,7 @@ static void test_coefs(void **state)
     };
 
     (void)state;
-    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
 }
 
 int main(void)

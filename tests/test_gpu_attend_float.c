@@ -7,11 +7,11 @@ static void test_float(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(dims) / sizeof(*dims); i++) {
-        check_sizes("f16:r0", dims[i], 4);
-        check_sizes("f16:s3r40", dims[i], i == 2 ? 16 : 1);
-        check_kernels("bf16", dims[i]);
+        check_sizes("f16:r0", dims[i], 4, BY_EXACT);
+        check_sizes("f16:s3r40", dims[i], i == 2 ? 16 : 1, BY_EXACT);
+        check_kernels("bf16", dims[i], BY_EXACT);
     }
-    check_sizes("bf16", 128, 4);
+    check_sizes("bf16", 128, 4, BY_EXACT);
     check_name("bf16", 256, "exact");
 }
 
@@ -26,7 +26,7 @@ static void test_prefill(void **state)
                                          {"bf16", 128, 4, 64, 140, 20}};
 
     (void)state;
-    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_INT8);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
 }
 
 static void test_parts(void **state)

@@ -41,7 +41,7 @@ static void test_generic(void **state)
     };
 
     (void)state;
-    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC, BY_GENERIC);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC);
     check_name("f16:r0", 128, "exact");
     check_name("bf16", 72, "generic");
     check_name("f32:r0", 128, "generic");
@@ -49,9 +49,9 @@ static void test_generic(void **state)
     check_name("nvfp4", 64, "exact");
     check_name("fp6", 64, "generic");
     check_name("vecinfer:K-d4b8/V-d8b8,r=0,iters=1", 128, "generic");
-    check_sizes("kivi:b3g32r128", 96, 16);
-    check_sizes("bf16", 72, 4);
-    check_long("kivi:b3g32r0", 96, 7);
+    check_sizes("kivi:b3g32r128", 96, 16, BY_EXACT);
+    check_sizes("bf16", 72, 4, BY_EXACT);
+    check_long("kivi:b3g32r0", 96, 7, BY_EXACT);
 }
 
 /* Levels and outliers: of every width, none to many; keys before RoPE, all of
@@ -76,7 +76,7 @@ static void test_before_rope(void **state)
     };
 
     (void)state;
-    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC, BY_GENERIC);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_GENERIC);
     check_name("kvquant:r0", 96, "generic");
     check_name("kvquant:K-b4/V-b3,r=0", 128, "generic");
     check_name("evasion:d2b8,rope=pre,iters=1", 64, "generic");

@@ -19,9 +19,9 @@ static void test_nuq(void **state)
     };
 
     (void)state;
-    check_sizes("kvquant:r0", 128, 4);
-    check_sizes("kvquant:b4s3r40", 64, 8);
-    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT, BY_EXACT);
+    check_sizes("kvquant:r0", 128, 4, BY_EXACT);
+    check_sizes("kvquant:b4s3r40", 64, 8, BY_EXACT);
+    check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
     check_name("kvquant:r0", 128, "exact");
     check_name("kvquant:b4o10r0", 64, "exact");
 }
@@ -41,7 +41,7 @@ static void test_nuq_kernels(void **state)
         char text[64];
 
         snprintf(text, sizeof(text), "kvquant:b%zur0", kernels[i].bits);
-        check_kernels(text, kernels[i].head_dim);
+        check_kernels(text, kernels[i].head_dim, BY_EXACT);
     }
 }
 

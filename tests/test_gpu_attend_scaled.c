@@ -5,17 +5,17 @@
 static void test_scaled(void **state)
 {
     (void)state;
-    check_sizes("nf4:g32s3r40", 64, 16);
-    check_sizes("iq4_nl", 128, 12);
-    check_sizes("nvfp4", 128, 3);
-    check_sizes("turboquant:b3r0", 128, 4);
-    check_sizes("turboquant:b2r0", 128, 4);
-    check_sizes("fp8:K-e4m3/V-e5m2,scale=token,r=40", 64, 8);
-    check_sizes("mxfp8:e5m2r0", 128, 4);
-    check_long("nvfp4", 64, 8);
-    check_long("turboquant:b2r0", 64, 4);
-    check_long("mxfp4:r0", 64, 2);
-    check_long("fp8,scale=none,r=0", 64, 2);
+    check_sizes("nf4:g32s3r40", 64, 16, BY_EXACT);
+    check_sizes("iq4_nl", 128, 12, BY_EXACT);
+    check_sizes("nvfp4", 128, 3, BY_EXACT);
+    check_sizes("turboquant:b3r0", 128, 4, BY_EXACT);
+    check_sizes("turboquant:b2r0", 128, 4, BY_EXACT);
+    check_sizes("fp8:K-e4m3/V-e5m2,scale=token,r=40", 64, 8, BY_EXACT);
+    check_sizes("mxfp8:e5m2r0", 128, 4, BY_EXACT);
+    check_long("nvfp4", 64, 8, BY_EXACT);
+    check_long("turboquant:b2r0", 64, 4, BY_EXACT);
+    check_long("mxfp4:r0", 64, 2, BY_EXACT);
+    check_long("fp8,scale=none,r=0", 64, 2, BY_EXACT);
 }
 
 static void test_scaled_kernels(void **state)
@@ -28,7 +28,7 @@ static void test_scaled_kernels(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
         for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++)
-            check_kernels(texts[i], dims[j]);
+            check_kernels(texts[i], dims[j], BY_EXACT);
 }
 
 static void test_parts(void **state)

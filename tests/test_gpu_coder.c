@@ -247,15 +247,17 @@ static void test_vectors(void **state)
     check_spec("pq:d8b8,books=head,sub=shared,rope=pre,iters=1", 40);
 }
 
-/* On a trellis and as levels, from no coefficient of a head to all of them.
- * Encoding is the CPU's. */
+/* On a trellis and as levels, from no coefficient at all to every one. */
 static void test_strings(void **state)
 {
     (void)state;
     check_spec("klt:b2r0", 64);
+    check_spec("klt:b1r0,rope=post", 96);
     check_spec("klt:b3r0,rope=post,metric=none", 24);
     check_spec("klt:b8r0,code=scalar", 18);
+    check_spec("klt:b4r0,code=scalar", 128);
     check_spec("klt:b0.0625r0", 128);
+    check_spec("klt:b0.0625r0", 18);
 }
 
 int main(void)

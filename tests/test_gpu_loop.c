@@ -262,7 +262,7 @@ static void test_strange(void **state)
 {
     (void)state;
     check_strange("kivi:b2g8r0");
-    check_strange("klt:b2r0"); /* encoded by the CPU */
+    check_strange("klt:b2r0");
 }
 
 /* What is on the device; fails the test without memory. */

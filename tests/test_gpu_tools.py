@@ -54,7 +54,8 @@ class GpuToolTest(unittest.TestCase):
 
     def test_append(self):
         done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
-                      "kivi:b2g128r128", "--shape", "2,4,2,64,100")
+                      "klt:b2r0", "-s", "kivi:b2g128r128", "--shape",
+                      "2,4,2,64,100")
         rows = self.rows(done)
         self.assertEqual(done.returncode, 0, done.stderr)
         for r in rows:
@@ -82,7 +83,7 @@ class GpuToolTest(unittest.TestCase):
             [("f16", *5 * [False]), ("kivi", *5 * [True]),
              ("hack", *5 * [True]), ("vecinfer", *5 * [True]),
              ("kivi", *3 * [True], False, True),  # by the generic kernel
-             ("klt", *4 * [False], True)])  # which the CPU encodes
+             ("klt", *3 * [True], False, True)])
 
     def test_left_out(self):
         done = attend("-s", "gear", "-s", "f16:s2r3", "--shape",

@@ -323,6 +323,7 @@ class BenchCpu(Scripts):
 
     def test_table(self):
         row = {"tool": "kvattn", "version": "1", "level": "c", "ctx": "64",
+               "model": "random-hq12-hkv4-d96",
                "bw_share": "0.5", "bits_settled": "16", "spec": "f16:r0s0",
                "threads": "1", "path": "exact", "lat_us_p50": "3000",
                "speedup": "1"}
@@ -333,9 +334,36 @@ class BenchCpu(Scripts):
         self.assertEqual(cells(out), [
             ["`f16`", "16", "3 ms (0.50)", "", "3 ms (0.50)", ""],
             ["`kivi:b2g32`", "3", "4.00 (0.50)", "6.00 (0.50)", "", ""]])
-        self.assertIn("expected kvattn's rows", self.run_script(
-            "scripts/bench-cpu", "--table", self.csv("u.csv", [{"a": "1"}]),
-            code=1))
+        self.assertIn("12 query heads over caches of 4 KV heads of\n"
+                      "96 channels", out)
+        for wrong, words in [
+                ([{"a": "1"}], "expected kvattn's rows"),
+                ([row, dict(row, model="random-hq8-hkv4-d96")],
+                 "expected one shape")]:
+            self.assertIn(words, self.run_script(
+                "scripts/bench-cpu", "--table", self.csv("u.csv", wrong),
+                code=1))
+
+    def build(self, *then):
+        """A build whose programs print a row, and then run some lines."""
+        lines = ["#!/bin/sh", "echo spec,path", "echo f16,exact", *then]
+        for program in "tools/kvattn", "tests/bench_kernels":
+            os.chmod(self.write("build/" + program, "\n".join(lines)), 0o755)
+        return os.path.join(self.folder, "build")
+
+    def test_rows_as_they_come(self):
+        path = os.path.join(self.folder, "new.csv")
+        argv = ["scripts/bench-cpu", "--build", self.build("exit 2"), "-o",
+                path]
+        self.assertIn("exit status 2", self.run_script(*argv, code=1))
+        self.assertFalse(os.path.exists(path))
+        with open(path + ".partial") as f:
+            self.assertEqual(f.read(), "spec,path\nf16,exact\n")
+        self.build()
+        self.run_script(*argv)
+        self.assertFalse(os.path.exists(path + ".partial"))
+        with open(path) as f:
+            self.assertEqual(f.readline(), "spec,path\n")
 
     def test_what_cannot_be_compared(self):
         a = self.rows("a.csv", ("f16", 30))

@@ -543,7 +543,7 @@ static void parse(int argc, char **argv, struct args *a)
             "groups, codebook indices, hack (attention over them is checked,\n"
             "not timed);\n"
             "decode_us_p50: decoding these to f32.\n"
-            "Blank where the GPU has no kernel for it (kvquant --help).\n"
+            "Blank where the GPU does not encode (kvquant --help).\n"
             "--shape without -C trains calibrated schemes on random tensors:\n"
             "their latency counts, their error is left blank.",
         .list = kv_common_list};

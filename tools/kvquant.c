@@ -310,9 +310,8 @@ static void parse(int argc, char **argv, struct args *a)
             "bits_total counts the calibration's tables in.\n"
             "--device cuda: blocks are encoded and decoded on the GPU, to the\n"
             "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
-            "pq, million, evasion, vecinfer, cq; klt is decoded there and\n"
-            "encoded on the CPU); another spec but f32, the\n"
-            "base line, is named and left out, and the exit status is 1.",
+            "pq, million, evasion, vecinfer, cq, klt); another spec but f32,\n"
+            "the base line, is named and left out, and the exit status is 1.",
         .list = kv_common_list};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 

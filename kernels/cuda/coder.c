@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { OWN = 6 };
+enum { OWN = 9 };
 
 struct kv_gpu_coder {
     struct kv_gpu_code code; /* its arrays are the device's */
@@ -47,17 +47,34 @@ static int send_tables(struct kv_gpu_coder *c, struct kv_err *e)
     return 0;
 }
 
+static int check_steps(const struct kv_gpu_steps *s, struct kv_err *e)
+{
+#define SAME(BITS, VALUES)                      \
+    if (s->bits == BITS && s->values == VALUES) \
+        return 0;
+    KV_GPU_STEPS(SAME)
+#undef SAME
+    return kv_fail(e, "no CUDA kernel for steps of %u bits for %u values",
+                   s->bits, s->values);
+}
+
 static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
 {
     struct kv_gpu_strings *s = &c->code.strings;
     const size_t heads = c->code.n_heads, d = c->code.head_dim;
 
-    if (send(c, 0, s->coef, s->first[heads] * sizeof(*s->coef), e) ||
+    for (size_t i = 0; i < s->n_runs; i++)
+        if (check_steps(&s->steps[i], e))
+            return -1;
+    if (send(c, 0, s->coef, s->n_coefs * sizeof(*s->coef), e) ||
         send(c, 1, s->first, (heads + 1) * sizeof(*s->first), e) ||
         send(c, 2, s->used, heads * sizeof(*s->used), e) ||
         send(c, 3, s->tables, s->n_tables * sizeof(float), e) ||
         send(c, 4, s->mean, heads * d * sizeof(float), e) ||
-        send(c, 5, s->inverse, heads * d * d * sizeof(float), e))
+        send(c, 5, s->inverse, heads * d * d * sizeof(float), e) ||
+        send(c, 6, s->forward, heads * d * d * sizeof(float), e) ||
+        send(c, 7, s->steps, s->n_runs * sizeof(*s->steps), e) ||
+        send(c, 8, s->scale, s->n_coefs * sizeof(float), e))
         return -1;
     s->coef = c->own[0];
     s->first = c->own[1];
@@ -65,6 +82,9 @@ static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
     s->tables = c->own[3];
     s->mean = c->own[4];
     s->inverse = c->own[5];
+    s->forward = c->own[6];
+    s->steps = c->own[7];
+    s->scale = c->own[8];
     return 0;
 }
 
@@ -110,11 +130,6 @@ void kv_gpu_coder_free(struct kv_gpu_coder *c)
     free(c);
 }
 
-bool kv_gpu_can_encode(const struct kv_gpu_code *code)
-{
-    return code->coding != KV_GPU_STRINGS;
-}
-
 /* A float a value where there is a transform. */
 static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
 {
@@ -125,27 +140,17 @@ static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
                : 0;
 }
 
-size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n)
+static size_t vectors_room(const struct kv_gpu_code *c, size_t n)
 {
-    const struct kv_gpu_code *code = &c->code;
+    const struct kv_gpu_vectors *v = &c->vectors;
+    const size_t codes = n * c->block * c->n_heads * v->n_sub;
 
-    if (code->coding != KV_GPU_VECTORS)
-        return 0;
-
-    const struct kv_gpu_vectors *v = &code->vectors;
-    const size_t codes = n * code->block * code->n_heads * v->n_sub;
-
-    return turned_bytes(code, n) + (v->bits == 8 ? 0 : codes * 2);
+    return turned_bytes(c, n) + (v->bits == 8 ? 0 : codes * 2);
 }
 
-int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
-                  struct kv_err *e)
+static int encode_vectors(const struct kv_gpu_coder *c,
+                          const struct kv_gpu_blocks *b, struct kv_err *e)
 {
-    if (!b->n)
-        return 0;
-    if (c->code.coding == KV_GPU_GROUPS)
-        return kv_gpu_encode_groups(&c->code, b, e);
-
     const size_t turned = turned_bytes(&c->code, b->n);
     struct kv_gpu_room room = {NULL, NULL};
 
@@ -154,6 +159,56 @@ int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
     if (c->code.vectors.bits != 8)
         room.code = (uint16_t *)((uint8_t *)b->room + turned);
     return kv_gpu_encode_vectors(&c->code, b, &room, c->multiprocessors, e);
+}
+
+/* Strings that are searched at once, of n. */
+static size_t searches(const struct kv_gpu_coder *c, size_t n)
+{
+    const size_t most = c->multiprocessors * KV_GPU_SEARCHES;
+
+    return n < most ? n : most;
+}
+
+static size_t coefficient_bytes(const struct kv_gpu_coder *c, size_t n)
+{
+    return n * c->code.strings.n_coefs * sizeof(float);
+}
+
+static size_t strings_room(const struct kv_gpu_coder *c, size_t n)
+{
+    return coefficient_bytes(c, n) +
+           searches(c, n) * c->code.strings.n_steps * KV_GPU_NOTE;
+}
+
+size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n)
+{
+    switch (c->code.coding) {
+    case KV_GPU_GROUPS:
+        return 0;
+    case KV_GPU_VECTORS:
+        return vectors_room(&c->code, n);
+    case KV_GPU_STRINGS:
+        break;
+    }
+    return strings_room(c, n);
+}
+
+int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
+                  struct kv_err *e)
+{
+    if (!b->n)
+        return 0;
+    switch (c->code.coding) {
+    case KV_GPU_GROUPS:
+        return kv_gpu_encode_groups(&c->code, b, e);
+    case KV_GPU_VECTORS:
+        return encode_vectors(c, b, e);
+    case KV_GPU_STRINGS:
+        break;
+    }
+    return kv_gpu_encode_strings(
+        &c->code, b, b->room, (uint8_t *)b->room + coefficient_bytes(c, b->n),
+        searches(c, b->n), e);
 }
 
 int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,

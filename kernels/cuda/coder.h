@@ -55,20 +55,35 @@ struct kv_gpu_vectors {
 struct kv_gpu_coefficient {
     unsigned end;   /* of its bits in the string */
     unsigned table; /* where its states begin in tables */
-    unsigned index; /* row of the inverse */
+    unsigned index; /* column of the transform, row of the inverse */
+    unsigned place; /* among the string's */
     float scale;
 };
 
-/* A token's coefficients in one string (lib/schemes/klt.h).  They are decoded
- * here, and encoded on the CPU. */
+/* Steps of kernels/trellis.h that follow each other and are alike. */
+struct kv_gpu_steps {
+    unsigned n, bits, values;
+    unsigned table; /* where it begins in tables */
+};
+
+/* The steps that can be encoded: bits, values. */
+#define KV_GPU_STEPS(X)                                                     \
+    X(1, 4)                                                                 \
+    X(1, 2) X(3, 4) X(1, 1) X(3, 2) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1) \
+        X(7, 1) X(8, 1)
+
+/* A token's coefficients in one string (lib/schemes/klt.h). */
 struct kv_gpu_strings {
-    const struct kv_gpu_coefficient *coef; /* [first[n_heads]] */
+    const struct kv_gpu_coefficient *coef; /* [n_coefs] */
     const unsigned *first; /* [n_heads + 1]: a head's are those from here on */
     const unsigned *used;  /* [n_heads]: rows of the inverse that have one */
+    const struct kv_gpu_steps *steps; /* [n_runs] */
+    const float *scale;               /* [n_coefs], in the string's order */
     const float *tables;
-    const float *mean, *inverse; /* [n_heads][head_dim]; [n_heads][head_dim]
-                                  * [head_dim] */
-    size_t n_tables;             /* floats */
+    const float *mean;              /* [n_heads][head_dim] */
+    const float *forward, *inverse; /* [n_heads][head_dim][head_dim] */
+    size_t n_tables;                /* floats */
+    unsigned n_coefs, n_runs, n_steps, n_bits; /* of a string */
 };
 
 enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS, KV_GPU_STRINGS };
@@ -111,13 +126,10 @@ int kv_gpu_coder_new(struct kv_gpu_coder **c, const struct kv_gpu_code *code,
                      const struct kv_device *device, struct kv_err *e);
 void kv_gpu_coder_free(struct kv_gpu_coder *c); /* NULL is fine */
 
-/* Whether there is a kernel that encodes; one that decodes there is always. */
-bool kv_gpu_can_encode(const struct kv_gpu_code *code);
-
 /* Bytes that encoding n blocks has for what is under way. */
 size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n);
 
-/* Launches; does not wait.  Of what can be encoded. */
+/* Launches; does not wait. */
 int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
                   struct kv_err *e);
 
@@ -144,6 +156,15 @@ int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
                           const struct kv_gpu_blocks *b,
                           const struct kv_gpu_room *room,
                           size_t multiprocessors, struct kv_err *e);
+
+/* Searches of strings that a multiprocessor has registers for, a warp each; and
+ * bytes that one notes down for a step, one of each lane. */
+enum { KV_GPU_SEARCHES = 16, KV_GPU_NOTE = 32 };
+/* y: room on the device for coefficients, [n][n_coefs]; notes, of so many
+ * searches at a time: [searches][n_steps][KV_GPU_NOTE]. */
+int kv_gpu_encode_strings(const struct kv_gpu_code *code,
+                          const struct kv_gpu_blocks *b, float *y,
+                          uint8_t *notes, size_t searches, struct kv_err *e);
 
 int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
                          size_t n, float *x, struct kv_err *e);

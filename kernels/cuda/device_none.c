@@ -84,6 +84,10 @@ NONE(kv_gpu_encode_vectors(const struct kv_gpu_code *code,
                            const struct kv_gpu_room *room,
                            size_t multiprocessors, struct kv_err *e))
 
+NONE(kv_gpu_encode_strings(const struct kv_gpu_code *code,
+                           const struct kv_gpu_blocks *b, float *y,
+                           uint8_t *notes, size_t searches, struct kv_err *e))
+
 NONE(kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
                           size_t n, float *x, struct kv_err *e))
 

@@ -71,9 +71,11 @@ struct klt {
     struct kv_tiles_rope *rope;   /* NULL: not before RoPE */
     struct kv_coefs *coefs;       /* attention on the codes */
     /* The same for the device: head by head, [n_coded], [n_heads + 1] and
-     * [n_heads]. */
+     * [n_heads]; and steps that are alike together, [n_runs]. */
     struct kv_gpu_coefficient *device;
     unsigned *first, *used;
+    struct kv_gpu_steps *runs;
+    unsigned n_runs, n_bits;
 };
 
 /* The kind's table among levels or trellis. */
@@ -300,14 +302,32 @@ static void keep_for_device(struct klt *k, const struct kv_coef *coef,
     for (size_t h = 0, i = 0; h < k->n_heads; h++) {
         k->used[h] = (unsigned)k->n_used[h];
         k->first[h + 1] = k->first[h] + (unsigned)n[h];
-        for (; i < k->first[h + 1]; i++)
-            k->device[i] = (struct kv_gpu_coefficient){
-                .end = (unsigned)coef[i].end,
-                .table = (unsigned)(coef[i].table - k->levels),
-                .index =
-                    (unsigned)((size_t)(coef[i].inverse - k->inverse) / k->d -
-                               h * k->d),
-                .scale = coef[i].scale};
+        for (size_t j = 0; i < k->first[h + 1]; j++)
+            if (k->coef[j].head == h) {
+                k->device[i] = (struct kv_gpu_coefficient){
+                    .end = (unsigned)coef[i].end,
+                    .table = (unsigned)(coef[i].table - k->levels),
+                    .index = k->coef[j].index,
+                    .place = (unsigned)j,
+                    .scale = coef[i].scale};
+                i++;
+            }
+    }
+}
+
+static void keep_runs(struct klt *k)
+{
+    k->runs = kv_alloc(k->n_steps, sizeof(*k->runs));
+    for (size_t i = 0; i < k->n_steps; i++) {
+        const struct kv_trellis_step *s = &k->step[i];
+
+        if (!i || s->table != s[-1].table)
+            k->runs[k->n_runs++] = (struct kv_gpu_steps){
+                .bits = s->bits,
+                .values = s->values,
+                .table = (unsigned)(s->table - k->levels)};
+        k->runs[k->n_runs - 1].n++;
+        k->n_bits += s->bits;
     }
 }
 
@@ -321,6 +341,7 @@ static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
     for (size_t h = 0; h < k->n_heads; at += n[h++])
         add_coefs(k, h, coef + at, &n[h]);
     keep_for_device(k, coef, n);
+    keep_runs(k);
     k->coefs =
         kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
                                               .head_dim = k->d,
@@ -381,6 +402,7 @@ static void close_klt(struct kv_codec *c)
     free(k->device);
     free(k->first);
     free(k->used);
+    free(k->runs);
     kv_coefs_free(k->coefs);
     kv_tiles_rope_free(k->rope);
     free(k);
@@ -499,9 +521,16 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
     to->strings = (struct kv_gpu_strings){.coef = k->device,
                                           .first = k->first,
                                           .used = k->used,
+                                          .steps = k->runs,
+                                          .scale = k->sigma,
                                           .tables = k->levels,
                                           .mean = k->mean,
+                                          .forward = k->forward,
                                           .inverse = k->inverse,
+                                          .n_coefs = (unsigned)k->n_coded,
+                                          .n_runs = k->n_runs,
+                                          .n_steps = (unsigned)k->n_steps,
+                                          .n_bits = k->n_bits,
                                           .n_tables = (size_t)2 * KV_KLT_KINDS *
                                                       KV_TRELLIS_MOST_VALUES *
                                                       KV_TRELLIS_STATES};

@@ -1,0 +1,255 @@
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/trellis.h"
+
+enum {
+    THREADS = 128,
+    TOKENS = 16,
+    ROW = TOKENS + 4,               // four at a time, and on other banks
+    STATES = KV_TRELLIS_STATES / 32 // of a lane
+};
+
+// ---- coefficients ----------------------------------------------------------
+
+// A block: one head of 16 tokens; x less its mean, [head_dim][16], then a
+// thread a coefficient.  Each product and each sum is rounded once, in the
+// order of kv_rows_times().
+__global__ void __launch_bounds__(THREADS)
+    kv_coefficients_kernel(struct kv_gpu_strings s, unsigned n_heads,
+                           unsigned d, const uint16_t *x, size_t n, float *y)
+{
+    const size_t first = (size_t)blockIdx.x * TOKENS;
+    const unsigned tokens = (unsigned)min(n - first, (size_t)TOKENS);
+    const unsigned head = blockIdx.y, begin = s.first[head];
+    const unsigned n_coefs = s.first[head + 1] - begin;
+    const float *const mean = s.mean + (size_t)head * d;
+    const float *const forward = s.forward + (size_t)head * d * d;
+    float *const centered = reinterpret_cast<float *>(kv_shared());
+
+    if (!n_coefs)
+        return;
+    for (unsigned i = threadIdx.x; i < tokens * d / 2; i += THREADS) {
+        const unsigned t = i / (d / 2), c = i % (d / 2) * 2;
+        const uint32_t two =
+            kv_load4(x + ((first + t) * n_heads + head) * d + c);
+
+        centered[c * ROW + t] = kv_low_f16(two) - mean[c];
+        centered[(c + 1) * ROW + t] = kv_high_f16(two) - mean[c + 1];
+    }
+    kv_sync_block();
+    for (unsigned j = threadIdx.x; j < n_coefs; j += THREADS) {
+        const struct kv_gpu_coefficient c = s.coef[begin + j];
+        float sum[TOKENS] = {0};
+
+        for (unsigned i = 0; i < d; i++) {
+            const float f = forward[(size_t)i * d + c.index];
+
+#pragma unroll
+            for (unsigned t = 0; t < TOKENS; t++)
+                sum[t] += centered[i * ROW + t] * f;
+        }
+#pragma unroll
+        for (unsigned t = 0; t < TOKENS; t++)
+            if (t < tokens)
+                y[(first + t) * s.n_coefs + c.place] = sum[t];
+    }
+}
+
+// ---- the search ------------------------------------------------------------
+//
+// kernels/trellis_search.c by a warp a string.  Lane l has states l + 32 i in
+// registers, with what the table says of them: states that go on alike are one
+// lane's, but for steps of more than 4 bits, and what it cost to get to a state
+// is one shuffle.  Several warps a string would meet at a barrier every step.
+// Which states were best is one byte a lane and step, in global memory: shared
+// memory has no room for as many strings as there are registers for.
+
+// The states that go on alike by BITS bits, r, r + groups, ..: the least cost
+// of each group, group r in least[r / 32] of lane r % 32 (fewer than 32 groups:
+// of all lanes whose numbers end so), and which of its states has it, the first
+// on ties: BITS bits for each of the lane's groups.
+template <int BITS>
+KV_DEVICE unsigned kv_keep_least(const float *cost, float *least)
+{
+    constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
+    constexpr unsigned GROUPS = KV_TRELLIS_STATES >> BITS;
+    unsigned which = 0;
+
+#pragma unroll
+    for (int r = 0; r < MINE; r++) {
+        unsigned first = 0;
+
+        least[r] = cost[r];
+#pragma unroll
+        for (int j = 1; j < STATES / MINE; j++)
+            if (cost[r + j * MINE] < least[r]) {
+                least[r] = cost[r + j * MINE];
+                first = j;
+            }
+        which |= first << r * BITS;
+    }
+    if (GROUPS < 32)
+        which = which * (32 / GROUPS) + kv_lane() / GROUPS;
+#pragma unroll
+    for (unsigned mask = GROUPS; mask < 32; mask *= 2) {
+        const float c = kv_shuffle_xor(*least, mask);
+        const unsigned w = kv_bits(kv_shuffle_xor(kv_from_bits(which), mask));
+
+        if (c < *least || (c == *least && w < which)) {
+            *least = c;
+            which = w;
+        }
+    }
+    return which;
+}
+
+// Where a search stands: the next step's numbers, and the lane's note of it.
+struct kv_searched {
+    const float *x, *scale;
+    uint8_t *note;
+};
+
+// All steps of a run.  cost: of the best path to each of the lane's states.
+template <int BITS, int VALUES>
+KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
+                             kv_searched *at, float *cost)
+{
+    float table[VALUES][STATES], x[VALUES], least[STATES / 2];
+
+#pragma unroll
+    for (int v = 0; v < VALUES; v++) {
+        x[v] = at->x[v];
+#pragma unroll
+        for (int i = 0; i < STATES; i++)
+            table[v][i] =
+                tables[run.table + v * KV_TRELLIS_STATES + 32 * i + kv_lane()];
+    }
+    for (unsigned k = 0; k < run.n; k++) {
+        const float *const ahead = at->x + (k + 1 < run.n ? VALUES : 0);
+        float next[VALUES], scale[VALUES];
+
+#pragma unroll
+        for (int v = 0; v < VALUES; v++) { // they come while costs are compared
+            next[v] = ahead[v];
+            scale[v] = at->scale[v];
+        }
+        *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
+#pragma unroll
+        for (int i = 0; i < STATES; i++) {
+            const unsigned from = (kv_lane() >> BITS) + (32 * i >> BITS);
+
+            cost[i] = kv_shuffle(least[(32 * i >> BITS) / 32], from % 32);
+#pragma unroll
+            for (int v = 0; v < VALUES; v++) {
+                const float e = fmaf(-scale[v], table[v][i], x[v]);
+
+                cost[i] = fmaf(e, e, cost[i]);
+            }
+        }
+#pragma unroll
+        for (int v = 0; v < VALUES; v++)
+            x[v] = next[v];
+        at->x += VALUES;
+        at->scale += VALUES;
+        at->note += KV_GPU_NOTE;
+    }
+}
+
+// The string of the path that ends in `state`, from its last byte on; note:
+// where the lane's end.  All lanes walk; each has the notes of its groups.
+KV_DEVICE void kv_put_path(const kv_gpu_strings &s, unsigned state,
+                           const uint8_t *note, size_t bytes, uint8_t *to)
+{
+    constexpr unsigned AHEAD = 8; // steps whose notes come together
+    unsigned in = (unsigned)(8 * bytes - s.n_bits), window = 0;
+
+    to += bytes;
+    for (unsigned run = s.n_runs; run-- > 0;) {
+        const unsigned bits = s.steps[run].bits, own = (1u << bits) - 1;
+
+        for (unsigned left = s.steps[run].n; left;) {
+            const unsigned n = min(left, AHEAD);
+            unsigned has[AHEAD];
+
+#pragma unroll
+            for (unsigned i = 0; i < AHEAD; i++)
+                has[i] = i < n ? *(note - (i + 1) * KV_GPU_NOTE) : 0;
+#pragma unroll
+            for (unsigned i = 0; i < AHEAD; i++) {
+                if (i >= n)
+                    break;
+
+                const unsigned group = state >> bits;
+                const unsigned which =
+                    kv_bits(kv_shuffle(kv_from_bits(has[i]), group % 32));
+
+                window |= (state & own) << in;
+                in += bits;
+                if (in >= 8) {
+                    to--;
+                    if (!kv_lane())
+                        *to = (uint8_t)window;
+                    window >>= 8;
+                    in -= 8;
+                }
+                state = (which >> group / 32 * bits & own)
+                            << (KV_TRELLIS_BITS - bits) |
+                        group;
+            }
+            left -= n;
+            note -= n * KV_GPU_NOTE;
+        }
+    }
+    if (in && !kv_lane()) // a string of no steps
+        *--to = 0;
+}
+
+// A block of one warp: few strings are on many multiprocessors.
+__global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
+    kv_strings_kernel(struct kv_gpu_strings s, const float *x, size_t n,
+                      size_t bytes, uint8_t *notes, uint8_t *to)
+{
+    notes += (size_t)blockIdx.x * s.n_steps * KV_GPU_NOTE + kv_lane();
+    for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
+        kv_searched at = {x + t * s.n_coefs, s.scale, notes};
+        float cost[STATES], least;
+
+#pragma unroll
+        for (int i = 0; i < STATES; i++)
+            cost[i] = i || kv_lane() ? __builtin_huge_valf() : 0;
+        for (unsigned run = 0; run < s.n_runs; run++) {
+            const kv_gpu_steps steps = s.steps[run];
+
+            switch (steps.bits << 4 | steps.values) {
+#define KV_CASE(BITS, VALUES)                                    \
+    case BITS << 4 | VALUES:                                     \
+        kv_search_run<BITS, VALUES>(steps, s.tables, &at, cost); \
+        break;
+                KV_GPU_STEPS(KV_CASE)
+#undef KV_CASE
+            }
+        }
+        kv_put_path(s, kv_keep_least<KV_TRELLIS_BITS>(cost, &least), at.note,
+                    bytes, to + t * bytes);
+    }
+}
+
+extern "C" int kv_gpu_encode_strings(const struct kv_gpu_code *c,
+                                     const struct kv_gpu_blocks *b, float *y,
+                                     uint8_t *notes, size_t searches,
+                                     struct kv_err *e)
+{
+    const cudaStream_t stream = (cudaStream_t)b->stream;
+    const dim3 grid((unsigned)((b->n + TOKENS - 1) / TOKENS),
+                    (unsigned)c->n_heads);
+    const char *wrong =
+        kv_launch(kv_coefficients_kernel, grid, dim3(THREADS),
+                  c->head_dim * ROW * sizeof(float), stream, c->strings,
+                  (unsigned)c->n_heads, (unsigned)c->head_dim, b->x, b->n, y);
+
+    if (!wrong)
+        wrong = kv_launch(kv_strings_kernel, dim3((unsigned)searches), dim3(32),
+                          (size_t)0, stream, c->strings, (const float *)y, b->n,
+                          c->block_bytes, notes, b->bytes);
+    return wrong ? kv_fail(e, "encoding strings: %s", wrong) : 0;
+}

@@ -1,0 +1,142 @@
+/* What tiles_codebook*_vnni.c share: AVX-512 with VNNI and VBMI.  A register of
+ * codes is looked up in one dimension of a table at a time, in registers; four
+ * neighbouring bytes go into one 32-bit sum.  For these files alone. */
+#ifndef KV_TILES_CODEBOOK_VNNI_H
+#define KV_TILES_CODEBOOK_VNNI_H
+
+#include "kernels/tiles_codebook_impl.h"
+#include "kernels/unroll.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+enum {
+    T = KV_TILE_TOKENS,
+    LINE = 64,
+    AHEAD = 4096,
+    ROWS = 4,
+    MOST_ENTRIES = KV_CODE_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
+};
+
+#define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
+_Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
+
+/* n <= ROWS rows over a tile, a function for each order of codes.
+ *
+ * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries_wide().
+ * scores: q8 of `rows` queries (struct kv_code_query), at the first of the n;
+ * to sum [n][64].
+ * gather: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
+typedef void kv_code_some_scores_fn(const struct kv_tile_book *b, size_t head,
+                                    const uint8_t *from, const int8_t *q8,
+                                    size_t rows, size_t n, int32_t *sum);
+typedef void kv_code_some_gather_fn(const struct kv_tile_book *b, size_t head,
+                                    const uint8_t *from, const int8_t *p8,
+                                    const float *scale, size_t n, size_t n_acc,
+                                    float *acc);
+
+kv_code_some_scores_fn kv_code_scores_shared, kv_code_scores_own,
+    kv_code_scores_wide;
+kv_code_some_gather_fn kv_code_gather_shared, kv_code_gather_own,
+    kv_code_gather_wide;
+
+/* Entries of all sub-spaces, to x [n_sub][64][width]. */
+void kv_code_entries_wide(const struct kv_tile_book *b, size_t head,
+                          const uint8_t *tile, uint8_t *x);
+
+typedef __m512i vi;
+
+ALWAYS_INLINE vi load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+ALWAYS_INLINE vi load_ahead(const uint8_t *p)
+{
+    __builtin_prefetch(p + AHEAD);
+    return load(p);
+}
+
+ALWAYS_INLINE vi all4(const void *p)
+{
+    int32_t x;
+
+    memcpy(&x, p, sizeof(x));
+    return _mm512_set1_epi32(x);
+}
+
+/* sum += u * v in fours; u unsigned, v signed.  As an instruction by name: gcc
+ * 12 copies the sums before and after the intrinsic. */
+ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
+}
+
+/* One dimension of a table: 64, 128 or 256 entries. */
+struct table {
+    vi part[4];
+};
+
+ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
+{
+    struct table t;
+
+    UNROLL
+    for (size_t i = 0; i < n / 64; i++)
+        t.part[i] = load(plane + i * 64);
+    return t;
+}
+
+ALWAYS_INLINE vi look_up(const struct table *t, size_t n, vi code)
+{
+    if (n == 64)
+        return _mm512_permutexvar_epi8(code, t->part[0]);
+
+    const vi low = _mm512_permutex2var_epi8(t->part[0], code, t->part[1]);
+
+    if (n == 128)
+        return low;
+    return _mm512_mask_blend_epi8(
+        _mm512_movepi8_mask(code), low,
+        _mm512_permutex2var_epi8(t->part[2], code, t->part[3]));
+}
+
+/* How codes stand in bytes: whole, or low half first. */
+ALWAYS_INLINE vi low_codes(vi x)
+{
+    return _mm512_and_si512(x, _mm512_set1_epi8(15));
+}
+
+ALWAYS_INLINE vi high_codes(vi x)
+{
+    return low_codes(_mm512_srli_epi16(x, 4));
+}
+
+ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)
+{
+    const __m512 x =
+        _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_cvtepi32_ps(sum));
+
+    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), x));
+}
+
+/* Lane i: the sum of x[i]'s lanes. */
+ALWAYS_INLINE vi sum_lanes(const vi x[4])
+{
+    const vi a = _mm512_add_epi32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),
+                                  _mm512_shuffle_i32x4(x[0], x[1], 0xee));
+    const vi b = _mm512_add_epi32(_mm512_shuffle_i32x4(x[2], x[3], 0x44),
+                                  _mm512_shuffle_i32x4(x[2], x[3], 0xee));
+
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88),
+                            _mm512_shuffle_i32x4(a, b, 0xdd));
+}
+
+/* The planes of this head's first sub-space. */
+static inline const uint8_t *planes_of(const struct kv_tile_book *b,
+                                       size_t head)
+{
+    return b->planes + kv_tile_book_channel(b, head, 0, 0) * b->plane;
+}
+
+#endif
