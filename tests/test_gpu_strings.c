@@ -140,7 +140,7 @@ static void on_device(const struct setup *s, const uint16_t *x, size_t n,
     const size_t values = n * s->code.head_dim, all = n * s->code.block_bytes;
     struct kv_gpu_blocks b = {.n = n};
     struct kv_gpu_coder *coder;
-    void *in, *out;
+    void *in = NULL, *out = NULL;
     struct kv_err e = {""};
 
     if (kv_gpu_coder_new(&coder, &s->code, &device, &e) ||
