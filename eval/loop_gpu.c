@@ -8,7 +8,6 @@
 #include "lib/codec_gpu.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A layer. */
 struct layer {

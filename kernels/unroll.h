@@ -6,7 +6,7 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* Before a loop whose count is a constant, at most 32: no loop is left.  Not
- * with sanitizers, whose checks would be unrolled too. */
+ * by gcc with AddressSanitizer, whose checks would be unrolled too. */
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__SANITIZE_ADDRESS__)

@@ -8,6 +8,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
+#include "lib/schemes/klt.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -236,10 +237,28 @@ static void test_other_steps(void **state)
     tear_down(&s);
 }
 
+/* Every kind of step of klt's is one that can be encoded. */
+static void test_klt(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < KV_KLT_KINDS; i++) {
+        const struct kv_klt_kind *k = &kv_klt_kinds[i];
+        size_t at = 0;
+
+        while (at < KINDS &&
+               (kinds[at].bits != k->bits || kinds[at].values != k->values))
+            at++;
+        if (at == KINDS)
+            fail_msg("no CUDA kernel for klt's steps of %u bits for %u values",
+                     k->bits, k->values);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_kind),
                                        cmocka_unit_test(test_counts),
+                                       cmocka_unit_test(test_klt),
                                        cmocka_unit_test(test_other_steps)};
     struct kv_err e = {""};
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -392,6 +393,8 @@ name, args, env = os.path.basename(sys.argv[0]), sys.argv[1:], os.environ
 code = 0
 if name == env.get("FAIL"):
     sys.exit(1)
+if name == env.get("GRUMBLE"):
+    code = 1
 if name in ("kvattn", "kvppl"):
     out = csv.DictWriter(sys.stdout, %r, restval="1")
     out.writeheader()
@@ -428,7 +431,8 @@ class GpuCheck(Scripts):
         # No compute-sanitizer.
         return self.run_script("scripts/gpu-check", "--build", self.folder,
                                "--quick", "-o", self.folder + "/out",
-                               code=code, PATH="/usr/bin:/bin", **env)
+                               code=code, PATH=os.path.dirname(sys.executable) +
+                               ":/usr/bin:/bin", **env)
 
     def test_all_is_well(self):
         out = self.check(0)
@@ -450,6 +454,18 @@ class GpuCheck(Scripts):
                       out)
         out = self.check(1, LOSE="klt:b4r0")
         self.assertIn("exact: rows that are missing: 1", out)
+
+    def test_a_failure_without_a_word(self):
+        out = self.check(1, GRUMBLE="kvppl")
+        self.assertIn("kvppl --latency, 8192: FAILED", out)
+
+    def test_a_list_without_tests(self):
+        for listed, words in ("[]", "lists no test"), (None, "expected a build"):
+            path = os.path.join(self.folder, "meson-info/intro-tests.json")
+            os.remove(path)
+            if listed:
+                self.write("meson-info/intro-tests.json", listed)
+            self.assertIn(words, self.check(1))
 
     def test_no_memory_is_no_failure(self):
         out = self.check(0, LEAVE="klt:b4r0",

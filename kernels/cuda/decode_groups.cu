@@ -95,6 +95,7 @@ extern "C" int kv_gpu_decode_groups(const struct kv_gpu_code *code,
 {
     launched l = {code, bytes, n, x, NULL};
 
-    kv_with_groups(code->groups, l);
+    if (!kv_with_groups(code->groups, l))
+        l.wrong = "no quantizer's groups";
     return l.wrong ? kv_fail(e, "decoding groups: %s", l.wrong) : 0;
 }

@@ -263,6 +263,7 @@ extern "C" int kv_gpu_encode_groups(const struct kv_gpu_code *code,
 {
     launched l = {code, b, NULL};
 
-    kv_with_groups(code->groups, l);
+    if (!kv_with_groups(code->groups, l))
+        l.wrong = "no quantizer's groups";
     return l.wrong ? kv_fail(e, "encoding groups: %s", l.wrong) : 0;
 }

@@ -8,6 +8,8 @@ enum {
     ROW = TOKENS + 4,               // four at a time, and on other banks
     STATES = KV_TRELLIS_STATES / 32 // of a lane
 };
+static_assert(KV_TRELLIS_STATES % 32 == 0, "every lane has as many");
+static_assert(KV_GPU_NOTE == 32, "a note is a byte of each lane");
 
 // ---- coefficients ----------------------------------------------------------
 
@@ -114,6 +116,8 @@ template <int BITS, int VALUES>
 KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
                              kv_searched *at, float *cost)
 {
+    static_assert((BITS < 4 ? (STATES >> BITS) * BITS : BITS) <= 8,
+                  "which of its states each group has is a byte");
     float table[VALUES][STATES], x[VALUES], least[STATES / 2];
 
 #pragma unroll

@@ -123,11 +123,11 @@ template <class F> struct kv_by_axis {
     }
 };
 
-template <class F> static void kv_with_groups(const kv_gpu_groups &g, F &f)
+template <class F> static bool kv_with_groups(const kv_gpu_groups &g, F &f)
 {
     kv_by_axis<F> by = {f, g.by_channel};
 
-    kv_with_any_quantizer(g.quantizer, by);
+    return kv_with_any_quantizer(g.quantizer, by);
 }
 
 #endif

@@ -272,9 +272,7 @@ struct kv_hack {
     }
 };
 
-/* Calls f.run<Q>() of the quantizer Q; false: of none, it is HACK's or
- * nobody's.
- */
+/* Calls f.run<Q>() of the quantizer Q; false: of none, HACK's or nobody's. */
 template <class F>
 static bool kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
 {
@@ -295,14 +293,14 @@ static bool kv_with_quantizer(enum kv_gpu_quantizer quantizer, F &f)
     return false;
 }
 
-/* Of HACK's, too; nobody has the other one encode or decode. */
+/* Of HACK's, too. */
 template <class F>
-static void kv_with_any_quantizer(enum kv_gpu_quantizer quantizer, F &f)
+static bool kv_with_any_quantizer(enum kv_gpu_quantizer quantizer, F &f)
 {
-    if (quantizer == KV_GPU_HACK)
-        f.template run<kv_hack>();
-    else
-        kv_with_quantizer(quantizer, f);
+    if (quantizer != KV_GPU_HACK)
+        return kv_with_quantizer(quantizer, f);
+    f.template run<kv_hack>();
+    return true;
 }
 
 #endif

@@ -16,7 +16,8 @@
  * fewer, where the vocabulary is large). */
 enum { ROWS = 2048, LOGIT_BYTES = 128 << 20 };
 
-/* What cuBLAS and the driver take, about. */
+/* What cuBLAS, the driver and the notes of klt's searches (kernels/cuda/coder.h)
+ * take, about. */
 static const size_t slack = (size_t)256 << 20;
 
 /* Device memory that is made when it is wanted, and kept. */

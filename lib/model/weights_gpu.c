@@ -92,8 +92,9 @@ static int plan(struct kv_weights_gpu *g, size_t free, size_t beside,
     if (free < rest + g->layer_bytes)
         return kv_fail(e,
                        "not enough device memory: %zu bytes needed (a layer, "
-                       "the head, twice --memory), %zu free",
-                       rest + g->layer_bytes, free);
+                       "the head, %zu for all else, twice --memory of it), "
+                       "%zu free",
+                       rest + g->layer_bytes, beside, free);
     g->n_resident = (free - rest) / g->layer_bytes;
     g->n_resident = g->n_resident < n_layers ? g->n_resident - 1 : n_layers;
     return 0;
