@@ -3,6 +3,7 @@
 #ifndef KV_TEST_H
 #define KV_TEST_H
 
+#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -29,14 +31,38 @@ static inline const char *test_shared(void)
     return access(path, R_OK) ? NULL : path;
 }
 
-/* A new folder under $TMPDIR or /tmp; the caller may leave it. */
+/* Where a file's test folders are. */
+static char test_top[4096 - 16];
+
+static inline int test_remove(const char *path, const struct stat *st, int kind,
+                              struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+static inline void test_remove_all(void)
+{
+    nftw(test_top, test_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* A new folder under $TMPDIR or /tmp, gone with all in it when the program has
+ * ended. */
 static inline const char *test_folder(void)
 {
-    static char path[4096];
-    const char *tmp = getenv("TMPDIR");
+    static char path[sizeof(test_top) + 16]; /* with a number */
+    static unsigned n;
 
-    snprintf(path, sizeof(path), "%s/kvtools-XXXXXX", tmp ? tmp : "/tmp");
-    assert_non_null(mkdtemp(path));
+    if (!n) {
+        const char *tmp = getenv("TMPDIR");
+
+        snprintf(test_top, sizeof(test_top), "%s/kvtools-XXXXXX",
+                 tmp ? tmp : "/tmp");
+        assert_non_null(mkdtemp(test_top));
+        assert_int_equal(atexit(test_remove_all), 0);
+    }
+    snprintf(path, sizeof(path), "%s/%u", test_top, n++);
+    assert_int_equal(mkdir(path, 0700), 0);
     return path;
 }
 
