@@ -434,7 +434,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
         }
     } else {
         out->timing =
-            kv_bench_time(b->bench, b->warmup, b->reps, run_step, s,
+            kv_bench_time(b->bench, b->warm, b->warmup, b->reps, run_step, s,
                           alone ? NULL : base, alone ? NULL : &out->speedup);
     }
     if (s->codec[KV_K]->scheme->flags & KV_OWN_ORACLE)

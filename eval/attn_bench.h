@@ -78,6 +78,7 @@ struct kv_attn_bench {
                      * of its own: a batch that needs less of the host's */
     size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"
                      * over caches alone */
+    bool warm;      /* on the CPU: see kv_bench_time() */
     size_t warmup, reps;
     uint64_t seed;
 };

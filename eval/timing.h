@@ -1,8 +1,9 @@
-/* Timing on the CPU: median and spread of cold runs, and what the machine's
+/* Timing on the CPU: median and spread of runs, cold or warm, and what the machine's
  * memory can do, measured in the same process. */
 #ifndef KV_TIMING_H
 #define KV_TIMING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct kv_timing {
@@ -16,15 +17,17 @@ struct kv_bench *kv_bench_new(size_t threads);
 void kv_bench_free(struct kv_bench *b); /* NULL is fine */
 
 /* Bytes a second that the threads read from memory: the best of 5 passes over
- * the 256 MiB. */
+ * the 256 MiB, every line of them. */
 double kv_bench_bandwidth(struct kv_bench *b);
 
 /* Runs once(arg) warmup times, then reps times (>= 1) with the clock on.
  * Before each run the threads read the 256 MiB, so that no run finds its data
- * in the caches of the one before.  base not NULL: before each run once(base)
+ * in the caches of the one before; warm: once(arg) runs instead, and what fits
+ * into the caches is there.  base not NULL: before each run once(base)
  * runs the same way, and *ratio becomes the median of its time over the run's,
  * pair by pair, so that what else the machine does hits both. */
-struct kv_timing kv_bench_time(struct kv_bench *b, size_t warmup, size_t reps,
+struct kv_timing kv_bench_time(struct kv_bench *b, bool warm, size_t warmup,
+                               size_t reps,
                                void (*once)(void *), void *arg, void *base,
                                double *ratio);
 

@@ -485,6 +485,14 @@ class Attention(Case):
         self.attend(*args, "--memory", str(need))
         self.attend(*args, "--memory", str(need - 1), "-n", "1")
 
+    def test_warm(self):
+        args = ["-s", "kivi", "--shape", "1,4,2,64,130"]
+        cold, warm = self.attend(*args), self.attend(*args, "--warm")
+        for a, b in zip(cold, warm):
+            self.assertEqual((a["protocol"], b["protocol"]),
+                             ("decode:1", "decode:1:warm"))
+            self.assertEqual(a["attn_rel_err"], b["attn_rel_err"])
+
     def test_no_windows_are_all(self):
         args = ["-s", "kivi", "--dump", at("eval.h5"), "-n"]
         for n, want in ("0", WINDOWS), ("5", 5), ("99", WINDOWS):

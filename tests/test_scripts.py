@@ -310,7 +310,8 @@ class Schemes(Scripts):
 class BenchCpu(Scripts):
     def rows(self, name, *times):
         return self.csv(name, [
-            {"tool": "kvattn", "spec": spec, "ctx": "64", "threads": "1",
+            {"tool": "kvattn", "spec": spec, "ctx": "64",
+             "protocol": "decode:1", "threads": "1",
              "path": "exact", "lat_us_p50": str(time)} for spec, time in times])
 
     def test_compare(self):
@@ -318,13 +319,13 @@ class BenchCpu(Scripts):
             "scripts/bench-cpu", "--compare",
             self.rows("a.csv", ("f16", 30), ("nf4", 8), ("old", 1)),
             self.rows("b.csv", ("nf4", 4), ("f16", 30), ("new", 1)))
-        self.assertIn("f16,64,1,exact,30,30,1.000\n", out)
-        self.assertIn("nf4,64,1,exact,8,4,2.000\n", out)
+        self.assertIn("f16,64,decode:1,1,exact,30,30,1.000\n", out)
+        self.assertIn("nf4,64,decode:1,1,exact,8,4,2.000\n", out)
         self.assertIn("2 rows in both, 1 only before, 1 only after", out)
 
     def test_table(self):
         row = {"tool": "kvattn", "version": "1", "level": "c", "ctx": "64",
-               "model": "random-hq12-hkv4-d96",
+               "protocol": "decode:1:warm", "model": "random-hq12-hkv4-d96",
                "bw_share": "0.5", "bits_settled": "16", "spec": "f16:r0s0",
                "threads": "1", "path": "exact", "lat_us_p50": "3000",
                "speedup": "1"}
@@ -335,6 +336,7 @@ class BenchCpu(Scripts):
         self.assertEqual(cells(out), [
             ["`f16`", "16", "3 ms (0.50)", "", "3 ms (0.50)", ""],
             ["`kivi:b2g32`", "3", "4.00 (0.50)", "6.00 (0.50)", "", ""]])
+        self.assertIn("64 tokens, what fits in the caches:", out)
         self.assertIn("12 query heads over caches of 4 KV heads of\n"
                       "96 channels", out)
         for wrong, words in [

@@ -42,7 +42,7 @@ struct args {
     struct kv_strings specs;
     const char *dump, *shape, *calib, *path;
     size_t layer, windows, queries, reps, warmup;
-    bool allow_leakage, split;
+    bool allow_leakage, split, warm;
 };
 
 struct run {
@@ -276,11 +276,14 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 
     if (a->split && !a->common.on_gpu)
         return kv_fail(e, "--split is for a GPU: --device cuda");
+    if (a->warm && a->common.on_gpu)
+        return kv_fail(e, "--warm is for the CPU: on a GPU every run is cold");
     if (parse_paths(r, a, e) ||
         (a->shape ? prepare_shape(r, a, e) : prepare_dump(r, a, e)) ||
         prepare_specs(r, a, e))
         return -1;
-    snprintf(r->protocol, sizeof(r->protocol), "decode:%zu", in->nq);
+    snprintf(r->protocol, sizeof(r->protocol), "decode:%zu%s", in->nq,
+             a->warm ? ":warm" : "");
     r->conditions.tool = "kvattn";
     r->conditions.ctx = in->n;
     r->conditions.windows = in->n_batch * r->how.copies;
@@ -445,6 +448,7 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
     r->how.calib = r->calib;
     r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
     r->how.parts = a->split;
+    r->how.warm = a->warm;
     r->how.bench = r->bench;
     r->how.threads = r->conditions.threads;
     r->how.warmup = a->warmup;
@@ -502,6 +506,9 @@ static void parse(int argc, char **argv, struct args *a)
         KV_FLAG(0, "split", &a->split,
                 "on a GPU: also time the kernel's copies alone, and\n"
                 "its computing alone (hot kernels at D = 128)"),
+        KV_FLAG(0, "warm", &a->warm,
+                "on the CPU: each timed run follows the same run,\n"
+                "and finds in the caches what fits there"),
         KV_SIZE(0, "reps", &a->reps, "N",
                 "timed runs (20); with fewer, p10 and p90 are\n"
                 "little more than the fastest and the slowest"),
@@ -519,7 +526,7 @@ static void parse(int argc, char **argv, struct args *a)
             "Each sequence of the batch has a cache with the spec's own s and\n"
             "r; a step attends with the newest NQ queries of all of them.\n"
             "Before each run the processor's caches are filled with other\n"
-            "data.  bytes_moved: caches, queries, outputs, each once;\n"
+            "data (but --warm, which the protocol names).  bytes_moved: caches, queries, outputs, each once;\n"
             "device_bytes: caches as the step reads them; bw_share: of what\n"
             "the same threads read from memory; speedup: over the f16 row,\n"
             "which is timed by turns with each.\n"
