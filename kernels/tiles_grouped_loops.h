@@ -418,6 +418,9 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, size_t rows, int positive,
                                  size_t g, int32_t *sum)
 {
+    /* as far ahead as it is read, but line after line: memory is fast so */
+    const uint8_t *ahead =
+        f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     vi s[ROWS][4];
 
     UNROLL
@@ -428,14 +431,12 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
+        prefetch(ahead + u * g * WIDTH / KV_LANES * bits * KV_PLANE,
+                 g * WIDTH / KV_LANES * bits * KV_PLANE);
         UNROLL
-        for (size_t k = 0; k < g; k++) {
+        for (size_t k = 0; k < g; k++)
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
-            UNROLL
-            for (size_t i = 0; i < bits; i++)
-                __builtin_prefetch(x[k] + i * KV_PLANE + AHEAD);
-        }
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
             vi c[4];
