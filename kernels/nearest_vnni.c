@@ -13,12 +13,13 @@
  *
  *   S |x - a| <= R + (e + E)        S |x - b| >= |X - B| - (e + E)
  *
- * so that a is nearer where |X - B| exceeds R + 2 (e + E); and s, within (d +
- * 2) 2^-24 of |x - c|^2, says so too where it exceeds this by 2^-17 of it,
- * which covers the rounding of root and square as well.  That is a limit to b's
- * T. Where the second is above it the nearest center is in the block of the
- * least, and if all others there are above it, it is that of the least; else s
- * decides, in the block or among all centers. */
+ * so that a is nearer where |X - B| exceeds R + 2 (e + E), e <= sqrt(d) / 2;
+ * and s, within (d + 2) 2^-24 of |x - c|^2, says so too where |X - B| exceeds
+ * (1 + 2^-14) R + 2 (e + E) + 1/8, which covers the rounding of S x, root and
+ * square as well.  That is a limit to b's T.  Where the second is above it the
+ * nearest center is in the block of the least, and if all others there are
+ * above it, it is that of the least; else s decides, in the block or among all
+ * centers. */
 #include "kernels/nearest_avx512.h"
 #include "kernels/nearest_decide.h"
 
@@ -36,7 +37,7 @@ ALWAYS_INLINE void add_products(vi *t, vi a, vi b)
 struct whole {
     vi pair[KV_VQ_MAX_D / 2]; /* X, two dimensions a lane */
     vi square;                /* |X|^2, as a 32-bit unsigned */
-    vf slack;                 /* 2 (e + E), infinite where x is beyond 2^15 */
+    __mmask16 within;         /* where x is not beyond 2^15 */
 };
 
 /* What is known of a tile's vectors after the search of blocks. */
@@ -56,20 +57,16 @@ ALWAYS_INLINE vi pair_up(vi low, vi high)
 ALWAYS_INLINE void round_tile(const struct kv_codebook *b, const float *tile,
                               size_t d, struct whole *to)
 {
-    const float MOST = 32700, ROOM = 0x1p-8f; /* of float's own rounding */
+    const float MOST = 32700;
     const vf scale = v_all(b->scale);
-    vf error = v_all(0), square = v_all(0);
+    vf square = v_all(0);
     vi part[KV_VQ_MAX_D];
 
     UNROLL
     for (size_t j = 0; j < d; j++) {
-        const vf x = v_load(tile + j * KV_TILE);
-        const vf y = _mm512_mul_ps(x, scale);
-        vf rest;
+        const vf y = v_mul(v_load(tile + j * KV_TILE), scale);
 
         part[j] = _mm512_cvtps_epi32(y);
-        rest = _mm512_fmsub_ps(x, scale, _mm512_cvtepi32_ps(part[j]));
-        error = v_fma(rest, rest, error);
         square = v_fma(y, y, square);
     }
     to->square = i_all(0);
@@ -78,23 +75,20 @@ ALWAYS_INLINE void round_tile(const struct kv_codebook *b, const float *tile,
         to->pair[j / 2] = pair_up(part[j], j + 1 < d ? part[j + 1] : i_all(0));
         add_products(&to->square, to->pair[j / 2], to->pair[j / 2]);
     }
-    to->slack = _mm512_mask_mov_ps(
-        v_all(INFINITY),
-        _mm512_cmp_ps_mask(square, v_all(MOST * MOST), _CMP_LE_OQ),
-        v_fma(v_all(2), _mm512_sqrt_ps(error), v_all(2 * b->off + ROOM)));
+    to->within = _mm512_cmp_ps_mask(square, v_all(MOST * MOST), _CMP_LE_OQ);
 }
 
-/* The T above which no center can be nearer than that of T = t. */
-ALWAYS_INLINE vi limit_of(vi t, const struct whole *x)
+/* The T above which no center can be nearer than that of T = t; slack: 2 (e +
+ * E). The root's error is below 2^-14 of it. */
+ALWAYS_INLINE vi limit_of(vi t, const struct whole *x, float slack)
 {
-    const __mmask16 within =
-        _mm512_cmp_ps_mask(x->slack, v_all(INFINITY), _CMP_LT_OQ);
-    const vf near =
-        _mm512_sqrt_ps(_mm512_cvtepu32_ps(_mm512_add_epi32(t, x->square)));
-    const vf reach = v_mul(v_add(near, x->slack), v_all(1 + 0x1p-17f));
-    const vi over = _mm512_cvtps_epu32(v_fma(reach, reach, v_all(1)));
+    const vf square = _mm512_max_ps(
+        _mm512_cvtepu32_ps(_mm512_add_epi32(t, x->square)), v_all(1));
+    const vf near = v_mul(square, _mm512_rsqrt14_ps(square));
+    const vf reach = v_fma(near, v_all(1 + 0x1p-13f), v_all(slack));
+    const vi over = _mm512_cvtps_epu32(v_mul(reach, reach));
 
-    return _mm512_mask_sub_epi32(i_all(INT32_MAX), within, over, x->square);
+    return _mm512_mask_sub_epi32(i_all(INT32_MAX), x->within, over, x->square);
 }
 
 /* Vectors [at, at + p * WIDTH) of the tile; d and p are constants. */
@@ -102,6 +96,8 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
                               size_t d, size_t at, size_t p, struct found *to)
 {
     const size_t pairs = (d + 1) / 2;
+    /* e <= sqrt(d) / 2, but for the rounding of S x in f32 */
+    const float slack = sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
     struct whole x[4];
     vi best[4], second[4], block[4];
 
@@ -151,7 +147,7 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
     UNROLL
     for (size_t g = 0; g < p; g++) {
         const size_t i = at + g * WIDTH;
-        const vi limit = limit_of(best[g], &x[g]);
+        const vi limit = limit_of(best[g], &x[g], slack);
 
         to->sure |= (uint64_t)_mm512_cmpgt_epi32_mask(second[g], limit) << i;
         i_store(to->block + i, block[g]);
