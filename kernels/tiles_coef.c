@@ -178,11 +178,12 @@ static void round_rows(const struct kv_coef_head *h, const float *turned,
             float x[KV_COEF_MOST] = {0};
             int8_t code[KV_COEF_MOST];
             int32_t sum = 0;
+            float scale;
 
             memcpy(x, turned + r * h->padded + run->first, run->n * sizeof(*x));
-            to.factor[i * KV_TILE_ROWS + r] =
-                run->table->step *
-                kv_tile_loops()->round8(x, (run->n + 15) / 16 * 16, code);
+            kv_tile_loops()->round8(x, KV_COEF_MOST, 1, (run->n + 15) / 16 * 16,
+                                    code, KV_COEF_MOST, &scale);
+            to.factor[i * KV_TILE_ROWS + r] = run->table->step * scale;
             for (size_t j = 0; j < run->n; j++) {
                 const size_t at = run->first4 + j;
 
@@ -551,7 +552,8 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
         float part[16];
         int32_t sum = 0;
 
-        w->factor[r] = kv_tile_loops()->round8(p, KV_TILE_TOKENS, code);
+        kv_tile_loops()->round8(p, stride, 1, KV_TILE_TOKENS, code,
+                                KV_TILE_TOKENS, &w->factor[r]);
         for (size_t t = 0; t < KV_TILE_TOKENS; t += 4)
             memcpy(w->code[r] + kv_coef_at(t), code + t, 4);
         for (size_t t = 0; t < KV_TILE_TOKENS; t++)

@@ -501,7 +501,7 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
         __m512i bias = _mm512_setzero_si512();
         __m512 sum = _mm512_setzero_ps();
 
-        w->factor[r] = kv_tile_loops()->round8(p, LINE, code);
+        kv_tile_loops()->round8(p, stride, 1, LINE, code, LINE, &w->factor[r]);
         UNROLL
         for (int i = 0; i < 4; i++) {
             w->code[r][i] = _mm512_permutexvar_epi32(
