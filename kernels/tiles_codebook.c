@@ -427,7 +427,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
                                 MOST_DIM, &to->scale[r]);
         for (size_t i = 0; i < b->n_sub; i++)
             for (size_t j = 0; j < b->d; j++) {
-                to->q8[kv_code_q_at(b, rows, r, i, j)] = q8[i * b->d + j];
+                to->q8[kv_code_q_at(s, rows, r, i, j)] = q8[i * b->d + j];
                 sum += q8[i * b->d + j];
             }
         to->bias[r] = KV_KEY_BIAS * sum;

@@ -33,7 +33,11 @@ struct kv_tile_book {
     uint8_t *planes;
 };
 
-enum { KV_KEY_BIAS = 128, KV_CODE_DIM = 512 /* most channels */ };
+enum {
+    KV_KEY_BIAS = 128,
+    KV_CODE_DIM = 512, /* most channels */
+    KV_CODE_ROWS = 4   /* queries side by side */
+};
 
 /* The table of (head, sub) among head_books x sub_books. */
 static inline size_t kv_tile_book_at(const struct kv_tile_book *b, size_t head,
@@ -56,8 +60,8 @@ struct kv_code_query {
     float scale[KV_TILE_ROWS];
     int32_t bias[KV_TILE_ROWS];              /* KV_KEY_BIAS * sum(q8) */
     int8_t plain[KV_TILE_ROWS][KV_CODE_DIM]; /* q8 by channel */
-    /* the same in fours that meet four neighbours in a register, row beside
-     * row: kv_code_q_at(); zeros between */
+    /* the same in fours that meet four neighbours in a register, KV_CODE_ROWS
+     * rows (or the last ones) side by side: kv_code_q_at(); zeros between */
     _Alignas(64) int8_t q8[];
 };
 
@@ -78,20 +82,24 @@ static inline size_t kv_code_quads(const struct kv_store *s)
     return b->n_sub * b->width / 4;
 }
 
-static inline size_t kv_code_q_at(const struct kv_tile_book *b, size_t rows,
+static inline size_t kv_code_q_at(const struct kv_store *s, size_t rows,
                                   size_t r, size_t sub, size_t j)
 {
-    const size_t c = sub * b->d + j;
+    const struct kv_tile_book *b = s->params;
+    const size_t first = r / KV_CODE_ROWS * KV_CODE_ROWS, rest = rows - first;
+    const size_t side = rest < KV_CODE_ROWS ? rest : KV_CODE_ROWS;
+    const size_t at = first * kv_code_quads(s) * 4, c = sub * b->d + j;
 
+    r -= first;
     switch (b->order) {
     case KV_CODES_SHARED:
-        return ((sub / 4 * b->d + j) * rows + r) * 4 + sub % 4;
+        return at + ((sub / 4 * b->d + j) * side + r) * 4 + sub % 4;
     case KV_CODES_OWN:
-        return (c / 4 * rows + r) * 4 + c % 4;
+        return at + (c / 4 * side + r) * 4 + c % 4;
     case KV_CODES_WIDE:
         break;
     }
-    return (sub * rows + r) * b->width + j;
+    return at + (sub * side + r) * b->width + j;
 }
 
 /* Sums of int8 values: so many floats, and where dimension j of a

@@ -18,14 +18,14 @@ ALWAYS_INLINE void own_four(const struct kv_tile_book *b, const uint8_t *planes,
                             const uint8_t *tile, size_t c, size_t n, int halves,
                             int one, vi x[4])
 {
-    vi code = own_codes(tile, b->sub_of[c], halves);
+    struct codes code = codes(own_codes(tile, b->sub_of[c], halves), n);
 
     UNROLL
     for (size_t i = 0; i < 4; i++) {
         const struct table t = table(planes + (c + i) * n, n);
 
         if (i && !one)
-            code = own_codes(tile, b->sub_of[c + i], halves);
+            code = codes(own_codes(tile, b->sub_of[c + i], halves), n);
         x[i] = look_up(&t, n, code);
     }
 }
@@ -88,8 +88,8 @@ ALWAYS_INLINE void turn_lanes(const vi x[4], vi out[4])
 
 ALWAYS_INLINE void own_scores(const struct kv_tile_book *b,
                               const uint8_t *planes, const uint8_t *tile,
-                              const int8_t *q8, size_t q_rows, size_t rows,
-                              size_t n, int halves, int one, int32_t *sum)
+                              const int8_t *q8, size_t rows, size_t n,
+                              int halves, int one, int32_t *sum)
 {
     vi s[ROWS][4];
 
@@ -104,7 +104,7 @@ ALWAYS_INLINE void own_scores(const struct kv_tile_book *b,
         own_tokens(b, planes, tile, c, n, halves, one, x);
         UNROLL
         for (size_t r = 0; r < rows; r++) {
-            const vi by = all4(q8 + (c / 4 * q_rows + r) * 4);
+            const vi by = all4(q8 + (c / 4 * rows + r) * 4);
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
@@ -175,15 +175,15 @@ static size_t kind(const struct kv_tile_book *b, size_t rows)
 }
 
 void kv_code_scores_own(const struct kv_tile_book *b, size_t head,
-                        const uint8_t *from, const int8_t *q8, size_t rows,
-                        size_t n, int32_t *sum)
+                        const uint8_t *from, const int8_t *q8, size_t n,
+                        int32_t *sum)
 {
     const uint8_t *planes = planes_of(b, head);
 
     switch (kind(b, n)) {
-#define CASE(R, N, HALVES, ONE)                                        \
-    case KIND(R, N, HALVES, ONE):                                      \
-        own_scores(b, planes, from, q8, rows, R, N, HALVES, ONE, sum); \
+#define CASE(R, N, HALVES, ONE)                                  \
+    case KIND(R, N, HALVES, ONE):                                \
+        own_scores(b, planes, from, q8, R, N, HALVES, ONE, sum); \
         break;
         EVERY_ROWS(KINDS, CASE)
 #undef CASE

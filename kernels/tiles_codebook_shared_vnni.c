@@ -1,6 +1,20 @@
-/* One table for all sub-spaces of a head: it stays in registers while all codes
- * pass, one dimension after the other. */
+/* One table for all sub-spaces of a head: each register of codes is looked up
+ * in up to DIMS dimensions at once.  Registers hold the table for keys; for
+ * values the sums, a dimension's own. */
 #include "kernels/tiles_codebook_vnni.h"
+
+enum { DIMS = 4 };
+
+/* f(n) from dimension j on, so many at a time that n is a constant; in a block
+ * that has b and j. */
+#define EVERY_DIMS(f)             \
+    for (; j + 4 <= b->d; j += 4) \
+        f(4);                     \
+    for (; j + 2 <= b->d; j += 2) \
+        f(2);                     \
+    if (j < b->d)                 \
+        f(1);
+_Static_assert(DIMS == 4, "EVERY_DIMS");
 
 /* Four sub-vectors at `tile`: register i of 16 tokens each. */
 ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
@@ -11,47 +25,68 @@ ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
                  : high_codes(load(tile + (i - 2) * LINE));
 }
 
-/* rows, n and halves are constants. */
-ALWAYS_INLINE void shared_scores(const struct kv_tile_book *b,
-                                 const uint8_t *planes, const uint8_t *tile,
-                                 const int8_t *q8, size_t q_rows, size_t rows,
-                                 size_t n, int halves, int32_t *sum)
+/* The 16 tokens of register i in the dimensions of t.  tile and q8: of the
+ * first four sub-vectors; first: nothing is in sum yet. */
+ALWAYS_INLINE void
+shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
+                   const uint8_t *tile, size_t i, const int8_t *q8, size_t rows,
+                   size_t dims, size_t n, int halves, int first, int32_t *sum)
 {
-    const size_t step = halves ? 2 * LINE : 4 * LINE,
-                 fours = (b->n_sub + 3) / 4;
-    vi s[ROWS][4];
+    const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
+    const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
+    vi s[ROWS][2]; /* of even and odd dimensions: shorter chains */
 
     UNROLL
-    for (size_t r = 0; r < rows; r++)
-        UNROLL
-    for (size_t i = 0; i < 4; i++)
-        s[r][i] = _mm512_setzero_si512();
-    for (size_t j = 0; j < b->d; j++) {
-        const struct table t = table(planes + j * n, n);
+    for (size_t r = 0; r < rows; r++) {
+        s[r][0] = first ? _mm512_setzero_si512() : load(sum + r * T);
+        s[r][1] = _mm512_setzero_si512();
+    }
+    for (; tile < end; tile += step, q8 += q_step) {
+        const struct codes c = codes(key_codes(tile, i, halves), n);
 
-        for (size_t m = 0; m < fours; m++) {
-            const int8_t *q = q8 + (m * b->d + j) * q_rows * 4;
-            vi by[ROWS];
+        UNROLL
+        for (size_t k = 0; k < dims; k++) {
+            const vi x = look_up(&t[k], n, c);
 
             UNROLL
             for (size_t r = 0; r < rows; r++)
-                by[r] = all4(q + r * 4);
-            UNROLL
-            for (size_t i = 0; i < 4; i++) {
-                const vi x =
-                    look_up(&t, n, key_codes(tile + m * step, i, halves));
-
-                UNROLL
-                for (size_t r = 0; r < rows; r++)
-                    add_products(&s[r][i], x, by[r]);
-            }
+                add_products_all4(&s[r][k % 2], x, q8 + (k * rows + r) * 4);
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
-        UNROLL
+        _mm512_storeu_si512(sum + r * T, _mm512_add_epi32(s[r][0], s[r][1]));
+}
+
+/* Dimensions [j, j + dims) of 64 tokens.  rows, dims, n and halves are
+ * constants. */
+ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
+                                      const uint8_t *planes,
+                                      const uint8_t *tile, const int8_t *q8,
+                                      size_t rows, size_t j, size_t dims,
+                                      size_t n, int halves, int32_t *sum)
+{
+    struct table t[DIMS];
+
+    UNROLL
+    for (size_t k = 0; k < dims; k++)
+        t[k] = table(planes + (j + k) * n, n);
     for (size_t i = 0; i < 4; i++)
-        _mm512_storeu_si512(sum + r * T + i * 16, s[r][i]);
+        shared_scores_some(b, t, tile, i, q8 + j * rows * 4, rows, dims, n,
+                           halves, !j, sum + i * 16);
+}
+
+ALWAYS_INLINE void shared_scores(const struct kv_tile_book *b,
+                                 const uint8_t *planes, const uint8_t *tile,
+                                 const int8_t *q8, size_t rows, size_t n,
+                                 int halves, int32_t *sum)
+{
+    size_t j = 0;
+
+#define SOME(N) \
+    shared_scores_dims(b, planes, tile, q8, rows, j, N, n, halves, sum)
+    EVERY_DIMS(SOME)
+#undef SOME
 }
 
 /* 4 tokens of 16 sub-vectors: register i of 16. */
@@ -63,56 +98,43 @@ ALWAYS_INLINE vi value_codes(const uint8_t *tile, size_t i, int halves)
                  : high_codes(load(tile + (i - 8) * LINE));
 }
 
-/* Dimensions [j, j + dims) of sixteens [g, g + sixteens); rows, dims,
- * sixteens, n and halves are constants. */
-ALWAYS_INLINE void
-shared_gather_some(const struct kv_tile_book *b, const uint8_t *planes,
-                   const uint8_t *tile, const int8_t *p8, const float *scale,
-                   size_t rows, size_t g, size_t sixteens, size_t j,
-                   size_t dims, size_t n, int halves, size_t n_acc, float *acc)
+/* Dimensions [j, j + dims) of 16 sub-vectors, to acc [rows][dims][16].  rows,
+ * dims, n and halves are constants. */
+ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
+                                      const uint8_t *tile, const int8_t *p8,
+                                      const float *scale, size_t rows,
+                                      size_t dims, size_t n, int halves,
+                                      size_t n_acc, float *acc)
 {
-    const size_t step = halves ? 8 * LINE : 16 * LINE;
-    struct table t[2];
-    vi s[ROWS][4]; /* [dims][sixteens] */
+    vi s[ROWS][DIMS];
 
-    UNROLL
-    for (size_t k = 0; k < dims; k++)
-        t[k] = table(planes + (j + k) * n, n);
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < dims; k++)
-        UNROLL
-    for (size_t h = 0; h < sixteens; h++)
-        s[r][k * sixteens + h] = _mm512_setzero_si512();
+        s[r][k] = _mm512_setzero_si512();
     for (size_t i = 0; i < 16; i++) {
+        const struct codes c = codes(value_codes(tile, i, halves), n);
         vi by[ROWS];
 
         UNROLL
         for (size_t r = 0; r < rows; r++)
             by[r] = all4(p8 + r * T + i * 4);
         UNROLL
-        for (size_t h = 0; h < sixteens; h++) {
-            const vi code = value_codes(tile + (g + h) * step, i, halves);
+        for (size_t k = 0; k < dims; k++) {
+            const struct table t = table(planes + k * n, n);
+            const vi x = look_up(&t, n, c);
 
             UNROLL
-            for (size_t k = 0; k < dims; k++) {
-                const vi x = look_up(&t[k], n, code);
-
-                UNROLL
-                for (size_t r = 0; r < rows; r++)
-                    add_products(&s[r][k * sixteens + h], by[r], x);
-            }
+            for (size_t r = 0; r < rows; r++)
+                add_products(&s[r][k], by[r], x);
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < dims; k++)
-        UNROLL
-    for (size_t h = 0; h < sixteens; h++)
-        add_sum(acc + r * n_acc + ((g + h) * b->d + j + k) * 16, scale[r],
-                s[r][k * sixteens + h]);
+        add_sum(acc + r * n_acc + k * 16, scale[r], s[r][k]);
 }
 
 ALWAYS_INLINE void shared_gather(const struct kv_tile_book *b,
@@ -121,32 +143,17 @@ ALWAYS_INLINE void shared_gather(const struct kv_tile_book *b,
                                  size_t rows, size_t n, int halves,
                                  size_t n_acc, float *acc)
 {
-    const size_t all = (b->n_sub + 15) / 16;
-    size_t g = 0;
+    const size_t step = halves ? 8 * LINE : 16 * LINE;
 
-#define SOME(SIXTEENS, DIMS)                                                   \
-    shared_gather_some(b, planes, tile, p8, scale, rows, g, SIXTEENS, j, DIMS, \
-                       n, halves, n_acc, acc)
-    for (; g + 4 <= all; g += 4)
-        for (size_t j = 0; j < b->d; j++)
-            SOME(4, 1);
-    for (; g + 2 <= all; g += 2) {
+    for (size_t g = 0; g < (b->n_sub + 15) / 16; g++) {
         size_t j = 0;
 
-        for (; j + 2 <= b->d; j += 2)
-            SOME(2, 2);
-        if (j < b->d)
-            SOME(2, 1);
-    }
-    for (; g < all; g++) {
-        size_t j = 0;
-
-        for (; j + 2 <= b->d; j += 2)
-            SOME(1, 2);
-        if (j < b->d)
-            SOME(1, 1);
-    }
+#define SOME(N)                                                                \
+    shared_gather_some(planes + j * n, tile + g * step, p8, scale, rows, N, n, \
+                       halves, n_acc, acc + (g * b->d + j) * 16)
+        EVERY_DIMS(SOME)
 #undef SOME
+    }
 }
 
 #define KINDS(X, R) X(R, 64, 1) X(R, 64, 0) X(R, 128, 0) X(R, 256, 0)
@@ -158,15 +165,15 @@ static size_t kind(const struct kv_tile_book *b, size_t rows)
 }
 
 void kv_code_scores_shared(const struct kv_tile_book *b, size_t head,
-                           const uint8_t *from, const int8_t *q8, size_t rows,
-                           size_t n, int32_t *sum)
+                           const uint8_t *from, const int8_t *q8, size_t n,
+                           int32_t *sum)
 {
     const uint8_t *planes = planes_of(b, head);
 
     switch (kind(b, n)) {
-#define CASE(R, N, HALVES)                                           \
-    case KIND(R, N, HALVES):                                         \
-        shared_scores(b, planes, from, q8, rows, R, N, HALVES, sum); \
+#define CASE(R, N, HALVES)                                     \
+    case KIND(R, N, HALVES):                                   \
+        shared_scores(b, planes, from, q8, R, N, HALVES, sum); \
         break;
         EVERY_ROWS(KINDS, CASE)
 #undef CASE

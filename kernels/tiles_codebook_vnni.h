@@ -1,6 +1,6 @@
 /* What tiles_codebook*_vnni.c share: AVX-512 with VNNI and VBMI.  A register of
- * codes is looked up in one dimension of a table at a time, in registers; four
- * neighbouring bytes go into one 32-bit sum.  For these files alone. */
+ * codes is looked up in dimensions of a table; four neighbouring bytes go into
+ * one 32-bit sum.  For these files alone. */
 #ifndef KV_TILES_CODEBOOK_VNNI_H
 #define KV_TILES_CODEBOOK_VNNI_H
 
@@ -14,7 +14,7 @@ enum {
     T = KV_TILE_TOKENS,
     LINE = 64,
     AHEAD = 4096,
-    ROWS = 4,
+    ROWS = KV_CODE_ROWS,
     MOST_ENTRIES = KV_CODE_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
 };
 
@@ -24,12 +24,11 @@ _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
 /* n <= ROWS rows over a tile, a function for each order of codes.
  *
  * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries_wide().
- * scores: q8 of `rows` queries (struct kv_code_query), at the first of the n;
- * to sum [n][64].
+ * scores: q8 of these rows (struct kv_code_query); to sum [n][64].
  * gather: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
 typedef void kv_code_some_scores_fn(const struct kv_tile_book *b, size_t head,
                                     const uint8_t *from, const int8_t *q8,
-                                    size_t rows, size_t n, int32_t *sum);
+                                    size_t n, int32_t *sum);
 typedef void kv_code_some_gather_fn(const struct kv_tile_book *b, size_t head,
                                     const uint8_t *from, const int8_t *p8,
                                     const float *scale, size_t n, size_t n_acc,
@@ -72,7 +71,39 @@ ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
 }
 
-/* One dimension of a table: 64, 128 or 256 entries. */
+/* The same with four bytes at v over and over. */
+ALWAYS_INLINE void add_products_all4(vi *sum, vi u, const int8_t *v)
+{
+    typedef const int8_t four[4];
+
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(*sum)
+            : "v"(u), "m"(*(four *)v));
+}
+
+/* A register of codes, and where their bit 6, bit 7 and both are set. */
+struct codes {
+    vi code;
+    __mmask64 bit6, bit7, both;
+};
+
+/* Of tables with n = 64, 128 or 256 entries.  The test for bit 6 takes a turn
+ * of the port that permutes, the others one of the port that does not:
+ * permuting and multiplying by 4 rows then take both as long. */
+ALWAYS_INLINE struct codes codes(vi code, size_t n)
+{
+    struct codes c = {.code = code};
+
+    if (n > 64)
+        c.bit6 = _mm512_test_epi8_mask(code, _mm512_set1_epi8(64));
+    if (n > 128) {
+        c.bit7 = _mm512_movepi8_mask(code);
+        c.both = _kand_mask64(c.bit6, c.bit7);
+    }
+    return c;
+}
+
+/* One dimension of a table. */
 struct table {
     vi part[4];
 };
@@ -87,18 +118,19 @@ ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
     return t;
 }
 
-ALWAYS_INLINE vi look_up(const struct table *t, size_t n, vi code)
+/* A permutation of 64 bytes takes one turn of its port; those of 128 bytes take
+ * two and more beside. */
+ALWAYS_INLINE vi look_up(const struct table *t, size_t n, struct codes c)
 {
-    if (n == 64)
-        return _mm512_permutexvar_epi8(code, t->part[0]);
+    vi x = _mm512_permutexvar_epi8(c.code, t->part[0]);
 
-    const vi low = _mm512_permutex2var_epi8(t->part[0], code, t->part[1]);
-
-    if (n == 128)
-        return low;
-    return _mm512_mask_blend_epi8(
-        _mm512_movepi8_mask(code), low,
-        _mm512_permutex2var_epi8(t->part[2], code, t->part[3]));
+    if (n > 64)
+        x = _mm512_mask_permutexvar_epi8(x, c.bit6, c.code, t->part[1]);
+    if (n > 128) {
+        x = _mm512_mask_permutexvar_epi8(x, c.bit7, c.code, t->part[2]);
+        x = _mm512_mask_permutexvar_epi8(x, c.both, c.code, t->part[3]);
+    }
+    return x;
 }
 
 /* How codes stand in bytes: whole, or low half first. */

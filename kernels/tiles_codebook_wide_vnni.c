@@ -71,8 +71,8 @@ ALWAYS_INLINE vi pairs(vi a, vi b)
 
 /* 64 tokens, a part of 256 / width at a time; rows and width are constants. */
 ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
-                               const int8_t *q8, size_t q_rows, size_t rows,
-                               size_t width, int32_t *sum)
+                               const int8_t *q8, size_t rows, size_t width,
+                               int32_t *sum)
 {
     const size_t tokens = 256 / width;
 
@@ -93,7 +93,7 @@ ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
                 key[k] = load(from + k * LINE);
             UNROLL
             for (size_t r = 0; r < rows; r++) {
-                const vi by = all_width(q8 + (i * q_rows + r) * width, width);
+                const vi by = all_width(q8 + (i * rows + r) * width, width);
 
                 UNROLL
                 for (size_t k = 0; k < 4; k++)
@@ -191,14 +191,14 @@ ALWAYS_INLINE void wide_gather(const struct kv_tile_book *b, const uint8_t *x,
 #define WIDTHS(X, R) X(R, 4) X(R, 8) X(R, 16)
 
 void kv_code_scores_wide(const struct kv_tile_book *b, size_t head,
-                         const uint8_t *from, const int8_t *q8, size_t rows,
-                         size_t n, int32_t *sum)
+                         const uint8_t *from, const int8_t *q8, size_t n,
+                         int32_t *sum)
 {
     (void)head;
     switch (n << 8 | b->width) {
-#define CASE(R, W)                                 \
-    case R << 8 | W:                               \
-        wide_scores(b, from, q8, rows, R, W, sum); \
+#define CASE(R, W)                           \
+    case R << 8 | W:                         \
+        wide_scores(b, from, q8, R, W, sum); \
         break;
         EVERY_ROWS(WIDTHS, CASE)
 #undef CASE
