@@ -236,31 +236,6 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
     return (struct kv_code_part){1, PART, 0, 4, 1};
 }
 
-/* Word by word: gathers of wide instruction sets are slower. */
-#define ENTRIES(TYPE)                                                     \
-    for (size_t i = 0; i < T; i++) {                                      \
-        TYPE one;                                                         \
-                                                                          \
-        memcpy(&one, entry + (size_t)code[i] * sizeof(one), sizeof(one)); \
-        memcpy(x + i * sizeof(one), &one, sizeof(one));                   \
-    }
-
-void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
-                     uint8_t *x)
-{
-    struct sixteen {
-        uint64_t half[2];
-    };
-
-    if (width == 4) {
-        _Pragma("GCC unroll 8") ENTRIES(uint32_t)
-    } else if (width == 8) {
-        _Pragma("GCC unroll 8") ENTRIES(uint64_t)
-    } else {
-        _Pragma("GCC unroll 4") ENTRIES(struct sixteen)
-    }
-}
-
 /* ---- exact: centroids as they are ------------------------------------------
  */
 

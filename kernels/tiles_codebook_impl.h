@@ -161,8 +161,4 @@ static inline size_t kv_code_at(struct kv_code_part p, size_t sub, size_t t)
            t % 4 * p.one;
 }
 
-/* Entries of one table by 64 codes, to x [64][width]. */
-void kv_code_entries(const uint8_t *entry, size_t width, const uint16_t *code,
-                     uint8_t *x);
-
 #endif

@@ -25,7 +25,7 @@ static const uint8_t *ready(const struct kv_tile_book *b, size_t head,
 {
     if (b->order != KV_CODES_WIDE)
         return tile;
-    kv_code_entries_wide(b, head, tile, x);
+    kv_code_entries(b, head, tile, x);
     return x;
 }
 

@@ -23,7 +23,7 @@ _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
 
 /* n <= ROWS rows over a tile, a function for each order of codes.
  *
- * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries_wide().
+ * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries().
  * scores: q8 of these rows (struct kv_code_query); to sum [n][64].
  * gather: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
 typedef void kv_code_some_scores_fn(const struct kv_tile_book *b, size_t head,
@@ -40,8 +40,8 @@ kv_code_some_gather_fn kv_code_gather_shared, kv_code_gather_own,
     kv_code_gather_wide;
 
 /* Entries of all sub-spaces, to x [n_sub][64][width]. */
-void kv_code_entries_wide(const struct kv_tile_book *b, size_t head,
-                          const uint8_t *tile, uint8_t *x);
+void kv_code_entries(const struct kv_tile_book *b, size_t head,
+                     const uint8_t *tile, uint8_t *x);
 
 typedef __m512i vi;
 

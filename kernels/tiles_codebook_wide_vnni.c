@@ -31,16 +31,43 @@ static void wide_codes(const struct kv_tile_book *b, const uint8_t *tile,
         _mm512_storeu_si512(code + h * 32, x[h]);
 }
 
-void kv_code_entries_wide(const struct kv_tile_book *b, size_t head,
-                          const uint8_t *tile, uint8_t *x)
-{
-    for (size_t i = 0; i < b->n_sub; i++) {
-        uint16_t code[T];
+/* Word by word: gathers of wide instruction sets are slower. */
+#define ENTRIES(TYPE)                                                     \
+    for (size_t i = 0; i < T; i++) {                                      \
+        TYPE one;                                                         \
+                                                                          \
+        memcpy(&one, entry + (size_t)code[i] * sizeof(one), sizeof(one)); \
+        memcpy(x + i * sizeof(one), &one, sizeof(one));                   \
+    }
 
-        wide_codes(b, tile, i, code);
-        kv_code_entries(b->entry +
-                            kv_tile_book_at(b, head, i) * b->k * b->width,
-                        b->width, code, x + i * T * b->width);
+/* Entries of one table by 64 codes, to x [64][width]. */
+static void entries(const uint8_t *entry, size_t width, const uint16_t *code,
+                    uint8_t *x)
+{
+    struct sixteen {
+        uint64_t half[2];
+    };
+
+    if (width == 4) {
+        _Pragma("GCC unroll 8") ENTRIES(uint32_t)
+    } else if (width == 8) {
+        _Pragma("GCC unroll 8") ENTRIES(uint64_t)
+    } else {
+        _Pragma("GCC unroll 4") ENTRIES(struct sixteen)
+    }
+}
+
+void kv_code_entries(const struct kv_tile_book *b, size_t head,
+                     const uint8_t *tile, uint8_t *x)
+{
+    uint16_t code[2][T]; /* the next ones first: the stores are done then */
+
+    wide_codes(b, tile, 0, code[0]);
+    for (size_t i = 0; i < b->n_sub; i++) {
+        if (i + 1 < b->n_sub)
+            wide_codes(b, tile, i + 1, code[(i + 1) % 2]);
+        entries(b->entry + kv_tile_book_at(b, head, i) * b->k * b->width,
+                b->width, code[i % 2], x + i * T * b->width);
     }
 }
 
