@@ -32,6 +32,7 @@ static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
                         int bias)
 {
     const size_t at = kv_tile_book_at(b, head, sub);
+    const size_t end = b->sub_books > 1 ? sub + 1 : b->n_sub;
     const float *from = b->centers + at * b->k * b->d;
 
     for (size_t j = 0; j < b->d; j++) {
@@ -39,7 +40,8 @@ static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
 
         for (size_t i = 0; i < b->k; i++)
             max = fmaxf(max, fabsf(from[i * b->d + j]));
-        b->scale[at * b->d + j] = max / 127;
+        for (size_t i = sub; i < end; i++)
+            b->scale[(head * b->n_sub + i) * b->d + j] = max / 127;
         for (size_t i = 0; i < b->k; i++) {
             const float x = max > 0 ? from[i * b->d + j] / max * 127 : 0;
             const uint8_t code = (uint8_t)((int)rintf(x) + bias);
@@ -50,6 +52,28 @@ static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
                           i] = code;
         }
     }
+}
+
+/* Where channel j of a sub-vector is in a row of q8. */
+static size_t q_at(const struct kv_tile_book *b, size_t sub, size_t j)
+{
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (sub / 4 * b->d + j) * 4 + sub % 4;
+    case KV_CODES_OWN:
+        return sub * b->d + j;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return sub * b->width + j;
+}
+
+/* The same in a row of the values' sums. */
+static size_t sum_at(const struct kv_tile_book *b, size_t sub, size_t j)
+{
+    if (b->order == KV_CODES_SHARED)
+        return (sub / 16 * b->d + j) * 16 + sub % 16;
+    return q_at(b, sub, j);
 }
 
 static enum kv_code_order order_of(unsigned bits, size_t sub_books)
@@ -81,7 +105,13 @@ struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
                                                  : 16};
     if (rope)
         return b;
-    b->scale = kv_alloc(books * d, sizeof(*b->scale));
+    b->scale = kv_alloc(head_books * n_sub * d, sizeof(*b->scale));
+    b->q_at = kv_alloc(n_sub * d, sizeof(*b->q_at));
+    b->sum_at = kv_alloc(n_sub * d, sizeof(*b->sum_at));
+    for (size_t c = 0; c < n_sub * d; c++) {
+        b->q_at[c] = (uint16_t)q_at(b, c / d, c % d);
+        b->sum_at[c] = (uint16_t)sum_at(b, c / d, c % d);
+    }
     b->entry = kv_lines(books * b->k, b->width);
     if (bits <= 8) {
         b->channels = sub_books > 1 ? up(n_sub * d, 16) : d;
@@ -103,6 +133,8 @@ void kv_tile_book_free(struct kv_tile_book *b)
         return;
     kv_tiles_rope_free(b->rope);
     free(b->sub_of);
+    free(b->sum_at);
+    free(b->q_at);
     free(b->scale);
     free(b->entry);
     free(b->planes);
@@ -376,36 +408,50 @@ static size_t query_bytes(const struct kv_store *s)
     return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
 }
 
-/* The scales [d] of a sub-space's table. */
-static const float *scale_of(const struct kv_tile_book *b, size_t head,
-                             size_t sub)
+/* The scales of a head's channels. */
+static const float *scales_of(const struct kv_tile_book *b, size_t head)
 {
-    return b->scale + kv_tile_book_at(b, head, sub) * b->d;
+    return b->scale + (b->head_books > 1 ? head : 0) * b->n_sub * b->d;
+}
+
+/* Row r of n that are side by side, to where these begin.  Gives its sum. */
+static int32_t put_row(const struct kv_store *s, const int8_t *q8, size_t r,
+                       size_t n, int8_t *to)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const size_t d = s->head_dim,
+                 some = b->order == KV_CODES_WIDE ? b->width : 4;
+    const uint16_t *at = b->q_at;
+    int32_t sum = 0;
+
+    for (size_t c = 0; c < d; c++) {
+        const size_t in = at[c] & (some - 1);
+
+        to[(at[c] - in) * n + r * some + in] = q8[c];
+        sum += q8[c];
+    }
+    return sum;
 }
 
 /* The table's scales are in the query before it is rounded. */
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const float *scale = scales_of(book_of(s), head);
     struct kv_code_query *to = query;
     float x[MOST_DIM] = {0};
 
     for (size_t r = 0; r < rows; r++, q += s->head_dim) {
-        int8_t *q8 = to->plain[r];
-        int32_t sum = 0;
+        const size_t first = r / KV_CODE_ROWS * KV_CODE_ROWS,
+                     rest = rows - first,
+                     side = rest < KV_CODE_ROWS ? rest : KV_CODE_ROWS;
 
-        for (size_t i = 0; i < b->n_sub; i++)
-            for (size_t j = 0; j < b->d; j++)
-                x[i * b->d + j] = q[i * b->d + j] * scale_of(b, head, i)[j];
-        kv_tile_loops()->round8(x, MOST_DIM, 1, kv_padded(s->head_dim), q8,
-                                MOST_DIM, &to->scale[r]);
-        for (size_t i = 0; i < b->n_sub; i++)
-            for (size_t j = 0; j < b->d; j++) {
-                to->q8[kv_code_q_at(s, rows, r, i, j)] = q8[i * b->d + j];
-                sum += q8[i * b->d + j];
-            }
-        to->bias[r] = KV_KEY_BIAS * sum;
+        for (size_t c = 0; c < s->head_dim; c++)
+            x[c] = q[c] * scale[c];
+        kv_tile_loops()->round8(x, MOST_DIM, 1, kv_padded(s->head_dim),
+                                to->plain[r], MOST_DIM, &to->scale[r]);
+        to->bias[r] = KV_KEY_BIAS * put_row(s, to->plain[r], r - first, side,
+                                            to->q8 + kv_code_rows_at(s, first));
     }
 }
 
@@ -413,11 +459,11 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
     const struct kv_tile_book *b = book_of(s);
+    const float *scale = scales_of(b, head);
 
     for (size_t r = 0; r < rows; r++, acc += kv_code_sums(s))
-        for (size_t i = 0; i < b->n_sub; i++)
-            for (size_t j = 0; j < b->d; j++)
-                *out++ = acc[kv_code_sum_at(b, i, j)] * scale_of(b, head, i)[j];
+        for (size_t c = 0; c < s->head_dim; c++)
+            *out++ = acc[b->sum_at[c]] * scale[c];
 }
 
 #define INT8(LEVEL)                                                   \

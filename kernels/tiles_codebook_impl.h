@@ -21,7 +21,11 @@ struct kv_tile_book {
     struct kv_tiles_rope *rope;
     uint16_t *sub_of; /* [channels]: the sub-vector, or the last one */
 
-    float *scale; /* [head_books][sub_books][d] */
+    /* By channel c = sub * d + j: scales of tables [head_books][n_sub * d], and
+     * where the channel is in a row of q8 (struct kv_code_query) and in one of
+     * the values' sums */
+    float *scale;
+    uint16_t *q_at, *sum_at;
     /* Rounded centroids, keys' plus 128: [head_books][sub_books][k][width],
      * width: d filled up to 4, 8 or 16 */
     size_t width;
@@ -60,13 +64,13 @@ struct kv_code_query {
     float scale[KV_TILE_ROWS];
     int32_t bias[KV_TILE_ROWS];              /* KV_KEY_BIAS * sum(q8) */
     int8_t plain[KV_TILE_ROWS][KV_CODE_DIM]; /* q8 by channel */
-    /* the same in fours that meet four neighbours in a register, KV_CODE_ROWS
-     * rows (or the last ones) side by side: kv_code_q_at(); zeros between */
+    /* the same in fours (wide: width bytes) that meet neighbours in a register,
+     * zeros between; a four of KV_CODE_ROWS rows, or of what is left of them,
+     * side by side, then the next four */
     _Alignas(64) int8_t q8[];
 };
 
-/* Fours of bytes in a row of q8, and where dimension j of a sub-vector
- * is in row r of `rows`. */
+/* Fours of bytes in a row of q8. */
 static inline size_t kv_code_quads(const struct kv_store *s)
 {
     const struct kv_tile_book *b = s->params;
@@ -82,28 +86,13 @@ static inline size_t kv_code_quads(const struct kv_store *s)
     return b->n_sub * b->width / 4;
 }
 
-static inline size_t kv_code_q_at(const struct kv_store *s, size_t rows,
-                                  size_t r, size_t sub, size_t j)
+/* Where in q8 row r and those beside it begin, r a multiple of KV_CODE_ROWS. */
+static inline size_t kv_code_rows_at(const struct kv_store *s, size_t r)
 {
-    const struct kv_tile_book *b = s->params;
-    const size_t first = r / KV_CODE_ROWS * KV_CODE_ROWS, rest = rows - first;
-    const size_t side = rest < KV_CODE_ROWS ? rest : KV_CODE_ROWS;
-    const size_t at = first * kv_code_quads(s) * 4, c = sub * b->d + j;
-
-    r -= first;
-    switch (b->order) {
-    case KV_CODES_SHARED:
-        return at + ((sub / 4 * b->d + j) * side + r) * 4 + sub % 4;
-    case KV_CODES_OWN:
-        return at + (c / 4 * side + r) * 4 + c % 4;
-    case KV_CODES_WIDE:
-        break;
-    }
-    return at + (sub * side + r) * b->width + j;
+    return r * kv_code_quads(s) * 4;
 }
 
-/* Sums of int8 values: so many floats, and where dimension j of a
- * sub-vector is. */
+/* Sums of int8 values: so many floats. */
 static inline size_t kv_code_sums(const struct kv_store *s)
 {
     const struct kv_tile_book *b = s->params;
@@ -117,20 +106,6 @@ static inline size_t kv_code_sums(const struct kv_store *s)
         break;
     }
     return kv_padded(b->n_sub * b->width);
-}
-
-static inline size_t kv_code_sum_at(const struct kv_tile_book *b, size_t sub,
-                                    size_t j)
-{
-    switch (b->order) {
-    case KV_CODES_SHARED:
-        return (sub / 16 * b->d + j) * 16 + sub % 16;
-    case KV_CODES_OWN:
-        return sub * b->d + j;
-    case KV_CODES_WIDE:
-        break;
-    }
-    return sub * b->width + j;
 }
 
 /* scores and gather of path int8 (tiles.h); vnni: where kv_level_vnni(). */

@@ -107,7 +107,7 @@ void NAME(kv_code_gather)(const struct kv_store *s, size_t head,
 
                 for (size_t t = 0; t < T; t++)
                     sum += p8[t] * v8[t];
-                acc[r * n + kv_code_sum_at(b, i, j)] += scale * (float)sum;
+                acc[r * n + b->sum_at[i * b->d + j]] += scale * (float)sum;
             }
     }
 }

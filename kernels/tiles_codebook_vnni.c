@@ -40,8 +40,7 @@ void kv_code_scores_vnni(const struct kv_store *s, size_t head,
     const uint8_t *from = ready(b, head, tile, x);
 
     for (size_t r = 0; r < rows; r += ROWS)
-        some_scores[b->order](b, head, from,
-                              q->q8 + kv_code_q_at(s, rows, r, 0, 0),
+        some_scores[b->order](b, head, from, q->q8 + kv_code_rows_at(s, r),
                               rows_from(r, rows), sum + r * T);
     for (size_t r = 0; r < rows; r++)
         for (size_t t = 0; t < T; t += 16) {
