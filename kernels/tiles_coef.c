@@ -17,9 +17,9 @@ enum { CHANNELS = KV_TILE_ROWS, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
 /* The state at place i of an order. */
 static size_t state_in(unsigned order, size_t i)
 {
-    const size_t m = i / 64, low = m & (((size_t)1 << order) - 1);
+    const size_t low = i % 256;
 
-    return low | i % 64 << order | m >> order << (order + KV_COEF_SIX);
+    return i - low + (low >> order | low << (8 - order)) % 256;
 }
 
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)

@@ -9,17 +9,17 @@ enum {
     KV_COEF_ONE = 16,   /* coefficients are padded to these */
     KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
     KV_COEF_MOST = 512, /* of a head, without the mean */
-    KV_COEF_SIX = 6,    /* bits of a state that one instruction looks up */
-    KV_COEF_ORDERS = KV_TRELLIS_BITS - KV_COEF_SIX + 1,
+    KV_COEF_ORDERS = 8,
     KV_COEF_CHANNELS = 4 /* of keys before RoPE, whose sums fit in registers */
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
- * code, rounded to 8 bits: step (code - 128).  Each in KV_COEF_ORDERS orders,
- * for states of which six bits are looked up and three choose: order r has at
- * 64 m + i the state
+ * code, rounded to 8 bits: step (code - 128).  Each in an order for every place
+ * where a state may end: of one that ends r bits before a byte's end, the
+ * byte's bits from r up and the byte before's below r are its low 8 bits,
+ * turned left by r.  Order r has at 256 m + i the state
  *
- *   | 3 - r high bits of m | i | r low bits of m |
+ *   | m | i turned right by r: 8 bits |
  *
  * so that order 0 is the table's own. */
 struct kv_coef_table {

@@ -24,67 +24,57 @@ ALWAYS_INLINE __m512i line(const uint8_t *tile, const struct kv_coef_place *p,
     return _mm512_load_si512(tile + p->line[i]);
 }
 
-/* Bits [i, i + n) of the two bytes, from bit 0 of each byte on, and whatever
- * above them.  Constants. */
-ALWAYS_INLINE __m512i bits(const uint8_t *tile, const struct kv_coef_place *p,
-                           unsigned i, unsigned n)
+/* Bit i of each byte.  A test of the bit would be one instruction, but of the
+ * unit that looks tables up, the busiest one. */
+ALWAYS_INLINE __mmask64 bit(__m512i x, unsigned i)
 {
-    const unsigned by = i % 8;
-    const __m512i low = line(tile, p, i / 8);
-
-    if (by + n <= 8)
-        return by ? _mm512_srli_epi16(low, by) : low;
-    return _mm512_ternarylogic_epi32(
-        _mm512_set1_epi8((char)(0xff >> by)), _mm512_srli_epi16(low, by),
-        _mm512_slli_epi16(line(tile, p, i / 8 + 1), 8 - by), 0xca);
+    if (i == 7)
+        return _mm512_movepi8_mask(x);
+    if (i == 6)
+        return _mm512_movepi8_mask(_mm512_add_epi8(x, x));
+    return _mm512_movepi8_mask(_mm512_slli_epi16(x, 7 - i));
 }
 
-/* Which tokens have bit i of the two bytes.  A test of the bit would be one
- * instruction, but of the unit that looks tables up, the busiest one. */
-ALWAYS_INLINE __mmask64 bit(const uint8_t *tile, const struct kv_coef_place *p,
-                            unsigned i)
-{
-    const __m512i x = line(tile, p, i / 8);
-
-    return _mm512_movepi8_mask(i % 8 < 7 ? _mm512_slli_epi16(x, 7 - i % 8) : x);
-}
-
-/* Of the 9 bits of a state those six are looked up that lie in one byte, where
- * there are six: in order 8 - shift they begin the byte before the last. */
-ALWAYS_INLINE unsigned order_of(unsigned shift)
-{
-    return 8 - shift < KV_COEF_ORDERS ? 8 - shift : 0;
-}
-
-/* The table at the state of each token.  t: the order's [KV_TRELLIS_STATES]. */
+/* The table at the state of each token, t: the shift's order.  The state's low
+ * 8 bits are taken as they stand, turned: six are looked up, two and the
+ * highest choose. */
 ALWAYS_INLINE __m512i look(const __m512i *t, const uint8_t *tile,
                            const struct kv_coef_place *p, unsigned shift)
 {
-    const unsigned order = order_of(shift);
-    const __m512i at = bits(tile, p, shift + order, KV_COEF_SIX);
-    __mmask64 by[3];
+    const __m512i last = line(tile, p, 0), before = line(tile, p, 1);
+    const __m512i below = _mm512_set1_epi8((char)((1 << shift) - 1));
+    const __m512i at =
+        !shift       ? last
+        : shift >= 6 ? before
+                     : _mm512_ternarylogic_epi32(before, last, below, 0xe4);
+    const __mmask64 by0 = bit(shift > 6 ? before : last, 6), by1 = bit(last, 7);
+    const __mmask64 both = _kand_mask64(by0, by1);
     __m512i x[2];
 
     UNROLL
-    for (unsigned i = 0; i < 3; i++)
-        by[i] = bit(tile, p, shift + i + (i < order ? 0 : KV_COEF_SIX));
-    UNROLL
     for (size_t i = 0; i < 2; i++) {
         x[i] = _mm512_permutexvar_epi8(at, t[4 * i]);
-        x[i] = _mm512_mask_permutexvar_epi8(x[i], by[0], at, t[4 * i + 1]);
-        x[i] = _mm512_mask_permutexvar_epi8(x[i], by[1], at, t[4 * i + 2]);
-        x[i] = _mm512_mask_permutexvar_epi8(x[i], _kand_mask64(by[0], by[1]),
-                                            at, t[4 * i + 3]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], by0, at, t[4 * i + 1]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], by1, at, t[4 * i + 2]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], both, at, t[4 * i + 3]);
     }
-    return _mm512_mask_blend_epi8(by[2], x[0], x[1]);
+    return _mm512_mask_blend_epi8(bit(before, shift), x[0], x[1]);
 }
 _Static_assert(KV_TRELLIS_STATES == 8 * LINE, "eight lines of a table");
 
-/* The same where 7 bits count. */
+/* The same where 7 bits count, of the table's own order. */
 ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,
                                  const struct kv_coef_place *p, unsigned shift)
 {
-    return _mm512_permutex2var_epi8(t[0], bits(tile, p, shift, 7), t[1]);
+    __m512i at = line(tile, p, 0);
+
+    if (shift)
+        at = _mm512_srli_epi16(at, shift);
+    if (shift > 1)
+        at = _mm512_ternarylogic_epi32(
+            _mm512_set1_epi8((char)(0xff >> shift)), at,
+            _mm512_slli_epi16(line(tile, p, 1), 8 - shift), 0xca);
+    return _mm512_permutex2var_epi8(t[0], at, t[1]);
 }
 
 /* Coefficients [from, to) of a run, which end alike: out lines, `apart` bytes
@@ -97,8 +87,7 @@ ALWAYS_INLINE void look_up_some(const struct kv_store *s,
                                 size_t apart, int small, unsigned shift)
 {
     const size_t lines = small ? 2 : KV_TRELLIS_STATES / LINE;
-    const uint8_t *t_from =
-        table + (small ? 0 : order_of(shift)) * KV_TRELLIS_STATES;
+    const uint8_t *t_from = table + (small ? 0 : shift) * KV_TRELLIS_STATES;
     const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
     __m512i t[KV_TRELLIS_STATES / LINE];
 
@@ -495,18 +484,19 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
     const __m512i lanes =
         _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     const __m512i zero_code = _mm512_set1_epi8((char)128);
+    _Alignas(LINE) int8_t code[ROWS][LINE];
 
+    for (size_t r = 0; r < rows; r++) /* a line is loaded when it is there */
+        w->factor[r] = kv_tile_loops()->round8(p + r * stride, LINE, code[r]);
     for (size_t r = 0; r < rows; r++, p += stride) {
-        _Alignas(LINE) int8_t code[LINE];
         __m512i bias = _mm512_setzero_si512();
         __m512 sum = _mm512_setzero_ps();
 
-        w->factor[r] = kv_tile_loops()->round8(p, LINE, code);
         UNROLL
         for (int i = 0; i < 4; i++) {
             w->code[r][i] = _mm512_permutexvar_epi32(
                 _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * i)),
-                _mm512_load_si512(code));
+                _mm512_load_si512(code[r]));
             bias = _mm512_dpbusd_epi32(bias, zero_code, w->code[r][i]);
             sum = _mm512_add_ps(sum, _mm512_loadu_ps(p + 16 * i));
         }
@@ -532,19 +522,23 @@ ALWAYS_INLINE void add8_rows(const uint8_t *codes, size_t n, size_t rows,
         const __m512i x[4] = {
             _mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0),
             _mm512_unpacklo_epi64(ab1, cd1), _mm512_unpackhi_epi64(ab1, cd1)};
+        v16i sum[ROWS];
 
         UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            __m512i sum = w->bias[r];
-
+        for (size_t r = 0; r < rows; r++)
+            sum[r] = (v16i)w->bias[r];
+        UNROLL
+        for (size_t i = 0; i < 4; i++) /* rows within: no sum waits */
             UNROLL
-            for (size_t i = 0; i < 4; i++)
-                sum = _mm512_dpbusd_epi32(sum, x[i], w->code[r][i]);
+        for (size_t r = 0; r < rows; r++)
+            sum[r] =
+                (v16i)_mm512_dpbusd_epi32((__m512i)sum[r], x[i], w->code[r][i]);
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
             _mm512_store_ps(acc + r * row,
                             _mm512_fmadd_ps(_mm512_set1_ps(w->factor[r]),
-                                            _mm512_cvtepi32_ps(sum),
+                                            _mm512_cvtepi32_ps((__m512i)sum[r]),
                                             _mm512_load_ps(acc + r * row)));
-        }
     }
 }
 
