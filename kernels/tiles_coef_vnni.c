@@ -3,6 +3,7 @@
  * costs more, up to ten times.  Floats are looked up byte by byte. */
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
+#include "kernels/tiles_rope.h"
 #include "kernels/unroll.h"
 
 #include <immintrin.h>
@@ -318,12 +319,88 @@ static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-ALWAYS_INLINE void load_four(const uint8_t *from, __m512i out[4])
+/* Sums of rows and so many times 16 tokens. */
+struct sums8 {
+    v16i of[ROWS][4];
+};
+
+ALWAYS_INLINE void start8(struct sums8 *sum, size_t rows, size_t wide,
+                          const int32_t *bias)
 {
     UNROLL
-    for (size_t k = 0; k < 4; k++)
-        out[k] = _mm512_load_si512(from + k * LINE);
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t i = 0; i < wide; i++)
+        sum->of[r][i] = (v16i)_mm512_set1_epi32(bias[r]);
 }
+
+/* Four coefficients of each token. */
+ALWAYS_INLINE void dot8_four(const __m512i *x, size_t rows, size_t wide,
+                             const int8_t *q, struct sums8 *sum)
+{
+    UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        int32_t four;
+
+        memcpy(&four, q + r * 4, 4);
+        UNROLL
+        for (size_t i = 0; i < wide; i++)
+            sum->of[r][i] = (v16i)_mm512_dpbusd_epi32(
+                (__m512i)sum->of[r][i], x[i], _mm512_set1_epi32(four));
+    }
+}
+
+ALWAYS_INLINE __m512 scaled8(v16i sum, struct kv_coef_query8 q, size_t r)
+{
+    return _mm512_fmadd_ps(_mm512_set1_ps(q.factor[r]),
+                           _mm512_cvtepi32_ps((__m512i)sum),
+                           _mm512_set1_ps(q.constant[r]));
+}
+
+ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
+                             struct kv_coef_query8 q, float *score,
+                             size_t stride)
+{
+    const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
+
+    for (size_t k = 0; k < 4; k += wide) {
+        struct sums8 sum;
+
+        start8(&sum, rows, wide, q.bias);
+        for (size_t j = 0; j < n4; j += 4) {
+            __m512i x[4];
+
+            weave(codes + j * LINE, x);
+            dot8_four(x + k, rows, wide, q.code + j * rows, &sum);
+        }
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            UNROLL
+        for (size_t i = 0; i < wide; i++)
+            _mm512_storeu_ps(score + r * stride + 16 * (k + i),
+                             scaled8(sum.of[r][i], q, r));
+    }
+}
+
+static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    const void *query, size_t rows, float *score, size_t stride)
+{
+    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const struct kv_coef_query8 q = kv_coef_query8_at(query);
+
+    codes_of(s, head, tile, codes);
+    switch (rows) {
+#define CASE(R)                                       \
+    case R:                                           \
+        dot8_rows(codes, h->n4, R, q, score, stride); \
+        break;
+        EVERY_ROWS(CASE)
+#undef CASE
+    }
+}
+
+/* ---- int8, keys before RoPE ---------------------------------------------- */
 
 static void weave_all(uint8_t *codes, size_t n4)
 {
@@ -337,134 +414,110 @@ static void weave_all(uint8_t *codes, size_t n4)
     }
 }
 
-/* Where sums of rows and 64 tokens go: 32 tokens of a row, the next row `row`
- * floats from there, the other 32 tokens `part` floats from there. */
-struct sums {
-    float *at;
-    size_t row, part;
+/* How a tile's keys turn: of each half the first token's angles. */
+struct turns {
+    float cosine[2][KV_ROPE_MOST], sine[2][KV_ROPE_MOST];
+    const float *within;
+    size_t n;
 };
 
-ALWAYS_INLINE float *sum_at(struct sums to, size_t r, size_t k)
+/* 16 tokens of a pair of channels. */
+ALWAYS_INLINE void turn(const struct turns *t, size_t pair, size_t k,
+                        __m512 *low, __m512 *high)
 {
-    return to.at + r * to.row + k / 2 * to.part + k % 2 * 16;
+    const float *within = t->within + pair * 2 * KV_TILE_PART + k % 2 * 16;
+    const __m512 c = _mm512_set1_ps(t->cosine[k / 2][pair]);
+    const __m512 s = _mm512_set1_ps(t->sine[k / 2][pair]);
+    const __m512 ct = _mm512_load_ps(within);
+    const __m512 st = _mm512_load_ps(within + KV_TILE_PART);
+    const __m512 cosine = _mm512_fmsub_ps(c, ct, _mm512_mul_ps(s, st));
+    const __m512 sine = _mm512_fmadd_ps(s, ct, _mm512_mul_ps(c, st));
+    const __m512 a = *low, b = *high;
+
+    *low = _mm512_fmsub_ps(a, cosine, _mm512_mul_ps(b, sine));
+    *high = _mm512_fmadd_ps(b, cosine, _mm512_mul_ps(a, sine));
 }
 
-/* Tokens [16 k, 16 (k + wide)) of a run's codes, woven or not; sums in
- * integers. */
-ALWAYS_INLINE void dot8_some(const uint8_t *codes, int woven, size_t n4,
-                             size_t rows, size_t k, size_t wide,
-                             const int8_t *q, const float *factor,
-                             const int32_t *bias, struct sums to)
+/* The part of a group of channels in the scores of rows queries q
+ * [head_dim][rows]: codes woven, sum [rows][64].  rows, pairs: constants. */
+ALWAYS_INLINE void turned8_rows(const struct kv_coef_head *h, size_t half,
+                                const uint8_t *codes, const struct turns *t,
+                                size_t group, size_t pairs, const float *q,
+                                size_t rows, float *sum)
 {
-    v16i sum[ROWS][4];
+    const struct kv_coef_query8 by = kv_coef_channels8(h, group);
+    const size_t first = group * KV_COEF_PAIRS;
+    struct sums8 code;
 
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        UNROLL
-    for (size_t i = 0; i < wide; i++)
-        sum[r][i] = (v16i)_mm512_set1_epi32(bias[r]);
-    for (size_t j = 0; j < n4; j += 4) {
+    start8(&code, 2 * pairs, 4, by.bias);
+    for (size_t j = 0; j < h->n4; j += 4) {
         __m512i x[4];
 
-        if (woven)
-            load_four(codes + j * LINE, x);
-        else
-            weave(codes + j * LINE, x);
         UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            int32_t four;
-
-            memcpy(&four, q + (j / 4 * rows + r) * 4, 4);
-            UNROLL
-            for (size_t i = 0; i < wide; i++)
-                sum[r][i] = (v16i)_mm512_dpbusd_epi32(
-                    (__m512i)sum[r][i], x[k + i], _mm512_set1_epi32(four));
-        }
+        for (size_t k = 0; k < 4; k++)
+            x[k] = _mm512_load_si512(codes + (j + k) * LINE);
+        dot8_four(x, 2 * pairs, 4, by.code + j * 2 * pairs, &code);
     }
     UNROLL
-    for (size_t r = 0; r < rows; r++)
+    for (size_t k = 0; k < 4; k++)
         UNROLL
-    for (size_t i = 0; i < wide; i++) {
-        float *at = sum_at(to, r, k + i);
-        const __m512 add = _mm512_mul_ps(
-            _mm512_set1_ps(factor[r]), _mm512_cvtepi32_ps((__m512i)sum[r][i]));
+    for (size_t p = 0; p < pairs; p++) {
+        const float *q_low = q + (first + p) * rows,
+                    *q_high = q_low + half * rows;
+        __m512 low = scaled8(code.of[p][k], by, p);
+        __m512 high = scaled8(code.of[pairs + p][k], by, pairs + p);
 
-        _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), add));
+        if (first + p < t->n)
+            turn(t, first + p, k, &low, &high);
+        UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            float *at = sum + r * LINE + 16 * k;
+            __m512 x = _mm512_load_ps(at);
+
+            x = _mm512_fmadd_ps(_mm512_set1_ps(q_low[r]), low, x);
+            x = _mm512_fmadd_ps(_mm512_set1_ps(q_high[r]), high, x);
+            _mm512_store_ps(at, x);
+        }
     }
 }
 
-ALWAYS_INLINE void dot8_rows(const uint8_t *codes, int woven, size_t n4,
-                             size_t rows, const int8_t *q, const float *factor,
-                             const int32_t *bias, struct sums to)
-{
-    const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
-
-    for (size_t k = 0; k < 4; k += wide)
-        dot8_some(codes, woven, n4, rows, k, wide, q, factor, bias, to);
-}
-
-static void dot8_run(const uint8_t *codes, int woven, size_t n4, size_t rows,
-                     const int8_t *q, const float *factor, const int32_t *bias,
-                     struct sums to)
-{
-    switch (rows * 2 + (woven ? 1 : 0)) {
-#define CASE(R, WOVEN)                                       \
-    case R * 2 + WOVEN:                                      \
-        dot8_rows(codes, WOVEN, n4, R, q, factor, bias, to); \
-        break;
-#define CASES(R) CASE(R, 0) CASE(R, 1)
-        EVERY_ROWS(CASES)
-#undef CASES
-#undef CASE
-    }
-}
-
-static void dot8(const struct kv_coef_head *h, const uint8_t *codes, int woven,
-                 struct kv_coef_query8 q, size_t rows, struct sums to)
-{
-    for (size_t r = 0; r < rows; r++)
-        for (size_t k = 0; k < 4; k++)
-            _mm512_storeu_ps(sum_at(to, r, k), _mm512_set1_ps(q.constant[r]));
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-        const size_t n4 = (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * 4;
-
-        dot8_run(codes + run->first4 * LINE, woven, n4, rows,
-                 q.code + run->first4 * rows, q.factor + i * ROWS,
-                 q.bias + i * ROWS, to);
-    }
-}
-
-static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
-                    const void *query, size_t rows, float *score, size_t stride)
-{
-    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-
-    codes_of(s, head, tile, codes);
-    dot8(h, codes, 0, kv_coef_query8_at(h, query), rows,
-         (struct sums){score, stride, KV_TILE_PART});
-}
-
-/* Keys before RoPE. */
 static void scores8_turned(const struct kv_store *s, size_t head,
                            const uint8_t *tile, const void *query, size_t rows,
                            float *score, size_t stride)
 {
     _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
-    _Alignas(LINE) float x[2 * KV_COEF_MOST * KV_TILE_PART];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const size_t d = s->head_dim, part = d * KV_TILE_PART;
+    _Alignas(LINE) float sum[ROWS][LINE];
+    const struct kv_coefs *c = kv_coefs_of(s);
+    const struct kv_coef_head *h = &c->head[head];
+    const size_t half = s->head_dim / 2;
+    struct turns t;
 
+    memset(sum, 0, rows * sizeof(*sum));
+    t.within = kv_tiles_rope_within(c->about.rope);
+    t.n = kv_tiles_rope_pairs(c->about.rope);
+    for (size_t i = 0; i < 2; i++)
+        kv_tiles_rope_first(c->about.rope,
+                            kv_store_position(s, head, tile) + i * KV_TILE_PART,
+                            t.cosine[i], t.sine[i]);
     codes_of(s, head, tile, codes);
     weave_all(codes, h->n4);
-    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS)
-        dot8(h, codes, 1, kv_coef_channels8(h, i), kv_coef_channel_rows(d, i),
-             (struct sums){x + i * KV_TILE_PART, KV_TILE_PART, part});
-    for (size_t i = 0; i < 2; i++)
-        kv_coef_turn(s, head, tile, i, x + i * part, query, rows,
-                     score + i * KV_TILE_PART, stride);
+    for (size_t i = 0; i * KV_COEF_PAIRS < half; i++)
+        switch (rows * 2 + kv_coef_pairs(s->head_dim, i) - 1) {
+#define CASE(R, PAIRS)                                                \
+    case R * 2 + PAIRS - 1:                                           \
+        turned8_rows(h, half, codes, &t, i, PAIRS, query, R, sum[0]); \
+        break;
+#define CASES(R) CASE(R, 1) CASE(R, 2)
+            EVERY_ROWS(CASES)
+#undef CASES
+#undef CASE
+        }
+    for (size_t r = 0; r < rows; r++)
+        memcpy(score + r * stride, sum[r], sizeof(sum[r]));
 }
+_Static_assert(KV_COEF_PAIRS == 2, "the cases above");
+
+/* ---- int8, values -------------------------------------------------------- */
 
 /* Weights of a tile.  Of four lines, dword i of each 128 bits goes into vector
  * i; of four tokens' codes, lane by lane, dword i is what vector i meets:
