@@ -186,7 +186,8 @@ static float closest(const struct fresh *f, const float *x, size_t d,
     return min;
 }
 
-/* The nearest of k centers to every point: code, dist [n_tiles][64]. */
+/* The nearest of k centers to every point: code, dist [n_tiles][64] (NULL, but
+ * not on a device: not wanted). */
 static int measure(const struct kv_points *p, const float *centers, size_t k,
                    uint16_t *code, float *dist, struct kv_err *e)
 {
@@ -198,7 +199,7 @@ static int measure(const struct kv_points *p, const float *centers, size_t k,
 #pragma omp parallel for schedule(static) if (worth(p, k))
     for (size_t t = 0; t < p->n_tiles; t++)
         kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
-                        code + t * KV_TILE, dist + t * KV_TILE);
+                        code + t * KV_TILE, dist ? dist + t * KV_TILE : NULL);
     kv_codebook_clear(&book);
     return 0;
 }
@@ -303,12 +304,24 @@ static bool worth_pruning(const struct kv_points *p, const float *centers,
            kv_points_share(p, centers, k) < SHARE;
 }
 
+/* p->code; and p->dist where it is wanted or costs nothing, else it is stale.
+ */
 static int assign(struct kv_points *p, const float *centers, size_t k,
-                  bool prune, struct kv_err *e)
+                  bool prune, bool want_dist, bool *stale, struct kv_err *e)
 {
+    *stale = !prune && !p->gpu && !want_dist;
     if (!prune)
-        return measure(p, centers, k, p->code, p->dist, e);
+        return measure(p, centers, k, p->code, *stale ? NULL : p->dist, e);
     kv_points_reassign(p, centers, k);
+    return 0;
+}
+
+static int freshen(struct kv_points *p, const float *centers, size_t k,
+                   bool *stale, struct kv_err *e)
+{
+    if (*stale && measure(p, centers, k, p->code, p->dist, e))
+        return -1;
+    *stale = false;
     return 0;
 }
 
@@ -477,22 +490,32 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     if (points_to_device(&p, k, e) || seed_centers(&p, k, seed, c, e))
         goto out;
 
-    const bool prune =
-        (mse ? iters > 0 : iters > 1) && worth_pruning(&p, c, k);
+    bool stale = false; /* p.dist is of other centers than c */
+    const bool prune = (mse ? iters > 0 : iters > 1) && worth_pruning(&p, c, k);
 
     for (size_t round = 0; round < iters; round++) {
         if (kv_interrupted(e))
             goto out;
         add_up(&p, k, n_parts, sum);
-        if (has_empty(sum, k, d) && fill_empty(&p, k))
-            add_up(&p, k, n_parts, sum);
+        if (has_empty(sum, k, d)) {
+            if (freshen(&p, c, k, &stale, e))
+                goto out;
+            if (fill_empty(&p, k))
+                add_up(&p, k, n_parts, sum);
+        }
         if (!average(sum, k, d, c))
             break;
-        if ((mse || round + 1 < iters) && assign(&p, c, k, prune, e))
+
+        const bool last = round + 1 == iters;
+
+        if ((mse || !last) && assign(&p, c, k, prune, last, &stale, e))
             goto out;
     }
-    if (mse)
+    if (mse) {
+        if (freshen(&p, c, k, &stale, e))
+            goto out;
         *mse = mean_error(&p);
+    }
     memcpy(centers, c, k * d * sizeof(*c));
     rc = 0;
 out:

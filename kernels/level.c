@@ -36,6 +36,7 @@ bool kv_level_vnni(void)
 {
 #ifdef __x86_64__
     return kv_level_get() == KV_LEVEL_AVX512 &&
+           __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512vbmi");
 #else

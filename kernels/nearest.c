@@ -81,7 +81,8 @@ static void put_center(struct kv_codebook *b, size_t c)
 static double put_whole(struct kv_codebook *b, size_t c)
 {
     const float *from = b->centers + c * b->d;
-    int32_t *to = b->whole + c * (1 + (b->d + 1) / 2);
+    int32_t *to = b->whole + c / KV_BLOCK * (1 + (b->d + 1) / 2) * KV_BLOCK +
+                  c % KV_BLOCK;
     double error = 0;
 
     for (size_t j = 0; j < b->d; j++) {
@@ -91,7 +92,7 @@ static double put_whole(struct kv_codebook *b, size_t c)
 
         error += (scaled - whole) * (scaled - whole);
         to[0] += whole * whole;
-        to[1 + j / 2] |= (int32_t)(half << 16 * (j % 2));
+        to[(1 + j / 2) * KV_BLOCK] |= (int32_t)(half << 16 * (j % 2));
     }
     return error;
 }
@@ -101,12 +102,16 @@ static void put_all_whole(struct kv_codebook *b)
 {
     const float LEAST = 0x1p-80f, MOST = 0x1p80f; /* |c|^2 */
     const float LIMIT = 16380;                    /* rounded below 2^14 */
+    const size_t n_blocks = (b->k + KV_BLOCK - 1) / KV_BLOCK;
+    const size_t block = (1 + (b->d + 1) / 2) * KV_BLOCK;
     double error = 0;
 
     if (!(b->most > LEAST && b->most < MOST))
         return;
     b->scale = LIMIT / sqrtf(b->most);
-    b->whole = kv_alloc(b->k, (1 + (b->d + 1) / 2) * sizeof(*b->whole));
+    b->whole = kv_alloc(n_blocks, block * sizeof(*b->whole));
+    for (size_t c = b->k; c < n_blocks * KV_BLOCK; c++) /* never the nearest */
+        b->whole[c / KV_BLOCK * block + c % KV_BLOCK] = INT32_MAX;
     for (size_t c = 0; c < b->k; c++) {
         const double one = put_whole(b, c);
 
@@ -173,8 +178,13 @@ void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
                      uint16_t *code, float *dist)
 {
     kv_nearest_fn *fn = kv_tile_nearest_c;
+    float unused[KV_TILE];
 
 #ifdef __x86_64__
+    if (kv_level_vnni() && b->whole && !dist) {
+        kv_tile_codes_vnni(b, tile, n, code);
+        return;
+    }
     if (kv_level_vnni())
         fn = kv_tile_nearest_vnni;
     else if (kv_level_get() == KV_LEVEL_AVX2)
@@ -182,7 +192,7 @@ void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
     else if (kv_level_get() == KV_LEVEL_AVX512)
         fn = kv_tile_nearest_avx512;
 #endif
-    fn(b, tile, n, code, dist);
+    fn(b, tile, n, code, dist ? dist : unused);
 }
 
 void kv_tile_closer(const float *tile, size_t d, const float *center,
@@ -216,14 +226,14 @@ uint64_t kv_tile_within(const float *tile, size_t d, const float *center,
 void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
                 uint16_t *code)
 {
-    float tile[KV_VQ_MAX_D * KV_TILE], dist[KV_TILE];
+    float tile[KV_VQ_MAX_D * KV_TILE];
     uint16_t got[KV_TILE];
 
     for (size_t i = 0; i < n; i += KV_TILE) {
         const size_t m = n - i < KV_TILE ? n - i : KV_TILE;
 
         kv_tile_fill(x + i * b->d, m, b->d, tile);
-        kv_tile_nearest(b, tile, m, got, dist);
+        kv_tile_nearest(b, tile, m, got, NULL);
         memcpy(code + i, got, m * sizeof(*code));
     }
 }

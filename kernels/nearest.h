@@ -30,8 +30,8 @@ struct kv_codebook {
     float *score;         /* [k][1 + d]: |c|^2 / 2, c; NULL: not worth it */
     float *block;         /* [blocks of 16 centers][d][16] */
     float most;           /* the largest |c|^2, infinite where one is NaN */
-    int32_t *whole;       /* [k][1 + pairs]: |C|^2, -2 C by pairs of 16 bits;
-                           * C = round(scale c); NULL: not worth it */
+    int32_t *whole;       /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
+                           * 16 bits; C = round(scale c); NULL: not worth it */
     float scale, off;     /* off: the largest |C - scale c| */
 };
 
@@ -49,7 +49,8 @@ void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
  * to 64 vectors by dimension, tile[d][64]; vectors past n are zero. */
 void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
-/* code, dist: [64], of which the first n are given (s is stored in dist). */
+/* code, dist: [64], of which the first n are given (s is stored in dist; NULL:
+ * it is not wanted, which is faster). */
 void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 

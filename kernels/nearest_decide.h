@@ -118,11 +118,10 @@ enum { FEW = 4 };
  * too. */
 ALWAYS_INLINE void decide_tile(const struct kv_codebook *b, const float *tile,
                                size_t n, size_t d, const int32_t *block,
-                               const unsigned *sure, uint16_t *code,
-                               float *dist)
+                               uint64_t sure, uint16_t *code, float *dist)
 {
     for (size_t i = 0; i < n; i += 4) {
-        const unsigned four = sure[i / WIDTH] >> i % WIDTH & 15;
+        const unsigned four = sure >> i & 15;
 
         if (four)
             decide_four(b, block + i, tile + i, d, code + i, dist + i);

@@ -22,6 +22,11 @@ _Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "KV_EVERY_D, the unrolling");
 
 kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512,
     kv_tile_nearest_vnni;
+
+/* For a codebook with `whole`. */
+void kv_tile_codes_vnni(const struct kv_codebook *b, const float *tile,
+                        size_t n, uint16_t *code);
+
 kv_within_fn kv_tile_within_c, kv_tile_within_avx2, kv_tile_within_avx512;
 kv_closer_fn kv_tile_closer_c, kv_tile_closer_avx2, kv_tile_closer_avx512;
 

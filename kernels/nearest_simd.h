@@ -103,11 +103,11 @@ ALWAYS_INLINE void search_tile(const float *tile, size_t n, size_t d,
 }
 
 /* The least score of any center in each block of 16: which block has the least
- * for each of the vectors [0, p * WIDTH) of the tile, and whether no center of
- * another block can be nearer.  d and p are constants. */
+ * for each of the vectors [first, first + p * WIDTH) of the tile, and whether
+ * no center of another block can be nearer.  d and p are constants. */
 ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
-                              size_t d, size_t p, int32_t *block,
-                              unsigned *sure)
+                              size_t d, size_t first, size_t p, int32_t *block,
+                              uint64_t *sure)
 {
     vf x[4][KV_VQ_MAX_D], best[4], second[4];
     vi at[4];
@@ -118,7 +118,7 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
         at[g] = i_all(0);
         UNROLL
         for (size_t j = 0; j < d; j++)
-            x[g][j] = v_load(tile + j * KV_TILE + g * WIDTH);
+            x[g][j] = v_load(tile + j * KV_TILE + first + g * WIDTH);
     }
     for (size_t c = 0; c < b->k; c += KV_BLOCK) {
         const size_t end = c + KV_BLOCK < b->k ? c + KV_BLOCK : b->k;
@@ -161,25 +161,26 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
             square = v_fma(x[g][j], x[g][j], square);
         bound = v_fma(v_mul(square, v_all(4)), v_all((float)(d + 4) * 0x1p-24f),
                       v_all(0x1p-140f));
-        sure[g] = v_above(second[g], v_add(best[g], bound));
-        i_store(block + g * WIDTH, at[g]);
+        *sure |= (uint64_t)v_above(second[g], v_add(best[g], bound))
+                 << (first + g * WIDTH);
+        i_store(block + first + g * WIDTH, at[g]);
     }
 }
 
 ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
                                size_t n, size_t d, int32_t *block,
-                               unsigned *sure)
+                               uint64_t *sure)
 {
     size_t i = 0;
 
     if (GROUPS(d) == 4)
         for (; n > FEW && i + 3 * WIDTH < n; i += 4 * WIDTH)
-            find_block(b, tile + i, d, 4, block + i, sure + i / WIDTH);
+            find_block(b, tile, d, i, 4, block, sure);
     if (GROUPS(d) >= 2)
         for (; n > FEW && i + WIDTH < n; i += 2 * WIDTH)
-            find_block(b, tile + i, d, 2, block + i, sure + i / WIDTH);
+            find_block(b, tile, d, i, 2, block, sure);
     for (; n > FEW && i < n; i += WIDTH)
-        find_block(b, tile + i, d, 1, block + i, sure + i / WIDTH);
+        find_block(b, tile, d, i, 1, block, sure);
 }
 
 /* s of WIDTH vectors of a tile and the center. */
@@ -222,7 +223,7 @@ ALWAYS_INLINE uint64_t within(const float *tile, size_t d, const float *center,
 #define DEFINE(D)                                                 \
     static __attribute__((noinline)) void find_blocks_##D(        \
         const struct kv_codebook *b, const float *tile, size_t n, \
-        int32_t *block, unsigned *sure)                           \
+        int32_t *block, uint64_t *sure)                           \
     {                                                             \
         find_blocks(b, tile, n, D, block, sure);                  \
     }                                                             \
@@ -231,9 +232,9 @@ ALWAYS_INLINE uint64_t within(const float *tile, size_t d, const float *center,
         uint16_t *code, float *dist)                              \
     {                                                             \
         int32_t block[KV_TILE];                                   \
-        unsigned sure[KV_TILE / WIDTH] = {0};                     \
+        uint64_t sure = 0;                                        \
                                                                   \
-        find_blocks_##D(b, tile, n, block, sure);                 \
+        find_blocks_##D(b, tile, n, block, &sure);                \
         decide_tile(b, tile, n, D, block, sure, code, dist);      \
     }
 KV_EVERY_D(DEFINE)

@@ -7,17 +7,19 @@
  *   T = |C|^2 - 2 C X = |X - C|^2 - |X|^2
  *
  * is exact in 32 bits where |S x| <= 2^15.  As in nearest_simd.h, the least T
- * of each block of 16 centers counts, and of these the least and the second;
- * let R1 and R2 be the |X - C| of these two.  With e = |X - S x| and E the
- * largest |C - S c|, any center b of the other blocks and the center a of the
- * first that has R1 keep
+ * of each block of 16 centers counts, and of these the least and the second.
+ * With e = |X - S x| and E the largest |C - S c|, the center a of the least T,
+ * R = |X - C| there, and any other center b keep
  *
- *   S |x - b| >= R2 - (e + E)        S |x - a| <= R1 + (e + E)
+ *   S |x - a| <= R + (e + E)        S |x - b| >= |X - B| - (e + E)
  *
- * so that a is nearer where R2 - R1 > 2 (e + E); and s, within (d + 2) 2^-24 of
- * |x - c|^2, says so too where R2 - R1 exceeds this by 2^-18 R2, which covers
- * the rounding of both roots as well.  Then the nearest center is in the first
- * block, and s decides there.  Else s is computed for all centers. */
+ * so that a is nearer where |X - B| exceeds R + 2 (e + E), e <= sqrt(d) / 2;
+ * and s, within (d + 2) 2^-24 of |x - c|^2, says so too where |X - B| exceeds
+ * (1 + 2^-14) R + 2 (e + E) + 1/8, which covers the rounding of S x, root and
+ * square as well.  That is a limit to b's T.  Where the second is above it the
+ * nearest center is in the block of the least, and if all others there are
+ * above it, it is that of the least; else s decides, in the block or among all
+ * centers. */
 #include "kernels/nearest_avx512.h"
 #include "kernels/nearest_decide.h"
 
@@ -35,7 +37,15 @@ ALWAYS_INLINE void add_products(vi *t, vi a, vi b)
 struct whole {
     vi pair[KV_VQ_MAX_D / 2]; /* X, two dimensions a lane */
     vi square;                /* |X|^2, as a 32-bit unsigned */
-    vf slack;                 /* 2 (e + E), infinite where x is beyond 2^15 */
+    __mmask16 within;         /* where x is not beyond 2^15 */
+};
+
+/* What is known of a tile's vectors after the search of blocks. */
+struct found {
+    int32_t pair[KV_VQ_MAX_D / 2][KV_TILE]; /* X, two dimensions each */
+    int32_t limit[KV_TILE];                 /* T of what may be nearest */
+    int32_t block[KV_TILE];
+    uint64_t sure; /* no center of another block can be nearer */
 };
 
 ALWAYS_INLINE vi pair_up(vi low, vi high)
@@ -47,20 +57,16 @@ ALWAYS_INLINE vi pair_up(vi low, vi high)
 ALWAYS_INLINE void round_tile(const struct kv_codebook *b, const float *tile,
                               size_t d, struct whole *to)
 {
-    const float MOST = 32700, ROOM = 0x1p-8f; /* of float's own rounding */
+    const float MOST = 32700;
     const vf scale = v_all(b->scale);
-    vf error = v_all(0), square = v_all(0);
+    vf square = v_all(0);
     vi part[KV_VQ_MAX_D];
 
     UNROLL
     for (size_t j = 0; j < d; j++) {
-        const vf x = v_load(tile + j * KV_TILE);
-        const vf y = _mm512_mul_ps(x, scale);
-        vf rest;
+        const vf y = v_mul(v_load(tile + j * KV_TILE), scale);
 
         part[j] = _mm512_cvtps_epi32(y);
-        rest = _mm512_fmsub_ps(x, scale, _mm512_cvtepi32_ps(part[j]));
-        error = v_fma(rest, rest, error);
         square = v_fma(y, y, square);
     }
     to->square = i_all(0);
@@ -69,37 +75,40 @@ ALWAYS_INLINE void round_tile(const struct kv_codebook *b, const float *tile,
         to->pair[j / 2] = pair_up(part[j], j + 1 < d ? part[j + 1] : i_all(0));
         add_products(&to->square, to->pair[j / 2], to->pair[j / 2]);
     }
-    to->slack = _mm512_mask_mov_ps(
-        v_all(INFINITY),
-        _mm512_cmp_ps_mask(square, v_all(MOST * MOST), _CMP_LE_OQ),
-        v_fma(v_all(2), _mm512_sqrt_ps(error), v_all(2 * b->off + ROOM)));
+    to->within = _mm512_cmp_ps_mask(square, v_all(MOST * MOST), _CMP_LE_OQ);
 }
 
-/* |X - C|, where T = t. */
-ALWAYS_INLINE vf root(vi t, vi square)
+/* The T above which no center can be nearer than that of T = t; slack: 2 (e +
+ * E). The root's error is below 2^-14 of it. */
+ALWAYS_INLINE vi limit_of(vi t, const struct whole *x, float slack)
 {
-    return _mm512_sqrt_ps(_mm512_cvtepu32_ps(_mm512_add_epi32(t, square)));
+    const vf square = _mm512_max_ps(
+        _mm512_cvtepu32_ps(_mm512_add_epi32(t, x->square)), v_all(1));
+    const vf near = v_mul(square, _mm512_rsqrt14_ps(square));
+    const vf reach = v_fma(near, v_all(1 + 0x1p-13f), v_all(slack));
+    const vi over = _mm512_cvtps_epu32(v_mul(reach, reach));
+
+    return _mm512_mask_sub_epi32(i_all(INT32_MAX), x->within, over, x->square);
 }
 
-/* The least T of any center in each block of 16: which block has the least for
- * each of the vectors [0, p * WIDTH) of the tile, and whether no center of
- * another block can be nearer.  d and p are constants. */
+/* Vectors [at, at + p * WIDTH) of the tile; d and p are constants. */
 ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
-                              size_t d, size_t p, int32_t *block,
-                              unsigned *sure)
+                              size_t d, size_t at, size_t p, struct found *to)
 {
     const size_t pairs = (d + 1) / 2;
+    /* e <= sqrt(d) / 2, but for the rounding of S x in f32 */
+    const float slack = sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
     struct whole x[4];
-    vi best[4], second[4], at[4];
+    vi best[4], second[4], block[4];
 
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        round_tile(b, tile + g * WIDTH, d, &x[g]);
+        round_tile(b, tile + at + g * WIDTH, d, &x[g]);
         best[g] = second[g] = i_all(INT32_MAX);
-        at[g] = i_all(0);
+        block[g] = i_all(0);
     }
     for (size_t c = 0; c < b->k; c += KV_BLOCK) {
-        const size_t end = c + KV_BLOCK < b->k ? c + KV_BLOCK : b->k;
+        const size_t n = b->k - c < KV_BLOCK ? b->k - c : KV_BLOCK;
         const int32_t *whole = b->whole + c * (1 + pairs);
         const vi index = i_all((int32_t)(c / KV_BLOCK));
         vi least[4];
@@ -107,7 +116,7 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
         UNROLL
         for (size_t g = 0; g < p; g++)
             least[g] = i_all(INT32_MAX);
-        for (size_t i = c; i < end; i++, whole += 1 + pairs) {
+        for (size_t i = 0; i < n; i++, whole++) {
             vi t[4];
 
             UNROLL
@@ -115,7 +124,7 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
                 t[g] = i_all(whole[0]);
             UNROLL
             for (size_t j = 0; j < pairs; j++) {
-                const vi cj = i_all(whole[1 + j]);
+                const vi cj = i_all(whole[(1 + j) * KV_BLOCK]);
 
                 UNROLL
                 for (size_t g = 0; g < p; g++)
@@ -132,50 +141,100 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
             second[g] = _mm512_min_epi32(_mm512_max_epi32(best[g], least[g]),
                                          second[g]);
             best[g] = _mm512_min_epi32(best[g], least[g]);
-            at[g] = _mm512_mask_mov_epi32(at[g], less, index);
+            block[g] = _mm512_mask_mov_epi32(block[g], less, index);
         }
     }
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        const vf near = root(best[g], x[g].square);
-        const vf next = root(second[g], x[g].square);
-        const vf bound = v_fma(next, v_all(0x1p-18f), x[g].slack);
+        const size_t i = at + g * WIDTH;
+        const vi limit = limit_of(best[g], &x[g], slack);
 
-        sure[g] =
-            (unsigned)_mm512_cmp_ps_mask(v_sub(next, near), bound, _CMP_GT_OQ);
-        i_store(block + g * WIDTH, at[g]);
+        to->sure |= (uint64_t)_mm512_cmpgt_epi32_mask(second[g], limit) << i;
+        i_store(to->block + i, block[g]);
+        i_store(to->limit + i, limit);
+        UNROLL
+        for (size_t j = 0; j < pairs; j++)
+            i_store(to->pair[j] + i, x[g].pair[j]);
     }
 }
 
 ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
-                               size_t n, size_t d, int32_t *block,
-                               unsigned *sure)
+                               size_t n, size_t d, struct found *to)
 {
     size_t i = 0;
 
+    to->sure = 0;
     if (GROUPS(d) == 4)
         for (; n > FEW && i + 3 * WIDTH < n; i += 4 * WIDTH)
-            find_block(b, tile + i, d, 4, block + i, sure + i / WIDTH);
+            find_block(b, tile, d, i, 4, to);
     for (; n > FEW && i + WIDTH < n; i += 2 * WIDTH)
-        find_block(b, tile + i, d, 2, block + i, sure + i / WIDTH);
+        find_block(b, tile, d, i, 2, to);
     for (; n > FEW && i < n; i += WIDTH)
-        find_block(b, tile + i, d, 1, block + i, sure + i / WIDTH);
+        find_block(b, tile, d, i, 1, to);
+}
+
+/* The codes of vectors whose blocks are found, by T; a bit for each that it is
+ * no other. */
+ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t n,
+                                    size_t d, const struct found *in,
+                                    uint16_t *code)
+{
+    const size_t pairs = (d + 1) / 2;
+    uint64_t several = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const int32_t *whole =
+            b->whole + (size_t)in->block[i] * (1 + pairs) * KV_BLOCK;
+        vi t = _mm512_loadu_si512(whole);
+        unsigned under;
+
+        UNROLL
+        for (size_t j = 0; j < pairs; j++)
+            add_products(&t, _mm512_loadu_si512(whole + (1 + j) * KV_BLOCK),
+                         i_all(in->pair[j][i]));
+        under = _mm512_cmple_epi32_mask(t, i_all(in->limit[i]));
+        several |= (uint64_t)((under & (under - 1)) != 0) << i;
+        code[i] = (uint16_t)(in->block[i] * KV_BLOCK +
+                             __builtin_ctz(under | 1u << KV_BLOCK));
+    }
+    return in->sure & ~several;
+}
+
+/* Like decide_tile, by T where that will do. */
+ALWAYS_INLINE void decide_codes(const struct kv_codebook *b, const float *tile,
+                                size_t n, size_t d, const struct found *in,
+                                uint16_t *code)
+{
+    const uint64_t sure = n > FEW ? decide_whole(b, n, d, in, code) : 0;
+    uint64_t left = ~sure & ~(uint64_t)0 >> (KV_TILE - n);
+    float dist;
+
+    for (; left; left &= left - 1) {
+        const size_t i = (size_t)__builtin_ctzll(left);
+
+        decide_all(b, tile + i, d, code + i, &dist);
+    }
 }
 
 /* Functions of their own, for registers of their own. */
-#define DEFINE(D)                                                   \
-    static __attribute__((noinline)) void find_blocks_##D(          \
-        const struct kv_codebook *b, const float *tile, size_t n,   \
-        int32_t *block, unsigned *sure)                             \
-    {                                                               \
-        find_blocks(b, tile, n, D, block, sure);                    \
-    }                                                               \
-    static __attribute__((noinline)) void decide_tile_##D(          \
-        const struct kv_codebook *b, const float *tile, size_t n,   \
-        const int32_t *block, const unsigned *sure, uint16_t *code, \
-        float *dist)                                                \
-    {                                                               \
-        decide_tile(b, tile, n, D, block, sure, code, dist);        \
+#define DEFINE(D)                                                    \
+    static __attribute__((noinline)) void find_blocks_##D(           \
+        const struct kv_codebook *b, const float *tile, size_t n,    \
+        struct found *to)                                            \
+    {                                                                \
+        find_blocks(b, tile, n, D, to);                              \
+    }                                                                \
+    static __attribute__((noinline)) void decide_tile_##D(           \
+        const struct kv_codebook *b, const float *tile, size_t n,    \
+        const struct found *in, uint16_t *code, float *dist)         \
+    {                                                                \
+        decide_tile(b, tile, n, D, in->block, in->sure, code, dist); \
+    }                                                                \
+    static __attribute__((noinline)) void decide_codes_##D(          \
+        const struct kv_codebook *b, const float *tile, size_t n,    \
+        const struct found *in, uint16_t *code)                      \
+    {                                                                \
+        decide_codes(b, tile, n, D, in, code);                       \
     }
 KV_EVERY_D(DEFINE)
 #undef DEFINE
@@ -183,18 +242,33 @@ KV_EVERY_D(DEFINE)
 void kv_tile_nearest_vnni(const struct kv_codebook *b, const float *tile,
                           size_t n, uint16_t *code, float *dist)
 {
-    int32_t block[KV_TILE];
-    unsigned sure[KV_TILE / WIDTH] = {0};
+    struct found found;
 
     if (!b->whole) {
         kv_tile_nearest_avx512(b, tile, n, code, dist);
         return;
     }
     switch (b->d) {
-#define CASE(D)                                               \
-    case D:                                                   \
-        find_blocks_##D(b, tile, n, block, sure);             \
-        decide_tile_##D(b, tile, n, block, sure, code, dist); \
+#define CASE(D)                                          \
+    case D:                                              \
+        find_blocks_##D(b, tile, n, &found);             \
+        decide_tile_##D(b, tile, n, &found, code, dist); \
+        break;
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+}
+
+void kv_tile_codes_vnni(const struct kv_codebook *b, const float *tile,
+                        size_t n, uint16_t *code)
+{
+    struct found found;
+
+    switch (b->d) {
+#define CASE(D)                                     \
+    case D:                                         \
+        find_blocks_##D(b, tile, n, &found);        \
+        decide_codes_##D(b, tile, n, &found, code); \
         break;
         KV_EVERY_D(CASE)
 #undef CASE

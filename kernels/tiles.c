@@ -339,26 +339,27 @@ static void step_weights(const struct item *w, struct group *g, size_t begin,
                          size_t end, float *x)
 {
     const size_t n = end - begin, whole = (n + 15) / 16 * 16;
+    float max[KV_TILE_MANY], sum[KV_TILE_MANY];
 
-    for (size_t r = 0; r < g->rows; r++, x += STEP) {
+    for (size_t r = 0; r < g->rows; r++) {
         const size_t sees = visible(w->job, g->first + r);
         const size_t seen = sees < end ? (sees > begin ? sees - begin : 0) : n;
 
         for (size_t t = seen; t < whole; t++)
-            x[t] = -INFINITY;
-
-        const float max = kv_tile_loops()->max(x, whole);
-
-        if (max == -INFINITY) {
-            memset(x, 0, whole * sizeof(*x));
-            continue;
-        }
-        if (max > g->max[r]) {
-            rescale(w, g, r, expf(g->max[r] - max));
-            g->max[r] = max;
-        }
-        g->sum[r] += kv_tile_loops()->exp(x, whole, g->max[r]);
+            x[r * STEP + t] = -INFINITY;
     }
+    kv_tile_loops()->max(x, STEP, g->rows, whole, max);
+    for (size_t r = 0; r < g->rows; r++)
+        if (max[r] > g->max[r]) {
+            rescale(w, g, r, expf(g->max[r] - max[r]));
+            g->max[r] = max[r];
+        }
+    kv_tile_loops()->exp(x, STEP, g->rows, whole, g->max, sum);
+    for (size_t r = 0; r < g->rows; r++)
+        if (max[r] == -INFINITY)
+            memset(x + r * STEP, 0, whole * sizeof(*x));
+        else
+            g->sum[r] += sum[r];
 }
 
 static void finish_group(const struct item *w, struct group *g)
@@ -487,12 +488,11 @@ static void run_part(const struct kv_tiles_job *j, size_t chunk, size_t part,
     struct item *w = kv_alloc(n, sizeof(*w));
 
     for (size_t i = 0; i < n; i++)
-        w[i] =
-            (struct item){.job = j,
-                          .head = first + i,
-                          .begin = chunk_begin(j, chunk),
-                          .end = chunk_begin(j, chunk + 1),
-                          .out = &p[(first + i) * chunk_count(j) + chunk]};
+        w[i] = (struct item){.job = j,
+                             .head = first + i,
+                             .begin = chunk_begin(j, chunk),
+                             .end = chunk_begin(j, chunk + 1),
+                             .out = &p[(first + i) * chunk_count(j) + chunk]};
     run_items(w, n);
     free(w);
 }

@@ -15,19 +15,18 @@ typedef __m256 vf;
 #define v_mul _mm256_mul_ps
 #define v_fma _mm256_fmadd_ps
 #define v_max _mm256_max_ps
-#define v_round(x) \
-    _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define v_bf16(p)                          \
     _mm256_castsi256_ps(_mm256_slli_epi32( \
         _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
-#define v_exp2i(n)                         \
-    _mm256_castsi256_ps(_mm256_slli_epi32( \
-        _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23))
+#define v_times2(x, n)                                             \
+    _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(        \
+                         _mm256_add_epi32(_mm256_cvtps_epi32(n),   \
+                                          _mm256_set1_epi32(127)), \
+                         23)))
 #define v_abs(x) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
-#define v_from(x, low, y) _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), y)
 
-static inline float v_sum(vf x)
+static inline float sum_of(vf x)
 {
     const __m128 four =
         _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -36,13 +35,25 @@ static inline float v_sum(vf x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-static inline float v_most(vf x)
+static inline float most_of(vf x)
 {
     const __m128 four =
         _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
 
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+static inline void v_sums(const vf x[4], float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = sum_of(x[i]);
+}
+
+static inline void v_mosts(const vf x[4], float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = most_of(x[i]);
 }
 
 static inline void v_store8(int8_t *p, vf x)
@@ -52,6 +63,12 @@ static inline void v_store8(int8_t *p, vf x)
                                          _mm256_extracti128_si256(i, 1));
 
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+}
+
+static inline void v_store8x4(int8_t *p, const vf x[4])
+{
+    for (int i = 0; i < 4; i++)
+        v_store8(p + 8 * i, x[i]);
 }
 
 #include "kernels/tiles_loops.h"

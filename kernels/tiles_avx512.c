@@ -1,4 +1,4 @@
-#include <immintrin.h>
+#include "kernels/lanes_avx512.h"
 
 #define NAME(f) f##_avx512
 #define WIDTH 16
@@ -14,19 +14,30 @@ typedef __m512 vf;
 #define v_mul _mm512_mul_ps
 #define v_fma _mm512_fmadd_ps
 #define v_max _mm512_max_ps
-#define v_sum _mm512_reduce_add_ps
-#define v_round(x) _mm512_roundscale_ps(x, 0)
 #define v_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
 #define v_bf16(p)                          \
     _mm512_castsi512_ps(_mm512_slli_epi32( \
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
-#define v_exp2i(n) _mm512_scalef_ps(_mm512_set1_ps(1), n)
+#define v_times2 _mm512_scalef_ps
 #define v_abs _mm512_abs_ps
-#define v_most _mm512_reduce_max_ps
 #define v_store8(p, x)               \
     _mm_storeu_si128((__m128i *)(p), \
                      _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)))
-#define v_from(x, low, y) \
-    _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), y)
+
+static inline void v_store8x4(int8_t *p, const vf x[4])
+{
+    const __m512i turn =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i a =
+        _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+    const __m512i b =
+        _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+
+    _mm512_storeu_si512(
+        p, _mm512_permutexvar_epi32(turn, _mm512_packs_epi16(a, b)));
+}
+
+#define v_sums kv_lanes_sums
+#define v_mosts kv_lanes_mosts
 
 #include "kernels/tiles_loops.h"

@@ -17,14 +17,18 @@ typedef float vf;
 #define v_mul(a, b) ((a) * (b))
 #define v_fma(a, b, c) ((a) * (b) + (c)) /* two roundings: fmaf() is slow */
 #define v_max(a, b) ((a) > (b) ? (a) : (b))
-#define v_sum(x) (x)
-#define v_round(x) ((x) + 0x1.8p23f - 0x1.8p23f)
 #define v_half(p) kv_f16_to_f32(*(p))
 #define v_bf16(p) kv_bf16_to_f32(*(p))
-#define v_exp2i(n) kv_bits_f32((uint32_t)((int32_t)(n) + 127) << 23)
+#define v_times2(x, n) ((x)*kv_bits_f32((uint32_t)((int32_t)(n) + 127) << 23))
 #define v_abs(x) fabsf(x)
-#define v_most(x) (x)
-#define v_store8(p, x) (*(p) = (int8_t)v_round(x))
-#define v_from(x, low, y) ((x) >= (low) ? (y) : 0)
+#define v_sums(x, out) memcpy(out, x, 4 * sizeof(float))
+#define v_mosts v_sums
+#define v_store8(p, x) (*(p) = (int8_t)((x) + 0x1.8p23f - 0x1.8p23f))
+
+static inline void v_store8x4(int8_t *p, const float x[4])
+{
+    for (int i = 0; i < 4; i++)
+        v_store8(p + i, x[i]);
+}
 
 #include "kernels/tiles_loops.h"

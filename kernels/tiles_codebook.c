@@ -423,7 +423,8 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
         for (size_t i = 0; i < b->n_sub; i++)
             for (size_t j = 0; j < b->d; j++)
                 x[i * b->d + j] = q[i * b->d + j] * scale_of(b, head, i)[j];
-        to->scale[r] = kv_tile_loops()->round8(x, kv_padded(s->head_dim), q8);
+        kv_tile_loops()->round8(x, MOST_DIM, 1, kv_padded(s->head_dim), q8,
+                                MOST_DIM, &to->scale[r]);
         for (size_t i = 0; i < b->n_sub; i++)
             for (size_t j = 0; j < b->d; j++) {
                 to->q8[kv_code_q_at(b, rows, r, i, j)] = q8[i * b->d + j];

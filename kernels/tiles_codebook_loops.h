@@ -97,8 +97,9 @@ void NAME(kv_code_gather)(const struct kv_store *s, size_t head,
     entries(s, head, tile, x);
     for (size_t r = 0; r < rows; r++) {
         int8_t p8[T];
-        const float scale = NAME(kv_tile_loops).round8(p + r * stride, T, p8);
+        float scale;
 
+        NAME(kv_tile_loops).round8(p + r * stride, T, 1, T, p8, T, &scale);
         for (size_t i = 0; i < b->n_sub; i++)
             for (size_t j = 0; j < b->d; j++) {
                 const int8_t *v8 = (const int8_t *)x + (i * b->d + j) * T;

@@ -65,8 +65,7 @@ void kv_code_gather_vnni(const struct kv_store *s, size_t head,
     _Alignas(LINE) uint8_t x[MOST_ENTRIES];
     const uint8_t *from = ready(b, head, tile, x);
 
-    for (size_t r = 0; r < rows; r++)
-        scale[r] = kv_tile_loops_avx512.round8(p + r * stride, T, p8 + r * T);
+    kv_tile_loops_avx512.round8(p, stride, rows, T, p8, T, scale);
     for (size_t r = 0; r < rows; r += ROWS)
         some_gather[b->order](b, head, from, p8 + r * T, scale + r,
                               rows_from(r, rows), n_acc, acc + r * n_acc);

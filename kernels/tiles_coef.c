@@ -158,7 +158,8 @@ static void round_row(const struct kv_coef_head *h, const float *turned,
         for (size_t j = 0; j < h->run[i].n; j++)
             x[h->run[i].first + j] =
                 turned[h->run[i].first + j] * h->run[i].table->step;
-    to.factor[r] = kv_tile_loops()->round8(x, (h->n + 15) / 16 * 16, code);
+    kv_tile_loops()->round8(x, KV_COEF_MOST, 1, (h->n + 15) / 16 * 16, code,
+                            KV_COEF_MOST, &to.factor[r]);
     for (size_t i = 0; i < h->n_runs; i++)
         for (size_t j = 0; j < h->run[i].n; j++) {
             const size_t at = h->run[i].first4 + j;
@@ -521,7 +522,8 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
         float part[16];
         int32_t sum = 0;
 
-        w->factor[r] = kv_tile_loops()->round8(p, KV_TILE_TOKENS, code);
+        kv_tile_loops()->round8(p, stride, 1, KV_TILE_TOKENS, code,
+                                KV_TILE_TOKENS, &w->factor[r]);
         for (size_t t = 0; t < KV_TILE_TOKENS; t += 4)
             memcpy(w->code[r] + kv_coef_at(t), code + t, 4);
         for (size_t t = 0; t < KV_TILE_TOKENS; t++)

@@ -539,8 +539,7 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
     const __m512i zero_code = _mm512_set1_epi8((char)128);
     _Alignas(LINE) int8_t code[ROWS][LINE];
 
-    for (size_t r = 0; r < rows; r++) /* a line is loaded when it is there */
-        w->factor[r] = kv_tile_loops()->round8(p + r * stride, LINE, code[r]);
+    kv_tile_loops()->round8(p, stride, rows, LINE, code[0], LINE, w->factor);
     for (size_t r = 0; r < rows; r++, p += stride) {
         __m512i bias = _mm512_setzero_si512();
         __m512 sum = _mm512_setzero_ps();

@@ -29,7 +29,7 @@ typedef __m256i vi;
 #define vi_near _mm256_cvtps_epi32
 #define vi_float _mm256_cvtepi32_ps
 
-static inline float v_sum(const vf *x)
+static inline float sum_of(const vf *x)
 {
     const vf eight = _mm256_add_ps(x[0], x[1]);
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight),
@@ -39,7 +39,7 @@ static inline float v_sum(const vf *x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-static inline float v_most(const vf *x)
+static inline float most_of(const vf *x)
 {
     const vf eight = _mm256_max_ps(x[0], x[1]);
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight),
@@ -66,5 +66,23 @@ static inline vi add_pairs(vi s, vi two)
 
 #define vi_dot(s, x, w) add_pairs(s, _mm256_maddubs_epi16(x, w))
 #define vi_dot_u(s, x, w) add_pairs(s, _mm256_maddubs_epi16(w, x))
+
+static inline void v_sums(const vf x[4][2], float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = sum_of(x[i]);
+}
+
+static inline void v_mosts(const vf x[4][2], float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = most_of(x[i]);
+}
+
+static inline void vi_store64(uint8_t *p, const vi x[8])
+{
+    for (int i = 0; i < 8; i++)
+        vi_store8(p + 8 * i, x[i]);
+}
 
 #include "kernels/tiles_grouped_loops.h"

@@ -54,7 +54,7 @@ static inline vi vi_dot_u(vi s, vi x, vi w)
     return s;
 }
 
-static inline float v_sum(const vf *x)
+static inline float sum_of(const vf *x)
 {
     float y[16];
 
@@ -65,13 +65,31 @@ static inline float v_sum(const vf *x)
     return y[0];
 }
 
-static inline float v_most(const vf *x)
+static inline float most_of(const vf *x)
 {
     float most = x[0];
 
     for (int i = 1; i < 16; i++)
         most = v_max(most, x[i]);
     return most;
+}
+
+static inline void v_sums(const vf x[4][16], float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = sum_of(x[i]);
+}
+
+static inline void v_mosts(const vf x[4][16], float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = most_of(x[i]);
+}
+
+static inline void vi_store64(uint8_t *p, const vi x[64])
+{
+    for (int i = 0; i < 64; i++)
+        vi_store8(p + i, x[i]);
 }
 
 #include "kernels/tiles_grouped_loops.h"

@@ -4,11 +4,12 @@
  *   vf, vi              WIDTH floats, WIDTH 32-bit integers
  *   v_load v_store v_all v_add v_sub v_mul v_fma v_max v_abs   as they say
  *   v_half              from WIDTH 16-bit floats
- *   v_sum v_most        of the lanes of REGS registers; sums as a tree, lane i
- *                       with i + 8, then i + 4, i + 2, i + 1
+ *   v_sums v_mosts      per row of x[4][REGS]: of its lanes, to out[4]; sums
+ *                       as a tree, lane i with i + 8, then i + 4, i + 2, i + 1
  *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shl vi_shr  as they say
  *   vi_near             to the nearest integer, half to even
  *   vi_float vi_store8  as floats; the low bytes
+ *   vi_store64          the low bytes of 64 / WIDTH registers
  *   vi_dot(s, x, w)     s plus, per lane, the 4 bytes of x, below 32, times the
  *                       4 signed bytes of w; vi_dot_u: of unsigned bytes
  *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
@@ -28,7 +29,7 @@ enum {
     AHEAD = 4096, /* bytes from what is loaded to what is prefetched */
     LINE = 64,
     PIECE = 64, /* lanes whose integer sums are held at a time */
-    ROWS = 4    /* whose sums are in registers at a time */
+    ROWS = 4    /* worked on together */
 };
 
 ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
@@ -272,73 +273,107 @@ static struct rounding rounding_of(const struct kv_grouped *g, int values)
                                                                    : top / 2};
 }
 
-/* One row, n a multiple of 16.  Folded: step, and middle, the values of the
- * middle code; else NULL. */
-ALWAYS_INLINE void round_row(const float *w, const float *step,
-                             const float *middle, size_t n, struct rounding how,
-                             uint8_t *code, struct rounded *out, size_t r)
+/* KV_LANES codes at `at` of y, times by, and their sums. */
+ALWAYS_INLINE void round_lanes(const float *y, vf by, vi *c, vi *codes)
 {
-    _Alignas(LINE) float y[KV_MOST_DIM];
-    vf top[REGS], sum[REGS];
-    vi codes[REGS];
-
     UNROLL
     for (size_t k = 0; k < REGS; k++) {
-        top[k] = sum[k] = v_all(0);
-        codes[k] = vi_all(0);
+        c[k] = vi_near(v_mul(v_load(y + k * WIDTH), by));
+        codes[k] = vi_add(codes[k], c[k]);
     }
-    for (size_t i = 0; i < n; i += KV_LANES)
-        UNROLL
-    for (size_t k = 0; k < REGS; k++) {
-        const size_t at = i + k * WIDTH;
-        const vf x =
-            step ? v_mul(v_load(w + at), v_load(step + at)) : v_load(w + at);
-
-        v_store(y + at, x);
-        top[k] = v_max(top[k], v_abs(x));
-        sum[k] = middle ? v_fma(v_load(w + at), v_load(middle + at), sum[k])
-                        : v_add(sum[k], x);
-    }
-
-    const float max = v_most(top), scale = max / how.most;
-    /* how.most over much less is infinite */
-    const vf by = v_all(max > 0x1p-100f ? how.most / max : 0);
-
-    for (size_t i = 0; i < n; i += KV_LANES)
-        UNROLL
-    for (size_t k = 0; k < REGS; k++) {
-        const size_t at = i + k * WIDTH;
-        const vi c = vi_near(v_mul(v_load(y + at), by));
-
-        vi_store8(code + at, c);
-        codes[k] = vi_add(codes[k], c);
-    }
-    out->scale[r] = scale;
-    if (!middle)
-        out->sum[r] = v_sum(sum);
-    UNROLL
-    for (size_t k = 0; k < REGS; k++) {
-        const vf all = middle ? sum[k] : v_mul(sum[k], v_all(how.middle));
-
-        sum[k] =
-            v_sub(all, v_mul(vi_float(codes[k]), v_all(how.middle * scale)));
-    }
-    out->bias[r] = v_sum(sum);
 }
 
-/* Row after row, w_row and code_row apart. */
+/* The codes of a row of n; their sums to codes[REGS]. */
+ALWAYS_INLINE void round_row(const float *y, size_t n, vf by, uint8_t *code,
+                             vi *codes)
+{
+    vi c[4 * REGS];
+    size_t i = 0;
+
+    for (; i + 4 * KV_LANES <= n; i += 4 * KV_LANES) {
+        UNROLL
+        for (size_t j = 0; j < 4; j++)
+            round_lanes(y + i + j * KV_LANES, by, c + j * REGS, codes);
+        vi_store64(code + i, c);
+    }
+    for (; i < n; i += KV_LANES) {
+        round_lanes(y + i, by, c, codes);
+        UNROLL
+        for (size_t k = 0; k < REGS; k++)
+            vi_store8(code + i + k * WIDTH, c[k]);
+    }
+}
+
+/* Rows r to r + rows (<= ROWS, a constant), n a multiple of 16.  Folded: step,
+ * and middle, the values of the middle code; else NULL. */
+ALWAYS_INLINE void round_some(const float *w, size_t w_row, const float *step,
+                              const float *middle, size_t n,
+                              struct rounding how, size_t r, size_t rows,
+                              uint8_t *code, size_t code_row,
+                              struct rounded *out)
+{
+    _Alignas(LINE) float y[ROWS * KV_MOST_DIM];
+    vf top[ROWS][REGS], sum[ROWS][REGS];
+    float max[ROWS], each[ROWS];
+
+    UNROLL
+    for (size_t i = 0; i < ROWS * REGS; i++)
+        top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
+    for (size_t i = 0; i < n; i += WIDTH)
+        UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        const size_t k = i / WIDTH % REGS;
+        const vf from = v_load(w + (r + j) * w_row + i);
+        const vf x = step ? v_mul(from, v_load(step + i)) : from;
+
+        v_store(y + j * KV_MOST_DIM + i, x);
+        top[j][k] = v_max(top[j][k], v_abs(x));
+        sum[j][k] = middle ? v_fma(from, v_load(middle + i), sum[j][k])
+                           : v_add(sum[j][k], x);
+    }
+    v_mosts(top, max);
+    if (!middle) {
+        v_sums(sum, each);
+        memcpy(out->sum + r, each, rows * sizeof(*each));
+    }
+    UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        const float scale = max[j] / how.most;
+        /* how.most over much less is infinite */
+        const vf by = v_all(max[j] > 0x1p-100f ? how.most / max[j] : 0);
+        vi codes[REGS];
+
+        UNROLL
+        for (size_t k = 0; k < REGS; k++)
+            codes[k] = vi_all(0);
+        round_row(y + j * KV_MOST_DIM, n, by, code + (r + j) * code_row, codes);
+        out->scale[r + j] = scale;
+        UNROLL
+        for (size_t k = 0; k < REGS; k++) {
+            const vf all =
+                middle ? sum[j][k] : v_mul(sum[j][k], v_all(how.middle));
+
+            sum[j][k] = v_sub(
+                all, v_mul(vi_float(codes[k]), v_all(how.middle * scale)));
+        }
+    }
+    v_sums(sum, each);
+    memcpy(out->bias + r, each, rows * sizeof(*each));
+}
+
+/* Rows w_row and code_row apart. */
 static void round_rows(const float *w, size_t w_row, const float *step,
                        const float *middle, size_t n, struct rounding how,
                        size_t rows, uint8_t *code, size_t code_row,
                        struct rounded *out)
 {
-    for (size_t r = 0; r < rows; r++, w += w_row, code += code_row)
-        if (n == 64) /* the usual sizes, without loops */
-            round_row(w, step, middle, 64, how, code, out, r);
-        else if (n == 128)
-            round_row(w, step, middle, 128, how, code, out, r);
-        else
-            round_row(w, step, middle, n, how, code, out, r);
+    size_t r = 0;
+
+    for (; r + ROWS <= rows; r += ROWS)
+        round_some(w, w_row, step, middle, n, how, r, ROWS, code, code_row,
+                   out);
+    for (; r < rows; r++)
+        round_some(w, w_row, step, middle, n, how, r, 1, code, code_row, out);
 }
 
 /* step, low: of a run. */
@@ -383,6 +418,9 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, size_t rows, int positive,
                                  size_t g, int32_t *sum)
 {
+    /* as far ahead as it is read, but line after line: memory is fast so */
+    const uint8_t *ahead =
+        f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     vi s[ROWS][4];
 
     UNROLL
@@ -393,14 +431,12 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
+        prefetch(ahead + u * g * WIDTH / KV_LANES * bits * KV_PLANE,
+                 g * WIDTH / KV_LANES * bits * KV_PLANE);
         UNROLL
-        for (size_t k = 0; k < g; k++) {
+        for (size_t k = 0; k < g; k++)
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
-            UNROLL
-            for (size_t i = 0; i < bits; i++)
-                __builtin_prefetch(x[k] + i * KV_PLANE + AHEAD);
-        }
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
             vi c[4];

@@ -1,4 +1,6 @@
-#include <immintrin.h>
+#include "kernels/lanes_avx512.h"
+
+#include <stdint.h>
 
 #define NAME(f) f##_vnni
 #define WIDTH 16
@@ -17,8 +19,6 @@ typedef __m512i vi;
 #define v_max _mm512_max_ps
 #define v_abs _mm512_abs_ps
 #define v_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
-#define v_sum(x) _mm512_reduce_add_ps(*(x))
-#define v_most(x) _mm512_reduce_max_ps(*(x))
 #define vi_load(p) _mm512_loadu_si512(p)
 #define vi_store(p, x) _mm512_storeu_si512(p, x)
 #define vi_all _mm512_set1_epi32
@@ -33,5 +33,31 @@ typedef __m512i vi;
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
 #define vi_dot _mm512_dpbusd_epi32
 #define vi_dot_u(s, x, w) _mm512_dpbusd_epi32(s, w, x)
+
+static inline void v_sums(const vf x[4][1], float out[4])
+{
+    kv_lanes_sums(*x, out);
+}
+
+static inline void v_mosts(const vf x[4][1], float out[4])
+{
+    kv_lanes_mosts(*x, out);
+}
+
+/* Per 128 bits a holds 4 lanes of x[0] and 4 of x[1], in 16 bits each; b, of
+ * x[2] and x[3].  The low bytes of the first 4 of x[0] are 0, 2, 4 and 6, .. */
+static inline void vi_store64(uint8_t *p, const vi x[4])
+{
+    const vi lanes =
+        _mm512_setr_epi32(0, 0x10, 0x20, 0x30, 8, 0x18, 0x28, 0x38, 0x40, 0x50,
+                          0x60, 0x70, 0x48, 0x58, 0x68, 0x78);
+    const vi bytes = _mm512_add_epi32(
+        _mm512_mullo_epi32(lanes, _mm512_set1_epi32(0x01010101)),
+        _mm512_set1_epi32(0x06040200));
+    const vi a = _mm512_packs_epi32(x[0], x[1]);
+    const vi b = _mm512_packs_epi32(x[2], x[3]);
+
+    _mm512_storeu_si512(p, _mm512_permutex2var_epi8(a, bytes, b));
+}
 
 #include "kernels/tiles_grouped_loops.h"

@@ -16,16 +16,19 @@ struct kv_tile_loops {
     /* acc += p v, n tokens. */
     void (*add)(enum kv_float kind, const void *v, size_t n, size_t padded,
                 const float *p, size_t stride, size_t rows, float *acc);
-    /* x[i] = exp(x[i] - shift), n a multiple of 16, x at most shift; their
-     * sum.  Relative error below 1e-6; 0 below -87. */
-    float (*exp)(float *x, size_t n, float shift);
-    /* The largest of n > 0, a multiple of 16. */
-    float (*max)(const float *x, size_t n);
-    /* For int8 paths: code[i] = x[i] * (127 / max|x|) to the nearest integer,
-     * half to even; n a multiple of 16.  Gives max|x| / 127; where
-     * max|x| is below 2^-93 it and the codes are 0.  The same codes at every
-     * level. */
-    float (*round8)(const float *x, size_t n, int8_t *code);
+    /* Rows of n, a multiple of 16, stride apart: row r becomes exp(x -
+     * shift[r]), x at most shift[r], and sum[r] their sum.  Relative error
+     * below 1e-6; exp(-87) for all below. */
+    void (*exp)(float *x, size_t stride, size_t rows, size_t n,
+                const float *shift, float *sum);
+    /* The largest of each row, n > 0. */
+    void (*max)(const float *x, size_t stride, size_t rows, size_t n,
+                float *max);
+    /* For int8 paths: code = x * (127 / max|x|) of its row to the nearest
+     * integer, half to even, and scale[r] = max|x| / 127; where max|x| is
+     * below 2^-93 it and the codes are 0.  The same codes at every level. */
+    void (*round8)(const float *x, size_t stride, size_t rows, size_t n,
+                   int8_t *code, size_t code_stride, float *scale);
 };
 
 extern const struct kv_tile_loops kv_tile_loops_c;

@@ -4,14 +4,17 @@
  *   vf                  WIDTH floats
  *   v_load v_store v_all v_add v_sub v_mul v_fma v_max   as they say
  *   v_half v_bf16       from WIDTH 16-bit floats at any address
- *   v_exp2i(n)          2^n, n whole, -126 to 127
- *   v_round v_sum v_most  to the nearest whole number; of all lanes
- *   v_abs v_store8      |x|; as WIDTH signed bytes, to nearest, half to even
- *   v_from(x, low, y)   y, but 0 where x is below low
+ *   v_times2(x, n)      x 2^n, n whole, -126 to 127
+ *   v_abs               |x|
+ *   v_store8 v_store8x4 a register, or 4, as signed bytes, to nearest, half to
+ *                       even
+ *   v_sums v_mosts      per register x[0] to x[3]: of its lanes, to out[4]
  *   GROUPS(rows)        registers worked on together for so many queries, 1,
  *                       2 or 4: as many as fit beside their sums */
 #include "kernels/tiles_impl.h"
 #include "kernels/unroll.h"
+
+#include <string.h>
 
 /* So far ahead of the loads; one core keeps memory busy only so. */
 enum { AHEAD = 4096 };
@@ -165,64 +168,144 @@ static void add(enum kv_float kind, const void *v, size_t n, size_t padded,
     }
 }
 
-/* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; the polynomial is
- * Cephes' expf, ln 2 in two parts. */
+/* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 in two parts;
+ * the polynomial is the least relative error's, and 1 at 0. */
 ALWAYS_INLINE vf exp_one(vf x)
 {
-    const vf low = v_max(x, v_all(-87.0f));
-    const vf n = v_round(v_mul(low, v_all(1.44269504f)));
+    const vf low = v_max(x, v_all(-87.0f)), whole = v_all(0x1.8p23f);
+    const vf n = v_sub(v_fma(low, v_all(1.44269504f), whole), whole);
     const vf r =
         v_fma(n, v_all(2.12194440e-4f), v_fma(n, v_all(-0.693359375f), low));
-    const vf rr = v_mul(r, r);
-    const vf a = v_fma(v_all(1.9875691500e-4f), r, v_all(1.3981999507e-3f));
-    const vf b = v_fma(v_all(8.3334519073e-3f), r, v_all(4.1665795894e-2f));
-    const vf c = v_fma(v_all(1.6666665459e-1f), r, v_all(5.0000001201e-1f));
-    const vf p = v_fma(v_fma(v_fma(a, rr, b), rr, c), rr, v_add(r, v_all(1)));
+    const vf a = v_fma(v_all(8.2903150469e-3f), r, v_all(4.1897930205e-2f));
+    const vf b =
+        v_fma(v_fma(a, r, v_all(1.6667635739e-1f)), r, v_all(4.9999150634e-1f));
+    const vf p = v_fma(v_fma(b, r, v_all(9.9999970198e-1f)), r, v_all(1));
 
-    return v_from(x, low, v_mul(p, v_exp2i(n)));
+    return v_times2(p, n);
 }
 
-static float exp_row(float *x, size_t n, float shift)
+/* Rows worked on together: what takes long for one goes on beside others. */
+enum { FEW = 4 };
+
+/* rows <= FEW is a constant. */
+ALWAYS_INLINE void exp_few(float *x, size_t stride, size_t rows, size_t n,
+                           const float *shift, float *sum)
 {
-    vf sum = v_all(0);
+    vf all[FEW], by[FEW];
+    float each[FEW];
 
-    for (size_t i = 0; i < n; i += WIDTH) {
-        const vf y = exp_one(v_sub(v_load(x + i), v_all(shift)));
+    UNROLL
+    for (size_t r = 0; r < FEW; r++)
+        all[r] = v_all(0);
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        by[r] = v_all(shift[r]);
+    for (size_t i = 0; i < n; i += WIDTH)
+        UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        float *at = x + r * stride + i;
+        const vf y = exp_one(v_sub(v_load(at), by[r]));
 
-        v_store(x + i, y);
-        sum = v_add(sum, y);
+        v_store(at, y);
+        all[r] = v_add(all[r], y);
     }
-    return v_sum(sum);
+    v_sums(all, each);
+    memcpy(sum, each, rows * sizeof(*sum));
 }
 
-static float max_row(const float *x, size_t n)
+ALWAYS_INLINE void max_few(const float *x, size_t stride, size_t rows, size_t n,
+                           float *max)
 {
-    vf most = v_load(x);
+    vf most[FEW];
+    float each[FEW];
 
+    UNROLL
+    for (size_t r = 0; r < FEW; r++)
+        most[r] = v_load(x + (r < rows ? r : 0) * stride);
     for (size_t i = WIDTH; i < n; i += WIDTH)
-        most = v_max(most, v_load(x + i));
-    return v_most(most);
+        UNROLL
+    for (size_t r = 0; r < rows; r++)
+        most[r] = v_max(most[r], v_load(x + r * stride + i));
+    v_mosts(most, each);
+    memcpy(max, each, rows * sizeof(*max));
 }
 
-static float round8(const float *x, size_t n, int8_t *code)
+ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
+                              size_t n, int8_t *code, size_t code_stride,
+                              float *scale)
 {
-    vf most = v_all(0);
+    vf most[FEW];
+    float each[FEW];
 
+    UNROLL
+    for (size_t r = 0; r < FEW; r++)
+        most[r] = v_all(0);
     for (size_t i = 0; i < n; i += WIDTH)
-        most = v_max(most, v_abs(v_load(x + i)));
+        UNROLL
+    for (size_t r = 0; r < rows; r++)
+        most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
+    v_mosts(most, each);
+    UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        const float max = each[r] < 0x1p-93f ? 0 : each[r];
+        const vf by = v_all(max > 0 ? 127 / max : 0);
 
-    const float found = v_most(most), max = found < 0x1p-93f ? 0 : found;
-    const vf by = v_all(max > 0 ? 127 / max : 0);
+        size_t i = 0;
 
-    for (size_t i = 0; i < n; i += WIDTH)
-        v_store8(code + i, v_mul(v_load(x + i), by));
-    return max / 127;
+        for (; i + 4 * WIDTH <= n; i += 4 * WIDTH) {
+            vf y[4];
+
+            UNROLL
+            for (size_t k = 0; k < 4; k++)
+                y[k] = v_mul(v_load(x + r * stride + i + k * WIDTH), by);
+            v_store8x4(code + r * code_stride + i, y);
+        }
+        for (; i < n; i += WIDTH)
+            v_store8(code + r * code_stride + i,
+                     v_mul(v_load(x + r * stride + i), by));
+        scale[r] = max / 127;
+    }
+}
+
+static void exp_rows(float *x, size_t stride, size_t rows, size_t n,
+                     const float *shift, float *sum)
+{
+    size_t r = 0;
+
+    for (; r + FEW <= rows; r += FEW)
+        exp_few(x + r * stride, stride, FEW, n, shift + r, sum + r);
+    for (; r < rows; r++)
+        exp_few(x + r * stride, stride, 1, n, shift + r, sum + r);
+}
+
+static void max_rows(const float *x, size_t stride, size_t rows, size_t n,
+                     float *max)
+{
+    size_t r = 0;
+
+    for (; r + FEW <= rows; r += FEW)
+        max_few(x + r * stride, stride, FEW, n, max + r);
+    for (; r < rows; r++)
+        max_few(x + r * stride, stride, 1, n, max + r);
+}
+
+static void round8(const float *x, size_t stride, size_t rows, size_t n,
+                   int8_t *code, size_t code_stride, float *scale)
+{
+    size_t r = 0;
+
+    for (; r + FEW <= rows; r += FEW)
+        round8_few(x + r * stride, stride, FEW, n, code + r * code_stride,
+                   code_stride, scale + r);
+    for (; r < rows; r++)
+        round8_few(x + r * stride, stride, 1, n, code + r * code_stride,
+                   code_stride, scale + r);
 }
 
 const struct kv_tile_loops NAME(kv_tile_loops) = {
     .dot = dot,
     .add = add,
-    .exp = exp_row,
-    .max = max_row,
+    .exp = exp_rows,
+    .max = max_rows,
     .round8 = round8,
 };

@@ -245,59 +245,101 @@ static void test_groups(void **state)
     }
 }
 
+/* Rows in a matrix of longer ones, as many as go together and some more. */
+enum { MOST_ROWS = 6, ROW = 80 };
+
+static void check_exp(size_t rows, size_t n)
+{
+    float x[MOST_ROWS * ROW], y[MOST_ROWS * ROW];
+    float shift[MOST_ROWS], max[MOST_ROWS], got[MOST_ROWS];
+
+    for (size_t i = 0; i < MOST_ROWS * ROW; i++)
+        x[i] = y[i] =
+            i % 16 == 15 ? -INFINITY : 2 - 0.1f * (float)(i * 7 % 1013);
+    for (size_t r = 0; r < rows; r++)
+        shift[r] = 2 + (float)r;
+    kv_tile_loops()->max(x, ROW, rows, n, max);
+    kv_tile_loops()->exp(y, ROW, rows, n, shift, got);
+    for (size_t r = 0; r < MOST_ROWS; r++) {
+        double sum = 0;
+        float most = -INFINITY;
+
+        for (size_t i = r * ROW; i < (r + 1) * ROW; i++) {
+            if (r >= rows || i >= r * ROW + n) {
+                assert_true(y[i] == x[i]);
+                continue;
+            }
+
+            const double want = exp(fmaxf(x[i] - shift[r], -87));
+
+            assert_within(y[i], want, 1e-6 * want);
+            sum += want;
+            most = fmaxf(most, x[i]);
+        }
+        if (r < rows) {
+            assert_within(got[r], sum, 5e-6 * sum);
+            assert_true(max[r] == most);
+        }
+    }
+}
+
 static void test_exp(void **state)
 {
-    float x[64], y[64];
+    float one = 5, weight[16], sum;
 
     (void)state;
     for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
         struct kv_err e;
-        double sum = 0;
 
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        for (size_t i = 0; i < 64; i++)
-            x[i] = y[i] = i % 16 == 15 ? -INFINITY : 2 - 1.6f * (float)i;
-
-        const float got = kv_tile_loops()->exp(y, 64, 2);
-
-        for (size_t i = 0; i < 64; i++) {
-            const double want = exp((double)x[i] - 2);
-
-            sum += want;
-            assert_within(y[i], x[i] - 2 < -87 ? 0 : want, 1e-6 * want + 1e-38);
-        }
-        assert_within(got, sum, 1e-6 * sum);
+        for (size_t rows = 0; rows <= MOST_ROWS; rows++)
+            for (size_t n = 16; n <= ROW; n += 16)
+                check_exp(rows, n);
+        for (size_t i = 0; i < 16; i++)
+            weight[i] = one;
+        kv_tile_loops()->exp(weight, 16, 1, 16, &one, &sum);
+        assert_true(weight[0] == 1 && sum == 16);
     }
 }
 
 /* The codes of the int8 paths: the same at every level, half to even. */
 static void test_round8(void **state)
 {
-    enum { N = 48 };
-    float x[N];
-    int8_t want[N], code[N];
+    float x[MOST_ROWS * ROW] = {0}, scale[MOST_ROWS];
+    int8_t code[MOST_ROWS * ROW];
 
     (void)state;
-    for (size_t i = 0; i < N; i++)
-        x[i] = (float)i - 20.5f + (i % 2 ? 0.25f : 0);
-    x[7] = -63.5f; /* the largest: codes are 2 x */
+    for (size_t r = 0; r + 1 < MOST_ROWS; r++) { /* the last is of zeros */
+        for (size_t i = 0; i < ROW; i++)
+            x[r * ROW + i] =
+                ldexpf((float)i - 20.5f + (i % 2 ? 0.25f : 0), (int)r);
+        x[r * ROW + 7] = ldexpf(-63.5f, (int)r); /* codes are 2 x / 2^r */
+    }
     for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
         struct kv_err e;
 
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        assert_true(kv_tile_loops()->round8(x, N, code) == 0.5f);
-        if (l == KV_LEVEL_C)
-            memcpy(want, code, N);
-        assert_memory_equal(code, want, N);
-        for (size_t i = 0; i < N; i++)
-            assert_int_equal(code[i], (int)rintf(2 * x[i]));
-        memset(x, 0, sizeof(x));
-        assert_true(kv_tile_loops()->round8(x, N, code) == 0);
-        for (size_t i = 0; i < N; i++) {
-            assert_int_equal(code[i], 0);
-            x[i] = (float)i - 20.5f + (i % 2 ? 0.25f : 0);
-        }
-        x[7] = -63.5f;
+        for (size_t rows = 1; rows <= MOST_ROWS; rows++)
+            for (size_t n = 16; n <= ROW; n += 16) {
+                const float *from = x + (MOST_ROWS - rows) * ROW;
+
+                memset(code, 99, sizeof(code));
+                kv_tile_loops()->round8(from, ROW, rows, n, code, ROW, scale);
+                for (size_t r = 0; r < rows; r++) {
+                    const float step =
+                        r + 1 == rows
+                            ? 0
+                            : ldexpf(0.5f, (int)(MOST_ROWS - rows + r));
+
+                    assert_true(scale[r] == step);
+                    for (size_t i = 0; i < ROW; i++)
+                        assert_int_equal(
+                            code[r * ROW + i],
+                            i >= n ? 99
+                            : step ? (int)rintf(from[r * ROW + i] / step)
+                                   : 0);
+                }
+            }
     }
 }
 
