@@ -14,6 +14,7 @@
  *                       4 signed bytes of w; vi_dot_u: of unsigned bytes
  *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
  *                       1, 2 or 4, as many as fit beside their sums */
+#include "kernels/prefetch.h"
 #include "kernels/tiles_grouped_impl.h"
 #include "kernels/unroll.h"
 
@@ -26,7 +27,6 @@
 
 enum {
     REGS = KV_LANES / WIDTH,
-    AHEAD = 4096, /* bytes from what is loaded to what is prefetched */
     LINE = 64,
     PIECE = 64, /* lanes whose integer sums are held at a time */
     ROWS = 4    /* worked on together */
@@ -40,10 +40,10 @@ ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
 /* ---- heads ----------------------------------------------------------------
  */
 
-static void prefetch(const uint8_t *at, size_t bytes)
+static void prefetch(const void *at, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += LINE)
-        __builtin_prefetch(at + AHEAD + i);
+    kv_prefetch_far(at, bytes);
+    kv_prefetch_near(at, bytes);
 }
 
 /* Steps and offsets of a run, [width].  low: the values of code 0, else the
@@ -61,7 +61,7 @@ static void read_heads(const struct kv_grouped *g, const uint8_t *table,
     if (g->offset == KV_OFFSET_LOW) {
         const uint16_t *half = (const uint16_t *)offsets + at;
 
-        prefetch((const uint8_t *)half, 2 * width);
+        prefetch(half, 2 * width);
         for (size_t i = 0; i < width; i += WIDTH)
             v_store(offset + i, v_half(half + i));
         return;
@@ -418,9 +418,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, size_t rows, int positive,
                                  size_t g, int32_t *sum)
 {
-    /* as far ahead as it is read, but line after line: memory is fast so */
-    const uint8_t *ahead =
-        f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
+    const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     vi s[ROWS][4];
 
     UNROLL
@@ -431,12 +429,14 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
-        prefetch(ahead + u * g * WIDTH / KV_LANES * bits * KV_PLANE,
-                 g * WIDTH / KV_LANES * bits * KV_PLANE);
+        kv_prefetch_far(far + u * g * WIDTH / KV_LANES * bits * KV_PLANE,
+                        g * WIDTH / KV_LANES * bits * KV_PLANE);
         UNROLL
-        for (size_t k = 0; k < g; k++)
+        for (size_t k = 0; k < g; k++) {
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
+            kv_prefetch_near(x[k], bits * KV_PLANE);
+        }
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
             vi c[4];

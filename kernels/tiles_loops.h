@@ -11,13 +11,10 @@
  *   v_sums v_mosts      per register x[0] to x[3]: of its lanes, to out[4]
  *   GROUPS(rows)        registers worked on together for so many queries, 1,
  *                       2 or 4: as many as fit beside their sums */
+#include "kernels/prefetch.h"
 #include "kernels/tiles_impl.h"
-#include "kernels/unroll.h"
 
 #include <string.h>
-
-/* So far ahead of the loads; one core keeps memory busy only so. */
-enum { AHEAD = 4096 };
 
 ALWAYS_INLINE vf load(enum kv_float kind, const void *x, size_t i)
 {
@@ -42,6 +39,8 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
                             const float *q, size_t rows, size_t at, size_t g,
                             float *score, size_t stride)
 {
+    const size_t size = value_bytes(kind), bytes = g * WIDTH * size;
+    const char *far = (const char *)k + at * head_dim * size;
     vf sum[KV_TILE_ROWS][4];
 
     UNROLL
@@ -53,9 +52,8 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
         const size_t i = c * KV_TILE_PART + at;
         vf x[4];
 
-        __builtin_prefetch((const char *)k + i * value_bytes(kind) + AHEAD);
-        if (kind == KV_FLOAT_32)
-            __builtin_prefetch((const char *)k + i * 4 + AHEAD + 64);
+        kv_prefetch_far(far + c * bytes, bytes);
+        kv_prefetch_near((const char *)k + i * size, bytes);
         UNROLL
         for (size_t j = 0; j < g; j++)
             x[j] = load(kind, k, i + j * WIDTH);
@@ -88,6 +86,8 @@ ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
                             size_t padded, const float *p, size_t stride,
                             size_t rows, size_t c, size_t g, float *acc)
 {
+    const size_t size = value_bytes(kind), bytes = g * WIDTH * size;
+    const char *far = (const char *)v + c * n * size;
     vf sum[KV_TILE_ROWS][4];
 
     UNROLL
@@ -99,9 +99,8 @@ ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
         const size_t i = t * padded + c;
         vf x[4];
 
-        for (size_t j = 0; j < g * WIDTH * value_bytes(kind); j += 64)
-            __builtin_prefetch((const char *)v + i * value_bytes(kind) + AHEAD +
-                               j);
+        kv_prefetch_far(far + t * bytes, bytes);
+        kv_prefetch_near((const char *)v + i * size, bytes);
         UNROLL
         for (size_t j = 0; j < g; j++)
             x[j] = load(kind, v, i + j * WIDTH);

@@ -28,18 +28,17 @@ static inline vd d_load(const uint8_t *p)
     ((vd){{_mm256_slli_epi32((x).half[0], (int)(n)), \
            _mm256_slli_epi32((x).half[1], (int)(n))}})
 
-static inline vd d_and(vd x, unsigned bits)
+static inline __m256i pick(__m256i bits, __m256i x, __m256i y)
+{
+    return _mm256_or_si256(_mm256_and_si256(bits, x),
+                           _mm256_andnot_si256(bits, y));
+}
+
+static inline vd d_pick(unsigned bits, vd x, vd y)
 {
     const __m256i b = _mm256_set1_epi32((int)bits);
 
-    return (vd){
-        {_mm256_and_si256(x.half[0], b), _mm256_and_si256(x.half[1], b)}};
-}
-
-static inline vd d_or(vd x, vd y)
-{
-    return (vd){{_mm256_or_si256(x.half[0], y.half[0]),
-                 _mm256_or_si256(x.half[1], y.half[1])}};
+    return (vd){{pick(b, x.half[0], y.half[0]), pick(b, x.half[1], y.half[1])}};
 }
 
 #define w_load(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
@@ -48,7 +47,8 @@ static inline vd d_or(vd x, vd y)
 #define w_shr(x, n) _mm256_srli_epi16(x, (int)(n))
 #define w_shl(x, n) _mm256_slli_epi16(x, (int)(n))
 #define w_and(x, bits) _mm256_and_si256(x, _mm256_set1_epi16((short)(bits)))
-#define w_or _mm256_or_si256
+#define w_sar(x, n) _mm256_srai_epi16(x, (int)(n))
+#define w_pick(bits, x, y) pick(_mm256_set1_epi16((short)(bits)), x, y)
 
 static inline vf f_load(const float *p)
 {

@@ -11,15 +11,17 @@ typedef __m512 table;
 #define d_load(p) _mm512_loadu_si512(p)
 #define d_shr(x, n) _mm512_srli_epi32(x, n)
 #define d_shl(x, n) _mm512_slli_epi32(x, n)
-#define d_and(x, bits) _mm512_and_si512(x, _mm512_set1_epi32((int)(bits)))
-#define d_or _mm512_or_si512
+#define d_pick(bits, x, y) \
+    _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)(bits)), x, y, 0xca)
 #define w_load(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define w_bytes(p) \
     _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define w_shr(x, n) _mm256_srli_epi16(x, (int)(n))
 #define w_shl(x, n) _mm256_slli_epi16(x, (int)(n))
 #define w_and(x, bits) _mm256_and_si256(x, _mm256_set1_epi16((short)(bits)))
-#define w_or _mm256_or_si256
+#define w_sar(x, n) _mm256_srai_epi16(x, (int)(n))
+#define w_pick(bits, x, y) \
+    _mm256_ternarylogic_epi32(_mm256_set1_epi16((short)(bits)), x, y, 0xca)
 #define f_load _mm512_loadu_ps
 #define f_all _mm512_set1_ps
 #define f_add _mm512_add_ps

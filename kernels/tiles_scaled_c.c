@@ -45,17 +45,32 @@ typedef vf table;
 LOAD(vd, d_load, const uint8_t *)
 BY_NUMBER(vd, uint32_t, d_shr, >>)
 BY_NUMBER(vd, uint32_t, d_shl, <<)
-BY_NUMBER(vd, uint32_t, d_and, &)
-BY_VECTOR(vd, uint32_t, d_or, |)
 LOAD(vw, w_load, const uint8_t *)
 BY_NUMBER(vw, uint16_t, w_shr, >>)
 BY_NUMBER(vw, uint16_t, w_shl, <<)
 BY_NUMBER(vw, uint16_t, w_and, &)
-BY_VECTOR(vw, uint16_t, w_or, |)
 LOAD(vf, f_load, const float *)
 BY_VECTOR(vf, float, f_add, +)
 BY_VECTOR(vf, float, f_mul, *)
 BY_VECTOR(vf, float, f_div, /)
+
+static inline vd d_pick(unsigned bits, vd x, vd y)
+{
+    EACH x.lane[i] = (x.lane[i] & bits) | (y.lane[i] & ~bits);
+    return x;
+}
+
+static inline vw w_pick(unsigned bits, vw x, vw y)
+{
+    EACH x.lane[i] = (uint16_t)((x.lane[i] & bits) | (y.lane[i] & ~bits));
+    return x;
+}
+
+static inline vw w_sar(vw x, unsigned n)
+{
+    EACH x.lane[i] = (uint16_t)((int16_t)x.lane[i] >> n);
+    return x;
+}
 
 static inline vw w_bytes(const uint8_t *p)
 {

@@ -2,17 +2,19 @@
  * tiles_scaled_c.c, _avx2.c and _avx512.c, which name the registers of 16
  * lanes:
  *
- *   vd            integers of 32 bits: d_load d_shr d_shl d_and d_or
- *   vw            of 16 bits: w_load w_shr w_shl w_and w_or; w_bytes: from
- * bytes vf            floats: f_load f_all f_add f_mul f_div f_fma f_store
+ *   vd            integers of 32 bits: d_load d_shr d_shl
+ *   vw            of 16 bits: w_load w_shr w_shl w_and; w_bytes: from bytes;
+ *                 w_sar: shifts the sign in
+ *   d_pick w_pick(bits, x, y)   these bits of x, the others of y
+ *   vf            floats: f_load f_all f_add f_mul f_div f_fma f_store
  *   f_half f_e8m0 of vw, fp16; a power p of two for 2^(p - 127)
  *   table         16 floats, t_load; t_look(t, d) by the low four bits of lanes
  *   f_store_some(p, x, n)   the first n of x, then zeros
  *   HALVES(rows)            halves of a part that are scored together, 1 or 2
  *   PLAIN, ROLLED           nothing is inlined for a constant; loops over a
  *                           batch stay loops */
+#include "kernels/prefetch.h"
 #include "kernels/tiles_scaled_impl.h"
-#include "kernels/unroll.h"
 
 #ifdef PLAIN
 #undef ALWAYS_INLINE
@@ -27,9 +29,6 @@
 #define UNROLL_BATCH UNROLL
 #endif
 
-/* So far ahead of the loads. */
-enum { AHEAD = 4096 };
-
 /* Vectors that are worked on together: a unit of the plane with most of them.
  * bits, of the code, are a constant here and below. */
 ALWAYS_INLINE unsigned batch(unsigned bits)
@@ -43,6 +42,13 @@ struct raw {
     vw low16[2], high16;
 };
 
+/* What is loaded in the order of addresses. */
+ALWAYS_INLINE void prefetch(const void *p, size_t bytes)
+{
+    kv_prefetch_far(p, bytes);
+    kv_prefetch_near(p, bytes);
+}
+
 ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
                               unsigned bits, size_t v)
 {
@@ -52,7 +58,9 @@ ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
 
     low += v / per * unit;
     high += rest ? v / (unit / 2 / rest) * unit : 0;
-    __builtin_prefetch(low + AHEAD);
+    prefetch(low, batch(bits) / per * unit);
+    if (rest)
+        prefetch(high, unit);
     UNROLL
     for (unsigned i = 0; i < batch(bits) / per; i++) {
         if (bits <= 4)
@@ -67,13 +75,25 @@ ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
     return r;
 }
 
-/* Codes of 8 bits of a format are fp16 of another exponent, of 6 too. */
-ALWAYS_INLINE vw as_half(unsigned bits, unsigned m, vw code)
+/* Bit `from` of lanes moved to bit `to`. */
+ALWAYS_INLINE vd d_move(vd x, unsigned from, unsigned to)
 {
-    const unsigned size = bits - 1;
+    return from < to ? d_shl(x, to - from) : d_shr(x, from - to);
+}
 
-    return w_or(w_shl(w_and(code, (1u << size) - 1), 10 - m),
-                w_shl(w_and(w_shr(code, size), 1), 15));
+ALWAYS_INLINE vw w_move(vw x, unsigned from, unsigned to)
+{
+    return from < to ? w_shl(x, to - from) : w_shr(x, from - to);
+}
+
+/* Codes of a small float are fp16 of another exponent.  x: codes at the top of
+ * lanes, anything below them. */
+ALWAYS_INLINE vw as_half(unsigned bits, unsigned m, vw x)
+{
+    const unsigned less = 5 - (bits - 1 - m); /* bits of exponent */
+    const unsigned low = (1u << (10 - m)) - 1;
+
+    return w_and(w_sar(x, less), 0x8000 | (0x7fff >> less & ~low));
 }
 
 /* Vector k of a batch, without its scale.  m: of a format. */
@@ -81,21 +101,20 @@ ALWAYS_INLINE vf value(const struct raw *r, unsigned bits, unsigned m, table t,
                        unsigned k)
 {
     const unsigned w = kv_scaled_width(bits, 0), rest = bits - w;
-    const unsigned per = (bits <= 4 ? 32 : 16) / w;
+    const unsigned per = (bits <= 4 ? 32 : 16) / w, at = w * (k % per);
 
-    if (bits == 3)
-        return t_look(t, d_or(d_and(d_shr(r->low[k / per], w * (k % per)), 3),
-                              d_shl(d_shr(r->high, k), w)));
+    if (bits == 3) /* the table repeats itself: whatever bit 3 is */
+        return t_look(
+            t, d_pick(3, d_shr(r->low[k / per], at), d_move(r->high, k, 2)));
     if (bits <= 4)
-        return t_look(t, d_shr(r->low[0], w * k));
+        return t_look(t, d_shr(r->low[0], at));
 
-    const vw a = w_shr(r->low16[k / per], w * (k % per));
+    const vw low = w_move(r->low16[k / per], at, 16 - bits);
 
     if (!rest)
-        return f_half(as_half(bits, m, a));
-    return f_half(as_half(
-        bits, m,
-        w_or(w_and(a, 15), w_shl(w_and(w_shr(r->high16, rest * k), 3), w))));
+        return f_half(as_half(bits, m, low));
+    return f_half(
+        as_half(bits, m, w_pick(0xc000, w_move(r->high16, rest * k, 14), low)));
 }
 
 /* ---- scales -------------------------------------------------------------- */
@@ -111,7 +130,7 @@ ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
                           part * KV_TILE_PART * bytes;
     const float rebias = kv_scaled_rebias(c);
     const vf by = f_all(rebias), divisor = f_all(c->divisor);
-    const bool divided = c->divisor != 1 || rebias != 1; /* slow */
+    const bool divided = c->divisor != 1; /* slow */
     const vf by8 = f_all(0x1p8f * rebias); /* e4m3 too is another fp16 */
 
     for (size_t i = 0; i < s->head_dim / c->group; i++)
@@ -125,13 +144,14 @@ ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
                 break;
             case KV_SCALE_F16:
                 x = f_half(w_load(at));
-                f_store(to, divided ? f_mul(f_div(x, divisor), by) : x);
+                f_store(to, f_mul(divided ? f_div(x, divisor) : x, by));
                 break;
             case KV_SCALE_E8M0:
                 f_store(to, f_mul(f_e8m0(w_bytes(at)), by));
                 break;
             case KV_SCALE_E4M3:
-                f_store(to, f_mul(f_half(as_half(8, 3, w_bytes(at))), by8));
+                x = f_half(as_half(8, 3, w_shl(w_bytes(at), 8)));
+                f_store(to, f_mul(x, by8));
                 break;
             }
         }
