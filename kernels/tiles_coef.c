@@ -17,9 +17,9 @@ enum { CHANNELS = KV_TILE_ROWS, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
 /* The state at place i of an order. */
 static size_t state_in(unsigned order, size_t i)
 {
-    const size_t m = i / 64, low = m & (((size_t)1 << order) - 1);
+    const size_t low = i % 256;
 
-    return low | i % 64 << order | m >> order << (order + KV_COEF_SIX);
+    return i - low + (low >> order | low << (8 - order)) % 256;
 }
 
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
@@ -140,59 +140,36 @@ static void fill_matrix(const struct kv_coefs *c, const struct kv_coef *coef,
         }
 }
 
-static size_t up64(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
-                                        const void *query)
-{
-    const size_t per_run = up64(h->n_runs * KV_TILE_ROWS * sizeof(float));
-    char *at = (char *)query;
-
-    return (struct kv_coef_query8){.factor = (float *)(void *)at,
-                                   .bias = (int32_t *)(void *)(at + per_run),
-                                   .constant =
-                                       (float *)(void *)(at + 2 * per_run),
-                                   .code = (int8_t *)(at + 2 * per_run + 64)};
-}
-
 static size_t query8_bytes(const struct kv_coef_head *h)
 {
-    const size_t per_run = up64(h->n_runs * KV_TILE_ROWS * sizeof(float));
-
-    return up64(2 * per_run + 64 + h->n4 * KV_TILE_ROWS);
+    return 3 * KV_COEF_PER_ROW + (h->n4 * KV_TILE_ROWS + 63) / 64 * 64;
 }
 
-/* turned: [rows][padded]. */
-static void round_rows(const struct kv_coef_head *h, const float *turned,
-                       size_t rows, void *query)
+/* One row of coefficients and the constant as row r of a query of `rows`. */
+static void round_row(const struct kv_coef_head *h, const float *turned,
+                      size_t r, size_t rows, void *query)
 {
-    const struct kv_coef_query8 to = kv_coef_query8_at(h, query);
+    const struct kv_coef_query8 to = kv_coef_query8_at(query);
+    float x[KV_COEF_MOST] = {0};
+    int8_t code[KV_COEF_MOST];
+    int32_t sum = 0;
 
-    for (size_t r = 0; r < rows; r++) {
-        to.constant[r] = turned[r * h->padded + h->n];
-        for (size_t i = 0; i < h->n_runs; i++) {
-            const struct kv_coef_run *run = &h->run[i];
-            float x[KV_COEF_MOST] = {0};
-            int8_t code[KV_COEF_MOST];
-            int32_t sum = 0;
-            float scale;
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j++)
+            x[h->run[i].first + j] =
+                turned[h->run[i].first + j] * h->run[i].table->step;
+    kv_tile_loops()->round8(x, KV_COEF_MOST, 1, (h->n + 15) / 16 * 16, code,
+                            KV_COEF_MOST, &to.factor[r]);
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j++) {
+            const size_t at = h->run[i].first4 + j;
 
-            memcpy(x, turned + r * h->padded + run->first, run->n * sizeof(*x));
-            kv_tile_loops()->round8(x, KV_COEF_MOST, 1, (run->n + 15) / 16 * 16,
-                                    code, KV_COEF_MOST, &scale);
-            to.factor[i * KV_TILE_ROWS + r] = run->table->step * scale;
-            for (size_t j = 0; j < run->n; j++) {
-                const size_t at = run->first4 + j;
-
-                sum += code[j];
-                to.code[(at / 4 * rows + r) * 4 + at % 4] = code[j];
-            }
-            to.bias[i * KV_TILE_ROWS + r] = -128 * sum;
+            to.code[(at / 4 * rows + r) * 4 + at % 4] =
+                code[h->run[i].first + j];
+            sum += code[h->run[i].first + j];
         }
-    }
+    to.bias[r] = -128 * sum;
+    to.constant[r] = turned[h->n];
 }
 
 static void fill_channels(const struct kv_coefs *c, const struct kv_coef *coef,
@@ -200,27 +177,22 @@ static void fill_channels(const struct kv_coefs *c, const struct kv_coef *coef,
                           struct kv_coef_head *h)
 {
     const size_t d = c->about.head_dim;
-    float *turned = kv_alloc(KV_COEF_CHANNELS, h->padded * sizeof(*turned));
+    const size_t groups = (d / 2 + KV_COEF_PAIRS - 1) / KV_COEF_PAIRS;
+    float *turned = kv_alloc(h->padded, sizeof(*turned));
 
     h->channel_bytes = query8_bytes(h);
-    h->channel = kv_lines(d / KV_COEF_CHANNELS + 1, h->channel_bytes);
-    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS) {
-        const size_t rows = kv_coef_channel_rows(d, i);
+    h->channel = kv_lines(groups, h->channel_bytes);
+    for (size_t i = 0; i < groups; i++) {
+        const size_t rows = 2 * kv_coef_pairs(d, i);
 
-        for (size_t r = 0; r < rows; r++)
+        for (size_t r = 0; r < rows; r++) {
             for (size_t j = 0; j <= h->n; j++)
-                turned[r * h->padded + j] =
-                    element(coef, order, h->n, mean, j, i + r);
-        round_rows(h, turned, rows,
-                   h->channel + i / KV_COEF_CHANNELS * h->channel_bytes);
+                turned[j] = element(coef, order, h->n, mean, j,
+                                    kv_coef_channel(d, i, r));
+            round_row(h, turned, r, rows, h->channel + i * h->channel_bytes);
+        }
     }
     free(turned);
-}
-
-struct kv_coef_query8 kv_coef_channels8(const struct kv_coef_head *h, size_t i)
-{
-    return kv_coef_query8_at(h, h->channel +
-                                    i / KV_COEF_CHANNELS * h->channel_bytes);
 }
 
 struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a)
@@ -235,6 +207,7 @@ struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a)
         struct kv_coef_head *head = &c->head[h];
 
         assert(a->n[h] <= a->head_dim && a->head_dim <= KV_COEF_MOST);
+        assert(!a->rope || a->head_dim % 2 == 0);
         fill_head(c, a->coef + at, a->n[h], order, head);
         fill_matrix(c, a->coef + at, order, a->mean + h * a->head_dim, head);
         if (a->rope && a->int8)
@@ -471,7 +444,8 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
     float *turned = kv_alloc(rows, h->padded * sizeof(*turned));
 
     transform(s, head, q, rows, turned);
-    round_rows(h, turned, rows, query);
+    for (size_t r = 0; r < rows; r++)
+        round_row(h, turned + r * h->padded, r, rows, query);
     free(turned);
 }
 
@@ -480,16 +454,13 @@ static void dot8(const struct kv_coef_head *h, const uint8_t *tile,
                  struct kv_coef_query8 q, size_t rows, float *score,
                  size_t stride)
 {
-    for (size_t r = 0; r < rows; r++)
-        for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-            score[r * stride + t] = q.constant[r];
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
+        int32_t sum[KV_TILE_ROWS];
 
-        for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
-            int32_t sum[KV_TILE_ROWS];
+        memcpy(sum, q.bias, sizeof(sum));
+        for (size_t i = 0; i < h->n_runs; i++) {
+            const struct kv_coef_run *run = &h->run[i];
 
-            memcpy(sum, q.bias + i * KV_TILE_ROWS, sizeof(sum));
             for (size_t j = 0; j < run->n; j++) {
                 const size_t at = run->first4 + j;
                 const int32_t x =
@@ -498,19 +469,18 @@ static void dot8(const struct kv_coef_head *h, const uint8_t *tile,
                 for (size_t r = 0; r < rows; r++)
                     sum[r] += x * q.code[(at / 4 * rows + r) * 4 + at % 4];
             }
-            for (size_t r = 0; r < rows; r++)
-                score[r * stride + t] +=
-                    q.factor[i * KV_TILE_ROWS + r] * (float)sum[r];
         }
+        for (size_t r = 0; r < rows; r++)
+            score[r * stride + t] =
+                fmaf(q.factor[r], (float)sum[r], q.constant[r]);
     }
 }
 
 static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const void *query, size_t rows, float *score, size_t stride)
 {
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-
-    dot8(h, tile, kv_coef_query8_at(h, query), rows, score, stride);
+    dot8(&kv_coefs_of(s)->head[head], tile, kv_coef_query8_at(query), rows,
+         score, stride);
 }
 
 /* Keys before RoPE: channels in integers, which turn as floats. */
@@ -520,17 +490,17 @@ static void scores8_turned(const struct kv_store *s, size_t head,
 {
     _Alignas(64) float x[PARTS][KV_COEF_MOST * KV_TILE_PART];
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    float some[KV_COEF_CHANNELS][PARTS][KV_TILE_PART];
+    float some[2 * KV_COEF_PAIRS][PARTS][KV_TILE_PART];
     const size_t d = s->head_dim;
 
-    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS) {
-        const size_t n = kv_coef_channel_rows(d, i);
+    for (size_t i = 0; i * KV_COEF_PAIRS < d / 2; i++) {
+        const size_t n = 2 * kv_coef_pairs(d, i);
 
         dot8(h, tile, kv_coef_channels8(h, i), n, some[0][0], KV_TILE_TOKENS);
         for (size_t r = 0; r < n; r++)
             for (size_t part = 0; part < PARTS; part++)
-                memcpy(x[part] + (i + r) * KV_TILE_PART, some[r][part],
-                       sizeof(some[r][part]));
+                memcpy(x[part] + kv_coef_channel(d, i, r) * KV_TILE_PART,
+                       some[r][part], sizeof(some[r][part]));
     }
     for (size_t part = 0; part < PARTS; part++)
         kv_coef_turn(s, head, tile, part, x[part], query, rows,

@@ -16,8 +16,8 @@
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
  * and outputs once, the mean being one more coefficient, always 1.  Keys before
  * RoPE become channels again, and turn.  int8: what a table has is rounded to 8
- * bits, and so are queries (before RoPE each channel's part of the inverse),
- * with one factor for all coefficients of a table. */
+ * bits, with one factor for the table, and so are queries (before RoPE each
+ * channel's part of the inverse), with one factor for all coefficients. */
 #ifndef KV_TILES_COEF_H
 #define KV_TILES_COEF_H
 
@@ -39,8 +39,9 @@ struct kv_coef {
 };
 
 /* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ..., each at
- * most head_dim.  mean: [n_heads][head_dim].  rope: turns the keys, kept; NULL:
- * they are after RoPE, or values.  int8: whether that path is offered. */
+ * most head_dim.  mean: [n_heads][head_dim].  rope: turns the keys, kept,
+ * head_dim is even then; NULL: they are after RoPE, or values.  int8: whether
+ * that path is offered. */
 struct kv_coefs_about {
     size_t n_heads, head_dim, string_bytes;
     const size_t *n;

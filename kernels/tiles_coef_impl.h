@@ -9,17 +9,17 @@ enum {
     KV_COEF_ONE = 16,   /* coefficients are padded to these */
     KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
     KV_COEF_MOST = 512, /* of a head, without the mean */
-    KV_COEF_SIX = 6,    /* bits of a state that one instruction looks up */
-    KV_COEF_ORDERS = KV_TRELLIS_BITS - KV_COEF_SIX + 1,
-    KV_COEF_CHANNELS = 4 /* of keys before RoPE, whose sums fit in registers */
+    KV_COEF_ORDERS = 8,
+    KV_COEF_PAIRS = 2 /* of channels before RoPE, whose sums fit in registers */
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
- * code, rounded to 8 bits: step (code - 128).  Each in KV_COEF_ORDERS orders,
- * for states of which six bits are looked up and three choose: order r has at
- * 64 m + i the state
+ * code, rounded to 8 bits: step (code - 128).  Each in an order for every place
+ * where a state may end: of one that ends r bits before a byte's end, the
+ * byte's bits from r up and the byte before's below r are its low 8 bits,
+ * turned left by r.  Order r has at 256 m + i the state
  *
- *   | 3 - r high bits of m | i | r low bits of m |
+ *   | m | i turned right by r: 8 bits |
  *
  * so that order 0 is the table's own. */
 struct kv_coef_table {
@@ -55,8 +55,8 @@ struct kv_coef_head {
      * channels of all coefficients, then the next, [..][n + 1][8]; of the last
      * channels as many as there are. */
     float *matrix;
-    /* Keys before RoPE, int8: a kv_coef_query8 of each KV_COEF_CHANNELS, as if
-     * these were asked for; channel_bytes apart. */
+    /* Keys before RoPE, int8: a kv_coef_query8 of each KV_COEF_PAIRS, as if
+     * these channels were asked for; channel_bytes apart. */
     char *channel;
     size_t channel_bytes;
 };
@@ -99,25 +99,51 @@ size_t kv_coef_acc_floats(const struct kv_store *s);
 void kv_coef_finish(const struct kv_store *s, size_t head, const float *acc,
                     size_t rows, float *out);
 
-/* What int8 scores want of the queries.  code: [n4 / 4][rows][4], after all
- * runs' and rows' factors and sums:
- *   score = sum over runs: factor (sum of (table code - 128) code) + constant
- * bias: -128 times the sum of the run's codes. */
+/* What int8 scores want of the queries, of each row:
+ *   score = factor (sum of (table code - 128) code) + constant
+ * rounded once (fmaf).
+ * bias: -128 times the sum of the codes. */
 struct kv_coef_query8 {
-    float *factor;   /* [n_runs][KV_TILE_ROWS] */
-    int32_t *bias;   /* [n_runs][KV_TILE_ROWS] */
+    float *factor;   /* [KV_TILE_ROWS] */
+    int32_t *bias;   /* [KV_TILE_ROWS] */
     float *constant; /* [KV_TILE_ROWS], the mean's */
     int8_t *code;    /* [n4 / 4][rows][4] */
 };
 
-struct kv_coef_query8 kv_coef_query8_at(const struct kv_coef_head *h,
-                                        const void *query);
-/* Of the channels from i on, a multiple of KV_COEF_CHANNELS. */
-struct kv_coef_query8 kv_coef_channels8(const struct kv_coef_head *h, size_t i);
+enum { KV_COEF_PER_ROW = 64 }; /* bytes for a number of each row */
+_Static_assert(KV_TILE_ROWS * sizeof(float) <= KV_COEF_PER_ROW, "query8");
 
-static inline size_t kv_coef_channel_rows(size_t head_dim, size_t i)
+static inline struct kv_coef_query8 kv_coef_query8_at(const void *query)
 {
-    return head_dim - i < KV_COEF_CHANNELS ? head_dim - i : KV_COEF_CHANNELS;
+    char *at = (char *)query;
+
+    return (struct kv_coef_query8){
+        .factor = (float *)(void *)at,
+        .bias = (int32_t *)(void *)(at + KV_COEF_PER_ROW),
+        .constant = (float *)(void *)(at + 2 * KV_COEF_PER_ROW),
+        .code = (int8_t *)(at + 3 * KV_COEF_PER_ROW)};
+}
+
+/* Keys before RoPE: group i of channels that are worked on together, so many
+ * pairs.  Its rows are their first channels and then their second ones. */
+static inline struct kv_coef_query8
+kv_coef_channels8(const struct kv_coef_head *h, size_t i)
+{
+    return kv_coef_query8_at(h->channel + i * h->channel_bytes);
+}
+
+static inline size_t kv_coef_pairs(size_t head_dim, size_t i)
+{
+    const size_t left = head_dim / 2 - i * KV_COEF_PAIRS;
+
+    return left < KV_COEF_PAIRS ? left : KV_COEF_PAIRS;
+}
+
+static inline size_t kv_coef_channel(size_t head_dim, size_t i, size_t r)
+{
+    const size_t pairs = kv_coef_pairs(head_dim, i);
+
+    return i * KV_COEF_PAIRS + (r < pairs ? r : head_dim / 2 + r - pairs);
 }
 size_t kv_coef_query8_bytes(const struct kv_store *s);
 void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,

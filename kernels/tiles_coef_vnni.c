@@ -3,6 +3,7 @@
  * costs more, up to ten times.  Floats are looked up byte by byte. */
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
+#include "kernels/tiles_rope.h"
 #include "kernels/unroll.h"
 
 #include <immintrin.h>
@@ -24,67 +25,57 @@ ALWAYS_INLINE __m512i line(const uint8_t *tile, const struct kv_coef_place *p,
     return _mm512_load_si512(tile + p->line[i]);
 }
 
-/* Bits [i, i + n) of the two bytes, from bit 0 of each byte on, and whatever
- * above them.  Constants. */
-ALWAYS_INLINE __m512i bits(const uint8_t *tile, const struct kv_coef_place *p,
-                           unsigned i, unsigned n)
+/* Bit i of each byte.  A test of the bit would be one instruction, but of the
+ * unit that looks tables up, the busiest one. */
+ALWAYS_INLINE __mmask64 bit(__m512i x, unsigned i)
 {
-    const unsigned by = i % 8;
-    const __m512i low = line(tile, p, i / 8);
-
-    if (by + n <= 8)
-        return by ? _mm512_srli_epi16(low, by) : low;
-    return _mm512_ternarylogic_epi32(
-        _mm512_set1_epi8((char)(0xff >> by)), _mm512_srli_epi16(low, by),
-        _mm512_slli_epi16(line(tile, p, i / 8 + 1), 8 - by), 0xca);
+    if (i == 7)
+        return _mm512_movepi8_mask(x);
+    if (i == 6)
+        return _mm512_movepi8_mask(_mm512_add_epi8(x, x));
+    return _mm512_movepi8_mask(_mm512_slli_epi16(x, 7 - i));
 }
 
-/* Which tokens have bit i of the two bytes.  A test of the bit would be one
- * instruction, but of the unit that looks tables up, the busiest one. */
-ALWAYS_INLINE __mmask64 bit(const uint8_t *tile, const struct kv_coef_place *p,
-                            unsigned i)
-{
-    const __m512i x = line(tile, p, i / 8);
-
-    return _mm512_movepi8_mask(i % 8 < 7 ? _mm512_slli_epi16(x, 7 - i % 8) : x);
-}
-
-/* Of the 9 bits of a state those six are looked up that lie in one byte, where
- * there are six: in order 8 - shift they begin the byte before the last. */
-ALWAYS_INLINE unsigned order_of(unsigned shift)
-{
-    return 8 - shift < KV_COEF_ORDERS ? 8 - shift : 0;
-}
-
-/* The table at the state of each token.  t: the order's [KV_TRELLIS_STATES]. */
+/* The table at the state of each token, t: the shift's order.  The state's low
+ * 8 bits are taken as they stand, turned: six are looked up, two and the
+ * highest choose. */
 ALWAYS_INLINE __m512i look(const __m512i *t, const uint8_t *tile,
                            const struct kv_coef_place *p, unsigned shift)
 {
-    const unsigned order = order_of(shift);
-    const __m512i at = bits(tile, p, shift + order, KV_COEF_SIX);
-    __mmask64 by[3];
+    const __m512i last = line(tile, p, 0), before = line(tile, p, 1);
+    const __m512i below = _mm512_set1_epi8((char)((1 << shift) - 1));
+    const __m512i at =
+        !shift       ? last
+        : shift >= 6 ? before
+                     : _mm512_ternarylogic_epi32(before, last, below, 0xe4);
+    const __mmask64 by0 = bit(shift > 6 ? before : last, 6), by1 = bit(last, 7);
+    const __mmask64 both = _kand_mask64(by0, by1);
     __m512i x[2];
 
     UNROLL
-    for (unsigned i = 0; i < 3; i++)
-        by[i] = bit(tile, p, shift + i + (i < order ? 0 : KV_COEF_SIX));
-    UNROLL
     for (size_t i = 0; i < 2; i++) {
         x[i] = _mm512_permutexvar_epi8(at, t[4 * i]);
-        x[i] = _mm512_mask_permutexvar_epi8(x[i], by[0], at, t[4 * i + 1]);
-        x[i] = _mm512_mask_permutexvar_epi8(x[i], by[1], at, t[4 * i + 2]);
-        x[i] = _mm512_mask_permutexvar_epi8(x[i], _kand_mask64(by[0], by[1]),
-                                            at, t[4 * i + 3]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], by0, at, t[4 * i + 1]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], by1, at, t[4 * i + 2]);
+        x[i] = _mm512_mask_permutexvar_epi8(x[i], both, at, t[4 * i + 3]);
     }
-    return _mm512_mask_blend_epi8(by[2], x[0], x[1]);
+    return _mm512_mask_blend_epi8(bit(before, shift), x[0], x[1]);
 }
 _Static_assert(KV_TRELLIS_STATES == 8 * LINE, "eight lines of a table");
 
-/* The same where 7 bits count. */
+/* The same where 7 bits count, of the table's own order. */
 ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,
                                  const struct kv_coef_place *p, unsigned shift)
 {
-    return _mm512_permutex2var_epi8(t[0], bits(tile, p, shift, 7), t[1]);
+    __m512i at = line(tile, p, 0);
+
+    if (shift)
+        at = _mm512_srli_epi16(at, shift);
+    if (shift > 1)
+        at = _mm512_ternarylogic_epi32(
+            _mm512_set1_epi8((char)(0xff >> shift)), at,
+            _mm512_slli_epi16(line(tile, p, 1), 8 - shift), 0xca);
+    return _mm512_permutex2var_epi8(t[0], at, t[1]);
 }
 
 /* Coefficients [from, to) of a run, which end alike: out lines, `apart` bytes
@@ -97,8 +88,7 @@ ALWAYS_INLINE void look_up_some(const struct kv_store *s,
                                 size_t apart, int small, unsigned shift)
 {
     const size_t lines = small ? 2 : KV_TRELLIS_STATES / LINE;
-    const uint8_t *t_from =
-        table + (small ? 0 : order_of(shift)) * KV_TRELLIS_STATES;
+    const uint8_t *t_from = table + (small ? 0 : shift) * KV_TRELLIS_STATES;
     const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
     __m512i t[KV_TRELLIS_STATES / LINE];
 
@@ -329,12 +319,88 @@ static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-ALWAYS_INLINE void load_four(const uint8_t *from, __m512i out[4])
+/* Sums of rows and so many times 16 tokens. */
+struct sums8 {
+    v16i of[ROWS][4];
+};
+
+ALWAYS_INLINE void start8(struct sums8 *sum, size_t rows, size_t wide,
+                          const int32_t *bias)
 {
     UNROLL
-    for (size_t k = 0; k < 4; k++)
-        out[k] = _mm512_load_si512(from + k * LINE);
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t i = 0; i < wide; i++)
+        sum->of[r][i] = (v16i)_mm512_set1_epi32(bias[r]);
 }
+
+/* Four coefficients of each token. */
+ALWAYS_INLINE void dot8_four(const __m512i *x, size_t rows, size_t wide,
+                             const int8_t *q, struct sums8 *sum)
+{
+    UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        int32_t four;
+
+        memcpy(&four, q + r * 4, 4);
+        UNROLL
+        for (size_t i = 0; i < wide; i++)
+            sum->of[r][i] = (v16i)_mm512_dpbusd_epi32(
+                (__m512i)sum->of[r][i], x[i], _mm512_set1_epi32(four));
+    }
+}
+
+ALWAYS_INLINE __m512 scaled8(v16i sum, struct kv_coef_query8 q, size_t r)
+{
+    return _mm512_fmadd_ps(_mm512_set1_ps(q.factor[r]),
+                           _mm512_cvtepi32_ps((__m512i)sum),
+                           _mm512_set1_ps(q.constant[r]));
+}
+
+ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
+                             struct kv_coef_query8 q, float *score,
+                             size_t stride)
+{
+    const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
+
+    for (size_t k = 0; k < 4; k += wide) {
+        struct sums8 sum;
+
+        start8(&sum, rows, wide, q.bias);
+        for (size_t j = 0; j < n4; j += 4) {
+            __m512i x[4];
+
+            weave(codes + j * LINE, x);
+            dot8_four(x + k, rows, wide, q.code + j * rows, &sum);
+        }
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            UNROLL
+        for (size_t i = 0; i < wide; i++)
+            _mm512_storeu_ps(score + r * stride + 16 * (k + i),
+                             scaled8(sum.of[r][i], q, r));
+    }
+}
+
+static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    const void *query, size_t rows, float *score, size_t stride)
+{
+    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const struct kv_coef_query8 q = kv_coef_query8_at(query);
+
+    codes_of(s, head, tile, codes);
+    switch (rows) {
+#define CASE(R)                                       \
+    case R:                                           \
+        dot8_rows(codes, h->n4, R, q, score, stride); \
+        break;
+        EVERY_ROWS(CASE)
+#undef CASE
+    }
+}
+
+/* ---- int8, keys before RoPE ---------------------------------------------- */
 
 static void weave_all(uint8_t *codes, size_t n4)
 {
@@ -348,134 +414,110 @@ static void weave_all(uint8_t *codes, size_t n4)
     }
 }
 
-/* Where sums of rows and 64 tokens go: 32 tokens of a row, the next row `row`
- * floats from there, the other 32 tokens `part` floats from there. */
-struct sums {
-    float *at;
-    size_t row, part;
+/* How a tile's keys turn: of each half the first token's angles. */
+struct turns {
+    float cosine[2][KV_ROPE_MOST], sine[2][KV_ROPE_MOST];
+    const float *within;
+    size_t n;
 };
 
-ALWAYS_INLINE float *sum_at(struct sums to, size_t r, size_t k)
+/* 16 tokens of a pair of channels. */
+ALWAYS_INLINE void turn(const struct turns *t, size_t pair, size_t k,
+                        __m512 *low, __m512 *high)
 {
-    return to.at + r * to.row + k / 2 * to.part + k % 2 * 16;
+    const float *within = t->within + pair * 2 * KV_TILE_PART + k % 2 * 16;
+    const __m512 c = _mm512_set1_ps(t->cosine[k / 2][pair]);
+    const __m512 s = _mm512_set1_ps(t->sine[k / 2][pair]);
+    const __m512 ct = _mm512_load_ps(within);
+    const __m512 st = _mm512_load_ps(within + KV_TILE_PART);
+    const __m512 cosine = _mm512_fmsub_ps(c, ct, _mm512_mul_ps(s, st));
+    const __m512 sine = _mm512_fmadd_ps(s, ct, _mm512_mul_ps(c, st));
+    const __m512 a = *low, b = *high;
+
+    *low = _mm512_fmsub_ps(a, cosine, _mm512_mul_ps(b, sine));
+    *high = _mm512_fmadd_ps(b, cosine, _mm512_mul_ps(a, sine));
 }
 
-/* Tokens [16 k, 16 (k + wide)) of a run's codes, woven or not; sums in
- * integers. */
-ALWAYS_INLINE void dot8_some(const uint8_t *codes, int woven, size_t n4,
-                             size_t rows, size_t k, size_t wide,
-                             const int8_t *q, const float *factor,
-                             const int32_t *bias, struct sums to)
+/* The part of a group of channels in the scores of rows queries q
+ * [head_dim][rows]: codes woven, sum [rows][64].  rows, pairs: constants. */
+ALWAYS_INLINE void turned8_rows(const struct kv_coef_head *h, size_t half,
+                                const uint8_t *codes, const struct turns *t,
+                                size_t group, size_t pairs, const float *q,
+                                size_t rows, float *sum)
 {
-    v16i sum[ROWS][4];
+    const struct kv_coef_query8 by = kv_coef_channels8(h, group);
+    const size_t first = group * KV_COEF_PAIRS;
+    struct sums8 code;
 
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        UNROLL
-    for (size_t i = 0; i < wide; i++)
-        sum[r][i] = (v16i)_mm512_set1_epi32(bias[r]);
-    for (size_t j = 0; j < n4; j += 4) {
+    start8(&code, 2 * pairs, 4, by.bias);
+    for (size_t j = 0; j < h->n4; j += 4) {
         __m512i x[4];
 
-        if (woven)
-            load_four(codes + j * LINE, x);
-        else
-            weave(codes + j * LINE, x);
         UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            int32_t four;
-
-            memcpy(&four, q + (j / 4 * rows + r) * 4, 4);
-            UNROLL
-            for (size_t i = 0; i < wide; i++)
-                sum[r][i] = (v16i)_mm512_dpbusd_epi32(
-                    (__m512i)sum[r][i], x[k + i], _mm512_set1_epi32(four));
-        }
+        for (size_t k = 0; k < 4; k++)
+            x[k] = _mm512_load_si512(codes + (j + k) * LINE);
+        dot8_four(x, 2 * pairs, 4, by.code + j * 2 * pairs, &code);
     }
     UNROLL
-    for (size_t r = 0; r < rows; r++)
+    for (size_t k = 0; k < 4; k++)
         UNROLL
-    for (size_t i = 0; i < wide; i++) {
-        float *at = sum_at(to, r, k + i);
-        const __m512 add = _mm512_mul_ps(
-            _mm512_set1_ps(factor[r]), _mm512_cvtepi32_ps((__m512i)sum[r][i]));
+    for (size_t p = 0; p < pairs; p++) {
+        const float *q_low = q + (first + p) * rows,
+                    *q_high = q_low + half * rows;
+        __m512 low = scaled8(code.of[p][k], by, p);
+        __m512 high = scaled8(code.of[pairs + p][k], by, pairs + p);
 
-        _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), add));
+        if (first + p < t->n)
+            turn(t, first + p, k, &low, &high);
+        UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            float *at = sum + r * LINE + 16 * k;
+            __m512 x = _mm512_load_ps(at);
+
+            x = _mm512_fmadd_ps(_mm512_set1_ps(q_low[r]), low, x);
+            x = _mm512_fmadd_ps(_mm512_set1_ps(q_high[r]), high, x);
+            _mm512_store_ps(at, x);
+        }
     }
 }
 
-ALWAYS_INLINE void dot8_rows(const uint8_t *codes, int woven, size_t n4,
-                             size_t rows, const int8_t *q, const float *factor,
-                             const int32_t *bias, struct sums to)
-{
-    const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
-
-    for (size_t k = 0; k < 4; k += wide)
-        dot8_some(codes, woven, n4, rows, k, wide, q, factor, bias, to);
-}
-
-static void dot8_run(const uint8_t *codes, int woven, size_t n4, size_t rows,
-                     const int8_t *q, const float *factor, const int32_t *bias,
-                     struct sums to)
-{
-    switch (rows * 2 + (woven ? 1 : 0)) {
-#define CASE(R, WOVEN)                                       \
-    case R * 2 + WOVEN:                                      \
-        dot8_rows(codes, WOVEN, n4, R, q, factor, bias, to); \
-        break;
-#define CASES(R) CASE(R, 0) CASE(R, 1)
-        EVERY_ROWS(CASES)
-#undef CASES
-#undef CASE
-    }
-}
-
-static void dot8(const struct kv_coef_head *h, const uint8_t *codes, int woven,
-                 struct kv_coef_query8 q, size_t rows, struct sums to)
-{
-    for (size_t r = 0; r < rows; r++)
-        for (size_t k = 0; k < 4; k++)
-            _mm512_storeu_ps(sum_at(to, r, k), _mm512_set1_ps(q.constant[r]));
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-        const size_t n4 = (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * 4;
-
-        dot8_run(codes + run->first4 * LINE, woven, n4, rows,
-                 q.code + run->first4 * rows, q.factor + i * ROWS,
-                 q.bias + i * ROWS, to);
-    }
-}
-
-static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
-                    const void *query, size_t rows, float *score, size_t stride)
-{
-    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-
-    codes_of(s, head, tile, codes);
-    dot8(h, codes, 0, kv_coef_query8_at(h, query), rows,
-         (struct sums){score, stride, KV_TILE_PART});
-}
-
-/* Keys before RoPE. */
 static void scores8_turned(const struct kv_store *s, size_t head,
                            const uint8_t *tile, const void *query, size_t rows,
                            float *score, size_t stride)
 {
     _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
-    _Alignas(LINE) float x[2 * KV_COEF_MOST * KV_TILE_PART];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const size_t d = s->head_dim, part = d * KV_TILE_PART;
+    _Alignas(LINE) float sum[ROWS][LINE];
+    const struct kv_coefs *c = kv_coefs_of(s);
+    const struct kv_coef_head *h = &c->head[head];
+    const size_t half = s->head_dim / 2;
+    struct turns t;
 
+    memset(sum, 0, rows * sizeof(*sum));
+    t.within = kv_tiles_rope_within(c->about.rope);
+    t.n = kv_tiles_rope_pairs(c->about.rope);
+    for (size_t i = 0; i < 2; i++)
+        kv_tiles_rope_first(c->about.rope,
+                            kv_store_position(s, head, tile) + i * KV_TILE_PART,
+                            t.cosine[i], t.sine[i]);
     codes_of(s, head, tile, codes);
     weave_all(codes, h->n4);
-    for (size_t i = 0; i < d; i += KV_COEF_CHANNELS)
-        dot8(h, codes, 1, kv_coef_channels8(h, i), kv_coef_channel_rows(d, i),
-             (struct sums){x + i * KV_TILE_PART, KV_TILE_PART, part});
-    for (size_t i = 0; i < 2; i++)
-        kv_coef_turn(s, head, tile, i, x + i * part, query, rows,
-                     score + i * KV_TILE_PART, stride);
+    for (size_t i = 0; i * KV_COEF_PAIRS < half; i++)
+        switch (rows * 2 + kv_coef_pairs(s->head_dim, i) - 1) {
+#define CASE(R, PAIRS)                                                \
+    case R * 2 + PAIRS - 1:                                           \
+        turned8_rows(h, half, codes, &t, i, PAIRS, query, R, sum[0]); \
+        break;
+#define CASES(R) CASE(R, 1) CASE(R, 2)
+            EVERY_ROWS(CASES)
+#undef CASES
+#undef CASE
+        }
+    for (size_t r = 0; r < rows; r++)
+        memcpy(score + r * stride, sum[r], sizeof(sum[r]));
 }
+_Static_assert(KV_COEF_PAIRS == 2, "the cases above");
+
+/* ---- int8, values -------------------------------------------------------- */
 
 /* Weights of a tile.  Of four lines, dword i of each 128 bits goes into vector
  * i; of four tokens' codes, lane by lane, dword i is what vector i meets:
@@ -495,18 +537,18 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
     const __m512i lanes =
         _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     const __m512i zero_code = _mm512_set1_epi8((char)128);
+    _Alignas(LINE) int8_t code[ROWS][LINE];
 
+    kv_tile_loops()->round8(p, stride, rows, LINE, code[0], LINE, w->factor);
     for (size_t r = 0; r < rows; r++, p += stride) {
-        _Alignas(LINE) int8_t code[LINE];
         __m512i bias = _mm512_setzero_si512();
         __m512 sum = _mm512_setzero_ps();
 
-        kv_tile_loops()->round8(p, stride, 1, LINE, code, LINE, &w->factor[r]);
         UNROLL
         for (int i = 0; i < 4; i++) {
             w->code[r][i] = _mm512_permutexvar_epi32(
                 _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * i)),
-                _mm512_load_si512(code));
+                _mm512_load_si512(code[r]));
             bias = _mm512_dpbusd_epi32(bias, zero_code, w->code[r][i]);
             sum = _mm512_add_ps(sum, _mm512_loadu_ps(p + 16 * i));
         }
@@ -532,19 +574,23 @@ ALWAYS_INLINE void add8_rows(const uint8_t *codes, size_t n, size_t rows,
         const __m512i x[4] = {
             _mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0),
             _mm512_unpacklo_epi64(ab1, cd1), _mm512_unpackhi_epi64(ab1, cd1)};
+        v16i sum[ROWS];
 
         UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            __m512i sum = w->bias[r];
-
+        for (size_t r = 0; r < rows; r++)
+            sum[r] = (v16i)w->bias[r];
+        UNROLL
+        for (size_t i = 0; i < 4; i++) /* rows within: no sum waits */
             UNROLL
-            for (size_t i = 0; i < 4; i++)
-                sum = _mm512_dpbusd_epi32(sum, x[i], w->code[r][i]);
+        for (size_t r = 0; r < rows; r++)
+            sum[r] =
+                (v16i)_mm512_dpbusd_epi32((__m512i)sum[r], x[i], w->code[r][i]);
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
             _mm512_store_ps(acc + r * row,
                             _mm512_fmadd_ps(_mm512_set1_ps(w->factor[r]),
-                                            _mm512_cvtepi32_ps(sum),
+                                            _mm512_cvtepi32_ps((__m512i)sum[r]),
                                             _mm512_load_ps(acc + r * row)));
-        }
     }
 }
 

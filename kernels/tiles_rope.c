@@ -89,7 +89,33 @@ static kv_tiles_turn_fn *turn_fn(void)
     return kv_tiles_turn_c;
 }
 
-void kv_tiles_rope_turn(const struct kv_tiles_rope *r, size_t first, float *x)
+static kv_tiles_first_fn *first_fn(void)
+{
+#ifdef __x86_64__
+    switch (kv_level_get()) {
+    case KV_LEVEL_AVX512:
+        return kv_tiles_first_avx512;
+    case KV_LEVEL_AVX2:
+        return kv_tiles_first_avx2;
+    case KV_LEVEL_C:
+        break;
+    }
+#endif
+    return kv_tiles_first_c;
+}
+
+size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r)
+{
+    return r->n_rot;
+}
+
+const float *kv_tiles_rope_within(const struct kv_tiles_rope *r)
+{
+    return r->within;
+}
+
+void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
+                         float *cosine, float *sine)
 {
     const double *digit[KV_ROPE_DIGITS];
     double top[2 * KV_ROPE_MOST];
@@ -101,5 +127,13 @@ void kv_tiles_rope_turn(const struct kv_tiles_rope *r, size_t first, float *x)
         angles(r, first / TOP * TOP, top);
         digit[TABLED] = top;
     }
-    turn_fn()(digit, r->within, r->n_rot, r->half, x);
+    first_fn()(digit, r->n_rot, cosine, sine);
+}
+
+void kv_tiles_rope_turn(const struct kv_tiles_rope *r, size_t first, float *x)
+{
+    float cosine[KV_ROPE_MOST], sine[KV_ROPE_MOST];
+
+    kv_tiles_rope_first(r, first, cosine, sine);
+    turn_fn()(cosine, sine, r->within, r->n_rot, r->half, x);
 }

@@ -20,6 +20,16 @@ void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
  * same bits at every level. */
 void kv_tiles_rope_turn(const struct kv_tiles_rope *r, size_t first, float *x);
 
+/* The same for who turns keys otherwise.  Of pair i < kv_tiles_rope_pairs() the
+ * key at first + t turns by the angle of (cosine[i], sine[i]) and that of
+ * (within[i][0][t], within[i][1][t]).  cosine, sine: [KV_ROPE_MOST]; within:
+ * [pairs][2][32]. */
+enum { KV_ROPE_MOST = 256 /* pairs */ };
+size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
+const float *kv_tiles_rope_within(const struct kv_tiles_rope *r);
+void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
+                         float *cosine, float *sine);
+
 /* to: [head_dim / 2][2], cosine and sine of each pair's angle at a position; 1
  * and 0 of pairs that do not turn. */
 void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,

@@ -1,16 +1,26 @@
-/* The loop of tiles_rope_impl.h in plain C, for the compiler to make wide;
+/* The loops of tiles_rope_impl.h in plain C, for the compiler to make wide;
  * included by tiles_rope_c.c, tiles_rope_avx2.c and tiles_rope_avx512.c. */
 #include "kernels/tiles_rope_impl.h"
 
-static void add_angles(const double *restrict by, size_t n,
-                       double *restrict cosine, double *restrict sine)
+void NAME(kv_tiles_first)(const double *const digit[KV_ROPE_DIGITS],
+                          size_t n_rot, float *restrict cosine,
+                          float *restrict sine)
 {
-    for (size_t i = 0; i < n; i++) {
-        const double c = cosine[i], s = sine[i];
-        const double by_c = by[i], by_s = by[n + i];
+    const double *const zero = digit[0], *const one = digit[1];
+    const double *const two = digit[2], *const three = digit[3];
 
-        cosine[i] = c * by_c - s * by_s;
-        sine[i] = s * by_c + c * by_s;
+    for (size_t i = 0; i < n_rot; i++) {
+        const double *const by[] = {one + i, two + i, three + i};
+        double c = zero[i], s = zero[n_rot + i];
+
+        for (size_t d = 0; d < KV_ROPE_DIGITS - 1; d++) {
+            const double was = c, by_c = by[d][0], by_s = by[d][n_rot];
+
+            c = was * by_c - s * by_s;
+            s = s * by_c + was * by_s;
+        }
+        cosine[i] = (float)c;
+        sine[i] = (float)s;
     }
 }
 
@@ -27,20 +37,11 @@ static void turn_pair(float c, float s, const float *restrict within,
     }
 }
 
-void NAME(kv_tiles_turn)(const double *const digit[KV_ROPE_DIGITS],
+void NAME(kv_tiles_turn)(const float *cosine, const float *sine,
                          const float *within, size_t n_rot, size_t half,
                          float *x)
 {
-    double cosine[KV_ROPE_MOST], sine[KV_ROPE_MOST];
-
-    for (size_t i = 0; i < n_rot; i++) {
-        cosine[i] = digit[0][i];
-        sine[i] = digit[0][n_rot + i];
-    }
-    for (size_t d = 1; d < KV_ROPE_DIGITS; d++)
-        add_angles(digit[d], n_rot, cosine, sine);
     for (size_t i = 0; i < n_rot; i++)
-        turn_pair((float)cosine[i], (float)sine[i],
-                  within + i * 2 * KV_TILE_PART, x + i * KV_TILE_PART,
-                  x + (half + i) * KV_TILE_PART);
+        turn_pair(cosine[i], sine[i], within + i * 2 * KV_TILE_PART,
+                  x + i * KV_TILE_PART, x + (half + i) * KV_TILE_PART);
 }
