@@ -435,7 +435,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         for (size_t k = 0; k < g; k++) {
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
-            kv_prefetch_near(x[k], bits * KV_PLANE);
+            /* beyond the up to 4 KB of blocks that are read together */
+            kv_prefetch_near(x[k] + KV_NEAR, bits * KV_PLANE);
         }
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
