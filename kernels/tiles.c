@@ -445,20 +445,29 @@ static void combine(const struct kv_tiles_job *j, size_t head,
     }
 }
 
-static struct partial *partials(const struct kv_tiles_job *j, size_t n)
+static struct partial *partials_new(const struct kv_tiles_job *j, size_t n)
 {
+    const size_t rows = row_count(j);
     struct partial *p = kv_alloc(n, sizeof(*p));
+    float *max = kv_alloc(n, rows * sizeof(*max));
+    float *sum = kv_alloc(n, rows * sizeof(*sum));
+    float *out = kv_alloc(n, rows * j->head_dim * sizeof(*out));
 
-    for (size_t i = 0; i < n; i++) {
-        const size_t rows = row_count(j);
-
-        p[i].max = kv_alloc(rows, sizeof(float));
-        p[i].sum = kv_alloc(rows, sizeof(float));
-        p[i].out = kv_alloc(rows, j->head_dim * sizeof(float));
-        for (size_t r = 0; r < rows; r++)
-            p[i].max[r] = -INFINITY;
-    }
+    for (size_t i = 0; i < n; i++)
+        p[i] = (struct partial){.max = max + i * rows,
+                                .sum = sum + i * rows,
+                                .out = out + i * rows * j->head_dim};
+    for (size_t i = 0; i < n * rows; i++)
+        max[i] = -INFINITY;
     return p;
+}
+
+static void partials_free(struct partial *p)
+{
+    free(p->max); /* of all */
+    free(p->sum);
+    free(p->out);
+    free(p);
 }
 
 static size_t partial_bytes(const struct kv_tiles_job *j)
@@ -507,7 +516,7 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
         const size_t n = chunk_count(&jobs[i]);
 
         at[i + 1] = at[i] + part_count(&jobs[i], threads) * n;
-        p[i] = partials(&jobs[i], jobs[i].n_kv_heads * n);
+        p[i] = partials_new(&jobs[i], jobs[i].n_kv_heads * n);
     }
 #pragma omp parallel for num_threads((int)threads) schedule(dynamic)
     for (size_t i = 0; i < at[n_jobs]; i++) {
@@ -526,12 +535,7 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
 
         for (size_t h = 0; h < jobs[i].n_kv_heads; h++)
             combine(&jobs[i], h, p[i] + h * n, n);
-        for (size_t c = 0; c < jobs[i].n_kv_heads * n; c++) {
-            free(p[i][c].max);
-            free(p[i][c].sum);
-            free(p[i][c].out);
-        }
-        free(p[i]);
+        partials_free(p[i]);
     }
     free(at);
     free(p);
