@@ -153,8 +153,8 @@ ALWAYS_INLINE void expand_patch(const struct kv_grouped *g,
         for (size_t u = p.inner / KV_UNIT; u * KV_UNIT < p.inner_end; u++) {
             const uint8_t *at = lanes_at(codes, block_bytes, bits, u, l);
 
-            if (l % KV_LANES == 0)
-                prefetch(at, bits * KV_PLANE);
+            if (l % KV_LANES == 0) /* 4 KB on; lines far ahead slow this */
+                kv_prefetch_near(at + KV_NEAR, bits * KV_PLANE);
             UNROLL
             for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
                 const vi x = cell(at, bits, e);
