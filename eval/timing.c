@@ -98,9 +98,8 @@ static double time_once(struct kv_bench *b, bool warm, void (*once)(void *),
 }
 
 struct kv_timing kv_bench_time(struct kv_bench *b, bool warm, size_t warmup,
-                               size_t reps,
-                               void (*once)(void *), void *arg, void *base,
-                               double *ratio)
+                               size_t reps, void (*once)(void *), void *arg,
+                               void *base, double *ratio)
 {
     double *seconds = kv_alloc(reps, sizeof(*seconds));
     double *ratios = kv_alloc(reps, sizeof(*ratios));

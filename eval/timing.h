@@ -1,5 +1,5 @@
-/* Timing on the CPU: median and spread of runs, cold or warm, and what the machine's
- * memory can do, measured in the same process. */
+/* Timing on the CPU: median and spread of runs, cold or warm, and what the
+ * machine's memory can do, measured in the same process. */
 #ifndef KV_TIMING_H
 #define KV_TIMING_H
 
@@ -27,9 +27,8 @@ double kv_bench_bandwidth(struct kv_bench *b);
  * runs the same way, and *ratio becomes the median of its time over the run's,
  * pair by pair, so that what else the machine does hits both. */
 struct kv_timing kv_bench_time(struct kv_bench *b, bool warm, size_t warmup,
-                               size_t reps,
-                               void (*once)(void *), void *arg, void *base,
-                               double *ratio);
+                               size_t reps, void (*once)(void *), void *arg,
+                               void *base, double *ratio);
 
 /* Sorts x and gives its p-quantile, 0 <= p <= 1, interpolated linearly between
  * order statistics; n >= 1. */

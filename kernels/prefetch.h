@@ -25,4 +25,11 @@ ALWAYS_INLINE void kv_prefetch_far(const void *p, size_t bytes)
         __builtin_prefetch((const char *)p + KV_FAR + i, 0, 2);
 }
 
+/* Both, of what is loaded in the order of addresses. */
+ALWAYS_INLINE void kv_prefetch(const void *p, size_t bytes)
+{
+    kv_prefetch_far(p, bytes);
+    kv_prefetch_near(p, bytes);
+}
+
 #endif

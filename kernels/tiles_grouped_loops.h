@@ -40,12 +40,6 @@ ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
 /* ---- heads ----------------------------------------------------------------
  */
 
-static void prefetch(const void *at, size_t bytes)
-{
-    kv_prefetch_far(at, bytes);
-    kv_prefetch_near(at, bytes);
-}
-
 /* Steps and offsets of a run, [width].  low: the values of code 0, else the
  * offsets as they are stored. */
 static void read_heads(const struct kv_grouped *g, const uint8_t *table,
@@ -55,13 +49,13 @@ static void read_heads(const struct kv_grouped *g, const uint8_t *table,
     const uint8_t *steps = table + 2 * at;
     const uint8_t *offsets = table + 2 * g->n_runs * width;
 
-    prefetch(steps, 2 * width);
+    kv_prefetch(steps, 2 * width);
     for (size_t i = 0; i < width; i += WIDTH)
         v_store(step + i, v_half((const uint16_t *)steps + i));
     if (g->offset == KV_OFFSET_LOW) {
         const uint16_t *half = (const uint16_t *)offsets + at;
 
-        prefetch(half, 2 * width);
+        kv_prefetch(half, 2 * width);
         for (size_t i = 0; i < width; i += WIDTH)
             v_store(offset + i, v_half(half + i));
         return;

@@ -42,13 +42,6 @@ struct raw {
     vw low16[2], high16;
 };
 
-/* What is loaded in the order of addresses. */
-ALWAYS_INLINE void prefetch(const void *p, size_t bytes)
-{
-    kv_prefetch_far(p, bytes);
-    kv_prefetch_near(p, bytes);
-}
-
 ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
                               unsigned bits, size_t v)
 {
@@ -58,9 +51,9 @@ ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
 
     low += v / per * unit;
     high += rest ? v / (unit / 2 / rest) * unit : 0;
-    prefetch(low, batch(bits) / per * unit);
+    kv_prefetch(low, batch(bits) / per * unit);
     if (rest)
-        prefetch(high, unit);
+        kv_prefetch(high, unit);
     UNROLL
     for (unsigned i = 0; i < batch(bits) / per; i++) {
         if (bits <= 4)
