@@ -25,8 +25,6 @@ const struct kv_tile_loops *kv_tile_loops(void)
 
 /* ---- stores -------------------------------------------------------------- */
 
-enum { LINE = 64 };
-
 void kv_store_resize(struct kv_store *s, size_t n)
 {
     const size_t tiles = (n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
@@ -102,6 +100,13 @@ struct partial {
     float *max, *sum, *out; /* [rows], [rows], [rows][head_dim] */
 };
 
+/* What a thread works in, for as many rows as a group has at most. */
+struct room {
+    float *score; /* [rows][STEP] */
+    float *whole; /* [rows][64], of a tile that is not whole */
+    float *row;   /* [rows][head_dim] */
+};
+
 /* One (KV head, chunk) at work on so many queries as its operations take; STEP
  * tokens are done for all groups of queries before the next. */
 struct group {
@@ -113,6 +118,7 @@ struct group {
 
 struct item {
     const struct kv_tiles_job *job;
+    const struct room *room;
     size_t head, begin, end; /* tokens */
     const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
     size_t n_rows, n_groups;
@@ -169,7 +175,7 @@ static void prepare_group(const struct item *w, struct group *g)
 {
     const struct kv_tiles_job *j = w->job;
     const size_t d = j->head_dim;
-    float *q = kv_alloc(g->rows, d * sizeof(*q));
+    float *q = w->room->row;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *k = &j->k[i], *v = &j->v[i];
@@ -188,7 +194,6 @@ static void prepare_group(const struct item *w, struct group *g)
             g->acc[i] =
                 kv_lines(g->rows * w->v[i]->acc_floats(v), sizeof(float));
     }
-    free(q);
 }
 
 /* From so many rows on, expanding a tile once for all of them and multiplying
@@ -261,10 +266,12 @@ static void part_of(const struct kv_store *s, size_t i, size_t begin,
     *to = last < at + KV_TILE_TOKENS ? last - at : KV_TILE_TOKENS;
 }
 
-/* score [rows][STEP], of tokens [begin, end); whole: room for a tile's. */
+/* The scores of tokens [begin, end). */
 static void step_scores(const struct item *w, const struct group *g,
-                        size_t begin, size_t end, float *score, float *whole)
+                        size_t begin, size_t end)
 {
+    float *const whole = w->room->whole;
+
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &w->job->k[i];
         const struct span span = tiles_of(s, begin, end);
@@ -275,7 +282,8 @@ static void step_scores(const struct item *w, const struct group *g,
 
             part_of(s, t, begin, end, &from, &to);
 
-            float *at = score + s->first + t * KV_TILE_TOKENS + from - begin;
+            float *at = w->room->score + s->first + t * KV_TILE_TOKENS + from -
+                        begin;
 
             if (to - from == KV_TILE_TOKENS) {
                 w->k[i]->scores(s, w->head, tile, g->query[i], g->rows, at,
@@ -292,8 +300,10 @@ static void step_scores(const struct item *w, const struct group *g,
 }
 
 static void step_gather(const struct item *w, const struct group *g,
-                        size_t begin, size_t end, const float *p, float *whole)
+                        size_t begin, size_t end)
 {
+    float *const whole = w->room->whole;
+
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &w->job->v[i];
         const struct span span = tiles_of(s, begin, end);
@@ -304,7 +314,8 @@ static void step_gather(const struct item *w, const struct group *g,
 
             part_of(s, t, begin, end, &from, &to);
 
-            const float *at = p + s->first + t * KV_TILE_TOKENS + from - begin;
+            const float *at = w->room->score + s->first + t * KV_TILE_TOKENS +
+                              from - begin;
 
             if (to - from == KV_TILE_TOKENS) {
                 w->v[i]->gather(s, w->head, tile, at, STEP, g->rows, g->acc[i]);
@@ -336,8 +347,9 @@ static void rescale(const struct item *w, struct group *g, size_t r, float by)
 
 /* Scores become weights, relative to the maximum so far. */
 static void step_weights(const struct item *w, struct group *g, size_t begin,
-                         size_t end, float *x)
+                         size_t end)
 {
+    float *const x = w->room->score;
     const size_t n = end - begin, whole = (n + 15) / 16 * 16;
     float max[KV_TILE_MANY], sum[KV_TILE_MANY];
 
@@ -366,7 +378,7 @@ static void finish_group(const struct item *w, struct group *g)
 {
     const struct kv_tiles_job *j = w->job;
     const size_t d = j->head_dim;
-    float *part = kv_alloc(g->rows, d * sizeof(*part));
+    float *part = w->room->row;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *v = &j->v[i];
@@ -383,31 +395,22 @@ static void finish_group(const struct item *w, struct group *g)
         free(g->query[i]);
         free(g->acc[i]);
     }
-    free(part);
 }
 
 /* Items of one chunk, step by step: what they read together stays near. */
 static void run_items(struct item *w, size_t n)
 {
-    size_t rows = 0;
-
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         start(&w[i]);
-        rows = w[i].group->rows > rows ? w[i].group->rows : rows;
-    }
-
-    float *score = kv_lines(rows * STEP, sizeof(*score));
-    float *whole = kv_lines(rows * KV_TILE_TOKENS, sizeof(*whole));
-
     for (size_t begin = w->begin, end; begin < w->end; begin = end) {
         end = begin + STEP < w->end ? begin + STEP : w->end;
         for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j < w[i].n_groups; j++) {
                 struct group *g = &w[i].group[j];
 
-                step_scores(&w[i], g, begin, end, score, whole);
-                step_weights(&w[i], g, begin, end, score);
-                step_gather(&w[i], g, begin, end, score, whole);
+                step_scores(&w[i], g, begin, end);
+                step_weights(&w[i], g, begin, end);
+                step_gather(&w[i], g, begin, end);
             }
     }
     for (size_t i = 0; i < n; i++) {
@@ -415,8 +418,6 @@ static void run_items(struct item *w, size_t n)
             finish_group(&w[i], &w[i].group[j]);
         free(w[i].group);
     }
-    free(whole);
-    free(score);
 }
 
 /* The chunks of one KV head, first to last. */
@@ -441,7 +442,7 @@ static void combine(const struct kv_tiles_job *j, size_t head,
                 out[c] += by * p[i].out[r * d + c];
         }
         for (size_t c = 0; c < d; c++)
-            out[c] = (float)((double)out[c] / sum);
+            out[c] = (float)((double)out[c] * (1 / sum));
     }
 }
 
@@ -489,8 +490,8 @@ static size_t part_count(const struct kv_tiles_job *j, size_t threads)
 }
 
 /* Part `part` of `parts` of the heads of a chunk.  p: [head][chunk]. */
-static void run_part(const struct kv_tiles_job *j, size_t chunk, size_t part,
-                     size_t parts, struct partial *p)
+static void run_part(const struct kv_tiles_job *j, const struct room *room,
+                     size_t chunk, size_t part, size_t parts, struct partial *p)
 {
     const size_t first = j->n_kv_heads * part / parts;
     const size_t n = j->n_kv_heads * (part + 1) / parts - first;
@@ -498,12 +499,37 @@ static void run_part(const struct kv_tiles_job *j, size_t chunk, size_t part,
 
     for (size_t i = 0; i < n; i++)
         w[i] = (struct item){.job = j,
+                             .room = room,
                              .head = first + i,
                              .begin = chunk_begin(j, chunk),
                              .end = chunk_begin(j, chunk + 1),
                              .out = &p[(first + i) * chunk_count(j) + chunk]};
     run_items(w, n);
     free(w);
+}
+
+static struct room room_new(const struct kv_tiles_job *jobs, size_t n)
+{
+    size_t rows = 0, row = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const size_t all = row_count(&jobs[i]);
+        const size_t most = all < KV_TILE_MANY ? all : KV_TILE_MANY;
+
+        rows = most > rows ? most : rows;
+        row = most * jobs[i].head_dim > row ? most * jobs[i].head_dim : row;
+    }
+    return (struct room){.score = kv_lines(rows * STEP, sizeof(float)),
+                         .whole =
+                             kv_lines(rows * KV_TILE_TOKENS, sizeof(float)),
+                         .row = kv_lines(row, sizeof(float))};
+}
+
+static void room_free(struct room *r)
+{
+    free(r->score);
+    free(r->whole);
+    free(r->row);
 }
 
 static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
@@ -518,17 +544,23 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
         at[i + 1] = at[i] + part_count(&jobs[i], threads) * n;
         p[i] = partials_new(&jobs[i], jobs[i].n_kv_heads * n);
     }
-#pragma omp parallel for num_threads((int)threads) schedule(dynamic)
-    for (size_t i = 0; i < at[n_jobs]; i++) {
-        size_t job = 0;
+#pragma omp parallel num_threads((int)threads)
+    {
+        struct room room = room_new(jobs, n_jobs);
 
-        while (i >= at[job + 1])
-            job++;
+#pragma omp for schedule(dynamic)
+        for (size_t i = 0; i < at[n_jobs]; i++) {
+            size_t job = 0;
 
-        const size_t n = chunk_count(&jobs[job]);
+            while (i >= at[job + 1])
+                job++;
 
-        run_part(&jobs[job], (i - at[job]) % n, (i - at[job]) / n,
-                 part_count(&jobs[job], threads), p[job]);
+            const size_t n = chunk_count(&jobs[job]);
+
+            run_part(&jobs[job], &room, (i - at[job]) % n, (i - at[job]) / n,
+                     part_count(&jobs[job], threads), p[job]);
+        }
+        room_free(&room);
     }
     for (size_t i = 0; i < n_jobs; i++) {
         const size_t n = chunk_count(&jobs[i]);

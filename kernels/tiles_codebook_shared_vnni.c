@@ -43,15 +43,16 @@ shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
     }
     for (; tile < end; tile += step, q8 += q_step) {
         const struct codes c = codes(key_codes(tile, i, halves), n);
+        vi x[DIMS]; /* first: look-ups have but one port */
 
         UNROLL
-        for (size_t k = 0; k < dims; k++) {
-            const vi x = look_up(&t[k], n, c);
-
+        for (size_t k = 0; k < dims; k++)
+            x[k] = look_up(&t[k], n, c);
+        UNROLL
+        for (size_t k = 0; k < dims; k++)
             UNROLL
-            for (size_t r = 0; r < rows; r++)
-                add_products_all4(&s[r][k % 2], x, q8 + (k * rows + r) * 4);
-        }
+        for (size_t r = 0; r < rows; r++)
+            add_products_all4(&s[r][k % 2], x[k], q8 + (k * rows + r) * 4);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)

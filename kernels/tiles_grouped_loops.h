@@ -16,6 +16,7 @@
  *                       1, 2 or 4, as many as fit beside their sums */
 #include "kernels/prefetch.h"
 #include "kernels/tiles_grouped_impl.h"
+#include "kernels/tiles_impl.h"
 #include "kernels/unroll.h"
 
 #include <string.h>
@@ -267,19 +268,26 @@ static struct rounding rounding_of(const struct kv_grouped *g, int values)
                                                                    : top / 2};
 }
 
-/* KV_LANES codes at `at` of y, times by, and their sums. */
-ALWAYS_INLINE void round_lanes(const float *y, vf by, vi *c, vi *codes)
+/* WIDTH values of w, folded: times the steps. */
+ALWAYS_INLINE vf product(const float *w, const float *step, size_t i)
+{
+    return step ? v_mul(v_load(w + i), v_load(step + i)) : v_load(w + i);
+}
+
+/* KV_LANES codes from i on, and their sums. */
+ALWAYS_INLINE void round_lanes(const float *w, const float *step, size_t i,
+                               vf by, vi *c, vi *codes)
 {
     UNROLL
     for (size_t k = 0; k < REGS; k++) {
-        c[k] = vi_near(v_mul(v_load(y + k * WIDTH), by));
+        c[k] = vi_near(v_mul(product(w, step, i + k * WIDTH), by));
         codes[k] = vi_add(codes[k], c[k]);
     }
 }
 
 /* The codes of a row of n; their sums to codes[REGS]. */
-ALWAYS_INLINE void round_row(const float *y, size_t n, vf by, uint8_t *code,
-                             vi *codes)
+ALWAYS_INLINE void round_row(const float *w, const float *step, size_t n, vf by,
+                             uint8_t *code, vi *codes)
 {
     vi c[4 * REGS];
     size_t i = 0;
@@ -287,11 +295,11 @@ ALWAYS_INLINE void round_row(const float *y, size_t n, vf by, uint8_t *code,
     for (; i + 4 * KV_LANES <= n; i += 4 * KV_LANES) {
         UNROLL
         for (size_t j = 0; j < 4; j++)
-            round_lanes(y + i + j * KV_LANES, by, c + j * REGS, codes);
+            round_lanes(w, step, i + j * KV_LANES, by, c + j * REGS, codes);
         vi_store64(code + i, c);
     }
     for (; i < n; i += KV_LANES) {
-        round_lanes(y + i, by, c, codes);
+        round_lanes(w, step, i, by, c, codes);
         UNROLL
         for (size_t k = 0; k < REGS; k++)
             vi_store8(code + i + k * WIDTH, c[k]);
@@ -306,9 +314,8 @@ ALWAYS_INLINE void round_some(const float *w, size_t w_row, const float *step,
                               uint8_t *code, size_t code_row,
                               struct rounded *out)
 {
-    _Alignas(LINE) float y[ROWS * KV_MOST_DIM];
     vf top[ROWS][REGS], sum[ROWS][REGS];
-    float max[ROWS], each[ROWS];
+    float unit[ROWS], by[ROWS], each[ROWS];
 
     UNROLL
     for (size_t i = 0; i < ROWS * REGS; i++)
@@ -318,37 +325,35 @@ ALWAYS_INLINE void round_some(const float *w, size_t w_row, const float *step,
     for (size_t j = 0; j < rows; j++) {
         const size_t k = i / WIDTH % REGS;
         const vf from = v_load(w + (r + j) * w_row + i);
-        const vf x = step ? v_mul(from, v_load(step + i)) : from;
+        const vf x = product(w + (r + j) * w_row, step, i);
 
-        v_store(y + j * KV_MOST_DIM + i, x);
         top[j][k] = v_max(top[j][k], v_abs(x));
         sum[j][k] = middle ? v_fma(from, v_load(middle + i), sum[j][k])
                            : v_add(sum[j][k], x);
     }
-    v_mosts(top, max);
+    v_mosts(top, unit);
+    kv_units_of_four(how.most, 0x1p-100f, unit, by);
+    memcpy(out->scale + r, unit, rows * sizeof(*unit));
     if (!middle) {
         v_sums(sum, each);
         memcpy(out->sum + r, each, rows * sizeof(*each));
     }
     UNROLL
     for (size_t j = 0; j < rows; j++) {
-        const float scale = max[j] / how.most;
-        /* how.most over much less is infinite */
-        const vf by = v_all(max[j] > 0x1p-100f ? how.most / max[j] : 0);
         vi codes[REGS];
 
         UNROLL
         for (size_t k = 0; k < REGS; k++)
             codes[k] = vi_all(0);
-        round_row(y + j * KV_MOST_DIM, n, by, code + (r + j) * code_row, codes);
-        out->scale[r + j] = scale;
+        round_row(w + (r + j) * w_row, step, n, v_all(by[j]),
+                  code + (r + j) * code_row, codes);
         UNROLL
         for (size_t k = 0; k < REGS; k++) {
             const vf all =
                 middle ? sum[j][k] : v_mul(sum[j][k], v_all(how.middle));
 
             sum[j][k] = v_sub(
-                all, v_mul(vi_float(codes[k]), v_all(how.middle * scale)));
+                all, v_mul(vi_float(codes[k]), v_all(how.middle * unit[j])));
         }
     }
     v_sums(sum, each);

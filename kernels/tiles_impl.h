@@ -9,6 +9,8 @@
 #include "kernels/tiles.h"
 #include "lib/base/alloc.h"
 
+#include <string.h>
+
 struct kv_tile_loops {
     /* score [rows][32], stride apart, written. */
     void (*dot)(enum kv_float kind, const void *k, size_t head_dim,
@@ -30,6 +32,25 @@ struct kv_tile_loops {
     void (*round8)(const float *x, size_t stride, size_t rows, size_t n,
                    int8_t *code, size_t code_stride, float *scale);
 };
+
+/* Of four rows the units of codes up to `most` in magnitude: max[r], the row's
+ * largest magnitude, becomes max / most, and by[r] most / max; both 0 where max
+ * is below `least`.  Four divisions take as long as one. */
+static inline void kv_units_of_four(float most, float least, float max[4],
+                                    float by[4])
+{
+    typedef float floats __attribute__((vector_size(16)));
+    typedef int32_t ints __attribute__((vector_size(16)));
+    floats x, to;
+    ints some;
+
+    memcpy(&x, max, sizeof(x));
+    some = x >= (floats){least, least, least, least};
+    to = (floats)((ints)(most / x) & some);
+    x = (floats)((ints)(x / most) & some);
+    memcpy(by, &to, sizeof(to));
+    memcpy(max, &x, sizeof(x));
+}
 
 extern const struct kv_tile_loops kv_tile_loops_c;
 extern const struct kv_tile_loops kv_tile_loops_avx2;   /* x86-64 only */

@@ -234,7 +234,7 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
                               float *scale)
 {
     vf most[FEW];
-    float each[FEW];
+    float each[FEW], by[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
@@ -244,11 +244,10 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
     for (size_t r = 0; r < rows; r++)
         most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
     v_mosts(most, each);
+    kv_units_of_four(127, 0x1p-93f, each, by);
+    memcpy(scale, each, rows * sizeof(*scale));
     UNROLL
     for (size_t r = 0; r < rows; r++) {
-        const float max = each[r] < 0x1p-93f ? 0 : each[r];
-        const vf by = v_all(max > 0 ? 127 / max : 0);
-
         size_t i = 0;
 
         for (; i + 4 * WIDTH <= n; i += 4 * WIDTH) {
@@ -256,13 +255,13 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
-                y[k] = v_mul(v_load(x + r * stride + i + k * WIDTH), by);
+                y[k] = v_mul(v_load(x + r * stride + i + k * WIDTH),
+                             v_all(by[r]));
             v_store8x4(code + r * code_stride + i, y);
         }
         for (; i < n; i += WIDTH)
             v_store8(code + r * code_stride + i,
-                     v_mul(v_load(x + r * stride + i), by));
-        scale[r] = max / 127;
+                     v_mul(v_load(x + r * stride + i), v_all(by[r])));
     }
 }
 
