@@ -109,7 +109,7 @@ static void put_all_whole(struct kv_codebook *b)
     if (!(b->most > LEAST && b->most < MOST))
         return;
     b->scale = LIMIT / sqrtf(b->most);
-    b->whole = kv_alloc(n_blocks, block * sizeof(*b->whole));
+    b->whole = kv_lines(n_blocks, block * sizeof(*b->whole));
     for (size_t c = b->k; c < n_blocks * KV_BLOCK; c++) /* never the nearest */
         b->whole[c / KV_BLOCK * block + c % KV_BLOCK] = INT32_MAX;
     for (size_t c = 0; c < b->k; c++) {

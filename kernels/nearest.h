@@ -31,7 +31,8 @@ struct kv_codebook {
     float *block;         /* [blocks of 16 centers][d][16] */
     float most;           /* the largest |c|^2, infinite where one is NaN */
     int32_t *whole;       /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
-                           * 16 bits; C = round(scale c); NULL: not worth it */
+                           * 16 bits; C = round(scale c); NULL: not worth it;
+                           * from the start of a cache line */
     float scale, off;     /* off: the largest |C - scale c| */
 };
 

@@ -42,8 +42,8 @@ struct whole {
 
 /* What is known of a tile's vectors after the search of blocks. */
 struct found {
-    int32_t pair[KV_VQ_MAX_D / 2][KV_TILE]; /* X, two dimensions each */
-    int32_t limit[KV_TILE];                 /* T of what may be nearest */
+    _Alignas(64) int32_t pair[KV_VQ_MAX_D / 2][KV_TILE]; /* X, two a word */
+    int32_t limit[KV_TILE]; /* T of what may be nearest */
     int32_t block[KV_TILE];
     uint64_t sure; /* no center of another block can be nearer */
 };
@@ -91,6 +91,23 @@ ALWAYS_INLINE vi limit_of(vi t, const struct whole *x, float slack)
     return _mm512_mask_sub_epi32(i_all(INT32_MAX), x->within, over, x->square);
 }
 
+/* T of a center, whose |C|^2 is at `whole`, and of p registers of vectors. */
+ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
+                          const struct whole *x, size_t p, vi *t)
+{
+    UNROLL
+    for (size_t g = 0; g < p; g++)
+        t[g] = i_all(whole[0]);
+    UNROLL
+    for (size_t j = 0; j < pairs; j++) {
+        const vi cj = i_all(whole[(1 + j) * KV_BLOCK]);
+
+        UNROLL
+        for (size_t g = 0; g < p; g++)
+            add_products(&t[g], cj, x[g].pair[j]);
+    }
+}
+
 /* Vectors [at, at + p * WIDTH) of the tile; d and p are constants. */
 ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
                               size_t d, size_t at, size_t p, struct found *to)
@@ -111,25 +128,11 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
         const size_t n = b->k - c < KV_BLOCK ? b->k - c : KV_BLOCK;
         const int32_t *whole = b->whole + c * (1 + pairs);
         const vi index = i_all((int32_t)(c / KV_BLOCK));
-        vi least[4];
+        vi least[4], t[4];
 
-        UNROLL
-        for (size_t g = 0; g < p; g++)
-            least[g] = i_all(INT32_MAX);
-        for (size_t i = 0; i < n; i++, whole++) {
-            vi t[4];
-
-            UNROLL
-            for (size_t g = 0; g < p; g++)
-                t[g] = i_all(whole[0]);
-            UNROLL
-            for (size_t j = 0; j < pairs; j++) {
-                const vi cj = i_all(whole[(1 + j) * KV_BLOCK]);
-
-                UNROLL
-                for (size_t g = 0; g < p; g++)
-                    add_products(&t[g], cj, x[g].pair[j]);
-            }
+        scores(whole, pairs, x, p, least);
+        for (size_t i = 1; i < n; i++) {
+            scores(whole + i, pairs, x, p, t);
             UNROLL
             for (size_t g = 0; g < p; g++)
                 least[g] = _mm512_min_epi32(t[g], least[g]);
@@ -173,29 +176,64 @@ ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
         find_block(b, tile, d, i, 1, to);
 }
 
+/* The same as add_products, b where it lies. */
+ALWAYS_INLINE void add_products_of(vi *t, vi a, const int32_t *b)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(*t) : "v"(a), "m"(*(const vi *)b));
+}
+
+/* The centers of its block that may be the nearest to vector i. */
+ALWAYS_INLINE __mmask16 candidates(const struct kv_codebook *b, size_t d,
+                                   const struct found *in, size_t i)
+{
+    const size_t pairs = (d + 1) / 2;
+    const int32_t *whole =
+        b->whole + (size_t)in->block[i] * (1 + pairs) * KV_BLOCK;
+    vi t = _mm512_load_si512(whole);
+
+    UNROLL
+    for (size_t j = 0; j < pairs; j++)
+        add_products_of(&t, i_all(in->pair[j][i]), whole + (1 + j) * KV_BLOCK);
+    return _mm512_cmple_epi32_mask(t, i_all(in->limit[i]));
+}
+
+/* The lowest of the lower 16 bits that is set, of each lane: of a power of two
+ * as a float it is the exponent. */
+ALWAYS_INLINE vi lowest_bits(vi x)
+{
+    const vi low = _mm512_andnot_si512(_mm512_sub_epi32(x, i_all(1)), x);
+    const vi power = _mm512_castps_si512(_mm512_cvtepi32_ps(low));
+
+    return _mm512_sub_epi32(_mm512_srli_epi32(power, 23), i_all(127));
+}
+
 /* The codes of vectors whose blocks are found, by T; a bit for each that it is
- * no other. */
+ * no other.  WIDTHs are whole: some beyond n get one too. */
 ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t n,
                                     size_t d, const struct found *in,
                                     uint16_t *code)
 {
-    const size_t pairs = (d + 1) / 2;
+    const size_t end = (n + WIDTH - 1) / WIDTH * WIDTH;
+    __mmask16 left[KV_TILE];
     uint64_t several = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        const int32_t *whole =
-            b->whole + (size_t)in->block[i] * (1 + pairs) * KV_BLOCK;
-        vi t = _mm512_loadu_si512(whole);
-        unsigned under;
-
+    for (size_t i = 0; i < end; i += 4) {
         UNROLL
-        for (size_t j = 0; j < pairs; j++)
-            add_products(&t, _mm512_loadu_si512(whole + (1 + j) * KV_BLOCK),
-                         i_all(in->pair[j][i]));
-        under = _mm512_cmple_epi32_mask(t, i_all(in->limit[i]));
-        several |= (uint64_t)((under & (under - 1)) != 0) << i;
-        code[i] = (uint16_t)(in->block[i] * KV_BLOCK +
-                             __builtin_ctz(under | 1u << KV_BLOCK));
+        for (size_t j = i; j < i + 4; j++)
+            left[j] = candidates(b, d, in, j);
+    }
+    for (size_t i = 0; i < end; i += WIDTH) {
+        const vi of = _mm512_cvtepu16_epi32(
+            _mm256_loadu_si256((const __m256i *)(left + i)));
+        const vi first = _mm512_mullo_epi32(_mm512_load_si512(in->block + i),
+                                            i_all(KV_BLOCK));
+
+        several |=
+            (uint64_t)_mm512_test_epi32_mask(of, _mm512_sub_epi32(of, i_all(1)))
+            << i;
+        _mm256_storeu_si256(
+            (__m256i *)(code + i),
+            _mm512_cvtepi32_epi16(_mm512_add_epi32(first, lowest_bits(of))));
     }
     return in->sure & ~several;
 }
