@@ -62,7 +62,7 @@ static bool worth(const struct kv_points *p, size_t n)
 static void points_init(struct kv_points *p, const float *x, size_t n, size_t d,
                         const float *weight)
 {
-    *p = (struct kv_points){.n = n, .d = d, .x = x};
+    *p = (struct kv_points){.n = n, .d = d, .x = x, .even = !weight};
     p->n_tiles = (n + KV_TILE - 1) / KV_TILE;
     p->tile = kv_alloc(p->n_tiles, d * KV_TILE * sizeof(*p->tile));
     p->weight = kv_alloc(p->n_tiles, KV_TILE * sizeof(*p->weight));
@@ -325,13 +325,13 @@ static int freshen(struct kv_points *p, const float *centers, size_t k,
     return 0;
 }
 
-/* sum[k][d + 1] += weight * x and weight of n points; d is a constant, or not.
- */
+/* sum[k][d + 1] += weight * x and weight of n points, NULL: all ones; d is a
+ * constant, or not. */
 static inline void add_points(const float *x, size_t d, const float *weight,
                               const uint16_t *code, size_t n, double *sum)
 {
     for (size_t i = 0; i < n; i++) {
-        const double w = (double)weight[i];
+        const double w = weight ? (double)weight[i] : 1;
         double *to = sum + code[i] * (d + 1);
 
         for (size_t j = 0; j < d; j++)
@@ -343,7 +343,8 @@ static inline void add_points(const float *x, size_t d, const float *weight,
 static void add_part(const struct kv_points *p, size_t first, size_t n,
                      double *sum)
 {
-    const float *x = p->x + first * p->d, *weight = p->weight + first;
+    const float *x = p->x + first * p->d;
+    const float *weight = p->even ? NULL : p->weight + first;
     const uint16_t *code = p->code + first;
 
     switch (p->d) {

@@ -2,6 +2,7 @@
 #ifndef KV_KMEANS_IMPL_H
 #define KV_KMEANS_IMPL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,6 +12,7 @@ struct kv_points {
     const float *x; /* [n][d], the caller's */
     float *tile;    /* [n_tiles][d][64] */
     float *weight;  /* [n_tiles][64] */
+    bool even;      /* all weights of points are 1 */
     float *dist;    /* [n_tiles][64]: squared, to the nearest center */
     uint16_t *code; /* [n_tiles][64]: of the nearest center */
     struct kv_gpu_points *gpu; /* the same on the device; NULL: on the CPU */

@@ -484,6 +484,27 @@ static void test_weights(void **state)
         assert_true(fabsf(c[i]) < 10);
 }
 
+/* No weights are weights of one. */
+static void test_no_weights(void **state)
+{
+    enum { N = 1000, K = 20 };
+    float x[N * 9], weight[N], c[2][K * 9];
+    double mse[2];
+
+    (void)state;
+    for (size_t i = 0; i < N; i++)
+        weight[i] = 1;
+    for (size_t d = 1; d <= 9; d++) {
+        fill(x, N * d, d, false);
+        for (size_t way = 0; way < 2; way++)
+            assert_int_equal(kv_kmeans(x, N, d, way ? weight : NULL, K, 5, 1,
+                                       c[way], &mse[way], NULL),
+                             0);
+        assert_memory_equal(c[1], c[0], K * d * sizeof(float));
+        assert_true(mse[1] == mse[0]);
+    }
+}
+
 static void refused(const char *why, const float *x, const float *weight,
                     size_t k)
 {
@@ -549,8 +570,8 @@ int main(void)
         cmocka_unit_test(test_nearest),    cmocka_unit_test(test_reassign),
         cmocka_unit_test(test_rounds),     cmocka_unit_test(test_start),
         cmocka_unit_test(test_few_points), cmocka_unit_test(test_outlier),
-        cmocka_unit_test(test_weights),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_weights),    cmocka_unit_test(test_no_weights),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_same_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
