@@ -37,7 +37,9 @@ struct kv_store;
  * gather and finish.  1 <= rows <= KV_TILE_ROWS. */
 struct kv_tile_ops {
     /* q: [rows][head_dim], in the store's space and scaled; query: what scores
-     * wants of them, query_bytes(s), 64-byte aligned. */
+     * wants of them, query_bytes(s), 64-byte aligned.  Its bytes may be copied
+     * to where they are used: scores may keep in them what it finds out about
+     * tiles. */
     size_t (*query_bytes)(const struct kv_store *s);
     void (*prepare)(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query);
@@ -48,7 +50,8 @@ struct kv_tile_ops {
 
     /* p: [rows][64] weights in [0, 1], `stride` floats apart, 0 past the end
      * of the run.  acc: [rows][acc_floats(s)] += p v, in whatever order of
-     * channels; starts at zero and may be multiplied by a factor between. */
+     * channels; starts at zero, may be multiplied by a factor between, and
+     * what parts of the run gave may be added. */
     size_t (*acc_floats)(const struct kv_store *s);
     void (*gather)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const float *p, size_t stride, size_t rows, float *acc);

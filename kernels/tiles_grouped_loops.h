@@ -562,8 +562,9 @@ static void put_run(const struct kv_grouped *g, const uint8_t *codes,
 /* ---- int8: the operations --------------------------------------------------
  */
 
-/* A query.  Folded: q [rows][inner] and what it became with the heads at
- * `heads`, which stay good while tiles share them; unfolded: per run, once. */
+/* The parts of a query.  Folded: q [rows][inner] and what it became with the
+ * heads at `heads`, which stay good while tiles share them; unfolded: per run,
+ * once. */
 struct folding {
     const uint8_t *first; /* tile */
     size_t run;
@@ -581,51 +582,60 @@ static size_t lines_of(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Places the parts of a query behind it; gives their bytes. */
-static size_t lay_out(const struct kv_grouped *g, struct query *query)
-{
-    uint8_t *at = (uint8_t *)query;
-    const size_t n_rounded = g->folded ? 1 : g->n_runs;
-    const size_t q = lines_of(sizeof(*query));
-    const size_t code = q + lines_of(KV_TILE_ROWS * g->inner * sizeof(float));
-    const size_t rounded = code + lines_of(KV_TILE_ROWS * g->inner);
-    const size_t now = rounded + lines_of(n_rounded * sizeof(struct rounded));
+/* Where they begin; q is first. */
+struct places {
+    size_t code, rounded, now, end;
+};
 
-    if (query)
-        *query = (struct query){.q = (float *)(at + q),
-                                .code = at + code,
-                                .rounded = (struct rounded *)(at + rounded),
-                                .now = (struct folding *)(at + now)};
-    return now + lines_of(sizeof(struct folding));
+static struct places places_of(const struct kv_grouped *g)
+{
+    const size_t n_rounded = g->folded ? 1 : g->n_runs;
+    struct places p;
+
+    p.code = lines_of(KV_TILE_ROWS * g->inner * sizeof(float));
+    p.rounded = p.code + lines_of(KV_TILE_ROWS * g->inner);
+    p.now = p.rounded + lines_of(n_rounded * sizeof(struct rounded));
+    p.end = p.now + lines_of(sizeof(struct folding));
+    return p;
+}
+
+static struct query query_at(const struct kv_grouped *g, const void *query)
+{
+    const struct places p = places_of(g);
+    char *at = (char *)query;
+
+    return (struct query){.q = (float *)(void *)at,
+                          .code = (uint8_t *)at + p.code,
+                          .rounded = (struct rounded *)(void *)(at + p.rounded),
+                          .now = (struct folding *)(void *)(at + p.now)};
 }
 
 static size_t query_bytes(const struct kv_store *s)
 {
-    return lay_out(params_of(s), NULL);
+    return places_of(params_of(s)).end;
 }
 
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
     const struct kv_grouped *g = params_of(s);
-    struct query *to = query;
+    const struct query to = query_at(g, query);
 
     (void)head;
-    memset(query, 0, lay_out(g, to));
-    lay_out(g, to);
+    memset(query, 0, query_bytes(s));
     for (size_t r = 0; r < rows; r++)
-        memcpy(to->q + r * g->inner, q + r * s->head_dim,
+        memcpy(to.q + r * g->inner, q + r * s->head_dim,
                s->head_dim * sizeof(*q));
     if (!g->folded)
-        round_unfolded(g, to->q, g->inner, rounding_of(g, 0), rows, to->code,
-                       to->rounded);
+        round_unfolded(g, to.q, g->inner, rounding_of(g, 0), rows, to.code,
+                       to.rounded);
 }
 
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const void *query, size_t rows, float *score, size_t stride)
 {
     const struct kv_grouped *g = params_of(s);
-    const struct query *q = query;
+    const struct query q = query_at(g, query);
     const uint8_t *first = kv_grouped_first(s, head, tile);
     _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
     _Alignas(LINE) float step[KV_MOST_DIM], low[KV_MOST_DIM];
@@ -633,18 +643,18 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
     for (size_t run = 0; run < g->n_runs; run++) {
         if (!g->folded) {
             read_heads(g, tile, run, 1, step, low);
-            put_run(g, tile + g->head_bytes, run, q->code, &q->rounded[run],
-                    step, low, rows, 0, run > 0, score, stride);
+            put_run(g, tile + g->head_bytes, run, q.code, &q.rounded[run], step,
+                    low, rows, 0, run > 0, score, stride);
             continue;
         }
-        if (q->now->first != first || q->now->run != run) {
+        if (q.now->first != first || q.now->run != run) {
             read_heads(g, kv_grouped_heads(s, head, tile, copy), run, 1, step,
                        low);
-            round_folded(g, q->q, g->inner, step, low, rounding_of(g, 0), rows,
-                         q->code, q->rounded);
-            *q->now = (struct folding){first, run};
+            round_folded(g, q.q, g->inner, step, low, rounding_of(g, 0), rows,
+                         q.code, q.rounded);
+            *q.now = (struct folding){first, run};
         }
-        put_run(g, tile + g->head_bytes, run, q->code, q->rounded, NULL, NULL,
+        put_run(g, tile + g->head_bytes, run, q.code, q.rounded, NULL, NULL,
                 rows, 0, 0, score, stride);
     }
 }
