@@ -70,10 +70,12 @@ struct klt {
     uint32_t *place;          /* [n_coded]: among a token's, head by head */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
-    struct kv_tiles_rope *rope;   /* NULL: not before RoPE */
-    struct kv_coefs *coefs;       /* attention on the codes */
-    /* The same for the device: head by head, [n_coded], [n_heads + 1] and
-     * [n_heads]; and steps that are alike together, [n_runs]. */
+    /* Attention on the codes, made when it is first asked for. */
+    struct kv_coefs *coefs;
+    struct kv_tiles_rope *rope; /* NULL: not before RoPE */
+    bool int8;
+    /* The coefficients for the device: head by head, [n_coded], [n_heads + 1]
+     * and [n_heads]; and steps that are alike together, [n_runs]. */
     struct kv_gpu_coefficient *device;
     unsigned *first, *used;
     struct kv_gpu_steps *runs;
@@ -116,9 +118,10 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
         const struct kv_table *t;
         char name[32];
 
-        mse[i] = fill_levels(&kv_klt_kinds[i], table_of(k->levels, i));
-        if (scalar)
+        if (scalar) {
+            mse[i] = fill_levels(&kv_klt_kinds[i], table_of(k->levels, i));
             continue;
+        }
         kv_klt_table_name(i, name);
         if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
             return -1;
@@ -223,8 +226,11 @@ static void make_steps(struct klt *k, bool scalar)
             table_of(scalar || start ? k->levels : k->trellis, kind);
         float *const turned = k->turned + (table - k->levels);
 
-        if (!k->n_steps || k->step[k->n_steps - 1].table != table)
+        if (!k->n_steps || k->step[k->n_steps - 1].table != table) {
+            if (start && !scalar)
+                fill_levels(of, table);
             kv_trellis_turn(of->bits, of->values, table, turned);
+        }
         k->step[k->n_steps++] =
             (struct kv_trellis_step){of->bits, of->values, table, turned};
         bits += of->bits;
@@ -340,17 +346,34 @@ static void keep_runs(struct klt *k)
     }
 }
 
-static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
+/* All heads' coefficients, one head after another: coef [n_coded], n [n_heads].
+ */
+static void add_all(const struct klt *k, struct kv_coef *coef, size_t *n)
+{
+    for (size_t h = 0; h < k->n_heads; coef += n[h++])
+        add_coefs(k, h, coef, &n[h]);
+}
+
+static void keep_all_for_device(struct klt *k)
 {
     struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
-    size_t *n = kv_alloc(k->n_heads, sizeof(*n)), at = 0;
+    size_t *n = kv_alloc(k->n_heads, sizeof(*n));
+
+    add_all(k, coef, n);
+    keep_for_device(k, coef, n);
+    keep_runs(k);
+    free(n);
+    free(coef);
+}
+
+static void make_coefs(const struct kv_codec *c, struct klt *k)
+{
+    struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
+    size_t *n = kv_alloc(k->n_heads, sizeof(*n));
 
     if (c->pre_rope)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
-    for (size_t h = 0; h < k->n_heads; at += n[h++])
-        add_coefs(k, h, coef + at, &n[h]);
-    keep_for_device(k, coef, n);
-    keep_runs(k);
+    add_all(k, coef, n);
     k->coefs =
         kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
                                               .head_dim = k->d,
@@ -360,7 +383,7 @@ static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
                                               .mean = k->mean,
                                               .rope = k->rope,
                                               .values = c->side == KV_V,
-                                              .int8 = int8});
+                                              .int8 = k->int8});
     free(n);
     free(coef);
 }
@@ -390,7 +413,8 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
-    make_coefs(c, k, error_share(k, &mine, mse) >= LEAST_ERROR_SHARE);
+    k->int8 = error_share(k, &mine, mse) >= LEAST_ERROR_SHARE;
+    keep_all_for_device(k);
     return 0;
 }
 
@@ -426,7 +450,7 @@ enum { TOGETHER = 16 }; /* tokens */
 static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
                       float *x, float *y)
 {
-    enum { WHOLE = 8 };
+    enum { WHOLE = 16 };
     const size_t d = k->d, row = k->n_heads * d;
 
     memset(y, 0, n * row * sizeof(*y));
@@ -540,8 +564,11 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
-    const struct klt *k = c->state;
+    struct klt *k = c->state;
 
+#pragma omp critical(kv_klt_coefs)
+    if (!k->coefs)
+        make_coefs(c, k);
     kv_store_coefs(s, k->coefs);
     return true;
 }
