@@ -17,6 +17,15 @@ static size_t string_bits(const struct kv_trellis_step *step, size_t n_steps)
     return bits;
 }
 
+void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
+                     float *turned)
+{
+    for (size_t v = 0; v < values; v++)
+        for (size_t s = 0; s < STATES; s++)
+            turned[v * STATES + ((s << bits | s >> (KV_TRELLIS_BITS - bits)) %
+                                 STATES)] = table[v * STATES + s];
+}
+
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps)
 {
     return (string_bits(step, n_steps) + 7) / 8;
@@ -44,17 +53,23 @@ void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
 }
 
 void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
-                       const uint8_t *bytes, const float *scale, float *x)
+                       const uint8_t *bytes, size_t stride, const float *scale,
+                       size_t n, float *x, size_t x_stride,
+                       const uint32_t *place)
 {
-    size_t bits = 0;
+    size_t bits = 0, value = 0;
 
     for (size_t i = 0; i < n_steps; i++) {
-        const float *level;
-
         bits += step[i].bits;
-        level = step[i].table + state_after(bytes, bits);
-        for (unsigned v = 0; v < step[i].values; v++)
-            *x++ = *scale++ * level[v * STATES];
+        for (size_t v = 0; v < step[i].values; v++, value++) {
+            const float *const level = step[i].table + v * STATES;
+            const float by = scale[value];
+            float *const to = x + place[value];
+
+            for (size_t s = 0; s < n; s++)
+                to[s * x_stride] =
+                    by * level[state_after(bytes + s * stride, bits)];
+        }
     }
 }
 
@@ -128,10 +143,11 @@ static void improve(const struct kv_trellis_step *step, const float *x,
     free(sum);
 }
 
-/* Steps of one kind, and a scale of 1 for each value. */
+/* Steps of one kind, each value in its place at a scale of 1. */
 struct run {
     struct kv_trellis_step *step;
-    float *one;
+    float *one, *turned;
+    uint32_t *place;
     size_t steps, len;
 };
 
@@ -142,10 +158,14 @@ static struct run new_run(unsigned bits, unsigned values, const float *table,
 
     r.step = kv_alloc(r.steps, sizeof(*r.step));
     r.one = kv_alloc(len, sizeof(*r.one));
+    r.place = kv_alloc(len, sizeof(*r.place));
+    r.turned = kv_alloc(values * STATES, sizeof(*r.turned));
     for (size_t i = 0; i < r.steps; i++)
-        r.step[i] = (struct kv_trellis_step){bits, values, table};
-    for (size_t i = 0; i < len; i++)
+        r.step[i] = (struct kv_trellis_step){bits, values, table, r.turned};
+    for (size_t i = 0; i < len; i++) {
         r.one[i] = 1;
+        r.place[i] = (uint32_t)i;
+    }
     return r;
 }
 
@@ -153,6 +173,8 @@ static void free_run(struct run *r)
 {
     free(r->step);
     free(r->one);
+    free(r->place);
+    free(r->turned);
 }
 
 /* The states of n sequences on their best paths: [n][steps]. */
@@ -162,17 +184,19 @@ static void find_states(const struct run *r, const float *x, size_t n,
     enum { AT_ONCE = 16 };
     const size_t size = kv_trellis_bytes(r->step, r->steps);
 
+    kv_trellis_turn(r->step->bits, r->step->values, r->step->table, r->turned);
 #pragma omp parallel
     {
-        void *scratch = kv_lines(kv_trellis_scratch(r->steps, AT_ONCE), 1);
+        void *scratch =
+            kv_lines(kv_trellis_scratch(r->step, r->steps, AT_ONCE), 1);
         uint8_t *bytes = kv_alloc(AT_ONCE, size);
 
 #pragma omp for schedule(static)
         for (size_t i = 0; i < n; i += AT_ONCE) {
             const size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
 
-            kv_trellis_encode(r->step, r->steps, x + i * r->len, r->one, m,
-                              scratch, bytes, size);
+            kv_trellis_encode(r->step, r->steps, x + i * r->len, r->len,
+                              r->place, r->one, m, scratch, bytes, size);
             for (size_t j = 0; j < m; j++)
                 kv_trellis_states(r->step, r->steps, bytes + j * size,
                                   state + (i + j) * r->steps);

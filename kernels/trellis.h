@@ -28,27 +28,38 @@ enum {
 struct kv_trellis_step {
     unsigned bits, values; /* 1 to the most */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
+    const float *turned;   /* the same by kv_trellis_turn(); to encode alone */
 };
+
+/* Turns a table of steps of so many bits: state s stands at s << bits | s >>
+ * (KV_TRELLIS_BITS - bits), states that differ in their first bits alone side
+ * by side.  table, turned: [values][KV_TRELLIS_STATES], apart. */
+void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
+                     float *turned);
 
 /* Of the whole string, the last byte filled up with zero bits. */
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
 
 /* Bytes of scratch memory that encode needs for n strings.  Tables and scratch
  * memory are best at the start of a cache line (kv_lines()). */
-size_t kv_trellis_scratch(size_t n_steps, size_t n);
+size_t kv_trellis_scratch(const struct kv_trellis_step *step, size_t n_steps,
+                          size_t n);
 
-/* n strings of the same steps.  x: [n][values of all steps], finite; scale: one
- * for each value, in order; bytes: [n][stride].  Finds the bytes whose decoded
- * numbers have the least sum of (x - decoded)^2, added up in f32, each square
- * and its sum rounded once; on ties the lowest predecessor.  Every level gives
- * the same bytes. */
+/* n strings of the same steps.  Value i of string s stands at x[s * x_stride +
+ * place[i]], finite; scale: one for each value; bytes: [n][stride].  Finds the
+ * bytes whose decoded numbers have the least sum of (x - decoded)^2, added up
+ * in f32, each square and its sum rounded once; on ties the lowest predecessor.
+ * Every level gives the same bytes. */
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
-                       const float *x, const float *scale, size_t n,
-                       void *scratch, uint8_t *bytes, size_t stride);
+                       const float *x, size_t x_stride, const uint32_t *place,
+                       const float *scale, size_t n, void *scratch,
+                       uint8_t *bytes, size_t stride);
 
 /* x = scale * table[state], the reverse. */
 void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
-                       const uint8_t *bytes, const float *scale, float *x);
+                       const uint8_t *bytes, size_t stride, const float *scale,
+                       size_t n, float *x, size_t x_stride,
+                       const uint32_t *place);
 
 /* The state after each step: [n_steps]. */
 void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,

@@ -7,34 +7,62 @@
 
 typedef __m512 vf;
 typedef __m512i vi;
-typedef __m128i vj;
 
 #define v_load _mm512_loadu_ps
+#define v_load_first(p, n) \
+    _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
 #define v_store _mm512_storeu_ps
 #define v_all _mm512_set1_ps
 #define v_fma _mm512_fmadd_ps
 #define v_fnma _mm512_fnmadd_ps
 #define v_min _mm512_min_ps
 #define v_pick(v, at) _mm512_permutexvar_ps(at, v)
+#define v_equal(a, b) _cvtmask16_u32(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
 #define i_load _mm512_loadu_si512
-#define i_shift(v, by) _mm512_srl_epi32(v, _mm_cvtsi32_si128((int)(by)))
-#define j_all _mm_set1_epi8
-#define j_add _mm_add_epi8
-#define j_store(p, j) _mm_storeu_si128((__m128i *)(void *)(p), j)
+#define i_shift(v, by, and)                                \
+    _mm512_add_epi32(_mm512_srli_epi32(v, (unsigned)(by)), \
+                     _mm512_set1_epi32((int)(and)))
 
-static inline void v_store_less(uint8_t *bit, vf a, vf b)
+static inline vf v_again(const float *p, size_t bits)
 {
-    const __mmask16 less = _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+    double two;
 
-    memcpy(bit, &less, sizeof(less));
+    switch (bits) {
+    case 1:
+        return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+    case 2:
+        return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+    case 3:
+        memcpy(&two, p, sizeof(two));
+        return _mm512_castpd_ps(_mm512_set1_pd(two));
+    default:
+        return _mm512_set1_ps(*p);
+    }
 }
 
-static inline void v_keep(vf *best, vj *j_best, vf cost, vj j)
+static inline __m128 four(const float *p, size_t by)
 {
-    const __mmask16 less = _mm512_cmp_ps_mask(cost, *best, _CMP_LT_OQ);
+    return _mm_setr_ps(p[0], p[by], p[2 * by], p[3 * by]);
+}
 
-    *best = _mm512_min_ps(cost, *best);
-    *j_best = _mm_mask_mov_epi8(*j_best, less, j);
+static inline __m256 eight(const float *p, size_t by)
+{
+    return _mm256_setr_m128(four(p, by), four(p + 4 * by, by));
+}
+
+static inline vf v_every(const float *p, size_t by, size_t n)
+{
+    switch (n) {
+    case 2:
+        return _mm512_zextps128_ps512(_mm_setr_ps(p[0], p[by], 0, 0));
+    case 4:
+        return _mm512_zextps128_ps512(four(p, by));
+    case 8:
+        return _mm512_zextps256_ps512(eight(p, by));
+    default:
+        return _mm512_insertf32x8(_mm512_castps256_ps512(eight(p, by)),
+                                  eight(p + 8 * by, by), 1);
+    }
 }
 
 #include "kernels/trellis_simd.h"

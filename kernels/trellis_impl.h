@@ -6,44 +6,50 @@
 #include "kernels/trellis.h"
 
 enum {
-    KV_TRELLIS_AT_ONCE = 8, /* strings at most, of one call */
-    /* Of a row of costs: the states of a step of one bit fall into half as many
-     * groups; a vector may be read from the last on. */
-    KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2 + 16,
+    KV_TRELLIS_AT_ONCE = 8,              /* strings at most, of one call */
     KV_TRELLIS_FEW = KV_TRELLIS_BITS - 4 /* bits that leave 16 groups */
 };
 
-/* How a step went on from each group of states by `next` bits: which state of
- * the group, counted from 0, has the least cost. */
-union kv_trellis_from {
-    /* next < FEW: of groups 16 i to 16 i + 15, low bit first, for j >= 1
-     * whether state j costs less than all before it: mask[i << next | j]
-     * (mask[i << next] may hold anything) */
-    uint16_t mask[KV_TRELLIS_STATES / 16];
-    uint8_t which[16]; /* next >= FEW: of each group */
-};
+/* Floats of a row of costs, one for each group of states that a step of so many
+ * bits goes on from: whole cache lines. */
+static inline size_t kv_trellis_row(unsigned bits)
+{
+    return KV_TRELLIS_STATES >> (bits < KV_TRELLIS_FEW ? bits : KV_TRELLIS_FEW);
+}
 
-/* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The least cost of a
+/* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The cost of the best
  * path to state s, in f32, is
  *
  *   least[s >> bits] + (x0 - scale0 t0[s])^2 + (x1 - scale1 t1[s])^2 + ...
  *
  * added up from the left; a difference and its product, a square and its sum
- * are rounded once.  What goes to the next step, of `next` bits, is for each
- * group of states r, r + (STATES >> next), ... the least cost, and which state
- * has it, the first on ties.
- *
- * x: string i's values of this step stand at x + i * x_stride; scale: [values];
- * least, to: [n][KV_TRELLIS_ROW], of which STATES >> bits are given and STATES
- * >> next set; from: [n]. */
-typedef void kv_trellis_advance(const struct kv_trellis_step *step,
-                                unsigned next, size_t n, const float *x,
-                                size_t x_stride, const float *scale,
-                                const float *least, float *to,
-                                union kv_trellis_from *from);
+ * are rounded once.  The next step, of `next` bits, goes on from the groups of
+ * states r, r + (STATES >> next), ...; after the last step next is
+ * KV_TRELLIS_BITS, and all states are one group. */
+struct kv_trellis_job {
+    const struct kv_trellis_step *step;
+    unsigned next;
+    size_t n;
+    const float *x; /* value v of string i: x[i * x_stride + place[v]] */
+    size_t x_stride;
+    const uint32_t *place; /* [values] */
+    const float *scale;    /* [values] */
+    const float *least;    /* [n][kv_trellis_row(bits)] */
+    float *to;             /* [n][kv_trellis_row(next)] */
+};
 
-kv_trellis_advance kv_trellis_advance_c;
-kv_trellis_advance kv_trellis_advance_avx2;   /* x86-64 only */
-kv_trellis_advance kv_trellis_advance_avx512; /* x86-64 only */
+struct kv_trellis_search {
+    /* to: the least cost in each group. */
+    void (*advance)(const struct kv_trellis_job *job);
+    /* The way back: state [n], of group after[i] >> next the first state whose
+     * cost is what `to` has; any state where that is NaN, of numbers beyond
+     * f32. */
+    void (*go_back)(const struct kv_trellis_job *job, const uint16_t *after,
+                    uint16_t *state);
+};
+
+extern const struct kv_trellis_search kv_trellis_search_c;
+extern const struct kv_trellis_search kv_trellis_search_avx2; /* x86-64 only */
+extern const struct kv_trellis_search kv_trellis_search_avx512;
 
 #endif

@@ -1,86 +1,111 @@
-/* One step of the search, LANES states side by side, each lane doing exactly
+/* The search of trellis.h, LANES states side by side, each lane doing exactly
  * what the plain C does.  Included by trellis_avx2.c and trellis_avx512.c,
  * which name the registers:
  *
  *   LANE_BITS          LANES = 1 << LANE_BITS
  *   vf, vi             LANES floats, LANES 32-bit integers
  *   v_load v_store v_all v_min
+ *   v_load_first(p, n) n lanes, the others 0
  *   v_fma(a, b, c) v_fnma(a, b, c)     c + a b, c - a b
- *   v_pick(v, at)      lane i is v's lane at[i]
- *   v_keep(&best, &j_best, cost, j)    both where cost < best
- *   v_store_less(p, a, b)      LANES bits, whether a < b
- *   i_load i_shift(v, by)      right
- *   vj j_all j_add j_store     LANES small numbers; stored as bytes
+ *   v_pick(v, at)      lane i is v's lane at[i] % LANES
+ *   v_again(p, bits)   lane i is p[i % (LANES >> bits)]
+ *   v_every(p, by, n)  lane i is p[i * by], i < n; n = 2, 4, 8 .. LANES
+ *   v_equal(a, b)      a bit for each lane
+ *   i_load i_shift(v, by, and)      right, then plus `and`
  *   NAME(f)            f with the level's suffix */
 #include "kernels/trellis_impl.h"
 #include "kernels/unroll.h"
 
-#include <string.h>
+#include <stdbool.h>
 
 enum {
     LANES = 1 << LANE_BITS,
+    BITS = KV_TRELLIS_BITS,
     STATES = KV_TRELLIS_STATES,
-    ROW = KV_TRELLIS_ROW,
-    TOGETHER = 4, /* strings */
+    TOGETHER = 8, /* strings */
     VALUES = KV_TRELLIS_MOST_VALUES,
-    MOST = KV_TRELLIS_FEW /* bits by which states are grouped at first */
-};
-
-/* What one call works on. */
-struct job {
-    const struct kv_trellis_step *step;
-    unsigned next; /* at most MOST */
-    const float *x;
-    size_t x_stride;
-    const float *scale, *least;
-    float *to;
-    union kv_trellis_from *from;
+    FEW = KV_TRELLIS_FEW
 };
 
 /* What its kind of step makes of a call; constants where they are inlined.
- * alike: LANES states have one predecessor. */
+ * bits: FEW stands for more too, where they make no difference. */
 struct kind {
-    size_t n, values;
-    int alike;
+    size_t n;
+    unsigned bits;
+    size_t values;
 };
 
-/* What costs are made of: x and scale of each value in all lanes, and which of
- * LANES predecessors each lane has. */
+/* Those there is code for: several values of more than 3 bits are not. */
+#define FEW_BITS(X, values) X(1, values) X(2, values) X(3, values)
+#define SEVERAL_VALUES(X) FEW_BITS(X, 2) FEW_BITS(X, 3) FEW_BITS(X, 4)
+#define KINDS(X) FEW_BITS(X, 1) X(4, 1) X(FEW, 1) SEVERAL_VALUES(X)
+#define KIND(bits, values) ((bits) * (VALUES + 1) + (values))
+
+static unsigned kind_of(const struct kv_trellis_step *step)
+{
+    return KIND(step->bits < FEW ? step->bits : FEW, step->values);
+}
+
+static bool has_kind(const struct kv_trellis_step *step)
+{
+    return step->values == 1 || step->bits < 4;
+}
+
+/* ---- forwards ---------------------------------------------------------- */
+
+/* lane i: i turned left by b of its LANE_BITS bits. */
+#define LANE(b, i) (((i) << (b) | (i) >> (LANE_BITS - (b))) % LANES)
+#define FOUR(b, i) LANE(b, i), LANE(b, i + 1), LANE(b, i + 2), LANE(b, i + 3)
+#define ROW(b)                                          \
+    {                                                   \
+        FOUR(b, 0), FOUR(b, 4), FOUR(b, 8), FOUR(b, 12) \
+    }
+static const int32_t turned_lanes[][16] = {ROW(0), ROW(1), ROW(2), ROW(3)};
+
+/* What costs are made of: x and scale of each value in all lanes.  LANES states
+ * have predecessors p, p + 1, .. that repeat 1 << bits times each; so that
+ * they are loaded as they stand, over and over, lanes are in the order
+ * `turned` of the states, until `back` brings them back. */
 struct terms {
     vf x[TOGETHER][VALUES], scale[VALUES];
-    vi before;
+    vi turned, back;
 };
 
-ALWAYS_INLINE void set_terms(const struct job *job, struct kind kind,
+ALWAYS_INLINE void set_terms(const struct kv_trellis_job *job, struct kind kind,
                              struct terms *t)
 {
-    static const int32_t count[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                      8, 9, 10, 11, 12, 13, 14, 15};
-
-    t->before = i_shift(i_load(count), job->step->bits);
+    if (kind.bits < LANE_BITS) {
+        t->turned = i_load(turned_lanes[kind.bits]);
+        t->back = i_load(turned_lanes[LANE_BITS - kind.bits]);
+    }
     UNROLL
     for (size_t v = 0; v < kind.values; v++) {
         t->scale[v] = v_all(job->scale[v]);
         UNROLL
         for (size_t i = 0; i < kind.n; i++)
-            t->x[i][v] = v_all(job->x[i * job->x_stride + v]);
+            t->x[i][v] = v_all(job->x[i * job->x_stride + job->place[v]]);
     }
 }
 
 /* Of states [s, s + LANES), for each string. */
-ALWAYS_INLINE void costs(const struct job *job, struct kind kind,
+ALWAYS_INLINE void costs(const struct kv_trellis_job *job, struct kind kind,
                          const struct terms *t, size_t s, vf *cost)
 {
     vf table[VALUES];
 
     UNROLL
-    for (size_t v = 0; v < kind.values; v++)
+    for (size_t v = 0; v < kind.values; v++) {
         table[v] = v_load(job->step->table + v * STATES + s);
+        if (kind.bits < LANE_BITS)
+            table[v] = v_pick(table[v], t->turned);
+    }
     UNROLL
     for (size_t i = 0; i < kind.n; i++) {
-        const float *least = job->least + i * ROW + (s >> job->step->bits);
+        const unsigned bits = kind.bits < FEW ? kind.bits : job->step->bits;
 
-        cost[i] = kind.alike ? v_all(*least) : v_pick(v_load(least), t->before);
+        cost[i] =
+            v_again(job->least + i * kv_trellis_row(kind.bits) + (s >> bits),
+                    kind.bits);
         UNROLL
         for (size_t v = 0; v < kind.values; v++) {
             const vf d = v_fnma(t->scale[v], table[v], t->x[i][v]);
@@ -90,53 +115,24 @@ ALWAYS_INLINE void costs(const struct job *job, struct kind kind,
     }
 }
 
-/* The least of groups r to r + LANES, next < FEW. */
-ALWAYS_INLINE void keep_masks(const struct job *job, struct kind kind,
-                              const struct terms *t, unsigned next, size_t r,
+/* best: the lesser of it and the costs of states [s, s + LANES). */
+ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
+                              struct kind kind, const struct terms *t, size_t s,
                               vf *best)
 {
-    uint16_t *mask[TOGETHER];
     vf cost[TOGETHER];
 
+    costs(job, kind, t, s, cost);
     UNROLL
     for (size_t i = 0; i < kind.n; i++)
-        mask[i] = &job->from[i].mask[r / 16 << next];
-    for (size_t j = 1; j < (size_t)1 << next; j++) {
-        costs(job, kind, t, r + j * (STATES >> next), cost);
-        UNROLL
-        for (size_t i = 0; i < kind.n; i++) {
-            v_store_less((uint8_t *)&mask[i][j] + r % 16 / 8, cost[i], best[i]);
-            best[i] = v_min(cost[i], best[i]);
-        }
-    }
+        best[i] = v_min(cost[i], best[i]);
 }
 
-/* The same, next >= FEW. */
-ALWAYS_INLINE void keep_which(const struct job *job, struct kind kind,
-                              const struct terms *t, size_t r, vf *best)
+ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
+                                struct kind kind)
 {
-    const size_t groups = STATES >> job->next;
-    vf cost[TOGETHER];
-    vj which[TOGETHER], j = j_all(0);
-
-    UNROLL
-    for (size_t i = 0; i < kind.n; i++)
-        which[i] = j;
-    for (size_t s = r + groups; s < STATES; s += groups) {
-        j = j_add(j, j_all(1));
-        costs(job, kind, t, s, cost);
-        UNROLL
-        for (size_t i = 0; i < kind.n; i++)
-            v_keep(&best[i], &which[i], cost[i], j);
-    }
-    UNROLL
-    for (size_t i = 0; i < kind.n; i++)
-        j_store(job->from[i].which + r, which[i]);
-}
-
-ALWAYS_INLINE void advance(const struct job *job, struct kind kind)
-{
-    const size_t groups = STATES >> job->next;
+    const unsigned next = job->next < FEW ? job->next : FEW;
+    const size_t groups = (size_t)STATES >> next;
     struct terms t;
 
     set_terms(job, kind, &t);
@@ -144,90 +140,228 @@ ALWAYS_INLINE void advance(const struct job *job, struct kind kind)
         vf best[TOGETHER];
 
         costs(job, kind, &t, r, best);
-        if (job->next == 1) /* a loop of one turn would cost more than it */
-            keep_masks(job, kind, &t, 1, r, best);
-        else if (job->next < KV_TRELLIS_FEW)
-            keep_masks(job, kind, &t, job->next, r, best);
-        else
-            keep_which(job, kind, &t, r, best);
+        keep_least(job, kind, &t, r + groups, best);
+        for (size_t s = r + 2 * groups; s < STATES; s += 2 * groups) {
+            keep_least(job, kind, &t, s, best);
+            keep_least(job, kind, &t, s + groups, best);
+        }
         UNROLL
         for (size_t i = 0; i < kind.n; i++)
-            v_store(job->to + i * ROW + r, best[i]);
+            v_store(job->to + i * kv_trellis_row(next) + r,
+                    kind.bits < LANE_BITS ? v_pick(best[i], t.back) : best[i]);
     }
 }
 
-ALWAYS_INLINE void advance_values(const struct job *job, size_t n)
+ALWAYS_INLINE void advance_any(const struct kv_trellis_job *job, size_t n)
 {
-    switch (job->step->values) {
-#define CASE(V)                               \
-    case V:                                   \
-        advance(job, (struct kind){n, V, 0}); \
+    switch (kind_of(job->step)) {
+#define CASE(B, V)                                 \
+    case KIND(B, V):                               \
+        advance_kind(job, (struct kind){n, B, V}); \
         break;
+        KINDS(CASE)
+#undef CASE
+    }
+}
+
+/* 16 groups become those by next > FEW bits, in place. */
+static void join(unsigned next, float *to)
+{
+    for (size_t n = 8; n >= (size_t)STATES >> next; n /= 2)
+        for (size_t r = 0; r < n; r++)
+            to[r] = to[r + n] < to[r] ? to[r + n] : to[r];
+}
+
+static void advance(const struct kv_trellis_job *all)
+{
+    struct kv_trellis_job job = *all;
+
+    if (!has_kind(job.step)) {
+        kv_trellis_search_c.advance(all);
+        return;
+    }
+    for (size_t n = job.n; n; n -= job.n) {
+        job.n = n < TOGETHER ? 1 : TOGETHER;
+        if (job.n > 1)
+            advance_any(&job, TOGETHER);
+        else
+            advance_any(&job, 1);
+        for (size_t i = 0; job.next > FEW && i < job.n; i++)
+            join(job.next, job.to + i * kv_trellis_row(job.next));
+        job.x += job.n * job.x_stride;
+        job.least += job.n * kv_trellis_row(job.step->bits);
+        job.to += job.n * kv_trellis_row(job.next);
+    }
+}
+
+/* ---- backwards --------------------------------------------------------- */
+
+/* The least costs before states r + j (STATES >> bits), j from `from` on; r is
+ * below STATES >> bits. */
+ALWAYS_INLINE vf before(const float *least, size_t bits, size_t r, size_t from)
+{
+    const size_t n = (size_t)1 << bits;
+
+    if (2 * bits < BITS) {
+        const size_t by = (size_t)STATES >> 2 * bits;
+
+        return v_every(least + (r >> bits) + from * by, by,
+                       n < LANES ? n : LANES);
+    }
+
+    const size_t shift = 2 * bits - BITS, first = from >> shift;
+
+    if (shift >= LANE_BITS)
+        return v_all(least[first]);
+    return v_pick(v_load(least + first / LANES * LANES),
+                  i_shift(i_load(turned_lanes[0]), shift, first % LANES));
+}
+
+ALWAYS_INLINE size_t first_bit(uint64_t of, size_t n)
+{
+    return (size_t)__builtin_ctzll(of | (uint64_t)1 << (n - 1));
+}
+
+/* The first state of group r by next <= bits bits whose cost is `least`.  bits,
+ * values: constants, as next is where it is bits.  Lanes after a row's n may
+ * seem to be it too, but the first is not among them. */
+ALWAYS_INLINE size_t first_of(const struct kv_trellis_job *job, size_t bits,
+                              size_t next, size_t values, size_t r, float least)
+{
+    /* bits of states that such a group has of one by `bits` */
+    static const uint64_t every[] = {~(uint64_t)0,
+                                     0x5555555555555555,
+                                     0x1111111111111111,
+                                     0x0101010101010101,
+                                     0x0001000100010001,
+                                     0x0000000100000001,
+                                     1};
+    const size_t n = (size_t)1 << bits, own = r % (STATES >> bits);
+    const size_t wide = n < LANES ? n : LANES;
+    const float *table = job->step->turned + (own << bits);
+    const uint64_t mine = every[bits - next] << (r >> (BITS - bits));
+
+    for (size_t from = 0;; from += 64) {
+        uint64_t found = 0;
+
+        UNROLL
+        for (size_t j = 0; j < (n < 64 ? n : 64); j += wide) {
+            vf cost = before(job->least, bits, own, from + j);
+
+            UNROLL
+            for (size_t v = 0; v < values; v++) {
+                const vf t = v_load_first(table + v * STATES + from + j, wide);
+                const vf d = v_fnma(v_all(job->scale[v]), t,
+                                    v_all(job->x[job->place[v]]));
+
+                cost = v_fma(d, d, cost);
+            }
+            found |= (uint64_t)v_equal(cost, v_all(least)) << j;
+        }
+        found &= mine;
+        if (found || from + 64 >= n) /* at last the last one, for NaN */
+            return (from + first_bit(found, n < 64 ? n : 64)) << (BITS - bits) |
+                   own;
+    }
+}
+
+ALWAYS_INLINE void back_kind(struct kv_trellis_job job, unsigned bits,
+                             unsigned next, size_t values,
+                             const uint16_t *after, uint16_t *state)
+{
+    for (size_t i = 0; i < job.n; i++) {
+        const size_t r = (size_t)after[i] >> next;
+
+        state[i] = (uint16_t)first_of(&job, bits, next, values, r, job.to[r]);
+        job.x += job.x_stride;
+        job.least += kv_trellis_row(bits);
+        job.to += kv_trellis_row(next);
+    }
+}
+
+/* next <= bits, and more than bits - 7. */
+static void back_among(const struct kv_trellis_job *job, const uint16_t *after,
+                       uint16_t *state)
+{
+    const unsigned next = job->next;
+
+    switch (KIND(job->step->bits, job->step->values)) {
+#define CASE(B)                                        \
+    case KIND(B, 1):                                   \
+        if (next == B)                                 \
+            back_kind(*job, B, B, 1, after, state);    \
+        else                                           \
+            back_kind(*job, B, next, 1, after, state); \
+        break;
+        CASE(1)
         CASE(2)
         CASE(3)
         CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8)
 #undef CASE
-    case 1:
-        if (job->step->bits >= LANE_BITS)
-            advance(job, (struct kind){n, 1, 1});
-        else
-            advance(job, (struct kind){n, 1, 0});
+#define CASE(B, V)                                 \
+    case KIND(B, V):                               \
+        back_kind(*job, B, next, V, after, state); \
         break;
+        SEVERAL_VALUES(CASE)
+#undef CASE
     }
 }
-_Static_assert(VALUES == 4, "every number of values");
+_Static_assert(KV_TRELLIS_MOST_BITS == 8 && VALUES == 4, "every kind");
 
-/* Costs are not negative: in order as their bits are. */
-ALWAYS_INLINE uint64_t cost_and_state(const float *to, const uint8_t *which,
-                                      size_t i)
+/* The first of all states whose cost is the least. */
+ALWAYS_INLINE size_t first_of_all(const struct kv_trellis_job *job,
+                                  struct kind kind)
 {
-    uint32_t cost;
+    const vf least = v_all(*job->to);
+    struct terms t;
 
-    memcpy(&cost, &to[i], sizeof(cost));
-    return (uint64_t)cost << 32 | (uint64_t)which[i] << 4 | i;
+    set_terms(job, kind, &t);
+    for (size_t s = 0;; s += LANES) {
+        unsigned found;
+        vf cost;
+
+        costs(job, kind, &t, s, &cost);
+        if (kind.bits < LANE_BITS)
+            cost = v_pick(cost, t.back);
+        found = v_equal(cost, least);
+        if (found || s + LANES == STATES)
+            return s + first_bit(found, LANES);
+    }
 }
 
-/* 16 groups by MOST bits become those by `next`, in place. */
-static void join(unsigned next, float *to, uint8_t *which)
+/* After the last step. */
+static void back_all(struct kv_trellis_job job, uint16_t *state)
 {
-    const size_t few = STATES >> next;
-
-    for (size_t r = 0; r < few; r++) {
-        uint64_t best = cost_and_state(to, which, r);
-        uint32_t cost;
-
-        for (size_t i = r + few; i < 16; i += few) {
-            const uint64_t other = cost_and_state(to, which, i);
-
-            best = other < best ? other : best;
+    for (size_t i = 0; i < job.n; i++) {
+        switch (kind_of(job.step)) {
+#define CASE(B, V)                                                       \
+    case KIND(B, V):                                                     \
+        state[i] = (uint16_t)first_of_all(&job, (struct kind){1, B, V}); \
+        break;
+            KINDS(CASE)
+#undef CASE
         }
-        cost = (uint32_t)(best >> 32);
-        memcpy(&to[r], &cost, sizeof(cost));
-        which[r] = (uint8_t)((uint32_t)best >> (KV_TRELLIS_BITS - next));
+        job.x += job.x_stride;
+        job.least += kv_trellis_row(job.step->bits);
+        job.to += kv_trellis_row(BITS);
     }
 }
 
-void NAME(kv_trellis_advance)(const struct kv_trellis_step *step, unsigned next,
-                              size_t n, const float *x, size_t x_stride,
-                              const float *scale, const float *least, float *to,
-                              union kv_trellis_from *from)
+static void go_back(const struct kv_trellis_job *job, const uint16_t *after,
+                    uint16_t *state)
 {
-    struct job job = {
-        step, next < MOST ? next : MOST, x, x_stride, scale, least, to, from};
+    const unsigned bits = job->step->bits, next = job->next;
 
-    while (n) {
-        const size_t now = n < TOGETHER ? 1 : TOGETHER;
-
-        if (now > 1)
-            advance_values(&job, TOGETHER);
-        else
-            advance_values(&job, 1);
-        for (size_t i = 0; next > MOST && i < now; i++)
-            join(next, job.to + i * ROW, job.from[i].which);
-        job.x += now * x_stride;
-        job.least += now * ROW;
-        job.to += now * ROW;
-        job.from += now;
-        n -= now;
-    }
+    if (next == BITS && has_kind(job->step))
+        back_all(*job, state);
+    else if (next <= bits && next + 7 > bits && has_kind(job->step))
+        back_among(job, after, state);
+    else /* a rate that rises, or falls from 8 bits to 1: few steps */
+        kv_trellis_search_c.go_back(job, after, state);
 }
+
+const struct kv_trellis_search NAME(kv_trellis_search) = {advance, go_back};

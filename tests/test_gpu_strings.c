@@ -37,7 +37,8 @@ struct setup {
     struct kv_trellis_step step[MOST_STEPS];
     struct kv_gpu_coefficient coef[MOST_VALUES];
     float scale[MOST_VALUES], mean[MOST_VALUES];
-    float *tables, *forward;
+    uint32_t place[MOST_VALUES]; /* one after another */
+    float *tables, *turned, *forward;
     unsigned first[2], used;
     struct kv_gpu_code code;
 };
@@ -69,9 +70,12 @@ static void add_run(struct setup *s, const struct kv_gpu_steps *kind,
     *run = *kind;
     run->n = n;
     run->table = (unsigned)((kind - kinds) * KV_TRELLIS_MOST_VALUES * STATES);
+    kv_trellis_turn(kind->bits, kind->values, s->tables + run->table,
+                    s->turned + run->table);
     for (unsigned i = 0; i < n; i++)
         s->step[g->n_steps++] = (struct kv_trellis_step){
-            kind->bits, kind->values, s->tables + run->table};
+            kind->bits, kind->values, s->tables + run->table,
+            s->turned + run->table};
     g->n_coefs += n * kind->values;
     g->n_bits += n * kind->bits;
 }
@@ -84,7 +88,8 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
     const size_t n_tables = (size_t)KINDS * KV_TRELLIS_MOST_VALUES * STATES;
     size_t d;
 
-    *s = (struct setup){.tables = kv_alloc(n_tables, sizeof(float))};
+    *s = (struct setup){.tables = kv_alloc(n_tables, sizeof(float)),
+                        .turned = kv_alloc(n_tables, sizeof(float))};
     for (size_t i = 0; i < n_tables; i++)
         s->tables[i] = number(skip, i, data == LARGE ? ORDINARY : data);
     for (size_t i = 0; i < n_runs; i++)
@@ -97,6 +102,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
         s->forward[i * d + column] = 1;
         s->coef[i] = (struct kv_gpu_coefficient){.index = column, .place = i};
         s->scale[i] = scale(skip + 50, i, data);
+        s->place[i] = i;
     }
     s->first[1] = g->n_coefs;
     s->code.n_heads = s->code.block = 1;
@@ -117,6 +123,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
 static void tear_down(struct setup *s)
 {
     free(s->forward);
+    free(s->turned);
     free(s->tables);
 }
 
@@ -125,12 +132,12 @@ static void plain(const struct setup *s, const float *x, size_t n,
                   uint8_t *bytes)
 {
     const struct kv_gpu_strings *g = &s->code.strings;
-    void *scratch = kv_lines(kv_trellis_scratch(g->n_steps, n), 1);
+    void *scratch = kv_lines(kv_trellis_scratch(s->step, g->n_steps, n), 1);
 
     if (!g->n_steps)
         memset(bytes, 0, n * s->code.block_bytes);
-    kv_trellis_encode(s->step, g->n_steps, x, s->scale, n, scratch, bytes,
-                      s->code.block_bytes);
+    kv_trellis_encode(s->step, g->n_steps, x, g->n_coefs, s->place, s->scale, n,
+                      scratch, bytes, s->code.block_bytes);
     free(scratch);
 }
 

@@ -74,6 +74,50 @@ static void test_units_share(void **state)
     assert_int_equal(u[0].bytes + u[1].bytes, 2);
 }
 
+static double bits_of(size_t kind)
+{
+    return kind ? (double)kv_klt_kinds[kind - 1].bits : 0;
+}
+
+static double error_of(const double *mse, size_t kind)
+{
+    return kind ? mse[kind - 1] : 1;
+}
+
+/* Of what each coefficient saves with every other kind, one price of a bit is
+ * consistent: no coefficient would take another. */
+static void test_one_price(void **state)
+{
+    struct kv_klt_coef coef[200];
+    float variance[200];
+    double mse[KV_KLT_KINDS];
+
+    (void)state;
+    ideal(mse);
+    mse[TWO_BITS - 1] *= 1.5;
+    for (size_t i = 0; i < 200; i++)
+        variance[i] = expf(-(float)(i / 3 * 3 + i % 3 / 2) / 24);
+    for (size_t budget = 10; budget < 150; budget += 7) {
+        struct kv_klt_unit u = unit(coef, variance, 200);
+        double least = 0, most = (double)INFINITY;
+
+        kv_klt_allocate(&u, 1, budget, mse);
+        for (size_t i = 0; i < 200; i++)
+            for (size_t k = 0; k <= KV_KLT_KINDS; k++) {
+                const double bits = bits_of(k) - bits_of(coef[i].kind);
+                const double saved =
+                    (double)variance[i] *
+                    (error_of(mse, coef[i].kind) - error_of(mse, k));
+
+                if (bits > 0)
+                    least = fmax(least, saved / bits);
+                else if (bits < 0)
+                    most = fmin(most, saved / bits);
+            }
+        assert_true(least <= most * (1 + 1e-9));
+    }
+}
+
 /* Steps of several values take whole groups. */
 static void test_groups_are_whole(void **state)
 {
@@ -377,6 +421,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_water_level),
         cmocka_unit_test(test_units_share),
+        cmocka_unit_test(test_one_price),
         cmocka_unit_test(test_groups_are_whole),
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),

@@ -16,8 +16,11 @@ enum { HEADS = 3, D = 38, STEPS = 60, TOKENS = 100, KINDS = 5, ROWS = 8 };
 
 /* Of a string: levels at its beginning, then all bits from 8 to 1, in steps of
  * several values too, so that states end anywhere in a byte. */
-static const struct kv_trellis_step kinds[KINDS] = {
-    {8, 1, NULL}, {5, 1, NULL}, {3, 2, NULL}, {2, 1, NULL}, {1, 4, NULL}};
+static const struct kv_trellis_step kinds[KINDS] = {{.bits = 8, .values = 1},
+                                                    {.bits = 5, .values = 1},
+                                                    {.bits = 3, .values = 2},
+                                                    {.bits = 2, .values = 1},
+                                                    {.bits = 1, .values = 4}};
 
 struct made {
     float table[KINDS + 1][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
@@ -81,19 +84,21 @@ static struct made *make(size_t most)
 {
     struct made *m = kv_alloc(1, sizeof(*m));
     float one[STEPS * KV_TRELLIS_MOST_VALUES];
+    uint32_t place[STEPS * KV_TRELLIS_MOST_VALUES];
 
     make_tables(m);
     make_steps(m);
     make_coefs(m, most);
-    for (size_t i = 0; i < m->n_values; i++)
+    for (size_t i = 0; i < m->n_values; i++) {
         one[i] = 1;
+        place[i] = (uint32_t)i;
+    }
     m->string = kv_alloc(TOKENS, m->bytes);
     m->decoded = kv_alloc(TOKENS, m->n_values * sizeof(float));
     for (size_t i = 0; i < TOKENS * m->bytes; i++)
         m->string[i] = (uint8_t)kv_random(5, i);
-    for (size_t t = 0; t < TOKENS; t++)
-        kv_trellis_decode(m->step, STEPS, m->string + t * m->bytes, one,
-                          m->decoded + t * m->n_values);
+    kv_trellis_decode(m->step, STEPS, m->string, m->bytes, one, TOKENS,
+                      m->decoded, m->n_values, place);
     return m;
 }
 

@@ -10,18 +10,20 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KINDS = 9, MOST_STEPS = 40 };
+enum { KINDS = 12, MOST_STEPS = 40 };
 
 /* Steps of every kind, with random tables. */
 struct setup {
-    float *table[KINDS];
+    float *table[KINDS], *turned[KINDS];
     struct kv_trellis_step step[MOST_STEPS];
     size_t n_steps, n_values;
     float x[MOST_STEPS * 4], scale[MOST_STEPS * 4];
+    uint32_t place[MOST_STEPS * 4]; /* the last value first */
 };
 
-static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1}, {3, 2},
-                                         {2, 1}, {4, 1}, {7, 1}, {8, 1}};
+static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1},
+                                         {3, 2}, {2, 1}, {4, 1}, {3, 1},
+                                         {5, 1}, {8, 1}, {7, 1}, {6, 1}};
 
 static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
 {
@@ -32,12 +34,14 @@ static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
         s->table[k] = kv_alloc(n, sizeof(float));
         for (size_t i = 0; i < n; i++)
             s->table[k][i] = (float)kv_random_normal(seed + k, i);
+        s->turned[k] = kv_alloc(n, sizeof(float));
+        kv_trellis_turn(kinds[k][0], kinds[k][1], s->table[k], s->turned[k]);
     }
     for (size_t i = 0; i < n_steps; i++) {
         const size_t k = (i + skip) % KINDS;
 
-        s->step[i] =
-            (struct kv_trellis_step){kinds[k][0], kinds[k][1], s->table[k]};
+        s->step[i] = (struct kv_trellis_step){kinds[k][0], kinds[k][1],
+                                              s->table[k], s->turned[k]};
         for (size_t v = 0; v < kinds[k][1]; v++, s->n_values++) {
             s->scale[s->n_values] =
                 0.5f + kv_random_unit(seed + 50, s->n_values);
@@ -45,12 +49,16 @@ static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
                 2 * (float)kv_random_normal(seed + 60, s->n_values);
         }
     }
+    for (size_t i = 0; i < s->n_values; i++)
+        s->place[i] = (uint32_t)(s->n_values - 1 - i);
 }
 
 static void tear_down(struct setup *s)
 {
-    for (size_t k = 0; k < KINDS; k++)
+    for (size_t k = 0; k < KINDS; k++) {
         free(s->table[k]);
+        free(s->turned[k]);
+    }
 }
 
 static double distance(const struct setup *s, const uint8_t *bytes)
@@ -58,7 +66,8 @@ static double distance(const struct setup *s, const uint8_t *bytes)
     float got[MOST_STEPS * 4];
     double sum = 0;
 
-    kv_trellis_decode(s->step, s->n_steps, bytes, s->scale, got);
+    kv_trellis_decode(s->step, s->n_steps, bytes, 0, s->scale, 1, got, 0,
+                      s->place);
     for (size_t i = 0; i < s->n_values; i++)
         sum += (double)(s->x[i] - got[i]) * (double)(s->x[i] - got[i]);
     return sum;
@@ -78,8 +87,9 @@ static void test_finds_the_best_path(void **state)
         for (; bits + kinds[(n + skip) % KINDS][0] <= 14; n++)
             bits += kinds[(n + skip) % KINDS][0];
         set_up(&s, n, skip, 10 * skip);
-        scratch = malloc(kv_trellis_scratch(n, 1));
-        kv_trellis_encode(s.step, n, s.x, s.scale, 1, scratch, bytes, 0);
+        scratch = malloc(kv_trellis_scratch(s.step, n, 1));
+        kv_trellis_encode(s.step, n, s.x, 0, s.place, s.scale, 1, scratch,
+                          bytes, 0);
         found = distance(&s, bytes);
         for (unsigned u = 0; u < 1u << bits; u++) {
             for (size_t i = 0; i < 2; i++)
@@ -114,7 +124,7 @@ static double least_distance(const struct setup *s)
                                        i >> step->bits]);
             for (size_t v = 0; v < step->values; v++)
                 after[i] += pow(
-                    (double)(s->x[at + v] -
+                    (double)(s->x[s->place[at + v]] -
                              s->scale[at + v] * step->table[v * STATES + i]),
                     2);
         }
@@ -133,44 +143,65 @@ static void test_far_values(void **state)
     for (size_t skip = 0; skip < KINDS; skip++)
         for (size_t every = 2; every <= 32; every *= 4) {
             uint8_t bytes[4 * MOST_STEPS];
-            void *scratch = malloc(kv_trellis_scratch(MOST_STEPS, 1));
             struct setup s;
+            void *scratch;
 
             set_up(&s, MOST_STEPS, skip, 3 * skip);
+            scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, 1));
             for (size_t i = 0; i < s.n_values; i += every)
                 s.x[i] *= 30;
-            kv_trellis_encode(s.step, s.n_steps, s.x, s.scale, 1, scratch,
-                              bytes, 0);
+            kv_trellis_encode(s.step, s.n_steps, s.x, 0, s.place, s.scale, 1,
+                              scratch, bytes, 0);
             assert_true(distance(&s, bytes) <= least_distance(&s) * (1 + 1e-6));
             free(scratch);
             tear_down(&s);
         }
 }
 
+/* Whole numbers everywhere: paths cost the same. */
+static void make_ties(struct setup *s, float *x, size_t n)
+{
+    for (size_t k = 0; k < KINDS; k++) {
+        const size_t all = kinds[k][1] * KV_TRELLIS_STATES;
+
+        for (size_t i = 0; i < all; i++)
+            s->table[k][i] = rintf(2 * s->table[k][i]);
+        kv_trellis_turn(kinds[k][0], kinds[k][1], s->table[k], s->turned[k]);
+    }
+    for (size_t i = 0; i < s->n_values; i++)
+        s->scale[i] = 1;
+    for (size_t i = 0; i < n; i++)
+        x[i] = rintf(x[i]);
+}
+
 /* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
-    enum { STRINGS = 7, BYTES = 4 * MOST_STEPS };
+    enum { STRINGS = 9, BYTES = 4 * MOST_STEPS };
 
     (void)state;
-    for (size_t skip = 0; skip < KINDS; skip++) {
+    for (size_t turn = 0; turn < 2 * KINDS; turn++) {
+        const size_t skip = turn % KINDS;
         uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
         float x[STRINGS * MOST_STEPS * 4];
         struct setup s;
-        void *scratch = malloc(kv_trellis_scratch(MOST_STEPS, STRINGS));
         struct kv_err e;
+        void *scratch;
 
         set_up(&s, MOST_STEPS - skip, skip, 7 * skip);
+        scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, STRINGS));
         for (size_t i = 0; i < STRINGS * s.n_values; i++)
             x[i] = 2 * (float)kv_random_normal(skip, i);
+        if (turn >= KINDS)
+            make_ties(&s, x, STRINGS * s.n_values);
         assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
         for (size_t i = 0; i < STRINGS; i++)
-            kv_trellis_encode(s.step, s.n_steps, x + i * s.n_values, s.scale, 1,
-                              scratch, alone[i], BYTES);
+            kv_trellis_encode(s.step, s.n_steps, x + i * s.n_values, 0, s.place,
+                              s.scale, 1, scratch, alone[i], BYTES);
         for (int level = 0; level <= (int)kv_level_max(); level++) {
             assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
-            kv_trellis_encode(s.step, s.n_steps, x, s.scale, STRINGS, scratch,
-                              bytes[0], BYTES);
+            kv_trellis_encode(s.step, s.n_steps, x, s.n_values, s.place,
+                              s.scale, STRINGS, scratch, bytes[0], BYTES);
             assert_memory_equal(bytes, alone, sizeof(bytes));
         }
         free(scratch);
@@ -183,22 +214,25 @@ static void test_levels_agree(void **state)
 static void test_no_steps_and_ends(void **state)
 {
     struct setup s;
-    uint8_t *bytes, *scratch = malloc(kv_trellis_scratch(MOST_STEPS, 1));
+    uint8_t *bytes;
+    void *scratch;
     float none;
 
     (void)state;
-    kv_trellis_encode(NULL, 0, NULL, NULL, 1, scratch, &(uint8_t){0}, 1);
-    kv_trellis_decode(NULL, 0, NULL, NULL, &none);
+    kv_trellis_encode(NULL, 0, NULL, 0, NULL, NULL, 1, NULL, &(uint8_t){0}, 1);
+    kv_trellis_decode(NULL, 0, NULL, 0, NULL, 1, &none, 0, NULL);
     assert_int_equal(kv_trellis_bytes(NULL, 0), 0);
     for (size_t n = 1; n <= KINDS; n++) {
         set_up(&s, n, 3, n);
+        scratch = malloc(kv_trellis_scratch(s.step, n, 1));
         bytes = malloc(kv_trellis_bytes(s.step, n)); /* ASan sees the rest */
-        kv_trellis_encode(s.step, n, s.x, s.scale, 1, scratch, bytes, 0);
+        kv_trellis_encode(s.step, n, s.x, 0, s.place, s.scale, 1, scratch,
+                          bytes, 0);
         assert_true(isfinite(distance(&s, bytes)));
         free(bytes);
+        free(scratch);
         tear_down(&s);
     }
-    free(scratch);
 }
 
 /* Memoryless Gaussian: between the bound and, at 1, 2 and 6 bits, what the best

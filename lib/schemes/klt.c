@@ -64,14 +64,18 @@ struct klt {
     size_t *n_used;           /* [n_heads] */
     float *levels, *trellis;  /* of each kind: one table after another, all
                                * trellises right behind all levels */
+    float *turned;            /* levels and trellises, kv_trellis_turn() */
     struct kv_klt_coef *coef; /* [n_coded], in the string's order */
     float *sigma;             /* [n_coded] */
+    uint32_t *place;          /* [n_coded]: among a token's, head by head */
     size_t n_coded, n_steps;
     struct kv_trellis_step *step; /* [n_steps] */
-    struct kv_tiles_rope *rope;   /* NULL: not before RoPE */
-    struct kv_coefs *coefs;       /* attention on the codes */
-    /* The same for the device: head by head, [n_coded], [n_heads + 1] and
-     * [n_heads]; and steps that are alike together, [n_runs]. */
+    /* Attention on the codes, made when it is first asked for. */
+    struct kv_coefs *coefs;
+    struct kv_tiles_rope *rope; /* NULL: not before RoPE */
+    bool int8;
+    /* The coefficients for the device: head by head, [n_coded], [n_heads + 1]
+     * and [n_heads]; and steps that are alike together, [n_runs]. */
     struct kv_gpu_coefficient *device;
     unsigned *first, *used;
     struct kv_gpu_steps *runs;
@@ -108,14 +112,16 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
 
     k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
     k->trellis = k->levels + room * KV_TRELLIS_STATES;
+    k->turned = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
         const struct kv_table *t;
         char name[32];
 
-        mse[i] = fill_levels(&kv_klt_kinds[i], table_of(k->levels, i));
-        if (scalar)
+        if (scalar) {
+            mse[i] = fill_levels(&kv_klt_kinds[i], table_of(k->levels, i));
             continue;
+        }
         kv_klt_table_name(i, name);
         if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
             return -1;
@@ -194,10 +200,12 @@ static void keep_coefs(struct klt *k, const struct kv_klt_unit *u)
     k->coef = u->coef;
     k->n_coded = u->n_coded;
     k->sigma = kv_alloc(u->n_coded, sizeof(*k->sigma));
+    k->place = kv_alloc(u->n_coded, sizeof(*k->place));
     for (size_t i = 0; i < u->n_coded; i++) {
         const struct kv_klt_coef *f = &u->coef[i];
 
         k->sigma[i] = sqrtf(f->variance);
+        k->place[i] = (uint32_t)(f->head * k->d + f->index);
         if (f->index >= k->n_used[f->head])
             k->n_used[f->head] = (size_t)f->index + 1;
     }
@@ -214,10 +222,17 @@ static void make_steps(struct klt *k, bool scalar)
         const size_t kind = k->coef[i].kind - 1u;
         const struct kv_klt_kind *of = &kv_klt_kinds[kind];
         const bool start = bits < KV_TRELLIS_BITS && of->values == 1;
+        float *const table =
+            table_of(scalar || start ? k->levels : k->trellis, kind);
+        float *const turned = k->turned + (table - k->levels);
 
-        k->step[k->n_steps++] = (struct kv_trellis_step){
-            of->bits, of->values,
-            table_of(scalar || start ? k->levels : k->trellis, kind)};
+        if (!k->n_steps || k->step[k->n_steps - 1].table != table) {
+            if (start && !scalar)
+                fill_levels(of, table);
+            kv_trellis_turn(of->bits, of->values, table, turned);
+        }
+        k->step[k->n_steps++] =
+            (struct kv_trellis_step){of->bits, of->values, table, turned};
         bits += of->bits;
         i += of->values;
     }
@@ -331,17 +346,34 @@ static void keep_runs(struct klt *k)
     }
 }
 
-static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
+/* All heads' coefficients, one head after another: coef [n_coded], n [n_heads].
+ */
+static void add_all(const struct klt *k, struct kv_coef *coef, size_t *n)
+{
+    for (size_t h = 0; h < k->n_heads; coef += n[h++])
+        add_coefs(k, h, coef, &n[h]);
+}
+
+static void keep_all_for_device(struct klt *k)
 {
     struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
-    size_t *n = kv_alloc(k->n_heads, sizeof(*n)), at = 0;
+    size_t *n = kv_alloc(k->n_heads, sizeof(*n));
+
+    add_all(k, coef, n);
+    keep_for_device(k, coef, n);
+    keep_runs(k);
+    free(n);
+    free(coef);
+}
+
+static void make_coefs(const struct kv_codec *c, struct klt *k)
+{
+    struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
+    size_t *n = kv_alloc(k->n_heads, sizeof(*n));
 
     if (c->pre_rope)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
-    for (size_t h = 0; h < k->n_heads; at += n[h++])
-        add_coefs(k, h, coef + at, &n[h]);
-    keep_for_device(k, coef, n);
-    keep_runs(k);
+    add_all(k, coef, n);
     k->coefs =
         kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
                                               .head_dim = k->d,
@@ -351,7 +383,7 @@ static void make_coefs(const struct kv_codec *c, struct klt *k, bool int8)
                                               .mean = k->mean,
                                               .rope = k->rope,
                                               .values = c->side == KV_V,
-                                              .int8 = int8});
+                                              .int8 = k->int8});
     free(n);
     free(coef);
 }
@@ -381,7 +413,8 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
-    make_coefs(c, k, error_share(k, &mine, mse) >= LEAST_ERROR_SHARE);
+    k->int8 = error_share(k, &mine, mse) >= LEAST_ERROR_SHARE;
+    keep_all_for_device(k);
     return 0;
 }
 
@@ -396,8 +429,10 @@ static void close_klt(struct kv_codec *c)
     free(k->inverse);
     free(k->n_used);
     free(k->levels);
+    free(k->turned);
     free(k->coef);
     free(k->sigma);
+    free(k->place);
     free(k->step);
     free(k->device);
     free(k->first);
@@ -415,7 +450,7 @@ enum { TOGETHER = 16 }; /* tokens */
 static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
                       float *x, float *y)
 {
-    enum { WHOLE = 8 };
+    enum { WHOLE = 16 };
     const size_t d = k->d, row = k->n_heads * d;
 
     memset(y, 0, n * row * sizeof(*y));
@@ -466,8 +501,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
     float *copy = kv_alloc(most, row * sizeof(*copy));
     float *y = kv_alloc(most, row * sizeof(*y));
-    float *in = kv_alloc(most * k->n_coded, sizeof(*in));
-    void *scratch = kv_lines(kv_trellis_scratch(k->n_steps, n_blocks), 1);
+    void *scratch =
+        kv_lines(kv_trellis_scratch(k->step, k->n_steps, n_blocks), 1);
 
     (void)w;
     if (!k->n_coded)
@@ -477,15 +512,10 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 
         memcpy(copy, x + t * row, n * row * sizeof(*copy));
         transform(k, k->n_used, n, copy, y);
-        for (size_t i = 0; i < n; i++)
-            for (size_t j = 0; j < k->n_coded; j++)
-                in[i * k->n_coded + j] =
-                    y[i * row + k->coef[j].head * k->d + k->coef[j].index];
-        kv_trellis_encode(k->step, k->n_steps, in, k->sigma, n, scratch,
-                          bytes + t * c->block_bytes, c->block_bytes);
+        kv_trellis_encode(k->step, k->n_steps, y, row, k->place, k->sigma, n,
+                          scratch, bytes + t * c->block_bytes, c->block_bytes);
     }
     free(scratch);
-    free(in);
     free(y);
     free(copy);
 }
@@ -497,19 +527,14 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     const size_t row = kv_codec_block_values(c);
     const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
     float *y = kv_alloc(most, row * sizeof(*y));
-    float *out = kv_alloc(k->n_coded, sizeof(*out));
 
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
         const size_t n = n_blocks - t < most ? n_blocks - t : most;
 
-        for (size_t i = 0; i < n; i++, bytes += c->block_bytes) {
-            kv_trellis_decode(k->step, k->n_steps, bytes, k->sigma, out);
-            for (size_t j = 0; j < k->n_coded; j++)
-                y[i * row + k->coef[j].head * k->d + k->coef[j].index] = out[j];
-        }
+        kv_trellis_decode(k->step, k->n_steps, bytes + t * c->block_bytes,
+                          c->block_bytes, k->sigma, n, y, row, k->place);
         transform_back(k, y, n, x + t * row);
     }
-    free(out);
     free(y);
 }
 
@@ -539,8 +564,11 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
-    const struct klt *k = c->state;
+    struct klt *k = c->state;
 
+#pragma omp critical(kv_klt_coefs)
+    if (!k->coefs)
+        make_coefs(c, k);
     kv_store_coefs(s, k->coefs);
     return true;
 }
