@@ -8,8 +8,8 @@
  * left to the compiler's contraction).  The code is the lowest index with the
  * smallest s.  A vector equal to a centroid therefore gets s = 0, and encoding
  * what was decoded gives the same values.  Every level gives exactly this: a
- * faster one may look for candidates in another way, and then decides between
- * them by s (kernels/nearest_simd.h, nearest_vnni.c).
+ * faster one may look for candidates in another way, and decides by s where it
+ * leaves more than one (kernels/nearest_simd.h, nearest_vnni.c).
  */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H

@@ -4,6 +4,7 @@
 #ifndef KV_TILES_CODEBOOK_VNNI_H
 #define KV_TILES_CODEBOOK_VNNI_H
 
+#include "kernels/prefetch.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/unroll.h"
 
@@ -13,7 +14,6 @@
 enum {
     T = KV_TILE_TOKENS,
     LINE = 64,
-    AHEAD = 5632, /* so far ahead memory is fetched, to level 2 */
     ROWS = KV_CODE_ROWS,
     MOST_ENTRIES = KV_CODE_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
 };
@@ -50,14 +50,9 @@ ALWAYS_INLINE vi load(const void *p)
     return _mm512_loadu_si512(p);
 }
 
-ALWAYS_INLINE void fetch_ahead(const uint8_t *p)
-{
-    __builtin_prefetch(p + AHEAD, 0, 2);
-}
-
 ALWAYS_INLINE vi load_ahead(const uint8_t *p)
 {
-    fetch_ahead(p);
+    kv_prefetch_far(p, KV_FAR_CODES, LINE);
     return load(p);
 }
 

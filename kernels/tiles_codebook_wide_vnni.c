@@ -10,7 +10,7 @@ static void wide_codes(const struct kv_tile_book *b, const uint8_t *tile,
     const uint8_t *bits = tile + b->n_sub * T + sub * (b->bits - 8) * (T / 8);
     vi x[2];
 
-    fetch_ahead(low);
+    kv_prefetch_far(low, KV_FAR_CODES, LINE);
     UNROLL
     for (size_t h = 0; h < 2; h++)
         x[h] = _mm512_cvtepu8_epi16(

@@ -290,8 +290,8 @@ static void transform(const struct kv_store *s, size_t head, const float *q,
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
 
     memset(turned, 0, rows * h->padded * sizeof(*turned));
-    kv_tile_loops()->add(KV_FLOAT_32, h->matrix, s->head_dim, h->padded, q,
-                         s->head_dim, rows, turned);
+    kv_tile_loops()->add(KV_FLOAT_32, false, h->matrix, s->head_dim, h->padded,
+                         q, s->head_dim, rows, turned);
 }
 
 void kv_coef_prepare(const struct kv_store *s, size_t head, const float *q,
@@ -326,7 +326,8 @@ void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
                   float *score, size_t stride)
 {
     turn(s, head, tile, part, x);
-    kv_tile_loops()->dot(KV_FLOAT_32, x, s->head_dim, q, rows, score, stride);
+    kv_tile_loops()->dot(KV_FLOAT_32, false, x, s->head_dim, q, rows, score,
+                         stride);
 }
 
 /* Keys before RoPE: y [n + 1][32] to channels x [head_dim][32]. */
@@ -334,7 +335,7 @@ static void channels(const struct kv_coef_head *h, size_t d, const float *y,
                      float *x)
 {
     for (size_t i = 0; i < d; i += CHANNELS)
-        kv_tile_loops()->dot(KV_FLOAT_32, y, h->n + 1,
+        kv_tile_loops()->dot(KV_FLOAT_32, false, y, h->n + 1,
                              h->matrix + i * (h->n + 1),
                              d - i < CHANNELS ? d - i : CHANNELS,
                              x + i * KV_TILE_PART, KV_TILE_PART);
@@ -382,8 +383,8 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
         if (c->about.rope)
             kv_coef_turned(s, head, tile, i, y, query, rows, at, stride);
         else
-            kv_tile_loops()->dot(KV_FLOAT_32, y, h->n + 1, query, rows, at,
-                                 stride);
+            kv_tile_loops()->dot(KV_FLOAT_32, false, y, h->n + 1, query, rows,
+                                 at, stride);
     }
 }
 
@@ -401,7 +402,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     memset(y, 0, KV_TILE_PART * c->most * sizeof(*y));
     for (size_t i = 0; i < PARTS; i++) {
         expand(&c->head[head], tile, i, 1, c->most, y);
-        kv_tile_loops()->add(KV_FLOAT_32, y, KV_TILE_PART, c->most,
+        kv_tile_loops()->add(KV_FLOAT_32, false, y, KV_TILE_PART, c->most,
                              p + i * KV_TILE_PART, stride, rows, acc);
     }
 }
@@ -414,8 +415,8 @@ void kv_coef_finish(const struct kv_store *s, size_t head, const float *acc,
     const size_t wide = kv_padded(s->head_dim);
     float *sum = kv_alloc(rows, wide * sizeof(*sum));
 
-    kv_tile_loops()->add(KV_FLOAT_32, h->matrix, h->n + 1, wide, acc, c->most,
-                         rows, sum);
+    kv_tile_loops()->add(KV_FLOAT_32, false, h->matrix, h->n + 1, wide, acc,
+                         c->most, rows, sum);
     for (size_t r = 0; r < rows; r++)
         memcpy(out + r * s->head_dim, sum + r * wide,
                s->head_dim * sizeof(*out));

@@ -46,7 +46,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
 
     for (size_t i = 0; i < PARTS; i++) {
         s->family->expand(s, head, tile, i, x);
-        kv_tile_loops()->dot(KV_FLOAT_32, x, s->head_dim, query, rows,
+        kv_tile_loops()->dot(KV_FLOAT_32, false, x, s->head_dim, query, rows,
                              score + i * KV_TILE_PART, stride);
     }
 }
@@ -58,7 +58,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
 
     for (size_t i = 0; i < PARTS; i++) {
         s->family->expand(s, head, tile, i, x);
-        kv_tile_loops()->add(KV_FLOAT_32, x, KV_TILE_PART,
+        kv_tile_loops()->add(KV_FLOAT_32, false, x, KV_TILE_PART,
                              kv_padded(s->head_dim), p + i * KV_TILE_PART,
                              stride, rows, acc);
     }

@@ -27,7 +27,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
 
     (void)head;
     for (size_t i = 0; i < KV_TILE_TOKENS / KV_TILE_PART; i++)
-        loops->dot(kind_of(s), tile + i * part, s->head_dim, query, rows,
+        loops->dot(kind_of(s), true, tile + i * part, s->head_dim, query, rows,
                    score + i * KV_TILE_PART, stride);
 }
 
@@ -35,7 +35,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const float *p, size_t stride, size_t rows, float *acc)
 {
     (void)head;
-    kv_tile_loops()->add(kind_of(s), tile, KV_TILE_TOKENS,
+    kv_tile_loops()->add(kind_of(s), true, tile, KV_TILE_TOKENS,
                          kv_padded(s->head_dim), p, stride, rows, acc);
 }
 

@@ -148,8 +148,8 @@ ALWAYS_INLINE void expand_patch(const struct kv_grouped *g,
         for (size_t u = p.inner / KV_UNIT; u * KV_UNIT < p.inner_end; u++) {
             const uint8_t *at = lanes_at(codes, block_bytes, bits, u, l);
 
-            if (l % KV_LANES == 0) /* 4 KB on; lines far ahead slow this */
-                kv_prefetch_near(at + KV_NEAR, bits * KV_PLANE);
+            if (l % KV_LANES == 0) /* lines far ahead slow this */
+                kv_prefetch_near(at, KV_NEAR_GROUPED, bits * KV_PLANE);
             UNROLL
             for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
                 const vi x = cell(at, bits, e);
@@ -429,13 +429,12 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         const uint8_t *x[4];
 
         kv_prefetch_far(far + u * g * WIDTH / KV_LANES * bits * KV_PLANE,
-                        g * WIDTH / KV_LANES * bits * KV_PLANE);
+                        KV_FAR, g * WIDTH / KV_LANES * bits * KV_PLANE);
         UNROLL
         for (size_t k = 0; k < g; k++) {
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
-            /* beyond the up to 4 KB of blocks that are read together */
-            kv_prefetch_near(x[k] + KV_NEAR, bits * KV_PLANE);
+            kv_prefetch_near(x[k], KV_NEAR_GROUPED, bits * KV_PLANE);
         }
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {

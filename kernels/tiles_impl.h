@@ -9,18 +9,21 @@
 #include "kernels/tiles.h"
 #include "lib/base/alloc.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 struct kv_tile_loops {
-    /* score [rows][32], stride apart, written. */
-    void (*dot)(enum kv_float kind, const void *k, size_t head_dim,
+    /* score [rows][32], stride apart, written.  ahead: what follows k in memory
+     * is wanted next, and fetched. */
+    void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t head_dim,
                 const float *q, size_t rows, float *score, size_t stride);
-    /* acc += p v, n tokens. */
-    void (*add)(enum kv_float kind, const void *v, size_t n, size_t padded,
-                const float *p, size_t stride, size_t rows, float *acc);
+    /* acc += p v, n tokens; ahead: what follows v. */
+    void (*add)(enum kv_float kind, bool ahead, const void *v, size_t n,
+                size_t padded, const float *p, size_t stride, size_t rows,
+                float *acc);
     /* Rows of n, a multiple of 16, stride apart: row r becomes exp(x -
      * shift[r]), x at most shift[r], and sum[r] their sum.  Relative error
-     * below 1e-6; exp(-87) for all below. */
+     * below 1e-6; exp(-87) for all below; what is no number stays none. */
     void (*exp)(float *x, size_t stride, size_t rows, size_t n,
                 const float *shift, float *sum);
     /* The largest of each row, n > 0. */

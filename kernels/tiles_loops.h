@@ -35,9 +35,9 @@ ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
 }
 
 /* Tokens [at, at + g * WIDTH) of a part.  kind, rows and g are constants. */
-ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
-                            const float *q, size_t rows, size_t at, size_t g,
-                            float *score, size_t stride)
+ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
+                            size_t head_dim, const float *q, size_t rows,
+                            size_t at, size_t g, float *score, size_t stride)
 {
     const size_t size = value_bytes(kind), bytes = g * WIDTH * size;
     const char *far = (const char *)k + at * head_dim * size;
@@ -52,8 +52,10 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
         const size_t i = c * KV_TILE_PART + at;
         vf x[4];
 
-        kv_prefetch_far(far + c * bytes, bytes);
-        kv_prefetch_near((const char *)k + i * size, bytes);
+        if (ahead) {
+            kv_prefetch_far(far + c * bytes, KV_FAR, bytes);
+            kv_prefetch_near((const char *)k + i * size, KV_NEAR, bytes);
+        }
         UNROLL
         for (size_t j = 0; j < g; j++)
             x[j] = load(kind, k, i + j * WIDTH);
@@ -70,21 +72,22 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, const void *k, size_t head_dim,
         v_store(score + r * stride + at + j * WIDTH, sum[r][j]);
 }
 
-ALWAYS_INLINE void dot_rows(enum kv_float kind, const void *k, size_t head_dim,
-                            const float *q, size_t rows, float *score,
-                            size_t stride)
+ALWAYS_INLINE void dot_rows(enum kv_float kind, bool ahead, const void *k,
+                            size_t head_dim, const float *q, size_t rows,
+                            float *score, size_t stride)
 {
     const size_t most = KV_TILE_PART / WIDTH;
     const size_t g = GROUPS(rows) < most ? GROUPS(rows) : most;
 
     for (size_t at = 0; at < KV_TILE_PART; at += g * WIDTH)
-        dot_some(kind, k, head_dim, q, rows, at, g, score, stride);
+        dot_some(kind, ahead, k, head_dim, q, rows, at, g, score, stride);
 }
 
 /* Channels [c, c + g * WIDTH). */
-ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
-                            size_t padded, const float *p, size_t stride,
-                            size_t rows, size_t c, size_t g, float *acc)
+ALWAYS_INLINE void add_some(enum kv_float kind, bool ahead, const void *v,
+                            size_t n, size_t padded, const float *p,
+                            size_t stride, size_t rows, size_t c, size_t g,
+                            float *acc)
 {
     const size_t size = value_bytes(kind), bytes = g * WIDTH * size;
     const char *far = (const char *)v + c * n * size;
@@ -99,8 +102,10 @@ ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
         const size_t i = t * padded + c;
         vf x[4];
 
-        kv_prefetch_far(far + t * bytes, bytes);
-        kv_prefetch_near((const char *)v + i * size, bytes);
+        if (ahead) {
+            kv_prefetch_far(far + t * bytes, KV_FAR, bytes);
+            kv_prefetch_near((const char *)v + i * size, KV_NEAR, bytes);
+        }
         UNROLL
         for (size_t j = 0; j < g; j++)
             x[j] = load(kind, v, i + j * WIDTH);
@@ -117,33 +122,33 @@ ALWAYS_INLINE void add_some(enum kv_float kind, const void *v, size_t n,
         v_store(acc + r * padded + c + j * WIDTH, sum[r][j]);
 }
 
-ALWAYS_INLINE void add_rows(enum kv_float kind, const void *v, size_t n,
-                            size_t padded, const float *p, size_t stride,
-                            size_t rows, float *acc)
+ALWAYS_INLINE void add_rows(enum kv_float kind, bool ahead, const void *v,
+                            size_t n, size_t padded, const float *p,
+                            size_t stride, size_t rows, float *acc)
 {
     size_t c = 0;
 
     if (GROUPS(rows) == 4)
         for (; c + 4 * WIDTH <= padded; c += 4 * WIDTH)
-            add_some(kind, v, n, padded, p, stride, rows, c, 4, acc);
+            add_some(kind, ahead, v, n, padded, p, stride, rows, c, 4, acc);
     if (GROUPS(rows) >= 2)
         for (; c + 2 * WIDTH <= padded; c += 2 * WIDTH)
-            add_some(kind, v, n, padded, p, stride, rows, c, 2, acc);
+            add_some(kind, ahead, v, n, padded, p, stride, rows, c, 2, acc);
     for (; c < padded; c += WIDTH)
-        add_some(kind, v, n, padded, p, stride, rows, c, 1, acc);
+        add_some(kind, ahead, v, n, padded, p, stride, rows, c, 1, acc);
 }
 
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define EVERY_KIND(X, R) X(KV_FLOAT_32, R) X(KV_FLOAT_16, R) X(KV_FLOAT_BF16, R)
 _Static_assert(KV_TILE_ROWS == 8, "EVERY_ROWS and the unrolling");
 
-static void dot(enum kv_float kind, const void *k, size_t head_dim,
+static void dot(enum kv_float kind, bool ahead, const void *k, size_t head_dim,
                 const float *q, size_t rows, float *score, size_t stride)
 {
     switch (kind * 16 + rows) {
-#define CASE(K, R)                                     \
-    case K * 16 + R:                                   \
-        dot_rows(K, k, head_dim, q, R, score, stride); \
+#define CASE(K, R)                                            \
+    case K * 16 + R:                                          \
+        dot_rows(K, ahead, k, head_dim, q, R, score, stride); \
         break;
 #define CASES(R) EVERY_KIND(CASE, R)
         EVERY_ROWS(CASES)
@@ -152,13 +157,14 @@ static void dot(enum kv_float kind, const void *k, size_t head_dim,
     }
 }
 
-static void add(enum kv_float kind, const void *v, size_t n, size_t padded,
-                const float *p, size_t stride, size_t rows, float *acc)
+static void add(enum kv_float kind, bool ahead, const void *v, size_t n,
+                size_t padded, const float *p, size_t stride, size_t rows,
+                float *acc)
 {
     switch (kind * 16 + rows) {
-#define CASE(K, R)                                    \
-    case K * 16 + R:                                  \
-        add_rows(K, v, n, padded, p, stride, R, acc); \
+#define CASE(K, R)                                           \
+    case K * 16 + R:                                         \
+        add_rows(K, ahead, v, n, padded, p, stride, R, acc); \
         break;
 #define CASES(R) EVERY_KIND(CASE, R)
         EVERY_ROWS(CASES)
@@ -171,7 +177,8 @@ static void add(enum kv_float kind, const void *v, size_t n, size_t padded,
  * the polynomial is the least relative error's, and 1 at 0. */
 ALWAYS_INLINE vf exp_one(vf x)
 {
-    const vf low = v_max(x, v_all(-87.0f)), whole = v_all(0x1.8p23f);
+    /* v_max() gives the second of two where one is no number: x stays so */
+    const vf low = v_max(v_all(-87.0f), x), whole = v_all(0x1.8p23f);
     const vf n = v_sub(v_fma(low, v_all(1.44269504f), whole), whole);
     const vf r =
         v_fma(n, v_all(2.12194440e-4f), v_fma(n, v_all(-0.693359375f), low));
@@ -255,8 +262,8 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
-                y[k] = v_mul(v_load(x + r * stride + i + k * WIDTH),
-                             v_all(by[r]));
+                y[k] =
+                    v_mul(v_load(x + r * stride + i + k * WIDTH), v_all(by[r]));
             v_store8x4(code + r * code_stride + i, y);
         }
         for (; i < n; i += WIDTH)

@@ -462,6 +462,10 @@ class Attention(Case):
                      "--layer", "2")
         self.refused("positive", "kvattn", "-s", "kivi", "--dump",
                      at("eval.h5"), "--reps", "0")
+        for option in (["--queries", "2"], ["--layer", "0"], ["-n", "1"],
+                       ["--allow-leakage"]):
+            self.refused("is of a --dump", "kvattn", "-s", "kivi", "--shape",
+                         "1,4,2,16,8", *option)
 
     def test_absurd_sizes(self):
         for shape, words in [

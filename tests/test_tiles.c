@@ -299,6 +299,10 @@ static void test_exp(void **state)
             weight[i] = one;
         kv_tile_loops()->exp(weight, 16, 1, 16, &one, &sum);
         assert_true(weight[0] == 1 && sum == 16);
+        for (size_t i = 0; i < 16; i++)
+            weight[i] = i == 9 ? NAN : one;
+        kv_tile_loops()->exp(weight, 16, 1, 16, &one, &sum);
+        assert_true(isnan(weight[9]) && isnan(sum) && weight[8] == 1);
     }
 }
 

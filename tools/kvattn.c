@@ -65,7 +65,7 @@ struct run {
     size_t left_out; /* specs that the GPU has no kernel or no room for */
 };
 
-#define DEFAULT_LAYER SIZE_MAX
+#define NOT_GIVEN SIZE_MAX
 
 /* "B,HQ,HKV,D,N[,NQ]" */
 static int parse_shape(const char *text, struct kv_attn_inputs *in,
@@ -169,7 +169,7 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
     r->inputs.n_batch = a->windows;
     r->how.copies = 1;
     r->inputs.nq = a->queries;
-    r->inputs.layer = a->layer == DEFAULT_LAYER ? info->first_layer : a->layer;
+    r->inputs.layer = a->layer == NOT_GIVEN ? info->first_layer : a->layer;
     r->conditions.model = info->model;
     r->conditions.model_hash = info->model_hash;
     r->conditions.weights = info->weights;
@@ -480,6 +480,20 @@ static void clear(struct run *r)
     kv_dump_close(r->dump);
 }
 
+/* What says something of a dump, beside --shape. */
+static void refuse_of_dump(const struct args *a)
+{
+    const char *name = a->layer != NOT_GIVEN     ? "--layer"
+                       : a->windows              ? "--windows"
+                       : a->queries != NOT_GIVEN ? "--queries"
+                       : a->allow_leakage        ? "--allow-leakage"
+                                                 : NULL;
+
+    if (name)
+        kv_die("%s is of a --dump; --shape B,HQ,HKV,D,N[,NQ] says all sizes",
+               name);
+}
+
 static void parse(int argc, char **argv, struct args *a)
 {
     const struct kv_opt opts[] = {
@@ -526,8 +540,8 @@ static void parse(int argc, char **argv, struct args *a)
             "Each sequence of the batch has a cache with the spec's own s and\n"
             "r; a step attends with the newest NQ queries of all of them.\n"
             "Before each run the processor's caches are filled with other\n"
-            "data (but --warm, which the protocol names).  bytes_moved:\n"
-            "caches, queries, outputs, each once;\n"
+            "data, but with --warm, which the protocol names.\n"
+            "bytes_moved: caches, queries, outputs, each once;\n"
             "device_bytes: caches as the step reads them; bw_share: of what\n"
             "the same threads read from memory; speedup: over the f16 row,\n"
             "which is timed by turns with each.\n"
@@ -538,13 +552,14 @@ static void parse(int argc, char **argv, struct args *a)
             "--device cuda: caches are made on the CPU and attended to on the\n"
             "GPU, cold; generic is the kernel for any sizes, unfused two\n"
             "products of cuBLAS and a softmax, dequant codes made halves\n"
-            "first, then attended to; speedup is over fused f16; a batch of "
-            "--shape is one sequence in so many copies;\n"
-            "bw_share is of what the GPU reads; a spec without a kernel there\n"
-            "is named and left out, and the exit status is 1.  encode_us_p50:\n"
-            "encoding one block of keys and of values (a token, where blocks\n"
-            "are tokens) of each sequence; inline_us_p50: that, then "
-            "attention;\n"
+            "first, then attended to; speedup is over fused f16; a batch of\n"
+            "--shape is one sequence in so many copies; bw_share is of what\n"
+            "the GPU reads; a spec without a kernel there is named and left\n"
+            "out, and the exit status is 1.\n"
+            "encode_us_p50: encoding one block of keys and of values (a "
+            "token,\n"
+            "where blocks are tokens) of each sequence; inline_us_p50: that,\n"
+            "then attention;\n"
             "async_us_p50: both at a time, encoding in a stream of its own.\n"
             "settle_us_p50: encoding the newest 128 coded tokens of each\n"
             "sequence and putting them into attention's tiles, by integers in\n"
@@ -564,6 +579,10 @@ static void parse(int argc, char **argv, struct args *a)
         kv_die("give either --dump or --shape (try --help)");
     if (!a->specs.n)
         kv_die("nothing to run: give -s SPEC (try --list)");
+    if (a->shape)
+        refuse_of_dump(a);
+    if (a->queries == NOT_GIVEN)
+        a->queries = 1;
     if (!a->reps || !a->queries)
         kv_die("--reps and --queries must be positive");
     kv_common_files(&a->common.output, 1,
@@ -574,9 +593,9 @@ static void parse(int argc, char **argv, struct args *a)
 int main(int argc, char **argv)
 {
     struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
-                     .layer = DEFAULT_LAYER,
+                     .layer = NOT_GIVEN,
                      .path = "exact",
-                     .queries = 1,
+                     .queries = NOT_GIVEN,
                      .reps = 20,
                      .warmup = 3};
     struct run r = {0};
