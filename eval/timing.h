@@ -23,9 +23,11 @@ double kv_bench_bandwidth(struct kv_bench *b);
 /* Runs once(arg) warmup times, then reps times (>= 1) with the clock on.
  * Before each run the threads read the 256 MiB, so that no run finds its data
  * in the caches of the one before; warm: once(arg) runs instead, and what fits
- * into the caches is there.  base not NULL: before each run once(base)
- * runs the same way, and *ratio becomes the median of its time over the run's,
- * pair by pair, so that what else the machine does hits both. */
+ * into the caches is there.  Where the last level of caches holds more than
+ * 256 MiB, cold means read from that level or from memory, and so does the
+ * bandwidth above.  base not NULL: before each run once(base) runs the same
+ * way, and *ratio becomes the median of its time over the run's, pair by pair,
+ * so that what else the machine does hits both. */
 struct kv_timing kv_bench_time(struct kv_bench *b, bool warm, size_t warmup,
                                size_t reps, void (*once)(void *), void *arg,
                                void *base, double *ratio);

@@ -1,9 +1,12 @@
-/* Times the vector-quantization kernels: median of the runs, on one thread.
+/* Times the vector-quantization kernels: median and spread of the runs, on one
+ * thread.
  *
  *   bench_kernels [level [runs]]     CSV on stdout
  *
- * gflops counts 3 d operations per pair of vector and centroid (subtract,
- * multiply, add), the start of k-means as one more round. */
+ * 21 runs unless told, of what takes seconds at most 3; the column reps says
+ * how many.  gflops counts 3 d operations per pair of vector and centroid
+ * (subtract, multiply, add), the start of k-means as one more round. */
+#include "eval/timing.h"
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"
 #include "kernels/kmeans.h"
@@ -66,17 +69,11 @@ static void run_unpack(const struct work *w)
     kv_unpack(w->bytes, w->n, (unsigned)w->d, w->code);
 }
 
-static int by_value(const void *a, const void *b)
+static struct kv_timing time_of(void (*run)(const struct work *),
+                                const struct work *w, size_t runs)
 {
-    const double p = *(const double *)a, q = *(const double *)b;
-
-    return (p > q) - (p < q);
-}
-
-static double median_of(void (*run)(const struct work *), const struct work *w,
-                        size_t runs)
-{
-    double *took = kv_alloc(runs, sizeof(*took)), median;
+    double *took = kv_alloc(runs, sizeof(*took));
+    struct kv_timing t;
 
     run(w);
     for (size_t i = 0; i < runs; i++) {
@@ -85,10 +82,11 @@ static double median_of(void (*run)(const struct work *), const struct work *w,
         run(w);
         took[i] = kv_seconds() - start;
     }
-    qsort(took, runs, sizeof(*took), by_value);
-    median = took[runs / 2];
+    t = (struct kv_timing){.p10 = kv_quantile(took, runs, 0.1),
+                           .p50 = kv_quantile(took, runs, 0.5),
+                           .p90 = kv_quantile(took, runs, 0.9)};
     free(took);
-    return median;
+    return t;
 }
 
 static void bench(const char *op, void (*run)(const struct work *), size_t n,
@@ -107,12 +105,13 @@ static void bench(const char *op, void (*run)(const struct work *), size_t n,
     for (size_t j = 0; k && j < SUBS; j++)
         kv_codebook_init(&w.book[j], w.centers + j * k * d, k, d);
 
-    const double seconds = median_of(run, &w, runs);
+    const struct kv_timing t = time_of(run, &w, runs);
 
-    printf("%s,%s,n%zud%zuk%zui%zu,%.3g,", op, kv_level_name(kv_level_get()), n,
-           d, k, iters, seconds);
+    printf("%s,%s,n%zud%zuk%zui%zu,cpu,%s,%d,%zu,%.3g,%.3g,%.3g,", kv_version(),
+           op, n, d, k, iters, kv_level_name(kv_level_get()),
+           omp_get_max_threads(), runs, t.p50, t.p10, t.p90);
     if (k)
-        printf("%.1f", 3e-9 * (double)(n * d * k * (iters + 1)) / seconds);
+        printf("%.1f", 3e-9 * (double)(n * d * k * (iters + 1)) / t.p50);
     printf("\n");
     fflush(stdout);
     for (size_t j = 0; k && j < SUBS; j++)
@@ -135,7 +134,8 @@ int main(int argc, char **argv)
     if (argc > 3 || runs < 1)
         kv_die("usage: bench_kernels [level [runs]]");
     omp_set_num_threads(1);
-    printf("op,level,shape,median_s,gflops\n");
+    printf("version,op,shape,device,level,threads,reps,median_s,p10_s,p90_s,"
+           "gflops\n");
     bench("kmeans", run_kmeans, 65536, 4, 256, 25, runs);
     bench("kmeans", run_kmeans, 65536, 8, 256, 25, runs);
     bench("kmeans", run_kmeans, 65536, 8, 1024, 25, runs);

@@ -94,6 +94,24 @@ static void test_errors(void **state)
     assert_int_equal(kv_fail(NULL, "dropped"), -1);
 }
 
+/* Zeros even where other bytes were; the start of a line, or of a huge page. */
+static void test_lines(void **state)
+{
+    (void)state;
+    assert_null(kv_lines(0, 8));
+    for (size_t bytes = 1; bytes <= (size_t)9 << 20; bytes *= 3)
+        for (int again = 0; again < 2; again++) {
+            uint8_t *p = kv_lines(bytes, 1);
+
+            assert_int_equal((uintptr_t)p % (bytes < 4 << 20 ? 64 : 2 << 20),
+                             0);
+            for (size_t i = 0; i < bytes; i++)
+                assert_true(p[i] == 0);
+            memset(p, 0xa5, bytes);
+            free(p);
+        }
+}
+
 static void test_out(void **state)
 {
     struct kv_err e = {""};
@@ -156,6 +174,7 @@ int main(void)
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_lines),
         cmocka_unit_test(test_out),
         cmocka_unit_test(test_sizes_and_hash),
     };

@@ -497,6 +497,18 @@ class Attention(Case):
                              ("decode:1", "decode:1:warm"))
             self.assertEqual(a["attn_rel_err"], b["attn_rel_err"])
 
+    def test_warm_reads_no_memory(self):
+        """Before each of 60 cold runs 256 MiB; before warm ones only the five
+        times for the bandwidth."""
+        took = []
+        for how in [], ["--warm"]:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            must("kvattn", "-s", "kivi", "--shape", "1,4,2,64,130", "--reps",
+                 "20", "--warmup", "0", "-t", "1", *how)
+            took.append(resource.getrusage(
+                resource.RUSAGE_CHILDREN).ru_utime - before)
+        self.assertGreater(took[0], 3 * took[1])
+
     def test_no_windows_are_all(self):
         args = ["-s", "kivi", "--dump", at("eval.h5"), "-n"]
         for n, want in ("0", WINDOWS), ("5", 5), ("99", WINDOWS):

@@ -34,7 +34,7 @@ void *kv_realloc(void *p, size_t n, size_t size)
     return q;
 }
 
-void *kv_lines(size_t n, size_t size)
+void *kv_lines_unset(size_t n, size_t size)
 {
     enum { LINE = 64, HUGE_PAGE = 2 << 20, LARGE = 4 << 20 };
     const size_t bytes = n * size;
@@ -48,8 +48,14 @@ void *kv_lines(size_t n, size_t size)
         out_of_memory(n, size);
     if (to == HUGE_PAGE)
         madvise(p, bytes, MADV_HUGEPAGE); /* advice: no failure to report */
-    memset(p, 0, bytes);
     return p;
+}
+
+void *kv_lines(size_t n, size_t size)
+{
+    void *p = kv_lines_unset(n, size);
+
+    return p ? memset(p, 0, n * size) : NULL;
 }
 
 char *kv_strndup(const char *s, size_t n)

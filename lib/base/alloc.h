@@ -17,6 +17,10 @@ void *kv_realloc(void *p, size_t n, size_t size);
  * release with free().  NULL where there are none. */
 void *kv_lines(size_t n, size_t size);
 
+/* The same, not zeroed: a page comes to lie on the memory node of the thread
+ * that first writes to it. */
+void *kv_lines_unset(size_t n, size_t size);
+
 /* A copy of the string, or of its first n bytes with a final zero. */
 char *kv_strdup(const char *s);
 char *kv_strndup(const char *s, size_t n);

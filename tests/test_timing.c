@@ -1,0 +1,76 @@
+#include "eval/timing.h"
+#include "lib/base/progress.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+enum { WARMUP = 2, REPS = 9 };
+
+/* What is timed: it takes so long, and counts. */
+struct work {
+    double seconds;
+    size_t calls;
+};
+
+static void once(void *arg)
+{
+    struct work *w = arg;
+    const double end = kv_seconds() + w->seconds;
+
+    w->calls++;
+    while (kv_seconds() < end)
+        ;
+}
+
+static void check_calls(struct kv_bench *b, bool warm, bool with_base)
+{
+    const size_t want = (warm ? 2 : 1) * (WARMUP + REPS);
+    struct work run = {.seconds = 1e-3}, base = {.seconds = 4e-3};
+    double ratio = NAN;
+    const struct kv_timing t =
+        kv_bench_time(b, warm, WARMUP, REPS, once, &run,
+                      with_base ? &base : NULL, with_base ? &ratio : NULL);
+
+    assert_int_equal(run.calls, want);
+    assert_int_equal(base.calls, with_base ? want : 0);
+    assert_true(run.seconds <= t.p10 && t.p10 <= t.p50 && t.p50 <= t.p90);
+    if (with_base) /* 4, but for what else the machine does */
+        assert_true(ratio > 1 && isfinite(ratio));
+}
+
+static void test_calls(void **state)
+{
+    struct kv_bench *b = kv_bench_new(2);
+
+    (void)state;
+    for (int way = 0; way < 4; way++)
+        check_calls(b, way % 2, way / 2);
+    assert_true(kv_bench_bandwidth(b) > 0);
+    assert_true(isfinite(kv_bench_bandwidth(b)));
+    kv_bench_free(b);
+    kv_bench_free(NULL);
+}
+
+static void test_quantile(void **state)
+{
+    double x[] = {4, 1, 3, 2}, alone = 7;
+
+    (void)state;
+    assert_true(kv_quantile(x, 4, 0) == 1);
+    assert_true(kv_quantile(x, 4, 0.5) == 2.5);
+    assert_true(kv_quantile(x, 4, 1) == 4);
+    assert_within(kv_quantile(x, 4, 0.1), 1.3, 1e-12);
+    assert_within(kv_quantile(x, 4, 0.9), 3.7, 1e-12);
+    for (int i = 0; i <= 10; i++)
+        assert_true(kv_quantile(&alone, 1, i / 10.0) == 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_quantile),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
