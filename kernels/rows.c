@@ -92,6 +92,11 @@ void kv_round_f16(const float *x, size_t n, float *out)
     best()->round_f16(x, n, out);
 }
 
+void kv_row_hadamard(float *x, size_t m, float scale)
+{
+    best()->hadamard(x, m, scale);
+}
+
 bool kv_row_is_finite(const float *x, size_t n)
 {
     return best()->is_finite(x, n);

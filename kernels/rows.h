@@ -56,6 +56,10 @@ void kv_rows_times(const float *a, size_t a_stride, size_t rows, const float *m,
  * lib/base/half.h and back). */
 void kv_round_f16(const float *x, size_t n, float *out);
 
+/* m values, a power of two: log2(m) passes of sums and differences, x[i] and
+ * x[i + half], from half = m / 2 down to 1, then times scale. */
+void kv_row_hadamard(float *x, size_t m, float scale);
+
 /* Whether no x is NaN or infinite. */
 bool kv_row_is_finite(const float *x, size_t n);
 

@@ -23,6 +23,7 @@ struct kv_rows {
                   size_t n, size_t m_stride, size_t d, float *y,
                   size_t y_stride);
     void (*round_f16)(const float *x, size_t n, float *out);
+    void (*hadamard)(float *x, size_t m, float scale);
     bool (*is_finite)(const float *x, size_t n);
     void (*widen_f16)(const void *from, size_t n, float *to);
     void (*widen_bf16)(const void *from, size_t n, float *to);

@@ -419,6 +419,73 @@ static void widen_bf16(const void *from, size_t n, float *to)
     }
 }
 
+/* ---- Hadamard ------------------------------------------------------------ */
+
+#if LANES == 8
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+#else
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#endif
+
+/* A pass within a register: other holds for each lane that `half` away. */
+ALWAYS_INLINE vf sums_and_differences(vf x, vf other, int half)
+{
+    const vi upper = ((vi){LANE_NUMBERS} & half) != 0;
+    const vi sign = upper & INT32_MIN;
+
+    return other + (vf)((vi)x ^ sign);
+}
+
+ALWAYS_INLINE vf hadamard_lanes(vf x)
+{
+#if LANES == 8
+#define OTHER(...) __builtin_shufflevector(x, x, __VA_ARGS__)
+    x = sums_and_differences(x, OTHER(4, 5, 6, 7, 0, 1, 2, 3), 4);
+    x = sums_and_differences(x, OTHER(2, 3, 0, 1, 6, 7, 4, 5), 2);
+    return sums_and_differences(x, OTHER(1, 0, 3, 2, 5, 4, 7, 6), 1);
+#else
+#define OTHER(...) __builtin_shufflevector(x, x, __VA_ARGS__)
+    x = sums_and_differences(
+        x, OTHER(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), 8);
+    x = sums_and_differences(
+        x, OTHER(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), 4);
+    x = sums_and_differences(
+        x, OTHER(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), 2);
+    return sums_and_differences(
+        x, OTHER(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), 1);
+#endif
+#undef OTHER
+}
+
+static void hadamard(float *x, size_t m, float scale)
+{
+    size_t half = m / 2;
+
+    for (; half >= LANES; half /= 2)
+        for (size_t i = 0; i < m; i += 2 * half)
+            for (size_t j = i; j < i + half; j += LANES) {
+                const vf a = load(x + j), b = load(x + j + half);
+
+                store(x + j, a + b);
+                store(x + j + half, a - b);
+            }
+    if (m >= LANES) {
+        for (size_t i = 0; i < m; i += LANES)
+            store(x + i, hadamard_lanes(load(x + i)) * scale);
+        return;
+    }
+    for (; half > 0; half /= 2)
+        for (size_t i = 0; i < m; i += 2 * half)
+            for (size_t j = i; j < i + half; j++) {
+                const float a = x[j], b = x[j + half];
+
+                x[j] = a + b;
+                x[j + half] = a - b;
+            }
+    for (size_t i = 0; i < m; i++)
+        x[i] *= scale;
+}
+
 const struct kv_rows NAME(kv_rows) = {
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
@@ -431,6 +498,7 @@ const struct kv_rows NAME(kv_rows) = {
     .log_sum_exp = log_sum_exp,
     .times = rows_times,
     .round_f16 = round_f16,
+    .hadamard = hadamard,
     .is_finite = is_finite,
     .widen_f16 = widen_f16,
     .widen_bf16 = widen_bf16,

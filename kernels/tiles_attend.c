@@ -41,7 +41,7 @@ static size_t row_at(const struct kv_tiles_job *j, size_t head, size_t r)
            j->head_dim;
 }
 
-/* Tokens that row r sees. */
+/* Tokens that row r sees: as many as the rows before it, or more. */
 static size_t visible(const struct kv_tiles_job *j, size_t r)
 {
     return j->n - j->nq + r / (j->n_heads / j->n_kv_heads) + 1;
@@ -347,6 +347,20 @@ static void rescale(const struct head *h, struct partial *p, size_t r, float by)
     }
 }
 
+/* What a row does not see of [begin, end), and what fills it up, has the weight
+ * 0. */
+static void hide(const struct item *w, const struct work *g, size_t begin,
+                 size_t end, size_t whole)
+{
+    for (size_t r = 0; r < g->rows; r++) {
+        const size_t sees = visible(w->of->job, g->first + r);
+        const size_t last = sees < end ? sees : end;
+
+        for (size_t t = last > begin ? last - begin : 0; t < whole; t++)
+            w->room->score[r * STEP + t] = -INFINITY;
+    }
+}
+
 /* Scores become weights, relative to the maximum so far. */
 static void step_weights(const struct item *w, struct work *g, size_t begin,
                          size_t end)
@@ -356,13 +370,8 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
     struct partial *out = g->out;
     float max[KV_TILE_MANY], sum[KV_TILE_MANY];
 
-    for (size_t r = 0; r < g->rows; r++) {
-        const size_t sees = visible(w->of->job, g->first + r);
-        const size_t seen = sees < end ? (sees > begin ? sees - begin : 0) : n;
-
-        for (size_t t = seen; t < whole; t++)
-            x[r * STEP + t] = -INFINITY;
-    }
+    if (whole > n || visible(w->of->job, g->first) < end)
+        hide(w, g, begin, end, whole);
     kv_tile_loops()->max(x, STEP, g->rows, whole, max);
     for (size_t r = 0; r < g->rows; r++)
         if (max[r] > out->max[r]) {

@@ -228,6 +228,17 @@ static void times(const float *x, const float *y, size_t n, float *out)
         }
 }
 
+/* The row's parts of as many values as a power of two that divides it. */
+static void hadamard(const float *x, const float *y, size_t n, float *out)
+{
+    const size_t m = n & (~n + 1);
+
+    (void)y;
+    memcpy(out, x, n * sizeof(*x));
+    for (size_t i = 0; i < n; i += m)
+        kv_row_hadamard(out + i, m, 0.3f);
+}
+
 static void test_levels(void **state)
 {
     (void)state;
@@ -240,6 +251,7 @@ static void test_levels(void **state)
     at_levels(exp_row);
     at_levels(largest);
     at_levels(times);
+    at_levels(hadamard);
 }
 
 /* exp over its whole range, and what is beyond. */
