@@ -37,9 +37,9 @@ struct kv_store;
  * gather and finish.  1 <= rows <= KV_TILE_ROWS. */
 struct kv_tile_ops {
     /* q: [rows][head_dim], in the store's space and scaled; query: what scores
-     * wants of them, query_bytes(s), 64-byte aligned.  Its bytes may be copied
-     * to where they are used: scores may keep in them what it finds out about
-     * tiles. */
+     * wants of them, query_bytes(s), 64-byte aligned.  It holds no pointers
+     * into itself, and may be copied; scores may keep in it what it finds out
+     * about tiles, so that two threads never share one. */
     size_t (*query_bytes)(const struct kv_store *s);
     void (*prepare)(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query);

@@ -2,10 +2,8 @@
  * KV head, chunks of its tokens are gone over apart, and their sums brought
  * together and turned into outputs once. */
 #include "kernels/tiles_impl.h"
-#include "lib/base/alloc.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +97,11 @@ static struct chosen choose_ops(const struct kv_tiles_job *j)
     }
     o.most_rows = many ? KV_TILE_MANY : KV_TILE_ROWS;
     return o;
+}
+
+static size_t group_count(const struct kv_tiles_job *j, const struct chosen *o)
+{
+    return (row_count(j) + o->most_rows - 1) / o->most_rows;
 }
 
 /* ---- queries ------------------------------------------------------------- */
@@ -236,7 +239,7 @@ static void start_group(const struct item *w, const struct group *g,
         } else if (has_tokens(k, w)) {
             const size_t bytes = ops->k[i]->query_bytes(k);
 
-            to->query[i] = kv_lines(bytes, 1);
+            to->query[i] = kv_lines_unset(bytes, 1);
             memcpy(to->query[i], g->query[i], bytes);
         }
         if (has_tokens(v, w))
@@ -259,9 +262,10 @@ static void start(struct item *w, size_t chunk)
 
 static void stop(struct item *w)
 {
-    for (size_t i = 0; i < w->of->n_groups && w->of->n_chunks > 1; i++)
-        for (size_t r = 0; r < KV_MAX_RUNS; r++)
-            free(w->work[i].query[r]);
+    if (w->of->n_chunks > 1)
+        for (size_t i = 0; i < w->of->n_groups; i++)
+            for (size_t r = 0; r < KV_MAX_RUNS; r++)
+                free(w->work[i].query[r]);
     free(w->work);
 }
 
@@ -383,8 +387,8 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
         }
     kv_tile_loops()->exp(x, STEP, g->rows, whole, out->max, sum);
     for (size_t r = 0; r < g->rows; r++)
-        if (max[r] == -INFINITY)
-            memset(x + r * STEP, 0, whole * sizeof(*x));
+        if (max[r] == -INFINITY && visible(w->of->job, g->first + r) <= begin)
+            memset(x + r * STEP, 0, whole * sizeof(*x)); /* it sees nothing */
         else
             out->sum[r] += sum[r];
 }
@@ -566,7 +570,7 @@ static struct head head_new(const struct kv_tiles_job *j, size_t head)
     const size_t n_rows = row_count(j);
     float *max = kv_alloc(h.n_chunks * n_rows, 2 * sizeof(*max));
 
-    h.n_groups = (n_rows + h.ops.most_rows - 1) / h.ops.most_rows;
+    h.n_groups = group_count(j, &h.ops);
     h.group = kv_alloc(h.n_groups, sizeof(*h.group));
     h.partial = kv_alloc(h.n_chunks * h.n_groups, sizeof(*h.partial));
     for (size_t i = 0; i < h.n_chunks * h.n_groups; i++) {
@@ -656,22 +660,25 @@ static struct kv_tiles_job block_at(const struct kv_tiles_job *j, size_t i)
     return b;
 }
 
-/* Bytes that partial results of a job take. */
-static size_t partial_bytes(const struct kv_tiles_job *j)
+/* Bytes that a job's queries and partial results take. */
+static size_t job_bytes(const struct kv_tiles_job *j)
 {
     const struct chosen ops = choose_ops(j);
-    size_t floats = 2;
+    size_t floats = 2, query = 0;
 
-    for (size_t i = 0; i < KV_MAX_RUNS; i++)
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         floats += ops.v[i] ? ops.v[i]->acc_floats(&j->v[i]) : 0;
-    return chunk_count(j) * j->n_kv_heads * row_count(j) * floats *
-           sizeof(float);
+        query += ops.k[i] ? ops.k[i]->query_bytes(&j->k[i]) : 0;
+    }
+    return j->n_kv_heads *
+           (chunk_count(j) * row_count(j) * floats * sizeof(float) +
+            group_count(j, &ops) * query);
 }
 
 void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
                      size_t threads)
 {
-    const size_t most = (size_t)64 << 20; /* bytes of partials at a time */
+    const size_t most = (size_t)64 << 20; /* bytes at a time */
     struct kv_tiles_job *block;
     size_t n = 0;
 
@@ -686,7 +693,7 @@ void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
         size_t bytes = 0;
 
         for (end = first; end < n && (end == first || bytes < most); end++)
-            bytes += partial_bytes(&block[end]);
+            bytes += job_bytes(&block[end]);
         attend(block + first, end - first, threads);
     }
     free(block);

@@ -20,7 +20,7 @@ typedef float vf;
 #define v_half(p) kv_f16_to_f32(*(p))
 #define v_bf16(p) kv_bf16_to_f32(*(p))
 #define v_times2(x, n) \
-    ((n) == (n) ? (x)*kv_bits_f32((uint32_t)((int32_t)(n) + 127) << 23) : (n))
+    ((n) < 128 ? (x)*kv_bits_f32((uint32_t)((int32_t)(n) + 127) << 23) : (n))
 #define v_abs(x) fabsf(x)
 #define v_sums(x, out) memcpy(out, x, 4 * sizeof(float))
 #define v_mosts v_sums

@@ -32,6 +32,7 @@ enum {
     PIECE = 64, /* lanes whose integer sums are held at a time */
     ROWS = 4    /* worked on together */
 };
+_Static_assert(ROWS == 4, "kv_units_of_four()");
 
 ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
 {

@@ -7,6 +7,7 @@
 #define KV_TILES_IMPL_H
 
 #include "kernels/tiles.h"
+#include "kernels/unroll.h"
 #include "lib/base/alloc.h"
 
 #include <stdbool.h>
@@ -39,7 +40,7 @@ struct kv_tile_loops {
 /* Of four rows the units of codes up to `most` in magnitude: max[r], the row's
  * largest magnitude, becomes max / most, and by[r] most / max; both 0 where max
  * is below `least`.  Four divisions take as long as one. */
-static inline void kv_units_of_four(float most, float least, float max[4],
+ALWAYS_INLINE void kv_units_of_four(float most, float least, float max[4],
                                     float by[4])
 {
     typedef float floats __attribute__((vector_size(16)));

@@ -192,6 +192,7 @@ ALWAYS_INLINE vf exp_one(vf x)
 
 /* Rows worked on together: what takes long for one goes on beside others. */
 enum { FEW = 4 };
+_Static_assert(FEW == 4, "kv_units_of_four()");
 
 /* rows <= FEW is a constant. */
 ALWAYS_INLINE void exp_few(float *x, size_t stride, size_t rows, size_t n,

@@ -188,7 +188,7 @@ static void find_states(const struct run *r, const float *x, size_t n,
 #pragma omp parallel
     {
         void *scratch =
-            kv_lines(kv_trellis_scratch(r->step, r->steps, AT_ONCE), 1);
+            kv_lines_unset(kv_trellis_scratch(r->step, r->steps, AT_ONCE), 1);
         uint8_t *bytes = kv_alloc(AT_ONCE, size);
 
 #pragma omp for schedule(static)

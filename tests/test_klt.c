@@ -84,8 +84,8 @@ static double error_of(const double *mse, size_t kind)
     return kind ? mse[kind - 1] : 1;
 }
 
-/* Of what each coefficient saves with every other kind, one price of a bit is
- * consistent: no coefficient would take another. */
+/* There is one price of a bit at which no coefficient would take another kind.
+ */
 static void test_one_price(void **state)
 {
     struct kv_klt_coef coef[200];

@@ -147,7 +147,7 @@ static const size_t lengths[] = {1, 31, 33, 63, 64, 65, 200, 321, 0};
 
 /* calib: of the last call, or NULL; kept where it serves this spec too. */
 static void check_text(const char *text, const struct kv_shape *s,
-                       struct kv_calib **calib)
+                       struct kv_calib **calib, const size_t *at_lengths)
 {
     struct kv_spec spec;
     struct kv_err e = {""};
@@ -161,7 +161,7 @@ static void check_text(const char *text, const struct kv_shape *s,
         kv_calib_free(*calib);
         *calib = synthetic_calib(s, &spec, test_folder());
     }
-    check_spec(&spec, s, *calib, lengths);
+    check_spec(&spec, s, *calib, at_lengths);
 }
 
 /* As they are by default, and without residual for as many bits as they can,
@@ -181,12 +181,12 @@ static void test_schemes(void **state)
             if (k->flags & KV_CALIBRATED && dims[j] != 64 &&
                 strcmp(k->name, "pq") != 0)
                 continue; /* training takes its time: one dimension */
-            check_text(k->name, &s, &calib);
+            check_text(k->name, &s, &calib, lengths);
             snprintf(text, sizeof(text), "%s:s3r0", k->name);
-            check_text(text, &s, &calib);
+            check_text(text, &s, &calib, lengths);
             for (int b = 1; b <= 8 && !(k->flags & KV_CALIBRATED); b++) {
                 snprintf(text, sizeof(text), "%s:b%ds1r32", k->name, b);
-                check_text(text, &s, &calib);
+                check_text(text, &s, &calib, lengths);
             }
             kv_calib_free(calib);
         }
@@ -218,7 +218,7 @@ static void test_more(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
-        check_text(texts[i], &s, &calib);
+        check_text(texts[i], &s, &calib, lengths);
     kv_calib_free(calib);
 }
 
@@ -243,6 +243,63 @@ static void test_groups(void **state)
             check_spec(&spec, &s, NULL, groups[i] == 3 ? many : few);
         }
     }
+}
+
+/* More tokens than a chunk: queries that are turned and sums that are turned
+ * back once for all chunks, heads that share tiles, outliers. */
+static void test_chunks(void **state)
+{
+    static const char *const texts[] = {"vecinfer:d4b4r9", "klt:b2s3r9",
+                                        "rotatekv:b2g32s2r9", "kvquant:b2r9"};
+    static const size_t more[] = {4110, 0};
+    const struct kv_shape s = synthetic_shape(32);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        struct kv_calib *calib = NULL;
+
+        check_text(texts[i], &s, &calib, more);
+        kv_calib_free(calib);
+    }
+}
+
+/* The newest key, alone in its step, gives no number: the output is none. */
+static void test_no_number(void **state)
+{
+    enum { D = 16, N = 257 };
+    static float q[D], k[N * D], v[N * D], out[D];
+    struct kv_store keys[KV_MAX_RUNS] = {0}, values[KV_MAX_RUNS] = {0};
+    struct kv_err e;
+
+    (void)state;
+    for (size_t i = 0; i < N * D; i++)
+        k[i] = v[i] = 1;
+    for (size_t i = 0; i < D; i++)
+        q[i] = 1;
+    k[N * D - 1] = NAN;
+    kv_store_floats(&keys[0], KV_FLOAT_32, 0, 1, D);
+    kv_store_floats(&values[0], KV_FLOAT_32, 1, 1, D);
+    kv_store_resize(&keys[0], N);
+    kv_store_resize(&values[0], N);
+    kv_store_put_floats(&keys[0], 0, k, N);
+    kv_store_put_floats(&values[0], 0, v, N);
+    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        kv_tiles_attend(&(struct kv_tiles_job){.n_heads = 1,
+                                               .n_kv_heads = 1,
+                                               .head_dim = D,
+                                               .nq = 1,
+                                               .n = N,
+                                               .scale = 1,
+                                               .q = q,
+                                               .out = out,
+                                               .k = keys,
+                                               .v = values},
+                        1, 1);
+        assert_true(isnan(out[0]) && isnan(out[D - 1]));
+    }
+    kv_store_free(&keys[0]);
+    kv_store_free(&values[0]);
 }
 
 /* Rows in a matrix of longer ones, as many as go together and some more. */
@@ -352,6 +409,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),     cmocka_unit_test(test_round8),
         cmocka_unit_test(test_groups),  cmocka_unit_test(test_more),
+        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_no_number),
         cmocka_unit_test(test_schemes),
     };
 

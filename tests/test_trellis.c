@@ -25,7 +25,9 @@ static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1},
                                          {3, 2}, {2, 1}, {4, 1}, {3, 1},
                                          {5, 1}, {8, 1}, {7, 1}, {6, 1}};
 
-static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
+/* One kind after another from kind `skip` on, each `often` times. */
+static void set_up(struct setup *s, size_t n_steps, size_t skip, size_t often,
+                   uint64_t seed)
 {
     *s = (struct setup){.n_steps = n_steps};
     for (size_t k = 0; k < KINDS; k++) {
@@ -38,7 +40,7 @@ static void set_up(struct setup *s, size_t n_steps, size_t skip, uint64_t seed)
         kv_trellis_turn(kinds[k][0], kinds[k][1], s->table[k], s->turned[k]);
     }
     for (size_t i = 0; i < n_steps; i++) {
-        const size_t k = (i + skip) % KINDS;
+        const size_t k = (i / often + skip) % KINDS;
 
         s->step[i] = (struct kv_trellis_step){kinds[k][0], kinds[k][1],
                                               s->table[k], s->turned[k]};
@@ -86,7 +88,7 @@ static void test_finds_the_best_path(void **state)
 
         for (; bits + kinds[(n + skip) % KINDS][0] <= 14; n++)
             bits += kinds[(n + skip) % KINDS][0];
-        set_up(&s, n, skip, 10 * skip);
+        set_up(&s, n, skip, 1, 10 * skip);
         scratch = malloc(kv_trellis_scratch(s.step, n, 1));
         kv_trellis_encode(s.step, n, s.x, 0, s.place, s.scale, 1, scratch,
                           bytes, 0);
@@ -146,7 +148,7 @@ static void test_far_values(void **state)
             struct setup s;
             void *scratch;
 
-            set_up(&s, MOST_STEPS, skip, 3 * skip);
+            set_up(&s, MOST_STEPS, skip, 1, 3 * skip);
             scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, 1));
             for (size_t i = 0; i < s.n_values; i += every)
                 s.x[i] *= 30;
@@ -177,7 +179,7 @@ static void make_ties(struct setup *s, float *x, size_t n)
 /* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
-    enum { STRINGS = 9, BYTES = 4 * MOST_STEPS };
+    enum { STRINGS = 11, BYTES = 4 * MOST_STEPS };
 
     (void)state;
     for (size_t turn = 0; turn < 2 * KINDS; turn++) {
@@ -188,7 +190,8 @@ static void test_levels_agree(void **state)
         struct kv_err e;
         void *scratch;
 
-        set_up(&s, MOST_STEPS - skip, skip, 7 * skip);
+        set_up(&s, MOST_STEPS - skip, skip, 1 + (turn + turn / KINDS) % 4,
+               7 * turn);
         scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, STRINGS));
         for (size_t i = 0; i < STRINGS * s.n_values; i++)
             x[i] = 2 * (float)kv_random_normal(skip, i);
@@ -223,7 +226,7 @@ static void test_no_steps_and_ends(void **state)
     kv_trellis_decode(NULL, 0, NULL, 0, NULL, 1, &none, 0, NULL);
     assert_int_equal(kv_trellis_bytes(NULL, 0), 0);
     for (size_t n = 1; n <= KINDS; n++) {
-        set_up(&s, n, 3, n);
+        set_up(&s, n, 3, 1, n);
         scratch = malloc(kv_trellis_scratch(s.step, n, 1));
         bytes = malloc(kv_trellis_bytes(s.step, n)); /* ASan sees the rest */
         kv_trellis_encode(s.step, n, s.x, 0, s.place, s.scale, 1, scratch,

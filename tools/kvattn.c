@@ -166,7 +166,7 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
         return -1;
     info = kv_dump_info(r->dump);
     r->inputs.shape = info->shape;
-    r->inputs.n_batch = a->windows;
+    r->inputs.n_batch = a->windows == NOT_GIVEN ? 0 : a->windows;
     r->how.copies = 1;
     r->inputs.nq = a->queries;
     r->inputs.layer = a->layer == NOT_GIVEN ? info->first_layer : a->layer;
@@ -484,7 +484,7 @@ static void clear(struct run *r)
 static void refuse_of_dump(const struct args *a)
 {
     const char *name = a->layer != NOT_GIVEN     ? "--layer"
-                       : a->windows              ? "--windows"
+                       : a->windows != NOT_GIVEN ? "--windows"
                        : a->queries != NOT_GIVEN ? "--queries"
                        : a->allow_leakage        ? "--allow-leakage"
                                                  : NULL;
@@ -594,6 +594,7 @@ int main(int argc, char **argv)
 {
     struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
                      .layer = NOT_GIVEN,
+                     .windows = NOT_GIVEN,
                      .path = "exact",
                      .queries = NOT_GIVEN,
                      .reps = 20,

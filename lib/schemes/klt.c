@@ -502,7 +502,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     float *copy = kv_alloc(most, row * sizeof(*copy));
     float *y = kv_alloc(most, row * sizeof(*y));
     void *scratch =
-        kv_lines(kv_trellis_scratch(k->step, k->n_steps, n_blocks), 1);
+        kv_lines_unset(kv_trellis_scratch(k->step, k->n_steps, n_blocks), 1);
 
     (void)w;
     if (!k->n_coded)
