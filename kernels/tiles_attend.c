@@ -500,10 +500,10 @@ static void finish_group(const struct head *h, size_t group, float *part)
     }
     for (size_t r = 0; r < g->rows; r++) {
         float *out = j->out + row_at(j, h->head, g->first + r);
-        const double by = 1 / total[r];
+        const float by = (float)(1 / total[r]);
 
         for (size_t c = 0; c < d; c++)
-            out[c] = (float)((double)out[c] * by);
+            out[c] *= by;
     }
 }
 
@@ -517,9 +517,6 @@ static void finish(struct head *h, const struct room *room)
     for (size_t i = 0; i < h->n_chunks * h->n_groups; i++)
         for (size_t r = 0; r < KV_MAX_RUNS; r++)
             free(h->partial[i].acc[r]);
-    free(h->partial->max); /* of all, and sums */
-    free(h->partial);
-    free(h->group);
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -560,56 +557,97 @@ static void room_free(struct room *r)
     free(r->row);
 }
 
-static struct head head_new(const struct kv_tiles_job *j, size_t head)
+/* What all jobs need, in one allocation each; and where a job's own begins. */
+struct places {
+    size_t head, part, group, partial, row;
+};
+
+static struct places after(struct places p, const struct kv_tiles_job *j,
+                           size_t threads)
 {
-    struct head h = {.job = j,
-                     .head = head,
-                     .n_chunks = chunk_count(j),
-                     .ops = choose_ops(j)};
+    const struct chosen ops = choose_ops(j);
+    const size_t chunks = chunk_count(j), heads = j->n_kv_heads;
+    const size_t groups = group_count(j, &ops);
 
-    const size_t n_rows = row_count(j);
-    float *max = kv_alloc(h.n_chunks * n_rows, 2 * sizeof(*max));
-
-    h.n_groups = group_count(j, &h.ops);
-    h.group = kv_alloc(h.n_groups, sizeof(*h.group));
-    h.partial = kv_alloc(h.n_chunks * h.n_groups, sizeof(*h.partial));
-    for (size_t i = 0; i < h.n_chunks * h.n_groups; i++) {
-        const size_t at =
-            i / h.n_groups * n_rows + i % h.n_groups * h.ops.most_rows;
-
-        h.partial[i].max = max + at;
-        h.partial[i].sum = max + h.n_chunks * n_rows + at;
-    }
-    return h;
+    p.head += heads;
+    p.part += part_count(j, threads) * chunks;
+    p.group += heads * groups;
+    p.partial += heads * groups * chunks;
+    p.row += heads * row_count(j) * chunks;
+    return p;
 }
 
-/* Where a job's heads and its parts begin among those of all. */
-struct places {
-    size_t head, part;
+struct heads {
+    struct head *head;
+    struct group *group;
+    struct partial *partial;
+    float *max, *sum; /* of partials */
 };
+
+static struct heads heads_new(struct places all)
+{
+    return (struct heads){
+        .head = kv_alloc(all.head, sizeof(struct head)),
+        .group = kv_alloc(all.group, sizeof(struct group)),
+        .partial = kv_alloc(all.partial, sizeof(struct partial)),
+        .max = kv_alloc(all.row, sizeof(float)),
+        .sum = kv_alloc(all.row, sizeof(float)),
+    };
+}
+
+static void heads_free(struct heads *h)
+{
+    free(h->head);
+    free(h->group);
+    free(h->partial);
+    free(h->max);
+    free(h->sum);
+}
+
+/* The heads of a job, whose own begin at p. */
+static void set_heads(const struct heads *all, struct places p,
+                      const struct kv_tiles_job *j)
+{
+    const struct chosen ops = choose_ops(j);
+    const size_t groups = group_count(j, &ops), chunks = chunk_count(j);
+
+    for (size_t i = 0; i < j->n_kv_heads; i++) {
+        all->head[p.head + i] = (struct head){
+            .job = j,
+            .head = i,
+            .n_groups = groups,
+            .n_chunks = chunks,
+            .ops = ops,
+            .group = all->group + p.group + i * groups,
+            .partial = all->partial + p.partial + i * groups * chunks};
+    }
+    for (size_t i = 0; i < j->n_kv_heads * chunks * groups; i++) {
+        const size_t row =
+            p.row + i / groups * row_count(j) + i % groups * ops.most_rows;
+
+        all->partial[p.partial + i].max = all->max + row;
+        all->partial[p.partial + i].sum = all->sum + row;
+    }
+}
 
 static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
                    size_t threads)
 {
     struct places *at = kv_alloc(n_jobs + 1, sizeof(*at));
-    struct head *heads;
+    struct heads all;
 
-    for (size_t i = 0; i < n_jobs; i++) {
-        at[i + 1].head = at[i].head + jobs[i].n_kv_heads;
-        at[i + 1].part =
-            at[i].part + part_count(&jobs[i], threads) * chunk_count(&jobs[i]);
-    }
-    heads = kv_alloc(at[n_jobs].head, sizeof(*heads));
     for (size_t i = 0; i < n_jobs; i++)
-        for (size_t h = 0; h < jobs[i].n_kv_heads; h++)
-            heads[at[i].head + h] = head_new(&jobs[i], h);
+        at[i + 1] = after(at[i], &jobs[i], threads);
+    all = heads_new(at[n_jobs]);
+    for (size_t i = 0; i < n_jobs; i++)
+        set_heads(&all, at[i], &jobs[i]);
 #pragma omp parallel num_threads((int)threads)
     {
         struct room room = room_new(jobs, n_jobs);
 
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < at[n_jobs].head; i++)
-            prepare(&heads[i], &room);
+            prepare(&all.head[i], &room);
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < at[n_jobs].part; i++) {
             size_t job = 0;
@@ -619,15 +657,15 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs,
 
             const size_t n = chunk_count(&jobs[job]);
 
-            run_part(heads + at[job].head, &room, (i - at[job].part) % n,
+            run_part(all.head + at[job].head, &room, (i - at[job].part) % n,
                      (i - at[job].part) / n, part_count(&jobs[job], threads));
         }
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < at[n_jobs].head; i++)
-            finish(&heads[i], &room);
+            finish(&all.head[i], &room);
         room_free(&room);
     }
-    free(heads);
+    heads_free(&all);
     free(at);
 }
 

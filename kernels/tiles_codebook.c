@@ -419,17 +419,21 @@ static int32_t put_row(const struct kv_store *s, const int8_t *q8, size_t r,
                        size_t n, int8_t *to)
 {
     const struct kv_tile_book *b = book_of(s);
-    const size_t d = s->head_dim,
-                 some = b->order == KV_CODES_WIDE ? b->width : 4;
-    const uint16_t *at = b->q_at;
+    const size_t some = b->order == KV_CODES_WIDE ? b->width : 4;
+    const size_t bytes = kv_code_quads(s) * 4;
+    int8_t row[4 * MOST_DIM]; /* d = 1 is filled up to 4 */
     int32_t sum = 0;
 
-    for (size_t c = 0; c < d; c++) {
-        const size_t in = at[c] & (some - 1);
+    memset(row, 0, bytes);
+    for (size_t c = 0; c < s->head_dim; c++)
+        row[b->q_at[c]] = q8[c];
+    for (size_t i = 0; i < bytes; i += 4) {
+        const size_t in = i & (some - 1);
 
-        to[(at[c] - in) * n + r * some + in] = q8[c];
-        sum += q8[c];
+        memcpy(to + (i - in) * n + r * some + in, row + i, 4);
     }
+    for (size_t c = 0; c < s->head_dim; c++)
+        sum += q8[c];
     return sum;
 }
 

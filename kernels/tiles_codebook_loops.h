@@ -4,6 +4,7 @@
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/unroll.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { T = KV_TILE_TOKENS, PART = KV_TILE_PART };
@@ -107,7 +108,10 @@ void NAME(kv_code_gather)(const struct kv_store *s, size_t head,
 
                 for (size_t t = 0; t < T; t++)
                     sum += p8[t] * v8[t];
-                acc[r * n + b->sum_at[i * b->d + j]] += scale * (float)sum;
+
+                float *to = acc + r * n + b->sum_at[i * b->d + j];
+
+                *to = fmaf(scale, (float)sum, *to);
             }
     }
 }

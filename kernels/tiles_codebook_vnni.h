@@ -146,10 +146,9 @@ ALWAYS_INLINE vi high_codes(vi x)
 
 ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)
 {
-    const __m512 x =
-        _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_cvtepi32_ps(sum));
-
-    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), x));
+    _mm512_storeu_ps(acc, _mm512_fmadd_ps(_mm512_set1_ps(scale),
+                                          _mm512_cvtepi32_ps(sum),
+                                          _mm512_loadu_ps(acc)));
 }
 
 /* Lane i: the sum of x[i]'s lanes. */
