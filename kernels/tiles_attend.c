@@ -202,7 +202,7 @@ static void part_of(const struct kv_store *s, size_t i, size_t begin,
 /* A group at work on a chunk.  Where there are several chunks it has copies of
  * the queries: operations may keep in them what they found out about tiles. */
 struct work {
-    size_t first, rows;
+    const struct group *of;
     void *query[KV_MAX_RUNS];
     struct partial *out;
 };
@@ -228,7 +228,7 @@ static void start_group(const struct item *w, const struct group *g,
     const struct kv_tiles_job *j = w->of->job;
     const struct chosen *ops = &w->of->ops;
 
-    *to = (struct work){.first = g->first, .rows = g->rows, .out = out};
+    *to = (struct work){.of = g, .out = out};
     for (size_t r = 0; r < g->rows; r++)
         out->max[r] = -INFINITY;
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
@@ -290,13 +290,13 @@ static void step_scores(const struct item *w, const struct work *g,
                 w->room->score + s->first + t * KV_TILE_TOKENS + from - begin;
 
             if (to - from == KV_TILE_TOKENS) {
-                h->ops.k[i]->scores(s, h->head, tile, g->query[i], g->rows, at,
-                                    STEP);
+                h->ops.k[i]->scores(s, h->head, tile, g->query[i], g->of->rows,
+                                    at, STEP);
                 continue;
             }
-            h->ops.k[i]->scores(s, h->head, tile, g->query[i], g->rows, whole,
-                                KV_TILE_TOKENS);
-            for (size_t r = 0; r < g->rows; r++)
+            h->ops.k[i]->scores(s, h->head, tile, g->query[i], g->of->rows,
+                                whole, KV_TILE_TOKENS);
+            for (size_t r = 0; r < g->of->rows; r++)
                 memcpy(at + r * STEP, whole + r * KV_TILE_TOKENS + from,
                        (to - from) * sizeof(*at));
         }
@@ -324,15 +324,16 @@ static void step_gather(const struct item *w, const struct work *g,
                 w->room->score + s->first + t * KV_TILE_TOKENS + from - begin;
 
             if (to - from == KV_TILE_TOKENS) {
-                h->ops.v[i]->gather(s, h->head, tile, at, STEP, g->rows, acc);
+                h->ops.v[i]->gather(s, h->head, tile, at, STEP, g->of->rows,
+                                    acc);
                 continue;
             }
-            memset(whole, 0, g->rows * KV_TILE_TOKENS * sizeof(*whole));
-            for (size_t r = 0; r < g->rows; r++)
+            memset(whole, 0, g->of->rows * KV_TILE_TOKENS * sizeof(*whole));
+            for (size_t r = 0; r < g->of->rows; r++)
                 memcpy(whole + r * KV_TILE_TOKENS + from, at + r * STEP,
                        (to - from) * sizeof(*at));
             h->ops.v[i]->gather(s, h->head, tile, whole, KV_TILE_TOKENS,
-                                g->rows, acc);
+                                g->of->rows, acc);
         }
     }
 }
@@ -356,8 +357,8 @@ static void rescale(const struct head *h, struct partial *p, size_t r, float by)
 static void hide(const struct item *w, const struct work *g, size_t begin,
                  size_t end, size_t whole)
 {
-    for (size_t r = 0; r < g->rows; r++) {
-        const size_t sees = visible(w->of->job, g->first + r);
+    for (size_t r = 0; r < g->of->rows; r++) {
+        const size_t sees = visible(w->of->job, g->of->first + r);
         const size_t last = sees < end ? sees : end;
 
         for (size_t t = last > begin ? last - begin : 0; t < whole; t++)
@@ -374,10 +375,10 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
     struct partial *out = g->out;
     float max[KV_TILE_MANY], sum[KV_TILE_MANY];
 
-    if (whole > n || visible(w->of->job, g->first) < end)
+    if (whole > n || visible(w->of->job, g->of->first) < end)
         hide(w, g, begin, end, whole);
-    kv_tile_loops()->max(x, STEP, g->rows, whole, max);
-    for (size_t r = 0; r < g->rows; r++)
+    kv_tile_loops()->max(x, STEP, g->of->rows, whole, max);
+    for (size_t r = 0; r < g->of->rows; r++)
         if (max[r] > out->max[r]) {
             const float by = expf(out->max[r] - max[r]);
 
@@ -385,9 +386,10 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
             out->sum[r] *= by;
             out->max[r] = max[r];
         }
-    kv_tile_loops()->exp(x, STEP, g->rows, whole, out->max, sum);
-    for (size_t r = 0; r < g->rows; r++)
-        if (max[r] == -INFINITY && visible(w->of->job, g->first + r) <= begin)
+    kv_tile_loops()->exp(x, STEP, g->of->rows, whole, out->max, sum);
+    for (size_t r = 0; r < g->of->rows; r++)
+        if (max[r] == -INFINITY &&
+            visible(w->of->job, g->of->first + r) <= begin)
             memset(x + r * STEP, 0, whole * sizeof(*x)); /* it sees nothing */
         else
             out->sum[r] += sum[r];
