@@ -38,7 +38,8 @@ bool kv_level_vnni(void)
     return kv_level_get() == KV_LEVEL_AVX512 &&
            __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("avx512vnni") &&
-           __builtin_cpu_supports("avx512vbmi");
+           __builtin_cpu_supports("avx512vbmi") &&
+           __builtin_cpu_supports("gfni");
 #else
     return false;
 #endif

@@ -21,8 +21,8 @@ enum kv_level kv_level_get(void);
 int kv_level_set(enum kv_level level, struct kv_err *e);
 
 /* Whether the level in use is avx512 and this CPU multiplies small integers
- * and looks bytes up (AVX512-VNNI, AVX512-VBMI, BMI2): Ice Lake, Zen 4 and
- * newer. */
+ * and looks bytes up (AVX512-VNNI, AVX512-VBMI, GFNI, BMI2): Ice Lake, Zen 4
+ * and newer. */
 bool kv_level_vnni(void);
 
 const char *kv_level_name(enum kv_level level); /* "c" "avx2" "avx512" */

@@ -37,7 +37,8 @@
  *   sum w step code ~ scale S + m (sum w step - scale sum W)
  *
  * is off by W's rounding times each code's distance from the middle; offsets
- * meet w itself. */
+ * meet w itself.  Of values' folded runs the second term, one number for all
+ * lanes, is summed up beside them. */
 #include "kernels/level.h"
 #include "kernels/tiles_grouped_impl.h"
 #include "kernels/tiles_impl.h"

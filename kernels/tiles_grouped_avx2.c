@@ -1,3 +1,5 @@
+#include "kernels/unroll.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -15,8 +17,8 @@ typedef __m256i vi;
 #define v_sub _mm256_sub_ps
 #define v_mul _mm256_mul_ps
 #define v_fma _mm256_fmadd_ps
-#define v_max _mm256_max_ps
-#define v_abs(x) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
+#define v_most(m, x) \
+    _mm256_max_ps(m, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x))
 #define v_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define vi_load(p) _mm256_loadu_si256((const __m256i *)(p))
 #define vi_store(p, x) _mm256_storeu_si256((__m256i *)(p), x)
@@ -24,10 +26,19 @@ typedef __m256i vi;
 #define vi_add _mm256_add_epi32
 #define vi_and _mm256_and_si256
 #define vi_or _mm256_or_si256
-#define vi_shl _mm256_slli_epi32
 #define vi_shr _mm256_srli_epi32
 #define vi_near _mm256_cvtps_epi32
 #define vi_float _mm256_cvtepi32_ps
+
+ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
+{
+    const vi mask = _mm256_set1_epi8((char)(((1u << width) - 1) << to));
+
+    return vi_and(from > to   ? vi_shr(x, from - to)
+                  : from < to ? _mm256_slli_epi32(x, to - from)
+                              : x,
+                  mask);
+}
 
 static inline float sum_of(const vf *x)
 {
@@ -79,10 +90,14 @@ static inline void v_mosts(const vf x[4][2], float out[4])
         out[i] = most_of(x[i]);
 }
 
-static inline void vi_store64(uint8_t *p, const vi x[8])
+static inline void vi_store64(uint8_t *p, const vi x[8], int positive,
+                              vi codes[2])
 {
-    for (int i = 0; i < 8; i++)
+    (void)positive;
+    for (int i = 0; i < 8; i++) {
+        codes[i % 2] = vi_add(codes[i % 2], x[i]);
         vi_store8(p + 8 * i, x[i]);
+    }
 }
 
 #include "kernels/tiles_grouped_loops.h"

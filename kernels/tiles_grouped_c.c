@@ -1,3 +1,4 @@
+#include "kernels/unroll.h"
 #include "lib/base/half.h"
 
 #include <math.h>
@@ -18,15 +19,13 @@ typedef int32_t vi;
 #define v_sub(a, b) ((a) - (b))
 #define v_mul(a, b) ((a) * (b))
 #define v_fma(a, b, c) ((a) * (b) + (c)) /* two roundings: fmaf() is slow */
-#define v_max(a, b) ((a) > (b) ? (a) : (b))
-#define v_abs fabsf
+#define v_most(m, x) ((m) > fabsf(x) ? (m) : fabsf(x))
 #define v_half(p) kv_f16_to_f32(*(p))
 #define vi_store(p, x) (*(p) = (x))
 #define vi_all(x) ((int32_t)(x))
 #define vi_add(a, b) ((a) + (b))
 #define vi_and(a, b) ((a) & (b))
 #define vi_or(a, b) ((a) | (b))
-#define vi_shl(x, n) ((int32_t)((uint32_t)(x) << (n)))
 #define vi_shr(x, n) ((int32_t)((uint32_t)(x) >> (n)))
 #define vi_near(x) ((int32_t)((x) + 0x1.8p23f - 0x1.8p23f))
 #define vi_float(x) ((float)(x))
@@ -38,6 +37,15 @@ static inline vi vi_load(const void *p)
 
     memcpy(&x, p, sizeof(x));
     return x;
+}
+
+ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
+{
+    const uint32_t mask = ((1u << width) - 1) * 0x01010101u << to;
+
+    return (int32_t)((from > to ? (uint32_t)x >> (from - to)
+                                : (uint32_t)x << (to - from)) &
+                     mask);
 }
 
 static inline vi vi_dot(vi s, vi x, vi w)
@@ -70,7 +78,7 @@ static inline float most_of(const vf *x)
     float most = x[0];
 
     for (int i = 1; i < 16; i++)
-        most = v_max(most, x[i]);
+        most = x[i] > most ? x[i] : most;
     return most;
 }
 
@@ -86,10 +94,14 @@ static inline void v_mosts(const vf x[4][16], float out[4])
         out[i] = most_of(x[i]);
 }
 
-static inline void vi_store64(uint8_t *p, const vi x[64])
+static inline void vi_store64(uint8_t *p, const vi x[64], int positive,
+                              vi codes[16])
 {
-    for (int i = 0; i < 64; i++)
+    (void)positive;
+    for (int i = 0; i < 64; i++) {
+        codes[i % 16] += x[i];
         vi_store8(p + i, x[i]);
+    }
 }
 
 #include "kernels/tiles_grouped_loops.h"

@@ -1,4 +1,5 @@
 #include "kernels/lanes_avx512.h"
+#include "kernels/unroll.h"
 
 #include <stdint.h>
 
@@ -16,8 +17,7 @@ typedef __m512i vi;
 #define v_sub _mm512_sub_ps
 #define v_mul _mm512_mul_ps
 #define v_fma _mm512_fmadd_ps
-#define v_max _mm512_max_ps
-#define v_abs _mm512_abs_ps
+#define v_most(m, x) _mm512_range_ps(m, x, 0xb) /* the larger magnitude */
 #define v_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
 #define vi_load(p) _mm512_loadu_si512(p)
 #define vi_store(p, x) _mm512_storeu_si512(p, x)
@@ -25,7 +25,6 @@ typedef __m512i vi;
 #define vi_add _mm512_add_epi32
 #define vi_and _mm512_and_si512
 #define vi_or _mm512_or_si512
-#define vi_shl _mm512_slli_epi32
 #define vi_shr _mm512_srli_epi32
 #define vi_near _mm512_cvtps_epi32
 #define vi_float _mm512_cvtepi32_ps
@@ -33,6 +32,20 @@ typedef __m512i vi;
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
 #define vi_dot _mm512_dpbusd_epi32
 #define vi_dot_u(s, x, w) _mm512_dpbusd_epi32(s, w, x)
+
+/* A bit of a result is the parity of the bits of x that a byte of the matrix
+ * has, of which the last is the lowest bit's. */
+ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
+{
+    uint64_t matrix = 0;
+
+    if (from == to)
+        return vi_and(x, _mm512_set1_epi8((char)(((1u << width) - 1) << to)));
+    for (unsigned i = 0; i < width; i++)
+        matrix |= (uint64_t)1 << (8 * (7 - to - i) + from + i);
+    return _mm512_gf2p8affine_epi64_epi8(
+        x, _mm512_set1_epi64((long long)matrix), 0);
+}
 
 static inline void v_sums(const vf x[4][1], float out[4])
 {
@@ -46,7 +59,8 @@ static inline void v_mosts(const vf x[4][1], float out[4])
 
 /* Per 128 bits a holds 4 lanes of x[0] and 4 of x[1], in 16 bits each; b, of
  * x[2] and x[3].  The low bytes of the first 4 of x[0] are 0, 2, 4 and 6, .. */
-static inline void vi_store64(uint8_t *p, const vi x[4])
+static inline void vi_store64(uint8_t *p, const vi x[4], int positive,
+                              vi *codes)
 {
     const vi lanes =
         _mm512_setr_epi32(0, 0x10, 0x20, 0x30, 8, 0x18, 0x28, 0x38, 0x40, 0x50,
@@ -57,7 +71,11 @@ static inline void vi_store64(uint8_t *p, const vi x[4])
     const vi a = _mm512_packs_epi32(x[0], x[1]);
     const vi b = _mm512_packs_epi32(x[2], x[3]);
 
-    _mm512_storeu_si512(p, _mm512_permutex2var_epi8(a, bytes, b));
+    const vi ones = _mm512_set1_epi8(1);
+    const vi all = _mm512_permutex2var_epi8(a, bytes, b);
+
+    _mm512_storeu_si512(p, all);
+    *codes = positive ? vi_dot_u(*codes, ones, all) : vi_dot(*codes, ones, all);
 }
 
 #include "kernels/tiles_grouped_loops.h"

@@ -106,7 +106,7 @@ static bool fits(const char *text, size_t head_dim)
 
 typedef void check_fn(const char *what, const struct held *h);
 
-/* With one tile and a bit, so that the last is mostly empty. */
+/* With two tiles and a bit, so that the last is mostly empty. */
 static size_t every(check_fn *check)
 {
     size_t n = 0;
@@ -121,7 +121,7 @@ static size_t every(check_fn *check)
                     continue;
                 snprintf(what, sizeof(what), "%s, head_dim %zu, %c", specs[i],
                          dims[j], kv_side_name((enum kv_side)side));
-                if (hold(&h, specs[i], dims[j], (enum kv_side)side, 67)) {
+                if (hold(&h, specs[i], dims[j], (enum kv_side)side, 131)) {
                     check(what, &h);
                     n++;
                 }
@@ -285,6 +285,53 @@ static void test_int8(void **state)
     every(check_int8);
 }
 
+/* A query keeps what it became with the heads of tiles: whatever tiles it has
+ * met, and in whatever order, it gives what a fresh one does. */
+static void check_kept(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_tile_ops *ops = s->family->ops(s, KV_PATH_INT8);
+    const size_t d = s->head_dim, tiles = kv_store_tiles(s);
+    const size_t bytes = ROWS * KV_TILE_TOKENS * sizeof(float);
+    float *fresh, *kept, *q;
+    void *query;
+
+    if (s->values || !ops)
+        return;
+    query = kv_lines(ops->query_bytes(s), 1);
+    q = kv_alloc(ROWS * d, sizeof(*q));
+    fresh = kv_alloc(bytes, 1);
+    kept = kv_alloc(bytes, 1);
+    for (size_t i = 0; i < ROWS * d; i++)
+        q[i] = (float)kv_random_normal(9, i);
+    ops->prepare(s, 1, q, ROWS, query);
+    for (size_t i = 0; i < 3 * tiles; i++) {
+        /* forwards, backwards, and two of three */
+        const size_t t = i < tiles       ? i
+                         : i < 2 * tiles ? 2 * tiles - 1 - i
+                                         : i * 2 % tiles;
+
+        run(h, KV_PATH_INT8, 1, t, q, fresh);
+        ops->scores(s, 1, kv_store_tile(s, 1, t), query, ROWS, kept,
+                    KV_TILE_TOKENS);
+        if (memcmp(fresh, kept, bytes))
+            fail_msg("%s: tile %zu after others", what, t);
+    }
+    free(kept);
+    free(fresh);
+    free(q);
+    free(query);
+}
+
+static void test_kept(void **state)
+{
+    (void)state;
+    set_level(kv_level_max());
+    every(check_kept);
+    set_level(KV_LEVEL_C);
+    every(check_kept);
+}
+
 /* ---- what fits
  * --------------------------------------------------------------- */
 
@@ -349,9 +396,8 @@ static void test_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_expand),
-        cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_expand), cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_kept),   cmocka_unit_test(test_fit),
         cmocka_unit_test(test_bytes),
     };
 

@@ -1,0 +1,283 @@
+/* Heads of groups, and w in 8 bits (tiles_grouped.c): what it is rounded to,
+ * and what that leaves over.  Included by tiles_grouped_loops.h, which says
+ * what the registers are. */
+#include "kernels/tiles_grouped_impl.h"
+#include "kernels/tiles_impl.h"
+#include "kernels/unroll.h"
+
+#include <string.h>
+
+enum {
+    REGS = KV_LANES / WIDTH,
+    LINE = 64,
+    ROWS = 4, /* worked on together */
+    RUNS = 4  /* folded, whose w is rounded together */
+};
+_Static_assert(ROWS == 4, "kv_units_of_four()");
+_Static_assert(RUNS *KV_LANES >= KV_TILE_TOKENS, "those of a tile of keys");
+
+ALWAYS_INLINE const struct kv_grouped *params_of(const struct kv_store *s)
+{
+    return s->params;
+}
+
+/* ---- heads ----------------------------------------------------------------
+ */
+
+/* The heads of a run: steps [width], and offsets where they are stored. */
+struct heads {
+    const uint16_t *step;
+    const void *offset; /* f16 (low) or f32 (zero) */
+};
+
+static struct heads heads_of(const struct kv_grouped *g, const uint8_t *table,
+                             size_t run)
+{
+    const size_t width = kv_grouped_width(g), at = run * width;
+    const uint8_t *offsets = table + 2 * g->n_runs * width;
+
+    return (struct heads){(const uint16_t *)table + at,
+                          offsets + kv_offset_bytes(g) * at};
+}
+
+/* Offsets from i on, as they are stored. */
+ALWAYS_INLINE vf offset_at(const struct kv_grouped *g, struct heads h, size_t i)
+{
+    return g->offset == KV_OFFSET_LOW ? v_half((const uint16_t *)h.offset + i)
+           : g->offset == KV_OFFSET_ZERO ? v_load((const float *)h.offset + i)
+                                         : v_all(g->zero);
+}
+
+/* What a code stands for. */
+ALWAYS_INLINE vf value(vf code, enum kv_offset kind, vf step, vf offset)
+{
+    return kind == KV_OFFSET_LOW ? v_add(offset, v_mul(step, code))
+                                 : v_mul(v_sub(code, offset), step);
+}
+
+/* ---- int8: w in 8 bits -----------------------------------------------------
+ */
+
+/* What w (folded: times the steps) became beside its codes: per row the unit,
+ * what the codes leave over, and sum w. */
+struct rounded {
+    float scale[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+};
+
+/* How w is rounded: to codes up to `most` in magnitude, 255 where no product
+ * is negative; middle: the code that is met. */
+struct rounding {
+    float most, middle;
+};
+
+static struct rounding rounding_of(const struct kv_grouped *g, int values)
+{
+    const float top = (float)((1u << g->bits) - 1);
+
+    return (struct rounding){.most = values && !g->negative ? 255 : 127,
+                             .middle = g->offset == KV_OFFSET_SAME ? g->zero
+                                                                   : top / 2};
+}
+
+/* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
+ * code [rows][n]; folded: with the heads of their run, whose steps are left in
+ * step [n]. */
+struct rows {
+    const float *w;
+    size_t w_row, n;
+    uint8_t *code;
+    size_t code_row;
+    struct heads heads;
+    float *step;
+};
+
+/* What is known of ROWS rows before their codes are. */
+struct peaks {
+    vf sum[ROWS][REGS]; /* of w, folded: times the values of the middle code */
+    float unit[ROWS], by[ROWS];
+};
+
+/* Of rows r to r + rows (<= ROWS).  folded and rows are constants. */
+ALWAYS_INLINE void find_peaks(const struct kv_grouped *g, const struct rows *x,
+                              int folded, struct rounding how, size_t r,
+                              size_t rows, struct peaks *p)
+{
+    const float *const w = x->w + r * x->w_row;
+    const struct heads heads = x->heads;
+    const size_t n = x->n, row = x->w_row;
+    const vf middle = v_all(how.middle);
+    vf top[ROWS][REGS], sum[ROWS][REGS];
+
+    UNROLL
+    for (size_t i = 0; i < ROWS * REGS; i++)
+        top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
+    for (size_t i = 0; i < n; i += WIDTH) {
+        const size_t k = i / WIDTH % REGS;
+        vf step = middle, value_of_middle = middle; /* not used unfolded */
+
+        if (folded) {
+            step = v_half(heads.step + i);
+            value_of_middle =
+                value(middle, g->offset, step, offset_at(g, heads, i));
+            v_store(x->step + i, step);
+        }
+        UNROLL
+        for (size_t j = 0; j < rows; j++) {
+            const vf from = v_load(w + j * row + i);
+            const vf y = folded ? v_mul(from, step) : from;
+
+            top[j][k] = v_most(top[j][k], y);
+            sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
+                               : v_add(sum[j][k], y);
+        }
+    }
+    v_mosts(top, p->unit);
+    kv_units_of_four(how.most, 0x1p-100f, p->unit, p->by);
+    memcpy(p->sum, sum, sizeof(sum));
+}
+
+/* WIDTH codes from i on. */
+ALWAYS_INLINE vi round_at(const float *w, const float *step, size_t i,
+                          int folded, float by)
+{
+    const vf x = v_load(w + i);
+
+    return vi_near(v_mul(folded ? v_mul(x, v_load(step + i)) : x, v_all(by)));
+}
+
+/* Their codes.  positive is a constant too. */
+ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
+                              struct rounding how, size_t r, size_t rows,
+                              const struct peaks *p, struct rounded *out)
+{
+    const float *const w = x->w + r * x->w_row, *const step = x->step;
+    const size_t n = x->n, row = x->w_row, code_row = x->code_row;
+    uint8_t *const code = x->code + r * code_row;
+    vi codes[ROWS][REGS]; /* their sums */
+    vf sum[ROWS][REGS];
+    float each[ROWS];
+    size_t i = 0;
+
+    UNROLL
+    for (size_t k = 0; k < ROWS * REGS; k++)
+        codes[k / REGS][k % REGS] = vi_all(0);
+    for (; i + LINE <= n; i += LINE)
+        UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        vi c[LINE / WIDTH];
+
+        UNROLL
+        for (size_t k = 0; k < LINE / WIDTH; k++)
+            c[k] = round_at(w + j * row, step, i + k * WIDTH, folded, p->by[j]);
+        vi_store64(code + j * code_row + i, c, positive, codes[j]);
+    }
+    for (; i < n; i += WIDTH)
+        UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        const vi c = round_at(w + j * row, step, i, folded, p->by[j]);
+
+        codes[j][0] = vi_add(codes[j][0], c);
+        vi_store8(code + j * code_row + i, c);
+    }
+    if (!folded) {
+        v_sums(p->sum, each);
+        memcpy(out->sum + r, each, rows * sizeof(*each));
+    }
+    UNROLL
+    for (size_t j = 0; j < ROWS; j++)
+        UNROLL
+    for (size_t k = 0; k < REGS; k++)
+        sum[j][k] = v_fma(
+            vi_float(codes[j][k]), v_all(-how.middle * p->unit[j]),
+            folded ? p->sum[j][k] : v_mul(p->sum[j][k], v_all(how.middle)));
+    v_sums(sum, each);
+    memcpy(out->bias + r, each, rows * sizeof(*each));
+    memcpy(out->scale + r, p->unit, rows * sizeof(*p->unit));
+}
+
+/* Peaks of all rows, to p[rows] in groups of ROWS, and what is left one by one;
+ * and their codes. */
+ALWAYS_INLINE void find_all_peaks(const struct kv_grouped *g,
+                                  const struct rows *x, int folded,
+                                  struct rounding how, size_t rows,
+                                  struct peaks *p)
+{
+    size_t r = 0;
+
+    for (; r + ROWS <= rows; r += ROWS)
+        find_peaks(g, x, folded, how, r, ROWS, p++);
+    for (; r < rows; r++)
+        find_peaks(g, x, folded, how, r, 1, p++);
+}
+
+ALWAYS_INLINE void round_all(const struct rows *x, int folded, int positive,
+                             struct rounding how, size_t rows,
+                             const struct peaks *p, struct rounded *out)
+{
+    size_t r = 0;
+
+    for (; r + ROWS <= rows; r += ROWS)
+        round_some(x, folded, positive, how, r, ROWS, p++, out);
+    for (; r < rows; r++)
+        round_some(x, folded, positive, how, r, 1, p++, out);
+}
+
+/* The runs of n <= RUNS, from this one of this tile's on; table by table.  w:
+ * [rows][inner], w_row apart; code: [n][rows][inner]; out: [n].  A peak takes
+ * longer to find than to go on with: all are found before the codes of any. */
+static void round_folded(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, size_t run, size_t n,
+                         const float *w, size_t w_row, struct rounding how,
+                         size_t rows, uint8_t *code, struct rounded *out)
+{
+    const struct kv_grouped *g = params_of(s);
+    _Alignas(LINE) float step[RUNS * KV_MOST_DIM];
+    _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
+    struct peaks peaks[RUNS][KV_TILE_ROWS];
+    struct rows x[RUNS];
+
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *table =
+            g->span == 1 ? tile : kv_grouped_heads(s, head, tile, copy);
+
+        x[i] = (struct rows){.w = w,
+                             .w_row = w_row,
+                             .n = g->inner,
+                             .code = code + i * rows * g->inner,
+                             .code_row = g->inner,
+                             .heads = heads_of(g, table, run),
+                             .step = step + i * g->inner};
+        find_all_peaks(g, &x[i], 1, how, rows, peaks[i]);
+        if (++run == g->n_runs) {
+            tile += g->span * s->tile_bytes;
+            run = 0;
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if (how.most > 127)
+            round_all(&x[i], 1, 1, how, rows, peaks[i], &out[i]);
+        else
+            round_all(&x[i], 1, 0, how, rows, peaks[i], &out[i]);
+}
+
+/* Each run has its part of w; what is filled up has codes of zero. */
+static void round_unfolded(const struct kv_grouped *g, const float *w,
+                           size_t w_row, struct rounding how, size_t rows,
+                           uint8_t *code, struct rounded *out)
+{
+    struct peaks peaks[KV_TILE_ROWS];
+
+    for (size_t run = 0; run < g->n_runs; run++) {
+        const struct rows x = {.w = w + run * g->run,
+                               .w_row = w_row,
+                               .n = g->run,
+                               .code = code + run * g->run,
+                               .code_row = g->inner};
+
+        find_all_peaks(g, &x, 0, how, rows, peaks);
+        if (how.most > 127)
+            round_all(&x, 0, 1, how, rows, peaks, &out[run]);
+        else
+            round_all(&x, 0, 0, how, rows, peaks, &out[run]);
+    }
+}
