@@ -46,8 +46,8 @@ void kv_softmax(float *x, size_t n);
 double kv_log_sum_exp(const float *x, size_t n);
 
 /* y[r][j] = ((y[r][j] + a[r][0] m[0][j]) + a[r][1] m[1][j]) + ..., r < rows,
- * j < d.  a: [rows][a_stride]; m: [n][m_stride]; y: [rows][y_stride], apart
- * from both. */
+ * j < d, each product and its sum rounded once (fmaf).  a: [rows][a_stride]; m:
+ * [n][m_stride]; y: [rows][y_stride], apart from both. */
 void kv_rows_times(const float *a, size_t a_stride, size_t rows, const float *m,
                    size_t n, size_t m_stride, size_t d, float *y,
                    size_t y_stride);

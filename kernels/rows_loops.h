@@ -1,8 +1,8 @@
 /* The operations of rows.h over vectors of LANES, 8 or 16, in the vector
  * notation that gcc and clang share.  Included by rows.c and, compiled for
  * wider registers, by rows_avx2.c and rows_avx512.c; NAME(f) adds the level's
- * suffix.  Sums are of eight lanes whatever LANES is: every level gives the
- * same bits. */
+ * suffix, v_fma(a, b, c) is a b + c rounded once.  Sums are of eight lanes
+ * whatever LANES is: every level gives the same bits. */
 #include "kernels/rows_impl.h"
 #include "kernels/unroll.h"
 #include "lib/base/half.h"
@@ -59,6 +59,15 @@ ALWAYS_INLINE vf splat(float x)
 {
     return x - (vf){0};
 }
+
+#ifndef v_fma
+ALWAYS_INLINE vf v_fma(vf a, vf b, vf c)
+{
+    for (size_t j = 0; j < LANES; j++)
+        c[j] = fmaf(a[j], b[j], c[j]);
+    return c;
+}
+#endif
 
 /* A sum in double, of eight lanes at every level. */
 #if LANES == 8
@@ -288,64 +297,99 @@ struct product {
     size_t y_stride;
 };
 
-/* The first `rows` rows, columns [j, j + wide * LANES); constants.  All sums
- * are in registers. */
-ALWAYS_INLINE void add_products(const struct product *p, size_t j, size_t rows,
-                                size_t wide)
+/* From row r and column j on, rows x wide * LANES sums, all in registers; rows
+ * and wide are constants. */
+ALWAYS_INLINE void add_products(const struct product *p, size_t r, size_t j,
+                                size_t rows, size_t wide)
 {
-    const float *m = p->m + j;
-    float *y = p->y + j;
+    const float *a = p->a + r * p->a_stride, *m = p->m + j;
+    float *y = p->y + r * p->y_stride + j;
     vf sum[16];
 
-    for (size_t r = 0; r < rows; r++)
+    for (size_t i = 0; i < rows; i++)
         for (size_t k = 0; k < wide; k++)
-            sum[r * wide + k] = load(y + r * p->y_stride + k * LANES);
-    for (size_t i = 0; i < p->n; i++, m += p->m_stride)
+            sum[i * wide + k] = load(y + i * p->y_stride + k * LANES);
+    for (size_t t = 0; t < p->n; t++, m += p->m_stride)
         for (size_t k = 0; k < wide; k++) {
             const vf x = load(m + k * LANES);
 
-            for (size_t r = 0; r < rows; r++)
-                sum[r * wide + k] += p->a[r * p->a_stride + i] * x;
+            for (size_t i = 0; i < rows; i++)
+                sum[i * wide + k] =
+                    v_fma(splat(a[i * p->a_stride + t]), x, sum[i * wide + k]);
         }
-    for (size_t r = 0; r < rows; r++)
+    for (size_t i = 0; i < rows; i++)
         for (size_t k = 0; k < wide; k++)
-            store(y + r * p->y_stride + k * LANES, sum[r * wide + k]);
+            store(y + i * p->y_stride + k * LANES, sum[i * wide + k]);
 }
 
-/* rows, wide: constants. */
-ALWAYS_INLINE void multiply(const struct product *p, size_t d, size_t rows,
-                            size_t wide)
+/* Four rows after another, so many columns of each while these columns of m are
+ * near. */
+static void add_fours(const struct product *p, size_t rows, size_t d)
 {
-    size_t j = 0;
+    enum { WIDE = LANES / 4 };
 
-    for (; j + wide * LANES <= d; j += wide * LANES)
-        add_products(p, j, rows, wide);
-    for (; j + LANES <= d; j += LANES)
-        add_products(p, j, rows, 1);
-    for (size_t r = 0; r < rows && j < d; r++)
-        for (size_t i = 0; i < p->n; i++)
-            for (size_t k = j; k < d; k++)
-                p->y[r * p->y_stride + k] +=
-                    p->a[r * p->a_stride + i] * p->m[i * p->m_stride + k];
+    for (size_t j = 0, wide; d - j >= LANES; j += wide * LANES) {
+        const size_t left = (d - j) / LANES;
+
+        /* not one at last: too few sums would be at work */
+        wide = left == WIDE + 1 ? WIDE - 1 : left < WIDE ? left : WIDE;
+        switch (wide) {
+#define CASE(N)                              \
+    case N:                                  \
+        for (size_t r = 0; r < rows; r += 4) \
+            add_products(p, r, j, 4, N);     \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(3)
+            CASE(4)
+#undef CASE
+        }
+    }
+}
+
+static void add_one(const struct product *p, size_t row, size_t d)
+{
+    enum { WIDE = 8 };
+
+    for (size_t j = 0, wide; d - j >= LANES; j += wide * LANES) {
+        const size_t left = (d - j) / LANES;
+
+        wide = left < WIDE ? left : WIDE;
+        switch (wide) {
+#define CASE(N)                        \
+    case N:                            \
+        add_products(p, row, j, 1, N); \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(3)
+            CASE(4)
+            CASE(5)
+            CASE(6)
+            CASE(7)
+            CASE(8)
+#undef CASE
+        }
+    }
 }
 
 static void rows_times(const float *a, size_t a_stride, size_t rows,
                        const float *m, size_t n, size_t m_stride, size_t d,
                        float *y, size_t y_stride)
 {
-    enum { FOUR = 4, WIDE = LANES / FOUR };
-    struct product p = {a, m, a_stride, m_stride, n, y, y_stride};
+    const struct product p = {a, m, a_stride, m_stride, n, y, y_stride};
+    const size_t fours = rows / 4 * 4, whole = d / LANES * LANES;
 
-    for (; rows >= FOUR; rows -= FOUR) {
-        multiply(&p, d, FOUR, WIDE);
-        p.a += FOUR * a_stride;
-        p.y += FOUR * y_stride;
-    }
-    for (; rows; rows--) {
-        multiply(&p, d, 1, 8);
-        p.a += a_stride;
-        p.y += y_stride;
-    }
+    add_fours(&p, fours, d);
+    for (size_t r = fours; r < rows; r++)
+        add_one(&p, r, d);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = whole; j < d; j++)
+            for (size_t t = 0; t < n; t++)
+                y[r * y_stride + j] =
+                    fmaf(a[r * a_stride + t], m[t * m_stride + j],
+                         y[r * y_stride + j]);
 }
 
 static double log_sum_exp(const float *x, size_t n)

@@ -28,12 +28,15 @@ enum {
 struct kv_trellis_step {
     unsigned bits, values; /* 1 to the most */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
-    const float *turned;   /* the same by kv_trellis_turn(); to encode alone */
+    const float *turned;   /* of kv_trellis_turn(); to encode alone */
 };
 
-/* Turns a table of steps of so many bits: state s stands at s << bits | s >>
- * (KV_TRELLIS_BITS - bits), states that differ in their first bits alone side
- * by side.  table, turned: [values][KV_TRELLIS_STATES], apart. */
+/* A table of steps of so many bits in the two orders that a search wants: state
+ * s at s << bits | s >> (KV_TRELLIS_BITS - bits), states that differ in their
+ * first bits alone side by side; and for less than 4 bits within every 16
+ * states number i << bits | i >> (4 - bits), of 4 bits, at i, so that their
+ * predecessors come over and over.  table: [values][KV_TRELLIS_STATES]; turned:
+ * [2][values][KV_TRELLIS_STATES]. */
 void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
                      float *turned);
 

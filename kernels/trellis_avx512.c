@@ -16,6 +16,7 @@ typedef __m512i vi;
 #define v_fma _mm512_fmadd_ps
 #define v_fnma _mm512_fnmadd_ps
 #define v_min _mm512_min_ps
+#define v_nearer(a, b) _mm512_range_ps(a, b, 2)
 #define v_pick(v, at) _mm512_permutexvar_ps(at, v)
 #define v_equal(a, b) _cvtmask16_u32(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
 #define i_load _mm512_loadu_si512
@@ -45,11 +46,6 @@ static inline __m128 four(const float *p, size_t by)
     return _mm_setr_ps(p[0], p[by], p[2 * by], p[3 * by]);
 }
 
-static inline __m256 eight(const float *p, size_t by)
-{
-    return _mm256_setr_m128(four(p, by), four(p + 4 * by, by));
-}
-
 static inline vf v_every(const float *p, size_t by, size_t n)
 {
     switch (n) {
@@ -58,10 +54,14 @@ static inline vf v_every(const float *p, size_t by, size_t n)
     case 4:
         return _mm512_zextps128_ps512(four(p, by));
     case 8:
-        return _mm512_zextps256_ps512(eight(p, by));
-    default:
-        return _mm512_insertf32x8(_mm512_castps256_ps512(eight(p, by)),
-                                  eight(p + 8 * by, by), 1);
+        return _mm512_zextps256_ps512(
+            _mm256_setr_m128(four(p, by), four(p + 4 * by, by)));
+    default: /* by 2 */
+        return _mm512_permutex2var_ps(v_load(p),
+                                      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12,
+                                                        14, 16, 18, 20, 22, 24,
+                                                        26, 28, 30),
+                                      v_load(p + 16));
     }
 }
 

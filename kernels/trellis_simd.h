@@ -9,13 +9,17 @@
  *   v_fma(a, b, c) v_fnma(a, b, c)     c + a b, c - a b
  *   v_pick(v, at)      lane i is v's lane at[i] % LANES
  *   v_again(p, bits)   lane i is p[i % (LANES >> bits)]
- *   v_every(p, by, n)  lane i is p[i * by], i < n; n = 2, 4, 8 .. LANES
+ *   v_every(p, by, n)  lane i is p[i * by], i < n; n = 2, 4, 8 .. LANES; may
+ *                      read to p + n * by
  *   v_equal(a, b)      a bit for each lane
+ *   v_nearer(a, b)     that nearer 0, or its negative; where it is one
+ *                      operation
  *   i_load i_shift(v, by, and)      right, then plus `and`
  *   NAME(f)            f with the level's suffix */
 #include "kernels/trellis_impl.h"
 #include "kernels/unroll.h"
 
+#include <math.h>
 #include <stdbool.h>
 
 enum {
@@ -87,6 +91,18 @@ ALWAYS_INLINE void set_terms(const struct kv_trellis_job *job, struct kind kind,
     }
 }
 
+/* Value v of states [s, s + LANES), in the order of `terms`. */
+ALWAYS_INLINE vf load_table(const struct kv_trellis_job *job, struct kind kind,
+                            const struct terms *t, size_t s, size_t v)
+{
+    if (kind.bits < LANE_BITS && LANES == 16)
+        return v_load(job->step->turned + (kind.values + v) * STATES + s);
+
+    const vf table = v_load(job->step->table + v * STATES + s);
+
+    return kind.bits < LANE_BITS ? v_pick(table, t->turned) : table;
+}
+
 /* Of states [s, s + LANES), for each string. */
 ALWAYS_INLINE void costs(const struct kv_trellis_job *job, struct kind kind,
                          const struct terms *t, size_t s, vf *cost)
@@ -94,11 +110,8 @@ ALWAYS_INLINE void costs(const struct kv_trellis_job *job, struct kind kind,
     vf table[VALUES];
 
     UNROLL
-    for (size_t v = 0; v < kind.values; v++) {
-        table[v] = v_load(job->step->table + v * STATES + s);
-        if (kind.bits < LANE_BITS)
-            table[v] = v_pick(table[v], t->turned);
-    }
+    for (size_t v = 0; v < kind.values; v++)
+        table[v] = load_table(job, kind, t, s, v);
     UNROLL
     for (size_t i = 0; i < kind.n; i++) {
         const unsigned bits = kind.bits < FEW ? kind.bits : job->step->bits;
@@ -128,6 +141,50 @@ ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
         best[i] = v_min(cost[i], best[i]);
 }
 
+#ifdef v_nearer
+_Static_assert(STATES >> FEW == LANES, "a register is all groups");
+
+/* Of steps of one value, this and the next of FEW bits or more: 2 LANES states
+ * have one predecessor, and each group two of them, the nearer to x being the
+ * better.  Whether it is done. */
+ALWAYS_INLINE bool advance_near(const struct kv_trellis_job *job, size_t n)
+{
+    const unsigned bits = job->step->bits;
+    const vf scale = v_all(*job->scale);
+    vf x[TOGETHER], best[TOGETHER];
+
+    UNROLL
+    for (size_t i = 0; i < n; i++) {
+        x[i] = v_all(job->x[i * job->x_stride + *job->place]);
+        best[i] = v_all(INFINITY);
+    }
+    for (size_t s = 0; s < STATES; s += 2 * LANES) {
+        const float *const least = job->least + (s >> bits);
+        const vf low = v_load(job->step->table + s);
+        const vf high = v_load(job->step->table + s + LANES);
+
+        UNROLL
+        for (size_t i = 0; i < n; i++) {
+            const vf d =
+                v_nearer(v_fnma(scale, low, x[i]), v_fnma(scale, high, x[i]));
+
+            best[i] = v_min(v_fma(d, d, v_all(least[i * LANES])), best[i]);
+        }
+    }
+    UNROLL
+    for (size_t i = 0; i < n; i++)
+        v_store(job->to + i * LANES, best[i]);
+    return true;
+}
+#else
+ALWAYS_INLINE bool advance_near(const struct kv_trellis_job *job, size_t n)
+{
+    (void)job;
+    (void)n;
+    return false;
+}
+#endif
+
 ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
                                 struct kind kind)
 {
@@ -135,6 +192,8 @@ ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
     const size_t groups = (size_t)STATES >> next;
     struct terms t;
 
+    if (kind.bits == FEW && next == FEW && advance_near(job, kind.n))
+        return;
     set_terms(job, kind, &t);
     for (size_t r = 0; r < groups; r += LANES) {
         vf best[TOGETHER];
@@ -222,9 +281,37 @@ ALWAYS_INLINE size_t first_bit(uint64_t of, size_t n)
     return (size_t)__builtin_ctzll(of | (uint64_t)1 << (n - 1));
 }
 
+/* Which of the states own + j (STATES >> bits) cost `least`, of up to 64 from
+ * j = from on: a bit for each.  own is below STATES >> bits; bits and values
+ * are constants.  Lanes after a row's n may seem to, but the first is not among
+ * them. */
+ALWAYS_INLINE uint64_t which_cost(const struct kv_trellis_job *job, size_t bits,
+                                  size_t values, size_t own, size_t from,
+                                  vf least)
+{
+    const size_t n = (size_t)1 << bits, wide = n < LANES ? n : LANES;
+    const float *table = job->step->turned + (own << bits) + from;
+    uint64_t found = 0;
+
+    UNROLL
+    for (size_t j = 0; j < (n < 64 ? n : 64); j += wide) {
+        vf cost = before(job->least, bits, own, from + j);
+
+        UNROLL
+        for (size_t v = 0; v < values; v++) {
+            const vf t = v_load_first(table + v * STATES + j, wide);
+            const vf d =
+                v_fnma(v_all(job->scale[v]), t, v_all(job->x[job->place[v]]));
+
+            cost = v_fma(d, d, cost);
+        }
+        found |= (uint64_t)v_equal(cost, least) << j;
+    }
+    return found;
+}
+
 /* The first state of group r by next <= bits bits whose cost is `least`.  bits,
- * values: constants, as next is where it is bits.  Lanes after a row's n may
- * seem to be it too, but the first is not among them. */
+ * values: constants, as next is where it is bits. */
 ALWAYS_INLINE size_t first_of(const struct kv_trellis_job *job, size_t bits,
                               size_t next, size_t values, size_t r, float least)
 {
@@ -237,42 +324,52 @@ ALWAYS_INLINE size_t first_of(const struct kv_trellis_job *job, size_t bits,
                                      0x0000000100000001,
                                      1};
     const size_t n = (size_t)1 << bits, own = r % (STATES >> bits);
-    const size_t wide = n < LANES ? n : LANES;
-    const float *table = job->step->turned + (own << bits);
-    const uint64_t mine = every[bits - next] << (r >> (BITS - bits));
+    const uint64_t mine =
+        next == bits ? *every : every[bits - next] << (r >> (BITS - bits));
 
     for (size_t from = 0;; from += 64) {
-        uint64_t found = 0;
+        const uint64_t found =
+            mine & which_cost(job, bits, values, own, from, v_all(least));
 
-        UNROLL
-        for (size_t j = 0; j < (n < 64 ? n : 64); j += wide) {
-            vf cost = before(job->least, bits, own, from + j);
-
-            UNROLL
-            for (size_t v = 0; v < values; v++) {
-                const vf t = v_load_first(table + v * STATES + from + j, wide);
-                const vf d = v_fnma(v_all(job->scale[v]), t,
-                                    v_all(job->x[job->place[v]]));
-
-                cost = v_fma(d, d, cost);
-            }
-            found |= (uint64_t)v_equal(cost, v_all(least)) << j;
-        }
-        found &= mine;
         if (found || from + 64 >= n) /* at last the last one, for NaN */
             return (from + first_bit(found, n < 64 ? n : 64)) << (BITS - bits) |
                    own;
     }
 }
 
+/* The same by next > bits bits, bits <= 5: the states of several groups by
+ * `bits`. */
+ALWAYS_INLINE size_t first_of_several(const struct kv_trellis_job *job,
+                                      size_t bits, size_t next, size_t values,
+                                      size_t r, float least)
+{
+    size_t first = STATES;
+
+    for (size_t own = r; own < (size_t)STATES >> bits;
+         own += (size_t)STATES >> next) {
+        const uint64_t found =
+            which_cost(job, bits, values, own, 0, v_all(least));
+        const size_t s =
+            (size_t)__builtin_ctzll(found | 1ull << 63) << (BITS - bits) | own;
+
+        first = s < first ? s : first;
+    }
+    return first % STATES; /* some state, for NaN */
+}
+
+/* rises: next > bits; a constant. */
 ALWAYS_INLINE void back_kind(struct kv_trellis_job job, unsigned bits,
-                             unsigned next, size_t values,
+                             unsigned next, size_t values, bool rises,
                              const uint16_t *after, uint16_t *state)
 {
     for (size_t i = 0; i < job.n; i++) {
         const size_t r = (size_t)after[i] >> next;
+        const float least = job.to[r];
 
-        state[i] = (uint16_t)first_of(&job, bits, next, values, r, job.to[r]);
+        state[i] =
+            (uint16_t)(rises ? first_of_several(&job, bits, next, values, r,
+                                                least)
+                             : first_of(&job, bits, next, values, r, least));
         job.x += job.x_stride;
         job.least += kv_trellis_row(bits);
         job.to += kv_trellis_row(next);
@@ -286,12 +383,12 @@ static void back_among(const struct kv_trellis_job *job, const uint16_t *after,
     const unsigned next = job->next;
 
     switch (KIND(job->step->bits, job->step->values)) {
-#define CASE(B)                                        \
-    case KIND(B, 1):                                   \
-        if (next == B)                                 \
-            back_kind(*job, B, B, 1, after, state);    \
-        else                                           \
-            back_kind(*job, B, next, 1, after, state); \
+#define CASE(B)                                               \
+    case KIND(B, 1):                                          \
+        if (next == B)                                        \
+            back_kind(*job, B, B, 1, false, after, state);    \
+        else                                                  \
+            back_kind(*job, B, next, 1, false, after, state); \
         break;
         CASE(1)
         CASE(2)
@@ -302,15 +399,37 @@ static void back_among(const struct kv_trellis_job *job, const uint16_t *after,
         CASE(7)
         CASE(8)
 #undef CASE
-#define CASE(B, V)                                 \
-    case KIND(B, V):                               \
-        back_kind(*job, B, next, V, after, state); \
+#define CASE(B, V)                                        \
+    case KIND(B, V):                                      \
+        back_kind(*job, B, next, V, false, after, state); \
         break;
         SEVERAL_VALUES(CASE)
 #undef CASE
     }
 }
 _Static_assert(KV_TRELLIS_MOST_BITS == 8 && VALUES == 4, "every kind");
+
+/* A rate that rises from 1 or 2 bits. */
+static void back_rising(const struct kv_trellis_job *job, const uint16_t *after,
+                        uint16_t *state)
+{
+    const unsigned bits = job->step->bits, next = job->next;
+
+    switch (job->step->values) {
+#define CASE(V)                                              \
+    case V:                                                  \
+        if (bits == 1)                                       \
+            back_kind(*job, 1, next, V, true, after, state); \
+        else                                                 \
+            back_kind(*job, 2, next, V, true, after, state); \
+        break;
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+#undef CASE
+    }
+}
 
 /* The first of all states whose cost is the least. */
 ALWAYS_INLINE size_t first_of_all(const struct kv_trellis_job *job,
@@ -360,7 +479,9 @@ static void go_back(const struct kv_trellis_job *job, const uint16_t *after,
         back_all(*job, state);
     else if (next <= bits && next + 7 > bits && has_kind(job->step))
         back_among(job, after, state);
-    else /* a rate that rises, or falls from 8 bits to 1: few steps */
+    else if (next > bits && bits <= 2)
+        back_rising(job, after, state);
+    else /* a rate that rises further, or falls from 8 bits to 1: few steps */
         kv_trellis_search_c.go_back(job, after, state);
 }
 

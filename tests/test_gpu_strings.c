@@ -71,11 +71,11 @@ static void add_run(struct setup *s, const struct kv_gpu_steps *kind,
     run->n = n;
     run->table = (unsigned)((kind - kinds) * KV_TRELLIS_MOST_VALUES * STATES);
     kv_trellis_turn(kind->bits, kind->values, s->tables + run->table,
-                    s->turned + run->table);
+                    s->turned + 2 * run->table);
     for (unsigned i = 0; i < n; i++)
         s->step[g->n_steps++] = (struct kv_trellis_step){
             kind->bits, kind->values, s->tables + run->table,
-            s->turned + run->table};
+            s->turned + 2 * run->table};
     g->n_coefs += n * kind->values;
     g->n_bits += n * kind->bits;
 }
@@ -89,7 +89,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
     size_t d;
 
     *s = (struct setup){.tables = kv_alloc(n_tables, sizeof(float)),
-                        .turned = kv_alloc(n_tables, sizeof(float))};
+                        .turned = kv_alloc(2 * n_tables, sizeof(float))};
     for (size_t i = 0; i < n_tables; i++)
         s->tables[i] = number(skip, i, data == LARGE ? ORDINARY : data);
     for (size_t i = 0; i < n_runs; i++)

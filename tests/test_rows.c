@@ -209,23 +209,26 @@ static void largest(const float *x, const float *y, size_t n, float *out)
     assert_int_equal(kv_row_argmax(x, n), at);
 }
 
-/* Six rows, two of them beyond the four that go side by side. */
+/* Six rows, two of them beyond the four that go side by side, of every width.
+ */
 static void times(const float *x, const float *y, size_t n, float *out)
 {
     enum { ROWS = 6, TERMS = 5, STRIDE = MAX_N / ROWS };
-    const size_t d = n < STRIDE ? n : STRIDE;
+    const size_t most = n < STRIDE ? n : STRIDE;
     const size_t rows = n < STRIDE ? 1 : ROWS;
 
-    memcpy(out, y, n * sizeof(*out));
-    kv_rows_times(y, 3, rows, x, TERMS, STRIDE, d, out, STRIDE);
-    for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < d; j++) {
-            float sum = y[r * STRIDE + j];
+    for (size_t d = 0; d <= most; d++) {
+        memcpy(out, y, n * sizeof(*out));
+        kv_rows_times(y, 3, rows, x, TERMS, STRIDE, d, out, STRIDE);
+        for (size_t r = 0; r < rows; r++)
+            for (size_t j = 0; j < STRIDE && j < n; j++) {
+                float sum = y[r * STRIDE + j];
 
-            for (size_t i = 0; i < TERMS; i++)
-                sum += y[r * 3 + i] * x[i * STRIDE + j];
-            assert_true(out[r * STRIDE + j] == sum);
-        }
+                for (size_t i = 0; i < TERMS && j < d; i++)
+                    sum = fmaf(y[r * 3 + i], x[i * STRIDE + j], sum);
+                assert_true(out[r * STRIDE + j] == sum);
+            }
+    }
 }
 
 /* The row's parts of as many values as a power of two that divides it. */

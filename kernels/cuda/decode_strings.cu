@@ -15,7 +15,7 @@ KV_DEVICE unsigned kv_state_at(const uint8_t *string, unsigned end)
 }
 
 // A block: one head of 16 tokens; coefficients, y [head_dim][16], then a thread
-// a channel.  Each product and each sum is rounded once, in the order of
+// a channel.  A product and its sum are rounded once, in the order of
 // kv_rows_times().
 __global__ void __launch_bounds__(THREADS)
     kv_decode_strings_kernel(struct kv_gpu_strings s, unsigned n_heads,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(THREADS)
 
 #pragma unroll
             for (unsigned t = 0; t < TOKENS; t++)
-                sum[t] += y[j * TOKENS + t] * g;
+                sum[t] = fmaf(y[j * TOKENS + t], g, sum[t]);
         }
 #pragma unroll
         for (unsigned t = 0; t < TOKENS; t++)

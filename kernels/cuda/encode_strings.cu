@@ -14,8 +14,8 @@ static_assert(KV_GPU_NOTE == 32, "a note is a byte of each lane");
 // ---- coefficients ----------------------------------------------------------
 
 // A block: one head of 16 tokens; x less its mean, [head_dim][16], then a
-// thread a coefficient.  Each product and each sum is rounded once, in the
-// order of kv_rows_times().
+// thread a coefficient.  A product and its sum are rounded once, in the order
+// of kv_rows_times().
 __global__ void __launch_bounds__(THREADS)
     kv_coefficients_kernel(struct kv_gpu_strings s, unsigned n_heads,
                            unsigned d, const uint16_t *x, size_t n, float *y)
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS)
 
 #pragma unroll
             for (unsigned t = 0; t < TOKENS; t++)
-                sum[t] += centered[i * ROW + t] * f;
+                sum[t] = fmaf(centered[i * ROW + t], f, sum[t]);
         }
 #pragma unroll
         for (unsigned t = 0; t < TOKENS; t++)
