@@ -1,9 +1,10 @@
-/* Sums and largest of the lanes of four AVX-512 registers at a time, which
- * takes little longer than of one. */
+/* Four AVX-512 registers at a time: the sums and the largest of their lanes,
+ * which takes little longer than of one; all lanes in 8 bits. */
 #ifndef KV_LANES_AVX512_H
 #define KV_LANES_AVX512_H
 
 #include <immintrin.h>
+#include <stdint.h>
 
 /* The lower halves of a and b to a, the upper to b. */
 static inline void kv_lanes_halves(__m512 *a, __m512 *b)
@@ -60,6 +61,20 @@ static inline void kv_lanes_mosts(const __m512 x[4], float out[4])
     a = _mm512_max_ps(a, c);
     a = _mm512_max_ps(a, _mm512_permute_ps(a, 0x4e));
     kv_lanes_store(out, _mm512_max_ps(a, _mm512_permute_ps(a, 0xb1)));
+}
+
+/* 64 floats to the nearest integers of 8 bits. */
+static inline void kv_lanes_store8(int8_t *p, const __m512 x[4])
+{
+    const __m512i turn =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i a =
+        _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+    const __m512i b =
+        _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+
+    _mm512_storeu_si512(
+        p, _mm512_permutexvar_epi32(turn, _mm512_packs_epi16(a, b)));
 }
 
 #endif

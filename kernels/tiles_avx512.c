@@ -23,20 +23,7 @@ typedef __m512 vf;
 #define v_store8(p, x)               \
     _mm_storeu_si128((__m128i *)(p), \
                      _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)))
-
-static inline void v_store8x4(int8_t *p, const vf x[4])
-{
-    const __m512i turn =
-        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i a =
-        _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
-    const __m512i b =
-        _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
-
-    _mm512_storeu_si512(
-        p, _mm512_permutexvar_epi32(turn, _mm512_packs_epi16(a, b)));
-}
-
+#define v_store8x4 kv_lanes_store8
 #define v_sums kv_lanes_sums
 #define v_mosts kv_lanes_mosts
 

@@ -454,8 +454,9 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
             x[c] = q[c] * scale[c];
         kv_tile_loops()->round8(x, MOST_DIM, 1, kv_padded(s->head_dim),
                                 to->plain[r], MOST_DIM, &to->scale[r]);
-        to->bias[r] = KV_KEY_BIAS * put_row(s, to->plain[r], r - first, side,
-                                            to->q8 + kv_code_rows_at(s, first));
+        to->start[r] =
+            -KV_KEY_BIAS * put_row(s, to->plain[r], r - first, side,
+                                   to->q8 + kv_code_rows_at(s, first));
     }
 }
 

@@ -62,7 +62,7 @@ static inline size_t kv_tile_book_channel(const struct kv_tile_book *b,
 /* What int8 scores want of queries. */
 struct kv_code_query {
     float scale[KV_TILE_ROWS];
-    int32_t bias[KV_TILE_ROWS];              /* KV_KEY_BIAS * sum(q8) */
+    int32_t start[KV_TILE_ROWS]; /* of sums: -KV_KEY_BIAS * sum(q8) */
     int8_t plain[KV_TILE_ROWS][KV_CODE_DIM]; /* q8 by channel */
     /* the same in fours (wide: width bytes) that meet neighbours in a register,
      * zeros between; a four of KV_CODE_ROWS rows, or of what is left of them,

@@ -83,7 +83,7 @@ void NAME(kv_code_scores)(const struct kv_store *s, size_t head,
             memcpy(out, sum, sizeof(out));
             for (size_t i = 0; i < SIDE * sizeof(bytes); i++)
                 score[r * stride + t + i] =
-                    q->scale[r] * (float)(out[i] - q->bias[r]);
+                    q->scale[r] * (float)(q->start[r] + out[i]);
         }
 }
 

@@ -89,7 +89,7 @@ ALWAYS_INLINE void turn_lanes(const vi x[4], vi out[4])
 ALWAYS_INLINE void own_scores(const struct kv_tile_book *b,
                               const uint8_t *planes, const uint8_t *tile,
                               const int8_t *q8, size_t rows, size_t n,
-                              int halves, int one, int32_t *sum)
+                              int halves, int one, struct scores to)
 {
     vi s[ROWS][4];
 
@@ -118,7 +118,7 @@ ALWAYS_INLINE void own_scores(const struct kv_tile_book *b,
         turn_lanes(s[r], out);
         UNROLL
         for (size_t l = 0; l < 4; l++)
-            _mm512_storeu_si512(sum + r * T + l * 16, out[l]);
+            put_sums(to, r, l * 16, out[l]);
     }
 }
 
@@ -176,14 +176,14 @@ static size_t kind(const struct kv_tile_book *b, size_t rows)
 
 void kv_code_scores_own(const struct kv_tile_book *b, size_t head,
                         const uint8_t *from, const int8_t *q8, size_t n,
-                        int32_t *sum)
+                        struct scores to)
 {
     const uint8_t *planes = planes_of(b, head);
 
     switch (kind(b, n)) {
-#define CASE(R, N, HALVES, ONE)                                  \
-    case KIND(R, N, HALVES, ONE):                                \
-        own_scores(b, planes, from, q8, R, N, HALVES, ONE, sum); \
+#define CASE(R, N, HALVES, ONE)                                 \
+    case KIND(R, N, HALVES, ONE):                               \
+        own_scores(b, planes, from, q8, R, N, HALVES, ONE, to); \
         break;
         EVERY_ROWS(KINDS, CASE)
 #undef CASE

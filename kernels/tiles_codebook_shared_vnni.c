@@ -1,6 +1,14 @@
 /* One table for all sub-spaces of a head: each register of codes is looked up
  * in up to DIMS dimensions at once.  Registers hold the table for keys; for
- * values the sums, a dimension's own. */
+ * values the sums, a dimension's own, and the first quarters of the planes.
+ *
+ * With 256 entries and 4 rows the two ports for vectors have 17 and 18
+ * micro-operations of 64 codes: the look-ups can go to one of them alone, the
+ * products to both.  A core chooses when it takes an instruction in, by how
+ * many wait for each port.  Products that wait for their look-ups are counted
+ * too, and others then go where the look-ups must: so what is multiplied was
+ * looked up one register of codes before, and the instructions stand in the
+ * order in which they are written. */
 #include "kernels/tiles_codebook_vnni.h"
 
 enum { DIMS = 4 };
@@ -16,6 +24,71 @@ enum { DIMS = 4 };
         f(1);
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
+#define LOOK_UP(FROM, X, CODE, PART) \
+    __asm__ volatile("vpermb %2, %1, %0" : "=v"(X) : "v"(CODE), FROM(PART))
+
+#define LOOK_UP_WHERE(FROM, X, WHERE, CODE, PART) \
+    __asm__ volatile("vpermb %3, %2, %0%{%1%}"    \
+                     : "+v"(X)                    \
+                     : "Yk"(WHERE), "v"(CODE), FROM(PART))
+
+/* look_up() in its place. */
+ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, struct codes c)
+{
+    vi x;
+
+    LOOK_UP("v", x, c.code, t->part[0]);
+    if (n > 64)
+        LOOK_UP_WHERE("v", x, c.bit6, c.code, t->part[1]);
+    if (n > 128) {
+        LOOK_UP_WHERE("v", x, c.bit7, c.code, t->part[2]);
+        LOOK_UP_WHERE("v", x, c.both, c.code, t->part[3]);
+    }
+    return x;
+}
+
+/* The same of a plane in memory but for its first quarter. */
+ALWAYS_INLINE vi look_up_at(vi first, const uint8_t *plane, size_t n,
+                            struct codes c)
+{
+    typedef const uint8_t line[LINE];
+    line *part = (line *)plane;
+    vi x;
+
+    LOOK_UP("v", x, c.code, first);
+    if (n > 64)
+        LOOK_UP_WHERE("m", x, c.bit6, c.code, part[1]);
+    if (n > 128) {
+        LOOK_UP_WHERE("m", x, c.bit7, c.code, part[2]);
+        LOOK_UP_WHERE("m", x, c.both, c.code, part[3]);
+    }
+    return x;
+}
+
+/* add_products() in its place. */
+ALWAYS_INLINE void add_products_here(vi *sum, vi u, vi v)
+{
+    __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
+}
+
+/* The same with four bytes at v over and over. */
+ALWAYS_INLINE void add_products_all4(vi *sum, vi u, const int8_t *v)
+{
+    typedef const int8_t four[4];
+
+    __asm__ volatile("vpdpbusd %2%{1to16%}, %1, %0"
+                     : "+v"(*sum)
+                     : "v"(u), "m"(*(four *)v));
+}
+
+/* p, of which the compiler does not know that: it would keep an address in a
+ * register for every line there. */
+ALWAYS_INLINE const uint8_t *again(const uint8_t *p)
+{
+    __asm__("" : "+r"(p));
+    return p;
+}
+
 /* Four sub-vectors at `tile`: register i of 16 tokens each. */
 ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
 {
@@ -25,38 +98,65 @@ ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
                  : high_codes(load(tile + (i - 2) * LINE));
 }
 
+/* s [rows][chains]: of dimensions by turns. */
+ALWAYS_INLINE void key_products(vi s[ROWS][DIMS], size_t chains, size_t k, vi x,
+                                const int8_t *q8, size_t rows)
+{
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        add_products_all4(&s[r][k % chains], x, q8 + (k * rows + r) * 4);
+}
+
 /* The 16 tokens of register i in the dimensions of t.  tile and q8: of the
- * first four sub-vectors; first: nothing is in sum yet. */
+ * first four sub-vectors.  Sums begin as `sum` where some is there, and go
+ * there where more is to come, else to `to`. */
 ALWAYS_INLINE void
 shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
                    const uint8_t *tile, size_t i, const int8_t *q8, size_t rows,
-                   size_t dims, size_t n, int halves, int first, int32_t *sum)
+                   size_t dims, size_t n, int halves, int some, int more,
+                   int32_t *sum, struct scores to)
 {
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
-    vi s[ROWS][2]; /* of even and odd dimensions: shorter chains */
+    struct codes c = codes(key_codes(tile, i, halves), n);
+    const size_t most = n > 128 ? 2 : 4, chains = dims < most ? dims : most;
+    vi s[ROWS][DIMS], x[DIMS];
 
     UNROLL
     for (size_t r = 0; r < rows; r++) {
-        s[r][0] = first ? _mm512_setzero_si512() : load(sum + r * T);
-        s[r][1] = _mm512_setzero_si512();
-    }
-    for (; tile < end; tile += step, q8 += q_step) {
-        const struct codes c = codes(key_codes(tile, i, halves), n);
-        vi x[DIMS]; /* first: look-ups have but one port */
-
+        s[r][0] =
+            some ? load(sum + r * T + i * 16) : _mm512_set1_epi32(to.start[r]);
         UNROLL
-        for (size_t k = 0; k < dims; k++)
-            x[k] = look_up(&t[k], n, c);
-        UNROLL
-        for (size_t k = 0; k < dims; k++)
-            UNROLL
-        for (size_t r = 0; r < rows; r++)
-            add_products_all4(&s[r][k % 2], x[k], q8 + (k * rows + r) * 4);
+        for (size_t k = 1; k < chains; k++)
+            s[r][k] = _mm512_setzero_si512();
     }
     UNROLL
-    for (size_t r = 0; r < rows; r++)
-        _mm512_storeu_si512(sum + r * T, _mm512_add_epi32(s[r][0], s[r][1]));
+    for (size_t k = 0; k < dims; k++)
+        x[k] = look_up_here(&t[k], n, c);
+    for (tile += step; tile < end; tile += step, q8 += q_step) {
+        c = codes(key_codes(tile, i, halves), n);
+        UNROLL
+        for (size_t k = 0; k < dims; k++) {
+            key_products(s, chains, k, x[k], q8, rows);
+            x[k] = look_up_here(&t[k], n, c);
+        }
+    }
+    UNROLL
+    for (size_t k = 0; k < dims; k++)
+        key_products(s, chains, k, x[k], q8, rows);
+    UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        vi all = s[r][0];
+
+        UNROLL
+        for (size_t k = 1; k < chains; k++)
+            all = _mm512_add_epi32(all, s[r][k]);
+
+        if (more)
+            _mm512_storeu_si512(sum + r * T + i * 16, all);
+        else
+            put_scores(to, r, i * 16, all);
+    }
 }
 
 /* Dimensions [j, j + dims) of 64 tokens.  rows, dims, n and halves are
@@ -65,7 +165,8 @@ ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
                                       const uint8_t *planes,
                                       const uint8_t *tile, const int8_t *q8,
                                       size_t rows, size_t j, size_t dims,
-                                      size_t n, int halves, int32_t *sum)
+                                      size_t n, int halves, int32_t *sum,
+                                      struct scores to)
 {
     struct table t[DIMS];
 
@@ -74,18 +175,19 @@ ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
         t[k] = table(planes + (j + k) * n, n);
     for (size_t i = 0; i < 4; i++)
         shared_scores_some(b, t, tile, i, q8 + j * rows * 4, rows, dims, n,
-                           halves, !j, sum + i * 16);
+                           halves, j > 0, j + dims < b->d, sum, to);
 }
 
 ALWAYS_INLINE void shared_scores(const struct kv_tile_book *b,
                                  const uint8_t *planes, const uint8_t *tile,
                                  const int8_t *q8, size_t rows, size_t n,
-                                 int halves, int32_t *sum)
+                                 int halves, struct scores to)
 {
+    _Alignas(LINE) int32_t sum[ROWS * T];
     size_t j = 0;
 
 #define SOME(N) \
-    shared_scores_dims(b, planes, tile, q8, rows, j, N, n, halves, sum)
+    shared_scores_dims(b, planes, tile, q8, rows, j, N, n, halves, sum, to)
     EVERY_DIMS(SOME)
 #undef SOME
 }
@@ -99,6 +201,23 @@ ALWAYS_INLINE vi value_codes(const uint8_t *tile, size_t i, int halves)
                  : high_codes(load(tile + (i - 8) * LINE));
 }
 
+/* s [rows][dims] += products with the weights of register i of 16. */
+ALWAYS_INLINE void value_products(vi s[ROWS][DIMS], size_t k, vi x,
+                                  const vi by[ROWS], size_t rows)
+{
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        add_products_here(&s[r][k], by[r], x);
+}
+
+ALWAYS_INLINE void weights_of(const int8_t *p8, size_t i, size_t rows,
+                              vi by[ROWS])
+{
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        by[r] = all4(p8 + r * T + i * 4);
+}
+
 /* Dimensions [j, j + dims) of 16 sub-vectors, to acc [rows][dims][16].  rows,
  * dims, n and halves are constants. */
 ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
@@ -107,29 +226,45 @@ ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
                                       size_t dims, size_t n, int halves,
                                       size_t n_acc, float *acc)
 {
-    vi s[ROWS][DIMS];
+    const size_t side = DIMS / dims; /* registers */
+    vi s[ROWS][DIMS], first[DIMS], x[DIMS][DIMS], by[ROWS];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < dims; k++)
         s[r][k] = _mm512_setzero_si512();
-    for (size_t i = 0; i < 16; i++) {
-        const struct codes c = codes(value_codes(tile, i, halves), n);
-        vi by[ROWS];
+    UNROLL
+    for (size_t k = 0; k < dims; k++)
+        first[k] = load(planes + k * n);
+    UNROLL
+    for (size_t h = 0; h < side; h++) {
+        const struct codes c = codes(value_codes(tile, h, halves), n);
 
         UNROLL
-        for (size_t r = 0; r < rows; r++)
-            by[r] = all4(p8 + r * T + i * 4);
+        for (size_t k = 0; k < dims; k++)
+            x[h][k] = look_up_at(first[k], planes + k * n, n, c);
+    }
+    for (size_t i = side; i < 16; i += side) {
+        planes = again(planes);
         UNROLL
-        for (size_t k = 0; k < dims; k++) {
-            const struct table t = table(planes + k * n, n);
-            const vi x = look_up(&t, n, c);
+        for (size_t h = 0; h < side; h++) {
+            const struct codes c = codes(value_codes(tile, i + h, halves), n);
 
+            weights_of(p8, i + h - side, rows, by);
             UNROLL
-            for (size_t r = 0; r < rows; r++)
-                add_products(&s[r][k], by[r], x);
+            for (size_t k = 0; k < dims; k++) {
+                value_products(s, k, x[h][k], by, rows);
+                x[h][k] = look_up_at(first[k], planes + k * n, n, c);
+            }
         }
+    }
+    UNROLL
+    for (size_t h = 0; h < side; h++) {
+        weights_of(p8, 16 - side + h, rows, by);
+        UNROLL
+        for (size_t k = 0; k < dims; k++)
+            value_products(s, k, x[h][k], by, rows);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -167,14 +302,14 @@ static size_t kind(const struct kv_tile_book *b, size_t rows)
 
 void kv_code_scores_shared(const struct kv_tile_book *b, size_t head,
                            const uint8_t *from, const int8_t *q8, size_t n,
-                           int32_t *sum)
+                           struct scores to)
 {
     const uint8_t *planes = planes_of(b, head);
 
     switch (kind(b, n)) {
-#define CASE(R, N, HALVES)                                     \
-    case KIND(R, N, HALVES):                                   \
-        shared_scores(b, planes, from, q8, R, N, HALVES, sum); \
+#define CASE(R, N, HALVES)                                    \
+    case KIND(R, N, HALVES):                                  \
+        shared_scores(b, planes, from, q8, R, N, HALVES, to); \
         break;
         EVERY_ROWS(KINDS, CASE)
 #undef CASE

@@ -1,6 +1,7 @@
 /* Path int8 with AVX-512 VNNI and VBMI: ROWS rows at a time by the order of the
  * tile's codes, each a file: tiles_codebook_{shared,own,wide}_vnni.c. */
 #include "kernels/tiles_codebook_vnni.h"
+#include "kernels/lanes_avx512.h"
 
 static kv_code_some_scores_fn *const some_scores[] = {
     [KV_CODES_SHARED] = kv_code_scores_shared,
@@ -35,22 +36,62 @@ void kv_code_scores_vnni(const struct kv_store *s, size_t head,
 {
     const struct kv_tile_book *b = s->params;
     const struct kv_code_query *q = query;
-    _Alignas(LINE) int32_t sum[KV_TILE_ROWS * T];
     _Alignas(LINE) uint8_t x[MOST_ENTRIES];
     const uint8_t *from = ready(b, head, tile, x);
 
-    for (size_t r = 0; r < rows; r += ROWS)
-        some_scores[b->order](b, head, from, q->q8 + kv_code_rows_at(s, r),
-                              rows_from(r, rows), sum + r * T);
-    for (size_t r = 0; r < rows; r++)
-        for (size_t t = 0; t < T; t += 16) {
-            const vi unbiased = _mm512_sub_epi32(load(sum + r * T + t),
-                                                 _mm512_set1_epi32(q->bias[r]));
+    for (size_t r = 0; r < rows; r += ROWS) {
+        const struct scores to = {.scale = q->scale + r,
+                                  .start = q->start + r,
+                                  .score = score + r * stride,
+                                  .stride = stride};
 
-            _mm512_storeu_ps(score + r * stride + t,
-                             _mm512_mul_ps(_mm512_set1_ps(q->scale[r]),
-                                           _mm512_cvtepi32_ps(unbiased)));
-        }
+        some_scores[b->order](b, head, from, q->q8 + kv_code_rows_at(s, r),
+                              rows_from(r, rows), to);
+    }
+}
+
+/* What round8 makes of a tile's weights, which are not below 0: p8 [rows][64],
+ * scale [rows].  rows is a constant. */
+ALWAYS_INLINE void round_some(const float *p, size_t stride, size_t rows,
+                              int8_t *p8, float *scale)
+{
+    __m512 most[ROWS];
+    float each[ROWS], by[ROWS];
+
+    UNROLL
+    for (size_t r = 0; r < ROWS; r++) {
+        const float *x = p + (r < rows ? r : 0) * stride;
+
+        most[r] = _mm512_max_ps(
+            _mm512_max_ps(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)),
+            _mm512_max_ps(_mm512_loadu_ps(x + 32), _mm512_loadu_ps(x + 48)));
+    }
+    kv_lanes_mosts(most, each);
+    kv_units8_of_four(each, by);
+    memcpy(scale, each, rows * sizeof(*scale));
+    UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        __m512 x[4];
+
+        UNROLL
+        for (size_t i = 0; i < 4; i++)
+            x[i] = _mm512_mul_ps(_mm512_loadu_ps(p + r * stride + i * 16),
+                                 _mm512_set1_ps(by[r]));
+        kv_lanes_store8(p8 + r * T, x);
+    }
+}
+
+static void round_weights(const float *p, size_t stride, size_t rows,
+                          int8_t *p8, float *scale)
+{
+    switch (rows) {
+#define CASE(R)                              \
+    case R:                                  \
+        round_some(p, stride, R, p8, scale); \
+        break;
+        CASE(1) CASE(2) CASE(3) CASE(4)
+#undef CASE
+    }
 }
 
 void kv_code_gather_vnni(const struct kv_store *s, size_t head,
@@ -59,13 +100,16 @@ void kv_code_gather_vnni(const struct kv_store *s, size_t head,
 {
     const struct kv_tile_book *b = s->params;
     const size_t n_acc = kv_code_sums(s);
-    _Alignas(LINE) int8_t p8[KV_TILE_ROWS * T];
-    float scale[KV_TILE_ROWS];
+    _Alignas(LINE) int8_t p8[ROWS * T];
+    float scale[ROWS];
     _Alignas(LINE) uint8_t x[MOST_ENTRIES];
     const uint8_t *from = ready(b, head, tile, x);
 
-    kv_tile_loops_avx512.round8(p, stride, rows, T, p8, T, scale);
-    for (size_t r = 0; r < rows; r += ROWS)
-        some_gather[b->order](b, head, from, p8 + r * T, scale + r,
-                              rows_from(r, rows), n_acc, acc + r * n_acc);
+    for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t n = rows_from(r, rows);
+
+        round_weights(p + r * stride, stride, n, p8, scale);
+        some_gather[b->order](b, head, from, p8, scale, n, n_acc,
+                              acc + r * n_acc);
+    }
 }

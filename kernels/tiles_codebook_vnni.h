@@ -21,14 +21,23 @@ enum {
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
 _Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
 
+/* Where the scores of some rows go: score [n][64], rows `stride` floats apart,
+ * scale [n] times start [n] plus the sum. */
+struct scores {
+    const float *scale;
+    const int32_t *start;
+    float *score;
+    size_t stride;
+};
+
 /* n <= ROWS rows over a tile, a function for each order of codes.
  *
  * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries().
- * scores: q8 of these rows (struct kv_code_query); to sum [n][64].
+ * scores: q8 of these rows (struct kv_code_query).
  * gather: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
 typedef void kv_code_some_scores_fn(const struct kv_tile_book *b, size_t head,
                                     const uint8_t *from, const int8_t *q8,
-                                    size_t n, int32_t *sum);
+                                    size_t n, struct scores to);
 typedef void kv_code_some_gather_fn(const struct kv_tile_book *b, size_t head,
                                     const uint8_t *from, const int8_t *p8,
                                     const float *scale, size_t n, size_t n_acc,
@@ -69,16 +78,6 @@ ALWAYS_INLINE vi all4(const void *p)
 ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
-}
-
-/* The same with four bytes at v over and over. */
-ALWAYS_INLINE void add_products_all4(vi *sum, vi u, const int8_t *v)
-{
-    typedef const int8_t four[4];
-
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
-            : "+v"(*sum)
-            : "v"(u), "m"(*(four *)v));
 }
 
 /* A register of codes, and where their bit 6, bit 7 and both are set. */
@@ -142,6 +141,20 @@ ALWAYS_INLINE vi low_codes(vi x)
 ALWAYS_INLINE vi high_codes(vi x)
 {
     return low_codes(_mm512_srli_epi16(x, 4));
+}
+
+/* Row r, tokens [t, t + 16): sum, which began at to.start[r]. */
+ALWAYS_INLINE void put_scores(struct scores to, size_t r, size_t t, vi sum)
+{
+    _mm512_storeu_ps(
+        to.score + r * to.stride + t,
+        _mm512_mul_ps(_mm512_set1_ps(to.scale[r]), _mm512_cvtepi32_ps(sum)));
+}
+
+/* The same of a sum that began at 0. */
+ALWAYS_INLINE void put_sums(struct scores to, size_t r, size_t t, vi sum)
+{
+    put_scores(to, r, t, _mm512_add_epi32(sum, _mm512_set1_epi32(to.start[r])));
 }
 
 ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)

@@ -99,7 +99,7 @@ ALWAYS_INLINE vi pairs(vi a, vi b)
 /* 64 tokens, a part of 256 / width at a time; rows and width are constants. */
 ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
                                const int8_t *q8, size_t rows, size_t width,
-                               int32_t *sum)
+                               struct scores to)
 {
     const size_t tokens = 256 / width;
 
@@ -129,12 +129,12 @@ ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
         }
         UNROLL
         for (size_t r = 0; r < rows; r++) {
-            int32_t *to = sum + r * T + part * tokens;
+            const size_t at = part * tokens;
 
             if (width == 4) {
                 UNROLL
                 for (size_t k = 0; k < 4; k++)
-                    _mm512_storeu_si512(to + k * 16, s[r][k]);
+                    put_sums(to, r, at + k * 16, s[r][k]);
                 continue;
             }
 
@@ -142,11 +142,11 @@ ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
             const vi high = pairs(s[r][2], s[r][3]);
 
             if (width == 16) {
-                _mm512_storeu_si512(to, pairs(low, high));
+                put_sums(to, r, at, pairs(low, high));
                 continue;
             }
-            _mm512_storeu_si512(to, low);
-            _mm512_storeu_si512(to + 16, high);
+            put_sums(to, r, at, low);
+            put_sums(to, r, at + 16, high);
         }
     }
 }
@@ -219,13 +219,13 @@ ALWAYS_INLINE void wide_gather(const struct kv_tile_book *b, const uint8_t *x,
 
 void kv_code_scores_wide(const struct kv_tile_book *b, size_t head,
                          const uint8_t *from, const int8_t *q8, size_t n,
-                         int32_t *sum)
+                         struct scores to)
 {
     (void)head;
     switch (n << 8 | b->width) {
-#define CASE(R, W)                           \
-    case R << 8 | W:                         \
-        wide_scores(b, from, q8, R, W, sum); \
+#define CASE(R, W)                          \
+    case R << 8 | W:                        \
+        wide_scores(b, from, q8, R, W, to); \
         break;
         EVERY_ROWS(WIDTHS, CASE)
 #undef CASE

@@ -56,6 +56,12 @@ ALWAYS_INLINE void kv_units_of_four(float most, float least, float max[4],
     memcpy(max, &x, sizeof(x));
 }
 
+/* Those of round8. */
+ALWAYS_INLINE void kv_units8_of_four(float max[4], float by[4])
+{
+    kv_units_of_four(127, 0x1p-93f, max, by);
+}
+
 extern const struct kv_tile_loops kv_tile_loops_c;
 extern const struct kv_tile_loops kv_tile_loops_avx2;   /* x86-64 only */
 extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */

@@ -252,7 +252,7 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
     for (size_t r = 0; r < rows; r++)
         most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
     v_mosts(most, each);
-    kv_units_of_four(127, 0x1p-93f, each, by);
+    kv_units8_of_four(each, by);
     memcpy(scale, each, rows * sizeof(*scale));
     UNROLL
     for (size_t r = 0; r < rows; r++) {
