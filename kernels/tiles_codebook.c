@@ -293,19 +293,19 @@ static void store4(float *x, v4 v)
 #define MIX(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){i, j, k, l})
 #endif
 
-/* 4 values each of 4 tokens, to rows of x 32 apart. */
-static void turn4(v4 a, v4 b, v4 c, v4 d, float *x)
+/* 4 x 4 values the other way round, to rows of x `stride` apart. */
+static void turn4(v4 a, v4 b, v4 c, v4 d, float *x, size_t stride)
 {
     const v4 ab = MIX(a, b, 0, 4, 1, 5), cd = MIX(c, d, 0, 4, 1, 5);
     const v4 ab2 = MIX(a, b, 2, 6, 3, 7), cd2 = MIX(c, d, 2, 6, 3, 7);
 
     store4(x, MIX(ab, cd, 0, 1, 4, 5));
-    store4(x + PART, MIX(ab, cd, 2, 3, 6, 7));
-    store4(x + 2 * PART, MIX(ab2, cd2, 0, 1, 4, 5));
-    store4(x + 3 * PART, MIX(ab2, cd2, 2, 3, 6, 7));
+    store4(x + stride, MIX(ab, cd, 2, 3, 6, 7));
+    store4(x + 2 * stride, MIX(ab2, cd2, 0, 1, 4, 5));
+    store4(x + 3 * stride, MIX(ab2, cd2, 2, 3, 6, 7));
 }
 
-/* The same of 2 values each. */
+/* 2 values each of 4 tokens, to rows of x 32 apart. */
 static void turn2(const float *a, const float *b, const float *c,
                   const float *d, float *x)
 {
@@ -328,7 +328,7 @@ ALWAYS_INLINE void expand_keys(const float *table, size_t d,
             row[i] = table + code[i * one] * d;
         for (; j + 4 <= d; j += 4)
             turn4(load4(row[0] + j), load4(row[1] + j), load4(row[2] + j),
-                  load4(row[3] + j), x + j * PART + t);
+                  load4(row[3] + j), x + j * PART + t, PART);
         for (; j + 2 <= d; j += 2)
             turn2(row[0] + j, row[1] + j, row[2] + j, row[3] + j,
                   x + j * PART + t);
@@ -414,26 +414,29 @@ static const float *scales_of(const struct kv_tile_book *b, size_t head)
     return b->scale + (b->head_books > 1 ? head : 0) * b->n_sub * b->d;
 }
 
-/* Row r of n that are side by side, to where these begin.  Gives its sum. */
-static int32_t put_row(const struct kv_store *s, const int8_t *q8, size_t r,
-                       size_t n, int8_t *to)
+/* n rows of q8 [MOST_DIM] side by side, n <= KV_CODE_ROWS. */
+static void put_rows(const struct kv_store *s, int8_t (*q8)[MOST_DIM], size_t n,
+                     int8_t *to)
 {
     const struct kv_tile_book *b = book_of(s);
     const size_t some = b->order == KV_CODES_WIDE ? b->width : 4;
-    const size_t bytes = kv_code_quads(s) * 4;
-    int8_t row[4 * MOST_DIM]; /* d = 1 is filled up to 4 */
+
+    memset(to, 0, n * kv_code_quads(s) * 4);
+    for (size_t c = 0; c < s->head_dim; c++) {
+        const size_t in = b->q_at[c] & (some - 1);
+        int8_t *at = to + (b->q_at[c] - in) * n + in;
+
+        for (size_t r = 0; r < n; r++)
+            at[r * some] = q8[r][c];
+    }
+}
+
+static int32_t sum_of(const int8_t *x, size_t n)
+{
     int32_t sum = 0;
 
-    memset(row, 0, bytes);
-    for (size_t c = 0; c < s->head_dim; c++)
-        row[b->q_at[c]] = q8[c];
-    for (size_t i = 0; i < bytes; i += 4) {
-        const size_t in = i & (some - 1);
-
-        memcpy(to + (i - in) * n + r * some + in, row + i, 4);
-    }
-    for (size_t c = 0; c < s->head_dim; c++)
-        sum += q8[c];
+    for (size_t i = 0; i < n; i++)
+        sum += x[i];
     return sum;
 }
 
@@ -442,22 +445,41 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
     const float *scale = scales_of(book_of(s), head);
+    const size_t padded = kv_padded(s->head_dim);
     struct kv_code_query *to = query;
-    float x[MOST_DIM] = {0};
+    float x[KV_TILE_ROWS][MOST_DIM];
 
     for (size_t r = 0; r < rows; r++, q += s->head_dim) {
-        const size_t first = r / KV_CODE_ROWS * KV_CODE_ROWS,
-                     rest = rows - first,
-                     side = rest < KV_CODE_ROWS ? rest : KV_CODE_ROWS;
-
         for (size_t c = 0; c < s->head_dim; c++)
-            x[c] = q[c] * scale[c];
-        kv_tile_loops()->round8(x, MOST_DIM, 1, kv_padded(s->head_dim),
-                                to->plain[r], MOST_DIM, &to->scale[r]);
-        to->start[r] =
-            -KV_KEY_BIAS * put_row(s, to->plain[r], r - first, side,
-                                   to->q8 + kv_code_rows_at(s, first));
+            x[r][c] = q[c] * scale[c];
+        for (size_t c = s->head_dim; c < padded; c++)
+            x[r][c] = 0;
     }
+    kv_tile_loops()->round8(x[0], MOST_DIM, rows, padded, to->plain[0],
+                            MOST_DIM, to->scale);
+    for (size_t r = 0; r < rows; r++)
+        to->start[r] = -KV_KEY_BIAS * sum_of(to->plain[r], s->head_dim);
+    for (size_t r = 0; r < rows; r += KV_CODE_ROWS) {
+        const size_t n = rows - r < KV_CODE_ROWS ? rows - r : KV_CODE_ROWS;
+
+        put_rows(s, to->plain + r, n, to->q8 + kv_code_rows_at(s, r));
+    }
+}
+
+/* One table for all sub-spaces, d and n_sub multiples of 4: the sums of four
+ * sub-vectors in four dimensions at a time. */
+static void finish_fours(const struct kv_tile_book *b, const float *scale,
+                         const float *acc, float *out)
+{
+    for (size_t i = 0; i < b->n_sub; i += 4)
+        for (size_t j = 0; j < b->d; j += 4) {
+            const float *at = acc + b->sum_at[i * b->d + j];
+            v4 x[4];
+
+            for (size_t k = 0; k < 4; k++)
+                x[k] = load4(at + k * 16) * scale[j + k];
+            turn4(x[0], x[1], x[2], x[3], out + i * b->d + j, b->d);
+        }
 }
 
 static void finish(const struct kv_store *s, size_t head, const float *acc,
@@ -465,10 +487,18 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 {
     const struct kv_tile_book *b = book_of(s);
     const float *scale = scales_of(b, head);
+    const int fours =
+        b->order == KV_CODES_SHARED && b->d % 4 == 0 && b->n_sub % 4 == 0;
 
-    for (size_t r = 0; r < rows; r++, acc += kv_code_sums(s))
+    for (size_t r = 0; r < rows;
+         r++, acc += kv_code_sums(s), out += s->head_dim) {
+        if (fours) {
+            finish_fours(b, scale, acc, out);
+            continue;
+        }
         for (size_t c = 0; c < s->head_dim; c++)
-            *out++ = acc[b->sum_at[c]] * scale[c];
+            out[c] = acc[b->sum_at[c]] * scale[c];
+    }
 }
 
 #define INT8(LEVEL)                                                   \
