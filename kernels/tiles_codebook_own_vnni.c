@@ -89,7 +89,7 @@ ALWAYS_INLINE void turn_lanes(const vi x[4], vi out[4])
 ALWAYS_INLINE void own_scores(const struct kv_tile_book *b,
                               const uint8_t *planes, const uint8_t *tile,
                               const int8_t *q8, size_t rows, size_t n,
-                              int halves, int one, struct scores to)
+                              int halves, int one, const struct scores *to)
 {
     vi s[ROWS][4];
 
@@ -176,7 +176,7 @@ static size_t kind(const struct kv_tile_book *b, size_t rows)
 
 void kv_code_scores_own(const struct kv_tile_book *b, size_t head,
                         const uint8_t *from, const int8_t *q8, size_t n,
-                        struct scores to)
+                        const struct scores *to)
 {
     const uint8_t *planes = planes_of(b, head);
 

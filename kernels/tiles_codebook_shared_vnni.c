@@ -114,7 +114,7 @@ ALWAYS_INLINE void
 shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
                    const uint8_t *tile, size_t i, const int8_t *q8, size_t rows,
                    size_t dims, size_t n, int halves, int some, int more,
-                   int32_t *sum, struct scores to)
+                   int32_t *sum, const struct scores *to)
 {
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
@@ -125,7 +125,7 @@ shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
     UNROLL
     for (size_t r = 0; r < rows; r++) {
         s[r][0] =
-            some ? load(sum + r * T + i * 16) : _mm512_set1_epi32(to.start[r]);
+            some ? load(sum + r * T + i * 16) : _mm512_set1_epi32(to->start[r]);
         UNROLL
         for (size_t k = 1; k < chains; k++)
             s[r][k] = _mm512_setzero_si512();
@@ -166,7 +166,7 @@ ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
                                       const uint8_t *tile, const int8_t *q8,
                                       size_t rows, size_t j, size_t dims,
                                       size_t n, int halves, int32_t *sum,
-                                      struct scores to)
+                                      const struct scores *to)
 {
     struct table t[DIMS];
 
@@ -181,7 +181,7 @@ ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
 ALWAYS_INLINE void shared_scores(const struct kv_tile_book *b,
                                  const uint8_t *planes, const uint8_t *tile,
                                  const int8_t *q8, size_t rows, size_t n,
-                                 int halves, struct scores to)
+                                 int halves, const struct scores *to)
 {
     _Alignas(LINE) int32_t sum[ROWS * T];
     size_t j = 0;
@@ -302,7 +302,7 @@ static size_t kind(const struct kv_tile_book *b, size_t rows)
 
 void kv_code_scores_shared(const struct kv_tile_book *b, size_t head,
                            const uint8_t *from, const int8_t *q8, size_t n,
-                           struct scores to)
+                           const struct scores *to)
 {
     const uint8_t *planes = planes_of(b, head);
 

@@ -46,7 +46,7 @@ void kv_code_scores_vnni(const struct kv_store *s, size_t head,
                                   .stride = stride};
 
         some_scores[b->order](b, head, from, q->q8 + kv_code_rows_at(s, r),
-                              rows_from(r, rows), to);
+                              rows_from(r, rows), &to);
     }
 }
 

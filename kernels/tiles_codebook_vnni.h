@@ -37,7 +37,7 @@ struct scores {
  * gather: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
 typedef void kv_code_some_scores_fn(const struct kv_tile_book *b, size_t head,
                                     const uint8_t *from, const int8_t *q8,
-                                    size_t n, struct scores to);
+                                    size_t n, const struct scores *to);
 typedef void kv_code_some_gather_fn(const struct kv_tile_book *b, size_t head,
                                     const uint8_t *from, const int8_t *p8,
                                     const float *scale, size_t n, size_t n_acc,
@@ -143,18 +143,20 @@ ALWAYS_INLINE vi high_codes(vi x)
     return low_codes(_mm512_srli_epi16(x, 4));
 }
 
-/* Row r, tokens [t, t + 16): sum, which began at to.start[r]. */
-ALWAYS_INLINE void put_scores(struct scores to, size_t r, size_t t, vi sum)
+/* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */
+ALWAYS_INLINE void put_scores(const struct scores *to, size_t r, size_t t,
+                              vi sum)
 {
     _mm512_storeu_ps(
-        to.score + r * to.stride + t,
-        _mm512_mul_ps(_mm512_set1_ps(to.scale[r]), _mm512_cvtepi32_ps(sum)));
+        to->score + r * to->stride + t,
+        _mm512_mul_ps(_mm512_set1_ps(to->scale[r]), _mm512_cvtepi32_ps(sum)));
 }
 
 /* The same of a sum that began at 0. */
-ALWAYS_INLINE void put_sums(struct scores to, size_t r, size_t t, vi sum)
+ALWAYS_INLINE void put_sums(const struct scores *to, size_t r, size_t t, vi sum)
 {
-    put_scores(to, r, t, _mm512_add_epi32(sum, _mm512_set1_epi32(to.start[r])));
+    put_scores(to, r, t,
+               _mm512_add_epi32(sum, _mm512_set1_epi32(to->start[r])));
 }
 
 ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)

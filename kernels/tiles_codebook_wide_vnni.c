@@ -99,7 +99,7 @@ ALWAYS_INLINE vi pairs(vi a, vi b)
 /* 64 tokens, a part of 256 / width at a time; rows and width are constants. */
 ALWAYS_INLINE void wide_scores(const struct kv_tile_book *b, const uint8_t *x,
                                const int8_t *q8, size_t rows, size_t width,
-                               struct scores to)
+                               const struct scores *to)
 {
     const size_t tokens = 256 / width;
 
@@ -219,7 +219,7 @@ ALWAYS_INLINE void wide_gather(const struct kv_tile_book *b, const uint8_t *x,
 
 void kv_code_scores_wide(const struct kv_tile_book *b, size_t head,
                          const uint8_t *from, const int8_t *q8, size_t n,
-                         struct scores to)
+                         const struct scores *to)
 {
     (void)head;
     switch (n << 8 | b->width) {
