@@ -46,8 +46,12 @@ void kv_softmax_grad(const float *p, const float *g, size_t n, float *out)
 
 void kv_row_add(float *x, const float *b, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] += b[i];
+    best()->add(x, b, n);
+}
+
+void kv_row_scale(float *x, size_t n, float by)
+{
+    best()->scale(x, n, by);
 }
 
 float kv_row_max(const float *x, size_t n)

@@ -26,8 +26,9 @@ void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
                       size_t n, float *gate_grad, float *up_grad);
 void kv_softmax_grad(const float *p, const float *g, size_t n, float *out);
 
-/* x[i] += b[i]. */
+/* x[i] += b[i]; x[i] *= by. */
 void kv_row_add(float *x, const float *b, size_t n);
+void kv_row_scale(float *x, size_t n, float by);
 
 /* -infinity when n is 0; NaN is passed over. */
 float kv_row_max(const float *x, size_t n);

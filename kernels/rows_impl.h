@@ -15,6 +15,8 @@ struct kv_rows {
     void (*silu_mul_grad)(const float *gate, const float *up, const float *g,
                           size_t n, float *gate_grad, float *up_grad);
     void (*softmax_grad)(const float *p, const float *g, size_t n, float *out);
+    void (*add)(float *x, const float *b, size_t n);
+    void (*scale)(float *x, size_t n, float by);
     float (*max)(const float *x, size_t n);
     double (*exp)(float *x, size_t n, float shift);
     void (*softmax)(float *x, size_t n);

@@ -289,6 +289,18 @@ static void softmax(float *x, size_t n)
         x[i] *= by;
 }
 
+static void add(float *x, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] += b[i];
+}
+
+static void scale(float *x, size_t n, float by)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] *= by;
+}
+
 /* A product of kv_rows_times. */
 struct product {
     const float *a, *m;
@@ -542,6 +554,8 @@ const struct kv_rows NAME(kv_rows) = {
     .log_sum_exp = log_sum_exp,
     .times = rows_times,
     .round_f16 = round_f16,
+    .add = add,
+    .scale = scale,
     .hadamard = hadamard,
     .is_finite = is_finite,
     .widen_f16 = widen_f16,

@@ -1,4 +1,5 @@
 #include "kernels/tiles_attend.h"
+#include "kernels/rows.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -237,9 +238,9 @@ void kv_tile_prepare(struct kv_tile_head *h, const struct kv_tile_room *room)
             if (!k->n)
                 continue;
             for (size_t r = 0; r < g->rows; r++)
-                for (size_t c = 0; c < d; c++)
-                    q[r * d + c] =
-                        j->scale * j->q[row_at(j, h->head, g->first + r) + c];
+                memcpy(q + r * d, j->q + row_at(j, h->head, g->first + r),
+                       d * sizeof(*q));
+            kv_row_scale(q, g->rows * d, j->scale);
             if (k->enter)
                 k->enter(k->space, h->head, q, g->rows);
             h->ops.k[i]->prepare(k, h->head, q, g->rows, g->query[i]);
@@ -423,8 +424,7 @@ static void rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
 
         const size_t n = h->ops.v[i]->acc_floats(&h->job->v[i]);
 
-        for (size_t c = 0; c < n; c++)
-            p->acc[i][r * n + c] *= by;
+        kv_row_scale(p->acc[i] + r * n, n, by);
     }
 }
 
@@ -456,10 +456,12 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
     kv_tile_loops()->max(x, KV_TILE_STEP, g->of->rows, whole, max);
     for (size_t r = 0; r < g->of->rows; r++)
         if (max[r] > out->max[r]) {
-            const float by = expf(out->max[r] - max[r]);
+            if (out->max[r] > -INFINITY) { /* else all is zero */
+                const float by = expf(out->max[r] - max[r]);
 
-            rescale(w->of, out, r, by);
-            out->sum[r] *= by;
+                rescale(w->of, out, r, by);
+                out->sum[r] *= by;
+            }
             out->max[r] = max[r];
         }
     kv_tile_loops()->exp(x, KV_TILE_STEP, g->of->rows, whole, out->max, sum);
@@ -539,8 +541,7 @@ static void combine(const struct kv_tile_head *h, size_t group, double *total)
 
             const size_t n = rows * h->ops.v[run]->acc_floats(&h->job->v[run]);
 
-            for (size_t c = 0; c < n; c++)
-                all->acc[run][c] += acc[c];
+            kv_row_add(all->acc[run], acc, n);
         }
 }
 
@@ -568,16 +569,13 @@ static void finish_group(const struct kv_tile_head *h, size_t group,
         for (size_t r = 0; r < g->rows; r++) {
             float *out = j->out + row_at(j, h->head, g->first + r);
 
-            for (size_t c = 0; c < d; c++)
-                out[c] += part[r * d + c];
+            kv_row_add(out, part + r * d, d);
         }
     }
     for (size_t r = 0; r < g->rows; r++) {
         float *out = j->out + row_at(j, h->head, g->first + r);
-        const float by = (float)(1 / total[r]);
 
-        for (size_t c = 0; c < d; c++)
-            out[c] *= by;
+        kv_row_scale(out, d, (float)(1 / total[r]));
     }
 }
 

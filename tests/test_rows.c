@@ -242,9 +242,28 @@ static void hadamard(const float *x, const float *y, size_t n, float *out)
         kv_row_hadamard(out + i, m, 0.3f);
 }
 
+static void added(const float *x, const float *y, size_t n, float *out)
+{
+    memcpy(out, x, n * sizeof(*x));
+    kv_row_add(out, y, n);
+    for (size_t i = 0; i < n; i++)
+        assert_true(out[i] == x[i] + y[i]);
+}
+
+static void scaled(const float *x, const float *y, size_t n, float *out)
+{
+    (void)y;
+    memcpy(out, x, n * sizeof(*x));
+    kv_row_scale(out, n, 0.3f);
+    for (size_t i = 0; i < n; i++)
+        assert_true(out[i] == x[i] * 0.3f);
+}
+
 static void test_levels(void **state)
 {
     (void)state;
+    at_levels(added);
+    at_levels(scaled);
     at_levels(rms_norm);
     at_levels(silu_mul);
     at_levels(rms_norm_grad);
