@@ -79,6 +79,9 @@ static struct rounding rounding_of(const struct kv_grouped *g, int values)
                                                                    : top / 2};
 }
 
+/* Structures go by address: of a copy, fields that were just written would be
+ * read back together, which waits until the writes have left the core. */
+
 /* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
  * code [rows][n]; folded: with the heads of their run, whose steps are left in
  * step [n]. */
