@@ -281,14 +281,6 @@ static double exp_row(float *x, size_t n, float shift)
     return sum_total(&s);
 }
 
-static void softmax(float *x, size_t n)
-{
-    const float by = (float)(1 / exp_row(x, n, max(x, n)));
-
-    for (size_t i = 0; i < n; i++)
-        x[i] *= by;
-}
-
 static void add(float *x, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -299,6 +291,11 @@ static void scale(float *x, size_t n, float by)
 {
     for (size_t i = 0; i < n; i++)
         x[i] *= by;
+}
+
+static void softmax(float *x, size_t n)
+{
+    scale(x, n, (float)(1 / exp_row(x, n, max(x, n))));
 }
 
 /* A product of kv_rows_times. */
@@ -548,14 +545,14 @@ const struct kv_rows NAME(kv_rows) = {
     .rms_norm_grad = rms_norm_grad,
     .silu_mul_grad = silu_mul_grad,
     .softmax_grad = softmax_grad,
+    .add = add,
+    .scale = scale,
     .max = max,
     .exp = exp_row,
     .softmax = softmax,
     .log_sum_exp = log_sum_exp,
     .times = rows_times,
     .round_f16 = round_f16,
-    .add = add,
-    .scale = scale,
     .hadamard = hadamard,
     .is_finite = is_finite,
     .widen_f16 = widen_f16,

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CHUNK = 4096 /* tokens */ };
+
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size)
 {
     char *const p = a->at;
@@ -51,15 +53,14 @@ static size_t offset_of(const struct kv_tiles_job *j)
 
 size_t kv_tile_chunk_count(const struct kv_tiles_job *j)
 {
-    return (offset_of(j) ? 1 : 0) + (j->n - 1) / KV_TILE_CHUNK + 1;
+    return (offset_of(j) ? 1 : 0) + (j->n - 1) / CHUNK + 1;
 }
 
 /* Chunk i is [chunk_begin(i), chunk_begin(i + 1)); some may be empty. */
 static size_t chunk_begin(const struct kv_tiles_job *j, size_t i)
 {
     const size_t offset = offset_of(j);
-    const size_t at =
-        offset ? (i ? offset + (i - 1) * KV_TILE_CHUNK : 0) : i * KV_TILE_CHUNK;
+    const size_t at = offset ? (i ? offset + (i - 1) * CHUNK : 0) : i * CHUNK;
 
     return at < j->n ? at : j->n;
 }

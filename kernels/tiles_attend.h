@@ -60,10 +60,7 @@ struct kv_tile_room {
     struct kv_arena rest; /* of a part's chunk */
 };
 
-enum {
-    KV_TILE_CHUNK = 4096,
-    KV_TILE_STEP = 256 /* tokens at a time */
-};
+enum { KV_TILE_STEP = 256 /* tokens at a time */ };
 
 /* Rows (query token, query head) of a KV head. */
 size_t kv_tile_row_count(const struct kv_tiles_job *j);
