@@ -19,11 +19,13 @@ typedef __m256 vf;
 #define v_bf16(p)                          \
     _mm256_castsi256_ps(_mm256_slli_epi32( \
         _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
-#define v_times2(x, n)                                             \
-    _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(        \
-                         _mm256_add_epi32(_mm256_cvtps_epi32(n),   \
-                                          _mm256_set1_epi32(127)), \
-                         23)))
+#define v_fraction(x) _mm256_sub_ps(x, _mm256_floor_ps(x))
+#define v_times2(x, n)                                                         \
+    _mm256_mul_ps(x,                                                           \
+                  _mm256_castsi256_ps(_mm256_slli_epi32(                       \
+                      _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_floor_ps(n)), \
+                                       _mm256_set1_epi32(127)),                \
+                      23)))
 #define v_abs(x) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
 
 static inline float sum_of(vf x)

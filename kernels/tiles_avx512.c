@@ -18,6 +18,7 @@ typedef __m512 vf;
 #define v_bf16(p)                          \
     _mm512_castsi512_ps(_mm512_slli_epi32( \
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
+#define v_fraction(x) _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF)
 #define v_times2 _mm512_scalef_ps
 #define v_abs _mm512_abs_ps
 #define v_store8(p, x)               \
