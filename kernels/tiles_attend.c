@@ -266,16 +266,25 @@ static struct span tiles_of(const struct kv_store *s, size_t begin, size_t end)
     return (struct span){b / KV_TILE_TOKENS, (e_run - 1) / KV_TILE_TOKENS + 1};
 }
 
-/* What of tile i is in [begin, end): its tokens [from, to). */
-static void part_of(const struct kv_store *s, size_t i, size_t begin,
-                    size_t end, size_t *from, size_t *to)
+/* What of a tile is in a step: its tokens [from, from + n), the first of which
+ * is the step's token `at`. */
+struct piece {
+    const uint8_t *tile;
+    size_t from, n, at;
+};
+
+static struct piece piece_of(const struct kv_store *s, size_t head, size_t i,
+                             size_t begin, size_t end)
 {
-    const size_t at = s->first + i * KV_TILE_TOKENS;
+    const size_t tile_at = s->first + i * KV_TILE_TOKENS;
     const size_t run_end = s->first + s->n;
     const size_t last = end < run_end ? end : run_end;
+    const size_t from = begin > tile_at ? begin - tile_at : 0;
+    const size_t to =
+        last < tile_at + KV_TILE_TOKENS ? last - tile_at : KV_TILE_TOKENS;
 
-    *from = begin > at ? begin - at : 0;
-    *to = last < at + KV_TILE_TOKENS ? last - at : KV_TILE_TOKENS;
+    return (struct piece){kv_store_tile(s, head, i), from, to - from,
+                          tile_at + from - begin};
 }
 
 /* A group at work on a chunk.  Where there are several chunks it has copies of
@@ -358,24 +367,19 @@ static void step_scores(const struct item *w, const struct work *g,
         const struct span span = tiles_of(s, begin, end);
 
         for (size_t t = span.tile; t < span.tile_end; t++) {
-            const uint8_t *tile = kv_store_tile(s, h->head, t);
-            size_t from, to;
+            const struct piece p = piece_of(s, h->head, t, begin, end);
+            float *const at = w->room->score + p.at;
 
-            part_of(s, t, begin, end, &from, &to);
-
-            float *at =
-                w->room->score + s->first + t * KV_TILE_TOKENS + from - begin;
-
-            if (to - from == KV_TILE_TOKENS) {
-                h->ops.k[i]->scores(s, h->head, tile, g->query[i], g->of->rows,
-                                    at, KV_TILE_STEP);
+            if (p.n == KV_TILE_TOKENS) {
+                h->ops.k[i]->scores(s, h->head, p.tile, g->query[i],
+                                    g->of->rows, at, KV_TILE_STEP);
                 continue;
             }
-            h->ops.k[i]->scores(s, h->head, tile, g->query[i], g->of->rows,
+            h->ops.k[i]->scores(s, h->head, p.tile, g->query[i], g->of->rows,
                                 whole, KV_TILE_TOKENS);
             for (size_t r = 0; r < g->of->rows; r++)
-                memcpy(at + r * KV_TILE_STEP, whole + r * KV_TILE_TOKENS + from,
-                       (to - from) * sizeof(*at));
+                memcpy(at + r * KV_TILE_STEP,
+                       whole + r * KV_TILE_TOKENS + p.from, p.n * sizeof(*at));
         }
     }
 }
@@ -392,24 +396,19 @@ static void step_gather(const struct item *w, const struct work *g,
         float *acc = g->out->acc[i];
 
         for (size_t t = span.tile; t < span.tile_end; t++) {
-            const uint8_t *tile = kv_store_tile(s, h->head, t);
-            size_t from, to;
+            const struct piece p = piece_of(s, h->head, t, begin, end);
+            const float *const at = w->room->score + p.at;
 
-            part_of(s, t, begin, end, &from, &to);
-
-            const float *at =
-                w->room->score + s->first + t * KV_TILE_TOKENS + from - begin;
-
-            if (to - from == KV_TILE_TOKENS) {
-                h->ops.v[i]->gather(s, h->head, tile, at, KV_TILE_STEP,
+            if (p.n == KV_TILE_TOKENS) {
+                h->ops.v[i]->gather(s, h->head, p.tile, at, KV_TILE_STEP,
                                     g->of->rows, acc);
                 continue;
             }
             memset(whole, 0, g->of->rows * KV_TILE_TOKENS * sizeof(*whole));
             for (size_t r = 0; r < g->of->rows; r++)
-                memcpy(whole + r * KV_TILE_TOKENS + from, at + r * KV_TILE_STEP,
-                       (to - from) * sizeof(*at));
-            h->ops.v[i]->gather(s, h->head, tile, whole, KV_TILE_TOKENS,
+                memcpy(whole + r * KV_TILE_TOKENS + p.from,
+                       at + r * KV_TILE_STEP, p.n * sizeof(*at));
+            h->ops.v[i]->gather(s, h->head, p.tile, whole, KV_TILE_TOKENS,
                                 g->of->rows, acc);
         }
     }

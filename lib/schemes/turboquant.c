@@ -23,6 +23,7 @@
 #include "kernels/bitpack.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/random_matrix.h"
+#include "kernels/rows.h"
 #include "kernels/tiles_scaled.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -89,8 +90,7 @@ static void close_turboquant(struct kv_codec *c)
 /* Two matrices [d][d] in one piece: s scaled, and its transpose. */
 static void both(float *s, size_t d, float scale)
 {
-    for (size_t i = 0; i < d * d; i++)
-        s[i] *= scale;
+    kv_row_scale(s, d * d, scale);
     kv_transpose(s, d, d, s + d * d);
 }
 
