@@ -1,10 +1,21 @@
 /* Four AVX-512 registers at a time: the sums and the largest of their lanes,
- * which takes little longer than of one; all lanes in 8 bits. */
+ * which takes little longer than of one; all lanes in 8 bits.  A mask as a
+ * number. */
 #ifndef KV_LANES_AVX512_H
 #define KV_LANES_AVX512_H
 
 #include <immintrin.h>
 #include <stdint.h>
+
+/* In a general register: of a mask register that stands for more than 16 bits
+ * gcc 12 keeps 16 on the stack and reads all. */
+static inline uint32_t kv_lanes_bits(__mmask16 mask)
+{
+    uint32_t bits = mask;
+
+    __asm__("" : "+r"(bits));
+    return bits;
+}
 
 /* The lower halves of a and b to a, the upper to b. */
 static inline void kv_lanes_halves(__m512 *a, __m512 *b)

@@ -1,4 +1,6 @@
 /* The registers of nearest_decide.h and nearest_simd.h in AVX-512. */
+#include "kernels/lanes_avx512.h"
+
 #include <immintrin.h>
 
 #define WIDTH 16
@@ -16,8 +18,8 @@ typedef __m512i vi;
 #define v_fnma _mm512_fnmadd_ps
 #define v_min _mm512_min_ps
 #define v_max _mm512_max_ps
-#define v_equal(a, b) (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
-#define v_above(a, b) (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
+#define v_equal(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
+#define v_above(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
 #define i_all _mm512_set1_epi32
 #define i_store(p, v) _mm512_storeu_si512(p, v)
 

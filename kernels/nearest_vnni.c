@@ -152,7 +152,9 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
         const size_t i = at + g * WIDTH;
         const vi limit = limit_of(best[g], &x[g], slack);
 
-        to->sure |= (uint64_t)_mm512_cmpgt_epi32_mask(second[g], limit) << i;
+        to->sure |=
+            (uint64_t)kv_lanes_bits(_mm512_cmpgt_epi32_mask(second[g], limit))
+            << i;
         i_store(to->block + i, block[g]);
         i_store(to->limit + i, limit);
         UNROLL
@@ -228,9 +230,9 @@ ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t n,
         const vi first = _mm512_mullo_epi32(_mm512_load_si512(in->block + i),
                                             i_all(KV_BLOCK));
 
-        several |=
-            (uint64_t)_mm512_test_epi32_mask(of, _mm512_sub_epi32(of, i_all(1)))
-            << i;
+        several |= (uint64_t)kv_lanes_bits(_mm512_test_epi32_mask(
+                       of, _mm512_sub_epi32(of, i_all(1))))
+                   << i;
         _mm256_storeu_si256(
             (__m256i *)(code + i),
             _mm512_cvtepi32_epi16(_mm512_add_epi32(first, lowest_bits(of))));

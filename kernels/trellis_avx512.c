@@ -1,3 +1,5 @@
+#include "kernels/lanes_avx512.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +20,7 @@ typedef __m512i vi;
 #define v_min _mm512_min_ps
 #define v_nearer(a, b) _mm512_range_ps(a, b, 2)
 #define v_pick(v, at) _mm512_permutexvar_ps(at, v)
-#define v_equal(a, b) _cvtmask16_u32(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
+#define v_equal(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
 #define i_load _mm512_loadu_si512
 #define i_shift(v, by, and)                                \
     _mm512_add_epi32(_mm512_srli_epi32(v, (unsigned)(by)), \
