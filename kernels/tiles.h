@@ -99,7 +99,8 @@ struct kv_store {
     uint8_t *tiles;
 };
 
-/* n tokens; tiles that were there stay, new ones are zero. */
+/* n tokens; tiles that were there stay, also for when n grows again; others are
+ * zero. */
 void kv_store_resize(struct kv_store *s, size_t n);
 void kv_store_free(struct kv_store *s); /* frees tiles */
 /* Tile i of a head becomes zeros. */

@@ -428,8 +428,8 @@ static void rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
     }
 }
 
-/* What a row does not see of [begin, end), and what fills it up, has the weight
- * 0. */
+/* What a row does not see of [begin, end), and what fills it up, has no weight:
+ * exp(-87) beside 1. */
 static void hide(const struct item *w, const struct work *g, size_t begin,
                  size_t end, size_t whole)
 {

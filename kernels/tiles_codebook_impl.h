@@ -119,8 +119,8 @@ typedef void kv_code_gather_fn(const struct kv_store *s, size_t head,
 kv_code_scores_fn kv_code_scores_c, kv_code_scores_avx2, kv_code_scores_vnni;
 kv_code_gather_fn kv_code_gather_c, kv_code_gather_avx2, kv_code_gather_vnni;
 
-/* Codes of tokens [32 part, 32 part + 32), at most 528 * 32, in the order of
- * the tile, which is: */
+/* Codes of tokens [32 part, 32 part + 32), at most KV_CODE_DIM * 32, in the
+ * order of the tile, which is: */
 struct kv_code_part {
     size_t some, step,
         each;         /* of sub-vectors: so many, step apart, each apart */

@@ -385,22 +385,20 @@ static int load_set(struct kv_h5 *h, size_t i, const struct kv_shape *shape,
                     struct kv_calib_set *set, struct kv_err *e)
 {
     const struct path group = set_path(i);
+    char(*names)[KV_H5_NAME_CHARS];
     size_t n;
+    int rc = 0;
 
     if (kv_h5_get_text(h, group.text, "spec", set->spec, sizeof(set->spec),
                        e) ||
         kv_h5_get_text(h, group.text, "key", set->key, sizeof(set->key), e) ||
         kv_h5_get_u64(h, group.text, "seed", &set->seed, e) ||
-        kv_h5_count(h, group.text, &n, e))
+        kv_h5_children(h, group.text, &names, &n, e))
         return -1;
-    for (size_t j = 0; j < n; j++) {
-        char name[KV_H5_NAME_CHARS];
-
-        if (kv_h5_child(h, group.text, j, name, e) ||
-            load_table(h, table_path(i, name).text, shape, set, e))
-            return -1;
-    }
-    return 0;
+    for (size_t j = 0; j < n && !rc; j++)
+        rc = load_table(h, table_path(i, names[j]).text, shape, set, e);
+    free(names);
+    return rc;
 }
 
 static int load_sketch(struct kv_h5 *h, struct kv_sketch *s, struct kv_err *e)

@@ -270,27 +270,60 @@ bool kv_h5_has(struct kv_h5 *h, const char *name)
     return H5Oexists_by_name(h->file, name, H5P_DEFAULT) > 0;
 }
 
-int kv_h5_count(struct kv_h5 *h, const char *group, size_t *n, struct kv_err *e)
-{
-    H5G_info_t info;
+struct children {
+    char (*name)[KV_H5_NAME_CHARS];
+    size_t n, room;
+    bool too_long;
+};
 
-    if (H5Gget_info_by_name(h->file, group, &info, H5P_DEFAULT) < 0)
-        return fail(h, "read group", group, e);
-    *n = (size_t)info.nlinks;
+static herr_t add_child(hid_t group, const char *name, const H5L_info_t *info,
+                        void *arg)
+{
+    struct children *c = arg;
+    const size_t n = strlen(name);
+
+    (void)group;
+    (void)info;
+    if (n >= sizeof(*c->name)) {
+        c->too_long = true;
+        return 1; /* no more */
+    }
+    if (c->n == c->room) {
+        c->room = c->room ? 2 * c->room : 16;
+        c->name = kv_realloc(c->name, c->room, sizeof(*c->name));
+    }
+    memcpy(c->name[c->n++], name, n + 1);
     return 0;
 }
 
-int kv_h5_child(struct kv_h5 *h, const char *group, size_t i,
-                char name[KV_H5_NAME_CHARS], struct kv_err *e)
+static int by_name(const void *a, const void *b)
 {
-    const ssize_t n =
-        H5Lget_name_by_idx(h->file, group, H5_INDEX_NAME, H5_ITER_INC,
-                           (hsize_t)i, name, KV_H5_NAME_CHARS, H5P_DEFAULT);
+    return strcmp(a, b);
+}
 
-    if (n < 0)
+/* In any order, then sorted: HDF5 1.10 makes a table to come to an order, and
+ * crashes where a damaged file does not fill it. */
+int kv_h5_children(struct kv_h5 *h, const char *group,
+                   char (**names)[KV_H5_NAME_CHARS], size_t *n,
+                   struct kv_err *e)
+{
+    struct children c = {NULL, 0, 0, false};
+    const herr_t rc =
+        H5Literate_by_name(h->file, group, H5_INDEX_NAME, H5_ITER_NATIVE, NULL,
+                           add_child, &c, H5P_DEFAULT);
+
+    *names = NULL;
+    *n = 0;
+    if (rc) {
+        free(c.name);
+        if (c.too_long)
+            return kv_fail(e, "%s: a name in %s is too long", h->path, group);
         return fail(h, "read group", group, e);
-    if (n >= KV_H5_NAME_CHARS)
-        return kv_fail(e, "%s: a name in %s is too long", h->path, group);
+    }
+    if (c.n)
+        qsort(c.name, c.n, sizeof(*c.name), by_name);
+    *names = c.name;
+    *n = c.n;
     return 0;
 }
 

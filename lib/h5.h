@@ -59,13 +59,13 @@ void kv_h5_put_u64(struct kv_h5 *h, const char *object, const char *name,
 void kv_h5_put_real(struct kv_h5 *h, const char *object, const char *name,
                     double value);
 
-/* What is there.  The names of a group's members come in order (strcmp),
- * without the group's own. */
+/* What is there. */
 bool kv_h5_has(struct kv_h5 *h, const char *name);
-int kv_h5_count(struct kv_h5 *h, const char *group, size_t *n,
-                struct kv_err *e);
-int kv_h5_child(struct kv_h5 *h, const char *group, size_t i,
-                char name[KV_H5_NAME_CHARS], struct kv_err *e);
+/* The names of a group's members in order (strcmp), without the group's own:
+ * *names [*n], to be freed, NULL where there are none or it fails. */
+int kv_h5_children(struct kv_h5 *h, const char *group,
+                   char (**names)[KV_H5_NAME_CHARS], size_t *n,
+                   struct kv_err *e);
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
                size_t dims[KV_H5_MAX_DIMS], struct kv_err *e);
 /* Fails when the dataset's type or shape is not this. */

@@ -70,14 +70,24 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     if (s->head_dim % 2)
         return kv_fail(e, "%s: head_dim is %zu, expected an even number", path,
                        s->head_dim);
-    if (!isfinite(scale))
-        return kv_fail(e, "%s: attn_scale is not finite", path);
-    if (n_dims != 1 || dims[0] > s->head_dim / 2)
+    s->attn_scale = (float)scale;
+    if (!isfinite(s->attn_scale))
+        return kv_fail(e, "%s: attn_scale is %g, expected a finite f32", path,
+                       scale);
+    if (n_dims != 1)
+        return kv_fail(e, "%s: /inv_freq has %zu dimensions, expected 1", path,
+                       n_dims);
+    if (dims[0] > s->head_dim / 2)
         return kv_fail(e, "%s: /inv_freq has %zu entries, expected at most %zu",
                        path, dims[0], s->head_dim / 2);
-    s->attn_scale = (float)scale;
     s->n_rot = dims[0];
-    return kv_h5_read(h, "/inv_freq", KV_H5_F32, NULL, NULL, s->inv_freq, e);
+    if (kv_h5_read(h, "/inv_freq", KV_H5_F32, NULL, NULL, s->inv_freq, e))
+        return -1;
+    for (size_t i = 0; i < s->n_rot; i++)
+        if (!isfinite(s->inv_freq[i]))
+            return kv_fail(e, "%s: /inv_freq holds a value that is not finite",
+                           path);
+    return 0;
 }
 
 int kv_shape_same(const struct kv_shape *is, const struct kv_shape *want,

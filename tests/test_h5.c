@@ -147,7 +147,7 @@ static void attributes_come_back(void **state)
     const char *path = in_folder("attributes.h5");
     struct kv_err e = {""};
     struct kv_h5 *h = create(path);
-    char text[16], name[KV_H5_NAME_CHARS];
+    char text[16], (*names)[KV_H5_NAME_CHARS];
     int64_t i;
     uint64_t u;
     double x;
@@ -188,12 +188,14 @@ static void attributes_come_back(void **state)
     assert_says(e, "is not a whole number");
     assert_int_equal(kv_h5_get_int(h, "/", "gone", 0, 1, &i, &e), -1);
     assert_says(e, "attribute gone of / is missing");
-    assert_int_equal(kv_h5_count(h, "/", &n, &e), 0);
+    assert_int_equal(kv_h5_children(h, "/", &names, &n, &e), 0);
     assert_int_equal(n, 2);
-    assert_int_equal(kv_h5_child(h, "/", 0, name, &e), 0);
-    assert_string_equal(name, "a");
-    assert_int_equal(kv_h5_child(h, "/", 1, name, &e), 0);
-    assert_string_equal(name, "b");
+    assert_string_equal(names[0], "a");
+    assert_string_equal(names[1], "b");
+    free(names);
+    assert_int_equal(kv_h5_children(h, "/gone", &names, &n, &e), -1);
+    assert_says(e, "cannot read group /gone");
+    assert_null(names);
     assert_false(kv_h5_has(h, "/c"));
     kv_h5_close(h);
 }
@@ -242,6 +244,41 @@ static void heads_come_back(void **state)
     assert_int_equal(kv_h5_check_kind(h, "kvtools-dump", 1, &e), -1);
     assert_says(e, "is not a file of kvtools");
     kv_h5_close(h);
+}
+
+/* What reading a shape says that was written with this one's numbers. */
+static struct kv_err read_shape(const struct kv_shape *shape)
+{
+    const char *path = in_folder("shape.h5");
+    struct kv_err e = {""};
+    struct kv_shape back;
+    struct kv_h5 *h = create(path);
+
+    assert_int_equal(kv_h5_put_shape(h, shape, &e), 0);
+    assert_int_equal(kv_h5_commit(h, &e), 0);
+    h = open_file(path);
+    assert_int_equal(kv_h5_get_shape(h, &back, &e), -1);
+    kv_h5_close(h);
+    return e;
+}
+
+static void shapes_of_no_numbers_are_refused(void **state)
+{
+    struct kv_shape s = some_shape();
+    struct kv_err e;
+
+    (void)state;
+    s.inv_freq[2] = NAN;
+    e = read_shape(&s);
+    assert_says(e, "/inv_freq holds a value that is not finite");
+    s = some_shape();
+    s.attn_scale = INFINITY;
+    e = read_shape(&s);
+    assert_says(e, "attn_scale is inf, expected a finite f32");
+    s = some_shape();
+    s.n_rot = 5;
+    e = read_shape(&s);
+    assert_says(e, "/inv_freq has 5 entries, expected at most 4");
 }
 
 static void what_is_not_hdf5_is_named(void **state)
@@ -464,6 +501,7 @@ int main(void)
         cmocka_unit_test(boxes_outside_fail),
         cmocka_unit_test(attributes_come_back),
         cmocka_unit_test(heads_come_back),
+        cmocka_unit_test(shapes_of_no_numbers_are_refused),
         cmocka_unit_test(what_is_not_hdf5_is_named),
         cmocka_unit_test(nothing_appears_before_commit),
         cmocka_unit_test(a_full_disk_is_an_error),

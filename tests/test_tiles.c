@@ -145,23 +145,25 @@ static void check_spec(const struct kv_spec *spec, const struct kv_shape *s,
 /* One below and above a part, a tile, a step. */
 static const size_t lengths[] = {1, 31, 33, 63, 64, 65, 200, 321, 0};
 
-/* calib: of the last call, or NULL; kept where it serves this spec too. */
-static void check_text(const char *text, const struct kv_shape *s,
+/* Whether there is such a spec, with tiles.  calib: of the last call, or NULL;
+ * kept where it serves this spec too. */
+static bool check_text(const char *text, const struct kv_shape *s,
                        struct kv_calib **calib, const size_t *at_lengths)
 {
     struct kv_spec spec;
     struct kv_err e = {""};
 
     if (kv_spec_parse(&spec, text, &e))
-        return; /* not with these letters */
+        return false; /* not with these letters */
     if (!spec.scheme->store || kv_spec_fit(&spec, s, &e))
-        return; /* no tiles, or not at this head_dim */
+        return false; /* no tiles, or not at this head_dim */
     if (kv_spec_calibrated(&spec) &&
         !(*calib && kv_calib_find(*calib, &spec))) {
         kv_calib_free(*calib);
         *calib = synthetic_calib(s, &spec, test_folder());
     }
     check_spec(&spec, s, *calib, at_lengths);
+    return true;
 }
 
 /* As they are by default, and without residual for as many bits as they can,
@@ -218,7 +220,7 @@ static void test_more(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
-        check_text(texts[i], &s, &calib, lengths);
+        assert_true(check_text(texts[i], &s, &calib, lengths));
     kv_calib_free(calib);
 }
 
@@ -258,7 +260,7 @@ static void test_chunks(void **state)
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         struct kv_calib *calib = NULL;
 
-        check_text(texts[i], &s, &calib, more);
+        assert_true(check_text(texts[i], &s, &calib, more));
         kv_calib_free(calib);
     }
 }
