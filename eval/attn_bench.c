@@ -89,7 +89,10 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
 
     in->shape = info->shape;
     in->n = info->ctx;
-    if (!in->n_batch || in->n_batch > info->n_windows)
+    if (in->n_batch > info->n_windows)
+        return kv_fail(e, "%s has %zu windows, %zu were asked for",
+                       kv_dump_path(dump), info->n_windows, in->n_batch);
+    if (!in->n_batch)
         in->n_batch = info->n_windows;
     if (in->nq > in->n)
         return kv_fail(e,

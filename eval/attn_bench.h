@@ -29,12 +29,10 @@ struct kv_attn_inputs {
     float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
-/* The dump's first n_batch windows (all, when it has fewer or n_batch is 0)
- * are the sequences; layer, nq and want_all_q are set too, the rest is filled
- * in.  memory:
- * bytes that the arrays may take.  Fails when they would take more, when the
- * dump lacks queries or the layer, and when windows have fewer than nq
- * tokens. */
+/* The dump's first n_batch windows (0: all) are the sequences; layer, nq and
+ * want_all_q are set too, the rest is filled in.  memory: bytes that the arrays
+ * may take.  Fails when they would take more, when the dump lacks queries, the
+ * layer or windows, and when windows have fewer than nq tokens. */
 int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
                         size_t memory, struct kv_err *e);
 /* Standard normal tensors; shape, n_batch, n, nq and want_all_q are set,

@@ -292,7 +292,7 @@ class Dump(ToolTest):
                 ("--memory 1X: expected a size", ["--memory", "1X"]),
                 ("--threads 5000: expected", ["-t", 5000]),
                 ("--bogus is not an option", ["--bogus"]),
-                ("takes no operands", ["extra"])):
+                ("takes no operands, but found 'extra'", ["extra"])):
             with self.subTest(words):
                 if words == "--rope '":
                     words = "--rope : '' is not"

@@ -574,7 +574,7 @@ static void parse(int argc, char **argv, struct args *a)
 
     kv_common_no_specs(argv + first, argc - first);
     if (first < argc)
-        kv_die("%s: takes no operands (try --help)", argv[first]);
+        kv_die("takes no operands, but found '%s'", argv[first]);
     if (!a->dump == !a->shape)
         kv_die("give either --dump or --shape (try --help)");
     if (!a->specs.n)

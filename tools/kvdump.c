@@ -463,10 +463,11 @@ int main(int argc, char **argv)
                 "  kvdump -m model --about -c 4096 --batch 8 --format md",
         .list = kv_common_list,
     };
+    const int first = kv_opt_parse(argc, argv, &about, opts);
     struct kv_err e = {""};
 
-    if (kv_opt_parse(argc, argv, &about, opts) != argc)
-        kv_die("takes no operands (try --help)");
+    if (first < argc)
+        kv_die("takes no operands, but found '%s'", argv[first]);
     check_args(&a);
     parse_tensors(&a, a.have);
     a.type = parse_dtype(a.dtype);
