@@ -40,7 +40,7 @@ size_t kv_row_argmax(const float *x, size_t n);
  * last place, 0 below -87.33 and infinite above 88.37. */
 double kv_row_exp(float *x, size_t n, float shift);
 
-/* x = exp(x) / sum(exp(x)), in place.  -infinity gives 0. */
+/* x = exp(x) / sum(exp(x)), in place.  -infinity gives 0; NaN where all are. */
 void kv_softmax(float *x, size_t n);
 
 /* log(sum(exp(x))); -infinity when n is 0, NaN when x holds one. */

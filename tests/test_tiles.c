@@ -183,7 +183,8 @@ static void test_schemes(void **state)
             if (k->flags & KV_CALIBRATED && dims[j] != 64 &&
                 strcmp(k->name, "pq") != 0)
                 continue; /* training takes its time: one dimension */
-            check_text(k->name, &s, &calib, lengths);
+            assert_true(check_text(k->name, &s, &calib, lengths) || !k->store ||
+                        dims[j] == 20); /* fits few */
             snprintf(text, sizeof(text), "%s:s3r0", k->name);
             check_text(text, &s, &calib, lengths);
             for (int b = 1; b <= 8 && !(k->flags & KV_CALIBRATED); b++) {

@@ -147,6 +147,12 @@ void kv_common_no_specs(char *const *operand, int n)
                    operand[i]);
 }
 
+void kv_common_no_operands(char *const *operand, int n)
+{
+    if (n)
+        kv_die("takes no operands, but found '%s'", *operand);
+}
+
 /* How many values a codec of the spec turns together; 0: none. */
 static size_t turned(const struct kv_spec *s, const struct kv_shape *shape)
 {

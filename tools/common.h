@@ -76,6 +76,8 @@ void kv_common_files(const char *const *outputs, size_t n_outputs,
 /* Ends the program with a sentence when one of n operands is a spec that lost
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);
+/* The same when there is any of n operands. */
+void kv_common_no_operands(char *const *operand, int n);
 
 /* Says once for each size, on stderr, where a spec's Hadamard transform is not
  * one of a power of two but blocks of one.  The specs are fitted to shape. */

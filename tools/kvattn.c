@@ -573,8 +573,7 @@ static void parse(int argc, char **argv, struct args *a)
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
     kv_common_no_specs(argv + first, argc - first);
-    if (first < argc)
-        kv_die("takes no operands, but found '%s'", argv[first]);
+    kv_common_no_operands(argv + first, argc - first);
     if (!a->dump == !a->shape)
         kv_die("give either --dump or --shape (try --help)");
     if (!a->specs.n)

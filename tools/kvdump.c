@@ -466,8 +466,7 @@ int main(int argc, char **argv)
     const int first = kv_opt_parse(argc, argv, &about, opts);
     struct kv_err e = {""};
 
-    if (first < argc)
-        kv_die("takes no operands, but found '%s'", argv[first]);
+    kv_common_no_operands(argv + first, argc - first);
     check_args(&a);
     parse_tensors(&a, a.have);
     a.type = parse_dtype(a.dtype);

@@ -426,8 +426,7 @@ int main(int argc, char **argv)
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
     kv_common_no_specs(argv + first, argc - first);
-    if (first < argc)
-        kv_die("takes no operands, but found '%s'", argv[first]);
+    kv_common_no_operands(argv + first, argc - first);
     a.common.can_gpu = true;
     kv_common_start(&a.common);
     kv_common_files(
