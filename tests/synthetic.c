@@ -122,12 +122,15 @@ struct kv_calib *synthetic_calib(const struct kv_shape *s,
 {
     struct kv_calib *c;
     struct kv_dump *dump;
+    /* points for 256 centers; a trellis wants few and takes long */
+    const bool trellis = strcmp(spec->scheme->name, "klt") == 0;
+    const size_t n_windows = trellis ? 1 : 2;
     struct kv_err e = {""};
     char *path;
 
     if (!kv_spec_calibrated(spec))
         return NULL;
-    synthetic_dump(s, 4, 160, folder, &path);
+    synthetic_dump(s, n_windows, 160, folder, &path);
     if (kv_dump_open(&dump, path, &e))
         fail_msg("%s", e.msg);
     c = kv_alloc(1, sizeof(*c));
