@@ -18,7 +18,7 @@ static struct kv_calib *calibration(const struct kv_shape *shape,
     for (size_t i = 0; i < n_made; i++)
         if (kv_calib_find(made[i], spec))
             return made[i];
-    c = synthetic_calib(shape, spec, folder);
+    c = synthetic_calib_on(shape, spec, 2, folder);
     if (c) {
         made = kv_realloc(made, n_made + 1, sizeof(*made));
         made[n_made++] = c;

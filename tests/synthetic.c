@@ -120,16 +120,23 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
 struct kv_calib *synthetic_calib(const struct kv_shape *s,
                                  const struct kv_spec *spec, const char *folder)
 {
+    return synthetic_calib_on(s, spec, 4, folder);
+}
+
+struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
+                                    const struct kv_spec *spec,
+                                    size_t n_windows, const char *folder)
+{
     struct kv_calib *c;
     struct kv_dump *dump;
-    /* points for 256 centers; a trellis wants few and takes long */
-    const bool trellis = strcmp(spec->scheme->name, "klt") == 0;
-    const size_t n_windows = trellis ? 1 : 2;
     struct kv_err e = {""};
     char *path;
 
     if (!kv_spec_calibrated(spec))
         return NULL;
+    /* a trellis wants few, and takes long */
+    if (strcmp(spec->scheme->name, "klt") == 0)
+        n_windows = 1;
     synthetic_dump(s, n_windows, 160, folder, &path);
     if (kv_dump_open(&dump, path, &e))
         fail_msg("%s", e.msg);

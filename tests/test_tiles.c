@@ -160,7 +160,7 @@ static bool check_text(const char *text, const struct kv_shape *s,
     if (kv_spec_calibrated(&spec) &&
         !(*calib && kv_calib_find(*calib, &spec))) {
         kv_calib_free(*calib);
-        *calib = synthetic_calib(s, &spec, test_folder());
+        *calib = synthetic_calib_on(s, &spec, 2, test_folder());
     }
     check_spec(&spec, s, *calib, at_lengths);
     return true;
