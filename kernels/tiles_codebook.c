@@ -244,21 +244,26 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
     const struct kv_tile_book *b = book_of(s);
     const int halves = b->bits <= 4;
     const unsigned shift = halves ? (unsigned)(4 * part) : 0;
-    const uint8_t mask = halves ? 15 : 255;
     const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
 
     if (b->order == KV_CODES_SHARED) {
         const size_t n = some * PART, step = halves ? n : 2 * n;
 
         for (size_t i = 0; i < up(b->n_sub, some) / some; i++)
-            widen(tile + i * step + (halves ? 0 : part * n), n, shift, mask,
-                  code + i * n);
+            if (halves)
+                widen(tile + i * step, n, shift, 15, code + i * n);
+            else
+                widen(tile + i * step + part * n, n, 0, 255, code + i * n);
         return s->values ? (struct kv_code_part){16, n, 4, 64, 1}
                          : (struct kv_code_part){4, n, 1, 16, 4};
     }
     for (size_t i = 0; i < b->n_sub; i++) {
-        widen(tile + (halves ? i / 2 : i) * T + part * PART, PART,
-              halves && i % 2 ? 4 : 0, mask, code + i * PART);
+        uint16_t *to = code + i * PART;
+
+        if (halves)
+            widen(tile + i / 2 * T + part * PART, PART, i % 2 ? 4 : 0, 15, to);
+        else
+            widen(tile + i * T + part * PART, PART, 0, 255, to);
         if (b->bits > 8)
             add_bits(b,
                      tile + b->n_sub * T + i * (b->bits - 8) * (T / 8) +
@@ -408,12 +413,6 @@ static size_t query_bytes(const struct kv_store *s)
     return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
 }
 
-/* The scales of a head's channels. */
-static const float *scales_of(const struct kv_tile_book *b, size_t head)
-{
-    return b->scale + (b->head_books > 1 ? head : 0) * b->n_sub * b->d;
-}
-
 /* n rows of q8 [MOST_DIM] side by side, n <= KV_CODE_ROWS. */
 static void put_rows(const struct kv_store *s, int8_t (*q8)[MOST_DIM], size_t n,
                      int8_t *to)
@@ -444,7 +443,7 @@ static int32_t sum_of(const int8_t *x, size_t n)
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
-    const float *scale = scales_of(book_of(s), head);
+    const float *scale = kv_tile_book_scales(book_of(s), head);
     const size_t padded = kv_padded(s->head_dim);
     struct kv_code_query *to = query;
     float x[KV_TILE_ROWS][MOST_DIM];
@@ -486,7 +485,7 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
     const struct kv_tile_book *b = book_of(s);
-    const float *scale = scales_of(b, head);
+    const float *scale = kv_tile_book_scales(b, head);
     const int fours =
         b->order == KV_CODES_SHARED && b->d % 4 == 0 && b->n_sub % 4 == 0;
 
@@ -501,19 +500,21 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
     }
 }
 
-#define INT8(LEVEL)                                                   \
-    {                                                                 \
-        .query_bytes = query_bytes, .prepare = prepare,               \
-        .scores = kv_code_scores_##LEVEL, .acc_floats = kv_code_sums, \
-        .gather = kv_code_gather_##LEVEL, .finish = finish            \
+#define INT8(LEVEL, SUMS, FINISH)                             \
+    {                                                         \
+        .query_bytes = query_bytes, .prepare = prepare,       \
+        .scores = kv_code_scores_##LEVEL, .acc_floats = SUMS, \
+        .gather = kv_code_gather_##LEVEL, .finish = FINISH    \
     }
 
 static const struct kv_tile_ops *int8_ops(void)
 {
-    static const struct kv_tile_ops c = INT8(c);
+    static const struct kv_tile_ops c = INT8(c, kv_code_sums, finish);
 
 #ifdef __x86_64__
-    static const struct kv_tile_ops avx2 = INT8(avx2), vnni = INT8(vnni);
+    static const struct kv_tile_ops avx2 =
+        INT8(avx2, kv_code_sums_avx2, kv_code_finish_avx2);
+    static const struct kv_tile_ops vnni = INT8(vnni, kv_code_sums, finish);
 
     if (kv_level_vnni())
         return &vnni;

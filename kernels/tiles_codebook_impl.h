@@ -59,6 +59,13 @@ static inline size_t kv_tile_book_channel(const struct kv_tile_book *b,
            (b->sub_books > 1 ? sub * b->d : 0) + j;
 }
 
+/* The scales of a head's channels. */
+static inline const float *kv_tile_book_scales(const struct kv_tile_book *b,
+                                               size_t head)
+{
+    return b->scale + (b->head_books > 1 ? head : 0) * b->n_sub * b->d;
+}
+
 /* What int8 scores want of queries. */
 struct kv_code_query {
     float scale[KV_TILE_ROWS];
@@ -108,7 +115,8 @@ static inline size_t kv_code_sums(const struct kv_store *s)
     return kv_padded(b->n_sub * b->width);
 }
 
-/* scores and gather of path int8 (tiles.h); vnni: where kv_level_vnni(). */
+/* scores and gather of path int8 (tiles.h); vnni: where kv_level_vnni().  avx2
+ * has an order of its own for the values' sums. */
 typedef void kv_code_scores_fn(const struct kv_store *s, size_t head,
                                const uint8_t *tile, const void *query,
                                size_t rows, float *score, size_t stride);
@@ -118,6 +126,9 @@ typedef void kv_code_gather_fn(const struct kv_store *s, size_t head,
 
 kv_code_scores_fn kv_code_scores_c, kv_code_scores_avx2, kv_code_scores_vnni;
 kv_code_gather_fn kv_code_gather_c, kv_code_gather_avx2, kv_code_gather_vnni;
+size_t kv_code_sums_avx2(const struct kv_store *s);
+void kv_code_finish_avx2(const struct kv_store *s, size_t head,
+                         const float *acc, size_t rows, float *out);
 
 /* Codes of tokens [32 part, 32 part + 32), at most KV_CODE_DIM * 32, in the
  * order of the tile, which is: */

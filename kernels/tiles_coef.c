@@ -258,18 +258,17 @@ void kv_store_put_string(const struct kv_store *s, size_t t,
         tile[(i + 1) * KV_TILE_TOKENS + kv_coef_at(t)] = string[i];
 }
 
-/* The state of coefficient j of a run for the token at this place. */
-static unsigned state_at(const struct kv_coef_head *h,
-                         const struct kv_coef_run *run, size_t j,
-                         const uint8_t *tile, size_t at)
+/* The states of coefficient j of a run: [64], as tokens stand in a line. */
+static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
+                   size_t j, const uint8_t *tile, uint16_t *state)
 {
     const uint32_t *line = h->place[run->first + j].line;
-    const unsigned u = (unsigned)tile[line[1] + at] << 8 | tile[line[0] + at];
-    unsigned shift = 0;
+    const uint8_t *const last = tile + line[0], *const before = tile + line[1];
+    const unsigned shift = kv_coef_shift(run, j);
 
-    while (j >= run->shift[shift + 1])
-        shift++;
-    return u >> shift & (KV_TRELLIS_STATES - 1);
+    for (size_t i = 0; i < KV_TILE_TOKENS; i++)
+        state[i] = (uint16_t)((before[i] << 8 | last[i]) >> shift) &
+                   (KV_TRELLIS_STATES - 1);
 }
 
 /* ---- exact --------------------------------------------------------------- */
@@ -359,11 +358,15 @@ static void expand(const struct kv_coef_head *h, const uint8_t *tile,
     for (size_t i = 0; i < h->n_runs; i++) {
         const struct kv_coef_run *run = &h->run[i];
 
-        for (size_t j = 0; j < run->n; j++)
+        for (size_t j = 0; j < run->n; j++) {
+            uint16_t state[KV_TILE_TOKENS];
+
+            states(h, run, j, tile, state);
             for (size_t t = 0; t < KV_TILE_PART; t++)
                 y[(run->first + j) * by_coef + t * by_token] =
-                    run->table->from[state_at(
-                        h, run, j, tile, kv_coef_at(part * KV_TILE_PART + t))];
+                    run->table
+                        ->from[state[kv_coef_at(part * KV_TILE_PART + t)]];
+        }
     }
     for (size_t t = 0; t < KV_TILE_PART; t++)
         y[h->n * by_coef + t * by_token] = 1;
@@ -450,38 +453,75 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
     free(turned);
 }
 
-/* score: [rows][64], rows `stride` floats apart. */
-static void dot8(const struct kv_coef_head *h, const uint8_t *tile,
+static void codes(const struct kv_coef_head *h, const uint8_t *tile, uint8_t *x)
+{
+    memset(x, 0, h->n4 * KV_TILE_TOKENS);
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+
+        for (size_t j = 0; j < run->n; j++) {
+            uint16_t state[KV_TILE_TOKENS];
+
+            states(h, run, j, tile, state);
+            for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+                x[kv_coef_code_at(run->first4 + j, t)] =
+                    run->table->code[state[t]];
+        }
+    }
+}
+
+static void dot8(const struct kv_coef_head *h, const uint8_t *x,
                  struct kv_coef_query8 q, size_t rows, float *score,
                  size_t stride)
 {
-    for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
-        int32_t sum[KV_TILE_ROWS];
+    for (size_t r = 0; r < rows; r++)
+        for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
+            int32_t sum = q.bias[r];
 
-        memcpy(sum, q.bias, sizeof(sum));
-        for (size_t i = 0; i < h->n_runs; i++) {
-            const struct kv_coef_run *run = &h->run[i];
-
-            for (size_t j = 0; j < run->n; j++) {
-                const size_t at = run->first4 + j;
-                const int32_t x =
-                    run->table->code[state_at(h, run, j, tile, kv_coef_at(t))];
-
-                for (size_t r = 0; r < rows; r++)
-                    sum[r] += x * q.code[(at / 4 * rows + r) * 4 + at % 4];
-            }
-        }
-        for (size_t r = 0; r < rows; r++)
+            for (size_t j = 0; j < h->n4; j++)
+                sum += x[kv_coef_code_at(j, kv_coef_at(t))] *
+                       q.code[(j / 4 * rows + r) * 4 + j % 4];
             score[r * stride + t] =
-                fmaf(q.factor[r], (float)sum[r], q.constant[r]);
-    }
+                fmaf(q.factor[r], (float)sum, q.constant[r]);
+        }
+}
+
+static void add8(const struct kv_coef_head *h, const uint8_t *x,
+                 const struct kv_coef_weights *w, size_t rows, float *acc,
+                 size_t most)
+{
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j++)
+            for (size_t r = 0; r < rows; r++) {
+                int32_t sum = w->bias[r];
+
+                for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+                    sum += x[kv_coef_code_at(h->run[i].first4 + j, t)] *
+                           w->code[r][t];
+                acc[r * most + h->run[i].first + j] +=
+                    w->factor[r] * (float)sum;
+            }
+}
+
+static const struct kv_coef_loops *loops(void)
+{
+    static const struct kv_coef_loops c = {codes, dot8, add8};
+
+#ifdef __x86_64__
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &kv_coef_loops_avx2;
+#endif
+    return &c;
 }
 
 static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const void *query, size_t rows, float *score, size_t stride)
 {
-    dot8(&kv_coefs_of(s)->head[head], tile, kv_coef_query8_at(query), rows,
-         score, stride);
+    _Alignas(64) uint8_t x[KV_COEF_CODES];
+    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+
+    loops()->codes(h, tile, x);
+    loops()->dot(h, x, kv_coef_query8_at(query), rows, score, stride);
 }
 
 /* Keys before RoPE: channels in integers, which turn as floats. */
@@ -489,15 +529,18 @@ static void scores8_turned(const struct kv_store *s, size_t head,
                            const uint8_t *tile, const void *query, size_t rows,
                            float *score, size_t stride)
 {
+    _Alignas(64) uint8_t code[KV_COEF_CODES];
     _Alignas(64) float x[PARTS][KV_COEF_MOST * KV_TILE_PART];
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
     float some[2 * KV_COEF_PAIRS][PARTS][KV_TILE_PART];
     const size_t d = s->head_dim;
 
+    loops()->codes(h, tile, code);
     for (size_t i = 0; i * KV_COEF_PAIRS < d / 2; i++) {
         const size_t n = 2 * kv_coef_pairs(d, i);
 
-        dot8(h, tile, kv_coef_channels8(h, i), n, some[0][0], KV_TILE_TOKENS);
+        loops()->dot(h, code, kv_coef_channels8(h, i), n, some[0][0],
+                     KV_TILE_TOKENS);
         for (size_t r = 0; r < n; r++)
             for (size_t part = 0; part < PARTS; part++)
                 memcpy(x[part] + kv_coef_channel(d, i, r) * KV_TILE_PART,
@@ -508,15 +551,8 @@ static void scores8_turned(const struct kv_store *s, size_t head,
                      score + part * KV_TILE_PART, stride);
 }
 
-/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
- * stands for, -128 times their sum, and the sum of the weights themselves. */
-struct weights {
-    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
-    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
-    int32_t bias[KV_TILE_ROWS];
-};
-
-static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
+static void weigh(const float *p, size_t stride, size_t rows,
+                  struct kv_coef_weights *w)
 {
     for (size_t r = 0; r < rows; r++, p += stride) {
         int8_t code[KV_TILE_TOKENS];
@@ -542,30 +578,14 @@ static void weigh(const float *p, size_t stride, size_t rows, struct weights *w)
 static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const float *p, size_t stride, size_t rows, float *acc)
 {
+    _Alignas(64) uint8_t x[KV_COEF_CODES];
     const struct kv_coefs *c = kv_coefs_of(s);
     const struct kv_coef_head *h = &c->head[head];
-    struct weights w;
+    struct kv_coef_weights w;
 
     weigh(p, stride, rows, &w);
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-
-        for (size_t j = 0; j < run->n; j++) {
-            int32_t sum[KV_TILE_ROWS];
-
-            memcpy(sum, w.bias, sizeof(sum));
-            for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
-                const int32_t x =
-                    run->table->code[state_at(h, run, j, tile, t)];
-
-                for (size_t r = 0; r < rows; r++)
-                    sum[r] += x * w.code[r][t];
-            }
-            for (size_t r = 0; r < rows; r++)
-                acc[r * c->most + run->first + j] +=
-                    w.factor[r] * (float)sum[r];
-        }
-    }
+    loops()->codes(h, tile, x);
+    loops()->add(h, x, &w, rows, acc, c->most);
     for (size_t r = 0; r < rows; r++)
         acc[r * c->most + h->n] += w.sum[r];
 }

@@ -45,6 +45,16 @@ struct kv_coef_run {
     size_t first4; /* first, runs before it padded to multiples of 4 */
 };
 
+/* So many bits before a byte's end coefficient j of a run ends. */
+static inline unsigned kv_coef_shift(const struct kv_coef_run *run, size_t j)
+{
+    unsigned shift = 0;
+
+    while (j >= run->shift[shift + 1])
+        shift++;
+    return shift;
+}
+
 struct kv_coef_head {
     size_t n, padded; /* padded: n and the mean */
     size_t n_runs, n4;
@@ -148,6 +158,39 @@ static inline size_t kv_coef_channel(size_t head_dim, size_t i, size_t r)
 size_t kv_coef_query8_bytes(const struct kv_store *s);
 void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query);
+
+/* Weights p [rows][64] of a tile as codes in the tile's order, what a code
+ * stands for, -128 times their sum, and the sum of the weights themselves. */
+struct kv_coef_weights {
+    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    int32_t bias[KV_TILE_ROWS];
+};
+
+/* Codes of a tile's coefficients, places of tokens as in a line: [n4 / 4][64]
+ * [4], zeros where a run is filled up. */
+enum { KV_COEF_CODES = KV_COEF_FOUR * KV_COEF_MOST * KV_TILE_TOKENS };
+
+static inline size_t kv_coef_code_at(size_t coef4, size_t place)
+{
+    return (coef4 / 4 * KV_TILE_TOKENS + place) * 4 + coef4 % 4;
+}
+
+/* What int8 takes its time for, as plain C and with AVX2. */
+struct kv_coef_loops {
+    void (*codes)(const struct kv_coef_head *h, const uint8_t *tile,
+                  uint8_t *x);
+    /* score: [rows][64], rows `stride` floats apart. */
+    void (*dot)(const struct kv_coef_head *h, const uint8_t *x,
+                struct kv_coef_query8 q, size_t rows, float *score,
+                size_t stride);
+    /* acc [rows][most] += the products with weights, but for the mean. */
+    void (*add)(const struct kv_coef_head *h, const uint8_t *x,
+                const struct kv_coef_weights *w, size_t rows, float *acc,
+                size_t most);
+};
+
+extern const struct kv_coef_loops kv_coef_loops_avx2; /* x86-64 only */
 
 /* acc [rows][most] in units of table codes; the mean's at n. */
 void kv_coef_finish8(const struct kv_store *s, size_t head, const float *acc,

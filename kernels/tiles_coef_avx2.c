@@ -1,0 +1,143 @@
+#include "kernels/tiles_coef_impl.h"
+#include "kernels/tiles_quads_avx2.h"
+
+enum { ROWS = KV_QUAD_ROWS, LINE = KV_TILE_TOKENS };
+
+/* The states of coefficient j of a run: [64], as tokens stand in a line. */
+static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
+                   size_t j, const uint8_t *tile, uint16_t *state)
+{
+    const uint32_t *line = h->place[run->first + j].line;
+    const __m128i shift = _mm_cvtsi32_si128((int)kv_coef_shift(run, j));
+
+    for (size_t i = 0; i < LINE; i += 16) {
+        const __m256i last = _mm256_cvtepu8_epi16(
+            _mm_loadu_si128((const __m128i *)(tile + line[0] + i)));
+        const __m256i before = _mm256_cvtepu8_epi16(
+            _mm_loadu_si128((const __m128i *)(tile + line[1] + i)));
+        const __m256i two = _mm256_or_si256(last, _mm256_slli_epi16(before, 8));
+
+        _mm256_storeu_si256(
+            (__m256i *)(state + i),
+            _mm256_and_si256(_mm256_srl_epi16(two, shift),
+                             _mm256_set1_epi16(KV_TRELLIS_STATES - 1)));
+    }
+}
+
+/* n <= 4 coefficients of a run from the j-th on: x [64][4]. */
+static void quad(const struct kv_coef_head *h, const struct kv_coef_run *run,
+                 size_t j, size_t n, const uint8_t *tile, uint8_t *x)
+{
+    const uint8_t *const code = run->table->code;
+    uint16_t state[KV_QUAD][LINE];
+
+    for (size_t i = 0; i < n; i++)
+        states(h, run, j + i, tile, state[i]);
+    if (n == KV_QUAD) {
+        for (size_t t = 0; t < LINE; t++) {
+            const uint32_t four = code[state[0][t]] |
+                                  (uint32_t)code[state[1][t]] << 8 |
+                                  (uint32_t)code[state[2][t]] << 16 |
+                                  (uint32_t)code[state[3][t]] << 24;
+
+            memcpy(x + t * KV_QUAD, &four, sizeof(four));
+        }
+        return;
+    }
+    memset(x, 0, KV_QUAD_LINE);
+    for (size_t i = 0; i < n; i++)
+        for (size_t t = 0; t < LINE; t++)
+            x[t * KV_QUAD + i] = code[state[i][t]];
+}
+
+static size_t quad_of(const struct kv_coef_run *run, size_t j)
+{
+    return run->n - j < KV_QUAD ? run->n - j : KV_QUAD;
+}
+
+static void codes(const struct kv_coef_head *h, const uint8_t *tile, uint8_t *x)
+{
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j += KV_QUAD, x += KV_QUAD_LINE)
+            quad(h, &h->run[i], j, quad_of(&h->run[i], j), tile, x);
+}
+
+static void put_scores(const int32_t *sum, int32_t bias, float factor,
+                       float constant, float *score)
+{
+    for (size_t t = 0; t < LINE; t += 4) {
+        const __m128i four = _mm_add_epi32(
+            _mm_loadu_si128((const __m128i *)(sum + kv_coef_at(t))),
+            _mm_set1_epi32(bias));
+
+        _mm_storeu_ps(score + t,
+                      _mm_fmadd_ps(_mm_set1_ps(factor), _mm_cvtepi32_ps(four),
+                                   _mm_set1_ps(constant)));
+    }
+}
+
+static void dot8(const struct kv_coef_head *h, const uint8_t *x,
+                 struct kv_coef_query8 q, size_t rows, float *score,
+                 size_t stride)
+{
+    _Alignas(64) int16_t q16[KV_COEF_FOUR * KV_COEF_MOST * KV_TILE_ROWS];
+    const size_t by_quad = rows * KV_QUAD;
+
+    kv_quad_widen(q.code, (h->n4 * rows + 15) / 16 * 16, q16);
+    for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t n = rows - r < ROWS ? rows - r : ROWS;
+        const struct kv_quad_rows by = {q16 + r * KV_QUAD, by_quad, KV_QUAD};
+        int32_t sum[ROWS][LINE];
+
+        kv_quad_scores(x, h->n4 / KV_QUAD, by, n, sum[0]);
+        for (size_t i = 0; i < n; i++)
+            put_scores(sum[i], q.bias[r + i], q.factor[r + i],
+                       q.constant[r + i], score + (r + i) * stride);
+    }
+}
+
+/* Rows r to r + n of a quad whose first sums are at acc; rows is a constant. */
+ALWAYS_INLINE void add_quad(const uint8_t *x, size_t some,
+                            const __m256i (*p)[8], const float *factor,
+                            size_t rows, float *acc, size_t most)
+{
+    __m128i sum[ROWS];
+
+    kv_quad_gather(x, 128, p, rows, sum);
+    for (size_t r = 0; r < rows; r++) {
+        float each[KV_QUAD];
+
+        _mm_storeu_ps(
+            each, _mm_mul_ps(_mm_set1_ps(factor[r]), _mm_cvtepi32_ps(sum[r])));
+        for (size_t i = 0; i < some; i++)
+            acc[r * most + i] += each[i];
+    }
+}
+
+ALWAYS_INLINE void add_rows(const struct kv_coef_head *h, const uint8_t *x,
+                            const __m256i (*p)[8], const float *factor,
+                            size_t rows, float *acc, size_t most)
+{
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j += KV_QUAD, x += KV_QUAD_LINE)
+            add_quad(x, quad_of(&h->run[i], j), p, factor, rows,
+                     acc + h->run[i].first + j, most);
+}
+
+static void add8(const struct kv_coef_head *h, const uint8_t *x,
+                 const struct kv_coef_weights *w, size_t rows, float *acc,
+                 size_t most)
+{
+    for (size_t r = 0; r < rows; r += ROWS, acc += ROWS * most) {
+        const size_t n = rows - r < ROWS ? rows - r : ROWS;
+        __m256i p[ROWS][8];
+
+        for (size_t i = 0; i < n; i++)
+            kv_quad_weights(w->code[r + i], p[i]);
+#define SOME(R) add_rows(h, x, p, w->factor + r, R, acc, most)
+        KV_QUAD_CASES(n, SOME)
+#undef SOME
+    }
+}
+
+const struct kv_coef_loops kv_coef_loops_avx2 = {codes, dot8, add8};
