@@ -5,7 +5,7 @@
 
 #define NAME(f) f##_avx2
 #define WIDTH 8
-#define GROUPS(rows) ((rows) <= 2 ? 4 : 2) /* 8 of 16 registers */
+#define GROUPS(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* of 16 */
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -69,14 +69,20 @@ static inline void vi_store8(uint8_t *p, vi x)
     _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(half, half));
 }
 
-/* s plus the pairs of 16-bit sums of two products, which fit. */
-static inline vi add_pairs(vi s, vi two)
+/* Products of two bytes and their neighbours' are 16 bits, which hold the sum
+ * of 2 such of 5 bits, 4 of 4, and a whole unit's 8 of fewer. */
+ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
+                          int positive, unsigned e)
 {
-    return _mm256_add_epi32(s, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
-}
+    const unsigned some = bits == 5 ? 2 : bits == 4 ? 4 : 8;
+    const vi two =
+        positive ? _mm256_maddubs_epi16(w, x) : _mm256_maddubs_epi16(x, w);
 
-#define vi_dot(s, x, w) add_pairs(s, _mm256_maddubs_epi16(x, w))
-#define vi_dot_u(s, x, w) add_pairs(s, _mm256_maddubs_epi16(w, x))
+    *part = e % some ? _mm256_add_epi16(*part, two) : two;
+    if (e % some == some - 1)
+        *s = _mm256_add_epi32(*s,
+                              _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
+}
 
 static inline void v_sums(const vf x[4][2], float out[4])
 {

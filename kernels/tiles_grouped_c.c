@@ -48,18 +48,17 @@ ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
                      mask);
 }
 
-static inline vi vi_dot(vi s, vi x, vi w)
+static inline void vi_dot(vi *s, const vi *part, vi x, vi w, unsigned bits,
+                          int positive, unsigned e)
 {
-    for (int j = 0; j < 4; j++)
-        s += (uint8_t)(x >> 8 * j) * (int8_t)(w >> 8 * j);
-    return s;
-}
+    (void)part;
+    (void)bits;
+    (void)e;
+    for (int j = 0; j < 4; j++) {
+        const int by = positive ? (uint8_t)(w >> 8 * j) : (int8_t)(w >> 8 * j);
 
-static inline vi vi_dot_u(vi s, vi x, vi w)
-{
-    for (int j = 0; j < 4; j++)
-        s += (uint8_t)(x >> 8 * j) * (uint8_t)(w >> 8 * j);
-    return s;
+        *s += (uint8_t)(x >> 8 * j) * by;
+    }
 }
 
 static inline float sum_of(const vf *x)

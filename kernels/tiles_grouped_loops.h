@@ -14,8 +14,10 @@
  *   vi_float vi_store8  as floats; the low bytes
  *   vi_store64          the low bytes of x[64 / WIDTH]; codes[REGS] plus them,
  *                       signed or not, whatever the lane
- *   vi_dot(s, x, w)     s plus, per lane, the 4 bytes of x, below 32, times the
- *                       4 signed bytes of w; vi_dot_u: of unsigned bytes
+ *   vi_dot(s, part, x, w, bits, positive, e)   s += per lane, the 4 bytes of x,
+ *                       of `bits`, times the 4 bytes of w, signed or (positive)
+ *                       not; called for e = 0, 1, .. of a unit, and s is whole
+ *                       after the last, until when some may be in part
  *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
  *                       1, 2 or 4, as many as fit beside their sums */
 #include "kernels/prefetch.h"
@@ -208,7 +210,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  int positive, size_t g, int32_t *sum)
 {
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
-    vi s[ROWS][4];
+    vi s[ROWS][4], part[ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -240,8 +242,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                 memcpy(&four, w + r * f->inner + u * KV_UNIT + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    s[r][k] = positive ? vi_dot_u(s[r][k], c[k], vi_all(four))
-                                       : vi_dot(s[r][k], c[k], vi_all(four));
+                    vi_dot(&s[r][k], &part[r][k], c[k], vi_all(four), bits,
+                           positive, e);
             }
         }
     }

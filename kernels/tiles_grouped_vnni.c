@@ -30,8 +30,6 @@ typedef __m512i vi;
 #define vi_float _mm512_cvtepi32_ps
 #define vi_store8(p, x) \
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
-#define vi_dot _mm512_dpbusd_epi32
-#define vi_dot_u(s, x, w) _mm512_dpbusd_epi32(s, w, x)
 
 /* A bit of a result is the parity of the bits of x that a byte of the matrix
  * has, of which the last is the lowest bit's. */
@@ -57,6 +55,16 @@ static inline void v_mosts(const vf x[4][1], float out[4])
     kv_lanes_mosts(*x, out);
 }
 
+ALWAYS_INLINE void vi_dot(vi *s, const vi *part, vi x, vi w, unsigned bits,
+                          int positive, unsigned e)
+{
+    (void)part;
+    (void)bits;
+    (void)e;
+    *s = positive ? _mm512_dpbusd_epi32(*s, w, x)
+                  : _mm512_dpbusd_epi32(*s, x, w);
+}
+
 /* Per 128 bits a holds 4 lanes of x[0] and 4 of x[1], in 16 bits each; b, of
  * x[2] and x[3].  The low bytes of the first 4 of x[0] are 0, 2, 4 and 6, .. */
 static inline void vi_store64(uint8_t *p, const vi x[4], int positive,
@@ -75,7 +83,7 @@ static inline void vi_store64(uint8_t *p, const vi x[4], int positive,
     const vi all = _mm512_permutex2var_epi8(a, bytes, b);
 
     _mm512_storeu_si512(p, all);
-    *codes = positive ? vi_dot_u(*codes, ones, all) : vi_dot(*codes, ones, all);
+    vi_dot(codes, NULL, ones, all, 1, positive, 0);
 }
 
 #include "kernels/tiles_grouped_loops.h"
