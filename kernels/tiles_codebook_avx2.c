@@ -8,7 +8,7 @@
 enum {
     PART = KV_TILE_PART,
     ROWS = KV_QUAD_ROWS,
-    MOST = 2 * KV_CODE_DIM + 4 * 16 /* numbers: those of d 9 take 16 */
+    MOST = 2 * KV_CODE_DIM + 3 * 16 /* numbers: d 9 takes 16; put_subs() */
 };
 
 /* Bytes of a sub-vector in quads. */

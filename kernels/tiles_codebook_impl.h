@@ -23,7 +23,7 @@ struct kv_tile_book {
 
     /* By channel c = sub * d + j: scales of tables [head_books][n_sub * d], and
      * where the channel is in a row of q8 (struct kv_code_query) and in one of
-     * the values' sums */
+     * the values' sums (avx2 has places of its own for both) */
     float *scale;
     uint16_t *q_at, *sum_at;
     /* Rounded centroids, keys' plus 128: [head_books][sub_books][k][width],

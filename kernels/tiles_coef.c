@@ -448,6 +448,7 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
     float *turned = kv_alloc(rows, h->padded * sizeof(*turned));
 
     transform(s, head, q, rows, turned);
+    memset(kv_coef_query8_at(query).code, 0, h->n4 * rows); /* between runs */
     for (size_t r = 0; r < rows; r++)
         round_row(h, turned + r * h->padded, r, rows, query);
     free(turned);

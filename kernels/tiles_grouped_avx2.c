@@ -5,7 +5,8 @@
 
 #define NAME(f) f##_avx2
 #define WIDTH 8
-#define GROUPS(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* of 16 */
+#define GROUPS(rows) \
+    ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* 8 of 16 registers */
 
 typedef __m256 vf;
 typedef __m256i vi;

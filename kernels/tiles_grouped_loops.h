@@ -210,6 +210,9 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  int positive, size_t g, int32_t *sum)
 {
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
+    /* lanes that share their lines with those before them */
+    const bool again = WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
+    const size_t blocks = again ? 0 : (g * WIDTH + KV_LANES - 1) / KV_LANES;
     vi s[ROWS][4], part[ROWS][4];
 
     UNROLL
@@ -220,13 +223,14 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
-        kv_prefetch_far(far + u * g * WIDTH / KV_LANES * bits * KV_PLANE,
-                        KV_FAR, g * WIDTH / KV_LANES * bits * KV_PLANE);
+        kv_prefetch_far(far + u * blocks * bits * KV_PLANE, KV_FAR,
+                        blocks * bits * KV_PLANE);
         UNROLL
         for (size_t k = 0; k < g; k++) {
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
-            kv_prefetch_near(x[k], KV_NEAR_GROUPED, bits * KV_PLANE);
+            if (!again && k * WIDTH % KV_LANES == 0)
+                kv_prefetch_near(x[k], KV_NEAR_GROUPED, bits * KV_PLANE);
         }
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {

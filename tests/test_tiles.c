@@ -144,7 +144,7 @@ static void check_spec(const struct kv_spec *spec, const struct kv_shape *s,
 
 /* One below and above a part, a tile, a step. */
 static const size_t lengths[] = {1, 31, 33, 63, 64, 65, 200, 321, 0};
-static const size_t few_lengths[] = {33, 97, 200, 0}; /* r32: a whole tile */
+static const size_t few_lengths[] = {33, 80, 200, 0}; /* a tile in pieces */
 
 /* Whether there is such a spec, with tiles.  calib: of the last call, or NULL;
  * kept where it serves this spec too. */

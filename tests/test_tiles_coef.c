@@ -148,7 +148,7 @@ static void score(const struct kv_store *s, enum kv_path path, size_t head,
     const size_t bytes = (ops->query_bytes(s) + 63) / 64 * 64;
     void *query = aligned_alloc(64, bytes);
 
-    memset(query, 0, bytes);
+    memset(query, 0x5a, bytes); /* what was there is no part of it */
     ops->prepare(s, head, q, rows, query);
     ops->scores(s, head, kv_store_tile(s, head, i), query, rows, to,
                 KV_TILE_TOKENS);

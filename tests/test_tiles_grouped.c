@@ -285,6 +285,47 @@ static void test_int8(void **state)
     every(check_int8);
 }
 
+/* All codes, queries and weights the largest there are, heads 1: what sums of
+ * a few products must hold. */
+static void check_most(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_grouped *g = s->params;
+    const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
+    float *w = kv_alloc(ROWS * n_w, sizeof(*w));
+    float *c = kv_alloc(ROWS * n, sizeof(*c));
+    float *out = kv_alloc(ROWS * n, sizeof(*out));
+
+    for (size_t i = 0; i < ROWS * n_w; i++)
+        w[i] = !s->values && i / n_w % 2 ? -1 : 1;
+    for (size_t i = 0; i < kv_store_tiles(s); i++) {
+        uint8_t *tile = kv_store_tile(s, 1, i);
+
+        memset(tile, 0xff, s->tile_bytes);
+        for (size_t k = 0; k < g->head_bytes / 2; k++)
+            ((uint16_t *)(void *)tile)[k] = 0x3c00;
+    }
+    for (int l = KV_LEVEL_C;
+         kv_store_has(s, KV_PATH_INT8) && l <= (int)kv_level_max(); l++) {
+        set_level(l);
+        run(h, KV_PATH_INT8, 1, 0, w, l == KV_LEVEL_C ? c : out);
+        for (size_t k = 0; k < ROWS * n && l != KV_LEVEL_C; k++)
+            if (!(fabsf(out[k] - c[k]) <= 1e-5f * (1 + fabsf(c[k]))))
+                fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
+                         kv_level_name((enum kv_level)l), out[k], c[k]);
+    }
+    free(out);
+    free(c);
+    free(w);
+}
+
+static void test_most(void **state)
+{
+    (void)state;
+    every(check_most);
+}
+
 /* A query keeps what it became with the heads of tiles: whatever tiles it has
  * met, and in whatever order, it gives what a fresh one does. */
 static void check_kept(const char *what, const struct held *h)
@@ -397,8 +438,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_expand), cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_kept),   cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_most),   cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_fit),    cmocka_unit_test(test_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
