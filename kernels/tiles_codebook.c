@@ -208,7 +208,8 @@ void kv_store_put_indices(const struct kv_store *s, size_t t,
     }
 }
 
-/* from: n bytes or halves of bytes. */
+/* from: n bytes or halves of bytes; shift and mask are constants for whole
+ * bytes. */
 ALWAYS_INLINE void widen(const uint8_t *from, size_t n, unsigned shift,
                          uint8_t mask, uint16_t *to)
 {

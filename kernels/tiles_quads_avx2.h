@@ -95,10 +95,11 @@ ALWAYS_INLINE void kv_quad_scores_some(const uint8_t *x, size_t n_quads,
     }
 }
 
-/* rows <= KV_QUAD_ROWS. */
+/* The same; 1 <= rows <= KV_QUAD_ROWS. */
 static inline void kv_quad_scores(const uint8_t *x, size_t n_quads,
                                   struct kv_quad_rows q, size_t rows,
-                                  int32_t *sum){
+                                  int32_t *sum)
+{
 #define SOME(R) kv_quad_scores_some(x, n_quads, q, R, sum)
     KV_QUAD_CASES(rows, SOME)
 #undef SOME
@@ -107,9 +108,9 @@ static inline void kv_quad_scores(const uint8_t *x, size_t n_quads,
 /* A quad's sums of x - bias, signed (bias 0: x is signed; 128: it is not), with
  * p [rows][64 / 8], weights from 0 to 127 as kv_quad_weights() leaves them: sum
  * [rows].  bias and rows are constants. */
-ALWAYS_INLINE
-    void kv_quad_gather(const uint8_t *x, int bias, const __m256i (*p)[8],
-                        size_t rows, __m128i *sum)
+ALWAYS_INLINE void kv_quad_gather(const uint8_t *x, int bias,
+                                  const __m256i (*p)[8], size_t rows,
+                                  __m128i *sum)
 {
     /* four tokens by four numbers, the other way round */
     const __m256i turn = _mm256_broadcastsi128_si256(
