@@ -71,15 +71,18 @@ static inline void vi_store8(uint8_t *p, vi x)
 }
 
 /* Products of two bytes and their neighbours' are 16 bits, which hold the sum
- * of 2 such of 5 bits, 4 of 4, and a whole unit's 8 of fewer. */
+ * of 8 such, a whole unit's, at least if codes have 3 bits; of half as many for
+ * each bit more.  Where weights are signed they are half as large. */
 ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
                           int positive, unsigned e)
 {
-    const unsigned some = bits == 5 ? 2 : bits == 4 ? 4 : 8;
+    const unsigned wide = bits + (positive ? 1 : 0);
+    const unsigned some = wide <= 4 ? 8 : wide == 5 ? 4 : 2;
     const vi two =
         positive ? _mm256_maddubs_epi16(w, x) : _mm256_maddubs_epi16(x, w);
 
     *part = e % some ? _mm256_add_epi16(*part, two) : two;
+    __asm__("" : "+x"(*part)); /* or sums are put off until registers end */
     if (e % some == some - 1)
         *s = _mm256_add_epi32(*s,
                               _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
@@ -100,10 +103,18 @@ static inline void v_mosts(const vf x[4][2], float out[4])
 static inline void vi_store64(uint8_t *p, const vi x[8], int positive,
                               vi codes[2])
 {
-    (void)positive;
-    for (int i = 0; i < 8; i++) {
-        codes[i % 2] = vi_add(codes[i % 2], x[i]);
-        vi_store8(p + 8 * i, x[i]);
+    /* four registers packed are fours of bytes, of each half in turn */
+    const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+
+    for (int i = 0; i < 8; i += 4) {
+        const vi a = _mm256_packs_epi32(x[i], x[i + 1]);
+        const vi b = _mm256_packs_epi32(x[i + 2], x[i + 3]);
+        const vi bytes =
+            positive ? _mm256_packus_epi16(a, b) : _mm256_packs_epi16(a, b);
+
+        vi_store(p + 8 * i, _mm256_permutevar8x32_epi32(bytes, order));
+        codes[0] = vi_add(codes[0], vi_add(x[i], x[i + 2]));
+        codes[1] = vi_add(codes[1], vi_add(x[i + 1], x[i + 3]));
     }
 }
 

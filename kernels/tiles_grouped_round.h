@@ -114,26 +114,27 @@ ALWAYS_INLINE void find_peaks(const struct kv_grouped *g, const struct rows *x,
     UNROLL
     for (size_t i = 0; i < ROWS * REGS; i++)
         top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
-    for (size_t i = 0; i < n; i += WIDTH) {
-        const size_t k = i / WIDTH % REGS;
-        vf step = middle, value_of_middle = middle; /* not used unfolded */
+    UNROLL
+    for (size_t k = 0; k < REGS; k++)
+        for (size_t i = k * WIDTH; i < n; i += KV_LANES) {
+            vf step = middle, value_of_middle = middle; /* not used unfolded */
 
-        if (folded) {
-            step = v_half(heads.step + i);
-            value_of_middle =
-                value(middle, g->offset, step, offset_at(g, heads, i));
-            v_store(x->step + i, step);
-        }
-        UNROLL
-        for (size_t j = 0; j < rows; j++) {
-            const vf from = v_load(w + j * row + i);
-            const vf y = folded ? v_mul(from, step) : from;
+            if (folded) {
+                step = v_half(heads.step + i);
+                value_of_middle =
+                    value(middle, g->offset, step, offset_at(g, heads, i));
+                v_store(x->step + i, step);
+            }
+            UNROLL
+            for (size_t j = 0; j < rows; j++) {
+                const vf from = v_load(w + j * row + i);
+                const vf y = folded ? v_mul(from, step) : from;
 
-            top[j][k] = v_most(top[j][k], y);
-            sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
-                               : v_add(sum[j][k], y);
+                top[j][k] = v_most(top[j][k], y);
+                sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
+                                   : v_add(sum[j][k], y);
+            }
         }
-    }
     v_mosts(top, p->unit);
     kv_units_of_four(how.most, 0x1p-100f, p->unit, p->by);
     memcpy(p->sum, sum, sizeof(sum));
