@@ -101,6 +101,12 @@ void kv_row_hadamard(float *x, size_t m, float scale)
     best()->hadamard(x, m, scale);
 }
 
+float *kv_rows_hadamard(float *x, size_t m, size_t n, size_t first,
+                        size_t wanted, float scale)
+{
+    return best()->rows_hadamard(x, m, n, first, wanted, scale);
+}
+
 bool kv_row_is_finite(const float *x, size_t n)
 {
     return best()->is_finite(x, n);

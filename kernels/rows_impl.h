@@ -26,6 +26,8 @@ struct kv_rows {
                   size_t y_stride);
     void (*round_f16)(const float *x, size_t n, float *out);
     void (*hadamard)(float *x, size_t m, float scale);
+    float *(*rows_hadamard)(float *x, size_t m, size_t n, size_t first,
+                            size_t wanted, float scale);
     bool (*is_finite)(const float *x, size_t n);
     void (*widen_f16)(const void *from, size_t n, float *to);
     void (*widen_bf16)(const void *from, size_t n, float *to);

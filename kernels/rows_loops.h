@@ -510,24 +510,77 @@ ALWAYS_INLINE vf hadamard_lanes(vf x)
 #undef OTHER
 }
 
-static void hadamard(float *x, size_t m, float scale)
+/* Sums and differences of rows of n floats at x and x + by. */
+ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        const vf a = load(x + i), b = load(x + by + i);
+
+        store(x + i, (a + b) * scale);
+        store(x + by + i, (a - b) * scale);
+    }
+}
+
+/* The same of four rows, 2 by apart and then by. */
+ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
+                                          float scale)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        const vf a = load(x + i), b = load(x + by + i);
+        const vf c = load(x + 2 * by + i), d = load(x + 3 * by + i);
+        const vf e = a + c, f = b + d, g = a - c, h = b - d;
+
+        store(x + i, (e + f) * scale);
+        store(x + by + i, (e - f) * scale);
+        store(x + 2 * by + i, (g + h) * scale);
+        store(x + 3 * by + i, (g - h) * scale);
+    }
+}
+
+/* Two passes at once, as long as there are two: a row is read half as often. */
+ALWAYS_INLINE void all_passes(float *x, size_t m, size_t n, float scale)
 {
     size_t half = m / 2;
 
-    for (; half >= LANES; half /= 2)
+    for (; half > 1; half /= 4)
         for (size_t i = 0; i < m; i += 2 * half)
-            for (size_t j = i; j < i + half; j += LANES) {
-                const vf a = load(x + j), b = load(x + j + half);
+            for (size_t j = i; j < i + half / 2; j++)
+                add_and_subtract_twice(x + j * n, half / 2 * n, n,
+                                       half > 3 ? 1 : scale);
+    for (size_t i = 0; half && i < m; i += 2)
+        add_and_subtract(x + i * n, n, n, scale);
+    for (size_t i = 0; m == 1 && i < n; i += LANES)
+        store(x + i, load(x + i) * scale);
+}
 
-                store(x + j, a + b);
-                store(x + j + half, a - b);
-            }
+/* A pass makes two halves: one, while only that is wanted. */
+static float *rows_hadamard(float *x, size_t m, size_t n, size_t first,
+                            size_t wanted, float scale)
+{
+    for (size_t half = m / 2;
+         half && first / half == (first + wanted - 1) / half;
+         m = half, first %= half, half /= 2) {
+        const bool upper = first >= half;
+
+        for (size_t i = 0; i < half * n; i += LANES) {
+            const vf a = load(x + i), b = load(x + half * n + i);
+
+            store(x + i, upper ? a - b : a + b);
+        }
+    }
+    all_passes(x, m, n, scale);
+    return x + first * n;
+}
+
+static void hadamard(float *x, size_t m, float scale)
+{
     if (m >= LANES) {
+        all_passes(x, m / LANES, LANES, 1);
         for (size_t i = 0; i < m; i += LANES)
             store(x + i, hadamard_lanes(load(x + i)) * scale);
         return;
     }
-    for (; half > 0; half /= 2)
+    for (size_t half = m / 2; half > 0; half /= 2)
         for (size_t i = 0; i < m; i += 2 * half)
             for (size_t j = i; j < i + half; j++) {
                 const float a = x[j], b = x[j + half];
@@ -554,6 +607,7 @@ const struct kv_rows NAME(kv_rows) = {
     .times = rows_times,
     .round_f16 = round_f16,
     .hadamard = hadamard,
+    .rows_hadamard = rows_hadamard,
     .is_finite = is_finite,
     .widen_f16 = widen_f16,
     .widen_bf16 = widen_bf16,

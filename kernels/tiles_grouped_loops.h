@@ -80,52 +80,15 @@ struct patch {
     float *x;
 };
 
-ALWAYS_INLINE void expand_patch(const struct kv_grouped *g,
-                                const uint8_t *codes, struct patch p,
-                                const float *step, const float *offset,
-                                unsigned bits)
+/* All cells of a unit. */
+static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
 {
-    const size_t block_bytes = kv_grouped_block_bytes(g);
-
-    for (size_t l = p.lane; l < p.lane_end; l += WIDTH)
-        for (size_t u = p.inner / KV_UNIT; u * KV_UNIT < p.inner_end; u++) {
-            const uint8_t *at = lanes_at(codes, block_bytes, bits, u, l);
-
-            if (l % KV_LANES == 0) /* lines far ahead slow this */
-                kv_prefetch_near(at, KV_NEAR_GROUPED, bits * KV_PLANE);
-            UNROLL
-            for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
-                const vi x = cell(at, bits, e);
-
-                UNROLL
-                for (unsigned j = 0; j < 4; j++) {
-                    const size_t i = u * KV_UNIT + 4 * e + j;
-
-                    if (i < p.inner || i >= p.inner_end)
-                        continue;
-
-                    const vi code = vi_and(vi_shr(x, 8 * j), vi_all(255));
-                    float *to = p.x + (i - p.first) * p.row + l - p.left;
-
-                    if (g->folded)
-                        v_store(to, value(vi_float(code), g->offset,
-                                          v_all(step[i]), v_all(offset[i])));
-                    else
-                        v_store(to,
-                                value(vi_float(code), g->offset,
-                                      v_load(step + l), v_load(offset + l)));
-                }
-            }
-        }
-}
-
-static void expand_bits(const struct kv_grouped *g, const uint8_t *codes,
-                        struct patch p, const float *step, const float *offset)
-{
-    switch (g->bits) {
-#define CASE(B)                                     \
-    case B:                                         \
-        expand_patch(g, codes, p, step, offset, B); \
+    switch (bits) {
+#define CASE(B)                                         \
+    case B:                                             \
+        UNROLL                                          \
+        for (unsigned e = 0; e < KV_UNIT_QUADS; e++)    \
+            c[e] = cell(at, B, e);                      \
         break;
         CASE(1)
         CASE(2)
@@ -137,6 +100,75 @@ static void expand_bits(const struct kv_grouped *g, const uint8_t *codes,
         CASE(8)
 #undef CASE
     }
+}
+
+/* Of unit u, WIDTH lanes from l on.  folded, kind and whole (the patch has all
+ * of the unit) are constants. */
+ALWAYS_INLINE void expand_unit(const vi c[KV_UNIT_QUADS],
+                               const struct patch *p, size_t l, size_t u,
+                               const float *step, const float *offset,
+                               int folded, enum kv_offset kind, int whole)
+{
+    const size_t row = p->row, from = p->inner, end = p->inner_end;
+    float *to = p->x + (u * KV_UNIT - p->first) * row + l - p->left;
+    vf by = folded ? v_all(0) : v_load(step + l);
+    vf off = folded ? v_all(0) : v_load(offset + l);
+
+    UNROLL
+    for (unsigned e = 0; e < KV_UNIT_QUADS; e++)
+        UNROLL
+    for (unsigned j = 0; j < 4; j++) {
+        const size_t i = u * KV_UNIT + 4 * e + j;
+        const vi code = vi_and(vi_shr(c[e], 8 * j), vi_all(255));
+
+        if (whole || (i >= from && i < end)) {
+            if (folded) {
+                by = v_all(step[i]);
+                off = v_all(offset[i]);
+            }
+            v_store(to + (4 * e + j) * row,
+                    value(vi_float(code), kind, by, off));
+        }
+    }
+}
+
+ALWAYS_INLINE void expand_patch(const struct kv_grouped *g,
+                                const uint8_t *codes, const struct patch *p,
+                                const float *step, const float *offset,
+                                int folded, enum kv_offset kind)
+{
+    const size_t block_bytes = kv_grouped_block_bytes(g);
+
+    for (size_t l = p->lane; l < p->lane_end; l += WIDTH)
+        for (size_t u = p->inner / KV_UNIT; u * KV_UNIT < p->inner_end; u++) {
+            const uint8_t *at = lanes_at(codes, block_bytes, g->bits, u, l);
+            vi c[KV_UNIT_QUADS];
+
+            if (l % KV_LANES == 0) /* lines far ahead slow this */
+                kv_prefetch_near(at, KV_NEAR_GROUPED, g->bits * KV_PLANE);
+            unpack(at, g->bits, c);
+            if (u * KV_UNIT >= p->inner && (u + 1) * KV_UNIT <= p->inner_end)
+                expand_unit(c, p, l, u, step, offset, folded, kind, 1);
+            else
+                expand_unit(c, p, l, u, step, offset, folded, kind, 0);
+        }
+}
+
+/* KV_OFFSET_ZERO: or KV_OFFSET_SAME, which is one for all. */
+static void expand_kind(const struct kv_grouped *g, const uint8_t *codes,
+                        const struct patch *p, const float *step,
+                        const float *offset)
+{
+    const int low = g->offset == KV_OFFSET_LOW;
+
+    if (g->folded && low)
+        expand_patch(g, codes, p, step, offset, 1, KV_OFFSET_LOW);
+    else if (g->folded)
+        expand_patch(g, codes, p, step, offset, 1, KV_OFFSET_ZERO);
+    else if (low)
+        expand_patch(g, codes, p, step, offset, 0, KV_OFFSET_LOW);
+    else
+        expand_patch(g, codes, p, step, offset, 0, KV_OFFSET_ZERO);
 }
 
 static size_t least(size_t a, size_t b)
@@ -189,7 +221,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
             v_store(step + i, v_half(h.step + i));
             v_store(offset + i, offset_at(g, h, i));
         }
-        expand_bits(g, tile + g->head_bytes, p, step, offset);
+        expand_kind(g, tile + g->head_bytes, &p, step, offset);
     }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/tiles_rotated.h"
 #include "kernels/hadamard.h"
+#include "kernels/rows.h"
 #include "kernels/tiles_impl.h"
 #include "kernels/tiles_rope.h"
 #include "lib/base/alloc.h"
@@ -29,22 +30,19 @@ struct kv_store kv_rotated_row(const struct kv_store *s)
     return row;
 }
 
-/* kv_hadamard() of 32 tokens side by side, x [n][32]: blocks of m channels. */
-static void turn_back(float *x, size_t n, size_t m)
+/* Channels [first, first + n) of kv_hadamard() of x [..][32], blocks of m
+ * channels, 32 tokens side by side; where they are. */
+static float *turn_back(float *x, size_t first, size_t n, size_t m)
 {
     const float scale = (float)(1 / sqrt((double)m));
+    const size_t begin = first / m * m, end = first + n;
+    float *const at = x + begin * KV_TILE_PART;
 
-    for (size_t half = m / 2; half; half /= 2)
-        for (size_t i = 0; i < n; i += 2 * half)
-            for (size_t j = i * KV_TILE_PART; j < (i + half) * KV_TILE_PART;
-                 j++) {
-                const float a = x[j], b = x[j + half * KV_TILE_PART];
-
-                x[j] = a + b;
-                x[j + half * KV_TILE_PART] = a - b;
-            }
-    for (size_t i = 0; i < n * KV_TILE_PART; i++)
-        x[i] *= scale;
+    if (end <= begin + m)
+        return kv_rows_hadamard(at, m, KV_TILE_PART, first - begin, n, scale);
+    for (size_t i = begin; i < end; i += m)
+        kv_rows_hadamard(x + i * KV_TILE_PART, m, KV_TILE_PART, 0, m, scale);
+    return x + first * KV_TILE_PART;
 }
 
 /* to: [n][32], those of channels [first, first + n). */
@@ -66,17 +64,17 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
     const size_t m = kv_hadamard_size(r->turned);
     const size_t d = s->head_dim, first = head * d;
     const size_t begin = first / r->turned * r->turned;
-    float *z = kv_lines(row.head_dim, KV_TILE_PART * sizeof(*z));
-    float *run = kv_lines(r->turned, KV_TILE_PART * sizeof(*run));
+    float *z = kv_lines_unset(row.head_dim, KV_TILE_PART * sizeof(*z));
+    float *run = kv_lines_unset(r->turned, KV_TILE_PART * sizeof(*run));
 
     kv_family_grouped.expand(&row, 0, tile, part, z);
     if (r->after) {
         pick(s, z, begin, r->turned, run);
-        turn_back(run, r->turned, m);
-        memcpy(x, run + (first - begin) * KV_TILE_PART,
+        memcpy(x, turn_back(run, first - begin, d, m),
                d * KV_TILE_PART * sizeof(*x));
     } else {
-        turn_back(z, row.head_dim, m);
+        for (size_t i = 0; i < row.head_dim; i += m)
+            turn_back(z + i * KV_TILE_PART, 0, m, m);
         pick(s, z, first, d, x);
     }
     kv_tiles_rope_turn(

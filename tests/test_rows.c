@@ -243,6 +243,37 @@ static void hadamard(const float *x, const float *y, size_t n, float *out)
         kv_row_hadamard(out + i, m, 0.3f);
 }
 
+/* Rows of 16, as many as a power of two that fit: column by column the same,
+ * whichever are wanted. */
+static void columns_hadamard(const float *x, const float *y, size_t n,
+                             float *out)
+{
+    enum { WIDE = 16 };
+    float column[MAX_N / WIDE], *copy = kv_alloc(n, sizeof(*copy));
+    size_t m = n / WIDE;
+
+    (void)y;
+    memset(out, 0, n * sizeof(*out));
+    while (m & (m - 1))
+        m &= m - 1;
+    for (size_t from = 0; from < m; from += m / 4 + 1)
+        for (size_t to = from + 1; to <= m; to += m / 8 + 1) {
+            const float *got;
+
+            memcpy(copy, x, n * sizeof(*x));
+            got = kv_rows_hadamard(copy, m, WIDE, from, to - from, 0.3f);
+            memcpy(out + from * WIDE, got, (to - from) * WIDE * sizeof(*got));
+            for (size_t c = 0; c < WIDE; c++) {
+                for (size_t r = 0; r < m; r++)
+                    column[r] = x[r * WIDE + c];
+                kv_row_hadamard(column, m, 0.3f);
+                for (size_t r = from; r < to; r++)
+                    assert_true(out[r * WIDE + c] == column[r]);
+            }
+        }
+    free(copy);
+}
+
 static void added(const float *x, const float *y, size_t n, float *out)
 {
     memcpy(out, x, n * sizeof(*x));
@@ -275,6 +306,7 @@ static void test_levels(void **state)
     at_levels(largest);
     at_levels(times);
     at_levels(hadamard);
+    at_levels(columns_hadamard);
 }
 
 /* exp over its whole range, and what is beyond. */
