@@ -91,20 +91,117 @@ static void multiply(const struct kv_hack_row *row, size_t n_rows,
         multiply_all(row, n_rows, c, false, out, stride);
 }
 
-static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
-                    size_t n_columns, size_t n, uint8_t *code)
+/* Four bytes of each column; 0 of columns that are not there. */
+ALWAYS_INLINE vi load_words(const uint8_t *p, size_t stride, size_t n_columns)
 {
-    const size_t steps = steps_of(n);
+    int32_t word[WIDTH] = {0};
+
+    for (size_t j = 0; j < n_columns; j++)
+        memcpy(&word[j], p + j * stride, sizeof(*word));
+    return _mm256_setr_epi32(word[0], word[1], word[2], word[3], word[4],
+                             word[5], word[6], word[7]);
+}
+
+/* Byte at[i] of each word in its byte i. */
+ALWAYS_INLINE vi pick(vi words, unsigned at0, unsigned at1, unsigned at2,
+                      unsigned at3)
+{
+    const unsigned four = at0 | at1 << 8 | at2 << 16 | at3 << 24;
+
+    return _mm256_shuffle_epi8(
+        words, _mm256_add_epi8(_mm256_set1_epi32((int)four),
+                               _mm256_setr_epi32(0, 0x04040404, 0x08080808,
+                                                 0x0c0c0c0c, 0, 0x04040404,
+                                                 0x08080808, 0x0c0c0c0c)));
+}
+
+/* Codes 4 j to 4 j + 3 of each word, of 1, 2, 4 or 8 bits, in bytes. */
+ALWAYS_INLINE vi four_codes(vi words, unsigned bits, unsigned j)
+{
+    const vi nibble = _mm256_set1_epi8(15);
+
+    if (bits == 8)
+        return words;
+    if (bits == 4) {
+        const vi x = pick(words, 2 * j, 2 * j, 2 * j + 1, 2 * j + 1);
+
+        return _mm256_blendv_epi8(
+            _mm256_and_si256(x, nibble),
+            _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble),
+            _mm256_set1_epi16((short)0xff00));
+    }
+    if (bits == 2) { /* bits 0 to 3 or 4 to 7 alone: a table of 16 */
+        const vi code = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(0, 1, 2, 3, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0));
+        const vi x = _mm256_and_si256(pick(words, j, j, j, j),
+                                      _mm256_set1_epi32((int)0xc0300c03));
+        const vi either = _mm256_or_si256(x, _mm256_srli_epi16(x, 4));
+
+        return _mm256_shuffle_epi8(code, _mm256_and_si256(either, nibble));
+    }
+
+    const vi bit = _mm256_set1_epi32((int)(j % 2 ? 0x80402010 : 0x08040201));
+    const vi x = _mm256_and_si256(pick(words, j / 2, j / 2, j / 2, j / 2), bit);
+
+    return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), _mm256_set1_epi8(1));
+}
+
+/* Codes of 1, 2, 4 or 8 bits, whole words of them, of up to WIDTH columns.
+ * bits is a constant. */
+ALWAYS_INLINE void expand_columns(const uint8_t *packed, size_t stride,
+                                  unsigned bits, size_t n_columns, size_t n,
+                                  uint8_t *code)
+{
+    for (size_t i = 0; i < n * bits / 8; i += 4) {
+        const vi words = n_columns == WIDTH
+                             ? load_words(packed + i, stride, WIDTH)
+                             : load_words(packed + i, stride, n_columns);
+
+        UNROLL
+        for (unsigned j = 0; j < 8 / bits; j++, code += 4 * WIDTH)
+            _mm256_storeu_si256((vi *)code, four_codes(words, bits, j));
+    }
+}
+
+/* Codes that do not stand in words so. */
+static void expand_any(const uint8_t *packed, size_t stride, unsigned bits,
+                       size_t n_columns, size_t n, uint8_t *code)
+{
     uint16_t wide[KV_HACK_MAX_PART];
 
     memset(wide + n / 4 * 4, 0, n % 4 ? 4 * sizeof(*wide) : 0);
     for (size_t j = 0; j < n_columns; j++) {
-        uint8_t *to = code + j / WIDTH * 4 * WIDTH * steps + j % WIDTH * 4;
+        uint8_t *to = code + j * 4;
 
         kv_unpack(packed + j * stride, n, bits, wide);
-        for (size_t z = 0; z < steps; z++, to += 4 * WIDTH)
+        for (size_t z = 0; z < n; z += 4, to += 4 * WIDTH)
             for (size_t i = 0; i < 4; i++)
-                to[i] = (uint8_t)wide[4 * z + i];
+                to[i] = (uint8_t)wide[z + i];
+    }
+}
+
+static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                    size_t n_columns, size_t n, uint8_t *code)
+{
+    for (size_t j = 0; j < n_columns; j += WIDTH) {
+        const size_t left = n_columns - j;
+        const size_t some = left < WIDTH ? left : WIDTH;
+
+        switch (n * bits % 32 ? 0 : bits) {
+#define CASE(B)                                           \
+    case B:                                               \
+        expand_columns(packed, stride, B, some, n, code); \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(4)
+            CASE(8)
+#undef CASE
+        default:
+            expand_any(packed, stride, bits, some, n, code);
+        }
+        packed += WIDTH * stride;
+        code += WIDTH * 4 * steps_of(n);
     }
 }
 
