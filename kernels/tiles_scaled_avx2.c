@@ -14,6 +14,15 @@ typedef struct {
     __m256 half[2];
 } vf;
 typedef vf table;
+typedef __m256 vp;
+
+#define PIECES 2
+#define p_of(x, i) ((x).half[i])
+#define p_load _mm256_loadu_ps
+#define p_all _mm256_set1_ps
+#define p_add _mm256_add_ps
+#define p_fma _mm256_fmadd_ps
+#define p_store _mm256_storeu_ps
 
 static inline vd d_load(const uint8_t *p)
 {

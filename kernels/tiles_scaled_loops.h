@@ -11,6 +11,9 @@
  *   table         16 floats, t_load; t_look(t, d) by the low four bits of lanes
  *   f_store_some(p, x, n)   the first n of x, then zeros
  *   HALVES(rows)            halves of a part that are scored together, 1 or 2
+ *   PIECES                  of a vf, 1 if not named: two sums of each of four
+ *                           rows fit the registers by pieces.  vp: p_of(x, i)
+ *                           p_load p_all p_add p_fma p_store
  *   PLAIN, ROLLED           nothing is inlined for a constant; loops over a
  *                           batch stay loops */
 #include "kernels/prefetch.h"
@@ -21,6 +24,17 @@
 #undef UNROLL
 #define ALWAYS_INLINE static
 #define UNROLL
+#endif
+
+#ifndef PIECES
+#define PIECES 1
+#define p_of(x, i) (x)
+#define p_load f_load
+#define p_all f_all
+#define p_add f_add
+#define p_fma f_fma
+#define p_store f_store
+typedef vf vp;
 #endif
 
 #ifdef ROLLED
@@ -274,36 +288,40 @@ ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, unsigned m,
 
 /* ---- gather -------------------------------------------------------------- */
 
-/* A block of 16 channels of a part; p: [rows][32], times the scales.  Two sums
- * a row, or the chain of additions would be waited for. */
-ALWAYS_INLINE void add_block(const struct work *k, unsigned bits, unsigned m,
-                             table t, size_t block, const float *p, size_t rows,
-                             float *acc, size_t padded)
+/* A piece of a block of 16 channels of a part; p: [rows][32], times the scales.
+ * Two sums a row, or the chain of additions would be waited for. */
+ALWAYS_INLINE void add_piece(const struct work *k, unsigned bits, unsigned m,
+                             table t, size_t block, unsigned piece,
+                             const float *p, size_t rows, float *acc,
+                             size_t padded)
 {
-    vf sum[KV_TILE_ROWS][2];
+    vp sum[KV_TILE_ROWS][2];
 
+    acc += block * 16 + piece * (16 / PIECES);
     UNROLL
     for (size_t r = 0; r < rows; r++) {
-        sum[r][0] = f_load(acc + r * padded + block * 16);
-        sum[r][1] = f_all(0);
+        sum[r][0] = p_load(acc + r * padded);
+        sum[r][1] = p_all(0);
     }
     for (size_t v = 0; v < KV_TILE_PART; v += batch(bits)) {
         const struct raw raw =
             load(k->low, k->high, bits, block * KV_TILE_PART + v);
 
         UNROLL_BATCH
-        for (unsigned i = 0; i < batch(bits); i++) {
-            const vf x = value(&raw, bits, m, t, i);
+        for (unsigned i = 0; i < batch(bits); i += 2)
+            UNROLL
+        for (unsigned j = 0; j < 2; j++) {
+            const vp x = p_of(value(&raw, bits, m, t, i + j), piece);
 
             UNROLL
             for (size_t r = 0; r < rows; r++)
-                sum[r][i % 2] =
-                    f_fma(f_all(p[r * KV_TILE_PART + v + i]), x, sum[r][i % 2]);
+                sum[r][j] = p_fma(p_all(p[r * KV_TILE_PART + v + i + j]), x,
+                                  sum[r][j]);
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
-        f_store(acc + r * padded + block * 16, f_add(sum[r][0], sum[r][1]));
+        p_store(acc + r * padded, p_add(sum[r][0], sum[r][1]));
 }
 
 ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
@@ -321,7 +339,9 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
                         f_mul(f_load(p + r * stride + i),
                               f_load(k->scale + g * KV_TILE_PART + i)));
     for (size_t block = 0; block < padded / 16; block++)
-        add_block(k, bits, m, t, block,
+        UNROLL
+    for (unsigned piece = 0; piece < PIECES; piece++)
+        add_piece(k, bits, m, t, block, piece,
                   w + block * 16 / k->group * rows * KV_TILE_PART, rows, acc,
                   padded);
 }
