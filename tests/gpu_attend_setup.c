@@ -1,5 +1,6 @@
 #include "tests/gpu_attend_setup.h"
 #include "kernels/cuda/families.h"
+#include "kernels/rows.h"
 #include "lib/base/half.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"
@@ -17,46 +18,53 @@ bool no_device(void)
     return none;
 }
 
-static float to_f16(float x)
+static void to_bf16(const float *x, size_t n, float *out)
 {
-    return kv_f16_to_f32(kv_f32_to_f16(x));
-}
-
-static float to_bf16(float x)
-{
-    return kv_bf16_to_f32(kv_f32_to_bf16(x));
+    for (size_t i = 0; i < n; i++)
+        out[i] = kv_bf16_to_f32(kv_f32_to_bf16(x[i]));
 }
 
 /* As a GPU does it with halves: queries, keys, values and weights rounded,
  * sums in f32. */
 static void plain_halves(const float *q, const float *k, const float *v,
                          size_t n, size_t stride, size_t d, float scale,
-                         float (*half)(float), float *out)
+                         void (*half)(const float *x, size_t n, float *out),
+                         float *out)
 {
     float *w = kv_alloc(n, sizeof(*w)), max = -INFINITY, sum = 0;
+    float *query = kv_alloc(d, sizeof(*query));
+    float *row = kv_alloc(d, sizeof(*row));
 
+    for (size_t c = 0; c < d; c++)
+        query[c] = q[c] * scale;
+    half(query, d, query);
     for (size_t t = 0; t < n; t++) {
+        half(k + t * stride, d, row);
         w[t] = 0;
         for (size_t c = 0; c < d; c++)
-            w[t] += half(q[c] * scale) * half(k[t * stride + c]);
+            w[t] += query[c] * row[c];
         max = fmaxf(max, w[t]);
     }
     memset(out, 0, d * sizeof(*out));
     for (size_t t = 0; t < n; t++) {
         w[t] = expf(w[t] - max);
         sum += w[t];
+        half(w + t, 1, w + t);
+        half(v + t * stride, d, row);
         for (size_t c = 0; c < d; c++)
-            out[c] += half(w[t]) * half(v[t * stride + c]);
+            out[c] += w[t] * row[c];
     }
     for (size_t c = 0; c < d; c++)
         out[c] /= sum;
+    free(row);
+    free(query);
     free(w);
 }
 
 static void plain_f16(const float *q, const float *k, const float *v, size_t n,
                       size_t stride, size_t d, float scale, float *out)
 {
-    plain_halves(q, k, v, n, stride, d, scale, to_f16, out);
+    plain_halves(q, k, v, n, stride, d, scale, kv_round_f16, out);
 }
 
 static void plain_bf16(const float *q, const float *k, const float *v, size_t n,

@@ -265,21 +265,16 @@ void twin_run(dim3 grid, dim3 block, size_t shared,
             }
 }
 
-static std::vector<float> all_halves(void)
+static const float *all_halves(void)
 {
-    std::vector<float> table;
+    float *const half = new float[65536];
 
     for (unsigned i = 0; i < 65536; i++)
-        table.push_back(kv_f16_to_f32((uint16_t)i));
-    return table;
+        half[i] = kv_f16_to_f32((uint16_t)i);
+    return half;
 }
 
-float twin_half(uint16_t h)
-{
-    static const std::vector<float> table = all_halves();
-
-    return table[h];
-}
+const float *const twin_halves = all_halves();
 
 /* ---- the device ---------------------------------------------------------- */
 

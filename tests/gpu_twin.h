@@ -58,7 +58,12 @@ void twin_commit(void);
 void twin_wait(int newest);
 void twin_run(dim3 grid, dim3 block, size_t shared,
               const std::function<void()> &thread);
-float twin_half(uint16_t h);
+extern const float *const twin_halves; /* [65536] */
+
+static inline float twin_half(uint16_t h)
+{
+    return twin_halves[h];
+}
 
 template <class T> static inline T min(T a, T b)
 {

@@ -27,14 +27,14 @@ void synthetic_rows(const struct kv_shape *s, size_t heads, uint64_t seed,
 {
     const size_t row = heads * s->head_dim;
 
-    for (size_t t = 0; t < n; t++)
-        for (size_t i = 0; i < row; i++) {
-            const double offset = 2 * kv_random_normal(seed + 1, i);
-            const double size = exp(0.7 * kv_random_normal(seed + 2, i));
+    for (size_t i = 0; i < row; i++) {
+        const double offset = 2 * kv_random_normal(seed + 1, i);
+        const double size = exp(0.7 * kv_random_normal(seed + 2, i));
 
+        for (size_t t = 0; t < n; t++)
             x[t * row + i] =
                 (float)(offset + size * kv_random_normal(seed, t * row + i));
-        }
+    }
 }
 
 /* Of four made-up rows, and something of every direction. */
