@@ -44,7 +44,7 @@ struct warp {
     twin_op op;
 };
 
-std::vector<fibre> fibres;
+std::deque<fibre> fibres; /* as many as the largest block had */
 std::vector<warp> warps;
 std::vector<uint8_t> shared_memory;
 jmp_buf scheduler_here;
@@ -69,13 +69,16 @@ void pause_thread(void)
     threadIdx.x = (unsigned)me;
 }
 
-void first_step(void)
+/* One thread after another, of all blocks: to begin anew takes system calls. */
+[[noreturn]] void run_threads(void)
 {
-    (*entry)();
-    if (!fibres[current].open.empty())
-        die("a copy was never committed");
-    fibres[current].done = true;
-    _longjmp(scheduler_here, 1);
+    for (;;) {
+        (*entry)();
+        if (!fibres[current].open.empty())
+            die("a copy was never committed");
+        fibres[current].done = true;
+        pause_thread();
+    }
 }
 
 bool can_run(size_t i)
@@ -85,21 +88,26 @@ bool can_run(size_t i)
     return !f.done && !f.waiting && f.met <= warps[i / 32].met;
 }
 
+void make_fibre(fibre &f)
+{
+    f.stack.resize(stack_bytes);
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data();
+    f.context.uc_stack.ss_size = stack_bytes;
+    makecontext(&f.context, run_threads, 0);
+}
+
 void start_block(size_t threads)
 {
-    fibres.resize(threads);
+    while (fibres.size() < threads)
+        make_fibre(fibres.emplace_back());
     warps.assign((threads + 31) / 32, warp());
     block_arrived = 0;
     for (fibre &f : fibres) {
-        f.stack.resize(stack_bytes);
-        f.done = f.waiting = f.begun = false;
+        f.done = f.waiting = false;
         f.met = 0;
         f.groups.clear();
         f.open.clear();
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack.data();
-        f.context.uc_stack.ss_size = stack_bytes;
-        makecontext(&f.context, first_step, 0);
     }
 }
 
@@ -147,7 +155,7 @@ void arrive(const copy &c)
 
 void twin_block(void)
 {
-    if (++block_arrived == fibres.size()) {
+    if (++block_arrived == blockDim.x) {
         block_arrived = 0;
         for (fibre &f : fibres)
             f.waiting = false;
