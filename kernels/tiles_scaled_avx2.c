@@ -5,6 +5,7 @@
 #define NAME(f) f##_avx2
 #define ROLLED
 #define HALVES(rows) 1u /* of 16 registers, two a vector */
+#define FOUR_ROWS
 
 typedef struct {
     __m256i half[2];

@@ -14,6 +14,7 @@
  *   PIECES                  of a vf, 1 if not named: two sums of each of four
  *                           rows fit the registers by pieces.  vp: p_of(x, i)
  *                           p_load p_all p_add p_fma p_store
+ *   FOUR_ROWS               no more than four pass together
  *   PLAIN, ROLLED           nothing is inlined for a constant; loops over a
  *                           batch stay loops */
 #include "kernels/prefetch.h"
@@ -36,6 +37,15 @@
 #define p_store f_store
 typedef vf vp;
 #endif
+
+#ifdef FOUR_ROWS
+#define EVERY_ROWS(X) X(1) X(2) X(3) X(4)
+enum { MOST_ROWS = 4 };
+#else
+#define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+enum { MOST_ROWS = 8 };
+#endif
+_Static_assert(KV_TILE_ROWS % MOST_ROWS == 0, "passes of so many");
 
 #ifdef ROLLED
 #define UNROLL_BATCH
@@ -137,7 +147,7 @@ ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
                           part * KV_TILE_PART * bytes;
     const float rebias = kv_scaled_rebias(c);
     const vf by = f_all(rebias), divisor = f_all(c->divisor);
-    const bool divided = c->divisor != 1; /* slow */
+    const bool divided = c->divisor != 1;  /* slow */
     const vf by8 = f_all(0x1p8f * rebias); /* e4m3 too is another fp16 */
 
     for (size_t i = 0; i < s->head_dim / c->group; i++)
@@ -216,8 +226,8 @@ ALWAYS_INLINE void expand_bits(const struct work *k, bool values, unsigned bits,
 /* Channels [c, c + n) of a batch, halves [h, h + wide), into sum. */
 ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
                              table t, size_t c, size_t n, const float *q,
-                             size_t rows, size_t h, size_t wide,
-                             vf sum[KV_TILE_ROWS][2])
+                             size_t q_row, size_t rows, size_t h, size_t wide,
+                             vf sum[MOST_ROWS][2])
 {
     const struct raw r = load(k->low, k->high, bits, c * 2);
 
@@ -232,19 +242,20 @@ ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
             UNROLL
             for (size_t row = 0; row < rows; row++)
                 sum[row][j] =
-                    f_fma(f_all(q[(c + i) * rows + row]), x, sum[row][j]);
+                    f_fma(f_all(q[(c + i) * q_row + row]), x, sum[row][j]);
         }
     }
 }
 
 /* Halves [h, h + wide) of a part; a group is whole batches, or the head. */
 ALWAYS_INLINE void dot_halves(const struct work *k, unsigned bits, unsigned m,
-                              const float *q, size_t rows, size_t h,
-                              size_t wide, float *score, size_t stride)
+                              const float *q, size_t q_row, size_t rows,
+                              size_t h, size_t wide, float *score,
+                              size_t stride)
 {
     const size_t d = k->s->head_dim;
     const table t = t_load(kv_scaled_of(k->s)->table);
-    vf all[KV_TILE_ROWS][2];
+    vf all[MOST_ROWS][2];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -253,7 +264,7 @@ ALWAYS_INLINE void dot_halves(const struct work *k, unsigned bits, unsigned m,
         all[r][j] = f_all(0);
     for (size_t g = 0; g < d; g += k->group) {
         const float *scale = k->scale + g / k->group * KV_TILE_PART + h * 16;
-        vf sum[KV_TILE_ROWS][2];
+        vf sum[MOST_ROWS][2];
 
         UNROLL
         for (size_t r = 0; r < rows; r++)
@@ -261,8 +272,8 @@ ALWAYS_INLINE void dot_halves(const struct work *k, unsigned bits, unsigned m,
         for (size_t j = 0; j < wide; j++)
             sum[r][j] = f_all(0);
         for (size_t c = g; c < g + k->group; c += batch(bits) / 2)
-            dot_batch(k, bits, m, t, c, g + k->group - c, q, rows, h, wide,
-                      sum);
+            dot_batch(k, bits, m, t, c, g + k->group - c, q, q_row, rows, h,
+                      wide, sum);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
@@ -277,13 +288,13 @@ ALWAYS_INLINE void dot_halves(const struct work *k, unsigned bits, unsigned m,
 }
 
 ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, unsigned m,
-                            const float *q, size_t rows, float *score,
-                            size_t stride)
+                            const float *q, size_t q_row, size_t rows,
+                            float *score, size_t stride)
 {
     const size_t wide = HALVES(rows);
 
     for (size_t h = 0; h < 2; h += wide)
-        dot_halves(k, bits, m, q, rows, h, wide, score, stride);
+        dot_halves(k, bits, m, q, q_row, rows, h, wide, score, stride);
 }
 
 /* ---- gather -------------------------------------------------------------- */
@@ -295,7 +306,7 @@ ALWAYS_INLINE void add_piece(const struct work *k, unsigned bits, unsigned m,
                              const float *p, size_t rows, float *acc,
                              size_t padded)
 {
-    vp sum[KV_TILE_ROWS][2];
+    vp sum[MOST_ROWS][2];
 
     acc += block * 16 + piece * (16 / PIECES);
     UNROLL
@@ -315,8 +326,8 @@ ALWAYS_INLINE void add_piece(const struct work *k, unsigned bits, unsigned m,
 
             UNROLL
             for (size_t r = 0; r < rows; r++)
-                sum[r][j] = p_fma(p_all(p[r * KV_TILE_PART + v + i + j]), x,
-                                  sum[r][j]);
+                sum[r][j] =
+                    p_fma(p_all(p[r * KV_TILE_PART + v + i + j]), x, sum[r][j]);
         }
     }
     UNROLL
@@ -330,7 +341,7 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
 {
     const size_t padded = kv_padded(k->s->head_dim);
     const table t = t_load(kv_scaled_of(k->s)->table);
-    float w[KV_SCALED_SCALES * KV_TILE_ROWS]; /* [groups][rows][32] */
+    float w[KV_SCALED_SCALES * MOST_ROWS]; /* [groups][rows][32] */
 
     for (size_t g = 0; g * k->group < k->s->head_dim; g++)
         for (size_t r = 0; r < rows; r++)
@@ -349,14 +360,13 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
 /* ---- every constant there is --------------------------------------------- */
 
 /* X(bits, m): tables, and e4m3 and e5m2, e2m3 and e3m2. */
-#define EVERY_CODE(X, ...)                                         \
-    X(1, 0, __VA_ARGS__)                                           \
-    X(2, 0, __VA_ARGS__)                                           \
-    X(3, 0, __VA_ARGS__)                                           \
-    X(4, 0, __VA_ARGS__)                                           \
-    X(6, 2, __VA_ARGS__) X(6, 3, __VA_ARGS__) X(8, 2, __VA_ARGS__) \
-        X(8, 3, __VA_ARGS__)
-#define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#define EVERY_CODE(X, ...) \
+    X(1, 0, __VA_ARGS__)   \
+    X(2, 0, __VA_ARGS__)   \
+    X(3, 0, __VA_ARGS__)   \
+    X(4, 0, __VA_ARGS__)   \
+    X(6, 2, __VA_ARGS__)   \
+    X(6, 3, __VA_ARGS__) X(8, 2, __VA_ARGS__) X(8, 3, __VA_ARGS__)
 
 static unsigned code_number(const struct kv_scaled *c)
 {
@@ -393,25 +403,55 @@ static void expand(const struct kv_store *s, const uint8_t *tile, size_t part,
     }
 }
 
+/* q: [channels][q_row], of which the first `rows` <= MOST_ROWS. */
+static void score_rows(const struct work *k, const float *q, size_t q_row,
+                       size_t rows, float *score, size_t stride)
+{
+    switch (code_number(kv_scaled_of(k->s)) * 16 + rows) {
+#define CASE(BITS, M, ROWS)                                  \
+    case (BITS * 4 + M) * 16 + ROWS:                         \
+        dot_rows(k, BITS, M, q, q_row, ROWS, score, stride); \
+        break;
+#define CASES(ROWS) EVERY_CODE(CASE, ROWS)
+        EVERY_ROWS(CASES)
+#undef CASES
+#undef CASE
+    }
+}
+
+static void gather_rows(const struct work *k, const float *p, size_t stride,
+                        size_t rows, float *acc)
+{
+    switch (code_number(kv_scaled_of(k->s)) * 16 + rows) {
+#define CASE(BITS, M, ROWS)                         \
+    case (BITS * 4 + M) * 16 + ROWS:                \
+        add_rows(k, BITS, M, p, stride, ROWS, acc); \
+        break;
+#define CASES(ROWS) EVERY_CODE(CASE, ROWS)
+        EVERY_ROWS(CASES)
+#undef CASES
+#undef CASE
+    }
+}
+
+static size_t at_most(size_t n, size_t most)
+{
+    return n < most ? n : most;
+}
+
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const void *query, size_t rows, float *score, size_t stride)
 {
     float scale[KV_SCALED_SCALES];
 
     (void)head;
-    for (size_t i = 0; i < KV_SCALED_PARTS; i++) {
+    for (size_t i = 0; i < KV_SCALED_PARTS; i++, score += KV_TILE_PART) {
         const struct work k = work_of(s, tile, i, scale);
 
-        switch (code_number(kv_scaled_of(s)) * 16 + rows) {
-#define CASE(BITS, M, ROWS)                                                   \
-    case (BITS * 4 + M) * 16 + ROWS:                                          \
-        dot_rows(&k, BITS, M, query, ROWS, score + i * KV_TILE_PART, stride); \
-        break;
-#define CASES(ROWS) EVERY_CODE(CASE, ROWS)
-            EVERY_ROWS(CASES)
-#undef CASES
-#undef CASE
-        }
+        for (size_t r = 0; r < rows; r += MOST_ROWS)
+            score_rows(&k, (const float *)query + r, rows,
+                       at_most(rows - r, MOST_ROWS), score + r * stride,
+                       stride);
     }
 }
 
@@ -421,19 +461,13 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     float scale[KV_SCALED_SCALES];
 
     (void)head;
-    for (size_t i = 0; i < KV_SCALED_PARTS; i++) {
+    for (size_t i = 0; i < KV_SCALED_PARTS; i++, p += KV_TILE_PART) {
         const struct work k = work_of(s, tile, i, scale);
 
-        switch (code_number(kv_scaled_of(s)) * 16 + rows) {
-#define CASE(BITS, M, ROWS)                                             \
-    case (BITS * 4 + M) * 16 + ROWS:                                    \
-        add_rows(&k, BITS, M, p + i * KV_TILE_PART, stride, ROWS, acc); \
-        break;
-#define CASES(ROWS) EVERY_CODE(CASE, ROWS)
-            EVERY_ROWS(CASES)
-#undef CASES
-#undef CASE
-        }
+        for (size_t r = 0; r < rows; r += MOST_ROWS)
+            gather_rows(&k, p + r * stride, stride,
+                        at_most(rows - r, MOST_ROWS),
+                        acc + r * kv_padded(s->head_dim));
     }
 }
 
