@@ -1,3 +1,5 @@
+#include "kernels/lanes_avx2.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -27,36 +29,8 @@ typedef __m256 vf;
                                        _mm256_set1_epi32(127)),                \
                       23)))
 #define v_abs(x) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
-
-static inline float sum_of(vf x)
-{
-    const __m128 four =
-        _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
-static inline float most_of(vf x)
-{
-    const __m128 four =
-        _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
-
-static inline void v_sums(const vf x[4], float out[4])
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = sum_of(x[i]);
-}
-
-static inline void v_mosts(const vf x[4], float out[4])
-{
-    for (int i = 0; i < 4; i++)
-        out[i] = most_of(x[i]);
-}
+#define v_sums kv_lanes_sums
+#define v_mosts kv_lanes_mosts
 
 static inline void v_store8(int8_t *p, vf x)
 {
@@ -69,8 +43,10 @@ static inline void v_store8(int8_t *p, vf x)
 
 static inline void v_store8x4(int8_t *p, const vf x[4])
 {
-    for (int i = 0; i < 4; i++)
-        v_store8(p + 8 * i, x[i]);
+    const __m256i i[4] = {_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1]),
+                          _mm256_cvtps_epi32(x[2]), _mm256_cvtps_epi32(x[3])};
+
+    _mm256_storeu_si256((__m256i *)p, kv_lanes_bytes(i, 0));
 }
 
 #include "kernels/tiles_loops.h"

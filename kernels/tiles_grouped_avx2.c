@@ -1,3 +1,4 @@
+#include "kernels/lanes_avx2.h"
 #include "kernels/unroll.h"
 
 #include <immintrin.h>
@@ -41,26 +42,6 @@ ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
                   mask);
 }
 
-static inline float sum_of(const vf *x)
-{
-    const vf eight = _mm256_add_ps(x[0], x[1]);
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight),
-                                   _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
-static inline float most_of(const vf *x)
-{
-    const vf eight = _mm256_max_ps(x[0], x[1]);
-    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight),
-                                   _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
-
 static inline void vi_store8(uint8_t *p, vi x)
 {
     const vi low = _mm256_and_si256(x, _mm256_set1_epi32(255));
@@ -90,29 +71,26 @@ ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
 
 static inline void v_sums(const vf x[4][2], float out[4])
 {
-    for (int i = 0; i < 4; i++)
-        out[i] = sum_of(x[i]);
+    const vf eight[4] = {v_add(x[0][0], x[0][1]), v_add(x[1][0], x[1][1]),
+                         v_add(x[2][0], x[2][1]), v_add(x[3][0], x[3][1])};
+
+    kv_lanes_sums(eight, out);
 }
 
 static inline void v_mosts(const vf x[4][2], float out[4])
 {
-    for (int i = 0; i < 4; i++)
-        out[i] = most_of(x[i]);
+    const vf eight[4] = {
+        _mm256_max_ps(x[0][0], x[0][1]), _mm256_max_ps(x[1][0], x[1][1]),
+        _mm256_max_ps(x[2][0], x[2][1]), _mm256_max_ps(x[3][0], x[3][1])};
+
+    kv_lanes_mosts(eight, out);
 }
 
 static inline void vi_store64(uint8_t *p, const vi x[8], int positive,
                               vi codes[2])
 {
-    /* four registers packed are fours of bytes, of each half in turn */
-    const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-
     for (int i = 0; i < 8; i += 4) {
-        const vi a = _mm256_packs_epi32(x[i], x[i + 1]);
-        const vi b = _mm256_packs_epi32(x[i + 2], x[i + 3]);
-        const vi bytes =
-            positive ? _mm256_packus_epi16(a, b) : _mm256_packs_epi16(a, b);
-
-        vi_store(p + 8 * i, _mm256_permutevar8x32_epi32(bytes, order));
+        vi_store(p + 8 * i, kv_lanes_bytes(x + i, positive));
         codes[0] = vi_add(codes[0], vi_add(x[i], x[i + 2]));
         codes[1] = vi_add(codes[1], vi_add(x[i + 1], x[i + 3]));
     }

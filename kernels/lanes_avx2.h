@@ -1,0 +1,77 @@
+/* Four AVX2 registers at a time: the sums and the largest of their lanes, which
+ * takes little longer than of one; all lanes in 8 bits. */
+#ifndef KV_LANES_AVX2_H
+#define KV_LANES_AVX2_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+/* Lanes 0, 1 of a and of b to a, lanes 2, 3 to b. */
+static inline void kv_lanes_halves(__m128 *a, __m128 *b)
+{
+    const __m128 low = _mm_movelh_ps(*a, *b);
+
+    *b = _mm_movehl_ps(*b, *a);
+    *a = low;
+}
+
+/* The even lanes of a and b to a, the odd to b. */
+static inline void kv_lanes_every_other(__m128 *a, __m128 *b)
+{
+    const __m128 even = _mm_shuffle_ps(*a, *b, 0x88);
+
+    *b = _mm_shuffle_ps(*a, *b, 0xdd);
+    *a = even;
+}
+
+static inline __m128 kv_lanes_low_plus_high(__m256 x)
+{
+    return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+}
+
+static inline __m128 kv_lanes_low_or_high(__m256 x)
+{
+    return _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+}
+
+/* out[i]: the sum of x[i], lane j with j + 4, then j + 2, j + 1. */
+static inline void kv_lanes_sums(const __m256 x[4], float out[4])
+{
+    __m128 a = kv_lanes_low_plus_high(x[0]), b = kv_lanes_low_plus_high(x[1]);
+    __m128 c = kv_lanes_low_plus_high(x[2]), d = kv_lanes_low_plus_high(x[3]);
+
+    kv_lanes_halves(&a, &b);
+    kv_lanes_halves(&c, &d);
+    a = _mm_add_ps(a, b);
+    c = _mm_add_ps(c, d);
+    kv_lanes_every_other(&a, &c);
+    _mm_storeu_ps(out, _mm_add_ps(a, c));
+}
+
+/* out[i]: the largest of x[i]. */
+static inline void kv_lanes_mosts(const __m256 x[4], float out[4])
+{
+    __m128 a = kv_lanes_low_or_high(x[0]), b = kv_lanes_low_or_high(x[1]);
+    __m128 c = kv_lanes_low_or_high(x[2]), d = kv_lanes_low_or_high(x[3]);
+
+    kv_lanes_halves(&a, &b);
+    kv_lanes_halves(&c, &d);
+    a = _mm_max_ps(a, b);
+    c = _mm_max_ps(c, d);
+    kv_lanes_every_other(&a, &c);
+    _mm_storeu_ps(out, _mm_max_ps(a, c));
+}
+
+/* Lanes of x[4] as bytes, -128 to 127 or (positive) 0 to 255. */
+static inline __m256i kv_lanes_bytes(const __m256i x[4], int positive)
+{
+    /* packed, they are fours of bytes, of each half in turn */
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i a = _mm256_packs_epi32(x[0], x[1]);
+    const __m256i b = _mm256_packs_epi32(x[2], x[3]);
+
+    return _mm256_permutevar8x32_epi32(
+        positive ? _mm256_packus_epi16(a, b) : _mm256_packs_epi16(a, b), order);
+}
+
+#endif
