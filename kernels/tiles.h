@@ -134,10 +134,16 @@ static inline size_t kv_store_tiles(const struct kv_store *s)
     return (s->n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
 }
 
+/* n rounded up to a multiple of `whole`. */
+static inline size_t kv_up_to(size_t n, size_t whole)
+{
+    return (n + whole - 1) / whole * whole;
+}
+
 /* head_dim rounded up to whole registers of 16. */
 static inline size_t kv_padded(size_t head_dim)
 {
-    return (head_dim + 15) / 16 * 16;
+    return kv_up_to(head_dim, 16);
 }
 
 enum { KV_MAX_RUNS = 3 };

@@ -22,11 +22,6 @@ static const struct kv_tile_book *book_of(const struct kv_store *s)
 /* ---- tables ---------------------------------------------------------------
  */
 
-static size_t up(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 /* The centroids [k][d] of one table in 8 bits. */
 static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
                         int bias)
@@ -114,7 +109,7 @@ struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
     }
     b->entry = kv_lines(books * b->k, b->width);
     if (bits <= 8) {
-        b->channels = sub_books > 1 ? up(n_sub * d, 16) : d;
+        b->channels = sub_books > 1 ? kv_up_to(n_sub * d, 16) : d;
         b->plane = bits <= 6 ? 64 : b->k;
         b->planes = kv_lines(head_books * b->channels, b->plane);
         b->sub_of = kv_alloc(b->channels, sizeof(*b->sub_of));
@@ -148,9 +143,9 @@ static size_t code_bytes(const struct kv_tile_book *b, int values)
 {
     switch (b->order) {
     case KV_CODES_SHARED:
-        return up(b->n_sub, values ? 16 : 4) * T / (b->bits <= 4 ? 2 : 1);
+        return kv_up_to(b->n_sub, values ? 16 : 4) * T / (b->bits <= 4 ? 2 : 1);
     case KV_CODES_OWN:
-        return b->bits <= 4 ? up(b->n_sub, 2) / 2 * T : b->n_sub * T;
+        return b->bits <= 4 ? kv_up_to(b->n_sub, 2) / 2 * T : b->n_sub * T;
     case KV_CODES_WIDE:
         break;
     }
@@ -161,7 +156,7 @@ void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b)
 {
     s->family = &kv_family_codebook;
     s->params = b;
-    s->tile_bytes = up(code_bytes(b, s->values), LINE);
+    s->tile_bytes = kv_up_to(code_bytes(b, s->values), LINE);
 }
 
 /* The byte of a code (b > 8: the low one), and its first bit. */
@@ -250,7 +245,7 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
     if (b->order == KV_CODES_SHARED) {
         const size_t n = some * PART, step = halves ? n : 2 * n;
 
-        for (size_t i = 0; i < up(b->n_sub, some) / some; i++)
+        for (size_t i = 0; i < kv_up_to(b->n_sub, some) / some; i++)
             if (halves)
                 widen(tile + i * step, n, shift, 15, code + i * n);
             else

@@ -52,11 +52,6 @@ static const struct kv_grouped *params_of(const struct kv_store *s)
     return s->params;
 }
 
-static size_t up_to(size_t n, size_t whole)
-{
-    return (n + whole - 1) / whole * whole;
-}
-
 /* Splits `along` indices, `used` of which are values, into runs of len, a
  * multiple of `whole` unless there is but one. */
 static bool split(struct kv_grouped *g, size_t along, size_t used, size_t len,
@@ -75,7 +70,7 @@ int kv_grouped_init(struct kv_grouped *g, int values, size_t head_dim,
     const size_t tokens = KV_TILE_TOKENS;
 
     g->folded = of_tokens != values;
-    g->inner = values ? tokens : up_to(head_dim, KV_UNIT);
+    g->inner = values ? tokens : kv_up_to(head_dim, KV_UNIT);
     g->lanes = values ? kv_padded(head_dim) : tokens;
     g->span = of_tokens && len > tokens ? len / tokens : 1;
     if (!split(g, g->folded ? g->lanes : g->inner,
@@ -85,7 +80,7 @@ int kv_grouped_init(struct kv_grouped *g, int values, size_t head_dim,
     const size_t table =
         g->n_runs * kv_grouped_width(g) * (2 + kv_offset_bytes(g));
 
-    g->head_bytes = up_to((table + g->span - 1) / g->span, KV_PLANE);
+    g->head_bytes = kv_up_to((table + g->span - 1) / g->span, KV_PLANE);
     g->tile_bytes =
         g->head_bytes + g->lanes / KV_LANES * kv_grouped_block_bytes(g);
     return true;

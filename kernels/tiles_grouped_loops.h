@@ -430,11 +430,6 @@ struct query {
     struct folding *now;
 };
 
-static size_t lines_of(size_t bytes)
-{
-    return (bytes + LINE - 1) / LINE * LINE;
-}
-
 /* Where they begin; q is first. */
 struct places {
     size_t code, rounded, now, end;
@@ -446,10 +441,10 @@ static struct places places_of(const struct kv_grouped *g)
     const size_t n_rounded = g->folded ? RUNS : g->n_runs;
     struct places p;
 
-    p.code = lines_of(KV_TILE_ROWS * g->inner * sizeof(float));
-    p.rounded = p.code + lines_of(n_codes * KV_TILE_ROWS * g->inner);
-    p.now = p.rounded + lines_of(n_rounded * sizeof(struct rounded));
-    p.end = p.now + lines_of(sizeof(struct folding));
+    p.code = kv_up_to(KV_TILE_ROWS * g->inner * sizeof(float), LINE);
+    p.rounded = p.code + kv_up_to(n_codes * KV_TILE_ROWS * g->inner, LINE);
+    p.now = p.rounded + kv_up_to(n_rounded * sizeof(struct rounded), LINE);
+    p.end = p.now + kv_up_to(sizeof(struct folding), LINE);
     return p;
 }
 
