@@ -70,12 +70,6 @@ static inline vf f_all(float x)
     return (vf){{_mm256_set1_ps(x), _mm256_set1_ps(x)}};
 }
 
-static inline vf f_add(vf a, vf b)
-{
-    return (vf){{_mm256_add_ps(a.half[0], b.half[0]),
-                 _mm256_add_ps(a.half[1], b.half[1])}};
-}
-
 static inline vf f_mul(vf a, vf b)
 {
     return (vf){{_mm256_mul_ps(a.half[0], b.half[0]),

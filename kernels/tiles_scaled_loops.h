@@ -6,7 +6,8 @@
  *   vw            of 16 bits: w_load w_shr w_shl w_and; w_bytes: from bytes;
  *                 w_sar: shifts the sign in
  *   d_pick w_pick(bits, x, y)   these bits of x, the others of y
- *   vf            floats: f_load f_all f_add f_mul f_div f_fma f_store
+ *   vf            floats: f_load f_all f_mul f_div f_fma f_store, and f_add
+ *                 where PIECES is not named
  *   f_half f_e8m0 of vw, fp16; a power p of two for 2^(p - 127)
  *   table         16 floats, t_load; t_look(t, d) by the low four bits of lanes
  *   f_store_some(p, x, n)   the first n of x, then zeros
