@@ -146,8 +146,8 @@ ALWAYS_INLINE vi four_codes(vi words, unsigned bits, unsigned j)
     return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), _mm256_set1_epi8(1));
 }
 
-/* Codes of 1, 2, 4 or 8 bits, whole words of them, of up to WIDTH columns.
- * bits is a constant. */
+/* Codes of 1, 2, 4 or 8 bits, whole words of them, of up to WIDTH columns; of
+ * the others 0, in kv_hack_room() of code.  bits is a constant. */
 ALWAYS_INLINE void expand_columns(const uint8_t *packed, size_t stride,
                                   unsigned bits, size_t n_columns, size_t n,
                                   uint8_t *code)

@@ -4,7 +4,6 @@
 #define KV_LANES_AVX2_H
 
 #include <immintrin.h>
-#include <stdint.h>
 
 /* Lanes 0, 1 of a and of b to a, lanes 2, 3 to b. */
 static inline void kv_lanes_halves(__m128 *a, __m128 *b)
@@ -24,12 +23,12 @@ static inline void kv_lanes_every_other(__m128 *a, __m128 *b)
     *a = even;
 }
 
-static inline __m128 kv_lanes_low_plus_high(__m256 x)
+static inline __m128 kv_lanes_sum_of_halves(__m256 x)
 {
     return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
 }
 
-static inline __m128 kv_lanes_low_or_high(__m256 x)
+static inline __m128 kv_lanes_most_of_halves(__m256 x)
 {
     return _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
 }
@@ -37,8 +36,8 @@ static inline __m128 kv_lanes_low_or_high(__m256 x)
 /* out[i]: the sum of x[i], lane j with j + 4, then j + 2, j + 1. */
 static inline void kv_lanes_sums(const __m256 x[4], float out[4])
 {
-    __m128 a = kv_lanes_low_plus_high(x[0]), b = kv_lanes_low_plus_high(x[1]);
-    __m128 c = kv_lanes_low_plus_high(x[2]), d = kv_lanes_low_plus_high(x[3]);
+    __m128 a = kv_lanes_sum_of_halves(x[0]), b = kv_lanes_sum_of_halves(x[1]);
+    __m128 c = kv_lanes_sum_of_halves(x[2]), d = kv_lanes_sum_of_halves(x[3]);
 
     kv_lanes_halves(&a, &b);
     kv_lanes_halves(&c, &d);
@@ -51,8 +50,8 @@ static inline void kv_lanes_sums(const __m256 x[4], float out[4])
 /* out[i]: the largest of x[i]. */
 static inline void kv_lanes_mosts(const __m256 x[4], float out[4])
 {
-    __m128 a = kv_lanes_low_or_high(x[0]), b = kv_lanes_low_or_high(x[1]);
-    __m128 c = kv_lanes_low_or_high(x[2]), d = kv_lanes_low_or_high(x[3]);
+    __m128 a = kv_lanes_most_of_halves(x[0]), b = kv_lanes_most_of_halves(x[1]);
+    __m128 c = kv_lanes_most_of_halves(x[2]), d = kv_lanes_most_of_halves(x[3]);
 
     kv_lanes_halves(&a, &b);
     kv_lanes_halves(&c, &d);
@@ -62,7 +61,7 @@ static inline void kv_lanes_mosts(const __m256 x[4], float out[4])
     _mm_storeu_ps(out, _mm_max_ps(a, c));
 }
 
-/* Lanes of x[4] as bytes, -128 to 127 or (positive) 0 to 255. */
+/* Lanes of x[4] as bytes, saturated: -128 to 127 or (positive) 0 to 255. */
 static inline __m256i kv_lanes_bytes(const __m256i x[4], int positive)
 {
     /* packed, they are fours of bytes, of each half in turn */

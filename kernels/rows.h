@@ -61,9 +61,10 @@ void kv_round_f16(const float *x, size_t n, float *out);
  * x[i + half], from half = m / 2 down to 1, then times scale. */
 void kv_row_hadamard(float *x, size_t m, float scale);
 
-/* The same of each column of x [m][n]; n: a multiple of 16.  Of the rows only
- * [first, first + wanted) are made, 1 <= wanted; returns where in x they begin:
- * the fewer, the less there is to do. */
+/* The same of each column of x [m][n], in place; m: a power of two; n: a
+ * multiple of 16.  Of the rows only [first, first + wanted) are made, 1 <=
+ * wanted and first + wanted <= m: the fewer, the less there is to do.  Returns
+ * where in x they begin; the rest of x is of no use afterwards. */
 float *kv_rows_hadamard(float *x, size_t m, size_t n, size_t first,
                         size_t wanted, float scale);
 

@@ -51,9 +51,10 @@ static inline void vi_store8(uint8_t *p, vi x)
     _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(half, half));
 }
 
-/* Products of two bytes and their neighbours' are 16 bits, which hold the sum
- * of 8 such, a whole unit's, at least if codes have 3 bits; of half as many for
- * each bit more.  Where weights are signed they are half as large. */
+/* Products of two bytes and their neighbours' are 16 bits.  With weights to 255
+ * these hold the sum of 8 such, a whole unit's, of codes of at most 3 bits; of
+ * 4 bits, of 4; of 5 bits, of 2, which are at most 2 * 2 * 255 * 31 = 31620.
+ * Signed weights are half as large: as if a code had a bit less. */
 ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
                           int positive, unsigned e)
 {
@@ -63,7 +64,8 @@ ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
         positive ? _mm256_maddubs_epi16(w, x) : _mm256_maddubs_epi16(x, w);
 
     *part = e % some ? _mm256_add_epi16(*part, two) : two;
-    __asm__("" : "+x"(*part)); /* or sums are put off until registers end */
+    /* or the compiler puts sums off and keeps products on the stack */
+    __asm__("" : "+x"(*part));
     if (e % some == some - 1)
         *s = _mm256_add_epi32(*s,
                               _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));

@@ -12,8 +12,9 @@
  *                       to `to`; constants
  *   vi_near             to the nearest integer, half to even
  *   vi_float vi_store8  as floats; the low bytes
- *   vi_store64          the low bytes of x[64 / WIDTH]; codes[REGS] plus them,
- *                       signed or not, whatever the lane
+ *   vi_store64          x[64 / WIDTH] as bytes, signed or (positive) not, of
+ *                       what does not fit anything; codes[REGS] plus them,
+ *                       whatever the lane
  *   vi_dot(s, part, x, w, bits, positive, e)   s += per lane, the 4 bytes of x,
  *                       of `bits`, times the 4 bytes of w, signed or (positive)
  *                       not; called for e = 0, 1, .. of a unit, and s is whole
@@ -84,11 +85,11 @@ struct patch {
 static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
 {
     switch (bits) {
-#define CASE(B)                                         \
-    case B:                                             \
-        UNROLL                                          \
-        for (unsigned e = 0; e < KV_UNIT_QUADS; e++)    \
-            c[e] = cell(at, B, e);                      \
+#define CASE(B)                                      \
+    case B:                                          \
+        UNROLL                                       \
+        for (unsigned e = 0; e < KV_UNIT_QUADS; e++) \
+            c[e] = cell(at, B, e);                   \
         break;
         CASE(1)
         CASE(2)
@@ -104,10 +105,10 @@ static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
 
 /* Of unit u, WIDTH lanes from l on.  folded, kind and whole (the patch has all
  * of the unit) are constants. */
-ALWAYS_INLINE void expand_unit(const vi c[KV_UNIT_QUADS],
-                               const struct patch *p, size_t l, size_t u,
-                               const float *step, const float *offset,
-                               int folded, enum kv_offset kind, int whole)
+ALWAYS_INLINE void expand_unit(const vi c[KV_UNIT_QUADS], const struct patch *p,
+                               size_t l, size_t u, const float *step,
+                               const float *offset, int folded,
+                               enum kv_offset kind, int whole)
 {
     const size_t row = p->row, from = p->inner, end = p->inner_end;
     float *to = p->x + (u * KV_UNIT - p->first) * row + l - p->left;
@@ -154,7 +155,8 @@ ALWAYS_INLINE void expand_patch(const struct kv_grouped *g,
         }
 }
 
-/* KV_OFFSET_ZERO: or KV_OFFSET_SAME, which is one for all. */
+/* KV_OFFSET_SAME is as KV_OFFSET_ZERO: expand() has filled in the one offset.
+ */
 static void expand_kind(const struct kv_grouped *g, const uint8_t *codes,
                         const struct patch *p, const float *step,
                         const float *offset)

@@ -115,7 +115,7 @@ ALWAYS_INLINE void find_peaks(const struct kv_grouped *g, const struct rows *x,
     for (size_t i = 0; i < ROWS * REGS; i++)
         top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
     UNROLL
-    for (size_t k = 0; k < REGS; k++)
+    for (size_t k = 0; k < REGS; k++) /* a constant: sums stay in registers */
         for (size_t i = k * WIDTH; i < n; i += KV_LANES) {
             vf step = middle, value_of_middle = middle; /* not used unfolded */
 

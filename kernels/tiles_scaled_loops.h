@@ -46,7 +46,6 @@ enum { MOST_ROWS = 4 };
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 enum { MOST_ROWS = 8 };
 #endif
-_Static_assert(KV_TILE_ROWS % MOST_ROWS == 0, "passes of so many");
 
 #ifdef ROLLED
 #define UNROLL_BATCH

@@ -29,7 +29,7 @@ struct copy {
 struct fibre {
     ucontext_t context; /* where it begins; from then on: */
     jmp_buf here;
-    bool begun;
+    bool begun; /* false in a new one */
     std::vector<uint8_t> stack;
     bool done;
     unsigned met; /* operations of its warp it took part in */
@@ -44,7 +44,8 @@ struct warp {
     twin_op op;
 };
 
-std::deque<fibre> fibres; /* as many as the largest block had */
+/* As many as the largest block had; a context must stay where it is. */
+std::deque<fibre> fibres;
 std::vector<warp> warps;
 std::vector<uint8_t> shared_memory;
 jmp_buf scheduler_here;
