@@ -134,6 +134,12 @@ static inline size_t kv_store_tiles(const struct kv_store *s)
     return (s->n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
 }
 
+/* The lesser. */
+static inline size_t kv_least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 /* n rounded up to a multiple of `whole`. */
 static inline size_t kv_up_to(size_t n, size_t whole)
 {

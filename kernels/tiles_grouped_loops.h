@@ -173,11 +173,6 @@ static void expand_kind(const struct kv_grouped *g, const uint8_t *codes,
         expand_patch(g, codes, p, step, offset, 0, KV_OFFSET_ZERO);
 }
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 static size_t most(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -209,10 +204,10 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 
         if (g->folded) {
             p.lane = most(p.lane, from);
-            p.lane_end = least(p.lane_end, to);
+            p.lane_end = kv_least(p.lane_end, to);
         } else {
             p.inner = most(p.inner, from);
-            p.inner_end = least(p.inner_end, to);
+            p.inner_end = kv_least(p.inner_end, to);
         }
         if (p.lane >= p.lane_end || p.inner >= p.inner_end)
             continue;
@@ -335,8 +330,8 @@ static void multiply(const struct factors *f, unsigned bits, const uint8_t *w,
                      size_t rows, int positive, int32_t *sum)
 {
     for (size_t r = 0; r < rows; r += ROWS)
-        multiply_few(f, bits, w + r * f->inner, least(rows - r, ROWS), positive,
-                     sum + r * PIECE);
+        multiply_few(f, bits, w + r * f->inner, kv_least(rows - r, ROWS),
+                     positive, sum + r * PIECE);
 }
 
 /* out (add: +) = scale S + bias, and unfolded that times step, plus low times
@@ -407,7 +402,7 @@ ALWAYS_INLINE void put_run(const struct kv_grouped *g, const uint8_t *codes,
     for (f.lane = p.lane; f.lane < p.end; f.lane += f.n) {
         const size_t l = f.lane;
 
-        f.n = least(p.end - l, PIECE);
+        f.n = kv_least(p.end - l, PIECE);
         multiply(&f, g->bits, code, rows, positive, sum);
         put_lanes(g, w, sum, folded, heads, l, rows, f.n, add, out + l,
                   out_row);
@@ -562,7 +557,7 @@ static void gather_folded(const struct kv_store *s, size_t head,
 
     kv_prefetch(tile, g->head_bytes);
     for (size_t run = 0, n; run < g->n_runs; run += n) {
-        n = least(g->n_runs - run, RUNS);
+        n = kv_least(g->n_runs - run, RUNS);
         round_folded(s, head, tile, run, n, p, stride, how, rows, code, w);
         for (size_t i = 0; i < n; i++) {
             for (size_t r = 0; r < rows; r++)
@@ -608,7 +603,7 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
         memcpy(out, acc, s->head_dim * sizeof(*out));
         for (size_t run = 0; g->folded && run < g->n_runs; run++)
             for (size_t c = run * g->run;
-                 c < least((run + 1) * g->run, s->head_dim); c++)
+                 c < kv_least((run + 1) * g->run, s->head_dim); c++)
                 out[c] += acc[g->lanes + run];
     }
 }

@@ -434,11 +434,6 @@ static void gather_rows(const struct work *k, const float *p, size_t stride,
     }
 }
 
-static size_t at_most(size_t n, size_t most)
-{
-    return n < most ? n : most;
-}
-
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const void *query, size_t rows, float *score, size_t stride)
 {
@@ -450,7 +445,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
 
         for (size_t r = 0; r < rows; r += MOST_ROWS)
             score_rows(&k, (const float *)query + r, rows,
-                       at_most(rows - r, MOST_ROWS), score + r * stride,
+                       kv_least(rows - r, MOST_ROWS), score + r * stride,
                        stride);
     }
 }
@@ -466,7 +461,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
 
         for (size_t r = 0; r < rows; r += MOST_ROWS)
             gather_rows(&k, p + r * stride, stride,
-                        at_most(rows - r, MOST_ROWS),
+                        kv_least(rows - r, MOST_ROWS),
                         acc + r * kv_padded(s->head_dim));
     }
 }
