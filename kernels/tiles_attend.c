@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 4096 /* tokens */ };
+enum {
+    LINE = 64, /* bytes */
+    CHUNK = KV_TILE_CHUNK,
+    STEP = 256 /* tokens at a time, where tiles are taken one by one */
+};
 
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size)
 {
@@ -86,7 +90,7 @@ enum { MANY_FROM = 48 };
 
 static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
 {
-    bool many = kv_tile_row_count(j) >= MANY_FROM;
+    bool many = kv_tile_row_count(j) >= MANY_FROM, k = false, v = false;
     struct kv_tile_choice o;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
@@ -99,8 +103,20 @@ static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
         o.k[i] = o.k[i] ? &kv_tiles_many : NULL;
         o.v[i] = o.v[i] ? &kv_tiles_many : NULL;
     }
-    o.most_rows = many ? KV_TILE_MANY : KV_TILE_ROWS;
+    for (size_t i = 0; i < KV_MAX_RUNS; i++) {
+        k |= o.k[i] && o.k[i]->scores_tiles;
+        v |= o.v[i] && o.v[i]->gather_tiles;
+    }
+    o.most_rows = many ? KV_TILE_MANY : k && v ? KV_TILE_FEW : KV_TILE_ROWS;
+    o.step = k || v ? CHUNK : STEP;
     return o;
+}
+
+/* From a row's scores to the next one's; rows that all begin at the same place
+ * of a page would drive each other out of the cache. */
+static size_t score_stride(const struct kv_tile_choice *o)
+{
+    return o->step + LINE / sizeof(float);
 }
 
 static size_t group_count(const struct kv_tiles_job *j,
@@ -110,6 +126,13 @@ static size_t group_count(const struct kv_tiles_job *j,
 }
 
 /* ---- memory -------------------------------------------------------------- */
+
+size_t kv_tile_score_floats(const struct kv_tiles_job *j)
+{
+    const struct kv_tile_choice ops = choose_ops(j);
+
+    return kv_least(kv_tile_row_count(j), ops.most_rows) * score_stride(&ops);
+}
 
 static bool has_tokens(const struct kv_store *s, size_t begin, size_t end)
 {
@@ -267,24 +290,27 @@ static struct span tiles_of(const struct kv_store *s, size_t begin, size_t end)
 }
 
 /* What of a tile is in a step: its tokens [from, from + n), the first of which
- * is the step's token `at`. */
+ * is the step's token `at`; `whole` tiles from it on are there as a whole. */
 struct piece {
     const uint8_t *tile;
-    size_t from, n, at;
+    size_t from, n, at, whole;
 };
 
 static struct piece piece_of(const struct kv_store *s, size_t head, size_t i,
                              size_t begin, size_t end)
 {
     const size_t tile_at = s->first + i * KV_TILE_TOKENS;
-    const size_t run_end = s->first + s->n;
-    const size_t last = end < run_end ? end : run_end;
+    const size_t last = kv_least(end, s->first + s->n);
     const size_t from = begin > tile_at ? begin - tile_at : 0;
-    const size_t to =
-        last < tile_at + KV_TILE_TOKENS ? last - tile_at : KV_TILE_TOKENS;
+    const size_t to = kv_least(last - tile_at, KV_TILE_TOKENS);
 
-    return (struct piece){kv_store_tile(s, head, i), from, to - from,
-                          tile_at + from - begin};
+    return (struct piece){
+        .tile = kv_store_tile(s, head, i),
+        .from = from,
+        .n = to - from,
+        .at = tile_at + from - begin,
+        .whole = from ? 0 : (last - tile_at) / KV_TILE_TOKENS,
+    };
 }
 
 /* A group at work on a chunk.  Where there are several chunks it has copies of
@@ -360,26 +386,34 @@ static void step_scores(const struct item *w, const struct work *g,
                         size_t begin, size_t end)
 {
     const struct kv_tile_head *h = w->of;
-    float *const whole = w->room->whole;
+    const size_t stride = score_stride(&h->ops), rows = g->of->rows;
+    float *const part = w->room->part;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &h->job->k[i];
+        const struct kv_tile_ops *ops = h->ops.k[i];
         const struct span span = tiles_of(s, begin, end);
 
-        for (size_t t = span.tile; t < span.tile_end; t++) {
+        for (size_t t = span.tile, next; t < span.tile_end; t = next) {
             const struct piece p = piece_of(s, h->head, t, begin, end);
             float *const at = w->room->score + p.at;
 
-            if (p.n == KV_TILE_TOKENS) {
-                h->ops.k[i]->scores(s, h->head, p.tile, g->query[i],
-                                    g->of->rows, at, KV_TILE_STEP);
+            next = t + 1;
+            if (p.whole && ops->scores_tiles) {
+                ops->scores_tiles(s, h->head, p.tile, p.whole, g->query[i],
+                                  rows, at, stride);
+                next = t + p.whole;
                 continue;
             }
-            h->ops.k[i]->scores(s, h->head, p.tile, g->query[i], g->of->rows,
-                                whole, KV_TILE_TOKENS);
-            for (size_t r = 0; r < g->of->rows; r++)
-                memcpy(at + r * KV_TILE_STEP,
-                       whole + r * KV_TILE_TOKENS + p.from, p.n * sizeof(*at));
+            if (p.whole) {
+                ops->scores(s, h->head, p.tile, g->query[i], rows, at, stride);
+                continue;
+            }
+            ops->scores(s, h->head, p.tile, g->query[i], rows, part,
+                        KV_TILE_TOKENS);
+            for (size_t r = 0; r < rows; r++)
+                memcpy(at + r * stride, part + r * KV_TILE_TOKENS + p.from,
+                       p.n * sizeof(*at));
         }
     }
 }
@@ -388,28 +422,35 @@ static void step_gather(const struct item *w, const struct work *g,
                         size_t begin, size_t end)
 {
     const struct kv_tile_head *h = w->of;
-    float *const whole = w->room->whole;
+    const size_t stride = score_stride(&h->ops), rows = g->of->rows;
+    float *const part = w->room->part;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &h->job->v[i];
+        const struct kv_tile_ops *ops = h->ops.v[i];
         const struct span span = tiles_of(s, begin, end);
         float *acc = g->out->acc[i];
 
-        for (size_t t = span.tile; t < span.tile_end; t++) {
+        for (size_t t = span.tile, next; t < span.tile_end; t = next) {
             const struct piece p = piece_of(s, h->head, t, begin, end);
             const float *const at = w->room->score + p.at;
 
-            if (p.n == KV_TILE_TOKENS) {
-                h->ops.v[i]->gather(s, h->head, p.tile, at, KV_TILE_STEP,
-                                    g->of->rows, acc);
+            next = t + 1;
+            if (p.whole && ops->gather_tiles) {
+                ops->gather_tiles(s, h->head, p.tile, p.whole, at, stride, rows,
+                                  acc);
+                next = t + p.whole;
                 continue;
             }
-            memset(whole, 0, g->of->rows * KV_TILE_TOKENS * sizeof(*whole));
-            for (size_t r = 0; r < g->of->rows; r++)
-                memcpy(whole + r * KV_TILE_TOKENS + p.from,
-                       at + r * KV_TILE_STEP, p.n * sizeof(*at));
-            h->ops.v[i]->gather(s, h->head, p.tile, whole, KV_TILE_TOKENS,
-                                g->of->rows, acc);
+            if (p.whole) {
+                ops->gather(s, h->head, p.tile, at, stride, rows, acc);
+                continue;
+            }
+            memset(part, 0, rows * KV_TILE_TOKENS * sizeof(*part));
+            for (size_t r = 0; r < rows; r++)
+                memcpy(part + r * KV_TILE_TOKENS + p.from, at + r * stride,
+                       p.n * sizeof(*at));
+            ops->gather(s, h->head, p.tile, part, KV_TILE_TOKENS, rows, acc);
         }
     }
 }
@@ -433,12 +474,14 @@ static void rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
 static void hide(const struct item *w, const struct work *g, size_t begin,
                  size_t end, size_t whole)
 {
+    const size_t stride = score_stride(&w->of->ops);
+
     for (size_t r = 0; r < g->of->rows; r++) {
         const size_t sees = visible(w->of->job, g->of->first + r);
         const size_t last = sees < end ? sees : end;
 
         for (size_t t = last > begin ? last - begin : 0; t < whole; t++)
-            w->room->score[r * KV_TILE_STEP + t] = -INFINITY;
+            w->room->score[r * stride + t] = -INFINITY;
     }
 }
 
@@ -447,13 +490,14 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
                          size_t end)
 {
     float *const x = w->room->score;
-    const size_t n = end - begin, whole = (n + 15) / 16 * 16;
+    const size_t stride = score_stride(&w->of->ops);
+    const size_t n = end - begin, whole = kv_up_to(n, 16);
     struct kv_tile_partial *out = g->out;
     float max[KV_TILE_MANY], sum[KV_TILE_MANY];
 
     if (whole > n || visible(w->of->job, g->of->first) < end)
         hide(w, g, begin, end, whole);
-    kv_tile_loops()->max(x, KV_TILE_STEP, g->of->rows, whole, max);
+    kv_tile_loops()->max(x, stride, g->of->rows, whole, max);
     for (size_t r = 0; r < g->of->rows; r++)
         if (max[r] > out->max[r]) {
             if (out->max[r] > -INFINITY) { /* else all is zero */
@@ -464,12 +508,11 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
             }
             out->max[r] = max[r];
         }
-    kv_tile_loops()->exp(x, KV_TILE_STEP, g->of->rows, whole, out->max, sum);
+    kv_tile_loops()->exp(x, stride, g->of->rows, whole, out->max, sum);
     for (size_t r = 0; r < g->of->rows; r++)
         if (max[r] == -INFINITY &&
             visible(w->of->job, g->of->first + r) <= begin)
-            memset(x + r * KV_TILE_STEP, 0,
-                   whole * sizeof(*x)); /* it sees nothing */
+            memset(x + r * stride, 0, whole * sizeof(*x)); /* it sees nothing */
         else
             out->sum[r] += sum[r];
 }
@@ -478,7 +521,7 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
 static void run_items(struct item *w, size_t n)
 {
     for (size_t begin = w->begin, end; begin < w->end; begin = end) {
-        end = begin + KV_TILE_STEP < w->end ? begin + KV_TILE_STEP : w->end;
+        end = kv_least(begin + w->of->ops.step, w->end);
         for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j < w[i].of->n_groups; j++) {
                 struct work *g = &w[i].work[j];

@@ -24,10 +24,11 @@ static inline size_t kv_arena_bytes(size_t n, size_t size)
     return (n * size + 63) / 64 * 64;
 }
 
-/* Operations of every run with tokens, and how many rows they take. */
+/* Operations of every run with tokens, how many rows they take, and how many
+ * tokens are gone over at a time. */
 struct kv_tile_choice {
     const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
-    size_t most_rows;
+    size_t most_rows, step;
 };
 
 /* So many queries of a KV head as its operations take, ready for each run. */
@@ -54,17 +55,18 @@ struct kv_tile_head {
 
 /* What a thread works in, for as many rows as a group has at most. */
 struct kv_tile_room {
-    float *score;         /* [rows][KV_TILE_STEP] */
-    float *whole;         /* [rows][64], of a tile that is not whole */
+    float *score;         /* kv_tile_score_floats() */
+    float *part;          /* [rows][64], of a tile that is not whole */
     float *row;           /* [rows][head_dim] */
     struct kv_arena rest; /* of a part's chunk */
 };
 
-enum { KV_TILE_STEP = 256 /* tokens at a time */ };
-
 /* Rows (query token, query head) of a KV head. */
 size_t kv_tile_row_count(const struct kv_tiles_job *j);
 size_t kv_tile_chunk_count(const struct kv_tiles_job *j);
+
+/* Of scores of a group of the job's rows: so many floats. */
+size_t kv_tile_score_floats(const struct kv_tiles_job *j);
 
 /* Bytes of the job's heads with all they point to. */
 size_t kv_tile_heads_bytes(const struct kv_tiles_job *j);

@@ -1,3 +1,4 @@
+#include "kernels/lanes4.h"
 #include "kernels/level.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/unroll.h"
@@ -272,48 +273,14 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
 /* ---- exact: centroids as they are ------------------------------------------
  */
 
-typedef float v4 __attribute__((vector_size(16)));
-typedef int i4 __attribute__((vector_size(16)));
-
-static v4 load4(const float *x)
-{
-    v4 v;
-
-    memcpy(&v, x, sizeof(v));
-    return v;
-}
-
-static void store4(float *x, v4 v)
-{
-    memcpy(x, &v, sizeof(v));
-}
-
-#ifdef __clang__
-#define MIX(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-#define MIX(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){i, j, k, l})
-#endif
-
-/* 4 x 4 values the other way round, to rows of x `stride` apart. */
-static void turn4(v4 a, v4 b, v4 c, v4 d, float *x, size_t stride)
-{
-    const v4 ab = MIX(a, b, 0, 4, 1, 5), cd = MIX(c, d, 0, 4, 1, 5);
-    const v4 ab2 = MIX(a, b, 2, 6, 3, 7), cd2 = MIX(c, d, 2, 6, 3, 7);
-
-    store4(x, MIX(ab, cd, 0, 1, 4, 5));
-    store4(x + stride, MIX(ab, cd, 2, 3, 6, 7));
-    store4(x + 2 * stride, MIX(ab2, cd2, 0, 1, 4, 5));
-    store4(x + 3 * stride, MIX(ab2, cd2, 2, 3, 6, 7));
-}
-
 /* 2 values each of 4 tokens, to rows of x 32 apart. */
 static void turn2(const float *a, const float *b, const float *c,
                   const float *d, float *x)
 {
     const v4 ab = {a[0], a[1], b[0], b[1]}, cd = {c[0], c[1], d[0], d[1]};
 
-    store4(x, MIX(ab, cd, 0, 2, 4, 6));
-    store4(x + PART, MIX(ab, cd, 1, 3, 5, 7));
+    store4(x, MIX4(ab, cd, 0, 2, 4, 6));
+    store4(x + PART, MIX4(ab, cd, 1, 3, 5, 7));
 }
 
 /* One sub-space's codes of 32 tokens, in fours, to x [d][32]. */
@@ -399,6 +366,33 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
     if (b->rope)
         kv_tiles_rope_turn(b->rope,
                            kv_store_position(s, head, tile) + part * PART, x);
+}
+
+#define EXACT(LEVEL)                                                      \
+    {                                                                     \
+        .query_bytes = kv_exact_query_bytes, .prepare = kv_exact_prepare, \
+        .scores = kv_exact_scores, .acc_floats = kv_exact_acc_floats,     \
+        .gather = kv_exact_gather, .finish = kv_exact_finish,             \
+        .scores_tiles = kv_code_scores_tiles_##LEVEL,                     \
+        .gather_tiles = kv_code_gather_tiles_##LEVEL                      \
+    }
+
+static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
+{
+    static const struct kv_tile_ops c = EXACT(c);
+
+#ifdef __x86_64__
+    static const struct kv_tile_ops avx2 = EXACT(avx2);
+#endif
+
+    if (book_of(s)->rope || book_of(s)->bits > 8 ||
+        !kv_code_tabled(book_of(s), s->n))
+        return kv_tiles_expanded(s);
+#ifdef __x86_64__
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &avx2;
+#endif
+    return &c;
 }
 
 /* ---- int8 ------------------------------------------------------------------
@@ -524,7 +518,7 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
     if (path == KV_PATH_EXACT)
-        return kv_tiles_expanded(s);
+        return exact_ops(s);
     return book_of(s)->rope ? NULL : int8_ops();
 }
 

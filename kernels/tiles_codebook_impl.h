@@ -11,6 +11,8 @@
 #include "kernels/tiles_codebook.h"
 #include "kernels/tiles_impl.h"
 
+#include <stdbool.h>
+
 enum kv_code_order { KV_CODES_SHARED, KV_CODES_OWN, KV_CODES_WIDE };
 
 struct kv_tile_book {
@@ -129,6 +131,34 @@ kv_code_gather_fn kv_code_gather_c, kv_code_gather_avx2, kv_code_gather_vnni;
 size_t kv_code_sums_avx2(const struct kv_store *s);
 void kv_code_finish_avx2(const struct kv_store *s, size_t head,
                          const float *acc, size_t rows, float *out);
+
+/* The entries of a table (tiles_codebook_tables_loops.h): of codes of up to 4
+ * bits it is for two sub-spaces. */
+static inline size_t kv_code_table_size(const struct kv_tile_book *b)
+{
+    return b->bits <= 4 ? 256 : b->k;
+}
+
+/* Whether so many tokens are worth tables, which they can have if bits <= 8 and
+ * there is no RoPE: two per entry, as measured. */
+static inline bool kv_code_tabled(const struct kv_tile_book *b, size_t n)
+{
+    return n >= 2 * kv_code_table_size(b);
+}
+
+/* scores_tiles and gather_tiles of path exact, by tables where the tokens are
+ * worth them. */
+typedef void kv_code_scores_tiles_fn(const struct kv_store *s, size_t head,
+                                     const uint8_t *tile, size_t n,
+                                     const void *query, size_t rows,
+                                     float *score, size_t stride);
+typedef void kv_code_gather_tiles_fn(const struct kv_store *s, size_t head,
+                                     const uint8_t *tile, size_t n,
+                                     const float *p, size_t stride, size_t rows,
+                                     float *acc);
+
+kv_code_scores_tiles_fn kv_code_scores_tiles_c, kv_code_scores_tiles_avx2;
+kv_code_gather_tiles_fn kv_code_gather_tiles_c, kv_code_gather_tiles_avx2;
 
 /* Codes of tokens [32 part, 32 part + 32), at most KV_CODE_DIM * 32, in the
  * order of the tile, which is: */

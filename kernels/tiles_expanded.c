@@ -39,8 +39,9 @@ void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
                s->head_dim * sizeof(*out));
 }
 
-static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const void *query, size_t rows, float *score, size_t stride)
+void kv_exact_scores(const struct kv_store *s, size_t head,
+                     const uint8_t *tile, const void *query, size_t rows,
+                     float *score, size_t stride)
 {
     _Alignas(64) float x[MOST_DIM * KV_TILE_PART];
 
@@ -51,8 +52,9 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const float *p, size_t stride, size_t rows, float *acc)
+void kv_exact_gather(const struct kv_store *s, size_t head,
+                     const uint8_t *tile, const float *p, size_t stride,
+                     size_t rows, float *acc)
 {
     _Alignas(64) float x[MOST_DIM * KV_TILE_PART];
 
@@ -69,9 +71,9 @@ const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s)
     static const struct kv_tile_ops ops = {
         .query_bytes = kv_exact_query_bytes,
         .prepare = kv_exact_prepare,
-        .scores = scores,
+        .scores = kv_exact_scores,
         .acc_floats = kv_exact_acc_floats,
-        .gather = gather,
+        .gather = kv_exact_gather,
         .finish = kv_exact_finish,
     };
 

@@ -75,11 +75,17 @@ const struct kv_tile_loops *kv_tile_loops(void);
 enum { KV_TILE_MANY = 512 };
 extern const struct kv_tile_ops kv_tiles_many;
 
-/* Exact operations' prepare, query_bytes, acc_floats and finish. */
+/* Exact operations by expand(); a query is [head_dim][rows]. */
 size_t kv_exact_query_bytes(const struct kv_store *s);
 void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query);
+void kv_exact_scores(const struct kv_store *s, size_t head,
+                     const uint8_t *tile, const void *query, size_t rows,
+                     float *score, size_t stride);
 size_t kv_exact_acc_floats(const struct kv_store *s);
+void kv_exact_gather(const struct kv_store *s, size_t head,
+                     const uint8_t *tile, const float *p, size_t stride,
+                     size_t rows, float *acc);
 void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
                      size_t rows, float *out);
 

@@ -35,7 +35,7 @@ static size_t most(size_t a, size_t b)
 static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
                                     size_t threads)
 {
-    size_t rows = 0, row = 0, rest = 0;
+    size_t score = 0, rows = 0, row = 0, rest = 0;
 
     for (size_t i = 0; i < n; i++) {
         const struct kv_tiles_job *j = &jobs[i];
@@ -43,13 +43,14 @@ static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
         const size_t some = all < KV_TILE_MANY ? all : KV_TILE_MANY;
         const size_t parts = part_count(j, threads);
 
+        score = most(score, kv_tile_score_floats(j));
         rows = most(rows, some);
         row = most(row, some * j->head_dim);
         rest = most(rest,
                     kv_tile_part_bytes(j, (j->n_kv_heads + parts - 1) / parts));
     }
 
-    const size_t bytes = kv_arena_bytes(rows * KV_TILE_STEP, sizeof(float)) +
+    const size_t bytes = kv_arena_bytes(score, sizeof(float)) +
                          kv_arena_bytes(rows * KV_TILE_TOKENS, sizeof(float)) +
                          kv_arena_bytes(row, sizeof(float)) +
                          kv_arena_bytes(rest, 1);
@@ -57,8 +58,8 @@ static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
     struct kv_arena a = {at, at + bytes};
     struct kv_tile_room r;
 
-    r.score = kv_arena_take(&a, rows * KV_TILE_STEP, sizeof(float));
-    r.whole = kv_arena_take(&a, rows * KV_TILE_TOKENS, sizeof(float));
+    r.score = kv_arena_take(&a, score, sizeof(float));
+    r.part = kv_arena_take(&a, rows * KV_TILE_TOKENS, sizeof(float));
     r.row = kv_arena_take(&a, row, sizeof(float));
     r.rest = a;
     return r;

@@ -273,8 +273,9 @@ static void test_groups(void **state)
  * back once for all chunks, heads that share tiles, outliers. */
 static void test_chunks(void **state)
 {
-    static const char *const texts[] = {"vecinfer:d4b4r9", "klt:b2s3r9",
-                                        "rotatekv:b2g32s2r9", "kvquant:b2r9"};
+    static const char *const texts[] = {"vecinfer:d4b4r9", "million:d4b8s2r9",
+                                        "klt:b2s3r9", "rotatekv:b2g32s2r9",
+                                        "kvquant:b2r9"};
     static const size_t more[] = {4110, 0};
     const struct kv_shape s = synthetic_shape(32);
 

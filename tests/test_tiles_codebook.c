@@ -1,5 +1,5 @@
-/* kernels/tiles_codebook: the layout of tiles, the exact values, and the same
- * integers on path int8 at every level. */
+/* kernels/tiles_codebook: the layout of tiles, the exact values, the same
+ * integers on path int8 at every level, and tables of many tiles. */
 #include "kernels/level.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "lib/base/alloc.h"
@@ -8,24 +8,25 @@
 
 #include <math.h>
 
-enum { T = KV_TILE_TOKENS, HEADS = 2, TILES = 2 };
+enum { T = KV_TILE_TOKENS, HEADS = 2, MANY = 9 /* tiles worth tables */ };
 
 struct setup {
-    size_t head_dim, d, n_sub, k, head_books, sub_books;
+    size_t head_dim, d, n_sub, k, head_books, sub_books, tiles;
     float *centers;
-    uint16_t *code; /* [HEADS][TILES * T][n_sub] */
+    uint16_t *code; /* [HEADS][tiles * T][n_sub] */
     struct kv_tile_book *book;
     struct kv_store store;
 };
 
 static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
-                          int per_head, int values)
+                          int per_head, int values, size_t tiles)
 {
     struct setup s = {.head_dim = head_dim,
                       .d = d,
                       .n_sub = head_dim / d,
                       .k = (size_t)1 << bits,
-                      .head_books = per_head ? HEADS : 1};
+                      .head_books = per_head ? HEADS : 1,
+                      .tiles = tiles};
     size_t n;
 
     s.sub_books = own ? s.n_sub : 1;
@@ -38,14 +39,14 @@ static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
     s.store = (struct kv_store){
         .values = values, .n_heads = HEADS, .head_dim = head_dim};
     kv_store_codebook(&s.store, s.book);
-    kv_store_resize(&s.store, TILES * T);
-    s.code = kv_alloc(HEADS * TILES * T, s.n_sub * sizeof(*s.code));
-    for (size_t i = 0; i < HEADS * TILES * T * s.n_sub; i++)
+    kv_store_resize(&s.store, tiles * T);
+    s.code = kv_alloc(HEADS * tiles * T, s.n_sub * sizeof(*s.code));
+    for (size_t i = 0; i < HEADS * tiles * T * s.n_sub; i++)
         s.code[i] = (uint16_t)(kv_random(7, i) % s.k);
     for (size_t h = 0; h < HEADS; h++)
-        for (size_t t = 0; t < TILES * T; t++)
+        for (size_t t = 0; t < tiles * T; t++)
             kv_store_put_indices(&s.store, t % T,
-                                 s.code + (h * TILES * T + t) * s.n_sub,
+                                 s.code + (h * tiles * T + t) * s.n_sub,
                                  kv_store_tile(&s.store, h, t / T));
     return s;
 }
@@ -63,7 +64,7 @@ static float value(const struct setup *s, size_t head, size_t t, size_t c)
     const size_t sub = c / s->d;
     const size_t book = (s->head_books > 1 ? head : 0) * s->sub_books +
                         (s->sub_books > 1 ? sub : 0);
-    const size_t code = s->code[(head * TILES * T + t) * s->n_sub + sub];
+    const size_t code = s->code[(head * s->tiles * T + t) * s->n_sub + sub];
 
     return s->centers[(book * s->k + code) * s->d + c % s->d];
 }
@@ -75,7 +76,7 @@ static void check_expand(const struct setup *s)
     float *x = kv_alloc(KV_TILE_PART * padded, sizeof(*x));
 
     for (size_t h = 0; h < HEADS; h++)
-        for (size_t part = 0; part < TILES * T / KV_TILE_PART; part++) {
+        for (size_t part = 0; part < s->tiles * T / KV_TILE_PART; part++) {
             s->store.family->expand(&s->store, h,
                                     kv_store_tile(&s->store, h, part / 2),
                                     part % 2, x);
@@ -202,7 +203,7 @@ static void check(size_t head_dim, size_t d, unsigned bits, int own,
                   int per_head)
 {
     for (int values = 0; values < 2; values++) {
-        struct setup s = setup(head_dim, d, bits, own, per_head, values);
+        struct setup s = setup(head_dim, d, bits, own, per_head, values, 2);
 
         check_expand(&s);
         for (size_t rows = 1; rows <= KV_TILE_ROWS;
@@ -253,7 +254,7 @@ static void test_bytes(void **state)
         for (int values = 0; values < 2; values++)
             for (int own = 0; own < 2; own++) {
                 struct setup s =
-                    setup(128, want[i].d, want[i].bits, own, 0, values);
+                    setup(128, want[i].d, want[i].bits, own, 0, values, 1);
 
                 assert_int_equal(s.store.tile_bytes, want[i].bytes);
                 clear(&s);
@@ -268,7 +269,7 @@ static void test_flat(void **state)
     (void)state;
     for (size_t i = 0; i < 3; i++)
         for (int values = 0; values < 2; values++) {
-            struct setup s = setup(32, 4, 8, 0, 0, values);
+            struct setup s = setup(32, 4, 8, 0, 0, values, 2);
             float out[KV_TILE_ROWS * T];
             size_t n;
 
@@ -285,13 +286,114 @@ static void test_flat(void **state)
         }
 }
 
+/* Head 1's tiles on path exact, together (and nothing beside what is asked for)
+ * or one by one: scores [rows][tiles * T] or outputs [rows][head_dim], and how
+ * many. */
+static size_t run_tiles(const struct setup *s, size_t rows, int together,
+                        float *out)
+{
+    const struct kv_store *k = &s->store;
+    const struct kv_tile_ops *ops = k->family->ops(k, KV_PATH_EXACT);
+    const uint8_t *tile = kv_store_tile(k, 1, 0);
+    const size_t n = s->tiles * T, stride = n + 16, d = s->head_dim;
+    float *x = kv_alloc(rows * stride + rows * d, sizeof(*x));
+    float *room = kv_lines(KV_TILE_ROWS * (d + 16), sizeof(*room));
+
+    assert_true(ops->scores_tiles && ops->gather_tiles);
+    if (k->values) {
+        for (size_t i = 0; i < rows * stride; i++)
+            x[i] = (float)kv_random_unit(9, i);
+        if (together)
+            ops->gather_tiles(k, 1, tile, s->tiles, x, stride, rows, room);
+        for (size_t i = 0; !together && i < s->tiles; i++)
+            ops->gather(k, 1, tile + i * k->tile_bytes, x + i * T, stride, rows,
+                        room);
+        ops->finish(k, 1, room, rows, out);
+    } else {
+        float *const q = x + rows * stride;
+
+        for (size_t i = 0; i < rows * d; i++)
+            q[i] = (float)kv_random_normal(8, i);
+        for (size_t i = 0; i < rows * stride; i++)
+            x[i] = 12345;
+        ops->prepare(k, 1, q, rows, room);
+        if (together)
+            ops->scores_tiles(k, 1, tile, s->tiles, room, rows, x, stride);
+        for (size_t i = 0; !together && i < s->tiles; i++)
+            ops->scores(k, 1, tile + i * k->tile_bytes, room, rows, x + i * T,
+                        stride);
+        for (size_t r = 0; r < rows; r++) {
+            memcpy(out + r * n, x + r * stride, n * sizeof(*x));
+            for (size_t i = n; i < stride; i++)
+                assert_true(x[r * stride + i] == 12345);
+        }
+    }
+    free(room);
+    free(x);
+    return rows * (k->values ? d : n);
+}
+
+static void check_tables(size_t head_dim, size_t d, unsigned bits, int own,
+                         int per_head, size_t tiles)
+{
+    const size_t most = KV_TILE_ROWS * (MANY * T > 512 ? MANY * T : 512);
+    float *want = kv_alloc(most, sizeof(*want));
+    float *got = kv_alloc(most, sizeof(*got));
+
+    for (int values = 0; values < 2; values++) {
+        struct setup s = setup(head_dim, d, bits, own, per_head, values, tiles);
+
+        for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++)
+            for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+                struct kv_err e;
+                double e2 = 0, x2 = 0;
+                size_t n;
+
+                assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+                n = run_tiles(&s, rows, 0, want);
+                assert_int_equal(run_tiles(&s, rows, 1, got), n);
+                for (size_t i = 0; i < n; i++) {
+                    e2 += pow((double)got[i] - (double)want[i], 2);
+                    x2 += pow((double)want[i], 2);
+                }
+                if (!(e2 <= pow(1e-6, 2) * x2))
+                    fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %s, %zu "
+                             "rows, level %s: %g from tile by tile",
+                             head_dim, d, bits, s.sub_books,
+                             values ? "values" : "keys", rows,
+                             kv_level_name((enum kv_level)l), sqrt(e2 / x2));
+            }
+        clear(&s);
+    }
+    free(want);
+    free(got);
+}
+
+/* Many tiles: tables of any size, spaces past the last, few tiles. */
+static void test_tables(void **state)
+{
+    static const size_t shape[][2] = {{2, 2},   {6, 3},   {20, 10}, {36, 12},
+                                      {66, 6},  {128, 4}, {40, 8},  {22, 1},
+                                      {80, 16}, {42, 2},  {7, 7}};
+
+    (void)state;
+    for (unsigned bits = 1; bits <= 8; bits++)
+        for (int own = 0; own < 2; own++) {
+            check_tables(64, 4, bits, own, 0, MANY);
+            check_tables(20, 2, bits, own, 1, bits > 4 ? bits : 8);
+        }
+    for (size_t i = 0; i < sizeof(shape) / sizeof(*shape); i++)
+        for (unsigned bits = 4; bits <= 8; bits += 4)
+            for (int own = 0; own < 2; own++)
+                check_tables(shape[i][0], shape[i][1], bits, own, 0, MANY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_dims),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_dims),
+        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_tables),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
