@@ -26,7 +26,7 @@ enum {
     LANES = 1 << LANE_BITS,
     BITS = KV_TRELLIS_BITS,
     STATES = KV_TRELLIS_STATES,
-    TOGETHER = 8, /* strings */
+    TOGETHER = LANES / 2, /* strings: as many as registers hold */
     VALUES = KV_TRELLIS_MOST_VALUES,
     FEW = KV_TRELLIS_FEW
 };
