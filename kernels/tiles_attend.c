@@ -136,7 +136,7 @@ size_t kv_tile_score_floats(const struct kv_tiles_job *j)
 
 static bool has_tokens(const struct kv_store *s, size_t begin, size_t end)
 {
-    return begin < end && s->first < end && begin < s->first + s->n;
+    return s->n && begin < end && s->first < end && begin < s->first + s->n;
 }
 
 /* Of one query, ready for each run. */

@@ -208,6 +208,7 @@ static void test_more(void **state)
                                         "kivi:b3g64r64s5",
                                         "kivi:b4g128r0",
                                         "kivi:b8g32r0",
+                                        "kivi:b8g32r64s40",
                                         "absmax:b4g32",
                                         "vecinfer:d2b4",
                                         "vecinfer:d8b8r9",
