@@ -14,9 +14,9 @@
  * Many queries (prefill) go in blocks, each over the tokens that its last one
  * sees; on the exact path a tile is then expanded once for a block.
  *
- * The softmax runs along (online), some tokens at a time, over chunks of 4096
- * tokens that are combined in their order: the same bits for any number of
- * threads. */
+ * The softmax runs along (online), 256 tokens or a chunk at a time, over chunks
+ * of 4096 tokens that are combined in their order: the same bits for any number
+ * of threads. */
 #ifndef KV_TILES_H
 #define KV_TILES_H
 
@@ -26,7 +26,7 @@
 enum {
     KV_TILE_TOKENS = 64,
     KV_TILE_ROWS = 8,    /* queries that a family's operations take at a time */
-    KV_TILE_FEW = 4,     /* and those on many tiles take best */
+    KV_TILE_FEW = 4,     /* where both sides have scores_ and gather_tiles */
     KV_TILE_PART = 32,   /* tokens that expand() gives at a time */
     KV_TILE_CHUNK = 4096 /* tokens of a chunk */
 };
@@ -61,8 +61,9 @@ struct kv_tile_ops {
     void (*finish)(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out);
 
-    /* Scores and gather of n tiles, one after another in memory, at most those
-     * of a chunk: [rows][64 n].  NULL: one by one takes no longer. */
+    /* Scores and gather of n whole tiles, one after another in memory, from one
+     * to those of a chunk; score, p: [rows][64 n], all else as above.  NULL:
+     * one by one takes no longer. */
     void (*scores_tiles)(const struct kv_store *s, size_t head,
                          const uint8_t *tile, size_t n, const void *query,
                          size_t rows, float *score, size_t stride);

@@ -85,7 +85,8 @@ static const struct kv_tile_ops *ops_of(const struct kv_store *s,
 }
 
 /* From so many rows on, expanding a tile once for all of them and multiplying
- * matrices takes less time than a family's own operations, 8 rows at a time. */
+ * matrices takes less time than a family's own operations on 8 rows at a time.
+ */
 enum { MANY_FROM = 48 };
 
 static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
@@ -290,10 +291,10 @@ static struct span tiles_of(const struct kv_store *s, size_t begin, size_t end)
 }
 
 /* What of a tile is in a step: its tokens [from, from + n), the first of which
- * is the step's token `at`; `whole` tiles from it on are there as a whole. */
+ * is the step's token `at`; n_whole tiles from it on are there as a whole. */
 struct piece {
     const uint8_t *tile;
-    size_t from, n, at, whole;
+    size_t from, n, at, n_whole;
 };
 
 static struct piece piece_of(const struct kv_store *s, size_t head, size_t i,
@@ -309,7 +310,7 @@ static struct piece piece_of(const struct kv_store *s, size_t head, size_t i,
         .from = from,
         .n = to - from,
         .at = tile_at + from - begin,
-        .whole = from ? 0 : (last - tile_at) / KV_TILE_TOKENS,
+        .n_whole = from ? 0 : (last - tile_at) / KV_TILE_TOKENS,
     };
 }
 
@@ -394,19 +395,18 @@ static void step_scores(const struct item *w, const struct work *g,
         const struct kv_tile_ops *ops = h->ops.k[i];
         const struct span span = tiles_of(s, begin, end);
 
-        for (size_t t = span.tile, next; t < span.tile_end; t = next) {
+        for (size_t t = span.tile, n; t < span.tile_end; t += n) {
             const struct piece p = piece_of(s, h->head, t, begin, end);
             float *const at = w->room->score + p.at;
 
-            next = t + 1;
-            if (p.whole && ops->scores_tiles) {
-                ops->scores_tiles(s, h->head, p.tile, p.whole, g->query[i],
-                                  rows, at, stride);
-                next = t + p.whole;
-                continue;
-            }
-            if (p.whole) {
-                ops->scores(s, h->head, p.tile, g->query[i], rows, at, stride);
+            n = p.n_whole && ops->scores_tiles ? p.n_whole : 1;
+            if (p.n_whole) {
+                if (ops->scores_tiles)
+                    ops->scores_tiles(s, h->head, p.tile, n, g->query[i], rows,
+                                      at, stride);
+                else
+                    ops->scores(s, h->head, p.tile, g->query[i], rows, at,
+                                stride);
                 continue;
             }
             ops->scores(s, h->head, p.tile, g->query[i], rows, part,
@@ -431,19 +431,17 @@ static void step_gather(const struct item *w, const struct work *g,
         const struct span span = tiles_of(s, begin, end);
         float *acc = g->out->acc[i];
 
-        for (size_t t = span.tile, next; t < span.tile_end; t = next) {
+        for (size_t t = span.tile, n; t < span.tile_end; t += n) {
             const struct piece p = piece_of(s, h->head, t, begin, end);
             const float *const at = w->room->score + p.at;
 
-            next = t + 1;
-            if (p.whole && ops->gather_tiles) {
-                ops->gather_tiles(s, h->head, p.tile, p.whole, at, stride, rows,
-                                  acc);
-                next = t + p.whole;
-                continue;
-            }
-            if (p.whole) {
-                ops->gather(s, h->head, p.tile, at, stride, rows, acc);
+            n = p.n_whole && ops->gather_tiles ? p.n_whole : 1;
+            if (p.n_whole) {
+                if (ops->gather_tiles)
+                    ops->gather_tiles(s, h->head, p.tile, n, at, stride, rows,
+                                      acc);
+                else
+                    ops->gather(s, h->head, p.tile, at, stride, rows, acc);
                 continue;
             }
             memset(part, 0, rows * KV_TILE_TOKENS * sizeof(*part));

@@ -53,7 +53,7 @@ struct kv_tile_head {
     struct kv_tile_partial *partial; /* [n_chunks][n_groups] */
 };
 
-/* What a thread works in, for as many rows as a group has at most. */
+/* What a thread works in; rows: as many as a group has at most. */
 struct kv_tile_room {
     float *score;         /* kv_tile_score_floats() */
     float *part;          /* [rows][64], of a tile that is not whole */
@@ -65,7 +65,7 @@ struct kv_tile_room {
 size_t kv_tile_row_count(const struct kv_tiles_job *j);
 size_t kv_tile_chunk_count(const struct kv_tiles_job *j);
 
-/* Of scores of a group of the job's rows: so many floats. */
+/* Floats that the scores of one group of the job take. */
 size_t kv_tile_score_floats(const struct kv_tiles_job *j);
 
 /* Bytes of the job's heads with all they point to. */

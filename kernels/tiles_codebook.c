@@ -385,8 +385,7 @@ static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
     static const struct kv_tile_ops avx2 = EXACT(avx2);
 #endif
 
-    if (book_of(s)->rope || book_of(s)->bits > 8 ||
-        !kv_code_tabled(book_of(s), s->n))
+    if (!kv_code_tabled(book_of(s), s->n))
         return kv_tiles_expanded(s);
 #ifdef __x86_64__
     if (kv_level_get() >= KV_LEVEL_AVX2)

@@ -40,7 +40,7 @@ struct kv_tile_book;
 extern const struct kv_family kv_family_codebook;
 
 /* centers: [head_books][sub_books][2^bits][d], each of the two counts 1 or
- * n_heads, n_sub; kept by the caller.  rope: of keys before RoPE, taken over;
+ * n_heads, n_sub; finite, kept by the caller.  rope: of keys before RoPE, taken over;
  * else NULL.  1 <= bits <= 16. */
 struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
                                       size_t sub_books, size_t n_sub, size_t d,

@@ -139,11 +139,13 @@ static inline size_t kv_code_table_size(const struct kv_tile_book *b)
     return b->bits <= 4 ? 256 : b->k;
 }
 
-/* Whether so many tokens are worth tables, which they can have if bits <= 8 and
- * there is no RoPE: two per entry, as measured. */
+/* Whether so many tokens can have tables, and are worth them: two per entry, as
+ * measured.  Of 1 and 2 bits so few entries are in use that a thousand weights
+ * would be added up in one, and their roundings. */
 static inline bool kv_code_tabled(const struct kv_tile_book *b, size_t n)
 {
-    return n >= 2 * kv_code_table_size(b);
+    return !b->rope && b->bits >= 3 && b->bits <= 8 &&
+           n >= 2 * kv_code_table_size(b);
 }
 
 /* scores_tiles and gather_tiles of path exact, by tables where the tokens are

@@ -1,4 +1,4 @@
-/* Path exact over many tiles of codes of up to 8 bits, without expanding them:
+/* Path exact over many tiles of codes of 3 to 8 bits, without expanding them:
  * a sub-space has few centroids, and many tokens share each.
  *
  *   keys    what each centroid gives with the queries is multiplied out once;
@@ -7,10 +7,10 @@
  *   values  the weights of all tokens with the same code are added up; then
  *           each centroid counts once, by that sum
  *
- * Either way a look-up serves SIDE queries.  Of codes of up to 4 bits it takes
- * two at a time: a pair of sub-spaces is one of 256 centroids.  The tables of
- * SPACES of them, 16 KB, stay in the first cache while the codes of a chunk's
- * tokens go by.
+ * Either way a look-up serves QUERIES queries.  Of codes of up to 4 bits it
+ * takes two at a time: a pair of sub-spaces is one of 256 centroids.  The
+ * tables of SPACES of them, 16 KB, stay in the first cache while the codes of a
+ * chunk's tokens go by.
  *
  * Included by tiles_codebook_tables_*.c, which define NAME. */
 #include "kernels/lanes4.h"
@@ -20,12 +20,14 @@
 enum {
     T = KV_TILE_TOKENS,
     HALF = T / 2,
-    SIDE = KV_TILE_FEW, /* queries side by side */
-    SPACES = 4,         /* spaces with a table, at a time */
+    QUERIES = KV_TILE_FEW, /* queries side by side */
+    SPACES = 4,            /* spaces with a table, at a time */
     MOST_K = 256,
     PAIR_K = 16, /* of the two in a pair, at most */
     AHEAD = 2    /* tiles, of codes */
 };
+_Static_assert(QUERIES * sizeof(float) == sizeof(v4) && SPACES == 4,
+               "turn4(), four codes at a time, and their tables by name");
 
 /* A space is a sub-space, or two with codes of up to 4 bits, of which the first
  * one's are the lower halves of bytes. */
@@ -42,12 +44,14 @@ static size_t n_spaces(const struct kv_tile_book *b)
 /* ---- codes ----------------------------------------------------------------
  */
 
-/* Codes of SPACES spaces in a tile, bytes: of the four at row[i] + k * step, k
- * < 16, each is, with STEP_TOKEN, of token 4 k + i and one of the spaces, else
- * of the i-th space and one of the tokens 4 k to 4 k + 3. */
+/* Codes of SPACES spaces in a tile, bytes.  The four at row[i] + k * step, k <
+ * 16, are
+ *
+ *   with STEP_TOKEN   of token 4 k + i: one for each space
+ *   else              of the i-th space: of tokens 4 k to 4 k + 3 */
 struct codes {
     const uint8_t *row[4];
-    size_t step;
+    size_t step, ahead; /* ahead: to be fetched, from those that are loaded */
 };
 
 enum { STEP_TOKEN = 16, STEP_SUB = 4, STEP_SHARED = 64 };
@@ -104,37 +108,43 @@ static void pair_values(const uint8_t *first, const uint8_t *second,
 
 static struct codes codes_of_pairs(const struct kv_store *s,
                                    const uint8_t *tile, size_t space,
-                                   uint8_t room[SPACES][T])
+                                   uint8_t room[SPACES * T])
 {
     const struct kv_tile_book *b = s->params;
     const size_t sub = 2 * space;
+    const size_t ahead = AHEAD * s->tile_bytes;
     struct codes c = {.step = step_of(s)};
 
+    if (b->order == KV_CODES_OWN)
+        c.ahead = ahead;
     for (size_t i = 0; i < SPACES; i++)
         if (b->order == KV_CODES_OWN)
             c.row[i] = tile + kv_least(space + i, n_spaces(b) - 1) * T;
         else
-            c.row[i] = s->values ? room[i] : room[0] + i * 4;
+            c.row[i] = room + i * (s->values ? T : 4);
     if (c.step == STEP_TOKEN) {
         const size_t next = kv_least(sub + 4, kv_up_to(b->n_sub, 4) - 4);
 
-        pair_keys(tile + sub * HALF, tile + next * HALF, room[0]);
+        kv_prefetch_near(tile + sub * HALF, ahead, 2 * SPACES * HALF);
+        pair_keys(tile + sub * HALF, tile + next * HALF, room);
     } else if (b->order == KV_CODES_SHARED) {
         const uint8_t *at = tile + sub / 16 * 16 * HALF + sub % 16 * 4;
 
+        kv_prefetch_near(at, ahead, 16 * HALF);
         for (size_t i = 0; i < SPACES; i++)
-            pair_values(at + i * 8, at + i * 8 + 4, room[i]);
+            pair_values(at + i * 8, at + i * 8 + 4, room + i * T);
     }
     return c;
 }
 
-/* Of spaces [space, space + SPACES), space a multiple of SPACES; codes of those
- * past the last are some others.  room: where they lie another way in tile. */
+/* Of spaces [space, space + SPACES), space a multiple of SPACES; for those past
+ * the last, whose tables are zeros or not looked at, some that are in the tile.
+ * room: where they lie another way in tile. */
 static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
-                             size_t space, uint8_t room[SPACES][T])
+                             size_t space, uint8_t room[SPACES * T])
 {
     const struct kv_tile_book *b = s->params;
-    struct codes c = {.step = step_of(s)};
+    struct codes c = {.step = step_of(s), .ahead = AHEAD * s->tile_bytes};
 
     if (b->bits <= 4)
         return codes_of_pairs(s, tile, space, room);
@@ -227,15 +237,15 @@ static void key_tables(const struct kv_tile_book *b, size_t head, size_t space,
 }
 
 /* sum [64] += what the codes of a tile point to.  step is a constant. */
-ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t ahead,
-                               size_t n, v4 *table, v4 *sum)
+ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t n, v4 *table,
+                               v4 *sum)
 {
     v4 *const of[SPACES] = {table, table + n, table + 2 * n, table + 3 * n};
 
     for (size_t t = 0; t < T; t += 4) {
         uint32_t four[4];
 
-        kv_prefetch_near(c.row[t / 4 % 4] + t / 4 * step, ahead, 1);
+        kv_prefetch_near(c.row[t / 4 % 4] + t / 4 * step, c.ahead, 1);
         UNROLL
         for (size_t i = 0; i < 4; i++)
             four[i] = four_at(c.row[i] + t / 4 * step);
@@ -252,14 +262,14 @@ ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t ahead,
     }
 }
 
-/* Scores of n tiles with up to SIDE queries q [channels]. */
+/* Scores of n tiles with up to QUERIES queries q [channels]. */
 static void sum_scores(const struct kv_store *s, size_t head,
                        const uint8_t *tile, size_t n, const v4 *q, v4 *sum)
 {
     const struct kv_tile_book *b = s->params;
-    const size_t ahead = AHEAD * s->tile_bytes, k = kv_code_table_size(b);
+    const size_t k = kv_code_table_size(b);
     v4 table[SPACES * MOST_K];
-    uint8_t room[SPACES][T];
+    uint8_t room[SPACES * T];
 
     memset(sum, 0, n * T * sizeof(*sum));
     for (size_t space = 0; space < n_spaces(b); space += SPACES) {
@@ -269,9 +279,9 @@ static void sum_scores(const struct kv_store *s, size_t head,
                 codes_of(s, tile + i * s->tile_bytes, space, room);
 
             if (c.step == STEP_TOKEN)
-                add_entries(c, STEP_TOKEN, ahead, k, table, sum + i * T);
+                add_entries(c, STEP_TOKEN, k, table, sum + i * T);
             else
-                add_entries(c, STEP_SUB, ahead, k, table, sum + i * T);
+                add_entries(c, STEP_SUB, k, table, sum + i * T);
         }
     }
 }
@@ -289,8 +299,8 @@ void NAME(kv_code_scores_tiles)(const struct kv_store *s, size_t head,
                             score + i * T, stride);
         return;
     }
-    for (size_t r = 0; r < rows; r += SIDE, score += SIDE * stride) {
-        const size_t some = kv_least(rows - r, SIDE);
+    for (size_t r = 0; r < rows; r += QUERIES, score += QUERIES * stride) {
+        const size_t some = kv_least(rows - r, QUERIES);
 
         for (size_t c = 0; c < s->head_dim; c++) {
             q[c] = (v4){0};
@@ -299,7 +309,7 @@ void NAME(kv_code_scores_tiles)(const struct kv_store *s, size_t head,
         }
         sum_scores(s, head, tile, n, q, sum);
         for (size_t t = 0; t < n * T; t += 4) {
-            float x[SIDE][4];
+            float x[QUERIES][4];
 
             turn4(sum[t], sum[t + 1], sum[t + 2], sum[t + 3], x[0], 4);
             for (size_t i = 0; i < some; i++)
@@ -313,15 +323,15 @@ void NAME(kv_code_scores_tiles)(const struct kv_store *s, size_t head,
 
 /* Adds the weights w [64] of a tile's tokens to what their codes point to.
  * step is a constant. */
-ALWAYS_INLINE void add_weights(struct codes c, size_t step, size_t ahead,
-                               size_t n, const v4 *w, v4 *table)
+ALWAYS_INLINE void add_weights(struct codes c, size_t step, size_t n,
+                               const v4 *w, v4 *table)
 {
     v4 *const of[SPACES] = {table, table + n, table + 2 * n, table + 3 * n};
 
     for (size_t t = 0; t < T; t += 4) {
         const v4 x[4] = {w[t], w[t + 1], w[t + 2], w[t + 3]};
 
-        kv_prefetch_near(c.row[t / 4 % 4] + t / 4 * step, ahead, 1);
+        kv_prefetch_near(c.row[t / 4 % 4] + t / 4 * step, c.ahead, 1);
         UNROLL
         for (size_t j = 0; j < SPACES; j++) {
             const uint32_t four = four_at(c.row[j] + t / 4 * step);
@@ -340,11 +350,12 @@ ALWAYS_INLINE void weigh(const float *center, size_t k, size_t d, size_t n,
 {
     v4 x[2][8] = {{{0}}};
 
-    for (size_t i = 0; i < k; i += 2, center += 2 * d)
+    for (size_t i = 0; i < k; i += 2, center += 2 * d) {
         UNROLL
-    for (size_t j = 0; j < n; j++) {
-        x[0][j] += table[i] * center[j];
-        x[1][j] += table[i + 1] * center[d + j];
+        for (size_t j = 0; j < n; j++) {
+            x[0][j] += table[i] * center[j];
+            x[1][j] += table[i + 1] * center[d + j];
+        }
     }
     for (size_t j = 0; j < n; j++)
         sum[j] = x[0][j] + x[1][j];
@@ -400,15 +411,16 @@ static void add_spaces(const struct kv_tile_book *b, size_t head, size_t space,
     }
 }
 
-/* acc, [rows <= SIDE] of `padded`, += n tiles times their tokens' weights w. */
+/* acc, [rows <= QUERIES] of `padded`, += n tiles times their tokens' weights w.
+ */
 static void add_values(const struct kv_store *s, size_t head,
                        const uint8_t *tile, size_t n, const v4 *w, size_t rows,
                        float *acc)
 {
     const struct kv_tile_book *b = s->params;
-    const size_t ahead = AHEAD * s->tile_bytes, k = kv_code_table_size(b);
+    const size_t k = kv_code_table_size(b);
     v4 table[SPACES * MOST_K];
-    uint8_t room[SPACES][T];
+    uint8_t room[SPACES * T];
 
     for (size_t space = 0; space < n_spaces(b); space += SPACES) {
         memset(table, 0, SPACES * k * sizeof(*table));
@@ -417,9 +429,9 @@ static void add_values(const struct kv_store *s, size_t head,
                 codes_of(s, tile + i * s->tile_bytes, space, room);
 
             if (c.step == STEP_SHARED)
-                add_weights(c, STEP_SHARED, ahead, k, w + i * T, table);
+                add_weights(c, STEP_SHARED, k, w + i * T, table);
             else
-                add_weights(c, STEP_SUB, ahead, k, w + i * T, table);
+                add_weights(c, STEP_SUB, k, w + i * T, table);
         }
         add_spaces(b, head, space, table, rows, kv_padded(s->head_dim), acc);
     }
@@ -438,15 +450,15 @@ void NAME(kv_code_gather_tiles)(const struct kv_store *s, size_t head,
                             stride, rows, acc);
         return;
     }
-    for (size_t r = 0; r < rows; r += SIDE) {
-        const size_t some = kv_least(rows - r, SIDE);
+    for (size_t r = 0; r < rows; r += QUERIES) {
+        const size_t some = kv_least(rows - r, QUERIES);
 
         for (size_t t = 0; t < n * T; t += 4) {
-            v4 x[SIDE] = {{0}};
+            v4 x[QUERIES] = {{0}};
 
             for (size_t i = 0; i < some; i++)
                 x[i] = load4(p + (r + i) * stride + t);
-            turn4(x[0], x[1], x[2], x[3], (float *)(w + t), SIDE);
+            turn4(x[0], x[1], x[2], x[3], (float *)(w + t), QUERIES);
         }
         add_values(s, head, tile, n, w, some, acc + r * padded);
     }

@@ -204,6 +204,7 @@ static void test_schemes(void **state)
 static void test_more(void **state)
 {
     static const char *const texts[] = {"f16:s7r40",
+                                        "f16:s65r200",
                                         "kivi:b2g16r32",
                                         "kivi:b3g64r64s5",
                                         "kivi:b4g128r0",
@@ -271,13 +272,20 @@ static void test_groups(void **state)
 }
 
 /* More tokens than a chunk: queries that are turned and sums that are turned
- * back once for all chunks, heads that share tiles, outliers. */
+ * back once for all chunks, heads that share tiles, outliers, tables of codes
+ * (and codes without, and a last chunk of too few). */
 static void test_chunks(void **state)
 {
-    static const char *const texts[] = {"vecinfer:d4b4r9", "million:d4b8s2r9",
-                                        "klt:b2s3r9", "rotatekv:b2g32s2r9",
+    static const char *const texts[] = {"vecinfer:d4b4r9",
+                                        "vecinfer:d4b9r9",
+                                        "million:d4b8s2r9",
+                                        "cq:c4b5r9",
+                                        "million:K-d4b8s2r9/V-d4b8s70r9",
+                                        "million:K-d4b8s70r700/V-d4b8s2r9",
+                                        "klt:b2s3r9",
+                                        "rotatekv:b2g32s2r9",
                                         "kvquant:b2r9"};
-    static const size_t more[] = {4110, 0};
+    static const size_t more[] = {900, 4300, 0};
     const struct kv_shape s = synthetic_shape(32);
 
     (void)state;

@@ -378,7 +378,7 @@ static void check_tables(size_t head_dim, size_t d, unsigned bits, int own,
     free(got);
 }
 
-/* Many tiles: tables of any size, spaces past the last, few tiles. */
+/* Many tiles: tables of any size, spaces past the last. */
 static void test_tables(void **state)
 {
     static const size_t shape[][2] = {{2, 2},   {6, 3},   {20, 10}, {36, 12},
@@ -386,7 +386,7 @@ static void test_tables(void **state)
                                       {80, 16}, {42, 2},  {7, 7}};
 
     (void)state;
-    for (unsigned bits = 1; bits <= 8; bits++)
+    for (unsigned bits = 3; bits <= 8; bits++)
         for (int own = 0; own < 2; own++) {
             check_tables(64, 4, bits, own, 0, FEW + MANY);
             check_tables(20, 2, bits, own, 1, bits > 4 ? bits : 8);
