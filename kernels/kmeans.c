@@ -2,6 +2,7 @@
 #include "kernels/cuda/points.h"
 #include "kernels/device.h"
 #include "kernels/kmeans_impl.h"
+#include "kernels/level.h"
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -292,27 +293,27 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
     return rc;
 }
 
-/* Whether asking near centers alone is faster: with many of them, and points
- * that are not far.  p->code: some center of each. */
-static bool worth_pruning(const struct kv_points *p, const float *centers,
-                          size_t k)
+/* Whether bounds are faster than asking all centers: they take a round or two
+ * to pay, and 16-bit integers are hard to beat with few centers. */
+static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
 {
-    enum { CENTERS = 2048, POINTS = 32 }; /* of each center */
-    const double SHARE = 1. / 16;
+    enum { VALUES = 4096, VALUES_VNNI = 8 * VALUES, ROUNDS = 3 };
 
-    return !p->gpu && k >= CENTERS && p->n >= k * POINTS &&
-           kv_points_share(p, centers, k) < SHARE;
+    return !p->gpu && rounds >= ROUNDS && k >= 64 && p->d >= 2 &&
+           p->n <= KV_BOUNDS_MOST_POINTS &&
+           k * p->d >= (kv_level_vnni() ? VALUES_VNNI : VALUES);
 }
 
 /* p->code; and p->dist where it is wanted or costs nothing, else it is stale.
  */
 static int assign(struct kv_points *p, const float *centers, size_t k,
-                  bool prune, bool want_dist, bool *stale, struct kv_err *e)
+                  struct kv_bounds *bounds, bool want_dist, bool *stale,
+                  struct kv_err *e)
 {
-    *stale = !prune && !p->gpu && !want_dist;
-    if (!prune)
+    *stale = !bounds && !p->gpu && !want_dist;
+    if (!bounds)
         return measure(p, centers, k, p->code, *stale ? NULL : p->dist, e);
-    kv_points_reassign(p, centers, k);
+    kv_bounds_assign(bounds, p, centers);
     return 0;
 }
 
@@ -478,6 +479,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     /* Scratch for the parts stays below the size of the points. */
     const size_t room = n / (16 * (k ? k : 1));
     const size_t n_parts = room < 1 ? 1 : room > MAX_PARTS ? MAX_PARTS : room;
+    struct kv_bounds *bounds = NULL;
     struct kv_points p;
     int rc = -1;
 
@@ -492,7 +494,9 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
         goto out;
 
     bool stale = false; /* p.dist is of other centers than c */
-    const bool prune = (mse ? iters > 0 : iters > 1) && worth_pruning(&p, c, k);
+
+    if (worth_bounds(&p, k, iters))
+        bounds = kv_bounds_new(&p, c, k);
 
     for (size_t round = 0; round < iters; round++) {
         if (kv_interrupted(e))
@@ -509,7 +513,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
 
         const bool last = round + 1 == iters;
 
-        if ((mse || !last) && assign(&p, c, k, prune, last, &stale, e))
+        if ((mse || !last) && assign(&p, c, k, bounds, last, &stale, e))
             goto out;
     }
     if (mse) {
@@ -520,6 +524,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     memcpy(centers, c, k * d * sizeof(*c));
     rc = 0;
 out:
+    kv_bounds_free(bounds);
     free(sum);
     free(c);
     points_clear(&p);

@@ -18,14 +18,22 @@ struct kv_points {
     struct kv_gpu_points *gpu; /* the same on the device; NULL: on the CPU */
 };
 
-/* Which share of all distances kv_points_reassign() would ask for, at most, as
- * a sample of the centers has it. */
-double kv_points_share(const struct kv_points *p, const float *centers,
-                       size_t k);
+enum { KV_BOUNDS_MOST_POINTS = 1 << 24 }; /* their bounds fill a GiB */
+
+/* How near the centers of each group can be to each point. */
+struct kv_bounds;
+
+/* For k >= 64 centers of d >= 2 values, grouped by where they are now.
+ * centers: [k][d]. */
+struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
+                                size_t k);
+void kv_bounds_free(struct kv_bounds *b);
 
 /* Sets dist and code of every point as kv_tile_nearest() does, bit by bit.
- * centers: [k][d]; code holds some center < k for each, the better the guess
- * the less there is to do.  n < 2^32. */
-void kv_points_reassign(struct kv_points *p, const float *centers, size_t k);
+ * centers: [k][d], of which those of the last call are near by; code holds
+ * some center < k for each point, the better the guess the less there is to
+ * do. */
+void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
+                      const float *centers);
 
 #endif

@@ -48,15 +48,40 @@ void kv_tile_closer_c(const float *tile, size_t d, const float *center,
     }
 }
 
-uint64_t kv_tile_within_c(const float *tile, size_t d, const float *center,
-                          float within, float *dist)
+void kv_tile_least_c(const struct kv_codebook *b, const float *tile,
+                     size_t size, const struct kv_pair *pair, size_t n,
+                     float *least)
+{
+    for (size_t i = 0; i < n; i++) {
+        const size_t end = kv_group_end(b, size, pair[i].group) * KV_BLOCK;
+
+        least[i] = INFINITY;
+        for (size_t c = pair[i].group * size * KV_BLOCK; c < end && c < b->k;
+             c++) {
+            const float s =
+                distance(tile, pair[i].vector, b->d, b->centers + c * b->d);
+
+            least[i] = s < least[i] ? s : least[i];
+        }
+    }
+}
+
+uint16_t kv_tile_first_c(const struct kv_codebook *b, const float *tile,
+                         size_t size, struct kv_pair pair, float s)
+{
+    size_t c = pair.group * size * KV_BLOCK;
+
+    while (distance(tile, pair.vector, b->d, b->centers + c * b->d) != s)
+        c++;
+    return (uint16_t)c;
+}
+
+uint64_t kv_bits_below_c(const float *a, const float *b, float c, size_t n)
 {
     uint64_t below = 0;
 
-    for (size_t i = 0; i < KV_TILE; i++) {
-        dist[i] = distance(tile, i, d, center);
-        below |= (uint64_t)(dist[i] < within) << i;
-    }
+    for (size_t i = 0; i < n; i++)
+        below |= (uint64_t)(a[i] < b[i] + c) << i;
     return below;
 }
 
@@ -209,18 +234,45 @@ void kv_tile_closer(const float *tile, size_t d, const float *center,
     fn(tile, d, center, dist);
 }
 
-uint64_t kv_tile_within(const float *tile, size_t d, const float *center,
-                        float within, float *dist)
+void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
+                   const struct kv_pair *pair, size_t n, float *least)
 {
-    kv_within_fn *fn = kv_tile_within_c;
+    kv_least_fn *fn = kv_tile_least_c;
 
 #ifdef __x86_64__
     if (kv_level_get() == KV_LEVEL_AVX2)
-        fn = kv_tile_within_avx2;
+        fn = kv_tile_least_avx2;
     else if (kv_level_get() == KV_LEVEL_AVX512)
-        fn = kv_tile_within_avx512;
+        fn = kv_tile_least_avx512;
 #endif
-    return fn(tile, d, center, within, dist);
+    fn(b, tile, size, pair, n, least);
+}
+
+uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
+                       size_t size, struct kv_pair pair, float s)
+{
+    kv_first_fn *fn = kv_tile_first_c;
+
+#ifdef __x86_64__
+    if (kv_level_get() == KV_LEVEL_AVX2)
+        fn = kv_tile_first_avx2;
+    else if (kv_level_get() == KV_LEVEL_AVX512)
+        fn = kv_tile_first_avx512;
+#endif
+    return fn(b, tile, size, pair, s);
+}
+
+uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n)
+{
+    kv_below_fn *fn = kv_bits_below_c;
+
+#ifdef __x86_64__
+    if (kv_level_get() == KV_LEVEL_AVX2)
+        fn = kv_bits_below_avx2;
+    else if (kv_level_get() == KV_LEVEL_AVX512)
+        fn = kv_bits_below_avx512;
+#endif
+    return fn(a, b, c, n);
 }
 
 void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,

@@ -20,7 +20,8 @@
 enum {
     KV_VQ_MAX_D = 16,    /* dimensions of a vector */
     KV_VQ_MAX_K = 65536, /* centroids */
-    KV_TILE = 64         /* vectors of a tile */
+    KV_TILE = 64,        /* vectors of a tile */
+    KV_BLOCK = 16        /* centers of a block of struct kv_codebook */
 };
 
 /* A codebook made ready for searches. */
@@ -55,13 +56,25 @@ void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 
+/* A vector of a tile, and a group of centers: of `size` blocks each, in order;
+ * the last may have less.  For codebooks with blocks: k >= 64, d >= 2. */
+struct kv_pair {
+    uint16_t vector, group;
+};
+
+/* s of the nearest center of the group, for n pairs; least: [n]. */
+void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
+                   const struct kv_pair *pair, size_t n, float *least);
+
+/* The first center of the group with this s, which one has. */
+uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
+                       size_t size, struct kv_pair pair, float s);
+
 /* dist[i] = min(dist[i], s of vector i and this center), i < 64. */
 void kv_tile_closer(const float *tile, size_t d, const float *center,
                     float *dist);
 
-/* dist[i] = s of vector i and this center, i < 64; bit i says whether it is
- * below `within`. */
-uint64_t kv_tile_within(const float *tile, size_t d, const float *center,
-                        float within, float *dist);
+/* Bit i < n says whether a[i] < b[i] + c; n <= 64, a multiple of 16. */
+uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n);
 
 #endif

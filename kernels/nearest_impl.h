@@ -4,14 +4,26 @@
 
 #include "kernels/nearest.h"
 
-enum { KV_BLOCK = 16 }; /* centers of a block of struct kv_codebook */
-
 typedef void kv_nearest_fn(const struct kv_codebook *b, const float *tile,
                            size_t n, uint16_t *code, float *dist);
 typedef void kv_closer_fn(const float *tile, size_t d, const float *center,
                           float *dist);
-typedef uint64_t kv_within_fn(const float *tile, size_t d, const float *center,
-                              float within, float *dist);
+typedef void kv_least_fn(const struct kv_codebook *b, const float *tile,
+                         size_t size, const struct kv_pair *pair, size_t n,
+                         float *least);
+typedef uint16_t kv_first_fn(const struct kv_codebook *b, const float *tile,
+                             size_t size, struct kv_pair pair, float s);
+typedef uint64_t kv_below_fn(const float *a, const float *b, float c, size_t n);
+
+/* The blocks of a group end before this one. */
+static inline size_t kv_group_end(const struct kv_codebook *b, size_t size,
+                                  size_t group)
+{
+    const size_t end = (group + 1) * size;
+    const size_t all = (b->k + KV_BLOCK - 1) / KV_BLOCK;
+
+    return end < all ? end : all;
+}
 
 /* X(d) for every dimension that a level has a search of its own for. */
 #define KV_EVERY_D(X) \
@@ -27,7 +39,9 @@ kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512,
 void kv_tile_codes_vnni(const struct kv_codebook *b, const float *tile,
                         size_t n, uint16_t *code);
 
-kv_within_fn kv_tile_within_c, kv_tile_within_avx2, kv_tile_within_avx512;
 kv_closer_fn kv_tile_closer_c, kv_tile_closer_avx2, kv_tile_closer_avx512;
+kv_least_fn kv_tile_least_c, kv_tile_least_avx2, kv_tile_least_avx512;
+kv_first_fn kv_tile_first_c, kv_tile_first_avx2, kv_tile_first_avx512;
+kv_below_fn kv_bits_below_c, kv_bits_below_avx2, kv_bits_below_avx512;
 
 #endif

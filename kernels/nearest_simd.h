@@ -205,18 +205,56 @@ ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
                 v_min(from_center(tile + i, d, center), v_load(dist + i)));
 }
 
-ALWAYS_INLINE uint64_t within(const float *tile, size_t d, const float *center,
-                              float reach, float *dist)
+/* The least s of a group, lane by lane. */
+ALWAYS_INLINE vf least_of_group(const struct kv_codebook *b, const float *tile,
+                                size_t size, size_t d, struct kv_pair pair)
 {
-    uint64_t below = 0;
+    const size_t end = kv_group_end(b, size, pair.group);
+    vf least = v_all(INFINITY);
 
-    for (size_t i = 0; i < KV_TILE; i += WIDTH) {
-        const vf s = from_center(tile + i, d, center);
+    for (size_t at = pair.group * size; at < end; at++) {
+        const struct block of = block_of(b, (int32_t)at, tile + pair.vector, d);
 
-        v_store(dist + i, s);
-        below |= (uint64_t)v_above(v_all(reach), s) << i;
+        least = v_min(least_lanes(&of), least);
     }
-    return below;
+    return least;
+}
+
+/* By fours; the last repeats to fill its own. */
+ALWAYS_INLINE void least_of_groups(const struct kv_codebook *b,
+                                   const float *tile, size_t size, size_t d,
+                                   const struct kv_pair *pair, size_t n,
+                                   float *least)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        vf of[4];
+        float four[4];
+
+        UNROLL
+        for (size_t j = 0; j < 4; j++)
+            of[j] = least_of_group(b, tile, size, d,
+                                   pair[i + j < n ? i + j : n - 1]);
+        v_least_four(of[0], of[1], of[2], of[3], four);
+        for (size_t j = 0; j < 4 && i + j < n; j++)
+            least[i + j] = four[j];
+    }
+}
+
+ALWAYS_INLINE uint16_t first_of_group(const struct kv_codebook *b,
+                                      const float *tile, size_t size, size_t d,
+                                      struct kv_pair pair, float s)
+{
+    const size_t end = kv_group_end(b, size, pair.group);
+    size_t at = pair.group * size;
+
+    for (; at < end; at++) {
+        const struct block of = block_of(b, (int32_t)at, tile + pair.vector, d);
+        const uint16_t c = first_at(&of, (int32_t)at, s);
+
+        if (c < (at + 1) * KV_BLOCK)
+            return c;
+    }
+    return 0;
 }
 
 /* Functions of their own, for registers of their own. */
@@ -269,15 +307,40 @@ void NAME(kv_tile_closer)(const float *tile, size_t d, const float *center,
     }
 }
 
-uint64_t NAME(kv_tile_within)(const float *tile, size_t d, const float *center,
-                              float reach, float *dist)
+void NAME(kv_tile_least)(const struct kv_codebook *b, const float *tile,
+                         size_t size, const struct kv_pair *pair, size_t n,
+                         float *least)
 {
-    switch (d) {
+    switch (b->d) {
+#define CASE(D)                                            \
+    case D:                                                \
+        least_of_groups(b, tile, size, D, pair, n, least); \
+        break;
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+}
+
+uint16_t NAME(kv_tile_first)(const struct kv_codebook *b, const float *tile,
+                             size_t size, struct kv_pair pair, float s)
+{
+    switch (b->d) {
 #define CASE(D) \
     case D:     \
-        return within(tile, D, center, reach, dist);
+        return first_of_group(b, tile, size, D, pair, s);
         KV_EVERY_D(CASE)
 #undef CASE
     }
     return 0;
+}
+
+uint64_t NAME(kv_bits_below)(const float *a, const float *b, float c, size_t n)
+{
+    uint64_t below = 0;
+
+    for (size_t i = 0; i < n; i += WIDTH)
+        below |=
+            (uint64_t)v_above(v_add(v_load(b + i), v_all(c)), v_load(a + i))
+            << i;
+    return below;
 }

@@ -128,23 +128,6 @@ static void check_closer(size_t d)
                                      distance(x + i * d, center, d)));
 }
 
-static void check_within(size_t d)
-{
-    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
-    float dist[KV_TILE], center[KV_VQ_MAX_D], within;
-    uint64_t below;
-
-    fill(x, KV_TILE * d, 3, false);
-    fill(center, d, 4, false);
-    kv_tile_fill(x, KV_TILE, d, tile);
-    within = distance(x + 5 * d, center, d);
-    below = kv_tile_within(tile, d, center, within, dist);
-    for (size_t i = 0; i < KV_TILE; i++) {
-        assert_true(dist[i] == distance(x + i * d, center, d));
-        assert_int_equal(below >> i & 1, dist[i] < within);
-    }
-}
-
 static void check_overflow(void)
 {
     enum { K = 100, D = 2, N = 5 };
@@ -187,7 +170,6 @@ static void test_nearest(void **state)
                 for (size_t k = 0; k < sizeof(ks) / sizeof(*ks); k++)
                     check_nearest(ns[n], d, ks[k], (n + k) % 2, 0, 1);
             check_closer(d);
-            check_within(d);
         }
         check_nearest(20, 3, KV_VQ_MAX_K, true, 0, 1);
         for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
@@ -202,36 +184,133 @@ static void test_nearest(void **state)
     kv_level_set(kv_level_max(), NULL);
 }
 
-/* ---- points that have a center ----------------------------------------- */
+/* ---- groups of centers ------------------------------------------------- */
 
-static void check_reassign(size_t n, size_t d, size_t k, bool coarse,
-                           float scale)
+/* Every vector and group, and some again, so that fours are not whole. */
+static void check_groups(size_t d, size_t k, size_t size, bool coarse)
 {
+    enum { MOST = 500 };
+    const size_t groups = (k + size * KV_BLOCK - 1) / (size * KV_BLOCK);
+    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
+    float *centers = kv_alloc(k, d * sizeof(*centers)), least[MOST + 1];
+    struct kv_pair pair[MOST];
+    struct kv_codebook book;
+
+    fill(x, KV_TILE * d, 3, coarse);
+    fill(centers, k * d, 4, coarse);
+    kv_tile_fill(x, KV_TILE, d, tile);
+    kv_codebook_init(&book, centers, k, d);
+    for (size_t n = 1; n <= MOST; n += n / 2 + 1) {
+        for (size_t i = 0; i < n; i++)
+            pair[i] = (struct kv_pair){(uint16_t)(i % KV_TILE),
+                                       (uint16_t)(i / 3 % groups)};
+        least[n] = -7;
+        kv_tile_least(&book, tile, size, pair, n, least);
+        assert_true(least[n] == -7);
+        for (size_t i = 0; i < n; i++) {
+            const float *of = x + pair[i].vector * d;
+            const size_t from = pair[i].group * size * KV_BLOCK;
+            const size_t m =
+                k - from < size * KV_BLOCK ? k - from : size * KV_BLOCK;
+            const size_t at = from + nearest(of, centers + from * d, m, d);
+
+            assert_true(least[i] == distance(of, centers + at * d, d));
+            assert_int_equal(
+                kv_tile_first(&book, tile, size, pair[i], least[i]), at);
+        }
+    }
+    kv_codebook_clear(&book);
+    free(centers);
+}
+
+static void check_below(void)
+{
+    float a[64], b[64];
+
+    for (size_t i = 0; i < 64; i++) {
+        a[i] = i % 5 == 4 ? INFINITY : (float)(kv_random(6, i) % 8);
+        b[i] = (float)(kv_random(7, i) % 8);
+    }
+    for (size_t n = 16; n <= 64; n += 16) {
+        const uint64_t below = kv_bits_below(a, b, 1, n);
+
+        for (size_t i = 0; i < 64; i++)
+            assert_int_equal(below >> i & 1, i < n && a[i] < b[i] + 1);
+    }
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
+        assert_int_equal(kv_level_set(l, NULL), 0);
+        for (size_t d = 2; d <= KV_VQ_MAX_D; d++)
+            for (size_t size = 1; size <= 4; size *= 2) {
+                check_groups(d, 64, size, true);
+                check_groups(d, 150, size, d % 2);
+            }
+        check_below();
+    }
+    kv_level_set(kv_level_max(), NULL);
+}
+
+/* ---- points that have bounds ------------------------------------------- */
+
+/* Rounds in which some centers move a little, some far, some not at all and
+ * some onto each other, from codes that are right, nearly right, and wrong. */
+static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
+{
+    enum { ROUNDS = 9 };
+    const size_t n_tiles = (n + KV_TILE - 1) / KV_TILE;
     float *x = kv_alloc(n, d * sizeof(*x)), *s = kv_alloc(n, sizeof(*s));
     float *centers = kv_alloc(k, d * sizeof(*centers));
     uint16_t *code = kv_alloc(n, sizeof(*code));
     uint16_t *want = kv_alloc(n, sizeof(*want));
-    struct kv_points p = {.n = n, .d = d, .x = x, .dist = s, .code = code};
-    struct kv_codebook book;
+    struct kv_points p = {
+        .n = n, .d = d, .n_tiles = n_tiles, .x = x, .dist = s, .code = code};
+    struct kv_bounds *bounds;
 
     fill(x, n * d, 1, coarse);
     for (size_t i = 0; i < n * d; i++)
         x[i] *= scale;
-    memcpy(centers, x, k * d * sizeof(*x)); /* some of the points */
-    kv_codebook_init(&book, centers, k, d);
-    kv_nearest(&book, x, n, want);
-    kv_codebook_clear(&book);
-    for (size_t i = 0; i < n; i++) /* right, nearly right, and wrong */
-        code[i] = (uint16_t)(i % 3 == 0   ? want[i]
-                             : i % 3 == 1 ? (want[i] + 1u) % k
-                                          : kv_random(5, i) % k);
-    for (size_t round = 0; round < 2; round++) {
-        kv_points_reassign(&p, centers, k);
+    for (size_t i = 0; i < k; i++) /* some of the points */
+        memcpy(centers + i * d, x + i % n * d, d * sizeof(*x));
+    for (size_t i = 0; i < n; i++)
+        code[i] = (uint16_t)nearest(x + i * d, centers, k, d);
+    bounds = kv_bounds_new(&p, centers, k);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        struct kv_codebook book;
+
+        kv_codebook_init(&book, centers, k, d);
+        kv_nearest(&book, x, n, want);
+        kv_codebook_clear(&book);
+        for (size_t i = 0; i < n && round % 3 == 2; i++)
+            code[i] = (uint16_t)(i % 3 == 0   ? want[i]
+                                 : i % 3 == 1 ? (want[i] + 1u) % k
+                                              : kv_random(5, i) % k);
+        kv_bounds_assign(bounds, &p, centers);
         for (size_t i = 0; i < n; i++) {
             assert_int_equal(code[i], want[i]);
             assert_true(s[i] == distance(x + i * d, centers + want[i] * d, d));
         }
+        for (size_t c = 0; c < k && round != 4; c++) {
+            const float by =
+                (c + round) % 7 == 0 ? 1 : 0.1f / (float)(1 + round * round);
+
+            for (size_t j = 0; j < d; j++) {
+                const float step =
+                    (float)kv_random_normal(round + 9, c * d + j);
+
+                if (c % 3)
+                    centers[c * d + j] +=
+                        scale * by * (coarse ? rintf(2 * step) / 2 : step);
+            }
+            if (c % 31 == 30)
+                memcpy(centers + c * d, centers + (c - round) * d,
+                       d * sizeof(*centers));
+        }
     }
+    kv_bounds_free(bounds);
     free(want);
     free(code);
     free(centers);
@@ -239,19 +318,20 @@ static void check_reassign(size_t n, size_t d, size_t k, bool coarse,
     free(x);
 }
 
-static void test_reassign(void **state)
+static void test_bounds(void **state)
 {
     (void)state;
     for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 1; d <= KV_VQ_MAX_D; d += 1 + d / 4) {
-            check_reassign(1000, d, 70, d % 2, 1);
-            check_reassign(700, d, 1, false, 1);
-            check_reassign(700, d, 300, true, 1);
-            check_reassign(700, d, 300, false, 1e17f);
-            check_reassign(700, d, 300, false, 1e-16f);
-            check_reassign(700, d, 300, false, 1e-21f);
+        for (size_t d = 2; d <= KV_VQ_MAX_D; d += 1 + d / 4) {
+            check_bounds(1000, d, 70, d % 2, 1);
+            check_bounds(1, d, 64, false, 1);
+            check_bounds(700, d, 300, true, 1);
+            check_bounds(700, d, 300, false, 1e17f);
+            check_bounds(700, d, 300, false, 1e-16f);
+            check_bounds(700, d, 300, false, 1e-21f);
         }
+        check_bounds(3000, 4, 2300, false, 1); /* groups of two blocks */
     }
     kv_level_set(kv_level_max(), NULL);
 }
@@ -376,6 +456,8 @@ static void test_rounds(void **state)
     check_plain(1000, 4, 16, 1);
     check_plain(129, 1, 7, 2);
     check_plain(65, 16, 3, 3);
+    check_plain(3000, 8, 520, 4); /* by bounds */
+    check_plain(2500, 2, 2100, 5);
     check_skewed(12, 4, 4, 2960);
     check_skewed(60, 8, 12, 10211);
 }
@@ -548,17 +630,16 @@ static void test_refusals(void **state)
     refused("not 1 and 0", (float[]){1, 2, 3, 4}, NULL, 0);
 }
 
-/* Large enough that every loop runs on threads. */
-static void test_same_bits(void **state)
+static void check_same_bits(size_t n, size_t d, size_t k)
 {
-    enum { N = 70001, D = 8, K = 80, WAYS = 5 };
+    enum { WAYS = 5 };
     const int threads = omp_get_max_threads();
-    float *x = kv_alloc(N, D * sizeof(*x));
-    float c[WAYS][K * D];
+    const size_t size = k * d * sizeof(float);
+    float *x = kv_alloc(n, d * sizeof(*x));
+    char *c = kv_alloc(WAYS, size);
     double mse[WAYS];
 
-    (void)state;
-    fill(x, N * D, 1, false);
+    fill(x, n * d, 1, false);
     for (int way = 0; way < WAYS; way++) {
         const enum kv_level level = way == 3 && kv_level_max() > KV_LEVEL_C
                                         ? kv_level_max() - 1
@@ -566,28 +647,39 @@ static void test_same_bits(void **state)
 
         omp_set_num_threads(way < 3 ? way + 1 : 2);
         assert_int_equal(kv_level_set(level, NULL), 0);
-        assert_int_equal(kv_kmeans(x, N, D, NULL, K, way < 4 ? 3 : 2, 5, c[way],
+        assert_int_equal(kv_kmeans(x, n, d, NULL, k, way < 4 ? 4 : 3, 5,
+                                   (float *)(void *)(c + (size_t)way * size),
                                    &mse[way], NULL),
                          0);
     }
-    for (int way = 1; way < 4; way++) {
-        assert_memory_equal(c[way], c[0], sizeof(c[0]));
+    for (size_t way = 1; way < 4; way++) {
+        assert_memory_equal(c + way * size, c, size);
         assert_true(mse[way] == mse[0]);
     }
-    assert_true(mse[4] > mse[0]); /* two rounds are not three */
+    assert_true(mse[4] > mse[0]); /* three rounds are not four */
     omp_set_num_threads(threads);
     kv_level_set(kv_level_max(), NULL);
+    free(c);
     free(x);
+}
+
+/* Large enough that every loop runs on threads; without and with bounds. */
+static void test_same_bits(void **state)
+{
+    (void)state;
+    check_same_bits(70001, 8, 80);
+    check_same_bits(20001, 8, 600);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_reassign),
-        cmocka_unit_test(test_rounds),     cmocka_unit_test(test_start),
-        cmocka_unit_test(test_few_points), cmocka_unit_test(test_outlier),
-        cmocka_unit_test(test_weights),    cmocka_unit_test(test_no_weights),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_bounds),     cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_start),      cmocka_unit_test(test_few_points),
+        cmocka_unit_test(test_outlier),    cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_no_weights), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
