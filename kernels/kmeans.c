@@ -2,7 +2,6 @@
 #include "kernels/cuda/points.h"
 #include "kernels/device.h"
 #include "kernels/kmeans_impl.h"
-#include "kernels/level.h"
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -294,14 +293,13 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
 }
 
 /* Whether bounds are faster than asking all centers: they take a round or two
- * to pay, and 16-bit integers are hard to beat with few centers. */
+ * to pay, and 16-bit integers (nearest_whole.h) are hard to beat with few. */
 static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
 {
-    enum { VALUES = 4096, VALUES_VNNI = 8 * VALUES, ROUNDS = 3 };
+    enum { VALUES = 32768, ROUNDS = 3 };
 
     return !p->gpu && rounds >= ROUNDS && k >= 64 && p->d >= 2 &&
-           p->n <= KV_BOUNDS_MOST_POINTS &&
-           k * p->d >= (kv_level_vnni() ? VALUES_VNNI : VALUES);
+           k * p->d >= VALUES && p->n <= KV_BOUNDS_MOST_POINTS;
 }
 
 /* p->code; and p->dist where it is wanted or costs nothing, else it is stale.

@@ -4,6 +4,7 @@
 #include "lib/base/alloc.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,6 +146,12 @@ static void put_all_whole(struct kv_codebook *b)
     b->off = (float)sqrt(error);
 }
 
+/* AVX-512 without VNNI is as fast in f32. */
+static bool searches_whole(void)
+{
+    return kv_level_vnni() || kv_level_get() == KV_LEVEL_AVX2;
+}
+
 void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
                       size_t d)
 {
@@ -162,7 +169,7 @@ void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
         for (size_t j = 0; j < d; j++)
             b->block[(c / KV_BLOCK * d + j) * KV_BLOCK + c % KV_BLOCK] =
                 INFINITY;
-    if (kv_level_vnni())
+    if (searches_whole())
         put_all_whole(b);
 }
 
@@ -206,13 +213,12 @@ void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
     float unused[KV_TILE];
 
 #ifdef __x86_64__
-    if (kv_level_vnni() && b->whole && !dist) {
-        kv_tile_codes_vnni(b, tile, n, code);
+    if (b->whole && searches_whole()) {
+        fn = kv_level_vnni() ? kv_tile_whole_vnni : kv_tile_whole_avx2;
+        fn(b, tile, n, code, dist);
         return;
     }
-    if (kv_level_vnni())
-        fn = kv_tile_nearest_vnni;
-    else if (kv_level_get() == KV_LEVEL_AVX2)
+    if (kv_level_get() == KV_LEVEL_AVX2)
         fn = kv_tile_nearest_avx2;
     else if (kv_level_get() == KV_LEVEL_AVX512)
         fn = kv_tile_nearest_avx512;

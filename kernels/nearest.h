@@ -9,7 +9,7 @@
  * smallest s.  A vector equal to a centroid therefore gets s = 0, and encoding
  * what was decoded gives the same values.  Every level gives exactly this: a
  * faster one may look for candidates in another way, and decides by s where it
- * leaves more than one (kernels/nearest_simd.h, nearest_vnni.c).
+ * leaves more than one (kernels/nearest_simd.h, nearest_whole.h).
  */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H

@@ -1,5 +1,5 @@
 /* The last step of a search: s of nearest.h, for the centers that are left.
- * Included by nearest_simd.h and nearest_vnni.c beside the names of registers:
+ * Included by nearest_simd.h and nearest_whole.h beside the names of registers:
  *
  *   WIDTH              lanes
  *   vf, vi             WIDTH floats, WIDTH 32-bit integers

@@ -32,12 +32,10 @@ static inline size_t kv_group_end(const struct kv_codebook *b, size_t size,
     X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 _Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "KV_EVERY_D, the unrolling");
 
-kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512,
-    kv_tile_nearest_vnni;
+kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512;
 
-/* For a codebook with `whole`. */
-void kv_tile_codes_vnni(const struct kv_codebook *b, const float *tile,
-                        size_t n, uint16_t *code);
+/* For a codebook with `whole`; dist may be NULL. */
+kv_nearest_fn kv_tile_whole_avx2, kv_tile_whole_vnni;
 
 kv_closer_fn kv_tile_closer_c, kv_tile_closer_avx2, kv_tile_closer_avx512;
 kv_least_fn kv_tile_least_c, kv_tile_least_avx2, kv_tile_least_avx512;

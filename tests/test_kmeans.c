@@ -60,8 +60,8 @@ static void check_tile(kv_nearest_fn *search, const struct kv_codebook *book,
 }
 
 /* Codes and distances are plain C's, bit for bit: of the search that who wants
- * distances gets (kv_nearest() wants none: where VNNI is, it has another), and
- * of the one that VNNI hides. */
+ * distances gets (kv_nearest() wants none: 16-bit integers have another), and
+ * of those in f32 that 16-bit integers hide. */
 static void check_distances(const struct kv_codebook *book, const float *x,
                             size_t n)
 {
@@ -77,8 +77,30 @@ static void check_distances(const struct kv_codebook *book, const float *x,
 #ifdef __x86_64__
         if (kv_level_vnni())
             check_tile(kv_tile_nearest_avx512, book, tile, m, code, dist);
+        if (kv_level_get() == KV_LEVEL_AVX2)
+            check_tile(kv_tile_nearest_avx2, book, tile, m, code, dist);
 #endif
     }
+}
+
+/* Nothing is written beyond the codes. */
+static void check_codes(const float *x, size_t n, const float *centers,
+                        size_t k, size_t d)
+{
+    enum { CANARY = 4 };
+    uint16_t *code = kv_alloc(n + CANARY, sizeof(*code));
+    struct kv_codebook book;
+
+    memset(code, 0xa5, (n + CANARY) * sizeof(*code));
+    kv_codebook_init(&book, centers, k, d);
+    kv_nearest(&book, x, n, code);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(code[i], nearest(x + i * d, centers, k, d));
+    for (size_t i = n; i < n + CANARY; i++)
+        assert_int_equal(code[i], 0xa5a5);
+    check_distances(&book, x, n);
+    kv_codebook_clear(&book);
+    free(code);
 }
 
 /* Beside shift, the differences that count are rounding errors of a score that
@@ -86,11 +108,8 @@ static void check_distances(const struct kv_codebook *book, const float *x,
 static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
                           float shift, float scale)
 {
-    enum { CANARY = 4 };
     float *x = kv_alloc(n, d * sizeof(*x));
     float *centers = kv_alloc(k, d * sizeof(*centers));
-    uint16_t *code = kv_alloc(n + CANARY, sizeof(*code));
-    struct kv_codebook book;
 
     fill(x, n * d, 1, coarse);
     fill(centers, k * d, 2, coarse);
@@ -98,18 +117,51 @@ static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
         x[i] = (x[i] + shift) * scale * (i / d % 7 == 3 ? 30 : 1);
     for (size_t i = 0; i < k * d; i++)
         centers[i] = (centers[i] + shift) * scale;
-    memset(code, 0xa5, (n + CANARY) * sizeof(*code));
-    kv_codebook_init(&book, centers, k, d);
-    kv_nearest(&book, x, n, code);
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(code[i], nearest(x + i * d, centers, k, d));
-    check_distances(&book, x, n);
-    kv_codebook_clear(&book);
-    for (size_t i = n; i < n + CANARY; i++)
-        assert_int_equal(code[i], 0xa5a5);
-    free(code);
+    check_codes(x, n, centers, k, d);
     free(centers);
     free(x);
+}
+
+/* Vectors between two centers, all three rounded to integers the worst way for
+ * the nearer: the search in 16-bit integers must not trust them.  A center at
+ * 16380 makes its scale 1. */
+static void check_margins(size_t d, size_t apart)
+{
+    enum { PAIRS = 96, K = 2 * PAIRS + 1, SIDE = 10, STEP = 1500 };
+    float centers[K * KV_VQ_MAX_D] = {0}, x[PAIRS * KV_VQ_MAX_D];
+
+    centers[(K - 1) * d] = 16380;
+    for (size_t i = 0; i < PAIRS; i++) {
+        const size_t first = i / apart * 2 * apart + i % apart;
+        const float near = 1 + (float)(kv_random(8, i) % 60);
+
+        for (size_t j = 0; j < d; j++) {
+            const uint64_t r = kv_random(9, i * d + j);
+            const float s = r % 2 ? 1 : -1, more = (float)(r / 2 % 3);
+            const size_t row = j == 0 ? i % SIDE : i / SIDE;
+            const float at = j < 2 ? STEP * ((float)row - (SIDE - 1) / 2.F) : 0;
+
+            x[i * d + j] = at - s * 0.49F;
+            centers[first * d + j] = at + s * (near + 0.49F);
+            centers[(first + apart) * d + j] = at - s * (near + more - 0.49F);
+        }
+    }
+    check_codes(x, PAIRS, centers, K, d);
+}
+
+/* Vectors as far from all centers as 16-bit integers go, and farther. */
+static void check_opposite(size_t d)
+{
+    enum { N = 130, K = 100 };
+    float centers[K * KV_VQ_MAX_D] = {0}, x[N * KV_VQ_MAX_D] = {0};
+
+    for (size_t i = 0; i < K; i++)
+        centers[i * d] = 16380 - (float)(i * 37 % K * 3);
+    for (size_t i = 0; i < N; i++) {
+        x[i * d] = -29000 - 30 * (float)i;
+        x[i * d + 1] = (float)(kv_random(10, i) % 500);
+    }
+    check_codes(x, N, centers, K, d);
 }
 
 static void check_closer(size_t d)
@@ -178,6 +230,11 @@ static void test_nearest(void **state)
             check_nearest(130, d, 300, true, 0, 0x1p62f);
             check_nearest(130, d, 300, false, 1, 0x1p-70f);
             check_nearest(130, d, 300, false, 0, 0x1p-140f);
+        }
+        for (size_t d = 2; d <= KV_VQ_MAX_D; d++) {
+            check_margins(d, 1);
+            check_margins(d, 16);
+            check_opposite(d);
         }
         check_overflow();
     }
@@ -456,8 +513,8 @@ static void test_rounds(void **state)
     check_plain(1000, 4, 16, 1);
     check_plain(129, 1, 7, 2);
     check_plain(65, 16, 3, 3);
-    check_plain(3000, 8, 520, 4); /* by bounds */
-    check_plain(2500, 2, 2100, 5);
+    check_plain(4500, 8, 4100, 4); /* by bounds */
+    check_plain(2500, 16, 2050, 4);
     check_skewed(12, 4, 4, 2960);
     check_skewed(60, 8, 12, 10211);
 }
@@ -668,7 +725,7 @@ static void test_same_bits(void **state)
 {
     (void)state;
     check_same_bits(70001, 8, 80);
-    check_same_bits(20001, 8, 600);
+    check_same_bits(20001, 16, 2048);
 }
 
 int main(void)
