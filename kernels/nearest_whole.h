@@ -45,59 +45,77 @@
  *   NAME(f)            f with the level's suffix */
 #include "kernels/nearest_decide.h"
 
-/* What a register of vectors is searched with; d <= 2 * 8. */
-struct whole {
-    vi pair[KV_VQ_MAX_D / 2]; /* X, two dimensions a lane */
-    vi square;                /* |X|^2, as a 32-bit unsigned */
-    vm within;                /* where x is not beyond 2^15 */
-};
-
-/* What is known of a tile's vectors after the search of blocks. */
+/* What is known of a tile's vectors; d <= 2 * 8. */
 struct found {
     _Alignas(64) int32_t pair[KV_VQ_MAX_D / 2][KV_TILE]; /* X, two a word */
-    int32_t limit[KV_TILE]; /* T of what may be nearest */
-    int32_t block[KV_TILE];
-    uint64_t sure; /* no center of another block can be nearer */
+    int32_t best[KV_TILE];   /* the least T of a block */
+    int32_t second[KV_TILE]; /* that of another block */
+    int32_t block[KV_TILE];  /* which has the best */
+    int32_t limit[KV_TILE];  /* T of what may be nearest */
+    uint64_t sure;           /* no center of another block can be nearer */
 };
 
-ALWAYS_INLINE void round_tile(const struct kv_codebook *b, const float *tile,
-                              size_t d, struct whole *to)
+/* X of WIDTH vectors from `at` on. */
+ALWAYS_INLINE void round_vectors(const struct kv_codebook *b, const float *tile,
+                                 size_t d, size_t at, struct found *to)
 {
-    const float MOST = 32700;
-    const vf scale = v_all(b->scale);
-    vf square = v_all(0);
     vi part[KV_VQ_MAX_D];
 
     UNROLL
-    for (size_t j = 0; j < d; j++) {
-        const vf y = v_mul(v_load(tile + j * KV_TILE), scale);
-
-        part[j] = i_round(y);
-        square = v_fma(y, y, square);
-    }
-    to->square = i_all(0);
+    for (size_t j = 0; j < d; j++)
+        part[j] =
+            i_round(v_mul(v_load(tile + j * KV_TILE + at), v_all(b->scale)));
     UNROLL
-    for (size_t j = 0; j < d; j += 2) {
-        to->pair[j / 2] = i_pairs(part[j], j + 1 < d ? part[j + 1] : i_all(0));
-        add_products(&to->square, to->pair[j / 2], to->pair[j / 2]);
-    }
-    to->within = v_at_most(square, v_all(MOST * MOST));
+    for (size_t j = 0; j < d; j += 2)
+        i_store(to->pair[j / 2] + at,
+                i_pairs(part[j], j + 1 < d ? part[j + 1] : i_all(0)));
 }
 
-/* The T above which no center can be nearer than that of T = t; slack: 2 (e +
- * E). */
-ALWAYS_INLINE vi limit_of(vi t, const struct whole *x, float slack)
+/* Is |S x| within 2^15, for WIDTH vectors? */
+ALWAYS_INLINE vm are_within(const struct kv_codebook *b, const float *tile,
+                            size_t d)
 {
-    const vf square = v_max(v_of(i_add(t, x->square)), v_all(1));
-    const vf reach = v_fma(v_root(square), v_all(1 + 0x1p-13f), v_all(slack));
-    const vi over = i_of(v_mul(reach, reach));
+    const float MOST = 32700;
+    vf square = v_all(0);
 
-    return i_if(x->within, i_sub(over, x->square), i_all(INT32_MAX));
+    UNROLL
+    for (size_t j = 0; j < d; j++) {
+        const vf y = v_mul(v_load(tile + j * KV_TILE), v_all(b->scale));
+
+        square = v_fma(y, y, square);
+    }
+    return v_at_most(square, v_all(MOST * MOST));
+}
+
+/* The T above which no center can be nearer than that of the best; of WIDTH
+ * vectors from `at` on. */
+ALWAYS_INLINE void set_limit(const struct kv_codebook *b, const float *tile,
+                             size_t d, size_t at, struct found *to)
+{
+    /* 2 (e + E); e <= sqrt(d) / 2, but for the rounding of S x in f32 */
+    const float slack = sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
+    vi own = i_all(0); /* |X|^2, as a 32-bit unsigned */
+
+    UNROLL
+    for (size_t j = 0; j < (d + 1) / 2; j++) {
+        const vi pair = i_load(to->pair[j] + at);
+
+        add_products(&own, pair, pair);
+    }
+
+    const vf square = v_max(v_of(i_add(i_load(to->best + at), own)), v_all(1));
+    const vf reach = v_fma(v_root(square), v_all(1 + 0x1p-13f), v_all(slack));
+    const vi limit =
+        i_if(are_within(b, tile + at, d), i_sub(i_of(v_mul(reach, reach)), own),
+             i_all(INT32_MAX));
+
+    i_store(to->limit + at, limit);
+    to->sure |= (uint64_t)i_above(i_load(to->second + at), limit) << at;
 }
 
 /* T of a center, whose |C|^2 is at `whole`, and of p registers of vectors. */
 ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
-                          const struct whole *x, size_t p, vi *t)
+                          vi x[4][KV_VQ_MAX_D / 2], size_t p, vi *t)
 {
     UNROLL
     for (size_t g = 0; g < p; g++)
@@ -108,34 +126,33 @@ ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
 
         UNROLL
         for (size_t g = 0; g < p; g++)
-            add_products(&t[g], cj, x[g].pair[j]);
+            add_products(&t[g], cj, x[g][j]);
     }
 }
 
-/* Vectors [at, at + p * WIDTH) of the tile; d and p are constants. */
-ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
-                              size_t d, size_t at, size_t p, struct found *to)
+/* best, second and block of the vectors [at, at + p * WIDTH) of the tile; d and
+ * p are constants. */
+ALWAYS_INLINE void find_block(const struct kv_codebook *b, size_t d, size_t at,
+                              size_t p, struct found *to)
 {
     const size_t pairs = (d + 1) / 2;
-    /* e <= sqrt(d) / 2, but for the rounding of S x in f32 */
-    const float slack = sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
-    struct whole x[4];
-    vi best[4], second[4], block[4];
+    vi x[4][KV_VQ_MAX_D / 2], best[4], second[4], block[4];
 
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        round_tile(b, tile + at + g * WIDTH, d, &x[g]);
+        UNROLL
+        for (size_t j = 0; j < pairs; j++)
+            x[g][j] = i_load(to->pair[j] + at + g * WIDTH);
         best[g] = second[g] = i_all(INT32_MAX);
         block[g] = i_all(0);
     }
     for (size_t c = 0; c < b->k; c += KV_BLOCK) {
-        const size_t n = b->k - c < KV_BLOCK ? b->k - c : KV_BLOCK;
         const int32_t *whole = b->whole + c * (1 + pairs);
         const vi index = i_all((int32_t)(c / KV_BLOCK));
         vi least[4], t[4];
 
         scores(whole, pairs, x, p, least);
-        for (size_t i = 1; i < n; i++) {
+        for (size_t i = 1; i < KV_BLOCK; i++) {
             scores(whole + i, pairs, x, p, t);
             UNROLL
             for (size_t g = 0; g < p; g++)
@@ -149,15 +166,9 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
     }
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        const size_t i = at + g * WIDTH;
-        const vi limit = limit_of(best[g], &x[g], slack);
-
-        to->sure |= (uint64_t)i_above(second[g], limit) << i;
-        i_store(to->block + i, block[g]);
-        i_store(to->limit + i, limit);
-        UNROLL
-        for (size_t j = 0; j < pairs; j++)
-            i_store(to->pair[j] + i, x[g].pair[j]);
+        i_store(to->best + at + g * WIDTH, best[g]);
+        i_store(to->second + at + g * WIDTH, second[g]);
+        i_store(to->block + at + g * WIDTH, block[g]);
     }
 }
 
@@ -167,13 +178,19 @@ ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
     size_t i = 0;
 
     to->sure = 0;
+    if (n <= FEW)
+        return;
+    for (size_t at = 0; at < n; at += WIDTH)
+        round_vectors(b, tile, d, at, to);
     if (GROUPS(d) == 4)
-        for (; n > FEW && i + 3 * WIDTH < n; i += 4 * WIDTH)
-            find_block(b, tile, d, i, 4, to);
-    for (; n > FEW && i + WIDTH < n; i += 2 * WIDTH)
-        find_block(b, tile, d, i, 2, to);
-    for (; n > FEW && i < n; i += WIDTH)
-        find_block(b, tile, d, i, 1, to);
+        for (; i + 3 * WIDTH < n; i += 4 * WIDTH)
+            find_block(b, d, i, 4, to);
+    for (; i + WIDTH < n; i += 2 * WIDTH)
+        find_block(b, d, i, 2, to);
+    for (; i < n; i += WIDTH)
+        find_block(b, d, i, 1, to);
+    for (size_t at = 0; at < n; at += WIDTH)
+        set_limit(b, tile, d, at, to);
 }
 
 /* The centers of its block that may be the nearest to vector i, bit by bit. */
