@@ -10,6 +10,10 @@
  * (Yinyang k-means, Ding et al. 2015, with the centers that stay measured
  * again).
  *
+ * In the first round, where no group was asked yet, the bounds are what the
+ * center that the point has is away from the groups, less what the point is
+ * away from it.
+ *
  * Instead of lowering all bounds after each round, a group's way is added up,
  *
  *   bound = root of the least s + way then       asked where
@@ -21,6 +25,7 @@
  * nor tie. */
 #include "kernels/kmeans_impl.h"
 #include "kernels/nearest.h"
+#include "kernels/prefetch.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
@@ -31,8 +36,10 @@
 
 enum {
     MOST_GROUPS = 128,
-    LANES = 16, /* bounds are compared so many at once */
-    ROOM = 512  /* pairs are asked when there are so many */
+    LANES = 16,      /* bounds are compared so many at once */
+    ROOM = 512,      /* pairs are asked when there are so many */
+    AHEAD = 4096,    /* bounds are fetched so many bytes early */
+    WORTH_POINTS = 8 /* for each center: so many repay what part() takes */
 };
 
 /* Bounds take at most so many bytes. */
@@ -50,6 +57,7 @@ struct kv_bounds {
     uint32_t *order;  /* [n points]: by the places of their centers at first */
     float *tile;      /* [n_tiles][d][64]: the points in this order */
     float *bound;     /* [n points][width]: too; infinite past n_groups */
+    bool asked;       /* not at first, when all bounds are 0 */
 };
 
 struct place {
@@ -242,6 +250,10 @@ struct round {
     struct kv_codebook book;  /* in the order of groups */
     float moved[MOST_GROUPS]; /* the way of each group */
     float limit[MOST_GROUPS]; /* and with room for rounding */
+    float *apart;    /* [k][n_groups]: how far each center, in the order of
+                      * groups, is at least from each group; NULL where bounds
+                      * are known, or not worth it */
+    uint16_t *place; /* [k]: of each center in that order; too */
 };
 
 /* A tile's points, and what is asked of them. */
@@ -289,6 +301,22 @@ static void ask(const struct round *r, struct asked *a)
     a->n = 0;
 }
 
+/* In the first round: how near a group can be to a point by the center that it
+ * has, without asking. */
+static void guess(const struct round *r, struct asked *a, size_t i)
+{
+    const struct kv_bounds *b = r->b;
+    const float *apart = r->apart + r->place[a->code[i]] * b->n_groups;
+    const float own = sqrtf(a->dist[i]) * (1 + 1e-5f);
+    float *bound = a->bound + i * b->width;
+
+    for (size_t g = 0; g < b->n_groups; g++) {
+        const float by = apart[g] - own + r->moved[g];
+
+        bound[g] = by > bound[g] ? by : bound[g];
+    }
+}
+
 static void assign_tile(const struct round *r, struct asked *a, size_t n)
 {
     const struct kv_bounds *b = r->b;
@@ -303,6 +331,10 @@ static void assign_tile(const struct round *r, struct asked *a, size_t n)
     for (size_t i = 0; i < n; i++) {
         const float reach = 1.001f * sqrtf(a->dist[i]) + 1e-15f;
 
+        kv_prefetch_near(a->bound + i * b->width, AHEAD,
+                         b->width * sizeof(*a->bound));
+        if (r->apart)
+            guess(r, a, i);
         for (size_t g = 0; g < b->width; g += 64) {
             const size_t m = b->width - g < 64 ? b->width - g : 64;
             uint64_t open = kv_bits_below(a->bound + i * b->width + g,
@@ -342,6 +374,44 @@ static void assign_tiles(const struct round *r, struct kv_points *p)
     }
 }
 
+/* A tile's centers, which are points here. */
+static void part_tile(const struct round *r, size_t first, float *x,
+                      struct asked *a)
+{
+    const struct kv_bounds *b = r->b;
+    const size_t n = b->k - first < KV_TILE ? b->k - first : KV_TILE;
+
+    kv_tile_fill(r->book.centers + first * b->d, n, b->d, x);
+    for (size_t i = 0; i < n; i++) {
+        float *apart = r->apart + (first + i) * b->n_groups;
+
+        a->n = 0;
+        for (size_t g = 0; g < b->n_groups; g++)
+            add(a, i, g);
+        kv_tile_least(&r->book, x, b->size / KV_BLOCK, a->pair, a->n, apart);
+        for (size_t g = 0; g < b->n_groups; g++)
+            apart[g] = sqrtf(apart[g]) * (1 - 1e-5f);
+    }
+}
+
+/* Sets apart and place. */
+static void part(struct round *r)
+{
+    const struct kv_bounds *b = r->b;
+
+    r->apart = kv_alloc(b->k, b->n_groups * sizeof(*r->apart));
+    r->place = kv_alloc(b->k, sizeof(*r->place));
+    for (size_t c = 0; c < b->k; c++)
+        r->place[b->center[c]] = (uint16_t)c;
+#pragma omp parallel for schedule(static)
+    for (size_t first = 0; first < b->k; first += KV_TILE) {
+        float x[KV_VQ_MAX_D * KV_TILE];
+        struct asked a;
+
+        part_tile(r, first, x, &a);
+    }
+}
+
 void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers)
 {
@@ -356,7 +426,12 @@ void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
     }
     kv_codebook_init(&r.book, now, b->k, b->d);
     assert(r.book.block);
+    if (!b->asked && p->n >= WORTH_POINTS * b->k)
+        part(&r);
     assign_tiles(&r, p);
+    b->asked = true;
+    free(r.apart);
+    free(r.place);
     kv_codebook_clear(&r.book);
     free(now);
 }
