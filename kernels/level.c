@@ -10,6 +10,7 @@ static const char *const names[] = {
 
 /* -1 until a level is forced. */
 static int forced = -1;
+static int forced_pairs = -1;
 
 /* Asked before every loop; __builtin_cpu_init() has run before main(). */
 enum kv_level kv_level_max(void)
@@ -43,6 +44,20 @@ bool kv_level_vnni(void)
 #else
     return false;
 #endif
+}
+
+bool kv_level_pairs(void)
+{
+#ifdef __x86_64__
+    return forced_pairs < 0 ? __builtin_cpu_is("amd") : forced_pairs;
+#else
+    return false;
+#endif
+}
+
+void kv_level_set_pairs(bool pairs)
+{
+    forced_pairs = pairs;
 }
 
 int kv_level_set(enum kv_level level, struct kv_err *e)

@@ -25,6 +25,13 @@ int kv_level_set(enum kv_level level, struct kv_err *e);
  * and newer. */
 bool kv_level_vnni(void);
 
+/* Whether this CPU looks bytes up in two registers (vpermi2b) in the time of
+ * one: AMD's do; Intel's take three times as long. */
+bool kv_level_pairs(void);
+
+/* Says so of it whatever it is; for tests. */
+void kv_level_set_pairs(bool pairs);
+
 const char *kv_level_name(enum kv_level level); /* "c" "avx2" "avx512" */
 
 /* Fails when name is none of the three. */

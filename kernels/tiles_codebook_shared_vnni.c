@@ -2,25 +2,30 @@
  * in up to DIMS dimensions at once.  Registers hold the table for keys; for
  * values the sums, a dimension's own, and the first quarters of the planes.
  *
- * With 256 entries and 4 rows the two ports for vectors have 17 and 18
+ * With 256 entries and 4 rows Intel's two ports for vectors have 17 and 18
  * micro-operations of 64 codes: the look-ups can go to one of them alone, the
  * products to both.  A core chooses when it takes an instruction in, by how
  * many wait for each port.  Products that wait for their look-ups are counted
  * too, and others then go where the look-ups must: so what is multiplied was
  * looked up one register of codes before, and the instructions stand in the
- * order in which they are written. */
+ * order in which they are written.
+ *
+ * Where pairs of registers are looked up at the price of one (AMD), half as
+ * many look-ups do: `pairs`, a constant wherever it is handed on.  Registers
+ * then hold the table for values too, of two dimensions. */
+#include "kernels/level.h"
 #include "kernels/tiles_codebook_vnni.h"
 
 enum { DIMS = 4 };
 
-/* f(n) from dimension j on, so many at a time that n is a constant; in a block
+/* f(n) from dimension j on, up to `most` at a time, n a constant; in a block
  * that has b and j. */
-#define EVERY_DIMS(f)             \
-    for (; j + 4 <= b->d; j += 4) \
-        f(4);                     \
-    for (; j + 2 <= b->d; j += 2) \
-        f(2);                     \
-    if (j < b->d)                 \
+#define EVERY_DIMS(f, most)                      \
+    for (; (most) == 4 && j + 4 <= b->d; j += 4) \
+        f(4);                                    \
+    for (; j + 2 <= b->d; j += 2)                \
+        f(2);                                    \
+    if (j < b->d)                                \
         f(1);
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
@@ -32,11 +37,30 @@ _Static_assert(DIMS == 4, "EVERY_DIMS");
                      : "+v"(X)                    \
                      : "Yk"(WHERE), "v"(CODE), FROM(PART))
 
+/* Two registers of a table; x begins as the codes. */
+#define LOOK_UP_PAIR(X, FIRST, SECOND) \
+    __asm__ volatile("vpermi2b %2, %1, %0" : "+v"(X) : "v"(FIRST), "v"(SECOND))
+
+ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
+{
+    vi x = c.code, y = c.code;
+
+    LOOK_UP_PAIR(x, t->part[0], t->part[1]);
+    if (n > 128) {
+        LOOK_UP_PAIR(y, t->part[2], t->part[3]);
+        x = _mm512_mask_blend_epi8(c.bit7, x, y);
+    }
+    return x;
+}
+
 /* look_up() in its place. */
-ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, struct codes c)
+ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, int pairs,
+                              struct codes c)
 {
     vi x;
 
+    if (pairs)
+        return look_up_pairs(t, n, c);
     LOOK_UP("v", x, c.code, t->part[0]);
     if (n > 64)
         LOOK_UP_WHERE("v", x, c.bit6, c.code, t->part[1]);
@@ -113,13 +137,14 @@ ALWAYS_INLINE void key_products(vi s[ROWS][DIMS], size_t chains, size_t k, vi x,
 ALWAYS_INLINE void
 shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
                    const uint8_t *tile, size_t i, const int8_t *q8, size_t rows,
-                   size_t dims, size_t n, int halves, int some, int more,
-                   int32_t *sum, const struct scores *to)
+                   size_t dims, size_t n, int halves, int pairs, int some,
+                   int more, int32_t *sum, const struct scores *to)
 {
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
     struct codes c = codes(key_codes(tile, i, halves), n);
-    const size_t most = n > 128 ? 2 : 4, chains = dims < most ? dims : most;
+    const size_t most = pairs ? 1 : n > 128 ? 2 : 4; /* as measured */
+    const size_t chains = dims < most ? dims : most;
     vi s[ROWS][DIMS], x[DIMS];
 
     UNROLL
@@ -132,13 +157,13 @@ shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
     }
     UNROLL
     for (size_t k = 0; k < dims; k++)
-        x[k] = look_up_here(&t[k], n, c);
+        x[k] = look_up_here(&t[k], n, pairs, c);
     for (tile += step; tile < end; tile += step, q8 += q_step) {
         c = codes(key_codes(tile, i, halves), n);
         UNROLL
         for (size_t k = 0; k < dims; k++) {
             key_products(s, chains, k, x[k], q8, rows);
-            x[k] = look_up_here(&t[k], n, c);
+            x[k] = look_up_here(&t[k], n, pairs, c);
         }
     }
     UNROLL
@@ -159,14 +184,14 @@ shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
     }
 }
 
-/* Dimensions [j, j + dims) of 64 tokens.  rows, dims, n and halves are
+/* Dimensions [j, j + dims) of 64 tokens.  rows, dims, n, halves and pairs are
  * constants. */
 ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
                                       const uint8_t *planes,
                                       const uint8_t *tile, const int8_t *q8,
                                       size_t rows, size_t j, size_t dims,
-                                      size_t n, int halves, int32_t *sum,
-                                      const struct scores *to)
+                                      size_t n, int halves, int pairs,
+                                      int32_t *sum, const struct scores *to)
 {
     struct table t[DIMS];
 
@@ -175,20 +200,21 @@ ALWAYS_INLINE void shared_scores_dims(const struct kv_tile_book *b,
         t[k] = table(planes + (j + k) * n, n);
     for (size_t i = 0; i < 4; i++)
         shared_scores_some(b, t, tile, i, q8 + j * rows * 4, rows, dims, n,
-                           halves, j > 0, j + dims < b->d, sum, to);
+                           halves, pairs, j > 0, j + dims < b->d, sum, to);
 }
 
 ALWAYS_INLINE void shared_scores(const struct kv_tile_book *b,
                                  const uint8_t *planes, const uint8_t *tile,
                                  const int8_t *q8, size_t rows, size_t n,
-                                 int halves, const struct scores *to)
+                                 int halves, int pairs, const struct scores *to)
 {
     _Alignas(LINE) int32_t sum[ROWS * T];
     size_t j = 0;
 
-#define SOME(N) \
-    shared_scores_dims(b, planes, tile, q8, rows, j, N, n, halves, sum, to)
-    EVERY_DIMS(SOME)
+#define SOME(N)                                                                \
+    shared_scores_dims(b, planes, tile, q8, rows, j, N, n, halves, pairs, sum, \
+                       to)
+    EVERY_DIMS(SOME, DIMS)
 #undef SOME
 }
 
@@ -218,16 +244,30 @@ ALWAYS_INLINE void weights_of(const int8_t *p8, size_t i, size_t rows,
         by[r] = all4(p8 + r * T + i * 4);
 }
 
+/* The table of a plane; of more than pairs, its first quarter. */
+ALWAYS_INLINE struct table value_table(const uint8_t *plane, size_t n,
+                                       int pairs)
+{
+    return table(plane, pairs ? n : 64);
+}
+
+ALWAYS_INLINE vi look_up_value(const struct table *t, const uint8_t *plane,
+                               size_t n, int pairs, struct codes c)
+{
+    return pairs ? look_up_pairs(t, n, c) : look_up_at(t->part[0], plane, n, c);
+}
+
 /* Dimensions [j, j + dims) of 16 sub-vectors, to acc [rows][dims][16].  rows,
- * dims, n and halves are constants. */
+ * dims, n, halves and pairs are constants. */
 ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
                                       const uint8_t *tile, const int8_t *p8,
                                       const float *scale, size_t rows,
                                       size_t dims, size_t n, int halves,
-                                      size_t n_acc, float *acc)
+                                      int pairs, size_t n_acc, float *acc)
 {
     const size_t side = DIMS / dims; /* registers */
-    vi s[ROWS][DIMS], first[DIMS], x[DIMS][DIMS], by[ROWS];
+    vi s[ROWS][DIMS], x[DIMS][DIMS], by[ROWS];
+    struct table t[DIMS];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -236,14 +276,14 @@ ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
         s[r][k] = _mm512_setzero_si512();
     UNROLL
     for (size_t k = 0; k < dims; k++)
-        first[k] = load(planes + k * n);
+        t[k] = value_table(planes + k * n, n, pairs);
     UNROLL
     for (size_t h = 0; h < side; h++) {
         const struct codes c = codes(value_codes(tile, h, halves), n);
 
         UNROLL
         for (size_t k = 0; k < dims; k++)
-            x[h][k] = look_up_at(first[k], planes + k * n, n, c);
+            x[h][k] = look_up_value(&t[k], planes + k * n, n, pairs, c);
     }
     for (size_t i = side; i < 16; i += side) {
         planes = again(planes);
@@ -255,7 +295,7 @@ ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
             UNROLL
             for (size_t k = 0; k < dims; k++) {
                 value_products(s, k, x[h][k], by, rows);
-                x[h][k] = look_up_at(first[k], planes + k * n, n, c);
+                x[h][k] = look_up_value(&t[k], planes + k * n, n, pairs, c);
             }
         }
     }
@@ -276,7 +316,7 @@ ALWAYS_INLINE void shared_gather_some(const uint8_t *planes,
 ALWAYS_INLINE void shared_gather(const struct kv_tile_book *b,
                                  const uint8_t *planes, const uint8_t *tile,
                                  const int8_t *p8, const float *scale,
-                                 size_t rows, size_t n, int halves,
+                                 size_t rows, size_t n, int halves, int pairs,
                                  size_t n_acc, float *acc)
 {
     const size_t step = halves ? 8 * LINE : 16 * LINE;
@@ -286,18 +326,23 @@ ALWAYS_INLINE void shared_gather(const struct kv_tile_book *b,
 
 #define SOME(N)                                                                \
     shared_gather_some(planes + j * n, tile + g * step, p8, scale, rows, N, n, \
-                       halves, n_acc, acc + (g * b->d + j) * 16)
-        EVERY_DIMS(SOME)
+                       halves, pairs, n_acc, acc + (g * b->d + j) * 16)
+        EVERY_DIMS(SOME, pairs ? 2 : DIMS)
 #undef SOME
     }
 }
 
-#define KINDS(X, R) X(R, 64, 1) X(R, 64, 0) X(R, 128, 0) X(R, 256, 0)
-#define KIND(R, N, HALVES) ((R) << 16 | (N) << 4 | (HALVES))
+#define KINDS(X, R) \
+    X(R, 64, 1, 0)  \
+    X(R, 64, 0, 0)  \
+    X(R, 128, 0, 0) X(R, 128, 0, 1) X(R, 256, 0, 0) X(R, 256, 0, 1)
+#define KIND(R, N, HALVES, PAIRS) \
+    ((R) << 16 | (N) << 4 | (HALVES) << 1 | (PAIRS))
 
 static size_t kind(const struct kv_tile_book *b, size_t rows)
 {
-    return KIND(rows, b->plane, (size_t)(b->bits <= 4));
+    return KIND(rows, b->plane, (size_t)(b->bits <= 4),
+                (size_t)(b->plane > 64 && kv_level_pairs()));
 }
 
 void kv_code_scores_shared(const struct kv_tile_book *b, size_t head,
@@ -307,9 +352,9 @@ void kv_code_scores_shared(const struct kv_tile_book *b, size_t head,
     const uint8_t *planes = planes_of(b, head);
 
     switch (kind(b, n)) {
-#define CASE(R, N, HALVES)                                    \
-    case KIND(R, N, HALVES):                                  \
-        shared_scores(b, planes, from, q8, R, N, HALVES, to); \
+#define CASE(R, N, HALVES, PAIRS)                                    \
+    case KIND(R, N, HALVES, PAIRS):                                  \
+        shared_scores(b, planes, from, q8, R, N, HALVES, PAIRS, to); \
         break;
         EVERY_ROWS(KINDS, CASE)
 #undef CASE
@@ -324,9 +369,10 @@ void kv_code_gather_shared(const struct kv_tile_book *b, size_t head,
     const uint8_t *planes = planes_of(b, head);
 
     switch (kind(b, n)) {
-#define CASE(R, N, HALVES)                                                   \
-    case KIND(R, N, HALVES):                                                 \
-        shared_gather(b, planes, from, p8, scale, R, N, HALVES, n_acc, acc); \
+#define CASE(R, N, HALVES, PAIRS)                                             \
+    case KIND(R, N, HALVES, PAIRS):                                           \
+        shared_gather(b, planes, from, p8, scale, R, N, HALVES, PAIRS, n_acc, \
+                      acc);                                                   \
         break;
         EVERY_ROWS(KINDS, CASE)
 #undef CASE

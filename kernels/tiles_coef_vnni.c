@@ -1,6 +1,7 @@
 /* With AVX512-VBMI a table of 64 bytes is one instruction, one of 512 eight:
  * under masks, of which each keeps what those before it have found.  A gather
  * costs more, up to ten times.  Floats are looked up byte by byte. */
+#include "kernels/level.h"
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
 #include "kernels/tiles_rope.h"
@@ -63,6 +64,29 @@ ALWAYS_INLINE __m512i look(const __m512i *t, const uint8_t *tile,
 }
 _Static_assert(KV_TRELLIS_STATES == 8 * LINE, "eight lines of a table");
 
+/* The same where two lines are looked up at the price of one: seven bits. */
+ALWAYS_INLINE __m512i look_pairs(const __m512i *t, const uint8_t *tile,
+                                 const struct kv_coef_place *p, unsigned shift)
+{
+    const __m512i last = line(tile, p, 0), before = line(tile, p, 1);
+    const __m512i below = _mm512_set1_epi8((char)((1 << shift) - 1));
+    const __m512i at =
+        !shift       ? last
+        : shift == 7 ? before
+                     : _mm512_ternarylogic_epi32(before, last, below, 0xe4);
+    const __mmask64 by1 = bit(last, 7);
+    __m512i x[2];
+
+    UNROLL
+    for (size_t i = 0; i < 2; i++)
+        x[i] = _mm512_mask_blend_epi8(
+            by1, _mm512_permutex2var_epi8(t[4 * i], at, t[4 * i + 1]),
+            _mm512_permutex2var_epi8(t[4 * i + 2], at, t[4 * i + 3]));
+    return _mm512_mask_blend_epi8(
+        _mm512_test_epi8_mask(before, _mm512_set1_epi8((char)(1 << shift))),
+        x[0], x[1]);
+}
+
 /* The same where 7 bits count, of the table's own order. */
 ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,
                                  const struct kv_coef_place *p, unsigned shift)
@@ -78,17 +102,20 @@ ALWAYS_INLINE __m512i look_small(const __m512i *t, const uint8_t *tile,
     return _mm512_permutex2var_epi8(t[0], at, t[1]);
 }
 
+enum how { SMALL, FOURS, PAIRS }; /* look_small, look, look_pairs */
+
 /* Coefficients [from, to) of a run, which end alike: out lines, `apart` bytes
  * apart.  What a later tile has at their places is on its way then: little by
- * little, as memory likes it.  small, shift: constants. */
+ * little, as memory likes it.  how, shift: constants. */
 ALWAYS_INLINE void look_up_some(const struct kv_store *s,
                                 const struct kv_coef_place *place,
                                 const uint8_t *table, const uint8_t *tile,
                                 size_t from, size_t to, uint8_t *out,
-                                size_t apart, int small, unsigned shift)
+                                size_t apart, enum how how, unsigned shift)
 {
-    const size_t lines = small ? 2 : KV_TRELLIS_STATES / LINE;
-    const uint8_t *t_from = table + (small ? 0 : shift) * KV_TRELLIS_STATES;
+    const size_t lines = how == SMALL ? 2 : KV_TRELLIS_STATES / LINE;
+    const uint8_t *t_from =
+        table + (how == SMALL ? 0 : shift) * KV_TRELLIS_STATES;
     const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
     __m512i t[KV_TRELLIS_STATES / LINE];
 
@@ -97,8 +124,10 @@ ALWAYS_INLINE void look_up_some(const struct kv_store *s,
         t[j] = _mm512_load_si512(t_from + LINE * j);
     for (size_t i = from; i < to; i++, out += apart) {
         __builtin_prefetch(later + place[i].line[0], 0, 2);
-        _mm512_store_si512(out, small ? look_small(t, tile, place + i, shift)
-                                      : look(t, tile, place + i, shift));
+        _mm512_store_si512(
+            out, how == SMALL   ? look_small(t, tile, place + i, shift)
+                 : how == PAIRS ? look_pairs(t, tile, place + i, shift)
+                                : look(t, tile, place + i, shift));
     }
 }
 
@@ -110,7 +139,9 @@ static void look_up(const struct kv_store *s, size_t head,
 {
     const struct kv_coef_place *place =
         kv_coefs_of(s)->head[head].place + run->first;
-    const unsigned small = run->table->bits <= 7;
+    const enum how how = run->table->bits <= 7 ? SMALL
+                         : kv_level_pairs()    ? PAIRS
+                                               : FOURS;
 
     for (unsigned shift = 0; shift < 8; shift++) {
         const size_t *at = run->shift + shift;
@@ -119,13 +150,13 @@ static void look_up(const struct kv_store *s, size_t head,
 
         if (i >= end)
             continue;
-        switch (shift * 2 + small) {
-#define CASE(SHIFT, SMALL)                                                    \
-    case SHIFT * 2 + SMALL:                                                   \
+        switch (shift * 4 + how) {
+#define CASE(SHIFT, HOW)                                                      \
+    case SHIFT * 4 + HOW:                                                     \
         look_up_some(s, place, table, tile, i, end, out + (i - from) * apart, \
-                     apart, SMALL, SHIFT);                                    \
+                     apart, HOW, SHIFT);                                      \
         break;
-#define CASES(SHIFT) CASE(SHIFT, 0) CASE(SHIFT, 1)
+#define CASES(SHIFT) CASE(SHIFT, SMALL) CASE(SHIFT, FOURS) CASE(SHIFT, PAIRS)
 #define EVERY_SHIFT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
             EVERY_SHIFT(CASES)
 #undef EVERY_SHIFT

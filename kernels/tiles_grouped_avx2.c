@@ -6,7 +6,7 @@
 
 #define NAME(f) f##_avx2
 #define WIDTH 8
-#define GROUPS(rows) \
+#define GROUPS(rows, bits) \
     ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* 8 of 16 registers */
 
 typedef __m256 vf;
@@ -97,5 +97,8 @@ static inline void vi_store64(uint8_t *p, const vi x[8], int positive,
         codes[1] = vi_add(codes[1], vi_add(x[i + 1], x[i + 3]));
     }
 }
+
+#define vi_place(bits, e) 0
+#define vi_whole(s, part, bits) (s)
 
 #include "kernels/tiles_grouped_loops.h"

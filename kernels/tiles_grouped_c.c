@@ -7,7 +7,7 @@
 
 #define NAME(f) f##_c
 #define WIDTH 1
-#define GROUPS(rows) 1
+#define GROUPS(rows, bits) 1
 
 typedef float vf;
 typedef int32_t vi;
@@ -102,5 +102,8 @@ static inline void vi_store64(uint8_t *p, const vi x[64], int positive,
         vi_store8(p + i, x[i]);
     }
 }
+
+#define vi_place(bits, e) 0
+#define vi_whole(s, part, bits) (s)
 
 #include "kernels/tiles_grouped_loops.h"

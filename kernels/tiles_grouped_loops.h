@@ -18,8 +18,12 @@
  *   vi_dot(s, part, x, w, bits, positive, e)   s += per lane, the 4 bytes of x,
  *                       of `bits`, times the 4 bytes of w, signed or (positive)
  *                       not; called for e = 0, 1, .. of a unit, and s is whole
- *                       after the last, until when some may be in part
- *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
+ *                       after the last, until when some may be in part, which
+ *                       begins as 0
+ *   vi_place(bits, e)   at which bit of a byte x has the codes of e: of 2 bits
+ *                       any, else 0
+ *   vi_whole(s, part, bits)   s when all units are in it
+ *   GROUPS(rows, bits)  registers worked on together for so many rows, up to 4:
  *                       1, 2 or 4, as many as fit beside their sums */
 #include "kernels/prefetch.h"
 #include "kernels/unroll.h"
@@ -36,15 +40,17 @@ enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
 /* ---- codes ----------------------------------------------------------------
  */
 
-/* Cell e of a unit, the lanes that begin at byte `at` of a vector.  bits and e
- * are constants. */
-ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e)
+/* Cell e of a unit, the lanes that begin at byte `at` of a vector, of 2 bits at
+ * bit `to` of each byte.  bits, e and to are constants. */
+ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e, unsigned to)
 {
     unsigned shift = 0;
     vi x = vi_all(0);
 
     if (bits == 8)
         return vi_load(at + e * KV_PLANE);
+    if (bits == 2)
+        return vi_bits(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2, to);
     if (bits & 4) {
         x = vi_bits(vi_load(at + e / 2 * KV_PLANE), 4, e % 2 * 4, 0);
         at += 4 * KV_PLANE;
@@ -89,7 +95,7 @@ static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
     case B:                                          \
         UNROLL                                       \
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) \
-            c[e] = cell(at, B, e);                   \
+            c[e] = cell(at, B, e, 0);                \
         break;
         CASE(1)
         CASE(2)
@@ -248,7 +254,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        s[r][k] = vi_all(0);
+        s[r][k] = part[r][k] = vi_all(0);
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
@@ -267,7 +273,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
 
             UNROLL
             for (size_t k = 0; k < g; k++)
-                c[k] = cell(x[k], bits, e);
+                c[k] = cell(x[k], bits, e, vi_place(bits, e));
             UNROLL
             for (size_t r = 0; r < rows; r++) {
                 int32_t four;
@@ -284,7 +290,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        vi_store(sum + r * PIECE + at + k * WIDTH, s[r][k]);
+        vi_store(sum + r * PIECE + at + k * WIDTH,
+                 vi_whole(s[r][k], part[r][k], bits));
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
@@ -293,10 +300,10 @@ ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
 {
     size_t at = 0;
 
-    if (GROUPS(rows) == 4)
+    if (GROUPS(rows, bits) == 4)
         for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
             multiply_some(f, at, bits, w, rows, positive, 4, sum);
-    if (GROUPS(rows) >= 2)
+    if (GROUPS(rows, bits) >= 2)
         for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
             multiply_some(f, at, bits, w, rows, positive, 2, sum);
     for (; at < f->n; at += WIDTH)

@@ -5,7 +5,8 @@
 
 #define NAME(f) f##_vnni
 #define WIDTH 16
-#define GROUPS(rows) 4 /* 16 of 32 registers at most */
+#define GROUPS(rows, bits) \
+    ((rows) > 2 && (bits) == 2 ? 2 : 4) /* 16 of 32 registers at most */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -32,13 +33,17 @@ typedef __m512i vi;
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
 
 /* A bit of a result is the parity of the bits of x that a byte of the matrix
- * has, of which the last is the lowest bit's. */
+ * has, of which the last is the lowest bit's.  Such products are made where
+ * those of codes and weights are: of 2 bits, every second move is a shift. */
 ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
 {
+    const vi mask = _mm512_set1_epi8((char)(((1u << width) - 1) << to));
     uint64_t matrix = 0;
 
     if (from == to)
-        return vi_and(x, _mm512_set1_epi8((char)(((1u << width) - 1) << to)));
+        return vi_and(x, mask);
+    if (width == 2 && from > to)
+        return vi_and(vi_shr(x, from - to), mask);
     for (unsigned i = 0; i < width; i++)
         matrix |= (uint64_t)1 << (8 * (7 - to - i) + from + i);
     return _mm512_gf2p8affine_epi64_epi8(
@@ -55,14 +60,22 @@ static inline void v_mosts(const vf x[4][1], float out[4])
     kv_lanes_mosts(*x, out);
 }
 
-ALWAYS_INLINE void vi_dot(vi *s, const vi *part, vi x, vi w, unsigned bits,
+/* Codes of 2 bits are taken from the upper half of a byte as 16 times
+ * themselves, which are summed up in `part`. */
+#define vi_place(bits, e) ((bits) == 2 && (e) % 4 >= 2 ? 4 : 0)
+
+ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
                           int positive, unsigned e)
 {
-    (void)part;
-    (void)bits;
-    (void)e;
-    *s = positive ? _mm512_dpbusd_epi32(*s, w, x)
-                  : _mm512_dpbusd_epi32(*s, x, w);
+    vi *to = vi_place(bits, e) ? part : s;
+
+    *to = positive ? _mm512_dpbusd_epi32(*to, w, x)
+                   : _mm512_dpbusd_epi32(*to, x, w);
+}
+
+ALWAYS_INLINE vi vi_whole(vi s, vi part, unsigned bits)
+{
+    return bits == 2 ? vi_add(s, _mm512_srai_epi32(part, 4)) : s;
 }
 
 /* Per 128 bits a holds 4 lanes of x[0] and 4 of x[1], in 16 bits each; b, of
@@ -83,7 +96,7 @@ static inline void vi_store64(uint8_t *p, const vi x[4], int positive,
     const vi all = _mm512_permutex2var_epi8(a, bytes, b);
 
     _mm512_storeu_si512(p, all);
-    vi_dot(codes, NULL, ones, all, 1, positive, 0);
+    vi_dot(codes, codes, ones, all, 1, positive, 0);
 }
 
 #include "kernels/tiles_grouped_loops.h"

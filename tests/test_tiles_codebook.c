@@ -179,8 +179,12 @@ static void check_int8(const struct setup *s, size_t rows)
     struct kv_err e;
     size_t n = 0;
 
-    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+    /* the highest level twice: looked up in registers and in pairs of them */
+    for (int i = KV_LEVEL_C; i <= (int)kv_level_max() + 1; i++) {
+        const int l = i <= (int)kv_level_max() ? i : (int)kv_level_max();
+
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+        kv_level_set_pairs(i > l);
         n = run_int8(s, rows, l == KV_LEVEL_C ? want : got);
         if (l != KV_LEVEL_C && memcmp(want, got, n * sizeof(*got)))
             fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %s, %zu rows: "
