@@ -29,6 +29,7 @@
 #include "lib/base/alloc.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -284,6 +285,12 @@ static void take(const struct round *r, struct asked *a, struct kv_pair pair,
     a->dist[pair.vector] = s;
 }
 
+/* How far s is at least: it may have overflowed. */
+static float root_of(float s)
+{
+    return sqrtf(s <= FLT_MAX ? s : FLT_MAX);
+}
+
 /* Asks the pairs there are. */
 static void ask(const struct round *r, struct asked *a)
 {
@@ -294,7 +301,7 @@ static void ask(const struct round *r, struct asked *a)
         const float s = a->least[p];
 
         a->bound[pair.vector * r->b->width + pair.group] =
-            sqrtf(s) + r->moved[pair.group];
+            root_of(s) + r->moved[pair.group];
         if (s <= a->dist[pair.vector])
             take(r, a, pair, s);
     }
@@ -390,7 +397,7 @@ static void part_tile(const struct round *r, size_t first, float *x,
             add(a, i, g);
         kv_tile_least(&r->book, x, b->size / KV_BLOCK, a->pair, a->n, apart);
         for (size_t g = 0; g < b->n_groups; g++)
-            apart[g] = sqrtf(apart[g]) * (1 - 1e-5f);
+            apart[g] = root_of(apart[g]) * (1 - 1e-5f);
     }
 }
 

@@ -383,6 +383,7 @@ static void test_bounds(void **state)
         for (size_t d = 2; d <= KV_VQ_MAX_D; d += 1 + d / 4) {
             check_bounds(1000, d, 70, d % 2, 1);
             check_bounds(1000, d, 70, false, 1e17f);
+            check_bounds(1000, d, 70, false, 4e18f);
             check_bounds(1000, d, 70, false, 1e-16f);
             check_bounds(1000, d, 70, false, 1e-21f);
             check_bounds(1, d, 64, false, 1);
