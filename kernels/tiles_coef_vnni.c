@@ -1,6 +1,7 @@
 /* With AVX512-VBMI a table of 64 bytes is one instruction, one of 512 eight:
- * under masks, of which each keeps what those before it have found.  A gather
- * costs more, up to ten times.  Floats are looked up byte by byte. */
+ * under masks, of which each keeps what those before it have found; or four of
+ * 128 bytes, where these are as fast (kv_level_pairs()).  A gather costs more,
+ * up to ten times.  Floats are looked up byte by byte. */
 #include "kernels/level.h"
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_impl.h"
@@ -37,19 +38,24 @@ ALWAYS_INLINE __mmask64 bit(__m512i x, unsigned i)
     return _mm512_movepi8_mask(_mm512_slli_epi16(x, 7 - i));
 }
 
-/* The table at the state of each token, t: the shift's order.  The state's low
- * 8 bits are taken as they stand, turned: six are looked up, two and the
- * highest choose. */
+/* The low seven bits of each token's state as they stand, turned. */
+ALWAYS_INLINE __m512i low_seven(__m512i last, __m512i before, unsigned shift)
+{
+    const __m512i below = _mm512_set1_epi8((char)((1 << shift) - 1));
+
+    return !shift       ? last
+           : shift == 7 ? before
+                        : _mm512_ternarylogic_epi32(before, last, below, 0xe4);
+}
+
+/* The table at the state of each token, t: the shift's order.  Six bits are
+ * looked up; two, and the state's highest, choose. */
 ALWAYS_INLINE __m512i look(const __m512i *t, const uint8_t *tile,
                            const struct kv_coef_place *p, unsigned shift)
 {
     const __m512i last = line(tile, p, 0), before = line(tile, p, 1);
-    const __m512i below = _mm512_set1_epi8((char)((1 << shift) - 1));
-    const __m512i at =
-        !shift       ? last
-        : shift >= 6 ? before
-                     : _mm512_ternarylogic_epi32(before, last, below, 0xe4);
-    const __mmask64 by0 = bit(shift > 6 ? before : last, 6), by1 = bit(last, 7);
+    const __m512i at = low_seven(last, before, shift);
+    const __mmask64 by0 = bit(at, 6), by1 = bit(last, 7);
     const __mmask64 both = _kand_mask64(by0, by1);
     __m512i x[2];
 
@@ -69,11 +75,7 @@ ALWAYS_INLINE __m512i look_pairs(const __m512i *t, const uint8_t *tile,
                                  const struct kv_coef_place *p, unsigned shift)
 {
     const __m512i last = line(tile, p, 0), before = line(tile, p, 1);
-    const __m512i below = _mm512_set1_epi8((char)((1 << shift) - 1));
-    const __m512i at =
-        !shift       ? last
-        : shift == 7 ? before
-                     : _mm512_ternarylogic_epi32(before, last, below, 0xe4);
+    const __m512i at = low_seven(last, before, shift);
     const __mmask64 by1 = bit(last, 7);
     __m512i x[2];
 
