@@ -292,36 +292,38 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
     return rc;
 }
 
-/* Whether bounds are faster than asking all centers: they take a round or two
- * to pay, and 16-bit integers (nearest_whole.h) are hard to beat with few. */
+/* Whether bounds are faster than asking all centers: the first round pays for
+ * them, and what is left out must be worth more than choosing it. */
 static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
 {
-    enum { VALUES = 32768, ROUNDS = 3 };
+    enum { CENTERS = 1024, ROUNDS = 3 };
 
-    return !p->gpu && rounds >= ROUNDS && k >= 64 && p->d >= 2 &&
-           k * p->d >= VALUES && p->n <= KV_BOUNDS_MOST_POINTS;
+    return !p->gpu && rounds >= ROUNDS && k >= CENTERS && p->d >= 2 &&
+           p->n <= KV_BOUNDS_MOST_POINTS;
 }
 
-/* p->code; and p->dist where it is wanted or costs nothing, else it is stale.
- */
+/* p->code; then p->dist is stale, but on a device. */
 static int assign(struct kv_points *p, const float *centers, size_t k,
-                  struct kv_bounds *bounds, bool want_dist, bool *stale,
-                  struct kv_err *e)
+                  struct kv_bounds *bounds, bool *stale, struct kv_err *e)
 {
-    *stale = !bounds && !p->gpu && !want_dist;
+    *stale = !p->gpu;
     if (!bounds)
-        return measure(p, centers, k, p->code, *stale ? NULL : p->dist, e);
+        return measure(p, centers, k, p->code, p->gpu ? p->dist : NULL, e);
     kv_bounds_assign(bounds, p, centers);
     return 0;
 }
 
-static int freshen(struct kv_points *p, const float *centers, size_t k,
-                   bool *stale, struct kv_err *e)
+/* p->dist, of the centers that the points have. */
+static void freshen(struct kv_points *p, const float *centers, bool *stale)
 {
-    if (*stale && measure(p, centers, k, p->code, p->dist, e))
-        return -1;
+    if (!*stale)
+        return;
     *stale = false;
-    return 0;
+#pragma omp parallel for schedule(static) if (worth(p, 1))
+    for (size_t i = 0; i < p->n; i++)
+        p->dist[i] =
+            kv_tile_distance(p->tile + i / KV_TILE * p->d * KV_TILE,
+                             i % KV_TILE, p->d, centers + p->code[i] * p->d);
 }
 
 /* sum[k][d + 1] += weight * x and weight of n points, NULL: all ones; d is a
@@ -501,8 +503,7 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
             goto out;
         add_up(&p, k, n_parts, sum);
         if (has_empty(sum, k, d)) {
-            if (freshen(&p, c, k, &stale, e))
-                goto out;
+            freshen(&p, c, &stale);
             if (fill_empty(&p, k))
                 add_up(&p, k, n_parts, sum);
         }
@@ -511,12 +512,11 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
 
         const bool last = round + 1 == iters;
 
-        if ((mse || !last) && assign(&p, c, k, bounds, last, &stale, e))
+        if ((mse || !last) && assign(&p, c, k, bounds, &stale, e))
             goto out;
     }
     if (mse) {
-        if (freshen(&p, c, k, &stale, e))
-            goto out;
+        freshen(&p, c, &stale);
         *mse = mean_error(&p);
     }
     memcpy(centers, c, k * d * sizeof(*c));

@@ -1,64 +1,55 @@
 /* The nearest center of every point, round after round of k-means.
  *
  * The centers are put into groups of neighbors, and the points in the order of
- * their centers, so that those of a tile ask the same groups.  For each point
- * and group a bound is kept: no center of the group is nearer than that.  It is
- * the least distance when the group was last asked, less what its fastest
- * center has moved since, by the triangle inequality.  A round asks the group
- * of the center that the point had, and then the groups whose bounds are not
- * beyond what was found there: a few per cent of all distances in most rounds
- * (Yinyang k-means, Ding et al. 2015, with the centers that stay measured
- * again).
- *
- * In the first round, where no group was asked yet, the bounds are what the
- * center that the point has is away from the groups, less what the point is
- * away from it.
+ * their centers: sixteen of them after one another, a side, are near each other
+ * and ask groups together (kv_tile_among).  For each side and group a bound is
+ * kept: the centers of the group are further away from each of its points than
+ * the point's reach, which its nearest center is within, by so much at least.
+ * It was measured when the group was last asked; since then it has lost what
+ * the fastest center of the group has moved, by the triangle inequality, and
+ * what the reach of the points has grown.  A round measures the reach again,
+ * by the centers that the points had; asks the groups whose bounds are not
+ * above 0, few of them in most rounds; and has a new reach from those (Yinyang
+ * k-means, Ding et al. 2015, but for several points together, and with all
+ * distances to the groups that are asked).
  *
  * Instead of lowering all bounds after each round, a group's way is added up,
+ * and so is what a side's reach grew, for one point at most each time:
  *
- *   bound = root of the least s + way then       asked where
- *   bound < (1 + 1e-3) root of the s found + 1e-15 + (1 + 1e-5) way now
+ *   bound = gap + way then + grown then       asked where
+ *   bound < (1 + 1e-6) (way now + grown now)
  *
- * where the factors leave room for rounding: a distance in f32 is off by some
- * 2e-6 of itself, the sums by 6e-8 of theirs, and what is below 1e-15 loses
- * its precision when it is squared.  A group that is left out can neither win
+ * where the factors leave room for the rounding of the sums.  What is measured
+ * in f32 is off by some 1e-6 of itself: reach gets 4e-6 more, and 1e-15, below
+ * which squares lose their precision.  A group that is left out can neither win
  * nor tie. */
 #include "kernels/kmeans_impl.h"
 #include "kernels/nearest.h"
-#include "kernels/prefetch.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MOST_GROUPS = 128,
-    LANES = 16,      /* bounds are compared so many at once */
-    ROOM = 512,      /* pairs are asked when there are so many */
-    AHEAD = 4096,    /* bounds are fetched so many bytes early */
-    WORTH_POINTS = 8 /* for each center: so many repay what part() takes */
-};
-
-/* Bounds take at most so many bytes. */
-static const size_t MOST_BYTES = (size_t)1 << 30;
+enum { LANES = 16 }; /* bounds are compared so many at once */
 
 struct kv_bounds {
     size_t k, d;
-    size_t size;      /* centers of a group, the last has less: whole blocks */
-    size_t n_groups;  /* at most MOST_GROUPS */
+    size_t size;      /* blocks of a group, the last has less */
+    size_t n_groups;  /* at most KV_MOST_GROUPS */
     size_t width;     /* n_groups in whole LANES */
     uint16_t *center; /* [k]: in the order of groups, rising in each */
-    uint16_t *group;  /* [k]: of each center */
+    uint16_t *place;  /* [k]: of each center in this order */
     float *last;      /* [k][d]: the centers as they were, in this order */
     double *way;      /* [n_groups]: of the fastest centers, added up */
     uint32_t *order;  /* [n points]: by the places of their centers at first */
-    float *tile;      /* [n_tiles][d][64]: the points in this order */
-    float *bound;     /* [n points][width]: too; infinite past n_groups */
-    bool asked;       /* not at first, when all bounds are 0 */
+    float *tile;      /* [n_tiles][d][64]: the points in this order; the last
+                       * one repeats to the end of the tile */
+    float *reach;     /* [n_tiles][64]: from kv_tile_among; too */
+    double *grown;    /* [sides]: never below 0, as no reach is */
+    float *bound;     /* [sides][width] */
 };
 
 struct place {
@@ -121,26 +112,14 @@ static void bisect(const float *centers, size_t d, size_t size,
     bisect(centers, d, size, center + half, n - half, scratch);
 }
 
-static size_t whole_lanes(size_t n)
+/* As small as the number of groups allows. */
+static void choose_size(struct kv_bounds *b)
 {
-    return (n + LANES - 1) / LANES * LANES;
-}
-
-static void set_size(struct kv_bounds *b, size_t size)
-{
-    b->size = size;
-    b->n_groups = (b->k + size - 1) / size;
-    b->width = whole_lanes(b->n_groups);
-}
-
-/* As small as the number of groups and the room for bounds allow. */
-static void choose_size(struct kv_bounds *b, size_t n)
-{
-    assert(n <= KV_BOUNDS_MOST_POINTS);
-    set_size(b, KV_BLOCK);
-    while (b->n_groups > MOST_GROUPS ||
-           n * b->width > MOST_BYTES / sizeof(float))
-        set_size(b, 2 * b->size);
+    b->size = 1;
+    while (b->k > KV_MOST_GROUPS * b->size * KV_BLOCK)
+        b->size *= 2;
+    b->n_groups = (b->k + b->size * KV_BLOCK - 1) / (b->size * KV_BLOCK);
+    b->width = (b->n_groups + LANES - 1) / LANES * LANES;
 }
 
 /* from [k][d] in the order of groups. */
@@ -151,60 +130,64 @@ static void put_in_order(const struct kv_bounds *b, const float *from,
         memcpy(to + c * b->d, from + b->center[c] * b->d, b->d * sizeof(*to));
 }
 
+/* The point that is the i-th in order, or the last. */
+static size_t point(const struct kv_bounds *b, const struct kv_points *p,
+                    size_t i)
+{
+    return b->order[i < p->n ? i : p->n - 1];
+}
+
 /* Points of neighboring centers side by side. */
 static void order_points(struct kv_bounds *b, const struct kv_points *p)
 {
     size_t *start = kv_alloc(b->k + 1, sizeof(*start));
-    uint16_t *at = kv_alloc(b->k, sizeof(*at));
     float *x = kv_alloc(KV_TILE, b->d * sizeof(*x));
 
-    for (size_t c = 0; c < b->k; c++)
-        at[b->center[c]] = (uint16_t)c;
     for (size_t i = 0; i < p->n; i++)
-        start[at[p->code[i]] + 1]++;
+        start[b->place[p->code[i]] + 1]++;
     for (size_t c = 0; c < b->k; c++)
         start[c + 1] += start[c];
     for (size_t i = 0; i < p->n; i++)
-        b->order[start[at[p->code[i]]]++] = (uint32_t)i;
+        b->order[start[b->place[p->code[i]]]++] = (uint32_t)i;
     for (size_t i = 0; i < p->n; i += KV_TILE) {
-        const size_t m = p->n - i < KV_TILE ? p->n - i : KV_TILE;
-
-        for (size_t j = 0; j < m; j++)
-            memcpy(x + j * b->d, p->x + b->order[i + j] * b->d,
+        for (size_t j = 0; j < KV_TILE; j++)
+            memcpy(x + j * b->d, p->x + point(b, p, i + j) * b->d,
                    b->d * sizeof(*x));
-        kv_tile_fill(x, m, b->d, b->tile + i * b->d);
+        kv_tile_fill(x, KV_TILE, b->d, b->tile + i * b->d);
     }
     free(x);
-    free(at);
     free(start);
 }
 
 struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
                                 size_t k)
 {
+    const size_t sides = p->n_tiles * (KV_TILE / KV_SIDE);
     struct kv_bounds *b = kv_alloc(1, sizeof(*b));
     struct place *scratch = kv_alloc(k, sizeof(*scratch));
 
+    assert(p->n <= KV_BOUNDS_MOST_POINTS);
     b->k = k;
     b->d = p->d;
-    choose_size(b, p->n);
+    choose_size(b);
     b->center = kv_alloc(k, sizeof(*b->center));
-    b->group = kv_alloc(k, sizeof(*b->group));
+    b->place = kv_alloc(k, sizeof(*b->place));
     b->last = kv_alloc(k, b->d * sizeof(*b->last));
     b->way = kv_alloc(b->n_groups, sizeof(*b->way));
     b->order = kv_alloc(p->n, sizeof(*b->order));
     b->tile = kv_alloc(p->n_tiles, KV_TILE * b->d * sizeof(*b->tile));
-    b->bound = kv_alloc(p->n, b->width * sizeof(*b->bound));
+    b->reach = kv_alloc(p->n_tiles, KV_TILE * sizeof(*b->reach));
+    b->grown = kv_alloc(sides, sizeof(*b->grown));
+    b->bound = kv_alloc(sides, b->width * sizeof(*b->bound));
     for (size_t c = 0; c < k; c++)
         b->center[c] = (uint16_t)c;
-    bisect(centers, b->d, b->size, b->center, k, scratch);
+    bisect(centers, b->d, b->size * KV_BLOCK, b->center, k, scratch);
     for (size_t c = 0; c < k; c++)
-        b->group[b->center[c]] = (uint16_t)(c / b->size);
+        b->place[b->center[c]] = (uint16_t)c;
     put_in_order(b, centers, b->last);
     order_points(b, p);
-    for (size_t i = 0; i < p->n; i++)
-        for (size_t g = b->n_groups; g < b->width; g++)
-            b->bound[i * b->width + g] = INFINITY;
+    for (size_t i = 0; i < sides * b->width; i++)
+        b->bound[i] = -INFINITY;
     free(scratch);
     return b;
 }
@@ -214,11 +197,13 @@ void kv_bounds_free(struct kv_bounds *b)
     if (!b)
         return;
     free(b->center);
-    free(b->group);
+    free(b->place);
     free(b->last);
     free(b->way);
     free(b->order);
     free(b->tile);
+    free(b->reach);
+    free(b->grown);
     free(b->bound);
     free(b);
 }
@@ -226,11 +211,13 @@ void kv_bounds_free(struct kv_bounds *b)
 /* The centers move to `now`, in the order of groups. */
 static void move(struct kv_bounds *b, const float *now)
 {
+    const size_t size = b->size * KV_BLOCK;
+
     for (size_t g = 0; g < b->n_groups; g++) {
-        const size_t end = (g + 1) * b->size < b->k ? (g + 1) * b->size : b->k;
+        const size_t end = (g + 1) * size < b->k ? (g + 1) * size : b->k;
         double most = 0;
 
-        for (size_t c = g * b->size; c < end; c++) {
+        for (size_t c = g * size; c < end; c++) {
             double square = 0;
 
             for (size_t j = c * b->d; j < (c + 1) * b->d; j++) {
@@ -245,178 +232,158 @@ static void move(struct kv_bounds *b, const float *now)
     memcpy(b->last, now, b->k * b->d * sizeof(*now));
 }
 
-/* What all tiles of a round share. */
+/* What all sides of a round share. */
 struct round {
-    const struct kv_bounds *b;
-    struct kv_codebook book;  /* in the order of groups */
-    float moved[MOST_GROUPS]; /* the way of each group */
-    float limit[MOST_GROUPS]; /* and with room for rounding */
-    float *apart;    /* [k][n_groups]: how far each center, in the order of
-                      * groups, is at least from each group; NULL where bounds
-                      * are known, or not worth it */
-    uint16_t *place; /* [k]: of each center in that order; too */
+    struct kv_bounds *b;
+    struct kv_codebook book;     /* in the order of groups */
+    float limit[KV_MOST_GROUPS]; /* the way of each group, rounded up */
 };
 
-/* A tile's points, and what is asked of them. */
-struct asked {
+/* Sixteen points of a tile, and the groups that they ask. */
+struct side {
     const float *tile;
-    float *bound; /* [points][width] */
-    float dist[KV_TILE];
-    uint16_t code[KV_TILE];
+    size_t first;
+    float *reach;   /* [64] of the tile */
+    uint16_t *code; /* too: the places of their centers */
+    uint16_t group[KV_MOST_GROUPS];
     size_t n;
-    struct kv_pair pair[ROOM + MOST_GROUPS];
-    float least[ROOM + MOST_GROUPS];
 };
 
-static void add(struct asked *a, size_t i, size_t g)
+/* How far a point of a tile is from a center, at most. */
+static float away(const float *x, const float *center, size_t d)
 {
-    a->pair[a->n++] = (struct kv_pair){(uint16_t)i, (uint16_t)g};
-}
+    float s = 0;
 
-/* The center of this s in the group, for the point, if it is nearer. */
-static void take(const struct round *r, struct asked *a, struct kv_pair pair,
-                 float s)
-{
-    const uint16_t c = r->b->center[kv_tile_first(
-        &r->book, a->tile, r->b->size / KV_BLOCK, pair, s)];
+    for (size_t j = 0; j < d; j++) {
+        const float t = x[j * KV_TILE] - center[j];
 
-    if (s < a->dist[pair.vector] || c < a->code[pair.vector])
-        a->code[pair.vector] = c;
-    a->dist[pair.vector] = s;
-}
-
-/* How far s is at least: it may have overflowed. */
-static float root_of(float s)
-{
-    return sqrtf(s <= FLT_MAX ? s : FLT_MAX);
-}
-
-/* Asks the pairs there are. */
-static void ask(const struct round *r, struct asked *a)
-{
-    kv_tile_least(&r->book, a->tile, r->b->size / KV_BLOCK, a->pair, a->n,
-                  a->least);
-    for (size_t p = 0; p < a->n; p++) {
-        const struct kv_pair pair = a->pair[p];
-        const float s = a->least[p];
-
-        a->bound[pair.vector * r->b->width + pair.group] =
-            root_of(s) + r->moved[pair.group];
-        if (s <= a->dist[pair.vector])
-            take(r, a, pair, s);
+        s += t * t;
     }
-    a->n = 0;
+    return sqrtf(s) * (1 + 4e-6f) + 1e-15f;
 }
 
-/* In the first round: how near a group can be to a point by the center that it
- * has, without asking. */
-static void guess(const struct round *r, struct asked *a, size_t i)
+/* How much more `to` is than `from`, for one point at most; NaN: not known. */
+static double rise(const float *from, const float *to)
+{
+    double most = -INFINITY;
+
+    for (size_t i = 0; i < KV_SIDE; i++) {
+        const double by = (double)to[i] - (double)from[i];
+
+        if (isnan(by))
+            return NAN;
+        most = by > most ? by : most;
+    }
+    return most;
+}
+
+/* Those that the centers of the points are in are among them: no bound is above
+ * 0 there. */
+static void choose_groups(const struct round *r, const float *bound,
+                          double grown, struct side *s)
+{
+    const size_t width = r->b->width, n_groups = r->b->n_groups;
+    const float room = (float)(grown * (1 + 1e-6));
+    uint64_t open[KV_MOST_GROUPS / 64] = {0};
+
+    for (size_t g = 0; g < width; g += 64)
+        open[g / 64] = kv_bits_below(bound + g, r->limit + g, room,
+                                     width - g < 64 ? width - g : 64);
+    if (n_groups % 64)
+        open[n_groups / 64] &= ((uint64_t)1 << n_groups % 64) - 1;
+    s->n = 0;
+    for (size_t g = 0; g < n_groups; g += 64)
+        for (uint64_t left = open[g / 64]; left; left &= left - 1)
+            s->group[s->n++] = (uint16_t)(g + (size_t)__builtin_ctzll(left));
+}
+
+/* The nearest center of these groups to point i, by s; on ties the first of
+ * all. */
+static uint16_t decide(const struct round *r, const struct side *s, size_t i)
 {
     const struct kv_bounds *b = r->b;
-    const float *apart = r->apart + r->place[a->code[i]] * b->n_groups;
-    const float own = sqrtf(a->dist[i]) * (1 + 1e-5f);
-    float *bound = a->bound + i * b->width;
+    struct kv_pair pair[KV_MOST_GROUPS];
+    float least[KV_MOST_GROUPS], dist = INFINITY;
+    uint16_t center = UINT16_MAX;
 
-    for (size_t g = 0; g < b->n_groups; g++) {
-        const float by = apart[g] - own + r->moved[g];
+    for (size_t g = 0; g < s->n; g++)
+        pair[g] = (struct kv_pair){(uint16_t)i, s->group[g]};
+    kv_tile_least(&r->book, s->tile, b->size, pair, s->n, least);
+    for (size_t g = 0; g < s->n; g++)
+        dist = least[g] < dist ? least[g] : dist;
+    for (size_t g = 0; g < s->n; g++) {
+        uint16_t c;
 
-        bound[g] = by > bound[g] ? by : bound[g];
+        if (least[g] > dist)
+            continue;
+        c = b->center[kv_tile_first(&r->book, s->tile, b->size, pair[g], dist)];
+        center = c < center ? c : center;
     }
+    return b->place[center];
 }
 
-static void assign_tile(const struct round *r, struct asked *a, size_t n)
+static void assign_side(const struct round *r, size_t at, struct side *s)
 {
-    const struct kv_bounds *b = r->b;
-    uint16_t own[KV_TILE];
+    struct kv_bounds *b = r->b;
+    float *bound = b->bound + at * b->width, *reach = s->reach + s->first;
+    float now[KV_SIDE], gap[KV_MOST_GROUPS];
+    uint64_t sure;
 
-    for (size_t i = 0; i < n; i++) {
-        own[i] = b->group[a->code[i]];
-        a->dist[i] = INFINITY;
-        add(a, i, own[i]);
-    }
-    ask(r, a);
-    for (size_t i = 0; i < n; i++) {
-        const float reach = 1.001f * sqrtf(a->dist[i]) + 1e-15f;
-
-        kv_prefetch_near(a->bound + i * b->width, AHEAD,
-                         b->width * sizeof(*a->bound));
-        if (r->apart)
-            guess(r, a, i);
-        for (size_t g = 0; g < b->width; g += 64) {
-            const size_t m = b->width - g < 64 ? b->width - g : 64;
-            uint64_t open = kv_bits_below(a->bound + i * b->width + g,
-                                          r->limit + g, reach, m);
-
-            if (own[i] / 64 == g / 64)
-                open &= ~((uint64_t)1 << own[i] % 64);
-            for (; open; open &= open - 1)
-                add(a, i, g + (size_t)__builtin_ctzll(open));
-        }
-        if (a->n >= ROOM)
-            ask(r, a);
-    }
-    ask(r, a);
+    for (size_t i = 0; i < KV_SIDE; i++)
+        now[i] = away(s->tile + s->first + i,
+                      b->last + s->code[s->first + i] * b->d, b->d);
+    b->grown[at] += rise(reach, now);
+    choose_groups(r, bound, b->grown[at], s);
+    sure = kv_tile_among(&r->book, s->tile, s->first, b->size, s->group, s->n,
+                         s->code, s->reach, gap);
+    b->grown[at] += rise(now, reach); /* which gaps are beyond */
+    for (size_t g = 0; g < s->n; g++)
+        bound[s->group[g]] =
+            (float)((double)gap[g] + b->way[s->group[g]] + b->grown[at]);
+    for (size_t i = s->first; i < s->first + KV_SIDE; i++)
+        if (!(sure >> i & 1))
+            s->code[i] = decide(r, s, i);
 }
 
-static void assign_tiles(const struct round *r, struct kv_points *p)
+/* The n points from `first` on, a tile. */
+static void assign_tile(const struct round *r, struct kv_points *p,
+                        size_t first, size_t n)
 {
     const struct kv_bounds *b = r->b;
+    uint16_t code[KV_TILE];
+    struct side s = {.tile = b->tile + first * b->d,
+                     .reach = b->reach + first,
+                     .code = code};
 
+    for (size_t i = 0; i < KV_TILE; i++)
+        code[i] = b->place[p->code[point(b, p, first + i)]];
+    for (; s.first < n; s.first += KV_SIDE)
+        assign_side(r, (first + s.first) / KV_SIDE, &s);
+    for (size_t i = 0; i < n; i++)
+        p->code[b->order[first + i]] = b->center[code[i]];
+}
+
+static void ask_some(const struct round *r, struct kv_points *p)
+{
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < p->n_tiles; t++) {
         const size_t first = t * KV_TILE;
-        const size_t n = p->n - first < KV_TILE ? p->n - first : KV_TILE;
-        struct asked a;
 
-        a.tile = b->tile + first * b->d;
-        a.bound = b->bound + first * b->width;
-        a.n = 0;
-        for (size_t i = 0; i < n; i++)
-            a.code[i] = p->code[b->order[first + i]];
-        assign_tile(r, &a, n);
-        for (size_t i = 0; i < n; i++) {
-            p->code[b->order[first + i]] = a.code[i];
-            p->dist[b->order[first + i]] = a.dist[i];
-        }
+        assign_tile(r, p, first,
+                    p->n - first < KV_TILE ? p->n - first : KV_TILE);
     }
 }
 
-/* A tile's centers, which are points here. */
-static void part_tile(const struct round *r, size_t first, float *x,
-                      struct asked *a)
+/* Where values are too large, or too small, for 16-bit integers.  What is known
+ * of groups stays. */
+static void ask_all(const struct kv_bounds *b, struct kv_points *p,
+                    const float *centers)
 {
-    const struct kv_bounds *b = r->b;
-    const size_t n = b->k - first < KV_TILE ? b->k - first : KV_TILE;
+    struct kv_codebook book;
 
-    kv_tile_fill(r->book.centers + first * b->d, n, b->d, x);
-    for (size_t i = 0; i < n; i++) {
-        float *apart = r->apart + (first + i) * b->n_groups;
-
-        a->n = 0;
-        for (size_t g = 0; g < b->n_groups; g++)
-            add(a, i, g);
-        kv_tile_least(&r->book, x, b->size / KV_BLOCK, a->pair, a->n, apart);
-        for (size_t g = 0; g < b->n_groups; g++)
-            apart[g] = root_of(apart[g]) * (1 - 1e-5f);
-    }
-}
-
-/* Sets apart and place. */
-static void part(struct round *r)
-{
-    const struct kv_bounds *b = r->b;
-
-    r->apart = kv_alloc(b->k, b->n_groups * sizeof(*r->apart));
-    r->place = kv_alloc(b->k, sizeof(*r->place));
-    for (size_t c = 0; c < b->k; c++)
-        r->place[b->center[c]] = (uint16_t)c;
-#pragma omp parallel for schedule(static)
-    for (size_t first = 0; first < b->k; first += KV_TILE) {
-        float x[KV_VQ_MAX_D * KV_TILE];
-        struct asked a;
-
-        part_tile(r, first, x, &a);
-    }
+    kv_codebook_init(&book, centers, b->k, b->d);
+    kv_nearest(&book, p->x, p->n, p->code);
+    kv_codebook_clear(&book);
 }
 
 void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
@@ -427,18 +394,13 @@ void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
 
     put_in_order(b, centers, now);
     move(b, now);
-    for (size_t g = 0; g < b->n_groups; g++) {
-        r.moved[g] = (float)b->way[g];
-        r.limit[g] = (float)(b->way[g] * (1 + 1e-5));
-    }
+    for (size_t g = 0; g < b->n_groups; g++)
+        r.limit[g] = (float)(b->way[g] * (1 + 1e-6));
     kv_codebook_init(&r.book, now, b->k, b->d);
-    assert(r.book.block);
-    if (!b->asked && p->n >= WORTH_POINTS * b->k)
-        part(&r);
-    assign_tiles(&r, p);
-    b->asked = true;
-    free(r.apart);
-    free(r.place);
+    if (!r.book.whole)
+        ask_all(b, p, centers);
+    else
+        ask_some(&r, p);
     kv_codebook_clear(&r.book);
     free(now);
 }

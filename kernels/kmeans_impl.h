@@ -18,9 +18,9 @@ struct kv_points {
     struct kv_gpu_points *gpu; /* the same on the device; NULL: on the CPU */
 };
 
-enum { KV_BOUNDS_MOST_POINTS = 1 << 24 }; /* their bounds fill a GiB */
+enum { KV_BOUNDS_MOST_POINTS = 1 << 24 }; /* their bounds fill half a GiB */
 
-/* How near the centers of each group can be to each point. */
+/* How near the centers of each group can be to points. */
 struct kv_bounds;
 
 /* For k >= 64 centers of d >= 2 values, grouped by where they are now.
@@ -29,7 +29,7 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
                                 size_t k);
 void kv_bounds_free(struct kv_bounds *b);
 
-/* Sets dist and code of every point as kv_tile_nearest() does, bit by bit.
+/* Sets the code of every point as kv_nearest() does, bit by bit.
  * centers: [k][d], of which those of the last call are near by; code holds
  * some center < k for each point, the better the guess the less there is to
  * do. */

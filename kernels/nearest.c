@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The definition: vector i of a tile. */
-static float distance(const float *tile, size_t i, size_t d, const float *c)
+/* The definition. */
+float kv_tile_distance(const float *tile, size_t i, size_t d,
+                       const float *center)
 {
     float s = 0;
 
     for (size_t j = 0; j < d; j++) {
-        const float t = tile[j * KV_TILE + i] - c[j];
+        const float t = tile[j * KV_TILE + i] - center[j];
 
         s = fmaf(t, t, s);
     }
@@ -28,7 +29,8 @@ void kv_tile_nearest_c(const struct kv_codebook *b, const float *tile, size_t n,
         code[i] = 0;
         dist[i] = INFINITY;
         for (size_t c = 0; c < b->k; c++) {
-            const float s = distance(tile, i, b->d, b->centers + c * b->d);
+            const float s =
+                kv_tile_distance(tile, i, b->d, b->centers + c * b->d);
 
             if (s < dist[i]) {
                 dist[i] = s;
@@ -42,7 +44,7 @@ void kv_tile_closer_c(const float *tile, size_t d, const float *center,
                       float *dist)
 {
     for (size_t i = 0; i < KV_TILE; i++) {
-        const float s = distance(tile, i, d, center);
+        const float s = kv_tile_distance(tile, i, d, center);
 
         if (s < dist[i])
             dist[i] = s;
@@ -59,8 +61,8 @@ void kv_tile_least_c(const struct kv_codebook *b, const float *tile,
         least[i] = INFINITY;
         for (size_t c = pair[i].group * size * KV_BLOCK; c < end && c < b->k;
              c++) {
-            const float s =
-                distance(tile, pair[i].vector, b->d, b->centers + c * b->d);
+            const float s = kv_tile_distance(tile, pair[i].vector, b->d,
+                                             b->centers + c * b->d);
 
             least[i] = s < least[i] ? s : least[i];
         }
@@ -72,7 +74,8 @@ uint16_t kv_tile_first_c(const struct kv_codebook *b, const float *tile,
 {
     size_t c = pair.group * size * KV_BLOCK;
 
-    while (distance(tile, pair.vector, b->d, b->centers + c * b->d) != s)
+    while (kv_tile_distance(tile, pair.vector, b->d, b->centers + c * b->d) !=
+           s)
         c++;
     return (uint16_t)c;
 }
@@ -82,7 +85,7 @@ uint64_t kv_bits_below_c(const float *a, const float *b, float c, size_t n)
     uint64_t below = 0;
 
     for (size_t i = 0; i < n; i++)
-        below |= (uint64_t)(a[i] < b[i] + c) << i;
+        below |= (uint64_t) !(a[i] >= b[i] + c) << i;
     return below;
 }
 
@@ -146,12 +149,6 @@ static void put_all_whole(struct kv_codebook *b)
     b->off = (float)sqrt(error);
 }
 
-/* AVX-512 without VNNI is as fast in f32. */
-static bool searches_whole(void)
-{
-    return kv_level_vnni() || kv_level_get() == KV_LEVEL_AVX2;
-}
-
 void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
                       size_t d)
 {
@@ -169,8 +166,7 @@ void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
         for (size_t j = 0; j < d; j++)
             b->block[(c / KV_BLOCK * d + j) * KV_BLOCK + c % KV_BLOCK] =
                 INFINITY;
-    if (searches_whole())
-        put_all_whole(b);
+    put_all_whole(b);
 }
 
 void kv_codebook_clear(struct kv_codebook *b)
@@ -204,6 +200,12 @@ void kv_tile_fill(const float *x, size_t n, size_t d, float *tile)
     default:
         fill(x, n, d, tile);
     }
+}
+
+/* AVX-512 without VNNI is as fast in f32. */
+static bool searches_whole(void)
+{
+    return kv_level_vnni() || kv_level_get() == KV_LEVEL_AVX2;
 }
 
 void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,

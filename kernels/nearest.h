@@ -21,7 +21,9 @@ enum {
     KV_VQ_MAX_D = 16,    /* dimensions of a vector */
     KV_VQ_MAX_K = 65536, /* centroids */
     KV_TILE = 64,        /* vectors of a tile */
-    KV_BLOCK = 16        /* centers of a block of struct kv_codebook */
+    KV_BLOCK = 16,       /* centers of a block of struct kv_codebook */
+    KV_SIDE = 16,        /* vectors that ask groups of centers together */
+    KV_MOST_GROUPS = 128 /* that they ask */
 };
 
 /* A codebook made ready for searches. */
@@ -56,6 +58,10 @@ void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 
+/* s of vector i of a tile and this center. */
+float kv_tile_distance(const float *tile, size_t i, size_t d,
+                       const float *center);
+
 /* A vector of a tile, and a group of centers: of `size` blocks each, in order;
  * the last may have less.  For codebooks with blocks: k >= 64, d >= 2. */
 struct kv_pair {
@@ -70,11 +76,28 @@ void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
 uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
                        size_t size, struct kv_pair pair, float s);
 
+/* The vectors [first, first + 16) of a tile, and the centers of n groups, of
+ * which one has the nearest of all; for codebooks with `whole`.  Sets
+ *
+ *   code[i]    the nearest center, where bit i of the result is set: else it
+ *              is left to s
+ *   reach[i]   the nearest is no further away; NaN: not known
+ *   gap[g]     the centers of group g are further away from each of these
+ *              vectors than its reach, by so much at least; below 0: maybe
+ *              not.  Of no use where a reach is NaN.
+ *
+ * code, reach: [64]; first: a multiple of 16; group: [n], rising, n <=
+ * KV_MOST_GROUPS; gap: [n, to whole fours]. */
+uint64_t kv_tile_among(const struct kv_codebook *b, const float *tile,
+                       size_t first, size_t size, const uint16_t *group,
+                       size_t n, uint16_t *code, float *reach, float *gap);
+
 /* dist[i] = min(dist[i], s of vector i and this center), i < 64. */
 void kv_tile_closer(const float *tile, size_t d, const float *center,
                     float *dist);
 
-/* Bit i < n says whether a[i] < b[i] + c; n <= 64, a multiple of 16. */
+/* Bit i < n says whether a[i] < b[i] + c, or either is NaN; n <= 64, a multiple
+ * of 16. */
 uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n);
 
 #endif

@@ -29,6 +29,11 @@ static inline unsigned v_above(vf a, vf b)
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 }
 
+static inline unsigned v_below(vf a, vf b)
+{
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NGE_UQ));
+}
+
 static inline void v_least_four(vf a, vf b, vf c, vf d, float *to)
 {
     const vf ab =

@@ -20,6 +20,7 @@ typedef __m512i vi;
 #define v_max _mm512_max_ps
 #define v_equal(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
 #define v_above(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
+#define v_below(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_NGE_UQ))
 #define i_all _mm512_set1_epi32
 #define i_store(p, v) _mm512_storeu_si512(p, v)
 

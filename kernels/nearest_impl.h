@@ -13,6 +13,10 @@ typedef void kv_least_fn(const struct kv_codebook *b, const float *tile,
                          float *least);
 typedef uint16_t kv_first_fn(const struct kv_codebook *b, const float *tile,
                              size_t size, struct kv_pair pair, float s);
+typedef uint64_t kv_among_fn(const struct kv_codebook *b, const float *tile,
+                             size_t first, size_t size, const uint16_t *group,
+                             size_t n, uint16_t *code, float *reach,
+                             float *gap);
 typedef uint64_t kv_below_fn(const float *a, const float *b, float c, size_t n);
 
 /* The blocks of a group end before this one. */
@@ -40,6 +44,7 @@ kv_nearest_fn kv_tile_whole_avx2, kv_tile_whole_vnni;
 kv_closer_fn kv_tile_closer_c, kv_tile_closer_avx2, kv_tile_closer_avx512;
 kv_least_fn kv_tile_least_c, kv_tile_least_avx2, kv_tile_least_avx512;
 kv_first_fn kv_tile_first_c, kv_tile_first_avx2, kv_tile_first_avx512;
+kv_among_fn kv_tile_among_c, kv_tile_among_avx2, kv_tile_among_vnni;
 kv_below_fn kv_bits_below_c, kv_bits_below_avx2, kv_bits_below_avx512;
 
 #endif

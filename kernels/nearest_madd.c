@@ -10,6 +10,7 @@
 typedef __m256 vm;
 
 #define v_at_most(a, b) _mm256_cmp_ps(a, b, _CMP_LE_OQ)
+#define v_if(m, a, b) _mm256_blendv_ps(b, a, m)
 #define v_root _mm256_sqrt_ps
 #define i_round _mm256_cvtps_epi32
 #define i_load(p) _mm256_load_si256((const __m256i *)(p))
@@ -75,3 +76,5 @@ ALWAYS_INLINE void add_products(vi *t, vi a, vi b)
 #define add_products_of(t, a, p) add_products(t, a, i_load(p))
 
 #include "kernels/nearest_whole.h"
+
+#include "kernels/nearest_among_loops.h"

@@ -5,6 +5,7 @@
  *   v_add v_mul v_max  as they say
  *   v_fnma(a, b, c)    c - a b, rounded once
  *   v_above(a, b)      a > b, a bit for each lane
+ *   v_below(a, b)      not a >= b, a bit for each lane
  *   GROUPS(d)          registers of vectors searched together, 1, 2 or 4: as
  *                      many as fit beside their d dimensions
  *   NAME(f)            f with the level's suffix
@@ -340,7 +341,7 @@ uint64_t NAME(kv_bits_below)(const float *a, const float *b, float c, size_t n)
 
     for (size_t i = 0; i < n; i += WIDTH)
         below |=
-            (uint64_t)v_above(v_add(v_load(b + i), v_all(c)), v_load(a + i))
+            (uint64_t)v_below(v_load(a + i), v_add(v_load(b + i), v_all(c)))
             << i;
     return below;
 }

@@ -8,6 +8,7 @@
 typedef __mmask16 vm;
 
 #define v_at_most(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ)
+#define v_if(m, a, b) _mm512_mask_mov_ps(b, m, a)
 #define v_root(a) _mm512_mul_ps(a, _mm512_rsqrt14_ps(a))
 #define v_of _mm512_cvtepu32_ps
 #define i_of _mm512_cvtps_epu32
@@ -51,3 +52,5 @@ ALWAYS_INLINE void add_products_of(vi *t, vi a, const int32_t *b)
 }
 
 #include "kernels/nearest_whole.h"
+
+#include "kernels/nearest_among_loops.h"

@@ -27,6 +27,7 @@
  *   GROUPS(d)          registers of vectors searched together, 2 or 4
  *   vm                 a yes or no for each lane
  *   v_at_most(a, b)    a <= b
+ *   v_if(m, a, b)      a where m, else b
  *   v_root(a)          the root of a >= 1, off by 2^-14 of it at most
  *   v_of(a)            of unsigned integers, rounded once
  *   i_of(a)            of floats, to unsigned integers
@@ -87,24 +88,35 @@ ALWAYS_INLINE vm are_within(const struct kv_codebook *b, const float *tile,
     return v_at_most(square, v_all(MOST * MOST));
 }
 
+/* 2 (e + E); e <= sqrt(d) / 2, but for the rounding of S x in f32. */
+ALWAYS_INLINE float slack(const struct kv_codebook *b, size_t d)
+{
+    return sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
+}
+
+/* |X|^2 of WIDTH vectors from `at` on, as 32-bit unsigned. */
+ALWAYS_INLINE vi own_square(const struct found *in, size_t d, size_t at)
+{
+    vi own = i_all(0);
+
+    UNROLL
+    for (size_t j = 0; j < (d + 1) / 2; j++) {
+        const vi pair = i_load(in->pair[j] + at);
+
+        add_products(&own, pair, pair);
+    }
+    return own;
+}
+
 /* The T above which no center can be nearer than that of the best; of WIDTH
  * vectors from `at` on. */
 ALWAYS_INLINE void set_limit(const struct kv_codebook *b, const float *tile,
                              size_t d, size_t at, struct found *to)
 {
-    /* 2 (e + E); e <= sqrt(d) / 2, but for the rounding of S x in f32 */
-    const float slack = sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
-    vi own = i_all(0); /* |X|^2, as a 32-bit unsigned */
-
-    UNROLL
-    for (size_t j = 0; j < (d + 1) / 2; j++) {
-        const vi pair = i_load(to->pair[j] + at);
-
-        add_products(&own, pair, pair);
-    }
-
+    const vi own = own_square(to, d, at);
     const vf square = v_max(v_of(i_add(i_load(to->best + at), own)), v_all(1));
-    const vf reach = v_fma(v_root(square), v_all(1 + 0x1p-13f), v_all(slack));
+    const vf reach =
+        v_fma(v_root(square), v_all(1 + 0x1p-13f), v_all(slack(b, d)));
     const vi limit =
         i_if(are_within(b, tile + at, d), i_sub(i_of(v_mul(reach, reach)), own),
              i_all(INT32_MAX));
@@ -130,46 +142,73 @@ ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
     }
 }
 
+/* Of p registers of vectors. */
+struct ahead {
+    vi best[4], second[4], block[4]; /* as in struct found */
+};
+
+/* The vectors [at, at + p * WIDTH) of the tile, of which nothing is found. */
+ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
+                         size_t p, vi x[4][KV_VQ_MAX_D / 2], struct ahead *now)
+{
+    UNROLL
+    for (size_t g = 0; g < p; g++) {
+        UNROLL
+        for (size_t j = 0; j < pairs; j++)
+            x[g][j] = i_load(in->pair[j] + at + g * WIDTH);
+        now->best[g] = now->second[g] = i_all(INT32_MAX);
+        now->block[g] = i_all(0);
+    }
+}
+
+/* The least T of a block. */
+ALWAYS_INLINE void ask_block(const struct kv_codebook *b, size_t block,
+                             size_t pairs, vi x[4][KV_VQ_MAX_D / 2], size_t p,
+                             struct ahead *now, vi *least)
+{
+    const int32_t *whole = b->whole + block * KV_BLOCK * (1 + pairs);
+    const vi index = i_all((int32_t)block);
+    vi t[4];
+
+    scores(whole, pairs, x, p, least);
+    for (size_t i = 1; i < KV_BLOCK; i++) {
+        scores(whole + i, pairs, x, p, t);
+        UNROLL
+        for (size_t g = 0; g < p; g++)
+            least[g] = i_min(t[g], least[g]);
+    }
+    UNROLL
+    for (size_t g = 0; g < p; g++) {
+        now->second[g] = i_min(i_max(now->best[g], least[g]), now->second[g]);
+        i_keep(least[g], index, &now->best[g], &now->block[g]);
+    }
+}
+
+ALWAYS_INLINE void keep_found(const struct ahead *now, size_t at, size_t p,
+                              struct found *to)
+{
+    UNROLL
+    for (size_t g = 0; g < p; g++) {
+        i_store(to->best + at + g * WIDTH, now->best[g]);
+        i_store(to->second + at + g * WIDTH, now->second[g]);
+        i_store(to->block + at + g * WIDTH, now->block[g]);
+    }
+}
+
 /* best, second and block of the vectors [at, at + p * WIDTH) of the tile; d and
  * p are constants. */
 ALWAYS_INLINE void find_block(const struct kv_codebook *b, size_t d, size_t at,
                               size_t p, struct found *to)
 {
     const size_t pairs = (d + 1) / 2;
-    vi x[4][KV_VQ_MAX_D / 2], best[4], second[4], block[4];
+    const size_t n_blocks = (b->k + KV_BLOCK - 1) / KV_BLOCK;
+    vi x[4][KV_VQ_MAX_D / 2], least[4];
+    struct ahead now;
 
-    UNROLL
-    for (size_t g = 0; g < p; g++) {
-        UNROLL
-        for (size_t j = 0; j < pairs; j++)
-            x[g][j] = i_load(to->pair[j] + at + g * WIDTH);
-        best[g] = second[g] = i_all(INT32_MAX);
-        block[g] = i_all(0);
-    }
-    for (size_t c = 0; c < b->k; c += KV_BLOCK) {
-        const int32_t *whole = b->whole + c * (1 + pairs);
-        const vi index = i_all((int32_t)(c / KV_BLOCK));
-        vi least[4], t[4];
-
-        scores(whole, pairs, x, p, least);
-        for (size_t i = 1; i < KV_BLOCK; i++) {
-            scores(whole + i, pairs, x, p, t);
-            UNROLL
-            for (size_t g = 0; g < p; g++)
-                least[g] = i_min(t[g], least[g]);
-        }
-        UNROLL
-        for (size_t g = 0; g < p; g++) {
-            second[g] = i_min(i_max(best[g], least[g]), second[g]);
-            i_keep(least[g], index, &best[g], &block[g]);
-        }
-    }
-    UNROLL
-    for (size_t g = 0; g < p; g++) {
-        i_store(to->best + at + g * WIDTH, best[g]);
-        i_store(to->second + at + g * WIDTH, second[g]);
-        i_store(to->block + at + g * WIDTH, block[g]);
-    }
+    start(to, pairs, at, p, x, &now);
+    for (size_t block = 0; block < n_blocks; block++)
+        ask_block(b, block, pairs, x, p, &now, least);
+    keep_found(&now, at, p, to);
 }
 
 ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
@@ -222,22 +261,23 @@ ALWAYS_INLINE vi place_of(vi power)
     return i_sub(i_right(i_bits(v_of(power)), 23), i_all(127));
 }
 
-/* The codes of vectors whose blocks are found, by T; a bit for each that it is
- * no other.  WIDTHs are whole: some beyond n get one too. */
-ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t n,
-                                    size_t d, const struct found *in,
-                                    uint16_t *code)
+/* The codes of the vectors [at, end) whose blocks are found, by T; a bit for
+ * each that it is no other.  WIDTHs are whole: some beyond the end get one too.
+ */
+ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t at,
+                                    size_t end, size_t d,
+                                    const struct found *in, uint16_t *code)
 {
-    const size_t end = (n + WIDTH - 1) / WIDTH * WIDTH;
     uint16_t left[KV_TILE];
     uint64_t several = 0;
 
-    for (size_t i = 0; i < end; i += 4) {
+    end = (end + WIDTH - 1) / WIDTH * WIDTH;
+    for (size_t i = at; i < end; i += 4) {
         UNROLL
         for (size_t j = i; j < i + 4; j++)
             left[j] = (uint16_t)candidates(b, d, in, j);
     }
-    for (size_t i = 0; i < end; i += WIDTH) {
+    for (size_t i = at; i < end; i += WIDTH) {
         const vi of = i_halves(left + i);
         const vi others = i_and(of, i_sub(of, i_all(1))); /* not the lowest */
         const vi first = i_mul(i_load(in->block + i), i_all(KV_BLOCK));
@@ -253,7 +293,7 @@ ALWAYS_INLINE void decide_codes(const struct kv_codebook *b, const float *tile,
                                 size_t n, size_t d, const struct found *in,
                                 uint16_t *code)
 {
-    const uint64_t sure = n > FEW ? decide_whole(b, n, d, in, code) : 0;
+    const uint64_t sure = n > FEW ? decide_whole(b, 0, n, d, in, code) : 0;
     uint64_t left = ~sure & ~(uint64_t)0 >> (KV_TILE - n);
     float dist;
 

@@ -1,315 +1,15 @@
 #include "kernels/kmeans.h"
 #include "kernels/kmeans_impl.h"
 #include "kernels/level.h"
-#include "kernels/nearest_impl.h"
+#include "kernels/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "tests/plain_nearest.h"
 #include "tests/test.h"
 
 #include <math.h>
 #include <omp.h>
 #include <stdbool.h>
-
-/* Normal numbers; on a grid of halves when coarse, so that ties are many. */
-static void fill(float *x, size_t n, uint64_t seed, bool coarse)
-{
-    for (size_t i = 0; i < n; i++) {
-        x[i] = (float)kv_random_normal(seed, i);
-        if (coarse)
-            x[i] = rintf(2 * x[i]) / 2;
-    }
-}
-
-static float distance(const float *x, const float *c, size_t d)
-{
-    float s = 0;
-
-    for (size_t j = 0; j < d; j++) {
-        const float t = x[j] - c[j];
-
-        s = fmaf(t, t, s);
-    }
-    return s;
-}
-
-static size_t nearest(const float *x, const float *centers, size_t k, size_t d)
-{
-    size_t best = 0;
-
-    for (size_t c = 1; c < k; c++)
-        if (distance(x, centers + c * d, d) <
-            distance(x, centers + best * d, d))
-            best = c;
-    return best;
-}
-
-/* ---- nearest ----------------------------------------------------------- */
-
-static void check_tile(kv_nearest_fn *search, const struct kv_codebook *book,
-                       const float *tile, size_t n, const uint16_t *want,
-                       const float *want_dist)
-{
-    uint16_t code[KV_TILE];
-    float dist[KV_TILE];
-
-    memset(code, 0xa5, sizeof(code));
-    memset(dist, 0xa5, sizeof(dist));
-    search(book, tile, n, code, dist);
-    assert_memory_equal(code, want, n * sizeof(*code));
-    assert_memory_equal(dist, want_dist, n * sizeof(*dist));
-}
-
-/* Codes and distances are plain C's, bit for bit: of the search that who wants
- * distances gets (kv_nearest() wants none: 16-bit integers have another), and
- * of those in f32 that 16-bit integers hide. */
-static void check_distances(const struct kv_codebook *book, const float *x,
-                            size_t n)
-{
-    float tile[KV_TILE * KV_VQ_MAX_D], dist[KV_TILE];
-    uint16_t code[KV_TILE];
-
-    for (size_t i = 0; i < n; i += KV_TILE) {
-        const size_t m = n - i < KV_TILE ? n - i : KV_TILE;
-
-        kv_tile_fill(x + i * book->d, m, book->d, tile);
-        kv_tile_nearest_c(book, tile, m, code, dist);
-        check_tile(kv_tile_nearest, book, tile, m, code, dist);
-#ifdef __x86_64__
-        if (kv_level_vnni())
-            check_tile(kv_tile_nearest_avx512, book, tile, m, code, dist);
-        if (kv_level_get() == KV_LEVEL_AVX2)
-            check_tile(kv_tile_nearest_avx2, book, tile, m, code, dist);
-#endif
-    }
-}
-
-/* Nothing is written beyond the codes. */
-static void check_codes(const float *x, size_t n, const float *centers,
-                        size_t k, size_t d)
-{
-    enum { CANARY = 4 };
-    uint16_t *code = kv_alloc(n + CANARY, sizeof(*code));
-    struct kv_codebook book;
-
-    memset(code, 0xa5, (n + CANARY) * sizeof(*code));
-    kv_codebook_init(&book, centers, k, d);
-    kv_nearest(&book, x, n, code);
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(code[i], nearest(x + i * d, centers, k, d));
-    for (size_t i = n; i < n + CANARY; i++)
-        assert_int_equal(code[i], 0xa5a5);
-    check_distances(&book, x, n);
-    kv_codebook_clear(&book);
-    free(code);
-}
-
-/* Beside shift, the differences that count are rounding errors of a score that
- * multiplies; large values overflow it, where s does not. */
-static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
-                          float shift, float scale)
-{
-    float *x = kv_alloc(n, d * sizeof(*x));
-    float *centers = kv_alloc(k, d * sizeof(*centers));
-
-    fill(x, n * d, 1, coarse);
-    fill(centers, k * d, 2, coarse);
-    for (size_t i = 0; i < n * d; i++) /* some beyond all centers */
-        x[i] = (x[i] + shift) * scale * (i / d % 7 == 3 ? 30 : 1);
-    for (size_t i = 0; i < k * d; i++)
-        centers[i] = (centers[i] + shift) * scale;
-    check_codes(x, n, centers, k, d);
-    free(centers);
-    free(x);
-}
-
-/* Vectors between two centers, all three rounded to integers the worst way for
- * the nearer: the search in 16-bit integers must not trust them.  A center at
- * 16380 makes its scale 1. */
-static void check_margins(size_t d, size_t apart)
-{
-    enum { PAIRS = 96, K = 2 * PAIRS + 1, SIDE = 10, STEP = 1500 };
-    float centers[K * KV_VQ_MAX_D] = {0}, x[PAIRS * KV_VQ_MAX_D];
-
-    centers[(K - 1) * d] = 16380;
-    for (size_t i = 0; i < PAIRS; i++) {
-        const size_t first = i / apart * 2 * apart + i % apart;
-        const float near = 1 + (float)(kv_random(8, i) % 60);
-
-        for (size_t j = 0; j < d; j++) {
-            const uint64_t r = kv_random(9, i * d + j);
-            const float s = r % 2 ? 1 : -1, more = (float)(r / 2 % 3);
-            const size_t row = j == 0 ? i % SIDE : i / SIDE;
-            const float at = j < 2 ? STEP * ((float)row - (SIDE - 1) / 2.F) : 0;
-
-            x[i * d + j] = at - s * 0.49F;
-            centers[first * d + j] = at + s * (near + 0.49F);
-            centers[(first + apart) * d + j] = at - s * (near + more - 0.49F);
-        }
-    }
-    check_codes(x, PAIRS, centers, K, d);
-}
-
-/* Vectors as far from all centers as 16-bit integers go, and farther. */
-static void check_opposite(size_t d)
-{
-    enum { N = 130, K = 100 };
-    float centers[K * KV_VQ_MAX_D] = {0}, x[N * KV_VQ_MAX_D] = {0};
-
-    for (size_t i = 0; i < K; i++)
-        centers[i * d] = 16380 - (float)(i * 37 % K * 3);
-    for (size_t i = 0; i < N; i++) {
-        x[i * d] = -29000 - 30 * (float)i;
-        x[i * d + 1] = (float)(kv_random(10, i) % 500);
-    }
-    check_codes(x, N, centers, K, d);
-}
-
-static void check_closer(size_t d)
-{
-    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
-    float dist[KV_TILE], center[KV_VQ_MAX_D];
-
-    fill(x, KV_TILE * d, 3, false);
-    fill(center, d, 4, false);
-    kv_tile_fill(x, KV_TILE, d, tile);
-    for (size_t i = 0; i < KV_TILE; i++)
-        dist[i] = i % 2 ? INFINITY : (float)d;
-    kv_tile_closer(tile, d, center, dist);
-    for (size_t i = 0; i < KV_TILE; i++)
-        assert_true(dist[i] == fminf(i % 2 ? INFINITY : (float)d,
-                                     distance(x + i * d, center, d)));
-}
-
-static void check_overflow(void)
-{
-    enum { K = 100, D = 2, N = 5 };
-    float centers[K * D], x[N * D];
-    struct kv_codebook book;
-    uint16_t code[N];
-
-    for (size_t k = 2; k <= K; k += K - 2) { /* every s is infinite */
-        for (size_t i = 0; i < k * D; i++)
-            centers[i] = i % 2 ? 3e38f : -3e38f;
-        for (size_t i = 0; i < N * D; i++)
-            x[i] = i % 2 ? -3e38f : 3e38f;
-        memset(code, 7, sizeof(code));
-        kv_codebook_init(&book, centers, k, D);
-        kv_nearest(&book, x, N, code);
-        for (size_t i = 0; i < N; i++)
-            assert_int_equal(code[i], 0);
-        kv_codebook_clear(&book);
-    }
-    centers[60] = NAN; /* and the others are as they were */
-    centers[62] = INFINITY;
-    centers[65] = 1;
-    centers[64] = x[0] = x[1] = 0;
-    kv_codebook_init(&book, centers, K, D);
-    kv_nearest(&book, x, N, code);
-    assert_int_equal(code[0], 32);
-    kv_codebook_clear(&book);
-}
-
-static void test_nearest(void **state)
-{
-    const size_t ns[] = {0, 1, 15, 16, 17, 32, 33, 63, 64, 65, 130};
-    const size_t ks[] = {1, 2, 3, 16, 37, 64, 100, 256};
-
-    (void)state;
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
-        assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
-            for (size_t n = 0; n < sizeof(ns) / sizeof(*ns); n++)
-                for (size_t k = 0; k < sizeof(ks) / sizeof(*ks); k++)
-                    check_nearest(ns[n], d, ks[k], (n + k) % 2, 0, 1);
-            check_closer(d);
-        }
-        check_nearest(20, 3, KV_VQ_MAX_K, true, 0, 1);
-        for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
-            check_nearest(130, d, 300, false, 1e3f, 1);
-            check_nearest(130, d, 300, false, 1e5f, 0x1p-10f);
-            check_nearest(130, d, 300, true, 0, 0x1p62f);
-            check_nearest(130, d, 300, false, 1, 0x1p-70f);
-            check_nearest(130, d, 300, false, 0, 0x1p-140f);
-        }
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d++) {
-            check_margins(d, 1);
-            check_margins(d, 16);
-            check_opposite(d);
-        }
-        check_overflow();
-    }
-    kv_level_set(kv_level_max(), NULL);
-}
-
-/* ---- groups of centers ------------------------------------------------- */
-
-/* Every vector and group, and some again, so that fours are not whole. */
-static void check_groups(size_t d, size_t k, size_t size, bool coarse)
-{
-    enum { MOST = 500 };
-    const size_t groups = (k + size * KV_BLOCK - 1) / (size * KV_BLOCK);
-    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
-    float *centers = kv_alloc(k, d * sizeof(*centers)), least[MOST + 1];
-    struct kv_pair pair[MOST];
-    struct kv_codebook book;
-
-    fill(x, KV_TILE * d, 3, coarse);
-    fill(centers, k * d, 4, coarse);
-    kv_tile_fill(x, KV_TILE, d, tile);
-    kv_codebook_init(&book, centers, k, d);
-    for (size_t n = 1; n <= MOST; n += n / 2 + 1) {
-        for (size_t i = 0; i < n; i++)
-            pair[i] = (struct kv_pair){(uint16_t)(i % KV_TILE),
-                                       (uint16_t)(i / 3 % groups)};
-        least[n] = -7;
-        kv_tile_least(&book, tile, size, pair, n, least);
-        assert_true(least[n] == -7);
-        for (size_t i = 0; i < n; i++) {
-            const float *of = x + pair[i].vector * d;
-            const size_t from = pair[i].group * size * KV_BLOCK;
-            const size_t m =
-                k - from < size * KV_BLOCK ? k - from : size * KV_BLOCK;
-            const size_t at = from + nearest(of, centers + from * d, m, d);
-
-            assert_true(least[i] == distance(of, centers + at * d, d));
-            assert_int_equal(
-                kv_tile_first(&book, tile, size, pair[i], least[i]), at);
-        }
-    }
-    kv_codebook_clear(&book);
-    free(centers);
-}
-
-static void check_below(void)
-{
-    float a[64], b[64];
-
-    for (size_t i = 0; i < 64; i++) {
-        a[i] = i % 5 == 4 ? INFINITY : (float)(kv_random(6, i) % 8);
-        b[i] = (float)(kv_random(7, i) % 8);
-    }
-    for (size_t n = 16; n <= 64; n += 16) {
-        const uint64_t below = kv_bits_below(a, b, 1, n);
-
-        for (size_t i = 0; i < 64; i++)
-            assert_int_equal(below >> i & 1, i < n && a[i] < b[i] + 1);
-    }
-}
-
-static void test_groups(void **state)
-{
-    (void)state;
-    for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
-        assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d++)
-            for (size_t size = 1; size <= 4; size *= 2) {
-                check_groups(d, 64, size, true);
-                check_groups(d, 150, size, d % 2);
-            }
-        check_below();
-    }
-    kv_level_set(kv_level_max(), NULL);
-}
 
 /* ---- points that have bounds ------------------------------------------- */
 
@@ -319,21 +19,21 @@ static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
 {
     enum { ROUNDS = 9 };
     const size_t n_tiles = (n + KV_TILE - 1) / KV_TILE;
-    float *x = kv_alloc(n, d * sizeof(*x)), *s = kv_alloc(n, sizeof(*s));
+    float *x = kv_alloc(n, d * sizeof(*x));
     float *centers = kv_alloc(k, d * sizeof(*centers));
     uint16_t *code = kv_alloc(n, sizeof(*code));
     uint16_t *want = kv_alloc(n, sizeof(*want));
     struct kv_points p = {
-        .n = n, .d = d, .n_tiles = n_tiles, .x = x, .dist = s, .code = code};
+        .n = n, .d = d, .n_tiles = n_tiles, .x = x, .code = code};
     struct kv_bounds *bounds;
 
-    fill(x, n * d, 1, coarse);
-    for (size_t i = 0; i < n * d; i++)
-        x[i] *= scale;
+    fill_normal(x, n * d, 1, coarse);
+    for (size_t i = 0; i < n * d; i++) /* some beyond all centers */
+        x[i] *= scale * (i / d >= k && i / d % 97 == 3 ? 30 : 1);
     for (size_t i = 0; i < k; i++) /* some of the points */
         memcpy(centers + i * d, x + i % n * d, d * sizeof(*x));
     for (size_t i = 0; i < n; i++)
-        code[i] = (uint16_t)nearest(x + i * d, centers, k, d);
+        code[i] = (uint16_t)plain_nearest(x + i * d, centers, k, d);
     bounds = kv_bounds_new(&p, centers, k);
     for (size_t round = 0; round < ROUNDS; round++) {
         struct kv_codebook book;
@@ -346,10 +46,8 @@ static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
                                  : i % 3 == 1 ? (want[i] + 1u) % k
                                               : kv_random(5, i) % k);
         kv_bounds_assign(bounds, &p, centers);
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n; i++)
             assert_int_equal(code[i], want[i]);
-            assert_true(s[i] == distance(x + i * d, centers + want[i] * d, d));
-        }
         for (size_t c = 0; c < k && round != 4; c++) {
             const float by =
                 (c + round) % 7 == 0 ? 1 : 0.1f / (float)(1 + round * round);
@@ -371,8 +69,62 @@ static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
     free(want);
     free(code);
     free(centers);
-    free(s);
     free(x);
+}
+
+/* Four groups of centers about (-100, 0), (-99, 0), (97, 0) and (98, 0), and
+ * points of the last, half of them at a and half at b.  Step by step the third
+ * group comes, or the last goes: the first round in which others are nearer
+ * must see it. */
+static void check_drift(size_t d, const float *a, const float *b,
+                        const float *come, const float *go)
+{
+    enum { N = 32, K = 4 * KV_BLOCK, ROUNDS = 12 };
+    const float at[4] = {-100, -99, 97, 98};
+    float x[N * KV_VQ_MAX_D] = {0}, centers[K * KV_VQ_MAX_D] = {0};
+    uint16_t code[KV_TILE];
+    struct kv_points p = {.n = N, .d = d, .n_tiles = 1, .x = x, .code = code};
+    struct kv_bounds *bounds;
+    size_t n_switched = 0;
+
+    for (size_t i = 0; i < N; i++) {
+        memcpy(x + i * d, i % 2 ? a : b, 2 * sizeof(*x));
+        code[i] = K - 1;
+    }
+    for (size_t c = 0; c < K; c++) {
+        centers[c * d] = at[c / KV_BLOCK];
+        centers[c * d + 1] = 0.001F * (float)(c % KV_BLOCK);
+    }
+    bounds = kv_bounds_new(&p, centers, K);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        kv_bounds_assign(bounds, &p, centers);
+        for (size_t i = 0; i < N; i++) {
+            assert_int_equal(code[i], plain_nearest(x + i * d, centers, K, d));
+            n_switched += code[i] < K - KV_BLOCK;
+        }
+        for (size_t c = 2 * KV_BLOCK; c < K; c++)
+            for (size_t j = 0; j < 2; j++)
+                centers[c * d + j] += (c < 3 * KV_BLOCK ? come : go)[j];
+    }
+    assert_true(n_switched > 0 && n_switched < N * ROUNDS);
+    kv_bounds_free(bounds);
+}
+
+static void check_drifts(size_t d)
+{
+    const float right[] = {0.15F, 0}, half[] = {0.07F, 0}, no[] = {0, 0};
+    const float left[] = {-0.07F, 0}, askew[] = {0.05F, 0.0866F};
+    const float near[] = {99, 0}, own[] = {98, 0}, aside[] = {98, 0.02F};
+    const float between[] = {97.55F, 0}, five[] = {0.05F, 0},
+                four[] = {-0.04F, 0};
+    const float beyond[] = {98 + 150, 260}; /* of what 16 bits hold */
+
+    check_drift(d, near, own, right, no);
+    check_drift(d, aside, own, no, right);
+    check_drift(d, own, own, half, half);
+    check_drift(d, own, near, right, left);
+    check_drift(d, between, between, five, four);
+    check_drift(d, near, beyond, askew, no);
 }
 
 static void test_bounds(void **state)
@@ -392,6 +144,8 @@ static void test_bounds(void **state)
             check_bounds(700, d, 300, false, 1e-16f);
             check_bounds(700, d, 300, false, 1e-21f);
         }
+        for (size_t d = 2; d <= KV_VQ_MAX_D; d++)
+            check_drifts(d);
         check_bounds(3000, 4, 2300, false, 1); /* groups of two blocks */
     }
     kv_level_set(kv_level_max(), NULL);
@@ -409,7 +163,7 @@ static void lloyd(const float *x, size_t n, size_t d, const float *weight,
     double *sum = kv_alloc(k, sizeof(*sum));
 
     for (size_t i = 0; i < n; i++) {
-        code[i] = nearest(x + i * d, from, k, d);
+        code[i] = plain_nearest(x + i * d, from, k, d);
         count[code[i]] += weight[i] > 0;
     }
     for (size_t c = 0; c < k; c++) {
@@ -419,7 +173,7 @@ static void lloyd(const float *x, size_t n, size_t d, const float *weight,
         if (count[c])
             continue;
         for (size_t i = 0; i < n; i++) {
-            const float s = distance(x + i * d, from + code[i] * d, d);
+            const float s = plain_distance(x + i * d, from + code[i] * d, d);
 
             /* a point that moved is alone in its cluster */
             if (weight[i] > 0 && count[code[i]] > 1 && s > far) {
@@ -482,7 +236,7 @@ static void check_plain(size_t n, size_t d, size_t k, uint64_t seed)
     float *weight = kv_alloc(n, sizeof(*weight));
     size_t n_moved = 0;
 
-    fill(x, n * d, seed, seed % 2);
+    fill_normal(x, n * d, seed, seed % 2);
     for (size_t i = 0; i < n; i++)
         weight[i] = (float)(kv_random(seed, i) % 4 + (i < k));
     check_rounds(x, weight, n, d, k, seed, &n_moved);
@@ -498,7 +252,7 @@ static void check_skewed(size_t n, size_t d, size_t k, uint64_t seed)
     float *weight = kv_alloc(n, sizeof(*weight));
     size_t n_moved = 0;
 
-    fill(x, n * d, seed, false);
+    fill_normal(x, n * d, seed, false);
     for (size_t i = 0; i < n * d; i++)
         x[i] *= x[i] * x[i];
     for (size_t i = 0; i < n; i++)
@@ -587,7 +341,7 @@ static void test_few_points(void **state)
     double mse;
 
     (void)state;
-    fill(x, N * 2, 1, false);
+    fill_normal(x, N * 2, 1, false);
     /* n == k: every point is a center */
     assert_int_equal(kv_kmeans(x, N, 2, NULL, N, 10, 1, c, &mse, NULL), 0);
     assert_true(mse == 0);
@@ -621,7 +375,7 @@ static void test_outlier(void **state)
     double mse;
 
     (void)state;
-    fill(x, N, 1, false);
+    fill_normal(x, N, 1, false);
     x[77] = 1e17f;
     assert_int_equal(kv_kmeans(x, N, 1, NULL, 8, 50, 1, c, &mse, NULL), 0);
     assert_true(mse < 0.2); /* seven centers for a normal distribution */
@@ -633,7 +387,7 @@ static void test_weights(void **state)
     float x[N], weight[N], c[4];
 
     (void)state;
-    fill(x, N, 1, false);
+    fill_normal(x, N, 1, false);
     for (size_t i = 0; i < N; i++) {
         weight[i] = i % 2 ? 1e-30f : 0;
         x[i] += i % 2 ? 0 : 1000;
@@ -654,7 +408,7 @@ static void test_no_weights(void **state)
     for (size_t i = 0; i < N; i++)
         weight[i] = 1;
     for (size_t d = 1; d <= 9; d++) {
-        fill(x, N * d, d, false);
+        fill_normal(x, N * d, d, false);
         for (size_t way = 0; way < 2; way++)
             assert_int_equal(kv_kmeans(x, N, d, way ? weight : NULL, K, 5, 1,
                                        c[way], &mse[way], NULL),
@@ -700,7 +454,7 @@ static void check_same_bits(size_t n, size_t d, size_t k)
     char *c = kv_alloc(WAYS, size);
     double mse[WAYS];
 
-    fill(x, n * d, 1, false);
+    fill_normal(x, n * d, 1, false);
     for (int way = 0; way < WAYS; way++) {
         const enum kv_level level = way == 3 && kv_level_max() > KV_LEVEL_C
                                         ? kv_level_max() - 1
@@ -735,7 +489,6 @@ static void test_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_groups),
         cmocka_unit_test(test_bounds),     cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_start),      cmocka_unit_test(test_few_points),
         cmocka_unit_test(test_outlier),    cmocka_unit_test(test_weights),

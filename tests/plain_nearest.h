@@ -1,0 +1,18 @@
+/* The search for the nearest center by the book, and what to search. */
+#ifndef KV_TESTS_PLAIN_NEAREST_H
+#define KV_TESTS_PLAIN_NEAREST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* n normal numbers; on a grid of halves when coarse, so that ties are many. */
+void fill_normal(float *x, size_t n, uint64_t seed, bool coarse);
+
+/* s of kernels/nearest.h. */
+float plain_distance(const float *x, const float *c, size_t d);
+
+/* The first of the k centers with the least s. */
+size_t plain_nearest(const float *x, const float *centers, size_t k, size_t d);
+
+#endif
