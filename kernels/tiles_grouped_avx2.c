@@ -6,7 +6,7 @@
 
 #define NAME(f) f##_avx2
 #define WIDTH 8
-#define GROUPS(rows, bits) \
+#define GROUPS(rows, apart) \
     ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* 8 of 16 registers */
 
 typedef __m256 vf;
@@ -29,6 +29,7 @@ typedef __m256i vi;
 #define vi_and _mm256_and_si256
 #define vi_or _mm256_or_si256
 #define vi_shr _mm256_srli_epi32
+#define vi_sar _mm256_srai_epi32
 #define vi_near _mm256_cvtps_epi32
 #define vi_float _mm256_cvtepi32_ps
 
@@ -98,7 +99,6 @@ static inline void vi_store64(uint8_t *p, const vi x[8], int positive,
     }
 }
 
-#define vi_place(bits, e) 0
-#define vi_whole(s, part, bits) (s)
+#define APART() 0
 
 #include "kernels/tiles_grouped_loops.h"

@@ -7,7 +7,7 @@
 
 #define NAME(f) f##_c
 #define WIDTH 1
-#define GROUPS(rows, bits) 1
+#define GROUPS(rows, apart) 1
 
 typedef float vf;
 typedef int32_t vi;
@@ -27,6 +27,7 @@ typedef int32_t vi;
 #define vi_and(a, b) ((a) & (b))
 #define vi_or(a, b) ((a) | (b))
 #define vi_shr(x, n) ((int32_t)((uint32_t)(x) >> (n)))
+#define vi_sar(x, n) ((x) >> (n))
 #define vi_near(x) ((int32_t)((x) + 0x1.8p23f - 0x1.8p23f))
 #define vi_float(x) ((float)(x))
 #define vi_store8(p, x) (*(p) = (uint8_t)(x))
@@ -103,7 +104,6 @@ static inline void vi_store64(uint8_t *p, const vi x[64], int positive,
     }
 }
 
-#define vi_place(bits, e) 0
-#define vi_whole(s, part, bits) (s)
+#define APART() 0
 
 #include "kernels/tiles_grouped_loops.h"

@@ -10,6 +10,7 @@
  *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shr   as they say
  *   vi_bits(x, width, from, to)   of each byte the bits from `from` on, moved
  *                       to `to`; constants
+ *   vi_sar(x, n)        shifted right, n a constant, the sign comes in
  *   vi_near             to the nearest integer, half to even
  *   vi_float vi_store8  as floats; the low bytes
  *   vi_store64          x[64 / WIDTH] as bytes, signed or (positive) not, of
@@ -20,10 +21,9 @@
  *                       not; called for e = 0, 1, .. of a unit, and s is whole
  *                       after the last, until when some may be in part, which
  *                       begins as 0
- *   vi_place(bits, e)   at which bit of a byte x has the codes of e: of 2 bits
- *                       any, else 0
- *   vi_whole(s, part, bits)   s when all units are in it
- *   GROUPS(rows, bits)  registers worked on together for so many rows, up to 4:
+ *   APART()             whether moving bits keeps products waiting, unless by a
+ *                       shift; vi_dot uses no part where it may be
+ *   GROUPS(rows, apart) registers worked on together for so many rows, up to 4:
  *                       1, 2 or 4, as many as fit beside their sums */
 #include "kernels/prefetch.h"
 #include "kernels/unroll.h"
@@ -40,17 +40,15 @@ enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
 /* ---- codes ----------------------------------------------------------------
  */
 
-/* Cell e of a unit, the lanes that begin at byte `at` of a vector, of 2 bits at
- * bit `to` of each byte.  bits, e and to are constants. */
-ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e, unsigned to)
+/* Cell e of a unit, the lanes that begin at byte `at` of a vector.  bits and e
+ * are constants. */
+ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e)
 {
     unsigned shift = 0;
     vi x = vi_all(0);
 
     if (bits == 8)
         return vi_load(at + e * KV_PLANE);
-    if (bits == 2)
-        return vi_bits(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2, to);
     if (bits & 4) {
         x = vi_bits(vi_load(at + e / 2 * KV_PLANE), 4, e % 2 * 4, 0);
         at += 4 * KV_PLANE;
@@ -65,6 +63,20 @@ ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e, unsigned to)
     if (bits & 1)
         x = vi_or(x, vi_bits(vi_load(at), 1, e, shift));
     return x;
+}
+
+/* Codes of 2 bits that are moved by a shift within their half of a byte; those
+ * of the upper half are 16 times themselves then, and summed up apart. */
+ALWAYS_INLINE bool is_upper(unsigned e)
+{
+    return e % 4 >= 2;
+}
+
+ALWAYS_INLINE vi cell_apart(const uint8_t *at, unsigned e)
+{
+    const vi x = vi_shr(vi_load(at + e / 4 * KV_PLANE), e % 2 * 2);
+
+    return vi_and(x, vi_all(is_upper(e) ? 0x30303030 : 0x03030303));
 }
 
 /* Where lane `lane` of unit `unit` begins. */
@@ -95,7 +107,7 @@ static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
     case B:                                          \
         UNROLL                                       \
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) \
-            c[e] = cell(at, B, e, 0);                \
+            c[e] = cell(at, B, e);                   \
         break;
         CASE(1)
         CASE(2)
@@ -238,11 +250,26 @@ struct factors {
     size_t block_bytes, lane, n, unit, unit_end, inner;
 };
 
+/* The lines of a unit of so many blocks: each far ahead and near, in turns, for
+ * who asks for many far away waits. */
+ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
+                         size_t blocks, unsigned bits)
+{
+    UNROLL
+    for (size_t l = 0; l < blocks * bits; l++) {
+        const size_t k = l / bits * (KV_LANES / WIDTH);
+
+        kv_prefetch_far(far + l * KV_PLANE, KV_FAR, KV_PLANE);
+        kv_prefetch_near(x[k] + l % bits * KV_PLANE, KV_NEAR_GROUPED, KV_PLANE);
+    }
+}
+
 /* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
- * unsigned) and g are constants. */
+ * unsigned), apart and g are constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, const uint8_t *w, size_t rows,
-                                 int positive, size_t g, int32_t *sum)
+                                 int positive, int apart, size_t g,
+                                 int32_t *sum)
 {
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     /* lanes that share their lines with those before them */
@@ -258,22 +285,18 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const uint8_t *x[4];
 
-        kv_prefetch_far(far + u * blocks * bits * KV_PLANE, KV_FAR,
-                        blocks * bits * KV_PLANE);
         UNROLL
-        for (size_t k = 0; k < g; k++) {
+        for (size_t k = 0; k < g; k++)
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * WIDTH);
-            if (!again && k * WIDTH % KV_LANES == 0)
-                kv_prefetch_near(x[k], KV_NEAR_GROUPED, bits * KV_PLANE);
-        }
+        fetch(far + u * blocks * bits * KV_PLANE, x, blocks, bits);
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
             vi c[4];
 
             UNROLL
             for (size_t k = 0; k < g; k++)
-                c[k] = cell(x[k], bits, e, vi_place(bits, e));
+                c[k] = apart ? cell_apart(x[k], e) : cell(x[k], bits, e);
             UNROLL
             for (size_t r = 0; r < rows; r++) {
                 int32_t four;
@@ -281,8 +304,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                 memcpy(&four, w + r * f->inner + u * KV_UNIT + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    vi_dot(&s[r][k], &part[r][k], c[k], vi_all(four), bits,
-                           positive, e);
+                    vi_dot(apart && is_upper(e) ? &part[r][k] : &s[r][k],
+                           &part[r][k], c[k], vi_all(four), bits, positive, e);
             }
         }
     }
@@ -291,23 +314,33 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         UNROLL
     for (size_t k = 0; k < g; k++)
         vi_store(sum + r * PIECE + at + k * WIDTH,
-                 vi_whole(s[r][k], part[r][k], bits));
+                 apart ? vi_add(s[r][k], vi_sar(part[r][k], 4)) : s[r][k]);
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
                                  const uint8_t *w, size_t rows, int positive,
-                                 int32_t *sum)
+                                 int apart, int32_t *sum)
 {
     size_t at = 0;
 
-    if (GROUPS(rows, bits) == 4)
+    if (GROUPS(rows, apart) == 4)
         for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, 4, sum);
-    if (GROUPS(rows, bits) >= 2)
+            multiply_some(f, at, bits, w, rows, positive, apart, 4, sum);
+    if (GROUPS(rows, apart) >= 2)
         for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, 2, sum);
+            multiply_some(f, at, bits, w, rows, positive, apart, 2, sum);
     for (; at < f->n; at += WIDTH)
-        multiply_some(f, at, bits, w, rows, positive, 1, sum);
+        multiply_some(f, at, bits, w, rows, positive, apart, 1, sum);
+}
+
+ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
+                                 const uint8_t *w, size_t rows, int positive,
+                                 int32_t *sum)
+{
+    if (bits == 2 && APART())
+        multiply_rows(f, bits, w, rows, positive, 1, sum);
+    else
+        multiply_rows(f, bits, w, rows, positive, 0, sum);
 }
 
 #define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
@@ -322,10 +355,10 @@ static void multiply_few(const struct factors *f, unsigned bits,
     switch (bits * 16 + rows * 2 + (positive ? 1 : 0)) {
 #define CASE(B, R)                         \
     case B * 16 + R * 2:                   \
-        multiply_rows(f, B, w, R, 0, sum); \
+        multiply_bits(f, B, w, R, 0, sum); \
         break;                             \
     case B * 16 + R * 2 + 1:               \
-        multiply_rows(f, B, w, R, 1, sum); \
+        multiply_bits(f, B, w, R, 1, sum); \
         break;
         EVERY_BITS(CASE)
 #undef CASE

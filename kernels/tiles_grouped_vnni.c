@@ -1,12 +1,13 @@
 #include "kernels/lanes_avx512.h"
+#include "kernels/level.h"
 #include "kernels/unroll.h"
 
 #include <stdint.h>
 
 #define NAME(f) f##_vnni
 #define WIDTH 16
-#define GROUPS(rows, bits) \
-    ((rows) > 2 && (bits) == 2 ? 2 : 4) /* 16 of 32 registers at most */
+#define GROUPS(rows, apart) \
+    ((apart) && (rows) > 2 ? 2 : 4) /* 16 of 32 registers at most */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -27,23 +28,20 @@ typedef __m512i vi;
 #define vi_and _mm512_and_si512
 #define vi_or _mm512_or_si512
 #define vi_shr _mm512_srli_epi32
+#define vi_sar(x, n) _mm512_srai_epi32(x, n)
 #define vi_near _mm512_cvtps_epi32
 #define vi_float _mm512_cvtepi32_ps
 #define vi_store8(p, x) \
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
 
 /* A bit of a result is the parity of the bits of x that a byte of the matrix
- * has, of which the last is the lowest bit's.  Such products are made where
- * those of codes and weights are: of 2 bits, every second move is a shift. */
+ * has, of which the last is the lowest bit's. */
 ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
 {
-    const vi mask = _mm512_set1_epi8((char)(((1u << width) - 1) << to));
     uint64_t matrix = 0;
 
     if (from == to)
-        return vi_and(x, mask);
-    if (width == 2 && from > to)
-        return vi_and(vi_shr(x, from - to), mask);
+        return vi_and(x, _mm512_set1_epi8((char)(((1u << width) - 1) << to)));
     for (unsigned i = 0; i < width; i++)
         matrix |= (uint64_t)1 << (8 * (7 - to - i) + from + i);
     return _mm512_gf2p8affine_epi64_epi8(
@@ -60,22 +58,18 @@ static inline void v_mosts(const vf x[4][1], float out[4])
     kv_lanes_mosts(*x, out);
 }
 
-/* Codes of 2 bits are taken from the upper half of a byte as 16 times
- * themselves, which are summed up in `part`. */
-#define vi_place(bits, e) ((bits) == 2 && (e) % 4 >= 2 ? 4 : 0)
+/* AMD's CPUs make the products of vi_bits where those of codes and weights are;
+ * they are the ones with pairs. */
+#define APART() kv_level_pairs()
 
-ALWAYS_INLINE void vi_dot(vi *s, vi *part, vi x, vi w, unsigned bits,
+ALWAYS_INLINE void vi_dot(vi *s, const vi *part, vi x, vi w, unsigned bits,
                           int positive, unsigned e)
 {
-    vi *to = vi_place(bits, e) ? part : s;
-
-    *to = positive ? _mm512_dpbusd_epi32(*to, w, x)
-                   : _mm512_dpbusd_epi32(*to, x, w);
-}
-
-ALWAYS_INLINE vi vi_whole(vi s, vi part, unsigned bits)
-{
-    return bits == 2 ? vi_add(s, _mm512_srai_epi32(part, 4)) : s;
+    (void)part;
+    (void)bits;
+    (void)e;
+    *s = positive ? _mm512_dpbusd_epi32(*s, w, x)
+                  : _mm512_dpbusd_epi32(*s, x, w);
 }
 
 /* Per 128 bits a holds 4 lanes of x[0] and 4 of x[1], in 16 bits each; b, of
