@@ -382,7 +382,11 @@ static void ask_all(const struct kv_bounds *b, struct kv_points *p,
     struct kv_codebook book;
 
     kv_codebook_init(&book, centers, b->k, b->d);
-    kv_nearest(&book, p->x, p->n, p->code);
+#pragma omp parallel for schedule(static)
+    for (size_t first = 0; first < p->n; first += KV_TILE)
+        kv_nearest(&book, p->x + first * b->d,
+                   p->n - first < KV_TILE ? p->n - first : KV_TILE,
+                   p->code + first);
     kv_codebook_clear(&book);
 }
 

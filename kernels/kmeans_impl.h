@@ -30,9 +30,9 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
 void kv_bounds_free(struct kv_bounds *b);
 
 /* Sets the code of every point as kv_nearest() does, bit by bit.
- * centers: [k][d], of which those of the last call are near by; code holds
- * some center < k for each point, the better the guess the less there is to
- * do. */
+ * centers: [k][d], finite, of which those of the last call are near by; code
+ * holds some center < k for each point, the better the guess the less there is
+ * to do. */
 void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers);
 

@@ -28,7 +28,7 @@
  *   vm                 a yes or no for each lane
  *   v_at_most(a, b)    a <= b
  *   v_if(m, a, b)      a where m, else b
- *   v_root(a)          the root of a >= 1, off by 2^-14 of it at most
+ *   v_root(a)          the root of a >= 2^-20, off by 2^-14 of it at most
  *   v_of(a)            of unsigned integers, rounded once
  *   i_of(a)            of floats, to unsigned integers
  *   i_round(a)         of floats, to signed ones
