@@ -1,9 +1,9 @@
-/* The search of some groups of centers, in 16-bit integers (nearest_whole.h has
- * the arithmetic and why it suffices): the plain one, and which one runs. */
+/* The search of some groups of centers, in 16-bit integers (nearest_whole.h and
+ * nearest_among_loops.h have the arithmetic and why it suffices): the plain
+ * one, and which one runs. */
 #include "kernels/level.h"
 #include "kernels/nearest_impl.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 

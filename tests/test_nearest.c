@@ -250,13 +250,15 @@ static void check_below(void)
 
     for (size_t i = 0; i < 64; i++) {
         a[i] = i % 5 == 4 ? INFINITY : (float)(kv_random(6, i) % 8);
-        b[i] = (float)(kv_random(7, i) % 8);
+        b[i] = i % 11 == 7 ? NAN : (float)(kv_random(7, i) % 8);
+        if (i % 13 == 5)
+            a[i] = NAN;
     }
     for (size_t n = 16; n <= 64; n += 16) {
         const uint64_t below = kv_bits_below(a, b, 1, n);
 
         for (size_t i = 0; i < 64; i++)
-            assert_int_equal(below >> i & 1, i < n && a[i] < b[i] + 1);
+            assert_int_equal(below >> i & 1, i < n && !(a[i] >= b[i] + 1));
     }
 }
 
