@@ -82,15 +82,14 @@ ALWAYS_INLINE void put_subs(const uint8_t *table, size_t unit,
     }
 }
 
-/* A sub-vector of 32 tokens, whose codes stand as kv_code_part has it. */
+/* A sub-vector of 32 tokens. */
 ALWAYS_INLINE void put_wide(const uint8_t *table, size_t unit,
-                            const uint16_t *code, size_t four, size_t one,
-                            uint8_t *x)
+                            const uint16_t *code, uint8_t *x)
 {
-    for (size_t t = 0; t < PART; t += 4, code += four)
+    for (size_t t = 0; t < PART; t += 4)
         UNROLL
     for (size_t i = 0; i < 4; i++)
-        put(table, unit, code[i * one], x + (t + i) * KV_QUAD);
+        put(table, unit, code[t + i], x + (t + i) * KV_QUAD);
 }
 
 ALWAYS_INLINE void bytes(const struct kv_store *s, size_t head, size_t unit,
@@ -116,6 +115,7 @@ ALWAYS_INLINE void bytes(const struct kv_store *s, size_t head, size_t unit,
     }
 }
 
+/* Codes of more than 8 bits. */
 ALWAYS_INLINE void words(const struct kv_store *s, size_t head, size_t unit,
                          const uint8_t *tile, uint8_t *x)
 {
@@ -125,17 +125,10 @@ ALWAYS_INLINE void words(const struct kv_store *s, size_t head, size_t unit,
     for (size_t part = 0; part < KV_TILE_TOKENS / PART; part++) {
         const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
 
-        for (size_t i = 0; i < b->n_sub; i++) {
-            const uint8_t *table =
-                b->entry + kv_tile_book_at(b, head, i) * b->k * b->width;
-            const uint16_t *from = code + kv_code_at(p, i, 0);
-            uint8_t *to = sub_at(x, i, unit) + part * PART * KV_QUAD;
-
-            if (p.one == 1)
-                put_wide(table, unit, from, p.four, 1, to);
-            else
-                put_wide(table, unit, from, p.four, 4, to);
-        }
+        for (size_t i = 0; i < b->n_sub; i++)
+            put_wide(b->entry + kv_tile_book_at(b, head, i) * b->k * b->width,
+                     unit, code + kv_code_at(p, i, 0),
+                     sub_at(x, i, unit) + part * PART * KV_QUAD);
     }
 }
 
@@ -144,7 +137,7 @@ ALWAYS_INLINE void unit_entries(const struct kv_store *s, size_t head,
 {
     const struct kv_tile_book *b = s->params;
 
-    if (b->bits > 4 && b->bits <= 8)
+    if (b->bits <= 8)
         bytes(s, head, unit, tile, x);
     else
         words(s, head, unit, tile, x);
@@ -157,6 +150,10 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const struct kv_tile_book *b = s->params;
 
+    if (b->bits <= 4) {
+        kv_code_few_entries_avx2(s, head, tile, unit(b), x);
+        return;
+    }
     if (b->n_sub * unit(b) % KV_QUAD)
         memset(x + (n_quads(b) - 1) * KV_QUAD_LINE, 0, KV_QUAD_LINE);
     switch (unit(b)) {

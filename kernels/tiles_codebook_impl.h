@@ -132,6 +132,12 @@ size_t kv_code_sums_avx2(const struct kv_store *s);
 void kv_code_finish_avx2(const struct kv_store *s, size_t head,
                          const float *acc, size_t rows, float *out);
 
+/* avx2, codes of up to 4 bits: the rounded entries that a tile stands for, x
+ * [quads][64][4]; what fills a sub-vector up to `unit` numbers, and the last
+ * quad, is anything. */
+void kv_code_few_entries_avx2(const struct kv_store *s, size_t head,
+                              const uint8_t *tile, size_t unit, uint8_t *x);
+
 /* The entries of a table (tiles_codebook_tables_loops.h): of codes of up to 4
  * bits it is for two sub-spaces. */
 static inline size_t kv_code_table_size(const struct kv_tile_book *b)

@@ -83,6 +83,7 @@ ALWAYS_INLINE void kv_quad_scores_some(const uint8_t *x, size_t n_quads,
                 by = _mm256_set1_epi64x(four);
                 s[r][0] = _mm256_add_epi32(s[r][0], _mm256_madd_epi16(a, by));
                 s[r][1] = _mm256_add_epi32(s[r][1], _mm256_madd_epi16(b, by));
+                __asm__("" : "+x"(s[r][0]), "+x"(s[r][1]));
             }
         }
         UNROLL
@@ -98,8 +99,7 @@ ALWAYS_INLINE void kv_quad_scores_some(const uint8_t *x, size_t n_quads,
 /* The same; 1 <= rows <= KV_QUAD_ROWS. */
 static inline void kv_quad_scores(const uint8_t *x, size_t n_quads,
                                   struct kv_quad_rows q, size_t rows,
-                                  int32_t *sum)
-{
+                                  int32_t *sum){
 #define SOME(R) kv_quad_scores_some(x, n_quads, q, R, sum)
     KV_QUAD_CASES(rows, SOME)
 #undef SOME
@@ -108,9 +108,9 @@ static inline void kv_quad_scores(const uint8_t *x, size_t n_quads,
 /* A quad's sums of x - bias, signed (bias 0: x is signed; 128: it is not), with
  * p [rows][64 / 8], weights from 0 to 127 as kv_quad_weights() leaves them: sum
  * [rows].  bias and rows are constants. */
-ALWAYS_INLINE void kv_quad_gather(const uint8_t *x, int bias,
-                                  const __m256i (*p)[8], size_t rows,
-                                  __m128i *sum)
+ALWAYS_INLINE
+    void kv_quad_gather(const uint8_t *x, int bias, const __m256i (*p)[8],
+                        size_t rows, __m128i *sum)
 {
     /* four tokens by four numbers, the other way round */
     const __m256i turn = _mm256_broadcastsi128_si256(
@@ -128,10 +128,13 @@ ALWAYS_INLINE void kv_quad_gather(const uint8_t *x, int bias,
         if (bias)
             v = _mm256_xor_si256(v, _mm256_set1_epi8((char)bias));
         UNROLL
-        for (size_t r = 0; r < rows; r++)
+        for (size_t r = 0; r < rows; r++) {
             s[r] = _mm256_add_epi32(
                 s[r], _mm256_madd_epi16(_mm256_maddubs_epi16(p[r][i], v),
                                         _mm256_set1_epi16(1)));
+            /* or the compiler puts sums off and keeps products on the stack */
+            __asm__("" : "+x"(s[r]));
+        }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
