@@ -60,15 +60,37 @@ ALWAYS_INLINE vi i_four(const int8_t *p)
     return _mm256_set1_epi32(four);
 }
 
-/* Two products of an int8_t and a code below 128 fit 16 bits; a larger code is
- * two of four bits. */
+/* Two products of an int8_t and a code below 128 fit 16 bits, and of smaller
+ * codes more: i_most() times as many.  A larger code is two of four bits, whose
+ * products go to 32 bits at once. */
+ALWAYS_INLINE size_t i_most(unsigned bits)
+{
+    return bits > 7 ? KV_HACK_MAX_PART : (size_t)1 << (7 - bits);
+}
+_Static_assert(2 * 128 * 127 <= INT16_MAX, "i_most(7)");
+
+ALWAYS_INLINE vi i_first(vi dot, bool wide)
+{
+    return wide ? dot : i_zero();
+}
+
+ALWAYS_INLINE vi i_joined(vi dot, vi s, bool wide)
+{
+    return wide ? s
+                : _mm256_add_epi32(dot,
+                                   _mm256_madd_epi16(s, _mm256_set1_epi16(1)));
+}
+
 ALWAYS_INLINE vi i_dot(vi s, vi b, vi a, bool wide)
 {
     const vi nibble = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
 
-    if (!wide)
-        return _mm256_add_epi32(
-            s, _mm256_madd_epi16(_mm256_maddubs_epi16(b, a), one));
+    if (!wide) {
+        s = _mm256_add_epi16(s, _mm256_maddubs_epi16(b, a));
+        /* or the compiler puts sums off and keeps products on the stack */
+        __asm__("" : "+x"(s));
+        return s;
+    }
 
     const vi low = _mm256_and_si256(b, nibble);
     const vi high = _mm256_and_si256(_mm256_srli_epi16(b, 4), nibble);
@@ -146,21 +168,58 @@ ALWAYS_INLINE vi four_codes(vi words, unsigned bits, unsigned j)
     return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), _mm256_set1_epi8(1));
 }
 
+/* Four words of each of WIDTH columns. */
+ALWAYS_INLINE void load_fours(const uint8_t *p, size_t stride, vi words[4])
+{
+    vi x[4];
+
+    UNROLL
+    for (size_t j = 0; j < 4; j++)
+        x[j] = _mm256_loadu2_m128i((const __m128i *)(p + (j + 4) * stride),
+                                   (const __m128i *)(p + j * stride));
+
+    const vi a = _mm256_unpacklo_epi32(x[0], x[1]);
+    const vi b = _mm256_unpackhi_epi32(x[0], x[1]);
+    const vi c = _mm256_unpacklo_epi32(x[2], x[3]);
+    const vi d = _mm256_unpackhi_epi32(x[2], x[3]);
+
+    words[0] = _mm256_unpacklo_epi64(a, c);
+    words[1] = _mm256_unpackhi_epi64(a, c);
+    words[2] = _mm256_unpacklo_epi64(b, d);
+    words[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+/* The codes of a word of each column; where the next word's go. */
+ALWAYS_INLINE uint8_t *put_codes(vi words, unsigned bits, uint8_t *code)
+{
+    UNROLL
+    for (unsigned j = 0; j < 8 / bits; j++, code += 4 * WIDTH)
+        _mm256_storeu_si256((vi *)code, four_codes(words, bits, j));
+    return code;
+}
+
 /* Codes of 1, 2, 4 or 8 bits, whole words of them, of up to WIDTH columns; of
  * the others 0, in kv_hack_room() of code.  bits is a constant. */
 ALWAYS_INLINE void expand_columns(const uint8_t *packed, size_t stride,
                                   unsigned bits, size_t n_columns, size_t n,
                                   uint8_t *code)
 {
-    for (size_t i = 0; i < n * bits / 8; i += 4) {
-        const vi words = n_columns == WIDTH
-                             ? load_words(packed + i, stride, WIDTH)
-                             : load_words(packed + i, stride, n_columns);
+    const size_t bytes = n * bits / 8;
+    size_t i = 0;
 
+    for (; n_columns == WIDTH && i + 16 <= bytes; i += 16) {
+        vi words[4];
+
+        load_fours(packed + i, stride, words);
         UNROLL
-        for (unsigned j = 0; j < 8 / bits; j++, code += 4 * WIDTH)
-            _mm256_storeu_si256((vi *)code, four_codes(words, bits, j));
+        for (size_t j = 0; j < 4; j++)
+            code = put_codes(words[j], bits, code);
     }
+    for (; i < bytes; i += 4)
+        code = put_codes(n_columns == WIDTH
+                             ? load_words(packed + i, stride, WIDTH)
+                             : load_words(packed + i, stride, n_columns),
+                         bits, code);
 }
 
 /* Codes that do not stand in words so. */
@@ -205,21 +264,31 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
     }
 }
 
+/* Words of `size` bytes each, a constant. */
+ALWAYS_INLINE void turn_words(const uint8_t *bytes, size_t stride,
+                              size_t n_rows, size_t size, uint32_t *word)
+{
+    for (size_t j = 0; j < n_rows; j++) {
+        word[j] = 0;
+        memcpy(&word[j], bytes + j * stride, size);
+    }
+}
+
 static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
                  uint32_t *word)
 {
-    const size_t row = KV_HACK_COLUMNS(n_rows);
+    size_t i = 0;
 
-    for (size_t j = 0; j < n_rows; j++, bytes += stride)
-        for (size_t i = 0; i < n; i += 4) {
-            uint32_t one = 0;
-
-            if (n - i >= 4)
-                memcpy(&one, bytes + i, 4);
-            else
-                memcpy(&one, bytes + i, n - i);
-            word[i / 4 * row + j] = one;
-        }
+    for (; i + 4 <= n; i += 4, word += KV_HACK_COLUMNS(n_rows))
+        turn_words(bytes + i, stride, n_rows, 4, word);
+    switch (n - i) {
+#define CASE(SIZE)                                         \
+    case SIZE:                                             \
+        turn_words(bytes + i, stride, n_rows, SIZE, word); \
+        break;
+        CASE(1) CASE(2) CASE(3)
+#undef CASE
+    }
 }
 
 const struct kv_hack_loops kv_hack_avx2 = {

@@ -62,13 +62,14 @@ static void quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
     }
 }
 
-/* kv_random_unit(): its 24 bits fit an int32_t, which vectors convert. */
+/* kv_random_unit(): its 24 bits fit an int32_t, which vectors convert.  The
+ * counter moves with the key, which is added to, not multiplied. */
 static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
                     float *u)
 {
-    for (size_t i = 0; i < n; i++)
-        u[i] =
-            (float)(int32_t)(kv_random(key, first + i * step) >> 40) * 0x1p-24f;
+    step *= KV_MIX_STEP;
+    for (size_t i = 0; i < n; i++, key += step)
+        u[i] = (float)(int32_t)(kv_random(key, first) >> 40) * 0x1p-24f;
 }
 
 static void scale(const float *x, size_t x_stride, size_t n_rows, size_t n,

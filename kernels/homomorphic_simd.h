@@ -8,7 +8,9 @@
  *   vi, vd              WIDTH int32_t, WIDTH / 2 doubles
  *   i_load i_shift      WIDTH of them from memory; times 128
  *   i_four(p)           the four bytes at p for every column
- *   i_dot(s, b, a, wide)  s + four products; wide: b has codes above 127
+ *   i_dot(s, b, a, wide)  s + four products; wide: b has codes above 127.
+ *                       s is i_first(dot, wide), takes up to i_most(bits) steps
+ *                       and is put to the sums before by i_joined(dot, s, wide)
  *   d_low d_high        doubles of the lower and the upper half of a vi
  *   d_load d_store d_all d_mul d_fma   as they say
  *   d_widen(p)          WIDTH / 2 floats as doubles
@@ -148,8 +150,15 @@ static size_t steps_of(size_t n)
     return (n + 3) / 4;
 }
 
+/* What products take of up to ROWS rows: their codes less 128, and the terms of
+ * eq. 4 that are theirs alone; all: s_a sum(a') + n m_a. */
+struct left {
+    int8_t code[ROWS][KV_HACK_MAX_PART];
+    double scale[ROWS], min[ROWS], all[ROWS];
+};
+
 /* Eq. 4 of R rows and the columns [at, at + WIDTH) of c, half by half. */
-ALWAYS_INLINE void combine(const struct kv_hack_row *row, size_t R,
+ALWAYS_INLINE void combine(const struct left *a, size_t R,
                            const struct kv_hack_columns *c, size_t at,
                            const vi *dot, double *out, size_t stride)
 {
@@ -164,48 +173,66 @@ ALWAYS_INLINE void combine(const struct kv_hack_row *row, size_t R,
 
         UNROLL
         for (size_t i = 0; i < R; i++) {
-            const double sa = row[i].range.scale, ma = row[i].range.min;
-            const double all = sa * row[i].sum + (double)row[i].n * ma;
+            const vd sa = d_all(a->scale[i]);
             const vd ab = half ? d_high(dot[i]) : d_low(dot[i]);
-            const vd by = folded ? d_all(sa) : d_mul(d_all(sa), sb);
+            const vd by = folded ? sa : d_mul(sa, sb);
             double *o = out + i * stride + j;
             vd s = d_load(o);
 
             if (!folded)
-                s = d_fma(mb, d_all(all), s);
-            s = d_fma(d_all(ma), scaled, s);
+                s = d_fma(mb, d_all(a->all[i]), s);
+            s = d_fma(d_all(a->min[i]), scaled, s);
             d_store(o, d_fma(by, ab, s));
         }
     }
 }
 
-/* R rows a [R][KV_HACK_MAX_PART] and G registers of columns from `at` on, the
- * last of them perhaps not full; R, G and wide are constants. */
-ALWAYS_INLINE void block(const struct kv_hack_row *row, const int8_t *a,
-                         size_t R, const struct kv_hack_columns *c, size_t at,
-                         size_t G, bool wide, double *out, size_t stride)
+/* How far steps from z on are added up together. */
+ALWAYS_INLINE size_t last_step(size_t z, unsigned bits, size_t steps)
+{
+    return steps - z < i_most(bits) ? steps : z + i_most(bits);
+}
+
+/* R rows and G registers of columns from `at` on, the last of them perhaps not
+ * full; R, G and wide are constants. */
+ALWAYS_INLINE void block(const struct left *a, size_t R,
+                         const struct kv_hack_columns *c, size_t at, size_t G,
+                         bool wide, double *out, size_t stride)
 {
     const size_t steps = steps_of(c->n);
     const uint8_t *code = c->code + at * 4 * steps;
-    vi dot[GROUPS][ROWS], b[GROUPS];
+    vi dot[GROUPS][ROWS], s[GROUPS][ROWS], b[GROUPS];
 
     UNROLL
     for (size_t g = 0; g < G; g++)
         UNROLL
     for (size_t i = 0; i < R; i++)
         dot[g][i] = i_shift(i_load(c->sum + at + g * WIDTH));
-    for (size_t z = 0; z < steps; z++) {
+    for (size_t z = 0, end; z < steps; z = end) {
+        end = last_step(z, c->bits, steps);
         UNROLL
         for (size_t g = 0; g < G; g++)
-            b[g] = i_load(code + (g * steps + z) * 4 * WIDTH);
-        UNROLL
-        for (size_t i = 0; i < R; i++) {
-            const vi four = i_four(a + i * KV_HACK_MAX_PART + 4 * z);
-
+            UNROLL
+        for (size_t i = 0; i < R; i++)
+            s[g][i] = i_first(dot[g][i], wide);
+        for (size_t y = z; y < end; y++) {
             UNROLL
             for (size_t g = 0; g < G; g++)
-                dot[g][i] = i_dot(dot[g][i], b[g], four, wide);
+                b[g] = i_load(code + (g * steps + y) * 4 * WIDTH);
+            UNROLL
+            for (size_t i = 0; i < R; i++) {
+                const vi four = i_four(a->code[i] + 4 * y);
+
+                UNROLL
+                for (size_t g = 0; g < G; g++)
+                    s[g][i] = i_dot(s[g][i], b[g], four, wide);
+            }
         }
+        UNROLL
+        for (size_t g = 0; g < G; g++)
+            UNROLL
+        for (size_t i = 0; i < R; i++)
+            dot[g][i] = i_joined(dot[g][i], s[g][i], wide);
     }
     UNROLL
     for (size_t g = 0; g < G; g++) {
@@ -213,29 +240,29 @@ ALWAYS_INLINE void block(const struct kv_hack_row *row, const int8_t *a,
         double part[ROWS * WIDTH];
 
         if (j + WIDTH <= c->n_columns) {
-            combine(row, R, c, j, dot[g], out + j, stride);
+            combine(a, R, c, j, dot[g], out + j, stride);
             continue;
         }
         for (size_t i = 0; i < R; i++)
             memcpy(part + i * WIDTH, out + i * stride + j,
                    (c->n_columns - j) * sizeof(*out));
-        combine(row, R, c, j, dot[g], part, WIDTH);
+        combine(a, R, c, j, dot[g], part, WIDTH);
         for (size_t i = 0; i < R; i++)
             memcpy(out + i * stride + j, part + i * WIDTH,
                    (c->n_columns - j) * sizeof(*out));
     }
 }
 
-ALWAYS_INLINE void rows(const struct kv_hack_row *row, const int8_t *a,
-                        size_t R, const struct kv_hack_columns *c, bool wide,
-                        double *out, size_t stride)
+ALWAYS_INLINE void rows(const struct left *a, size_t R,
+                        const struct kv_hack_columns *c, bool wide, double *out,
+                        size_t stride)
 {
     size_t at = 0;
 
     for (; at + (GROUPS - 1) * WIDTH < c->n_columns; at += GROUPS * WIDTH)
-        block(row, a, R, c, at, GROUPS, wide, out, stride);
+        block(a, R, c, at, GROUPS, wide, out, stride);
     for (; at < c->n_columns; at += WIDTH)
-        block(row, a, R, c, at, 1, wide, out, stride);
+        block(a, R, c, at, 1, wide, out, stride);
 }
 
 /* Up to ROWS rows. */
@@ -243,27 +270,28 @@ ALWAYS_INLINE void some_rows(const struct kv_hack_row *row, size_t n,
                              const struct kv_hack_columns *c, bool wide,
                              double *out, size_t stride)
 {
-    int8_t a[ROWS * KV_HACK_MAX_PART];
+    struct left a;
 
     for (size_t i = 0; i < n; i++) {
-        int8_t *to = a + i * KV_HACK_MAX_PART;
-
-        memset(to + c->n / 4 * 4, 0, c->n % 4 ? 4 : 0);
+        memset(a.code[i] + c->n / 4 * 4, 0, c->n % 4 ? 4 : 0);
         for (size_t z = 0; z < c->n; z++)
-            to[z] = (int8_t)(row[i].code[z] ^ 0x80);
+            a.code[i][z] = (int8_t)(row[i].code[z] ^ 0x80);
+        a.scale[i] = row[i].range.scale;
+        a.min[i] = row[i].range.min;
+        a.all[i] = a.scale[i] * row[i].sum + (double)row[i].n * a.min[i];
     }
     switch (n) {
     case 1:
-        rows(row, a, 1, c, wide, out, stride);
+        rows(&a, 1, c, wide, out, stride);
         break;
     case 2:
-        rows(row, a, 2, c, wide, out, stride);
+        rows(&a, 2, c, wide, out, stride);
         break;
     case 3:
-        rows(row, a, 3, c, wide, out, stride);
+        rows(&a, 3, c, wide, out, stride);
         break;
     default:
-        rows(row, a, ROWS, c, wide, out, stride);
+        rows(&a, ROWS, c, wide, out, stride);
     }
 }
 
@@ -276,7 +304,8 @@ ALWAYS_INLINE void multiply_all(const struct kv_hack_row *row, size_t n_rows,
                   out + i * stride, stride);
 }
 
-/* Sums are products with ones. */
+/* Sums are products with ones: a code of 8 bits gives no more than one bit and
+ * 128 do. */
 static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
                  int32_t *sum)
 {
@@ -284,11 +313,17 @@ static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
     const size_t steps = steps_of(n);
 
     for (size_t at = 0; at < n_columns; at += WIDTH) {
-        vi s = i_zero();
+        vi all = i_zero();
 
-        for (size_t z = 0; z < steps; z++, arranged += 4 * WIDTH)
-            s = i_dot(s, i_load(arranged), i_four(ones), false);
-        memcpy(sum + at, &s,
+        for (size_t z = 0, end; z < steps; z = end) {
+            vi s = i_first(all, false);
+
+            end = last_step(z, 1, steps);
+            for (; z < end; z++, arranged += 4 * WIDTH)
+                s = i_dot(s, i_load(arranged), i_four(ones), false);
+            all = i_joined(all, s, false);
+        }
+        memcpy(sum + at, &all,
                (n_columns - at < WIDTH ? n_columns - at : WIDTH) *
                    sizeof(*sum));
     }

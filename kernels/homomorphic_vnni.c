@@ -12,6 +12,9 @@ typedef __m512 vf;
 #define i_load _mm512_loadu_si512
 #define i_shift(x) _mm512_slli_epi32(x, 7)
 #define i_dot(s, b, a, wide) ((void)(wide), _mm512_dpbusd_epi32(s, b, a))
+#define i_most(bits) ((void)(bits), (size_t)KV_HACK_MAX_PART)
+#define i_first(dot, wide) ((void)(wide), (dot))
+#define i_joined(dot, s, wide) ((void)(dot), (void)(wide), (s))
 #define f_load _mm512_loadu_ps
 #define f_all _mm512_set1_ps
 #define f_min _mm512_min_ps

@@ -22,9 +22,12 @@ KV_HOST_DEVICE static inline uint64_t kv_mix64(uint64_t z)
     return z ^ z >> 31;
 }
 
+/* What mixes key and x + 1 is what mixes key + KV_MIX_STEP and x. */
+#define KV_MIX_STEP 0x9e3779b97f4a7c15u
+
 KV_HOST_DEVICE static inline uint64_t kv_mix(uint64_t key, uint64_t x)
 {
-    return kv_mix64(key + 0x9e3779b97f4a7c15u * (x + 1));
+    return kv_mix64(key + KV_MIX_STEP * (x + 1));
 }
 
 /* 64 uniform bits. */
