@@ -1,4 +1,5 @@
 /* nearest_whole.h in AVX-512 VNNI: products are added up as they are made. */
+#include "kernels/instructions_avx512.h"
 #include "kernels/nearest_avx512.h"
 #include "kernels/unroll.h"
 
@@ -39,16 +40,14 @@ static inline void i_keep(vi a, vi c, vi *best, vi *at)
     *at = _mm512_mask_mov_epi32(*at, less, c);
 }
 
-/* As an instruction by name: gcc 12 copies the sums before and after the
- * intrinsic. */
 ALWAYS_INLINE void add_products(vi *t, vi a, vi b)
 {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(*t) : "v"(a), "v"(b));
+    KV_DPWSSD(*t, a, b);
 }
 
 ALWAYS_INLINE void add_products_of(vi *t, vi a, const int32_t *b)
 {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(*t) : "v"(a), "m"(*(const vi *)b));
+    KV_DPWSSD_AT(*t, a, b);
 }
 
 #include "kernels/nearest_whole.h"

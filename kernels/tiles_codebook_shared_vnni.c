@@ -29,25 +29,13 @@ enum { DIMS = 4 };
         f(1);
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
-#define LOOK_UP(FROM, X, CODE, PART) \
-    __asm__ volatile("vpermb %2, %1, %0" : "=v"(X) : "v"(CODE), FROM(PART))
-
-#define LOOK_UP_WHERE(FROM, X, WHERE, CODE, PART) \
-    __asm__ volatile("vpermb %3, %2, %0%{%1%}"    \
-                     : "+v"(X)                    \
-                     : "Yk"(WHERE), "v"(CODE), FROM(PART))
-
-/* Two registers of a table; x begins as the codes. */
-#define LOOK_UP_PAIR(X, FIRST, SECOND) \
-    __asm__ volatile("vpermi2b %2, %1, %0" : "+v"(X) : "v"(FIRST), "v"(SECOND))
-
 ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
 {
     vi x = c.code, y = c.code;
 
-    LOOK_UP_PAIR(x, t->part[0], t->part[1]);
+    KV_PERMI2B_HERE(x, t->part[0], t->part[1]);
     if (n > 128) {
-        LOOK_UP_PAIR(y, t->part[2], t->part[3]);
+        KV_PERMI2B_HERE(y, t->part[2], t->part[3]);
         x = _mm512_mask_blend_epi8(c.bit7, x, y);
     }
     return x;
@@ -61,12 +49,12 @@ ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, int pairs,
 
     if (pairs)
         return look_up_pairs(t, n, c);
-    LOOK_UP("v", x, c.code, t->part[0]);
+    KV_PERMB_HERE(x, c.code, t->part[0]);
     if (n > 64)
-        LOOK_UP_WHERE("v", x, c.bit6, c.code, t->part[1]);
+        KV_PERMB_WHERE_HERE(x, c.bit6, c.code, t->part[1]);
     if (n > 128) {
-        LOOK_UP_WHERE("v", x, c.bit7, c.code, t->part[2]);
-        LOOK_UP_WHERE("v", x, c.both, c.code, t->part[3]);
+        KV_PERMB_WHERE_HERE(x, c.bit7, c.code, t->part[2]);
+        KV_PERMB_WHERE_HERE(x, c.both, c.code, t->part[3]);
     }
     return x;
 }
@@ -75,16 +63,14 @@ ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, int pairs,
 ALWAYS_INLINE vi look_up_at(vi first, const uint8_t *plane, size_t n,
                             struct codes c)
 {
-    typedef const uint8_t line[LINE];
-    line *part = (line *)plane;
     vi x;
 
-    LOOK_UP("v", x, c.code, first);
+    KV_PERMB_HERE(x, c.code, first);
     if (n > 64)
-        LOOK_UP_WHERE("m", x, c.bit6, c.code, part[1]);
+        KV_PERMB_WHERE_AT_HERE(x, c.bit6, c.code, plane + LINE);
     if (n > 128) {
-        LOOK_UP_WHERE("m", x, c.bit7, c.code, part[2]);
-        LOOK_UP_WHERE("m", x, c.both, c.code, part[3]);
+        KV_PERMB_WHERE_AT_HERE(x, c.bit7, c.code, plane + 2 * LINE);
+        KV_PERMB_WHERE_AT_HERE(x, c.both, c.code, plane + 3 * LINE);
     }
     return x;
 }
@@ -92,17 +78,13 @@ ALWAYS_INLINE vi look_up_at(vi first, const uint8_t *plane, size_t n,
 /* add_products() in its place. */
 ALWAYS_INLINE void add_products_here(vi *sum, vi u, vi v)
 {
-    __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
+    KV_DPBUSD_HERE(*sum, u, v);
 }
 
 /* The same with four bytes at v over and over. */
 ALWAYS_INLINE void add_products_all4(vi *sum, vi u, const int8_t *v)
 {
-    typedef const int8_t four[4];
-
-    __asm__ volatile("vpdpbusd %2%{1to16%}, %1, %0"
-                     : "+v"(*sum)
-                     : "v"(u), "m"(*(four *)v));
+    KV_DPBUSD_ALL4_HERE(*sum, u, v);
 }
 
 /* p, of which the compiler does not know that: it would keep an address in a

@@ -4,11 +4,11 @@
 #ifndef KV_TILES_CODEBOOK_VNNI_H
 #define KV_TILES_CODEBOOK_VNNI_H
 
+#include "kernels/instructions_avx512.h"
 #include "kernels/prefetch.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/unroll.h"
 
-#include <immintrin.h>
 #include <string.h>
 
 enum {
@@ -73,11 +73,10 @@ ALWAYS_INLINE vi all4(const void *p)
     return _mm512_set1_epi32(x);
 }
 
-/* sum += u * v in fours; u unsigned, v signed.  As an instruction by name: gcc
- * 12 copies the sums before and after the intrinsic. */
+/* sum += u * v in fours; u unsigned, v signed. */
 ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
 {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(u), "v"(v));
+    KV_DPBUSD(*sum, u, v);
 }
 
 /* A register of codes, and where their bit 6, bit 7 and both are set. */
