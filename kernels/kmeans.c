@@ -307,10 +307,9 @@ static int assign(struct kv_points *p, const float *centers, size_t k,
                   struct kv_bounds *bounds, bool *stale, struct kv_err *e)
 {
     *stale = !p->gpu;
-    if (!bounds)
-        return measure(p, centers, k, p->code, p->gpu ? p->dist : NULL, e);
-    kv_bounds_assign(bounds, p, centers);
-    return 0;
+    if (bounds && kv_bounds_assign(bounds, p, centers))
+        return 0;
+    return measure(p, centers, k, p->code, p->gpu ? p->dist : NULL, e);
 }
 
 /* p->dist, of the centers that the points have. */

@@ -374,37 +374,22 @@ static void ask_some(const struct round *r, struct kv_points *p)
     }
 }
 
-/* Where values are too large, or too small, for 16-bit integers.  What is known
- * of groups stays. */
-static void ask_all(const struct kv_bounds *b, struct kv_points *p,
-                    const float *centers)
-{
-    struct kv_codebook book;
-
-    kv_codebook_init(&book, centers, b->k, b->d);
-#pragma omp parallel for schedule(static)
-    for (size_t first = 0; first < p->n; first += KV_TILE)
-        kv_nearest(&book, p->x + first * b->d,
-                   p->n - first < KV_TILE ? p->n - first : KV_TILE,
-                   p->code + first);
-    kv_codebook_clear(&book);
-}
-
-void kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
+bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
                       const float *centers)
 {
     float *now = kv_alloc(b->k, b->d * sizeof(*now));
     struct round r = {.b = b};
+    bool known;
 
     put_in_order(b, centers, now);
     move(b, now);
     for (size_t g = 0; g < b->n_groups; g++)
         r.limit[g] = (float)(b->way[g] * (1 + 1e-6));
     kv_codebook_init(&r.book, now, b->k, b->d);
-    if (!r.book.whole)
-        ask_all(b, p, centers);
-    else
+    known = r.book.whole != NULL;
+    if (known)
         ask_some(&r, p);
     kv_codebook_clear(&r.book);
     free(now);
+    return known;
 }

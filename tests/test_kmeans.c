@@ -45,7 +45,10 @@ static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
             code[i] = (uint16_t)(i % 3 == 0   ? want[i]
                                  : i % 3 == 1 ? (want[i] + 1u) % k
                                               : kv_random(5, i) % k);
-        kv_bounds_assign(bounds, &p, centers);
+        if (!kv_bounds_assign(bounds, &p, centers)) {
+            assert_true(scale != 1); /* its values fit 16 bits */
+            memcpy(code, want, n * sizeof(*code));
+        }
         for (size_t i = 0; i < n; i++)
             assert_int_equal(code[i], want[i]);
         for (size_t c = 0; c < k && round != 4; c++) {
@@ -97,7 +100,7 @@ static void check_drift(size_t d, const float *a, const float *b,
     }
     bounds = kv_bounds_new(&p, centers, K);
     for (size_t round = 0; round < ROUNDS; round++) {
-        kv_bounds_assign(bounds, &p, centers);
+        assert_true(kv_bounds_assign(bounds, &p, centers));
         for (size_t i = 0; i < N; i++) {
             assert_int_equal(code[i], plain_nearest(x + i * d, centers, K, d));
             n_switched += code[i] < K - KV_BLOCK;
@@ -486,6 +489,34 @@ static void test_same_bits(void **state)
     check_same_bits(20001, 16, 2048);
 }
 
+/* Points so large, or so small, that no 16-bit integers stand for centers: as
+ * powers of two they have the same centers, times these. */
+static void test_scales(void **state)
+{
+    enum { N = 1500, D = 4, K = 1024, ROUNDS = 4 };
+    static const float by[] = {0x1p45f, 0x1p-45f};
+    float *x = kv_alloc(N, D * sizeof(*x));
+    float *want = kv_alloc(K, D * sizeof(*want));
+    float *got = kv_alloc(K, D * sizeof(*got));
+
+    (void)state;
+    fill_normal(x, N * D, 1, false);
+    assert_int_equal(kv_kmeans(x, N, D, NULL, K, ROUNDS, 1, want, NULL, NULL),
+                     0);
+    for (size_t i = 0; i < 2; i++) {
+        fill_normal(x, N * D, 1, false);
+        for (size_t j = 0; j < N * D; j++)
+            x[j] *= by[i];
+        assert_int_equal(
+            kv_kmeans(x, N, D, NULL, K, ROUNDS, 1, got, NULL, NULL), 0);
+        for (size_t j = 0; j < K * D; j++)
+            assert_true(got[j] == by[i] * want[j]);
+    }
+    free(got);
+    free(want);
+    free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,7 +524,7 @@ int main(void)
         cmocka_unit_test(test_start),      cmocka_unit_test(test_few_points),
         cmocka_unit_test(test_outlier),    cmocka_unit_test(test_weights),
         cmocka_unit_test(test_no_weights), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_scales),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
