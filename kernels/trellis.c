@@ -26,14 +26,17 @@ static size_t turn_left(size_t i, unsigned by, unsigned n)
 void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
                      float *turned)
 {
-    float *const sixteen = turned + values * STATES;
-
     for (size_t v = 0; v < values; v++)
         for (size_t s = 0; s < STATES; s++)
             turned[v * STATES + turn_left(s, bits, KV_TRELLIS_BITS)] =
                 table[v * STATES + s];
-    for (size_t i = 0; bits < 4 && i < values * STATES; i++)
-        sixteen[i] = table[i - i % 16 + turn_left(i % 16, bits, 4)];
+    for (unsigned b = 4; b >= 3; b--) {
+        const size_t lanes = (size_t)1 << b;
+
+        turned += values * STATES;
+        for (size_t i = 0; bits < b && i < values * STATES; i++)
+            turned[i] = table[i - i % lanes + turn_left(i % lanes, bits, b)];
+    }
 }
 
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps)
@@ -169,7 +172,7 @@ static struct run new_run(unsigned bits, unsigned values, const float *table,
     r.step = kv_alloc(r.steps, sizeof(*r.step));
     r.one = kv_alloc(len, sizeof(*r.one));
     r.place = kv_alloc(len, sizeof(*r.place));
-    r.turned = kv_alloc(2 * values * STATES, sizeof(*r.turned));
+    r.turned = kv_alloc(KV_TRELLIS_ORDERS * values * STATES, sizeof(*r.turned));
     for (size_t i = 0; i < r.steps; i++)
         r.step[i] = (struct kv_trellis_step){bits, values, table, r.turned};
     for (size_t i = 0; i < len; i++) {

@@ -31,12 +31,14 @@ struct kv_trellis_step {
     const float *turned;   /* of kv_trellis_turn(); to encode alone */
 };
 
-/* A table of steps of so many bits in the two orders that a search wants: state
- * s at s << bits | s >> (KV_TRELLIS_BITS - bits), states that differ in their
- * first bits alone side by side; and for less than 4 bits within every 16
- * states number i << bits | i >> (4 - bits), of 4 bits, at i, so that their
+/* A table of steps of so many bits in the orders that a search wants.  The
+ * first: state s at s << bits | s >> (KV_TRELLIS_BITS - bits), states that
+ * differ in their first bits alone side by side.  The others, for registers of
+ * 16 and 8 states, of b = 4 and 3 bits, and for fewer bits than b: within them
+ * number i << bits | i >> (b - bits), of b bits, at i, so that their
  * predecessors come over and over.  table: [values][KV_TRELLIS_STATES]; turned:
- * [2][values][KV_TRELLIS_STATES]. */
+ * [KV_TRELLIS_ORDERS][values][KV_TRELLIS_STATES]. */
+enum { KV_TRELLIS_ORDERS = 3 };
 void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
                      float *turned);
 

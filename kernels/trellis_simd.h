@@ -68,20 +68,18 @@ static const int32_t turned_lanes[][16] = {ROW(0), ROW(1), ROW(2), ROW(3)};
 
 /* What costs are made of: x and scale of each value in all lanes.  LANES states
  * have predecessors p, p + 1, .. that repeat 1 << bits times each; so that
- * they are loaded as they stand, over and over, lanes are in the order
- * `turned` of the states, until `back` brings them back. */
+ * they are loaded as they stand, over and over, lanes are in the order of the
+ * turned table (kv_trellis_turn()), until `back` brings them back. */
 struct terms {
     vf x[TOGETHER][VALUES], scale[VALUES];
-    vi turned, back;
+    vi back;
 };
 
 ALWAYS_INLINE void set_terms(const struct kv_trellis_job *job, struct kind kind,
                              struct terms *t)
 {
-    if (kind.bits < LANE_BITS) {
-        t->turned = i_load(turned_lanes[kind.bits]);
+    if (kind.bits < LANE_BITS)
         t->back = i_load(turned_lanes[LANE_BITS - kind.bits]);
-    }
     UNROLL
     for (size_t v = 0; v < kind.values; v++) {
         t->scale[v] = v_all(job->scale[v]);
@@ -93,15 +91,16 @@ ALWAYS_INLINE void set_terms(const struct kv_trellis_job *job, struct kind kind,
 
 /* Value v of states [s, s + LANES), in the order of `terms`. */
 ALWAYS_INLINE vf load_table(const struct kv_trellis_job *job, struct kind kind,
-                            const struct terms *t, size_t s, size_t v)
+                            size_t s, size_t v)
 {
-    if (kind.bits < LANE_BITS && LANES == 16)
-        return v_load(job->step->turned + (kind.values + v) * STATES + s);
+    const size_t order = LANES == 16 ? 1 : 2; /* kv_trellis_turn() */
 
-    const vf table = v_load(job->step->table + v * STATES + s);
-
-    return kind.bits < LANE_BITS ? v_pick(table, t->turned) : table;
+    if (kind.bits < LANE_BITS)
+        return v_load(job->step->turned + (order * kind.values + v) * STATES +
+                      s);
+    return v_load(job->step->table + v * STATES + s);
 }
+_Static_assert(LANES == 16 || LANES == 8, "orders of a table");
 
 /* Of states [s, s + LANES), for each string. */
 ALWAYS_INLINE void costs(const struct kv_trellis_job *job, struct kind kind,
@@ -111,7 +110,7 @@ ALWAYS_INLINE void costs(const struct kv_trellis_job *job, struct kind kind,
 
     UNROLL
     for (size_t v = 0; v < kind.values; v++)
-        table[v] = load_table(job, kind, t, s, v);
+        table[v] = load_table(job, kind, s, v);
     UNROLL
     for (size_t i = 0; i < kind.n; i++) {
         const unsigned bits = kind.bits < FEW ? kind.bits : job->step->bits;

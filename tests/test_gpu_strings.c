@@ -71,11 +71,11 @@ static void add_run(struct setup *s, const struct kv_gpu_steps *kind,
     run->n = n;
     run->table = (unsigned)((kind - kinds) * KV_TRELLIS_MOST_VALUES * STATES);
     kv_trellis_turn(kind->bits, kind->values, s->tables + run->table,
-                    s->turned + 2 * run->table);
+                    s->turned + KV_TRELLIS_ORDERS * run->table);
     for (unsigned i = 0; i < n; i++)
         s->step[g->n_steps++] = (struct kv_trellis_step){
             kind->bits, kind->values, s->tables + run->table,
-            s->turned + 2 * run->table};
+            s->turned + KV_TRELLIS_ORDERS * run->table};
     g->n_coefs += n * kind->values;
     g->n_bits += n * kind->bits;
 }
@@ -88,8 +88,9 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
     const size_t n_tables = (size_t)KINDS * KV_TRELLIS_MOST_VALUES * STATES;
     size_t d;
 
-    *s = (struct setup){.tables = kv_alloc(n_tables, sizeof(float)),
-                        .turned = kv_alloc(2 * n_tables, sizeof(float))};
+    *s = (struct setup){
+        .tables = kv_alloc(n_tables, sizeof(float)),
+        .turned = kv_alloc(KV_TRELLIS_ORDERS * n_tables, sizeof(float))};
     for (size_t i = 0; i < n_tables; i++)
         s->tables[i] = number(skip, i, data == LARGE ? ORDINARY : data);
     for (size_t i = 0; i < n_runs; i++)
@@ -263,10 +264,9 @@ static void test_klt(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_kind),
-                                       cmocka_unit_test(test_counts),
-                                       cmocka_unit_test(test_klt),
-                                       cmocka_unit_test(test_other_steps)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_kind), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_klt), cmocka_unit_test(test_other_steps)};
     struct kv_err e = {""};
 
     if (kv_level_set(KV_LEVEL_C, &e) || kv_device_cuda(0, &device, &e)) {

@@ -36,7 +36,7 @@ static void set_up(struct setup *s, size_t n_steps, size_t skip, size_t often,
         s->table[k] = kv_alloc(n, sizeof(float));
         for (size_t i = 0; i < n; i++)
             s->table[k][i] = (float)kv_random_normal(seed + k, i);
-        s->turned[k] = kv_alloc(2 * n, sizeof(float));
+        s->turned[k] = kv_alloc(KV_TRELLIS_ORDERS * n, sizeof(float));
         kv_trellis_turn(kinds[k][0], kinds[k][1], s->table[k], s->turned[k]);
     }
     for (size_t i = 0; i < n_steps; i++) {

@@ -112,7 +112,8 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
 
     k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
     k->trellis = k->levels + room * KV_TRELLIS_STATES;
-    k->turned = kv_lines(4 * room, KV_TRELLIS_STATES * sizeof(float));
+    k->turned = kv_lines(2 * KV_TRELLIS_ORDERS * room,
+                         KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
         const struct kv_table *t;
@@ -224,7 +225,8 @@ static void make_steps(struct klt *k, bool scalar)
         const bool start = bits < KV_TRELLIS_BITS && of->values == 1;
         float *const table =
             table_of(scalar || start ? k->levels : k->trellis, kind);
-        float *const turned = k->turned + 2 * (table - k->levels);
+        float *const turned =
+            k->turned + KV_TRELLIS_ORDERS * (table - k->levels);
 
         if (!k->n_steps || k->step[k->n_steps - 1].table != table) {
             if (start && !scalar)
