@@ -1,4 +1,5 @@
 #include "kernels/tiles_nuq.h"
+#include "kernels/rows.h"
 #include "kernels/tiles_impl.h"
 #include "kernels/tiles_scaled_impl.h"
 #include "lib/base/half.h"
@@ -88,15 +89,6 @@ static float offset_of(const struct kv_store *s, const uint8_t *tile, size_t t)
     return kv_f16_to_f32(half);
 }
 
-static float half_of(const struct kv_store *s, const uint8_t *tile, size_t t)
-{
-    uint16_t half;
-
-    memcpy(&half, tile + KV_SCALED_PARTS * kv_scaled_part_bytes(s) + t * 2,
-           sizeof(half));
-    return kv_f16_to_f32(half);
-}
-
 /* ---- values of a part ---------------------------------------------------- */
 
 /* x: [head_dim][32] levels, which become keys before RoPE. */
@@ -163,33 +155,61 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void add_offsets(const struct kv_store *s, const float *offset,
                         const float *p, size_t stride, size_t rows, float *acc)
 {
-    for (size_t r = 0; r < rows; r++) {
-        float *row = acc + r * kv_padded(s->head_dim), sum = 0;
+    enum { LANES = 8 }; /* or each sum waits for the one before */
 
-        for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-            sum += p[r * stride + t] * offset[t];
+    for (size_t r = 0; r < rows; r++, p += stride) {
+        float *row = acc + r * kv_padded(s->head_dim), lane[LANES] = {0};
+        float sum = 0;
+
+        for (size_t t = 0; t < KV_TILE_TOKENS; t += LANES)
+            for (size_t i = 0; i < LANES; i++)
+                lane[i] += p[t + i] * offset[t + i];
+        for (size_t i = 0; i < LANES; i++)
+            sum += lane[i];
         for (size_t c = 0; c < s->head_dim; c++)
             row[c] += sum;
     }
 }
 
-/* What outliers are more than their code, 0, stands for. */
+/* zero: what a token's code 0 stands for, which outliers have. */
+static void add_some_outliers(const struct kv_nuq_outlier *o, size_t n,
+                              const float *zero, const float *p, size_t stride,
+                              size_t rows, size_t padded, float *acc)
+{
+    uint16_t token[KV_TILE_TOKENS], channel[KV_TILE_TOKENS];
+    uint16_t half[KV_TILE_TOKENS];
+    float more[KV_TILE_TOKENS];
+
+    for (size_t i = 0; i < n; i++) {
+        token[i] = o[i].place / KV_NUQ_CHANNELS;
+        channel[i] = o[i].place % KV_NUQ_CHANNELS;
+        half[i] = o[i].value;
+    }
+    kv_widen_f16(half, n, more);
+    for (size_t i = 0; i < n; i++)
+        more[i] -= zero[token[i]];
+    for (size_t r = 0; r < rows; r++, p += stride, acc += padded)
+        for (size_t i = 0; i < n; i++)
+            acc[channel[i]] += p[token[i]] * more[i];
+}
+
 static void add_outliers(const struct kv_store *s, const uint8_t *tile,
                          const float *offset, const float *p, size_t stride,
                          size_t rows, float *acc)
 {
     const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
     const float level = nuq_of(s)->scaled.table[0];
+    float zero[KV_TILE_TOKENS];
 
-    for (size_t i = 0; o && i < o->n; i++) {
-        const size_t t = o->x[i].place / KV_NUQ_CHANNELS;
-        const size_t c = o->x[i].place % KV_NUQ_CHANNELS;
-        const float more = kv_f16_to_f32(o->x[i].value) -
-                           (offset[t] + half_of(s, tile, t) * level);
-
-        for (size_t r = 0; r < rows; r++)
-            acc[r * kv_padded(s->head_dim) + c] += p[r * stride + t] * more;
-    }
+    if (!o)
+        return;
+    kv_widen_f16(tile + KV_SCALED_PARTS * kv_scaled_part_bytes(s),
+                 KV_TILE_TOKENS, zero);
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+        zero[t] = offset[t] + zero[t] * level;
+    for (size_t i = 0; i < o->n; i += KV_TILE_TOKENS)
+        add_some_outliers(o->x + i, kv_least(o->n - i, KV_TILE_TOKENS), zero, p,
+                          stride, rows, kv_padded(s->head_dim), acc);
 }
 
 static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
@@ -197,8 +217,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     float offset[KV_TILE_TOKENS];
 
-    for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-        offset[t] = offset_of(s, tile, t);
+    kv_widen_f16(tile + offsets_at(s), KV_TILE_TOKENS, offset);
     kv_family_scaled.ops(s, KV_PATH_EXACT)
         ->gather(s, head, tile, p, stride, rows, acc);
     add_offsets(s, offset, p, stride, rows, acc);
