@@ -341,6 +341,22 @@ class BenchCpu(Scripts):
              "level": "c", "threads": "1", "reps": "21", "median_s": str(time),
              "p10_s": "1", "p90_s": "3"} for shape, time in times])
 
+    def test_machine(self):
+        source = os.path.join(ROOT, "scripts/bench-cpu")
+        bench = {"__name__": "bench_cpu", "__file__": source}
+        sys.path.insert(0, os.path.dirname(source))
+        self.addCleanup(sys.path.pop, 0)
+        with open(source) as f:
+            exec(compile(f.read(), source, "exec"), bench)
+        for flags, level in (("fpu avx2 fma", "avx2"), ("fpu avx2", "c"),
+                             ("fma avx2 avx512f avx512dq avx512bw avx512vl",
+                              "avx512"), ("fma avx2 avx512f", "avx2")):
+            self.assertEqual(
+                bench["machine"](2 * ("model name\t: A(R) B 1\n"
+                                      "flags\t\t: %s\nbugs\t: x\n" % flags)),
+                "a-r-b-1-" + level)
+        self.assertTrue(bench["machine"]("processor: 0").endswith("-c"))
+
     def test_compare(self):
         out = self.bench(
             "--compare",
