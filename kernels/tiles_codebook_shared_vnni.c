@@ -29,14 +29,17 @@ enum { DIMS = 4 };
         f(1);
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
+/* Under masks, of which each leaves what the other looks up: to put two results
+ * together would be one more instruction. */
 ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
 {
-    vi x = c.code, y = c.code;
+    vi x = c.code;
 
-    KV_PERMI2B_HERE(x, t->part[0], t->part[1]);
     if (n > 128) {
-        KV_PERMI2B_HERE(y, t->part[2], t->part[3]);
-        x = _mm512_mask_blend_epi8(c.bit7, x, y);
+        KV_PERMI2B_WHERE_HERE(x, c.low, t->part[0], t->part[1]);
+        KV_PERMI2B_WHERE_HERE(x, c.bit7, t->part[2], t->part[3]);
+    } else {
+        KV_PERMI2B_HERE(x, t->part[0], t->part[1]);
     }
     return x;
 }

@@ -79,10 +79,11 @@ ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
     KV_DPBUSD(*sum, u, v);
 }
 
-/* A register of codes, and where their bit 6, bit 7 and both are set. */
+/* A register of codes, and where their bit 6, bit 7 and both are set; low:
+ * where bit 7 is not. */
 struct codes {
     vi code;
-    __mmask64 bit6, bit7, both;
+    __mmask64 bit6, bit7, both, low;
 };
 
 /* Of tables with n = 64, 128 or 256 entries.  The test for bit 6 takes a turn
@@ -97,6 +98,7 @@ ALWAYS_INLINE struct codes codes(vi code, size_t n)
     if (n > 128) {
         c.bit7 = _mm512_movepi8_mask(code);
         c.both = _kand_mask64(c.bit6, c.bit7);
+        c.low = ~c.bit7;
     }
     return c;
 }
