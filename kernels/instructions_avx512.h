@@ -11,6 +11,9 @@
 /* 64 bytes at P as an operand. */
 #define KV_LINE_AT(P) "m"(*(const char(*)[64])(const void *)(P))
 
+/* X is made here, and in one register. */
+#define KV_STAYS(X) __asm__("" : "+v"(X))
+
 /* SUM += pairs of 16-bit products of A and B. */
 #define KV_DPWSSD(SUM, A, B) \
     __asm__("vpdpwssd %2, %1, %0" : "+v"(SUM) : "v"(A), "v"(B))

@@ -1,6 +1,6 @@
 #include "kernels/lanes4.h"
 #include "kernels/level.h"
-#include "kernels/tiles_codebook_impl.h"
+#include "kernels/tiles_codebook_tables8.h"
 #include "kernels/unroll.h"
 #include "lib/base/alloc.h"
 
@@ -513,12 +513,58 @@ static const struct kv_tile_ops *int8_ops(void)
     return &c;
 }
 
+static size_t tables8_bytes(size_t of_rows)
+{
+    return sizeof(struct kv_code_tables8) +
+           KV_TILE_ROWS / KV_CODE_ROWS * of_rows;
+}
+
+static size_t lanes8_bytes(const struct kv_store *s)
+{
+    return tables8_bytes(kv_code_lanes8_bytes(book_of(s)));
+}
+
+#ifdef __x86_64__
+static size_t planes8_bytes(const struct kv_store *s)
+{
+    return tables8_bytes(kv_code_planes8_bytes(book_of(s)));
+}
+#endif
+
+static const struct kv_tile_ops *tables8_ops(void)
+{
+    static const struct kv_tile_ops c = {.query_bytes = lanes8_bytes,
+                                         .prepare = kv_code_lanes8_c,
+                                         .scores = kv_code_scores8_c};
+
+#ifdef __x86_64__
+    static const struct kv_tile_ops avx2 = {.query_bytes = lanes8_bytes,
+                                            .prepare = kv_code_lanes8_avx2,
+                                            .scores = kv_code_scores8_avx2};
+    static const struct kv_tile_ops vnni = {.query_bytes = planes8_bytes,
+                                            .prepare = kv_code_planes8_avx2,
+                                            .scores = kv_code_scores8_vnni,
+                                            .scores_tiles =
+                                                kv_code_scores8_tiles_vnni};
+
+    if (kv_level_vnni())
+        return &vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &avx2;
+#endif
+    return &c;
+}
+
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
+    const struct kv_tile_book *b = book_of(s);
+
     if (path == KV_PATH_EXACT)
         return exact_ops(s);
-    return book_of(s)->rope ? NULL : int8_ops();
+    if (b->rope)
+        return NULL;
+    return !s->values && kv_code_tabled8(b, s->n) ? tables8_ops() : int8_ops();
 }
 
 const struct kv_family kv_family_codebook = {

@@ -28,7 +28,9 @@
  * All of them filled up to 64 bytes.
  *
  * Path int8: centroids, per dimension of a table, rounded to 8 bits of its
- * largest.  Not where keys are stored before RoPE. */
+ * largest; long runs of keys by tables of what centroids give with the queries,
+ * in 8 bits (tiles_codebook_tables8.h).  Not where keys are stored before RoPE.
+ */
 #ifndef KV_TILES_CODEBOOK_H
 #define KV_TILES_CODEBOOK_H
 
@@ -40,8 +42,8 @@ struct kv_tile_book;
 extern const struct kv_family kv_family_codebook;
 
 /* centers: [head_books][sub_books][2^bits][d], each of the two counts 1 or
- * n_heads, n_sub; finite, kept by the caller.  rope: of keys before RoPE, taken over;
- * else NULL.  1 <= bits <= 16. */
+ * n_heads, n_sub; finite, kept by the caller.  rope: of keys before RoPE, taken
+ * over; else NULL.  1 <= bits <= 16. */
 struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
                                       size_t sub_books, size_t n_sub, size_t d,
                                       unsigned bits, int values,

@@ -3,8 +3,8 @@
  *
  * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
  * entries of the rounded table and q8 the query times the table's scales,
- * rounded; a value's channel is scale * sum over tiles of p_scale *
- * sum(p8 * v8). */
+ * rounded, but where kv_code_tabled8() says so; a value's channel is scale *
+ * sum over tiles of p_scale * sum(p8 * v8). */
 #ifndef KV_TILES_CODEBOOK_IMPL_H
 #define KV_TILES_CODEBOOK_IMPL_H
 
@@ -152,6 +152,17 @@ static inline bool kv_code_tabled(const struct kv_tile_book *b, size_t n)
 {
     return !b->rope && b->bits >= 3 && b->bits <= 8 &&
            n >= 2 * kv_code_table_size(b);
+}
+
+/* The same of scores of path int8 (tiles_codebook_tables8.h), which are to be
+ * worth more than products of rounded centroids.  Those take less time with one
+ * table for all sub-spaces; of tables for four queries 16 KB stay in the first
+ * cache. */
+static inline bool kv_code_tabled8(const struct kv_tile_book *b, size_t n)
+{
+    return !b->rope && b->d > 2 && b->bits > 4 && b->bits <= 8 &&
+           (b->order == KV_CODES_OWN || b->n_sub * b->plane <= 4096) &&
+           n >= 64 * b->k;
 }
 
 /* scores_tiles and gather_tiles of path exact, by tables where the tokens are

@@ -2,30 +2,19 @@
  * four of them are turned so that neighbours meet. */
 #include "kernels/tiles_codebook_vnni.h"
 
-/* The codes of a sub-space, 64 tokens. */
-ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves)
-{
-    if (!halves)
-        return load_ahead(tile + sub * T);
-
-    const vi x = load_ahead(tile + sub / 2 * T);
-
-    return sub % 2 ? high_codes(x) : low_codes(x);
-}
-
 /* Channels [c, c + 4) of 64 tokens; one: of one sub-vector. */
 ALWAYS_INLINE void own_four(const struct kv_tile_book *b, const uint8_t *planes,
                             const uint8_t *tile, size_t c, size_t n, int halves,
                             int one, vi x[4])
 {
-    struct codes code = codes(own_codes(tile, b->sub_of[c], halves), n);
+    struct codes code = codes(own_codes(tile, b->sub_of[c], halves, 1), n);
 
     UNROLL
     for (size_t i = 0; i < 4; i++) {
         const struct table t = table(planes + (c + i) * n, n);
 
         if (i && !one)
-            code = codes(own_codes(tile, b->sub_of[c + i], halves), n);
+            code = codes(own_codes(tile, b->sub_of[c + i], halves, 1), n);
         x[i] = look_up(&t, n, code);
     }
 }

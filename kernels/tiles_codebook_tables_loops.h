@@ -13,9 +13,8 @@
  * chunk's tokens go by.
  *
  * Included by tiles_codebook_tables_*.c, which define NAME. */
-#include "kernels/lanes4.h"
 #include "kernels/prefetch.h"
-#include "kernels/tiles_codebook_impl.h"
+#include "kernels/tiles_codebook_multiply.h"
 
 enum {
     T = KV_TILE_TOKENS,
@@ -166,55 +165,8 @@ ALWAYS_INLINE v4 *entry_of(v4 *table, uint32_t four, size_t i)
     return (v4 *)((char *)table + (at & 255 * sizeof(v4)));
 }
 
-/* Channels that are multiplied together, of those that are left; EACH has all
- * such counts. */
-static size_t together(size_t left)
-{
-    return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-#define EACH(X) X(1) X(2) X(4) X(8)
-
 /* ---- keys -----------------------------------------------------------------
  */
-
-/* table [k] = or, more, += n channels of centroids, d apart, times q [n]. */
-ALWAYS_INLINE void multiply(const float *center, size_t k, size_t d, size_t n,
-                            bool more, const v4 *q, v4 *table)
-{
-    for (size_t i = 0; i < k; i++, center += d) {
-        v4 x = q[0] * center[0];
-
-        UNROLL
-        for (size_t j = 1; j < n; j++)
-            x += q[j] * center[j];
-        table[i] = more ? table[i] + x : x;
-    }
-}
-
-/* table [k]: each centroid of a sub-space with the queries q [channels]; 0
- * where there is no such sub-space. */
-static void sub_table(const struct kv_tile_book *b, size_t head, size_t sub,
-                      const v4 *q, v4 *table)
-{
-    const size_t at = kv_tile_book_at(b, head, sub) * b->k * b->d;
-
-    if (sub >= b->n_sub) {
-        memset(table, 0, b->k * sizeof(*table));
-        return;
-    }
-    q += sub * b->d;
-    for (size_t j = 0, n; j < b->d; j += n) {
-        n = together(b->d - j);
-        switch (n) {
-#define CASE(N)                                                            \
-    case N:                                                                \
-        multiply(b->centers + at + j, b->k, b->d, N, j > 0, q + j, table); \
-        break;
-            EACH(CASE)
-#undef CASE
-        }
-    }
-}
 
 /* table [SPACES][entries] of the spaces from this one on. */
 static void key_tables(const struct kv_tile_book *b, size_t head, size_t space,

@@ -133,6 +133,22 @@ ALWAYS_INLINE vi look_up(const struct table *t, size_t n, struct codes c)
     return x;
 }
 
+/* The same of pairs of registers, in its place; under masks, of which each
+ * leaves what the other looks up: to put two results together would be one more
+ * instruction. */
+ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
+{
+    vi x = c.code;
+
+    if (n > 128) {
+        KV_PERMI2B_WHERE_HERE(x, c.low, t->part[0], t->part[1]);
+        KV_PERMI2B_WHERE_HERE(x, c.bit7, t->part[2], t->part[3]);
+    } else {
+        KV_PERMI2B_HERE(x, t->part[0], t->part[1]);
+    }
+    return x;
+}
+
 /* How codes stand in bytes: whole, or low half first. */
 ALWAYS_INLINE vi low_codes(vi x)
 {
@@ -142,6 +158,26 @@ ALWAYS_INLINE vi low_codes(vi x)
 ALWAYS_INLINE vi high_codes(vi x)
 {
     return low_codes(_mm512_srli_epi16(x, 4));
+}
+
+/* Shared, keys: four sub-vectors at `tile`, register i of 16 tokens each.
+ * ahead: what follows is wanted next, and fetched. */
+ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves, int ahead)
+{
+    const uint8_t *at = tile + (halves ? i % 2 : i) * LINE;
+    const vi x = ahead && !(halves && i > 1) ? load_ahead(at) : load(at);
+
+    return !halves ? x : i < 2 ? low_codes(x) : high_codes(x);
+}
+
+/* Own: the codes of a sub-space, 64 tokens. */
+ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves,
+                           int ahead)
+{
+    const uint8_t *at = tile + (halves ? sub / 2 : sub) * T;
+    const vi x = ahead ? load_ahead(at) : load(at);
+
+    return !halves ? x : sub % 2 ? high_codes(x) : low_codes(x);
 }
 
 /* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */

@@ -8,8 +8,9 @@
 
 #include <math.h>
 
-/* MANY tiles are worth tables, and FEW are not */
-enum { T = KV_TILE_TOKENS, HEADS = 2, MANY = 9, FEW = 2 };
+/* MANY tiles are worth tables, and FEW are not; SOME are more than tables of
+ * path int8 serve together */
+enum { T = KV_TILE_TOKENS, HEADS = 2, MANY = 9, FEW = 2, SOME = 6 };
 
 struct setup {
     size_t head_dim, d, n_sub, k, head_books, sub_books, tiles;
@@ -401,12 +402,130 @@ static void test_tables(void **state)
                 check_tables(shape[i][0], shape[i][1], bits, own, 0, MANY);
 }
 
+/* Head 1's keys on path int8 by tables at the level in use, the first `at`
+ * tiles and then the rest, or (0) one by one: scores [rows][SOME * T]. */
+static void run_tables8(const struct setup *s, size_t rows, size_t at,
+                        float *score)
+{
+    const struct kv_store *k = &s->store;
+    const struct kv_tile_ops *ops = k->family->ops(k, KV_PATH_INT8);
+    const uint8_t *tile = kv_store_tile(k, 1, 0);
+    const size_t stride = SOME * T;
+    float q[KV_TILE_ROWS * 512];
+    void *query = kv_lines_unset(ops->query_bytes(k), 1);
+
+    for (size_t i = 0; i < rows * s->head_dim; i++)
+        q[i] = (float)kv_random_normal(8, i);
+    ops->prepare(k, 1, q, rows, query);
+    if (at && ops->scores_tiles) {
+        ops->scores_tiles(k, 1, tile, at, query, rows, score, stride);
+        if (at < SOME)
+            ops->scores_tiles(k, 1, tile + at * k->tile_bytes, SOME - at, query,
+                              rows, score + at * T, stride);
+    } else {
+        for (size_t i = 0; i < SOME; i++)
+            ops->scores(k, 1, tile + i * k->tile_bytes, query, rows,
+                        score + i * T, stride);
+    }
+    free(query);
+}
+
+/* The same bits at every level, and near what double has. */
+static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
+                          int per_head)
+{
+    struct setup s = setup(head_dim, d, bits, own, per_head, 0, SOME);
+    const size_t most = KV_TILE_ROWS * SOME * T;
+    float *want = kv_alloc(most, sizeof(*want));
+    float *got = kv_alloc(most, sizeof(*got));
+
+    s.store.n = 64 * s.k; /* as if there were so many */
+    assert_true(kv_code_tabled8(s.book, s.store.n));
+    assert_false(kv_code_tabled8(s.book, s.store.n - 1));
+    for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++) {
+        const size_t n = rows * SOME * T;
+        double e2 = 0, x2 = 0;
+
+        for (int i = KV_LEVEL_C; i <= (int)kv_level_max() + 1; i++) {
+            const int l = i <= (int)kv_level_max() ? i : (int)kv_level_max();
+            struct kv_err e;
+
+            assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+            kv_level_set_pairs(i > l);
+            if (l == KV_LEVEL_C)
+                run_tables8(&s, rows, 0, want);
+            for (size_t at = 0; at <= SOME; at++) {
+                memset(got, 0, n * sizeof(*got));
+                run_tables8(&s, rows, at, got);
+                if (memcmp(want, got, n * sizeof(*got)))
+                    fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %zu "
+                             "rows: other scores at level %s",
+                             head_dim, d, bits, s.sub_books, rows,
+                             kv_level_name((enum kv_level)l));
+            }
+        }
+        for (size_t i = 0; i < n; i++) {
+            double sum = 0;
+
+            for (size_t c = 0; c < head_dim; c++)
+                sum += (double)(float)kv_random_normal(
+                           8, i / (SOME * T) * head_dim + c) *
+                       (double)value(&s, 1, i % (SOME * T), c);
+            e2 += pow((double)want[i] - sum, 2);
+            x2 += pow(sum, 2);
+        }
+        if (!(sqrt(e2 / x2) < 0.015))
+            fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %zu rows: error "
+                     "%g",
+                     head_dim, d, bits, s.sub_books, rows, sqrt(e2 / x2));
+    }
+    clear(&s);
+    free(want);
+    free(got);
+}
+
+static void test_tables8(void **state)
+{
+    static const size_t shape[][2] = {{3, 3},    {12, 4}, {20, 5},  {128, 8},
+                                      {66, 6},   {64, 4}, {80, 16}, {56, 8},
+                                      {240, 16}, {120, 3}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shape) / sizeof(*shape); i++)
+        for (unsigned bits = 5; bits <= 8; bits++)
+            for (int own = 0; own < 2; own++)
+                if (own || shape[i][0] / shape[i][1] <= 16)
+                    check_tables8(shape[i][0], shape[i][1], bits, own, i % 2);
+    check_tables8(512, 4, 8, 1, 0);
+}
+
+/* Tables of one range for all, of nothing, and of tiny numbers. */
+static void test_flat8(void **state)
+{
+    static const float size[] = {0, 1e-42f, 1e-30f};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct setup s = setup(32, 4, 8, 0, 0, 0, SOME);
+        float score[3 * SOME * T];
+
+        for (size_t c = 0; c < s.k * s.d; c++)
+            s.centers[c] = c % 2 ? size[i] : -size[i];
+        s.store.n = 64 * s.k;
+        run_tables8(&s, 3, 0, score);
+        for (size_t k = 0; k < 3 * SOME * T; k++)
+            assert_within(score[k], 0, 1e-27);
+        clear(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),   cmocka_unit_test(test_dims),
         cmocka_unit_test(test_bytes),  cmocka_unit_test(test_flat),
-        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_tables), cmocka_unit_test(test_tables8),
+        cmocka_unit_test(test_flat8),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
