@@ -15,8 +15,8 @@
 #define KV_STAYS(X) __asm__("" : "+v"(X))
 
 /* SUM += pairs of 16-bit products of A and B. */
-#define KV_DPWSSD(SUM, A, B) \
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(SUM) : "v"(A), "v"(B))
+#define KV_DPWSSD_HERE(SUM, A, B) \
+    __asm__ volatile("vpdpwssd %2, %1, %0" : "+v"(SUM) : "v"(A), "v"(B))
 #define KV_DPWSSD_AT(SUM, A, P) \
     __asm__("vpdpwssd %2, %1, %0" : "+v"(SUM) : "v"(A), KV_LINE_AT(P))
 

@@ -234,8 +234,8 @@ static inline simde__m512i twin_four(const void *p)
 }
 
 #define KV_STAYS(X) ((void)(X))
-#define KV_DPWSSD(SUM, A, B) ((SUM) = _mm512_dpwssd_epi32(SUM, A, B))
-#define KV_DPWSSD_AT(SUM, A, P) KV_DPWSSD(SUM, A, _mm512_loadu_si512(P))
+#define KV_DPWSSD_HERE(SUM, A, B) ((SUM) = _mm512_dpwssd_epi32(SUM, A, B))
+#define KV_DPWSSD_AT(SUM, A, P) KV_DPWSSD_HERE(SUM, A, _mm512_loadu_si512(P))
 #define KV_DPBUSD(SUM, U, V) ((SUM) = _mm512_dpbusd_epi32(SUM, U, V))
 #define KV_DPBUSD_HERE KV_DPBUSD
 #define KV_DPBUSD_ALL4_HERE(SUM, U, P) KV_DPBUSD(SUM, U, twin_four(P))
