@@ -531,21 +531,22 @@ static size_t planes8_bytes(const struct kv_store *s)
 }
 #endif
 
+/* scores_tiles at every level: it decides how far the softmax goes at once. */
+#define TABLES8(LEVEL, ORDER, PREPARE)                \
+    {                                                 \
+        .query_bytes = ORDER##8_bytes,                \
+        .prepare = kv_code_##ORDER##8_##PREPARE,      \
+        .scores = kv_code_scores8_##LEVEL,            \
+        .scores_tiles = kv_code_scores8_tiles_##LEVEL \
+    }
+
 static const struct kv_tile_ops *tables8_ops(void)
 {
-    static const struct kv_tile_ops c = {.query_bytes = lanes8_bytes,
-                                         .prepare = kv_code_lanes8_c,
-                                         .scores = kv_code_scores8_c};
+    static const struct kv_tile_ops c = TABLES8(c, lanes, c);
 
 #ifdef __x86_64__
-    static const struct kv_tile_ops avx2 = {.query_bytes = lanes8_bytes,
-                                            .prepare = kv_code_lanes8_avx2,
-                                            .scores = kv_code_scores8_avx2};
-    static const struct kv_tile_ops vnni = {.query_bytes = planes8_bytes,
-                                            .prepare = kv_code_planes8_avx2,
-                                            .scores = kv_code_scores8_vnni,
-                                            .scores_tiles =
-                                                kv_code_scores8_tiles_vnni};
+    static const struct kv_tile_ops avx2 = TABLES8(avx2, lanes, avx2);
+    static const struct kv_tile_ops vnni = TABLES8(vnni, planes, avx2);
 
     if (kv_level_vnni())
         return &vnni;
@@ -562,9 +563,9 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
 
     if (path == KV_PATH_EXACT)
         return exact_ops(s);
-    if (b->rope)
-        return NULL;
-    return !s->values && kv_code_tabled8(b, s->n) ? tables8_ops() : int8_ops();
+    if (!s->values && kv_code_tabled8(b, s->n))
+        return tables8_ops();
+    return b->rope ? NULL : int8_ops();
 }
 
 const struct kv_family kv_family_codebook = {

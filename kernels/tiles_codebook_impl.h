@@ -154,14 +154,20 @@ static inline bool kv_code_tabled(const struct kv_tile_book *b, size_t n)
            n >= 2 * kv_code_table_size(b);
 }
 
-/* The same of scores of path int8 (tiles_codebook_tables8.h), which are to be
- * worth more than products of rounded centroids.  Those take less time with one
- * table for all sub-spaces; of tables for four queries 16 KB stay in the first
- * cache. */
+/* Bytes of a query's tables of path int8 at most, with one of 64 bytes or more
+ * for each sub-space. */
+enum { KV_CODE_TABLES8 = 8192 };
+
+/* Whether scores of so many tokens on path int8 are by tables
+ * (tiles_codebook_tables8.h): where that took less time, as measured.  One
+ * table of centroids for all sub-spaces makes products of rounded centroids
+ * faster, so that longer sub-vectors and smaller tables are wanted. */
 static inline bool kv_code_tabled8(const struct kv_tile_book *b, size_t n)
 {
-    return !b->rope && b->d > 2 && b->bits > 4 && b->bits <= 8 &&
-           (b->order == KV_CODES_OWN || b->n_sub * b->plane <= 4096) &&
+    const bool own = b->order == KV_CODES_OWN;
+
+    return !b->rope && b->bits > 4 && b->bits <= 8 && b->d > (own ? 2 : 4) &&
+           b->n_sub * b->plane <= KV_CODE_TABLES8 / (own ? 1 : 2) &&
            n >= 64 * b->k;
 }
 

@@ -2,19 +2,30 @@
  * four of them are turned so that neighbours meet. */
 #include "kernels/tiles_codebook_vnni.h"
 
+/* The codes of a sub-space, 64 tokens. */
+ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves)
+{
+    if (!halves)
+        return load_ahead(tile + sub * T);
+
+    const vi x = load_ahead(tile + sub / 2 * T);
+
+    return sub % 2 ? high_codes(x) : low_codes(x);
+}
+
 /* Channels [c, c + 4) of 64 tokens; one: of one sub-vector. */
 ALWAYS_INLINE void own_four(const struct kv_tile_book *b, const uint8_t *planes,
                             const uint8_t *tile, size_t c, size_t n, int halves,
                             int one, vi x[4])
 {
-    struct codes code = codes(own_codes(tile, b->sub_of[c], halves, 1), n);
+    struct codes code = codes(own_codes(tile, b->sub_of[c], halves), n);
 
     UNROLL
     for (size_t i = 0; i < 4; i++) {
         const struct table t = table(planes + (c + i) * n, n);
 
         if (i && !one)
-            code = codes(own_codes(tile, b->sub_of[c + i], halves, 1), n);
+            code = codes(own_codes(tile, b->sub_of[c + i], halves), n);
         x[i] = look_up(&t, n, code);
     }
 }
@@ -49,16 +60,7 @@ ALWAYS_INLINE void own_channels(const struct kv_tile_book *b,
     vi y[4];
 
     own_four(b, planes, tile, c, n, halves, one, y);
-
-    const vi low01 = _mm512_unpacklo_epi32(y[0], y[1]);
-    const vi high01 = _mm512_unpackhi_epi32(y[0], y[1]);
-    const vi low23 = _mm512_unpacklo_epi32(y[2], y[3]);
-    const vi high23 = _mm512_unpackhi_epi32(y[2], y[3]);
-
-    x[0] = _mm512_unpacklo_epi64(low01, low23);
-    x[1] = _mm512_unpackhi_epi64(low01, low23);
-    x[2] = _mm512_unpacklo_epi64(high01, high23);
-    x[3] = _mm512_unpackhi_epi64(high01, high23);
+    turn_dwords(y, x);
 }
 
 /* out[i], lane l = x[l], lane i. */

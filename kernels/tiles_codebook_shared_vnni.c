@@ -83,6 +83,15 @@ ALWAYS_INLINE const uint8_t *again(const uint8_t *p)
     return p;
 }
 
+/* Four sub-vectors at `tile`: register i of 16 tokens each. */
+ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
+{
+    if (!halves)
+        return load_ahead(tile + i * LINE);
+    return i < 2 ? low_codes(load_ahead(tile + i * LINE))
+                 : high_codes(load(tile + (i - 2) * LINE));
+}
+
 /* s [rows][chains]: of dimensions by turns. */
 ALWAYS_INLINE void key_products(vi s[ROWS][DIMS], size_t chains, size_t k, vi x,
                                 const int8_t *q8, size_t rows)
@@ -103,7 +112,7 @@ shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
 {
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
-    struct codes c = codes(key_codes(tile, i, halves, 1), n);
+    struct codes c = codes(key_codes(tile, i, halves), n);
     const size_t most = pairs ? 1 : n > 128 ? 2 : 4; /* as measured */
     const size_t chains = dims < most ? dims : most;
     vi s[ROWS][DIMS], x[DIMS];
@@ -120,7 +129,7 @@ shared_scores_some(const struct kv_tile_book *b, const struct table t[DIMS],
     for (size_t k = 0; k < dims; k++)
         x[k] = look_up_here(&t[k], n, pairs, c);
     for (tile += step; tile < end; tile += step, q8 += q_step) {
-        c = codes(key_codes(tile, i, halves, 1), n);
+        c = codes(key_codes(tile, i, halves), n);
         UNROLL
         for (size_t k = 0; k < dims; k++) {
             key_products(s, chains, k, x[k], q8, rows);

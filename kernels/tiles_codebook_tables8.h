@@ -7,7 +7,8 @@
  *
  * and a token's score is scale * (the sum of what its codes point to) + the sum
  * of low_i, rounded once (fmaf).  Neither the query nor the centroids are
- * rounded before. */
+ * rounded before; a sub-space with a larger range than the others costs them
+ * bits.  A query that overflows or is no number has no number as its scores. */
 #ifndef KV_TILES_CODEBOOK_TABLES8_H
 #define KV_TILES_CODEBOOK_TABLES8_H
 
@@ -42,8 +43,10 @@ typedef void kv_code_prepare8_fn(const struct kv_store *s, size_t head,
 kv_code_prepare8_fn kv_code_lanes8_c, kv_code_lanes8_avx2;
 kv_code_prepare8_fn kv_code_planes8_avx2;
 
-kv_code_scores_fn kv_code_scores8_c, kv_code_scores8_avx2; /* from lanes */
-kv_code_scores_fn kv_code_scores8_vnni;                    /* from planes */
+/* scores and scores_tiles; c, avx2: from lanes, vnni: from planes */
+kv_code_scores_fn kv_code_scores8_c, kv_code_scores8_avx2;
+kv_code_scores_fn kv_code_scores8_vnni;
+kv_code_scores_tiles_fn kv_code_scores8_tiles_c, kv_code_scores8_tiles_avx2;
 kv_code_scores_tiles_fn kv_code_scores8_tiles_vnni;
 
 #endif

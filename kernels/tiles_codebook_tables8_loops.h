@@ -172,3 +172,13 @@ void NAME(kv_code_scores8)(const struct kv_store *s, size_t head,
                          q->low[j]);
     }
 }
+
+void NAME(kv_code_scores8_tiles)(const struct kv_store *s, size_t head,
+                                 const uint8_t *tile, size_t n,
+                                 const void *query, size_t rows, float *score,
+                                 size_t stride)
+{
+    for (size_t i = 0; i < n; i++)
+        NAME(kv_code_scores8)
+        (s, head, tile + i * s->tile_bytes, query, rows, score + i * T, stride);
+}

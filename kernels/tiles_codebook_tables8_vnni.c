@@ -3,8 +3,7 @@
  * not fit the first cache: a table that is loaded serves SIDE tiles.
  *
  * Bytes are added up two and two, as words: `all` has the odd bytes' sums 256
- * times beside the even bytes', `high` has the odd ones'.  n_sub * 255 fits 16
- * bits. */
+ * times beside the even bytes', `high` has the odd ones'. */
 #include "kernels/level.h"
 #include "kernels/tiles_codebook_tables8.h"
 #include "kernels/tiles_codebook_vnni.h"
@@ -12,14 +11,16 @@
 enum {
     SIDE = 4, /* tiles */
     PAIR = 2, /* rows whose tables are in registers */
-    MOST_SUB = (KV_CODE_DIM / 3 + 3) / 4 * 4 /* d > 2; filled up to fours */
+    MOST_SUB = KV_CODE_TABLES8 / 64
 };
+_Static_assert(MOST_SUB % 4 == 0 && MOST_SUB * 255 <= UINT16_MAX,
+               "fours of sub-vectors; sums of 16 bits");
 
 typedef __m512 vf;
 
 /* Codes of sub-vectors [i, i + 4), a register each.  Shared: byte 16 l + 4 k +
  * j is of token 16 k + 4 l + j (l, k, j < 4); own: bytes are in the order of
- * tokens.  Those past n_sub are some. */
+ * tokens.  Those past n_sub are those of the last (own) or zeros. */
 ALWAYS_INLINE void four_codes(const struct kv_tile_book *b, const uint8_t *tile,
                               size_t i, int shared, vi x[4])
 {
@@ -30,23 +31,13 @@ ALWAYS_INLINE void four_codes(const struct kv_tile_book *b, const uint8_t *tile,
     if (!shared) {
         UNROLL
         for (size_t k = 0; k < 4; k++)
-            x[k] = own_codes(tile, kv_least(i + k, b->n_sub - 1), 0, 0);
+            x[k] = load(tile + kv_least(i + k, b->n_sub - 1) * T);
         return;
     }
-    tile += i * T;
     UNROLL
     for (size_t k = 0; k < 4; k++)
-        y[k] = _mm512_shuffle_epi8(key_codes(tile, k, 0, 0), fours);
-
-    const vi low01 = _mm512_unpacklo_epi32(y[0], y[1]);
-    const vi high01 = _mm512_unpackhi_epi32(y[0], y[1]);
-    const vi low23 = _mm512_unpacklo_epi32(y[2], y[3]);
-    const vi high23 = _mm512_unpackhi_epi32(y[2], y[3]);
-
-    x[0] = _mm512_unpacklo_epi64(low01, low23);
-    x[1] = _mm512_unpackhi_epi64(low01, low23);
-    x[2] = _mm512_unpacklo_epi64(high01, high23);
-    x[3] = _mm512_unpackhi_epi64(high01, high23);
+        y[k] = _mm512_shuffle_epi8(load(tile + i * T + k * LINE), fours);
+    turn_dwords(y, x);
 }
 
 /* All codes of a tile, to a line for each sub-vector, `apart` bytes apart. */

@@ -160,24 +160,18 @@ ALWAYS_INLINE vi high_codes(vi x)
     return low_codes(_mm512_srli_epi16(x, 4));
 }
 
-/* Shared, keys: four sub-vectors at `tile`, register i of 16 tokens each.
- * ahead: what follows is wanted next, and fetched. */
-ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves, int ahead)
+/* x[i], dword j of each 128 bits = y[j], dword i there. */
+ALWAYS_INLINE void turn_dwords(const vi y[4], vi x[4])
 {
-    const uint8_t *at = tile + (halves ? i % 2 : i) * LINE;
-    const vi x = ahead && !(halves && i > 1) ? load_ahead(at) : load(at);
+    const vi low01 = _mm512_unpacklo_epi32(y[0], y[1]);
+    const vi high01 = _mm512_unpackhi_epi32(y[0], y[1]);
+    const vi low23 = _mm512_unpacklo_epi32(y[2], y[3]);
+    const vi high23 = _mm512_unpackhi_epi32(y[2], y[3]);
 
-    return !halves ? x : i < 2 ? low_codes(x) : high_codes(x);
-}
-
-/* Own: the codes of a sub-space, 64 tokens. */
-ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves,
-                           int ahead)
-{
-    const uint8_t *at = tile + (halves ? sub / 2 : sub) * T;
-    const vi x = ahead ? load_ahead(at) : load(at);
-
-    return !halves ? x : sub % 2 ? high_codes(x) : low_codes(x);
+    x[0] = _mm512_unpacklo_epi64(low01, low23);
+    x[1] = _mm512_unpackhi_epi64(low01, low23);
+    x[2] = _mm512_unpacklo_epi64(high01, high23);
+    x[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
 /* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */

@@ -273,7 +273,7 @@ static void test_groups(void **state)
 
 /* More tokens than a chunk: queries that are turned and sums that are turned
  * back once for all chunks, heads that share tiles, outliers, tables of codes
- * (and codes without, and a last chunk of too few). */
+ * (and codes without, and a last chunk of too few), on path int8 too. */
 static void test_chunks(void **state)
 {
     static const char *const texts[] = {"vecinfer:d4b4r9",
@@ -282,6 +282,8 @@ static void test_chunks(void **state)
                                         "cq:c4b5r9",
                                         "million:K-d4b8s2r9/V-d4b8s70r9",
                                         "million:K-d4b8s70r700/V-d4b8s2r9",
+                                        "vecinfer:d8b5s2r9",
+                                        "million:d4b5s2r9",
                                         "klt:b2s3r9",
                                         "rotatekv:b2g32s2r9",
                                         "kvquant:b2r9"};
