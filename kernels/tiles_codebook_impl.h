@@ -3,8 +3,10 @@
  *
  * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
  * entries of the rounded table and q8 the query times the table's scales,
- * rounded, but where kv_code_tabled8() says so; a value's channel is scale *
- * sum over tiles of p_scale * sum(p8 * v8). */
+ * rounded; a value's channel is scale * sum over tiles of p_scale *
+ * sum(p8 * v8).  Scores of many tokens are by tables instead:
+ * kv_code_tabled8().
+ */
 #ifndef KV_TILES_CODEBOOK_IMPL_H
 #define KV_TILES_CODEBOOK_IMPL_H
 

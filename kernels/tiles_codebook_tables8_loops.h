@@ -50,13 +50,16 @@ ALWAYS_INLINE ints to_8(v4 x)
 
 /* [k] entries of a sub-space, x = (table - low) * by. */
 ALWAYS_INLINE void put_lanes(const struct kv_tile_book *b, const v4 *table,
-                             v4 low, v4 by, uint8_t *to)
+                             v4 low, v4 by, kv_code_lanes8 *to)
 {
     for (size_t j = 0; j < b->k; j++) {
         const words x =
             __builtin_convertvector(to_8((table[j] - low) * by), words);
 
-        memcpy(to + j * sizeof(x), &x, sizeof(x));
+        kv_code_lanes8 lanes;
+
+        memcpy(&lanes, &x, sizeof(lanes));
+        to[j] = lanes;
     }
 }
 
@@ -105,7 +108,8 @@ ALWAYS_INLINE void prepare8(const struct kv_store *s, size_t head,
             if (planes)
                 put_planes(b, table + i * b->k, low[i], load4(by), entry);
             else
-                put_lanes(b, table + i * b->k, low[i], load4(by), entry);
+                put_lanes(b, table + i * b->k, low[i], load4(by),
+                          (kv_code_lanes8 *)entry);
         }
         memcpy(to->scale + r, scale, sizeof(scale));
         store4(to->low + r, sum);
@@ -180,5 +184,5 @@ void NAME(kv_code_scores8_tiles)(const struct kv_store *s, size_t head,
 {
     for (size_t i = 0; i < n; i++)
         NAME(kv_code_scores8)
-        (s, head, tile + i * s->tile_bytes, query, rows, score + i * T, stride);
+    (s, head, tile + i * s->tile_bytes, query, rows, score + i * T, stride);
 }
