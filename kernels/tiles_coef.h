@@ -32,8 +32,9 @@ struct kv_coefs;
 struct kv_coef {
     size_t end;         /* of its bits in the string, 1 at least */
     const float *table; /* [KV_TRELLIS_STATES], kept */
-    unsigned bits;      /* so many low bits of the state count; the table
-                         * repeats itself */
+    unsigned bits;      /* so many low bits of the state count, the table
+                         * repeats itself; or KV_TRELLIS_BITS, and it is one of
+                         * kv_trellis_mirror() */
     float scale;
     const float *inverse; /* [head_dim]; read by kv_coefs_new() alone */
 };

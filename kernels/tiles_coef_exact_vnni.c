@@ -9,8 +9,9 @@ static void planes_of(const struct kv_store *s, size_t head,
                       const uint8_t *tile, uint8_t *planes)
 {
     for (size_t b = 0; b < 4; b++)
-        kv_coef_look_up_vnni(s, head, run, run->table->plane[b], tile, i, i + n,
-                             planes + b * LINE, 4 * LINE);
+        kv_coef_look_up_vnni(s, head, run, run->table->plane[b],
+                             b == 3 ? KV_SIGN_FLOAT : KV_SIGN_NONE, tile, i,
+                             i + n, planes + b * LINE, 4 * LINE);
 }
 
 static size_t block_of(const struct kv_coef_run *run, size_t i)

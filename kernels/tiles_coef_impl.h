@@ -21,7 +21,9 @@ enum {
  *
  *   | m | i turned right by r: 8 bits |
  *
- * so that order 0 is the table's own. */
+ * so that order 0 is the table's own.  Fast versions read m = 0 alone: of all
+ * bits, the first turns the sign (kv_trellis_mirror()), else it does not count.
+ */
 struct kv_coef_table {
     const float *from;
     unsigned bits;

@@ -16,8 +16,8 @@ static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
         const size_t end = i + 1 < h->n_runs ? run[1].first4 : h->n4;
         uint8_t *to = codes + run->first4 * LINE;
 
-        kv_coef_look_up_vnni(s, head, run, run->table->code, tile, 0, run->n,
-                             to, LINE);
+        kv_coef_look_up_vnni(s, head, run, run->table->code, KV_SIGN_CODE, tile,
+                             0, run->n, to, LINE);
         memset(to + run->n * LINE, 0, (end - run->first4 - run->n) * LINE);
     }
 }
@@ -329,8 +329,8 @@ static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
     for (size_t i = 0; i < h->n_runs; i++) {
         const struct kv_coef_run *run = &h->run[i];
 
-        kv_coef_look_up_vnni(s, head, run, run->table->code, tile, 0, run->n,
-                             codes + run->first * LINE, LINE);
+        kv_coef_look_up_vnni(s, head, run, run->table->code, KV_SIGN_CODE, tile,
+                             0, run->n, codes + run->first * LINE, LINE);
     }
     memset(codes + h->n * LINE, 128, (n4 - h->n) * LINE);
     add8(codes, n4, rows, &w, acc, row);

@@ -15,13 +15,17 @@ enum { LINE = KV_TILE_TOKENS, ROWS = KV_TILE_ROWS };
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 _Static_assert(ROWS == 8, "EVERY_ROWS");
 
+/* What a state's first bit does to the byte in a table of all bits: nothing, or
+ * it turns the sign of a code, or that of a float in its last byte. */
+enum kv_coef_sign { KV_SIGN_NONE, KV_SIGN_CODE, KV_SIGN_FLOAT };
+
 /* Coefficients [from, to) of a run of this head, each byte what a table of it
  * (plane or code of struct kv_coef_table) has for a token's state: out lines,
  * `apart` bytes apart, 64-byte aligned. */
 void kv_coef_look_up_vnni(const struct kv_store *s, size_t head,
                           const struct kv_coef_run *run, const uint8_t *table,
-                          const uint8_t *tile, size_t from, size_t to,
-                          uint8_t *out, size_t apart);
+                          enum kv_coef_sign sign, const uint8_t *tile,
+                          size_t from, size_t to, uint8_t *out, size_t apart);
 
 /* Four lines of bytes to one of words of 32 bits for each 16 tokens. */
 ALWAYS_INLINE void weave(const uint8_t *from, __m512i out[4])

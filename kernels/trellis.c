@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATES = KV_TRELLIS_STATES };
+enum { STATES = KV_TRELLIS_STATES, HALF = KV_TRELLIS_HALF };
 
 static size_t string_bits(const struct kv_trellis_step *step, size_t n_steps)
 {
@@ -86,6 +86,15 @@ void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
     }
 }
 
+void kv_trellis_mirror(unsigned values, const float *half, float *table)
+{
+    for (size_t v = 0; v < values; v++, half += HALF, table += STATES)
+        for (size_t s = 0; s < HALF; s++) {
+            table[s] = half[s];
+            table[HALF + s] = -half[s];
+        }
+}
+
 /* ---- training ---------------------------------------------------------- */
 
 /* The x below which a share p of the normal distribution lies. */
@@ -104,24 +113,28 @@ static double normal_quantile(double p)
     return (low + high) / 2;
 }
 
-/* Normal quantiles in random order.  At high rates the best levels are as dense
- * as the cube root of the density, those of a normal distribution sqrt(3) times
- * as wide; at low rates as the values.  Training alone widens them too slowly
- * to get there. */
-static void start_table(unsigned bits, unsigned values, uint64_t seed,
-                        float *table)
+/* Normal quantiles in random order, each with either sign.  At high rates the
+ * best levels are as dense as the cube root of the density, those of a normal
+ * distribution sqrt(3) times as wide; at low rates as the values.  Training
+ * alone widens them too slowly to get there. */
+static void start_half(unsigned bits, unsigned values, uint64_t seed,
+                       float *half)
 {
     const double rate = (double)bits / values / KV_TRELLIS_MOST_BITS;
     const double width = pow(3, rate * rate / 2);
 
     for (unsigned v = 0; v < values; v++) {
-        float *row = table + v * STATES;
+        const uint64_t of_row = kv_mix(seed, v);
+        float *row = half + v * HALF;
 
-        for (size_t s = 0; s < STATES; s++)
-            row[s] =
-                (float)(width * normal_quantile(((double)s + 0.5) / STATES));
-        for (size_t s = STATES; s-- > 1;) {
-            const size_t j = kv_random(kv_mix(seed, v), s) % (s + 1);
+        for (size_t s = 0; s < HALF; s++) {
+            const double x =
+                width * normal_quantile(((double)s + 0.5) / STATES);
+
+            row[s] = (float)(kv_random(~of_row, s) % 2 ? x : -x);
+        }
+        for (size_t s = HALF; s-- > 1;) {
+            const size_t j = kv_random(of_row, s) % (s + 1);
             const float swap = row[s];
 
             row[s] = row[j];
@@ -130,26 +143,30 @@ static void start_table(unsigned bits, unsigned values, uint64_t seed,
     }
 }
 
-/* Every state becomes the mean of the values it stood for, the value it had
- * counting as PRIOR of them: a state that is hardly used stays near. */
+/* Every state becomes the mean of the values it stood for, and of those that
+ * its mirror image stood for, negated; the value it had counts as PRIOR of
+ * them: a state that is hardly used stays near. */
 static void improve(const struct kv_trellis_step *step, const float *x,
-                    size_t n, size_t len, const uint16_t *state, float *table)
+                    size_t n, size_t len, const uint16_t *state, float *half)
 {
-    enum { PRIOR = 2 };
+    enum { PRIOR = 4 };
     const size_t each = step->values, steps = len / each;
-    double *sum = kv_alloc(each * STATES, sizeof(*sum));
-    double *count = kv_alloc(STATES, sizeof(*count));
+    double *sum = kv_alloc(each * HALF, sizeof(*sum));
+    double *count = kv_alloc(HALF, sizeof(*count));
 
     for (size_t i = 0; i < n * steps; i++) {
-        count[state[i]]++;
+        const size_t s = state[i] % HALF;
+
+        count[s]++;
         for (size_t v = 0; v < each; v++)
-            sum[v * STATES + state[i]] += (double)x[i * each + v];
+            sum[v * HALF + s] +=
+                (double)(state[i] < HALF ? x[i * each + v] : -x[i * each + v]);
     }
     for (size_t v = 0; v < each; v++)
-        for (size_t s = 0; s < STATES; s++) {
-            float *t = &table[v * STATES + s];
+        for (size_t s = 0; s < HALF; s++) {
+            float *t = &half[v * HALF + s];
 
-            *t = (float)((sum[v * STATES + s] + PRIOR * (double)*t) /
+            *t = (float)((sum[v * HALF + s] + PRIOR * (double)*t) /
                          (count[s] + PRIOR));
         }
     free(count);
@@ -220,29 +237,34 @@ static void find_states(const struct run *r, const float *x, size_t n,
 }
 
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
-                      size_t len, size_t rounds, uint64_t seed, float *table)
+                      size_t len, size_t rounds, uint64_t seed, float *half)
 {
+    float *table = kv_alloc(values * STATES, sizeof(*table));
     struct run r = new_run(bits, values, table, len);
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
 
-    start_table(bits, values, seed, table);
+    start_half(bits, values, seed, half);
     for (size_t i = 0; i < rounds; i++) {
         const size_t some = i < rounds / 2 ? (n + 3) / 4 : n;
 
+        kv_trellis_mirror(values, half, table);
         find_states(&r, x, some, state);
-        improve(r.step, x, some, len, state, table);
+        improve(r.step, x, some, len, state, half);
     }
     free(state);
     free_run(&r);
+    free(table);
 }
 
-double kv_trellis_error(unsigned bits, unsigned values, const float *table,
+double kv_trellis_error(unsigned bits, unsigned values, const float *half,
                         const float *x, size_t n, size_t len)
 {
+    float *table = kv_alloc(values * STATES, sizeof(*table));
     struct run r = new_run(bits, values, table, len);
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
     double sum = 0;
 
+    kv_trellis_mirror(values, half, table);
     find_states(&r, x, n, state);
     for (size_t i = 0; i < n * len; i++) {
         const double e =
@@ -252,5 +274,6 @@ double kv_trellis_error(unsigned bits, unsigned values, const float *table,
     }
     free(state);
     free_run(&r);
+    free(table);
     return sum / (double)(n * len);
 }

@@ -14,6 +14,9 @@
 
 enum { HEADS = 3, D = 38, STEPS = 60, TOKENS = 100, KINDS = 5, ROWS = 8 };
 
+/* The first steps are levels, of kinds 0 to LEVELS - 1. */
+enum { LEVELS = 2 };
+
 /* Of a string: levels at its beginning, then all bits from 8 to 1, in steps of
  * several values too, so that states end anywhere in a byte. */
 static const struct kv_trellis_step kinds[KINDS] = {{.bits = 8, .values = 1},
@@ -23,7 +26,7 @@ static const struct kv_trellis_step kinds[KINDS] = {{.bits = 8, .values = 1},
                                                     {.bits = 1, .values = 4}};
 
 struct made {
-    float table[KINDS + 1][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
+    float table[KINDS + LEVELS][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
     struct kv_trellis_step step[STEPS];
     size_t n_values, bytes, n[HEADS];
     struct kv_coef coef[STEPS * KV_TRELLIS_MOST_VALUES];
@@ -33,21 +36,29 @@ struct made {
     float *decoded;  /* [TOKENS][n_values] */
 };
 
-/* table 0 is levels: it repeats itself after 2^5. */
+/* Levels repeat themselves. */
 static void make_tables(struct made *m)
 {
-    for (size_t t = 0; t <= KINDS; t++)
-        for (size_t i = 0; i < sizeof(*m->table) / sizeof(**m->table); i++)
-            m->table[t][i] = (float)kv_random_normal(t, t ? i : i % 32);
+    float half[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_HALF];
+
+    for (size_t t = 0; t < LEVELS; t++)
+        for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
+            m->table[KINDS + t][i] = (float)kv_random_normal(
+                KINDS + t, i % ((size_t)1 << kinds[t].bits));
+    for (size_t t = 0; t < KINDS; t++) {
+        for (size_t i = 0; i < sizeof(half) / sizeof(*half); i++)
+            half[i] = (float)kv_random_normal(t, i);
+        kv_trellis_mirror(KV_TRELLIS_MOST_VALUES, half, m->table[t]);
+    }
 }
 
 static void make_steps(struct made *m)
 {
     for (size_t i = 0; i < STEPS; i++) {
-        const size_t kind = i < 2 ? 1 : i * KINDS / STEPS;
+        const size_t kind = i < LEVELS ? i : i * KINDS / STEPS;
 
         m->step[i] = kinds[kind];
-        m->step[i].table = m->table[i < 2 ? 0 : kind + 1];
+        m->step[i].table = m->table[i < LEVELS ? KINDS + i : kind];
         m->n_values += m->step[i].values;
     }
     m->bytes = kv_trellis_bytes(m->step, STEPS);
@@ -66,12 +77,12 @@ static void make_coefs(struct made *m, size_t most)
             for (unsigned v = 0; v < m->step[i].values; v++, value++) {
                 if (kv_random(77, value) % HEADS != h || m->n[h] == most)
                     continue;
-                *to++ = (struct kv_coef){.end = end,
-                                         .table = m->step[i].table +
-                                                  v * KV_TRELLIS_STATES,
-                                         .bits = i < 2 ? 5 : KV_TRELLIS_BITS,
-                                         .scale = 1,
-                                         .inverse = m->unit[m->n[h]]};
+                *to++ = (struct kv_coef){
+                    .end = end,
+                    .table = m->step[i].table + v * KV_TRELLIS_STATES,
+                    .bits = i < LEVELS ? m->step[i].bits : KV_TRELLIS_BITS,
+                    .scale = 1,
+                    .inverse = m->unit[m->n[h]]};
                 m->value[h][m->n[h]++] = value;
             }
         }

@@ -257,7 +257,7 @@ static void test_training(void **state)
                 {6, 1, 0.00056}};
     float *x = kv_alloc(N * LEN, sizeof(*x));
     float *fresh = kv_alloc(N * LEN / 16, sizeof(*fresh));
-    float *table = kv_alloc(4 * KV_TRELLIS_STATES, sizeof(*table));
+    float *half = kv_alloc(4 * KV_TRELLIS_HALF, sizeof(*half));
 
     (void)state;
     for (size_t i = 0; i < N * LEN; i++)
@@ -269,14 +269,14 @@ static void test_training(void **state)
         double mse;
 
         kv_trellis_train(want[i].bits, want[i].values, x, N, LEN, ROUNDS, 1,
-                         table);
-        mse = kv_trellis_error(want[i].bits, want[i].values, table, fresh,
+                         half);
+        mse = kv_trellis_error(want[i].bits, want[i].values, half, fresh,
                                N / 16, LEN);
         if (!(mse > bound && mse < want[i].most))
             fail_msg("%u bits for %u values: %g", want[i].bits, want[i].values,
                      mse);
     }
-    free(table);
+    free(half);
     free(fresh);
     free(x);
 }

@@ -115,7 +115,7 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     k->turned = kv_lines(2 * KV_TRELLIS_ORDERS * room,
                          KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
-        const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_STATES};
+        const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_HALF};
         const struct kv_table *t;
         char name[32];
 
@@ -126,8 +126,8 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
         kv_klt_table_name(i, name);
         if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
             return -1;
-        memcpy(table_of(k->trellis, i), t->data,
-               dims[0] * dims[1] * sizeof(float));
+        kv_trellis_mirror(kv_klt_kinds[i].values, t->data,
+                          table_of(k->trellis, i));
         mse[i] = t->error;
     }
     return 0;
