@@ -30,19 +30,22 @@ static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
     t->from = c->table;
     t->bits = c->bits;
     for (size_t i = 0; i < 4; i++)
-        t->plane[i] = kv_lines(places, 1);
+        t->plane[i] = kv_lines(KV_TRELLIS_STATES, 1);
     t->code = kv_lines(places, 1);
     for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
         most = fmaxf(most, fabsf(c->table[s]));
+    for (size_t s = 0; s < KV_TRELLIS_STATES; s++) {
+        uint32_t u;
+
+        memcpy(&u, &c->table[s], sizeof(u));
+        for (size_t b = 0; b < 4; b++)
+            t->plane[b][s] = (uint8_t)(u >> 8 * b);
+    }
     t->step = most > 0 ? most / 127 : 1;
     for (size_t i = 0; i < places; i++) {
         const float x = c->table[state_in((unsigned)(i / KV_TRELLIS_STATES),
                                           i % KV_TRELLIS_STATES)];
-        uint32_t u;
 
-        memcpy(&u, &x, sizeof(u));
-        for (size_t b = 0; b < 4; b++)
-            t->plane[b][i] = (uint8_t)(u >> 8 * b);
         t->code[i] = (uint8_t)(rintf(x / t->step) + 128);
     }
 }
@@ -71,12 +74,10 @@ static unsigned shift_of(const struct kv_coef *c)
 
 static struct kv_coef_place place_of(const struct kv_coef *c)
 {
-    const size_t last = (c->end - 1) / 8;
-    struct kv_coef_place p;
+    const size_t last = (c->end - 1) / 8; /* a tile begins with a line of 0 */
 
-    for (size_t i = 0; i < 2; i++)
-        p.line[i] = last < i ? 0 : (uint32_t)((last - i + 1) * KV_TILE_TOKENS);
-    return p;
+    return (struct kv_coef_place){(uint32_t)((last + 1) * KV_TILE_TOKENS),
+                                  shift_of(c)};
 }
 
 /* By table, then by shift, else in their order: order [n]. */
@@ -262,12 +263,12 @@ void kv_store_put_string(const struct kv_store *s, size_t t,
 static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
                    size_t j, const uint8_t *tile, uint16_t *state)
 {
-    const uint32_t *line = h->place[run->first + j].line;
-    const uint8_t *const last = tile + line[0], *const before = tile + line[1];
-    const unsigned shift = kv_coef_shift(run, j);
+    const struct kv_coef_place p = h->place[run->first + j];
+    const uint8_t *const last = tile + p.line;
+    const uint8_t *const before = last - KV_TILE_TOKENS;
 
     for (size_t i = 0; i < KV_TILE_TOKENS; i++)
-        state[i] = (uint16_t)((before[i] << 8 | last[i]) >> shift) &
+        state[i] = (uint16_t)((before[i] << 8 | last[i]) >> p.shift) &
                    (KV_TRELLIS_STATES - 1);
 }
 

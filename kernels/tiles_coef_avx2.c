@@ -7,14 +7,15 @@ enum { ROWS = KV_QUAD_ROWS, LINE = KV_TILE_TOKENS };
 static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
                    size_t j, const uint8_t *tile, uint16_t *state)
 {
-    const uint32_t *line = h->place[run->first + j].line;
-    const __m128i shift = _mm_cvtsi32_si128((int)kv_coef_shift(run, j));
+    const struct kv_coef_place p = h->place[run->first + j];
+    const uint8_t *const at = tile + p.line;
+    const __m128i shift = _mm_cvtsi32_si128((int)p.shift);
 
     for (size_t i = 0; i < LINE; i += 16) {
-        const __m256i last = _mm256_cvtepu8_epi16(
-            _mm_loadu_si128((const __m128i *)(tile + line[0] + i)));
+        const __m256i last =
+            _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(at + i)));
         const __m256i before = _mm256_cvtepu8_epi16(
-            _mm_loadu_si128((const __m128i *)(tile + line[1] + i)));
+            _mm_loadu_si128((const __m128i *)(at + i - LINE)));
         const __m256i two = _mm256_or_si256(last, _mm256_slli_epi16(before, 8));
 
         _mm256_storeu_si256(

@@ -1,47 +1,100 @@
-/* Path exact: floats are looked up byte by byte. */
+/* Path exact: floats are looked up byte by byte.  Coefficients of real models
+ * have many tables and few coefficients of each, which end anywhere. */
+#include "kernels/level.h"
 #include "kernels/tiles_coef_vnni.h"
 
 enum { BLOCK = 16 }; /* coefficients at a time */
 
-/* n <= BLOCK coefficients of a run from the i-th on: planes [n][4] lines. */
-static void planes_of(const struct kv_store *s, size_t head,
-                      const struct kv_coef_run *run, size_t i, size_t n,
-                      const uint8_t *tile, uint8_t *planes)
+/* What a byte's last bits are moved by so that a state's eight lowest are one
+ * byte, for each place where it may end. */
+struct moved {
+    __m128i right, left; /* bits, of the last byte and of the one before */
+    __m512i last;        /* bits that are the last byte's */
+    __m512i sign;        /* that of the byte before which turns the sign */
+};
+
+ALWAYS_INLINE struct moved move_of(unsigned shift, bool sign)
 {
-    for (size_t b = 0; b < 4; b++)
-        kv_coef_look_up_vnni(s, head, run, run->table->plane[b],
-                             b == 3 ? KV_SIGN_FLOAT : KV_SIGN_NONE, tile, i,
-                             i + n, planes + b * LINE, 4 * LINE);
+    return (struct moved){_mm_cvtsi32_si128((int)shift),
+                          _mm_cvtsi32_si128((int)(8 - shift)),
+                          _mm512_set1_epi8((char)(0xff >> shift)),
+                          _mm512_set1_epi8((char)(sign ? 1 << shift : 0))};
 }
 
-static size_t block_of(const struct kv_coef_run *run, size_t i)
+/* The floats of a coefficient, plane by plane: [4] vectors of 16 tokens. */
+ALWAYS_INLINE void floats_of(const __m512i t[4][4], const uint8_t *last_line,
+                             struct moved by, bool pairs, __m512i out[4])
 {
-    return run->n - i < BLOCK ? run->n - i : BLOCK;
+    const __m512i last = _mm512_load_si512(last_line);
+    const __m512i before = _mm512_load_si512(last_line - LINE);
+    const __m512i at =
+        _mm512_ternarylogic_epi32(by.last, _mm512_srl_epi16(last, by.right),
+                                  _mm512_sll_epi16(before, by.left), 0xca);
+    const struct kv_coef_index i = index_of(at, _mm512_movepi8_mask(at));
+    const __m512i high = look(t[3], i, pairs);
+
+    weave(look(t[0], i, pairs), look(t[1], i, pairs), look(t[2], i, pairs),
+          _mm512_mask_add_epi8(high, _mm512_test_epi8_mask(before, by.sign),
+                               high, _mm512_set1_epi8((char)128)),
+          out);
+}
+
+/* n coefficients of a run from the i-th on, 32 tokens to y and 32 to
+ * second, `apart` floats apart.  pairs: a constant. */
+ALWAYS_INLINE void expand_some(const struct kv_store *s,
+                               const struct kv_coef_place *place,
+                               const struct kv_coef_table *table,
+                               const uint8_t *tile, size_t n, float *y,
+                               float *second, size_t apart, bool pairs)
+{
+    const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
+    const bool sign = table->bits == KV_TRELLIS_BITS;
+    __m512i t[4][4];
+
+    UNROLL
+    for (size_t b = 0; b < 4; b++)
+        UNROLL
+    for (size_t j = 0; j < 4; j++)
+        t[b][j] = _mm512_load_si512(table->plane[b] + LINE * j);
+    for (size_t j = 0; j < n; j++, y += apart, second += apart) {
+        __m512i x[4];
+
+        __builtin_prefetch(later + place[j].line, 0, 2);
+        floats_of(t, tile + place[j].line, move_of(place[j].shift, sign), pairs,
+                  x);
+        _mm512_store_si512(y, x[0]);
+        _mm512_store_si512(y + 16, x[1]);
+        _mm512_store_si512(second, x[2]);
+        _mm512_store_si512(second + 16, x[3]);
+    }
+}
+
+static void expand_run(const struct kv_store *s, size_t head,
+                       const struct kv_coef_run *run, size_t i, size_t n,
+                       const uint8_t *tile, float *y, float *second,
+                       size_t apart)
+{
+    const struct kv_coef_place *place =
+        kv_coefs_of(s)->head[head].place + run->first + i;
+
+    if (kv_level_pairs())
+        expand_some(s, place, run->table, tile, n, y, second, apart, true);
+    else
+        expand_some(s, place, run->table, tile, n, y, second, apart, false);
 }
 
 void kv_coef_expand_vnni(const struct kv_store *s, size_t head,
                          const uint8_t *tile, float *y)
 {
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    _Alignas(LINE) uint8_t planes[BLOCK * 4 * LINE];
     float *const second = y + (h->n + 1) * KV_TILE_PART;
 
-    for (size_t r = 0; r < h->n_runs; r++)
-        for (size_t i = 0; i < h->run[r].n; i += BLOCK) {
-            const size_t n = block_of(&h->run[r], i);
+    for (size_t r = 0; r < h->n_runs; r++) {
+        const size_t at = h->run[r].first * KV_TILE_PART;
 
-            planes_of(s, head, &h->run[r], i, n, tile, planes);
-            for (size_t j = 0; j < n; j++) {
-                const size_t at = (h->run[r].first + i + j) * KV_TILE_PART;
-                __m512i x[4];
-
-                weave(planes + j * 4 * LINE, x);
-                _mm512_store_si512(y + at, x[0]);
-                _mm512_store_si512(y + at + 16, x[1]);
-                _mm512_store_si512(second + at, x[2]);
-                _mm512_store_si512(second + at + 16, x[3]);
-            }
-        }
+        expand_run(s, head, &h->run[r], 0, h->run[r].n, tile, y + at,
+                   second + at, KV_TILE_PART);
+    }
     for (size_t t = 0; t < KV_TILE_PART; t++)
         y[h->n * KV_TILE_PART + t] = second[h->n * KV_TILE_PART + t] = 1;
 }
@@ -72,7 +125,8 @@ static size_t acc_floats(const struct kv_store *s)
     return kv_coefs_of(s)->most * 16;
 }
 
-ALWAYS_INLINE void add_rows(const uint8_t *planes, size_t n, size_t rows,
+/* y: [n][64] */
+ALWAYS_INLINE void add_rows(const float *y, size_t n, size_t rows,
                             const float *p, size_t stride, float *acc,
                             size_t row)
 {
@@ -83,30 +137,26 @@ ALWAYS_INLINE void add_rows(const uint8_t *planes, size_t n, size_t rows,
         UNROLL
     for (size_t k = 0; k < 4; k++)
         w[r][k] = _mm512_loadu_ps(p + r * stride + 16 * k);
-    for (size_t j = 0; j < n; j++) {
-        __m512i x[4];
-
-        weave(planes + j * 4 * LINE, x);
+    for (size_t j = 0; j < n; j++, y += LINE)
         UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            float *at = acc + r * row + j * 16;
-            __m512 sum = _mm512_load_ps(at);
+    for (size_t r = 0; r < rows; r++) {
+        float *at = acc + r * row + j * 16;
+        __m512 sum = _mm512_load_ps(at);
 
-            UNROLL
-            for (size_t k = 0; k < 4; k++)
-                sum = _mm512_fmadd_ps(w[r][k], _mm512_castsi512_ps(x[k]), sum);
-            _mm512_store_ps(at, sum);
-        }
+        UNROLL
+        for (size_t k = 0; k < 4; k++)
+            sum = _mm512_fmadd_ps(w[r][k], _mm512_load_ps(y + 16 * k), sum);
+        _mm512_store_ps(at, sum);
     }
 }
 
-static void add(const uint8_t *planes, size_t n, size_t rows, const float *p,
+static void add(const float *y, size_t n, size_t rows, const float *p,
                 size_t stride, float *acc, size_t row)
 {
     switch (rows) {
-#define CASE(R)                                      \
-    case R:                                          \
-        add_rows(planes, n, R, p, stride, acc, row); \
+#define CASE(R)                                 \
+    case R:                                     \
+        add_rows(y, n, R, p, stride, acc, row); \
         break;
         EVERY_ROWS(CASE)
 #undef CASE
@@ -116,17 +166,18 @@ static void add(const uint8_t *planes, size_t n, size_t rows, const float *p,
 static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const float *p, size_t stride, size_t rows, float *acc)
 {
-    _Alignas(LINE) uint8_t planes[BLOCK * 4 * LINE];
+    _Alignas(LINE) float y[BLOCK * LINE];
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
     const size_t row = acc_floats(s);
 
     for (size_t i = 0; i < h->n_runs; i++)
         for (size_t j = 0; j < h->run[i].n; j += BLOCK) {
-            const size_t n = block_of(&h->run[i], j);
+            const size_t left = h->run[i].n - j,
+                         n = left < BLOCK ? left : BLOCK;
 
-            planes_of(s, head, &h->run[i], j, n, tile, planes);
-            add(planes, n, rows, p, stride, acc + (h->run[i].first + j) * 16,
-                row);
+            expand_run(s, head, &h->run[i], j, n, tile, y, y + KV_TILE_PART,
+                       LINE);
+            add(y, n, rows, p, stride, acc + (h->run[i].first + j) * 16, row);
         }
     for (size_t r = 0; r < rows; r++) {
         float *at = acc + r * row + h->n * 16;

@@ -32,10 +32,10 @@ struct kv_coef_table {
 };
 
 /* Where a state stands: in the last byte that it reaches into and the one
- * before, which begin there in a tile.  The state is these two bytes, the last
- * lowest, shifted right by its run's shift. */
+ * before; `line` is where those of a tile's tokens begin, and a line earlier.
+ * The state is these two bytes, the last lowest, shifted right. */
 struct kv_coef_place {
-    uint32_t line[2];
+    uint32_t line, shift;
 };
 _Static_assert(KV_TRELLIS_BITS <= 9, "two bytes hold a state at any shift");
 
@@ -46,16 +46,6 @@ struct kv_coef_run {
     size_t first, n, shift[9];
     size_t first4; /* first, runs before it padded to multiples of 4 */
 };
-
-/* So many bits before a byte's end coefficient j of a run ends. */
-static inline unsigned kv_coef_shift(const struct kv_coef_run *run, size_t j)
-{
-    unsigned shift = 0;
-
-    while (j >= run->shift[shift + 1])
-        shift++;
-    return shift;
-}
 
 struct kv_coef_head {
     size_t n, padded; /* padded: n and the mean */

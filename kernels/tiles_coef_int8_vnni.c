@@ -16,10 +16,16 @@ static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
         const size_t end = i + 1 < h->n_runs ? run[1].first4 : h->n4;
         uint8_t *to = codes + run->first4 * LINE;
 
-        kv_coef_look_up_vnni(s, head, run, run->table->code, KV_SIGN_CODE, tile,
-                             0, run->n, to, LINE);
+        kv_coef_look_up_vnni(s, head, run, tile, to);
         memset(to + run->n * LINE, 0, (end - run->first4 - run->n) * LINE);
     }
+}
+
+ALWAYS_INLINE void weave_lines(const uint8_t *codes, __m512i out[4])
+{
+    weave(_mm512_load_si512(codes), _mm512_load_si512(codes + LINE),
+          _mm512_load_si512(codes + 2 * LINE),
+          _mm512_load_si512(codes + 3 * LINE), out);
 }
 
 /* Sums of rows and so many times 16 tokens. */
@@ -73,7 +79,7 @@ ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
         for (size_t j = 0; j < n4; j += 4) {
             __m512i x[4];
 
-            weave(codes + j * LINE, x);
+            weave_lines(codes + j * LINE, x);
             dot8_four(x + k, rows, wide, q.code + j * rows, &sum);
         }
         UNROLL
@@ -110,7 +116,7 @@ static void weave_all(uint8_t *codes, size_t n4)
     for (size_t j = 0; j < n4; j += 4, codes += 4 * LINE) {
         __m512i x[4];
 
-        weave(codes, x);
+        weave_lines(codes, x);
         UNROLL
         for (size_t k = 0; k < 4; k++)
             _mm512_store_si512(codes + k * LINE, x[k]);
@@ -326,12 +332,9 @@ static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
     struct weights w;
 
     weigh(p, stride, rows, &w);
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-
-        kv_coef_look_up_vnni(s, head, run, run->table->code, KV_SIGN_CODE, tile,
-                             0, run->n, codes + run->first * LINE, LINE);
-    }
+    for (size_t i = 0; i < h->n_runs; i++)
+        kv_coef_look_up_vnni(s, head, &h->run[i], tile,
+                             codes + h->run[i].first * LINE);
     memset(codes + h->n * LINE, 128, (n4 - h->n) * LINE);
     add8(codes, n4, rows, &w, acc, row);
     for (size_t r = 0; r < rows; r++)

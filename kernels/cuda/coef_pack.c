@@ -116,14 +116,10 @@ static void put_places(const struct kv_store *s, size_t head, uint32_t *to)
 
     for (size_t i = 0; i < h->n_runs; i++) {
         const struct kv_coef_run *run = &h->run[i];
-        size_t shift = 0;
 
         for (size_t j = 0; j < run->n; j++) {
-            while (j >= run->shift[shift + 1])
-                shift++;
-
-            const size_t end =
-                h->place[run->first + j].line[0] / KV_TILE_TOKENS * 8 - shift;
+            const struct kv_coef_place p = h->place[run->first + j];
+            const size_t end = p.line / KV_TILE_TOKENS * 8 - p.shift;
 
             to[run->first + j] =
                 (uint32_t)((end - 1) / 32 << (KV_PLACE_SHIFT + KV_PLACE_TABLE) |
