@@ -22,11 +22,25 @@ static size_t state_in(unsigned order, size_t i)
     return i - low + (low >> order | low << (8 - order)) % 256;
 }
 
+/* Whether a table is what its bits promise. */
+static bool table_fits(const struct kv_coef *c)
+{
+    for (size_t s = 0; s < KV_TRELLIS_HALF; s++) {
+        const float x = c->table[s], other = c->table[KV_TRELLIS_HALF + s];
+
+        if (other != (c->bits == KV_TRELLIS_BITS ? -x : x) ||
+            x != c->table[s % ((size_t)1 << c->bits)])
+            return false;
+    }
+    return true;
+}
+
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
 {
     const size_t places = (size_t)KV_COEF_ORDERS * KV_TRELLIS_STATES;
     float most = 0;
 
+    assert(table_fits(c));
     t->from = c->table;
     t->bits = c->bits;
     for (size_t i = 0; i < 4; i++)

@@ -14,21 +14,21 @@ enum {
 };
 
 /* A table, and for fast versions its bytes: plane b holds byte b of each float;
- * code, rounded to 8 bits: step (code - 128).  Each in an order for every place
- * where a state may end: of one that ends r bits before a byte's end, the
- * byte's bits from r up and the byte before's below r are its low 8 bits,
- * turned left by r.  Order r has at 256 m + i the state
+ * code, rounded to 8 bits: step (code - 128), in an order for every place where
+ * a state may end: of one that ends r bits before a byte's end, the byte's bits
+ * from r up and the byte before's below r are its low 8 bits, turned left by r.
+ * Order r has at 256 m + i the state
  *
  *   | m | i turned right by r: 8 bits |
  *
- * so that order 0 is the table's own.  Fast versions read m = 0 alone: of all
- * bits, the first turns the sign (kv_trellis_mirror()), else it does not count.
- */
+ * so that order 0 is the table's own.  Those versions read m = 0 alone: of all
+ * bits the first turns the sign (kv_trellis_mirror()), of fewer it is none. */
 struct kv_coef_table {
     const float *from;
     unsigned bits;
     float step;
-    uint8_t *plane[4], *code; /* [orders][KV_TRELLIS_STATES], 64-byte aligned */
+    uint8_t *plane[4], *code; /* [KV_TRELLIS_STATES], [orders][the same];
+                               * 64-byte aligned */
 };
 
 /* Where a state stands: in the last byte that it reaches into and the one

@@ -85,7 +85,8 @@ void kv_coef_look_up_vnni(const struct kv_store *s, size_t head,
 {
     const struct kv_coef_place *place =
         kv_coefs_of(s)->head[head].place + run->first;
-    const unsigned bits = run->table->bits, pairs = kv_level_pairs();
+    const unsigned bits = run->table->bits;
+    const bool pairs = kv_level_pairs();
     const enum how how = bits == KV_TRELLIS_BITS       ? NINE
                          : bits == KV_TRELLIS_BITS - 1 ? EIGHT
                                                        : SEVEN;
@@ -97,7 +98,7 @@ void kv_coef_look_up_vnni(const struct kv_store *s, size_t head,
             continue;
         switch (shift * 8 + how * 2 + pairs) {
 #define CASE(SHIFT, HOW, PAIRS)                                              \
-    case (SHIFT)*8 + HOW * 2 + PAIRS:                                        \
+    case SHIFT * 8 + HOW * 2 + PAIRS:                                        \
         look_up_some(s, place, run->table->code, tile, from, to, codes, HOW, \
                      PAIRS, SHIFT);                                          \
         break;
