@@ -20,6 +20,7 @@
 #ifndef KV_TILES_H
 #define KV_TILES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,8 +41,9 @@ struct kv_store;
 struct kv_tile_ops {
     /* q: [rows][head_dim], in the store's space and scaled; query: what scores
      * wants of them, query_bytes(s), 64-byte aligned.  It holds no pointers
-     * into itself, and may be copied; scores may keep in it what it finds out
-     * about tiles, so that two threads never share one. */
+     * into itself, and may be copied.  notes: scores writes into it what it
+     * finds out about tiles, so that no two threads may share it. */
+    bool notes;
     size_t (*query_bytes)(const struct kv_store *s);
     void (*prepare)(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query);

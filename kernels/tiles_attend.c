@@ -140,14 +140,14 @@ static bool has_tokens(const struct kv_store *s, size_t begin, size_t end)
     return s->n && begin < end && s->first < end && begin < s->first + s->n;
 }
 
-/* Of one query, ready for each run. */
+/* Of one query, ready for each run, or for those that are written into. */
 static size_t query_bytes(const struct kv_tiles_job *j,
-                          const struct kv_tile_choice *ops)
+                          const struct kv_tile_choice *ops, bool notes)
 {
     size_t bytes = 0;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++)
-        if (ops->k[i])
+        if (ops->k[i] && (ops->k[i]->notes || !notes))
             bytes += kv_arena_bytes(ops->k[i]->query_bytes(&j->k[i]), 1);
     return bytes;
 }
@@ -181,7 +181,7 @@ size_t kv_tile_heads_bytes(const struct kv_tiles_job *j)
     const size_t head =
         kv_arena_bytes(groups, sizeof(struct kv_tile_group)) +
         kv_arena_bytes(partials, sizeof(struct kv_tile_partial)) +
-        groups * query_bytes(j, &ops) + partial_bytes(j, &ops);
+        groups * query_bytes(j, &ops, false) + partial_bytes(j, &ops);
 
     return kv_arena_bytes(j->n_kv_heads, sizeof(struct kv_tile_head)) +
            j->n_kv_heads * head;
@@ -315,7 +315,7 @@ static struct piece piece_of(const struct kv_store *s, size_t head, size_t i,
 }
 
 /* A group at work on a chunk.  Where there are several chunks it has copies of
- * the queries: operations may keep in them what they found out about tiles. */
+ * the queries that are written into. */
 struct work {
     const struct kv_tile_group *of;
     void *query[KV_MAX_RUNS];
@@ -338,7 +338,7 @@ size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads)
 
     return kv_arena_bytes(heads, sizeof(struct item)) +
            heads * (kv_arena_bytes(groups, sizeof(struct work)) +
-                    copies * query_bytes(j, &ops));
+                    copies * query_bytes(j, &ops, true));
 }
 
 static void start_group(const struct item *w, const struct kv_tile_group *g,
@@ -356,9 +356,9 @@ static void start_group(const struct item *w, const struct kv_tile_group *g,
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *k = &j->k[i], *v = &j->v[i];
 
-        if (w->of->n_chunks == 1) {
-            to->query[i] = g->query[i];
-        } else if (has_tokens(k, w->begin, w->end)) {
+        to->query[i] = g->query[i];
+        if (w->of->n_chunks > 1 && has_tokens(k, w->begin, w->end) &&
+            ops->k[i]->notes) {
             const size_t bytes = ops->k[i]->query_bytes(k);
 
             to->query[i] = kv_arena_take(room, bytes, 1);

@@ -650,7 +650,8 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 
 const struct kv_grouped_loops NAME(kv_grouped_loops) = {
     .expand = expand,
-    .int8 = {.query_bytes = query_bytes,
+    .int8 = {.notes = true,
+             .query_bytes = query_bytes,
              .prepare = prepare,
              .scores = scores,
              .acc_floats = acc_floats,
