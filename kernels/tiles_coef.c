@@ -44,11 +44,11 @@ static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
     t->from = c->table;
     t->bits = c->bits;
     for (size_t i = 0; i < 4; i++)
-        t->plane[i] = kv_lines(KV_TRELLIS_STATES, 1);
+        t->plane[i] = kv_lines(KV_TRELLIS_HALF, 1);
     t->code = kv_lines(places, 1);
     for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
         most = fmaxf(most, fabsf(c->table[s]));
-    for (size_t s = 0; s < KV_TRELLIS_STATES; s++) {
+    for (size_t s = 0; s < KV_TRELLIS_HALF; s++) {
         uint32_t u;
 
         memcpy(&u, &c->table[s], sizeof(u));
@@ -78,6 +78,7 @@ static void fill_tables(struct kv_coefs *c)
             t++;
         if (t == c->n_tables)
             fill_table(&c->table[c->n_tables++], &c->about.coef[i]);
+        assert(c->table[t].bits == c->about.coef[i].bits);
     }
 }
 
@@ -90,8 +91,8 @@ static struct kv_coef_place place_of(const struct kv_coef *c)
 {
     const size_t last = (c->end - 1) / 8; /* a tile begins with a line of 0 */
 
-    return (struct kv_coef_place){(uint32_t)((last + 1) * KV_TILE_TOKENS),
-                                  shift_of(c)};
+    return (struct kv_coef_place){
+        .line = (uint32_t)((last + 1) * KV_TILE_TOKENS), .shift = shift_of(c)};
 }
 
 /* By table, then by shift, else in their order: order [n]. */

@@ -15,13 +15,14 @@ struct moved {
 
 ALWAYS_INLINE struct moved move_of(unsigned shift, bool sign)
 {
-    return (struct moved){_mm_cvtsi32_si128((int)shift),
-                          _mm_cvtsi32_si128((int)(8 - shift)),
-                          _mm512_set1_epi8((char)(0xff >> shift)),
-                          _mm512_set1_epi8((char)(sign ? 1 << shift : 0))};
+    return (struct moved){.right = _mm_cvtsi32_si128((int)shift),
+                          .left = _mm_cvtsi32_si128((int)(8 - shift)),
+                          .last = _mm512_set1_epi8((char)(0xff >> shift)),
+                          .sign =
+                              _mm512_set1_epi8((char)(sign ? 1 << shift : 0))};
 }
 
-/* The floats of a coefficient, plane by plane: [4] vectors of 16 tokens. */
+/* The floats of a coefficient: [4] vectors of 16 tokens. */
 ALWAYS_INLINE void floats_of(const __m512i t[4][4], const uint8_t *last_line,
                              struct moved by, bool pairs, __m512i out[4])
 {
@@ -39,8 +40,8 @@ ALWAYS_INLINE void floats_of(const __m512i t[4][4], const uint8_t *last_line,
           out);
 }
 
-/* n coefficients of a run from the i-th on, 32 tokens to y and 32 to
- * second, `apart` floats apart.  pairs: a constant. */
+/* n coefficients of a table, each 32 tokens to y and 32 to second, `apart`
+ * floats apart.  pairs: a constant. */
 ALWAYS_INLINE void expand_some(const struct kv_store *s,
                                const struct kv_coef_place *place,
                                const struct kv_coef_table *table,
@@ -69,6 +70,7 @@ ALWAYS_INLINE void expand_some(const struct kv_store *s,
     }
 }
 
+/* n coefficients of a run from the i-th on. */
 static void expand_run(const struct kv_store *s, size_t head,
                        const struct kv_coef_run *run, size_t i, size_t n,
                        const uint8_t *tile, float *y, float *second,
@@ -172,8 +174,8 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
 
     for (size_t i = 0; i < h->n_runs; i++)
         for (size_t j = 0; j < h->run[i].n; j += BLOCK) {
-            const size_t left = h->run[i].n - j,
-                         n = left < BLOCK ? left : BLOCK;
+            const size_t left = h->run[i].n - j;
+            const size_t n = left < BLOCK ? left : BLOCK;
 
             expand_run(s, head, &h->run[i], j, n, tile, y, y + KV_TILE_PART,
                        LINE);

@@ -21,14 +21,14 @@ enum {
  *
  *   | m | i turned right by r: 8 bits |
  *
- * so that order 0 is the table's own.  Those versions read m = 0 alone: of all
- * bits the first turns the sign (kv_trellis_mirror()), of fewer it is none. */
+ * so that order 0 is the table's own.  AVX-512 reads m = 0 alone: of all bits
+ * the first turns the sign (kv_trellis_mirror()), of fewer it is none. */
 struct kv_coef_table {
     const float *from;
     unsigned bits;
     float step;
-    uint8_t *plane[4], *code; /* [KV_TRELLIS_STATES], [orders][the same];
-                               * 64-byte aligned */
+    uint8_t *plane[4]; /* [KV_TRELLIS_HALF], 64-byte aligned */
+    uint8_t *code;     /* [orders][KV_TRELLIS_STATES], 64-byte aligned */
 };
 
 /* Where a state stands: in the last byte that it reaches into and the one

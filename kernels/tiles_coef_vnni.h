@@ -27,12 +27,13 @@ struct kv_coef_index {
     __mmask64 by6, by7, both;
 };
 
-/* at: the low seven bits. */
+/* at: the low seven bits, the eighth may be anything. */
 ALWAYS_INLINE struct kv_coef_index index_of(__m512i at, __mmask64 by7)
 {
     const __mmask64 by6 = _mm512_movepi8_mask(_mm512_add_epi8(at, at));
 
-    return (struct kv_coef_index){at, by6, by7, _kand_mask64(by6, by7)};
+    return (struct kv_coef_index){
+        .at = at, .by6 = by6, .by7 = by7, .both = _kand_mask64(by6, by7)};
 }
 
 /* The bytes, of four lines t.  With AVX512-VBMI a line is looked up by one

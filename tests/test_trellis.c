@@ -242,6 +242,22 @@ static void test_no_steps_and_ends(void **state)
     }
 }
 
+/* Of each value by itself the second half is the first one negated. */
+static void test_mirror(void **state)
+{
+    float half[3 * KV_TRELLIS_HALF], table[3][2][KV_TRELLIS_HALF];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(half) / sizeof(*half); i++)
+        half[i] = (float)kv_random_normal(1, i);
+    kv_trellis_mirror(3, half, table[0][0]);
+    for (size_t v = 0; v < 3; v++)
+        for (size_t i = 0; i < KV_TRELLIS_HALF; i++) {
+            assert_true(table[v][0][i] == half[v * KV_TRELLIS_HALF + i]);
+            assert_true(table[v][1][i] == -half[v * KV_TRELLIS_HALF + i]);
+        }
+}
+
 /* Memoryless Gaussian: between the bound and, at 1, 2 and 6 bits, what the best
  * scalar quantizer reaches (0.3634, 0.1175, 0.00065). */
 static void test_training(void **state)
@@ -288,6 +304,7 @@ int main(void)
         cmocka_unit_test(test_far_values),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_no_steps_and_ends),
+        cmocka_unit_test(test_mirror),
         cmocka_unit_test(test_training),
     };
 
