@@ -17,9 +17,8 @@ enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 5, ROWS = 8 };
 /* The first steps are levels, of bits that end wherever in a byte. */
 enum { LEVELS = 40, STEPS = LEVELS + 160 };
 
-/* Of D products in int8, whose sums are about 10: queries, weights and tables
- * are rounded to a hundredth of what they are at the most. */
-static const double ROUNDING = 0.8;
+/* What int8 takes from or adds to a sum of D products, for each root of D. */
+static const double ROUNDING = 0.0486;
 
 /* Of a string, after its levels: bits from 8 to 1, in steps of several values
  * too, so that states end anywhere in a byte. */
@@ -296,10 +295,10 @@ static void test_int8(void **state)
             }
             score(&k, KV_PATH_EXACT, i / 2, i % 2, q, rows, exact);
             for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                assert_within(s[0][j], exact[j], ROUNDING);
+                assert_within(s[0][j], exact[j], ROUNDING * sqrt(D));
             gather(&v, KV_PATH_EXACT, i / 2, i % 2, p, rows, out);
             for (size_t j = 0; j < rows * D; j++)
-                assert_within(o[0][j], out[j], ROUNDING);
+                assert_within(o[0][j], out[j], 0.3);
         }
     kv_store_free(&k);
     kv_store_free(&v);
@@ -336,13 +335,12 @@ static void test_int8_turned(void **state)
             score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, plain);
             score(&k, KV_PATH_EXACT, i / 2, i % 2, q, rows, exact);
             for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                assert_within(plain[j], exact[j], ROUNDING);
+                assert_within(plain[j], exact[j], ROUNDING * sqrt(D));
             for (int l = KV_LEVEL_C + 1; l < ways(); l++) {
                 set_way(l);
                 score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, got);
                 for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                    assert_within(got[j], plain[j],
-                                  1e-6 * (20 + fabs((double)plain[j])));
+                    assert_within(got[j], plain[j], 2e-5);
             }
         }
     kv_store_free(&k);
