@@ -1,5 +1,6 @@
 #include "kernels/bitpack.h"
 #include "kernels/homomorphic_loops.h"
+#include "kernels/lanes_avx512.h"
 
 #include <immintrin.h>
 
@@ -61,15 +62,7 @@ static void multiply(const struct kv_hack_row *row, size_t n_rows,
 /* Four rows of words, side by side four times: columns. */
 ALWAYS_INLINE void turn4(const __m512i r[4], __m512i w[4])
 {
-    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]);
-    const __m512i b = _mm512_unpackhi_epi32(r[0], r[1]);
-    const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]);
-    const __m512i d = _mm512_unpackhi_epi32(r[2], r[3]);
-
-    w[0] = _mm512_unpacklo_epi64(a, c);
-    w[1] = _mm512_unpackhi_epi64(a, c);
-    w[2] = _mm512_unpacklo_epi64(b, d);
-    w[3] = _mm512_unpackhi_epi64(b, d);
+    kv_lanes_turn(r, w);
 }
 
 ALWAYS_INLINE __m128i load16(const uint8_t *p, bool whole, __mmask16 there)

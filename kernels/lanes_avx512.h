@@ -1,6 +1,6 @@
 /* Four AVX-512 registers at a time: the sums and the largest of their lanes,
- * which takes little longer than of one; all lanes in 8 bits.  A mask as a
- * number. */
+ * which takes little longer than of one; all lanes in 8 bits; rows of
+ * four to columns.  A mask as a number. */
 #ifndef KV_LANES_AVX512_H
 #define KV_LANES_AVX512_H
 
@@ -33,6 +33,21 @@ static inline void kv_lanes_quarters(__m512 *a, __m512 *b)
 
     *b = _mm512_shuffle_f32x4(*a, *b, 0xdd);
     *a = first;
+}
+
+/* Of each 128 bits by themselves: word j of x[i] = word i of y[j], words of 32
+ * bits. */
+static inline void kv_lanes_turn(const __m512i y[4], __m512i x[4])
+{
+    const __m512i low01 = _mm512_unpacklo_epi32(y[0], y[1]);
+    const __m512i high01 = _mm512_unpackhi_epi32(y[0], y[1]);
+    const __m512i low23 = _mm512_unpacklo_epi32(y[2], y[3]);
+    const __m512i high23 = _mm512_unpackhi_epi32(y[2], y[3]);
+
+    x[0] = _mm512_unpacklo_epi64(low01, low23);
+    x[1] = _mm512_unpackhi_epi64(low01, low23);
+    x[2] = _mm512_unpacklo_epi64(high01, high23);
+    x[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
 /* out[i] = lane 4 i. */

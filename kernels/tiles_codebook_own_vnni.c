@@ -60,7 +60,7 @@ ALWAYS_INLINE void own_channels(const struct kv_tile_book *b,
     vi y[4];
 
     own_four(b, planes, tile, c, n, halves, one, y);
-    turn_dwords(y, x);
+    kv_lanes_turn(y, x);
 }
 
 /* out[i], lane l = x[l], lane i. */

@@ -37,7 +37,7 @@ ALWAYS_INLINE void four_codes(const struct kv_tile_book *b, const uint8_t *tile,
     UNROLL
     for (size_t k = 0; k < 4; k++)
         y[k] = _mm512_shuffle_epi8(load(tile + i * T + k * LINE), fours);
-    turn_dwords(y, x);
+    kv_lanes_turn(y, x);
 }
 
 /* All codes of a tile, to a line for each sub-vector, `apart` bytes apart. */

@@ -5,6 +5,7 @@
 #define KV_TILES_CODEBOOK_VNNI_H
 
 #include "kernels/instructions_avx512.h"
+#include "kernels/lanes_avx512.h"
 #include "kernels/prefetch.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/unroll.h"
@@ -158,20 +159,6 @@ ALWAYS_INLINE vi low_codes(vi x)
 ALWAYS_INLINE vi high_codes(vi x)
 {
     return low_codes(_mm512_srli_epi16(x, 4));
-}
-
-/* x[i], dword j of each 128 bits = y[j], dword i there. */
-ALWAYS_INLINE void turn_dwords(const vi y[4], vi x[4])
-{
-    const vi low01 = _mm512_unpacklo_epi32(y[0], y[1]);
-    const vi high01 = _mm512_unpackhi_epi32(y[0], y[1]);
-    const vi low23 = _mm512_unpacklo_epi32(y[2], y[3]);
-    const vi high23 = _mm512_unpackhi_epi32(y[2], y[3]);
-
-    x[0] = _mm512_unpacklo_epi64(low01, low23);
-    x[1] = _mm512_unpackhi_epi64(low01, low23);
-    x[2] = _mm512_unpacklo_epi64(high01, high23);
-    x[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
 /* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */

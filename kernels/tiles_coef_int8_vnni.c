@@ -1,4 +1,5 @@
 /* Path int8: products of looked-up bytes, four to a sum. */
+#include "kernels/lanes_avx512.h"
 #include "kernels/tiles_coef_vnni.h"
 #include "kernels/tiles_rope.h"
 
@@ -16,7 +17,7 @@ static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
         const size_t end = i + 1 < h->n_runs ? run[1].first4 : h->n4;
         uint8_t *to = codes + run->first4 * LINE;
 
-        kv_coef_look_up_vnni(s, head, run, tile, to);
+        kv_coef_codes_vnni(s, head, run, tile, to);
         memset(to + run->n * LINE, 0, (end - run->first4 - run->n) * LINE);
     }
 }
@@ -272,19 +273,13 @@ ALWAYS_INLINE void add8_rows(const uint8_t *codes, size_t n, size_t rows,
                              const struct weights *w, float *acc, size_t row)
 {
     for (size_t j = 0; j < n; j += 4, codes += 4 * LINE, acc += 16) {
-        const __m512i a = _mm512_load_si512(codes);
-        const __m512i b = _mm512_load_si512(codes + LINE);
-        const __m512i c = _mm512_load_si512(codes + 2 * LINE);
-        const __m512i d = _mm512_load_si512(codes + 3 * LINE);
-        const __m512i ab0 = _mm512_unpacklo_epi32(a, b);
-        const __m512i ab1 = _mm512_unpackhi_epi32(a, b);
-        const __m512i cd0 = _mm512_unpacklo_epi32(c, d);
-        const __m512i cd1 = _mm512_unpackhi_epi32(c, d);
-        const __m512i x[4] = {
-            _mm512_unpacklo_epi64(ab0, cd0), _mm512_unpackhi_epi64(ab0, cd0),
-            _mm512_unpacklo_epi64(ab1, cd1), _mm512_unpackhi_epi64(ab1, cd1)};
+        __m512i line[4], x[4];
         v16i sum[ROWS];
 
+        UNROLL
+        for (size_t i = 0; i < 4; i++)
+            line[i] = _mm512_load_si512(codes + i * LINE);
+        kv_lanes_turn(line, x);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             sum[r] = (v16i)w->bias[r];
@@ -333,8 +328,8 @@ static void gather8(const struct kv_store *s, size_t head, const uint8_t *tile,
 
     weigh(p, stride, rows, &w);
     for (size_t i = 0; i < h->n_runs; i++)
-        kv_coef_look_up_vnni(s, head, &h->run[i], tile,
-                             codes + h->run[i].first * LINE);
+        kv_coef_codes_vnni(s, head, &h->run[i], tile,
+                           codes + h->run[i].first * LINE);
     memset(codes + h->n * LINE, 128, (n4 - h->n) * LINE);
     add8(codes, n4, rows, &w, acc, row);
     for (size_t r = 0; r < rows; r++)

@@ -57,9 +57,9 @@ _Static_assert(KV_TRELLIS_HALF == 4 * LINE, "four lines of a table");
 
 /* The codes of a run's coefficients for the states of a tile's tokens: a line
  * of bytes each, one behind the other, 64-byte aligned. */
-void kv_coef_look_up_vnni(const struct kv_store *s, size_t head,
-                          const struct kv_coef_run *run, const uint8_t *tile,
-                          uint8_t *codes);
+void kv_coef_codes_vnni(const struct kv_store *s, size_t head,
+                        const struct kv_coef_run *run, const uint8_t *tile,
+                        uint8_t *codes);
 
 /* Four lines of bytes to one of words of 32 bits for each 16 tokens. */
 ALWAYS_INLINE void weave(__m512i a, __m512i b, __m512i c, __m512i d,

@@ -79,9 +79,9 @@ ALWAYS_INLINE void look_up_some(const struct kv_store *s,
     }
 }
 
-void kv_coef_look_up_vnni(const struct kv_store *s, size_t head,
-                          const struct kv_coef_run *run, const uint8_t *tile,
-                          uint8_t *codes)
+void kv_coef_codes_vnni(const struct kv_store *s, size_t head,
+                        const struct kv_coef_run *run, const uint8_t *tile,
+                        uint8_t *codes)
 {
     const struct kv_coef_place *place =
         kv_coefs_of(s)->head[head].place + run->first;
