@@ -287,6 +287,91 @@ static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
                    (KV_TRELLIS_STATES - 1);
 }
 
+/* ---- plain C ------------------------------------------------------------- */
+
+/* y: value of coefficient j of token t at j * by_coef + t * by_token; the last
+ * one is 1. */
+static void expand(const struct kv_coef_head *h, const uint8_t *tile,
+                   size_t part, size_t by_coef, size_t by_token, float *y)
+{
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+
+        for (size_t j = 0; j < run->n; j++) {
+            uint16_t state[KV_TILE_TOKENS];
+
+            states(h, run, j, tile, state);
+            for (size_t t = 0; t < KV_TILE_PART; t++)
+                y[(run->first + j) * by_coef + t * by_token] =
+                    run->table
+                        ->from[state[kv_coef_at(part * KV_TILE_PART + t)]];
+        }
+    }
+    for (size_t t = 0; t < KV_TILE_PART; t++)
+        y[h->n * by_coef + t * by_token] = 1;
+}
+
+static void codes(const struct kv_coef_head *h, const uint8_t *tile, uint8_t *x)
+{
+    memset(x, 0, h->n4 * KV_TILE_TOKENS);
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+
+        for (size_t j = 0; j < run->n; j++) {
+            uint16_t state[KV_TILE_TOKENS];
+
+            states(h, run, j, tile, state);
+            for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+                x[kv_coef_code_at(run->first4 + j, t)] =
+                    run->table->code[state[t]];
+        }
+    }
+}
+
+static void dot8(const struct kv_coef_head *h, const uint8_t *x,
+                 struct kv_coef_query8 q, size_t rows, float *score,
+                 size_t stride)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
+            int32_t sum = q.bias[r];
+
+            for (size_t j = 0; j < h->n4; j++)
+                sum += x[kv_coef_code_at(j, kv_coef_at(t))] *
+                       q.code[(j / 4 * rows + r) * 4 + j % 4];
+            score[r * stride + t] =
+                fmaf(q.factor[r], (float)sum, q.constant[r]);
+        }
+}
+
+static void add8(const struct kv_coef_head *h, const uint8_t *x,
+                 const struct kv_coef_weights *w, size_t rows, float *acc,
+                 size_t most)
+{
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j++)
+            for (size_t r = 0; r < rows; r++) {
+                int32_t sum = w->bias[r];
+
+                for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+                    sum += x[kv_coef_code_at(h->run[i].first4 + j, t)] *
+                           w->code[r][t];
+                acc[r * most + h->run[i].first + j] +=
+                    w->factor[r] * (float)sum;
+            }
+}
+
+static const struct kv_coef_loops *loops(void)
+{
+    static const struct kv_coef_loops c = {expand, codes, dot8, add8};
+
+#ifdef __x86_64__
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &kv_coef_loops_avx2;
+#endif
+    return &c;
+}
+
 /* ---- exact --------------------------------------------------------------- */
 
 size_t kv_coef_query_bytes(const struct kv_store *s)
@@ -366,28 +451,6 @@ void kv_coef_turned(const struct kv_store *s, size_t head, const uint8_t *tile,
     kv_coef_turn(s, head, tile, part, x, q, rows, score, stride);
 }
 
-/* y: value of coefficient j of token t at j * by_coef + t * by_token; the last
- * one is 1. */
-static void expand(const struct kv_coef_head *h, const uint8_t *tile,
-                   size_t part, size_t by_coef, size_t by_token, float *y)
-{
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-
-        for (size_t j = 0; j < run->n; j++) {
-            uint16_t state[KV_TILE_TOKENS];
-
-            states(h, run, j, tile, state);
-            for (size_t t = 0; t < KV_TILE_PART; t++)
-                y[(run->first + j) * by_coef + t * by_token] =
-                    run->table
-                        ->from[state[kv_coef_at(part * KV_TILE_PART + t)]];
-        }
-    }
-    for (size_t t = 0; t < KV_TILE_PART; t++)
-        y[h->n * by_coef + t * by_token] = 1;
-}
-
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const void *query, size_t rows, float *score, size_t stride)
 {
@@ -398,7 +461,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
     for (size_t i = 0; i < PARTS; i++) {
         float *at = score + i * KV_TILE_PART;
 
-        expand(h, tile, i, KV_TILE_PART, 1, y);
+        loops()->expand(h, tile, i, KV_TILE_PART, 1, y);
         if (c->about.rope)
             kv_coef_turned(s, head, tile, i, y, query, rows, at, stride);
         else
@@ -420,7 +483,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
 
     memset(y, 0, KV_TILE_PART * c->most * sizeof(*y));
     for (size_t i = 0; i < PARTS; i++) {
-        expand(&c->head[head], tile, i, 1, c->most, y);
+        loops()->expand(&c->head[head], tile, i, 1, c->most, y);
         kv_tile_loops()->add(KV_FLOAT_32, false, y, KV_TILE_PART, c->most,
                              p + i * KV_TILE_PART, stride, rows, acc);
     }
@@ -468,67 +531,6 @@ void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
     for (size_t r = 0; r < rows; r++)
         round_row(h, turned + r * h->padded, r, rows, query);
     free(turned);
-}
-
-static void codes(const struct kv_coef_head *h, const uint8_t *tile, uint8_t *x)
-{
-    memset(x, 0, h->n4 * KV_TILE_TOKENS);
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
-
-        for (size_t j = 0; j < run->n; j++) {
-            uint16_t state[KV_TILE_TOKENS];
-
-            states(h, run, j, tile, state);
-            for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-                x[kv_coef_code_at(run->first4 + j, t)] =
-                    run->table->code[state[t]];
-        }
-    }
-}
-
-static void dot8(const struct kv_coef_head *h, const uint8_t *x,
-                 struct kv_coef_query8 q, size_t rows, float *score,
-                 size_t stride)
-{
-    for (size_t r = 0; r < rows; r++)
-        for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
-            int32_t sum = q.bias[r];
-
-            for (size_t j = 0; j < h->n4; j++)
-                sum += x[kv_coef_code_at(j, kv_coef_at(t))] *
-                       q.code[(j / 4 * rows + r) * 4 + j % 4];
-            score[r * stride + t] =
-                fmaf(q.factor[r], (float)sum, q.constant[r]);
-        }
-}
-
-static void add8(const struct kv_coef_head *h, const uint8_t *x,
-                 const struct kv_coef_weights *w, size_t rows, float *acc,
-                 size_t most)
-{
-    for (size_t i = 0; i < h->n_runs; i++)
-        for (size_t j = 0; j < h->run[i].n; j++)
-            for (size_t r = 0; r < rows; r++) {
-                int32_t sum = w->bias[r];
-
-                for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-                    sum += x[kv_coef_code_at(h->run[i].first4 + j, t)] *
-                           w->code[r][t];
-                acc[r * most + h->run[i].first + j] +=
-                    w->factor[r] * (float)sum;
-            }
-}
-
-static const struct kv_coef_loops *loops(void)
-{
-    static const struct kv_coef_loops c = {codes, dot8, add8};
-
-#ifdef __x86_64__
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &kv_coef_loops_avx2;
-#endif
-    return &c;
 }
 
 static void scores8(const struct kv_store *s, size_t head, const uint8_t *tile,
@@ -685,7 +687,7 @@ static void expand_channels(const struct kv_store *s, size_t head,
         y = room + part * (h->n + 1) * KV_TILE_PART;
     } else
 #endif
-        expand(h, tile, part, KV_TILE_PART, 1, y);
+        loops()->expand(h, tile, part, KV_TILE_PART, 1, y);
     if (c->about.values) {
         kv_gemm_a_trans(KV_TILE_PART, wide, h->n + 1, 1, y, KV_TILE_PART,
                         h->matrix, wide, 0, x, wide);

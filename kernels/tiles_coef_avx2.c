@@ -1,7 +1,12 @@
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_quads_avx2.h"
 
-enum { ROWS = KV_QUAD_ROWS, LINE = KV_TILE_TOKENS };
+enum {
+    ROWS = KV_QUAD_ROWS,
+    LINE = KV_TILE_TOKENS,
+    PART = KV_TILE_PART,
+    EIGHTS = PART / 8
+};
 
 /* The states of coefficient j of a run: [64], as tokens stand in a line. */
 static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
@@ -141,4 +146,106 @@ static void add8(const struct kv_coef_head *h, const uint8_t *x,
     }
 }
 
-const struct kv_coef_loops kv_coef_loops_avx2 = {codes, dot8, add8};
+/* ---- exact --------------------------------------------------------------- */
+
+/* A coefficient at 8 tokens of a part, 4 from token 4 i on and 4 from 16 + 4 i
+ * on, which a line has side by side.  Looked up one by one: a gather takes a
+ * tenth longer on Zen 3, and much longer where Intel's microcode guards it. */
+static __m256 eight(struct kv_coef_place p, const float *table,
+                    const uint8_t *tile, size_t part, size_t i)
+{
+    const uint8_t *const at = tile + p.line + kv_coef_at(part * PART + 4 * i);
+    const __m256i last =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at));
+    const __m256i before =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(at - LINE)));
+    const __m256i two = _mm256_or_si256(last, _mm256_slli_epi32(before, 8));
+    const __m256i shifted =
+        _mm256_srl_epi32(two, _mm_cvtsi32_si128((int)p.shift));
+    uint32_t s[8];
+
+    _mm256_storeu_si256(
+        (__m256i *)s,
+        _mm256_and_si256(shifted, _mm256_set1_epi32(KV_TRELLIS_STATES - 1)));
+    return _mm256_setr_ps(table[s[0]], table[s[1]], table[s[2]], table[s[3]],
+                          table[s[4]], table[s[5]], table[s[6]], table[s[7]]);
+}
+
+/* y [n + 1][32] */
+static void expand_keys(const struct kv_coef_head *h, const uint8_t *tile,
+                        size_t part, float *y)
+{
+    for (size_t i = 0; i < h->n_runs; i++) {
+        const struct kv_coef_run *run = &h->run[i];
+
+        for (size_t j = 0; j < run->n; j++, y += PART)
+            for (size_t g = 0; g < EIGHTS; g++) {
+                const __m256 x = eight(h->place[run->first + j],
+                                       run->table->from, tile, part, g);
+
+                _mm_storeu_ps(y + 4 * g, _mm256_castps256_ps128(x));
+                _mm_storeu_ps(y + 16 + 4 * g, _mm256_extractf128_ps(x, 1));
+            }
+    }
+    for (size_t t = 0; t < PART; t++)
+        y[t] = 1;
+}
+
+/* Rows of 8 become columns. */
+ALWAYS_INLINE void turn8(__m256 *x)
+{
+    __m256 two[8], four[8];
+
+    for (size_t i = 0; i < 8; i += 2) {
+        two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    for (size_t i = 0; i < 8; i += 4)
+        for (size_t k = 0; k < 2; k++) {
+            four[i + 2 * k] =
+                _mm256_shuffle_ps(two[i + k], two[i + 2 + k], 0x44);
+            four[i + 2 * k + 1] =
+                _mm256_shuffle_ps(two[i + k], two[i + 2 + k], 0xee);
+        }
+    for (size_t i = 0; i < 4; i++) {
+        x[i] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x31);
+    }
+}
+
+/* y [32][stride], 8 coefficients at a time; zeros fill up those of the 1. */
+static void expand_values(const struct kv_coef_head *h, const uint8_t *tile,
+                          size_t part, float *y, size_t stride)
+{
+    const float *table[KV_COEF_MOST];
+
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = 0; j < h->run[i].n; j++)
+            table[h->run[i].first + j] = h->run[i].table->from;
+    for (size_t j = 0; j <= h->n; j += 8)
+        for (size_t g = 0; g < EIGHTS; g++) {
+            float *const to = y + 4 * g * stride + j;
+            __m256 x[8];
+
+            for (size_t i = 0; i < 8; i++)
+                x[i] = j + i < h->n
+                           ? eight(h->place[j + i], table[j + i], tile, part, g)
+                           : _mm256_set1_ps(j + i == h->n);
+            turn8(x);
+            for (size_t i = 0; i < 4; i++) {
+                _mm256_storeu_ps(to + i * stride, x[i]);
+                _mm256_storeu_ps(to + (16 + i) * stride, x[4 + i]);
+            }
+        }
+}
+
+static void expand(const struct kv_coef_head *h, const uint8_t *tile,
+                   size_t part, size_t by_coef, size_t by_token, float *y)
+{
+    if (by_coef == 1)
+        expand_values(h, tile, part, y, by_token);
+    else
+        expand_keys(h, tile, part, y);
+}
+
+const struct kv_coef_loops kv_coef_loops_avx2 = {expand, codes, dot8, add8};

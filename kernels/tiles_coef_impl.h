@@ -168,8 +168,13 @@ static inline size_t kv_coef_code_at(size_t coef4, size_t place)
     return (coef4 / 4 * KV_TILE_TOKENS + place) * 4 + coef4 % 4;
 }
 
-/* What int8 takes its time for, as plain C and with AVX2. */
+/* What the family takes its time for, as plain C and with AVX2. */
 struct kv_coef_loops {
+    /* Coefficients of a part as the tables have them, and 1, to y: [n + 1][32]
+     * with by_coef = 32 and by_token = 1; or [32][by_token] with by_coef = 1,
+     * where columns after the 1, below `padded`, may become 0. */
+    void (*expand)(const struct kv_coef_head *h, const uint8_t *tile,
+                   size_t part, size_t by_coef, size_t by_token, float *y);
     void (*codes)(const struct kv_coef_head *h, const uint8_t *tile,
                   uint8_t *x);
     /* score: [rows][64], rows `stride` floats apart. */
