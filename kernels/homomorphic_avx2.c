@@ -1,5 +1,6 @@
 #include "kernels/bitpack.h"
 #include "kernels/homomorphic_loops.h"
+#include "kernels/lanes_avx2.h"
 
 #include <immintrin.h>
 
@@ -177,16 +178,7 @@ ALWAYS_INLINE void load_fours(const uint8_t *p, size_t stride, vi words[4])
     for (size_t j = 0; j < 4; j++)
         x[j] = _mm256_loadu2_m128i((const __m128i *)(p + (j + 4) * stride),
                                    (const __m128i *)(p + j * stride));
-
-    const vi a = _mm256_unpacklo_epi32(x[0], x[1]);
-    const vi b = _mm256_unpackhi_epi32(x[0], x[1]);
-    const vi c = _mm256_unpacklo_epi32(x[2], x[3]);
-    const vi d = _mm256_unpackhi_epi32(x[2], x[3]);
-
-    words[0] = _mm256_unpacklo_epi64(a, c);
-    words[1] = _mm256_unpackhi_epi64(a, c);
-    words[2] = _mm256_unpacklo_epi64(b, d);
-    words[3] = _mm256_unpackhi_epi64(b, d);
+    kv_lanes_turn(x, words);
 }
 
 /* The codes of a word of each column; where the next word's go. */

@@ -59,12 +59,6 @@ static void multiply(const struct kv_hack_row *row, size_t n_rows,
     multiply_all(row, n_rows, c, false, out, stride);
 }
 
-/* Four rows of words, side by side four times: columns. */
-ALWAYS_INLINE void turn4(const __m512i r[4], __m512i w[4])
-{
-    kv_lanes_turn(r, w);
-}
-
 ALWAYS_INLINE __m128i load16(const uint8_t *p, bool whole, __mmask16 there)
 {
     return whole ? _mm_loadu_si128((const __m128i *)p)
@@ -90,7 +84,7 @@ ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, bool whole,
         r[i] = _mm512_inserti32x4(r[i], x2, 2);
         r[i] = _mm512_inserti32x4(r[i], x3, 3);
     }
-    turn4(r, w);
+    kv_lanes_turn(r, w);
 }
 
 /* The same of n bytes and n_rows rows, as many as there are up to 16; what is
@@ -106,7 +100,7 @@ static void turn_few(const uint8_t *bytes, size_t stride, size_t n_rows,
                                      : _mm_setzero_si128();
     for (size_t i = 0; i < 4; i++)
         r[i] = _mm512_loadu_si512(x[i]);
-    turn4(r, w);
+    kv_lanes_turn(r, w);
 }
 
 ALWAYS_INLINE void turn_some(const uint8_t *bytes, size_t stride, size_t n_rows,

@@ -1,5 +1,6 @@
 /* Four AVX2 registers at a time: the sums and the largest of their lanes, which
- * takes little longer than of one; all lanes in 8 bits. */
+ * takes little longer than of one; all lanes in 8 bits; rows of four to
+ * columns. */
 #ifndef KV_LANES_AVX2_H
 #define KV_LANES_AVX2_H
 
@@ -21,6 +22,21 @@ static inline void kv_lanes_every_other(__m128 *a, __m128 *b)
 
     *b = _mm_shuffle_ps(*a, *b, 0xdd);
     *a = even;
+}
+
+/* Of each 128 bits by themselves: word j of x[i] = word i of y[j], words of 32
+ * bits; x may be y. */
+static inline void kv_lanes_turn(const __m256i y[4], __m256i x[4])
+{
+    const __m256i low01 = _mm256_unpacklo_epi32(y[0], y[1]);
+    const __m256i high01 = _mm256_unpackhi_epi32(y[0], y[1]);
+    const __m256i low23 = _mm256_unpacklo_epi32(y[2], y[3]);
+    const __m256i high23 = _mm256_unpackhi_epi32(y[2], y[3]);
+
+    x[0] = _mm256_unpacklo_epi64(low01, low23);
+    x[1] = _mm256_unpackhi_epi64(low01, low23);
+    x[2] = _mm256_unpacklo_epi64(high01, high23);
+    x[3] = _mm256_unpackhi_epi64(high01, high23);
 }
 
 static inline __m128 kv_lanes_sum_of_halves(__m256 x)

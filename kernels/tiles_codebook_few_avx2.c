@@ -4,6 +4,7 @@
  * Between, a row has the codes of 32 tokens of one sub-vector, tokens 8 m + 4 l
  * to 8 m + 4 l + 3 in 32-bit lane m of half l: so that four channels' entries,
  * interleaved, are tokens in their order. */
+#include "kernels/lanes_avx2.h"
 #include "kernels/tiles_codebook_impl.h"
 #include "kernels/unroll.h"
 
@@ -37,21 +38,6 @@ ALWAYS_INLINE vi half_of(vi x, size_t half)
                             _mm256_set1_epi8(15));
 }
 
-/* 32-bit lanes the other way round, four by four in each half: lane i of x[j]
- * becomes lane j of x[i]. */
-ALWAYS_INLINE void turn(vi x[4])
-{
-    const vi a = _mm256_unpacklo_epi32(x[0], x[1]);
-    const vi b = _mm256_unpackhi_epi32(x[0], x[1]);
-    const vi c = _mm256_unpacklo_epi32(x[2], x[3]);
-    const vi d = _mm256_unpackhi_epi32(x[2], x[3]);
-
-    x[0] = _mm256_unpacklo_epi64(a, c);
-    x[1] = _mm256_unpackhi_epi64(a, c);
-    x[2] = _mm256_unpacklo_epi64(b, d);
-    x[3] = _mm256_unpackhi_epi64(b, d);
-}
-
 /* ---- rows of codes: row [sub-vectors][2 parts][32] ------------------------
  */
 
@@ -81,7 +67,7 @@ static void shared_key_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
         UNROLL
         for (size_t j = 0; j < 4; j++)
             x[j] = _mm256_shuffle_epi8(load(tile + j * 32), subs);
-        turn(x);
+        kv_lanes_turn(x, x);
         UNROLL
         for (size_t j = 0; j < 4; j++)
             for (size_t half = 0; half < 2; half++)
@@ -102,8 +88,8 @@ static void shared_value_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
             even[j] = load(from + 2 * j * 64);
             odd[j] = load(from + (2 * j + 1) * 64);
         }
-        turn(even);
-        turn(odd);
+        kv_lanes_turn(even, even);
+        kv_lanes_turn(odd, odd);
         UNROLL
         for (size_t j = 0; j < 4; j++) {
             const vi low = _mm256_permute2x128_si256(even[j], odd[j], 0x20);

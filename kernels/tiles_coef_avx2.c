@@ -1,3 +1,4 @@
+#include "kernels/lanes_avx2.h"
 #include "kernels/tiles_coef_impl.h"
 #include "kernels/tiles_quads_avx2.h"
 
@@ -149,8 +150,8 @@ static void add8(const struct kv_coef_head *h, const uint8_t *x,
 /* ---- exact --------------------------------------------------------------- */
 
 /* A coefficient at 8 tokens of a part, 4 from token 4 i on and 4 from 16 + 4 i
- * on, which a line has side by side.  Looked up one by one: a gather takes a
- * tenth longer on Zen 3, and much longer where Intel's microcode guards it. */
+ * on, which a line has side by side.  Looked up one by one: a gather
+ * takes longer (Zen 3). */
 static __m256 eight(struct kv_coef_place p, const float *table,
                     const uint8_t *tile, size_t part, size_t i)
 {
@@ -192,24 +193,16 @@ static void expand_keys(const struct kv_coef_head *h, const uint8_t *tile,
 }
 
 /* Rows of 8 become columns. */
-ALWAYS_INLINE void turn8(__m256 *x)
+ALWAYS_INLINE void turn8(__m256i *x)
 {
-    __m256 two[8], four[8];
-
-    for (size_t i = 0; i < 8; i += 2) {
-        two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-        two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-    }
-    for (size_t i = 0; i < 8; i += 4)
-        for (size_t k = 0; k < 2; k++) {
-            four[i + 2 * k] =
-                _mm256_shuffle_ps(two[i + k], two[i + 2 + k], 0x44);
-            four[i + 2 * k + 1] =
-                _mm256_shuffle_ps(two[i + k], two[i + 2 + k], 0xee);
-        }
+    kv_lanes_turn(x, x);
+    kv_lanes_turn(x + 4, x + 4);
+    UNROLL
     for (size_t i = 0; i < 4; i++) {
-        x[i] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x20);
-        x[i + 4] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x31);
+        const __m256i low = x[i], high = x[4 + i];
+
+        x[i] = _mm256_permute2x128_si256(low, high, 0x20);
+        x[4 + i] = _mm256_permute2x128_si256(low, high, 0x31);
     }
 }
 
@@ -225,16 +218,18 @@ static void expand_values(const struct kv_coef_head *h, const uint8_t *tile,
     for (size_t j = 0; j <= h->n; j += 8)
         for (size_t g = 0; g < EIGHTS; g++) {
             float *const to = y + 4 * g * stride + j;
-            __m256 x[8];
+            __m256i x[8];
 
             for (size_t i = 0; i < 8; i++)
-                x[i] = j + i < h->n
-                           ? eight(h->place[j + i], table[j + i], tile, part, g)
-                           : _mm256_set1_ps(j + i == h->n);
+                x[i] = _mm256_castps_si256(
+                    j + i < h->n
+                        ? eight(h->place[j + i], table[j + i], tile, part, g)
+                        : _mm256_set1_ps(j + i == h->n));
             turn8(x);
             for (size_t i = 0; i < 4; i++) {
-                _mm256_storeu_ps(to + i * stride, x[i]);
-                _mm256_storeu_ps(to + (16 + i) * stride, x[4 + i]);
+                _mm256_storeu_si256((__m256i *)(to + i * stride), x[i]);
+                _mm256_storeu_si256((__m256i *)(to + (16 + i) * stride),
+                                    x[4 + i]);
             }
         }
 }
