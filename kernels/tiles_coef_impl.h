@@ -187,6 +187,7 @@ struct kv_coef_loops {
                 size_t most);
 };
 
+extern const struct kv_coef_loops kv_coef_loops_c;
 extern const struct kv_coef_loops kv_coef_loops_avx2; /* x86-64 only */
 
 /* acc [rows][most] in units of table codes; the mean's at n. */
