@@ -532,8 +532,10 @@ static size_t find_folded(const struct kv_store *s, size_t head,
             return i;
         i += g->n_runs;
     }
+    const size_t tables = ((size_t)(end - tile) - 1) / step + 1;
+
     *q.now = (struct folding){
-        .tile = tile, .n = g->n_runs > 1 || tile + step >= end ? g->n_runs : 2};
+        .tile = tile, .n = kv_least(tables, RUNS / g->n_runs) * g->n_runs};
     round_folded(s, head, tile, 0, q.now->n, q.q, g->inner, rounding_of(g, 0),
                  rows, q.code, q.rounded);
     return 0;
