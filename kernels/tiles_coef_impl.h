@@ -10,6 +10,7 @@ enum {
     KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
     KV_COEF_MOST = 512, /* of a head, without the mean */
     KV_COEF_ORDERS = 8,
+    KV_COEF_CHANNELS = KV_TILE_ROWS, /* before RoPE, that are made together */
     KV_COEF_PAIRS = 2 /* of channels before RoPE, whose sums fit in registers */
 };
 
@@ -147,6 +148,14 @@ static inline size_t kv_coef_channel(size_t head_dim, size_t i, size_t r)
 
     return i * KV_COEF_PAIRS + (r < pairs ? r : head_dim / 2 + r - pairs);
 }
+
+/* Bytes of such a query. */
+size_t kv_coef_query8_room(const struct kv_coef_head *h);
+/* One row of coefficients and the constant, turned [n + 1], as row r of a query
+ * of `rows`. */
+void kv_coef_round_row(const struct kv_coef_head *h, const float *turned,
+                       size_t r, size_t rows, void *query);
+
 size_t kv_coef_query8_bytes(const struct kv_store *s);
 void kv_coef_prepare8(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query);
