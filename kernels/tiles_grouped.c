@@ -29,14 +29,19 @@
  *   width 2: 2 vectors, cell e in vector e / 4, bits 2 (e % 4)
  *   width 1: 1 vector, cell e in bit e
  *
+ * On the exact path w (folded: w times the steps) meets codes in floats, less
+ * m, the middle one, so that products are about as small as values are:
+ *
+ *   sum w step code = sum w step (code - m) + m sum w step
+ *
  * On the int8 path w (folded: w times the steps) is rounded to 8 bits per row
  * and run: to signed bytes, but weights of values to unsigned ones unless steps
- * are negative.  Where W is what it became, scale its unit, m the middle code
- * and S the integer sum of W code,
+ * are negative.  Where W is what it became, scale its unit and S the integer
+ * sum of W code,
  *
  *   sum w step code ~ scale S + m (sum w step - scale sum W)
  *
- * is off by W's rounding times each code's distance from the middle; offsets
+ * is off by W's rounding times each code's distance from the middle.  Offsets
  * meet w itself.  Of values' folded runs the second term, one number for all
  * lanes, is summed up beside them. */
 #include "kernels/level.h"
@@ -267,13 +272,13 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
     const struct kv_grouped *g = params_of(s);
+    const bool whole = g->folded || g->n_runs == 1 || g->run % KV_UNIT == 0;
 
     if (path == KV_PATH_EXACT)
-        return kv_tiles_expanded(s);
-    if (g->bits < LEAST_INT8_BITS || g->bits > MOST_INT8_BITS ||
-        (!g->folded && g->n_runs > 1 && g->run % KV_UNIT))
-        return NULL;
-    return &loops()->int8;
+        return whole ? &loops()->exact : kv_tiles_expanded(s);
+    return whole && g->bits >= LEAST_INT8_BITS && g->bits <= MOST_INT8_BITS
+               ? &loops()->int8
+               : NULL;
 }
 
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,

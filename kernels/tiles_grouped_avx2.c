@@ -9,6 +9,8 @@
 #define GROUPS(rows, apart) \
     ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* 8 of 16 registers */
 
+#define FLOAT_GROUPS(rows) ((rows) <= 2 ? 4 : 2)
+
 typedef __m256 vf;
 typedef __m256i vi;
 
@@ -32,6 +34,18 @@ typedef __m256i vi;
 #define vi_sar _mm256_srai_epi32
 #define vi_near _mm256_cvtps_epi32
 #define vi_float _mm256_cvtepi32_ps
+
+/* Byte j, a constant, of each lane. */
+ALWAYS_INLINE vi vi_byte(vi x, unsigned j)
+{
+    const vi bytes = _mm256_broadcastsi128_si256(_mm_setr_epi32(
+        (int)(0x80808000 + j), (int)(0x80808004 + j), (int)(0x80808008 + j),
+        (int)(0x8080800c + j)));
+
+    return j == 3 ? vi_shr(x, 24)
+           : j    ? _mm256_shuffle_epi8(x, bytes)
+                  : vi_and(x, vi_all(255));
+}
 
 ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
 {

@@ -9,6 +9,8 @@
 #define WIDTH 1
 #define GROUPS(rows, apart) 1
 
+#define FLOAT_GROUPS(rows) 1
+
 typedef float vf;
 typedef int32_t vi;
 
@@ -31,6 +33,11 @@ typedef int32_t vi;
 #define vi_near(x) ((int32_t)((x) + 0x1.8p23f - 0x1.8p23f))
 #define vi_float(x) ((float)(x))
 #define vi_store8(p, x) (*(p) = (uint8_t)(x))
+
+static inline vi vi_byte(vi x, unsigned j)
+{
+    return vi_and(vi_shr(x, 8 * j), 255);
+}
 
 static inline vi vi_load(const void *p)
 {

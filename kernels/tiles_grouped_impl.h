@@ -43,7 +43,7 @@ const uint8_t *kv_grouped_first(const struct kv_store *s, size_t head,
 struct kv_grouped_loops {
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
-    struct kv_tile_ops int8;
+    struct kv_tile_ops exact, int8; /* runs of whole units */
 };
 
 extern const struct kv_grouped_loops kv_grouped_loops_c;

@@ -10,6 +10,7 @@
  *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shr   as they say
  *   vi_bits(x, width, from, to)   of each byte the bits from `from` on, moved
  *                       to `to`; constants
+ *   vi_byte(x, j)       byte j of each lane, a constant
  *   vi_sar(x, n)        shifted right, n a constant, the sign comes in
  *   vi_near             to the nearest integer, half to even
  *   vi_float vi_store8  as floats; the low bytes
@@ -24,7 +25,8 @@
  *   APART()             whether moving bits keeps products waiting, unless by a
  *                       shift; vi_dot uses no part where it may be
  *   GROUPS(rows, apart) registers worked on together for so many rows, up to 4:
- *                       1, 2 or 4, as many as fit beside their sums */
+ *                       1, 2 or 4, as many as fit beside their sums
+ *   FLOAT_GROUPS(rows)  the same of floats */
 #include "kernels/prefetch.h"
 #include "kernels/unroll.h"
 
@@ -87,7 +89,7 @@ ALWAYS_INLINE const uint8_t *lanes_at(const uint8_t *codes, size_t block_bytes,
            lane % KV_LANES * 4;
 }
 
-/* ---- values, for the exact path -------------------------------------------
+/* ---- values -------------------------------------------
  */
 
 /* A rectangle of values: lanes [lane, lane_end), inner indices [inner,
@@ -138,7 +140,7 @@ ALWAYS_INLINE void expand_unit(const vi c[KV_UNIT_QUADS], const struct patch *p,
         UNROLL
     for (unsigned j = 0; j < 4; j++) {
         const size_t i = u * KV_UNIT + 4 * e + j;
-        const vi code = vi_and(vi_shr(c[e], 8 * j), vi_all(255));
+        const vi code = vi_byte(c[e], j);
 
         if (whole || (i >= from && i < end)) {
             if (folded) {
@@ -240,216 +242,38 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-/* ---- int8: products --------------------------------------------------------
+#include "kernels/tiles_grouped_products.h"
+
+/* ---- sums of values, on either path ----------------------------------------
  */
 
-/* Codes of lanes [lane, lane + n) and units [unit, unit_end); w, which they are
- * multiplied with, is [rows][inner], signed or not. */
-struct factors {
-    const uint8_t *codes;
-    size_t block_bytes, lane, n, unit, unit_end, inner;
-};
-
-/* The lines of a unit of so many blocks: each far ahead and near, in turns, for
- * who asks for many far away waits. */
-ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
-                         size_t blocks, unsigned bits)
+/* Folded, what is left over of each run stands behind the lanes. */
+static size_t acc_floats(const struct kv_store *s)
 {
-    UNROLL
-    for (size_t l = 0; l < blocks * bits; l++) {
-        const size_t k = l / bits * (KV_LANES / WIDTH);
+    const struct kv_grouped *g = params_of(s);
 
-        kv_prefetch_far(far + l * KV_PLANE, KV_FAR, KV_PLANE);
-        kv_prefetch_near(x[k] + l % bits * KV_PLANE, KV_NEAR_GROUPED, KV_PLANE);
+    return g->lanes + (g->folded ? kv_padded(g->n_runs) : 0);
+}
+
+static void finish(const struct kv_store *s, size_t head, const float *acc,
+                   size_t rows, float *out)
+{
+    const struct kv_grouped *g = params_of(s);
+    const size_t row = acc_floats(s);
+
+    (void)head;
+    for (size_t r = 0; r < rows; r++, acc += row, out += s->head_dim) {
+        memcpy(out, acc, s->head_dim * sizeof(*out));
+        for (size_t run = 0; g->folded && run < g->n_runs; run++)
+            for (size_t c = run * g->run;
+                 c < kv_least((run + 1) * g->run, s->head_dim); c++)
+                out[c] += acc[g->lanes + run];
     }
 }
 
-/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
- * unsigned), apart and g are constants. */
-ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
-                                 unsigned bits, const uint8_t *w, size_t rows,
-                                 int positive, int apart, size_t g,
-                                 int32_t *sum)
-{
-    const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
-    /* lanes that share their lines with those before them */
-    const bool again = WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
-    const size_t blocks = again ? 0 : (g * WIDTH + KV_LANES - 1) / KV_LANES;
-    vi s[ROWS][4], part[ROWS][4];
+#include "kernels/tiles_grouped_exact.h"
 
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        UNROLL
-    for (size_t k = 0; k < g; k++)
-        s[r][k] = part[r][k] = vi_all(0);
-    for (size_t u = f->unit; u < f->unit_end; u++) {
-        const uint8_t *x[4];
-
-        UNROLL
-        for (size_t k = 0; k < g; k++)
-            x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
-                            f->lane + at + k * WIDTH);
-        fetch(far + u * blocks * bits * KV_PLANE, x, blocks, bits);
-        UNROLL
-        for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
-            vi c[4];
-
-            UNROLL
-            for (size_t k = 0; k < g; k++)
-                c[k] = apart ? cell_apart(x[k], e) : cell(x[k], bits, e);
-            UNROLL
-            for (size_t r = 0; r < rows; r++) {
-                int32_t four;
-
-                memcpy(&four, w + r * f->inner + u * KV_UNIT + 4 * e, 4);
-                UNROLL
-                for (size_t k = 0; k < g; k++)
-                    vi_dot(apart && is_upper(e) ? &part[r][k] : &s[r][k],
-                           &part[r][k], c[k], vi_all(four), bits, positive, e);
-            }
-        }
-    }
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        UNROLL
-    for (size_t k = 0; k < g; k++)
-        vi_store(sum + r * PIECE + at + k * WIDTH,
-                 apart ? vi_add(s[r][k], vi_sar(part[r][k], 4)) : s[r][k]);
-}
-
-ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
-                                 const uint8_t *w, size_t rows, int positive,
-                                 int apart, int32_t *sum)
-{
-    size_t at = 0;
-
-    if (GROUPS(rows, apart) == 4)
-        for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, apart, 4, sum);
-    if (GROUPS(rows, apart) >= 2)
-        for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, apart, 2, sum);
-    for (; at < f->n; at += WIDTH)
-        multiply_some(f, at, bits, w, rows, positive, apart, 1, sum);
-}
-
-ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
-                                 const uint8_t *w, size_t rows, int positive,
-                                 int32_t *sum)
-{
-    if (bits == 2 && APART())
-        multiply_rows(f, bits, w, rows, positive, 1, sum);
-    else
-        multiply_rows(f, bits, w, rows, positive, 0, sum);
-}
-
-#define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
-#define EVERY_BITS(X) \
-    EVERY_ROWS(X, 2) EVERY_ROWS(X, 3) EVERY_ROWS(X, 4) EVERY_ROWS(X, 5)
-
-/* At most ROWS rows. */
-static void multiply_few(const struct factors *f, unsigned bits,
-                         const uint8_t *w, size_t rows, int positive,
-                         int32_t *sum)
-{
-    switch (bits * 16 + rows * 2 + (positive ? 1 : 0)) {
-#define CASE(B, R)                         \
-    case B * 16 + R * 2:                   \
-        multiply_bits(f, B, w, R, 0, sum); \
-        break;                             \
-    case B * 16 + R * 2 + 1:               \
-        multiply_bits(f, B, w, R, 1, sum); \
-        break;
-        EVERY_BITS(CASE)
-#undef CASE
-    }
-}
-
-/* Unpacking the codes again costs less than fewer registers a row. */
-static void multiply(const struct factors *f, unsigned bits, const uint8_t *w,
-                     size_t rows, int positive, int32_t *sum)
-{
-    for (size_t r = 0; r < rows; r += ROWS)
-        multiply_few(f, bits, w + r * f->inner, kv_least(rows - r, ROWS),
-                     positive, sum + r * PIECE);
-}
-
-/* out (add: +) = scale S + bias, and unfolded that times step, plus low times
- * sum w, with the heads of lane `lane` on; n lanes.  Folded, add leaves the
- * bias out.  folded and add are constants. */
-ALWAYS_INLINE void put_lanes(const struct kv_grouped *g,
-                             const struct rounded *w, const int32_t *sum,
-                             int folded, struct heads heads, size_t lane,
-                             size_t rows, size_t n, int add, float *out,
-                             size_t out_row)
-{
-    for (size_t l = 0; l < n; l += WIDTH) {
-        vf step = v_all(0), low = step; /* not used folded */
-
-        if (!folded) {
-            step = v_half(heads.step + lane + l);
-            low =
-                value(v_all(0), g->offset, step, offset_at(g, heads, lane + l));
-        }
-        for (size_t r = 0; r < rows; r++) {
-            const vf scale = v_all(w->scale[r]), bias = v_all(w->bias[r]);
-            const vf x = vi_float(vi_load(sum + r * PIECE + l));
-            float *to = out + r * out_row + l;
-
-            if (folded)
-                v_store(to, v_fma(scale, x, add ? v_load(to) : bias));
-            else
-                v_store(to, v_fma(step, v_fma(scale, x, bias),
-                                  v_fma(low, v_all(w->sum[r]),
-                                        add ? v_load(to) : v_all(0))));
-        }
-    }
-}
-
-/* Of a run the lanes [lane, end) and units [unit, unit_end). */
-struct part {
-    size_t lane, end, unit, unit_end;
-};
-
-static struct part part_of(const struct kv_grouped *g, size_t run)
-{
-    const size_t from = run * g->run, units = g->inner / KV_UNIT;
-
-    if (g->folded)
-        return (struct part){from, from + g->run, 0, units};
-    if (g->n_runs == 1)
-        return (struct part){0, g->lanes, 0, units};
-    return (struct part){0, g->lanes, from / KV_UNIT,
-                         (from + g->run) / KV_UNIT};
-}
-
-/* One run's part of a tile: out [rows][lanes], from lane 0.  heads: unfolded.
- * folded and add are constants. */
-ALWAYS_INLINE void put_run(const struct kv_grouped *g, const uint8_t *codes,
-                           size_t run, const uint8_t *code,
-                           const struct rounded *w, int folded,
-                           struct heads heads, size_t rows, int positive,
-                           int add, float *out, size_t out_row)
-{
-    _Alignas(LINE) int32_t sum[KV_TILE_ROWS * PIECE];
-    const struct part p = part_of(g, run);
-    struct factors f = {.codes = codes,
-                        .block_bytes = kv_grouped_block_bytes(g),
-                        .unit = p.unit,
-                        .unit_end = p.unit_end,
-                        .inner = g->inner};
-
-    for (f.lane = p.lane; f.lane < p.end; f.lane += f.n) {
-        const size_t l = f.lane;
-
-        f.n = kv_least(p.end - l, PIECE);
-        multiply(&f, g->bits, code, rows, positive, sum);
-        put_lanes(g, w, sum, folded, heads, l, rows, f.n, add, out + l,
-                  out_row);
-    }
-}
-
-/* ---- int8: the operations --------------------------------------------------
+/* ---- int8 ------------------------------------------------------------------
  */
 
 /* The parts of a query.  Folded: what q [rows][inner] became with the heads of
@@ -553,8 +377,9 @@ static void scores_folded(const struct kv_store *s, size_t head,
     i = find_folded(s, head, first, q, rows);
     for (size_t run = 0; run < g->n_runs; run++)
         put_run(g, tile + g->head_bytes, run,
-                q.code + (i + run) * rows * g->inner, &q.rounded[i + run], 1,
-                (struct heads){0}, rows, 0, 0, score, stride);
+                q.code + (i + run) * rows * g->inner, g->inner, SIGNED,
+                &q.rounded[i + run], 1, (struct heads){0}, rows, 0, score,
+                stride);
 }
 
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
@@ -571,20 +396,12 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
         const struct heads h = heads_of(g, tile, run);
 
         if (run)
-            put_run(g, tile + g->head_bytes, run, q.code, &q.rounded[run], 0, h,
-                    rows, 0, 1, score, stride);
+            put_run(g, tile + g->head_bytes, run, q.code, g->inner, SIGNED,
+                    &q.rounded[run], 0, h, rows, 1, score, stride);
         else
-            put_run(g, tile + g->head_bytes, run, q.code, &q.rounded[run], 0, h,
-                    rows, 0, 0, score, stride);
+            put_run(g, tile + g->head_bytes, run, q.code, g->inner, SIGNED,
+                    &q.rounded[run], 0, h, rows, 0, score, stride);
     }
-}
-
-/* Folded, what is left over of each run stands behind the lanes. */
-static size_t acc_floats(const struct kv_store *s)
-{
-    const struct kv_grouped *g = params_of(s);
-
-    return g->lanes + (g->folded ? kv_padded(g->n_runs) : 0);
 }
 
 static void gather_folded(const struct kv_store *s, size_t head,
@@ -594,6 +411,7 @@ static void gather_folded(const struct kv_store *s, size_t head,
     const struct kv_grouped *g = params_of(s);
     const size_t row = acc_floats(s);
     const struct rounding how = rounding_of(g, 1);
+    const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
     _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * KV_TILE_TOKENS];
     struct rounded w[RUNS];
 
@@ -605,8 +423,8 @@ static void gather_folded(const struct kv_store *s, size_t head,
             for (size_t r = 0; r < rows; r++)
                 acc[r * row + g->lanes + run + i] += w[i].bias[r];
             put_run(g, tile + g->head_bytes, run + i,
-                    code + i * rows * g->inner, &w[i], 1, (struct heads){0},
-                    rows, how.most > 127, 1, acc, row);
+                    code + i * rows * g->inner, g->inner, kind, &w[i], 1,
+                    (struct heads){0}, rows, 1, acc, row);
         }
     }
 }
@@ -618,6 +436,7 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
     _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
     const struct rounding how = rounding_of(g, 1);
+    const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
     struct rounded w[KV_TILE_TOKENS / KV_UNIT];
 
     if (g->folded) {
@@ -629,29 +448,18 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     const uint8_t *table = kv_grouped_heads(s, head, tile, copy);
 
     for (size_t run = 0; run < g->n_runs; run++)
-        put_run(g, tile + g->head_bytes, run, code, &w[run], 0,
-                heads_of(g, table, run), rows, how.most > 127, 1, acc,
-                g->lanes);
-}
-
-static void finish(const struct kv_store *s, size_t head, const float *acc,
-                   size_t rows, float *out)
-{
-    const struct kv_grouped *g = params_of(s);
-    const size_t row = acc_floats(s);
-
-    (void)head;
-    for (size_t r = 0; r < rows; r++, acc += row, out += s->head_dim) {
-        memcpy(out, acc, s->head_dim * sizeof(*out));
-        for (size_t run = 0; g->folded && run < g->n_runs; run++)
-            for (size_t c = run * g->run;
-                 c < kv_least((run + 1) * g->run, s->head_dim); c++)
-                out[c] += acc[g->lanes + run];
-    }
+        put_run(g, tile + g->head_bytes, run, code, g->inner, kind, &w[run], 0,
+                heads_of(g, table, run), rows, 1, acc, g->lanes);
 }
 
 const struct kv_grouped_loops NAME(kv_grouped_loops) = {
     .expand = expand,
+    .exact = {.query_bytes = exact_query_bytes,
+              .prepare = exact_prepare,
+              .scores = exact_scores,
+              .acc_floats = acc_floats,
+              .gather = exact_gather,
+              .finish = finish},
     .int8 = {.notes = true,
              .query_bytes = query_bytes,
              .prepare = prepare,

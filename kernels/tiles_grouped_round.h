@@ -59,7 +59,7 @@ ALWAYS_INLINE vf value(vf code, enum kv_offset kind, vf step, vf offset)
  */
 
 /* What w (folded: times the steps) became beside its codes: per row the unit,
- * what the codes leave over, and sum w. */
+ * what the codes leave over, and sum w.  Exact: the unit is 1. */
 struct rounded {
     float scale[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
 };
@@ -70,13 +70,17 @@ struct rounding {
     float most, middle;
 };
 
+/* The code that codes are met from: that of zero where all have one. */
+ALWAYS_INLINE float middle_of(const struct kv_grouped *g)
+{
+    return g->offset == KV_OFFSET_SAME ? g->zero
+                                       : (float)((1u << g->bits) - 1) / 2;
+}
+
 static struct rounding rounding_of(const struct kv_grouped *g, int values)
 {
-    const float top = (float)((1u << g->bits) - 1);
-
     return (struct rounding){.most = values && !g->negative ? 255 : 127,
-                             .middle = g->offset == KV_OFFSET_SAME ? g->zero
-                                                                   : top / 2};
+                             .middle = middle_of(g)};
 }
 
 /* Structures go by address: of a copy, fields that were just written would be

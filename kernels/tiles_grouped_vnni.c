@@ -9,6 +9,8 @@
 #define GROUPS(rows, apart) \
     ((apart) && (rows) > 2 ? 2 : 4) /* 16 of 32 registers at most */
 
+#define FLOAT_GROUPS(rows) 4
+
 typedef __m512 vf;
 typedef __m512i vi;
 
@@ -33,6 +35,18 @@ typedef __m512i vi;
 #define vi_float _mm512_cvtepi32_ps
 #define vi_store8(p, x) \
     _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(x))
+
+/* Byte j, a constant, of each lane. */
+ALWAYS_INLINE vi vi_byte(vi x, unsigned j)
+{
+    const vi bytes = _mm512_set4_epi32((int)(0x8080800c + j),
+                                       (int)(0x80808008 + j),
+                                       (int)(0x80808004 + j),
+                                       (int)(0x80808000 + j));
+
+    return j == 3 ? _mm512_srli_epi32(x, 24) : j ? _mm512_shuffle_epi8(x, bytes)
+                  : _mm512_and_si512(x, _mm512_set1_epi32(255));
+}
 
 /* A bit of a result is the parity of the bits of x that a byte of the matrix
  * has, of which the last is the lowest bit's. */

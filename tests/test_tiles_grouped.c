@@ -106,8 +106,8 @@ static bool fits(const char *text, size_t head_dim)
 
 typedef void check_fn(const char *what, const struct held *h);
 
-/* With two tiles and a bit, so that the last is mostly empty. */
-static size_t every(check_fn *check)
+/* Of `tokens` tokens. */
+static size_t every_of(check_fn *check, size_t tokens)
 {
     size_t n = 0;
 
@@ -121,13 +121,19 @@ static size_t every(check_fn *check)
                     continue;
                 snprintf(what, sizeof(what), "%s, head_dim %zu, %c", specs[i],
                          dims[j], kv_side_name((enum kv_side)side));
-                if (hold(&h, specs[i], dims[j], (enum kv_side)side, 131)) {
+                if (hold(&h, specs[i], dims[j], (enum kv_side)side, tokens)) {
                     check(what, &h);
                     n++;
                 }
                 let_go(&h);
             }
     return n;
+}
+
+/* With two tiles and a bit, so that the last is mostly empty. */
+static size_t every(check_fn *check)
+{
+    return every_of(check, 131);
 }
 
 /* The levels, and the highest again: moving bits by shifts (kv_level_pairs()).
@@ -188,7 +194,7 @@ static void test_expand(void **state)
     assert_true(every(check_expand) > 100);
 }
 
-/* ---- int8 ------------------------------------------------------------------
+/* ---- operations ------------------------------------------------------------
  */
 
 enum { ROWS = 7 };
@@ -218,6 +224,87 @@ static void run(const struct held *h, enum kv_path path, size_t head, size_t i,
     }
 }
 
+/* Queries of any sign, or weights of `left` tokens: [ROWS] rows of n, of which
+ * the second is of zeros. */
+static float *new_w(const struct kv_store *s, size_t n, size_t left)
+{
+    float *w = kv_alloc(ROWS * n, sizeof(*w));
+
+    for (size_t i = 0; i < ROWS * n; i++)
+        w[i] = i / n == 1  ? 0
+               : s->values ? (i % n < left ? kv_random_unit(5, i) : 0)
+                           : (float)kv_random_normal(5, i);
+    return w;
+}
+
+/* Sums of w times the decoded values of tile i, of output j: as they are, and
+ * one product after another in f32. */
+static double sum_of(const struct held *h, size_t i, const float *w, size_t n,
+                     size_t j, float *in_f32)
+{
+    double sum = 0;
+
+    *in_f32 = 0;
+    for (size_t k = 0; k < n; k++) {
+        const size_t t = i * KV_TILE_TOKENS + (h->store.values ? k : j);
+        const float x = decoded(h, t, 1, h->store.values ? j : k);
+
+        sum += (double)w[k] * (double)x;
+        *in_f32 += w[k] * x;
+    }
+    return sum;
+}
+
+/* Exact: hardly more than the error of plain sums of decoded values, where the
+ * codes met are far from the middle one. */
+static const double MOST_OF_PLAIN = 2.5;
+
+static void check_exact(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
+    float *out = kv_alloc(ROWS * n, sizeof(*out));
+
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        double error = 0, plain = 0;
+
+        set_level(l);
+        for (size_t i = 0; i < kv_store_tiles(s); i++) {
+            const size_t left = h->n - i * KV_TILE_TOKENS;
+            float *w = new_w(s, n_w, left);
+
+            run(h, KV_PATH_EXACT, 1, i, w, out);
+            for (size_t k = 0; k < ROWS * n; k++) {
+                float in_f32;
+                const double sum =
+                    sum_of(h, i, w + k / n * n_w, n_w, k % n, &in_f32);
+
+                if (!s->values && k % n >= left)
+                    continue;
+                if (k / n == 1)
+                    assert_true(out[k] == 0);
+                error += ((double)out[k] - sum) * ((double)out[k] - sum);
+                plain += ((double)in_f32 - sum) * ((double)in_f32 - sum);
+            }
+            free(w);
+        }
+        if (!(sqrt(error) <= MOST_OF_PLAIN * sqrt(plain)))
+            fail_msg("%s, level %s: error %g times that of plain sums", what,
+                     kv_level_name(kv_level_get()), sqrt(error / plain));
+    }
+    free(out);
+}
+
+static void test_exact(void **state)
+{
+    (void)state;
+    assert_true(every(check_exact) > 100);
+}
+
+/* ---- int8 ------------------------------------------------------------------
+ */
+
 /* What rounding w may change of one output: each w step is off by half a unit
  * of the largest at most, times a code no farther from the middle than the
  * largest value is steps from zero, twice.  One code of w more or less is 1 / n
@@ -239,18 +326,13 @@ static void check_int8(const char *what, const struct held *h)
     const struct kv_store *s = &h->store;
     const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
     const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
-    float *w = kv_alloc(ROWS * n_w, sizeof(*w));
+    float *w = new_w(s, n_w, h->n);
     float *exact = kv_alloc(ROWS * n, sizeof(*exact));
     float *c = kv_alloc(ROWS * n, sizeof(*c));
     float *out = kv_alloc(ROWS * n, sizeof(*out));
 
     if (!kv_store_has(s, KV_PATH_INT8))
         goto out;
-    for (size_t i = 0; i < ROWS * n_w; i++)
-        w[i] = s->values ? (i % n_w < h->n ? kv_random_unit(5, i) : 0)
-                         : (float)kv_random_normal(5, i);
-    memset(w + n_w, 0, n_w * sizeof(*w)); /* a row of zeros */
-
     const double bound = int8_bound(h, w, n_w);
 
     for (size_t i = 0; i < kv_store_tiles(s); i++) {
@@ -378,7 +460,7 @@ static void test_kept(void **state)
     (void)state;
     for (int l = KV_LEVEL_C; l < n_ways(); l++) {
         set_level(l);
-        every(check_kept);
+        every_of(check_kept, 5 * KV_TILE_TOKENS + 3);
     }
 }
 
@@ -446,9 +528,10 @@ static void test_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_expand), cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_most),   cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_fit),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_expand), cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_int8),   cmocka_unit_test(test_most),
+        cmocka_unit_test(test_kept),   cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
