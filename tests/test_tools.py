@@ -387,6 +387,22 @@ class Dump(ToolTest):
                              "kvdump: interrupted\n")
             self.assertEqual(os.listdir(self.dir), ["long.txt"])
 
+    def test_no_signal_on_a_computing_thread(self):
+        """Matrix products may keep their stack pointer amid other data."""
+        text = write(self.path("long.txt"), tiny_model.text(60000).encode())
+        running = subprocess.Popen(
+            [os.path.join(TOOLS, "kvdump"), "-m", self.model, "-f", text,
+             "--memory", "1K", "-o", self.path("d.h5")],
+            stderr=subprocess.DEVNULL)
+        while running.poll() is None and len(os.listdir(self.dir)) < 2:
+            time.sleep(0.005)
+        status = read("/proc/%d/status" % running.pid).decode()
+        running.send_signal(signal.SIGINT)
+        self.assertEqual(running.wait(timeout=240), 2)
+        blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.assertTrue(blocked >> (number - 1) & 1, number)
+
 
 class Calib(ToolTest):
     def kvcalib(self, *args):

@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -284,7 +286,7 @@ int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e)
     return 0;
 }
 
-static volatile sig_atomic_t signalled;
+static atomic_int signalled;
 
 static void on_signal(int number)
 {
@@ -295,14 +297,36 @@ static void on_signal(int number)
     signalled = 1;
 }
 
+static void *wait_for_signals(void *stopping)
+{
+    pthread_sigmask(SIG_UNBLOCK, stopping, NULL);
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* The handler runs on a thread of its own: BLAS libraries work with the stack
+ * pointer amid other memory, which a handler there would write over. */
 void kv_catch_signals(void)
 {
+    static sigset_t stopping;
     struct sigaction a = {.sa_handler = on_signal};
+    pthread_t waiting;
 
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is a failed write */
+
+    sigemptyset(&stopping);
+    sigaddset(&stopping, SIGINT);
+    sigaddset(&stopping, SIGTERM);
+    /* threads started later block them too */
+    pthread_sigmask(SIG_BLOCK, &stopping, NULL);
+    if (pthread_create(&waiting, NULL, wait_for_signals, &stopping))
+        pthread_sigmask(SIG_UNBLOCK, &stopping, NULL);
+    else
+        pthread_detach(waiting);
 }
 
 int kv_interrupted(struct kv_err *e)
