@@ -82,7 +82,8 @@ struct kv_family {
                                      enum kv_path path);
     /* Tokens [part * 32, part * 32 + 32) of a tile as values, for
      * kv_tiles_expanded() and whoever puts them into another order.  Keys: x
-     * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
+     * [head_dim][32], values: x [32][head_dim padded to 16], padding that
+     * nobody reads. */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
     /* NULL where a tile is its bytes alone: how many more it owns, and what
@@ -152,6 +153,11 @@ static inline size_t kv_store_tiles(const struct kv_store *s)
 static inline size_t kv_least(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+static inline size_t kv_most(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 
 /* n rounded up to a multiple of `whole`. */

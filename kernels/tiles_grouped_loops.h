@@ -193,11 +193,6 @@ static void expand_kind(const struct kv_grouped *g, const uint8_t *codes,
         expand_patch(g, codes, p, step, offset, 0, KV_OFFSET_ZERO);
 }
 
-static size_t most(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
@@ -223,10 +218,10 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
         struct patch p = whole;
 
         if (g->folded) {
-            p.lane = most(p.lane, from);
+            p.lane = kv_most(p.lane, from);
             p.lane_end = kv_least(p.lane_end, to);
         } else {
-            p.inner = most(p.inner, from);
+            p.inner = kv_most(p.inner, from);
             p.inner_end = kv_least(p.inner_end, to);
         }
         if (p.lane >= p.lane_end || p.inner >= p.inner_end)

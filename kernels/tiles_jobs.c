@@ -26,11 +26,6 @@ static size_t part_begin(const struct kv_tiles_job *j, size_t part,
 
 /* ---- a thread's room ----------------------------------------------------- */
 
-static size_t most(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Good for each of the jobs; release with free(r.score). */
 static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
                                     size_t threads)
@@ -43,11 +38,11 @@ static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
         const size_t some = all < KV_TILE_MANY ? all : KV_TILE_MANY;
         const size_t parts = part_count(j, threads);
 
-        score = most(score, kv_tile_score_floats(j));
-        rows = most(rows, some);
-        row = most(row, some * j->head_dim);
-        rest = most(rest,
-                    kv_tile_part_bytes(j, (j->n_kv_heads + parts - 1) / parts));
+        score = kv_most(score, kv_tile_score_floats(j));
+        rows = kv_most(rows, some);
+        row = kv_most(row, some * j->head_dim);
+        rest = kv_most(
+            rest, kv_tile_part_bytes(j, (j->n_kv_heads + parts - 1) / parts));
     }
 
     const size_t bytes = kv_arena_bytes(score, sizeof(float)) +

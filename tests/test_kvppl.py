@@ -147,6 +147,10 @@ class LlamaCpp(Case):
             self.assertEqual(f.read(8), b"_logits_")
 
     def test_refused(self):
+        for option in (["--model-shape", "x.json"], ["--batch", "2"],
+                       ["--reps", "3"]):
+            self.refused(option[0] + " goes with --latency", "-m", at("m"),
+                         "-f", at("start.txt"), *option)
         self.refused("--protocol llama.cpp",
                      *args("--kl-divergence-base", at("x.kld")))
         self.refused("--kl-divergence wants",

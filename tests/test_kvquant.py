@@ -187,6 +187,8 @@ class Table(Case):
                                           str(CTX), at("eval.h5")))
         for r in rows(must("kvquant", "-s", "kivi", at("no-queries.h5"))):
             self.assertEqual(r["attn_rel_err"], "")
+        self.refused("--queries 0", "kvquant", "-s", "kivi", "--attention",
+                     "--queries", "0", at("eval.h5"))
         self.refused("no queries", "kvquant", "-s", "kivi", "--attention",
                      at("no-queries.h5"))
 

@@ -405,6 +405,8 @@ static int run(const struct args *a, struct kv_err *e)
     return rc;
 }
 
+enum { BATCH = 1 };
+
 static void check_args(const struct args *a)
 {
     if (!a->model)
@@ -414,6 +416,8 @@ static void check_args(const struct args *a)
                a->about ? "about" : "tokens");
     if (a->about)
         return;
+    if (a->batch != BATCH)
+        kv_die("--batch goes with --about");
     if (!a->text)
         kv_die("wants a text: -f TEXT (try --help)");
     if (!a->tokens && !a->common.output)
@@ -427,7 +431,7 @@ int main(int argc, char **argv)
                      .what = "q,k,v",
                      .rope = "pre,post",
                      .dtype = "f32",
-                     .batch = 1};
+                     .batch = BATCH};
     const struct kv_opt opts[] = {
         KV_STR('m', "model", &a.model, "MODEL",
                "folder with config.json, *.safetensors, tokenizer.json"),

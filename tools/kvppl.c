@@ -338,6 +338,23 @@ out:
     return 0;
 }
 
+enum { BATCH = 1, REPS = 20 };
+
+/* What means nothing without --latency is refused, not passed over. */
+static void check_options(const struct kvppl_args *a)
+{
+    const struct {
+        bool given;
+        const char *name;
+    } others[] = {{a->model_shape != NULL, "--model-shape"},
+                  {a->batch != BATCH, "--batch"},
+                  {a->reps != REPS, "--reps"}};
+
+    for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
+        if (others[i].given)
+            kv_die("%s goes with --latency", others[i].name);
+}
+
 /* 1: done, but not all of it. */
 static int run(struct kvppl_run *r, const struct kvppl_args *a,
                struct kv_err *e)
@@ -352,8 +369,10 @@ static int run(struct kvppl_run *r, const struct kvppl_args *a,
 
 int main(int argc, char **argv)
 {
-    struct kvppl_args a = {
-        .common = KV_COMMON_DEFAULT, .protocol = "all", .batch = 1, .reps = 20};
+    struct kvppl_args a = {.common = KV_COMMON_DEFAULT,
+                           .protocol = "all",
+                           .batch = BATCH,
+                           .reps = REPS};
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
@@ -427,6 +446,7 @@ int main(int argc, char **argv)
 
     kv_common_no_specs(argv + first, argc - first);
     kv_common_no_operands(argv + first, argc - first);
+    check_options(&a);
     a.common.can_gpu = true;
     kv_common_start(&a.common);
     kv_common_files(

@@ -321,6 +321,9 @@ static void parse(int argc, char **argv, struct args *a)
     }
     if (!a->specs.n)
         kv_die("nothing to measure: give -s SPEC (try --list)");
+    if (a->attention && !a->queries)
+        kv_die("--attention wants queries: --queries 0 leaves its columns "
+               "blank");
     a->dump = argv[first];
     kv_common_files((const char *const[]){a->common.output, a->codes}, 2,
                     (const char *const[]){a->dump, a->calib}, 2);
