@@ -148,9 +148,9 @@ ALWAYS_INLINE vi cell_of_part(const uint8_t *at, unsigned bits, size_t e)
                   mask);
 }
 
-/* The same of floats, and of codes less the middle one: what a product and its
- * sum round to is as if values were multiplied.  part (bits, where these are
- * one part, else 0), rows and g are constants. */
+/* As multiply_some(), of floats, and of codes less the middle one, which makes
+ * products about as small as those of values.  part (bits, where these are one
+ * part, else 0), rows and g are constants. */
 ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
                                         unsigned bits, unsigned part,
                                         const float *w, size_t rows, size_t g,
