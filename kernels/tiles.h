@@ -82,8 +82,7 @@ struct kv_family {
                                      enum kv_path path);
     /* Tokens [part * 32, part * 32 + 32) of a tile as values, for
      * kv_tiles_expanded() and whoever puts them into another order.  Keys: x
-     * [head_dim][32], values: x [32][head_dim padded to 16], padding that
-     * nobody reads. */
+     * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
     /* NULL where a tile is its bytes alone: how many more it owns, and what

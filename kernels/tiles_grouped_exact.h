@@ -22,11 +22,8 @@ ALWAYS_INLINE void weigh_some(const struct kv_grouped *g, const float *w,
         for (size_t i = k * WIDTH; i < n; i += KV_LANES) {
             vf step = middle, value_of_middle = middle; /* not used unfolded */
 
-            if (folded) {
-                step = v_half(heads.step + i);
-                value_of_middle =
-                    value(middle, g->offset, step, offset_at(g, heads, i));
-            }
+            if (folded)
+                value_of_middle = value_at(g, heads, i, middle, &step);
             UNROLL
             for (size_t j = 0; j < rows; j++) {
                 const vf x = v_load(w + (r + j) * w_row + i);
@@ -78,10 +75,7 @@ static void exact_prepare(const struct kv_store *s, size_t head, const float *q,
     float *const to = query;
 
     (void)head;
-    memset(query, 0, exact_query_bytes(s));
-    for (size_t r = 0; r < rows; r++)
-        memcpy(to + r * g->inner, q + r * s->head_dim,
-               s->head_dim * sizeof(*q));
+    put_queries(s, q, rows, to);
     for (size_t run = 0; !g->folded && run < g->n_runs; run++)
         weigh(g, to + run * g->run, g->inner, g->run, 0, (struct heads){0},
               rows, NULL, &sums_of(g, query)[run]);

@@ -89,7 +89,7 @@ ALWAYS_INLINE const uint8_t *lanes_at(const uint8_t *codes, size_t block_bytes,
            lane % KV_LANES * 4;
 }
 
-/* ---- values -------------------------------------------
+/* ---- values ----------------------------------------------------------------
  */
 
 /* A rectangle of values: lanes [lane, lane_end), inner indices [inner,
@@ -235,6 +235,10 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
         }
         expand_kind(g, tile + g->head_bytes, &p, step, offset);
     }
+    if (s->values && s->head_dim < g->lanes) /* a code of 0 is some value */
+        for (size_t t = 0; t < KV_TILE_PART; t++)
+            memset(x + t * g->lanes + s->head_dim, 0,
+                   (g->lanes - s->head_dim) * sizeof(*x));
 }
 
 #include "kernels/tiles_grouped_products.h"
@@ -264,6 +268,20 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
                  c < kv_least((run + 1) * g->run, s->head_dim); c++)
                 out[c] += acc[g->lanes + run];
     }
+}
+
+/* ---- queries ---------------------------------------------------------------
+ */
+
+/* To [rows][inner], filled up with zeros. */
+static void put_queries(const struct kv_store *s, const float *q, size_t rows,
+                        float *to)
+{
+    const size_t inner = params_of(s)->inner;
+
+    memset(to, 0, KV_TILE_ROWS * inner * sizeof(*to));
+    for (size_t r = 0; r < rows; r++)
+        memcpy(to + r * inner, q + r * s->head_dim, s->head_dim * sizeof(*q));
 }
 
 #include "kernels/tiles_grouped_exact.h"
@@ -328,9 +346,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
 
     (void)head;
     memset(query, 0, query_bytes(s));
-    for (size_t r = 0; r < rows; r++)
-        memcpy(to.q + r * g->inner, q + r * s->head_dim,
-               s->head_dim * sizeof(*q));
+    put_queries(s, q, rows, to.q);
     if (!g->folded)
         round_unfolded(g, to.q, g->inner, rounding_of(g, 0), rows, to.code,
                        to.rounded);

@@ -1,6 +1,7 @@
 /* Products of a tile of grouped integers and what meets them
  * (tiles_grouped.c): in bytes, for the int8 path, or in floats.  Included by
  * tiles_grouped_loops.h, which says what the registers are. */
+
 /* Codes of lanes [lane, lane + n) and units [unit, unit_end); w, which they are
  * multiplied with, is [rows][inner], rows `w_row` apart: bytes, signed or not,
  * or floats. */
@@ -138,7 +139,7 @@ static void multiply_few(const struct factors *f, unsigned bits,
 /* ---- floats ----------------------------------------------------------------
  */
 
-/* Cell e of a unit; bits, a constant, are one part. */
+/* cell() of any e; bits, a constant, are one part. */
 ALWAYS_INLINE vi cell_of_part(const uint8_t *at, unsigned bits, size_t e)
 {
     const vi mask = vi_all((int32_t)(((1u << bits) - 1) * 0x01010101u));
@@ -273,11 +274,8 @@ ALWAYS_INLINE void put_lanes(const struct kv_grouped *g,
     for (size_t l = 0; l < n; l += WIDTH) {
         vf step = v_all(0), at_zero = step; /* not used folded */
 
-        if (!folded) {
-            step = v_half(heads.step + lane + l);
-            at_zero = value(v_all(zero), g->offset, step,
-                            offset_at(g, heads, lane + l));
-        }
+        if (!folded)
+            at_zero = value_at(g, heads, lane + l, v_all(zero), &step);
         for (size_t r = 0; r < rows; r++) {
             const vf scale = v_all(w->scale[r]), bias = v_all(w->bias[r]);
             const vf x = v_load(sum + r * PIECE + l);
@@ -311,7 +309,7 @@ static struct part part_of(const struct kv_grouped *g, size_t run)
 }
 
 /* One run's part of a tile: out [rows][lanes], from lane 0.  heads: unfolded.
- * kind, folded and add are constants. */
+ * folded, add and whether kind is FLOATS are constants. */
 ALWAYS_INLINE void put_run(const struct kv_grouped *g, const uint8_t *codes,
                            size_t run, const void *by, size_t by_row,
                            enum factor kind, const struct rounded *w,

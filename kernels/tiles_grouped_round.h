@@ -55,6 +55,14 @@ ALWAYS_INLINE vf value(vf code, enum kv_offset kind, vf step, vf offset)
                                  : v_mul(v_sub(code, offset), step);
 }
 
+/* What a code stands for with the heads from i on, whose steps go to step. */
+ALWAYS_INLINE vf value_at(const struct kv_grouped *g, struct heads h, size_t i,
+                          vf code, vf *step)
+{
+    *step = v_half(h.step + i);
+    return value(code, g->offset, *step, offset_at(g, h, i));
+}
+
 /* ---- int8: w in 8 bits -----------------------------------------------------
  */
 
@@ -124,9 +132,7 @@ ALWAYS_INLINE void find_peaks(const struct kv_grouped *g, const struct rows *x,
             vf step = middle, value_of_middle = middle; /* not used unfolded */
 
             if (folded) {
-                step = v_half(heads.step + i);
-                value_of_middle =
-                    value(middle, g->offset, step, offset_at(g, heads, i));
+                value_of_middle = value_at(g, heads, i, middle, &step);
                 v_store(x->step + i, step);
             }
             UNROLL

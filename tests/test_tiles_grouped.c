@@ -93,7 +93,7 @@ static const char *const specs[] = {"kivi:b2g32r32",
                                     "q5_0",
                                     "q4_1",
                                     "q4_0"};
-static const size_t dims[] = {32, 48, 64, 80, 128, 320};
+static const size_t dims[] = {32, 40, 48, 64, 80, 128, 320};
 
 static bool fits(const char *text, size_t head_dim)
 {
@@ -183,6 +183,12 @@ static void check_expand(const char *what, const struct held *h)
                              what, kv_level_name(kv_level_get()), at, c, got,
                              decoded(h, at, head, c));
             }
+            for (size_t k = 0; s->values && k < KV_TILE_PART; k++)
+                for (size_t c = d; c < kv_padded(d); c++)
+                    if (x[k * kv_padded(d) + c] != 0)
+                        fail_msg("%s, level %s: padding %zu is %g", what,
+                                 kv_level_name(kv_level_get()), c,
+                                 x[k * kv_padded(d) + c]);
         }
     }
     free(x);
