@@ -90,7 +90,7 @@ void kv_coef_turn(const struct kv_store *s, size_t head, const uint8_t *tile,
                   float *score, size_t stride)
 {
     turn(s, head, tile, part, x);
-    kv_tile_loops()->dot(KV_FLOAT_32, false, x, s->head_dim, q, rows, score,
+    kv_tile_loops()->dot(KV_FLOAT_32, false, x, 1, s->head_dim, q, rows, score,
                          stride);
 }
 
@@ -99,7 +99,7 @@ static void channels(const struct kv_coef_head *h, size_t d, const float *y,
                      float *x)
 {
     for (size_t i = 0; i < d; i += KV_COEF_CHANNELS)
-        kv_tile_loops()->dot(KV_FLOAT_32, false, y, h->n + 1,
+        kv_tile_loops()->dot(KV_FLOAT_32, false, y, 1, h->n + 1,
                              h->matrix + i * (h->n + 1),
                              kv_least(d - i, KV_COEF_CHANNELS),
                              x + i * KV_TILE_PART, KV_TILE_PART);
@@ -129,8 +129,8 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
         if (c->about.rope)
             kv_coef_turned(s, head, tile, i, y, query, rows, at, stride);
         else
-            kv_tile_loops()->dot(KV_FLOAT_32, false, y, h->n + 1, query, rows,
-                                 at, stride);
+            kv_tile_loops()->dot(KV_FLOAT_32, false, y, 1, h->n + 1, query,
+                                 rows, at, stride);
     }
 }
 

@@ -116,7 +116,7 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
         if (c->about.rope)
             kv_coef_turned(s, head, tile, i, part, query, rows, at, stride);
         else
-            kv_tile_loops()->dot(KV_FLOAT_32, false, part, h->n + 1, query,
+            kv_tile_loops()->dot(KV_FLOAT_32, false, part, 1, h->n + 1, query,
                                  rows, at, stride);
     }
 }

@@ -47,7 +47,7 @@ void kv_exact_scores(const struct kv_store *s, size_t head,
 
     for (size_t i = 0; i < PARTS; i++) {
         s->family->expand(s, head, tile, i, x);
-        kv_tile_loops()->dot(KV_FLOAT_32, false, x, s->head_dim, query, rows,
+        kv_tile_loops()->dot(KV_FLOAT_32, false, x, 1, s->head_dim, query, rows,
                              score + i * KV_TILE_PART, stride);
     }
 }

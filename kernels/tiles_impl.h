@@ -14,10 +14,11 @@
 #include <string.h>
 
 struct kv_tile_loops {
-    /* score [rows][32], stride apart, written.  ahead: what follows k in memory
-     * is wanted next, and fetched. */
-    void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t head_dim,
-                const float *q, size_t rows, float *score, size_t stride);
+    /* Of 1 or 2 parts score [rows][32 parts], stride apart, written.  ahead:
+     * what follows k in memory is wanted next, and fetched. */
+    void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t parts,
+                size_t head_dim, const float *q, size_t rows, float *score,
+                size_t stride);
     /* acc += p v, n tokens; ahead: what follows v. */
     void (*add)(enum kv_float kind, bool ahead, const void *v, size_t n,
                 size_t padded, const float *p, size_t stride, size_t rows,

@@ -35,31 +35,40 @@ ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
     return kind == KV_FLOAT_32 ? 4 : 2;
 }
 
-/* Tokens [at, at + g * WIDTH) of a part.  kind, rows and g are constants. */
+/* Tokens [at, at + g * WIDTH) of parts.  kind, rows and g are constants. */
 ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
                             size_t head_dim, const float *q, size_t rows,
                             size_t at, size_t g, float *score, size_t stride)
 {
-    const size_t size = value_bytes(kind), bytes = g * WIDTH * size;
+    const size_t size = value_bytes(kind), row = KV_TILE_PART * size;
     const char *far = (const char *)k + at * head_dim * size;
+    const char *from[4];
     vf sum[KV_TILE_ROWS][4];
 
+    UNROLL
+    for (size_t j = 0; j < g; j++) {
+        const size_t t = at + j * WIDTH;
+
+        from[j] = (const char *)k + t / KV_TILE_PART * head_dim * row +
+                  t % KV_TILE_PART * size;
+    }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t j = 0; j < g; j++)
         sum[r][j] = v_all(0);
     for (size_t c = 0; c < head_dim; c++) {
-        const size_t i = c * KV_TILE_PART + at;
         vf x[4];
 
-        if (ahead) {
-            kv_prefetch_far(far + c * bytes, KV_FAR, bytes);
-            kv_prefetch_near((const char *)k + i * size, KV_NEAR, bytes);
-        }
+        if (ahead)
+            kv_prefetch_far(far + c * g * WIDTH * size, KV_FAR,
+                            g * WIDTH * size);
         UNROLL
-        for (size_t j = 0; j < g; j++)
-            x[j] = load(kind, k, i + j * WIDTH);
+        for (size_t j = 0; j < g; j++) {
+            if (ahead && j * WIDTH * size % KV_LINE == 0)
+                kv_prefetch_near(from[j] + c * row, KV_NEAR, KV_LINE);
+            x[j] = load(kind, from[j] + c * row, 0);
+        }
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
@@ -73,14 +82,15 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
         v_store(score + r * stride + at + j * WIDTH, sum[r][j]);
 }
 
+/* parts, 1 or 2, is a constant. */
 ALWAYS_INLINE void dot_rows(enum kv_float kind, bool ahead, const void *k,
-                            size_t head_dim, const float *q, size_t rows,
-                            float *score, size_t stride)
+                            size_t parts, size_t head_dim, const float *q,
+                            size_t rows, float *score, size_t stride)
 {
-    const size_t most = KV_TILE_PART / WIDTH;
+    const size_t n = parts * KV_TILE_PART, most = n / WIDTH;
     const size_t g = GROUPS(rows) < most ? GROUPS(rows) : most;
 
-    for (size_t at = 0; at < KV_TILE_PART; at += g * WIDTH)
+    for (size_t at = 0; at < n; at += g * WIDTH)
         dot_some(kind, ahead, k, head_dim, q, rows, at, g, score, stride);
 }
 
@@ -143,13 +153,17 @@ ALWAYS_INLINE void add_rows(enum kv_float kind, bool ahead, const void *v,
 #define EVERY_KIND(X, R) X(KV_FLOAT_32, R) X(KV_FLOAT_16, R) X(KV_FLOAT_BF16, R)
 _Static_assert(KV_TILE_ROWS == 8, "EVERY_ROWS and the unrolling");
 
-static void dot(enum kv_float kind, bool ahead, const void *k, size_t head_dim,
-                const float *q, size_t rows, float *score, size_t stride)
+static void dot(enum kv_float kind, bool ahead, const void *k, size_t parts,
+                size_t head_dim, const float *q, size_t rows, float *score,
+                size_t stride)
 {
     switch (kind * 16 + rows) {
-#define CASE(K, R)                                            \
-    case K * 16 + R:                                          \
-        dot_rows(K, ahead, k, head_dim, q, R, score, stride); \
+#define CASE(K, R)                                                   \
+    case K * 16 + R:                                                 \
+        if (parts == 1)                                              \
+            dot_rows(K, ahead, k, 1, head_dim, q, R, score, stride); \
+        else                                                         \
+            dot_rows(K, ahead, k, 2, head_dim, q, R, score, stride); \
         break;
 #define CASES(R) EVERY_KIND(CASE, R)
         EVERY_ROWS(CASES)
