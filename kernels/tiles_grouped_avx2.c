@@ -6,9 +6,8 @@
 
 #define NAME(f) f##_avx2
 #define WIDTH 8
-#define GROUPS(rows, apart) \
+#define GROUPS(rows) \
     ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1) /* 8 of 16 registers */
-
 #define FLOAT_GROUPS(rows) ((rows) <= 2 ? 4 : 2)
 
 typedef __m256 vf;
@@ -30,8 +29,8 @@ typedef __m256i vi;
 #define vi_add _mm256_add_epi32
 #define vi_and _mm256_and_si256
 #define vi_or _mm256_or_si256
+#define vi_shl _mm256_slli_epi32
 #define vi_shr _mm256_srli_epi32
-#define vi_sar _mm256_srai_epi32
 #define vi_near _mm256_cvtps_epi32
 #define vi_float _mm256_cvtepi32_ps
 
@@ -45,16 +44,6 @@ ALWAYS_INLINE vi vi_byte(vi x, unsigned j)
     return j == 3 ? vi_shr(x, 24)
            : j    ? _mm256_shuffle_epi8(x, bytes)
                   : vi_and(x, vi_all(255));
-}
-
-ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
-{
-    const vi mask = _mm256_set1_epi8((char)(((1u << width) - 1) << to));
-
-    return vi_and(from > to   ? vi_shr(x, from - to)
-                  : from < to ? _mm256_slli_epi32(x, to - from)
-                              : x,
-                  mask);
 }
 
 static inline void vi_store8(uint8_t *p, vi x)
@@ -113,6 +102,6 @@ static inline void vi_store64(uint8_t *p, const vi x[8], int positive,
     }
 }
 
-#define APART() 0
+#define SHIFTS() 1
 
 #include "kernels/tiles_grouped_loops.h"

@@ -7,8 +7,7 @@
 
 #define NAME(f) f##_c
 #define WIDTH 1
-#define GROUPS(rows, apart) 1
-
+#define GROUPS(rows) 1
 #define FLOAT_GROUPS(rows) 1
 
 typedef float vf;
@@ -28,8 +27,8 @@ typedef int32_t vi;
 #define vi_add(a, b) ((a) + (b))
 #define vi_and(a, b) ((a) & (b))
 #define vi_or(a, b) ((a) | (b))
+#define vi_shl(x, n) ((int32_t)((uint32_t)(x) << (n)))
 #define vi_shr(x, n) ((int32_t)((uint32_t)(x) >> (n)))
-#define vi_sar(x, n) ((x) >> (n))
 #define vi_near(x) ((int32_t)((x) + 0x1.8p23f - 0x1.8p23f))
 #define vi_float(x) ((float)(x))
 #define vi_store8(p, x) (*(p) = (uint8_t)(x))
@@ -45,15 +44,6 @@ static inline vi vi_load(const void *p)
 
     memcpy(&x, p, sizeof(x));
     return x;
-}
-
-ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
-{
-    const uint32_t mask = ((1u << width) - 1) * 0x01010101u << to;
-
-    return (int32_t)((from > to ? (uint32_t)x >> (from - to)
-                                : (uint32_t)x << (to - from)) &
-                     mask);
 }
 
 static inline void vi_dot(vi *s, const vi *part, vi x, vi w, unsigned bits,
@@ -111,6 +101,6 @@ static inline void vi_store64(uint8_t *p, const vi x[64], int positive,
     }
 }
 
-#define APART() 0
+#define SHIFTS() 1
 
 #include "kernels/tiles_grouped_loops.h"

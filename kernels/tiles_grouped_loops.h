@@ -7,11 +7,12 @@
  *   v_half              from WIDTH 16-bit floats
  *   v_sums v_mosts      per row of x[4][REGS]: of its lanes, to out[4]; sums
  *                       as a tree, lane i with i + 8, then i + 4, i + 2, i + 1
- *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shr   as they say
- *   vi_bits(x, width, from, to)   of each byte the bits from `from` on, moved
- *                       to `to`; constants
+ *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shl vi_shr   as they say
+ *   vi_bits(x, width, from, to)   where there is such an instruction: of each
+ *                       byte the bits from `from` on, moved to `to`; constants
+ *   SHIFTS()            whether vi_bits keeps products waiting, and shifting does
+ *                       not
  *   vi_byte(x, j)       byte j of each lane, a constant
- *   vi_sar(x, n)        shifted right, n a constant, the sign comes in
  *   vi_near             to the nearest integer, half to even
  *   vi_float vi_store8  as floats; the low bytes
  *   vi_store64          x[64 / WIDTH] as bytes, signed or (positive) not, of
@@ -22,9 +23,7 @@
  *                       not; called for e = 0, 1, .. of a unit, and s is whole
  *                       after the last, until when some may be in part, which
  *                       begins as 0
- *   APART()             whether moving bits keeps products waiting, unless by a
- *                       shift; vi_dot uses no part where it may be
- *   GROUPS(rows, apart) registers worked on together for so many rows, up to 4:
+ *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
  *                       1, 2 or 4, as many as fit beside their sums
  *   FLOAT_GROUPS(rows)  the same of floats */
 #include "kernels/prefetch.h"
@@ -42,9 +41,26 @@ enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
 /* ---- codes ----------------------------------------------------------------
  */
 
-/* Cell e of a unit, the lanes that begin at byte `at` of a vector.  bits and e
- * are constants. */
-ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e)
+/* Of each byte of x the bits from `from` on, moved to `to`.  All but x are
+ * constants. */
+ALWAYS_INLINE vi moved(vi x, unsigned width, unsigned from, unsigned to,
+                       int shifts)
+{
+    const vi mask = vi_all((int32_t)(((1u << width) - 1) * 0x01010101u << to));
+
+#ifdef vi_bits
+    if (!shifts && from != to)
+        return vi_bits(x, width, from, to);
+#else
+    (void)shifts;
+#endif
+    return vi_and(from > to ? vi_shr(x, from - to) : vi_shl(x, to - from),
+                  mask);
+}
+
+/* Cell e of a unit, the lanes that begin at byte `at` of a vector.  bits, e and
+ * shifts are constants. */
+ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e, int shifts)
 {
     unsigned shift = 0;
     vi x = vi_all(0);
@@ -52,33 +68,19 @@ ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e)
     if (bits == 8)
         return vi_load(at + e * KV_PLANE);
     if (bits & 4) {
-        x = vi_bits(vi_load(at + e / 2 * KV_PLANE), 4, e % 2 * 4, 0);
+        x = moved(vi_load(at + e / 2 * KV_PLANE), 4, e % 2 * 4, 0, shifts);
         at += 4 * KV_PLANE;
         shift = 4;
     }
     if (bits & 2) {
-        x = vi_or(x,
-                  vi_bits(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2, shift));
+        x = vi_or(x, moved(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2, shift,
+                           shifts));
         at += 2 * KV_PLANE;
         shift += 2;
     }
     if (bits & 1)
-        x = vi_or(x, vi_bits(vi_load(at), 1, e, shift));
+        x = vi_or(x, moved(vi_load(at), 1, e, shift, shifts));
     return x;
-}
-
-/* Codes of 2 bits that are moved by a shift within their half of a byte; those
- * of the upper half are 16 times themselves then, and summed up apart. */
-ALWAYS_INLINE bool is_upper(unsigned e)
-{
-    return e % 4 >= 2;
-}
-
-ALWAYS_INLINE vi cell_apart(const uint8_t *at, unsigned e)
-{
-    const vi x = vi_shr(vi_load(at + e / 4 * KV_PLANE), e % 2 * 2);
-
-    return vi_and(x, vi_all(is_upper(e) ? 0x30303030 : 0x03030303));
 }
 
 /* Where lane `lane` of unit `unit` begins. */
@@ -109,7 +111,7 @@ static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
     case B:                                          \
         UNROLL                                       \
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) \
-            c[e] = cell(at, B, e);                   \
+            c[e] = cell(at, B, e, 0);                \
         break;
         CASE(1)
         CASE(2)

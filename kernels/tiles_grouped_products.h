@@ -38,10 +38,10 @@ ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
 }
 
 /* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
- * unsigned), apart and g are constants. */
+ * unsigned), shifts and g are constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, const uint8_t *w, size_t rows,
-                                 int positive, int apart, size_t g, float *sum)
+                                 int positive, int shifts, size_t g, float *sum)
 {
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     const size_t blocks = blocks_of(f, at, g);
@@ -66,7 +66,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
 
             UNROLL
             for (size_t k = 0; k < g; k++)
-                c[k] = apart ? cell_apart(x[k], e) : cell(x[k], bits, e);
+                c[k] = cell(x[k], bits, e, shifts);
             UNROLL
             for (size_t r = 0; r < rows; r++) {
                 int32_t four;
@@ -74,8 +74,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                 memcpy(&four, w + r * f->w_row + u * KV_UNIT + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    vi_dot(apart && is_upper(e) ? &part[r][k] : &s[r][k],
-                           &part[r][k], c[k], vi_all(four), bits, positive, e);
+                    vi_dot(&s[r][k], &part[r][k], c[k], vi_all(four), bits,
+                           positive, e);
             }
         }
     }
@@ -83,32 +83,30 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        v_store(
-            sum + r * PIECE + at + k * WIDTH,
-            vi_float(apart ? vi_add(s[r][k], vi_sar(part[r][k], 4)) : s[r][k]));
+        v_store(sum + r * PIECE + at + k * WIDTH, vi_float(s[r][k]));
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
                                  const uint8_t *w, size_t rows, int positive,
-                                 int apart, float *sum)
+                                 int shifts, float *sum)
 {
     size_t at = 0;
 
-    if (GROUPS(rows, apart) == 4)
+    if (GROUPS(rows) == 4)
         for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, apart, 4, sum);
-    if (GROUPS(rows, apart) >= 2)
+            multiply_some(f, at, bits, w, rows, positive, shifts, 4, sum);
+    if (GROUPS(rows) >= 2)
         for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, apart, 2, sum);
+            multiply_some(f, at, bits, w, rows, positive, shifts, 2, sum);
     for (; at < f->n; at += WIDTH)
-        multiply_some(f, at, bits, w, rows, positive, apart, 1, sum);
+        multiply_some(f, at, bits, w, rows, positive, shifts, 1, sum);
 }
 
 ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
                                  const uint8_t *w, size_t rows, int positive,
                                  float *sum)
 {
-    if (bits == 2 && APART())
+    if (SHIFTS())
         multiply_rows(f, bits, w, rows, positive, 1, sum);
     else
         multiply_rows(f, bits, w, rows, positive, 0, sum);

@@ -6,9 +6,7 @@
 
 #define NAME(f) f##_vnni
 #define WIDTH 16
-#define GROUPS(rows, apart) \
-    ((apart) && (rows) > 2 ? 2 : 4) /* 16 of 32 registers at most */
-
+#define GROUPS(rows) 4 /* 16 of 32 registers at most */
 #define FLOAT_GROUPS(rows) 4
 
 typedef __m512 vf;
@@ -29,8 +27,8 @@ typedef __m512i vi;
 #define vi_add _mm512_add_epi32
 #define vi_and _mm512_and_si512
 #define vi_or _mm512_or_si512
+#define vi_shl _mm512_slli_epi32
 #define vi_shr _mm512_srli_epi32
-#define vi_sar(x, n) _mm512_srai_epi32(x, n)
 #define vi_near _mm512_cvtps_epi32
 #define vi_float _mm512_cvtepi32_ps
 #define vi_store8(p, x) \
@@ -50,17 +48,20 @@ ALWAYS_INLINE vi vi_byte(vi x, unsigned j)
 
 /* A bit of a result is the parity of the bits of x that a byte of the matrix
  * has, of which the last is the lowest bit's. */
-ALWAYS_INLINE vi vi_bits(vi x, unsigned width, unsigned from, unsigned to)
+ALWAYS_INLINE vi affine_bits(vi x, unsigned width, unsigned from, unsigned to)
 {
     uint64_t matrix = 0;
 
-    if (from == to)
-        return vi_and(x, _mm512_set1_epi8((char)(((1u << width) - 1) << to)));
     for (unsigned i = 0; i < width; i++)
         matrix |= (uint64_t)1 << (8 * (7 - to - i) + from + i);
     return _mm512_gf2p8affine_epi64_epi8(
         x, _mm512_set1_epi64((long long)matrix), 0);
 }
+
+/* AMD's CPUs make its products where those of codes and weights are; they are
+ * the ones with pairs. */
+#define vi_bits affine_bits
+#define SHIFTS() kv_level_pairs()
 
 static inline void v_sums(const vf x[4][1], float out[4])
 {
@@ -71,10 +72,6 @@ static inline void v_mosts(const vf x[4][1], float out[4])
 {
     kv_lanes_mosts(*x, out);
 }
-
-/* AMD's CPUs make the products of vi_bits where those of codes and weights are;
- * they are the ones with pairs. */
-#define APART() kv_level_pairs()
 
 ALWAYS_INLINE void vi_dot(vi *s, const vi *part, vi x, vi w, unsigned bits,
                           int positive, unsigned e)
