@@ -21,6 +21,14 @@ static void remember(struct kv_journal *j, char *line)
     j->line[j->n_lines++] = line;
 }
 
+/* Whether a first line and a whole item are there. */
+static bool has_items(const char *text)
+{
+    const char *end = strchr(text, '\n');
+
+    return end && strchr(end + 1, '\n');
+}
+
 /* Whole lines of text go into j; returns where the last one ends, 0 when the
  * first line is not this run. */
 static size_t read_lines(struct kv_journal *j, const char *text,
@@ -36,15 +44,36 @@ static size_t read_lines(struct kv_journal *j, const char *text,
     return (size_t)(at - text);
 }
 
+static int put_line(struct kv_journal *j, const char *line, struct kv_err *e)
+{
+    if (fprintf(j->file, "%s\n", line) < 0 || fflush(j->file) ||
+        fsync(fileno(j->file)))
+        return kv_fail(e, "cannot write %s: %s", j->path, strerror(errno));
+    return 0;
+}
+
+static int start(struct kv_journal *j, const char *run, struct kv_err *e)
+{
+    j->file = fopen(j->path, "w");
+    if (!j->file)
+        return kv_fail(e, "cannot write %s: %s", j->path, strerror(errno));
+    return put_line(j, run, e);
+}
+
+/* A run that was stopped before its first item left nothing to go on from. */
 static int resume(struct kv_journal *j, const char *run, struct kv_err *e)
 {
     char *text;
     size_t n, whole;
+    bool items;
 
     if (kv_file_read(j->path, &text, &n, e))
         return -1;
+    items = has_items(text);
     whole = read_lines(j, text, run);
     free(text);
+    if (!items)
+        return start(j, run, e);
     if (!whole)
         return kv_fail(e,
                        "%s holds rows of another run (model, text, options or "
@@ -57,29 +86,13 @@ static int resume(struct kv_journal *j, const char *run, struct kv_err *e)
     return 0;
 }
 
-static int put_line(struct kv_journal *j, const char *line, struct kv_err *e)
-{
-    if (fprintf(j->file, "%s\n", line) < 0 || fflush(j->file) ||
-        fsync(fileno(j->file)))
-        return kv_fail(e, "cannot write %s: %s", j->path, strerror(errno));
-    return 0;
-}
-
 int kv_journal_open(struct kv_journal **out, const char *path, const char *run,
                     struct kv_err *e)
 {
     struct kv_journal *j = kv_alloc(1, sizeof(*j));
-    int rc;
 
     j->path = kv_strdup(path);
-    if (kv_file_exists(path)) {
-        rc = resume(j, run, e);
-    } else {
-        j->file = fopen(path, "w");
-        rc = j->file ? put_line(j, run, e)
-                     : kv_fail(e, "cannot write %s: %s", path, strerror(errno));
-    }
-    if (rc) {
+    if (kv_file_exists(path) ? resume(j, run, e) : start(j, run, e)) {
         kv_journal_close(j);
         return -1;
     }

@@ -15,7 +15,7 @@
 struct kv_journal;
 
 /* path: created, or read and continued.  run: one line that says what the
- * numbers depend on; fails when the file is of another run. */
+ * numbers depend on; fails when the file has items of another run. */
 int kv_journal_open(struct kv_journal **j, const char *path, const char *run,
                     struct kv_err *e);
 

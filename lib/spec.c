@@ -428,6 +428,9 @@ static int read_letters(struct reading *r, int sides, const char *text,
         while (digits + n < end &&
                (isdigit((unsigned char)digits[n]) || digits[n] == '.'))
             n++;
+        if (!n)
+            return kv_fail(e, "'%s' wants a number, not '%.*s%s'", name,
+                           SHOWN(digits, (size_t)(end - digits)));
         if (number(param(k, i), digits, digits + n, &value, e) ||
             assign(r, sides, i, value, e))
             return -1;

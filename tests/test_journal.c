@@ -40,6 +40,18 @@ static void test_journal(void **state)
     assert_true(kv_journal_find(j, "c", got, 1));
     kv_journal_finish(j);
     assert_false(kv_file_exists(path));
+
+    f = fopen(path, "w"); /* stopped before the first item was whole */
+    fputs("run 1\na\t 0x1p+0", f);
+    fclose(f);
+    assert_int_equal(kv_journal_open(&j, path, "run 2", &e), 0);
+    assert_int_equal(kv_journal_items(j), 0);
+    assert_int_equal(kv_journal_add(j, "b", b, 1, &e), 0);
+    kv_journal_close(j);
+    assert_int_equal(kv_journal_open(&j, path, "run 1", &e), -1);
+    assert_int_equal(kv_journal_open(&j, path, "run 2", &e), 0);
+    assert_true(kv_journal_find(j, "b", got, 1));
+    kv_journal_finish(j);
     assert_int_equal(kv_journal_open(&j, "/nowhere/x", "run", &e), -1);
     assert_says(e, "cannot write /nowhere/x");
     free(path);

@@ -2,6 +2,7 @@
 greedy text, going on after a stop, bad input."""
 import csv
 import io
+import json
 import os
 import resource
 import shutil
@@ -171,6 +172,8 @@ class Greedy(Case):
         self.assertEqual(rows[0]["output"], text)
         self.assertEqual(rows[0]["agree"], "12")
         self.assertTrue(text.startswith("the quick"))
+        line = must("kvppl", *argv, "--format", "jsonl")
+        self.assertEqual(json.loads(line)["output"], text)
 
     def test_keeps_sinks_and_residual(self):
         with open(at("prompt.txt"), "w") as f:
@@ -244,7 +247,7 @@ class Resume(Case):
 
     def test_another_run(self):
         with open(at("o.csv.partial"), "w") as f:
-            f.write("kvppl 0 model x\n")
+            f.write("kvppl 0 model x\nf16\t 0x1p+0\n")
         self.refused("rows of another run",
                      *args("--resume", "-o", at("o.csv")))
         self.refused("--resume wants -o", *args("--resume"))

@@ -297,7 +297,7 @@ class BadInput(Case):
         for tool in quant, attn:
             for out in "eval.h5", "calib.h5", "link.h5", "sub/../calib.h5":
                 self.refused("would replace the input", *tool, "-o", at(out))
-            self.refused("cannot write", *tool, "-o", "")
+            self.refused("an output is named", *tool, "-o", "")
         self.refused("would replace the input", *quant, "--codes",
                      at("calib.h5"))
         self.refused("two outputs are one file", *quant, "-o", at("new"),
@@ -466,6 +466,10 @@ class Attention(Case):
                      "--layer", "2")
         self.refused("positive", "kvattn", "-s", "kivi", "--dump",
                      at("eval.h5"), "--reps", "0")
+        self.refused("at most", "kvattn", "-s", "kivi", "--dump",
+                     at("eval.h5"), "--reps", "1000000000000")
+        self.refused("an output is named ''", "kvattn", "-s", "kivi", "--dump",
+                     at("eval.h5"), "-o", "")
         for option in (["--queries", "2"], ["--layer", "0"], ["-n", "1"],
                        ["--allow-leakage"]):
             self.refused("is of a --dump", "kvattn", "-s", "kivi", "--shape",

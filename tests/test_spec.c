@@ -53,6 +53,7 @@ static void test_refused(void **state)
     refused("kivi:q2", "kivi has no 'q'; it has b (1 to 8)");
     refused("kivi:b9", "b=9 is out of range: expected 1 to 8");
     refused("kivi:b", "'b' wants a number");
+    refused("kivi:bnan", "'b' wants a number, not 'nan'");
     refused("kivi:b2.5", "'b' wants a whole number");
     refused("kivi:b2b3", "'b' is given twice");
     refused("kivi:K-b2", "expected K-letters/V-letters");

@@ -279,7 +279,7 @@ class Dump(ToolTest):
                 ("--ctx 65: tiny was made for at most 64", ["-c", 65]),
                 ("--layers 0-2: the model has layers 0 to 1",
                  ["--layers", "0-2"]),
-                ("--layers 1-0: expected", ["--layers", "1-0"]),
+                ("--layers 1-0: the first is behind", ["--layers", "1-0"]),
                 ("--layers x: expected", ["--layers", "x"]),
                 ("--what q,w: 'w' is not one of q, k, v", ["--what", "q,w"]),
                 ("--rope '", ["--rope", ""]),

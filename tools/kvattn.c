@@ -35,7 +35,10 @@ static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
                                          [KV_ATTN_UNFUSED] = "unfused",
                                          [KV_ATTN_DEQUANT] = "dequant"};
 
-enum { PATHS = sizeof(path_names) / sizeof(*path_names) };
+enum {
+    PATHS = sizeof(path_names) / sizeof(*path_names),
+    MOST_REPS = 100000000 /* whose times are kept */
+};
 
 struct args {
     struct kv_common common;
@@ -584,6 +587,8 @@ static void parse(int argc, char **argv, struct args *a)
         a->queries = 1;
     if (!a->reps || !a->queries)
         kv_die("--reps and --queries must be positive");
+    if (a->reps > MOST_REPS)
+        kv_die("--reps %zu: at most %d", a->reps, MOST_REPS);
     kv_common_files(&a->common.output, 1,
                     (const char *const[]){a->dump, a->calib}, 2);
     kv_common_start(&a->common);

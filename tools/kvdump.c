@@ -100,8 +100,10 @@ static void parse_layers(const char *text, size_t n_layers, size_t *first,
     *first = *last = strtoull(text, &end, 10);
     if (*end == '-' && isdigit((unsigned char)end[1]))
         *last = strtoull(end + 1, &end, 10);
-    if (!isdigit((unsigned char)*text) || *end || *first > *last)
+    if (!isdigit((unsigned char)*text) || *end)
         kv_die("--layers %s: expected A-B or one number", text);
+    if (*first > *last)
+        kv_die("--layers %s: the first is behind the last", text);
     if (*last >= n_layers)
         kv_die("--layers %s: the model has layers 0 to %zu", text,
                n_layers - 1);

@@ -46,6 +46,13 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
+/* A row for each spec; the text itself where there is nothing to compare, and no
+ * other format than the default is asked for. */
+static bool is_table(const struct kvppl_args *a)
+{
+    return a->specs.n || strcmp(a->common.format, "csv") != 0;
+}
+
 /* Nothing to compare with: the text itself, to stdout or -o. */
 static int put_text(const struct kvppl_args *a, const char *text, size_t n,
                     struct kv_err *e)
@@ -160,8 +167,8 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
         prompt(r, a, &ids, &n, e))
         return -1;
     if (kvppl_load_calibration(r, a, ids, n, e) || kvppl_try_specs(r, e) ||
-        (a->specs.n && kv_results_open(&r->table, a->common.output,
-                                       a->common.format, columns, e)))
+        (is_table(a) && kv_results_open(&r->table, a->common.output,
+                                        a->common.format, columns, e)))
         goto out;
     rc = run_specs(r, a, ids, n, e);
     if (r->table && rc)
