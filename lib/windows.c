@@ -2,6 +2,8 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
+#include "lib/base/progress.h"
+#include "lib/model/tokenizer_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +27,7 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path,
 {
     const size_t bos = kv_tokenizer_adds_bos(t);
     int32_t *text_ids = NULL;
-    size_t bytes, n_ids;
+    size_t bytes, good, n_ids;
     char *text;
     int rc = -1;
 
@@ -37,6 +39,10 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path,
     }
     if (hash)
         kv_hash_bytes(text, bytes, hash);
+    good = kv_utf8_valid(text, bytes);
+    if (good < bytes)
+        kv_note("%s: not UTF-8 at byte %zu: such bytes are read as U+FFFD",
+                path, good);
     if (kv_tokenizer_encode(t, text, bytes, false, &text_ids, &n_ids, e)) {
         kv_fail_in(e, "%s", path);
         goto out;

@@ -249,6 +249,7 @@ class Dump(ToolTest):
         vocab = tiny_model.vocabulary()
         self.assertEqual(ids[:2], [vocab["the"], vocab["Ġ"]])
         self.assertNotIn(tiny_model.VOCAB - 1, ids)  # text like any other
+        self.assertIn("t.txt: not UTF-8 at byte 4", done.stderr)
         self.good("kvdump", "-m", self.model, "-f", text, "--tokens", "-o",
                   self.path("ids"))
         self.assertEqual(read(self.path("ids")).decode(), done.stdout)
