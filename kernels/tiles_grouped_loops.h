@@ -10,8 +10,8 @@
  *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shl vi_shr   as they say
  *   vi_bits(x, width, from, to)   where there is such an instruction: of each
  *                       byte the bits from `from` on, moved to `to`; constants
- *   SHIFTS()            whether vi_bits keeps products waiting, and shifting does
- *                       not
+ *   SHIFTS()            whether vi_bits keeps products waiting, as shifting
+ *                       does not
  *   vi_byte(x, j)       byte j of each lane, a constant
  *   vi_near             to the nearest integer, half to even
  *   vi_float vi_store8  as floats; the low bytes

@@ -46,8 +46,8 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
-/* A row for each spec; the text itself where there is nothing to compare, and no
- * other format than the default is asked for. */
+/* A row for each spec; the text itself where there is nothing to compare and no
+ * format but the default is asked for. */
 static bool is_table(const struct kvppl_args *a)
 {
     return a->specs.n || strcmp(a->common.format, "csv") != 0;
