@@ -27,7 +27,7 @@
 enum {
     KV_TILE_TOKENS = 64,
     KV_TILE_ROWS = 8,    /* queries that a family's operations take at a time */
-    KV_TILE_FEW = 4,     /* where both sides have scores_ and gather_tiles */
+    KV_TILE_FEW = 4,     /* where both sides' operations go by chunks */
     KV_TILE_PART = 32,   /* tokens that expand() gives at a time */
     KV_TILE_CHUNK = 4096 /* tokens of a chunk */
 };
@@ -65,7 +65,9 @@ struct kv_tile_ops {
 
     /* Scores and gather of n whole tiles, one after another in memory, from one
      * to those of a chunk; score, p: [rows][64 n], all else as above.  NULL:
-     * one by one takes no longer. */
+     * one by one takes no longer.  by_chunks: they gain from all the tiles of a
+     * chunk; else a few will do. */
+    bool by_chunks;
     void (*scores_tiles)(const struct kv_store *s, size_t head,
                          const uint8_t *tile, size_t n, const void *query,
                          size_t rows, float *score, size_t stride);

@@ -9,7 +9,7 @@
 enum {
     LINE = 64, /* bytes */
     CHUNK = KV_TILE_CHUNK,
-    STEP = 256 /* tokens at a time, where tiles are taken one by one */
+    STEP = 256 /* tokens at a time, where no operation goes by chunks */
 };
 
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size)
@@ -105,8 +105,8 @@ static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
         o.v[i] = o.v[i] ? &kv_tiles_many : NULL;
     }
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
-        k |= o.k[i] && o.k[i]->scores_tiles;
-        v |= o.v[i] && o.v[i]->gather_tiles;
+        k |= o.k[i] && o.k[i]->by_chunks;
+        v |= o.v[i] && o.v[i]->by_chunks;
     }
     o.most_rows = many ? KV_TILE_MANY : k && v ? KV_TILE_FEW : KV_TILE_ROWS;
     o.step = k || v ? CHUNK : STEP;

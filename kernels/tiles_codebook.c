@@ -373,7 +373,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
         .query_bytes = kv_exact_query_bytes, .prepare = kv_exact_prepare, \
         .scores = kv_exact_scores, .acc_floats = kv_exact_acc_floats,     \
         .gather = kv_exact_gather, .finish = kv_exact_finish,             \
-        .scores_tiles = kv_code_scores_tiles_##LEVEL,                     \
+        .by_chunks = true, .scores_tiles = kv_code_scores_tiles_##LEVEL,  \
         .gather_tiles = kv_code_gather_tiles_##LEVEL                      \
     }
 
@@ -531,13 +531,13 @@ static size_t planes8_bytes(const struct kv_store *s)
 }
 #endif
 
-/* scores_tiles at every level: it decides how far the softmax goes at once. */
-#define TABLES8(LEVEL, ORDER, PREPARE)                \
-    {                                                 \
-        .query_bytes = ORDER##8_bytes,                \
-        .prepare = kv_code_##ORDER##8_##PREPARE,      \
-        .scores = kv_code_scores8_##LEVEL,            \
-        .scores_tiles = kv_code_scores8_tiles_##LEVEL \
+/* by_chunks at every level: it decides how far the softmax goes at once. */
+#define TABLES8(LEVEL, ORDER, PREPARE)                        \
+    {                                                         \
+        .query_bytes = ORDER##8_bytes,                        \
+        .prepare = kv_code_##ORDER##8_##PREPARE,              \
+        .scores = kv_code_scores8_##LEVEL, .by_chunks = true, \
+        .scores_tiles = kv_code_scores8_tiles_##LEVEL         \
     }
 
 static const struct kv_tile_ops *tables8_ops(void)

@@ -35,9 +35,9 @@
  *   sum w step code = sum w step (code - m) + m sum w step
  *
  * On the int8 path w (folded: w times the steps) is rounded to 8 bits per row
- * and run: to signed bytes, but weights of values to unsigned ones unless steps
- * are negative.  Where W is what it became, scale its unit and S the integer
- * sum of W code,
+ * and run, weights of folded values for up to four tiles at once: to signed
+ * bytes, but weights of values to unsigned ones unless steps are negative.
+ * Where W is what it became, scale its unit and S the integer sum of W code,
  *
  *   sum w step code ~ scale S + m (sum w step - scale sum W)
  *

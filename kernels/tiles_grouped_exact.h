@@ -91,21 +91,21 @@ static void exact_scores(const struct kv_store *s, size_t head,
     _Alignas(LINE) float by[KV_TILE_ROWS * KV_MOST_DIM];
     const uint8_t *table = kv_grouped_heads(s, head, tile, copy);
 
-    kv_prefetch(tile, g->head_bytes);
+    fetch_heads(g, tile);
     for (size_t run = 0; run < g->n_runs; run++) {
         const struct heads h = heads_of(g, table, run);
         struct rounded w;
 
         if (g->folded) {
             weigh(g, query, g->inner, g->inner, 1, h, rows, by, &w);
-            put_run(g, codes, run, by, g->inner, FLOATS, &w, 1, h, rows, 0,
+            put_run(g, codes, 1, run, by, g->inner, FLOATS, &w, 1, h, rows, 0,
                     score, stride);
         } else if (run) {
-            put_run(g, codes, run, query, g->inner, FLOATS,
+            put_run(g, codes, 1, run, query, g->inner, FLOATS,
                     &sums_of(g, query)[run], 0, h, rows, 1, score, stride);
         } else {
-            put_run(g, codes, run, query, g->inner, FLOATS, sums_of(g, query),
-                    0, h, rows, 0, score, stride);
+            put_run(g, codes, 1, run, query, g->inner, FLOATS,
+                    sums_of(g, query), 0, h, rows, 0, score, stride);
         }
     }
 }
@@ -121,7 +121,7 @@ static void exact_gather(const struct kv_store *s, size_t head,
     _Alignas(LINE) float by[KV_TILE_ROWS * KV_TILE_TOKENS];
     const uint8_t *table = kv_grouped_heads(s, head, tile, copy);
 
-    kv_prefetch(tile, g->head_bytes);
+    fetch_heads(g, tile);
     for (size_t run = 0; run < g->n_runs; run++) {
         const struct heads h = heads_of(g, table, run);
         struct rounded w;
@@ -130,11 +130,11 @@ static void exact_gather(const struct kv_store *s, size_t head,
             weigh(g, p, stride, g->inner, 1, h, rows, by, &w);
             for (size_t r = 0; r < rows; r++)
                 acc[r * row + g->lanes + run] += w.bias[r];
-            put_run(g, codes, run, by, g->inner, FLOATS, &w, 1, h, rows, 1, acc,
-                    row);
+            put_run(g, codes, 1, run, by, g->inner, FLOATS, &w, 1, h, rows, 1,
+                    acc, row);
         } else {
             weigh(g, p + run * g->run, stride, g->run, 0, h, rows, NULL, &w);
-            put_run(g, codes, run, p, stride, FLOATS, &w, 0, h, rows, 1, acc,
+            put_run(g, codes, 1, run, p, stride, FLOATS, &w, 0, h, rows, 1, acc,
                     row);
         }
     }

@@ -362,6 +362,9 @@ static size_t find_folded(const struct kv_store *s, size_t head,
     const struct kv_grouped *g = params_of(s);
     const uint8_t *end = kv_store_tile(s, head, kv_store_tiles(s));
     const size_t step = g->span * s->tile_bytes;
+    _Alignas(LINE) uint8_t copy[RUNS][KV_HEADS_MOST];
+    _Alignas(LINE) float steps[RUNS * KV_MOST_DIM];
+    struct rows x[RUNS];
     size_t i = 0;
 
     for (const uint8_t *t = q.now->tile; i < q.now->n; t += step) {
@@ -373,8 +376,20 @@ static size_t find_folded(const struct kv_store *s, size_t head,
 
     *q.now = (struct folding){
         .tile = tile, .n = kv_least(tables, RUNS / g->n_runs) * g->n_runs};
-    round_folded(s, head, tile, 0, q.now->n, q.q, g->inner, rounding_of(g, 0),
-                 rows, q.code, q.rounded);
+    for (i = 0; i < q.now->n; i++) {
+        const uint8_t *table =
+            kv_grouped_heads(s, head, tile + i / g->n_runs * step, copy[i]);
+
+        x[i] = (struct rows){.w = q.q,
+                             .w_row = g->inner,
+                             .n = g->inner,
+                             .each = g->inner,
+                             .code = q.code + i * rows * g->inner,
+                             .code_row = g->inner,
+                             .heads[0] = heads_of(g, table, i % g->n_runs),
+                             .step = steps + i * g->inner};
+    }
+    round_folded(g, x, q.now->n, rounding_of(g, 0), rows, q.rounded);
     return 0;
 }
 
@@ -386,10 +401,10 @@ static void scores_folded(const struct kv_store *s, size_t head,
     const uint8_t *first = kv_grouped_first(s, head, tile);
     size_t i;
 
-    kv_prefetch(tile, g->head_bytes);
+    fetch_heads(g, tile);
     i = find_folded(s, head, first, q, rows);
     for (size_t run = 0; run < g->n_runs; run++)
-        put_run(g, tile + g->head_bytes, run,
+        put_run(g, tile + g->head_bytes, 1, run,
                 q.code + (i + run) * rows * g->inner, g->inner, SIGNED,
                 &q.rounded[i + run], 1, (struct heads){0}, rows, 0, score,
                 stride);
@@ -409,60 +424,92 @@ static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
         const struct heads h = heads_of(g, tile, run);
 
         if (run)
-            put_run(g, tile + g->head_bytes, run, q.code, g->inner, SIGNED,
+            put_run(g, tile + g->head_bytes, 1, run, q.code, g->inner, SIGNED,
                     &q.rounded[run], 0, h, rows, 1, score, stride);
         else
-            put_run(g, tile + g->head_bytes, run, q.code, g->inner, SIGNED,
+            put_run(g, tile + g->head_bytes, 1, run, q.code, g->inner, SIGNED,
                     &q.rounded[run], 0, h, rows, 0, score, stride);
     }
 }
 
-static void gather_folded(const struct kv_store *s, size_t head,
-                          const uint8_t *tile, const float *p, size_t stride,
-                          size_t rows, float *acc)
+/* Of n tiles, no more than tiles_together(). */
+static void gather_folded(const struct kv_store *s, const uint8_t *tile,
+                          size_t n, const float *p, size_t stride, size_t rows,
+                          float *acc)
 {
     const struct kv_grouped *g = params_of(s);
-    const size_t row = acc_floats(s);
+    const size_t row = acc_floats(s), tokens = n * KV_TILE_TOKENS;
     const struct rounding how = rounding_of(g, 1);
     const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
-    _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * KV_TILE_TOKENS];
+    _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * TILES * KV_TILE_TOKENS];
+    _Alignas(LINE) float step[RUNS * TILES * KV_TILE_TOKENS];
+    struct rows x[RUNS];
     struct rounded w[RUNS];
 
-    kv_prefetch(tile, g->head_bytes);
-    for (size_t run = 0, n; run < g->n_runs; run += n) {
-        n = kv_least(g->n_runs - run, RUNS);
-        round_folded(s, head, tile, run, n, p, stride, how, rows, code, w);
-        for (size_t i = 0; i < n; i++) {
+    for (size_t t = 0; t < n; t++)
+        fetch_heads(g, tile + t * s->tile_bytes);
+    for (size_t run = 0, runs; run < g->n_runs; run += runs) {
+        runs = kv_least(g->n_runs - run, RUNS);
+        for (size_t i = 0; i < runs; i++) {
+            x[i] = (struct rows){.w = p,
+                                 .w_row = stride,
+                                 .n = tokens,
+                                 .each = KV_TILE_TOKENS,
+                                 .code = code + i * rows * tokens,
+                                 .code_row = tokens,
+                                 .step = step + i * tokens};
+            for (size_t t = 0; t < n; t++)
+                x[i].heads[t] = heads_of(g, tile + t * s->tile_bytes, run + i);
+        }
+        round_folded(g, x, runs, how, rows, w);
+        for (size_t i = 0; i < runs; i++) {
             for (size_t r = 0; r < rows; r++)
                 acc[r * row + g->lanes + run + i] += w[i].bias[r];
-            put_run(g, tile + g->head_bytes, run + i,
-                    code + i * rows * g->inner, g->inner, kind, &w[i], 1,
-                    (struct heads){0}, rows, 1, acc, row);
+            put_run(g, tile + g->head_bytes, n, run + i, x[i].code, tokens,
+                    kind, &w[i], 1, (struct heads){0}, rows, 1, acc, row);
         }
     }
 }
 
-static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   const float *p, size_t stride, size_t rows, float *acc)
+static void gather_unfolded(const struct kv_store *s, size_t head,
+                            const uint8_t *tile, const float *p, size_t stride,
+                            size_t rows, float *acc)
 {
     const struct kv_grouped *g = params_of(s);
     _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
     _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
     const struct rounding how = rounding_of(g, 1);
     const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
+    const uint8_t *table = kv_grouped_heads(s, head, tile, copy);
     struct rounded w[KV_TILE_TOKENS / KV_UNIT];
 
-    if (g->folded) {
-        gather_folded(s, head, tile, p, stride, rows, acc);
-        return;
-    }
     round_unfolded(g, p, stride, how, rows, code, w);
-
-    const uint8_t *table = kv_grouped_heads(s, head, tile, copy);
-
     for (size_t run = 0; run < g->n_runs; run++)
-        put_run(g, tile + g->head_bytes, run, code, g->inner, kind, &w[run], 0,
-                heads_of(g, table, run), rows, 1, acc, g->lanes);
+        put_run(g, tile + g->head_bytes, 1, run, code, g->inner, kind, &w[run],
+                0, heads_of(g, table, run), rows, 1, acc, g->lanes);
+}
+
+static void gather_tiles(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, size_t n, const float *p,
+                         size_t stride, size_t rows, float *acc)
+{
+    const struct kv_grouped *g = params_of(s);
+
+    for (size_t some; n; n -= some) {
+        some = kv_least(n, tiles_together(g));
+        if (g->folded)
+            gather_folded(s, tile, some, p, stride, rows, acc);
+        else
+            gather_unfolded(s, head, tile, p, stride, rows, acc);
+        tile += some * s->tile_bytes;
+        p += some * KV_TILE_TOKENS;
+    }
+}
+
+static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   const float *p, size_t stride, size_t rows, float *acc)
+{
+    gather_tiles(s, head, tile, 1, p, stride, rows, acc);
 }
 
 const struct kv_grouped_loops NAME(kv_grouped_loops) = {
@@ -479,5 +526,6 @@ const struct kv_grouped_loops NAME(kv_grouped_loops) = {
              .scores = scores,
              .acc_floats = acc_floats,
              .gather = gather,
-             .finish = finish},
+             .finish = finish,
+             .gather_tiles = gather_tiles},
 };

@@ -2,12 +2,12 @@
  * (tiles_grouped.c): in bytes, for the int8 path, or in floats.  Included by
  * tiles_grouped_loops.h, which says what the registers are. */
 
-/* Codes of lanes [lane, lane + n) and units [unit, unit_end); w, which they are
- * multiplied with, is [rows][inner], rows `w_row` apart: bytes, signed or not,
- * or floats. */
+/* Codes of lanes [lane, lane + n) and units [unit, unit_end), of each of
+ * `tiles` tiles; w, which they are multiplied with, is [rows][inner of each
+ * tile], rows `w_row` apart: bytes, signed or not, or (of one tile) floats. */
 struct factors {
     const uint8_t *codes;
-    size_t block_bytes, lane, n, unit, unit_end, w_row;
+    size_t tiles, tile_bytes, block_bytes, lane, n, unit, unit_end, w_row;
     float middle; /* code, which floats are multiplied with the distance from */
 };
 
@@ -23,7 +23,7 @@ ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
     for (size_t l = 0; l < blocks * bits; l++) {
         const size_t k = l / bits * (KV_LANES / WIDTH);
 
-        kv_prefetch_far(far + l * KV_PLANE, KV_FAR, KV_PLANE);
+        kv_prefetch_far(far + l * KV_PLANE, KV_FAR_GROUPED, KV_PLANE);
         kv_prefetch_near(x[k] + l % bits * KV_PLANE, KV_NEAR_GROUPED, KV_PLANE);
     }
 }
@@ -43,8 +43,9 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, const uint8_t *w, size_t rows,
                                  int positive, int shifts, size_t g, float *sum)
 {
+    const size_t blocks = blocks_of(f, at, g), units = f->unit_end - f->unit;
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
-    const size_t blocks = blocks_of(f, at, g);
+    const uint8_t *x[4];
     vi s[ROWS][4], part[ROWS][4];
 
     UNROLL
@@ -52,14 +53,14 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         UNROLL
     for (size_t k = 0; k < g; k++)
         s[r][k] = part[r][k] = vi_all(0);
-    for (size_t u = f->unit; u < f->unit_end; u++) {
-        const uint8_t *x[4];
-
-        UNROLL
-        for (size_t k = 0; k < g; k++)
-            x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
-                            f->lane + at + k * WIDTH);
-        fetch(far + u * blocks * bits * KV_PLANE, x, blocks, bits);
+    w += f->unit * KV_UNIT;
+    far += f->unit * blocks * bits * KV_PLANE;
+    UNROLL
+    for (size_t k = 0; k < g; k++)
+        x[k] = lanes_at(f->codes, f->block_bytes, bits, f->unit,
+                        f->lane + at + k * WIDTH);
+    for (size_t left = f->tiles * units, here = units; left; left--) {
+        fetch(far, x, blocks, bits);
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
             vi c[4];
@@ -71,13 +72,25 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
             for (size_t r = 0; r < rows; r++) {
                 int32_t four;
 
-                memcpy(&four, w + r * f->w_row + u * KV_UNIT + 4 * e, 4);
+                memcpy(&four, w + r * f->w_row + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
                     vi_dot(&s[r][k], &part[r][k], c[k], vi_all(four), bits,
                            positive, e);
             }
         }
+        w += KV_UNIT;
+        far += blocks * bits * KV_PLANE;
+        UNROLL
+        for (size_t k = 0; k < g; k++)
+            x[k] += bits * KV_PLANE;
+        if (--here)
+            continue;
+        here = units;
+        far += f->tile_bytes - units * blocks * bits * KV_PLANE;
+        UNROLL
+        for (size_t k = 0; k < g; k++)
+            x[k] += f->tile_bytes - units * bits * KV_PLANE;
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -306,18 +319,22 @@ static struct part part_of(const struct kv_grouped *g, size_t run)
                          (from + g->run) / KV_UNIT};
 }
 
-/* One run's part of a tile: out [rows][lanes], from lane 0.  heads: unfolded.
- * folded, add and whether kind is FLOATS are constants. */
+/* One run's part of `tiles` tiles, of which codes is the first's: out
+ * [rows][lanes], from lane 0.  heads: unfolded.  folded, add and whether kind
+ * is FLOATS are constants. */
 ALWAYS_INLINE void put_run(const struct kv_grouped *g, const uint8_t *codes,
-                           size_t run, const void *by, size_t by_row,
-                           enum factor kind, const struct rounded *w,
-                           int folded, struct heads heads, size_t rows, int add,
-                           float *out, size_t out_row)
+                           size_t tiles, size_t run, const void *by,
+                           size_t by_row, enum factor kind,
+                           const struct rounded *w, int folded,
+                           struct heads heads, size_t rows, int add, float *out,
+                           size_t out_row)
 {
     _Alignas(LINE) float sum[KV_TILE_ROWS * PIECE];
     const float zero = kind == FLOATS ? middle_of(g) : 0;
     const struct part p = part_of(g, run);
     struct factors f = {.codes = codes,
+                        .tiles = tiles,
+                        .tile_bytes = g->tile_bytes,
                         .block_bytes = kv_grouped_block_bytes(g),
                         .unit = p.unit,
                         .unit_end = p.unit_end,

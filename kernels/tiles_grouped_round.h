@@ -11,7 +11,8 @@ enum {
     REGS = KV_LANES / WIDTH,
     LINE = 64,
     ROWS = 4, /* worked on together */
-    RUNS = 4  /* folded, whose w is rounded together */
+    RUNS = 4, /* folded, whose w is rounded together */
+    TILES = 4 /* of values, whose weights are rounded together */
 };
 _Static_assert(ROWS == 4, "kv_units_of_four()");
 _Static_assert(RUNS *KV_LANES >= KV_TILE_TOKENS, "those of a tile of keys");
@@ -38,6 +39,12 @@ static struct heads heads_of(const struct kv_grouped *g, const uint8_t *table,
 
     return (struct heads){(const uint16_t *)table + at,
                           offsets + kv_offset_bytes(g) * at};
+}
+
+ALWAYS_INLINE void fetch_heads(const struct kv_grouped *g, const uint8_t *tile)
+{
+    kv_prefetch_far(tile, KV_FAR_GROUPED, g->head_bytes);
+    kv_prefetch_near(tile, KV_NEAR_GROUPED, g->head_bytes);
 }
 
 /* Offsets from i on, as they are stored. */
@@ -91,18 +98,27 @@ static struct rounding rounding_of(const struct kv_grouped *g, int values)
                              .middle = middle_of(g)};
 }
 
+/* How many tiles of values one unit of their weights may be of.  A unit is then
+ * of the largest of more weights and rounds the others more coarsely, up to
+ * twice as much: too much beside signed ones (127 units) or the small errors of
+ * 5 bits. */
+static size_t tiles_together(const struct kv_grouped *g)
+{
+    return g->folded && !g->negative && g->bits <= 4 ? TILES : 1;
+}
+
 /* Structures go by address: of a copy, fields that were just written would be
  * read back together, which waits until the writes have left the core. */
 
 /* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
- * code [rows][n]; folded: with the heads of their run, whose steps are left in
- * step [n]. */
+ * code [rows][n]; folded: with the heads of their run, of `each` inner indices
+ * at a time, whose steps are left in step [n]. */
 struct rows {
     const float *w;
-    size_t w_row, n;
+    size_t w_row, n, each;
     uint8_t *code;
     size_t code_row;
-    struct heads heads;
+    struct heads heads[TILES];
     float *step;
 };
 
@@ -117,9 +133,7 @@ ALWAYS_INLINE void find_peaks(const struct kv_grouped *g, const struct rows *x,
                               int folded, struct rounding how, size_t r,
                               size_t rows, struct peaks *p)
 {
-    const float *const w = x->w + r * x->w_row;
-    const struct heads heads = x->heads;
-    const size_t n = x->n, row = x->w_row;
+    const size_t n = x->n, each = x->each, row = x->w_row;
     const vf middle = v_all(how.middle);
     vf top[ROWS][REGS], sum[ROWS][REGS];
 
@@ -128,21 +142,26 @@ ALWAYS_INLINE void find_peaks(const struct kv_grouped *g, const struct rows *x,
         top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
     UNROLL
     for (size_t k = 0; k < REGS; k++) /* a constant: sums stay in registers */
-        for (size_t i = k * WIDTH; i < n; i += KV_LANES) {
-            vf step = middle, value_of_middle = middle; /* not used unfolded */
+        for (size_t t = 0; t * each < n; t++) {
+            const float *const w = x->w + r * row + t * each;
+            const struct heads heads = x->heads[t];
 
-            if (folded) {
-                value_of_middle = value_at(g, heads, i, middle, &step);
-                v_store(x->step + i, step);
-            }
-            UNROLL
-            for (size_t j = 0; j < rows; j++) {
-                const vf from = v_load(w + j * row + i);
-                const vf y = folded ? v_mul(from, step) : from;
+            for (size_t i = k * WIDTH; i < each; i += KV_LANES) {
+                vf step = middle, value_of_middle = middle; /* or not used */
 
-                top[j][k] = v_most(top[j][k], y);
-                sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
-                                   : v_add(sum[j][k], y);
+                if (folded) {
+                    value_of_middle = value_at(g, heads, i, middle, &step);
+                    v_store(x->step + t * each + i, step);
+                }
+                UNROLL
+                for (size_t j = 0; j < rows; j++) {
+                    const vf from = v_load(w + j * row + i);
+                    const vf y = folded ? v_mul(from, step) : from;
+
+                    top[j][k] = v_most(top[j][k], y);
+                    sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
+                                       : v_add(sum[j][k], y);
+                }
             }
         }
     v_mosts(top, p->unit);
@@ -236,37 +255,16 @@ ALWAYS_INLINE void round_all(const struct rows *x, int folded, int positive,
         round_some(x, folded, positive, how, r, 1, p++, out);
 }
 
-/* The runs of n <= RUNS, from this one of this tile's on; table by table.  w:
- * [rows][inner], w_row apart; code: [n][rows][inner]; out: [n].  A peak takes
- * longer to find than to go on with: all are found before the codes of any. */
-static void round_folded(const struct kv_store *s, size_t head,
-                         const uint8_t *tile, size_t run, size_t n,
-                         const float *w, size_t w_row, struct rounding how,
-                         size_t rows, uint8_t *code, struct rounded *out)
+/* Of n <= RUNS runs; out: [n].  A peak takes longer to find than to go on with:
+ * all are found before the codes of any. */
+static void round_folded(const struct kv_grouped *g, const struct rows *x,
+                         size_t n, struct rounding how, size_t rows,
+                         struct rounded *out)
 {
-    const struct kv_grouped *g = params_of(s);
-    _Alignas(LINE) float step[RUNS * KV_MOST_DIM];
-    _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
     struct peaks peaks[RUNS][KV_TILE_ROWS];
-    struct rows x[RUNS];
 
-    for (size_t i = 0; i < n; i++) {
-        const uint8_t *table =
-            g->span == 1 ? tile : kv_grouped_heads(s, head, tile, copy);
-
-        x[i] = (struct rows){.w = w,
-                             .w_row = w_row,
-                             .n = g->inner,
-                             .code = code + i * rows * g->inner,
-                             .code_row = g->inner,
-                             .heads = heads_of(g, table, run),
-                             .step = step + i * g->inner};
+    for (size_t i = 0; i < n; i++)
         find_all_peaks(g, &x[i], 1, how, rows, peaks[i]);
-        if (++run == g->n_runs) {
-            tile += g->span * s->tile_bytes;
-            run = 0;
-        }
-    }
     for (size_t i = 0; i < n; i++)
         if (how.most > 127)
             round_all(&x[i], 1, 1, how, rows, peaks[i], &out[i]);
@@ -285,6 +283,7 @@ static void round_unfolded(const struct kv_grouped *g, const float *w,
         const struct rows x = {.w = w + run * g->run,
                                .w_row = w_row,
                                .n = g->run,
+                               .each = g->run,
                                .code = code + run * g->run,
                                .code_row = g->inner};
 

@@ -205,6 +205,21 @@ static void test_expand(void **state)
 
 enum { ROWS = 7 };
 
+/* What the weights w [ROWS][tiles * 64] give of the first tiles of head 1,
+ * together: [ROWS][head_dim]. */
+static void run_tiles(const struct held *h, size_t tiles, const float *w,
+                      float *out)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_tile_ops *ops = s->family->ops(s, KV_PATH_INT8);
+    float *acc = kv_alloc(ROWS, ops->acc_floats(s) * sizeof(*acc));
+
+    ops->gather_tiles(s, 1, kv_store_tile(s, 1, 0), tiles, w,
+                      tiles * KV_TILE_TOKENS, ROWS, acc);
+    ops->finish(s, 1, acc, ROWS, out);
+    free(acc);
+}
+
 /* What a tile's operations give for w (queries, or weights of tokens): [ROWS]
  * rows of n_out. */
 static void run(const struct held *h, enum kv_path path, size_t head, size_t i,
@@ -382,13 +397,60 @@ static void test_int8(void **state)
     every(check_int8);
 }
 
+/* Tiles of values together: as near to their sums as the largest weight allows.
+ */
+static void check_together(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const size_t tiles = h->n / KV_TILE_TOKENS, n = tiles * KV_TILE_TOKENS;
+    const size_t d = s->head_dim;
+    float *w, *c, *out;
+    double bound;
+
+    if (!s->values || !kv_store_has(s, KV_PATH_INT8))
+        return;
+    w = new_w(s, n, n);
+    c = kv_alloc(ROWS * d, sizeof(*c));
+    out = kv_alloc(ROWS * d, sizeof(*out));
+    bound = int8_bound(h, w, n);
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        set_level(l);
+        run_tiles(h, tiles, w, l == KV_LEVEL_C ? c : out);
+        for (size_t k = 0; k < ROWS * d && l != KV_LEVEL_C; k++)
+            if (!(fabs((double)(out[k] - c[k])) <= 1e-4 * bound))
+                fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
+                         kv_level_name(kv_level_get()), out[k], c[k]);
+    }
+    for (size_t k = 0; k < ROWS * d; k++) {
+        double sum = 0;
+
+        for (size_t t = 0; t < n; t++)
+            sum += (double)w[k / d * n + t] * (double)decoded(h, t, 1, k % d);
+        if (!(fabs((double)c[k] - sum) <= bound))
+            fail_msg("%s, %zu tiles: %g, exactly %g, bound %g", what, tiles,
+                     c[k], sum, bound);
+        if (k / d == 1)
+            assert_true(c[k] == 0);
+    }
+    free(out);
+    free(c);
+    free(w);
+}
+
+static void test_together(void **state)
+{
+    (void)state;
+    every_of(check_together, 7 * KV_TILE_TOKENS + 3);
+}
+
 /* All codes, queries and weights the largest there are, heads 1: what sums of
  * a few products must hold. */
 static void check_most(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const struct kv_grouped *g = s->params;
-    const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t tiles = h->n / KV_TILE_TOKENS;
+    const size_t n_w = s->values ? tiles * KV_TILE_TOKENS : s->head_dim;
     const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
     float *w = kv_alloc(ROWS * n_w, sizeof(*w));
     float *c = kv_alloc(ROWS * n, sizeof(*c));
@@ -406,7 +468,10 @@ static void check_most(const char *what, const struct held *h)
     for (int l = KV_LEVEL_C; kv_store_has(s, KV_PATH_INT8) && l < n_ways();
          l++) {
         set_level(l);
-        run(h, KV_PATH_INT8, 1, 0, w, l == KV_LEVEL_C ? c : out);
+        if (s->values)
+            run_tiles(h, tiles, w, l == KV_LEVEL_C ? c : out);
+        else
+            run(h, KV_PATH_INT8, 1, 0, w, l == KV_LEVEL_C ? c : out);
         for (size_t k = 0; k < ROWS * n && l != KV_LEVEL_C; k++)
             if (!(fabsf(out[k] - c[k]) <= 1e-5f * (1 + fabsf(c[k]))))
                 fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
@@ -420,7 +485,7 @@ static void check_most(const char *what, const struct held *h)
 static void test_most(void **state)
 {
     (void)state;
-    every(check_most);
+    every_of(check_most, 7 * KV_TILE_TOKENS + 3);
 }
 
 /* A query keeps what it became with the heads of tiles: whatever tiles it has
@@ -535,9 +600,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_expand), cmocka_unit_test(test_exact),
-        cmocka_unit_test(test_int8),   cmocka_unit_test(test_most),
-        cmocka_unit_test(test_kept),   cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_int8),   cmocka_unit_test(test_together),
+        cmocka_unit_test(test_most),   cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_fit),    cmocka_unit_test(test_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
