@@ -12,9 +12,9 @@
 /* Bytes ahead, as measured best. */
 enum {
     KV_NEAR = 2048,
-    KV_NEAR_GROUPED = 8192, /* up to so much is read together */
+    KV_NEAR_GROUPED = 4096, /* up to so much is read together */
     KV_FAR = 16384,
-    KV_FAR_GROUPED = 32768,
+    KV_FAR_GROUPED = 20480,
     KV_FAR_CODES = 5632, /* of codebooks */
     KV_LINE = 64
 };
