@@ -14,7 +14,7 @@ enum {
     KV_NEAR = 2048,
     KV_NEAR_GROUPED = 4096, /* up to so much is read together */
     KV_FAR = 16384,
-    KV_FAR_GROUPED = 20480,
+    KV_FAR_GROUPED = 20480, /* four tiles of values are read by turns */
     KV_FAR_CODES = 5632, /* of codebooks */
     KV_LINE = 64
 };

@@ -12,7 +12,7 @@ enum {
     LINE = 64,
     ROWS = 4, /* worked on together */
     RUNS = 4, /* folded, whose w is rounded together */
-    TILES = 4 /* of values, whose weights are rounded together */
+    TILES = 4 /* of values, the most whose weights have one unit */
 };
 _Static_assert(ROWS == 4, "kv_units_of_four()");
 _Static_assert(RUNS *KV_LANES >= KV_TILE_TOKENS, "those of a tile of keys");
@@ -41,6 +41,7 @@ static struct heads heads_of(const struct kv_grouped *g, const uint8_t *table,
                           offsets + kv_offset_bytes(g) * at};
 }
 
+/* The heads in a tile are read now: those ahead.  As fetch() of codes. */
 ALWAYS_INLINE void fetch_heads(const struct kv_grouped *g, const uint8_t *tile)
 {
     kv_prefetch_far(tile, KV_FAR_GROUPED, g->head_bytes);
@@ -98,10 +99,11 @@ static struct rounding rounding_of(const struct kv_grouped *g, int values)
                              .middle = middle_of(g)};
 }
 
-/* How many tiles of values one unit of their weights may be of.  A unit is then
- * of the largest of more weights and rounds the others more coarsely, up to
- * twice as much: too much beside signed ones (127 units) or the small errors of
- * 5 bits. */
+/* How many tiles of values one unit of their weights may be of.  It is that of
+ * the largest of more weights then and rounds the others more coarsely: where a
+ * few tokens have most of the weight, errors were twice those of a unit for
+ * each tile.  That is too much of signed weights (127 units), and beside the
+ * small errors of 5 bits. */
 static size_t tiles_together(const struct kv_grouped *g)
 {
     return g->folded && !g->negative && g->bits <= 4 ? TILES : 1;
