@@ -26,15 +26,14 @@
 #include <stdbool.h>
 
 struct kv_tiles_rope;
+struct kv_trellis_map;
 struct kv_coefs;
 
 /* One coefficient of a head. */
 struct kv_coef {
     size_t end;         /* of its bits in the string, 1 at least */
     const float *table; /* [KV_TRELLIS_STATES], kept */
-    unsigned bits;      /* so many low bits of the state count, the table
-                         * repeats itself; or KV_TRELLIS_BITS, and it is one of
-                         * kv_trellis_mirror() */
+    const struct kv_trellis_map *map; /* states of an entry are alike in it */
     float scale;
     const float *inverse; /* [head_dim]; read by kv_coefs_new() alone */
 };

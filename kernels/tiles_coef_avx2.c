@@ -9,25 +9,94 @@ enum {
     EIGHTS = PART / 8
 };
 
-/* The states of coefficient j of a run: [64], as tokens stand in a line. */
-static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
-                   size_t j, const uint8_t *tile, uint16_t *state)
+ALWAYS_INLINE __m256i half_bytes(const uint8_t *at, int bit)
 {
-    const struct kv_coef_place p = h->place[run->first + j];
-    const uint8_t *const at = tile + p.line;
-    const __m128i shift = _mm_cvtsi32_si128((int)p.shift);
+    const __m256i x = _mm256_loadu_si256((const __m256i *)at);
 
-    for (size_t i = 0; i < LINE; i += 16) {
-        const __m256i last =
-            _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(at + i)));
-        const __m256i before = _mm256_cvtepu8_epi16(
-            _mm_loadu_si128((const __m128i *)(at + i - LINE)));
-        const __m256i two = _mm256_or_si256(last, _mm256_slli_epi16(before, 8));
+    return _mm256_and_si256(bit ? _mm256_srli_epi16(x, bit) : x,
+                            _mm256_set1_epi8(15));
+}
 
-        _mm256_storeu_si256(
-            (__m256i *)(state + i),
-            _mm256_and_si256(_mm256_srl_epi16(two, shift),
-                             _mm256_set1_epi16(KV_TRELLIS_STATES - 1)));
+ALWAYS_INLINE __m256i of_16(const uint8_t *table, __m256i at)
+{
+    return _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)),
+        at);
+}
+
+/* The entries of 32 tokens; last: the bytes that states end in. */
+ALWAYS_INLINE __m256i entries_of(const struct kv_coef_table *t, unsigned shift,
+                                 const uint8_t *last)
+{
+    const uint8_t(*of)[16] = t->of_half[shift];
+    const __m256i low = half_bytes(last, 0), high = half_bytes(last, 4);
+    const __m256i low_before = half_bytes(last - LINE, 0);
+
+    if (shift < 4)
+        return _mm256_xor_si256(
+            _mm256_xor_si256(of_16(of[0], low), of_16(of[1], high)),
+            of_16(of[2], low_before));
+    return _mm256_xor_si256(
+        _mm256_xor_si256(of_16(of[0], high), of_16(of[1], low_before)),
+        of_16(of[2], half_bytes(last - LINE, 4)));
+}
+
+/* The codes of entries of so many bits, 4 to 8, sixteen at a time; of two that
+ * may be meant a bit of the entry, moved up, takes one.  bits: a constant. */
+ALWAYS_INLINE __m256i look(const uint8_t *code, __m256i entry, unsigned bits)
+{
+    const __m256i low = _mm256_and_si256(entry, _mm256_set1_epi8(15));
+    const size_t n = (size_t)1 << (bits - 4);
+    __m256i x[KV_TRELLIS_ENTRIES / 16];
+
+    UNROLL
+    for (size_t i = 0; i < n; i++)
+        x[i] = of_16(code + 16 * i, low);
+    UNROLL
+    for (unsigned bit = 4; bit < bits; bit++) {
+        const __m256i by = _mm256_slli_epi16(entry, (int)(7 - bit));
+
+        UNROLL
+        for (size_t i = 0; i < n >> (bit - 3); i++)
+            x[i] = _mm256_blendv_epi8(x[2 * i], x[2 * i + 1], by);
+    }
+    return x[0];
+}
+
+/* Codes of a coefficient: [64], as tokens stand in a line. */
+static void look_up(const struct kv_coef_table *t, struct kv_coef_place p,
+                    const uint8_t *tile, uint8_t *code)
+{
+    for (size_t i = 0; i < LINE; i += 32) {
+        const __m256i entry = entries_of(t, p.shift, tile + p.line + i);
+
+        _mm256_store_si256((__m256i *)(code + i),
+                           t->map->bits < 8 ? look(t->code, entry, 7)
+                                            : look(t->code, entry, 8));
+    }
+}
+
+/* Four lines of 32 tokens to x [32][4]. */
+ALWAYS_INLINE void weave(const uint8_t code[][LINE], size_t i, uint8_t *x)
+{
+    const __m256i *const from = (const __m256i *)(code[0] + i);
+    const __m256i a = from[0], b = from[2], c = from[4], d = from[6];
+    const __m256i ab0 = _mm256_unpacklo_epi8(a, b);
+    const __m256i ab1 = _mm256_unpackhi_epi8(a, b);
+    const __m256i cd0 = _mm256_unpacklo_epi8(c, d);
+    const __m256i cd1 = _mm256_unpackhi_epi8(c, d);
+    const __m256i y[4] = {
+        _mm256_unpacklo_epi16(ab0, cd0), _mm256_unpackhi_epi16(ab0, cd0),
+        _mm256_unpacklo_epi16(ab1, cd1), _mm256_unpackhi_epi16(ab1, cd1)};
+    __m256i *const to = (__m256i *)(x + i * KV_QUAD);
+
+    UNROLL
+    for (size_t k = 0; k < 2; k++) {
+        const __m256i low = y[2 * k], high = y[2 * k + 1];
+
+        _mm256_storeu_si256(to + k, _mm256_permute2x128_si256(low, high, 0x20));
+        _mm256_storeu_si256(to + 2 + k,
+                            _mm256_permute2x128_si256(low, high, 0x31));
     }
 }
 
@@ -35,26 +104,13 @@ static void states(const struct kv_coef_head *h, const struct kv_coef_run *run,
 static void quad(const struct kv_coef_head *h, const struct kv_coef_run *run,
                  size_t j, size_t n, const uint8_t *tile, uint8_t *x)
 {
-    const uint8_t *const code = run->table->code;
-    uint16_t state[KV_QUAD][LINE];
+    _Alignas(32) uint8_t code[KV_QUAD][LINE];
 
     for (size_t i = 0; i < n; i++)
-        states(h, run, j + i, tile, state[i]);
-    if (n == KV_QUAD) {
-        for (size_t t = 0; t < LINE; t++) {
-            const uint32_t four = code[state[0][t]] |
-                                  (uint32_t)code[state[1][t]] << 8 |
-                                  (uint32_t)code[state[2][t]] << 16 |
-                                  (uint32_t)code[state[3][t]] << 24;
-
-            memcpy(x + t * KV_QUAD, &four, sizeof(four));
-        }
-        return;
-    }
-    memset(x, 0, KV_QUAD_LINE);
-    for (size_t i = 0; i < n; i++)
-        for (size_t t = 0; t < LINE; t++)
-            x[t * KV_QUAD + i] = code[state[i][t]];
+        look_up(run->table, h->place[run->first + j + i], tile, code[i]);
+    memset(code[n], 0, (KV_QUAD - n) * LINE);
+    weave(code, 0, x);
+    weave(code, 32, x);
 }
 
 static size_t quad_of(const struct kv_coef_run *run, size_t j)

@@ -50,7 +50,7 @@ static void codes(const struct kv_coef_head *h, const uint8_t *tile, uint8_t *x)
             states(h, run, j, tile, state);
             for (size_t t = 0; t < KV_TILE_TOKENS; t++)
                 x[kv_coef_code_at(run->first4 + j, t)] =
-                    run->table->code[state[t]];
+                    run->table->code[run->table->entry[state[t]]];
         }
     }
 }

@@ -1,68 +1,34 @@
 /* Path exact: floats are looked up byte by byte.  Coefficients of real models
  * have many tables and few coefficients of each, which end anywhere. */
-#include "kernels/level.h"
 #include "kernels/tiles_coef_vnni.h"
 
 enum { BLOCK = 16 }; /* coefficients at a time */
 
-/* What a byte's last bits are moved by so that a state's eight lowest are one
- * byte, for each place where it may end. */
-struct moved {
-    __m128i right, left; /* bits, of the last byte and of the one before */
-    __m512i last;        /* bits that are the last byte's */
-    __m512i sign;        /* that of the byte before which turns the sign */
-};
-
-ALWAYS_INLINE struct moved move_of(unsigned shift, bool sign)
-{
-    return (struct moved){.right = _mm_cvtsi32_si128((int)shift),
-                          .left = _mm_cvtsi32_si128((int)(8 - shift)),
-                          .last = _mm512_set1_epi8((char)(0xff >> shift)),
-                          .sign =
-                              _mm512_set1_epi8((char)(sign ? 1 << shift : 0))};
-}
-
-/* The floats of a coefficient: [4] vectors of 16 tokens. */
-ALWAYS_INLINE void floats_of(const __m512i t[4][4], const uint8_t *last_line,
-                             struct moved by, bool pairs, __m512i out[4])
-{
-    const __m512i last = _mm512_load_si512(last_line);
-    const __m512i before = _mm512_load_si512(last_line - LINE);
-    const __m512i at =
-        _mm512_ternarylogic_epi32(by.last, _mm512_srl_epi16(last, by.right),
-                                  _mm512_sll_epi16(before, by.left), 0xca);
-    const struct kv_coef_index i = index_of(at, _mm512_movepi8_mask(at));
-    const __m512i high = look(t[3], i, pairs);
-
-    weave(look(t[0], i, pairs), look(t[1], i, pairs), look(t[2], i, pairs),
-          _mm512_mask_add_epi8(high, _mm512_test_epi8_mask(before, by.sign),
-                               high, _mm512_set1_epi8((char)128)),
-          out);
-}
-
 /* n coefficients of a table, each 32 tokens to y and 32 to second, `apart`
- * floats apart.  pairs: a constant. */
+ * floats apart.  wide: a constant. */
 ALWAYS_INLINE void expand_some(const struct kv_store *s,
                                const struct kv_coef_place *place,
                                const struct kv_coef_table *table,
                                const uint8_t *tile, size_t n, float *y,
-                               float *second, size_t apart, bool pairs)
+                               float *second, size_t apart, bool wide)
 {
     const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
-    const bool sign = table->bits == KV_TRELLIS_BITS;
+    const size_t lines = wide ? 4 : 2;
     __m512i t[4][4];
 
     UNROLL
     for (size_t b = 0; b < 4; b++)
         UNROLL
-    for (size_t j = 0; j < 4; j++)
+    for (size_t j = 0; j < lines; j++)
         t[b][j] = _mm512_load_si512(table->plane[b] + LINE * j);
     for (size_t j = 0; j < n; j++, y += apart, second += apart) {
+        const __m512i entry = entries_of(matrices_of(table, place[j].shift),
+                                         tile + place[j].line);
         __m512i x[4];
 
         __builtin_prefetch(later + place[j].line, 0, 2);
-        floats_of(t, tile + place[j].line, move_of(place[j].shift, sign), pairs,
-                  x);
+        weave(look(t[0], entry, wide), look(t[1], entry, wide),
+              look(t[2], entry, wide), look(t[3], entry, wide), x);
         _mm512_store_si512(y, x[0]);
         _mm512_store_si512(y + 16, x[1]);
         _mm512_store_si512(second, x[2]);
@@ -79,7 +45,7 @@ static void expand_run(const struct kv_store *s, size_t head,
     const struct kv_coef_place *place =
         kv_coefs_of(s)->head[head].place + run->first + i;
 
-    if (kv_level_pairs())
+    if (is_wide(run->table))
         expand_some(s, place, run->table, tile, n, y, second, apart, true);
     else
         expand_some(s, place, run->table, tile, n, y, second, apart, false);

@@ -6,30 +6,30 @@
 #include "kernels/trellis.h"
 
 enum {
-    KV_COEF_ONE = 16,   /* coefficients are padded to these */
-    KV_COEF_FOUR = 4,   /* those of a table to these, in int8 */
-    KV_COEF_MOST = 512, /* of a head, without the mean */
-    KV_COEF_ORDERS = 8,
+    KV_COEF_ONE = 16,                /* coefficients are padded to these */
+    KV_COEF_FOUR = 4,                /* those of a table to these, in int8 */
+    KV_COEF_MOST = 512,              /* of a head, without the mean */
     KV_COEF_CHANNELS = KV_TILE_ROWS, /* before RoPE, that are made together */
     KV_COEF_PAIRS = 2 /* of channels before RoPE, whose sums fit in registers */
 };
 
-/* A table, and for fast versions its bytes: plane b holds byte b of each float;
- * code, rounded to 8 bits: step (code - 128), in an order for every place where
- * a state may end: of one that ends r bits before a byte's end, the byte's bits
- * from r up and the byte before's below r are its low 8 bits, turned left by r.
- * Order r has at 256 m + i the state
+/* A table by states, and for fast versions by entries: plane b holds byte b of
+ * each float; code, rounded to 8 bits: step (code - 128).
  *
- *   | m | i turned right by r: 8 bits |
- *
- * so that order 0 is the table's own.  AVX-512 reads m = 0 alone: of all bits
- * the first turns the sign (kv_trellis_mirror()), of fewer it is none. */
+ * Of a state that ends `shift` bits before a byte's end, the entry's number is
+ * the XOR of two products of bit matrices (rows from bit 7 down to 0, a byte
+ * each) with the last byte that it reaches into and with the byte before; and
+ * of what three half bytes contribute, those from bit 0 on, or from bit 4 on if
+ * the shift is 4 or more. */
 struct kv_coef_table {
     const float *from;
-    unsigned bits;
+    const struct kv_trellis_map *map;
     float step;
-    uint8_t *plane[4]; /* [KV_TRELLIS_HALF], 64-byte aligned */
-    uint8_t *code;     /* [orders][KV_TRELLIS_STATES], 64-byte aligned */
+    uint8_t *plane[4];           /* [KV_TRELLIS_ENTRIES], 64-byte aligned */
+    uint8_t *code;               /* [KV_TRELLIS_ENTRIES], 64-byte aligned */
+    uint8_t *entry;              /* [KV_TRELLIS_STATES] */
+    uint64_t last[8], before[8]; /* by shift */
+    uint8_t of_half[8][3][16];
 };
 
 /* Where a state stands: in the last byte that it reaches into and the one

@@ -9,54 +9,63 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The state at place i of an order. */
-static size_t state_in(unsigned order, size_t i)
+/* The table by entries, as its map promises that it can be. */
+static void fold(const struct kv_coef *c, float *folded)
 {
-    const size_t low = i % 256;
-
-    return i - low + (low >> order | low << (8 - order)) % 256;
+    for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+        folded[kv_trellis_entry(c->map, s)] = c->table[s];
+    for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+        assert(folded[kv_trellis_entry(c->map, s)] == c->table[s]);
 }
 
-/* Whether a table is what its bits promise. */
-static bool table_fits(const struct kv_coef *c)
+static void fill_numbers(struct kv_coef_table *t, const struct kv_coef *c)
 {
-    for (size_t s = 0; s < KV_TRELLIS_HALF; s++) {
-        const float x = c->table[s], other = c->table[KV_TRELLIS_HALF + s];
+    float folded[KV_TRELLIS_ENTRIES] = {0}, most = 0;
 
-        if (other != (c->bits == KV_TRELLIS_BITS ? -x : x) ||
-            x != c->table[s % ((size_t)1 << c->bits)])
-            return false;
+    fold(c, folded);
+    for (size_t i = 0; i < 4; i++)
+        t->plane[i] = kv_lines(KV_TRELLIS_ENTRIES, 1);
+    t->code = kv_lines(KV_TRELLIS_ENTRIES, 1);
+    for (size_t i = 0; i < KV_TRELLIS_ENTRIES; i++)
+        most = fmaxf(most, fabsf(folded[i]));
+    t->step = most > 0 ? most / 127 : 1;
+    for (size_t i = 0; i < KV_TRELLIS_ENTRIES; i++) {
+        uint32_t u;
+
+        memcpy(&u, &folded[i], sizeof(u));
+        for (size_t b = 0; b < 4; b++)
+            t->plane[b][i] = (uint8_t)(u >> 8 * b);
+        t->code[i] = (uint8_t)(rintf(folded[i] / t->step) + 128);
     }
-    return true;
+}
+
+static void fill_maps(struct kv_coef_table *t, const struct kv_trellis_map *map)
+{
+    t->map = map;
+    t->entry = kv_alloc(KV_TRELLIS_STATES, 1);
+    for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+        t->entry[s] = (uint8_t)kv_trellis_entry(map, s);
+    for (unsigned shift = 0; shift < 8; shift++) {
+        const unsigned first = shift < 4 ? 0 : 4;
+
+        for (unsigned i = 0; i < map->bits; i++) {
+            const uint64_t two = (uint64_t)map->of[i] << shift;
+
+            t->last[shift] |= two % 256 << 8 * (7 - i);
+            t->before[shift] |= two / 256 << 8 * (7 - i);
+        }
+        for (unsigned i = 0; i < 3; i++)
+            for (unsigned x = 0; x < 16; x++)
+                t->of_half[shift][i][x] = (uint8_t)kv_trellis_entry(
+                    map, x << (first + 4 * i) >> shift);
+    }
 }
 
 static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
 {
-    const size_t places = (size_t)KV_COEF_ORDERS * KV_TRELLIS_STATES;
-    float most = 0;
-
-    assert(table_fits(c));
     t->from = c->table;
-    t->bits = c->bits;
-    for (size_t i = 0; i < 4; i++)
-        t->plane[i] = kv_lines(KV_TRELLIS_HALF, 1);
-    t->code = kv_lines(places, 1);
-    for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
-        most = fmaxf(most, fabsf(c->table[s]));
-    for (size_t s = 0; s < KV_TRELLIS_HALF; s++) {
-        uint32_t u;
-
-        memcpy(&u, &c->table[s], sizeof(u));
-        for (size_t b = 0; b < 4; b++)
-            t->plane[b][s] = (uint8_t)(u >> 8 * b);
-    }
-    t->step = most > 0 ? most / 127 : 1;
-    for (size_t i = 0; i < places; i++) {
-        const float x = c->table[state_in((unsigned)(i / KV_TRELLIS_STATES),
-                                          i % KV_TRELLIS_STATES)];
-
-        t->code[i] = (uint8_t)(rintf(x / t->step) + 128);
-    }
+    fill_numbers(t, c);
+    fill_maps(t, c->map);
 }
 
 static void fill_tables(struct kv_coefs *c)
@@ -73,7 +82,7 @@ static void fill_tables(struct kv_coefs *c)
             t++;
         if (t == c->n_tables)
             fill_table(&c->table[c->n_tables++], &c->about.coef[i]);
-        assert(c->table[t].bits == c->about.coef[i].bits);
+        assert(c->table[t].map == c->about.coef[i].map);
     }
 }
 
@@ -209,6 +218,7 @@ void kv_coefs_free(struct kv_coefs *c)
         for (size_t i = 0; i < 4; i++)
             free(c->table[t].plane[i]);
         free(c->table[t].code);
+        free(c->table[t].entry);
     }
     for (size_t h = 0; h < c->about.n_heads; h++) {
         free(c->head[h].run);

@@ -20,40 +20,46 @@ enum {
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 _Static_assert(ROWS == 8, "EVERY_ROWS");
 
-/* Which of 256 bytes each token wants: eight bits, and masks of the highest two
- * and of both. */
-struct kv_coef_index {
-    __m512i at;
-    __mmask64 by6, by7, both;
+/* How the two bytes that a state reaches into make an entry's number. */
+struct kv_coef_matrices {
+    __m512i last, before;
 };
 
-/* at: the low seven bits, the eighth may be anything. */
-ALWAYS_INLINE struct kv_coef_index index_of(__m512i at, __mmask64 by7)
+ALWAYS_INLINE struct kv_coef_matrices matrices_of(const struct kv_coef_table *t,
+                                                  unsigned shift)
 {
-    const __mmask64 by6 = _mm512_movepi8_mask(_mm512_add_epi8(at, at));
-
-    return (struct kv_coef_index){
-        .at = at, .by6 = by6, .by7 = by7, .both = _kand_mask64(by6, by7)};
+    return (struct kv_coef_matrices){
+        .last = _mm512_set1_epi64((int64_t)t->last[shift]),
+        .before = _mm512_set1_epi64((int64_t)t->before[shift])};
 }
 
-/* The bytes, of four lines t.  With AVX512-VBMI a line is looked up by one
- * instruction: under masks, of which each keeps what those before it have
- * found; or, where two lines are as fast as one (kv_level_pairs()), in pairs. A
- * gather costs more, up to ten times.  pairs: a constant. */
-ALWAYS_INLINE __m512i look(const __m512i *t, struct kv_coef_index i, bool pairs)
+/* The entries of a tile's tokens, a byte each; last: the line of the bytes that
+ * states end in. */
+ALWAYS_INLINE __m512i entries_of(struct kv_coef_matrices m, const uint8_t *last)
 {
-    __m512i x;
-
-    if (pairs)
-        return _mm512_mask_blend_epi8(
-            i.by7, _mm512_permutex2var_epi8(t[0], i.at, t[1]),
-            _mm512_permutex2var_epi8(t[2], i.at, t[3]));
-    x = _mm512_permutexvar_epi8(i.at, t[0]);
-    x = _mm512_mask_permutexvar_epi8(x, i.by6, i.at, t[1]);
-    x = _mm512_mask_permutexvar_epi8(x, i.by7, i.at, t[2]);
-    return _mm512_mask_permutexvar_epi8(x, i.both, i.at, t[3]);
+    return _mm512_xor_si512(
+        _mm512_gf2p8affine_epi64_epi8(_mm512_load_si512(last), m.last, 0),
+        _mm512_gf2p8affine_epi64_epi8(_mm512_load_si512(last - LINE), m.before,
+                                      0));
 }
-_Static_assert(KV_TRELLIS_HALF == 4 * LINE, "four lines of a table");
+
+/* Tables of up to 128 bytes fill two lines, wide ones four. */
+ALWAYS_INLINE bool is_wide(const struct kv_coef_table *t)
+{
+    return t->map->bits > 7;
+}
+
+/* The bytes of entries.  wide: a constant.  A gather costs far more. */
+ALWAYS_INLINE __m512i look(const __m512i *t, __m512i entry, bool wide)
+{
+    const __m512i x = _mm512_permutex2var_epi8(t[0], entry, t[1]);
+
+    if (!wide)
+        return x;
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(entry), x,
+                                  _mm512_permutex2var_epi8(t[2], entry, t[3]));
+}
+_Static_assert(KV_TRELLIS_ENTRIES == 4 * LINE, "four lines of a table");
 
 /* The codes of a run's coefficients for the states of a tile's tokens: a line
  * of bytes each, one behind the other, 64-byte aligned. */

@@ -1,6 +1,6 @@
 /* Products of bytes in fours with AVX2, for path int8 of families whose codes
- * stand for entries of tables: entries are fetched one by one, as no
- * instruction looks up more than 16, and put where products want them:
+ * stand for entries of tables: these are looked up first and put where products
+ * want them:
  *
  *   x [quads][64 tokens][4]    four numbers of a token side by side
  *

@@ -3,10 +3,11 @@
 #include "lib/base/rng.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATES = KV_TRELLIS_STATES, HALF = KV_TRELLIS_HALF };
+enum { STATES = KV_TRELLIS_STATES };
 
 static size_t string_bits(const struct kv_trellis_step *step, size_t n_steps)
 {
@@ -86,89 +87,168 @@ void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
     }
 }
 
-void kv_trellis_mirror(unsigned values, const float *half, float *table)
+/* ---- maps ---------------------------------------------------------------- */
+
+const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits)
 {
-    for (size_t v = 0; v < values; v++, half += HALF, table += STATES)
-        for (size_t s = 0; s < HALF; s++) {
-            table[s] = half[s];
-            table[HALF + s] = -half[s];
+    static const struct kv_trellis_map maps[] = {
+        {1, {1}},
+        {2, {1, 2}},
+        {3, {1, 2, 4}},
+        {4, {1, 2, 4, 8}},
+        {5, {1, 2, 4, 8, 16}},
+        {6, {1, 2, 4, 8, 16, 32}},
+        {7, {1, 2, 4, 8, 16, 32, 64}},
+        {8, {1, 2, 4, 8, 16, 32, 64, 128}}};
+
+    return &maps[bits - 1];
+}
+
+/* of: the low bits, and the sign. */
+const struct kv_trellis_map *kv_trellis_map(unsigned bits)
+{
+    static const struct kv_trellis_map narrow = {
+        7, {0x081, 0x002, 0x004, 0x048, 0x050, 0x020, 0x180}};
+    static const struct kv_trellis_map wide = {
+        8, {0x001, 0x082, 0x004, 0x008, 0x010, 0x020, 0x040, 0x180}};
+
+    return bits > KV_TRELLIS_NARROW ? &wide : &narrow;
+}
+
+size_t kv_trellis_kept(unsigned bits)
+{
+    return (size_t)1 << (kv_trellis_map(bits)->bits - 1);
+}
+
+/* Which of the kept numbers a state has. */
+struct folded {
+    size_t at;
+    bool negated;
+};
+
+static struct folded fold(unsigned bits, unsigned state)
+{
+    const size_t kept = kv_trellis_kept(bits);
+    const size_t entry = kv_trellis_entry(kv_trellis_map(bits), state);
+
+    return (struct folded){entry % kept, entry >= kept};
+}
+
+void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
+                       float *table)
+{
+    for (size_t v = 0; v < values; v++, kept += kv_trellis_kept(bits))
+        for (unsigned s = 0; s < STATES; s++) {
+            const struct folded f = fold(bits, s);
+
+            *table++ = f.negated ? -kept[f.at] : kept[f.at];
         }
 }
 
 /* ---- training ---------------------------------------------------------- */
 
-/* The x below which a share p of the normal distribution lies. */
-static double normal_quantile(double p)
+static int by_size(const void *a, const void *b)
 {
-    double low = -10, high = 10;
+    const float x = *(const float *)a, y = *(const float *)b;
 
-    for (int i = 0; i < 60; i++) {
-        const double x = (low + high) / 2;
-
-        if (erfc(-x * M_SQRT1_2) / 2 < p)
-            low = x;
-        else
-            high = x;
-    }
-    return (low + high) / 2;
+    return (x > y) - (x < y);
 }
 
-/* Normal quantiles in random order, each with either sign.  At high rates the
- * best levels are as dense as the cube root of the density, those of a normal
- * distribution sqrt(3) times as wide; at low rates as the values.  Training
- * alone widens them too slowly to get there. */
-static void start_half(unsigned bits, unsigned values, uint64_t seed,
-                       float *half)
-{
-    const double rate = (double)bits / values / KV_TRELLIS_MOST_BITS;
-    const double width = pow(3, rate * rate / 2);
+enum { QUANTILES = 1024, ENOUGH = 1 << 16 };
 
-    for (unsigned v = 0; v < values; v++) {
+/* Of the sizes of n values, ENOUGH of them: [QUANTILES + 1]. */
+static void find_quantiles(const float *x, size_t n, float *quantile)
+{
+    const size_t apart = (n + ENOUGH - 1) / ENOUGH;
+    const size_t m = (n + apart - 1) / apart;
+    float *size = kv_alloc(m, sizeof(*size));
+
+    for (size_t i = 0; i < m; i++)
+        size[i] = fabsf(x[i * apart]);
+    qsort(size, m, sizeof(*size), by_size);
+    for (size_t i = 0; i <= QUANTILES; i++)
+        quantile[i] = size[i * (m - 1) / QUANTILES];
+    free(size);
+}
+
+/* n sizes as dense as a power of the density f of those that the quantiles are
+ * of: quantiles are 1 / f apart, so that from one to the next the integral of
+ * f^power grows as their distance to the power of 1 - power does. */
+static void spread(const float *quantile, double power, size_t n, float *size)
+{
+    double grows[QUANTILES], all = 0, sum = 0;
+    size_t at = 0;
+
+    for (size_t i = 0; i < QUANTILES; i++)
+        all += grows[i] =
+            pow((double)(quantile[i + 1] - quantile[i]), 1 - power);
+    for (size_t i = 0; i < n; i++) {
+        const double want = all * ((double)i + 0.5) / (double)n;
+
+        while (at < QUANTILES - 1 && sum + grows[at] < want)
+            sum += grows[at++];
+
+        const double share = all > 0 ? (want - sum) / grows[at] : 0;
+
+        size[i] = (float)((double)quantile[at] * (1 - share) +
+                          (double)quantile[at + 1] * share);
+    }
+}
+
+/* Numbers with either sign, in random order.  At high rates the best are as
+ * dense as the cube root of the values' density, at low rates as the values.
+ * Training alone spreads them too slowly to get there. */
+static void start(const struct kv_trellis_step *step, const float *x,
+                  size_t n_x, uint64_t seed, float *kept)
+{
+    const double rate =
+        (double)step->bits / step->values / KV_TRELLIS_MOST_BITS;
+    const size_t n = kv_trellis_kept(step->bits);
+    float quantile[QUANTILES + 1], size[KV_TRELLIS_ENTRIES];
+
+    find_quantiles(x, n_x, quantile);
+    spread(quantile, pow(3, -rate), n, size);
+    for (unsigned v = 0; v < step->values; v++, kept += n) {
         const uint64_t of_row = kv_mix(seed, v);
-        float *row = half + v * HALF;
 
-        for (size_t s = 0; s < HALF; s++) {
-            const double x =
-                width * normal_quantile(((double)s + 0.5) / STATES);
+        for (size_t i = 0; i < n; i++)
+            kept[i] = kv_random(~of_row, i) % 2 ? size[i] : -size[i];
+        for (size_t i = n; i-- > 1;) {
+            const size_t j = kv_random(of_row, i) % (i + 1);
+            const float swap = kept[i];
 
-            row[s] = (float)(kv_random(~of_row, s) % 2 ? x : -x);
-        }
-        for (size_t s = HALF; s-- > 1;) {
-            const size_t j = kv_random(of_row, s) % (s + 1);
-            const float swap = row[s];
-
-            row[s] = row[j];
-            row[j] = swap;
+            kept[i] = kept[j];
+            kept[j] = swap;
         }
     }
 }
 
-/* Every state becomes the mean of the values it stood for, and of those that
- * its mirror image stood for, negated; the value it had counts as PRIOR of
- * them: a state that is hardly used stays near. */
+/* Every number becomes the mean of the values it stood for, those that it stood
+ * for negated with them; the value it had counts as PRIOR of them: a number
+ * that is hardly used stays near. */
 static void improve(const struct kv_trellis_step *step, const float *x,
-                    size_t n, size_t len, const uint16_t *state, float *half)
+                    size_t n, size_t len, const uint16_t *state, float *kept)
 {
     enum { PRIOR = 4 };
     const size_t each = step->values, steps = len / each;
-    double *sum = kv_alloc(each * HALF, sizeof(*sum));
-    double *count = kv_alloc(HALF, sizeof(*count));
+    const size_t size = kv_trellis_kept(step->bits);
+    double *sum = kv_alloc(each * size, sizeof(*sum));
+    double *count = kv_alloc(size, sizeof(*count));
+    struct folded of[STATES];
 
+    for (unsigned s = 0; s < STATES; s++)
+        of[s] = fold(step->bits, s);
     for (size_t i = 0; i < n * steps; i++) {
-        const size_t s = state[i] % HALF;
+        const struct folded f = of[state[i]];
 
-        count[s]++;
+        count[f.at]++;
         for (size_t v = 0; v < each; v++)
-            sum[v * HALF + s] +=
-                (double)(state[i] < HALF ? x[i * each + v] : -x[i * each + v]);
+            sum[v * size + f.at] +=
+                (double)(f.negated ? -x[i * each + v] : x[i * each + v]);
     }
-    for (size_t v = 0; v < each; v++)
-        for (size_t s = 0; s < HALF; s++) {
-            float *t = &half[v * HALF + s];
-
-            *t = (float)((sum[v * HALF + s] + PRIOR * (double)*t) /
-                         (count[s] + PRIOR));
-        }
+    for (size_t i = 0; i < each * size; i++)
+        kept[i] = (float)((sum[i] + PRIOR * (double)kept[i]) /
+                          (count[i % size] + PRIOR));
     free(count);
     free(sum);
 }
@@ -237,26 +317,26 @@ static void find_states(const struct run *r, const float *x, size_t n,
 }
 
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
-                      size_t len, size_t rounds, uint64_t seed, float *half)
+                      size_t len, size_t rounds, uint64_t seed, float *kept)
 {
     float *table = kv_alloc(values * STATES, sizeof(*table));
     struct run r = new_run(bits, values, table, len);
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
 
-    start_half(bits, values, seed, half);
+    start(r.step, x, n * len, seed, kept);
     for (size_t i = 0; i < rounds; i++) {
         const size_t some = i < rounds / 2 ? (n + 3) / 4 : n;
 
-        kv_trellis_mirror(values, half, table);
+        kv_trellis_unfold(bits, values, kept, table);
         find_states(&r, x, some, state);
-        improve(r.step, x, some, len, state, half);
+        improve(r.step, x, some, len, state, kept);
     }
     free(state);
     free_run(&r);
     free(table);
 }
 
-double kv_trellis_error(unsigned bits, unsigned values, const float *half,
+double kv_trellis_error(unsigned bits, unsigned values, const float *kept,
                         const float *x, size_t n, size_t len)
 {
     float *table = kv_alloc(values * STATES, sizeof(*table));
@@ -264,7 +344,7 @@ double kv_trellis_error(unsigned bits, unsigned values, const float *half,
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
     double sum = 0;
 
-    kv_trellis_mirror(values, half, table);
+    kv_trellis_unfold(bits, values, kept, table);
     find_states(&r, x, n, state);
     for (size_t i = 0; i < n * len; i++) {
         const double e =

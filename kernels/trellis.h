@@ -21,7 +21,7 @@
 enum {
     KV_TRELLIS_BITS = 9,
     KV_TRELLIS_STATES = 1 << KV_TRELLIS_BITS,
-    KV_TRELLIS_HALF = KV_TRELLIS_STATES / 2,
+    KV_TRELLIS_ENTRIES = 256,  /* of a short table, the most */
     KV_TRELLIS_MOST_BITS = 8,  /* of a step */
     KV_TRELLIS_MOST_VALUES = 4 /* of a step */
 };
@@ -71,25 +71,57 @@ void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
 void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
                        const uint8_t *bytes, uint16_t *state);
 
-/* A table whose states with a first bit of 1 are those without it, negated: its
- * other half.  half: [values][KV_TRELLIS_HALF], table:
- * [values][KV_TRELLIS_STATES]. */
-void kv_trellis_mirror(unsigned values, const float *half, float *table);
+/* Which entry of a short table a state has: bit i of the entry's number is the
+ * parity of the state's bits that are set in of[i].  So what the bytes of a
+ * state contribute is found apart, and combined by XOR. */
+struct kv_trellis_map {
+    unsigned bits; /* of an entry's number, 8 at most */
+    uint16_t of[8];
+};
 
-/* Trains half the table of one kind of step on n sequences of len values, x
- * [n][len] of about unit variance (len a multiple of `values`): from normal
- * quantiles in random order, the wider the higher the rate, `rounds` times each
- * state takes the mean of the values it stood for; in the first half of the
- * rounds on a quarter of the sequences.  Half a table has half as much to learn
- * from as many values, which are as often negative as positive: at up to 3 bits
- * it leaves about 0.5 % less error than states on their own, above that no more
- * or less than another seed does (and it is half as much to look up).
- * half: [values][KV_TRELLIS_HALF].  The same for any number of threads. */
+/* Where only the last 1 to 8 bits of a state count: they are the number. */
+const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits);
+
+/* On the trellis, steps of so many bits: 128 entries, or 256 for steps of more
+ * than KV_TRELLIS_NARROW bits; the last half are the first half, negated.  A
+ * number for each of the 512 states leaves no less error, if states that share
+ * one are far from each other on every path: the first bits of a state, folded
+ * onto its last ones, see to that.  Which onto which: of maps drawn at random
+ * those that left the least error on normal sequences. */
+enum { KV_TRELLIS_NARROW = 5 };
+const struct kv_trellis_map *kv_trellis_map(unsigned bits);
+
+static inline unsigned kv_trellis_entry(const struct kv_trellis_map *map,
+                                        unsigned state)
+{
+    unsigned entry = 0;
+
+    for (unsigned i = 0; i < map->bits; i++)
+        entry |= (unsigned)__builtin_parity(state & map->of[i]) << i;
+    return entry;
+}
+
+/* How many numbers are kept of the table of a step: the first half of its
+ * entries. */
+size_t kv_trellis_kept(unsigned bits);
+
+/* The table by states: [values][KV_TRELLIS_STATES] from kept [values]
+ * [kv_trellis_kept()]. */
+void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
+                       float *table);
+
+/* Trains what is kept of the table of one kind of step on n sequences of len
+ * values, x [n][len] of about unit variance (n at least 1, len a multiple of
+ * `values`): from the values' quantiles in random order, more of the rare ones
+ * the higher the rate, `rounds` times each number becomes the mean of the
+ * values it stood for; in the first half of the rounds on a quarter of the
+ * sequences.  kept: [values][kv_trellis_kept()].  The same for any number of
+ * threads. */
 void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
-                      size_t len, size_t rounds, uint64_t seed, float *half);
+                      size_t len, size_t rounds, uint64_t seed, float *kept);
 
 /* Mean squared error, per value, that such a table leaves on such sequences. */
-double kv_trellis_error(unsigned bits, unsigned values, const float *half,
+double kv_trellis_error(unsigned bits, unsigned values, const float *kept,
                         const float *x, size_t n, size_t len);
 
 #endif

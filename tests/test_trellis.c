@@ -242,20 +242,42 @@ static void test_no_steps_and_ends(void **state)
     }
 }
 
-/* Of each value by itself the second half is the first one negated. */
-static void test_mirror(void **state)
+/* Of each value by itself: a state has the number of its entry, the entries of
+ * the second half those of the first one, negated, and states that differ in
+ * the bits of a step have different ones, if there are as many. */
+static void test_unfold(void **state)
 {
-    float half[3 * KV_TRELLIS_HALF], table[3][2][KV_TRELLIS_HALF];
+    float kept[3 * KV_TRELLIS_ENTRIES / 2], table[3 * KV_TRELLIS_STATES];
 
     (void)state;
-    for (size_t i = 0; i < sizeof(half) / sizeof(*half); i++)
-        half[i] = (float)kv_random_normal(1, i);
-    kv_trellis_mirror(3, half, table[0][0]);
-    for (size_t v = 0; v < 3; v++)
-        for (size_t i = 0; i < KV_TRELLIS_HALF; i++) {
-            assert_true(table[v][0][i] == half[v * KV_TRELLIS_HALF + i]);
-            assert_true(table[v][1][i] == -half[v * KV_TRELLIS_HALF + i]);
+    for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
+        kept[i] = (float)kv_random_normal(1, i);
+    for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++) {
+        const struct kv_trellis_map *map = kv_trellis_map(bits);
+        const size_t n = kv_trellis_kept(bits);
+
+        assert_int_equal(2 * n, (size_t)1 << map->bits);
+        assert_true(2 * n <= KV_TRELLIS_ENTRIES);
+        kv_trellis_unfold(bits, 3, kept, table);
+        for (size_t i = 0; i < 3 * (size_t)KV_TRELLIS_STATES; i++) {
+            const size_t v = i / KV_TRELLIS_STATES, s = i % KV_TRELLIS_STATES;
+            const unsigned entry = kv_trellis_entry(map, (unsigned)s);
+            const float x = kept[v * n + entry % n];
+
+            assert_true(table[i] == (entry < n ? x : -x));
+            for (size_t j = s >> bits << bits; j < s; j++)
+                assert_true(table[i] != table[i - s + j]);
         }
+    }
+}
+
+static void test_last_bits(void **state)
+{
+    (void)state;
+    for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++)
+        for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+            assert_int_equal(kv_trellis_entry(kv_trellis_last_bits(bits), s),
+                             s % (1u << bits));
 }
 
 /* Memoryless Gaussian: between the bound and, at 1, 2 and 6 bits, what the best
@@ -273,7 +295,7 @@ static void test_training(void **state)
                 {6, 1, 0.00056}};
     float *x = kv_alloc(N * LEN, sizeof(*x));
     float *fresh = kv_alloc(N * LEN / 16, sizeof(*fresh));
-    float *half = kv_alloc(4 * KV_TRELLIS_HALF, sizeof(*half));
+    float *kept = kv_alloc(4 * KV_TRELLIS_ENTRIES, sizeof(*kept));
 
     (void)state;
     for (size_t i = 0; i < N * LEN; i++)
@@ -285,14 +307,14 @@ static void test_training(void **state)
         double mse;
 
         kv_trellis_train(want[i].bits, want[i].values, x, N, LEN, ROUNDS, 1,
-                         half);
-        mse = kv_trellis_error(want[i].bits, want[i].values, half, fresh,
+                         kept);
+        mse = kv_trellis_error(want[i].bits, want[i].values, kept, fresh,
                                N / 16, LEN);
         if (!(mse > bound && mse < want[i].most))
             fail_msg("%u bits for %u values: %g", want[i].bits, want[i].values,
                      mse);
     }
-    free(half);
+    free(kept);
     free(fresh);
     free(x);
 }
@@ -304,7 +326,8 @@ int main(void)
         cmocka_unit_test(test_far_values),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_no_steps_and_ends),
-        cmocka_unit_test(test_mirror),
+        cmocka_unit_test(test_unfold),
+        cmocka_unit_test(test_last_bits),
         cmocka_unit_test(test_training),
     };
 

@@ -115,18 +115,19 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     k->turned = kv_lines(2 * KV_TRELLIS_ORDERS * room,
                          KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
-        const size_t dims[] = {kv_klt_kinds[i].values, KV_TRELLIS_HALF};
+        const struct kv_klt_kind kind = kv_klt_kinds[i];
+        const size_t dims[] = {kind.values, kv_trellis_kept(kind.bits)};
         const struct kv_table *t;
         char name[32];
 
         if (scalar) {
-            mse[i] = fill_levels(&kv_klt_kinds[i], table_of(k->levels, i));
+            mse[i] = fill_levels(&kind, table_of(k->levels, i));
             continue;
         }
         kv_klt_table_name(i, name);
         if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
             return -1;
-        kv_trellis_mirror(kv_klt_kinds[i].values, t->data,
+        kv_trellis_unfold(kind.bits, kind.values, t->data,
                           table_of(k->trellis, i));
         mse[i] = t->error;
     }
@@ -196,8 +197,22 @@ static void allocate(const struct kv_codec *c, const struct kv_calib_set *set,
     free(unit);
 }
 
+static int by_kind_and_head(const void *a, const void *b)
+{
+    const struct kv_klt_coef *x = a, *y = b;
+
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? 1 : -1;
+    if (x->head != y->head)
+        return x->head < y->head ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Kind by kind, as allocated; of a kind head by head: what attention reads for
+ * a head lies together. */
 static void keep_coefs(struct klt *k, const struct kv_klt_unit *u)
 {
+    qsort(u->coef, u->n_coded, sizeof(*u->coef), by_kind_and_head);
     k->coef = u->coef;
     k->n_coded = u->n_coded;
     k->sigma = kv_alloc(u->n_coded, sizeof(*k->sigma));
@@ -282,7 +297,8 @@ static void add_coefs(const struct klt *k, size_t head, struct kv_coef *to,
             to[(*n)++] = (struct kv_coef){
                 .end = end,
                 .table = table + v * KV_TRELLIS_STATES,
-                .bits = level ? k->step[s].bits : KV_TRELLIS_BITS,
+                .map = level ? kv_trellis_last_bits(k->step[s].bits)
+                             : kv_trellis_map(k->step[s].bits),
                 .scale = k->sigma[i],
                 .inverse = k->inverse + (head * k->d + f->index) * k->d};
         }

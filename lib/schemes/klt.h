@@ -40,10 +40,9 @@
  *   sigma    [head_dim]             side, layer, head; descending
  *   forward  [head_dim][head_dim]   F: x_i to y_j
  *   inverse  [head_dim][head_dim]   G: y_j to x_i
- *   trellis_BITSbVALUES [values][states / 2]   half the table of a kind of step
- *             (kv_trellis_mirror()); error: its mean squared error on
- *             coefficients of unit variance that it was not trained on, per
- *             value
+ *   trellis_BITSbVALUES [values][64, or 128 of 6 bits and more]   the table of
+ * a kind of step (kv_trellis_unfold()); error: its mean squared error on
+ * coefficients of unit variance that it was not trained on, per value
  *
  * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
  * QTIP (the trellis), classic transform coding. */

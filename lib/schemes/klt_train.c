@@ -402,7 +402,8 @@ static float *draw(const struct pool *pool, bool eighth, size_t n,
     return x;
 }
 
-/* Half a table of each kind, and what it leaves of values it has not seen. */
+/* What is kept of the table of each kind, and what it leaves of values it has
+ * not seen. */
 static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
                          uint64_t seed, struct kv_err *e)
 {
@@ -414,7 +415,7 @@ static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
 
     for (size_t i = 0; i < KV_KLT_KINDS && !rc; i++) {
         const struct kv_klt_kind *kind = &kv_klt_kinds[i];
-        const size_t dims[] = {kind->values, KV_TRELLIS_HALF};
+        const size_t dims[] = {kind->values, kv_trellis_kept(kind->bits)};
         struct kv_table *t;
         char name[32];
 
