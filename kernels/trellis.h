@@ -83,11 +83,12 @@ struct kv_trellis_map {
 const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits);
 
 /* On the trellis, steps of so many bits: 128 entries, or 256 for steps of more
- * than KV_TRELLIS_NARROW bits; the last half are the first half, negated.  A
- * number for each of the 512 states leaves no less error, if states that share
- * one are far from each other on every path: the first bits of a state, folded
- * onto its last ones, see to that.  Which onto which: of maps drawn at random
- * those that left the least error on normal sequences. */
+ * than KV_TRELLIS_NARROW bits; the last half are the first half, negated.
+ * States that share a number have to be far from each other on every path: the
+ * first bits of a state are folded onto its last ones, which onto which as in
+ * the maps, of some hundred drawn at random, that left the least error on
+ * normal sequences.  A number for each state and its negative would leave as
+ * much on these, and on Laplacian ones from 1 (2 bits) to 5 % (5 bits) less. */
 enum { KV_TRELLIS_NARROW = 5 };
 const struct kv_trellis_map *kv_trellis_map(unsigned bits);
 

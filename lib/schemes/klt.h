@@ -14,7 +14,7 @@
  *   | string of all steps, largest rate first: sum of their bits | 0 to 7 0s |
  *
  * the same layout for every token, no scale beside it.  Within a string the
- * coefficients come by the bits of their step, then by variance.
+ * coefficients come by the bits of their step, then by head, then by variance.
  *
  * As long as fewer bits than a state has are before a step of one value, it is
  * quantized by Lloyd-Max levels.
@@ -40,9 +40,9 @@
  *   sigma    [head_dim]             side, layer, head; descending
  *   forward  [head_dim][head_dim]   F: x_i to y_j
  *   inverse  [head_dim][head_dim]   G: y_j to x_i
- *   trellis_BITSbVALUES [values][64, or 128 of 6 bits and more]   the table of
- * a kind of step (kv_trellis_unfold()); error: its mean squared error on
- * coefficients of unit variance that it was not trained on, per value
+ *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of step; error:
+ *             the mean squared error it leaves on coefficients of unit variance
+ *             that it was not trained on, per value
  *
  * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
  * QTIP (the trellis), classic transform coding. */
