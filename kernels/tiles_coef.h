@@ -33,7 +33,7 @@ struct kv_coefs;
 struct kv_coef {
     size_t end;         /* of its bits in the string, 1 at least */
     const float *table; /* [KV_TRELLIS_STATES], kept */
-    const struct kv_trellis_map *map; /* states of an entry are alike in it */
+    const struct kv_trellis_map *map; /* kept; states of an entry are alike */
     float scale;
     const float *inverse; /* [head_dim]; read by kv_coefs_new() alone */
 };

@@ -1,7 +1,6 @@
 /* Family "coef" made ready (tiles_coef_impl.h): of each table its bytes and
  * codes, of each coefficient its place, of each head its matrix. */
 #include "kernels/tiles_coef_impl.h"
-#include "kernels/tiles_impl.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>

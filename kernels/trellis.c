@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { STATES = KV_TRELLIS_STATES };
 
@@ -156,7 +155,7 @@ static int by_size(const void *a, const void *b)
 
 enum { QUANTILES = 1024, ENOUGH = 1 << 16 };
 
-/* Of the sizes of n values, ENOUGH of them: [QUANTILES + 1]. */
+/* Of the sizes of n values, ENOUGH of them at most: [QUANTILES + 1]. */
 static void find_quantiles(const float *x, size_t n, float *quantile)
 {
     const size_t apart = (n + ENOUGH - 1) / ENOUGH;
@@ -173,7 +172,8 @@ static void find_quantiles(const float *x, size_t n, float *quantile)
 
 /* n sizes as dense as a power of the density f of those that the quantiles are
  * of: quantiles are 1 / f apart, so that from one to the next the integral of
- * f^power grows as their distance to the power of 1 - power does. */
+ * f^power grows as their distance to the power of 1 - power does.  A size that
+ * many values share counts as one. */
 static void spread(const float *quantile, double power, size_t n, float *size)
 {
     double grows[QUANTILES], all = 0, sum = 0;
@@ -204,7 +204,7 @@ static void start(const struct kv_trellis_step *step, const float *x,
     const double rate =
         (double)step->bits / step->values / KV_TRELLIS_MOST_BITS;
     const size_t n = kv_trellis_kept(step->bits);
-    float quantile[QUANTILES + 1], size[KV_TRELLIS_ENTRIES];
+    float quantile[QUANTILES + 1], size[KV_TRELLIS_ENTRIES / 2];
 
     find_quantiles(x, n_x, quantile);
     spread(quantile, pow(3, -rate), n, size);

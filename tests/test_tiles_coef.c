@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 5, ROWS = 8 };
+enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 6, ROWS = 8 };
 
 /* The first steps are levels, of bits that end wherever in a byte. */
 enum { LEVELS = 40, STEPS = LEVELS + 160 };
@@ -21,12 +21,11 @@ enum { LEVELS = 40, STEPS = LEVELS + 160 };
 static const double ROUNDING = 0.05;
 
 /* Of a string, after its levels: bits from 8 to 1, in steps of several values
- * too, so that states end anywhere in a byte. */
-static const struct kv_trellis_step kinds[KINDS] = {{.bits = 8, .values = 1},
-                                                    {.bits = 5, .values = 1},
-                                                    {.bits = 3, .values = 2},
-                                                    {.bits = 2, .values = 1},
-                                                    {.bits = 1, .values = 4}};
+ * too.  Those of odd bits end anywhere in a byte. */
+static const struct kv_trellis_step kinds[KINDS] = {
+    {.bits = 8, .values = 1}, {.bits = 7, .values = 1},
+    {.bits = 5, .values = 1}, {.bits = 3, .values = 2},
+    {.bits = 2, .values = 1}, {.bits = 1, .values = 4}};
 
 struct made {
     float table[KINDS][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
@@ -57,10 +56,10 @@ static void make_tables(struct made *m)
     }
 }
 
-/* Of the fourth kind so many that each head has a few dozen. */
+/* Of the last but one so many that each head has a few dozen. */
 static size_t kind_of(size_t i)
 {
-    return i < 30 ? i / 10 : i < 150 ? 3 : 4;
+    return i < 40 ? i / 10 : i < 150 ? 4 : 5;
 }
 
 static void make_steps(struct made *m)

@@ -104,9 +104,10 @@ static bool fits(const char *text, size_t head_dim)
     return !kv_spec_parse(&s, text, &e) && !kv_spec_fit(&s, &shape, &e);
 }
 
-typedef void check_fn(const char *what, const struct held *h);
+/* False: what is held has nothing to check. */
+typedef bool check_fn(const char *what, const struct held *h);
 
-/* Of `tokens` tokens. */
+/* Of `tokens` tokens; how many were checked. */
 static size_t every_of(check_fn *check, size_t tokens)
 {
     size_t n = 0;
@@ -121,10 +122,8 @@ static size_t every_of(check_fn *check, size_t tokens)
                     continue;
                 snprintf(what, sizeof(what), "%s, head_dim %zu, %c", specs[i],
                          dims[j], kv_side_name((enum kv_side)side));
-                if (hold(&h, specs[i], dims[j], (enum kv_side)side, tokens)) {
-                    check(what, &h);
-                    n++;
-                }
+                if (hold(&h, specs[i], dims[j], (enum kv_side)side, tokens))
+                    n += check(what, &h);
                 let_go(&h);
             }
     return n;
@@ -152,7 +151,7 @@ static void set_level(int l)
     kv_level_set_pairs(l > most);
 }
 
-static void check_expand(const char *what, const struct held *h)
+static bool check_expand(const char *what, const struct held *h)
 {
     enum { CANARY = 16 };
     const struct kv_store *s = &h->store;
@@ -192,6 +191,7 @@ static void check_expand(const char *what, const struct held *h)
         }
     }
     free(x);
+    return true;
 }
 
 static void test_expand(void **state)
@@ -280,7 +280,7 @@ static double sum_of(const struct held *h, size_t i, const float *w, size_t n,
  * codes met are far from the middle one. */
 static const double MOST_OF_PLAIN = 2.5;
 
-static void check_exact(const char *what, const struct held *h)
+static bool check_exact(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
@@ -315,6 +315,7 @@ static void check_exact(const char *what, const struct held *h)
                      kv_level_name(kv_level_get()), sqrt(error / plain));
     }
     free(out);
+    return true;
 }
 
 static void test_exact(void **state)
@@ -339,23 +340,24 @@ static double int8_bound(const struct held *h, const float *w, size_t n)
         most_w = fmax(most_w, fabs((double)w[i]));
     for (size_t i = 0; i < all; i++)
         most_x = fmax(most_x, fabs((double)h->x[i]));
-    return (double)n * most_w * 2 * most_x / 254;
+    return sqrt((double)n) * most_w * 2 * most_x / 254;
 }
 
-static void check_int8(const char *what, const struct held *h)
+static bool check_int8(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
     const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
-    float *w = new_w(s, n_w, h->n);
-    float *exact = kv_alloc(ROWS * n, sizeof(*exact));
-    float *c = kv_alloc(ROWS * n, sizeof(*c));
-    float *out = kv_alloc(ROWS * n, sizeof(*out));
+    float *w, *exact, *c, *out;
+    double bound;
 
     if (!kv_store_has(s, KV_PATH_INT8))
-        goto out;
-    const double bound = int8_bound(h, w, n_w);
-
+        return false;
+    w = new_w(s, n_w, h->n);
+    exact = kv_alloc(ROWS * n, sizeof(*exact));
+    c = kv_alloc(ROWS * n, sizeof(*c));
+    out = kv_alloc(ROWS * n, sizeof(*out));
+    bound = int8_bound(h, w, n_w);
     for (size_t i = 0; i < kv_store_tiles(s); i++) {
         const size_t left = h->n - i * KV_TILE_TOKENS;
         const size_t seen = s->values || left > n ? n : left;
@@ -384,22 +386,22 @@ static void check_int8(const char *what, const struct held *h)
             }
         }
     }
-out:
     free(out);
     free(c);
     free(exact);
     free(w);
+    return true;
 }
 
 static void test_int8(void **state)
 {
     (void)state;
-    every(check_int8);
+    assert_true(every(check_int8) > 100);
 }
 
-/* Tiles of values together: as near to their sums as the largest weight allows.
- */
-static void check_together(const char *what, const struct held *h)
+/* Tiles of values together: as near to their sums as the largest weight
+ * allows. */
+static bool check_together(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const size_t tiles = h->n / KV_TILE_TOKENS, n = tiles * KV_TILE_TOKENS;
@@ -408,7 +410,7 @@ static void check_together(const char *what, const struct held *h)
     double bound;
 
     if (!s->values || !kv_store_has(s, KV_PATH_INT8))
-        return;
+        return false;
     w = new_w(s, n, n);
     c = kv_alloc(ROWS * d, sizeof(*c));
     out = kv_alloc(ROWS * d, sizeof(*out));
@@ -417,7 +419,7 @@ static void check_together(const char *what, const struct held *h)
         set_level(l);
         run_tiles(h, tiles, w, l == KV_LEVEL_C ? c : out);
         for (size_t k = 0; k < ROWS * d && l != KV_LEVEL_C; k++)
-            if (!(fabs((double)(out[k] - c[k])) <= 1e-4 * bound))
+            if (!(fabs((double)(out[k] - c[k])) <= 1e-3 * bound))
                 fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
                          kv_level_name(kv_level_get()), out[k], c[k]);
     }
@@ -435,27 +437,31 @@ static void check_together(const char *what, const struct held *h)
     free(out);
     free(c);
     free(w);
+    return true;
 }
 
 static void test_together(void **state)
 {
     (void)state;
-    every_of(check_together, 7 * KV_TILE_TOKENS + 3);
+    assert_true(every_of(check_together, 7 * KV_TILE_TOKENS + 3) > 50);
 }
 
 /* All codes, queries and weights the largest there are, heads 1: what sums of
  * a few products must hold. */
-static void check_most(const char *what, const struct held *h)
+static bool check_most(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const struct kv_grouped *g = s->params;
     const size_t tiles = h->n / KV_TILE_TOKENS;
     const size_t n_w = s->values ? tiles * KV_TILE_TOKENS : s->head_dim;
     const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
-    float *w = kv_alloc(ROWS * n_w, sizeof(*w));
-    float *c = kv_alloc(ROWS * n, sizeof(*c));
-    float *out = kv_alloc(ROWS * n, sizeof(*out));
+    float *w, *c, *out;
 
+    if (!kv_store_has(s, KV_PATH_INT8))
+        return false;
+    w = kv_alloc(ROWS * n_w, sizeof(*w));
+    c = kv_alloc(ROWS * n, sizeof(*c));
+    out = kv_alloc(ROWS * n, sizeof(*out));
     for (size_t i = 0; i < ROWS * n_w; i++)
         w[i] = !s->values && i / n_w % 2 ? -1 : 1;
     for (size_t i = 0; i < kv_store_tiles(s); i++) {
@@ -465,8 +471,7 @@ static void check_most(const char *what, const struct held *h)
         for (size_t k = 0; k < g->head_bytes / 2; k++)
             ((uint16_t *)(void *)tile)[k] = 0x3c00;
     }
-    for (int l = KV_LEVEL_C; kv_store_has(s, KV_PATH_INT8) && l < n_ways();
-         l++) {
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
         set_level(l);
         if (s->values)
             run_tiles(h, tiles, w, l == KV_LEVEL_C ? c : out);
@@ -480,17 +485,18 @@ static void check_most(const char *what, const struct held *h)
     free(out);
     free(c);
     free(w);
+    return true;
 }
 
 static void test_most(void **state)
 {
     (void)state;
-    every_of(check_most, 7 * KV_TILE_TOKENS + 3);
+    assert_true(every_of(check_most, 7 * KV_TILE_TOKENS + 3) > 100);
 }
 
 /* A query keeps what it became with the heads of tiles: whatever tiles it has
  * met, and in whatever order, it gives what a fresh one does. */
-static void check_kept(const char *what, const struct held *h)
+static bool check_kept(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const struct kv_tile_ops *ops = s->family->ops(s, KV_PATH_INT8);
@@ -500,7 +506,7 @@ static void check_kept(const char *what, const struct held *h)
     void *query;
 
     if (s->values || !ops)
-        return;
+        return false;
     query = kv_lines(ops->query_bytes(s), 1);
     q = kv_alloc(ROWS * d, sizeof(*q));
     fresh = kv_alloc(bytes, 1);
@@ -524,6 +530,7 @@ static void check_kept(const char *what, const struct held *h)
     free(fresh);
     free(q);
     free(query);
+    return true;
 }
 
 static void test_kept(void **state)
@@ -531,7 +538,7 @@ static void test_kept(void **state)
     (void)state;
     for (int l = KV_LEVEL_C; l < n_ways(); l++) {
         set_level(l);
-        every_of(check_kept, 5 * KV_TILE_TOKENS + 3);
+        assert_true(every_of(check_kept, 5 * KV_TILE_TOKENS + 3) > 50);
     }
 }
 

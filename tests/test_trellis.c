@@ -243,8 +243,9 @@ static void test_no_steps_and_ends(void **state)
 }
 
 /* Of each value by itself: a state has the number of its entry, the entries of
- * the second half those of the first one, negated, and states that differ in
- * the bits of a step have different ones, if there are as many. */
+ * the second half those of the first one, negated; as many states have one
+ * entry as another, and those that differ in the bits of a step alone never do.
+ */
 static void test_unfold(void **state)
 {
     float kept[3 * KV_TRELLIS_ENTRIES / 2], table[3 * KV_TRELLIS_STATES];
@@ -255,9 +256,12 @@ static void test_unfold(void **state)
     for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++) {
         const struct kv_trellis_map *map = kv_trellis_map(bits);
         const size_t n = kv_trellis_kept(bits);
+        size_t states[KV_TRELLIS_ENTRIES] = {0};
 
-        assert_int_equal(2 * n, (size_t)1 << map->bits);
-        assert_true(2 * n <= KV_TRELLIS_ENTRIES);
+        for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+            states[kv_trellis_entry(map, s)]++;
+        for (size_t i = 0; i < 2 * n; i++)
+            assert_int_equal(states[i], KV_TRELLIS_STATES / (2 * n));
         kv_trellis_unfold(bits, 3, kept, table);
         for (size_t i = 0; i < 3 * (size_t)KV_TRELLIS_STATES; i++) {
             const size_t v = i / KV_TRELLIS_STATES, s = i % KV_TRELLIS_STATES;
@@ -319,6 +323,32 @@ static void test_training(void **state)
     free(x);
 }
 
+/* Values that are all alike, or two, or one alone: numbers are numbers. */
+static void test_trains_on_anything(void **state)
+{
+    static const float values[][2] = {{0, 0}, {3, 3}, {-1, 2}, {1e-30f, 1e30f}};
+    enum { MOST = 64 };
+    float x[MOST], kept[KV_TRELLIS_ENTRIES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++)
+        for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++)
+            for (size_t n = 1; n <= 4; n++) {
+                const size_t len = n == 1 ? 1 : MOST / n;
+                double error;
+
+                for (size_t k = 0; k < MOST; k++)
+                    x[k] = values[i][k % 2];
+                kv_trellis_train(bits, 1, x, n, len, 4, 1, kept);
+                for (size_t k = 0; k < kv_trellis_kept(bits); k++)
+                    assert_true(isfinite(kept[k]));
+                error = kv_trellis_error(bits, 1, kept, x, n, len);
+                assert_true(isfinite(error));
+                if (!i)
+                    assert_true(error == 0);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_unfold),
         cmocka_unit_test(test_last_bits),
         cmocka_unit_test(test_training),
+        cmocka_unit_test(test_trains_on_anything),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

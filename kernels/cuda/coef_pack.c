@@ -87,7 +87,7 @@ static struct layout layout_of(const struct kv_store *s)
 }
 
 /* What channel i has of slot j, and of the mean, j = n: as fill_matrix() in
- * tiles_coef.c has it. */
+ * tiles_coef_setup.c has it. */
 static float element(const struct kv_store *s, size_t head, size_t j, size_t i)
 {
     const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];

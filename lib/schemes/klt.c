@@ -208,9 +208,10 @@ static int by_kind_and_head(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* Kind by kind, as allocated; of a kind head by head: what attention reads for
+/* Keeps the unit's coefficients, and puts them in the string's order: kind by
+ * kind, as allocated; of a kind head by head, so that what attention reads for
  * a head lies together. */
-static void keep_coefs(struct klt *k, const struct kv_klt_unit *u)
+static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
 {
     qsort(u->coef, u->n_coded, sizeof(*u->coef), by_kind_and_head);
     k->coef = u->coef;

@@ -14,7 +14,7 @@
  *   | string of all steps, largest rate first: sum of their bits | 0 to 7 0s |
  *
  * the same layout for every token, no scale beside it.  Within a string the
- * coefficients come by the bits of their step, then by head, then by variance.
+ * coefficients come by the rate of their step, then by head, then by variance.
  *
  * As long as fewer bits than a state has are before a step of one value, it is
  * quantized by Lloyd-Max levels.
@@ -70,7 +70,7 @@ struct kv_klt_coef {
 
 /* All coefficients of one side of one layer: what fills a token's string. */
 struct kv_klt_unit {
-    struct kv_klt_coef *coef; /* [n], by variance descending */
+    struct kv_klt_coef *coef; /* [n]; by variance descending for allocate */
     size_t n;
     size_t n_coded; /* the first so many; set by allocate */
     size_t bytes;   /* of a token, at least 1; set by allocate */
