@@ -12,20 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 6, ROWS = 8 };
+enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 5, ROWS = 8 };
 
 /* The first steps are levels, of bits that end wherever in a byte. */
 enum { LEVELS = 40, STEPS = LEVELS + 160 };
 
 /* What int8 takes from or adds to a sum of D products, for each root of D. */
-static const double ROUNDING = 0.05;
+static const double ROUNDING = 0.0486;
 
-/* Of a string, after its levels: bits from 8 to 1, in steps of several values
+/* Of a string, after its levels: bits from 7 to 1, in steps of several values
  * too.  Those of odd bits end anywhere in a byte. */
-static const struct kv_trellis_step kinds[KINDS] = {
-    {.bits = 8, .values = 1}, {.bits = 7, .values = 1},
-    {.bits = 5, .values = 1}, {.bits = 3, .values = 2},
-    {.bits = 2, .values = 1}, {.bits = 1, .values = 4}};
+static const struct kv_trellis_step kinds[KINDS] = {{.bits = 7, .values = 1},
+                                                    {.bits = 5, .values = 1},
+                                                    {.bits = 3, .values = 2},
+                                                    {.bits = 2, .values = 1},
+                                                    {.bits = 1, .values = 4}};
 
 struct made {
     float table[KINDS][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
@@ -59,7 +60,7 @@ static void make_tables(struct made *m)
 /* Of the last but one so many that each head has a few dozen. */
 static size_t kind_of(size_t i)
 {
-    return i < 40 ? i / 10 : i < 150 ? 4 : 5;
+    return i < 30 ? i / 10 : i < 150 ? 3 : 4;
 }
 
 static void make_steps(struct made *m)

@@ -134,15 +134,20 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
+static int by_head(const struct kv_klt_coef *x, const struct kv_klt_coef *y)
+{
+    if (x->head != y->head)
+        return x->head < y->head ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
 static int by_variance(const void *a, const void *b)
 {
     const struct kv_klt_coef *x = a, *y = b;
 
     if (x->variance != y->variance)
         return x->variance < y->variance ? 1 : -1;
-    if (x->head != y->head)
-        return x->head < y->head ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    return by_head(x, y);
 }
 
 /* The coefficients of a side of a layer; n = 0 where the calibration lacks
@@ -203,9 +208,7 @@ static int by_kind_and_head(const void *a, const void *b)
 
     if (x->kind != y->kind)
         return x->kind < y->kind ? 1 : -1;
-    if (x->head != y->head)
-        return x->head < y->head ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    return by_head(x, y);
 }
 
 /* Keeps the unit's coefficients, and puts them in the string's order: kind by
