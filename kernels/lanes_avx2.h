@@ -39,6 +39,21 @@ static inline void kv_lanes_turn(const __m256i y[4], __m256i x[4])
     x[3] = _mm256_unpackhi_epi64(high01, high23);
 }
 
+/* Of each 128 bits by themselves: byte i of y[0] to y[3] side by side, four i
+ * to each of x in turn. */
+static inline void kv_lanes_quads(const __m256i y[4], __m256i x[4])
+{
+    const __m256i low01 = _mm256_unpacklo_epi8(y[0], y[1]);
+    const __m256i high01 = _mm256_unpackhi_epi8(y[0], y[1]);
+    const __m256i low23 = _mm256_unpacklo_epi8(y[2], y[3]);
+    const __m256i high23 = _mm256_unpackhi_epi8(y[2], y[3]);
+
+    x[0] = _mm256_unpacklo_epi16(low01, low23);
+    x[1] = _mm256_unpackhi_epi16(low01, low23);
+    x[2] = _mm256_unpacklo_epi16(high01, high23);
+    x[3] = _mm256_unpackhi_epi16(high01, high23);
+}
+
 static inline __m128 kv_lanes_sum_of_halves(__m256 x)
 {
     return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

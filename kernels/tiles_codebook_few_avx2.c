@@ -123,21 +123,16 @@ ALWAYS_INLINE void look_up(const struct channel c[QUAD], uint8_t *x)
             _mm_loadu_si128((const __m128i *)c[i].plane));
     UNROLL
     for (size_t part = 0; part < 2; part++) {
-        vi y[QUAD];
+        vi y[QUAD], quads[QUAD];
 
         UNROLL
         for (size_t i = 0; i < QUAD; i++)
             y[i] = _mm256_shuffle_epi8(plane[i], load(c[i].row + part * PART));
 
-        const vi low01 = _mm256_unpacklo_epi8(y[0], y[1]);
-        const vi high01 = _mm256_unpackhi_epi8(y[0], y[1]);
-        const vi low23 = _mm256_unpacklo_epi8(y[2], y[3]);
-        const vi high23 = _mm256_unpackhi_epi8(y[2], y[3]);
-
-        store(x, _mm256_unpacklo_epi16(low01, low23));
-        store(x + 32, _mm256_unpackhi_epi16(low01, low23));
-        store(x + 64, _mm256_unpacklo_epi16(high01, high23));
-        store(x + 96, _mm256_unpackhi_epi16(high01, high23));
+        kv_lanes_quads(y, quads);
+        UNROLL
+        for (size_t i = 0; i < QUAD; i++)
+            store(x + 32 * i, quads[i]);
         x += PART * QUAD;
     }
 }

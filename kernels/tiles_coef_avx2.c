@@ -80,16 +80,11 @@ static void look_up(const struct kv_coef_table *t, struct kv_coef_place p,
 ALWAYS_INLINE void weave(const uint8_t code[][LINE], size_t i, uint8_t *x)
 {
     const __m256i *const from = (const __m256i *)(code[0] + i);
-    const __m256i a = from[0], b = from[2], c = from[4], d = from[6];
-    const __m256i ab0 = _mm256_unpacklo_epi8(a, b);
-    const __m256i ab1 = _mm256_unpackhi_epi8(a, b);
-    const __m256i cd0 = _mm256_unpacklo_epi8(c, d);
-    const __m256i cd1 = _mm256_unpackhi_epi8(c, d);
-    const __m256i y[4] = {
-        _mm256_unpacklo_epi16(ab0, cd0), _mm256_unpackhi_epi16(ab0, cd0),
-        _mm256_unpacklo_epi16(ab1, cd1), _mm256_unpackhi_epi16(ab1, cd1)};
+    const __m256i lines[KV_QUAD] = {from[0], from[2], from[4], from[6]};
     __m256i *const to = (__m256i *)(x + i * KV_QUAD);
+    __m256i y[KV_QUAD];
 
+    kv_lanes_quads(lines, y);
     UNROLL
     for (size_t k = 0; k < 2; k++) {
         const __m256i low = y[2 * k], high = y[2 * k + 1];
