@@ -96,6 +96,16 @@ static void run_part(const struct at_work *w, size_t i,
     kv_tile_run(w->heads + begin, end - begin, i % n, room);
 }
 
+/* (part, chunk)s that a thread takes at a time, of n: neighbours, as the end of
+ * one prefetches the beginning of the next; and an eighth of a thread's share,
+ * so that a slow thread is not waited for. */
+static int run_length(size_t n, size_t threads)
+{
+    const size_t run = n / threads / 8;
+
+    return run ? (int)run : 1;
+}
+
 static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
                    size_t threads)
 {
@@ -112,6 +122,9 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
         w[i + 1].parts_before =
             w[i].parts_before + w[i].n_parts * kv_tile_chunk_count(j);
     }
+
+    const int run = run_length(w[n_jobs].parts_before, threads);
+
 #pragma omp parallel num_threads((int)threads)
     {
         const struct kv_tile_room room = room_new(jobs, n_jobs, threads);
@@ -122,7 +135,7 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
 
             kv_tile_prepare(of->heads + i - of->heads_before, &room);
         }
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic, run)
         for (size_t i = 0; i < w[n_jobs].parts_before; i++) {
             const struct at_work *of = with_part(w, i);
 
