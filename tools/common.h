@@ -44,7 +44,7 @@ struct kv_common {
            "output file (results: else stdout)"),                              \
         KV_STR(0, "format", &(c).format, "F", "csv, jsonl or md (csv)"),       \
         KV_SIZE('t', "threads", &(c).threads, "N",                             \
-                "threads (as OpenMP says); no result depends on it"),          \
+                "threads (0: as OpenMP says); no result depends on it"),       \
         KV_STR(0, "device", &(c).device, "D",                                  \
                "cpu, cuda[:N], or auto: cpu (auto)"),                          \
         KV_STR(0, "level", &(c).level, "L",                                    \

@@ -511,7 +511,7 @@ static void parse(int argc, char **argv, struct args *a)
                "KV heads, head dimension, tokens, queries"),
         KV_SIZE(0, "layer", &a->layer, "L", "layer of the dump (its first)"),
         KV_SIZE('n', "windows", &a->windows, "N",
-                "windows of the dump, the batch (all)"),
+                "windows of the dump, the batch (0: all)"),
         KV_SIZE(0, "queries", &a->queries, "NQ",
                 "newest queries of each window, a step (1)"),
         KV_STR(0, "path", &a->path, "PATH[,PATH...]",

@@ -416,6 +416,8 @@ static void check_args(const struct args *a)
     if (a->fisher && (a->about || a->tokens))
         kv_die("--fisher goes into a dump, --%s makes none",
                a->about ? "about" : "tokens");
+    if (!a->batch)
+        kv_die("--batch must be positive");
     if (a->about)
         return;
     if (a->batch != BATCH)
@@ -439,8 +441,8 @@ int main(int argc, char **argv)
                "folder with config.json, *.safetensors, tokenizer.json"),
         KV_STR('f', "file", &a.text, "TEXT", "text, read verbatim"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
-                "tokens in a window (the model's context)"),
-        KV_SIZE('n', "windows", &a.windows, "N", "windows (all whole ones)"),
+                "tokens in a window (0: the model's context)"),
+        KV_SIZE('n', "windows", &a.windows, "N", "windows (0: all whole ones)"),
         KV_STR(0, "what", &a.what, "LIST", "tensors (q,k,v)"),
         KV_STR(0, "rope", &a.rope, "LIST",
                "keys before and after rotation (pre,post)"),
