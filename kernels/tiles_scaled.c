@@ -1,12 +1,29 @@
 #include "kernels/level.h"
 #include "kernels/tiles_impl.h"
-#include "kernels/tiles_scaled_impl.h"
+#include "kernels/tiles_scaled_int8.h"
 #include "lib/base/half.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { LINE = 64, PLANES = 2 };
+
+/* For path int8. */
+static void round_table(struct kv_scaled *c)
+{
+    const size_t fields = kv_scaled_fields(c->bits);
+    float most = 0;
+
+    for (size_t i = 0; i < KV_TILE_TOKENS; i++)
+        c->order[i] = (uint8_t)(i / (4 * fields) * 4 * fields + i % 4 * fields +
+                                i / 4 % fields);
+
+    for (size_t i = 0; i < KV_SCALED_TABLE; i++)
+        most = fmaxf(most, fabsf(c->table[i]));
+    c->unit = most / 127;
+    for (size_t i = 0; most > 0 && i < KV_SCALED_TABLE; i++)
+        c->near[i] = (int8_t)rintf(c->table[i] / c->unit);
+}
 
 bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
                     const struct kv_minifloat *format, enum kv_scale_kind scale,
@@ -29,6 +46,7 @@ bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
         else
             c->table[i] = table[code];
     }
+    round_table(c);
     return true;
 }
 
@@ -165,6 +183,19 @@ static const struct kv_scaled_loops *loops(void)
     return &kv_scaled_loops_c;
 }
 
+void kv_scaled_scales(const struct kv_store *s, const uint8_t *tile,
+                      float *scale)
+{
+    float of_part[KV_SCALED_SCALES];
+
+    for (size_t part = 0; part < KV_SCALED_PARTS; part++) {
+        loops()->scales(s, tile, part, of_part);
+        for (size_t g = 0; g < kv_scaled_groups(s); g++)
+            memcpy(scale + g * KV_TILE_TOKENS + part * KV_TILE_PART,
+                   of_part + g * KV_TILE_PART, KV_TILE_PART * sizeof(*scale));
+    }
+}
+
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
@@ -196,8 +227,9 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
         .finish = kv_exact_finish,
     };
 
-    (void)s;
-    return path == KV_PATH_EXACT ? &exact : NULL;
+    if (path == KV_PATH_INT8)
+        return kv_scaled_of(s)->bits <= 4 ? &kv_scaled_int8_ops : NULL;
+    return &exact;
 }
 
 const struct kv_family kv_family_scaled = {

@@ -14,7 +14,8 @@
  * bit w i of each lane, the last unit filled up with zeros.  Codes of 1, 2 and
  * 4 bits are one plane, of 3 the low 2 bits, then the high one, in lanes of 32
  * bits; codes of 8 bits are one plane, of 6 the low 4, then the high 2, in
- * lanes of 16 bits.  Scales are as the scheme stores them. */
+ * lanes of 16 bits.  Scales are as the scheme stores them.  Codes of 1 to 4
+ * bits have a path int8 (kernels/tiles_scaled_int8.h). */
 #ifndef KV_TILES_SCALED_H
 #define KV_TILES_SCALED_H
 
@@ -35,6 +36,9 @@ enum { KV_SCALED_TABLE = 16 };
 struct kv_scaled {
     unsigned bits;
     float table[KV_SCALED_TABLE];      /* 1 to 4 bits: repeats itself */
+    int8_t near[KV_SCALED_TABLE];      /* the same in 8 bits, over the unit */
+    float unit;
+    uint8_t order[KV_TILE_TOKENS]; /* of weights: kernels/tiles_scaled_int8.h */
     const struct kv_minifloat *format; /* 6 and 8 bits */
     enum kv_scale_kind scale;
     float divisor;

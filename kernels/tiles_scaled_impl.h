@@ -71,6 +71,9 @@ static inline size_t kv_scaled_scale_bytes(const struct kv_scaled *c)
 float kv_scaled_rebias(const struct kv_scaled *c);
 
 struct kv_scaled_loops {
+    /* to: [groups][32], times kv_scaled_rebias() */
+    void (*scales)(const struct kv_store *s, const uint8_t *tile, size_t part,
+                   float *to);
     void (*expand)(const struct kv_store *s, const uint8_t *tile, size_t part,
                    float *x);
     /* Exact operations without expanded values: a group's sum times its scale,

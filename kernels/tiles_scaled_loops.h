@@ -466,5 +466,11 @@ static void gather(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
+static void scales(const struct kv_store *s, const uint8_t *tile, size_t part,
+                   float *to)
+{
+    scales_of(s, tile, part, to);
+}
+
 const struct kv_scaled_loops NAME(kv_scaled_loops) = {
-    .expand = expand, .scores = scores, .gather = gather};
+    .scales = scales, .expand = expand, .scores = scores, .gather = gather};

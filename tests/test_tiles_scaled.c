@@ -1,5 +1,6 @@
 /* kernels/tiles_scaled: what a part of a tile expands to is what decode()
- * gives, bit for bit, at every level; what is beside it is zero. */
+ * gives, bit for bit, at every level (but for schemes that rotate), and what is
+ * beside it is zero; path int8 gives the same bits at every level. */
 #include "kernels/level.h"
 #include "kernels/tiles_scaled.h"
 #include "lib/base/alloc.h"
@@ -66,6 +67,66 @@ static void check_part(const char *what, const struct kv_store *s, size_t head,
     free(x);
 }
 
+/* Of one tile: keys' scores [rows][64], values' sums [rows][padded]. */
+static void run_int8(const struct kv_store *s, size_t head, size_t i,
+                     const float *x, size_t rows, float *out)
+{
+    const struct kv_tile_ops *ops = s->family->ops(s, KV_PATH_INT8);
+    const uint8_t *tile = kv_store_tile(s, head, i);
+
+    if (s->values) {
+        ops->gather(s, head, tile, x, KV_TILE_TOKENS, rows, out);
+        return;
+    }
+
+    void *query = kv_lines(ops->query_bytes(s), 1);
+
+    ops->prepare(s, head, x, rows, query);
+    ops->scores(s, head, tile, query, rows, out, KV_TILE_TOKENS);
+    free(query);
+}
+
+/* Queries, or weights, the most of them small. */
+static void check_int8(const char *what, const struct kv_store *s, size_t rows)
+{
+    const size_t padded = kv_padded(s->head_dim);
+    const size_t n_in = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t n_out = s->values ? padded : KV_TILE_TOKENS;
+    float *x = kv_alloc(rows, n_in * sizeof(*x));
+    float *want = kv_alloc(rows, n_out * sizeof(*want));
+    float *got = kv_alloc(rows, n_out * sizeof(*got));
+
+    for (size_t i = 0; i < rows * n_in; i++)
+        x[i] = s->values ? powf(kv_random_unit(5, i), 8)
+                         : (float)kv_random_normal(5, i);
+    for (size_t at = 0; at < s->n_heads * kv_store_tiles(s); at++) {
+        const size_t head = at % s->n_heads, i = at / s->n_heads;
+
+        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+            float *out = l == KV_LEVEL_C ? want : got;
+            struct kv_err e;
+
+            assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
+            for (size_t j = 0; j < rows * n_out; j++)
+                out[j] = s->values ? (float)j : NAN;
+            run_int8(s, head, i, x, rows, out);
+            for (size_t j = 0; l != KV_LEVEL_C && j < rows * n_out; j++) {
+                if (j % n_out >= (s->values ? s->head_dim : n_out))
+                    continue;
+                if (memcmp(&want[j], &got[j], sizeof(*got)))
+                    fail_msg("%s, %s, %zu rows, level %s: number %zu is %g, "
+                             "expected %g",
+                             what, s->values ? "values" : "keys", rows,
+                             kv_level_name((enum kv_level)l), j, (double)got[j],
+                             (double)want[j]);
+            }
+        }
+    }
+    free(got);
+    free(want);
+    free(x);
+}
+
 static void check(const char *text, size_t head_dim, enum kv_side side)
 {
     const struct kv_shape shape = synthetic_shape(head_dim);
@@ -92,7 +153,7 @@ static void check(const char *text, size_t head_dim, enum kv_side side)
                             left < KV_TILE_TOKENS ? left : KV_TILE_TOKENS, h,
                             kv_store_tile(&s, h, i));
         }
-    for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+    for (int l = KV_LEVEL_C; !s.space && l <= (int)kv_level_max(); l++) {
         struct kv_err e;
 
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
@@ -100,6 +161,11 @@ static void check(const char *text, size_t head_dim, enum kv_side side)
             for (size_t part = 0; part * KV_TILE_PART < TOKENS; part++)
                 check_part(text, &s, h, part, x);
     }
+    assert_int_equal(kv_store_has(&s, KV_PATH_INT8),
+                     ((const struct kv_scaled *)s.params)->bits <= 4);
+    for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++)
+        if (kv_store_has(&s, KV_PATH_INT8))
+            check_int8(text, &s, rows);
     kv_store_free(&s);
     free(bytes);
     free(x);
@@ -133,6 +199,12 @@ static void test_expand(void **state)
         {"fp8:e5m2,scale=none", 64},
         {"mxfp8", 20},
         {"mxfp8:e5m2", 512},
+        {"turboquant:b1", 64},
+        {"turboquant:b1", 24},
+        {"turboquant:b2", 128},
+        {"turboquant:b3", 64},
+        {"turboquant:b3", 40},
+        {"turboquant:b4", 256},
     };
 
     (void)state;
