@@ -2,6 +2,7 @@
 #include "eval/attn_gpu.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
 #include "lib/codec.h"
@@ -226,7 +227,8 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
         const size_t skip = b * in->n * kv_row(in);
         const float *q = in->all_q ? in->all_q + b * in->n * q_row(in) : NULL;
 
-        if (kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], s->bench->seed,
+        if (kv_interrupted(e) ||
+            kv_cache_new(&s->cache[b], codec[KV_K], codec[KV_V], s->bench->seed,
                          e) ||
             kv_cache_append(s->cache[b], q, k + skip, in->v + skip, in->n, e))
             return -1;
@@ -435,10 +437,10 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
             kv_fail_in(e, "%s", s->spec->text);
             return 1;
         }
-    } else {
-        out->timing =
-            kv_bench_time(b->bench, b->warm, b->warmup, b->reps, run_step, s,
-                          alone ? NULL : base, alone ? NULL : &out->speedup);
+    } else if (kv_bench_time(b->bench, b->warm, b->warmup, b->reps, run_step, s,
+                             alone ? NULL : base, b->progress, &out->timing,
+                             alone ? NULL : &out->speedup, e)) {
+        return -1;
     }
     if (s->codec[KV_K]->scheme->flags & KV_OWN_ORACLE)
         out->ops = count_ops(s);

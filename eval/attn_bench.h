@@ -78,6 +78,7 @@ struct kv_attn_bench {
                      * over caches alone */
     bool warm;      /* on the CPU: see kv_bench_time() */
     size_t warmup, reps;
+    struct kv_progress *progress; /* a step for each run on the CPU, or NULL */
     uint64_t seed;
 };
 

@@ -2,6 +2,7 @@
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/progress.h"
 #include "lib/cache.h"
 #include "lib/tiled.h"
 
@@ -88,12 +89,14 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
     const struct kv_model_info *info = kv_model_info(m);
     struct sequence s;
     const struct kv_attention mine = {.run = attend, .arg = &s};
+    struct kv_progress progress;
     float *hidden, *logits;
     int rc = -1;
 
     if (init(&s, &info->shape, spec, calib, seed, e))
         return -1;
     use_tiles(&s);
+    kv_progress_init(&progress, spec->text, n_new);
     hidden = kv_alloc(n_prompt, info->hidden * sizeof(*hidden));
     logits = kv_alloc(info->n_vocab, sizeof(*logits));
     for (size_t n = n_prompt, at = 0; n < n_prompt + n_new; n++) {
@@ -107,9 +110,11 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
             goto out;
         ids[n] = (int32_t)kv_row_argmax(logits, info->n_vocab);
         at = n;
+        kv_progress_step(&progress, 1);
     }
     rc = 0;
 out:
+    kv_progress_clear(&progress);
     free(logits);
     free(hidden);
     clear(&s);

@@ -315,12 +315,37 @@ static double mean_nll(const struct kv_token_score *s, size_t n, bool of_base)
     return sum / (double)n;
 }
 
+/* Attention that steps a progress bar of windows times layers. */
+struct watched {
+    struct kv_attention of;
+    struct kv_progress *progress;
+};
+
+static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    const struct watched *w = arg;
+    const int rc = w->of.run(w->of.arg, x, e);
+
+    kv_progress_step(w->progress, x->n_windows);
+    return rc;
+}
+
+static bool watched_there(void *arg, size_t layer)
+{
+    const struct watched *w = arg;
+
+    return w->of.there && w->of.there(w->of.arg, layer);
+}
+
 static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
                      float *hidden, float *base, struct kv_klbase *to_file,
-                     struct kv_score *score, struct kv_err *e)
+                     struct kv_score *score, struct kv_progress *progress,
+                     struct kv_err *e)
 {
-    const struct kv_attention attention =
-        kv_loop_attention(loop, g->first_window);
+    struct watched watched = {kv_loop_attention(loop, g->first_window),
+                              progress};
+    const struct kv_attention attention = {watched_run, &watched,
+                                           watched_there};
     const bool first_run = !p->has_base;
     const bool kl = p->plan.kl && (p->plan.kl_file || !first_run);
 
@@ -367,7 +392,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     struct kv_token_score *tokens = NULL;
     int rc = -1;
 
-    kv_progress_init(&progress, spec->text, all);
+    kv_progress_init(&progress, spec->text, all * p->info->shape.n_layers);
     if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
                     p->plan.seed, e))
         goto out;
@@ -384,9 +409,8 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                           .score = tokens};
 
         if (kv_interrupted(e) ||
-            run_group(p, loop, &g, states, base, to_file, score, e))
+            run_group(p, loop, &g, states, base, to_file, score, &progress, e))
             goto out;
-        kv_progress_step(&progress, g.n_windows);
     }
     p->has_base = true;
     *summary = kv_score_summary(score);

@@ -1,5 +1,6 @@
 #include "eval/timing.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/progress.h"
 
 #include <math.h>
@@ -108,29 +109,33 @@ static double time_once(struct kv_bench *b, bool warm, void (*once)(void *),
     return kv_seconds() - start;
 }
 
-struct kv_timing kv_bench_time(struct kv_bench *b, bool warm, size_t warmup,
-                               size_t reps, void (*once)(void *), void *arg,
-                               void *base, double *ratio)
+int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
+                  void (*once)(void *), void *arg, void *base,
+                  struct kv_progress *progress, struct kv_timing *out,
+                  double *ratio, struct kv_err *e)
 {
     double *seconds = kv_alloc(reps, sizeof(*seconds));
     double *ratios = kv_alloc(reps, sizeof(*ratios));
-    struct kv_timing t;
+    int rc = 0;
 
-    for (size_t i = 0; i < warmup + reps; i++) {
+    for (size_t i = 0; i < warmup + reps && !rc; i++) {
         const double other = base ? time_once(b, warm, once, base) : 0;
         const double took = time_once(b, warm, once, arg);
 
+        rc = kv_interrupted(e);
+        if (progress)
+            kv_progress_step(progress, 1);
         if (i < warmup)
             continue;
         seconds[i - warmup] = took;
         ratios[i - warmup] = other / took;
     }
-    t = (struct kv_timing){.p10 = kv_quantile(seconds, reps, 0.1),
-                           .p50 = kv_quantile(seconds, reps, 0.5),
-                           .p90 = kv_quantile(seconds, reps, 0.9)};
+    *out = (struct kv_timing){.p10 = kv_quantile(seconds, reps, 0.1),
+                              .p50 = kv_quantile(seconds, reps, 0.5),
+                              .p90 = kv_quantile(seconds, reps, 0.9)};
     if (base)
         *ratio = kv_quantile(ratios, reps, 0.5);
     free(ratios);
     free(seconds);
-    return t;
+    return rc;
 }

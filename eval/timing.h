@@ -3,6 +3,9 @@
 #ifndef KV_TIMING_H
 #define KV_TIMING_H
 
+#include "lib/base/err.h"
+#include "lib/base/progress.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -27,10 +30,12 @@ double kv_bench_bandwidth(struct kv_bench *b);
  * 256 MiB, cold means read from that level or from memory, and so does the
  * bandwidth above.  base not NULL: before each run once(base) runs the same
  * way, and *ratio becomes the median of its time over the run's, pair by pair,
- * so that what else the machine does hits both. */
-struct kv_timing kv_bench_time(struct kv_bench *b, bool warm, size_t warmup,
-                               size_t reps, void (*once)(void *), void *arg,
-                               void *base, double *ratio);
+ * so that what else the machine does hits both.  progress: a step for each run,
+ * or NULL.  Fails on Ctrl-C, between runs. */
+int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
+                  void (*once)(void *), void *arg, void *base,
+                  struct kv_progress *progress, struct kv_timing *out,
+                  double *ratio, struct kv_err *e);
 
 /* Sorts x and gives its p-quantile, 0 <= p <= 1, interpolated linearly between
  * order statistics; n >= 1. */

@@ -393,6 +393,8 @@ class BadInput(Case):
                        "--codes", os.path.join(out, "c.h5"))
         self.interrupt(out, 1, "kvattn", "--dump", at("eval.h5"), *sweep,
                        *table)
+        self.interrupt(out, 1, "kvattn", "--dump", at("eval.h5"), "-s", "gear",
+                       "--reps", "100000", *table)
 
 
 class Attention(Case):

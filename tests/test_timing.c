@@ -1,5 +1,4 @@
 #include "eval/timing.h"
-#include "lib/base/progress.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -27,10 +26,16 @@ static void check_calls(struct kv_bench *b, bool warm, bool with_base)
     const size_t want = (warm ? 2 : 1) * (WARMUP + REPS);
     struct work run = {.seconds = 1e-3}, base = {.seconds = 4e-3};
     double ratio = NAN;
-    const struct kv_timing t =
-        kv_bench_time(b, warm, WARMUP, REPS, once, &run,
-                      with_base ? &base : NULL, with_base ? &ratio : NULL);
+    struct kv_progress progress;
+    struct kv_timing t;
+    struct kv_err e;
 
+    kv_progress_init(&progress, "runs", WARMUP + REPS);
+    assert_int_equal(kv_bench_time(b, warm, WARMUP, REPS, once, &run,
+                                   with_base ? &base : NULL, &progress, &t,
+                                   with_base ? &ratio : NULL, &e),
+                     0);
+    assert_int_equal(progress.done, WARMUP + REPS);
     assert_int_equal(run.calls, want);
     assert_int_equal(base.calls, with_base ? want : 0);
     assert_true(run.seconds <= t.p10 && t.p10 <= t.p50 && t.p50 <= t.p90);

@@ -38,6 +38,11 @@ def write(path, data):
     return path
 
 
+def not_ignored():
+    """The tests themselves may run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class ToolTest(unittest.TestCase):
     """A model, a text and a dump to share; an empty folder for each test."""
 
@@ -378,11 +383,11 @@ class Dump(ToolTest):
 
     def test_interrupted(self):
         text = write(self.path("long.txt"), tiny_model.text(60000).encode())
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             running = subprocess.Popen(
                 [os.path.join(TOOLS, "kvdump"), "-m", self.model, "-f", text,
                  "--memory", "1K", "-o", self.path("d.h5")],
-                stderr=subprocess.PIPE, text=True)
+                stderr=subprocess.PIPE, text=True, preexec_fn=not_ignored)
             while running.poll() is None and len(os.listdir(self.dir)) < 2:
                 time.sleep(0.005)
             running.send_signal(number)
@@ -398,14 +403,14 @@ class Dump(ToolTest):
         running = subprocess.Popen(
             [os.path.join(TOOLS, "kvdump"), "-m", self.model, "-f", text,
              "--memory", "1K", "-o", self.path("d.h5")],
-            stderr=subprocess.DEVNULL)
+            stderr=subprocess.DEVNULL, preexec_fn=not_ignored)
         while running.poll() is None and len(os.listdir(self.dir)) < 2:
             time.sleep(0.005)
         status = read("/proc/%d/status" % running.pid).decode()
         running.send_signal(signal.SIGINT)
         self.assertEqual(running.wait(timeout=240), 2)
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self.assertTrue(blocked >> (number - 1) & 1, number)
 
 

@@ -65,6 +65,7 @@ struct run {
     size_t n_paths;
     struct kv_attn_step *base;
     double bandwidth;
+    struct kv_progress progress; /* runs */
     size_t left_out; /* specs that the GPU has no kernel or no room for */
 };
 
@@ -431,8 +432,15 @@ static enum kv_attn_path base_path(const struct run *r)
     return r->how.gpu ? KV_ATTN_EXACT : r->path[0];
 }
 
+/* At most. */
+static size_t runs_of_spec(const struct run *r)
+{
+    return r->n_paths * (r->how.warmup + r->how.reps);
+}
+
 static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
 {
+    const size_t end = r->progress.done + runs_of_spec(r);
     const bool f16 = is_f16(r, spec), base = !r->base;
     struct ran ran = {.n = 0};
     int rc = base ? run_path(r, spec, base_path(r), &ran, e) : 0;
@@ -440,12 +448,13 @@ static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
     for (size_t i = 0; i < r->n_paths && !rc; i++)
         if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
             rc = run_path(r, spec, r->path[i], &ran, e);
+    /* paths that it lacks, and runs on a GPU */
+    kv_progress_step(&r->progress, end - r->progress.done);
     return rc;
 }
 
 static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 {
-    struct kv_progress progress;
     int rc = 0;
 
     r->how.calib = r->calib;
@@ -457,12 +466,11 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
     r->how.warmup = a->warmup;
     r->how.reps = a->reps;
     r->how.seed = a->common.seed;
-    kv_progress_init(&progress, "attending", r->n_specs);
-    for (size_t i = 0; i < r->n_specs && !rc; i++) {
+    r->how.progress = &r->progress;
+    kv_progress_init(&r->progress, "attending", r->n_specs * runs_of_spec(r));
+    for (size_t i = 0; i < r->n_specs && !rc; i++)
         rc = run_spec(r, &r->spec[i], e);
-        kv_progress_step(&progress, 1);
-    }
-    kv_progress_clear(&progress);
+    kv_progress_clear(&r->progress);
     if (rc)
         return -1;
 

@@ -309,18 +309,22 @@ static void *wait_for_signals(void *stopping)
  * pointer amid other memory, which a handler there would write over. */
 void kv_catch_signals(void)
 {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     static sigset_t stopping;
-    struct sigaction a = {.sa_handler = on_signal};
+    struct sigaction a = {.sa_handler = on_signal}, was;
     pthread_t waiting;
 
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    sigemptyset(&stopping);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        sigaction(numbers[i], NULL, &was);
+        if (numbers[i] == SIGHUP && was.sa_handler == SIG_IGN)
+            continue; /* nohup */
+        sigaction(numbers[i], &a, NULL);
+        sigaddset(&stopping, numbers[i]);
+    }
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is a failed write */
 
-    sigemptyset(&stopping);
-    sigaddset(&stopping, SIGINT);
-    sigaddset(&stopping, SIGTERM);
     /* threads started later block them too */
     pthread_sigmask(SIG_BLOCK, &stopping, NULL);
     if (pthread_create(&waiting, NULL, wait_for_signals, &stopping))

@@ -55,11 +55,11 @@ int kv_scratch_write(FILE *f, size_t at, const void *data, size_t n,
                      struct kv_err *e);
 int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
 
-/* Ctrl-C and SIGTERM set a flag; long loops ask for it between steps and fail
- * with the sentence, so that everything is released on the usual way out.  A
- * second signal ends the program at once.  Both are taken on a thread of their
- * own: call it before the threads that compute are started, which then block
- * them as the caller does. */
+/* Ctrl-C, SIGTERM and SIGHUP (but under nohup) set a flag; long loops ask for
+ * it between steps and fail with the sentence, so that everything is released
+ * on the usual way out.  A second signal ends the program at once.  Both are
+ * taken on a thread of their own: call it before the threads that compute are
+ * started, which then block them as the caller does. */
 void kv_catch_signals(void);
 int kv_interrupted(struct kv_err *e); /* 0, or -1 with "interrupted" */
 

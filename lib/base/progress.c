@@ -2,6 +2,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,6 +57,18 @@ void kv_detail(const char *fmt, ...)
     va_end(ap);
 }
 
+/* Columns of the terminal's line beside ": " and n more: a line that wraps is
+ * not wiped. */
+static int room_beside(size_t n)
+{
+    struct winsize size;
+    const int taken = (int)n + 3;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
+        size.ws_col = 80;
+    return size.ws_col > taken ? size.ws_col - taken : 0;
+}
+
 void kv_progress_init(struct kv_progress *p, const char *what, size_t total)
 {
     *p = (struct kv_progress){
@@ -65,20 +79,25 @@ void kv_progress_step(struct kv_progress *p, size_t steps)
 {
     const double now = kv_seconds(), spent = now - p->started;
 
+    char numbers[128];
+
     p->done += steps;
     if (verbosity < 1 || now - p->shown < 0.1 || !isatty(STDERR_FILENO))
         return;
     p->shown = now;
     if (!p->total || !p->done) {
-        fprintf(stderr, "\r\033[K%s: %zu, %.0f s", p->what, p->done, spent);
+        snprintf(numbers, sizeof(numbers), "%zu, %.0f s", p->done, spent);
     } else {
         const double left =
             spent * (double)(p->total - p->done) / (double)p->done;
 
-        fprintf(stderr, "\r\033[K%s: %3.0f%% %zu/%zu, %.0f s, %.0f s left",
-                p->what, 100.0 * (double)p->done / (double)p->total, p->done,
-                p->total, spent, left);
+        snprintf(numbers, sizeof(numbers),
+                 "%3.0f%% %zu/%zu, %.0f s, %.0f s left",
+                 100.0 * (double)p->done / (double)p->total, p->done, p->total,
+                 spent, left);
     }
+    fprintf(stderr, "\r\033[K%.*s: %s", room_beside(strlen(numbers)), p->what,
+            numbers);
 }
 
 void kv_progress_clear(struct kv_progress *p)
