@@ -380,8 +380,10 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     }
     for (int t = 0; t < KV_TENSORS; t++)
         if (want[t] && !l->info->have[t])
-            return kv_fail(e, "%s has no %s: make it with kvdump --what q,k,v",
-                           path, kv_tensor_name((enum kv_tensor)t));
+            return kv_fail(e,
+                           "%s has no %s: make it with kvdump --what q,k,v%s",
+                           path, kv_tensor_name((enum kv_tensor)t),
+                           t == KV_T_K ? " --rope pre,post" : "");
     return 0;
 }
 

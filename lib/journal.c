@@ -65,14 +65,15 @@ static int resume(struct kv_journal *j, const char *run, struct kv_err *e)
 {
     char *text;
     size_t n, whole;
-    bool items;
+    bool items, ours; /* as far as it goes */
 
     if (kv_file_read(j->path, &text, &n, e))
         return -1;
     items = has_items(text);
+    ours = !n || !strncmp(text, run, strcspn(run, " ") + 1);
     whole = read_lines(j, text, run);
     free(text);
-    if (!items)
+    if (!items && ours)
         return start(j, run, e);
     if (!whole)
         return kv_fail(e,

@@ -193,7 +193,8 @@ class Greedy(Case):
         self.assertEqual(whole, parts)
 
     def test_refused_options(self):
-        for more in (["-c", "32"], ["--kl"], ["--resume"]):
+        for more in (["-c", "32"], ["--kl"], ["--resume"],
+                     ["-p", "stream"]):
             self.refused("does not go with --greedy", "-m", at("m"),
                          "--greedy", "3", *more)
 
@@ -248,6 +249,10 @@ class Resume(Case):
     def test_another_run(self):
         with open(at("o.csv.partial"), "w") as f:
             f.write("kvppl 0 model x\nf16\t 0x1p+0\n")
+        self.refused("rows of another run",
+                     *args("--resume", "-o", at("o.csv")))
+        with open(at("o.csv.partial"), "w") as f:
+            f.write("my notes")
         self.refused("rows of another run",
                      *args("--resume", "-o", at("o.csv")))
         self.refused("--resume wants -o", *args("--resume"))

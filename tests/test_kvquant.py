@@ -472,6 +472,8 @@ class Attention(Case):
                      at("eval.h5"), "--reps", "1000000000000")
         self.refused("an output is named ''", "kvattn", "-s", "kivi", "--dump",
                      at("eval.h5"), "-o", "")
+        self.refused("an output is named '-'", "kvattn", "-s", "kivi",
+                     "--dump", at("eval.h5"), "-o", "-")
         for option in (["--queries", "2"], ["--layer", "0"], ["-n", "1"],
                        ["--allow-leakage"]):
             self.refused("is of a --dump", "kvattn", "-s", "kivi", "--shape",

@@ -59,10 +59,20 @@ def cells(output):
             for line in lines[2:]]
 
 
+class Demo(Scripts):
+    def test_refused(self):
+        for words, *args in (
+                ["/none: no model folder with a config.json", "none"],
+                ["--foo: expected MODEL, TEXT", "--foo"],
+                ["d: expected three arguments at most", "a", "b", "c", "d"]):
+            self.assertIn(words, self.run_script("scripts/demo", *args, code=2))
+
+
 class Table(Scripts):
     def table(self, *rows):
         """Rows are (spec, bits)."""
-        ppl = [dict(PPL, spec=s, bits=b, bits_settled=b) for s, b in rows]
+        ppl = [dict(PPL, spec=s, bits=b, bits_settled=b,
+                    bits_total=str(float(b) * 1.25)) for s, b in rows]
         error = [{"spec": s, "side": side, "layer": layer, "sqnr_db": "20",
                   "attn_rel_err": "0.5" if side == "KV" else ""}
                  for s, _ in rows if s != "f32:r0s0"
@@ -90,6 +100,18 @@ class Table(Scripts):
                          ["f16", "million:d2b8", "million:d4b8"])
         self.assertIn("`million: t=none,iters=10`", out)
 
+    def test_total(self):
+        out = self.table(("pq:d4b8r0s0", "2"))
+        self.assertEqual(cells(out)[0][1:4], ["2.000", "2.000", "2.500"])
+
+    def test_refused(self):
+        one = self.csv("one.csv", [dict(PPL, spec="f32:r0s0")])
+        self.assertEqual(
+            self.run_script("scripts/table", one, "no.csv", code=1),
+            "table: no.csv: No such file or directory\n")
+        self.assertIn("has no column layer: expected quant.csv of kvquant",
+                      self.run_script("scripts/table", one, one, code=1))
+
     def test_sides_and_residual(self):
         out = self.table(("kivi:K-b2g32r0s0/V-b2g8r0s0", "4.5"))
         self.assertEqual(cells(out)[0][0], "kivi:K-b2g32/V-b2g8")
@@ -106,9 +128,10 @@ class Table(Scripts):
 
     def test_blank_cells_stay_blank(self):
         out = self.table(("f32:r0s0", "32"), ("kivi:b2g32r0s0", "3"))
-        self.assertEqual(cells(out)[0][1:], ["32.000", "32.000", "", "", "",
-                                             "9.500", "0.100", "", ""])
-        self.assertEqual(cells(out)[1][3:6], ["20.0", "20.0", "0.5000"])
+        self.assertEqual(cells(out)[0][1:],
+                         ["32.000", "32.000", "40.000", "", "", "", "9.500",
+                          "0.100", "", ""])
+        self.assertEqual(cells(out)[1][4:7], ["20.0", "20.0", "0.5000"])
 
 
 # What cmocka writes, to stdout and to stderr.

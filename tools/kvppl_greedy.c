@@ -147,7 +147,8 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
                   {a->kl || a->kl_read, "--kl"},
                   {a->kl_base != NULL, "--kl-divergence-base"},
                   {a->keep_window, "--keep-window"},
-                  {a->resume, "--resume"}};
+                  {a->resume, "--resume"},
+                  {strcmp(a->protocol, "all") != 0, "--protocol"}};
 
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
