@@ -437,7 +437,10 @@ int main(int argc, char **argv)
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\n"
             "Errors (_se) are over windows; ppl_se of llama.cpp is over "
-            "tokens, as there.\n\n"
+            "tokens, as there.\n"
+            "--kl-divergence: dnll is against the losses in that file, which "
+            "holds nothing\nless likely than e^-16 of the likeliest: of such "
+            "tokens it is too much.\n\n"
             "  kvppl -m DIR -f text.txt -c 1024 -n 8 --kl "
             "-s 'kivi:b{2,4}g32'",
         .list = kv_common_list,
