@@ -85,20 +85,22 @@ static const struct at_work *with_part(const struct at_work *w, size_t i)
     return w;
 }
 
-/* Part i of its (part, chunk)s. */
-static void run_part(const struct at_work *w, size_t i,
+/* The i-th of all (part, chunk)s. */
+static void run_part(const struct at_work *all, size_t i,
                      const struct kv_tile_room *room)
 {
-    const size_t n = kv_tile_chunk_count(w->job), part = i / n;
+    const struct at_work *w = with_part(all, i);
+    const size_t at = i - w->parts_before;
+    const size_t n = kv_tile_chunk_count(w->job), part = at / n;
     const size_t begin = part_begin(w->job, part, w->n_parts);
     const size_t end = part_begin(w->job, part + 1, w->n_parts);
 
-    kv_tile_run(w->heads + begin, end - begin, i % n, room);
+    kv_tile_run(w->heads + begin, end - begin, at % n, room);
 }
 
 /* (part, chunk)s that a thread takes at a time, of n: neighbours, as the end of
  * one prefetches the beginning of the next; and an eighth of a thread's share,
- * so that a slow thread is not waited for. */
+ * so that a slow thread is not waited for.  The last eighth goes one by one. */
 static int run_length(size_t n, size_t threads)
 {
     const size_t run = n / threads / 8;
@@ -123,7 +125,9 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
             w[i].parts_before + w[i].n_parts * kv_tile_chunk_count(j);
     }
 
-    const int run = run_length(w[n_jobs].parts_before, threads);
+    const size_t n_parts = w[n_jobs].parts_before;
+    const size_t in_runs = n_parts - n_parts / 8;
+    const int run = run_length(n_parts, threads);
 
 #pragma omp parallel num_threads((int)threads)
     {
@@ -135,12 +139,12 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
 
             kv_tile_prepare(of->heads + i - of->heads_before, &room);
         }
-#pragma omp for schedule(dynamic, run)
-        for (size_t i = 0; i < w[n_jobs].parts_before; i++) {
-            const struct at_work *of = with_part(w, i);
-
-            run_part(of, i - of->parts_before, &room);
-        }
+#pragma omp for schedule(dynamic, run) nowait
+        for (size_t i = 0; i < in_runs; i++)
+            run_part(w, i, &room);
+#pragma omp for schedule(dynamic)
+        for (size_t i = in_runs; i < n_parts; i++)
+            run_part(w, i, &room);
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < w[n_jobs].heads_before; i++) {
             const struct at_work *of = with_head(w, i);

@@ -35,8 +35,8 @@ enum { KV_SCALED_TABLE = 16 };
 
 struct kv_scaled {
     unsigned bits;
-    float table[KV_SCALED_TABLE];      /* 1 to 4 bits: repeats itself */
-    int8_t near[KV_SCALED_TABLE];      /* the same in 8 bits, over the unit */
+    float table[KV_SCALED_TABLE]; /* 1 to 4 bits: repeats itself */
+    int8_t near[KV_SCALED_TABLE]; /* the same in 8 bits, over the unit */
     float unit;
     uint8_t order[KV_TILE_TOKENS]; /* of weights: kernels/tiles_scaled_int8.h */
     const struct kv_minifloat *format; /* 6 and 8 bits */

@@ -8,11 +8,13 @@
  *   score_t  = sum over groups: scale_t (u unit) sum over channels: q8 near
  *   acc_c   += (u unit) sum over tokens: w8 near
  *
+ * u being the unit of q8 or w8.
+ *
  * The codes of four bytes come out of a lane of 32 bits together: of a unit of
  * a plane, `fields` codes a byte, byte j's field f is vector fields j + f
  * (tiles_scaled.h).  What they are multiplied with, four numbers of 8 bits, is
  * a quad: of keys, whose vectors 2 c and 2 c + 1 are channel c, quad k of a
- * unit has channels fields / 2 j + k; of values, quad f has tokens fields j +
+ * unit has channels (fields / 2) j + k; of values, quad f has tokens fields j +
  * f: byte i of a tile's quads is token order[i]. */
 #ifndef KV_TILES_SCALED_INT8_H
 #define KV_TILES_SCALED_INT8_H
@@ -50,7 +52,7 @@ static inline size_t kv_scaled_quad(unsigned bits, size_t c, size_t *byte)
     return c / (4 * half) * half + in % half;
 }
 
-/* scale: [groups][64]. */
+/* scale: [groups][64], as values are multiplied with. */
 void kv_scaled_scales(const struct kv_store *s, const uint8_t *tile,
                       float *scale);
 

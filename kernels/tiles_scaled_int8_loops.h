@@ -63,13 +63,9 @@ ALWAYS_INLINE struct raw load(struct planes p, unsigned bits, size_t u,
     const uint8_t *low = p.low + u * UNIT, *high = p.high + u / 2 * UNIT;
     struct raw r;
 
-    if (!lane)
-        kv_prefetch(low, UNIT);
     r.low = i_load(low + 4 * lane);
     if (bits != 3)
         return r;
-    if (!lane && u % 2 == 0)
-        kv_prefetch(high, UNIT);
     r.high = i_load(high + 4 * lane);
     r.high = u % 2 ? i_nibbles(r.high, 16) : i_nibbles(r.high, 0);
     return r;
@@ -110,6 +106,10 @@ ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
     for (size_t u = 0; u * channels < n; u++) {
         const struct raw r = load(p, bits, first + u, lane);
 
+        if (!lane)
+            kv_prefetch(p.low + (first + u) * UNIT, UNIT);
+        if (!lane && bits == 3 && u % 2 == 0)
+            kv_prefetch(p.high + (first + u) / 2 * UNIT, UNIT);
         UNROLL
         for (unsigned f = 0; f < MOST_FIELDS; f++) {
             vi x;
@@ -224,6 +224,8 @@ ALWAYS_INLINE void gather_lanes(const struct kv_store *s,
     const unsigned fields = (unsigned)kv_scaled_fields(bits);
     const size_t units = MOST_FIELDS / fields, padded = kv_padded(s->head_dim);
     const table t = t_load(kv_scaled_of(s)->near);
+    /* both parts are read by turns: an even pace over the tile */
+    const uint8_t *ahead = planes[0].low + block * PARTS * bits * UNIT;
     vi sum[MOST_ROWS];
 
     UNROLL
@@ -236,6 +238,10 @@ ALWAYS_INLINE void gather_lanes(const struct kv_store *s,
             w->quad[row] + part * KV_TILE_PART + u * fields * 4;
         const struct raw r = load(planes[part], bits, block * units + u, lane);
 
+        if (!lane)
+            kv_prefetch(ahead + (part * bits + u) * UNIT, UNIT);
+        if (!lane && bits == 3 && u == 0)
+            kv_prefetch(ahead + (part * bits + 2) * UNIT, UNIT);
         UNROLL
         for (unsigned f = 0; f < MOST_FIELDS; f++) {
             vi x;

@@ -65,12 +65,13 @@ static int resume(struct kv_journal *j, const char *run, struct kv_err *e)
 {
     char *text;
     size_t n, whole;
-    bool items, ours; /* as far as it goes */
+    const size_t tool = strcspn(run, " ") + 1;
+    bool items, ours; /* as far as it goes, the same tool's */
 
     if (kv_file_read(j->path, &text, &n, e))
         return -1;
     items = has_items(text);
-    ours = !n || !strncmp(text, run, strcspn(run, " ") + 1);
+    ours = !strncmp(text, run, n < tool ? n : tool);
     whole = read_lines(j, text, run);
     free(text);
     if (!items && ours)

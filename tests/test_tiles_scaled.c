@@ -1,6 +1,7 @@
 /* kernels/tiles_scaled: what a part of a tile expands to is what decode()
  * gives, bit for bit, at every level (but for schemes that rotate), and what is
- * beside it is zero; path int8 gives the same bits at every level. */
+ * beside it is zero; path int8 gives the same bits of finite numbers at every
+ * level. */
 #include "kernels/level.h"
 #include "kernels/tiles_scaled.h"
 #include "lib/base/alloc.h"
@@ -79,8 +80,9 @@ static void run_int8(const struct kv_store *s, size_t head, size_t i,
         return;
     }
 
-    void *query = kv_lines(ops->query_bytes(s), 1);
+    void *query = kv_lines_unset(ops->query_bytes(s), 1);
 
+    memset(query, 0x5a, ops->query_bytes(s));
     ops->prepare(s, head, x, rows, query);
     ops->scores(s, head, tile, query, rows, out, KV_TILE_TOKENS);
     free(query);
@@ -213,6 +215,46 @@ static void test_expand(void **state)
             check(of[i].text, of[i].head_dim, (enum kv_side)side);
 }
 
+/* Numbers are at most half a unit off, most of them less than by 127 steps. */
+static void test_rounded_tables(void **state)
+{
+    static const float zero[KV_SCALED_TABLE], two[2] = {-0.25f, 3};
+    float random[KV_SCALED_TABLE];
+    struct kv_scaled c;
+
+    (void)state;
+    assert_true(kv_scaled_init(&c, 4, zero, NULL, KV_SCALE_F16, 1, 64, 64));
+    for (size_t i = 0; i < KV_SCALED_TABLE; i++)
+        assert_int_equal(c.near[i], 0);
+    assert_true(kv_scaled_init(&c, 1, two, NULL, KV_SCALE_F16, 1, 64, 64));
+    assert_within(c.unit * (float)c.near[2], two[0], 1e-6);
+    assert_within(c.unit * (float)c.near[3], two[1], 1e-6);
+    for (uint64_t key = 0; key < 50; key++) {
+        double error = 0, plain = 0;
+        float most = 0;
+
+        for (size_t i = 0; i < KV_SCALED_TABLE; i++) {
+            random[i] = (float)kv_random_normal(key, i);
+            most = fmaxf(most, fabsf(random[i]));
+        }
+        assert_true(
+            kv_scaled_init(&c, 4, random, NULL, KV_SCALE_F16, 1, 64, 64));
+        assert_true(c.unit >= 0.999f * most / 127 &&
+                    c.unit <= 1.001f * most / 96);
+        for (size_t i = 0; i < KV_SCALED_TABLE; i++) {
+            const float unit = most / 127;
+            const double e = (double)(random[i] - c.unit * (float)c.near[i]);
+            const double e127 =
+                (double)(random[i] - unit * rintf(random[i] / unit));
+
+            assert_true(fabs(e) <= 0.501 * (double)c.unit);
+            error += e * e;
+            plain += e127 * e127;
+        }
+        assert_true(error <= 1.001 * plain);
+    }
+}
+
 /* Groups that end inside a register have no tiles. */
 static void test_refuses(void **state)
 {
@@ -232,6 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_expand),
+        cmocka_unit_test(test_rounded_tables),
         cmocka_unit_test(test_refuses),
     };
 

@@ -130,8 +130,7 @@ void kv_common_files(const char *const *outputs, size_t n_outputs,
         if (outputs[i] && !*outputs[i])
             kv_die("an output is named '': expected a file");
         if (outputs[i] && !strcmp(outputs[i], "-"))
-            kv_die("an output is named '-': expected a file (without -o "
-                   "results go to standard output)");
+            kv_die("an output is named '-': expected a file");
         for (size_t j = 0; j < n_inputs; j++)
             if (collide(outputs[i], inputs[j]))
                 kv_die("the output %s would replace the input %s", outputs[i],

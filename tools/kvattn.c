@@ -392,6 +392,8 @@ static int run_path(struct run *r, const struct kv_spec *spec,
         r->base = step;
     if (is_new(ran, kv_attn_step_path(step))) {
         rc = kv_attn_step_run(step, r->base, &m, e);
+        if (kv_interrupted(e)) /* on a GPU nothing within asks */
+            rc = -1;
         if (!rc && kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
                        KV_OWN_ORACLE)
             say_ops(spec, &m.ops);

@@ -57,16 +57,20 @@ void kv_detail(const char *fmt, ...)
     va_end(ap);
 }
 
-/* Columns of the terminal's line beside ": " and n more: a line that wraps is
- * not wiped. */
-static int room_beside(size_t n)
+/* "what: numbers", what cut, or all of it, where the terminal's line ends: a
+ * line that wraps is not wiped. */
+static void show(const char *what, const char *numbers)
 {
     struct winsize size;
-    const int taken = (int)n + 3;
+    int room;
 
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
         size.ws_col = 80;
-    return size.ws_col > taken ? size.ws_col - taken : 0;
+    room = size.ws_col - 3 - (int)strlen(numbers);
+    if (room > 0)
+        fprintf(stderr, "\r\033[K%.*s: %s", room, what, numbers);
+    else
+        fprintf(stderr, "\r\033[K%.*s", size.ws_col - 1, numbers);
 }
 
 void kv_progress_init(struct kv_progress *p, const char *what, size_t total)
@@ -78,7 +82,6 @@ void kv_progress_init(struct kv_progress *p, const char *what, size_t total)
 void kv_progress_step(struct kv_progress *p, size_t steps)
 {
     const double now = kv_seconds(), spent = now - p->started;
-
     char numbers[128];
 
     p->done += steps;
@@ -96,8 +99,7 @@ void kv_progress_step(struct kv_progress *p, size_t steps)
                  100.0 * (double)p->done / (double)p->total, p->done, p->total,
                  spent, left);
     }
-    fprintf(stderr, "\r\033[K%.*s: %s", room_beside(strlen(numbers)), p->what,
-            numbers);
+    show(p->what, numbers);
 }
 
 void kv_progress_clear(struct kv_progress *p)
