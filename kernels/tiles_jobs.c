@@ -100,7 +100,8 @@ static void run_part(const struct at_work *all, size_t i,
 
 /* (part, chunk)s that a thread takes at a time, of n: neighbours, as the end of
  * one prefetches the beginning of the next; and an eighth of a thread's share,
- * so that a slow thread is not waited for.  The last eighth goes one by one. */
+ * so that a slow thread is not waited for.  The last ones, as many as would
+ * leave the others waiting for a run, go one by one. */
 static int run_length(size_t n, size_t threads)
 {
     const size_t run = n / threads / 8;
@@ -126,8 +127,8 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
     }
 
     const size_t n_parts = w[n_jobs].parts_before;
-    const size_t in_runs = n_parts - n_parts / 8;
     const int run = run_length(n_parts, threads);
+    const size_t last = kv_least((size_t)run * (threads - 1), n_parts);
 
 #pragma omp parallel num_threads((int)threads)
     {
@@ -140,10 +141,10 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
             kv_tile_prepare(of->heads + i - of->heads_before, &room);
         }
 #pragma omp for schedule(dynamic, run) nowait
-        for (size_t i = 0; i < in_runs; i++)
+        for (size_t i = 0; i < n_parts - last; i++)
             run_part(w, i, &room);
 #pragma omp for schedule(dynamic)
-        for (size_t i = in_runs; i < n_parts; i++)
+        for (size_t i = n_parts - last; i < n_parts; i++)
             run_part(w, i, &room);
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < w[n_jobs].heads_before; i++) {
