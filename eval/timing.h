@@ -31,7 +31,8 @@ double kv_bench_bandwidth(struct kv_bench *b);
  * bandwidth above.  base not NULL: before each run once(base) runs the same
  * way, and *ratio becomes the median of its time over the run's, pair by pair,
  * so that what else the machine does hits both.  progress: a step for each run,
- * or NULL.  Fails on Ctrl-C, between runs. */
+ * or NULL.  Fails on Ctrl-C, between runs; *out and *ratio mean nothing then.
+ */
 int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
                   void (*once)(void *), void *arg, void *base,
                   struct kv_progress *progress, struct kv_timing *out,

@@ -4,7 +4,11 @@
 
 #include <string.h>
 
-enum { ROWS = KV_SCALED_ROWS, LINE = 64 };
+enum {
+    ROWS = KV_TILE_ROWS,
+    LINE = 64,
+    MOST_SCALES = KV_SCALED_SCALES * KV_SCALED_PARTS
+};
 
 /* ---- queries ------------------------------------------------------------- */
 
@@ -76,8 +80,6 @@ static const struct kv_scaled_int8 *level(void)
 #endif
     return &kv_scaled_int8_c;
 }
-
-enum { MOST_SCALES = KV_SCALED_MOST / 16 * KV_TILE_TOKENS };
 
 static void scores(const struct kv_store *s, size_t head, const uint8_t *tile,
                    const void *query, size_t rows, float *score, size_t stride)

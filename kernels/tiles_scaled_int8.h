@@ -21,8 +21,6 @@
 
 #include "kernels/tiles_scaled_impl.h"
 
-enum { KV_SCALED_ROWS = KV_TILE_ROWS };
-
 static inline size_t kv_scaled_fields(unsigned bits)
 {
     return 8 / kv_scaled_width(bits, 0);
@@ -36,7 +34,7 @@ static inline size_t kv_scaled_groups(const struct kv_store *s)
 /* Queries, rounded.  bias: -128 times the sum of a group's codes, for who adds
  * 128 to what the table has. */
 struct kv_scaled_query {
-    float *factor; /* [groups][KV_SCALED_ROWS] */
+    float *factor; /* [groups][KV_TILE_ROWS] */
     int32_t *bias; /* the same */
     int8_t *code;  /* [quads][rows][4] */
 };

@@ -49,7 +49,7 @@ static void scores(const struct kv_store *s, const uint8_t *tile,
             for (size_t g = 0; g < kv_scaled_groups(s); g++) {
                 const int32_t sum =
                     group_sum(c, g, q, rows, r, x + t * s->head_dim);
-                const float y = q.factor[g * KV_SCALED_ROWS + r] * (float)sum;
+                const float y = q.factor[g * KV_TILE_ROWS + r] * (float)sum;
                 const float by = scale[g * KV_TILE_TOKENS + t];
 
                 *to = g ? fmaf(by, y, *to) : by * y;
@@ -62,7 +62,7 @@ static void scores(const struct kv_store *s, const uint8_t *tile,
 static void weigh(const float *scale, float unit, const float *p, size_t stride,
                   size_t rows, int8_t code[][KV_TILE_TOKENS], float *factor)
 {
-    float x[KV_SCALED_ROWS][KV_TILE_TOKENS];
+    float x[KV_TILE_ROWS][KV_TILE_TOKENS];
 
     for (size_t r = 0; r < rows; r++)
         for (size_t t = 0; t < KV_TILE_TOKENS; t++)
@@ -80,8 +80,8 @@ static void gather(const struct kv_store *s, const uint8_t *tile,
     const struct kv_scaled *c = kv_scaled_of(s);
     const size_t padded = kv_padded(s->head_dim);
     int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
-    int8_t w[KV_SCALED_ROWS][KV_TILE_TOKENS];
-    float factor[KV_SCALED_ROWS];
+    int8_t w[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS];
 
     look_up(s, tile, x);
     for (size_t i = 0; i < s->head_dim; i++) {

@@ -81,12 +81,17 @@ ALWAYS_INLINE vi value(struct raw r, unsigned bits, table t, unsigned f)
     return t_look(t, i_and(low, 0x0f0f0f0f)); /* tables repeat themselves */
 }
 
-ALWAYS_INLINE int32_t quad_at(const int8_t *p)
+/* Rows' quads, `apart` bytes from one to the next, meet x: every by-th sum. */
+ALWAYS_INLINE void meet(vi x, const int8_t *quad, size_t apart, size_t rows,
+                        vi *sum, size_t by)
 {
-    int32_t four;
+    UNROLL
+    for (size_t i = 0; i < rows; i++) {
+        int32_t four;
 
-    memcpy(&four, p, sizeof(four));
-    return four;
+        memcpy(&four, quad + i * apart, sizeof(four));
+        sum[i * by] = i_dot(sum[i * by], x, four);
+    }
 }
 
 /* ---- keys ---------------------------------------------------------------- */
@@ -111,17 +116,10 @@ ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
         if (!lane && bits == 3 && u % 2 == 0)
             kv_prefetch(p.high + (first + u) / 2 * UNIT, UNIT);
         UNROLL
-        for (unsigned f = 0; f < MOST_FIELDS; f++) {
-            vi x;
-
-            if (f == fields)
-                break;
-            x = value(r, bits, t, f);
-            UNROLL
-            for (size_t i = 0; i < rows; i++)
-                sum[i][f % 2] = i_dot(sum[i][f % 2], x,
-                                      quad_at(code + (f / 2 * all + i) * 4));
-        }
+        for (unsigned f = 0; f < MOST_FIELDS; f++)
+            if (f < fields)
+                meet(value(r, bits, t, f), code + f / 2 * all * 4, 4, rows,
+                     &sum[0][f % 2], 2);
         code += channels * all;
     }
 }
@@ -142,7 +140,7 @@ ALWAYS_INLINE void scores_some(const struct kv_store *s,
                 UNROLL
                 for (size_t i = 0; i < 2 * rows; i++)
                     sum[i / 2][i % 2] =
-                        i_start(q.bias[g * KV_SCALED_ROWS + i / 2]);
+                        i_start(q.bias[g * KV_TILE_ROWS + i / 2]);
                 score_lanes(s, planes[part], g, q.code, all, bits, rows, lane,
                             t, sum);
                 UNROLL
@@ -151,7 +149,7 @@ ALWAYS_INLINE void scores_some(const struct kv_store *s,
                         part * KV_TILE_PART + i % 2 * LANES + lane;
                     const vf by = f_load(scale + g * KV_TILE_TOKENS + at);
                     const vf x =
-                        f_mul(f_all(q.factor[g * KV_SCALED_ROWS + i / 2]),
+                        f_mul(f_all(q.factor[g * KV_TILE_ROWS + i / 2]),
                               f_of(sum[i / 2][i % 2]));
                     float *to = score + i / 2 * stride + at;
 
@@ -189,16 +187,16 @@ static void scores(const struct kv_store *s, const uint8_t *tile,
 
 /* Weights of a group as they are met. */
 struct weights {
-    int8_t quad[KV_SCALED_ROWS][KV_TILE_TOKENS];
-    float factor[KV_SCALED_ROWS];
-    int32_t bias[KV_SCALED_ROWS];
+    int8_t quad[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS];
+    int32_t bias[KV_TILE_ROWS];
 };
 
 static void weigh(const struct kv_scaled *c, const float *scale, const float *p,
                   size_t stride, size_t rows, struct weights *w)
 {
-    float x[KV_SCALED_ROWS][KV_TILE_TOKENS];
-    int8_t code[KV_SCALED_ROWS][KV_TILE_TOKENS];
+    float x[KV_TILE_ROWS][KV_TILE_TOKENS];
+    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
 
     for (size_t t = 0; t < KV_TILE_TOKENS; t += WIDTH)
         for (size_t r = 0; r < rows; r++)
@@ -243,17 +241,10 @@ ALWAYS_INLINE void gather_lanes(const struct kv_store *s,
         if (!lane && bits == 3 && u == 0)
             kv_prefetch(ahead + (part * bits + 2) * UNIT, UNIT);
         UNROLL
-        for (unsigned f = 0; f < MOST_FIELDS; f++) {
-            vi x;
-
-            if (f == fields)
-                break;
-            x = value(r, bits, t, f);
-            UNROLL
-            for (size_t i = 0; i < rows; i++)
-                sum[i] = i_dot(sum[i], x,
-                               quad_at(quad + i * KV_TILE_TOKENS + f * 4));
-        }
+        for (unsigned f = 0; f < MOST_FIELDS; f++)
+            if (f < fields)
+                meet(value(r, bits, t, f), quad + f * 4, KV_TILE_TOKENS, rows,
+                     sum, 1);
     }
     acc += row * padded + block * LANES + lane;
     UNROLL
