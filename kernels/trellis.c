@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { STATES = KV_TRELLIS_STATES };
 
@@ -17,26 +18,42 @@ static size_t string_bits(const struct kv_trellis_step *step, size_t n_steps)
     return bits;
 }
 
-/* The lowest n bits of i turned left by `by`. */
-static size_t turn_left(size_t i, unsigned by, unsigned n)
+static int by_size(const void *a, const void *b)
 {
-    return (i << by | i >> (n - by)) % ((size_t)1 << n);
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
 }
 
-void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
-                     float *turned)
+/* The most that neighbours among n numbers are apart. */
+static float widest_gap(const float *x, size_t n)
 {
-    for (size_t v = 0; v < values; v++)
-        for (size_t s = 0; s < STATES; s++)
-            turned[v * STATES + turn_left(s, bits, KV_TRELLIS_BITS)] =
-                table[v * STATES + s];
-    for (unsigned b = 4; b >= 3; b--) {
-        const size_t lanes = (size_t)1 << b;
+    float sorted[STATES], gap = 0;
 
-        turned += values * STATES;
-        for (size_t i = 0; bits < b && i < values * STATES; i++)
-            turned[i] = table[i - i % lanes + turn_left(i % lanes, bits, b)];
+    memcpy(sorted, x, n * sizeof(*x));
+    qsort(sorted, n, sizeof(*sorted), by_size);
+    for (size_t i = 1; i < n; i++)
+        gap = fmaxf(gap, sorted[i] - sorted[i - 1]);
+    return gap;
+}
+
+struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
+                                       const float *table, bool folded)
+{
+    const size_t n = values * (size_t)STATES;
+    double squares = 0;
+    struct kv_trellis_step step = {
+        .bits = bits, .values = values, .table = table, .folded = folded};
+
+    for (size_t i = 0; i < n; i++) {
+        squares += (double)table[i] * (double)table[i];
+        step.reach = fmaxf(step.reach, fabsf(table[i]));
     }
+    for (size_t i = 0; i < n; i += STATES)
+        step.gap = fmaxf(step.gap, widest_gap(table + i, STATES));
+    step.error =
+        (float)(squares / (double)n * exp2(-2 * (double)bits / (double)values));
+    return step;
 }
 
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps)
@@ -146,13 +163,6 @@ void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
 
 /* ---- training ---------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-
-    return (x > y) - (x < y);
-}
-
 enum { QUANTILES = 1024, ENOUGH = 1 << 16 };
 
 /* Of the sizes of n values, ENOUGH of them at most: [QUANTILES + 1]. */
@@ -198,17 +208,16 @@ static void spread(const float *quantile, double power, size_t n, float *size)
 /* Numbers with either sign, in random order.  At high rates the best are as
  * dense as the cube root of the values' density, at low rates as the values.
  * Training alone spreads them too slowly to get there. */
-static void start(const struct kv_trellis_step *step, const float *x,
-                  size_t n_x, uint64_t seed, float *kept)
+static void start(unsigned bits, unsigned values, const float *x, size_t n_x,
+                  uint64_t seed, float *kept)
 {
-    const double rate =
-        (double)step->bits / step->values / KV_TRELLIS_MOST_BITS;
-    const size_t n = kv_trellis_kept(step->bits);
+    const double rate = (double)bits / values / KV_TRELLIS_MOST_BITS;
+    const size_t n = kv_trellis_kept(bits);
     float quantile[QUANTILES + 1], size[KV_TRELLIS_ENTRIES / 2];
 
     find_quantiles(x, n_x, quantile);
     spread(quantile, pow(3, -rate), n, size);
-    for (unsigned v = 0; v < step->values; v++, kept += n) {
+    for (unsigned v = 0; v < values; v++, kept += n) {
         const uint64_t of_row = kv_mix(seed, v);
 
         for (size_t i = 0; i < n; i++)
@@ -256,22 +265,20 @@ static void improve(const struct kv_trellis_step *step, const float *x,
 /* Steps of one kind, each value in its place at a scale of 1. */
 struct run {
     struct kv_trellis_step *step;
-    float *one, *turned;
+    struct kv_trellis_whole *whole;
+    float *one;
     uint32_t *place;
     size_t steps, len;
 };
 
-static struct run new_run(unsigned bits, unsigned values, const float *table,
-                          size_t len)
+static struct run new_run(size_t values, size_t len)
 {
     struct run r = {.steps = len / values, .len = len};
 
     r.step = kv_alloc(r.steps, sizeof(*r.step));
+    r.whole = kv_alloc(len, sizeof(*r.whole));
     r.one = kv_alloc(len, sizeof(*r.one));
     r.place = kv_alloc(len, sizeof(*r.place));
-    r.turned = kv_alloc(KV_TRELLIS_ORDERS * values * STATES, sizeof(*r.turned));
-    for (size_t i = 0; i < r.steps; i++)
-        r.step[i] = (struct kv_trellis_step){bits, values, table, r.turned};
     for (size_t i = 0; i < len; i++) {
         r.one[i] = 1;
         r.place[i] = (uint32_t)i;
@@ -282,9 +289,20 @@ static struct run new_run(unsigned bits, unsigned values, const float *table,
 static void free_run(struct run *r)
 {
     free(r->step);
+    free(r->whole);
     free(r->one);
     free(r->place);
-    free(r->turned);
+}
+
+/* All steps by what is kept of a table, which is unfolded to `table`. */
+static void set_table(struct run *r, unsigned bits, unsigned values,
+                      const float *kept, float *table)
+{
+    kv_trellis_unfold(bits, values, kept, table);
+    r->step[0] = kv_trellis_step(bits, values, table, true);
+    for (size_t i = 1; i < r->steps; i++)
+        r->step[i] = r->step[0];
+    kv_trellis_count(r->step, r->steps, r->one, r->whole);
 }
 
 /* The states of n sequences on their best paths: [n][steps]. */
@@ -294,7 +312,6 @@ static void find_states(const struct run *r, const float *x, size_t n,
     enum { AT_ONCE = 16 };
     const size_t size = kv_trellis_bytes(r->step, r->steps);
 
-    kv_trellis_turn(r->step->bits, r->step->values, r->step->table, r->turned);
 #pragma omp parallel
     {
         void *scratch =
@@ -306,7 +323,7 @@ static void find_states(const struct run *r, const float *x, size_t n,
             const size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
 
             kv_trellis_encode(r->step, r->steps, x + i * r->len, r->len,
-                              r->place, r->one, m, scratch, bytes, size);
+                              r->place, r->whole, m, scratch, bytes, size);
             for (size_t j = 0; j < m; j++)
                 kv_trellis_states(r->step, r->steps, bytes + j * size,
                                   state + (i + j) * r->steps);
@@ -320,14 +337,14 @@ void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
                       size_t len, size_t rounds, uint64_t seed, float *kept)
 {
     float *table = kv_alloc(values * STATES, sizeof(*table));
-    struct run r = new_run(bits, values, table, len);
+    struct run r = new_run(values, len);
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
 
-    start(r.step, x, n * len, seed, kept);
+    start(bits, values, x, n * len, seed, kept);
     for (size_t i = 0; i < rounds; i++) {
         const size_t some = i < rounds / 2 ? (n + 3) / 4 : n;
 
-        kv_trellis_unfold(bits, values, kept, table);
+        set_table(&r, bits, values, kept, table);
         find_states(&r, x, some, state);
         improve(r.step, x, some, len, state, kept);
     }
@@ -340,11 +357,11 @@ double kv_trellis_error(unsigned bits, unsigned values, const float *kept,
                         const float *x, size_t n, size_t len)
 {
     float *table = kv_alloc(values * STATES, sizeof(*table));
-    struct run r = new_run(bits, values, table, len);
+    struct run r = new_run(values, len);
     uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
     double sum = 0;
 
-    kv_trellis_unfold(bits, values, kept, table);
+    set_table(&r, bits, values, kept, table);
     find_states(&r, x, n, state);
     for (size_t i = 0; i < n * len; i++) {
         const double e =

@@ -15,6 +15,7 @@
 #ifndef KV_TRELLIS_H
 #define KV_TRELLIS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,21 +28,35 @@ enum {
 };
 
 struct kv_trellis_step {
-    unsigned bits, values; /* 1 to the most */
+    unsigned bits, values; /* 1 to the most; of 4 bits and more, 1 value */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
-    const float *turned;   /* of kv_trellis_turn(); to encode alone */
+    /* To encode alone, of kv_trellis_step(): */
+    bool folded; /* the table is of kv_trellis_unfold(); of several values it
+                  * has to be */
+    float error; /* that is about to be expected of a value: the mean square of
+                  * the table by 4^(-bits / values) */
+    float reach; /* the largest size of a number */
+    float gap;   /* the most that neighbours of a value's numbers are apart */
 };
 
-/* A table of steps of so many bits in the orders that a search wants.  The
- * first: state s at s << bits | s >> (KV_TRELLIS_BITS - bits), states that
- * differ in their first bits alone side by side.  The others, for registers of
- * 16 and 8 states, of b = 4 and 3 bits, and for fewer bits than b: within them
- * number i << bits | i >> (b - bits), of b bits, at i, so that their
- * predecessors come over and over.  table: [values][KV_TRELLIS_STATES]; turned:
- * [KV_TRELLIS_ORDERS][values][KV_TRELLIS_STATES]. */
-enum { KV_TRELLIS_ORDERS = 3 };
-void kv_trellis_turn(unsigned bits, unsigned values, const float *table,
-                     float *turned);
+/* With what an encoder wants to know of the table, [values][KV_TRELLIS_STATES].
+ */
+struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
+                                       const float *table, bool folded);
+
+/* An encoder counts in whole numbers: x and what is decoded as positions, the
+ * costs of paths as multiples of a sixteenth of the error that is expected of a
+ * value of the string, in the mean.  Of one value of a string: */
+struct kv_trellis_whole {
+    float x, number; /* position of 1: of x, and of a number of the table */
+    int16_t most;    /* position of x, either side: a bit beyond all numbers */
+    uint8_t shift;   /* positions of 1 << shift each, of those at 0 */
+    uint8_t slope;   /* what is far costs its distance >> slope more */
+};
+
+/* whole: [values of all steps]; scale: one for each value, as to decode. */
+void kv_trellis_count(const struct kv_trellis_step *step, size_t n_steps,
+                      const float *scale, struct kv_trellis_whole *whole);
 
 /* Of the whole string, the last byte filled up with zero bits. */
 size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
@@ -52,14 +67,15 @@ size_t kv_trellis_scratch(const struct kv_trellis_step *step, size_t n_steps,
                           size_t n);
 
 /* n strings of the same steps.  Value i of string s stands at x[s * x_stride +
- * place[i]], finite; scale: one for each value; bytes: [n][stride].  Finds the
- * bytes whose decoded numbers have the least sum of (x - decoded)^2, added up
- * in f32, each square and its sum rounded once; on ties the lowest predecessor.
- * Every level gives the same bytes. */
+ * place[i]], finite; whole: of kv_trellis_count(); bytes: [n][stride].  Finds
+ * the bytes whose decoded numbers have the least sum of costs, each (x -
+ * decoded)^2 to the nearest whole number, or less a long way off
+ * (trellis_impl.h); on ties the lowest predecessor.  Every level gives the same
+ * bytes. */
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
                        const float *x, size_t x_stride, const uint32_t *place,
-                       const float *scale, size_t n, void *scratch,
-                       uint8_t *bytes, size_t stride);
+                       const struct kv_trellis_whole *whole, size_t n,
+                       void *scratch, uint8_t *bytes, size_t stride);
 
 /* x = scale * table[state], the reverse. */
 void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,

@@ -3,69 +3,116 @@
 #include <string.h>
 
 #define NAME(f) f##_avx2
-#define LANE_BITS 3
+#define LANE_BITS 4
 
-typedef __m256 vf;
 typedef __m256i vi;
 
-#define v_load _mm256_loadu_ps
-#define v_store _mm256_storeu_ps
-#define v_all _mm256_set1_ps
-#define v_fma _mm256_fmadd_ps
-#define v_fnma _mm256_fnmadd_ps
-#define v_min _mm256_min_ps
-#define v_pick _mm256_permutevar8x32_ps
-#define v_equal(a, b) \
-    ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)))
-#define i_load(p) _mm256_loadu_si256((const __m256i *)(p))
-#define i_shift(v, by, and)                           \
-    _mm256_add_epi32(_mm256_srli_epi32(v, (int)(by)), \
-                     _mm256_set1_epi32((int)(and)))
+#define v_load(p) _mm256_loadu_si256((const __m256i *)(p))
+#define v_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+#define v_all _mm256_set1_epi16
+#define v_min _mm256_min_epu16
+#define v_add _mm256_add_epi16
+#define v_less _mm256_sub_epi16
+#define v_minus _mm256_subs_epi16
+#define v_size _mm256_abs_epi16
+#define v_shift(v, by) _mm256_slli_epi16(v, (int)(by))
+#define v_shift_back(v, by) _mm256_srli_epi16(v, (int)(by))
+#define v_square(v) _mm256_mulhrs_epi16(v, v)
 
-static inline vf v_load_first(const float *p, size_t n)
+static inline __m256i eight(const float *p, __m256 by)
 {
-    const __m128i two = _mm_setr_epi32(-1, -1, 0, 0);
-
-    switch (n) {
-    case 2:
-        return _mm256_zextps128_ps256(_mm_maskload_ps(p, two));
-    case 4:
-        return _mm256_zextps128_ps256(_mm_loadu_ps(p));
-    default:
-        return _mm256_loadu_ps(p);
-    }
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p), by));
 }
 
-static inline vf v_again(const float *p, size_t bits)
+static inline vi v_number(const float *p, float by)
 {
-    double two;
+    const __m256 all = _mm256_set1_ps(by);
+
+    return _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(eight(p, all), eight(p + 8, all)), 0xd8);
+}
+
+static inline vi v_plus(vi v, const uint16_t *p, unsigned bits)
+{
+    int64_t four;
+    int32_t two;
 
     switch (bits) {
     case 1:
-        return _mm256_set_m128(_mm_loadu_ps(p), _mm_loadu_ps(p));
+        return v_add(v, _mm256_broadcastsi128_si256(
+                            _mm_loadu_si128((const __m128i *)p)));
     case 2:
+        memcpy(&four, p, sizeof(four));
+        return v_add(v, _mm256_set1_epi64x(four));
+    case 3:
         memcpy(&two, p, sizeof(two));
-        return _mm256_castpd_ps(_mm256_set1_pd(two));
+        return v_add(v, _mm256_set1_epi32(two));
     default:
-        return _mm256_set1_ps(*p);
+        return v_add(v, v_all((int16_t)*p));
     }
 }
 
-static inline __m128 four(const float *p, size_t by)
+/* Lanes of each half from a half's: 2 bytes each. */
+#define TWO(i) ((i)*2), ((i)*2 + 1)
+#define LANES_OF(a, b, c, d, e, f, g, h)                                     \
+    _mm256_setr_epi8(TWO(a), TWO(b), TWO(c), TWO(d), TWO(e), TWO(f), TWO(g), \
+                     TWO(h), TWO(a), TWO(b), TWO(c), TWO(d), TWO(e), TWO(f), \
+                     TWO(g), TWO(h))
+
+static inline vi v_flip(vi v, size_t by)
 {
-    return _mm_setr_ps(p[0], p[by], p[2 * by], p[3 * by]);
+    const __m256i in_order = LANES_OF(0, 1, 2, 3, 4, 5, 6, 7);
+
+    if (by & 8)
+        v = _mm256_permute4x64_epi64(v, 0x4e);
+    if (by & 7)
+        v = _mm256_shuffle_epi8(
+            v,
+            _mm256_xor_si256(in_order, _mm256_set1_epi8((char)(by % 8 * 2))));
+    return v;
 }
 
-static inline vf v_every(const float *p, size_t by, size_t n)
+static inline vi v_turn(vi v, unsigned bits, size_t flip)
 {
-    switch (n) {
-    case 2:
-        return _mm256_zextps128_ps256(_mm_setr_ps(p[0], p[by], 0, 0));
-    case 4:
-        return _mm256_zextps128_ps256(four(p, by));
-    default:
-        return _mm256_setr_m128(four(p, by), four(p + 4 * by, by));
+    v = v_flip(v, flip);
+    switch (bits) {
+    case 0:
+        return v;
+    case 1: /* lanes of the halves by turns */
+        return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(v, 0xd8),
+                                   LANES_OF(0, 4, 1, 5, 2, 6, 3, 7));
+    case 2: /* 4 by 4, transposed */
+        return _mm256_permutevar8x32_epi32(
+            _mm256_shuffle_epi8(v, LANES_OF(0, 4, 1, 5, 2, 6, 3, 7)),
+            _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    default: /* even lanes, then odd ones */
+        return _mm256_permute4x64_epi64(
+            _mm256_shuffle_epi8(v, LANES_OF(0, 2, 4, 6, 1, 3, 5, 7)), 0xd8);
     }
+}
+
+/* Eight lanes of each by turns: trellis_impl.h says so of 16 lanes. */
+static inline uint32_t v_equal(vi a, vi b, vi c, vi d)
+{
+    return (uint32_t)_mm256_movemask_epi8(
+        _mm256_packs_epi16(_mm256_cmpeq_epi16(a, b), _mm256_cmpeq_epi16(c, d)));
+}
+
+/* Whether any of the bits is set in each of eight words. */
+static inline unsigned eight_with(const uint32_t *note, __m256i bits)
+{
+    const __m256i none = _mm256_cmpeq_epi32(
+        _mm256_and_si256(v_load(note), bits), _mm256_setzero_si256());
+
+    return ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(none)) & 0xff;
+}
+
+static inline unsigned words_with(const uint32_t *note, const uint32_t *bits)
+{
+    const __m256i by_bit_7 = _mm256_set_m128i(_mm_set1_epi32((int)bits[1]),
+                                              _mm_set1_epi32((int)bits[0]));
+
+    return eight_with(note, by_bit_7) | eight_with(note + 8, by_bit_7) << 8;
 }
 
 #include "kernels/trellis_simd.h"

@@ -1,70 +1,85 @@
-#include "kernels/lanes_avx512.h"
-
 #include <immintrin.h>
 #include <stdint.h>
-#include <string.h>
 
 #define NAME(f) f##_avx512
-#define LANE_BITS 4
+#define LANE_BITS 5
 
-typedef __m512 vf;
 typedef __m512i vi;
 
-#define v_load _mm512_loadu_ps
-#define v_load_first(p, n) \
-    _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
-#define v_store _mm512_storeu_ps
-#define v_all _mm512_set1_ps
-#define v_fma _mm512_fmadd_ps
-#define v_fnma _mm512_fnmadd_ps
-#define v_min _mm512_min_ps
-#define v_nearer(a, b) _mm512_range_ps(a, b, 2)
-#define v_pick(v, at) _mm512_permutexvar_ps(at, v)
-#define v_equal(a, b) kv_lanes_bits(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ))
-#define i_load _mm512_loadu_si512
-#define i_shift(v, by, and)                                \
-    _mm512_add_epi32(_mm512_srli_epi32(v, (unsigned)(by)), \
-                     _mm512_set1_epi32((int)(and)))
+#define v_load _mm512_loadu_si512
+#define v_store _mm512_storeu_si512
+#define v_all _mm512_set1_epi16
+#define v_min _mm512_min_epu16
+#define v_add _mm512_add_epi16
+#define v_less _mm512_sub_epi16
+#define v_minus _mm512_subs_epi16
+#define v_size _mm512_abs_epi16
+#define v_shift(v, by) _mm512_slli_epi16(v, (unsigned)(by))
+#define v_shift_back(v, by) _mm512_srli_epi16(v, (unsigned)(by))
+#define v_square(v) _mm512_mulhrs_epi16(v, v)
 
-static inline vf v_again(const float *p, size_t bits)
+static inline __m256i sixteen(const float *p, __m512 by)
 {
-    double two;
+    return _mm512_cvtsepi32_epi16(
+        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(p), by)));
+}
 
+static inline vi v_number(const float *p, float by)
+{
+    const __m512 all = _mm512_set1_ps(by);
+
+    return _mm512_inserti64x4(_mm512_castsi256_si512(sixteen(p, all)),
+                              sixteen(p + 16, all), 1);
+}
+
+static inline vi v_plus(vi v, const uint16_t *p, unsigned bits)
+{
     switch (bits) {
     case 1:
-        return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+        return v_add(
+            v, _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)p)));
     case 2:
-        return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+        return v_add(
+            v, _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)));
     case 3:
-        memcpy(&two, p, sizeof(two));
-        return _mm512_castpd_ps(_mm512_set1_pd(two));
-    default:
-        return _mm512_set1_ps(*p);
-    }
-}
-
-static inline __m128 four(const float *p, size_t by)
-{
-    return _mm_setr_ps(p[0], p[by], p[2 * by], p[3 * by]);
-}
-
-static inline vf v_every(const float *p, size_t by, size_t n)
-{
-    switch (n) {
-    case 2:
-        return _mm512_zextps128_ps512(_mm_setr_ps(p[0], p[by], 0, 0));
+        return v_add(
+            v, _mm512_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)p)));
     case 4:
-        return _mm512_zextps128_ps512(four(p, by));
-    case 8:
-        return _mm512_zextps256_ps512(
-            _mm256_setr_m128(four(p, by), four(p + 4 * by, by)));
-    default: /* by 2 */
-        return _mm512_permutex2var_ps(v_load(p),
-                                      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12,
-                                                        14, 16, 18, 20, 22, 24,
-                                                        26, 28, 30),
-                                      v_load(p + 16));
+        return v_add(v, _mm512_broadcastd_epi32(_mm_loadu_si32(p)));
+    default:
+        return v_add(v, v_all((int16_t)*p));
     }
+}
+
+static const uint16_t lanes[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+                                 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
+static inline vi v_flip(vi v, size_t by)
+{
+    return _mm512_permutexvar_epi16(
+        _mm512_xor_si512(v_load(lanes), v_all((int16_t)by)), v);
+}
+
+static inline vi v_turn(vi v, unsigned bits, size_t flip)
+{
+    const vi i = v_load(lanes);
+    const vi from = _mm512_or_si512(
+        _mm512_srli_epi16(i, bits),
+        _mm512_and_si512(_mm512_slli_epi16(i, 5 - bits), v_all(31)));
+
+    return bits || flip ? _mm512_permutexvar_epi16(
+                              _mm512_xor_si512(from, v_all((int16_t)flip)), v)
+                        : v;
+}
+
+#define v_equal(a, b, c, d) _mm512_cmpeq_epi16_mask(a, b)
+
+static inline unsigned words_with(const uint32_t *note, const uint32_t *bits)
+{
+    return _mm512_test_epi32_mask(
+        v_load(note), _mm512_mask_set1_epi32(_mm512_set1_epi32((int)bits[0]),
+                                             0xf0f0, (int)bits[1]));
 }
 
 #include "kernels/trellis_simd.h"

@@ -1,51 +1,87 @@
 /* The search of trellis.h as compiled for one instruction set; for trellis*.c
- * alone. */
+ * and the device's alone.
+ *
+ * Positions (kv_trellis_count()) are rounded to nearest.  A value costs, of its
+ * distance d from a number, held to 16 bits,
+ *
+ *   (d^2 + 2^14) >> 15                           where shift is 0, else
+ *   ((near^2 + 2^14) >> 15) + (more >> slope)
+ *
+ * with |d| split into min(|d|, FAR >> shift), which shifted left is near, and
+ * more.  So KV_TRELLIS_NEAR costs 16; and where all numbers may be far, because
+ * neighbours are, slope lets the nearest cost the least.  All values of a step
+ * cost less than 2^15 together. */
 #ifndef KV_TRELLIS_IMPL_H
 #define KV_TRELLIS_IMPL_H
 
 #include "kernels/trellis.h"
 
 enum {
-    KV_TRELLIS_AT_ONCE = 8,              /* strings at most, of one call */
-    KV_TRELLIS_FEW = KV_TRELLIS_BITS - 4 /* bits that leave 16 groups */
+    KV_TRELLIS_AT_ONCE = 16,                /* strings at most, of one call */
+    KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* costs of a string: most groups */
+    KV_TRELLIS_NOTE = KV_TRELLIS_STATES / 32, /* words of a step */
+    KV_TRELLIS_MOST_COST = 0x7fff, /* of a path, and more is as much */
+    KV_TRELLIS_SETTLE = 8, /* after so many steps the least cost becomes 0, as
+                            * it comes nowhere near the most in between */
+    KV_TRELLIS_NEAR = 724,
+    KV_TRELLIS_NO_SLOPE = 16
 };
 
-/* Floats of a row of costs, one for each group of states that a step of so many
- * bits goes on from: whole cache lines. */
-static inline size_t kv_trellis_row(unsigned bits)
+/* Of steps of so many values. */
+#define KV_TRELLIS_FAR(values) \
+    ((values) == 1   ? 28377   \
+     : (values) == 2 ? 20066   \
+     : (values) == 3 ? 16384   \
+                     : 14188)
+
+/* Of sizes up to 2^15; ties to even. */
+static inline int kv_trellis_nearest(float x)
 {
-    return KV_TRELLIS_STATES >> (bits < KV_TRELLIS_FEW ? bits : KV_TRELLIS_FEW);
+    const float big = 0x1.8p23f;
+
+    return (int)(x + big - big);
 }
 
-/* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The cost of the best
- * path to state s, in f32, is
- *
- *   least[s >> bits] + (x0 - scale0 t0[s])^2 + (x1 - scale1 t1[s])^2 + ...
- *
- * added up from the left; a difference and its product, a square and its sum
- * are rounded once.  The next step, of `next` bits, goes on from the groups of
- * states r, r + (STATES >> next), ...; after the last step next is
- * KV_TRELLIS_BITS, and all states are one group. */
+/* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path to state
+ * s costs least[s >> bits] + what its values do.  The next step, of `next`
+ * bits, goes on from the groups of states r, r + (STATES >> next), ..; after
+ * the last step next is KV_TRELLIS_BITS, and all states are one group. */
 struct kv_trellis_job {
     const struct kv_trellis_step *step;
+    const struct kv_trellis_whole *whole; /* [values] */
     unsigned next;
     size_t n;
-    const float *x; /* value v of string i: x[i * x_stride + place[v]] */
-    size_t x_stride;
-    const uint32_t *place; /* [values] */
-    const float *scale;    /* [values] */
-    const float *least;    /* [n][kv_trellis_row(bits)] */
-    float *to;             /* [n][kv_trellis_row(next)] */
+    const int16_t *x;      /* [values][KV_TRELLIS_AT_ONCE] positions */
+    const uint16_t *least; /* [n][KV_TRELLIS_ROW] */
+    uint16_t *to;   /* [n][KV_TRELLIS_ROW]: of each group, the most at most */
+    uint32_t *note; /* [n][KV_TRELLIS_NOTE]: a bit for each state, set for those
+                     * that cost their group's least (before it is held to the
+                     * most); of a group's last state it may be anything */
+};
+
+/* Where states stand in the notes of steps of a kind.  Word s / 32 has the bit
+ * of state s; which bit depends on the last five bits of s and on bit 7 of s:
+ * bit[s % 32][s >> 7 & 1], a mask.  The next step goes on from `groups` groups;
+ * group[r % 32]: the bits of a group in a word, by bit 7 too. */
+struct kv_trellis_order {
+    unsigned groups;
+    uint32_t bit[32][2], group[32][2];
 };
 
 struct kv_trellis_search {
-    /* to: the least cost in each group. */
     void (*advance)(const struct kv_trellis_job *job);
-    /* The way back: state [n], of group after[i] >> next the first state whose
-     * cost is what `to` has; any state where that is NaN, of numbers beyond
-     * f32. */
-    void (*go_back)(const struct kv_trellis_job *job, const uint16_t *after,
+    /* The least of the costs of n groups becomes 0. */
+    void (*settle)(uint16_t *cost, size_t n);
+    /* The way back by a step of n strings: state[i] of group after[i] /
+     * (STATES / groups) the first state with a bit in its note. */
+    void (*go_back)(const struct kv_trellis_order *order, size_t n,
+                    const uint32_t *note, const uint16_t *after,
                     uint16_t *state);
+    /* The last lane_bits bits of a state say where in a word its bit is: turned
+     * right by the step's bits, if these are fewer, and before that, of a
+     * folded table, where bit 7 is set, XORed with what gives the same entry
+     * without it.  Of 16 lanes, two times in a word, eights come by turns. */
+    unsigned lane_bits;
 };
 
 extern const struct kv_trellis_search kv_trellis_search_c;

@@ -1,60 +1,17 @@
-/* The encoder of trellis.h: one step in plain C, all steps, the way back. */
+/* The encoder of trellis.h: strings by a level's search, step after step to the
+ * end and back. */
 #include "kernels/level.h"
 #include "kernels/trellis_impl.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { STATES = KV_TRELLIS_STATES, AT_ONCE = KV_TRELLIS_AT_ONCE };
-
-/* The cost of string i's best path to this state. */
-static float cost(const struct kv_trellis_job *job, size_t i, size_t state)
-{
-    const struct kv_trellis_step *step = job->step;
-    const float *x = job->x + i * job->x_stride;
-    float c =
-        job->least[i * kv_trellis_row(step->bits) + (state >> step->bits)];
-
-    for (size_t v = 0; v < step->values; v++) {
-        const float d = fmaf(-job->scale[v], step->table[v * STATES + state],
-                             x[job->place[v]]);
-
-        c = fmaf(d, d, c);
-    }
-    return c;
-}
-
-static void advance(const struct kv_trellis_job *job)
-{
-    const size_t groups = STATES >> job->next;
-    float *to = job->to;
-
-    for (size_t i = 0; i < job->n; i++, to += kv_trellis_row(job->next))
-        for (size_t s = 0; s < STATES; s++) {
-            const float c = cost(job, i, s);
-
-            if (s < groups || c < to[s % groups])
-                to[s % groups] = c;
-        }
-}
-
-static void go_back(const struct kv_trellis_job *job, const uint16_t *after,
-                    uint16_t *state)
-{
-    const size_t groups = STATES >> job->next;
-
-    for (size_t i = 0; i < job->n; i++) {
-        const size_t r = (size_t)after[i] >> job->next;
-        const float least = job->to[i * kv_trellis_row(job->next) + r];
-        size_t s = r;
-
-        while (cost(job, i, s) != least && s + groups < STATES)
-            s += groups;
-        state[i] = (uint16_t)s;
-    }
-}
-
-const struct kv_trellis_search kv_trellis_search_c = {advance, go_back};
+enum {
+    STATES = KV_TRELLIS_STATES,
+    AT_ONCE = KV_TRELLIS_AT_ONCE,
+    ROW = KV_TRELLIS_ROW,
+    NOTE = KV_TRELLIS_NOTE,
+    MOST = KV_TRELLIS_MOST_COST
+};
 
 static const struct kv_trellis_search *best_level(void)
 {
@@ -67,55 +24,144 @@ static const struct kv_trellis_search *best_level(void)
     return &kv_trellis_search_c;
 }
 
-/* Floats of costs of a string: a row before the first step, one after each. */
-static size_t all_rows(const struct kv_trellis_step *step, size_t n_steps)
+/* ---- forwards ---------------------------------------------------------- */
+
+/* Scratch memory for n strings. */
+struct room {
+    uint16_t *least, *to; /* [n][ROW] */
+    uint32_t *note;       /* [n_steps][n][NOTE] */
+    int16_t *x;           /* [values of all steps][AT_ONCE] */
+    uint16_t *state;      /* [n_steps + 1][AT_ONCE]: after each step, then 0 */
+    uint8_t *bytes;       /* [kv_trellis_bytes()][AT_ONCE] */
+};
+
+static size_t all_values(const struct kv_trellis_step *step, size_t n_steps)
 {
-    size_t n = kv_trellis_row(KV_TRELLIS_BITS);
+    size_t n = 0;
 
     for (size_t k = 0; k < n_steps; k++)
-        n += kv_trellis_row(step[k].bits);
+        n += step[k].values;
     return n;
 }
 
 size_t kv_trellis_scratch(const struct kv_trellis_step *step, size_t n_steps,
                           size_t n)
 {
-    return (n < AT_ONCE ? n : AT_ONCE) * all_rows(step, n_steps) *
-               sizeof(float) +
-           AT_ONCE * ((n_steps + 1) * sizeof(uint16_t) +
+    n = n < AT_ONCE ? n : AT_ONCE;
+    return n * 2 * ROW * sizeof(uint16_t) +
+           n * n_steps * NOTE * sizeof(uint32_t) +
+           AT_ONCE * (all_values(step, n_steps) * sizeof(int16_t) +
+                      (n_steps + 1) * sizeof(uint16_t) +
                       kv_trellis_bytes(step, n_steps));
 }
 
-/* The best paths of the job's strings, from step 0 on.  rows: [all_rows()][n];
- * state: [n_steps + 1][AT_ONCE], of which those after the end are 0. */
-static void find_paths(struct kv_trellis_job job, size_t n_steps, float *rows,
-                       uint16_t *state)
+static struct room room_in(void *scratch, size_t n_steps, size_t n_values,
+                           size_t n)
 {
-    const struct kv_trellis_search *const search = best_level();
-    const struct kv_trellis_step *const step = job.step;
+    struct room r = {.least = scratch};
 
-    for (size_t i = 0; i < job.n; i++)
+    r.to = r.least + n * ROW;
+    r.note = (void *)(r.to + n * ROW);
+    r.x = (void *)(r.note + n_steps * n * NOTE);
+    r.state = (void *)(r.x + n_values * AT_ONCE);
+    r.bytes = (void *)(r.state + (n_steps + 1) * AT_ONCE);
+    return r;
+}
+
+static float held(float x, float most)
+{
+    return x < -most ? -most : x > most ? most : x;
+}
+
+/* Positions of n strings' values; to: [n_values][AT_ONCE]. */
+static void find_positions(const float *x, size_t x_stride,
+                           const uint32_t *place,
+                           const struct kv_trellis_whole *whole,
+                           size_t n_values, size_t n, int16_t *to)
+{
+    for (size_t v = 0; v < n_values; v++, to += AT_ONCE)
+        for (size_t i = 0; i < n; i++)
+            to[i] = (int16_t)kv_trellis_nearest(
+                held(x[i * x_stride + place[v]] * whole[v].x, whole[v].most));
+}
+
+/* Which groups come after the last step: one. */
+static unsigned bits_after(const struct kv_trellis_step *step, size_t n_steps,
+                           size_t k)
+{
+    return k + 1 < n_steps ? step[k + 1].bits : KV_TRELLIS_BITS;
+}
+
+/* All steps of n strings, to the notes. */
+static void advance_all(const struct kv_trellis_search *search,
+                        const struct kv_trellis_step *step, size_t n_steps,
+                        const struct kv_trellis_whole *whole, size_t n,
+                        struct room room)
+{
+    for (size_t i = 0; i < n; i++)
         for (size_t r = 0; r < (size_t)STATES >> step->bits; r++)
-            rows[i * kv_trellis_row(step->bits) + r] = r ? INFINITY : 0;
-    for (size_t k = 0; k < n_steps; k++, job.step++) {
-        job.next = k + 1 < n_steps ? step[k + 1].bits : KV_TRELLIS_BITS;
-        job.least = rows;
-        rows += job.n * kv_trellis_row(step[k].bits);
-        job.to = rows;
-        search->advance(&job);
-        job.place += step[k].values;
-        job.scale += step[k].values;
+            room.least[i * ROW + r] = r ? MOST : 0;
+    for (size_t k = 0; k < n_steps; k++) {
+        const unsigned next = bits_after(step, n_steps, k);
+        uint16_t *const swap = room.least;
+
+        search->advance(&(struct kv_trellis_job){.step = &step[k],
+                                                 .whole = whole,
+                                                 .next = next,
+                                                 .n = n,
+                                                 .x = room.x,
+                                                 .least = room.least,
+                                                 .to = room.to,
+                                                 .note = room.note});
+        for (size_t i = 0; (k + 1) % KV_TRELLIS_SETTLE == 0 && i < n; i++)
+            search->settle(room.to + i * ROW, (size_t)STATES >> next);
+        room.least = room.to;
+        room.to = swap;
+        room.note += n * NOTE;
+        room.x += step[k].values * AT_ONCE;
+        whole += step[k].values;
     }
-    job.next = KV_TRELLIS_BITS;
+}
+
+/* ---- backwards --------------------------------------------------------- */
+
+static void find_order(const struct kv_trellis_step *step, unsigned next,
+                       unsigned lane_bits, struct kv_trellis_order *o)
+{
+    const unsigned turn = step->bits < lane_bits ? step->bits : 0;
+    const unsigned flip = step->bits > KV_TRELLIS_NARROW ? 2 : 1;
+    const unsigned lanes = (1u << lane_bits) - 1;
+
+    *o = (struct kv_trellis_order){.groups = STATES >> next};
+    for (unsigned s = 0; s < 32; s++)
+        for (unsigned i = 0; i < 2; i++) {
+            const unsigned lane = (step->folded && i ? s ^ flip : s) & lanes;
+            const unsigned at =
+                (s & ~lanes) |
+                ((lane >> turn | lane << (lane_bits - turn)) & lanes);
+
+            o->bit[s][i] = 1u << (lane_bits != 4 ? at
+                                                 : (at & 7) | (at & 8) << 1 |
+                                                       (at & 16) >> 1);
+            o->group[s % o->groups][i] |= o->bit[s][i];
+        }
+}
+
+/* state: after each step, from the last one on. */
+static void go_all_back(const struct kv_trellis_search *search,
+                        const struct kv_trellis_step *step, size_t n_steps,
+                        size_t n, const uint32_t *note, uint16_t *state)
+{
+    struct kv_trellis_order order;
+
     for (size_t k = n_steps; k-- > 0;) {
-        job.step--;
-        job.to = rows;
-        rows -= job.n * kv_trellis_row(step[k].bits);
-        job.least = rows;
-        job.place -= step[k].values;
-        job.scale -= step[k].values;
-        search->go_back(&job, state + (k + 1) * AT_ONCE, state + k * AT_ONCE);
-        job.next = step[k].bits;
+        const unsigned next = bits_after(step, n_steps, k);
+
+        if (k + 1 == n_steps || step[k].table != step[k + 1].table ||
+            order.groups != (unsigned)STATES >> next)
+            find_order(&step[k], next, search->lane_bits, &order);
+        search->go_back(&order, n, note + k * n * NOTE,
+                        state + (k + 1) * AT_ONCE, state + k * AT_ONCE);
     }
 }
 
@@ -145,29 +191,25 @@ static void make_bytes(const struct kv_trellis_step *step, size_t n_steps,
 
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
                        const float *x, size_t x_stride, const uint32_t *place,
-                       const float *scale, size_t n, void *scratch,
-                       uint8_t *bytes, size_t stride)
+                       const struct kv_trellis_whole *whole, size_t n,
+                       void *scratch, uint8_t *bytes, size_t stride)
 {
+    const struct kv_trellis_search *const search = best_level();
     const size_t size = kv_trellis_bytes(step, n_steps);
-    const size_t room = all_rows(step, n_steps);
+    const size_t values = all_values(step, n_steps);
 
     for (size_t i = 0; n_steps && i < n; i += AT_ONCE) {
         const size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
-        float *const rows = scratch;
-        uint16_t *const state = (void *)(rows + m * room);
-        uint8_t *const made = (void *)(state + (n_steps + 1) * AT_ONCE);
+        const struct room room = room_in(scratch, n_steps, values, m);
 
-        memset(state, 0, (n_steps + 1) * AT_ONCE * sizeof(*state));
-        find_paths((struct kv_trellis_job){.step = step,
-                                           .n = m,
-                                           .x = x + i * x_stride,
-                                           .x_stride = x_stride,
-                                           .place = place,
-                                           .scale = scale},
-                   n_steps, rows, state);
-        make_bytes(step, n_steps, state, size, made);
+        memset(room.state, 0, (n_steps + 1) * AT_ONCE * sizeof(*room.state));
+        find_positions(x + i * x_stride, x_stride, place, whole, values, m,
+                       room.x);
+        advance_all(search, step, n_steps, whole, m, room);
+        go_all_back(search, step, n_steps, m, room.note, room.state);
+        make_bytes(step, n_steps, room.state, size, room.bytes);
         for (size_t j = 0; j < m; j++)
             for (size_t b = 0; b < size; b++)
-                bytes[(i + j) * stride + b] = made[b * AT_ONCE + j];
+                bytes[(i + j) * stride + b] = room.bytes[b * AT_ONCE + j];
     }
 }

@@ -2,486 +2,355 @@
  * what the plain C does.  Included by trellis_avx2.c and trellis_avx512.c,
  * which name the registers:
  *
- *   LANE_BITS          LANES = 1 << LANE_BITS
- *   vf, vi             LANES floats, LANES 32-bit integers
- *   v_load v_store v_all v_min
- *   v_load_first(p, n) n lanes, the others 0
- *   v_fma(a, b, c) v_fnma(a, b, c)     c + a b, c - a b
- *   v_pick(v, at)      lane i is v's lane at[i] % LANES
- *   v_again(p, bits)   lane i is p[i % (LANES >> bits)]
- *   v_every(p, by, n)  lane i is p[i * by], i < n; n = 2, 4, 8 .. LANES; may
- *                      read to p + n * by
- *   v_equal(a, b)      a bit for each lane
- *   v_nearer(a, b)     that nearer 0, or its negative; where it is one
- *                      operation
- *   i_load i_shift(v, by, and)      right, then plus `and`
- *   NAME(f)            f with the level's suffix */
-#include "kernels/trellis_impl.h"
+ *   LANE_BITS              LANES = 1 << LANE_BITS, 16 or 32
+ *   vi                     LANES 16-bit integers
+ *   v_load v_store v_all v_add
+ *   v_less(a, b)           a - b
+ *   v_minus(a, b)          a - b, held to 16 bits
+ *   v_min                  unsigned
+ *   v_size(v)              |v|
+ *   v_shift(v, by)         left
+ *   v_shift_back(v, by)    right, unsigned
+ *   v_square(v)            (v^2 + 2^14) >> 15
+ *   v_number(p, by)        p [LANES] floats times by, to nearest
+ *   v_plus(v, p, bits)     v + p[i % (LANES >> bits)] in lane i, no carry
+ *   v_flip(v, by)          lane i is v's lane i ^ by
+ *   v_turn(v, bits, by)    lane i is v's lane (i turned right by bits) ^ by
+ *   v_equal(a, b, c, d)    a word: where lanes of a are b's and, of 16 lanes,
+ *                          where lanes of c are d's
+ *   words_with             of trellis_back.h
+ *   NAME(f)                f with the level's suffix
+ *
+ * bits and what lanes are flipped by are constants. */
+#include "kernels/trellis_back.h"
 #include "kernels/unroll.h"
 
-#include <math.h>
 #include <stdbool.h>
 
 enum {
     LANES = 1 << LANE_BITS,
-    BITS = KV_TRELLIS_BITS,
     STATES = KV_TRELLIS_STATES,
-    TOGETHER = LANES / 2, /* strings: as many as registers hold */
-    VALUES = KV_TRELLIS_MOST_VALUES,
-    FEW = KV_TRELLIS_FEW
+    VECTORS = STATES / LANES,
+    VECTOR_BITS = KV_TRELLIS_BITS - LANE_BITS,
+    AT_ONCE = KV_TRELLIS_AT_ONCE,
+    ROW = KV_TRELLIS_ROW,
+    NOTE = KV_TRELLIS_NOTE
 };
 
-/* What its kind of step makes of a call; constants where they are inlined.
- * bits: FEW stands for more too, where they make no difference. */
+/* Which states of a table have the same numbers. */
+enum form {
+    OWN,    /* none that is known of */
+    NARROW, /* of kv_trellis_map() up to KV_TRELLIS_NARROW bits */
+    WIDE    /* and above */
+};
+
+/* A kind of step; constants where they are inlined.  bits: LANE_BITS stands for
+ * more too, where they make no difference. */
 struct kind {
-    size_t n;
     unsigned bits;
     size_t values;
+    enum form form;
 };
 
-/* Those there is code for: several values of more than 3 bits are not. */
-#define FEW_BITS(X, values) X(1, values) X(2, values) X(3, values)
-#define SEVERAL_VALUES(X) FEW_BITS(X, 2) FEW_BITS(X, 3) FEW_BITS(X, 4)
-#define KINDS(X) FEW_BITS(X, 1) X(4, 1) X(FEW, 1) SEVERAL_VALUES(X)
-#define KIND(bits, values) ((bits) * (VALUES + 1) + (values))
+/* Those there is code for. */
+#define SEVERAL_VALUES(X, bits) \
+    X(bits, 1, NARROW) X(bits, 2, NARROW) X(bits, 3, NARROW) X(bits, 4, NARROW)
+#define KINDS_OF_BOTH(X)                                                    \
+    SEVERAL_VALUES(X, 1) SEVERAL_VALUES(X, 2) SEVERAL_VALUES(X, 3)          \
+    X(4, 1, NARROW) X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) X(4, 1, OWN)
+#if LANE_BITS == 5
+#define KINDS(X) KINDS_OF_BOTH(X) X(5, 1, NARROW) X(5, 1, WIDE) X(5, 1, OWN)
+#else
+#define KINDS(X) KINDS_OF_BOTH(X) X(4, 1, WIDE)
+#endif
+#define KIND(bits, values, form) (((bits)*8 + (values)) * 4 + (form))
 
-static unsigned kind_of(const struct kv_trellis_step *step)
+static struct kind kind_of(const struct kv_trellis_step *step)
 {
-    return KIND(step->bits < FEW ? step->bits : FEW, step->values);
+    return (struct kind){step->bits < LANE_BITS ? step->bits : LANE_BITS,
+                         step->values,
+                         !step->folded                    ? OWN
+                         : step->bits > KV_TRELLIS_NARROW ? WIDE
+                                                          : NARROW};
 }
 
-static bool has_kind(const struct kv_trellis_step *step)
+/* ---- what numbers cost ------------------------------------------------- */
+
+/* Lane i of a vector has its state whose last LANE_BITS bits are i turned left
+ * by `bits` (not at all by LANE_BITS): then the LANES >> bits costs that its
+ * states go on from repeat themselves as they lie.
+ *
+ * The entries of a folded table (kv_trellis_map()) are those of its states
+ * without bits 6 and 7, WIDE: without bit 7.  With bit 7 a state has the entry
+ * that has bit 8 and bit 0 (WIDE: 1) the other way; with bit 6, bits 3 and 4.
+ * So few vectors of costs are those of all states, their lanes flipped; where
+ * bit 7 is set the sums with what was before are flipped instead, once the
+ * least of them is known: the flipped bit is among the step's own. */
+ALWAYS_INLINE size_t vectors_of(enum form form)
 {
-    return step->values == 1 || step->bits < 4;
+    return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
 }
 
-/* ---- forwards ---------------------------------------------------------- */
-
-/* lane i: i turned left by b of its LANE_BITS bits. */
-#define LANE(b, i) (((i) << (b) | (i) >> (LANE_BITS - (b))) % LANES)
-#define FOUR(b, i) LANE(b, i), LANE(b, i + 1), LANE(b, i + 2), LANE(b, i + 3)
-#define ROW(b)                                          \
-    {                                                   \
-        FOUR(b, 0), FOUR(b, 4), FOUR(b, 8), FOUR(b, 12) \
-    }
-static const int32_t turned_lanes[][16] = {ROW(0), ROW(1), ROW(2), ROW(3)};
-
-/* What costs are made of: x and scale of each value in all lanes.  LANES states
- * have predecessors p, p + 1, .. that repeat 1 << bits times each; so that
- * they are loaded as they stand, over and over, lanes are in the order of the
- * turned table (kv_trellis_turn()), until `back` brings them back. */
-struct terms {
-    vf x[TOGETHER][VALUES], scale[VALUES];
-    vi back;
-};
-
-ALWAYS_INLINE void set_terms(const struct kv_trellis_job *job, struct kind kind,
-                             struct terms *t)
+/* The first state of base vector h. */
+ALWAYS_INLINE size_t state_of(enum form form, size_t h)
 {
-    if (kind.bits < LANE_BITS)
-        t->back = i_load(turned_lanes[LANE_BITS - kind.bits]);
+    const size_t half = vectors_of(form) / 2;
+
+    return form == OWN ? h * LANES : h % half * LANES + h / half * 256;
+}
+
+/* State bit `bit` among lanes. */
+ALWAYS_INLINE size_t lane_bit(unsigned bits, unsigned bit)
+{
+    return (size_t)1 << (bit + LANE_BITS - bits) % LANE_BITS;
+}
+
+ALWAYS_INLINE bool bit_of(size_t k, unsigned bit)
+{
+    return k * LANES >> bit & 1;
+}
+
+/* How lanes are flipped where bit 7 is set; where bit 6 is. */
+ALWAYS_INLINE size_t late_flip(struct kind kind)
+{
+    return kind.form == OWN ? 0 : lane_bit(kind.bits, kind.form == WIDE);
+}
+
+ALWAYS_INLINE size_t early_flip(struct kind kind)
+{
+    if (kind.form != NARROW)
+        return 0;
+    return lane_bit(kind.bits, 3) |
+           (LANE_BITS > 4 ? lane_bit(kind.bits, 4) : 0);
+}
+
+/* Which base vector's costs the states of vector k have. */
+ALWAYS_INLINE size_t base_of(enum form form, size_t k)
+{
+    const size_t high = bit_of(k, 7) != bit_of(k, 8);
+    const size_t half = vectors_of(form) / 2;
+
+    if (form == OWN)
+        return k;
+    if (form == NARROW && LANE_BITS == 4 && bit_of(k, 6))
+        k ^= 1; /* bit 4 */
+    return k % half + high * half;
+}
+
+/* The numbers of base vectors, as positions in the order of lanes. */
+ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
+                                struct kind kind, vi (*number)[VECTORS])
+{
     UNROLL
     for (size_t v = 0; v < kind.values; v++) {
-        t->scale[v] = v_all(job->scale[v]);
         UNROLL
-        for (size_t i = 0; i < kind.n; i++)
-            t->x[i][v] = v_all(job->x[i * job->x_stride + job->place[v]]);
-    }
-}
+        for (size_t h = 0; h < vectors_of(kind.form); h++) {
+            const vi x =
+                v_number(job->step->table + v * STATES + state_of(kind.form, h),
+                         job->whole[v].number);
 
-/* Value v of states [s, s + LANES), in the order of `terms`. */
-ALWAYS_INLINE vf load_table(const struct kv_trellis_job *job, struct kind kind,
-                            size_t s, size_t v)
-{
-    const size_t order = LANES == 16 ? 1 : 2; /* kv_trellis_turn() */
-
-    if (kind.bits < LANE_BITS)
-        return v_load(job->step->turned + (order * kind.values + v) * STATES +
-                      s);
-    return v_load(job->step->table + v * STATES + s);
-}
-_Static_assert(LANES == 16 || LANES == 8, "orders of a table");
-
-/* Of states [s, s + LANES), for each string. */
-ALWAYS_INLINE void costs(const struct kv_trellis_job *job, struct kind kind,
-                         const struct terms *t, size_t s, vf *cost)
-{
-    vf table[VALUES];
-
-    UNROLL
-    for (size_t v = 0; v < kind.values; v++)
-        table[v] = load_table(job, kind, s, v);
-    UNROLL
-    for (size_t i = 0; i < kind.n; i++) {
-        const unsigned bits = kind.bits < FEW ? kind.bits : job->step->bits;
-
-        cost[i] =
-            v_again(job->least + i * kv_trellis_row(kind.bits) + (s >> bits),
-                    kind.bits);
-        UNROLL
-        for (size_t v = 0; v < kind.values; v++) {
-            const vf d = v_fnma(t->scale[v], table[v], t->x[i][v]);
-
-            cost[i] = v_fma(d, d, cost[i]);
+            number[v][h] = v_turn(x, (LANE_BITS - kind.bits) % LANE_BITS, 0);
         }
     }
 }
 
-/* best: the lesser of it and the costs of states [s, s + LANES). */
-ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
-                              struct kind kind, const struct terms *t, size_t s,
-                              vf *best)
+/* What a distance costs, of a step with this shift and slope; none is a
+ * constant then. */
+ALWAYS_INLINE vi cost_of(vi d, size_t values, unsigned shift, unsigned slope)
 {
-    vf cost[TOGETHER];
+    const vi far = v_all((int16_t)(KV_TRELLIS_FAR(values) >> shift));
+    const vi size = v_size(d), near = v_min(size, far);
 
-    costs(job, kind, t, s, cost);
-    UNROLL
-    for (size_t i = 0; i < kind.n; i++)
-        best[i] = v_min(cost[i], best[i]);
+    if (!shift)
+        return v_square(d);
+    d = v_square(v_shift(near, shift));
+    return slope == KV_TRELLIS_NO_SLOPE
+               ? d
+               : v_add(d, v_shift_back(v_less(size, near), slope));
 }
 
-#ifdef v_nearer
-_Static_assert(STATES >> FEW == LANES, "a register is all groups");
-
-/* Of steps of one value, this and the next of FEW bits or more: 2 LANES states
- * have one predecessor, and each group two of them, the nearer to x being the
- * better.  Whether it is done. */
-ALWAYS_INLINE bool advance_near(const struct kv_trellis_job *job, size_t n)
+/* What they cost string i. */
+ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
+                               struct kind kind, unsigned shift, unsigned slope,
+                               vi (*number)[VECTORS], size_t i, vi *cost)
 {
-    const unsigned bits = job->step->bits;
-    const vf scale = v_all(*job->scale);
-    vf x[TOGETHER], best[TOGETHER];
-
     UNROLL
-    for (size_t i = 0; i < n; i++) {
-        x[i] = v_all(job->x[i * job->x_stride + *job->place]);
-        best[i] = v_all(INFINITY);
-    }
-    for (size_t s = 0; s < STATES; s += 2 * LANES) {
-        const float *const least = job->least + (s >> bits);
-        const vf low = v_load(job->step->table + s);
-        const vf high = v_load(job->step->table + s + LANES);
+    for (size_t v = 0; v < kind.values; v++) {
+        const vi x = v_all(job->x[v * AT_ONCE + i]);
 
         UNROLL
-        for (size_t i = 0; i < n; i++) {
-            const vf d =
-                v_nearer(v_fnma(scale, low, x[i]), v_fnma(scale, high, x[i]));
+        for (size_t h = 0; h < vectors_of(kind.form); h++) {
+            const vi c =
+                cost_of(v_minus(x, number[v][h]), kind.values, shift, slope);
 
-            best[i] = v_min(v_fma(d, d, v_all(least[i * LANES])), best[i]);
+            cost[h] = v ? v_add(cost[h], c) : c;
         }
     }
-    UNROLL
-    for (size_t i = 0; i < n; i++)
-        v_store(job->to + i * LANES, best[i]);
-    return true;
 }
-#else
-ALWAYS_INLINE bool advance_near(const struct kv_trellis_job *job, size_t n)
+
+/* ---- the least --------------------------------------------------------- */
+
+/* Of groups of fewer states than lanes: of all lanes that are one group's. */
+ALWAYS_INLINE vi join(vi least, unsigned bits, unsigned next)
 {
-    (void)job;
-    (void)n;
-    return false;
+    UNROLL
+    for (unsigned bit = 0; bit < LANE_BITS; bit++)
+        if (bit + next >= KV_TRELLIS_BITS)
+            least = v_min(least, v_flip(least, lane_bit(bits, bit)));
+    return least;
 }
-#endif
+
+/* What a string's step makes of it; base: what the numbers of base vectors
+ * cost, and of those of states with bit 6. */
+struct costs {
+    vi base[2][VECTORS];
+    const uint16_t *before; /* of the states it goes on from */
+    unsigned bits;          /* of the step */
+};
+
+ALWAYS_INLINE vi cost_at(const struct costs *c, struct kind kind, size_t k)
+{
+    return v_plus(c->base[bit_of(k, 6)][base_of(kind.form, k)],
+                  c->before + (k * LANES >> c->bits), kind.bits);
+}
+
+/* Of vectors g, g + apart, .., at least two, as many with bit 7 as without or
+ * only either: their costs, and the least.  few: a vector has several states of
+ * a group.  least: in the order of lanes of states without bit 7 and of those
+ * with it. */
+ALWAYS_INLINE void keep_least(const struct costs *c, struct kind kind, bool few,
+                              unsigned next, size_t g, size_t apart, vi *cost,
+                              vi *least, uint16_t *to)
+{
+    const size_t flip = late_flip(kind);
+    const bool both = flip && apart * LANES < 256;
+    const size_t other = both ? 128 / LANES : apart;
+
+    UNROLL
+    for (size_t k = g; k < VECTORS; k += apart)
+        cost[k] = cost_at(c, kind, k);
+    least[0] = cost[g];
+    least[1] = cost[g + other];
+    UNROLL
+    for (size_t k = g + apart; k < VECTORS; k += apart) {
+        const size_t which = both && bit_of(k, 7);
+
+        if (k != g + other || !both)
+            least[which] = v_min(least[which], cost[k]);
+    }
+    if (both)
+        *least = v_min(*least, v_flip(least[1], flip));
+    if (few)
+        *least = join(*least, kind.bits, next);
+    least[1] = both ? v_flip(*least, flip) : *least;
+    v_store(to + g * LANES,
+            v_turn(v_min(*least, v_all(KV_TRELLIS_MOST_COST)),
+                   kind.bits % LANE_BITS, !both && bit_of(g, 7) ? flip : 0));
+}
+
+/* apart, and whether they are few: constants. */
+ALWAYS_INLINE void keep_all(const struct costs *c, struct kind kind, bool few,
+                            unsigned next, size_t apart, uint32_t *note,
+                            uint16_t *to)
+{
+    const size_t n = 32 / LANES; /* vectors of a word */
+    const size_t noted = few ? VECTORS : VECTORS - apart;
+    const size_t together = few ? 1 : n;
+    vi cost[VECTORS], least[32 / LANES][2];
+
+    UNROLL
+    for (size_t g = 0; g < apart; g += together) {
+        UNROLL
+        for (size_t i = 0; i < together; i++)
+            keep_least(c, kind, few, next, g + i, apart, cost, least[i], to);
+        UNROLL
+        for (size_t k = g; k < noted; k += few ? n : apart)
+            note[k / n] =
+                v_equal(cost[k], least[0][bit_of(k, 7)], cost[k + n - 1],
+                        least[together - 1][bit_of(k, 7)]);
+    }
+}
+
+/* ---- a step ------------------------------------------------------------ */
+
+ALWAYS_INLINE void advance_string(const struct kv_trellis_job *job,
+                                  struct kind kind, unsigned shift,
+                                  unsigned slope, vi (*number)[VECTORS],
+                                  size_t i)
+{
+    const size_t flip = early_flip(kind);
+    uint32_t *const note = job->note + i * NOTE;
+    uint16_t *const to = job->to + i * ROW;
+    struct costs c = {.before = job->least + i * ROW,
+                      .bits =
+                          kind.bits < LANE_BITS ? kind.bits : job->step->bits};
+
+    value_costs(job, kind, shift, slope, number, i, c.base[0]);
+    UNROLL
+    for (size_t h = 0; h < vectors_of(kind.form); h++)
+        c.base[1][h] = flip ? v_flip(c.base[0][h], flip) : c.base[0][h];
+    switch (job->next) {
+    case 1:
+        keep_all(&c, kind, false, 1, VECTORS >> 1, note, to);
+        break;
+    case 2:
+        keep_all(&c, kind, false, 2, VECTORS >> 2, note, to);
+        break;
+    case 3:
+        keep_all(&c, kind, false, 3, VECTORS >> 3, note, to);
+        break;
+    case 4:
+        keep_all(&c, kind, false, 4, VECTORS >> 4, note, to);
+        break;
+    default:
+        keep_all(&c, kind, true, job->next, 1, note, to);
+    }
+}
 
 ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
                                 struct kind kind)
 {
-    const unsigned next = job->next < FEW ? job->next : FEW;
-    const size_t groups = (size_t)STATES >> next;
-    struct terms t;
+    const unsigned shift = job->whole->shift, slope = job->whole->slope;
+    vi number[KV_TRELLIS_MOST_VALUES][VECTORS];
 
-    if (kind.bits == FEW && next == FEW && advance_near(job, kind.n))
-        return;
-    set_terms(job, kind, &t);
-    for (size_t r = 0; r < groups; r += LANES) {
-        vf best[TOGETHER];
-
-        costs(job, kind, &t, r, best);
-        keep_least(job, kind, &t, r + groups, best);
-        for (size_t s = r + 2 * groups; s < STATES; s += 2 * groups) {
-            keep_least(job, kind, &t, s, best);
-            keep_least(job, kind, &t, s + groups, best);
-        }
-        UNROLL
-        for (size_t i = 0; i < kind.n; i++)
-            v_store(job->to + i * kv_trellis_row(next) + r,
-                    kind.bits < LANE_BITS ? v_pick(best[i], t.back) : best[i]);
-    }
+    load_numbers(job, kind, number);
+    if (!shift)
+        for (size_t i = 0; i < job->n; i++)
+            advance_string(job, kind, 0, slope, number, i);
+    else if (slope == KV_TRELLIS_NO_SLOPE)
+        for (size_t i = 0; i < job->n; i++)
+            advance_string(job, kind, shift, KV_TRELLIS_NO_SLOPE, number, i);
+    else
+        for (size_t i = 0; i < job->n; i++)
+            advance_string(job, kind, shift, slope, number, i);
 }
 
-ALWAYS_INLINE void advance_any(const struct kv_trellis_job *job, size_t n)
+static void advance(const struct kv_trellis_job *job)
 {
-    switch (kind_of(job->step)) {
-#define CASE(B, V)                                 \
-    case KIND(B, V):                               \
-        advance_kind(job, (struct kind){n, B, V}); \
+    const struct kind kind = kind_of(job->step);
+
+    switch (KIND(kind.bits, kind.values, kind.form)) {
+#define CASE(B, V, F)                              \
+    case KIND(B, V, F):                            \
+        advance_kind(job, (struct kind){B, V, F}); \
         break;
         KINDS(CASE)
 #undef CASE
     }
 }
 
-/* 16 groups become those by next > FEW bits, in place. */
-static void join(unsigned next, float *to)
+static void settle(uint16_t *cost, size_t n)
 {
-    for (size_t n = 8; n >= (size_t)STATES >> next; n /= 2)
-        for (size_t r = 0; r < n; r++)
-            to[r] = to[r + n] < to[r] ? to[r + n] : to[r];
-}
+    vi least = v_load(cost);
 
-static void advance(const struct kv_trellis_job *all)
-{
-    struct kv_trellis_job job = *all;
-
-    if (!has_kind(job.step)) {
-        kv_trellis_search_c.advance(all);
-        return;
-    }
-    for (size_t n = job.n; n; n -= job.n) {
-        job.n = n < TOGETHER ? 1 : TOGETHER;
-        if (job.n > 1)
-            advance_any(&job, TOGETHER);
-        else
-            advance_any(&job, 1);
-        for (size_t i = 0; job.next > FEW && i < job.n; i++)
-            join(job.next, job.to + i * kv_trellis_row(job.next));
-        job.x += job.n * job.x_stride;
-        job.least += job.n * kv_trellis_row(job.step->bits);
-        job.to += job.n * kv_trellis_row(job.next);
-    }
-}
-
-/* ---- backwards --------------------------------------------------------- */
-
-/* The least costs before states r + j (STATES >> bits), j from `from` on; r is
- * below STATES >> bits. */
-ALWAYS_INLINE vf before(const float *least, size_t bits, size_t r, size_t from)
-{
-    const size_t n = (size_t)1 << bits;
-
-    if (2 * bits < BITS) {
-        const size_t by = (size_t)STATES >> 2 * bits;
-
-        return v_every(least + (r >> bits) + from * by, by,
-                       n < LANES ? n : LANES);
-    }
-
-    const size_t shift = 2 * bits - BITS, first = from >> shift;
-
-    if (shift >= LANE_BITS)
-        return v_all(least[first]);
-    return v_pick(v_load(least + first / LANES * LANES),
-                  i_shift(i_load(turned_lanes[0]), shift, first % LANES));
-}
-
-ALWAYS_INLINE size_t first_bit(uint64_t of, size_t n)
-{
-    return (size_t)__builtin_ctzll(of | (uint64_t)1 << (n - 1));
-}
-
-/* Which of the states own + j (STATES >> bits) cost `least`, of up to 64 from
- * j = from on: a bit for each.  own is below STATES >> bits; bits and values
- * are constants.  Lanes after a row's n may seem to, but the first is not among
- * them. */
-ALWAYS_INLINE uint64_t which_cost(const struct kv_trellis_job *job, size_t bits,
-                                  size_t values, size_t own, size_t from,
-                                  vf least)
-{
-    const size_t n = (size_t)1 << bits, wide = n < LANES ? n : LANES;
-    const float *table = job->step->turned + (own << bits) + from;
-    uint64_t found = 0;
-
+    for (size_t r = LANES; r < n; r += LANES)
+        least = v_min(least, v_load(cost + r));
     UNROLL
-    for (size_t j = 0; j < (n < 64 ? n : 64); j += wide) {
-        vf cost = before(job->least, bits, own, from + j);
-
-        UNROLL
-        for (size_t v = 0; v < values; v++) {
-            const vf t = v_load_first(table + v * STATES + j, wide);
-            const vf d =
-                v_fnma(v_all(job->scale[v]), t, v_all(job->x[job->place[v]]));
-
-            cost = v_fma(d, d, cost);
-        }
-        found |= (uint64_t)v_equal(cost, least) << j;
-    }
-    return found;
+    for (size_t by = 1; by < LANES; by *= 2)
+        least = v_min(least, v_flip(least, by));
+    for (size_t r = 0; r < n; r += LANES)
+        v_store(cost + r, v_less(v_load(cost + r), least));
 }
 
-/* The first state of group r by next <= bits bits whose cost is `least`.  bits,
- * values: constants, as next is where it is bits. */
-ALWAYS_INLINE size_t first_of(const struct kv_trellis_job *job, size_t bits,
-                              size_t next, size_t values, size_t r, float least)
-{
-    /* bits of states that such a group has of one by `bits` */
-    static const uint64_t every[] = {~(uint64_t)0,
-                                     0x5555555555555555,
-                                     0x1111111111111111,
-                                     0x0101010101010101,
-                                     0x0001000100010001,
-                                     0x0000000100000001,
-                                     1};
-    const size_t n = (size_t)1 << bits, own = r % (STATES >> bits);
-    const uint64_t mine =
-        next == bits ? *every : every[bits - next] << (r >> (BITS - bits));
-
-    for (size_t from = 0;; from += 64) {
-        const uint64_t found =
-            mine & which_cost(job, bits, values, own, from, v_all(least));
-
-        if (found || from + 64 >= n) /* at last the last one, for NaN */
-            return (from + first_bit(found, n < 64 ? n : 64)) << (BITS - bits) |
-                   own;
-    }
-}
-
-/* The same by next > bits bits, bits <= 5: the states of several groups by
- * `bits`. */
-ALWAYS_INLINE size_t first_of_several(const struct kv_trellis_job *job,
-                                      size_t bits, size_t next, size_t values,
-                                      size_t r, float least)
-{
-    size_t first = STATES;
-
-    for (size_t own = r; own < (size_t)STATES >> bits;
-         own += (size_t)STATES >> next) {
-        const uint64_t found =
-            which_cost(job, bits, values, own, 0, v_all(least));
-        const size_t s =
-            (size_t)__builtin_ctzll(found | 1ull << 63) << (BITS - bits) | own;
-
-        first = s < first ? s : first;
-    }
-    return first % STATES; /* some state, for NaN */
-}
-
-/* rises: next > bits; a constant. */
-ALWAYS_INLINE void back_kind(struct kv_trellis_job job, unsigned bits,
-                             unsigned next, size_t values, bool rises,
-                             const uint16_t *after, uint16_t *state)
-{
-    for (size_t i = 0; i < job.n; i++) {
-        const size_t r = (size_t)after[i] >> next;
-        const float least = job.to[r];
-
-        state[i] =
-            (uint16_t)(rises ? first_of_several(&job, bits, next, values, r,
-                                                least)
-                             : first_of(&job, bits, next, values, r, least));
-        job.x += job.x_stride;
-        job.least += kv_trellis_row(bits);
-        job.to += kv_trellis_row(next);
-    }
-}
-
-/* next <= bits, and more than bits - 7. */
-static void back_among(const struct kv_trellis_job *job, const uint16_t *after,
-                       uint16_t *state)
-{
-    const unsigned next = job->next;
-
-    switch (KIND(job->step->bits, job->step->values)) {
-#define CASE(B)                                               \
-    case KIND(B, 1):                                          \
-        if (next == B)                                        \
-            back_kind(*job, B, B, 1, false, after, state);    \
-        else                                                  \
-            back_kind(*job, B, next, 1, false, after, state); \
-        break;
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
-#undef CASE
-#define CASE(B, V)                                        \
-    case KIND(B, V):                                      \
-        back_kind(*job, B, next, V, false, after, state); \
-        break;
-        SEVERAL_VALUES(CASE)
-#undef CASE
-    }
-}
-_Static_assert(KV_TRELLIS_MOST_BITS == 8 && VALUES == 4, "every kind");
-
-/* A rate that rises from 1 or 2 bits. */
-static void back_rising(const struct kv_trellis_job *job, const uint16_t *after,
-                        uint16_t *state)
-{
-    const unsigned bits = job->step->bits, next = job->next;
-
-    switch (job->step->values) {
-#define CASE(V)                                              \
-    case V:                                                  \
-        if (bits == 1)                                       \
-            back_kind(*job, 1, next, V, true, after, state); \
-        else                                                 \
-            back_kind(*job, 2, next, V, true, after, state); \
-        break;
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-#undef CASE
-    }
-}
-
-/* The first of all states whose cost is the least. */
-ALWAYS_INLINE size_t first_of_all(const struct kv_trellis_job *job,
-                                  struct kind kind)
-{
-    const vf least = v_all(*job->to);
-    struct terms t;
-
-    set_terms(job, kind, &t);
-    for (size_t s = 0;; s += LANES) {
-        unsigned found;
-        vf cost;
-
-        costs(job, kind, &t, s, &cost);
-        if (kind.bits < LANE_BITS)
-            cost = v_pick(cost, t.back);
-        found = v_equal(cost, least);
-        if (found || s + LANES == STATES)
-            return s + first_bit(found, LANES);
-    }
-}
-
-/* After the last step. */
-static void back_all(struct kv_trellis_job job, uint16_t *state)
-{
-    for (size_t i = 0; i < job.n; i++) {
-        switch (kind_of(job.step)) {
-#define CASE(B, V)                                                       \
-    case KIND(B, V):                                                     \
-        state[i] = (uint16_t)first_of_all(&job, (struct kind){1, B, V}); \
-        break;
-            KINDS(CASE)
-#undef CASE
-        }
-        job.x += job.x_stride;
-        job.least += kv_trellis_row(job.step->bits);
-        job.to += kv_trellis_row(BITS);
-    }
-}
-
-static void go_back(const struct kv_trellis_job *job, const uint16_t *after,
-                    uint16_t *state)
-{
-    const unsigned bits = job->step->bits, next = job->next;
-
-    if (next == BITS && has_kind(job->step))
-        back_all(*job, state);
-    else if (next <= bits && next + 7 > bits && has_kind(job->step))
-        back_among(job, after, state);
-    else if (next > bits && bits <= 2)
-        back_rising(job, after, state);
-    else /* a rate that rises further, or falls from 8 bits to 1: few steps */
-        kv_trellis_search_c.go_back(job, after, state);
-}
-
-const struct kv_trellis_search NAME(kv_trellis_search) = {advance, go_back};
+const struct kv_trellis_search NAME(kv_trellis_search) = {advance, settle,
+                                                          go_back, LANE_BITS};

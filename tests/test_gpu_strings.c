@@ -36,9 +36,10 @@ struct setup {
     struct kv_gpu_steps run[MOST_RUNS];
     struct kv_trellis_step step[MOST_STEPS];
     struct kv_gpu_coefficient coef[MOST_VALUES];
+    struct kv_trellis_whole whole[MOST_VALUES];
     float scale[MOST_VALUES], mean[MOST_VALUES];
     uint32_t place[MOST_VALUES]; /* one after another */
-    float *tables, *turned, *forward;
+    float *tables, *forward;
     unsigned first[2], used;
     struct kv_gpu_code code;
 };
@@ -70,12 +71,9 @@ static void add_run(struct setup *s, const struct kv_gpu_steps *kind,
     *run = *kind;
     run->n = n;
     run->table = (unsigned)((kind - kinds) * KV_TRELLIS_MOST_VALUES * STATES);
-    kv_trellis_turn(kind->bits, kind->values, s->tables + run->table,
-                    s->turned + KV_TRELLIS_ORDERS * run->table);
     for (unsigned i = 0; i < n; i++)
-        s->step[g->n_steps++] = (struct kv_trellis_step){
-            kind->bits, kind->values, s->tables + run->table,
-            s->turned + KV_TRELLIS_ORDERS * run->table};
+        s->step[g->n_steps++] = kv_trellis_step(kind->bits, kind->values,
+                                                s->tables + run->table, true);
     g->n_coefs += n * kind->values;
     g->n_bits += n * kind->bits;
 }
@@ -88,11 +86,16 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
     const size_t n_tables = (size_t)KINDS * KV_TRELLIS_MOST_VALUES * STATES;
     size_t d;
 
-    *s = (struct setup){
-        .tables = kv_alloc(n_tables, sizeof(float)),
-        .turned = kv_alloc(KV_TRELLIS_ORDERS * n_tables, sizeof(float))};
-    for (size_t i = 0; i < n_tables; i++)
-        s->tables[i] = number(skip, i, data == LARGE ? ORDINARY : data);
+    *s = (struct setup){.tables = kv_alloc(n_tables, sizeof(float))};
+    for (size_t k = 0; k < KINDS; k++) {
+        float kept[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_ENTRIES / 2];
+
+        for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
+            kept[i] =
+                number(skip + 100 * k, i, data == LARGE ? ORDINARY : data);
+        kv_trellis_unfold(kinds[k].bits, kinds[k].values, kept,
+                          s->tables + k * KV_TRELLIS_MOST_VALUES * STATES);
+    }
     for (size_t i = 0; i < n_runs; i++)
         add_run(s, &kinds[(i + skip) % KINDS], length[i / KINDS]);
     d = g->n_coefs + 2 - g->n_coefs % 2;
@@ -105,6 +108,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
         s->scale[i] = scale(skip + 50, i, data);
         s->place[i] = i;
     }
+    kv_trellis_count(s->step, g->n_steps, s->scale, s->whole);
     s->first[1] = g->n_coefs;
     s->code.n_heads = s->code.block = 1;
     s->code.head_dim = d;
@@ -114,7 +118,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
     g->first = s->first;
     g->used = &s->used;
     g->steps = s->run;
-    g->scale = s->scale;
+    g->whole = s->whole;
     g->tables = s->tables;
     g->mean = s->mean;
     g->forward = g->inverse = s->forward;
@@ -124,7 +128,6 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
 static void tear_down(struct setup *s)
 {
     free(s->forward);
-    free(s->turned);
     free(s->tables);
 }
 
@@ -137,7 +140,7 @@ static void plain(const struct setup *s, const float *x, size_t n,
 
     if (!g->n_steps)
         memset(bytes, 0, n * s->code.block_bytes);
-    kv_trellis_encode(s->step, g->n_steps, x, g->n_coefs, s->place, s->scale, n,
+    kv_trellis_encode(s->step, g->n_steps, x, g->n_coefs, s->place, s->whole, n,
                       scratch, bytes, s->code.block_bytes);
     free(scratch);
 }

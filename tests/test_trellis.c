@@ -10,60 +10,86 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KINDS = 12, MOST_STEPS = 40 };
+enum { KINDS = 20, MOST_STEPS = 40 };
 
 /* Steps of every kind, with random tables. */
 struct setup {
-    float *table[KINDS], *turned[KINDS];
+    float *table[KINDS];
     struct kv_trellis_step step[MOST_STEPS];
+    struct kv_trellis_whole whole[MOST_STEPS * 4];
     size_t n_steps, n_values;
     float x[MOST_STEPS * 4], scale[MOST_STEPS * 4];
     uint32_t place[MOST_STEPS * 4]; /* the last value first */
 };
 
-static const unsigned kinds[KINDS][2] = {{1, 4}, {1, 2}, {3, 4}, {1, 1},
-                                         {3, 2}, {2, 1}, {4, 1}, {3, 1},
-                                         {5, 1}, {8, 1}, {7, 1}, {6, 1}};
+/* Bits, values; and tables of levels, of which those with as many bits as a
+ * step alone count. */
+static const struct {
+    unsigned bits, values;
+    bool levels;
+} kinds[KINDS] = {{1, 4, false}, {1, 2, false}, {3, 4, false}, {1, 1, false},
+                  {3, 2, false}, {2, 1, false}, {4, 1, false}, {3, 1, false},
+                  {5, 1, false}, {8, 1, false}, {7, 1, false}, {6, 1, false},
+                  {1, 1, true},  {2, 1, true},  {3, 1, true},  {4, 1, true},
+                  {5, 1, true},  {6, 1, true},  {8, 1, true},  {2, 3, false}};
+
+/* Whole numbers everywhere: paths cost the same. */
+enum data { ORDINARY, TIES };
+
+static void fill_table(const struct setup *s, size_t k, uint64_t seed,
+                       enum data data)
+{
+    const unsigned bits = kinds[k].bits, values = kinds[k].values;
+    float kept[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_ENTRIES];
+
+    for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++) {
+        kept[i] = (float)kv_random_normal(seed + k, i);
+        kept[i] = data == TIES ? rintf(2 * kept[i]) : kept[i];
+    }
+    if (!kinds[k].levels)
+        kv_trellis_unfold(bits, values, kept, s->table[k]);
+    else
+        for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
+            s->table[k][i] = kept[i % ((size_t)1 << bits)];
+}
 
 /* One kind after another from kind `skip` on, each `often` times. */
 static void set_up(struct setup *s, size_t n_steps, size_t skip, size_t often,
-                   uint64_t seed)
+                   uint64_t seed, enum data data)
 {
     *s = (struct setup){.n_steps = n_steps};
     for (size_t k = 0; k < KINDS; k++) {
-        const size_t n = kinds[k][1] * KV_TRELLIS_STATES;
-
-        s->table[k] = kv_alloc(n, sizeof(float));
-        for (size_t i = 0; i < n; i++)
-            s->table[k][i] = (float)kv_random_normal(seed + k, i);
-        s->turned[k] = kv_alloc(KV_TRELLIS_ORDERS * n, sizeof(float));
-        kv_trellis_turn(kinds[k][0], kinds[k][1], s->table[k], s->turned[k]);
+        s->table[k] =
+            kv_alloc(kinds[k].values * KV_TRELLIS_STATES, sizeof(float));
+        fill_table(s, k, seed, data);
     }
     for (size_t i = 0; i < n_steps; i++) {
         const size_t k = (i / often + skip) % KINDS;
 
-        s->step[i] = (struct kv_trellis_step){kinds[k][0], kinds[k][1],
-                                              s->table[k], s->turned[k]};
-        for (size_t v = 0; v < kinds[k][1]; v++, s->n_values++) {
+        s->step[i] = kv_trellis_step(kinds[k].bits, kinds[k].values,
+                                     s->table[k], !kinds[k].levels);
+        for (size_t v = 0; v < kinds[k].values; v++, s->n_values++) {
             s->scale[s->n_values] =
-                0.5f + kv_random_unit(seed + 50, s->n_values);
+                data == TIES ? 1
+                             : 0.5f + kv_random_unit(seed + 50, s->n_values);
             s->x[s->n_values] =
                 2 * (float)kv_random_normal(seed + 60, s->n_values);
         }
     }
     for (size_t i = 0; i < s->n_values; i++)
         s->place[i] = (uint32_t)(s->n_values - 1 - i);
+    kv_trellis_count(s->step, n_steps, s->scale, s->whole);
 }
 
 static void tear_down(struct setup *s)
 {
-    for (size_t k = 0; k < KINDS; k++) {
+    for (size_t k = 0; k < KINDS; k++)
         free(s->table[k]);
-        free(s->turned[k]);
-    }
 }
 
-static double distance(const struct setup *s, const uint8_t *bytes)
+/* Without values 0, left_out, 2 left_out, .. */
+static double distance_but(const struct setup *s, const uint8_t *bytes,
+                           size_t left_out)
 {
     float got[MOST_STEPS * 4];
     double sum = 0;
@@ -71,35 +97,46 @@ static double distance(const struct setup *s, const uint8_t *bytes)
     kv_trellis_decode(s->step, s->n_steps, bytes, 0, s->scale, 1, got, 0,
                       s->place);
     for (size_t i = 0; i < s->n_values; i++)
-        sum += (double)(s->x[i] - got[i]) * (double)(s->x[i] - got[i]);
+        if (!left_out || i % left_out)
+            sum += (double)(s->x[i] - got[i]) * (double)(s->x[i] - got[i]);
     return sum;
 }
 
-/* Every string of up to 14 bits. */
+static double distance(const struct setup *s, const uint8_t *bytes)
+{
+    return distance_but(s, bytes, 0);
+}
+
+static void encode_one(const struct setup *s, uint8_t *bytes)
+{
+    void *scratch = malloc(kv_trellis_scratch(s->step, s->n_steps, 1));
+
+    kv_trellis_encode(s->step, s->n_steps, s->x, 0, s->place, s->whole, 1,
+                      scratch, bytes, 0);
+    free(scratch);
+}
+
+/* Every string of up to 14 bits: costs are rounded, to a sixteenth of the error
+ * that is expected of a value. */
 static void test_finds_the_best_path(void **state)
 {
     (void)state;
     for (size_t skip = 0; skip < KINDS; skip++) {
         struct setup s;
         uint8_t bytes[8], other[8];
-        void *scratch;
         size_t bits = 0, n = 0;
-        double found, best = INFINITY;
+        double best = INFINITY;
 
-        for (; bits + kinds[(n + skip) % KINDS][0] <= 14; n++)
-            bits += kinds[(n + skip) % KINDS][0];
-        set_up(&s, n, skip, 1, 10 * skip);
-        scratch = malloc(kv_trellis_scratch(s.step, n, 1));
-        kv_trellis_encode(s.step, n, s.x, 0, s.place, s.scale, 1, scratch,
-                          bytes, 0);
-        found = distance(&s, bytes);
+        for (; bits + kinds[(n + skip) % KINDS].bits <= 14; n++)
+            bits += kinds[(n + skip) % KINDS].bits;
+        set_up(&s, n, skip, 1, 10 * skip, ORDINARY);
+        encode_one(&s, bytes);
         for (unsigned u = 0; u < 1u << bits; u++) {
             for (size_t i = 0; i < 2; i++)
                 other[i] = (uint8_t)((u << (16 - bits)) >> (8 - 8 * i));
             best = fmin(best, distance(&s, other));
         }
-        assert_true(found <= best * (1 + 1e-6));
-        free(scratch);
+        assert_true(distance(&s, bytes) <= best * 1.005);
         tear_down(&s);
     }
 }
@@ -137,8 +174,25 @@ static double least_distance(const struct setup *s)
     return cost[s->n_steps % 2][0];
 }
 
-/* Long strings, some values far out of the tables' reach: they do not blind
- * the search to the others. */
+/* Long strings, of steps of one kind and of all. */
+static void test_finds_nearly_the_best_path(void **state)
+{
+    (void)state;
+    for (size_t skip = 0; skip < KINDS; skip++)
+        for (size_t often = 1; often <= MOST_STEPS; often += MOST_STEPS - 1) {
+            uint8_t bytes[4 * MOST_STEPS];
+            struct setup s;
+
+            set_up(&s, MOST_STEPS, skip, often, 3 * skip, ORDINARY);
+            for (size_t i = 0; i < s.n_values; i++)
+                s.x[i] /= 2;
+            encode_one(&s, bytes);
+            assert_true(distance(&s, bytes) <= least_distance(&s) * 1.005);
+            tear_down(&s);
+        }
+}
+
+/* Values far out of the tables' reach do not blind the search to the others. */
 static void test_far_values(void **state)
 {
     (void)state;
@@ -146,44 +200,30 @@ static void test_far_values(void **state)
         for (size_t every = 2; every <= 32; every *= 4) {
             uint8_t bytes[4 * MOST_STEPS];
             struct setup s;
-            void *scratch;
+            double least, near;
 
-            set_up(&s, MOST_STEPS, skip, 1, 3 * skip);
-            scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, 1));
+            set_up(&s, MOST_STEPS, skip, 1, 3 * skip, ORDINARY);
+            encode_one(&s, bytes);
+            near = distance_but(&s, bytes, every);
             for (size_t i = 0; i < s.n_values; i += every)
                 s.x[i] *= 30;
-            kv_trellis_encode(s.step, s.n_steps, s.x, 0, s.place, s.scale, 1,
-                              scratch, bytes, 0);
-            assert_true(distance(&s, bytes) <= least_distance(&s) * (1 + 1e-6));
-            free(scratch);
+            least = least_distance(&s);
+            encode_one(&s, bytes);
+            assert_true(distance(&s, bytes) <= least * 1.06);
+            assert_true(distance_but(&s, bytes, every) <= near * 2.2);
             tear_down(&s);
         }
-}
-
-/* Whole numbers everywhere: paths cost the same. */
-static void make_ties(struct setup *s, float *x, size_t n)
-{
-    for (size_t k = 0; k < KINDS; k++) {
-        const size_t all = kinds[k][1] * KV_TRELLIS_STATES;
-
-        for (size_t i = 0; i < all; i++)
-            s->table[k][i] = rintf(2 * s->table[k][i]);
-        kv_trellis_turn(kinds[k][0], kinds[k][1], s->table[k], s->turned[k]);
-    }
-    for (size_t i = 0; i < s->n_values; i++)
-        s->scale[i] = 1;
-    for (size_t i = 0; i < n; i++)
-        x[i] = rintf(x[i]);
 }
 
 /* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
-    enum { STRINGS = 11, BYTES = 4 * MOST_STEPS };
+    enum { STRINGS = 19, BYTES = 4 * MOST_STEPS };
 
     (void)state;
     for (size_t turn = 0; turn < 2 * KINDS; turn++) {
         const size_t skip = turn % KINDS;
+        const enum data data = turn < KINDS ? ORDINARY : TIES;
         uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
         float x[STRINGS * MOST_STEPS * 4];
         struct setup s;
@@ -191,23 +231,52 @@ static void test_levels_agree(void **state)
         void *scratch;
 
         set_up(&s, MOST_STEPS - skip, skip, 1 + (turn + turn / KINDS) % 4,
-               7 * turn);
+               7 * turn, data);
         scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, STRINGS));
-        for (size_t i = 0; i < STRINGS * s.n_values; i++)
+        for (size_t i = 0; i < STRINGS * s.n_values; i++) {
             x[i] = 2 * (float)kv_random_normal(skip, i);
-        if (turn >= KINDS)
-            make_ties(&s, x, STRINGS * s.n_values);
+            x[i] = data == TIES ? rintf(x[i]) : x[i];
+        }
         assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
         for (size_t i = 0; i < STRINGS; i++)
             kv_trellis_encode(s.step, s.n_steps, x + i * s.n_values, 0, s.place,
-                              s.scale, 1, scratch, alone[i], BYTES);
+                              s.whole, 1, scratch, alone[i], BYTES);
         for (int level = 0; level <= (int)kv_level_max(); level++) {
             assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
             kv_trellis_encode(s.step, s.n_steps, x, s.n_values, s.place,
-                              s.scale, STRINGS, scratch, bytes[0], BYTES);
+                              s.whole, STRINGS, scratch, bytes[0], BYTES);
             assert_memory_equal(bytes, alone, sizeof(bytes));
         }
         free(scratch);
+        tear_down(&s);
+    }
+}
+
+/* Scales of none, of the least and the most a float can be, among others and
+ * alone, and values as large: every level makes the same of it. */
+static void test_any_scale(void **state)
+{
+    static const float by[] = {0, 1e-38f, 1e-12f, 1e12f, 1e38f};
+
+    (void)state;
+    for (size_t turn = 0; turn < 4 * KINDS; turn++) {
+        const size_t all = turn % 2, large = turn / 2 % 2;
+        uint8_t bytes[2][4 * MOST_STEPS] = {{0}};
+        struct setup s;
+        struct kv_err e;
+
+        set_up(&s, MOST_STEPS, turn % KINDS, 1, turn, ORDINARY);
+        for (size_t i = turn % 3; i < s.n_values; i += all ? 1 : 3)
+            s.scale[i] *= by[turn / 4 % 5];
+        for (size_t i = 0; large && i < s.n_values; i += 5)
+            s.x[i] *= 1e37f;
+        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        for (int level = 0; level <= (int)kv_level_max(); level++) {
+            assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
+            encode_one(&s, bytes[level > 0]);
+            if (level)
+                assert_memory_equal(bytes[0], bytes[1], sizeof(bytes[0]));
+        }
         tear_down(&s);
     }
 }
@@ -226,11 +295,11 @@ static void test_no_steps_and_ends(void **state)
     kv_trellis_decode(NULL, 0, NULL, 0, NULL, 1, &none, 0, NULL);
     assert_int_equal(kv_trellis_bytes(NULL, 0), 0);
     for (size_t n = 1; n <= KINDS; n++) {
-        set_up(&s, n, 3, 1, n);
+        set_up(&s, n, 3, 1, n, ORDINARY);
         scratch = malloc(kv_trellis_scratch(s.step, n, 1));
         bytes = malloc(kv_trellis_bytes(s.step, n) + 1);
         bytes[kv_trellis_bytes(s.step, n)] = 0x5a;
-        kv_trellis_encode(s.step, n, s.x, 0, s.place, s.scale, 1, scratch,
+        kv_trellis_encode(s.step, n, s.x, 0, s.place, s.whole, 1, scratch,
                           bytes, 0);
         assert_int_equal(bytes[kv_trellis_bytes(s.step, n)], 0x5a);
         was = distance(&s, bytes);
@@ -353,8 +422,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_the_best_path),
+        cmocka_unit_test(test_finds_nearly_the_best_path),
         cmocka_unit_test(test_far_values),
         cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_any_scale),
         cmocka_unit_test(test_no_steps_and_ends),
         cmocka_unit_test(test_unfold),
         cmocka_unit_test(test_last_bits),

@@ -74,7 +74,7 @@ static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
         send(c, 5, s->inverse, heads * d * d * sizeof(float), e) ||
         send(c, 6, s->forward, heads * d * d * sizeof(float), e) ||
         send(c, 7, s->steps, s->n_runs * sizeof(*s->steps), e) ||
-        send(c, 8, s->scale, s->n_coefs * sizeof(float), e))
+        send(c, 8, s->whole, s->n_coefs * sizeof(*s->whole), e))
         return -1;
     s->coef = c->own[0];
     s->first = c->own[1];
@@ -84,7 +84,7 @@ static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
     s->inverse = c->own[5];
     s->forward = c->own[6];
     s->steps = c->own[7];
-    s->scale = c->own[8];
+    s->whole = c->own[8];
     return 0;
 }
 

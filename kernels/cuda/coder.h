@@ -5,6 +5,7 @@
 #define KV_GPU_CODER_H
 
 #include "kernels/device.h"
+#include "kernels/trellis.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
@@ -78,7 +79,7 @@ struct kv_gpu_strings {
     const unsigned *first; /* [n_heads + 1]: a head's are those from here on */
     const unsigned *used;  /* [n_heads]: rows of the inverse that have one */
     const struct kv_gpu_steps *steps; /* [n_runs] */
-    const float *scale;               /* [n_coefs], in the string's order */
+    const struct kv_trellis_whole *whole; /* [n_coefs], in the string's order */
     const float *tables;
     const float *mean;              /* [n_heads][head_dim] */
     const float *forward, *inverse; /* [n_heads][head_dim][head_dim] */

@@ -1,6 +1,6 @@
 #include "kernels/cuda/coder.h"
 #include "kernels/cuda/gpu.cuh"
-#include "kernels/trellis.h"
+#include "kernels/trellis_impl.h"
 
 enum {
     THREADS = 128,
@@ -66,12 +66,21 @@ __global__ void __launch_bounds__(THREADS)
 // Which states were best is one byte a lane and step, in global memory: shared
 // memory has no room for as many strings as there are registers for.
 
+KV_DEVICE int kv_shuffle_int(int x, unsigned lane)
+{
+    return (int)kv_bits(kv_shuffle(kv_from_bits((uint32_t)x), lane));
+}
+
+KV_DEVICE int kv_shuffle_xor_int(int x, unsigned mask)
+{
+    return (int)kv_bits(kv_shuffle_xor(kv_from_bits((uint32_t)x), mask));
+}
+
 // The states that go on alike by BITS bits, r, r + groups, ..: the least cost
 // of each group, group r in least[r / 32] of lane r % 32 (fewer than 32 groups:
-// of all lanes whose numbers end so), and which of its states has it, the first
-// on ties: BITS bits for each of the lane's groups.
-template <int BITS>
-KV_DEVICE unsigned kv_keep_least(const float *cost, float *least)
+// of all lanes whose numbers end so), the most at most; and which of its states
+// has it, the first on ties: BITS bits for each of the lane's groups.
+template <int BITS> KV_DEVICE unsigned kv_keep_least(const int *cost, int *least)
 {
     constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
     constexpr unsigned GROUPS = KV_TRELLIS_STATES >> BITS;
@@ -94,31 +103,82 @@ KV_DEVICE unsigned kv_keep_least(const float *cost, float *least)
         which = which * (32 / GROUPS) + kv_lane() / GROUPS;
 #pragma unroll
     for (unsigned mask = GROUPS; mask < 32; mask *= 2) {
-        const float c = kv_shuffle_xor(*least, mask);
-        const unsigned w = kv_bits(kv_shuffle_xor(kv_from_bits(which), mask));
+        const int c = kv_shuffle_xor_int(*least, mask);
+        const unsigned w = (unsigned)kv_shuffle_xor_int((int)which, mask);
 
         if (c < *least || (c == *least && w < which)) {
             *least = c;
             which = w;
         }
     }
+#pragma unroll
+    for (int r = 0; r < MINE; r++)
+        least[r] = min(least[r], (int)KV_TRELLIS_MOST_COST);
     return which;
 }
 
-// Where a search stands: the next step's numbers, and the lane's note of it.
+// The least of n groups a lane becomes 0.
+template <int N> KV_DEVICE void kv_settle(int *least)
+{
+    int all = least[0];
+
+#pragma unroll
+    for (int r = 1; r < N; r++)
+        all = min(all, least[r]);
+#pragma unroll
+    for (unsigned mask = 1; mask < 32; mask *= 2)
+        all = min(all, kv_shuffle_xor_int(all, mask));
+#pragma unroll
+    for (int r = 0; r < N; r++)
+        least[r] -= all;
+}
+
+// What a value costs (kernels/trellis_impl.h).  x: its position and SHIFTED,
+// which is what numbers are found by: bits of a float so large that its last
+// one is 1.
+constexpr float BIG = 0x1.8p23f;
+constexpr int SHIFTED = 0x4b400000;
+
+template <int VALUES>
+KV_DEVICE int kv_value_cost(int x, float number, unsigned shift, unsigned slope)
+{
+    const int far = KV_TRELLIS_FAR(VALUES) >> shift;
+    int d = max(min(x - (int)kv_bits(number + BIG), 0x7fff), -0x8000);
+    int more = 0;
+
+    if (shift) {
+        d = abs(d);
+        more = max(d - far, 0);
+        d = (d - more) << shift;
+    }
+    return ((d * d + 0x4000) >> 15) + (more >> slope);
+}
+
+KV_DEVICE int kv_position(float x, const kv_trellis_whole &whole)
+{
+    const float most = (float)whole.most, place = x * whole.x;
+
+    return kv_round(fminf(fmaxf(place, -most), most));
+}
+
+// Where a search stands: the next step's values, and the lane's note of it.
 struct kv_searched {
-    const float *x, *scale;
+    const float *x;
+    const kv_trellis_whole *whole;
     uint8_t *note;
+    unsigned steps; // so far
 };
 
 // All steps of a run.  cost: of the best path to each of the lane's states.
 template <int BITS, int VALUES>
 KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
-                             kv_searched *at, float *cost)
+                             kv_searched *at, int *cost)
 {
     static_assert((BITS < 4 ? (STATES >> BITS) * BITS : BITS) <= 8,
                   "which of its states each group has is a byte");
-    float table[VALUES][STATES], x[VALUES], least[STATES / 2];
+    constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
+    float table[VALUES][STATES], x[VALUES];
+    int least[STATES / 2];
 
 #pragma unroll
     for (int v = 0; v < VALUES; v++) {
@@ -130,32 +190,36 @@ KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
     }
     for (unsigned k = 0; k < run.n; k++) {
         const float *const ahead = at->x + (k + 1 < run.n ? VALUES : 0);
-        float next[VALUES], scale[VALUES];
+        const unsigned shift = at->whole->shift, slope = at->whole->slope;
+        float next[VALUES], by[VALUES];
+        int place[VALUES];
 
 #pragma unroll
         for (int v = 0; v < VALUES; v++) { // they come while costs are compared
             next[v] = ahead[v];
-            scale[v] = at->scale[v];
+            by[v] = at->whole[v].number;
+            place[v] = kv_position(x[v], at->whole[v]) + SHIFTED;
         }
         *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
+        if (at->steps && at->steps % KV_TRELLIS_SETTLE == 0)
+            kv_settle<MINE>(least);
 #pragma unroll
         for (int i = 0; i < STATES; i++) {
             const unsigned from = (kv_lane() >> BITS) + (32 * i >> BITS);
 
-            cost[i] = kv_shuffle(least[(32 * i >> BITS) / 32], from % 32);
+            cost[i] = kv_shuffle_int(least[(32 * i >> BITS) / 32], from % 32);
 #pragma unroll
-            for (int v = 0; v < VALUES; v++) {
-                const float e = fmaf(-scale[v], table[v][i], x[v]);
-
-                cost[i] = fmaf(e, e, cost[i]);
-            }
+            for (int v = 0; v < VALUES; v++)
+                cost[i] += kv_value_cost<VALUES>(place[v], table[v][i] * by[v],
+                                                 shift, slope);
         }
 #pragma unroll
         for (int v = 0; v < VALUES; v++)
             x[v] = next[v];
         at->x += VALUES;
-        at->scale += VALUES;
+        at->whole += VALUES;
         at->note += KV_GPU_NOTE;
+        at->steps++;
     }
 }
 
@@ -215,12 +279,12 @@ __global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
 {
     notes += (size_t)blockIdx.x * s.n_steps * KV_GPU_NOTE + kv_lane();
     for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
-        kv_searched at = {x + t * s.n_coefs, s.scale, notes};
-        float cost[STATES], least;
+        kv_searched at = {x + t * s.n_coefs, s.whole, notes, 0};
+        int cost[STATES], least;
 
 #pragma unroll
         for (int i = 0; i < STATES; i++)
-            cost[i] = i || kv_lane() ? __builtin_huge_valf() : 0;
+            cost[i] = i || kv_lane() ? KV_TRELLIS_MOST_COST : 0;
         for (unsigned run = 0; run < s.n_runs; run++) {
             const kv_gpu_steps steps = s.steps[run];
 

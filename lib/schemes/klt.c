@@ -64,12 +64,12 @@ struct klt {
     size_t *n_used;           /* [n_heads] */
     float *levels, *trellis;  /* of each kind: one table after another, all
                                * trellises right behind all levels */
-    float *turned;            /* of both, kv_trellis_turn() of each */
     struct kv_klt_coef *coef; /* [n_coded], in the string's order */
     float *sigma;             /* [n_coded] */
     uint32_t *place;          /* [n_coded]: among a token's, head by head */
     size_t n_coded, n_steps;
-    struct kv_trellis_step *step; /* [n_steps] */
+    struct kv_trellis_step *step;   /* [n_steps] */
+    struct kv_trellis_whole *whole; /* [n_coded] */
     /* Attention on the codes, made when it is first asked for. */
     struct kv_coefs *coefs;
     struct kv_tiles_rope *rope; /* NULL: not before RoPE */
@@ -112,8 +112,6 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
 
     k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
     k->trellis = k->levels + room * KV_TRELLIS_STATES;
-    k->turned = kv_lines(2 * KV_TRELLIS_ORDERS * room,
-                         KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const struct kv_klt_kind kind = kv_klt_kinds[i];
         const size_t dims[] = {kind.values, kv_trellis_kept(kind.bits)};
@@ -244,19 +242,21 @@ static void make_steps(struct klt *k, bool scalar)
         const bool start = bits < KV_TRELLIS_BITS && of->values == 1;
         float *const table =
             table_of(scalar || start ? k->levels : k->trellis, kind);
-        float *const turned =
-            k->turned + KV_TRELLIS_ORDERS * (table - k->levels);
 
-        if (!k->n_steps || k->step[k->n_steps - 1].table != table) {
+        if (k->n_steps && k->step[k->n_steps - 1].table == table) {
+            k->step[k->n_steps] = k->step[k->n_steps - 1];
+        } else {
             if (start && !scalar)
                 fill_levels(of, table);
-            kv_trellis_turn(of->bits, of->values, table, turned);
+            k->step[k->n_steps] =
+                kv_trellis_step(of->bits, of->values, table, !scalar && !start);
         }
-        k->step[k->n_steps++] =
-            (struct kv_trellis_step){of->bits, of->values, table, turned};
+        k->n_steps++;
         bits += of->bits;
         i += of->values;
     }
+    k->whole = kv_alloc(k->n_coded, sizeof(*k->whole));
+    kv_trellis_count(k->step, k->n_steps, k->sigma, k->whole);
 }
 
 static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
@@ -451,7 +451,7 @@ static void close_klt(struct kv_codec *c)
     free(k->inverse);
     free(k->n_used);
     free(k->levels);
-    free(k->turned);
+    free(k->whole);
     free(k->coef);
     free(k->sigma);
     free(k->place);
@@ -534,7 +534,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 
         memcpy(copy, x + t * row, n * row * sizeof(*copy));
         transform(k, k->n_used, n, copy, y);
-        kv_trellis_encode(k->step, k->n_steps, y, row, k->place, k->sigma, n,
+        kv_trellis_encode(k->step, k->n_steps, y, row, k->place, k->whole, n,
                           scratch, bytes + t * c->block_bytes, c->block_bytes);
     }
     free(scratch);
@@ -569,7 +569,7 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
                                           .first = k->first,
                                           .used = k->used,
                                           .steps = k->runs,
-                                          .scale = k->sigma,
+                                          .whole = k->whole,
                                           .tables = k->levels,
                                           .mean = k->mean,
                                           .forward = k->forward,
