@@ -139,14 +139,14 @@ template <int N> KV_DEVICE void kv_settle(int *least)
 constexpr float BIG = 0x1.8p23f;
 constexpr int SHIFTED = 0x4b400000;
 
-template <int VALUES>
-KV_DEVICE int kv_value_cost(int x, float number, unsigned shift, unsigned slope)
+template <bool SHIFT>
+KV_DEVICE int kv_value_cost(int x, float number, int far, unsigned shift,
+                            unsigned slope)
 {
-    const int far = KV_TRELLIS_FAR(VALUES) >> shift;
-    int d = max(min(x - (int)kv_bits(number + BIG), 0x7fff), -0x8000);
-    int more = 0;
+    int d = x - (int)kv_bits(number + BIG), more = 0;
 
-    if (shift) {
+    d = max(min(d, 0x7fff), -0x8000);
+    if (SHIFT) {
         d = abs(d);
         more = max(d - far, 0);
         d = (d - more) << shift;
@@ -169,7 +169,31 @@ struct kv_searched {
     unsigned steps; // so far
 };
 
-// All steps of a run.  cost: of the best path to each of the lane's states.
+// Of the best path to each of the lane's states, from the least of its groups.
+template <int BITS, int VALUES, bool SHIFT>
+KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
+                             const kv_trellis_whole *whole, const float *x,
+                             int *cost)
+{
+    const unsigned shift = whole->shift, slope = whole->slope;
+    const int far = shift ? KV_TRELLIS_FAR(VALUES) >> shift : 0x8000;
+
+#pragma unroll
+    for (int i = 0; i < STATES; i++)
+        cost[i] = kv_shuffle_int(least[(32 * i >> BITS) / 32],
+                                 ((kv_lane() >> BITS) + (32 * i >> BITS)) % 32);
+#pragma unroll
+    for (int v = 0; v < VALUES; v++) {
+        const int place = kv_position(x[v], whole[v]) + SHIFTED;
+
+#pragma unroll
+        for (int i = 0; i < STATES; i++)
+            cost[i] += kv_value_cost<SHIFT>(
+                place, table[v][i] * whole[v].number, far, shift, slope);
+    }
+}
+
+// All steps of a run.
 template <int BITS, int VALUES>
 KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
                              kv_searched *at, int *cost)
@@ -190,29 +214,19 @@ KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
     }
     for (unsigned k = 0; k < run.n; k++) {
         const float *const ahead = at->x + (k + 1 < run.n ? VALUES : 0);
-        const unsigned shift = at->whole->shift, slope = at->whole->slope;
-        float next[VALUES], by[VALUES];
-        int place[VALUES];
+        float next[VALUES];
 
 #pragma unroll
-        for (int v = 0; v < VALUES; v++) { // they come while costs are compared
+        for (int v = 0; v < VALUES; v++) // they come while costs are compared
             next[v] = ahead[v];
-            by[v] = at->whole[v].number;
-            place[v] = kv_position(x[v], at->whole[v]) + SHIFTED;
-        }
         *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
         if (at->steps && at->steps % KV_TRELLIS_SETTLE == 0)
             kv_settle<MINE>(least);
-#pragma unroll
-        for (int i = 0; i < STATES; i++) {
-            const unsigned from = (kv_lane() >> BITS) + (32 * i >> BITS);
-
-            cost[i] = kv_shuffle_int(least[(32 * i >> BITS) / 32], from % 32);
-#pragma unroll
-            for (int v = 0; v < VALUES; v++)
-                cost[i] += kv_value_cost<VALUES>(place[v], table[v][i] * by[v],
-                                                 shift, slope);
-        }
+        if (VALUES > 1 || at->whole->shift)
+            kv_find_costs<BITS, VALUES, true>(table, least, at->whole, x, cost);
+        else
+            kv_find_costs<BITS, VALUES, false>(table, least, at->whole, x,
+                                               cost);
 #pragma unroll
         for (int v = 0; v < VALUES; v++)
             x[v] = next[v];
