@@ -51,8 +51,7 @@ struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
     }
     for (size_t i = 0; i < n; i += STATES)
         step.gap = fmaxf(step.gap, widest_gap(table + i, STATES));
-    step.error =
-        (float)(squares / (double)n * exp2(-2 * (double)bits / (double)values));
+    step.error = squares / (double)n * exp2(-2 * (double)bits / (double)values);
     return step;
 }
 

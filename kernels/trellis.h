@@ -31,12 +31,12 @@ struct kv_trellis_step {
     unsigned bits, values; /* 1 to the most; of 4 bits and more, 1 value */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
     /* To encode alone, of kv_trellis_step(): */
-    bool folded; /* the table is of kv_trellis_unfold(); of several values it
-                  * has to be */
-    float error; /* that is about to be expected of a value: the mean square of
-                  * the table by 4^(-bits / values) */
-    float reach; /* the largest size of a number */
-    float gap;   /* the most that neighbours of a value's numbers are apart */
+    bool folded;  /* the table is of kv_trellis_unfold(); of several values it
+                   * has to be */
+    double error; /* that is to be expected of a value: the mean square of
+                   * the table by 4^(-bits / values) */
+    float reach;  /* the largest size of a number */
+    float gap;    /* the most that neighbours of a value's numbers are apart */
 };
 
 /* With what an encoder wants to know of the table, [values][KV_TRELLIS_STATES].
@@ -49,8 +49,8 @@ struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
  * value of the string, in the mean.  Of one value of a string: */
 struct kv_trellis_whole {
     float x, number; /* position of 1: of x, and of a number of the table */
-    int16_t most;    /* position of x, either side: a bit beyond all numbers */
-    uint8_t shift;   /* positions of 1 << shift each, of those at 0 */
+    int16_t most;    /* position of x, either side: somewhat past all numbers */
+    uint8_t shift;   /* positions are as many times as coarse, log2 */
     uint8_t slope;   /* what is far costs its distance >> slope more */
 };
 

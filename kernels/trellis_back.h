@@ -1,8 +1,9 @@
 /* The way back by one step of trellis_impl.h, the same at every level.
  * Included by their files, which define
  *
- *   words_with(note, bits)   a bit for each word of a note, set if any of
- * bits[0] is, in words of states with bit 7 any of bits[1] */
+ *   words_with(note, bits)   a bit for each word of a note that has one of
+ *                            bits[0], or of bits[1] if states have bit 7 there
+ */
 #ifndef KV_TRELLIS_BACK_H
 #define KV_TRELLIS_BACK_H
 

@@ -11,6 +11,8 @@ enum {
     MOST = KV_TRELLIS_MOST_COST
 };
 
+_Static_assert(MOST + (1 << 15) <= UINT16_MAX, "a sum of costs is 16 bits");
+
 static int value_cost(int x, float number, const struct kv_trellis_whole *whole,
                       unsigned values)
 {

@@ -1,6 +1,7 @@
 /* What an encoder of trellis.h counts in: positions and their costs. */
 #include "kernels/trellis_impl.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -16,6 +17,24 @@ static bool fits(const struct kv_trellis_step *step, double reach,
     return reach + beyond <= 0x7fff &&
            (step->values == 1 || shift ||
             2 * reach + beyond <= 0x7fff / sqrt(step->values));
+}
+
+/* A table of 0s may have any scale. */
+static float in_float(double x)
+{
+    return (float)fmax(fmin(x, (double)FLT_MAX), (double)-FLT_MAX);
+}
+
+/* What is far costs its distance >> slope more, where numbers may all be far:
+ * their gaps are wide, or a state goes on to few of many numbers that are close
+ * together, which is so from 6 bits on. */
+static unsigned slope_of(const struct kv_trellis_step *step, double gap,
+                         unsigned shift)
+{
+    if (step->bits <= KV_TRELLIS_NARROW &&
+        gap / 2 < KV_TRELLIS_FAR(step->values) >> shift)
+        return KV_TRELLIS_NO_SLOPE;
+    return step->values < 3 ? step->values + 1 : 4;
 }
 
 /* near: the distance that costs 16. */
@@ -37,14 +56,11 @@ static void count_step(const struct kv_trellis_step *step, const float *scale,
     for (unsigned v = 0; v < step->values; v++)
         whole[v] = (struct kv_trellis_whole){
             .x = (float)(part * KV_TRELLIS_NEAR / near),
-            .number = (float)(part * KV_TRELLIS_NEAR / near * (double)scale[v]),
+            .number =
+                in_float(part * KV_TRELLIS_NEAR / near * (double)scale[v]),
             .most = (int16_t)(part * (reach + beyond)),
             .shift = (uint8_t)shift,
-            .slope =
-                (uint8_t)(part * gap / 2 < KV_TRELLIS_FAR(step->values) >> shift
-                              ? KV_TRELLIS_NO_SLOPE
-                          : step->values < 3 ? step->values + 1
-                                             : 4)};
+            .slope = (uint8_t)slope_of(step, part * gap, shift)};
 }
 
 void kv_trellis_count(const struct kv_trellis_step *step, size_t n_steps,

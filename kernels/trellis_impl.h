@@ -10,7 +10,8 @@
  * with |d| split into min(|d|, FAR >> shift), which shifted left is near, and
  * more.  So KV_TRELLIS_NEAR costs 16; and where all numbers may be far, because
  * neighbours are, slope lets the nearest cost the least.  All values of a step
- * cost less than 2^15 together. */
+ * cost 2^15 together at most, those before it the most: no more than 16 bits.
+ */
 #ifndef KV_TRELLIS_IMPL_H
 #define KV_TRELLIS_IMPL_H
 
@@ -21,13 +22,14 @@ enum {
     KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* costs of a string: most groups */
     KV_TRELLIS_NOTE = KV_TRELLIS_STATES / 32, /* words of a step */
     KV_TRELLIS_MOST_COST = 0x7fff, /* of a path, and more is as much */
-    KV_TRELLIS_SETTLE = 8, /* after so many steps the least cost becomes 0, as
-                            * it comes nowhere near the most in between */
+    KV_TRELLIS_SETTLE = 8, /* after so many steps the least cost becomes 0: few
+                            * values that are far do not take it to the most */
     KV_TRELLIS_NEAR = 724,
     KV_TRELLIS_NO_SLOPE = 16
 };
 
-/* Of steps of so many values. */
+/* Of steps of so many values, which cost three quarters of 2^15 by what is not
+ * far and a quarter by slope. */
 #define KV_TRELLIS_FAR(values) \
     ((values) == 1   ? 28377   \
      : (values) == 2 ? 20066   \
@@ -64,7 +66,8 @@ struct kv_trellis_job {
  * bit[s % 32][s >> 7 & 1], a mask.  The next step goes on from `groups` groups;
  * group[r % 32]: the bits of a group in a word, by bit 7 too. */
 struct kv_trellis_order {
-    unsigned groups;
+    unsigned bits, groups; /* of the step, after it */
+    bool folded;
     uint32_t bit[32][2], group[32][2];
 };
 

@@ -113,8 +113,9 @@ static void advance_all(const struct kv_trellis_search *search,
                                                  .least = room.least,
                                                  .to = room.to,
                                                  .note = room.note});
-        for (size_t i = 0; (k + 1) % KV_TRELLIS_SETTLE == 0 && i < n; i++)
-            search->settle(room.to + i * ROW, (size_t)STATES >> next);
+        if ((k + 1) % KV_TRELLIS_SETTLE == 0)
+            for (size_t i = 0; i < n; i++)
+                search->settle(room.to + i * ROW, (size_t)STATES >> next);
         room.least = room.to;
         room.to = swap;
         room.note += n * NOTE;
@@ -132,7 +133,8 @@ static void find_order(const struct kv_trellis_step *step, unsigned next,
     const unsigned flip = step->bits > KV_TRELLIS_NARROW ? 2 : 1;
     const unsigned lanes = (1u << lane_bits) - 1;
 
-    *o = (struct kv_trellis_order){.groups = STATES >> next};
+    *o = (struct kv_trellis_order){
+        .bits = step->bits, .folded = step->folded, .groups = STATES >> next};
     for (unsigned s = 0; s < 32; s++)
         for (unsigned i = 0; i < 2; i++) {
             const unsigned lane = (step->folded && i ? s ^ flip : s) & lanes;
@@ -152,12 +154,12 @@ static void go_all_back(const struct kv_trellis_search *search,
                         const struct kv_trellis_step *step, size_t n_steps,
                         size_t n, const uint32_t *note, uint16_t *state)
 {
-    struct kv_trellis_order order;
+    struct kv_trellis_order order = {.bits = 0};
 
     for (size_t k = n_steps; k-- > 0;) {
         const unsigned next = bits_after(step, n_steps, k);
 
-        if (k + 1 == n_steps || step[k].table != step[k + 1].table ||
+        if (order.bits != step[k].bits || order.folded != step[k].folded ||
             order.groups != (unsigned)STATES >> next)
             find_order(&step[k], next, search->lane_bits, &order);
         search->go_back(&order, n, note + k * n * NOTE,

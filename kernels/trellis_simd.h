@@ -26,6 +26,7 @@
 #include "kernels/unroll.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 
 enum {
     LANES = 1 << LANE_BITS,
@@ -336,6 +337,8 @@ static void advance(const struct kv_trellis_job *job)
         break;
         KINDS(CASE)
 #undef CASE
+    default: /* several values, and more than 3 bits or numbers of their own */
+        abort();
     }
 }
 

@@ -252,31 +252,62 @@ static void test_levels_agree(void **state)
     }
 }
 
-/* Scales of none, of the least and the most a float can be, among others and
- * alone, and values as large: every level makes the same of it. */
+/* Every level gives the same bytes as plain C. */
+static void check_levels(const struct setup *s)
+{
+    uint8_t want[4 * MOST_STEPS] = {0}, got[4 * MOST_STEPS] = {0};
+    struct kv_err e;
+
+    assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
+    encode_one(s, want);
+    for (int level = 0; level <= (int)kv_level_max(); level++) {
+        assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
+        encode_one(s, got);
+        assert_memory_equal(want, got, sizeof(want));
+    }
+}
+
+/* Scales and numbers of 0, of nearly nothing and of nearly the most a float can
+ * be, in all values or in some, and values as large. */
 static void test_any_scale(void **state)
 {
-    static const float by[] = {0, 1e-38f, 1e-12f, 1e12f, 1e38f};
+    static const float by[] = {0, 1e-38f, 1e-12f, 1, 1e12f, 1e38f};
+    enum { BY = sizeof(by) / sizeof(*by) };
 
     (void)state;
-    for (size_t turn = 0; turn < 4 * KINDS; turn++) {
-        const size_t all = turn % 2, large = turn / 2 % 2;
-        uint8_t bytes[2][4 * MOST_STEPS] = {{0}};
+    for (size_t turn = 0; turn < BY * BY * 4; turn++) {
+        const float scale = by[turn % BY], number = by[turn / BY % BY];
+        const size_t apart = turn / (BY * BY) % 2 ? 1 : 3;
         struct setup s;
-        struct kv_err e;
 
         set_up(&s, MOST_STEPS, turn % KINDS, 1, turn, ORDINARY);
-        for (size_t i = turn % 3; i < s.n_values; i += all ? 1 : 3)
-            s.scale[i] *= by[turn / 4 % 5];
-        for (size_t i = 0; large && i < s.n_values; i += 5)
-            s.x[i] *= 1e37f;
+        for (size_t k = turn % apart; k < KINDS; k += apart)
+            for (size_t i = 0; i < kinds[k].values * KV_TRELLIS_STATES; i++)
+                s.table[k][i] *= number;
+        for (size_t i = 0; i < s.n_steps; i++)
+            s.step[i] = kv_trellis_step(s.step[i].bits, s.step[i].values,
+                                        s.step[i].table, s.step[i].folded);
+        for (size_t i = turn % apart; i < s.n_values; i += apart)
+            s.scale[i] *= scale;
+        for (size_t i = 0; i < s.n_values; i += 5)
+            s.x[i] *= turn / (BY * BY) / 2 ? 1e37f : 1;
         kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
-        for (int level = 0; level <= (int)kv_level_max(); level++) {
-            assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
-            encode_one(&s, bytes[level > 0]);
-            if (level)
-                assert_memory_equal(bytes[0], bytes[1], sizeof(bytes[0]));
-        }
+        check_levels(&s);
+        tear_down(&s);
+    }
+}
+
+/* Steps of different bits that have one table. */
+static void test_shared_table(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct setup s;
+
+        set_up(&s, MOST_STEPS, 3, MOST_STEPS, seed, ORDINARY);
+        for (size_t i = 0; i < s.n_steps; i++)
+            s.step[i].bits = 1 + (unsigned)(i / 4 % 5);
+        check_levels(&s);
         tear_down(&s);
     }
 }
@@ -426,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_far_values),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_any_scale),
+        cmocka_unit_test(test_shared_table),
         cmocka_unit_test(test_no_steps_and_ends),
         cmocka_unit_test(test_unfold),
         cmocka_unit_test(test_last_bits),

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- the search ------------------------------------------------------------
 //
-// kernels/trellis_search.c by a warp a string.  Lane l has states l + 32 i in
+// kernels/trellis_c.c by a warp a string.  Lane l has states l + 32 i in
 // registers, with what the table says of them: states that go on alike are one
 // lane's, but for steps of more than 4 bits, and what it cost to get to a state
 // is one shuffle.  Several warps a string would meet at a barrier every step.
