@@ -54,7 +54,9 @@ struct kv_trellis_whole {
     uint8_t slope;   /* what is far costs its distance >> slope more */
 };
 
-/* whole: [values of all steps]; scale: one for each value, as to decode. */
+/* whole: [values of all steps]; scale: one for each value, as to decode.  All 0
+ * where decoded numbers are 0, or too large to have an error in a double: any
+ * bytes are as good then. */
 void kv_trellis_count(const struct kv_trellis_step *step, size_t n_steps,
                       const float *scale, struct kv_trellis_whole *whole);
 

@@ -71,8 +71,8 @@ void kv_trellis_count(const struct kv_trellis_step *step, size_t n_steps,
 
     for (size_t k = 0; k < n_steps; n += step[k++].values)
         for (unsigned v = 0; v < step[k].values; v++)
-            error += (double)step[k].error * (double)scale[n + v] *
-                     (double)scale[n + v];
+            error +=
+                step[k].error * (double)scale[n + v] * (double)scale[n + v];
     near = sqrt(error / (double)n);
     for (size_t k = 0; k < n_steps; k++) {
         if (near > 1e-30 && isfinite(near))

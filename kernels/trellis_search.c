@@ -85,7 +85,8 @@ static void find_positions(const float *x, size_t x_stride,
                 held(x[i * x_stride + place[v]] * whole[v].x, whole[v].most));
 }
 
-/* Which groups come after the last step: one. */
+/* Of the step after step k, which say how its states are grouped; all are one
+ * group after the last. */
 static unsigned bits_after(const struct kv_trellis_step *step, size_t n_steps,
                            size_t k)
 {
@@ -126,6 +127,7 @@ static void advance_all(const struct kv_trellis_search *search,
 
 /* ---- backwards --------------------------------------------------------- */
 
+/* kv_trellis_search says where a level's lanes leave a state's bit. */
 static void find_order(const struct kv_trellis_step *step, unsigned next,
                        unsigned lane_bits, struct kv_trellis_order *o)
 {

@@ -215,6 +215,58 @@ static void test_far_values(void **state)
         }
 }
 
+/* Where all numbers are far, one near enough is found: 8 bits' random levels,
+ * of wide gaps, and values beyond most of them.  What is taken is otherwise any
+ * (up to 9 times the least distance). */
+static void test_wide_gaps(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        uint8_t bytes[4 * MOST_STEPS];
+        struct setup s;
+
+        set_up(&s, MOST_STEPS, 18, MOST_STEPS, seed, ORDINARY);
+        encode_one(&s, bytes);
+        assert_true(distance(&s, bytes) <= least_distance(&s) * 2);
+        tear_down(&s);
+    }
+}
+
+/* Values twice as large as those trained on: few numbers of 6 bits are near, of
+ * one state hardly any (1.66 times the least distance if far ones cost the
+ * same). */
+static void test_larger_values(void **state)
+{
+    enum { N = 400, LEN = 128 };
+    const unsigned bits = 6;
+    float *x = kv_alloc(N * LEN, sizeof(*x)), kept[KV_TRELLIS_ENTRIES / 2];
+    float table[KV_TRELLIS_STATES];
+    double found = 0, least = 0;
+
+    (void)state;
+    for (size_t i = 0; i < N * LEN; i++)
+        x[i] = (float)kv_random_normal(3, i);
+    kv_trellis_train(bits, 1, x, N, LEN, 8, 1, kept);
+    kv_trellis_unfold(bits, 1, kept, table);
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct setup s = {.n_steps = MOST_STEPS, .n_values = MOST_STEPS};
+        uint8_t bytes[MOST_STEPS];
+
+        for (size_t i = 0; i < MOST_STEPS; i++) {
+            s.step[i] = kv_trellis_step(bits, 1, table, true);
+            s.scale[i] = 1;
+            s.place[i] = (uint32_t)i;
+            s.x[i] = 2 * (float)kv_random_normal(seed + 10, i);
+        }
+        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        encode_one(&s, bytes);
+        found += distance(&s, bytes);
+        least += least_distance(&s);
+    }
+    assert_true(found <= least * 1.1);
+    free(x);
+}
+
 /* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
@@ -292,6 +344,8 @@ static void test_any_scale(void **state)
         for (size_t i = 0; i < s.n_values; i += 5)
             s.x[i] *= turn / (BY * BY) / 2 ? 1e37f : 1;
         kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        for (size_t i = 0; i < s.n_values; i++)
+            assert_true(isfinite(s.whole[i].x) && isfinite(s.whole[i].number));
         check_levels(&s);
         tear_down(&s);
     }
@@ -455,6 +509,8 @@ int main(void)
         cmocka_unit_test(test_finds_the_best_path),
         cmocka_unit_test(test_finds_nearly_the_best_path),
         cmocka_unit_test(test_far_values),
+        cmocka_unit_test(test_wide_gaps),
+        cmocka_unit_test(test_larger_values),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_any_scale),
         cmocka_unit_test(test_shared_table),

@@ -263,7 +263,7 @@ KV_DEVICE void kv_put_path(const kv_gpu_strings &s, unsigned state,
 
                 const unsigned group = state >> bits;
                 const unsigned which =
-                    kv_bits(kv_shuffle(kv_from_bits(has[i]), group % 32));
+                    (unsigned)kv_shuffle_int((int)has[i], group % 32);
 
                 window |= (state & own) << in;
                 in += bits;
