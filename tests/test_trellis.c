@@ -232,6 +232,33 @@ static void test_wide_gaps(void **state)
     }
 }
 
+/* Now and then a value between one level of 5 bits and all others, far from
+ * each: the nearer is found. */
+static void test_between_levels(void **state)
+{
+    enum { KIND = 16, FAR = 8 };
+
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        uint8_t bytes[4 * MOST_STEPS];
+        const float x = turn ? 5.6f : 4.9f;
+        struct setup s;
+
+        set_up(&s, MOST_STEPS, KIND, MOST_STEPS, 1, ORDINARY);
+        for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
+            s.table[KIND][i] = i % 32 ? fminf(s.table[KIND][i], 2.5f) : FAR;
+        for (size_t i = 0; i < MOST_STEPS; i++) {
+            s.step[i] = kv_trellis_step(5, 1, s.table[KIND], false);
+            s.scale[i] = 1;
+            s.x[i] = i % 8 == 3 ? x : s.x[i] / 2;
+        }
+        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        encode_one(&s, bytes);
+        assert_true(distance(&s, bytes) <= least_distance(&s) * 1.005);
+        tear_down(&s);
+    }
+}
+
 /* Values twice as large as those trained on: few numbers of 6 bits are near, of
  * one state hardly any (1.66 times the least distance if far ones cost the
  * same). */
@@ -510,6 +537,7 @@ int main(void)
         cmocka_unit_test(test_finds_nearly_the_best_path),
         cmocka_unit_test(test_far_values),
         cmocka_unit_test(test_wide_gaps),
+        cmocka_unit_test(test_between_levels),
         cmocka_unit_test(test_larger_values),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_any_scale),
