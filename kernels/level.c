@@ -19,10 +19,12 @@ enum kv_level kv_level_max(void)
     if (__builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi") &&
+        __builtin_cpu_supports("bmi2"))
         return KV_LEVEL_AVX512;
     /* F16C is older than AVX2: where this is, that is (clang 14 cannot ask) */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
         return KV_LEVEL_AVX2;
 #endif
     return KV_LEVEL_C;
@@ -37,7 +39,6 @@ bool kv_level_vnni(void)
 {
 #ifdef __x86_64__
     return kv_level_get() == KV_LEVEL_AVX512 &&
-           __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512vbmi") &&
            __builtin_cpu_supports("gfni");

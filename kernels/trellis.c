@@ -86,19 +86,29 @@ void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
                        size_t n, float *x, size_t x_stride,
                        const uint32_t *place)
 {
-    size_t bits = 0, value = 0;
+    enum { AT_ONCE = 16 };
 
-    for (size_t i = 0; i < n_steps; i++) {
-        bits += step[i].bits;
-        for (size_t v = 0; v < step[i].values; v++, value++) {
-            const float *const level = step[i].table + v * STATES;
-            const float by = scale[value];
-            float *const to = x + place[value];
+    for (size_t first = 0; first < n; first += AT_ONCE) {
+        const size_t m = n - first < AT_ONCE ? n - first : AT_ONCE;
+        size_t bits = 0, value = 0;
 
-            for (size_t s = 0; s < n; s++)
-                to[s * x_stride] =
-                    by * level[state_after(bytes + s * stride, bits)];
+        for (size_t i = 0; i < n_steps; i++) {
+            unsigned state[AT_ONCE];
+
+            bits += step[i].bits;
+            for (size_t s = 0; s < m; s++)
+                state[s] = state_after(bytes + s * stride, bits);
+            for (size_t v = 0; v < step[i].values; v++, value++) {
+                const float *const number = step[i].table + v * STATES;
+                const float by = scale[value];
+                float *const to = x + place[value];
+
+                for (size_t s = 0; s < m; s++)
+                    to[s * x_stride] = by * number[state[s]];
+            }
         }
+        bytes += m * stride;
+        x += m * x_stride;
     }
 }
 
@@ -120,19 +130,23 @@ const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits)
 }
 
 /* of: the low bits, and the sign. */
-const struct kv_trellis_map *kv_trellis_map(unsigned bits)
+const struct kv_trellis_map *kv_trellis_map(unsigned bits, unsigned values)
 {
     static const struct kv_trellis_map narrow = {
         7, {0x081, 0x002, 0x004, 0x048, 0x050, 0x020, 0x180}};
+    static const struct kv_trellis_map pairs = {
+        7, {0x081, 0x0c2, 0x044, 0x088, 0x010, 0x020, 0x180}};
     static const struct kv_trellis_map wide = {
         8, {0x001, 0x082, 0x004, 0x008, 0x010, 0x020, 0x040, 0x180}};
 
-    return bits > KV_TRELLIS_NARROW ? &wide : &narrow;
+    if (bits > KV_TRELLIS_NARROW)
+        return &wide;
+    return bits > 3 && values > 1 ? &pairs : &narrow;
 }
 
 size_t kv_trellis_kept(unsigned bits)
 {
-    return (size_t)1 << (kv_trellis_map(bits)->bits - 1);
+    return (size_t)1 << (kv_trellis_map(bits, 1)->bits - 1);
 }
 
 /* Which of the kept numbers a state has. */
@@ -141,10 +155,10 @@ struct folded {
     bool negated;
 };
 
-static struct folded fold(unsigned bits, unsigned state)
+static struct folded fold(unsigned bits, unsigned values, unsigned state)
 {
     const size_t kept = kv_trellis_kept(bits);
-    const size_t entry = kv_trellis_entry(kv_trellis_map(bits), state);
+    const size_t entry = kv_trellis_entry(kv_trellis_map(bits, values), state);
 
     return (struct folded){entry % kept, entry >= kept};
 }
@@ -154,7 +168,7 @@ void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
 {
     for (size_t v = 0; v < values; v++, kept += kv_trellis_kept(bits))
         for (unsigned s = 0; s < STATES; s++) {
-            const struct folded f = fold(bits, s);
+            const struct folded f = fold(bits, values, s);
 
             *table++ = f.negated ? -kept[f.at] : kept[f.at];
         }
@@ -245,7 +259,7 @@ static void improve(const struct kv_trellis_step *step, const float *x,
     struct folded of[STATES];
 
     for (unsigned s = 0; s < STATES; s++)
-        of[s] = fold(step->bits, s);
+        of[s] = fold(step->bits, step->values, s);
     for (size_t i = 0; i < n * steps; i++) {
         const struct folded f = of[state[i]];
 

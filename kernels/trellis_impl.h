@@ -44,6 +44,17 @@ static inline int kv_trellis_nearest(float x)
     return (int)(x + big - big);
 }
 
+/* Which bits of an entry, without its last, a state's bit flips. */
+static inline unsigned kv_trellis_flips(const struct kv_trellis_map *map,
+                                        unsigned bit)
+{
+    unsigned flips = 0;
+
+    for (unsigned i = 0; i + 1 < map->bits; i++)
+        flips |= (unsigned)(map->of[i] >> bit & 1) << i;
+    return flips;
+}
+
 /* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path to state
  * s costs least[s >> bits] + what its values do.  The next step, of `next`
  * bits, goes on from the groups of states r, r + (STATES >> next), ..; after
@@ -66,7 +77,7 @@ struct kv_trellis_job {
  * bit[s % 32][s >> 7 & 1], a mask.  The next step goes on from `groups` groups;
  * group[r % 32]: the bits of a group in a word, by bit 7 too. */
 struct kv_trellis_order {
-    unsigned bits, groups; /* of the step, after it */
+    unsigned bits, values, groups; /* of the step, after it */
     bool folded;
     uint32_t bit[32][2], group[32][2];
 };

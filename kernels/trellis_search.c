@@ -127,19 +127,22 @@ static void advance_all(const struct kv_trellis_search *search,
 
 /* ---- backwards --------------------------------------------------------- */
 
-/* kv_trellis_search says where a level's lanes leave a state's bit. */
-static void find_order(const struct kv_trellis_step *step, unsigned next,
-                       unsigned lane_bits, struct kv_trellis_order *o)
+/* Of steps like this one; kv_trellis_search says where a level's lanes leave a
+ * state's bit. */
+static void find_bits(const struct kv_trellis_step *step, unsigned lane_bits,
+                      struct kv_trellis_order *o)
 {
     const unsigned turn = step->bits < lane_bits ? step->bits : 0;
-    const unsigned flip = step->bits > KV_TRELLIS_NARROW ? 2 : 1;
+    const unsigned flips =
+        kv_trellis_flips(kv_trellis_map(step->bits, step->values), 7);
     const unsigned lanes = (1u << lane_bits) - 1;
 
-    *o = (struct kv_trellis_order){
-        .bits = step->bits, .folded = step->folded, .groups = STATES >> next};
+    o->bits = step->bits;
+    o->values = step->values;
+    o->folded = step->folded;
     for (unsigned s = 0; s < 32; s++)
         for (unsigned i = 0; i < 2; i++) {
-            const unsigned lane = (step->folded && i ? s ^ flip : s) & lanes;
+            const unsigned lane = (step->folded && i ? s ^ flips : s) & lanes;
             const unsigned at =
                 (s & ~lanes) |
                 ((lane >> turn | lane << (lane_bits - turn)) & lanes);
@@ -147,8 +150,16 @@ static void find_order(const struct kv_trellis_step *step, unsigned next,
             o->bit[s][i] = 1u << (lane_bits != 4 ? at
                                                  : (at & 7) | (at & 8) << 1 |
                                                        (at & 16) >> 1);
-            o->group[s % o->groups][i] |= o->bit[s][i];
         }
+}
+
+static void find_groups(unsigned groups, struct kv_trellis_order *o)
+{
+    o->groups = groups;
+    memcpy(o->group, o->bit, sizeof(o->group));
+    for (unsigned s = groups; s < 32; s++)
+        for (unsigned i = 0; i < 2; i++)
+            o->group[s & (groups - 1)][i] |= o->bit[s][i];
 }
 
 /* state: after each step, from the last one on. */
@@ -160,10 +171,14 @@ static void go_all_back(const struct kv_trellis_search *search,
 
     for (size_t k = n_steps; k-- > 0;) {
         const unsigned next = bits_after(step, n_steps, k);
+        const bool alike = order.bits == step[k].bits &&
+                           order.values == step[k].values &&
+                           order.folded == step[k].folded;
 
-        if (order.bits != step[k].bits || order.folded != step[k].folded ||
-            order.groups != (unsigned)STATES >> next)
-            find_order(&step[k], next, search->lane_bits, &order);
+        if (!alike)
+            find_bits(&step[k], search->lane_bits, &order);
+        if (!alike || order.groups != (unsigned)STATES >> next)
+            find_groups((unsigned)STATES >> next, &order);
         search->go_back(&order, n, note + k * n * NOTE,
                         state + (k + 1) * AT_ONCE, state + k * AT_ONCE);
     }

@@ -41,8 +41,9 @@ enum {
 /* Which states of a table have the same numbers. */
 enum form {
     OWN,    /* none that is known of */
-    NARROW, /* of kv_trellis_map() up to KV_TRELLIS_NARROW bits */
-    WIDE    /* and above */
+    NARROW, /* of kv_trellis_map() up to KV_TRELLIS_NARROW bits, */
+    PAIRS,  /* but of 4 bits for several values */
+    WIDE    /* above */
 };
 
 /* A kind of step; constants where they are inlined.  bits: LANE_BITS stands for
@@ -56,9 +57,10 @@ struct kind {
 /* Those there is code for. */
 #define SEVERAL_VALUES(X, bits) \
     X(bits, 1, NARROW) X(bits, 2, NARROW) X(bits, 3, NARROW) X(bits, 4, NARROW)
-#define KINDS_OF_BOTH(X)                                                    \
-    SEVERAL_VALUES(X, 1) SEVERAL_VALUES(X, 2) SEVERAL_VALUES(X, 3)          \
-    X(4, 1, NARROW) X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) X(4, 1, OWN)
+#define KINDS_OF_BOTH(X)                                                     \
+    SEVERAL_VALUES(X, 1)                                                     \
+    SEVERAL_VALUES(X, 2) SEVERAL_VALUES(X, 3) X(4, 1, NARROW) X(4, 2, PAIRS) \
+        X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) X(4, 1, OWN)
 #if LANE_BITS == 5
 #define KINDS(X) KINDS_OF_BOTH(X) X(5, 1, NARROW) X(5, 1, WIDE) X(5, 1, OWN)
 #else
@@ -68,11 +70,12 @@ struct kind {
 
 static struct kind kind_of(const struct kv_trellis_step *step)
 {
+    const enum form folded = step->bits > KV_TRELLIS_NARROW       ? WIDE
+                             : step->bits > 3 && step->values > 1 ? PAIRS
+                                                                  : NARROW;
+
     return (struct kind){step->bits < LANE_BITS ? step->bits : LANE_BITS,
-                         step->values,
-                         !step->folded                    ? OWN
-                         : step->bits > KV_TRELLIS_NARROW ? WIDE
-                                                          : NARROW};
+                         step->values, step->folded ? folded : OWN};
 }
 
 /* ---- what numbers cost ------------------------------------------------- */
@@ -83,10 +86,11 @@ static struct kind kind_of(const struct kv_trellis_step *step)
  *
  * The entries of a folded table (kv_trellis_map()) are those of its states
  * without bits 6 and 7, WIDE: without bit 7.  With bit 7 a state has the entry
- * that has bit 8 and bit 0 (WIDE: 1) the other way; with bit 6, bits 3 and 4.
- * So few vectors of costs are those of all states, their lanes flipped; where
- * bit 7 is set the sums with what was before are flipped instead, once the
- * least of them is known: the flipped bit is among the step's own. */
+ * that has bit 8 and a few of the last bits the other way, with bit 6 others of
+ * the last bits.  So few vectors of costs are those of all states, their lanes
+ * flipped; where bit 7 is set the sums with what was before are flipped
+ * instead, once the least of them is known: bits that it flips are the step's
+ * own. */
 ALWAYS_INLINE size_t vectors_of(enum form form)
 {
     return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
@@ -111,18 +115,31 @@ ALWAYS_INLINE bool bit_of(size_t k, unsigned bit)
     return k * LANES >> bit & 1;
 }
 
-/* How lanes are flipped where bit 7 is set; where bit 6 is. */
-ALWAYS_INLINE size_t late_flip(struct kind kind)
+/* kv_trellis_flips(). */
+ALWAYS_INLINE unsigned flips_of(enum form form, unsigned bit)
 {
-    return kind.form == OWN ? 0 : lane_bit(kind.bits, kind.form == WIDE);
+    switch (form) {
+    case NARROW:
+        return bit == 6 ? 0x18 : 1;
+    case PAIRS:
+        return bit == 6 ? 6 : 0xb;
+    case WIDE:
+        return bit == 6 ? 0 : 2;
+    default:
+        return 0;
+    }
 }
 
-ALWAYS_INLINE size_t early_flip(struct kind kind)
+/* How lanes are flipped where bit 7 is set, or bit 6. */
+ALWAYS_INLINE size_t lane_flip(struct kind kind, unsigned bit)
 {
-    if (kind.form != NARROW)
-        return 0;
-    return lane_bit(kind.bits, 3) |
-           (LANE_BITS > 4 ? lane_bit(kind.bits, 4) : 0);
+    size_t by = 0;
+
+    UNROLL
+    for (unsigned i = 0; i < LANE_BITS; i++)
+        if (flips_of(kind.form, bit) >> i & 1)
+            by |= lane_bit(kind.bits, i);
+    return by;
 }
 
 /* Which base vector's costs the states of vector k have. */
@@ -133,7 +150,7 @@ ALWAYS_INLINE size_t base_of(enum form form, size_t k)
 
     if (form == OWN)
         return k;
-    if (form == NARROW && LANE_BITS == 4 && bit_of(k, 6))
+    if (LANE_BITS == 4 && flips_of(form, 6) >> 4 && bit_of(k, 6))
         k ^= 1; /* bit 4 */
     return k % half + high * half;
 }
@@ -223,7 +240,7 @@ ALWAYS_INLINE void keep_least(const struct costs *c, struct kind kind, bool few,
                               unsigned next, size_t g, size_t apart, vi *cost,
                               vi *least, uint16_t *to)
 {
-    const size_t flip = late_flip(kind);
+    const size_t flip = lane_flip(kind, 7);
     const bool both = flip && apart * LANES < 256;
     const size_t other = both ? 128 / LANES : apart;
 
@@ -279,7 +296,7 @@ ALWAYS_INLINE void advance_string(const struct kv_trellis_job *job,
                                   unsigned slope, vi (*number)[VECTORS],
                                   size_t i)
 {
-    const size_t flip = early_flip(kind);
+    const size_t flip = lane_flip(kind, 6);
     uint32_t *const note = job->note + i * NOTE;
     uint16_t *const to = job->to + i * ROW;
     struct costs c = {.before = job->least + i * ROW,

@@ -15,7 +15,7 @@
 
 /* ---- allocation -------------------------------------------------------- */
 
-enum { ONE_BIT = 4, TWO_BITS = 6, THREE_BITS = 7 }; /* kinds, from 1 */
+enum { ONE_BIT = 4, TWO_BITS = 7, THREE_BITS = 9 }; /* kinds, from 1 */
 
 /* Whole bits alone, as good as the Gaussian bound: 6.02 dB each. */
 static void ideal(double mse[KV_KLT_KINDS])
@@ -118,7 +118,8 @@ static void test_one_price(void **state)
     }
 }
 
-/* Steps of several values take whole groups. */
+/* Steps of several values take whole groups; of one value, where there are steps
+ * of two at its rate, is what is left over alone. */
 static void test_groups_are_whole(void **state)
 {
     struct kv_klt_coef coef[37];
@@ -132,7 +133,7 @@ static void test_groups_are_whole(void **state)
     for (size_t i = 0; i < KV_KLT_KINDS; i++)
         mse[i] = pow(4, -(double)kv_klt_kinds[i].bits / kv_klt_kinds[i].values);
     for (size_t budget = 1; budget < 20; budget++) {
-        size_t bits = 0, i = 0;
+        size_t bits = 0, i = 0, singles[KV_KLT_KINDS + 1] = {0};
 
         u = unit(coef, variance, 37);
         kv_klt_allocate(&u, 1, budget, mse);
@@ -143,10 +144,29 @@ static void test_groups_are_whole(void **state)
             for (size_t v = 0; v < k->values; v++)
                 assert_int_equal(coef[i + v].kind, coef[i].kind);
             bits += k->bits;
+            singles[coef[i].kind] += k->values == 1;
             i += k->values;
         }
+        assert_true(singles[ONE_BIT] <= 1 && singles[TWO_BITS] <= 1);
         assert_int_equal(i, u.n_coded);
         assert_int_equal((bits + 7) / 8, bits ? u.bytes : 0);
+    }
+}
+
+/* Strings begin with levels of a step's own rate, if there are any. */
+static void test_singles(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < KV_KLT_KINDS; i++) {
+        const struct kv_klt_kind *k = &kv_klt_kinds[i];
+        const size_t single = kv_klt_single(i);
+
+        if (k->bits % k->values) {
+            assert_int_equal(single, KV_KLT_KINDS);
+        } else {
+            assert_int_equal(kv_klt_kinds[single].values, 1);
+            assert_int_equal(kv_klt_kinds[single].bits, k->bits / k->values);
+        }
     }
 }
 
@@ -423,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_units_share),
         cmocka_unit_test(test_one_price),
         cmocka_unit_test(test_groups_are_whole),
+        cmocka_unit_test(test_singles),
         cmocka_unit_test(test_transform),
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_refuses_other_states),

@@ -52,8 +52,7 @@ static void make_tables(struct made *m)
     for (size_t t = 0; t < KINDS; t++) {
         for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
             kept[i] = (float)kv_random_normal(t, i);
-        kv_trellis_unfold(kinds[t].bits, KV_TRELLIS_MOST_VALUES, kept,
-                          m->table[t]);
+        kv_trellis_unfold(kinds[t].bits, kinds[t].values, kept, m->table[t]);
     }
 }
 
@@ -99,7 +98,8 @@ static void make_coefs(struct made *m, size_t most)
                     .end = end,
                     .table = m->step[i].table + v * KV_TRELLIS_STATES,
                     .map = i < LEVELS ? kv_trellis_last_bits(m->step[i].bits)
-                                      : kv_trellis_map(m->step[i].bits),
+                                      : kv_trellis_map(m->step[i].bits,
+                                                       m->step[i].values),
                     .scale = 1,
                     .inverse = m->unit[m->n[h]]};
                 m->value[h][m->n[h]++] = value;

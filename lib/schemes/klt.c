@@ -229,8 +229,25 @@ static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
     }
 }
 
+static void add_step(struct klt *k, size_t kind, float *tables)
+{
+    const struct kv_klt_kind *of = &kv_klt_kinds[kind];
+    const bool levels = tables == k->levels;
+    float *const table = table_of(tables, kind);
+
+    if (k->n_steps && k->step[k->n_steps - 1].table == table) {
+        k->step[k->n_steps] = k->step[k->n_steps - 1];
+    } else {
+        if (levels)
+            fill_levels(of, table);
+        k->step[k->n_steps] =
+            kv_trellis_step(of->bits, of->values, table, !levels);
+    }
+    k->n_steps++;
+}
+
 /* A trellis needs a state: as long as fewer bits than it has are before a step,
- * levels leave less error where there are some (steps of one value). */
+ * levels leave less error where there are some. */
 static void make_steps(struct klt *k, bool scalar)
 {
     size_t bits = 0;
@@ -239,19 +256,13 @@ static void make_steps(struct klt *k, bool scalar)
     for (size_t i = 0; i < k->n_coded;) {
         const size_t kind = k->coef[i].kind - 1u;
         const struct kv_klt_kind *of = &kv_klt_kinds[kind];
-        const bool start = bits < KV_TRELLIS_BITS && of->values == 1;
-        float *const table =
-            table_of(scalar || start ? k->levels : k->trellis, kind);
+        const size_t levels = kv_klt_single(kind);
 
-        if (k->n_steps && k->step[k->n_steps - 1].table == table) {
-            k->step[k->n_steps] = k->step[k->n_steps - 1];
-        } else {
-            if (start && !scalar)
-                fill_levels(of, table);
-            k->step[k->n_steps] =
-                kv_trellis_step(of->bits, of->values, table, !scalar && !start);
-        }
-        k->n_steps++;
+        if (scalar || (bits < KV_TRELLIS_BITS && levels < KV_KLT_KINDS))
+            for (unsigned v = 0; v < of->values; v++)
+                add_step(k, levels, k->levels);
+        else
+            add_step(k, kind, k->trellis);
         bits += of->bits;
         i += of->values;
     }
@@ -301,8 +312,9 @@ static void add_coefs(const struct klt *k, size_t head, struct kv_coef *to,
             to[(*n)++] = (struct kv_coef){
                 .end = end,
                 .table = table + v * KV_TRELLIS_STATES,
-                .map = level ? kv_trellis_last_bits(k->step[s].bits)
-                             : kv_trellis_map(k->step[s].bits),
+                .map = level
+                           ? kv_trellis_last_bits(k->step[s].bits)
+                           : kv_trellis_map(k->step[s].bits, k->step[s].values),
                 .scale = k->sigma[i],
                 .inverse = k->inverse + (head * k->d + f->index) * k->d};
         }

@@ -16,8 +16,8 @@
  * the same layout for every token, no scale beside it.  Within a string the
  * coefficients come by the rate of their step, then by head, then by variance.
  *
- * As long as fewer bits than a state has are before a step of one value, it is
- * quantized by Lloyd-Max levels.
+ * As long as fewer bits than a state has are before a step whose values have
+ * whole bits, these are quantized by Lloyd-Max levels, each by itself.
  *
  * Parameters:
  *   b       bits per value of a side, fractions too
@@ -52,11 +52,17 @@
 #include "kernels/trellis.h"
 #include "lib/codec.h"
 
-/* Kinds of steps, by rate ascending; 0 is a coefficient that is not coded. */
-enum { KV_KLT_KINDS = 12 };
+/* Kinds of steps, by rate ascending; 0 is a coefficient that is not coded.
+ * Levels are of one value.  Where two kinds are of one rate, the trellis has
+ * the second, which leaves as little error in half as many steps, and of the
+ * first only what is left over. */
+enum { KV_KLT_KINDS = 14 };
 extern const struct kv_klt_kind {
     unsigned bits, values;
 } kv_klt_kinds[KV_KLT_KINDS];
+
+/* The kind of one value that has a kind's rate, or KV_KLT_KINDS. */
+size_t kv_klt_single(size_t kind);
 
 /* "trellis_1b4": the table of a kind. */
 void kv_klt_table_name(size_t kind, char name[32]);

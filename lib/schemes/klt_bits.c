@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 const struct kv_klt_kind kv_klt_kinds[KV_KLT_KINDS] = {
-    {1, 4}, {1, 2}, {3, 4}, {1, 1}, {3, 2}, {2, 1},
-    {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}, {8, 1}};
+    {1, 4}, {1, 2}, {3, 4}, {1, 1}, {2, 2}, {3, 2}, {2, 1},
+    {4, 2}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}, {8, 1}};
 
 void kv_klt_table_name(size_t kind, char name[32])
 {
@@ -18,6 +18,20 @@ void kv_klt_table_name(size_t kind, char name[32])
 static double rate(size_t kind)
 {
     return (double)kv_klt_kinds[kind].bits / kv_klt_kinds[kind].values;
+}
+
+size_t kv_klt_single(size_t kind)
+{
+    if (kv_klt_kinds[kind].values == 1)
+        return kind;
+    return kind && rate(kind - 1) == rate(kind) ? kind - 1 : KV_KLT_KINDS;
+}
+
+/* Whether the next kind is in use and of the same rate. */
+static bool left_to_next(size_t kind, const double *mse)
+{
+    return kind + 1 < KV_KLT_KINDS && rate(kind + 1) == rate(kind) &&
+           isfinite(mse[kind + 1]);
 }
 
 /* price: of a kind's rate.  kind 0: nothing is coded. */
@@ -31,7 +45,7 @@ static void take_best(struct kv_klt_coef *coef, const double *price,
     for (size_t k = 0; k < KV_KLT_KINDS; k++) {
         const double cost = variance * mse[k] + price[k];
 
-        if (cost < least) {
+        if (cost < least && !left_to_next(k, mse)) {
             least = cost;
             coef->kind = (uint8_t)(k + 1);
         }
