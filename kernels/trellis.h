@@ -45,8 +45,8 @@ struct kv_trellis_step {
 struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
                                        const float *table, bool folded);
 
-/* An encoder counts in whole numbers: x and what is decoded as positions, the
- * costs of paths as multiples of a sixteenth of the error that is expected of a
+/* An encoder counts in whole numbers: x and what is decoded as positions, what
+ * a value costs as a multiple of a quarter of the error that is expected of a
  * value of the string, in the mean.  Of one value of a string: */
 struct kv_trellis_whole {
     float x, number; /* position of 1: of x, and of a number of the table */
@@ -71,10 +71,10 @@ size_t kv_trellis_scratch(const struct kv_trellis_step *step, size_t n_steps,
 
 /* n strings of the same steps.  Value i of string s stands at x[s * x_stride +
  * place[i]], finite; whole: of kv_trellis_count(); bytes: [n][stride].  Finds
- * the bytes whose decoded numbers have the least sum of costs, each (x -
- * decoded)^2 to the nearest whole number, or less a long way off
- * (trellis_impl.h); on ties the lowest predecessor.  Every level gives the same
- * bytes. */
+ * the bytes whose decoded numbers have the least sum of costs, those of a step
+ * (x - decoded)^2 of each value to the nearest whole number, or less a long way
+ * off (trellis_impl.h); on ties the lowest predecessor.  Every level gives the
+ * same bytes. */
 void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
                        const float *x, size_t x_stride, const uint32_t *place,
                        const struct kv_trellis_whole *whole, size_t n,

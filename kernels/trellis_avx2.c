@@ -6,12 +6,17 @@
 #define LANE_BITS 4
 
 typedef __m256i vi;
+typedef uint16_t mark_word;
 
 #define v_load(p) _mm256_loadu_si256((const __m256i *)(p))
 #define v_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+#define v_marks v_store
 #define v_all _mm256_set1_epi16
 #define v_min _mm256_min_epu16
 #define v_add _mm256_add_epi16
+#define v_and _mm256_and_si256
+#define v_or _mm256_or_si256
+#define v_more _mm256_adds_epu16
 #define v_less _mm256_sub_epi16
 #define v_minus _mm256_subs_epi16
 #define v_size _mm256_abs_epi16
@@ -89,30 +94,6 @@ static inline vi v_turn(vi v, unsigned bits, size_t flip)
         return _mm256_permute4x64_epi64(
             _mm256_shuffle_epi8(v, LANES_OF(0, 2, 4, 6, 1, 3, 5, 7)), 0xd8);
     }
-}
-
-/* Eight lanes of each by turns: trellis_impl.h says so of 16 lanes. */
-static inline uint32_t v_equal(vi a, vi b, vi c, vi d)
-{
-    return (uint32_t)_mm256_movemask_epi8(
-        _mm256_packs_epi16(_mm256_cmpeq_epi16(a, b), _mm256_cmpeq_epi16(c, d)));
-}
-
-/* Whether any of the bits is set in each of eight words. */
-static inline unsigned eight_with(const uint32_t *note, __m256i bits)
-{
-    const __m256i none = _mm256_cmpeq_epi32(
-        _mm256_and_si256(v_load(note), bits), _mm256_setzero_si256());
-
-    return ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(none)) & 0xff;
-}
-
-static inline unsigned words_with(const uint32_t *note, const uint32_t *bits)
-{
-    const __m256i by_bit_7 = _mm256_set_m128i(_mm_set1_epi32((int)bits[1]),
-                                              _mm_set1_epi32((int)bits[0]));
-
-    return eight_with(note, by_bit_7) | eight_with(note + 8, by_bit_7) << 8;
 }
 
 #include "kernels/trellis_simd.h"

@@ -5,12 +5,16 @@
 #define LANE_BITS 5
 
 typedef __m512i vi;
+typedef uint8_t mark_word;
 
 #define v_load _mm512_loadu_si512
 #define v_store _mm512_storeu_si512
 #define v_all _mm512_set1_epi16
 #define v_min _mm512_min_epu16
 #define v_add _mm512_add_epi16
+#define v_and _mm512_and_si512
+#define v_or _mm512_or_si512
+#define v_more _mm512_adds_epu16
 #define v_less _mm512_sub_epi16
 #define v_minus _mm512_subs_epi16
 #define v_size _mm512_abs_epi16
@@ -73,13 +77,9 @@ static inline vi v_turn(vi v, unsigned bits, size_t flip)
                         : v;
 }
 
-#define v_equal(a, b, c, d) _mm512_cmpeq_epi16_mask(a, b)
-
-static inline unsigned words_with(const uint32_t *note, const uint32_t *bits)
+static inline void v_marks(uint8_t *p, vi v)
 {
-    return _mm512_test_epi32_mask(
-        v_load(note), _mm512_mask_set1_epi32(_mm512_set1_epi32((int)bits[0]),
-                                             0xf0f0, (int)bits[1]));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi16_epi8(v));
 }
 
 #include "kernels/trellis_simd.h"

@@ -9,16 +9,6 @@
  * off a number is, but not so much that paths are lost. */
 static const double BEYOND = 8 * KV_TRELLIS_NEAR;
 
-/* Whether positions of so many numbers, x with them, fit, and costs in 16 bits.
- */
-static bool fits(const struct kv_trellis_step *step, double reach,
-                 double beyond, unsigned shift)
-{
-    return reach + beyond <= 0x7fff &&
-           (step->values == 1 || shift ||
-            2 * reach + beyond <= 0x7fff / sqrt(step->values));
-}
-
 /* A table of 0s may have any scale. */
 static float in_float(double x)
 {
@@ -34,10 +24,10 @@ static unsigned slope_of(const struct kv_trellis_step *step, double gap,
     if (step->bits <= KV_TRELLIS_NARROW &&
         gap / 2 < KV_TRELLIS_FAR(step->values) >> shift)
         return KV_TRELLIS_NO_SLOPE;
-    return step->values < 3 ? step->values + 1 : 4;
+    return step->values < 3 ? step->values + 4 : 7;
 }
 
-/* near: the distance that costs 16. */
+/* near: the distance that costs 4. */
 static void count_step(const struct kv_trellis_step *step, const float *scale,
                        double near, struct kv_trellis_whole *whole)
 {
@@ -49,8 +39,7 @@ static void count_step(const struct kv_trellis_step *step, const float *scale,
         most = fmax(most, fabs((double)scale[v]) * KV_TRELLIS_NEAR / near);
     reach = most * (double)step->reach;
     gap = most * (double)step->gap;
-    for (; shift < 8 && !fits(step, part * reach, part * beyond, shift);
-         part /= 2)
+    for (; shift < 8 && part * (reach + beyond) > 0x7fff; part /= 2)
         shift++;
     part = fmin(part, 0x7fff / (reach + beyond));
     for (unsigned v = 0; v < step->values; v++)

@@ -4,13 +4,21 @@
  * Positions (kv_trellis_count()) are rounded to nearest.  A value costs, of its
  * distance d from a number, held to 16 bits,
  *
- *   (d^2 + 2^14) >> 15                           where shift is 0, else
+ *   (d^2 + 2^14) >> 15                           where shift and slope do
+ *                                                nothing, else
  *   ((near^2 + 2^14) >> 15) + (more >> slope)
  *
  * with |d| split into min(|d|, FAR >> shift), which shifted left is near, and
- * more.  So KV_TRELLIS_NEAR costs 16; and where all numbers may be far, because
- * neighbours are, slope lets the nearest cost the least.  All values of a step
- * cost 2^15 together at most, those before it the most: no more than 16 bits.
+ * more.  So KV_TRELLIS_NEAR costs 4; and where all numbers may be far, because
+ * neighbours are, slope lets the nearest cost the least.  What all values of a
+ * step cost, 4095 at most, is taken times 8; paths before it cost the most at
+ * most: no more than 16 bits.
+ *
+ * The three bits that are left say where a path came from.  Of the states that
+ * the next step goes on from alike (see kv_trellis_job), the last ones of their
+ * bits are the same: a cost with the first three bits of its state below it, or
+ * all that differ if these are fewer, is less than another if the path is
+ * better or as good and its state comes first.  These bits are the path's mark.
  */
 #ifndef KV_TRELLIS_IMPL_H
 #define KV_TRELLIS_IMPL_H
@@ -20,21 +28,19 @@
 enum {
     KV_TRELLIS_AT_ONCE = 16,                /* strings at most, of one call */
     KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* costs of a string: most groups */
-    KV_TRELLIS_NOTE = KV_TRELLIS_STATES / 32, /* words of a step */
-    KV_TRELLIS_MOST_COST = 0x7fff, /* of a path, and more is as much */
+    KV_TRELLIS_MARK = 7,
+    KV_TRELLIS_MOST_COST = 0x7ff8, /* of a path, and more is as much */
     KV_TRELLIS_SETTLE = 8, /* after so many steps the least cost becomes 0: few
                             * values that are far do not take it to the most */
-    KV_TRELLIS_NEAR = 724,
+    KV_TRELLIS_NEAR = 362,
+    KV_TRELLIS_STEP_COST = 4095, /* the most of a step */
     KV_TRELLIS_NO_SLOPE = 16
 };
 
-/* Of steps of so many values, which cost three quarters of 2^15 by what is not
- * far and a quarter by slope. */
+/* Of steps of so many values, which cost three quarters of the most by what is
+ * not far and a quarter by slope. */
 #define KV_TRELLIS_FAR(values) \
-    ((values) == 1   ? 28377   \
-     : (values) == 2 ? 20066   \
-     : (values) == 3 ? 16384   \
-                     : 14188)
+    ((values) == 1 ? 10031 : (values) == 2 ? 7093 : (values) == 3 ? 5791 : 5015)
 
 /* Of sizes up to 2^15; ties to even. */
 static inline int kv_trellis_nearest(float x)
@@ -44,15 +50,23 @@ static inline int kv_trellis_nearest(float x)
     return (int)(x + big - big);
 }
 
-/* Which bits of an entry, without its last, a state's bit flips. */
-static inline unsigned kv_trellis_flips(const struct kv_trellis_map *map,
-                                        unsigned bit)
+/* Bits of a mark where a step of `next` bits follows. */
+static inline unsigned kv_trellis_marked(unsigned next)
 {
-    unsigned flips = 0;
+    return next < 3 ? next : 3;
+}
 
-    for (unsigned i = 0; i + 1 < map->bits; i++)
-        flips |= (unsigned)(map->of[i] >> bit & 1) << i;
-    return flips;
+/* Paths that are noted then: the best with each of a state's other bits. */
+static inline size_t kv_trellis_paths(unsigned next)
+{
+    return (size_t)KV_TRELLIS_STATES >> kv_trellis_marked(next);
+}
+
+/* Bytes of a note: at most 3 bits before a step, of marks alone, as a level
+ * puts them; else of 16 bits for each path, its cost and its mark. */
+static inline size_t kv_trellis_note(unsigned next)
+{
+    return next <= 3 ? 32 : kv_trellis_paths(next) * sizeof(uint16_t);
 }
 
 /* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path to state
@@ -64,38 +78,23 @@ struct kv_trellis_job {
     const struct kv_trellis_whole *whole; /* [values] */
     unsigned next;
     size_t n;
-    const int16_t *x;      /* [values][KV_TRELLIS_AT_ONCE] positions */
+    const int16_t *x; /* [values][KV_TRELLIS_AT_ONCE] positions */
+    /* A cost has below it as much of the marks of its states as the bits before
+     * the step tell.  mark: what costs of `to` have. */
     const uint16_t *least; /* [n][KV_TRELLIS_ROW] */
     uint16_t *to;   /* [n][KV_TRELLIS_ROW]: of each group, the most at most */
-    uint32_t *note; /* [n][KV_TRELLIS_NOTE]: a bit for each state, set for those
-                     * that cost their group's least (before it is held to the
-                     * most); of a group's last state it may be anything */
-};
-
-/* Where states stand in the notes of steps of a kind.  Word s / 32 has the bit
- * of state s; which bit depends on the last five bits of s and on bit 7 of s:
- * bit[s % 32][s >> 7 & 1], a mask.  The next step goes on from `groups` groups;
- * group[r % 32]: the bits of a group in a word, by bit 7 too. */
-struct kv_trellis_order {
-    unsigned bits, values, groups; /* of the step, after it */
-    bool folded;
-    uint32_t bit[32][2], group[32][2];
+    const uint16_t *mark; /* [STATES >> next] */
+    uint8_t *note;        /* [n][kv_trellis_note(next)] */
 };
 
 struct kv_trellis_search {
     void (*advance)(const struct kv_trellis_job *job);
-    /* The least of the costs of n groups becomes 0. */
+    /* The least of n costs becomes 0, marks stay; n a power of two. */
     void (*settle)(uint16_t *cost, size_t n);
-    /* The way back by a step of n strings: state[i] of group after[i] /
-     * (STATES / groups) the first state with a bit in its note. */
-    void (*go_back)(const struct kv_trellis_order *order, size_t n,
-                    const uint32_t *note, const uint16_t *after,
-                    uint16_t *state);
-    /* The last lane_bits bits of a state say where in a word its bit is: turned
-     * right by the step's bits, if these are fewer, and before that, of a
-     * folded table, where bit 7 is set, XORed with what gives the same entry
-     * without it.  Of 16 lanes, two times in a word, eights come by turns. */
-    unsigned lane_bits;
+    /* The way back by a step of n strings that one of `next` bits follows: of
+     * the best path to the group of after[i], the state. */
+    void (*go_back)(unsigned next, size_t n, const uint8_t *note,
+                    const uint16_t *after, uint16_t *state);
 };
 
 extern const struct kv_trellis_search kv_trellis_search_c;

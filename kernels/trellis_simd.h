@@ -4,7 +4,8 @@
  *
  *   LANE_BITS              LANES = 1 << LANE_BITS, 16 or 32
  *   vi                     LANES 16-bit integers
- *   v_load v_store v_all v_add
+ *   v_load v_store v_all v_add v_and v_or
+ *   v_more(a, b)           a + b, held to 16 bits, unsigned
  *   v_less(a, b)           a - b
  *   v_minus(a, b)          a - b, held to 16 bits
  *   v_min                  unsigned
@@ -16,14 +17,11 @@
  *   v_plus(v, p, bits)     v + p[i % (LANES >> bits)] in lane i, no carry
  *   v_flip(v, by)          lane i is v's lane i ^ by
  *   v_turn(v, bits, by)    lane i is v's lane (i turned right by bits) ^ by
- *   v_equal(a, b, c, d)    a word: where lanes of a are b's and, of 16 lanes,
- *                          where lanes of c are d's
- *   words_with             of trellis_back.h
+ *   v_marks(p, v)          LANES mark_words (trellis_back.h) to p
  *   NAME(f)                f with the level's suffix
  *
  * bits and what lanes are flipped by are constants. */
 #include "kernels/trellis_back.h"
-#include "kernels/unroll.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -35,7 +33,7 @@ enum {
     VECTOR_BITS = KV_TRELLIS_BITS - LANE_BITS,
     AT_ONCE = KV_TRELLIS_AT_ONCE,
     ROW = KV_TRELLIS_ROW,
-    NOTE = KV_TRELLIS_NOTE
+    MARK = KV_TRELLIS_MARK
 };
 
 /* Which states of a table have the same numbers. */
@@ -115,7 +113,7 @@ ALWAYS_INLINE bool bit_of(size_t k, unsigned bit)
     return k * LANES >> bit & 1;
 }
 
-/* kv_trellis_flips(). */
+/* Which of the last bits a state's bit 6 or 7 flips. */
 ALWAYS_INLINE unsigned flips_of(enum form form, unsigned bit)
 {
     switch (form) {
@@ -172,14 +170,14 @@ ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
     }
 }
 
-/* What a distance costs, of a step with this shift and slope; none is a
- * constant then. */
+/* What a distance costs, of a step with this shift and slope; that neither does
+ * anything, or the slope does not, are constants. */
 ALWAYS_INLINE vi cost_of(vi d, size_t values, unsigned shift, unsigned slope)
 {
     const vi far = v_all((int16_t)(KV_TRELLIS_FAR(values) >> shift));
     const vi size = v_size(d), near = v_min(size, far);
 
-    if (!shift)
+    if (!shift && slope == KV_TRELLIS_NO_SLOPE)
         return v_square(d);
     d = v_square(v_shift(near, shift));
     return slope == KV_TRELLIS_NO_SLOPE
@@ -201,22 +199,15 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
             const vi c =
                 cost_of(v_minus(x, number[v][h]), kind.values, shift, slope);
 
-            cost[h] = v ? v_add(cost[h], c) : c;
+            cost[h] = v ? v_more(cost[h], c) : c;
         }
     }
+    UNROLL
+    for (size_t h = 0; h < vectors_of(kind.form); h++)
+        cost[h] = v_shift(v_min(cost[h], v_all(KV_TRELLIS_STEP_COST)), 3);
 }
 
 /* ---- the least --------------------------------------------------------- */
-
-/* Of groups of fewer states than lanes: of all lanes that are one group's. */
-ALWAYS_INLINE vi join(vi least, unsigned bits, unsigned next)
-{
-    UNROLL
-    for (unsigned bit = 0; bit < LANE_BITS; bit++)
-        if (bit + next >= KV_TRELLIS_BITS)
-            least = v_min(least, v_flip(least, lane_bit(bits, bit)));
-    return least;
-}
 
 /* What a string's step makes of it; base: what the numbers of base vectors
  * cost, and of those of states with bit 6. */
@@ -224,105 +215,144 @@ struct costs {
     vi base[2][VECTORS];
     const uint16_t *before; /* of the states it goes on from */
     unsigned bits;          /* of the step */
+    unsigned own;           /* of a mark, those that the step's bits tell */
 };
 
-ALWAYS_INLINE vi cost_at(const struct costs *c, struct kind kind, size_t k)
+/* marked: bits of a mark. */
+ALWAYS_INLINE vi cost_at(const struct costs *c, struct kind kind, bool own,
+                         unsigned marked, size_t k)
 {
-    return v_plus(c->base[bit_of(k, 6)][base_of(kind.form, k)],
-                  c->before + (k * LANES >> c->bits), kind.bits);
+    const vi cost = v_plus(c->base[bit_of(k, 6)][base_of(kind.form, k)],
+                           c->before + (k * LANES >> c->bits), kind.bits);
+    const size_t mark = k * LANES >> (KV_TRELLIS_BITS - marked);
+
+    return own ? v_add(cost, v_all((int16_t)(mark & c->own))) : cost;
 }
 
-/* Of vectors g, g + apart, .., at least two, as many with bit 7 as without or
- * only either: their costs, and the least.  few: a vector has several states of
- * a group.  least: in the order of lanes of states without bit 7 and of those
- * with it. */
-ALWAYS_INLINE void keep_least(const struct costs *c, struct kind kind, bool few,
-                              unsigned next, size_t g, size_t apart, vi *cost,
-                              vi *least, uint16_t *to)
+/* Of vectors g, g + apart, ..: in the order of states. */
+ALWAYS_INLINE vi least_of(const struct costs *c, struct kind kind, bool own,
+                          unsigned marked, size_t g)
 {
+    const size_t apart = VECTORS >> marked, seventh = 128 / LANES;
     const size_t flip = lane_flip(kind, 7);
-    const bool both = flip && apart * LANES < 256;
-    const size_t other = both ? 128 / LANES : apart;
+    const bool both = flip && apart <= seventh; /* with bit 7, and without */
+    vi least[2];
 
     UNROLL
-    for (size_t k = g; k < VECTORS; k += apart)
-        cost[k] = cost_at(c, kind, k);
-    least[0] = cost[g];
-    least[1] = cost[g + other];
-    UNROLL
-    for (size_t k = g + apart; k < VECTORS; k += apart) {
+    for (size_t k = g; k < VECTORS; k += apart) {
+        const vi cost = cost_at(c, kind, own, marked, k);
         const size_t which = both && bit_of(k, 7);
 
-        if (k != g + other || !both)
-            least[which] = v_min(least[which], cost[k]);
+        least[which] = k == g || (both && k == g + seventh)
+                           ? cost
+                           : v_min(least[which], cost);
     }
     if (both)
         *least = v_min(*least, v_flip(least[1], flip));
-    if (few)
-        *least = join(*least, kind.bits, next);
-    least[1] = both ? v_flip(*least, flip) : *least;
-    v_store(to + g * LANES,
-            v_turn(v_min(*least, v_all(KV_TRELLIS_MOST_COST)),
-                   kind.bits % LANE_BITS, !both && bit_of(g, 7) ? flip : 0));
+    return v_turn(*least, kind.bits % LANE_BITS,
+                  !both && bit_of(g, 7) ? flip : 0);
 }
 
-/* apart, and whether they are few: constants. */
-ALWAYS_INLINE void keep_all(const struct costs *c, struct kind kind, bool few,
-                            unsigned next, size_t apart, uint32_t *note,
-                            uint16_t *to)
+/* A cost as the next step has it. */
+ALWAYS_INLINE vi marked_again(vi cost, const uint16_t *mark)
 {
-    const size_t n = 32 / LANES; /* vectors of a word */
-    const size_t noted = few ? VECTORS : VECTORS - apart;
-    const size_t together = few ? 1 : n;
-    vi cost[VECTORS], least[32 / LANES][2];
+    cost = v_min(cost, v_all(KV_TRELLIS_MOST_COST | MARK));
+    return v_or(v_and(cost, v_all(~MARK)), v_load(mark));
+}
+
+/* Where groups have several notes, of all vectors. */
+ALWAYS_INLINE void join(vi *least, size_t n, size_t groups,
+                        const uint16_t *mark, uint16_t *to)
+{
+    UNROLL
+    for (size_t half = n / 2; half; half /= 2)
+        if (half * LANES >= groups)
+            for (size_t g = 0; g < half; g++)
+                least[g] = v_min(least[g], least[g + half]);
+    UNROLL
+    for (size_t by = LANES / 2; by; by /= 2)
+        if (by >= groups)
+            *least = v_min(*least, v_flip(*least, by));
+    UNROLL
+    for (size_t g = 0; g < n / 2; g++)
+        if (!g || g * LANES < groups)
+            v_store(to + g * LANES, marked_again(least[g], mark + g * LANES));
+}
+
+/* own, marked: constants.  `next` bits after up to 3 are all marked. */
+ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
+                              const struct costs *c, struct kind kind, bool own,
+                              unsigned marked, size_t i)
+{
+    const size_t apart = VECTORS >> marked;
+    uint16_t *const to = job->to + i * ROW;
+    uint8_t *const note = job->note + i * kv_trellis_note(job->next);
+    vi least[VECTORS / 2], marks = v_all(0);
 
     UNROLL
-    for (size_t g = 0; g < apart; g += together) {
+    for (size_t g = 0; g < apart; g++)
+        least[g] = least_of(c, kind, own, marked, g);
+    if (marked == 3 && job->next > 3) {
         UNROLL
-        for (size_t i = 0; i < together; i++)
-            keep_least(c, kind, few, next, g + i, apart, cost, least[i], to);
-        UNROLL
-        for (size_t k = g; k < noted; k += few ? n : apart)
-            note[k / n] =
-                v_equal(cost[k], least[0][bit_of(k, 7)], cost[k + n - 1],
-                        least[together - 1][bit_of(k, 7)]);
+        for (size_t g = 0; g < apart; g++)
+            v_store(note + g * sizeof(vi), least[g]);
+        join(least, apart, (size_t)STATES >> job->next, job->mark, to);
+        return;
     }
+    UNROLL
+    for (size_t g = apart; g-- > 0;) {
+        v_store(to + g * LANES, marked_again(least[g], job->mark + g * LANES));
+        marks = marked == 1 ? v_add(marks, marks) : v_shift(marks, marked);
+        marks = v_or(marks, v_and(least[g], v_all((1 << marked) - 1)));
+    }
+    v_marks(note, marks);
 }
 
 /* ---- a step ------------------------------------------------------------ */
 
-ALWAYS_INLINE void advance_string(const struct kv_trellis_job *job,
-                                  struct kind kind, unsigned shift,
-                                  unsigned slope, vi (*number)[VECTORS],
-                                  size_t i)
+/* own, marked: constants. */
+ALWAYS_INLINE void advance_strings(const struct kv_trellis_job *job,
+                                   struct kind kind, unsigned shift,
+                                   unsigned slope, bool own, unsigned marked,
+                                   vi (*number)[VECTORS])
 {
     const size_t flip = lane_flip(kind, 6);
-    uint32_t *const note = job->note + i * NOTE;
-    uint16_t *const to = job->to + i * ROW;
-    struct costs c = {.before = job->least + i * ROW,
-                      .bits =
-                          kind.bits < LANE_BITS ? kind.bits : job->step->bits};
 
-    value_costs(job, kind, shift, slope, number, i, c.base[0]);
-    UNROLL
-    for (size_t h = 0; h < vectors_of(kind.form); h++)
-        c.base[1][h] = flip ? v_flip(c.base[0][h], flip) : c.base[0][h];
-    switch (job->next) {
-    case 1:
-        keep_all(&c, kind, false, 1, VECTORS >> 1, note, to);
-        break;
-    case 2:
-        keep_all(&c, kind, false, 2, VECTORS >> 2, note, to);
-        break;
-    case 3:
-        keep_all(&c, kind, false, 3, VECTORS >> 3, note, to);
-        break;
-    case 4:
-        keep_all(&c, kind, false, 4, VECTORS >> 4, note, to);
-        break;
-    default:
-        keep_all(&c, kind, true, job->next, 1, note, to);
+    for (size_t i = 0; i < job->n; i++) {
+        struct costs c = {.before = job->least + i * ROW,
+                          .bits = kind.bits < LANE_BITS ? kind.bits
+                                                        : job->step->bits};
+
+        if (own)
+            c.own = (1u << (c.bits + marked - KV_TRELLIS_BITS)) - 1;
+        value_costs(job, kind, shift, slope, number, i, c.base[0]);
+        UNROLL
+        for (size_t h = 0; h < vectors_of(kind.form); h++)
+            c.base[1][h] = flip ? v_flip(c.base[0][h], flip) : c.base[0][h];
+        keep_least(job, &c, kind, own, marked, i);
     }
+}
+
+/* A loop for each kind of marks: what branches within one loop have in common,
+ * compilers load ahead of them, and broadcast by operations of their own. */
+ALWAYS_INLINE void advance_marked(const struct kv_trellis_job *job,
+                                  struct kind kind, unsigned shift,
+                                  unsigned slope, vi (*number)[VECTORS])
+{
+    const unsigned marked = kv_trellis_marked(job->next);
+    const bool own =
+        kind.bits == LANE_BITS && job->step->bits + marked > KV_TRELLIS_BITS;
+
+    if (own && marked == 3)
+        advance_strings(job, kind, shift, slope, true, 3, number);
+    else if (own)
+        advance_strings(job, kind, shift, slope, true, 2, number);
+    else if (marked == 1)
+        advance_strings(job, kind, shift, slope, false, 1, number);
+    else if (marked == 2)
+        advance_strings(job, kind, shift, slope, false, 2, number);
+    else
+        advance_strings(job, kind, shift, slope, false, 3, number);
 }
 
 ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
@@ -332,15 +362,12 @@ ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
     vi number[KV_TRELLIS_MOST_VALUES][VECTORS];
 
     load_numbers(job, kind, number);
-    if (!shift)
-        for (size_t i = 0; i < job->n; i++)
-            advance_string(job, kind, 0, slope, number, i);
+    if (!shift && slope == KV_TRELLIS_NO_SLOPE)
+        advance_marked(job, kind, 0, KV_TRELLIS_NO_SLOPE, number);
     else if (slope == KV_TRELLIS_NO_SLOPE)
-        for (size_t i = 0; i < job->n; i++)
-            advance_string(job, kind, shift, KV_TRELLIS_NO_SLOPE, number, i);
+        advance_marked(job, kind, shift, KV_TRELLIS_NO_SLOPE, number);
     else
-        for (size_t i = 0; i < job->n; i++)
-            advance_string(job, kind, shift, slope, number, i);
+        advance_marked(job, kind, shift, slope, number);
 }
 
 static void advance(const struct kv_trellis_job *job)
@@ -368,9 +395,10 @@ static void settle(uint16_t *cost, size_t n)
     UNROLL
     for (size_t by = 1; by < LANES; by *= 2)
         least = v_min(least, v_flip(least, by));
+    least = v_and(least, v_all(~MARK));
     for (size_t r = 0; r < n; r += LANES)
         v_store(cost + r, v_less(v_load(cost + r), least));
 }
 
 const struct kv_trellis_search NAME(kv_trellis_search) = {advance, settle,
-                                                          go_back, LANE_BITS};
+                                                          go_back};

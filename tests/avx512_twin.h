@@ -118,19 +118,6 @@ static inline simde__mmask16 twin_testn(simde__m512i a, simde__m512i b)
     return (simde__mmask16)~_mm512_test_epi32_mask(a, b);
 }
 
-static inline uint32_t twin_cmpeq_epi16(simde__m512i a, simde__m512i b)
-{
-    uint16_t x[32], y[32];
-    uint32_t equal = 0;
-
-    memcpy(x, &a, sizeof(x));
-    memcpy(y, &b, sizeof(y));
-    for (size_t i = 0; i < 32; i++)
-        equal |= (uint32_t)(x[i] == y[i]) << i;
-    return equal;
-}
-#define _mm512_cmpeq_epi16_mask twin_cmpeq_epi16
-
 static inline simde__m512 twin_maskz_loadu_ps(simde__mmask16 there,
                                               const void *p)
 {

@@ -15,7 +15,7 @@
 
 /* ---- allocation -------------------------------------------------------- */
 
-enum { ONE_BIT = 4, TWO_BITS = 7, THREE_BITS = 9 }; /* kinds, from 1 */
+enum { ONE_BIT = 5, TWO_BITS = 8, THREE_BITS = 10 }; /* kinds, from 1 */
 
 /* Whole bits alone, as good as the Gaussian bound: 6.02 dB each. */
 static void ideal(double mse[KV_KLT_KINDS])

@@ -71,9 +71,11 @@ struct kv_gpu_steps {
 #define KV_GPU_STEPS(X)                                                     \
     X(1, 4)                                                                 \
     X(1, 2)                                                                 \
+    X(2, 4)                                                                 \
     X(3, 4)                                                                 \
-    X(1, 1) X(2, 2) X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) \
-        X(7, 1) X(8, 1)
+    X(1, 1)                                                                 \
+    X(2, 2) X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) \
+        X(8, 1)
 
 /* A token's coefficients in one string (lib/schemes/klt.h). */
 struct kv_gpu_strings {

@@ -176,20 +176,26 @@ KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
                              int *cost)
 {
     const unsigned shift = whole->shift, slope = whole->slope;
-    const int far = shift ? KV_TRELLIS_FAR(VALUES) >> shift : 0x8000;
+    const int far = KV_TRELLIS_FAR(VALUES) >> shift;
 
 #pragma unroll
     for (int i = 0; i < STATES; i++)
         cost[i] = kv_shuffle_int(least[(32 * i >> BITS) / 32],
                                  ((kv_lane() >> BITS) + (32 * i >> BITS)) % 32);
-#pragma unroll
-    for (int v = 0; v < VALUES; v++) {
-        const int place = kv_position(x[v], whole[v]) + SHIFTED;
+    int place[VALUES];
 
 #pragma unroll
-        for (int i = 0; i < STATES; i++)
-            cost[i] += kv_value_cost<SHIFT>(
-                place, table[v][i] * whole[v].number, far, shift, slope);
+    for (int v = 0; v < VALUES; v++)
+        place[v] = kv_position(x[v], whole[v]) + SHIFTED;
+#pragma unroll
+    for (int i = 0; i < STATES; i++) {
+        int sum = 0;
+
+#pragma unroll
+        for (int v = 0; v < VALUES; v++)
+            sum += kv_value_cost<SHIFT>(place[v], table[v][i] * whole[v].number,
+                                        far, shift, slope);
+        cost[i] += 8 * min(sum, (int)KV_TRELLIS_STEP_COST);
     }
 }
 
@@ -222,7 +228,7 @@ KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
         *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
         if (at->steps && at->steps % KV_TRELLIS_SETTLE == 0)
             kv_settle<MINE>(least);
-        if (VALUES > 1 || at->whole->shift)
+        if (at->whole->shift || at->whole->slope != KV_TRELLIS_NO_SLOPE)
             kv_find_costs<BITS, VALUES, true>(table, least, at->whole, x, cost);
         else
             kv_find_costs<BITS, VALUES, false>(table, least, at->whole, x,

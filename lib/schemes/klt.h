@@ -56,7 +56,7 @@
  * Levels are of one value.  Where two kinds are of one rate, the trellis has
  * the second, which leaves as little error in half as many steps, and of the
  * first only what is left over. */
-enum { KV_KLT_KINDS = 14 };
+enum { KV_KLT_KINDS = 15 };
 extern const struct kv_klt_kind {
     unsigned bits, values;
 } kv_klt_kinds[KV_KLT_KINDS];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 const struct kv_klt_kind kv_klt_kinds[KV_KLT_KINDS] = {
-    {1, 4}, {1, 2}, {3, 4}, {1, 1}, {2, 2}, {3, 2}, {2, 1},
+    {1, 4}, {1, 2}, {2, 4}, {3, 4}, {1, 1}, {2, 2}, {3, 2}, {2, 1},
     {4, 2}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}, {8, 1}};
 
 void kv_klt_table_name(size_t kind, char name[32])
@@ -24,7 +24,10 @@ size_t kv_klt_single(size_t kind)
 {
     if (kv_klt_kinds[kind].values == 1)
         return kind;
-    return kind && rate(kind - 1) == rate(kind) ? kind - 1 : KV_KLT_KINDS;
+    return kind && rate(kind - 1) == rate(kind) &&
+                   kv_klt_kinds[kind - 1].values == 1
+               ? kind - 1
+               : KV_KLT_KINDS;
 }
 
 /* Whether the next kind is in use and of the same rate. */
