@@ -135,7 +135,8 @@ template <int N> KV_DEVICE void kv_settle(int *least)
 
 // What a value costs (kernels/trellis_impl.h).  x: its position and SHIFTED,
 // which is what numbers are found by: bits of a float so large that its last
-// one is 1.
+// one is 1.  SHIFT: shift or slope may do something (of several values always: a
+// second copy of the code would be left too few registers).
 constexpr float BIG = 0x1.8p23f;
 constexpr int SHIFTED = 0x4b400000;
 
@@ -176,7 +177,9 @@ KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
                              int *cost)
 {
     const unsigned shift = whole->shift, slope = whole->slope;
-    const int far = KV_TRELLIS_FAR(VALUES) >> shift;
+    const int far = shift || slope != KV_TRELLIS_NO_SLOPE
+                        ? KV_TRELLIS_FAR(VALUES) >> shift
+                        : 0x8000;
 
 #pragma unroll
     for (int i = 0; i < STATES; i++)
@@ -228,7 +231,8 @@ KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
         *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
         if (at->steps && at->steps % KV_TRELLIS_SETTLE == 0)
             kv_settle<MINE>(least);
-        if (at->whole->shift || at->whole->slope != KV_TRELLIS_NO_SLOPE)
+        if (VALUES > 1 || at->whole->shift ||
+            at->whole->slope != KV_TRELLIS_NO_SLOPE)
             kv_find_costs<BITS, VALUES, true>(table, least, at->whole, x, cost);
         else
             kv_find_costs<BITS, VALUES, false>(table, least, at->whole, x,
