@@ -88,7 +88,7 @@ void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
 {
     enum { AT_ONCE = 16 };
 
-    for (size_t first = 0; first < n; first += AT_ONCE) {
+    for (size_t first = 0; n_steps && first < n; first += AT_ONCE) {
         const size_t m = n - first < AT_ONCE ? n - first : AT_ONCE;
         size_t bits = 0, value = 0;
 

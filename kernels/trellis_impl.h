@@ -62,8 +62,9 @@ static inline size_t kv_trellis_paths(unsigned next)
     return (size_t)KV_TRELLIS_STATES >> kv_trellis_marked(next);
 }
 
-/* Bytes of a note: at most 3 bits before a step, of marks alone, as a level
- * puts them; else of 16 bits for each path, its cost and its mark. */
+/* Bytes of a note.  Where next is 3 at most a group has one path, and the note
+ * the marks of all, packed (trellis_back.h); else each path's cost and mark, 16
+ * bits. */
 static inline size_t kv_trellis_note(unsigned next)
 {
     return next <= 3 ? 32 : kv_trellis_paths(next) * sizeof(uint16_t);

@@ -102,8 +102,9 @@ static void find_positions(const float *x, size_t x_stride,
                 held(x[i * x_stride + place[v]] * whole[v].x, whole[v].most));
 }
 
-/* What is known of the marks of states before step k, by what it goes on from:
- * mark [STATES >> bits of the step]. */
+/* Of marks after step k, what is known before it: mark[r] of states whose first
+ * bits are r, those that the step goes on from.  The others are the step's own
+ * (trellis_simd.h).  mark: [STATES >> bits of the step]. */
 static void find_marks(const struct kv_trellis_step *step, size_t n_steps,
                        size_t k, uint16_t *mark)
 {

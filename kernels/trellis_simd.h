@@ -260,7 +260,8 @@ ALWAYS_INLINE vi marked_again(vi cost, const uint16_t *mark)
     return v_or(v_and(cost, v_all(~MARK)), v_load(mark));
 }
 
-/* Where groups have several notes, of all vectors. */
+/* Where groups have several paths, of all vectors.  Lanes past the groups have
+ * copies of their costs, with any marks. */
 ALWAYS_INLINE void join(vi *least, size_t n, size_t groups,
                         const uint16_t *mark, uint16_t *to)
 {
@@ -279,7 +280,8 @@ ALWAYS_INLINE void join(vi *least, size_t n, size_t groups,
             v_store(to + g * LANES, marked_again(least[g], mark + g * LANES));
 }
 
-/* own, marked: constants.  `next` bits after up to 3 are all marked. */
+/* own, marked: constants.  Where next is 3 at most, a mark is all that tells a
+ * group's states from each other. */
 ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
                               const struct costs *c, struct kind kind, bool own,
                               unsigned marked, size_t i)

@@ -139,8 +139,8 @@ static double expected_error(const struct setup *s)
     return sum / (double)s->n_values;
 }
 
-/* Every string of up to 14 bits: what a step costs is rounded down, to
- * multiples of half the expected error. */
+/* Every string of up to 14 bits: what a value costs is rounded to a quarter of
+ * the expected error. */
 static void test_finds_the_best_path(void **state)
 {
     size_t found = 0;
@@ -439,16 +439,19 @@ static void test_any_scale(void **state)
     }
 }
 
-/* Steps of different bits that have one table. */
+/* Steps of different bits that have one table: of 1 to 5 bits for one value, of
+ * 1 to 3 for two and four. */
 static void test_shared_table(void **state)
 {
+    static const size_t kind[] = {3, 1, 0}, most_bits[] = {5, 3, 3};
+
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < 60; seed++) {
         struct setup s;
 
-        set_up(&s, MOST_STEPS, 3, MOST_STEPS, seed, ORDINARY);
+        set_up(&s, MOST_STEPS, kind[seed % 3], MOST_STEPS, seed, ORDINARY);
         for (size_t i = 0; i < s.n_steps; i++)
-            s.step[i].bits = 1 + (unsigned)(i / 4 % 5);
+            s.step[i].bits = 1 + (unsigned)(i / 4 % most_bits[seed % 3]);
         check_levels(&s);
         tear_down(&s);
     }
@@ -488,15 +491,14 @@ static void test_no_steps_and_ends(void **state)
  * the second half those of the first one, negated; as many states have one
  * entry as another, and those that differ in the bits of a step alone never do.
  */
-static void test_unfold(void **state)
+static void check_unfold(unsigned values)
 {
     float kept[3 * KV_TRELLIS_ENTRIES / 2], table[3 * KV_TRELLIS_STATES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
         kept[i] = (float)kv_random_normal(1, i);
     for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++) {
-        const struct kv_trellis_map *map = kv_trellis_map(bits, 3);
+        const struct kv_trellis_map *map = kv_trellis_map(bits, values);
         const size_t n = kv_trellis_kept(bits);
         size_t states[KV_TRELLIS_ENTRIES] = {0};
 
@@ -504,8 +506,8 @@ static void test_unfold(void **state)
             states[kv_trellis_entry(map, s)]++;
         for (size_t i = 0; i < 2 * n; i++)
             assert_int_equal(states[i], KV_TRELLIS_STATES / (2 * n));
-        kv_trellis_unfold(bits, 3, kept, table);
-        for (size_t i = 0; i < 3 * (size_t)KV_TRELLIS_STATES; i++) {
+        kv_trellis_unfold(bits, values, kept, table);
+        for (size_t i = 0; i < values * (size_t)KV_TRELLIS_STATES; i++) {
             const size_t v = i / KV_TRELLIS_STATES, s = i % KV_TRELLIS_STATES;
             const unsigned entry = kv_trellis_entry(map, (unsigned)s);
             const float x = kept[v * n + entry % n];
@@ -515,6 +517,13 @@ static void test_unfold(void **state)
                 assert_true(table[i] != table[i - s + j]);
         }
     }
+}
+
+static void test_unfold(void **state)
+{
+    (void)state;
+    for (unsigned values = 1; values <= 3; values++)
+        check_unfold(values);
 }
 
 static void test_last_bits(void **state)

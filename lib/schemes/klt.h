@@ -86,7 +86,8 @@ struct kv_klt_unit {
  * sum of variance * mse[kind] most: each coefficient takes the kind with the
  * least variance * mse + lambda * rate, for the least lambda that fits.  mse
  * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
- * not used. */
+ * not used.  Of two kinds in use that have one rate it is the second; what does
+ * not fill a step takes the next lower kind. */
 void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
                      const double *mse);
 
