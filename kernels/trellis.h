@@ -47,7 +47,8 @@ struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
 
 /* An encoder counts in whole numbers: x and what is decoded as positions, what
  * a value costs as a multiple of a quarter of the error that is expected of a
- * value of the string, in the mean.  Of one value of a string: */
+ * value of the string, in the mean (what is more than 16 times the geometric
+ * mean counts as that).  Of one value of a string: */
 struct kv_trellis_whole {
     float x, number; /* position of 1: of x, and of a number of the table */
     int16_t most;    /* position of x, either side: somewhat past all numbers */

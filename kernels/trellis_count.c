@@ -52,17 +52,46 @@ static void count_step(const struct kv_trellis_step *step, const float *scale,
             .slope = (uint8_t)slope_of(step, part * gap, shift)};
 }
 
+/* What is expected of values, in the mean; or, if more of one is expected than
+ * most, as if it were most.  logs: of what is not 0, the mean logarithm. */
+static double mean_error(const struct kv_trellis_step *step, size_t n_steps,
+                         const float *scale, double most, double *logs)
+{
+    double sum = 0, log_sum = 0;
+    size_t n = 0, n_logs = 0;
+
+    for (size_t k = 0; k < n_steps; n += step[k++].values)
+        for (unsigned v = 0; v < step[k].values; v++) {
+            const double error =
+                step[k].error * (double)scale[n + v] * (double)scale[n + v];
+
+            sum += fmin(error, most);
+            log_sum += error > 0 ? log(error) : 0;
+            n_logs += error > 0;
+        }
+    *logs = n_logs ? log_sum / (double)n_logs : 0;
+    return sum / (double)n;
+}
+
+/* A few values of which far more is expected, since steps have 8 bits at most,
+ * do not make the others' costs 0. */
+static double unit_error(const struct kv_trellis_step *step, size_t n_steps,
+                         const float *scale)
+{
+    static const double MOST = 16;
+    double logs, error;
+
+    error = mean_error(step, n_steps, scale, INFINITY, &logs);
+    return isfinite(error)
+               ? mean_error(step, n_steps, scale, MOST * exp(logs), &logs)
+               : error;
+}
+
 void kv_trellis_count(const struct kv_trellis_step *step, size_t n_steps,
                       const float *scale, struct kv_trellis_whole *whole)
 {
-    double error = 0, near;
-    size_t n = 0;
+    const double near = sqrt(unit_error(step, n_steps, scale));
 
-    for (size_t k = 0; k < n_steps; n += step[k++].values)
-        for (unsigned v = 0; v < step[k].values; v++)
-            error +=
-                step[k].error * (double)scale[n + v] * (double)scale[n + v];
-    near = sqrt(error / (double)n);
     for (size_t k = 0; k < n_steps; k++) {
         if (near > 1e-30 && isfinite(near))
             count_step(&step[k], scale, near, whole);

@@ -329,6 +329,35 @@ static void test_larger_values(void **state)
     free(x);
 }
 
+/* One value, the last, of which far more error is expected than of all others,
+ * as where 8 bits are too few for it, does not blind the search to them. */
+static void test_one_large_value(void **state)
+{
+    enum { LARGE = 9, OTHERS = 8 }; /* kinds, of 8 and 5 bits */
+    double before = 0, after = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        uint8_t bytes[4 * MOST_STEPS];
+        struct setup s;
+
+        set_up(&s, MOST_STEPS, OTHERS, MOST_STEPS, seed, ORDINARY);
+        s.step[MOST_STEPS - 1] = kv_trellis_step(8, 1, s.table[LARGE], true);
+        for (size_t i = 0; i < s.n_values; i++)
+            s.x[i] /= 2;
+        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        encode_one(&s, bytes);
+        before += distance_but(&s, bytes, s.n_values);
+        s.scale[MOST_STEPS - 1] *= 8 * 64;
+        s.x[0] *= 8 * 64;
+        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        encode_one(&s, bytes);
+        after += distance_but(&s, bytes, s.n_values);
+        tear_down(&s);
+    }
+    assert_true(after <= before * 1.05);
+}
+
 /* Several strings at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
@@ -609,6 +638,7 @@ int main(void)
         cmocka_unit_test(test_wide_gaps),
         cmocka_unit_test(test_between_levels),
         cmocka_unit_test(test_larger_values),
+        cmocka_unit_test(test_one_large_value),
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_decodes_several),
         cmocka_unit_test(test_any_scale),
