@@ -18,13 +18,13 @@ enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 5, ROWS = 8 };
 enum { LEVELS = 40, STEPS = LEVELS + 160 };
 
 /* What int8 takes from or adds to a sum of D products, for each root of D. */
-static const double ROUNDING = 0.06;
+static const double ROUNDING = 0.0486;
 
 /* Of a string, after its levels: bits from 7 to 1, in steps of several values
  * too.  Those of odd bits end anywhere in a byte. */
 static const struct kv_trellis_step kinds[KINDS] = {{.bits = 7, .values = 1},
                                                     {.bits = 5, .values = 1},
-                                                    {.bits = 4, .values = 2},
+                                                    {.bits = 3, .values = 2},
                                                     {.bits = 2, .values = 1},
                                                     {.bits = 1, .values = 4}};
 
