@@ -12,21 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 5, ROWS = 8 };
+enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 6, ROWS = 8 };
 
 /* The first steps are levels, of bits that end wherever in a byte. */
-enum { LEVELS = 40, STEPS = LEVELS + 160 };
-
-/* What int8 takes from or adds to a sum of D products, for each root of D. */
-static const double ROUNDING = 0.0486;
+enum { LEVELS = 40, STEPS = LEVELS + 170 };
 
 /* Of a string, after its levels: bits from 7 to 1, in steps of several values
  * too.  Those of odd bits end anywhere in a byte. */
-static const struct kv_trellis_step kinds[KINDS] = {{.bits = 7, .values = 1},
-                                                    {.bits = 5, .values = 1},
-                                                    {.bits = 3, .values = 2},
-                                                    {.bits = 2, .values = 1},
-                                                    {.bits = 1, .values = 4}};
+static const struct kv_trellis_step kinds[KINDS] = {
+    {.bits = 7, .values = 1}, {.bits = 5, .values = 1},
+    {.bits = 3, .values = 2}, {.bits = 4, .values = 2},
+    {.bits = 2, .values = 1}, {.bits = 1, .values = 4}};
 
 struct made {
     float table[KINDS][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
@@ -35,6 +31,7 @@ struct made {
     size_t n_values, bytes, n[HEADS];
     struct kv_coef coef[STEPS * KV_TRELLIS_MOST_VALUES];
     size_t value[HEADS][D]; /* which of the string's values */
+    float unit8[HEADS][D];  /* what a code of its table stands for */
     float unit[D][D], mean[HEADS * D];
     uint8_t *string; /* [TOKENS][bytes] */
     float *decoded;  /* [TOKENS][n_values] */
@@ -59,7 +56,7 @@ static void make_tables(struct made *m)
 /* Of the last but one so many that each head has a few dozen. */
 static size_t kind_of(size_t i)
 {
-    return i < 30 ? i / 10 : i < 150 ? 3 : 4;
+    return i < 40 ? i / 10 : i < 160 ? 4 : 5;
 }
 
 static void make_steps(struct made *m)
@@ -79,6 +76,15 @@ static void make_steps(struct made *m)
     for (size_t i = 0; i < STEPS; i++)
         m->n_values += m->step[i].values;
     m->bytes = kv_trellis_bytes(m->step, STEPS);
+}
+
+static float unit8_of(const float *table)
+{
+    float most = 0;
+
+    for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
+        most = fmaxf(most, fabsf(table[s]));
+    return most / 127;
 }
 
 /* Values are dealt out to heads; of a head that is full they are left out. */
@@ -102,6 +108,7 @@ static void make_coefs(struct made *m, size_t most)
                                                        m->step[i].values),
                     .scale = 1,
                     .inverse = m->unit[m->n[h]]};
+                m->unit8[h][m->n[h]] = unit8_of(to[-1].table);
                 m->value[h][m->n[h]++] = value;
             }
         }
@@ -251,8 +258,122 @@ static void test_values(void **state)
     }
 }
 
-/* Scores and outputs of all heads and tiles: what the queries' and weights'
- * codes give, within their rounding, and the same at every level. */
+/* ---- int8, by its definition --------------------------------------------- */
+
+/* Codes up to 127 in magnitude, and what one stands for. */
+static float round8(const float *x, size_t n, int *code)
+{
+    float most = 0;
+
+    for (size_t i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    for (size_t i = 0; i < n; i++)
+        code[i] = most > 0 ? (int)rintf(x[i] * (127 / most)) : 0;
+    return most / 127;
+}
+
+static int code8(const struct made *m, size_t head, size_t t, size_t j)
+{
+    return (int)rintf(want(m, head, t, j) / m->unit8[head][j]);
+}
+
+/* q [D], of coefficients, with those of tokens [begin, end). */
+static void products8(const struct made *m, size_t head, const float *q,
+                      size_t begin, size_t end, double *to)
+{
+    float x[D];
+    int code[D];
+
+    for (size_t j = 0; j < D; j++)
+        x[j] = q[j] * m->unit8[head][j];
+
+    const double unit = (double)round8(x, D, code);
+
+    for (size_t t = begin; t < end; t++) {
+        int sum = 0;
+
+        for (size_t j = 0; j < D; j++)
+            sum += code[j] * code8(m, head, t, j);
+        to[t - begin] = unit * sum;
+    }
+}
+
+/* The mean has one channel: no order of sums. */
+static void scores8(const struct made *m, size_t head, const float *q,
+                    size_t begin, size_t end, double *to)
+{
+    products8(m, head, q, begin, end, to);
+    for (size_t t = begin; t < end; t++)
+        to[t - begin] += (double)q[head] * (double)m->mean[head * D + head];
+}
+
+/* Weights p [64] of the tokens from begin on to outputs [D]. */
+static void outputs8(const struct made *m, size_t head, const float *p,
+                     size_t begin, size_t end, double *to)
+{
+    int code[KV_TILE_TOKENS];
+    const double unit = (double)round8(p, KV_TILE_TOKENS, code);
+    double all = 0;
+
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+        all += (double)p[t];
+    for (size_t j = 0; j < D; j++) {
+        int sum = 0;
+
+        for (size_t t = begin; t < end; t++)
+            sum += code[t - begin] * code8(m, head, t, j);
+        to[j] = unit * (double)m->unit8[head][j] * sum +
+                all * (double)m->mean[head * D + j];
+    }
+}
+
+/* Scores of keys before RoPE: codes give each channel, by its column of the
+ * inverse; channels turn as floats. */
+static void scores8_turned(const struct made *m, const float *inv_freq,
+                           size_t head, const float *q, size_t begin,
+                           size_t end, double *to)
+{
+    double x[D][KV_TILE_TOKENS];
+
+    for (size_t c = 0; c < D; c++) {
+        float column[D];
+
+        for (size_t j = 0; j < D; j++)
+            column[j] = m->unit[j][c];
+        products8(m, head, column, begin, end, x[c]);
+    }
+    for (size_t t = 0; t < end - begin; t++) {
+        to[t] = 0;
+        for (size_t c = 0; c < D / 2; c++) {
+            const double angle = (double)(begin + t) * (double)inv_freq[c];
+            const double low = x[c][t] + (double)m->mean[head * D + c];
+            const double high =
+                x[c + D / 2][t] + (double)m->mean[head * D + c + D / 2];
+
+            to[t] +=
+                (double)q[c] * (low * cos(angle) - high * sin(angle)) +
+                (double)q[c + D / 2] * (high * cos(angle) + low * sin(angle));
+        }
+    }
+}
+
+/* How far a is from b, both [n], in units of b. */
+static double distance(const float *a, const float *b, size_t n)
+{
+    double far = 0, all = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        far += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(far / all);
+}
+
+/* What codes take from or add to sums of D products. */
+static const double ROUNDING = 0.015;
+
+/* Scores and outputs of all heads and tiles: what the codes give, near the
+ * exact ones, and the same at every level. */
 static void test_int8(void **state)
 {
     struct made *m = make(D);
@@ -262,36 +383,52 @@ static void test_int8(void **state)
 
     (void)state;
     for (size_t h = 0; h < HEADS; h++)
-        m->mean[h * D + h] = 0.7f; /* one product: no order of sums */
+        m->mean[h * D + h] = 0.7f;
     kc = fill(m, false, NULL, &k);
     vc = fill(m, true, NULL, &v);
     for (size_t i = 0; i < ROWS * D; i++)
         q[i] = (float)kv_random_normal(1, i);
-    for (size_t i = 0; i < ROWS * KV_TILE_TOKENS; i++)
-        p[i] = (float)kv_random_unit(2, i);
     for (size_t i = 0; i < HEADS * 2; i++)
         for (size_t rows = 1; rows <= ROWS; rows++) {
+            const size_t h = i / 2, begin = i % 2 * KV_TILE_TOKENS;
+            const size_t end = begin ? TOKENS : KV_TILE_TOKENS;
             float s[2][ROWS * KV_TILE_TOKENS], o[2][ROWS * D];
             float exact[ROWS * KV_TILE_TOKENS], out[ROWS * D];
+            double wanted[KV_TILE_TOKENS], wanted_out[D];
 
+            for (size_t j = 0; j < ROWS * KV_TILE_TOKENS; j++)
+                p[j] = j % KV_TILE_TOKENS < end - begin
+                           ? (float)kv_random_unit(2, j)
+                           : 0;
             for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
                 const size_t to = l > KV_LEVEL_C;
 
                 set_level(l);
-                score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, s[to]);
+                score(&k, KV_PATH_INT8, h, i % 2, q, rows, s[to]);
                 assert_memory_equal(s[0], s[to],
                                     rows * KV_TILE_TOKENS * sizeof(float));
-                gather(&v, KV_PATH_INT8, i / 2, i % 2, p, rows, o[to]);
+                gather(&v, KV_PATH_INT8, h, i % 2, p, rows, o[to]);
                 for (size_t j = 0; j < rows * D; j++)
                     assert_within(o[to][j], o[0][j],
                                   1e-5 * (1 + fabs((double)o[0][j])));
             }
-            score(&k, KV_PATH_EXACT, i / 2, i % 2, q, rows, exact);
-            for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                assert_within(s[0][j], exact[j], ROUNDING * sqrt(D));
-            gather(&v, KV_PATH_EXACT, i / 2, i % 2, p, rows, out);
-            for (size_t j = 0; j < rows * D; j++)
-                assert_within(o[0][j], out[j], 0.3);
+            score(&k, KV_PATH_EXACT, h, i % 2, q, rows, exact);
+            gather(&v, KV_PATH_EXACT, h, i % 2, p, rows, out);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = r * KV_TILE_TOKENS;
+
+                scores8(m, h, q + r * D, begin, end, wanted);
+                for (size_t t = 0; t < end - begin; t++)
+                    assert_within(s[0][at + t], wanted[t],
+                                  1e-5 * (1 + fabs(wanted[t])));
+                assert_true(distance(s[0] + at, exact + at, end - begin) <
+                            ROUNDING);
+                outputs8(m, h, p + at, begin, end, wanted_out);
+                for (size_t j = 0; j < D; j++)
+                    assert_within(o[0][r * D + j], wanted_out[j],
+                                  1e-5 * (1 + fabs(wanted_out[j])));
+                assert_true(distance(o[0] + r * D, out + r * D, D) < ROUNDING);
+            }
         }
     kv_store_free(&k);
     kv_store_free(&v);
@@ -300,8 +437,8 @@ static void test_int8(void **state)
     free_made(m);
 }
 
-/* Keys before RoPE: near the exact scores; apart from the order of the last
- * sum the same at every level. */
+/* Keys before RoPE: what the codes give, near the exact scores; apart from the
+ * order of the last sum the same at every level. */
 static void test_int8_turned(void **state)
 {
     const float inv_freq[D / 2] = {1, 0.3f, 0.1f, 0.03f};
@@ -321,19 +458,31 @@ static void test_int8_turned(void **state)
     c = fill(m, false, rope, &k);
     for (size_t i = 0; i < HEADS * 2; i++)
         for (size_t rows = 1; rows <= ROWS; rows++) {
+            const size_t h = i / 2, begin = i % 2 * KV_TILE_TOKENS;
+            const size_t end = begin ? TOKENS : KV_TILE_TOKENS;
             float plain[ROWS * KV_TILE_TOKENS], got[ROWS * KV_TILE_TOKENS];
             float exact[ROWS * KV_TILE_TOKENS];
+            double wanted[KV_TILE_TOKENS];
 
             set_level(KV_LEVEL_C);
-            score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, plain);
-            score(&k, KV_PATH_EXACT, i / 2, i % 2, q, rows, exact);
-            for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                assert_within(plain[j], exact[j], ROUNDING * sqrt(D));
+            score(&k, KV_PATH_INT8, h, i % 2, q, rows, plain);
+            score(&k, KV_PATH_EXACT, h, i % 2, q, rows, exact);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = r * KV_TILE_TOKENS;
+
+                scores8_turned(m, inv_freq, h, q + r * D, begin, end, wanted);
+                for (size_t t = 0; t < end - begin; t++)
+                    assert_within(plain[at + t], wanted[t],
+                                  5e-5 * (1 + fabs(wanted[t])));
+                assert_true(distance(plain + at, exact + at, end - begin) <
+                            ROUNDING);
+            }
             for (int l = KV_LEVEL_C + 1; l <= (int)kv_level_max(); l++) {
                 set_level(l);
-                score(&k, KV_PATH_INT8, i / 2, i % 2, q, rows, got);
+                score(&k, KV_PATH_INT8, h, i % 2, q, rows, got);
                 for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                    assert_within(got[j], plain[j], 2e-5);
+                    assert_within(got[j], plain[j],
+                                  1e-5 * (1 + fabs((double)plain[j])));
             }
         }
     kv_store_free(&k);
