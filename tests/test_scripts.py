@@ -389,6 +389,17 @@ class BenchCpu(Scripts):
         self.assertIn("nf4,64,decode:1,1,exact,8,4,2.000\n", out)
         self.assertIn("2 rows in both, 1 only before, 1 only after", out)
 
+    def test_a_reader_that_has_seen_enough(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [os.path.join(ROOT, "scripts/bench-cpu"), "--compare",
+             self.rows("a.csv", ("f16", 30)), self.rows("b.csv", ("f16", 30))],
+            stdout=writer, stderr=subprocess.PIPE)
+        os.close(writer)
+        self.assertEqual(done.returncode, -signal.SIGPIPE, done.stderr)
+        self.assertNotIn(b"Traceback", done.stderr)
+
     def test_compare_kernels(self):
         out = self.bench("--compare", self.kernels("a.csv", ("n1", 2e-5)),
                          self.csv("b.csv", [  # without the other columns
