@@ -88,17 +88,19 @@ static size_t first_beyond(const struct tile *t,
 /* One partition of the queries from j0 on: x, rows of n values x_stride apart,
  * with its codes from `at` on in theirs.  counter: of the random number of a
  * row's x[0], those of the next `next` apart. */
-static void quantize(struct tile *t, const struct kv_hack_operand *o,
-                     size_t part, size_t j0, size_t at, uint64_t counter,
-                     uint64_t next, const float *x, size_t x_stride, size_t n)
+static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
+                     size_t j0, size_t at, uint64_t counter, uint64_t next,
+                     const float *x, size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
     const size_t room = t->line_room;
     const float *u = h->stochastic ? t->u + j0 * room : NULL;
 
-    for (size_t j = j0; u && j < t->n; j++)
+    for (size_t j = j0; u && j < t->n; j++) {
         kv_hack_uniform(t->query[j].key[h->side], counter, next, n,
                         t->u + j * room);
+        kv_hack_fetch(o);
+    }
     kv_hack_quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
                      t->code + j0 * room + at, room,
                      t->row + part * t->most + j0);
@@ -108,8 +110,8 @@ static void quantize(struct tile *t, const struct kv_hack_operand *o,
 
 /* Q, or what it became, in the parts of K's lines; first: the token that
  * counts for the random numbers. */
-static void quantize_q(struct tile *t, const struct kv_hack_operand *k,
-                       size_t j0, size_t first, const float *q, size_t stride)
+static void quantize_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
+                       size_t first, const float *q, size_t stride)
 {
     const struct kv_hack *h = k->h;
 
@@ -124,7 +126,7 @@ static void quantize_q(struct tile *t, const struct kv_hack_operand *k,
 
 /* The queries from j0 on for a block of keys from coded token `first` on: q
  * with the scales folded in, and what the minima give. */
-static void fold_q(struct tile *t, const struct kv_hack_operand *k, size_t j0,
+static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
                    size_t first)
 {
     const size_t d = k->h->len, n = t->n - j0;
@@ -140,8 +142,8 @@ static void fold_q(struct tile *t, const struct kv_hack_operand *k, size_t j0,
 }
 
 /* The logits of the piece's n tokens, from coded token `first` on. */
-static void score_piece(struct tile *t, const struct kv_hack_operand *k,
-                        size_t first, size_t n, float attn_scale)
+static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
+                        size_t n, float attn_scale)
 {
     const struct kv_hack *h = k->h;
     const size_t j0 = first_beyond(t, k, first), room = t->score_room;
@@ -165,10 +167,13 @@ static void score_piece(struct tile *t, const struct kv_hack_operand *k,
 
         kv_hack_multiply(t->row + part * t->most + j0, t->n - j0, &c,
                          t->score + j0 * room, room);
+        kv_hack_fetch(k);
     }
-    for (size_t j = j0; j < t->n; j++)
+    for (size_t j = j0; j < t->n; j++) {
         kv_hack_narrow(t->score + j * room, seen(at, n, t->query[j].n),
                        (double)attn_scale, t->w + j * t->w_room + at);
+        kv_hack_fetch(k);
+    }
 }
 
 /* The logits of query j for the fp16 tokens [plain, plain + n), which stand at
@@ -211,12 +216,12 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
     for (size_t first = 0; first < most; first += step) {
         const size_t n = kv_hack_least(step, most - first);
 
+        kv_hack_expect(k, h->artifact ? first / step + 1 : first + n,
+                       h->artifact ? 1 : KV_HACK_PIECE);
         if (h->artifact)
             kv_hack_read_block(k, first / step, d);
         else
             kv_hack_read_tokens(k, first, n);
-        kv_hack_expect(k, h->artifact ? first / step + 1 : first + n,
-                       h->artifact ? 1 : KV_HACK_PIECE);
         score_piece(t, k, first, n, attn_scale);
     }
     for (size_t j = 0; j < t->n; j++) {
@@ -231,8 +236,8 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
 /* ---- values -------------------------------------------------------------- */
 
 /* out += w times the m tokens of block b. */
-static void gather_block(struct tile *t, const struct kv_hack_operand *v,
-                         size_t b, size_t m)
+static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
+                         size_t m)
 {
     const size_t at = v->r->sinks + b * v->h->len, d = v->h->n_lines;
     const size_t j0 = first_beyond(t, v, b * v->h->len);
@@ -246,8 +251,8 @@ static void gather_block(struct tile *t, const struct kv_hack_operand *v,
 }
 
 /* The same with folded ranges, by groups of channels. */
-static void gather_folded(struct tile *t, const struct kv_hack_operand *v,
-                          size_t b, size_t m)
+static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
+                          size_t m)
 {
     const struct kv_hack *h = v->h;
     const size_t at = v->r->sinks + b * h->len, d = h->n_lines;
@@ -304,8 +309,8 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
     for (size_t b = 0; b * p < most; b++) {
         const size_t m = kv_hack_least(p, v->n_coded - b * p);
 
-        kv_hack_read_block(v, b, m);
         kv_hack_expect(v, b + 1, 1);
+        kv_hack_read_block(v, b, m);
         if (h->artifact)
             gather_folded(t, v, b, m);
         else

@@ -114,20 +114,33 @@ static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
     return at + o->head * o->h->head_bytes;
 }
 
-void kv_hack_expect(const struct kv_hack_operand *o, size_t b, size_t n)
+void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n)
 {
-    enum { LINE = 64 };
+    o->next = kv_hack_least(b, o->n_blocks);
+    o->next_end = kv_hack_least(b + n, o->n_blocks);
+    o->line = o->line_end = NULL;
+}
 
-    for (size_t i = b; i < b + n && i < o->n_blocks; i++) {
-        const uint8_t *at = head_bytes(o, i), *last = at + o->h->head_bytes - 1;
+void kv_hack_fetch(struct kv_hack_operand *o)
+{
+    enum { LINE = 64, AT_ONCE = 12 };
 
-        for (; at < last; at += LINE)
-            __builtin_prefetch(at);
-        __builtin_prefetch(last);
+    for (size_t i = 0; i < AT_ONCE; i++, o->line += LINE) {
+        if (o->line == o->line_end) {
+            if (o->next == o->next_end)
+                return;
+
+            const uint8_t *at = head_bytes(o, o->next++);
+            const uint8_t *last = at + o->h->head_bytes - 1;
+
+            o->line = at - (uintptr_t)at % LINE;
+            o->line_end = last - (uintptr_t)last % LINE + LINE;
+        }
+        __builtin_prefetch(o->line);
     }
 }
 
-static void arrange(const struct kv_hack_operand *o, const uint8_t *packed,
+static void arrange(struct kv_hack_operand *o, const uint8_t *packed,
                     size_t stride, unsigned bits, size_t n, size_t m)
 {
     const struct kv_hack *h = o->h;
@@ -141,6 +154,7 @@ static void arrange(const struct kv_hack_operand *o, const uint8_t *packed,
                         c.n, code);
         if (!h->sums)
             kv_hack_sums(code, n, c.n, o->sum + part * o->room);
+        kv_hack_fetch(o);
     }
 }
 
@@ -154,6 +168,7 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
     arrange(o, bytes, stride, h->bits, n, h->len);
     kv_hack_turn(bytes + h->code_bytes, stride, n,
                  h->head_bytes - h->code_bytes, o->word);
+    kv_hack_fetch(o);
     for (size_t part = 0; part < h->n_parts; part++) {
         const size_t at = part * o->room, min = h->n_parts + part;
 
@@ -166,6 +181,7 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
         for (size_t j = 0; h->sums && j < n; j++)
             o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
                                             h->sum_bytes, j);
+        kv_hack_fetch(o);
     }
 }
 

@@ -24,6 +24,9 @@ struct kv_hack_operand {
     uint16_t *half;     /* [most], or a block's codes */
     uint8_t *byte;      /* a block's codes, where lines end within a byte */
     float *wide;        /* [n_ranges] */
+
+    size_t next, next_end; /* blocks that kv_hack_fetch() has yet to begin */
+    const uint8_t *line, *line_end; /* of the one it is at, yet to be fetched */
 };
 
 struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r);
@@ -32,8 +35,11 @@ void kv_hack_operand_free(struct kv_hack_operand *o);
 /* The KV head that is read from now on, and its fp16 tokens. */
 void kv_hack_operand_head(struct kv_hack_operand *o, size_t head);
 
-/* Asks memory for the bytes of the n blocks from b on, which come next. */
-void kv_hack_expect(const struct kv_hack_operand *o, size_t b, size_t n);
+/* The n blocks from b on come next.  Their lines are asked for a few at a time,
+ * as many as a core waits for without standing still, by each kv_hack_fetch()
+ * between other work. */
+void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n);
+void kv_hack_fetch(struct kv_hack_operand *o);
 
 /* A piece, keys of axes=paper, each in a block of its own: n tokens from coded
  * token t on. */
