@@ -39,9 +39,10 @@ static int check_memory(const struct kv_attn_inputs *in, bool k_pre,
     if (bytes <= (double)memory)
         return 0;
     return kv_fail(e,
-                   "%zu sequences of %zu tokens take %.0f bytes as tensors, "
+                   "%zu sequence%s of %zu tokens take %.0f bytes as tensors, "
                    "more than --memory, %zu bytes",
-                   in->n_batch, in->n, bytes, memory);
+                   in->n_batch, in->n_batch == 1 ? "" : "s", in->n, bytes,
+                   memory);
 }
 
 static void make_exact(struct kv_attn_inputs *in)

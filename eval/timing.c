@@ -6,17 +6,17 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum {
-    WORDS = (256 << 20) / sizeof(uint64_t),
     LINE = 64 / sizeof(uint64_t),
     AHEAD = 4096 / sizeof(uint64_t),
     PASSES = 5
 };
 
 struct kv_bench {
-    uint64_t *word; /* [WORDS] */
-    size_t threads;
+    uint64_t *word; /* [n] */
+    size_t n, threads;
     volatile uint64_t sum; /* keeps the reads from being optimised away */
 };
 
@@ -27,9 +27,19 @@ static void write_all(struct kv_bench *b)
     uint64_t *word = b->word;
 
 #pragma omp parallel for num_threads((int)b->threads) schedule(static)
-    for (size_t i = 0; i < WORDS; i += LINE)
+    for (size_t i = 0; i < b->n; i += LINE)
         for (size_t j = i; j < i + LINE; j++)
             word[j] = j;
+}
+
+/* Words that drive what was there before out of all caches. */
+static size_t to_read(void)
+{
+    const size_t least = (size_t)256 << 20;
+    const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0: not known */
+    const size_t bytes = last_level > (long)least ? (size_t)last_level : least;
+
+    return bytes / sizeof(uint64_t) / LINE * LINE;
 }
 
 struct kv_bench *kv_bench_new(size_t threads)
@@ -37,7 +47,8 @@ struct kv_bench *kv_bench_new(size_t threads)
     struct kv_bench *b = kv_alloc(1, sizeof(*b));
 
     b->threads = threads;
-    b->word = kv_lines_unset(WORDS + AHEAD, sizeof(*b->word));
+    b->n = to_read();
+    b->word = kv_lines_unset(b->n + AHEAD, sizeof(*b->word));
     write_all(b);
     return b;
 }
@@ -58,7 +69,7 @@ static void read_all(struct kv_bench *b)
 
 #pragma omp parallel for num_threads((int)b->threads) reduction(+ : sum)       \
     schedule(static)
-    for (size_t i = 0; i < WORDS; i += LINE) {
+    for (size_t i = 0; i < b->n; i += LINE) {
         __builtin_prefetch(word + i + AHEAD);
         sum += word[i];
     }
@@ -75,7 +86,7 @@ double kv_bench_bandwidth(struct kv_bench *b)
         read_all(b);
         best = fmin(best, kv_seconds() - start);
     }
-    return (double)(WORDS * sizeof(*b->word)) / best;
+    return (double)(b->n * sizeof(*b->word)) / best;
 }
 
 static int by_value(const void *a, const void *b)

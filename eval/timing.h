@@ -15,24 +15,23 @@ struct kv_timing {
 
 struct kv_bench;
 
-/* threads: how many run `once` and read memory.  Takes 256 MiB. */
+/* threads: how many run `once` and read memory.  Takes 256 MiB, or as much as
+ * the last level of caches where that is more. */
 struct kv_bench *kv_bench_new(size_t threads);
 void kv_bench_free(struct kv_bench *b); /* NULL is fine */
 
 /* Bytes a second that the threads read from memory: the best of 5 passes over
- * the 256 MiB, every line of them. */
+ * that much, every line of it. */
 double kv_bench_bandwidth(struct kv_bench *b);
 
 /* Runs once(arg) warmup times, then reps times (>= 1) with the clock on.
- * Before each run the threads read the 256 MiB, so that no run finds its data
+ * Before each run the threads read that much, so that no run finds its data
  * in the caches of the one before; warm: once(arg) runs instead, and what fits
- * into the caches is there.  Where the last level of caches holds more than
- * 256 MiB, cold means read from that level or from memory, and so does the
- * bandwidth above.  base not NULL: before each run once(base) runs the same
- * way, and *ratio becomes the median of its time over the run's, pair by pair,
- * so that what else the machine does hits both.  progress: a step for each run,
- * or NULL.  Fails on Ctrl-C, between runs; *out and *ratio mean nothing then.
- */
+ * into the caches is there.  base not NULL: before each run once(base) runs the
+ * same way, and *ratio becomes the median of its time over the run's, pair by
+ * pair, so that what else the machine does hits both.  progress: a step for
+ * each run, or NULL.  Fails on Ctrl-C, between runs; *out and *ratio mean
+ * nothing then. */
 int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
                   void (*once)(void *), void *arg, void *base,
                   struct kv_progress *progress, struct kv_timing *out,

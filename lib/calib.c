@@ -76,21 +76,25 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
     return NULL;
 }
 
-/* What was looked for, and what is there. */
+/* What was looked for, and what is there of its scheme, else of any. */
 static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
                   struct kv_err *e)
 {
     char key[KV_SPEC_CHARS], has[512] = "";
-    size_t n = 0;
+    size_t n = 0, scheme, alike = 0;
 
     kv_spec_calib_key(spec, key);
+    scheme = strcspn(key, ":");
+    for (size_t i = 0; i < calib->n_sets; i++)
+        alike += !strncmp(calib->set[i].key, key, scheme + 1);
     for (size_t i = 0; i < calib->n_sets && n < sizeof(has); i++)
-        n += (size_t)snprintf(has + n, sizeof(has) - n, "%s%s", i ? " " : "",
-                              calib->set[i].key);
+        if (!alike || !strncmp(calib->set[i].key, key, scheme + 1))
+            n += (size_t)snprintf(has + n, sizeof(has) - n, "%s%s",
+                                  n ? " " : "", calib->set[i].key);
     return kv_fail(e,
-                   "the calibration has no tables for %s; it has %s%s (kvcalib "
-                   "makes them)",
-                   key, has, n < sizeof(has) ? "" : " ...");
+                   "%s has no tables for %s; it has %s%s (kvcalib makes them)",
+                   calib->path ? calib->path : "the calibration", key, has,
+                   n < sizeof(has) ? "" : " ...");
 }
 
 int kv_calib_want_set(const struct kv_calib_set **set,
@@ -168,6 +172,7 @@ void kv_calib_free(struct kv_calib *c)
         kv_calib_set_clear(&c->set[i]);
     free(c->set);
     kv_sketch_clear(&c->sketch);
+    free(c->path);
     free(c);
 }
 
@@ -460,6 +465,7 @@ int kv_calib_load(struct kv_calib **out, const char *path, struct kv_err *e)
     if (kv_h5_open(&h, path, e))
         return -1;
     c = kv_alloc(1, sizeof(*c));
+    c->path = kv_strdup(path);
     rc = load(h, c, e);
     kv_h5_close(h);
     if (rc)

@@ -41,6 +41,7 @@ struct kv_sketch {
 };
 
 struct kv_calib {
+    char *path; /* of the file it was read from, or NULL */
     struct kv_shape shape;
     char model[128], model_hash[32], text[128], text_hash[32];
     size_t n_windows, ctx;

@@ -252,6 +252,9 @@ class Calibrated(Case):
         for words in "no tables for vecinfer:d2b4", "it has vecinfer:d4b4":
             self.refused(words, "kvquant", "-s", "vecinfer:d2b4",
                          "-C", at("calib.h5"), at("eval.h5"))
+        self.refused(at("calib.h5") + " has no tables", "kvattn", "-s", "kivi",
+                     "-s", "vecinfer:d2b4", "-C", at("calib.h5"), "--dump",
+                     at("eval.h5"))
         self.refused("nowhere.h5", "kvquant", *spec, "-C", "nowhere.h5",
                      at("eval.h5"))
         self.refused("eval.h5", "kvquant", *spec, "-C", at("eval.h5"),

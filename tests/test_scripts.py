@@ -371,9 +371,11 @@ class BenchCpu(Scripts):
         self.addCleanup(sys.path.pop, 0)
         with open(source) as f:
             exec(compile(f.read(), source, "exec"), bench)
-        for flags, level in (("fpu avx2 fma", "avx2"), ("fpu avx2", "c"),
-                             ("fma avx2 avx512f avx512dq avx512bw avx512vl",
-                              "avx512"), ("fma avx2 avx512f", "avx2")):
+        avx2, avx512 = "fma bmi1 bmi2 avx2", "avx512f avx512dq avx512bw"
+        for flags, level in ((avx2, "avx2"), ("fpu avx2", "c"),
+                             ("%s %s avx512vl" % (avx2, avx512), "avx512"),
+                             ("%s %s" % (avx2, avx512), "avx2"),
+                             ("fma avx2 %s avx512vl" % avx512, "c")):
             self.assertEqual(
                 bench["machine"](2 * ("model name\t: A(R) B 1\n"
                                       "flags\t\t: %s\nbugs\t: x\n" % flags)),

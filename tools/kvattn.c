@@ -235,6 +235,22 @@ static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
                                        a->common.memory, e);
 }
 
+/* Whether all that will be measured can be: what is on stdout by then cannot be
+ * taken back. */
+static int check_specs(const struct run *r, struct kv_err *e)
+{
+    for (size_t i = 0; i < r->n_specs; i++)
+        for (int side = 0; side < KV_SIDES; side++) {
+            struct kv_codec *c;
+
+            if (kv_codec_new(&c, &r->spec[i], &r->inputs.shape, r->inputs.layer,
+                             (enum kv_side)side, r->calib, e))
+                return -1;
+            kv_codec_free(c);
+        }
+    return 0;
+}
+
 static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_sweep sweep = {.base = "f16",
@@ -247,10 +263,11 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     r->random_calib = a->shape && !a->calib;
-    return r->random_calib
-               ? kv_random_calibration(&r->calib, r->spec, r->n_specs,
-                                       &r->inputs.shape, a->common.seed, e)
-               : 0;
+    if (r->random_calib &&
+        kv_random_calibration(&r->calib, r->spec, r->n_specs, &r->inputs.shape,
+                              a->common.seed, e))
+        return -1;
+    return check_specs(r, e);
 }
 
 static int measure_cpu(struct run *r)

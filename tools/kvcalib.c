@@ -217,7 +217,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_LIST('s', "spec", &a->specs, "SPEC",
                 "scheme and parameters; repeatable, takes sweeps"),
         KV_SIZE(0, "iters", &a->iters, "N",
-                "k-means iterations at most (0: each scheme's own)"),
+                "k-means iterations at most, part of the specs as\n"
+                "iters=N (0: each scheme's own)"),
         KV_FLAG(0, "table", &a->table,
                 "a row for each table to stdout; with\n"
                 "--allocate, for each layer, side and spec"),

@@ -20,8 +20,8 @@ int kv_random_calibration(struct kv_calib **calib, const struct kv_spec *specs,
         if (kv_spec_calibrated(&specs[i]))
             wanting[n_wanting++] = specs[i];
     if (n_wanting) {
-        kv_note("training %zu specs on random tensors, for their speed alone",
-                n_wanting);
+        kv_note("training %zu spec%s on random tensors, for their speed alone",
+                n_wanting, n_wanting == 1 ? "" : "s");
         rc = kv_random_dump(&dump, shape, seed, e) ||
              kv_calib_run(calib, dump, wanting, n_wanting, seed, e);
     }

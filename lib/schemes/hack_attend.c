@@ -96,9 +96,10 @@ static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
     const size_t room = t->line_room;
     const float *u = h->stochastic ? t->u + j0 * room : NULL;
 
-    for (size_t j = j0; u && j < t->n; j++) {
-        kv_hack_uniform(t->query[j].key[h->side], counter, next, n,
-                        t->u + j * room);
+    for (size_t j = j0; j < t->n; j++) {
+        if (u)
+            kv_hack_uniform(t->query[j].key[h->side], counter, next, n,
+                            t->u + j * room);
         kv_hack_fetch(o);
     }
     kv_hack_quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
@@ -217,7 +218,8 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
         const size_t n = kv_hack_least(step, most - first);
 
         kv_hack_expect(k, h->artifact ? first / step + 1 : first + n,
-                       h->artifact ? 1 : KV_HACK_PIECE);
+                       h->artifact ? 1 : KV_HACK_PIECE,
+                       t->n - first_beyond(t, k, first));
         if (h->artifact)
             kv_hack_read_block(k, first / step, d);
         else
@@ -248,6 +250,7 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
     kv_hack_multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
+    kv_hack_fetch(v);
 }
 
 /* The same with folded ranges, by groups of channels. */
@@ -276,6 +279,7 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
             t->ops.correction += m + 2 * m + n;
         }
         kv_hack_multiply(t->row + j0, rows, &c, t->out + j0 * d + line, d);
+        kv_hack_fetch(v);
     }
 }
 
@@ -309,7 +313,7 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
     for (size_t b = 0; b * p < most; b++) {
         const size_t m = kv_hack_least(p, v->n_coded - b * p);
 
-        kv_hack_expect(v, b + 1, 1);
+        kv_hack_expect(v, b + 1, 1, t->n - first_beyond(t, v, b * p));
         kv_hack_read_block(v, b, m);
         if (h->artifact)
             gather_folded(t, v, b, m);

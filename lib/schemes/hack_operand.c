@@ -104,6 +104,8 @@ static uint32_t field(const struct kv_hack_operand *o, size_t n_lines,
            (uint32_t)((UINT64_C(1) << 8 * n) - 1);
 }
 
+enum { LINE = 64 }; /* bytes that memory gives together */
+
 static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
 {
     const struct kv_reader *r = o->r;
@@ -114,29 +116,38 @@ static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
     return at + o->head * o->h->head_bytes;
 }
 
-void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n)
+/* How often kv_hack_fetch() is called, at least, while a piece is multiplied
+ * with so many rows: of keys by tokens as often, of blocks more. */
+static size_t n_fetches(const struct kv_hack *h, size_t rows)
 {
+    return 3 * h->n_parts + 1 + rows;
+}
+
+void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows)
+{
+    const size_t fetches = n_fetches(o->h, rows);
+    const size_t lines = n * (o->h->head_bytes / LINE + 2); /* at most */
+
     o->next = kv_hack_least(b, o->n_blocks);
     o->next_end = kv_hack_least(b + n, o->n_blocks);
-    o->line = o->line_end = NULL;
+    o->line = o->line_end = 0;
+    o->at_once = (lines + fetches - 1) / fetches;
 }
 
 void kv_hack_fetch(struct kv_hack_operand *o)
 {
-    enum { LINE = 64, AT_ONCE = 12 };
-
-    for (size_t i = 0; i < AT_ONCE; i++, o->line += LINE) {
+    for (size_t i = 0; i < o->at_once; i++, o->line += LINE) {
         if (o->line == o->line_end) {
             if (o->next == o->next_end)
                 return;
 
-            const uint8_t *at = head_bytes(o, o->next++);
-            const uint8_t *last = at + o->h->head_bytes - 1;
+            const uintptr_t at = (uintptr_t)head_bytes(o, o->next++);
+            const uintptr_t last = at + o->h->head_bytes - 1;
 
-            o->line = at - (uintptr_t)at % LINE;
-            o->line_end = last - (uintptr_t)last % LINE + LINE;
+            o->line = at - at % LINE;
+            o->line_end = last - last % LINE + LINE;
         }
-        __builtin_prefetch(o->line);
+        __builtin_prefetch((const void *)o->line);
     }
 }
 
@@ -241,7 +252,9 @@ void kv_hack_read_block(struct kv_hack_operand *o, size_t b, size_t m)
         arrange(o, bytes, h->len * h->bits / 8, h->bits, h->n_lines, m);
     }
     read_ranges(o, ranges, o->scale);
+    kv_hack_fetch(o);
     read_ranges(o, ranges + 2 * h->n_ranges, o->min);
+    kv_hack_fetch(o);
     if (h->sums)
         read_sums(o, ranges + 4 * h->n_ranges);
 }

@@ -26,7 +26,8 @@ struct kv_hack_operand {
     float *wide;        /* [n_ranges] */
 
     size_t next, next_end; /* blocks that kv_hack_fetch() has yet to begin */
-    const uint8_t *line, *line_end; /* of the one it is at, yet to be fetched */
+    uintptr_t line, line_end; /* of the one it is at, yet to be fetched */
+    size_t at_once;           /* lines */
 };
 
 struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r);
@@ -35,10 +36,11 @@ void kv_hack_operand_free(struct kv_hack_operand *o);
 /* The KV head that is read from now on, and its fp16 tokens. */
 void kv_hack_operand_head(struct kv_hack_operand *o, size_t head);
 
-/* The n blocks from b on come next.  Their lines are asked for a few at a time,
- * as many as a core waits for without standing still, by each kv_hack_fetch()
- * between other work. */
-void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n);
+/* The n blocks from b on come next, while what is read now is multiplied with
+ * so many rows.  A core stands still when it asks for more lines than it can
+ * wait for: each kv_hack_fetch() between other work asks for a few, all of them
+ * for all.  Lines that are not asked for come when they are read. */
+void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows);
 void kv_hack_fetch(struct kv_hack_operand *o);
 
 /* A piece, keys of axes=paper, each in a block of its own: n tokens from coded
