@@ -336,6 +336,7 @@ class BenchCpu(Scripts):
     row = {"tool": "kvattn", "version": "1", "device": "cpu", "level": "c",
            "ctx": "64", "protocol": "decode:1:warm",
            "model": "random-hq12-hkv4-d96", "bw_share": "0.5",
+           "lat_us_p10": "2970", "lat_us_p90": "3060",
            "bits_settled": "16", "spec": "f16:r0s0", "threads": "1",
            "path": "exact", "lat_us_p50": "3000", "speedup": "1",
            "command": "scripts/bench-cpu --reps 7"}
@@ -421,6 +422,7 @@ class BenchCpu(Scripts):
                       out)
         self.assertIn("12 query heads over caches of 4 KV heads of\n"
                       "96 channels", out)
+        self.assertIn("span\n3 % of the median in the middle row, 3 % in", out)
         self.assertTrue(out.startswith(
             "`t.csv`, kvtools 1, cpu, level c.\n"
             "Made by `scripts/bench-cpu --reps 7`.\n\n"), out)
