@@ -75,7 +75,7 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
     set->progress = NULL;
     kv_progress_clear(&bar);
     if (rc)
-        return -1;
+        return kv_fail_in(e, "%s", spec->text);
     if (set->warning[0])
         kv_note("%s", set->warning);
     return 0;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "buffers go to the file as they are");
@@ -169,7 +170,9 @@ int kv_h5_create(struct kv_h5 **out, const char *path, struct kv_err *e)
 static void fail_open(const char *path, struct kv_err *e)
 {
     const struct kv_err r = why();
+    enum { LEAST = 48 }; /* bytes of a superblock */
     unsigned long long have, want;
+    struct stat st;
 
     if (strstr(r.msg, "signature"))
         kv_fail(e, "%s is not an HDF5 file", path);
@@ -178,6 +181,9 @@ static void fail_open(const char *path, struct kv_err *e)
                     "stored_eof = %llu",
                     &have, &want) == 2)
         kv_fail(e, "%s is cut short: %llu of %llu bytes", path, have, want);
+    else if (!stat(path, &st) && st.st_size < LEAST)
+        kv_fail(e, "%s is cut short: %llu bytes, of a beginning of %d", path,
+                (unsigned long long)st.st_size, LEAST);
     else
         kv_fail(e, "cannot open %s: %s", path, r.msg);
 }

@@ -487,8 +487,9 @@ class Calib(ToolTest):
         self.refused("pq", *self.kvcalib("-s", "pp:d4b4"))
         self.refused("d3", *self.kvcalib("-s", "pq:d3b4"))
         self.refused("none of the schemes", *self.kvcalib("-s", "kivi"))
-        self.refused("dump.h5 has no k_fisher (kvdump --fisher writes it)",
-                     *self.kvcalib("-s", "kvquant:b3"))
+        for words in ("dump.h5 has no k_fisher (kvdump --fisher writes it)",
+                      "kvquant:b3o1"):
+            self.refused(words, *self.kvcalib("-s", "kvquant:b3"))
         self.refused("--device cuda:99",
                      *self.kvcalib("-s", "pq", "--device", "cuda:99"))
         kept = write(self.path("kept.h5"), read(self.dump))
@@ -515,6 +516,8 @@ class Calib(ToolTest):
         self.refuse_dump("bad.h5 is not an HDF5 file", b"")
         self.refuse_dump("bad.h5 is cut short", whole[:len(whole) // 2])
         self.refuse_dump("bad.h5 is cut short", whole[:-1])
+        self.refuse_dump("bad.h5 is cut short", whole[:47])
+        self.refuse_dump("bad.h5 is cut short", whole[:8])
         self.refused("no.h5: No such file", "kvcalib", "-s", "pq",
                      self.path("no.h5"), "-o", self.path("c.h5"))
         calib = self.path("calib.h5")
