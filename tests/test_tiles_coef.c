@@ -369,7 +369,8 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(far / all);
 }
 
-/* What codes take from or add to sums of D products. */
+/* What codes take from or add to sums of D products, as a part of them, root
+ * mean square. */
 static const double ROUNDING = 0.015;
 
 /* Scores and outputs of all heads and tiles: what the codes give, near the

@@ -1,5 +1,6 @@
 #include "lib/schemes/hack_operand.h"
 #include "kernels/bitpack.h"
+#include "kernels/prefetch.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
 
@@ -104,8 +105,6 @@ static uint32_t field(const struct kv_hack_operand *o, size_t n_lines,
            (uint32_t)((UINT64_C(1) << 8 * n) - 1);
 }
 
-enum { LINE = 64 }; /* bytes that memory gives together */
-
 static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
 {
     const struct kv_reader *r = o->r;
@@ -116,8 +115,8 @@ static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
     return at + o->head * o->h->head_bytes;
 }
 
-/* How often kv_hack_fetch() is called, at least, while a piece is multiplied
- * with so many rows: of keys by tokens as often, of blocks more. */
+/* How often kv_hack_fetch() is called while a piece is read and multiplied with
+ * so many rows; axes=artifact: more often. */
 static size_t n_fetches(const struct kv_hack *h, size_t rows)
 {
     return 3 * h->n_parts + 1 + rows;
@@ -126,7 +125,7 @@ static size_t n_fetches(const struct kv_hack *h, size_t rows)
 void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows)
 {
     const size_t fetches = n_fetches(o->h, rows);
-    const size_t lines = n * (o->h->head_bytes / LINE + 2); /* at most */
+    const size_t lines = n * (o->h->head_bytes / KV_LINE + 2); /* at most */
 
     o->next = kv_hack_least(b, o->n_blocks);
     o->next_end = kv_hack_least(b + n, o->n_blocks);
@@ -136,7 +135,7 @@ void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows)
 
 void kv_hack_fetch(struct kv_hack_operand *o)
 {
-    for (size_t i = 0; i < o->at_once; i++, o->line += LINE) {
+    for (size_t i = 0; i < o->at_once; i++, o->line += KV_LINE) {
         if (o->line == o->line_end) {
             if (o->next == o->next_end)
                 return;
@@ -144,10 +143,10 @@ void kv_hack_fetch(struct kv_hack_operand *o)
             const uintptr_t at = (uintptr_t)head_bytes(o, o->next++);
             const uintptr_t last = at + o->h->head_bytes - 1;
 
-            o->line = at - at % LINE;
-            o->line_end = last - last % LINE + LINE;
+            o->line = at - at % KV_LINE;
+            o->line_end = last - last % KV_LINE + KV_LINE;
         }
-        __builtin_prefetch((const void *)o->line);
+        kv_prefetch_near((const void *)o->line, 0, KV_LINE);
     }
 }
 
