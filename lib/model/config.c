@@ -1,7 +1,6 @@
 #include "lib/model/config.h"
-#include "lib/base/file.h"
+#include "lib/model/json_file.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -261,26 +260,15 @@ static int read_all(const struct source *s, struct kv_config *c,
 
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e)
 {
-    char *text = NULL;
-    json_t *json = NULL;
-    json_error_t why;
-    size_t bytes;
+    json_t *json = kv_json_read(path, e);
+    const struct source s = {.path = path, .json = json};
     int rc = -1;
 
     *c = (struct kv_config){0};
-    if (kv_file_read(path, &text, &bytes, e))
-        return -1;
-    json = json_loadb(text, bytes, 0, &why);
-
-    const struct source s = {.path = path, .json = json};
-
-    if (!json)
-        kv_fail(e, "%s: line %d: %s", path, why.line, why.text);
-    else if (!json_is_object(json))
+    if (json && !json_is_object(json))
         kv_fail(e, "%s: not a JSON object", path);
-    else
+    else if (json)
         rc = read_all(&s, c, e);
     json_decref(json);
-    free(text);
     return rc;
 }

@@ -1,8 +1,8 @@
 #include "lib/model/safetensors.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
+#include "lib/model/json_file.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -159,7 +159,8 @@ int kv_safetensors_open(struct kv_safetensors *f, const char *path,
     int rc = -1;
 
     *f = (struct kv_safetensors){.path = kv_strdup(path)};
-    if (kv_map_open(&f->map, path, e))
+    if (kv_map_open(&f->map, path, e) ||
+        kv_lfs_check(path, f->map.data, f->map.bytes, e))
         goto out;
     if (f->map.bytes >= 8)
         memcpy(&n, f->map.data, 8);

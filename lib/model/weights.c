@@ -1,7 +1,7 @@
 #include "lib/model/weights.h"
 #include "lib/base/alloc.h"
+#include "lib/model/json_file.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,23 +125,13 @@ static int sort_weights(struct kv_weights *w, struct kv_err *e)
 static int open_index(struct kv_weights *w, const char *dir,
                       const char *index_path, struct kv_err *e)
 {
-    char *text = NULL;
-    json_t *index;
-    const json_t *map;
-    json_error_t why;
-    size_t bytes;
+    json_t *index = kv_json_read(index_path, e);
+    const json_t *map = json_object_get(index, "weight_map");
     int rc = -1;
 
-    if (kv_file_read(index_path, &text, &bytes, e))
-        return -1;
-    index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
-    map = json_object_get(index, "weight_map");
-    if (!index)
-        kv_fail(e, "%s: line %d: %s", index_path, why.line, why.text);
-    else if (!add_shards(w, dir, index_path, map, e) && !sort_weights(w, e))
+    if (index && !add_shards(w, dir, index_path, map, e) && !sort_weights(w, e))
         rc = check_index(w, index_path, map, e);
     json_decref(index);
-    free(text);
     return rc;
 }
 
