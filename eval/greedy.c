@@ -6,6 +6,7 @@
 #include "lib/cache.h"
 #include "lib/tiled.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
@@ -82,6 +83,20 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return 0;
 }
 
+/* The most probable of n; at: the position that it is for. */
+static int choose(const float *logits, size_t n, size_t at, int32_t *id,
+                  struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(logits[i]))
+            return kv_fail(e,
+                           "token %zu: the logit of id %zu is not finite (does "
+                           "the model overflow?)",
+                           at, i);
+    *id = (int32_t)kv_row_argmax(logits, n);
+    return 0;
+}
+
 int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
               const struct kv_calib *calib, uint64_t seed, int32_t *ids,
               size_t n_prompt, size_t n_new, struct kv_err *e)
@@ -106,9 +121,9 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
         if (kv_interrupted(e) ||
             kv_model_forward(m, ids + at, 1, fresh, at, &mine, hidden, e) ||
             kv_model_logits(m, hidden + (fresh - 1) * info->hidden, 1, logits,
-                            e))
+                            e) ||
+            choose(logits, info->n_vocab, n, &ids[n], e))
             goto out;
-        ids[n] = (int32_t)kv_row_argmax(logits, info->n_vocab);
         at = n;
         kv_progress_step(&progress, 1);
     }

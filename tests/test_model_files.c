@@ -165,17 +165,21 @@ static const struct {
 } bad_configs[] = {
     {"{", "", "config.json: line 1"},
     {"{\"arch", "[{\"arch", "config.json: line 1"},
-    {"architectures", "arch", "field architectures is missing"},
-    {"[\"LlamaForCausalLM\"]", "[]", "field architectures is missing"},
+    {"\"architectures\": [\"LlamaForCausalLM\"], ", "",
+     "field architectures is missing"},
+    {"[\"LlamaForCausalLM\"]", "[]", "architectures is not a list of one"},
+    {"\"LlamaForCausalLM\"", "\"LlamaForCausalLM\", \"LlamaModel\"",
+     "architectures is not a list of one"},
     {"LlamaForCausalLM", "GPT2LMHeadModel",
      "unknown architecture GPT2LMHeadModel (known: LlamaForCausalLM, Mistral"},
-    {"hidden_size", "hidden", "field hidden_size is missing"},
-    {"intermediate_size", "x", "field intermediate_size is missing"},
-    {"num_hidden_layers", "x", "field num_hidden_layers is missing"},
-    {"num_attention_heads", "x", "field num_attention_heads is missing"},
-    {"vocab_size", "x", "field vocab_size is missing"},
-    {"max_position_embeddings", "x", "max_position_embeddings is missing"},
-    {"rms_norm_eps", "x", "field rms_norm_eps is missing"},
+    {"\"hidden_size\": 24", "\"hidden_size\": null", "hidden_size is missing"},
+    {"\"intermediate_size\": 40, ", "", "field intermediate_size is missing"},
+    {"\"num_hidden_layers\": 3, ", "", "field num_hidden_layers is missing"},
+    {"\"num_attention_heads\": 6, ", "", "num_attention_heads is missing"},
+    {"\"vocab_size\": 61, ", "", "field vocab_size is missing"},
+    {"\"max_position_embeddings\": 512, ", "",
+     "max_position_embeddings is missing"},
+    {"\"rms_norm_eps\": 1e-05, ", "", "field rms_norm_eps is missing"},
     {"1e-05", "0", "field rms_norm_eps is not a number above 0"},
     {"1e-05", "\"1\"", "field rms_norm_eps is not a number above 0"},
     {"\"hidden_size\": 24", "\"hidden_size\": 24.5",
@@ -184,12 +188,13 @@ static const struct {
     {"\"vocab_size\": 61", "\"vocab_size\": -1", "vocab_size is not"},
     {"\"head_dim\": 8", "\"head_dim\": 7", "head_dim 7 is not an even"},
     {"\"head_dim\": 8", "\"head_dim\": 514", "head_dim is not a whole"},
-    {"\"head_dim\": 8", "\"x\": 8, \"num_attention_heads\": 10",
+    {"6, \"num_key_value_heads\": 2, \"head_dim\": 8",
+     "10, \"num_key_value_heads\": 2",
      "hidden_size 24 is no multiple of 10 heads"},
     {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4",
      "6 attention heads are no multiple of 4 key-value heads"},
-    {"\"silu\"", "\"gelu\"", "activation gelu is not implemented"},
-    {"\"silu\"", "1", "activation without a name"},
+    {"\"silu\"", "\"gelu\"", "hidden_act is \"gelu\"; only \"silu\" is"},
+    {"\"silu\"", "1", "hidden_act is 1; only \"silu\" is"},
     {"\"mlp_bias\": false", "\"mlp_bias\": 0",
      "mlp_bias is neither true nor false"},
     {"\"mlp_bias\": false", "\"partial_rotary_factor\": 0.5",
@@ -197,17 +202,16 @@ static const struct {
     {"\"mlp_bias\": false", "\"quantization_config\": {}",
      "quantization_config"},
     {"\"mlp_bias\": false", "\"rope_theta\": -1", "rope_theta is not"},
-    {"\"mlp_bias\": false", "\"rope_parameters\": {}", "rope_theta is missing"},
     {"\"mlp_bias\": false", "\"rope_scaling\": {\"type\": \"yarn\"}",
      "RoPE scaling yarn is not implemented"},
     {"\"mlp_bias\": false", "\"rope_scaling\": {\"factor\": 2}",
-     "RoPE scaling without a name"},
+     "field rope_scaling.factor is 2; only 1 is implemented"},
     {"\"mlp_bias\": false", "\"rope_scaling\": {\"rope_type\": \"linear\"}",
-     "field factor is missing"},
+     "field rope_scaling.factor is missing"},
     {"\"mlp_bias\": false",
      "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
      "\"low_freq_factor\": 1, \"high_freq_factor\": 4}",
-     "field original_max_position_embeddings is missing"},
+     "rope_scaling.original_max_position_embeddings is missing"},
     {"\"mlp_bias\": false",
      "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
      "\"low_freq_factor\": 4, \"high_freq_factor\": 4, "
@@ -275,8 +279,130 @@ static void test_spare_tensors(void **state)
     m.tied = true;
     tiny_init(&m);
     tiny_add(&m, "lm_head.weight", m.n_vocab, m.hidden);
+    memcpy(tiny_find(&m, "lm_head.weight")->x,
+           tiny_find(&m, "model.embed_tokens.weight")->x,
+           m.n_vocab * m.hidden * sizeof(double));
     tiny_add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);
     kv_model_free(tiny_open(&m));
+    /* a head of its own beside tied embeddings is not */
+    tiny_find(&m, "lm_head.weight")->x[7] += 1;
+    refused(&m, "model.safetensors: tensor lm_head.weight differs from "
+                "model.embed_tokens.weight, but config.json has "
+                "tie_word_embeddings true");
+    tiny_clear(&m);
+}
+
+/* Each tensor, its first and its last value, in each type, in its shard. */
+static void test_not_finite(void **state)
+{
+    static const char *const dtypes[] = {"F32", "F16", "BF16"};
+    static const char *const says[] = {"is NaN", "is infinite", "is infinite"};
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    for (size_t d = 0; d < 3; d++) {
+        struct tiny_model m = tiny_llama;
+        size_t n;
+
+        m.dtype = dtypes[d];
+        m.n_shards = 2;
+        m.qkv_bias = m.o_bias = m.mlp_bias = true;
+        tiny_init(&m);
+        n = m.n_tensors;
+        for (size_t i = 0; i < 2 * n; i++) {
+            struct tiny_tensor *t = &m.tensor[i / 2];
+            const size_t last = t->rows * (t->cols ? t->cols : 1) - 1;
+            const size_t at = i % 2 ? last : 0;
+            const double kept = t->x[at];
+            char words[256];
+
+            t->x[at] = bad[i % 3];
+            snprintf(words, sizeof(words),
+                     "model-%05zu-of-00002.safetensors: tensor %s: value %zu "
+                     "of %zu %s",
+                     t->shard + 1, t->name, at, last + 1, says[i % 3]);
+            refused(&m, words);
+            t->x[at] = kept;
+        }
+        /* the largest of the type, and what is not used, are no reason */
+        m.tensor[0].x[1] = d == 1 ? 65504 : 0x1.fep127;
+        m.tensor[0].x[2] = d == 1 ? -65504 : -0x1.fep127;
+        tiny_add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);
+        m.tensor[n].x[2] = NAN;
+        kv_model_free(tiny_open(&m));
+        tiny_clear(&m);
+    }
+}
+
+static void write_bytes(const char *dir, const char *name, const char *before,
+                        const char *text)
+{
+    char *both = kv_alloc(strlen(before) + strlen(text) + 1, 1);
+
+    strcpy(both, before);
+    strcat(both, text);
+    tiny_write_text(dir, name, both);
+    free(both);
+}
+
+/* What stands in the place of a file, and what stands before it. */
+static void test_other_bytes(void **state)
+{
+    static const char *const files[] = {"config.json", "model.safetensors",
+                                        "model.safetensors.index.json"};
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n";
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct tiny_model m = tiny_llama;
+        const char *dir = test_folder();
+        struct kv_err e = {""};
+        struct kv_model *model;
+        char words[128];
+
+        m.n_shards = i < 2 ? 0 : 1;
+        tiny_init(&m);
+        tiny_write(&m, dir);
+        if (i != 1) { /* a UTF-8 byte order mark is skipped */
+            char *path = kv_path_join(dir, files[i]), *text;
+            size_t bytes;
+
+            assert_int_equal(kv_file_read(path, &text, &bytes, &e), 0);
+            write_bytes(dir, files[i], "\xef\xbb\xbf", text);
+            if (kv_model_open(&model, dir, &e))
+                fail_msg("%s", e.msg);
+            kv_model_free(model);
+            write_bytes(dir, files[i], "\xff\xfe", text);
+            assert_int_equal(kv_model_open(&model, dir, &e), -1);
+            snprintf(words, sizeof(words), "%s is UTF-16", files[i]);
+            assert_says(e, words);
+            write_bytes(dir, files[i], "{\"a\": 1, \"a\": 1,", text + 1);
+            assert_int_equal(kv_model_open(&model, dir, &e), -1);
+            assert_says(e, "duplicate object key near '\"a\"'");
+            free(text);
+            free(path);
+        }
+        tiny_write_text(dir, files[i], pointer);
+        assert_int_equal(kv_model_open(&model, dir, &e), -1);
+        snprintf(words, sizeof(words), "%s is a Git LFS pointer", files[i]);
+        assert_says(e, words);
+        tiny_clear(&m);
+    }
+}
+
+static void test_adapter(void **state)
+{
+    const char *dir = test_folder();
+    struct tiny_model m = make();
+    struct kv_err e = {""};
+    struct kv_model *model;
+
+    (void)state;
+    tiny_write(&m, dir);
+    tiny_write_text(dir, "adapter_config.json", "{}");
+    assert_int_equal(kv_model_open(&model, dir, &e), -1);
+    assert_says(e, "adapter_config.json: adapters are not implemented");
     tiny_clear(&m);
 }
 
@@ -307,9 +433,14 @@ static void test_sliding_window(void **state)
         {"MistralForCausalLM", ", \"sliding_window\": 9", "window of 9"},
         {"MistralForCausalLM", ", \"sliding_window\": 10", NULL},
         {"MistralForCausalLM", ", \"sliding_window\": null", NULL},
+        {"MistralForCausalLM", "", NULL},
         {"Qwen2ForCausalLM", ", \"sliding_window\": 9", NULL},
         {"Qwen2ForCausalLM",
          ", \"sliding_window\": 9, \"use_sliding_window\": true",
+         NULL}, /* 28 layers before the first that slides */
+        {"Qwen2ForCausalLM",
+         ", \"sliding_window\": 9, \"use_sliding_window\": true, "
+         "\"max_window_layers\": 2",
          "window of 9"},
     };
     const int32_t tokens[10] = {0};
@@ -344,6 +475,9 @@ int main(void)
         cmocka_unit_test(test_bad_configs),
         cmocka_unit_test(test_bad_tensors),
         cmocka_unit_test(test_spare_tensors),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_other_bytes),
+        cmocka_unit_test(test_adapter),
         cmocka_unit_test(test_missing_files),
         cmocka_unit_test(test_sliding_window),
     };

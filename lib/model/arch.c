@@ -4,16 +4,27 @@
 #include <string.h>
 
 static const struct kv_arch archs[] = {
-    {.name = "LlamaForCausalLM", .config_bias = true},
-    {.name = "MistralForCausalLM", .window = true},
+    {.name = "LlamaForCausalLM",
+     .model_type = "llama",
+     .attention_bias = true,
+     .mlp_bias = true},
+    {.name = "MistralForCausalLM",
+     .model_type = "mistral",
+     .n_kv_heads = 8,
+     .window = 4096},
     {.name = "Qwen2ForCausalLM",
+     .model_type = "qwen2",
+     .n_kv_heads = 32,
      .qkv_bias = true,
-     .window = true,
+     .window = 4096,
      .window_opted = true},
     {.name = "Qwen3ForCausalLM",
-     .config_bias = true,
+     .model_type = "qwen3",
+     .n_kv_heads = 32,
+     .head_dim = 128,
+     .attention_bias = true,
      .qk_norm = true,
-     .window = true,
+     .window = 4096,
      .window_opted = true},
 };
 

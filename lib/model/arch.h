@@ -1,22 +1,28 @@
 /* The architectures that the forward pass computes, as a table.
  *
  * All are one decoder: RMSNorm, attention with RoPE over grouped heads,
- * SwiGLU.  A new one that differs only in what the flags say is one line in
- * arch.c. */
+ * SwiGLU.  A new one that differs only in what the members say is one line in
+ * arch.c.  Fields that config.json leaves out mean what they do in the class
+ * of transformers. */
 #ifndef KV_MODEL_ARCH_H
 #define KV_MODEL_ARCH_H
 
 #include "lib/base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct kv_arch {
-    const char *name;  /* as in config.json */
-    bool qkv_bias;     /* q, k and v have biases, whatever the config says */
-    bool config_bias;  /* attention_bias and mlp_bias of the config count */
-    bool qk_norm;      /* RMSNorm over each head of q and k, before RoPE */
-    bool window;       /* sliding_window counts ... */
-    bool window_opted; /* ... but only with use_sliding_window */
+    const char *name, *model_type; /* as in config.json */
+    size_t n_kv_heads;   /* without num_key_value_heads; 0: all heads */
+    size_t head_dim;     /* without head_dim; 0: hidden_size / heads */
+    bool qkv_bias;       /* q, k and v have biases, whatever the config says */
+    bool attention_bias; /* this field counts: q, k, v and o */
+    bool mlp_bias;       /* this one too: gate, up and down */
+    bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
+    size_t window;       /* without sliding_window; 0: layers never slide */
+    bool window_opted;   /* they do only with use_sliding_window, and those
+                          * alone that layer_types or max_window_layers names */
 };
 
 /* Fails when the name is unknown, naming those that are known. */

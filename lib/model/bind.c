@@ -100,6 +100,9 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
         return kv_fail(e, "%s: tensor %s has shape [%s]; config.json says [%s]",
                        t->path, name, is, should);
     }
+    if (kv_interrupted(e) || kv_weight_check(t, e))
+        return -1;
+    kv_weight_release(t);
     *out = t;
     return 0;
 }
@@ -119,6 +122,25 @@ static int bind_layer(struct kv_layer_weights *l, size_t layer,
                  size_of(parts[p].cols, c), dir, e))
             return -1;
     }
+    return 0;
+}
+
+/* A head beside tied embeddings must be a copy of them. */
+static int check_tied(const struct kv_weight *embed, const struct kv_weights *w,
+                      struct kv_err *e)
+{
+    const struct kv_weight *head = kv_weights_find(w, "lm_head.weight");
+
+    if (!head)
+        return 0;
+    if (head->type != embed->type || head->bytes != embed->bytes ||
+        memcmp(head->data, embed->data, embed->bytes) != 0)
+        return kv_fail(e,
+                       "%s: tensor %s differs from %s, but config.json has "
+                       "tie_word_embeddings true: which is meant is not known",
+                       head->path, head->name, embed->name);
+    kv_weight_release(head);
+    kv_weight_release(embed);
     return 0;
 }
 
@@ -173,8 +195,9 @@ int kv_bind(struct kv_model_weights *m, const struct kv_config *c,
         bind(&m->norm, w, "model.norm.weight", c->hidden, 0, dir, e))
         goto fail;
     m->head = m->embed;
-    if (!c->tied &&
-        bind(&m->head, w, "lm_head.weight", c->n_vocab, c->hidden, dir, e))
+    if (c->tied ? check_tied(m->embed, w, e)
+                : bind(&m->head, w, "lm_head.weight", c->n_vocab, c->hidden,
+                       dir, e))
         goto fail;
     for (size_t l = 0; l < n_layers; l++)
         if (bind_layer(&m->layer[l], l, c, w, dir, e))

@@ -40,9 +40,10 @@ struct kv_model_weights {
     struct kv_layer_weights *layer;
 };
 
-/* Finds every tensor and checks its shape and type.  Also fails on a tensor
- * that has no place: the numbers would be wrong without it.  dir: for
- * sentences.  Release m with kv_unbind. */
+/* Finds every tensor and checks its shape, its type and that its values are
+ * finite.  Also fails on a tensor that has no place, and on a head that is not
+ * the embedding when that is tied: the numbers would be wrong without it.  dir:
+ * for sentences.  Release m with kv_unbind. */
 int kv_bind(struct kv_model_weights *m, const struct kv_config *c,
             const struct kv_weights *w, const char *dir, struct kv_err *e);
 void kv_unbind(struct kv_model_weights *m);

@@ -1,258 +1,372 @@
-#include "lib/model/config.h"
+#include "lib/model/config_rope.h"
 #include "lib/model/json_file.h"
 
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* A JSON object and the file it stands in, for sentences. */
-struct source {
-    const char *path;
-    const json_t *json;
+/* The fields that config.json may have.  Those of the first group are read
+ * below; the second holds what other models vary and these do not, each with
+ * the value that it has here; all others say nothing of the numbers. */
+const struct kv_field kv_config_known[] = {
+    {"architectures", NULL},
+    {"model_type", NULL},
+    {"hidden_size", NULL},
+    {"intermediate_size", NULL},
+    {"num_hidden_layers", NULL},
+    {"num_attention_heads", NULL},
+    {"num_key_value_heads", NULL},
+    {"head_dim", NULL},
+    {"vocab_size", NULL},
+    {"max_position_embeddings", NULL},
+    {"rms_norm_eps", NULL},
+    {"tie_word_embeddings", NULL},
+    {"attention_bias", NULL},
+    {"mlp_bias", NULL},
+    {"use_sliding_window", NULL},
+    {"sliding_window", NULL},
+    {"max_window_layers", NULL},
+    {"layer_types", NULL},
+    {"rope_theta", NULL},
+    {"rope_parameters", NULL},
+    {"rope_scaling", NULL},
+    {"original_max_position_embeddings", NULL}, /* with llama3 */
+
+    {"hidden_act", "\"silu\""},
+    {"partial_rotary_factor", "1"},
+    {"pretraining_tp", "1"},
+    {"rope_interleaved", "false"},
+    {"use_mrope", "false"},
+    {"alibi", "false"},
+    {"bias", "false"},
+    {"use_bias", "false"},
+    {"qk_layernorm", "false"},
+    {"is_causal", "true"},
+    {"is_llama_config", "true"},
+    {"is_encoder_decoder", "false"},
+    {"add_cross_attention", "false"},
+    {"tie_encoder_decoder", "false"},
+    {"pruned_heads", "{}"},
+    {"mlp_only_layers", "[]"},
+    {"num_nextn_predict_layers", "0"},
+    {"embedding_multiplier", "1"},
+    {"residual_multiplier", "1"},
+    {"logits_scaling", "1"},
+    {"logit_scale", "1"},
+    {"quantization_config", "null"},
+    {"auto_map", "null"}, /* code of the model's own */
+
+    {"_name_or_path", NULL},
+    {"name_or_path", NULL},
+    {"_commit_hash", NULL},
+    {"transformers_version", NULL},
+    {"transformers.js_config", NULL},
+    {"unsloth_fixed", NULL},
+    {"unsloth_version", NULL},
+    {"dtype", NULL},
+    {"torch_dtype", NULL},
+    {"torchscript", NULL},
+    {"use_bfloat16", NULL},
+    {"use_cache", NULL},
+    {"cache_implementation", NULL},
+    {"attn_implementation", NULL},
+    {"_attn_implementation", NULL},
+    {"_attn_implementation_autoset", NULL},
+    {"_flash_attn_2_enabled", NULL},
+    {"chunk_size_feed_forward", NULL},
+    {"keys_to_ignore_at_inference", NULL},
+    {"base_model_tp_plan", NULL},
+    {"base_model_pp_plan", NULL},
+
+    {"initializer_range", NULL},
+    {"gradient_checkpointing", NULL},
+    {"neftune_noise_alpha", NULL},
+    {"attention_dropout", NULL},
+    {"attention_probs_dropout_prob", NULL},
+    {"attn_pdrop", NULL},
+    {"classifier_dropout", NULL},
+    {"embd_pdrop", NULL},
+    {"hidden_dropout", NULL},
+    {"hidden_dropout_prob", NULL},
+    {"resid_pdrop", NULL},
+
+    {"bos_token_id", NULL},
+    {"eos_token_id", NULL},
+    {"pad_token_id", NULL},
+    {"unk_token_id", NULL},
+    {"sep_token_id", NULL},
+    {"cls_token_id", NULL},
+    {"mask_token_id", NULL},
+    {"decoder_start_token_id", NULL},
+    {"bos_token", NULL},
+    {"eos_token", NULL},
+    {"pad_token", NULL},
+    {"tokenizer_class", NULL},
+    {"tokenizer_model_max_length", NULL},
+    {"tokenizer_padding_side", NULL},
+    {"model_max_length", NULL},
+    {"max_sequence_length", NULL},
+    {"prefix", NULL},
+
+    {"finetuning_task", NULL},
+    {"id2label", NULL},
+    {"label2id", NULL},
+    {"num_labels", NULL},
+    {"problem_type", NULL},
+    {"task_specific_params", NULL},
+    {"is_decoder", NULL},
+    {"output_attentions", NULL},
+    {"output_hidden_states", NULL},
+    {"output_logits", NULL},
+    {"output_scores", NULL},
+    {"return_dict", NULL},
+    {"return_dict_in_generate", NULL},
+    {"tf_legacy_loss", NULL},
+
+    {"bad_words_ids", NULL},
+    {"begin_suppress_tokens", NULL},
+    {"diversity_penalty", NULL},
+    {"do_sample", NULL},
+    {"early_stopping", NULL},
+    {"encoder_no_repeat_ngram_size", NULL},
+    {"encoder_repetition_penalty", NULL},
+    {"epsilon_cutoff", NULL},
+    {"eta_cutoff", NULL},
+    {"exponential_decay_length_penalty", NULL},
+    {"forced_bos_token_id", NULL},
+    {"forced_eos_token_id", NULL},
+    {"length_penalty", NULL},
+    {"max_length", NULL},
+    {"max_new_tokens", NULL},
+    {"min_length", NULL},
+    {"min_new_tokens", NULL},
+    {"min_p", NULL},
+    {"no_repeat_ngram_size", NULL},
+    {"num_assistant_tokens", NULL},
+    {"num_assistant_tokens_schedule", NULL},
+    {"num_beam_groups", NULL},
+    {"num_beams", NULL},
+    {"num_return_sequences", NULL},
+    {"remove_invalid_values", NULL},
+    {"repetition_penalty", NULL},
+    {"stop_strings", NULL},
+    {"suppress_tokens", NULL},
+    {"temperature", NULL},
+    {"top_k", NULL},
+    {"top_p", NULL},
+    {"typical_p", NULL},
+    {0},
 };
 
-/* NULL when the field is absent or null. */
-static const json_t *field(const struct source *s, const char *name)
+/* model_type, which transformers goes by, must say the same. */
+static int read_arch(const struct kv_fields *f, struct kv_config *c,
+                     struct kv_err *e)
 {
-    const json_t *j = json_object_get(s->json, name);
+    const json_t *list = kv_fields_get(f, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    const json_t *type = kv_fields_get(f, "model_type");
+    const char *type_name = type ? json_string_value(type) : NULL;
 
-    return json_is_null(j) ? NULL : j;
+    if (!list)
+        return kv_fail(e, "%s: field architectures is missing", f->path);
+    if (!name || json_array_size(list) != 1)
+        return kv_fail(e, "%s: field architectures is not a list of one name",
+                       f->path);
+    if (kv_arch_find(&c->arch, name, e))
+        return kv_fail_in(e, "%s", f->path);
+    if (type && (!type_name || strcmp(type_name, c->arch->model_type)))
+        return kv_fail(e,
+                       "%s: field model_type is %s, but architectures is %s, "
+                       "whose model_type is %s",
+                       f->path, type_name ? type_name : "no name", name,
+                       c->arch->model_type);
+    return 0;
+}
+
+/* Absent, it is what the class says; null means all heads. */
+static int read_kv_heads(const struct kv_fields *f, struct kv_config *c,
+                         struct kv_err *e)
+{
+    static const char name[] = "num_key_value_heads";
+    struct kv_shape *s = &c->shape;
+
+    s->n_kv_heads = s->n_heads;
+    if (!json_object_get(f->json, name) && c->arch->n_kv_heads)
+        s->n_kv_heads = c->arch->n_kv_heads;
+    if (kv_fields_size_if(f, name, 1, 1 << 12, &s->n_kv_heads, e))
+        return -1;
+    if (s->n_heads % s->n_kv_heads)
+        return kv_fail(e,
+                       "%s: %zu attention heads are no multiple of %zu "
+                       "key-value heads (num_key_value_heads)",
+                       f->path, s->n_heads, s->n_kv_heads);
+    return 0;
+}
+
+static int read_head_dim(const struct kv_fields *f, struct kv_config *c,
+                         struct kv_err *e)
+{
+    struct kv_shape *s = &c->shape;
+
+    s->head_dim = c->arch->head_dim;
+    if (!s->head_dim && !kv_fields_get(f, "head_dim") && c->hidden % s->n_heads)
+        return kv_fail(e,
+                       "%s: no head_dim, and hidden_size %zu is no "
+                       "multiple of %zu heads",
+                       f->path, c->hidden, s->n_heads);
+    if (!s->head_dim)
+        s->head_dim = c->hidden / s->n_heads;
+    if (kv_fields_size_if(f, "head_dim", 1, KV_MAX_HEAD_DIM, &s->head_dim, e))
+        return -1;
+    if (s->head_dim % 2 || !s->head_dim || s->head_dim > KV_MAX_HEAD_DIM)
+        return kv_fail(e, "%s: head_dim %zu is not an even number up to %d",
+                       f->path, s->head_dim, KV_MAX_HEAD_DIM);
+    s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
+    return 0;
 }
 
 /* Sizes large enough for any model, small enough that no product of a few of
  * them overflows. */
-static int read_size(const struct source *s, const char *name, size_t max,
-                     size_t *out, struct kv_err *e)
-{
-    const json_t *j = field(s, name);
-
-    if (!j)
-        return kv_fail(e, "%s: field %s is missing", s->path, name);
-    if (!json_is_integer(j) || json_integer_value(j) < 1 ||
-        (size_t)json_integer_value(j) > max)
-        return kv_fail(e, "%s: field %s is not a whole number from 1 to %zu",
-                       s->path, name, max);
-    *out = (size_t)json_integer_value(j);
-    return 0;
-}
-
-/* *out is left alone when the field is absent. */
-static int read_size_if(const struct source *s, const char *name, size_t max,
-                        size_t *out, struct kv_err *e)
-{
-    return field(s, name) ? read_size(s, name, max, out, e) : 0;
-}
-
-static int read_real(const struct source *s, const char *name, double *out,
-                     struct kv_err *e)
-{
-    const json_t *j = field(s, name);
-
-    if (!j)
-        return kv_fail(e, "%s: field %s is missing", s->path, name);
-    *out = json_number_value(j);
-    if (!json_is_number(j) || !(*out > 0))
-        return kv_fail(e, "%s: field %s is not a number above 0", s->path,
-                       name);
-    return 0;
-}
-
-static int read_bool_if(const struct source *s, const char *name, bool *out,
-                        struct kv_err *e)
-{
-    const json_t *j = field(s, name);
-
-    if (j && !json_is_boolean(j))
-        return kv_fail(e, "%s: field %s is neither true nor false", s->path,
-                       name);
-    if (j)
-        *out = json_is_true(j);
-    return 0;
-}
-
-static int read_arch(const struct source *s, struct kv_config *c,
-                     struct kv_err *e)
-{
-    const json_t *list = field(s, "architectures");
-    const char *name = json_string_value(json_array_get(list, 0));
-
-    if (!name)
-        return kv_fail(e, "%s: field architectures is missing", s->path);
-    if (kv_arch_find(&c->arch, name, e))
-        return kv_fail_in(e, "%s", s->path);
-    return 0;
-}
-
-static int read_sizes(const struct source *s, struct kv_config *c,
+static int read_sizes(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
-    struct kv_shape *shape = &c->shape;
+    struct kv_shape *s = &c->shape;
 
-    if (read_size(s, "hidden_size", 1 << 20, &c->hidden, e) ||
-        read_size(s, "intermediate_size", 1 << 22, &c->inter, e) ||
-        read_size(s, "num_hidden_layers", 1 << 12, &shape->n_layers, e) ||
-        read_size(s, "num_attention_heads", 1 << 12, &shape->n_heads, e) ||
-        read_size(s, "vocab_size", 1 << 24, &c->n_vocab, e) ||
-        read_size(s, "max_position_embeddings", 1 << 28, &c->n_ctx, e))
+    return kv_fields_size(f, "hidden_size", 1, 1 << 20, &c->hidden, e) ||
+                   kv_fields_size(f, "intermediate_size", 1, 1 << 22, &c->inter,
+                                  e) ||
+                   kv_fields_size(f, "num_hidden_layers", 1, 1 << 12,
+                                  &s->n_layers, e) ||
+                   kv_fields_size(f, "num_attention_heads", 1, 1 << 12,
+                                  &s->n_heads, e) ||
+                   kv_fields_size(f, "vocab_size", 1, 1 << 24, &c->n_vocab,
+                                  e) ||
+                   kv_fields_size(f, "max_position_embeddings", 1, 1 << 28,
+                                  &c->n_ctx, e) ||
+                   read_kv_heads(f, c, e) || read_head_dim(f, c, e)
+               ? -1
+               : 0;
+}
+
+/* A flag that the architecture may not know: then it must not be set. */
+static int read_own_flag(const struct kv_fields *f, const struct kv_config *c,
+                         const char *name, bool counts, bool *out,
+                         struct kv_err *e)
+{
+    if (kv_fields_flag_if(f, name, out, e))
         return -1;
-    shape->n_kv_heads = shape->n_heads;
-    if (read_size_if(s, "num_key_value_heads", 1 << 12, &shape->n_kv_heads, e))
-        return -1;
-    if (shape->n_heads % shape->n_kv_heads)
-        return kv_fail(e,
-                       "%s: %zu attention heads are no multiple of %zu "
-                       "key-value heads",
-                       s->path, shape->n_heads, shape->n_kv_heads);
-    if (!field(s, "head_dim") && c->hidden % shape->n_heads)
-        return kv_fail(e,
-                       "%s: no head_dim, and hidden_size %zu is no "
-                       "multiple of %zu heads",
-                       s->path, c->hidden, shape->n_heads);
-    shape->head_dim = c->hidden / shape->n_heads;
-    if (read_size_if(s, "head_dim", KV_MAX_HEAD_DIM, &shape->head_dim, e))
-        return -1;
-    if (shape->head_dim % 2 || shape->head_dim > KV_MAX_HEAD_DIM)
-        return kv_fail(e, "%s: head_dim %zu is not an even number up to %d",
-                       s->path, shape->head_dim, KV_MAX_HEAD_DIM);
-    shape->attn_scale = (float)(1 / sqrt((double)shape->head_dim));
+    if (*out && !counts)
+        return kv_fail(e, "%s: field %s is true, but a %s has none", f->path,
+                       name, c->arch->name);
     return 0;
 }
 
-/* What the config asks for and the architecture knows. */
-static int read_flags(const struct source *s, struct kv_config *c,
+static int read_flags(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
-    bool attention_bias = false, mlp_bias = false, use_window = false;
+    const struct kv_arch *a = c->arch;
 
-    c->window = SIZE_MAX;
-    if (read_bool_if(s, "tie_word_embeddings", &c->tied, e) ||
-        read_bool_if(s, "attention_bias", &attention_bias, e) ||
-        read_bool_if(s, "mlp_bias", &mlp_bias, e) ||
-        read_bool_if(s, "use_sliding_window", &use_window, e) ||
-        (c->arch->window && (use_window || !c->arch->window_opted) &&
-         read_size_if(s, "sliding_window", 1 << 28, &c->window, e)))
+    if (kv_fields_flag_if(f, "tie_word_embeddings", &c->tied, e) ||
+        read_own_flag(f, c, "attention_bias", a->attention_bias, &c->o_bias,
+                      e) ||
+        read_own_flag(f, c, "mlp_bias", a->mlp_bias, &c->mlp_bias, e))
         return -1;
-    c->o_bias = c->arch->config_bias && attention_bias;
-    c->qkv_bias = c->o_bias || c->arch->qkv_bias;
-    c->mlp_bias = c->arch->config_bias && mlp_bias;
+    c->qkv_bias = c->o_bias || a->qkv_bias;
     return 0;
 }
 
-/* What the numbers depend on and must be as expected. */
-static int check_rest(const struct source *s, struct kv_err *e)
+/* Tokens that a layer which slides attends over; SIZE_MAX: none may slide. */
+static int read_window(const struct kv_fields *f, const struct kv_arch *a,
+                       size_t *window, struct kv_err *e)
 {
-    const json_t *act = field(s, "hidden_act");
-    const json_t *partial = field(s, "partial_rotary_factor");
-    const char *name = act ? json_string_value(act) : "silu";
+    static const char name[] = "sliding_window";
+    const bool has = a->window && !json_is_null(json_object_get(f->json, name));
+    bool use = has && !a->window_opted;
 
-    if (!name || strcmp(name, "silu"))
-        return kv_fail(e, "%s: activation %s is not implemented (silu is)",
-                       s->path, name ? name : "without a name");
-    if (partial && json_number_value(partial) != 1)
+    *window = SIZE_MAX;
+    if (!a->window && kv_fields_get(f, name))
+        return kv_fail(e, "%s: field %s is not null, but a %s has none",
+                       f->path, name, a->name);
+    if (kv_fields_flag_if(f, "use_sliding_window", &use, e))
+        return -1;
+    if (!a->window_opted && use != has)
         return kv_fail(e,
-                       "%s: partial_rotary_factor other than 1 is not "
-                       "implemented",
-                       s->path);
-    if (field(s, "quantization_config"))
-        return kv_fail(e,
-                       "%s: quantization_config: quantized weights are "
-                       "not implemented",
-                       s->path);
-    return 0;
+                       "%s: field use_sliding_window is %s, but by its %s "
+                       "this %s %s",
+                       f->path, use ? "true" : "false", name, a->name,
+                       has ? "slides" : "does not slide");
+    if (!use || !has)
+        return 0;
+    *window = a->window;
+    return kv_fields_size_if(f, name, 1, 1 << 28, window, e);
 }
 
-/* Llama 3.1: long wavelengths are divided by the factor, short ones are
- * kept, those between are blended. */
-static int scale_llama3(const struct source *s, double *inv_freq, size_t n,
-                        struct kv_err *e)
+/* n_slide: of the layers, as the window alone has it; then as the list does. */
+static int read_layer_types(const struct kv_fields *f,
+                            const struct kv_config *c, size_t *n_slide,
+                            struct kv_err *e)
 {
-    double factor = 0, low = 0, high = 0, old_ctx = 0;
+    const json_t *list = kv_fields_get(f, "layer_types");
+    const size_t n_layers = c->shape.n_layers;
+    size_t n = 0;
 
-    if (read_real(s, "factor", &factor, e) ||
-        read_real(s, "low_freq_factor", &low, e) ||
-        read_real(s, "high_freq_factor", &high, e) ||
-        read_real(s, "original_max_position_embeddings", &old_ctx, e))
-        return kv_fail_in(e, "llama3 RoPE scaling");
-    if (high <= low)
+    if (!list)
+        return 0;
+    if (json_array_size(list) != n_layers)
         return kv_fail(e,
-                       "%s: llama3 RoPE scaling: high_freq_factor is not "
-                       "above low_freq_factor",
-                       s->path);
-    for (size_t i = 0; i < n; i++) {
-        const double turns = old_ctx * inv_freq[i] / (2 * M_PI);
-        const double keep = (turns - low) / (high - low);
+                       "%s: field layer_types is not a list of %zu types, one "
+                       "for each layer",
+                       f->path, n_layers);
+    for (size_t i = 0; i < n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        const bool slides = type && !strcmp(type, "sliding_attention");
 
-        if (turns < low)
-            inv_freq[i] /= factor;
-        else if (turns <= high)
-            inv_freq[i] *= (1 - keep) / factor + keep;
+        if (!slides && (!type || strcmp(type, "full_attention")))
+            return kv_fail(e,
+                           "%s: field layer_types: layer %zu is %s; only "
+                           "full_attention and sliding_attention are known",
+                           f->path, i, type ? type : "no name");
+        n += slides;
     }
+    if (n != *n_slide && (!c->arch->window_opted || c->window == SIZE_MAX))
+        return kv_fail(e,
+                       "%s: by field layer_types %zu layers slide, but by "
+                       "sliding_window and use_sliding_window %zu do",
+                       f->path, n, *n_slide);
+    *n_slide = n;
     return 0;
 }
 
-static int scale_linear(const struct source *s, double *inv_freq, size_t n,
-                        struct kv_err *e)
+/* Leaves c->window at SIZE_MAX unless a layer slides. */
+static int read_sliding(const struct kv_fields *f, struct kv_config *c,
+                        size_t *n_slide, struct kv_err *e)
 {
-    double factor = 0;
+    const size_t n_layers = c->shape.n_layers;
+    size_t first = c->arch->window_opted ? 28 : 0;
 
-    if (read_real(s, "factor", &factor, e))
-        return kv_fail_in(e, "linear RoPE scaling");
-    for (size_t i = 0; i < n; i++)
-        inv_freq[i] /= factor;
-    return 0;
-}
-
-/* Frequencies from rope_theta and rope_scaling, or, as newer files have it,
- * from rope_parameters alone. */
-static int read_rope(const struct source *s, struct kv_shape *shape,
-                     struct kv_err *e)
-{
-    const json_t *joint = field(s, "rope_parameters");
-    const struct source p = {
-        .path = s->path,
-        .json = joint ? joint : field(s, "rope_scaling"),
-    };
-    const struct source *theta_in = joint ? &p : s;
-    const json_t *type = field(&p, "rope_type");
-    double theta = 10000, inv_freq[KV_MAX_HEAD_DIM / 2];
-    const size_t n = shape->head_dim / 2;
-    const char *name;
-    int rc = 0;
-
-    type = type ? type : field(&p, "type");
-    name = type ? json_string_value(type) : "default";
-    if (!type && !joint && p.json)
-        name = NULL; /* scaling of a kind that it does not tell */
-    if ((joint || field(s, "rope_theta")) &&
-        read_real(theta_in, "rope_theta", &theta, e))
+    if (read_window(f, c->arch, &c->window, e) ||
+        (c->arch->window_opted &&
+         kv_fields_size_if(f, "max_window_layers", 0, 1 << 28, &first, e)))
         return -1;
-    for (size_t i = 0; i < n; i++)
-        inv_freq[i] = pow(theta, -2 * (double)i / (double)shape->head_dim);
-    if (name && !strcmp(name, "llama3"))
-        rc = scale_llama3(&p, inv_freq, n, e);
-    else if (name && !strcmp(name, "linear"))
-        rc = scale_linear(&p, inv_freq, n, e);
-    else if (!name || strcmp(name, "default"))
-        rc = kv_fail(e,
-                     "%s: RoPE scaling %s is not implemented (default, "
-                     "linear and llama3 are)",
-                     s->path, name ? name : "without a name");
-    shape->n_rot = n;
-    for (size_t i = 0; i < n; i++)
-        shape->inv_freq[i] = (float)inv_freq[i];
-    return rc;
+    *n_slide = c->window == SIZE_MAX || first > n_layers ? 0 : n_layers - first;
+    if (read_layer_types(f, c, n_slide, e))
+        return -1;
+    if (!*n_slide)
+        c->window = SIZE_MAX;
+    return 0;
 }
 
-static int read_all(const struct source *s, struct kv_config *c,
+static int read_all(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e)
 {
+    size_t n_slide = 0;
     double eps = 0;
 
-    if (read_arch(s, c, e) || read_sizes(s, c, e) ||
-        read_real(s, "rms_norm_eps", &eps, e) || read_flags(s, c, e) ||
-        check_rest(s, e) || read_rope(s, &c->shape, e))
+    if (read_arch(f, c, e) || kv_fields_check(f, kv_config_known, e) ||
+        read_sizes(f, c, e) || kv_fields_real(f, "rms_norm_eps", &eps, e) ||
+        read_flags(f, c, e) || read_sliding(f, c, &n_slide, e) ||
+        kv_config_rope(f, n_slide < c->shape.n_layers, n_slide, c->n_ctx,
+                       &c->shape, e))
         return -1;
     c->norm_eps = (float)eps;
     return 0;
@@ -261,14 +375,14 @@ static int read_all(const struct source *s, struct kv_config *c,
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e)
 {
     json_t *json = kv_json_read(path, e);
-    const struct source s = {.path = path, .json = json};
+    const struct kv_fields f = {.path = path, .in = "", .json = json};
     int rc = -1;
 
     *c = (struct kv_config){0};
     if (json && !json_is_object(json))
         kv_fail(e, "%s: not a JSON object", path);
     else if (json)
-        rc = read_all(&s, c, e);
+        rc = read_all(&f, c, e);
     json_decref(json);
     return rc;
 }

@@ -18,10 +18,21 @@ struct kv_config {
     struct kv_shape shape;
 };
 
-/* Fails when the architecture is unknown, when a field is missing, out of
- * range or inconsistent, and on anything that would change the numbers and is
- * not implemented: another activation than silu, RoPE scaling other than
- * linear and llama3, partial rotation, quantized weights. */
+/* A field that config.json, or an object in it, may have.  only: the one value,
+ * as JSON, that changes no number and may be given; NULL: any, since it is read
+ * or changes none. */
+struct kv_field {
+    const char *name, *only;
+};
+
+/* All of config.json; ends with name NULL. */
+extern const struct kv_field kv_config_known[];
+
+/* Every field that changes numbers is honoured as transformers 5 does, or
+ * refused by name: fails on a field that is not known, missing, out of range
+ * or of a value that is not implemented (another activation than silu, RoPE
+ * scaling other than linear and llama3, partial rotation, quantized weights),
+ * and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 
 #endif

@@ -76,6 +76,22 @@ static void fill_info(struct kv_model *m, const char *dir)
     i->shape = c->shape;
 }
 
+/* What would change the weights and is not applied. */
+static int check_adapter(const char *dir, struct kv_err *e)
+{
+    char *path = kv_path_join(dir, "adapter_config.json");
+    const int rc =
+        kv_file_exists(path)
+            ? kv_fail(e,
+                      "%s: adapters are not implemented: merge this one into "
+                      "the weights, or take it out of the folder",
+                      path)
+            : 0;
+
+    free(path);
+    return rc;
+}
+
 static int open_model(struct kv_model *m, const char *dir,
                       const char *config_path, struct kv_err *e)
 {
@@ -83,7 +99,7 @@ static int open_model(struct kv_model *m, const char *dir,
 
     if (!kv_is_dir(dir))
         return kv_fail(e, "%s is not a model folder", dir);
-    if (kv_config_read(&m->config, config_path, e) ||
+    if (check_adapter(dir, e) || kv_config_read(&m->config, config_path, e) ||
         kv_weights_open(&m->files, dir, e) ||
         kv_bind(&m->weights, c, &m->files, dir, e) || hash_model(m, dir, e))
         return -1;

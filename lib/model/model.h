@@ -29,8 +29,9 @@ struct kv_model_info {
 };
 
 /* dir: config.json and model.safetensors, or shards with their index.  Fails
- * on anything missing, misshapen or not implemented, and on a tensor without
- * which the numbers would be wrong; the tokenizer is not read. */
+ * on anything missing, misshapen or not implemented (an adapter too), on a
+ * tensor without which the numbers would be wrong, and on weights that are not
+ * finite, all of which are read for that; the tokenizer is not read. */
 int kv_model_open(struct kv_model **m, const char *dir, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);

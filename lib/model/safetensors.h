@@ -45,6 +45,10 @@ int kv_safetensors_open(struct kv_safetensors *f, const char *path,
                         struct kv_err *e);
 void kv_safetensors_clear(struct kv_safetensors *f);
 
+/* Fails, with the place of the first, when a value is a NaN or an infinity.
+ * Reads all of the data.  The type must not be KV_W_OTHER. */
+int kv_weight_check(const struct kv_weight *w, struct kv_err *e);
+
 /* Elements [first, first + n) as f32.  The type must not be KV_W_OTHER. */
 void kv_weight_widen(const struct kv_weight *w, size_t first, size_t n,
                      float *out);

@@ -1,0 +1,125 @@
+#include "lib/model/config_fields.h"
+
+#include <float.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const json_t *kv_fields_get(const struct kv_fields *f, const char *name)
+{
+    const json_t *j = json_object_get(f->json, name);
+
+    return json_is_null(j) ? NULL : j;
+}
+
+static int missing(const struct kv_fields *f, const char *name,
+                   struct kv_err *e)
+{
+    return kv_fail(e, "%s: field %s%s is missing", f->path, f->in, name);
+}
+
+int kv_fields_size(const struct kv_fields *f, const char *name, size_t min,
+                   size_t max, size_t *out, struct kv_err *e)
+{
+    const json_t *j = kv_fields_get(f, name);
+
+    if (!j)
+        return missing(f, name, e);
+    if (!json_is_integer(j) || json_integer_value(j) < (json_int_t)min ||
+        json_integer_value(j) > (json_int_t)max)
+        return kv_fail(e,
+                       "%s: field %s%s is not a whole number from %zu to "
+                       "%zu",
+                       f->path, f->in, name, min, max);
+    *out = (size_t)json_integer_value(j);
+    return 0;
+}
+
+int kv_fields_size_if(const struct kv_fields *f, const char *name, size_t min,
+                      size_t max, size_t *out, struct kv_err *e)
+{
+    return kv_fields_get(f, name) ? kv_fields_size(f, name, min, max, out, e)
+                                  : 0;
+}
+
+int kv_fields_real(const struct kv_fields *f, const char *name, double *out,
+                   struct kv_err *e)
+{
+    const json_t *j = kv_fields_get(f, name);
+    const double x = json_number_value(j);
+
+    if (!j)
+        return missing(f, name, e);
+    if (!(x >= (double)FLT_MIN && x <= (double)FLT_MAX))
+        return kv_fail(e,
+                       "%s: field %s%s is not a number above 0 that f32 holds",
+                       f->path, f->in, name);
+    *out = x;
+    return 0;
+}
+
+int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
+                      struct kv_err *e)
+{
+    const json_t *j = kv_fields_get(f, name);
+
+    if (j && !json_is_boolean(j))
+        return kv_fail(e, "%s: field %s%s is neither true nor false", f->path,
+                       f->in, name);
+    if (j)
+        *out = json_is_true(j);
+    return 0;
+}
+
+/* 1 and 1.0 are equal. */
+static bool equal(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+static int check_value(const struct kv_fields *f, const struct kv_field *field,
+                       const json_t *value, struct kv_err *e)
+{
+    enum { SHOWN = 60 };
+    json_t *only = json_loads(field->only, JSON_DECODE_ANY, NULL);
+    char *text;
+    int rc = 0;
+
+    if (!equal(value, only)) {
+        text = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        rc = kv_fail(e, "%s: field %s%s is %.*s%s; only %s is implemented",
+                     f->path, f->in, field->name, SHOWN, text,
+                     strlen(text) > SHOWN ? "..." : "", field->only);
+        free(text);
+    }
+    json_decref(only);
+    return rc;
+}
+
+int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
+                    struct kv_err *e)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)f->json, name, value)
+    {
+        const struct kv_field *k = known;
+
+        if (json_is_null(value))
+            continue;
+        while (k->name && strcmp(k->name, name))
+            k++;
+        if (!k->name)
+            return kv_fail(e,
+                           "%s: field %s%s is not known: it could change the "
+                           "numbers",
+                           f->path, f->in, name);
+        if (k->only && check_value(f, k, value, e))
+            return -1;
+    }
+    return 0;
+}

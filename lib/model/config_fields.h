@@ -1,0 +1,45 @@
+/* The fields of config.json and of the objects in it: read with their range,
+ * and none passed over.
+ *
+ * null is as if the field were absent.  Each returns 0, or -1 with a sentence
+ * that names file, field and what was expected. */
+#ifndef KV_MODEL_CONFIG_FIELDS_H
+#define KV_MODEL_CONFIG_FIELDS_H
+
+#include "lib/model/config.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A JSON object and where it stands. */
+struct kv_fields {
+    const char *path; /* of the file */
+    const char *in;   /* "rope_scaling."; "" at the top */
+    const json_t *json;
+};
+
+/* NULL when the field is absent or null. */
+const json_t *kv_fields_get(const struct kv_fields *f, const char *name);
+
+/* A whole number from min to max.  Must be there; or, by _if, may be absent
+ * and leaves *out alone then. */
+int kv_fields_size(const struct kv_fields *f, const char *name, size_t min,
+                   size_t max, size_t *out, struct kv_err *e);
+int kv_fields_size_if(const struct kv_fields *f, const char *name, size_t min,
+                      size_t max, size_t *out, struct kv_err *e);
+
+/* A number above 0 that an f32 holds; must be there. */
+int kv_fields_real(const struct kv_fields *f, const char *name, double *out,
+                   struct kv_err *e);
+
+/* May be absent: *out is left alone then. */
+int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
+                      struct kv_err *e);
+
+/* Fails on a field that is not in known[] (ends with name NULL): it could
+ * change the numbers; and on a value other than its only one. */
+int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
+                    struct kv_err *e);
+
+#endif
