@@ -72,6 +72,7 @@ static int read_text(const struct pair *base, const char *without,
     for (const struct pair *p = base; p->name; p++)
         if (strcmp(p->name, without))
             sprintf(text + strlen(text), ",\n\"%s\": %s", p->name, p->value);
+    unlink(path); /* a new file: some disks write out what replaces another */
     f = fopen(path, "w");
     assert_non_null(f);
     fprintf(f, "%s%s%s}", text, *more ? ",\n" : "", more);

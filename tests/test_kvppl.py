@@ -213,6 +213,19 @@ class Greedy(Case):
         with open(at("greedy.txt")) as f:
             self.assertEqual(f.read(), must("kvppl", *argv))
 
+    def test_overflow(self):
+        def large(name, x):
+            if name == "lm_head.weight":
+                for i in range(len(x)):
+                    x[i] *= 1e38
+        tiny_model.make(at("large"), edit=large)
+        with open(at("prompt.txt"), "w") as f:
+            f.write("the quick")
+        for more in [], ["-s", "f16"]:
+            self.refused("is not finite (does the model overflow?)",
+                         "-m", at("large"), "-f", at("prompt.txt"),
+                         "--greedy", "5", *more)
+
     def test_too_long(self):
         self.refused("the model's context is",
                      "-m", at("m"), "-f", at("eval.txt"), "--greedy", "5000")
@@ -281,6 +294,16 @@ class Refused(Case):
         open(at("empty.txt"), "w").close()
         self.refused("empty.txt", "-m", at("m"), "-f", at("empty.txt"))
         self.refused("5000", *args()[:-1], "5000")
+
+    def test_weights(self):
+        def spoil(name, x):
+            if name == "model.layers.1.self_attn.k_proj.weight":
+                x[5] = float("nan")
+        tiny_model.make(at("spoilt"), edit=spoil)
+        for more in ["-n", "1"], ["--greedy", "3"]:
+            self.refused("spoilt/model.safetensors: tensor model.layers.1."
+                         "self_attn.k_proj.weight: value 5 of 1024 is NaN",
+                         "-m", at("spoilt"), "-f", at("eval.txt"), *more)
 
     def test_calibrations(self):
         spec = ["-s", "vecinfer:d4b4"]

@@ -341,12 +341,13 @@ class Dump(ToolTest):
                 for i in range(len(x)):
                     x[i] *= 1e6
 
-        def poison(name, x):
+        def overflow(name, x):
             if name == "model.layers.0.self_attn.v_proj.weight":
-                x[5] = float("nan")
+                for i in range(len(x)):
+                    x[i] = 3e38
 
         huge = tiny_model.make(self.path("huge"), edit=large)
-        sick = tiny_model.make(self.path("sick"), edit=poison)
+        sick = tiny_model.make(self.path("sick"), edit=overflow)
         out = ["-f", self.text, "-o", self.path("d.h5")]
         self.refused("layer 1, k, token ", "kvdump", "-m", huge, "--dtype",
                      "f16", *out)

@@ -35,7 +35,8 @@ static const struct tiny_model variants[TINY_VARIANTS] = {
     {.dtype = "F32",
      .more = ", \"rope_parameters\": {\"rope_theta\": 100, " LLAMA3 "}"},
     {.dtype = "F32",
-     .more = ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}"},
+     .more = ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8, "
+             "\"rope_theta\": 100}"},
     {.arch = "MistralForCausalLM", .dtype = "F32", .tied = true},
     {.arch = "Qwen2ForCausalLM", .dtype = "BF16", .qkv_bias = true},
     {.arch = "Qwen3ForCausalLM", .dtype = "F32", .qk_norm = true},
