@@ -84,6 +84,12 @@ struct kv_scheme {
     size_t sinks, residual; /* defaults of the letters s and r */
     enum kv_settle settle[KV_SIDES];
 
+    /* The default, on this side, of a parameter that the spec leaves out, where
+     * it follows from those that it gives (all read by then).  NULL: always
+     * p->fallback. */
+    double (*fallback)(const struct kv_spec *s, enum kv_side side,
+                       const struct kv_param *p);
+
     /* What the ranges of params cannot say ("g must divide head_dim"), after
      * clamping to the shape (it may change the spec).  NULL: nothing. */
     int (*check)(struct kv_spec *s, const struct kv_shape *shape,

@@ -531,6 +531,18 @@ static int read_word(struct reading *r, const char *text, const char *end,
     return unknown_param(k, text, n, e);
 }
 
+/* Defaults that follow from what was given. */
+static void fill_in(struct reading *r)
+{
+    const struct kv_scheme *k = r->s->scheme;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        for (size_t i = 0; k->fallback && i < n_own(k); i++)
+            if (!r->given[side][i])
+                r->s->value[side][i] =
+                    k->fallback(r->s, (enum kv_side)side, param(k, i));
+}
+
 /* What follows the letters of a mixed spec: its file, to the end. */
 static int read_file_word(struct kv_spec *s, const char *at, struct kv_err *e)
 {
@@ -579,6 +591,7 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
             return fail_spec(text, e);
         at = end;
     }
+    fill_in(&r);
     kv_spec_print(s);
     return 0;
 }

@@ -89,16 +89,17 @@ static void check_estimator(const char *text, size_t m, bool gaussian, size_t o)
 static void test_estimator(void **state)
 {
     (void)state;
-    check_estimator("qjl:m50o0t4,seed=7", 50, true, 0);
-    check_estimator("qjl:m50o3t4,seed=7", 50, true, 3);
-    check_estimator("qjl:m55o3t4,orthogonal,seed=7", 55, false, 3);
+    check_estimator("qjl:m50o0t4,gaussian,seed=7", 50, true, 0);
+    check_estimator("qjl:m50o3t4,gaussian,seed=7", 50, true, 3);
+    check_estimator("qjl:m55o3t4,seed=7", 55, false, 3);
+    check_estimator("qjl:m20o3t4,seed=7", 20, false, 3); /* fewer than D */
 }
 
 /* Two channels, two rows, one outlier of each head: its index, then per token
  * two signs, a norm, one sign and a norm. */
 static void test_bytes(void **state)
 {
-    struct kv_codec *c = codec("qjl:m2o1t2", KV_K, 2);
+    struct kv_codec *c = codec("qjl:m2o1t2,gaussian", KV_K, 2);
     /* tokens x heads: channel 1 is the outlier of head 0, 0 of head 1 */
     const float k[8] = {3, -4, 12, 5, 0.5f, 8, 7, 0};
     const float norms[2][2][2] = {{{3, 4}, {0.5f, 8}}, {{5, 12}, {0, 7}}};
@@ -138,7 +139,7 @@ static void test_bits(void **state)
 
     (void)state;
     assert_string_equal(k->spec.text,
-                        "qjl:m256o8t32b2g32r128s0,rows=gaussian,seed=0");
+                        "qjl:m256o8t32b2g32r128s0,rows=orthogonal,seed=0");
     assert_int_equal(k->block_bytes, 2 * (7 + 32 * (32 + 2 + 16 + 2)));
     assert_int_equal(v->block, 1);
     assert_int_equal(v->block_bytes * 8, 2 * 128 * 3);
@@ -179,10 +180,9 @@ static double mean_product(const char *text, size_t d)
 static void test_bias(void **state)
 {
     (void)state;
-    assert_within(mean_product("qjl:m32o0t1r0", 16), 1, 0.03);
-    assert_within(mean_product("qjl:m32o2t1r0", 16), 1, 0.03);
-    assert_within(mean_product("qjl:m32o0t1r0,orthogonal", 16), 1 + 1.0 / 64,
-                  0.03);
+    assert_within(mean_product("qjl:m32o0t1r0,gaussian", 16), 1, 0.03);
+    assert_within(mean_product("qjl:m32o2t1r0,gaussian", 16), 1, 0.03);
+    assert_within(mean_product("qjl:m32o0t1r0", 16), 1 + 1.0 / 64, 0.03);
 }
 
 static void test_refusals(void **state)
@@ -208,7 +208,7 @@ static void test_refusals(void **state)
     assert_int_equal(kv_spec_parse(&s, "qjl:K-m64o200/V-b3g128", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_string_equal(s.text,
-                        "qjl:m64o64t32b3g64r128s0,rows=gaussian,seed=0");
+                        "qjl:m64o64t32b3g64r128s0,rows=orthogonal,seed=0");
 }
 
 int main(void)

@@ -229,6 +229,44 @@ static void test_rotatekv(void **state)
     check_rotatekv("rotatekv:b8g16h1,clip=1,zero=min,before", 8, false);
 }
 
+/* An integer zero point, and a clip that follows from the bits of its side
+ * unless it is given. */
+static void test_defaults(void **state)
+{
+    static const struct {
+        const char *text, *whole;
+    } cases[] = {
+        {"rotatekv:g8", "rotatekv:b2g8h2r0s1,clip=0.8,zero=int,order=after"},
+        {"rotatekv:b3g8", "rotatekv:b3g8h2r0s1,clip=1,zero=int,order=after"},
+        {"rotatekv:b4g8", "rotatekv:b4g8h2r0s1,clip=1,zero=int,order=after"},
+        {"rotatekv:b4g8,clip=0.8",
+         "rotatekv:b4g8h2r0s1,clip=0.8,zero=int,order=after"},
+        {"rotatekv:b2g8,clip=1",
+         "rotatekv:b2g8h2r0s1,clip=1,zero=int,order=after"},
+        {"rotatekv:K-b4g8/V-b2g8",
+         "rotatekv:K-b4g8h2r0s1/V-b2g8h2r0s1,K-clip=1,"
+         "V-clip=0.8,zero=int,order=after"},
+        {"rotatekv:b3g8,V-clip=0.9,min",
+         "rotatekv:b3g8h2r0s1,K-clip=1,V-clip=0.9,zero=min,order=after"},
+    };
+    const struct kv_shape shape = synthetic_shape(DIM);
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_spec s, again;
+
+        if (kv_spec_parse(&s, cases[i].text, &e))
+            fail_msg("%s", e.msg);
+        if (kv_spec_parse(&again, s.text, &e)) /* before it is fitted, too */
+            fail_msg("%s", e.msg);
+        assert_string_equal(again.text, s.text);
+        if (kv_spec_fit(&s, &shape, &e))
+            fail_msg("%s", e.msg);
+        assert_string_equal(s.text, cases[i].whole);
+    }
+}
+
 /* A table that is no order is refused. */
 static void test_no_order(void **state)
 {
@@ -257,7 +295,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quarot),        cmocka_unit_test(test_bits),
         cmocka_unit_test(test_far_from_zero), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_rotatekv),      cmocka_unit_test(test_no_order),
+        cmocka_unit_test(test_rotatekv),      cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_no_order),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,10 +18,12 @@
  * each run of bits padded to whole bytes (1: negative); rms = |k| / sqrt(d) of
  * the part that was sketched, which fp16 holds whenever it holds k.
  *
- * S is not stored: it is kv_random_gaussian() of the key
- * kv_mix(kv_mix(seed, layer), side), seed being the word of this name;
- * rows=orthogonal, as in the paper's code, makes each head_dim of its rows
- * orthogonal, which costs 1 / (4 head_dim) of bias and lowers the variance.
+ * S is not stored: it is kv_random_orthogonal() of the key
+ * kv_mix(kv_mix(seed, layer), side), seed being the word of this name.  Each
+ * head_dim of its rows, from the first on, are orthogonal, as in every script
+ * of the published code, which costs 1 / (4 head_dim) of bias and lowers the
+ * variance; rows=gaussian leaves them independent, as the paper's theorem has
+ * them.
  *
  * Values: asymmetric integers per token in groups of g channels, as KIVI's
  * (grouped.h).  Our reading: the newest r values lag, keys settle r at a time,
@@ -45,8 +47,8 @@ static const struct kv_param params[] = {
     {"t", NULL, 32, 1, 4096, false, "keys: tokens that share outlier channels"},
     {"b", NULL, 2, 1, 8, false, "values: bits per code"},
     {"g", NULL, 32, 1, 4096, false, "values: group of channels"},
-    {"rows", "gaussian|orthogonal", 0, 0, 0, false,
-     "keys: the sketch's rows as in the paper, or as in its code"},
+    {"rows", "orthogonal|gaussian", 0, 0, 0, false,
+     "keys: the sketch's rows as the code runs, or as the theorem has them"},
     {"seed", NULL, 0, 0, 1 << 30, false, "keys: of the sketch"},
     {0},
 };

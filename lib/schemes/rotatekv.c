@@ -13,10 +13,11 @@
  *
  * Our reading.  The paper finds attention sinks by their massive activations,
  * in the hidden state; here the first s tokens stay fp16, 1 by default.  It
- * leaves h, clip and the ties of the sort open: 4 heads and 0.8 are the code's
- * for 2 bits (its clip for 3 and 4 bits is 1), ties keep their order.  The code
- * of its quantizer is not published: zero=min (rotated.h) is its "asymmetric",
- * zero=int QuaRot's.
+ * leaves h, clip, what a group keeps and the ties of the sort open: 4 heads, an
+ * integer zero point (zero=int, rotated.h) and a clip of 0.8 at 2 bits and of 1
+ * at 3 and 4 are the published code's; ties keep their order.  zero=min keeps a
+ * group's minimum instead.  At 3 bits that code's largest code is bits^2 - 1,
+ * which is 8; here it is 7.
  *
  * Table in a calibration: order [n_kv_heads * head_dim], K, per layer: the
  * channel that stands at each place of the reordered row. */
@@ -37,13 +38,24 @@
 
 enum { AFTER, BEFORE };
 
+/* The clip of up to 2 bits; more have none. */
+#define CLIP_FEW 0.8
+
 static const struct kv_param params[] = {
-    KV_ROTATED_PARAMS(2, 128, 0.8, KV_ZERO_MIN),
+    KV_ROTATED_PARAMS(2, 128, CLIP_FEW, KV_ZERO_INT),
     {"h", NULL, 4, 1, 1024, true, "KV heads that are turned together"},
     {"order", "after|before", AFTER, 0, 0, true,
      "channels are reordered after the transform or before it"},
     {0},
 };
+
+static double fallback(const struct kv_spec *s, enum kv_side side,
+                       const struct kv_param *p)
+{
+    if (strcmp(p->name, "clip"))
+        return p->fallback;
+    return kv_spec_get(s, side, "b") > 2 ? 1 : CLIP_FEW;
+}
 
 static size_t row_of(const struct kv_shape *shape)
 {
@@ -366,6 +378,7 @@ const struct kv_scheme kv_scheme_rotatekv = {
     .params = params,
     .flags = KV_CALIBRATED,
     .sinks = 1,
+    .fallback = fallback,
     .check = check,
     .nominal = nominal,
     .hadamard = hadamard,
