@@ -191,6 +191,52 @@ static void test_outliers_of_values(void **state)
     kv_codec_free(c);
 }
 
+/* 2 % of 256 tokens are 2.56 at each end: two. */
+static void test_count(void **state)
+{
+    const size_t n[] = {199, 200, 256, 299, 300}, ends[] = {1, 2, 2, 2, 3};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(n) / sizeof(*n); i++) {
+        char text[64];
+        struct kv_codec *c;
+
+        snprintf(text, sizeof(text), "gear:b8g1n%zuk0o2", n[i]);
+        c = codec(text, KV_K, 1);
+
+        const size_t backbone = D * n[i] * 5, m = D * 2 * ends[i];
+
+        assert_int_equal(c->block_bytes,
+                         backbone + kv_pack_bytes(m, n[i] > 256 ? 9 : 8) +
+                             2 * m);
+        kv_codec_free(c);
+    }
+}
+
+/* Both heads of a token in one group, 0 to 9 in steps of 3; or each in its
+ * own. */
+static void test_groups_of_values(void **state)
+{
+    const float x[2 * D] = {0, 1, 2, 3, 0, 3, 6, 9};
+    const float want[2 * D] = {0, 0, 3, 3, 0, 3, 6, 9};
+    struct kv_codec *all = codec("gear:b2g8n1k0o0", KV_V, 2);
+    struct kv_codec *one = codec("gear:b2g8n1k0o0,heads=one", KV_V, 2);
+    float back[2 * D];
+    uint8_t bytes[2 + 2 * 4];
+
+    (void)state;
+    assert_int_equal(all->block_bytes, 2 + 4);
+    assert_int_equal(one->block_bytes, 2 + 2 * 4);
+    there_and_back(all, (struct kv_where){0}, x, bytes, back);
+    for (size_t i = 0; i < 2 * D; i++)
+        assert_within(back[i], want[i], 0);
+    there_and_back(one, (struct kv_where){0}, x, bytes, back);
+    for (size_t i = 0; i < 2 * D; i++)
+        assert_within(back[i], x[i], 0);
+    kv_codec_free(one);
+    kv_codec_free(all);
+}
+
 /* Without factors and outliers it is KIVI. */
 static void test_backbone_is_kivi(void **state)
 {
@@ -227,14 +273,23 @@ static void test_sizes(void **state)
     assert_int_equal(kv_spec_parse(&s, "gear:b2g300k200", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_int_equal(kv_spec_size(&s, KV_K, "g"), 256);
-    assert_int_equal(kv_spec_size(&s, KV_V, "g"), 128);
+    assert_int_equal(kv_spec_size(&s, KV_V, "g"), 256);
     assert_int_equal(kv_spec_size(&s, KV_K, "k"), 128);
+    assert_int_equal(kv_spec_parse(&s, "gear:b2g300,heads=one", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_int_equal(kv_spec_size(&s, KV_V, "g"), 128);
     assert_int_equal(kv_spec_parse(&s, "gear:b2g48", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "K: g=48 must divide the block, n = 256");
     assert_int_equal(kv_spec_parse(&s, "gear:K-g32/V-g48", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "V: g=48 must divide the row of 256");
+    assert_int_equal(kv_spec_parse(&s, "gear:K-g32/V-g48,heads=one", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "V: g=48 must divide head_dim 128");
+    assert_int_equal(kv_spec_parse(&s, "gear,K-heads=one", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "heads concerns values alone");
 }
 
 int main(void)
@@ -246,6 +301,8 @@ int main(void)
         cmocka_unit_test(test_outliers_of_keys),
         cmocka_unit_test(test_fill),
         cmocka_unit_test(test_outliers_of_values),
+        cmocka_unit_test(test_count),
+        cmocka_unit_test(test_groups_of_values),
         cmocka_unit_test(test_backbone_is_kivi),
         cmocka_unit_test(test_sizes),
     };

@@ -4,13 +4,16 @@
  *   S  outliers: the o / 2 per cent largest and as many smallest values of each
  *      vector, a channel of a head for keys, a token over all heads for values
  *   D  the backbone, X - S in KIVI's groups (kivi.c): g tokens of a channel
- *      for keys, g channels of a token for values
+ *      for keys, g channels of a token for values, which run through all KV
+ *      heads (heads=all, published code) or stay in one
  *   L  rank k: A B' approximates R = X - D - S of each KV head
  *
  * A value comes back as D + L; an outlier as it is, in fp16.  Our reading: R is
  * 0 where S is not.  In the backbone an outlier is 0 as the formula says
- * (fill=zero), or the mean of its vector (fill=mean, published code).  Counts
- * are rounded to whole outliers.
+ * (fill=zero), or the mean of its vector (fill=mean, published code).  The
+ * count at either end is truncated to whole outliers.  (The published code
+ * takes it from the row of a token for keys too, whatever the length of their
+ * channel: for as many tokens as a row has values that is the same.)
  *
  * Power iteration, i rounds from a fixed start B0: A = orthonormal basis of
  * R B, B = R' A.  The paper orthogonalizes in the last round alone, which spans
@@ -398,6 +401,8 @@ static const struct kv_param params[] = {
      "rank of the approximated error, per KV head"},
     {"i", NULL, 3, 1, 64, false, "rounds of power iteration"},
     {"o", NULL, 2, 0, 49.9, false, "outliers, per cent of each vector"},
+    {"heads", "all|one", 0, 0, 0, false,
+     "values: a group runs through all KV heads, as published code, or one"},
     {"fill", "mean|zero", 0, 0, 1, false,
      "outliers in the backbone: mean as published code, zero as the paper"},
     {0},
@@ -408,15 +413,28 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* What groups divide, in values. */
+static size_t grouped(const struct kv_spec *s, enum kv_side side,
+                      const struct kv_shape *shape)
+{
+    if (side == KV_K)
+        return kv_spec_size(s, side, "n");
+    return kv_spec_is(s, side, "heads", "one")
+               ? shape->head_dim
+               : shape->n_kv_heads * shape->head_dim;
+}
+
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
     const size_t d = shape->head_dim;
 
+    if (kv_spec_one_side(s, KV_V, "heads", e))
+        return -1;
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
         const size_t n = kv_spec_size(s, side, "n");
-        const size_t most = side == KV_K ? n : d;
+        const size_t most = grouped(s, side, shape);
         const size_t g = least(kv_spec_size(s, side, "g"), most);
 
         kv_spec_set(s, side, "g", (double)g);
@@ -425,7 +443,10 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
         if (most % g)
             return kv_fail(e, "%c: g=%zu must divide %s %zu",
                            kv_side_name(side), g,
-                           side == KV_K ? "the block, n =" : "head_dim", most);
+                           side == KV_K ? "the block, n ="
+                           : kv_spec_is(s, side, "heads", "one") ? "head_dim"
+                                                                 : "the row of",
+                           most);
         if (shape->n_kv_heads * d > 65536)
             return kv_fail(e, "a row of %zu values has no 16-bit places",
                            shape->n_kv_heads * d);
@@ -459,8 +480,7 @@ static int open_gear(struct kv_codec *c, const struct kv_calib *calib,
     g->row = c->shape.n_kv_heads * d;
     g->n_vectors = side == KV_K ? g->row : c->block;
     g->len = side == KV_K ? c->block : g->row;
-    g->n_ends =
-        (size_t)(kv_spec_get(s, side, "o") / 200 * (double)g->len + 0.5);
+    g->n_ends = (size_t)(kv_spec_get(s, side, "o") * (double)g->len / 200);
     g->group = kv_spec_size(s, side, "g");
     g->rank = kv_spec_size(s, side, "k");
     g->rounds = kv_spec_size(s, side, "i");
