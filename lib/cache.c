@@ -122,7 +122,7 @@ static int encode(struct kv_cache_side *s, struct kv_where w, const float *x,
                                   c, w, x + i * kv_codec_block_values(c),
                                   kv_cache_more_bytes(s, c->block_bytes)));
         w.first += c->block;
-        w.saliency += w.saliency ? c->block : 0;
+        w.saliency += w.saliency ? c->shape.n_kv_heads * c->block : 0;
     }
     return 0;
 }
@@ -209,10 +209,11 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
     const size_t block = codec->block, row = kv_cache_query_row(codec);
+    const size_t scores = codec->shape.n_kv_heads * block;
     float *q = kv_alloc(block, row * sizeof(*q));
     size_t *at = kv_alloc(block, sizeof(*at)), used = 0;
 
-    c->saliency = kv_alloc(n_blocks, block * sizeof(*c->saliency));
+    c->saliency = kv_alloc(n_blocks, scores * sizeof(*c->saliency));
     for (size_t b = 0; b < n_blocks; b++) {
         size_t n_probes = 0;
 
@@ -222,7 +223,7 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
         from_half(c->query + used * row, n_probes * row, q);
         kv_saliency(&codec->shape, q, at, n_probes,
                     k + b * kv_codec_block_values(codec), block,
-                    c->saliency + b * block);
+                    c->saliency + b * scores);
         used += n_probes;
     }
     c->n_queries -= used;

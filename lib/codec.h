@@ -62,8 +62,9 @@ enum kv_settle {
 struct kv_where {
     size_t first; /* token index of the first block's first token */
     uint64_t seed;
-    const float *saliency; /* [n_blocks * block] (lib/saliency.h), the same for
-                            * K and V; NULL without KV_NEEDS_QUERIES */
+    const float *saliency; /* [n_blocks][n_kv_heads][block] (lib/saliency.h),
+                            * the same for K and V; NULL without
+                            * KV_NEEDS_QUERIES */
 };
 
 /* Multiplications and additions of attend() where the stored tokens are codes,

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LANES = 8 }; /* keys side by side */
 
@@ -46,21 +47,19 @@ static void attend(const float *q, const float *k, size_t n, size_t d,
         weight[j] /= sum;
 }
 
-void kv_saliency(const struct kv_shape *s, const float *q, const size_t *at,
-                 size_t n_probes, const float *k, size_t n, float *out)
+/* One KV head: q [n_probes], rows of `row` floats, its query heads first in
+ * each; k: [d][padded(n)]; sum, weight: room for padded(n). */
+static void score(const struct kv_shape *s, const float *q, size_t row,
+                  const size_t *at, size_t n_probes, const float *k, size_t n,
+                  double *sum, double *weight, float *out)
 {
     const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
-    const size_t head = d * padded(n);
-    double *weight = kv_alloc(padded(n), sizeof(*weight));
-    double *sum = kv_alloc(n, sizeof(*sum));
-    float *key = kv_alloc(s->n_kv_heads, head * sizeof(*key));
 
-    for (size_t h = 0; h < s->n_kv_heads; h++)
-        transpose(k + h * d, s->n_kv_heads * d, n, d, key + h * head);
+    memset(sum, 0, n * sizeof(*sum));
     for (size_t p = 0; p < n_probes; p++)
-        for (size_t h = 0; h < s->n_heads; h++) {
-            attend(q + (p * s->n_heads + h) * d, key + h / group * head, n, d,
-                   at[p] + 1, s->attn_scale, weight);
+        for (size_t h = 0; h < group; h++) {
+            attend(q + p * row + h * d, k, n, d, at[p] + 1, s->attn_scale,
+                   weight);
             for (size_t j = 0; j <= at[p]; j++)
                 sum[j] += weight[j];
         }
@@ -68,11 +67,24 @@ void kv_saliency(const struct kv_shape *s, const float *q, const size_t *at,
         while (p < n_probes && at[p] < j)
             p++;
 
-        const double rows = (double)((n_probes - p) * s->n_heads);
+        const double rows = (double)((n_probes - p) * group);
 
         out[j] = rows > 0 ? (float)(sum[j] / rows) : 0;
     }
+}
+
+void kv_saliency(const struct kv_shape *s, const float *q, const size_t *at,
+                 size_t n_probes, const float *k, size_t n, float *out)
+{
+    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
+    double *sum = kv_alloc(2 * padded(n), sizeof(*sum));
+    float *key = kv_alloc(d, padded(n) * sizeof(*key));
+
+    for (size_t h = 0; h < s->n_kv_heads; h++) {
+        transpose(k + h * d, s->n_kv_heads * d, n, d, key);
+        score(s, q + h * group * d, s->n_heads * d, at, n_probes, key, n, sum,
+              sum + padded(n), out + h * n);
+    }
     free(key);
     free(sum);
-    free(weight);
 }

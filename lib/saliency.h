@@ -4,13 +4,13 @@
  *   saliency[j] = sum of A[p][j] over the probes p >= j / how many these are
  *
  * with A = softmax(scale * Q K') of each query head over tokens 0 .. p, and
- * averaged over the query heads.  Our reading: the block is all that its probes
- * see, and one score serves every KV head.
+ * averaged over the query heads of a KV head.  Our reading: the block is all
+ * that its probes see.
  *
  * q: the probes' queries, [n_probes][n_heads][head_dim]; at: [n_probes], which
  * of the n tokens they are, ascending; k: [n][n_kv_heads][head_dim], after RoPE
- * like q.  out: [n], 0 for a token that no probe sees.  In double, in a fixed
- * order. */
+ * like q.  out: [n_kv_heads][n], 0 for a token that no probe sees.  In double,
+ * in a fixed order. */
 #ifndef KV_SALIENCY_H
 #define KV_SALIENCY_H
 

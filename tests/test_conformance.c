@@ -137,7 +137,8 @@ static void check_blocks(struct ready *r)
         if (c->variable)
             continue; /* test_variable */
 
-        float *saliency = some_saliency(BLOCKS * c->block);
+        float *saliency =
+            some_saliency(BLOCKS * c->shape.n_kv_heads * c->block);
         struct kv_where w = {10, EVERY_SCHEME_SEED, saliency};
         float *x = kv_alloc(BLOCKS, values * sizeof(*x));
         float *back = kv_alloc(BLOCKS, values * sizeof(*back));
@@ -154,7 +155,7 @@ static void check_blocks(struct ready *r)
         for (size_t i = 0; i < BLOCKS; i++) {
             c->scheme->encode(c, w, x + i * values, 1, b + i * nb);
             w.first += c->block;
-            w.saliency += c->block;
+            w.saliency += c->shape.n_kv_heads * c->block;
         }
         if (memcmp(a, b, BLOCKS * nb) != 0)
             fail_msg("%s %c: blocks at once and one by one differ",
@@ -199,7 +200,7 @@ static void check_variable(struct ready *r)
 
         synthetic_rows(&r->shape, r->shape.n_kv_heads, 43, c->block, x);
         kv_codec_input(c, x, c->block, x);
-        float *saliency = some_saliency(c->block);
+        float *saliency = some_saliency(c->shape.n_kv_heads * c->block);
 
         n = c->scheme->encode_block(
             c, (struct kv_where){10, EVERY_SCHEME_SEED, saliency}, x, bytes);

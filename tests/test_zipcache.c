@@ -77,6 +77,100 @@ static void test_values(void **state)
     kv_codec_free(c);
 }
 
+/* Two KV heads of one channel, each with its own salient tokens: 1 and 2 of
+ * head 0, 0 and 3 of head 1; all heads together, 1 and 3. */
+static const struct kv_shape two_heads = {
+    .n_layers = 1, .n_heads = 2, .n_kv_heads = 2, .head_dim = 1};
+static const float each_saliency[2 * 4] = {0.1f, 0.9f, 0.5f, 0.5f,
+                                           0.6f, 0.1f, 0.2f, 0.7f};
+
+static void test_masks_of_keys(void **state)
+{
+    struct kv_codec *c = codec_of(four, &two_heads, 0, KV_K);
+    struct kv_codec *one =
+        codec_of("zipcache:b2l1n4,salient=50,mask=layer", &two_heads, 0, KV_K);
+    const struct kv_where w = {.saliency = each_saliency};
+    /* head 0: 1 4 are salient, 0 8 not; head 1: 5 11, and 10 -10 */
+    const float x[8] = {0, 5, 1, 10, 4, -10, 8, 11};
+    uint8_t bytes[1 + (1 + 8) + (1 + 8)];
+    float back[8];
+
+    (void)state;
+    assert_int_equal(c->block_bytes, sizeof(bytes));
+    there_and_back(c, w, x, bytes, back);
+    for (size_t i = 0; i < 8; i++)
+        assert_within(back[i], x[i], 0);
+    assert_int_equal(bytes[0], 0x96);
+    assert_int_equal(bytes[1], 0xcc);
+    assert_within(half_at(bytes + 6), 2, 0); /* head 1's step */
+    assert_int_equal(bytes[10], 0x06);
+    assert_int_equal(one->block_bytes, sizeof(bytes));
+    there_and_back(one, w, x, bytes, back);
+    assert_int_equal(bytes[0], 0x0a);
+    kv_codec_free(one);
+    kv_codec_free(c);
+}
+
+/* c = 2 2.  Divided, head 0: 0 1 2 -2; head 1: -2 1 0 2.  A group has the
+ * i-th token of each head: salient 1 -2, step 1, codes 3 0; 2 2, flat.  The
+ * others: 0 1, step 1; -2 0, step 2: codes 0 1 each. */
+static void test_masks_of_values(void **state)
+{
+    struct kv_codec *c = codec_of(four, &two_heads, 0, KV_V);
+    const struct kv_where w = {.saliency = each_saliency};
+    const float x[8] = {0, -4, 2, 2, 4, 0, -4, 4};
+    uint8_t bytes[1 + 2 * 2 + (1 + 8) + (1 + 8)];
+    float back[8];
+
+    (void)state;
+    assert_int_equal(c->block_bytes, sizeof(bytes));
+    there_and_back(c, w, x, bytes, back);
+    for (size_t i = 0; i < 8; i++)
+        assert_within(back[i], x[i], 0);
+    assert_int_equal(bytes[0], 0x96);
+    assert_int_equal(bytes[5], 0x03);
+    assert_within(half_at(bytes + 8), -2, 0); /* the first group's minimum */
+    assert_int_equal(bytes[14], 0x0a);
+    kv_codec_free(c);
+}
+
+/* The paper's 4.98-fold compression: 4 and 2 bits, 60 % salient, 4096 tokens of
+ * 32 heads of 128.  What is stored has the masks beside, a bit a head. */
+static void test_bits(void **state)
+{
+    const struct kv_shape shape = {
+        .n_layers = 1, .n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
+    double bits = 0;
+
+    (void)state;
+    for (int side = 0; side < KV_SIDES; side++) {
+        struct kv_codec *c =
+            codec_of("zipcache:n4096", &shape, 0, (enum kv_side)side);
+        const double nominal =
+            c->scheme->nominal(&c->spec, (enum kv_side)side, &shape);
+
+        assert_string_equal(c->spec.text,
+                            "zipcache:b4l2n4096r0s0,salient=60,mask=head,"
+                            "recent=5,random=5");
+        assert_within(8 * (double)c->block_bytes / 4096 / 4096,
+                      nominal + 1.0 / 128, 1e-5);
+        bits += nominal / KV_SIDES;
+        kv_codec_free(c);
+    }
+    assert_within(bits, 3.2139, 1e-4); /* 2458 of 4096 tokens */
+    assert_within(16 / bits, 4.98, 5e-3);
+}
+
+/* 60 per cent of 512 tokens: the other 204.8 are 204. */
+static void test_count(void **state)
+{
+    struct kv_codec *c = codec("zipcache:b8l4n512", KV_K, 1);
+
+    (void)state;
+    assert_int_equal(c->block_bytes, 64 + 308 * 2 + 204 + 4 * 4);
+    kv_codec_free(c);
+}
+
 /* All salient, or none: one part is empty. */
 static void test_one_part(void **state)
 {
@@ -287,6 +381,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_masks_of_keys),
+        cmocka_unit_test(test_masks_of_values),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_count),
         cmocka_unit_test(test_one_part),
         cmocka_unit_test(test_probes),
         cmocka_unit_test(test_saliency_of_a_block),

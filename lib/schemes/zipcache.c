@@ -2,30 +2,39 @@
  *
  * Saliency is the normalised attention of probe tokens (lib/saliency.h), the
  * same for keys and values; the `salient` per cent of a block with the most of
- * it are salient.  Our reading: a block of n tokens is scored by its own probes
+ * it are salient, 60 in the published code, where the ratio of the others is
+ * 0.4.  Each KV head has its own salient tokens, as in that code (mask=head),
+ * or all have those of their mean (mask=layer): there are m masks of a block.
+ *
+ * Our reading: a block of n tokens is scored by its own probes
  * over its own keys, so that a block as long as the prompt is the paper's
  * prefill and n = 100 its decoding, both but for what lies before the block.
  * The probes are the newest `recent` per cent, rounded up, and one token drawn
  * from each of `random` per cent as many equal runs of the others (published
  * code: drawn with replacement), the same in every layer.  The published code
- * lets each KV head have its own salient tokens and divides a token's sum by
- * all tokens that see it, not by the probes among them; that is not done here.
+ * divides a token's sum by all tokens that see it, not by the probes among
+ * them; that is not done here.
  *
  * Keys are quantized per channel, the salient tokens of a block one group and
  * the others another.  Values are channel-separable token-wise: channel j of
  * the block is divided by c_j = sqrt(max |x_j|), then each token is a group
- * over all KV heads.  A group has a step and a minimum, as in kivi.c.
+ * over all KV heads.  With a mask for each head a group is, as in the published
+ * code, the i-th token of every head's part: here in the order of the tokens,
+ * in that code the others in the order of their scores, which the mask does not
+ * keep.  A group has a step and a minimum, as in kivi.c.
  *
  * One block, row = n_kv_heads * head_dim:
  *
- *   | salient: n x 1 bit | c: row x f16, values only | part | part |
+ *   | salient: m x n x 1 bit | c: row x f16, values only | part | part |
  *
  * the part of the salient tokens first, then that of the others:
  *
  *   | codes, group by group, b or l bits | heads, 4 bytes a group |
  *
  * bits padded to whole bytes.  Bits a value, f the salient share: f b +
- * (1 - f) l + 1 / row, + 64 / n for keys, + 32 / row + 16 / n for values. */
+ * (1 - f) l + m / row, + 64 / n for keys, + 32 / row + 16 / n for values.  The
+ * paper counts all but the mask: 3.21 bits, its 4.98-fold compression, for n
+ * and row 4096. */
 #include "kernels/bitpack.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -40,8 +49,9 @@
 enum { SALIENT, OTHERS, PARTS };
 
 struct zipcache {
-    size_t row, n_recent, n_random; /* probes of a block */
-    size_t n[PARTS];                /* tokens */
+    size_t row, d, n_masks;
+    size_t n_recent, n_random; /* probes of a block */
+    size_t n[PARTS];           /* tokens */
     unsigned bits[PARTS];
 };
 
@@ -71,7 +81,7 @@ static bool probe(const struct kv_codec *c, struct kv_where w, size_t i)
 }
 
 struct scored {
-    float saliency;
+    double saliency;
     size_t token;
 };
 
@@ -85,32 +95,50 @@ static int compare(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-/* salient: [block], 1 or 0. */
-static void choose(const struct kv_codec *c, const float *saliency,
+/* Marks a block's tokens with the highest scores; salient: [block], 1 or 0. */
+static void choose(const struct kv_codec *c, struct scored *s,
                    uint16_t *salient)
 {
     const struct zipcache *z = c->state;
-    struct scored *s = kv_alloc(c->block, sizeof(*s));
 
-    for (size_t i = 0; i < c->block; i++)
-        s[i] = (struct scored){saliency[i], i};
     qsort(s, c->block, sizeof(*s), compare);
     for (size_t i = 0; i < c->block; i++)
         salient[s[i].token] = i < z->n[SALIENT];
+}
+
+/* saliency: [n_kv_heads][block]; salient: [n_masks][block]. */
+static void make_masks(const struct kv_codec *c, const float *saliency,
+                       uint16_t *salient)
+{
+    const struct zipcache *z = c->state;
+    const size_t together = c->shape.n_kv_heads / z->n_masks;
+    struct scored *s = kv_alloc(c->block, sizeof(*s));
+
+    for (size_t m = 0; m < z->n_masks; m++) {
+        for (size_t i = 0; i < c->block; i++) {
+            s[i] = (struct scored){0, i};
+            for (size_t h = 0; h < together; h++)
+                s[i].saliency +=
+                    (double)saliency[(m * together + h) * c->block + i];
+        }
+        choose(c, s, salient + m * c->block);
+    }
     free(s);
 }
 
-/* token: [block], the salient ones in order, then the others: each once,
- * whatever is marked. */
+/* token: [n_masks][block], the salient ones in order, then the others: each
+ * once, whatever is marked. */
 static void sort_out(const struct kv_codec *c, const uint16_t *salient,
                      size_t *token)
 {
+    const struct zipcache *z = c->state;
     size_t n = 0;
 
-    for (uint16_t mark = 2; mark-- > 0;)
-        for (size_t i = 0; i < c->block; i++)
-            if (salient[i] == mark)
-                token[n++] = i;
+    for (size_t m = 0; m < z->n_masks; m++, salient += c->block)
+        for (uint16_t mark = 2; mark-- > 0;)
+            for (size_t i = 0; i < c->block; i++)
+                if (salient[i] == mark)
+                    token[n++] = i;
 }
 
 /* ---- one part: groups of codes and their heads ------------------------- */
@@ -135,13 +163,17 @@ static size_t part_bytes(const struct kv_codec *c, int part)
            n_groups(c, part) * kv_kivi_quantizer.head_bytes;
 }
 
-/* Where value j of group g is in x [block][row]; token: those of the part. */
+/* Where value j of group g is in x [block][row]; token: the part's of the first
+ * mask, those of the next one a block further. */
 static size_t place(const struct kv_codec *c, const size_t *token, size_t g,
                     size_t j)
 {
     const struct zipcache *z = c->state;
+    const size_t channel = c->side == KV_V ? j : g;
+    const size_t i = c->side == KV_V ? g : j;
+    const size_t mask = z->n_masks > 1 ? channel / z->d : 0;
 
-    return c->side == KV_V ? token[g] * z->row + j : token[j] * z->row + g;
+    return token[mask * c->block + i] * z->row + channel;
 }
 
 static size_t group_len(const struct kv_codec *c, int part)
@@ -236,18 +268,19 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     const struct zipcache *z = c->state;
     const size_t values = kv_codec_block_values(c);
     const size_t size_bytes = z->row * sizeof(uint16_t);
-    uint16_t *salient = kv_alloc(c->block, sizeof(*salient));
+    const size_t marks = z->n_masks * c->block;
+    uint16_t *salient = kv_alloc(marks, sizeof(*salient));
     uint16_t *size = kv_alloc(z->row, sizeof(*size));
-    size_t *token = kv_alloc(c->block, sizeof(*token));
+    size_t *token = kv_alloc(marks, sizeof(*token));
     float *divided = kv_alloc(values, sizeof(*divided));
 
     for (size_t b = 0; b < n_blocks; b++, x += values) {
         const float *in = x;
 
-        choose(c, w.saliency + b * c->block, salient);
+        make_masks(c, w.saliency + b * c->shape.n_kv_heads * c->block, salient);
         sort_out(c, salient, token);
-        kv_pack(salient, c->block, 1, bytes);
-        bytes += kv_pack_bytes(c->block, 1);
+        kv_pack(salient, marks, 1, bytes);
+        bytes += kv_pack_bytes(marks, 1);
         if (c->side == KV_V) {
             channel_sizes(c, x, size);
             divide(c, x, size, divided);
@@ -271,14 +304,15 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 {
     const struct zipcache *z = c->state;
     const size_t size_bytes = z->row * sizeof(uint16_t);
-    uint16_t *salient = kv_alloc(c->block, sizeof(*salient));
+    const size_t marks = z->n_masks * c->block;
+    uint16_t *salient = kv_alloc(marks, sizeof(*salient));
     uint16_t *size = kv_alloc(z->row, sizeof(*size));
-    size_t *token = kv_alloc(c->block, sizeof(*token));
+    size_t *token = kv_alloc(marks, sizeof(*token));
 
     for (size_t b = 0; b < n_blocks; b++, x += kv_codec_block_values(c)) {
-        kv_unpack(bytes, c->block, 1, salient);
+        kv_unpack(bytes, marks, 1, salient);
         sort_out(c, salient, token);
-        bytes += kv_pack_bytes(c->block, 1);
+        bytes += kv_pack_bytes(marks, 1);
         if (c->side == KV_V) {
             memcpy(size, bytes, size_bytes);
             bytes += size_bytes;
@@ -301,7 +335,9 @@ static const struct kv_param params[] = {
     {"b", NULL, 4, 1, 8, false, "bits per code of salient tokens"},
     {"l", NULL, 2, 1, 8, false, "bits per code of the others"},
     {"n", NULL, 256, 4, 65536, false, "tokens of a block, scored together"},
-    {"salient", NULL, 40, 0, 100, false, "salient tokens, per cent"},
+    {"salient", NULL, 60, 0, 100, false, "salient tokens, per cent"},
+    {"mask", "head|layer", 0, 0, 0, false,
+     "each KV head has its own salient tokens, or all have the same"},
     {"recent", NULL, 5, 0, 100, false, "probes: the newest, per cent"},
     {"random", NULL, 5, 0, 100, false, "probes: of the others, per cent"},
     {0},
@@ -313,9 +349,12 @@ static size_t hundredths(const struct kv_spec *s, enum kv_side side,
     return kv_spec_size(s, side, "n") * kv_spec_size(s, side, name);
 }
 
+/* The count of the others is truncated, as in the published code. */
 static size_t n_salient(const struct kv_spec *s, enum kv_side side)
 {
-    return (hundredths(s, side, "salient") + 50) / 100;
+    const size_t n = kv_spec_size(s, side, "n");
+
+    return n - n * (100 - kv_spec_size(s, side, "salient")) / 100;
 }
 
 /* One saliency serves K and V. */
@@ -342,17 +381,21 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* The codes alone. */
+/* Codes, steps and minima, c: all but the mask, as the paper's compression
+ * ratios have them. */
 static double nominal(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape)
 {
     const double n = kv_spec_get(s, side, "n");
+    const double row = (double)(shape->n_kv_heads * shape->head_dim);
     const double high = (double)n_salient(s, side);
+    const double codes = (high * kv_spec_get(s, side, "b") +
+                          (n - high) * kv_spec_get(s, side, "l")) /
+                         n;
 
-    (void)shape;
-    return (high * kv_spec_get(s, side, "b") +
-            (n - high) * kv_spec_get(s, side, "l")) /
-           n;
+    if (side == KV_V)
+        return codes + 32 / row + 16 / n;
+    return codes + 32 * ((high > 0) + (high < n)) / n;
 }
 
 static int open_zipcache(struct kv_codec *c, const struct kv_calib *calib,
@@ -365,14 +408,17 @@ static int open_zipcache(struct kv_codec *c, const struct kv_calib *calib,
     (void)e;
     c->state = z;
     c->block = kv_spec_size(&c->spec, c->side, "n");
-    z->row = c->shape.n_kv_heads * c->shape.head_dim;
+    z->d = c->shape.head_dim;
+    z->row = c->shape.n_kv_heads * z->d;
+    z->n_masks =
+        kv_spec_is(&c->spec, c->side, "mask", "head") ? c->shape.n_kv_heads : 1;
     z->n_recent = (recent + 99) / 100;
     z->n_random = hundredths(&c->spec, c->side, "random") / 100;
     z->n[SALIENT] = n_salient(&c->spec, c->side);
     z->n[OTHERS] = c->block - z->n[SALIENT];
     z->bits[SALIENT] = (unsigned)kv_spec_size(&c->spec, c->side, "b");
     z->bits[OTHERS] = (unsigned)kv_spec_size(&c->spec, c->side, "l");
-    c->block_bytes = kv_pack_bytes(c->block, 1) +
+    c->block_bytes = kv_pack_bytes(z->n_masks * c->block, 1) +
                      (c->side == KV_V ? z->row * sizeof(uint16_t) : 0) +
                      part_bytes(c, SALIENT) + part_bytes(c, OTHERS);
     return 0;
