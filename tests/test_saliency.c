@@ -30,7 +30,7 @@ static void test_heads(void **state)
     const struct kv_shape s = {
         .n_heads = 4, .n_kv_heads = 2, .head_dim = 2, .attn_scale = 2};
     const float a = (float)log(3) / 2;
-    const float q[4 * 2] = {1, 0, 0, 1, 1, 0, 0, 1};
+    const float q[4 * 2] = {1, 0, 0, 1, 1, 0, -1, 0};
     const float k[2 * 4] = {0, 0, a, 0, /* token 0: head 0, head 1 */
                             a, 0, 0, 0};
     const size_t at = 1;
@@ -38,11 +38,11 @@ static void test_heads(void **state)
 
     (void)state;
     kv_saliency(&s, q, &at, 1, k, 2, out);
-    /* head 0: 1/4, 3/4; head 1: 1/2, 1/2; head 2: 3/4, 1/4; head 3 as 1 */
+    /* head 0: 1/4, 3/4; head 1: 1/2, 1/2; head 2: 3/4, 1/4; head 3: 1/4, 3/4 */
     assert_within(out[0], (0.25 + 0.5) / 2, 1e-7);
     assert_within(out[1], (0.75 + 0.5) / 2, 1e-7);
-    assert_within(out[2], (0.75 + 0.5) / 2, 1e-7);
-    assert_within(out[3], (0.25 + 0.5) / 2, 1e-7);
+    assert_within(out[2], (0.75 + 0.25) / 2, 1e-7);
+    assert_within(out[3], (0.25 + 0.75) / 2, 1e-7);
 }
 
 /* The largest halves there are: no overflow, all weight on one token. */

@@ -19,6 +19,10 @@ enum { MAX_LEVELS = 1 << KV_NUQ_MAX_BITS };
 static const struct kv_param params[] = {
     {"b", NULL, 3, 2, KV_NUQ_MAX_BITS, true, "bits of a code: 2^b levels"},
     {"o", NULL, 1, 0, 49.9, true, "percent of outliers, kept in fp16; 0: none"},
+    {"cap", NULL, 100, 0.01, 100, false,
+     "keys: percent of a token's values that are outliers at most"},
+    {"first", NULL, 1, 0, 1 << 20, true,
+     "tokens of each calibration window that k-means leaves out"},
     {"type", "nuq|int|nf", 0, 0, 0, true,
      "levels: k-means, evenly spaced, NormalFloat"},
     {"w", "none|fisher|fisher-s2", 1, 0, 0, true,
@@ -34,8 +38,15 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     const size_t row = shape->n_kv_heads * shape->head_dim;
 
     for (int i = 0; i < KV_SIDES; i++)
-        if (!kv_spec_is(s, (enum kv_side)i, "type", "nuq"))
+        if (!kv_spec_is(s, (enum kv_side)i, "type", "nuq")) {
             kv_spec_set(s, (enum kv_side)i, "w", 0); /* nothing to weigh */
+            kv_spec_set(s, (enum kv_side)i, "first",
+                        0); /* .. or to leave out */
+        }
+    if (kv_spec_one_side(s, KV_K, "cap", e))
+        return -1;
+    for (int i = 0; i < KV_SIDES && kv_spec_get(s, KV_K, "o") <= 0; i++)
+        kv_spec_set(s, (enum kv_side)i, "cap", 100); /* nothing to cap */
     if (row > UINT16_MAX)
         return kv_fail(e,
                        "kvquant numbers the values of a token in 16 bits: "
@@ -47,8 +58,11 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
 static double nominal(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape)
 {
+    const double o = kv_spec_get(s, side, "o");
+
     (void)shape;
-    return kv_spec_get(s, side, "b") + 32 * kv_spec_get(s, side, "o") / 100;
+    return kv_spec_get(s, side, "b") +
+           32 * (side == KV_K ? fmin(o, kv_spec_get(s, side, "cap")) : o) / 100;
 }
 
 size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n)
@@ -58,6 +72,11 @@ size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n)
     const size_t want = (size_t)ceil(share * (double)n);
 
     return want < most ? want : most;
+}
+
+size_t kv_nuq_cap(const struct kv_spec *s, size_t row)
+{
+    return (size_t)round(kv_spec_get(s, KV_K, "cap") * (double)row / 100);
 }
 
 /* ---- levels ------------------------------------------------------------ */
@@ -152,6 +171,7 @@ struct nuq {
     unsigned bits;
     size_t row, code_bytes;
     size_t n_side;    /* outliers on each side: values only */
+    size_t most;      /* outliers of a token: keys only */
     float *threshold; /* keys only: [row][2] */
     float mid[MAX_LEVELS - 1], level[MAX_LEVELS];
 
@@ -260,7 +280,8 @@ static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
     c->variable = c->side == KV_K && kv_spec_get(&c->spec, KV_K, "o") > 0;
     if (c->side == KV_V)
         q->n_side = kv_nuq_each_side(&c->spec, KV_V, q->row);
-    c->block_bytes = token_bytes(c, c->variable ? q->row : 2 * q->n_side);
+    q->most = kv_nuq_cap(&c->spec, q->row);
+    c->block_bytes = token_bytes(c, c->variable ? q->most : 2 * q->n_side);
     if ((c->side == KV_K && load_range(c, set, e)) || load_levels(c, set, e))
         return -1;
     open_tiles(c);
@@ -315,27 +336,48 @@ static size_t get_outlier(const uint8_t *sparse, size_t n, size_t at, float *x)
     return index;
 }
 
+/* Which of a token's keys stay outliers: those beyond their thresholds, and of
+ * more than there may be those that are furthest.  Gives how many. */
+static uint16_t find_outliers(const struct nuq *q, const float *x,
+                              bool *outlier)
+{
+    uint64_t *key = kv_alloc(q->most, sizeof(*key));
+    struct kv_top top = {.key = key, .room = q->most};
+
+    for (size_t i = 0; i < q->row; i++) {
+        const struct kv_nuq_range r = channel(q, i);
+
+        if (beyond(q, i, x[i])) /* of a flat range infinitely far */
+            kv_top_push(&top, kv_top_key(fabsf((x[i] - r.offset) / r.half),
+                                         (uint32_t)i));
+    }
+    memset(outlier, 0, q->row * sizeof(*outlier));
+    for (size_t i = 0; i < top.n; i++)
+        outlier[kv_top_index(key[i])] = true;
+    free(key);
+    return (uint16_t)top.n;
+}
+
 /* Keys with outliers. */
 static size_t encode_block(const struct kv_codec *c, struct kv_where w,
                            const float *x, uint8_t *bytes)
 {
     const struct nuq *q = c->state;
     uint8_t *sparse = bytes + token_bytes(c, 0);
-    uint16_t *code = kv_alloc(q->row, sizeof(*code)), n = 0;
+    uint16_t *code = kv_alloc(q->row, sizeof(*code));
+    bool *outlier = kv_alloc(q->row, sizeof(*outlier));
+    const uint16_t n = find_outliers(q, x, outlier);
     size_t at = 0;
 
     (void)w;
-    for (size_t i = 0; i < q->row; i++) {
-        if (beyond(q, i, x[i]))
-            n++;
-        else
-            code[i] = code_of(q, channel(q, i), x[i]);
-    }
     memcpy(bytes, &n, 2);
-    kv_pack(code, q->row, q->bits, bytes + 2);
-    for (size_t i = 0; i < q->row; i++)
-        if (beyond(q, i, x[i]))
+    for (size_t i = 0; i < q->row; i++) {
+        code[i] = outlier[i] ? 0 : code_of(q, channel(q, i), x[i]);
+        if (outlier[i])
             put_outlier(sparse, n, at++, i, kv_f16_clamp(x[i]));
+    }
+    kv_pack(code, q->row, q->bits, bytes + 2);
+    free(outlier);
     free(code);
     return token_bytes(c, n);
 }
@@ -358,6 +400,9 @@ static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
     if (size != token_bytes(c, n))
         return kv_fail(e, "kvquant: %zu bytes, but %u outliers make %zu", size,
                        n, token_bytes(c, n));
+    if (n > q->most)
+        return kv_fail(e, "kvquant: %u outliers, expected %zu at most", n,
+                       q->most);
     code = kv_alloc(q->row, sizeof(*code));
     kv_unpack(bytes + 2, q->row, q->bits, code);
     for (size_t i = 0; i < q->row; i++)

@@ -10,13 +10,22 @@
  * beyond a threshold, which is the next of them: of the n tokens of a channel
  * in the calibration, and of the row of n values of a token, where of equal
  * ones the first are the largest and the last the smallest.  That the share is
- * rounded up, and that a threshold is one of the numbers, is our reading.  How
- * many outliers a token's keys have varies.  At o = 0 keys beyond what the
- * calibration saw are clamped to it.
+ * rounded up, and that a threshold is one of the numbers, is our reading.  At
+ * o = 0 keys beyond what the calibration saw are clamped to it.
+ *
+ * How many outliers a token's keys have varies, and is more than o per cent on
+ * text unlike the calibration's.  cap says how many it has at most, in per cent
+ * of its row, rounded to whole outliers: those stay whose normalised value is
+ * furthest from 0, of equal ones the first, and the others are clamped to their
+ * thresholds.  100 is no cap, as the published code runs unless told.  (With
+ * one, that code keeps 21 at each end, o = 1 of its 4096 values, whatever the
+ * cap; and its k-means has what the cap takes back.  Here the cap changes no
+ * table.)
  *
  * A token, row = n_kv_heads * head_dim:
  *
  *   keys    | n: u16 | codes: row x b bits | index: u16[n] | value: f16[n] |
+ *           at most round(row cap / 100) outliers
  *   o = 0   | codes: row x b bits |
  *   values  | codes: row x b bits | offset: f16 | half: f16 |
  *           | index: u16[m] | value: f16[m] |       m = 2 ceil(row o / 200)
@@ -32,8 +41,13 @@
  *           table for keys and one for values of a layer, the optimum
  *           (kernels/kmeans1d.h) where the published code takes what Lloyd's
  *           iteration finds; int, evenly spaced from -1 to 1 (the published
- *           code moves them by less than a step, to have a zero); nf,
- *           NormalFloat, as in the published code
+ *           code too, but with its --clamp, which moves them by less than a
+ *           step to have a zero, and is not here); nf, NormalFloat, as in the
+ *           published code
+ *   first   tokens of each window of the calibration that the k-means, its
+ * error and Q-Norm leave out, since they stay fp16; thresholds have them in
+ *           (the published code's first_few_fp16, 1 in its recipes). Evaluation
+ *           keeps the first s.  nuq alone trains: int and nf say 0
  *   w       weights of the k-means: none; fisher, the Fisher information F of
  *           every value, as in the published code; fisher-s2, F s^2, with s
  *           the half-width that it was divided by, as in the paper's
@@ -41,15 +55,14 @@
  *           itself.  nuq alone has weights: int and nf say none
  *   qnorm   Q-Norm, for 2 bits: codes are chosen by the levels c and decoded to
  *           (c - m2) d1 / d2 + m1, with m1, d1 the mean and the standard
- *           deviation of all that is normalised in the calibration and m2, d2
+ *           deviation of all that is normalised in the training and m2, d2
  *           those of what it is quantized to: another table, no bits.  Per
  *           layer and without weights, as in the published code
  *
- * Tables in a calibration, which takes every token, also the first of a
- * window:
+ * Tables in a calibration:
  *   range   [n_kv_heads][head_dim][2], K, per layer: the thresholds
  *   levels  [2][2^b], per side and layer: ascending, and what they decode to;
- *           error: mean squared error per value of the training text
+ *           error: mean squared error per value of what was trained on
  * Where its sums are taken by bins, KV_NUQ_BINS of them cover [-1, 1]. */
 #ifndef KV_NUQ_H
 #define KV_NUQ_H
@@ -60,6 +73,9 @@ enum { KV_NUQ_BINS = 1 << 13, KV_NUQ_MAX_BITS = 8 };
 
 /* How many of n numbers are beyond each threshold. */
 size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n);
+
+/* How many outliers a token's keys [row] have at most. */
+size_t kv_nuq_cap(const struct kv_spec *s, size_t row);
 
 /* x is offset + half * z, z in [-1, 1]; half 0: x is offset. */
 struct kv_nuq_range {

@@ -31,6 +31,7 @@ struct job {
     struct kv_calib_set *out;
     enum kv_side side;
     size_t layer, row, n_tokens;
+    size_t ctx, skip;       /* of each window's ctx tokens bins skip some */
     bool weighted, squared; /* by F, by F half^2 */
     size_t n_side;          /* outliers on a side of a row of values */
     const float *threshold; /* [row][2] of keys */
@@ -39,9 +40,10 @@ struct job {
     bool *outlier;          /* [row] */
 };
 
-/* n tokens x [n][row] as a codec takes them, and their Fisher information. */
-typedef void take_fn(struct job *j, const float *x, const float *fisher,
-                     size_t n);
+/* n tokens x [n][row], from token `first` on, as a codec takes them, and their
+ * Fisher information. */
+typedef void take_fn(struct job *j, size_t first, const float *x,
+                     const float *fisher, size_t n);
 
 static int each_chunk(struct job *j, bool weighted, take_fn *take,
                       struct kv_err *e)
@@ -63,7 +65,7 @@ static int each_chunk(struct job *j, bool weighted, take_fn *take,
             goto out;
         for (size_t i = 0; i < n * j->row; i++)
             x[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
-        take(j, x, fisher, n);
+        take(j, first, x, fisher, n);
     }
     rc = 0;
 out:
@@ -73,9 +75,10 @@ out:
 
 /* ---- thresholds of keys ------------------------------------------------ */
 
-static void take_extremes(struct job *j, const float *x, const float *fisher,
-                          size_t n)
+static void take_extremes(struct job *j, size_t first, const float *x,
+                          const float *fisher, size_t n)
 {
+    (void)first;
     (void)fisher;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < j->row; i++)
@@ -143,24 +146,34 @@ static void take_value(struct job *j, struct kv_nuq_range r, float x,
     b->szz += s * z * z;
 }
 
-static void take_keys(struct job *j, const float *x, const float *fisher,
-                      size_t n)
+static bool is_skipped(const struct job *j, size_t token)
+{
+    return token % j->ctx < j->skip;
+}
+
+static void take_keys(struct job *j, size_t first, const float *x,
+                      const float *fisher, size_t n)
 {
     for (size_t at = 0; at < n * j->row; at++) {
         const float *threshold = j->threshold + at % j->row * 2;
 
-        if (x[at] >= threshold[0] && x[at] <= threshold[1])
+        if (!is_skipped(j, first + at / j->row) && x[at] >= threshold[0] &&
+            x[at] <= threshold[1])
             take_value(j, kv_nuq_between(threshold[0], threshold[1]), x[at],
                        fisher ? fisher[at] : 1);
     }
 }
 
-static void take_values(struct job *j, const float *x, const float *fisher,
-                        size_t n)
+static void take_values(struct job *j, size_t first, const float *x,
+                        const float *fisher, size_t n)
 {
     for (size_t t = 0; t < n; t++) {
         const float *at = x + t * j->row;
         uint16_t half[2];
+
+        if (is_skipped(j, first + t))
+            continue;
+
         const struct kv_nuq_range r =
             kv_nuq_row_range(at, j->row, j->n_side, j->outlier, half);
 
@@ -253,7 +266,7 @@ static double error_of(const struct job *j, const float *mid, unsigned bits,
 
         sum += b->szz - 2 * at * b->sz + at * at * b->s;
     }
-    return sum / (double)(j->n_tokens * j->row);
+    return sum / (double)(j->n_tokens / j->ctx * (j->ctx - j->skip) * j->row);
 }
 
 static int add_levels(struct job *j, struct kv_err *e)
@@ -305,6 +318,13 @@ int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     const size_t n_layers = info->last_layer - info->first_layer + 1;
 
     (void)seed;
+    for (int i = 0; i < KV_SIDES; i++)
+        if (kv_spec_size(s, (enum kv_side)i, "first") >= info->ctx)
+            return kv_fail(e,
+                           "first=%zu leaves nothing of a window of %zu tokens "
+                           "to train on",
+                           kv_spec_size(s, (enum kv_side)i, "first"),
+                           info->ctx);
     if (out->progress)
         out->progress->total += n_layers * KV_SIDES;
     for (size_t i = 0; i < n_layers * KV_SIDES; i++) {
@@ -317,6 +337,8 @@ int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                         .layer = info->first_layer + i / KV_SIDES,
                         .row = row,
                         .n_tokens = info->n_windows * info->ctx,
+                        .ctx = info->ctx,
+                        .skip = kv_spec_size(s, side, "first"),
                         .weighted = !kv_spec_is(s, side, "w", "none"),
                         .squared = kv_spec_is(s, side, "w", "fisher-s2"),
                         .n_side = kv_nuq_each_side(s, side, row)};
