@@ -25,7 +25,7 @@ static void test_dequant(void **state)
         {"evasion:d8b6r0,iters=1", 256, 1, 128, 300, 1},
         {"fp6:e3m2r0", 64, 4, 32, 100, 1},
         {"kvquant:s2r40", 128, 2, 64, 400, 2},
-        {"rotatekv:s2r40", 64, 2, 32, 400, 2},
+        {"rotatekv:s2r40,min", 64, 2, 32, 400, 2},
         {"turboquant:b4", 128, 2, 64, 260, 100}};
 
     (void)state;

@@ -71,8 +71,8 @@ static void test_before_rope(void **state)
         {"cq:c4b6r0,iters=1", 128, 1, 64, 300, 1},
         {"rotatekv:r0", 128, 4, 64, 300, 2},
         {"rotatekv:b3g32h1s5r40,zero=int", 64, 1, 20, 700, 1},
-        {"rotatekv:b4g32r0,before", 64, 16, 32, 300, 3},
-        {"rotatekv:K-b2g12/V-b8g24,r=0,h=2", 24, 2, 12, 300, 1},
+        {"rotatekv:b4g32r0,before,min", 64, 16, 32, 300, 3},
+        {"rotatekv:K-b2g12/V-b8g24,r=0,h=2,min", 24, 2, 12, 300, 1},
     };
 
     (void)state;

@@ -219,7 +219,7 @@ static void test_more(void **state)
                                         "vecinfer:d4b9",
                                         "rotatekv:g32h1",
                                         "rotatekv:b3g64s2,before,zero=int",
-                                        "rotatekv:K-b4g4/V-b2,h=2,before",
+                                        "rotatekv:K-b4g4/V-b2,h=2,before,min",
                                         "kvquant:b2o5",
                                         "kvquant:b4o0r9",
                                         "kvquant:K-b2o0/V-b3o4"};
@@ -236,7 +236,7 @@ static void test_more(void **state)
  * of one. */
 static void test_turned_blocks(void **state)
 {
-    static const char *const texts[] = {"rotatekv:K-g16/V-g24,h=1",
+    static const char *const texts[] = {"rotatekv:K-g16/V-g24,h=1,min",
                                         "rotatekv:K-g16/V-g24,h=2",
                                         "rotatekv:K-g16/V-g24,h=2,before"};
     const struct kv_shape s = synthetic_shape(24);
