@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/opt.h"
+#include "lib/base/utf8.h"
 #include "lib/calib.h"
 
 #include <errno.h>
@@ -11,12 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum format { CSV, JSONL, MD };
 
-/* text NULL: the cell is blank. */
+/* text NULL: the cell is blank.  n: its bytes, well-formed UTF-8. */
 struct cell {
     char *text;
+    size_t n;
     bool number;
 };
 
@@ -24,51 +27,66 @@ struct kv_results {
     enum format format;
     FILE *file; /* stdout, or out.file */
     struct kv_out out;
+    bool terminal; /* file is one */
     const char *const *column;
     size_t n_columns;
     bool started;      /* the header is out */
     struct cell *cell; /* [n_columns], the row being made */
 };
 
-/* RFC 4180: quotes around a cell that holds one of these, and doubled in it. */
-static void put_csv(FILE *f, const char *text)
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/* RFC 4180: quotes around a cell that holds one of these, and doubled in it.
+ * Readers of CSV end at a zero byte. */
+static void put_csv(FILE *f, const char *text, size_t n)
 {
-    if (!strpbrk(text, ",\"\r\n")) {
-        fputs(text, f);
-        return;
-    }
-    fputc('"', f);
-    for (; *text; text++) {
-        if (*text == '"')
+    const bool quotes = memchr(text, ',', n) || memchr(text, '"', n) ||
+                        memchr(text, '\r', n) || memchr(text, '\n', n);
+
+    if (quotes)
+        fputc('"', f);
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '"')
             fputc('"', f);
-        fputc(*text, f);
+        if (text[i])
+            fputc(text[i], f);
+        else
+            fputs(REPLACEMENT, f);
     }
-    fputc('"', f);
+    if (quotes)
+        fputc('"', f);
 }
 
-static void put_json(FILE *f, const char *text)
+/* C0, DEL and C1 (C2 80 to C2 9F) as numbers. */
+static void put_json(FILE *f, const char *text, size_t n)
 {
     fputc('"', f);
-    for (; *text; text++) {
-        const unsigned char c = (unsigned char)*text;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
 
         if (c == '"' || c == '\\')
             fprintf(f, "\\%c", c);
-        else if (c < 0x20)
+        else if (c < 0x20 || c == 0x7f)
             fprintf(f, "\\u%04x", c);
+        else if (c == 0xc2 && (unsigned char)text[i + 1] < 0xa0)
+            fprintf(f, "\\u%04x", (unsigned char)text[++i]);
         else
             fputc(c, f);
     }
     fputc('"', f);
 }
 
-/* A bar or a line's end would end the cell. */
-static void put_md(FILE *f, const char *text)
+/* A bar or a line's end would end the cell; a backslash would take the bar's
+ * own away. */
+static void put_md(FILE *f, const char *text, size_t n)
 {
-    for (; *text; text++) {
-        if (*text == '|')
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '|' || text[i] == '\\')
             fputc('\\', f);
-        fputc(*text == '\n' || *text == '\r' ? ' ' : *text, f);
+        if (!text[i])
+            fputs(REPLACEMENT, f);
+        else
+            fputc(strchr("\n\r\v\f", text[i]) ? ' ' : text[i], f);
     }
 }
 
@@ -99,29 +117,45 @@ static void put_json_cell(FILE *f, const struct cell *c)
     else if (c->number)
         fputs(c->text, f);
     else
-        put_json(f, c->text);
+        put_json(f, c->text, c->n);
+}
+
+/* What a terminal would act on is written out there, but for ends of lines. */
+static void show(struct cell *c)
+{
+    char *shown;
+
+    if (!c->text)
+        return;
+    shown = kv_shown(c->text, c->n, "\n", &c->n);
+    free(c->text);
+    c->text = shown;
 }
 
 static void put_row(struct kv_results *r)
 {
     for (size_t i = 0; i < r->n_columns; i++) {
-        const struct cell *c = &r->cell[i];
+        struct cell *c = &r->cell[i];
+
+        if (r->terminal && r->format != JSONL)
+            show(c);
+
         const char *text = c->text ? c->text : "";
 
         switch (r->format) {
         case CSV:
             fputs(i ? "," : "", r->file);
-            put_csv(r->file, text);
+            put_csv(r->file, text, c->n);
             break;
         case JSONL:
             fputs(i ? ", " : "{", r->file);
-            put_json(r->file, r->column[i]);
+            put_json(r->file, r->column[i], strlen(r->column[i]));
             fputs(": ", r->file);
             put_json_cell(r->file, c);
             break;
         case MD:
             fputs(i ? " | " : "| ", r->file);
-            put_md(r->file, text);
+            put_md(r->file, text, c->n);
         }
     }
     fputs(r->format == CSV ? "\n" : r->format == MD ? " |\n" : "}\n", r->file);
@@ -165,28 +199,64 @@ int kv_results_open(struct kv_results **r, const char *path, const char *format,
         }
         t->file = t->out.file;
     }
+    t->terminal = isatty(fileno(t->file));
     *r = t;
     return 0;
 }
 
-static void set(struct kv_results *r, const char *column, const char *text,
-                bool number)
+/* Takes the text over; NULL: blank. */
+static void set(struct kv_results *r, const char *column, struct cell cell)
 {
     for (size_t i = 0; i < r->n_columns; i++) {
         if (strcmp(r->column[i], column))
             continue;
         free(r->cell[i].text);
-        r->cell[i] = (struct cell){text ? kv_strdup(text) : NULL, number};
+        r->cell[i] = cell;
         return;
     }
     fprintf(stderr, "kvtools: no column \"%s\" in this table\n", column);
     abort();
 }
 
+/* A copy that is UTF-8; the caller's to free. */
+static char *well_formed(const char *s, size_t n_bytes, size_t *n)
+{
+    char *to = kv_alloc(n_bytes + 1, strlen(REPLACEMENT)), *at = to;
+
+    for (size_t bad; n_bytes;) {
+        const size_t good = kv_utf8_char(s, n_bytes, &bad);
+        const size_t step = good ? good : bad;
+
+        at = good ? mempcpy(at, s, good) : stpcpy(at, REPLACEMENT);
+        s += step;
+        n_bytes -= step;
+    }
+    *n = (size_t)(at - to);
+    return to;
+}
+
+void kv_results_bytes(struct kv_results *r, const char *column,
+                      const char *value, size_t n)
+{
+    struct cell c = {0};
+
+    if (value) {
+        c.text = well_formed(value, n, &c.n);
+        c.text[c.n] = 0;
+    }
+    set(r, column, c);
+}
+
 void kv_results_text(struct kv_results *r, const char *column,
                      const char *value)
 {
-    set(r, column, value, false);
+    kv_results_bytes(r, column, value, value ? strlen(value) : 0);
+}
+
+static void set_number(struct kv_results *r, const char *column,
+                       const char *text)
+{
+    set(r, column, (struct cell){kv_strdup(text), strlen(text), true});
 }
 
 void kv_results_size(struct kv_results *r, const char *column, uint64_t value)
@@ -194,7 +264,7 @@ void kv_results_size(struct kv_results *r, const char *column, uint64_t value)
     char text[32];
 
     snprintf(text, sizeof(text), "%" PRIu64, value);
-    set(r, column, text, true);
+    set_number(r, column, text);
 }
 
 void kv_results_real(struct kv_results *r, const char *column, double value)
@@ -202,7 +272,10 @@ void kv_results_real(struct kv_results *r, const char *column, double value)
     char text[32];
 
     snprintf(text, sizeof(text), "%.9g", value);
-    set(r, column, isnan(value) ? NULL : text, true);
+    if (isnan(value))
+        set(r, column, (struct cell){0});
+    else
+        set_number(r, column, text);
 }
 
 int kv_results_row(struct kv_results *r, struct kv_err *e)

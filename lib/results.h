@@ -1,5 +1,7 @@
 /* Tables of results: CSV (a header line, RFC 4180 quoting), JSON lines, or a
- * Markdown table.  A column that was not set in a row is blank (null in
+ * Markdown table.  Cells are UTF-8 whatever was put into them (U+FFFD stands
+ * where bytes were none), and no control character but a line's end goes to a
+ * terminal.  A column that was not set in a row is blank (null in
  * JSON).  Reals are written shortest-exact to 9 digits; NaN is blank. */
 #ifndef KV_RESULTS_H
 #define KV_RESULTS_H
@@ -21,6 +23,9 @@ int kv_results_open(struct kv_results **r, const char *path, const char *format,
  * programming error and aborts. */
 void kv_results_text(struct kv_results *r, const char *column,
                      const char *value);
+/* A text that may hold zero bytes. */
+void kv_results_bytes(struct kv_results *r, const char *column,
+                      const char *value, size_t n);
 void kv_results_size(struct kv_results *r, const char *column, uint64_t value);
 void kv_results_real(struct kv_results *r, const char *column, double value);
 

@@ -7,6 +7,7 @@
 #include "lib/base/hash.h"
 #include "lib/base/opt.h"
 #include "lib/base/rng.h"
+#include "lib/base/utf8.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -166,6 +167,34 @@ static void test_sizes_and_hash(void **state)
     assert_int_equal(kv_crc32("", 0), 0);
 }
 
+/* What a terminal would act on is written out, letters stay. */
+static void test_shown(void **state)
+{
+    static const struct {
+        const char *text, *keep, *shown;
+    } cases[] = {
+        {"", "", ""},
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "",
+         "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\x1b[31m\a\r\n\t\x7f", "\n\t", "\\x1b[31m\\x07\\x0d\n\t\\x7f"},
+        {"a\nb", "", "a\\x0ab"},
+        {"\xc2\x9b\xc2\xa0", "", "\\xc2\\x9b\xc2\xa0"}, /* C1, a letter */
+        {"\x9b\xe2\x82", "", "\\x9b\\xe2\\x82"},        /* no UTF-8 */
+        {"\xed\xa0\x80\xc0\x9b", "", "\\xed\\xa0\\x80\\xc0\\x9b"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        size_t n;
+        char *shown =
+            kv_shown(cases[i].text, strlen(cases[i].text), cases[i].keep, &n);
+
+        assert_string_equal(shown, cases[i].shown);
+        assert_int_equal(n, strlen(cases[i].shown));
+        free(shown);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +206,7 @@ int main(void)
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_out),
         cmocka_unit_test(test_sizes_and_hash),
+        cmocka_unit_test(test_shown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,12 +199,56 @@ static void test_conditions_and_bits(void **state)
     free(text);
 }
 
+/* Whatever bytes names and texts hold. */
+static void test_bytes(void **state)
+{
+    static const char odd[] =
+        "\xff\xc3|\x1b[m\xe2\x82\xac\xc2\x9b\\|\xed\xa0\x80"
+        "\x7f\0\xf0\x9f\x98";
+    static const struct {
+        const char *format, *row;
+    } want[] = {
+        {"jsonl",
+         "{\"name\": \"\xef\xbf\xbd\xef\xbf\xbd|\\u001b[m\xe2\x82\xac\\u009b"
+         "\\\\|\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\\u007f\\u0000"
+         "\xef\xbf\xbd\", \"count\": null, \"value\": null}\n"},
+        {"csv", "\xef\xbf\xbd\xef\xbf\xbd|\x1b[m\xe2\x82\xac\xc2\x9b\\|"
+                "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\x7f\xef\xbf\xbd"
+                "\xef\xbf\xbd,,\n"},
+        {"md", "| \xef\xbf\xbd\xef\xbf\xbd\\|\x1b[m\xe2\x82\xac\xc2\x9b\\\\\\|"
+               "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\x7f\xef\xbf\xbd"
+               "\xef\xbf\xbd |  |  |\n"},
+    };
+    char path[5000];
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/table", test_folder());
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        struct kv_err e = {""};
+        struct kv_results *r;
+        char *text;
+        size_t n, m = strlen(want[i].row);
+
+        assert_int_equal(kv_results_open(&r, path, want[i].format, columns, &e),
+                         0);
+        kv_results_bytes(r, "name", odd, sizeof(odd) - 1);
+        assert_int_equal(kv_results_row(r, &e), 0);
+        assert_int_equal(kv_results_close(r, &e), 0);
+        assert_int_equal(kv_file_read(path, &text, &n, &e), 0);
+        assert_true(n >= m);
+        assert_string_equal(text + n - m, want[i].row);
+        free(text);
+        unlink(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_jsonl),
         cmocka_unit_test(test_md),
+        cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_no_rows),
         cmocka_unit_test(test_discard_leaves_nothing),
         cmocka_unit_test(test_refusals),

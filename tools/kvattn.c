@@ -385,7 +385,7 @@ static bool is_new(struct ran *ran, const char *name)
 
 static void leave_out(struct run *r, const struct kv_err *e)
 {
-    fprintf(stderr, "kvattn: %s: left out\n", e->msg);
+    kv_warn("%s: left out", e->msg);
     r->left_out++;
 }
 
@@ -618,6 +618,7 @@ static void parse(int argc, char **argv, struct args *a)
         kv_die("--reps %zu: at most %d", a->reps, MOST_REPS);
     kv_common_files(&a->common.output, 1,
                     (const char *const[]){a->dump, a->calib}, 2);
+    kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }
 

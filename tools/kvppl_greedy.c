@@ -3,11 +3,13 @@
 #include "eval/greedy.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/utf8.h"
 #include "lib/mixed.h"
 #include "tools/kvppl.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS, "tokens", "agree",
                                       "output", NULL};
@@ -53,6 +55,20 @@ static bool is_table(const struct kvppl_args *a)
     return a->specs.n || strcmp(a->common.format, "csv") != 0;
 }
 
+/* Byte by byte, but what a terminal would act on is written out there. */
+static void print_text(const char *text, size_t n)
+{
+    char *shown;
+
+    if (!isatty(STDOUT_FILENO)) {
+        fwrite(text, 1, n, stdout);
+        return;
+    }
+    shown = kv_shown(text, n, "\n\t", &n);
+    fwrite(shown, 1, n, stdout);
+    free(shown);
+}
+
 /* Nothing to compare with: the text itself, to stdout or -o. */
 static int put_text(const struct kvppl_args *a, const char *text, size_t n,
                     struct kv_err *e)
@@ -60,7 +76,7 @@ static int put_text(const struct kvppl_args *a, const char *text, size_t n,
     struct kv_out out;
 
     if (!a->common.output) {
-        fwrite(text, 1, n, stdout);
+        print_text(text, n);
         return 0;
     }
     if (kv_out_open(&out, a->common.output, true, e))
@@ -87,7 +103,7 @@ static int put(struct kvppl_run *r, const struct kvppl_args *a,
                               r->leak);
         kv_results_size(r->table, "tokens", a->greedy);
         kv_results_size(r->table, "agree", agree);
-        kv_results_text(r->table, "output", text);
+        kv_results_bytes(r->table, "output", text, bytes);
         rc = kv_results_row(r->table, e);
     }
     free(text);

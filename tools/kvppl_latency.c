@@ -194,7 +194,7 @@ static int time_unfused(struct latency *l, struct kv_err *e)
     if (kv_unfused_caches_new(&caches, &l->config.shape,
                               l->config.shape.n_layers, a->batch, a->ctx,
                               a->common.seed, e)) {
-        fprintf(stderr, "kvppl: unfused attention: %s: left out\n", e->msg);
+        kv_warn("unfused attention: %s: left out", e->msg);
         l->left_out++;
         return 0;
     }
@@ -296,7 +296,7 @@ static int time_spec(struct latency *l, const struct kv_spec *spec,
         kv_codec_free(codec[side]);
     if (rc <= 0)
         return rc;
-    fprintf(stderr, "kvppl: %s: %s: left out\n", spec->text, e->msg);
+    kv_warn("%s: %s: left out", spec->text, e->msg);
     l->left_out++;
     return 0;
 }

@@ -181,7 +181,7 @@ static int leave_out(struct run *r, const struct args *a, struct kv_err *e)
         if (rc < 0)
             return -1;
         if (rc)
-            fprintf(stderr, "kvquant: %s: left out\n", e->msg);
+            kv_warn("%s: left out", e->msg);
         else
             r->spec[r->n_specs++] = r->spec[i];
     }
@@ -327,6 +327,7 @@ static void parse(int argc, char **argv, struct args *a)
     a->dump = argv[first];
     kv_common_files((const char *const[]){a->common.output, a->codes}, 2,
                     (const char *const[]){a->dump, a->calib}, 2);
+    kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }
 

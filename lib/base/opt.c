@@ -24,12 +24,19 @@ void kv_die(const char *fmt, ...)
     va_list ap;
 
     fflush(stdout);
-    fprintf(stderr, "%s: ", prog);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    kv_vsay(prog, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
     exit(KV_EXIT_CANNOT);
+}
+
+void kv_warn(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    kv_vsay(prog, fmt, ap);
+    va_end(ap);
 }
 
 void kv_close_stdout(void)

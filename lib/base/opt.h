@@ -96,6 +96,9 @@ int kv_parse_bytes(const char *text, size_t *bytes);
 _Noreturn void kv_die(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
+/* The same line, also when quiet, and the run goes on. */
+void kv_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* Closes stdout and dies when it did not take everything. */
 void kv_close_stdout(void);
 

@@ -1,7 +1,10 @@
 #include "lib/base/progress.h"
+#include "lib/base/utf8.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -27,12 +30,20 @@ double kv_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void say(const char *fmt, va_list ap)
+/* The line at once, so that no other program's comes between. */
+void kv_vsay(const char *who, const char *fmt, va_list ap)
 {
-    if (verbosity && isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    const bool bar = verbosity && isatty(STDERR_FILENO);
+    char *text = NULL, *shown;
+    size_t n;
+
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    shown = kv_shown(text ? text : fmt, strlen(text ? text : fmt), "", &n);
+    fprintf(stderr, "%s%s%s%s\n", bar ? "\r\033[K" : "", who ? who : "",
+            who ? ": " : "", shown);
+    free(shown);
+    free(text);
 }
 
 void kv_note(const char *fmt, ...)
@@ -42,7 +53,7 @@ void kv_note(const char *fmt, ...)
     if (verbosity < 1)
         return;
     va_start(ap, fmt);
-    say(fmt, ap);
+    kv_vsay(NULL, fmt, ap);
     va_end(ap);
 }
 
@@ -53,8 +64,18 @@ void kv_detail(const char *fmt, ...)
     if (verbosity < 2)
         return;
     va_start(ap, fmt);
-    say(fmt, ap);
+    kv_vsay(NULL, fmt, ap);
     va_end(ap);
+}
+
+/* The bytes of the first `room` characters. */
+static int cut(const char *text, int room)
+{
+    size_t at = 0, bad;
+
+    for (; text[at] && room > 0; room--)
+        at += kv_utf8_char(text + at, strlen(text + at), &bad);
+    return (int)at;
 }
 
 /* "what: numbers", what cut, or all of it, where the terminal's line ends: a
@@ -62,15 +83,20 @@ void kv_detail(const char *fmt, ...)
 static void show(const char *what, const char *numbers)
 {
     struct winsize size;
+    size_t n;
+    char *shown;
     int room;
 
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
         size.ws_col = 80;
     room = size.ws_col - 3 - (int)strlen(numbers);
-    if (room > 0)
-        fprintf(stderr, "\r\033[K%.*s: %s", room, what, numbers);
-    else
+    if (room <= 0) {
         fprintf(stderr, "\r\033[K%.*s", size.ws_col - 1, numbers);
+        return;
+    }
+    shown = kv_shown(what, strlen(what), "", &n);
+    fprintf(stderr, "\r\033[K%.*s: %s", cut(shown, room), shown, numbers);
+    free(shown);
 }
 
 void kv_progress_init(struct kv_progress *p, const char *what, size_t total)

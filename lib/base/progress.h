@@ -4,6 +4,7 @@
 #ifndef KV_BASE_PROGRESS_H
 #define KV_BASE_PROGRESS_H
 
+#include <stdarg.h>
 #include <stddef.h>
 
 struct kv_progress {
@@ -21,6 +22,12 @@ void kv_progress_clear(struct kv_progress *p);
 /* 0 quiet, 1 normal, 2 verbose: set once by the option parser. */
 void kv_verbosity_set(int level);
 int kv_verbosity(void);
+
+/* A line on stderr, whatever the verbosity, "who: ..." where who is not NULL.
+ * All words for the user go through here: what they quote (names, operands,
+ * strings out of files) reaches no terminal as control characters. */
+void kv_vsay(const char *who, const char *fmt, va_list ap)
+    __attribute__((format(printf, 2, 0)));
 
 /* Words for the user on stderr: shown unless quiet. */
 void kv_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -1,5 +1,6 @@
 #include "lib/model/tokenizer_text.h"
 #include "lib/base/alloc.h"
+#include "lib/base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,38 +57,12 @@ size_t kv_utf8_put(uint32_t c, char s[4])
     return n;
 }
 
-/* Table 3-7 of the Unicode standard: what the second byte may be after each
- * lead byte.  Returns the bytes of the character at s, or 0 with the length of
- * its maximal ill-formed part in *bad. */
-static size_t well_formed(const unsigned char *s, size_t n_bytes, size_t *bad)
-{
-    const unsigned lead = s[0];
-    const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    const size_t n = kv_utf8_bytes((const char *)s);
-
-    if (lead < 0x80)
-        return 1;
-    *bad = 1;
-    if (lead < 0xc2 || lead > 0xf4)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if (i >= n_bytes || s[i] < (i == 1 ? low : 0x80) ||
-            s[i] > (i == 1 ? high : 0xbf)) {
-            *bad = i;
-            return 0;
-        }
-    }
-    return n;
-}
-
 size_t kv_utf8_valid(const char *s, size_t n_bytes)
 {
     size_t at = 0, bad;
 
     while (at < n_bytes) {
-        const size_t n =
-            well_formed((const unsigned char *)s + at, n_bytes - at, &bad);
+        const size_t n = kv_utf8_char(s + at, n_bytes - at, &bad);
 
         if (!n)
             break;
@@ -104,7 +79,7 @@ void kv_utf8_repair(struct kv_text *out, const char *s, size_t n_bytes)
 
         kv_text_add(out, s, good);
         if (good < n_bytes) {
-            well_formed((const unsigned char *)s + good, n_bytes - good, &bad);
+            kv_utf8_char(s + good, n_bytes - good, &bad);
             kv_text_add(out, "\xef\xbf\xbd", 3);
         }
         s += good + bad;
