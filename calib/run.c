@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Adds the spec unless one of its key is there. */
-static void pick_one(const struct kv_spec *spec, const struct kv_spec **picked,
-                     size_t *n_picked)
+/* Adds the spec unless one of its key is there; gives the one that is. */
+static const struct kv_spec *pick_one(const struct kv_spec *spec,
+                                      const struct kv_spec **picked,
+                                      size_t *n_picked)
 {
     char key[KV_SPEC_CHARS], other[KV_SPEC_CHARS];
 
@@ -19,9 +20,9 @@ static void pick_one(const struct kv_spec *spec, const struct kv_spec **picked,
     for (size_t i = 0; i < *n_picked; i++) {
         kv_spec_calib_key(picked[i], other);
         if (!strcmp(key, other))
-            return;
+            return picked[i];
     }
-    picked[(*n_picked)++] = spec;
+    return picked[(*n_picked)++] = spec;
 }
 
 /* Specs that are to be trained, one for each key; the members of a mixed one
@@ -37,9 +38,14 @@ static size_t pick(const struct kv_spec *specs, size_t n,
     for (size_t i = 0; i < n; i++) {
         if (!kv_spec_calibrated(&specs[i]))
             kv_note("%s has nothing to calibrate", specs[i].text);
-        for (size_t j = 0; j < kv_spec_members(&specs[i]); j++)
-            if (kv_spec_member(&specs[i], j)->scheme->calibrate)
-                pick_one(kv_spec_member(&specs[i], j), *picked, &n_picked);
+        for (size_t j = 0; j < kv_spec_members(&specs[i]); j++) {
+            const struct kv_spec *s = kv_spec_member(&specs[i], j), *as = s;
+
+            if (s->scheme->calibrate)
+                as = pick_one(s, *picked, &n_picked);
+            if (as != s && !specs[i].mixed)
+                kv_note("%s has the tables of %s", s->given, as->given);
+        }
     }
     return n_picked;
 }

@@ -1,5 +1,6 @@
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
+#include "lib/base/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,37 +20,88 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e)
     return 0;
 }
 
-static bool comes_again(const struct kv_spec *all, size_t i)
+/* What was asked for, and what the run makes of it. */
+struct row {
+    struct kv_spec asked, run;
+};
+
+/* By the protocol, and fitted. */
+static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
-    for (size_t j = 0; j < i; j++)
-        if (!strcmp(all[i].text, all[j].text))
-            return true;
-    return false;
+    row->run = row->asked;
+    if (s->protocol)
+        kv_protocol_spec(s->protocol, &row->run);
+    return kv_spec_fit(&row->run, s->shape, e);
+}
+
+/* Whether two rows that are one would be two without the protocol. */
+static bool protocol_joins(const struct kv_sweep *s, const struct row *a,
+                           const struct row *b)
+{
+    struct kv_spec x = a->asked, y = b->asked;
+
+    return s->protocol &&
+           (kv_spec_fit(&x, s->shape, NULL) ||
+            kv_spec_fit(&y, s->shape, NULL) || strcmp(x.text, y.text) != 0);
+}
+
+/* No row is missed without a word. */
+static void note_again(const struct kv_sweep *s, const struct row *first,
+                       const struct row *again, bool is_base)
+{
+    const char *given = again->asked.given, *text = again->run.text;
+
+    if (protocol_joins(s, first, again))
+        kv_note("%s is %s here (protocol %s sets r and s to 0; --keep-window "
+                "keeps them): one row",
+                given, text, s->protocol->text);
+    else if (is_base)
+        kv_note("%s is the base line, %s: one row", given, text);
+    else if (!strcmp(given, first->asked.given))
+        kv_note("%s is asked for again: one row", given);
+    else
+        kv_note("%s is %s here, as %s is: one row", given, text,
+                first->asked.given);
+}
+
+/* Whether the last of n rows is there already. */
+static bool comes_again(const struct kv_sweep *s, const struct row *rows,
+                        size_t n)
+{
+    const struct row *last = &rows[n - 1];
+    size_t i = 0;
+
+    while (strcmp(rows[i].run.text, last->run.text))
+        i++;
+    if (i < n - 1)
+        note_again(s, &rows[i], last, i == 0);
+    return i < n - 1;
 }
 
 int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
                   struct kv_err *e)
 {
-    struct kv_spec *all = NULL, *kept = NULL;
-    size_t n_all, n_kept = 0, place = 0;
+    struct kv_spec *asked = NULL, *kept = NULL;
+    struct row *rows = NULL;
+    size_t n_asked, n_rows = 0, n_kept = 0;
     int rc = -1;
-    struct kv_strings texts = {0};
 
-    kv_strings_add(&texts, s->base);
-    for (size_t i = 0; i < s->specs->n; i++)
-        kv_strings_add(&texts, s->specs->item[i]);
-    if (kv_spec_expand(texts.item, texts.n, &all, &n_all, e))
+    if (kv_spec_expand(s->specs->item, s->specs->n, &asked, &n_asked, e))
+        return -1;
+    rows = kv_alloc(n_asked + 1, sizeof(*rows));
+    kept = kv_alloc(n_asked + 1, sizeof(*kept));
+    if (kv_spec_parse(&rows[0].asked, s->base, e))
         goto out;
-    kept = kv_alloc(n_all, sizeof(*kept));
-    for (size_t i = 0; i < n_all; i++) {
-        if (s->protocol)
-            kv_protocol_spec(s->protocol, &all[i]);
-        if (kv_spec_fit(&all[i], s->shape, e))
+    for (size_t i = 0; i <= n_asked; i++) {
+        if (i)
+            rows[n_rows].asked = asked[i - 1];
+        if (prepare(s, &rows[n_rows], e))
             goto out;
-        if (comes_again(all, i))
+        if (comes_again(s, rows, n_rows + 1))
             continue;
-        if (place++ % s->shard.n == s->shard.i - 1)
-            kept[n_kept++] = all[i];
+        if (n_rows % s->shard.n == s->shard.i - 1)
+            kept[n_kept++] = rows[n_rows].run;
+        n_rows++;
     }
     *list = kept;
     *n = n_kept;
@@ -57,7 +109,7 @@ int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
     rc = 0;
 out:
     free(kept);
-    free(all);
-    kv_strings_clear(&texts);
+    free(rows);
+    free(asked);
     return rc;
 }

@@ -36,7 +36,7 @@ struct kv_param {
     const char *help;    /* one line, with unit and paper's section */
 };
 
-enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 256 };
+enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 256, KV_MOST_SPECS = 10000 };
 
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
@@ -46,7 +46,8 @@ struct kv_spec {
     const struct kv_scheme *scheme;
     const struct kv_mixed *mixed; /* NULL: one scheme everywhere */
     double value[KV_SIDES][KV_MAX_PARAMS];
-    char text[KV_SPEC_CHARS]; /* canonical */
+    char text[KV_SPEC_CHARS];  /* canonical */
+    char given[KV_SPEC_CHARS]; /* as asked for, for sentences: a start of it */
 };
 
 /* Reads one spec without sweeps.  Fails with the letter, its range and the
@@ -93,8 +94,15 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
  * have one. */
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);
 
+/* Fails when the texts together are more than KV_MOST_SPECS specs, with their
+ * number, or a brace has no partner, stands in another's, or has an empty
+ * choice; reads nothing else. */
+int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
+                  struct kv_err *e);
+
 /* Expands every {a,b,c} of every text, in order, last brace fastest; parses
- * each.  *list is the caller's to free. */
+ * each.  Counts first, as kv_spec_count() does.  *list is the caller's to
+ * free. */
 int kv_spec_expand(const char *const *texts, size_t n_texts,
                    struct kv_spec **list, size_t *n, struct kv_err *e);
 

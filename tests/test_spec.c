@@ -160,6 +160,49 @@ static void test_sweep(void **state)
     assert_false(kv_spec_looks_like(""));
 }
 
+/* Specs are counted before any is made: none of these is waited for. */
+static void test_count(void **state)
+{
+    static const struct {
+        size_t groups; /* of this many, behind kivi:b2 */
+        const char *group, *says;
+    } many[] = {
+        {4, "{1,2,3,4,5,6,7,8,9,0}", NULL},
+        {5, "{1,2,3,4,5,6,7,8,9,0}", "expand to 100000 rows: at most 10000"},
+        {60, "{1,2}", "expand to 1152921504606846976 rows"},
+        {64, "{1,2}", "expand to more than 18446744073709551615 rows"},
+        {20000, "{1,2}", "expand to more than 18446744073709551615 rows"},
+        {20000, "{1}", NULL},
+        {1, "{{1,2},3}", "a brace stands in another's"},
+        {1, "{1,{2,3}}", "a brace stands in another's"},
+        {30000, "{", "a brace stands in another's"},
+        {1, "{1,2}}", "a brace has no partner"},
+        {1, "{1,2", "a brace has no partner"},
+    };
+    static char text[200000];
+    const char *const texts[] = {text, text};
+    struct kv_spec *list;
+    size_t n;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(many) / sizeof(*many); i++) {
+        struct kv_err e = {""};
+        char *at = stpcpy(text, "kivi:b2");
+
+        for (size_t j = 0; j < many[i].groups; j++)
+            at = stpcpy(at, many[i].group);
+        assert_int_equal(kv_spec_count(texts, 1, &n, &e),
+                         many[i].says ? -1 : 0);
+        assert_int_equal(kv_spec_expand(texts, 1, &list, &n, &e), -1);
+        assert_says(e, many[i].says ? many[i].says : "spec 'kivi:b2");
+        if (i == 0) { /* all texts together */
+            assert_int_equal(n, 10000);
+            assert_int_equal(kv_spec_count(texts, 2, &n, &e), -1);
+            assert_says(e, "expand to 20000 rows");
+        }
+    }
+}
+
 /* Every scheme: defaults lie in their ranges, names are unique, the canonical
  * text reads back. */
 static void test_every_scheme(void **state)
@@ -191,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_canonical), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_long),      cmocka_unit_test(test_fit),
         cmocka_unit_test(test_sweep),     cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_count),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,6 +142,15 @@ void kv_common_files(const char *const *outputs, size_t n_outputs,
     }
 }
 
+void kv_common_specs(const struct kv_strings *specs)
+{
+    struct kv_err e = {""};
+    size_t n;
+
+    if (kv_spec_count(specs->item, specs->n, &n, &e))
+        kv_die("%s", e.msg);
+}
+
 void kv_common_no_specs(char *const *operand, int n)
 {
     for (int i = 0; i < n; i++)

@@ -73,6 +73,10 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
 void kv_common_files(const char *const *outputs, size_t n_outputs,
                      const char *const *inputs, size_t n_inputs);
 
+/* Ends the program with a sentence when the specs are too many rows, or their
+ * braces wrong: before anything is read. */
+void kv_common_specs(const struct kv_strings *specs);
+
 /* Ends the program with a sentence when one of n operands is a spec that lost
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);

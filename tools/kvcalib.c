@@ -284,6 +284,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         check_options(a);
     kv_common_files(&a->common.output, 1,
                     (const char *const[]){a->dump, a->calib, a->text}, 3);
+    kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }
 

@@ -451,6 +451,7 @@ int main(int argc, char **argv)
     kv_common_no_operands(argv + first, argc - first);
     check_options(&a);
     a.common.can_gpu = true;
+    kv_common_specs(&a.specs);
     kv_common_start(&a.common);
     kv_common_files(
         (const char *const[]){a.common.output, a.kl_read ? NULL : a.kl_base}, 2,

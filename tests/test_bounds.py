@@ -1,0 +1,174 @@
+"""What is asked for beyond reason is refused at once, what is left out is
+said, and no byte of a name or a text harms what reads the output."""
+import csv
+import io
+import json
+import os
+import pty
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import tiny_model
+from run_tools import TOOLS, must, run
+
+ODD = b"n\xff\x1b[31m|\"\r\n\xe2\x82.txt"  # a file name
+
+
+def setUpModule():
+    global folder
+    folder = tempfile.mkdtemp(prefix="kvtools-")
+    tiny_model.make(at("m"), layers=1)
+    for name in "eval.txt", ODD:
+        with open(at(name), "w") as f:
+            f.write(tiny_model.text(400))
+    must("kvdump", "-m", at("m"), "-f", at("eval.txt"), "-c", "64", "-n", "2",
+         "-o", at("dump.h5"))
+
+
+def tearDownModule():
+    shutil.rmtree(folder)
+
+
+def at(name):
+    top = folder if isinstance(name, str) else os.fsencode(folder)
+    return os.path.join(top, name)
+
+
+def on_text(*more):
+    return ["-m", at("m"), "-f", at("eval.txt"), "-c", "64", "-n", "1", *more]
+
+
+def on_terminal(*args):
+    """What a terminal gets of both streams."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([os.path.join(TOOLS, args[0]), *args[1:]],
+                          stdout=theirs, stderr=theirs) as p:
+        os.close(theirs)
+        shown = b""
+        try:
+            while more := os.read(ours, 1 << 16):
+                shown += more
+        except OSError:  # the other end is closed
+            pass
+    os.close(ours)
+    return p.returncode, shown
+
+
+class Bounds(unittest.TestCase):
+    def refused(self, words, *args, **more):
+        done = run(*args, **more)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"\A%s: .*%s.*\n\Z" % (args[0], words))
+        self.assertEqual(done.stdout, "")
+
+    def test_a_sweep_without_end(self):
+        """Before a model or a dump is even looked for."""
+        endless = ["-s", "kivi:b2g{%s}" % ",".join(["32"] * 9999), "-s",
+                   "kivi:b{2,4}"]
+        for args in (["kvquant", "no.h5"], ["kvppl", "-m", "no", "-f", "no"],
+                     ["kvattn", "--shape", "1,1,1,64,64"],
+                     ["kvcalib", "no.h5", "-o", at("no-out.h5")],
+                     ["kvcalib", "--allocate", "3", "no.h5", "-o",
+                      at("no-out.h5")]):
+            with self.subTest(args):
+                self.refused("the specs expand to 10001 rows: at most 10000",
+                             *args, *endless)
+                self.refused("expand to more than 18446744073709551615 rows",
+                             *args, "-s", "kivi" + "{1,2}" * 100)
+
+    def rows(self, done, n, *words):
+        self.assertEqual(done.returncode, 0, done.stderr)
+        specs = [row["spec"] for row in csv.DictReader(io.StringIO(done.stdout))
+                 if row.get("side", "KV") in ("", "KV")
+                 and row.get("layer", "all") == "all"]
+        self.assertEqual(len(specs), n, specs)
+        self.assertEqual(done.stderr.count(": one row"), len(words))
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_specs_that_are_one(self):
+        """Rows asked for are rows given and rows said to be others."""
+        window = "(protocol %s sets r and s to 0; --keep-window keeps them)"
+        specs = ["-s", "kivi:b2g16r{0,32}", "-s", "kivi:b2g16r0s4"]
+        said = ["kivi:b2g16r%s is kivi:b2g16r0s0 here " % rs + window
+                for rs in ("32", "0s4")]
+        self.rows(run("kvquant", *specs, at("dump.h5")), 2,
+                  *[s % "all" for s in said])
+        for protocol in "all", "llama.cpp":
+            self.rows(run("kvppl", *on_text(*specs, "-p", protocol)), 2,
+                      *[s % protocol for s in said])
+        self.rows(run("kvquant", "--keep-window", *specs, at("dump.h5")), 4)
+        self.rows(run("kvppl", *on_text(*specs, "-p", "stream:16")), 4)
+        # the shape: a head has 16 values; the base line; the same again
+        self.rows(run("kvquant", "-s", "absmax:b4g{16,64}", "-s", "f32", "-s",
+                      "absmax:b4g16", "--keep-window", at("dump.h5")), 2,
+                  "absmax:b4g64 is absmax:b4g16r0s0,axis=token,heads=one here, "
+                  "as absmax:b4g16 is: one row",
+                  "f32 is the base line, f32:r0s0: one row",
+                  "absmax:b4g16 is asked for again: one row")
+        self.assertIn("pq:d4b3s4 has the tables of pq:d4b3\n",
+                      run("kvcalib", "-s", "pq:d4b3", "-s", "pq:d4b3s4",
+                          at("dump.h5"), "-o", at("calib.h5")).stderr)
+
+    def test_names_of_any_bytes(self):
+        args = ["kvppl", "-q", "-m", at("m"), "-f", at(ODD), "-c", "64", "-n",
+                "1", "--format"]
+
+        def table(form):
+            done = subprocess.run([os.path.join(TOOLS, args[0]), *args[1:],
+                                   form], capture_output=True)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            return done.stdout.decode()  # fails where it is no UTF-8
+
+        name = "n\ufffd\x1b[31m|\"\r\n\ufffd.txt"
+        row, = table("jsonl").splitlines()
+        self.assertEqual(json.loads(row)["text"], name)
+        row, = csv.DictReader(io.StringIO(table("csv"), newline=""))
+        self.assertEqual(row["text"], name)
+        lines = table("md").split("\n")
+        self.assertEqual(len(lines), 4)  # header, rule, row, end
+        self.assertEqual(lines[2].replace("\\|", "").count("|"),
+                         lines[0].count("|"))
+        for form in "csv", "md", "jsonl":
+            rc, shown = on_terminal(*args, form)
+            self.assertEqual(rc, 0, shown)
+            self.assertNotIn(b"\x1b", shown)
+            self.assertIn("\\x1b[31m".encode() if form != "jsonl" else
+                          b"\\u001b", shown)
+
+    def test_sentences_show_control_characters(self):
+        for args, words in (
+                (["kvquant", "-s", "f16", "a\x1b[2J\n\x07é\udcff.h5"],
+                 r"cannot open a\\x1b\[2J\\x0a\\x07é\\xff.h5"),
+                (["kvquant", "-s", "kivi:\x1b[2J", at("dump.h5")],
+                 r"kivi has no '\\x1b'"),
+                (["kvquant", "--level", "\x1b[2J", "-s", "f16",
+                  at("dump.h5")], r"\\x1b\[2J"),
+                (["kvquant", "--\x1b[2J"], r"--\\x1b\[2J is not an option")):
+            with self.subTest(args):
+                self.refused(words, *args, errors="surrogateescape")
+                rc, shown = on_terminal(*args)
+                self.assertEqual(rc, 2)
+                self.assertNotIn(b"\x1b[2J", shown)
+
+    def test_a_text_on_a_terminal(self):
+        """Random weights say anything; what they say is the file's."""
+        args = ["kvppl", "-q", "-m", at("m"), "--greedy", "40", "-f", at("esc")]
+        with open(at("esc"), "wb") as f:
+            f.write(b"\x1b[31m\x07 a\n\tb")
+        raw = subprocess.run([os.path.join(TOOLS, args[0]), *args[1:]],
+                             capture_output=True).stdout
+        self.assertTrue(raw.startswith(b"\x1b[31m\x07 a\n\tb"), raw)
+        rc, shown = on_terminal(*args)
+        self.assertEqual(rc, 0)
+        self.assertNotIn(b"\x1b", shown)
+        self.assertTrue(shown.startswith(b"\\x1b[31m\\x07 a\r\n\tb"), shown)
+        row, = must(*args, "--format", "jsonl").splitlines()
+        self.assertEqual(json.loads(row)["output"],
+                         raw.decode(errors="replace"))
+
+
+if __name__ == "__main__":
+    unittest.main()
