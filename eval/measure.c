@@ -395,10 +395,8 @@ static void make_room(struct layer *l, size_t *most, const bool *want)
     for (int t = 0; t < KV_TENSORS; t++)
         row += want[t] ? row_values(l->info, t) * sizeof(float) : 0;
 
-    const size_t window = row * l->info->ctx;
-    const size_t fit = window ? l->plan->memory / window : 1;
-
-    *most = fit < 1 ? 1 : fit < l->info->n_windows ? fit : l->info->n_windows;
+    *most = kv_memory_fit(l->plan->memory, row * l->info->ctx,
+                          l->info->n_windows, "a window");
     for (int t = 0; t < KV_TENSORS; t++)
         if (want[t])
             l->tensor[t] = kv_alloc(*most * l->info->ctx,

@@ -59,6 +59,8 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
     }
     /* a third of the memory is for what the loop decodes */
     p->group = kv_model_windows(plan->model, plan->n, plan->memory / 3 * 2);
+    if (p->group > plan->n_windows)
+        p->group = plan->n_windows;
     p->base_nll = kv_alloc(plan->n_windows, sizeof(*p->base_nll));
     for (size_t w = 0; w < plan->n_windows; w++)
         p->base_nll[w] = NAN;
@@ -279,7 +281,8 @@ static int score_group(const struct kv_ppl *p, const struct group *g, bool kl,
                        struct kv_klbase *to_file, struct kv_err *e)
 {
     const size_t hidden = p->info->hidden, n_vocab = p->info->n_vocab;
-    const size_t most = rows_at_once(p), all = g->n_windows * n_scored(p);
+    const size_t all = g->n_windows * n_scored(p);
+    const size_t most = rows_at_once(p) < all ? rows_at_once(p) : all;
     float *logits = kv_alloc(most, n_vocab * sizeof(*logits));
     float *base = kl ? kv_alloc(most, n_vocab * sizeof(*base)) : NULL;
     int rc = -1;

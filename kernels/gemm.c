@@ -1,4 +1,5 @@
 #include "kernels/gemm.h"
+#include "lib/base/alloc.h"
 
 #include <stdlib.h>
 
@@ -6,6 +7,7 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -18,23 +20,53 @@ const char *kv_gemm_library(void)
 
 /* oneDNN asks OpenMP for its number of threads.  That number belongs to the
  * calling task, so that 1 for the length of a call disturbs nobody. */
-static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
-                  float alpha, const float *a, size_t lda, const float *b,
-                  size_t ldb, float beta, float *c, size_t ldc)
+static void multiply(char a_trans, char b_trans, size_t m, size_t n, size_t k,
+                     float alpha, const float *a, size_t lda, const float *b,
+                     size_t ldb, float beta, float *c, size_t ldc)
 {
     const int threads = omp_get_max_threads();
     dnnl_status_t status;
 
     omp_set_num_threads(1);
-    status = dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', (dnnl_dim_t)m,
-                        (dnnl_dim_t)n, (dnnl_dim_t)k, alpha, a, (dnnl_dim_t)lda,
-                        b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
+    status = dnnl_sgemm(a_trans, b_trans, (dnnl_dim_t)m, (dnnl_dim_t)n,
+                        (dnnl_dim_t)k, alpha, a, (dnnl_dim_t)lda, b,
+                        (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
     omp_set_num_threads(threads);
+    if (status == dnnl_out_of_memory)
+        kv_memory_end(m * n, sizeof(*c));
     if (status != dnnl_success)
-        abort(); /* a stride below its row, or no memory to pack in */
+        abort(); /* a stride below its row */
+}
+
+/* oneDNN makes its kernels at the first products, 5 MiB, and faults where there
+ * is no memory for them: so they are made by one thread, after a look. */
+static void make_kernels(void)
+{
+    enum { SIDE = 48, ROOM = 32 << 20 };
+    static float a[SIDE * SIDE], c[SIDE * SIDE];
+
+    kv_memory_probe(ROOM, "oneDNN's kernels");
+    for (size_t m = 1; m <= SIDE; m += SIDE - 1) {
+        multiply('N', 'N', m, SIDE, SIDE, 1, a, SIDE, a, SIDE, 0, c, SIDE);
+        multiply('N', 'T', m, SIDE, SIDE, 1, a, SIDE, a, SIDE, 0, c, SIDE);
+        multiply('T', 'N', m, SIDE, SIDE, 1, a, SIDE, a, SIDE, 0, c, SIDE);
+    }
+}
+
+static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
+                  float alpha, const float *a, size_t lda, const float *b,
+                  size_t ldb, float beta, float *c, size_t ldc)
+{
+    static pthread_once_t made = PTHREAD_ONCE_INIT;
+
+    pthread_once(&made, make_kernels);
+    multiply(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a, lda,
+             b, ldb, beta, c, ldc);
 }
 
 #else
+
+#include "kernels/blas_buffer.h"
 
 #include <cblas.h>
 
@@ -47,11 +79,13 @@ static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
                   float alpha, const float *a, size_t lda, const float *b,
                   size_t ldb, float beta, float *c, size_t ldc)
 {
+    kv_blas_enter();
     openblas_set_num_threads(1);
     cblas_sgemm(CblasRowMajor, a_trans ? CblasTrans : CblasNoTrans,
                 b_trans ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n,
                 (blasint)k, alpha, a, (blasint)lda, b, (blasint)ldb, beta, c,
                 (blasint)ldc);
+    kv_blas_leave();
 }
 
 #endif

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -111,6 +112,67 @@ class Bounds(unittest.TestCase):
         self.assertIn("pq:d4b3s4 has the tables of pq:d4b3\n",
                       run("kvcalib", "-s", "pq:d4b3", "-s", "pq:d4b3s4",
                           at("dump.h5"), "-o", at("calib.h5")).stderr)
+
+    def test_limits_of_memory(self):
+        """Whatever the address space is limited to: done, or a sentence and
+        exit code 2; no library faults, waits or ends the program by itself.
+        Sanitizers want terabytes."""
+        args = on_text("-q", "-s", "kivi:b2g16", "-o", at("limited.csv"))
+        runs = (["kvppl", *args],
+                ["kvdump", *on_text("-q", "-o", at("limited.h5"))],
+                ["kvquant", "-q", "-s", "turboquant:b3", at("dump.h5")],
+                ["kvcalib", "-q", "-s", "klt:b2,code=scalar,metric=none",
+                 at("dump.h5"), "-o", at("limited-calib.h5")])
+
+        def limited(args, mb, threads="2"):
+            def limit():
+                resource.setrlimit(resource.RLIMIT_AS, (mb << 20, mb << 20))
+
+            return run(*args, preexec_fn=limit, timeout=60, env={
+                **os.environ, "OMP_NUM_THREADS": threads})
+
+        least = next((mb for mb in range(40, 1000, 4)
+                      if limited(["kvquant", "--version"], mb).returncode == 0),
+                     None)
+        if least is None:
+            self.skipTest("not even --version runs in a gigabyte")
+        for args in runs:
+            codes = set()
+            for mb in [*range(least, least + 60, 3), least + 200, least + 2000]:
+                with self.subTest(args[0], mb=mb):
+                    done = limited(args, mb)
+                    codes.add(done.returncode)
+                    self.assertIn(done.returncode, (0, 2), done.stderr)
+                    if done.returncode:
+                        self.assertRegex(done.stderr, "\\A%s: .+\n\\Z" % args[0])
+            self.assertEqual(codes, {0, 2})
+        for threads, stack in ("100", "8M"), ("2", "100G"):
+            done = run(*runs[0], env={**os.environ, "OMP_STACKSIZE": stack,
+                                      "OMP_NUM_THREADS": threads},
+                       preexec_fn=lambda: resource.setrlimit(
+                           resource.RLIMIT_AS, (700 << 20, 700 << 20)))
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, r"only \d+ of %s threads can be "
+                             r"started, with a stack of \d+ bytes" % threads)
+
+    def test_memory_follows_the_need(self):
+        """--memory is a limit, and one window the least."""
+        def peak(*args):
+            done = subprocess.run(
+                [os.path.join(TOOLS, args[0]), *args[1:]], capture_output=True,
+                preexec_fn=lambda: resource.setrlimit(
+                    resource.RLIMIT_AS, (2 << 30, 2 << 30)))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout, done.stderr.decode()
+
+        for args in (["kvppl", *on_text("-s", "f16", "--kl")],
+                     ["kvdump", *on_text("-o", at("again.h5"))],
+                     ["kvquant", "-s", "f16", at("dump.h5")]):
+            with self.subTest(args[0]):
+                _, words = peak(*args, "--memory", "900G")
+                self.assertNotIn("--memory", words)
+                _, words = peak(*args, "--memory", "1")
+                self.assertEqual(words.count("is less than a window takes"), 1)
 
     def test_names_of_any_bytes(self):
         args = ["kvppl", "-q", "-m", at("m"), "-f", at(ODD), "-c", "64", "-n",

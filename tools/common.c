@@ -5,6 +5,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
+#include "lib/base/threads.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/model/model.h"
@@ -70,6 +71,20 @@ static void set_threads(struct kv_common *c)
         c->threads = (size_t)omp_get_max_threads();
 }
 
+/* OpenMP's, while there is memory for their stacks. */
+static void start_threads(const struct kv_common *c)
+{
+    struct kv_err e = {""};
+    size_t n = 0;
+
+    if (kv_threads_try(c->threads - 1, &e))
+        kv_die("--threads %zu: %s", c->threads, e.msg);
+
+#pragma omp parallel reduction(+ : n)
+    n++;
+    kv_detail("%zu threads", n);
+}
+
 void kv_common_start(struct kv_common *c)
 {
     set_device(c);
@@ -79,6 +94,7 @@ void kv_common_start(struct kv_common *c)
         strcmp(c->format, "md"))
         kv_die("--format %s: expected csv, jsonl or md", c->format);
     kv_catch_signals();
+    start_threads(c);
 }
 
 int kv_common_place(const struct kv_common *c, struct kv_model *m,

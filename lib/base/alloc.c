@@ -1,15 +1,95 @@
 #include "lib/base/alloc.h"
+#include "lib/base/progress.h"
 
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-static _Noreturn void out_of_memory(size_t n, size_t size)
+static atomic_bool ending;
+
+/* The last of our handlers at exit, before those of libraries: other threads
+ * still compute with what these would take down. */
+static void leave(void)
 {
-    fprintf(stderr, "kvtools: out of memory: %zu x %zu bytes\n", n, size);
+    if (!ending)
+        return;
+    fflush(stdout);
+    _exit(2);
+}
+
+__attribute__((constructor)) static void leave_last(void)
+{
+    atexit(leave);
+}
+
+/* Makes no memory itself. */
+_Noreturn void kv_memory_end(size_t n, size_t size)
+{
+    fprintf(stderr, "%s: out of memory: %zu x %zu bytes\n",
+            program_invocation_short_name, n, size);
+    ending = true;
     exit(2);
+}
+
+static bool is_limited(int resource)
+{
+    struct rlimit r;
+
+    return !getrlimit(resource, &r) && r.rlim_cur != RLIM_INFINITY;
+}
+
+/* The kernel hands out no more than there is (mode 2). */
+static bool never_overcommits(void)
+{
+    FILE *f = fopen("/proc/sys/vm/overcommit_memory", "re");
+    const bool never = f && fgetc(f) == '2';
+
+    if (f)
+        fclose(f);
+    return never;
+}
+
+void kv_memory_probe(size_t bytes, const char *what)
+{
+    static atomic_int known; /* 0: not yet, 1: no limit, 2: a limit */
+    void *p;
+
+    if (!known)
+        known = is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA) ||
+                        never_overcommits()
+                    ? 2
+                    : 1;
+    if (known == 1)
+        return;
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+             -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "%s: out of memory: %zu bytes for %s (ulimit -v?)\n",
+                program_invocation_short_name, bytes, what);
+        ending = true;
+        exit(2);
+    }
+    munmap(p, bytes);
+}
+
+size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t most,
+                     const char *what)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const size_t fit = item_bytes ? memory / item_bytes : most;
+
+    if (!fit && !atomic_flag_test_and_set(&said))
+        kv_note("--memory %zu is less than %s takes, %zu bytes: one is read "
+                "at a time",
+                memory, what, item_bytes);
+    return fit < 1 ? 1 : fit < most ? fit : most;
 }
 
 void *kv_alloc(size_t n, size_t size)
@@ -19,7 +99,7 @@ void *kv_alloc(size_t n, size_t size)
     if (!size || n <= SIZE_MAX / size)
         p = calloc(n && size ? n : 1, n && size ? size : 1);
     if (!p)
-        out_of_memory(n, size);
+        kv_memory_end(n, size);
     return p;
 }
 
@@ -30,7 +110,7 @@ void *kv_realloc(void *p, size_t n, size_t size)
     if (!size || n <= SIZE_MAX / size)
         q = realloc(p, n && size ? n * size : 1);
     if (!q)
-        out_of_memory(n, size);
+        kv_memory_end(n, size);
     return q;
 }
 
@@ -45,7 +125,7 @@ void *kv_lines_unset(size_t n, size_t size)
         return NULL;
     if (bytes / size != n || bytes > SIZE_MAX - to ||
         !(p = aligned_alloc(to, (bytes + to - 1) / to * to)))
-        out_of_memory(n, size);
+        kv_memory_end(n, size);
     if (to == HUGE_PAGE)
         madvise(p, bytes, MADV_HUGEPAGE); /* advice: no failure to report */
     return p;

@@ -357,7 +357,6 @@ size_t kv_backward_windows(const struct kv_model *m, size_t n,
     /* hidden, dx in its place; q and out; k, k_pre, v and dv */
     const size_t token =
         ((1 + kept) * c->hidden + 2 * q + 4 * kv) * sizeof(float);
-    const size_t fit = n ? memory / token / n : 1;
 
-    return fit ? fit : 1;
+    return kv_memory_fit(memory, token * n, SIZE_MAX, "a window");
 }

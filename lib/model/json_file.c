@@ -1,4 +1,5 @@
 #include "lib/model/json_file.h"
+#include "lib/base/alloc.h"
 #include "lib/base/file.h"
 
 #include <stdbool.h>
@@ -21,6 +22,12 @@ int kv_lfs_check(const char *path, const void *data, size_t bytes,
     return 0;
 }
 
+/* Running out of it is the end, not an error of the text. */
+static void *json_memory(size_t bytes)
+{
+    return kv_realloc(NULL, bytes, 1);
+}
+
 static json_t *parse(const char *path, const char *text, size_t bytes,
                      struct kv_err *e)
 {
@@ -35,6 +42,7 @@ static json_t *parse(const char *path, const char *text, size_t bytes,
         kv_fail(e, "%s is UTF-16; UTF-8 expected", path);
         return NULL;
     }
+    json_set_alloc_funcs(json_memory, free);
     json = json_loadb(text + skip, bytes - skip, JSON_REJECT_DUPLICATES, &why);
     if (!json)
         kv_fail(e, "%s: line %d: %s", path, why.line, why.text);

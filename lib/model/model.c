@@ -170,9 +170,8 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, size_t memory)
     const size_t kv = s->n_kv_heads * s->head_dim;
     /* hidden; q and out; k, k_pre and v */
     const size_t token = (m->config.hidden + 2 * q + 3 * kv) * sizeof(float);
-    const size_t fit = n ? memory / token / n : 1;
 
-    return fit ? fit : 1;
+    return kv_memory_fit(memory, token * n, SIZE_MAX, "a window");
 }
 
 int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,

@@ -1,0 +1,25 @@
+#include "kernels/blas_buffer.h"
+#include "lib/base/alloc.h"
+
+#include <stdatomic.h>
+
+/* OpenBLAS 0.3: 32 << 22 bytes, and what aligns them. */
+enum { BUFFER = 129 << 20 };
+
+static atomic_int inside, most;
+
+void kv_blas_enter(void)
+{
+    const int n = ++inside;
+    int known = most;
+
+    while (n > known && !atomic_compare_exchange_weak(&most, &known, n))
+        ;
+    if (n > known)
+        kv_memory_probe(BUFFER, "a buffer of OpenBLAS");
+}
+
+void kv_blas_leave(void)
+{
+    inside--;
+}

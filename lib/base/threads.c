@@ -1,0 +1,76 @@
+#include "lib/base/threads.h"
+#include "lib/base/alloc.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* As libgomp reads it: kilobytes, or a letter says what; 0: its own choice. */
+static size_t asked_stack(void)
+{
+    const char *text = getenv("OMP_STACKSIZE");
+    char *end = NULL;
+    size_t n;
+    int shift;
+
+    if (!text)
+        text = getenv("GOMP_STACKSIZE");
+    if (!text)
+        return 0;
+    n = strtoul(text, &end, 10);
+    while (isspace((unsigned char)*end))
+        end++;
+    switch (tolower((unsigned char)*end)) {
+    case 'b':
+        shift = 0;
+        break;
+    case 'm':
+        shift = 20;
+        break;
+    case 'g':
+        shift = 30;
+        break;
+    default:
+        shift = 10;
+    }
+    return n <= SIZE_MAX >> shift ? n << shift : 0;
+}
+
+static void *wait_for(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+int kv_threads_try(size_t n, struct kv_err *e)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *thread = kv_alloc(n, sizeof(*thread));
+    const size_t asked = asked_stack();
+    size_t started = 0, stack = 0;
+    pthread_attr_t attr;
+    int why = 0;
+
+    pthread_attr_init(&attr);
+    if (asked) /* too small a stack is the default's, as in libgomp */
+        pthread_attr_setstacksize(&attr, asked);
+    pthread_attr_getstacksize(&attr, &stack);
+    pthread_mutex_lock(&gate);
+    while (started < n && !why) {
+        why = pthread_create(&thread[started], &attr, wait_for, &gate);
+        started += !why;
+    }
+    pthread_mutex_unlock(&gate);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    pthread_attr_destroy(&attr);
+    free(thread);
+    return why ? kv_fail(e,
+                         "only %zu of %zu threads can be started, with a stack "
+                         "of %zu bytes each (OMP_STACKSIZE): %s",
+                         started + 1, n + 1, stack, strerror(why))
+               : 0;
+}
