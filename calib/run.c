@@ -87,6 +87,16 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
     return 0;
 }
 
+/* Before hours of training: what one lacks does not cost the others. */
+static int check_dump(const struct kv_spec *const *picked, size_t n,
+                      struct kv_dump *dump, struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (picked[i]->scheme->trainable(picked[i], dump, e))
+            return kv_fail_in(e, "%s", picked[i]->text);
+    return 0;
+}
+
 int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
                  const struct kv_spec *specs, size_t n_specs, uint64_t seed,
                  struct kv_err *e)
@@ -100,7 +110,7 @@ int kv_calib_run(struct kv_calib **out, struct kv_dump *dump,
         kv_fail(e, "none of the schemes asked for has anything to calibrate");
         goto out;
     }
-    if (kv_sketch_dump(&c->sketch, dump, e))
+    if (check_dump(picked, n, dump, e) || kv_sketch_dump(&c->sketch, dump, e))
         goto out;
     for (size_t i = 0; i < n; i++) {
         c->n_sets = i + 1;

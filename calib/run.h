@@ -8,7 +8,8 @@
 /* Trains each spec (fitted to the dump's shape), and each member of a mixed
  * one, whose scheme has something to calibrate, once for each calibration key,
  * in the order given; says on stderr which specs have nothing to calibrate, and
- * what a scheme warns of. Fails when no spec is left.  *c is the caller's, for
+ * what a scheme warns of.  Fails when no spec is left, and before the first is
+ * trained when the dump lacks what any of them needs.  *c is the caller's, for
  * kv_calib_free().
  *
  * The same dump, specs and seed give the same tables for any number of

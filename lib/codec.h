@@ -105,6 +105,12 @@ struct kv_scheme {
      * kernels/hadamard.h, 0 for none; NULL: never any. */
     size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
 
+    /* Fails as calibrate() would for what the dump lacks (tensors, or points
+     * for a codebook), without reading it: asked of every spec before the first
+     * is trained.  With calibrate() alone. */
+    int (*trainable)(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e);
+
     /* Trains and adds tables to the set; NULL: nothing to calibrate. */
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);

@@ -92,6 +92,10 @@ int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);
 const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
+/* Fails when the dump lacks the tensor, or the gram, saying what writes it. */
+int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);
+int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e);
+
 /* out: [n][heads][head_dim]; heads are n_heads for q, else n_kv_heads.  Fails
  * when the dump lacks the tensor (naming kvdump's option that writes it) or
  * layer, on a bad checksum, and on NaN or infinity (naming file, layer, tensor,

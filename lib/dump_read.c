@@ -157,6 +157,30 @@ static void widen(enum kv_dtype dtype, float *x, size_t n)
     }
 }
 
+int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e)
+{
+    return d->info.have[t]
+               ? 0
+               : kv_fail(e, "%s has no %s (kvdump %s writes it)",
+                         kv_dump_path(d), kv_tensor_name(t), kv_dump_option(t));
+}
+
+/* Every dump has W_o's. */
+static int want_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
+                     struct kv_err *e)
+{
+    if (which == KV_GRAM_WO ||
+        kv_h5_has(d->h5, kv_dump_gram_set(layer, which).text))
+        return 0;
+    return kv_fail(e, "%s has no %s (kvdump --fisher writes it)",
+                   kv_dump_path(d), kv_gram_name(which));
+}
+
+int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e)
+{
+    return want_gram(d, d->info.first_layer, which, e);
+}
+
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e)
 {
@@ -166,11 +190,9 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
     const enum kv_dtype dtype = kv_dump_dtype(info, t);
     const struct kv_dump_name name = kv_dump_set(layer, t);
 
-    if (check_layer(d, layer, e) || check_range(d, first_token, n, e))
+    if (check_layer(d, layer, e) || check_range(d, first_token, n, e) ||
+        kv_dump_want(d, t, e))
         return -1;
-    if (!info->have[t])
-        return kv_fail(e, "%s has no %s (kvdump %s writes it)", kv_dump_path(d),
-                       kv_tensor_name(t), kv_dump_option(t));
     while (n) {
         const size_t window = first_token / info->ctx;
         const size_t at = first_token % info->ctx, left = info->ctx - at;
@@ -229,11 +251,8 @@ int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
     const size_t n = d->info.shape.n_kv_heads * dim * dim;
     const struct kv_dump_name name = kv_dump_gram_set(layer, which);
 
-    if (check_layer(d, layer, e))
+    if (check_layer(d, layer, e) || want_gram(d, layer, which, e))
         return -1;
-    if (which != KV_GRAM_WO && !kv_h5_has(d->h5, name.text))
-        return kv_fail(e, "%s has no %s (kvdump --fisher writes it)",
-                       kv_dump_path(d), kv_gram_name(which));
     if (kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
         return -1;
     if (kv_dump_bad_value(gram, n) < n)

@@ -174,6 +174,28 @@ class Bounds(unittest.TestCase):
                 _, words = peak(*args, "--memory", "1")
                 self.assertEqual(words.count("is less than a window takes"), 1)
 
+    def test_no_training_before_all_specs_are_known_to_train(self):
+        """The first of them would say how many points a centroid has."""
+        with open(at("layers.txt"), "w") as f:
+            f.write("0 KV pq:d4b12\n")
+        must("kvdump", "-m", at("m"), "-f", at("eval.txt"), "-c", "64", "-n",
+             "2", "--what", "k,v", "-o", at("few.h5"))
+        points = "the dump has [0-9]+ points for the 4096 centroids"
+        for spec, dump, words in (
+                ("evasion:d4b12", "dump.h5", points),
+                ("mixed,file=" + at("layers.txt"), "dump.h5", points),
+                ("klt,metric=attention,rope=post", "few.h5",
+                 "few.h5 has no q"),
+                ("klt,metric=fisher", "dump.h5", "dump.h5 has no"),
+                ("kvquant", "dump.h5", "dump.h5 has no")):
+            with self.subTest(spec):
+                self.refused(words, "kvcalib", "-s", "pq:d4b8", "-s", spec,
+                             at(dump), "-o", at("none.h5"))
+        # --allocate measures nothing either
+        for inputs in [at("dump.h5")], on_text():
+            self.refused("pq", "kvcalib", "--allocate", "4", "-s", "kivi:b2g16",
+                         "-s", "pq:d4b8", *inputs, "-o", at("none.txt"))
+
     def test_names_of_any_bytes(self):
         args = ["kvppl", "-q", "-m", at("m"), "-f", at(ODD), "-c", "64", "-n",
                 "1", "--format"]

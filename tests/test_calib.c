@@ -3,7 +3,9 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
+#include "lib/dump.h"
 #include "lib/h5.h"
+#include "tests/synthetic.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -375,6 +377,84 @@ static void a_repeated_text_counts_once(void **state)
     kv_sketch_clear(&twice);
 }
 
+/* trainable() says what calibrate() would, and no more.  train: also where that
+ * is nothing, which takes a while. */
+static void check_trainable(const char *text, struct kv_dump *dump, bool train)
+{
+    struct kv_calib_set set = {.seed = 1};
+    struct kv_spec s;
+    struct kv_err e = {""}, before = {""};
+    int rc;
+
+    if (kv_spec_parse(&s, text, &e) ||
+        kv_spec_fit(&s, &kv_dump_info(dump)->shape, &e))
+        return;                         /* choices that do not go together */
+    if (!strcmp(s.scheme->name, "klt")) /* a trellis takes long */
+        kv_spec_set(&s, KV_K, "code", 0), kv_spec_set(&s, KV_V, "code", 0);
+    rc = s.scheme->trainable(&s, dump, &before);
+    if (!rc && !train)
+        return;
+    if (s.scheme->calibrate(&s, dump, 1, &set, &e) != rc)
+        fail_msg("%s: '%s' beforehand, then '%s'", text, before.msg, e.msg);
+    if (rc && !strstr(e.msg, strstr(before.msg, ": ")))
+        fail_msg("%s: '%s' beforehand, then '%s'", text, before.msg, e.msg);
+    kv_calib_set_clear(&set);
+}
+
+/* The scheme by default and with each choice of each word. */
+static void check_every_choice(const struct kv_scheme *k, struct kv_dump *dump,
+                               bool train)
+{
+    const struct kv_param *p;
+
+    check_trainable(k->name, dump, train);
+    for (size_t i = 0; (p = kv_spec_param(k, i)); i++)
+        for (const char *c = p->choices; c && *c; c += *c == '|') {
+            const int n = (int)strcspn(c, "|");
+            char text[256];
+
+            snprintf(text, sizeof(text), "%s,%s=%.*s", k->name, p->name, n, c);
+            check_trainable(text, dump, false);
+            c += n;
+        }
+}
+
+/* Each tensor lost in turn, and none; windows with points for all codebooks or
+ * for few. */
+static void what_a_dump_lacks_is_known_beforehand(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(16);
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t ctx = 8; ctx <= 72; ctx += 64) {
+        struct kv_dump *dump;
+        char *from;
+
+        synthetic_dump(&shape, 1, ctx, test_folder(), &from);
+        if (kv_dump_open(&dump, from, &e))
+            fail_msg("%s", e.msg);
+
+        bool *have =
+            ((struct kv_dump_info *)(uintptr_t)kv_dump_info(dump))->have;
+
+        for (int lost = 0; lost <= KV_TENSORS; lost++) {
+            if (lost < KV_TENSORS)
+                have[lost] = false;
+            for (size_t i = 0; kv_schemes[i]; i++) {
+                assert_true(!kv_schemes[i]->calibrate ==
+                            !kv_schemes[i]->trainable);
+                if (kv_schemes[i]->calibrate)
+                    check_every_choice(kv_schemes[i], dump, lost == KV_TENSORS);
+            }
+            if (lost < KV_TENSORS)
+                have[lost] = true;
+        }
+        kv_dump_close(dump);
+        free(from);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,6 +467,7 @@ int main(void)
         cmocka_unit_test(a_wrong_file_is_named),
         cmocka_unit_test(overlap_is_a_share),
         cmocka_unit_test(a_repeated_text_counts_once),
+        cmocka_unit_test(what_a_dump_lacks_is_known_beforehand),
     };
 
     return cmocka_run_group_tests(tests, make_paths, NULL);

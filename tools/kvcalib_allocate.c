@@ -113,6 +113,22 @@ static int open_dump(struct run *r, const struct kvcalib_args *a,
     return check_dump(info, a->dump, e);
 }
 
+/* A spec without its tables is known before the first is measured. */
+static int try_specs(const struct run *r, struct kv_err *e)
+{
+    for (size_t i = 0; i < r->n_specs * r->n_places; i++) {
+        const size_t place = i % r->n_places;
+        struct kv_codec *c;
+
+        if (kv_codec_new(&c, &r->spec[i / r->n_places], &r->shape,
+                         place / KV_SIDES, (enum kv_side)(place % KV_SIDES),
+                         r->calib, e))
+            return -1;
+        kv_codec_free(c);
+    }
+    return 0;
+}
+
 static int measure_dump(struct run *r, const struct kvcalib_args *a,
                         struct kv_err *e)
 {
@@ -127,6 +143,8 @@ static int measure_dump(struct run *r, const struct kvcalib_args *a,
                                 a->allow_leakage, e))
         return -1;
     plan.calib = r->calib;
+    if (try_specs(r, e))
+        return -1;
     return kv_allocate_attention(&plan, r->offer, &r->values, e);
 }
 
@@ -190,7 +208,8 @@ static int measure_text(struct run *r, const struct kvcalib_args *a,
     struct kv_ppl *ppl;
     int rc;
 
-    if (text_calibration(r, a, e) || kv_ppl_new(&ppl, &plan, e))
+    if (text_calibration(r, a, e) || try_specs(r, e) ||
+        kv_ppl_new(&ppl, &plan, e))
         return -1;
     rc = kv_allocate_kl(ppl, &r->shape, r->spec, r->n_specs, r->calib, r->offer,
                         &r->values, e);

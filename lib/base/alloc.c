@@ -83,7 +83,7 @@ size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t most,
                      const char *what)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
-    const size_t fit = item_bytes ? memory / item_bytes : most;
+    const size_t fit = item_bytes ? memory / item_bytes : 1;
 
     if (!fit && !atomic_flag_test_and_set(&said))
         kv_note("--memory %zu is less than %s takes, %zu bytes: one is read "

@@ -490,6 +490,7 @@ const struct kv_scheme kv_scheme_cachegen = {
     .params = params,
     .flags = KV_CALIBRATED,
     .settle = {KV_LAG, KV_LAG},
+    .trainable = kv_cachegen_trainable,
     .calibrate = kv_cachegen_calibrate,
     .open = open_cachegen,
     .close = close_cachegen,

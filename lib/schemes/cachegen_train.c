@@ -43,12 +43,17 @@ static double squares(const float *a, const float *b, size_t n)
     return sum;
 }
 
+static enum kv_tensor tensor_of(enum kv_side side)
+{
+    return side == KV_K ? KV_T_K : KV_T_V;
+}
+
 static int count_layer(const struct kv_cachegen *g, struct kv_dump *dump,
                        size_t layer, enum kv_side side, struct counts *to,
                        struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
-    const enum kv_tensor tensor = side == KV_K ? KV_T_K : KV_T_V;
+    const enum kv_tensor tensor = tensor_of(side);
     float *x = kv_alloc(2 * CHUNK, g->row * sizeof(*x));
     float *back = x + CHUNK * g->row;
     uint16_t *max = kv_alloc(CHUNK, sizeof(*max));
@@ -123,6 +128,23 @@ static int train_layer(const struct kv_cachegen *g, struct kv_dump *dump,
     return rc;
 }
 
+/* Whether the coder of this side has tables. */
+static bool is_trained(const struct kv_spec *s, enum kv_side side)
+{
+    return kv_spec_is(s, side, "variant", "paper") &&
+           kv_spec_is(s, side, "store", "wire");
+}
+
+int kv_cachegen_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                          struct kv_err *e)
+{
+    for (int side = 0; side < KV_SIDES; side++)
+        if (is_trained(s, (enum kv_side)side) &&
+            kv_dump_want(dump, tensor_of((enum kv_side)side), e))
+            return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
+    return 0;
+}
+
 int kv_cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                           uint64_t seed, struct kv_calib_set *out,
                           struct kv_err *e)
@@ -134,8 +156,7 @@ int kv_cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
 
-        if (!kv_spec_is(s, side, "variant", "paper") ||
-            !kv_spec_is(s, side, "store", "wire"))
+        if (!is_trained(s, side))
             continue;
         if (out->progress)
             out->progress->total += n_layers;

@@ -624,6 +624,7 @@ const struct kv_scheme kv_scheme_klt = {
     .settle = {KV_LAG, KV_LAG},
     .check = check,
     .nominal = nominal,
+    .trainable = kv_klt_trainable,
     .calibrate = kv_klt_calibrate,
     .open = open_klt,
     .close = close_klt,

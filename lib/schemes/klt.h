@@ -91,6 +91,8 @@ struct kv_klt_unit {
 void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
                      const double *mse);
 
+int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e);
 int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
 

@@ -49,6 +49,25 @@ static size_t dump_tokens(const struct job *j)
     return j->info->n_windows * j->info->ctx;
 }
 
+static enum kv_tensor tensor_of(const struct kv_spec *s, enum kv_side side)
+{
+    return side == KV_V                         ? KV_T_V
+           : kv_spec_is(s, KV_K, "rope", "pre") ? KV_T_K_PRE
+                                                : KV_T_K;
+}
+
+static enum kv_tensor fisher_of(enum kv_side side)
+{
+    return side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+}
+
+static enum kv_gram fisher_gram(const struct kv_spec *s, enum kv_side side)
+{
+    return side == KV_V                       ? KV_GRAM_V_FISHER
+           : tensor_of(s, side) == KV_T_K_PRE ? KV_GRAM_K_PRE_FISHER
+                                              : KV_GRAM_K_FISHER;
+}
+
 /* A token's weight: 1, or with Fisher's metric the length of the loss's
  * gradient at its vector (between not at all and the square, this is best):
  * what matters more shall fit the transform more.  weight:
@@ -56,7 +75,7 @@ static size_t dump_tokens(const struct job *j)
 static int read_weights(const struct job *j, size_t at, size_t n, float *weight,
                         struct kv_err *e)
 {
-    const enum kv_tensor t = j->side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+    const enum kv_tensor t = fisher_of(j->side);
     const bool fisher = kv_spec_is(j->spec, j->side, "metric", "fisher");
     float *square = kv_alloc(n, j->n_heads * j->d * sizeof(*square));
     const int rc =
@@ -204,11 +223,7 @@ static int read_metric(const struct job *j, double *m, struct kv_err *e)
     int rc = 0;
 
     if (kv_spec_is(j->spec, j->side, "metric", "fisher"))
-        rc = gram_metric(j,
-                         j->side == KV_V           ? KV_GRAM_V_FISHER
-                         : j->tensor == KV_T_K_PRE ? KV_GRAM_K_PRE_FISHER
-                                                   : KV_GRAM_K_FISHER,
-                         m, e);
+        rc = gram_metric(j, fisher_gram(j->spec, j->side), m, e);
     else if (kv_spec_is(j->spec, j->side, "metric", "attention"))
         rc = j->side == KV_K ? query_metric(j, m, e)
                              : gram_metric(j, KV_GRAM_WO, m, e);
@@ -434,6 +449,27 @@ static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
     return rc;
 }
 
+static int check_side(const struct kv_spec *s, enum kv_side side,
+                      struct kv_dump *dump, struct kv_err *e)
+{
+    if (kv_dump_want(dump, tensor_of(s, side), e))
+        return -1;
+    if (kv_spec_is(s, side, "metric", "fisher"))
+        return kv_dump_want(dump, fisher_of(side), e) ||
+               kv_dump_want_gram(dump, fisher_gram(s, side), e);
+    return side == KV_K && kv_spec_is(s, side, "metric", "attention") &&
+           kv_dump_want(dump, KV_T_Q, e);
+}
+
+int kv_klt_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e)
+{
+    for (int side = 0; side < KV_SIDES; side++)
+        if (check_side(s, (enum kv_side)side, dump, e))
+            return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
+    return 0;
+}
+
 int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
@@ -454,9 +490,7 @@ int kv_klt_calibrate(const struct kv_spec *s, struct kv_dump *dump,
          j.layer++)
         for (int side = 0; side < KV_SIDES && !rc; side++) {
             j.side = (enum kv_side)side;
-            j.tensor = side == KV_V                         ? KV_T_V
-                       : kv_spec_is(s, KV_K, "rope", "pre") ? KV_T_K_PRE
-                                                            : KV_T_K;
+            j.tensor = tensor_of(s, j.side);
             rc = train_side(&j, &pool, e);
             if (out->progress)
                 kv_progress_step(out->progress, 1);

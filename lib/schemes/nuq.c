@@ -592,6 +592,7 @@ const struct kv_scheme kv_scheme_kvquant = {
     .settle = {KV_LAG, KV_LAG},
     .check = check,
     .nominal = nominal,
+    .trainable = kv_nuq_trainable,
     .calibrate = kv_nuq_calibrate,
     .open = open_kvquant,
     .close = close_kvquant,

@@ -45,11 +45,20 @@ struct job {
 typedef void take_fn(struct job *j, size_t first, const float *x,
                      const float *fisher, size_t n);
 
+static enum kv_tensor values_of(enum kv_side side)
+{
+    return side == KV_K ? KV_T_K_PRE : KV_T_V;
+}
+
+static enum kv_tensor fisher_of(enum kv_side side)
+{
+    return side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+}
+
 static int each_chunk(struct job *j, bool weighted, take_fn *take,
                       struct kv_err *e)
 {
-    const enum kv_tensor from = j->side == KV_K ? KV_T_K_PRE : KV_T_V;
-    const enum kv_tensor by = j->side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+    const enum kv_tensor from = values_of(j->side), by = fisher_of(j->side);
     float *x = kv_alloc(2 * CHUNK, j->row * sizeof(*x));
     float *fisher = weighted ? x + CHUNK * j->row : NULL;
     int rc = -1;
@@ -309,6 +318,20 @@ out:
     free(j->outlier);
     free(j->bin);
     return rc;
+}
+
+int kv_nuq_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+
+        if (kv_dump_want(dump, values_of(side), e) ||
+            (!kv_spec_is(s, side, "w", "none") &&
+             kv_dump_want(dump, fisher_of(side), e)))
+            return kv_fail_in(e, "%c", kv_side_name(side));
+    }
+    return 0;
 }
 
 int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,

@@ -158,6 +158,13 @@ static void sort(const double *statistic, size_t row, size_t hands,
     free(c);
 }
 
+static int trainable(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e)
+{
+    (void)s;
+    return kv_dump_want(dump, KV_T_K_PRE, e) ? kv_fail_in(e, "K") : 0;
+}
+
 static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
@@ -382,6 +389,7 @@ const struct kv_scheme kv_scheme_rotatekv = {
     .check = check,
     .nominal = nominal,
     .hadamard = hadamard,
+    .trainable = trainable,
     .calibrate = calibrate,
     .open = open_rotatekv,
     .close = close_rotatekv,

@@ -75,6 +75,8 @@ int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
 double kv_vq_nominal(const struct kv_spec *s, enum kv_side side,
                      const struct kv_shape *shape);
 size_t kv_vq_hadamard(const struct kv_spec *s, const struct kv_shape *shape);
+int kv_vq_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                    struct kv_err *e);
 int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
 int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
@@ -101,7 +103,8 @@ struct kv_vq_transform {
 #define KV_VQ_SCHEME                                                          \
     .flags = KV_CALIBRATED, .settle = {KV_LAG, KV_LAG}, .check = kv_vq_check, \
     .nominal = kv_vq_nominal, .hadamard = kv_vq_hadamard,                     \
-    .calibrate = kv_vq_calibrate, .open = kv_vq_open, .close = kv_vq_close,   \
+    .trainable = kv_vq_trainable, .calibrate = kv_vq_calibrate,               \
+    .open = kv_vq_open, .close = kv_vq_close,                                 \
     .encode = kv_vq_encode, .decode = kv_vq_decode, .device = kv_vq_device,   \
     .store = kv_vq_store, .tile = kv_vq_tile
 

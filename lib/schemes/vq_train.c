@@ -74,6 +74,23 @@ static int fail_at(const struct job *j, struct kv_err *e)
     return kv_fail_in(e, "layer %zu, %c", j->first, kv_side_name(j->side));
 }
 
+static enum kv_tensor values_of(const struct kv_spec *s, enum kv_side side)
+{
+    return side == KV_V                         ? KV_T_V
+           : kv_spec_is(s, side, "rope", "pre") ? KV_T_K_PRE
+                                                : KV_T_K;
+}
+
+static enum kv_tensor fisher_of(enum kv_side side)
+{
+    return side == KV_V ? KV_T_V_FISHER : KV_T_K_FISHER;
+}
+
+static bool is_weighted(const struct kv_spec *s, enum kv_side side)
+{
+    return kv_spec_is(s, side, "w", "fisher");
+}
+
 static int plan_sample(struct job *j, struct kv_err *e)
 {
     const size_t k = j->layout.k, tokens = dump_tokens(j);
@@ -89,7 +106,7 @@ static int plan_sample(struct job *j, struct kv_err *e)
                        "the dump has %zu points for the %zu centroids of a "
                        "codebook: calibrate on more text",
                        n, k);
-    if (n < FEW_POINTS * k && !j->out->warning[0])
+    if (n < FEW_POINTS * k && j->out && !j->out->warning[0])
         snprintf(j->out->warning, sizeof(j->out->warning),
                  "%c: %.1f points per centroid, fewer than %d: the codebooks "
                  "fit this text better than any other",
@@ -130,11 +147,8 @@ static int read_layer(const struct job *j, size_t layer,
                       const struct kv_vq_transform *t, float *max,
                       struct kv_err *e)
 {
-    const enum kv_tensor by = j->side == KV_V ? KV_T_V_FISHER : KV_T_K_FISHER;
-    const bool pre = kv_spec_is(j->spec, j->side, "rope", "pre");
-    const enum kv_tensor tensor = j->side == KV_V ? KV_T_V
-                                  : pre           ? KV_T_K_PRE
-                                                  : KV_T_K;
+    const enum kv_tensor by = fisher_of(j->side);
+    const enum kv_tensor tensor = values_of(j->spec, j->side);
     const size_t tokens = dump_tokens(j);
     const size_t at = layer_at(j, layer);
     float *x = kv_alloc(CHUNK, row_of(j) * sizeof(*x));
@@ -329,7 +343,7 @@ static int train(struct job *j, struct kv_err *e)
     if (plan_sample(j, e))
         return -1;
     j->sample = kv_alloc(sampled_tokens(j), row_of(j) * sizeof(*j->sample));
-    if (kv_spec_is(j->spec, j->side, "w", "fisher"))
+    if (is_weighted(j->spec, j->side))
         j->weight = kv_alloc(sampled_tokens(j), row_of(j) * sizeof(*j->weight));
     t = kv_alloc(n_layers, sizeof(*t));
     centers = kv_alloc(n_tables, sizeof(*centers));
@@ -371,28 +385,56 @@ static void expect_steps(const struct kv_spec *s,
     }
 }
 
+/* The job of the layers from `first` on that share codebooks; out NULL: only
+ * asked about. */
+static struct job make_job(const struct kv_spec *s, enum kv_side side,
+                           size_t first, struct kv_dump *dump, uint64_t seed,
+                           struct kv_calib_set *out)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const bool by_model = kv_spec_is(s, side, "books", "model");
+
+    return (struct job){.spec = s,
+                        .dump = dump,
+                        .info = info,
+                        .out = out,
+                        .seed = seed,
+                        .side = side,
+                        .layout = kv_vq_layout(s, side, &info->shape),
+                        .first = first,
+                        .end = by_model ? info->last_layer + 1 : first + 1};
+}
+
+int kv_vq_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                    struct kv_err *e)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+        struct job j =
+            make_job(s, side, kv_dump_info(dump)->first_layer, dump, 0, NULL);
+
+        if (plan_sample(&j, e) ||
+            (is_weighted(s, side) && kv_dump_want(dump, fisher_of(side), e)) ||
+            kv_dump_want(dump, values_of(s, side), e))
+            return kv_fail_in(e, "%c", kv_side_name(side));
+    }
+    return 0;
+}
+
 int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
 
     expect_steps(s, info, out->progress);
-    for (int side = 0; side < KV_SIDES; side++) {
-        struct job j = {.spec = s,
-                        .dump = dump,
-                        .info = info,
-                        .out = out,
-                        .seed = seed,
-                        .side = (enum kv_side)side};
-        const bool by_model = kv_spec_is(s, j.side, "books", "model");
+    for (int side = 0; side < KV_SIDES; side++)
+        for (size_t first = info->first_layer; first <= info->last_layer;) {
+            struct job j =
+                make_job(s, (enum kv_side)side, first, dump, seed, out);
 
-        j.layout = kv_vq_layout(s, j.side, &info->shape);
-        for (j.first = info->first_layer; j.first <= info->last_layer;
-             j.first = j.end) {
-            j.end = by_model ? info->last_layer + 1 : j.first + 1;
             if (train(&j, e))
                 return fail_at(&j, e);
+            first = j.end;
         }
-    }
     return 0;
 }
