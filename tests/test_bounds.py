@@ -196,6 +196,21 @@ class Bounds(unittest.TestCase):
             self.refused("pq", "kvcalib", "--allocate", "4", "-s", "kivi:b2g16",
                          "-s", "pq:d4b8", *inputs, "-o", at("none.txt"))
 
+    def test_small_words(self):
+        for tool in "kvattn", "kvcalib", "kvdump", "kvppl", "kvquant":
+            for line in must(tool, "--help").split("\n"):
+                self.assertLessEqual(len(line), 80, line)
+            for flags in ["-q", "-v"], ["--verbose", "-q"]:
+                self.refused("-q and -v contradict each other", tool, *flags)
+        self.refused("more bytes than can be counted", "kvdump", "--about",
+                     "-m", tiny_model.make(at("long"), ctx=1 << 20),
+                     "--batch", "9" * 12)
+        args = ["kvquant", "-s", "f16", at("dump.h5")]
+        for words, more in ((1, ["--queries", "65"]), (0, ["--queries", "64"]),
+                            (0, ["--queries", "3"])):
+            self.assertEqual(run(*args, *more).stderr.count(
+                "a window has 64 positions, all are taken"), words)
+
     def test_names_of_any_bytes(self):
         args = ["kvppl", "-q", "-m", at("m"), "-f", at(ODD), "-c", "64", "-n",
                 "1", "--format"]

@@ -387,7 +387,7 @@ class Dump(ToolTest):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             running = subprocess.Popen(
                 [os.path.join(TOOLS, "kvdump"), "-m", self.model, "-f", text,
-                 "--memory", "1K", "-o", self.path("d.h5")],
+                 "--memory", "64K", "-o", self.path("d.h5")],
                 stderr=subprocess.PIPE, text=True, preexec_fn=not_ignored)
             while running.poll() is None and len(os.listdir(self.dir)) < 2:
                 time.sleep(0.005)

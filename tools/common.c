@@ -182,6 +182,13 @@ void kv_common_no_operands(char *const *operand, int n)
         kv_die("takes no operands, but found '%s'", *operand);
 }
 
+void kv_common_queries(size_t n, size_t default_n, size_t ctx)
+{
+    if (n != default_n && n > ctx)
+        kv_note("--queries %zu: a window has %zu positions, all are taken", n,
+                ctx);
+}
+
 /* How many values a codec of the spec turns together; 0: none. */
 static size_t turned(const struct kv_spec *s, const struct kv_shape *shape)
 {

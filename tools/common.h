@@ -44,7 +44,8 @@ struct kv_common {
            "output file (results: else stdout)"),                              \
         KV_STR(0, "format", &(c).format, "F", "csv, jsonl or md (csv)"),       \
         KV_SIZE('t', "threads", &(c).threads, "N",                             \
-                "threads (0: as OpenMP says); no result depends on it"),       \
+                "threads (0: as OpenMP says); no result depends\n"             \
+                "on it"),                                                      \
         KV_STR(0, "device", &(c).device, "D",                                  \
                "cpu, cuda[:N], or auto: cpu (auto)"),                          \
         KV_STR(0, "level", &(c).level, "L",                                    \
@@ -82,6 +83,10 @@ void kv_common_specs(const struct kv_strings *specs);
 void kv_common_no_specs(char *const *operand, int n);
 /* The same when there is any of n operands. */
 void kv_common_no_operands(char *const *operand, int n);
+
+/* Says that windows have fewer positions than --queries asks for; default_n is
+ * no asking. */
+void kv_common_queries(size_t n, size_t default_n, size_t ctx);
 
 /* Says once for each size, on stderr, where a spec's Hadamard transform is not
  * one of a power of two but blocks of one.  The specs are fitted to shape. */

@@ -19,12 +19,16 @@ static const char *const columns[] = {"model",
                                       "kv_share",
                                       NULL};
 
+static size_t token_bytes(const struct kv_shape *s)
+{
+    return 2 * sizeof(uint16_t) * s->n_layers * s->n_kv_heads * s->head_dim;
+}
+
 static int put_row(struct kv_results *r, const struct kv_model_info *info,
                    size_t ctx, size_t batch, struct kv_err *e)
 {
     const struct kv_shape *s = &info->shape;
-    const size_t per_token =
-        2 * sizeof(uint16_t) * s->n_layers * s->n_kv_heads * s->head_dim;
+    const size_t per_token = token_bytes(s);
     const size_t kv_bytes = batch * ctx * per_token;
 
     kv_results_text(r, "model", info->name);
@@ -54,7 +58,13 @@ int kv_footprint_print(const struct kv_model_info *info, size_t ctx,
                        struct kv_err *e)
 {
     struct kv_results *r;
+    size_t bytes;
 
+    if (__builtin_mul_overflow(batch, ctx * token_bytes(&info->shape), &bytes))
+        return kv_fail(e,
+                       "--batch %zu: so many caches are more bytes than can "
+                       "be counted",
+                       batch);
     if (kv_results_open(&r, common->output, common->format, columns, e))
         return -1;
     if (put_row(r, info, ctx, 1, e) ||

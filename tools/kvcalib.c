@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUERIES = 64 }; /* unless told */
-
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       "table",
                                       "side",
@@ -203,7 +201,7 @@ static void check_options(const struct kvcalib_args *a)
                   {a->text != NULL, "-f"},
                   {a->ctx != 0, "-c"},
                   {a->windows != 0, "-n"},
-                  {a->queries != QUERIES, "--queries"},
+                  {a->queries != KVCALIB_QUERIES, "--queries"},
                   {a->allow_leakage, "--allow-leakage"}};
 
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
@@ -245,7 +243,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
     const struct kv_opt_about about = {
         .usage = "-s SPEC... dump.h5 -o calib.h5 [options]\n"
                  "       kvcalib --allocate BITS -s SPEC... (dump.h5 | -m DIR "
-                 "-f TEXT) -o layers.txt",
+                 "-f TEXT)\n               -o layers.txt",
         .brief = "Trains what schemes must know beforehand (codebooks, "
                  "smoothing factors) on the\ntensors of a dump, and writes it "
                  "with a sketch of the text it was trained on.",
@@ -291,7 +289,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
 int main(int argc, char **argv)
 {
     struct kvcalib_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
-                             .queries = QUERIES};
+                             .queries = KVCALIB_QUERIES};
     struct kv_err e = {""};
 
     parse(argc, argv, &a);

@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+enum { KVCALIB_QUERIES = 64 }; /* unless told */
+
 struct kvcalib_args {
     struct kv_common common;
     struct kv_strings specs;

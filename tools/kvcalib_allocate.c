@@ -143,6 +143,7 @@ static int measure_dump(struct run *r, const struct kvcalib_args *a,
                                 a->allow_leakage, e))
         return -1;
     plan.calib = r->calib;
+    kv_common_queries(a->queries, KVCALIB_QUERIES, r->conditions.ctx);
     if (try_specs(r, e))
         return -1;
     return kv_allocate_attention(&plan, r->offer, &r->values, e);

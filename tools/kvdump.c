@@ -438,7 +438,8 @@ int main(int argc, char **argv)
                      .batch = BATCH};
     const struct kv_opt opts[] = {
         KV_STR('m', "model", &a.model, "MODEL",
-               "folder with config.json, *.safetensors, tokenizer.json"),
+               "folder with config.json, *.safetensors,\n"
+               "tokenizer.json"),
         KV_STR('f', "file", &a.text, "TEXT", "text, read verbatim"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
@@ -449,7 +450,8 @@ int main(int argc, char **argv)
         KV_STR(0, "layers", &a.layers, "A-B", "layers (all)"),
         KV_STR(0, "dtype", &a.dtype, "T", "f32, f16 or bf16 (f32)"),
         KV_FLAG(0, "fisher", &a.fisher,
-                "also the squared gradients of the loss by k and v, in f32"),
+                "also the squared gradients of the loss by k and\n"
+                "v, in f32"),
         KV_FLAG(0, "tokens", &a.tokens, "print the token ids, nothing else"),
         KV_FLAG(0, "about", &a.about, "print what model and cache weigh"),
         KV_SIZE(0, "batch", &a.batch, "N", "sequences, for --about (1)"),
@@ -459,7 +461,7 @@ int main(int argc, char **argv)
     const struct kv_opt_about about = {
         .usage = "-m MODEL -f TEXT -o dump.h5 [options]",
         .brief = "Runs a model on a text and writes the queries, keys and "
-                 "values of every layer; with --fisher also how much the loss "
+                 "values of every\nlayer; with --fisher also how much the loss "
                  "depends on each.",
         .more = "Examples:\n"
                 "  kvdump -m model -f wiki.txt -c 1024 -n 64 -o dump.h5\n"

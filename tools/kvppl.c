@@ -391,7 +391,8 @@ int main(int argc, char **argv)
                 "all, llama.cpp: keep the spec's sinks and residual"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
         KV_STR(0, "kl-divergence-base", &a.kl_base, "FILE",
-               "write the base line's probabilities as llama.cpp does"),
+               "write the base line's probabilities as\n"
+               "llama.cpp does"),
         KV_FLAG(0, "kl-divergence", &a.kl_read,
                 "read that file instead, and compare with it"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
@@ -405,7 +406,8 @@ int main(int argc, char **argv)
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
         KV_FLAG(0, "resume", &a.resume,
-                "keep finished rows in FILE.partial, and go on from them"),
+                "keep finished rows in FILE.partial, and go on\n"
+                "from them"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "evaluate on text that calibration has seen"),
         KV_COMMON_OPTS(a.common),
@@ -429,11 +431,11 @@ int main(int argc, char **argv)
             "are made and decoded there, those of hack\n(axes=paper, "
             "partitions to 256) made and attended to; but for --greedy.  "
             "Other\nspecs' codes are the CPU's.  Numbers differ from the "
-            "CPU's by the rounding to the\nweights' type.\n\n"
+            "CPU's by the rounding to\nthe weights' type.\n\n"
             "--latency: one decoding step after -c tokens, weights and caches "
             "random, each\nlayer's its own; the whole step, its parts alone, "
-            "over f16 by our kernel (speedup)\nand by cuBLAS and a softmax "
-            "(speedup_unfused); needs --device cuda, no text.\n\n"
+            "over f16 by our kernel\n(speedup) and by cuBLAS and a softmax "
+            "(speedup_unfused); needs --device cuda, no\ntext.\n\n"
             "Units: losses and divergences in nats per token, bits per value "
             "of K and V.\n"
             "Errors (_se) are over windows; ppl_se of llama.cpp is over "

@@ -35,9 +35,11 @@ struct args {
     struct kv_common common;
     struct kv_strings specs;
     const char *dump, *calib, *codes, *shard;
-    size_t queries;
+    size_t queries; /* QUERIES unless told */
     bool keep_window, attention, allow_leakage;
 };
+
+enum { QUERIES = 64 };
 
 /* Everything a row needs. */
 struct run {
@@ -234,6 +236,8 @@ static int measure(struct run *r, const struct args *a, struct kv_err *e)
     const struct kv_dump_info *info = kv_dump_info(r->dump);
     const struct kv_measure_plan plan = plan_of(r, a);
 
+    if (plan.n_queries)
+        kv_common_queries(plan.n_queries, QUERIES, info->ctx);
     if (plan.n_queries && plan.n_queries < info->ctx)
         kv_note("attention columns: %zu query positions of %zu in each window",
                 plan.n_queries, info->ctx);
@@ -334,7 +338,7 @@ static void parse(int argc, char **argv, struct args *a)
 int main(int argc, char **argv)
 {
     struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
-                     .queries = 64};
+                     .queries = QUERIES};
     struct run r = {0};
     struct kv_err e = {""};
     int rc;

@@ -22,6 +22,25 @@ static int fail(struct kv_err *e, const char *what, cudaError_t rc)
     return kv_fail(e, "%s: %s", what, cudaGetErrorString(rc));
 }
 
+/* Why there is no device: what cudaGetDeviceCount() means by it. */
+static int fail_count(struct kv_err *e, cudaError_t rc)
+{
+    int driver = 0;
+
+    if (rc == cudaErrorNoDevice)
+        return kv_fail(e, "this machine has no NVIDIA GPU, or "
+                          "CUDA_VISIBLE_DEVICES hides it");
+    if (rc != cudaErrorInsufficientDriver)
+        return fail(e, "no CUDA device", rc);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
+        return kv_fail(e, "this machine has no NVIDIA driver");
+    return kv_fail(e,
+                   "the NVIDIA driver is too old: it is for CUDA %d.%d, this "
+                   "build for %d.%d",
+                   driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                   CUDART_VERSION % 1000 / 10);
+}
+
 extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
                               struct kv_err *e)
 {
@@ -30,9 +49,11 @@ extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
     cudaError_t rc = cudaGetDeviceCount(&n);
 
     if (rc != cudaSuccess)
-        return fail(e, "no CUDA device", rc);
+        return fail_count(e, rc);
     if (index >= (size_t)n)
-        return kv_fail(e, "no CUDA device %zu: this machine has %d", index, n);
+        return kv_fail(
+            e, "no CUDA device %zu: this machine has %d, counted from 0", index,
+            n);
     rc = cudaGetDeviceProperties(&p, (int)index);
     if (rc == cudaSuccess)
         rc = cudaSetDevice((int)index);

@@ -113,9 +113,9 @@ static void help(const struct kv_opt_about *about, const struct kv_opt *opts)
     printf("  -v, --verbose               say more on stderr\n"
            "  -q, --quiet                 no progress, no words on stderr\n");
     if (about->list)
-        printf(
-            "      --list                  the schemes, one line each; after "
-            "-v their parameters\n");
+        printf("      --list                  the schemes, one line each; "
+               "after -v "
+               "their\n                              parameters\n");
     printf("      --version               version and exit\n"
            "  -h, --help                  this text\n\n"
            "Exit: 0 done, 1 ran and the answer is no, 2 could not run.\n");
@@ -167,6 +167,7 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
     enum { MOST = 64, VERSION = 256, LIST, FIRST };
     const char *slash = strrchr(argv[0], '/');
     size_t n = 0, w = 0;
+    int said = 0; /* 'q' or 'v' */
 
     prog = slash ? slash + 1 : argv[0];
     while (opts[n].name)
@@ -199,6 +200,9 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
         if (c == 'h')
             help(about, opts);
         if (c == 'v' || c == 'q') {
+            if (said && said != c)
+                kv_die("-q and -v contradict each other");
+            said = c;
             kv_verbosity_set(c == 'v' ? 2 : 0);
             continue;
         }
