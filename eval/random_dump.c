@@ -1,5 +1,6 @@
 #include "eval/random_dump.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/rng.h"
 
 #include <errno.h>
@@ -84,8 +85,11 @@ int kv_random_dump(struct kv_dump **dump, const struct kv_shape *shape,
         return kv_fail(e, "cannot make a temporary folder %s: %s", folder,
                        strerror(errno));
     snprintf(path, sizeof(path), "%s/random.h5", folder);
-    rc = write_dump(path, shape, seed, e) || kv_dump_open(dump, path, e);
+    rc = kv_temporary_add(folder, e) || kv_temporary_add(path, e) ||
+         write_dump(path, shape, seed, e) || kv_dump_open(dump, path, e);
     unlink(path); /* the open file is all that is left of it */
     rmdir(folder);
+    kv_temporary_forget(path);
+    kv_temporary_forget(folder);
     return rc ? -1 : 0;
 }

@@ -13,7 +13,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 struct kv_h5 {
     char *path;
-    struct kv_out out; /* out.path is NULL when reading */
+    struct kv_out out;      /* out.path is NULL when reading */
+    struct kv_input *input; /* NULL when writing */
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
@@ -198,6 +199,10 @@ int kv_h5_open(struct kv_h5 **out, const char *path, struct kv_err *e)
     if (kv_is_dir(path))
         return kv_fail(e, "cannot open %s: it is a folder", path);
     h = handle_new(path);
+    if (kv_input_open(&h->input, path, e)) {
+        kv_h5_close(h);
+        return -1;
+    }
 
     const hid_t access = access_plist();
 
@@ -249,6 +254,7 @@ void kv_h5_close(struct kv_h5 *h)
     close_set(h);
     if (h->file >= 0)
         H5Fclose(h->file);
+    kv_input_close(h->input);
     kv_out_discard(&h->out);
     free(h->path);
     free(h);

@@ -328,6 +328,18 @@ static int read_text(struct reading *r, char *text, struct kv_err *e)
     return check_places(&r->m, e);
 }
 
+const char *kv_mixed_file(const char *text)
+{
+    static const char file_word[] = ",file=";
+    const char *word = strstr(text, file_word);
+    const size_t n = strcspn(text, ":,");
+
+    if (!word || n != strlen(kv_scheme_mixed.name) ||
+        memcmp(text, kv_scheme_mixed.name, n) != 0)
+        return NULL;
+    return word + strlen(file_word);
+}
+
 /* Where "@0123456789abcdef" begins at the end of the path, or NULL. */
 static const char *hash_in(const char *path)
 {

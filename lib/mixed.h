@@ -49,6 +49,9 @@ struct kv_mixed {
  * codec. */
 extern const struct kv_scheme kv_scheme_mixed;
 
+/* The file that the text of a spec names, in text; NULL when it names none. */
+const char *kv_mixed_file(const char *text);
+
 /* Reads a layer file, or NAME@HASH.  Fails with file, line, layer and side on
  * a place named twice or not at all, and on two different specs for a layer
  * that wants one (kv_spec_together). */

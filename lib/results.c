@@ -280,6 +280,8 @@ void kv_results_real(struct kv_results *r, const char *column, double value)
 
 int kv_results_row(struct kv_results *r, struct kv_err *e)
 {
+    if (kv_inputs_unchanged(e))
+        return -1;
     put_header(r);
     put_row(r);
     for (size_t i = 0; i < r->n_columns; i++) {

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* "cuda" or "cuda:N", and nothing else. */
 static bool parse_cuda(const char *device, size_t *index)
@@ -101,61 +100,6 @@ int kv_common_place(const struct kv_common *c, struct kv_model *m,
                     struct kv_err *e)
 {
     return c->on_gpu ? kv_model_to_device(m, &c->gpu, c->memory, e) : 0;
-}
-
-/* The folder of a path, "." without one; the caller's to free. */
-static char *folder_of(const char *path, const char **name)
-{
-    const char *slash = strrchr(path, '/');
-
-    *name = slash ? slash + 1 : path;
-    if (!slash)
-        return kv_strdup(".");
-    return kv_strndup(path, slash == path ? 1 : (size_t)(slash - path));
-}
-
-/* One name in one folder: also before the file is there. */
-static bool same_place(const char *a, const char *b)
-{
-    const char *name_a, *name_b;
-    char *folder_a = folder_of(a, &name_a), *folder_b = folder_of(b, &name_b);
-    const bool same =
-        !strcmp(name_a, name_b) && kv_same_file(folder_a, folder_b);
-
-    free(folder_a);
-    free(folder_b);
-    return same;
-}
-
-static bool is_special(const char *path)
-{
-    struct stat st;
-
-    return !stat(path, &st) && !S_ISREG(st.st_mode);
-}
-
-static bool collide(const char *a, const char *b)
-{
-    return a && b && !is_special(a) && (kv_same_file(a, b) || same_place(a, b));
-}
-
-void kv_common_files(const char *const *outputs, size_t n_outputs,
-                     const char *const *inputs, size_t n_inputs)
-{
-    for (size_t i = 0; i < n_outputs; i++) {
-        if (outputs[i] && !*outputs[i])
-            kv_die("an output is named '': expected a file");
-        if (outputs[i] && !strcmp(outputs[i], "-"))
-            kv_die("an output is named '-': expected a file");
-        for (size_t j = 0; j < n_inputs; j++)
-            if (collide(outputs[i], inputs[j]))
-                kv_die("the output %s would replace the input %s", outputs[i],
-                       inputs[j]);
-        for (size_t j = 0; j < i; j++)
-            if (collide(outputs[i], outputs[j]))
-                kv_die("two outputs are one file: %s and %s", outputs[j],
-                       outputs[i]);
-    }
 }
 
 void kv_common_specs(const struct kv_strings *specs)

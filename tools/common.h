@@ -2,7 +2,7 @@
  *
  *   struct kv_common common = KV_COMMON_DEFAULT;
  *   const struct kv_opt opts[] = {
- *       KV_STR('m', "model", &model, "DIR", "model directory"),
+ *       KV_IN_FOLDER('m', "model", &model, "DIR", "model directory"),
  *       KV_COMMON_OPTS(common),
  *       KV_OPT_DONE,
  *   };
@@ -15,6 +15,7 @@
 
 #include "kernels/device.h"
 #include "lib/base/opt.h"
+#include "lib/mixed.h"
 #include "lib/results.h"
 #include "lib/spec.h"
 
@@ -40,7 +41,7 @@ struct kv_common {
     }
 
 #define KV_COMMON_OPTS(c)                                                      \
-    KV_STR('o', "output", &(c).output, "FILE",                                 \
+    KV_OUT('o', "output", &(c).output, "FILE",                                 \
            "output file (results: else stdout)"),                              \
         KV_STR(0, "format", &(c).format, "F", "csv, jsonl or md (csv)"),       \
         KV_SIZE('t', "threads", &(c).threads, "N",                             \
@@ -54,6 +55,10 @@ struct kv_common {
         KV_BYTES(0, "memory", &(c).memory, "SIZE",                             \
                  "room for tensors (1G); texts may be larger")
 
+/* -s: a list of specs, some of which name a layer file. */
+#define KV_SPECS(at, help) \
+    KV_IN_LIST('s', "spec", at, kv_mixed_file, "mixed,file=FILE", "SPEC", help)
+
 /* Checks the options, sets threads, level and device for the program, and
  * catches signals; ends the program with a sentence when something cannot be.
  */
@@ -64,15 +69,6 @@ struct kv_model;
 /* Puts the model on the GPU when one was asked for. */
 int kv_common_place(const struct kv_common *c, struct kv_model *m,
                     struct kv_err *e);
-
-/* Ends the program with a sentence when an output would replace one of the
- * inputs, or two outputs are one file, whatever they are called.  Names may be
- * NULL: not given.  Pipes and devices are replaced by nothing.
- *
- *   kv_common_files((const char *[]){a.output, a.codes}, 2,
- *                   (const char *[]){a.dump, a.calib}, 2); */
-void kv_common_files(const char *const *outputs, size_t n_outputs,
-                     const char *const *inputs, size_t n_inputs);
 
 /* Ends the program with a sentence when the specs are too many rows, or their
  * braces wrong: before anything is read. */

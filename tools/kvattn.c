@@ -527,12 +527,10 @@ static void refuse_of_dump(const struct args *a)
 static void parse(int argc, char **argv, struct args *a)
 {
     const struct kv_opt opts[] = {
-        KV_LIST('s', "spec", &a->specs, "SPEC",
-                "scheme and parameters; repeats, and takes\n"
-                "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
-        KV_STR('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
-        KV_STR(0, "dump", &a->dump, "FILE",
-               "keys, values, queries from kvdump"),
+        KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+        KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
+        KV_IN(0, "dump", &a->dump, "FILE", "keys, values, queries from kvdump"),
         KV_STR(0, "shape", &a->shape, "B,HQ,HKV,D,N[,NQ]",
                "random tensors instead: batch, query heads,\n"
                "KV heads, head dimension, tokens, queries"),
@@ -616,8 +614,6 @@ static void parse(int argc, char **argv, struct args *a)
         kv_die("--reps and --queries must be positive");
     if (a->reps > MOST_REPS)
         kv_die("--reps %zu: at most %d", a->reps, MOST_REPS);
-    kv_common_files(&a->common.output, 1,
-                    (const char *const[]){a->dump, a->calib}, 2);
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }

@@ -212,8 +212,7 @@ static void check_options(const struct kvcalib_args *a)
 static void parse(int argc, char **argv, struct kvcalib_args *a)
 {
     const struct kv_opt opts[] = {
-        KV_LIST('s', "spec", &a->specs, "SPEC",
-                "scheme and parameters; repeatable, takes sweeps"),
+        KV_SPECS(&a->specs, "scheme and parameters; repeatable, takes sweeps"),
         KV_SIZE(0, "iters", &a->iters, "N",
                 "k-means iterations at most, part of the specs as\n"
                 "iters=N (0: each scheme's own)"),
@@ -223,12 +222,12 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
         KV_STR(0, "allocate", &a->allocate, "BITS",
                "no training: choose one of the specs for each\n"
                "layer and side, at most BITS per value"),
-        KV_STR('C', "calib", &a->calib, "FILE",
-               "--allocate: calibration of the specs"),
-        KV_STR('m', "model", &a->model, "DIR",
-               "--allocate: by the divergence of this model, not\n"
-               "by the attention of a dump"),
-        KV_STR('f', "file", &a->text, "FILE", "-m: text, read verbatim"),
+        KV_IN('C', "calib", &a->calib, "FILE",
+              "--allocate: calibration of the specs"),
+        KV_IN_FOLDER('m', "model", &a->model, "DIR",
+                     "--allocate: by the divergence of this model, not\n"
+                     "by the attention of a dump"),
+        KV_IN('f', "file", &a->text, "FILE", "-m: text, read verbatim"),
         KV_SIZE('c', "ctx", &a->ctx, "N",
                 "-m: tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a->windows, "N",
@@ -264,6 +263,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
             "layers.txt\n"
             "  kvppl -m DIR -f text.txt --kl -s mixed,file=layers.txt",
         .list = kv_common_list,
+        .operand = "dump.h5",
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
@@ -280,8 +280,6 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                a->allocate ? "layers.txt" : "calib.h5");
     if (!a->allocate)
         check_options(a);
-    kv_common_files(&a->common.output, 1,
-                    (const char *const[]){a->dump, a->calib, a->text}, 3);
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }

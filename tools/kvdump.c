@@ -426,7 +426,6 @@ static void check_args(const struct args *a)
         kv_die("wants a text: -f TEXT (try --help)");
     if (!a->tokens && !a->common.output)
         kv_die("wants the file to write: -o dump.h5");
-    kv_common_files(&a->common.output, 1, &a->text, 1);
 }
 
 int main(int argc, char **argv)
@@ -437,10 +436,10 @@ int main(int argc, char **argv)
                      .dtype = "f32",
                      .batch = BATCH};
     const struct kv_opt opts[] = {
-        KV_STR('m', "model", &a.model, "MODEL",
-               "folder with config.json, *.safetensors,\n"
-               "tokenizer.json"),
-        KV_STR('f', "file", &a.text, "TEXT", "text, read verbatim"),
+        KV_IN_FOLDER('m', "model", &a.model, "MODEL",
+                     "folder with config.json, *.safetensors,\n"
+                     "tokenizer.json"),
+        KV_IN('f', "file", &a.text, "TEXT", "text, read verbatim"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N", "windows (0: all whole ones)"),

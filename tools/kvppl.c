@@ -4,6 +4,7 @@
 #include "eval/loop.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/mixed.h"
 
@@ -228,7 +229,8 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
     const double start = kv_seconds();
 
     if (kv_ppl_run(r->ppl, spec, kv_spec_calibrated(spec) ? r->calib : NULL,
-                   to_file, &row->score, &row->bits, e))
+                   to_file, &row->score, &row->bits, e) ||
+        kv_inputs_unchanged(e))
         return r->journal ? kv_fail_in(e,
                                        "%zu finished rows are kept for "
                                        "--resume",
@@ -376,38 +378,39 @@ int main(int argc, char **argv)
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
-        KV_STR('m', "model", &a.model, "DIR", "Hugging Face model directory"),
-        KV_STR('f', "file", &a.text, "FILE", "text, read verbatim"),
+        KV_IN_FOLDER('m', "model", &a.model, "DIR",
+                     "Hugging Face model directory"),
+        KV_IN('f', "file", &a.text, "FILE", "text, read verbatim"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N",
                 "the first N windows (0: all whole ones)"),
-        KV_LIST('s', "spec", &a.specs, "SPEC",
-                "scheme and parameters, sweeps in {}; repeatable"),
-        KV_STR('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
+        KV_SPECS(&a.specs, "scheme and parameters, sweeps in {}; repeatable"),
+        KV_IN('C', "calib", &a.calib, "FILE", "calibration, from kvcalib"),
         KV_STR('p', "protocol", &a.protocol, "P",
                "all, stream[:STEP], prefill:P or llama.cpp (all)"),
         KV_FLAG(0, "keep-window", &a.keep_window,
                 "all, llama.cpp: keep the spec's sinks and residual"),
         KV_FLAG(0, "kl", &a.kl, "divergence from the base line, same top 1"),
-        KV_STR(0, "kl-divergence-base", &a.kl_base, "FILE",
-               "write the base line's probabilities as\n"
-               "llama.cpp does"),
+        KV_OUT_OR_IN(0, "kl-divergence-base", &a.kl_base, &a.kl_read, "FILE",
+                     "write the base line's probabilities as\n"
+                     "llama.cpp does"),
         KV_FLAG(0, "kl-divergence", &a.kl_read,
                 "read that file instead, and compare with it"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
                 "no perplexity: continue -f (or a BOS) by N tokens"),
         KV_FLAG(0, "latency", &a.latency,
                 "no perplexity: time decoding steps on a GPU"),
-        KV_STR(0, "model-shape", &a.model_shape, "FILE",
-               "--latency: the config.json of a model (-m's)"),
+        KV_IN(0, "model-shape", &a.model_shape, "FILE",
+              "--latency: the config.json of a model (-m's)"),
         KV_SIZE(0, "batch", &a.batch, "N", "--latency: sequences (1)"),
         KV_SIZE(0, "reps", &a.reps, "N", "--latency: timed steps (20)"),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
-        KV_FLAG(0, "resume", &a.resume,
-                "keep finished rows in FILE.partial, and go on\n"
-                "from them"),
+        KV_OUT_BESIDE(
+            0, "resume", &a.resume, &a.common.output, ".partial",
+            "keep finished rows in FILE.partial, and go on\n"
+             "from them"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "evaluate on text that calibration has seen"),
         KV_COMMON_OPTS(a.common),
@@ -455,10 +458,6 @@ int main(int argc, char **argv)
     a.common.can_gpu = true;
     kv_common_specs(&a.specs);
     kv_common_start(&a.common);
-    kv_common_files(
-        (const char *const[]){a.common.output, a.kl_read ? NULL : a.kl_base}, 2,
-        (const char *const[]){a.text, a.calib, a.kl_read ? a.kl_base : NULL},
-        3);
 
     const int rc = run(&r, &a, &e);
 

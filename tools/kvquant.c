@@ -275,11 +275,10 @@ static void clear(struct run *r)
 static void parse(int argc, char **argv, struct args *a)
 {
     const struct kv_opt opts[] = {
-        KV_LIST('s', "spec", &a->specs, "SPEC",
-                "scheme and parameters; repeats, and takes\n"
-                "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
-        KV_STR('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
-        KV_STR(0, "codes", &a->codes, "FILE",
+        KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
+                            "sweeps in quotes: 'kivi:b{2,4}g{32,64}'"),
+        KV_IN('C', "calib", &a->calib, "FILE", "calibration from kvcalib"),
+        KV_OUT(0, "codes", &a->codes, "FILE",
                "also write the stored bytes here (HDF5)"),
         KV_STR(0, "shard", &a->shard, "I/N",
                "every N-th spec from the I-th; the base line\nis the first"),
@@ -316,7 +315,8 @@ static void parse(int argc, char **argv, struct args *a)
             "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
             "pq, million, evasion, vecinfer, cq, klt); another spec but f32,\n"
             "the base line, is named and left out, and the exit status is 1.",
-        .list = kv_common_list};
+        .list = kv_common_list,
+        .operand = "dump.h5"};
     const int first = kv_opt_parse(argc, argv, &about, opts);
 
     if (argc - first != 1) {
@@ -329,8 +329,6 @@ static void parse(int argc, char **argv, struct args *a)
         kv_die("--attention wants queries: --queries 0 leaves its columns "
                "blank");
     a->dump = argv[first];
-    kv_common_files((const char *const[]){a->common.output, a->codes}, 2,
-                    (const char *const[]){a->dump, a->calib}, 2);
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }

@@ -1,4 +1,5 @@
-/* Files: whole reads, maps, and outputs that appear only when complete. */
+/* Files: inputs that nothing replaces, and outputs that appear only when
+ * complete. */
 #ifndef KV_BASE_FILE_H
 #define KV_BASE_FILE_H
 
@@ -9,10 +10,32 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A file mapped read-only.  An empty file gives bytes 0 and data NULL. */
+/* A regular file that is read: what it was when it was opened is known until it
+ * is closed, and a change meanwhile is told.  kv_map and kv_file_read do this
+ * by themselves; a library that opens by name does not. */
+struct kv_input;
+
+/* Fails when it cannot be read or is no regular file. */
+int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e);
+/* False when it was changed since it was opened.  NULL is fine. */
+bool kv_input_close(struct kv_input *in);
+
+/* From here on what is read is known until the end, and no output replaces it:
+ * for programs whose whole life is one run. */
+void kv_inputs_guard(void);
+
+/* Fails, naming the file, when an input was changed while it was open.
+ * kv_out_commit() and kv_close_stdout() ask for it; so must who lets a number
+ * out otherwise. */
+int kv_inputs_unchanged(struct kv_err *e);
+
+/* A file mapped read-only.  An empty file gives bytes 0 and data NULL.  Where
+ * the file is shortened meanwhile, reading ends the program with a sentence
+ * (kv_catch_signals). */
 struct kv_map {
     const uint8_t *data;
     size_t bytes;
+    struct kv_input *input;
 };
 
 int kv_map_open(struct kv_map *m, const char *path, struct kv_err *e);
@@ -30,15 +53,26 @@ bool kv_same_file(const char *a, const char *b);
 
 /* dir/name, the caller's to free. */
 char *kv_path_join(const char *dir, const char *name);
+/* What stands before the last '/', "." without one; the caller's to free.
+ * *name: what stands behind it, in path. */
+char *kv_path_folder(const char *path, const char **name);
 
-/* An output under a temporary name in the folder of its final one.
- * kv_out_open: fails when the folder cannot be written.  Write to out.temp
- * (or to out.file when as_stream).  kv_out_commit flushes, syncs and renames;
- * kv_out_discard removes; both are safe after the other.  Every open output
- * is also removed when the program is interrupted or exits early.  A pipe or a
- * device is written in place, and only as a stream. */
+/* An output under a temporary name in the folder of its final one; through
+ * symbolic links, that of the file they end in, which need not be there.  A
+ * file that is replaced keeps its mode, and its owner where that may be.
+ *
+ * kv_out_open: fails when the folder cannot be written, when there is a file
+ * that may not be written, and (kv_inputs_guard) when that is an input.  Write
+ * to out.temp (or to out.file when as_stream).  kv_out_commit flushes, syncs
+ * and renames, unless an input has changed; it says what it replaces.
+ * kv_out_discard removes; both are safe after the other.  Every open output is
+ * also removed when the program is interrupted or exits early.
+ *
+ * A pipe, a device and an open descriptor (/dev/stdout, /dev/fd/3) are written
+ * in place, and only as a stream. */
 struct kv_out {
-    char *path, *temp; /* temp: NULL in place */
+    char *path;          /* as given */
+    char *target, *temp; /* NULL in place */
     FILE *file;
 };
 
@@ -46,6 +80,11 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
                 struct kv_err *e);
 int kv_out_commit(struct kv_out *o, struct kv_err *e);
 void kv_out_discard(struct kv_out *o);
+
+/* A file, or a folder that is empty by then, is removed when the program ends
+ * before kv_temporary_forget(); a few at a time. */
+int kv_temporary_add(const char *path, struct kv_err *e);
+void kv_temporary_forget(const char *path);
 
 /* An unlinked file in $TMPDIR (/tmp), to read and write; closed, it is gone.
  * NULL when the folder cannot be written. */
@@ -57,9 +96,14 @@ int kv_scratch_read(FILE *f, size_t at, void *data, size_t n, struct kv_err *e);
 
 /* Ctrl-C, SIGTERM and SIGHUP (but under nohup) set a flag; long loops ask for
  * it between steps and fail with the sentence, so that everything is released
- * on the usual way out.  A second signal ends the program at once.  Both are
- * taken on a thread of their own: call it before the threads that compute are
- * started, which then block them as the caller does. */
+ * on the usual way out.  A second one ends the program at once, whatever it is
+ * doing, and so does every other signal that would: temporary files are
+ * removed, then the signal has its usual effect.  A mapped input that was
+ * shortened is named, exit code 2.
+ *
+ * Signals from outside are taken on a thread of their own: call it before the
+ * threads that compute are started, which then block them as the caller
+ * does. */
 void kv_catch_signals(void);
 int kv_interrupted(struct kv_err *e); /* 0, or -1 with "interrupted" */
 

@@ -1,16 +1,20 @@
 #include "lib/base/opt.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/opt_impl.h"
 #include "lib/base/progress.h"
 #include "lib/base/version.h"
 
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *prog = "kvtools";
 
@@ -19,13 +23,22 @@ const char *kv_version(void)
     return KV_VERSION;
 }
 
+const char *kv_program(void)
+{
+    return prog;
+}
+
 void kv_die(const char *fmt, ...)
 {
+    struct kv_err changed;
     va_list ap;
 
     fflush(stdout);
     va_start(ap, fmt);
-    kv_vsay(prog, fmt, ap);
+    if (kv_inputs_unchanged(&changed))
+        kv_warn("%s", changed.msg);
+    else
+        kv_vsay(prog, fmt, ap);
     va_end(ap);
     exit(KV_EXIT_CANNOT);
 }
@@ -42,7 +55,10 @@ void kv_warn(const char *fmt, ...)
 void kv_close_stdout(void)
 {
     const bool bad = ferror(stdout) != 0;
+    struct kv_err e;
 
+    if (kv_inputs_unchanged(&e))
+        kv_die("%s", e.msg);
     errno = 0;
     if (fclose(stdout) || bad)
         kv_die("cannot write the results to standard output: %s",
@@ -117,8 +133,9 @@ static void help(const struct kv_opt_about *about, const struct kv_opt *opts)
                "after -v "
                "their\n                              parameters\n");
     printf("      --version               version and exit\n"
-           "  -h, --help                  this text\n\n"
-           "Exit: 0 done, 1 ran and the answer is no, 2 could not run.\n");
+           "  -h, --help                  this text\n");
+    kv_opt_put_files(opts, about->operand);
+    printf("\nExit: 0 done, 1 ran and the answer is no, 2 could not run.\n");
     if (about->more)
         printf("\n%s\n", about->more);
     kv_close_stdout();
@@ -161,6 +178,16 @@ static void set(const struct kv_opt *o, const char *arg)
     }
 }
 
+/* What is opened next is not to become one of them.  Each is the wrong way
+ * round: who uses it is told. */
+static void open_standard(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            _exit(KV_EXIT_CANNOT);
+}
+
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts)
 {
@@ -169,6 +196,7 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
     size_t n = 0, w = 0;
     int said = 0; /* 'q' or 'v' */
 
+    open_standard();
     prog = slash ? slash + 1 : argv[0];
     while (opts[n].name)
         n++;
@@ -221,5 +249,6 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
             if (c == FIRST + (int)i || c == opts[i].letter)
                 set(&opts[i], optarg);
     }
+    kv_opt_check_files(opts, argv + optind, (size_t)(argc - optind));
     return optind;
 }

@@ -1,10 +1,10 @@
 /* Command-line options as one table: names, places, defaults and help.
  *
  *   const char *model = NULL;
- *   struct kv_strings specs = { 0 };
+ *   size_t ctx = 0;
  *   const struct kv_opt opts[] = {
- *       KV_STR('m', "model", &model, "DIR", "model directory"),
- *       KV_LIST('s', "spec", &specs, "SPEC", "scheme (repeatable)"),
+ *       KV_IN_FOLDER('m', "model", &model, "DIR", "model directory"),
+ *       KV_SIZE('c', "ctx", &ctx, "N", "tokens in a window"),
  *       KV_OPT_DONE,
  *   };
  *   int first = kv_opt_parse(argc, argv, &about, opts);
@@ -40,67 +40,121 @@ struct kv_strings {
 void kv_strings_add(struct kv_strings *s, const char *item);
 void kv_strings_clear(struct kv_strings *s);
 
+/* What an option does with the file that it names. */
+enum kv_opt_file { KV_NO_FILE, KV_READS, KV_READS_FOLDER, KV_WRITES };
+
 struct kv_opt {
     int letter; /* 0: long form only */
     const char *name;
     enum kv_opt_kind kind;
     void *at;
     const char *arg, *help;
+
+    enum kv_opt_file file;
+    const bool *reads; /* KV_WRITES: it is read where this is set */
+    /* a list: the file that an item names, or NULL */
+    const char *(*named)(const char *item);
+    const char *const *beside; /* a flag: it writes *beside with the suffix */
+    const char *suffix;        /* of a list: how an item names one */
 };
 
-#define KV_STR(l, n, at, arg, help)     \
-    {                                   \
-        l, n, KV_OPT_STR, at, arg, help \
+#define KV_OPT_ROW(l, n, k, a, arg_, help_)                            \
+    .letter = (l), .name = (n), .kind = (k), .at = (a), .arg = (arg_), \
+    .help = (help_)
+
+#define KV_STR(l, n, at, arg, help)                 \
+    {                                               \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help) \
     }
-#define KV_LIST(l, n, at, arg, help)     \
-    {                                    \
-        l, n, KV_OPT_LIST, at, arg, help \
+#define KV_SIZE(l, n, at, arg, help)                 \
+    {                                                \
+        KV_OPT_ROW(l, n, KV_OPT_SIZE, at, arg, help) \
     }
-#define KV_SIZE(l, n, at, arg, help)     \
-    {                                    \
-        l, n, KV_OPT_SIZE, at, arg, help \
+#define KV_BYTES(l, n, at, arg, help)                 \
+    {                                                 \
+        KV_OPT_ROW(l, n, KV_OPT_BYTES, at, arg, help) \
     }
-#define KV_BYTES(l, n, at, arg, help)     \
-    {                                     \
-        l, n, KV_OPT_BYTES, at, arg, help \
+#define KV_SEED(l, n, at, arg, help)                 \
+    {                                                \
+        KV_OPT_ROW(l, n, KV_OPT_SEED, at, arg, help) \
     }
-#define KV_SEED(l, n, at, arg, help)     \
-    {                                    \
-        l, n, KV_OPT_SEED, at, arg, help \
+#define KV_FLAG(l, n, at, help)                       \
+    {                                                 \
+        KV_OPT_ROW(l, n, KV_OPT_FLAG, at, NULL, help) \
     }
-#define KV_FLAG(l, n, at, help)           \
-    {                                     \
-        l, n, KV_OPT_FLAG, at, NULL, help \
+
+/* Files: one that is read ("-": standard input); a folder, of which every file
+ * is; one that is written; one that is written, but read where *reads is set;
+ * a list of texts, some of which name a file (how: as in "word=FILE"); a flag
+ * that has *beside with a suffix written too. */
+#define KV_IN(l, n, at, arg, help)                                    \
+    {                                                                 \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS \
     }
-#define KV_OPT_DONE                            \
-    {                                          \
-        0, NULL, KV_OPT_FLAG, NULL, NULL, NULL \
+#define KV_IN_FOLDER(l, n, at, arg, help)                                    \
+    {                                                                        \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS_FOLDER \
+    }
+#define KV_OUT(l, n, at, arg, help)                                    \
+    {                                                                  \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_WRITES \
+    }
+#define KV_OUT_OR_IN(l, n, at, reads_, arg, help)                       \
+    {                                                                   \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_WRITES, \
+                                                     .reads = (reads_)  \
+    }
+#define KV_IN_LIST(l, n, at, named_, how, arg, help)             \
+    {                                                            \
+        KV_OPT_ROW(l, n, KV_OPT_LIST, at, arg, help),            \
+            .file = KV_READS, .named = (named_), .suffix = (how) \
+    }
+#define KV_OUT_BESIDE(l, n, at, beside_, suffix_, help)                 \
+    {                                                                   \
+        KV_OPT_ROW(l, n, KV_OPT_FLAG, at, NULL, help),                  \
+            .file = KV_WRITES, .beside = (beside_), .suffix = (suffix_) \
+    }
+
+#define KV_OPT_DONE  \
+    {                \
+        .name = NULL \
     }
 
 struct kv_opt_about {
-    const char *usage;  /* after the program's name */
-    const char *brief;  /* what it does, a paragraph */
-    const char *more;   /* after the options: units, examples; or NULL */
-    void (*list)(void); /* --list; or NULL */
+    const char *usage;   /* after the program's name */
+    const char *brief;   /* what it does, a paragraph */
+    const char *more;    /* after the options: units, examples; or NULL */
+    void (*list)(void);  /* --list; or NULL */
+    const char *operand; /* what the operands are, files all; or NULL */
 };
 
 /* Options may stand anywhere; "--" ends them.  Returns the index of the first
- * operand, after moving the operands to the end of argv. */
+ * operand, after moving the operands to the end of argv.
+ *
+ * Descriptors 0 to 2 are open afterwards, so that no file gets words of stderr:
+ * one that was closed fails when it is used.  An output that would replace an
+ * input, operands among them, has ended the program, as have two outputs that
+ * are one file. */
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts);
 
 /* "1.5G", "64M", "100k", "12": bytes.  -1 when it is none of that. */
 int kv_parse_bytes(const char *text, size_t *bytes);
 
-/* "prog: sentence" on stderr, exit code 2. */
+/* "prog: sentence" on stderr, exit code 2.  The sentence is another one where
+ * an input was changed while it was read: what else went wrong came of that. */
 _Noreturn void kv_die(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
 /* The same line, also when quiet, and the run goes on. */
 void kv_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Closes stdout and dies when it did not take everything. */
+/* Closes stdout and dies when it did not take everything, or when an input was
+ * changed while it was read. */
 void kv_close_stdout(void);
+
+/* The program's name, in front of what it says. */
+const char *kv_program(void);
 
 const char *kv_version(void);
 

@@ -1,0 +1,229 @@
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/file_impl.h"
+#include "lib/base/opt_impl.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Paths, each to be freed. */
+struct paths {
+    char **path;
+    size_t n;
+};
+
+static void add(struct paths *p, char *path)
+{
+    p->path = kv_realloc(p->path, p->n + 1, sizeof(*p->path));
+    p->path[p->n++] = path;
+}
+
+static void clear(struct paths *p)
+{
+    for (size_t i = 0; i < p->n; i++)
+        free(p->path[i]);
+    free(p->path);
+}
+
+/* Every file in the folder, links too. */
+static void add_folder(struct paths *p, const char *folder)
+{
+    DIR *d = opendir(folder);
+
+    if (!d)
+        return; /* told when it is read */
+    for (const struct dirent *f; (f = readdir(d));) {
+        char *path = kv_path_join(folder, f->d_name);
+
+        if (kv_is_dir(path))
+            free(path);
+        else
+            add(p, path);
+    }
+    closedir(d);
+}
+
+static void add_list(struct paths *p, const struct kv_opt *o)
+{
+    const struct kv_strings *list = o->at;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const char *path = o->named(list->item[i]);
+
+        if (path)
+            add(p, kv_strdup(path));
+    }
+}
+
+static void add_beside(struct paths *p, const struct kv_opt *o)
+{
+    const char *path = *o->beside;
+    size_t room;
+    char *beside;
+
+    if (!*(const bool *)o->at || !path)
+        return;
+    room = strlen(path) + strlen(o->suffix) + 1;
+    beside = kv_alloc(room, 1);
+    snprintf(beside, room, "%s%s", path, o->suffix);
+    add(p, beside);
+}
+
+static void add_option(struct paths *in, struct paths *out,
+                       const struct kv_opt *o)
+{
+    const char *path = o->kind == KV_OPT_STR ? *(const char **)o->at : NULL;
+    const bool reads = o->file == KV_READS || (o->reads && *o->reads);
+
+    if (o->named)
+        add_list(in, o);
+    else if (o->beside)
+        add_beside(out, o);
+    else if (path && o->file == KV_READS_FOLDER)
+        add_folder(in, path);
+    else if (path && o->file != KV_NO_FILE)
+        add(reads ? in : out, kv_strdup(path));
+}
+
+/* One name in one folder: also before the file is there. */
+static bool same_place(const char *a, const char *b)
+{
+    char *end_a = kv_out_target(a), *end_b = kv_out_target(b);
+    const char *name_a, *name_b;
+    char *folder_a, *folder_b;
+    bool same = false;
+
+    if (end_a && end_b) {
+        folder_a = kv_path_folder(end_a, &name_a);
+        folder_b = kv_path_folder(end_b, &name_b);
+        same = !strcmp(name_a, name_b) && kv_same_file(folder_a, folder_b);
+        free(folder_a);
+        free(folder_b);
+    }
+    free(end_a);
+    free(end_b);
+    return same;
+}
+
+static bool is_special(const char *path)
+{
+    struct stat st;
+
+    return !stat(path, &st) && !S_ISREG(st.st_mode);
+}
+
+static bool collide(const char *a, const char *b)
+{
+    return !is_special(a) && (kv_same_file(a, b) || same_place(a, b));
+}
+
+/* Whether standard input or output is this file. */
+static bool is_standard(int fd, const char *path)
+{
+    struct stat x, y;
+
+    return !fstat(fd, &x) && S_ISREG(x.st_mode) && !stat(path, &y) &&
+           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static bool reads_over(const char *input, const char *output)
+{
+    return strcmp(input, "-") ? collide(output, input)
+                              : is_standard(STDIN_FILENO, output);
+}
+
+static void check_output(const char *output, const struct paths *in)
+{
+    struct kv_err e;
+
+    if (!*output || !strcmp(output, "-"))
+        kv_die("an output is named '%s': expected a file", output);
+    if (kv_out_check(output, &e))
+        kv_die("%s", e.msg);
+    for (size_t i = 0; i < in->n; i++)
+        if (reads_over(in->path[i], output))
+            kv_die("the output %s would replace the input %s", output,
+                   in->path[i]);
+}
+
+void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
+                        size_t n_operands)
+{
+    struct paths in = {0}, out = {0};
+
+    for (size_t i = 0; opts[i].name; i++)
+        add_option(&in, &out, &opts[i]);
+    for (size_t i = 0; i < n_operands; i++)
+        add(&in, kv_strdup(operand[i]));
+    for (size_t i = 0; i < out.n; i++) {
+        check_output(out.path[i], &in);
+        for (size_t j = 0; j < i; j++)
+            if (collide(out.path[i], out.path[j]))
+                kv_die("two outputs are one file: %s and %s", out.path[j],
+                       out.path[i]);
+    }
+    for (size_t i = 0; i < in.n; i++)
+        if (is_standard(STDOUT_FILENO, in.path[i]))
+            kv_die("standard output would replace the input %s", in.path[i]);
+    clear(&in);
+    clear(&out);
+    kv_inputs_guard();
+}
+
+/* ---- --help ------------------------------------------------------------ */
+
+static void put_name(const struct kv_opt *o, const char *before)
+{
+    if (o->letter)
+        printf("%s-%c", before, o->letter);
+    else
+        printf("%s--%s", before, o->name);
+}
+
+static void put_reads(const struct kv_opt *opts, const char *operand)
+{
+    const char *before = "Reads: ";
+
+    for (const struct kv_opt *o = opts; o->name; o++) {
+        if (o->file != KV_READS && o->file != KV_READS_FOLDER && !o->reads)
+            continue;
+        put_name(o, before);
+        before = ", ";
+        if (o->file == KV_READS_FOLDER)
+            printf(" (all files)");
+        if (o->named)
+            printf(" (%s)", o->suffix);
+        for (const struct kv_opt *w = opts; o->reads && w->name; w++)
+            if (w->at == o->reads)
+                printf(" (--%s)", w->name);
+    }
+    if (operand)
+        printf("%s%s", before, operand);
+    putchar('\n');
+}
+
+static void put_writes(const struct kv_opt *opts)
+{
+    const char *before = "Writes: ";
+
+    for (const struct kv_opt *o = opts; o->name; o++) {
+        if (o->file != KV_WRITES)
+            continue;
+        put_name(o, before);
+        before = ", ";
+        if (o->beside)
+            printf(" (FILE%s)", o->suffix);
+    }
+    printf("; never over what is read\n");
+}
+
+void kv_opt_put_files(const struct kv_opt *opts, const char *operand)
+{
+    putchar('\n');
+    put_reads(opts, operand);
+    put_writes(opts);
+}

@@ -1,0 +1,17 @@
+/* The files that a table of options names. */
+#ifndef KV_BASE_OPT_IMPL_H
+#define KV_BASE_OPT_IMPL_H
+
+#include "lib/base/opt.h"
+
+/* Ends the program with a sentence when an output would replace an input, when
+ * two outputs are one file, whatever they are called, or when one cannot be
+ * written by its name.  Pipes and devices are replaced by nothing.  Files that
+ * are read from then on are inputs until the end (kv_inputs_guard). */
+void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
+                        size_t n_operands);
+
+/* Which options they are, for --help. */
+void kv_opt_put_files(const struct kv_opt *opts, const char *operand);
+
+#endif

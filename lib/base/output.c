@@ -1,0 +1,358 @@
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/file_impl.h"
+#include "lib/base/progress.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- names to remove when the program ends ----------------------------- */
+
+/* Fixed room: a signal handler reads it at any time. */
+enum { MOST = 16 };
+static struct {
+    atomic_bool taken; /* path is whole */
+    char path[PATH_MAX];
+} temporary[MOST];
+
+void kv_temporaries_remove(void)
+{
+    for (size_t i = 0; i < MOST; i++)
+        if (temporary[i].taken)
+            unlink(temporary[i].path);
+    for (size_t i = 0; i < MOST; i++) /* folders, empty by now */
+        if (temporary[i].taken)
+            rmdir(temporary[i].path);
+}
+
+int kv_temporary_add(const char *path, struct kv_err *e)
+{
+    static bool registered;
+    size_t i = 0;
+
+    while (i < MOST && temporary[i].taken)
+        i++;
+    if (i == MOST)
+        return kv_fail(e, "cannot write %s: too many open outputs", path);
+    if (strlen(path) >= sizeof(temporary[i].path))
+        return kv_fail(e, "cannot write %s: %s", path, strerror(ENAMETOOLONG));
+    strcpy(temporary[i].path, path);
+    temporary[i].taken = true;
+    if (!registered)
+        atexit(kv_temporaries_remove);
+    registered = true;
+    return 0;
+}
+
+void kv_temporary_forget(const char *path)
+{
+    for (size_t i = 0; i < MOST; i++)
+        if (temporary[i].taken && !strcmp(temporary[i].path, path))
+            temporary[i].taken = false;
+}
+
+/* ---- where an output goes ---------------------------------------------- */
+
+/* A link in /proc that is named by a number: whatever readlink() says of it,
+ * what it leads to may have no name. */
+static bool is_descriptor(const char *path)
+{
+    const char *name;
+    char *folder = kv_path_folder(path, &name);
+    struct statfs fs;
+    const bool is = *name && name[strspn(name, "0123456789")] == 0 &&
+                    !statfs(folder, &fs) && fs.f_type == PROC_SUPER_MAGIC;
+
+    free(folder);
+    return is;
+}
+
+/* What the link at this place says, from the same place as the link. */
+static char *next_link(char *at, char *link)
+{
+    const char *name;
+    char *folder, *next;
+
+    if (*link == '/') {
+        next = kv_strdup(link);
+    } else {
+        folder = kv_path_folder(at, &name);
+        next = kv_path_join(folder, link);
+        free(folder);
+    }
+    free(at);
+    return next;
+}
+
+char *kv_out_target(const char *path)
+{
+    enum { MOST_LINKS = 40 };
+    char *at = kv_strdup(path), link[PATH_MAX];
+
+    for (int i = 0; i < MOST_LINKS; i++) {
+        const ssize_t n = readlink(at, link, sizeof(link) - 1);
+
+        if (n < 0 || is_descriptor(at))
+            return at;
+        link[n] = 0;
+        at = next_link(at, link);
+    }
+    free(at);
+    errno = ELOOP;
+    return NULL;
+}
+
+/* ---- outputs ----------------------------------------------------------- */
+
+static int fail_why(const char *path, int why, struct kv_err *e)
+{
+    return kv_fail(e, "cannot write %s: %s", path, strerror(why));
+}
+
+int kv_out_check(const char *path, struct kv_err *e)
+{
+    char *target = kv_out_target(path);
+    struct stat st;
+    const bool bad = !target || (is_descriptor(target) && stat(target, &st));
+    const int why = errno;
+
+    free(target);
+    return bad ? fail_why(path, why, e) : 0;
+}
+
+static void forget(struct kv_out *o)
+{
+    if (o->temp)
+        kv_temporary_forget(o->temp);
+    free(o->temp);
+    free(o->target);
+    free(o->path);
+    *o = (struct kv_out){0};
+}
+
+static int check_input(const char *path, const struct stat *st,
+                       struct kv_err *e)
+{
+    const char *input = S_ISREG(st->st_mode) ? kv_input_that_is(st) : NULL;
+
+    return input ? kv_fail(e, "the output %s would replace the input %s", path,
+                           input)
+                 : 0;
+}
+
+/* A descriptor of this process itself, not the file behind it once more: what
+ * is written goes on where others stopped. */
+static int open_target(const char *target)
+{
+    const char *name;
+    char *folder = kv_path_folder(target, &name);
+    const bool ours =
+        is_descriptor(target) && kv_same_file(folder, "/proc/self/fd");
+
+    free(folder);
+    return ours ? fcntl(atoi(name), F_DUPFD_CLOEXEC, 0)
+                : open(target, O_WRONLY | O_CLOEXEC);
+}
+
+/* A pipe, a device or a descriptor: nothing that a file could replace. */
+static int open_in_place(struct kv_out *o, const char *path, const char *target,
+                         bool as_stream, struct kv_err *e)
+{
+    struct stat st;
+    int fd;
+
+    if (!as_stream)
+        return kv_fail(e, "cannot write %s: it is not a regular file", path);
+    fd = open_target(target);
+    if (fd < 0 || fstat(fd, &st))
+        return fail_why(path, errno, e);
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
+        kv_fail(e, "cannot write %s: it is open for reading alone", path);
+    else if (!check_input(path, &st, e))
+        o->file = fdopen(fd, "w");
+    if (!o->file) {
+        close(fd);
+        return -1;
+    }
+    o->path = kv_strdup(path);
+    return 0;
+}
+
+/* Of the file that is replaced, or what the umask says. */
+static void set_mode(int fd, const struct stat *old)
+{
+    const mode_t mask = umask(0);
+
+    umask(mask);
+    if (!old) {
+        fchmod(fd, 0666 & ~mask);
+        return;
+    }
+    if (fchown(fd, old->st_uid, old->st_gid) &&
+        fchown(fd, (uid_t)-1, old->st_gid))
+        errno = 0; /* whoever runs this may not give files away */
+    fchmod(fd, old->st_mode & 07777);
+}
+
+static int open_temporary(struct kv_out *o, const struct stat *old,
+                          bool as_stream, struct kv_err *e)
+{
+    const size_t room = strlen(o->target) + 8;
+    int fd;
+
+    o->temp = kv_alloc(room, 1);
+    snprintf(o->temp, room, "%s.XXXXXX", o->target);
+    fd = mkstemp(o->temp);
+    if (fd < 0)
+        return fail_why(o->path, errno, e);
+    if (kv_temporary_add(o->temp, e)) {
+        unlink(o->temp);
+        close(fd);
+        return -1;
+    }
+    set_mode(fd, old);
+    if (as_stream)
+        o->file = fdopen(fd, "w");
+    else
+        close(fd);
+    return 0;
+}
+
+/* A file that may not be written is not replaced either. */
+static int check_old(const char *path, const char *target,
+                     const struct stat *old, struct kv_err *e)
+{
+    if (S_ISDIR(old->st_mode))
+        return kv_fail(e, "cannot write %s: it is a folder", path);
+    if (faccessat(AT_FDCWD, target, W_OK, AT_EACCESS))
+        return fail_why(path, errno, e);
+    return check_input(path, old, e);
+}
+
+int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
+                struct kv_err *e)
+{
+    char *target = kv_out_target(path);
+    struct stat old;
+    bool there;
+    int rc = -1;
+
+    *o = (struct kv_out){0};
+    if (!target)
+        return fail_why(path, errno, e);
+    there = !stat(target, &old);
+    if (is_descriptor(target)) {
+        rc = open_in_place(o, path, target, as_stream, e);
+        goto out;
+    }
+    if (there && check_old(path, target, &old, e))
+        goto out;
+    if (there && !S_ISREG(old.st_mode)) {
+        rc = open_in_place(o, path, target, as_stream, e);
+        goto out;
+    }
+    o->path = kv_strdup(path);
+    o->target = kv_strdup(target);
+    rc = open_temporary(o, there ? &old : NULL, as_stream, e);
+    if (rc)
+        forget(o);
+out:
+    free(target);
+    return rc;
+}
+
+static int sync_file(int fd)
+{
+    const bool failed = fd < 0 || fsync(fd);
+
+    return failed ? errno : 0;
+}
+
+/* Makes sure that everything written is on the disk: 0 or an errno. */
+static int finish(struct kv_out *o)
+{
+    int why = 0;
+
+    errno = 0;
+    if (o->file) {
+        if (fflush(o->file) || ferror(o->file))
+            why = errno ? errno : EIO;
+        if (!why && o->temp)
+            why = sync_file(fileno(o->file));
+        if (fclose(o->file) && !why)
+            why = errno;
+        o->file = NULL;
+    } else {
+        const int fd = open(o->temp, O_RDONLY | O_CLOEXEC);
+
+        why = sync_file(fd);
+        if (fd >= 0)
+            close(fd);
+    }
+    return why;
+}
+
+static void say_replaced(const char *path, const struct stat *old)
+{
+    char day[32] = "";
+    struct tm t;
+
+    if (!old->st_size || !localtime_r(&old->st_mtim.tv_sec, &t))
+        return;
+    strftime(day, sizeof(day), "%Y-%m-%d %H:%M", &t);
+    kv_note("%s: replaced, it held %lld bytes of %s", path,
+            (long long)old->st_size, day);
+}
+
+/* The old file is looked at again: it may be another one by now. */
+static int put_in_place(const struct kv_out *o, struct kv_err *e)
+{
+    struct stat old;
+    const bool there = !stat(o->target, &old);
+
+    if (there && check_input(o->path, &old, e))
+        return -1;
+    if (rename(o->temp, o->target))
+        return fail_why(o->path, errno, e);
+    if (there)
+        say_replaced(o->path, &old);
+    return 0;
+}
+
+int kv_out_commit(struct kv_out *o, struct kv_err *e)
+{
+    int why;
+
+    if (!o->path)
+        return 0;
+    why = finish(o);
+    if (why)
+        fail_why(o->path, why, e);
+    if (why || kv_inputs_unchanged(e) || (o->temp && put_in_place(o, e))) {
+        kv_out_discard(o);
+        return -1;
+    }
+    forget(o);
+    return 0;
+}
+
+void kv_out_discard(struct kv_out *o)
+{
+    if (!o->path)
+        return;
+    if (o->file)
+        fclose(o->file);
+    if (o->temp)
+        unlink(o->temp);
+    forget(o);
+}

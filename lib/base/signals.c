@@ -1,0 +1,160 @@
+#include "lib/base/file.h"
+#include "lib/base/file_impl.h"
+#include "lib/base/opt.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STACK_BYTES = 1 << 16 };
+
+static atomic_int signalled;
+static struct sigaction before[NSIG]; /* what a signal did before */
+
+/* As if there had been no handler: the exit status says which it was, and a
+ * sanitizer has its report. */
+static void end(int number)
+{
+    struct sigaction *was = &before[number];
+    sigset_t one;
+
+    kv_temporaries_remove();
+    if (was->sa_handler == SIG_IGN)
+        was->sa_handler = SIG_DFL;
+    sigaction(number, was, NULL);
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    raise(number);
+    _exit(128 + number);
+}
+
+static void on_stop(int number)
+{
+    if (signalled)
+        end(number);
+    signalled = 1;
+}
+
+static void put(const char *text)
+{
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        errno = 0; /* there is nobody else to tell */
+}
+
+/* Memory that is there no more: part of a file, where a map's. */
+static void on_bus(int number, siginfo_t *info, void *context)
+{
+    bool shortened;
+    const char *path = kv_input_at(info->si_addr, &shortened);
+
+    (void)context;
+    if (info->si_code <= 0 || !path)
+        end(number);
+    put(kv_program());
+    put(": ");
+    put(path);
+    put(shortened ? " was shortened while it was read\n"
+                  : " can no longer be read\n");
+    kv_temporaries_remove();
+    _exit(KV_EXIT_CANNOT);
+}
+
+static void *wait_for_signals(void *from_outside)
+{
+    pthread_sigmask(SIG_UNBLOCK, from_outside, NULL);
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* What a program's own mistakes, or a map, raise on the thread they are of. */
+static bool is_fault(int number)
+{
+    return number == SIGSEGV || number == SIGBUS || number == SIGFPE ||
+           number == SIGILL || number == SIGABRT || number == SIGTRAP ||
+           number == SIGSYS;
+}
+
+static bool is_stop(int number)
+{
+    return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+/* Whether it ends a program, and a handler may come before. */
+static bool ends(int number)
+{
+    switch (number) {
+    case SIGKILL:
+    case SIGSTOP:
+    case SIGTSTP:
+    case SIGTTIN:
+    case SIGTTOU:
+    case SIGCONT:
+    case SIGCHLD:
+    case SIGURG:
+    case SIGWINCH:
+    case SIGXFSZ: /* ignored: a file-size limit is a failed write */
+        return false;
+    }
+    return true;
+}
+
+/* Whether it has a handler of ours from now on.  What somebody else takes is
+ * his, but for faults, which he has afterwards; what is ignored stays so, but
+ * for what asks to stop (without nohup, background jobs of scripts ignore
+ * SIGINT). */
+static bool take(int number)
+{
+    struct sigaction a = {.sa_flags = SA_ONSTACK};
+
+    if (!ends(number) || sigaction(number, NULL, &before[number]))
+        return false;
+    if (before[number].sa_handler == SIG_IGN &&
+        (!is_stop(number) || number == SIGHUP))
+        return false;
+    if (before[number].sa_handler != SIG_DFL &&
+        before[number].sa_handler != SIG_IGN && !is_fault(number))
+        return false;
+    sigemptyset(&a.sa_mask);
+    if (number == SIGBUS) {
+        a.sa_flags |= SA_SIGINFO;
+        a.sa_sigaction = on_bus;
+    } else {
+        a.sa_handler = is_stop(number) ? on_stop : end;
+    }
+    return !sigaction(number, &a, NULL);
+}
+
+/* Handlers run on a thread of their own: BLAS libraries work with the stack
+ * pointer amid other memory, which a handler there would write over.  Faults,
+ * and a pipe that nobody reads, are the computing thread's own, and the last
+ * that it does. */
+void kv_catch_signals(void)
+{
+    static char stack[STACK_BYTES]; /* when the thread's own is full */
+    static sigset_t from_outside;
+    pthread_t waiting;
+
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof(stack)}, NULL);
+    signal(SIGXFSZ, SIG_IGN);
+    sigemptyset(&from_outside);
+    for (int number = 1; number <= SIGRTMAX; number++)
+        if (take(number) && !is_fault(number) && number != SIGPIPE)
+            sigaddset(&from_outside, number);
+
+    /* threads started later block them too */
+    pthread_sigmask(SIG_BLOCK, &from_outside, NULL);
+    if (pthread_create(&waiting, NULL, wait_for_signals, &from_outside))
+        pthread_sigmask(SIG_UNBLOCK, &from_outside, NULL);
+    else
+        pthread_detach(waiting);
+}
+
+int kv_interrupted(struct kv_err *e)
+{
+    return signalled ? kv_fail(e, "interrupted") : 0;
+}
