@@ -3,10 +3,8 @@
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { WINDOWS = KV_RANDOM_WINDOWS, CTX = KV_RANDOM_CTX };
@@ -81,12 +79,11 @@ int kv_random_dump(struct kv_dump **dump, const struct kv_shape *shape,
     int rc;
 
     snprintf(folder, sizeof(folder), "%s/kvtools-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder))
-        return kv_fail(e, "cannot make a temporary folder %s: %s", folder,
-                       strerror(errno));
+    if (kv_temporary_folder(folder, e))
+        return -1;
     snprintf(path, sizeof(path), "%s/random.h5", folder);
-    rc = kv_temporary_add(folder, e) || kv_temporary_add(path, e) ||
-         write_dump(path, shape, seed, e) || kv_dump_open(dump, path, e);
+    rc = kv_temporary_add(path, e) || write_dump(path, shape, seed, e) ||
+         kv_dump_open(dump, path, e);
     unlink(path); /* the open file is all that is left of it */
     rmdir(folder);
     kv_temporary_forget(path);

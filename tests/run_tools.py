@@ -7,8 +7,9 @@ TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
 
 def run(tool, *args, **more):
     """The finished process, its output as text."""
-    return subprocess.run([os.path.join(TOOLS, tool), *args],
-                          capture_output=True, text=True, **more)
+    return subprocess.run([os.path.join(TOOLS, tool), *map(str, args)],
+                          text=True, **{"stdout": subprocess.PIPE,
+                                        "stderr": subprocess.PIPE, **more})
 
 
 def must(tool, *args):

@@ -10,6 +10,7 @@
 #include "lib/base/utf8.h"
 #include "tests/test.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
 
@@ -146,6 +147,48 @@ static void test_out(void **state)
     free(path);
 }
 
+/* What a map, a whole read and HDF5 go through. */
+static void test_inputs(void **state)
+{
+    static const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    char *path = kv_path_join(test_folder(), "in.txt"), *text;
+    struct kv_err e = {""};
+    struct kv_input *in;
+    struct kv_map m;
+    size_t n;
+    FILE *f;
+
+    (void)state;
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("some text", f);
+    fclose(f);
+    assert_int_equal(kv_input_open(&in, path, &e), 0);
+    assert_int_equal(kv_inputs_unchanged(&e), 0);
+    assert_true(kv_input_close(in));
+    assert_true(kv_input_close(NULL));
+
+    assert_int_equal(kv_map_open(&m, path, &e), 0);
+    assert_int_equal(m.bytes, 9);
+    assert_int_equal(kv_file_read(path, &text, &n, &e), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    assert_int_equal(kv_inputs_unchanged(&e), -1);
+    assert_says(e, "in.txt was changed while it was read");
+    kv_map_close(&m);
+    assert_int_equal(kv_inputs_unchanged(&e), 0); /* of what is open */
+
+    assert_int_equal(kv_input_open(&in, path, &e), 0);
+    f = fopen(path, "a");
+    assert_non_null(f);
+    fputs("more", f);
+    fclose(f);
+    assert_false(kv_input_close(in));
+    assert_int_equal(kv_input_open(&in, test_folder(), &e), -1);
+    assert_says(e, "is not a regular file");
+    free(text);
+    free(path);
+}
+
 static void test_sizes_and_hash(void **state)
 {
     char hex[KV_HASH_CHARS];
@@ -205,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_out),
+        cmocka_unit_test(test_inputs),
         cmocka_unit_test(test_sizes_and_hash),
         cmocka_unit_test(test_shown),
     };

@@ -81,9 +81,11 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
 int kv_out_commit(struct kv_out *o, struct kv_err *e);
 void kv_out_discard(struct kv_out *o);
 
-/* A file, or a folder that is empty by then, is removed when the program ends
- * before kv_temporary_forget(); a few at a time. */
+/* Names that are removed when the program ends before kv_temporary_forget(), a
+ * few at a time: a file's, whether it is there yet or not, and that of a new
+ * folder (path ends in XXXXXX, which are replaced), if it is empty by then. */
 int kv_temporary_add(const char *path, struct kv_err *e);
+int kv_temporary_folder(char *path, struct kv_err *e);
 void kv_temporary_forget(const char *path);
 
 /* An unlinked file in $TMPDIR (/tmp), to read and write; closed, it is gone.

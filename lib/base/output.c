@@ -25,8 +25,24 @@ static struct {
     char path[PATH_MAX];
 } temporary[MOST];
 
+/* Between a file's beginning and its name's being known nothing is removed;
+ * once that has begun, no file begins. */
+static atomic_bool making, ending;
+
+static void begin_making(void)
+{
+    making = true;
+    while (ending) /* the handler runs on another thread */
+        pause();
+}
+
 void kv_temporaries_remove(void)
 {
+    const struct timespec ms = {.tv_nsec = 1000000};
+
+    ending = true;
+    for (int i = 0; making && i < 1000; i++)
+        nanosleep(&ms, NULL);
     for (size_t i = 0; i < MOST; i++)
         if (temporary[i].taken)
             unlink(temporary[i].path);
@@ -35,23 +51,66 @@ void kv_temporaries_remove(void)
             rmdir(temporary[i].path);
 }
 
-int kv_temporary_add(const char *path, struct kv_err *e)
+/* Where the next name goes, or MOST. */
+static size_t find_room(const char *path, struct kv_err *e)
 {
     static bool registered;
     size_t i = 0;
 
-    while (i < MOST && temporary[i].taken)
-        i++;
-    if (i == MOST)
-        return kv_fail(e, "cannot write %s: too many open outputs", path);
-    if (strlen(path) >= sizeof(temporary[i].path))
-        return kv_fail(e, "cannot write %s: %s", path, strerror(ENAMETOOLONG));
-    strcpy(temporary[i].path, path);
-    temporary[i].taken = true;
     if (!registered)
         atexit(kv_temporaries_remove);
     registered = true;
+    while (i < MOST && temporary[i].taken)
+        i++;
+    if (i == MOST)
+        kv_fail(e, "cannot write %s: too many open outputs", path);
+    if (strlen(path) < sizeof(temporary->path))
+        return i;
+    kv_fail(e, "cannot write %s: %s", path, strerror(ENAMETOOLONG));
+    return MOST;
+}
+
+static void take_room(size_t i, const char *path)
+{
+    strcpy(temporary[i].path, path);
+    temporary[i].taken = true;
+}
+
+int kv_temporary_add(const char *path, struct kv_err *e)
+{
+    const size_t i = find_room(path, e);
+
+    if (i == MOST)
+        return -1;
+    take_room(i, path);
     return 0;
+}
+
+/* path: of a name that ends in XXXXXX, which are replaced.  fd NULL: a folder.
+ * 0, -1 with the sentence, or an errno. */
+static int make(char *path, int *fd, struct kv_err *e)
+{
+    const size_t i = find_room(path, e);
+    int why = 0;
+
+    if (i == MOST)
+        return -1;
+    begin_making();
+    if (fd ? (*fd = mkstemp(path)) < 0 : !mkdtemp(path))
+        why = errno;
+    else
+        take_room(i, path);
+    making = false;
+    return why;
+}
+
+int kv_temporary_folder(char *path, struct kv_err *e)
+{
+    const int why = make(path, NULL, e);
+
+    return why > 0 ? kv_fail(e, "cannot make a temporary folder %s: %s", path,
+                             strerror(why))
+                   : why;
 }
 
 void kv_temporary_forget(const char *path)
@@ -208,18 +267,13 @@ static int open_temporary(struct kv_out *o, const struct stat *old,
                           bool as_stream, struct kv_err *e)
 {
     const size_t room = strlen(o->target) + 8;
-    int fd;
+    int fd, why;
 
     o->temp = kv_alloc(room, 1);
     snprintf(o->temp, room, "%s.XXXXXX", o->target);
-    fd = mkstemp(o->temp);
-    if (fd < 0)
-        return fail_why(o->path, errno, e);
-    if (kv_temporary_add(o->temp, e)) {
-        unlink(o->temp);
-        close(fd);
-        return -1;
-    }
+    why = make(o->temp, &fd, e);
+    if (why)
+        return why > 0 ? fail_why(o->path, why, e) : -1;
     set_mode(fd, old);
     if (as_stream)
         o->file = fdopen(fd, "w");

@@ -129,17 +129,26 @@ static bool take(int number)
     return !sigaction(number, &a, NULL);
 }
 
+/* For a handler where a thread's own stack is full; a sanitizer has one. */
+static void set_stack(void)
+{
+    static char stack[STACK_BYTES];
+    stack_t now;
+
+    if (!sigaltstack(NULL, &now) && now.ss_flags & SS_DISABLE)
+        sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof(stack)}, NULL);
+}
+
 /* Handlers run on a thread of their own: BLAS libraries work with the stack
  * pointer amid other memory, which a handler there would write over.  Faults,
  * and a pipe that nobody reads, are the computing thread's own, and the last
  * that it does. */
 void kv_catch_signals(void)
 {
-    static char stack[STACK_BYTES]; /* when the thread's own is full */
     static sigset_t from_outside;
     pthread_t waiting;
 
-    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof(stack)}, NULL);
+    set_stack();
     signal(SIGXFSZ, SIG_IGN);
     sigemptyset(&from_outside);
     for (int number = 1; number <= SIGRTMAX; number++)

@@ -1,0 +1,460 @@
+"""What the tools write, and where: never over what they read, whole or not at
+all, through links and descriptors, whatever ends the run."""
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+import unittest
+
+import tiny_model
+from run_tools import TOOLS, must, run
+
+PROGRAMS = ["kvattn", "kvcalib", "kvdump", "kvppl", "kvquant"]
+CTX = 64
+
+
+def setUpModule():
+    global folder
+    folder = tempfile.mkdtemp(prefix="kvtools-")
+    tiny_model.make(at("m"))
+    for name, words in ("some.txt", 800), ("long.txt", 60000):
+        with open(at(name), "w") as f:
+            f.write(tiny_model.text(words))
+    must("kvdump", "-m", at("m"), "-f", at("some.txt"), "-n", 2, "-o",
+         at("dump.h5"))
+
+
+def tearDownModule():
+    shutil.rmtree(folder)
+
+
+def at(name):
+    return os.path.join(folder, name)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+    return path
+
+
+class Outputs(unittest.TestCase):
+    """An empty folder for each test."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(dir=folder)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def refused(self, words, tool, *args, **more):
+        done = run(tool, *args, **more)
+        self.assertEqual(done.returncode, 2, (args, done.stderr))
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for word in words if isinstance(words, list) else [words]:
+            self.assertIn(word, done.stderr)
+
+    def quant(self, *args, **more):
+        return run("kvquant", "-s", "kivi:b2", at("dump.h5"), *args, **more)
+
+
+# ---- nothing that is read is replaced ---------------------------------------
+
+
+def table(tool):
+    """What --help says of files: (option, note) that are read, and written."""
+    shown = must(tool, "--help")
+    found = {}
+    for word in "Reads", "Writes":
+        line = re.search(rf"^{word}: ([^;\n]*)", shown, re.M).group(1)
+        found[word] = [re.match(r"(\S+)(?: \((.*)\))?$", item).groups()
+                       for item in line.split(", ")]
+    return found["Reads"], found["Writes"], shown
+
+
+def reading(option, note, path):
+    """The arguments that have a tool read this file."""
+    if not option.startswith("-"):
+        return [path]
+    if note == "all files":
+        return [option, os.path.dirname(path)]
+    if note and note.startswith("--"):
+        return [option, path, note]
+    if note:
+        return [option, note.replace("FILE", path)]
+    return [option, path]
+
+
+def writing(option, note, path):
+    if not note:
+        return [option, path]
+    return ["-o", path[:-len(note[4:])], option]  # beside FILE
+
+
+def ways(path, top):
+    """Other names of a file."""
+    hard, soft = os.path.join(top, "hard.partial"), os.path.join(
+        top, "soft.partial")
+    os.link(path, hard)
+    os.symlink(path, soft)
+    parent, name = os.path.split(path)
+    return [path, hard, soft,
+            os.path.join(parent, "..", os.path.basename(parent), ".", name)]
+
+
+class NeverOverInputs(Outputs):
+    def test_every_option_that_names_a_file_says_what_it_does(self):
+        for tool in PROGRAMS:
+            reads, writes, shown = table(tool)
+            known = {option for option, _ in reads + writes}
+            for letter, name, arg in re.findall(
+                    r"^  (?:-(\w),|   ) --(\S+) ([A-Z]+)\b", shown, re.M):
+                if arg in ("FILE", "DIR", "TEXT", "MODEL", "SPEC"):
+                    option = "-" + letter if letter else "--" + name
+                    self.assertIn(option, known, tool)
+
+    def test_every_input_of_every_tool(self):
+        for tool in PROGRAMS:
+            reads, writes, _ = table(tool)
+            self.assertTrue(reads and writes)
+            for i, (option, note) in enumerate(reads):
+                top = self.path(f"{tool}{i}")
+                os.makedirs(os.path.join(top, "in"))
+                path = write(os.path.join(top, "in/x.partial"), b"as it was")
+                names = ways(path, top)
+                before = sorted(os.listdir(top))
+                for target in writes:
+                    if target[0] == option:
+                        continue
+                    for name in names:
+                        args = reading(option, note, path) + writing(
+                            *target, name)
+                        with self.subTest(tool=tool, args=args):
+                            self.refused([f"the output {name} would replace "
+                                          f"the input {path}"], tool, *args)
+                            self.assertEqual(read(path), b"as it was")
+                            self.assertEqual(sorted(os.listdir(top)), before)
+
+    def test_every_file_of_a_model(self):
+        for name in os.listdir(at("m")):
+            with self.subTest(name):
+                before = read(at("m/" + name))
+                self.refused("would replace the input", "kvdump", "-m",
+                             at("m"), "-f", at("some.txt"), "-o",
+                             at("m/" + name))
+                self.assertEqual(read(at("m/" + name)), before)
+
+    def test_two_outputs(self):
+        for tool in PROGRAMS:
+            _, writes, _ = table(tool)
+            for i, a in enumerate(writes):
+                for b in writes[:i]:
+                    if "-o" in (a[0], b[0]) and (a[1] or b[1]):
+                        continue  # FILE and what stands beside it
+                    one, two = self.path("x.partial"), self.path("y.partial")
+                    args = writing(*a, one) + writing(*b, one)
+                    self.refused("two outputs are one file", tool, *args)
+                    os.symlink(one, two)  # neither is there yet
+                    args = writing(*a, one) + writing(*b, two)
+                    self.refused("two outputs are one file", tool, *args)
+                    os.unlink(two)
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_files_that_only_reading_finds(self):
+        """Known by device and inode when the output is opened."""
+        layers = write(self.path("a.txt"), b"0-1 KV kivi:b2g8\n")
+        os.link(layers, self.path("b.txt"))
+        self.refused([self.path("b.txt"), layers], "kvquant", "-s",
+                     "mixed,file=" + self.path("{a,a}.txt"), at("dump.h5"),
+                     "-o", self.path("b.txt"))
+        self.assertEqual(read(layers), b"0-1 KV kivi:b2g8\n")
+
+    def test_standard_input_and_output(self):
+        text = write(self.path("t.txt"), tiny_model.text(99).encode())
+        before = read(text)
+        with open(text) as f:
+            self.refused("would replace the input -", "kvdump", "-m", at("m"),
+                         "-f", "-", "--tokens", "-o", text, stdin=f)
+        with open(text, "r+") as f:
+            self.refused("standard output would replace the input " + text,
+                         "kvdump", "-m", at("m"), "-f", text, "--tokens",
+                         stdout=f)
+        self.assertEqual(read(text), before)
+
+
+# ---- where outputs go -------------------------------------------------------
+
+
+class Places(Outputs):
+    def test_through_links(self):
+        os.mkdir(self.path("sub"))
+        write(self.path("sub/real.csv"), b"OLD")
+        os.symlink("sub/real.csv", self.path("link.csv"))
+        os.symlink("link.csv", self.path("twice.csv"))
+        os.symlink("sub/new.csv", self.path("dangling.csv"))
+        for link, real in ("twice.csv", "real.csv"), ("dangling.csv",
+                                                      "new.csv"):
+            self.assertEqual(self.quant("-o", self.path(link)).returncode, 0)
+            self.assertTrue(os.path.islink(self.path(link)))
+            self.assertTrue(read(self.path("sub/" + real)).startswith(b"tool,"))
+        self.assertEqual(sorted(os.listdir(self.path("sub"))),
+                         ["new.csv", "real.csv"])
+        os.symlink("circle", self.path("circle"))
+        self.refused("symbolic links", "kvquant", "-s", "kivi", at("dump.h5"),
+                     "-o", self.path("circle"))
+
+    def test_descriptors(self):
+        """What is written goes on where others stopped, or into a pipe."""
+        want = self.quant().stdout
+        os.symlink("/proc/self/fd/1", self.path("out"))
+        for name in "/dev/stdout", "/dev/fd/1", self.path("out"):
+            self.assertEqual(self.quant("-o", name).stdout, want)
+            with open(self.path("x"), "w+") as f:
+                f.write("head\n")
+                f.flush()
+                self.assertEqual(self.quant("-o", name, stdout=f).returncode, 0)
+            self.assertEqual(read(self.path("x")).decode(), "head\n" + want)
+        self.assertTrue(os.path.islink(self.path("out")))
+        with open(self.path("x"), "rb") as f:
+            self.refused("is open for reading alone", "kvquant", "-s", "kivi",
+                         at("dump.h5"), "-o", "/dev/stdin", stdin=f)
+        self.refused("/dev/fd/77", "kvquant", "-s", "kivi", at("dump.h5"),
+                     "-o", "/dev/fd/77")
+        self.refused("is not a regular file", "kvquant", "-s", "kivi",
+                     at("dump.h5"), "--codes", "/dev/stdout")
+
+    def test_mode_of_what_is_replaced(self):
+        for mode in 0o600, 0o640, 0o666, 0o751:
+            out = write(self.path("x.csv"), b"OLD")
+            os.chmod(out, mode)
+            self.assertEqual(self.quant("-o", out).returncode, 0)
+            self.assertEqual(stat.S_IMODE(os.stat(out).st_mode), mode)
+        old = os.umask(0o027)
+        self.quant("-o", self.path("new.csv"))
+        os.umask(old)
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("new.csv")).st_mode),
+                         0o640)
+
+    def test_owner_of_what_is_replaced(self):
+        if os.geteuid():
+            self.skipTest("only root may give files away")
+        out = write(self.path("x.csv"), b"OLD")
+        os.chown(out, 12, 34)
+        self.assertEqual(self.quant("-o", out).returncode, 0)
+        self.assertEqual(os.stat(out)[4:6], (12, 34))
+
+    def test_what_may_not_be_written_is_not_replaced(self):
+        out = write(self.path("x.csv"), b"OLD")
+        os.chmod(out, 0o444)
+        more = {}
+        if not os.geteuid():  # whom nothing stops
+            os.chmod(folder, 0o755)
+            os.chmod(self.dir, 0o777)
+            more["user"] = 65534
+        self.refused("Permission denied", "kvquant", "-s", "kivi",
+                     at("dump.h5"), "-o", out, **more)
+        self.assertEqual(read(out), b"OLD")
+
+    def test_what_is_replaced_is_said(self):
+        out = self.path("x.csv")
+        self.assertNotIn("replaced", self.quant("-o", out).stderr)
+        size = os.path.getsize(out)
+        self.assertIn(f"{out}: replaced, it held {size} bytes of 2",
+                      self.quant("-o", out).stderr)
+        self.assertEqual(self.quant("-q", "-o", out).stderr, "")
+
+
+class Descriptors(Outputs):
+    def closed(self, *which):
+        return {"preexec_fn": lambda: [os.close(n) for n in which],
+                "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+    def test_words_land_in_no_file(self):
+        base = ["-m", at("m"), "-f", at("some.txt"), "-n", 1, "-p",
+                "llama.cpp", "-s", "kivi:b2", "--kl-divergence-base"]
+        must("kvppl", *base, self.path("ref.kl"), "-o", self.path("ref.csv"))
+        for which in (2,), (1, 2), (0, 1, 2), (0,):
+            done = run("kvppl", *base, self.path("x.kl"), "-o",
+                       self.path("x.csv"), **self.closed(*which))
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(read(self.path("x.kl")), read(self.path("ref.kl")))
+            self.assertNotIn(b"PPL", read(self.path("x.csv")))
+
+    def test_closed_stdout_is_an_error(self):
+        more = {**self.closed(1), "stderr": subprocess.PIPE}
+        self.refused("cannot write the results to standard output", "kvquant",
+                     "-q", "-s", "kivi", at("dump.h5"), "--codes",
+                     self.path("c.h5"), **more)
+        self.refused("standard output", "kvdump", "--version", **more)
+        more = {**self.closed(0), "stderr": subprocess.PIPE}
+        self.refused("cannot read -", "kvdump", "-m", at("m"), "-f", "-",
+                     "--tokens", **more)
+
+
+# ---- what ends a run --------------------------------------------------------
+
+KEPT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN,
+        signal.SIGTTOU, signal.SIGCONT, signal.SIGCHLD, signal.SIGURG,
+        signal.SIGWINCH, signal.SIGXFSZ}  # end nothing, or cannot be caught
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+def as_they_were():
+    """The tests themselves may run under nohup, or in the background."""
+    for number in signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE:
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Ends(Outputs):
+    def start(self, *more):
+        """A run that takes long, and has its output open."""
+        running = subprocess.Popen(
+            [os.path.join(TOOLS, "kvdump"), "-q", "-m", at("m"), "-f",
+             at("long.txt"), "--memory", "1K", "-o", self.path("d.h5"), *more],
+            stderr=subprocess.PIPE, text=True, preexec_fn=as_they_were)
+        while running.poll() is None and not os.listdir(self.dir):
+            time.sleep(0.002)
+        self.assertIsNone(running.poll())
+        return running
+
+    def end(self, running):
+        _, words = running.communicate(timeout=60)
+        self.assertEqual(os.listdir(self.dir), [])
+        return running.returncode, words
+
+    def test_every_signal(self):
+        for number in sorted(signal.valid_signals() - KEPT):
+            running = self.start()
+            running.send_signal(number)
+            ended, words = self.end(running)
+            with self.subTest(number=number):
+                if number in STOPS:
+                    self.assertEqual((ended, words),
+                                     (2, "kvdump: interrupted\n"))
+                elif "Sanitizer" not in words:
+                    self.assertEqual((ended, words), (-number, ""))
+
+    def test_folders_of_random_tensors(self):
+        """kvattn trains on a dump of its own, in $TMPDIR."""
+        with subprocess.Popen(
+                [os.path.join(TOOLS, "kvattn"), "-q", "-s", "klt:b3", "--shape",
+                 "1,16,16,128,64"], stdout=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": self.dir}) as running:
+            while running.poll() is None and not os.listdir(self.dir):
+                time.sleep(0.001)
+            self.assertIsNone(running.poll())
+            running.send_signal(signal.SIGALRM)
+        self.assertEqual(running.returncode, -signal.SIGALRM)
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_a_second_one_ends_at_once(self):
+        """Whatever the computing thread does: here it waits for a reader."""
+        os.mkfifo(self.path("fifo"))
+        for number in STOPS:
+            with subprocess.Popen(
+                    [os.path.join(TOOLS, "kvppl"), "-q", "-m", at("m"), "-f",
+                     at("some.txt"), "-n", "1", "-s", "kivi", "-p",
+                     "llama.cpp", "--kl-divergence-base", self.path("x.kl"),
+                     "-o", self.path("fifo")], stderr=subprocess.PIPE,
+                    text=True, preexec_fn=as_they_were) as running:
+                while running.poll() is None and len(os.listdir(self.dir)) < 2:
+                    time.sleep(0.002)
+                running.send_signal(number)
+                time.sleep(0.1)
+                self.assertIsNone(running.poll())
+                running.send_signal(number)
+                _, words = running.communicate(timeout=60)
+            self.assertEqual((running.returncode, words), (-number, ""))
+            self.assertEqual(os.listdir(self.dir), ["fifo"])
+
+    def test_a_pipe_that_nobody_reads(self):
+        ours, theirs = os.pipe()
+        with subprocess.Popen(
+                [os.path.join(TOOLS, "kvppl"), "-q", "-m", at("m"), "-f",
+                 at("some.txt"), "-n", "1", "-s", "kivi:b{1,2}", "-p",
+                 "llama.cpp", "--kl-divergence-base", self.path("x.kl")],
+                stdout=theirs, stderr=subprocess.PIPE, text=True,
+                preexec_fn=as_they_were) as running:
+            os.close(theirs)
+            os.close(ours)
+            ended, words = self.end(running)
+        self.assertEqual((ended, words), (-signal.SIGPIPE, ""))
+
+    def changing(self, change, *more):
+        """A run whose weights are changed while it reads them."""
+        shutil.rmtree(self.path("m"), ignore_errors=True)
+        shutil.copytree(at("m"), self.path("m"))
+        weights = self.path("m/model.safetensors")
+        os.mkdir(self.path("out"))
+        running = subprocess.Popen(
+            [os.path.join(TOOLS, "kvdump"), "-q", "-m", self.path("m"), "-f",
+             at("long.txt"), "--memory", "1K", "-o", self.path("out/d.h5"),
+             *more], stderr=subprocess.PIPE, text=True)
+        while running.poll() is None and not os.listdir(self.path("out")):
+            time.sleep(0.002)
+        change(weights)
+        _, words = running.communicate(timeout=60)
+        left = os.listdir(self.path("out"))
+        shutil.rmtree(self.path("out"))
+        return running.returncode, words, left
+
+    def test_an_input_that_changes(self):
+        def shorten(path):
+            os.truncate(path, 1000)
+
+        def empty(path):
+            os.truncate(path, 0)
+
+        def touch(path):
+            with open(path, "r+b") as f:
+                f.seek(5000)
+                f.write(b"\0\0\0\0")
+
+        def replace(path):
+            shutil.copy(path, path + ".new")
+            os.rename(path + ".new", path)
+
+        for change in shorten, empty, touch:
+            for threads in 1, 2:
+                ended, words, left = self.changing(change, "-n", "300", "-t",
+                                                   str(threads))
+                with self.subTest(change=change.__name__, threads=threads):
+                    self.assertEqual((ended, left), (2, []), words)
+                    self.assertRegex(words, r"^kvdump: \S*/model\.safetensors "
+                                     r"was (changed|shortened) while it was "
+                                     r"read\n$")
+        # the file that is read has another name, and is still what it was
+        ended, words, left = self.changing(replace, "-n", "300")
+        self.assertEqual((ended, words, left), (0, "", ["d.h5"]))
+
+    def test_a_dump_that_changes(self):
+        dump = shutil.copy(at("dump.h5"), self.path("d.h5"))
+        with subprocess.Popen(
+                [os.path.join(TOOLS, "kvcalib"), "-q", "-s",
+                 "klt,rope=post,metric=none", "-s",
+                 "pq:d{1,2,4,8}b{4,5,6,7,8}", dump, "-o", self.path("c.h5")],
+                stderr=subprocess.PIPE, text=True) as running:
+            fds = f"/proc/{running.pid}/fd"
+            while running.poll() is None and dump not in [
+                    os.readlink(os.path.join(fds, n)) for n in os.listdir(fds)
+                    if os.path.islink(os.path.join(fds, n))]:
+                time.sleep(0.002)
+            os.utime(dump)
+            _, words = running.communicate(timeout=240)
+        self.assertEqual((running.returncode, words),
+                         (2, f"kvcalib: {dump} was changed while it was "
+                          "read\n"))
+        self.assertEqual(os.listdir(self.dir), ["d.h5"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=0)
