@@ -213,24 +213,28 @@ class Places(Outputs):
                      "-o", self.path("circle"))
 
     def test_descriptors(self):
-        """What is written goes on where others stopped, or into a pipe."""
+        """What is written goes on where others stopped, or into a pipe.  Links
+        of our own: a program that replaces them is not to have the system's,
+        /dev/stdout, for that."""
         want = self.quant().stdout
-        os.symlink("/proc/self/fd/1", self.path("out"))
-        for name in "/dev/stdout", "/dev/fd/1", self.path("out"):
+        for name, number in ("in", 0), ("out", 1):
+            os.symlink(f"/proc/self/fd/{number}", self.path(name))
+        os.symlink("out", self.path("twice"))
+        for name in "/dev/fd/1", self.path("out"), self.path("twice"):
             self.assertEqual(self.quant("-o", name).stdout, want)
             with open(self.path("x"), "w+") as f:
                 f.write("head\n")
                 f.flush()
                 self.assertEqual(self.quant("-o", name, stdout=f).returncode, 0)
             self.assertEqual(read(self.path("x")).decode(), "head\n" + want)
-        self.assertTrue(os.path.islink(self.path("out")))
+            self.assertTrue(os.path.islink(self.path("out")))
         with open(self.path("x"), "rb") as f:
             self.refused("is open for reading alone", "kvquant", "-s", "kivi",
-                         at("dump.h5"), "-o", "/dev/stdin", stdin=f)
+                         at("dump.h5"), "-o", self.path("in"), stdin=f)
         self.refused("/dev/fd/77", "kvquant", "-s", "kivi", at("dump.h5"),
                      "-o", "/dev/fd/77")
         self.refused("is not a regular file", "kvquant", "-s", "kivi",
-                     at("dump.h5"), "--codes", "/dev/stdout")
+                     at("dump.h5"), "--codes", self.path("out"))
 
     def test_mode_of_what_is_replaced(self):
         for mode in 0o600, 0o640, 0o666, 0o751:
