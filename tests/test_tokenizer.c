@@ -307,28 +307,28 @@ static void added_tokens(void **state)
     static const char json[] =
         "{'model': {'vocab': {'a': 0, 'b': 1, ' ': 2, '<': 3, 'X': 4, '\u00e9':"
         " 5}, 'merges': []}, 'normalizer': {'type': 'NFKC'}, 'added_tokens': ["
-        "{'id': 10, 'content': '<L>', 'special': true, 'lstrip': true},"
-        "{'id': 11, 'content': '<R>', 'special': true, 'rstrip': true},"
-        "{'id': 12, 'content': 'ab', 'special': true, 'single_word': true},"
-        "{'id': 13, 'content': '<<', 'special': true},"
-        "{'id': 14, 'content': '<<<', 'special': true},"
-        "{'id': 15, 'content': '\uff38a', 'special': false},"
+        "{'id': 6, 'content': '<L>', 'special': true, 'lstrip': true},"
+        "{'id': 7, 'content': '<R>', 'special': true, 'rstrip': true},"
+        "{'id': 8, 'content': 'ab', 'special': true, 'single_word': true},"
+        "{'id': 9, 'content': '<<', 'special': true},"
+        "{'id': 10, 'content': '<<<', 'special': true},"
+        "{'id': 11, 'content': '\uff38a', 'special': false},"
         "{'id': 4, 'content': 'X', 'normalized': false}]}";
     static const struct {
         const char *text, *ids;
     } rows[] = {
-        {"a \t<L> b", "0 10 2 1 "},
-        {"a <R> \u3000\nb", "0 2 11 1 "},
-        {"<R>  <L>", "11 10 "},
-        {"ab", "12 "},
-        {" ab ", "2 12 2 "},
-        {"<ab<", "3 12 3 "},
+        {"a \t<L> b", "0 6 2 1 "},
+        {"a <R> \u3000\nb", "0 2 7 1 "},
+        {"<R>  <L>", "7 6 "},
+        {"ab", "8 "},
+        {" ab ", "2 8 2 "},
+        {"<ab<", "3 8 3 "},
         {"aab", "0 0 1 "},
         {"ab\u00e9", "0 1 5 "},
         {"\u200dab", "0 1 "},
-        {"<<<<<<a<", "14 14 0 3 "},
-        {"<<<<<", "14 13 "},
-        {"\uff38ab", "15 1 "}, /* found once normalized */
+        {"<<<<<<a<", "10 10 0 3 "},
+        {"<<<<<", "10 9 "},
+        {"\uff38ab", "11 1 "}, /* found once normalized */
         {"Xa", "4 0 "},        /* X goes first, as it is written */
     };
     struct kv_tokenizer *t = must_open(json);
@@ -337,7 +337,7 @@ static void added_tokens(void **state)
     for (size_t i = 0; i < COUNT(rows); i++)
         check_ids(t, rows[i].text, true, rows[i].ids);
     check_ids(t, "ab <L>X<<", false, "0 1 2 3 4 3 3 ");
-    assert_int_equal(kv_tokenizer_vocab(t), 16);
+    assert_int_equal(kv_tokenizer_vocab(t), 12);
     kv_tokenizer_free(t);
 }
 
@@ -373,7 +373,8 @@ static void id_past_vocabulary(void **state)
     kv_tokenizer_free(t);
 }
 
-/* Where a BOS comes from: the template, and what the config says to it. */
+/* A BOS stands before a text where the template has one; the config may name
+ * it, and must not contradict. */
 static void bos(void **state)
 {
     static const char templated[] =
@@ -392,16 +393,21 @@ static void bos(void **state)
         {plain, NULL, -1, false},
         {plain, "{}", -1, false},
         {plain, "{'bos_token': 'a'}", 0, false},
-        {plain, "{'bos_token': {'content': 'b'}, 'add_bos_token': true}", 1,
-         true},
-        {plain, "{'bos_token': 'zz'}", -1, false},
+        {plain, "{'bos_token': {'content': 'b'}, 'add_bos_token': false}", 1,
+         false},
+        {plain, "{'bos_token': 'b', 'add_bos_token': true}", -2, false},
+        {plain, "{'bos_token': 'zz'}", 2, false}, /* a new token */
         {plain, "{'bos_token': null, 'add_bos_token': true}", -2, false},
         {plain, "{'bos_token': 3}", -2, false},
         {plain, "{'add_bos_token': 'no'}", -2, false},
         {plain, "{", -2, false},
         {templated, NULL, 1, true},
         {templated, "{'bos_token': 'b'}", 1, true},
-        {templated, "{'add_bos_token': false}", 1, false},
+        {templated, "{'bos_token': 'b', 'add_bos_token': true}", 1, true},
+        {templated, "{'add_bos_token': null}", 1, true},
+        {templated, "{'add_bos_token': false}", -2, false},
+        {templated, "{'bos_token': 'a'}", -2, false},
+        {templated, "{'add_eos_token': true}", -2, false},
     };
 
     (void)state;

@@ -281,8 +281,10 @@ static void bad_files(void **state)
         {"{'model': {'vocab': {'a': 0}}}", "no \"merges\""},
         {"{'model': {'vocab': {'a': 0}, 'merges': {}}}",
          "\"merges\" is not an array"},
-        {"{'model': {'type': 'Unigram', 'vocab': {}}}",
-         "\"Unigram\" is not supported"},
+        {"{'model': {'type': 'Unigram', 'vocab': [['a', 0.5]]}}",
+         "model: type \"Unigram\" is not supported, only BPE"},
+        {"{'model': {'type': 'WordPiece', 'vocab': {}}}",
+         "model: type \"WordPiece\" is not supported, only BPE"},
         {"{'model': {'vocab': {'a': -1}, 'merges': []}}", "the id of \"a\""},
         {"{'model': {'vocab': {'a': 1.5}, 'merges': []}}", "the id of \"a\""},
         {"{'model': {'vocab': {'a': 99999999999}, 'merges': []}}",
@@ -344,13 +346,35 @@ static void bad_files(void **state)
         {"{" MODEL ", 'added_tokens': [{'id': 1, 'content': 'a'}]}",
          "\"a\" has id 1, against the vocabulary"},
         {"{" MODEL ", 'added_tokens': [{'id': 1, 'content': 'x'}]}",
-         "\"x\" has id 1, against the vocabulary"},
-        {"{" MODEL ", 'added_tokens': [{'id': 5, 'content': 'x'}, {'id': 5,"
+         "\"x\" has id 1: expected 2"},
+        {"{" MODEL ", 'added_tokens': [{'id': 2, 'content': 'x'}, {'id': 2,"
          " 'content': 'y'}]}",
-         "both have id 5"},
-        {"{" MODEL ", 'added_tokens': [{'id': 5, 'content': 'x'}, {'id': 6,"
+         "\"y\" has id 2: expected 3"},
+        {"{" MODEL ", 'added_tokens': [{'id': 2, 'content': 'x'}, {'id': 3,"
          " 'content': 'x'}]}",
          "given twice"},
+        {"{'model': {'vocab': {'a': 0, 'b': 2}, 'merges': []},"
+         " 'added_tokens': [{'id': 2, 'content': 'x'}]}",
+         "against the vocabulary's \"b\""},
+        {"{" MODEL ", 'version': '2.0'}", "version \"2.0\""},
+        {"{" MODEL ", 'charsmap': ''}", "\"charsmap\" is not supported"},
+        {"{'model': {'vocab': {}, 'merges': [], 'odd': 1}}",
+         "model: \"odd\" is not supported"},
+        {"{" MODEL ", 'normalizer': {'type': 'NFC', 'odd': 1}}",
+         "normalizer: NFC: \"odd\""},
+        {"{" MODEL ", 'pre_tokenizer': {'type': 'ByteLevel', 'odd': 1}}",
+         "pre_tokenizer: ByteLevel: \"odd\""},
+        {"{" MODEL ", 'decoder': {'type': 'Fuse', 'odd': 1}}",
+         "decoder: Fuse: \"odd\""},
+        {"{" MODEL ", 'added_tokens': [{'id': 2, 'content': 'x', 'odd': 1}]}",
+         "added_tokens: \"x\": \"odd\""},
+        {"{" MODEL ", 'post_processor': {'type': 'TemplateProcessing',"
+         " 'single': [{'Sequence': {'id': 'A'}}, {'SpecialToken': {'id':"
+         " 'a'}}], 'special_tokens': {'a': {'ids': [0]}}}}",
+         "\"single\" is not a text after at most one token"},
+        {"{" MODEL ", 'post_processor': {'type': 'TemplateProcessing',"
+         " 'single': [{'Sequence': {'id': 'B'}}], 'special_tokens': {}}}",
+         "\"single\" is not a text"},
     };
     struct kv_tokenizer *t;
 

@@ -44,9 +44,17 @@ static json_t *parse(const char *path, const char *text, size_t bytes,
     }
     json_set_alloc_funcs(json_memory, free);
     json = json_loadb(text + skip, bytes - skip, JSON_REJECT_DUPLICATES, &why);
-    if (!json)
+    if (json)
+        return json;
+    if (json_error_code(&why) == json_error_null_character ||
+        json_error_code(&why) == json_error_null_byte_in_key)
+        kv_fail(e,
+                "%s: line %d: a string with the zero character (\\u0000) in "
+                "it, which is not supported",
+                path, why.line);
+    else
         kv_fail(e, "%s: line %d: %s", path, why.line, why.text);
-    return json;
+    return NULL;
 }
 
 json_t *kv_json_read(const char *path, struct kv_err *e)

@@ -1,11 +1,14 @@
 #include "lib/model/tokenizer.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/model/json_file.h"
 #include "lib/model/tokenizer_added.h"
 #include "lib/model/tokenizer_bpe.h"
+#include "lib/model/tokenizer_config.h"
 #include "lib/model/tokenizer_decoder.h"
 #include "lib/model/tokenizer_json.h"
 #include "lib/model/tokenizer_normalizer.h"
+#include "lib/model/tokenizer_post.h"
 #include "lib/model/tokenizer_split.h"
 
 #include <stdlib.h>
@@ -18,155 +21,88 @@ struct kv_tokenizer {
     struct kv_bpe *bpe;
     struct kv_decoder *decoder;
     int32_t bos;
-    bool adds_bos;
+    bool adds_bos, splits_special;
 };
 
-/* The template of a single text, [{"SpecialToken": {"id": "<s>"}},
- * {"Sequence": {"id": "A"}}]: what stands before the text is its BOS. */
-static int parse_template(struct kv_tokenizer *t, const json_t *j,
-                          struct kv_err *e)
+/* "truncation" and "padding" are for calls that ask for them, as in
+ * transformers: nobody does here. */
+static int parse(struct kv_tokenizer *t, const json_t *j, int32_t *before,
+                 struct kv_err *e)
 {
-    json_t *single, *known, *ids, *id;
-    const char *name;
-
-    if (kv_field_array(j, "single", &single, e) ||
-        kv_field_object(j, "special_tokens", &known, e))
-        return -1;
-
-    const json_t *first =
-        json_object_get(json_array_get(single, 0), "SpecialToken");
-
-    if (!first)
-        return 0;
-    if (!json_object_get(json_array_get(single, 1), "Sequence"))
-        return kv_fail(e, "\"single\" is not a text after at most one token");
-    if (kv_field_string(first, "id", &name, e) ||
-        kv_field_array(json_object_get(known, name), "ids", &ids, e))
-        return kv_fail_in(e, "\"single\"");
-    id = json_array_get(ids, 0);
-    if (json_array_size(ids) != 1 || !json_is_integer(id) ||
-        json_integer_value(id) < 0 ||
-        json_integer_value(id) >= (json_int_t)kv_tokenizer_vocab(t))
-        return kv_fail(e, "\"%s\" is not one token of the vocabulary", name);
-    t->bos = (int32_t)json_integer_value(id);
-    t->adds_bos = true;
-    return 0;
-}
-
-static int parse_post_processor(struct kv_tokenizer *t, const json_t *j,
-                                struct kv_err *e)
-{
-    const char *type;
-    json_t *list;
-
-    if (!j || json_is_null(j))
-        return 0;
-    if (kv_field_string(j, "type", &type, e))
-        return -1;
-    if (!strcmp(type, "ByteLevel")) /* only offsets, which nobody asks for */
-        return 0;
-    if (!strcmp(type, "TemplateProcessing"))
-        return parse_template(t, j, e) ? kv_fail_in(e, "%s", type) : 0;
-    if (strcmp(type, "Sequence"))
-        return kv_fail(e, "type \"%s\" is not supported", type);
-    if (kv_field_array(j, "processors", &list, e))
-        return -1;
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (parse_post_processor(t, json_array_get(list, i), e))
-            return -1;
-    return 0;
-}
-
-static int32_t id_of(const struct kv_tokenizer *t, const char *content)
-{
-    const struct kv_added_token *a = kv_added_find(t->added, content);
-
-    return a ? a->id : kv_vocab_id(&t->bpe->vocab, content, strlen(content));
-}
-
-/* tokenizer_config.json has the last word where it speaks. */
-static int parse_config(struct kv_tokenizer *t, const json_t *j,
-                        struct kv_err *e)
-{
-    const json_t *token = json_object_get(j, "bos_token");
-    const char *bos = NULL;
-    int32_t id;
-
-    if (kv_field_flag(j, "add_bos_token", t->adds_bos, &t->adds_bos, e))
-        return -1;
-    if (json_is_object(token)
-            ? kv_field_string(token, "content", &bos, e)
-            : kv_field_string_or(j, "bos_token", NULL, &bos, e))
-        return kv_fail_in(e, "\"bos_token\"");
-    id = bos ? id_of(t, bos) : -1;
-    if (id >= 0)
-        t->bos = id;
-    if (t->adds_bos && t->bos < 0)
-        return kv_fail(e, "\"add_bos_token\" is true, but there is no "
-                          "\"bos_token\" in the vocabulary");
-    return 0;
-}
-
-static int parse(struct kv_tokenizer *t, const json_t *j, struct kv_err *e)
-{
+    const char *version;
     json_t *model;
 
     if (kv_field_object(j, "model", &model, e) ||
-        kv_bpe_new(&t->bpe, model, e) ||
+        kv_field_only(j,
+                      "version truncation padding added_tokens normalizer "
+                      "pre_tokenizer post_processor decoder model",
+                      e) ||
+        kv_field_string_or(j, "version", "1.0", &version, e))
+        return -1;
+    if (strcmp(version, "1.0"))
+        return kv_fail(e, "version \"%s\" is not supported, only 1.0", version);
+    if (kv_bpe_new(&t->bpe, model, e) ||
         kv_normalizer_new(&t->normalizer, json_object_get(j, "normalizer"),
                           e) ||
         kv_splitter_new(&t->splitter, json_object_get(j, "pre_tokenizer"), e) ||
         kv_decoder_new(&t->decoder, json_object_get(j, "decoder"), e) ||
         kv_added_new(&t->added, json_object_get(j, "added_tokens"),
-                     &t->bpe->vocab, t->normalizer, e))
+                     &t->bpe->vocab, e))
         return -1;
-    if (parse_post_processor(t, json_object_get(j, "post_processor"), e))
-        return kv_fail_in(e, "post_processor");
-    return 0;
+    return kv_post_parse(json_object_get(j, "post_processor"),
+                         kv_tokenizer_vocab(t), before, e);
 }
 
-/* Runs one of the parsers above on a file of the folder. */
-static int read_json(struct kv_tokenizer *t, const char *path,
-                     int (*take)(struct kv_tokenizer *, const json_t *,
-                                 struct kv_err *),
+static int read_main(struct kv_tokenizer *t, const char *path, int32_t *before,
                      struct kv_err *e)
 {
-    json_error_t why;
-    size_t bytes;
-    char *text;
-    json_t *j;
+    json_t *j = kv_json_read(path, e);
     int rc;
 
-    if (kv_file_read(path, &text, &bytes, e))
-        return -1;
-    j = json_loadb(text, bytes, 0, &why);
-    free(text);
     if (!j)
-        return kv_fail(e, "%s: line %d: %s", path, why.line, why.text);
-    rc = take(t, j, e);
+        return -1;
+    rc = parse(t, j, before, e);
     json_decref(j);
     return rc ? kv_fail_in(e, "%s", path) : 0;
+}
+
+/* What the files beside tokenizer.json say to it. */
+static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
+                     struct kv_err *e)
+{
+    const struct kv_tokenizer_main m = {
+        .vocab = &t->bpe->vocab,
+        .added = t->added,
+        .before = before,
+        .prefix_space = kv_normalizer_prepends(t->normalizer)
+                            ? 1
+                            : kv_splitter_prefix(t->splitter)};
+    struct kv_tokenizer_config c;
+
+    if (kv_tokenizer_config_read(&c, dir, &m, e))
+        return -1;
+    t->adds_bos = before >= 0;
+    t->bos = t->adds_bos ? before : c.bos;
+    t->splits_special = c.splits_special;
+    return 0;
 }
 
 int kv_tokenizer_open(struct kv_tokenizer **t, const char *dir,
                       struct kv_err *e)
 {
     struct kv_tokenizer *x = kv_alloc(1, sizeof(*x));
-    char *main_path = kv_path_join(dir, "tokenizer.json");
-    char *config = kv_path_join(dir, "tokenizer_config.json");
-    int rc;
+    char *path = kv_path_join(dir, "tokenizer.json");
+    int32_t before;
+    int rc = read_main(x, path, &before, e) || read_rest(x, dir, before, e);
 
-    x->bos = -1;
-    rc = read_json(x, main_path, parse, e);
-    if (!rc && kv_file_exists(config))
-        rc = read_json(x, config, parse_config, e);
+    if (!rc && kv_added_index(x->added, x->normalizer, e))
+        rc = kv_fail_in(e, "%s", path);
     if (rc)
         kv_tokenizer_free(x);
     else
         *t = x;
-    free(main_path);
-    free(config);
-    return rc;
+    free(path);
+    return rc ? -1 : 0;
 }
 
 void kv_tokenizer_free(struct kv_tokenizer *t)

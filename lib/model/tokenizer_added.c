@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/model/tokenizer_json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,11 @@ struct needles {
 };
 
 struct kv_added {
-    struct kv_added_token *token; /* by id */
-    size_t n;
+    struct kv_added_token *token; /* as they came; once indexed, by id */
+    size_t n, room;
+    int32_t last_id; /* the highest, -1: none */
+    size_t *slot;    /* [mask + 1] places in token by hash, SIZE_MAX: empty */
+    size_t mask;
     struct needles set[2]; /* [normalized] */
 };
 
@@ -61,78 +65,153 @@ static int add_needle(struct needles *set, const struct kv_added_token *t,
     return 0;
 }
 
-static int parse_token(struct kv_added *a, const json_t *j,
-                       const struct kv_vocab *vocab, struct kv_err *e)
+/* The slot of this content, or the empty one where it belongs. */
+static size_t *slot_of(const struct kv_added *a, const char *content)
 {
-    struct kv_added_token *t = &a->token[a->n];
-    const char *content;
-    size_t id;
-    int32_t there;
+    size_t h = kv_name_hash(content, strlen(content)) & a->mask;
 
+    while (a->slot[h] != SIZE_MAX &&
+           strcmp(a->token[a->slot[h]].content, content))
+        h = (h + 1) & a->mask;
+    return &a->slot[h];
+}
+
+static void fill_slots(struct kv_added *a)
+{
+    memset(a->slot, 0xff, (a->mask + 1) * sizeof(*a->slot)); /* SIZE_MAX */
+    for (size_t i = 0; i < a->n; i++)
+        *slot_of(a, a->token[i].content) = i;
+}
+
+/* Room for one more: half of the slots stay empty. */
+static void grow(struct kv_added *a)
+{
+    if (a->n < a->room)
+        return;
+    a->room = 2 * a->room + 16;
+    a->token = kv_realloc(a->token, a->room, sizeof(*a->token));
+    while (a->mask + 1 < 2 * a->room)
+        a->mask = 2 * a->mask + 1;
+    a->slot = kv_realloc(a->slot, a->mask + 1, sizeof(*a->slot));
+    fill_slots(a);
+}
+
+int kv_added_parse(struct kv_added_token *t, const json_t *j,
+                   const char *others, struct kv_err *e)
+{
+    const char *content;
+    char known[128];
+
+    *t = (struct kv_added_token){.id = -1};
     if (kv_field_string(j, "content", &content, e))
         return -1;
     if (!*content)
         return kv_fail(e, "\"content\" is empty");
-    if (kv_field_count(j, "id", KV_TOKEN_IDS, &id, e) ||
+    snprintf(known, sizeof(known),
+             "content special normalized single_word lstrip rstrip %s", others);
+    if (kv_field_only(j, known, e) ||
         kv_field_flag(j, "special", false, &t->special, e) ||
         kv_field_flag(j, "normalized", !t->special, &t->normalized, e) ||
         kv_field_flag(j, "single_word", false, &t->single_word, e) ||
         kv_field_flag(j, "lstrip", false, &t->lstrip, e) ||
         kv_field_flag(j, "rstrip", false, &t->rstrip, e))
         return kv_fail_in(e, "\"%s\"", content);
-    t->id = (int32_t)id;
-    there = kv_vocab_id(vocab, content, strlen(content));
-    if (there >= 0 ? there != t->id : id < vocab->n_ids && vocab->token[id].s)
-        return kv_fail(e, "\"%s\" has id %zu, against the vocabulary", content,
-                       id);
+    t->content = (char *)content;
+    return 0;
+}
+
+/* What it gets when the vocabulary lacks it. */
+static size_t next_id(const struct kv_added *a, const struct kv_vocab *vocab)
+{
+    const size_t after = (size_t)(a->last_id + 1);
+
+    return after > vocab->n ? after : vocab->n;
+}
+
+int kv_added_put(struct kv_added *a, const struct kv_added_token *t,
+                 const struct kv_vocab *vocab, struct kv_err *e)
+{
+    const char *content = t->content;
+    const int32_t there = kv_vocab_id(vocab, content, strlen(content));
+    const size_t id = there >= 0 ? (size_t)there : next_id(a, vocab);
+
     if (kv_added_find(a, content))
         return kv_fail(e, "\"%s\" is given twice", content);
-    t->content = kv_strdup(content);
-    a->n++;
+    if (there >= 0 && t->id >= 0 && t->id != there)
+        return kv_fail(e, "\"%s\" has id %d, against the vocabulary's %d",
+                       content, (int)t->id, (int)there);
+    if (t->id >= 0 && (size_t)t->id != id)
+        return kv_fail(e,
+                       "\"%s\" has id %d: expected %zu, the next one after the "
+                       "vocabulary and the tokens before it",
+                       content, (int)t->id, id);
+    if (there < 0 && id < vocab->n_ids && vocab->token[id].s)
+        return kv_fail(
+            e, "\"%s\" has id %zu, against the vocabulary's \"%.*s\"", content,
+            id, (int)vocab->token[id].n, vocab->token[id].s);
+    if (id >= KV_TOKEN_IDS)
+        return kv_fail(e, "\"%s\" would have id %zu", content, id);
+    grow(a);
+    *slot_of(a, content) = a->n;
+    a->token[a->n] = *t;
+    a->token[a->n].id = (int32_t)id;
+    a->token[a->n++].content = kv_strdup(content);
+    if ((int32_t)id > a->last_id)
+        a->last_id = (int32_t)id;
     return 0;
 }
 
 static int parse(struct kv_added *a, const json_t *j,
-                 const struct kv_vocab *vocab,
-                 const struct kv_normalizer *normalizer, struct kv_err *e)
+                 const struct kv_vocab *vocab, struct kv_err *e)
 {
-    const size_t n = json_array_size(j);
-
     if (!json_is_array(j))
         return kv_fail(e, "not an array");
-    a->token = kv_alloc(n, sizeof(*a->token));
-    for (size_t i = 0; i < 2; i++)
-        a->set[i].needle = kv_alloc(n, sizeof(*a->set[i].needle));
-    for (size_t i = 0; i < n; i++)
-        if (parse_token(a, json_array_get(j, i), vocab, e))
-            return -1;
-    qsort(a->token, n, sizeof(*a->token), by_id);
-    for (size_t i = 0; i < n; i++) {
-        const struct kv_added_token *t = &a->token[i];
+    for (size_t i = 0; i < json_array_size(j); i++) {
+        const json_t *item = json_array_get(j, i);
+        struct kv_added_token t;
+        size_t id;
 
-        if (i && t->id == t[-1].id)
-            return kv_fail(e, "\"%s\" and \"%s\" both have id %d",
-                           t[-1].content, t->content, (int)t->id);
-        if (add_needle(&a->set[t->normalized], t, normalizer, e))
-            return kv_fail_in(e, "\"%s\"", t->content);
+        if (kv_added_parse(&t, item, "id", e) ||
+            kv_field_count(item, "id", KV_TOKEN_IDS, &id, e))
+            return -1;
+        t.id = (int32_t)id;
+        if (kv_added_put(a, &t, vocab, e))
+            return -1;
     }
-    for (size_t i = 0; i < 2; i++)
-        qsort(a->set[i].needle, a->set[i].n, sizeof(*a->set[i].needle),
-              by_bytes);
     return 0;
 }
 
 int kv_added_new(struct kv_added **a, const json_t *j,
-                 const struct kv_vocab *vocab,
-                 const struct kv_normalizer *normalizer, struct kv_err *e)
+                 const struct kv_vocab *vocab, struct kv_err *e)
 {
     struct kv_added *x = kv_alloc(1, sizeof(*x));
 
-    if (j && !json_is_null(j) && parse(x, j, vocab, normalizer, e)) {
+    x->last_id = -1;
+    grow(x);
+    if (j && !json_is_null(j) && parse(x, j, vocab, e)) {
         kv_added_free(x);
         return kv_fail_in(e, "added_tokens");
     }
     *a = x;
+    return 0;
+}
+
+int kv_added_index(struct kv_added *a, const struct kv_normalizer *normalizer,
+                   struct kv_err *e)
+{
+    qsort(a->token, a->n, sizeof(*a->token), by_id);
+    fill_slots(a);
+    for (size_t i = 0; i < 2; i++)
+        a->set[i].needle = kv_alloc(a->n, sizeof(*a->set[i].needle));
+    for (size_t i = 0; i < a->n; i++) {
+        const struct kv_added_token *t = &a->token[i];
+
+        if (add_needle(&a->set[t->normalized], t, normalizer, e))
+            return kv_fail_in(e, "added token \"%s\"", t->content);
+    }
+    for (size_t i = 0; i < 2; i++)
+        qsort(a->set[i].needle, a->set[i].n, sizeof(*a->set[i].needle),
+              by_bytes);
     return 0;
 }
 
@@ -148,16 +227,16 @@ void kv_added_free(struct kv_added *a)
     for (size_t i = 0; i < a->n; i++)
         free(a->token[i].content);
     free(a->token);
+    free(a->slot);
     free(a);
 }
 
-const struct kv_added_token *kv_added_find(const struct kv_added *a,
-                                           const char *content)
+struct kv_added_token *kv_added_find(const struct kv_added *a,
+                                     const char *content)
 {
-    for (size_t i = 0; i < a->n; i++)
-        if (!strcmp(a->token[i].content, content))
-            return &a->token[i];
-    return NULL;
+    const size_t at = *slot_of(a, content);
+
+    return at == SIZE_MAX ? NULL : &a->token[at];
 }
 
 const struct kv_added_token *kv_added_id(const struct kv_added *a, int32_t id)
@@ -169,7 +248,23 @@ const struct kv_added_token *kv_added_id(const struct kv_added *a, int32_t id)
 
 int32_t kv_added_last_id(const struct kv_added *a)
 {
-    return a->n ? a->token[a->n - 1].id : -1;
+    return a->last_id;
+}
+
+/* The first of needles [low, high) whose byte i is at least `byte`; they agree
+ * in the bytes before it. */
+static size_t first_from(const struct needles *set, size_t low, size_t high,
+                         size_t i, unsigned byte)
+{
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if ((unsigned char)set->needle[middle].s[i] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* The longest needle at s, or NULL: byte by byte, [low, high) are those that
@@ -181,17 +276,13 @@ static const struct needle *longest(const struct needles *set, const char *s,
     size_t low = 0, high = set->n;
 
     for (size_t i = 0; low < high; i++) {
-        if (set->needle[low].n == i) /* all of it agreed; it sorts first */
-            best = &set->needle[low++];
+        for (; low < high && set->needle[low].n == i; low++)
+            if (!best || best->n < i) /* all of it agreed */
+                best = &set->needle[low];
         if (i == n)
             break;
-        while (low < high &&
-               (set->needle[low].n == i ||
-                (unsigned char)set->needle[low].s[i] < (unsigned char)s[i]))
-            low++;
-        while (low < high &&
-               (unsigned char)set->needle[high - 1].s[i] > (unsigned char)s[i])
-            high--;
+        low = first_from(set, low, high, i, (unsigned char)s[i]);
+        high = first_from(set, low, high, i, (unsigned char)s[i] + 1u);
     }
     return best;
 }
@@ -250,9 +341,13 @@ const struct kv_added_token *kv_added_next(struct kv_added_scan *x,
                                        : NULL;
 
         x->at += hit ? hit->n : 1;
-        if (!hit || (hit->token->special && !x->special) ||
-            (hit->token->single_word && in_word(x->s, x->n, at, x->at)))
+        if (!hit || (hit->token->single_word && in_word(x->s, x->n, at, x->at)))
             continue;
+        if (hit->token->special && !x->special) {
+            if (!x->n_passed++)
+                x->passed = hit->token;
+            continue;
+        }
         *end = hit->token->lstrip ? skip_spaces_left(x->s, at) : at;
         if (*end < *start)
             *end = *start;

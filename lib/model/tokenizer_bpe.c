@@ -138,15 +138,27 @@ static int refuse_rest(const json_t *model, struct kv_err *e)
     return 0;
 }
 
-static int parse_options(struct kv_bpe *b, const json_t *model,
-                         struct kv_err *e)
+/* Before anything else is read: in other types a vocabulary is a list. */
+static int check_type(const json_t *model, struct kv_err *e)
 {
-    const char *type, *unk;
+    const char *type;
 
     if (kv_field_string_or(model, "type", "BPE", &type, e))
         return -1;
     if (strcmp(type, "BPE"))
         return kv_fail(e, "type \"%s\" is not supported, only BPE", type);
+    return kv_field_only(model,
+                         "type dropout unk_token continuing_subword_prefix "
+                         "end_of_word_suffix fuse_unk byte_fallback "
+                         "ignore_merges vocab merges",
+                         e);
+}
+
+static int parse_options(struct kv_bpe *b, const json_t *model,
+                         struct kv_err *e)
+{
+    const char *unk;
+
     if (refuse_rest(model, e) ||
         kv_field_flag(model, "fuse_unk", false, &b->fuse_unk, e) ||
         kv_field_flag(model, "byte_fallback", false, &b->byte_fallback, e) ||
@@ -180,7 +192,7 @@ int kv_bpe_new(struct kv_bpe **b, const json_t *model, struct kv_err *e)
     struct kv_bpe *x = kv_alloc(1, sizeof(*x));
     json_t *vocab;
 
-    if (kv_field_object(model, "vocab", &vocab, e) ||
+    if (check_type(model, e) || kv_field_object(model, "vocab", &vocab, e) ||
         kv_vocab_init(&x->vocab, vocab, e) || parse_options(x, model, e))
         goto fail;
     index_tokens(x);

@@ -199,41 +199,68 @@ static int metaspace(const struct step *x, const struct kv_token_list *in,
     return rc;
 }
 
-static int parse_one(struct step *x, const char *type, const json_t *j,
-                     struct kv_err *e)
+static int parse_replace(struct step *x, const json_t *j, struct kv_err *e)
 {
     const char *text;
 
-    if (!strcmp(type, "ByteLevel")) {
-        x->run = byte_level;
-    } else if (!strcmp(type, "ByteFallback")) {
-        x->run = byte_fallback;
-    } else if (!strcmp(type, "Fuse")) {
-        x->run = fuse;
-    } else if (!strcmp(type, "Replace")) {
-        x->run = replace;
-        if (kv_field_string(j, "content", &text, e))
-            return -1;
-        x->text = kv_strdup(text);
-        return kv_pattern_parse(&x->pattern, json_object_get(j, "pattern"), e);
-    } else if (!strcmp(type, "Strip")) {
-        x->run = strip;
-        if (kv_field_string(j, "content", &text, e) ||
-            kv_field_count(j, "start", 1 << 20, &x->start, e) ||
-            kv_field_count(j, "stop", 1 << 20, &x->stop, e))
-            return -1;
-        if (!*text || strlen(text) != kv_utf8_bytes(text))
-            return kv_fail(e, "\"content\" is not one character");
-        x->text = kv_strdup(text);
-    } else if (!strcmp(type, "Metaspace")) {
-        x->run = metaspace;
-        if (kv_metaspace_parse(j, &text, &x->prepend, e))
-            return -1;
-        return kv_pattern_new(&x->pattern, text, false, e);
-    } else {
-        return kv_fail(e, "this type is not supported");
-    }
+    if (kv_field_string(j, "content", &text, e))
+        return -1;
+    x->text = kv_strdup(text);
+    return kv_pattern_parse(&x->pattern, json_object_get(j, "pattern"), e);
+}
+
+static int parse_strip(struct step *x, const json_t *j, struct kv_err *e)
+{
+    const char *text;
+
+    if (kv_field_string(j, "content", &text, e) ||
+        kv_field_count(j, "start", 1 << 20, &x->start, e) ||
+        kv_field_count(j, "stop", 1 << 20, &x->stop, e))
+        return -1;
+    if (!*text || strlen(text) != kv_utf8_bytes(text))
+        return kv_fail(e, "\"content\" is not one character");
+    x->text = kv_strdup(text);
     return 0;
+}
+
+static int parse_metaspace(struct step *x, const json_t *j, struct kv_err *e)
+{
+    const char *text;
+
+    if (kv_metaspace_parse(j, &text, &x->prepend, e))
+        return -1;
+    return kv_pattern_new(&x->pattern, text, false, e);
+}
+
+static const struct type {
+    const char *name, *fields;
+    int (*run)(const struct step *x, const struct kv_token_list *in,
+               struct kv_token_list *out, struct kv_err *e);
+    int (*parse)(struct step *x, const json_t *j, struct kv_err *e); /* or 0 */
+} types[] = {
+    {"ByteLevel", "type add_prefix_space trim_offsets use_regex", byte_level,
+     NULL},
+    {"ByteFallback", "type", byte_fallback, NULL},
+    {"Fuse", "type", fuse, NULL},
+    {"Replace", "type pattern content", replace, parse_replace},
+    {"Strip", "type content start stop", strip, parse_strip},
+    {"Metaspace", KV_METASPACE_FIELDS, metaspace, parse_metaspace},
+};
+
+static int parse_one(struct step *x, const char *name, const json_t *j,
+                     struct kv_err *e)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+        const struct type *t = &types[i];
+
+        if (strcmp(name, t->name))
+            continue;
+        x->run = t->run;
+        return kv_field_only(j, t->fields, e) ? -1
+               : t->parse                     ? t->parse(x, j, e)
+                                              : 0;
+    }
+    return kv_fail(e, "this type is not supported");
 }
 
 static struct step *add_step(struct kv_decoder *d)
@@ -255,7 +282,8 @@ static int parse(struct kv_decoder *d, const json_t *j, struct kv_err *e)
             return kv_fail_in(e, "%s", type);
         return 0;
     }
-    if (kv_field_array(j, "decoders", &list, e))
+    if (kv_field_only(j, "type decoders", e) ||
+        kv_field_array(j, "decoders", &list, e))
         return kv_fail_in(e, "Sequence");
     for (size_t i = 0; i < json_array_size(list); i++)
         if (parse(d, json_array_get(list, i), e))

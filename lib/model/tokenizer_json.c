@@ -11,6 +11,33 @@ static int member(const json_t *o, const char *key, json_t **value,
     return 0;
 }
 
+static bool is_word_of(const char *names, const char *word)
+{
+    const size_t n = strlen(word);
+
+    for (const char *p = names; *p; p += *p == ' ') {
+        const size_t here = strcspn(p, " ");
+
+        if (here == n && !memcmp(p, word, n))
+            return true;
+        p += here;
+    }
+    return false;
+}
+
+int kv_field_only(const json_t *o, const char *names, struct kv_err *e)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)o, key, value)
+    {
+        if (!json_is_null(value) && !is_word_of(names, key))
+            return kv_fail(e, "\"%s\" is not supported", key);
+    }
+    return 0;
+}
+
 int kv_field_string_or(const json_t *o, const char *key, const char *otherwise,
                        const char **value, struct kv_err *e)
 {

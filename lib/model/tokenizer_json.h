@@ -10,6 +10,11 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+/* Fails on a member that is none of the names, which stand in one string with
+ * spaces between: it may change ids, and nobody would look at it.  What is null
+ * says nothing. */
+int kv_field_only(const json_t *o, const char *names, struct kv_err *e);
+
 /* Must be there. */
 int kv_field_string(const json_t *o, const char *key, const char **value,
                     struct kv_err *e);

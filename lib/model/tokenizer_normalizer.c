@@ -40,18 +40,20 @@ static int parse_one(struct step *x, const char *type, const json_t *j,
         if (!strcmp(type, forms[i].type)) {
             x->kind = FORM;
             x->form = forms[i].options;
-            return 0;
+            return kv_field_only(j, "type", e);
         }
     }
     if (!strcmp(type, "Prepend")) {
-        if (kv_field_string(j, "prepend", &text, e))
+        if (kv_field_only(j, "type prepend", e) ||
+            kv_field_string(j, "prepend", &text, e))
             return -1;
         x->kind = PREPEND;
         x->text = kv_strdup(text);
         return 0;
     }
     if (!strcmp(type, "Replace")) {
-        if (kv_field_string(j, "content", &text, e))
+        if (kv_field_only(j, "type pattern content", e) ||
+            kv_field_string(j, "content", &text, e))
             return -1;
         x->kind = REPLACE;
         x->text = kv_strdup(text);
@@ -68,7 +70,8 @@ static int parse(struct kv_normalizer *z, const json_t *j, struct kv_err *e)
     if (kv_field_string(j, "type", &type, e))
         return -1;
     if (!strcmp(type, "Sequence")) {
-        if (kv_field_array(j, "normalizers", &list, e))
+        if (kv_field_only(j, "type normalizers", e) ||
+            kv_field_array(j, "normalizers", &list, e))
             return kv_fail_in(e, "Sequence");
         for (size_t i = 0; i < json_array_size(list); i++)
             if (parse(z, json_array_get(list, i), e))
@@ -105,6 +108,14 @@ void kv_normalizer_free(struct kv_normalizer *z)
     }
     free(z->step);
     free(z);
+}
+
+bool kv_normalizer_prepends(const struct kv_normalizer *z)
+{
+    for (size_t i = 0; i < z->n; i++)
+        if (z->step[i].kind == PREPEND)
+            return true;
+    return false;
 }
 
 /* ASCII is the same in all four forms and nothing before it changes with it,

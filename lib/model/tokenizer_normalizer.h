@@ -10,6 +10,7 @@
 #include "lib/model/tokenizer_text.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 struct kv_normalizer;
 
@@ -17,6 +18,9 @@ struct kv_normalizer;
 int kv_normalizer_new(struct kv_normalizer **z, const json_t *j,
                       struct kv_err *e);
 void kv_normalizer_free(struct kv_normalizer *z);
+
+/* Whether something is put before a text. */
+bool kv_normalizer_prepends(const struct kv_normalizer *z);
 
 /* *out: the text normalized, in place of what it held. */
 int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,

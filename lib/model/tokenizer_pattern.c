@@ -63,7 +63,8 @@ int kv_pattern_parse(struct kv_pattern **p, const json_t *j, struct kv_err *e)
     const char *string, *regex;
 
     if (kv_field_string_or(j, "String", NULL, &string, e) ||
-        kv_field_string_or(j, "Regex", NULL, &regex, e))
+        kv_field_string_or(j, "Regex", NULL, &regex, e) ||
+        kv_field_only(j, "String Regex", e))
         return kv_fail_in(e, "\"pattern\"");
     if (!string == !regex)
         return kv_fail(e, "\"pattern\" needs \"String\" or \"Regex\"");

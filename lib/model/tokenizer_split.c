@@ -170,12 +170,15 @@ static int parse_metaspace(struct kv_splitter *x, const json_t *j,
 }
 
 static const struct type {
-    const char *name;
+    const char *name, *fields;
     int (*parse)(struct kv_splitter *x, const json_t *j, struct kv_err *e);
 } types[] = {
-    {"ByteLevel", parse_byte_level},    {"Split", parse_split},
-    {"Digits", parse_digits},           {"Metaspace", parse_metaspace},
-    {"Punctuation", parse_punctuation},
+    {"ByteLevel", "type add_prefix_space trim_offsets use_regex",
+     parse_byte_level},
+    {"Split", "type pattern behavior invert", parse_split},
+    {"Digits", "type individual_digits", parse_digits},
+    {"Metaspace", KV_METASPACE_FIELDS, parse_metaspace},
+    {"Punctuation", "type behavior", parse_punctuation},
 };
 
 static int parse(struct kv_splitter *x, const json_t *j, struct kv_err *e)
@@ -186,7 +189,8 @@ static int parse(struct kv_splitter *x, const json_t *j, struct kv_err *e)
     if (kv_field_string(j, "type", &name, e))
         return -1;
     if (!strcmp(name, "Sequence")) {
-        if (kv_field_array(j, "pretokenizers", &list, e))
+        if (kv_field_only(j, "type pretokenizers", e) ||
+            kv_field_array(j, "pretokenizers", &list, e))
             return kv_fail_in(e, "Sequence");
         for (size_t i = 0; i < json_array_size(list); i++)
             if (parse(x, json_array_get(list, i), e))
@@ -195,7 +199,10 @@ static int parse(struct kv_splitter *x, const json_t *j, struct kv_err *e)
     }
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (!strcmp(name, types[i].name))
-            return types[i].parse(x, j, e) ? kv_fail_in(e, "%s", name) : 0;
+            return kv_field_only(j, types[i].fields, e) ||
+                           types[i].parse(x, j, e)
+                       ? kv_fail_in(e, "%s", name)
+                       : 0;
     return kv_fail(e, "%s: this type is not supported", name);
 }
 
@@ -222,6 +229,19 @@ void kv_splitter_free(struct kv_splitter *x)
     }
     free(x->step);
     free(x);
+}
+
+int kv_splitter_prefix(const struct kv_splitter *x)
+{
+    int said = -1;
+
+    for (size_t i = 0; i < x->n; i++) {
+        if (x->step[i].kind == PREFIX)
+            return 1;
+        if (x->step[i].kind != CUT)
+            said = 0;
+    }
+    return said;
 }
 
 /* Every piece goes through all the remaining steps before the next is cut, so

@@ -17,6 +17,10 @@ struct kv_splitter;
 int kv_splitter_new(struct kv_splitter **x, const json_t *j, struct kv_err *e);
 void kv_splitter_free(struct kv_splitter *x);
 
+/* Whether a text gets a space, or what stands for one, before it: 1, 0, or -1
+ * where nothing has to do with spaces. */
+int kv_splitter_prefix(const struct kv_splitter *x);
+
 /* What takes the pieces, in order, none of them empty. */
 struct kv_piece_sink {
     int (*piece)(void *arg, const char *s, size_t n, struct kv_err *e);
@@ -27,6 +31,9 @@ struct kv_piece_sink {
 int kv_splitter_run(const struct kv_splitter *x, const char *s, size_t n,
                     bool at_start, const struct kv_piece_sink *sink,
                     struct kv_err *e);
+
+#define KV_METASPACE_FIELDS \
+    "type replacement str_rep add_prefix_space prepend_scheme split"
 
 /* "prepend_scheme" of Metaspace, or the older "add_prefix_space". */
 enum kv_prepend { KV_PREPEND_ALWAYS, KV_PREPEND_FIRST, KV_PREPEND_NEVER };

@@ -37,6 +37,7 @@ int kv_vocab_init(struct kv_vocab *v, json_t *j, struct kv_err *e)
     v->slot = kv_alloc(room, sizeof(*v->slot));
     memset(v->slot, 0xff, room * sizeof(*v->slot)); /* -1 */
     v->mask = room - 1;
+    v->n = json_object_size(j);
     v->token = kv_alloc(v->n_ids, sizeof(*v->token));
     v->names = kv_alloc(n_bytes + 1, 1);
     for (void *i = json_object_iter(j); i; i = json_object_iter_next(j, i)) {

@@ -10,7 +10,7 @@
 
 /* Ids may have gaps, but a file that claims a larger one than this is wrong
  * (the largest vocabularies have about 2^18). */
-enum { KV_TOKEN_IDS = 1 << 24 };
+enum { KV_TOKEN_IDS = 1 << 21 };
 
 struct kv_token {
     const char *s; /* NULL: no token has this id */
@@ -20,6 +20,7 @@ struct kv_token {
 struct kv_vocab {
     struct kv_token *token; /* [n_ids] */
     size_t n_ids;           /* highest id + 1 */
+    size_t n;               /* how many there are */
     int32_t *slot;          /* [mask + 1] ids by hash, -1 where empty */
     size_t mask;
     char *names;

@@ -1,0 +1,432 @@
+#include "lib/model/tokenizer_config.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/model/json_file.h"
+#include "lib/model/tokenizer_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct reading {
+    const struct kv_tokenizer_main *m;
+    json_t *config;      /* without the file: empty */
+    json_t *map, *added; /* NULL: no such file */
+    const json_t
+        *decoder; /* where the config lists its added tokens, or NULL */
+};
+
+/* ---- added tokens ------------------------------------------------------ */
+
+struct entry {
+    json_int_t id;
+    const char *content; /* added_tokens.json */
+    const json_t *token; /* the config's "added_tokens_decoder" */
+};
+
+static int by_id(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static bool same_flags(const struct kv_added_token *a,
+                       const struct kv_added_token *b)
+{
+    return a->special == b->special && a->normalized == b->normalized &&
+           a->single_word == b->single_word && a->lstrip == b->lstrip &&
+           a->rstrip == b->rstrip;
+}
+
+/* A token that tokenizer.json has too must be the same there. */
+static int take_token(const struct reading *r, const struct kv_added_token *t,
+                      bool with_flags, struct kv_err *e)
+{
+    const struct kv_added_token *old = kv_added_find(r->m->added, t->content);
+
+    if (!old)
+        return kv_added_put(r->m->added, t, r->m->vocab, e);
+    if (old->id != t->id)
+        return kv_fail(e, "\"%s\" has id %d, in tokenizer.json it is %d",
+                       t->content, (int)t->id, (int)old->id);
+    if (with_flags && !same_flags(old, t))
+        return kv_fail(e,
+                       "\"%s\" is not as in tokenizer.json (special, "
+                       "normalized, single_word, lstrip or rstrip)",
+                       t->content);
+    return 0;
+}
+
+/* "5": {"content": ...} */
+static int parse_decoder(const char *key, const json_t *value,
+                         struct entry *entry, struct kv_err *e)
+{
+    char *end;
+
+    *entry = (struct entry){.id = strtoll(key, &end, 10), .token = value};
+    if (end == key || *end || entry->id < 0 || entry->id >= KV_TOKEN_IDS)
+        return kv_fail(e, "\"%s\" is not an id from 0 to %d", key,
+                       KV_TOKEN_IDS - 1);
+    return 0;
+}
+
+static int take_decoder(const struct reading *r, struct kv_err *e)
+{
+    const size_t n = json_object_size(r->decoder);
+    struct entry *entry = kv_alloc(n, sizeof(*entry));
+    const char *key;
+    json_t *value;
+    size_t i = 0;
+    int rc = 0;
+
+    json_object_foreach((json_t *)r->decoder, key, value)
+    {
+        rc = rc || parse_decoder(key, value, &entry[i], e);
+        i++;
+    }
+    if (!rc)
+        qsort(entry, n, sizeof(*entry), by_id);
+    for (i = 0; i < n && !rc; i++) {
+        struct kv_added_token t;
+
+        rc = kv_added_parse(&t, entry[i].token, "__type", e);
+        t.id = (int32_t)entry[i].id;
+        rc = rc || take_token(r, &t, true, e);
+    }
+    free(entry);
+    return rc ? kv_fail_in(e, "added_tokens_decoder") : 0;
+}
+
+static bool is_named(const struct reading *r, const char *content);
+
+/* Once the config lists all added tokens, nobody looks into this file. */
+static int take_added_file(const struct reading *r, struct kv_err *e)
+{
+    const size_t n = json_object_size(r->added);
+    struct entry *entry = kv_alloc(n, sizeof(*entry));
+    const char *content;
+    json_t *value;
+    size_t i = 0;
+    int rc = 0;
+
+    json_object_foreach(r->added, content, value)
+    {
+        const json_int_t id =
+            json_is_integer(value) ? json_integer_value(value) : -1;
+
+        if (!rc && (id < 0 || id >= KV_TOKEN_IDS || !*content))
+            rc = kv_fail(e, "the id of \"%s\" is not an integer from 0 to %d",
+                         content, KV_TOKEN_IDS - 1);
+        entry[i++] = (struct entry){.id = id, .content = content};
+    }
+    if (!rc)
+        qsort(entry, n, sizeof(*entry), by_id);
+    for (i = 0; i < n && !rc; i++) {
+        const bool special = is_named(r, entry[i].content);
+        const struct kv_added_token t = {.content = (char *)entry[i].content,
+                                         .id = (int32_t)entry[i].id,
+                                         .special = special,
+                                         .normalized = !special};
+
+        if (r->decoder && !kv_added_find(r->m->added, t.content))
+            rc = kv_fail(e,
+                         "\"%s\" is neither in tokenizer.json nor in "
+                         "\"added_tokens_decoder\" of tokenizer_config.json",
+                         t.content);
+        else
+            rc = take_token(r, &t, false, e);
+    }
+    free(entry);
+    return rc;
+}
+
+/* ---- special tokens by name -------------------------------------------- */
+
+static const char *const standard[] = {"bos_token", "eos_token", "unk_token",
+                                       "sep_token", "pad_token", "cls_token",
+                                       "mask_token"};
+enum { N_STANDARD = sizeof(standard) / sizeof(*standard) };
+
+#define EXTRA "extra_special_tokens"
+
+static bool is_standard(const char *key)
+{
+    for (size_t i = 0; i < N_STANDARD; i++)
+        if (!strcmp(key, standard[i]))
+            return true;
+    return false;
+}
+
+/* "image_token": a name of the model's own.  Flags are called alike
+ * (add_bos_token) and are no strings. */
+static bool is_own(const char *key, const json_t *value)
+{
+    const size_t n = strlen(key);
+
+    return !is_standard(key) && n > 6 && !strcmp(key + n - 6, "_token") &&
+           (json_is_string(value) || json_is_object(value));
+}
+
+/* "<s>" or {"content": "<s>", ...}: what it is called, NULL for null. */
+static const char *content_of(const json_t *value)
+{
+    return json_string_value(
+        json_is_object(value) ? json_object_get(value, "content") : value);
+}
+
+/* Of both files, the map's first: but they do not differ (check_map). */
+static const json_t *named(const struct reading *r, const char *key)
+{
+    const json_t *of_map = r->decoder ? NULL : json_object_get(r->map, key);
+
+    return of_map && !json_is_null(of_map) ? of_map
+                                           : json_object_get(r->config, key);
+}
+
+/* "extra_special_tokens", in older files "additional_special_tokens". */
+static const json_t *extra(const struct reading *r)
+{
+    const json_t *list = named(r, EXTRA);
+
+    return json_array_size(list) || json_object_size(list)
+               ? list
+               : named(r, "additional_special_tokens");
+}
+
+/* Calls take on every token that is named special, in the order in which those
+ * that are new get ids; ends and returns what take does where that is not 0. */
+static int walk_named(const struct reading *r,
+                      int (*take)(void *arg, const char *key,
+                                  const json_t *value, struct kv_err *e),
+                      void *arg, struct kv_err *e)
+{
+    const json_t *list = extra(r),
+                 *files[] = {r->decoder ? NULL : r->map, r->config};
+    const char *key;
+    json_t *value;
+    size_t i;
+    int rc;
+
+    for (i = 0; i < N_STANDARD; i++)
+        if ((rc = take(arg, standard[i], named(r, standard[i]), e)))
+            return rc;
+    for (i = 0; i < 2; i++)
+        json_object_foreach(
+            (json_t *)files[i], key,
+            value) if (is_own(key, value) &&
+                       (rc = take(arg, key, value, e))) return rc;
+    json_array_foreach((json_t *)list, i,
+                       value) if ((rc = take(arg, "extra_special_tokens", value,
+                                             e))) return rc;
+    json_object_foreach((json_t *)list, key,
+                        value) if ((rc = take(arg, key, value, e))) return rc;
+    return 0;
+}
+
+static int is_it(void *arg, const char *key, const json_t *value,
+                 struct kv_err *e)
+{
+    const char *content = content_of(value);
+
+    (void)e;
+    return content && !is_own(key, value) && !strcmp(content, arg);
+}
+
+static bool is_named(const struct reading *r, const char *content)
+{
+    return walk_named(r, is_it, (char *)content, NULL);
+}
+
+static bool is_listed(const json_t *decoder, const char *content)
+{
+    const char *key, *here;
+    json_t *value;
+
+    json_object_foreach((json_t *)decoder, key,
+                        value) if ((here = content_of(value)) &&
+                                   !strcmp(here, content)) return true;
+    return false;
+}
+
+/* An added token that was not special becomes so by having a name, but where
+ * the config has a list it must be in that, too. */
+static int take_named(void *arg, const char *key, const json_t *value,
+                      struct kv_err *e)
+{
+    const struct reading *r = arg;
+    struct kv_added_token t = {.id = -1, .special = true}, *old;
+
+    if (!value || json_is_null(value))
+        return 0;
+    t.content = (char *)content_of(value);
+    if (json_is_object(value) ? kv_added_parse(&t, value, "__type id", e)
+        : !t.content          ? kv_fail(e, "neither a string nor a token")
+        : !*t.content         ? kv_fail(e, "an empty token")
+                              : 0)
+        return kv_fail_in(e, "\"%s\"", key);
+    t.special = true;
+    old = kv_added_find(r->m->added, t.content);
+    if (old)
+        old->special |= strcmp(key, EXTRA) &&
+                        (!r->decoder || is_listed(r->decoder, t.content));
+    else if (kv_added_put(r->m->added, &t, r->m->vocab, e))
+        return kv_fail_in(e, "\"%s\"", key);
+    return 0;
+}
+
+/* ---- contradictions ---------------------------------------------------- */
+
+static int check_map(const struct reading *r, struct kv_err *e)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(r->map, key, value)
+    {
+        const char *here = content_of(value);
+        const char *there = content_of(json_object_get(r->config, key));
+
+        if (here && there && strcmp(here, there))
+            return kv_fail(e,
+                           "\"%s\" is \"%s\" in special_tokens_map.json and "
+                           "\"%s\" in tokenizer_config.json",
+                           key, here, there);
+    }
+    return 0;
+}
+
+/* transformers 4 goes by "add_bos_token" (for Llama), 5 by the template. */
+static int check_bos(const struct reading *r, int32_t bos, struct kv_err *e)
+{
+    const int32_t before = r->m->before;
+    bool adds, ends;
+
+    if (kv_field_flag(r->config, "add_bos_token", before >= 0, &adds, e) ||
+        kv_field_flag(r->config, "add_eos_token", false, &ends, e))
+        return -1;
+    if (adds != (before >= 0))
+        return kv_fail(e,
+                       "\"add_bos_token\" is %s, but \"post_processor\" of "
+                       "tokenizer.json puts %s token before a text",
+                       adds ? "true" : "false", adds ? "no" : "a");
+    if (ends)
+        return kv_fail(e, "\"add_eos_token\" is true, but \"post_processor\" "
+                          "of tokenizer.json puts no token after a text");
+    if (before >= 0 && bos >= 0 && bos != before)
+        return kv_fail(e,
+                       "\"bos_token\" has id %d, but \"post_processor\" of "
+                       "tokenizer.json puts %d before a text",
+                       (int)bos, (int)before);
+    return 0;
+}
+
+static int check_prefix(const struct reading *r, struct kv_err *e)
+{
+    const int said = r->m->prefix_space;
+    bool prefix;
+
+    if (kv_field_flag(r->config, "add_prefix_space", said > 0, &prefix, e))
+        return -1;
+    if (said >= 0 && prefix != (said > 0))
+        return kv_fail(e,
+                       "\"add_prefix_space\" is %s, but tokenizer.json puts %s "
+                       "space before a text",
+                       prefix ? "true" : "false", prefix ? "no" : "a");
+    return 0;
+}
+
+/* What would put another tokenizer in the place of tokenizer.json's. */
+static int refuse_rest(const json_t *config, struct kv_err *e)
+{
+    const json_t *files = json_object_get(config, "fast_tokenizer_files");
+    const json_t *own = json_object_get(config, "auto_map");
+    bool other;
+
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const char *name = json_string_value(json_array_get(files, i));
+
+        if (!name || strcmp(name, "tokenizer.json"))
+            return kv_fail(e, "\"fast_tokenizer_files\" names other files than "
+                              "tokenizer.json, which is not supported");
+    }
+    if (json_is_array(own) || json_object_get(own, "AutoTokenizer"))
+        return kv_fail(e, "\"auto_map\" names a tokenizer of the model's own, "
+                          "which is not supported");
+    if (kv_field_flag(config, "fix_mistral_regex", false, &other, e))
+        return -1;
+    return other ? kv_fail(e, "\"fix_mistral_regex\" is not supported") : 0;
+}
+
+static int take_config(struct reading *r, struct kv_tokenizer_config *c,
+                       struct kv_err *e)
+{
+    const json_t *decoder = json_object_get(r->config, "added_tokens_decoder");
+
+    r->decoder = json_is_null(decoder) ? NULL : decoder;
+    if (r->decoder && !json_is_object(decoder))
+        return kv_fail(e, "\"added_tokens_decoder\" is not an object");
+    return refuse_rest(r->config, e) || check_prefix(r, e) ||
+           kv_field_flag(r->config, "split_special_tokens", false,
+                         &c->splits_special, e) ||
+           take_decoder(r, e);
+}
+
+static int take(struct reading *r, struct kv_tokenizer_config *c,
+                const char *dir, struct kv_err *e)
+{
+    const char *bos;
+
+    if (take_config(r, c, e))
+        return kv_fail_in(e, "%s/tokenizer_config.json", dir);
+    if (take_added_file(r, e))
+        return kv_fail_in(e, "%s/added_tokens.json", dir);
+    if (check_map(r, e))
+        return kv_fail_in(e, "%s", dir);
+    if (walk_named(r, take_named, r, e))
+        goto fail;
+    bos = content_of(named(r, "bos_token"));
+    c->bos = bos ? kv_added_find(r->m->added, bos)->id : -1;
+    if (!check_bos(r, c->bos, e))
+        return 0;
+fail:
+    return kv_fail_in(e, "%s/tokenizer_config.json%s", dir,
+                      r->map ? " or special_tokens_map.json" : "");
+}
+
+/* NULL stays where there is no such file. */
+static int read_object(const char *dir, const char *name, json_t **j,
+                       struct kv_err *e)
+{
+    char *path = kv_path_join(dir, name);
+    int rc = 0;
+
+    if (kv_file_exists(path)) {
+        *j = kv_json_read(path, e);
+        if (!*j)
+            rc = -1;
+        else if (!json_is_object(*j))
+            rc = kv_fail(e, "%s: not an object", path);
+    }
+    free(path);
+    return rc;
+}
+
+int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
+                             const struct kv_tokenizer_main *m,
+                             struct kv_err *e)
+{
+    struct reading r = {.m = m};
+    int rc = -1;
+
+    *c = (struct kv_tokenizer_config){.bos = -1};
+    if (!read_object(dir, "tokenizer_config.json", &r.config, e) &&
+        !read_object(dir, "special_tokens_map.json", &r.map, e) &&
+        !read_object(dir, "added_tokens.json", &r.added, e)) {
+        r.config = r.config ? r.config : json_object();
+        rc = take(&r, c, dir, e);
+    }
+    json_decref(r.config);
+    json_decref(r.map);
+    json_decref(r.added);
+    return rc;
+}

@@ -1,0 +1,36 @@
+/* The files beside tokenizer.json: tokenizer_config.json, added_tokens.json and
+ * special_tokens_map.json.
+ *
+ * They are read as transformers 5 reads them for a tokenizer that has a
+ * tokenizer.json: tokens that it lacks are added, in the same order and so with
+ * the same ids, and whatever names a special token makes it one.  Where two
+ * files contradict each other, and transformers would take the one and drop the
+ * other without a word, this fails and names both. */
+#ifndef KV_MODEL_TOKENIZER_CONFIG_H
+#define KV_MODEL_TOKENIZER_CONFIG_H
+
+#include "lib/base/err.h"
+#include "lib/model/tokenizer_added.h"
+#include "lib/model/tokenizer_vocab.h"
+
+#include <stdbool.h>
+
+/* What tokenizer.json says to questions that the other files answer too. */
+struct kv_tokenizer_main {
+    const struct kv_vocab *vocab;
+    struct kv_added *added; /* what is added goes in here */
+    int32_t before;         /* the token that it puts before a text, or -1 */
+    int prefix_space;       /* does a text get one?  -1: not said */
+};
+
+struct kv_tokenizer_config {
+    int32_t bos;         /* the token called "bos_token", or -1 */
+    bool splits_special; /* names of special tokens are always plain text */
+};
+
+/* dir: none of the files need be there. */
+int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
+                             const struct kv_tokenizer_main *m,
+                             struct kv_err *e);
+
+#endif
