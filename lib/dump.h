@@ -1,10 +1,10 @@
 /* dump.h5: the real K, V and Q tensors of a model on a text.
  *
  * Attributes of "/": kind "kvtools-dump", format, tool_version, model, arch,
- * weights, model_hash, text, text_hash, device, n_layers, n_heads, n_kv_heads,
- * head_dim, attn_scale, n_windows, ctx, first_layer, last_layer, dtype.
- * /tokens, /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
- * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
+ * weights, model_hash, text, text_hash, bos, special, device, n_layers,
+ * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
+ * last_layer, dtype. /tokens, /positions int32 [windows][ctx]; /inv_freq f32
+ * [n_rot]; /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/{wo_gram,k_fisher_gram,k_post_fisher_gram,v_fisher_gram}
  * f32 [kv_heads][d][d] where they were put.  Chunked by tokens
@@ -18,6 +18,7 @@
 #define KV_DUMP_H
 
 #include "lib/base/err.h"
+#include "lib/reading.h"
 #include "lib/shape.h"
 
 #include <stdbool.h>
@@ -57,6 +58,7 @@ const char *kv_dtype_name(enum kv_dtype t);
 struct kv_dump_info {
     char model[128], arch[64], weights[16], model_hash[32];
     char text[128], text_hash[32];
+    struct kv_reading reading; /* of the text */
     char device[256]; /* that computed the tensors, "cpu"; not read back */
     struct kv_shape shape;
     size_t n_windows, ctx;

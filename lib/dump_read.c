@@ -25,6 +25,22 @@ static int get_dtype(struct kv_h5 *h, enum kv_dtype *t, struct kv_err *e)
                    kv_h5_path(h), name);
 }
 
+/* Dumps of older versions do not say. */
+static int get_reading(struct kv_h5 *h, struct kv_reading *r, struct kv_err *e)
+{
+    size_t bos, special;
+
+    *r = (struct kv_reading){.known = kv_h5_has_attr(h, "/", "bos")};
+    if (!r->known)
+        return 0;
+    if (kv_h5_get_size(h, "/", "bos", 0, 1, &bos, e) ||
+        kv_h5_get_size(h, "/", "special", 0, 1, &special, e))
+        return -1;
+    r->bos = bos;
+    r->special = special;
+    return 0;
+}
+
 static int get_info(struct kv_h5 *h, struct kv_dump_info *info,
                     struct kv_err *e)
 {
@@ -48,7 +64,8 @@ static int get_info(struct kv_h5 *h, struct kv_dump_info *info,
         if (kv_h5_get_text(h, "/", texts[i].name, texts[i].to, texts[i].room,
                            e))
             return -1;
-    if (kv_h5_get_shape(h, &info->shape, e) || get_dtype(h, &info->dtype, e) ||
+    if (get_reading(h, &info->reading, e) ||
+        kv_h5_get_shape(h, &info->shape, e) || get_dtype(h, &info->dtype, e) ||
         kv_h5_get_size(h, "/", "n_windows", 1, MANY, &info->n_windows, e) ||
         kv_h5_get_size(h, "/", "ctx", 1, MANY, &info->ctx, e) ||
         kv_h5_get_size(h, "/", "last_layer", 0, info->shape.n_layers - 1,

@@ -29,6 +29,10 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
     kv_h5_put_text(h, "/", "model_hash", info->model_hash);
     kv_h5_put_text(h, "/", "text", info->text);
     kv_h5_put_text(h, "/", "text_hash", info->text_hash);
+    if (info->reading.known) {
+        kv_h5_put_int(h, "/", "bos", info->reading.bos);
+        kv_h5_put_int(h, "/", "special", info->reading.special);
+    }
     kv_h5_put_text(h, "/", "device", info->device);
     kv_h5_put_text(h, "/", "dtype", kv_dtype_name(info->dtype));
     kv_h5_put_int(h, "/", "n_windows", (int64_t)info->n_windows);

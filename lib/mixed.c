@@ -1,6 +1,7 @@
 #include "lib/mixed.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/text.h"
 #include "lib/codec.h"
 
 #include <assert.h>
@@ -364,12 +365,8 @@ static int read_file(struct kv_mixed *m, const char *path, struct kv_err *e)
         goto out;
     }
     snprintf(r.m.name, sizeof(r.m.name), "%s", name);
-    if (kv_file_read(path, &text, &bytes, e))
+    if (kv_text_read(path, &text, &bytes, NULL, e))
         goto out;
-    if (strlen(text) != bytes) {
-        kv_fail(e, "%s is no text: it holds a zero byte", path);
-        goto out;
-    }
     rc = read_text(&r, text, e);
 out:
     free(text);

@@ -342,6 +342,10 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
     kv_results_text(r, "level", c->level);
     count(r, "threads", c->threads);
     kv_results_size(r, "seed", c->seed);
+    if (c->reading.known) {
+        kv_results_size(r, "bos", c->reading.bos);
+        kv_results_size(r, "special", c->reading.special);
+    }
 }
 
 /* NaN, a blank cell, without values. */

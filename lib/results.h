@@ -7,6 +7,7 @@
 #define KV_RESULTS_H
 
 #include "lib/base/err.h"
+#include "lib/reading.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -37,13 +38,14 @@ void kv_results_discard(struct kv_results *r);                /* frees r */
 
 /* The conditions every row carries: "tool version spec model model_hash
  * weights text text_hash ctx windows protocol calib_hash calib_text calib_leak
- * device level threads seed".  NULL or 0 (NaN for calib_leak) where it does
- * not apply. */
+ * device level threads seed bos special".  NULL or 0 (NaN for calib_leak) where
+ * it does not apply. */
 struct kv_conditions {
     const char *tool, *model, *model_hash, *weights, *text, *text_hash;
     const char *protocol, *device, *level;
     size_t ctx, windows, threads;
     uint64_t seed;
+    struct kv_reading reading; /* of the text */
 };
 
 struct kv_calib;
@@ -53,7 +55,7 @@ struct kv_calib;
 #define KV_CONDITION_COLUMNS                                                   \
     "tool", "version", "spec", "model", "model_hash", "weights", "text",       \
         "text_hash", "ctx", "windows", "protocol", "calib_hash", "calib_text", \
-        "calib_leak", "device", "level", "threads", "seed"
+        "calib_leak", "device", "level", "threads", "seed", "bos", "special"
 #define KV_BITS_COLUMNS \
     "bits_nominal", "bits", "bits_settled", "shared_bytes", "bits_total"
 

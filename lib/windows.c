@@ -1,8 +1,9 @@
 #include "lib/windows.h"
 #include "lib/base/alloc.h"
-#include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
+#include "lib/base/text.h"
+#include "lib/model/json_file.h"
 #include "lib/model/tokenizer_text.h"
 
 #include <stdio.h>
@@ -21,32 +22,51 @@ static int check_vocab(const int32_t *ids, size_t n, size_t n_vocab,
     return 0;
 }
 
-int kv_text_tokens(const struct kv_tokenizer *t, const char *path,
+static void say_named(const char *path, const struct kv_named *named)
+{
+    if (named->n)
+        kv_note(
+            "%zu place%s of %s name%s special tokens (such as %s): they are "
+            "read as plain text; --parse-special reads them as tokens",
+            named->n, named->n > 1 ? "s" : "", path, named->n > 1 ? "" : "s",
+            named->first);
+}
+
+struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special)
+{
+    return (struct kv_reading){
+        .known = true, .bos = kv_tokenizer_adds_bos(t), .special = special};
+}
+
+int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    size_t n_vocab, int32_t **ids, size_t *n,
                    char hash[KV_HASH_CHARS], struct kv_err *e)
 {
     const size_t bos = kv_tokenizer_adds_bos(t);
     int32_t *text_ids = NULL;
     size_t bytes, good, n_ids;
+    struct kv_named named;
     char *text;
     int rc = -1;
 
-    if (kv_file_read(path, &text, &bytes, e))
+    if (kv_text_read(path, &text, &bytes, hash, e))
         return -1;
+    if (kv_lfs_check(path, text, bytes, e))
+        goto out;
     if (!bytes) {
         kv_fail(e, "%s is empty", path);
         goto out;
     }
-    if (hash)
-        kv_hash_bytes(text, bytes, hash);
     good = kv_utf8_valid(text, bytes);
     if (good < bytes)
         kv_note("%s: not UTF-8 at byte %zu: such bytes are read as U+FFFD",
                 path, good);
-    if (kv_tokenizer_encode(t, text, bytes, false, &text_ids, &n_ids, e)) {
+    if (kv_tokenizer_encode(t, text, bytes, special, &text_ids, &n_ids, &named,
+                            e)) {
         kv_fail_in(e, "%s", path);
         goto out;
     }
+    say_named(path, &named);
     if (bos) {
         text_ids = kv_realloc(text_ids, n_ids + 1, sizeof(*text_ids));
         memmove(text_ids + 1, text_ids, n_ids * sizeof(*text_ids));
@@ -66,17 +86,18 @@ out:
 }
 
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
-                    const char *path, size_t n_vocab, size_t ctx,
+                    const char *path, bool special, size_t n_vocab, size_t ctx,
                     size_t n_windows, struct kv_err *e)
 {
     const char *slash = strrchr(path, '/');
     size_t have;
 
-    *w = (struct kv_windows){.ctx = ctx};
+    *w =
+        (struct kv_windows){.ctx = ctx, .reading = kv_text_reading(t, special)};
     if (!ctx)
         return kv_fail(e, "a window of 0 tokens was asked for");
-    if (kv_text_tokens(t, path, n_vocab, &w->tokens, &w->n_tokens, w->text_hash,
-                       e))
+    if (kv_text_tokens(t, path, special, n_vocab, &w->tokens, &w->n_tokens,
+                       w->text_hash, e))
         return -1;
     snprintf(w->text, sizeof(w->text), "%s", slash ? slash + 1 : path);
     have = w->n_tokens / ctx;

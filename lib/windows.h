@@ -1,18 +1,21 @@
-/* A text as a model sees it: read verbatim (the name of a special token in it
- * is text like any other), tokenized once, cut into windows that do not
- * overlap. */
+/* A text as a model sees it: tokenized once, cut into windows that do not
+ * overlap.  It is read verbatim, the name of a special token in it is text like
+ * any other (a note on stderr says how many there are), or, with special, as
+ * Hugging Face's tokenizers do: as that token. */
 #ifndef KV_WINDOWS_H
 #define KV_WINDOWS_H
 
 #include "lib/base/err.h"
 #include "lib/model/tokenizer.h"
+#include "lib/reading.h"
 
 struct kv_windows {
     char text[128];     /* the file's name, without its folder */
     char text_hash[32]; /* sha256sum FILE | cut -c1-16 */
-    size_t n, ctx;      /* windows, and tokens in each */
-    size_t n_tokens;    /* of the whole text, the BOS included */
-    int32_t *tokens;    /* [n][ctx] */
+    struct kv_reading reading;
+    size_t n, ctx;   /* windows, and tokens in each */
+    size_t n_tokens; /* of the whole text, the BOS included */
+    int32_t *tokens; /* [n][ctx] */
 };
 
 /* The first n_windows windows of ctx >= 1 tokens; n_windows 0: all whole ones.
@@ -20,14 +23,17 @@ struct kv_windows {
  * Fails on an empty file, a text shorter than one window, fewer windows than
  * asked for (saying how many there are) and a token id of n_vocab or above. */
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
-                    const char *path, size_t n_vocab, size_t ctx,
+                    const char *path, bool special, size_t n_vocab, size_t ctx,
                     size_t n_windows, struct kv_err *e);
 void kv_windows_clear(struct kv_windows *w);
 
 /* All tokens of the text, BOS included: *ids [*n] is the caller's to free.
  * hash may be NULL. */
-int kv_text_tokens(const struct kv_tokenizer *t, const char *path,
+int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    size_t n_vocab, int32_t **ids, size_t *n, char hash[32],
                    struct kv_err *e);
+
+/* What rows say of a text read by either. */
+struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special);
 
 #endif

@@ -513,7 +513,7 @@ static struct kv_dump *real_dump(const char *text, size_t n_windows)
     struct kv_err e = {""};
 
     if (kv_model_open(&m, dir, &e) || kv_tokenizer_open(&t, dir, &e) ||
-        kv_windows_read(&tokens, t, from, kv_model_info(m)->n_vocab, CTX,
+        kv_windows_read(&tokens, t, from, false, kv_model_info(m)->n_vocab, CTX,
                         n_windows, &e))
         fail_msg("%s", e.msg);
     info.shape = kv_model_info(m)->shape;

@@ -31,8 +31,9 @@ static int prepare(void **state)
     struct kv_err e = {""};
 
     if (kv_model_open(&m->model, dir, &e) || kv_tokenizer_open(&t, dir, &e) ||
-        kv_windows_read(&m->text, t, text, kv_model_info(m->model)->n_vocab,
-                        GOLDEN_CTX, GOLDEN_WINDOWS, &e))
+        kv_windows_read(&m->text, t, text, false,
+                        kv_model_info(m->model)->n_vocab, GOLDEN_CTX,
+                        GOLDEN_WINDOWS, &e))
         fail_msg("%s", e.msg);
     kv_tokenizer_free(t);
     free(text);

@@ -178,7 +178,8 @@ static void test_conditions_and_bits(void **state)
                                        .ctx = 8,
                                        .windows = 2,
                                        .threads = 1,
-                                       .seed = 7};
+                                       .seed = 7,
+                                       .reading = {true, true, false}};
     const struct kv_conditions bare = {.tool = "t"};
     const struct kv_calib calib = {.hash = "0c", .text = "c.txt"};
     const struct kv_bits bits = {.bytes = 30,
@@ -192,10 +193,10 @@ static void test_conditions_and_bits(void **state)
 
     (void)state;
     assert_string_equal(text, "t,-,s:b4,m,0a,bf16,x.txt,0b,8,2,all,0c,c.txt,"
-                              "0.25,cpu,c,1,7,3,3.75,5,10,5\n");
+                              "0.25,cpu,c,1,7,1,0,3,3.75,5,10,5\n");
     free(text);
     text = row_of(&bare, NULL, &none);
-    assert_string_equal(text, "t,-,s:b4,,,,,,,,,,,,,,,0,,,,0,\n");
+    assert_string_equal(text, "t,-,s:b4,,,,,,,,,,,,,,,0,,,,,,0,\n");
     free(text);
 }
 

@@ -266,7 +266,7 @@ static void against_definition(void **state)
             while (merge_once(&d, expected, &n))
                 ;
             assert_int_equal(kv_tokenizer_encode(t, text, strlen(text), true,
-                                                 &ids, &got, &e),
+                                                 &ids, &got, NULL, &e),
                              0);
             if (got != n || memcmp(ids, expected, n * sizeof(*ids)))
                 fail_msg("round %d: \"%s\"", (int)round, text);
@@ -292,7 +292,7 @@ static void one_long_piece(void **state)
     (void)state;
     memset(text, 'a', n_bytes);
     assert_int_equal(
-        kv_tokenizer_encode(t, text, n_bytes - 1, true, &ids, &n, &e), 0);
+        kv_tokenizer_encode(t, text, n_bytes - 1, true, &ids, &n, NULL, &e), 0);
     assert_int_equal(n, n_bytes / 4 + 1); /* ... aaaa aa a */
     assert_int_equal(ids[n - 3], 2);
     assert_int_equal(ids[n - 2], 1);

@@ -292,7 +292,7 @@ static void encode(const struct kv_tokenizer *t, char ids[256])
     char *text;
 
     ids[0] = 0;
-    if (kv_tokenizer_encode(t, "ab <q> 12xx", 11, true, &id, &n, &e))
+    if (kv_tokenizer_encode(t, "ab <q> 12xx", 11, true, &id, &n, NULL, &e))
         return;
     for (size_t i = 0; i < n; i++)
         at += (size_t)snprintf(ids + at, 256 - at, "%d ", (int)id[i]);

@@ -31,7 +31,7 @@ static void reference_counts(void **state)
             fail_msg("%s", e.msg);
         snprintf(path, sizeof(path), "%s/text/%s", shared, file);
         if (kv_file_read(path, &text, &n_bytes, &e) ||
-            kv_tokenizer_encode(t, text, n_bytes, false, &ids, &n, &e) ||
+            kv_tokenizer_encode(t, text, n_bytes, false, &ids, &n, NULL, &e) ||
             kv_tokenizer_decode(t, ids, n, true, &back, &n_back, &e))
             fail_msg("%s", e.msg);
         assert_int_equal(n + kv_tokenizer_adds_bos(t), expected);

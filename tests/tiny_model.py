@@ -39,10 +39,18 @@ def write_tokenizer(folder, bos):
                "special": True}
     level = {"type": "ByteLevel", "add_prefix_space": False,
              "trim_offsets": True, "use_regex": True}
+    before = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": SPECIAL, "type_id": 0}},
+                   {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {SPECIAL: {"id": SPECIAL, "ids": [len(vocab)],
+                                     "tokens": [SPECIAL]}}}
     tokenizer = {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [special], "normalizer": None,
-        "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "pre_tokenizer": level, "post_processor": before if bos else None,
+        "decoder": level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None,
                   "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False,

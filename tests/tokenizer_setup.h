@@ -90,7 +90,7 @@ static inline void check_ids(const struct kv_tokenizer *t, const char *text,
     size_t n = 0, at = 0;
     char *got;
 
-    if (kv_tokenizer_encode(t, text, strlen(text), special, &ids, &n, &e))
+    if (kv_tokenizer_encode(t, text, strlen(text), special, &ids, &n, NULL, &e))
         fail_msg("%s", e.msg);
     got = kv_alloc(12 * n + 1, 1);
     for (size_t i = 0; i < n; i++)

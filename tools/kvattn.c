@@ -179,6 +179,7 @@ static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
     r->conditions.weights = info->weights;
     r->conditions.text = info->text;
     r->conditions.text_hash = info->text_hash;
+    r->conditions.reading = info->reading;
     return kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                    a->allow_leakage, e);
 }

@@ -228,6 +228,8 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                      "--allocate: by the divergence of this model, not\n"
                      "by the attention of a dump"),
         KV_IN('f', "file", &a->text, "FILE", "-m: text, read verbatim"),
+        KV_FLAG(0, "parse-special", &a->parse_special,
+                "-m: names of special tokens in the text are tokens"),
         KV_SIZE('c', "ctx", &a->ctx, "N",
                 "-m: tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a->windows, "N",

@@ -17,7 +17,7 @@ struct kvcalib_args {
     /* --allocate */
     const char *allocate, *calib, *model, *text;
     size_t ctx, windows, queries;
-    bool allow_leakage;
+    bool allow_leakage, parse_special;
 };
 
 /* --allocate: writes a layer file. */

@@ -108,6 +108,7 @@ static int open_dump(struct run *r, const struct kvcalib_args *a,
     r->conditions.weights = info->weights;
     r->conditions.text = info->text;
     r->conditions.text_hash = info->text_hash;
+    r->conditions.reading = info->reading;
     r->conditions.ctx = info->ctx;
     r->conditions.windows = info->n_windows;
     return check_dump(info, a->dump, e);
@@ -163,8 +164,8 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
     if (ctx < 2 || ctx > info->n_ctx)
         return kv_fail(e, "-c %zu: expected 2 to %zu, the model's context", ctx,
                        info->n_ctx);
-    if (kv_windows_read(&r->text, r->tokenizer, a->text, info->n_vocab, ctx,
-                        a->windows, e))
+    if (kv_windows_read(&r->text, r->tokenizer, a->text, a->parse_special,
+                        info->n_vocab, ctx, a->windows, e))
         return -1;
     r->shape = info->shape;
     r->conditions.model = info->name;
@@ -172,6 +173,7 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
     r->conditions.weights = info->weights;
     r->conditions.text = r->text.text;
     r->conditions.text_hash = r->text.text_hash;
+    r->conditions.reading = r->text.reading;
     r->conditions.ctx = ctx;
     r->conditions.windows = r->text.n;
     return 0;

@@ -22,7 +22,7 @@ struct args {
     struct kv_common common;
     const char *model, *text, *what, *rope, *layers, *dtype;
     size_t ctx, windows, batch;
-    bool tokens, about, fisher;
+    bool tokens, about, fisher, parse_special;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
 };
@@ -304,6 +304,7 @@ static struct kv_dump_info describe(const struct args *a,
     snprintf(info.model_hash, sizeof(info.model_hash), "%s", model->hash);
     snprintf(info.text, sizeof(info.text), "%s", w->text);
     snprintf(info.text_hash, sizeof(info.text_hash), "%s", w->text_hash);
+    info.reading = w->reading;
     snprintf(info.device, sizeof(info.device), "%s",
              a->common.on_gpu ? a->common.gpu.name : "cpu");
     memcpy(info.have, a->have, sizeof(info.have));
@@ -333,7 +334,8 @@ static int dump(const struct args *a, struct kv_model *m,
                        "--fisher: a window of %zu token has no next token "
                        "to predict; --ctx 2 or more is expected",
                        ctx);
-    if (kv_windows_read(&w, t, a->text, model->n_vocab, ctx, a->windows, e))
+    if (kv_windows_read(&w, t, a->text, a->parse_special, model->n_vocab, ctx,
+                        a->windows, e))
         return -1;
 
     const struct kv_dump_info info = describe(a, model, &w);
@@ -374,7 +376,8 @@ static int print_tokens(const struct args *a, const struct kv_tokenizer *t,
     int32_t *ids;
     size_t n;
 
-    if (kv_text_tokens(t, a->text, n_vocab, &ids, &n, NULL, e))
+    if (kv_text_tokens(t, a->text, a->parse_special, n_vocab, &ids, &n, NULL,
+                       e))
         return -1;
     if (a->common.output && kv_out_open(&out, a->common.output, true, e)) {
         free(ids);
@@ -440,6 +443,8 @@ int main(int argc, char **argv)
                      "folder with config.json, *.safetensors,\n"
                      "tokenizer.json"),
         KV_IN('f', "file", &a.text, "TEXT", "text, read verbatim"),
+        KV_FLAG(0, "parse-special", &a.parse_special,
+                "names of special tokens in the text are tokens"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N", "windows (0: all whole ones)"),

@@ -128,11 +128,12 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
     if (ctx < 2 || ctx > info->n_ctx)
         return kv_fail(e, "-c %zu: expected 2 to %zu, the model's context", ctx,
                        info->n_ctx);
-    if (kv_windows_read(&r->text, r->tokenizer, a->text, info->n_vocab, ctx,
-                        a->windows, e))
+    if (kv_windows_read(&r->text, r->tokenizer, a->text, a->parse_special,
+                        info->n_vocab, ctx, a->windows, e))
         return -1;
     r->conditions.text = r->text.text;
     r->conditions.text_hash = r->text.text_hash;
+    r->conditions.reading = r->text.reading;
     r->conditions.ctx = ctx;
     r->conditions.windows = r->text.n;
     r->conditions.protocol = r->protocol.text;
@@ -381,6 +382,8 @@ int main(int argc, char **argv)
         KV_IN_FOLDER('m', "model", &a.model, "DIR",
                      "Hugging Face model directory"),
         KV_IN('f', "file", &a.text, "FILE", "text, read verbatim"),
+        KV_FLAG(0, "parse-special", &a.parse_special,
+                "names of special tokens in the text are tokens"),
         KV_SIZE('c', "ctx", &a.ctx, "N",
                 "tokens in a window (0: the model's context)"),
         KV_SIZE('n', "windows", &a.windows, "N",

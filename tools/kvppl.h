@@ -14,7 +14,8 @@ struct kvppl_args {
     const char *model, *text, *calib, *protocol, *shard, *kl_base;
     const char *model_shape;
     size_t ctx, windows, greedy, batch, reps;
-    bool kl, kl_read, keep_window, allow_leakage, resume, latency;
+    bool parse_special, kl, kl_read, keep_window, allow_leakage, resume,
+        latency;
 };
 
 struct kvppl_run {

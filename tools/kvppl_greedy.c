@@ -24,13 +24,14 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
     if (a->text) {
         const char *slash = strrchr(a->text, '/');
 
-        if (kv_text_tokens(r->tokenizer, a->text, info->n_vocab, ids, n,
-                           r->text.text_hash, e))
+        if (kv_text_tokens(r->tokenizer, a->text, a->parse_special,
+                           info->n_vocab, ids, n, r->text.text_hash, e))
             return -1;
         r->conditions.text = slash ? slash + 1 : a->text;
         r->conditions.text_hash = r->text.text_hash;
+        r->conditions.reading = kv_text_reading(r->tokenizer, a->parse_special);
     } else {
-        if (bos < 0)
+        if (bos < 0 || (size_t)bos >= info->n_vocab)
             return kv_fail(e, "this model has no BOS to begin with: give a "
                               "prompt by -f FILE");
         *ids = kv_alloc(1, sizeof(**ids));

@@ -221,6 +221,7 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
                                            .weights = info->weights,
                                            .text = info->text,
                                            .text_hash = info->text_hash,
+                                           .reading = info->reading,
                                            .ctx = info->ctx,
                                            .windows = info->n_windows,
                                            .protocol = r->protocol.text};

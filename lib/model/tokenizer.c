@@ -124,6 +124,7 @@ struct encoding {
     struct kv_text normal;
     struct kv_ids ids;
     bool special;
+    struct kv_named named;
 };
 
 static int take_piece(void *arg, const char *s, size_t n, struct kv_err *e)
@@ -131,6 +132,13 @@ static int take_piece(void *arg, const char *s, size_t n, struct kv_err *e)
     struct encoding *x = arg;
 
     return kv_bpe_encode(x->run, s, n, &x->ids, e);
+}
+
+static void count_named(struct encoding *x, const struct kv_added_scan *scan)
+{
+    if (scan->n_passed && !x->named.n)
+        x->named.first = scan->passed->content;
+    x->named.n += scan->n_passed;
 }
 
 /* Text between added tokens that are looked for as they are written:
@@ -160,6 +168,7 @@ static int encode_between(struct encoding *x, const char *s, size_t n,
         if (found)
             kv_ids_add(&x->ids, found->id);
     } while (found);
+    count_named(x, &scan);
     return 0;
 }
 
@@ -177,18 +186,23 @@ static int encode(struct encoding *x, const char *s, size_t n, struct kv_err *e)
         if (found)
             kv_ids_add(&x->ids, found->id);
     } while (found);
+    count_named(x, &scan);
     return 0;
 }
 
 int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
                         size_t n_bytes, bool special, int32_t **ids, size_t *n,
-                        struct kv_err *e)
+                        struct kv_named *named, struct kv_err *e)
 {
-    struct encoding x = {
-        .t = t, .run = kv_bpe_run_new(t->bpe), .special = special};
+    struct encoding x = {.t = t, .special = special};
     struct kv_text repaired = {0};
     int rc;
 
+    if (special && t->splits_special)
+        return kv_fail(e, "special tokens cannot be read as such: "
+                          "\"split_special_tokens\" of tokenizer_config.json "
+                          "is true");
+    x.run = kv_bpe_run_new(t->bpe);
     if (kv_utf8_valid(text, n_bytes) != n_bytes) {
         kv_utf8_repair(&repaired, text, n_bytes);
         text = repaired.s;
@@ -200,6 +214,8 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
     } else {
         *ids = x.ids.id ? x.ids.id : kv_alloc(1, sizeof(**ids));
         *n = x.ids.n;
+        if (named)
+            *named = x.named;
     }
     kv_bpe_run_free(x.run);
     kv_text_clear(&x.normal);

@@ -22,14 +22,21 @@ int kv_tokenizer_open(struct kv_tokenizer **t, const char *dir,
                       struct kv_err *e);
 void kv_tokenizer_free(struct kv_tokenizer *t);
 
+/* Places of a text that name a special token. */
+struct kv_named {
+    size_t n;
+    const char *first; /* the tokenizer's; NULL: there are none */
+};
+
 /* text: n_bytes of any bytes (invalid UTF-8 is handled as HF does: replaced).
  * special: recognise added special tokens such as <|endoftext|> in the text;
  * a corpus is read verbatim, without.  Added tokens that are not special are
  * always recognised.
- * No BOS is added here.  *ids is the caller's to free. */
+ * No BOS is added here.  *ids is the caller's to free.  named, which may be
+ * NULL: where the text names special tokens and was read verbatim. */
 int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
                         size_t n_bytes, bool special, int32_t **ids, size_t *n,
-                        struct kv_err *e);
+                        struct kv_named *named, struct kv_err *e);
 
 /* *text: zero-terminated UTF-8, the caller's to free; U+FFFD stands where the
  * tokens are half a character.  Special tokens are left out unless special.

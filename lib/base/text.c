@@ -1,0 +1,60 @@
+#include "lib/base/text.h"
+#include "lib/base/file.h"
+#include "lib/base/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* UTF-32's before UTF-16's, one of which begins as the other does. */
+static const struct mark {
+    const char *bytes;
+    size_t n;
+    const char *name;
+} marks[] = {
+    {"\xff\xfe\0\0", 4, "UTF-32"},
+    {"\0\0\xfe\xff", 4, "UTF-32"},
+    {"\xff\xfe", 2, "UTF-16"},
+    {"\xfe\xff", 2, "UTF-16"},
+};
+static const char utf8_mark[] = "\xef\xbb\xbf";
+
+static int check(const char *path, const char *text, size_t n, struct kv_err *e)
+{
+    const char *zero;
+
+    for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++)
+        if (n >= marks[i].n && !memcmp(text, marks[i].bytes, marks[i].n))
+            return kv_fail(e, "%s: byte 0: the mark of %s: UTF-8 is expected",
+                           path, marks[i].name);
+    zero = memchr(text, 0, n);
+    if (zero)
+        return kv_fail(e,
+                       "%s: byte %zu is zero: this is no text, or UTF-16 "
+                       "without a mark: UTF-8 is expected",
+                       path, (size_t)(zero - text));
+    return 0;
+}
+
+int kv_text_read(const char *path, char **text, size_t *bytes, char *hash,
+                 struct kv_err *e)
+{
+    const size_t mark = strlen(utf8_mark);
+    size_t n;
+    char *s;
+
+    if (kv_file_read(path, &s, &n, e))
+        return -1;
+    if (check(path, s, n, e)) {
+        free(s);
+        return -1;
+    }
+    if (hash)
+        kv_hash_bytes(s, n, hash);
+    if (n >= mark && !memcmp(s, utf8_mark, mark)) {
+        n -= mark;
+        memmove(s, s + mark, n + 1); /* the final zero as well */
+    }
+    *text = s;
+    *bytes = n;
+    return 0;
+}

@@ -1,0 +1,14 @@
+/* How a text became tokens, beside what its bytes are: two runs that differ in
+ * this differ in their numbers. */
+#ifndef KV_READING_H
+#define KV_READING_H
+
+#include <stdbool.h>
+
+struct kv_reading {
+    bool known;   /* false: a dump from before it was written down */
+    bool bos;     /* a BOS stands before the text */
+    bool special; /* names of special tokens in it are those tokens, not text */
+};
+
+#endif

@@ -1,0 +1,206 @@
+"""Texts as the tools read them: byte order marks, what is no text, special
+tokens that a text names, and what rows say of all that."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import h5py
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny_model
+
+TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
+MARK = b"\xef\xbb\xbf"
+END = tiny_model.VOCAB - 1  # the id of tiny_model.SPECIAL
+
+
+def run(tool, *args, stdin=None):
+    return subprocess.run([os.path.join(TOOLS, tool), *map(str, args)],
+                          stdin=stdin, capture_output=True, text=True,
+                          timeout=120)
+
+
+def rows(done):
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+class TextTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.keep = tempfile.TemporaryDirectory()
+        cls.model = tiny_model.make(os.path.join(cls.keep.name, "tiny"))
+        cls.bos = tiny_model.make(os.path.join(cls.keep.name, "bos"),
+                                  bos=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.keep.cleanup()
+
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+
+    def tearDown(self):
+        self.scratch.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.scratch.name, name)
+
+    def write(self, name, data):
+        with open(self.path(name), "wb") as f:
+            f.write(data if isinstance(data, bytes) else data.encode())
+        return self.path(name)
+
+    def good(self, tool, *args, **more):
+        done = run(tool, *args, **more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def refused(self, words, tool, *args):
+        done = run(tool, *args)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def ids(self, text, *args, model=None):
+        done = self.good("kvdump", "-m", model or self.model, "-f", text,
+                         "--tokens", *args)
+        return [int(i) for i in done.stdout.split()], done.stderr
+
+    def test_marks_of_utf8(self):
+        plain = tiny_model.text(200).encode()
+        bare = self.write("bare.txt", plain)
+        marked = self.write("marked.txt", MARK + plain)
+        self.assertEqual(self.ids(bare), self.ids(marked))
+        with open(marked) as f:  # from a pipe or a redirection too
+            done = self.good("kvdump", "-m", self.model, "-f", "-",
+                             "--tokens", stdin=f)
+        self.assertEqual([int(i) for i in done.stdout.split()],
+                         self.ids(bare)[0])
+        both = [self.good("kvppl", "-q", "-m", self.model, "-f", text, "-c",
+                          32, "-n", 2) for text in (bare, marked)]
+        a, b = rows(both[0])[0], rows(both[1])[0]
+        self.assertEqual(a["nll"], b["nll"])
+        self.assertNotEqual(a["text_hash"], b["text_hash"])
+        self.refused(["empty.txt is empty"], "kvdump", "-m", self.model, "-f",
+                     self.write("empty.txt", MARK), "--tokens")
+        # one mark is skipped, a second is a character
+        self.assertGreater(len(self.ids(self.write("two", MARK * 2 + plain))
+                               [0]), len(self.ids(bare)[0]))
+
+    def test_marks_in_other_files(self):
+        text = self.write("t.txt", tiny_model.text(200))
+        layers = "# layers sides spec\n0-1 KV absmax:b4\n"
+        spec = [self.good("kvppl", "-q", "-m", self.model, "-f", text, "-c",
+                          32, "-n", 2, "-s", "mixed,file=" +
+                          self.write(name, data))
+                for name, data in (("a", layers), ("b", MARK +
+                                                   layers.encode()))]
+        self.assertEqual(rows(spec[0])[1]["nll"], rows(spec[1])[1]["nll"])
+        self.refused(["zero.txt: byte 2 is zero"], "kvppl", "-m", self.model,
+                     "-f", text, "-c", 32, "-n", 1, "-s", "mixed,file=" +
+                     self.write("zero.txt", "# \0\n"))
+        for name in ("tokenizer.json", "config.json"):
+            path = os.path.join(self.model, name)
+            with open(path, "rb") as f:
+                before = f.read()
+            try:
+                with open(path, "wb") as f:
+                    f.write(MARK + before)
+                self.ids(text)
+            finally:
+                with open(path, "wb") as f:
+                    f.write(before)
+
+    def test_no_texts(self):
+        plain = tiny_model.text(50)
+        for words, data in (
+                (["byte 3 is zero"], b"abc\0def"),
+                (["byte 1 is zero", "UTF-16"], plain.encode("utf-16-le")),
+                (["byte 0", "UTF-16", "UTF-8"], plain.encode("utf-16")),
+                (["byte 0", "UTF-16"], b"\xfe\xff" +
+                 plain.encode("utf-16-be")),
+                (["byte 0", "UTF-32"], plain.encode("utf-32")),
+                (["byte 0", "UTF-32"], b"\0\0\xfe\xff" +
+                 plain.encode("utf-32-be")),
+                (["Git LFS pointer"],
+                 b"version https://git-lfs.github.com/spec/v1\noid sha256:0")):
+            text = self.write("no.txt", data)
+            self.refused(["no.txt", *words], "kvdump", "-m", self.model, "-f",
+                         text, "--tokens")
+            self.refused(["no.txt", *words], "kvppl", "-m", self.model, "-f",
+                         text, "-c", 16)
+            self.refused(["no.txt", *words], "kvppl", "-m", self.model, "-f",
+                         text, "--greedy", 2)
+
+    def test_special_tokens(self):
+        named = self.write("named.txt", "the %s the %s\n" %
+                           ((tiny_model.SPECIAL,) * 2))
+        plain, said = self.ids(named)
+        self.assertNotIn(END, plain)
+        self.assertIn("2 places of %s name special tokens (such as %s)" %
+                      (named, tiny_model.SPECIAL), said)
+        self.assertIn("--parse-special", said)
+        self.assertEqual(said.count("\n"), 1)
+        parsed, said = self.ids(named, "--parse-special")
+        self.assertEqual(parsed.count(END), 2)
+        self.assertEqual(said, "")
+        one = self.write("one.txt", "a" + tiny_model.SPECIAL)
+        self.assertIn("1 place of %s names special" % one, self.ids(one)[1])
+        self.assertEqual(self.ids(self.write("none", "the <|endof"))[1], "")
+
+    def test_special_tokens_that_stay_text(self):
+        folder = tiny_model.make(self.path("split"))
+        with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+            json.dump({"split_special_tokens": True}, f)
+        text = self.write("t.txt", "the")
+        self.ids(text, model=folder)
+        self.refused(["t.txt", "split_special_tokens"], "kvdump", "-m",
+                     folder, "-f", text, "--tokens", "--parse-special")
+
+    def test_what_rows_say(self):
+        text = self.write("t.txt", (tiny_model.text(100) +
+                                    tiny_model.SPECIAL) * 3)
+        short = self.write("short.txt", "the " + tiny_model.SPECIAL)
+        dump = self.path("d.h5")
+        for model, bos in ((self.model, "0"), (self.bos, "1")):
+            for more, special in ((["-q"], "0"), (["--parse-special"], "1")):
+                args = ["-m", model, "-f", text, "-c", 32, "-n", 2, *more]
+                said = (bos, special)
+                self.good("kvdump", *args, "-o", dump)
+                with h5py.File(dump) as f:
+                    self.assertEqual((str(f.attrs["bos"]),
+                                      str(f.attrs["special"])), said)
+                tables = [self.good("kvppl", *args, "-s", "absmax:b4"),
+                          self.good("kvppl", "-m", model, "-f", short,
+                                    "--greedy", 2, "-s", "absmax:b4", *more),
+                          self.good("kvquant", "-s", "absmax:b4", dump),
+                          self.good("kvattn", "-s", "absmax:b4", "--dump",
+                                    dump, "--reps", 1)]
+                for table in map(rows, tables):
+                    self.assertGreater(len(table), 0)
+                    for row in table:
+                        self.assertEqual((row["bos"], row["special"]), said)
+        with h5py.File(dump, "a") as f:
+            del f.attrs["bos"], f.attrs["special"]
+        row = rows(self.good("kvquant", "-s", "absmax:b4", dump))[0]
+        self.assertEqual((row["bos"], row["special"]), ("", ""))
+
+    def test_greedy_reads_special_tokens(self):
+        text = self.write("t.txt", "the" + tiny_model.SPECIAL)
+        made = [self.good("kvppl", "-q", "-m", self.model, "-f", text,
+                          "--greedy", 8, "--format", "jsonl", *more).stdout
+                for more in ([], ["--parse-special"])]
+        self.assertNotEqual(json.loads(made[0])["output"],
+                            json.loads(made[1])["output"])
+
+
+if __name__ == "__main__":
+    unittest.main()
