@@ -1,4 +1,5 @@
 /* The parts of a tokenizer, each with its settings, and what is refused. */
+#include "lib/base/progress.h"
 #include "lib/model/tokenizer_normalizer.h"
 #include "lib/model/tokenizer_pattern.h"
 #include "lib/model/tokenizer_split.h"
@@ -81,11 +82,13 @@ static void split(void **state)
         json_t *j = json_loads(text, JSON_DECODE_ANY, NULL);
         const struct kv_piece_sink sink = {add_piece, line};
         struct kv_splitter *x = NULL;
+        struct kv_watch w;
         struct kv_err e = {""};
 
+        kv_watch_init(&w, strlen(rows[i].text));
         if (kv_splitter_new(&x, j, &e) ||
             kv_splitter_run(x, rows[i].text, strlen(rows[i].text), true, &sink,
-                            &e))
+                            &w, &e))
             fail_msg("%s: %s", rows[i].json, e.msg);
         if (strcmp(line, rows[i].pieces))
             fail_msg("%s: %s", rows[i].json, line);
@@ -160,11 +163,14 @@ static void normalize(void **state)
         char *text = quoted(rows[i].json);
         json_t *j = json_loads(text, JSON_DECODE_ANY, NULL);
         struct kv_normalizer *z = NULL;
+        struct kv_watch w;
         struct kv_text out = {0};
         struct kv_err e = {""};
 
+        kv_watch_init(&w, strlen(rows[i].text));
         if (kv_normalizer_new(&z, j, &e) ||
-            kv_normalizer_run(z, rows[i].text, strlen(rows[i].text), &out, &e))
+            kv_normalizer_run(z, rows[i].text, strlen(rows[i].text), &out, &w,
+                              &e))
             fail_msg("%s: %s", rows[i].json, e.msg);
         if (out.n != strlen(rows[i].normal) ||
             (out.n && memcmp(out.s, rows[i].normal, out.n)))
@@ -265,6 +271,90 @@ static void empty_match(void **state)
                      -1);
     assert_says(e, "\"b*\" matches an empty string");
     kv_tokenizer_free(t);
+}
+
+#define SPLIT_BY(regex)                                                      \
+    "{'model': {'vocab': {'a': 0, 'b': 1, 'c': 2}, 'merges': []},"           \
+    " 'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': '" regex "'}," \
+    " 'behavior': 'Isolated'}}"
+#define NORMALIZED_BY(steps)                                       \
+    "{'model': {'vocab': {'a': 0, 'b': 1, 'c': 2}, 'merges': []}," \
+    " 'normalizer': {'type': 'Sequence', 'normalizers': [" steps "]}}"
+#define TWICE "{'type': 'Replace', 'pattern': {'String': 'a'}, 'content': 'aa'}"
+#define TWICE_6 TWICE "," TWICE "," TWICE "," TWICE "," TWICE "," TWICE
+#define BYTES "{'type': 'ByteLevel', 'use_regex': false}"
+#define BYTES_4 BYTES "," BYTES "," BYTES "," BYTES
+
+/* Whatever a tokenizer asks for, it ends: n times 'a' and then the end.  Of the
+ * long texts each place costs little, but there are many. */
+static void bounds(void **state)
+{
+    static const struct {
+        const char *json;
+        size_t n;
+        const char *end, *words;
+    } rows[] = {
+        {SPLIT_BY("(a+)+$"), 40, "c", "\"(a+)+$\": match limit"},
+        {SPLIT_BY("(?:a|a)+$"), 40, "c", "match limit"},
+        {SPLIT_BY("(?=(a+)+$)a"), 40, "c", "match limit"},
+        {SPLIT_BY("(?:a|b)+(?=c)"), 4000000, "", "limit"},
+        {SPLIT_BY("(?:a|b)+(?=c)"), 40000, "", "takes too long"},
+        {SPLIT_BY("a+a+(?=b)"), 1000, "c", NULL},
+        {SPLIT_BY("a+a+(?=b)"), 40000, "c", "\"a+a+(?=b)\""},
+        {NORMALIZED_BY(TWICE), 4000, "", NULL},
+        {NORMALIZED_BY(TWICE_6 "," TWICE_6 "," TWICE_6), 4000, "",
+         "make more than 64 times its 4000 bytes"},
+        {"{" MODEL ", 'pre_tokenizer': {'type': 'Sequence', 'pretokenizers':"
+         " [" BYTES_4 "," BYTES_4 "," BYTES_4 "," BYTES_4 "]}}",
+         4000, "\xff\xff\xff\xff", "make more than 64 times"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct kv_tokenizer *t = must_open(rows[i].json);
+        const size_t n_end = strlen(rows[i].end);
+        char *text = kv_alloc(rows[i].n + n_end + 1, 1);
+        const double start = kv_seconds();
+        struct kv_err e = {""};
+        int32_t *ids;
+        size_t n;
+
+        memset(text, 'a', rows[i].n);
+        strcpy(text + rows[i].n, rows[i].end);
+        if (!kv_tokenizer_encode(t, text, rows[i].n + n_end, true, &ids, &n,
+                                 NULL, &e)) {
+            if (rows[i].words)
+                fail_msg("row %d was taken", (int)i);
+            free(ids);
+        } else {
+            if (!rows[i].words)
+                fail_msg("row %d: %s", (int)i, e.msg);
+            assert_says(e, "tokenizer.json");
+            assert_says(e, rows[i].words);
+        }
+        print_message("row %zu: %.2f s\n", i, kv_seconds() - start);
+        free(text);
+        kv_tokenizer_free(t);
+    }
+}
+
+static void too_much(void **state)
+{
+    static const char *const regexes[] = {"(?:(?:a{1,1000}){1,1000}){1,1000}",
+                                          "(?:[a-z]{1,60000}){1,60000}"};
+    struct kv_tokenizer *t;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(regexes); i++) {
+        const double start = kv_seconds();
+        struct kv_err e = {""};
+        char json[1024];
+
+        snprintf(json, sizeof(json), SPLIT_BY("%s"), regexes[i]);
+        assert_int_equal(open_json(&t, json, NULL, &e), -1);
+        assert_says(e, "tokenizer.json");
+        print_message("%s: %.2f s\n", e.msg, kv_seconds() - start);
+    }
 }
 
 static void bad_files(void **state)
@@ -396,7 +486,8 @@ int main(void)
         cmocka_unit_test(split),         cmocka_unit_test(ill_formed),
         cmocka_unit_test(normalize),     cmocka_unit_test(decoders),
         cmocka_unit_test(regex_refused), cmocka_unit_test(empty_match),
-        cmocka_unit_test(bad_files),
+        cmocka_unit_test(bad_files),     cmocka_unit_test(bounds),
+        cmocka_unit_test(too_much),
     };
 
     return cmocka_run_group_tests_name("tokenizer_parts", tests, NULL, NULL);

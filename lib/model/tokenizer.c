@@ -15,6 +15,7 @@
 #include <string.h>
 
 struct kv_tokenizer {
+    char *path; /* of tokenizer.json */
     struct kv_added *added;
     struct kv_normalizer *normalizer;
     struct kv_splitter *splitter;
@@ -91,17 +92,17 @@ int kv_tokenizer_open(struct kv_tokenizer **t, const char *dir,
                       struct kv_err *e)
 {
     struct kv_tokenizer *x = kv_alloc(1, sizeof(*x));
-    char *path = kv_path_join(dir, "tokenizer.json");
     int32_t before;
-    int rc = read_main(x, path, &before, e) || read_rest(x, dir, before, e);
+    int rc;
 
+    x->path = kv_path_join(dir, "tokenizer.json");
+    rc = read_main(x, x->path, &before, e) || read_rest(x, dir, before, e);
     if (!rc && kv_added_index(x->added, x->normalizer, e))
-        rc = kv_fail_in(e, "%s", path);
+        rc = kv_fail_in(e, "%s", x->path);
     if (rc)
         kv_tokenizer_free(x);
     else
         *t = x;
-    free(path);
     return rc ? -1 : 0;
 }
 
@@ -114,6 +115,7 @@ void kv_tokenizer_free(struct kv_tokenizer *t)
     kv_splitter_free(t->splitter);
     kv_bpe_free(t->bpe);
     kv_decoder_free(t->decoder);
+    free(t->path);
     free(t);
 }
 
@@ -125,12 +127,16 @@ struct encoding {
     struct kv_ids ids;
     bool special;
     struct kv_named named;
+    struct kv_watch watch;
+    size_t n_pieces;
 };
 
 static int take_piece(void *arg, const char *s, size_t n, struct kv_err *e)
 {
     struct encoding *x = arg;
 
+    if (!(++x->n_pieces & 0xff) && kv_watch_look(&x->watch, NULL, e))
+        return -1;
     return kv_bpe_encode(x->run, s, n, &x->ids, e);
 }
 
@@ -150,7 +156,7 @@ static int encode_between(struct encoding *x, const char *s, size_t n,
     const struct kv_added_token *found;
     size_t start, end;
 
-    if (kv_normalizer_run(x->t->normalizer, s, n, &x->normal, e))
+    if (kv_normalizer_run(x->t->normalizer, s, n, &x->normal, &x->watch, e))
         return -1;
 
     struct kv_added_scan scan = {.a = x->t->added,
@@ -163,7 +169,7 @@ static int encode_between(struct encoding *x, const char *s, size_t n,
         found = kv_added_next(&scan, &start, &end);
         if (start < end &&
             kv_splitter_run(x->t->splitter, scan.s + start, end - start,
-                            at_start && !start, &sink, e))
+                            at_start && !start, &sink, &x->watch, e))
             return -1;
         if (found)
             kv_ids_add(&x->ids, found->id);
@@ -208,8 +214,11 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
         text = repaired.s;
         n_bytes = repaired.n;
     }
+    kv_watch_init(&x.watch, n_bytes);
     rc = encode(&x, text, n_bytes, e);
     if (rc) {
+        if (!kv_interrupted(NULL))
+            kv_fail_in(e, "%s", t->path);
         free(x.ids.id);
     } else {
         *ids = x.ids.id ? x.ids.id : kv_alloc(1, sizeof(**ids));

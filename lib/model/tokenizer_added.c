@@ -50,11 +50,13 @@ static int add_needle(struct needles *set, const struct kv_added_token *t,
                       const struct kv_normalizer *normalizer, struct kv_err *e)
 {
     struct kv_text text = {0};
+    struct kv_watch w;
 
+    kv_watch_init(&w, strlen(t->content));
     if (!t->normalized)
         kv_text_add(&text, t->content, strlen(t->content));
     else if (kv_normalizer_run(normalizer, t->content, strlen(t->content),
-                               &text, e) ||
+                               &text, &w, e) ||
              (!text.n && kv_fail(e, "nothing is left of it normalized"))) {
         kv_text_clear(&text);
         return -1;

@@ -11,7 +11,7 @@
 
 struct step {
     int (*run)(const struct step *x, const struct kv_token_list *in,
-               struct kv_token_list *out, struct kv_err *e);
+               struct kv_token_list *out, struct kv_watch *w, struct kv_err *e);
     struct kv_pattern *pattern;
     char *text;
     size_t start, stop;      /* Strip: this many at most */
@@ -49,9 +49,11 @@ static const char *string_at(const struct kv_token_list *x, size_t i, size_t *n)
 }
 
 static int join_spaced(const struct step *x, const struct kv_token_list *in,
-                       struct kv_token_list *out, struct kv_err *e)
+                       struct kv_token_list *out, struct kv_watch *w,
+                       struct kv_err *e)
 {
     (void)x;
+    (void)w;
     (void)e;
     for (size_t i = 0; i < in->n; i++) {
         size_t n;
@@ -65,12 +67,14 @@ static int join_spaced(const struct step *x, const struct kv_token_list *in,
 }
 
 static int byte_level(const struct step *x, const struct kv_token_list *in,
-                      struct kv_token_list *out, struct kv_err *e)
+                      struct kv_token_list *out, struct kv_watch *w,
+                      struct kv_err *e)
 {
     struct kv_byte_alphabet a;
     struct kv_text bytes = {0}, text = {0};
 
     (void)x;
+    (void)w;
     (void)e;
     kv_byte_alphabet_init(&a);
     for (size_t i = 0; i < in->n; i++) {
@@ -87,7 +91,8 @@ static int byte_level(const struct step *x, const struct kv_token_list *in,
 }
 
 static int replace(const struct step *x, const struct kv_token_list *in,
-                   struct kv_token_list *out, struct kv_err *e)
+                   struct kv_token_list *out, struct kv_watch *w,
+                   struct kv_err *e)
 {
     struct kv_text made = {0};
     int rc = 0;
@@ -97,7 +102,7 @@ static int replace(const struct step *x, const struct kv_token_list *in,
         const char *s = string_at(in, i, &n);
 
         made.n = 0;
-        rc = kv_pattern_replace(x->pattern, s, n, x->text, &made, e);
+        rc = kv_pattern_replace(x->pattern, s, n, x->text, &made, w, e);
         kv_token_list_add(out, made.s, made.n);
     }
     kv_text_clear(&made);
@@ -125,11 +130,13 @@ static void end_bytes(struct kv_text *bytes, struct kv_token_list *out)
 }
 
 static int byte_fallback(const struct step *x, const struct kv_token_list *in,
-                         struct kv_token_list *out, struct kv_err *e)
+                         struct kv_token_list *out, struct kv_watch *w,
+                         struct kv_err *e)
 {
     struct kv_text bytes = {0};
 
     (void)x;
+    (void)w;
     (void)e;
     for (size_t i = 0; i < in->n; i++) {
         size_t n;
@@ -150,19 +157,22 @@ static int byte_fallback(const struct step *x, const struct kv_token_list *in,
 }
 
 static int fuse(const struct step *x, const struct kv_token_list *in,
-                struct kv_token_list *out, struct kv_err *e)
+                struct kv_token_list *out, struct kv_watch *w, struct kv_err *e)
 {
     (void)x;
+    (void)w;
     (void)e;
     kv_token_list_add(out, in->text.s, in->text.n);
     return 0;
 }
 
 static int strip(const struct step *x, const struct kv_token_list *in,
-                 struct kv_token_list *out, struct kv_err *e)
+                 struct kv_token_list *out, struct kv_watch *w,
+                 struct kv_err *e)
 {
     const size_t m = strlen(x->text);
 
+    (void)w;
     (void)e;
     for (size_t i = 0; i < in->n; i++) {
         size_t n;
@@ -181,7 +191,8 @@ static int strip(const struct step *x, const struct kv_token_list *in,
 
 /* The first token loses its marks, in the others they are spaces. */
 static int metaspace(const struct step *x, const struct kv_token_list *in,
-                     struct kv_token_list *out, struct kv_err *e)
+                     struct kv_token_list *out, struct kv_watch *w,
+                     struct kv_err *e)
 {
     struct kv_text made = {0};
     int rc = 0;
@@ -192,7 +203,7 @@ static int metaspace(const struct step *x, const struct kv_token_list *in,
         const char *s = string_at(in, i, &n);
 
         made.n = 0;
-        rc = kv_pattern_replace(x->pattern, s, n, drop ? "" : " ", &made, e);
+        rc = kv_pattern_replace(x->pattern, s, n, drop ? "" : " ", &made, w, e);
         kv_token_list_add(out, made.s, made.n);
     }
     kv_text_clear(&made);
@@ -235,7 +246,7 @@ static int parse_metaspace(struct step *x, const json_t *j, struct kv_err *e)
 static const struct type {
     const char *name, *fields;
     int (*run)(const struct step *x, const struct kv_token_list *in,
-               struct kv_token_list *out, struct kv_err *e);
+               struct kv_token_list *out, struct kv_watch *w, struct kv_err *e);
     int (*parse)(struct step *x, const json_t *j, struct kv_err *e); /* or 0 */
 } types[] = {
     {"ByteLevel", "type add_prefix_space trim_offsets use_regex", byte_level,
@@ -278,6 +289,8 @@ static int parse(struct kv_decoder *d, const json_t *j, struct kv_err *e)
     if (kv_field_string(j, "type", &type, e))
         return -1;
     if (strcmp(type, "Sequence")) {
+        if (d->n >= KV_TOKENIZER_STEPS)
+            return kv_fail(e, "more than %d steps", KV_TOKENIZER_STEPS);
         if (parse_one(add_step(d), type, j, e))
             return kv_fail_in(e, "%s", type);
         return 0;
@@ -321,13 +334,15 @@ int kv_decoder_run(const struct kv_decoder *d, struct kv_token_list *tokens,
                    struct kv_err *e)
 {
     struct kv_token_list made = {0};
+    struct kv_watch w;
     int rc = 0;
 
+    kv_watch_init(&w, tokens->text.n);
     for (size_t i = 0; i < d->n && !rc; i++) {
         const struct kv_token_list before = *tokens;
 
         made.n = made.text.n = 0;
-        rc = d->step[i].run(&d->step[i], &before, &made, e);
+        rc = d->step[i].run(&d->step[i], &before, &made, &w, e);
         *tokens = made;
         made = before;
     }

@@ -1,6 +1,7 @@
 /* Running BPE: a linked list of symbols, a queue of the merges that are
  * possible, and a cache of words. */
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/model/tokenizer_bpe.h"
 
 #include <stdlib.h>
@@ -157,13 +158,21 @@ static void consider(struct kv_bpe_run *r, uint32_t at, uint32_t next)
                                         .id = p->id});
 }
 
-static void merge(struct kv_bpe_run *r)
+/* A piece may be a whole text. */
+static int merge(struct kv_bpe_run *r, struct kv_err *e)
 {
+    size_t n_looked_at = 0;
+
     struct symbol *x = r->symbol;
 
     for (uint32_t i = 0; i + 1 < r->n_symbols; i++)
         consider(r, i, i + 1);
     while (r->n_heap) {
+        if (!(++n_looked_at & 0xffff) && kv_interrupted(e)) {
+            r->n_heap = 0;
+            return -1;
+        }
+
         const struct candidate c = heap_pop(r);
         const uint32_t at = (uint32_t)c.order, next = x[at].next;
         const struct kv_pair *p;
@@ -184,6 +193,7 @@ static void merge(struct kv_bpe_run *r)
         if (x[at].prev != NONE)
             consider(r, x[at].prev, at);
     }
+    return 0;
 }
 
 static int encode_word(struct kv_bpe_run *r, const char *s, size_t n,
@@ -203,7 +213,8 @@ static int encode_word(struct kv_bpe_run *r, const char *s, size_t n,
         return kv_fail(e, "a word of %zu bytes", n);
     }
     start(r, s, n);
-    merge(r);
+    if (merge(r, e))
+        return -1;
     if (r->n_symbols)
         for (uint32_t i = 0; i != NONE; i = r->symbol[i].next)
             kv_ids_add(out, r->symbol[i].id);

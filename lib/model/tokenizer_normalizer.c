@@ -78,6 +78,8 @@ static int parse(struct kv_normalizer *z, const json_t *j, struct kv_err *e)
                 return -1;
         return 0;
     }
+    if (z->n >= KV_TOKENIZER_STEPS)
+        return kv_fail(e, "more than %d steps", KV_TOKENIZER_STEPS);
     z->step = kv_realloc(z->step, z->n + 1, sizeof(*z->step));
     z->step[z->n] = (struct step){0};
     if (parse_one(&z->step[z->n++], type, j, e))
@@ -122,7 +124,8 @@ bool kv_normalizer_prepends(const struct kv_normalizer *z)
  * so that only the stretches between ASCII need the tables; a stretch takes
  * the ASCII character before it along, which may be composed with. */
 static int normalize_form(int form, const char *s, size_t n,
-                          struct kv_text *out, struct kv_err *e)
+                          struct kv_text *out, struct kv_watch *w,
+                          struct kv_err *e)
 {
     for (size_t at = 0; at < n;) {
         size_t start = at, end;
@@ -149,29 +152,35 @@ static int normalize_form(int form, const char *s, size_t n,
                            utf8proc_errmsg(rc));
         kv_text_add(out, (const char *)made, (size_t)rc);
         free(made);
+        if (kv_watch_look(w, NULL, e))
+            return -1;
         at = end;
     }
     return 0;
 }
 
 static int apply(const struct step *x, const char *s, size_t n,
-                 struct kv_text *out, struct kv_err *e)
+                 struct kv_text *out, struct kv_watch *w, struct kv_err *e)
 {
     switch (x->kind) {
     case FORM:
-        return normalize_form(x->form, s, n, out, e);
+        return normalize_form(x->form, s, n, out, w, e) ||
+                       kv_watch_made(w, out->n, e)
+                   ? -1
+                   : 0;
     case REPLACE:
-        return kv_pattern_replace(x->pattern, s, n, x->text, out, e);
+        return kv_pattern_replace(x->pattern, s, n, x->text, out, w, e);
     case PREPEND:
         if (n)
             kv_text_add(out, x->text, strlen(x->text));
         kv_text_add(out, s, n);
+        return kv_watch_made(w, out->n, e);
     }
     return 0;
 }
 
 int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
-                      struct kv_text *out, struct kv_err *e)
+                      struct kv_text *out, struct kv_watch *w, struct kv_err *e)
 {
     struct kv_text made = {0};
     int rc = 0;
@@ -182,7 +191,7 @@ int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
         const struct kv_text before = *out;
 
         made.n = 0;
-        rc = apply(&z->step[i], before.s, before.n, &made, e);
+        rc = apply(&z->step[i], before.s, before.n, &made, w, e);
         *out = made;
         made = before;
     }

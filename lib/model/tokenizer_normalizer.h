@@ -7,6 +7,7 @@
 #define KV_MODEL_TOKENIZER_NORMALIZER_H
 
 #include "lib/base/err.h"
+#include "lib/model/tokenizer_pattern.h"
 #include "lib/model/tokenizer_text.h"
 
 #include <jansson.h>
@@ -24,6 +25,7 @@ bool kv_normalizer_prepends(const struct kv_normalizer *z);
 
 /* *out: the text normalized, in place of what it held. */
 int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
-                      struct kv_text *out, struct kv_err *e);
+                      struct kv_text *out, struct kv_watch *w,
+                      struct kv_err *e);
 
 #endif

@@ -12,8 +12,27 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+/* Watches over the work on one text, whoever wrote the tokenizer: an interrupt
+ * is seen, expressions that take more than a second and 10 microseconds a byte
+ * of it (100 times what any needs) end, and so do rewritings that make more
+ * than 64 times its bytes and 1 MiB. */
+struct kv_watch {
+    size_t n_bytes, n_made;
+    double cpu, looked; /* this thread's time at the start; the clock, lately */
+};
+void kv_watch_init(struct kv_watch *w, size_t n_bytes);
+/* Costs a look at the clock.  source: the expression, NULL: none is at work. */
+int kv_watch_look(struct kv_watch *w, const char *source, struct kv_err *e);
+/* n bytes more were made of the text. */
+int kv_watch_made(struct kv_watch *w, size_t n, struct kv_err *e);
+
+/* A tokenizer's normalizer, pre_tokenizer and decoder have this many steps at
+ * most: each text goes through all of them. */
+enum { KV_TOKENIZER_STEPS = 64 };
+
 struct kv_pattern;
 
+/* Takes no more than 64 KiB of a regular expression's own code. */
 int kv_pattern_new(struct kv_pattern **p, const char *source, bool regex,
                    struct kv_err *e);
 /* {"String": "..."} or {"Regex": "..."}. */
@@ -28,7 +47,8 @@ struct kv_scan {
     size_t n, at; /* the next part starts here */
     size_t next_start, next_end;
     bool found; /* a match at next_start is still to be given */
-    void *match_data;
+    struct kv_watch *watch;
+    void *match_data, *context;
 };
 
 struct kv_part {
@@ -37,15 +57,16 @@ struct kv_part {
 };
 
 void kv_scan_init(struct kv_scan *x, const struct kv_pattern *p, const char *s,
-                  size_t n);
+                  size_t n, struct kv_watch *w);
 /* 1 and the next part, 0 at the end, or -1: the expression matches an empty
- * string, or PCRE2 gave up. */
+ * string, PCRE2 gave up, or the watch did. */
 int kv_scan_next(struct kv_scan *x, struct kv_part *part, struct kv_err *e);
 void kv_scan_clear(struct kv_scan *x);
 
 /* Appends the text with every match replaced. */
 int kv_pattern_replace(const struct kv_pattern *p, const char *s, size_t n,
-                       const char *by, struct kv_text *out, struct kv_err *e);
+                       const char *by, struct kv_text *out, struct kv_watch *w,
+                       struct kv_err *e);
 
 /* Rewrites an expression from Oniguruma's syntax to PCRE2's (compiled with
  * UTF, UCP and MULTILINE); fails on what it does not know to be the same. */

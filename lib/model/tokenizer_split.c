@@ -197,6 +197,8 @@ static int parse(struct kv_splitter *x, const json_t *j, struct kv_err *e)
                 return -1;
         return 0;
     }
+    if (x->n >= KV_TOKENIZER_STEPS)
+        return kv_fail(e, "more than %d steps", KV_TOKENIZER_STEPS);
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (!strcmp(name, types[i].name))
             return kv_field_only(j, types[i].fields, e) ||
@@ -249,6 +251,7 @@ int kv_splitter_prefix(const struct kv_splitter *x)
 struct run {
     const struct kv_splitter *x;
     const struct kv_piece_sink *sink;
+    struct kv_watch *watch;
     struct kv_text *made; /* [n steps] what a step wrote */
 };
 
@@ -296,7 +299,7 @@ static int cut(struct run *r, size_t i, struct piece p, struct kv_err *e)
     struct kv_scan scan;
     int rc;
 
-    kv_scan_init(&scan, x->pattern, p.s, p.n);
+    kv_scan_init(&scan, x->pattern, p.s, p.n, r->watch);
     while ((rc = kv_scan_next(&scan, &part, e)) > 0) {
         part.is_match ^= x->invert;
         if (held.end && joins(x->behavior, held.is_match, part.is_match))
@@ -349,6 +352,8 @@ static int from_step(struct run *r, size_t i, struct piece p, struct kv_err *e)
         kv_byte_encode(&r->x->alphabet, p.s, p.n, made);
     else
         replace_spaces(x->text, p, made);
+    if (kv_watch_made(r->watch, made->n, e))
+        return -1;
     return from_step(
         r, i + 1,
         (struct piece){.s = made->s, .n = made->n, .at_start = p.at_start}, e);
@@ -356,9 +361,9 @@ static int from_step(struct run *r, size_t i, struct piece p, struct kv_err *e)
 
 int kv_splitter_run(const struct kv_splitter *x, const char *s, size_t n,
                     bool at_start, const struct kv_piece_sink *sink,
-                    struct kv_err *e)
+                    struct kv_watch *w, struct kv_err *e)
 {
-    struct run r = {.x = x, .sink = sink};
+    struct run r = {.x = x, .sink = sink, .watch = w};
     int rc;
 
     if (!n)

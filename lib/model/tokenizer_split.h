@@ -6,6 +6,7 @@
 #define KV_MODEL_TOKENIZER_SPLIT_H
 
 #include "lib/base/err.h"
+#include "lib/model/tokenizer_pattern.h"
 #include "lib/model/tokenizer_text.h"
 
 #include <jansson.h>
@@ -30,7 +31,7 @@ struct kv_piece_sink {
 /* Cuts a text, well-formed UTF-8.  at_start: it begins the whole input. */
 int kv_splitter_run(const struct kv_splitter *x, const char *s, size_t n,
                     bool at_start, const struct kv_piece_sink *sink,
-                    struct kv_err *e);
+                    struct kv_watch *w, struct kv_err *e);
 
 #define KV_METASPACE_FIELDS \
     "type replacement str_rep add_prefix_space prepend_scheme split"
