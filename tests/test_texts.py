@@ -5,9 +5,11 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import h5py
@@ -192,6 +194,31 @@ class TextTest(unittest.TestCase):
             del f.attrs["bos"], f.attrs["special"]
         row = rows(self.good("kvquant", "-s", "absmax:b4", dump))[0]
         self.assertEqual((row["bos"], row["special"]), ("", ""))
+
+    def test_interrupt(self):
+        """Lines on which the expression looks far back, again and again."""
+        folder = tiny_model.make(self.path("slow"))
+        path = os.path.join(folder, "tokenizer.json")
+        with open(path) as f:
+            tokenizer = json.load(f)
+        tokenizer["pre_tokenizer"] = {
+            "type": "Split", "behavior": "Isolated", "invert": False,
+            "pattern": {"Regex": "(?:a|b)+(?=c)"}}
+        with open(path, "w") as f:
+            json.dump(tokenizer, f)
+        text = self.write("long.txt", ("a" * 20000 + "\n") * 200)
+        made = subprocess.Popen(
+            [os.path.join(TOOLS, "kvdump"), "-m", folder, "-f", text,
+             "--tokens"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True)
+        time.sleep(1)
+        made.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        said = made.communicate(timeout=60)[1]
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("interrupted", said)
+        self.assertEqual(said.count("\n"), 1)
 
     def test_greedy_reads_special_tokens(self):
         text = self.write("t.txt", "the" + tiny_model.SPECIAL)
