@@ -158,6 +158,14 @@ class TextTest(unittest.TestCase):
         self.assertIn("1 place of %s names special" % one, self.ids(one)[1])
         self.assertEqual(self.ids(self.write("none", "the <|endof"))[1], "")
 
+    def test_special_tokens_without_a_text(self):
+        option = "--parse-special"
+        self.refused([option], "kvdump", "-m", self.model, "--about", option)
+        self.refused([option], "kvcalib", "-s", "pq:d2b8", option, "d.h5",
+                     "-o", self.path("c.h5"))
+        self.refused([option], "kvcalib", "--allocate", 3, "-s", "kivi:b{2,4}",
+                     option, "d.h5", "-o", self.path("l.txt"))
+
     def test_special_tokens_that_stay_text(self):
         folder = tiny_model.make(self.path("split"))
         with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:

@@ -199,6 +199,7 @@ static void check_options(const struct kvcalib_args *a)
     } others[] = {{a->calib != NULL, "-C"},
                   {a->model != NULL, "-m"},
                   {a->text != NULL, "-f"},
+                  {a->parse_special, "--parse-special"},
                   {a->ctx != 0, "-c"},
                   {a->windows != 0, "-n"},
                   {a->queries != KVCALIB_QUERIES, "--queries"},

@@ -363,6 +363,8 @@ static int check_inputs(const struct kvcalib_args *a, struct kv_err *e)
                           "FILE");
     if (a->dump && (a->ctx || a->windows))
         return kv_fail(e, "-c and -n go with -m: a dump is taken whole");
+    if (a->dump && a->parse_special)
+        return kv_fail(e, "--parse-special goes with -m: a dump is tokens");
     if (!a->queries)
         return kv_fail(e, "--queries 0 leaves no error to allocate by");
     return 0;

@@ -419,6 +419,8 @@ static void check_args(const struct args *a)
     if (a->fisher && (a->about || a->tokens))
         kv_die("--fisher goes into a dump, --%s makes none",
                a->about ? "about" : "tokens");
+    if (a->about && a->parse_special)
+        kv_die("--parse-special goes with a text, --about reads none");
     if (!a->batch)
         kv_die("--batch must be positive");
     if (a->about)
