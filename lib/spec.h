@@ -11,7 +11,7 @@
  * Numbers and words may be {a,b,c}: a sweep.
  *
  * The canonical text writes every parameter out, after clamping to the model:
- * "kivi:b2g32r128s0".  Equal sides are written once.
+ * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.
  *
  * mixed,file=PATH is a spec for each layer and side (lib/mixed.h). */
 #ifndef KV_SPEC_H

@@ -16,6 +16,8 @@ static void test_generic(void **state)
         {"kivi:b1g128r0", 66, 2, 33, 300, 2},
         {"kivi:K-b4/V-b2,r=32,s=5", 64, 1, 32, 300, 2},
         {"kivi:b7g16r0", 192, 4, 96, 300, 2},
+        {"kivi:b4g64r0,axis=channel", 128, 4, 64, 300, 2},
+        {"kivi:b3g32r9,K-axis=token,V-axis=channel", 64, 1, 32, 300, 2},
         {"absmax:b5g32,V-axis=channel", 64, 4, 32, 300, 2},
         {"absmax:b6", 70, 1, 35, 300, 2},
         {"zeropoint:K-b8g32/V-b6g48,K-axis=channel", 96, 2, 48, 300, 2},

@@ -11,6 +11,7 @@ static void test_grouped(void **state)
     check_sizes("kivi:b2g128r128", 64, 16, BY_EXACT);
     check_sizes("kivi:b4g64r128", 256, 3, BY_EXACT);
     check_sizes("kivi:b8g32r0", 64, 4, BY_EXACT | BY_INT8);
+    check_sizes("kivi:b4g64r0,axis=token", 128, 4, BY_EXACT);
     check_sizes("quarot:b2g128", 128, 4, BY_EXACT);
     check_sizes("zeropoint:b8g32", 128, 1, BY_EXACT | BY_INT8);
     check_sizes("zeropoint:b8g32,K-axis=channel", 128, 1, BY_EXACT | BY_INT8);

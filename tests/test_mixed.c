@@ -56,9 +56,9 @@ static void test_places(void **state)
                                         "3 KV vecinfer:d4b8\n"
                                         "0-2 V kivi:b2"));
     const char *const want[][KV_SIDES] = {
-        {"kivi:b4g32r128s0", "kivi:b2g32r128s0"},
-        {"kivi:b4g32r128s0", "kivi:b2g32r128s0"},
-        {"kivi:b4g32r128s0", "kivi:b2g32r128s0"},
+        {"kivi:b4g32r128s0,axis=paper", "kivi:b2g32r128s0,axis=paper"},
+        {"kivi:b4g32r128s0,axis=paper", "kivi:b2g32r128s0,axis=paper"},
+        {"kivi:b4g32r128s0,axis=paper", "kivi:b2g32r128s0,axis=paper"},
         {parsed("vecinfer:d4b8").text, parsed("vecinfer:d4b8").text}};
 
     (void)state;
@@ -211,21 +211,22 @@ static void test_fit(void **state)
     unfit("0 KV kivi\n", "fit.txt: layer 1, K is not named: the model has 2");
     unfit("0 KV kivi\n1-2 KV kivi\n",
           "fit.txt:2: layer 2 is named: expected layers 0 to 1");
-    unfit("0 KV kivi\n1 KV kivi:b2g48\n", "fit.txt:2: spec 'kivi:b2g48r128s0'");
+    unfit("0 KV kivi\n1 KV kivi:b2g48\n",
+          "fit.txt:2: spec 'kivi:b2g48r128s0,axis=paper'");
 
     s = parsed(layer_file("fit.txt", "0-1 K kivi:g64\n0-1 V kivi:g64r64\n"));
     strcpy(before, s.text);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_string_equal(s.text, before); /* the text is the file's */
     assert_string_equal(kv_spec_at(&s, 1, KV_V)->text,
-                        "kivi:K-b2g64r64s0/V-b2g32r64s0");
+                        "kivi:K-b2g64r64s0/V-b2g32r64s0,axis=paper");
     for (int side = 0; side < KV_SIDES; side++)
         kv_spec_set(&s, (enum kv_side)side, "r", 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
     assert_string_equal(kv_spec_at(&s, 1, KV_V)->text,
-                        "kivi:K-b2g64r0s0/V-b2g32r0s0");
+                        "kivi:K-b2g64r0s0/V-b2g32r0s0,axis=paper");
     assert_string_equal(kv_spec_at(&s, 0, KV_K)->text,
-                        "kivi:K-b2g64r0s0/V-b2g32r0s0");
+                        "kivi:K-b2g64r0s0/V-b2g32r0s0,axis=paper");
     assert_memory_equal(s.text, "mixed:r0,file=fit.txt@", 22);
 }
 
@@ -235,8 +236,9 @@ static void test_codecs(void **state)
     const struct kv_shape shape = synthetic_shape(HEAD_DIM);
     struct kv_spec s = parsed(layer_file(
         "codecs.txt", "0 K kivi\n0 V absmax:b4\n1 K quarot\n1 V kivi:b4\n"));
-    const char *const want[] = {"kivi:b2g32r128s0", "absmax:b4g32r0s0",
-                                "quarot:b4g32r0s0", "kivi:b4g32r128s0"};
+    const char *const want[] = {"kivi:b2g32r128s0,axis=paper",
+                                "absmax:b4g32r0s0", "quarot:b4g32r0s0",
+                                "kivi:b4g32r128s0,axis=paper"};
     struct kv_err e = {""};
 
     (void)state;

@@ -102,6 +102,57 @@ static void test_kivi_values(void **state)
     kv_codec_free(c);
 }
 
+/* The same block, each side the other way. */
+static void test_kivi_axes(void **state)
+{
+    const float x[8] = {0, 3, 10, 11, 3, 0, 20, 23};
+    uint8_t bytes[2 + 4 * 4];
+    float back[8];
+    struct kv_codec *c = codec("kivi:b2g2r3,axis=token", KV_K, 1, 4);
+
+    (void)state;
+    assert_int_equal(c->block, 1);
+    assert_int_equal(c->block_bytes, 1 + 2 * 4);
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    assert_int_equal(bytes[0], 0xcc); /* 0 3, 0 3 */
+    assert_within(half_at(bytes + 5), 1.0f / 3, 2e-4);
+    assert_within(half_at(bytes + 7), 10, 0);
+    kv_codec_free(c);
+
+    c = codec("kivi:b2g2r3,K-axis=token,V-axis=channel", KV_V, 1, 4);
+    assert_int_equal(c->block, 2);
+    assert_int_equal(c->block_bytes, sizeof(bytes));
+    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    assert_int_equal(bytes[0], 0x3c); /* channel by channel: 0 3, 3 0 */
+    assert_int_equal(bytes[1], 0xcc); /* 0 3, 0 3 */
+    assert_within(half_at(bytes + 2), 1, 0);
+    assert_within(half_at(bytes + 12), 10, 0);
+    assert_within(back[7], 23, 1e-2);
+    kv_codec_free(c);
+}
+
+/* Keys of tokens settle at any r; each pair of axes has one name. */
+static void test_kivi_names(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {{"kivi:g4r0,K-axis=channel,V-axis=token", "axis=paper"},
+                 {"kivi:g4r0,V-axis=token", "axis=paper"},
+                 {"kivi:g4r0,channel", "axis=channel"},
+                 {"kivi:g4r0,V-axis=channel", "axis=channel"},
+                 {"kivi:g4r7,K-axis=token", "axis=token"},
+                 {"kivi:g4r7,K-axis=token,V-axis=channel",
+                  "K-axis=token,V-axis=channel"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_codec *c = codec(cases[i].text, KV_K, 1, 8);
+
+        assert_string_equal(strchr(c->spec.text, ',') + 1, cases[i].want);
+        kv_codec_free(c);
+    }
+}
+
 /* bf16 keeps what fp16 cannot. */
 static void test_plain(void **state)
 {
@@ -128,6 +179,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_absmax),    cmocka_unit_test(test_zeropoint),
         cmocka_unit_test(test_kivi_keys), cmocka_unit_test(test_kivi_values),
+        cmocka_unit_test(test_kivi_axes), cmocka_unit_test(test_kivi_names),
         cmocka_unit_test(test_plain),
     };
 

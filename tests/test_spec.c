@@ -20,11 +20,11 @@ static void test_canonical(void **state)
 {
     (void)state;
     canonical("f32", "f32:r0s0");
-    canonical("kivi", "kivi:b2g32r128s0");
-    canonical("kivi:b4", "kivi:b4g32r128s0");
-    canonical("kivi:r0g64b3s4", "kivi:b3g64r0s4");
-    canonical("kivi:K-b4/V-b2", "kivi:K-b4g32r128s0/V-b2g32r128s0");
-    canonical("kivi:K-b4/V-b4", "kivi:b4g32r128s0");
+    canonical("kivi", "kivi:b2g32r128s0,axis=paper");
+    canonical("kivi:b4", "kivi:b4g32r128s0,axis=paper");
+    canonical("kivi:r0g64b3s4", "kivi:b3g64r0s4,axis=paper");
+    canonical("kivi:K-b4/V-b2", "kivi:K-b4g32r128s0/V-b2g32r128s0,axis=paper");
+    canonical("kivi:K-b4/V-b4", "kivi:b4g32r128s0,axis=paper");
     canonical("absmax:b4g32,axis=channel",
               "absmax:b4g32r0s0,axis=channel,heads=one");
     canonical("absmax,channel,heads=all",
@@ -106,7 +106,7 @@ static void test_fit(void **state)
     (void)state;
     assert_int_equal(kv_spec_parse(&s, "kivi:b2g128r128", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
-    assert_string_equal(s.text, "kivi:K-b2g128r128s0/V-b2g64r128s0");
+    assert_string_equal(s.text, "kivi:K-b2g128r128s0/V-b2g64r128s0,axis=paper");
     assert_int_equal(kv_spec_parse(&s, "kivi:b2g48", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "g=48 must divide head_dim 64");
@@ -126,10 +126,10 @@ static void test_sweep(void **state)
     const char *const texts[] = {"kivi:b{2,4}g{32,64}", "f16",
                                  "absmax:b4g32,axis={token,channel}"};
     const char *const want[] = {
-        "kivi:b2g32r128s0",
-        "kivi:b2g64r128s0",
-        "kivi:b4g32r128s0",
-        "kivi:b4g64r128s0",
+        "kivi:b2g32r128s0,axis=paper",
+        "kivi:b2g64r128s0,axis=paper",
+        "kivi:b4g32r128s0,axis=paper",
+        "kivi:b4g64r128s0,axis=paper",
         "f16:r0s0",
         "absmax:b4g32r0s0,axis=token,heads=one",
         "absmax:b4g32r0s0,axis=channel,heads=one",

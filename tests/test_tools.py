@@ -423,7 +423,7 @@ class Calib(ToolTest):
         done = self.good(*self.kvcalib("-s", "pq:d{2,4}b3", "-s", "pq:d4b3",
                                        "-s", "kivi"))
         self.assertEqual(done.stdout, "")
-        self.assertIn("kivi:K-b2g32r128s0/V-b2g16r128s0 has nothing to calibrate", done.stderr)
+        self.assertIn("kivi:K-b2g32r128s0/V-b2g16r128s0,axis=paper has nothing to calibrate", done.stderr)
         self.assertEqual(done.stderr.count("mean squared error K 0."), 2)
         self.assertEqual(done.stderr.count(", V 0."), 2)
         self.assertIn("2 specs on some.txt, 16 windows of 64", done.stderr)

@@ -1,7 +1,18 @@
 /* KIVI (arXiv 2402.02750): asymmetric integers, keys per channel in groups of
  * g tokens, values per token in groups of g channels.
  *
- * A group's head: | step: f16 | minimum: f16 |, 32/g bits a value. */
+ * A group's head: | step: f16 | minimum: f16 |, 32/g bits a value.
+ *
+ * The word axis takes a side the other way.  transformers' QuantizedCache (by
+ * quanto: these integers, a float minimum) has one axis for both sides:
+ *
+ *   axis_key = axis_value = 0, its default   kivi:b4g64,axis=token
+ *   axis_key = axis_value = -1               kivi:b4g64,axis=channel
+ *
+ * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps 128
+ * tokens at most in full, and whenever they are full encodes all that it holds
+ * anew; here what is settled stays.  Its other back end, HQQ, moves the minimum
+ * by an optimisation that is not here. */
 #include "lib/base/half.h"
 #include "lib/schemes/grouped.h"
 #include "lib/schemes/schemes.h"
@@ -65,21 +76,45 @@ const struct kv_group_quantizer kv_kivi_quantizer = {
     .device = KV_GPU_KIVI,
 };
 
+enum { PAPER, TOKEN, CHANNEL };
+
 static const struct kv_param params[] = {
     {"b", NULL, 2, 1, 8, false, "bits per code"},
     {"g", NULL, 32, 1, 4096, false,
-     "group: tokens for keys, channels for values"},
+     "group: tokens of a channel (keys), channels of a token (values)"},
+    {"axis", "paper|token|channel", PAPER, 0, 0, false,
+     "paper: K-axis=channel,V-axis=token; QuantizedCache of transformers: "
+     "axis=token for its axis 0, axis=channel for -1"},
     {0},
 };
+
+static bool of_tokens(const struct kv_spec *s, enum kv_side side)
+{
+    return kv_spec_is(s, side, "axis", "channel") ||
+           (kv_spec_is(s, side, "axis", "paper") && side == KV_K);
+}
+
+/* Each pair of axes has one name: the paper's is axis=paper. */
+static void name_axes(struct kv_spec *s)
+{
+    const bool k = of_tokens(s, KV_K), v = of_tokens(s, KV_V);
+    const bool paper = k && !v;
+
+    kv_spec_set(s, KV_K, "axis", paper ? PAPER : k ? CHANNEL : TOKEN);
+    kv_spec_set(s, KV_V, "axis", paper ? PAPER : v ? CHANNEL : TOKEN);
+}
 
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
     const size_t g = kv_spec_size(s, KV_K, "g"), r = kv_spec_size(s, KV_K, "r");
 
-    if (kv_grouped_fit(s, KV_V, shape, e))
-        return -1;
-    if (r % g)
+    name_axes(s);
+    for (int side = 0; side < KV_SIDES; side++)
+        if (!of_tokens(s, (enum kv_side)side) &&
+            kv_grouped_fit(s, (enum kv_side)side, shape, e))
+            return -1;
+    if (of_tokens(s, KV_K) && r % g)
         return kv_fail(e, "g=%zu must divide r=%zu: keys settle r at a time", g,
                        r);
     return 0;
@@ -98,7 +133,8 @@ static int open_kivi(struct kv_codec *c, const struct kv_calib *calib,
     (void)calib;
     (void)e;
     return kv_grouped_open(c, &kv_kivi_quantizer,
-                           c->side == KV_K ? KV_AXIS_CHANNEL : KV_AXIS_TOKEN,
+                           of_tokens(&c->spec, c->side) ? KV_AXIS_CHANNEL
+                                                        : KV_AXIS_TOKEN,
                            kv_spec_size(&c->spec, c->side, "g"), false,
                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));
 }
