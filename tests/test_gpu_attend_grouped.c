@@ -13,6 +13,7 @@ static void test_grouped(void **state)
     check_sizes("kivi:b8g32r0", 64, 4, BY_EXACT | BY_INT8);
     check_sizes("kivi:b4g64r0,axis=token", 128, 4, BY_EXACT);
     check_sizes("quarot:b2g128", 128, 4, BY_EXACT);
+    check_sizes("quarot:b4g0,none,heads=all", 64, 4, BY_EXACT);
     check_sizes("zeropoint:b8g32", 128, 1, BY_EXACT | BY_INT8);
     check_sizes("zeropoint:b8g32,K-axis=channel", 128, 1, BY_EXACT | BY_INT8);
     check_sizes("q4_0", 128, 3, BY_EXACT);

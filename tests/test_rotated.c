@@ -53,7 +53,7 @@ static void check_head(const char *text, const float want[4])
         float back[4];
 
         assert_false(c->pre_rope);
-        assert_in_range(c->block_bytes, 1 + 4, sizeof(bytes));
+        assert_in_range(c->block_bytes, 1 + 2, sizeof(bytes));
         store(c, x, bytes, back);
         kv_hadamard(back, 1, 4);
         for (size_t i = 0; i < 4; i++)
@@ -75,6 +75,77 @@ static void test_quarot(void **state)
                (const float[4]){-1.5f, 1.5f, 0.5f, -1.5f});
     /* two groups: -3 3 as the first; 1 -1 has step 2/3, levels -4/3 .. 2/3 */
     check_head("quarot:b2g2,clip=1,zero=min", (const float[4]){-3, 3, 1, -1});
+    /* symmetric, step 3: levels -3 0 3; of 3 bits, step 1: levels -3 .. 3 */
+    check_head("quarot:b2g4,clip=1,none", (const float[4]){-3, 3, 0, 0});
+    check_head("quarot:b3g4,clip=1,none", (const float[4]){-3, 3, 1, -1});
+    /* [-1.5, 1.5], step 0.5 */
+    check_head("quarot:b3g4,clip=0.5,none",
+               (const float[4]){-1.5f, 1.5f, 1, -1});
+    /* two groups, steps 3 and 1 */
+    check_head("quarot:b2g2,clip=1,none", (const float[4]){-3, 3, 1, -1});
+}
+
+/* Both ends are cut by the larger one: what is stored is y = 4 -1 0 0. */
+static void test_symmetric_clip(void **state)
+{
+    const struct kv_shape shape = {
+        .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4};
+    const struct kv_spec s = spec_of("quarot:b4g4,clip=0.875,none", &shape);
+    struct kv_codec *c = codec(&s, &shape, KV_V, NULL);
+    float x[4] = {4, -1, 0, 0}, back[4];
+    const float want[4] = {3.5f, -1, 0, 0}; /* step 0.5 */
+    uint8_t bytes[2 + 2];
+
+    (void)state;
+    assert_int_equal(c->block_bytes, sizeof(bytes));
+    kv_hadamard(x, 1, 4);
+    store(c, x, bytes, back);
+    kv_hadamard(back, 1, 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_within(back[i], want[i], 1e-6);
+    kv_codec_free(c);
+}
+
+/* One step and zero point for both heads; groups may end inside of one. */
+static void test_all_heads(void **state)
+{
+    static const struct {
+        const char *text, *fitted;
+        size_t bytes;
+    } cases[] = {{"quarot:b2g0,heads=all",
+                  "quarot:b2g8r0s0,clip=0.95,zero=int,heads=all", 2 + 4},
+                 {"quarot:b2g0", "quarot:b2g4r0s0,clip=0.95,zero=int,heads=one",
+                  2 * (1 + 4)},
+                 {"quarot:b2g8,none,heads=all",
+                  "quarot:b2g8r0s0,clip=0.95,zero=none,heads=all", 2 + 2},
+                 {"quarot:b8g2,heads=all",
+                  "quarot:b8g2r0s0,clip=0.95,zero=int,heads=all", 8 + 4 * 4}};
+    const struct kv_shape shape = {
+        .n_layers = 1, .n_heads = 2, .n_kv_heads = 2, .head_dim = 4};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const struct kv_spec s = spec_of(cases[i].text, &shape);
+        struct kv_codec *c = codec(&s, &shape, KV_K, NULL);
+
+        assert_string_equal(s.text, cases[i].fitted);
+        assert_int_equal(c->block_bytes, cases[i].bytes);
+        kv_codec_free(c);
+    }
+
+    /* turned: 6 -6 0 0 | 0.75 -0.75 0 0, of which a step of 2 leaves zeros */
+    const struct kv_spec s =
+        spec_of("quarot:b3g8,clip=1,none,heads=all", &shape);
+    struct kv_codec *c = codec(&s, &shape, KV_K, NULL);
+    float x[8] = {6, -6, 0, 0, 0.75f, -0.75f, 0, 0}, back[8];
+    uint8_t bytes[3 + 2];
+
+    kv_hadamard(x, 2, 4);
+    store(c, x, bytes, back);
+    kv_hadamard(back, 2, 4);
+    for (size_t i = 0; i < 8; i++)
+        assert_within(back[i], i == 0 ? 6 : i == 1 ? -6 : 0, 1e-6);
+    kv_codec_free(c);
 }
 
 /* A head of 128: 4 bits and 32 for the group, 4.25 in all. */
@@ -85,7 +156,8 @@ static void test_bits(void **state)
     struct kv_codec *c = codec(&s, &shape, KV_K, NULL);
 
     (void)state;
-    assert_string_equal(s.text, "quarot:b4g128r0s0,clip=0.95,zero=int");
+    assert_string_equal(s.text,
+                        "quarot:b4g128r0s0,clip=0.95,zero=int,heads=one");
     assert_int_equal(c->block, 1);
     assert_int_equal(c->block_bytes * 8, 2 * 128 * 4.25);
     kv_codec_free(c);
@@ -120,6 +192,8 @@ static void test_refusals(void **state)
     } cases[] = {{"quarot:g12", "g=12 must divide the row of 32"},
                  {"rotatekv:K-g8/V-g24", "g=24 must divide the row of 32"},
                  {"rotatekv:K-h1/V-h2", "h concerns keys alone"},
+                 {"quarot:g12,heads=all", "g=12 must divide the row of 64"},
+                 {"quarot:K-b4/V-b1,none", "b must be at least 2"},
                  {"quarot,clip=1.5", "clip=1.5 is out of range"}};
     const struct kv_spec s = spec_of("rotatekv", &shape);
     struct kv_codec *c = NULL;
@@ -293,10 +367,11 @@ static void test_no_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quarot),        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_far_from_zero), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_rotatekv),      cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_no_order),
+        cmocka_unit_test(test_quarot),         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_symmetric_clip), cmocka_unit_test(test_all_heads),
+        cmocka_unit_test(test_far_from_zero),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rotatekv),       cmocka_unit_test(test_no_order),
+        cmocka_unit_test(test_defaults),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

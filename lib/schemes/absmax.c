@@ -52,7 +52,7 @@ static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
     *zero = (float)((1u << (bits - 1)) - 1);
 }
 
-static const struct kv_group_quantizer quantizer = {
+const struct kv_group_quantizer kv_absmax_quantizer = {
     .head_bytes = 2,
     .encode = encode_group,
     .decode = decode_group,
@@ -66,7 +66,7 @@ static int open_absmax(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_lecture_open(c, &quantizer);
+    return kv_lecture_open(c, &kv_absmax_quantizer);
 }
 
 const struct kv_scheme kv_scheme_absmax = {

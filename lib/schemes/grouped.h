@@ -66,8 +66,9 @@ void kv_grouped_tile(const struct kv_codec *c, const struct kv_store *s,
                      const uint8_t *blocks, size_t first, size_t n, size_t head,
                      uint8_t *tile);
 
-/* KIVI's (kivi.c): minimum and step. */
-extern const struct kv_group_quantizer kv_kivi_quantizer;
+/* KIVI's (kivi.c): minimum and step; the lecture's symmetric one (absmax.c),
+ * of 2 bits or more. */
+extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
 
 /* The step range / top as fp16: nearest, but never so small that top steps fall
  * visibly short of the range, as they would among the denormals. */

@@ -6,8 +6,14 @@
  * decode() turns keys back, which gives the same logits as turning queries; and
  * values, whose transform the paper folds into the weights on either side.
  *
- * Our reading: the paper does not say what a group keeps beside its step; zero=
- * int follows its code, zero=min stores the minimum in fp16. */
+ * What a group keeps beside its step is open in the paper.  Its code has both,
+ * zero=int as here and zero=none (k_asym, v_asym not set), a group being a
+ * head, or with k_groupsize, v_groupsize -1 the whole token: g0,heads=all.
+ * zero=min stores the minimum in fp16.
+ *
+ * (Where a group is the token its code, and for keys where it is a head, takes
+ * 0 into the range first: that differs where all values are of one sign, which
+ * turned heads hardly are.) */
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/rotated.h"
@@ -17,15 +23,35 @@
 #include <string.h>
 
 static const struct kv_param params[] = {
-    KV_ROTATED_PARAMS(4, 128, 0.95, KV_ZERO_INT), {0}};
+    KV_ROTATED_RANGE(4, 128, 0.95),
+    {"zero", "int|min|none", KV_ZERO_INT, 0, 0, false,
+     "a group keeps an integer zero point, its minimum, or (symmetric) "
+     "neither"},
+    {"heads", "one|all", 0, 0, 0, false,
+     "a row of groups is one KV head, or the token's KV heads"},
+    {0},
+};
+
+static bool all_heads(const struct kv_spec *s, enum kv_side side)
+{
+    return kv_spec_is(s, side, "heads", "all");
+}
 
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
-    return kv_rotated_check(s, KV_K, shape->head_dim, e) ||
-                   kv_rotated_check(s, KV_V, shape->head_dim, e)
-               ? -1
-               : 0;
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+        const size_t heads = all_heads(s, side) ? shape->n_kv_heads : 1;
+
+        if (kv_spec_is(s, side, "zero", "none") &&
+            kv_spec_size(s, side, "b") < 2)
+            return kv_fail(e, "zero=none has codes of both signs and 0: b must "
+                              "be at least 2");
+        if (kv_rotated_check(s, side, heads * shape->head_dim, e))
+            return -1;
+    }
+    return 0;
 }
 
 static double nominal(const struct kv_spec *s, enum kv_side side,
@@ -46,7 +72,7 @@ static int open_quarot(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_rotated_open(c, false);
+    return kv_rotated_open(c, all_heads(&c->spec, c->side));
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,

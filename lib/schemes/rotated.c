@@ -7,7 +7,9 @@
 int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
                      struct kv_err *e)
 {
-    if (kv_spec_size(s, side, "g") > row)
+    const size_t g = kv_spec_size(s, side, "g");
+
+    if (!g || g > row)
         kv_spec_set(s, side, "g", (double)row);
     if (row % kv_spec_size(s, side, "g"))
         return kv_fail(e, "g=%zu must divide the row of %zu channels",
@@ -95,23 +97,32 @@ static const struct kv_group_quantizer with_zero = {
 
 /* ---- the codec --------------------------------------------------------- */
 
+static const struct kv_group_quantizer *quantizer_of(const struct kv_codec *c)
+{
+    if (kv_spec_is(&c->spec, c->side, "zero", "int"))
+        return &with_zero;
+    return kv_spec_is(&c->spec, c->side, "zero", "min") ? &kv_kivi_quantizer
+                                                        : &kv_absmax_quantizer;
+}
+
 int kv_rotated_open(struct kv_codec *c, bool all_heads)
 {
-    const bool whole = kv_spec_is(&c->spec, c->side, "zero", "int");
-
-    return kv_grouped_open(c, whole ? &with_zero : &kv_kivi_quantizer,
-                           KV_AXIS_TOKEN, kv_spec_size(&c->spec, c->side, "g"),
-                           all_heads,
+    return kv_grouped_open(c, quantizer_of(c), KV_AXIS_TOKEN,
+                           kv_spec_size(&c->spec, c->side, "g"), all_heads,
                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));
 }
 
-static void clamp_group(float *x, size_t n, float clip)
+static void clamp_group(float *x, size_t n, bool symmetric, float clip)
 {
     float low = x[0], high = x[0];
 
     for (size_t i = 1; i < n; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
+    }
+    if (symmetric) {
+        high = fmaxf(fabsf(low), fabsf(high));
+        low = -high;
     }
     for (size_t i = 0; i < n && low < high; i++)
         x[i] = fminf(fmaxf(x[i], clip * low), clip * high);
@@ -120,11 +131,12 @@ static void clamp_group(float *x, size_t n, float clip)
 void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
                        size_t n_blocks, uint8_t *bytes)
 {
+    const bool symmetric = quantizer_of(c) == &kv_absmax_quantizer;
     const float clip = (float)kv_spec_get(&c->spec, c->side, "clip");
     const size_t g = kv_spec_size(&c->spec, c->side, "g");
     const size_t values = n_blocks * kv_codec_block_values(c);
 
     for (size_t i = 0; i < values; i += g)
-        clamp_group(x + i, g, clip);
+        clamp_group(x + i, g, symmetric, clip);
     kv_grouped_encode(c, w, x, n_blocks, bytes);
 }

@@ -7,31 +7,40 @@
  * token axis; with [low, high] the range that is left and
  * step = (high - low) / (2^b - 1), the head of a group is one of
  *
- *   zero=int  | step: f16 | zero: int16 |   x = step (code - zero)
- *   zero=min  | step: f16 | low: f16 |      x = low + step code
+ *   zero=int   | step: f16 | zero: int16 |   x = step (code - zero)
+ *   zero=min   | step: f16 | low: f16 |      x = low + step code
+ *   zero=none  | step: f16 |                 x = step code
  *
  * with zero = -round(low / step), so that 0 is a level, and
  * code = clamp(round(x / step) + zero): what QuaRot's code does.  zero=min is
- * KIVI's, which meets both ends of the range.  32 / g bits a value. */
+ * KIVI's, which meets both ends of the range.  32 / g bits a value.
+ *
+ * zero=none is symmetric, 16 / g bits a value: step = clip max|x| / top, codes
+ * from -top to top = 2^(b-1) - 1, of values clamped to clip max|x| at either
+ * end.  (QuaRot's code has the code -top - 1 too, which only a clip below
+ * top / (top + 1/2) leaves a value for: with its 0.95 none of 4 bits.) */
 #ifndef KV_ROTATED_H
 #define KV_ROTATED_H
 
 #include "lib/schemes/grouped.h"
 
-/* The parameters, with a scheme's defaults. */
+/* The parameters, with a scheme's defaults; zero is the last. */
 enum { KV_ZERO_INT, KV_ZERO_MIN };
 /* clang-format off */
-#define KV_ROTATED_PARAMS(B, G, CLIP, ZERO)                                          \
+#define KV_ROTATED_RANGE(B, G, CLIP)                                           \
     { "b", NULL, B, 1, 8, false, "bits per code" },                            \
-    { "g", NULL, G, 1, 4096, false, "group: channels of a token" },            \
+    { "g", NULL, G, 0, 4096, false,                                            \
+      "group: channels of a token; 0: the whole row" },                        \
     { "clip", NULL, CLIP, 0.01, 1, false,                                      \
-      "the range of a group is multiplied by this" },                          \
-    { "zero", "int|min", ZERO, 0, 0, false,                                       \
+      "the range of a group is multiplied by this" }
+#define KV_ROTATED_PARAMS(B, G, CLIP, ZERO)                                    \
+    KV_ROTATED_RANGE(B, G, CLIP),                                              \
+    { "zero", "int|min", ZERO, 0, 0, false,                                    \
       "a group keeps an integer zero point, or its minimum" }
 /* clang-format on */
 
-/* A group larger than the row becomes the row; fails when g does not divide
- * it. */
+/* A group of 0 or larger than the row becomes the row; fails when g does not
+ * divide it. */
 int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
                      struct kv_err *e);
 
