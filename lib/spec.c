@@ -356,6 +356,15 @@ static bool is_word(const struct kv_scheme *k, const char *text, size_t n)
     return false;
 }
 
+/* A scheme without letters of its own takes a word in their place. */
+static bool word_first(const struct kv_scheme *k, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n_own(k); i++)
+        if (is_letter(&k->params[i]))
+            return false;
+    return is_word(k, text, n);
+}
+
 static int wants_comma(const struct kv_scheme *k, const char *text, size_t n,
                        struct kv_err *e)
 {
@@ -574,7 +583,9 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
 
         at++;
         end = at + strcspn(at, ",");
-        if (read_part(&r, at, end, e))
+        if (word_first(s->scheme, at, (size_t)(end - at))
+                ? read_word(&r, at, end, e)
+                : read_part(&r, at, end, e))
             return fail_spec(text, e);
         at = end;
     }

@@ -2,6 +2,7 @@
  *
  *   spec    := name [':' part] {',' word}
  *   part    := letters | 'K-' letters '/' 'V-' letters
+ *            | word, where the scheme has no letters of its own: q4_0:rot
  *   letters := (letter number)*          as the papers write them: b2g32r128
  *   word    := word '=' value | choice | 'no-' word
  *

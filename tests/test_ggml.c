@@ -1,4 +1,5 @@
 /* llama.cpp's cache types against goldens that were made without kvtools. */
+#include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/hash.h"
@@ -137,9 +138,55 @@ static void test_rows(void **state)
     }
 }
 
+/* Turned, the bytes are those of x H, and what comes back is turned again: keys
+ * in blocks of the largest power of two in the head, values in blocks of 64. */
+static void check_turned(const char *type, size_t head_dim, enum kv_side side)
+{
+    enum { TOKENS = 3, HEADS = 2, MOST = TOKENS * HEADS * 320 };
+    const struct kv_shape shape = {.n_layers = 1,
+                                   .n_heads = HEADS,
+                                   .n_kv_heads = HEADS,
+                                   .head_dim = head_dim};
+    const size_t n = TOKENS * HEADS * head_dim;
+    const size_t m = side == KV_K && head_dim == 128 ? 128 : 64;
+    struct kv_codec *plain = codec_of(type, &shape, 0, side), *turned;
+    float x[MOST], y[MOST], back[MOST], want[MOST];
+    uint8_t bytes[2][2 * MOST];
+    char text[32];
+
+    snprintf(text, sizeof(text), "%s:rot", type);
+    turned = codec_of(text, &shape, 0, side);
+    assert_int_equal(turned->block_bytes, plain->block_bytes);
+    for (size_t i = 0; i < n; i++)
+        x[i] = y[i] = (float)kv_random_normal(17, i);
+    kv_hadamard(y, n / m, m);
+    turned->scheme->encode(turned, (struct kv_where){0}, x, TOKENS, bytes[0]);
+    plain->scheme->encode(plain, (struct kv_where){0}, y, TOKENS, bytes[1]);
+    assert_memory_equal(bytes[0], bytes[1], TOKENS * plain->block_bytes);
+    turned->scheme->decode(turned, bytes[0], TOKENS, back);
+    plain->scheme->decode(plain, bytes[0], TOKENS, want);
+    kv_hadamard(want, n / m, m);
+    assert_memory_equal(back, want, n * sizeof(*back));
+    for (size_t i = 0; i < n; i++)
+        assert_within(back[i], x[i], 1);
+    kv_codec_free(turned);
+    kv_codec_free(plain);
+}
+
+static void test_turned(void **state)
+{
+    static const size_t dims[] = {64, 128, 192, 320};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(goldens) / sizeof(*goldens); i++)
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++)
+            for (int side = 0; side < KV_SIDES; side++)
+                check_turned(goldens[i].type, dims[j], (enum kv_side)side);
+}
+
 static void test_refused(void **state)
 {
-    const struct kv_shape shape = {
+    struct kv_shape shape = {
         .n_layers = 1, .n_heads = 4, .n_kv_heads = 4, .head_dim = 80};
     struct kv_spec s;
     struct kv_err e;
@@ -148,6 +195,11 @@ static void test_refused(void **state)
     assert_int_equal(kv_spec_parse(&s, "q4_0", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "head_dim 80 must be a multiple");
+    shape.head_dim = 96;
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);
+    assert_int_equal(kv_spec_parse(&s, "q4_0,V-rot=yes", &e), 0);
+    assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
+    assert_says(e, "a multiple of 64, not 96");
 }
 
 int main(void)
@@ -155,6 +207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_turned),
         cmocka_unit_test(test_refused),
     };
 

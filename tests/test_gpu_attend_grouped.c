@@ -17,6 +17,7 @@ static void test_grouped(void **state)
     check_sizes("zeropoint:b8g32", 128, 1, BY_EXACT | BY_INT8);
     check_sizes("zeropoint:b8g32,K-axis=channel", 128, 1, BY_EXACT | BY_INT8);
     check_sizes("q4_0", 128, 3, BY_EXACT);
+    check_sizes("q4_0:rot", 128, 3, BY_EXACT);
     check_long("kivi:b2g32r128", 128, 8, BY_EXACT);
     check_long("absmax:b2g64", 64, 7, BY_EXACT);
 }

@@ -25,6 +25,9 @@ static void test_canonical(void **state)
     canonical("kivi:r0g64b3s4", "kivi:b3g64r0s4,axis=paper");
     canonical("kivi:K-b4/V-b2", "kivi:K-b4g32r128s0/V-b2g32r128s0,axis=paper");
     canonical("kivi:K-b4/V-b4", "kivi:b4g32r128s0,axis=paper");
+    canonical("q4_0:rot", "q4_0:r0s0,rot=yes");
+    canonical("q4_0:rot=no,s=3", "q4_0:r0s3,rot=no");
+    canonical("q4_0:r7,K-rot=yes", "q4_0:r7s0,K-rot=yes,V-rot=no");
     canonical("absmax:b4g32,axis=channel",
               "absmax:b4g32r0s0,axis=channel,heads=one");
     canonical("absmax,channel,heads=all",
@@ -64,6 +67,9 @@ static void test_refused(void **state)
     refused("absmax:b4,", "absmax has no ''");
     refused("klt:metric=fisher",
             "words come after a comma, not after ':': klt,metric=fisher");
+    refused("q4_0:tor", "q4_0 has no 't'");
+    refused("q4_0:rot,rot", "'rot' is given twice");
+    refused("f16:rot", "'r' wants a number");
     refused("absmax:b4channel", "after a comma, not after ':': absmax,channel");
     refused("pq:d4iters=3", "after a comma, not after ':': pq,iters=3");
 }

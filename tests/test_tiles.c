@@ -215,6 +215,9 @@ static void test_more(void **state)
                                         "absmax:b4g32",
                                         "quarot:b4s2r9,none",
                                         "quarot:b2g0r3,heads=all",
+                                        "q8_0:rot,s=3,r=9",
+                                        "q5_1:rot",
+                                        "iq4_nl:r5,K-rot=yes",
                                         "vecinfer:d2b4",
                                         "vecinfer:d8b8r9",
                                         "vecinfer:K-d4b8/V-d2b4",
@@ -250,6 +253,22 @@ static void test_turned_blocks(void **state)
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
         assert_true(check_text(texts[i], &s, &calib, few_lengths));
     kv_calib_free(calib);
+}
+
+/* llama.cpp's rotation: keys in larger blocks than values, or as large. */
+static void test_turned_types(void **state)
+{
+    static const char *const texts[] = {"q4_0:rot", "iq4_nl:rot", "q5_0:rot"};
+    static const size_t dims[] = {64, 128, 192};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++) {
+            const struct kv_shape s = synthetic_shape(dims[j]);
+            struct kv_calib *calib = NULL;
+
+            assert_true(check_text(texts[i], &s, &calib, few_lengths));
+        }
 }
 
 /* Query heads for a KV head, several queries, and more tokens than a chunk. */
@@ -447,10 +466,15 @@ static void test_round8(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),     cmocka_unit_test(test_round8),
-        cmocka_unit_test(test_groups),  cmocka_unit_test(test_more),
-        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_no_number),
-        cmocka_unit_test(test_schemes), cmocka_unit_test(test_turned_blocks),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_round8),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_more),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_no_number),
+        cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_turned_blocks),
+        cmocka_unit_test(test_turned_types),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

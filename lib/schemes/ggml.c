@@ -17,10 +17,18 @@
  * vectorised quantizers round some codes otherwise (q8_0: half to even); the
  * reference is what the files of the format are defined by.
  *
+ * rot=yes is llama.cpp since April 2026: a head is turned by the Hadamard
+ * transform before it is quantized, a key (after RoPE) in blocks of the largest
+ * power of two that divides head_dim, a value in blocks of 64.  It turns the
+ * queries and turns the output back; decode() turns back what is stored, which
+ * is the same.  A head_dim that 64 does not divide it leaves as it is: rot=no,
+ * which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache before.
+ *
  * iq4_nl is what a cache is written with, quantize_row_iq4_nl_ref: no search
  * for a better scale (the search is for model files).  A block of less than
  * 1e-15 has d = 0 and, there, whatever codes the block before it left; our
  * reading: the code of the value nearest to zero. */
+#include "kernels/hadamard.h"
 #include "kernels/tiles.h"
 #include "kernels/tiles_scaled.h"
 #include "lib/base/alloc.h"
@@ -33,7 +41,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 32, HALF = BLOCK / 2 };
+enum { BLOCK = 32, HALF = BLOCK / 2, TURNED = 64 };
 
 /* code: [BLOCK], in the low `bits` bits.  head: | d | m |. */
 struct type {
@@ -238,13 +246,24 @@ static void get_codes(const uint8_t *in, unsigned bits, uint8_t *code)
     }
 }
 
-static void encode_ggml(const struct kv_codec *c, struct kv_where w,
-                        const float *x, size_t n_blocks, uint8_t *bytes)
+static bool is_turned(const struct kv_spec *s, enum kv_side side)
 {
-    const struct type *t = type_of(c->scheme);
-    const size_t n = n_blocks * kv_codec_block_values(c) / BLOCK;
+    return kv_spec_is(s, side, "rot", "yes");
+}
 
-    (void)w;
+/* x: [rows][head_dim], in place; the same there and back. */
+static void turn(const struct kv_codec *c, float *x, size_t rows)
+{
+    const size_t d = c->shape.head_dim;
+    const size_t m = c->side == KV_K ? kv_hadamard_size(d) : TURNED;
+
+    kv_hadamard(x, rows * d / m, m);
+}
+
+/* n: blocks of BLOCK values. */
+static void quantize(const struct type *t, const float *x, size_t n,
+                     uint8_t *bytes)
+{
     for (size_t i = 0; i < n; i++, x += BLOCK, bytes += type_bytes(t)) {
         float head[2];
         uint8_t code[BLOCK];
@@ -257,6 +276,25 @@ static void encode_ggml(const struct kv_codec *c, struct kv_where w,
         }
         put_codes(code, t->bits, bytes + 2 * t->heads);
     }
+}
+
+static void encode_ggml(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes)
+{
+    const struct type *t = type_of(c->scheme);
+    const size_t values = n_blocks * kv_codec_block_values(c);
+    float *turned;
+
+    (void)w;
+    if (!is_turned(&c->spec, c->side)) {
+        quantize(t, x, values / BLOCK, bytes);
+        return;
+    }
+    turned = kv_alloc(values, sizeof(*turned));
+    memcpy(turned, x, values * sizeof(*turned));
+    turn(c, turned, values / c->shape.head_dim);
+    quantize(t, turned, values / BLOCK, bytes);
+    free(turned);
 }
 
 static void get_heads(const uint8_t *in, size_t n, float *head)
@@ -273,17 +311,25 @@ static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n_blocks, float *x)
 {
     const struct type *t = type_of(c->scheme);
-    const size_t n = n_blocks * kv_codec_block_values(c) / BLOCK;
+    const size_t values = n_blocks * kv_codec_block_values(c);
 
-    for (size_t i = 0; i < n; i++, x += BLOCK, bytes += type_bytes(t)) {
+    for (size_t i = 0; i < values; i += BLOCK, bytes += type_bytes(t)) {
         float head[2];
         uint8_t code[BLOCK];
 
         get_heads(bytes, t->heads, head);
         get_codes(bytes + 2 * t->heads, t->bits, code);
-        t->dequantize(code, t->bits, head, x);
+        t->dequantize(code, t->bits, head, x + i);
     }
+    if (is_turned(&c->spec, c->side))
+        turn(c, x, values / c->shape.head_dim);
 }
+
+static const struct kv_param params[] = {
+    {"rot", "no|yes", 0, 0, 0, false,
+     "turned by the Hadamard transform, as llama.cpp does since April 2026"},
+    {0},
+};
 
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
@@ -293,7 +339,20 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
                        "%s stores blocks of %d values: head_dim %zu must be "
                        "a multiple of that, as in llama.cpp",
                        s->scheme->name, BLOCK, shape->head_dim);
+    for (int side = 0; side < KV_SIDES; side++)
+        if (is_turned(s, (enum kv_side)side) && shape->head_dim % TURNED)
+            return kv_fail(e,
+                           "rot=yes wants a head_dim that is a multiple of %d, "
+                           "not %zu, which llama.cpp does not turn",
+                           TURNED, shape->head_dim);
     return 0;
+}
+
+static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+{
+    return is_turned(s, KV_K)   ? shape->head_dim
+           : is_turned(s, KV_V) ? TURNED
+                                : 0;
 }
 
 static double nominal(const struct kv_spec *s, enum kv_side side,
@@ -340,8 +399,18 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
+static void turn_rows(const void *codec, size_t head, float *x, size_t rows)
+{
+    (void)head;
+    turn(codec, x, rows);
+}
+
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
+    if (is_turned(&c->spec, c->side)) {
+        s->enter = s->leave = turn_rows;
+        s->space = c;
+    }
     if (type_of(c->scheme)->affine)
         kv_store_grouped(s, c->state);
     else
@@ -390,9 +459,11 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     const struct kv_scheme kv_scheme_##NAME = {    \
         .name = #NAME,                             \
         .brief = "llama.cpp: 32 values as " BRIEF, \
+        .params = params,                          \
         .flags = KV_COARSE,                        \
         .check = check,                            \
         .nominal = nominal,                        \
+        .hadamard = hadamard,                      \
         .open = open_ggml,                         \
         .encode = encode_ggml,                     \
         .decode = decode_ggml,                     \
