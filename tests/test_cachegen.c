@@ -64,6 +64,17 @@ static void test_schedule(void **state)
         {"cachegen:K-l1/V-l3,code", KV_K, 31, 32, 7},
         {"cachegen:K-l1/V-l3,code", KV_V, 31, 32, 2},
         {"cachegen:l3,code", KV_K, 0, 1, 5},
+        {"cachegen,code1", KV_K, 19, 32, 7},
+        {"cachegen,code1", KV_K, 20, 32, 5},
+        {"cachegen,code1", KV_V, 1, 32, 7},
+        {"cachegen,code1", KV_V, 2, 32, 5},
+        {"cachegen,code3", KV_K, 31, 32, 15},
+        {"cachegen,code3", KV_V, 31, 32, 15},
+        {"cachegen,code70b", KV_K, 39, 80, 15},
+        {"cachegen,code70b", KV_K, 40, 80, 7},
+        {"cachegen,code70b", KV_V, 19, 80, 15},
+        {"cachegen,code70b", KV_V, 20, 80, 7},
+        {"cachegen:l2,K-variant=code3", KV_K, 0, 2, 7},
     };
 
     (void)state;

@@ -15,19 +15,39 @@
 
 /* ---- quantization ------------------------------------------------------ */
 
+/* The released schedules: bins of the first layers, of so many of 32, and of
+ * the others. */
+static const struct schedule {
+    const char *variant;
+    size_t first[KV_SIDES];
+    unsigned first_bins, bins;
+} schedules[] = {{"code", {10, 2}, 32, 16},
+                 {"code1", {20, 2}, 16, 12},
+                 {"code3", {32, 32}, 32, 32},
+                 {"code70b", {16, 8}, 32, 16}};
+
+static unsigned bins_of(const struct kv_spec *s, enum kv_side side,
+                        size_t layer, size_t n_layers)
+{
+    static const unsigned thirds[] = {48, 24, 16};
+    const struct schedule *by = schedules;
+
+    if (kv_spec_is(s, side, "variant", "paper"))
+        return thirds[layer * 3 / n_layers];
+    while (!kv_spec_is(s, side, "variant", by->variant))
+        by++;
+    return layer * 32 < by->first[side] * n_layers ? by->first_bins : by->bins;
+}
+
 struct kv_cachegen kv_cachegen(const struct kv_spec *s, enum kv_side side,
                                size_t layer, const struct kv_shape *shape)
 {
-    static const unsigned thirds[] = {48, 24, 16};
-    const size_t many = side == KV_K ? 10 : 2; /* of 32 layers */
-    const bool paper = kv_spec_is(s, side, "variant", "paper");
+    const unsigned bins = bins_of(s, side, layer, shape->n_layers);
     const unsigned level = (unsigned)kv_spec_size(s, side, "l");
-    unsigned bins = layer * 32 < many * shape->n_layers ? 32 : 16;
 
-    if (paper)
-        bins = thirds[layer * 3 / shape->n_layers];
     return (struct kv_cachegen){.row = shape->n_kv_heads * shape->head_dim,
-                                .anchors = paper,
+                                .anchors =
+                                    kv_spec_is(s, side, "variant", "paper"),
                                 .top = (bins / 2 - 1) / level};
 }
 
@@ -477,8 +497,9 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 static const struct kv_param params[] = {
     {"l", NULL, 1, 1, 3, true, "level: a bin grows l-fold"},
     {"n", NULL, 256, KV_CACHEGEN_GROUP, 16384, false, "tokens of a chunk"},
-    {"variant", "paper|code", 0, 0, 0, true,
-     "anchors, differences and trained tables, or as released (section 5)"},
+    {"variant", "paper|code|code1|code3|code70b", 0, 0, 0, true,
+     "anchors, differences and trained tables (section 5), or as released: "
+     "its QUANT_LEVEL 2, 1 (coarser), 3 (finer), or its schedule for 70B"},
     {"store", "wire|memory", 0, 0, 0, true,
      "entropy-coded as sent, or the same integers at fixed width"},
     {0},

@@ -17,17 +17,23 @@
  *                  bin grows about as 1 : 2 : 3.  A table of symbols per layer
  *                  and channel for anchors, another for differences, trained
  *                  offline.
- *   variant=code   as released: no anchors; 32 bins for the keys of the first
- *                  10/32 of the layers and the values of the first 2/32, 16
- *                  for the others; a table of 32 symbols per layer and channel
- *                  counted in the chunk and shipped with it: 33 16-bit places,
- *                  2.06 bits a value at n = 256.
+ *   variant=code   as released: no anchors; a table of 32 symbols per layer and
+ *                  channel counted in the chunk and shipped with it: 33 16-bit
+ *                  places, 2.06 bits a value at n = 256.  Its quality levels
+ *                  (QUANT_LEVEL; the higher the finer) and its schedule for
+ *                  a model of 70B are variants of their own:
  *
- * The level l divides top, rounded down: a bin grows l-fold or a little more.
- * l1 is the released setting.
+ *                        first layers of keys   of values     others
+ *     code1    level 1   20/32  16 bins         2/32  16      12 bins
+ *     code     level 2   10/32  32              2/32  32      16
+ *     code3    level 3   all    32              all   32
+ *     code70b            40/80  32              20/80 32      16
  *
- * Our reading: the bins of the thirds and the levels.  The released schedule is
- * that of a model of 32 layers, here in proportion.  The code ships max as f32,
+ * The letter l divides top, rounded down: a bin grows l-fold or a little more.
+ * l1 is what the paper and the code have.
+ *
+ * Our reading: the bins of the paper's thirds, and l.  The released levels are
+ * those of models of 32 and 80 layers, here in proportion.  The code ships max as f32,
  * which for fp16 inputs says no more than the half, and every token of a layer
  * as a stream of its own, for the sake of threads; here a chunk is one.
  *
