@@ -218,6 +218,10 @@ static void test_more(void **state)
                                         "q8_0:rot,s=3,r=9",
                                         "q5_1:rot",
                                         "iq4_nl:r5,K-rot=yes",
+                                        "turboquant:b3r5,plain,nc",
+                                        "turboquant:K-b8/V-b4,K-levels=fp8,"
+                                        "V-levels=uniform,r=5,s=2",
+                                        "turboquant:b4,nc,K-skip=1",
                                         "vecinfer:d2b4",
                                         "vecinfer:d8b8r9",
                                         "vecinfer:K-d4b8/V-d2b4",

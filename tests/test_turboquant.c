@@ -73,10 +73,14 @@ static void test_bits(void **state)
         const char *text;
         enum kv_side side;
         double bits;
-    } cases[] = {{"turboquant", KV_K, 3.125},
-                 {"turboquant,qjl", KV_K, 3.25},
-                 {"turboquant,qjl", KV_V, 3.125},
-                 {"turboquant:b1,qjl", KV_K, 1.25}};
+    } cases[] = {
+        {"turboquant", KV_K, 3.125},
+        {"turboquant,qjl", KV_K, 3.25},
+        {"turboquant,qjl", KV_V, 3.125},
+        {"turboquant:b1,qjl", KV_K, 1.25},
+        {"turboquant:b4,nc", KV_K, 4.125},
+        {"turboquant:K-b8/V-b4,K-levels=fp8,V-levels=uniform", KV_K, 8},
+        {"turboquant:K-b8/V-b4,K-levels=fp8,V-levels=uniform", KV_V, 4.25}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -185,12 +189,145 @@ static void test_seeds(void **state)
     assert_memory_not_equal(back[0], back[3], sizeof(x));
 }
 
+/* x = (3, 4) is turned to (7, -1) / sqrt(2): codes 1 and 0 of one bit.  Back
+ * comes (0, 0.79788 x 5), with nc (0, 5). */
+static void test_plain(void **state)
+{
+    static const struct {
+        const char *text;
+        double rms, y;
+    } cases[] = {{"turboquant:b1,plain", 3.5355, 0.79788 * 5},
+                 {"turboquant:b1,plain,nc", 3.5355 / 0.79788, 5}};
+    const float x[2] = {3, 4};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct kv_codec *c = codec(cases[i].text, KV_K, 2);
+        uint8_t bytes[1 + 2];
+        float back[2];
+
+        there_and_back(c, (struct kv_where){.first = 0}, x, bytes, back);
+        assert_int_equal(bytes[0], 1);
+        assert_within(half_at(bytes + 1), cases[i].rms, 3e-3);
+        assert_within(back[0], 0, 1e-5);
+        assert_within(back[1], cases[i].y, 4e-3);
+        kv_codec_free(c);
+    }
+}
+
+/* With nc the norm is that of x, whatever the bits and the rotation, and zeros
+ * stay zeros. */
+static void test_norm(void **state)
+{
+    static const char *const rot[] = {"qr", "hadamard", "plain"};
+    float x[48], y[48];
+    char text[48];
+
+    (void)state;
+    for (size_t b = 1; b <= 8; b++)
+        for (size_t i = 0; i < 3; i++) {
+            struct kv_codec *c;
+
+            snprintf(text, sizeof(text), "turboquant:b%zu,rot=%s,nc", b,
+                     rot[i]);
+            c = codec(text, KV_V, 48);
+            normal(b, 48, x);
+            store(c, x, y);
+            assert_within(dot(y, y, 48) / dot(x, x, 48), 1, 3e-3);
+            memset(x, 0, sizeof(x));
+            store(c, x, y);
+            assert_memory_equal(x, y, sizeof(x));
+            kv_codec_free(c);
+        }
+}
+
+/* The bytes of layer `layer` of five are those of another scheme's. */
+static void check_like(const char *text, size_t layer, enum kv_side side,
+                       const char *other)
+{
+    enum { N = 7, HEADS = 2, D = 64, ROW = HEADS * D };
+    const struct kv_shape shape = {
+        .n_layers = 5, .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = D};
+    struct kv_codec *a = codec_of(text, &shape, layer, side);
+    struct kv_codec *b = codec_of(other, &shape, layer, side);
+    const struct kv_where w = {.first = 0};
+    uint8_t bytes[2][N * ROW * 2];
+    float x[N * ROW], y[2][N * ROW];
+
+    assert_int_equal(a->block_bytes, b->block_bytes);
+    normal(9, N * ROW, x);
+    kv_codec_input(a, x, N, x);
+    a->scheme->encode(a, w, x, N, bytes[0]);
+    b->scheme->encode(b, w, x, N, bytes[1]);
+    if (memcmp(bytes[0], bytes[1], N * a->block_bytes) != 0)
+        fail_msg("%s, layer %zu: other bytes than %s", text, layer, other);
+    a->scheme->decode(a, bytes[0], N, y[0]);
+    b->scheme->decode(b, bytes[0], N, y[1]);
+    assert_memory_equal(y[0], y[1], sizeof(y[0]));
+    kv_codec_free(a);
+    kv_codec_free(b);
+}
+
+static void test_not_turned(void **state)
+{
+    const char *const k8v4 =
+        "turboquant:K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2";
+    const char *const k3v4 =
+        "turboquant:K-b3/V-b4,plain,nc,V-levels=uniform,K-skip=1";
+
+    (void)state;
+    for (size_t layer = 0; layer < 5; layer++) {
+        const bool skipped = layer != 2, last = layer % 4 == 0;
+
+        check_like(k8v4, layer, KV_K, skipped ? "f16" : "fp8,none");
+        check_like(k8v4, layer, KV_V, skipped ? "f16" : "kivi:b4g64r0");
+        check_like(k3v4, layer, KV_K, last ? "f16" : "turboquant:b3,plain,nc");
+        check_like(k3v4, layer, KV_V, "kivi:b4g64r0");
+    }
+}
+
+/* A spec as it is printed, or why there is none. */
+static void test_words(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"turboquant:b4,rot=plain,nc,V-levels=uniform,skip=2",
+         "turboquant:b4r0s0,rot=plain,qjl=no,nc=yes,K-levels=normal,"
+         "V-levels=uniform,skip=2,seed=0"},
+        {"turboquant:b4,K-rot=plain,K-nc=yes,V-levels=uniform,skip=9",
+         "turboquant:b4r0s0,rot=plain,qjl=no,nc=yes,K-levels=normal,"
+         "V-levels=uniform,skip=2,seed=0"},
+        {"turboquant:b8,fp8",
+         "turboquant:b8r0s0,rot=qr,qjl=no,nc=no,levels=fp8,skip=0,seed=0"},
+        {"turboquant:b4,fp8", "it wants b8, not b4"},
+        {"turboquant,uniform,nc", "nc goes with levels=normal"},
+        {"turboquant,V-rot=plain,V-levels=uniform", "rot concerns keys alone"},
+        {"turboquant,K-levels=uniform,qjl", "K-levels=normal alone"}};
+    const struct kv_shape shape = {
+        .n_layers = 4, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_spec s;
+        struct kv_err e = {""};
+
+        assert_int_equal(kv_spec_parse(&s, cases[i].text, &e), 0);
+        if (kv_spec_fit(&s, &shape, &e))
+            assert_says(e, cases[i].says);
+        else
+            assert_string_equal(s.text, cases[i].says);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_bit),    cmocka_unit_test(test_bits),
         cmocka_unit_test(test_distortion), cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_seeds),      cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_norm),       cmocka_unit_test(test_not_turned),
+        cmocka_unit_test(test_words),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

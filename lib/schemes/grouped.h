@@ -67,8 +67,9 @@ void kv_grouped_tile(const struct kv_codec *c, const struct kv_store *s,
                      uint8_t *tile);
 
 /* KIVI's (kivi.c): minimum and step; the lecture's symmetric one (absmax.c),
- * of 2 bits or more. */
+ * of 2 bits or more; floats e4m3 without a scale (smallfloat.c), of 8. */
 extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
+extern const struct kv_group_quantizer *const kv_e4m3_quantizer;
 
 /* The step range / top as fp16: nearest, but never so small that top steps fall
  * visibly short of the range, as they would among the denormals. */

@@ -154,6 +154,8 @@ static float put_e4m3(const struct kv_minifloat *f, const float *x, size_t n,
 FORMATS(QUANTIZERS)
 QUANTIZER(e2m1, e4m3, 1)
 
+const struct kv_group_quantizer *const kv_e4m3_quantizer = &e4m3_none;
+
 static const struct format {
     const struct kv_minifloat *f;
     const struct kv_group_quantizer *none, *f16, *e8m0;

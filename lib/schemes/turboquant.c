@@ -15,12 +15,30 @@
  *
  * R and G are not stored: they follow from the word seed, the layer and the
  * side.  rot=qr is the paper's R; rot=hadamard flips signs at random and takes
- * the Hadamard transform, as fast implementations do.
+ * the Hadamard transform, as fast implementations do; rot=plain is that
+ * transform alone.
+ *
+ * vLLM's variants.  With nc (norm correction) the levels that were chosen are
+ * brought back to the norm of x: what is stored as rms is |x| over the norm of
+ * the levels, for which vLLM stores |x| and divides when it reads.  A side with
+ * other levels is not turned:
+ *
+ *   levels=uniform  minimum to maximum of the head, as kivi has them along
+ *                   channels: | codes | step: f16 | minimum: f16 |
+ *   levels=fp8      e4m3 as it is, without a scale (b8)
+ *
+ * and skip leaves the first and last layers in fp16.  Its cache types are
+ *
+ *   turboquant_k8v4     K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2
+ *   turboquant_4bit_nc  b4,rot=plain,nc,V-levels=uniform,skip=2
+ *   turboquant_k3v4_nc  K-b3/V-b4,rot=plain,nc,V-levels=uniform,skip=2
+ *   turboquant_3bit_nc  b3,rot=plain,nc,V-levels=uniform,skip=2
  *
  * Our reading: the levels are those of N(0, 1/d), to which the paper's Beta
  * density tends (a norm away from 1 by fp16's rounding hides more); keys and
  * values after RoPE; no channels apart, as in its 2.5 and 3.5 bits. */
 #include "kernels/bitpack.h"
+#include "kernels/hadamard.h"
 #include "kernels/lloyd_max.h"
 #include "kernels/random_matrix.h"
 #include "kernels/rows.h"
@@ -28,6 +46,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
+#include "lib/schemes/grouped.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -36,40 +55,121 @@
 
 static const struct kv_param params[] = {
     {"b", NULL, 3, 1, 8, false, "bits per coordinate, with the residual's"},
-    {"rot", "qr|hadamard", 0, 0, 0, false,
-     "random orthogonal matrix, or signs and Hadamard transform"},
+    {"rot", "qr|hadamard|plain", 0, 0, 0, false,
+     "random orthogonal matrix, signs and Hadamard transform, or that alone"},
     {"qjl", "no|yes", 0, 0, 0, false,
      "keys: one of the b bits is a sign of the sketched residual"},
+    {"nc", "no|yes", 0, 0, 0, false,
+     "decoded to the norm it had; vLLM's turboquant_4bit_nc: "
+     "b4,rot=plain,nc,V-levels=uniform,skip=2 (k3v4_nc: K-b3/V-b4)"},
+    {"levels", "normal|uniform|fp8", 0, 0, 0, false,
+     "Lloyd-Max, or not turned: minimum to maximum, e4m3; turboquant_k8v4: "
+     "K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2"},
+    {"skip", NULL, 0, 0, 1024, false,
+     "so many layers at either end stay fp16 (vLLM: 2)"},
     {"seed", NULL, 0, 0, 1 << 30, false, "of the random matrices"},
     {0},
 };
 
+/* Whether a side is turned; how it is, is of no account where not. */
+static bool is_turned(const struct kv_spec *s, enum kv_side side)
+{
+    return kv_spec_is(s, side, "levels", "normal");
+}
+
+/* How a side is turned that is not: as the other, so that the canonical text is
+ * unique, and not at all where neither is. */
+static int check_not_turned(struct kv_spec *s, enum kv_side side,
+                            struct kv_err *e)
+{
+    static const char *const words[] = {"rot", "nc", "seed"};
+    const enum kv_side other = side == KV_K ? KV_V : KV_K;
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        if (is_turned(s, other)) {
+            if (kv_spec_one_side(s, other, words[i], e))
+                return -1;
+        } else if (kv_spec_get(s, side, words[i]) != 0) {
+            return kv_fail(e,
+                           "%s goes with levels=normal: other levels are "
+                           "not turned",
+                           words[i]);
+        }
+    }
+    return 0;
+}
+
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
-    (void)shape;
-    return kv_spec_one_side(s, KV_K, "qjl", e);
+    if (kv_spec_one_side(s, KV_K, "qjl", e))
+        return -1;
+    if (kv_spec_is(s, KV_K, "qjl", "yes") && !is_turned(s, KV_K))
+        return kv_fail(e, "qjl=yes goes with K-levels=normal alone");
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+
+        if (kv_spec_is(s, side, "levels", "fp8") &&
+            kv_spec_size(s, side, "b") != 8)
+            return kv_fail(e, "levels=fp8 is 8 bits: it wants b8, not b%zu",
+                           kv_spec_size(s, side, "b"));
+        if (!is_turned(s, side) && check_not_turned(s, side, e))
+            return -1;
+        kv_spec_set(s, side, "skip",
+                    fmin(kv_spec_get(s, side, "skip"),
+                         floor((double)shape->n_layers / 2)));
+    }
+    return 0;
 }
 
+/* Skipped layers are counted as what they are. */
 static double nominal(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape)
 {
-    (void)shape;
-    return kv_spec_get(s, side, "b");
+    const double skipped =
+        2 * kv_spec_get(s, side, "skip") / (double)shape->n_layers;
+
+    return skipped * 16 + (1 - skipped) * kv_spec_get(s, side, "b");
 }
 
 static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
 {
-    return kv_spec_is(s, KV_K, "rot", "hadamard") ||
-                   kv_spec_is(s, KV_V, "rot", "hadamard")
-               ? shape->head_dim
-               : 0;
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+
+        if (is_turned(s, side) && !kv_spec_is(s, side, "rot", "qr"))
+            return shape->head_dim;
+    }
+    return 0;
+}
+
+/* The scheme whose hooks a codec goes by that turns nothing; NULL: it does. */
+static const struct kv_scheme *plainly(const struct kv_codec *c)
+{
+    const size_t skip = kv_spec_size(&c->spec, c->side, "skip");
+
+    if (c->layer < skip || c->layer + skip >= c->shape.n_layers)
+        return &kv_scheme_f16;
+    if (kv_spec_is(&c->spec, c->side, "levels", "uniform"))
+        return &kv_scheme_kivi;
+    return is_turned(&c->spec, c->side) ? NULL : &kv_scheme_fp8;
+}
+
+static int open_plainly(struct kv_codec *c, const struct kv_scheme *by,
+                        struct kv_err *e)
+{
+    if (by == &kv_scheme_f16)
+        return by->open(c, NULL, e);
+    return kv_grouped_open(
+        c, by == &kv_scheme_kivi ? &kv_kivi_quantizer : kv_e4m3_quantizer,
+        KV_AXIS_TOKEN, c->shape.head_dim, false,
+        (unsigned)kv_spec_size(&c->spec, c->side, "b"));
 }
 
 struct turboquant {
     size_t d;
     unsigned bits; /* of a code; 0: the residual has the only one */
-    bool qjl;
+    bool qjl, nc;
     size_t code_bytes, sign_bytes, head_bytes; /* of one head */
     float level[KV_LLOYD_MAX_LEVELS], threshold[KV_LLOYD_MAX_LEVELS];
     float *r, *rt; /* R and R^T [d][d] */
@@ -82,8 +182,10 @@ static void close_turboquant(struct kv_codec *c)
 {
     struct turboquant *t = c->state;
 
-    free(t->r);
-    free(t->g);
+    if (!plainly(c)) {
+        free(t->r);
+        free(t->g);
+    }
     free(t);
 }
 
@@ -92,6 +194,15 @@ static void both(float *s, size_t d, float scale)
 {
     kv_row_scale(s, d * d, scale);
     kv_transpose(s, d, d, s + d * d);
+}
+
+/* sqrt(d) times the Hadamard transform. */
+static void make_hadamard(size_t d, float *s)
+{
+    memset(s, 0, d * d * sizeof(*s));
+    for (size_t i = 0; i < d; i++)
+        s[i * d + i] = (float)sqrt((double)d);
+    kv_hadamard(s, d, d);
 }
 
 static void make_matrices(const struct kv_codec *c, struct turboquant *t)
@@ -104,8 +215,10 @@ static void make_matrices(const struct kv_codec *c, struct turboquant *t)
     t->rt = t->r + d * d;
     if (kv_spec_is(&c->spec, c->side, "rot", "qr"))
         kv_random_orthogonal(key, d, d, t->r);
-    else
+    else if (kv_spec_is(&c->spec, c->side, "rot", "hadamard"))
         kv_random_hadamard(key, d, t->r);
+    else
+        make_hadamard(d, t->r);
     both(t->r, d, (float)(1 / sqrt((double)d)));
     if (!t->qjl)
         return;
@@ -132,12 +245,16 @@ static void make_levels(struct turboquant *t)
 static int open_turboquant(struct kv_codec *c, const struct kv_calib *calib,
                            struct kv_err *e)
 {
-    struct turboquant *t = kv_alloc(1, sizeof(*t));
+    const struct kv_scheme *by = plainly(c);
+    struct turboquant *t;
 
     (void)calib;
-    (void)e;
+    if (by)
+        return open_plainly(c, by, e);
+    t = kv_alloc(1, sizeof(*t));
     t->d = c->shape.head_dim;
     t->qjl = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "qjl", "yes");
+    t->nc = kv_spec_is(&c->spec, c->side, "nc", "yes");
     t->bits = (unsigned)kv_spec_size(&c->spec, c->side, "b") - t->qjl;
     t->code_bytes = t->bits ? kv_pack_bytes(t->d, t->bits) : 0;
     t->sign_bytes = kv_pack_bytes(t->d, 1);
@@ -185,20 +302,33 @@ static void decode_codes(const struct turboquant *t, const uint8_t *bytes,
     kv_combine_rows(work, t->r, t->d, t->d, x);
 }
 
+/* What makes the decoded levels as large as x: size over their rms. */
+static uint16_t corrected(const struct turboquant *t, const uint16_t *code,
+                          float size)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < t->d; i++)
+        sum += (double)t->level[code[i]] * (double)t->level[code[i]];
+    return kv_f16_clamp((float)(size / sqrt(sum / (double)t->d)));
+}
+
 static void encode_codes(const struct turboquant *t, const float *x,
                          uint16_t *code, float *work, uint8_t *bytes)
 {
-    const uint16_t half = rms(x, t->d);
-    const float size = kv_f16_to_f32(half); /* as stored */
+    uint16_t half = rms(x, t->d);
+    const float size = kv_f16_to_f32(half); /* as stored without nc */
 
+    if (t->bits) {
+        kv_combine_rows(x, t->rt, t->d, t->d, work);
+        for (size_t i = 0; i < t->d; i++)
+            code[i] = kv_lloyd_max_code(t->threshold, t->bits,
+                                        size > 0 ? work[i] / size : 0);
+        kv_pack(code, t->d, t->bits, bytes);
+        if (t->nc)
+            half = corrected(t, code, size);
+    }
     memcpy(bytes + t->code_bytes, &half, sizeof(half));
-    if (!t->bits)
-        return;
-    kv_combine_rows(x, t->rt, t->d, t->d, work);
-    for (size_t i = 0; i < t->d; i++)
-        code[i] = kv_lloyd_max_code(t->threshold, t->bits,
-                                    size > 0 ? work[i] / size : 0);
-    kv_pack(code, t->d, t->bits, bytes);
 }
 
 /* work: [2][d]. */
@@ -240,11 +370,17 @@ static void decode_residual(const struct turboquant *t, const uint8_t *bytes,
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
                    size_t n_blocks, uint8_t *bytes)
 {
+    const struct kv_scheme *by = plainly(c);
     const struct turboquant *t = c->state;
-    uint16_t *code = kv_alloc(t->d, sizeof(*code));
-    float *work = kv_alloc(2 * t->d, sizeof(*work));
+    uint16_t *code;
+    float *work;
 
-    (void)w;
+    if (by) {
+        by->encode(c, w, x, n_blocks, bytes);
+        return;
+    }
+    code = kv_alloc(t->d, sizeof(*code));
+    work = kv_alloc(2 * t->d, sizeof(*work));
     for (size_t i = 0; i < n_blocks * c->shape.n_kv_heads; i++) {
         encode_codes(t, x + i * t->d, code, work, bytes + i * t->head_bytes);
         if (t->qjl)
@@ -258,10 +394,17 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x)
 {
+    const struct kv_scheme *by = plainly(c);
     const struct turboquant *t = c->state;
-    uint16_t *code = kv_alloc(t->d, sizeof(*code));
-    float *work = kv_alloc(2 * t->d, sizeof(*work));
+    uint16_t *code;
+    float *work;
 
+    if (by) {
+        by->decode(c, bytes, n_blocks, x);
+        return;
+    }
+    code = kv_alloc(t->d, sizeof(*code));
+    work = kv_alloc(2 * t->d, sizeof(*work));
     for (size_t i = 0; i < n_blocks * c->shape.n_kv_heads; i++) {
         decode_codes(t, bytes + i * t->head_bytes, code, work, x + i * t->d);
         if (t->qjl)
@@ -304,8 +447,11 @@ static void leave(const void *space, size_t head, float *out, size_t rows)
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
+    const struct kv_scheme *by = plainly(c);
     const struct turboquant *t = c->state;
 
+    if (by)
+        return by->store(c, s);
     if (!t->tiled)
         return false;
     kv_store_scaled(s, &t->scaled);
@@ -319,9 +465,15 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
                  uint8_t *tile)
 {
+    const struct kv_scheme *by = plainly(c);
     const struct turboquant *t = c->state;
-    uint16_t *code = kv_alloc(t->d, sizeof(*code));
+    uint16_t *code;
 
+    if (by) {
+        by->tile(c, s, blocks, first, n, head, tile);
+        return;
+    }
+    code = kv_alloc(t->d, sizeof(*code));
     for (size_t i = 0; i < n; i++) {
         const uint8_t *at =
             blocks + (first + i) * c->block_bytes + head * t->head_bytes;
