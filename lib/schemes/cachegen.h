@@ -33,9 +33,9 @@
  * l1 is what the paper and the code have.
  *
  * Our reading: the bins of the paper's thirds, and l.  The released levels are
- * those of models of 32 and 80 layers, here in proportion.  The code ships max as f32,
- * which for fp16 inputs says no more than the half, and every token of a layer
- * as a stream of its own, for the sake of threads; here a chunk is one.
+ * those of models of 32 and 80 layers, here in proportion.  The code ships max
+ * as f32, which for fp16 inputs says no more than the half, and every token of
+ * a layer as a stream of its own, for the sake of threads; here a chunk is one.
  *
  * One chunk with store=wire, what is sent or kept on disk:
  *
