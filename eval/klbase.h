@@ -8,7 +8,10 @@
  *   | scale: f32 | min_log_prob: f32 | code: u16[n_vocab], padded to even |
  *
  * log p = scale * code + min_log_prob; log-probabilities further than 16 below
- * the largest are clipped.  Memory: one row. */
+ * the largest are clipped.  Memory: one row.
+ *
+ * A row is taken only if it can have come from a softmax (klbase.c derives the
+ * bounds): else the sentence names file, chunk, row and value. */
 #ifndef KV_KLBASE_H
 #define KV_KLBASE_H
 
@@ -25,7 +28,8 @@ struct kv_klbase;
 int kv_klbase_create(struct kv_klbase **b, const char *path, size_t n_ctx,
                      size_t n_vocab, size_t n_chunks, const int32_t *tokens,
                      struct kv_err *e);
-/* Rows in order: chunk by chunk.  logits: [n_vocab]. */
+/* Rows in order: chunk by chunk.  logits: [n_vocab].  Fails on what a row
+ * cannot hold: NaN, infinities, and logits so large that 16 is lost in them. */
 int kv_klbase_put(struct kv_klbase *b, const float *logits, struct kv_err *e);
 int kv_klbase_commit(struct kv_klbase *b, struct kv_err *e); /* frees b */
 
@@ -34,9 +38,10 @@ int kv_klbase_commit(struct kv_klbase *b, struct kv_err *e); /* frees b */
 int kv_klbase_open(struct kv_klbase **b, const char *path, size_t n_ctx,
                    size_t n_vocab, size_t n_chunks, const int32_t *tokens,
                    struct kv_err *e);
-/* log_p: [n_vocab], scored row `row` of chunk `chunk`.  Thread-safe. */
-void kv_klbase_get(const struct kv_klbase *b, size_t chunk, size_t row,
-                   float *log_p);
+/* log_p: [n_vocab], scored row `row` of chunk `chunk`; p: [n_vocab], room, or
+ * its exponentials on success.  Thread-safe. */
+int kv_klbase_get(const struct kv_klbase *b, size_t chunk, size_t row,
+                  float *log_p, float *p, struct kv_err *e);
 void kv_klbase_close(struct kv_klbase *b); /* discards what is not committed */
 
 #endif

@@ -105,16 +105,14 @@ static int base_states(const struct kv_ppl *p, const struct group *g,
     return 0;
 }
 
-/* sum of p (log p - log q) where log p > floor.  p: [n], room for the
- * probabilities; q: logits with log-sum-exp q_lse. */
-static double divergence(const float *log_p, float *p, const float *q,
+/* sum of p (log p - log q) where log p > floor.  q: logits with log-sum-exp
+ * q_lse. */
+static double divergence(const float *log_p, const float *p, const float *q,
                          double q_lse, size_t n, float floor)
 {
     enum { LANES = 8 };
     double lane[LANES] = {0}, sum = 0;
 
-    memcpy(p, log_p, n * sizeof(*p));
-    kv_row_exp(p, n, 0);
     for (size_t i = 0; i < n; i += LANES)
         for (size_t j = 0; j < LANES && i + j < n; j++) {
             const double diff =
@@ -127,10 +125,10 @@ static double divergence(const float *log_p, float *p, const float *q,
     return sum;
 }
 
-/* base_log_p NULL: no base; else p: [n_vocab], scratch. */
-static void score_token(const float *logits, const float *base_log_p, float *p,
-                        float floor, size_t n_vocab, int32_t target,
-                        struct kv_token_score *s)
+/* base_log_p NULL: no base; else base_p are its exponentials. */
+static void score_token(const float *logits, const float *base_log_p,
+                        const float *base_p, float floor, size_t n_vocab,
+                        int32_t target, struct kv_token_score *s)
 {
     const double lse = kv_log_sum_exp(logits, n_vocab);
     const double log_q = (double)logits[target] - lse;
@@ -142,37 +140,42 @@ static void score_token(const float *logits, const float *base_log_p, float *p,
     s->dp = (float)(exp(log_q) - exp((double)base_log_p[target]));
     s->same =
         kv_row_argmax(logits, n_vocab) == kv_row_argmax(base_log_p, n_vocab);
-    s->kl = (float)divergence(base_log_p, p, logits, lse, n_vocab, floor);
+    s->kl = (float)divergence(base_log_p, base_p, logits, lse, n_vocab, floor);
 }
 
-/* The base's log-probabilities of one row, from its logits or the file. */
-static void base_row(const struct kv_ppl *p, const struct group *g, size_t row,
-                     float *log_p)
+/* The base's log-probabilities of one row, from its logits or the file, and
+ * their exponentials. */
+static int base_row(const struct kv_ppl *p, const struct group *g, size_t row,
+                    float *log_p, float *base_p, struct kv_err *e)
 {
     const size_t n = p->info->n_vocab;
 
-    if (p->plan.kl_file) {
-        kv_klbase_get(p->plan.kl_file, g->first_window + row / n_scored(p),
-                      row % n_scored(p), log_p);
-        return;
-    }
+    if (p->plan.kl_file)
+        return kv_klbase_get(p->plan.kl_file,
+                             g->first_window + row / n_scored(p),
+                             row % n_scored(p), log_p, base_p, e);
 
     const float lse = (float)kv_log_sum_exp(log_p, n);
 
     for (size_t i = 0; i < n; i++)
         log_p[i] -= lse;
+    memcpy(base_p, log_p, n * sizeof(*base_p));
+    kv_row_exp(base_p, n, 0);
+    return 0;
 }
 
 /* Rows [row, row + n_rows) of the group, all of one window: logits
  * [n_rows][n_vocab] are given, base [n_rows][n_vocab] (or NULL) too unless a
- * file has them. */
-static void score_rows(const struct kv_ppl *p, const struct group *g,
-                       size_t row, size_t n_rows, const float *logits,
-                       float *base)
+ * file has them.  The sentence is the first bad row's, whichever thread had
+ * it. */
+static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
+                      size_t n_rows, const float *logits, float *base,
+                      struct kv_err *e)
 {
     const size_t n_vocab = p->info->n_vocab;
     const int32_t *token = p->plan.tokens + token_at(p, g, row) + 1;
     const float floor = p->plan.kl_file ? KV_KLBASE_FLOOR : -INFINITY;
+    size_t bad = n_rows;
 
 #pragma omp parallel
     {
@@ -181,14 +184,22 @@ static void score_rows(const struct kv_ppl *p, const struct group *g,
 #pragma omp for schedule(static)
         for (size_t r = 0; r < n_rows; r++) {
             float *log_p = base ? base + r * n_vocab : NULL;
+            struct kv_err why;
 
-            if (log_p)
-                base_row(p, g, row + r, log_p);
+            if (log_p && base_row(p, g, row + r, log_p, room, &why)) {
+#pragma omp critical
+                if (r < bad) {
+                    bad = r;
+                    *e = why;
+                }
+                continue;
+            }
             score_token(logits + r * n_vocab, log_p, room, floor, n_vocab,
                         token[r], &g->score[row + r]);
         }
         free(room);
     }
+    return bad < n_rows ? -1 : 0;
 }
 
 /* The logarithms that the device leaves; has_base: b's are there too. */
@@ -251,19 +262,6 @@ static int put_rows(struct kv_klbase *file, const float *logits, size_t n_rows,
     return 0;
 }
 
-static int check_scores(const struct kv_ppl *p, const struct group *g,
-                        size_t row, size_t n_rows, struct kv_err *e)
-{
-    for (size_t r = row; r < row + n_rows; r++)
-        if (!isfinite(g->score[r].nll) || !isfinite(g->score[r].kl))
-            return kv_fail(e,
-                           "window %zu, token %zu: the loss is not finite "
-                           "(does the model overflow?)",
-                           g->first_window + r / n_scored(p),
-                           p->first + r % n_scored(p) + 1);
-    return 0;
-}
-
 /* Windows one by one, when nothing here wants their logits. */
 static int score_group_there(const struct kv_ppl *p, const struct group *g,
                              struct kv_err *e)
@@ -271,7 +269,7 @@ static int score_group_there(const struct kv_ppl *p, const struct group *g,
     const size_t n = n_scored(p);
 
     for (size_t w = 0; w < g->n_windows; w++)
-        if (score_there(p, g, w * n, n, e) || check_scores(p, g, w * n, n, e))
+        if (score_there(p, g, w * n, n, e))
             return -1;
     return 0;
 }
@@ -296,10 +294,8 @@ static int score_group(const struct kv_ppl *p, const struct group *g, bool kl,
                             e) ||
             (g->base && kv_model_logits(p->plan.model, g->base + row * hidden,
                                         n, base, e)) ||
-            (to_file && put_rows(to_file, logits, n, n_vocab, e)))
-            goto out;
-        score_rows(p, g, row, n, logits, base);
-        if (check_scores(p, g, row, n, e))
+            (to_file && put_rows(to_file, logits, n, n_vocab, e)) ||
+            score_rows(p, g, row, n, logits, base, e))
             goto out;
     }
     rc = 0;
@@ -374,7 +370,9 @@ static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
 
         if (p->plan.kl_file)
             *base_nll = mean_nll(s, n_scored(p), true);
-        kv_score_window(score, s, n_scored(p), *base_nll, kl);
+        if (kv_score_window(score, s, n_scored(p), *base_nll, kl,
+                            g->first_window + w, p->first + 1, e))
+            return -1;
         if (first_run)
             *base_nll = mean_nll(s, n_scored(p), false);
     }

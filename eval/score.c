@@ -72,11 +72,37 @@ static double percentile(const struct kv_score *s, double share)
     return NAN;
 }
 
-void kv_score_window(struct kv_score *s, const struct kv_token_score *t,
-                     size_t n, double base_nll, bool has_kl)
+/* What is no number is in no mean: a maximum, a bin or a comparison would pass
+ * over it. */
+static int check_finite(const struct kv_token_score *t, size_t n, bool has_kl,
+                        size_t window, size_t first, struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *what = NULL;
+
+        if (!isfinite(t[i].nll))
+            what = "the loss";
+        else if (has_kl && !isfinite(t[i].kl))
+            what = "the divergence from the base";
+        else if (has_kl && (!isfinite(t[i].dp) || !isfinite(t[i].base_nll)))
+            what = "the base's loss";
+        if (what)
+            return kv_fail(e,
+                           "window %zu, token %zu: %s is not finite (does the "
+                           "model overflow?)",
+                           window, first + i, what);
+    }
+    return 0;
+}
+
+int kv_score_window(struct kv_score *s, const struct kv_token_score *t,
+                    size_t n, double base_nll, bool has_kl, size_t window,
+                    size_t first, struct kv_err *e)
 {
     double nll = 0, kl = 0;
 
+    if (check_finite(t, n, has_kl, window, first, e))
+        return -1;
     for (size_t i = 0; i < n; i++) {
         const double x = (double)t[i].nll, dp = (double)t[i].dp;
 
@@ -100,6 +126,7 @@ void kv_score_window(struct kv_score *s, const struct kv_token_score *t,
         s->n_kl += n;
         kv_window_mean_add(&s->kl, kl / (double)n);
     }
+    return 0;
 }
 
 struct kv_score_summary kv_score_summary(const struct kv_score *s)

@@ -6,6 +6,8 @@
 #ifndef KV_SCORE_H
 #define KV_SCORE_H
 
+#include "lib/base/err.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,9 +37,11 @@ void kv_score_free(struct kv_score *s);
 
 /* One window's scores, n >= 1.  base_nll: the base's mean loss on the same
  * tokens (for the paired difference), NaN without a base; has_kl: kl, dp and
- * same are filled. */
-void kv_score_window(struct kv_score *s, const struct kv_token_score *t,
-                     size_t n, double base_nll, bool has_kl);
+ * same are filled.  Fails on a score that is no finite number, naming window
+ * and token (window, and first + its index), before anything is added. */
+int kv_score_window(struct kv_score *s, const struct kv_token_score *t,
+                    size_t n, double base_nll, bool has_kl, size_t window,
+                    size_t first, struct kv_err *e);
 
 /* NaN where it was not measured. */
 struct kv_score_summary {

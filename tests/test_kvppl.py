@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -146,6 +147,19 @@ class LlamaCpp(Case):
                                float(own[1]["kl_mean"]), 1, 3)
         with open(at("base.kld"), "rb") as f:
             self.assertEqual(f.read(8), b"_logits_")
+
+    def test_no_distribution(self):
+        base = ["-p", "llama.cpp", "--kl-divergence-base", at("bad.kld")]
+        ppl(*base)
+        with open(at("bad.kld"), "r+b") as f:
+            n_vocab = struct.unpack("<8s3i", f.read(20))[2]
+            row = 2 * ((n_vocab + 1) // 2 * 2 + 4)
+            scored = CTX - 1 - CTX // 2
+            f.seek(20 + 4 * WINDOWS * CTX + (2 * scored + 5) * row)
+            f.write(struct.pack("<2f", float("nan"), float("nan")))
+        for threads in "1", "2":
+            self.refused("bad.kld: chunk 2, row 5: scale is nan",
+                         *args(*base, "--kl-divergence", "-t", threads))
 
     def test_refused(self):
         for option in (["--model-shape", "x.json"], ["--batch", "2"],

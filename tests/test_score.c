@@ -2,7 +2,9 @@
 #include "eval/klbase.h"
 #include "eval/protocol.h"
 #include "eval/score.h"
+#include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/rng.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -15,10 +17,11 @@ static void test_means(void **state)
         {.nll = 3, .kl = 0.1f, .dp = -0.1f}};
     const struct kv_token_score b[1] = {{.nll = 5, .kl = 0.2f, .same = true}};
     struct kv_score_summary r;
+    struct kv_err e = {""};
 
     (void)state;
-    kv_score_window(s, a, 2, 1.5, true);
-    kv_score_window(s, b, 1, 4.75, true);
+    assert_int_equal(kv_score_window(s, a, 2, 1.5, true, 0, 1, &e), 0);
+    assert_int_equal(kv_score_window(s, b, 1, 4.75, true, 1, 1, &e), 0);
     r = kv_score_summary(s);
     assert_within(r.tokens, 3, 0);
     assert_within(r.nll, 3.5, 1e-12); /* of window means 2 and 5 */
@@ -34,10 +37,33 @@ static void test_means(void **state)
     assert_within(r.dp_rms, sqrt(0.02 / 3), 1e-7);
     kv_score_free(s);
     s = kv_score_new();
-    kv_score_window(s, b, 1, NAN, false);
+    assert_int_equal(kv_score_window(s, b, 1, NAN, false, 0, 1, &e), 0);
     r = kv_score_summary(s);
     assert_true(isnan(r.dnll) && isnan(r.kl_mean) && isnan(r.ppl_se) &&
                 isnan(r.same_top1));
+    kv_score_free(s);
+}
+
+/* What is no number is an error and is added to nothing. */
+static void test_not_finite(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct kv_score *s = kv_score_new();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        for (size_t field = 0; field < 4; field++) {
+            struct kv_token_score t[3] = {{.nll = 1}, {.nll = 2}, {.nll = 3}};
+            float *const fields[] = {&t[1].nll, &t[1].kl, &t[1].dp,
+                                     &t[1].base_nll};
+            struct kv_err e = {""};
+
+            *fields[field] = bad[i];
+            assert_int_equal(kv_score_window(s, t, 3, NAN, true, 7, 4, &e), -1);
+            assert_says(e, "window 7, token 5");
+            assert_says(e, "not finite");
+        }
+    assert_true(isnan(kv_score_summary(s).nll));
     kv_score_free(s);
 }
 
@@ -49,7 +75,7 @@ static void test_percentiles(void **state)
         struct kv_score *s = kv_score_new();
         const struct kv_token_score t = {.kl = (float)kl};
 
-        kv_score_window(s, &t, 1, NAN, true);
+        assert_int_equal(kv_score_window(s, &t, 1, NAN, true, 0, 1, NULL), 0);
         assert_within(kv_score_summary(s).kl_median / kl, 1, 0.006);
         assert_true(kv_score_summary(s).kl_p99 <= kv_score_summary(s).kl_max);
         kv_score_free(s);
@@ -65,7 +91,7 @@ static void test_klbase(void **state)
     struct kv_klbase *b;
     struct kv_err e = {""};
     char *path = kv_path_join(test_folder(), "base.kld"), *bytes;
-    float log_p[VOCAB];
+    float log_p[VOCAB], p[VOCAB];
     double lse = 0;
     size_t n;
     FILE *f;
@@ -88,11 +114,12 @@ static void test_klbase(void **state)
 
     assert_int_equal(kv_klbase_open(&b, path, CTX, VOCAB, CHUNKS, tokens, &e),
                      0);
-    kv_klbase_get(b, 1, ROWS - 1, log_p);
+    assert_int_equal(kv_klbase_get(b, 1, ROWS - 1, log_p, p, &e), 0);
     for (size_t i = 0; i < VOCAB; i++) {
         const double want = fmax((double)logits[i], 2 - 16) - lse;
 
         assert_within(log_p[i], want, 16.0 / 65535);
+        assert_within(p[i], exp((double)log_p[i]), 1e-6);
     }
     kv_klbase_close(b);
 
@@ -120,6 +147,142 @@ static void test_klbase(void **state)
                      -1);
     assert_says(e, "not a file of base log-probabilities");
     free(bytes);
+    free(path);
+}
+
+/* A file of one row of n logits, and how it reads back. */
+static int row_reads(const char *path, const uint16_t *row, size_t n,
+                     struct kv_err *e)
+{
+    enum { CONTEXT = 4 };
+    const int32_t head[3] = {CONTEXT, (int32_t)n, 1}, tokens[CONTEXT] = {0};
+    float *log_p = kv_alloc(n, sizeof(*log_p)), *p = kv_alloc(n, sizeof(*p));
+    struct kv_klbase *b;
+    FILE *f = fopen(path, "wb");
+    int rc;
+
+    fwrite("_logits_", 1, 8, f);
+    fwrite(head, sizeof(head), 1, f);
+    fwrite(tokens, sizeof(tokens), 1, f);
+    fwrite(row, sizeof(*row), 4 + (n + 1) / 2 * 2, f);
+    fclose(f);
+    assert_int_equal(kv_klbase_open(&b, path, CONTEXT, n, 1, tokens, e), 0);
+    rc = kv_klbase_get(b, 0, 0, log_p, p, e);
+    kv_klbase_close(b);
+    free(log_p);
+    free(p);
+    return rc;
+}
+
+/* A row as a writer in f32 alone makes it: the logarithm of the sum, the least
+ * log-probability and the steps each rounded to f32. */
+static void float_row(const float *logits, size_t n, uint16_t *row)
+{
+    float max = logits[0], min = logits[0], head[2];
+    double sum = 0;
+
+    for (size_t i = 1; i < n; i++) {
+        max = fmaxf(max, logits[i]);
+        min = fminf(min, logits[i]);
+    }
+    min = fmaxf(min, max - 16);
+    for (size_t i = 0; i < n; i++)
+        sum += (double)expf(logits[i] - max);
+    head[0] = (max - min) / 65535.0f;
+    head[1] = min - max - (float)log(sum);
+    memcpy(row, head, sizeof(head));
+    for (size_t i = 0; i < n; i++)
+        row[4 + i] = head[0] > 0 && logits[i] > min
+                         ? (uint16_t)lrintf((logits[i] - min) * (1 / head[0]))
+                         : 0;
+}
+
+/* Flat, peaked, wide and large logits all read back, from either writer; no
+ * other number in the head of such a row does. */
+static void test_klbase_rows(void **state)
+{
+    enum { MOST = 151936 };
+    static const size_t vocab[] = {1, 2, 5, 512, MOST};
+    static const float width[] = {0, 1e-3f, 1, 15.5f, 17, 60, 1e4f};
+    static const float around[] = {0, -3000, 1e5f};
+    char *path = kv_path_join(test_folder(), "row.kld");
+    float *logits = kv_alloc(MOST, sizeof(*logits));
+    uint16_t *row = kv_alloc(MOST + 6, sizeof(*row));
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t v = 0; v < sizeof(vocab) / sizeof(*vocab); v++)
+        for (size_t w = 0; w < sizeof(width) / sizeof(*width); w++)
+            for (size_t a = 0; a < sizeof(around) / sizeof(*around); a++) {
+                const size_t n = vocab[v];
+                const int32_t tokens[4] = {0};
+                struct kv_klbase *b;
+
+                for (size_t i = 0; i < n; i++)
+                    logits[i] =
+                        around[a] + width[w] * (float)kv_random_unit(v, i);
+                float_row(logits, n, row);
+                assert_int_equal(row_reads(path, row, n, &e), 0);
+                assert_int_equal(
+                    kv_klbase_create(&b, path, 4, n, 1, tokens, &e), 0);
+                assert_int_equal(kv_klbase_put(b, logits, &e), 0);
+                kv_klbase_close(b);
+            }
+
+    static const float heads[] = {NAN, INFINITY, -INFINITY, 0,    -1,
+                                  1,   -1e30f,   1e30f,     5e-4f};
+
+    for (size_t i = 0; i < 512; i++)
+        logits[i] = 20 * (float)kv_random_unit(9, i);
+    for (size_t at = 0; at < 2; at++)
+        for (size_t i = 0; i < sizeof(heads) / sizeof(*heads); i++) {
+            float_row(logits, 512, row);
+            memcpy(row + 2 * at, &heads[i], sizeof(float));
+            assert_int_equal(row_reads(path, row, 512, &e), -1);
+            assert_says(e, path);
+            assert_says(e, "chunk 0, row 0");
+            assert_says(e, at ? (isfinite(heads[i]) ? "sum to" : "log p")
+                           : heads[i] > 0 || heads[i] < 0 || isnan(heads[i])
+                               ? "scale"
+                               : "largest code");
+        }
+    float_row(logits, 512, row);
+    for (size_t i = 0; i < 512; i++)
+        row[4 + i] = row[4 + i] == 65535 ? 65534 : row[4 + i];
+    assert_int_equal(row_reads(path, row, 512, &e), -1);
+    assert_says(e, "the largest code is 65534");
+    float_row(logits, 512, row);
+    row[4] = row[5] = 65535; /* two certain tokens */
+    assert_int_equal(row_reads(path, row, 512, &e), -1);
+    assert_says(e, "sum to");
+    free(row);
+    free(logits);
+    free(path);
+}
+
+/* What a row cannot hold is not written. */
+static void test_klbase_refuses(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 1e9f};
+    char *path = kv_path_join(test_folder(), "refused.kld");
+    const int32_t tokens[CTX * CHUNKS] = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        float logits[VOCAB] = {0, 1, 2, -30, 0.5f};
+        struct kv_klbase *b;
+        struct kv_err e = {""};
+
+        assert_int_equal(
+            kv_klbase_create(&b, path, CTX, VOCAB, CHUNKS, tokens, &e), 0);
+        for (size_t r = 0; r < ROWS + 1; r++)
+            assert_int_equal(kv_klbase_put(b, logits, &e), 0);
+        logits[3] = bad[i];
+        assert_int_equal(kv_klbase_put(b, logits, &e), -1);
+        assert_says(e, "refused.kld: chunk 1, row 1 cannot be written");
+        kv_klbase_close(b);
+        assert_false(kv_file_exists(path));
+    }
     free(path);
 }
 
@@ -159,7 +322,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_means),
         cmocka_unit_test(test_percentiles),
+        cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_klbase),
+        cmocka_unit_test(test_klbase_rows),
+        cmocka_unit_test(test_klbase_refuses),
         cmocka_unit_test(test_protocols),
     };
 
