@@ -1,9 +1,17 @@
 /* What a long run has finished so far, so that it can go on after a stop.
  *
- * A text file beside the output: a first line that names the run, then a line
- * for each finished item: its name, a tab, its numbers as hexadecimal floats
- * (exact).  Each line reaches the disk before the next item starts; a last
- * line that was cut short is dropped. */
+ * A text file beside the output:
+ *
+ *   kvtools-partial 2 <run> \t <checksum>
+ *   <item> \t <numbers> \t <checksum>       one line an item, any number
+ *
+ * run: one line that says what the numbers depend on.  Numbers are hexadecimal
+ * floats (exact); a checksum is the CRC-32, 8 hexadecimal digits, of the
+ * checksum of the line before (0 before the first) and of what stands before
+ * the tab: a line holds only where it was written, after those before it.
+ *
+ * Each line reaches the disk before the next item starts.  The first line whose
+ * checksum is wrong, and all that follow, are not taken; they are cut off. */
 #ifndef KV_JOURNAL_H
 #define KV_JOURNAL_H
 
@@ -14,8 +22,8 @@
 
 struct kv_journal;
 
-/* path: created, or read and continued.  run: one line that says what the
- * numbers depend on; fails when the file has items of another run. */
+/* path: created, or read and continued.  Fails when the file has items of
+ * another run, is of an older format, or none of ours. */
 int kv_journal_open(struct kv_journal **j, const char *path, const char *run,
                     struct kv_err *e);
 
@@ -27,6 +35,9 @@ int kv_journal_add(struct kv_journal *j, const char *item, const double *value,
                    size_t n, struct kv_err *e);
 
 size_t kv_journal_items(const struct kv_journal *j);
+/* The line, counted from 1, that was damaged when the file was opened; 0: none,
+ * or but for a last one that was cut short, as a stop leaves it. */
+size_t kv_journal_damaged(const struct kv_journal *j);
 
 /* Keeps the file, for the next run; NULL is fine. */
 void kv_journal_close(struct kv_journal *j);

@@ -273,15 +273,118 @@ class Resume(Case):
                              [timeless(r) for r in
                               csv.DictReader(io.StringIO(whole))])
 
+    def stopped(self, out, *argv):
+        """Leaves the rows of a run that was killed once one was kept."""
+        done = os.path.join(folder, "kept.partial")
+        p = subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *argv,
+                              "--resume", "-o", out],
+                             stderr=subprocess.PIPE, text=True)
+        while p.poll() is None and lines(out + ".partial") < 2:
+            time.sleep(0.001)
+        if os.path.exists(out + ".partial"):
+            shutil.copy(out + ".partial", done)
+        p.kill()
+        p.communicate()
+        for left in os.listdir(folder):
+            if left.startswith(os.path.basename(out)):
+                os.remove(at(left))
+        os.rename(done, out + ".partial")
+
+    def test_damaged_line(self):
+        out = at("d.csv")
+        argv = args("--kl", "-s", "kivi:b{1,2,3,4}g16")
+        whole = must("kvppl", *argv)
+        self.stopped(out, *argv)
+        with open(out + ".partial") as f:
+            text = f.read().split("\n")
+        at_number = text[1].index("0x1.") + 4
+        digit = "7" if text[1][at_number] != "7" else "8"
+        text[1] = text[1][:at_number] + digit + text[1][at_number + 1:]
+        with open(out + ".partial", "w") as f:
+            f.write("\n".join(text))
+        done = run("kvppl", "-q", *argv, "--resume", "-o", out)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("d.csv.partial: line 2 is damaged", done.stderr)
+        with open(out, newline="") as f:
+            self.assertEqual([timeless(r) for r in csv.DictReader(f)],
+                             [timeless(r) for r in
+                              csv.DictReader(io.StringIO(whole))])
+
     def test_another_run(self):
-        with open(at("o.csv.partial"), "w") as f:
-            f.write("kvppl 0 model x\nf16\t 0x1p+0\n")
-        self.refused("rows of another run",
-                     *args("--resume", "-o", at("o.csv")))
-        with open(at("o.csv.partial"), "w") as f:
-            f.write("my notes")
-        self.refused("rows of another run",
-                     *args("--resume", "-o", at("o.csv")))
+        for text, words in (
+                ("kvppl 0 model x\nf16\t 0x1p+0\n", "another version"),
+                ("my notes", "holds no rows of kvtools")):
+            with open(at("o.csv.partial"), "w") as f:
+                f.write(text)
+            self.refused(words, *args("--resume", "-o", at("o.csv")))
+            with open(at("o.csv.partial")) as f:
+                self.assertEqual(f.read(), text)
+
+    def test_every_input_counts(self):
+        """Each input with something changed that it can be read with."""
+        def spoil(path):
+            with open(path, "ab") as f:
+                f.write(b" ")
+
+        def flip(path):
+            with open(path, "r+b") as f:
+                f.seek(-2, os.SEEK_END)
+                code = f.read(1)
+                f.seek(-2, os.SEEK_END)
+                f.write(bytes([code[0] ^ 1]))
+
+        def more_text(path):
+            with open(path, "a") as f:
+                f.write("again")
+
+        shutil.copytree(at("m"), at("k"))
+        with open(at("k/tokenizer_config.json"), "w") as f:
+            f.write("{}")
+        shutil.copy(at("eval.txt"), at("k.txt"))
+        shutil.copy(at("calib.h5"), at("k.h5"))
+        with open(at("m/config.json")) as f:
+            n_layers = json.load(f)["num_hidden_layers"]
+        with open(at("k.layers"), "w") as f:
+            f.write("".join(f"{i} KV absmax:b{i + 2}\n"
+                            for i in range(n_layers)))
+        argv = ["-m", at("k"), "-f", at("k.txt"), "-c", str(CTX), "-n", "4",
+                "-p", "llama.cpp", "--kl-divergence-base", at("k.kld")]
+        must("kvppl", *argv)
+        argv += ["--kl-divergence", "-C", at("k.h5"),
+                 "-s", "mixed,file=" + at("k.layers"), "-s", "vecinfer:d4b4",
+                 "-s", "kivi:b{1,2,3,4}g16"]
+        out = at("k.csv")
+        inputs = [(at("k/" + f), spoil if f.endswith("json") else flip)
+                  for f in sorted(os.listdir(at("k")))]
+        self.assertIn((at("k/tokenizer_config.json"), spoil), inputs)
+        inputs += [(at("k.txt"), more_text), (at("k.kld"), flip),
+                   (at("k.h5"), spoil), (at("k/added_tokens.json"), None)]
+        self.stopped(out, *argv)
+        for path, change in inputs:
+            if change:
+                shutil.copy(path, at("was"))
+                change(path)
+            else:
+                with open(path, "w") as f:
+                    f.write("{}")
+            # another run; a calibration may have met another model before
+            self.refused("another", *argv, "--resume", "-o", out)
+            if change:
+                shutil.copy(at("was"), path)
+            else:
+                os.remove(path)
+        with open(at("k.layers")) as f:
+            layers = f.read()
+        with open(at("k.layers"), "w") as f:
+            f.write(layers.replace("b2", "b4", 1))
+        must("kvppl", *argv, "--resume", "-o", out)  # a row of its own
+        rows = must("kvppl", *argv)
+        with open(out, newline="") as f:
+            self.assertEqual([timeless(r) for r in csv.DictReader(f)],
+                             [timeless(r) for r in
+                              csv.DictReader(io.StringIO(rows))])
+
+    def test_wants_an_output(self):
         self.refused("--resume wants -o", *args("--resume"))
 
 

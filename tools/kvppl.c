@@ -271,30 +271,6 @@ static int run_specs(struct kvppl_run *r, struct kv_err *e)
     return 0;
 }
 
-/* FILE.partial beside the output; its first line is all that rows depend on.
- */
-static int open_journal(struct kvppl_run *r, const struct kvppl_args *a,
-                        struct kv_err *e)
-{
-    const struct kv_conditions *c = &r->conditions;
-    char path[4096], run[1024];
-
-    if (!a->resume)
-        return 0;
-    if (!a->common.output)
-        return kv_fail(e, "--resume wants -o FILE, beside which the finished "
-                          "rows are kept");
-    snprintf(path, sizeof(path), "%s.partial", a->common.output);
-    snprintf(run, sizeof(run),
-             "kvppl %s device %s model %s text %s ctx %zu windows %zu protocol "
-             "%s calib %s seed %llu kl %d base %s",
-             kv_version(), c->device, c->model_hash, c->text_hash, c->ctx,
-             c->windows, c->protocol, r->calib ? r->calib->hash : "none",
-             (unsigned long long)c->seed, a->kl || a->kl_read,
-             a->kl_read ? a->kl_base : "none");
-    return kv_journal_open(&r->journal, path, run, e);
-}
-
 static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e)
 {
@@ -306,12 +282,13 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
     if (load_text(r, a, e) || kvppl_list_specs(r, a, &r->protocol, e) ||
         kvppl_load_calibration(r, a, r->text.tokens, r->text.n * r->text.ctx,
                                e) ||
-        kvppl_try_specs(r, e) || open_kl_base(r, a, e) ||
-        open_journal(r, a, e) ||
-        kv_results_open(&r->table, a->common.output, a->common.format, columns,
-                        e))
+        kvppl_try_specs(r, e) || open_kl_base(r, a, e))
         return -1;
     tokens = evaluated_tokens(r);
+    if (kvppl_open_journal(r, a, tokens, e) ||
+        kv_results_open(&r->table, a->common.output, a->common.format, columns,
+                        e))
+        goto out;
     plan = (struct kv_ppl_plan){.model = r->model,
                                 .tokens = tokens,
                                 .n_windows = r->text.n,

@@ -44,6 +44,13 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      const struct kv_protocol *protocol, struct kv_err *e);
 int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e);
 
+/* --resume: opens FILE.partial beside the output (nothing without the option).
+ * Its first line is all that rows depend on, every input by its content
+ * (kv_hash_add_file): each .json and .safetensors of the model's folder, text,
+ * tokens as evaluated, calibration, base file. */
+int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
+                       const int32_t *tokens, struct kv_err *e);
+
 /* --greedy: the model is open; everything else is done here. */
 int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
                  struct kv_err *e);
