@@ -346,9 +346,10 @@ static int load_side(struct kv_h5 *h, const char *object, int *side,
                    kv_h5_path(h), object, text);
 }
 
+/* room: bytes that tables may still take. */
 static int load_table(struct kv_h5 *h, const char *object,
                       const struct kv_shape *shape, struct kv_calib_set *set,
-                      struct kv_err *e)
+                      size_t *room, struct kv_err *e)
 {
     enum { MOST = 1 << 30 }; /* values in a table */
     char name[sizeof(((struct kv_table *)0)->name)];
@@ -373,10 +374,20 @@ static int load_table(struct kv_h5 *h, const char *object,
         n *= dims[i];
     }
 
+    if (n * sizeof(float) > *room)
+        return kv_fail(e,
+                       "%s: with %s its tables are larger than such a file "
+                       "can hold",
+                       kv_h5_path(h), object);
+    *room -= n * sizeof(float);
+
     struct kv_table *t =
         kv_calib_add(set, name, side, (int)layer, (int)head, n_dims, dims);
 
     t->error = error;
+    if (strcmp(table_name(t).text, strrchr(object, '/') + 1))
+        return kv_fail(e, "%s: %s says that it is %s", kv_h5_path(h), object,
+                       table_name(t).text);
     if (kv_h5_read(h, object, KV_H5_F32, NULL, NULL, t->data, e))
         return -1;
     for (size_t i = 0; i < n; i++)
@@ -387,7 +398,7 @@ static int load_table(struct kv_h5 *h, const char *object,
 }
 
 static int load_set(struct kv_h5 *h, size_t i, const struct kv_shape *shape,
-                    struct kv_calib_set *set, struct kv_err *e)
+                    struct kv_calib_set *set, size_t *room, struct kv_err *e)
 {
     const struct path group = set_path(i);
     char(*names)[KV_H5_NAME_CHARS];
@@ -401,7 +412,7 @@ static int load_set(struct kv_h5 *h, size_t i, const struct kv_shape *shape,
         kv_h5_children(h, group.text, &names, &n, e))
         return -1;
     for (size_t j = 0; j < n && !rc; j++)
-        rc = load_table(h, table_path(i, names[j]).text, shape, set, e);
+        rc = load_table(h, table_path(i, names[j]).text, shape, set, room, e);
     free(names);
     return rc;
 }
@@ -422,12 +433,27 @@ static int load_sketch(struct kv_h5 *h, struct kv_sketch *s, struct kv_err *e)
     for (size_t i = 1; i < s->n; i++)
         if (s->hash[i] <= s->hash[i - 1])
             return kv_fail(e, "%s: /sketch is not sorted", kv_h5_path(h));
+    if (s->n && !kv_sketch_sampled(s->hash[s->n - 1]))
+        return kv_fail(e, "%s: /sketch holds %llx, which is not sampled",
+                       kv_h5_path(h), (unsigned long long)s->hash[s->n - 1]);
+    return 0;
+}
+
+/* The i-th set is for other specs than those before: none is hidden. */
+static int check_key(struct kv_h5 *h, const struct kv_calib *c, size_t i,
+                     struct kv_err *e)
+{
+    for (size_t j = 0; j < i; j++)
+        if (!strcmp(c->set[j].key, c->set[i].key))
+            return kv_fail(e, "%s: %s and %s are both for %s", kv_h5_path(h),
+                           set_path(j).text, set_path(i).text, c->set[i].key);
     return 0;
 }
 
 static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 {
-    enum { MANY = INT32_MAX };
+    enum { MANY = INT32_MAX, DEFLATED = 4 }; /* numbers, at the very best */
+    size_t room = DEFLATED * kv_h5_bytes(h);
     char hash[KV_HASH_CHARS];
 
     if (kv_h5_check_kind(h, KIND, FORMAT, e) ||
@@ -446,7 +472,8 @@ static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
         c->set = kv_realloc(c->set, i + 1, sizeof(*c->set));
         c->set[i] = (struct kv_calib_set){0};
         c->n_sets = i + 1;
-        if (load_set(h, i, &c->shape, &c->set[i], e))
+        if (load_set(h, i, &c->shape, &c->set[i], &room, e) ||
+            check_key(h, c, i, e))
             return -1;
     }
     hash_tables(c, hash);

@@ -96,6 +96,7 @@ int kv_calib_check_model(const struct kv_calib *c, const char *path,
 /* Adds the sampled shingles of one run of tokens.  A shingle is sampled
  * when its hash falls below 1/16 of the range, so that any common run of
  * text gives common hashes wherever it starts. */
+bool kv_sketch_sampled(uint64_t hash);
 void kv_sketch_add(struct kv_sketch *s, const int32_t *tokens, size_t n);
 void kv_sketch_sort(struct kv_sketch *s); /* once, after the last add */
 /* The sketch of all of a dump's tokens, as one text; sorted. */

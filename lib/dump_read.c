@@ -4,6 +4,7 @@
 #include "lib/dump_layout.h"
 #include "lib/h5head.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,12 +109,54 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
     return 0;
 }
 
+/* Windows [first, first + n) of both tables; ids, at: [n][ctx], room. */
+static int check_windows(struct kv_h5 *h, size_t ctx, size_t first, size_t n,
+                         int32_t *ids, int32_t *at, struct kv_err *e)
+{
+    const size_t from[] = {first, 0}, count[] = {n, ctx};
+
+    if (kv_h5_read(h, "/tokens", KV_H5_I32, from, count, ids, e) ||
+        kv_h5_read(h, "/positions", KV_H5_I32, from, count, at, e))
+        return -1;
+    for (size_t i = 0; i < n * ctx; i++) {
+        if (ids[i] < 0)
+            return kv_fail(e,
+                           "%s: /tokens: token %zu is %d, expected 0 or more",
+                           kv_h5_path(h), first * ctx + i, (int)ids[i]);
+        if (at[i] != (int32_t)(i % ctx))
+            return kv_fail(e,
+                           "%s: /positions: token %zu is at %d, expected %zu, "
+                           "its place in the window",
+                           kv_h5_path(h), first * ctx + i, (int)at[i], i % ctx);
+    }
+    return 0;
+}
+
+/* Keys are turned by the place in the window, as kvdump has them. */
+static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
+                        struct kv_err *e)
+{
+    enum { PIECE = 1 << 16 };
+    const size_t most = info->ctx < PIECE ? PIECE / info->ctx : 1;
+    int32_t *ids = kv_alloc(most * info->ctx, sizeof(*ids));
+    int32_t *at = kv_alloc(most * info->ctx, sizeof(*at));
+    int rc = 0;
+
+    for (size_t w = 0, n; w < info->n_windows && !rc; w += n) {
+        n = info->n_windows - w < most ? info->n_windows - w : most;
+        rc = check_windows(h, info->ctx, w, n, ids, at, e);
+    }
+    free(ids);
+    free(at);
+    return rc;
+}
+
 int kv_dump_open(struct kv_dump **out, const char *path, struct kv_err *e)
 {
     struct kv_dump *d = kv_alloc(1, sizeof(*d));
 
     if (kv_h5_open(&d->h5, path, e) || get_info(d->h5, &d->info, e) ||
-        check_sets(d->h5, &d->info, e)) {
+        check_sets(d->h5, &d->info, e) || check_tokens(d->h5, &d->info, e)) {
         kv_dump_close(d);
         return -1;
     }
@@ -198,6 +241,19 @@ int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e)
     return want_gram(d, d->info.first_layer, which, e);
 }
 
+/* The first value that the tensor cannot hold, n when there is none. */
+static size_t bad_value(enum kv_tensor t, const float *x, size_t n)
+{
+    const size_t finite = kv_dump_bad_value(x, n);
+    size_t i = 0;
+
+    if (t != KV_T_K_FISHER && t != KV_T_V_FISHER)
+        return finite;
+    while (i < finite && x[i] >= 0)
+        i++;
+    return i;
+}
+
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e)
 {
@@ -226,12 +282,13 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
         if (dtype != KV_F32)
             widen(dtype, out, values);
 
-        const size_t bad = kv_dump_bad_value(out, values);
+        const size_t bad = bad_value(t, out, values);
 
         if (bad < values)
-            return kv_fail(e, "%s: layer %zu, %s, token %zu is not finite",
-                           kv_dump_path(d), layer, kv_tensor_name(t),
-                           first_token + bad / row);
+            return kv_fail(
+                e, "%s: layer %zu, %s, token %zu is %s", kv_dump_path(d), layer,
+                kv_tensor_name(t), first_token + bad / row,
+                isfinite(out[bad]) ? "negative, and no square" : "not finite");
         first_token += take;
         n -= take;
         out += values;
@@ -274,5 +331,11 @@ int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
         return -1;
     if (kv_dump_bad_value(gram, n) < n)
         return kv_fail(e, "%s: %s is not finite", kv_dump_path(d), name.text);
+    for (size_t i = 0; i < n; i++)
+        if (i / dim % dim == i % dim && gram[i] < 0)
+            return kv_fail(e,
+                           "%s: %s has %g on its diagonal, which is a mean of "
+                           "squares",
+                           kv_dump_path(d), name.text, (double)gram[i]);
     return 0;
 }

@@ -1,8 +1,11 @@
 #include "lib/h5.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/h5stored.h"
 
+#include <errno.h>
 #include <hdf5.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,7 @@ struct kv_h5 {
     char *path;
     struct kv_out out;      /* out.path is NULL when reading */
     struct kv_input *input; /* NULL when writing */
+    uint64_t bytes;         /* reading: of the file */
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
@@ -180,6 +184,13 @@ static void fail_open(const char *path, struct kv_err *e)
 
     if (strstr(r.msg, "signature"))
         kv_fail(e, "%s is not an HDF5 file", path);
+    else if (!strcmp(r.msg, strerror(EAGAIN))) /* of its lock */
+        kv_fail(e, "%s is being written by another process", path);
+    else if (strstr(r.msg, "already open for"))
+        kv_fail(e,
+                "%s is being written by another process, or was not closed by "
+                "its writer (then h5clear -s helps)",
+                path);
     else if (sscanf(r.msg,
                     "truncated file: eof = %llu, sblock->base_addr = %*u, "
                     "stored_eof = %llu",
@@ -195,14 +206,19 @@ static void fail_open(const char *path, struct kv_err *e)
 int kv_h5_open(struct kv_h5 **out, const char *path, struct kv_err *e)
 {
     struct kv_h5 *h;
+    struct stat st;
 
-    if (kv_is_dir(path))
-        return kv_fail(e, "cannot open %s: it is a folder", path);
+    if (stat(path, &st))
+        return kv_fail(e, "cannot open %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return kv_fail(e, "cannot open %s: it is %s", path,
+                       S_ISDIR(st.st_mode) ? "a folder" : "no regular file");
     h = handle_new(path);
     if (kv_input_open(&h->input, path, e)) {
         kv_h5_close(h);
         return -1;
     }
+    h->bytes = (uint64_t)st.st_size;
 
     const hid_t access = access_plist();
 
@@ -265,6 +281,11 @@ const char *kv_h5_path(const struct kv_h5 *h)
     return h->path;
 }
 
+uint64_t kv_h5_bytes(const struct kv_h5 *h)
+{
+    return h->bytes;
+}
+
 /* Groups */
 
 void kv_h5_group(struct kv_h5 *h, const char *name)
@@ -282,7 +303,7 @@ void kv_h5_group(struct kv_h5 *h, const char *name)
 
 bool kv_h5_has(struct kv_h5 *h, const char *name)
 {
-    return H5Oexists_by_name(h->file, name, H5P_DEFAULT) > 0;
+    return kv_h5_linked(h->file, name);
 }
 
 struct children {
@@ -323,12 +344,14 @@ int kv_h5_children(struct kv_h5 *h, const char *group,
                    struct kv_err *e)
 {
     struct children c = {NULL, 0, 0, false};
-    const herr_t rc =
-        H5Literate_by_name(h->file, group, H5_INDEX_NAME, H5_ITER_NATIVE, NULL,
-                           add_child, &c, H5P_DEFAULT);
+    herr_t rc;
 
     *names = NULL;
     *n = 0;
+    if (kv_h5_check_links(h->file, h->path, group, e))
+        return -1;
+    rc = H5Literate_by_name(h->file, group, H5_INDEX_NAME, H5_ITER_NATIVE, NULL,
+                            add_child, &c, H5P_DEFAULT);
     if (rc) {
         free(c.name);
         if (c.too_long)
@@ -394,63 +417,169 @@ bool kv_h5_has_attr(struct kv_h5 *h, const char *object, const char *name)
     return H5Aexists_by_name(h->file, object, name, H5P_DEFAULT) > 0;
 }
 
-/* Reads one value of this class as memory type `type`; text when type is
- * invalid: then as it lies in the file, at most room bytes. */
-static int get_attr(struct kv_h5 *h, const char *object, const char *name,
-                    H5T_class_t want, hid_t type, void *value, size_t room,
-                    struct kv_err *e)
-{
-    hid_t a, stored, space;
-    int rc = -1;
+/* An attribute that is open, of one value. */
+struct attr {
+    hid_t id, type;
+    H5T_class_t is;
+};
 
+static void close_attr(struct attr *a)
+{
+    H5Tclose(a->type);
+    H5Aclose(a->id);
+}
+
+static int fail_attr(const struct kv_h5 *h, const char *object,
+                     const char *name, const char *want, struct kv_err *e)
+{
+    return kv_fail(e, "%s: attribute %s of %s is not %s", h->path, name, object,
+                   want);
+}
+
+static int open_attr(struct kv_h5 *h, const char *object, const char *name,
+                     const char *want, struct attr *a, struct kv_err *e)
+{
+    hssize_t n;
+
+    if (kv_h5_check_links(h->file, h->path, object, e))
+        return -1;
     if (!kv_h5_has_attr(h, object, name))
         return kv_fail(e, "%s: attribute %s of %s is missing", h->path, name,
                        object);
-    a = H5Aopen_by_name(h->file, object, name, H5P_DEFAULT, H5P_DEFAULT);
-    if (a < 0)
+    a->id = H5Aopen_by_name(h->file, object, name, H5P_DEFAULT, H5P_DEFAULT);
+    if (a->id < 0)
         return fail(h, "read attribute", name, e);
-    stored = H5Aget_type(a);
-    space = H5Aget_space(a);
-    if (H5Tget_class(stored) != want || H5Tis_variable_str(stored) > 0 ||
-        H5Sget_simple_extent_npoints(space) != 1)
-        kv_fail(e, "%s: attribute %s of %s is not %s", h->path, name, object,
-                want == H5T_STRING    ? "text of fixed length"
-                : want == H5T_INTEGER ? "a whole number"
-                                      : "a real number");
-    else if (H5Tget_size(stored) > room)
-        kv_fail(e, "%s: attribute %s of %s has %zu bytes, at most %zu fit",
-                h->path, name, object, H5Tget_size(stored), room);
-    else if (H5Aread(a, type < 0 ? stored : type, value) < 0)
-        fail(h, "read attribute", name, e);
-    else
-        rc = 0;
+    a->type = H5Aget_type(a->id);
+    a->is = H5Tget_class(a->type);
+
+    const hid_t space = H5Aget_space(a->id);
+
+    n = H5Sget_simple_extent_npoints(space);
     H5Sclose(space);
-    H5Tclose(stored);
-    H5Aclose(a);
-    return rc;
+    if (n == 1)
+        return 0;
+    close_attr(a);
+    return fail_attr(h, object, name, want, e);
+}
+
+/* Text of any kind: of fixed length with zeros or spaces after it, or of
+ * variable length as h5py writes it.  To be freed by H5free_memory(); NULL when
+ * it cannot be read. */
+static char *read_text(const struct attr *a)
+{
+    const bool fixed = H5Tis_variable_str(a->type) <= 0;
+    const hid_t t = H5Tcopy(H5T_C_S1);
+    const size_t room = fixed ? H5Tget_size(a->type) + 1 : 1;
+    char *text = H5allocate_memory(room, true), *variable = NULL;
+    herr_t rc;
+
+    H5Tset_cset(t, H5Tget_cset(a->type));
+    H5Tset_size(t, fixed ? room : H5T_VARIABLE);
+    rc = H5Aread(a->id, t, fixed ? (void *)text : (void *)&variable);
+    H5Tclose(t);
+    if (rc >= 0 && !variable) /* fixed, or of no length */
+        return text;
+    H5free_memory(text);
+    return rc < 0 ? NULL : variable;
 }
 
 int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
                    char *text, size_t room, struct kv_err *e)
 {
+    enum { MOST = 1 << 16 }; /* bytes, padded */
+    struct attr a;
+    char *is = NULL;
+    int rc = -1;
+
     memset(text, 0, room);
-    return get_attr(h, object, name, H5T_STRING, H5I_INVALID_HID, text,
-                    room - 1, e);
+    if (open_attr(h, object, name, "text", &a, e))
+        return -1;
+    if (a.is != H5T_STRING || H5Tget_size(a.type) > MOST)
+        fail_attr(h, object, name, "text", e);
+    else if (!(is = read_text(&a)))
+        fail(h, "read attribute", name, e);
+    else if (strlen(is) >= room)
+        kv_fail(e, "%s: attribute %s of %s has %zu bytes, at most %zu fit",
+                h->path, name, object, strlen(is), room - 1);
+    else
+        rc = 0;
+    if (!rc)
+        memcpy(text, is, strlen(is));
+    H5free_memory(is);
+    close_attr(&a);
+    return rc;
+}
+
+/* A number of any width: a whole one in *whole, its sign in *negative, or a
+ * real one. */
+struct number {
+    bool real, negative;
+    uint64_t whole; /* two's complement where negative */
+    double value;
+};
+
+static int get_number(struct kv_h5 *h, const char *object, const char *name,
+                      const char *want, struct number *x, struct kv_err *e)
+{
+    int64_t below = 0;
+    struct attr a;
+    herr_t rc = 0;
+
+    if (open_attr(h, object, name, want, &a, e))
+        return -1;
+    *x = (struct number){.real = a.is == H5T_FLOAT};
+    if (a.is != H5T_FLOAT && a.is != H5T_INTEGER) {
+        close_attr(&a);
+        return fail_attr(h, object, name, want, e);
+    }
+    if (x->real) {
+        rc = H5Aread(a.id, H5T_NATIVE_DOUBLE, &x->value);
+    } else if (H5Tget_sign(a.type) == H5T_SGN_NONE) {
+        rc = H5Aread(a.id, H5T_NATIVE_UINT64, &x->whole);
+        x->value = (double)x->whole;
+    } else {
+        rc = H5Aread(a.id, H5T_NATIVE_INT64, &below);
+        x->whole = (uint64_t)below;
+        x->negative = below < 0;
+        x->value = (double)below;
+    }
+    if (rc < 0)
+        fail(h, "read attribute", name, e);
+    close_attr(&a);
+    return rc < 0 ? -1 : 0;
+}
+
+/* A real number that is whole is taken for one, where double holds each. */
+static int get_whole(struct kv_h5 *h, const char *object, const char *name,
+                     struct number *x, struct kv_err *e)
+{
+    static const char want[] = "a whole number";
+
+    if (get_number(h, object, name, want, x, e))
+        return -1;
+    if (!x->real)
+        return 0;
+    if (!(fabs(x->value) < 0x1p53) || x->value != trunc(x->value))
+        return fail_attr(h, object, name, want, e);
+    x->negative = x->value < 0;
+    x->whole = (uint64_t)(int64_t)x->value;
+    return 0;
 }
 
 int kv_h5_get_int(struct kv_h5 *h, const char *object, const char *name,
                   int64_t min, int64_t max, int64_t *value, struct kv_err *e)
 {
-    int64_t x;
+    struct number x;
+    int64_t is;
 
-    if (get_attr(h, object, name, H5T_INTEGER, H5T_NATIVE_INT64, &x, sizeof(x),
-                 e))
+    if (get_whole(h, object, name, &x, e))
         return -1;
-    if (x < min || x > max)
+    is = (int64_t)x.whole;
+    if (is < min || is > max || (is < 0 && !x.negative))
         return kv_fail(
-            e, "%s: attribute %s of %s is %lld, expected %lld to %lld", h->path,
-            name, object, (long long)x, (long long)min, (long long)max);
-    *value = x;
+            e, "%s: attribute %s of %s is %.17g, expected %lld to %lld",
+            h->path, name, object, x.value, (long long)min, (long long)max);
+    *value = is;
     return 0;
 }
 
@@ -468,15 +597,26 @@ int kv_h5_get_size(struct kv_h5 *h, const char *object, const char *name,
 int kv_h5_get_u64(struct kv_h5 *h, const char *object, const char *name,
                   uint64_t *value, struct kv_err *e)
 {
-    return get_attr(h, object, name, H5T_INTEGER, H5T_NATIVE_UINT64, value,
-                    sizeof(*value), e);
+    struct number x;
+
+    if (get_whole(h, object, name, &x, e))
+        return -1;
+    if (x.negative)
+        return kv_fail(e, "%s: attribute %s of %s is %.17g, expected 0 or more",
+                       h->path, name, object, x.value);
+    *value = x.whole;
+    return 0;
 }
 
 int kv_h5_get_real(struct kv_h5 *h, const char *object, const char *name,
                    double *value, struct kv_err *e)
 {
-    return get_attr(h, object, name, H5T_FLOAT, H5T_NATIVE_DOUBLE, value,
-                    sizeof(*value), e);
+    struct number x;
+
+    if (get_number(h, object, name, "a number", &x, e))
+        return -1;
+    *value = x.value;
+    return 0;
 }
 
 /* Datasets */
@@ -532,8 +672,8 @@ static int use_set(struct kv_h5 *h, const char *name, struct kv_err *e)
         return 0;
     if (close_set(h))
         return fail(h, "write", h->set_name, e);
-    if (!kv_h5_has(h, name))
-        return kv_fail(e, "%s has no %s", h->path, name);
+    if (kv_h5_check_links(h->file, h->path, name, e))
+        return -1;
     h->set = H5Dopen2(h->file, name, H5P_DEFAULT);
     if (h->set < 0)
         return fail(h, "open", name, e);
@@ -541,8 +681,8 @@ static int use_set(struct kv_h5 *h, const char *name, struct kv_err *e)
     return 0;
 }
 
-int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
-               size_t dims[KV_H5_MAX_DIMS], struct kv_err *e)
+static int get_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
+                    size_t dims[KV_H5_MAX_DIMS], struct kv_err *e)
 {
     hsize_t size[H5S_MAX_RANK];
     int n;
@@ -561,6 +701,20 @@ int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
         dims[i] = (size_t)size[i];
     *n_dims = (size_t)n;
     return 0;
+}
+
+/* What is written need not be whole yet. */
+static int check_stored(struct kv_h5 *h, const char *name, struct kv_err *e)
+{
+    return h->out.path ? 0
+                       : kv_h5_check_stored(h->set, h->path, name, h->bytes, e);
+}
+
+int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
+               size_t dims[KV_H5_MAX_DIMS], struct kv_err *e)
+{
+    return get_dims(h, name, n_dims, dims, e) || check_stored(h, name, e) ? -1
+                                                                          : 0;
 }
 
 static int check_type(struct kv_h5 *h, const char *name, enum kv_h5_type type,
@@ -590,10 +744,10 @@ int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
     size_t have[KV_H5_MAX_DIMS], n;
     char is[128], want[128];
 
-    if (kv_h5_dims(h, name, &n, have, e) || check_type(h, name, type, e))
+    if (get_dims(h, name, &n, have, e) || check_type(h, name, type, e))
         return -1;
     if (n == n_dims && !memcmp(have, dims, n * sizeof(*dims)))
-        return 0;
+        return check_stored(h, name, e);
     shape_text(n, have, is);
     shape_text(n_dims, dims, want);
     return kv_fail(e, "%s: %s is %s, expected %s", h->path, name, is, want);
@@ -604,10 +758,10 @@ static int select_box(struct kv_h5 *h, const char *name, const size_t *first,
                       const size_t *count, hid_t space, hid_t *memory,
                       struct kv_err *e)
 {
-    size_t dims[KV_H5_MAX_DIMS], n;
+    size_t dims[KV_H5_MAX_DIMS], n = 0;
     hsize_t from[KV_H5_MAX_DIMS], size[KV_H5_MAX_DIMS];
 
-    if (kv_h5_dims(h, name, &n, dims, e))
+    if (get_dims(h, name, &n, dims, e))
         return -1;
     for (size_t i = 0; i < n; i++) {
         from[i] = first ? first[i] : 0;

@@ -5,6 +5,11 @@
  * 1.10).  No timestamps: the same calls give the same bytes.  Numbers are
  * little-endian, text is UTF-8 of fixed length.
  *
+ * What is read must lie in the file as kvtools writes it, give or take what
+ * h5repack and h5py do to a copy (lib/h5stored.h): hard links, values that are
+ * all in the file, no more of them than it can hold, no filter that is not
+ * known. An attribute may be text of any kind, a number of any width.
+ *
  * Names are paths inside the file: "/", "/layer_000/k".  Every failure names
  * the file and the thing in it.  HDF5 prints nothing.  Not thread-safe. */
 #ifndef KV_H5_H
@@ -43,6 +48,7 @@ int kv_h5_open(struct kv_h5 **h, const char *path, struct kv_err *e);
 void kv_h5_close(struct kv_h5 *h);
 
 const char *kv_h5_path(const struct kv_h5 *h);
+uint64_t kv_h5_bytes(const struct kv_h5 *h); /* of a file that is read */
 
 /* Making things.  A failure is kept and told by the next kv_h5_write() or by
  * commit, as stdio does.  "/" exists from the start; a parent must exist
@@ -59,21 +65,24 @@ void kv_h5_put_u64(struct kv_h5 *h, const char *object, const char *name,
 void kv_h5_put_real(struct kv_h5 *h, const char *object, const char *name,
                     double value);
 
-/* What is there. */
+/* What is there (a link that leads nowhere too: reading it says so). */
 bool kv_h5_has(struct kv_h5 *h, const char *name);
 /* The names of a group's members in order (strcmp), without the group's own:
  * *names [*n], to be freed, NULL where there are none or it fails. */
 int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e);
+/* Both are the door of a dataset that is read, to go through once before its
+ * values are: they also fail on storage that is not as above. */
 int kv_h5_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
                size_t dims[KV_H5_MAX_DIMS], struct kv_err *e);
 /* Fails when the dataset's type or shape is not this. */
 int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
                 size_t n_dims, const size_t *dims, struct kv_err *e);
 
-/* Attributes of a group or dataset.  A number outside [min, max] fails, and
- * text that does not fit in room bytes with its final zero. */
+/* Attributes of a group or dataset.  A number outside [min, max] fails, a whole
+ * one that is stored as 2.5, and text that does not fit in room bytes with its
+ * final zero. */
 bool kv_h5_has_attr(struct kv_h5 *h, const char *object, const char *name);
 int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
                    char *text, size_t room, struct kv_err *e);

@@ -4,6 +4,10 @@
 #include <math.h>
 #include <string.h>
 
+/* A faster rotation is another, slower one, and its angles lose their digits.
+ */
+static const float MOST_TURN = 6.2831853f;
+
 void kv_h5_put_kind(struct kv_h5 *h, const char *kind, int format)
 {
     kv_h5_put_text(h, "/", "kind", kind);
@@ -71,9 +75,9 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
         return kv_fail(e, "%s: head_dim is %zu, expected an even number", path,
                        s->head_dim);
     s->attn_scale = (float)scale;
-    if (!isfinite(s->attn_scale))
-        return kv_fail(e, "%s: attn_scale is %g, expected a finite f32", path,
-                       scale);
+    if (!isfinite(s->attn_scale) || !(s->attn_scale > 0))
+        return kv_fail(e, "%s: attn_scale is %g, expected a finite f32 above 0",
+                       path, scale);
     if (n_dims != 1)
         return kv_fail(e, "%s: /inv_freq has %zu dimensions, expected 1", path,
                        n_dims);
@@ -84,9 +88,11 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     if (kv_h5_read(h, "/inv_freq", KV_H5_F32, NULL, NULL, s->inv_freq, e))
         return -1;
     for (size_t i = 0; i < s->n_rot; i++)
-        if (!isfinite(s->inv_freq[i]))
-            return kv_fail(e, "%s: /inv_freq holds a value that is not finite",
-                           path);
+        if (!(s->inv_freq[i] >= 0 && s->inv_freq[i] <= MOST_TURN))
+            return kv_fail(e,
+                           "%s: /inv_freq holds %g, expected 0 to %g, a turn a "
+                           "token",
+                           path, (double)s->inv_freq[i], (double)MOST_TURN);
     return 0;
 }
 

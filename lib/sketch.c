@@ -11,11 +11,16 @@ enum { SHINGLE = 32 };
 /* Odd; the polynomial's base, modulo 2^64. */
 static const uint64_t BASE = 0x9e3779b97f4a7c15u;
 
+bool kv_sketch_sampled(uint64_t hash)
+{
+    return !(hash >> 60); /* in the lowest sixteenth */
+}
+
 static void keep_sampled(struct kv_sketch *s, uint64_t polynomial)
 {
     const uint64_t hash = kv_mix64(polynomial);
 
-    if (hash >> 60) /* not in the lowest sixteenth */
+    if (!kv_sketch_sampled(hash))
         return;
     if (!(s->n & (s->n - 1))) /* full at every power of two */
         s->hash = kv_realloc(s->hash, s->n ? 2 * s->n : 1, sizeof(*s->hash));

@@ -268,6 +268,8 @@ static void expect_load_fails(const char *says)
     assert_says(e, says);
 }
 
+#define TABLE "/set_000/t_K_l000"
+
 /* A well-formed file whose tables are not the ones its hash names. */
 static void write_with_hash(const char *hash, double value)
 {
@@ -295,13 +297,13 @@ static void write_with_hash(const char *hash, double value)
     kv_h5_put_text(h, "/set_000", "spec", "x");
     kv_h5_put_text(h, "/set_000", "key", "x");
     kv_h5_put_u64(h, "/set_000", "seed", 0);
-    kv_h5_dataset(h, "/set_000/t_K", KV_H5_F32, 1, &one);
-    kv_h5_put_text(h, "/set_000/t_K", "name", "t");
-    kv_h5_put_text(h, "/set_000/t_K", "side", "K");
-    kv_h5_put_int(h, "/set_000/t_K", "layer", value > 5 ? 1 : 0);
-    kv_h5_put_int(h, "/set_000/t_K", "head", -1);
-    kv_h5_put_real(h, "/set_000/t_K", "error", 0);
-    kv_h5_write(h, "/set_000/t_K", KV_H5_F32, NULL, NULL, &x, &e);
+    kv_h5_dataset(h, TABLE, KV_H5_F32, 1, &one);
+    kv_h5_put_text(h, TABLE, "name", value < 0 ? "u" : "t");
+    kv_h5_put_text(h, TABLE, "side", "K");
+    kv_h5_put_int(h, TABLE, "layer", value > 5 ? 1 : 0);
+    kv_h5_put_int(h, TABLE, "head", -1);
+    kv_h5_put_real(h, TABLE, "error", 0);
+    kv_h5_write(h, TABLE, KV_H5_F32, NULL, NULL, &x, &e);
     if (kv_h5_commit(h, &e))
         fail_msg("%s", e.msg);
 }
@@ -320,9 +322,31 @@ static void a_wrong_file_is_named(void **state)
     write_with_hash("0123456789abcdef", 1);
     expect_load_fails("calib.h5: its tables have hash");
     write_with_hash("0123456789abcdef", INFINITY);
-    expect_load_fails("attribute layer of /set_000/t_K is 1, expected -1 to 0");
+    expect_load_fails(
+        "attribute layer of /set_000/t_K_l000 is 1, expected -1 to 0");
     write_with_hash("0123456789abcdef", NAN);
-    expect_load_fails("calib.h5: /set_000/t_K holds a value that is not");
+    expect_load_fails("calib.h5: /set_000/t_K_l000 holds a value that is not");
+    write_with_hash("0123456789abcdef", -1);
+    expect_load_fails("/set_000/t_K_l000 says that it is u_K_l000");
+}
+
+static void what_hides_or_cannot_be_is_refused(void **state)
+{
+    struct kv_calib *c = some_calib();
+    struct kv_err e = {""};
+
+    (void)state;
+    strcpy(c->set[1].key, c->set[0].key);
+    assert_int_equal(kv_calib_save(c, path, &e), 0);
+    expect_load_fails("calib.h5: /set_000 and /set_001 are both for");
+    kv_calib_free(c);
+    c = some_calib();
+    kv_sketch_clear(&c->sketch);
+    c->sketch.hash = kv_alloc(1, sizeof(*c->sketch.hash));
+    c->sketch.hash[c->sketch.n++] = UINT64_MAX;
+    assert_int_equal(kv_calib_save(c, path, &e), 0);
+    expect_load_fails("/sketch holds ffffffffffffffff, which is not sampled");
+    kv_calib_free(c);
 }
 
 static void overlap_is_a_share(void **state)
@@ -465,6 +489,7 @@ int main(void)
         cmocka_unit_test(the_hash_names_the_tables),
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(a_wrong_file_is_named),
+        cmocka_unit_test(what_hides_or_cannot_be_is_refused),
         cmocka_unit_test(overlap_is_a_share),
         cmocka_unit_test(a_repeated_text_counts_once),
         cmocka_unit_test(what_a_dump_lacks_is_known_beforehand),

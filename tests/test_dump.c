@@ -64,7 +64,9 @@ static float value(size_t layer, enum kv_tensor t, size_t token, size_t i)
 {
     const uint64_t key = kv_mix(kv_mix(layer, t), token);
 
-    return (float)(kv_random_normal(key, i) * 3);
+    const float x = (float)(kv_random_normal(key, i) * 3);
+
+    return t == KV_T_K_FISHER ? fabsf(x) : x; /* a square */
 }
 
 /* Fisher information is f32 in every dump. */
@@ -320,19 +322,24 @@ enum wrong {
     NO_V,
     DOUBLE_Q,
     NAN_K,
-    NO_TOKENS
+    NO_TOKENS,
+    TOKEN_BELOW_0,
+    LATE,
+    NO_VALUES
 };
 
 static void write_raw(enum wrong wrong)
 {
     const size_t places[] = {1, 2}, none = 0;
     const size_t k_dims[] = {1, 2, 1, wrong == SHORT_K ? 2 : 4};
-    const size_t q_dims[] = {1, 2, 1, 4};
+    const size_t q_dims[] = {1, 2, 1, 4}, gram[] = {1, 4, 4};
     const char *const texts[] = {"model", "arch",      "weights",
                                  "text",  "text_hash", "model_hash"};
     const char *const ones[] = {"n_layers", "n_heads", "n_kv_heads",
                                 "n_windows"};
-    float x[8] = {0};
+    static const int32_t id[2] = {0, 0}, at[2] = {0, 1}, late[2] = {0, 2};
+    static const int32_t below[2] = {0, -1};
+    float x[16] = {0};
     double q[8] = {0};
     struct kv_err e = {""};
     struct kv_h5 *h;
@@ -353,21 +360,32 @@ static void write_raw(enum wrong wrong)
     if (wrong != NO_DTYPE)
         kv_h5_put_text(h, "/", "dtype", wrong == ODD_DTYPE ? "f8" : "f32");
     kv_h5_dataset(h, "/inv_freq", KV_H5_F32, 1, &none);
-    if (wrong != NO_TOKENS)
+    if (wrong != NO_TOKENS) {
         kv_h5_dataset(h, "/tokens", KV_H5_I32, 2, places);
+        kv_h5_write(h, "/tokens", KV_H5_I32, NULL, NULL,
+                    wrong == TOKEN_BELOW_0 ? below : id, &e);
+    }
     kv_h5_dataset(h, "/positions", KV_H5_I32, 2, places);
+    kv_h5_write(h, "/positions", KV_H5_I32, NULL, NULL,
+                wrong == LATE ? late : at, &e);
     kv_h5_group(h, "/layer_000");
     kv_h5_dataset(h, "/layer_000/k", KV_H5_F32, 4, k_dims);
-    if (wrong == NAN_K) {
-        x[5] = NAN;
+    x[5] = wrong == NAN_K ? NAN : 0;
+    if (wrong != NO_VALUES)
         kv_h5_write(h, "/layer_000/k", KV_H5_F32, NULL, NULL, x, &e);
-    }
     kv_h5_dataset(h, "/layer_000/q", wrong == DOUBLE_Q ? KV_H5_F64 : KV_H5_F32,
                   4, q_dims);
     kv_h5_write(h, "/layer_000/q", wrong == DOUBLE_Q ? KV_H5_F64 : KV_H5_F32,
                 NULL, NULL, q, &e);
     if (wrong != NO_V)
         kv_h5_dataset(h, "/layer_000/v", KV_H5_F32, 4, q_dims);
+    x[5] = -1;
+    if (wrong != NO_V)
+        kv_h5_write(h, "/layer_000/v", KV_H5_F32, NULL, NULL, x, &e);
+    kv_h5_dataset(h, "/layer_000/v_fisher", KV_H5_F32, 4, q_dims);
+    kv_h5_write(h, "/layer_000/v_fisher", KV_H5_F32, NULL, NULL, x, &e);
+    kv_h5_dataset(h, "/layer_000/v_fisher_gram", KV_H5_F32, 3, gram);
+    kv_h5_write(h, "/layer_000/v_fisher_gram", KV_H5_F32, NULL, NULL, x, &e);
     if (kv_h5_commit(h, &e))
         fail_msg("%s", e.msg);
 }
@@ -385,10 +403,13 @@ static void a_wrong_file_is_named(void **state)
         {SHORT_K, "/layer_000/k is [1][2][1][2], expected [1][2][1][4]"},
         {DOUBLE_Q, "/layer_000/q does not hold f32 values"},
         {NO_TOKENS, "raw.h5 has no /tokens"},
+        {TOKEN_BELOW_0, "raw.h5: /tokens: token 1 is -1, expected 0 or more"},
+        {LATE, "raw.h5: /positions: token 1 is at 2, expected 1"},
+        {NO_VALUES, "/layer_000/k has 0 of its 1 chunks"},
     };
     struct kv_err e = {""};
     struct kv_dump *d;
-    float x[8];
+    float x[8], gram[16];
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -399,6 +420,11 @@ static void a_wrong_file_is_named(void **state)
     write_raw(NOTHING);
     assert_int_equal(kv_dump_open(&d, raw_path, &e), 0);
     assert_int_equal(kv_dump_read(d, 0, KV_T_V, 0, 2, x, &e), 0);
+    assert_int_equal(kv_dump_read(d, 0, KV_T_V_FISHER, 0, 1, x, &e), 0);
+    assert_int_equal(kv_dump_read(d, 0, KV_T_V_FISHER, 0, 2, x, &e), -1);
+    assert_says(e, "raw.h5: layer 0, v_fisher, token 1 is negative");
+    assert_int_equal(kv_dump_gram(d, 0, KV_GRAM_V_FISHER, gram, &e), -1);
+    assert_says(e, "raw.h5: /layer_000/v_fisher_gram has -1 on its diagonal");
     kv_dump_close(d);
     write_raw(NO_V);
     assert_int_equal(kv_dump_open(&d, raw_path, &e), 0);
