@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define KIND "kvtools-calib"
-enum { FORMAT = 1 };
+enum { FORMAT = 2, SEALED = 2 }; /* the first format with a seal */
 
 static const char *const side_names[] = {"K", "V", "all"};
 
@@ -260,6 +260,44 @@ static void hash_tables(const struct kv_calib *c, char hex[KV_HASH_CHARS])
     kv_hash_end(h, hex);
 }
 
+static void add_text(struct kv_hash *h, const char *text)
+{
+    kv_hash_add(h, text, strlen(text) + 1);
+}
+
+static void add_number(struct kv_hash *h, uint64_t x)
+{
+    kv_hash_add(h, &x, sizeof(x));
+}
+
+/* Over what the hash of the tables leaves out, but for the model's shape, which
+ * is compared with what the calibration is used on: where it came from, the
+ * sketch, the specs, the errors of training (from which klt shares out bits).
+ */
+static void hash_rest(const struct kv_calib *c, char hex[KV_HASH_CHARS])
+{
+    struct kv_hash *h = kv_hash_new();
+
+    add_text(h, c->hash);
+    add_text(h, c->model);
+    add_text(h, c->model_hash);
+    add_text(h, c->text);
+    add_text(h, c->text_hash);
+    add_number(h, c->n_windows);
+    add_number(h, c->ctx);
+    kv_hash_add(h, c->sketch.hash, c->sketch.n * sizeof(*c->sketch.hash));
+    for (size_t i = 0; i < c->n_sets; i++) {
+        add_text(h, c->set[i].spec);
+        for (size_t j = 0; j < c->set[i].n_tables; j++) {
+            const double error = c->set[i].table[j].error;
+
+            add_number(h, isnan(error));
+            kv_hash_add(h, &error, isnan(error) ? 0 : sizeof(error));
+        }
+    }
+    kv_hash_end(h, hex);
+}
+
 static int save_set(struct kv_h5 *h, const struct kv_calib_set *s, size_t i,
                     struct kv_err *e)
 {
@@ -301,6 +339,7 @@ static int sort_tables(struct kv_calib_set *s, const char *path,
 
 int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
 {
+    char seal[KV_HASH_CHARS];
     struct kv_h5 *h;
 
     for (size_t i = 0; i < c->n_sets; i++)
@@ -317,6 +356,8 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     kv_h5_put_int(h, "/", "n_windows", (int64_t)c->n_windows);
     kv_h5_put_int(h, "/", "ctx", (int64_t)c->ctx);
     kv_h5_put_text(h, "/", "hash", c->hash);
+    hash_rest(c, seal);
+    kv_h5_put_text(h, "/", "seal", seal);
     kv_h5_dataset(h, "/sketch", KV_H5_U64, 1, &c->sketch.n);
     if (kv_h5_put_shape(h, &c->shape, e) ||
         kv_h5_write(h, "/sketch", KV_H5_U64, NULL, NULL, c->sketch.hash, e))
@@ -450,6 +491,28 @@ static int check_key(struct kv_h5 *h, const struct kv_calib *c, size_t i,
     return 0;
 }
 
+/* A file of an older format has none. */
+static int check_seal(struct kv_h5 *h, const struct kv_calib *c,
+                      struct kv_err *e)
+{
+    char is[KV_HASH_CHARS], says[KV_HASH_CHARS];
+    int64_t format;
+
+    if (kv_h5_get_int(h, "/", "format", 1, FORMAT, &format, e))
+        return -1;
+    if (format < SEALED)
+        return 0;
+    if (kv_h5_get_text(h, "/", "seal", says, sizeof(says), e))
+        return -1;
+    hash_rest(c, is);
+    return strcmp(is, says) ? kv_fail(e,
+                                      "%s: its model, text, sketch, specs or "
+                                      "training errors are not those it was "
+                                      "written with (seal %s, it says %s)",
+                                      kv_h5_path(h), is, says)
+                            : 0;
+}
+
 static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 {
     enum { MANY = INT32_MAX, DEFLATED = 4 }; /* numbers, at the very best */
@@ -480,7 +543,7 @@ static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
     if (strcmp(hash, c->hash))
         return kv_fail(e, "%s: its tables have hash %s, it says %s",
                        kv_h5_path(h), hash, c->hash);
-    return 0;
+    return check_seal(h, c, e);
 }
 
 int kv_calib_load(struct kv_calib **out, const char *path, struct kv_err *e)

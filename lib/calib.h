@@ -81,8 +81,9 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
 /* Bytes of the set's tables as stored (fp32): the shared_bytes of a row. */
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
 
-/* File I/O.  load checks everything; save writes under a temporary name and
- * renames, and sets c->hash. */
+/* File I/O.  load checks everything: the tables against the file's hash, the
+ * rest against its seal (another hash; format 1 had none); save writes under a
+ * temporary name and renames, and sets c->hash. */
 int kv_calib_load(struct kv_calib **c, const char *path, struct kv_err *e);
 int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e);
 void kv_calib_free(struct kv_calib *c);

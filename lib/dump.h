@@ -100,8 +100,8 @@ int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e);
 
 /* out: [n][heads][head_dim]; heads are n_heads for q, else n_kv_heads.  Fails
  * when the dump lacks the tensor (naming kvdump's option that writes it) or
- * layer, on a bad checksum, and on NaN or infinity (naming file, layer, tensor,
- * token).  Not thread-safe. */
+ * layer, on a bad checksum, and on NaN, values beyond 1e18 and Fisher
+ * information below 0 (naming file, layer, tensor, token).  Not thread-safe. */
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
 int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,

@@ -8,6 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sums of squares of greater values may be no f32. */
+static const float MOST_VALUE = 1e18f;
+
+/* What is wrong with a value that is one of the bad. */
+static const char *badness(float x)
+{
+    return !isfinite(x)            ? "not finite"
+           : fabsf(x) > MOST_VALUE ? "beyond 1e18"
+                                   : "negative, and no square";
+}
+
 struct kv_dump {
     struct kv_h5 *h5;
     struct kv_dump_info info;
@@ -244,12 +255,12 @@ int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e)
 /* The first value that the tensor cannot hold, n when there is none. */
 static size_t bad_value(enum kv_tensor t, const float *x, size_t n)
 {
-    const size_t finite = kv_dump_bad_value(x, n);
+    const size_t good = kv_dump_bad_value(x, n, MOST_VALUE);
     size_t i = 0;
 
     if (t != KV_T_K_FISHER && t != KV_T_V_FISHER)
-        return finite;
-    while (i < finite && x[i] >= 0)
+        return good;
+    while (i < good && x[i] >= 0)
         i++;
     return i;
 }
@@ -285,10 +296,9 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
         const size_t bad = bad_value(t, out, values);
 
         if (bad < values)
-            return kv_fail(
-                e, "%s: layer %zu, %s, token %zu is %s", kv_dump_path(d), layer,
-                kv_tensor_name(t), first_token + bad / row,
-                isfinite(out[bad]) ? "negative, and no square" : "not finite");
+            return kv_fail(e, "%s: layer %zu, %s, token %zu is %s",
+                           kv_dump_path(d), layer, kv_tensor_name(t),
+                           first_token + bad / row, badness(out[bad]));
         first_token += take;
         n -= take;
         out += values;
@@ -324,13 +334,16 @@ int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
     const size_t dim = d->info.shape.head_dim;
     const size_t n = d->info.shape.n_kv_heads * dim * dim;
     const struct kv_dump_name name = kv_dump_gram_set(layer, which);
+    size_t bad;
 
     if (check_layer(d, layer, e) || want_gram(d, layer, which, e))
         return -1;
     if (kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
         return -1;
-    if (kv_dump_bad_value(gram, n) < n)
-        return kv_fail(e, "%s: %s is not finite", kv_dump_path(d), name.text);
+    bad = kv_dump_bad_value(gram, n, MOST_VALUE);
+    if (bad < n)
+        return kv_fail(e, "%s: %s is %s", kv_dump_path(d), name.text,
+                       badness(gram[bad]));
     for (size_t i = 0; i < n; i++)
         if (i / dim % dim == i % dim && gram[i] < 0)
             return kv_fail(e,

@@ -4,6 +4,7 @@
 #include "lib/dump_layout.h"
 #include "lib/h5head.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -146,7 +147,7 @@ int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
         const size_t window = first_window + i, first[] = {window, 0, 0, 0};
         const size_t count[] = {1, info->ctx, heads, d};
         const void *as = x;
-        size_t bad = kv_dump_bad_value(x, n);
+        size_t bad = kv_dump_bad_value(x, n, FLT_MAX);
 
         if (bad < n)
             return fail_at(w, layer, t, window, bad,

@@ -226,7 +226,8 @@ class Storage(unittest.TestCase):
         self.refused("tokens would hold 67108864 bytes", self.changed(bomb))
 
         def chunk(f, x):
-            f.create_dataset(K, x.shape, x.dtype, chunks=(1 << 10, *x.shape[1:]),
+            f.create_dataset(K, x.shape, x.dtype,
+                             chunks=(1 << 10, *x.shape[1:]),
                              maxshape=(None, *x.shape[1:]))
             f[K][...] = x
         self.refused("k has chunks of", self.replaced(chunk))
