@@ -47,15 +47,6 @@ static bool serves(int scope, int wanted)
     return scope == KV_ALL || wanted == KV_ALL || scope == wanted;
 }
 
-static size_t table_bytes(const struct kv_table *t)
-{
-    size_t values = 1;
-
-    for (size_t i = 0; i < t->n_dims; i++)
-        values *= t->dims[i];
-    return values * sizeof(float);
-}
-
 /* The question: this layer and side, each possibly KV_ALL, of a spec. */
 struct asked {
     const struct kv_spec *spec;
@@ -87,7 +78,7 @@ static double shared_of(const struct asked *a,
         readers += reads;
         wanted += is_wanted;
     }
-    return wanted ? (double)(table_bytes(t) * wanted) / (double)readers : 0;
+    return wanted ? (double)(kv_table_bytes(t) * wanted) / (double)readers : 0;
 }
 
 /* Each set once, whichever of the spec's members read it. */

@@ -1,5 +1,6 @@
 #include "lib/calib.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 #include "lib/base/hash.h"
 #include "lib/h5head.h"
 
@@ -147,13 +148,18 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
     return NULL;
 }
 
+size_t kv_table_bytes(const struct kv_table *t)
+{
+    return n_values(t) * (t->half ? sizeof(uint16_t) : sizeof(float));
+}
+
 size_t kv_calib_set_bytes(const struct kv_calib_set *set)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < set->n_tables; i++)
-        n += n_values(&set->table[i]);
-    return n * sizeof(float);
+        n += kv_table_bytes(&set->table[i]);
+    return n;
 }
 
 void kv_calib_set_clear(struct kv_calib_set *set)
@@ -298,6 +304,45 @@ static void hash_rest(const struct kv_calib *c, char hex[KV_HASH_CHARS])
     kv_hash_end(h, hex);
 }
 
+static enum kv_h5_type stored_type(const struct kv_table *t)
+{
+    return t->half ? KV_H5_F16 : KV_H5_F32;
+}
+
+static int write_values(struct kv_h5 *h, const char *object,
+                        const struct kv_table *t, struct kv_err *e)
+{
+    const size_t n = n_values(t);
+    uint16_t *half;
+    int rc;
+
+    if (!t->half)
+        return kv_h5_write(h, object, KV_H5_F32, NULL, NULL, t->data, e);
+    half = kv_alloc(n, sizeof(*half));
+    for (size_t i = 0; i < n; i++)
+        half[i] = kv_f32_to_f16(t->data[i]);
+    rc = kv_h5_write(h, object, KV_H5_F16, NULL, NULL, half, e);
+    free(half);
+    return rc;
+}
+
+static int read_values(struct kv_h5 *h, const char *object, struct kv_table *t,
+                       struct kv_err *e)
+{
+    const size_t n = n_values(t);
+    uint16_t *half;
+    int rc;
+
+    if (!t->half)
+        return kv_h5_read(h, object, KV_H5_F32, NULL, NULL, t->data, e);
+    half = kv_alloc(n, sizeof(*half));
+    rc = kv_h5_read(h, object, KV_H5_F16, NULL, NULL, half, e);
+    for (size_t i = 0; i < n; i++)
+        t->data[i] = kv_f16_to_f32(half[i]);
+    free(half);
+    return rc;
+}
+
 static int save_set(struct kv_h5 *h, const struct kv_calib_set *s, size_t i,
                     struct kv_err *e)
 {
@@ -311,14 +356,14 @@ static int save_set(struct kv_h5 *h, const struct kv_calib_set *s, size_t i,
         const struct kv_table *t = &s->table[j];
         const struct path p = table_path(i, table_name(t).text);
 
-        kv_h5_dataset(h, p.text, KV_H5_F32, t->n_dims, t->dims);
+        kv_h5_dataset(h, p.text, stored_type(t), t->n_dims, t->dims);
         kv_h5_put_text(h, p.text, "name", t->name);
         kv_h5_put_text(h, p.text, "side",
                        side_names[t->side == KV_ALL ? KV_SIDES : t->side]);
         kv_h5_put_int(h, p.text, "layer", t->layer);
         kv_h5_put_int(h, p.text, "head", t->head);
         kv_h5_put_real(h, p.text, "error", t->error);
-        if (kv_h5_write(h, p.text, KV_H5_F32, NULL, NULL, t->data, e))
+        if (write_values(h, p.text, t, e))
             return -1;
     }
     return 0;
@@ -400,6 +445,7 @@ static int load_table(struct kv_h5 *h, const char *object,
     int64_t layer, head;
     double error;
     int side = KV_ALL;
+    struct kv_err not_half;
 
     if (kv_h5_get_text(h, object, "name", name, sizeof(name), e) ||
         load_side(h, object, &side, e) ||
@@ -429,7 +475,8 @@ static int load_table(struct kv_h5 *h, const char *object,
     if (strcmp(table_name(t).text, strrchr(object, '/') + 1))
         return kv_fail(e, "%s: %s says that it is %s", kv_h5_path(h), object,
                        table_name(t).text);
-    if (kv_h5_read(h, object, KV_H5_F32, NULL, NULL, t->data, e))
+    t->half = !kv_h5_check(h, object, KV_H5_F16, n_dims, dims, &not_half);
+    if (read_values(h, object, t, e))
         return -1;
     for (size_t i = 0; i < n; i++)
         if (!isfinite(t->data[i]))

@@ -19,6 +19,7 @@ struct kv_table {
     int side;        /* KV_K, KV_V or KV_ALL */
     int layer, head; /* or KV_ALL */
     size_t n_dims, dims[4];
+    bool half;    /* data are values of fp16, stored and counted as such */
     float *data;  /* row-major, product of dims */
     double error; /* training error (mean squared, per value) or NaN */
 };
@@ -51,8 +52,8 @@ struct kv_calib {
     size_t n_sets;
 };
 
-/* Adds a table of zeros and returns it; the pointer is valid until the next
- * call on the same set, table->data for good. */
+/* Adds a table of zeros, of f32, and returns it; the pointer is valid until
+ * the next call on the same set, table->data for good. */
 struct kv_table *kv_calib_add(struct kv_calib_set *set, const char *name,
                               int side, int layer, int head, size_t n_dims,
                               const size_t *dims);
@@ -78,7 +79,8 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
                                      size_t n_dims, const size_t *dims,
                                      struct kv_err *e);
 
-/* Bytes of the set's tables as stored (fp32): the shared_bytes of a row. */
+/* Bytes as stored, in fp16 or f32: the shared_bytes of a row. */
+size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
 
 /* File I/O.  load checks everything: the tables against the file's hash, the

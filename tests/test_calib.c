@@ -1,6 +1,7 @@
 #include "tests/test.h"
 
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
@@ -31,9 +32,13 @@ static void add(struct kv_calib_set *set, const char *name, int side, int layer,
 
     for (size_t i = 0; i < n_dims; i++)
         n *= dims[i];
+    assert_false(t->half);
+    t->half = !strcmp(name, "codebook");
     for (size_t i = 0; i < n; i++) {
         assert_true(t->data[i] == 0);
         t->data[i] = (float)kv_random_normal(set->n_tables, i);
+        if (t->half)
+            t->data[i] = kv_f16_to_f32(kv_f16_clamp(t->data[i]));
     }
     t->error = (double)set->n_tables / 7;
 }
@@ -118,7 +123,9 @@ static void tables_are_found_by_scope(void **state)
     assert_ptr_equal(kv_calib_table(s, "book", KV_V, 2, 1), &s->table[3]);
     assert_ptr_equal(kv_calib_table(s, "book", KV_K, 0, 1), &s->table[4]);
     assert_null(kv_calib_table(s, "boo", KV_K, 0, 1));
-    assert_int_equal(kv_calib_set_bytes(s), 4 * (2 + 30 + 6 + 6 + 6));
+    assert_int_equal(kv_table_bytes(&s->table[0]), 4 * 2);
+    assert_int_equal(kv_table_bytes(&s->table[1]), 2 * 30);
+    assert_int_equal(kv_calib_set_bytes(s), 4 * (2 + 6 + 6 + 6) + 2 * 30);
     assert_int_equal(kv_spec_parse(&spec, "f32", &e), 0);
     assert_ptr_equal(kv_calib_find(c, &spec), &c->set[1]);
     assert_int_equal(kv_spec_parse(&spec, "bf16", &e), 0);
@@ -143,6 +150,7 @@ static void check_same_set(const struct kv_calib_set *a,
         assert_int_equal(x->head, y->head);
         assert_int_equal(x->n_dims, y->n_dims);
         assert_true(x->error == y->error);
+        assert_true(x->half == y->half);
         for (size_t j = 0; j < x->n_dims; j++) {
             assert_int_equal(x->dims[j], y->dims[j]);
             n *= x->dims[j];

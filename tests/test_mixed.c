@@ -334,7 +334,7 @@ static void test_shared_bytes(void **state)
     struct kv_bits b;
     /* 32 / 4 codebooks of 16 centroids of 4 values: for the keys of million, of
      * all layers; for the values of pq, of layer 0 */
-    const double book = 8 * 16 * 4 * 4;
+    const double book = 8 * 16 * 4 * sizeof(uint16_t);
 
     (void)state;
     assert_int_equal(kv_spec_fit(&s, &shape, &e), 0);

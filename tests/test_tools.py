@@ -470,6 +470,7 @@ class Calib(ToolTest):
         with h5py.File(self.path("c.h5")) as f:
             book = f["set_000/codebook_K_l001"]
             self.assertEqual(book.shape[-2:], (8, 4))
+            self.assertEqual(book.dtype, "<f2")
             self.assertEqual(book.attrs["name"], b"codebook")
             self.assertTrue(f["set_000"].attrs["spec"].startswith(b"pq:d4b3"))
             self.assertEqual(f.attrs["model"], b"tiny")

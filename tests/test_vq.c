@@ -96,12 +96,14 @@ static void rig_init(struct rig *r, const char *text, size_t n_kv_heads,
         const bool head = kv_spec_is(&r->spec, side, "books", "head");
 
         for (size_t layer = 0; layer < (model ? 1 : r->shape.n_layers); layer++)
-            for (size_t h = 0; h < (head ? n_kv_heads : 1); h++)
-                fill(kv_calib_add(&r->set, "codebook", i,
-                                  model ? KV_ALL : (int)layer,
-                                  head ? (int)h : KV_ALL, 3, dims)
-                         ->data,
-                     l.sub_books * l.k * l.d, 100 + 10 * layer + h);
+            for (size_t h = 0; h < (head ? n_kv_heads : 1); h++) {
+                struct kv_table *t = kv_calib_add(
+                    &r->set, "codebook", i, model ? KV_ALL : (int)layer,
+                    head ? (int)h : KV_ALL, 3, dims);
+
+                fill(t->data, l.sub_books * l.k * l.d, 100 + 10 * layer + h);
+                t->half = true;
+            }
     }
     for (size_t layer = 0; layer < r->shape.n_layers; layer++) {
         const size_t dims[] = {n_kv_heads, head_dim};
@@ -426,6 +428,14 @@ static void test_tables(void **state)
     r.set.table[r.set.n_tables - 1].layer = 1;
     r.set.table[r.set.n_tables - 1].dims[0] = 1;
     refused(&r, true, "'smooth' for layer 1, K, head 0 is 1 x 16, expected");
+    r.set.table[r.set.n_tables - 1].dims[0] = 2;
+    for (size_t i = 0; i < r.set.n_tables; i++) {
+        r.set.table[i].half = false;
+        if (!strcmp(r.set.table[i].name, "smooth"))
+            r.set.table[i].data[3] = 1;
+    }
+    refused(&r, true,
+            "'codebook' for layer 1, K, head 0 is f32, expected fp16");
     r.set.key[0] = 'V';
     refused(&r, true, "no tables for vecinfer:d4b2,books=layer");
     refused(&r, true, "it has Vecinfer:d4b2");

@@ -3,6 +3,8 @@
 #include "kernels/hadamard.h"
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/half.h"
 #include "lib/base/progress.h"
 #include "lib/schemes/vq.h"
 #include "tests/synthetic.h"
@@ -99,6 +101,95 @@ static void test_training_error(void **state)
     check_error("vecinfer:d4b6,t=S,books=head", KV_K, 0);
     check_error("cq:c4b5", KV_K, 1);
     check_error("cq:c2b5", KV_V, 0);
+}
+
+/* Codebooks are of fp16, factors are not. */
+static void check_half(const char *text)
+{
+    const struct kv_shape shape = synthetic_shape(32);
+    const struct kv_spec spec = spec_of(text, &shape);
+    struct kv_calib *calib = synthetic_calib(&shape, &spec, test_folder());
+
+    for (size_t i = 0; i < calib->set->n_tables; i++) {
+        const struct kv_table *t = &calib->set->table[i];
+        size_t n = 1;
+
+        for (size_t j = 0; j < t->n_dims; j++)
+            n *= t->dims[j];
+        assert_true(t->half == !strcmp(t->name, "codebook"));
+        for (size_t j = 0; t->half && j < n; j++)
+            assert_true(t->data[j] == kv_f16_to_f32(kv_f32_to_f16(t->data[j])));
+    }
+    kv_calib_free(calib);
+}
+
+static void test_half(void **state)
+{
+    (void)state;
+    check_half("vecinfer:d4b5");
+    check_half("million:d4b5");
+    check_half("pq:d2b5,HS");
+    check_half("evasion:d4b5,books=head");
+    check_half("cq:c4b4");
+}
+
+/* A dump of one value of K and one of V everywhere. */
+static char *flat_dump(const struct kv_shape *s, float value)
+{
+    struct kv_dump_info info = {.model = "flat",
+                                .arch = "none",
+                                .weights = "f32",
+                                .model_hash = "0123456789abcdef",
+                                .text = "none",
+                                .text_hash = "0123456789abcdef",
+                                .shape = *s,
+                                .n_windows = 1,
+                                .ctx = TOKENS,
+                                .last_layer = s->n_layers - 1};
+    const size_t n = TOKENS * s->n_kv_heads * s->head_dim;
+    char *path = kv_path_join(test_folder(), "flat.h5");
+    int32_t *tokens = kv_alloc(TOKENS, sizeof(*tokens));
+    float *x = kv_alloc(n, sizeof(*x));
+    struct kv_dump_writer *w;
+    struct kv_err e = {""};
+
+    info.have[KV_T_K] = info.have[KV_T_V] = true;
+    for (size_t i = 0; i < n; i++)
+        x[i] = value;
+    if (kv_dump_create(&w, path, &info, &e) ||
+        kv_dump_put_tokens(w, 0, 1, tokens, &e))
+        fail_msg("%s", e.msg);
+    for (size_t l = 0; l < s->n_layers; l++)
+        if (kv_dump_put(w, l, KV_T_K, 0, 1, x, &e) ||
+            kv_dump_put(w, l, KV_T_V, 0, 1, x, &e))
+            fail_msg("%s", e.msg);
+    assert_int_equal(kv_dump_commit(w, &e), 0);
+    free(x);
+    free(tokens);
+    return path;
+}
+
+/* A center beyond fp16 is its largest number; the error is what that leaves. */
+static void test_beyond_half(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(32);
+    const struct kv_spec spec = spec_of("pq:d4b2", &shape);
+    struct kv_calib_set set = {.n_tables = 0};
+    char *path = flat_dump(&shape, -70000);
+    struct kv_dump *dump;
+    struct kv_err e = {""};
+
+    (void)state;
+    if (kv_dump_open(&dump, path, &e) ||
+        kv_vq_calibrate(&spec, dump, 1, &set, &e))
+        fail_msg("%s", e.msg);
+    for (size_t i = 0; i < set.n_tables; i++) {
+        assert_true(set.table[i].data[0] == -65504);
+        assert_true(set.table[i].error == 4496. * 4496);
+    }
+    kv_calib_set_clear(&set);
+    kv_dump_close(dump);
+    free(path);
 }
 
 static void check_smooth(const char *t, bool hadamard)
@@ -323,7 +414,8 @@ static void check_weights(enum kv_side side)
     }
     for (size_t c = 0; c < K; c++)
         for (size_t i = 0; i < D; i++)
-            assert_within(center[c * D + i], sum[c][i] / sum[c][D], 1e-4);
+            assert_within(center[c * D + i], sum[c][i] / sum[c][D],
+                          1e-4 + fabs(sum[c][i] / sum[c][D]) * 0x1p-11);
     kv_codebook_clear(&book);
     free(x);
     kv_calib_free(calib);
@@ -366,6 +458,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training_error),
+        cmocka_unit_test(test_half),
+        cmocka_unit_test(test_beyond_half),
         cmocka_unit_test(test_smooth),
         cmocka_unit_test(test_scopes),
         cmocka_unit_test(test_few_points),

@@ -111,13 +111,11 @@ static int put_table(struct kv_results *r, const struct kv_table *t,
                      struct kv_err *e)
 {
     char shape[96] = "";
-    size_t bytes = sizeof(float), w = 0;
+    size_t w = 0;
 
-    for (size_t i = 0; i < t->n_dims; i++) {
+    for (size_t i = 0; i < t->n_dims; i++)
         w += (size_t)snprintf(shape + w, sizeof(shape) - w, "%s%zu",
                               i ? "x" : "", t->dims[i]);
-        bytes *= t->dims[i];
-    }
     kv_results_text(r, "table", t->name);
     kv_results_text(r, "side",
                     t->side == KV_ALL ? "all"
@@ -126,7 +124,7 @@ static int put_table(struct kv_results *r, const struct kv_table *t,
     put_scope(r, "layer", t->layer);
     put_scope(r, "head", t->head);
     kv_results_text(r, "shape", shape);
-    kv_results_size(r, "bytes", bytes);
+    kv_results_size(r, "bytes", kv_table_bytes(t));
     kv_results_real(r, "error", t->error);
     return kv_results_row(r, e);
 }

@@ -250,6 +250,12 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
 
         if (!t)
             return -1;
+        if (!t->half)
+            return kv_fail(e,
+                           "the calibration's table 'codebook' for layer %zu, "
+                           "%c, head %zu is f32, expected fp16: kvcalib makes "
+                           "it anew",
+                           c->layer, kv_side_name(c->side), h);
         memcpy(v->centers + h * n, t->data, n * sizeof(*v->centers));
     }
     for (size_t i = 0; i < l->head_books * l->sub_books; i++)

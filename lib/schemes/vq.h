@@ -29,13 +29,14 @@
  *   iters   k-means rounds, at most
  *
  * Tables in a calibration:
- *   codebook  [sub-spaces or 1][2^b][d], per side, layer or all, head or all;
- *             error: mean squared error per value of the training sample after
+ *   codebook  [sub-spaces or 1][2^b][d] of fp16, per side, layer or all, head
+ *             or all: k-means' centers rounded, beyond 65504 clamped; error:
+ *             mean squared error per value of the training sample after
  *             decoding, in the space the values came from
  *   smooth    [n_kv_heads][head_dim], K, per layer: the factors
  *
  * What books cost: with books=head and sub=own one side of a layer has 2^b
- * values of f32 for each of a token's (b = 10 and 4096 values: 16 MiB), and
+ * values of fp16 for each of a token's (b = 10 and 4096 values: 8 MiB), and
  * training a layer takes tokens x values x 2^b x rounds multiplications; it
  * holds a sample of at most 256 sub-vectors per centroid, and again as much
  * for weights. */

@@ -5,6 +5,7 @@
 #include "kernels/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/half.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
@@ -226,6 +227,13 @@ static float *point_weights(const struct job *j, size_t head, size_t sub,
     return weight;
 }
 
+/* Centers as the calibration holds them: codes are chosen by these. */
+static void round_centers(float *centers, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        centers[i] = kv_f16_to_f32(kv_f16_clamp(centers[i]));
+}
+
 /* Trains the book of (head, sub), [k][d]; its sub-vectors of the sample are
  * replaced by what quantization leaves of them. */
 static int train_book(const struct job *j, size_t head, size_t sub,
@@ -248,6 +256,7 @@ static int train_book(const struct job *j, size_t head, size_t sub,
     rc = kv_kmeans(point, n, l->d, weight, l->k, iters, key, centers, NULL, e);
     if (rc)
         goto out;
+    round_centers(centers, l->k * l->d);
     kv_codebook_init(&book, centers, l->k, l->d);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += PART)
@@ -325,11 +334,14 @@ static void add_books(const struct job *j, float **data)
     const bool by_model = kv_spec_is(j->spec, j->side, "books", "model");
     const bool by_head = kv_spec_is(j->spec, j->side, "books", "head");
 
-    for (size_t h = 0; h < l->head_books; h++)
-        data[h] = kv_calib_add(j->out, "codebook", (int)j->side,
-                               by_model ? KV_ALL : (int)j->first,
-                               by_head ? (int)h : KV_ALL, 3, dims)
-                      ->data;
+    for (size_t h = 0; h < l->head_books; h++) {
+        struct kv_table *t = kv_calib_add(j->out, "codebook", (int)j->side,
+                                          by_model ? KV_ALL : (int)j->first,
+                                          by_head ? (int)h : KV_ALL, 3, dims);
+
+        t->half = true;
+        data[h] = t->data;
+    }
 }
 
 /* Samples the job's layers, trains their codebooks, adds the tables. */
