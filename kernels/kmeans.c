@@ -292,6 +292,27 @@ static int seed_centers(struct kv_points *p, size_t k, uint64_t seed,
     return rc;
 }
 
+/* k different points of positive weight, all choices alike; then code and dist
+ * know all centers. */
+static int draw_evenly(struct kv_points *p, size_t k, uint64_t seed,
+                       float *centers, struct kv_err *e)
+{
+    size_t *of = kv_alloc(p->n, sizeof(*of)), n = 0;
+
+    for (size_t i = 0; i < p->n; i++)
+        if (p->weight[i] > 0)
+            of[n++] = i;
+    for (size_t c = 0; c < k; c++) { /* the first k of a shuffle */
+        const size_t at = c + (size_t)(kv_random(seed, c) % (n - c));
+        const size_t i = of[at];
+
+        of[at] = of[c];
+        copy_point(p, i, centers + c * p->d);
+    }
+    free(of);
+    return measure(p, centers, k, p->code, p->dist, e);
+}
+
 /* Whether bounds are faster than asking all centers: the first round pays for
  * them, and what is left out must be worth more than choosing it. */
 static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
@@ -472,8 +493,8 @@ static double mean_error(const struct kv_points *p)
 }
 
 int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
-              size_t iters, uint64_t seed, float *centers, double *mse,
-              struct kv_err *e)
+              enum kv_kmeans_start start, size_t iters, uint64_t seed,
+              float *centers, double *mse, struct kv_err *e)
 {
     /* Scratch for the parts stays below the size of the points. */
     const size_t room = n / (16 * (k ? k : 1));
@@ -489,7 +510,9 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
     float *c = kv_alloc(k, d * sizeof(*c));
     double *sum = kv_alloc(n_parts * k, (d + 1) * sizeof(*sum));
 
-    if (points_to_device(&p, k, e) || seed_centers(&p, k, seed, c, e))
+    if (points_to_device(&p, k, e) ||
+        (start == KV_KMEANS_RANDOM ? draw_evenly(&p, k, seed, c, e)
+                                   : seed_centers(&p, k, seed, c, e)))
         goto out;
 
     bool stale = false; /* p.dist is of other centers than c */

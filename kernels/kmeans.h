@@ -7,7 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Lloyd's k-means from a k-means++ start (exact D^2 sampling).
+/* Where Lloyd's rounds begin: at k different points of positive weight, drawn
+ * by k-means++ (exact D^2 sampling), or evenly, as faiss does. */
+enum kv_kmeans_start { KV_KMEANS_PP, KV_KMEANS_RANDOM };
+
+/* Lloyd's k-means.
  *
  * x:       [n][d] f32, row-major; read only, not kept.
  * weight:  [n] f32, each >= 0, or NULL for all ones.
@@ -28,7 +32,7 @@
  * when a weight is negative or not finite; and between rounds when the program
  * is interrupted (kv_interrupted). */
 int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
-              size_t iters, uint64_t seed, float *centers, double *mse,
-              struct kv_err *e);
+              enum kv_kmeans_start start, size_t iters, uint64_t seed,
+              float *centers, double *mse, struct kv_err *e);
 
 #endif

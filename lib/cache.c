@@ -15,7 +15,7 @@ size_t kv_settled(const struct kv_codec *c, size_t n)
     const size_t r = kv_spec_size(&c->spec, c->side, "r");
     size_t ready = n > s ? n - s : 0;
 
-    if (c->scheme->settle[c->side] == KV_LAG)
+    if (c->settle == KV_LAG)
         ready = ready > r ? ready - r : 0;
     else if (r)
         ready = ready / r * r;
@@ -24,8 +24,7 @@ size_t kv_settled(const struct kv_codec *c, size_t n)
 
 static bool settle_alike(const struct kv_codec *k, const struct kv_codec *v)
 {
-    return k->block == v->block &&
-           k->scheme->settle[KV_K] == v->scheme->settle[KV_V] &&
+    return k->block == v->block && k->settle == v->settle &&
            kv_spec_size(&k->spec, KV_K, "s") ==
                kv_spec_size(&v->spec, KV_V, "s") &&
            kv_spec_size(&k->spec, KV_K, "r") ==

@@ -28,7 +28,8 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                            .spec = *mine,
                            .shape = *shape,
                            .layer = layer,
-                           .side = side};
+                           .side = side,
+                           .settle = mine->scheme->settle[side]};
     if (c->scheme->open(c, calib, e)) {
         kv_codec_free(c);
         return kv_fail_in(e, "%s", mine->text);

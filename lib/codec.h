@@ -82,8 +82,8 @@ struct kv_scheme {
     const char *name, *brief;      /* brief: one line, with the paper */
     const struct kv_param *params; /* ends with name NULL; without s and r */
     unsigned flags;
-    size_t sinks, residual; /* defaults of the letters s and r */
-    enum kv_settle settle[KV_SIDES];
+    size_t sinks, residual;          /* defaults of the letters s and r */
+    enum kv_settle settle[KV_SIDES]; /* unless a word says otherwise */
 
     /* The default, on this side, of a parameter that the spec leaves out, where
      * it follows from those that it gives (all read by then).  NULL: always
@@ -115,8 +115,8 @@ struct kv_scheme {
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
 
-    /* Sets c->block, c->block_bytes, c->pre_rope and c->state.  calib may be
-     * NULL. */
+    /* Sets c->block, c->block_bytes, c->pre_rope and c->state, and c->settle
+     * where the spec decides on it.  calib may be NULL. */
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
     void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
@@ -200,6 +200,8 @@ struct kv_codec {
     struct kv_shape shape;
     size_t layer;
     enum kv_side side;
+    enum kv_settle settle; /* the scheme's for this side, unless open() says
+                            * otherwise */
     size_t block;          /* tokens per block, >= 1 */
     size_t block_bytes;    /* canonical bytes of one block, all KV heads */
     bool variable;         /* blocks differ in size, block_bytes is the most:

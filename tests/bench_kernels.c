@@ -36,8 +36,8 @@ static void run_kmeans(const struct work *w)
 {
     struct kv_err e;
 
-    if (kv_kmeans(w->x, w->n, w->d, NULL, w->k, w->iters, 1, w->centers, NULL,
-                  &e))
+    if (kv_kmeans(w->x, w->n, w->d, NULL, w->k, KV_KMEANS_PP, w->iters, 1,
+                  w->centers, NULL, &e))
         kv_die("%s", e.msg);
 }
 

@@ -41,7 +41,8 @@ static void solve(size_t i, float *centers, double *mse)
     for (size_t j = 0; j < problems[i].n; j++)
         weight[j] = j % 7 ? 1 : 0.25f;
     if (kv_kmeans(x, problems[i].n, problems[i].d, i % 2 ? weight : NULL,
-                  problems[i].k, ROUNDS, 9, centers, mse, &e))
+                  problems[i].k, i % 3 ? KV_KMEANS_PP : KV_KMEANS_RANDOM,
+                  ROUNDS, 9, centers, mse, &e))
         fail_msg("%zu: %s", i, e.msg);
     free(weight);
     free(x);

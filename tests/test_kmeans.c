@@ -210,18 +210,19 @@ static void lloyd(const float *x, size_t n, size_t d, const float *weight,
 
 /* Round r + 1 of kv_kmeans is the book's round from round r. */
 static void check_rounds(const float *x, const float *weight, size_t n,
-                         size_t d, size_t k, uint64_t seed, size_t *n_moved)
+                         size_t d, size_t k, enum kv_kmeans_start start,
+                         uint64_t seed, size_t *n_moved)
 {
     enum { ROUNDS = 6 };
     float *c = kv_alloc(2 * k, d * sizeof(*c));
     double *want = kv_alloc(k, d * sizeof(*want));
 
     for (size_t r = 0; r < ROUNDS; r++) {
-        assert_int_equal(kv_kmeans(x, n, d, weight, k, r, seed, c, NULL, NULL),
-                         0);
         assert_int_equal(
-            kv_kmeans(x, n, d, weight, k, r + 1, seed, c + k * d, NULL, NULL),
-            0);
+            kv_kmeans(x, n, d, weight, k, start, r, seed, c, NULL, NULL), 0);
+        assert_int_equal(kv_kmeans(x, n, d, weight, k, start, r + 1, seed,
+                                   c + k * d, NULL, NULL),
+                         0);
         lloyd(x, n, d, weight, k, c, want, n_moved);
         for (size_t i = 0; i < k * d; i++)
             if (fabs((double)c[k * d + i] - want[i]) >
@@ -242,7 +243,8 @@ static void check_plain(size_t n, size_t d, size_t k, uint64_t seed)
     fill_normal(x, n * d, seed, seed % 2);
     for (size_t i = 0; i < n; i++)
         weight[i] = (float)(kv_random(seed, i) % 4 + (i < k));
-    check_rounds(x, weight, n, d, k, seed, &n_moved);
+    check_rounds(x, weight, n, d, k, seed % 2 ? KV_KMEANS_RANDOM : KV_KMEANS_PP,
+                 seed, &n_moved);
     free(weight);
     free(x);
 }
@@ -260,7 +262,7 @@ static void check_skewed(size_t n, size_t d, size_t k, uint64_t seed)
         x[i] *= x[i] * x[i];
     for (size_t i = 0; i < n; i++)
         weight[i] = expf(3 * (float)kv_random_normal(seed + 77, i));
-    check_rounds(x, weight, n, d, k, seed, &n_moved);
+    check_rounds(x, weight, n, d, k, KV_KMEANS_PP, seed, &n_moved);
     assert_true(n_moved > 0); /* else it shows nothing: find another seed */
     free(weight);
     free(x);
@@ -275,7 +277,7 @@ static void test_rounds(void **state)
     check_plain(129, 1, 7, 2);
     check_plain(65, 16, 3, 3);
     check_plain(4500, 8, 4100, 4); /* by bounds */
-    check_plain(2500, 16, 2050, 4);
+    check_plain(2500, 16, 2050, 5);
     check_skewed(12, 4, 4, 2960);
     check_skewed(60, 8, 12, 10211);
 }
@@ -315,8 +317,9 @@ static void test_start(void **state)
         float c[K];
         size_t cell = 0;
 
-        assert_int_equal(kv_kmeans(x, N, 1, weight, K, 0, run, c, NULL, NULL),
-                         0);
+        assert_int_equal(
+            kv_kmeans(x, N, 1, weight, K, KV_KMEANS_PP, 0, run, c, NULL, NULL),
+            0);
         for (size_t j = 0; j < K; j++)
             for (size_t i = 0; i < N; i++)
                 if (c[j] == x[i])
@@ -337,6 +340,41 @@ static void test_start(void **state)
         fail_msg("chi-square %g for %g cells", chi2, cells);
 }
 
+/* The other start: every choice of different points that weigh something, in
+ * every order, is as likely. */
+static void test_even_start(void **state)
+{
+    enum { N = 6, K = 3, RUNS = 30000, CELLS = N * N * N, LIKELY = 5 * 4 * 3 };
+    static const float x[N] = {0, 1, 2.5f, 4, 600, 9};
+    static const float weight[N] = {1, 2, 0, 1, 200, 0.5f};
+    static size_t got[CELLS];
+    double chi2 = 0, want = (double)RUNS / LIKELY;
+    size_t cells = 0;
+
+    (void)state;
+    for (uint64_t run = 0; run < RUNS; run++) {
+        float c[K];
+        size_t cell = 0;
+
+        assert_int_equal(kv_kmeans(x, N, 1, weight, K, KV_KMEANS_RANDOM, 0, run,
+                                   c, NULL, NULL),
+                         0);
+        for (size_t j = 0; j < K; j++)
+            for (size_t i = 0; i < N; i++)
+                if (c[j] == x[i])
+                    cell = cell * N + i;
+        got[cell]++;
+    }
+    for (size_t cell = 0; cell < CELLS; cell++)
+        if (got[cell]) {
+            cells++;
+            chi2 += pow((double)got[cell] - want, 2) / want;
+        }
+    assert_int_equal(cells, LIKELY);
+    if (fabs(chi2 - LIKELY) > 5 * sqrt(2 * LIKELY))
+        fail_msg("chi-square %g for %d cells", chi2, LIKELY);
+}
+
 static void test_few_points(void **state)
 {
     enum { N = 40 };
@@ -346,10 +384,12 @@ static void test_few_points(void **state)
     (void)state;
     fill_normal(x, N * 2, 1, false);
     /* n == k: every point is a center */
-    assert_int_equal(kv_kmeans(x, N, 2, NULL, N, 10, 1, c, &mse, NULL), 0);
+    assert_int_equal(
+        kv_kmeans(x, N, 2, NULL, N, KV_KMEANS_PP, 10, 1, c, &mse, NULL), 0);
     assert_true(mse == 0);
     /* k == 1: the mean */
-    assert_int_equal(kv_kmeans(x, N, 2, NULL, 1, 10, 1, c, &mse, NULL), 0);
+    assert_int_equal(
+        kv_kmeans(x, N, 2, NULL, 1, KV_KMEANS_PP, 10, 1, c, &mse, NULL), 0);
     for (size_t j = 0; j < 2; j++) {
         double mean = 0;
 
@@ -360,13 +400,15 @@ static void test_few_points(void **state)
     /* three different points, five centers: each point has one */
     for (size_t i = 0; i < N * 2; i++)
         x[i] = (float)(i / 2 % 3);
-    assert_int_equal(kv_kmeans(x, N, 2, NULL, 5, 10, 1, c, &mse, NULL), 0);
+    assert_int_equal(
+        kv_kmeans(x, N, 2, NULL, 5, KV_KMEANS_PP, 10, 1, c, &mse, NULL), 0);
     assert_true(mse == 0);
     for (size_t i = 0; i < 5 * 2; i++)
         assert_true(c[i] == 0 || c[i] == 1 || c[i] == 2);
     /* all points the same */
     memset(x, 0, sizeof(x));
-    assert_int_equal(kv_kmeans(x, N, 2, NULL, 3, 10, 1, c, &mse, NULL), 0);
+    assert_int_equal(
+        kv_kmeans(x, N, 2, NULL, 3, KV_KMEANS_PP, 10, 1, c, &mse, NULL), 0);
     assert_true(mse == 0 && c[0] == 0 && c[5] == 0);
 }
 
@@ -380,7 +422,8 @@ static void test_outlier(void **state)
     (void)state;
     fill_normal(x, N, 1, false);
     x[77] = 1e17f;
-    assert_int_equal(kv_kmeans(x, N, 1, NULL, 8, 50, 1, c, &mse, NULL), 0);
+    assert_int_equal(
+        kv_kmeans(x, N, 1, NULL, 8, KV_KMEANS_PP, 50, 1, c, &mse, NULL), 0);
     assert_true(mse < 0.2); /* seven centers for a normal distribution */
 }
 
@@ -395,7 +438,8 @@ static void test_weights(void **state)
         weight[i] = i % 2 ? 1e-30f : 0;
         x[i] += i % 2 ? 0 : 1000;
     }
-    assert_int_equal(kv_kmeans(x, N, 1, weight, 4, 20, 1, c, NULL, NULL), 0);
+    assert_int_equal(
+        kv_kmeans(x, N, 1, weight, 4, KV_KMEANS_PP, 20, 1, c, NULL, NULL), 0);
     for (size_t i = 0; i < 4; i++)
         assert_true(fabsf(c[i]) < 10);
 }
@@ -413,8 +457,9 @@ static void test_no_weights(void **state)
     for (size_t d = 1; d <= 9; d++) {
         fill_normal(x, N * d, d, false);
         for (size_t way = 0; way < 2; way++)
-            assert_int_equal(kv_kmeans(x, N, d, way ? weight : NULL, K, 5, 1,
-                                       c[way], &mse[way], NULL),
+            assert_int_equal(kv_kmeans(x, N, d, way ? weight : NULL, K,
+                                       KV_KMEANS_PP, 5, 1, c[way], &mse[way],
+                                       NULL),
                              0);
         assert_memory_equal(c[1], c[0], K * d * sizeof(float));
         assert_true(mse[1] == mse[0]);
@@ -427,7 +472,8 @@ static void refused(const char *why, const float *x, const float *weight,
     float c[4] = {7, 7, 7, 7};
     struct kv_err e = {""};
 
-    assert_int_equal(kv_kmeans(x, 4, 1, weight, k, 5, 1, c, NULL, &e), -1);
+    assert_int_equal(
+        kv_kmeans(x, 4, 1, weight, k, KV_KMEANS_PP, 5, 1, c, NULL, &e), -1);
     assert_says(e, why);
     for (size_t i = 0; i < 4; i++)
         assert_true(c[i] == 7);
@@ -448,7 +494,8 @@ static void test_refusals(void **state)
     refused("not 1 and 0", (float[]){1, 2, 3, 4}, NULL, 0);
 }
 
-static void check_same_bits(size_t n, size_t d, size_t k)
+static void check_same_bits(size_t n, size_t d, size_t k,
+                            enum kv_kmeans_start start)
 {
     enum { WAYS = 5 };
     const int threads = omp_get_max_threads();
@@ -465,7 +512,7 @@ static void check_same_bits(size_t n, size_t d, size_t k)
 
         omp_set_num_threads(way < 3 ? way + 1 : 2);
         assert_int_equal(kv_level_set(level, NULL), 0);
-        assert_int_equal(kv_kmeans(x, n, d, NULL, k, way < 4 ? 4 : 3, 5,
+        assert_int_equal(kv_kmeans(x, n, d, NULL, k, start, way < 4 ? 4 : 3, 5,
                                    (float *)(void *)(c + (size_t)way * size),
                                    &mse[way], NULL),
                          0);
@@ -485,8 +532,9 @@ static void check_same_bits(size_t n, size_t d, size_t k)
 static void test_same_bits(void **state)
 {
     (void)state;
-    check_same_bits(70001, 8, 80);
-    check_same_bits(20001, 16, 2048);
+    check_same_bits(70001, 8, 80, KV_KMEANS_PP);
+    check_same_bits(70001, 8, 80, KV_KMEANS_RANDOM);
+    check_same_bits(20001, 16, 2048, KV_KMEANS_PP);
 }
 
 /* Points so large, or so small, that no 16-bit integers stand for centers: as
@@ -501,14 +549,16 @@ static void test_scales(void **state)
 
     (void)state;
     fill_normal(x, N * D, 1, false);
-    assert_int_equal(kv_kmeans(x, N, D, NULL, K, ROUNDS, 1, want, NULL, NULL),
-                     0);
+    assert_int_equal(
+        kv_kmeans(x, N, D, NULL, K, KV_KMEANS_PP, ROUNDS, 1, want, NULL, NULL),
+        0);
     for (size_t i = 0; i < 2; i++) {
         fill_normal(x, N * D, 1, false);
         for (size_t j = 0; j < N * D; j++)
             x[j] *= by[i];
-        assert_int_equal(
-            kv_kmeans(x, N, D, NULL, K, ROUNDS, 1, got, NULL, NULL), 0);
+        assert_int_equal(kv_kmeans(x, N, D, NULL, K, KV_KMEANS_PP, ROUNDS, 1,
+                                   got, NULL, NULL),
+                         0);
         for (size_t j = 0; j < K * D; j++)
             assert_true(got[j] == by[i] * want[j]);
     }
@@ -521,10 +571,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),     cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_start),      cmocka_unit_test(test_few_points),
-        cmocka_unit_test(test_outlier),    cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_no_weights), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_start),      cmocka_unit_test(test_even_start),
+        cmocka_unit_test(test_few_points), cmocka_unit_test(test_outlier),
+        cmocka_unit_test(test_weights),    cmocka_unit_test(test_no_weights),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_scales),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,8 @@
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
+#include <math.h>
+
 static void canonical(const char *text, const char *want)
 {
     struct kv_spec s, again;
@@ -234,12 +236,53 @@ static void test_every_scheme(void **state)
     }
 }
 
+static size_t longest_choice(const char *choices)
+{
+    size_t most = 0;
+
+    for (const char *c = choices; *c; c += strcspn(c, "|"), c += *c == '|')
+        most = strcspn(c, "|") > most ? strcspn(c, "|") : most;
+    return most;
+}
+
+/* What a parameter's value takes on one side, at most. */
+static size_t longest_value(const struct kv_param *p)
+{
+    char text[32];
+
+    if (p->choices)
+        return longest_choice(p->choices);
+    if (p->min != floor(p->min) || p->max != floor(p->max))
+        return strlen("0.123456789");
+    return (size_t)snprintf(text, sizeof(text), "%.9g", p->max);
+}
+
+/* The canonical text has room for every spec, both sides written out. */
+static void test_longest_text(void **state)
+{
+    (void)state;
+    for (size_t i = 0; kv_schemes[i]; i++) {
+        const struct kv_param *p;
+        size_t n = strlen(kv_schemes[i]->name) + strlen(":K-/V-");
+
+        for (size_t j = 0; (p = kv_spec_param(kv_schemes[i], j)); j++)
+            n += 2 * (strlen(p->name) + longest_value(p) +
+                      (p->choices || p->name[1] ? strlen(",K-=") : 0));
+        if (n >= KV_SPEC_CHARS)
+            fail_msg("%s: %zu characters", kv_schemes[i]->name, n);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_canonical), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_long),      cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_sweep),     cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_canonical),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_longest_text),
         cmocka_unit_test(test_count),
     };
 

@@ -2,6 +2,7 @@
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
+#include "lib/cache.h"
 #include "lib/schemes/vq.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -351,22 +352,27 @@ static void test_specs(void **state)
     (void)state;
     s = spec_of("vecinfer", &shape);
     assert_string_equal(s.text, "vecinfer:d4b8r128s0,books=layer,sub=shared,"
-                                "t=SH,rope=post,w=none,iters=30");
+                                "t=SH,rope=post,w=none,iters=30,"
+                                "init=kmeans++,settle=lag");
     s = spec_of("million", &shape);
     assert_string_equal(s.text, "million:d4b8r128s0,books=model,sub=own,"
-                                "t=none,rope=post,w=none,iters=25");
+                                "t=none,rope=post,w=none,iters=25,"
+                                "init=random,settle=flush");
     s = spec_of("evasion", &shape);
     assert_string_equal(s.text, "evasion:d2b8r0s0,books=layer,sub=own,t=none,"
-                                "rope=post,w=none,iters=25");
+                                "rope=post,w=none,iters=25,init=kmeans++,"
+                                "settle=lag");
     s = spec_of("pq:K-d8b12/V-d8b8,K-t=HS,K-pre", &shape);
     assert_string_equal(s.text, "pq:K-d8b12r0s0/V-d8b8r0s0,books=layer,sub=own,"
-                                "t=HS,rope=pre,w=none,iters=25");
+                                "t=HS,rope=pre,w=none,iters=25,"
+                                "init=kmeans++,settle=lag");
     assert_true(s.scheme->nominal(&s, KV_K, &shape) == 1.5);
     assert_true(s.scheme->nominal(&s, KV_V, &shape) == 1);
 
     s = spec_of("cq", &shape);
     assert_string_equal(s.text, "cq:c4b8r0s0,books=head,sub=own,t=none,"
-                                "rope=pre,w=fisher,iters=100");
+                                "rope=pre,w=fisher,iters=100,"
+                                "init=kmeans++,settle=lag");
     s = spec_of("cq:c8b10", &shape);
     assert_true(s.scheme->nominal(&s, KV_K, &shape) == 1.25);
     assert_int_equal(kv_spec_parse(&s, "cq:c3", &e), 0);
@@ -384,7 +390,8 @@ static void test_specs(void **state)
 
     s = spec_of("vecinfer,K-t=none", &shape);
     assert_string_equal(s.text, "vecinfer:d4b8r128s0,books=layer,sub=shared,"
-                                "t=none,rope=post,w=none,iters=30");
+                                "t=none,rope=post,w=none,iters=30,"
+                                "init=kmeans++,settle=lag");
     assert_int_equal(kv_spec_parse(&s, "pq:d4,V-t=SH", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "t concerns keys alone");
@@ -396,6 +403,42 @@ static void test_specs(void **state)
     assert_says(e, "d=3 must divide head_dim 128");
     assert_int_equal(kv_spec_parse(&s, "pq:b17", &e), -1);
     assert_says(e, "b=17 is out of range");
+}
+
+/* MILLION's code encodes the prompt, then r tokens at a time; lag keeps the
+ * newest r. */
+static void test_settle(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t n, k, v;
+    } cases[] = {
+        {"million:b2", 127, 0, 0},
+        {"million:b2", 128, 128, 128},
+        {"million:b2", 383, 256, 256},
+        {"million:b2,lag", 383, 255, 255},
+        {"million:b2r0", 383, 383, 383},
+        {"million:b2r64s5", 133, 128, 128},
+        {"million:b2r64s5,lag", 133, 64, 64},
+        {"million:b2,V-lag", 300, 256, 172},
+        {"vecinfer:b2", 383, 255, 255},
+        {"pq:b2r16,flush", 31, 16, 16},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct rig r;
+
+        rig_init(&r, cases[i].text, 1, 8);
+        for (int side = 0; side < KV_SIDES; side++) {
+            struct kv_codec *c = rig_codec(&r, (enum kv_side)side, 0);
+
+            assert_int_equal(kv_settled(c, cases[i].n),
+                             side == KV_K ? cases[i].k : cases[i].v);
+            kv_codec_free(c);
+        }
+        rig_clear(&r);
+    }
 }
 
 static void refused(const struct rig *r, bool calibrated, const char *why)
@@ -447,7 +490,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hadamard), cmocka_unit_test(test_codec),
         cmocka_unit_test(test_pre_rope), cmocka_unit_test(test_transforms),
-        cmocka_unit_test(test_specs),    cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_specs),    cmocka_unit_test(test_settle),
+        cmocka_unit_test(test_tables),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

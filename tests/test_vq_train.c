@@ -361,6 +361,24 @@ static void assert_same_tables(const struct kv_calib *a,
     }
 }
 
+/* init=random starts elsewhere; test_threads and test_kmeans.c have the rest.
+ */
+static void test_init(void **state)
+{
+    const struct kv_shape shape = synthetic_shape(32);
+    const struct kv_spec even = spec_of("million:d4b4", &shape);
+    const struct kv_spec pp = spec_of("million:d4b4,kmeans++", &shape);
+    struct kv_calib *a = synthetic_calib(&shape, &even, test_folder());
+    struct kv_calib *b = synthetic_calib(&shape, &pp, test_folder());
+
+    (void)state;
+    assert_true(strcmp(a->set->key, b->set->key));
+    assert_memory_not_equal(a->set->table->data, b->set->table->data,
+                            4 * 16 * sizeof(float));
+    kv_calib_free(b);
+    kv_calib_free(a);
+}
+
 /* 2c8b without weights is product quantization of keys before RoPE. */
 static void test_cq_is_pq(void **state)
 {
@@ -431,7 +449,8 @@ static void test_weights(void **state)
 static void test_threads(void **state)
 {
     static const char *const specs[] = {"pq:d4b4", "million:d4b4",
-                                        "vecinfer:d4b6", "cq:c4b4"};
+                                        "vecinfer:d4b6", "cq:c4b4",
+                                        "cq:c4b4,random"};
     const struct kv_shape shape = synthetic_shape(32);
     const int threads = omp_get_max_threads();
 
@@ -465,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_few_points),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_hadamard),
+        cmocka_unit_test(test_init),
         cmocka_unit_test(test_cq_is_pq),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_threads),

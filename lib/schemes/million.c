@@ -1,11 +1,19 @@
 /* MILLION (Wang et al. 2025): one codebook per sub-space, shared by all layers
- * and heads as in its code; the newest 128 tokens stay fp16. */
+ * and heads as in its code, which trains them by faiss: from points drawn
+ * evenly.  That start rarely draws an outlier, and an outlier's error is most
+ * of the whole where a few channels are large; init=kmeans++ draws them first.
+ *
+ * Its code encodes the whole prompt, then keeps new tokens in fp16 and encodes
+ * 128 at a time.  So do we, but for the prompt's last tokens where 128 does not
+ * divide it: they settle with the first 128 that they are part of, for what is
+ * stored is a function of the tokens alone (lib/codec.h), not of where a
+ * prompt ended.  settle=lag keeps the newest 128 tokens in fp16. */
 #include "lib/schemes/schemes.h"
 #include "lib/schemes/vq.h"
 
 static const struct kv_param params[] = {
     KV_VQ_PARAMS("d", 4, 8, KV_VQ_MODEL, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_POST,
-                 KV_VQ_W_NONE, 25)};
+                 KV_VQ_W_NONE, 25, KV_VQ_INIT_RANDOM, KV_VQ_FLUSH)};
 
 const struct kv_scheme kv_scheme_million = {
     .name = "million",

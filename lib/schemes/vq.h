@@ -27,6 +27,9 @@
  *           lib/dump.h), g^T g with g the loss's gradient.  For keys fisher
  *           wants rope=pre and t=none, where the gradients were taken
  *   iters   k-means rounds, at most
+ *   init    where they begin: k-means++, or points drawn evenly (faiss)
+ *   settle  of the residual: the newest r tokens stay fp16 (lag), or up to r
+ *           do, until r are full (flush, struct kv_scheme's KV_FLUSH)
  *
  * Tables in a calibration:
  *   codebook  [sub-spaces or 1][2^b][d] of fp16, per side, layer or all, head
@@ -52,8 +55,10 @@ enum { KV_VQ_SHARED, KV_VQ_OWN };
 enum { KV_VQ_T_NONE, KV_VQ_T_S, KV_VQ_T_H, KV_VQ_T_HS, KV_VQ_T_SH };
 enum { KV_VQ_POST, KV_VQ_PRE };
 enum { KV_VQ_W_NONE, KV_VQ_W_FISHER };
+enum { KV_VQ_INIT_PP, KV_VQ_INIT_RANDOM };
+enum { KV_VQ_LAG, KV_VQ_FLUSH };
 /* clang-format off */
-#define KV_VQ_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS)                \
+#define KV_VQ_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT, SETTLE)  \
     { DIMS, NULL, D, 1, 16, true, "dimensions of a sub-vector" },              \
     { "b", NULL, B, 2, 16, true, "bits of a code: 2^b centroids" },            \
     { "books", "model|layer|head", BOOKS, 0, 0, true,                          \
@@ -67,6 +72,10 @@ enum { KV_VQ_W_NONE, KV_VQ_W_FISHER };
     { "w", "none|fisher", W, 0, 0, true,                                       \
       "weights of the k-means: none, Fisher information" },                    \
     { "iters", NULL, ITERS, 1, 10000, true, "k-means rounds, at most" },       \
+    { "init", "kmeans++|random", INIT, 0, 0, true,                             \
+      "where k-means begins; random: points drawn evenly, as faiss does" },    \
+    { "settle", "lag|flush", SETTLE, 0, 0, false,                              \
+      "the newest r tokens stay fp16, or fewer than r: r at a time" },         \
     { NULL, NULL, 0, 0, 0, false, NULL }
 /* clang-format on */
 

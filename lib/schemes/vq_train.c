@@ -244,6 +244,9 @@ static int train_book(const struct job *j, size_t head, size_t sub,
     const struct kv_vq_users u = kv_vq_users(l, head, sub);
     const size_t tokens = sampled_tokens(j), n = tokens * points_per_token(j);
     const size_t iters = kv_spec_size(j->spec, j->side, "iters");
+    const enum kv_kmeans_start start =
+        kv_spec_is(j->spec, j->side, "init", "random") ? KV_KMEANS_RANDOM
+                                                       : KV_KMEANS_PP;
     const uint64_t key =
         kv_mix(kv_mix(kv_mix(kv_mix(j->seed, j->side), j->first), head), sub);
     float *point = kv_alloc(n, l->d * sizeof(*point));
@@ -253,7 +256,8 @@ static int train_book(const struct job *j, size_t head, size_t sub,
     int rc;
 
     kv_vq_gather(l, head, sub, j->sample, tokens, point);
-    rc = kv_kmeans(point, n, l->d, weight, l->k, iters, key, centers, NULL, e);
+    rc = kv_kmeans(point, n, l->d, weight, l->k, start, iters, key, centers,
+                   NULL, e);
     if (rc)
         goto out;
     round_centers(centers, l->k * l->d);
