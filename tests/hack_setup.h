@@ -27,6 +27,16 @@ static inline float *values(size_t n, size_t heads, size_t d, uint64_t key)
     return x;
 }
 
+/* axes=artifact: the partition of d channels. */
+static inline size_t channel_part(size_t p, size_t d)
+{
+    size_t part = p < d ? p : d;
+
+    while (d % part)
+        part -= 16;
+    return part;
+}
+
 struct setup {
     struct kv_shape shape;
     struct kv_spec spec;
@@ -75,9 +85,11 @@ static const char *const every[] = {
     "hack:b8p16r5",
     "hack:b2p32,no-rqe",
     "hack:b2p48,no-rqe,nearest,no-se",
-    "hack:b2p64s4,artifact,nearest",
-    "hack:b5p32,artifact,no-se,qb=6",
-    "hack:b2p96s1,K-axes=artifact",
+    "hack:b2p64s4,artifact",
+    "hack:b5p32,artifact,stochastic,no-se,qb=6",
+    "hack:b2p96s1,K-axes=artifact,stochastic",
+    "hack:b2p64s4,artifact,no-rqe",
+    "hack:b4p16s1,artifact,stochastic,no-rqe",
     "hack:b2p64,V-axes=artifact,K-round=nearest,V-qb=7",
 };
 enum { N_EVERY = sizeof(every) / sizeof(*every) };

@@ -17,15 +17,31 @@ static void specs(void **state)
          "hack:K-b4p64r0s0/V-b4p128r0s0,axes=paper,round=stochastic,se=no,"
          "rqe=yes,prefill=codes,qb=8",
          true},
-        {"hack:b2p64s4,artifact,nearest", 32,
+        {"hack:b2p64s4,artifact", 32,
          "hack:b2p64r0s4,axes=artifact,round=nearest,se=yes,rqe=yes,"
+         "prefill=full,qb=8",
+         true},
+        {"hack:b2p64s4,artifact,no-rqe,stochastic,codes", 32,
+         "hack:b2p64r0s4,axes=artifact,round=stochastic,se=yes,rqe=no,"
          "prefill=codes,qb=8",
+         true},
+        {"hack,full,nearest", 128,
+         "hack:b2p64r0s0,axes=paper,round=nearest,se=yes,rqe=yes,"
+         "prefill=full,qb=8",
+         true},
+        {"hack,K-axes=artifact", 128,
+         "hack:b2p64r0s0,K-axes=artifact,V-axes=paper,K-round=nearest,"
+         "V-round=stochastic,se=yes,rqe=yes,K-prefill=full,V-prefill=codes,"
+         "qb=8",
          true},
         {"hack:K-b2p8/V-b2p64", 8, "hack:K-b2p8r0s0/V-b2p64r0s0", true},
         {"hack:p40", 128, "K-p40: a partition is a multiple of 16", false},
         {"hack:K-p64/V-p8", 8, "V-p8: a partition is a multiple of 16", false},
         {"hack:p16r8,no-rqe", 128, "rqe=no wants r0", false},
-        {"hack,artifact,no-rqe", 128, "rqe=no wants axes=paper", false},
+        {"hack:p16r8,artifact,no-rqe", 128, "the newest keys are codes", false},
+        {"hack:p64,artifact", 72,
+         "K-p64: no multiple of 16 up to 64 divides head_dim 72", false},
+        {"hack:p16,V-axes=artifact", 20, "V-p16: no multiple of 16", false},
     };
 
     (void)state;
@@ -60,7 +76,10 @@ static void bits(void **state)
         {"hack:b8p1024", 128, 8 + 48.0 / 128, 8 + 64.0 / 1024},
         /* 2 + 32/64 of ranges, + 8/64 of sums */
         {"hack:b2p64,artifact", 128, 2.625, 2.625},
-        {"hack:b2p64,artifact,no-se", 80, 2.5, 2 + 2 * 32.0 / 80},
+        /* partitions of 64 tokens, and of 48, 16 and 32 channels */
+        {"hack:b2p64,artifact", 96, 2.5 + 8.0 / 48, 2.125 + 32.0 / 48},
+        {"hack:b2p64,artifact,no-se", 80, 2.5, 2 + 32.0 / 16},
+        {"hack:b2p128,artifact,no-se", 32, 2.25, 2 + 32.0 / 32},
     };
 
     (void)state;
@@ -209,12 +228,69 @@ static void requantization(void **state)
     free(v), free(k);
 }
 
+/* axes=artifact: keys are requantized as those of the channel come, a token's
+ * values once; a settled block of values is what it is with rqe=yes. */
+static void artifact_requantization(void **state)
+{
+    enum { D = 48, P = 32, N = 2 * P + 5, ROW = KV_HEADS * D, S = 1 };
+    static const char text[] = "hack:b4p32s1,artifact,no-rqe,stochastic";
+    struct setup s, eager;
+    float *k = values(N + S, KV_HEADS, D, 62);
+    float *v = values(N + S, KV_HEADS, D, 63);
+    float back[(N + S) * ROW], before[(N + S) * ROW], other[(N + S) * ROW];
+
+    (void)state;
+    for (size_t t = 0; t < N + S; t++) {
+        k[t * ROW] = 1.5f; /* flat */
+        k[t * ROW + 1] = t % P == 1 ? -8 : t % P == 2 ? 7 : 0.3f;
+    }
+    set_up(&s, text, D);
+    set_up(&eager, "hack:b4p32s1,artifact,stochastic", D);
+    assert_true(s.codec[KV_V]->history && s.codec[KV_K]->history);
+    for (size_t t = 0; t < N + S; t++) {
+        const size_t m = t % P; /* of the open block */
+        size_t settled[KV_SIDES], all[KV_SIDES];
+
+        append(&s, k + t * ROW, v + t * ROW, 1);
+        append(&eager, k + t * ROW, v + t * ROW, 1);
+        kv_cache_decode(s.cache, KV_K, back);
+        for (size_t i = t - (t < S ? 0 : m ? m - 1 : P - 1); i <= t; i++) {
+            assert_true(back[i * ROW] == 1.5f);
+            for (size_t c = 0; c < ROW; c++) /* each widening may cost a step */
+                assert_true(fabsf(back[i * ROW + c] - k[i * ROW + c]) < 8);
+            if (t > S && m != 1 && m != 2 && i < t)
+                assert_true(back[i * ROW + 1] == before[i * ROW + 1]);
+        }
+        memcpy(before, back, sizeof(back));
+
+        for (int i = 0; i < KV_SIDES; i++)
+            all[i] =
+                kv_cache_bytes(s.cache, (enum kv_side)i, &settled[i], NULL) -
+                S * ROW * sizeof(uint16_t) - settled[i];
+        /* codes, ranges of 4 bytes, sums over three parts of 16 channels in
+         * 8 bits, over 32 tokens in 9 */
+        assert_int_equal(all[KV_K],
+                         m ? KV_HEADS * (D * m / 2 + D * 4 + 3 * m) : 0);
+        assert_int_equal(all[KV_V],
+                         m ? KV_HEADS * (D * m / 2 + m * 3 * 4 + 2 * D) : 0);
+    }
+    kv_cache_decode(s.cache, KV_V, back);
+    kv_cache_decode(eager.cache, KV_V, other);
+    assert_memory_equal(back, other, (S + 2 * P) * ROW * sizeof(*back));
+    tear_down(&eager);
+    tear_down(&s);
+    free(v), free(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(specs),          cmocka_unit_test(bits),
-        cmocka_unit_test(encode_blocks),  cmocka_unit_test(extremes),
+        cmocka_unit_test(specs),
+        cmocka_unit_test(bits),
+        cmocka_unit_test(encode_blocks),
+        cmocka_unit_test(extremes),
         cmocka_unit_test(requantization),
+        cmocka_unit_test(artifact_requantization),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

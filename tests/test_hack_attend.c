@@ -57,10 +57,14 @@ struct oracle {
     size_t head, query, n;
 };
 
+/* Of the artifact's open block what is decoded is multiplied. */
 static bool is_coded(const struct kv_reader *r, size_t t)
 {
+    const bool open =
+        r->open && kv_spec_is(&r->codec->spec, r->codec->side, "axes", "paper");
+
     return t >= r->sinks &&
-           (r->open || t < r->sinks + r->n_blocks * r->codec->block);
+           (open || t < r->sinks + r->n_blocks * r->codec->block);
 }
 
 /* x [n] as its own codes give it back. */
@@ -125,8 +129,8 @@ static double score(const struct oracle *o, const float *q, size_t t)
             sum += left[i] * half_at(head, d + i);
             left[i] = q[i] * (float)half_at(head, i);
         }
-        for (size_t i = 0; i < d; i += p)
-            requantized(o, KV_K, t - in, i, left + i, d - i < p ? d - i : p,
+        for (size_t i = 0; i < d; i += channel_part(p, d))
+            requantized(o, KV_K, t - in, i, left + i, channel_part(p, d),
                         left + i);
         for (size_t i = 0; i < d; i++)
             sum += left[i] * code_at(bytes, in * d + i, b);
@@ -143,7 +147,9 @@ static void gather(const struct oracle *o, const double *w, size_t t,
 {
     const struct kv_spec *spec = &o->s->spec;
     const size_t d = o->s->shape.head_dim, kv = o->head / GROUP;
-    const size_t p = kv_spec_size(spec, KV_V, "p"), g = p < d ? p : d;
+    const size_t p = kv_spec_size(spec, KV_V, "p");
+    const size_t g =
+        kv_spec_is(spec, KV_V, "axes", "paper") ? d : channel_part(p, d);
     const unsigned b = (unsigned)kv_spec_size(spec, KV_V, "b");
     const uint8_t *bytes = block_of(o, KV_V, t);
     const uint8_t *head = bytes + kv_pack_bytes(p * d, b);
@@ -258,8 +264,10 @@ static void attention(void **state)
         for (size_t j = 0; j < sizeof(sizes) / sizeof(*sizes); j++)
             check_attend(every[i], j % 2 ? 64 : 128, sizes[j]);
         check_attend(every[i], 80, 70);
+        check_attend(every[i], 96, 70);
         check_attend(every[i], 8, 40);
-        check_attend(every[i], 20, 70); /* lines end within a byte */
+        if (!strstr(every[i], "p16s1,artifact")) /* 16 does not divide 20 */
+            check_attend(every[i], 20, 70);      /* lines end within a byte */
     }
 }
 
@@ -269,6 +277,7 @@ static void sums_stored_or_not(void **state)
     static const char *const pairs[][2] = {
         {"hack:b2p64", "hack:b2p64,no-se"},
         {"hack:b2p32,artifact", "hack:b2p32,artifact,no-se"},
+        {"hack:b2p32,artifact,no-rqe", "hack:b2p32,artifact,no-rqe,no-se"},
         {"hack:b2p32,no-rqe", "hack:b2p32,no-rqe,no-se"},
     };
     float *k = values(N, KV_HEADS, D, 40), *v = values(N, KV_HEADS, D, 41);
@@ -332,8 +341,8 @@ static void approaches_exact(void **state)
     static const char *const of_bits[][3] = {
         {"hack:b2p64", "hack:b4p64", "hack:b8p64"},
         {"hack:b2p64,nearest", "hack:b4p64,nearest", "hack:b8p64,nearest"},
-        {"hack:b2p64s4,artifact,nearest", "hack:b4p64s4,artifact,nearest",
-         "hack:b8p64s4,artifact,nearest"},
+        {"hack:b2p64s4,artifact", "hack:b4p64s4,artifact",
+         "hack:b8p64s4,artifact"},
     };
 
     (void)state;

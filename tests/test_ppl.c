@@ -142,7 +142,9 @@ static void test_stream_is_literal(void **state)
     }
     check_stream(*state, "kivi:b1g16r16");
     check_stream(*state, "hack:b2p16,no-rqe");
-    check_stream(*state, "hack:b2p16s4,axes=artifact,nearest");
+    check_stream(*state, "hack:b2p16s4,artifact");
+    check_stream(*state, "hack:b2p16s4,artifact,no-rqe");
+    check_stream(*state, "hack:b2p16s4,artifact,codes,V-no-rqe");
 }
 
 /* Greedy text goes on the same whether the prompt comes whole or in parts. */

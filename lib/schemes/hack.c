@@ -5,10 +5,15 @@
  * blocks of p tokens; the open block of values stays fp16 (requantization
  * elimination), or with rqe=no is kept as codes and requantized as it grows.
  *
- * axes=artifact, after the authors' later code: keys per channel in blocks of
- * p tokens, values per token in groups of p channels (at most the head) in
- * blocks of p tokens, the open blocks fp16; to be used as
- * "hack:b2p64s4,artifact,nearest". */
+ * axes=artifact, as the authors' later code has it: keys per channel in blocks
+ * of p tokens, values per token in groups of channels in blocks of p tokens,
+ * rounded to nearest, the prompt at full precision; to be used with its four
+ * sinks, "hack:b2p64s4,artifact".  Its channels' partition is p, at most the
+ * head, less as many times 16 as it takes to divide the head.  The open blocks
+ * of both stay fp16; with rqe=no they are kept as codes, keys requantized with
+ * each token, and attended on as decoded, not on the codes.  A prompt's tokens
+ * come one by one there, as the paper's do: the artifact codes its whole blocks
+ * at once, and requantizes what it decodes after the prompt. */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
 #include "kernels/cuda/coder.h"
@@ -152,27 +157,31 @@ static uint64_t stored_key(const struct kv_codec *c, uint64_t seed, size_t head,
                        head, step);
 }
 
-/* One KV head; x [n_lines][len], code is room for as many. */
-static void encode_head(const struct kv_hack *h, uint64_t key, size_t first,
-                        const float *x, uint16_t *code, uint8_t *bytes)
+/* Range i of one KV head; x, code: [n_lines][len]. */
+static void encode_range(const struct kv_hack *h, uint64_t key, size_t first,
+                         size_t i, const float *x, uint16_t *code,
+                         uint8_t *bytes)
 {
+    const struct span s = span_of(h, i, first);
     float value[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
     uint8_t rounded[KV_HACK_MAX_PART];
 
-    for (size_t i = 0; i < h->n_ranges; i++) {
-        const struct span s = span_of(h, i, first);
+    for (size_t j = 0; j < s.n; j++)
+        value[j] = x[s.at + j * s.step];
+    if (h->stochastic)
+        kv_hack_uniform(key, s.counter, s.next, s.n, u);
+    kv_hack_round(value, s.n,
+                  put_range(h, bytes, i, kv_hack_range(value, s.n, h->bits)),
+                  h->bits, h->stochastic ? u : NULL, rounded);
+    for (size_t j = 0; j < s.n; j++)
+        code[s.at + j * s.step] = rounded[j];
+}
 
-        for (size_t j = 0; j < s.n; j++)
-            value[j] = x[s.at + j * s.step];
-        if (h->stochastic)
-            kv_hack_uniform(key, s.counter, s.next, s.n, u);
-        kv_hack_round(
-            value, s.n,
-            put_range(h, bytes, i, kv_hack_range(value, s.n, h->bits)), h->bits,
-            h->stochastic ? u : NULL, rounded);
-        for (size_t j = 0; j < s.n; j++)
-            code[s.at + j * s.step] = rounded[j];
-    }
+static void encode_head(const struct kv_hack *h, uint64_t key, size_t first,
+                        const float *x, uint16_t *code, uint8_t *bytes)
+{
+    for (size_t i = 0; i < h->n_ranges; i++)
+        encode_range(h, key, first, i, x, code, bytes);
     put_codes(h, code, bytes);
 }
 
@@ -230,26 +239,33 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
         decode_block(c, bytes, c->block, x + b * kv_codec_block_values(c));
 }
 
-/* ---- the open block of values without requantization elimination -------- */
+/* ---- the open block without requantization elimination ------------------ */
 
-/* Adds value x to channel i, which holds m codes (section 5.3, figure 8): a
- * value inside the range is quantized with it; one outside widens the range,
- * and everything is quantized anew from its dequantized values. */
-static void append_value(const struct kv_hack *h, size_t i, size_t m, float x,
-                         const float *u, uint16_t *code, uint8_t *bytes)
+/* Adds token m to range i, a channel's, which holds m codes (section 5.3,
+ * figure 8): a value inside the range is quantized with it; one outside widens
+ * the range, and everything is quantized anew from its dequantized values.
+ * one, code: [n_lines][len]. */
+static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
+                         size_t i, size_t m, const float *one, uint16_t *code,
+                         uint8_t *bytes)
 {
+    const struct span s = span_of(h, i, first);
     const struct kv_hack_range old = get_range(h, bytes, i);
     const float top = (float)((1u << h->bits) - 1);
-    float value[KV_HACK_MAX_PART];
+    const float x = one[s.at + m * s.step];
+    float value[KV_HACK_MAX_PART], u[KV_HACK_MAX_PART];
     uint8_t rounded[KV_HACK_MAX_PART];
 
+    if (h->stochastic)
+        kv_hack_uniform(key, s.counter, s.next, m + 1, u);
     if (m && x >= old.min && x <= old.min + old.scale * top) {
-        kv_hack_round(&x, 1, old, h->bits, u ? u + m : NULL, rounded);
-        code[m] = rounded[0];
+        kv_hack_round(&x, 1, old, h->bits, h->stochastic ? u + m : NULL,
+                      rounded);
+        code[s.at + m * s.step] = rounded[0];
         return;
     }
     for (size_t t = 0; t < m; t++)
-        value[t] = old.min + old.scale * (float)code[t];
+        value[t] = old.min + old.scale * (float)code[s.at + t * s.step];
     value[m] = x;
 
     /* from the ends of the old range, not of what was rounded into it */
@@ -258,9 +274,15 @@ static void append_value(const struct kv_hack *h, size_t i, size_t m, float x,
 
     kv_hack_round(value, m + 1,
                   put_range(h, bytes, i, kv_hack_range(ends, 3, h->bits)),
-                  h->bits, u, rounded);
+                  h->bits, h->stochastic ? u : NULL, rounded);
     for (size_t t = 0; t <= m; t++)
-        code[t] = rounded[t];
+        code[s.at + t * s.step] = rounded[t];
+}
+
+/* axes=artifact: a token's values have ranges of their own. */
+static bool ranges_of_tokens(const struct kv_hack *h)
+{
+    return h->artifact && h->side == KV_V;
 }
 
 static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
@@ -269,7 +291,7 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
     const struct kv_hack *h = c->state;
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
     uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
-    float u[KV_HACK_MAX_PART];
+    float *one = kv_alloc(h->n_lines * h->len, sizeof(*one));
 
     if (!m)
         memset(open, 0, c->block_bytes);
@@ -277,26 +299,32 @@ static void requantize(const struct kv_codec *c, struct kv_where w, size_t m,
         const uint64_t key = stored_key(c, w.seed, i, w.first + m + 1);
 
         kv_unpack(open, h->n_lines * h->len, h->bits, code);
-        for (size_t j = 0; j < d; j++) {
-            if (h->stochastic)
-                kv_hack_uniform(key, kv_hack_counter(w.first, j),
-                                KV_HACK_NEXT_TOKEN, m + 1, u);
-            append_value(h, j, m, x[i * d + j], h->stochastic ? u : NULL,
-                         code + j * h->len, open);
-        }
+        for (size_t j = 0; j < d; j++)
+            one[place(h, m, j)] = x[i * d + j];
+        if (ranges_of_tokens(h))
+            for (size_t g = 0; g < h->n_groups; g++)
+                encode_range(h, stored_key(c, w.seed, i, 0), w.first,
+                             m * h->n_groups + g, one, code, open);
+        else
+            for (size_t r = 0; r < h->n_ranges; r++)
+                append_value(h, key, w.first, r, m, one, code, open);
         put_codes(h, code, open);
     }
+    free(one);
     free(code);
 }
 
 static size_t open_bytes(const struct kv_codec *c, size_t m)
 {
     const struct kv_hack *h = c->state;
+    const size_t lines = h->side == KV_K ? m : h->n_lines;
+    const size_t ranges = ranges_of_tokens(h) ? m * h->n_groups : h->n_ranges;
 
     if (!m)
         return 0;
-    return c->shape.n_kv_heads * (kv_pack_bytes(h->n_lines * m, h->bits) +
-                                  h->head_bytes - h->code_bytes);
+    return c->shape.n_kv_heads *
+           (kv_pack_bytes(c->shape.head_dim * m, h->bits) +
+            2 * ranges * sizeof(uint16_t) + lines * h->n_parts * h->sum_bytes);
 }
 
 static void decode_open(const struct kv_codec *c, const uint8_t *open, size_t m,
@@ -307,20 +335,24 @@ static void decode_open(const struct kv_codec *c, const uint8_t *open, size_t m,
 
 /* ---- the scheme --------------------------------------------------------- */
 
+enum { STOCHASTIC, NEAREST }; /* round */
+enum { CODES, FULL };         /* prefill */
+
 static const struct kv_param params[] = {
     {"b", NULL, 2, 1, KV_HACK_MAX_BITS, false, "bits per code of K and V"},
     {"p", NULL, 64, 2, KV_HACK_MAX_PART, false,
      "values per partition, a multiple of 16 (the paper's Pi)"},
     {"axes", "paper|artifact", 0, 0, 0, false,
-     "artifact: K per channel, V per token; use with s4,nearest"},
-    {"round", "stochastic|nearest", 0, 0, 0, false,
-     "rounding of K, V, Q and P (section 5.2)"},
+     "artifact: K per channel, V per token; use with s4"},
+    {"round", "stochastic|nearest", STOCHASTIC, 0, 0, false,
+     "rounding of K, V, Q and P (section 5.2); artifact: nearest"},
     {"se", "no|yes", 1, 0, 0, false,
      "summation elimination: sums of codes are stored (section 5.3)"},
     {"rqe", "no|yes", 1, 0, 0, false,
-     "requantization elimination: the open block of V is fp16 (section 5.3)"},
-    {"prefill", "codes|full", 0, 0, 0, false,
-     "what the prompt attends on: codes, or full precision"},
+     "requantization elimination: the open block of V is fp16 (section 5.3); "
+     "artifact: K's too"},
+    {"prefill", "codes|full", CODES, 0, 0, false,
+     "what the prompt attends on: codes, or full precision; artifact: full"},
     {"qb", NULL, 8, 1, KV_HACK_MAX_BITS, false,
      "bits per code of Q (K-qb) and P (V-qb) (section 5.1)"},
     {0},
@@ -329,6 +361,31 @@ static const struct kv_param params[] = {
 static bool is_artifact(const struct kv_spec *s, enum kv_side side)
 {
     return kv_spec_is(s, side, "axes", "artifact");
+}
+
+/* The defaults of the artifact's HackConfig. */
+static double fallback(const struct kv_spec *s, enum kv_side side,
+                       const struct kv_param *p)
+{
+    if (is_artifact(s, side) && !strcmp(p->name, "round"))
+        return NEAREST;
+    if (is_artifact(s, side) && !strcmp(p->name, "prefill"))
+        return FULL;
+    return p->fallback;
+}
+
+/* axes=artifact: p or the whole head, less as many times 16 as it takes to
+ * divide it; 0 where nothing does. */
+static size_t channel_part(size_t p, size_t d)
+{
+    size_t part = p < d ? p : d;
+
+    while (d % part) {
+        if (part <= 16)
+            return 0;
+        part -= 16;
+    }
+    return part;
 }
 
 static int check(struct kv_spec *s, const struct kv_shape *shape,
@@ -348,13 +405,15 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
             return kv_fail(e, "%c-p%zu: a partition is a multiple of 16%s",
                            kv_side_name(side), p,
                            by_token ? ", or the whole head" : "");
-        if (by_token || kv_spec_is(s, side, "rqe", "yes"))
-            continue;
-        if (is_artifact(s, side))
-            return kv_fail(e, "rqe=no wants axes=paper: the artifact keeps "
-                              "open blocks in fp16");
-        if (kv_spec_size(s, side, "r"))
-            return kv_fail(e, "rqe=no wants r0: the newest values are codes");
+        if (is_artifact(s, side) && !channel_part(p, d))
+            return kv_fail(e,
+                           "%c-p%zu: no multiple of 16 up to %zu divides "
+                           "head_dim %zu, and axes=artifact cuts it into such",
+                           kv_side_name(side), p, p, d);
+        if (!by_token && kv_spec_is(s, side, "rqe", "no") &&
+            kv_spec_size(s, side, "r"))
+            return kv_fail(e, "rqe=no wants r0: the newest %s are codes",
+                           side == KV_K ? "keys" : "values");
     }
     return 0;
 }
@@ -387,13 +446,14 @@ static struct kv_hack layout(const struct kv_spec *s, enum kv_side side,
     if (side == KV_K) {
         h.n_lines = artifact ? p : 1;
         h.len = d;
+        h.part = artifact ? channel_part(p, d) : p < d ? p : d;
         h.group = p;
     } else {
         h.n_lines = d;
         h.len = p;
-        h.group = p < d ? p : d;
+        h.part = p;
+        h.group = artifact ? channel_part(p, d) : d;
     }
-    h.part = p < h.len ? p : h.len;
     h.n_parts = (h.len + h.part - 1) / h.part;
     h.n_groups = (h.n_lines + h.group - 1) / h.group;
     h.n_ranges = artifact ? h.len * h.n_groups : h.n_lines * h.n_parts;
@@ -512,6 +572,7 @@ const struct kv_scheme kv_scheme_hack = {
     .params = params,
     .flags = KV_OWN_ORACLE,
     .settle = {KV_LAG, KV_LAG},
+    .fallback = fallback,
     .check = check,
     .nominal = nominal,
     .open = open_hack,

@@ -3,7 +3,8 @@
  *
  * A line is what one product runs over: a token's channels for keys, a
  * channel's tokens for values.  A line is cut into parts of p values (the
- * last may be shorter), which are equation 4's partitions.  A block holds
+ * last may be shorter), which are equation 4's partitions; with axes=artifact
+ * parts of keys divide the head.  A block holds
  *
  *                            lines               values of a line
  *   keys, axes=paper         1 (token)           head_dim
@@ -22,7 +23,7 @@
  * A range covers, with axes=paper, one part of one line: range
  * line * n_parts + part.  With axes=artifact it covers `group` lines at one
  * place z in them, so that it can be folded into the left side of the product
- * (for keys p tokens of channel z, for values up to p channels of token z):
+ * (for keys p tokens of channel z, for values a part of token z's channels):
  * range z * n_groups + line / group. */
 #ifndef KV_HACK_H
 #define KV_HACK_H

@@ -7,11 +7,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The n tokens of an open block, decoded: [n][n_kv_heads][head_dim]. */
+static float *open_values(const struct kv_reader *r, size_t n)
+{
+    const struct kv_codec *c = r->codec;
+    float *x =
+        kv_alloc(n * c->shape.n_kv_heads * c->shape.head_dim, sizeof(*x));
+
+    if (n)
+        c->scheme->decode_open(c, r->open, n, x);
+    return x;
+}
+
 struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r)
 {
     const struct kv_hack *h = r->codec->state;
     const size_t settled = r->n_blocks * r->codec->block;
-    const size_t n_open = r->open ? r->n - r->sinks - settled : 0;
+    const bool plain_open = h->artifact && r->open;
+    const size_t n_open =
+        r->open && !h->artifact ? r->n - r->sinks - settled : 0;
     const size_t most = h->n_lines > 1 ? h->n_lines : KV_HACK_PIECE;
     const size_t room = KV_HACK_COLUMNS(most), by_part = h->n_parts * room;
     const size_t ranges = h->artifact ? h->n_ranges : by_part;
@@ -26,6 +40,8 @@ struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r)
 
     o.n_plain = r->n - o.n_coded;
     o.plain = kv_alloc(o.n_plain * r->codec->shape.head_dim, sizeof(*o.plain));
+    if (plain_open)
+        o.open = open_values(r, o.n_plain - r->sinks);
     o.code = kv_alloc(h->n_parts, kv_hack_room(room, h->part));
     o.sum = kv_alloc(by_part, sizeof(*o.sum));
     o.min = kv_alloc(ranges, sizeof(*o.min));
@@ -40,6 +56,7 @@ struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r)
 void kv_hack_operand_free(struct kv_hack_operand *o)
 {
     free(o->plain);
+    free(o->open);
     free(o->code);
     free(o->sum);
     free(o->min);
@@ -67,7 +84,10 @@ void kv_hack_operand_head(struct kv_hack_operand *o, size_t head)
     o->head = head;
     if (r->sinks)
         widen_rows(r->sink + head * d, row, r->sinks, d, o->plain);
-    if (o->n_plain > r->sinks)
+    for (size_t i = r->sinks; o->open && i < o->n_plain; i++)
+        memcpy(o->plain + i * d, o->open + (i - r->sinks) * row + head * d,
+               d * sizeof(*o->plain));
+    if (!o->open && o->n_plain > r->sinks)
         widen_rows(r->tail + head * d, row, o->n_plain - r->sinks, d,
                    o->plain + r->sinks * d);
 }

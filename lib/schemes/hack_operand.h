@@ -16,6 +16,8 @@ struct kv_hack_operand {
     size_t n_coded, n_blocks; /* held as codes, an open block too */
     size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
     float *plain;             /* [n_plain][head_dim] */
+    float *open;              /* artifact: what the open block decodes to, all
+                               * heads; its tokens are plain */
     size_t most, room;
     uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
     int32_t *sum;       /* [n_parts][room] */
@@ -25,7 +27,7 @@ struct kv_hack_operand {
     uint8_t *byte;      /* a block's codes, where lines end within a byte */
     float *wide;        /* [n_ranges] */
 
-    size_t next, next_end; /* blocks that kv_hack_fetch() has yet to begin */
+    size_t next, next_end;    /* blocks that kv_hack_fetch() has yet to begin */
     uintptr_t line, line_end; /* of the one it is at, yet to be fetched */
     size_t at_once;           /* lines */
 };
