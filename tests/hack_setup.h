@@ -89,6 +89,7 @@ static const char *const every[] = {
     "hack:b5p32,artifact,stochastic,no-se,qb=6",
     "hack:b2p96s1,K-axes=artifact,stochastic",
     "hack:b2p64s4,artifact,no-rqe",
+    "hack:b3p32s2,artifact,bf16",
     "hack:b4p16s1,artifact,stochastic,no-rqe",
     "hack:b2p64,V-axes=artifact,K-round=nearest,V-qb=7",
 };

@@ -11,34 +11,35 @@ static void specs(void **state)
     } cases[] = {
         {"hack", 128,
          "hack:b2p64r0s0,axes=paper,round=stochastic,se=yes,rqe=yes,"
-         "prefill=codes,qb=8",
+         "prefill=codes,qb=8,meta=f16",
          true},
         {"hack:b4p128,no-se", 64,
          "hack:K-b4p64r0s0/V-b4p128r0s0,axes=paper,round=stochastic,se=no,"
-         "rqe=yes,prefill=codes,qb=8",
+         "rqe=yes,prefill=codes,qb=8,meta=f16",
          true},
         {"hack:b2p64s4,artifact", 32,
          "hack:b2p64r0s4,axes=artifact,round=nearest,se=yes,rqe=yes,"
-         "prefill=full,qb=8",
+         "prefill=full,qb=8,meta=f16",
          true},
         {"hack:b2p64s4,artifact,no-rqe,stochastic,codes", 32,
          "hack:b2p64r0s4,axes=artifact,round=stochastic,se=yes,rqe=no,"
-         "prefill=codes,qb=8",
+         "prefill=codes,qb=8,meta=f16",
          true},
         {"hack,full,nearest", 128,
          "hack:b2p64r0s0,axes=paper,round=nearest,se=yes,rqe=yes,"
-         "prefill=full,qb=8",
+         "prefill=full,qb=8,meta=f16",
          true},
         {"hack,K-axes=artifact", 128,
          "hack:b2p64r0s0,K-axes=artifact,V-axes=paper,K-round=nearest,"
          "V-round=stochastic,se=yes,rqe=yes,K-prefill=full,V-prefill=codes,"
-         "qb=8",
+         "qb=8,meta=f16",
          true},
         {"hack:K-b2p8/V-b2p64", 8, "hack:K-b2p8r0s0/V-b2p64r0s0", true},
         {"hack:p40", 128, "K-p40: a partition is a multiple of 16", false},
         {"hack:K-p64/V-p8", 8, "V-p8: a partition is a multiple of 16", false},
         {"hack:p16r8,no-rqe", 128, "rqe=no wants r0", false},
         {"hack:p16r8,artifact,no-rqe", 128, "the newest keys are codes", false},
+        {"hack,meta=bf16", 64, "meta=bf16 wants axes=artifact", false},
         {"hack:p64,artifact", 72,
          "K-p64: no multiple of 16 up to 64 divides head_dim 72", false},
         {"hack:p16,V-axes=artifact", 20, "V-p16: no multiple of 16", false},
@@ -166,15 +167,21 @@ static void extremes(void **state)
             static const float flat[] = {0,      -0.0f,  0x1p-24f, 65504,
                                          -65504, 0.333f, 3e38f,    -3e38f};
 
-            for (size_t f = 0; f < 8; f++) { /* exact to fp16 */
+            const bool bf16 = kv_spec_is(&s.spec, c->side, "meta", "bf16");
+            const float off = bf16 ? 0x1p-8f : 0; /* of the value */
+
+            /* exact to fp16; of halves to bf16 */
+            for (size_t f = 0; f < (bf16 ? 6 : 8); f++) {
                 for (size_t j = 0; j < v; j++)
                     x[j] = flat[f];
                 c->scheme->encode(c, (struct kv_where){.first = 0, .seed = 1},
                                   x, 1, bytes);
                 c->scheme->decode(c, bytes, 1, back);
+
+                const float want = kv_f16_to_f32(kv_f16_clamp(flat[f]));
+
                 for (size_t j = 0; j < v; j++)
-                    assert_true(back[j] ==
-                                kv_f16_to_f32(kv_f16_clamp(flat[f])));
+                    assert_true(fabsf(back[j] - want) <= off * fabsf(want));
             }
             for (size_t j = 0; j < v; j++) /* ranges beyond fp16 and f32 */
                 x[j] = j % 3 ? -3e38f : j % 2 ? 3e38f : 70000;

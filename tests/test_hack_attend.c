@@ -43,9 +43,12 @@ static unsigned code_at(const uint8_t *bytes, size_t i, unsigned width)
     return code;
 }
 
-static double half_at(const uint8_t *bytes, size_t i)
+static double half_at(const struct kv_spec *s, const uint8_t *bytes, size_t i)
 {
-    return kv_f16_to_f32((uint16_t)(bytes[2 * i] | bytes[2 * i + 1] << 8));
+    const uint16_t half = (uint16_t)(bytes[2 * i] | bytes[2 * i + 1] << 8);
+
+    return kv_spec_is(s, KV_K, "meta", "bf16") ? kv_bf16_to_f32(half)
+                                               : kv_f16_to_f32(half);
 }
 
 /* What one query head gives, in double: dequantized left sides times
@@ -126,8 +129,8 @@ static double score(const struct oracle *o, const float *q, size_t t)
         const size_t in = (t - r->sinks) % p;
 
         for (size_t i = 0; i < d; i++) {
-            sum += left[i] * half_at(head, d + i);
-            left[i] = q[i] * (float)half_at(head, i);
+            sum += left[i] * half_at(spec, head, d + i);
+            left[i] = q[i] * (float)half_at(spec, head, i);
         }
         for (size_t i = 0; i < d; i += channel_part(p, d))
             requantized(o, KV_K, t - in, i, left + i, channel_part(p, d),
@@ -168,8 +171,8 @@ static void gather(const struct oracle *o, const double *w, size_t t,
         for (size_t i = 0; i < len; i++) {
             const size_t range = i * groups + c / g;
 
-            left[i] = (float)w[i] * (float)half_at(head, range);
-            out[c] += w[i] * half_at(head, p * groups + range);
+            left[i] = (float)w[i] * (float)half_at(spec, head, range);
+            out[c] += w[i] * half_at(spec, head, p * groups + range);
         }
         requantized(o, KV_V, t, c / g * g, left, len, left);
         for (size_t i = 0; i < len; i++)

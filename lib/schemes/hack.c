@@ -22,6 +22,7 @@
 #include "lib/base/rng.h"
 #include "lib/schemes/schemes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,16 +43,18 @@ static uint8_t *sums(const struct kv_hack *h, uint8_t *bytes)
     return minima(h, bytes) + h->n_ranges * sizeof(uint16_t);
 }
 
-/* The range as it is stored; returns it as it will be read. */
-static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
-                                      size_t i, struct kv_hack_range r)
+/* A scale or minimum as it is stored, beyond the ends of values clamped. */
+static uint16_t narrow(const struct kv_hack *h, float x)
 {
-    const uint16_t scale = kv_f16_clamp(r.scale), min = kv_f16_clamp(r.min);
+    const float most = 0x1p17f; /* between two halves */
 
-    memcpy(scales(h, bytes) + i * sizeof(scale), &scale, sizeof(scale));
-    memcpy(minima(h, bytes) + i * sizeof(min), &min, sizeof(min));
-    return (struct kv_hack_range){.min = kv_f16_to_f32(min),
-                                  .scale = kv_f16_to_f32(scale)};
+    return h->bf16 ? kv_f32_to_bf16(fminf(fmaxf(x, -most), most))
+                   : kv_f16_clamp(x);
+}
+
+static float widen(const struct kv_hack *h, uint16_t half)
+{
+    return h->bf16 ? kv_bf16_to_f32(half) : kv_f16_to_f32(half);
 }
 
 static struct kv_hack_range get_range(const struct kv_hack *h,
@@ -62,8 +65,24 @@ static struct kv_hack_range get_range(const struct kv_hack *h,
 
     memcpy(&scale, at, sizeof(scale));
     memcpy(&min, at + h->n_ranges * sizeof(min), sizeof(min));
-    return (struct kv_hack_range){.min = kv_f16_to_f32(min),
-                                  .scale = kv_f16_to_f32(scale)};
+    return (struct kv_hack_range){.min = widen(h, min),
+                                  .scale = widen(h, scale)};
+}
+
+/* The range as it is stored; returns it as it will be read.  A minimum that
+ * bf16 moves leaves its scale the rest, as the artifact has it (of halves, fp16
+ * moves none). */
+static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
+                                      size_t i, struct kv_hack_range r)
+{
+    const uint16_t min = narrow(h, r.min);
+    const float top = (float)((1u << h->bits) - 1);
+    const float moved = h->bf16 ? (r.min - widen(h, min)) / top : 0;
+    const uint16_t scale = narrow(h, fmaxf(r.scale + moved, 0));
+
+    memcpy(scales(h, bytes) + i * sizeof(scale), &scale, sizeof(scale));
+    memcpy(minima(h, bytes) + i * sizeof(min), &min, sizeof(min));
+    return get_range(h, bytes, i);
 }
 
 static size_t part_len(const struct kv_hack *h, size_t part)
@@ -355,6 +374,8 @@ static const struct kv_param params[] = {
      "what the prompt attends on: codes, or full precision; artifact: full"},
     {"qb", NULL, 8, 1, KV_HACK_MAX_BITS, false,
      "bits per code of Q (K-qb) and P (V-qb) (section 5.1)"},
+    {"meta", "f16|bf16", 0, 0, 0, false,
+     "scales and minima; bf16: artifact alone, its own default"},
     {0},
 };
 
@@ -405,6 +426,9 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
             return kv_fail(e, "%c-p%zu: a partition is a multiple of 16%s",
                            kv_side_name(side), p,
                            by_token ? ", or the whole head" : "");
+        if (!is_artifact(s, side) && kv_spec_is(s, side, "meta", "bf16"))
+            return kv_fail(e, "meta=bf16 wants axes=artifact: the paper's "
+                              "scales and minima are fp16");
         if (is_artifact(s, side) && !channel_part(p, d))
             return kv_fail(e,
                            "%c-p%zu: no multiple of 16 up to %zu divides "
@@ -439,6 +463,7 @@ static struct kv_hack layout(const struct kv_spec *s, enum kv_side side,
         .artifact = artifact,
         .stochastic = kv_spec_is(s, side, "round", "stochastic"),
         .sums = kv_spec_is(s, side, "se", "yes"),
+        .bf16 = kv_spec_is(s, side, "meta", "bf16"),
         .bits = (unsigned)kv_spec_size(s, side, "b"),
         .q_bits = (unsigned)kv_spec_size(s, side, "qb"),
     };

@@ -14,10 +14,12 @@
  * The bytes of a block are its KV heads in order; those of a head are planes,
  *
  *   | codes: lines x values x b bits, packed, filled up to a byte |
- *   | scales: n_ranges x f16 | minima: n_ranges x f16             |
+ *   | scales: n_ranges x f16 | minima: n_ranges x f16             | or bf16
  *   | sums of codes: lines x parts, 1, 2 or 4 bytes each          | se=yes
  *
- * all of them little-endian.  One token of keys of "hack:b2p64" at head_dim
+ * all of them little-endian.  Ranges are bf16 with meta=bf16 alone, the
+ * artifact's default: a flat group then comes back to bf16's precision.  One
+ * token of keys of "hack:b2p64" at head_dim
  * 128 takes 32 + 4 + 4 + 2 = 42 bytes a head, 2.625 bits a value.
  *
  * A range covers, with axes=paper, one part of one line: range
@@ -34,7 +36,7 @@
 
 struct kv_hack {
     enum kv_side side;
-    bool artifact, stochastic, sums;
+    bool artifact, stochastic, sums, bf16;
     unsigned bits, q_bits;
     size_t n_lines, len;    /* of one KV head of a block */
     size_t part, n_parts;   /* of a line */

@@ -215,7 +215,7 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
     }
 }
 
-/* f16 [n_ranges] as floats; artifact: a group's ranges together. */
+/* f16 or bf16 [n_ranges] as floats; artifact: a group's ranges together. */
 static void read_ranges(struct kv_hack_operand *o, const uint8_t *half,
                         float *range)
 {
@@ -223,7 +223,8 @@ static void read_ranges(struct kv_hack_operand *o, const uint8_t *half,
     const size_t groups = h->n_groups;
     const bool apart = h->artifact && groups > 1;
 
-    kv_widen_f16(half, h->n_ranges, apart ? o->wide : range);
+    (h->bf16 ? kv_widen_bf16 : kv_widen_f16)(half, h->n_ranges,
+                                             apart ? o->wide : range);
     for (size_t g = 0; apart && g < groups; g++)
         for (size_t z = 0; z < h->len; z++)
             range[g * h->len + z] = o->wide[z * groups + g];
