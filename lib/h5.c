@@ -162,7 +162,9 @@ int kv_h5_create(struct kv_h5 **out, const char *path, struct kv_err *e)
     const hid_t access = access_plist(), create = H5Pcreate(H5P_FILE_CREATE);
 
     H5Pset_obj_track_times(create, false);
+    kv_temporaries_hold();
     h->file = H5Fcreate(h->out.temp, H5F_ACC_TRUNC, create, access);
+    kv_temporaries_release();
     if (h->file < 0)
         kv_fail(e, "cannot write %s: %s", path, why().msg);
     H5Pclose(create);

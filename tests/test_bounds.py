@@ -93,7 +93,7 @@ class Bounds(unittest.TestCase):
         """Rows asked for are rows given and rows said to be others."""
         window = "(protocol %s sets r and s to 0; --keep-window keeps them)"
         specs = ["-s", "kivi:b2g16r{0,32}", "-s", "kivi:b2g16r0s4"]
-        said = ["kivi:b2g16r%s is kivi:b2g16r0s0 here " % rs + window
+        said = ["kivi:b2g16r%s is kivi:b2g16r0s0,axis=paper here " % rs + window
                 for rs in ("32", "0s4")]
         self.rows(run("kvquant", *specs, at("dump.h5")), 2,
                   *[s % "all" for s in said])

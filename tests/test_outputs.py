@@ -75,9 +75,9 @@ def table(tool):
     shown = must(tool, "--help")
     found = {}
     for word in "Reads", "Writes":
-        line = re.search(rf"^{word}: ([^;\n]*)", shown, re.M).group(1)
+        line = re.search(rf"^{word}: ((?:[^;\n]|\n  )*)", shown, re.M).group(1)
         found[word] = [re.match(r"(\S+)(?: \((.*)\))?$", item).groups()
-                       for item in line.split(", ")]
+                       for item in re.split(r",\s+", line)]
     return found["Reads"], found["Writes"], shown
 
 
@@ -173,7 +173,7 @@ class NeverOverInputs(Outputs):
         """Known by device and inode when the output is opened."""
         layers = write(self.path("a.txt"), b"0-1 KV kivi:b2g8\n")
         os.link(layers, self.path("b.txt"))
-        self.refused([self.path("b.txt"), layers], "kvquant", "-s",
+        self.refused([self.path("b.txt"), layers], "kvquant", "-q", "-s",
                      "mixed,file=" + self.path("{a,a}.txt"), at("dump.h5"),
                      "-o", self.path("b.txt"))
         self.assertEqual(read(layers), b"0-1 KV kivi:b2g8\n")

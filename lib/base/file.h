@@ -81,6 +81,11 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
 int kv_out_commit(struct kv_out *o, struct kv_err *e);
 void kv_out_discard(struct kv_out *o);
 
+/* Around a call that makes a temporary file anew: a signal that ends the program
+ * waits, so that it does not come back after its removal.  Not nested. */
+void kv_temporaries_hold(void);
+void kv_temporaries_release(void);
+
 /* Names that are removed when the program ends before kv_temporary_forget(), a
  * few at a time: a file's, whether it is there yet or not, and that of a new
  * folder (path ends in XXXXXX, which are replaced), if it is empty by then. */

@@ -176,47 +176,68 @@ void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
 
 /* ---- --help ------------------------------------------------------------ */
 
-static void put_name(const struct kv_opt *o, const char *before)
+enum { FIRST = sizeof("Writes:") }; /* where a list begins */
+
+/* One more of a list, in lines of at most 80 columns.  note: NULL, or what
+ * stands behind the option in brackets. */
+static void put_file(size_t *column, const struct kv_opt *o, const char *note)
 {
-    if (o->letter)
-        printf("%s-%c", before, o->letter);
-    else
-        printf("%s--%s", before, o->name);
+    enum { MOST = 80 };
+    char item[128];
+    int n = o->letter ? snprintf(item, sizeof(item), " -%c", o->letter)
+                      : snprintf(item, sizeof(item), " --%s", o->name);
+
+    if (note)
+        n += snprintf(item + n, sizeof(item) - (size_t)n, " (%s)", note);
+    if (*column > FIRST)
+        putchar(',');
+    if (*column + (size_t)n + 2 > MOST) { /* a comma, what ends the line */
+        printf("\n ");
+        *column = 2;
+    }
+    fputs(item, stdout);
+    *column += (size_t)n + 1;
+}
+
+/* The option without an argument that is this switch. */
+static const char *switch_name(const struct kv_opt *opts, const bool *at)
+{
+    while (opts->at != at)
+        opts++;
+    return opts->name;
 }
 
 static void put_reads(const struct kv_opt *opts, const char *operand)
 {
-    const char *before = "Reads: ";
+    size_t column = FIRST;
+    char note[64];
 
+    printf("Reads:");
     for (const struct kv_opt *o = opts; o->name; o++) {
-        if (o->file != KV_READS && o->file != KV_READS_FOLDER && !o->reads)
-            continue;
-        put_name(o, before);
-        before = ", ";
-        if (o->file == KV_READS_FOLDER)
-            printf(" (all files)");
-        if (o->named)
-            printf(" (%s)", o->suffix);
-        for (const struct kv_opt *w = opts; o->reads && w->name; w++)
-            if (w->at == o->reads)
-                printf(" (--%s)", w->name);
+        if (o->reads)
+            snprintf(note, sizeof(note), "--%s", switch_name(opts, o->reads));
+        if (o->reads)
+            put_file(&column, o, note);
+        else if (o->file == KV_READS_FOLDER)
+            put_file(&column, o, "all files");
+        else if (o->file == KV_READS)
+            put_file(&column, o, o->named ? o->suffix : NULL);
     }
-    if (operand)
-        printf("%s%s", before, operand);
-    putchar('\n');
+    printf("%s%s\n", operand ? column > FIRST ? ", " : " " : "",
+           operand ? operand : "");
 }
 
 static void put_writes(const struct kv_opt *opts)
 {
-    const char *before = "Writes: ";
+    size_t column = FIRST;
+    char note[64];
 
+    printf("Writes:");
     for (const struct kv_opt *o = opts; o->name; o++) {
-        if (o->file != KV_WRITES)
-            continue;
-        put_name(o, before);
-        before = ", ";
         if (o->beside)
-            printf(" (FILE%s)", o->suffix);
+            snprintf(note, sizeof(note), "FILE%s", o->suffix);
+        if (o->file == KV_WRITES)
+            put_file(&column, o, o->beside ? note : NULL);
     }
     printf("; never over what is read\n");
 }

@@ -29,11 +29,16 @@ static struct {
  * once that has begun, no file begins. */
 static atomic_bool making, ending;
 
-static void begin_making(void)
+void kv_temporaries_hold(void)
 {
     making = true;
     while (ending) /* the handler runs on another thread */
         pause();
+}
+
+void kv_temporaries_release(void)
+{
+    making = false;
 }
 
 void kv_temporaries_remove(void)
@@ -95,12 +100,12 @@ static int make(char *path, int *fd, struct kv_err *e)
 
     if (i == MOST)
         return -1;
-    begin_making();
+    kv_temporaries_hold();
     if (fd ? (*fd = mkstemp(path)) < 0 : !mkdtemp(path))
         why = errno;
     else
         take_room(i, path);
-    making = false;
+    kv_temporaries_release();
     return why;
 }
 

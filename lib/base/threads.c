@@ -2,6 +2,8 @@
 #include "lib/base/alloc.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
+#include <gnu/lib-names.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -45,6 +47,17 @@ static void *wait_for(void *gate)
     return NULL;
 }
 
+/* glibc ends a thread by what it loads of libgcc then, and ends the program
+ * where it cannot. */
+static int load_unwinder(struct kv_err *e)
+{
+#ifdef LIBGCC_S_SO
+    if (!dlopen(LIBGCC_S_SO, RTLD_NOW))
+        return kv_fail(e, "threads cannot be ended: %s", dlerror());
+#endif
+    return 0;
+}
+
 int kv_threads_try(size_t n, struct kv_err *e)
 {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -54,6 +67,10 @@ int kv_threads_try(size_t n, struct kv_err *e)
     pthread_attr_t attr;
     int why = 0;
 
+    if (n && load_unwinder(e)) {
+        free(thread);
+        return -1;
+    }
     pthread_attr_init(&attr);
     if (asked) /* too small a stack is the default's, as in libgomp */
         pthread_attr_setstacksize(&attr, asked);
