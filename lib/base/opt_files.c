@@ -239,7 +239,7 @@ static void put_writes(const struct kv_opt *opts)
         if (o->file == KV_WRITES)
             put_file(&column, o, o->beside ? note : NULL);
     }
-    printf("; never over what is read\n");
+    printf("; never over inputs\n");
 }
 
 void kv_opt_put_files(const struct kv_opt *opts, const char *operand)
