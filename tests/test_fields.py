@@ -50,8 +50,8 @@ def at(name):
     return os.path.join(folder, name)
 
 
-PROVENANCE = ("seconds", "model", "model_hash", "text", "text_hash", "weights",
-              "calib_text", "calib_hash")
+PROVENANCE = ("seconds", "model", "model_hash", "text", "text_hash", "bos",
+              "special", "weights", "calib_text", "calib_hash")
 
 # What a sentence may say instead of a field's name: its meaning, or that what
 # it belongs to is not what it was written as.
