@@ -201,7 +201,7 @@ static void test_groups(void **state)
     check_spec("kivi:K-b2g4096r0/V-b2g128r0", 128);
     check_spec("kivi:b3g1r0", 10);
     check_spec("kivi:b4g8r0,axis=token", 72);
-    check_spec("kivi:b2g24r0,K-axis=token,V-axis=channel", 64);
+    check_spec("kivi:b2g32r0,K-axis=token,V-axis=channel", 64);
     check_spec("absmax:b5,heads=all", 36);
     check_spec("zeropoint:b8g4,heads=all", 128);
 }
