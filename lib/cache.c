@@ -121,7 +121,8 @@ static int encode(struct kv_cache_side *s, struct kv_where w, const float *x,
                                   c, w, x + i * kv_codec_block_values(c),
                                   kv_cache_more_bytes(s, c->block_bytes)));
         w.first += c->block;
-        w.saliency += w.saliency ? c->shape.n_kv_heads * c->block : 0;
+        if (w.saliency)
+            w.saliency += c->shape.n_kv_heads * c->block;
     }
     return 0;
 }
