@@ -2,6 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/h5stored.h"
+#include "lib/h5trial.h"
 
 #include <errno.h>
 #include <hdf5.h>
@@ -221,6 +222,10 @@ int kv_h5_open(struct kv_h5 **out, const char *path, struct kv_err *e)
         return -1;
     }
     h->bytes = (uint64_t)st.st_size;
+    if (kv_h5_try(path, h->bytes, e)) {
+        kv_h5_close(h);
+        return -1;
+    }
 
     const hid_t access = access_plist();
 

@@ -28,4 +28,8 @@ int kv_out_check(const char *path, struct kv_err *e);
 /* Removes what is not finished.  Safe in a signal handler. */
 void kv_temporaries_remove(void);
 
+/* Every signal as if no handler had been set, none blocked: in a copy of this
+ * process. */
+void kv_signals_forget(void);
+
 #endif

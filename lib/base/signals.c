@@ -163,6 +163,20 @@ void kv_catch_signals(void)
         pthread_detach(waiting);
 }
 
+void kv_signals_forget(void)
+{
+    sigset_t all;
+
+    for (int number = 1; number <= SIGRTMAX; number++) {
+        struct sigaction now;
+
+        if (!sigaction(number, NULL, &now) && now.sa_handler != SIG_IGN)
+            signal(number, SIG_DFL);
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_UNBLOCK, &all, NULL);
+}
+
 int kv_interrupted(struct kv_err *e)
 {
     return signalled ? kv_fail(e, "interrupted") : 0;
