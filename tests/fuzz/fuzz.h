@@ -1,0 +1,34 @@
+/* What every fuzz driver shares.
+ *
+ * A driver is one parser: LLVMFuzzerTestOneInput() of fuzz_<name>.c, and
+ * fuzz_seed_<name>() beside it, which writes inputs to start from.  Built by
+ * -Dfuzz=true with clang; scripts/fuzz runs them. */
+#ifndef KV_FUZZ_H
+#define KV_FUZZ_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+/* The bytes as a file: its path in a folder of this process, good until the
+ * next call with the same name. */
+const char *fuzz_file(const char *name, const uint8_t *data, size_t n);
+/* The folder itself; gone when the program ends. */
+const char *fuzz_folder(void);
+
+/* Ends the program, which libFuzzer calls a finding, unless holds. */
+void fuzz_expect(int holds, const char *what);
+/* A failure says why. */
+void fuzz_expect_sentence(int failed, const struct kv_err *e);
+
+/* Called instead of fuzzing by --seeds=FOLDER: puts seeds there by fuzz_seed().
+ */
+void fuzz_make_seeds(void);
+void fuzz_seed(const char *name, const void *data, size_t n);
+void fuzz_seed_file(const char *name, const char *path);
+
+#endif

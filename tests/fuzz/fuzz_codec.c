@@ -1,0 +1,210 @@
+/* Every scheme and the kernels below it:
+ *
+ *   | which: u8 | step: u8 | spoil: u8 | where, level: u8 | tokens as f32 ... |
+ *
+ * Any finite tokens are encoded, decoded and attended to, in plain C and in
+ * tiles; what is finite stays so.  A saved cache of which a byte was changed
+ * is read back or refused. */
+#include "kernels/level.h"
+#include "lib/base/alloc.h"
+#include "lib/cache.h"
+#include "lib/tiled.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/synthetic.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 80 };
+
+struct ready {
+    struct kv_shape shape;
+    struct kv_spec spec;
+    struct kv_calib *calib;
+    struct kv_codec *codec[KV_SIDES];
+};
+
+/* A calibration need not be good. */
+static void train_little(struct kv_spec *s)
+{
+    const struct kv_param *p;
+
+    for (size_t i = 0; (p = kv_spec_param(s->scheme, i)); i++)
+        for (int side = 0; side < KV_SIDES && !strcmp(p->name, "iters"); side++)
+            kv_spec_set(s, (enum kv_side)side, p->name, 1);
+}
+
+/* Made when it is first asked for, by which of all; kept. */
+static struct ready *pick(size_t which)
+{
+    static const char *const letters[] = {"", ":r0", ":s3r0", ":r20"};
+    enum { LETTERS = sizeof(letters) / sizeof(*letters), SCHEMES = 64 };
+    static struct ready ready[SCHEMES * LETTERS];
+    size_t n = 0;
+    char text[64];
+    struct kv_err e = {""};
+
+    while (kv_schemes[n])
+        n++;
+    fuzz_expect(n <= SCHEMES, "room for every scheme");
+    which %= n * LETTERS;
+
+    struct ready *r = &ready[which];
+
+    if (r->codec[KV_V])
+        return r;
+    snprintf(text, sizeof(text), "%s%s", kv_schemes[which / LETTERS]->name,
+             letters[which % LETTERS]);
+    r->shape = synthetic_shape(32);
+    if (kv_spec_parse(&r->spec, text, &e))
+        return NULL; /* it may have no residual */
+    train_little(&r->spec);
+    if (kv_spec_fit(&r->spec, &r->shape, &e))
+        return NULL;
+    r->calib = synthetic_calib_on(&r->shape, &r->spec, 2, fuzz_folder());
+    for (int side = 0; side < KV_SIDES; side++)
+        fuzz_expect(!kv_codec_new(&r->codec[side], &r->spec, &r->shape, 1,
+                                  (enum kv_side)side, r->calib, &e),
+                    e.msg);
+    return r;
+}
+
+static struct kv_cache *new_cache(const struct ready *r)
+{
+    struct kv_cache *c;
+    struct kv_err e = {""};
+
+    fuzz_expect(!kv_cache_new(&c, r->codec[KV_K], r->codec[KV_V], 5, &e),
+                e.msg);
+    return c;
+}
+
+/* Values from the input, which is read round and round; as large as a dump's
+ * may be. */
+static void fill(float *x, size_t n, const uint8_t *data, size_t bytes,
+                 size_t from, float most)
+{
+    const size_t have = bytes / sizeof(float);
+
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&x[i], data + (from + i) % have * sizeof(float), sizeof(float));
+        x[i] = isfinite(x[i]) ? fminf(fmaxf(x[i], -most), most) : 0;
+    }
+}
+
+static void expect_finite(const float *x, size_t n, const struct ready *r)
+{
+    for (size_t i = 0; i < n; i++)
+        fuzz_expect(isfinite(x[i]), r->spec.text);
+}
+
+static void attend_tiles(struct kv_cache *c, const float *q, float *out,
+                         const struct ready *r)
+{
+    struct kv_tiled *t;
+
+    if (!kv_tiled_there(c))
+        return;
+    t = kv_tiled_new(c);
+    kv_tiled_update(t);
+    for (enum kv_path p = KV_PATH_EXACT; p <= KV_PATH_INT8; p++)
+        if (kv_tiled_can(c, p)) {
+            kv_tiled_attend(&t, 1, p, q, 1, out, 1);
+            expect_finite(out, r->shape.n_heads * r->shape.head_dim, r);
+        }
+    kv_tiled_free(t);
+}
+
+static void load_spoilt(struct kv_cache *c, size_t at, uint8_t by, float *x,
+                        const struct ready *r)
+{
+    struct kv_cache *back = new_cache(r);
+    struct kv_err e = {""};
+    uint8_t *bytes;
+    size_t n;
+    int rc;
+
+    kv_cache_save(c, &bytes, &n);
+    bytes[at % n] ^= by;
+    rc = kv_cache_load(back, bytes, n, &e);
+    fuzz_expect_sentence(rc, &e);
+    if (!rc && kv_cache_tokens(back) == kv_cache_tokens(c))
+        for (int side = 0; side < KV_SIDES; side++)
+            kv_cache_decode(back, (enum kv_side)side, x);
+    kv_cache_free(back);
+    free(bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    enum { HEAD = 4 };
+    if (bytes < HEAD + sizeof(float))
+        return 0;
+
+    struct ready *r = pick(data[0]);
+    if (!r)
+        return 0;
+
+    /* a level that this processor lacks is not taken */
+    kv_level_set((enum kv_level)(data[3] % (KV_LEVEL_AVX512 + 1)),
+                 &(struct kv_err){""});
+
+    const size_t row = r->shape.n_kv_heads * r->shape.head_dim;
+    const size_t q_row = r->shape.n_heads * r->shape.head_dim;
+    const size_t n = (bytes - HEAD) / sizeof(float) % MOST + 1;
+    const size_t step = data[1] % MOST + 1;
+    float *q = kv_alloc(n, q_row * sizeof(*q));
+    float *k = kv_alloc(n, row * sizeof(*k)),
+          *v = kv_alloc(n, row * sizeof(*v));
+    float *x = kv_alloc(n, row * sizeof(*x));
+    float *out = kv_alloc(q_row, sizeof(*out));
+    struct kv_cache *c = new_cache(r);
+    struct kv_err e = {""};
+
+    fill(q, n * q_row, data + HEAD, bytes - HEAD, 3, 65504);
+    fill(k, n * row, data + HEAD, bytes - HEAD, 0, 1e18f);
+    fill(v, n * row, data + HEAD, bytes - HEAD, 7, 1e18f);
+    for (size_t t = 0; t < n; t += step) {
+        const size_t m = n - t < step ? n - t : step;
+
+        fuzz_expect(
+            !kv_cache_append(c, q + t * q_row, k + t * row, v + t * row, m, &e),
+            e.msg);
+    }
+    for (int side = 0; side < KV_SIDES; side++) {
+        kv_cache_decode(c, (enum kv_side)side, x);
+        expect_finite(x, n * row, r);
+    }
+    kv_cache_attend(c, q + (n - 1) * q_row, 1, out);
+    attend_tiles(c, q + (n - 1) * q_row, out, r);
+    if (data[2])
+        load_spoilt(c, (size_t)data[3] * data[3], data[2], x, r);
+    kv_cache_free(c);
+    free(out);
+    free(x);
+    free(v);
+    free(k);
+    free(q);
+    return 0;
+}
+
+void fuzz_make_seeds(void)
+{
+    static const float values[] = {1,       -2.5f, 0,     65504,
+                                   -65504,  1e-7f, 6e-8f, 3.3e38f,
+                                   -1e-40f, 0.1f,  100,   7};
+    uint8_t input[4 + sizeof(values)] = {0};
+
+    memcpy(input + 4, values, sizeof(values));
+    for (unsigned i = 0; i < 256; i++) {
+        char name[16];
+
+        input[0] = (uint8_t)i;
+        input[1] = (uint8_t)(i % 80);
+        input[3] = (uint8_t)(i % 3);
+        snprintf(name, sizeof(name), "%u", i);
+        fuzz_seed(name, input, sizeof(input));
+    }
+}
