@@ -26,14 +26,15 @@ struct ready {
     struct kv_codec *codec[KV_SIDES];
 };
 
-/* A calibration need not be good. */
+/* A calibration need not be good: one round of k-means, no trellis. */
 static void train_little(struct kv_spec *s)
 {
     const struct kv_param *p;
 
     for (size_t i = 0; (p = kv_spec_param(s->scheme, i)); i++)
-        for (int side = 0; side < KV_SIDES && !strcmp(p->name, "iters"); side++)
-            kv_spec_set(s, (enum kv_side)side, p->name, 1);
+        for (int side = 0; side < KV_SIDES; side++)
+            if (!strcmp(p->name, "iters") || !strcmp(p->name, "code"))
+                kv_spec_set(s, (enum kv_side)side, p->name, 1);
 }
 
 /* Made when it is first asked for, by which of all; kept. */
