@@ -88,7 +88,8 @@ int kv_dump_commit(struct kv_dump_writer *w, struct kv_err *e); /* frees w */
 void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
 /* Reading.  Tokens are numbered through all windows:
- * window * ctx + position.  Opening checks everything but the values. */
+ * window * ctx + position.  Opening checks everything but the values, and that
+ * the layers are those that the file counts and have all the same. */
 struct kv_dump;
 int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);

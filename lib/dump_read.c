@@ -88,6 +88,58 @@ static int get_info(struct kv_h5 *h, struct kv_dump_info *info,
     return 0;
 }
 
+/* A layer that is not counted would be left out unseen. */
+static int check_layers(struct kv_h5 *h, const struct kv_dump_info *info,
+                        struct kv_err *e)
+{
+    for (size_t l = 0; l < info->shape.n_layers; l++)
+        if ((l < info->first_layer || l > info->last_layer) &&
+            kv_h5_has(h, kv_dump_group(l).text))
+            return kv_fail(e,
+                           "%s has %s, but its first_layer is %zu and its "
+                           "last_layer %zu",
+                           kv_h5_path(h), kv_dump_group(l).text,
+                           info->first_layer, info->last_layer);
+    return 0;
+}
+
+/* What a layer may have: the tensors, then the Gram matrices. */
+enum { PARTS = KV_TENSORS + KV_GRAMS };
+
+static struct kv_dump_name part(size_t layer, size_t i)
+{
+    return i < KV_TENSORS
+               ? kv_dump_set(layer, (enum kv_tensor)i)
+               : kv_dump_gram_set(layer, (enum kv_gram)(i - KV_TENSORS));
+}
+
+/* Behind a link that leads elsewhere all seems to be there: that is told. */
+static int fail_uneven(struct kv_h5 *h, const char *has, const char *lacks,
+                       struct kv_err *e)
+{
+    size_t n, dims[KV_H5_MAX_DIMS];
+
+    if (kv_h5_dims(h, has, &n, dims, e))
+        return -1;
+    return kv_fail(e, "%s has %s, but no %s", kv_h5_path(h), has, lacks);
+}
+
+/* have: what the layers have, which is the same in all. */
+static int get_parts(struct kv_h5 *h, const struct kv_dump_info *info,
+                     bool have[PARTS], struct kv_err *e)
+{
+    const size_t first = info->first_layer;
+
+    for (size_t i = 0; i < PARTS; i++) {
+        have[i] = kv_h5_has(h, part(first, i).text);
+        for (size_t l = first + 1; l <= info->last_layer; l++)
+            if (kv_h5_has(h, part(l, i).text) != have[i])
+                return fail_uneven(h, part(have[i] ? first : l, i).text,
+                                   part(have[i] ? l : first, i).text, e);
+    }
+    return 0;
+}
+
 /* Which tensors there are, and that each is whole in every layer. */
 static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
                       struct kv_err *e)
@@ -95,24 +147,24 @@ static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
     const size_t d = info->shape.head_dim;
     const size_t places[] = {info->n_windows, info->ctx};
     const size_t gram[] = {info->shape.n_kv_heads, d, d};
+    bool have[PARTS];
 
     if (kv_h5_check(h, "/tokens", KV_H5_I32, 2, places, e) ||
-        kv_h5_check(h, "/positions", KV_H5_I32, 2, places, e))
+        kv_h5_check(h, "/positions", KV_H5_I32, 2, places, e) ||
+        check_layers(h, info, e) || get_parts(h, info, have, e))
         return -1;
-    for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
-        info->have[t] = kv_h5_has(h, kv_dump_group(info->first_layer).text) &&
-                        kv_h5_has(h, kv_dump_set(info->first_layer, t).text);
+    memcpy(info->have, have, sizeof(info->have));
     for (size_t l = info->first_layer; l <= info->last_layer; l++) {
         for (enum kv_tensor t = 0; t < KV_TENSORS; t++) {
             const size_t dims[] = {info->n_windows, info->ctx,
                                    kv_dump_heads(info, t), d};
 
-            if (info->have[t] && kv_h5_check(h, kv_dump_set(l, t).text,
-                                             kv_dump_type(info, t), 4, dims, e))
+            if (have[t] && kv_h5_check(h, kv_dump_set(l, t).text,
+                                       kv_dump_type(info, t), 4, dims, e))
                 return -1;
         }
         for (enum kv_gram g = 0; g < KV_GRAMS; g++)
-            if (kv_h5_has(h, kv_dump_gram_set(l, g).text) &&
+            if (have[KV_TENSORS + g] &&
                 kv_h5_check(h, kv_dump_gram_set(l, g).text, KV_H5_F32, 3, gram,
                             e))
                 return -1;

@@ -123,7 +123,8 @@ static struct kv_dump_writer *create(enum kv_dtype dtype)
     return w;
 }
 
-static void write_dump(enum kv_dtype dtype)
+/* With W_o's Gram matrix of the layers from first_gram on. */
+static void write_dump_with(enum kv_dtype dtype, size_t first_gram)
 {
     struct kv_dump_writer *w = create(dtype);
     struct kv_err e = {""};
@@ -137,8 +138,14 @@ static void write_dump(enum kv_dtype dtype)
         }
     for (size_t i = 0; i < KV * D * D; i++)
         gram[i] = (float)i;
-    assert_int_equal(kv_dump_put_gram(w, 2, KV_GRAM_WO, gram, &e), 0);
+    for (size_t layer = first_gram; layer <= LAST; layer++)
+        assert_int_equal(kv_dump_put_gram(w, layer, KV_GRAM_WO, gram, &e), 0);
     assert_int_equal(kv_dump_commit(w, &e), 0);
+}
+
+static void write_dump(enum kv_dtype dtype)
+{
+    write_dump_with(dtype, FIRST);
 }
 
 static void check_values(struct kv_dump *d, size_t layer, enum kv_tensor t,
@@ -249,11 +256,17 @@ static void what_is_not_there_is_named(void **state)
     assert_says(e, "has 111 tokens, 111 to 112 were asked for");
     assert_int_equal(kv_dump_tokens(d, TOKENS - 1, 2, ids, &e), -1);
     assert_says(e, "has 111 tokens");
-    assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_WO, x, &e), -1);
-    assert_says(e, "has no /layer_001/wo_gram");
     assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_V_FISHER, x, &e), -1);
     assert_says(e, "has no v_fisher_gram (kvdump --fisher writes it)");
     kv_dump_close(d);
+    write_dump_with(KV_F32, LAST + 1);
+    d = open_dump();
+    assert_int_equal(kv_dump_gram(d, 1, KV_GRAM_WO, x, &e), -1);
+    assert_says(e, "has no /layer_001/wo_gram");
+    kv_dump_close(d);
+    write_dump_with(KV_F32, LAST);
+    assert_int_equal(kv_dump_open(&d, path, &e), -1);
+    assert_says(e, "dump.h5 has /layer_002/wo_gram, but no /layer_001/wo_gram");
 }
 
 static void an_incomplete_dump_is_not_committed(void **state)
@@ -325,7 +338,9 @@ enum wrong {
     NO_TOKENS,
     TOKEN_BELOW_0,
     LATE,
-    NO_VALUES
+    NO_VALUES,
+    HALF_A_LAYER,
+    UNCOUNTED_LAYER
 };
 
 static void write_raw(enum wrong wrong)
@@ -335,8 +350,7 @@ static void write_raw(enum wrong wrong)
     const size_t q_dims[] = {1, 2, 1, 4}, gram[] = {1, 4, 4};
     const char *const texts[] = {"model", "arch",      "weights",
                                  "text",  "text_hash", "model_hash"};
-    const char *const ones[] = {"n_layers", "n_heads", "n_kv_heads",
-                                "n_windows"};
+    const char *const ones[] = {"n_heads", "n_kv_heads", "n_windows"};
     static const int32_t id[2] = {0, 0}, at[2] = {0, 1}, late[2] = {0, 2};
     static const int32_t below[2] = {0, -1};
     float x[16] = {0};
@@ -351,9 +365,10 @@ static void write_raw(enum wrong wrong)
         kv_h5_put_text(h, "/", texts[i], "x");
     for (size_t i = 0; i < sizeof(ones) / sizeof(*ones); i++)
         kv_h5_put_int(h, "/", ones[i], 1);
+    kv_h5_put_int(h, "/", "n_layers", wrong >= HALF_A_LAYER ? 2 : 1);
     kv_h5_put_int(h, "/", "head_dim", 4);
     kv_h5_put_int(h, "/", "first_layer", 0);
-    kv_h5_put_int(h, "/", "last_layer", 0);
+    kv_h5_put_int(h, "/", "last_layer", wrong == HALF_A_LAYER);
     if (wrong != NO_CTX)
         kv_h5_put_int(h, "/", "ctx", 2);
     kv_h5_put_real(h, "/", "attn_scale", 0.5);
@@ -386,6 +401,11 @@ static void write_raw(enum wrong wrong)
     kv_h5_write(h, "/layer_000/v_fisher", KV_H5_F32, NULL, NULL, x, &e);
     kv_h5_dataset(h, "/layer_000/v_fisher_gram", KV_H5_F32, 3, gram);
     kv_h5_write(h, "/layer_000/v_fisher_gram", KV_H5_F32, NULL, NULL, x, &e);
+    if (wrong >= HALF_A_LAYER) {
+        kv_h5_group(h, "/layer_001");
+        kv_h5_dataset(h, "/layer_001/q", KV_H5_F32, 4, q_dims);
+        kv_h5_write(h, "/layer_001/q", KV_H5_F32, NULL, NULL, x, &e);
+    }
     if (kv_h5_commit(h, &e))
         fail_msg("%s", e.msg);
 }
@@ -406,6 +426,9 @@ static void a_wrong_file_is_named(void **state)
         {TOKEN_BELOW_0, "raw.h5: /tokens: token 1 is -1, expected 0 or more"},
         {LATE, "raw.h5: /positions: token 1 is at 2, expected 1"},
         {NO_VALUES, "/layer_000/k has 0 of its 1 chunks"},
+        {HALF_A_LAYER, "raw.h5 has /layer_000/k, but no /layer_001/k"},
+        {UNCOUNTED_LAYER, "raw.h5 has /layer_001, but its first_layer is 0 and "
+                          "its last_layer 0"},
     };
     struct kv_err e = {""};
     struct kv_dump *d;

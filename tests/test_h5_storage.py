@@ -183,7 +183,7 @@ class Storage(unittest.TestCase):
                                                             K))))
         for group, words in ((lambda f: h5py.SoftLink("/layer_000"),
                               "/layer_001 is a soft link"),
-                             (lambda f: f["/"], "has no /layer_001/")):
+                             (lambda f: f["/"], "but no /layer_001/")):
             def change(f):
                 del f["layer_001"]
                 f["layer_001"] = group(f)
