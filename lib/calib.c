@@ -588,7 +588,9 @@ static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
     }
     hash_tables(c, hash);
     if (strcmp(hash, c->hash))
-        return kv_fail(e, "%s: its tables have hash %s, it says %s",
+        return kv_fail(e,
+                       "%s: its tables are not those it was written with "
+                       "(hash %s, it says %s)",
                        kv_h5_path(h), hash, c->hash);
     return check_seal(h, c, e);
 }

@@ -328,7 +328,8 @@ static void a_wrong_file_is_named(void **state)
     assert_int_equal(kv_h5_commit(h, &e), 0);
     expect_load_fails("is a kvtools-dump file, expected a kvtools-calib");
     write_with_hash("0123456789abcdef", 1);
-    expect_load_fails("calib.h5: its tables have hash");
+    expect_load_fails(
+        "calib.h5: its tables are not those it was written with (hash");
     write_with_hash("0123456789abcdef", INFINITY);
     expect_load_fails(
         "attribute layer of /set_000/t_K_l000 is 1, expected -1 to 0");
