@@ -1,5 +1,5 @@
-/* What unit tests of single schemes share: a codec without calibration, one
- * block there and back. */
+/* What unit tests of single schemes share: a spec, its codec, one block there
+ * and back. */
 #ifndef KV_CODEC_SETUP_H
 #define KV_CODEC_SETUP_H
 
@@ -7,18 +7,38 @@
 #include "lib/codec.h"
 #include "tests/test.h"
 
+static inline struct kv_spec spec_of(const char *text,
+                                     const struct kv_shape *shape)
+{
+    struct kv_spec s;
+    struct kv_err e = {""};
+
+    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
+        fail_msg("%s: %s", text, e.msg);
+    return s;
+}
+
+static inline struct kv_codec *codec_from(const struct kv_spec *s,
+                                          const struct kv_shape *shape,
+                                          size_t layer, enum kv_side side,
+                                          const struct kv_calib *calib)
+{
+    struct kv_codec *c = NULL;
+    struct kv_err e = {""};
+
+    if (kv_codec_new(&c, s, shape, layer, side, calib, &e))
+        fail_msg("%s: %s", s->text, e.msg);
+    return c;
+}
+
+/* Without a calibration. */
 static inline struct kv_codec *codec_of(const char *text,
                                         const struct kv_shape *shape,
                                         size_t layer, enum kv_side side)
 {
-    struct kv_spec s;
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
+    const struct kv_spec s = spec_of(text, shape);
 
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e) ||
-        kv_codec_new(&c, &s, shape, layer, side, NULL, &e))
-        fail_msg("%s: %s", text, e.msg);
-    return c;
+    return codec_from(&s, shape, layer, side, NULL);
 }
 
 /* The block x as bytes, and what they decode to. */

@@ -8,32 +8,11 @@
 #include "lib/model/model.h"
 #include "lib/schemes/cachegen.h"
 #include "lib/windows.h"
+#include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
 #include <math.h>
-
-static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
-{
-    struct kv_spec s;
-    struct kv_err e = {""};
-
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
-        fail_msg("%s", e.msg);
-    return s;
-}
-
-static struct kv_codec *codec(const struct kv_spec *s,
-                              const struct kv_shape *shape, size_t layer,
-                              enum kv_side side, const struct kv_calib *calib)
-{
-    struct kv_codec *c;
-    struct kv_err e = {""};
-
-    if (kv_codec_new(&c, s, shape, layer, side, calib, &e))
-        fail_msg("%s", e.msg);
-    return c;
-}
 
 /* ---- quantization ------------------------------------------------------ */
 
@@ -105,7 +84,7 @@ static void test_by_hand(void **state)
     const struct kv_shape shape = {
         .n_layers = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 2};
     const struct kv_spec s = spec_of("cachegen:n12,memory", &shape);
-    struct kv_codec *c = codec(&s, &shape, 2, KV_K, NULL);
+    struct kv_codec *c = codec_from(&s, &shape, 2, KV_K, NULL);
     float x[24] = {127, -63.46875f, 134, -59.6875f}, back[24];
     const float want[24] = {127, -63, 134, -60};
     const uint8_t anchors[4] = {254, 127 - 63, 0, 128};
@@ -165,7 +144,7 @@ static void test_code_by_hand(void **state)
     const struct kv_shape shape = {
         .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4};
     const struct kv_spec s = spec_of("cachegen:n10,code,memory", &shape);
-    struct kv_codec *c = codec(&s, &shape, 0, KV_V, NULL);
+    struct kv_codec *c = codec_from(&s, &shape, 0, KV_V, NULL);
     float x[40] = {30, -9.25f, 1, 0.5f}, back[40];
     const float want[4] = {30, -10, 0, 0}; /* 4.6 is 5, half is even */
     uint8_t bytes[20 + 25];
@@ -199,12 +178,12 @@ static void check_stores(const char *letters, const char *variant)
 
         snprintf(text, sizeof(text), "cachegen:%s,%s,memory", letters, variant);
         s = spec_of(text, &shape);
-        memory = codec(&s, &shape, (size_t)i / 2, side, NULL);
+        memory = codec_from(&s, &shape, (size_t)i / 2, side, NULL);
         snprintf(text, sizeof(text), "cachegen:%s,%s,wire", letters, variant);
         s = spec_of(text, &shape);
         if (!calib)
             calib = synthetic_calib(&shape, &s, test_folder());
-        wire = codec(&s, &shape, (size_t)i / 2, side, calib);
+        wire = codec_from(&s, &shape, (size_t)i / 2, side, calib);
 
         const size_t n = kv_codec_block_values(wire);
         float *x = kv_alloc(3 * n, sizeof(*x));
@@ -264,7 +243,7 @@ static void chunk_make(struct chunk *c, const char *text)
     const struct kv_spec s = spec_of(text, &shape);
 
     c->calib = synthetic_calib(&shape, &s, test_folder());
-    c->codec = codec(&s, &shape, 1, KV_K, c->calib);
+    c->codec = codec_from(&s, &shape, 1, KV_K, c->calib);
     c->x = kv_alloc(kv_codec_block_values(c->codec), sizeof(*c->x));
     c->bytes = kv_alloc(c->codec->block_bytes + 1, 1);
     synthetic_rows(&shape, 2, 5, c->codec->block, c->x);
@@ -455,8 +434,8 @@ static void test_tables(void **state)
     assert_int_equal(calib->set->n_tables, 2 * KV_SIDES * shape.n_layers);
     assert_int_equal(none->set->n_tables, 0);
     assert_non_null(strstr(none->set->warning, "nothing to calibrate"));
-    kv_codec_free(codec(&code, &shape, 1, KV_V, NULL));
-    kv_codec_free(codec(&memory, &shape, 1, KV_V, NULL));
+    kv_codec_free(codec_from(&code, &shape, 1, KV_V, NULL));
+    kv_codec_free(codec_from(&memory, &shape, 1, KV_V, NULL));
     for (size_t i = 0; i < calib->set->n_tables; i++)
         if (!strcmp(calib->set->table[i].name, "delta") &&
             calib->set->table[i].layer == 1 &&
@@ -464,7 +443,7 @@ static void test_tables(void **state)
             t = &calib->set->table[i];
     assert_non_null(t);
     check_trained(&g, folder, t);
-    kv_codec_free(codec(&s, &shape, 1, KV_V, calib));
+    kv_codec_free(codec_from(&s, &shape, 1, KV_V, calib));
     wants(&s, &shape, NULL, "needs a calibration");
     wants(&other, &shape, calib,
           "no tables for cachegen:l3,variant=paper,store=wire");
@@ -606,7 +585,7 @@ static void check_layer(const struct kv_spec *s, struct kv_dump *dump,
 {
     const struct kv_shape *shape = &kv_dump_info(dump)->shape;
     const struct kv_cachegen g = kv_cachegen(s, side, layer, shape);
-    struct kv_codec *c = codec(s, shape, layer, side, calib), *m;
+    struct kv_codec *c = codec_from(s, shape, layer, side, calib), *m;
     const size_t n = kv_codec_block_values(c);
     struct kv_spec memory = *s;
     float *x = kv_alloc(3 * n, sizeof(*x)), *a = x + n, *b = x + 2 * n;
@@ -616,7 +595,7 @@ static void check_layer(const struct kv_spec *s, struct kv_dump *dump,
     struct kv_err e = {""};
 
     kv_spec_set(&memory, side, "store", 1);
-    m = codec(&memory, shape, layer, side, NULL);
+    m = codec_from(&memory, shape, layer, side, NULL);
     packed = kv_alloc(m->block_bytes, 1);
     for (size_t at = 0; at + c->block <= CTX; at += c->block) {
         const struct kv_where w = {.first = at};

@@ -5,20 +5,11 @@
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/schemes/nuq.h"
+#include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
 #include <math.h>
-
-static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
-{
-    struct kv_spec s;
-    struct kv_err e = {""};
-
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
-        fail_msg("%s", e.msg);
-    return s;
-}
 
 /* ---- a codec over tables made by hand ---------------------------------- */
 

@@ -4,20 +4,11 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/schemes/nuq.h"
+#include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
 #include <math.h>
-
-static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
-{
-    struct kv_spec s;
-    struct kv_err e = {""};
-
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
-        fail_msg("%s", e.msg);
-    return s;
-}
 
 enum { ROW = 8 };
 

@@ -3,32 +3,11 @@
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
+#include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
 #include <math.h>
-
-static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
-{
-    struct kv_spec s;
-    struct kv_err e = {""};
-
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
-        fail_msg("%s", e.msg);
-    return s;
-}
-
-static struct kv_codec *codec(const struct kv_spec *s,
-                              const struct kv_shape *shape, enum kv_side side,
-                              const struct kv_calib *calib)
-{
-    struct kv_codec *c = NULL;
-    struct kv_err e = {""};
-
-    if (kv_codec_new(&c, s, shape, 0, side, calib, &e))
-        fail_msg("%s", e.msg);
-    return c;
-}
 
 /* One token there and back. */
 static void store(const struct kv_codec *c, const float *x, uint8_t *bytes,
@@ -48,7 +27,8 @@ static void check_head(const char *text, const float want[4])
     const float x[4] = {0, -2, 0, -4};
 
     for (int side = 0; side < KV_SIDES; side++) {
-        struct kv_codec *c = codec(&s, &shape, (enum kv_side)side, NULL);
+        struct kv_codec *c =
+            codec_from(&s, &shape, 0, (enum kv_side)side, NULL);
         uint8_t bytes[1 + 2 * 4];
         float back[4];
 
@@ -91,7 +71,7 @@ static void test_symmetric_clip(void **state)
     const struct kv_shape shape = {
         .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4};
     const struct kv_spec s = spec_of("quarot:b4g4,clip=0.875,none", &shape);
-    struct kv_codec *c = codec(&s, &shape, KV_V, NULL);
+    struct kv_codec *c = codec_from(&s, &shape, 0, KV_V, NULL);
     float x[4] = {4, -1, 0, 0}, back[4];
     const float want[4] = {3.5f, -1, 0, 0}; /* step 0.5 */
     uint8_t bytes[2 + 2];
@@ -126,7 +106,7 @@ static void test_all_heads(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const struct kv_spec s = spec_of(cases[i].text, &shape);
-        struct kv_codec *c = codec(&s, &shape, KV_K, NULL);
+        struct kv_codec *c = codec_from(&s, &shape, 0, KV_K, NULL);
 
         assert_string_equal(s.text, cases[i].fitted);
         assert_int_equal(c->block_bytes, cases[i].bytes);
@@ -136,7 +116,7 @@ static void test_all_heads(void **state)
     /* turned: 6 -6 0 0 | 0.75 -0.75 0 0, of which a step of 2 leaves zeros */
     const struct kv_spec s =
         spec_of("quarot:b3g8,clip=1,none,heads=all", &shape);
-    struct kv_codec *c = codec(&s, &shape, KV_K, NULL);
+    struct kv_codec *c = codec_from(&s, &shape, 0, KV_K, NULL);
     float x[8] = {6, -6, 0, 0, 0.75f, -0.75f, 0, 0}, back[8];
     uint8_t bytes[3 + 2];
 
@@ -153,7 +133,7 @@ static void test_bits(void **state)
 {
     const struct kv_shape shape = synthetic_shape(128);
     const struct kv_spec s = spec_of("quarot", &shape);
-    struct kv_codec *c = codec(&s, &shape, KV_K, NULL);
+    struct kv_codec *c = codec_from(&s, &shape, 0, KV_K, NULL);
 
     (void)state;
     assert_string_equal(s.text,
@@ -170,7 +150,7 @@ static void test_far_from_zero(void **state)
     const struct kv_shape shape = {
         .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4};
     const struct kv_spec s = spec_of("quarot:b8g1,clip=1", &shape);
-    struct kv_codec *c = codec(&s, &shape, KV_V, NULL);
+    struct kv_codec *c = codec_from(&s, &shape, 0, KV_V, NULL);
     const float far[3] = {0.25f, -1000, 32752};
     uint8_t bytes[4 + 4 * 4];
     float back[4];
@@ -259,7 +239,7 @@ static void check_rotatekv(const char *text, size_t turned, bool after)
     const struct kv_spec s = spec_of(text, &shape);
     const char *folder = test_folder();
     struct kv_calib *calib = synthetic_calib(&shape, &s, folder);
-    struct kv_codec *c = codec(&s, &shape, KV_K, calib);
+    struct kv_codec *c = codec_from(&s, &shape, 0, KV_K, calib);
     const struct kv_table *t = kv_calib_table(calib->set, "order", KV_K, 0, 0);
     size_t order[ROW];
     float x[ROW], back[ROW], placed[ROW];

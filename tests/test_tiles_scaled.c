@@ -7,6 +7,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/codec.h"
+#include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -15,19 +16,6 @@
 #include <string.h>
 
 enum { TOKENS = 70 };
-
-static struct kv_codec *codec(const char *text, const struct kv_shape *s,
-                              enum kv_side side)
-{
-    struct kv_codec *c = NULL;
-    struct kv_spec spec;
-    struct kv_err e = {""};
-
-    if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, s, &e) ||
-        kv_codec_new(&c, &spec, s, 0, side, NULL, &e))
-        fail_msg("%s: %s", text, e.msg);
-    return c;
-}
 
 /* Of all sizes that fp16 holds, with tokens of zeros. */
 static void fill(float *x, size_t row)
@@ -133,7 +121,7 @@ static void check(const char *text, size_t head_dim, enum kv_side side)
 {
     const struct kv_shape shape = synthetic_shape(head_dim);
     const size_t row = shape.n_kv_heads * head_dim;
-    struct kv_codec *c = codec(text, &shape, side);
+    struct kv_codec *c = codec_of(text, &shape, 0, side);
     struct kv_store s = {.values = side == KV_V,
                          .n_heads = shape.n_kv_heads,
                          .head_dim = head_dim};
@@ -259,13 +247,13 @@ static void test_rounded_tables(void **state)
 static void test_refuses(void **state)
 {
     const struct kv_shape shape = synthetic_shape(64);
-    struct kv_codec *c = codec("nf4:g8", &shape, KV_K);
+    struct kv_codec *c = codec_of("nf4:g8", &shape, 0, KV_K);
     struct kv_store s = {.n_heads = 2, .head_dim = 64};
 
     (void)state;
     assert_false(c->scheme->store(c, &s));
     kv_codec_free(c);
-    c = codec("turboquant:b5", &shape, KV_K);
+    c = codec_of("turboquant:b5", &shape, 0, KV_K);
     assert_false(c->scheme->store(c, &s));
     kv_codec_free(c);
 }

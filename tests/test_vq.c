@@ -4,6 +4,7 @@
 #include "lib/base/rng.h"
 #include "lib/cache.h"
 #include "lib/schemes/vq.h"
+#include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -67,16 +68,6 @@ struct rig {
     struct kv_calib calib;
     struct kv_calib_set set;
 };
-
-static struct kv_spec spec_of(const char *text, const struct kv_shape *shape)
-{
-    struct kv_spec s;
-    struct kv_err e = {""};
-
-    if (kv_spec_parse(&s, text, &e) || kv_spec_fit(&s, shape, &e))
-        fail_msg("%s", e.msg);
-    return s;
-}
 
 /* Random codebooks for every scope the spec asks for; random factors. */
 static void rig_init(struct rig *r, const char *text, size_t n_kv_heads,
