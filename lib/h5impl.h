@@ -1,0 +1,28 @@
+/* What h5.c and h5attr.c share: a file from the inside. */
+#ifndef KV_H5IMPL_H
+#define KV_H5IMPL_H
+
+#include "lib/base/file.h"
+#include "lib/h5.h"
+
+#include <hdf5.h>
+
+struct kv_h5 {
+    char *path;
+    struct kv_out out;      /* out.path is NULL when reading */
+    struct kv_input *input; /* NULL when writing */
+    uint64_t bytes;         /* reading: of the file */
+    hid_t file;
+    hid_t set; /* the dataset used last, kept open for its chunk cache */
+    char set_name[KV_H5_NAME_CHARS];
+    bool failed; /* writing: error holds what went wrong first */
+    struct kv_err error;
+};
+
+/* "dump.h5: cannot read /tokens: checksum wrong", of HDF5's last error. */
+int kv_h5_fail(const struct kv_h5 *h, const char *verb, const char *name,
+               struct kv_err *e);
+/* The same, kept to be told by the next kv_h5_write() or by commit. */
+void kv_h5_keep(struct kv_h5 *h, const char *verb, const char *name);
+
+#endif
