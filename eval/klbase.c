@@ -179,7 +179,8 @@ int kv_klbase_open(struct kv_klbase **out, const char *path, size_t n_ctx,
     int32_t head[3] = {0};
     size_t want;
 
-    if (kv_map_open(&b->map, path, e))
+    if (kv_map_open(&b->map, path, e) ||
+        kv_lfs_check(path, b->map.data, b->map.bytes, e))
         goto fail;
     if (b->map.bytes < HEAD_BYTES ||
         memcmp(b->map.data, magic, sizeof(magic)) != 0) {

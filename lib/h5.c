@@ -162,6 +162,18 @@ int kv_h5_create(struct kv_h5 **out, const char *path, struct kv_err *e)
     return 0;
 }
 
+/* No signature of HDF5 in it. */
+static void fail_kind(const char *path, struct kv_err *e)
+{
+    struct kv_map map;
+
+    if (kv_map_open(&map, path, e))
+        return;
+    if (!kv_lfs_check(path, map.data, map.bytes, e))
+        kv_fail(e, "%s is not an HDF5 file", path);
+    kv_map_close(&map);
+}
+
 static void fail_open(const char *path, struct kv_err *e)
 {
     const struct kv_err r = why();
@@ -170,7 +182,7 @@ static void fail_open(const char *path, struct kv_err *e)
     struct stat st;
 
     if (strstr(r.msg, "signature"))
-        kv_fail(e, "%s is not an HDF5 file", path);
+        fail_kind(path, e);
     else if (!strcmp(r.msg, strerror(EAGAIN))) /* of its lock */
         kv_fail(e, "%s is being written by another process", path);
     else if (strstr(r.msg, "already open for"))

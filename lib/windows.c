@@ -3,7 +3,6 @@
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
 #include "lib/base/text.h"
-#include "lib/model/json_file.h"
 #include "lib/model/tokenizer_text.h"
 
 #include <stdio.h>
@@ -51,8 +50,6 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
 
     if (kv_text_read(path, &text, &bytes, hash, e))
         return -1;
-    if (kv_lfs_check(path, text, bytes, e))
-        goto out;
     if (!bytes) {
         kv_fail(e, "%s is empty", path);
         goto out;

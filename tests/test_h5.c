@@ -314,6 +314,11 @@ static void what_is_not_hdf5_is_named(void **state)
     fclose(f);
     assert_int_equal(kv_h5_open(&h, path, &e), -1);
     assert_says(e, "plain.txt is not an HDF5 file");
+    f = fopen(path, "w");
+    fputs("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", f);
+    fclose(f);
+    assert_int_equal(kv_h5_open(&h, path, &e), -1);
+    assert_says(e, "plain.txt is a Git LFS pointer");
     assert_int_equal(kv_h5_open(&h, in_folder("absent.h5"), &e), -1);
     assert_says(e, "absent.h5: No such file or directory");
     assert_int_equal(kv_h5_open(&h, folder, &e), -1);

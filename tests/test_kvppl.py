@@ -173,6 +173,11 @@ class LlamaCpp(Case):
         self.refused("does not begin with _logits_",
                      *args("-p", "llama.cpp", "--kl-divergence",
                            "--kl-divergence-base", at("eval.txt")))
+        with open(at("lfs.kld"), "w") as f:
+            f.write("version https://git-lfs.github.com/spec/v1\n")
+        self.refused("lfs.kld is a Git LFS pointer",
+                     *args("-p", "llama.cpp", "--kl-divergence",
+                           "--kl-divergence-base", at("lfs.kld")))
 
 
 class Greedy(Case):

@@ -375,7 +375,8 @@ static void test_other_bytes(void **state)
             kv_model_free(model);
             write_bytes(dir, files[i], "\xff\xfe", text);
             assert_int_equal(kv_model_open(&model, dir, &e), -1);
-            snprintf(words, sizeof(words), "%s is UTF-16", files[i]);
+            snprintf(words, sizeof(words), "%s: byte 0: the mark of UTF-16",
+                     files[i]);
             assert_says(e, words);
             write_bytes(dir, files[i], "{\"a\": 1, \"a\": 1,", text + 1);
             assert_int_equal(kv_model_open(&model, dir, &e), -1);

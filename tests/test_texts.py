@@ -117,6 +117,11 @@ class TextTest(unittest.TestCase):
                 with open(path, "wb") as f:
                     f.write(MARK + before)
                 self.ids(text)
+                for code in "utf-32", "utf-16":
+                    with open(path, "wb") as f:
+                        f.write(before.decode().encode(code))
+                    self.refused([name, "byte 0", code.upper()], "kvdump",
+                                 "-m", self.model, "-f", text, "--tokens")
             finally:
                 with open(path, "wb") as f:
                     f.write(before)

@@ -203,7 +203,8 @@ static void refused(void **state)
         {{"version https://git-lfs.github.com/spec/v1\\noid sha256:0", NULL,
           NULL, NULL},
          "tokenizer.json is a Git LFS pointer"},
-        {{"\xff\xfe{", NULL, NULL, NULL}, "tokenizer.json is UTF-16"},
+        {{"\xff\xfe{", NULL, NULL, NULL}, "tokenizer.json: byte 0|UTF-16"},
+        {{"\xfe\xff{", NULL, NULL, NULL}, "tokenizer.json: byte 0|UTF-16"},
     };
 
     (void)state;

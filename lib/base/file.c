@@ -8,6 +8,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+int kv_lfs_check(const char *path, const void *data, size_t bytes,
+                 struct kv_err *e)
+{
+    static const char first[] = "version https://git-lfs.github.com/spec/";
+    const size_t n = strlen(first);
+
+    if (bytes >= n && !memcmp(data, first, n))
+        return kv_fail(e,
+                       "%s is a Git LFS pointer, not the file itself: fetch "
+                       "it with `git lfs pull`",
+                       path);
+    return 0;
+}
+
 bool kv_file_exists(const char *path)
 {
     struct stat st;

@@ -46,6 +46,11 @@ void kv_map_close(struct kv_map *m);
 int kv_file_read(const char *path, char **text, size_t *bytes,
                  struct kv_err *e);
 
+/* Fails when this is what Git LFS leaves in the place of a large file that was
+ * not fetched; for files of any kind, of which data is the beginning. */
+int kv_lfs_check(const char *path, const void *data, size_t bytes,
+                 struct kv_err *e);
+
 bool kv_file_exists(const char *path);
 bool kv_is_dir(const char *path);
 /* True when both exist and are one file, whatever they are called. */
@@ -81,8 +86,9 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
 int kv_out_commit(struct kv_out *o, struct kv_err *e);
 void kv_out_discard(struct kv_out *o);
 
-/* Around a call that makes a temporary file anew: a signal that ends the program
- * waits, so that it does not come back after its removal.  Not nested. */
+/* Around a call that makes a temporary file anew: a signal that ends the
+ * program waits, so that it does not come back after its removal.  Not nested.
+ */
 void kv_temporaries_hold(void);
 void kv_temporaries_release(void);
 

@@ -26,6 +26,8 @@ static int check(const char *path, const char *text, size_t n, struct kv_err *e)
         if (n >= marks[i].n && !memcmp(text, marks[i].bytes, marks[i].n))
             return kv_fail(e, "%s: byte 0: the mark of %s: UTF-8 is expected",
                            path, marks[i].name);
+    if (kv_lfs_check(path, text, n, e))
+        return -1;
     zero = memchr(text, 0, n);
     if (zero)
         return kv_fail(e,

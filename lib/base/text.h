@@ -11,8 +11,8 @@
  * free and has a zero byte after its end.  hash: NULL, or of the file's bytes
  * with the mark, as sha256sum sees them (KV_HASH_CHARS).
  *
- * Fails, naming the file and the byte, on a zero byte and on the marks of
- * UTF-16 and UTF-32.  Other bytes pass, UTF-8 or not. */
+ * Fails on a Git LFS pointer; naming the file and the byte, on a zero byte and
+ * on the marks of UTF-16 and UTF-32.  Other bytes pass, UTF-8 or not. */
 int kv_text_read(const char *path, char **text, size_t *bytes, char *hash,
                  struct kv_err *e);
 

@@ -1,8 +1,8 @@
 #include "lib/model/safetensors.h"
 #include "kernels/rows.h"
 #include "lib/base/alloc.h"
-#include "lib/model/json_file.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
