@@ -467,6 +467,9 @@ static const struct {
      "\"final_logit_softcapping\": 30.0",
      {"final_logit_softcapping", ""}},
     {NULL, THETA(1e4) ", " THETA(1e4), {"duplicate", "rope_theta"}},
+    {MISTRAL,
+     "\"sliding_window\": 1000000000000000019884624838656",
+     {"field sliding_window", "is not a whole number from 1"}},
 };
 
 static void test_refusals(void **state)
@@ -498,6 +501,7 @@ static void test_harmless(void **state)
         "\"unsloth_fixed\": true, \"pad_token_id\": -1, "
         "\"_attn_implementation_autoset\": true, \"temperature\": 0.6, "
         "\"top_p\": 0.9, \"do_sample\": true, \"max_length\": 4096, "
+        "\"model_max_length\": 1000000000000000019884624838656, "
         "\"id2label\": {\"0\": \"A\"}, \"task_specific_params\": {}, "
         "\"quantization_config\": null, \"max_sequence_length\": 2048";
     struct kv_config is, should;

@@ -110,8 +110,9 @@ static void taken_in(void **state)
         {{"{" VOCAB ", 'truncation': {'max_length': 1, 'stride': 0,"
           " 'strategy': 'LongestFirst', 'direction': 'Right'}, 'padding':"
           " {'pad_id': 0}}",
-          "{'model_max_length': 1, 'tokenizer_class': 'Any', 'odd': [1],"
-          " 'chat_template': ''}",
+          "{'model_max_length': 1000000000000000019884624838656,"
+          " 'tokenizer_class': 'Any', 'odd': [1], 'chat_template':"
+          " '99999999999999999999\\'99999999999999999999'}",
           NULL, NULL},
          "2 3 5 4 5 ",
          "2 3 5 4 5 "},
@@ -163,6 +164,15 @@ static void refused(void **state)
          "added_tokens.json|\"<q>\" has id 7, in tokenizer.json it is 6"},
         {{LISTED, NULL, "{'x': 6}", NULL},
          "added_tokens.json|\"x\" has id 6: expected 7"},
+        {{PLAIN, NULL, "{'x': 1000000000000000019884624838656}", NULL},
+         "added_tokens.json|the id of \"x\""},
+        {{PLAIN,
+          "{'added_tokens_decoder': {'6': {'content': 'x', 'lstrip':"
+          " -99999999999999999999}}}",
+          NULL, NULL},
+         "tokenizer_config.json|\"x\": \"lstrip\""},
+        {{PLAIN, "{'model_max_length': NaN}", NULL, NULL},
+         "tokenizer_config.json: line 1|near 'NaN'"},
         {{PLAIN, NULL, "{'x': '6'}", NULL},
          "added_tokens.json|the id of \"x\""},
         {{PLAIN, "{'added_tokens_decoder': {}}", "{'x': 6}", NULL},

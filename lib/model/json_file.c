@@ -2,7 +2,10 @@
 #include "lib/base/alloc.h"
 #include "lib/base/text.h"
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Running out of it is the end, not an error of the text. */
 static void *json_memory(size_t bytes)
@@ -10,14 +13,55 @@ static void *json_memory(size_t bytes)
     return kv_realloc(NULL, bytes, 1);
 }
 
-static json_t *parse(const char *path, const char *text, size_t bytes,
+static char *after_string(char *p)
+{
+    for (p++; *p && *p != '"'; p++)
+        p += *p == '\\' && p[1];
+    return p + (*p == '"');
+}
+
+static bool is_too_big(const char *number, size_t n)
+{
+    char *end;
+
+    errno = 0;
+    strtoll(number, &end, 10);
+    return errno == ERANGE && end == number + n;
+}
+
+/* Python writes int(1e30) for "no limit".  An integer that no json_int_t holds
+ * becomes a real number, where it stands and as long: its last two digits,
+ * which a double does not have, become the exponent "e2".  Then the file can be
+ * read, and who wants a whole number there refuses it by name. */
+static void make_real(char *text)
+{
+    for (char *p = text; *p;) {
+        const size_t n = strspn(p, "-+.0123456789eE");
+
+        if (n && is_too_big(p, n))
+            memcpy(p + n - 2, "e2", 2);
+        p = n ? p + n : *p == '"' ? after_string(p) : p + 1;
+    }
+}
+
+static json_t *load(char *text, size_t bytes, json_error_t *why)
+{
+    json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, why);
+
+    if (json || json_error_code(why) != json_error_numeric_overflow)
+        return json;
+    make_real(text);
+    return json_loadb(text, bytes, JSON_REJECT_DUPLICATES, why);
+}
+
+static json_t *parse(const char *path, char *text, size_t bytes,
                      struct kv_err *e)
 {
     json_error_t why;
     json_t *json;
 
     json_set_alloc_funcs(json_memory, free);
-    json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    json = load(text, bytes, &why);
     if (json)
         return json;
     if (json_error_code(&why) == json_error_null_character ||
