@@ -178,6 +178,7 @@ static void test_only_values(void **state)
     assert_int_equal(read_with(llama, "never_heard_of", "null", &is, &e), 0);
     assert_int_equal(read_with(llama, "never_heard_of", "false", &is, &e), -1);
     assert_says(e, "field never_heard_of is not known: it could change");
+    assert_says(e, "take it out");
 }
 
 static const struct pair ropes[][8] = {

@@ -116,7 +116,7 @@ int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
         if (!k->name)
             return kv_fail(e,
                            "%s: field %s%s is not known: it could change the "
-                           "numbers",
+                           "numbers (where it does not, take it out)",
                            f->path, f->in, name);
         if (k->only && check_value(f, k, value, e))
             return -1;
