@@ -34,8 +34,6 @@ struct kv_results {
     struct cell *cell; /* [n_columns], the row being made */
 };
 
-#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
-
 /* RFC 4180: quotes around a cell that holds one of these, and doubled in it.
  * Readers of CSV end at a zero byte. */
 static void put_csv(FILE *f, const char *text, size_t n)
@@ -51,7 +49,7 @@ static void put_csv(FILE *f, const char *text, size_t n)
         if (text[i])
             fputc(text[i], f);
         else
-            fputs(REPLACEMENT, f);
+            fputs(KV_UTF8_REPLACEMENT, f);
     }
     if (quotes)
         fputc('"', f);
@@ -84,7 +82,7 @@ static void put_md(FILE *f, const char *text, size_t n)
         if (text[i] == '|' || text[i] == '\\')
             fputc('\\', f);
         if (!text[i])
-            fputs(REPLACEMENT, f);
+            fputs(KV_UTF8_REPLACEMENT, f);
         else
             fputc(strchr("\n\r\v\f", text[i]) ? ' ' : text[i], f);
     }
@@ -218,32 +216,13 @@ static void set(struct kv_results *r, const char *column, struct cell cell)
     abort();
 }
 
-/* A copy that is UTF-8; the caller's to free. */
-static char *well_formed(const char *s, size_t n_bytes, size_t *n)
-{
-    char *to = kv_alloc(n_bytes + 1, strlen(REPLACEMENT)), *at = to;
-
-    for (size_t bad; n_bytes;) {
-        const size_t good = kv_utf8_char(s, n_bytes, &bad);
-        const size_t step = good ? good : bad;
-
-        at = good ? mempcpy(at, s, good) : stpcpy(at, REPLACEMENT);
-        s += step;
-        n_bytes -= step;
-    }
-    *n = (size_t)(at - to);
-    return to;
-}
-
 void kv_results_bytes(struct kv_results *r, const char *column,
                       const char *value, size_t n)
 {
     struct cell c = {0};
 
-    if (value) {
-        c.text = well_formed(value, n, &c.n);
-        c.text[c.n] = 0;
-    }
+    if (value)
+        c.text = kv_utf8_repair(value, n, &c.n);
     set(r, column, c);
 }
 

@@ -30,6 +30,23 @@ size_t kv_utf8_char(const char *text, size_t n_bytes, size_t *bad)
     return n;
 }
 
+char *kv_utf8_repair(const char *s, size_t n_bytes, size_t *n)
+{
+    char *to = kv_alloc(n_bytes + 1, strlen(KV_UTF8_REPLACEMENT)), *at = to;
+
+    for (size_t bad; n_bytes;) {
+        const size_t good = kv_utf8_char(s, n_bytes, &bad);
+        const size_t step = good ? good : bad;
+
+        at = good ? mempcpy(at, s, good) : stpcpy(at, KV_UTF8_REPLACEMENT);
+        s += step;
+        n_bytes -= step;
+    }
+    *at = 0;
+    *n = (size_t)(at - to);
+    return to;
+}
+
 /* C0, DEL, and C1: U+0080 to U+009F, which are C2 80 to C2 9F. */
 static bool is_control(const char *s, size_t n)
 {

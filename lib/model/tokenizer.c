@@ -1,6 +1,7 @@
 #include "lib/model/tokenizer.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/utf8.h"
 #include "lib/model/json_file.h"
 #include "lib/model/tokenizer_added.h"
 #include "lib/model/tokenizer_bpe.h"
@@ -201,7 +202,7 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
                         struct kv_named *named, struct kv_err *e)
 {
     struct encoding x = {.t = t, .special = special};
-    struct kv_text repaired = {0};
+    char *repaired = NULL;
     int rc;
 
     if (special && t->splits_special)
@@ -210,9 +211,8 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
                           "is true");
     x.run = kv_bpe_run_new(t->bpe);
     if (kv_utf8_valid(text, n_bytes) != n_bytes) {
-        kv_utf8_repair(&repaired, text, n_bytes);
-        text = repaired.s;
-        n_bytes = repaired.n;
+        repaired = kv_utf8_repair(text, n_bytes, &n_bytes);
+        text = repaired;
     }
     kv_watch_init(&x.watch, n_bytes);
     rc = encode(&x, text, n_bytes, e);
@@ -228,7 +228,7 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
     }
     kv_bpe_run_free(x.run);
     kv_text_clear(&x.normal);
-    kv_text_clear(&repaired);
+    free(repaired);
     return rc;
 }
 

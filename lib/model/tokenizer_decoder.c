@@ -1,5 +1,6 @@
 #include "lib/model/tokenizer_decoder.h"
 #include "lib/base/alloc.h"
+#include "lib/base/utf8.h"
 #include "lib/model/tokenizer_bytes.h"
 #include "lib/model/tokenizer_json.h"
 #include "lib/model/tokenizer_pattern.h"
@@ -71,7 +72,9 @@ static int byte_level(const struct step *x, const struct kv_token_list *in,
                       struct kv_err *e)
 {
     struct kv_byte_alphabet a;
-    struct kv_text bytes = {0}, text = {0};
+    struct kv_text bytes = {0};
+    size_t text_bytes;
+    char *text;
 
     (void)x;
     (void)w;
@@ -83,10 +86,10 @@ static int byte_level(const struct step *x, const struct kv_token_list *in,
 
         kv_byte_decode(&a, s, n, &bytes);
     }
-    kv_utf8_repair(&text, bytes.s, bytes.n);
-    kv_token_list_add(out, text.s, text.n);
+    text = kv_utf8_repair(bytes.s, bytes.n, &text_bytes);
+    kv_token_list_add(out, text, text_bytes);
     kv_text_clear(&bytes);
-    kv_text_clear(&text);
+    free(text);
     return 0;
 }
 
@@ -125,7 +128,8 @@ static void end_bytes(struct kv_text *bytes, struct kv_token_list *out)
         kv_token_list_add(out, bytes->s, bytes->n);
     else
         for (size_t i = 0; i < bytes->n; i++)
-            kv_token_list_add(out, "\xef\xbf\xbd", 3);
+            kv_token_list_add(out, KV_UTF8_REPLACEMENT,
+                              strlen(KV_UTF8_REPLACEMENT));
     bytes->n = 0;
 }
 

@@ -71,22 +71,6 @@ size_t kv_utf8_valid(const char *s, size_t n_bytes)
     return at;
 }
 
-void kv_utf8_repair(struct kv_text *out, const char *s, size_t n_bytes)
-{
-    while (n_bytes) {
-        const size_t good = kv_utf8_valid(s, n_bytes);
-        size_t bad = 0;
-
-        kv_text_add(out, s, good);
-        if (good < n_bytes) {
-            kv_utf8_char(s + good, n_bytes - good, &bad);
-            kv_text_add(out, "\xef\xbf\xbd", 3);
-        }
-        s += good + bad;
-        n_bytes -= good + bad;
-    }
-}
-
 bool kv_is_space(uint32_t c)
 {
     if (c < 0x80)

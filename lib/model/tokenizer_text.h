@@ -35,10 +35,6 @@ size_t kv_utf8_put(uint32_t c, char s[4]);
 /* The length of the longest well-formed start of the text. */
 size_t kv_utf8_valid(const char *s, size_t n_bytes);
 
-/* Appends the text with every maximal ill-formed part replaced by U+FFFD (the
- * Unicode standard's recommended practice). */
-void kv_utf8_repair(struct kv_text *out, const char *s, size_t n_bytes);
-
 /* White_Space, and \w as Unicode's TR 18 defines it. */
 bool kv_is_space(uint32_t c);
 bool kv_is_word(uint32_t c);
