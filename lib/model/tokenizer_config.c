@@ -15,131 +15,6 @@ struct reading {
         *decoder; /* where the config lists its added tokens, or NULL */
 };
 
-/* ---- added tokens ------------------------------------------------------ */
-
-struct entry {
-    json_int_t id;
-    const char *content; /* added_tokens.json */
-    const json_t *token; /* the config's "added_tokens_decoder" */
-};
-
-static int by_id(const void *a, const void *b)
-{
-    const struct entry *x = a, *y = b;
-
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static bool same_flags(const struct kv_added_token *a,
-                       const struct kv_added_token *b)
-{
-    return a->special == b->special && a->normalized == b->normalized &&
-           a->single_word == b->single_word && a->lstrip == b->lstrip &&
-           a->rstrip == b->rstrip;
-}
-
-/* A token that tokenizer.json has too must be the same there. */
-static int take_token(const struct reading *r, const struct kv_added_token *t,
-                      bool with_flags, struct kv_err *e)
-{
-    const struct kv_added_token *old = kv_added_find(r->m->added, t->content);
-
-    if (!old)
-        return kv_added_put(r->m->added, t, r->m->vocab, e);
-    if (old->id != t->id)
-        return kv_fail(e, "\"%s\" has id %d, in tokenizer.json it is %d",
-                       t->content, (int)t->id, (int)old->id);
-    if (with_flags && !same_flags(old, t))
-        return kv_fail(e,
-                       "\"%s\" is not as in tokenizer.json (special, "
-                       "normalized, single_word, lstrip or rstrip)",
-                       t->content);
-    return 0;
-}
-
-/* "5": {"content": ...} */
-static int parse_decoder(const char *key, const json_t *value,
-                         struct entry *entry, struct kv_err *e)
-{
-    char *end;
-
-    *entry = (struct entry){.id = strtoll(key, &end, 10), .token = value};
-    if (end == key || *end || entry->id < 0 || entry->id >= KV_TOKEN_IDS)
-        return kv_fail(e, "\"%s\" is not an id from 0 to %d", key,
-                       KV_TOKEN_IDS - 1);
-    return 0;
-}
-
-static int take_decoder(const struct reading *r, struct kv_err *e)
-{
-    const size_t n = json_object_size(r->decoder);
-    struct entry *entry = kv_alloc(n, sizeof(*entry));
-    const char *key;
-    json_t *value;
-    size_t i = 0;
-    int rc = 0;
-
-    json_object_foreach((json_t *)r->decoder, key, value)
-    {
-        rc = rc || parse_decoder(key, value, &entry[i], e);
-        i++;
-    }
-    if (!rc)
-        qsort(entry, n, sizeof(*entry), by_id);
-    for (i = 0; i < n && !rc; i++) {
-        struct kv_added_token t;
-
-        rc = kv_added_parse(&t, entry[i].token, "__type", e);
-        t.id = (int32_t)entry[i].id;
-        rc = rc || take_token(r, &t, true, e);
-    }
-    free(entry);
-    return rc ? kv_fail_in(e, "added_tokens_decoder") : 0;
-}
-
-static bool is_named(const struct reading *r, const char *content);
-
-/* Once the config lists all added tokens, nobody looks into this file. */
-static int take_added_file(const struct reading *r, struct kv_err *e)
-{
-    const size_t n = json_object_size(r->added);
-    struct entry *entry = kv_alloc(n, sizeof(*entry));
-    const char *content;
-    json_t *value;
-    size_t i = 0;
-    int rc = 0;
-
-    json_object_foreach(r->added, content, value)
-    {
-        const json_int_t id =
-            json_is_integer(value) ? json_integer_value(value) : -1;
-
-        if (!rc && (id < 0 || id >= KV_TOKEN_IDS || !*content))
-            rc = kv_fail(e, "the id of \"%s\" is not an integer from 0 to %d",
-                         content, KV_TOKEN_IDS - 1);
-        entry[i++] = (struct entry){.id = id, .content = content};
-    }
-    if (!rc)
-        qsort(entry, n, sizeof(*entry), by_id);
-    for (i = 0; i < n && !rc; i++) {
-        const bool special = is_named(r, entry[i].content);
-        const struct kv_added_token t = {.content = (char *)entry[i].content,
-                                         .id = (int32_t)entry[i].id,
-                                         .special = special,
-                                         .normalized = !special};
-
-        if (r->decoder && !kv_added_find(r->m->added, t.content))
-            rc = kv_fail(e,
-                         "\"%s\" is neither in tokenizer.json nor in "
-                         "\"added_tokens_decoder\" of tokenizer_config.json",
-                         t.content);
-        else
-            rc = take_token(r, &t, false, e);
-    }
-    free(entry);
-    return rc;
-}
-
 /* ---- special tokens by name -------------------------------------------- */
 
 static const char *const standard[] = {"bos_token", "eos_token", "unk_token",
@@ -274,6 +149,126 @@ static int take_named(void *arg, const char *key, const json_t *value,
     return 0;
 }
 
+/* ---- added tokens ------------------------------------------------------ */
+
+/* A member of "added_tokens_decoder", "5": {"content": ...}, or of
+ * added_tokens.json, "<x>": 5. */
+struct entry {
+    json_int_t id;
+    const char *key;
+    const json_t *value;
+};
+
+static int by_id(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static bool same_flags(const struct kv_added_token *a,
+                       const struct kv_added_token *b)
+{
+    return a->special == b->special && a->normalized == b->normalized &&
+           a->single_word == b->single_word && a->lstrip == b->lstrip &&
+           a->rstrip == b->rstrip;
+}
+
+/* A token that tokenizer.json has too must be the same there. */
+static int take_token(const struct reading *r, const struct kv_added_token *t,
+                      bool with_flags, struct kv_err *e)
+{
+    const struct kv_added_token *old = kv_added_find(r->m->added, t->content);
+
+    if (!old)
+        return kv_added_put(r->m->added, t, r->m->vocab, e);
+    if (old->id != t->id)
+        return kv_fail(e, "\"%s\" has id %d, in tokenizer.json it is %d",
+                       t->content, (int)t->id, (int)old->id);
+    if (with_flags && !same_flags(old, t))
+        return kv_fail(e,
+                       "\"%s\" is not as in tokenizer.json (special, "
+                       "normalized, single_word, lstrip or rstrip)",
+                       t->content);
+    return 0;
+}
+
+static int take_listed(const struct reading *r, const struct entry *entry,
+                       struct kv_err *e)
+{
+    struct kv_added_token t;
+
+    if (kv_added_parse(&t, entry->value, "__type", e))
+        return -1;
+    t.id = (int32_t)entry->id;
+    return take_token(r, &t, true, e);
+}
+
+/* Once the config lists all added tokens, nobody looks into the file. */
+static int take_of_file(const struct reading *r, const struct entry *entry,
+                        struct kv_err *e)
+{
+    const bool special = is_named(r, entry->key);
+    const struct kv_added_token t = {.content = (char *)entry->key,
+                                     .id = (int32_t)entry->id,
+                                     .special = special,
+                                     .normalized = !special};
+
+    if (r->decoder && !kv_added_find(r->m->added, t.content))
+        return kv_fail(e,
+                       "\"%s\" is neither in tokenizer.json nor in "
+                       "\"added_tokens_decoder\" of tokenizer_config.json",
+                       t.content);
+    return take_token(r, &t, false, e);
+}
+
+static int id_of_key(struct entry *entry, struct kv_err *e)
+{
+    char *end;
+
+    entry->id = strtoll(entry->key, &end, 10);
+    if (end == entry->key || *end || entry->id < 0 || entry->id >= KV_TOKEN_IDS)
+        return kv_fail(e, "\"%s\" is not an id from 0 to %d", entry->key,
+                       KV_TOKEN_IDS - 1);
+    return 0;
+}
+
+static int id_of_value(struct entry *entry, struct kv_err *e)
+{
+    entry->id =
+        json_is_integer(entry->value) ? json_integer_value(entry->value) : -1;
+    if (entry->id < 0 || entry->id >= KV_TOKEN_IDS || !*entry->key)
+        return kv_fail(e, "the id of \"%s\" is not an integer from 0 to %d",
+                       entry->key, KV_TOKEN_IDS - 1);
+    return 0;
+}
+
+/* By their ids: those that are new are counted in this order. */
+static int take_by_id(const struct reading *r, const json_t *object,
+                      int (*find_id)(struct entry *entry, struct kv_err *e),
+                      int (*take)(const struct reading *r,
+                                  const struct entry *entry, struct kv_err *e),
+                      struct kv_err *e)
+{
+    struct entry *entry = kv_alloc(json_object_size(object), sizeof(*entry));
+    const char *key;
+    json_t *value;
+    size_t n = 0;
+    int rc = 0;
+
+    json_object_foreach((json_t *)object, key, value)
+    {
+        entry[n] = (struct entry){.key = key, .value = value};
+        rc = rc || find_id(&entry[n++], e);
+    }
+    if (!rc)
+        qsort(entry, n, sizeof(*entry), by_id);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = take(r, &entry[i], e);
+    free(entry);
+    return rc ? -1 : 0;
+}
+
 /* ---- contradictions ---------------------------------------------------- */
 
 static int check_map(const struct reading *r, struct kv_err *e)
@@ -368,7 +363,8 @@ static int take_config(struct reading *r, struct kv_tokenizer_config *c,
     return refuse_rest(r->config, e) || check_prefix(r, e) ||
            kv_field_flag(r->config, "split_special_tokens", false,
                          &c->splits_special, e) ||
-           take_decoder(r, e);
+           (take_by_id(r, r->decoder, id_of_key, take_listed, e) &&
+            kv_fail_in(e, "added_tokens_decoder"));
 }
 
 static int take(struct reading *r, struct kv_tokenizer_config *c,
@@ -378,7 +374,7 @@ static int take(struct reading *r, struct kv_tokenizer_config *c,
 
     if (take_config(r, c, e))
         return kv_fail_in(e, "%s/tokenizer_config.json", dir);
-    if (take_added_file(r, e))
+    if (take_by_id(r, r->added, id_of_value, take_of_file, e))
         return kv_fail_in(e, "%s/added_tokens.json", dir);
     if (check_map(r, e))
         return kv_fail_in(e, "%s", dir);
