@@ -106,6 +106,32 @@ static void taken_in(void **state)
          "2 3 5 4 5 ",
          "2 7 5 "},
         {{PLAIN, "{'pad_token': 'q'}", NULL, NULL}, "2 3 5 4 5 ", "2 3 5 4 5 "},
+        /* two names for one thing: the map's, but beside a list */
+        {{PLAIN, "{'pad_token': '<q>'}", NULL, "{'pad_token': 'x'}"},
+         "2 3 5 4 5 ",
+         "2 3 5 4 5 "},
+        {{PLAIN, "{'pad_token': 'x'}", NULL, "{'pad_token': '<q>'}"},
+         "2 3 5 4 5 ",
+         "2 6 5 "},
+        {{PLAIN, "{'odd_token': '<q>'}", NULL, "{'odd_token': 'x'}"},
+         "2 3 5 4 5 ",
+         "2 3 5 4 5 "},
+        {{PLAIN,
+          "{'added_tokens_decoder': {'6': {'content': '<q>', 'special': true}},"
+          " 'unk_token': '<q>'}",
+          NULL, "{'unk_token': 'q'}"},
+         "2 3 5 4 5 ",
+         "2 6 5 "},
+        /* no token at all */
+        {{PLAIN,
+          "{'bos_token': '', 'unk_token': {'content': ''}, 'pad_token': '<q>',"
+          " 'add_bos_token': false}",
+          NULL, NULL},
+         "2 3 5 4 5 ",
+         "2 6 5 "},
+        {{PLAIN, "{'bos_token': '<q>'}", NULL, "{'bos_token': ''}"},
+         "2 3 5 4 5 ",
+         "2 3 5 4 5 "},
         /* transformers applies these when asked to, or never */
         {{"{" VOCAB ", 'truncation': {'max_length': 1, 'stride': 0,"
           " 'strategy': 'LongestFirst', 'direction': 'Right'}, 'padding':"
@@ -127,6 +153,86 @@ static void taken_in(void **state)
             fail_msg("row %d: %s", (int)i, e.msg);
         check_ids(t, "ab<q>q", false, rows[i].plain);
         check_ids(t, "ab<q>q", true, rows[i].special);
+        kv_tokenizer_free(t);
+    }
+}
+
+/* A BOS is where the template has one, for classes that know of no other. */
+static void bos_of_template(void **state)
+{
+    static const struct {
+        struct folder f;
+        int32_t bos; /* -1: none is put */
+    } rows[] = {
+        {{TEMPLATE, NULL, NULL, NULL}, 6},
+        {{TEMPLATE, "{'add_bos_token': true}", NULL, NULL}, 6},
+        {{TEMPLATE,
+          "{'tokenizer_class': 'PreTrainedTokenizerFast', 'bos_token': 'a',"
+          " 'add_bos_token': false, 'add_eos_token': true}",
+          NULL, NULL},
+         6},
+        {{PLAIN,
+          "{'tokenizer_class': 'Qwen2Tokenizer', 'bos_token': 'a',"
+          " 'add_bos_token': true}",
+          NULL, NULL},
+         -1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct kv_tokenizer *t = NULL;
+        struct kv_err e = {""};
+
+        if (open_folder(&t, &rows[i].f, &e))
+            fail_msg("row %d: %s", (int)i, e.msg);
+        assert_int_equal(kv_tokenizer_adds_bos(t), rows[i].bos >= 0);
+        if (rows[i].bos >= 0)
+            assert_int_equal(kv_tokenizer_bos(t), rows[i].bos);
+        kv_tokenizer_free(t);
+    }
+}
+
+/* Flags of a special token that differ: plain text has the ids that
+ * transformers 5.24 gives it with split_special_tokens, which goes by the
+ * config; nothing reads the token as such. */
+static void flags_that_differ(void **state)
+{
+    static const char main_json[] =
+        "{" VOCAB ", 'added_tokens': [{'id': 6, 'content': '<q>', 'special':"
+        " true, 'normalized': false}, {'id': 7, 'content': 'q>'}]}";
+    static const struct {
+        const char *flags, *plain;
+        bool differ;
+    } rows[] = {
+        {"'normalized': false", "2 3 7 5 ", false},
+        {"'normalized': false, 'lstrip': true", "2 3 7 5 ", true},
+        {"'normalized': false, 'rstrip': true", "2 3 7 5 ", true},
+        {"'normalized': false, 'single_word': true", "2 3 7 5 ", true},
+        {"'normalized': true", "2 3 5 4 5 ", true}, /* found before q> */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct kv_tokenizer *t = NULL;
+        struct kv_err e = {""};
+        char config[256];
+        int32_t *ids;
+        size_t n;
+
+        snprintf(config, sizeof(config),
+                 "{'added_tokens_decoder': {'6': {'content': '<q>',"
+                 " 'special': true, %s}}}",
+                 rows[i].flags);
+        if (open_json(&t, main_json, config, &e))
+            fail_msg("row %d: %s", (int)i, e.msg);
+        check_ids(t, "ab<q>q", false, rows[i].plain);
+        if (rows[i].differ) {
+            assert_int_equal(
+                kv_tokenizer_encode(t, "ab", 2, true, &ids, &n, NULL, &e), -1);
+            assert_says(e, "of \"<q>\" differ in tokenizer.json and");
+        } else {
+            check_ids(t, "ab<q>q", true, "2 6 5 ");
+        }
         kv_tokenizer_free(t);
     }
 }
@@ -180,7 +286,21 @@ static void refused(void **state)
         {{LISTED, "{'bos_token': '<q>'}", NULL, "{'bos_token': 'a'}"},
          "\"bos_token\" is \"a\" in special_tokens_map.json|tokenizer_config"},
         {{PLAIN, "{'bos_token': 'a', 'add_bos_token': true}", NULL, NULL},
-         "tokenizer_config.json|\"add_bos_token\" is true|tokenizer.json"},
+         "tokenizer_config.json|\"add_bos_token\" is true|tokenizer.json|"
+         "take the field out of tokenizer_config.json"},
+        {{TEMPLATE,
+          "{'add_bos_token': false, 'tokenizer_class': 'LlamaTokenizerFast'}",
+          NULL, NULL},
+         "\"add_bos_token\" is false|take the field out"},
+        {{LISTED,
+          "{'added_tokens_decoder': {'6': {'content': '<q>', 'special':"
+          " false, 'normalized': false}}}",
+          NULL, NULL},
+         "\"<q>\" is not as in tokenizer.json"},
+        {{"{" VOCAB ", 'added_tokens': [{'id': 6, 'content': 'x'}]}",
+          "{'added_tokens_decoder': {'6': {'content': 'x', 'lstrip': true}}}",
+          NULL, NULL},
+         "\"x\" is not as in tokenizer.json"},
         {{TEMPLATE, "{'add_bos_token': false}", NULL, NULL},
          "tokenizer_config.json|\"add_bos_token\" is false|tokenizer.json"},
         {{TEMPLATE, "{'add_eos_token': true}", NULL, NULL},
@@ -192,7 +312,8 @@ static void refused(void **state)
         {{"{" VOCAB ", 'pre_tokenizer': {'type': 'ByteLevel',"
           " 'add_prefix_space': false}}",
           "{'add_prefix_space': true}", NULL, NULL},
-         "\"add_prefix_space\" is true, but tokenizer.json puts no space"},
+         "\"add_prefix_space\" is true, but tokenizer.json puts no space|"
+         "take the field out of tokenizer_config.json"},
         {{"{" VOCAB ", 'normalizer': {'type': 'Prepend', 'prepend': 'a'}}",
           "{'add_prefix_space': false}", NULL, NULL},
          "\"add_prefix_space\" is false, but tokenizer.json puts a space"},
@@ -413,8 +534,8 @@ static void every_field(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(taken_in),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(taken_in),          cmocka_unit_test(bos_of_template),
+        cmocka_unit_test(flags_that_differ), cmocka_unit_test(refused),
         cmocka_unit_test(every_field),
     };
 

@@ -24,6 +24,7 @@ struct kv_tokenizer {
     struct kv_decoder *decoder;
     int32_t bos;
     bool adds_bos, splits_special;
+    const char *flags_differ; /* of a special token's, from file to file */
 };
 
 /* "truncation" and "padding" are for calls that ask for them, as in
@@ -86,6 +87,7 @@ static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
     t->adds_bos = before >= 0;
     t->bos = t->adds_bos ? before : c.bos;
     t->splits_special = c.splits_special;
+    t->flags_differ = c.flags_differ;
     return 0;
 }
 
@@ -209,6 +211,12 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
         return kv_fail(e, "special tokens cannot be read as such: "
                           "\"split_special_tokens\" of tokenizer_config.json "
                           "is true");
+    if (special && t->flags_differ)
+        return kv_fail(e,
+                       "special tokens cannot be read as such: normalized, "
+                       "single_word, lstrip or rstrip of \"%s\" differ in "
+                       "tokenizer.json and tokenizer_config.json",
+                       t->flags_differ);
     x.run = kv_bpe_run_new(t->bpe);
     if (kv_utf8_valid(text, n_bytes) != n_bytes) {
         repaired = kv_utf8_repair(text, n_bytes, &n_bytes);

@@ -9,8 +9,9 @@
 
 struct reading {
     const struct kv_tokenizer_main *m;
-    json_t *config;      /* without the file: empty */
-    json_t *map, *added; /* NULL: no such file */
+    struct kv_tokenizer_config *c; /* what is made of it all */
+    json_t *config;                /* without the file: empty */
+    json_t *map, *added;           /* NULL: no such file */
     const json_t
         *decoder; /* where the config lists its added tokens, or NULL */
 };
@@ -42,14 +43,15 @@ static bool is_own(const char *key, const json_t *value)
            (json_is_string(value) || json_is_object(value));
 }
 
-/* "<s>" or {"content": "<s>", ...}: what it is called, NULL for null. */
+/* "<s>" or {"content": "<s>", ...}: what it is called, NULL for null.  Some
+ * files have "" for a token that there is not. */
 static const char *content_of(const json_t *value)
 {
     return json_string_value(
         json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* Of both files, the map's first: but they do not differ (check_map). */
+/* Of both files the map's counts; where the config has a list, its own. */
 static const json_t *named(const struct reading *r, const char *key)
 {
     const json_t *of_map = r->decoder ? NULL : json_object_get(r->map, key);
@@ -88,7 +90,7 @@ static int walk_named(const struct reading *r,
     for (i = 0; i < 2; i++)
         json_object_foreach(
             (json_t *)files[i], key,
-            value) if (is_own(key, value) &&
+            value) if (is_own(key, value) && value == named(r, key) &&
                        (rc = take(arg, key, value, e))) return rc;
     json_array_foreach((json_t *)list, i,
                        value) if ((rc = take(arg, "extra_special_tokens", value,
@@ -131,12 +133,11 @@ static int take_named(void *arg, const char *key, const json_t *value,
     const struct reading *r = arg;
     struct kv_added_token t = {.id = -1, .special = true}, *old;
 
-    if (!value || json_is_null(value))
-        return 0;
     t.content = (char *)content_of(value);
+    if (!value || json_is_null(value) || (t.content && !*t.content))
+        return 0;
     if (json_is_object(value) ? kv_added_parse(&t, value, "__type id", e)
         : !t.content          ? kv_fail(e, "neither a string nor a token")
-        : !*t.content         ? kv_fail(e, "an empty token")
                               : 0)
         return kv_fail_in(e, "\"%s\"", key);
     t.special = true;
@@ -174,23 +175,39 @@ static bool same_flags(const struct kv_added_token *a,
            a->rstrip == b->rstrip;
 }
 
+/* Flags that differ count as the config has them.  While special tokens are
+ * plain text those of a special one hardly do: who reads it as such must know
+ * of it. */
+static int take_flags(const struct reading *r, struct kv_added_token *old,
+                      const struct kv_added_token *t, struct kv_err *e)
+{
+    char *content = old->content;
+
+    if (same_flags(old, t))
+        return 0;
+    if (!old->special || !t->special)
+        return kv_fail(e,
+                       "\"%s\" is not as in tokenizer.json (special, "
+                       "normalized, single_word, lstrip or rstrip)",
+                       t->content);
+    *old = *t;
+    old->content = content;
+    r->c->flags_differ = content;
+    return 0;
+}
+
 /* A token that tokenizer.json has too must be the same there. */
 static int take_token(const struct reading *r, const struct kv_added_token *t,
                       bool with_flags, struct kv_err *e)
 {
-    const struct kv_added_token *old = kv_added_find(r->m->added, t->content);
+    struct kv_added_token *old = kv_added_find(r->m->added, t->content);
 
     if (!old)
         return kv_added_put(r->m->added, t, r->m->vocab, e);
     if (old->id != t->id)
         return kv_fail(e, "\"%s\" has id %d, in tokenizer.json it is %d",
                        t->content, (int)t->id, (int)old->id);
-    if (with_flags && !same_flags(old, t))
-        return kv_fail(e,
-                       "\"%s\" is not as in tokenizer.json (special, "
-                       "normalized, single_word, lstrip or rstrip)",
-                       t->content);
-    return 0;
+    return with_flags ? take_flags(r, old, t, e) : 0;
 }
 
 static int take_listed(const struct reading *r, const struct entry *entry,
@@ -271,26 +288,43 @@ static int take_by_id(const struct reading *r, const json_t *object,
 
 /* ---- contradictions ---------------------------------------------------- */
 
+/* Other names give a text no other ids: they make tokens special, and those of
+ * which file do is certain. */
 static int check_map(const struct reading *r, struct kv_err *e)
 {
-    const char *key;
-    json_t *value;
+    const char *here = content_of(json_object_get(r->map, "bos_token"));
+    const char *there = content_of(json_object_get(r->config, "bos_token"));
 
-    json_object_foreach(r->map, key, value)
-    {
-        const char *here = content_of(value);
-        const char *there = content_of(json_object_get(r->config, key));
-
-        if (here && there && strcmp(here, there))
-            return kv_fail(e,
-                           "\"%s\" is \"%s\" in special_tokens_map.json and "
-                           "\"%s\" in tokenizer_config.json",
-                           key, here, there);
-    }
+    if (here && there && *here && *there && strcmp(here, there))
+        return kv_fail(e,
+                       "\"bos_token\" is \"%s\" in special_tokens_map.json "
+                       "and \"%s\" in tokenizer_config.json",
+                       here, there);
     return 0;
 }
 
-/* transformers 4 goes by "add_bos_token" (for Llama), 5 by the template. */
+/* Of transformers' classes, those that never build a template of their own. */
+static bool goes_by_template(const json_t *config)
+{
+    static const char *const names[] = {"PreTrainedTokenizerFast",
+                                        "TokenizersBackend", "Qwen2Tokenizer",
+                                        "Qwen2TokenizerFast"};
+    const char *name =
+        json_string_value(json_object_get(config, "tokenizer_class"));
+
+    for (size_t i = 0; name && i < sizeof(names) / sizeof(*names); i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
+}
+
+#define WAY_OUT                                         \
+    ": to go by tokenizer.json, take the field out of " \
+    "tokenizer_config.json"
+
+/* transformers 5 puts what the template puts, whatever the flags say.  4 does
+ * so for some classes; others, as Llama's, build the template anew from the
+ * flags and "bos_token". */
 static int check_bos(const struct reading *r, int32_t bos, struct kv_err *e)
 {
     const int32_t before = r->m->before;
@@ -299,14 +333,17 @@ static int check_bos(const struct reading *r, int32_t bos, struct kv_err *e)
     if (kv_field_flag(r->config, "add_bos_token", before >= 0, &adds, e) ||
         kv_field_flag(r->config, "add_eos_token", false, &ends, e))
         return -1;
+    if (goes_by_template(r->config))
+        return 0;
     if (adds != (before >= 0))
         return kv_fail(e,
                        "\"add_bos_token\" is %s, but \"post_processor\" of "
-                       "tokenizer.json puts %s token before a text",
+                       "tokenizer.json puts %s token before a text" WAY_OUT,
                        adds ? "true" : "false", adds ? "no" : "a");
     if (ends)
         return kv_fail(e, "\"add_eos_token\" is true, but \"post_processor\" "
-                          "of tokenizer.json puts no token after a text");
+                          "of tokenizer.json puts no token after a "
+                          "text" WAY_OUT);
     if (before >= 0 && bos >= 0 && bos != before)
         return kv_fail(e,
                        "\"bos_token\" has id %d, but \"post_processor\" of "
@@ -315,6 +352,8 @@ static int check_bos(const struct reading *r, int32_t bos, struct kv_err *e)
     return 0;
 }
 
+/* Which of the two counts differs from version to version of transformers, and
+ * from class to class. */
 static int check_prefix(const struct reading *r, struct kv_err *e)
 {
     const int said = r->m->prefix_space;
@@ -325,7 +364,7 @@ static int check_prefix(const struct reading *r, struct kv_err *e)
     if (said >= 0 && prefix != (said > 0))
         return kv_fail(e,
                        "\"add_prefix_space\" is %s, but tokenizer.json puts %s "
-                       "space before a text",
+                       "space before a text" WAY_OUT,
                        prefix ? "true" : "false", prefix ? "no" : "a");
     return 0;
 }
@@ -352,8 +391,7 @@ static int refuse_rest(const json_t *config, struct kv_err *e)
     return other ? kv_fail(e, "\"fix_mistral_regex\" is not supported") : 0;
 }
 
-static int take_config(struct reading *r, struct kv_tokenizer_config *c,
-                       struct kv_err *e)
+static int take_config(struct reading *r, struct kv_err *e)
 {
     const json_t *decoder = json_object_get(r->config, "added_tokens_decoder");
 
@@ -362,17 +400,16 @@ static int take_config(struct reading *r, struct kv_tokenizer_config *c,
         return kv_fail(e, "\"added_tokens_decoder\" is not an object");
     return refuse_rest(r->config, e) || check_prefix(r, e) ||
            kv_field_flag(r->config, "split_special_tokens", false,
-                         &c->splits_special, e) ||
+                         &r->c->splits_special, e) ||
            (take_by_id(r, r->decoder, id_of_key, take_listed, e) &&
             kv_fail_in(e, "added_tokens_decoder"));
 }
 
-static int take(struct reading *r, struct kv_tokenizer_config *c,
-                const char *dir, struct kv_err *e)
+static int take(struct reading *r, const char *dir, struct kv_err *e)
 {
     const char *bos;
 
-    if (take_config(r, c, e))
+    if (take_config(r, e))
         return kv_fail_in(e, "%s/tokenizer_config.json", dir);
     if (take_by_id(r, r->added, id_of_value, take_of_file, e))
         return kv_fail_in(e, "%s/added_tokens.json", dir);
@@ -381,8 +418,8 @@ static int take(struct reading *r, struct kv_tokenizer_config *c,
     if (walk_named(r, take_named, r, e))
         goto fail;
     bos = content_of(named(r, "bos_token"));
-    c->bos = bos ? kv_added_find(r->m->added, bos)->id : -1;
-    if (!check_bos(r, c->bos, e))
+    r->c->bos = bos && *bos ? kv_added_find(r->m->added, bos)->id : -1;
+    if (!check_bos(r, r->c->bos, e))
         return 0;
 fail:
     return kv_fail_in(e, "%s/tokenizer_config.json%s", dir,
@@ -411,7 +448,7 @@ int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
                              const struct kv_tokenizer_main *m,
                              struct kv_err *e)
 {
-    struct reading r = {.m = m};
+    struct reading r = {.m = m, .c = c};
     int rc = -1;
 
     *c = (struct kv_tokenizer_config){.bos = -1};
@@ -419,7 +456,7 @@ int kv_tokenizer_config_read(struct kv_tokenizer_config *c, const char *dir,
         !read_object(dir, "special_tokens_map.json", &r.map, e) &&
         !read_object(dir, "added_tokens.json", &r.added, e)) {
         r.config = r.config ? r.config : json_object();
-        rc = take(&r, c, dir, e);
+        rc = take(&r, dir, e);
     }
     json_decref(r.config);
     json_decref(r.map);

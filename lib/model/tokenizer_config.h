@@ -4,8 +4,8 @@
  * They are read as transformers 5 reads them for a tokenizer that has a
  * tokenizer.json: tokens that it lacks are added, in the same order and so with
  * the same ids, and whatever names a special token makes it one.  Where two
- * files contradict each other, and transformers would take the one and drop the
- * other without a word, this fails and names both. */
+ * files contradict each other in what could change ids, this fails and names
+ * both, though transformers takes one of them without a word. */
 #ifndef KV_MODEL_TOKENIZER_CONFIG_H
 #define KV_MODEL_TOKENIZER_CONFIG_H
 
@@ -26,6 +26,9 @@ struct kv_tokenizer_main {
 struct kv_tokenizer_config {
     int32_t bos;         /* the token called "bos_token", or -1 */
     bool splits_special; /* names of special tokens are always plain text */
+    /* A special token whose other flags tokenizer.json gives otherwise, or
+     * NULL; stays with the added tokens. */
+    const char *flags_differ;
 };
 
 /* dir: none of the files need be there. */
