@@ -1,5 +1,6 @@
 """What the tools write, and where: never over what they read, whole or not at
 all, through links and descriptors, whatever ends the run."""
+import json
 import os
 import re
 import shutil
@@ -85,7 +86,7 @@ def reading(option, note, path):
     """The arguments that have a tool read this file."""
     if not option.startswith("-"):
         return [path]
-    if note == "all files":
+    if note == "model files":
         return [option, os.path.dirname(path)]
     if note and note.startswith("--"):
         return [option, path, note]
@@ -129,13 +130,16 @@ class NeverOverInputs(Outputs):
             for i, (option, note) in enumerate(reads):
                 top = self.path(f"{tool}{i}")
                 os.makedirs(os.path.join(top, "in"))
-                path = write(os.path.join(top, "in/x.partial"), b"as it was")
+                path = write(os.path.join(
+                    top, "in/x.json" if note == "model files" else
+                    "in/x.partial"), b"as it was")
                 names = ways(path, top)
                 before = sorted(os.listdir(top))
                 for target in writes:
                     if target[0] == option:
                         continue
-                    for name in names:
+                    end = target[1][4:] if target[1] else ""
+                    for name in filter(lambda s: s.endswith(end), names):
                         args = reading(option, note, path) + writing(
                             *target, name)
                         with self.subTest(tool=tool, args=args):
@@ -152,6 +156,75 @@ class NeverOverInputs(Outputs):
                              at("m"), "-f", at("some.txt"), "-o",
                              at("m/" + name))
                 self.assertEqual(read(at("m/" + name)), before)
+
+    def test_what_would_become_a_file_of_the_model(self):
+        """Each name that is looked for there, absent; and others' names."""
+        os.mkdir(self.path("m"))
+        os.symlink("m", self.path("same"))
+        os.symlink("m/linked.json", self.path("link.csv"))
+        names = ["m/" + name for name in (
+            "config.json", "model.safetensors", "model.safetensors.index.json",
+            "tokenizer.json", "tokenizer_config.json", "added_tokens.json",
+            "special_tokens_map.json", "adapter_config.json",
+            "pytorch_model.bin", "tokenizer.model", "merges.txt", "vocab.txt",
+            "chat_template.jinja")]
+        for tool in PROGRAMS:
+            reads, writes, _ = table(tool)
+            if ("-m", "model files") not in reads:
+                continue
+            for option, note in writes:
+                if note:  # beside FILE: its name ends as no model's does
+                    continue
+                for name in names + ["same/config.json", "link.csv"]:
+                    self.refused(f"{self.path(name)} would become a file of "
+                                 f"the model {self.path('m')}", tool, "-m",
+                                 self.path("m"), option, self.path(name))
+        self.assertEqual(os.listdir(self.path("m")), [])
+
+    def test_a_model_where_the_work_is(self):
+        """What is no model's is written there, and once more."""
+        shutil.copytree(at("m"), self.path("m"))
+        here = {"cwd": self.path("m")}
+        shutil.copy(at("some.txt"), self.path("m/t.txt"))
+        base = ["-q", "-m", ".", "-f", "t.txt", "-n", "2"]
+        ppl = ["kvppl", *base, "-s", "kivi:b{2,3}", "-p", "llama.cpp"]
+        for argv in (
+                [*ppl, "--resume", "--kl-divergence-base", "b.kld", "-o",
+                 "r.csv"],
+                [*ppl, "--format", "md", "-o", "r.md"],
+                [*ppl, "--format", "jsonl", "-o", "r.jsonl"],
+                ["kvdump", *base, "-o", "d.h5"],
+                ["kvcalib", *base, "--allocate", "4", "-s", "kivi:b{2,3}",
+                 "-o", "layers.txt"]):
+            for _ in range(2):
+                done = run(*argv, **here)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for _ in range(2):
+            with open(self.path("m/out.csv"), "w") as f:
+                done = run(*ppl, stdout=f, **here)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        write(self.path("m/r.csv.partial"), b"")  # a run that was stopped
+        done = run(*ppl, "--resume", "-o", "r.csv", **here)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertFalse(os.path.exists(self.path("m/r.csv.partial")))
+        with open(self.path("m/new.json"), "w") as f:
+            self.refused("standard output would replace the input ./new.json",
+                         *ppl, stdout=f, **here)
+        with open(self.path("m/config.json")) as f:
+            config = json.load(f)
+        self.assertEqual(config["model_type"], "llama")
+
+    def test_a_shard_of_any_name(self):
+        """Known when the output is opened."""
+        shutil.copytree(at("m"), self.path("m"))
+        os.rename(self.path("m/model.safetensors"), self.path("m/w.dat"))
+        with open(at("m/model.safetensors"), "rb") as f:
+            tensors = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        with open(self.path("m/model.safetensors.index.json"), "w") as f:
+            json.dump({"weight_map": {t: "w.dat" for t in tensors}}, f)
+        self.refused("w.dat would replace the input", "kvdump", "-q", "-m",
+                     self.path("m"), "-f", at("some.txt"), "-n", 2, "-o",
+                     self.path("m/w.dat"))
 
     def test_two_outputs(self):
         for tool in PROGRAMS:

@@ -2,7 +2,7 @@
  *
  *   struct kv_common common = KV_COMMON_DEFAULT;
  *   const struct kv_opt opts[] = {
- *       KV_IN_FOLDER('m', "model", &model, "DIR", "model directory"),
+ *       KV_IN_FOLDER('m', "model", &model, kv_model_holds, "DIR", "a model"),
  *       KV_COMMON_OPTS(common),
  *       KV_OPT_DONE,
  *   };

@@ -441,7 +441,7 @@ int main(int argc, char **argv)
                      .dtype = "f32",
                      .batch = BATCH};
     const struct kv_opt opts[] = {
-        KV_IN_FOLDER('m', "model", &a.model, "MODEL",
+        KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
                      "folder with config.json, *.safetensors,\n"
                      "tokenizer.json"),
         KV_IN('f', "file", &a.text, "TEXT", "text, read verbatim"),

@@ -7,6 +7,7 @@
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/mixed.h"
+#include "lib/model/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -356,7 +357,7 @@ int main(int argc, char **argv)
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
-        KV_IN_FOLDER('m', "model", &a.model, "DIR",
+        KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "DIR",
                      "Hugging Face model directory"),
         KV_IN('f', "file", &a.text, "FILE", "text, read verbatim"),
         KV_FLAG(0, "parse-special", &a.parse_special,
@@ -387,10 +388,9 @@ int main(int argc, char **argv)
         KV_SIZE(0, "reps", &a.reps, "N", "--latency: timed steps (20)"),
         KV_STR(0, "shard", &a.shard, "I/N",
                "every N-th row from the I-th on (1/1)"),
-        KV_OUT_BESIDE(
-            0, "resume", &a.resume, &a.common.output, ".partial",
-            "keep finished rows in FILE.partial, and go on\n"
-             "from them"),
+        KV_OUT_BESIDE(0, "resume", &a.resume, &a.common.output, ".partial",
+                      "keep finished rows in FILE.partial, and go on\n"
+                      "from them"),
         KV_FLAG(0, "allow-leakage", &a.allow_leakage,
                 "evaluate on text that calibration has seen"),
         KV_COMMON_OPTS(a.common),

@@ -1,9 +1,9 @@
 /* Command-line options as one table: names, places, defaults and help.
  *
- *   const char *model = NULL;
+ *   const char *text = NULL;
  *   size_t ctx = 0;
  *   const struct kv_opt opts[] = {
- *       KV_IN_FOLDER('m', "model", &model, "DIR", "model directory"),
+ *       KV_IN('f', "file", &text, "FILE", "a text"),
  *       KV_SIZE('c', "ctx", &ctx, "N", "tokens in a window"),
  *       KV_OPT_DONE,
  *   };
@@ -41,7 +41,7 @@ void kv_strings_add(struct kv_strings *s, const char *item);
 void kv_strings_clear(struct kv_strings *s);
 
 /* What an option does with the file that it names. */
-enum kv_opt_file { KV_NO_FILE, KV_READS, KV_READS_FOLDER, KV_WRITES };
+enum kv_opt_file { KV_NO_FILE, KV_READS, KV_WRITES };
 
 struct kv_opt {
     int letter; /* 0: long form only */
@@ -52,6 +52,8 @@ struct kv_opt {
 
     enum kv_opt_file file;
     const bool *reads; /* KV_WRITES: it is read where this is set */
+    /* of a folder: whether a file of this name there is one that is read */
+    bool (*holds)(const char *name);
     /* a list: the file that an item names, or NULL */
     const char *(*named)(const char *item);
     const char *const *beside; /* a flag: it writes *beside with the suffix */
@@ -83,17 +85,18 @@ struct kv_opt {
         KV_OPT_ROW(l, n, KV_OPT_FLAG, at, NULL, help) \
     }
 
-/* Files: one that is read ("-": standard input); a folder, of which every file
- * is; one that is written; one that is written, but read where *reads is set;
- * a list of texts, some of which name a file (how: as in "word=FILE"); a flag
- * that has *beside with a suffix written too. */
+/* Files: one that is read ("-": standard input); a folder, of which those that
+ * it holds are, there or not; one that is written; one that is written, but
+ * read where *reads is set; a list of texts, some of which name a file (how: as
+ * in "word=FILE"); a flag that has *beside with a suffix written too. */
 #define KV_IN(l, n, at, arg, help)                                    \
     {                                                                 \
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS \
     }
-#define KV_IN_FOLDER(l, n, at, arg, help)                                    \
-    {                                                                        \
-        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS_FOLDER \
+#define KV_IN_FOLDER(l, n, at, holds_, arg, help)                      \
+    {                                                                  \
+        KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS, \
+                                                     .holds = (holds_) \
     }
 #define KV_OUT(l, n, at, arg, help)                                    \
     {                                                                  \
@@ -133,8 +136,8 @@ struct kv_opt_about {
  *
  * Descriptors 0 to 2 are open afterwards, so that no file gets words of stderr:
  * one that was closed fails when it is used.  An output that would replace an
- * input, operands among them, has ended the program, as have two outputs that
- * are one file. */
+ * input, operands among them, or become one of a folder's, has ended the
+ * program, as have two outputs that are one file. */
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts);
 

@@ -29,17 +29,18 @@ static void clear(struct paths *p)
     free(p->path);
 }
 
-/* Every file in the folder, links too. */
-static void add_folder(struct paths *p, const char *folder)
+/* What the folder holds, links too. */
+static void add_folder(struct paths *p, const char *folder,
+                       bool (*holds)(const char *name))
 {
     DIR *d = opendir(folder);
 
     if (!d)
         return; /* told when it is read */
     for (const struct dirent *f; (f = readdir(d));) {
-        char *path = kv_path_join(folder, f->d_name);
+        char *path = holds(f->d_name) ? kv_path_join(folder, f->d_name) : NULL;
 
-        if (kv_is_dir(path))
+        if (!path || kv_is_dir(path))
             free(path);
         else
             add(p, path);
@@ -83,8 +84,8 @@ static void add_option(struct paths *in, struct paths *out,
         add_list(in, o);
     else if (o->beside)
         add_beside(out, o);
-    else if (path && o->file == KV_READS_FOLDER)
-        add_folder(in, path);
+    else if (path && o->holds)
+        add_folder(in, path, o->holds);
     else if (path && o->file != KV_NO_FILE)
         add(reads ? in : out, kv_strdup(path));
 }
@@ -136,7 +137,26 @@ static bool reads_over(const char *input, const char *output)
                               : is_standard(STDIN_FILENO, output);
 }
 
-static void check_output(const char *output, const struct paths *in)
+/* Whether the folder would hold this output, which is not there yet. */
+static bool joins(const char *output, const struct kv_opt *o)
+{
+    const char *folder = o->holds ? *(const char **)o->at : NULL, *name;
+    char *target = folder ? kv_out_target(output) : NULL, *place;
+    bool held;
+
+    if (!target || is_special(target)) {
+        free(target);
+        return false;
+    }
+    place = kv_path_folder(target, &name);
+    held = o->holds(name) && kv_same_file(place, folder);
+    free(place);
+    free(target);
+    return held;
+}
+
+static void check_output(const char *output, const struct paths *in,
+                         const struct kv_opt *opts)
 {
     struct kv_err e;
 
@@ -148,6 +168,10 @@ static void check_output(const char *output, const struct paths *in)
         if (reads_over(in->path[i], output))
             kv_die("the output %s would replace the input %s", output,
                    in->path[i]);
+    for (const struct kv_opt *o = opts; o->name; o++)
+        if (joins(output, o))
+            kv_die("the output %s would become a file of the %s %s", output,
+                   o->name, *(const char **)o->at);
 }
 
 void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
@@ -160,7 +184,7 @@ void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
     for (size_t i = 0; i < n_operands; i++)
         add(&in, kv_strdup(operand[i]));
     for (size_t i = 0; i < out.n; i++) {
-        check_output(out.path[i], &in);
+        check_output(out.path[i], &in, opts);
         for (size_t j = 0; j < i; j++)
             if (collide(out.path[i], out.path[j]))
                 kv_die("two outputs are one file: %s and %s", out.path[j],
@@ -216,10 +240,10 @@ static void put_reads(const struct kv_opt *opts, const char *operand)
     for (const struct kv_opt *o = opts; o->name; o++) {
         if (o->reads)
             snprintf(note, sizeof(note), "--%s", switch_name(opts, o->reads));
-        if (o->reads)
+        else if (o->holds)
+            snprintf(note, sizeof(note), "%s files", o->name);
+        if (o->reads || o->holds)
             put_file(&column, o, note);
-        else if (o->file == KV_READS_FOLDER)
-            put_file(&column, o, "all files");
         else if (o->file == KV_READS)
             put_file(&column, o, o->named ? o->suffix : NULL);
     }

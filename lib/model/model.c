@@ -5,6 +5,7 @@
 #include "lib/base/hash.h"
 #include "lib/model/model_gpu.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,20 @@ void kv_model_widen(const struct kv_weight *w, size_t first, size_t n,
 #pragma omp parallel for schedule(static) if (n > piece)
     for (size_t i = 0; i < n; i += piece)
         kv_weight_widen(w, first + i, n - i < piece ? n - i : piece, out + i);
+}
+
+bool kv_model_holds(const char *name)
+{
+    static const char *const patterns[] = {
+        "*.json",     "*.safetensors", /* the only ones that are read here */
+        "*.bin",      "*.gguf",        "*.pt",      "*.pth",   "*.model",
+        "*.tiktoken", "merges.txt",    "vocab.txt", "*.jinja",
+    };
+
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
+        if (!fnmatch(patterns[i], name, 0))
+            return true;
+    return false;
 }
 
 /* Adds the file to the hash, when it is there. */

@@ -28,6 +28,12 @@ struct kv_model_info {
     struct kv_shape shape;
 };
 
+/* Whether a file of this name in a model's folder is one of the model: what is
+ * looked for here, there or not, and what other programs read of such a folder.
+ * Texts, results, layer files and dumps may lie there and are none.  (A shard
+ * that the index gives a name of another kind is known once it is open.) */
+bool kv_model_holds(const char *name);
+
 /* dir: config.json and model.safetensors, or shards with their index.  Fails
  * on anything missing, misshapen or not implemented (an adapter too), on a
  * tensor without which the numbers would be wrong, and on weights that are not
