@@ -105,6 +105,7 @@ static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
         return kv_fail(e, "a model is needed: -m DIR");
     if (kv_model_open(&r->model, a->model, e) ||
         kv_tokenizer_open(&r->tokenizer, a->model, e) ||
+        (a->resume && kv_inputs_hash(a->model, r->model_files, e)) ||
         kv_common_place(&a->common, r->model, e))
         return -1;
 

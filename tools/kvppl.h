@@ -4,6 +4,7 @@
 
 #include "eval/klbase.h"
 #include "eval/ppl.h"
+#include "lib/base/hash.h"
 #include "lib/journal.h"
 #include "lib/windows.h"
 #include "tools/common.h"
@@ -21,6 +22,7 @@ struct kvppl_args {
 struct kvppl_run {
     struct kv_model *model;
     struct kv_tokenizer *tokenizer;
+    char model_files[KV_HASH_CHARS]; /* --resume: what both were read from */
     struct kv_windows text;
     struct kv_protocol protocol;
     struct kv_calib *calib;
@@ -46,8 +48,8 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e);
 
 /* --resume: opens FILE.partial beside the output (nothing without the option).
  * Its first line is all that rows depend on, every input by its content
- * (kv_hash_add_file): each .json and .safetensors of the model's folder, text,
- * tokens as evaluated, calibration, base file. */
+ * (kv_hash_add_file): each file that the model was read from, text, tokens as
+ * evaluated, calibration, base file. */
 int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
                        const int32_t *tokens, struct kv_err *e);
 

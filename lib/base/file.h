@@ -4,6 +4,7 @@
 #define KV_BASE_FILE_H
 
 #include "lib/base/err.h"
+#include "lib/base/hash.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +29,11 @@ void kv_inputs_guard(void);
  * kv_out_commit() and kv_close_stdout() ask for it; so must who lets a number
  * out otherwise. */
 int kv_inputs_unchanged(struct kv_err *e);
+
+/* Name and content (kv_hash_add_file) of every input so far that was opened as
+ * folder/name, with kv_inputs_guard().  hex: as by kv_hash_end(). */
+int kv_inputs_hash(const char *folder, char hex[KV_HASH_CHARS],
+                   struct kv_err *e);
 
 /* A file mapped read-only.  An empty file gives bytes 0 and data NULL.  Where
  * the file is shortened meanwhile, reading ends the program with a sentence

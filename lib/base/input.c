@@ -163,6 +163,35 @@ const char *kv_input_that_is(const struct stat *st)
     return i ? i->path : NULL;
 }
 
+/* What it is called in this folder, or NULL. */
+static const char *name_in(const char *folder, const struct kv_input *in)
+{
+    const char *name;
+    char *place = in->path ? kv_path_folder(in->path, &name) : NULL;
+    const bool inside = place && kv_same_file(place, folder);
+
+    free(place);
+    return inside ? name : NULL;
+}
+
+int kv_inputs_hash(const char *folder, char hex[KV_HASH_CHARS],
+                   struct kv_err *e)
+{
+    struct kv_hash *h = kv_hash_new();
+    int rc = 0;
+
+    for (const struct kv_input *i = inputs; i && !rc; i = i->next) {
+        const char *name = name_in(folder, i);
+
+        if (name) {
+            kv_hash_add(h, name, strlen(name) + 1);
+            rc = kv_hash_add_file(h, i->path, e);
+        }
+    }
+    kv_hash_end(h, hex);
+    return rc;
+}
+
 const char *kv_input_at(const void *address, bool *shortened)
 {
     const uint8_t *at = address;
