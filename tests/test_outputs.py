@@ -12,7 +12,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, must, run
+from run_tools import TOOLS, must, read, run, write
 
 PROGRAMS = ["kvattn", "kvcalib", "kvdump", "kvppl", "kvquant"]
 CTX = 64
@@ -35,17 +35,6 @@ def tearDownModule():
 
 def at(name):
     return os.path.join(folder, name)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
 
 
 class Outputs(unittest.TestCase):

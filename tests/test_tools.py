@@ -16,8 +16,8 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_model
+from run_tools import TOOLS, read, write
 
-TOOLS = os.path.join(os.environ["KV_BUILD_ROOT"], "tools")
 LAYERS, HEADS, KV_HEADS, DIM, CTX = 2, 4, 2, 16, 64
 
 
@@ -25,17 +25,6 @@ def run(tool, *args, cwd=None, preexec=None, stdout=subprocess.PIPE):
     return subprocess.run([os.path.join(TOOLS, tool), *map(str, args)],
                           stdout=stdout, stderr=subprocess.PIPE, text=True,
                           cwd=cwd, preexec_fn=preexec, timeout=240)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
 
 
 def not_ignored():
