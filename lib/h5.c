@@ -211,7 +211,7 @@ int kv_h5_open(struct kv_h5 **out, const char *path, struct kv_err *e)
         return kv_fail(e, "cannot open %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return kv_fail(e, "cannot open %s: it is %s", path,
-                       S_ISDIR(st.st_mode) ? "a folder" : "no regular file");
+                       S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
     h = handle_new(path);
     if (kv_input_open(&h->input, path, e)) {
         kv_h5_close(h);

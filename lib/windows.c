@@ -1,5 +1,6 @@
 #include "lib/windows.h"
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
 #include "lib/base/text.h"
@@ -42,6 +43,7 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    char hash[KV_HASH_CHARS], struct kv_err *e)
 {
     const size_t bos = kv_tokenizer_adds_bos(t);
+    const char *name = kv_input_name(path);
     int32_t *text_ids = NULL;
     size_t bytes, good, n_ids;
     struct kv_named named;
@@ -51,26 +53,26 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
     if (kv_text_read(path, &text, &bytes, hash, e))
         return -1;
     if (!bytes) {
-        kv_fail(e, "%s is empty", path);
+        kv_fail(e, "%s is empty", name);
         goto out;
     }
     good = kv_utf8_valid(text, bytes);
     if (good < bytes)
         kv_note("%s: not UTF-8 at byte %zu: such bytes are read as U+FFFD",
-                path, good);
+                name, good);
     if (kv_tokenizer_encode(t, text, bytes, special, &text_ids, &n_ids, &named,
                             e)) {
-        kv_fail_in(e, "%s", path);
+        kv_fail_in(e, "%s", name);
         goto out;
     }
-    say_named(path, &named);
+    say_named(name, &named);
     if (bos) {
         text_ids = kv_realloc(text_ids, n_ids + 1, sizeof(*text_ids));
         memmove(text_ids + 1, text_ids, n_ids * sizeof(*text_ids));
         text_ids[0] = kv_tokenizer_bos(t);
         n_ids++;
     }
-    rc = check_vocab(text_ids, n_ids, n_vocab, path, e);
+    rc = check_vocab(text_ids, n_ids, n_vocab, name, e);
 out:
     free(text);
     if (rc) {
@@ -100,11 +102,11 @@ int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
     have = w->n_tokens / ctx;
     w->n = n_windows ? n_windows : have;
     if (!have)
-        kv_fail(e, "%s has %zu tokens, less than one window of %zu", path,
-                w->n_tokens, ctx);
+        kv_fail(e, "%s has %zu tokens, less than one window of %zu",
+                kv_input_name(path), w->n_tokens, ctx);
     else if (w->n > have)
-        kv_fail(e, "%s has %zu windows of %zu tokens, %zu were asked for", path,
-                have, ctx, w->n);
+        kv_fail(e, "%s has %zu windows of %zu tokens, %zu were asked for",
+                kv_input_name(path), have, ctx, w->n);
     if (!have || w->n > have) {
         kv_windows_clear(w);
         return -1;

@@ -147,6 +147,8 @@ class Bounds(unittest.TestCase):
                     self.assertIn(done.returncode, (0, 2), done.stderr)
                     if done.returncode:
                         self.assertRegex(done.stderr, "\\A%s: .+\n\\Z" % args[0])
+                    if "out of memory: " in done.stderr:
+                        self.assertIn("(ulimit -v?)", done.stderr)
             self.assertEqual(codes, {0, 2})
         for threads, stack in ("100", "8M"), ("2", "100G"):
             done = run(*runs[0], env={**os.environ, "OMP_STACKSIZE": stack,
@@ -156,6 +158,18 @@ class Bounds(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertRegex(done.stderr, r"only \d+ of %s threads can be "
                              r"started, with a stack of \d+ bytes" % threads)
+
+        with open(at("large.txt"), "wb") as f:  # a hole
+            f.truncate(400 << 20)
+        for limit, name in (resource.RLIMIT_AS, "v"), (resource.RLIMIT_DATA,
+                                                       "d"):
+            done = run("kvdump", "-m", at("m"), "-f", at("large.txt"),
+                       "--tokens", env={**os.environ, "OMP_NUM_THREADS": "2"},
+                       preexec_fn=lambda: resource.setrlimit(
+                           limit, (400 << 20, 400 << 20)))
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, r"\Akvdump: out of memory: \d+ x 1 "
+                             r"bytes \(ulimit -%s\?\)\n\Z" % name)
 
     def test_memory_follows_the_need(self):
         """--memory is a limit, and one window the least."""

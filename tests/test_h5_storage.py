@@ -261,7 +261,7 @@ class Storage(unittest.TestCase):
             self.refused("v.h5 is being written by another process",
                          at("v.h5"))
         os.mkfifo(at("pipe"))
-        self.refused("pipe: it is no regular file", at("pipe"))
+        self.refused("pipe: it is not a regular file", at("pipe"))
         self.refused("none.h5: No such file", at("none.h5"))
 
 

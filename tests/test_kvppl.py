@@ -14,7 +14,7 @@ import time
 import unittest
 
 import tiny_model
-from run_tools import TOOLS, must, run
+from run_tools import TOOLS, kept, must, run, write
 
 CTX, WINDOWS = 64, 6
 
@@ -255,22 +255,13 @@ class Resume(Case):
         spec = ["--kl", "-s", "kivi:b{1,2,3,4}g16"]
         whole = must("kvppl", *args(*spec))
         out, partial = at("r.csv"), at("r.csv.partial")
-        p = subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q",
-                              *args(*spec, "--resume", "-o", out)],
-                             stderr=subprocess.PIPE, text=True)
-        while p.poll() is None:
-            if lines(partial) >= 2:
-                p.send_signal(signal.SIGINT)
-                break
-            time.sleep(0.001)
-        err = p.communicate()[1]
-        if p.returncode:  # it may have been faster than we
-            self.assertEqual(p.returncode, 2)
-            self.assertIn("finished rows are kept for --resume", err)
-            self.assertFalse(os.path.exists(out))
-            self.assertTrue(os.path.exists(partial))
-            with open(partial, "a") as f:
-                f.write("cut short")
+        for n, words in (0, "0 finished rows are"), (1, "1 finished row is"):
+            self.stopped(out, n, *args(*spec))
+            self.assertIn(f"{words} kept for --resume: interrupted",
+                          self.interrupted(out, *args(*spec)))
+            self.assertEqual(lines(partial), 1 + n)
+        with open(partial, "a") as f:
+            f.write("cut short")
         must("kvppl", *args(*spec, "--resume", "-o", out))
         self.assertFalse(os.path.exists(partial))
         with open(out, newline="") as f:
@@ -278,28 +269,37 @@ class Resume(Case):
                              [timeless(r) for r in
                               csv.DictReader(io.StringIO(whole))])
 
-    def stopped(self, out, *argv):
-        """Leaves the rows of a run that was killed once one was kept."""
-        done = os.path.join(folder, "kept.partial")
-        p = subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *argv,
-                              "--resume", "-o", out],
-                             stderr=subprocess.PIPE, text=True)
-        while p.poll() is None and lines(out + ".partial") < 2:
-            time.sleep(0.001)
-        if os.path.exists(out + ".partial"):
-            shutil.copy(out + ".partial", done)
-        p.kill()
-        p.communicate()
-        for left in os.listdir(folder):
-            if left.startswith(os.path.basename(out)):
-                os.remove(at(left))
-        os.rename(done, out + ".partial")
+    def stopped(self, out, n, *argv):
+        """Leaves what a run does that is killed once n rows are kept."""
+        write(out + ".partial",
+              b"".join(kept(out, *argv).splitlines(True)[:1 + n]))
+
+    def interrupted(self, out, *argv):
+        """What a run says that is told to stop where its rows begin: it waits
+        for whoever reads its output."""
+        os.mkfifo(out)
+        with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *argv,
+                               "--resume", "-o", out],
+                              stderr=subprocess.PIPE, text=True) as p:
+            fds = f"/proc/{p.pid}/fd"
+            while p.poll() is None and out + ".partial" not in [
+                    os.readlink(os.path.join(fds, n)) for n in os.listdir(fds)
+                    if os.path.islink(os.path.join(fds, n))]:
+                time.sleep(0.001)
+            p.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+            reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
+            words = p.communicate(timeout=60)[1]
+            self.assertEqual((p.returncode, os.read(reader, 1)), (2, b""))
+            os.close(reader)
+        os.remove(out)
+        return words
 
     def test_damaged_line(self):
         out = at("d.csv")
         argv = args("--kl", "-s", "kivi:b{1,2,3,4}g16")
         whole = must("kvppl", *argv)
-        self.stopped(out, *argv)
+        self.stopped(out, 2, *argv)
         with open(out + ".partial") as f:
             text = f.read().split("\n")
         at_number = text[1].index("0x1.") + 4
@@ -364,7 +364,7 @@ class Resume(Case):
         self.assertIn((at("k/tokenizer_config.json"), spoil), inputs)
         inputs += [(at("k.txt"), more_text), (at("k.kld"), flip),
                    (at("k.h5"), spoil), (at("k/added_tokens.json"), None)]
-        self.stopped(out, *argv)
+        self.stopped(out, 1, *argv)
         for path, change in inputs:
             if change:
                 shutil.copy(path, at("was"))

@@ -244,13 +244,19 @@ class NeverOverInputs(Outputs):
         text = write(self.path("t.txt"), tiny_model.text(99).encode())
         before = read(text)
         with open(text) as f:
-            self.refused("would replace the input -", "kvdump", "-m", at("m"),
-                         "-f", "-", "--tokens", "-o", text, stdin=f)
+            self.refused("would replace the input standard input\n", "kvdump",
+                         "-m", at("m"), "-f", "-", "--tokens", "-o", text,
+                         stdin=f)
         with open(text, "r+") as f:
             self.refused("standard output would replace the input " + text,
                          "kvdump", "-m", at("m"), "-f", text, "--tokens",
                          stdout=f)
         self.assertEqual(read(text), before)
+        for said, words in (b"", " is empty"), (b"a", " has 1 tokens"), (
+                b"\0", ": byte 0 is zero"):
+            with open(write(self.path("in"), said)) as f:
+                self.refused("standard input" + words, "kvppl", "-q", "-m",
+                             at("m"), "-f", "-", stdin=f)
 
 
 # ---- where outputs go -------------------------------------------------------
@@ -362,8 +368,8 @@ class Descriptors(Outputs):
                      self.path("c.h5"), **more)
         self.refused("standard output", "kvdump", "--version", **more)
         more = {**self.closed(0), "stderr": subprocess.PIPE}
-        self.refused("cannot read -", "kvdump", "-m", at("m"), "-f", "-",
-                     "--tokens", **more)
+        self.refused("cannot read standard input: ", "kvdump", "-m", at("m"),
+                     "-f", "-", "--tokens", **more)
 
 
 # ---- what ends a run --------------------------------------------------------

@@ -226,6 +226,12 @@ static void say_row(const struct kvppl_run *r, const struct kv_spec *spec,
     kv_note("%s: PPL = %.4f%s", spec->text, s->ppl, error);
 }
 
+static int fail_kept(size_t n, struct kv_err *e)
+{
+    return kv_fail_in(e, "%zu finished row%s kept for --resume", n,
+                      n == 1 ? " is" : "s are");
+}
+
 static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
                    struct kv_klbase *to_file, struct row *row, struct kv_err *e)
 {
@@ -234,11 +240,7 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
     if (kv_ppl_run(r->ppl, spec, kv_spec_calibrated(spec) ? r->calib : NULL,
                    to_file, &row->score, &row->bits, e) ||
         kv_inputs_unchanged(e))
-        return r->journal ? kv_fail_in(e,
-                                       "%zu finished rows are kept for "
-                                       "--resume",
-                                       kv_journal_items(r->journal))
-                          : -1;
+        return r->journal ? fail_kept(kv_journal_items(r->journal), e) : -1;
     row->seconds = kv_seconds() - start;
     say_row(r, spec, &row->score);
     return 0;

@@ -29,20 +29,28 @@ __attribute__((constructor)) static void leave_last(void)
     atexit(leave);
 }
 
-/* Makes no memory itself. */
-_Noreturn void kv_memory_end(size_t n, size_t size)
-{
-    fprintf(stderr, "%s: out of memory: %zu x %zu bytes\n",
-            program_invocation_short_name, n, size);
-    ending = true;
-    exit(2);
-}
-
 static bool is_limited(int resource)
 {
     struct rlimit r;
 
     return !getrlimit(resource, &r) && r.rlim_cur != RLIM_INFINITY;
+}
+
+/* What to look at, where it may have been that; makes no memory itself. */
+static const char *limit_hint(void)
+{
+    return is_limited(RLIMIT_AS)     ? " (ulimit -v?)"
+           : is_limited(RLIMIT_DATA) ? " (ulimit -d?)"
+                                     : "";
+}
+
+/* Makes no memory itself. */
+_Noreturn void kv_memory_end(size_t n, size_t size)
+{
+    fprintf(stderr, "%s: out of memory: %zu x %zu bytes%s\n",
+            program_invocation_short_name, n, size, limit_hint());
+    ending = true;
+    exit(2);
 }
 
 /* The kernel hands out no more than there is (mode 2). */
@@ -71,8 +79,8 @@ void kv_memory_probe(size_t bytes, const char *what)
     p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
              -1, 0);
     if (p == MAP_FAILED) {
-        fprintf(stderr, "%s: out of memory: %zu bytes for %s (ulimit -v?)\n",
-                program_invocation_short_name, bytes, what);
+        fprintf(stderr, "%s: out of memory: %zu bytes for %s%s\n",
+                program_invocation_short_name, bytes, what, limit_hint());
         ending = true;
         exit(2);
     }

@@ -16,7 +16,7 @@
  * by themselves; a library that opens by name does not. */
 struct kv_input;
 
-/* Fails when it cannot be read or is no regular file. */
+/* Fails when it cannot be read or is not a regular file. */
 int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e);
 /* False when it was changed since it was opened.  NULL is fine. */
 bool kv_input_close(struct kv_input *in);
@@ -46,6 +46,9 @@ struct kv_map {
 
 int kv_map_open(struct kv_map *m, const char *path, struct kv_err *e);
 void kv_map_close(struct kv_map *m);
+
+/* What sentences call an input of this name: "-" is standard input. */
+const char *kv_input_name(const char *path);
 
 /* The whole file; "-" is standard input.  *text is the caller's to free and
  * has a zero byte after its end. */

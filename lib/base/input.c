@@ -239,6 +239,11 @@ void kv_map_close(struct kv_map *m)
     *m = (struct kv_map){0};
 }
 
+const char *kv_input_name(const char *path)
+{
+    return strcmp(path, "-") ? path : "standard input";
+}
+
 /* To its end; *text also when it fails. */
 static int read_all(FILE *f, char **text, size_t *bytes)
 {
@@ -271,20 +276,21 @@ static int add_stream(struct kv_input **in, const char *path, FILE *f,
 
 int kv_file_read(const char *path, char **text, size_t *bytes, struct kv_err *e)
 {
-    const bool standard = !strcmp(path, "-");
+    const char *name = kv_input_name(path);
+    const bool standard = name != path;
     FILE *f = standard ? stdin : fopen(path, "rb");
     struct kv_input *in;
     int why, rc = -1;
 
     if (!f)
         return kv_fail(e, "cannot open %s: %s", path, strerror(errno));
-    if (add_stream(&in, standard ? "standard input" : path, f, e))
+    if (add_stream(&in, name, f, e))
         goto out;
     why = read_all(f, text, bytes);
     if (!kv_input_close(in))
-        rc = fail_changed(path, e);
+        rc = fail_changed(name, e);
     else if (why)
-        rc = kv_fail(e, "cannot read %s: %s", path, strerror(why));
+        rc = kv_fail(e, "cannot read %s: %s", name, strerror(why));
     else
         rc = 0;
     if (rc)

@@ -167,7 +167,7 @@ static void check_output(const char *output, const struct paths *in,
     for (size_t i = 0; i < in->n; i++)
         if (reads_over(in->path[i], output))
             kv_die("the output %s would replace the input %s", output,
-                   in->path[i]);
+                   kv_input_name(in->path[i]));
     for (const struct kv_opt *o = opts; o->name; o++)
         if (joins(output, o))
             kv_die("the output %s would become a file of the %s %s", output,

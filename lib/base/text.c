@@ -46,7 +46,7 @@ int kv_text_read(const char *path, char **text, size_t *bytes, char *hash,
 
     if (kv_file_read(path, &s, &n, e))
         return -1;
-    if (check(path, s, n, e)) {
+    if (check(kv_input_name(path), s, n, e)) {
         free(s);
         return -1;
     }
