@@ -8,6 +8,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,16 +98,20 @@ int kv_temporary_add(const char *path, struct kv_err *e)
 static int make(char *path, int *fd, struct kv_err *e)
 {
     const size_t i = find_room(path, e);
+    sigset_t all, before;
     int why = 0;
 
     if (i == MOST)
         return -1;
+    sigfillset(&all); /* a handler on this thread would wait for itself */
+    pthread_sigmask(SIG_BLOCK, &all, &before);
     kv_temporaries_hold();
     if (fd ? (*fd = mkstemp(path)) < 0 : !mkdtemp(path))
         why = errno;
     else
         take_room(i, path);
     kv_temporaries_release();
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return why;
 }
 
