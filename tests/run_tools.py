@@ -26,7 +26,7 @@ def write(path, data):
 
 def kept(out, *args):
     """What kvppl --resume keeps beside out, all of it, removed since: the run
-    waits for whoever reads its output, a pipe, and the file is there by then."""
+    waits for whoever reads its output, a pipe; the file is there by then."""
     os.mkfifo(out)
     with subprocess.Popen([os.path.join(TOOLS, "kvppl"), "-q", *args,
                            "--resume", "-o", out]) as running:

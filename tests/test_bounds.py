@@ -146,7 +146,8 @@ class Bounds(unittest.TestCase):
                     codes.add(done.returncode)
                     self.assertIn(done.returncode, (0, 2), done.stderr)
                     if done.returncode:
-                        self.assertRegex(done.stderr, "\\A%s: .+\n\\Z" % args[0])
+                        self.assertRegex(done.stderr,
+                                         "\\A%s: .+\n\\Z" % args[0])
                     if "out of memory: " in done.stderr:
                         self.assertIn("(ulimit -v?)", done.stderr)
             self.assertEqual(codes, {0, 2})
