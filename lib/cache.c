@@ -85,8 +85,8 @@ static void from_half(const uint16_t *h, size_t n, float *x)
 
 uint8_t *kv_cache_more_bytes(struct kv_cache_side *s, size_t n)
 {
-    if (s->block_bytes + n > s->blocks_room) {
-        s->blocks_room = (s->block_bytes + n) * 2;
+    if (!s->blocks || s->block_bytes + n > s->blocks_room) {
+        s->blocks_room = (s->block_bytes + n) * 2 + 1;
         s->blocks = kv_realloc(s->blocks, s->blocks_room, 1);
     }
     return s->blocks + s->block_bytes;

@@ -219,8 +219,8 @@ static void test_more(void **state)
                                         "q5_1:rot",
                                         "iq4_nl:r5,K-rot=yes",
                                         "turboquant:b3r5,plain,nc",
-                                        "turboquant:K-b8/V-b4,K-levels=fp8,"
-                                        "V-levels=uniform,r=5,s=2",
+                                        ("turboquant:K-b8/V-b4,K-levels=fp8,"
+                                         "V-levels=uniform,r=5,s=2"),
                                         "turboquant:b4,nc,K-skip=1",
                                         "vecinfer:d2b4",
                                         "vecinfer:d8b8r9",
