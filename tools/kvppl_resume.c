@@ -66,9 +66,8 @@ int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
     snprintf(path, room, "%s.partial", a->common.output);
     rc = kv_journal_open(&r->journal, path, run, e);
     if (!rc && kv_journal_damaged(r->journal))
-        fprintf(stderr,
-                "kvppl: %s: line %zu is damaged: what it and those after it "
-                "hold is measured anew\n",
+        kv_warn("%s: line %zu is damaged: what it and those after it hold is "
+                "measured anew",
                 path, kv_journal_damaged(r->journal));
     free(path);
     return rc;
