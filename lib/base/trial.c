@@ -30,13 +30,21 @@ static void limit_memory(size_t more)
     fclose(f);
 }
 
-static void limit_time(size_t ms)
+static struct itimerval once(size_t ms)
 {
-    const struct itimerval once = {
+    return (struct itimerval){
         .it_value = {.tv_sec = (time_t)(ms / 1000),
                      .tv_usec = (suseconds_t)(ms % 1000 * 1000)}};
+}
 
-    setitimer(ITIMER_PROF, &once, NULL); /* then SIGPROF ends the process */
+/* SIGPROF ends the process when it has computed so long; SIGALRM where it
+ * waits for what does not come. */
+static void limit_time(size_t ms)
+{
+    const struct itimerval computed = once(ms), passed = once(10 * ms + 10000);
+
+    setitimer(ITIMER_PROF, &computed, NULL);
+    setitimer(ITIMER_REAL, &passed, NULL);
 }
 
 int kv_trial(void (*run)(const void *), const void *arg, size_t ms,
@@ -59,7 +67,8 @@ int kv_trial(void (*run)(const void *), const void *arg, size_t ms,
         ;
     if (kv_interrupted(e))
         return -1;
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)
+    if (WIFSIGNALED(status) &&
+        (WTERMSIG(status) == SIGPROF || WTERMSIG(status) == SIGALRM))
         return kv_fail(e, "it was not done in %zu ms", ms);
     if (WIFSIGNALED(status))
         return kv_fail(e, "it crashed (%s)", strsignal(WTERMSIG(status)));
