@@ -90,7 +90,8 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
             half[i * values + j] = kv_f32_to_f16(x[j]);
     }
     rc = kv_gpu_coder_new(&to->coder, &to->code, a->device, e) ||
-         kv_device_alloc(&to->room, kv_gpu_encode_room(to->coder, blocks), e) ||
+         kv_device_alloc(&to->room, kv_gpu_encode_workspace(to->coder, blocks),
+                         e) ||
          kv_device_alloc(&to->x, n * values * sizeof(*half), e) ||
          kv_device_upload(to->x, half, n * values * sizeof(*half), e) ||
          kv_device_alloc(&to->bytes, blocks * c->block_bytes, e) ||
@@ -154,7 +155,7 @@ static int encode_tiles(struct append *a, struct kv_err *e)
            kv_gpu_encode(a->tile[KV_V].coder, &a->tile[KV_V].b, e);
 }
 
-static int settle(void *arg, struct kv_err *e)
+static int quantize(void *arg, struct kv_err *e)
 {
     struct append *a = arg;
     struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->plan->attend);
@@ -162,7 +163,7 @@ static int settle(void *arg, struct kv_err *e)
     if (encode_tiles(a, e))
         return -1;
     for (int side = 0; side < KV_SIDES; side++)
-        if (kv_gpu_attend_settle(attend, side, &a->tile[side].code,
+        if (kv_gpu_attend_append(attend, side, &a->tile[side].code,
                                  a->tile[side].bytes, e))
             return -1;
     return 0;
@@ -242,13 +243,13 @@ static int time_tiles(struct append *a, struct kv_append_times *t,
 {
     const struct kv_append_gpu *plan = a->plan;
     const struct kv_gpu_code code[] = {a->side[KV_K].code, a->side[KV_V].code};
-    const bool settles =
-        kv_gpu_attend_can_settle(kv_attn_gpu_attend(plan->attend), code);
+    const bool quantizes =
+        kv_gpu_attend_can_append(kv_attn_gpu_attend(plan->attend), code);
 
     return send(plan, KV_K, true, &a->tile[KV_K], e) ||
            send(plan, KV_V, true, &a->tile[KV_V], e) || encode_tiles(a, e) ||
-           (settles && (time_one(a, settle, &t->settle, e) ||
-                        kv_attn_gpu_again(plan->attend, plan->out, e))) ||
+           (quantizes && (time_one(a, quantize, &t->quantize, e) ||
+                          kv_attn_gpu_again(plan->attend, plan->out, e))) ||
            time_one(a, decode, &t->decode, e) || check_values(a, KV_K, e) ||
            check_values(a, KV_V, e);
 }

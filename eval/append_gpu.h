@@ -1,4 +1,4 @@
-/* Quantization on append on a GPU, timed: what the block costs that settles
+/* Quantization on append on a GPU, timed: what the block costs that quantizes
  * beside a step of attention, and what a tile of attention does. */
 #ifndef KV_APPEND_GPU_H
 #define KV_APPEND_GPU_H
@@ -10,12 +10,12 @@ struct kv_attn_gpu;
 
 /* Medians, seconds; NaN where the device does not encode these codecs. */
 struct kv_append_times {
-    double encode;  /* alone */
-    double in_line; /* then attention, one after the other in one stream */
-    double aside;   /* beside attention, in a stream of its own */
-    double settle;  /* of a tile's tokens, and putting them into the tile; NaN
-                     * too where no kernel does that */
-    double decode;  /* of a tile's tokens, to f32 */
+    double encode;   /* alone */
+    double in_line;  /* then attention, one after the other in one stream */
+    double aside;    /* beside attention, in a stream of its own */
+    double quantize; /* of a tile's tokens, and putting them into the tile; NaN
+                      * too where no kernel does that */
+    double decode;   /* of a tile's tokens, to f32 */
 };
 
 struct kv_append_gpu {

@@ -8,7 +8,7 @@
 #include "lib/codec.h"
 #include "lib/dump.h"
 #include "lib/rope.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -176,7 +176,8 @@ struct kv_attn_step {
     const struct kv_spec *spec;
     struct kv_codec *codec[KV_SIDES];
     struct kv_cache **cache; /* [n_batch] */
-    struct kv_tiled **tiled; /* [n_batch], or NULLs: attend through the cache */
+    struct kv_tile_cache *
+        *tiled; /* [n_batch], or NULLs: attend through the cache */
     enum kv_attn_path wanted;
     enum kv_path path; /* in tiles */
     const char *path_name;
@@ -197,8 +198,8 @@ static void run_step(void *arg)
     const struct kv_attn_step *s = arg;
 
     if (s->tiled[0]) {
-        kv_tiled_attend(s->tiled, s->in->n_batch, s->path, s->in->q, s->in->nq,
-                        s->out, s->bench->threads);
+        kv_tile_cache_attend(s->tiled, s->in->n_batch, s->path, s->in->q,
+                             s->in->nq, s->out, s->bench->threads);
         return;
     }
     /* A scheme's own attention shares out its KV heads where sequences are
@@ -240,8 +241,8 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
 static void make_tiles(struct kv_attn_step *s)
 {
     for (size_t b = 0; b < s->in->n_batch; b++) {
-        s->tiled[b] = kv_tiled_new(s->cache[b]);
-        kv_tiled_update(s->tiled[b]);
+        s->tiled[b] = kv_tile_cache_new(s->cache[b]);
+        kv_tile_cache_update(s->tiled[b]);
     }
 }
 
@@ -253,9 +254,9 @@ static const char *choose(struct kv_attn_step *s)
 
     s->own_attention =
         kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
-    if (wanted == KV_ATTN_GENERIC || !kv_tiled_can(c, KV_PATH_EXACT))
+    if (wanted == KV_ATTN_GENERIC || !kv_tile_cache_can(c, KV_PATH_EXACT))
         return s->own_attention ? "codes" : "generic";
-    s->path = wanted == KV_ATTN_INT8 && kv_tiled_can(c, KV_PATH_INT8)
+    s->path = wanted == KV_ATTN_INT8 && kv_tile_cache_can(c, KV_PATH_INT8)
                   ? KV_PATH_INT8
                   : KV_PATH_EXACT;
     make_tiles(s);
@@ -270,7 +271,7 @@ static size_t device_bytes(const struct kv_attn_step *s)
         return kv_attn_gpu_bytes(s->gpu);
     for (size_t b = 0; b < s->in->n_batch; b++)
         bytes += s->tiled[b]
-                     ? kv_tiled_bytes(s->tiled[b])
+                     ? kv_tile_cache_bytes(s->tiled[b])
                      : kv_cache_bytes(s->cache[b], KV_K, NULL, NULL) +
                            kv_cache_bytes(s->cache[b], KV_V, NULL, NULL);
     return bytes;
@@ -279,7 +280,7 @@ static size_t device_bytes(const struct kv_attn_step *s)
 /* Tiles of the codes, sent to the GPU. */
 static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 {
-    if (!kv_tiled_there(s->cache[0]))
+    if (!kv_tile_cache_stored(s->cache[0]))
         return kv_fail(e, "%s: no CUDA kernel for its codes", s->spec->text);
     make_tiles(s);
     if (kv_attn_gpu_new(&s->gpu, s->bench->gpu, s->tiled, s->in->n_batch,
@@ -287,7 +288,7 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
         return kv_fail_in(e, "%s", s->spec->text);
     s->path_name = kv_attn_gpu_name(s->gpu);
     for (size_t b = 0; b < s->in->n_batch; b++) {
-        kv_tiled_free(s->tiled[b]);
+        kv_tile_cache_free(s->tiled[b]);
         s->tiled[b] = NULL;
     }
     return 0;
@@ -302,8 +303,8 @@ static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
         bits->bytes += (double)kv_cache_bytes(c, (enum kv_side)(i % KV_SIDES),
                                               &bytes, &tokens);
         bits->values += (double)(s->in->n * kv_row(s->in));
-        bits->settled_bytes += (double)bytes;
-        bits->settled_values += (double)(tokens * kv_row(s->in));
+        bits->quantized_bytes += (double)bytes;
+        bits->quantized_values += (double)(tokens * kv_row(s->in));
     }
 }
 
@@ -381,7 +382,7 @@ void kv_attn_step_free(struct kv_attn_step *s)
     if (!s)
         return;
     for (size_t i = 0; i < s->in->n_batch; i++) {
-        kv_tiled_free(s->tiled[i]);
+        kv_tile_cache_free(s->tiled[i]);
         kv_cache_free(s->cache[i]);
     }
     kv_attn_gpu_free(s->gpu);

@@ -5,7 +5,7 @@
 #include "eval/append_gpu.h"
 #include "eval/timing.h"
 #include "kernels/device.h"
-#include "kernels/tiles.h"
+#include "kernels/tiles/tiles.h"
 #include "lib/base/err.h"
 #include "lib/codec.h"
 #include "lib/results.h"
@@ -93,7 +93,7 @@ int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      struct kv_err *e);
 void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
 
-/* What runs: "exact" or "int8", on tiles of the codes (kernels/tiles.h);
+/* What runs: "exact" or "int8", on tiles of the codes (kernels/tiles/tiles.h);
  * "codes", the scheme's own; "generic", decode() and then attention, or the
  * GPU's kernel for any sizes; "unfused", "dequant". */
 const char *kv_attn_step_path(const struct kv_attn_step *s);

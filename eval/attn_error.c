@@ -1,6 +1,6 @@
 #include "eval/attn_error.h"
 #include "kernels/gemm.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>

@@ -142,7 +142,7 @@ static int open_path(struct kv_attn_gpu *g, const struct kv_device *device,
 
 /* Copy c of sequence b is the device's sequence c * n_batch + b. */
 int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
-                    struct kv_tiled *const *tiled, size_t n_batch,
+                    struct kv_tile_cache *const *tiled, size_t n_batch,
                     size_t copies, const float *q, size_t nq,
                     enum kv_attn_path path, struct kv_err *e)
 {
@@ -153,7 +153,7 @@ int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
     int rc;
 
     for (size_t i = 0; i < n; i++)
-        jobs[i] = kv_tiled_job(tiled[i % n_batch], nq);
+        jobs[i] = kv_tile_cache_job(tiled[i % n_batch], nq);
     *g = (struct kv_attn_gpu){.n_batch = n_batch,
                               .copies = copies,
                               .row = nq * jobs->n_heads * jobs->head_dim};
@@ -254,7 +254,7 @@ int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out, struct kv_err *e)
     int rc = kv_attn_gpu_launch(g, e) || answer(g, got, e);
 
     if (!rc && memcmp(got, out, n * sizeof(*got)))
-        rc = kv_fail(e, "attention over settled tiles has another answer");
+        rc = kv_fail(e, "attention over quantized tiles has another answer");
     free(got);
     return rc ? -1 : 0;
 }

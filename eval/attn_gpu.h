@@ -5,7 +5,7 @@
 #include "eval/attn_bench.h"
 #include "eval/timing.h"
 #include "kernels/device.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 
 struct kv_attn_gpu;
 struct kv_gpu_attend;
@@ -16,7 +16,7 @@ struct kv_gpu_attend;
  * naming what is missing; unfused also where not all is f16, or nq is not 1.
  * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
-                    struct kv_tiled *const *tiled, size_t n_batch,
+                    struct kv_tile_cache *const *tiled, size_t n_batch,
                     size_t copies, const float *q, size_t nq,
                     enum kv_attn_path path, struct kv_err *e);
 void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */

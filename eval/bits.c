@@ -10,19 +10,20 @@ void kv_bits_add(struct kv_bits *into, const struct kv_bits *b)
 {
     into->bytes += b->bytes;
     into->values += b->values;
-    into->settled_bytes += b->settled_bytes;
-    into->settled_values += b->settled_values;
+    into->quantized_bytes += b->quantized_bytes;
+    into->quantized_values += b->quantized_values;
 }
 
 static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
-                              size_t settled_bytes, size_t settled_tokens)
+                              size_t quantized_bytes, size_t quantized_tokens)
 {
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
 
     return (struct kv_bits){.bytes = (double)bytes,
                             .values = (double)(n * row),
-                            .settled_bytes = (double)settled_bytes,
-                            .settled_values = (double)(settled_tokens * row)};
+                            .quantized_bytes = (double)quantized_bytes,
+                            .quantized_values =
+                                (double)(quantized_tokens * row)};
 }
 
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side)

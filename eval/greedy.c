@@ -1,10 +1,10 @@
 #include "eval/greedy.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/cache.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 
 #include <math.h>
 #include <omp.h>
@@ -15,14 +15,15 @@ struct sequence {
     size_t n_layers;
     struct kv_codec *(*codec)[KV_SIDES];
     struct kv_cache **cache;
-    struct kv_tiled **tiled; /* of caches that can; NULL: literally, none */
+    struct kv_tile_cache *
+        *tiled;        /* of caches that can; NULL: literally, none */
     bool exact_prompt; /* the call under way is a prompt at full precision */
 };
 
 static void clear(struct sequence *s)
 {
     for (size_t i = 0; i < s->n_layers; i++) {
-        kv_tiled_free(s->tiled ? s->tiled[i] : NULL);
+        kv_tile_cache_free(s->tiled ? s->tiled[i] : NULL);
         kv_cache_free(s->cache[i]);
         for (int side = 0; side < KV_SIDES; side++)
             kv_codec_free(s->codec[i][side]);
@@ -56,10 +57,10 @@ fail:
 
 static void use_tiles(struct sequence *s)
 {
-    s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tiled *));
+    s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tile_cache *));
     for (size_t i = 0; i < s->n_layers; i++)
-        if (kv_tiled_can(s->cache[i], KV_PATH_EXACT))
-            s->tiled[i] = kv_tiled_new(s->cache[i]);
+        if (kv_tile_cache_can(s->cache[i], KV_PATH_EXACT))
+            s->tiled[i] = kv_tile_cache_new(s->cache[i]);
 }
 
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -77,9 +78,9 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
         kv_cache_attend(cache, x->q, x->n, x->out);
         return 0;
     }
-    kv_tiled_update(s->tiled[x->layer]);
-    kv_tiled_attend(&s->tiled[x->layer], 1, KV_PATH_EXACT, x->q, x->n, x->out,
-                    (size_t)omp_get_max_threads());
+    kv_tile_cache_update(s->tiled[x->layer]);
+    kv_tile_cache_attend(&s->tiled[x->layer], 1, KV_PATH_EXACT, x->q, x->n,
+                         x->out, (size_t)omp_get_max_threads());
     return 0;
 }
 

@@ -29,9 +29,9 @@ struct kv_loop {
 /* What the windows of one layer hold, in the forms their queries may see.
  * [n_windows][n][n_kv_heads][head_dim]; keys after RoPE. */
 struct forms {
-    float *settled[KV_SIDES], *fresh[KV_SIDES];
+    float *quantized[KV_SIDES], *unquantized[KV_SIDES];
     size_t
-        *until[KV_SIDES]; /* [n]: settled tokens (sinks counted) at query i */
+        *until[KV_SIDES]; /* [n]: quantized tokens (sinks counted) at query i */
 };
 
 int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
@@ -163,17 +163,17 @@ static int fill_window(const struct kv_loop *l, const struct kv_qkv *x,
         const enum kv_side side = (enum kv_side)i;
         const bool rotate = side == KV_K && codec[KV_K]->pre_rope;
 
-        kv_cache_decode(cache, side, f->settled[i] + at);
+        kv_cache_decode(cache, side, f->quantized[i] + at);
         if (rotate)
-            kv_rope_turn(&l->shape, l->rope, f->settled[i] + at, x->n,
-                         l->shape.n_kv_heads);
-        if (!f->fresh[i])
+            kv_rope_rotate(&l->shape, l->rope, f->quantized[i] + at, x->n,
+                           l->shape.n_kv_heads);
+        if (!f->unquantized[i])
             continue;
         kv_codec_input(codec[i], cache_input(l, x, side, window), x->n,
-                       f->fresh[i] + at);
+                       f->unquantized[i] + at);
         if (rotate)
-            kv_rope_turn(&l->shape, l->rope, f->fresh[i] + at, x->n,
-                         l->shape.n_kv_heads);
+            kv_rope_rotate(&l->shape, l->rope, f->unquantized[i] + at, x->n,
+                           l->shape.n_kv_heads);
     }
     rc = 0;
 out:
@@ -189,8 +189,8 @@ side_of(const struct kv_loop *l, const struct kv_qkv *x, const struct forms *f,
         window * x->n * row_values(l) + kv_head * l->shape.head_dim;
 
     return (struct kv_attend_side){
-        .fresh = f->fresh[side] ? f->fresh[side] + at : NULL,
-        .settled = f->settled[side] + at,
+        .unquantized = f->unquantized[side] ? f->unquantized[side] + at : NULL,
+        .quantized = f->quantized[side] + at,
         .stride = row_values(l),
         .sinks = kv_spec_size(&l->codec[x->layer][side]->spec, side, "s"),
         .until = f->until[side] ? f->until[side] + first_query : NULL,
@@ -226,9 +226,9 @@ static void attend_tile(const struct kv_loop *l, const struct kv_qkv *x,
     };
 
     if (i0 < exact_queries(l, x->n)) {
-        job.k = (struct kv_attend_side){.fresh = x->k + exact,
+        job.k = (struct kv_attend_side){.unquantized = x->k + exact,
                                         .stride = row_values(l)};
-        job.v = (struct kv_attend_side){.fresh = x->v + exact,
+        job.v = (struct kv_attend_side){.unquantized = x->v + exact,
                                         .stride = row_values(l)};
     } else {
         job.k = side_of(l, x, f, KV_K, window, h, i0);
@@ -276,7 +276,7 @@ static void attend_windows(const struct kv_loop *l, const struct kv_qkv *x,
     }
 }
 
-/* Settled tokens, sinks counted, at each of n queries, for free(); NULL where
+/* Quantized tokens, sinks counted, at each of n queries, for free(); NULL where
  * every query sees every token as it is at the end. */
 static size_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
                         size_t n)
@@ -289,7 +289,7 @@ static size_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
     until = kv_alloc(n, sizeof(*until));
     for (size_t t = 0; t < n; t++)
         until[t] = kv_spec_size(&c->spec, c->side, "s") +
-                   kv_settled(c, step_end(&l->protocol, t, n));
+                   kv_quantized(c, step_end(&l->protocol, t, n));
     return until;
 }
 
@@ -300,18 +300,18 @@ static void alloc_forms(const struct kv_loop *l, const struct kv_qkv *x,
 
     *f = (struct forms){0};
     for (int i = 0; i < KV_SIDES; i++) {
-        f->settled[i] = kv_alloc(values, sizeof(*f->settled[i]));
+        f->quantized[i] = kv_alloc(values, sizeof(*f->quantized[i]));
         f->until[i] = until_of(l, l->codec[x->layer][i], x->n);
         if (f->until[i])
-            f->fresh[i] = kv_alloc(values, sizeof(*f->fresh[i]));
+            f->unquantized[i] = kv_alloc(values, sizeof(*f->unquantized[i]));
     }
 }
 
 static void free_forms(struct forms *f)
 {
     for (int i = 0; i < KV_SIDES; i++) {
-        free(f->settled[i]);
-        free(f->fresh[i]);
+        free(f->quantized[i]);
+        free(f->unquantized[i]);
         free(f->until[i]);
     }
 }
@@ -337,8 +337,8 @@ static int attend_there(const struct kv_loop *l, const struct kv_qkv *x,
         const struct kv_attend_side side =
             side_of(l, x, f, (enum kv_side)i, 0, 0, 0);
 
-        all.fresh[i] = side.fresh;
-        all.settled[i] = side.settled;
+        all.unquantized[i] = side.unquantized;
+        all.quantized[i] = side.quantized;
         all.until[i] = side.until;
         all.sinks[i] = side.sinks;
     }
@@ -400,7 +400,7 @@ static size_t *until_of_codes(const struct kv_loop *l, const struct kv_codec *c,
                            : t < prompt          ? (prompt < n ? prompt : n)
                                                  : step_end(p, t, n);
 
-        until[t] = kv_spec_size(&c->spec, c->side, "s") + kv_settled(c, end);
+        until[t] = kv_spec_size(&c->spec, c->side, "s") + kv_quantized(c, end);
     }
     return until;
 }

@@ -1,7 +1,7 @@
 /* Attention with the quantized cache in the loop, for whole windows.
  *
- * Built on one fact (codec.h, the law): a settled token's codes do not depend
- * on when it settled.  So a window is encoded once, and each query reads each
+ * Built on one fact (codec.h, the law): a quantized token's codes do not depend
+ * on when it quantized.  So a window is encoded once, and each query reads each
  * key and value in the form it had at the query's time (kernels/attend.h).
  * Schemes with an oracle of their own, and codecs with history, go through
  * struct kv_cache instead.  A test holds both to a literal loop of append and

@@ -1,8 +1,8 @@
 #include "eval/loop_gpu.h"
 #include "kernels/cuda/coder.h"
-#include "kernels/cuda/hack_forms.h"
-#include "kernels/cuda/hold.h"
-#include "kernels/device_room.h"
+#include "kernels/cuda/round_f16.h"
+#include "kernels/device_workspace.h"
+#include "kernels/hack/cuda_views.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
 #include "lib/codec_gpu.h"
@@ -22,15 +22,17 @@ struct kv_loop_gpu {
     struct layer *layer;                       /* [n_layers] */
     size_t n_layers, last; /* last: of those that run here */
     uint64_t seed;
-    struct kv_device_room half;  /* of a window: [n][n_kv_heads][head_dim] */
-    struct kv_device_room bytes; /* its codes */
-    struct kv_device_room work;  /* kv_gpu_encode_room() for them */
-    struct kv_device_room steps[KV_SIDES]; /* the same of all windows, arranged
-                                            * for attention on codes */
-    struct kv_gpu_hack_forms codes;        /* of the layer under way */
+    struct kv_device_workspace
+        half; /* of a window: [n][n_kv_heads][head_dim] */
+    struct kv_device_workspace bytes; /* its codes */
+    struct kv_device_workspace work;  /* kv_gpu_encode_workspace() for them */
+    struct kv_device_workspace
+        steps[KV_SIDES];            /* the same of all windows, arranged
+                                     * for attention on codes */
+    struct kv_gpu_hack_forms codes; /* of the layer under way */
     /* unsigned [n_layers][KV_SIDES][n_windows]: 1 where one met a NaN or an
      * infinity */
-    struct kv_device_room strange;
+    struct kv_device_workspace strange;
 };
 
 static size_t sinks_of(const struct kv_codec *c)
@@ -88,11 +90,11 @@ void kv_loop_gpu_free(struct kv_loop_gpu *g)
             kv_gpu_coder_free(g->layer[i].coder[side]);
     free(g->layer);
     for (int side = 0; side < KV_SIDES; side++)
-        kv_device_room_clear(&g->steps[side]);
-    kv_device_room_clear(&g->half);
-    kv_device_room_clear(&g->bytes);
-    kv_device_room_clear(&g->work);
-    kv_device_room_clear(&g->strange);
+        kv_device_workspace_clear(&g->steps[side]);
+    kv_device_workspace_clear(&g->half);
+    kv_device_workspace_clear(&g->bytes);
+    kv_device_workspace_clear(&g->work);
+    kv_device_workspace_clear(&g->strange);
     free(g);
 }
 
@@ -145,7 +147,7 @@ static int check_strange(struct kv_loop_gpu *g, size_t n_windows, size_t window,
  */
 
 /* A window's keys or values x [n] as they are held, in wide and, but for NULL,
- * in again; and their settled tokens' codes in g->bytes. */
+ * in again; and their quantized tokens' codes in g->bytes. */
 static int encode_window(struct kv_loop_gpu *g, const struct kv_codec *c,
                          const float *x, size_t n, float *wide, float *again,
                          unsigned *strange, struct kv_err *e)
@@ -153,11 +155,12 @@ static int encode_window(struct kv_loop_gpu *g, const struct kv_codec *c,
     const struct kv_gpu_coder *coder = g->layer[c->layer].coder[c->side];
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
     const size_t sinks = sinks_of(c);
-    const size_t n_blocks = kv_settled(c, n) / c->block;
+    const size_t n_blocks = kv_quantized(c, n) / c->block;
 
-    if (kv_device_room_want(&g->half, n * row * sizeof(uint16_t), e) ||
-        kv_device_room_want(&g->bytes, n_blocks * c->block_bytes, e) ||
-        kv_device_room_want(&g->work, kv_gpu_encode_room(coder, n_blocks), e))
+    if (kv_device_workspace_want(&g->half, n * row * sizeof(uint16_t), e) ||
+        kv_device_workspace_want(&g->bytes, n_blocks * c->block_bytes, e) ||
+        kv_device_workspace_want(&g->work,
+                                 kv_gpu_encode_workspace(coder, n_blocks), e))
         return -1;
 
     const struct kv_gpu_blocks b = {.x = (const uint16_t *)g->half.p +
@@ -168,21 +171,21 @@ static int encode_window(struct kv_loop_gpu *g, const struct kv_codec *c,
                                     .seed = g->seed,
                                     .room = g->work.p};
 
-    return kv_gpu_hold(x, n * row, g->half.p, wide, again, strange, e) ||
+    return kv_gpu_round_f16(x, n * row, g->half.p, wide, again, strange, e) ||
            kv_gpu_encode(coder, &b, e);
 }
 
-/* The same, settled tokens as their codes decode. */
+/* The same, quantized tokens as their codes decode. */
 static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
-                       const float *x, size_t n, float *settled, float *fresh,
-                       unsigned *strange, struct kv_err *e)
+                       const float *x, size_t n, float *quantized,
+                       float *unquantized, unsigned *strange, struct kv_err *e)
 {
     const struct kv_gpu_coder *coder = g->layer[c->layer].coder[c->side];
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
 
-    return encode_window(g, c, x, n, settled, fresh, strange, e) ||
-           kv_gpu_decode(coder, g->bytes.p, kv_settled(c, n) / c->block,
-                         settled + sinks_of(c) * row, e);
+    return encode_window(g, c, x, n, quantized, unquantized, strange, e) ||
+           kv_gpu_decode(coder, g->bytes.p, kv_quantized(c, n) / c->block,
+                         quantized + sinks_of(c) * row, e);
 }
 
 static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
@@ -194,25 +197,27 @@ static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
                                     : x->gpu_k;
     const size_t window = x->n * c->shape.n_kv_heads * c->shape.head_dim;
     unsigned *strange = strange_at(g, x->n_windows, x->layer, side);
-    float *settled, *fresh = NULL;
+    float *quantized, *unquantized = NULL;
 
-    if (kv_forms_room(x, side, true, &settled, e) ||
-        (f->until[side] && kv_forms_room(x, side, false, &fresh, e)))
+    if (kv_forms_room(x, side, true, &quantized, e) ||
+        (f->until[side] && kv_forms_room(x, side, false, &unquantized, e)))
         return -1;
     for (size_t w = 0; w < x->n_windows; w++)
-        if (fill_window(g, c, in + w * window, x->n, settled + w * window,
-                        fresh ? fresh + w * window : NULL, strange + w, e))
+        if (fill_window(g, c, in + w * window, x->n, quantized + w * window,
+                        unquantized ? unquantized + w * window : NULL,
+                        strange + w, e))
             return -1;
-    f->settled[side] = settled;
-    f->fresh[side] = fresh;
+    f->quantized[side] = quantized;
+    f->unquantized[side] = unquantized;
     f->sinks[side] = sinks_of(c);
     if (!c->pre_rope)
         return 0;
-    return kv_forms_turn(x, settled, e) ||
-           (fresh && kv_forms_turn(x, fresh, e));
+    return kv_forms_turn(x, quantized, e) ||
+           (unquantized && kv_forms_turn(x, unquantized, e));
 }
 
-/* Codes as steps, and the fresh form, of a side that is attended to as codes.
+/* Codes as steps, and the unquantized form, of a side that is attended to as
+ * codes.
  */
 static int arrange_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
                         enum kv_side side, struct kv_forms *f, struct kv_err *e)
@@ -225,19 +230,19 @@ static int arrange_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
     const size_t bytes =
         c->shape.n_kv_heads * g->codes.n_steps * kv_hack_step_bytes(h);
     unsigned *strange = strange_at(g, x->n_windows, x->layer, side);
-    float *fresh;
+    float *unquantized;
 
-    if (kv_forms_room(x, side, false, &fresh, e) ||
-        kv_device_room_want(&g->steps[side], x->n_windows * bytes, e))
+    if (kv_forms_room(x, side, false, &unquantized, e) ||
+        kv_device_workspace_want(&g->steps[side], x->n_windows * bytes, e))
         return -1;
     for (size_t w = 0; w < x->n_windows; w++)
-        if (encode_window(g, c, in + w * window, x->n, fresh + w * window, NULL,
-                          strange + w, e) ||
+        if (encode_window(g, c, in + w * window, x->n, unquantized + w * window,
+                          NULL, strange + w, e) ||
             kv_gpu_hack_arrange(&l->code[side], h, g->bytes.p,
-                                kv_settled(c, x->n), g->codes.n_steps,
+                                kv_quantized(c, x->n), g->codes.n_steps,
                                 (uint8_t *)g->steps[side].p + w * bytes, e))
             return -1;
-    f->fresh[side] = fresh;
+    f->unquantized[side] = unquantized;
     f->sinks[side] = sinks_of(c);
     return 0;
 }
@@ -246,8 +251,8 @@ static int arrange(struct kv_loop_gpu *g, const struct kv_qkv *x,
                    struct kv_forms *f, struct kv_err *e)
 {
     struct kv_codec *const *codec = g->codec[x->layer];
-    const size_t k = kv_settled(codec[KV_K], x->n);
-    const size_t v = kv_settled(codec[KV_V], x->n);
+    const size_t k = kv_quantized(codec[KV_K], x->n);
+    const size_t v = kv_quantized(codec[KV_V], x->n);
 
     g->codes = g->layer[x->layer].steps;
     g->codes.n_steps =
@@ -266,7 +271,7 @@ int kv_loop_gpu_fill(struct kv_loop_gpu *g, const struct kv_qkv *x,
     const size_t bytes = strange_words(g, x->n_windows) * sizeof(unsigned);
 
     if (bytes > g->strange.bytes &&
-        (kv_device_room_want(&g->strange, bytes, e) ||
+        (kv_device_workspace_want(&g->strange, bytes, e) ||
          kv_device_zero(g->strange.p, bytes, e)))
         return -1;
     f->there = true;

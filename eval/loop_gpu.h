@@ -22,11 +22,12 @@ bool kv_loop_gpu_has(const struct kv_loop_gpu *g, size_t layer);
 /* Whether attention of the layer is computed on its codes. */
 bool kv_loop_gpu_on_codes(const struct kv_loop_gpu *g, size_t layer);
 
-/* Settled forms of x's layer, and fresh ones of sides with f->until: what a
- * cache gives back that held these keys and values; or codes and fresh forms,
- * where f->until of both sides is there.  Launches.  f is good until the next
- * call.  window: the number of x's first, for the sentence with which the last
- * layer fails where one of them met a NaN or an infinity. */
+/* Quantized forms of x's layer, and unquantized ones of sides with f->until:
+ * what a cache gives back that held these keys and values; or codes and
+ * unquantized forms, where f->until of both sides is there.  Launches.  f is
+ * good until the next call.  window: the number of x's first, for the sentence
+ * with which the last layer fails where one of them met a NaN or an infinity.
+ */
 int kv_loop_gpu_fill(struct kv_loop_gpu *g, const struct kv_qkv *x,
                      size_t window, struct kv_forms *f, struct kv_err *e);
 

@@ -7,7 +7,7 @@
 #include "lib/cache.h"
 #include "lib/codec.h"
 #include "lib/codec_gpu.h"
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"
@@ -53,7 +53,7 @@ static const float *window_of(const struct layer *l, int tensor, size_t w)
 void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
 {
     for (int side = 0; side < KV_SIDES; side++) {
-        kv_recon_merge(&into->recon[side], &m->recon[side]);
+        kv_reconstruction_merge(&into->recon[side], &m->recon[side]);
         kv_bits_add(&into->bits[side], &m->bits[side]);
         into->rd_error[side] += m->rd_error[side];
         into->rd_bound[side] += m->rd_bound[side];
@@ -73,7 +73,7 @@ static void count_bytes(const struct layer *l, const struct kv_cache *cache,
 }
 
 /* x, stored: what the cache was given and what it gives back; of these the
- * settled tokens count. */
+ * quantized tokens count. */
 static void measure_coefficients(const struct kv_cache *cache,
                                  enum kv_side side, const float *x,
                                  const float *stored, struct item *item)
@@ -176,8 +176,8 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
                        kv_dump_path(l->plan->dump), l->first + window);
             goto out;
         }
-        kv_recon_add(&item->sums.recon[side], in[side], stored[side], n * heads,
-                     d);
+        kv_reconstruction_add(&item->sums.recon[side], in[side], stored[side],
+                              n * heads, d);
         count_bytes(l, cache, (enum kv_side)side, item);
         if (codec[side]->scheme->coefficients)
             measure_coefficients(cache, (enum kv_side)side, in[side],
@@ -413,7 +413,7 @@ static void bound_errors(const struct layer *l, struct kv_measured *out)
         const struct kv_codec *c = l->codec[i];
         struct kv_measured *m =
             &out[i / KV_SIDES * n_layers + l->layer - l->info->first_layer];
-        const double tokens = m->bits[c->side].settled_values / (double)n;
+        const double tokens = m->bits[c->side].quantized_values / (double)n;
         double *power = l->power[i];
 
         if (!power || tokens == 0)

@@ -4,7 +4,7 @@
 #define KV_MEASURE_H
 
 #include "eval/attn_error.h"
-#include "eval/recon.h"
+#include "eval/reconstruction.h"
 #include "kernels/device.h"
 #include "lib/base/err.h"
 #include "lib/results.h"
@@ -18,13 +18,13 @@ struct kv_dump;
 
 /* Sums of one spec over windows of one layer, or of several layers. */
 struct kv_measured {
-    struct kv_recon recon[KV_SIDES];
+    struct kv_reconstruction recon[KV_SIDES];
     struct kv_bits bits[KV_SIDES]; /* without shared_bytes and nominal */
     struct kv_attn_error attn;
 
-    /* Settled tokens of schemes with coefficients(), else 0: the squared error
-     * of their coefficients, and the least that Gaussians of the same mean
-     * power allow at the codec's rate (eval/rd_bound.h), each layer by
+    /* Quantized tokens of schemes with coefficients(), else 0: the squared
+     * error of their coefficients, and the least that Gaussians of the same
+     * mean power allow at the codec's rate (eval/rd_bound.h), each layer by
      * itself. */
     double rd_error[KV_SIDES], rd_bound[KV_SIDES];
 };

@@ -1,7 +1,7 @@
 #include "eval/ppl.h"
 #include "eval/loop.h"
 #include "kernels/cuda/loss.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"

@@ -19,7 +19,7 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
 
 struct kv_sweep {
     const char *base;                   /* the base line's spec, always first */
-    const struct kv_strings *specs;     /* what -s said, sweeps and all */
+    const struct kv_strings *specs;  /* what -s said, sweeps and all */
     const struct kv_shape *shape;       /* what they are fitted to */
     const struct kv_protocol *protocol; /* as its kv_protocol_spec() says;
                                          * NULL: specs stay as they are */

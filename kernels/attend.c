@@ -1,6 +1,6 @@
 #include "kernels/attend.h"
 #include "kernels/gemm.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
@@ -45,10 +45,10 @@ enum { TILE = 64 };
 
 enum form { FRESH, SETTLED, MIXED };
 
-static bool is_settled(const struct kv_attend_side *s, size_t i, size_t j)
+static bool is_quantized(const struct kv_attend_side *s, size_t i, size_t j)
 {
-    if (!s->settled || !s->fresh)
-        return s->settled != NULL;
+    if (!s->quantized || !s->unquantized)
+        return s->quantized != NULL;
     return j >= s->sinks && j < s->until[i];
 }
 
@@ -58,8 +58,8 @@ static enum form form_of(const struct kv_attend_side *s, size_t i0, size_t i1,
 {
     size_t least, most;
 
-    if (!s->settled || !s->fresh)
-        return s->settled ? SETTLED : FRESH;
+    if (!s->quantized || !s->unquantized)
+        return s->quantized ? SETTLED : FRESH;
     least = most = s->until[i0];
     for (size_t i = i0 + 1; i < i1; i++) {
         least = s->until[i] < least ? s->until[i] : least;
@@ -99,17 +99,17 @@ static void scores(const struct kv_attend_job *a, size_t i0, size_t i1,
     for (size_t j0 = 0, j1; j0 < n; j0 = j1) {
         j1 = run_end(k, i0, i1, j0, n, &form);
 
-        const float *first = form == FRESH ? k->fresh : k->settled;
+        const float *first = form == FRESH ? k->unquantized : k->quantized;
 
         kv_gemm(true, rows, j1 - j0, d, a->scale, q, a->q_stride,
                 first + j0 * k->stride, k->stride, 0, w + j0, n);
         if (form != MIXED)
             continue;
         kv_gemm(true, rows, j1 - j0, d, a->scale, q, a->q_stride,
-                k->fresh + j0 * k->stride, k->stride, 0, other + j0, n);
+                k->unquantized + j0 * k->stride, k->stride, 0, other + j0, n);
         for (size_t i = 0; i < rows; i++)
             for (size_t j = j0; j < j1; j++)
-                if (!is_settled(k, i0 + i, j))
+                if (!is_quantized(k, i0 + i, j))
                     w[i * n + j] = other[i * n + j];
     }
 }
@@ -125,20 +125,21 @@ static void gather(const struct kv_attend_job *a, size_t i0, size_t i1,
 
     for (size_t j0 = 0, j1; j0 < n; j0 = j1) {
         j1 = run_end(v, i0, i1, j0, n, &form);
-        if (form == MIXED) { /* move the fresh ones to a matrix of their own */
+        if (form ==
+            MIXED) { /* move the unquantized ones to a matrix of their own */
             for (size_t i = 0; i < rows; i++)
                 for (size_t j = j0; j < j1; j++) {
-                    const bool old = is_settled(v, i0 + i, j);
+                    const bool old = is_quantized(v, i0 + i, j);
 
                     other[i * n + j] = old ? 0 : w[i * n + j];
                     w[i * n + j] = old ? w[i * n + j] : 0;
                 }
             kv_gemm(false, rows, d, j1 - j0, 1, other + j0, n,
-                    v->fresh + j0 * v->stride, v->stride, j0 ? 1 : 0, out,
+                    v->unquantized + j0 * v->stride, v->stride, j0 ? 1 : 0, out,
                     a->q_stride);
         }
 
-        const float *first = form == FRESH ? v->fresh : v->settled;
+        const float *first = form == FRESH ? v->unquantized : v->quantized;
 
         kv_gemm(false, rows, d, j1 - j0, 1, w + j0, n, first + j0 * v->stride,
                 v->stride, j0 || form == MIXED ? 1 : 0, out, a->q_stride);

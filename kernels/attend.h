@@ -1,8 +1,8 @@
 /* Attention in f32 over keys and values that exist in two forms.
  *
- * A token's stored form changes once in its life: from fresh (fp16 or exact)
- * to settled (decoded codes).  A query sees key j settled when
- * sinks <= j < k_settled(query), else fresh; likewise values.  This one
+ * A token's stored form changes once in its life: from unquantized (fp16 or
+ * exact) to quantized (decoded codes).  A query sees key j quantized when sinks
+ * <= j < k_quantized(query), else unquantized; likewise values.  This one
  * function therefore covers every cache that obeys the law of codec.h, at
  * every moment of its life, and plain exact attention too. */
 #ifndef KV_ATTEND_H
@@ -11,12 +11,12 @@
 #include <stddef.h>
 
 struct kv_attend_side {
-    const float *fresh;   /* [n][stride]; NULL: none is ever fresh */
-    const float *settled; /* [n][stride]; NULL: none is ever settled */
-    size_t stride;        /* floats from token to token */
-    size_t sinks;         /* tokens that never settle, at the start */
-    const size_t *until;  /* [nq]: the query sees [sinks, until[i]) settled;
-                           * NULL when one of the forms is NULL */
+    const float *unquantized; /* [n][stride]; NULL: none is ever unquantized */
+    const float *quantized;   /* [n][stride]; NULL: none is ever quantized */
+    size_t stride;            /* floats from token to token */
+    size_t sinks;        /* tokens that are never quantized, at the start */
+    const size_t *until; /* [nq]: the query sees [sinks, until[i]) quantized;
+                          * NULL when one of the forms is NULL */
 };
 
 /* One query head of one KV head.

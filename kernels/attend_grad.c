@@ -1,6 +1,6 @@
 #include "kernels/attend_grad.h"
 #include "kernels/gemm.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 #include "kernels/hadamard.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 
 #include <math.h>
 

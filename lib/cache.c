@@ -9,22 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t kv_settled(const struct kv_codec *c, size_t n)
+size_t kv_quantized(const struct kv_codec *c, size_t n)
 {
     const size_t s = kv_spec_size(&c->spec, c->side, "s");
     const size_t r = kv_spec_size(&c->spec, c->side, "r");
     size_t ready = n > s ? n - s : 0;
 
-    if (c->settle == KV_LAG)
+    if (c->residual_rule == KV_SLIDING)
         ready = ready > r ? ready - r : 0;
     else if (r)
         ready = ready / r * r;
     return ready / c->block * c->block;
 }
 
-static bool settle_alike(const struct kv_codec *k, const struct kv_codec *v)
+static bool quantize_alike(const struct kv_codec *k, const struct kv_codec *v)
 {
-    return k->block == v->block && k->settle == v->settle &&
+    return k->block == v->block && k->residual_rule == v->residual_rule &&
            kv_spec_size(&k->spec, KV_K, "s") ==
                kv_spec_size(&v->spec, KV_V, "s") &&
            kv_spec_size(&k->spec, KV_K, "r") ==
@@ -38,8 +38,8 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 
     if (k->side != KV_K || v->side != KV_V || k->layer != v->layer)
         return kv_fail(e, "a cache wants the K and the V codec of one layer");
-    if (kv_needs_queries(k) && !settle_alike(k, v))
-        return kv_fail(e, "%s: K and V must settle the same blocks",
+    if (kv_needs_queries(k) && !quantize_alike(k, v))
+        return kv_fail(e, "%s: K and V must quantize the same blocks",
                        k->spec.text);
     c = kv_alloc(1, sizeof(*c));
     c->seed = seed;
@@ -156,7 +156,7 @@ static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
     s->n_tail += n;
 }
 
-/* Where the i-th of the blocks not yet settled stands. */
+/* Where the i-th of the blocks not yet quantized stands. */
 static struct kv_where next_block(const struct kv_cache *c,
                                   const struct kv_cache_side *s, size_t i)
 {
@@ -166,7 +166,7 @@ static struct kv_where next_block(const struct kv_cache *c,
                              .saliency = c->saliency};
 }
 
-/* Whether token i after the last settled one is a probe. */
+/* Whether token i after the last quantized one is a probe. */
 static bool is_probe(const struct kv_cache *c, size_t i)
 {
     const struct kv_cache_side *s = &c->side[KV_K];
@@ -236,8 +236,8 @@ static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
 
 /* Codes the first n_ready tokens of (tail, then x [n]); the rest becomes the
  * tail.  n_ready is whole blocks. */
-static int settle(struct kv_cache *cache, struct kv_cache_side *s,
-                  const float *x, size_t n, size_t n_ready, struct kv_err *e)
+static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
+                    const float *x, size_t n, size_t n_ready, struct kv_err *e)
 {
     const struct kv_codec *c = s->codec;
     const size_t row = kv_cache_row(c);
@@ -249,7 +249,7 @@ static int settle(struct kv_cache *cache, struct kv_cache_side *s,
 
         from_half(s->tail, from_tail * row, in);
         kv_codec_input(c, x, from_x, in + from_tail * row);
-        if (kv_needs_queries(c) && c->side == KV_K) /* V settles after K */
+        if (kv_needs_queries(c) && c->side == KV_K) /* V comes after K */
             score_blocks(cache, in, n_ready / c->block);
 
         const int rc =
@@ -313,9 +313,10 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
     if (kv_needs_queries(c) && side == KV_K && n)
         push_queries(cache, q + to_sinks * kv_cache_query_row(c), n);
 
-    const size_t want = kv_settled(c, cache->n), have = s->n_blocks * c->block;
+    const size_t want = kv_quantized(c, cache->n),
+                 have = s->n_blocks * c->block;
 
-    return settle(cache, s, x, n, want > have ? want - have : 0, e);
+    return quantize(cache, s, x, n, want > have ? want - have : 0, e);
 }
 
 static int check_input(const struct kv_cache *c, const float *q, const float *k,
@@ -362,39 +363,40 @@ size_t kv_cache_tokens(const struct kv_cache *c)
 }
 
 /* All but the queries. */
-static size_t side_bytes(const struct kv_cache_side *s, size_t *settled_bytes,
-                         size_t *settled_tokens)
+static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
+                         size_t *quantized_tokens)
 {
     const size_t codes = kv_cache_codes_bytes(s);
     const size_t open =
         s->n_open ? s->codec->scheme->open_bytes(s->codec, s->n_open) : 0;
 
-    if (settled_bytes)
-        *settled_bytes = codes;
-    if (settled_tokens)
-        *settled_tokens = s->n_blocks * s->codec->block;
+    if (quantized_bytes)
+        *quantized_bytes = codes;
+    if (quantized_tokens)
+        *quantized_tokens = s->n_blocks * s->codec->block;
     return codes + open +
            (s->n_sinks + s->n_tail) * kv_cache_row(s->codec) * sizeof(uint16_t);
 }
 
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
-                      size_t *settled_bytes, size_t *settled_tokens)
+                      size_t *quantized_bytes, size_t *quantized_tokens)
 {
-    return side_bytes(&c->side[side], settled_bytes, settled_tokens) +
+    return side_bytes(&c->side[side], quantized_bytes, quantized_tokens) +
            (side == KV_K ? kv_cache_query_bytes(c) : 0);
 }
 
-size_t kv_held_bytes(const struct kv_codec *c, size_t n, size_t *settled_bytes,
-                     size_t *settled_tokens)
+size_t kv_held_bytes(const struct kv_codec *c, size_t n,
+                     size_t *quantized_bytes, size_t *quantized_tokens)
 {
-    const size_t settled = kv_settled(c, n), n_blocks = settled / c->block;
+    const size_t quantized = kv_quantized(c, n),
+                 n_blocks = quantized / c->block;
     const struct kv_cache_side s = {.codec = c,
                                     .n_blocks = n_blocks,
-                                    .n_tail = n - settled, /* and sinks */
+                                    .n_tail = n - quantized, /* and sinks */
                                     .block_bytes = n_blocks * c->block_bytes};
 
     assert(!c->variable && !c->history && !kv_needs_queries(c));
-    return side_bytes(&s, settled_bytes, settled_tokens);
+    return side_bytes(&s, quantized_bytes, quantized_tokens);
 }
 
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
@@ -530,7 +532,7 @@ int kv_cache_truncate(struct kv_cache *c, size_t n, struct kv_err *e)
     for (int i = 0; i < KV_SIDES; i++)
         if (cut(&c->side[i], n, &left[i]))
             return kv_fail(e,
-                           "cannot cut %c to %zu tokens: inside a settled "
+                           "cannot cut %c to %zu tokens: inside a quantized "
                            "block of %zu",
                            kv_side_name((enum kv_side)i), n,
                            c->side[i].codec->block);

@@ -1,38 +1,39 @@
 /* The KV cache of one sequence and one layer: K and V, each by itself
  *
- *   [ sinks: fp16, s tokens ][ settled blocks: codes ][ tail: fp16 ]
+ *   [ sinks: fp16, s tokens ][ quantized blocks: codes ][ tail: fp16 ]
  *
- * (f32 keeps nothing in fp16.)  One step is append, settle, attend.
+ * (f32 keeps nothing in fp16.)  One step is append, quantize, attend.
  *
  * With KV_NEEDS_QUERIES the tail's probe tokens also keep their queries, in
- * fp16, counted with K.  A block that settles is scored by its own probes over
- * its own keys, as both are held: nothing outside the block has a say, so that
- * the law of codec.h stands. */
+ * fp16, counted with K.  A block that is quantized is scored by its own probes
+ * over its own keys, as both are held: nothing outside the block has a say, so
+ * that the law of codec.h stands. */
 #ifndef KV_CACHE_H
 #define KV_CACHE_H
 
 #include "lib/base/err.h"
 #include "lib/codec.h"
 
-/* Settled tokens, sinks not counted, of a side that holds n tokens: whole
+/* Quantized tokens, sinks not counted, of a side that holds n tokens: whole
  * blocks that start at token s.  Pure arithmetic, used by everything. */
-size_t kv_settled(const struct kv_codec *c, size_t n);
+size_t kv_quantized(const struct kv_codec *c, size_t n);
 
 struct kv_cache;
 
 /* The codecs are kept by pointer and must outlive the cache.  Fails unless they
- * are K's and V's of one layer, and with KV_NEEDS_QUERIES settle the same
+ * are K's and V's of one layer, and with KV_NEEDS_QUERIES quantize the same
  * blocks. */
 int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
 
-/* Appends n tokens and settles.  k: [n][n_kv_heads][head_dim], before RoPE
- * when the key codec is pre_rope, else after; v likewise.  q: their queries
- * after RoPE, [n][n_heads][head_dim], read with KV_NEEDS_QUERIES alone; NULL
- * where there are none.  Fails on NaN and infinity, naming layer, side and
- * token, and without queries that are needed: the cache is then unchanged.  Fails
- * where a codec's device does: it is then good for kv_cache_free() alone. */
+/* Appends n tokens and quantizes what is due.  k: [n][n_kv_heads][head_dim],
+ * before RoPE when the key codec is pre_rope, else after; v likewise.  q: their
+ * queries after RoPE, [n][n_heads][head_dim], read with KV_NEEDS_QUERIES alone;
+ * NULL where there are none.  Fails on NaN and infinity, naming layer, side and
+ * token, and without queries that are needed: the cache is then unchanged.
+ * Fails where a codec's device does: it is then good for kv_cache_free() alone.
+ */
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e);
 
@@ -45,14 +46,14 @@ void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
 size_t kv_cache_tokens(const struct kv_cache *c);
 uint64_t kv_cache_seed(const struct kv_cache *c);
 
-/* Bytes really held: sinks, codes, open block or tail, queries.  settled: the
+/* Bytes really held: sinks, codes, open block or tail, queries.  quantized: the
  * codes alone and the tokens they hold; may be NULL. */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
-                      size_t *settled_bytes, size_t *settled_tokens);
+                      size_t *quantized_bytes, size_t *quantized_tokens);
 /* The same of a side that was given n tokens, without a cache; not of codecs
  * that are variable, have history or need queries. */
-size_t kv_held_bytes(const struct kv_codec *c, size_t n, size_t *settled_bytes,
-                     size_t *settled_tokens);
+size_t kv_held_bytes(const struct kv_codec *c, size_t n,
+                     size_t *quantized_bytes, size_t *quantized_tokens);
 
 /* What the side holds; pointers valid until the next append. */
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side);

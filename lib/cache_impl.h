@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* K or V.  Tokens: sinks, then n_blocks * block settled, then the tail (or,
+/* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
  * with history, the open block's codes). */
 struct kv_cache_side {
     const struct kv_codec *codec;
@@ -24,7 +24,7 @@ struct kv_cache {
     size_t n;
     uint16_t *query; /* of the tail's probes, in their order */
     size_t n_queries, query_room;
-    float *saliency; /* of the blocks that this append settles, or NULL */
+    float *saliency; /* of the blocks that this append quantizes, or NULL */
 };
 
 /* Room for so many more bytes of blocks; where they begin. */
@@ -51,7 +51,7 @@ static inline size_t kv_cache_query_row(const struct kv_codec *k)
     return k->shape.n_heads * k->shape.head_dim;
 }
 
-/* Of the settled blocks, with their sizes where they vary. */
+/* Of the quantized blocks, with their sizes where they vary. */
 static inline size_t kv_cache_codes_bytes(const struct kv_cache_side *s)
 {
     return s->block_bytes +

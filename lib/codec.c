@@ -1,5 +1,5 @@
 #include "lib/codec.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/codec_gpu.h"
 #include "lib/mixed.h"
@@ -29,7 +29,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                            .shape = *shape,
                            .layer = layer,
                            .side = side,
-                           .settle = mine->scheme->settle[side]};
+                           .residual_rule = mine->scheme->residual_rule[side]};
     if (c->scheme->open(c, calib, e)) {
         kv_codec_free(c);
         return kv_fail_in(e, "%s", mine->text);

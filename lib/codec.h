@@ -52,9 +52,9 @@ enum kv_scheme_flags {
 
 /* How a side moves tokens from the fp16 tail into codes; n tokens in all, s
  * sinks, r residual.  Then rounded down to whole blocks. */
-enum kv_settle {
-    KV_LAG,  /* n - s - r: the newest r stay fp16 */
-    KV_FLUSH /* floor((n - s) / r) * r: r at a time */
+enum kv_residual_rule {
+    KV_SLIDING, /* n - s - r: the newest r stay fp16 */
+    KV_BATCHED  /* floor((n - s) / r) * r: r at a time */
 };
 
 /* Where the blocks given to encode() stand in the sequence, the seed of
@@ -82,8 +82,9 @@ struct kv_scheme {
     const char *name, *brief;      /* brief: one line, with the paper */
     const struct kv_param *params; /* ends with name NULL; without s and r */
     unsigned flags;
-    size_t sinks, residual;          /* defaults of the letters s and r */
-    enum kv_settle settle[KV_SIDES]; /* unless a word says otherwise */
+    size_t sinks, residual; /* defaults of the letters s and r */
+    enum kv_residual_rule
+        residual_rule[KV_SIDES]; /* unless a word says otherwise */
 
     /* The default, on this side, of a parameter that the spec leaves out, where
      * it follows from those that it gives (all read by then).  NULL: always
@@ -96,7 +97,7 @@ struct kv_scheme {
     int (*check)(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e);
 
-    /* Bits per value of a settled token of this side as the paper counts
+    /* Bits per value of a quantized token of this side as the paper counts
      * them; NULL: it prints none. */
     double (*nominal)(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape);
@@ -115,15 +116,15 @@ struct kv_scheme {
     int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
 
-    /* Sets c->block, c->block_bytes, c->pre_rope and c->state, and c->settle
-     * where the spec decides on it.  calib may be NULL. */
+    /* Sets c->block, c->block_bytes, c->pre_rope and c->state, and
+     * c->residual_rule where the spec decides on it.  calib may be NULL. */
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
     void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
 
     /* KV_NEEDS_QUERIES only: whether the block's token i, which stands at
      * w.first + i, is a probe.  The K codec is asked.  Blocks of K and V are
-     * then the same tokens, settled by the same rule; keys after RoPE, no
+     * then the same tokens, quantized by the same rule; keys after RoPE, no
      * history. */
     bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
 
@@ -160,7 +161,7 @@ struct kv_scheme {
 
     /* Codecs with history only: the open block as codes of m tokens becomes the
      * open block of m + 1 tokens, x [n_kv_heads][head_dim] the new one.  open:
-     * [block_bytes], meaningful where m > 0; the settled block's bytes once
+     * [block_bytes], meaningful where m > 0; the quantized block's bytes once
      * m + 1 = block.  w.first: the block's first token.  And how many bytes m
      * tokens of an open block take. */
     void (*requantize)(const struct kv_codec *c, struct kv_where w, size_t m,
@@ -170,14 +171,14 @@ struct kv_scheme {
     void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
                         float *x);
 
-    /* Attention on the codes as they are (kernels/tiles.h), no history; NULL:
-     * through decode().  store names the family of the
-     * codes and fills in its params (owned by the codec), tile_bytes, enter,
-     * leave and space; values, n_heads and head_dim are set.  false: not with
-     * this spec.  tile puts tokens [first, first + n) of one KV head (of all,
-     * where they are together) into a tile of zeros; first is a multiple of
-     * KV_TILE_TOKENS, n at most that; blocks: all of the side's settled blocks;
-     * of a variable codec, those from token first on.  Thread-safe. */
+    /* Attention on the codes as they are (kernels/tiles/tiles.h), no history;
+     * NULL: through decode().  store names the family of the codes and fills in
+     * its params (owned by the codec), tile_bytes, enter, leave and space;
+     * values, n_heads and head_dim are set.  false: not with this spec.  tile
+     * puts tokens [first, first + n) of one KV head (of all, where they are
+     * together) into a tile of zeros; first is a multiple of KV_TILE_TOKENS, n
+     * at most that; blocks: all of the side's quantized blocks; of a variable
+     * codec, those from token first on.  Thread-safe. */
     bool (*store)(const struct kv_codec *c, struct kv_store *s);
     void (*tile)(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
@@ -185,8 +186,8 @@ struct kv_scheme {
 
     /* KV_OWN_ORACLE only: attention of nq query tokens over what k and v hold.
      * Query i stands at position first + i and sees tokens [0, first + i + 1)
-     * (never past n); a visible token in a settled block is read as codes even
-     * where the block goes on beyond what is visible.  q, out:
+     * (never past n); a visible token in a quantized block is read as codes
+     * even where the block goes on beyond what is visible.  q, out:
      * [nq][n_heads][head_dim].  ops: added to, or NULL.  Serial and
      * thread-safe. */
     void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
@@ -200,9 +201,9 @@ struct kv_codec {
     struct kv_shape shape;
     size_t layer;
     enum kv_side side;
-    enum kv_settle settle; /* the scheme's for this side, unless open() says
-                            * otherwise */
-    size_t block;          /* tokens per block, >= 1 */
+    enum kv_residual_rule residual_rule; /* the scheme's for this side, unless
+                                          * open() says otherwise */
+    size_t block;                        /* tokens per block, >= 1 */
     size_t block_bytes;    /* canonical bytes of one block, all KV heads */
     bool variable;         /* blocks differ in size, block_bytes is the most:
                             * encode_block, decode_block; the cache keeps, and

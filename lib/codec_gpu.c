@@ -42,7 +42,8 @@ int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
         kv_device_alloc(
             &g->x, g->most * kv_codec_block_values(c) * sizeof(float), e) ||
         kv_device_alloc(&g->bytes, g->most * c->block_bytes, e) ||
-        kv_device_alloc(&g->room, kv_gpu_encode_room(g->coder, g->most), e)) {
+        kv_device_alloc(&g->room, kv_gpu_encode_workspace(g->coder, g->most),
+                        e)) {
         kv_codec_gpu_free(g);
         return kv_fail_in(e, "%s", c->spec.text);
     }

@@ -339,8 +339,8 @@ void kv_results_bits(struct kv_results *r, const struct kv_bits *b)
 
     kv_results_real(r, "bits_nominal", b->nominal);
     kv_results_real(r, "bits", bits_of(b->bytes, b->values));
-    kv_results_real(r, "bits_settled",
-                    bits_of(b->settled_bytes, b->settled_values));
+    kv_results_real(r, "bits_quantized",
+                    bits_of(b->quantized_bytes, b->quantized_values));
     kv_results_size(r, "shared_bytes", (uint64_t)b->shared_bytes);
     kv_results_real(r, "bits_total", bits_of(total, b->values));
 }

@@ -57,7 +57,7 @@ struct kv_calib;
         "text_hash", "ctx", "windows", "protocol", "calib_hash", "calib_text", \
         "calib_leak", "device", "level", "threads", "seed", "bos", "special"
 #define KV_BITS_COLUMNS \
-    "bits_nominal", "bits", "bits_settled", "shared_bytes", "bits_total"
+    "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total"
 
 /* calib NULL: the scheme of this row has no calibration. */
 void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
@@ -66,10 +66,10 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
 
 /* Storage, measured.  Sums over layers, windows and both sides (or one). */
 struct kv_bits {
-    double bytes, values;                 /* everything held */
-    double settled_bytes, settled_values; /* settled blocks alone */
-    double shared_bytes;                  /* calibration tables */
-    double nominal;                       /* what the paper prints; NaN */
+    double bytes, values;                     /* everything held */
+    double quantized_bytes, quantized_values; /* quantized blocks alone */
+    double shared_bytes;                      /* calibration tables */
+    double nominal;                           /* what the paper prints; NaN */
 };
 void kv_results_bits(struct kv_results *r, const struct kv_bits *b);
 

@@ -22,8 +22,8 @@ void kv_rope_table(const struct kv_shape *shape, size_t n, size_t first,
     }
 }
 
-void kv_rope_turn(const struct kv_shape *shape, const float *table, float *x,
-                  size_t n, size_t heads)
+void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
+                    size_t n, size_t heads)
 {
     const size_t n_rot = shape->n_rot, half = shape->head_dim / 2;
 
@@ -52,6 +52,6 @@ void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
 
     for (size_t t = 0; t < n; t++) {
         kv_rope_table(shape, 1, first + t, table);
-        kv_rope_turn(shape, table, x + t * row, 1, heads);
+        kv_rope_rotate(shape, table, x + t * row, 1, heads);
     }
 }

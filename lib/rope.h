@@ -13,7 +13,7 @@ void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,
  * table: [n][2][n_rot], cosines and sines of positions first + t. */
 void kv_rope_table(const struct kv_shape *shape, size_t n, size_t first,
                    float *table);
-void kv_rope_turn(const struct kv_shape *shape, const float *table, float *x,
-                  size_t n, size_t heads);
+void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
+                    size_t n, size_t heads);
 
 #endif

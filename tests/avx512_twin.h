@@ -215,13 +215,15 @@ static inline simde__m512 twin_shuffle_quarters(simde__m512 a, simde__m512 b,
 }
 #define _mm512_shuffle_f32x4 twin_shuffle_quarters
 
-/* ---- kernels/unroll.h: nothing is, or files take minutes to compile ------
+/* ---- kernels/simd/unroll.h: nothing is, or files take minutes to compile
+ * ------
  */
 #define KV_UNROLL_H
 #define ALWAYS_INLINE static inline
 #define UNROLL
 
-/* ---- kernels/instructions_avx512.h ---------------------------------------
+/* ---- kernels/simd/instructions_avx512.h
+ * ---------------------------------------
  */
 #define KV_INSTRUCTIONS_AVX512_H
 

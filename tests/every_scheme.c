@@ -99,7 +99,7 @@ static const char *const letters[] = {"",       ":s0r0",    ":s3r0", ":s4r32",
                                       ":n16r0", ":n16s3r20"}; /* n: a block */
 
 /* Keys and values of one layer by different schemes: codes before RoPE with
- * codes after it, one that settles by the block with one that does by the
+ * codes after it, one that quantizes by the block with one that does by the
  * token, with and without calibration. */
 static void add_mixed(const char *folder)
 {

@@ -1,6 +1,6 @@
 #include "tests/gpu_attend_setup.h"
 #include "kernels/cuda/families.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/half.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"
@@ -113,7 +113,7 @@ static int open_by(enum way way, const struct kv_tiles_job *jobs, size_t n_jobs,
 
 /* Two sequences, the same tokens: their answers are the same. */
 static void check_way(const char *what, const struct kv_cache *c,
-                      const struct kv_tiled *t, const struct attention *a,
+                      const struct kv_tile_cache *t, const struct attention *a,
                       enum way way)
 {
     const bool own =
@@ -124,7 +124,7 @@ static void check_way(const char *what, const struct kv_cache *c,
     /* The second finds no traces of the first; once is enough. */
     const int runs = a->n == 129 ? 2 : 1;
     const size_t n = a->nq * a->shape.n_heads * a->shape.head_dim;
-    struct kv_tiles_job job = kv_tiled_job(t, a->nq);
+    struct kv_tiles_job job = kv_tile_cache_job(t, a->nq);
     struct kv_store *stores = kv_alloc(2 * KV_MAX_RUNS, sizeof(*stores));
     float *exact = kv_alloc(n, sizeof(float));
     float *plain = kv_alloc(n, sizeof(float));
@@ -249,14 +249,14 @@ struct rig rig(const char *text, const struct kv_shape *s, size_t n,
     if (kv_cache_new(&r.cache, r.codec[KV_K], r.codec[KV_V], 5, &e) ||
         kv_cache_append(r.cache, r.x.q, r.x.k, r.x.v, n, &e))
         fail_msg("%s: %s", text, e.msg);
-    r.tiled = kv_tiled_new(r.cache);
-    kv_tiled_update(r.tiled);
+    r.tiled = kv_tile_cache_new(r.cache);
+    kv_tile_cache_update(r.tiled);
     return r;
 }
 
 void rig_clear(struct rig *r)
 {
-    kv_tiled_free(r->tiled);
+    kv_tile_cache_free(r->tiled);
     kv_cache_free(r->cache);
     for (int side = 0; side < KV_SIDES; side++)
         kv_codec_free(r->codec[side]);
@@ -269,7 +269,7 @@ void check_path(const char *text, size_t head_dim, enum kv_path path,
     const struct kv_shape s = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
     struct rig r = rig(text, &s, 10, &calib);
-    const struct kv_tiles_job job = kv_tiled_job(r.tiled, 1);
+    const struct kv_tiles_job job = kv_tile_cache_job(r.tiled, 1);
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
 
@@ -381,7 +381,7 @@ void check_parts(const char *text, enum way way)
     s.n_heads = 4 * s.n_kv_heads;
 
     struct rig r = rig(text, &s, 2 * LONG, &calib);
-    const struct kv_tiles_job job = kv_tiled_job(r.tiled, 1);
+    const struct kv_tiles_job job = kv_tile_cache_job(r.tiled, 1);
 
     if (open_by(way, &job, 1, &g, &e) || kv_gpu_attend_ask(g, r.x.q, &e) ||
         kv_gpu_attend_launch(g, &e) || kv_gpu_attend_answer(g, whole, &e))

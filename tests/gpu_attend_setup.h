@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/gpu_attend.h"
 #include "lib/cache.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 #include "tests/attention_setup.h"
 
 extern struct kv_device test_device;
@@ -28,7 +28,7 @@ struct rig {
     struct tensors x;
     struct kv_codec *codec[KV_SIDES];
     struct kv_cache *cache;
-    struct kv_tiled *tiled;
+    struct kv_tile_cache *tiled;
 };
 
 /* *calib: trained anew where it lacks the spec; NULL at first, the caller's. */

@@ -3,9 +3,9 @@
 
 bool plain_int8_has(const struct kv_tiles_job *j)
 {
-    const struct kv_grouped *g = j->k[1].params;
+    const struct kv_integers *g = j->k[1].params;
 
-    return j->k[1].family == &kv_family_grouped && g->bits == 8 &&
+    return j->k[1].family == &kv_family_integers && g->bits == 8 &&
            !j->k[1].enter;
 }
 
@@ -19,7 +19,7 @@ struct signed_code {
 static struct signed_code *signed_codes(const struct kv_store *s, size_t head,
                                         size_t n)
 {
-    const struct kv_grouped *g = s->params;
+    const struct kv_integers *g = s->params;
     const float zero = g->offset == KV_OFFSET_SAME ? g->zero : 128;
     struct signed_code *all = kv_alloc(n * s->head_dim, sizeof(*all));
 
@@ -104,7 +104,7 @@ struct int8_head {
 static void int8_query(const struct int8_head *h, const float *q, size_t n,
                        float *out)
 {
-    const struct kv_grouped *g = h->j->k[1].params;
+    const struct kv_integers *g = h->j->k[1].params;
     const size_t d = h->j->head_dim;
     const size_t len = !g->folded && g->n_runs > 1 ? g->run : d;
     float *p = kv_alloc(h->end + n, sizeof(*p)), max = -INFINITY, sum = 0;

@@ -9,7 +9,7 @@
 /* n normal numbers; on a grid of halves when coarse, so that ties are many. */
 void fill_normal(float *x, size_t n, uint64_t seed, bool coarse);
 
-/* s of kernels/nearest.h. */
+/* s of kernels/nearest/nearest.h. */
 float plain_distance(const float *x, const float *c, size_t d);
 
 /* The first of the k centers with the least s. */

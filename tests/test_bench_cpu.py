@@ -14,10 +14,10 @@ class BenchCpu(Scripts):
            "ctx": "64", "protocol": "decode:1:warm",
            "model": "random-hq12-hkv4-d96", "bw_share": "0.5",
            "lat_us_p10": "2970", "lat_us_p90": "3060",
-           "bits_settled": "16", "spec": "f16:r0s0", "threads": "1",
+           "bits_quantized": "16", "spec": "f16:r0s0", "threads": "1",
            "path": "exact", "lat_us_p50": "3000", "speedup": "1",
            "command": "scripts/bench-cpu --reps 7"}
-    kivi = dict(row, spec="kivi:b2g32r0s0", bits_settled="3", speedup="4")
+    kivi = dict(row, spec="kivi:b2g32r0s0", bits_quantized="3", speedup="4")
 
     def bench(self, *args):
         return self.run_script("scripts/bench-cpu", *args)

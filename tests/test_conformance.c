@@ -267,14 +267,14 @@ static void check_held(const struct ready *r, const struct kv_cache *c,
                        enum kv_side side, size_t n)
 {
     const struct kv_codec *codec = r->codec[side];
-    size_t bytes[2], codes[2], settled[2];
+    size_t bytes[2], codes[2], quantized[2];
 
     if (codec->variable || codec->history || needs_queries(r))
         return;
-    bytes[0] = kv_cache_bytes(c, side, &codes[0], &settled[0]);
-    bytes[1] = kv_held_bytes(codec, n, &codes[1], &settled[1]);
+    bytes[0] = kv_cache_bytes(c, side, &codes[0], &quantized[0]);
+    bytes[1] = kv_held_bytes(codec, n, &codes[1], &quantized[1]);
     if (bytes[0] != bytes[1] || codes[0] != codes[1] ||
-        settled[0] != settled[1])
+        quantized[0] != quantized[1])
         fail_msg("%s %c: of %zu tokens %zu bytes, held %zu", r->spec.text,
                  kv_side_name(side), n, bytes[1], bytes[0]);
 }

@@ -38,7 +38,7 @@ static void check_missing(const char *text, size_t head_dim, const char *says)
     const struct kv_shape s = synthetic_shape(head_dim);
     struct kv_calib *calib = NULL;
     struct rig r = rig(text, &s, 10, &calib);
-    const struct kv_tiles_job job = kv_tiled_job(r.tiled, 1);
+    const struct kv_tiles_job job = kv_tile_cache_job(r.tiled, 1);
     struct kv_gpu_attend *g;
     struct kv_err e = {""};
 

@@ -1,5 +1,5 @@
 /* Attention on the device on codebook indices. */
-#include "kernels/cuda/codebook.h"
+#include "kernels/codebook/cuda.h"
 #include "tests/gpu_attend_setup.h"
 
 static void test_codebook_kernels(void **state)

@@ -3,8 +3,8 @@
  * tests/gpu_twin.h. */
 #include "eval/ppl.h"
 #include "kernels/attend.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/cuda/loss.h"
+#include "kernels/cuda/views.h"
 #include "kernels/device.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -164,7 +164,7 @@ struct forms_case {
 
 /* One side, on the host. */
 struct forms_side {
-    float *fresh, *settled;
+    float *unquantized, *quantized;
     uint32_t *until;
 };
 
@@ -174,11 +174,11 @@ static struct forms_side make_side(const struct forms_case *c, size_t values,
     struct forms_side s = {NULL, NULL, NULL};
 
     if (c->residual || c->only_fresh)
-        s.fresh = kv_alloc(values, sizeof(float));
+        s.unquantized = kv_alloc(values, sizeof(float));
     if (c->residual || !c->only_fresh)
-        s.settled = kv_alloc(values, sizeof(float));
-    random_side(s.fresh, values, key);
-    random_side(s.settled, values, key + 1);
+        s.quantized = kv_alloc(values, sizeof(float));
+    random_side(s.unquantized, values, key);
+    random_side(s.quantized, values, key + 1);
     if (c->residual) {
         s.until = kv_alloc(c->n, sizeof(*s.until));
         for (size_t i = 0; i < c->n; i++)
@@ -193,8 +193,8 @@ static const float *seen(const struct forms_case *c, const struct forms_side *s,
                          size_t i, size_t j)
 {
     if (!s->until)
-        return s->fresh ? s->fresh : s->settled;
-    return j >= c->sinks && j < s->until[i] ? s->settled : s->fresh;
+        return s->unquantized ? s->unquantized : s->quantized;
+    return j >= c->sinks && j < s->until[i] ? s->quantized : s->unquantized;
 }
 
 static struct kv_gpu_forms_side side_on_device(const struct forms_case *c,
@@ -202,8 +202,8 @@ static struct kv_gpu_forms_side side_on_device(const struct forms_case *c,
                                                size_t values)
 {
     return (struct kv_gpu_forms_side){
-        .fresh = to_device(s->fresh, values * sizeof(float)),
-        .settled = to_device(s->settled, values * sizeof(float)),
+        .unquantized = to_device(s->unquantized, values * sizeof(float)),
+        .quantized = to_device(s->quantized, values * sizeof(float)),
         .until = to_device(s->until, c->n * sizeof(*s->until)),
         .sinks = c->sinks,
     };
@@ -211,11 +211,11 @@ static struct kv_gpu_forms_side side_on_device(const struct forms_case *c,
 
 static void free_side(struct forms_side *s, struct kv_gpu_forms_side *d)
 {
-    kv_device_free((void *)(uintptr_t)d->fresh);
-    kv_device_free((void *)(uintptr_t)d->settled);
+    kv_device_free((void *)(uintptr_t)d->unquantized);
+    kv_device_free((void *)(uintptr_t)d->quantized);
     kv_device_free((void *)(uintptr_t)d->until);
-    free(s->fresh);
-    free(s->settled);
+    free(s->unquantized);
+    free(s->quantized);
     free(s->until);
 }
 

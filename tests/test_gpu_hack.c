@@ -1,7 +1,7 @@
 /* kernels/cuda/hack_forms: attention of many queries on the codes of their time
  * is what append and attend of the CPU's cache give, step by step.  Here the
  * device is the host twin of tests/gpu_twin.h. */
-#include "kernels/cuda/hack_forms.h"
+#include "kernels/hack/cuda_views.h"
 #include "lib/cache.h"
 #include "lib/codec_gpu.h"
 #include "tests/attention_setup.h"
@@ -29,7 +29,7 @@ struct rig {
     float *out;       /* what the CPU gives */
     uint32_t *until[KV_SIDES];
     uint8_t *blocks[KV_SIDES][WINDOWS];
-    float *fresh[KV_SIDES];
+    float *unquantized[KV_SIDES];
 };
 
 static void keep(struct rig *r, const struct kv_cache *c, size_t window)
@@ -62,7 +62,7 @@ static void one_step(struct rig *r, struct kv_cache *c, size_t window, size_t n,
             r->until[side][t] =
                 (uint32_t)(kv_spec_size(&r->codec[side]->spec,
                                         (enum kv_side)side, "s") +
-                           kv_settled(r->codec[side], to));
+                           kv_quantized(r->codec[side], to));
 }
 
 static void on_the_cpu(struct rig *r, const struct problem *p)
@@ -109,9 +109,9 @@ static void rig_init(struct rig *r, const struct problem *p)
             fail_msg("%s: %s", p->spec, e.msg);
         assert_true(kv_codec_gpu_code(r->codec[side], &r->code[side]));
         r->until[side] = kv_alloc(p->n, sizeof(uint32_t));
-        r->fresh[side] = kv_alloc(tokens * row, sizeof(float));
+        r->unquantized[side] = kv_alloc(tokens * row, sizeof(float));
         kv_codec_input(r->codec[side], side == KV_K ? r->x.k : r->x.v, tokens,
-                       r->fresh[side]);
+                       r->unquantized[side]);
     }
     on_the_cpu(r, p);
 }
@@ -121,7 +121,7 @@ static void rig_clear(struct rig *r)
     for (int side = 0; side < KV_SIDES; side++) {
         kv_codec_free(r->codec[side]);
         free(r->until[side]);
-        free(r->fresh[side]);
+        free(r->unquantized[side]);
         for (size_t w = 0; w < WINDOWS; w++)
             free(r->blocks[side][w]);
     }
@@ -145,7 +145,7 @@ static uint8_t *arranged(const struct rig *r, const struct problem *p,
 {
     const struct kv_codec *c = r->codec[side];
     const struct kv_hack_steps *s = side == KV_K ? &h->k : &h->v;
-    const size_t settled = kv_settled(c, p->n);
+    const size_t quantized = kv_quantized(c, p->n);
     const size_t bytes =
         h->n_steps * r->shape.n_kv_heads * kv_hack_step_bytes(s);
     uint8_t *nothing = kv_alloc(WINDOWS * bytes, 1), *steps;
@@ -155,10 +155,10 @@ static uint8_t *arranged(const struct rig *r, const struct problem *p,
     steps = put(nothing, WINDOWS * bytes);
     for (size_t w = 0; w < WINDOWS; w++) {
         void *blocks =
-            put(r->blocks[side][w], settled / c->block * c->block_bytes);
+            put(r->blocks[side][w], quantized / c->block * c->block_bytes);
 
-        if (kv_gpu_hack_arrange(&r->code[side], s, blocks, settled, h->n_steps,
-                                steps + w * bytes, &e))
+        if (kv_gpu_hack_arrange(&r->code[side], s, blocks, quantized,
+                                h->n_steps, steps + w * bytes, &e))
             fail_msg("%s", e.msg);
         kv_device_free(blocks);
     }
@@ -171,8 +171,8 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
     const size_t row = r->shape.n_kv_heads * r->shape.head_dim;
     const size_t q_row = r->shape.n_heads * r->shape.head_dim;
     const size_t n = WINDOWS * p->n, bytes = n * q_row * sizeof(float);
-    const size_t k = kv_settled(r->codec[KV_K], p->n);
-    const size_t v = kv_settled(r->codec[KV_V], p->n);
+    const size_t k = kv_quantized(r->codec[KV_K], p->n);
+    const size_t v = kv_quantized(r->codec[KV_V], p->n);
     struct kv_gpu_hack_forms h = {0};
     struct kv_err e = {""};
 
@@ -183,8 +183,8 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
 
     uint8_t *steps[] = {arranged(r, p, &h, KV_K), arranged(r, p, &h, KV_V)};
     float *q = put(r->x.q, bytes), *to = put(out, bytes);
-    float *fresh[] = {put(r->fresh[KV_K], n * row * sizeof(float)),
-                      put(r->fresh[KV_V], n * row * sizeof(float))};
+    float *unquantized[] = {put(r->unquantized[KV_K], n * row * sizeof(float)),
+                            put(r->unquantized[KV_V], n * row * sizeof(float))};
     uint32_t *until[] = {put(r->until[KV_K], p->n * sizeof(uint32_t)),
                          put(r->until[KV_V], p->n * sizeof(uint32_t))};
     struct kv_gpu_forms f = {.n_windows = WINDOWS,
@@ -202,7 +202,7 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
     h.v_steps = steps[KV_V];
     for (int side = 0; side < KV_SIDES; side++)
         *(side == KV_K ? &f.k : &f.v) = (struct kv_gpu_forms_side){
-            .fresh = fresh[side],
+            .unquantized = unquantized[side],
             .until = until[side],
             .sinks =
                 kv_spec_size(&r->codec[side]->spec, (enum kv_side)side, "s")};
@@ -211,7 +211,7 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
         fail_msg("%s", e.msg);
     for (int side = 0; side < KV_SIDES; side++) {
         kv_device_free(steps[side]);
-        kv_device_free(fresh[side]);
+        kv_device_free(unquantized[side]);
         kv_device_free(until[side]);
     }
     kv_device_free(q);

@@ -1,8 +1,8 @@
 /* kernels/cuda/points: k-means gives the same bits with a device in use as on
  * the CPU.  Here the device is the host twin of tests/gpu_twin.h. */
 #include "kernels/device.h"
-#include "kernels/kmeans.h"
-#include "kernels/nearest.h"
+#include "kernels/nearest/kmeans.h"
+#include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"

@@ -3,7 +3,7 @@
  * cache; with attention on codes, to a bound.  Here the device is the host twin
  * of tests/gpu_twin.h. */
 #include "eval/loop.h"
-#include "kernels/cuda/hold.h"
+#include "kernels/cuda/round_f16.h"
 #include "kernels/device.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -296,7 +296,7 @@ static void test_hold(void **state)
 
     (void)state;
     for (size_t n = COUNT - 2; n <= COUNT; n += 2) { /* some, and all wide */
-        if (kv_gpu_hold(in, n, h, a, b, flag, &e) ||
+        if (kv_gpu_round_f16(in, n, h, a, b, flag, &e) ||
             kv_device_download(half, h, sizeof(half), &e) ||
             kv_device_download(got, a, sizeof(got), &e) ||
             kv_device_download(again, b, sizeof(again), &e) ||
@@ -315,7 +315,7 @@ static void test_hold(void **state)
         strange = 0;
         if (kv_device_upload(in, pair, sizeof(pair), &e) ||
             kv_device_upload(flag, &strange, sizeof(strange), &e) ||
-            kv_gpu_hold(in, 2, h, a, NULL, flag, &e) ||
+            kv_gpu_round_f16(in, 2, h, a, NULL, flag, &e) ||
             kv_device_download(&strange, flag, sizeof(strange), &e))
             fail_msg("%s", e.msg);
         assert_int_equal(strange, 1);

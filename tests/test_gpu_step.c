@@ -8,7 +8,7 @@
 #include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/rope.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 #include "tests/attention_setup.h"
 #include "tests/codec_setup.h"
 
@@ -211,16 +211,16 @@ static void test_fused(void **state)
         uint16_t logits[2 * VOCAB];
         double want[VOCAB];
         struct kv_cache *cache;
-        struct kv_tiled *t;
+        struct kv_tile_cache *t;
         struct kv_step_model *d;
         struct kv_step_cache caches;
 
         assert_int_equal(kv_cache_new(&cache, k, v, 1, &e), 0);
         assert_int_equal(kv_cache_append(cache, NULL, x.k, x.v, n, &e), 0);
-        t = kv_tiled_new(cache);
-        kv_tiled_update(t);
+        t = kv_tile_cache_new(cache);
+        kv_tile_cache_update(t);
 
-        const struct kv_tiles_job job = kv_tiled_job(t, 1);
+        const struct kv_tiles_job job = kv_tile_cache_job(t, 1);
         const struct kv_tiles_job jobs[2] = {job, job};
 
         if (kv_step_model_new(&d, &c, 2, SEED, &e) ||
@@ -236,7 +236,7 @@ static void test_fused(void **state)
         }
         kv_fused_caches_clear(&caches);
         kv_step_model_free(d);
-        kv_tiled_free(t);
+        kv_tile_cache_free(t);
         kv_cache_free(cache);
         kv_codec_free(k);
         kv_codec_free(v);

@@ -66,10 +66,10 @@ class GpuToolTest(unittest.TestCase):
                 self.assertEqual(value == "", blank, r["spec"])
                 if value:
                     self.assertGreater(float(value), 0)
-            self.assertEqual((r["settle_us_p50"], r["decode_us_p50"]),
+            self.assertEqual((r["quantize_us_p50"], r["decode_us_p50"]),
                              ("", ""))  # no tile of codes
 
-    def test_settle(self):
+    def test_residual_rule(self):
         done = attend("-s", "kivi:b2g32r0", "-s", "hack:b2p64r0", "-s",
                       "vecinfer:d4b8r0,iters=1", "-s", "kivi:b3g32r0", "-s",
                       "klt:r0", "--shape", "2,4,2,128,300")
@@ -78,7 +78,7 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(
             [(r["spec"].split(":")[0],
               *(r[c + "_us_p50"] != "" for c in
-                ("encode", "inline", "async", "settle", "decode")))
+                ("encode", "inline", "async", "quantize", "decode")))
              for r in rows],
             [("f16", *5 * [False]), ("kivi", *5 * [True]),
              ("hack", *5 * [True]), ("vecinfer", *5 * [True]),
@@ -234,7 +234,7 @@ class ForwardTest(unittest.TestCase):
             self.assertEqual((a["device"], a["level"]),
                              ("host twin 0", "cuda"))
             self.assertEqual(b["device"], "cpu")
-            for column in "spec", "bits", "bits_settled", "tokens":
+            for column in "spec", "bits", "bits_quantized", "tokens":
                 self.assertEqual(a[column], b[column])
             for column in "nll", "dnll", "kl_mean", "kl_max", "dp_rms":
                 if b[column]:

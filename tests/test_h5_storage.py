@@ -108,11 +108,11 @@ class Storage(unittest.TestCase):
 
         def spaces(attrs, a, text):
             t = h5py.h5t.C_S1.copy()
-            t.set_size(100)
+            t.set_size(200)
             t.set_strpad(h5py.h5t.STR_SPACEPAD)
             space = h5py.h5s.create(h5py.h5s.SCALAR)
             h5py.h5a.create(attrs._id, a.encode(), t, space).write(
-                np.array(text.encode().ljust(100), dtype="S100"), t)
+                np.array(text.encode().ljust(200), dtype="S200"), t)
 
         for kind in variable, variable_ascii, fixed_ascii, spaces:
             with self.subTest(kind.__name__):

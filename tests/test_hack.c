@@ -61,7 +61,7 @@ static void specs(void **state)
     }
 }
 
-/* Bits a value of a settled token, of keys and of values. */
+/* Bits a value of a quantized token, of keys and of values. */
 static void bits(void **state)
 {
     static const struct {
@@ -224,19 +224,20 @@ static void requantization(void **state)
                 assert_true(back[i * row + 1] == before[i * row + 1]);
         }
 
-        size_t settled;
-        const size_t all = kv_cache_bytes(s.cache, KV_V, &settled, NULL);
+        size_t quantized;
+        const size_t all = kv_cache_bytes(s.cache, KV_V, &quantized, NULL);
         const size_t open = m ? KV_HEADS * (D * m / 2 + D * 5) : 0;
 
-        assert_int_equal(settled, (t + 1) / P * KV_HEADS * (D * P / 2 + D * 5));
-        assert_int_equal(all, settled + open);
+        assert_int_equal(quantized,
+                         (t + 1) / P * KV_HEADS * (D * P / 2 + D * 5));
+        assert_int_equal(all, quantized + open);
     }
     tear_down(&s);
     free(v), free(k);
 }
 
 /* axes=artifact: keys are requantized as those of the channel come, a token's
- * values once; a settled block of values is what it is with rqe=yes. */
+ * values once; a quantized block of values is what it is with rqe=yes. */
 static void artifact_requantization(void **state)
 {
     enum { D = 48, P = 32, N = 2 * P + 5, ROW = KV_HEADS * D, S = 1 };
@@ -256,7 +257,7 @@ static void artifact_requantization(void **state)
     assert_true(s.codec[KV_V]->history && s.codec[KV_K]->history);
     for (size_t t = 0; t < N + S; t++) {
         const size_t m = t % P; /* of the open block */
-        size_t settled[KV_SIDES], all[KV_SIDES];
+        size_t quantized[KV_SIDES], all[KV_SIDES];
 
         append(&s, k + t * ROW, v + t * ROW, 1);
         append(&eager, k + t * ROW, v + t * ROW, 1);
@@ -272,8 +273,8 @@ static void artifact_requantization(void **state)
 
         for (int i = 0; i < KV_SIDES; i++)
             all[i] =
-                kv_cache_bytes(s.cache, (enum kv_side)i, &settled[i], NULL) -
-                S * ROW * sizeof(uint16_t) - settled[i];
+                kv_cache_bytes(s.cache, (enum kv_side)i, &quantized[i], NULL) -
+                S * ROW * sizeof(uint16_t) - quantized[i];
         /* codes, ranges of 4 bytes, sums over three parts of 16 channels in
          * 8 bits, over 32 tokens in 9 */
         assert_int_equal(all[KV_K],

@@ -2,9 +2,9 @@
  * dequantized values; its error against exact attention; its operations. */
 #include "kernels/attend.h"
 #include "kernels/bitpack.h"
-#include "kernels/homomorphic.h"
+#include "kernels/hack/hack.h"
 #include "kernels/level.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "tests/hack_setup.h"
 
 #include <omp.h>

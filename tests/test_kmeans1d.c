@@ -1,5 +1,5 @@
 /* k-means on a line against every way to cut the points. */
-#include "kernels/kmeans1d.h"
+#include "kernels/levels/kmeans1d.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"
 

@@ -1,6 +1,6 @@
 /* The Lloyd-Max quantizer of the normal distribution: the table of Max (1960),
  * and what defines it, by numerical integration. */
-#include "kernels/lloyd_max.h"
+#include "kernels/levels/lloyd_max.h"
 #include "tests/test.h"
 
 #include <math.h>

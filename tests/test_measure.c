@@ -10,7 +10,7 @@
 #include "lib/base/rng.h"
 #include "lib/cache.h"
 #include "lib/calib.h"
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/h5.h"
 #include "lib/rope.h"
@@ -145,7 +145,7 @@ static void test_f32_is_exact(void **state)
         const struct kv_measured *m = &out[layer];
 
         for (int side = 0; side < KV_SIDES; side++) {
-            assert_true(kv_recon_mse(&m->recon[side]) == 0);
+            assert_true(kv_reconstruction_mse(&m->recon[side]) == 0);
             assert_int_equal(m->recon[side].n_values, N_WINDOWS * CTX * 2 * 64);
             assert_true(m->bits[side].bytes == 4 * m->bits[side].values);
         }
@@ -191,7 +191,7 @@ static struct kv_attn_error one_window(const struct kv_dump_info *info,
     return sum;
 }
 
-/* The coefficients of one window's settled tokens, a token at a time; power:
+/* The coefficients of one window's quantized tokens, a token at a time; power:
  * [2 * 64], added to.  Returns their squared error. */
 static double coefficients_by_hand(const struct kv_cache *cache,
                                    enum kv_side side, const float *x,
@@ -260,16 +260,16 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         assert_int_equal(kv_cache_append(cache, q, kin, vin, CTX, &e), 0);
         kv_cache_decode(cache, KV_K, ks);
         kv_cache_decode(cache, KV_V, vs);
-        kv_recon_add(&m.recon[KV_K], kin, ks, CTX * 2, 64);
-        kv_recon_add(&m.recon[KV_V], vin, vs, CTX * 2, 64);
+        kv_reconstruction_add(&m.recon[KV_K], kin, ks, CTX * 2, 64);
+        kv_reconstruction_add(&m.recon[KV_V], vin, vs, CTX * 2, 64);
         for (int side = 0; side < KV_SIDES; side++) {
             size_t bytes, tokens;
 
             m.bits[side].bytes = (double)kv_cache_bytes(
                 cache, (enum kv_side)side, &bytes, &tokens);
             m.bits[side].values = CTX * 2 * 64;
-            m.bits[side].settled_bytes = (double)bytes;
-            m.bits[side].settled_values = (double)tokens * 2 * 64;
+            m.bits[side].quantized_bytes = (double)bytes;
+            m.bits[side].quantized_values = (double)tokens * 2 * 64;
             if (spec->scheme->coefficients)
                 m.rd_error[side] = coefficients_by_hand(
                     cache, (enum kv_side)side, side == KV_K ? kin : vin,
@@ -283,7 +283,7 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         kv_cache_free(cache);
     }
     for (int side = 0; side < KV_SIDES; side++) {
-        const double tokens = sum.bits[side].settled_values / 128;
+        const double tokens = sum.bits[side].quantized_values / 128;
 
         if (spec->scheme->coefficients && tokens > 0)
             sum.rd_bound[side] =
@@ -383,19 +383,19 @@ static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
 {
     const double error = m->rd_error[side];
     const double gap = 10 * log10(error / m->rd_bound[side]);
-    const struct kv_recon *recon = &m->recon[side];
+    const struct kv_reconstruction *recon = &m->recon[side];
 
-    if (m->bits[side].settled_values == 0)
+    if (m->bits[side].quantized_values == 0)
         assert_true(error == 0 && m->rd_bound[side] == 0);
     else if (!(gap > 0 && gap < 6))
         fail_msg("%s %c: %g dB above the bound", spec->text,
                  kv_side_name((enum kv_side)side), gap);
-    if (m->bits[side].settled_values == m->bits[side].values)
+    if (m->bits[side].quantized_values == m->bits[side].values)
         assert_within(error / recon->e2, 1, 1e-4);
 }
 
-/* Transform coding of a dump like its calibration's: the settled tokens alone,
- * for any threads and memory. */
+/* Transform coding of a dump like its calibration's: the quantized tokens
+ * alone, for any threads and memory. */
 static void test_rd_bound(void **state)
 {
     static const char *const text[] = {"klt:b2,none", "klt:b0.5,none",

@@ -1,6 +1,6 @@
 /* The small floats against their formula, code by code and midpoint by
  * midpoint. */
-#include "kernels/minifloat.h"
+#include "kernels/scaled/minifloat.h"
 #include "lib/base/half.h"
 #include "tests/test.h"
 

@@ -1,5 +1,5 @@
 #include "kernels/level.h"
-#include "kernels/nearest_impl.h"
+#include "kernels/nearest/impl.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/plain_nearest.h"

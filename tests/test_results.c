@@ -184,8 +184,8 @@ static void test_conditions_and_bits(void **state)
     const struct kv_calib calib = {.hash = "0c", .text = "c.txt"};
     const struct kv_bits bits = {.bytes = 30,
                                  .values = 64,
-                                 .settled_bytes = 20,
-                                 .settled_values = 32,
+                                 .quantized_bytes = 20,
+                                 .quantized_values = 32,
                                  .shared_bytes = 10,
                                  .nominal = 3};
     const struct kv_bits none = {.nominal = NAN};

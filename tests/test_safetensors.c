@@ -43,13 +43,13 @@ static void test_reads(void **state)
 
         assert_string_equal(w->path, path);
         if (w->type != KV_W_OTHER)
-            kv_weight_widen(w, 0, w->n, x);
+            kv_weight_dequantize(w, 0, w->n, x);
         kv_weight_will_need(w);
         kv_weight_release(w);
         if (!strcmp(w->name, "full")) {
             assert_int_equal(w->n_dims, 2);
             assert_true(x[0] == 1 && x[1] == -2);
-            kv_weight_widen(w, 1, 1, x);
+            kv_weight_dequantize(w, 1, 1, x);
             assert_true(x[0] == -2);
         } else if (!strcmp(w->name, "half")) {
             assert_int_equal(w->type, KV_W_F16);
@@ -83,7 +83,7 @@ static void test_reads_unaligned(void **state)
     tiny_write_safetensors(path, strlen(header), header, x, sizeof(x));
     if (kv_safetensors_open(&f, path, &e))
         fail_msg("%s", e.msg);
-    kv_weight_widen(&f.weight[0], 0, 40, y);
+    kv_weight_dequantize(&f.weight[0], 0, 40, y);
     assert_memory_equal(x, y, sizeof(x));
     kv_safetensors_clear(&f);
     free(path);

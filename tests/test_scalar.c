@@ -131,7 +131,7 @@ static void test_kivi_axes(void **state)
     kv_codec_free(c);
 }
 
-/* Keys of tokens settle at any r; each pair of axes has one name. */
+/* Keys of tokens are quantized at any r; each pair of axes has one name. */
 static void test_kivi_names(void **state)
 {
     static const struct {

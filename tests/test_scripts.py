@@ -11,7 +11,7 @@ from run_scripts import ROOT, Scripts, cells
 PPL = {"tool": "kvppl", "version": "1", "model": "m", "model_hash": "aa",
        "text": "t.txt", "text_hash": "bb", "ctx": "256", "windows": "2",
        "protocol": "all", "calib_text": "", "calib_leak": "", "device": "cpu",
-       "level": "c", "seed": "0", "bits": "", "bits_settled": "",
+       "level": "c", "seed": "0", "bits": "", "bits_quantized": "",
        "bits_total": "", "ppl": "9.5", "ppl_se": "0.1", "dnll": "",
        "dnll_se": "", "kl_mean": "", "kl_se": "", "same_top1": ""}
 HACK = "axes=paper,round=%s,se=yes,rqe=yes,prefill=codes,qb=8"
@@ -29,7 +29,7 @@ class Demo(Scripts):
 class Table(Scripts):
     def table(self, *rows):
         """Rows are (spec, bits)."""
-        ppl = [dict(PPL, spec=s, bits=b, bits_settled=b,
+        ppl = [dict(PPL, spec=s, bits=b, bits_quantized=b,
                     bits_total=str(float(b) * 1.25)) for s, b in rows]
         error = [{"spec": s, "side": side, "layer": layer, "sqnr_db": "20",
                   "attn_rel_err": "0.5" if side == "KV" else ""}
@@ -320,7 +320,7 @@ if name in ("kvattn", "kvppl"):
 sys.exit(code)
 """ % ["spec", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
        "attn_rel_err", "encode_us_p50", "inline_us_p50", "async_us_p50",
-       "settle_us_p50", "decode_us_p50", "attention_us", "speedup_unfused",
+       "quantize_us_p50", "decode_us_p50", "attention_us", "speedup_unfused",
        "device", "ppl"]
 
 
@@ -410,7 +410,7 @@ class Layers(Scripts):
         self.assertIn("outside its door: eval/b.c", self.check(1))
 
     def test_one_name_twice(self):
-        self.write("tools/a.c", "")
+        self.write("lib/base/a.c", "")
         self.assertIn("the same file name twice: a.c", self.check(1))
 
 

@@ -1,11 +1,11 @@
 /* kernels/tiles, lib/tiled: attention in tiles against attention in double
  * over decode(), for every scheme that has tiles, at every level and path. */
 #include "kernels/level.h"
-#include "kernels/tiles_impl.h"
+#include "kernels/tiles/impl.h"
 #include "lib/cache.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 #include "tests/attention_setup.h"
 
 /* One query in f32, as anyone would write it. */
@@ -36,7 +36,7 @@ static void plain_f32(const float *q, const float *k, const float *v, size_t n,
 static const double INT8_BOUND = 0.03;
 
 static void check_paths(const char *what, const struct kv_cache *c,
-                        struct kv_tiled *t, const struct attention *a)
+                        struct kv_tile_cache *t, const struct attention *a)
 {
     const size_t n = out_values(a);
     float *exact = kv_alloc(n, sizeof(float));
@@ -48,7 +48,7 @@ static void check_paths(const char *what, const struct kv_cache *c,
     attend_by(plain_f32, a, plain);
     for (int path = 0; path < KV_PATHS; path++)
         for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
-            if (!kv_tiled_can(c, (enum kv_path)path))
+            if (!kv_tile_cache_can(c, (enum kv_path)path))
                 continue;
 
             const double bound = path == KV_PATH_INT8
@@ -57,8 +57,8 @@ static void check_paths(const char *what, const struct kv_cache *c,
 
             assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
             for (size_t threads = 1; threads <= 2; threads++)
-                kv_tiled_attend(&t, 1, (enum kv_path)path, a->q, a->nq,
-                                out + (threads - 1) * n, threads);
+                kv_tile_cache_attend(&t, 1, (enum kv_path)path, a->q, a->nq,
+                                     out + (threads - 1) * n, threads);
             assert_memory_equal(out, out + n, n * sizeof(*out));
             if (!(rel_err(out, exact, n) <= bound))
                 fail_msg("%s, %zu tokens, %zu queries, %s, level %s: error %g, "
@@ -76,7 +76,7 @@ static void check_paths(const char *what, const struct kv_cache *c,
 
 /* What the cache holds, and the newest nq queries. */
 static void check_cache(const char *what, const struct kv_shape *s,
-                        const struct kv_cache *c, struct kv_tiled *t,
+                        const struct kv_cache *c, struct kv_tile_cache *t,
                         const struct tensors *x, size_t nq)
 {
     const size_t n = kv_cache_tokens(c), row = s->n_kv_heads * s->head_dim;
@@ -105,7 +105,7 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
 {
     struct kv_codec *codec[KV_SIDES];
     struct kv_cache *c;
-    struct kv_tiled *t;
+    struct kv_tile_cache *t;
     struct tensors x;
     struct kv_err e = {""};
     size_t most = 0;
@@ -119,25 +119,25 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
     for (size_t i = 0; lengths[i]; i++)
         most = lengths[i];
     x = tensors(s, most);
-    can = kv_tiled_can(c, KV_PATH_EXACT);
+    can = kv_tile_cache_can(c, KV_PATH_EXACT);
     if (can) {
         const size_t row = s->n_kv_heads * s->head_dim;
 
-        t = kv_tiled_new(c);
+        t = kv_tile_cache_new(c);
         for (size_t i = 0, n = 0; lengths[i]; n = lengths[i++]) {
             const size_t q = n * s->n_heads * s->head_dim;
 
             if (kv_cache_append(c, x.q + q, x.k + n * row, x.v + n * row,
                                 lengths[i] - n, &e))
                 fail_msg("%s: %s", spec->text, e.msg);
-            kv_tiled_update(t);
+            kv_tile_cache_update(t);
             check_cache(spec->text, s, c, t, &x, 1);
             if (lengths[i] >= 3)
                 check_cache(spec->text, s, c, t, &x, 3);
             if (lengths[i] >= 40 && !lengths[i + 1])
                 check_cache(spec->text, s, c, t, &x, 39);
         }
-        kv_tiled_free(t);
+        kv_tile_cache_free(t);
     }
     free_tensors(x);
     kv_cache_free(c);

@@ -1,7 +1,7 @@
 /* kernels/tiles_codebook: the layout of tiles, the exact values, the same
  * integers on path int8 at every level, and tables of many tiles. */
+#include "kernels/codebook/tables8.h"
 #include "kernels/level.h"
-#include "kernels/tiles_codebook_tables8.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"
@@ -112,7 +112,7 @@ static float weight(size_t i)
     }
 }
 
-/* One head's second tile on path int8 at the level in use: scores [rows][64]
+/* One head's second tile on path int8 at the level in use: qk [rows][64]
  * or output [rows][head_dim], and how many. */
 static size_t run_int8(const struct setup *s, size_t rows, float *out)
 {
@@ -128,8 +128,8 @@ static size_t run_int8(const struct setup *s, size_t rows, float *out)
 
         for (size_t i = 0; i < rows * T; i++)
             in[i] = weight(i);
-        ops->gather(k, 1, tile, in, T, rows, acc);
-        ops->gather(k, 1, kv_store_tile(k, 1, 0), in, T, rows, acc);
+        ops->pv(k, 1, tile, in, T, rows, acc);
+        ops->pv(k, 1, kv_store_tile(k, 1, 0), in, T, rows, acc);
         ops->finish(k, 1, acc, rows, out);
         free(acc);
         return rows * d;
@@ -140,7 +140,7 @@ static size_t run_int8(const struct setup *s, size_t rows, float *out)
     for (size_t i = 0; i < rows * d; i++)
         in[i] = (float)kv_random_normal(8, i);
     ops->prepare(k, 1, in, rows, query);
-    ops->scores(k, 1, tile, query, rows, out, T);
+    ops->qk(k, 1, tile, query, rows, out, T);
     free(query);
     return rows * T;
 }
@@ -293,7 +293,7 @@ static void test_flat(void **state)
 }
 
 /* Head 1's tiles on path exact, together but for the first `few` (and nothing
- * beside what is asked for), or one by one: scores [rows][tiles * T] or outputs
+ * beside what is asked for), or one by one: qk [rows][tiles * T] or outputs
  * [rows][head_dim], and how many. */
 static size_t run_tiles(const struct setup *s, size_t rows, int together,
                         float *out)
@@ -307,18 +307,18 @@ static size_t run_tiles(const struct setup *s, size_t rows, int together,
     float *x = kv_alloc(rows * stride + rows * d, sizeof(*x));
     float *room = kv_lines(KV_TILE_ROWS * (d + 16), sizeof(*room));
 
-    assert_true(ops->scores_tiles && ops->gather_tiles);
+    assert_true(ops->qk_tiles && ops->pv_tiles);
     if (k->values) {
         for (size_t i = 0; i < rows * stride; i++)
             x[i] = (float)kv_random_unit(9, i);
         if (together && few)
-            ops->gather_tiles(k, 1, tile, few, x, stride, rows, room);
+            ops->pv_tiles(k, 1, tile, few, x, stride, rows, room);
         if (together)
-            ops->gather_tiles(k, 1, rest, s->tiles - few, x + few * T, stride,
-                              rows, room);
+            ops->pv_tiles(k, 1, rest, s->tiles - few, x + few * T, stride, rows,
+                          room);
         for (size_t i = 0; !together && i < s->tiles; i++)
-            ops->gather(k, 1, tile + i * k->tile_bytes, x + i * T, stride, rows,
-                        room);
+            ops->pv(k, 1, tile + i * k->tile_bytes, x + i * T, stride, rows,
+                    room);
         ops->finish(k, 1, room, rows, out);
     } else {
         float *const q = x + rows * stride;
@@ -329,13 +329,13 @@ static size_t run_tiles(const struct setup *s, size_t rows, int together,
             x[i] = 12345;
         ops->prepare(k, 1, q, rows, room);
         if (together && few)
-            ops->scores_tiles(k, 1, tile, few, room, rows, x, stride);
+            ops->qk_tiles(k, 1, tile, few, room, rows, x, stride);
         if (together)
-            ops->scores_tiles(k, 1, rest, s->tiles - few, room, rows,
-                              x + few * T, stride);
+            ops->qk_tiles(k, 1, rest, s->tiles - few, room, rows, x + few * T,
+                          stride);
         for (size_t i = 0; !together && i < s->tiles; i++)
-            ops->scores(k, 1, tile + i * k->tile_bytes, room, rows, x + i * T,
-                        stride);
+            ops->qk(k, 1, tile + i * k->tile_bytes, room, rows, x + i * T,
+                    stride);
         for (size_t r = 0; r < rows; r++) {
             memcpy(out + r * n, x + r * stride, n * sizeof(*x));
             for (size_t i = n; i < stride; i++)
@@ -403,7 +403,7 @@ static void test_tables(void **state)
 }
 
 /* Head 1's keys on path int8 by tables at the level in use, the first `at`
- * tiles and then the rest, or (0) one by one: scores [rows][SOME * T], and what
+ * tiles and then the rest, or (0) one by one: qk [rows][SOME * T], and what
  * their tables' steps are. */
 static void run_tables8(const struct setup *s, size_t rows, size_t at,
                         float *score, float *step)
@@ -421,14 +421,14 @@ static void run_tables8(const struct setup *s, size_t rows, size_t at,
     memcpy(step, ((struct kv_code_tables8 *)query)->scale,
            rows * sizeof(*step));
     if (at) {
-        ops->scores_tiles(k, 1, tile, at, query, rows, score, stride);
+        ops->qk_tiles(k, 1, tile, at, query, rows, score, stride);
         if (at < SOME)
-            ops->scores_tiles(k, 1, tile + at * k->tile_bytes, SOME - at, query,
-                              rows, score + at * T, stride);
+            ops->qk_tiles(k, 1, tile + at * k->tile_bytes, SOME - at, query,
+                          rows, score + at * T, stride);
     } else {
         for (size_t i = 0; i < SOME; i++)
-            ops->scores(k, 1, tile + i * k->tile_bytes, query, rows,
-                        score + i * T, stride);
+            ops->qk(k, 1, tile + i * k->tile_bytes, query, rows, score + i * T,
+                    stride);
     }
     free(query);
 }
@@ -489,7 +489,7 @@ static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
                 run_tables8(&s, rows, at, got, step);
                 if (memcmp(want, got, n * sizeof(*got)))
                     fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %zu "
-                             "rows: other scores at level %s",
+                             "rows: other qk at level %s",
                              head_dim, d, bits, s.sub_books, rows,
                              kv_level_name((enum kv_level)l));
             }
@@ -540,7 +540,7 @@ static void test_values8(void **state)
 
     (void)state;
     s.store.n = 64 * s.k;
-    assert_non_null(s.store.family->ops(&s.store, KV_PATH_INT8)->gather);
+    assert_non_null(s.store.family->ops(&s.store, KV_PATH_INT8)->pv);
     clear(&s);
 }
 

@@ -1,5 +1,5 @@
 #include "kernels/level.h"
-#include "kernels/tiles_rope.h"
+#include "kernels/tiles/rope.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/rope.h"
@@ -34,7 +34,7 @@ static void check(size_t head_dim, size_t n_rot, size_t first)
         for (size_t c = 0; c < head_dim; c++)
             x[c * KV_TILE_PART + t] = want[t * head_dim + c];
     kv_rope(&s, want, KV_TILE_PART, 1, first);
-    kv_tiles_rope_turn(r, first, x);
+    kv_tiles_rope_rotate(r, first, x);
     for (size_t t = 0; t < KV_TILE_PART; t++)
         for (size_t c = 0; c < head_dim; c++) {
             const float a = x[c * KV_TILE_PART + t], b = want[t * head_dim + c];
@@ -95,7 +95,7 @@ static void test_levels_agree(void **state)
         for (size_t i = 0; i < 64 * KV_TILE_PART; i++)
             x[l][i] = (float)kv_random_unit(5, i);
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        kv_tiles_rope_turn(r, 123456, x[l]);
+        kv_tiles_rope_rotate(r, 123456, x[l]);
         assert_memory_equal(x[l], x[0], sizeof(x[0]));
     }
     kv_tiles_rope_free(r);

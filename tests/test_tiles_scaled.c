@@ -3,7 +3,7 @@
  * beside it is zero; path int8 gives the same bits of finite numbers at every
  * level. */
 #include "kernels/level.h"
-#include "kernels/tiles_scaled.h"
+#include "kernels/scaled/scaled.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/codec.h"
@@ -56,7 +56,7 @@ static void check_part(const char *what, const struct kv_store *s, size_t head,
     free(x);
 }
 
-/* Of one tile: keys' scores [rows][64], values' sums [rows][padded]. */
+/* Of one tile: keys' qk [rows][64], values' sums [rows][padded]. */
 static void run_int8(const struct kv_store *s, size_t head, size_t i,
                      const float *x, size_t rows, float *out)
 {
@@ -64,7 +64,7 @@ static void run_int8(const struct kv_store *s, size_t head, size_t i,
     const uint8_t *tile = kv_store_tile(s, head, i);
 
     if (s->values) {
-        ops->gather(s, head, tile, x, KV_TILE_TOKENS, rows, out);
+        ops->pv(s, head, tile, x, KV_TILE_TOKENS, rows, out);
         return;
     }
 
@@ -72,7 +72,7 @@ static void run_int8(const struct kv_store *s, size_t head, size_t i,
 
     memset(query, 0x5a, ops->query_bytes(s));
     ops->prepare(s, head, x, rows, query);
-    ops->scores(s, head, tile, query, rows, out, KV_TILE_TOKENS);
+    ops->qk(s, head, tile, query, rows, out, KV_TILE_TOKENS);
     free(query);
 }
 

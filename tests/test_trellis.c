@@ -2,7 +2,7 @@
  * against each other, and what training reaches against Marcellin and
  * Fischer's figures and the Gaussian bound. */
 #include "kernels/level.h"
-#include "kernels/trellis.h"
+#include "kernels/trellis/trellis.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"

@@ -344,26 +344,26 @@ static void test_specs(void **state)
     s = spec_of("vecinfer", &shape);
     assert_string_equal(s.text, "vecinfer:d4b8r128s0,books=layer,sub=shared,"
                                 "t=SH,rope=post,w=none,iters=30,"
-                                "init=kmeans++,settle=lag");
+                                "init=kmeans++,residual=sliding");
     s = spec_of("million", &shape);
     assert_string_equal(s.text, "million:d4b8r128s0,books=model,sub=own,"
                                 "t=none,rope=post,w=none,iters=25,"
-                                "init=random,settle=flush");
+                                "init=random,residual=batched");
     s = spec_of("evasion", &shape);
     assert_string_equal(s.text, "evasion:d2b8r0s0,books=layer,sub=own,t=none,"
                                 "rope=post,w=none,iters=25,init=kmeans++,"
-                                "settle=lag");
+                                "residual=sliding");
     s = spec_of("pq:K-d8b12/V-d8b8,K-t=HS,K-pre", &shape);
     assert_string_equal(s.text, "pq:K-d8b12r0s0/V-d8b8r0s0,books=layer,sub=own,"
                                 "t=HS,rope=pre,w=none,iters=25,"
-                                "init=kmeans++,settle=lag");
+                                "init=kmeans++,residual=sliding");
     assert_true(s.scheme->nominal(&s, KV_K, &shape) == 1.5);
     assert_true(s.scheme->nominal(&s, KV_V, &shape) == 1);
 
     s = spec_of("cq", &shape);
     assert_string_equal(s.text, "cq:c4b8r0s0,books=head,sub=own,t=none,"
                                 "rope=pre,w=fisher,iters=100,"
-                                "init=kmeans++,settle=lag");
+                                "init=kmeans++,residual=sliding");
     s = spec_of("cq:c8b10", &shape);
     assert_true(s.scheme->nominal(&s, KV_K, &shape) == 1.25);
     assert_int_equal(kv_spec_parse(&s, "cq:c3", &e), 0);
@@ -382,7 +382,7 @@ static void test_specs(void **state)
     s = spec_of("vecinfer,K-t=none", &shape);
     assert_string_equal(s.text, "vecinfer:d4b8r128s0,books=layer,sub=shared,"
                                 "t=none,rope=post,w=none,iters=30,"
-                                "init=kmeans++,settle=lag");
+                                "init=kmeans++,residual=sliding");
     assert_int_equal(kv_spec_parse(&s, "pq:d4,V-t=SH", &e), 0);
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "t concerns keys alone");
@@ -396,9 +396,9 @@ static void test_specs(void **state)
     assert_says(e, "b=17 is out of range");
 }
 
-/* MILLION's code encodes the prompt, then r tokens at a time; lag keeps the
+/* MILLION's code encodes the prompt, then r tokens at a time; sliding keeps the
  * newest r. */
-static void test_settle(void **state)
+static void test_residual_rule(void **state)
 {
     static const struct {
         const char *text;
@@ -407,13 +407,13 @@ static void test_settle(void **state)
         {"million:b2", 127, 0, 0},
         {"million:b2", 128, 128, 128},
         {"million:b2", 383, 256, 256},
-        {"million:b2,lag", 383, 255, 255},
+        {"million:b2,sliding", 383, 255, 255},
         {"million:b2r0", 383, 383, 383},
         {"million:b2r64s5", 133, 128, 128},
-        {"million:b2r64s5,lag", 133, 64, 64},
-        {"million:b2,V-lag", 300, 256, 172},
+        {"million:b2r64s5,sliding", 133, 64, 64},
+        {"million:b2,V-sliding", 300, 256, 172},
         {"vecinfer:b2", 383, 255, 255},
-        {"pq:b2r16,flush", 31, 16, 16},
+        {"pq:b2r16,batched", 31, 16, 16},
     };
 
     (void)state;
@@ -424,7 +424,7 @@ static void test_settle(void **state)
         for (int side = 0; side < KV_SIDES; side++) {
             struct kv_codec *c = rig_codec(&r, (enum kv_side)side, 0);
 
-            assert_int_equal(kv_settled(c, cases[i].n),
+            assert_int_equal(kv_quantized(c, cases[i].n),
                              side == KV_K ? cases[i].k : cases[i].v);
             kv_codec_free(c);
         }
@@ -481,7 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hadamard), cmocka_unit_test(test_codec),
         cmocka_unit_test(test_pre_rope), cmocka_unit_test(test_transforms),
-        cmocka_unit_test(test_specs),    cmocka_unit_test(test_settle),
+        cmocka_unit_test(test_specs),    cmocka_unit_test(test_residual_rule),
         cmocka_unit_test(test_tables),
     };
 

@@ -1,7 +1,7 @@
 /* The VQ core's calibration: smoothing factors, codebooks and their scopes,
  * training error, too few points. */
 #include "kernels/hadamard.h"
-#include "kernels/nearest.h"
+#include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"

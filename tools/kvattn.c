@@ -27,7 +27,7 @@ static const char *const columns[] = {
     "bytes_moved",        "device_bytes",  "gb_s",
     "bw_share",           "speedup",       "path",
     "encode_us_p50",      "inline_us_p50", "async_us_p50",
-    "settle_us_p50",      "decode_us_p50", NULL};
+    "quantize_us_p50",    "decode_us_p50", NULL};
 
 static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
                                          [KV_ATTN_EXACT] = "exact",
@@ -348,7 +348,7 @@ static int put_row(struct run *r, const struct kv_spec *spec, const char *path,
     kv_results_real(table, "encode_us_p50", m->append.encode * 1e6);
     kv_results_real(table, "inline_us_p50", m->append.in_line * 1e6);
     kv_results_real(table, "async_us_p50", m->append.aside * 1e6);
-    kv_results_real(table, "settle_us_p50", m->append.settle * 1e6);
+    kv_results_real(table, "quantize_us_p50", m->append.quantize * 1e6);
     kv_results_real(table, "decode_us_p50", m->append.decode * 1e6);
     return kv_results_row(table, e);
 }
@@ -590,7 +590,7 @@ static void parse(int argc, char **argv, struct args *a)
             "where blocks are tokens) of each sequence; inline_us_p50: that,\n"
             "then attention;\n"
             "async_us_p50: both at a time, encoding in a stream of its own.\n"
-            "settle_us_p50: encoding the newest 128 coded tokens of each\n"
+            "quantize_us_p50: encoding the newest 128 coded tokens of each\n"
             "sequence and putting them into attention's tiles, by integers in\n"
             "groups, codebook indices, hack (attention over them is checked,\n"
             "not timed);\n"

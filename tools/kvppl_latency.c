@@ -10,7 +10,7 @@
 #include "lib/base/progress.h"
 #include "lib/cache.h"
 #include "lib/mixed.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 #include "tools/kvppl.h"
 #include "tools/random_calib.h"
 
@@ -214,20 +214,20 @@ static int open_caches(struct latency *l, const struct kv_cache *cache,
                        struct kv_step_cache *caches, struct kv_err *e)
 {
     const struct kvppl_args *a = l->args;
-    struct kv_tiled *t;
+    struct kv_tile_cache *t;
     int rc;
 
-    if (!kv_tiled_there(cache)) {
+    if (!kv_tile_cache_stored(cache)) {
         kv_fail(e, "no CUDA kernel for its codes");
         return 1;
     }
-    t = kv_tiled_new(cache);
-    kv_tiled_update(t);
+    t = kv_tile_cache_new(cache);
+    kv_tile_cache_update(t);
     for (size_t i = 0; i < a->batch; i++)
-        l->jobs[i] = kv_tiled_job(t, 1);
+        l->jobs[i] = kv_tile_cache_job(t, 1);
     rc = kv_fused_caches_new(caches, &a->common.gpu, l->jobs, a->batch,
                              l->config.shape.n_layers, KV_PATH_INT8, e);
-    kv_tiled_free(t);
+    kv_tile_cache_free(t);
     return rc ? 1 : 0;
 }
 
@@ -241,8 +241,8 @@ static void add_bits(struct row *row, const struct kv_cache *c,
         row->bits.bytes +=
             (double)kv_cache_bytes(c, (enum kv_side)side, &bytes, &tokens);
         row->bits.values += (double)kv_cache_tokens(c) * row_values;
-        row->bits.settled_bytes += (double)bytes;
-        row->bits.settled_values += (double)tokens * row_values;
+        row->bits.quantized_bytes += (double)bytes;
+        row->bits.quantized_values += (double)tokens * row_values;
     }
 }
 

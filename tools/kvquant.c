@@ -6,7 +6,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/opt.h"
 #include "lib/base/progress.h"
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/results.h"
@@ -72,13 +72,13 @@ static void put_bits(struct run *r, const struct kv_spec *spec,
     kv_results_bits(r->table, &sum);
 }
 
-static void put_recon(struct kv_results *t, const struct kv_recon *r)
+static void put_recon(struct kv_results *t, const struct kv_reconstruction *r)
 {
-    kv_results_real(t, "mse", kv_recon_mse(r));
-    kv_results_real(t, "sqnr_db", kv_recon_sqnr_db(r));
-    kv_results_real(t, "rel_err", kv_recon_rel_err(r));
-    kv_results_real(t, "cosine", kv_recon_cosine(r));
-    kv_results_real(t, "max_err", kv_recon_max_err(r));
+    kv_results_real(t, "mse", kv_reconstruction_mse(r));
+    kv_results_real(t, "sqnr_db", kv_reconstruction_sqnr_db(r));
+    kv_results_real(t, "rel_err", kv_reconstruction_rel_err(r));
+    kv_results_real(t, "cosine", kv_reconstruction_cosine(r));
+    kv_results_real(t, "max_err", kv_reconstruction_max_err(r));
 }
 
 static void put_attention(struct kv_results *t, const struct kv_attn_error *a,

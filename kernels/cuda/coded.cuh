@@ -1,10 +1,10 @@
 /* Integers in groups as they were encoded (coder.h): their codes and heads. */
-#ifndef KV_CODED_CUH
-#define KV_CODED_CUH
+#ifndef KV_CUDA_CODED_CUH
+#define KV_CUDA_CODED_CUH
 
 #include "kernels/cuda/coder.h"
 #include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/quantizers.cuh"
+#include "kernels/integers/cuda_quantizers.cuh"
 
 // Tokens of one KV head, by Q, from a block's first on.
 template <class Q> struct kv_coded_head {

@@ -60,7 +60,7 @@ static int check_steps(const struct kv_gpu_steps *s, struct kv_err *e)
 
 static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
 {
-    struct kv_gpu_strings *s = &c->code.strings;
+    struct kv_gpu_bitstreams *s = &c->code.strings;
     const size_t heads = c->code.n_heads, d = c->code.head_dim;
 
     for (size_t i = 0; i < s->n_runs; i++)
@@ -96,7 +96,7 @@ static int prepare(struct kv_gpu_coder *c, const struct kv_device *device,
         return check_groups(&c->code, device, e);
     case KV_GPU_VECTORS:
         return send_tables(c, e);
-    case KV_GPU_STRINGS:
+    case KV_GPU_BITSTREAMS:
         break;
     }
     return send_strings(c, e);
@@ -180,14 +180,14 @@ static size_t strings_room(const struct kv_gpu_coder *c, size_t n)
            searches(c, n) * c->code.strings.n_steps * KV_GPU_NOTE;
 }
 
-size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n)
+size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n)
 {
     switch (c->code.coding) {
     case KV_GPU_GROUPS:
         return 0;
     case KV_GPU_VECTORS:
         return vectors_room(&c->code, n);
-    case KV_GPU_STRINGS:
+    case KV_GPU_BITSTREAMS:
         break;
     }
     return strings_room(c, n);
@@ -203,10 +203,10 @@ int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
         return kv_gpu_encode_groups(&c->code, b, e);
     case KV_GPU_VECTORS:
         return encode_vectors(c, b, e);
-    case KV_GPU_STRINGS:
+    case KV_GPU_BITSTREAMS:
         break;
     }
-    return kv_gpu_encode_strings(
+    return kv_gpu_encode_bitstreams(
         &c->code, b, b->room, (uint8_t *)b->room + coefficient_bytes(c, b->n),
         searches(c, b->n), e);
 }
@@ -221,8 +221,8 @@ int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
         return kv_gpu_decode_groups(&c->code, bytes, n, x, e);
     case KV_GPU_VECTORS:
         return kv_gpu_decode_vectors(&c->code, bytes, n, x, e);
-    case KV_GPU_STRINGS:
+    case KV_GPU_BITSTREAMS:
         break;
     }
-    return kv_gpu_decode_strings(&c->code, bytes, n, x, e);
+    return kv_gpu_decode_bitstreams(&c->code, bytes, n, x, e);
 }

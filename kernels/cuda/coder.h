@@ -1,11 +1,11 @@
 /* A scheme's encode() and decode() (lib/codec.h) on a CUDA device, bit for bit:
  * the same bytes of tokens that are held as halves, and the same floats of
  * bytes. */
-#ifndef KV_GPU_CODER_H
-#define KV_GPU_CODER_H
+#ifndef KV_CUDA_CODER_H
+#define KV_CUDA_CODER_H
 
 #include "kernels/device.h"
-#include "kernels/trellis.h"
+#include "kernels/trellis/trellis.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ enum kv_gpu_quantizer {
     KV_GPU_HACK
 };
 
-/* Integers in groups (lib/schemes/grouped.h, hack.h).  A block is its units in
+/* Integers in groups (lib/schemes/integers.h, hack.h).  A block is its units in
  * order, a unit is codes, group by group, filled up to a byte, then heads; the
  * last group of a token's unit may be shorter. */
 struct kv_gpu_groups {
@@ -35,7 +35,7 @@ struct kv_gpu_groups {
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
     /* hack alone: bytes of a sum of codes, 0 for none; bits of what codes are
      * multiplied with; and whose random numbers round, where it is not to
-     * nearest (kernels/homomorphic.h). */
+     * nearest (kernels/hack/hack.h). */
     size_t sum_bytes;
     unsigned q_bits;
     size_t layer;
@@ -52,7 +52,7 @@ struct kv_gpu_vectors {
     bool hadamard, hadamard_first; /* of kernels/hadamard.h; before smooth */
 };
 
-/* A coefficient of kernels/tiles_coef.h. */
+/* A coefficient of kernels/transform/transform.h. */
 struct kv_gpu_coefficient {
     unsigned end;   /* of its bits in the string */
     unsigned table; /* where its states begin in tables */
@@ -61,28 +61,28 @@ struct kv_gpu_coefficient {
     float scale;
 };
 
-/* Steps of kernels/trellis.h that follow each other and are alike. */
+/* Steps of kernels/trellis/trellis.h that follow each other and are alike. */
 struct kv_gpu_steps {
     unsigned n, bits, values;
     unsigned table; /* where it begins in tables */
 };
 
 /* The steps that can be encoded: bits, values. */
-#define KV_GPU_STEPS(X)                                                     \
-    X(1, 4)                                                                 \
-    X(1, 2)                                                                 \
-    X(2, 4)                                                                 \
-    X(3, 4)                                                                 \
-    X(1, 1)                                                                 \
-    X(2, 2) X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) \
-        X(8, 1)
+#define KV_GPU_STEPS(X) \
+    X(1, 4)             \
+    X(1, 2)             \
+    X(2, 4)             \
+    X(3, 4)             \
+    X(1, 1)             \
+    X(2, 2)             \
+    X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1)
 
 /* A token's coefficients in one string (lib/schemes/klt.h). */
-struct kv_gpu_strings {
+struct kv_gpu_bitstreams {
     const struct kv_gpu_coefficient *coef; /* [n_coefs] */
     const unsigned *first; /* [n_heads + 1]: a head's are those from here on */
     const unsigned *used;  /* [n_heads]: rows of the inverse that have one */
-    const struct kv_gpu_steps *steps; /* [n_runs] */
+    const struct kv_gpu_steps *steps;     /* [n_runs] */
     const struct kv_trellis_whole *whole; /* [n_coefs], in the string's order */
     const float *tables;
     const float *mean;              /* [n_heads][head_dim] */
@@ -91,7 +91,7 @@ struct kv_gpu_strings {
     unsigned n_coefs, n_runs, n_steps, n_bits; /* of a string */
 };
 
-enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS, KV_GPU_STRINGS };
+enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS, KV_GPU_BITSTREAMS };
 
 /* What encode() and decode() do on one side of a layer. */
 struct kv_gpu_code {
@@ -101,7 +101,7 @@ struct kv_gpu_code {
     union {
         struct kv_gpu_groups groups;
         struct kv_gpu_vectors vectors;
-        struct kv_gpu_strings strings;
+        struct kv_gpu_bitstreams strings;
     };
 };
 
@@ -115,7 +115,7 @@ struct kv_gpu_blocks {
     uint64_t seed; /* numbers */
     size_t each;   /* blocks of a sequence, after which the next one begins with
                     * token `first`; 0: all are one's */
-    void *room;    /* the device's: kv_gpu_encode_room() bytes */
+    void *room;    /* the device's: kv_gpu_encode_workspace() bytes */
     void *stream;  /* of kernels/device.h; NULL: the first */
 };
 
@@ -132,7 +132,7 @@ int kv_gpu_coder_new(struct kv_gpu_coder **c, const struct kv_gpu_code *code,
 void kv_gpu_coder_free(struct kv_gpu_coder *c); /* NULL is fine */
 
 /* Bytes that encoding n blocks has for what is under way. */
-size_t kv_gpu_encode_room(const struct kv_gpu_coder *c, size_t n);
+size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n);
 
 /* Launches; does not wait. */
 int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
@@ -167,16 +167,17 @@ int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
 enum { KV_GPU_SEARCHES = 16, KV_GPU_NOTE = 32 };
 /* y: room on the device for coefficients, [n][n_coefs]; notes, of so many
  * searches at a time: [searches][n_steps][KV_GPU_NOTE]. */
-int kv_gpu_encode_strings(const struct kv_gpu_code *code,
-                          const struct kv_gpu_blocks *b, float *y,
-                          uint8_t *notes, size_t searches, struct kv_err *e);
+int kv_gpu_encode_bitstreams(const struct kv_gpu_code *code,
+                             const struct kv_gpu_blocks *b, float *y,
+                             uint8_t *notes, size_t searches, struct kv_err *e);
 
 int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
                          size_t n, float *x, struct kv_err *e);
 int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
                           size_t n, float *x, struct kv_err *e);
-int kv_gpu_decode_strings(const struct kv_gpu_code *code, const uint8_t *bytes,
-                          size_t n, float *x, struct kv_err *e);
+int kv_gpu_decode_bitstreams(const struct kv_gpu_code *code,
+                             const uint8_t *bytes, size_t n, float *x,
+                             struct kv_err *e);
 
 #ifdef __cplusplus
 }

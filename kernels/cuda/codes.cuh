@@ -1,6 +1,6 @@
 /* Codes in a packed string (kernels/bitpack.h). */
-#ifndef KV_CODES_CUH
-#define KV_CODES_CUH
+#ifndef KV_CUDA_CODES_CUH
+#define KV_CUDA_CODES_CUH
 
 #include "kernels/cuda/gpu.cuh"
 

@@ -45,8 +45,8 @@
  * before its values; codes may be written over.  step: which of its tile.
  * s, weight: fragments c of gpu.cuh for each 16 tokens, column 2c of N-tile i
  * is row 8 i + 2c of q. */
-#ifndef KV_DECODE_CUH
-#define KV_DECODE_CUH
+#ifndef KV_CUDA_DECODE_CUH
+#define KV_CUDA_DECODE_CUH
 
 #include "kernels/cuda/gpu.cuh"
 

@@ -1,7 +1,7 @@
 /* What a launch of decode attention is given (decode.cuh); pointers are of the
  * device. */
-#ifndef KV_DECODE_H
-#define KV_DECODE_H
+#ifndef KV_CUDA_DECODE_H
+#define KV_CUDA_DECODE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* A launch of decode attention: what families do with their policies. */
-#ifndef KV_DECODE_LAUNCH_CUH
-#define KV_DECODE_LAUNCH_CUH
+#ifndef KV_CUDA_DECODE_LAUNCH_CUH
+#define KV_CUDA_DECODE_LAUNCH_CUH
 
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/float.cuh"
+#include "kernels/float/cuda.cuh"
 
 /* How many N-tiles a block of this head dimension takes at most: 16 rows at
  * once where there are so many and registers for them.  What a block does not

@@ -1,17 +1,17 @@
 /* A build without CUDA: no device, no family. */
+#include "kernels/cuda/append.h"
 #include "kernels/cuda/coder.h"
+#include "kernels/cuda/dequantize.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/forms.h"
-#include "kernels/cuda/hack_forms.h"
-#include "kernels/cuda/hold.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
-#include "kernels/cuda/points.h"
 #include "kernels/cuda/product.h"
-#include "kernels/cuda/settle.h"
+#include "kernels/cuda/round_f16.h"
 #include "kernels/cuda/step.h"
-#include "kernels/cuda/widen.h"
+#include "kernels/cuda/views.h"
 #include "kernels/device.h"
+#include "kernels/hack/cuda_views.h"
+#include "kernels/nearest/cuda_nearest_centroid.h"
 
 /* A function that fails so; its parameters are for the headers' sake. */
 #define NONE(...)                                                        \
@@ -60,16 +60,17 @@ NONE(kv_device_time(int (*once)(void *, struct kv_err *), void *arg,
 NONE(kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
                          struct kv_err *e))
 
-NONE(kv_gpu_points_new(struct kv_gpu_points **p, const float *tile,
-                       size_t n_tiles, size_t d, struct kv_err *e))
+NONE(kv_gpu_nearest_centroid_new(struct kv_gpu_nearest_centroid **p,
+                                 const float *tile, size_t n_tiles, size_t d,
+                                 struct kv_err *e))
 
-void kv_gpu_points_free(struct kv_gpu_points *p)
+void kv_gpu_nearest_centroid_free(struct kv_gpu_nearest_centroid *p)
 {
 }
 
-NONE(kv_gpu_points_nearest(struct kv_gpu_points *p, const float *centers,
-                           size_t k, uint16_t *code, float *dist,
-                           struct kv_err *e))
+NONE(kv_gpu_nearest_centroid_run(struct kv_gpu_nearest_centroid *p,
+                                 const float *centers, size_t k, uint16_t *code,
+                                 float *dist, struct kv_err *e))
 
 size_t kv_gpu_groups_shared(const struct kv_gpu_code *code)
 {
@@ -84,9 +85,10 @@ NONE(kv_gpu_encode_vectors(const struct kv_gpu_code *code,
                            const struct kv_gpu_room *room,
                            size_t multiprocessors, struct kv_err *e))
 
-NONE(kv_gpu_encode_strings(const struct kv_gpu_code *code,
-                           const struct kv_gpu_blocks *b, float *y,
-                           uint8_t *notes, size_t searches, struct kv_err *e))
+NONE(kv_gpu_encode_bitstreams(const struct kv_gpu_code *code,
+                              const struct kv_gpu_blocks *b, float *y,
+                              uint8_t *notes, size_t searches,
+                              struct kv_err *e))
 
 NONE(kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
                           size_t n, float *x, struct kv_err *e))
@@ -94,19 +96,20 @@ NONE(kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
 NONE(kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
                            size_t n, float *x, struct kv_err *e))
 
-NONE(kv_gpu_decode_strings(const struct kv_gpu_code *code, const uint8_t *bytes,
-                           size_t n, float *x, struct kv_err *e))
+NONE(kv_gpu_decode_bitstreams(const struct kv_gpu_code *code,
+                              const uint8_t *bytes, size_t n, float *x,
+                              struct kv_err *e))
 
-NONE(kv_gpu_settle_groups(const struct kv_gpu_settle *s, struct kv_err *e))
+NONE(kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e))
 
-NONE(kv_gpu_settle_groups_int8(const struct kv_gpu_settle *s, struct kv_err *e))
+NONE(kv_gpu_append_groups_int8(const struct kv_gpu_append *s, struct kv_err *e))
 
-NONE(kv_gpu_settle_hack(const struct kv_gpu_settle *s, struct kv_err *e))
+NONE(kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e))
 
-NONE(kv_gpu_settle_vectors(const struct kv_gpu_settle *s, struct kv_err *e))
+NONE(kv_gpu_append_vectors(const struct kv_gpu_append *s, struct kv_err *e))
 
-NONE(kv_gpu_hold(const float *x, size_t n, uint16_t *half, float *wide,
-                 float *again, unsigned *strange, struct kv_err *e))
+NONE(kv_gpu_round_f16(const float *x, size_t n, uint16_t *half, float *wide,
+                      float *again, unsigned *strange, struct kv_err *e))
 
 NONE(kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e))
 
@@ -129,10 +132,10 @@ NONE(kv_gpu_softmax(void *x, size_t rows, size_t n, float scale,
 
 NONE(kv_gpu_narrow(const float *x, size_t n, void *out, struct kv_err *e))
 
-NONE(kv_gpu_widen(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
-                  const struct kv_gpu_sequence *from,
-                  const struct kv_gpu_sequence *to, size_t n_sequences,
-                  size_t n_kv_heads, size_t n_tiles, struct kv_err *e))
+NONE(kv_gpu_dequantize(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
+                       const struct kv_gpu_sequence *from,
+                       const struct kv_gpu_sequence *to, size_t n_sequences,
+                       size_t n_kv_heads, size_t n_tiles, struct kv_err *e))
 
 NONE(kv_gpu_launch_part(const struct kv_gpu_family *family,
                         struct kv_gpu_launch *l, enum kv_gpu_part part,
@@ -142,7 +145,7 @@ NONE(kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
                      float eps, enum kv_gpu_type type, void *out,
                      struct kv_err *e))
 
-NONE(kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e))
+NONE(kv_gpu_rotate_heads(const struct kv_gpu_heads *h, struct kv_err *e))
 
 NONE(kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,
                      struct kv_err *e))

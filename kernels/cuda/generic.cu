@@ -1,5 +1,5 @@
-#include "kernels/cuda/generic_hack.cuh"
 #include "kernels/cuda/generic_rotated.cuh"
+#include "kernels/hack/cuda_generic.cuh"
 
 // A block of 8 warps takes 8 rows (query heads of a KV head, for query token 0,
 // then 1, ..) over tiles of 64 tokens, a tile of keys and one of values in

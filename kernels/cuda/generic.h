@@ -1,9 +1,10 @@
-/* The generic kernel: attention to any tiles of kernels/tiles.h of the families
- * float, grouped, scaled, nuq, codebook and rotated, as the CPU has them, with
- * sizes that it is told; and to those of family homomorphic, as steps of
- * hack_steps.h (generic_hack.cuh).  Of the others, what a launch is told of a
- * side is here; generic_tiles.cuh reads the values, generic_rotated.cuh makes
- * them of rotated rows first, generic.cu attends.  A tile:
+/* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
+ * families float, grouped, scaled, nuq, codebook and rotated, as the CPU has
+ * them, with sizes that it is told; and to those of family homomorphic, as
+ * steps of hack_steps.h (generic_hack.cuh).  Of the others, what a launch is
+ * told of a side is here; generic_tiles.cuh reads the values,
+ * generic_rotated.cuh makes them of rotated rows first, generic.cu attends.  A
+ * tile:
  *
  *   | the CPU's | nuq: outliers | keys before RoPE: angles |
  *
@@ -17,8 +18,8 @@
 #define KV_CUDA_GENERIC_H
 
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/hack_steps.h"
-#include "kernels/tiles_scaled.h"
+#include "kernels/hack/cuda_steps.h"
+#include "kernels/scaled/scaled.h"
 
 enum kv_generic_kind {
     KV_GENERIC_HALVES, /* in the order of float.cuh: sinks and tail */
@@ -26,7 +27,7 @@ enum kv_generic_kind {
     KV_GENERIC_F32,
     KV_GENERIC_F16,
     KV_GENERIC_BF16,
-    KV_GENERIC_GROUPED,
+    KV_GENERIC_INTEGERS,
     KV_GENERIC_SCALED,
     KV_GENERIC_NUQ,
     KV_GENERIC_CODES,
@@ -34,7 +35,7 @@ enum kv_generic_kind {
 };
 
 /* Where family "scaled", and "nuq", has what of a tile
- * (kernels/tiles_scaled.h). */
+ * (kernels/scaled/scaled.h). */
 struct kv_generic_scaled {
     unsigned bits, low, high; /* bits of a code, of its planes; high: or 0 */
     unsigned low_vectors, high_vectors; /* of a unit of a plane */
@@ -45,7 +46,7 @@ struct kv_generic_scaled {
     unsigned e, m; /* of a small float; 0: the table has the values */
 };
 
-/* And what "nuq" has beside (kernels/tiles_nuq.h). */
+/* And what "nuq" has beside (kernels/levels/levels.h). */
 struct kv_generic_nuq {
     const float *channels;      /* of the device: keys' offsets and halves,
                                  * [n_kv_heads][2][head_dim] */
@@ -54,7 +55,7 @@ struct kv_generic_nuq {
 
 enum kv_generic_order { KV_GENERIC_SHARED, KV_GENERIC_OWN, KV_GENERIC_WIDE };
 
-/* And family "codebook" (kernels/tiles_codebook.h). */
+/* And family "codebook" (kernels/codebook/codebook.h). */
 struct kv_generic_codes {
     enum kv_generic_order order;
     unsigned d, bits, n_sub;
@@ -62,7 +63,7 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
-/* And family "rotated" (kernels/tiles_rotated.h), whose row is `grouped`. */
+/* And family "rotated" (kernels/tiles/rotated.h), whose row is `grouped`. */
 struct kv_generic_rotated {
     const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
     bool after;
@@ -91,7 +92,7 @@ struct kv_gpu_generic {
     const float
         *table; /* of the device: centroids, or a scaled code's values */
     union {
-        struct kv_grouped grouped;
+        struct kv_integers grouped;
         struct kv_generic_scaled scaled;
         struct kv_generic_codes codes;
     } of;

@@ -1,11 +1,11 @@
 /* Tiles of the CPU as they are, and what generic.cuh must know of them. */
+#include "kernels/codebook/impl.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/hadamard.h"
-#include "kernels/tiles_codebook_impl.h"
-#include "kernels/tiles_grouped_impl.h"
-#include "kernels/tiles_nuq.h"
-#include "kernels/tiles_rotated.h"
-#include "kernels/tiles_scaled_impl.h"
+#include "kernels/integers/impl.h"
+#include "kernels/levels/levels.h"
+#include "kernels/scaled/impl.h"
+#include "kernels/tiles/rotated.h"
 
 #include <math.h>
 #include <string.h>
@@ -193,7 +193,7 @@ static bool is_hack(const struct kv_store *s)
 
 static bool has_family(const struct kv_store *s)
 {
-    return s->family == &kv_family_float || s->family == &kv_family_grouped ||
+    return s->family == &kv_family_float || s->family == &kv_family_integers ||
            s->family == &kv_family_scaled || s->family == &kv_family_codebook ||
            is_nuq(s) || is_rotated(s) || is_hack(s);
 }
@@ -212,9 +212,9 @@ bool kv_gpu_generic_open(struct kv_gpu_side *side)
     make_table(side);
     side->path = KV_PATH_EXACT;
     side->tile_bytes = TILES * (angles_at(side) + angles_bytes(s));
-    if (s->family == &kv_family_grouped)
+    if (s->family == &kv_family_integers)
         side->whole =
-            ((const struct kv_grouped *)s->params)->span * KV_TILE_TOKENS;
+            ((const struct kv_integers *)s->params)->span * KV_TILE_TOKENS;
     side->pack = pack;
     side->together = s->together;
     return true;
@@ -311,9 +311,9 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
         g.kind = KV_GENERIC_HACK;
     } else if (s->family == &kv_family_float) {
         g.kind = float_kind(s);
-    } else if (s->family == &kv_family_grouped) {
-        g.kind = KV_GENERIC_GROUPED;
-        g.of.grouped = *(const struct kv_grouped *)s->params;
+    } else if (s->family == &kv_family_integers) {
+        g.kind = KV_GENERIC_INTEGERS;
+        g.of.grouped = *(const struct kv_integers *)s->params;
         g.head_bytes = (unsigned)g.of.grouped.head_bytes;
         g.span = (unsigned)g.of.grouped.span;
     } else if (s->family == &kv_family_codebook) {

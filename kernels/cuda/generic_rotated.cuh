@@ -1,12 +1,12 @@
-/* Keys of family "rotated" (kernels/tiles_rotated.h): a tile's codes are of all
+/* Keys of family "rotated" (kernels/tiles/rotated.h): a tile's codes are of all
  * KV heads, of which the block's own channels are made before they are read:
  *
  *   | the tile | channels, before RoPE [head_dim][64] | codes [codes][8] |, f32
  *
  * 8 tokens at a time: codes of the transforms that have a part of the head, in
  * the order of channels, or, reordered before the transform, of all. */
-#ifndef KV_GENERIC_ROTATED_CUH
-#define KV_GENERIC_ROTATED_CUH
+#ifndef KV_CUDA_GENERIC_ROTATED_CUH
+#define KV_CUDA_GENERIC_ROTATED_CUH
 
 #include "kernels/cuda/generic_tiles.cuh"
 
@@ -16,7 +16,7 @@ KV_DEVICE float kv_rotated_code(const kv_gpu_generic &g, const uint8_t *tile,
 {
     float x[4];
 
-    kv_read_grouped{g}.four<false>(tile, place / 4 * 4, t, x);
+    kv_read_integers{g}.four<false>(tile, place / 4 * 4, t, x);
     return place & 2 ? (place & 1 ? x[3] : x[2]) : (place & 1 ? x[1] : x[0]);
 }
 

@@ -5,13 +5,13 @@
  * multiple of 4; lane is the token, or the channel.  A warp's lanes are
  * neighbours, as they are in the tile.  Channels past the last are any finite
  * number. */
-#ifndef KV_GENERIC_TILES_CUH
-#define KV_GENERIC_TILES_CUH
+#ifndef KV_CUDA_GENERIC_TILES_CUH
+#define KV_CUDA_GENERIC_TILES_CUH
 
-#include "kernels/cuda/float.cuh"
+#include "kernels/float/cuda.cuh"
 
 #include "kernels/cuda/generic.h"
-#include "kernels/tiles_nuq.h"
+#include "kernels/levels/levels.h"
 
 /* ---- into shared memory ---------------------------------------------------
  */
@@ -105,10 +105,10 @@ template <> struct kv_read_floats<KV_GENERIC_HALVES> {
     }
 };
 
-/* ---- integers in groups (kernels/tiles_grouped.c) -------------------------
+/* ---- integers in groups (kernels/integers/layout.c) -------------------------
  */
 
-struct kv_read_grouped {
+struct kv_read_integers {
     const kv_gpu_generic &g;
 
     __device__ uint32_t codes(const uint8_t *tile, unsigned inner,
@@ -141,7 +141,7 @@ struct kv_read_grouped {
     __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
                          float *x) const
     {
-        const kv_grouped &p = g.of.grouped;
+        const kv_integers &p = g.of.grouped;
         const bool folded = p.folded;
         const unsigned width = (unsigned)(folded ? p.inner : p.lanes);
         const unsigned run = (unsigned)p.run;
@@ -166,7 +166,7 @@ struct kv_read_grouped {
     }
 };
 
-/* ---- tables and small floats (kernels/tiles_scaled.h) ---------------------
+/* ---- tables and small floats (kernels/scaled/scaled.h) ---------------------
  */
 
 /* A float of e and m bits, | sign | exponent | mantissa |. */
@@ -239,7 +239,8 @@ struct kv_read_scaled {
     }
 };
 
-/* ---- levels and outliers (kernels/tiles_nuq.h) ----------------------------
+/* ---- levels and outliers (kernels/levels/levels.h)
+ * ----------------------------
  */
 
 struct kv_read_nuq {
@@ -295,7 +296,8 @@ struct kv_read_nuq {
     }
 };
 
-/* ---- codebook indices (kernels/tiles_codebook.h) --------------------------
+/* ---- codebook indices (kernels/codebook/codebook.h)
+ * --------------------------
  */
 
 struct kv_read_codes {
@@ -430,8 +432,8 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
     case KV_GENERIC_BF16:
         f(kv_read_floats<KV_GENERIC_BF16>{g});
         break;
-    case KV_GENERIC_GROUPED:
-        f(kv_read_grouped{g});
+    case KV_GENERIC_INTEGERS:
+        f(kv_read_integers{g});
         break;
     case KV_GENERIC_SCALED:
         f(kv_read_scaled{g});

@@ -7,8 +7,8 @@
  *
  * A warp's operations below are for all of its 32 lanes at once.  Fragments of
  * matrices are those of PTX's mma.sync; r = lane / 4, c = lane % 4. */
-#ifndef KV_GPU_CUH
-#define KV_GPU_CUH
+#ifndef KV_CUDA_GPU_CUH
+#define KV_CUDA_GPU_CUH
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

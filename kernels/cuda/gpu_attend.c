@@ -1,6 +1,6 @@
+#include "kernels/cuda/dequantize.h"
 #include "kernels/cuda/gpu_attend_impl.h"
-#include "kernels/cuda/widen.h"
-#include "kernels/tiles_homomorphic.h"
+#include "kernels/hack/layout.h"
 #include "lib/base/alloc.h"
 
 #include <assert.h>
@@ -384,8 +384,8 @@ static int widen(struct kv_gpu_attend *a, struct kv_err *e)
 
         most = tiles > most ? tiles : most;
     }
-    return kv_gpu_widen(&a->side[0], &a->side[1], a->coded, a->device_plan,
-                        a->n_jobs, a->n_kv_heads, most, e);
+    return kv_gpu_dequantize(&a->side[0], &a->side[1], a->coded, a->device_plan,
+                             a->n_jobs, a->n_kv_heads, most, e);
 }
 
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)

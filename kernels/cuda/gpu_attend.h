@@ -1,11 +1,12 @@
-/* Decode attention on a CUDA device, over what the tiles of kernels/tiles.h
- * hold: the same codes in the order of the device's kernels. */
-#ifndef KV_GPU_ATTEND_H
-#define KV_GPU_ATTEND_H
+/* Decode attention on a CUDA device, over what the tiles of
+ * kernels/tiles/tiles.h hold: the same codes in the order of the device's
+ * kernels. */
+#ifndef KV_CUDA_GPU_ATTEND_H
+#define KV_CUDA_GPU_ATTEND_H
 
 #include "kernels/cuda/decode.h"
 #include "kernels/device.h"
-#include "kernels/tiles.h"
+#include "kernels/tiles/tiles.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
@@ -65,14 +66,14 @@ const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* The newest tile of codes of every sequence, written anew from what the device
  * encoded (coder.h): to the same bytes, of the same tokens.  can: whether there
- * is a kernel for codes of both sides [2]; else there is no settle.  newest:
- * the first token of a job's tile; SIZE_MAX where it has none.  settle
+ * is a kernel for codes of both sides [2]; else there is no quantize.  newest:
+ * the first token of a job's tile; SIZE_MAX where it has none.  quantize
  * launches; bytes: the device's, [n_jobs][128 / block][block_bytes], of side 0
  * (K) or 1. */
-bool kv_gpu_attend_can_settle(const struct kv_gpu_attend *a,
+bool kv_gpu_attend_can_append(const struct kv_gpu_attend *a,
                               const struct kv_gpu_code *code);
 size_t kv_gpu_attend_newest(const struct kv_gpu_attend *a, size_t job);
-int kv_gpu_attend_settle(const struct kv_gpu_attend *a, int side,
+int kv_gpu_attend_append(const struct kv_gpu_attend *a, int side,
                          const struct kv_gpu_code *code, const uint8_t *bytes,
                          struct kv_err *e);
 

@@ -1,8 +1,8 @@
 /* A cache on the device from the inside: what gpu_attend.c, which attends,
  * gpu_attend_tiles.c, which puts tiles there, and gpu_attend_plan.c, which
  * shares the work out, have in common. */
-#ifndef KV_GPU_ATTEND_IMPL_H
-#define KV_GPU_ATTEND_IMPL_H
+#ifndef KV_CUDA_GPU_ATTEND_IMPL_H
+#define KV_CUDA_GPU_ATTEND_IMPL_H
 
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/gpu_attend.h"

@@ -1,6 +1,6 @@
 /* What policies of path int8 share: sums of products, and numbers as bytes. */
-#ifndef KV_INT8_CUH
-#define KV_INT8_CUH
+#ifndef KV_CUDA_INT8_CUH
+#define KV_CUDA_INT8_CUH
 
 #include "kernels/cuda/gpu.cuh"
 

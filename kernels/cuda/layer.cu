@@ -152,7 +152,8 @@ extern "C" int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows,
     return report("RMSNorm", wrong, e);
 }
 
-extern "C" int kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e)
+extern "C" int kv_gpu_rotate_heads(const struct kv_gpu_heads *h,
+                                   struct kv_err *e)
 {
     const dim3 grid((unsigned)((h->rows * h->heads + WARPS - 1) / WARPS));
 

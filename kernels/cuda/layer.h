@@ -2,8 +2,8 @@
  * (product.h) and attention (forms.h).  The residual stream and what comes out
  * of a product are f32; what goes into one is rounded to the weights' type, a
  * half beyond 65504 to infinity.  Everything launches and does not wait. */
-#ifndef KV_GPU_LAYER_H
-#define KV_GPU_LAYER_H
+#ifndef KV_CUDA_LAYER_H
+#define KV_CUDA_LAYER_H
 
 #include "kernels/cuda/product.h"
 
@@ -31,7 +31,7 @@ int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows, size_t n,
                     struct kv_err *e);
 
 /* x += bias, then its norm, in place; turned: that after RoPE. */
-int kv_gpu_turn_heads(const struct kv_gpu_heads *h, struct kv_err *e);
+int kv_gpu_rotate_heads(const struct kv_gpu_heads *h, struct kv_err *e);
 
 /* x [rows][n] += bias [n]. */
 int kv_gpu_add_bias(float *x, const float *bias, size_t rows, size_t n,

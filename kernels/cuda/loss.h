@@ -1,6 +1,6 @@
 /* Losses and divergences on the device, from logits that lie there. */
-#ifndef KV_GPU_LOSS_H
-#define KV_GPU_LOSS_H
+#ifndef KV_CUDA_LOSS_H
+#define KV_CUDA_LOSS_H
 
 #include "lib/base/err.h"
 

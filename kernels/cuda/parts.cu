@@ -1,12 +1,12 @@
 // Parts of kernels of halves, of integers in groups and of hack:b2p64; the door
 // to all others.
 
-#include "kernels/cuda/grouped_int8.cuh"
-#include "kernels/cuda/grouped_keys.cuh"
-#include "kernels/cuda/grouped_values.cuh"
-#include "kernels/cuda/hack.cuh"
 #include "kernels/cuda/parts.cuh"
-#include "kernels/tiles_homomorphic.h"
+#include "kernels/hack/cuda.cuh"
+#include "kernels/hack/layout.h"
+#include "kernels/integers/cuda_int8.cuh"
+#include "kernels/integers/cuda_keys.cuh"
+#include "kernels/integers/cuda_values.cuh"
 
 template <class HALF>
 static int floats(struct kv_gpu_launch *l, enum kv_gpu_part part,
@@ -22,29 +22,29 @@ static int floats(struct kv_gpu_launch *l, enum kv_gpu_part part,
     return KV_NO_PART;
 }
 
-static const kv_grouped *groups_of(const struct kv_gpu_launch *l)
+static const kv_integers *groups_of(const struct kv_gpu_launch *l)
 {
-    return static_cast<const kv_grouped *>(l->k->store->params);
+    return static_cast<const kv_integers *>(l->k->store->params);
 }
 
 template <template <int, int> class KEYS, int BITS>
 static int grouped_bits(struct kv_gpu_launch *l, enum kv_gpu_part part,
                         struct kv_err *e)
 {
-    kv_gpu_grouped k, v;
+    kv_gpu_integers k, v;
 
-    kv_gpu_grouped_of(l->k->store, &k);
-    kv_gpu_grouped_of(l->v->store, &v);
+    kv_gpu_integers_of(l->k->store, &k);
+    kv_gpu_integers_of(l->v->store, &v);
     return kv_launch_part<KEYS<BITS, KV_PART_DIM>,
                           kv_folded_values<BITS, KV_PART_DIM>,
-                          KV_GROUPED_STAGES>(l, part, k, v, e);
+                          KV_INTEGERS_STAGES>(l, part, k, v, e);
 }
 
 // Of groups of tokens as kivi has them; of channels, 4 bits.
 static int grouped(struct kv_gpu_launch *l, enum kv_gpu_part part,
                    struct kv_err *e)
 {
-    const kv_grouped *k = groups_of(l);
+    const kv_integers *k = groups_of(l);
 
     if (!k->folded)
         return k->bits == 4 ? grouped_bits<kv_unfolded_keys, 4>(l, part, e)

@@ -1,8 +1,8 @@
 /* Parts of the hot decoding kernels, to be timed (enum kv_gpu_part): those of
  * head_dim 128 and 8 rows.  Stages and steps are those of the families' own
  * lists.  Each function launches a part, or gives KV_NO_PART. */
-#ifndef KV_PARTS_CUH
-#define KV_PARTS_CUH
+#ifndef KV_CUDA_PARTS_CUH
+#define KV_CUDA_PARTS_CUH
 
 #include "kernels/cuda/decode_launch.cuh"
 

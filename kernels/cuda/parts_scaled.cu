@@ -1,6 +1,6 @@
-#include "kernels/cuda/nuq.cuh"
 #include "kernels/cuda/parts.cuh"
-#include "kernels/cuda/scaled.cuh"
+#include "kernels/levels/cuda.cuh"
+#include "kernels/scaled/cuda.cuh"
 
 // turboquant of 2 bits, fp8.  Of 4 bits the computing alone spills.
 #define KV_SCALED_PARTS(X) X(2, 32, 2) X(8, 32, 2)

@@ -1,5 +1,5 @@
-#include "kernels/cuda/codebook_exact.cuh"
-#include "kernels/cuda/codebook_int8.cuh"
+#include "kernels/codebook/cuda_exact.cuh"
+#include "kernels/codebook/cuda_int8.cuh"
 #include "kernels/cuda/parts.cuh"
 
 template <int D, int DIMS, int BITS, int T, int STAGES, int T8, int STAGES8>

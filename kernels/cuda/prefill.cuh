@@ -7,11 +7,11 @@
  * |
  *
  * Results of a warp are | max | sum | o |, as parts are in decode.cuh. */
-#ifndef KV_PREFILL_CUH
-#define KV_PREFILL_CUH
+#ifndef KV_CUDA_PREFILL_CUH
+#define KV_CUDA_PREFILL_CUH
 
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/float.cuh"
+#include "kernels/float/cuda.cuh"
 
 /* Where the pieces of a block's shared memory are. */
 template <int D, int NT> struct kv_prefill_room {

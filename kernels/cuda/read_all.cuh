@@ -1,6 +1,6 @@
 /* Reads memory once, as fast as the device can. */
-#ifndef KV_READ_ALL_CUH
-#define KV_READ_ALL_CUH
+#ifndef KV_CUDA_READ_ALL_CUH
+#define KV_CUDA_READ_ALL_CUH
 
 #include "kernels/cuda/gpu.cuh"
 

@@ -1,6 +1,6 @@
 /* One number of all threads of a block. */
-#ifndef KV_REDUCE_CUH
-#define KV_REDUCE_CUH
+#ifndef KV_CUDA_REDUCE_CUH
+#define KV_CUDA_REDUCE_CUH
 
 #include "kernels/cuda/gpu.cuh"
 

@@ -1,7 +1,7 @@
 #include "kernels/cuda/step.h"
 
-#include "kernels/cuda/float.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/float/cuda.cuh"
 #include "lib/base/rng.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };

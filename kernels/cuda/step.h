@@ -1,8 +1,8 @@
 /* What a decoding step of a model does on the device beside matrix products
  * (product.h) and attention (gpu_attend.h).  Activations are halves, sums f32;
  * everything launches and does not wait. */
-#ifndef KV_GPU_STEP_H
-#define KV_GPU_STEP_H
+#ifndef KV_CUDA_STEP_H
+#define KV_CUDA_STEP_H
 
 #include "lib/base/err.h"
 

@@ -5,7 +5,7 @@
 #include "lib/model/backward.h"
 #include "kernels/attend_grad.h"
 #include "kernels/gemm.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/pass.h"
@@ -231,10 +231,10 @@ static void qkv_back(const struct back *b, const struct kv_tile *t)
     float *dq = b->dq + t->at * q_dim, *dk = b->dk + t->at * kv_dim;
     const float *dv = b->dv + t->at * kv_dim;
 
-    kv_rope_turn(s, unturn, dk, rows, s->n_kv_heads);
+    kv_rope_rotate(s, unturn, dk, rows, s->n_kv_heads);
     if (b->lowest)
         return;
-    kv_rope_turn(s, unturn, dq, rows, s->n_heads);
+    kv_rope_rotate(s, unturn, dq, rows, s->n_heads);
     for (size_t i = 0; i < rows; i++) {
         float *row = dqkv + i * all;
 

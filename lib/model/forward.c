@@ -1,6 +1,6 @@
 #include "kernels/attend.h"
 #include "kernels/gemm.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/model_gpu.h"
@@ -64,8 +64,8 @@ static void widen_layer(struct kv_pass_layer *to,
 
 #pragma omp for schedule(static) nowait
         for (size_t j = 0; j < n; j += piece)
-            kv_weight_widen(w, j, n - j < piece ? n - j : piece,
-                            to->part[i] + j);
+            kv_weight_dequantize(w, j, n - j < piece ? n - j : piece,
+                                 to->part[i] + j);
     }
 }
 
@@ -136,8 +136,8 @@ void kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t)
     norm_heads(p, part[KV_P_Q_NORM], q, t->rows * s->n_heads);
     norm_heads(p, part[KV_P_K_NORM], k_pre, t->rows * s->n_kv_heads);
     memcpy(k, k_pre, t->rows * kv_dim * sizeof(*k));
-    kv_rope_turn(s, turns, q, t->rows, s->n_heads);
-    kv_rope_turn(s, turns, k, t->rows, s->n_kv_heads);
+    kv_rope_rotate(s, turns, q, t->rows, s->n_heads);
+    kv_rope_rotate(s, turns, k, t->rows, s->n_kv_heads);
 }
 
 /* x of the tile, where the caller wants it kept. */
@@ -231,8 +231,8 @@ int kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
                        m->info.name, window, first + n);
 #pragma omp parallel for schedule(static) if (all > TILE)
     for (size_t i = 0; i < all; i++)
-        kv_weight_widen(m->weights.embed, (size_t)tokens[i] * hidden, hidden,
-                        x + i * hidden);
+        kv_weight_dequantize(m->weights.embed, (size_t)tokens[i] * hidden,
+                             hidden, x + i * hidden);
     return 0;
 }
 
@@ -375,8 +375,8 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
             .head_dim = d,
             .scale = s->attn_scale,
             .causal = 1,
-            .k = {.fresh = x->k + kv, .stride = kv_dim},
-            .v = {.fresh = x->v + kv, .stride = kv_dim},
+            .k = {.unquantized = x->k + kv, .stride = kv_dim},
+            .v = {.unquantized = x->v + kv, .stride = kv_dim},
         };
 
         kv_attend(&job, scratch + (size_t)omp_get_thread_num() * floats);
@@ -391,10 +391,10 @@ int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
     return kv_model_gpu_attend(x, f, e);
 }
 
-int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool quantized,
                   float **room, struct kv_err *e)
 {
-    return kv_model_gpu_room(x, side, settled, room, e);
+    return kv_model_gpu_room(x, side, quantized, room, e);
 }
 
 int kv_forms_turn(const struct kv_qkv *x, float *k, struct kv_err *e)
@@ -409,7 +409,7 @@ const float *kv_model_head(const struct kv_model *m, size_t first, size_t n,
 
     if (m->head)
         return m->head + first * h;
-    kv_model_widen(m->weights.head, first * h, n * h, panel);
+    kv_model_dequantize(m->weights.head, first * h, n * h, panel);
     return panel;
 }
 

@@ -13,14 +13,15 @@
 /* Heads up to this many bytes of f32 are kept widened. */
 static const size_t head_limit = (size_t)256 << 20;
 
-void kv_model_widen(const struct kv_weight *w, size_t first, size_t n,
-                    float *out)
+void kv_model_dequantize(const struct kv_weight *w, size_t first, size_t n,
+                         float *out)
 {
     const size_t piece = 1 << 16;
 
 #pragma omp parallel for schedule(static) if (n > piece)
     for (size_t i = 0; i < n; i += piece)
-        kv_weight_widen(w, first + i, n - i < piece ? n - i : piece, out + i);
+        kv_weight_dequantize(w, first + i, n - i < piece ? n - i : piece,
+                             out + i);
 }
 
 bool kv_model_holds(const char *name)
@@ -116,14 +117,15 @@ static int open_model(struct kv_model *m, const char *dir,
         return kv_fail(e, "%s is not a model folder", dir);
     if (check_adapter(dir, e) || kv_config_read(&m->config, config_path, e) ||
         kv_weights_open(&m->files, dir, e) ||
-        kv_bind(&m->weights, c, &m->files, dir, e) || hash_model(m, dir, e))
+        kv_tensor_map(&m->weights, c, &m->files, dir, e) ||
+        hash_model(m, dir, e))
         return -1;
     fill_info(m, dir);
     m->norm = kv_alloc(c->hidden, sizeof(*m->norm));
-    kv_model_widen(m->weights.norm, 0, c->hidden, m->norm);
+    kv_model_dequantize(m->weights.norm, 0, c->hidden, m->norm);
     if (m->weights.head->n <= head_limit / sizeof(*m->head)) {
         m->head = kv_alloc(m->weights.head->n, sizeof(*m->head));
-        kv_model_widen(m->weights.head, 0, m->weights.head->n, m->head);
+        kv_model_dequantize(m->weights.head, 0, m->weights.head->n, m->head);
     }
     return 0;
 }
@@ -149,7 +151,7 @@ void kv_model_free(struct kv_model *m)
         return;
     kv_model_gpu_free(m->gpu);
     kv_weights_clear(&m->files);
-    kv_unbind(&m->weights);
+    kv_tensor_unmap(&m->weights);
     free(m->norm);
     free(m->head);
     free(m);
@@ -203,7 +205,7 @@ int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
     wo = m->weights.layer[layer].part[KV_P_O];
     w = kv_alloc(wo->n, sizeof(*w));
     turned = kv_alloc(wo->n, sizeof(*turned));
-    kv_model_widen(wo, 0, wo->n, w);
+    kv_model_dequantize(wo, 0, wo->n, w);
     for (size_t i = 0; i < hidden; i++)
         for (size_t j = 0; j < q_dim; j++)
             turned[j * hidden + i] = w[i * q_dim + j];

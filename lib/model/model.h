@@ -86,13 +86,14 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 /* Keys and values of a layer in the forms that its queries see
  * (kernels/attend.h): [n_windows][n][n_kv_heads][head_dim] each. */
 struct kv_forms {
-    const float *fresh[KV_SIDES], *settled[KV_SIDES]; /* one may be NULL */
+    const float *unquantized[KV_SIDES],
+        *quantized[KV_SIDES];      /* one may be NULL */
     const size_t *until[KV_SIDES]; /* [n]; NULL with one form */
     size_t sinks[KV_SIDES];
     size_t exact; /* queries before this one see x->k and x->v */
-    bool there;   /* fresh and settled are kv_forms_room()'s */
-    /* The device's settled ones as codes that attention is computed on
-     * (kernels/cuda/hack_forms.h), settled is NULL then; or NULL. */
+    bool there;   /* unquantized and quantized are kv_forms_room()'s */
+    /* The device's quantized ones as codes that attention is computed on
+     * (kernels/hack/cuda_views.h), quantized is NULL then; or NULL. */
     const struct kv_gpu_hack_forms *codes;
 };
 
@@ -102,7 +103,7 @@ int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
 
 /* The device's room for one form of keys or values, and RoPE of keys that were
  * put there, in place. */
-int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool quantized,
                   float **room, struct kv_err *e);
 int kv_forms_turn(const struct kv_qkv *x, float *k, struct kv_err *e);
 

@@ -1,9 +1,9 @@
 #include "lib/model/model_gpu.h"
-#include "kernels/cuda/forms.h"
-#include "kernels/cuda/hack_forms.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
-#include "kernels/device_room.h"
+#include "kernels/cuda/views.h"
+#include "kernels/device_workspace.h"
+#include "kernels/hack/cuda_views.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/weights_gpu.h"
@@ -16,8 +16,8 @@
  * fewer, where the vocabulary is large). */
 enum { ROWS = 2048, LOGIT_BYTES = 128 << 20 };
 
-/* What cuBLAS, the driver and the notes of klt's searches (kernels/cuda/coder.h)
- * take, about. */
+/* What cuBLAS, the driver and the notes of klt's searches
+ * (kernels/cuda/coder.h) take, about. */
 static const size_t slack = (size_t)256 << 20;
 
 /* Device memory that is made when it is wanted, and kept. */
@@ -46,7 +46,7 @@ struct kv_model_gpu {
     struct kv_device device;
     struct kv_weights_gpu *weights;
     enum kv_gpu_type type; /* of their matrices */
-    struct kv_device_room room[ROOMS];
+    struct kv_device_workspace room[ROOMS];
     uint32_t *until[KV_SIDES]; /* what the rooms hold; NULL: nothing */
     size_t n_until[KV_SIDES];
     bool attended; /* OUT holds the layer's attention */
@@ -65,7 +65,7 @@ static size_t kv_dim(const struct kv_model_gpu *g)
 static int want(struct kv_model_gpu *g, enum room r, size_t bytes,
                 struct kv_err *e)
 {
-    return kv_device_room_want(&g->room[r], bytes, e);
+    return kv_device_workspace_want(&g->room[r], bytes, e);
 }
 
 /* Bytes that a pass takes, and what uses the model. */
@@ -101,7 +101,7 @@ void kv_model_gpu_free(struct kv_model_gpu *g)
     if (!g)
         return;
     for (enum room r = 0; r < ROOMS; r++)
-        kv_device_room_clear(&g->room[r]);
+        kv_device_workspace_clear(&g->room[r]);
     for (int side = 0; side < KV_SIDES; side++)
         free(g->until[side]);
     kv_weights_gpu_free(g->weights);
@@ -208,8 +208,8 @@ static int before_attention(const struct piece *p, struct kv_err *e)
     v.norm = v.turned = NULL;
     return norm(p, KV_P_ATTN_NORM, e) || multiply(p, KV_P_Q, q.x, 0, e) ||
            multiply(p, KV_P_K, k.x, 0, e) || multiply(p, KV_P_V, v.x, 0, e) ||
-           kv_gpu_turn_heads(&q, e) || kv_gpu_turn_heads(&k, e) ||
-           kv_gpu_turn_heads(&v, e);
+           kv_gpu_rotate_heads(&q, e) || kv_gpu_rotate_heads(&k, e) ||
+           kv_gpu_rotate_heads(&v, e);
 }
 
 static int after_attention(const struct piece *p, struct kv_err *e)
@@ -375,9 +375,9 @@ out:
 
 /* ---- attention ----------------------------------------------------------- */
 
-static enum room form_room(enum kv_side side, bool settled)
+static enum room form_room(enum kv_side side, bool quantized)
 {
-    return (enum room)(FORMS + 2 * side + settled);
+    return (enum room)(FORMS + 2 * side + quantized);
 }
 
 static size_t form_bytes(const struct kv_qkv *x)
@@ -385,10 +385,10 @@ static size_t form_bytes(const struct kv_qkv *x)
     return x->n_windows * x->n * kv_dim(x->gpu) * sizeof(float);
 }
 
-int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool quantized,
                       float **room, struct kv_err *e)
 {
-    const enum room r = form_room(side, settled);
+    const enum room r = form_room(side, quantized);
 
     if (want(x->gpu, r, form_bytes(x), e))
         return -1;
@@ -398,7 +398,7 @@ int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool settled,
 
 int kv_model_gpu_turn(const struct kv_qkv *x, float *k, struct kv_err *e)
 {
-    return kv_gpu_turn_heads(
+    return kv_gpu_rotate_heads(
         &(struct kv_gpu_heads){.rows = x->n_windows * x->n,
                                .n = x->n,
                                .heads = x->shape->n_kv_heads,
@@ -411,7 +411,7 @@ int kv_model_gpu_turn(const struct kv_qkv *x, float *k, struct kv_err *e)
 }
 
 /* A form of all windows' keys or values; NULL stays NULL. */
-static int put_form(const struct kv_qkv *x, enum kv_side side, bool settled,
+static int put_form(const struct kv_qkv *x, enum kv_side side, bool quantized,
                     const float *from, bool there, const float **to,
                     struct kv_err *e)
 {
@@ -420,7 +420,7 @@ static int put_form(const struct kv_qkv *x, enum kv_side side, bool settled,
     *to = from;
     if (!from || there)
         return 0;
-    if (kv_model_gpu_room(x, side, settled, &room, e) ||
+    if (kv_model_gpu_room(x, side, quantized, &room, e) ||
         kv_device_upload(room, from, form_bytes(x), e))
         return -1;
     *to = room;
@@ -461,8 +461,9 @@ static int put_side(const struct kv_qkv *x, const struct kv_forms *f,
                     struct kv_err *e)
 {
     *to = (struct kv_gpu_forms_side){.sinks = f->sinks[side]};
-    return put_form(x, side, false, f->fresh[side], f->there, &to->fresh, e) ||
-           put_form(x, side, true, f->settled[side], f->there, &to->settled,
+    return put_form(x, side, false, f->unquantized[side], f->there,
+                    &to->unquantized, e) ||
+           put_form(x, side, true, f->quantized[side], f->there, &to->quantized,
                     e) ||
            put_until(x, side, f->until[side], &to->until, e);
 }
@@ -481,8 +482,8 @@ int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
                              .scale = s->attn_scale,
                              .q = g->room[Q].p,
                              .out = g->room[OUT].p,
-                             .k = {.fresh = g->room[K].p},
-                             .v = {.fresh = g->room[V].p}};
+                             .k = {.unquantized = g->room[K].p},
+                             .v = {.unquantized = g->room[V].p}};
 
     if (a.end && kv_gpu_attend_forms(&a, e))
         return -1;

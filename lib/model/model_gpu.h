@@ -38,7 +38,7 @@ int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
                         struct kv_err *e);
 
 /* kv_forms_room() and kv_forms_turn(). */
-int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool settled,
+int kv_model_gpu_room(const struct kv_qkv *x, enum kv_side side, bool quantized,
                       float **room, struct kv_err *e);
 int kv_model_gpu_turn(const struct kv_qkv *x, float *k, struct kv_err *e);
 

@@ -2,8 +2,8 @@
 #ifndef KV_MODEL_IMPL_H
 #define KV_MODEL_IMPL_H
 
-#include "lib/model/bind.h"
 #include "lib/model/model.h"
+#include "lib/model/tensor_map.h"
 
 struct kv_model {
     struct kv_model_info info;
@@ -18,8 +18,8 @@ struct kv_model {
 };
 
 /* Widens n values from `first` on, in parallel. */
-void kv_model_widen(const struct kv_weight *w, size_t first, size_t n,
-                    float *out);
+void kv_model_dequantize(const struct kv_weight *w, size_t first, size_t n,
+                         float *out);
 
 /* Vocabulary rows of the head that are widened and multiplied at once. */
 enum { KV_HEAD_PANEL = 4096 };

@@ -1,5 +1,5 @@
 #include "lib/model/safetensors.h"
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 
 #include <jansson.h>
@@ -199,15 +199,15 @@ void kv_safetensors_clear(struct kv_safetensors *f)
     *f = (struct kv_safetensors){0};
 }
 
-void kv_weight_widen(const struct kv_weight *w, size_t first, size_t n,
-                     float *out)
+void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
+                          float *out)
 {
     if (w->type == KV_W_F32)
         memcpy(out, w->data + 4 * first, n * sizeof(*out));
     else if (w->type == KV_W_F16)
-        kv_widen_f16(w->data + 2 * first, n, out);
+        kv_dequantize_f16(w->data + 2 * first, n, out);
     else
-        kv_widen_bf16(w->data + 2 * first, n, out);
+        kv_dequantize_bf16(w->data + 2 * first, n, out);
 }
 
 /* What has all bits of its exponent set is no number.  An exponent's lowest bit
@@ -244,7 +244,7 @@ static int name_bad(const struct kv_weight *w, struct kv_err *e)
     size_t i = 0;
 
     for (; i < w->n; i++) {
-        kv_weight_widen(w, i, 1, &x);
+        kv_weight_dequantize(w, i, 1, &x);
         if (!isfinite(x))
             break;
     }

@@ -50,8 +50,8 @@ void kv_safetensors_clear(struct kv_safetensors *f);
 int kv_weight_check(const struct kv_weight *w, struct kv_err *e);
 
 /* Elements [first, first + n) as f32.  The type must not be KV_W_OTHER. */
-void kv_weight_widen(const struct kv_weight *w, size_t first, size_t n,
-                     float *out);
+void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
+                          float *out);
 
 /* Tells the system that the data will be read soon, or not again for a
  * while (its pages then stop counting as this process's memory). */

@@ -60,7 +60,7 @@ static int put_floats(void *to, const struct kv_weight *w, struct kv_err *e)
     float *x = kv_alloc(w->n, sizeof(*x));
     int rc;
 
-    kv_weight_widen(w, 0, w->n, x);
+    kv_weight_dequantize(w, 0, w->n, x);
     rc = kv_device_upload(to, x, w->n * sizeof(*x), e);
     free(x);
     return rc;

@@ -5,7 +5,7 @@
 #include "lib/base/crc32.h"
 #include "lib/base/half.h"
 #include "lib/calib.h"
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <assert.h>
@@ -510,7 +510,7 @@ const struct kv_scheme kv_scheme_cachegen = {
     .brief = "CacheGen: differences to anchor tokens, arithmetic coding",
     .params = params,
     .flags = KV_CALIBRATED,
-    .settle = {KV_LAG, KV_LAG},
+    .residual_rule = {KV_SLIDING, KV_SLIDING},
     .trainable = kv_cachegen_trainable,
     .calibrate = kv_cachegen_calibrate,
     .open = open_cachegen,

@@ -9,7 +9,7 @@
 
 static const struct kv_param params[] = {
     KV_VQ_PARAMS("c", 4, 8, KV_VQ_HEAD, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_PRE,
-                 KV_VQ_W_FISHER, 100, KV_VQ_INIT_PP, KV_VQ_LAG)};
+                 KV_VQ_W_FISHER, 100, KV_VQ_INIT_PP, KV_VQ_SLIDING)};
 
 const struct kv_scheme kv_scheme_cq = {
     .name = "cq",

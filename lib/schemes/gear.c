@@ -32,7 +32,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -502,7 +502,7 @@ const struct kv_scheme kv_scheme_gear = {
     .name = "gear",
     .brief = "GEAR: KIVI's codes, their error in low rank, sparse outliers",
     .params = params,
-    .settle = {KV_LAG, KV_LAG},
+    .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = check,
     .open = open_gear,
     .encode = encode,

@@ -29,8 +29,8 @@
  * 1e-15 has d = 0 and, there, whatever codes the block before it left; our
  * reading: the code of the value nearest to zero. */
 #include "kernels/hadamard.h"
-#include "kernels/tiles.h"
-#include "kernels/tiles_scaled.h"
+#include "kernels/scaled/scaled.h"
+#include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/schemes/schemes.h"
@@ -381,7 +381,7 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
                      struct kv_err *e)
 {
     const struct type *t = type_of(c->scheme);
-    struct kv_grouped *tiles;
+    struct kv_integers *tiles;
 
     (void)calib;
     (void)e;
@@ -390,12 +390,12 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     if (!t->affine)
         return open_levels(c);
     c->state = tiles = kv_alloc(1, sizeof(*tiles));
-    *tiles = (struct kv_grouped){.bits = t->bits,
-                                 .offset = t->heads == 2 ? KV_OFFSET_LOW
-                                                         : KV_OFFSET_SAME,
-                                 .zero = (float)(1u << (t->bits - 1)),
-                                 .negative = t->quantize == quantize_0};
-    kv_grouped_init(tiles, c->side == KV_V, c->shape.head_dim, false, BLOCK);
+    *tiles = (struct kv_integers){.bits = t->bits,
+                                  .offset = t->heads == 2 ? KV_OFFSET_LOW
+                                                          : KV_OFFSET_SAME,
+                                  .zero = (float)(1u << (t->bits - 1)),
+                                  .negative = t->quantize == quantize_0};
+    kv_integers_init(tiles, c->side == KV_V, c->shape.head_dim, false, BLOCK);
     return 0;
 }
 
@@ -412,7 +412,7 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
         s->space = c;
     }
     if (type_of(c->scheme)->affine)
-        kv_store_grouped(s, c->state);
+        kv_store_integers(s, c->state);
     else
         kv_store_scaled(s, c->state);
     return true;

@@ -1,5 +1,5 @@
 /* HACK (Zhang et al. 2025): asymmetric integers that attention is computed on
- * without dequantizing them (kernels/homomorphic.h, hack_attend.c).
+ * without dequantizing them (kernels/hack/hack.h, hack_attend.c).
  *
  * axes=paper: keys per token in parts of p channels, values per channel in
  * blocks of p tokens; the open block of values stays fp16 (requantization
@@ -596,7 +596,7 @@ const struct kv_scheme kv_scheme_hack = {
     .brief = "HACK: min/max integers, attention computed on the codes",
     .params = params,
     .flags = KV_OWN_ORACLE,
-    .settle = {KV_LAG, KV_LAG},
+    .residual_rule = {KV_SLIDING, KV_SLIDING},
     .fallback = fallback,
     .check = check,
     .nominal = nominal,

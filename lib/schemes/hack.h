@@ -30,8 +30,8 @@
 #ifndef KV_HACK_H
 #define KV_HACK_H
 
-#include "kernels/homomorphic.h"
-#include "kernels/tiles_homomorphic.h"
+#include "kernels/hack/hack.h"
+#include "kernels/hack/layout.h"
 #include "lib/codec.h"
 
 struct kv_hack {

@@ -12,7 +12,7 @@
  *
  *   sum q_c (s_c k'_tc + m_c)   = sum (q_c s_c) k'_tc + sum q_c m_c
  *   sum w_t (s_tg v'_tc + m_tg) = sum (w_t s_tg) v'_tc + sum w_t m_tg */
-#include "kernels/rows.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/hack_operand.h"
 

@@ -1,7 +1,7 @@
 #include "lib/schemes/hack_operand.h"
 #include "kernels/bitpack.h"
-#include "kernels/prefetch.h"
-#include "kernels/rows.h"
+#include "kernels/simd/prefetch.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 
 #include <stdlib.h>
@@ -22,19 +22,19 @@ static float *open_values(const struct kv_reader *r, size_t n)
 struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r)
 {
     const struct kv_hack *h = r->codec->state;
-    const size_t settled = r->n_blocks * r->codec->block;
+    const size_t quantized = r->n_blocks * r->codec->block;
     const bool plain_open = h->artifact && r->open;
     const size_t n_open =
-        r->open && !h->artifact ? r->n - r->sinks - settled : 0;
+        r->open && !h->artifact ? r->n - r->sinks - quantized : 0;
     const size_t most = h->n_lines > 1 ? h->n_lines : KV_HACK_PIECE;
     const size_t room = KV_HACK_COLUMNS(most), by_part = h->n_parts * room;
     const size_t ranges = h->artifact ? h->n_ranges : by_part;
     const size_t values = h->n_lines * h->len;
     struct kv_hack_operand o = {.h = h,
                                 .r = r,
-                                .n_coded = settled + n_open,
+                                .n_coded = quantized + n_open,
                                 .n_blocks = r->n_blocks + (n_open > 0),
-                                .tail = r->sinks + settled,
+                                .tail = r->sinks + quantized,
                                 .most = most,
                                 .room = room};
 
@@ -72,7 +72,7 @@ static void widen_rows(const uint16_t *from, size_t stride, size_t n_rows,
                        size_t n, float *to)
 {
     for (size_t i = 0; i < n_rows; i++)
-        kv_widen_f16(from + i * stride, n, to + i * n);
+        kv_dequantize_f16(from + i * stride, n, to + i * n);
 }
 
 void kv_hack_operand_head(struct kv_hack_operand *o, size_t head)
@@ -204,10 +204,10 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
 
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
-        kv_widen_f16(o->half, n, o->scale + at);
+        kv_dequantize_f16(o->half, n, o->scale + at);
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * min, 2, j);
-        kv_widen_f16(o->half, n, o->min + at);
+        kv_dequantize_f16(o->half, n, o->min + at);
         for (size_t j = 0; h->sums && j < n; j++)
             o->sum[at + j] = (int32_t)field(o, n, sums + part * h->sum_bytes,
                                             h->sum_bytes, j);
@@ -223,8 +223,8 @@ static void read_ranges(struct kv_hack_operand *o, const uint8_t *half,
     const size_t groups = h->n_groups;
     const bool apart = h->artifact && groups > 1;
 
-    (h->bf16 ? kv_widen_bf16 : kv_widen_f16)(half, h->n_ranges,
-                                             apart ? o->wide : range);
+    (h->bf16 ? kv_dequantize_bf16 : kv_dequantize_f16)(half, h->n_ranges,
+                                                       apart ? o->wide : range);
     for (size_t g = 0; apart && g < groups; g++)
         for (size_t z = 0; z < h->len; z++)
             range[g * h->len + z] = o->wide[z * groups + g];

@@ -11,10 +11,10 @@
  *
  * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps 128
  * tokens at most in full, and whenever they are full encodes all that it holds
- * anew; here what is settled stays.  Its other back end, HQQ, moves the minimum
- * by an optimisation that is not here. */
+ * anew; here what is quantized stays.  Its other back end, HQQ, moves the
+ * minimum by an optimisation that is not here. */
 #include "lib/base/half.h"
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -112,11 +112,11 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     name_axes(s);
     for (int side = 0; side < KV_SIDES; side++)
         if (!of_tokens(s, (enum kv_side)side) &&
-            kv_grouped_fit(s, (enum kv_side)side, shape, e))
+            kv_integers_fit(s, (enum kv_side)side, shape, e))
             return -1;
     if (of_tokens(s, KV_K) && r % g)
-        return kv_fail(e, "g=%zu must divide r=%zu: keys settle r at a time", g,
-                       r);
+        return kv_fail(
+            e, "g=%zu must divide r=%zu: keys are quantized r at a time", g, r);
     return 0;
 }
 
@@ -132,11 +132,11 @@ static int open_kivi(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_grouped_open(c, &kv_kivi_quantizer,
-                           of_tokens(&c->spec, c->side) ? KV_AXIS_CHANNEL
-                                                        : KV_AXIS_TOKEN,
-                           kv_spec_size(&c->spec, c->side, "g"), false,
-                           (unsigned)kv_spec_size(&c->spec, c->side, "b"));
+    return kv_integers_open(c, &kv_kivi_quantizer,
+                            of_tokens(&c->spec, c->side) ? KV_AXIS_CHANNEL
+                                                         : KV_AXIS_TOKEN,
+                            kv_spec_size(&c->spec, c->side, "g"), false,
+                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));
 }
 
 const struct kv_scheme kv_scheme_kivi = {
@@ -144,13 +144,13 @@ const struct kv_scheme kv_scheme_kivi = {
     .brief = "KIVI: keys per channel, values per token, min/max integers",
     .params = params,
     .residual = 128,
-    .settle = {KV_FLUSH, KV_LAG},
+    .residual_rule = {KV_BATCHED, KV_SLIDING},
     .check = check,
     .nominal = nominal,
     .open = open_kivi,
-    .encode = kv_grouped_encode,
-    .decode = kv_grouped_decode,
-    .device = kv_grouped_device,
-    .store = kv_grouped_store,
-    .tile = kv_grouped_tile,
+    .encode = kv_integers_encode,
+    .decode = kv_integers_decode,
+    .device = kv_integers_device,
+    .store = kv_integers_store,
+    .tile = kv_integers_tile,
 };

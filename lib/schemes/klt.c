@@ -1,9 +1,9 @@
 #include "lib/schemes/klt.h"
 #include "kernels/cuda/coder.h"
-#include "kernels/lloyd_max.h"
-#include "kernels/rows.h"
-#include "kernels/tiles_coef.h"
-#include "kernels/tiles_rope.h"
+#include "kernels/levels/lloyd_max.h"
+#include "kernels/tiles/rope.h"
+#include "kernels/transform/transform.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 #include "lib/schemes/schemes.h"
@@ -494,8 +494,8 @@ static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
     for (size_t h = 0; h < k->n_heads; h++) {
         const size_t wanted = (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE;
 
-        kv_rows_times(x + h * d, row, n, k->forward + h * d * d, d, d,
-                      wanted < d ? wanted : d, y + h * d, row);
+        kv_vecops_times(x + h * d, row, n, k->forward + h * d * d, d, d,
+                        wanted < d ? wanted : d, y + h * d, row);
     }
 }
 
@@ -523,8 +523,8 @@ static void transform_back(const struct klt *k, const float *y, size_t n,
     for (size_t i = 0; i < n; i++)
         memcpy(x + i * row, k->mean, row * sizeof(*x));
     for (size_t h = 0; h < k->n_heads; h++)
-        kv_rows_times(y + h * d, row, n, k->inverse + h * d * d, k->n_used[h],
-                      d, d, x + h * d, row);
+        kv_vecops_times(y + h * d, row, n, k->inverse + h * d * d, k->n_used[h],
+                        d, d, x + h * d, row);
 }
 
 static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
@@ -576,23 +576,23 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
     const struct klt *k = c->state;
 
-    to->coding = KV_GPU_STRINGS;
-    to->strings = (struct kv_gpu_strings){.coef = k->device,
-                                          .first = k->first,
-                                          .used = k->used,
-                                          .steps = k->runs,
-                                          .whole = k->whole,
-                                          .tables = k->levels,
-                                          .mean = k->mean,
-                                          .forward = k->forward,
-                                          .inverse = k->inverse,
-                                          .n_coefs = (unsigned)k->n_coded,
-                                          .n_runs = k->n_runs,
-                                          .n_steps = (unsigned)k->n_steps,
-                                          .n_bits = k->n_bits,
-                                          .n_tables = (size_t)2 * KV_KLT_KINDS *
-                                                      KV_TRELLIS_MOST_VALUES *
-                                                      KV_TRELLIS_STATES};
+    to->coding = KV_GPU_BITSTREAMS;
+    to->strings = (struct kv_gpu_bitstreams){
+        .coef = k->device,
+        .first = k->first,
+        .used = k->used,
+        .steps = k->runs,
+        .whole = k->whole,
+        .tables = k->levels,
+        .mean = k->mean,
+        .forward = k->forward,
+        .inverse = k->inverse,
+        .n_coefs = (unsigned)k->n_coded,
+        .n_runs = k->n_runs,
+        .n_steps = (unsigned)k->n_steps,
+        .n_bits = k->n_bits,
+        .n_tables = (size_t)2 * KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES *
+                    KV_TRELLIS_STATES};
     return true;
 }
 
@@ -621,7 +621,7 @@ const struct kv_scheme kv_scheme_klt = {
     .brief = "transform coding in the metric of attention, on a trellis",
     .params = params,
     .flags = KV_CALIBRATED,
-    .settle = {KV_LAG, KV_LAG},
+    .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = check,
     .nominal = nominal,
     .trainable = kv_klt_trainable,

@@ -9,7 +9,7 @@
  * Karhunen-Loeve transform): the coefficients y are uncorrelated, with standard
  * deviations sigma, largest first.  Bits go to coefficients by reverse
  * water-filling, most get none, and the others are quantized on a trellis
- * (kernels/trellis.h).  One token, all KV heads:
+ * (kernels/trellis/trellis.h).  One token, all KV heads:
  *
  *   | string of all steps, largest rate first: sum of their bits | 0 to 7 0s |
  *
@@ -49,7 +49,7 @@
 #ifndef KV_KLT_H
 #define KV_KLT_H
 
-#include "kernels/trellis.h"
+#include "kernels/trellis/trellis.h"
 #include "lib/codec.h"
 
 /* Kinds of steps, by rate ascending; 0 is a coefficient that is not coded.

@@ -5,15 +5,15 @@
  *
  * Its code encodes the whole prompt, then keeps new tokens in fp16 and encodes
  * 128 at a time.  So do we, but for the prompt's last tokens where 128 does not
- * divide it: they settle with the first 128 that they are part of, for what is
- * stored is a function of the tokens alone (lib/codec.h), not of where a
- * prompt ended.  settle=lag keeps the newest 128 tokens in fp16. */
+ * divide it: they are quantized with the first 128 that they are part of, for
+ * what is stored is a function of the tokens alone (lib/codec.h), not of where
+ * a prompt ended.  residual=sliding keeps the newest 128 tokens in fp16. */
 #include "lib/schemes/schemes.h"
 #include "lib/schemes/vq.h"
 
 static const struct kv_param params[] = {
     KV_VQ_PARAMS("d", 4, 8, KV_VQ_MODEL, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_POST,
-                 KV_VQ_W_NONE, 25, KV_VQ_INIT_RANDOM, KV_VQ_FLUSH)};
+                 KV_VQ_W_NONE, 25, KV_VQ_INIT_RANDOM, KV_VQ_BATCHED)};
 
 const struct kv_scheme kv_scheme_million = {
     .name = "million",

@@ -5,7 +5,7 @@
  * A group's head: | max|x|: f16 |, 16/g bits a value.  A code is the index of
  * the level nearest to x / max|x|, the lower of two.  The paper quantizes the
  * heads once more for weights; here they stay f16. */
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -91,8 +91,8 @@ static const struct kv_param params[] = {
 static int check(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e)
 {
-    return kv_grouped_fit(s, KV_K, shape, e) ||
-                   kv_grouped_fit(s, KV_V, shape, e)
+    return kv_integers_fit(s, KV_K, shape, e) ||
+                   kv_integers_fit(s, KV_V, shape, e)
                ? -1
                : 0;
 }
@@ -109,8 +109,8 @@ static int open_nf4(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_grouped_open(c, &quantizer, KV_AXIS_TOKEN,
-                           kv_spec_size(&c->spec, c->side, "g"), false, 4);
+    return kv_integers_open(c, &quantizer, KV_AXIS_TOKEN,
+                            kv_spec_size(&c->spec, c->side, "g"), false, 4);
 }
 
 const struct kv_scheme kv_scheme_nf4 = {
@@ -120,8 +120,8 @@ const struct kv_scheme kv_scheme_nf4 = {
     .check = check,
     .nominal = nominal,
     .open = open_nf4,
-    .encode = kv_grouped_encode,
-    .decode = kv_grouped_decode,
-    .store = kv_grouped_store,
-    .tile = kv_grouped_tile,
+    .encode = kv_integers_encode,
+    .decode = kv_integers_decode,
+    .store = kv_integers_store,
+    .tile = kv_integers_tile,
 };

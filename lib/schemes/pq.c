@@ -5,7 +5,7 @@
 
 static const struct kv_param params[] = {
     KV_VQ_PARAMS("d", 4, 8, KV_VQ_LAYER, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_POST,
-                 KV_VQ_W_NONE, 25, KV_VQ_INIT_PP, KV_VQ_LAG)};
+                 KV_VQ_W_NONE, 25, KV_VQ_INIT_PP, KV_VQ_SLIDING)};
 
 const struct kv_scheme kv_scheme_pq = {
     .name = "pq",

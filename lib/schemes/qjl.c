@@ -26,14 +26,14 @@
  * them.
  *
  * Values: asymmetric integers per token in groups of g channels, as KIVI's
- * (grouped.h).  Our reading: the newest r values lag, keys settle r at a time,
- * both as in KIVI; m is 2 head_dim unless told. */
+ * (grouped.h).  Our reading: the newest r values stay fp16, keys are quantized
+ * r at a time, both as in KIVI; m is 2 head_dim unless told. */
 #include "kernels/bitpack.h"
 #include "kernels/random_matrix.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -83,8 +83,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     if (kv_spec_size(s, KV_K, "m") < 2)
         return kv_fail(e, "m=1 is out of range: expected 0 or at least 2");
     if (r % t)
-        return kv_fail(e, "t=%zu must divide r=%zu: keys settle r at a time", t,
-                       r);
+        return kv_fail(
+            e, "t=%zu must divide r=%zu: keys are quantized r at a time", t, r);
     return 0;
 }
 
@@ -311,9 +311,9 @@ static int open_qjl(struct kv_codec *c, const struct kv_calib *calib,
     (void)calib;
     (void)e;
     if (c->side == KV_V)
-        return kv_grouped_open(c, &kv_kivi_quantizer, KV_AXIS_TOKEN,
-                               kv_spec_size(&c->spec, KV_V, "g"), false,
-                               (unsigned)kv_spec_size(&c->spec, KV_V, "b"));
+        return kv_integers_open(c, &kv_kivi_quantizer, KV_AXIS_TOKEN,
+                                kv_spec_size(&c->spec, KV_V, "g"), false,
+                                (unsigned)kv_spec_size(&c->spec, KV_V, "b"));
     open_keys(c);
     return 0;
 }
@@ -327,7 +327,7 @@ static void encode(const struct kv_codec *c, struct kv_where at, const float *x,
     struct work w;
 
     if (c->side == KV_V) {
-        kv_grouped_encode(c, at, x, n_blocks, bytes);
+        kv_integers_encode(c, at, x, n_blocks, bytes);
         return;
     }
     w = work_new(j);
@@ -346,7 +346,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     struct work w;
 
     if (c->side == KV_V) {
-        kv_grouped_decode(c, bytes, n_blocks, x);
+        kv_integers_decode(c, bytes, n_blocks, x);
         return;
     }
     w = work_new(j);
@@ -362,7 +362,7 @@ const struct kv_scheme kv_scheme_qjl = {
     .params = params,
     .flags = KV_COARSE,
     .residual = 128,
-    .settle = {KV_FLUSH, KV_LAG},
+    .residual_rule = {KV_BATCHED, KV_SLIDING},
     .check = check,
     .nominal = nominal,
     .open = open_qjl,

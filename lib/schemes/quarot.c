@@ -90,7 +90,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x)
 {
-    kv_grouped_decode(c, bytes, n_blocks, x);
+    kv_integers_decode(c, bytes, n_blocks, x);
     kv_hadamard(x, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
 }
 
@@ -105,7 +105,7 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     s->enter = s->leave = turn;
     s->space = &c->shape.head_dim;
-    return kv_grouped_store(c, s);
+    return kv_integers_store(c, s);
 }
 
 const struct kv_scheme kv_scheme_quarot = {
@@ -120,5 +120,5 @@ const struct kv_scheme kv_scheme_quarot = {
     .encode = encode,
     .decode = decode,
     .store = store,
-    .tile = kv_grouped_tile,
+    .tile = kv_integers_tile,
 };

@@ -107,9 +107,9 @@ static const struct kv_group_quantizer *quantizer_of(const struct kv_codec *c)
 
 int kv_rotated_open(struct kv_codec *c, bool all_heads)
 {
-    return kv_grouped_open(c, quantizer_of(c), KV_AXIS_TOKEN,
-                           kv_spec_size(&c->spec, c->side, "g"), all_heads,
-                           (unsigned)kv_spec_size(&c->spec, c->side, "b"));
+    return kv_integers_open(c, quantizer_of(c), KV_AXIS_TOKEN,
+                            kv_spec_size(&c->spec, c->side, "g"), all_heads,
+                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));
 }
 
 static void clamp_group(float *x, size_t n, bool symmetric, float clip)
@@ -138,5 +138,5 @@ void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
 
     for (size_t i = 0; i < values; i += g)
         clamp_group(x + i, g, symmetric, clip);
-    kv_grouped_encode(c, w, x, n_blocks, bytes);
+    kv_integers_encode(c, w, x, n_blocks, bytes);
 }

@@ -22,7 +22,7 @@
 #ifndef KV_ROTATED_H
 #define KV_ROTATED_H
 
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 
 /* The parameters, with a scheme's defaults; zero is the last. */
 enum { KV_ZERO_INT, KV_ZERO_MIN };
@@ -48,7 +48,7 @@ int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
 int kv_rotated_open(struct kv_codec *c, bool all_heads);
 
 /* x: [n_blocks][n_kv_heads][head_dim], turned; it is clamped in place.  The
- * way back is kv_grouped_decode(). */
+ * way back is kv_integers_decode(). */
 void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
                        size_t n_blocks, uint8_t *bytes);
 

@@ -22,8 +22,8 @@
  * Table in a calibration: order [n_kv_heads * head_dim], K, per layer: the
  * channel that stands at each place of the reordered row. */
 #include "kernels/hadamard.h"
-#include "kernels/tiles_rope.h"
-#include "kernels/tiles_rotated.h"
+#include "kernels/tiles/rope.h"
+#include "kernels/tiles/rotated.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -256,8 +256,8 @@ static void make_tiles(const struct kv_codec *c)
         .after = r->after,
         .place = r->place,
         .rope = r->rope};
-    r->tiled = kv_grouped_init(&r->tiles.row, false, row_of(&c->shape), false,
-                               kv_spec_size(&c->spec, KV_K, "g"));
+    r->tiled = kv_integers_init(&r->tiles.row, false, row_of(&c->shape), false,
+                                kv_spec_size(&c->spec, KV_K, "g"));
 }
 
 static void close_rotatekv(struct kv_codec *c)
@@ -335,7 +335,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     const struct rotatekv *r = c->state;
     const size_t row = row_of(&c->shape);
 
-    kv_grouped_decode(&r->grouped, bytes, n_blocks, x);
+    kv_integers_decode(&r->grouped, bytes, n_blocks, x);
     if (r->order && r->after)
         reorder(r->order, row, n_blocks, true, x);
     kv_hadamard(x, n_blocks * row / r->turned, r->turned);
@@ -356,7 +356,7 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
     if (c->side == KV_V) {
         s->leave = turn; /* its own inverse */
         s->space = &c->shape.head_dim;
-        return kv_grouped_store(&r->grouped, s);
+        return kv_integers_store(&r->grouped, s);
     }
     if (r->tiled)
         kv_store_rotated(s, &r->tiles);
@@ -370,13 +370,13 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     const struct rotatekv *r = c->state;
 
     if (c->side == KV_V) {
-        kv_grouped_tile(&r->grouped, s, blocks, first, n, head, tile);
+        kv_integers_tile(&r->grouped, s, blocks, first, n, head, tile);
         return;
     }
 
     const struct kv_store row = kv_rotated_row(s);
 
-    kv_grouped_tile(&r->grouped, &row, blocks, first, n, 0, tile);
+    kv_integers_tile(&r->grouped, &row, blocks, first, n, 0, tile);
 }
 
 const struct kv_scheme kv_scheme_rotatekv = {

@@ -1,5 +1,5 @@
-/* Small floats (kernels/minifloat.h) in groups of a token's channels that
- * share a scale.  What a group's head is, and how its scale is chosen:
+/* Small floats (kernels/scaled/minifloat.h) in groups of a token's channels
+ * that share a scale.  What a group's head is, and how its scale is chosen:
  *
  *   fp8 fp6 fp4       | max|x|: f16 |   max|x| / the format's max; with
  *     scale=none      nothing           1: values are cast as they are
@@ -17,8 +17,8 @@
  * head 0.  fp8, fp6 and fp4 store max|x| instead of the scale, which e5m2's max
  * would push among the denormals of fp16.  Where head_dim is less than a block,
  * the block is the head. */
-#include "kernels/minifloat.h"
-#include "lib/schemes/grouped.h"
+#include "kernels/scaled/minifloat.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -198,8 +198,8 @@ static int check_format(const struct kv_spec *s, enum kv_side side,
 static int open_groups(struct kv_codec *c, const struct kv_group_quantizer *q,
                        size_t len)
 {
-    return kv_grouped_open(c, q, KV_AXIS_TOKEN, len, false,
-                           bits(&c->spec, c->side));
+    return kv_integers_open(c, q, KV_AXIS_TOKEN, len, false,
+                            bits(&c->spec, c->side));
 }
 
 /* clang-format off */
@@ -229,7 +229,7 @@ static int check_fp(struct kv_spec *s, const struct kv_shape *shape,
             return -1;
         if (!kv_spec_is(s, side, "scale", "block"))
             kv_spec_set(s, side, "g", (double)shape->head_dim);
-        if (kv_grouped_fit(s, side, shape, e))
+        if (kv_integers_fit(s, side, shape, e))
             return -1;
     }
     return 0;
@@ -312,10 +312,10 @@ static int open_block(struct kv_codec *c, const struct kv_calib *calib,
         .check = check_##KIND,                  \
         .nominal = nominal_##KIND,              \
         .open = open_##KIND,                    \
-        .encode = kv_grouped_encode,            \
-        .decode = kv_grouped_decode,            \
-        .store = kv_grouped_store,              \
-        .tile = kv_grouped_tile,                \
+        .encode = kv_integers_encode,           \
+        .decode = kv_integers_decode,           \
+        .store = kv_integers_store,             \
+        .tile = kv_integers_tile,               \
     }
 
 SCHEME(fp8, fp, "floats e4m3 or e5m2 (OCP), scaled per block, token, or not");

@@ -39,14 +39,14 @@
  * values after RoPE; no channels apart, as in its 2.5 and 3.5 bits. */
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"
-#include "kernels/lloyd_max.h"
+#include "kernels/levels/lloyd_max.h"
 #include "kernels/random_matrix.h"
-#include "kernels/rows.h"
-#include "kernels/tiles_scaled.h"
+#include "kernels/scaled/scaled.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -160,7 +160,7 @@ static int open_plainly(struct kv_codec *c, const struct kv_scheme *by,
 {
     if (by == &kv_scheme_f16)
         return by->open(c, NULL, e);
-    return kv_grouped_open(
+    return kv_integers_open(
         c, by == &kv_scheme_kivi ? &kv_kivi_quantizer : kv_e4m3_quantizer,
         KV_AXIS_TOKEN, c->shape.head_dim, false,
         (unsigned)kv_spec_size(&c->spec, c->side, "b"));

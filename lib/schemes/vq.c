@@ -1,9 +1,9 @@
 #include "lib/schemes/vq.h"
 #include "kernels/bitpack.h"
+#include "kernels/codebook/codebook.h"
 #include "kernels/cuda/coder.h"
 #include "kernels/hadamard.h"
-#include "kernels/nearest.h"
-#include "kernels/tiles_codebook.h"
+#include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/calib.h"
 
@@ -288,8 +288,9 @@ int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
     v->layout = kv_vq_layout(&c->spec, c->side, &c->shape);
     v->transform = kv_vq_transform_of(&c->spec, c->side, &c->shape);
     v->bits = (unsigned)kv_spec_size(&c->spec, c->side, "b");
-    c->settle =
-        kv_spec_is(&c->spec, c->side, "settle", "flush") ? KV_FLUSH : KV_LAG;
+    c->residual_rule = kv_spec_is(&c->spec, c->side, "residual", "batched")
+                           ? KV_BATCHED
+                           : KV_SLIDING;
     c->block = 1;
     c->block_bytes = kv_pack_bytes(codes_of_token(&v->layout), v->bits);
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");

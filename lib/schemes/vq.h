@@ -2,8 +2,8 @@
  * cq, which differ only in their defaults.
  *
  * A head's head_dim values are cut into sub-vectors of d; each is stored as
- * the index, in b bits, of its nearest centroid (kernels/nearest.h).  Keys may
- * be transformed before.  One token, all KV heads:
+ * the index, in b bits, of its nearest centroid (kernels/nearest/nearest.h).
+ * Keys may be transformed before.  One token, all KV heads:
  *
  *   | head 0: code[head_dim / d] | head 1 | ... | 0 to 7 zero bits |
  *
@@ -28,8 +28,8 @@
  *           wants rope=pre and t=none, where the gradients were taken
  *   iters   k-means rounds, at most
  *   init    where they begin: k-means++, or points drawn evenly (faiss)
- *   settle  of the residual: the newest r tokens stay fp16 (lag), or up to r
- *           do, until r are full (flush, struct kv_scheme's KV_FLUSH)
+ *   residual  the newest r tokens stay fp16 (sliding), or up to r tokens
+ *           do, until r are full (batched)
  *
  * Tables in a calibration:
  *   codebook  [sub-spaces or 1][2^b][d] of fp16, per side, layer or all, head
@@ -56,7 +56,7 @@ enum { KV_VQ_T_NONE, KV_VQ_T_S, KV_VQ_T_H, KV_VQ_T_HS, KV_VQ_T_SH };
 enum { KV_VQ_POST, KV_VQ_PRE };
 enum { KV_VQ_W_NONE, KV_VQ_W_FISHER };
 enum { KV_VQ_INIT_PP, KV_VQ_INIT_RANDOM };
-enum { KV_VQ_LAG, KV_VQ_FLUSH };
+enum { KV_VQ_SLIDING, KV_VQ_BATCHED };
 /* clang-format off */
 #define KV_VQ_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT, SETTLE)  \
     { DIMS, NULL, D, 1, 16, true, "dimensions of a sub-vector" },              \
@@ -74,7 +74,7 @@ enum { KV_VQ_LAG, KV_VQ_FLUSH };
     { "iters", NULL, ITERS, 1, 10000, true, "k-means rounds, at most" },       \
     { "init", "kmeans++|random", INIT, 0, 0, true,                             \
       "where k-means begins; random: points drawn evenly, as faiss does" },    \
-    { "settle", "lag|flush", SETTLE, 0, 0, false,                              \
+    { "residual", "sliding|batched", SETTLE, 0, 0, false,                              \
       "the newest r tokens stay fp16, or fewer than r: r at a time" },         \
     { NULL, NULL, 0, 0, 0, false, NULL }
 /* clang-format on */
@@ -110,12 +110,12 @@ struct kv_vq_transform {
 };
 
 /* What every VQ scheme is made of, beside its name and defaults. */
-#define KV_VQ_SCHEME                                                          \
-    .flags = KV_CALIBRATED, .settle = {KV_LAG, KV_LAG}, .check = kv_vq_check, \
-    .nominal = kv_vq_nominal, .hadamard = kv_vq_hadamard,                     \
-    .trainable = kv_vq_trainable, .calibrate = kv_vq_calibrate,               \
-    .open = kv_vq_open, .close = kv_vq_close,                                 \
-    .encode = kv_vq_encode, .decode = kv_vq_decode, .device = kv_vq_device,   \
+#define KV_VQ_SCHEME                                                        \
+    .flags = KV_CALIBRATED, .residual_rule = {KV_SLIDING, KV_SLIDING},      \
+    .check = kv_vq_check, .nominal = kv_vq_nominal,                         \
+    .hadamard = kv_vq_hadamard, .trainable = kv_vq_trainable,               \
+    .calibrate = kv_vq_calibrate, .open = kv_vq_open, .close = kv_vq_close, \
+    .encode = kv_vq_encode, .decode = kv_vq_decode, .device = kv_vq_device, \
     .store = kv_vq_store, .tile = kv_vq_tile
 
 /* What the spec asks for on this side, its smooth still NULL; and whether it

@@ -1,8 +1,8 @@
 /* Training of the VQ core: one pass over the dump per layer and side finds
  * the smoothing factors and takes the sample; k-means makes the codebooks. */
 #include "kernels/hadamard.h"
-#include "kernels/kmeans.h"
-#include "kernels/nearest.h"
+#include "kernels/nearest/kmeans.h"
+#include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/half.h"

@@ -4,7 +4,7 @@
  * A group's head: | step: f16 | zero: int32 |, step = 1/scale.  Codes are
  * stored offset by 2^(b-1). */
 #include "lib/base/half.h"
-#include "lib/schemes/lecture.h"
+#include "lib/schemes/rtn.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -104,19 +104,19 @@ static int open_zeropoint(struct kv_codec *c, const struct kv_calib *calib,
 {
     (void)calib;
     (void)e;
-    return kv_lecture_open(c, &quantizer);
+    return kv_rtn_open(c, &quantizer);
 }
 
 const struct kv_scheme kv_scheme_zeropoint = {
     .name = "zeropoint",
     .brief = "asymmetric integers with a zero point (lecture)",
-    .params = kv_lecture_params,
-    .check = kv_lecture_check,
-    .nominal = kv_lecture_nominal,
+    .params = kv_rtn_params,
+    .check = kv_rtn_check,
+    .nominal = kv_rtn_nominal,
     .open = open_zeropoint,
-    .encode = kv_grouped_encode,
-    .decode = kv_grouped_decode,
-    .device = kv_grouped_device,
-    .store = kv_grouped_store,
-    .tile = kv_grouped_tile,
+    .encode = kv_integers_encode,
+    .decode = kv_integers_decode,
+    .device = kv_integers_device,
+    .store = kv_integers_store,
+    .tile = kv_integers_tile,
 };

@@ -39,7 +39,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
-#include "lib/schemes/grouped.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
@@ -429,7 +429,7 @@ const struct kv_scheme kv_scheme_zipcache = {
     .brief = "ZipCache: more bits for the tokens that attention looks at",
     .params = params,
     .flags = KV_NEEDS_QUERIES,
-    .settle = {KV_LAG, KV_LAG},
+    .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = check,
     .nominal = nominal,
     .open = open_zipcache,

@@ -8,7 +8,7 @@
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
-#include "lib/tiled.h"
+#include "lib/tile_cache.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/synthetic.h"
 
@@ -105,18 +105,18 @@ static void expect_finite(const float *x, size_t n, const struct ready *r)
 static void attend_tiles(struct kv_cache *c, const float *q, float *out,
                          const struct ready *r)
 {
-    struct kv_tiled *t;
+    struct kv_tile_cache *t;
 
-    if (!kv_tiled_there(c))
+    if (!kv_tile_cache_stored(c))
         return;
-    t = kv_tiled_new(c);
-    kv_tiled_update(t);
+    t = kv_tile_cache_new(c);
+    kv_tile_cache_update(t);
     for (enum kv_path p = KV_PATH_EXACT; p <= KV_PATH_INT8; p++)
-        if (kv_tiled_can(c, p)) {
-            kv_tiled_attend(&t, 1, p, q, 1, out, 1);
+        if (kv_tile_cache_can(c, p)) {
+            kv_tile_cache_attend(&t, 1, p, q, 1, out, 1);
             expect_finite(out, r->shape.n_heads * r->shape.head_dim, r);
         }
-    kv_tiled_free(t);
+    kv_tile_cache_free(t);
 }
 
 static void load_spoilt(struct kv_cache *c, size_t at, uint8_t by, float *x,

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             continue;
         fuzz_expect(w->n <= n, "no more values than bytes");
         x = kv_alloc(w->n, sizeof(*x));
-        kv_weight_widen(w, 0, w->n, x);
+        kv_weight_dequantize(w, 0, w->n, x);
         free(x);
     }
     kv_safetensors_clear(&f);

@@ -1,0 +1,203 @@
+/* What tiles_codebook*_vnni.c share: AVX-512 with VNNI and VBMI.  A register of
+ * codes is looked up in dimensions of a table; four neighbouring bytes go into
+ * one 32-bit sum.  For these files alone. */
+#ifndef KV_CODEBOOK_AVX512_H
+#define KV_CODEBOOK_AVX512_H
+
+#include "kernels/codebook/impl.h"
+#include "kernels/simd/instructions_avx512.h"
+#include "kernels/simd/lanes_avx512.h"
+#include "kernels/simd/prefetch.h"
+#include "kernels/simd/unroll.h"
+
+#include <string.h>
+
+enum {
+    T = KV_TILE_TOKENS,
+    LINE = 64,
+    ROWS = KV_CODE_ROWS,
+    MOST_ENTRIES = KV_CODE_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
+};
+
+#define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
+_Static_assert(ROWS == 4, "EVERY_ROWS and the unrolling");
+
+/* Where the qk of some rows go: score [n][64], rows `stride` floats apart,
+ * scale [n] times start [n] plus the sum. */
+struct qk {
+    const float *scale;
+    const int32_t *start;
+    float *score;
+    size_t stride;
+};
+
+/* n <= ROWS rows over a tile, a function for each order of codes.
+ *
+ * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries().
+ * qk: q8 of these rows (struct kv_code_query).
+ * pv: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
+typedef void kv_code_some_qk_fn(const struct kv_tile_book *b, size_t head,
+                                const uint8_t *from, const int8_t *q8, size_t n,
+                                const struct qk *to);
+typedef void kv_code_some_pv_fn(const struct kv_tile_book *b, size_t head,
+                                const uint8_t *from, const int8_t *p8,
+                                const float *scale, size_t n, size_t n_acc,
+                                float *acc);
+
+kv_code_some_qk_fn kv_code_qk_shared, kv_code_qk_own, kv_code_qk_wide;
+kv_code_some_pv_fn kv_code_pv_shared, kv_code_pv_own, kv_code_pv_wide;
+
+/* Entries of all sub-spaces, to x [n_sub][64][width]. */
+void kv_code_entries(const struct kv_tile_book *b, size_t head,
+                     const uint8_t *tile, uint8_t *x);
+
+typedef __m512i vi;
+
+ALWAYS_INLINE vi load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+ALWAYS_INLINE vi load_ahead(const uint8_t *p)
+{
+    kv_prefetch_far(p, KV_FAR_CODES, LINE);
+    return load(p);
+}
+
+ALWAYS_INLINE vi all4(const void *p)
+{
+    int32_t x;
+
+    memcpy(&x, p, sizeof(x));
+    return _mm512_set1_epi32(x);
+}
+
+/* sum += u * v in fours; u unsigned, v signed. */
+ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
+{
+    KV_DPBUSD(*sum, u, v);
+}
+
+/* A register of codes, and where their bit 6, bit 7 and both are set; low:
+ * where bit 7 is not. */
+struct codes {
+    vi code;
+    __mmask64 bit6, bit7, both, low;
+};
+
+/* Of tables with n = 64, 128 or 256 entries.  The test for bit 6 takes a turn
+ * of the port that permutes, the others one of the port that does not:
+ * permuting and multiplying by 4 rows then take both as long. */
+ALWAYS_INLINE struct codes codes(vi code, size_t n)
+{
+    struct codes c = {.code = code};
+
+    if (n > 64)
+        c.bit6 = _mm512_test_epi8_mask(code, _mm512_set1_epi8(64));
+    if (n > 128) {
+        c.bit7 = _mm512_movepi8_mask(code);
+        c.both = _kand_mask64(c.bit6, c.bit7);
+        c.low = ~c.bit7;
+    }
+    return c;
+}
+
+/* One dimension of a table. */
+struct table {
+    vi part[4];
+};
+
+ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
+{
+    struct table t;
+
+    UNROLL
+    for (size_t i = 0; i < n / 64; i++)
+        t.part[i] = load(plane + i * 64);
+    return t;
+}
+
+/* A permutation of 64 bytes takes one turn of its port; those of 128 bytes take
+ * two and more beside. */
+ALWAYS_INLINE vi look_up(const struct table *t, size_t n, struct codes c)
+{
+    vi x = _mm512_permutexvar_epi8(c.code, t->part[0]);
+
+    if (n > 64)
+        x = _mm512_mask_permutexvar_epi8(x, c.bit6, c.code, t->part[1]);
+    if (n > 128) {
+        x = _mm512_mask_permutexvar_epi8(x, c.bit7, c.code, t->part[2]);
+        x = _mm512_mask_permutexvar_epi8(x, c.both, c.code, t->part[3]);
+    }
+    return x;
+}
+
+/* The same of pairs of registers, in its place; under masks, of which each
+ * leaves what the other looks up: to put two results together would be one more
+ * instruction. */
+ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
+{
+    vi x = c.code;
+
+    if (n > 128) {
+        KV_PERMI2B_WHERE_HERE(x, c.low, t->part[0], t->part[1]);
+        KV_PERMI2B_WHERE_HERE(x, c.bit7, t->part[2], t->part[3]);
+    } else {
+        KV_PERMI2B_HERE(x, t->part[0], t->part[1]);
+    }
+    return x;
+}
+
+/* How codes stand in bytes: whole, or low half first. */
+ALWAYS_INLINE vi low_codes(vi x)
+{
+    return _mm512_and_si512(x, _mm512_set1_epi8(15));
+}
+
+ALWAYS_INLINE vi high_codes(vi x)
+{
+    return low_codes(_mm512_srli_epi16(x, 4));
+}
+
+/* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */
+ALWAYS_INLINE void put_scores(const struct qk *to, size_t r, size_t t, vi sum)
+{
+    _mm512_storeu_ps(
+        to->score + r * to->stride + t,
+        _mm512_mul_ps(_mm512_set1_ps(to->scale[r]), _mm512_cvtepi32_ps(sum)));
+}
+
+/* The same of a sum that began at 0. */
+ALWAYS_INLINE void put_sums(const struct qk *to, size_t r, size_t t, vi sum)
+{
+    put_scores(to, r, t,
+               _mm512_add_epi32(sum, _mm512_set1_epi32(to->start[r])));
+}
+
+ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)
+{
+    _mm512_storeu_ps(acc, _mm512_fmadd_ps(_mm512_set1_ps(scale),
+                                          _mm512_cvtepi32_ps(sum),
+                                          _mm512_loadu_ps(acc)));
+}
+
+/* Lane i: the sum of x[i]'s lanes. */
+ALWAYS_INLINE vi sum_lanes(const vi x[4])
+{
+    const vi a = _mm512_add_epi32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),
+                                  _mm512_shuffle_i32x4(x[0], x[1], 0xee));
+    const vi b = _mm512_add_epi32(_mm512_shuffle_i32x4(x[2], x[3], 0x44),
+                                  _mm512_shuffle_i32x4(x[2], x[3], 0xee));
+
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88),
+                            _mm512_shuffle_i32x4(a, b, 0xdd));
+}
+
+/* The planes of this head's first sub-space. */
+static inline const uint8_t *planes_of(const struct kv_tile_book *b,
+                                       size_t head)
+{
+    return b->planes + kv_tile_book_channel(b, head, 0, 0) * b->plane;
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* Family "codebook": sub-vectors of d values as indices of b bits into tables
+ * of centroids, one table for all sub-spaces of a head (shared) or one for each
+ * (own).  n_sub = head_dim / d; 64 tokens of one KV head.
+ *
+ * Shared, b <= 8, keys: 4 sub-vectors of 16 tokens make 64 bytes,
+ *
+ *   | s0: | t0: code(sub 0..3) | t1: .. | .. t15 | t16-31 | t32-47 | t48-63 |
+ *   | s1: sub-vectors 4 to 7 .. |
+ *
+ * values: 4 tokens of 16 sub-vectors,
+ *
+ *   | s0: | t0-3: | sub 0: code(token 0..3) | sub 1: .. | .. sub 15 | t4-7 ..|
+ *   | s1: sub-vectors 16 to 31 .. |
+ *
+ * so that after each byte's value in one dimension has been looked up, four
+ * neighbours are what one 32-bit sum of byte products takes.  n_sub is filled
+ * up to a multiple of 4 (keys) or 16 (values).
+ *
+ * Own, b <= 8:  | sub 0: code(token 0..63) | sub 1 | .. |
+ *
+ * A code is a byte; with b <= 4 half of one.  A byte then holds, low half
+ * first, shared: the codes of tokens t and t + 32; own: of sub-vectors 2 i and
+ * 2 i + 1.
+ *
+ * b > 8:  | sub 0: low byte of code(token 0..63) | sub 1 | .. |
+ *         | sub 0: bit 8 of 64 codes: 8 bytes | bit 9 | .. | sub 1 | .. |
+ *
+ * All of them filled up to 64 bytes.
+ *
+ * Path int8: centroids, per dimension of a table, rounded to 8 bits of its
+ * largest; long runs of keys by tables of what centroids give with the queries,
+ * in 8 bits (tiles_codebook_tables8.h).  Not where keys are stored before RoPE.
+ */
+#ifndef KV_CODEBOOK_H
+#define KV_CODEBOOK_H
+
+#include "kernels/tiles/rope.h"
+#include "kernels/tiles/tiles.h"
+
+struct kv_tile_book;
+
+extern const struct kv_family kv_family_codebook;
+
+/* centers: [head_books][sub_books][2^bits][d], each of the two counts 1 or
+ * n_heads, n_sub; finite, kept by the caller.  rope: of keys before RoPE, taken
+ * over; else NULL.  1 <= bits <= 16. */
+struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
+                                      size_t sub_books, size_t n_sub, size_t d,
+                                      unsigned bits, int values,
+                                      struct kv_tiles_rope *rope);
+void kv_tile_book_free(struct kv_tile_book *b); /* NULL is fine */
+
+/* Makes s a store of such codes; values, n_heads and head_dim are set. */
+void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b);
+
+/* Puts token t's codes of one head [n_sub] into a tile that is zero there. */
+void kv_store_put_indices(const struct kv_store *s, size_t t,
+                          const uint16_t *code, uint8_t *tile);
+
+#endif

@@ -1,0 +1,212 @@
+/* Codes of sub-vectors and tables of centroids, for both sides and paths.
+ *
+ * A lane (r = lane / 4, c = lane % 4) looks up 8 channels of a token at a time,
+ * which is one code (d = 8), two (d = 4) or four (d = 2), next to each other:
+ *
+ *   keys    channels 32 k + 8 c + [0, 8) of tokens r and r + 8 of each 16, for
+ *           k = 0, 1, ..
+ *   values  channels 64 u + 8 r + [0, 8) of tokens 2c, 2c + 8, 2c + 1, 2c + 9
+ *           of each 16, for u = 0, 1, ..
+ *
+ * The codes that a lane looks up in a step are a string of bits without gaps,
+ *
+ *   keys    [T / 16][k][two tokens][8 / d]
+ *   values  [u][T / 16][four tokens][8 / d]
+ *
+ * and a step is the lanes' strings in pieces of 16 (8) bytes:
+ * [pieces][lane][16].
+ *
+ * A table in shared memory.  Shared by the sub-spaces, of 8 bits: a centroid
+ * and its copies fill a row of 128 bytes,
+ *
+ *   | centroid 0 | centroid 0 | .. | centroid 1 | centroid 1 | ..
+ *
+ * and a lane reads its own copy: no two lanes that are served together want
+ * the same bank.  12 bits: [4096], own: [sub-space][256], once: lanes meet in
+ * banks as their codes have it. */
+#ifndef KV_CODEBOOK_CUDA_CUH
+#define KV_CODEBOOK_CUDA_CUH
+
+#include "kernels/codebook/cuda.h"
+#include "kernels/cuda/decode.cuh"
+#include "kernels/float/cuda.cuh"
+
+/* table: [KV heads, or 1][apart bytes]: entries of all tables of a head, and on
+ * path int8 the scales of its channels, f32 [D]. */
+struct kv_code_params {
+    const uint8_t *table;
+    size_t apart; /* bytes from one head's to the next's; 0: all have one */
+};
+
+static inline kv_code_params kv_code_params_of(const struct kv_gpu_side *side)
+{
+    return {static_cast<const uint8_t *>(side->device_table),
+            side->n_tables > 1 ? side->table_bytes : 0};
+}
+
+/* What is known of one side's codes when compiling. */
+template <int HEAD_DIM, int DIMS_, int BITS_, bool OWN_, int STEP, bool INT8_>
+struct kv_code_book {
+    static constexpr int D = HEAD_DIM, DIMS = DIMS_, BITS = BITS_, T = STEP;
+    static constexpr bool OWN = OWN_, INT8 = INT8_;
+    static constexpr int PER = 8 / DIMS; /* codes of 8 channels */
+    static constexpr int WORDS = INT8 ? 2 : 4;
+    static constexpr int BYTES = T * D / DIMS * BITS / 8 / 32; /* of a lane */
+    static constexpr int PIECE = BYTES % 16 ? 8 : 16;
+    static constexpr int ENTRY = KV_CODE_ENTRY(INT8, OWN, DIMS);
+    static constexpr int TABLES = OWN ? D / DIMS : 1, K = 1 << BITS;
+    static constexpr int COPIES = !OWN && BITS <= 8 ? 128 / ENTRY : 1;
+    static constexpr int TABLE = TABLES * K * COPIES * ENTRY;
+
+    static_assert(DIMS == 2 || DIMS == 4 || DIMS == 8, "8 channels are codes");
+    static_assert(BYTES % 8 == 0, "a lane's codes are whole pieces");
+};
+
+/* A table that is there once. */
+template <class B>
+KV_DEVICE void kv_code_copy(const uint8_t *from, uint8_t *table)
+{
+    for (unsigned i = threadIdx.x * 16; i < B::TABLE; i += blockDim.x * 16)
+        kv_copy_async(kv_place_of(table) + i, from + i);
+    kv_copy_commit();
+    kv_copy_wait<0>();
+}
+
+/* Rows of copies. */
+template <class B>
+KV_DEVICE void kv_code_spread(const uint8_t *from, uint8_t *table)
+{
+    for (unsigned code = threadIdx.x; code < B::K; code += blockDim.x) {
+        uint32_t x[4]; /* any 16 bytes of the row */
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = kv_load4(from + code * B::ENTRY + i * 4 % B::ENTRY);
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++) /* each lane at other banks */
+            kv_store16(table + code * 128 + (i + kv_lane()) % 8 * 16, x);
+    }
+}
+
+/* Scales of the channels, path int8. */
+template <class B>
+KV_DEVICE const float *kv_code_scales(const kv_code_params &p, unsigned head)
+{
+    return reinterpret_cast<const float *>(p.table + head * p.apart +
+                                           B::TABLES * B::K * B::ENTRY);
+}
+
+/* This lane's codes of a step. */
+template <class B>
+KV_DEVICE void kv_code_string(const uint8_t *codes, uint32_t *string)
+{
+#pragma unroll
+    for (int i = 0; i < B::BYTES / B::PIECE; i++) {
+        const uint8_t *const at = codes + (i * 32 + kv_lane()) * B::PIECE;
+
+        if (B::PIECE == 16) {
+            kv_unpack16(at, string + i * 4);
+        } else {
+            const uint2 x = kv_load8(at);
+
+            string[i * 2] = x.x;
+            string[i * 2 + 1] = x.y;
+        }
+    }
+}
+
+/* Code i of a string; i is known when compiling. */
+template <int BITS> KV_DEVICE uint32_t kv_code(const uint32_t *string, int i)
+{
+    const int word = i * BITS / 32, shift = i * BITS % 32;
+
+    if (BITS == 8)
+        return kv_bytes(string[word], 0, 0x4440 + shift / 8);
+
+    uint32_t x = string[word] >> shift;
+
+    if (shift + BITS > 32)
+        x |= string[word + 1] << (32 - shift);
+    return x & ((1u << BITS) - 1);
+}
+
+/* Where in a table this lane looks.  group: which of the eights of channels
+ * beside each other is the lane's. */
+template <class B>
+KV_DEVICE const uint8_t *kv_code_place(const uint8_t *table, unsigned group)
+{
+    if (B::COPIES > 1)
+        table += kv_lane() % B::COPIES * B::ENTRY;
+    else if (B::OWN)
+        table += group * (B::PER * B::K * B::ENTRY);
+    return kv_shared_place(table);
+}
+
+/* Channels [first, first + 8), past the lane's place, of one token: its codes
+ * are those from i on.  x: bytes or halves [8]. */
+template <class B>
+KV_DEVICE void kv_code_eight(const uint8_t *place, int first,
+                             const uint32_t *string, int i, uint32_t *x)
+{
+    const uint8_t *at[B::PER];
+
+#pragma unroll
+    for (int j = 0; j < B::PER; j++)
+        at[j] = place +
+                kv_code<B::BITS>(string, i + j) * (B::COPIES * B::ENTRY) +
+                (B::OWN ? (first / B::DIMS + j) * (B::K * B::ENTRY) : 0);
+#pragma unroll
+    for (int j = 0; j < B::PER; j++)
+        if constexpr (B::ENTRY == 16) {
+            kv_unpack16(at[j], x);
+        } else if constexpr (B::ENTRY == 8) {
+            const uint2 two = kv_load8(at[j]);
+
+            x[2 * j] = two.x;
+            x[2 * j + 1] = two.y;
+        } else if constexpr (B::INT8 && B::DIMS == 2) {
+            const uint32_t one =
+                B::ENTRY == 2 ? kv_load2(at[j]) : kv_load4(at[j]);
+
+            x[j / 2] = j % 2 ? kv_bytes(x[j / 2], one, 0x5410) : one;
+        } else {
+            x[j] = kv_load4(at[j]);
+        }
+}
+
+/* The channel of row r (and j / 2 * 8) of sums of 16 channels. */
+KV_DEVICE unsigned kv_code_channel(int k, int j)
+{
+    return k / 4 * 64 + kv_lane() / 4 * 8 + k % 4 * 2 + j / 2;
+}
+
+/* What policies of both paths have. */
+template <class B> struct kv_code_side {
+    using params = kv_code_params;
+    static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;
+    /* Bytes of 128 channels spill where two blocks share the registers, unless
+     * a code is of four. */
+    static constexpr int BLOCKS =
+        TABLE <= 48 << 10 && (!B::INT8 || B::D < 128 || B::DIMS == 4) ? 2 : 1;
+    static constexpr int LEAST = 32 * B::BYTES;
+
+    static __host__ __device__ size_t head_bytes(const params &)
+    {
+        return 0;
+    }
+    static __host__ __device__ size_t step_bytes(const params &)
+    {
+        return 32 * B::BYTES;
+    }
+    static __device__ void load(const params &p, unsigned head, uint8_t *table)
+    {
+        const uint8_t *const from = p.table + head * p.apart;
+
+        if constexpr (B::COPIES > 1)
+            kv_code_spread<B>(from, table);
+        else
+            kv_code_copy<B>(from, table);
+    }
+};
+
+#endif

@@ -1,0 +1,63 @@
+/* Family "codebook" on the device: which codes have kernels, for the kernels
+ * and for who packs their tiles. */
+#ifndef KV_CODEBOOK_CUDA_H
+#define KV_CODEBOOK_CUDA_H
+
+#include "kernels/cuda/families.h"
+
+/* Head dimension; values and bits of a code; whether each sub-space has a table
+ * of its own; tokens of a step and stages of the ring, on path exact and on
+ * int8.  These are the most that lets two blocks share a multiprocessor (113
+ * KiB, 128 registers a thread) where the tables leave room for that. */
+/* clang-format off */
+#define KV_CODEBOOKS(X) \
+    X(64, 2, 8, false, 32, 2, 32, 2) \
+    X(64, 4, 8, false, 64, 2, 64, 2) \
+    X(64, 8, 8, false, 64, 3, 64, 3) \
+    X(64, 4, 12, false, 32, 3, 64, 3) \
+    X(64, 8, 12, false, 64, 3, 64, 3) \
+    X(64, 2, 8, true, 32, 2, 32, 3) \
+    X(64, 4, 8, true, 64, 2, 64, 3) \
+    X(128, 2, 8, false, 16, 2, 32, 3) \
+    X(128, 4, 8, false, 16, 4, 32, 2) \
+    X(128, 8, 8, false, 16, 8, 32, 4) \
+    X(128, 4, 12, false, 16, 3, 32, 3) \
+    X(128, 8, 12, false, 64, 3, 32, 2) \
+    X(128, 2, 8, true, 32, 2, 32, 2) \
+    X(128, 4, 8, true, 32, 3, 32, 2)
+/* clang-format on */
+
+/* Bytes of a centroid: halves, or bytes, of which shared ones are whole words.
+ */
+#define KV_CODE_ENTRY(int8, own, d) \
+    ((int8) ? ((own) || (d) >= 4 ? (d) : 4) : 2 * (d))
+
+/* Codes as kernels see them: two neighbours of 4 bits are one of 8, in a table
+ * of all pairs. */
+struct kv_gpu_codes {
+    size_t d;
+    unsigned bits;
+    bool own;
+    size_t step; /* tokens; 0: there is no kernel */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+bool kv_gpu_codebook_open(struct kv_gpu_side *side);
+struct kv_gpu_codes kv_gpu_codebook_codes(const struct kv_gpu_side *side);
+/* Fails, by name, where a side's codes have no kernel. */
+int kv_gpu_codebook_check(const struct kv_gpu_side *side, struct kv_err *e);
+
+/* Of one path each; codes: of both sides. */
+int kv_gpu_codebook_exact(struct kv_gpu_launch *l, struct kv_gpu_codes codes,
+                          struct kv_err *e);
+int kv_gpu_codebook_int8(struct kv_gpu_launch *l, struct kv_gpu_codes codes,
+                         struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

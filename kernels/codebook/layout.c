@@ -1,0 +1,575 @@
+#include "kernels/codebook/tables8.h"
+#include "kernels/level.h"
+#include "kernels/simd/lanes4.h"
+#include "kernels/simd/unroll.h"
+#include "lib/base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    T = KV_TILE_TOKENS,
+    PART = KV_TILE_PART,
+    MOST_DIM = KV_CODE_DIM,
+    LINE = 64
+};
+
+static const struct kv_tile_book *book_of(const struct kv_store *s)
+{
+    return s->params;
+}
+
+/* ---- tables ---------------------------------------------------------------
+ */
+
+/* The centroids [k][d] of one table in 8 bits. */
+static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
+                        int bias)
+{
+    const size_t at = kv_tile_book_at(b, head, sub);
+    const size_t end = b->sub_books > 1 ? sub + 1 : b->n_sub;
+    const float *from = b->centers + at * b->k * b->d;
+
+    for (size_t j = 0; j < b->d; j++) {
+        float max = 0;
+
+        for (size_t i = 0; i < b->k; i++)
+            max = fmaxf(max, fabsf(from[i * b->d + j]));
+        for (size_t i = sub; i < end; i++)
+            b->scale[(head * b->n_sub + i) * b->d + j] = max / 127;
+        for (size_t i = 0; i < b->k; i++) {
+            const float x = max > 0 ? from[i * b->d + j] / max * 127 : 0;
+            const uint8_t code = (uint8_t)((int)rintf(x) + bias);
+
+            b->entry[(at * b->k + i) * b->width + j] = code;
+            if (b->planes)
+                b->planes[kv_tile_book_channel(b, head, sub, j) * b->plane +
+                          i] = code;
+        }
+    }
+}
+
+/* Where channel j of a sub-vector is in a row of q8. */
+static size_t q_at(const struct kv_tile_book *b, size_t sub, size_t j)
+{
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return (sub / 4 * b->d + j) * 4 + sub % 4;
+    case KV_CODES_OWN:
+        return sub * b->d + j;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return sub * b->width + j;
+}
+
+/* The same in a row of the values' sums. */
+static size_t sum_at(const struct kv_tile_book *b, size_t sub, size_t j)
+{
+    if (b->order == KV_CODES_SHARED)
+        return (sub / 16 * b->d + j) * 16 + sub % 16;
+    return q_at(b, sub, j);
+}
+
+static enum kv_code_order order_of(unsigned bits, size_t sub_books)
+{
+    if (bits > 8)
+        return KV_CODES_WIDE;
+    return sub_books > 1 ? KV_CODES_OWN : KV_CODES_SHARED;
+}
+
+struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
+                                      size_t sub_books, size_t n_sub, size_t d,
+                                      unsigned bits, int values,
+                                      struct kv_tiles_rope *rope)
+{
+    const size_t books = head_books * sub_books;
+    struct kv_tile_book *b = kv_alloc(1, sizeof(*b));
+
+    *b = (struct kv_tile_book){.order = order_of(bits, sub_books),
+                               .head_books = head_books,
+                               .sub_books = sub_books,
+                               .n_sub = n_sub,
+                               .d = d,
+                               .k = (size_t)1 << bits,
+                               .bits = bits,
+                               .centers = centers,
+                               .rope = rope,
+                               .width = d <= 4   ? 4
+                                        : d <= 8 ? 8
+                                                 : 16};
+    if (rope)
+        return b;
+    b->scale = kv_alloc(head_books * n_sub * d, sizeof(*b->scale));
+    b->q_at = kv_alloc(n_sub * d, sizeof(*b->q_at));
+    b->sum_at = kv_alloc(n_sub * d, sizeof(*b->sum_at));
+    for (size_t c = 0; c < n_sub * d; c++) {
+        b->q_at[c] = (uint16_t)q_at(b, c / d, c % d);
+        b->sum_at[c] = (uint16_t)sum_at(b, c / d, c % d);
+    }
+    b->entry = kv_lines(books * b->k, b->width);
+    if (bits <= 8) {
+        b->channels = sub_books > 1 ? kv_round_up(n_sub * d, 16) : d;
+        b->plane = bits <= 6 ? 64 : b->k;
+        b->planes = kv_lines(head_books * b->channels, b->plane);
+        b->sub_of = kv_alloc(b->channels, sizeof(*b->sub_of));
+    }
+    for (size_t c = 0; c < b->channels; c++)
+        b->sub_of[c] = (uint16_t)(c / d < n_sub ? c / d : n_sub - 1);
+    for (size_t h = 0; h < head_books; h++)
+        for (size_t i = 0; i < sub_books; i++)
+            round_table(b, h, i, values ? 0 : KV_KEY_BIAS);
+    return b;
+}
+
+void kv_tile_book_free(struct kv_tile_book *b)
+{
+    if (!b)
+        return;
+    kv_tiles_rope_free(b->rope);
+    free(b->sub_of);
+    free(b->sum_at);
+    free(b->q_at);
+    free(b->scale);
+    free(b->entry);
+    free(b->planes);
+    free(b);
+}
+
+/* ---- tiles ----------------------------------------------------------------
+ */
+
+static size_t code_bytes(const struct kv_tile_book *b, int values)
+{
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return kv_round_up(b->n_sub, values ? 16 : 4) * T /
+               (b->bits <= 4 ? 2 : 1);
+    case KV_CODES_OWN:
+        return b->bits <= 4 ? kv_round_up(b->n_sub, 2) / 2 * T : b->n_sub * T;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return b->n_sub * T * b->bits / 8;
+}
+
+void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b)
+{
+    s->family = &kv_family_codebook;
+    s->params = b;
+    s->tile_bytes = kv_round_up(code_bytes(b, s->values), LINE);
+}
+
+/* The byte of a code (b > 8: the low one), and its first bit. */
+static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
+                      unsigned *shift)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const size_t half = b->bits <= 4 ? t / PART : 0;
+    const size_t in = b->bits <= 4 ? t % PART : t; /* of half a tile */
+    const size_t tokens = b->bits <= 4 ? PART : T;
+
+    *shift = (unsigned)(4 * half);
+    switch (b->order) {
+    case KV_CODES_SHARED:
+        return s->values ? (sub / 16 * tokens + in / 4 * 4) * 16 +
+                               sub % 16 * 4 + in % 4
+                         : (sub / 4 * tokens + in) * 4 + sub % 4;
+    case KV_CODES_OWN:
+        *shift = b->bits <= 4 ? (unsigned)(sub % 2 * 4) : 0;
+        return (b->bits <= 4 ? sub / 2 : sub) * T + t;
+    case KV_CODES_WIDE:
+        break;
+    }
+    return sub * T + t;
+}
+
+void kv_store_put_indices(const struct kv_store *s, size_t t,
+                          const uint16_t *code, uint8_t *tile)
+{
+    const struct kv_tile_book *b = book_of(s);
+
+    for (size_t i = 0; i < b->n_sub; i++) {
+        unsigned shift;
+        uint8_t *at = tile + byte_of(s, t, i, &shift);
+
+        *at = (uint8_t)(*at | code[i] << shift);
+        for (unsigned bit = 8; bit < b->bits; bit++) {
+            uint8_t *bits =
+                tile + b->n_sub * T + (i * (b->bits - 8) + bit - 8) * (T / 8);
+
+            bits[t / 8] =
+                (uint8_t)(bits[t / 8] | (code[i] >> bit & 1) << t % 8);
+        }
+    }
+}
+
+/* from: n bytes or halves of bytes; shift and mask are constants for whole
+ * bytes. */
+ALWAYS_INLINE void widen(const uint8_t *from, size_t n, unsigned shift,
+                         uint8_t mask, uint16_t *to)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = (uint8_t)(from[i] >> shift) & mask;
+}
+
+typedef uint16_t u8 __attribute__((vector_size(16)));
+
+/* The upper bits of 32 codes. */
+static void add_bits(const struct kv_tile_book *b, const uint8_t *bits,
+                     uint16_t *code)
+{
+    static const u8 one = {1, 2, 4, 8, 16, 32, 64, 128};
+
+    for (size_t t = 0; t < PART; t += 8) {
+        u8 x;
+
+        memcpy(&x, code + t, sizeof(x));
+        for (unsigned bit = 8; bit < b->bits; bit++) {
+            const uint16_t eight = bits[(bit - 8) * (T / 8) + t / 8];
+
+            x |= (u8)((one & eight) != 0) & (uint16_t)(1u << bit);
+        }
+        memcpy(code + t, &x, sizeof(x));
+    }
+}
+
+struct kv_code_part kv_store_get_codes(const struct kv_store *s,
+                                       const uint8_t *tile, size_t part,
+                                       uint16_t *code)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const int halves = b->bits <= 4;
+    const unsigned shift = halves ? (unsigned)(4 * part) : 0;
+    const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
+
+    if (b->order == KV_CODES_SHARED) {
+        const size_t n = some * PART, step = halves ? n : 2 * n;
+
+        for (size_t i = 0; i < kv_round_up(b->n_sub, some) / some; i++)
+            if (halves)
+                widen(tile + i * step, n, shift, 15, code + i * n);
+            else
+                widen(tile + i * step + part * n, n, 0, 255, code + i * n);
+        return s->values ? (struct kv_code_part){16, n, 4, 64, 1}
+                         : (struct kv_code_part){4, n, 1, 16, 4};
+    }
+    for (size_t i = 0; i < b->n_sub; i++) {
+        uint16_t *to = code + i * PART;
+
+        if (halves)
+            widen(tile + i / 2 * T + part * PART, PART, i % 2 ? 4 : 0, 15, to);
+        else
+            widen(tile + i * T + part * PART, PART, 0, 255, to);
+        if (b->bits > 8)
+            add_bits(b,
+                     tile + b->n_sub * T + i * (b->bits - 8) * (T / 8) +
+                         part * (PART / 8),
+                     code + i * PART);
+    }
+    return (struct kv_code_part){1, PART, 0, 4, 1};
+}
+
+/* ---- exact: centroids as they are ------------------------------------------
+ */
+
+/* 2 values each of 4 tokens, to rows of x 32 apart. */
+static void turn2(const float *a, const float *b, const float *c,
+                  const float *d, float *x)
+{
+    const v4 ab = {a[0], a[1], b[0], b[1]}, cd = {c[0], c[1], d[0], d[1]};
+
+    store4(x, MIX4(ab, cd, 0, 2, 4, 6));
+    store4(x + PART, MIX4(ab, cd, 1, 3, 5, 7));
+}
+
+/* One sub-space's codes of 32 tokens, in fours, to x [d][32]. */
+ALWAYS_INLINE void expand_keys(const float *table, size_t d,
+                               const uint16_t *code, size_t four, size_t one,
+                               float *x)
+{
+    for (size_t t = 0; t < PART; t += 4, code += four) {
+        const float *row[4];
+        size_t j = 0;
+
+        for (size_t i = 0; i < 4; i++)
+            row[i] = table + code[i * one] * d;
+        for (; j + 4 <= d; j += 4)
+            turn4(load4(row[0] + j), load4(row[1] + j), load4(row[2] + j),
+                  load4(row[3] + j), x + j * PART + t, PART);
+        for (; j + 2 <= d; j += 2)
+            turn2(row[0] + j, row[1] + j, row[2] + j, row[3] + j,
+                  x + j * PART + t);
+        for (; j < d; j++)
+            for (size_t i = 0; i < 4; i++)
+                x[j * PART + t + i] = row[i][j];
+    }
+}
+
+/* To x [32][stride]. */
+ALWAYS_INLINE void expand_values(const float *table, size_t d,
+                                 const uint16_t *code, size_t four,
+                                 size_t stride, float *x)
+{
+    for (size_t t = 0; t < PART; t += 4, code += four)
+        for (size_t i = 0; i < 4; i++)
+            memcpy(x + (t + i) * stride, table + code[i] * d, d * sizeof(*x));
+}
+
+/* d is a constant for the usual ones. */
+ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
+                              const uint16_t *code, struct kv_code_part p,
+                              float *x)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const size_t stride = kv_padded(s->head_dim);
+
+    for (size_t i = 0; i < b->n_sub; i++) {
+        const float *table =
+            b->centers + kv_tile_book_at(b, head, i) * b->k * d;
+        const uint16_t *at = code + kv_code_at(p, i, 0);
+
+        if (s->values)
+            expand_values(table, d, at, p.four, stride, x + i * d);
+        else if (p.one == 1)
+            expand_keys(table, d, at, p.four, 1, x + i * d * PART);
+        else
+            expand_keys(table, d, at, p.four, 4, x + i * d * PART);
+    }
+}
+
+static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   size_t part, float *x)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const size_t stride = kv_padded(s->head_dim);
+    uint16_t code[MOST_DIM * PART];
+    const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
+
+    if (s->values)
+        for (size_t t = 0; t < PART; t++)
+            memset(x + t * stride + s->head_dim, 0,
+                   (stride - s->head_dim) * sizeof(*x));
+    switch (b->d) {
+    case 2:
+        expand_all(s, head, 2, code, p, x);
+        break;
+    case 4:
+        expand_all(s, head, 4, code, p, x);
+        break;
+    case 8:
+        expand_all(s, head, 8, code, p, x);
+        break;
+    default:
+        expand_all(s, head, b->d, code, p, x);
+    }
+    if (b->rope)
+        kv_tiles_rope_rotate(b->rope,
+                             kv_store_position(s, head, tile) + part * PART, x);
+}
+
+#define EXACT(LEVEL)                                                      \
+    {                                                                     \
+        .query_bytes = kv_exact_query_bytes, .prepare = kv_exact_prepare, \
+        .qk = kv_exact_qk, .acc_floats = kv_exact_acc_floats,             \
+        .pv = kv_exact_pv, .finish = kv_exact_finish, .by_chunks = true,  \
+        .qk_tiles = kv_code_qk_tiles_##LEVEL,                             \
+        .pv_tiles = kv_code_pv_tiles_##LEVEL                              \
+    }
+
+static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
+{
+    static const struct kv_tile_ops c = EXACT(c);
+
+#ifdef __x86_64__
+    static const struct kv_tile_ops avx2 = EXACT(avx2);
+#endif
+
+    if (!kv_code_tabled(book_of(s), s->n))
+        return kv_tiles_expanded(s);
+#ifdef __x86_64__
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &avx2;
+#endif
+    return &c;
+}
+
+/* ---- int8 ------------------------------------------------------------------
+ */
+
+static size_t query_bytes(const struct kv_store *s)
+{
+    return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
+}
+
+/* n rows of q8 [MOST_DIM] side by side, n <= KV_CODE_ROWS. */
+static void put_rows(const struct kv_store *s, int8_t (*q8)[MOST_DIM], size_t n,
+                     int8_t *to)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const size_t some = b->order == KV_CODES_WIDE ? b->width : 4;
+
+    memset(to, 0, n * kv_code_quads(s) * 4);
+    for (size_t c = 0; c < s->head_dim; c++) {
+        const size_t in = b->q_at[c] & (some - 1);
+        int8_t *at = to + (b->q_at[c] - in) * n + in;
+
+        for (size_t r = 0; r < n; r++)
+            at[r * some] = q8[r][c];
+    }
+}
+
+static int32_t sum_of(const int8_t *x, size_t n)
+{
+    int32_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+/* The table's scales are in the query before it is rounded. */
+static void prepare(const struct kv_store *s, size_t head, const float *q,
+                    size_t rows, void *query)
+{
+    const float *scale = kv_tile_book_scales(book_of(s), head);
+    const size_t padded = kv_padded(s->head_dim);
+    struct kv_code_query *to = query;
+    float x[KV_TILE_ROWS][MOST_DIM];
+
+    for (size_t r = 0; r < rows; r++, q += s->head_dim) {
+        for (size_t c = 0; c < s->head_dim; c++)
+            x[r][c] = q[c] * scale[c];
+        for (size_t c = s->head_dim; c < padded; c++)
+            x[r][c] = 0;
+    }
+    kv_tile_loops()->round8(x[0], MOST_DIM, rows, padded, to->plain[0],
+                            MOST_DIM, to->scale);
+    for (size_t r = 0; r < rows; r++)
+        to->start[r] = -KV_KEY_BIAS * sum_of(to->plain[r], s->head_dim);
+    for (size_t r = 0; r < rows; r += KV_CODE_ROWS) {
+        const size_t n = rows - r < KV_CODE_ROWS ? rows - r : KV_CODE_ROWS;
+
+        put_rows(s, to->plain + r, n, to->q8 + kv_code_rows_at(s, r));
+    }
+}
+
+/* One table for all sub-spaces, d and n_sub multiples of 4: the sums of four
+ * sub-vectors in four dimensions at a time. */
+static void finish_fours(const struct kv_tile_book *b, const float *scale,
+                         const float *acc, float *out)
+{
+    for (size_t i = 0; i < b->n_sub; i += 4)
+        for (size_t j = 0; j < b->d; j += 4) {
+            const float *at = acc + b->sum_at[i * b->d + j];
+            v4 x[4];
+
+            for (size_t k = 0; k < 4; k++)
+                x[k] = load4(at + k * 16) * scale[j + k];
+            turn4(x[0], x[1], x[2], x[3], out + i * b->d + j, b->d);
+        }
+}
+
+static void finish(const struct kv_store *s, size_t head, const float *acc,
+                   size_t rows, float *out)
+{
+    const struct kv_tile_book *b = book_of(s);
+    const float *scale = kv_tile_book_scales(b, head);
+    const int fours =
+        b->order == KV_CODES_SHARED && b->d % 4 == 0 && b->n_sub % 4 == 0;
+
+    for (size_t r = 0; r < rows;
+         r++, acc += kv_code_sums(s), out += s->head_dim) {
+        if (fours) {
+            finish_fours(b, scale, acc, out);
+            continue;
+        }
+        for (size_t c = 0; c < s->head_dim; c++)
+            out[c] = acc[b->sum_at[c]] * scale[c];
+    }
+}
+
+#define INT8(LEVEL, SUMS, FINISH)                       \
+    {                                                   \
+        .query_bytes = query_bytes, .prepare = prepare, \
+        .qk = kv_code_qk_##LEVEL, .acc_floats = SUMS,   \
+        .pv = kv_code_pv_##LEVEL, .finish = FINISH      \
+    }
+
+static const struct kv_tile_ops *int8_ops(void)
+{
+    static const struct kv_tile_ops c = INT8(c, kv_code_sums, finish);
+
+#ifdef __x86_64__
+    static const struct kv_tile_ops avx2 =
+        INT8(avx2, kv_code_sums_avx2, kv_code_finish_avx2);
+    static const struct kv_tile_ops vnni = INT8(vnni, kv_code_sums, finish);
+
+    if (kv_level_vnni())
+        return &vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &avx2;
+#endif
+    return &c;
+}
+
+static size_t tables8_bytes(size_t of_rows)
+{
+    return sizeof(struct kv_code_tables8) +
+           KV_TILE_ROWS / KV_CODE_ROWS * of_rows;
+}
+
+static size_t lanes8_bytes(const struct kv_store *s)
+{
+    return tables8_bytes(kv_code_lanes8_bytes(book_of(s)));
+}
+
+#ifdef __x86_64__
+static size_t planes8_bytes(const struct kv_store *s)
+{
+    return tables8_bytes(kv_code_planes8_bytes(book_of(s)));
+}
+#endif
+
+/* by_chunks at every level: it decides how far the softmax goes at once. */
+#define TABLES8(LEVEL, ORDER, PREPARE)                                      \
+    {                                                                       \
+        .query_bytes = ORDER##8_bytes,                                      \
+        .prepare = kv_code_##ORDER##8_##PREPARE, .qk = kv_code_qk8_##LEVEL, \
+        .by_chunks = true, .qk_tiles = kv_code_qk8_tiles_##LEVEL            \
+    }
+
+static const struct kv_tile_ops *tables8_ops(void)
+{
+    static const struct kv_tile_ops c = TABLES8(c, lanes, c);
+
+#ifdef __x86_64__
+    static const struct kv_tile_ops avx2 = TABLES8(avx2, lanes, avx2);
+    static const struct kv_tile_ops vnni = TABLES8(vnni, planes, avx2);
+
+    if (kv_level_vnni())
+        return &vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &avx2;
+#endif
+    return &c;
+}
+
+static const struct kv_tile_ops *ops(const struct kv_store *s,
+                                     enum kv_path path)
+{
+    const struct kv_tile_book *b = book_of(s);
+
+    if (path == KV_PATH_EXACT)
+        return exact_ops(s);
+    if (!s->values && kv_code_tabled8(b, s->n))
+        return tables8_ops();
+    return b->rope ? NULL : int8_ops();
+}
+
+const struct kv_family kv_family_codebook = {
+    .name = "codebook",
+    .ops = ops,
+    .expand = expand,
+};

@@ -1,0 +1,416 @@
+/* Path exact over many tiles of codes of 3 to 8 bits, without expanding them:
+ * a sub-space has few centroids, and many tokens share each.
+ *
+ *   keys    what each centroid gives with the queries is multiplied out once;
+ *           a token's score is the sum of what its codes point to (asymmetric
+ *           distance computation, as product quantization has it)
+ *   values  the weights of all tokens with the same code are added up; then
+ *           each centroid counts once, by that sum
+ *
+ * Either way a look-up serves QUERIES queries.  Of codes of up to 4 bits it
+ * takes two at a time: a pair of sub-spaces is one of 256 centroids.  The
+ * tables of SPACES of them, 16 KB, stay in the first cache while the codes of a
+ * chunk's tokens go by.
+ *
+ * Included by tiles_codebook_tables_*.c, which define NAME. */
+#include "kernels/codebook/multiply.h"
+#include "kernels/simd/prefetch.h"
+
+enum {
+    T = KV_TILE_TOKENS,
+    HALF = T / 2,
+    QUERIES = KV_TILE_FEW, /* queries side by side */
+    SPACES = 4,            /* spaces with a table, at a time */
+    MOST_K = 256,
+    PAIR_K = 16, /* of the two in a pair, at most */
+    AHEAD = 2    /* tiles, of codes */
+};
+_Static_assert(QUERIES * sizeof(float) == sizeof(v4) && SPACES == 4,
+               "turn4(), four codes at a time, and their tables by name");
+
+/* A space is a sub-space, or two with codes of up to 4 bits, of which the first
+ * one's are the lower halves of bytes. */
+static size_t in_space(const struct kv_tile_book *b)
+{
+    return b->bits <= 4 ? 2 : 1;
+}
+
+static size_t n_spaces(const struct kv_tile_book *b)
+{
+    return (b->n_sub + in_space(b) - 1) / in_space(b);
+}
+
+/* ---- codes ----------------------------------------------------------------
+ */
+
+/* Codes of SPACES spaces in a tile, bytes.  The four at row[i] + k * step, k <
+ * 16, are
+ *
+ *   with STEP_TOKEN   of token 4 k + i: one for each space
+ *   else              of the i-th space: of tokens 4 k to 4 k + 3 */
+struct codes {
+    const uint8_t *row[4];
+    size_t step, ahead; /* ahead: to be fetched, from those that are loaded */
+};
+
+enum { STEP_TOKEN = 16, STEP_SUB = 4, STEP_SHARED = 64 };
+
+static size_t step_of(const struct kv_store *s)
+{
+    const struct kv_tile_book *b = s->params;
+
+    if (b->order == KV_CODES_SHARED && !s->values)
+        return STEP_TOKEN;
+    return b->order == KV_CODES_SHARED && b->bits > 4 ? STEP_SHARED : STEP_SUB;
+}
+
+ALWAYS_INLINE uint32_t four_at(const uint8_t *p)
+{
+    uint32_t four;
+
+    memcpy(&four, p, sizeof(four));
+    return four;
+}
+
+/* Halves of bytes as pairs: tokens t and t + 32 of the same sub-space become
+ * two sub-spaces of the same token.  Keys: four sub-spaces of token t from low
+ * on, the next four from high on. */
+static void pair_keys(const uint8_t *low, const uint8_t *high, uint8_t *to)
+{
+    for (size_t t = 0; t < T; t++) {
+        const unsigned shift = t < HALF ? 0 : 4;
+        const uint32_t x = four_at(low + t % HALF * 4) >> shift & 0x0f0f0f0f;
+        const uint32_t y = four_at(high + t % HALF * 4) >> shift & 0x0f0f0f0f;
+        const uint32_t xx = x | x >> 4, yy = y | y >> 4;
+        const uint32_t four = (xx & 0xff) | (xx >> 8 & 0xff00) |
+                              (yy & 0xff) << 16 | (yy & 0xff0000) << 8;
+
+        memcpy(to + t * 4, &four, sizeof(four));
+    }
+}
+
+/* Values: two sub-spaces, four tokens every 64 bytes, from first and second
+ * on. */
+static void pair_values(const uint8_t *first, const uint8_t *second,
+                        uint8_t *to)
+{
+    for (size_t t = 0; t < HALF; t += 4) {
+        const uint32_t x = four_at(first + t * 16),
+                       y = four_at(second + t * 16);
+        const uint32_t low = (x & 0x0f0f0f0f) | (y & 0x0f0f0f0f) << 4;
+        const uint32_t high = (x >> 4 & 0x0f0f0f0f) | (y & 0xf0f0f0f0);
+
+        memcpy(to + t, &low, sizeof(low));
+        memcpy(to + HALF + t, &high, sizeof(high));
+    }
+}
+
+static struct codes codes_of_pairs(const struct kv_store *s,
+                                   const uint8_t *tile, size_t space,
+                                   uint8_t room[SPACES * T])
+{
+    const struct kv_tile_book *b = s->params;
+    const size_t sub = 2 * space;
+    const size_t ahead = AHEAD * s->tile_bytes;
+    struct codes c = {.step = step_of(s)};
+
+    if (b->order == KV_CODES_OWN)
+        c.ahead = ahead;
+    for (size_t i = 0; i < SPACES; i++)
+        if (b->order == KV_CODES_OWN)
+            c.row[i] = tile + kv_min(space + i, n_spaces(b) - 1) * T;
+        else
+            c.row[i] = room + i * (s->values ? T : 4);
+    if (c.step == STEP_TOKEN) {
+        const size_t next = kv_min(sub + 4, kv_round_up(b->n_sub, 4) - 4);
+
+        kv_prefetch_near(tile + sub * HALF, ahead, 2 * SPACES * HALF);
+        pair_keys(tile + sub * HALF, tile + next * HALF, room);
+    } else if (b->order == KV_CODES_SHARED) {
+        const uint8_t *at = tile + sub / 16 * 16 * HALF + sub % 16 * 4;
+
+        kv_prefetch_near(at, ahead, 16 * HALF);
+        for (size_t i = 0; i < SPACES; i++)
+            pair_values(at + i * 8, at + i * 8 + 4, room + i * T);
+    }
+    return c;
+}
+
+/* Of spaces [space, space + SPACES), space a multiple of SPACES; for those past
+ * the last, whose tables are zeros or not looked at, some that are in the tile.
+ * room: where they lie another way in tile. */
+static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
+                             size_t space, uint8_t room[SPACES * T])
+{
+    const struct kv_tile_book *b = s->params;
+    struct codes c = {.step = step_of(s), .ahead = AHEAD * s->tile_bytes};
+
+    if (b->bits <= 4)
+        return codes_of_pairs(s, tile, space, room);
+    for (size_t i = 0; i < SPACES; i++)
+        if (c.step == STEP_TOKEN)
+            c.row[i] = tile + space * T + i * 4;
+        else if (c.step == STEP_SHARED)
+            c.row[i] = tile + space / 16 * 16 * T + (space % 16 + i) * 4;
+        else
+            c.row[i] = tile + kv_min(space + i, b->n_sub - 1) * T;
+    return c;
+}
+
+/* What the i-th of four codes points to in a table. */
+ALWAYS_INLINE v4 *entry_of(v4 *table, uint32_t four, size_t i)
+{
+    const uint32_t at = i ? four >> (8 * i - 4) : four << 4;
+
+    return (v4 *)((char *)table + (at & 255 * sizeof(v4)));
+}
+
+/* ---- keys -----------------------------------------------------------------
+ */
+
+/* table [SPACES][entries] of the spaces from this one on. */
+static void key_tables(const struct kv_tile_book *b, size_t head, size_t space,
+                       const v4 *q, v4 *table)
+{
+    for (size_t i = space; i < space + SPACES;
+         i++, table += kv_code_table_size(b)) {
+        v4 low[PAIR_K], high[PAIR_K];
+
+        if (in_space(b) == 1) {
+            sub_table(b, head, i, q, table);
+            continue;
+        }
+        sub_table(b, head, 2 * i, q, low);
+        sub_table(b, head, 2 * i + 1, q, high);
+        for (size_t j = 0; j < b->k; j++)
+            for (size_t k = 0; k < b->k; k++)
+                table[j * PAIR_K + k] = high[j] + low[k];
+    }
+}
+
+/* sum [64] += what the codes of a tile point to.  step is a constant. */
+ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t n, v4 *table,
+                               v4 *sum)
+{
+    v4 *const of[SPACES] = {table, table + n, table + 2 * n, table + 3 * n};
+
+    for (size_t t = 0; t < T; t += 4) {
+        uint32_t four[4];
+
+        kv_prefetch_near(c.row[t / 4 % 4] + t / 4 * step, c.ahead, 1);
+        UNROLL
+        for (size_t i = 0; i < 4; i++)
+            four[i] = four_at(c.row[i] + t / 4 * step);
+        UNROLL
+        for (size_t i = 0; i < 4; i++) {
+            v4 x = sum[t + i];
+
+            UNROLL
+            for (size_t j = 0; j < SPACES; j++)
+                x += step == STEP_TOKEN ? *entry_of(of[j], four[i], j)
+                                        : *entry_of(of[j], four[j], i);
+            sum[t + i] = x;
+        }
+    }
+}
+
+/* Scores of n tiles with up to QUERIES queries q [channels]. */
+static void sum_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   size_t n, const v4 *q, v4 *sum)
+{
+    const struct kv_tile_book *b = s->params;
+    const size_t k = kv_code_table_size(b);
+    v4 table[SPACES * MOST_K];
+    uint8_t room[SPACES * T];
+
+    memset(sum, 0, n * T * sizeof(*sum));
+    for (size_t space = 0; space < n_spaces(b); space += SPACES) {
+        key_tables(b, head, space, q, table);
+        for (size_t i = 0; i < n; i++) {
+            const struct codes c =
+                codes_of(s, tile + i * s->tile_bytes, space, room);
+
+            if (c.step == STEP_TOKEN)
+                add_entries(c, STEP_TOKEN, k, table, sum + i * T);
+            else
+                add_entries(c, STEP_SUB, k, table, sum + i * T);
+        }
+    }
+}
+
+void NAME(kv_code_qk_tiles)(const struct kv_store *s, size_t head,
+                            const uint8_t *tile, size_t n, const void *query,
+                            size_t rows, float *score, size_t stride)
+{
+    v4 q[KV_CODE_DIM], sum[KV_TILE_CHUNK];
+
+    if (!kv_code_tabled(s->params, n * T)) {
+        for (size_t i = 0; i < n; i++)
+            kv_exact_qk(s, head, tile + i * s->tile_bytes, query, rows,
+                        score + i * T, stride);
+        return;
+    }
+    for (size_t r = 0; r < rows; r += QUERIES, score += QUERIES * stride) {
+        const size_t some = kv_min(rows - r, QUERIES);
+
+        for (size_t c = 0; c < s->head_dim; c++) {
+            q[c] = (v4){0};
+            memcpy(&q[c], (const float *)query + c * rows + r,
+                   some * sizeof(float));
+        }
+        sum_qk(s, head, tile, n, q, sum);
+        for (size_t t = 0; t < n * T; t += 4) {
+            float x[QUERIES][4];
+
+            turn4(sum[t], sum[t + 1], sum[t + 2], sum[t + 3], x[0], 4);
+            for (size_t i = 0; i < some; i++)
+                memcpy(score + i * stride + t, x[i], sizeof(x[i]));
+        }
+    }
+}
+
+/* ---- values ---------------------------------------------------------------
+ */
+
+/* Adds the weights w [64] of a tile's tokens to what their codes point to.
+ * step is a constant. */
+ALWAYS_INLINE void add_weights(struct codes c, size_t step, size_t n,
+                               const v4 *w, v4 *table)
+{
+    v4 *const of[SPACES] = {table, table + n, table + 2 * n, table + 3 * n};
+
+    for (size_t t = 0; t < T; t += 4) {
+        const v4 x[4] = {w[t], w[t + 1], w[t + 2], w[t + 3]};
+
+        kv_prefetch_near(c.row[t / 4 % 4] + t / 4 * step, c.ahead, 1);
+        UNROLL
+        for (size_t j = 0; j < SPACES; j++) {
+            const uint32_t four = four_at(c.row[j] + t / 4 * step);
+
+            UNROLL
+            for (size_t i = 0; i < 4; i++)
+                *entry_of(of[j], four, i) += x[i];
+        }
+    }
+}
+
+/* sum [n] = n channels of centroids, d apart, times the weights in table [k],
+ * k even. */
+ALWAYS_INLINE void weigh(const float *center, size_t k, size_t d, size_t n,
+                         const v4 *table, v4 *sum)
+{
+    v4 x[2][8] = {{{0}}};
+
+    for (size_t i = 0; i < k; i += 2, center += 2 * d) {
+        UNROLL
+        for (size_t j = 0; j < n; j++) {
+            x[0][j] += table[i] * center[j];
+            x[1][j] += table[i + 1] * center[d + j];
+        }
+    }
+    for (size_t j = 0; j < n; j++)
+        sum[j] = x[0][j] + x[1][j];
+}
+
+/* acc, [rows] of `padded`: adds a sub-space's centroids times the weights in
+ * table [k]. */
+static void add_centers(const struct kv_tile_book *b, size_t head, size_t sub,
+                        const v4 *table, size_t rows, size_t padded, float *acc)
+{
+    const size_t at = kv_tile_book_at(b, head, sub) * b->k * b->d;
+
+    acc += sub * b->d;
+    for (size_t j = 0, n; j < b->d; j += n, acc += n) {
+        v4 sum[8];
+
+        n = together(b->d - j);
+        switch (n) {
+#define CASE(N)                                                \
+    case N:                                                    \
+        weigh(b->centers + at + j, b->k, b->d, N, table, sum); \
+        break;
+            EACH(CASE)
+#undef CASE
+        }
+        for (size_t r = 0; r < rows; r++)
+            for (size_t c = 0; c < n; c++)
+                acc[r * padded + c] += sum[c][r];
+    }
+}
+
+/* The same of the spaces from this one on, table [SPACES][entries]. */
+static void add_spaces(const struct kv_tile_book *b, size_t head, size_t space,
+                       const v4 *table, size_t rows, size_t padded, float *acc)
+{
+    const size_t end = kv_min(space + SPACES, n_spaces(b));
+
+    for (size_t i = space; i < end; i++, table += kv_code_table_size(b)) {
+        v4 low[PAIR_K] = {{0}}, high[PAIR_K] = {{0}};
+
+        if (in_space(b) == 1) {
+            add_centers(b, head, i, table, rows, padded, acc);
+            continue;
+        }
+        for (size_t j = 0; j < b->k; j++)
+            for (size_t k = 0; k < b->k; k++) {
+                low[k] += table[j * PAIR_K + k];
+                high[j] += table[j * PAIR_K + k];
+            }
+        add_centers(b, head, 2 * i, low, rows, padded, acc);
+        if (2 * i + 1 < b->n_sub)
+            add_centers(b, head, 2 * i + 1, high, rows, padded, acc);
+    }
+}
+
+/* acc, [rows <= QUERIES] of `padded`, += n tiles times their tokens' weights w.
+ */
+static void add_values(const struct kv_store *s, size_t head,
+                       const uint8_t *tile, size_t n, const v4 *w, size_t rows,
+                       float *acc)
+{
+    const struct kv_tile_book *b = s->params;
+    const size_t k = kv_code_table_size(b);
+    v4 table[SPACES * MOST_K];
+    uint8_t room[SPACES * T];
+
+    for (size_t space = 0; space < n_spaces(b); space += SPACES) {
+        memset(table, 0, SPACES * k * sizeof(*table));
+        for (size_t i = 0; i < n; i++) {
+            const struct codes c =
+                codes_of(s, tile + i * s->tile_bytes, space, room);
+
+            if (c.step == STEP_SHARED)
+                add_weights(c, STEP_SHARED, k, w + i * T, table);
+            else
+                add_weights(c, STEP_SUB, k, w + i * T, table);
+        }
+        add_spaces(b, head, space, table, rows, kv_padded(s->head_dim), acc);
+    }
+}
+
+void NAME(kv_code_pv_tiles)(const struct kv_store *s, size_t head,
+                            const uint8_t *tile, size_t n, const float *p,
+                            size_t stride, size_t rows, float *acc)
+{
+    const size_t padded = kv_padded(s->head_dim);
+    v4 w[KV_TILE_CHUNK];
+
+    if (!kv_code_tabled(s->params, n * T)) {
+        for (size_t i = 0; i < n; i++)
+            kv_exact_pv(s, head, tile + i * s->tile_bytes, p + i * T, stride,
+                        rows, acc);
+        return;
+    }
+    for (size_t r = 0; r < rows; r += QUERIES) {
+        const size_t some = kv_min(rows - r, QUERIES);
+
+        for (size_t t = 0; t < n * T; t += 4) {
+            v4 x[QUERIES] = {{0}};
+
+            for (size_t i = 0; i < some; i++)
+                x[i] = load4(p + (r + i) * stride + t);
+            turn4(x[0], x[1], x[2], x[3], (float *)(w + t), QUERIES);
+        }
+        add_values(s, head, tile, n, w, some, acc + r * padded);
+    }
+}

@@ -1,0 +1,34 @@
+/* What the device has encoded (coder.h) into the tiles of attention, byte for
+ * byte what <family>_pack.c makes of the CPU's tiles. */
+#ifndef KV_CUDA_APPEND_H
+#define KV_CUDA_APPEND_H
+
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/families.h"
+
+/* The newest tile of codes of each of n sequences, of one side. */
+struct kv_gpu_append {
+    const struct kv_gpu_side *side;
+    const struct kv_gpu_code *code;          /* its block divides a tile */
+    const uint8_t *bytes;                    /* the device's:
+                                              * [n][128 / block][block_bytes] */
+    const struct kv_gpu_sequence *sequences; /* the device's: [n] */
+    size_t n;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of families "grouped" (on each path), "homomorphic" and "codebook".  Launch;
+ * sequences without a tile of codes are left out. */
+int kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e);
+int kv_gpu_append_groups_int8(const struct kv_gpu_append *s, struct kv_err *e);
+int kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e);
+int kv_gpu_append_vectors(const struct kv_gpu_append *s, struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,25 @@
+/* Codes as halves: the whole of a cache, written out before it is attended to.
+ * What fused kernels are measured against. */
+#ifndef KV_CUDA_DEQUANTIZE_H
+#define KV_CUDA_DEQUANTIZE_H
+
+#include "kernels/cuda/generic.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Launches: codes' runs of `from` [n_sequences], tiles of k and v as
+ * kv_gpu_generic_open() has them, into those of `to`, tiles of halves in the
+ * order of float.cuh.  Both are of the device; no run of codes has more than
+ * n_tiles tiles of 128 tokens. */
+int kv_gpu_dequantize(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
+                      const struct kv_gpu_sequence *from,
+                      const struct kv_gpu_sequence *to, size_t n_sequences,
+                      size_t n_kv_heads, size_t n_tiles, struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,74 @@
+/* The transform of keys of lib/schemes/vq.h, forth and back: each operation in
+ * the same order and rounded once. */
+#ifndef KV_CUDA_ROTATE_CUH
+#define KV_CUDA_ROTATE_CUH
+
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/hadamard.h"
+
+#include <math.h>
+
+struct kv_turn {
+    unsigned head_dim, n_heads, size; // size: of a Hadamard block, 1 for none
+    float scale;
+    const float *smooth;
+    bool hadamard_first;
+};
+
+static kv_turn kv_turn_of(const struct kv_gpu_code *c)
+{
+    const struct kv_gpu_vectors *v = &c->vectors;
+    const size_t size = v->hadamard ? kv_hadamard_size(c->head_dim) : 1;
+
+    return {(unsigned)c->head_dim,
+            (unsigned)c->n_heads,
+            (unsigned)size,
+            (float)(1 / sqrt((double)size)),
+            v->smooth,
+            v->hadamard_first};
+}
+
+// A row in shared memory, a warp: passes from the widest to the narrowest.
+KV_DEVICE void kv_hadamard_row(const kv_turn &t, float *row)
+{
+    for (unsigned half = t.size / 2; half > 0; half /= 2) {
+        for (unsigned i = kv_lane(); i < t.head_dim / 2; i += 32) {
+            const unsigned j = i / half * 2 * half + i % half;
+            const float a = row[j], b = row[j + half];
+
+            row[j] = a + b;
+            row[j + half] = a - b;
+        }
+        kv_sync_warp();
+    }
+    for (unsigned i = kv_lane(); t.size > 1 && i < t.head_dim; i += 32)
+        row[i] *= t.scale;
+    kv_sync_warp();
+}
+
+// Of one head, a row: into the space of the codes.
+KV_DEVICE void kv_turn_row(const kv_turn &t, unsigned head, float *row)
+{
+    if (t.hadamard_first)
+        kv_hadamard_row(t, row);
+    for (unsigned i = kv_lane(); t.smooth && i < t.head_dim; i += 32)
+        row[i] /= t.smooth[head * t.head_dim + i];
+    kv_sync_warp();
+    if (!t.hadamard_first)
+        kv_hadamard_row(t, row);
+}
+
+// And out of it.
+KV_DEVICE void kv_turn_back(const kv_turn &t, unsigned head, float *row)
+{
+    if (!t.hadamard_first)
+        kv_hadamard_row(t, row);
+    for (unsigned i = kv_lane(); t.smooth && i < t.head_dim; i += 32)
+        row[i] *= t.smooth[head * t.head_dim + i];
+    kv_sync_warp();
+    if (t.hadamard_first)
+        kv_hadamard_row(t, row);
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* HACK's attention on the device for the forward pass of a model
+ * (lib/schemes/hack_attend.c): many queries, each over the codes and the halves
+ * that a cache holds at its time.  Queries are quantized to the same codes as
+ * in plain C; integer products are exact, all else is f32, so that results
+ * differ by the order of sums, and where that moves a weight to the code beside
+ * its own. */
+#ifndef KV_HACK_CUDA_VIEWS_H
+#define KV_HACK_CUDA_VIEWS_H
+
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/views.h"
+#include "kernels/hack/cuda_steps.h"
+
+/* A layer's codes, from the first token that is no sink on. */
+struct kv_gpu_hack_forms {
+    struct kv_hack_steps k, v;        /* of as many tokens */
+    size_t n_steps;                   /* of each KV head of a window */
+    const uint8_t *k_steps, *v_steps; /* the device's:
+                                       * [n_windows][n_kv_heads][n_steps] */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills in k and v for codes of keys and of values; gives false where there is
+ * no kernel for these: other quantizers, partitions of more than 256 values, a
+ * head_dim that 4 does not divide or of more than 256, too little shared
+ * memory.  seed: of queries and weights. */
+bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
+                            const struct kv_gpu_code *v, uint64_t seed,
+                            const struct kv_device *device,
+                            struct kv_gpu_hack_forms *h);
+
+/* A window's encoded blocks, the first n tokens, to its steps
+ * [n_heads][n_steps].  Launches. */
+int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
+                        const struct kv_hack_steps *h, const uint8_t *bytes,
+                        size_t n, size_t n_steps, uint8_t *steps,
+                        struct kv_err *e);
+
+/* f: both sides unquantized, none quantized; as many sinks on both; until is
+ * there, and does not fall from a query to the next.  Launches. */
+int kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+                       const struct kv_gpu_hack_forms *h, struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

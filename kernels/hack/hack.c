@@ -1,0 +1,264 @@
+#include "kernels/hack/hack.h"
+#include "kernels/bitpack.h"
+#include "kernels/hack/loops.h"
+#include "kernels/level.h"
+
+/* ---- the plain C version: columns one after the other -------------------- */
+
+static struct kv_hack_range range(const float *x, size_t n, float top)
+{
+    float low = x[0], high = x[0];
+
+    for (size_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    return (struct kv_hack_range){
+        .min = low + 0.0f, /* of the two zeros always +0 */
+        .scale = (high - low) / top,
+    };
+}
+
+static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    for (size_t i = 0; i < n_rows; i++, m += stride) {
+        double s[8] = {0};
+
+        for (size_t c = 0; c < n; c++)
+            s[c % 8] += (double)x[c] * (double)m[c];
+        out[i] =
+            ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    }
+}
+
+static void add(const float *x, const float *m, size_t stride, size_t n_rows,
+                size_t n, double *out)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t c = 0; c < n; c++)
+            out[c] += (double)x[i] * (double)m[i * stride + c];
+}
+
+static size_t filled_up(size_t n)
+{
+    return (n + 3) / 4 * 4;
+}
+
+static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                    size_t n_columns, size_t n, uint8_t *code)
+{
+    uint16_t wide[KV_HACK_MAX_PART];
+
+    for (size_t j = 0; j < n_columns; j++, code += filled_up(n)) {
+        kv_unpack(packed + j * stride, n, bits, wide);
+        for (size_t z = 0; z < n; z++)
+            code[z] = (uint8_t)wide[z];
+    }
+}
+
+static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
+                 int32_t *sum)
+{
+    for (size_t j = 0; j < n_columns; j++) {
+        sum[j] = 0;
+        for (size_t z = 0; z < n; z++)
+            sum[j] += arranged[j * filled_up(n) + z];
+    }
+}
+
+static int32_t dot(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    int32_t s = 0;
+
+    for (size_t z = 0; z < n; z++)
+        s += a[z] * b[z];
+    return s;
+}
+
+/* out += eq. 4 of a row and column j. */
+static double combined(const struct kv_hack_row *row,
+                       const struct kv_hack_columns *c, size_t j, int32_t ab,
+                       double out)
+{
+    const double sa = row->range.scale, ma = row->range.min;
+    const double all = sa * row->sum + (double)row->n * ma;
+
+    if (!c->scale)
+        return fma(sa, ab, fma(ma, c->sum[j], out));
+
+    const double sb = c->scale[j], mb = c->min[j];
+
+    return fma(sa * sb, ab, fma(ma, sb * c->sum[j], fma(mb, all, out)));
+}
+
+static void multiply(const struct kv_hack_row *row, size_t n_rows,
+                     const struct kv_hack_columns *c, double *out,
+                     size_t stride)
+{
+    for (size_t i = 0; i < n_rows; i++, out += stride)
+        for (size_t j = 0; j < c->n_columns; j++)
+            out[j] = combined(
+                &row[i], c, j,
+                dot(row[i].code, c->code + j * filled_up(c->n), c->n), out[j]);
+}
+
+static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                 uint32_t *word)
+{
+    for (size_t i = 0; i < n; i += 4, word += KV_HACK_COLUMNS(n_rows))
+        for (size_t j = 0; j < n_rows; j++) {
+            word[j] = 0;
+            memcpy(&word[j], bytes + j * stride + i, n - i < 4 ? n - i : 4);
+        }
+}
+
+const struct kv_hack_loops kv_hack_c = {
+    .range = range,
+    .round = round_codes,
+    .quantize = quantize,
+    .uniform = uniform,
+    .arrange = arrange,
+    .sums = sums,
+    .multiply = multiply,
+    .turn = turn,
+    .dots = dots,
+    .add = add,
+    .scale = scale,
+    .narrow = narrow,
+};
+
+/* ---- the choice -----------------------------------------------------------
+ */
+
+static const struct kv_hack_loops *best(void)
+{
+#ifdef __x86_64__
+    if (kv_level_vnni())
+        return &kv_hack_vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &kv_hack_avx2;
+#endif
+    return &kv_hack_c;
+}
+
+static float top_code(unsigned bits)
+{
+    return (float)((1u << bits) - 1);
+}
+
+struct kv_hack_range kv_hack_range(const float *x, size_t n, unsigned bits)
+{
+    return best()->range(x, n, top_code(bits));
+}
+
+void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
+                   unsigned bits, const float *u, uint8_t *code)
+{
+    if (r.scale > 0)
+        best()->round(x, n, r, top_code(bits), u, code);
+    else
+        memset(code, 0, n);
+}
+
+void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
+                     float *u)
+{
+    best()->uniform(key, first, step, n, u);
+}
+
+void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                      unsigned bits, const float *u, size_t u_stride,
+                      uint8_t *code, size_t code_stride,
+                      struct kv_hack_row *row)
+{
+    best()->quantize(x, x_stride, n_rows, n, top_code(bits), u, u_stride, code,
+                     code_stride, row);
+}
+
+size_t kv_hack_room(size_t n_columns, size_t n)
+{
+    return KV_HACK_COLUMNS(n_columns) * filled_up(n);
+}
+
+void kv_hack_arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                     size_t n_columns, size_t n, uint8_t *code)
+{
+    best()->arrange(packed, stride, bits, n_columns, n, code);
+}
+
+void kv_hack_sums(const uint8_t *arranged, size_t n_columns, size_t n,
+                  int32_t *sum)
+{
+    best()->sums(arranged, n_columns, n, sum);
+}
+
+void kv_hack_multiply(const struct kv_hack_row *row, size_t n_rows,
+                      const struct kv_hack_columns *c, double *out,
+                      size_t stride)
+{
+    best()->multiply(row, n_rows, c, out, stride);
+}
+
+void kv_hack_turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                  uint32_t *word)
+{
+    best()->turn(bytes, stride, n_rows, n, word);
+}
+
+void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                  size_t n, double *out)
+{
+    best()->dots(x, m, stride, n_rows, n, out);
+}
+
+void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out)
+{
+    best()->add(x, m, stride, n_rows, n, out);
+}
+
+void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                   const float *by, float *out, size_t out_stride)
+{
+    best()->scale(x, x_stride, n_rows, n, by, out, out_stride);
+}
+
+void kv_hack_narrow(const double *x, size_t n, double by, float *out)
+{
+    best()->narrow(x, n, by, out);
+}
+
+/* ---- operations -----------------------------------------------------------
+ */
+
+void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,
+                           bool folded)
+{
+    /* operations of each term of eq. 4, a column */
+    enum { AB = 2, A = 1, B = 1, MM = 2, ADD = 3 };
+    enum { FOLDED_AB = 1, FOLDED_ADD = 1 };
+
+    ops->products += 2 * n_columns * n;
+    ops->correction += n_columns * (folded ? FOLDED_AB + B + FOLDED_ADD
+                                           : AB + A + B + MM + ADD);
+    ops->other += n_columns; /* += */
+}
+
+void kv_hack_count_row(struct kv_hack_ops *ops, size_t n)
+{
+    ops->correction += n; /* n - 1 additions, and s_a sum(a') */
+}
+
+uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
+                         bool sums_stored)
+{
+    const uint64_t parts = z ? (z + p - 1) / p : 0;
+
+    return 9 * m * n * parts + m * z + (sums_stored ? 0 : n * z);
+}
+
+uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored)
+{
+    return 10 * (d + l) + (sums_stored ? 0 : 2 * d * l);
+}

@@ -1,0 +1,185 @@
+/* Products of quantized vectors, computed on the codes: HACK (Zhang et al.
+ * 2025), section 5.2.
+ *
+ * A partition is n consecutive values held as codes and a range,
+ * x_z ~ min + scale * code_z.  For partitions a and b (equation 4)
+ *
+ *   sum a_z b_z ~ s_a s_b sum(a' b') + m_b s_a sum(a')
+ *               + m_a s_b sum(b')    + n m_a m_b
+ *
+ * where a', b' are codes, s scales and m minima.  sum(a' b') is an integer
+ * product; the rest corrects it.  A longer vector is several partitions whose
+ * products are added.
+ *
+ * Sums of codes are exact in 32-bit integers and eq. 4 is evaluated in double,
+ * a column by itself, each operation in the order given and rounded once: every
+ * level gives the same bits. */
+#ifndef KV_HACK_PRODUCTS_H
+#define KV_HACK_PRODUCTS_H
+
+#include "lib/base/rng.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KV_HACK_MAX_BITS = 8,   /* of a code */
+    KV_HACK_MAX_PART = 1024 /* values of a partition: 2^8 2^8 2^10 < 2^31 */
+};
+
+struct kv_hack_range {
+    float min, scale; /* scale 0: every value is min */
+};
+
+/* The range of x [n], n >= 1: its minimum and (max - min) / (2^bits - 1), in
+ * f32; infinite where that overflows. */
+struct kv_hack_range kv_hack_range(const float *x, size_t n, unsigned bits);
+
+/* code[i] = round((x[i] - min) / scale), clamped to [0, 2^bits - 1].  Down to
+ * floor(y) with probability ceil(y) - y when u [n], uniform in [0, 1), is
+ * given; u NULL: to nearest, half to even. */
+void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
+                   unsigned bits, const float *u, uint8_t *code);
+
+/* u[i] = kv_random_unit(key, first + i * step). */
+void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
+                     float *u);
+
+/* Streams of random numbers: stored keys and values, and the two left sides. */
+enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
+
+/* step: the query's position for Q and P; tokens in the sequence when an open
+ * block is requantized, else 0.  head: KV head for K and V, else query head. */
+KV_HOST_DEVICE static inline uint64_t kv_hack_key(uint64_t seed,
+                                                  enum kv_hack_stream stream,
+                                                  size_t layer, size_t head,
+                                                  size_t step)
+{
+    return kv_mix(kv_mix(kv_mix(kv_mix(seed, stream), layer), head), step);
+}
+
+/* The counter of one value under that key. */
+KV_HOST_DEVICE static inline uint64_t kv_hack_counter(size_t token,
+                                                      size_t channel)
+{
+    return (uint64_t)token << 16 | channel;
+}
+enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
+
+/* Multiplications and additions, counted where they are done.  For matrices
+ * [M][Z] by [Z][N] in ceil(Z / p) = P partitions:
+ *
+ *   products    2 M Z N      sum(a' b')
+ *   correction  2 M N P      s_a s_b sum(a' b')
+ *               M N P + M Z  m_b (s_a sum(a'))
+ *               M N P + N Z  m_a (s_b sum(b')); without N Z where sums of
+ *                            codes are stored (summation elimination)
+ *               2 M N P      n m_a m_b
+ *               3 M N P      adding the four terms
+ *   other       M N P        adding the partitions' products to the result
+ *               N P          s_b sum(b') with a stored sum
+ *
+ * correction is what sections 5.2 and 5.3 give formulas for; they leave the
+ * lines of other out. */
+struct kv_hack_ops {
+    uint64_t products, correction, other;
+};
+
+/* 9 M N ceil(Z / p) + M Z + N Z, the last term only when sums are not stored.
+ * p = Z: as the paper prints it. */
+uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
+                         bool sums_stored);
+
+/* Section 5.3, one query head and one decode step over l tokens of head
+ * dimension d: 10 (d + l), plus 2 d l when sums are not stored.  One partition
+ * each way. */
+uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored);
+
+/* Adds what a row of n codes costs with n_columns columns, and what making it
+ * costs; folded: the columns have neither minimum nor scale. */
+void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,
+                           bool folded);
+void kv_hack_count_row(struct kv_hack_ops *ops, size_t n);
+
+/* One partition of one row of the left matrix. */
+struct kv_hack_row {
+    const uint8_t *code; /* [n] */
+    size_t n;            /* <= KV_HACK_MAX_PART */
+    struct kv_hack_range range;
+    int32_t sum; /* of the codes */
+};
+
+/* Quantizes n_rows rows of n values, each to bits with its own range: rows of x
+ * are x_stride apart, those of u, as for kv_hack_round(), u_stride, and those
+ * of code code_stride; row[i] points to the codes, which the caller keeps. */
+void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                      unsigned bits, const float *u, size_t u_stride,
+                      uint8_t *code, size_t code_stride,
+                      struct kv_hack_row *row);
+
+/* One partition of the columns of the right matrix, n codes each.  Arrays by
+ * column have room for KV_HACK_COLUMNS(n_columns) of them; what stands behind
+ * the last column is read but counts for nothing. */
+struct kv_hack_columns {
+    const uint8_t *code; /* as kv_hack_arrange() left them */
+    size_t n_columns, n;
+    unsigned bits;            /* every code is below 2^bits */
+    const float *min, *scale; /* NULL: 0 and 1 (the left side has taken the
+                               * scales in) */
+    const int32_t *sum;       /* of each column's codes */
+};
+
+/* n_columns filled up to whole registers. */
+#define KV_HACK_COLUMNS(n_columns) (((n_columns) + 15) / 16 * 16)
+
+/* Bytes of n_columns columns of n codes, arranged: KV_HACK_COLUMNS(n_columns)
+ * times n filled up to a multiple of 4. */
+size_t kv_hack_room(size_t n_columns, size_t n);
+
+/* Unpacks columns into the order that kv_hack_multiply() reads, which belongs
+ * to the level.  The codes of column j, n of them, are packed (bitpack.h) from
+ * packed + j * stride on.  code: kv_hack_room(n_columns, n) bytes; columns from
+ * a multiple j of 16 on begin at kv_hack_room(j, n). */
+void kv_hack_arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                     size_t n_columns, size_t n, uint8_t *code);
+
+/* sum [n_columns] of the codes of each column. */
+void kv_hack_sums(const uint8_t *arranged, size_t n_columns, size_t n,
+                  int32_t *sum);
+
+/* out[i * stride + j] += eq. 4 of row i and column j, every row of c->n codes:
+ *
+ *   fma(s_a s_b, sum(a' b'), fma(m_a, s_b sum(b'), fma(m_b, c, out)))
+ *
+ * with c = s_a sum(a') + n m_a, or fma(s_a, sum(a' b'), fma(m_a, sum(b'), out))
+ * where min and scale are NULL. */
+void kv_hack_multiply(const struct kv_hack_row *row, size_t n_rows,
+                      const struct kv_hack_columns *c, double *out,
+                      size_t stride);
+
+/* Rows of bytes, `stride` apart, as columns of little-endian words:
+ * word[i * KV_HACK_COLUMNS(n_rows) + j] is bytes [4 i, 4 i + 4) of row j, for
+ * i < ceil(n / 4); past the row's n bytes 0. */
+void kv_hack_turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
+                  uint32_t *word);
+
+/* Products with what is not quantized, in double; m: rows of n floats, stride
+ * apart.
+ *
+ *   dots: out[i] = sum x_c m_ic over c < n, in eight lanes, c mod 8, that are
+ *         added in halves: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
+ *   add:  out[c] += x_i m_ic, row after row */
+void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
+                  size_t n, double *out);
+void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
+                 size_t n, double *out);
+
+/* Rows of n values: out[i][c] = x[i][c] * by[c]. */
+void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                   const float *by, float *out, size_t out_stride);
+
+/* out[i] = (float)(x[i] * by). */
+void kv_hack_narrow(const double *x, size_t n, double by, float *out);
+
+#endif

@@ -1,0 +1,87 @@
+/* The loops of homomorphic.h that every level has alike: floats go element by
+ * element, or in lanes that do not follow the register.  Included by
+ * homomorphic.c and, compiled for wider registers, by homomorphic_avx2.c and
+ * homomorphic_vnni.c, which define range(). */
+#include "kernels/hack/impl.h"
+#include "kernels/simd/unroll.h"
+#include "lib/base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+/* y, within the codes. */
+ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)
+{
+    const float y = (x - r.min) / r.scale, low = y > 0 ? y : 0;
+
+    return low < top ? low : top;
+}
+
+static int32_t round_codes(const float *x, size_t n, struct kv_hack_range r,
+                           float top, const float *u, uint8_t *code)
+{
+    int32_t sum = 0;
+
+    if (u)
+        for (size_t i = 0; i < n; i++) {
+            const float in = clamped(x[i], r, top);
+            const int32_t down = (int32_t)in;
+            const int32_t c = down + (u[i] < in - (float)down);
+
+            code[i] = (uint8_t)c;
+            sum += c;
+        }
+    else
+        for (size_t i = 0; i < n; i++) {
+            /* adding 1.5 * 2^23 leaves no room for a fraction */
+            const int32_t c =
+                (int32_t)(clamped(x[i], r, top) + 12582912.0f - 12582912.0f);
+
+            code[i] = (uint8_t)c;
+            sum += c;
+        }
+    return sum;
+}
+
+static struct kv_hack_range range(const float *x, size_t n, float top);
+
+static void quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                     float top, const float *u, size_t u_stride, uint8_t *code,
+                     size_t code_stride, struct kv_hack_row *row)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        const struct kv_hack_range r = range(x + i * x_stride, n, top);
+        uint8_t *to = code + i * code_stride;
+
+        row[i] = (struct kv_hack_row){.code = to, .n = n, .range = r};
+        if (r.scale > 0)
+            row[i].sum = round_codes(x + i * x_stride, n, r, top,
+                                     u ? u + i * u_stride : NULL, to);
+        else
+            memset(to, 0, n);
+    }
+}
+
+/* kv_random_unit(): its 24 bits fit an int32_t, which vectors convert.  The
+ * counter moves with the key, which is added to, not multiplied. */
+static void uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
+                    float *u)
+{
+    step *= KV_MIX_STEP;
+    for (size_t i = 0; i < n; i++, key += step)
+        u[i] = (float)(int32_t)(kv_random(key, first) >> 40) * 0x1p-24f;
+}
+
+static void scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                  const float *by, float *out, size_t out_stride)
+{
+    for (size_t i = 0; i < n_rows; i++, x += x_stride, out += out_stride)
+        for (size_t c = 0; c < n; c++)
+            out[c] = x[c] * by[c];
+}
+
+static void narrow(const double *x, size_t n, double by, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)(x[i] * by);
+}

@@ -1,0 +1,298 @@
+/* Family "grouped": integers in groups that share a step and an offset.
+ *
+ * A tile is a matrix of codes [inner][lanes]:
+ *   keys    inner: channels, filled up to 32s    lanes: the 64 tokens
+ *   values  inner: the 64 tokens                 lanes: channels, up to 16s
+ * and attention on either side is sum_inner w[inner] x[inner][lane], w being
+ * the query or the softmax weights.  A group lies
+ *   folded     along the lanes, one inner index: its step goes into w
+ *              (keys of tokens per channel, values of channels per token)
+ *   unfolded   along the inner index, one lane: its step is of the result
+ * and is of one of n_runs runs of `run` lanes or inner indices.
+ *
+ *   | heads, filled up to 64 bytes | codes |     a tile
+ *   | step f16 [n_runs][width] | offset [n_runs][width] |     heads
+ *   [lanes / 16][inner / 32] units of 16 lanes x 32 inner indices     codes
+ *
+ * width is inner (folded) or lanes; offset is f16 (low), f32 (zero) or nothing.
+ * Groups of more than 64 tokens stand in `span` tiles: each holds head_bytes of
+ * that table, in order.
+ *
+ * A unit is 8 cells of 64 codes: cell e is 16 lanes x inner indices 4 e to
+ * 4 e + 3, code (lane l, index 4 e + j) in byte 4 l + j, so that 4 bytes of w
+ * meet 4 codes in each 32-bit lane.  A code of b bits is cut, from the low bit
+ * up, into the parts of 4, 2 and 1 bits that b is the sum of (8 is one part),
+ * and a unit is its planes of these widths, b vectors of 64 bytes:
+ *
+ *   width 8: 8 vectors, cell e in vector e
+ *   width 4: 4 vectors, cell e in vector e / 2, bits 4 (e % 2) of each byte
+ *   width 2: 2 vectors, cell e in vector e / 4, bits 2 (e % 4)
+ *   width 1: 1 vector, cell e in bit e
+ *
+ * On the exact path w (folded: w times the steps) meets codes in floats, less
+ * m, the middle one, so that products are about as small as values are:
+ *
+ *   sum w step code = sum w step (code - m) + m sum w step
+ *
+ * On the int8 path w (folded: w times the steps) is rounded to 8 bits per row
+ * and run, weights of folded values for up to four tiles at once: to signed
+ * bytes, but weights of values to unsigned ones unless steps are negative.
+ * Where W is what it became, scale its unit and S the integer sum of W code,
+ *
+ *   sum w step code ~ scale S + m (sum w step - scale sum W)
+ *
+ * is off by W's rounding times each code's distance from the middle.  Offsets
+ * meet w itself.  Of values' folded runs the second term, one number for all
+ * lanes, is summed up beside them. */
+#include "kernels/integers/impl.h"
+#include "kernels/level.h"
+#include "kernels/tiles/impl.h"
+#include "lib/base/half.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+static const struct kv_integers *params_of(const struct kv_store *s)
+{
+    return s->params;
+}
+
+/* Splits `along` indices, `used` of which are values, into runs of len, a
+ * multiple of `whole` unless there is but one. */
+static bool split(struct kv_integers *g, size_t along, size_t used, size_t len,
+                  size_t whole)
+{
+    const bool one = len >= used;
+
+    g->run = one ? along : len;
+    g->n_runs = one ? 1 : used / len;
+    return len % used == 0 || (used % len == 0 && len % whole == 0);
+}
+
+int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
+                     int of_tokens, size_t len)
+{
+    const size_t tokens = KV_TILE_TOKENS;
+
+    g->folded = of_tokens != values;
+    g->inner = values ? tokens : kv_round_up(head_dim, KV_UNIT);
+    g->lanes = values ? kv_padded(head_dim) : tokens;
+    g->span = of_tokens && len > tokens ? len / tokens : 1;
+    if (!split(g, g->folded ? g->lanes : g->inner,
+               of_tokens ? tokens : head_dim, len, g->folded ? KV_LANES : 4))
+        return false;
+
+    const size_t table =
+        g->n_runs * kv_integers_width(g) * (2 + kv_offset_bytes(g));
+
+    g->head_bytes = kv_round_up((table + g->span - 1) / g->span, KV_PLANE);
+    g->tile_bytes =
+        g->head_bytes + g->lanes / KV_LANES * kv_integers_block_bytes(g);
+    return true;
+}
+
+/* ---- tables of heads ------------------------------------------------------
+ */
+
+static size_t place_in_span(const struct kv_store *s, size_t head,
+                            const uint8_t *tile)
+{
+    const size_t i = (size_t)(tile - kv_store_tile(s, head, 0)) / s->tile_bytes;
+
+    return i % params_of(s)->span;
+}
+
+const uint8_t *kv_integers_first(const struct kv_store *s, size_t head,
+                                 const uint8_t *tile)
+{
+    return params_of(s)->span == 1
+               ? tile
+               : tile - place_in_span(s, head, tile) * s->tile_bytes;
+}
+
+const uint8_t *kv_integers_heads(const struct kv_store *s, size_t head,
+                                 const uint8_t *tile, uint8_t *copy)
+{
+    const struct kv_integers *g = params_of(s);
+    const uint8_t *first = kv_integers_first(s, head, tile);
+    const size_t table = kv_integers_width(g) * (2 + kv_offset_bytes(g));
+
+    if (g->span == 1)
+        return tile;
+    for (size_t i = 0, at = 0; at < table; i++, at += g->head_bytes)
+        memcpy(copy + at, first + i * s->tile_bytes,
+               table - at < g->head_bytes ? table - at : g->head_bytes);
+    return copy;
+}
+
+/* Bytes [at, at + n) of the table, where this tile, the i-th, holds them. */
+static void put_bytes(const struct kv_integers *g, size_t i, size_t at,
+                      const void *from, size_t n, uint8_t *tile)
+{
+    if (at / g->head_bytes == i)
+        memcpy(tile + at % g->head_bytes, from, n);
+}
+
+/* Which head of the table is of value (t, c). */
+static size_t group_of(const struct kv_store *s, size_t t, size_t c)
+{
+    const struct kv_integers *g = params_of(s);
+    const size_t inner = s->values ? t : c, lane = s->values ? c : t;
+    const size_t width = kv_integers_width(g);
+
+    return g->folded ? lane / g->run * width + inner
+                     : inner / g->run * width + lane;
+}
+
+void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
+                        uint16_t step, float offset, uint8_t *tile)
+{
+    const struct kv_integers *g = params_of(s);
+    const size_t at = group_of(s, t, c);
+    const size_t steps = g->n_runs * kv_integers_width(g);
+    const uint16_t low = kv_f32_to_f16(offset);
+
+    put_bytes(g, i % g->span, at * 2, &step, 2, tile);
+    if (g->offset == KV_OFFSET_LOW)
+        put_bytes(g, i % g->span, steps * 2 + at * 2, &low, 2, tile);
+    if (g->offset == KV_OFFSET_ZERO)
+        put_bytes(g, i % g->span, steps * 2 + at * 4, &offset, 4, tile);
+}
+
+/* Byte i of a table, which the tiles of a span hold in turn. */
+static const uint8_t *table_byte(const struct kv_store *s, const uint8_t *first,
+                                 size_t i)
+{
+    const struct kv_integers *g = params_of(s);
+
+    return first + i / g->head_bytes * s->tile_bytes + i % g->head_bytes;
+}
+
+void kv_store_group(const struct kv_store *s, size_t head, const uint8_t *tile,
+                    size_t t, size_t c, float *step, float *offset)
+{
+    const struct kv_integers *g = params_of(s);
+    const uint8_t *first = kv_integers_first(s, head, tile);
+    const size_t at = group_of(s, t, c);
+    const size_t steps = g->n_runs * kv_integers_width(g);
+    uint16_t half;
+
+    memcpy(&half, table_byte(s, first, at * 2), 2);
+    *step = kv_f16_to_f32(half);
+    *offset = g->zero;
+    if (g->offset == KV_OFFSET_LOW) {
+        memcpy(&half, table_byte(s, first, steps * 2 + at * 2), 2);
+        *offset = kv_f16_to_f32(half);
+    }
+    if (g->offset == KV_OFFSET_ZERO)
+        memcpy(offset, table_byte(s, first, steps * 2 + at * 4), 4);
+}
+
+/* ---- codes ----------------------------------------------------------------
+ */
+
+/* The first byte in which a code has bits, of its widest plane. */
+static size_t code_at(const struct kv_integers *g, size_t inner, size_t lane)
+{
+    return lane / KV_LANES * kv_integers_block_bytes(g) +
+           inner / KV_UNIT * g->bits * KV_PLANE + lane % KV_LANES * 4 +
+           inner % 4;
+}
+
+static void put_code(const struct kv_integers *g, size_t inner, size_t lane,
+                     unsigned code, uint8_t *codes)
+{
+    const size_t e = inner % KV_UNIT / 4;
+    uint8_t *plane = codes + code_at(g, inner, lane);
+
+    for (unsigned width = 8; width; width /= 2) {
+        const size_t per_byte = 8 / width;
+
+        if (!(g->bits & width))
+            continue;
+        plane[e / per_byte * KV_PLANE] |=
+            (uint8_t)((code & ((1u << width) - 1)) << e % per_byte * width);
+        code >>= width;
+        plane += width * KV_PLANE;
+    }
+}
+
+unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
+                       size_t c)
+{
+    const struct kv_integers *g = params_of(s);
+    const size_t inner = s->values ? t : c, lane = s->values ? c : t;
+    const size_t e = inner % KV_UNIT / 4;
+    const uint8_t *plane = tile + g->head_bytes + code_at(g, inner, lane);
+    unsigned code = 0;
+
+    for (unsigned width = 8, shift = 0; width; width /= 2) {
+        const size_t per_byte = 8 / width;
+
+        if (!(g->bits & width))
+            continue;
+        code |= (plane[e / per_byte * KV_PLANE] >> e % per_byte * width &
+                 ((1u << width) - 1))
+                << shift;
+        shift += width;
+        plane += width * KV_PLANE;
+    }
+    return code;
+}
+
+void kv_store_put_codes(const struct kv_store *s, size_t t,
+                        const uint16_t *code, uint8_t *tile)
+{
+    const struct kv_integers *g = params_of(s);
+
+    for (size_t c = 0; c < s->head_dim; c++)
+        put_code(g, s->values ? t : c, s->values ? c : t, code[c],
+                 tile + g->head_bytes);
+}
+
+/* ---- the family -----------------------------------------------------------
+ */
+
+static const struct kv_integers_loops *loops(void)
+{
+#ifdef __x86_64__
+    if (kv_level_vnni())
+        return &kv_integers_loops_vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &kv_integers_loops_avx2;
+#endif
+    return &kv_integers_loops_c;
+}
+
+/* Rounding w costs about 1/100 of the result: too much from 6 bits on.  A code
+ * of one bit is never near the middle. */
+enum { LEAST_INT8_BITS = 2, MOST_INT8_BITS = 5 };
+
+static const struct kv_tile_ops *ops(const struct kv_store *s,
+                                     enum kv_path path)
+{
+    const struct kv_integers *g = params_of(s);
+    const bool whole = g->folded || g->n_runs == 1 || g->run % KV_UNIT == 0;
+
+    if (path == KV_PATH_EXACT)
+        return whole ? &loops()->exact : kv_tiles_expanded(s);
+    return whole && g->bits >= LEAST_INT8_BITS && g->bits <= MOST_INT8_BITS
+               ? &loops()->int8
+               : NULL;
+}
+
+static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
+                   size_t part, float *x)
+{
+    loops()->expand(s, head, tile, part, x);
+}
+
+const struct kv_family kv_family_integers = {
+    .name = "grouped", .ops = ops, .expand = expand};
+
+void kv_store_integers(struct kv_store *s, const struct kv_integers *g)
+{
+    s->family = &kv_family_integers;
+    s->params = g;
+    s->tile_bytes = g->tile_bytes;
+}

@@ -1,0 +1,353 @@
+/* Products of a tile of grouped integers and what meets them
+ * (tiles_grouped.c): in bytes, for the int8 path, or in floats.  Included by
+ * tiles_grouped_loops.h, which says what the registers are. */
+
+/* Codes of lanes [lane, lane + n) and units [unit, unit_end), of each of
+ * `tiles` tiles; w, which they are multiplied with, is [rows][inner of each
+ * tile], rows `w_row` apart: bytes, signed or not, or (of one tile) floats. */
+struct factors {
+    const uint8_t *codes;
+    size_t tiles, tile_bytes, block_bytes, lane, n, unit, unit_end, w_row;
+    float middle; /* code, which floats are multiplied with the distance from */
+};
+
+/* ---- bytes -----------------------------------------------------------------
+ */
+
+/* The lines of a unit of so many blocks: each far ahead and near, in turns, for
+ * who asks for many far away waits. */
+ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
+                         size_t blocks, unsigned bits)
+{
+    UNROLL
+    for (size_t l = 0; l < blocks * bits; l++) {
+        const size_t k = l / bits * (KV_LANES / WIDTH);
+
+        kv_prefetch_far(far + l * KV_PLANE, KV_FAR_INTEGERS, KV_PLANE);
+        kv_prefetch_near(x[k] + l % bits * KV_PLANE, KV_NEAR_INTEGERS,
+                         KV_PLANE);
+    }
+}
+
+/* Blocks of g registers from lane `at` on, but for lanes that share their lines
+ * with those before them. */
+ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
+{
+    const bool again = WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
+
+    return again ? 0 : (g * WIDTH + KV_LANES - 1) / KV_LANES;
+}
+
+/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
+ * unsigned), shifts and g are constants. */
+ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
+                                 unsigned bits, const uint8_t *w, size_t rows,
+                                 int positive, int shifts, size_t g, float *sum)
+{
+    const size_t blocks = blocks_of(f, at, g), units = f->unit_end - f->unit;
+    const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
+    const uint8_t *x[4];
+    vi s[ROWS][4], part[ROWS][4];
+
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t k = 0; k < g; k++)
+        s[r][k] = part[r][k] = vi_all(0);
+    w += f->unit * KV_UNIT;
+    far += f->unit * blocks * bits * KV_PLANE;
+    UNROLL
+    for (size_t k = 0; k < g; k++)
+        x[k] = lanes_at(f->codes, f->block_bytes, bits, f->unit,
+                        f->lane + at + k * WIDTH);
+    for (size_t left = f->tiles * units, here = units; left; left--) {
+        fetch(far, x, blocks, bits);
+        UNROLL
+        for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
+            vi c[4];
+
+            UNROLL
+            for (size_t k = 0; k < g; k++)
+                c[k] = cell(x[k], bits, e, shifts);
+            UNROLL
+            for (size_t r = 0; r < rows; r++) {
+                int32_t four;
+
+                memcpy(&four, w + r * f->w_row + 4 * e, 4);
+                UNROLL
+                for (size_t k = 0; k < g; k++)
+                    vi_dot(&s[r][k], &part[r][k], c[k], vi_all(four), bits,
+                           positive, e);
+            }
+        }
+        w += KV_UNIT;
+        far += blocks * bits * KV_PLANE;
+        UNROLL
+        for (size_t k = 0; k < g; k++)
+            x[k] += bits * KV_PLANE;
+        if (--here)
+            continue;
+        here = units;
+        far += f->tile_bytes - units * blocks * bits * KV_PLANE;
+        UNROLL
+        for (size_t k = 0; k < g; k++)
+            x[k] += f->tile_bytes - units * bits * KV_PLANE;
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t k = 0; k < g; k++)
+        v_store(sum + r * PIECE + at + k * WIDTH, vi_float(s[r][k]));
+}
+
+ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
+                                 const uint8_t *w, size_t rows, int positive,
+                                 int shifts, float *sum)
+{
+    size_t at = 0;
+
+    if (GROUPS(rows) == 4)
+        for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
+            multiply_some(f, at, bits, w, rows, positive, shifts, 4, sum);
+    if (GROUPS(rows) >= 2)
+        for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
+            multiply_some(f, at, bits, w, rows, positive, shifts, 2, sum);
+    for (; at < f->n; at += WIDTH)
+        multiply_some(f, at, bits, w, rows, positive, shifts, 1, sum);
+}
+
+ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
+                                 const uint8_t *w, size_t rows, int positive,
+                                 float *sum)
+{
+    if (SHIFTS())
+        multiply_rows(f, bits, w, rows, positive, 1, sum);
+    else
+        multiply_rows(f, bits, w, rows, positive, 0, sum);
+}
+
+#define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
+#define EVERY_BITS(X) \
+    EVERY_ROWS(X, 2) EVERY_ROWS(X, 3) EVERY_ROWS(X, 4) EVERY_ROWS(X, 5)
+
+/* At most ROWS rows. */
+static void multiply_few(const struct factors *f, unsigned bits,
+                         const uint8_t *w, size_t rows, int positive,
+                         float *sum)
+{
+    switch (bits * 16 + rows * 2 + (positive ? 1 : 0)) {
+#define CASE(B, R)                         \
+    case B * 16 + R * 2:                   \
+        multiply_bits(f, B, w, R, 0, sum); \
+        break;                             \
+    case B * 16 + R * 2 + 1:               \
+        multiply_bits(f, B, w, R, 1, sum); \
+        break;
+        EVERY_BITS(CASE)
+#undef CASE
+    }
+}
+
+/* ---- floats ----------------------------------------------------------------
+ */
+
+/* cell() of any e; bits, a constant, are one part. */
+ALWAYS_INLINE vi cell_of_part(const uint8_t *at, unsigned bits, size_t e)
+{
+    const vi mask = vi_all((int32_t)(((1u << bits) - 1) * 0x01010101u));
+    const size_t each = 8 / bits; /* cells of a vector */
+
+    return vi_and(vi_shr(vi_load(at + e / each * KV_PLANE), e % each * bits),
+                  mask);
+}
+
+/* As multiply_some(), of floats, and of codes less the middle one, which makes
+ * products about as small as those of values.  part (bits, where these are one
+ * part, else 0), rows and g are constants. */
+ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
+                                        unsigned bits, unsigned part,
+                                        const float *w, size_t rows, size_t g,
+                                        float *sum)
+{
+    const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
+    const size_t blocks = blocks_of(f, at, g);
+    const vf middle = v_all(f->middle);
+    vf s[ROWS][4];
+
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t k = 0; k < g; k++)
+        s[r][k] = v_all(0);
+    for (size_t u = f->unit; u < f->unit_end; u++) {
+        const float *by = w + u * KV_UNIT;
+        vi cells[4][KV_UNIT_QUADS];
+        const uint8_t *x[4];
+
+        UNROLL
+        for (size_t k = 0; k < g; k++)
+            x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
+                            f->lane + at + k * WIDTH);
+        fetch(far + u * blocks * bits * KV_PLANE, x, blocks,
+              part ? part : bits);
+        for (size_t k = 0; !part && k < g; k++)
+            unpack(x[k], bits, cells[k]);
+        for (size_t e = 0; e < KV_UNIT_QUADS; e++) {
+            vi c[4];
+
+            UNROLL
+            for (size_t k = 0; k < g; k++)
+                c[k] = part ? cell_of_part(x[k], part, e) : cells[k][e];
+            UNROLL
+            for (unsigned j = 0; j < 4; j++, by++) {
+                vf y[4];
+
+                UNROLL
+                for (size_t k = 0; k < g; k++)
+                    y[k] = v_sub(vi_float(vi_byte(c[k], j)), middle);
+                UNROLL
+                for (size_t r = 0; r < rows; r++)
+                    UNROLL
+                for (size_t k = 0; k < g; k++)
+                    s[r][k] = v_fma(v_all(by[r * f->w_row]), y[k], s[r][k]);
+            }
+        }
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t k = 0; k < g; k++)
+        v_store(sum + r * PIECE + at + k * WIDTH, s[r][k]);
+}
+
+ALWAYS_INLINE void multiply_floats_rows(const struct factors *f, unsigned bits,
+                                        unsigned part, const float *w,
+                                        size_t rows, float *sum)
+{
+    size_t at = 0;
+
+    if (FLOAT_GROUPS(rows) == 4)
+        for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
+            multiply_floats_some(f, at, bits, part, w, rows, 4, sum);
+    if (FLOAT_GROUPS(rows) >= 2)
+        for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
+            multiply_floats_some(f, at, bits, part, w, rows, 2, sum);
+    for (; at < f->n; at += WIDTH)
+        multiply_floats_some(f, at, bits, part, w, rows, 1, sum);
+}
+
+static void multiply_floats(const struct factors *f, unsigned bits,
+                            const float *w, size_t rows, float *sum)
+{
+    const unsigned part = bits == 2 || bits == 4 || bits == 8 ? bits : 0;
+
+    switch (part * 16 + rows) {
+#define CASE(B, R)                                   \
+    case B * 16 + R:                                 \
+        multiply_floats_rows(f, bits, B, w, R, sum); \
+        break;
+        EVERY_ROWS(CASE, 0)
+        EVERY_ROWS(CASE, 2)
+        EVERY_ROWS(CASE, 4)
+        EVERY_ROWS(CASE, 8)
+#undef CASE
+    }
+}
+
+/* ---- of a run --------------------------------------------------------------
+ */
+
+enum factor { SIGNED, POSITIVE, FLOATS };
+
+/* Unpacking the codes again costs less than fewer registers a row. */
+static void multiply(const struct factors *f, unsigned bits, const void *w,
+                     enum factor kind, size_t rows, float *sum)
+{
+    for (size_t r = 0; r < rows; r += ROWS, sum += ROWS * PIECE) {
+        const size_t some = kv_min(rows - r, ROWS), at = r * f->w_row;
+
+        if (kind == FLOATS)
+            multiply_floats(f, bits, (const float *)w + at, some, sum);
+        else
+            multiply_few(f, bits, (const uint8_t *)w + at, some,
+                         kind == POSITIVE, sum);
+    }
+}
+
+/* out (add: +) = scale S + bias, and unfolded that times step, plus sum w times
+ * what code `zero` stands for, with the heads of lane `lane` on; n lanes.
+ * Folded, add leaves the bias out.  folded and add are constants. */
+ALWAYS_INLINE void put_lanes(const struct kv_integers *g,
+                             const struct rounded *w, const float *sum,
+                             float zero, int folded, struct heads heads,
+                             size_t lane, size_t rows, size_t n, int add,
+                             float *out, size_t out_row)
+{
+    for (size_t l = 0; l < n; l += WIDTH) {
+        vf step = v_all(0), at_zero = step; /* not used folded */
+
+        if (!folded)
+            at_zero = value_at(g, heads, lane + l, v_all(zero), &step);
+        for (size_t r = 0; r < rows; r++) {
+            const vf scale = v_all(w->scale[r]), bias = v_all(w->bias[r]);
+            const vf x = v_load(sum + r * PIECE + l);
+            float *to = out + r * out_row + l;
+
+            if (folded)
+                v_store(to, v_fma(scale, x, add ? v_load(to) : bias));
+            else
+                v_store(to, v_fma(step, v_fma(scale, x, bias),
+                                  v_fma(at_zero, v_all(w->sum[r]),
+                                        add ? v_load(to) : v_all(0))));
+        }
+    }
+}
+
+/* Of a run the lanes [lane, end) and units [unit, unit_end). */
+struct part {
+    size_t lane, end, unit, unit_end;
+};
+
+static struct part part_of(const struct kv_integers *g, size_t run)
+{
+    const size_t from = run * g->run, units = g->inner / KV_UNIT;
+
+    if (g->folded)
+        return (struct part){from, from + g->run, 0, units};
+    if (g->n_runs == 1)
+        return (struct part){0, g->lanes, 0, units};
+    return (struct part){0, g->lanes, from / KV_UNIT,
+                         (from + g->run) / KV_UNIT};
+}
+
+/* One run's part of `tiles` tiles, of which codes is the first's: out
+ * [rows][lanes], from lane 0.  heads: unfolded.  folded, add and whether kind
+ * is FLOATS are constants. */
+ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
+                           size_t tiles, size_t run, const void *by,
+                           size_t by_row, enum factor kind,
+                           const struct rounded *w, int folded,
+                           struct heads heads, size_t rows, int add, float *out,
+                           size_t out_row)
+{
+    _Alignas(LINE) float sum[KV_TILE_ROWS * PIECE];
+    const float zero = kind == FLOATS ? middle_of(g) : 0;
+    const struct part p = part_of(g, run);
+    struct factors f = {.codes = codes,
+                        .tiles = tiles,
+                        .tile_bytes = g->tile_bytes,
+                        .block_bytes = kv_integers_block_bytes(g),
+                        .unit = p.unit,
+                        .unit_end = p.unit_end,
+                        .w_row = by_row,
+                        .middle = zero};
+
+    for (f.lane = p.lane; f.lane < p.end; f.lane += f.n) {
+        const size_t l = f.lane;
+
+        f.n = kv_min(p.end - l, PIECE);
+        multiply(&f, g->bits, by, kind, rows, sum);
+        put_lanes(g, w, sum, zero, folded, heads, l, rows, f.n, add, out + l,
+                  out_row);
+    }
+}

@@ -1,0 +1,299 @@
+/* Heads of groups, and w in 8 bits (tiles_grouped.c): what it is rounded to,
+ * and what that leaves over.  Included by tiles_grouped_loops.h, which says
+ * what the registers are. */
+#include "kernels/integers/impl.h"
+#include "kernels/simd/unroll.h"
+#include "kernels/tiles/impl.h"
+
+#include <string.h>
+
+enum {
+    REGS = KV_LANES / WIDTH,
+    LINE = 64,
+    ROWS = 4, /* worked on together */
+    RUNS = 4, /* folded, whose w is rounded together */
+    TILES = 4 /* of values, the most whose weights have one unit */
+};
+_Static_assert(ROWS == 4, "kv_units_of_four()");
+_Static_assert(RUNS *KV_LANES >= KV_TILE_TOKENS, "those of a tile of keys");
+
+ALWAYS_INLINE const struct kv_integers *params_of(const struct kv_store *s)
+{
+    return s->params;
+}
+
+/* ---- heads ----------------------------------------------------------------
+ */
+
+/* The heads of a run: steps [width], and offsets where they are stored. */
+struct heads {
+    const uint16_t *step;
+    const void *offset; /* f16 (low) or f32 (zero) */
+};
+
+static struct heads heads_of(const struct kv_integers *g, const uint8_t *table,
+                             size_t run)
+{
+    const size_t width = kv_integers_width(g), at = run * width;
+    const uint8_t *offsets = table + 2 * g->n_runs * width;
+
+    return (struct heads){(const uint16_t *)table + at,
+                          offsets + kv_offset_bytes(g) * at};
+}
+
+/* The heads in a tile are read now: those ahead.  As fetch() of codes. */
+ALWAYS_INLINE void fetch_heads(const struct kv_integers *g, const uint8_t *tile)
+{
+    kv_prefetch_far(tile, KV_FAR_INTEGERS, g->head_bytes);
+    kv_prefetch_near(tile, KV_NEAR_INTEGERS, g->head_bytes);
+}
+
+/* Offsets from i on, as they are stored. */
+ALWAYS_INLINE vf offset_at(const struct kv_integers *g, struct heads h,
+                           size_t i)
+{
+    return g->offset == KV_OFFSET_LOW ? v_half((const uint16_t *)h.offset + i)
+           : g->offset == KV_OFFSET_ZERO ? v_load((const float *)h.offset + i)
+                                         : v_all(g->zero);
+}
+
+/* What a code stands for. */
+ALWAYS_INLINE vf value(vf code, enum kv_offset kind, vf step, vf offset)
+{
+    return kind == KV_OFFSET_LOW ? v_add(offset, v_mul(step, code))
+                                 : v_mul(v_sub(code, offset), step);
+}
+
+/* What a code stands for with the heads from i on, whose steps go to step. */
+ALWAYS_INLINE vf value_at(const struct kv_integers *g, struct heads h, size_t i,
+                          vf code, vf *step)
+{
+    *step = v_half(h.step + i);
+    return value(code, g->offset, *step, offset_at(g, h, i));
+}
+
+/* ---- int8: w in 8 bits -----------------------------------------------------
+ */
+
+/* What w (folded: times the steps) became beside its codes: per row the unit,
+ * what the codes leave over, and sum w.  Exact: the unit is 1. */
+struct rounded {
+    float scale[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+};
+
+/* How w is rounded: to codes up to `most` in magnitude, 255 where no product
+ * is negative; middle: the code that is met. */
+struct rounding {
+    float most, middle;
+};
+
+/* The code that codes are met from: that of zero where all have one. */
+ALWAYS_INLINE float middle_of(const struct kv_integers *g)
+{
+    return g->offset == KV_OFFSET_SAME ? g->zero
+                                       : (float)((1u << g->bits) - 1) / 2;
+}
+
+static struct rounding rounding_of(const struct kv_integers *g, int values)
+{
+    return (struct rounding){.most = values && !g->negative ? 255 : 127,
+                             .middle = middle_of(g)};
+}
+
+/* How many tiles of values one unit of their weights may be of.  It is that of
+ * the largest of more weights then and rounds the others more coarsely: where a
+ * few tokens have most of the weight, errors were twice those of a unit for
+ * each tile.  That is too much of signed weights (127 units), and beside the
+ * small errors of 5 bits. */
+static size_t tiles_together(const struct kv_integers *g)
+{
+    return g->folded && !g->negative && g->bits <= 4 ? TILES : 1;
+}
+
+/* Structures go by address: of a copy, fields that were just written would be
+ * read back together, which waits until the writes have left the core. */
+
+/* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
+ * code [rows][n]; folded: with the heads of their run, of `each` inner indices
+ * at a time, whose steps are left in step [n]. */
+struct rows {
+    const float *w;
+    size_t w_row, n, each;
+    uint8_t *code;
+    size_t code_row;
+    struct heads heads[TILES];
+    float *step;
+};
+
+/* What is known of ROWS rows before their codes are. */
+struct peaks {
+    vf sum[ROWS][REGS]; /* of w, folded: times the values of the middle code */
+    float unit[ROWS], by[ROWS];
+};
+
+/* Of rows r to r + rows (<= ROWS).  folded and rows are constants. */
+ALWAYS_INLINE void find_peaks(const struct kv_integers *g, const struct rows *x,
+                              int folded, struct rounding how, size_t r,
+                              size_t rows, struct peaks *p)
+{
+    const size_t n = x->n, each = x->each, row = x->w_row;
+    const vf middle = v_all(how.middle);
+    vf top[ROWS][REGS], sum[ROWS][REGS];
+
+    UNROLL
+    for (size_t i = 0; i < ROWS * REGS; i++)
+        top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
+    UNROLL
+    for (size_t k = 0; k < REGS; k++) /* a constant: sums stay in registers */
+        for (size_t t = 0; t * each < n; t++) {
+            const float *const w = x->w + r * row + t * each;
+            const struct heads heads = x->heads[t];
+
+            for (size_t i = k * WIDTH; i < each; i += KV_LANES) {
+                vf step = middle, value_of_middle = middle; /* or not used */
+
+                if (folded) {
+                    value_of_middle = value_at(g, heads, i, middle, &step);
+                    v_store(x->step + t * each + i, step);
+                }
+                UNROLL
+                for (size_t j = 0; j < rows; j++) {
+                    const vf from = v_load(w + j * row + i);
+                    const vf y = folded ? v_mul(from, step) : from;
+
+                    top[j][k] = v_most(top[j][k], y);
+                    sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
+                                       : v_add(sum[j][k], y);
+                }
+            }
+        }
+    v_mosts(top, p->unit);
+    kv_units_of_four(how.most, 0x1p-100f, p->unit, p->by);
+    memcpy(p->sum, sum, sizeof(sum));
+}
+
+/* WIDTH codes from i on. */
+ALWAYS_INLINE vi round_at(const float *w, const float *step, size_t i,
+                          int folded, float by)
+{
+    const vf x = v_load(w + i);
+
+    return vi_near(v_mul(folded ? v_mul(x, v_load(step + i)) : x, v_all(by)));
+}
+
+/* Their codes.  positive is a constant too. */
+ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
+                              struct rounding how, size_t r, size_t rows,
+                              const struct peaks *p, struct rounded *out)
+{
+    const float *const w = x->w + r * x->w_row, *const step = x->step;
+    const size_t n = x->n, row = x->w_row, code_row = x->code_row;
+    uint8_t *const code = x->code + r * code_row;
+    vi codes[ROWS][REGS]; /* their sums */
+    vf sum[ROWS][REGS];
+    float each[ROWS];
+    size_t i = 0;
+
+    UNROLL
+    for (size_t k = 0; k < ROWS * REGS; k++)
+        codes[k / REGS][k % REGS] = vi_all(0);
+    for (; i + LINE <= n; i += LINE)
+        UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        vi c[LINE / WIDTH];
+
+        UNROLL
+        for (size_t k = 0; k < LINE / WIDTH; k++)
+            c[k] = round_at(w + j * row, step, i + k * WIDTH, folded, p->by[j]);
+        vi_store64(code + j * code_row + i, c, positive, codes[j]);
+    }
+    for (; i < n; i += WIDTH)
+        UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        const vi c = round_at(w + j * row, step, i, folded, p->by[j]);
+
+        codes[j][0] = vi_add(codes[j][0], c);
+        vi_store8(code + j * code_row + i, c);
+    }
+    if (!folded) {
+        v_sums(p->sum, each);
+        memcpy(out->sum + r, each, rows * sizeof(*each));
+    }
+    UNROLL
+    for (size_t j = 0; j < ROWS; j++)
+        UNROLL
+    for (size_t k = 0; k < REGS; k++)
+        sum[j][k] = v_fma(
+            vi_float(codes[j][k]), v_all(-how.middle * p->unit[j]),
+            folded ? p->sum[j][k] : v_mul(p->sum[j][k], v_all(how.middle)));
+    v_sums(sum, each);
+    memcpy(out->bias + r, each, rows * sizeof(*each));
+    memcpy(out->scale + r, p->unit, rows * sizeof(*p->unit));
+}
+
+/* Peaks of all rows, to p[rows] in groups of ROWS, and what is left one by one;
+ * and their codes. */
+ALWAYS_INLINE void find_all_peaks(const struct kv_integers *g,
+                                  const struct rows *x, int folded,
+                                  struct rounding how, size_t rows,
+                                  struct peaks *p)
+{
+    size_t r = 0;
+
+    for (; r + ROWS <= rows; r += ROWS)
+        find_peaks(g, x, folded, how, r, ROWS, p++);
+    for (; r < rows; r++)
+        find_peaks(g, x, folded, how, r, 1, p++);
+}
+
+ALWAYS_INLINE void round_all(const struct rows *x, int folded, int positive,
+                             struct rounding how, size_t rows,
+                             const struct peaks *p, struct rounded *out)
+{
+    size_t r = 0;
+
+    for (; r + ROWS <= rows; r += ROWS)
+        round_some(x, folded, positive, how, r, ROWS, p++, out);
+    for (; r < rows; r++)
+        round_some(x, folded, positive, how, r, 1, p++, out);
+}
+
+/* Of n <= RUNS runs; out: [n].  A peak takes longer to find than to go on with:
+ * all are found before the codes of any. */
+static void round_folded(const struct kv_integers *g, const struct rows *x,
+                         size_t n, struct rounding how, size_t rows,
+                         struct rounded *out)
+{
+    struct peaks peaks[RUNS][KV_TILE_ROWS];
+
+    for (size_t i = 0; i < n; i++)
+        find_all_peaks(g, &x[i], 1, how, rows, peaks[i]);
+    for (size_t i = 0; i < n; i++)
+        if (how.most > 127)
+            round_all(&x[i], 1, 1, how, rows, peaks[i], &out[i]);
+        else
+            round_all(&x[i], 1, 0, how, rows, peaks[i], &out[i]);
+}
+
+/* Each run has its part of w; what is filled up has codes of zero. */
+static void round_unfolded(const struct kv_integers *g, const float *w,
+                           size_t w_row, struct rounding how, size_t rows,
+                           uint8_t *code, struct rounded *out)
+{
+    struct peaks peaks[KV_TILE_ROWS];
+
+    for (size_t run = 0; run < g->n_runs; run++) {
+        const struct rows x = {.w = w + run * g->run,
+                               .w_row = w_row,
+                               .n = g->run,
+                               .each = g->run,
+                               .code = code + run * g->run,
+                               .code_row = g->inner};
+
+        find_all_peaks(g, &x, 0, how, rows, peaks);
+        if (how.most > 127)
+            round_all(&x, 0, 1, how, rows, peaks, &out[run]);
+        else
+            round_all(&x, 0, 0, how, rows, peaks, &out[run]);
+    }
+}

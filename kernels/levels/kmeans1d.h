@@ -1,0 +1,29 @@
+/* k-means on a line: the best there is, not a local minimum. */
+#ifndef KV_LEVELS_KMEANS1D_H
+#define KV_LEVELS_KMEANS1D_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+
+/* The k centers with the least sum of weight * (x - nearest center)^2, by
+ * dynamic programming: clusters are runs of neighbours, and where the last run
+ * begins never moves left as points are added, so that halving the points
+ * finds all beginnings of one k in n log n steps.
+ *
+ * x:       [n] ascending; read only, not kept.
+ * weight:  [n], each >= 0.
+ * k:       >= 1.
+ * centers: [k], ascending, written in full, and only on success.  With fewer
+ *          than k points of positive weight the last center repeats.
+ * cost:    that least sum; NULL is fine.
+ *
+ * Exact but for rounding in double; ties go to the leftmost beginning.  Time
+ * O(k n log n), memory k n words of 32 bits.
+ *
+ * Fails when no point has a positive weight, and when x is not ascending or
+ * holds a NaN or an infinity, or weight one of those or a negative number. */
+int kv_kmeans1d(const double *x, const double *weight, size_t n, size_t k,
+                double *centers, double *cost, struct kv_err *e);
+
+#endif

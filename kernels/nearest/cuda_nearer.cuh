@@ -1,0 +1,61 @@
+/* The decision of kernels/nearest/nearest.h, bit by bit, for some points of a
+ * thread.
+ */
+#ifndef KV_NEAREST_CUDA_NEARER_CUH
+#define KV_NEAREST_CUDA_NEARER_CUH
+
+#include "kernels/cuda/gpu.cuh"
+
+/* Points x, the nearest center of each so far and how far it is. */
+template <int D, int N> struct kv_nearer {
+    float x[N][D], least[N];
+    unsigned best[N];
+
+    __device__ void start(void)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            least[i] = __builtin_huge_valf();
+            best[i] = 0;
+        }
+    }
+
+    /* Centers come in the order of their index. */
+    __device__ void see(const float *center, unsigned index)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float s = 0;
+
+#pragma unroll
+            for (int j = 0; j < D; j++) {
+                const float t = x[i][j] - center[j];
+
+                s = fmaf(t, t, s);
+            }
+            if (s < least[i]) {
+                least[i] = s;
+                best[i] = index;
+            }
+        }
+    }
+
+    /* What lanes have found, each among centers of its own: in all of them. */
+    __device__ void agree(void)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            for (unsigned mask = 1; mask < 32; mask *= 2) {
+                const float s = kv_shuffle_xor(least[i], mask);
+                const unsigned other =
+                    kv_bits(kv_shuffle_xor(kv_from_bits(best[i]), mask));
+
+                if (s < least[i] || (s == least[i] && other < best[i])) {
+                    least[i] = s;
+                    best[i] = other;
+                }
+            }
+    }
+};
+
+#endif

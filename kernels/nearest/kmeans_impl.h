@@ -1,0 +1,42 @@
+/* What k-means knows of its points; for kmeans*.c alone. */
+#ifndef KV_NEAREST_KMEANS_IMPL_H
+#define KV_NEAREST_KMEANS_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Points by tiles of 64 (nearest.h); the padding of the last has weight 0. */
+struct kv_points {
+    size_t n, d, n_tiles;
+    const float *x; /* [n][d], the caller's */
+    float *tile;    /* [n_tiles][d][64] */
+    float *weight;  /* [n_tiles][64] */
+    bool even;      /* all weights of points are 1 */
+    float *dist;    /* [n_tiles][64]: squared, to the nearest center */
+    uint16_t *code; /* [n_tiles][64]: of the nearest center */
+    struct kv_gpu_nearest_centroid
+        *gpu; /* the same on the device; NULL: on the CPU */
+};
+
+enum { KV_BOUNDS_MOST_POINTS = 1 << 24 }; /* their bounds fill half a GiB */
+
+/* How near the centers of each group can be to points. */
+struct kv_bounds;
+
+/* For k >= 64 centers of d >= 2 values, grouped by where they are now.
+ * centers: [k][d]. */
+struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
+                                size_t k);
+void kv_bounds_free(struct kv_bounds *b);
+
+/* Sets the code of every point as kv_nearest() does, bit by bit.
+ * centers: [k][d], finite, of which those of the last call are near by; code
+ * holds some center < k for each point, the better the guess the less there is
+ * to do.  Gives false, and no codes, where values are too large or too small
+ * for 16-bit integers: then all centers are to be asked.  What is known of
+ * groups stays. */
+bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
+                      const float *centers);
+
+#endif

@@ -1,0 +1,103 @@
+/* Which centroid is nearest: the decision that a vector quantizer stores.
+ *
+ * The distance of x and c is, in this order and in f32,
+ *
+ *   s = 0;  for j = 0 .. d-1:  t = x[j] - c[j];  s = fma(t, t, s)
+ *
+ * with one rounding per operation (fma is the fused one, by name: nothing is
+ * left to the compiler's contraction).  The code is the lowest index with the
+ * smallest s.  A vector equal to a centroid therefore gets s = 0, and encoding
+ * what was decoded gives the same values.  Every level gives exactly this: a
+ * faster one may look for candidates in another way, and decides by s where it
+ * leaves more than one (kernels/nearest/loops.h, nearest_whole.h).
+ */
+#ifndef KV_NEAREST_H
+#define KV_NEAREST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KV_VQ_MAX_D = 16,    /* dimensions of a vector */
+    KV_VQ_MAX_K = 65536, /* centroids */
+    KV_TILE = 64,        /* vectors of a tile */
+    KV_BLOCK = 16,       /* centers of a block of struct kv_codebook */
+    KV_SIDE = 16,        /* vectors that ask groups of centers together */
+    KV_MOST_GROUPS = 128 /* that they ask */
+};
+
+/* A codebook made ready for searches. */
+struct kv_codebook {
+    size_t k, d;
+    const float *centers; /* [k][d], the caller's: they stay as they are */
+    float *score;         /* [k][1 + d]: |c|^2 / 2, c; NULL: not worth it */
+    float *block;         /* [blocks of 16 centers][d][16] */
+    float most;           /* the largest |c|^2, infinite where one is NaN */
+    int32_t *whole;       /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
+                           * 16 bits; C = round(scale c); NULL: not worth it;
+                           * from the start of a cache line */
+    float scale, off;     /* off: the largest |C - scale c| */
+};
+
+/* centers: [k][d], 1 <= d <= KV_VQ_MAX_D, 1 <= k <= KV_VQ_MAX_K. */
+void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
+                      size_t d);
+void kv_codebook_clear(struct kv_codebook *b);
+
+/* x: [n][d]; code: [n].  Where every s overflows the code is 0.  Runs on the
+ * calling thread. */
+void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
+                uint16_t *code);
+
+/* The same in pieces, for who asks again and again (k-means).  A tile is up
+ * to 64 vectors by dimension, tile[d][64]; vectors past n are zero. */
+void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
+
+/* code, dist: [64], of which the first n >= 1 are given (s is stored in dist;
+ * NULL: it is not wanted, which is faster). */
+void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
+                     uint16_t *code, float *dist);
+
+/* s of vector i of a tile and this center. */
+float kv_tile_distance(const float *tile, size_t i, size_t d,
+                       const float *center);
+
+/* A vector of a tile, and a group of centers: of `size` blocks each, in order;
+ * the last may have less.  For codebooks with blocks: k >= 64, d >= 2. */
+struct kv_pair {
+    uint16_t vector, group;
+};
+
+/* s of the nearest center of the group, for n pairs; least: [n]. */
+void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
+                   const struct kv_pair *pair, size_t n, float *least);
+
+/* The first center of the group with this s, which one has. */
+uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
+                       size_t size, struct kv_pair pair, float s);
+
+/* The vectors [first, first + 16) of a tile, and the centers of n groups, of
+ * which one has the nearest of all; for codebooks with `whole`.  Sets
+ *
+ *   code[i]    the nearest center, where bit i of the result is set: else it
+ *              is left to s
+ *   reach[i]   the nearest is no further away; NaN: not known
+ *   gap[g]     the centers of group g are further away from each of these
+ *              vectors than its reach, by so much at least; below 0: maybe
+ *              not.  Of no use where a reach is NaN.
+ *
+ * code, reach: [64]; first: a multiple of 16; group: [n], rising, n <=
+ * KV_MOST_GROUPS; gap: [n, to whole fours]. */
+uint64_t kv_tile_among(const struct kv_codebook *b, const float *tile,
+                       size_t first, size_t size, const uint16_t *group,
+                       size_t n, uint16_t *code, float *reach, float *gap);
+
+/* dist[i] = min(dist[i], s of vector i and this center), i < 64. */
+void kv_tile_closer(const float *tile, size_t d, const float *center,
+                    float *dist);
+
+/* Bit i < n says whether a[i] < b[i] + c, or either is NaN; n <= 64, a multiple
+ * of 16. */
+uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n);
+
+#endif

@@ -1,6 +1,0 @@
-#include <immintrin.h>
-
-#define NAME(f) f##_avx2
-#define LANES 8
-#define v_fma _mm256_fmadd_ps
-#include "kernels/rows_loops.h"

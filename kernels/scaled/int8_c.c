@@ -1,0 +1,102 @@
+/* Path int8 in plain C, which says what the sums are. */
+#include "kernels/scaled/int8.h"
+#include "kernels/tiles/impl.h"
+
+#include <math.h>
+
+/* What the codes of a tile stand for: x [64][head_dim]. */
+static void look_up(const struct kv_store *s, const uint8_t *tile, int8_t *x)
+{
+    const struct kv_scaled *c = kv_scaled_of(s);
+    uint16_t code[KV_SCALED_MOST];
+    float scale[KV_SCALED_MOST / 16];
+
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
+        kv_store_get_scaled(s, t, tile, code, scale);
+        for (size_t i = 0; i < s->head_dim; i++)
+            *x++ = c->near[code[i]];
+    }
+}
+
+/* Of the products of row r's codes in group g with a token's x. */
+static int32_t group_sum(const struct kv_scaled *c, size_t g,
+                         struct kv_scaled_query q, size_t rows, size_t r,
+                         const int8_t *x)
+{
+    int32_t sum = 0;
+
+    for (size_t i = g * c->group; i < (g + 1) * c->group; i++) {
+        size_t byte;
+        const size_t quad = kv_scaled_quad(c->bits, i, &byte);
+
+        sum += q.code[(quad * rows + r) * 4 + byte] * x[i];
+    }
+    return sum;
+}
+
+static void qk(const struct kv_store *s, const uint8_t *tile,
+               struct kv_scaled_query q, const float *scale, size_t rows,
+               float *score, size_t stride)
+{
+    const struct kv_scaled *c = kv_scaled_of(s);
+    int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
+
+    look_up(s, tile, x);
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+        for (size_t r = 0; r < rows; r++) {
+            float *to = &score[r * stride + t];
+
+            for (size_t g = 0; g < kv_scaled_groups(s); g++) {
+                const int32_t sum =
+                    group_sum(c, g, q, rows, r, x + t * s->head_dim);
+                const float y = q.factor[g * KV_TILE_ROWS + r] * (float)sum;
+                const float by = scale[g * KV_TILE_TOKENS + t];
+
+                *to = g ? fmaf(by, y, *to) : by * y;
+            }
+        }
+}
+
+/* Weights times the scales [64] of a group, as codes and what these are to be
+ * multiplied with. */
+static void weigh(const float *scale, float unit, const float *p, size_t stride,
+                  size_t rows, int8_t code[][KV_TILE_TOKENS], float *factor)
+{
+    float x[KV_TILE_ROWS][KV_TILE_TOKENS];
+
+    for (size_t r = 0; r < rows; r++)
+        for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+            x[r][t] = p[r * stride + t] * scale[t];
+    kv_tile_loops_c.round8(x[0], KV_TILE_TOKENS, rows, KV_TILE_TOKENS, code[0],
+                           KV_TILE_TOKENS, factor);
+    for (size_t r = 0; r < rows; r++)
+        factor[r] *= unit;
+}
+
+static void pv(const struct kv_store *s, const uint8_t *tile,
+               const float *scale, const float *p, size_t stride, size_t rows,
+               float *acc)
+{
+    const struct kv_scaled *c = kv_scaled_of(s);
+    const size_t padded = kv_padded(s->head_dim);
+    int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
+    int8_t w[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS];
+
+    look_up(s, tile, x);
+    for (size_t i = 0; i < s->head_dim; i++) {
+        if (i % c->group == 0)
+            weigh(scale + i / c->group * KV_TILE_TOKENS, c->unit, p, stride,
+                  rows, w, factor);
+        for (size_t r = 0; r < rows; r++) {
+            int32_t sum = 0;
+
+            for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+                sum += w[r][t] * x[t * s->head_dim + i];
+            acc[r * padded + i] =
+                fmaf(factor[r], (float)sum, acc[r * padded + i]);
+        }
+    }
+}
+
+const struct kv_scaled_int8 kv_scaled_int8_c = {qk, pv};

@@ -1,0 +1,72 @@
+/* Family "scaled": codes that stand for numbers of a table or for small floats
+ * (kernels/scaled/minifloat.h), times a scale for each token and group of
+ * channels.
+ *
+ *   x = value[code] scale
+ *
+ * A tile, in vectors of 16 lanes:
+ *
+ *   | tokens 0-31: planes | tokens 32-63: planes | scales: [groups][64] |
+ *
+ * The vectors of a part of 32 tokens: keys, tokens 0-15 of channel 0, tokens
+ * 16-31 of channel 0, of channel 1, ...; values, channels 0-15 of token 0, of
+ * token 1, ..., of token 31, then channels 16-31.  A plane of w bits puts as
+ * many vectors as fit one after another into a unit of 16 lanes, vector i at
+ * bit w i of each lane, the last unit filled up with zeros.  Codes of 1, 2 and
+ * 4 bits are one plane, of 3 the low 2 bits, then the high one, in lanes of 32
+ * bits; codes of 8 bits are one plane, of 6 the low 4, then the high 2, in
+ * lanes of 16 bits.  Scales are as the scheme stores them.  Codes of 1 to 4
+ * bits have a path int8 (kernels/scaled/int8.h). */
+#ifndef KV_SCALED_H
+#define KV_SCALED_H
+
+#include "kernels/scaled/minifloat.h"
+#include "kernels/tiles/tiles.h"
+
+#include <stdbool.h>
+
+enum kv_scale_kind {
+    KV_SCALE_NONE, /* 1, nothing stored */
+    KV_SCALE_F16,  /* half / divisor */
+    KV_SCALE_E8M0, /* byte p for 2^(p - 127) */
+    KV_SCALE_E4M3  /* kv_e4m3 */
+};
+
+enum { KV_SCALED_TABLE = 16 };
+
+struct kv_scaled {
+    unsigned bits;
+    float table[KV_SCALED_TABLE]; /* 1 to 4 bits: repeats itself */
+    int8_t near[KV_SCALED_TABLE]; /* the same in 8 bits, over the unit */
+    float unit;
+    uint8_t order[KV_TILE_TOKENS];     /* of weights: kernels/scaled/int8.h */
+    const struct kv_minifloat *format; /* 6 and 8 bits */
+    enum kv_scale_kind scale;
+    float divisor;
+    size_t group; /* channels: head_dim, or a divisor of it and a multiple of
+                   * 16 */
+};
+
+/* Of 2^bits values, or (format) of a small float; 1 to 4 bits, 6 or 8 of a
+ * format.  false: no such tiles. */
+bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
+                    const struct kv_minifloat *format, enum kv_scale_kind scale,
+                    float divisor, size_t head_dim, size_t group);
+
+extern const struct kv_family kv_family_scaled;
+
+/* Makes s a store of these; values, n_heads and head_dim are set. */
+void kv_store_scaled(struct kv_store *s, const struct kv_scaled *c);
+
+/* Puts one token at place t: code [head_dim], scale [groups], as stored; NULL
+ * where none is. */
+void kv_store_put_scaled(const struct kv_store *s, size_t t,
+                         const uint16_t *code, const uint8_t *scale,
+                         uint8_t *tile);
+
+/* The same the other way round: code [head_dim], scale [groups] as numbers, of
+ * KV_SCALE_F16 before the division. */
+void kv_store_get_scaled(const struct kv_store *s, size_t t,
+                         const uint8_t *tile, uint16_t *code, float *scale);
+
+#endif

@@ -1,0 +1,88 @@
+/* One KV head of a job over its tokens: what tiles_jobs.c shares out among
+ * threads and has memory for.  For tiles_attend.c and tiles_jobs.c alone.
+ *
+ * A head's queries are made ready once, in groups of as many rows as its
+ * operations take; chunks of its tokens are gone over apart, each by whoever
+ * comes, and leave partial results; these are brought together in the order of
+ * the chunks and turned into outputs once. */
+#ifndef KV_TILES_ATTEND_HEAD_H
+#define KV_TILES_ATTEND_HEAD_H
+
+#include "kernels/tiles/impl.h"
+
+/* Memory in lines of 64 bytes, taken from the front. */
+struct kv_arena {
+    char *at, *end;
+};
+
+/* n * size bytes of it, not zeroed; that there are so many is the caller's. */
+void *kv_arena_take(struct kv_arena *a, size_t n, size_t size);
+
+/* Bytes that n * size take of an arena. */
+static inline size_t kv_arena_bytes(size_t n, size_t size)
+{
+    return (n * size + 63) / 64 * 64;
+}
+
+/* Operations of every run with tokens, how many rows they take, and how many
+ * tokens are gone over at a time. */
+struct kv_tile_choice {
+    const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
+    size_t most_rows, step;
+};
+
+/* So many queries of a KV head as its operations take, ready for each run. */
+struct kv_tile_group {
+    size_t first, rows; /* of the KV head's rows */
+    void *query[KV_MAX_RUNS];
+};
+
+/* What a chunk gives for a group of queries: per row the maximum, the sum of
+ * weights, and of each run that the chunk has tokens of the weighted sum of
+ * values (struct kv_tile_ops). */
+struct kv_tile_partial {
+    float *max, *sum, *acc[KV_MAX_RUNS];
+};
+
+/* One KV head of a job. */
+struct kv_tile_head {
+    const struct kv_tiles_job *job;
+    size_t head, n_groups, n_chunks;
+    struct kv_tile_choice ops;
+    struct kv_tile_group *group;
+    struct kv_tile_partial *partial; /* [n_chunks][n_groups] */
+};
+
+/* What a thread works in; rows: as many as a group has at most. */
+struct kv_tile_room {
+    float *score;         /* kv_tile_score_floats() */
+    float *part;          /* [rows][64], of a tile that is not whole */
+    float *row;           /* [rows][head_dim] */
+    struct kv_arena rest; /* of a part's chunk */
+};
+
+/* Rows (query token, query head) of a KV head. */
+size_t kv_tile_row_count(const struct kv_tiles_job *j);
+size_t kv_tile_chunk_count(const struct kv_tiles_job *j);
+
+/* Floats that the qk of one group of the job take. */
+size_t kv_tile_score_floats(const struct kv_tiles_job *j);
+
+/* Bytes of the job's heads with all they point to. */
+size_t kv_tile_heads_bytes(const struct kv_tiles_job *j);
+/* The job's heads [n_kv_heads], in `from`. */
+struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
+                                   struct kv_arena *from);
+
+/* Bytes of a room's rest for so many heads of the job at a time. */
+size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads);
+
+/* First, for each head: its queries. */
+void kv_tile_prepare(struct kv_tile_head *h, const struct kv_tile_room *room);
+/* Then, for each chunk: n heads of one job, side by side over its tokens. */
+void kv_tile_run(const struct kv_tile_head *heads, size_t n, size_t chunk,
+                 const struct kv_tile_room *room);
+/* Then, for each head: the job's outputs. */
+void kv_tile_finish(struct kv_tile_head *h, const struct kv_tile_room *room);
+
+#endif

@@ -1,0 +1,91 @@
+/* The loops of tiles.h as compiled for one instruction set; for tiles*.c and
+ * the tests alone.
+ *
+ * q: [head_dim][rows].  Keys of a part: [head_dim][32]; values: [n][padded].
+ * acc: [rows][padded]. */
+#ifndef KV_TILES_IMPL_H
+#define KV_TILES_IMPL_H
+
+#include "kernels/simd/unroll.h"
+#include "kernels/tiles/tiles.h"
+#include "lib/base/alloc.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+struct kv_tile_loops {
+    /* Of 1 or 2 parts score [rows][32 parts], stride apart, written.  ahead:
+     * what follows k in memory is wanted next, and fetched. */
+    void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t parts,
+                size_t head_dim, const float *q, size_t rows, float *score,
+                size_t stride);
+    /* acc += p v, n tokens; ahead: what follows v. */
+    void (*add)(enum kv_float kind, bool ahead, const void *v, size_t n,
+                size_t padded, const float *p, size_t stride, size_t rows,
+                float *acc);
+    /* Rows of n, a multiple of 16, stride apart: row r becomes exp(x -
+     * shift[r]), x at most shift[r], and sum[r] their sum.  Relative error
+     * below 2e-7 + 8e-8 (shift[r] - x); exp(-87) for all below; what is no
+     * number stays none. */
+    void (*exp)(float *x, size_t stride, size_t rows, size_t n,
+                const float *shift, float *sum);
+    /* The largest of each row, n > 0. */
+    void (*max)(const float *x, size_t stride, size_t rows, size_t n,
+                float *max);
+    /* For int8 paths: code = x * (127 / max|x|) of its row to the nearest
+     * integer, half to even, and scale[r] = max|x| / 127; where max|x| is
+     * below 2^-93 it and the codes are 0.  The same codes at every level. */
+    void (*round8)(const float *x, size_t stride, size_t rows, size_t n,
+                   int8_t *code, size_t code_stride, float *scale);
+};
+
+/* Of four rows the units of codes up to `most` in magnitude: max[r], the row's
+ * largest magnitude, becomes max / most, and by[r] most / max; both 0 where max
+ * is below `least`.  Four divisions take as long as one. */
+ALWAYS_INLINE void kv_units_of_four(float most, float least, float max[4],
+                                    float by[4])
+{
+    typedef float floats __attribute__((vector_size(16)));
+    typedef int32_t ints __attribute__((vector_size(16)));
+    floats x, to;
+    ints some;
+
+    memcpy(&x, max, sizeof(x));
+    some = x >= (floats){least, least, least, least};
+    to = (floats)((ints)(most / x) & some);
+    x = (floats)((ints)(x / most) & some);
+    memcpy(by, &to, sizeof(to));
+    memcpy(max, &x, sizeof(x));
+}
+
+/* Those of round8. */
+ALWAYS_INLINE void kv_units8_of_four(float max[4], float by[4])
+{
+    kv_units_of_four(127, 0x1p-93f, max, by);
+}
+
+extern const struct kv_tile_loops kv_tile_loops_c;
+extern const struct kv_tile_loops kv_tile_loops_avx2;   /* x86-64 only */
+extern const struct kv_tile_loops kv_tile_loops_avx512; /* x86-64 only */
+
+/* Those of the level in use. */
+const struct kv_tile_loops *kv_tile_loops(void);
+
+/* Exact operations of every family (by expand()) that take up to KV_TILE_MANY
+ * rows: matrix products. */
+enum { KV_TILE_MANY = 512 };
+extern const struct kv_tile_ops kv_tiles_many;
+
+/* Exact operations by expand(); a query is [head_dim][rows]. */
+size_t kv_exact_query_bytes(const struct kv_store *s);
+void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,
+                      size_t rows, void *query);
+void kv_exact_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
+                 const void *query, size_t rows, float *score, size_t stride);
+size_t kv_exact_acc_floats(const struct kv_store *s);
+void kv_exact_pv(const struct kv_store *s, size_t head, const uint8_t *tile,
+                 const float *p, size_t stride, size_t rows, float *acc);
+void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
+                     size_t rows, float *out);
+
+#endif

@@ -1,0 +1,39 @@
+/* RoPE (lib/rope.h: channel i and i + head_dim/2 turn by position *
+ * inv_freq[i]) for keys that are stored before it: a family's expand() turns
+ * what it has expanded. */
+#ifndef KV_TILES_ROPE_H
+#define KV_TILES_ROPE_H
+
+#include "kernels/tiles/tiles.h"
+
+struct kv_tiles_rope;
+
+/* inv_freq: [n_rot], copied; n_rot <= head_dim / 2 pairs turn.  Holds tables of
+ * about 4 KiB per pair; read only afterwards, so threads share it. */
+struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim, size_t n_rot,
+                                        const float *inv_freq);
+void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
+
+/* x: [head_dim][32], keys of positions [first, first + 32), in place.  The
+ * first position's angle is as good as in lib/rope.h (in double); from there on
+ * cosines and sines are sums of two products of floats, at most 2e-7 off.  The
+ * same bits at every level. */
+void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
+                          float *x);
+
+/* The same for who turns keys otherwise.  Of pair i < kv_tiles_rope_pairs() the
+ * key at first + t turns by the angle of (cosine[i], sine[i]) and that of
+ * (within[i][0][t], within[i][1][t]).  cosine, sine: [KV_ROPE_MOST]; within:
+ * [pairs][2][32]. */
+enum { KV_ROPE_MOST = 256 /* pairs */ };
+size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r);
+const float *kv_tiles_rope_within(const struct kv_tiles_rope *r);
+void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
+                         float *cosine, float *sine);
+
+/* to: [head_dim / 2][2], cosine and sine of each pair's angle at a position; 1
+ * and 0 of pairs that do not turn. */
+void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
+                          float *to);
+
+#endif

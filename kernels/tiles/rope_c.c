@@ -1,0 +1,2 @@
+#define NAME(f) f##_c
+#include "kernels/tiles/rope_loops.h"

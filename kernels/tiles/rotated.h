@@ -1,0 +1,36 @@
+/* Family "rotated": keys before RoPE as integers in groups along the whole row
+ * of a token, all KV heads, which was turned by Hadamard transforms over
+ * several heads and reordered.
+ *
+ * A tile is one of family "grouped" of a single head that is as wide as the
+ * row; every KV head reads it. */
+#ifndef KV_TILES_ROTATED_H
+#define KV_TILES_ROTATED_H
+
+#include "kernels/tiles/tiles.h"
+
+#include <stdbool.h>
+
+struct kv_tiles_rope;
+
+/* The params of a store; all the caller's, but row as kv_integers_init() has it
+ * for keys of this width. */
+struct kv_rotated_tiles {
+    struct kv_integers row;
+    size_t turned; /* channels of a transform; divides the row, and is divided
+                    * by head_dim */
+    bool after;    /* reordered after the transform, else before it */
+    const size_t *place; /* [n_heads * head_dim]: where in the row of codes a
+                          * channel is */
+    const struct kv_tiles_rope *rope;
+};
+
+extern const struct kv_family kv_family_rotated;
+
+/* Makes s a store of these; n_heads and head_dim are set. */
+void kv_store_rotated(struct kv_store *s, const struct kv_rotated_tiles *r);
+
+/* The row as the one head of a store of family "grouped", without tiles. */
+struct kv_store kv_rotated_row(const struct kv_store *s);
+
+#endif

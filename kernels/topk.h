@@ -1,0 +1,31 @@
+/* The largest of a stream of numbers, by a heap: n pushes keep `room` of them
+ * in n log(room) steps.
+ *
+ * A number and its index become one 64-bit key, so that the order is total:
+ * larger numbers first, and of equal ones the lower index.  The complement
+ * ~key has the reverse order, so that a second heap keeps the smallest; the
+ * two never hold the same number as long as they hold no more than there are.
+ * The result does not depend on the order of pushing. */
+#ifndef KV_TOP_H
+#define KV_TOP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_topk {
+    uint64_t *key; /* [room], the caller's; key[0] is the least that is kept */
+    size_t n, room;
+};
+
+/* x is no NaN. */
+uint64_t kv_topk_key(float x, uint32_t index);
+float kv_topk_value(uint64_t key);
+static inline uint32_t kv_topk_index(uint64_t key)
+{
+    return ~(uint32_t)key;
+}
+
+/* room 0 keeps nothing. */
+void kv_topk_push(struct kv_topk *t, uint64_t key);
+
+#endif

@@ -1,0 +1,52 @@
+/* Family "coef" on the device (kernels/transform/transform.h): what kernels are
+ * told of a side.  Strings of all KV heads lie together, 64 tokens of them as
+ * words whose highest bit is the string's next,
+ *
+ *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | angles |
+ *
+ * angles, of keys before RoPE: the first token's, cosine and sine, f32
+ * [head_dim / 2][2].  A block has a tile of K and one of V in shared memory:
+ * n_kv_heads * head_dim * bits are bounded by what the device has of it. */
+#ifndef KV_TRANSFORM_CUDA_H
+#define KV_TRANSFORM_CUDA_H
+
+#include "kernels/cuda/families.h"
+
+#define KV_COEF_DIMS(X) X(64) X(96) X(128) X(256)
+
+/* A coefficient's place is word << 13 | table << 5 | shift: the last bit of its
+ * state stands `shift` above the lowest of that word. */
+enum { KV_PLACE_SHIFT = 5, KV_PLACE_TABLE = 8 };
+
+/* Arrays are the device's; slots: the head's coefficients in any order. */
+struct kv_gpu_coefs {
+    unsigned n_words, n_tables;
+    bool turned;            /* keys before RoPE */
+    const uint16_t *tables; /* [n_tables][states] halves */
+    const uint32_t *place;  /* [n_kv_heads][head_dim slots] */
+    const uint32_t *n;      /* [n_kv_heads], slots in use */
+    const float *mean;      /* [n_kv_heads][head_dim] */
+    /* Not of keys before RoPE.  Keys: channels to slots, values: slots to
+     * channels, [n_kv_heads][from][to]. */
+    const float *matrix;
+    /* Of these alone: angles of tokens 0 to 7 of a tile and of each eighth one,
+     * [2][8][head_dim / 2][2]; slots to channels, halves in the order of
+     * coef.cuh. */
+    const float *within;
+    const uint32_t *fragment;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Not for other head dimensions than KV_COEF_DIMS, nor where halves have no
+ * room for what makes keys of coefficients. */
+bool kv_gpu_coef_open(struct kv_gpu_side *side);
+struct kv_gpu_coefs kv_gpu_coefs_of(const struct kv_gpu_side *side);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

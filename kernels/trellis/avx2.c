@@ -1,0 +1,99 @@
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define NAME(f) f##_avx2
+#define LANE_BITS 4
+
+typedef __m256i vi;
+typedef uint16_t mark_word;
+
+#define v_load(p) _mm256_loadu_si256((const __m256i *)(p))
+#define v_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+#define v_marks v_store
+#define v_all _mm256_set1_epi16
+#define v_min _mm256_min_epu16
+#define v_add _mm256_add_epi16
+#define v_and _mm256_and_si256
+#define v_or _mm256_or_si256
+#define v_more _mm256_adds_epu16
+#define v_less _mm256_sub_epi16
+#define v_minus _mm256_subs_epi16
+#define v_size _mm256_abs_epi16
+#define v_shift(v, by) _mm256_slli_epi16(v, (int)(by))
+#define v_shift_back(v, by) _mm256_srli_epi16(v, (int)(by))
+#define v_square(v) _mm256_mulhrs_epi16(v, v)
+
+static inline __m256i eight(const float *p, __m256 by)
+{
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p), by));
+}
+
+static inline vi v_number(const float *p, float by)
+{
+    const __m256 all = _mm256_set1_ps(by);
+
+    return _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(eight(p, all), eight(p + 8, all)), 0xd8);
+}
+
+static inline vi v_plus(vi v, const uint16_t *p, unsigned bits)
+{
+    int64_t four;
+    int32_t two;
+
+    switch (bits) {
+    case 1:
+        return v_add(v, _mm256_broadcastsi128_si256(
+                            _mm_loadu_si128((const __m128i *)p)));
+    case 2:
+        memcpy(&four, p, sizeof(four));
+        return v_add(v, _mm256_set1_epi64x(four));
+    case 3:
+        memcpy(&two, p, sizeof(two));
+        return v_add(v, _mm256_set1_epi32(two));
+    default:
+        return v_add(v, v_all((int16_t)*p));
+    }
+}
+
+/* Lanes of each half from a half's: 2 bytes each. */
+#define TWO(i) ((i)*2), ((i)*2 + 1)
+#define LANES_OF(a, b, c, d, e, f, g, h)                                     \
+    _mm256_setr_epi8(TWO(a), TWO(b), TWO(c), TWO(d), TWO(e), TWO(f), TWO(g), \
+                     TWO(h), TWO(a), TWO(b), TWO(c), TWO(d), TWO(e), TWO(f), \
+                     TWO(g), TWO(h))
+
+static inline vi v_flip(vi v, size_t by)
+{
+    const __m256i in_order = LANES_OF(0, 1, 2, 3, 4, 5, 6, 7);
+
+    if (by & 8)
+        v = _mm256_permute4x64_epi64(v, 0x4e);
+    if (by & 7)
+        v = _mm256_shuffle_epi8(
+            v,
+            _mm256_xor_si256(in_order, _mm256_set1_epi8((char)(by % 8 * 2))));
+    return v;
+}
+
+static inline vi v_turn(vi v, unsigned bits, size_t flip)
+{
+    v = v_flip(v, flip);
+    switch (bits) {
+    case 0:
+        return v;
+    case 1: /* lanes of the halves by turns */
+        return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(v, 0xd8),
+                                   LANES_OF(0, 4, 1, 5, 2, 6, 3, 7));
+    case 2: /* 4 by 4, transposed */
+        return _mm256_permutevar8x32_epi32(
+            _mm256_shuffle_epi8(v, LANES_OF(0, 4, 1, 5, 2, 6, 3, 7)),
+            _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    default: /* even lanes, then odd ones */
+        return _mm256_permute4x64_epi64(
+            _mm256_shuffle_epi8(v, LANES_OF(0, 2, 4, 6, 1, 3, 5, 7)), 0xd8);
+    }
+}
+
+#include "kernels/trellis/loops.h"

@@ -1,0 +1,98 @@
+/* The search of trellis_impl.h in plain C. */
+#include <stdint.h>
+
+#define LANE_BITS 4
+typedef uint16_t mark_word;
+#include "kernels/trellis/back.h"
+
+#include <string.h>
+
+enum {
+    STATES = KV_TRELLIS_STATES,
+    AT_ONCE = KV_TRELLIS_AT_ONCE,
+    ROW = KV_TRELLIS_ROW,
+    MARK = KV_TRELLIS_MARK,
+    LANES = 1 << LANE_BITS,
+    MOST = KV_TRELLIS_MOST_COST
+};
+
+_Static_assert(MOST + 8 * KV_TRELLIS_STEP_COST + MARK <= UINT16_MAX,
+               "a sum of costs and a mark are 16 bits");
+
+static int value_cost(int x, float number, const struct kv_trellis_whole *whole,
+                      unsigned values)
+{
+    const int far = KV_TRELLIS_FAR(values) >> whole->shift;
+    int d = x - kv_trellis_nearest(number * whole->number), more = 0;
+
+    d = d < -0x8000 ? -0x8000 : d > 0x7fff ? 0x7fff : d;
+    if (whole->shift || whole->slope != KV_TRELLIS_NO_SLOPE) {
+        d = d < 0 ? -d : d;
+        more = d > far ? d - far : 0;
+        d = (d - more) << whole->shift;
+    }
+    return ((d * d + 0x4000) >> 15) + (more >> whole->slope);
+}
+
+/* Of string i's best path to this state, without its mark. */
+static int cost(const struct kv_trellis_job *job, size_t i, size_t state)
+{
+    const struct kv_trellis_step *step = job->step;
+    int sum = 0;
+
+    for (size_t v = 0; v < step->values; v++)
+        sum +=
+            value_cost(job->x[v * AT_ONCE + i], step->table[v * STATES + state],
+                       &job->whole[v], step->values);
+    sum = sum < KV_TRELLIS_STEP_COST ? sum : KV_TRELLIS_STEP_COST;
+    return (job->least[i * ROW + (state >> step->bits)] & ~MARK) + 8 * sum;
+}
+
+/* As trellis_back.h says. */
+static void note_marks(const uint16_t *path, unsigned next, mark_word *note)
+{
+    memset(note, 0, LANES * sizeof(*note));
+    for (size_t p = 0; p < kv_trellis_paths(next); p++)
+        note[p % LANES] |= (uint16_t)((path[p] & MARK) << next * (p / LANES));
+}
+
+static void advance(const struct kv_trellis_job *job)
+{
+    const unsigned next = job->next;
+    const size_t groups = STATES >> next, paths = kv_trellis_paths(next);
+    uint16_t path[STATES / 2];
+
+    for (size_t i = 0; i < job->n; i++) {
+        uint16_t *const to = job->to + i * ROW;
+        uint8_t *const note = job->note + i * kv_trellis_note(next);
+
+        for (size_t s = 0; s < STATES; s++) {
+            const int to_s = cost(job, i, s) | (int)(s / paths);
+
+            if (s < paths || to_s < path[s % paths])
+                path[s % paths] = (uint16_t)to_s;
+        }
+        for (size_t p = 0; p < paths; p++) {
+            const int best = path[p] < MOST ? path[p] & ~MARK : MOST;
+
+            if (p < groups || best < (to[p % groups] & ~MARK))
+                to[p % groups] = (uint16_t)(best | job->mark[p % groups]);
+        }
+        if (next <= 3)
+            note_marks(path, next, (void *)note);
+        else
+            memcpy(note, path, paths * sizeof(*path));
+    }
+}
+
+static void settle(uint16_t *cost, size_t n)
+{
+    int least = MOST;
+
+    for (size_t r = 0; r < n; r++)
+        least = (cost[r] & ~MARK) < least ? cost[r] & ~MARK : least;
+    for (size_t r = 0; r < n; r++)
+        cost[r] = (uint16_t)(cost[r] - least);
+}
+
+const struct kv_trellis_search kv_trellis_search_c = {advance, settle, go_back};

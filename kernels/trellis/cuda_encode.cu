@@ -1,0 +1,349 @@
+#include "kernels/cuda/coder.h"
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/trellis/impl.h"
+
+enum {
+    THREADS = 128,
+    TOKENS = 16,
+    ROW = TOKENS + 4,               // four at a time, and on other banks
+    STATES = KV_TRELLIS_STATES / 32 // of a lane
+};
+static_assert(KV_TRELLIS_STATES % 32 == 0, "every lane has as many");
+static_assert(KV_GPU_NOTE == 32, "a note is a byte of each lane");
+
+// ---- coefficients ----------------------------------------------------------
+
+// A block: one head of 16 tokens; x less its mean, [head_dim][16], then a
+// thread a coefficient.  A product and its sum are rounded once, in the order
+// of kv_vecops_times().
+__global__ void __launch_bounds__(THREADS)
+    kv_coefficients_kernel(struct kv_gpu_bitstreams s, unsigned n_heads,
+                           unsigned d, const uint16_t *x, size_t n, float *y)
+{
+    const size_t first = (size_t)blockIdx.x * TOKENS;
+    const unsigned tokens = (unsigned)min(n - first, (size_t)TOKENS);
+    const unsigned head = blockIdx.y, begin = s.first[head];
+    const unsigned n_coefs = s.first[head + 1] - begin;
+    const float *const mean = s.mean + (size_t)head * d;
+    const float *const forward = s.forward + (size_t)head * d * d;
+    float *const centered = reinterpret_cast<float *>(kv_shared());
+
+    if (!n_coefs)
+        return;
+    for (unsigned i = threadIdx.x; i < tokens * d / 2; i += THREADS) {
+        const unsigned t = i / (d / 2), c = i % (d / 2) * 2;
+        const uint32_t two =
+            kv_load4(x + ((first + t) * n_heads + head) * d + c);
+
+        centered[c * ROW + t] = kv_low_f16(two) - mean[c];
+        centered[(c + 1) * ROW + t] = kv_high_f16(two) - mean[c + 1];
+    }
+    kv_sync_block();
+    for (unsigned j = threadIdx.x; j < n_coefs; j += THREADS) {
+        const struct kv_gpu_coefficient c = s.coef[begin + j];
+        float sum[TOKENS] = {0};
+
+        for (unsigned i = 0; i < d; i++) {
+            const float f = forward[(size_t)i * d + c.index];
+
+#pragma unroll
+            for (unsigned t = 0; t < TOKENS; t++)
+                sum[t] = fmaf(centered[i * ROW + t], f, sum[t]);
+        }
+#pragma unroll
+        for (unsigned t = 0; t < TOKENS; t++)
+            if (t < tokens)
+                y[(first + t) * s.n_coefs + c.place] = sum[t];
+    }
+}
+
+// ---- the search ------------------------------------------------------------
+//
+// kernels/trellis/c.c by a warp a string.  Lane l has states l + 32 i in
+// registers, with what the table says of them: states that go on alike are one
+// lane's, but for steps of more than 4 bits, and what it cost to get to a state
+// is one shuffle.  Several warps a string would meet at a barrier every step.
+// Which states were best is one byte a lane and step, in global memory: shared
+// memory has no room for as many strings as there are registers for.
+
+KV_DEVICE int kv_shuffle_int(int x, unsigned lane)
+{
+    return (int)kv_bits(kv_shuffle(kv_from_bits((uint32_t)x), lane));
+}
+
+KV_DEVICE int kv_shuffle_xor_int(int x, unsigned mask)
+{
+    return (int)kv_bits(kv_shuffle_xor(kv_from_bits((uint32_t)x), mask));
+}
+
+// The states that go on alike by BITS bits, r, r + groups, ..: the least cost
+// of each group, group r in least[r / 32] of lane r % 32 (fewer than 32 groups:
+// of all lanes whose numbers end so), the most at most; and which of its states
+// has it, the first on ties: BITS bits for each of the lane's groups.
+template <int BITS>
+KV_DEVICE unsigned kv_keep_least(const int *cost, int *least)
+{
+    constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
+    constexpr unsigned GROUPS = KV_TRELLIS_STATES >> BITS;
+    unsigned which = 0;
+
+#pragma unroll
+    for (int r = 0; r < MINE; r++) {
+        unsigned first = 0;
+
+        least[r] = cost[r];
+#pragma unroll
+        for (int j = 1; j < STATES / MINE; j++)
+            if (cost[r + j * MINE] < least[r]) {
+                least[r] = cost[r + j * MINE];
+                first = j;
+            }
+        which |= first << r * BITS;
+    }
+    if (GROUPS < 32)
+        which = which * (32 / GROUPS) + kv_lane() / GROUPS;
+#pragma unroll
+    for (unsigned mask = GROUPS; mask < 32; mask *= 2) {
+        const int c = kv_shuffle_xor_int(*least, mask);
+        const unsigned w = (unsigned)kv_shuffle_xor_int((int)which, mask);
+
+        if (c < *least || (c == *least && w < which)) {
+            *least = c;
+            which = w;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < MINE; r++)
+        least[r] = min(least[r], (int)KV_TRELLIS_MOST_COST);
+    return which;
+}
+
+// The least of n groups a lane becomes 0.
+template <int N> KV_DEVICE void kv_settle_costs(int *least)
+{
+    int all = least[0];
+
+#pragma unroll
+    for (int r = 1; r < N; r++)
+        all = min(all, least[r]);
+#pragma unroll
+    for (unsigned mask = 1; mask < 32; mask *= 2)
+        all = min(all, kv_shuffle_xor_int(all, mask));
+#pragma unroll
+    for (int r = 0; r < N; r++)
+        least[r] -= all;
+}
+
+// What a value costs (kernels/trellis/impl.h).  x: its position and SHIFTED,
+// which is what numbers are found by: bits of a float so large that its last
+// one is 1.  SHIFT: shift or slope may do something (of several values always:
+// a second copy of the code would be left too few registers).
+constexpr float BIG = 0x1.8p23f;
+constexpr int SHIFTED = 0x4b400000;
+
+template <bool SHIFT>
+KV_DEVICE int kv_value_cost(int x, float number, int far, unsigned shift,
+                            unsigned slope)
+{
+    int d = x - (int)kv_bits(number + BIG), more = 0;
+
+    d = max(min(d, 0x7fff), -0x8000);
+    if (SHIFT) {
+        d = abs(d);
+        more = max(d - far, 0);
+        d = (d - more) << shift;
+    }
+    return ((d * d + 0x4000) >> 15) + (more >> slope);
+}
+
+KV_DEVICE int kv_position(float x, const kv_trellis_whole &whole)
+{
+    const float most = (float)whole.most, place = x * whole.x;
+
+    return kv_round(fminf(fmaxf(place, -most), most));
+}
+
+// Where a search stands: the next step's values, and the lane's note of it.
+struct kv_searched {
+    const float *x;
+    const kv_trellis_whole *whole;
+    uint8_t *note;
+    unsigned steps; // so far
+};
+
+// Of the best path to each of the lane's states, from the least of its groups.
+template <int BITS, int VALUES, bool SHIFT>
+KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
+                             const kv_trellis_whole *whole, const float *x,
+                             int *cost)
+{
+    const unsigned shift = whole->shift, slope = whole->slope;
+    const int far = shift || slope != KV_TRELLIS_NO_SLOPE
+                        ? KV_TRELLIS_FAR(VALUES) >> shift
+                        : 0x8000;
+
+#pragma unroll
+    for (int i = 0; i < STATES; i++)
+        cost[i] = kv_shuffle_int(least[(32 * i >> BITS) / 32],
+                                 ((kv_lane() >> BITS) + (32 * i >> BITS)) % 32);
+    int place[VALUES];
+
+#pragma unroll
+    for (int v = 0; v < VALUES; v++)
+        place[v] = kv_position(x[v], whole[v]) + SHIFTED;
+#pragma unroll
+    for (int i = 0; i < STATES; i++) {
+        int sum = 0;
+
+#pragma unroll
+        for (int v = 0; v < VALUES; v++)
+            sum += kv_value_cost<SHIFT>(place[v], table[v][i] * whole[v].number,
+                                        far, shift, slope);
+        cost[i] += 8 * min(sum, (int)KV_TRELLIS_STEP_COST);
+    }
+}
+
+// All steps of a run.
+template <int BITS, int VALUES>
+KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
+                             kv_searched *at, int *cost)
+{
+    static_assert((BITS < 4 ? (STATES >> BITS) * BITS : BITS) <= 8,
+                  "which of its states each group has is a byte");
+    constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
+    float table[VALUES][STATES], x[VALUES];
+    int least[STATES / 2];
+
+#pragma unroll
+    for (int v = 0; v < VALUES; v++) {
+        x[v] = at->x[v];
+#pragma unroll
+        for (int i = 0; i < STATES; i++)
+            table[v][i] =
+                tables[run.table + v * KV_TRELLIS_STATES + 32 * i + kv_lane()];
+    }
+    for (unsigned k = 0; k < run.n; k++) {
+        const float *const ahead = at->x + (k + 1 < run.n ? VALUES : 0);
+        float next[VALUES];
+
+#pragma unroll
+        for (int v = 0; v < VALUES; v++) // they come while costs are compared
+            next[v] = ahead[v];
+        *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
+        if (at->steps && at->steps % KV_TRELLIS_SETTLE == 0)
+            kv_settle_costs<MINE>(least);
+        if (VALUES > 1 || at->whole->shift ||
+            at->whole->slope != KV_TRELLIS_NO_SLOPE)
+            kv_find_costs<BITS, VALUES, true>(table, least, at->whole, x, cost);
+        else
+            kv_find_costs<BITS, VALUES, false>(table, least, at->whole, x,
+                                               cost);
+#pragma unroll
+        for (int v = 0; v < VALUES; v++)
+            x[v] = next[v];
+        at->x += VALUES;
+        at->whole += VALUES;
+        at->note += KV_GPU_NOTE;
+        at->steps++;
+    }
+}
+
+// The string of the path that ends in `state`, from its last byte on; note:
+// where the lane's end.  All lanes walk; each has the notes of its groups.
+KV_DEVICE void kv_put_path(const kv_gpu_bitstreams &s, unsigned state,
+                           const uint8_t *note, size_t bytes, uint8_t *to)
+{
+    constexpr unsigned AHEAD = 8; // steps whose notes come together
+    unsigned in = (unsigned)(8 * bytes - s.n_bits), window = 0;
+
+    to += bytes;
+    for (unsigned run = s.n_runs; run-- > 0;) {
+        const unsigned bits = s.steps[run].bits, own = (1u << bits) - 1;
+
+        for (unsigned left = s.steps[run].n; left;) {
+            const unsigned n = min(left, AHEAD);
+            unsigned has[AHEAD];
+
+#pragma unroll
+            for (unsigned i = 0; i < AHEAD; i++)
+                has[i] = i < n ? *(note - (i + 1) * KV_GPU_NOTE) : 0;
+#pragma unroll
+            for (unsigned i = 0; i < AHEAD; i++) {
+                if (i >= n)
+                    break;
+
+                const unsigned group = state >> bits;
+                const unsigned which =
+                    (unsigned)kv_shuffle_int((int)has[i], group % 32);
+
+                window |= (state & own) << in;
+                in += bits;
+                if (in >= 8) {
+                    to--;
+                    if (!kv_lane())
+                        *to = (uint8_t)window;
+                    window >>= 8;
+                    in -= 8;
+                }
+                state = (which >> group / 32 * bits & own)
+                            << (KV_TRELLIS_BITS - bits) |
+                        group;
+            }
+            left -= n;
+            note -= n * KV_GPU_NOTE;
+        }
+    }
+    if (in && !kv_lane()) // a string of no steps
+        *--to = 0;
+}
+
+// A block of one warp: few strings are on many multiprocessors.
+__global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
+    kv_bitstreams_kernel(struct kv_gpu_bitstreams s, const float *x, size_t n,
+                         size_t bytes, uint8_t *notes, uint8_t *to)
+{
+    notes += (size_t)blockIdx.x * s.n_steps * KV_GPU_NOTE + kv_lane();
+    for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
+        kv_searched at = {x + t * s.n_coefs, s.whole, notes, 0};
+        int cost[STATES], least;
+
+#pragma unroll
+        for (int i = 0; i < STATES; i++)
+            cost[i] = i || kv_lane() ? KV_TRELLIS_MOST_COST : 0;
+        for (unsigned run = 0; run < s.n_runs; run++) {
+            const kv_gpu_steps steps = s.steps[run];
+
+            switch (steps.bits << 4 | steps.values) {
+#define KV_CASE(BITS, VALUES)                                    \
+    case BITS << 4 | VALUES:                                     \
+        kv_search_run<BITS, VALUES>(steps, s.tables, &at, cost); \
+        break;
+                KV_GPU_STEPS(KV_CASE)
+#undef KV_CASE
+            }
+        }
+        kv_put_path(s, kv_keep_least<KV_TRELLIS_BITS>(cost, &least), at.note,
+                    bytes, to + t * bytes);
+    }
+}
+
+extern "C" int kv_gpu_encode_bitstreams(const struct kv_gpu_code *c,
+                                        const struct kv_gpu_blocks *b, float *y,
+                                        uint8_t *notes, size_t searches,
+                                        struct kv_err *e)
+{
+    const cudaStream_t stream = (cudaStream_t)b->stream;
+    const dim3 grid((unsigned)((b->n + TOKENS - 1) / TOKENS),
+                    (unsigned)c->n_heads);
+    const char *wrong =
+        kv_launch(kv_coefficients_kernel, grid, dim3(THREADS),
+                  c->head_dim * ROW * sizeof(float), stream, c->strings,
+                  (unsigned)c->n_heads, (unsigned)c->head_dim, b->x, b->n, y);
+
+    if (!wrong)
+        wrong =
+            kv_launch(kv_bitstreams_kernel, dim3((unsigned)searches), dim3(32),
+                      (size_t)0, stream, c->strings, (const float *)y, b->n,
+                      c->block_bytes, notes, b->bytes);
+    return wrong ? kv_fail(e, "encoding strings: %s", wrong) : 0;
+}

@@ -1,0 +1,408 @@
+/* The search of trellis.h, LANES states side by side, each lane doing exactly
+ * what the plain C does.  Included by trellis_avx2.c and trellis_avx512.c,
+ * which name the registers:
+ *
+ *   LANE_BITS              LANES = 1 << LANE_BITS, 16 or 32
+ *   vi                     LANES 16-bit integers
+ *   v_load v_store v_all v_add v_and v_or
+ *   v_more(a, b)           a + b, held to 16 bits, unsigned
+ *   v_less(a, b)           a - b
+ *   v_minus(a, b)          a - b, held to 16 bits
+ *   v_min                  unsigned
+ *   v_size(v)              |v|
+ *   v_shift(v, by)         left
+ *   v_shift_back(v, by)    right, unsigned
+ *   v_square(v)            (v^2 + 2^14) >> 15
+ *   v_number(p, by)        p [LANES] floats times by, to nearest
+ *   v_plus(v, p, bits)     v + p[i % (LANES >> bits)] in lane i, no carry
+ *   v_flip(v, by)          lane i is v's lane i ^ by
+ *   v_turn(v, bits, by)    lane i is v's lane (i turned right by bits) ^ by
+ *   v_marks(p, v)          LANES mark_words (trellis_back.h) to p
+ *   NAME(f)                f with the level's suffix
+ *
+ * bits and what lanes are flipped by are constants. */
+#include "kernels/trellis/back.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum {
+    LANES = 1 << LANE_BITS,
+    STATES = KV_TRELLIS_STATES,
+    VECTORS = STATES / LANES,
+    VECTOR_BITS = KV_TRELLIS_BITS - LANE_BITS,
+    AT_ONCE = KV_TRELLIS_AT_ONCE,
+    ROW = KV_TRELLIS_ROW,
+    MARK = KV_TRELLIS_MARK
+};
+
+/* Which states of a table have the same numbers. */
+enum form {
+    OWN,    /* none that is known of */
+    NARROW, /* of kv_trellis_map() up to KV_TRELLIS_NARROW bits, */
+    PAIRS,  /* but of 4 bits for several values */
+    WIDE    /* above */
+};
+
+/* A kind of step; constants where they are inlined.  bits: LANE_BITS stands for
+ * more too, where they make no difference. */
+struct kind {
+    unsigned bits;
+    size_t values;
+    enum form form;
+};
+
+/* Those there is code for. */
+#define SEVERAL_VALUES(X, bits) \
+    X(bits, 1, NARROW) X(bits, 2, NARROW) X(bits, 3, NARROW) X(bits, 4, NARROW)
+#define KINDS_OF_BOTH(X)                                                  \
+    SEVERAL_VALUES(X, 1)                                                  \
+    SEVERAL_VALUES(X, 2)                                                  \
+    SEVERAL_VALUES(X, 3)                                                  \
+    X(4, 1, NARROW) X(4, 2, PAIRS) X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) \
+        X(4, 1, OWN)
+#if LANE_BITS == 5
+#define KINDS(X) KINDS_OF_BOTH(X) X(5, 1, NARROW) X(5, 1, WIDE) X(5, 1, OWN)
+#else
+#define KINDS(X) KINDS_OF_BOTH(X) X(4, 1, WIDE)
+#endif
+#define KIND(bits, values, form) (((bits)*8 + (values)) * 4 + (form))
+
+static struct kind kind_of(const struct kv_trellis_step *step)
+{
+    const enum form folded = step->bits > KV_TRELLIS_NARROW       ? WIDE
+                             : step->bits > 3 && step->values > 1 ? PAIRS
+                                                                  : NARROW;
+
+    return (struct kind){step->bits < LANE_BITS ? step->bits : LANE_BITS,
+                         step->values, step->folded ? folded : OWN};
+}
+
+/* ---- what numbers cost ------------------------------------------------- */
+
+/* Lane i of a vector has its state whose last LANE_BITS bits are i turned left
+ * by `bits` (not at all by LANE_BITS): then the LANES >> bits costs that its
+ * states go on from repeat themselves as they lie.
+ *
+ * The entries of a folded table (kv_trellis_map()) are those of its states
+ * without bits 6 and 7, WIDE: without bit 7.  With bit 7 a state has the entry
+ * that has bit 8 and a few of the last bits the other way, with bit 6 others of
+ * the last bits.  So few vectors of costs are those of all states, their lanes
+ * flipped; where bit 7 is set the sums with what was before are flipped
+ * instead, once the least of them is known: bits that it flips are the step's
+ * own. */
+ALWAYS_INLINE size_t vectors_of(enum form form)
+{
+    return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
+}
+
+/* The first state of base vector h. */
+ALWAYS_INLINE size_t state_of(enum form form, size_t h)
+{
+    const size_t half = vectors_of(form) / 2;
+
+    return form == OWN ? h * LANES : h % half * LANES + h / half * 256;
+}
+
+/* State bit `bit` among lanes. */
+ALWAYS_INLINE size_t lane_bit(unsigned bits, unsigned bit)
+{
+    return (size_t)1 << (bit + LANE_BITS - bits) % LANE_BITS;
+}
+
+ALWAYS_INLINE bool bit_of(size_t k, unsigned bit)
+{
+    return k * LANES >> bit & 1;
+}
+
+/* Which of the last bits a state's bit 6 or 7 flips. */
+ALWAYS_INLINE unsigned flips_of(enum form form, unsigned bit)
+{
+    switch (form) {
+    case NARROW:
+        return bit == 6 ? 0x18 : 1;
+    case PAIRS:
+        return bit == 6 ? 6 : 0xb;
+    case WIDE:
+        return bit == 6 ? 0 : 2;
+    default:
+        return 0;
+    }
+}
+
+/* How lanes are flipped where bit 7 is set, or bit 6. */
+ALWAYS_INLINE size_t lane_flip(struct kind kind, unsigned bit)
+{
+    size_t by = 0;
+
+    UNROLL
+    for (unsigned i = 0; i < LANE_BITS; i++)
+        if (flips_of(kind.form, bit) >> i & 1)
+            by |= lane_bit(kind.bits, i);
+    return by;
+}
+
+/* Which base vector's costs the states of vector k have. */
+ALWAYS_INLINE size_t base_of(enum form form, size_t k)
+{
+    const size_t high = bit_of(k, 7) != bit_of(k, 8);
+    const size_t half = vectors_of(form) / 2;
+
+    if (form == OWN)
+        return k;
+    if (LANE_BITS == 4 && flips_of(form, 6) >> 4 && bit_of(k, 6))
+        k ^= 1; /* bit 4 */
+    return k % half + high * half;
+}
+
+/* The numbers of base vectors, as positions in the order of lanes. */
+ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
+                                struct kind kind, vi (*number)[VECTORS])
+{
+    UNROLL
+    for (size_t v = 0; v < kind.values; v++) {
+        UNROLL
+        for (size_t h = 0; h < vectors_of(kind.form); h++) {
+            const vi x =
+                v_number(job->step->table + v * STATES + state_of(kind.form, h),
+                         job->whole[v].number);
+
+            number[v][h] = v_turn(x, (LANE_BITS - kind.bits) % LANE_BITS, 0);
+        }
+    }
+}
+
+/* What a distance costs, of a step with this shift and slope; that neither does
+ * anything, or the slope does not, are constants. */
+ALWAYS_INLINE vi cost_of(vi d, size_t values, unsigned shift, unsigned slope)
+{
+    const vi far = v_all((int16_t)(KV_TRELLIS_FAR(values) >> shift));
+    const vi size = v_size(d), near = v_min(size, far);
+
+    if (!shift && slope == KV_TRELLIS_NO_SLOPE)
+        return v_square(d);
+    d = v_square(v_shift(near, shift));
+    return slope == KV_TRELLIS_NO_SLOPE
+               ? d
+               : v_add(d, v_shift_back(v_less(size, near), slope));
+}
+
+/* What they cost string i. */
+ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
+                               struct kind kind, unsigned shift, unsigned slope,
+                               vi (*number)[VECTORS], size_t i, vi *cost)
+{
+    UNROLL
+    for (size_t v = 0; v < kind.values; v++) {
+        const vi x = v_all(job->x[v * AT_ONCE + i]);
+
+        UNROLL
+        for (size_t h = 0; h < vectors_of(kind.form); h++) {
+            const vi c =
+                cost_of(v_minus(x, number[v][h]), kind.values, shift, slope);
+
+            cost[h] = v ? v_more(cost[h], c) : c;
+        }
+    }
+    UNROLL
+    for (size_t h = 0; h < vectors_of(kind.form); h++)
+        cost[h] = v_shift(v_min(cost[h], v_all(KV_TRELLIS_STEP_COST)), 3);
+}
+
+/* ---- the least --------------------------------------------------------- */
+
+/* What a string's step makes of it; base: what the numbers of base vectors
+ * cost, and of those of states with bit 6. */
+struct costs {
+    vi base[2][VECTORS];
+    const uint16_t *before; /* of the states it goes on from */
+    unsigned bits;          /* of the step */
+    unsigned own;           /* of a mark, those that the step's bits tell */
+};
+
+/* marked: bits of a mark. */
+ALWAYS_INLINE vi cost_at(const struct costs *c, struct kind kind, bool own,
+                         unsigned marked, size_t k)
+{
+    const vi cost = v_plus(c->base[bit_of(k, 6)][base_of(kind.form, k)],
+                           c->before + (k * LANES >> c->bits), kind.bits);
+    const size_t mark = k * LANES >> (KV_TRELLIS_BITS - marked);
+
+    return own ? v_add(cost, v_all((int16_t)(mark & c->own))) : cost;
+}
+
+/* Of vectors g, g + apart, ..: in the order of states. */
+ALWAYS_INLINE vi least_of(const struct costs *c, struct kind kind, bool own,
+                          unsigned marked, size_t g)
+{
+    const size_t apart = VECTORS >> marked, seventh = 128 / LANES;
+    const size_t flip = lane_flip(kind, 7);
+    const bool both = flip && apart <= seventh; /* with bit 7, and without */
+    vi least[2];
+
+    UNROLL
+    for (size_t k = g; k < VECTORS; k += apart) {
+        const vi cost = cost_at(c, kind, own, marked, k);
+        const size_t which = both && bit_of(k, 7);
+
+        least[which] = k == g || (both && k == g + seventh)
+                           ? cost
+                           : v_min(least[which], cost);
+    }
+    if (both)
+        *least = v_min(*least, v_flip(least[1], flip));
+    return v_turn(*least, kind.bits % LANE_BITS,
+                  !both && bit_of(g, 7) ? flip : 0);
+}
+
+/* A cost as the next step has it. */
+ALWAYS_INLINE vi marked_again(vi cost, const uint16_t *mark)
+{
+    cost = v_min(cost, v_all(KV_TRELLIS_MOST_COST | MARK));
+    return v_or(v_and(cost, v_all(~MARK)), v_load(mark));
+}
+
+/* Where groups have several paths, of all vectors.  Lanes past the groups have
+ * copies of their costs, with any marks. */
+ALWAYS_INLINE void join(vi *least, size_t n, size_t groups,
+                        const uint16_t *mark, uint16_t *to)
+{
+    UNROLL
+    for (size_t half = n / 2; half; half /= 2)
+        if (half * LANES >= groups)
+            for (size_t g = 0; g < half; g++)
+                least[g] = v_min(least[g], least[g + half]);
+    UNROLL
+    for (size_t by = LANES / 2; by; by /= 2)
+        if (by >= groups)
+            *least = v_min(*least, v_flip(*least, by));
+    UNROLL
+    for (size_t g = 0; g < n / 2; g++)
+        if (!g || g * LANES < groups)
+            v_store(to + g * LANES, marked_again(least[g], mark + g * LANES));
+}
+
+/* own, marked: constants.  Where next is 3 at most, a mark is all that tells a
+ * group's states from each other. */
+ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
+                              const struct costs *c, struct kind kind, bool own,
+                              unsigned marked, size_t i)
+{
+    const size_t apart = VECTORS >> marked;
+    uint16_t *const to = job->to + i * ROW;
+    uint8_t *const note = job->note + i * kv_trellis_note(job->next);
+    vi least[VECTORS / 2], marks = v_all(0);
+
+    UNROLL
+    for (size_t g = 0; g < apart; g++)
+        least[g] = least_of(c, kind, own, marked, g);
+    if (marked == 3 && job->next > 3) {
+        UNROLL
+        for (size_t g = 0; g < apart; g++)
+            v_store(note + g * sizeof(vi), least[g]);
+        join(least, apart, (size_t)STATES >> job->next, job->mark, to);
+        return;
+    }
+    UNROLL
+    for (size_t g = apart; g-- > 0;) {
+        v_store(to + g * LANES, marked_again(least[g], job->mark + g * LANES));
+        marks = marked == 1 ? v_add(marks, marks) : v_shift(marks, marked);
+        marks = v_or(marks, v_and(least[g], v_all((1 << marked) - 1)));
+    }
+    v_marks(note, marks);
+}
+
+/* ---- a step ------------------------------------------------------------ */
+
+/* own, marked: constants. */
+ALWAYS_INLINE void advance_strings(const struct kv_trellis_job *job,
+                                   struct kind kind, unsigned shift,
+                                   unsigned slope, bool own, unsigned marked,
+                                   vi (*number)[VECTORS])
+{
+    const size_t flip = lane_flip(kind, 6);
+
+    for (size_t i = 0; i < job->n; i++) {
+        struct costs c = {.before = job->least + i * ROW,
+                          .bits = kind.bits < LANE_BITS ? kind.bits
+                                                        : job->step->bits};
+
+        if (own)
+            c.own = (1u << (c.bits + marked - KV_TRELLIS_BITS)) - 1;
+        value_costs(job, kind, shift, slope, number, i, c.base[0]);
+        UNROLL
+        for (size_t h = 0; h < vectors_of(kind.form); h++)
+            c.base[1][h] = flip ? v_flip(c.base[0][h], flip) : c.base[0][h];
+        keep_least(job, &c, kind, own, marked, i);
+    }
+}
+
+/* A loop for each kind of marks: what branches within one loop have in common,
+ * compilers load ahead of them, and broadcast by operations of their own. */
+ALWAYS_INLINE void advance_marked(const struct kv_trellis_job *job,
+                                  struct kind kind, unsigned shift,
+                                  unsigned slope, vi (*number)[VECTORS])
+{
+    const unsigned marked = kv_trellis_marked(job->next);
+    const bool own =
+        kind.bits == LANE_BITS && job->step->bits + marked > KV_TRELLIS_BITS;
+
+    if (own && marked == 3)
+        advance_strings(job, kind, shift, slope, true, 3, number);
+    else if (own)
+        advance_strings(job, kind, shift, slope, true, 2, number);
+    else if (marked == 1)
+        advance_strings(job, kind, shift, slope, false, 1, number);
+    else if (marked == 2)
+        advance_strings(job, kind, shift, slope, false, 2, number);
+    else
+        advance_strings(job, kind, shift, slope, false, 3, number);
+}
+
+ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
+                                struct kind kind)
+{
+    const unsigned shift = job->whole->shift, slope = job->whole->slope;
+    vi number[KV_TRELLIS_MOST_VALUES][VECTORS];
+
+    load_numbers(job, kind, number);
+    if (!shift && slope == KV_TRELLIS_NO_SLOPE)
+        advance_marked(job, kind, 0, KV_TRELLIS_NO_SLOPE, number);
+    else if (slope == KV_TRELLIS_NO_SLOPE)
+        advance_marked(job, kind, shift, KV_TRELLIS_NO_SLOPE, number);
+    else
+        advance_marked(job, kind, shift, slope, number);
+}
+
+static void advance(const struct kv_trellis_job *job)
+{
+    const struct kind kind = kind_of(job->step);
+
+    switch (KIND(kind.bits, kind.values, kind.form)) {
+#define CASE(B, V, F)                              \
+    case KIND(B, V, F):                            \
+        advance_kind(job, (struct kind){B, V, F}); \
+        break;
+        KINDS(CASE)
+#undef CASE
+    default: /* several values, and more than 3 bits or numbers of their own */
+        abort();
+    }
+}
+
+static void settle(uint16_t *cost, size_t n)
+{
+    vi least = v_load(cost);
+
+    for (size_t r = LANES; r < n; r += LANES)
+        least = v_min(least, v_load(cost + r));
+    UNROLL
+    for (size_t by = 1; by < LANES; by *= 2)
+        least = v_min(least, v_flip(least, by));
+    least = v_and(least, v_all(~MARK));
+    for (size_t r = 0; r < n; r += LANES)
+        v_store(cost + r, v_less(v_load(cost + r), least));
+}
+
+const struct kv_trellis_search NAME(kv_trellis_search) = {advance, settle,
+                                                          go_back};

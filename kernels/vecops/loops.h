@@ -1,0 +1,614 @@
+/* The operations of rows.h over vectors of LANES, 8 or 16, in the vector
+ * notation that gcc and clang share.  Included by rows.c and, compiled for
+ * wider registers, by rows_avx2.c and rows_avx512.c; NAME(f) adds the level's
+ * suffix, v_fma(a, b, c) is a b + c rounded once.  Sums are of eight lanes
+ * whatever LANES is: every level gives the same bits. */
+#include "kernels/simd/unroll.h"
+#include "kernels/vecops/impl.h"
+#include "lib/base/half.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+#if LANES == 8
+typedef float v4f __attribute__((vector_size(16)));
+typedef double v4d __attribute__((vector_size(32)));
+#else
+typedef float v8f __attribute__((vector_size(32)));
+typedef double v8d __attribute__((vector_size(64)));
+#endif
+
+ALWAYS_INLINE vf load(const float *x)
+{
+    vf v;
+
+    memcpy(&v, x, sizeof(v));
+    return v;
+}
+
+ALWAYS_INLINE void store(float *x, vf v)
+{
+    memcpy(x, &v, sizeof(v));
+}
+
+/* The last n < LANES of a row; the other lanes are `rest`. */
+ALWAYS_INLINE vf load_last(const float *x, size_t n, float rest)
+{
+    float part[LANES];
+
+    for (size_t j = 0; j < LANES; j++)
+        part[j] = j < n ? x[j] : rest;
+    return load(part);
+}
+
+ALWAYS_INLINE void store_last(float *x, size_t n, vf v)
+{
+    memcpy(x, &v, n * sizeof(*x));
+}
+
+ALWAYS_INLINE vf choose(vi mask, vf yes, vf no)
+{
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+ALWAYS_INLINE vf splat(float x)
+{
+    return x - (vf){0};
+}
+
+#ifndef v_fma
+ALWAYS_INLINE vf v_fma(vf a, vf b, vf c)
+{
+    for (size_t j = 0; j < LANES; j++)
+        c[j] = fmaf(a[j], b[j], c[j]);
+    return c;
+}
+#endif
+
+/* A sum in double, of eight lanes at every level. */
+#if LANES == 8
+struct sum {
+    v4d low, high;
+};
+
+ALWAYS_INLINE void sum_add(struct sum *s, vf v)
+{
+    const v4f low = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+    const v4f high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+
+    s->low += __builtin_convertvector(low, v4d);
+    s->high += __builtin_convertvector(high, v4d);
+}
+#else
+struct sum {
+    v8d all;
+};
+
+ALWAYS_INLINE void sum_add(struct sum *s, vf v)
+{
+    const v8f first = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    const v8f second =
+        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+
+    s->all += __builtin_convertvector(first, v8d);
+    s->all += __builtin_convertvector(second, v8d);
+}
+#endif
+
+ALWAYS_INLINE double sum_total(const struct sum *s)
+{
+    double lane[8];
+
+    memcpy(lane, s, sizeof(lane));
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; the polynomial
+ * is Cephes' expf.  ln 2 is split so that n * LN2_HIGH is exact. */
+ALWAYS_INLINE vf exp_of(vf x)
+{
+    const float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+    const float ROUND = 0x1.8p23f; /* adding it rounds to an integer */
+    const vi under = x<-87.33654f, over = x> 88.37626f;
+    const vf t = x * 1.44269504f + ROUND;
+    const vf n = t - ROUND;
+    const vf r = x - n * LN2_HIGH - n * LN2_LOW;
+    vf p = splat(1.9875691500e-4f);
+
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    /* n stands in the low bits of t: move it to the exponent */
+    p = p * (vf)(((vu)t + 127u) << 23);
+    p = choose(under, splat(0), p);
+    return choose(over, splat(INFINITY), p);
+}
+
+static void rms_norm(const float *x, const float *w, size_t n, float eps,
+                     float *out)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    const vf last = load_last(x + whole, rest, 0);
+    struct sum squares = {0};
+
+    for (size_t i = 0; i < whole; i += LANES)
+        sum_add(&squares, load(x + i) * load(x + i));
+    sum_add(&squares, last * last);
+
+    const double mean = sum_total(&squares) / (double)n;
+    const float by = (float)(1 / sqrt(mean + (double)eps));
+
+    for (size_t i = 0; i < whole; i += LANES)
+        store(out + i, load(x + i) * by * load(w + i));
+    store_last(out + whole, rest, last * by * load_last(w + whole, rest, 0));
+}
+
+ALWAYS_INLINE vf silu_mul_of(vf gate, vf up)
+{
+    return gate / (exp_of(-gate) + 1.0f) * up;
+}
+
+static void silu_mul(const float *gate, const float *up, size_t n, float *out)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+
+    for (size_t i = 0; i < whole; i += LANES)
+        store(out + i, silu_mul_of(load(gate + i), load(up + i)));
+    store_last(out + whole, rest,
+               silu_mul_of(load_last(gate + whole, rest, 0),
+                           load_last(up + whole, rest, 0)));
+}
+
+/* y = x b w with b = (mean(x^2) + eps)^-1/2:
+ * dx = b (w g - x b^2 mean(x w g)). */
+static void rms_norm_grad(const float *x, const float *w, const float *g,
+                          size_t n, float eps, float *out)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    const vf last = load_last(x + whole, rest, 0);
+    const vf last_wg =
+        load_last(w + whole, rest, 0) * load_last(g + whole, rest, 0);
+    struct sum squares = {0}, product = {0};
+
+    for (size_t i = 0; i < whole; i += LANES) {
+        sum_add(&squares, load(x + i) * load(x + i));
+        sum_add(&product, load(x + i) * (load(w + i) * load(g + i)));
+    }
+    sum_add(&squares, last * last);
+    sum_add(&product, last * last_wg);
+
+    const double b = 1 / sqrt(sum_total(&squares) / (double)n + (double)eps);
+    const float by = (float)b;
+    const float back = (float)(b * b * b * (sum_total(&product) / (double)n));
+
+    for (size_t i = 0; i < whole; i += LANES)
+        store(out + i, load(w + i) * load(g + i) * by - load(x + i) * back);
+    store_last(out + whole, rest, last_wg * by - last * back);
+}
+
+/* silu' = s (1 + gate (1 - s)), s = 1 / (1 + exp(-gate)). */
+ALWAYS_INLINE void silu_mul_grad_of(vf gate, vf up, vf g, vf *gate_grad,
+                                    vf *up_grad)
+{
+    const vf s = 1.0f / (exp_of(-gate) + 1.0f);
+
+    *gate_grad = g * up * (s * (gate * (1.0f - s) + 1.0f));
+    *up_grad = g * (gate * s);
+}
+
+static void silu_mul_grad(const float *gate, const float *up, const float *g,
+                          size_t n, float *gate_grad, float *up_grad)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    vf a, b;
+
+    for (size_t i = 0; i < whole; i += LANES) {
+        silu_mul_grad_of(load(gate + i), load(up + i), load(g + i), &a, &b);
+        store(gate_grad + i, a);
+        store(up_grad + i, b);
+    }
+    silu_mul_grad_of(load_last(gate + whole, rest, 0),
+                     load_last(up + whole, rest, 0),
+                     load_last(g + whole, rest, 0), &a, &b);
+    store_last(gate_grad + whole, rest, a);
+    store_last(up_grad + whole, rest, b);
+}
+
+/* dx = p (g - sum(p g)). */
+static void softmax_grad(const float *p, const float *g, size_t n, float *out)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    const vf last_p = load_last(p + whole, rest, 0);
+    const vf last_g = load_last(g + whole, rest, 0);
+    struct sum s = {0};
+
+    for (size_t i = 0; i < whole; i += LANES)
+        sum_add(&s, load(p + i) * load(g + i));
+    sum_add(&s, last_p * last_g);
+
+    const float mean = (float)sum_total(&s);
+
+    for (size_t i = 0; i < whole; i += LANES)
+        store(out + i, load(p + i) * (load(g + i) - mean));
+    store_last(out + whole, rest, last_p * (last_g - mean));
+}
+
+ALWAYS_INLINE vf larger(vf a, vf b)
+{
+    return choose(a > b, a, b);
+}
+
+static float max(const float *x, size_t n)
+{
+    vf m[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY),
+               splat(-INFINITY)};
+    float most = -INFINITY;
+    size_t i = 0;
+
+    for (; i + 4 * LANES <= n; i += 4 * LANES) /* four: they run abreast */
+        for (size_t j = 0; j < 4; j++)
+            m[j] = larger(load(x + i + j * LANES), m[j]);
+    m[0] = larger(larger(m[0], m[1]), larger(m[2], m[3]));
+    for (size_t j = 0; j < LANES; j++)
+        most = m[0][j] > most ? m[0][j] : most;
+    for (; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+static double exp_row(float *x, size_t n, float shift)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    struct sum s = {0};
+    vf e;
+
+    for (size_t i = 0; i < whole; i += LANES) {
+        e = exp_of(load(x + i) - shift);
+        store(x + i, e);
+        sum_add(&s, e);
+    }
+    e = exp_of(load_last(x + whole, rest, -INFINITY) - shift);
+    store_last(x + whole, rest, e);
+    sum_add(&s, e);
+    return sum_total(&s);
+}
+
+static void add(float *x, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] += b[i];
+}
+
+static void scale(float *x, size_t n, float by)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] *= by;
+}
+
+static void softmax(float *x, size_t n)
+{
+    scale(x, n, (float)(1 / exp_row(x, n, max(x, n))));
+}
+
+/* A product of kv_vecops_times. */
+struct product {
+    const float *a, *m;
+    size_t a_stride, m_stride, n;
+    float *y;
+    size_t y_stride;
+};
+
+/* From row r and column j on, rows x wide * LANES sums, all in registers; rows
+ * and wide are constants. */
+ALWAYS_INLINE void add_products(const struct product *p, size_t r, size_t j,
+                                size_t rows, size_t wide)
+{
+    const float *a = p->a + r * p->a_stride, *m = p->m + j;
+    float *y = p->y + r * p->y_stride + j;
+    vf sum[16];
+
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < wide; k++)
+            sum[i * wide + k] = load(y + i * p->y_stride + k * LANES);
+    for (size_t t = 0; t < p->n; t++, m += p->m_stride)
+        for (size_t k = 0; k < wide; k++) {
+            const vf x = load(m + k * LANES);
+
+            for (size_t i = 0; i < rows; i++)
+                sum[i * wide + k] =
+                    v_fma(splat(a[i * p->a_stride + t]), x, sum[i * wide + k]);
+        }
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < wide; k++)
+            store(y + i * p->y_stride + k * LANES, sum[i * wide + k]);
+}
+
+/* Four rows after another, so many columns of each while these columns of m are
+ * near. */
+static void add_fours(const struct product *p, size_t rows, size_t d)
+{
+    enum { WIDE = LANES / 4 };
+
+    for (size_t j = 0, wide; d - j >= LANES; j += wide * LANES) {
+        const size_t left = (d - j) / LANES;
+
+        /* not one at last: too few sums would be at work */
+        wide = left == WIDE + 1 ? WIDE - 1 : left < WIDE ? left : WIDE;
+        switch (wide) {
+#define CASE(N)                              \
+    case N:                                  \
+        for (size_t r = 0; r < rows; r += 4) \
+            add_products(p, r, j, 4, N);     \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(3)
+            CASE(4)
+#undef CASE
+        }
+    }
+}
+
+static void add_one(const struct product *p, size_t row, size_t d)
+{
+    enum { WIDE = 8 };
+
+    for (size_t j = 0, wide; d - j >= LANES; j += wide * LANES) {
+        const size_t left = (d - j) / LANES;
+
+        wide = left < WIDE ? left : WIDE;
+        switch (wide) {
+#define CASE(N)                        \
+    case N:                            \
+        add_products(p, row, j, 1, N); \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(3)
+            CASE(4)
+            CASE(5)
+            CASE(6)
+            CASE(7)
+            CASE(8)
+#undef CASE
+        }
+    }
+}
+
+static void rows_times(const float *a, size_t a_stride, size_t rows,
+                       const float *m, size_t n, size_t m_stride, size_t d,
+                       float *y, size_t y_stride)
+{
+    const struct product p = {a, m, a_stride, m_stride, n, y, y_stride};
+    const size_t fours = rows / 4 * 4, whole = d / LANES * LANES;
+
+    add_fours(&p, fours, d);
+    for (size_t r = fours; r < rows; r++)
+        add_one(&p, r, d);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = whole; j < d; j++)
+            for (size_t t = 0; t < n; t++)
+                y[r * y_stride + j] =
+                    fmaf(a[r * a_stride + t], m[t * m_stride + j],
+                         y[r * y_stride + j]);
+}
+
+static double log_sum_exp(const float *x, size_t n)
+{
+    const size_t whole = n - n % LANES, rest = n - whole;
+    const float most = max(x, n), shift = isinf(most) ? 0 : most;
+    struct sum s = {0};
+
+    for (size_t i = 0; i < whole; i += LANES)
+        sum_add(&s, exp_of(load(x + i) - shift));
+    sum_add(&s, exp_of(load_last(x + whole, rest, -INFINITY) - shift));
+    return (double)shift + log(sum_total(&s));
+}
+
+static void widen_f16(const void *from, size_t n, float *to)
+{
+    const unsigned char *p = from;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+
+        memcpy(&h, p + 2 * i, sizeof(h));
+
+        const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+        const uint32_t special = (h & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
+        /* the half's bits as a float are 2^112 too small, denormals too */
+        const float f = kv_bits_f32((uint32_t)(h & 0x7fff) << 13) * 0x1p112f;
+
+        to[i] = kv_bits_f32(kv_f32_bits(f) | special | sign);
+    }
+}
+
+/* kv_f16_to_f32(kv_f16_clamp(x)) without a branch. */
+static void round_f16(const float *x, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t u = kv_f32_bits(x[i]), a = u & 0x7fffffff;
+        const uint32_t normal = (a + 0xfff + (a >> 13 & 1)) & ~(uint32_t)0x1fff;
+        /* below: adding 0.5 rounds to a multiple of 2^-24 */
+        const uint32_t small = kv_f32_bits(kv_bits_f32(a) + 0.5f - 0.5f);
+        const uint32_t finite = a < 0x38800000 ? small : normal;
+        const uint32_t most = 0x477fe000; /* 65504 */
+        const uint32_t clamped = finite < most ? finite : most;
+        const uint32_t r = a > 0x7f800000 ? 0x7fc00000 : clamped;
+
+        out[i] = kv_bits_f32(r | (u & 0x80000000));
+    }
+}
+
+static bool is_finite(const float *x, size_t n)
+{
+    uint32_t most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t a = kv_f32_bits(x[i]) & 0x7fffffff;
+
+        most = a > most ? a : most;
+    }
+    return most < 0x7f800000;
+}
+
+static void widen_bf16(const void *from, size_t n, float *to)
+{
+    const unsigned char *p = from;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+
+        memcpy(&h, p + 2 * i, sizeof(h));
+        to[i] = kv_bf16_to_f32(h);
+    }
+}
+
+/* ---- Hadamard ------------------------------------------------------------ */
+
+#if LANES == 8
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+#else
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#endif
+
+/* A pass within a register: other holds for each lane that `half` away. */
+ALWAYS_INLINE vf sums_and_differences(vf x, vf other, int half)
+{
+    const vi upper = ((vi){LANE_NUMBERS} & half) != 0;
+    const vi sign = upper & INT32_MIN;
+
+    return other + (vf)((vi)x ^ sign);
+}
+
+ALWAYS_INLINE vf hadamard_lanes(vf x)
+{
+#if LANES == 8
+#define OTHER(...) __builtin_shufflevector(x, x, __VA_ARGS__)
+    x = sums_and_differences(x, OTHER(4, 5, 6, 7, 0, 1, 2, 3), 4);
+    x = sums_and_differences(x, OTHER(2, 3, 0, 1, 6, 7, 4, 5), 2);
+    return sums_and_differences(x, OTHER(1, 0, 3, 2, 5, 4, 7, 6), 1);
+#else
+#define OTHER(...) __builtin_shufflevector(x, x, __VA_ARGS__)
+    x = sums_and_differences(
+        x, OTHER(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), 8);
+    x = sums_and_differences(
+        x, OTHER(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), 4);
+    x = sums_and_differences(
+        x, OTHER(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), 2);
+    return sums_and_differences(
+        x, OTHER(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), 1);
+#endif
+#undef OTHER
+}
+
+/* Sums and differences of rows of n floats at x and x + by. */
+ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        const vf a = load(x + i), b = load(x + by + i);
+
+        store(x + i, (a + b) * scale);
+        store(x + by + i, (a - b) * scale);
+    }
+}
+
+/* The same of four rows, 2 by apart and then by. */
+ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
+                                          float scale)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        const vf a = load(x + i), b = load(x + by + i);
+        const vf c = load(x + 2 * by + i), d = load(x + 3 * by + i);
+        const vf e = a + c, f = b + d, g = a - c, h = b - d;
+
+        store(x + i, (e + f) * scale);
+        store(x + by + i, (e - f) * scale);
+        store(x + 2 * by + i, (g + h) * scale);
+        store(x + 3 * by + i, (g - h) * scale);
+    }
+}
+
+/* Two passes at once, as long as there are two: a row is read half as often. */
+ALWAYS_INLINE void all_passes(float *x, size_t m, size_t n, float scale)
+{
+    size_t half = m / 2;
+
+    for (; half > 1; half /= 4)
+        for (size_t i = 0; i < m; i += 2 * half)
+            for (size_t j = i; j < i + half / 2; j++)
+                add_and_subtract_twice(x + j * n, half / 2 * n, n,
+                                       half > 3 ? 1 : scale);
+    for (size_t i = 0; half && i < m; i += 2)
+        add_and_subtract(x + i * n, n, n, scale);
+    for (size_t i = 0; m == 1 && i < n; i += LANES)
+        store(x + i, load(x + i) * scale);
+}
+
+/* A pass makes two halves: one, while only that is wanted. */
+static float *rows_hadamard(float *x, size_t m, size_t n, size_t first,
+                            size_t wanted, float scale)
+{
+    for (size_t half = m / 2;
+         half && first / half == (first + wanted - 1) / half;
+         m = half, first %= half, half /= 2) {
+        const bool upper = first >= half;
+
+        for (size_t i = 0; i < half * n; i += LANES) {
+            const vf a = load(x + i), b = load(x + half * n + i);
+
+            store(x + i, upper ? a - b : a + b);
+        }
+    }
+    all_passes(x, m, n, scale);
+    return x + first * n;
+}
+
+static void hadamard(float *x, size_t m, float scale)
+{
+    if (m >= LANES) {
+        all_passes(x, m / LANES, LANES, 1);
+        for (size_t i = 0; i < m; i += LANES)
+            store(x + i, hadamard_lanes(load(x + i)) * scale);
+        return;
+    }
+    for (size_t half = m / 2; half > 0; half /= 2)
+        for (size_t i = 0; i < m; i += 2 * half)
+            for (size_t j = i; j < i + half; j++) {
+                const float a = x[j], b = x[j + half];
+
+                x[j] = a + b;
+                x[j + half] = a - b;
+            }
+    for (size_t i = 0; i < m; i++)
+        x[i] *= scale;
+}
+
+const struct kv_vecops NAME(kv_vecops) = {
+    .rms_norm = rms_norm,
+    .silu_mul = silu_mul,
+    .rms_norm_grad = rms_norm_grad,
+    .silu_mul_grad = silu_mul_grad,
+    .softmax_grad = softmax_grad,
+    .add = add,
+    .scale = scale,
+    .max = max,
+    .exp = exp_row,
+    .softmax = softmax,
+    .log_sum_exp = log_sum_exp,
+    .times = rows_times,
+    .round_f16 = round_f16,
+    .hadamard = hadamard,
+    .rows_hadamard = rows_hadamard,
+    .is_finite = is_finite,
+    .widen_f16 = widen_f16,
+    .widen_bf16 = widen_bf16,
+};

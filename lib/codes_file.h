@@ -1,0 +1,42 @@
+/* codes.h5: the bytes that caches really hold, so that anyone can count them.
+ *
+ *   /              attributes kind "kvtools-codes", format, tool_version
+ *   /spec_000      one group per spec, attribute spec: its canonical text
+ *   /spec_000/layer_000/{k,v}   uint8 [windows][bytes], or where the codec is
+ *                  variable a group: .../{k,v}/window_000 uint8 [bytes], ...
+ *
+ * A window's bytes are  | sinks: fp16 | sizes: uint32 each, variable codecs
+ * only | quantized blocks | tail: fp16, or open block | queries: fp16 |  as in
+ * lib/cache.h. */
+#ifndef KV_CODES_H
+#define KV_CODES_H
+
+#include "lib/base/err.h"
+#include "lib/codec.h"
+
+/* A copy of what one side of a cache holds: kv_cache_bytes() of them, which
+ * is what this returns.  *bytes is the caller's to free. */
+size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes);
+
+struct kv_codes;
+int kv_codes_create(struct kv_codes **c, const char *path, struct kv_err *e);
+
+/* Where a window's bytes go; spec counts groups, text names the spec. */
+struct kv_codes_place {
+    size_t spec, layer;
+    const char *text;
+    enum kv_side side;
+    size_t n_windows;
+    bool variable; /* kv_codec: windows differ in their number of bytes */
+};
+
+/* Any order; every window of a place that is not variable has the same number
+ * of bytes. */
+int kv_codes_put(struct kv_codes *c, const struct kv_codes_place *p,
+                 size_t window, const uint8_t *bytes, size_t n,
+                 struct kv_err *e);
+
+int kv_codes_commit(struct kv_codes *c, struct kv_err *e); /* frees c */
+void kv_codes_discard(struct kv_codes *c); /* frees c; NULL is fine */
+
+#endif

@@ -1,0 +1,52 @@
+/* Which tensor is which: the parts of a decoder, found among the weights. */
+#ifndef KV_MODEL_BIND_H
+#define KV_MODEL_BIND_H
+
+#include "lib/model/config.h"
+#include "lib/model/weights.h"
+
+/* Parts of a layer, in the order in which they lie widened in memory: what
+ * must be one matrix (q, k, v; gate, up) is adjacent. */
+enum kv_part {
+    KV_P_Q,
+    KV_P_K,
+    KV_P_V,
+    KV_P_O,
+    KV_P_GATE,
+    KV_P_UP,
+    KV_P_DOWN,
+    KV_P_Q_BIAS,
+    KV_P_K_BIAS,
+    KV_P_V_BIAS,
+    KV_P_O_BIAS,
+    KV_P_GATE_BIAS,
+    KV_P_UP_BIAS,
+    KV_P_DOWN_BIAS,
+    KV_P_ATTN_NORM,
+    KV_P_MLP_NORM,
+    KV_P_Q_NORM,
+    KV_P_K_NORM,
+    KV_PARTS
+};
+
+/* A matrix is [output][input], as stored.  NULL: the model has none. */
+struct kv_layer_weights {
+    const struct kv_weight *part[KV_PARTS];
+};
+
+struct kv_model_weights {
+    const struct kv_weight *embed, *norm;
+    const struct kv_weight *head; /* embed, when tied */
+    struct kv_layer_weights *layer;
+};
+
+/* Finds every tensor and checks its shape, its type and that its values are
+ * finite.  Also fails on a tensor that has no place, and on a head that is not
+ * the embedding when that is tied: the numbers would be wrong without it.  dir:
+ * for sentences.  Release m with kv_tensor_unmap. */
+int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
+                  const struct kv_weights *w, const char *dir,
+                  struct kv_err *e);
+void kv_tensor_unmap(struct kv_model_weights *m);
+
+#endif

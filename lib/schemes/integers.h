@@ -1,0 +1,99 @@
+/* Storage family: integers in groups that share a step (and an offset).
+ *
+ * A block x[block][n_kv_heads][head_dim] is cut into units (one KV head, or
+ * all of them together), a unit into groups of len values:
+ *   token axis:   block = 1 token; len consecutive channels
+ *   channel axis: block = len tokens; one channel of all of them
+ *
+ * One block is its units in order; one unit is
+ *
+ *   | codes: n_groups * len x bits, group by group | heads: n_groups |
+ *
+ * codes bit-packed (kernels/bitpack.h) and padded to a whole byte; a head is
+ * what the quantizer keeps for a group (step, minimum, ...). */
+#ifndef KV_INTEGERS_H
+#define KV_INTEGERS_H
+
+#include "kernels/cuda/coder.h"
+#include "kernels/scaled/scaled.h"
+#include "kernels/tiles/tiles.h"
+#include "lib/base/half.h"
+#include "lib/codec.h"
+
+enum kv_axis { KV_AXIS_TOKEN, KV_AXIS_CHANNEL };
+
+/* How one group of n values becomes a head and codes, and back. */
+struct kv_group_quantizer {
+    size_t head_bytes;
+    /* Codes are chosen with the head as it is stored. */
+    void (*encode)(const float *x, size_t n, unsigned bits, uint8_t *head,
+                   uint16_t *code);
+    void (*decode)(const uint16_t *code, size_t n, unsigned bits,
+                   const uint8_t *head, float *x);
+    /* A head as a step and an offset, of this kind; with KV_OFFSET_SAME the
+     * offset is that of any head.  NULL: no such integers. */
+    void (*affine)(const uint8_t *head, unsigned bits, uint16_t *step,
+                   float *offset);
+    enum kv_offset offset;
+    /* Or heads are scales of this family; NULL: they are not. */
+    bool (*scaled)(struct kv_scaled *to, unsigned bits, size_t head_dim,
+                   size_t group);
+    /* The same encode() on a CUDA device. */
+    enum kv_gpu_quantizer device;
+};
+
+/* Groups along the channels of a head, for check(): clamps the letter g of this
+ * side to head_dim; fails unless it then divides it. */
+int kv_integers_fit(struct kv_spec *s, enum kv_side side,
+                    const struct kv_shape *shape, struct kv_err *e);
+
+/* all_heads: token axis only, groups run over all KV heads. */
+int kv_integers_open(struct kv_codec *c, const struct kv_group_quantizer *q,
+                     enum kv_axis axis, size_t len, bool all_heads,
+                     unsigned bits);
+void kv_integers_encode(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes);
+void kv_integers_decode(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x);
+
+/* For the hook device. */
+bool kv_integers_device(const struct kv_codec *c, struct kv_gpu_code *to);
+
+/* For the hooks store and tile: false where quantizer or groups fit neither of
+ * the families "grouped" (kernels/tiles/tiles.h) and "scaled". */
+bool kv_integers_store(const struct kv_codec *c, struct kv_store *s);
+void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
+                      const uint8_t *blocks, size_t first, size_t n,
+                      size_t head, uint8_t *tile);
+
+/* KIVI's (kivi.c): minimum and step; the lecture's symmetric one (absmax.c),
+ * of 2 bits or more; floats e4m3 without a scale (smallfloat.c), of 8. */
+extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
+extern const struct kv_group_quantizer *const kv_e4m3_quantizer;
+
+/* The step range / top as fp16: nearest, but never so small that top steps fall
+ * visibly short of the range, as they would among the denormals. */
+static inline uint16_t kv_group_step(float range, float top)
+{
+    const uint16_t half = kv_f16_clamp(range / top);
+    const bool small = half < 0x0400; /* below the least normal half */
+
+    return small && kv_f16_to_f32(half) * top < range ? (uint16_t)(half + 1)
+                                                      : half;
+}
+
+/* Half to even; |x| < 2^22 (larger values come back unrounded or near). */
+static inline float kv_round_even(float x)
+{
+    return x + 12582912.0f - 12582912.0f;
+}
+
+/* round(x) as a code in [0, top]. */
+static inline uint16_t kv_code(float x, float top)
+{
+    const float low = x > 0 ? x : 0;
+
+    return (uint16_t)kv_round_even(low < top ? low : top);
+}
+
+#endif

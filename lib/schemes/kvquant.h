@@ -1,0 +1,119 @@
+/* KVQuant (arXiv 2401.18079): scalars on a table of levels, outliers apart.
+ *
+ * Keys are taken before RoPE.  Each of their channels (of one head) has
+ * thresholds from the calibration, and each token's values, over all KV heads
+ * of the layer, their own: what lies between them is normalised to [-1, 1] and
+ * stored as the nearest of 2^b levels, the rest are outliers and stay fp16.
+ *
+ * Outliers: o percent, half of them on each side (the quantile
+ * t = 1 - (1 - s) / 2 with s = 1 - o / 100).  Of n numbers ceil(n o / 200) are
+ * beyond a threshold, which is the next of them: of the n tokens of a channel
+ * in the calibration, and of the row of n values of a token, where of equal
+ * ones the first are the largest and the last the smallest.  That the share is
+ * rounded up, and that a threshold is one of the numbers, is our reading.  At
+ * o = 0 keys beyond what the calibration saw are clamped to it.
+ *
+ * How many outliers a token's keys have varies, and is more than o per cent on
+ * text unlike the calibration's.  cap says how many it has at most, in per cent
+ * of its row, rounded to whole outliers: those stay whose normalised value is
+ * furthest from 0, of equal ones the first, and the others are clamped to their
+ * thresholds.  100 is no cap, as the published code runs unless told.  (With
+ * one, that code keeps 21 at each end, o = 1 of its 4096 values, whatever the
+ * cap; and its k-means has what the cap takes back.  Here the cap changes no
+ * table.)
+ *
+ * A token, row = n_kv_heads * head_dim:
+ *
+ *   keys    | n: u16 | codes: row x b bits | index: u16[n] | value: f16[n] |
+ *           at most round(row cap / 100) outliers
+ *   o = 0   | codes: row x b bits |
+ *   values  | codes: row x b bits | offset: f16 | half: f16 |
+ *           | index: u16[m] | value: f16[m] |       m = 2 ceil(row o / 200)
+ *
+ * Indices ascend, an outlier's code is 0.  Keys with outliers are a variable
+ * codec: the cache's 32-bit size of a block is the paper's pointer per token.
+ * An outlier takes 32 bits: 0.32 bits a value at o = 1; beside them keys take
+ * 48 and values 32 bits a token.
+ *
+ * Parameters, each per side:
+ *   b, o    bits of a code, percent of outliers
+ *   type    levels: nuq, one-dimensional k-means of what is normalised, one
+ *           table for keys and one for values of a layer, the optimum
+ *           (kernels/levels/kmeans1d.h) where the published code takes what
+ * Lloyd's iteration finds; int, evenly spaced from -1 to 1 (the published code
+ * too, but with its --clamp, which moves them by less than a step to have a
+ * zero, and is not here); nf, NormalFloat, as in the published code first
+ * tokens of each window of the calibration that the k-means, its error and
+ * Q-Norm leave out, since they stay fp16; thresholds have them in (the
+ * published code's first_few_fp16, 1 in its recipes). Evaluation keeps the
+ * first s.  nuq alone trains: int and nf say 0 w       weights of the k-means:
+ * none; fisher, the Fisher information F of every value, as in the published
+ * code; fisher-s2, F s^2, with s the half-width that it was divided by, as in
+ * the paper's equation: the error that is weighted is then that of the value
+ *           itself.  nuq alone has weights: int and nf say none
+ *   qnorm   Q-Norm, for 2 bits: codes are chosen by the levels c and decoded to
+ *           (c - m2) d1 / d2 + m1, with m1, d1 the mean and the standard
+ *           deviation of all that is normalised in the training and m2, d2
+ *           those of what it is quantized to: another table, no bits.  Per
+ *           layer and without weights, as in the published code
+ *
+ * Tables in a calibration:
+ *   range   [n_kv_heads][head_dim][2], K, per layer: the thresholds
+ *   levels  [2][2^b], per side and layer: ascending, and what they decode to;
+ *           error: mean squared error per value of what was trained on
+ * Where its sums are taken by bins, KV_NUQ_BINS of them cover [-1, 1]. */
+#ifndef KV_NUQ_H
+#define KV_NUQ_H
+
+#include "lib/codec.h"
+
+enum { KV_NUQ_BINS = 1 << 13, KV_NUQ_MAX_BITS = 8 };
+
+/* How many of n numbers are beyond each threshold. */
+size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n);
+
+/* How many outliers a token's keys [row] have at most. */
+size_t kv_nuq_cap(const struct kv_spec *s, size_t row);
+
+/* x is offset + half * z, z in [-1, 1]; half 0: x is offset. */
+struct kv_nuq_range {
+    float offset, half;
+};
+
+/* Of a channel's keys with these thresholds. */
+static inline struct kv_nuq_range kv_nuq_between(float low, float high)
+{
+    return (struct kv_nuq_range){low / 2 + high / 2, high / 2 - low / 2};
+}
+
+/* Of the values x [row] of a token, as it is stored: half is the pair of
+ * fp16.  outlier: [row], true for n_side of the largest and of the
+ * smallest. */
+struct kv_nuq_range kv_nuq_row_range(const float *x, size_t row, size_t n_side,
+                                     bool *outlier, uint16_t half[2]);
+
+/* The code of z: how many of the 2^bits - 1 ascending midpoints between levels
+ * are below it (the lower level on ties). */
+static inline uint16_t kv_nuq_code(const float *mid, unsigned bits, float z)
+{
+    unsigned code = 0;
+
+    for (unsigned step = 1u << bits >> 1; step; step >>= 1)
+        if (z > mid[code + step - 1])
+            code += step;
+    return (uint16_t)code;
+}
+
+/* level: [2^bits] ascending; mid: [2^bits - 1]. */
+void kv_nuq_midpoints(const float *level, unsigned bits, float *mid);
+
+/* The levels of type int and nf: [2^bits], ascending from -1 to 1. */
+void kv_nuq_int_levels(unsigned bits, float *level);
+void kv_nuq_nf_levels(unsigned bits, float *level);
+
+int kv_nuq_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e);
+int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
+
+#endif

@@ -1,0 +1,375 @@
+/* Training of KVQuant: one pass over a layer's keys finds the thresholds of
+ * its channels; one over keys, and one over values, sorts what is normalised
+ * into bins; k-means of the bins makes the levels. */
+#include "kernels/levels/kmeans1d.h"
+#include "kernels/topk.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/half.h"
+#include "lib/base/progress.h"
+#include "lib/calib.h"
+#include "lib/dump.h"
+#include "lib/schemes/kvquant.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 512 /* tokens read at a time */ };
+
+/* What of the normalised z falls into a bin. */
+struct bin {
+    double w, wz;      /* weights, and weighted z */
+    double n, z, zz;   /* moments without weights */
+    double s, sz, szz; /* moments by half^2: those of the values themselves */
+};
+
+/* One side of one layer. */
+struct job {
+    const struct kv_spec *spec;
+    struct kv_dump *dump;
+    struct kv_calib_set *out;
+    enum kv_side side;
+    size_t layer, row, n_tokens;
+    size_t ctx, skip;       /* of each window's ctx tokens bins skip some */
+    bool weighted, squared; /* by F, by F half^2 */
+    size_t n_side;          /* outliers on a side of a row of values */
+    const float *threshold; /* [row][2] of keys */
+    struct kv_topk *top;    /* [row][2]: the highest and the lowest keys */
+    struct bin *bin;        /* [KV_NUQ_BINS] */
+    bool *outlier;          /* [row] */
+};
+
+/* n tokens x [n][row], from token `first` on, as a codec takes them, and their
+ * Fisher information. */
+typedef void take_fn(struct job *j, size_t first, const float *x,
+                     const float *fisher, size_t n);
+
+static enum kv_tensor values_of(enum kv_side side)
+{
+    return side == KV_K ? KV_T_K_PRE : KV_T_V;
+}
+
+static enum kv_tensor fisher_of(enum kv_side side)
+{
+    return side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER;
+}
+
+static int each_chunk(struct job *j, bool weighted, take_fn *take,
+                      struct kv_err *e)
+{
+    const enum kv_tensor from = values_of(j->side), by = fisher_of(j->side);
+    float *x = kv_alloc(2 * CHUNK, j->row * sizeof(*x));
+    float *fisher = weighted ? x + CHUNK * j->row : NULL;
+    int rc = -1;
+
+    for (size_t first = 0; first < j->n_tokens; first += CHUNK) {
+        const size_t left = j->n_tokens - first;
+        const size_t n = left < CHUNK ? left : CHUNK;
+
+        if (kv_interrupted(e) ||
+            kv_dump_read(j->dump, j->layer, from, first, n, x, e) ||
+            (fisher &&
+             kv_dump_read(j->dump, j->layer, by, first, n, fisher, e)))
+            goto out;
+        for (size_t i = 0; i < n * j->row; i++)
+            x[i] = kv_f16_to_f32(kv_f16_clamp(x[i]));
+        take(j, first, x, fisher, n);
+    }
+    rc = 0;
+out:
+    free(x);
+    return rc;
+}
+
+/* ---- thresholds of keys ------------------------------------------------ */
+
+static void take_extremes(struct job *j, size_t first, const float *x,
+                          const float *fisher, size_t n)
+{
+    (void)first;
+    (void)fisher;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < j->row; i++)
+        for (size_t t = 0; t < n; t++) {
+            const uint64_t key = kv_topk_key(x[t * j->row + i], 0);
+
+            kv_topk_push(&j->top[2 * i], key);
+            kv_topk_push(&j->top[2 * i + 1], ~key);
+        }
+}
+
+/* Adds the table of thresholds: of n_side numbers beyond and one at it. */
+static int find_range(struct job *j, struct kv_err *e)
+{
+    const struct kv_shape *shape = &kv_dump_info(j->dump)->shape;
+    const size_t dims[] = {shape->n_kv_heads, shape->head_dim, 2};
+    const size_t room = kv_nuq_each_side(j->spec, KV_K, j->n_tokens) + 1;
+    uint64_t *key = kv_alloc(2 * j->row, room * sizeof(*key));
+    int rc;
+
+    j->top = kv_alloc(2 * j->row, sizeof(*j->top));
+    for (size_t i = 0; i < 2 * j->row; i++)
+        j->top[i] = (struct kv_topk){.key = key + i * room, .room = room};
+    rc = each_chunk(j, false, take_extremes, e);
+    if (!rc) {
+        float *range =
+            kv_calib_add(j->out, "range", KV_K, (int)j->layer, KV_ALL, 3, dims)
+                ->data;
+
+        for (size_t i = 0; i < j->row; i++) {
+            range[2 * i] = kv_topk_value(~j->top[2 * i + 1].key[0]);
+            range[2 * i + 1] = kv_topk_value(j->top[2 * i].key[0]);
+        }
+        j->threshold = range;
+    }
+    free(j->top);
+    free(key);
+    return rc;
+}
+
+/* ---- bins -------------------------------------------------------------- */
+
+/* One inlier; a flat range normalises nothing. */
+static void take_value(struct job *j, struct kv_nuq_range r, float x,
+                       float fisher)
+{
+    if (r.half <= 0)
+        return;
+
+    const double z = (double)((x - r.offset) / r.half);
+    const double s = (double)r.half * (double)r.half;
+    const double w = j->squared ? (double)fisher * s : (double)fisher;
+    const double at = (z + 1) / 2 * KV_NUQ_BINS;
+    struct bin *b = &j->bin[at < 0                 ? 0
+                            : at < KV_NUQ_BINS - 1 ? (size_t)at
+                                                   : KV_NUQ_BINS - 1];
+
+    b->w += w;
+    b->wz += w * z;
+    b->n++;
+    b->z += z;
+    b->zz += z * z;
+    b->s += s;
+    b->sz += s * z;
+    b->szz += s * z * z;
+}
+
+static bool is_skipped(const struct job *j, size_t token)
+{
+    return token % j->ctx < j->skip;
+}
+
+static void take_keys(struct job *j, size_t first, const float *x,
+                      const float *fisher, size_t n)
+{
+    for (size_t at = 0; at < n * j->row; at++) {
+        const float *threshold = j->threshold + at % j->row * 2;
+
+        if (!is_skipped(j, first + at / j->row) && x[at] >= threshold[0] &&
+            x[at] <= threshold[1])
+            take_value(j, kv_nuq_between(threshold[0], threshold[1]), x[at],
+                       fisher ? fisher[at] : 1);
+    }
+}
+
+static void take_values(struct job *j, size_t first, const float *x,
+                        const float *fisher, size_t n)
+{
+    for (size_t t = 0; t < n; t++) {
+        const float *at = x + t * j->row;
+        uint16_t half[2];
+
+        if (is_skipped(j, first + t))
+            continue;
+
+        const struct kv_nuq_range r =
+            kv_nuq_row_range(at, j->row, j->n_side, j->outlier, half);
+
+        for (size_t i = 0; i < j->row; i++)
+            if (!j->outlier[i])
+                take_value(j, r, at[i], fisher ? fisher[t * j->row + i] : 1);
+    }
+}
+
+/* ---- levels ------------------------------------------------------------ */
+
+static int nuq_levels(const struct job *j, unsigned bits, float *level,
+                      struct kv_err *e)
+{
+    const size_t k = (size_t)1 << bits;
+    double *x = kv_alloc(KV_NUQ_BINS, sizeof(*x));
+    double *weight = kv_alloc(KV_NUQ_BINS, sizeof(*weight));
+    double *centers = kv_alloc(k, sizeof(*centers));
+    size_t n = 0;
+    int rc;
+
+    for (size_t i = 0; i < KV_NUQ_BINS; i++) {
+        const struct bin *b = &j->bin[i];
+
+        if (b->w <= 0)
+            continue;
+        x[n] = b->wz / b->w;
+        if (n && x[n] < x[n - 1]) /* by rounding, at the edge of two bins */
+            x[n] = x[n - 1];
+        weight[n++] = b->w;
+    }
+    rc = kv_kmeans1d(x, weight, n, k, centers, NULL, e);
+    for (size_t c = 0; c < k && !rc; c++)
+        level[c] = (float)centers[c];
+    free(centers);
+    free(weight);
+    free(x);
+    return rc;
+}
+
+/* The code that a bin's z gets, or most of them where a midpoint cuts it. */
+static uint16_t bin_code(const struct bin *b, const float *mid, unsigned bits)
+{
+    return kv_nuq_code(mid, bits, (float)(b->z / b->n));
+}
+
+/* Q-Norm: what levels decode to. */
+static void normalise(const struct job *j, const float *mid, unsigned bits,
+                      const float *level, float *to)
+{
+    double n = 0, z = 0, zz = 0, c = 0, cc = 0;
+
+    for (size_t i = 0; i < KV_NUQ_BINS; i++) {
+        const struct bin *b = &j->bin[i];
+
+        if (b->n <= 0)
+            continue;
+
+        const double at = (double)level[bin_code(b, mid, bits)];
+
+        n += b->n;
+        z += b->z;
+        zz += b->zz;
+        c += b->n * at;
+        cc += b->n * at * at;
+    }
+    if (n <= 0)
+        return; /* nothing was normalised */
+
+    const double is = zz / n - z * z / n / n, was = cc / n - c * c / n / n;
+    const double by = was > 0 && is > 0 ? sqrt(is / was) : 1;
+
+    for (size_t i = 0; i < (size_t)1 << bits; i++)
+        to[i] = (float)(((double)level[i] - c / n) * by + z / n);
+}
+
+/* Mean squared error per value; outliers have none. */
+static double error_of(const struct job *j, const float *mid, unsigned bits,
+                       const float *to)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < KV_NUQ_BINS; i++) {
+        const struct bin *b = &j->bin[i];
+
+        if (b->n <= 0)
+            continue;
+
+        const double at = (double)to[bin_code(b, mid, bits)];
+
+        sum += b->szz - 2 * at * b->sz + at * at * b->s;
+    }
+    return sum / (double)(j->n_tokens / j->ctx * (j->ctx - j->skip) * j->row);
+}
+
+static int add_levels(struct job *j, struct kv_err *e)
+{
+    const unsigned bits = (unsigned)kv_spec_size(j->spec, j->side, "b");
+    const size_t n = (size_t)1 << bits, dims[] = {2, n};
+    float mid[1 << KV_NUQ_MAX_BITS];
+    struct kv_table *t = kv_calib_add(j->out, "levels", (int)j->side,
+                                      (int)j->layer, KV_ALL, 2, dims);
+    float *level = t->data, *to = level + n;
+
+    if (kv_spec_is(j->spec, j->side, "type", "int"))
+        kv_nuq_int_levels(bits, level);
+    else if (kv_spec_is(j->spec, j->side, "type", "nf"))
+        kv_nuq_nf_levels(bits, level);
+    else if (nuq_levels(j, bits, level, e))
+        return -1;
+    memcpy(to, level, n * sizeof(*to));
+    kv_nuq_midpoints(level, bits, mid);
+    if (kv_spec_is(j->spec, j->side, "qnorm", "yes"))
+        normalise(j, mid, bits, level, to);
+    t->error = error_of(j, mid, bits, to);
+    return 0;
+}
+
+static int train(struct job *j, struct kv_err *e)
+{
+    int rc = -1;
+
+    j->bin = kv_alloc(KV_NUQ_BINS, sizeof(*j->bin));
+    j->outlier = kv_alloc(j->row, sizeof(*j->outlier));
+    if (j->side == KV_K && find_range(j, e))
+        goto out;
+    if (each_chunk(j, j->weighted, j->side == KV_K ? take_keys : take_values,
+                   e) ||
+        add_levels(j, e))
+        goto out;
+    rc = 0;
+out:
+    free(j->outlier);
+    free(j->bin);
+    return rc;
+}
+
+int kv_nuq_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                     struct kv_err *e)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)i;
+
+        if (kv_dump_want(dump, values_of(side), e) ||
+            (!kv_spec_is(s, side, "w", "none") &&
+             kv_dump_want(dump, fisher_of(side), e)))
+            return kv_fail_in(e, "%c", kv_side_name(side));
+    }
+    return 0;
+}
+
+int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    const size_t n_layers = info->last_layer - info->first_layer + 1;
+
+    (void)seed;
+    for (int i = 0; i < KV_SIDES; i++)
+        if (kv_spec_size(s, (enum kv_side)i, "first") >= info->ctx)
+            return kv_fail(e,
+                           "first=%zu leaves nothing of a window of %zu tokens "
+                           "to train on",
+                           kv_spec_size(s, (enum kv_side)i, "first"),
+                           info->ctx);
+    if (out->progress)
+        out->progress->total += n_layers * KV_SIDES;
+    for (size_t i = 0; i < n_layers * KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)(i % KV_SIDES);
+        const size_t row = info->shape.n_kv_heads * info->shape.head_dim;
+        struct job j = {.spec = s,
+                        .dump = dump,
+                        .out = out,
+                        .side = side,
+                        .layer = info->first_layer + i / KV_SIDES,
+                        .row = row,
+                        .n_tokens = info->n_windows * info->ctx,
+                        .ctx = info->ctx,
+                        .skip = kv_spec_size(s, side, "first"),
+                        .weighted = !kv_spec_is(s, side, "w", "none"),
+                        .squared = kv_spec_is(s, side, "w", "fisher-s2"),
+                        .n_side = kv_nuq_each_side(s, side, row)};
+
+        if (train(&j, e))
+            return kv_fail_in(e, "layer %zu, %c", j.layer, kv_side_name(side));
+        if (out->progress)
+            kv_progress_step(out->progress, 1);
+    }
+    return 0;
+}

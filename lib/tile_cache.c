@@ -1,0 +1,201 @@
+#include "lib/tile_cache.h"
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
+#include "lib/rope.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SINKS, CODES, TAIL };
+
+struct kv_tile_cache {
+    const struct kv_cache *cache;
+    struct kv_store run[KV_SIDES][KV_MAX_RUNS];
+    size_t n; /* tokens at the last update */
+};
+
+static bool codes_store(const struct kv_codec *c, struct kv_store *s)
+{
+    *s = (struct kv_store){.values = c->side == KV_V,
+                           .n_heads = c->shape.n_kv_heads,
+                           .head_dim = c->shape.head_dim};
+    return c->scheme->store && c->scheme->store(c, s);
+}
+
+bool kv_tile_cache_stored(const struct kv_cache *c)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        struct kv_store s;
+
+        if (!codes_store(kv_cache_reader(c, (enum kv_side)i).codec, &s))
+            return false;
+    }
+    return true;
+}
+
+bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path)
+{
+    bool has = false;
+
+    for (int i = 0; i < KV_SIDES; i++) {
+        struct kv_store s;
+
+        if (!codes_store(kv_cache_reader(c, (enum kv_side)i).codec, &s) ||
+            !kv_store_has(&s, KV_PATH_EXACT))
+            return false;
+        has |= kv_store_has(&s, path);
+    }
+    return has;
+}
+
+struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c)
+{
+    struct kv_tile_cache *t = kv_alloc(1, sizeof(*t));
+
+    t->cache = c;
+    for (int i = 0; i < KV_SIDES; i++) {
+        const struct kv_codec *codec =
+            kv_cache_reader(c, (enum kv_side)i).codec;
+        const bool there = codes_store(codec, &t->run[i][CODES]);
+
+        assert(there);
+        (void)there;
+        for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
+            kv_store_floats(
+                &t->run[i][r], codec->pre_rope ? KV_FLOAT_32 : KV_FLOAT_16,
+                i == KV_V, codec->shape.n_kv_heads, codec->shape.head_dim);
+    }
+    return t;
+}
+
+void kv_tile_cache_free(struct kv_tile_cache *t)
+{
+    if (!t)
+        return;
+    for (int i = 0; i < KV_SIDES; i++)
+        for (int r = 0; r < KV_MAX_RUNS; r++)
+            kv_store_free(&t->run[i][r]);
+    free(t);
+}
+
+/* Bytes of the first blocks of a variable codec. */
+struct counted {
+    size_t blocks, bytes;
+};
+
+/* Where tile() finds the blocks that begin at this token. */
+static size_t bytes_before(const struct kv_reader *r, struct counted *c,
+                           size_t token)
+{
+    for (; r->size && c->blocks < token / r->codec->block; c->blocks++)
+        c->bytes += r->size[c->blocks];
+    return c->bytes;
+}
+
+static void update_codes(struct kv_store *s, const struct kv_reader *r)
+{
+    const struct kv_codec *c = r->codec;
+    const size_t have = s->n, n = r->n_blocks * c->block;
+    struct counted counted = {0};
+
+    if (n == have)
+        return;
+    kv_store_resize(s, n);
+    for (size_t i = have / KV_TILE_TOKENS; i < kv_store_tiles(s); i++) {
+        const size_t at = i * KV_TILE_TOKENS;
+        const uint8_t *blocks = r->blocks + bytes_before(r, &counted, at);
+
+        for (size_t h = 0; h < kv_store_heads(s); h++) {
+            kv_store_clear(s, h, i);
+            c->scheme->tile(c, s, blocks, at,
+                            n - at < KV_TILE_TOKENS ? n - at : KV_TILE_TOKENS,
+                            h, kv_store_tile(s, h, i));
+        }
+    }
+}
+
+/* from: the cache's tokens [first, first + n).  Keys before RoPE are turned
+ * here, and f32 then. */
+static void update_floats(struct kv_store *s, const struct kv_codec *c,
+                          size_t first, const uint16_t *from, size_t n)
+{
+    const size_t values = n * s->n_heads * s->head_dim;
+    float *x;
+
+    s->first = first;
+    kv_store_resize(s, n);
+    if (!c->pre_rope) {
+        kv_store_put_floats(s, 0, from, n);
+        return;
+    }
+    x = kv_alloc(values, sizeof(*x));
+    for (size_t i = 0; i < values; i++)
+        x[i] = kv_f16_to_f32(from[i]);
+    kv_rope(&c->shape, x, n, s->n_heads, first);
+    kv_store_put_floats(s, 0, x, n);
+    free(x);
+}
+
+void kv_tile_cache_update(struct kv_tile_cache *t)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        const struct kv_reader r = kv_cache_reader(t->cache, (enum kv_side)i);
+        struct kv_store *run = t->run[i];
+        const size_t codes = r.n_blocks * r.codec->block;
+
+        assert(!r.open);
+        if (run[SINKS].n != r.sinks)
+            update_floats(&run[SINKS], r.codec, 0, r.sink, r.sinks);
+        run[CODES].first = r.sinks;
+        update_codes(&run[CODES], &r);
+        update_floats(&run[TAIL], r.codec, r.sinks + codes, r.tail,
+                      r.n - r.sinks - codes);
+    }
+    t->n = kv_cache_tokens(t->cache);
+}
+
+struct kv_tiles_job kv_tile_cache_job(const struct kv_tile_cache *t, size_t nq)
+{
+    const struct kv_shape *s = &kv_cache_reader(t->cache, KV_K).codec->shape;
+
+    assert(nq <= t->n);
+    return (struct kv_tiles_job){.n_heads = s->n_heads,
+                                 .n_kv_heads = s->n_kv_heads,
+                                 .head_dim = s->head_dim,
+                                 .nq = nq,
+                                 .n = t->n,
+                                 .scale = s->attn_scale,
+                                 .seed = kv_cache_seed(t->cache),
+                                 .k = t->run[KV_K],
+                                 .v = t->run[KV_V]};
+}
+
+void kv_tile_cache_attend(struct kv_tile_cache *const *t, size_t n,
+                          enum kv_path path, const float *q, size_t nq,
+                          float *out, size_t threads)
+{
+    struct kv_tiles_job *jobs = kv_alloc(n, sizeof(*jobs));
+
+    for (size_t i = 0; i < n; i++) {
+        jobs[i] = kv_tile_cache_job(t[i], nq);
+
+        const size_t row = nq * jobs[i].n_heads * jobs[i].head_dim;
+
+        jobs[i].q = q + i * row;
+        jobs[i].out = out + i * row;
+        jobs[i].path = path;
+    }
+    kv_tiles_attend(jobs, n, threads);
+    free(jobs);
+}
+
+size_t kv_tile_cache_bytes(const struct kv_tile_cache *t)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < KV_SIDES; i++)
+        for (int r = 0; r < KV_MAX_RUNS; r++)
+            bytes += kv_store_bytes(&t->run[i][r]);
+    return bytes;
+}

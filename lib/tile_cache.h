@@ -1,0 +1,45 @@
+/* A cache's second form for fast attention: the same sinks, codes and tail, in
+ * tiles (kernels/tiles/tiles.h).  Codes are put in another order, never decoded
+ * and coded again; the cache stays what counts, and what bits are measured on.
+ */
+#ifndef KV_TILED_H
+#define KV_TILED_H
+
+#include "kernels/tiles/tiles.h"
+#include "lib/cache.h"
+
+#include <stdbool.h>
+
+struct kv_tile_cache;
+
+/* Whether both sides' codes go into tiles at all. */
+bool kv_tile_cache_stored(const struct kv_cache *c);
+
+/* Whether the CPU attends to both sides in tiles (the exact path), and whether
+ * one of them has operations of its own on this path. */
+bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
+
+/* Reads the cache, which must outlive it, at kv_tile_cache_update() alone. Call
+ * only where kv_tile_cache_stored(c). */
+struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c);
+void kv_tile_cache_free(struct kv_tile_cache *t); /* NULL is fine */
+
+/* Takes over what was appended since the last update.  A cache that was
+ * truncated wants a new kv_tile_cache. */
+void kv_tile_cache_update(struct kv_tile_cache *t);
+
+/* The newest nq tokens of each of n caches, as of their last update; causal
+ * among themselves.  q, out: [n][nq][n_heads][head_dim].  path: where a side
+ * has it, else exact. */
+void kv_tile_cache_attend(struct kv_tile_cache *const *t, size_t n,
+                          enum kv_path path, const float *q, size_t nq,
+                          float *out, size_t threads);
+
+/* The newest nq tokens of a cache as kv_tiles_attend() takes them, q and out
+ * NULL; good until the next update. */
+struct kv_tiles_job kv_tile_cache_job(const struct kv_tile_cache *t, size_t nq);
+
+size_t
+kv_tile_cache_bytes(const struct kv_tile_cache *t); /* of all tiles in use */
+
+#endif

@@ -1,0 +1,619 @@
+/* kernels/tiles_grouped: what a tile gives is what decode() gives, bit for bit;
+ * the int8 operations are the same at every level and as near to the exact
+ * ones as rounding allows. */
+#include "kernels/level.h"
+#include "kernels/tiles/impl.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "tests/codec_setup.h"
+#include "tests/synthetic.h"
+
+#include <math.h>
+
+/* A codec's blocks, decoded and in tiles. */
+struct held {
+    struct kv_codec *codec;
+    struct kv_store store;
+    size_t n;
+    float *x; /* [n][n_kv_heads][head_dim] */
+};
+
+/* Whether it goes into tiles: codes of at least n tokens. */
+static bool hold(struct held *h, const char *text, size_t head_dim,
+                 enum kv_side side, size_t n)
+{
+    const struct kv_shape shape = synthetic_shape(head_dim);
+    struct kv_codec *c = codec_of(text, &shape, 0, side);
+    const size_t blocks = (n + c->block - 1) / c->block;
+    const struct kv_where w = {.seed = 3};
+    uint8_t *bytes = kv_alloc(blocks, c->block_bytes);
+
+    *h = (struct held){
+        .codec = c, .n = blocks * c->block, .store.values = side == KV_V};
+    h->store.n_heads = shape.n_kv_heads;
+    h->store.head_dim = head_dim;
+    h->x = kv_alloc(blocks, kv_codec_block_values(c) * sizeof(float));
+    synthetic_rows(&shape, shape.n_kv_heads, 7, h->n, h->x);
+    kv_codec_input(c, h->x, h->n, h->x);
+    c->scheme->encode(c, w, h->x, blocks, bytes);
+    c->scheme->decode(c, bytes, blocks, h->x);
+
+    const bool there = c->scheme->store(c, &h->store);
+
+    if (there) {
+        assert_string_equal(h->store.family->name, "grouped");
+        kv_store_resize(&h->store, h->n);
+        for (size_t i = 0; i < shape.n_kv_heads * kv_store_tiles(&h->store);
+             i++) {
+            const size_t head = i % shape.n_kv_heads;
+            const size_t tile = i / shape.n_kv_heads;
+            const size_t at = tile * KV_TILE_TOKENS, left = h->n - at;
+
+            c->scheme->tile(c, &h->store, bytes, at,
+                            left < KV_TILE_TOKENS ? left : KV_TILE_TOKENS, head,
+                            kv_store_tile(&h->store, head, tile));
+        }
+    }
+    free(bytes);
+    return there;
+}
+
+static void let_go(struct held *h)
+{
+    kv_store_free(&h->store);
+    kv_codec_free(h->codec);
+    free(h->x);
+}
+
+static float decoded(const struct held *h, size_t t, size_t head, size_t c)
+{
+    const size_t d = h->store.head_dim;
+
+    return t < h->n ? h->x[(t * h->store.n_heads + head) * d + c] : 0;
+}
+
+static const char *const specs[] = {"kivi:b2g32r32",
+                                    "kivi:b3g128r128",
+                                    "kivi:b1g16r16",
+                                    "kivi:b5g64r64",
+                                    "kivi:b6g20r320",
+                                    "kivi:b7g64r64",
+                                    "kivi:b8g192r192",
+                                    "kivi:b2g32r0,axis=token",
+                                    "kivi:b4g64r64,axis=channel",
+                                    "kivi:b3g16r0,K-axis=token,V-axis=channel",
+                                    "absmax:b4g4",
+                                    "absmax:b2g16",
+                                    "absmax:b8",
+                                    "absmax:b3,heads=all",
+                                    "zeropoint:b4g16",
+                                    "zeropoint:b8",
+                                    "zeropoint:b5g64,axis=channel",
+                                    "absmax:b4g8,axis=channel",
+                                    "absmax:b3g256,axis=channel",
+                                    "q8_0",
+                                    "q5_1",
+                                    "q5_0",
+                                    "q4_1",
+                                    "q4_0"};
+static const size_t dims[] = {32, 40, 48, 64, 80, 128, 320};
+
+static bool fits(const char *text, size_t head_dim)
+{
+    const struct kv_shape shape = synthetic_shape(head_dim);
+    struct kv_spec s;
+    struct kv_err e;
+
+    return !kv_spec_parse(&s, text, &e) && !kv_spec_fit(&s, &shape, &e);
+}
+
+/* False: what is held has nothing to check. */
+typedef bool check_fn(const char *what, const struct held *h);
+
+/* Of `tokens` tokens; how many were checked. */
+static size_t every_of(check_fn *check, size_t tokens)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++)
+        for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++)
+            for (int side = 0; side < KV_SIDES; side++) {
+                char what[128];
+                struct held h;
+
+                if (!fits(specs[i], dims[j]))
+                    continue;
+                snprintf(what, sizeof(what), "%s, head_dim %zu, %c", specs[i],
+                         dims[j], kv_side_name((enum kv_side)side));
+                if (hold(&h, specs[i], dims[j], (enum kv_side)side, tokens))
+                    n += check(what, &h);
+                let_go(&h);
+            }
+    return n;
+}
+
+/* With two tiles and a bit, so that the last is mostly empty. */
+static size_t every(check_fn *check)
+{
+    return every_of(check, 131);
+}
+
+/* The levels, and the highest again: moving bits by shifts (kv_level_pairs()).
+ */
+static int n_ways(void)
+{
+    return (int)kv_level_max() + 2;
+}
+
+static void set_level(int l)
+{
+    const int most = (int)kv_level_max();
+    struct kv_err e;
+
+    assert_int_equal(kv_level_set((enum kv_level)(l < most ? l : most), &e), 0);
+    kv_level_set_pairs(l > most);
+}
+
+static bool check_expand(const char *what, const struct held *h)
+{
+    enum { CANARY = 16 };
+    const struct kv_store *s = &h->store;
+    const size_t d = s->head_dim;
+    const size_t size = KV_TILE_PART * (s->values ? kv_padded(d) : d);
+    float *x = kv_alloc(size + CANARY, sizeof(*x));
+
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        set_level(l);
+        for (size_t i = 0; i < s->n_heads * kv_store_tiles(s) * 2; i++) {
+            const size_t head = i / 2 % s->n_heads, part = i % 2;
+            const size_t tile = i / 2 / s->n_heads;
+
+            for (size_t k = 0; k < size + CANARY; k++)
+                x[k] = 12345;
+            s->family->expand(s, head, kv_store_tile(s, head, tile), part, x);
+            for (size_t k = size; k < size + CANARY; k++)
+                assert_true(x[k] == 12345);
+            for (size_t k = 0; k < KV_TILE_PART * d; k++) {
+                const size_t t = k / d, c = k % d;
+                const size_t at = tile * KV_TILE_TOKENS + part * 32 + t;
+                const float got = s->values ? x[t * kv_padded(d) + c]
+                                            : x[c * KV_TILE_PART + t];
+
+                if (got != decoded(h, at, head, c))
+                    fail_msg("%s, level %s: token %zu, channel %zu is %.9g, "
+                             "expected %.9g",
+                             what, kv_level_name(kv_level_get()), at, c, got,
+                             decoded(h, at, head, c));
+            }
+            for (size_t k = 0; s->values && k < KV_TILE_PART; k++)
+                for (size_t c = d; c < kv_padded(d); c++)
+                    if (x[k * kv_padded(d) + c] != 0)
+                        fail_msg("%s, level %s: padding %zu is %g", what,
+                                 kv_level_name(kv_level_get()), c,
+                                 x[k * kv_padded(d) + c]);
+        }
+    }
+    free(x);
+    return true;
+}
+
+static void test_expand(void **state)
+{
+    (void)state;
+    assert_true(every(check_expand) > 100);
+}
+
+/* ---- operations ------------------------------------------------------------
+ */
+
+enum { ROWS = 7 };
+
+/* What the weights w [ROWS][tiles * 64] give of the first tiles of head 1,
+ * together: [ROWS][head_dim]. */
+static void run_tiles(const struct held *h, size_t tiles, const float *w,
+                      float *out)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_tile_ops *ops = s->family->ops(s, KV_PATH_INT8);
+    float *acc = kv_alloc(ROWS, ops->acc_floats(s) * sizeof(*acc));
+
+    ops->pv_tiles(s, 1, kv_store_tile(s, 1, 0), tiles, w,
+                  tiles * KV_TILE_TOKENS, ROWS, acc);
+    ops->finish(s, 1, acc, ROWS, out);
+    free(acc);
+}
+
+/* What a tile's operations give for w (queries, or weights of tokens): [ROWS]
+ * rows of n_out. */
+static void run(const struct held *h, enum kv_path path, size_t head, size_t i,
+                const float *w, float *out)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+    const uint8_t *tile = kv_store_tile(s, head, i);
+
+    if (s->values) {
+        const size_t n = ops->acc_floats(s);
+        float *acc = kv_alloc(ROWS, n * sizeof(*acc));
+
+        ops->pv(s, head, tile, w, KV_TILE_TOKENS, ROWS, acc);
+        ops->finish(s, head, acc, ROWS, out);
+        free(acc);
+    } else {
+        void *query = aligned_alloc(64, (ops->query_bytes(s) + 63) / 64 * 64);
+
+        ops->prepare(s, head, w, ROWS, query);
+        ops->qk(s, head, tile, query, ROWS, out, KV_TILE_TOKENS);
+        free(query);
+    }
+}
+
+/* Queries of any sign, or weights of `left` tokens: [ROWS] rows of n, of which
+ * the second is of zeros. */
+static float *new_w(const struct kv_store *s, size_t n, size_t left)
+{
+    float *w = kv_alloc(ROWS * n, sizeof(*w));
+
+    for (size_t i = 0; i < ROWS * n; i++)
+        w[i] = i / n == 1  ? 0
+               : s->values ? (i % n < left ? kv_random_unit(5, i) : 0)
+                           : (float)kv_random_normal(5, i);
+    return w;
+}
+
+/* Sums of w times the decoded values of tile i, of output j: as they are, and
+ * one product after another in f32. */
+static double sum_of(const struct held *h, size_t i, const float *w, size_t n,
+                     size_t j, float *in_f32)
+{
+    double sum = 0;
+
+    *in_f32 = 0;
+    for (size_t k = 0; k < n; k++) {
+        const size_t t = i * KV_TILE_TOKENS + (h->store.values ? k : j);
+        const float x = decoded(h, t, 1, h->store.values ? j : k);
+
+        sum += (double)w[k] * (double)x;
+        *in_f32 += w[k] * x;
+    }
+    return sum;
+}
+
+/* Exact: hardly more than the error of plain sums of decoded values, where the
+ * codes met are far from the middle one. */
+static const double MOST_OF_PLAIN = 2.5;
+
+static bool check_exact(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
+    float *out = kv_alloc(ROWS * n, sizeof(*out));
+
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        double error = 0, plain = 0;
+
+        set_level(l);
+        for (size_t i = 0; i < kv_store_tiles(s); i++) {
+            const size_t left = h->n - i * KV_TILE_TOKENS;
+            float *w = new_w(s, n_w, left);
+
+            run(h, KV_PATH_EXACT, 1, i, w, out);
+            for (size_t k = 0; k < ROWS * n; k++) {
+                float in_f32;
+                const double sum =
+                    sum_of(h, i, w + k / n * n_w, n_w, k % n, &in_f32);
+
+                if (!s->values && k % n >= left)
+                    continue;
+                if (k / n == 1)
+                    assert_true(out[k] == 0);
+                error += ((double)out[k] - sum) * ((double)out[k] - sum);
+                plain += ((double)in_f32 - sum) * ((double)in_f32 - sum);
+            }
+            free(w);
+        }
+        if (!(sqrt(error) <= MOST_OF_PLAIN * sqrt(plain)))
+            fail_msg("%s, level %s: error %g times that of plain sums", what,
+                     kv_level_name(kv_level_get()), sqrt(error / plain));
+    }
+    free(out);
+    return true;
+}
+
+static void test_exact(void **state)
+{
+    (void)state;
+    assert_true(every(check_exact) > 100);
+}
+
+/* ---- int8 ------------------------------------------------------------------
+ */
+
+/* What rounding w may change of one output: each w step is off by half a unit
+ * of the largest at most, times a code no farther from the middle than the
+ * largest value is steps from zero, twice.  One code of w more or less is 1 / n
+ * of it, f32's rounding below 1e-4. */
+static double int8_bound(const struct held *h, const float *w, size_t n)
+{
+    const size_t all = h->n * h->store.n_heads * h->store.head_dim;
+    double most_w = 0, most_x = 0;
+
+    for (size_t i = 0; i < ROWS * n; i++)
+        most_w = fmax(most_w, fabs((double)w[i]));
+    for (size_t i = 0; i < all; i++)
+        most_x = fmax(most_x, fabs((double)h->x[i]));
+    return sqrt((double)n) * most_w * 2 * most_x / 254;
+}
+
+static bool check_int8(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const size_t n_w = s->values ? KV_TILE_TOKENS : s->head_dim;
+    const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
+    float *w, *exact, *c, *out;
+    double bound;
+
+    if (!kv_store_has(s, KV_PATH_INT8))
+        return false;
+    w = new_w(s, n_w, h->n);
+    exact = kv_alloc(ROWS * n, sizeof(*exact));
+    c = kv_alloc(ROWS * n, sizeof(*c));
+    out = kv_alloc(ROWS * n, sizeof(*out));
+    bound = int8_bound(h, w, n_w);
+    for (size_t i = 0; i < kv_store_tiles(s); i++) {
+        const size_t left = h->n - i * KV_TILE_TOKENS;
+        const size_t seen = s->values || left > n ? n : left;
+
+        if (s->values && left < KV_TILE_TOKENS)
+            for (size_t k = 0; k < ROWS * n_w; k++)
+                w[k] = k % n_w < left ? w[k] : 0;
+        set_level(KV_LEVEL_C);
+        run(h, KV_PATH_EXACT, 1, i, w, exact);
+        run(h, KV_PATH_INT8, 1, i, w, c);
+        for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+            set_level(l);
+            run(h, KV_PATH_INT8, 1, i, w, out);
+            for (size_t k = 0; k < ROWS * n; k++) {
+                if (k % n >= seen)
+                    continue;
+                if (!(fabs((double)(out[k] - exact[k])) <= bound))
+                    fail_msg("%s, level %s: %g, exactly %g, bound %g", what,
+                             kv_level_name(kv_level_get()), out[k], exact[k],
+                             bound);
+                if (!(fabs((double)(out[k] - c[k])) <= 1e-4 * bound))
+                    fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
+                             kv_level_name(kv_level_get()), out[k], c[k]);
+                if (k / n == 1)
+                    assert_true(out[k] == 0);
+            }
+        }
+    }
+    free(out);
+    free(c);
+    free(exact);
+    free(w);
+    return true;
+}
+
+static void test_int8(void **state)
+{
+    (void)state;
+    assert_true(every(check_int8) > 100);
+}
+
+/* Tiles of values together: as near to their sums as the largest weight
+ * allows. */
+static bool check_together(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const size_t tiles = h->n / KV_TILE_TOKENS, n = tiles * KV_TILE_TOKENS;
+    const size_t d = s->head_dim;
+    float *w, *c, *out;
+    double bound;
+
+    if (!s->values || !kv_store_has(s, KV_PATH_INT8))
+        return false;
+    w = new_w(s, n, n);
+    c = kv_alloc(ROWS * d, sizeof(*c));
+    out = kv_alloc(ROWS * d, sizeof(*out));
+    bound = int8_bound(h, w, n);
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        set_level(l);
+        run_tiles(h, tiles, w, l == KV_LEVEL_C ? c : out);
+        for (size_t k = 0; k < ROWS * d && l != KV_LEVEL_C; k++)
+            if (!(fabs((double)(out[k] - c[k])) <= 1e-3 * bound))
+                fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
+                         kv_level_name(kv_level_get()), out[k], c[k]);
+    }
+    for (size_t k = 0; k < ROWS * d; k++) {
+        double sum = 0;
+
+        for (size_t t = 0; t < n; t++)
+            sum += (double)w[k / d * n + t] * (double)decoded(h, t, 1, k % d);
+        if (!(fabs((double)c[k] - sum) <= bound))
+            fail_msg("%s, %zu tiles: %g, exactly %g, bound %g", what, tiles,
+                     c[k], sum, bound);
+        if (k / d == 1)
+            assert_true(c[k] == 0);
+    }
+    free(out);
+    free(c);
+    free(w);
+    return true;
+}
+
+static void test_together(void **state)
+{
+    (void)state;
+    assert_true(every_of(check_together, 7 * KV_TILE_TOKENS + 3) > 50);
+}
+
+/* All codes, queries and weights the largest there are, heads 1: what sums of
+ * a few products must hold. */
+static bool check_most(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_integers *g = s->params;
+    const size_t tiles = h->n / KV_TILE_TOKENS;
+    const size_t n_w = s->values ? tiles * KV_TILE_TOKENS : s->head_dim;
+    const size_t n = s->values ? s->head_dim : KV_TILE_TOKENS;
+    float *w, *c, *out;
+
+    if (!kv_store_has(s, KV_PATH_INT8))
+        return false;
+    w = kv_alloc(ROWS * n_w, sizeof(*w));
+    c = kv_alloc(ROWS * n, sizeof(*c));
+    out = kv_alloc(ROWS * n, sizeof(*out));
+    for (size_t i = 0; i < ROWS * n_w; i++)
+        w[i] = !s->values && i / n_w % 2 ? -1 : 1;
+    for (size_t i = 0; i < kv_store_tiles(s); i++) {
+        uint8_t *tile = kv_store_tile(s, 1, i);
+
+        memset(tile, 0xff, s->tile_bytes);
+        for (size_t k = 0; k < g->head_bytes / 2; k++)
+            ((uint16_t *)(void *)tile)[k] = 0x3c00;
+    }
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        set_level(l);
+        if (s->values)
+            run_tiles(h, tiles, w, l == KV_LEVEL_C ? c : out);
+        else
+            run(h, KV_PATH_INT8, 1, 0, w, l == KV_LEVEL_C ? c : out);
+        for (size_t k = 0; k < ROWS * n && l != KV_LEVEL_C; k++)
+            if (!(fabsf(out[k] - c[k]) <= 1e-5f * (1 + fabsf(c[k]))))
+                fail_msg("%s, level %s: %.9g, in plain C %.9g", what,
+                         kv_level_name(kv_level_get()), out[k], c[k]);
+    }
+    free(out);
+    free(c);
+    free(w);
+    return true;
+}
+
+static void test_most(void **state)
+{
+    (void)state;
+    assert_true(every_of(check_most, 7 * KV_TILE_TOKENS + 3) > 100);
+}
+
+/* A query keeps what it became with the heads of tiles: whatever tiles it has
+ * met, and in whatever order, it gives what a fresh one does. */
+static bool check_kept(const char *what, const struct held *h)
+{
+    const struct kv_store *s = &h->store;
+    const struct kv_tile_ops *ops = s->family->ops(s, KV_PATH_INT8);
+    const size_t d = s->head_dim, tiles = kv_store_tiles(s);
+    const size_t bytes = ROWS * KV_TILE_TOKENS * sizeof(float);
+    float *fresh, *kept, *q;
+    void *query;
+
+    if (s->values || !ops)
+        return false;
+    query = kv_lines(ops->query_bytes(s), 1);
+    q = kv_alloc(ROWS * d, sizeof(*q));
+    fresh = kv_alloc(bytes, 1);
+    kept = kv_alloc(bytes, 1);
+    for (size_t i = 0; i < ROWS * d; i++)
+        q[i] = (float)kv_random_normal(9, i);
+    ops->prepare(s, 1, q, ROWS, query);
+    for (size_t i = 0; i < 3 * tiles; i++) {
+        /* forwards, backwards, and two of three */
+        const size_t t = i < tiles       ? i
+                         : i < 2 * tiles ? 2 * tiles - 1 - i
+                                         : i * 2 % tiles;
+
+        run(h, KV_PATH_INT8, 1, t, q, fresh);
+        ops->qk(s, 1, kv_store_tile(s, 1, t), query, ROWS, kept,
+                KV_TILE_TOKENS);
+        if (memcmp(fresh, kept, bytes))
+            fail_msg("%s: tile %zu after others", what, t);
+    }
+    free(kept);
+    free(fresh);
+    free(q);
+    free(query);
+    return true;
+}
+
+static void test_kept(void **state)
+{
+    (void)state;
+    for (int l = KV_LEVEL_C; l < n_ways(); l++) {
+        set_level(l);
+        assert_true(every_of(check_kept, 5 * KV_TILE_TOKENS + 3) > 50);
+    }
+}
+
+/* ---- what fits
+ * --------------------------------------------------------------- */
+
+static void check_fit(const char *text, size_t head_dim, bool k, bool v,
+                      bool int8)
+{
+    const bool want[KV_SIDES] = {k, v};
+
+    for (int side = 0; side < KV_SIDES; side++) {
+        struct held h;
+        const bool got =
+            hold(&h, text, head_dim, (enum kv_side)side, KV_TILE_TOKENS);
+
+        if (got != want[side])
+            fail_msg("%s, %c: tiles %d", text, kv_side_name((enum kv_side)side),
+                     got);
+        if (got && kv_store_has(&h.store, KV_PATH_INT8) != int8)
+            fail_msg("%s, %c: int8 %d", text, kv_side_name((enum kv_side)side),
+                     !int8);
+        let_go(&h);
+    }
+}
+
+static void test_fit(void **state)
+{
+    (void)state;
+    check_fit("kivi:b2g32r0", 128, true, true, true);
+    check_fit("kivi:b2g128r0", 128, true, true, true);
+    check_fit("kivi:K-g8r0/V-g32r0", 128, false, true, true);
+    check_fit("kivi:K-g96r0/V-g32r0", 128, false, true, true);
+    check_fit("kivi:K-g192r0/V-g8r0", 128, true, false, true);
+    check_fit("absmax:b4g2", 128, false, false, false);
+    check_fit("absmax:b4g32,heads=all", 48, false, false, false);
+    check_fit("absmax:b4,heads=all", 48, true, true, true);
+    check_fit("kivi:b1g32r0", 128, true, true, false);
+    check_fit("kivi:b6g32r0", 128, true, true, false);
+    check_fit("q8_0", 64, true, true, false);
+    check_fit("q4_0", 64, true, true, true);
+}
+
+/* Codes and heads take their bits: nothing is padded at 128 channels. */
+static void test_bytes(void **state)
+{
+    static const struct {
+        const char *text;
+        double bits;
+    } cases[] = {{"kivi:b2g128r0", 2.25}, {"kivi:b3g32r0", 4},
+                 {"kivi:b4g64r0", 4.5},   {"kivi:b2g256r256", 2.125},
+                 {"absmax:b4g32", 4.5},   {"q5_1", 6}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct held h;
+
+        assert_true(hold(&h, cases[i].text, 128, KV_K, 256));
+        assert_within(8.0 * (double)kv_store_bytes(&h.store) / 256 / 2 / 128,
+                      cases[i].bits, 0);
+        let_go(&h);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expand), cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_int8),   cmocka_unit_test(test_together),
+        cmocka_unit_test(test_most),   cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_fit),    cmocka_unit_test(test_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

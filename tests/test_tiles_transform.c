@@ -1,0 +1,503 @@
+/* kernels/tiles_coef: what comes out of a tile is what the trellis decodes, bit
+ * for bit, at every level; int8 has the same bits at every level. */
+#include "kernels/level.h"
+#include "kernels/tiles/rope.h"
+#include "kernels/transform/transform.h"
+#include "kernels/trellis/trellis.h"
+#include "lib/base/alloc.h"
+#include "lib/base/rng.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 6, ROWS = 8 };
+
+/* The first steps are levels, of bits that end wherever in a byte. */
+enum { LEVELS = 40, STEPS = LEVELS + 170 };
+
+/* Of a string, after its levels: bits from 7 to 1, in steps of several values
+ * too.  Those of odd bits end anywhere in a byte. */
+static const struct kv_trellis_step kinds[KINDS] = {
+    {.bits = 7, .values = 1}, {.bits = 5, .values = 1},
+    {.bits = 3, .values = 2}, {.bits = 4, .values = 2},
+    {.bits = 2, .values = 1}, {.bits = 1, .values = 4}};
+
+struct made {
+    float table[KINDS][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
+    float level[9][KV_TRELLIS_STATES]; /* by bits */
+    struct kv_trellis_step step[STEPS];
+    size_t n_values, bytes, n[HEADS];
+    struct kv_coef coef[STEPS * KV_TRELLIS_MOST_VALUES];
+    size_t value[HEADS][D]; /* which of the string's values */
+    float unit8[HEADS][D];  /* what a code of its table stands for */
+    float unit[D][D], mean[HEADS * D];
+    uint8_t *string; /* [TOKENS][bytes] */
+    float *decoded;  /* [TOKENS][n_values] */
+};
+
+/* Levels repeat themselves. */
+static void make_tables(struct made *m)
+{
+    float kept[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_ENTRIES / 2];
+
+    for (size_t bits = 1; bits <= 8; bits++)
+        for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
+            m->level[bits][i] =
+                (float)kv_random_normal(KINDS + bits, i % ((size_t)1 << bits));
+    for (size_t t = 0; t < KINDS; t++) {
+        for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
+            kept[i] = (float)kv_random_normal(t, i);
+        kv_trellis_unfold(kinds[t].bits, kinds[t].values, kept, m->table[t]);
+    }
+}
+
+/* Of the last but one so many that each head has a few dozen. */
+static size_t kind_of(size_t i)
+{
+    return i < 40 ? i / 10 : i < 160 ? 4 : 5;
+}
+
+static void make_steps(struct made *m)
+{
+    for (size_t i = 0; i < LEVELS; i++) {
+        const unsigned bits = i < 8 ? 7 : 1 + (unsigned)kv_random(9, i) % 8;
+
+        m->step[i] = (struct kv_trellis_step){
+            .bits = bits, .values = 1, .table = m->level[bits]};
+    }
+    for (size_t i = LEVELS; i < STEPS; i++) {
+        const size_t kind = kind_of(i - LEVELS);
+
+        m->step[i] = kinds[kind];
+        m->step[i].table = m->table[kind];
+    }
+    for (size_t i = 0; i < STEPS; i++)
+        m->n_values += m->step[i].values;
+    m->bytes = kv_trellis_bytes(m->step, STEPS);
+}
+
+static float unit8_of(const float *table)
+{
+    float most = 0;
+
+    for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
+        most = fmaxf(most, fabsf(table[s]));
+    return most / 127;
+}
+
+/* Values are dealt out to heads; of a head that is full they are left out. */
+static void make_coefs(struct made *m, size_t most)
+{
+    struct kv_coef *to = m->coef;
+
+    for (size_t h = 0; h < HEADS; h++) {
+        size_t end = 0, value = 0;
+
+        for (size_t i = 0; i < STEPS; i++) {
+            end += m->step[i].bits;
+            for (unsigned v = 0; v < m->step[i].values; v++, value++) {
+                if (kv_random(77, value) % HEADS != h || m->n[h] == most)
+                    continue;
+                *to++ = (struct kv_coef){
+                    .end = end,
+                    .table = m->step[i].table + v * KV_TRELLIS_STATES,
+                    .map = i < LEVELS ? kv_trellis_last_bits(m->step[i].bits)
+                                      : kv_trellis_map(m->step[i].bits,
+                                                       m->step[i].values),
+                    .scale = 1,
+                    .inverse = m->unit[m->n[h]]};
+                m->unit8[h][m->n[h]] = unit8_of(to[-1].table);
+                m->value[h][m->n[h]++] = value;
+            }
+        }
+    }
+    for (size_t i = 0; i < D; i++)
+        m->unit[i][i] = 1;
+}
+
+static struct made *make(size_t most)
+{
+    struct made *m = kv_alloc(1, sizeof(*m));
+    float one[STEPS * KV_TRELLIS_MOST_VALUES];
+    uint32_t place[STEPS * KV_TRELLIS_MOST_VALUES];
+
+    make_tables(m);
+    make_steps(m);
+    make_coefs(m, most);
+    for (size_t i = 0; i < m->n_values; i++) {
+        one[i] = 1;
+        place[i] = (uint32_t)i;
+    }
+    m->string = kv_alloc(TOKENS, m->bytes);
+    m->decoded = kv_alloc(TOKENS, m->n_values * sizeof(float));
+    for (size_t i = 0; i < TOKENS * m->bytes; i++)
+        m->string[i] = (uint8_t)kv_random(5, i);
+    kv_trellis_decode(m->step, STEPS, m->string, m->bytes, one, TOKENS,
+                      m->decoded, m->n_values, place);
+    return m;
+}
+
+static void free_made(struct made *m)
+{
+    free(m->string);
+    free(m->decoded);
+    free(m);
+}
+
+static struct kv_coefs *fill(const struct made *m, bool values,
+                             const struct kv_tiles_rope *rope,
+                             struct kv_store *s)
+{
+    struct kv_coefs *c =
+        kv_coefs_new(&(struct kv_coefs_about){.n_heads = HEADS,
+                                              .head_dim = D,
+                                              .string_bytes = m->bytes,
+                                              .n = m->n,
+                                              .coef = m->coef,
+                                              .mean = m->mean,
+                                              .rope = rope,
+                                              .values = values,
+                                              .int8 = true});
+
+    *s = (struct kv_store){.values = values, .n_heads = HEADS, .head_dim = D};
+    kv_store_coefs(s, c);
+    kv_store_resize(s, TOKENS);
+    for (size_t t = 0; t < TOKENS; t++)
+        kv_store_put_string(s, t % KV_TILE_TOKENS, m->string + t * m->bytes,
+                            kv_store_tile(s, 0, t / KV_TILE_TOKENS));
+    return c;
+}
+
+static float want(const struct made *m, size_t head, size_t t, size_t j)
+{
+    if (j >= m->n[head])
+        return 0;
+    return m->decoded[t * m->n_values + m->value[head][j]];
+}
+
+/* [rows][64] of tile i. */
+static void score(const struct kv_store *s, enum kv_path path, size_t head,
+                  size_t i, const float *q, size_t rows, float *to)
+{
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+    const size_t bytes = (ops->query_bytes(s) + 63) / 64 * 64;
+    void *query = aligned_alloc(64, bytes);
+
+    memset(query, 0x5a, bytes); /* what was there is no part of it */
+    ops->prepare(s, head, q, rows, query);
+    ops->qk(s, head, kv_store_tile(s, head, i), query, rows, to,
+            KV_TILE_TOKENS);
+    free(query);
+}
+
+static void pv(const struct kv_store *s, enum kv_path path, size_t head,
+               size_t i, const float *p, size_t rows, float *out)
+{
+    const struct kv_tile_ops *ops = s->family->ops(s, path);
+    const size_t bytes = (rows * ops->acc_floats(s) * sizeof(float) + 63) / 64;
+    float *acc = aligned_alloc(64, bytes * 64);
+
+    memset(acc, 0, bytes * 64);
+    ops->pv(s, head, kv_store_tile(s, head, i), p, KV_TILE_TOKENS, rows, acc);
+    ops->finish(s, head, acc, rows, out);
+    free(acc);
+}
+
+static void set_level(int level)
+{
+    struct kv_err e;
+
+    assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
+}
+
+/* The inverse is the unit matrix: with units as queries qk are values, and
+ * so are outputs with one weight of 1. */
+static void check_values(const struct made *m)
+{
+    struct kv_store k, v;
+    struct kv_coefs *kc = fill(m, false, NULL, &k);
+    struct kv_coefs *vc = fill(m, true, NULL, &v);
+    float got[KV_TILE_TOKENS], out[D];
+
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t t = 0; t < TOKENS; t++) {
+            float p[KV_TILE_TOKENS] = {0};
+
+            p[t % KV_TILE_TOKENS] = 1;
+            pv(&v, KV_PATH_EXACT, h, t / KV_TILE_TOKENS, p, 1, out);
+            for (size_t j = 0; j < D; j++)
+                assert_true(out[j] == want(m, h, t, j));
+        }
+    for (size_t h = 0; h < HEADS; h++)
+        for (size_t j = 0; j < D; j++)
+            for (size_t i = 0; i < 2; i++) {
+                score(&k, KV_PATH_EXACT, h, i, m->unit[j], 1, got);
+                for (size_t t = i * 64; t < TOKENS && t < (i + 1) * 64; t++)
+                    assert_true(got[t % 64] == want(m, h, t, j));
+            }
+    kv_store_free(&k);
+    kv_store_free(&v);
+    kv_coefs_free(kc);
+    kv_coefs_free(vc);
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    for (size_t most = 0; most <= D; most += 30) {
+        struct made *m = make(most);
+
+        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+            set_level(l);
+            check_values(m);
+        }
+        free_made(m);
+    }
+}
+
+/* ---- int8, by its definition --------------------------------------------- */
+
+/* Codes up to 127 in magnitude, and what one stands for. */
+static float round8(const float *x, size_t n, int *code)
+{
+    float most = 0;
+
+    for (size_t i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    for (size_t i = 0; i < n; i++)
+        code[i] = most > 0 ? (int)rintf(x[i] * (127 / most)) : 0;
+    return most / 127;
+}
+
+static int code8(const struct made *m, size_t head, size_t t, size_t j)
+{
+    return (int)rintf(want(m, head, t, j) / m->unit8[head][j]);
+}
+
+/* q [D], of coefficients, with those of tokens [begin, end). */
+static void products8(const struct made *m, size_t head, const float *q,
+                      size_t begin, size_t end, double *to)
+{
+    float x[D];
+    int code[D];
+
+    for (size_t j = 0; j < D; j++)
+        x[j] = q[j] * m->unit8[head][j];
+
+    const double unit = (double)round8(x, D, code);
+
+    for (size_t t = begin; t < end; t++) {
+        int sum = 0;
+
+        for (size_t j = 0; j < D; j++)
+            sum += code[j] * code8(m, head, t, j);
+        to[t - begin] = unit * sum;
+    }
+}
+
+/* The mean has one channel: no order of sums. */
+static void qk8(const struct made *m, size_t head, const float *q, size_t begin,
+                size_t end, double *to)
+{
+    products8(m, head, q, begin, end, to);
+    for (size_t t = begin; t < end; t++)
+        to[t - begin] += (double)q[head] * (double)m->mean[head * D + head];
+}
+
+/* Weights p [64] of the tokens from begin on to outputs [D]. */
+static void outputs8(const struct made *m, size_t head, const float *p,
+                     size_t begin, size_t end, double *to)
+{
+    int code[KV_TILE_TOKENS];
+    const double unit = (double)round8(p, KV_TILE_TOKENS, code);
+    double all = 0;
+
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+        all += (double)p[t];
+    for (size_t j = 0; j < D; j++) {
+        int sum = 0;
+
+        for (size_t t = begin; t < end; t++)
+            sum += code[t - begin] * code8(m, head, t, j);
+        to[j] = unit * (double)m->unit8[head][j] * sum +
+                all * (double)m->mean[head * D + j];
+    }
+}
+
+/* Scores of keys before RoPE: codes give each channel, by its column of the
+ * inverse; channels turn as floats. */
+static void qk8_turned(const struct made *m, const float *inv_freq, size_t head,
+                       const float *q, size_t begin, size_t end, double *to)
+{
+    double x[D][KV_TILE_TOKENS];
+
+    for (size_t c = 0; c < D; c++) {
+        float column[D];
+
+        for (size_t j = 0; j < D; j++)
+            column[j] = m->unit[j][c];
+        products8(m, head, column, begin, end, x[c]);
+    }
+    for (size_t t = 0; t < end - begin; t++) {
+        to[t] = 0;
+        for (size_t c = 0; c < D / 2; c++) {
+            const double angle = (double)(begin + t) * (double)inv_freq[c];
+            const double low = x[c][t] + (double)m->mean[head * D + c];
+            const double high =
+                x[c + D / 2][t] + (double)m->mean[head * D + c + D / 2];
+
+            to[t] +=
+                (double)q[c] * (low * cos(angle) - high * sin(angle)) +
+                (double)q[c + D / 2] * (high * cos(angle) + low * sin(angle));
+        }
+    }
+}
+
+/* How far a is from b, both [n], in units of b. */
+static double distance(const float *a, const float *b, size_t n)
+{
+    double far = 0, all = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        far += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(far / all);
+}
+
+/* What codes take from or add to sums of D products, as a part of them, root
+ * mean square. */
+static const double ROUNDING = 0.015;
+
+/* Scores and outputs of all heads and tiles: what the codes give, near the
+ * exact ones, and the same at every level. */
+static void test_int8(void **state)
+{
+    struct made *m = make(D);
+    struct kv_store k, v;
+    struct kv_coefs *kc, *vc;
+    float q[ROWS * D], p[ROWS * KV_TILE_TOKENS];
+
+    (void)state;
+    for (size_t h = 0; h < HEADS; h++)
+        m->mean[h * D + h] = 0.7f;
+    kc = fill(m, false, NULL, &k);
+    vc = fill(m, true, NULL, &v);
+    for (size_t i = 0; i < ROWS * D; i++)
+        q[i] = (float)kv_random_normal(1, i);
+    for (size_t i = 0; i < HEADS * 2; i++)
+        for (size_t rows = 1; rows <= ROWS; rows++) {
+            const size_t h = i / 2, begin = i % 2 * KV_TILE_TOKENS;
+            const size_t end = begin ? TOKENS : KV_TILE_TOKENS;
+            float s[2][ROWS * KV_TILE_TOKENS], o[2][ROWS * D];
+            float exact[ROWS * KV_TILE_TOKENS], out[ROWS * D];
+            double wanted[KV_TILE_TOKENS], wanted_out[D];
+
+            for (size_t j = 0; j < ROWS * KV_TILE_TOKENS; j++)
+                p[j] = j % KV_TILE_TOKENS < end - begin
+                           ? (float)kv_random_unit(2, j)
+                           : 0;
+            for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
+                const size_t to = l > KV_LEVEL_C;
+
+                set_level(l);
+                score(&k, KV_PATH_INT8, h, i % 2, q, rows, s[to]);
+                assert_memory_equal(s[0], s[to],
+                                    rows * KV_TILE_TOKENS * sizeof(float));
+                pv(&v, KV_PATH_INT8, h, i % 2, p, rows, o[to]);
+                for (size_t j = 0; j < rows * D; j++)
+                    assert_within(o[to][j], o[0][j],
+                                  1e-5 * (1 + fabs((double)o[0][j])));
+            }
+            score(&k, KV_PATH_EXACT, h, i % 2, q, rows, exact);
+            pv(&v, KV_PATH_EXACT, h, i % 2, p, rows, out);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = r * KV_TILE_TOKENS;
+
+                qk8(m, h, q + r * D, begin, end, wanted);
+                for (size_t t = 0; t < end - begin; t++)
+                    assert_within(s[0][at + t], wanted[t],
+                                  1e-5 * (1 + fabs(wanted[t])));
+                assert_within(distance(s[0] + at, exact + at, end - begin), 0,
+                              ROUNDING);
+                outputs8(m, h, p + at, begin, end, wanted_out);
+                for (size_t j = 0; j < D; j++)
+                    assert_within(o[0][r * D + j], wanted_out[j],
+                                  1e-5 * (1 + fabs(wanted_out[j])));
+                assert_within(distance(o[0] + r * D, out + r * D, D), 0,
+                              ROUNDING);
+            }
+        }
+    kv_store_free(&k);
+    kv_store_free(&v);
+    kv_coefs_free(kc);
+    kv_coefs_free(vc);
+    free_made(m);
+}
+
+/* Keys before RoPE: what the codes give, near the exact qk; apart from the
+ * order of the last sum the same at every level. */
+static void test_int8_turned(void **state)
+{
+    const float inv_freq[D / 2] = {1, 0.3f, 0.1f, 0.03f};
+    struct kv_tiles_rope *rope = kv_tiles_rope_new(D, D / 2, inv_freq);
+    struct made *m = make(D);
+    struct kv_store k;
+    struct kv_coefs *c;
+    float q[ROWS * D];
+
+    (void)state;
+    for (size_t i = 0; i < ROWS * D; i++)
+        q[i] = (float)kv_random_normal(1, i);
+    for (size_t i = 0; i < D * D; i++)
+        m->unit[i / D][i % D] = 0.16f * (float)kv_random_normal(2, i);
+    for (size_t i = 0; i < HEADS * D; i++)
+        m->mean[i] = (float)kv_random_normal(3, i);
+    c = fill(m, false, rope, &k);
+    for (size_t i = 0; i < HEADS * 2; i++)
+        for (size_t rows = 1; rows <= ROWS; rows++) {
+            const size_t h = i / 2, begin = i % 2 * KV_TILE_TOKENS;
+            const size_t end = begin ? TOKENS : KV_TILE_TOKENS;
+            float plain[ROWS * KV_TILE_TOKENS], got[ROWS * KV_TILE_TOKENS];
+            float exact[ROWS * KV_TILE_TOKENS];
+            double wanted[KV_TILE_TOKENS];
+
+            set_level(KV_LEVEL_C);
+            score(&k, KV_PATH_INT8, h, i % 2, q, rows, plain);
+            score(&k, KV_PATH_EXACT, h, i % 2, q, rows, exact);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = r * KV_TILE_TOKENS;
+
+                qk8_turned(m, inv_freq, h, q + r * D, begin, end, wanted);
+                for (size_t t = 0; t < end - begin; t++)
+                    assert_within(plain[at + t], wanted[t],
+                                  5e-5 * (1 + fabs(wanted[t])));
+                assert_within(distance(plain + at, exact + at, end - begin), 0,
+                              ROUNDING);
+            }
+            for (int l = KV_LEVEL_C + 1; l <= (int)kv_level_max(); l++) {
+                set_level(l);
+                score(&k, KV_PATH_INT8, h, i % 2, q, rows, got);
+                for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
+                    assert_within(got[j], plain[j],
+                                  1e-5 * (1 + fabs((double)plain[j])));
+            }
+        }
+    kv_store_free(&k);
+    kv_coefs_free(c);
+    kv_tiles_rope_free(rope);
+    free_made(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_int8_turned),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
