@@ -88,7 +88,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p, const kv_hack_steps &k,
         kv_copy_commit();
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
-        kv_hack_scores(k, room.keys, queries, p.scale, room.qk);
+        kv_hack_scores(k, room.keys, queries, p.scale, room.scores);
         kv_sync_block();
         if (i + 1 < end)
             kv_hack_fetch(k, room.keys, rows.k + (i + 1) * k_bytes);

@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
         if (p.k_codes)
-            kv_hack_scores(k, room.keys, queries, scale, room.qk);
+            kv_hack_scores(k, room.keys, queries, scale, room.scores);
         for (unsigned t = p.first; p.k_halves && t < p.end; t += SOME) {
             kv_load_halves(f.k.unquantized + kv_at, kv_row, t, p.end, d,
                            room.halves);
