@@ -31,7 +31,7 @@ template <template <int, int> class KEYS, int BITS>
 static int grouped_bits(struct kv_gpu_launch *l, enum kv_gpu_part part,
                         struct kv_err *e)
 {
-    kv_gpu_integers k, v;
+    kv_gpu_integers_side k, v;
 
     kv_gpu_integers_of(l->k->store, &k);
     kv_gpu_integers_of(l->v->store, &v);

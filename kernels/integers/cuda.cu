@@ -28,7 +28,7 @@ static const kv_integers *params_of(const kv_gpu_side *side)
 
 template <int BITS, int D, int NT>
 static int launch_one(struct kv_gpu_launch *l, bool folded,
-                      const kv_gpu_integers &k, const kv_gpu_integers &v,
+                      const kv_gpu_integers_side &k, const kv_gpu_integers_side &v,
                       struct kv_err *e)
 {
     if constexpr (unfolded_fits<BITS, D, NT>())
@@ -43,7 +43,7 @@ static int launch_one(struct kv_gpu_launch *l, bool folded,
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
     const kv_integers *k = params_of(l->k), *v = params_of(l->v);
-    kv_gpu_integers kp, vp;
+    kv_gpu_integers_side kp, vp;
 
     kv_gpu_integers_of(l->k->store, &kp);
     kv_gpu_integers_of(l->v->store, &vp);

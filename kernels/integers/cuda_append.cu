@@ -8,7 +8,7 @@ enum { UNIT_BYTES = 16 };
 
 // Sizes of a tile (grouped_codes.h).
 struct kv_group_tile {
-    kv_gpu_integers g;
+    kv_gpu_integers_side g;
     unsigned bits, head_dim, tile_bytes;
     bool values, folded;
 };

@@ -39,7 +39,7 @@
 #include "kernels/tiles/tiles.h"
 
 /* What kernels are given of a side, by value. */
-struct kv_gpu_integers {
+struct kv_gpu_integers_side {
     unsigned shift;    /* a group is 2^shift tokens (folded keys) or channels */
     unsigned n_groups; /* whose heads lie in one place */
     unsigned heads;    /* bytes of the heads of one */
@@ -61,7 +61,7 @@ extern "C" {
 #endif
 
 /* Whether the device has this side; fills in g. */
-int kv_gpu_integers_of(const struct kv_store *s, struct kv_gpu_integers *g);
+int kv_gpu_integers_of(const struct kv_store *s, struct kv_gpu_integers_side *g);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@ struct kv_gpu_bytes kv_gpu_bytes_of(const struct kv_store *s)
     const size_t heads = vector * (offset == KV_OFFSET_SAME  ? 1
                                    : offset == KV_OFFSET_LOW ? 2
                                                              : 3);
-    struct kv_gpu_integers g;
+    struct kv_gpu_integers_side g;
 
     kv_gpu_integers_of(s, &g);
 
@@ -156,7 +156,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
 bool kv_gpu_bytes_open(struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
-    struct kv_gpu_integers g;
+    struct kv_gpu_integers_side g;
 
     if (side->path != KV_PATH_INT8 || s->family != &kv_family_integers ||
         !kv_gpu_integers_of(s, &g) || params_of(s)->bits != 8 ||

@@ -7,7 +7,7 @@
 
 /* What both kinds of groups have. */
 template <int BITS, int D> struct kv_integers_keys {
-    using params = kv_gpu_integers;
+    using params = kv_gpu_integers_side;
     using fields = kv_fields<BITS>;
     static constexpr int T = fields::T, TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = 2, LEAST = D * 16;

@@ -55,7 +55,7 @@ static bool there_is(const struct kv_store *s, size_t len)
     return g->folded ? len <= KV_GPU_TILE : g->n_runs <= MOST_GROUPS;
 }
 
-int kv_gpu_integers_of(const struct kv_store *s, struct kv_gpu_integers *out)
+int kv_gpu_integers_of(const struct kv_store *s, struct kv_gpu_integers_side *out)
 {
     const struct kv_integers *g = params_of(s);
     const size_t len = group_len(s), step = step_tokens(s);
@@ -72,7 +72,7 @@ int kv_gpu_integers_of(const struct kv_store *s, struct kv_gpu_integers *out)
     const bool rests = !same && g->offset != KV_OFFSET_LOW;
     const size_t heads = vector * (same ? 1 : rests ? 3 : 2);
 
-    *out = (struct kv_gpu_integers){
+    *out = (struct kv_gpu_integers_side){
         .shift = log2_of(len),
         .n_groups = (unsigned)n,
         .heads = (unsigned)heads,
@@ -93,7 +93,7 @@ int kv_gpu_integers_of(const struct kv_store *s, struct kv_gpu_integers *out)
 /* A tile of the device that is being written: of two of the store. */
 struct packing {
     const struct kv_store *s;
-    struct kv_gpu_integers g;
+    struct kv_gpu_integers_side g;
     size_t head, tile;
     float unit; /* of the tile */
     uint8_t *to;
@@ -266,7 +266,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
 
 bool kv_gpu_integers_open(struct kv_gpu_side *side)
 {
-    struct kv_gpu_integers g;
+    struct kv_gpu_integers_side g;
 
     if (side->store->family != &kv_family_integers ||
         !kv_gpu_integers_of(side->store, &g))
