@@ -174,8 +174,9 @@ struct kv_attn_step {
     const struct kv_attn_bench *bench;
     const struct kv_attn_inputs *in;
     const struct kv_spec *spec;
-    struct kv_codec *codec[KV_SIDES];
-    struct kv_cache **cache; /* [n_batch] */
+    struct kv_codecs *codecs;
+    struct kv_codec *const *codec; /* [KV_SIDES] */
+    struct kv_cache **cache;       /* [n_batch] */
     struct kv_tile_cache *
         *tiled; /* [n_batch], or NULLs: attend through the cache */
     enum kv_attn_path wanted;
@@ -358,10 +359,9 @@ int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
     s->cache = kv_alloc(in->n_batch, sizeof(*s->cache));
     s->tiled = kv_alloc(in->n_batch, sizeof(*s->tiled));
     s->out = kv_alloc(in->n_batch * in->nq, q_row(in) * sizeof(*s->out));
-    for (int side = 0; side < KV_SIDES; side++)
-        if (kv_codec_new(&s->codec[side], spec, &in->shape, in->layer,
-                         (enum kv_side)side, b->calib, e))
-            goto fail;
+    if (kv_codecs_new(&s->codecs, spec, &in->shape, in->layer, 1, b->calib, e))
+        goto fail;
+    s->codec = kv_codecs_at(s->codecs, in->layer);
     if (fill(s, e))
         goto fail;
     if (b->gpu && open_gpu(s, e)) {
@@ -386,8 +386,7 @@ void kv_attn_step_free(struct kv_attn_step *s)
         kv_cache_free(s->cache[i]);
     }
     kv_attn_gpu_free(s->gpu);
-    kv_codec_free(s->codec[KV_K]);
-    kv_codec_free(s->codec[KV_V]);
+    kv_codecs_free(s->codecs);
     free(s->tiled);
     free(s->cache);
     free(s->out);

@@ -13,7 +13,7 @@
 /* One sequence: the caches of every layer. */
 struct sequence {
     size_t n_layers;
-    struct kv_codec *(*codec)[KV_SIDES];
+    struct kv_codecs *codecs;
     struct kv_cache **cache;
     struct kv_tile_cache *
         *tiled;        /* of caches that can; NULL: literally, none */
@@ -25,12 +25,10 @@ static void clear(struct sequence *s)
     for (size_t i = 0; i < s->n_layers; i++) {
         kv_tile_cache_free(s->tiled ? s->tiled[i] : NULL);
         kv_cache_free(s->cache[i]);
-        for (int side = 0; side < KV_SIDES; side++)
-            kv_codec_free(s->codec[i][side]);
     }
     free(s->tiled);
     free(s->cache);
-    free(s->codec);
+    kv_codecs_free(s->codecs);
 }
 
 static int init(struct sequence *s, const struct kv_shape *shape,
@@ -38,15 +36,13 @@ static int init(struct sequence *s, const struct kv_shape *shape,
                 uint64_t seed, struct kv_err *e)
 {
     *s = (struct sequence){.n_layers = shape->n_layers};
-    s->codec = kv_alloc(s->n_layers, sizeof(*s->codec));
     s->cache = kv_alloc(s->n_layers, sizeof(struct kv_cache *));
+    if (kv_codecs_new(&s->codecs, spec, shape, 0, s->n_layers, calib, e))
+        goto fail;
     for (size_t i = 0; i < s->n_layers; i++) {
-        for (int side = 0; side < KV_SIDES; side++)
-            if (kv_codec_new(&s->codec[i][side], spec, shape, i,
-                             (enum kv_side)side, calib, e))
-                goto fail;
-        if (kv_cache_new(&s->cache[i], s->codec[i][KV_K], s->codec[i][KV_V],
-                         seed, e))
+        struct kv_codec *const *codec = kv_codecs_at(s->codecs, i);
+
+        if (kv_cache_new(&s->cache[i], codec[KV_K], codec[KV_V], seed, e))
             goto fail;
     }
     return 0;
@@ -66,7 +62,7 @@ static void use_tiles(struct sequence *s)
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct sequence *s = arg;
-    struct kv_codec *const *codec = s->codec[x->layer];
+    struct kv_codec *const *codec = kv_codecs_at(s->codecs, x->layer);
     struct kv_cache *cache = s->cache[x->layer];
 
     if (kv_cache_append(cache, x->q, codec[KV_K]->pre_rope ? x->k_pre : x->k,

@@ -19,8 +19,8 @@ struct kv_loop {
     struct kv_protocol protocol;
     uint64_t seed;
     size_t first_window;
-    struct kv_codec *(*codec)[KV_SIDES]; /* [n_layers] */
-    struct kv_loop_gpu *gpu;             /* NULL: codecs run on the CPU */
+    struct kv_codecs *codecs; /* of all layers */
+    struct kv_loop_gpu *gpu;  /* NULL: codecs run on the CPU */
     struct kv_bits bits;
     float *rope; /* of n_rope tokens from 0 on */
     size_t n_rope;
@@ -44,15 +44,11 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
     l->shape = *shape;
     l->protocol = *protocol;
     l->seed = seed;
-    l->codec = kv_alloc(shape->n_layers, sizeof(*l->codec));
     kv_bits_of_spec(&l->bits, spec, shape, calib, KV_ALL, KV_ALL);
-    for (size_t i = 0; i < shape->n_layers; i++)
-        for (int side = 0; side < KV_SIDES; side++)
-            if (kv_codec_new(&l->codec[i][side], spec, shape, i,
-                             (enum kv_side)side, calib, e)) {
-                kv_loop_free(l);
-                return -1;
-            }
+    if (kv_codecs_new(&l->codecs, spec, shape, 0, shape->n_layers, calib, e)) {
+        kv_loop_free(l);
+        return -1;
+    }
     *out = l;
     return 0;
 }
@@ -60,9 +56,8 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
 int kv_loop_to_device(struct kv_loop *l, const struct kv_device *d,
                       struct kv_err *e)
 {
-    return kv_loop_gpu_new(&l->gpu,
-                           (struct kv_codec *const(*)[KV_SIDES])l->codec,
-                           l->shape.n_layers, l->seed, d, e);
+    return kv_loop_gpu_new(&l->gpu, l->codecs, l->shape.n_layers, l->seed, d,
+                           e);
 }
 
 void kv_loop_free(struct kv_loop *l)
@@ -70,10 +65,7 @@ void kv_loop_free(struct kv_loop *l)
     if (!l)
         return;
     kv_loop_gpu_free(l->gpu);
-    for (size_t i = 0; i < l->shape.n_layers; i++)
-        for (int side = 0; side < KV_SIDES; side++)
-            kv_codec_free(l->codec[i][side]);
-    free(l->codec);
+    kv_codecs_free(l->codecs);
     free(l->rope);
     free(l);
 }
@@ -92,9 +84,10 @@ static size_t row_values(const struct kv_loop *l)
 static const float *cache_input(const struct kv_loop *l, const struct kv_qkv *x,
                                 enum kv_side side, size_t window)
 {
-    const float *all = side == KV_V                         ? x->v
-                       : l->codec[x->layer][KV_K]->pre_rope ? x->k_pre
-                                                            : x->k;
+    const float *all = side == KV_V ? x->v
+                       : kv_codecs_at(l->codecs, x->layer)[KV_K]->pre_rope
+                           ? x->k_pre
+                           : x->k;
 
     return all + window * x->n * row_values(l);
 }
@@ -146,7 +139,7 @@ static int fill_window(const struct kv_loop *l, const struct kv_qkv *x,
                        size_t window, struct forms *f, struct kv_bits *bits,
                        struct kv_err *e)
 {
-    struct kv_codec *const *codec = l->codec[x->layer];
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     const size_t row = row_values(l), at = window * x->n * row;
     const size_t q_row = l->shape.n_heads * l->shape.head_dim;
     struct kv_cache *cache;
@@ -192,7 +185,8 @@ side_of(const struct kv_loop *l, const struct kv_qkv *x, const struct forms *f,
         .unquantized = f->unquantized[side] ? f->unquantized[side] + at : NULL,
         .quantized = f->quantized[side] + at,
         .stride = row_values(l),
-        .sinks = kv_spec_size(&l->codec[x->layer][side]->spec, side, "s"),
+        .sinks = kv_spec_size(&kv_codecs_at(l->codecs, x->layer)[side]->spec,
+                              side, "s"),
         .until = f->until[side] ? f->until[side] + first_query : NULL,
     };
 }
@@ -301,7 +295,7 @@ static void alloc_forms(const struct kv_loop *l, const struct kv_qkv *x,
     *f = (struct forms){0};
     for (int i = 0; i < KV_SIDES; i++) {
         f->quantized[i] = kv_alloc(values, sizeof(*f->quantized[i]));
-        f->until[i] = until_of(l, l->codec[x->layer][i], x->n);
+        f->until[i] = until_of(l, kv_codecs_at(l->codecs, x->layer)[i], x->n);
         if (f->until[i])
             f->unquantized[i] = kv_alloc(values, sizeof(*f->unquantized[i]));
     }
@@ -353,7 +347,7 @@ static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
     int rc = 0;
 
     alloc_forms(l, x, &f);
-    if (l->codec[x->layer][KV_K]->pre_rope)
+    if (kv_codecs_at(l->codecs, x->layer)[KV_K]->pre_rope)
         want_rope(l, x->n);
 #pragma omp parallel for schedule(dynamic)
     for (size_t w = 0; w < x->n_windows; w++) {
@@ -375,8 +369,10 @@ static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
 /* f32, which has no sinks and no tail: attention to the model's own. */
 static bool as_it_is(const struct kv_loop *l, size_t layer)
 {
-    return !strcmp(l->codec[layer][KV_K]->scheme->name, "f32") &&
-           !strcmp(l->codec[layer][KV_V]->scheme->name, "f32");
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
+
+    return !strcmp(codec[KV_K]->scheme->name, "f32") &&
+           !strcmp(codec[KV_V]->scheme->name, "f32");
 }
 
 static bool there(void *arg, size_t layer)
@@ -413,10 +409,10 @@ static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
     size_t *until[KV_SIDES];
     int rc;
 
-    if (on_codes && l->codec[x->layer][KV_K]->prefill_on_codes)
+    if (on_codes && kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes)
         f.exact = 0;
     for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_codec *c = l->codec[x->layer][i];
+        const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[i];
         const struct kv_bits held = kv_bits_of_tokens(c, x->n);
 
         for (size_t w = 0; w < x->n_windows; w++)
@@ -468,7 +464,7 @@ static int run_window(const struct kv_loop *l, const struct kv_qkv *x,
                       size_t window, struct kv_bits *bits, struct kv_err *e)
 {
     const struct kv_protocol *p = &l->protocol;
-    struct kv_codec *const *codec = l->codec[x->layer];
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     const size_t prompt = exact_queries(l, x->n);
     const size_t step = kv_protocol_steps(p) ? p->step : x->n;
     struct kv_cache *cache;
@@ -508,7 +504,7 @@ static void run_cached(struct kv_loop *l, const struct kv_qkv *x,
 static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct kv_loop *l = arg;
-    struct kv_codec *const *codec = l->codec[x->layer];
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     struct first_error error = {0};
     int rc = 0;

@@ -18,8 +18,8 @@ struct layer {
 };
 
 struct kv_loop_gpu {
-    struct kv_codec *const (*codec)[KV_SIDES]; /* [n_layers] */
-    struct layer *layer;                       /* [n_layers] */
+    const struct kv_codecs *codecs;
+    struct layer *layer;   /* [n_layers] */
     size_t n_layers, last; /* last: of those that run here */
     uint64_t seed;
     struct kv_device_workspace
@@ -55,25 +55,26 @@ static bool can(struct kv_codec *const *codec, uint64_t seed,
                                                    seed, d, &l->steps));
 }
 
-int kv_loop_gpu_new(struct kv_loop_gpu **out,
-                    struct kv_codec *const (*codec)[KV_SIDES], size_t n_layers,
-                    uint64_t seed, const struct kv_device *d, struct kv_err *e)
+int kv_loop_gpu_new(struct kv_loop_gpu **out, const struct kv_codecs *codecs,
+                    size_t n_layers, uint64_t seed, const struct kv_device *d,
+                    struct kv_err *e)
 {
     struct kv_loop_gpu *g = kv_alloc(1, sizeof(*g));
 
-    *g = (struct kv_loop_gpu){.codec = codec,
+    *g = (struct kv_loop_gpu){.codecs = codecs,
                               .layer = kv_alloc(n_layers, sizeof(*g->layer)),
                               .n_layers = n_layers,
                               .seed = seed};
     for (size_t i = 0; i < n_layers; i++) {
+        struct kv_codec *const *codec = kv_codecs_at(codecs, i);
         struct layer *l = &g->layer[i];
 
-        if (!can(codec[i], seed, d, l))
+        if (!can(codec, seed, d, l))
             continue;
         for (int side = 0; side < KV_SIDES; side++)
             if (kv_gpu_coder_new(&l->coder[side], &l->code[side], d, e)) {
                 kv_loop_gpu_free(g);
-                return kv_fail_in(e, "%s", codec[i][side]->spec.text);
+                return kv_fail_in(e, "%s", codec[side]->spec.text);
             }
         g->last = i;
     }
@@ -191,7 +192,7 @@ static int fill_window(struct kv_loop_gpu *g, const struct kv_codec *c,
 static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
                      enum kv_side side, struct kv_forms *f, struct kv_err *e)
 {
-    const struct kv_codec *c = g->codec[x->layer][side];
+    const struct kv_codec *c = kv_codecs_at(g->codecs, x->layer)[side];
     const float *in = side == KV_V  ? x->gpu_v
                       : c->pre_rope ? x->gpu_k_pre
                                     : x->gpu_k;
@@ -222,7 +223,7 @@ static int fill_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
 static int arrange_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
                         enum kv_side side, struct kv_forms *f, struct kv_err *e)
 {
-    const struct kv_codec *c = g->codec[x->layer][side];
+    const struct kv_codec *c = kv_codecs_at(g->codecs, x->layer)[side];
     const struct layer *l = &g->layer[x->layer];
     const struct kv_hack_steps *h = side == KV_K ? &l->steps.k : &l->steps.v;
     const float *in = side == KV_K ? x->gpu_k : x->gpu_v;
@@ -250,7 +251,7 @@ static int arrange_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
 static int arrange(struct kv_loop_gpu *g, const struct kv_qkv *x,
                    struct kv_forms *f, struct kv_err *e)
 {
-    struct kv_codec *const *codec = g->codec[x->layer];
+    struct kv_codec *const *codec = kv_codecs_at(g->codecs, x->layer);
     const size_t k = kv_quantized(codec[KV_K], x->n);
     const size_t v = kv_quantized(codec[KV_V], x->n);
 

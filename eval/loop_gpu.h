@@ -10,10 +10,11 @@
 
 struct kv_loop_gpu;
 
-/* codec [n_layers] must stay; seed: as of a cache.  Fails without memory. */
-int kv_loop_gpu_new(struct kv_loop_gpu **g,
-                    struct kv_codec *const (*codec)[KV_SIDES], size_t n_layers,
-                    uint64_t seed, const struct kv_device *d, struct kv_err *e);
+/* codecs of n_layers layers, which must stay; seed: as of a cache.  Fails
+ * without memory. */
+int kv_loop_gpu_new(struct kv_loop_gpu **g, const struct kv_codecs *codecs,
+                    size_t n_layers, uint64_t seed, const struct kv_device *d,
+                    struct kv_err *e);
 void kv_loop_gpu_free(struct kv_loop_gpu *g); /* NULL is fine */
 
 /* Whether both codecs of the layer run on a device. */

@@ -26,12 +26,12 @@ struct item {
     int failed;
 };
 
-/* One layer: a codec per spec and side, and the tensors of some windows. */
+/* One layer: the codecs of every spec, and the tensors of some windows. */
 struct layer {
     const struct kv_measure_plan *plan;
     const struct kv_dump_info *info;
     size_t layer;
-    struct kv_codec **codec;   /* [n_specs][KV_SIDES] */
+    struct kv_codecs **codecs; /* [n_specs] */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
     float *tensor[KV_TENSORS]; /* [n_windows][ctx][heads][head_dim] or NULL */
@@ -142,11 +142,16 @@ static void measure_attention(const struct layer *l, size_t window,
     free(own);
 }
 
+static struct kv_codec *const *codecs_of(const struct layer *l, size_t spec)
+{
+    return kv_codecs_at(l->codecs[spec], l->layer);
+}
+
 /* Parallel over items: everything it touches is the item's own. */
 static int measure_item(const struct layer *l, size_t spec, size_t window,
                         struct item *item)
 {
-    struct kv_codec *const *codec = l->codec + spec * KV_SIDES;
+    struct kv_codec *const *codec = codecs_of(l, spec);
     const size_t n = l->info->ctx, heads = l->info->shape.n_kv_heads;
     const size_t d = l->info->shape.head_dim;
     const float *in[] = {
@@ -210,7 +215,7 @@ static int write_codes(const struct layer *l, size_t spec, size_t window,
 
     for (int side = 0; side < KV_SIDES; side++) {
         p.side = (enum kv_side)side;
-        p.variable = l->codec[spec * KV_SIDES + (size_t)side]->variable;
+        p.variable = codecs_of(l, spec)[side]->variable;
         if (kv_codes_put(l->plan->codes, &p, l->first + window,
                          item->codes[side], item->n_codes[side], e))
             return -1;
@@ -293,22 +298,23 @@ static int read_group(struct layer *l, struct kv_err *e)
     return 0;
 }
 
-static int open_codec(const struct kv_measure_plan *p,
-                      const struct kv_spec *spec, size_t layer,
-                      enum kv_side side, struct kv_codec **c, struct kv_err *e)
+/* A layer's codecs, on the plan's GPU if it has one.  f32 is stored unchanged:
+ * nothing is encoded.  Frees nothing when it fails. */
+static int open_codecs(const struct kv_measure_plan *p,
+                       const struct kv_spec *spec, size_t layer,
+                       struct kv_codecs **cs, struct kv_err *e)
 {
-    return kv_codec_new(c, spec, &kv_dump_info(p->dump)->shape, layer, side,
-                        p->calib, e);
-}
+    if (kv_codecs_new(cs, spec, &kv_dump_info(p->dump)->shape, layer, 1,
+                      p->calib, e))
+        return -1;
+    for (int side = 0; side < KV_SIDES && p->gpu; side++) {
+        struct kv_codec *c = kv_codecs_at(*cs, layer)[side];
 
-/* Where the plan encodes and decodes.  f32 is stored as it is: nothing is
- * encoded. */
-static int place_codec(const struct kv_measure_plan *p, struct kv_codec *c,
-                       struct kv_err *e)
-{
-    return p->gpu && strcmp(c->scheme->name, "f32") != 0
-               ? kv_codec_gpu_new(&c->gpu, c, p->gpu, e)
-               : 0;
+        if (strcmp(c->scheme->name, "f32") != 0 &&
+            kv_codec_gpu_new(&c->gpu, c, p->gpu, e))
+            return 1;
+    }
+    return 0;
 }
 
 int kv_measure_on_gpu(const struct kv_measure_plan *p,
@@ -317,33 +323,30 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
     const struct kv_dump_info *info = kv_dump_info(p->dump);
     int rc = 0;
 
-    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++)
-        for (int side = 0; side < KV_SIDES && !rc; side++) {
-            struct kv_codec *c;
+    for (size_t l = info->first_layer; l <= info->last_layer && !rc; l++) {
+        struct kv_codecs *cs = NULL;
 
-            if (open_codec(p, spec, l, (enum kv_side)side, &c, e))
-                return -1;
-            rc = place_codec(p, c, e);
-            kv_codec_free(c);
-        }
-    return rc ? 1 : 0;
+        rc = open_codecs(p, spec, l, &cs, e);
+        kv_codecs_free(cs);
+    }
+    return rc;
 }
 
-static int open_codecs(struct layer *l, struct kv_err *e)
+static int open_layer(struct layer *l, struct kv_err *e)
 {
-    for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++)
-        if (open_codec(l->plan, &l->plan->spec[i / KV_SIDES], l->layer,
-                       (enum kv_side)(i % KV_SIDES), &l->codec[i], e) ||
-            place_codec(l->plan, l->codec[i], e))
+    for (size_t i = 0; i < l->plan->n_specs; i++)
+        if (open_codecs(l->plan, &l->plan->spec[i], l->layer, &l->codecs[i], e))
             return -1;
     return 0;
 }
 
-static void close_codecs(struct layer *l)
+static void close_layer(struct layer *l)
 {
+    for (size_t i = 0; i < l->plan->n_specs; i++) {
+        kv_codecs_free(l->codecs[i]);
+        l->codecs[i] = NULL;
+    }
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++) {
-        kv_codec_free(l->codec[i]);
-        l->codec[i] = NULL;
         free(l->power[i]);
         l->power[i] = NULL;
     }
@@ -369,7 +372,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
                                "with kvdump --what q,k,v",
                                path, spec->text);
         }
-        if (!l->codec[s * KV_SIDES]->pre_rope)
+        if (!codecs_of(l, s)[KV_K]->pre_rope)
             continue;
         want[KV_T_K_PRE] = true;
         if (!l->info->have[KV_T_K_PRE])
@@ -410,7 +413,7 @@ static void bound_errors(const struct layer *l, struct kv_measured *out)
     const size_t n = row_values(l->info, KV_T_K);
 
     for (size_t i = 0; i < l->plan->n_specs * KV_SIDES; i++) {
-        const struct kv_codec *c = l->codec[i];
+        const struct kv_codec *c = codecs_of(l, i / KV_SIDES)[i % KV_SIDES];
         struct kv_measured *m =
             &out[i / KV_SIDES * n_layers + l->layer - l->info->first_layer];
         const double tokens = m->bits[c->side].quantized_values / (double)n;
@@ -433,7 +436,7 @@ static int measure_layer(struct layer *l, struct kv_progress *progress,
     size_t most;
     int rc = -1;
 
-    if (open_codecs(l, e) || check_tensors(l, want, e))
+    if (open_layer(l, e) || check_tensors(l, want, e))
         goto out;
     make_room(l, &most, want);
     for (l->first = 0; l->first < l->info->n_windows; l->first += most) {
@@ -451,7 +454,7 @@ out:
         free(l->tensor[t]);
         l->tensor[t] = NULL;
     }
-    close_codecs(l);
+    close_layer(l);
     return rc;
 }
 
@@ -463,7 +466,7 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
     struct layer l = {
         .plan = p,
         .info = info,
-        .codec = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.codec)),
+        .codecs = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
         .power = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.power)),
         .at = kv_alloc(info->ctx, sizeof(*l.at))};
     struct kv_progress progress;
@@ -479,6 +482,6 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
     kv_progress_clear(&progress);
     free(l.at);
     free(l.power);
-    free(l.codec);
+    free(l.codecs);
     return rc;
 }

@@ -53,6 +53,44 @@ void kv_codec_free(struct kv_codec *c)
     free(c);
 }
 
+struct kv_codecs {
+    size_t first, n_layers;
+    struct kv_codec *codec[][KV_SIDES]; /* [n_layers] */
+};
+
+int kv_codecs_new(struct kv_codecs **out, const struct kv_spec *spec,
+                  const struct kv_shape *shape, size_t first, size_t n_layers,
+                  const struct kv_calib *calib, struct kv_err *e)
+{
+    struct kv_codecs *cs =
+        kv_alloc(1, sizeof(*cs) + n_layers * sizeof(*cs->codec));
+
+    cs->first = first;
+    cs->n_layers = n_layers;
+    for (size_t i = 0; i < n_layers * KV_SIDES; i++)
+        if (kv_codec_new(&cs->codec[i / KV_SIDES][i % KV_SIDES], spec, shape,
+                         first + i / KV_SIDES, (enum kv_side)(i % KV_SIDES),
+                         calib, e)) {
+            kv_codecs_free(cs);
+            return -1;
+        }
+    *out = cs;
+    return 0;
+}
+
+void kv_codecs_free(struct kv_codecs *cs)
+{
+    for (size_t i = 0; cs && i < cs->n_layers * KV_SIDES; i++)
+        kv_codec_free(cs->codec[i / KV_SIDES][i % KV_SIDES]);
+    free(cs);
+}
+
+struct kv_codec *const *kv_codecs_at(const struct kv_codecs *cs, size_t layer)
+{
+    assert(layer >= cs->first && layer - cs->first < cs->n_layers);
+    return cs->codec[layer - cs->first];
+}
+
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
                     size_t n_blocks, uint8_t *bytes, struct kv_err *e)
 {

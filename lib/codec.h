@@ -28,6 +28,7 @@ struct kv_calib_set;
 struct kv_dump;
 struct kv_codec;
 struct kv_codec_gpu;
+struct kv_codecs;
 struct kv_gpu_code;
 struct kv_reader;
 struct kv_store;
@@ -249,6 +250,16 @@ int kv_codec_new(struct kv_codec **c, const struct kv_spec *spec,
                  const struct kv_shape *shape, size_t layer, enum kv_side side,
                  const struct kv_calib *calib, struct kv_err *e);
 void kv_codec_free(struct kv_codec *c); /* NULL is fine */
+
+/* The codecs of n_layers layers from first on, K and V of each; fails as
+ * kv_codec_new() does. */
+int kv_codecs_new(struct kv_codecs **cs, const struct kv_spec *spec,
+                  const struct kv_shape *shape, size_t first, size_t n_layers,
+                  const struct kv_calib *calib, struct kv_err *e);
+void kv_codecs_free(struct kv_codecs *cs); /* NULL is fine */
+
+/* [KV_SIDES], of one of these layers; they stay until cs is freed. */
+struct kv_codec *const *kv_codecs_at(const struct kv_codecs *cs, size_t layer);
 
 /* Fails with layer, name ('K', 'V', 'Q') and token when x [n][row] holds a NaN
  * or an infinity; first: the index of x's first token. */

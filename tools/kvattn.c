@@ -240,15 +240,14 @@ static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
  * taken back. */
 static int check_specs(const struct run *r, struct kv_err *e)
 {
-    for (size_t i = 0; i < r->n_specs; i++)
-        for (int side = 0; side < KV_SIDES; side++) {
-            struct kv_codec *c;
+    for (size_t i = 0; i < r->n_specs; i++) {
+        struct kv_codecs *cs;
 
-            if (kv_codec_new(&c, &r->spec[i], &r->inputs.shape, r->inputs.layer,
-                             (enum kv_side)side, r->calib, e))
-                return -1;
-            kv_codec_free(c);
-        }
+        if (kv_codecs_new(&cs, &r->spec[i], &r->inputs.shape, r->inputs.layer,
+                          1, r->calib, e))
+            return -1;
+        kv_codecs_free(cs);
+    }
     return 0;
 }
 

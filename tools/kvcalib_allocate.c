@@ -117,15 +117,13 @@ static int open_dump(struct run *r, const struct kvcalib_args *a,
 /* A spec without its tables is known before the first is measured. */
 static int try_specs(const struct run *r, struct kv_err *e)
 {
-    for (size_t i = 0; i < r->n_specs * r->n_places; i++) {
-        const size_t place = i % r->n_places;
-        struct kv_codec *c;
+    for (size_t i = 0; i < r->n_specs; i++) {
+        struct kv_codecs *cs;
 
-        if (kv_codec_new(&c, &r->spec[i / r->n_places], &r->shape,
-                         place / KV_SIDES, (enum kv_side)(place % KV_SIDES),
-                         r->calib, e))
+        if (kv_codecs_new(&cs, &r->spec[i], &r->shape, 0, r->shape.n_layers,
+                          r->calib, e))
             return -1;
-        kv_codec_free(c);
+        kv_codecs_free(cs);
     }
     return 0;
 }

@@ -277,23 +277,22 @@ static int time_spec(struct latency *l, const struct kv_spec *spec,
                      struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &l->inputs;
-    struct kv_codec *codec[KV_SIDES] = {NULL, NULL};
+    struct kv_codec *const *codec;
+    struct kv_codecs *cs;
     struct kv_cache *cache = NULL;
-    int rc = 0;
+    int rc;
 
-    for (int side = 0; side < KV_SIDES && !rc; side++)
-        rc = kv_codec_new(&codec[side], spec, &in->shape, 0, (enum kv_side)side,
-                          l->run->calib, e);
-    rc = rc ||
-         kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->args->common.seed,
+    if (kv_codecs_new(&cs, spec, &in->shape, 0, 1, l->run->calib, e))
+        return -1;
+    codec = kv_codecs_at(cs, 0);
+    rc = kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->args->common.seed,
                       e) ||
          kv_cache_append(cache, in->all_q,
                          codec[KV_K]->pre_rope ? in->k_pre : in->k, in->v,
                          in->n, e);
     rc = rc ? -1 : time_cache(l, spec, cache, e);
     kv_cache_free(cache);
-    for (int side = 0; side < KV_SIDES; side++)
-        kv_codec_free(codec[side]);
+    kv_codecs_free(cs);
     if (rc <= 0)
         return rc;
     kv_warn("%s: %s: left out", spec->text, e->msg);
