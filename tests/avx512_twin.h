@@ -218,7 +218,7 @@ static inline simde__m512 twin_shuffle_quarters(simde__m512 a, simde__m512 b,
 /* ---- kernels/simd/unroll.h: nothing is, or files take minutes to compile
  * ------
  */
-#define KV_UNROLL_H
+#define KV_SIMD_UNROLL_H
 #define ALWAYS_INLINE static inline
 #define UNROLL
 
