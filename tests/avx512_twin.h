@@ -225,7 +225,7 @@ static inline simde__m512 twin_shuffle_quarters(simde__m512 a, simde__m512 b,
 /* ---- kernels/simd/instructions_avx512.h
  * ---------------------------------------
  */
-#define KV_INSTRUCTIONS_AVX512_H
+#define KV_SIMD_INSTRUCTIONS_AVX512_H
 
 static inline simde__m512i twin_four(const void *p)
 {
