@@ -47,20 +47,18 @@ static int check_memory(const struct kv_attn_inputs *in, bool k_pre,
 
 static void make_exact(struct kv_attn_inputs *in)
 {
-    const size_t d = in->shape.head_dim, heads = in->shape.n_heads;
-    const size_t group = heads / in->shape.n_kv_heads;
-    const size_t per_batch = in->nq * heads;
+    struct kv_attend_job job = {
+        .view = kv_shape_view(&in->shape, in->n, in->n - in->nq, in->nq),
+        .q = in->q,
+        .q_rows = in->nq,
+        .k = {.unquantized = in->k},
+        .v = {.unquantized = in->v},
+    };
 
-    in->exact = kv_alloc(in->n_batch * per_batch, d * sizeof(float));
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < in->n_batch * per_batch; i++) {
-        const size_t batch = i / per_batch, query = i % per_batch / heads;
-        const size_t skip = batch * in->n * kv_row(in) + i % heads / group * d;
-
-        kv_attend_c(in->q + i * d, in->k + skip, in->v + skip,
-                    in->n - in->nq + query + 1, kv_row(in), d,
-                    in->shape.attn_scale, in->exact + i * d, NULL);
-    }
+    job.view.n_seqs = in->n_batch;
+    job.out = in->exact =
+        kv_alloc(in->n_batch * in->nq, q_row(in) * sizeof(float));
+    kv_attend_c(&job);
 }
 
 /* The newest nq queries of every window. */
@@ -191,7 +189,8 @@ static void attend_cache(const struct kv_attn_step *s, size_t b)
 {
     const size_t at = b * s->in->nq * q_row(s->in);
 
-    kv_cache_attend(s->cache[b], s->in->q + at, s->in->nq, s->out + at);
+    kv_cache_attend(s->cache[b], kv_cache_view(s->cache[b], s->in->nq),
+                    s->in->q + at, s->out + at);
 }
 
 static void run_step(void *arg)
@@ -319,9 +318,10 @@ static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
     for (size_t b = 0; b < in->n_batch; b++) {
         const struct kv_reader k = kv_cache_reader(s->cache[b], KV_K);
         const struct kv_reader v = kv_cache_reader(s->cache[b], KV_V);
+        const struct kv_attend_view view = kv_cache_view(s->cache[b], in->nq);
 
-        k.codec->scheme->attend(&k, &v, in->q + b * row, in->nq, in->n - in->nq,
-                                s->bench->seed, s->out + b * row, &ops);
+        k.codec->scheme->attend(&k, &v, &view, in->q + b * row, s->bench->seed,
+                                s->out + b * row, &ops);
     }
     return ops;
 }

@@ -71,7 +71,7 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     if (s->exact_prompt && !codec[KV_K]->prefill_on_codes)
         return kv_attend_exact(NULL, x, e);
     if (!s->tiled || !s->tiled[x->layer]) {
-        kv_cache_attend(cache, x->q, x->n, x->out);
+        kv_cache_attend(cache, kv_cache_view(cache, x->n), x->q, x->out);
         return 0;
     }
     kv_tile_cache_update(s->tiled[x->layer]);

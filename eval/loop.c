@@ -10,10 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Queries of one attention job; fixed, so that the split never follows the
- * machine. */
-enum { QUERY_TILE = 64 };
-
 struct kv_loop {
     struct kv_shape shape;
     struct kv_protocol protocol;
@@ -30,7 +26,7 @@ struct kv_loop {
  * [n_windows][n][n_kv_heads][head_dim]; keys after RoPE. */
 struct forms {
     float *quantized[KV_SIDES], *unquantized[KV_SIDES];
-    size_t
+    uint32_t
         *until[KV_SIDES]; /* [n]: quantized tokens (sinks counted) at query i */
 };
 
@@ -174,20 +170,18 @@ out:
     return rc;
 }
 
-static struct kv_attend_side
-side_of(const struct kv_loop *l, const struct kv_qkv *x, const struct forms *f,
-        enum kv_side side, size_t window, size_t kv_head, size_t first_query)
+/* As queries from `first` on see it. */
+static struct kv_attend_side side_of(const struct kv_loop *l,
+                                     const struct kv_qkv *x,
+                                     const struct forms *f, enum kv_side side,
+                                     size_t first)
 {
-    const size_t at =
-        window * x->n * row_values(l) + kv_head * l->shape.head_dim;
-
     return (struct kv_attend_side){
-        .unquantized = f->unquantized[side] ? f->unquantized[side] + at : NULL,
-        .quantized = f->quantized[side] + at,
-        .stride = row_values(l),
+        .unquantized = f->unquantized[side],
+        .quantized = f->quantized[side],
         .sinks = kv_spec_size(&kv_codecs_at(l->codecs, x->layer)[side]->spec,
                               side, "s"),
-        .until = f->until[side] ? f->until[side] + first_query : NULL,
+        .until = f->until[side] ? f->until[side] + first : NULL,
     };
 }
 
@@ -199,91 +193,54 @@ static size_t exact_queries(const struct kv_loop *l, size_t n)
     return p < n ? p : n;
 }
 
-static void attend_tile(const struct kv_loop *l, const struct kv_qkv *x,
-                        const struct forms *f, size_t window, size_t head,
-                        size_t i0, size_t i1, float *scratch)
+/* Queries [first, end) of n_windows windows, over exact keys and values. */
+static struct kv_attend_job job_of(const struct kv_loop *l,
+                                   const struct kv_qkv *x, size_t window,
+                                   size_t n_windows, size_t first, size_t end)
 {
-    const struct kv_shape *s = &l->shape;
-    const size_t d = s->head_dim, h = head / (s->n_heads / s->n_kv_heads);
-    const size_t q_at = (window * x->n + i0) * s->n_heads * d + head * d;
-    const size_t exact = window * x->n * row_values(l) + h * d;
+    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
+    const size_t kv = window * x->n * row_values(l);
     struct kv_attend_job job = {
-        .q = x->q + q_at,
-        .out = x->out + q_at,
-        .q_stride = s->n_heads * d,
-        .nq = i1 - i0,
-        .first = i0,
-        .n = x->n,
-        .head_dim = d,
-        .scale = s->attn_scale,
-        .causal = 1,
+        .view = kv_shape_view(&l->shape, x->n, first, end - first),
+        .q = x->q + (window * x->n + first) * q_row,
+        .out = x->out + (window * x->n + first) * q_row,
+        .q_rows = x->n,
+        .k = {.unquantized = x->k + kv},
+        .v = {.unquantized = x->v + kv},
     };
 
-    if (i0 < exact_queries(l, x->n)) {
-        job.k = (struct kv_attend_side){.unquantized = x->k + exact,
-                                        .stride = row_values(l)};
-        job.v = (struct kv_attend_side){.unquantized = x->v + exact,
-                                        .stride = row_values(l)};
-    } else {
-        job.k = side_of(l, x, f, KV_K, window, h, i0);
-        job.v = side_of(l, x, f, KV_V, window, h, i0);
-    }
-    kv_attend(&job, scratch);
-}
-
-/* Queries in tiles of QUERY_TILE, with a border at the prompt's end. */
-static size_t tiles_in(size_t n)
-{
-    return (n + QUERY_TILE - 1) / QUERY_TILE;
-}
-
-static void tile_range(size_t tile, size_t border, size_t n, size_t *i0,
-                       size_t *i1)
-{
-    const bool prompt = tile < tiles_in(border);
-    const size_t start = prompt ? 0 : border, end = prompt ? border : n;
-
-    *i0 = start + (tile - (prompt ? 0 : tiles_in(border))) * QUERY_TILE;
-    *i1 = *i0 + QUERY_TILE < end ? *i0 + QUERY_TILE : end;
+    job.view.n_seqs = n_windows;
+    return job;
 }
 
 static void attend_windows(const struct kv_loop *l, const struct kv_qkv *x,
                            const struct forms *f)
 {
-    const size_t border = exact_queries(l, x->n), heads = l->shape.n_heads;
-    const size_t tiles = tiles_in(border) + tiles_in(x->n - border);
+    const size_t border = exact_queries(l, x->n);
+    const struct kv_attend_job prompt =
+        job_of(l, x, 0, x->n_windows, 0, border);
+    struct kv_attend_job rest = job_of(l, x, 0, x->n_windows, border, x->n);
 
-#pragma omp parallel
-    {
-        float *scratch = kv_alloc(kv_attend_scratch(x->n, l->shape.head_dim),
-                                  sizeof(*scratch));
-
-#pragma omp for schedule(dynamic)
-        for (size_t job = 0; job < x->n_windows * heads * tiles; job++) {
-            size_t i0, i1;
-
-            tile_range(job % tiles, border, x->n, &i0, &i1);
-            attend_tile(l, x, f, job / tiles / heads, job / tiles % heads, i0,
-                        i1, scratch);
-        }
-        free(scratch);
-    }
+    rest.k = side_of(l, x, f, KV_K, border);
+    rest.v = side_of(l, x, f, KV_V, border);
+    kv_attend(&prompt);
+    kv_attend(&rest);
 }
 
 /* Quantized tokens, sinks counted, at each of n queries, for free(); NULL where
  * every query sees every token as it is at the end. */
-static size_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
-                        size_t n)
+static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
+                          size_t n)
 {
-    size_t *until;
+    uint32_t *until;
 
     if (!kv_protocol_steps(&l->protocol) ||
         (c->block == 1 && !kv_spec_size(&c->spec, c->side, "r")))
         return NULL;
     until = kv_alloc(n, sizeof(*until));
     for (size_t t = 0; t < n; t++)
-        until[t] = kv_spec_size(&c->spec, c->side, "s") +
-                   kv_quantized(c, step_end(&l->protocol, t, n));
+        until[t] = (uint32_t)(kv_spec_size(&c->spec, c->side, "s") +
+                              kv_quantized(c, step_end(&l->protocol, t, n)));
     return until;
 }
 
@@ -328,8 +285,7 @@ static int attend_there(const struct kv_loop *l, const struct kv_qkv *x,
     struct kv_forms all = {.exact = exact_queries(l, x->n)};
 
     for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_attend_side side =
-            side_of(l, x, f, (enum kv_side)i, 0, 0, 0);
+        const struct kv_attend_side side = side_of(l, x, f, (enum kv_side)i, 0);
 
         all.unquantized[i] = side.unquantized;
         all.quantized[i] = side.quantized;
@@ -384,19 +340,20 @@ static bool there(void *arg, size_t layer)
 
 /* The same for attention on codes, of every query: there a prompt whose
  * attention is on codes too comes as one step. */
-static size_t *until_of_codes(const struct kv_loop *l, const struct kv_codec *c,
-                              size_t n)
+static uint32_t *until_of_codes(const struct kv_loop *l,
+                                const struct kv_codec *c, size_t n)
 {
     const struct kv_protocol *p = &l->protocol;
     const size_t prompt = p->kind == KV_PREFILL ? p->prefill : 0;
-    size_t *until = kv_alloc(n, sizeof(*until));
+    uint32_t *until = kv_alloc(n, sizeof(*until));
 
     for (size_t t = 0; t < n; t++) {
         const size_t end = !kv_protocol_steps(p) ? n
                            : t < prompt          ? (prompt < n ? prompt : n)
                                                  : step_end(p, t, n);
 
-        until[t] = kv_spec_size(&c->spec, c->side, "s") + kv_quantized(c, end);
+        until[t] = (uint32_t)(kv_spec_size(&c->spec, c->side, "s") +
+                              kv_quantized(c, end));
     }
     return until;
 }
@@ -406,7 +363,7 @@ static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
 {
     struct kv_forms f = {.exact = exact_queries(l, x->n)};
     const bool on_codes = l->gpu && kv_loop_gpu_on_codes(l->gpu, x->layer);
-    size_t *until[KV_SIDES];
+    uint32_t *until[KV_SIDES];
     int rc;
 
     if (on_codes && kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes)
@@ -443,21 +400,9 @@ static int run_step(const struct kv_loop *l, const struct kv_qkv *x,
                         cache_input(l, x, KV_K, window) + i0 * row,
                         cache_input(l, x, KV_V, window) + i0 * row, i1 - i0, e))
         return -1;
-    kv_cache_attend(cache, x->q + at, i1 - i0, x->out + at);
+    kv_cache_attend(cache, kv_cache_view(cache, i1 - i0), x->q + at,
+                    x->out + at);
     return 0;
-}
-
-/* The prompt of prefill:P at full precision, for a scheme whose prefill does
- * not run on codes. */
-static void exact_prompt(const struct kv_loop *l, const struct kv_qkv *x,
-                         size_t window, size_t n)
-{
-    float *scratch =
-        kv_alloc(kv_attend_scratch(n, l->shape.head_dim), sizeof(*scratch));
-
-    for (size_t head = 0; head < l->shape.n_heads; head++)
-        attend_tile(l, x, NULL, window, head, 0, n, scratch);
-    free(scratch);
 }
 
 static int run_window(const struct kv_loop *l, const struct kv_qkv *x,
@@ -474,8 +419,11 @@ static int run_window(const struct kv_loop *l, const struct kv_qkv *x,
         return -1;
     if (prompt && run_step(l, x, cache, window, 0, prompt, e))
         goto out;
-    if (prompt && !(codec[KV_K]->prefill_on_codes))
-        exact_prompt(l, x, window, prompt);
+    if (prompt && !codec[KV_K]->prefill_on_codes) {
+        const struct kv_attend_job exact = job_of(l, x, window, 1, 0, prompt);
+
+        kv_attend(&exact);
+    }
     for (size_t i = prompt; i < x->n; i += step) {
         const size_t end = i + step < x->n ? i + step : x->n;
 

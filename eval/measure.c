@@ -108,9 +108,13 @@ static float *own_attention(const struct layer *l, const struct kv_cache *cache,
     const size_t row = row_values(l->info, KV_T_Q);
     float *out = kv_alloc(l->n_at, row * sizeof(*out));
 
-    for (size_t a = 0; a < l->n_at; a++)
-        k.codec->scheme->attend(&k, &v, q + l->at[a] * row, 1, l->at[a],
+    for (size_t a = 0; a < l->n_at; a++) {
+        const struct kv_attend_view view =
+            kv_shape_view(&l->info->shape, l->info->ctx, l->at[a], 1);
+
+        k.codec->scheme->attend(&k, &v, &view, q + l->at[a] * row,
                                 l->plan->seed, out + a * row, NULL);
+    }
     return out;
 }
 

@@ -1,46 +1,105 @@
-/* Attention in f32 over keys and values that exist in two forms.
+/* Causal softmax attention: what queries see, and two versions in f32.
  *
- * A token's stored form changes once in its life: from unquantized (fp16 or
- * exact) to quantized (decoded codes).  A query sees key j quantized when sinks
- * <= j < k_quantized(query), else unquantized; likewise values.  This one
- * function therefore covers every cache that obeys the law of codec.h, at
- * every moment of its life, and plain exact attention too. */
+ * A view says which tokens a query sees and how a score becomes a logit; where
+ * keys and values lie is each attention's own: rows of floats here, tiles of
+ * codes (tiles/tiles.h), a scheme's codes (lib/codec.h), a device (cuda/).
+ * Query i stands at position p = first + i and sees the tokens j with
+ *
+ *   j <= p,  j > p - window,  j alive
+ *
+ *   s_j = cap * tanh(scale * q . k_j / cap) + slope * (j - p)
+ *   out = sum_j w_j v_j,  w = softmax(s)
+ *
+ * A query that sees no token gives zeros.  An attention that cannot have a
+ * field says so in its function ..._takes(), and is not given such a view; the
+ * plain one has all of them. */
 #ifndef KV_ATTEND_H
 #define KV_ATTEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-struct kv_attend_side {
-    const float *unquantized; /* [n][stride]; NULL: none is ever unquantized */
-    const float *quantized;   /* [n][stride]; NULL: none is ever quantized */
-    size_t stride;            /* floats from token to token */
-    size_t sinks;        /* tokens that are never quantized, at the start */
-    const size_t *until; /* [nq]: the query sees [sinks, until[i]) quantized;
-                          * NULL when one of the forms is NULL */
+/* Zero where a default is named: a view of shape, n, nq, first and scale alone
+ * is plain causal attention. */
+struct kv_attend_view {
+    size_t n_seqs; /* sequences of the same lengths, each by itself */
+    size_t n_heads, n_kv_heads, head_dim; /* n_kv_heads divides n_heads */
+    size_t n;         /* tokens of a sequence, at positions [0, n) */
+    size_t nq, first; /* queries of a sequence, first + nq <= n */
+    float scale;
+    float cap;          /* on scaled scores; 0: none */
+    const float *slope; /* ALiBi, [n_heads], per token; NULL: none */
+    size_t window;      /* newest tokens that a query sees; 0: all */
+    /* Tokens that were not dropped: bit j % 64 of word j / 64,
+     * [n_seqs][n_kv_heads][kv_attend_words(n)]; NULL: all are alive. */
+    const uint64_t *alive;
+    /* Added to: the weights of each token, summed over the queries and the
+     * query heads of its KV head, [n_seqs][n_kv_heads][n]; NULL: not wanted. */
+    double *mass;
 };
 
-/* One query head of one KV head.
- * q, out: rows of head_dim floats, q_stride apart; query i stands at token
- * first + i and sees tokens [0, visible) where visible = first + i + 1, or
- * n when causal is 0.  scratch: kv_attend_scratch() floats, per thread.
- * Softmax in f32, fixed order: the same bits for any number of threads. */
+/* Words of 64 tokens. */
+static inline size_t kv_attend_words(size_t n)
+{
+    return (n + 63) / 64;
+}
+
+/* Query i sees tokens of [kv_attend_begin(), kv_attend_end()), itself the last.
+ */
+static inline size_t kv_attend_end(const struct kv_attend_view *v, size_t i)
+{
+    return v->first + i + 1;
+}
+
+static inline size_t kv_attend_begin(const struct kv_attend_view *v, size_t i)
+{
+    const size_t end = kv_attend_end(v, i);
+
+    return v->window && v->window < end ? end - v->window : 0;
+}
+
+/* Whether no field changes a score or hides a token. */
+static inline bool kv_attend_simple(const struct kv_attend_view *v)
+{
+    return !v->window && !v->slope && v->cap == 0 && !v->alive;
+}
+
+/* s: scaled scores of query i of this query head with tokens [from, to), which
+ * become logits; -infinity for those that it does not see. */
+void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
+                      size_t i, size_t from, size_t to, float *s);
+
+/* Keys or values as rows, [n_seqs][n][n_kv_heads][head_dim] each.  A token's
+ * stored form changes once in its life, from unquantized (fp16 or exact) to
+ * quantized (decoded codes): query i sees token j quantized when sinks <= j <
+ * until[i].  This covers every cache that obeys the law of lib/codec.h, at
+ * every moment of its life. */
+struct kv_attend_side {
+    const float *unquantized; /* NULL: no token is ever unquantized */
+    const float *quantized;   /* NULL: no token is ever quantized */
+    size_t sinks;             /* first tokens, which are never quantized */
+    const uint32_t *until;    /* [nq]; NULL where a form is NULL */
+};
+
+/* q, out: [n_seqs][q_rows][n_heads][head_dim], of which the view's queries are
+ * the first nq <= q_rows rows of a sequence; out's other rows stay. */
 struct kv_attend_job {
+    struct kv_attend_view view;
     const float *q;
     float *out;
-    size_t q_stride, nq, first, n, head_dim;
-    float scale;
-    int causal;
+    size_t q_rows;
     struct kv_attend_side k, v;
 };
 
-size_t kv_attend_scratch(size_t n, size_t head_dim);
-void kv_attend(const struct kv_attend_job *job, float *scratch);
+/* Products in f32 (gemm.h), softmax in f32, fixed order: the same bits for any
+ * number of threads.  Without `mass`; with it kv_attend_c() runs. */
+bool kv_attend_takes(const struct kv_attend_view *v);
+void kv_attend(const struct kv_attend_job *job);
 
-/* The definition, in double: out = softmax(scale * q K') V for one query.
- * q, out: [head_dim]; k, v: [n] rows, stride floats apart; n >= 1.
- * weights: [n] or NULL, the softmax. */
-void kv_attend_c(const float *q, const float *k, const float *v, size_t n,
-                 size_t stride, size_t head_dim, float scale, float *out,
-                 double *weights);
+/* The definition, in double; out is rounded once.  v: no form at all, and out
+ * NULL, where mass alone is wanted.  Threads share out sequences and KV heads:
+ * the same bits for any number of them. */
+void kv_attend_c(const struct kv_attend_job *job);
 
 #endif

@@ -450,20 +450,24 @@ int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
     return 0;
 }
 
-void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
-                     float *out)
+struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq)
+{
+    assert(nq <= c->n);
+    return kv_shape_view(&c->side[KV_K].codec->shape, c->n, c->n - nq, nq);
+}
+
+void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
+                     const float *q, float *out)
 {
     const struct kv_codec *kc = c->side[KV_K].codec;
-    const struct kv_shape *shape = &kc->shape;
-    const size_t d = shape->head_dim, row = kv_cache_row(kc);
-    const size_t group = shape->n_heads / shape->n_kv_heads;
+    const size_t row = kv_cache_row(kc);
 
-    assert(nq <= c->n);
+    assert(view.n == c->n && view.n_seqs == 1);
     if (kc->scheme->flags & KV_OWN_ORACLE) {
         const struct kv_reader k = kv_cache_reader(c, KV_K);
         const struct kv_reader v = kv_cache_reader(c, KV_V);
 
-        kc->scheme->attend(&k, &v, q, nq, c->n - nq, c->seed, out, NULL);
+        kc->scheme->attend(&k, &v, &view, q, c->seed, out, NULL);
         return;
     }
 
@@ -473,15 +477,13 @@ void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
     kv_cache_decode(c, KV_K, k);
     kv_cache_decode(c, KV_V, v);
     if (kc->pre_rope)
-        kv_rope(shape, k, c->n, shape->n_kv_heads, 0);
-    for (size_t i = 0; i < nq; i++)
-        for (size_t h = 0; h < shape->n_heads; h++) {
-            const size_t at = (i * shape->n_heads + h) * d;
-
-            kv_attend_c(q + at, k + h / group * d, v + h / group * d,
-                        c->n - nq + i + 1, row, d, shape->attn_scale, out + at,
-                        NULL);
-        }
+        kv_rope(&kc->shape, k, c->n, view.n_kv_heads, 0);
+    kv_attend_c(&(struct kv_attend_job){.view = view,
+                                        .q = q,
+                                        .out = out,
+                                        .q_rows = view.nq,
+                                        .k = {.quantized = k},
+                                        .v = {.quantized = v}});
     free(v);
     free(k);
 }

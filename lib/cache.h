@@ -37,11 +37,14 @@ void kv_cache_free(struct kv_cache *c);
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e);
 
-/* Attention of the newest nq tokens' queries (causal among themselves).
- * q, out: [nq][n_heads][head_dim].  Through decode(), in plain C; schemes
- * with KV_OWN_ORACLE through their attend(). */
-void kv_cache_attend(const struct kv_cache *c, const float *q, size_t nq,
-                     float *out);
+/* What the queries of the newest nq tokens see: the tokens up to their own. */
+struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq);
+
+/* Attention to all that is held; view: one sequence of as many tokens.  q, out:
+ * [view.nq][n_heads][head_dim].  Through decode(), in plain C
+ * (kernels/attend.h); schemes with KV_OWN_ORACLE through their attend(). */
+void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
+                     const float *q, float *out);
 
 size_t kv_cache_tokens(const struct kv_cache *c);
 uint64_t kv_cache_seed(const struct kv_cache *c);

@@ -185,15 +185,14 @@ struct kv_scheme {
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
                  uint8_t *tile);
 
-    /* KV_OWN_ORACLE only: attention of nq query tokens over what k and v hold.
-     * Query i stands at position first + i and sees tokens [0, first + i + 1)
-     * (never past n); a visible token in a quantized block is read as codes
-     * even where the block goes on beyond what is visible.  q, out:
-     * [nq][n_heads][head_dim].  ops: added to, or NULL.  Serial and
-     * thread-safe. */
+    /* KV_OWN_ORACLE only: attention to what k and v hold; view: one sequence
+     * of as many tokens, all its fields.  A visible token in a quantized block
+     * is read as codes even where the block goes on beyond what is visible.  q,
+     * out: [view->nq][n_heads][head_dim].  ops: added to, or NULL.
+     * Thread-safe. */
     void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
-                   const float *q, size_t nq, size_t first, uint64_t seed,
-                   float *out, struct kv_attend_ops *ops);
+                   const struct kv_attend_view *view, const float *q,
+                   uint64_t seed, float *out, struct kv_attend_ops *ops);
 };
 
 struct kv_codec {

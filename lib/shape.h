@@ -2,6 +2,8 @@
 #ifndef KV_SHAPE_H
 #define KV_SHAPE_H
 
+#include "kernels/attend.h"
+
 #include <stddef.h>
 
 enum { KV_MAX_HEAD_DIM = 512 };
@@ -18,6 +20,21 @@ struct kv_shape {
     size_t n_rot;
     float inv_freq[KV_MAX_HEAD_DIM / 2];
 };
+
+/* Causal attention of queries [first, first + nq) over n tokens of a sequence.
+ */
+static inline struct kv_attend_view
+kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
+{
+    return (struct kv_attend_view){.n_seqs = 1,
+                                   .n_heads = s->n_heads,
+                                   .n_kv_heads = s->n_kv_heads,
+                                   .head_dim = s->head_dim,
+                                   .n = n,
+                                   .nq = nq,
+                                   .first = first,
+                                   .scale = s->attn_scale};
+}
 
 enum kv_side { KV_K, KV_V, KV_SIDES };
 

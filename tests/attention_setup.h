@@ -26,17 +26,14 @@ static inline size_t out_values(const struct attention *a)
 /* Attention in double. */
 static inline void attend_exact(const struct attention *a, float *exact)
 {
-    const struct kv_shape *s = &a->shape;
-    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
-    const size_t row = s->n_kv_heads * d;
-
-    for (size_t i = 0; i < a->nq * s->n_heads; i++) {
-        const size_t n = a->n - a->nq + i / s->n_heads + 1;
-        const size_t at = i % s->n_heads / group * d;
-
-        kv_attend_c(a->q + i * d, a->k + at, a->v + at, n, row, d,
-                    s->attn_scale, exact + i * d, NULL);
-    }
+    kv_attend_c(&(struct kv_attend_job){
+        .view = kv_shape_view(&a->shape, a->n, a->n - a->nq, a->nq),
+        .q = a->q,
+        .out = exact,
+        .q_rows = a->nq,
+        .k = {.unquantized = a->k},
+        .v = {.unquantized = a->v},
+    });
 }
 
 /* One query: q, out [d]; k, v: [n] rows, stride apart. */

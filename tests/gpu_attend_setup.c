@@ -134,7 +134,7 @@ static void check_way(const char *what, const struct kv_cache *c,
     struct kv_err e = {""};
 
     if (own)
-        kv_cache_attend(c, a->q, a->nq, exact);
+        kv_cache_attend(c, kv_cache_view(c, a->nq), a->q, exact);
     else
         attend_exact(a, exact);
     attend_by(way == BY_EXACT && !strncmp(what, "bf16", 4) ? plain_bf16

@@ -5,8 +5,8 @@
  * others; blocks run one after the other.  Shared memory starts as NaNs, a copy
  * arrives when it is waited for and no sooner, and lanes of a warp that meet in
  * different operations end the program. */
-#ifndef KV_GPU_CUH
-#define KV_GPU_CUH
+#ifndef KV_CUDA_GPU_CUH
+#define KV_CUDA_GPU_CUH
 
 #include "lib/base/half.h"
 

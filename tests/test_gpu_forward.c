@@ -6,6 +6,7 @@
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/views.h"
 #include "kernels/device.h"
+#include "kernels/hack/cuda_views.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/model/model.h"
@@ -188,28 +189,28 @@ static struct forms_side make_side(const struct forms_case *c, size_t values,
     return s;
 }
 
-/* What query i sees of head `head` of token j. */
-static const float *seen(const struct forms_case *c, const struct forms_side *s,
-                         size_t i, size_t j)
+/* As queries from c->first on see it. */
+static struct kv_attend_side side_of(const struct forms_case *c,
+                                     const struct forms_side *s)
 {
-    if (!s->until)
-        return s->unquantized ? s->unquantized : s->quantized;
-    return j >= c->sinks && j < s->until[i] ? s->quantized : s->unquantized;
-}
-
-static struct kv_gpu_forms_side side_on_device(const struct forms_case *c,
-                                               const struct forms_side *s,
-                                               size_t values)
-{
-    return (struct kv_gpu_forms_side){
-        .unquantized = to_device(s->unquantized, values * sizeof(float)),
-        .quantized = to_device(s->quantized, values * sizeof(float)),
-        .until = to_device(s->until, c->n * sizeof(*s->until)),
+    return (struct kv_attend_side){
+        .unquantized = s->unquantized,
+        .quantized = s->quantized,
         .sinks = c->sinks,
+        .until = s->until ? s->until + c->first : NULL,
     };
 }
 
-static void free_side(struct forms_side *s, struct kv_gpu_forms_side *d)
+static struct kv_attend_side on_device(struct kv_attend_side s, size_t values,
+                                       size_t nq)
+{
+    s.unquantized = to_device(s.unquantized, values * sizeof(float));
+    s.quantized = to_device(s.quantized, values * sizeof(float));
+    s.until = to_device(s.until, nq * sizeof(*s.until));
+    return s;
+}
+
+static void free_side(struct forms_side *s, struct kv_attend_side *d)
 {
     kv_device_free((void *)(uintptr_t)d->unquantized);
     kv_device_free((void *)(uintptr_t)d->quantized);
@@ -219,7 +220,61 @@ static void free_side(struct forms_side *s, struct kv_gpu_forms_side *d)
     free(s->until);
 }
 
-/* Every query by the definition of exact attention, over what it sees. */
+enum { SEQS = 2, HEADS = 4, KV_HEADS = 2 };
+
+/* Every query as the definition has it; the rows of others stay. */
+static void check_forms(const struct forms_case *c, uint64_t key)
+{
+    const size_t d = c->head_dim, n = c->n, skip = c->first * HEADS * d;
+    const size_t q_values = SEQS * n * HEADS * d;
+    const size_t values = SEQS * n * KV_HEADS * d;
+    struct forms_side k = make_side(c, values, 40 + key);
+    struct forms_side v = make_side(c, values, 80 + key);
+    float *q = kv_alloc(q_values, sizeof(*q));
+    float *got = kv_alloc(q_values, sizeof(*got));
+    float *want = kv_alloc(q_values, sizeof(*want));
+    const struct kv_attend_job host = {.view = {.n_seqs = SEQS,
+                                                .n_heads = HEADS,
+                                                .n_kv_heads = KV_HEADS,
+                                                .head_dim = d,
+                                                .n = n,
+                                                .nq = n - c->first,
+                                                .first = c->first,
+                                                .scale = 1 / sqrtf((float)d)},
+                                       .q = q + skip,
+                                       .out = want + skip,
+                                       .q_rows = n,
+                                       .k = side_of(c, &k),
+                                       .v = side_of(c, &v)};
+    struct kv_attend_job job = host;
+    struct kv_err e = {""};
+
+    random_side(q, q_values, key);
+    for (size_t i = 0; i < q_values; i++)
+        got[i] = want[i] = 7;
+
+    float *const q_there = to_device(q, q_values * sizeof(*q));
+    float *const out_there = to_device(got, q_values * sizeof(*q));
+
+    job.q = q_there + skip;
+    job.out = out_there + skip;
+    job.k = on_device(host.k, values, n - c->first);
+    job.v = on_device(host.v, values, n - c->first);
+    kv_attend_c(&host);
+    if (kv_gpu_attend_views(&job, &e) ||
+        kv_device_download(got, out_there, q_values * sizeof(*got), &e))
+        fail_msg("%s", e.msg);
+    for (size_t i = 0; i < q_values; i++)
+        assert_within(got[i], want[i], 1e-5);
+    kv_device_free(q_there);
+    kv_device_free(out_there);
+    free_side(&k, &job.k);
+    free_side(&v, &job.v);
+    free(q);
+    free(got);
+    free(want);
+}
+
 static void test_forms(void **state)
 {
     static const struct forms_case cases[] = {
@@ -227,78 +282,35 @@ static void test_forms(void **state)
         {64, 130, 0, 4, 9, false},  {72, 64, 3, 0, 30, false},
         {128, 200, 0, 70, 5, true}, {128, 129, 127, 0, 64, true},
         {132, 70, 1, 3, 17, false}, {256, 66, 0, 0, 0, true}};
-    enum { WINDOWS = 2, HEADS = 4, KV_HEADS = 2 };
 
     (void)state;
-    for (size_t t = 0; t < sizeof(cases) / sizeof(*cases); t++) {
-        const struct forms_case *c = &cases[t];
-        const size_t d = c->head_dim, n = c->n, row = KV_HEADS * d;
-        const size_t q_values = WINDOWS * n * HEADS * d;
-        const size_t values = WINDOWS * n * row;
-        struct forms_side k = make_side(c, values, 40 + t);
-        struct forms_side v = make_side(c, values, 80 + t);
-        float *q = kv_alloc(q_values, sizeof(*q));
-        float *got = kv_alloc(q_values, sizeof(*got));
-        float *keys = kv_alloc(n, d * sizeof(*keys));
-        float *vals = kv_alloc(n, d * sizeof(*vals)), want[KV_MAX_HEAD_DIM];
-        struct kv_gpu_forms f = {.n_windows = WINDOWS,
-                                 .n = n,
-                                 .n_heads = HEADS,
-                                 .n_kv_heads = KV_HEADS,
-                                 .head_dim = d,
-                                 .first = c->first,
-                                 .end = n,
-                                 .scale = 1 / sqrtf((float)d),
-                                 .k = side_on_device(c, &k, values),
-                                 .v = side_on_device(c, &v, values)};
-        struct kv_err e = {""};
-
-        random_side(q, q_values, t);
-        for (size_t i = 0; i < q_values; i++)
-            got[i] = 7;
-        f.q = to_device(q, q_values * sizeof(*q));
-        f.out = to_device(got, q_values * sizeof(*q));
-        if (kv_gpu_attend_forms(&f, &e) ||
-            kv_device_download(got, f.out, q_values * sizeof(*got), &e))
-            fail_msg("%s", e.msg);
-        for (size_t w = 0; w < WINDOWS; w++)
-            for (size_t i = 0; i < n; i++)
-                for (size_t h = 0; h < HEADS; h++) {
-                    const size_t at = ((w * n + i) * HEADS + h) * d;
-
-                    for (size_t j = 0; j <= i; j++)
-                        for (size_t x = 0; x < d; x++) {
-                            const size_t from = (w * n + j) * row +
-                                                h / (HEADS / KV_HEADS) * d + x;
-
-                            keys[j * d + x] = seen(c, &k, i, j)[from];
-                            vals[j * d + x] = seen(c, &v, i, j)[from];
-                        }
-                    kv_attend_c(q + at, keys, vals, i + 1, d, d, f.scale, want,
-                                NULL);
-                    for (size_t x = 0; x < d; x++)
-                        assert_within(got[at + x], i < c->first ? 7 : want[x],
-                                      1e-5);
-                }
-        kv_device_free((void *)(uintptr_t)f.q);
-        kv_device_free(f.out);
-        free_side(&k, &f.k);
-        free_side(&v, &f.v);
-        free(q);
-        free(got);
-        free(keys);
-        free(vals);
-    }
+    for (size_t t = 0; t < sizeof(cases) / sizeof(*cases); t++)
+        check_forms(&cases[t], t);
 }
 
-static void test_no_head_dim(void **state)
+/* Nothing is left out without a word. */
+static void test_no_kernel(void **state)
 {
-    const struct kv_gpu_forms f = {.head_dim = 6};
+    const float slope[1] = {1};
+    const uint64_t alive[1] = {1};
+    double mass[1] = {0};
+    const struct kv_attend_view none[] = {{.head_dim = 8, .window = 3},
+                                          {.head_dim = 8, .cap = 2},
+                                          {.head_dim = 8, .slope = slope},
+                                          {.head_dim = 8, .alive = alive},
+                                          {.head_dim = 8, .mass = mass}};
+    struct kv_attend_job job = {.view = {.head_dim = 6}};
     struct kv_err e = {""};
 
     (void)state;
-    assert_int_equal(kv_gpu_attend_forms(&f, &e), -1);
+    assert_int_equal(kv_gpu_attend_views(&job, &e), -1);
     assert_says(e, "head_dim 6");
+    for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++) {
+        job.view = none[i];
+        assert_int_equal(kv_gpu_attend_views(&job, &e), -1);
+        assert_says(e, "no CUDA kernel of attention with");
+        assert_int_equal(kv_gpu_attend_hack(&job, NULL, &e), -1);
+    }
 }
 
 /* ---- weights ------------------------------------------------------------- */
@@ -572,7 +584,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_no_head_dim),
+        cmocka_unit_test(test_no_kernel),
         cmocka_unit_test(test_against_definition),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_streamed),

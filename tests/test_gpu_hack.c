@@ -56,7 +56,8 @@ static void one_step(struct rig *r, struct kv_cache *c, size_t window, size_t n,
     if (kv_cache_append(c, r->x.q + at * q_row, r->x.k + at * row,
                         r->x.v + at * row, to - from, &e))
         fail_msg("%s", e.msg);
-    kv_cache_attend(c, r->x.q + at * q_row, to - from, r->out + at * q_row);
+    kv_cache_attend(c, kv_cache_view(c, to - from), r->x.q + at * q_row,
+                    r->out + at * q_row);
     for (int side = 0; side < KV_SIDES; side++)
         for (size_t t = from; t < to; t++)
             r->until[side][t] =
@@ -187,26 +188,23 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
                             put(r->unquantized[KV_V], n * row * sizeof(float))};
     uint32_t *until[] = {put(r->until[KV_K], p->n * sizeof(uint32_t)),
                          put(r->until[KV_V], p->n * sizeof(uint32_t))};
-    struct kv_gpu_forms f = {.n_windows = WINDOWS,
-                             .n = p->n,
-                             .n_heads = r->shape.n_heads,
-                             .n_kv_heads = r->shape.n_kv_heads,
-                             .head_dim = r->shape.head_dim,
-                             .first = p->first,
-                             .end = p->n,
-                             .scale = r->shape.attn_scale,
-                             .q = q,
-                             .out = to};
+    const size_t before = p->first * r->shape.n_heads * r->shape.head_dim;
+    struct kv_attend_job job = {
+        .view = kv_shape_view(&r->shape, p->n, p->first, p->n - p->first),
+        .q = q + before,
+        .out = to + before,
+        .q_rows = p->n};
 
+    job.view.n_seqs = WINDOWS;
     h.k_steps = steps[KV_K];
     h.v_steps = steps[KV_V];
     for (int side = 0; side < KV_SIDES; side++)
-        *(side == KV_K ? &f.k : &f.v) = (struct kv_gpu_forms_side){
+        *(side == KV_K ? &job.k : &job.v) = (struct kv_attend_side){
             .unquantized = unquantized[side],
-            .until = until[side],
+            .until = until[side] + p->first,
             .sinks =
                 kv_spec_size(&r->codec[side]->spec, (enum kv_side)side, "s")};
-    if (kv_gpu_attend_hack(&f, &h, &e) ||
+    if (kv_gpu_attend_hack(&job, &h, &e) ||
         kv_device_download(out, to, bytes, &e))
         fail_msg("%s", e.msg);
     for (int side = 0; side < KV_SIDES; side++) {

@@ -26,7 +26,9 @@ static void attend(const struct setup *s, const float *q, size_t nq,
     const struct kv_reader k = kv_cache_reader(s->cache, KV_K);
     const struct kv_reader v = kv_cache_reader(s->cache, KV_V);
 
-    s->spec.scheme->attend(&k, &v, q, nq, first, SEED, out, ops);
+    const struct kv_attend_view view = kv_shape_view(&s->shape, k.n, first, nq);
+
+    s->spec.scheme->attend(&k, &v, &view, q, SEED, out, ops);
 }
 
 /* Codes, ranges and sums of one KV head of a block, read from its bytes by
@@ -311,8 +313,9 @@ static void sums_stored_or_not(void **state)
 static double error_of(const char *text, size_t n, size_t d, bool one_by_one)
 {
     float *k = values(n, KV_HEADS, d, 50), *v = values(n, KV_HEADS, d, 51);
-    float *q = values(n, HEADS, d, 52), exact[KV_MAX_HEAD_DIM];
+    float *q = values(n, HEADS, d, 52);
     float *out = kv_alloc(n * HEADS * d, sizeof(*out));
+    float *exact = kv_alloc(n * HEADS * d, sizeof(*exact));
     double error = 0, size = 0;
     struct setup s;
 
@@ -321,21 +324,23 @@ static double error_of(const char *text, size_t n, size_t d, bool one_by_one)
         append(&s, k + t * KV_HEADS * d, v + t * KV_HEADS * d,
                one_by_one ? 1 : n);
     attend(&s, q, n, 0, out, NULL);
+    kv_attend_c(&(struct kv_attend_job){
+        .view = kv_shape_view(&s.shape, n, 0, n),
+        .q = q,
+        .out = exact,
+        .q_rows = n,
+        .k = {.unquantized = k},
+        .v = {.unquantized = v},
+    });
     for (size_t i = n / 2; i < n; i += 5)
-        for (size_t h = 0; h < HEADS; h++) {
-            const size_t at = (i * HEADS + h) * d, kv = h / GROUP * d;
+        for (size_t at = i * HEADS * d; at < (i + 1) * HEADS * d; at++) {
+            const double e = out[at] - exact[at];
 
-            kv_attend_c(q + at, k + kv, v + kv, i + 1, KV_HEADS * d, d,
-                        s.shape.attn_scale, exact, NULL);
-            for (size_t c = 0; c < d; c++) {
-                const double e = out[at + c] - exact[c];
-
-                error += e * e;
-                size += exact[c] * exact[c];
-            }
+            error += e * e;
+            size += exact[at] * exact[at];
         }
     tear_down(&s);
-    free(out), free(q), free(v), free(k);
+    free(exact), free(out), free(q), free(v), free(k);
     return sqrt(error / size);
 }
 

@@ -181,9 +181,13 @@ static struct kv_attn_error one_window(const struct kv_dump_info *info,
                                .at = at,
                                .n_at = kv_attn_positions(CTX, N_QUERIES, at)};
 
-    for (size_t a = 0; a < w.n_at && scheme->attend; a++)
-        scheme->attend(&rk, &rv, q + at[a] * row, 1, at[a], 9, own + a * row,
+    for (size_t a = 0; a < w.n_at && scheme->attend; a++) {
+        const struct kv_attend_view view =
+            kv_shape_view(&info->shape, CTX, at[a], 1);
+
+        scheme->attend(&rk, &rv, &view, q + at[a] * row, 9, own + a * row,
                        NULL);
+    }
     if (scheme->flags & KV_OWN_ORACLE)
         w.own = own;
     kv_attn_error_add(&sum, &w);

@@ -103,25 +103,25 @@ static float *literally(const struct ready *r, const struct windows *w,
                                              prompt, &e),
                              0);
             if (r->codec[KV_K]->prefill_on_codes)
-                kv_cache_attend(c, w->q + at * q_row, prompt, out + at * q_row);
-            for (size_t t = at; t < at + prompt; t++)
-                for (size_t h = 0; h < s->n_heads; h++) {
-                    const size_t kv = at * row + h / 2 * s->head_dim;
-
-                    if (r->codec[KV_K]->prefill_on_codes)
-                        continue;
-                    kv_attend_c(w->q + t * q_row + h * s->head_dim, w->k + kv,
-                                w->v + kv, t - at + 1, row, s->head_dim,
-                                s->attn_scale,
-                                out + t * q_row + h * s->head_dim, NULL);
-                }
+                kv_cache_attend(c, kv_cache_view(c, prompt), w->q + at * q_row,
+                                out + at * q_row);
+            else
+                kv_attend_c(&(struct kv_attend_job){
+                    .view = kv_shape_view(s, prompt, 0, prompt),
+                    .q = w->q + at * q_row,
+                    .out = out + at * q_row,
+                    .q_rows = prompt,
+                    .k = {.unquantized = w->k + at * row},
+                    .v = {.unquantized = w->v + at * row},
+                });
         }
         for (size_t t = at + prompt; t < at + LENGTH; t++) {
             assert_int_equal(kv_cache_append(c, w->q + t * q_row,
                                              keys + t * row, w->v + t * row, 1,
                                              &e),
                              0);
-            kv_cache_attend(c, w->q + t * q_row, 1, out + t * q_row);
+            kv_cache_attend(c, kv_cache_view(c, 1), w->q + t * q_row,
+                            out + t * q_row);
         }
         kv_cache_free(c);
     }

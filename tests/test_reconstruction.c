@@ -141,11 +141,40 @@ static struct kv_attn_window window_of(const struct example *x)
                                    .n_at = x->n_at};
 }
 
+/* One head of x [n][n_heads][d] by itself. */
+static float *head_of(const float *x, size_t n, size_t n_heads, size_t head,
+                      size_t d)
+{
+    float *to = kv_alloc(n, d * sizeof(*to));
+
+    for (size_t t = 0; t < n; t++)
+        memcpy(to + t * d, x + (t * n_heads + head) * d, d * sizeof(*to));
+    return to;
+}
+
+/* One query over n tokens: out [d]; weights [n], or NULL. */
+static void attend_one(const struct kv_shape *s, const float *q, const float *k,
+                       const float *v, size_t n, float *out, double *weights)
+{
+    struct kv_attend_job job = {.view = kv_shape_view(s, n, n - 1, 1),
+                                .q = q,
+                                .out = out,
+                                .q_rows = 1,
+                                .k = {.unquantized = k},
+                                .v = {.unquantized = v}};
+
+    job.view.n_heads = job.view.n_kv_heads = 1;
+    job.view.mass = weights;
+    if (weights)
+        memset(weights, 0, n * sizeof(*weights));
+    kv_attend_c(&job);
+}
+
 /* The same sums from kv_attend_c, one query head at a time. */
 static struct kv_attn_error reference(const struct example *x)
 {
     const struct kv_shape *s = &x->shape;
-    const size_t d = s->head_dim, stride = s->n_kv_heads * d;
+    const size_t d = s->head_dim, kv_heads = s->n_kv_heads;
     double *p = kv_alloc(x->n, sizeof(*p)), *r = kv_alloc(x->n, sizeof(*r));
     float o[4][64];
     struct kv_attn_error sum = {0};
@@ -153,21 +182,23 @@ static struct kv_attn_error reference(const struct example *x)
     for (size_t a = 0; a < x->n_at; a++)
         for (size_t h = 0; h < s->n_heads; h++) {
             const float *q = x->q + (x->at[a] * s->n_heads + h) * d;
-            const size_t skip = h / (s->n_heads / s->n_kv_heads) * d;
+            const size_t kv = h / (s->n_heads / kv_heads);
             const size_t n = x->at[a] + 1;
-            const float *k = x->k + skip, *v = x->v + skip;
-            const float *ks = x->k_stored + skip, *vs = x->v_stored + skip;
+            float *k = head_of(x->k, n, kv_heads, kv, d);
+            float *v = head_of(x->v, n, kv_heads, kv, d);
+            float *ks = head_of(x->k_stored, n, kv_heads, kv, d);
+            float *vs = head_of(x->v_stored, n, kv_heads, kv, d);
 
-            kv_attend_c(q, k, v, n, stride, d, s->attn_scale, o[0], p);
-            kv_attend_c(q, ks, v, n, stride, d, s->attn_scale, o[1], r);
-            kv_attend_c(q, k, vs, n, stride, d, s->attn_scale, o[2], NULL);
-            kv_attend_c(q, ks, vs, n, stride, d, s->attn_scale, o[3], NULL);
+            attend_one(s, q, k, v, n, o[0], p);
+            attend_one(s, q, ks, v, n, o[1], r);
+            attend_one(s, q, k, vs, n, o[2], NULL);
+            attend_one(s, q, ks, vs, n, o[3], NULL);
             for (size_t j = 0; j < n; j++) {
                 double e = 0;
 
                 for (size_t i = 0; i < d; i++)
-                    e += (double)q[i] * ((double)ks[j * stride + i] -
-                                         (double)k[j * stride + i]);
+                    e += (double)q[i] *
+                         ((double)ks[j * d + i] - (double)k[j * d + i]);
                 e *= (double)s->attn_scale;
                 sum.logit_e2 += e * e;
                 sum.kl += p[j] * log(p[j] / r[j]);
@@ -180,6 +211,7 @@ static struct kv_attn_error reference(const struct example *x)
                     sum.out_e2[c] +=
                         pow((double)o[1 + c][i] - (double)o[0][i], 2);
             }
+            free(k), free(v), free(ks), free(vs);
         }
     free(p);
     free(r);

@@ -157,7 +157,7 @@ NONE(kv_gpu_swiglu(const float *gate, const float *gate_bias, const float *up,
 NONE(kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type, void *out,
                   struct kv_err *e))
 
-NONE(kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e))
+NONE(kv_gpu_attend_views(const struct kv_attend_job *job, struct kv_err *e))
 
 bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
                             const struct kv_gpu_code *v, uint64_t seed,
@@ -172,7 +172,7 @@ NONE(kv_gpu_hack_arrange(const struct kv_gpu_code *code,
                          size_t n, size_t n_steps, uint8_t *steps,
                          struct kv_err *e))
 
-NONE(kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+NONE(kv_gpu_attend_hack(const struct kv_attend_job *job,
                         const struct kv_gpu_hack_forms *h, struct kv_err *e))
 
 NONE(kv_gpu_score(const float *logits, const float *base, const int32_t *target,

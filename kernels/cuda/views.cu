@@ -9,10 +9,10 @@ enum { TILE = 64, SIDE = 16, EACH = TILE / SIDE, THREADS = SIDE * SIDE };
 // Rows of P: a 16-byte multiple that puts rows 4 apart on other banks.
 enum { P_ROW = TILE + 4 };
 
-enum { FRESH, SETTLED, FORMS };
+enum { UNQUANTIZED, QUANTIZED, FORMS };
 
 // Rows of keys or values: reads along a row by kv_four meet no bank twice.
-template <int C> struct kv_forms_room {
+template <int C> struct kv_views_shared {
     static constexpr int row = C + 4;
     float q[TILE * row], kv[TILE * row], p[TILE * P_ROW];
 };
@@ -29,36 +29,42 @@ KV_DEVICE kv_four kv_load_four(const float *p)
             kv_from_bits(w.w)};
 }
 
-// What the block's queries see of TILE keys from j0 on: bit 1 << form.
-KV_DEVICE unsigned kv_forms_of(const kv_gpu_forms_side &s, unsigned least,
-                               unsigned most, unsigned j0)
-{
-    if (!s.quantized || !s.unquantized)
-        return s.quantized ? 1u << SETTLED : 1u << FRESH;
-    if (j0 >= most || j0 + TILE <= s.sinks)
-        return 1u << FRESH;
-    return j0 >= s.sinks && j0 + TILE <= least ? 1u << SETTLED
-                                               : 1u << SETTLED | 1u << FRESH;
-}
+// The forms of a side that queries [i0, i1) see: `min`, `max` of until over
+// them, the same in every thread.
+struct kv_view_forms {
+    const kv_attend_side &side;
+    unsigned min_, max_;
 
-KV_DEVICE bool kv_sees(const kv_gpu_forms_side &s, unsigned seen, int form,
-                       unsigned i, unsigned j)
-{
-    return seen == 1u << form ||
-           (form == SETTLED) == (j >= s.sinks && j < s.until[i]);
-}
-
-// Least and most of until over queries [i0, i1), the same in every thread.
-KV_DEVICE void kv_until(const kv_gpu_forms_side &s, unsigned i0, unsigned i1,
-                        unsigned *least, unsigned *most)
-{
-    *least = ~0u;
-    *most = 0;
-    for (unsigned i = i0; i < i1 && s.quantized && s.unquantized; i++) {
-        *least = min(*least, s.until[i]);
-        *most = max(*most, s.until[i]);
+    __device__ kv_view_forms(const kv_attend_side &s, unsigned i0, unsigned i1)
+        : side(s), min_(~0u), max_(0)
+    {
+        for (unsigned i = i0; i < i1 && s.quantized && s.unquantized; i++) {
+            min_ = min(min_, s.until[i]);
+            max_ = max(max_, s.until[i]);
+        }
     }
-}
+    // Of TILE tokens from j0 on: bit 1 << form.
+    __device__ unsigned of(unsigned j0) const
+    {
+        if (!side.quantized || !side.unquantized)
+            return side.quantized ? 1u << QUANTIZED : 1u << UNQUANTIZED;
+        if (j0 >= max_ || j0 + TILE <= side.sinks)
+            return 1u << UNQUANTIZED;
+        return j0 >= side.sinks && j0 + TILE <= min_
+                   ? 1u << QUANTIZED
+                   : 1u << QUANTIZED | 1u << UNQUANTIZED;
+    }
+    // Whether query i sees token j in this form; forms: of() its tile.
+    __device__ bool sees(unsigned forms, int form, unsigned i, unsigned j) const
+    {
+        return forms == 1u << form ||
+               (form == QUANTIZED) == (j >= side.sinks && j < side.until[i]);
+    }
+    __device__ const float *rows(int form) const
+    {
+        return form == UNQUANTIZED ? side.unquantized : side.quantized;
+    }
+};
 
 // Channels [c0, c0 + C) of rows [first, first + TILE) on their way into to;
 // rows from `end` on are the last one again, channels from d on are zeros.
@@ -66,7 +72,7 @@ template <int C>
 KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
                             unsigned end, unsigned c0, unsigned d, float *to)
 {
-    constexpr unsigned row_bytes = kv_forms_room<C>::row * sizeof(float);
+    constexpr unsigned row_bytes = kv_views_shared<C>::row * sizeof(float);
     const unsigned c = threadIdx.x * 4 % C;
 
 #pragma unroll 4
@@ -78,7 +84,7 @@ KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
             kv_copy_async(kv_place_of(to) + r * row_bytes + c * sizeof(float),
                           from + row * stride + c0 + c);
         else
-            kv_store16(to + r * kv_forms_room<C>::row + c, zero);
+            kv_store16(to + r * kv_views_shared<C>::row + c, zero);
     }
 }
 
@@ -95,7 +101,7 @@ template <int C>
 KV_DEVICE void kv_add_scores(const float *q, const float *k, unsigned n,
                              float (*s)[EACH])
 {
-    constexpr int row = kv_forms_room<C>::row;
+    constexpr int row = kv_views_shared<C>::row;
     const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
 
 #pragma unroll 1
@@ -125,7 +131,7 @@ template <int C>
 KV_DEVICE void kv_add_values(const float *p, const float *v,
                              float (*out)[C / SIDE])
 {
-    constexpr int row = kv_forms_room<C>::row;
+    constexpr int row = kv_views_shared<C>::row;
     const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
 
 #pragma unroll 2
@@ -165,151 +171,226 @@ KV_DEVICE float kv_row_sum(float x)
     return x;
 }
 
-// Block (x, head): x counts the C channels of the output that it makes, then
-// the windows, then the tiles of queries, of which the longest come first.
-template <int C>
-__global__ void __launch_bounds__(THREADS, 2)
-    kv_forms_kernel(kv_gpu_forms f, unsigned tiles, unsigned slices)
-{
-    kv_forms_room<C> *const room =
-        reinterpret_cast<kv_forms_room<C> *>(kv_shared());
-    const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    const unsigned c0 = blockIdx.x % slices * C, d = (unsigned)f.head_dim;
-    const size_t window = blockIdx.x / slices % f.n_windows;
-    const unsigned tile = (unsigned)(blockIdx.x / slices / f.n_windows);
-    const unsigned i0 = (unsigned)f.first + (tiles - 1 - tile) * TILE;
-    const unsigned i1 = min(i0 + TILE, (unsigned)f.end);
-    const unsigned kv_head = blockIdx.y / (unsigned)(f.n_heads / f.n_kv_heads);
-    const size_t q_row = f.n_heads * d, kv_row = f.n_kv_heads * d;
-    const size_t q_at = window * f.n * q_row + blockIdx.y * d;
-    const size_t kv_at = window * f.n * kv_row + kv_head * d;
-    float out[EACH][C / SIDE] = {}, max_[EACH], sum[EACH] = {};
-    unsigned k_least, k_most, v_least, v_most;
+// A block's queries [i0, i1) of one head of one sequence, and the channels from
+// c0 on that it makes of the output.
+struct kv_view_tile {
+    const kv_attend_job &job;
+    unsigned i0, i1, c0;
+    size_t seq;
 
-    kv_until(f.k, i0, i1, &k_least, &k_most);
-    kv_until(f.v, i0, i1, &v_least, &v_most);
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        max_[i] = -__builtin_huge_valf();
-
-    for (unsigned j0 = 0; j0 < i1; j0 += TILE) {
-        const unsigned k_seen = kv_forms_of(f.k, k_least, k_most, j0);
-        const unsigned v_seen = kv_forms_of(f.v, v_least, v_most, j0);
-
-        // Each form of the keys by itself: those that a query sees in the other
-        // one have no weight.  Queries beyond the last are the last again; they
-        // are not stored.
-#pragma unroll 1
-        for (int form = 0; form < FORMS; form++) {
-            const float *keys = form == FRESH ? f.k.unquantized : f.k.quantized;
-            float s[EACH][EACH] = {};
-
-            if (!(k_seen >> form & 1))
-                continue;
-#pragma unroll 1
-            for (unsigned c = 0; c < d; c += C) {
-                kv_sync_block();
-                kv_load_rows<C>(keys + kv_at, kv_row, j0, (unsigned)f.n, c, d,
-                                room->kv);
-                if (d > C || j0 == 0)
-                    kv_load_rows<C>(f.q + q_at, q_row, i0, i1, c, d, room->q);
-                kv_loaded();
-                kv_add_scores<C>(room->q, room->kv, min(d - c, (unsigned)C), s);
-            }
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const unsigned last = min(i0 + EACH * y + i, i1 - 1);
-                float most = max_[i];
-
-#pragma unroll
-                for (int j = 0; j < EACH; j++) {
-                    const unsigned key = j0 + x + SIDE * j;
-
-                    s[i][j] =
-                        key <= last && kv_sees(f.k, k_seen, form, last, key)
-                            ? s[i][j] * (f.scale * 1.44269504f)
-                            : -__builtin_huge_valf();
-                    most = fmaxf(most, s[i][j]);
-                }
-                most = kv_row_most(most);
-
-                // before anything was seen: weights and sums of zero
-                const float from = most > -__builtin_huge_valf() ? most : 0;
-                const float by = kv_exp2(max_[i] - from);
-
-                max_[i] = most;
-                sum[i] *= by;
-#pragma unroll
-                for (int j = 0; j < EACH; j++) {
-                    s[i][j] = kv_exp2(s[i][j] - from);
-                    sum[i] += s[i][j];
-                }
-#pragma unroll
-                for (int c = 0; c < C / SIDE; c++)
-                    out[i][c] *= by;
-            }
-#pragma unroll 1
-            for (int v_form = 0; v_form < FORMS; v_form++) {
-                const float *values =
-                    v_form == FRESH ? f.v.unquantized : f.v.quantized;
-
-                if (!(v_seen >> v_form & 1))
-                    continue;
-                kv_sync_block();
-                kv_load_rows<C>(values + kv_at, kv_row, j0, (unsigned)f.n, c0,
-                                d, room->kv);
-#pragma unroll
-                for (int i = 0; i < EACH; i++)
-#pragma unroll
-                    for (int j = 0; j < EACH; j++) {
-                        const unsigned last = min(i0 + EACH * y + i, i1 - 1);
-                        const unsigned key = j0 + x + SIDE * j;
-
-                        room->p[(EACH * y + i) * P_ROW + x + SIDE * j] =
-                            kv_sees(f.v, v_seen, v_form, last, key) ? s[i][j]
-                                                                    : 0;
-                    }
-                kv_loaded();
-                kv_add_values<C>(room->p, room->kv, out);
-            }
-        }
+    // The i-th query of this thread; beyond the last it is the last again, and
+    // is not stored.
+    __device__ unsigned query(int i) const
+    {
+        return min(i0 + EACH * (threadIdx.x / SIDE) + i, i1 - 1);
     }
+    __device__ unsigned end(unsigned i) const // of the tokens it sees
+    {
+        return (unsigned)job.view.first + i + 1;
+    }
+    __device__ unsigned d() const
+    {
+        return (unsigned)job.view.head_dim;
+    }
+    __device__ size_t q_row() const
+    {
+        return job.view.n_heads * d();
+    }
+    // Where query 0 begins.
+    __device__ size_t q() const
+    {
+        return (seq * job.q_rows * job.view.n_heads + blockIdx.y) * d();
+    }
+    // TILE rows of keys or values from j0 on, channels [c, c + C).
+    template <int C>
+    __device__ void load(const float *rows, unsigned j0, unsigned c,
+                         float *to) const
+    {
+        const kv_attend_view &v = job.view;
+        const unsigned head = blockIdx.y / (unsigned)(v.n_heads / v.n_kv_heads);
+
+        kv_load_rows<C>(rows + (seq * v.n * v.n_kv_heads + head) * d(),
+                        v.n_kv_heads * d(), j0, (unsigned)v.n, c, d(), to);
+    }
+};
+
+// Of a thread's queries: sums of values, largest score, sum of weights.
+template <int C> struct kv_view_sums {
+    float out[EACH][C / SIDE] = {}, max[EACH], sum[EACH] = {};
+};
+
+// Scores of the tile's queries with TILE keys from j0 on.
+template <int C>
+KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
+                              unsigned j0, kv_views_shared<C> *shared,
+                              float (*s)[EACH])
+{
+    const unsigned d = t.d();
+
+#pragma unroll 1
+    for (unsigned c = 0; c < d; c += C) {
+        kv_sync_block();
+        t.load<C>(keys, j0, c, shared->kv);
+        if (d > C || j0 == 0)
+            kv_load_rows<C>(t.job.q + t.q(), t.q_row(), t.i0, t.i1, c, d,
+                            shared->q);
+        kv_loaded();
+        kv_add_scores<C>(shared->q, shared->kv, min(d - c, (unsigned)C), s);
+    }
+}
+
+// Scores of one form of the keys become weights; those that a query sees in the
+// other form have none.
+template <int C>
+KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_forms &k,
+                               unsigned forms, int form, unsigned j0,
+                               float (*s)[EACH], kv_view_sums<C> &sums)
+{
+    const unsigned x = threadIdx.x % SIDE;
+
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const unsigned row = i0 + EACH * y + i;
-        const float all = kv_row_sum(sum[i]);
+        const unsigned last = t.query(i), end = t.end(last);
+        float most = sums.max[i];
+
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const unsigned key = j0 + x + SIDE * j;
+
+            s[i][j] = key < end && k.sees(forms, form, last, key)
+                          ? s[i][j] * (t.job.view.scale * 1.44269504f)
+                          : -__builtin_huge_valf();
+            most = fmaxf(most, s[i][j]);
+        }
+        most = kv_row_most(most);
+
+        // before anything was seen: weights and sums of zero
+        const float from = most > -__builtin_huge_valf() ? most : 0;
+        const float by = kv_exp2(sums.max[i] - from);
+
+        sums.max[i] = most;
+        sums.sum[i] *= by;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            s[i][j] = kv_exp2(s[i][j] - from);
+            sums.sum[i] += s[i][j];
+        }
+#pragma unroll
+        for (int c = 0; c < C / SIDE; c++)
+            sums.out[i][c] *= by;
+    }
+}
+
+// out += w v over TILE tokens from j0 on, each form of the values by itself.
+template <int C>
+KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_forms &v,
+                              unsigned j0, float (*w)[EACH],
+                              kv_views_shared<C> *shared, kv_view_sums<C> &sums)
+{
+    const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    const unsigned forms = v.of(j0);
+
+#pragma unroll 1
+    for (int form = 0; form < FORMS; form++) {
+        if (!(forms >> form & 1))
+            continue;
+        kv_sync_block();
+        t.load<C>(v.rows(form), j0, t.c0, shared->kv);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                shared->p[(EACH * y + i) * P_ROW + x + SIDE * j] =
+                    v.sees(forms, form, t.query(i), j0 + x + SIDE * j) ? w[i][j]
+                                                                       : 0;
+        kv_loaded();
+        kv_add_values<C>(shared->p, shared->kv, sums.out);
+    }
+}
+
+template <int C>
+KV_DEVICE void kv_view_store(const kv_view_tile &t, const kv_view_sums<C> &sums)
+{
+    const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const unsigned row = t.i0 + EACH * y + i;
+        const float all = kv_row_sum(sums.sum[i]);
 
 #pragma unroll
         for (int c = 0; c < C / SIDE; c++) {
-            const unsigned channel = c0 + c / 4 * TILE + 4 * x + c % 4;
+            const unsigned channel = t.c0 + c / 4 * TILE + 4 * x + c % 4;
 
-            if (row < i1 && channel < d)
-                f.out[q_at + row * q_row + channel] = out[i][c] / all;
+            if (row < t.i1 && channel < t.d())
+                t.job.out[t.q() + row * t.q_row() + channel] =
+                    sums.out[i][c] / all;
         }
     }
 }
 
-template <int C> static const char *launch(const struct kv_gpu_forms *f)
+// Block (x, head): x counts the C channels of the output that it makes, then
+// the sequences, then the tiles of queries, of which the longest come first.
+template <int C>
+__global__ void __launch_bounds__(THREADS, 2)
+    kv_views_kernel(kv_attend_job a, unsigned tiles, unsigned slices)
 {
-    const unsigned tiles = (unsigned)((f->end - f->first + TILE - 1) / TILE);
-    const unsigned slices = (unsigned)((f->head_dim + C - 1) / C);
-    const dim3 grid((unsigned)(tiles * f->n_windows * slices),
-                    (unsigned)f->n_heads);
+    auto *const shared = reinterpret_cast<kv_views_shared<C> *>(kv_shared());
+    const kv_attend_view &view = a.view;
+    const unsigned d = (unsigned)view.head_dim, block = blockIdx.x / slices;
+    const unsigned i0 = (tiles - 1 - (unsigned)(block / view.n_seqs)) * TILE;
+    const size_t seq = block % view.n_seqs;
+    const kv_view_tile t = {a, i0, min(i0 + TILE, (unsigned)view.nq),
+                            blockIdx.x % slices * C, block % view.n_seqs};
+    const kv_view_forms k(a.k, t.i0, t.i1), v(a.v, t.i0, t.i1);
+    kv_view_sums<C> sums;
 
-    return kv_launch(kv_forms_kernel<C>, grid, dim3(THREADS),
-                     sizeof(kv_forms_room<C>), 0, *f, tiles, slices);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        sums.max[i] = -__builtin_huge_valf();
+    for (unsigned j0 = 0; j0 < t.end(t.i1 - 1); j0 += TILE) {
+        const unsigned forms = k.of(j0);
+
+#pragma unroll 1
+        for (int form = 0; form < FORMS; form++) {
+            float s[EACH][EACH] = {};
+
+            if (!(forms >> form & 1))
+                continue;
+            kv_view_scores<C>(t, k.rows(form), j0, shared, s);
+            kv_view_weights<C>(t, k, forms, form, j0, s, sums);
+            kv_view_values<C>(t, v, j0, s, shared, sums);
+        }
+    }
+    kv_view_store<C>(t, sums);
 }
 
-extern "C" int kv_gpu_attend_forms(const struct kv_gpu_forms *f,
+template <int C> static const char *launch(const struct kv_attend_job *a)
+{
+    const struct kv_attend_view *v = &a->view;
+    const unsigned tiles = (unsigned)((v->nq + TILE - 1) / TILE);
+    const unsigned slices = (unsigned)((v->head_dim + C - 1) / C);
+    const dim3 grid((unsigned)(tiles * v->n_seqs * slices),
+                    (unsigned)v->n_heads);
+
+    return kv_launch(kv_views_kernel<C>, grid, dim3(THREADS),
+                     sizeof(kv_views_shared<C>), 0, *a, tiles, slices);
+}
+
+extern "C" int kv_gpu_attend_views(const struct kv_attend_job *a,
                                    struct kv_err *e)
 {
+    const size_t d = a->view.head_dim;
     const char *wrong;
 
-    if (f->head_dim % 4)
+    if (d % 4)
         return kv_fail(e,
                        "no CUDA kernel of attention for head_dim %zu: a "
                        "multiple of 4 is expected",
-                       f->head_dim);
-    wrong = f->head_dim > TILE ? launch<2 * TILE>(f) : launch<TILE>(f);
-    return wrong ? kv_fail(e, "attention of %zu tokens: %s", f->n, wrong) : 0;
+                       d);
+    if (!kv_gpu_views_takes(&a->view))
+        return kv_gpu_views_fail(e);
+    wrong = d > TILE ? launch<2 * TILE>(a) : launch<TILE>(a);
+    return wrong ? kv_fail(e, "attention of %zu tokens: %s", a->view.n, wrong)
+                 : 0;
 }

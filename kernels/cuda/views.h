@@ -1,39 +1,31 @@
-/* Causal attention on the device, in f32, over keys and values that exist in
- * two forms (kernels/attend.h says which a query sees).  For the forward pass
- * of a model: many queries, memory linear in the tokens. */
+/* kv_attend() on the device (kernels/attend.h), for the forward pass of a
+ * model: many queries, memory linear in the tokens.  All pointers of a job are
+ * of the device. */
 #ifndef KV_CUDA_VIEWS_H
 #define KV_CUDA_VIEWS_H
 
+#include "kernels/attend.h"
 #include "lib/base/err.h"
-
-#include <stddef.h>
-#include <stdint.h>
-
-/* As struct kv_attend_side. */
-struct kv_gpu_forms_side {
-    const float *unquantized,
-        *quantized;        /* [n_windows][n][n_kv_heads][head_dim];
-                            * one may be NULL */
-    const uint32_t *until; /* [n], by query; NULL with one form */
-    size_t sinks;
-};
-
-/* Of every window, queries [first, end). */
-struct kv_gpu_forms {
-    size_t n_windows, n, n_heads, n_kv_heads, head_dim;
-    size_t first, end;
-    float scale;
-    const float *q; /* [n_windows][n][n_heads][head_dim], as out */
-    float *out;
-    struct kv_gpu_forms_side k, v;
-};
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Launches.  The same bits each time, however many windows there are. */
-int kv_gpu_attend_forms(const struct kv_gpu_forms *f, struct kv_err *e);
+/* Whether the device has kernels for this view, and the failure where not. */
+static inline bool kv_gpu_views_takes(const struct kv_attend_view *v)
+{
+    return kv_attend_simple(v) && !v->mass;
+}
+
+static inline int kv_gpu_views_fail(struct kv_err *e)
+{
+    return kv_fail(e, "no CUDA kernel of attention with a window, slope, cap, "
+                      "dropped tokens or mass");
+}
+
+/* Launches.  The same bits each time, however many sequences there are.  Fails
+ * where it does not take the view. */
+int kv_gpu_attend_views(const struct kv_attend_job *job, struct kv_err *e);
 
 #ifdef __cplusplus
 }

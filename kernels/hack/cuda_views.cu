@@ -230,12 +230,12 @@ struct kv_hack_pass {
 
 // The i-th pass of a block that sees n tokens, whose queries have from least to
 // most tokens as codes, K and V.
-KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_gpu_forms &f,
+KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
                                        const kv_hack_steps &v, unsigned i,
                                        unsigned n, const unsigned *least,
                                        const unsigned *most)
 {
-    const unsigned sinks = (unsigned)f.k.sinks;
+    const unsigned sinks = (unsigned)a.k.sinks;
     const unsigned plain = (min(sinks, n) + v.tokens - 1) / v.tokens;
     kv_hack_pass p = {};
 
@@ -256,33 +256,33 @@ KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_gpu_forms &f,
     return p;
 }
 
-// Block (x, KV head): x counts the windows, then the groups of rows, of which
+// Block (x, KV head): x counts the sequences, then the groups of rows, of which
 // the longest come first.
 __global__ void __launch_bounds__(THREADS, 2)
-    kv_hack_forms_kernel(const kv_gpu_forms f, const kv_gpu_hack_forms h)
+    kv_hack_forms_kernel(const kv_attend_job a, const kv_gpu_hack_forms h)
 {
     const kv_hack_steps &k = h.k, &v = h.v;
-    const unsigned group = (unsigned)(f.n_heads / f.n_kv_heads);
-    const unsigned d = (unsigned)f.head_dim,
-                   rows = (unsigned)(f.end - f.first) * group;
-    const unsigned blocks = gridDim.x / (unsigned)f.n_windows;
-    const size_t window = blockIdx.x % f.n_windows;
+    const kv_attend_view &view = a.view;
+    const unsigned group = (unsigned)(view.n_heads / view.n_kv_heads);
+    const unsigned d = (unsigned)view.head_dim,
+                   rows = (unsigned)view.nq * group;
+    const unsigned blocks = gridDim.x / (unsigned)view.n_seqs;
+    const size_t seq = blockIdx.x % view.n_seqs;
     const unsigned row0 =
-        (blocks - 1 - blockIdx.x / (unsigned)f.n_windows) * ROWS;
-    const unsigned q0 = (unsigned)f.first + row0 / group;
-    const unsigned q1 =
-        (unsigned)f.first + min(row0 + ROWS - 1, rows - 1) / group;
-    const unsigned n = q1 + 1;
-    const unsigned least[] = {f.k.until[q0], f.v.until[q0]};
-    const unsigned most[] = {f.k.until[q1], f.v.until[q1]};
-    const unsigned sinks = min((unsigned)f.k.sinks, n);
+        (blocks - 1 - blockIdx.x / (unsigned)view.n_seqs) * ROWS;
+    const unsigned q0 = row0 / group;
+    const unsigned q1 = min(row0 + ROWS - 1, rows - 1) / group;
+    const unsigned n = (unsigned)min(view.first + q1 + 1, view.n);
+    const unsigned least[] = {a.k.until[q0], a.v.until[q0]};
+    const unsigned most[] = {a.k.until[q1], a.v.until[q1]};
+    const unsigned sinks = min((unsigned)a.k.sinks, n);
     const unsigned passes = (sinks + v.tokens - 1) / v.tokens +
                             (n - sinks + v.tokens - 1) / v.tokens;
-    const size_t kv_row = f.n_kv_heads * d;
-    const size_t kv_at = window * f.n * kv_row + blockIdx.y * d;
-    const size_t steps = (window * f.n_kv_heads + blockIdx.y) * h.n_steps;
+    const size_t kv_row = view.n_kv_heads * d;
+    const size_t kv_at = seq * view.n * kv_row + blockIdx.y * d;
+    const size_t steps = (seq * view.n_kv_heads + blockIdx.y) * h.n_steps;
     const unsigned apart = kv_hack_scores_apart(v.tokens);
-    const float scale = f.scale * 1.44269504f;
+    const float scale = view.scale * 1.44269504f;
     const kv_hack_forms_room room(kv_shared(), k, v);
     const kv_hack_rows queries(room.q_rows, k, ROWS);
     const kv_hack_rows weights(room.w_rows, v, ROWS);
@@ -291,23 +291,22 @@ __global__ void __launch_bounds__(THREADS, 2)
 
     for (unsigned i = threadIdx.x; i < ROWS * d; i += THREADS) {
         const unsigned row = min(row0 + i / d, rows - 1);
-        const size_t query = window * f.n + f.first + row / group;
+        const size_t query = seq * a.q_rows + row / group;
 
         room.queries[i] =
-            f.q[(query * f.n_heads + blockIdx.y * group + row % group) * d +
+            a.q[(query * view.n_heads + blockIdx.y * group + row % group) * d +
                 i % d];
     }
     if (threadIdx.x < ROWS) {
-        const size_t query =
-            f.first + min(row0 + threadIdx.x, rows - 1) / group;
+        const size_t query = min(row0 + threadIdx.x, rows - 1) / group;
 
-        room.seen[threadIdx.x] = (unsigned)query + 1;
-        room.k_until[threadIdx.x] = f.k.until[query];
-        room.v_until[threadIdx.x] = f.v.until[query];
+        room.seen[threadIdx.x] = (unsigned)(view.first + query) + 1;
+        room.k_until[threadIdx.x] = a.k.until[query];
+        room.v_until[threadIdx.x] = a.v.until[query];
     }
     kv_sync_block();
 
-    kv_hack_pass p = kv_hack_pass_of(f, v, 0, n, least, most);
+    kv_hack_pass p = kv_hack_pass_of(a, v, 0, n, least, most);
 
     if (p.k_codes)
         kv_hack_fetch(k, room.keys,
@@ -319,7 +318,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         const unsigned at = min(row0 + row, rows - 1);
         const uint64_t key =
             kv_mix(kv_mix(k.key, blockIdx.y * group + at % group),
-                   f.first + at / group);
+                   view.first + at / group);
 
         max[i] = KV_NONE;
         for (unsigned part = 0; part < k.parts; part++)
@@ -329,7 +328,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
     for (unsigned pass = 0; pass < passes; pass++) {
         const kv_hack_pass next =
-            kv_hack_pass_of(f, v, pass + 1, n, least, most);
+            kv_hack_pass_of(a, v, pass + 1, n, least, most);
 
         if (p.v_parts)
             kv_hack_fetch(v, room.values,
@@ -341,9 +340,9 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (p.k_codes)
             kv_hack_scores(k, room.keys, queries, scale, room.scores);
         for (unsigned t = p.first; p.k_halves && t < p.end; t += SOME) {
-            kv_load_halves(f.k.unquantized + kv_at, kv_row, t, p.end, d,
+            kv_load_halves(a.k.unquantized + kv_at, kv_row, t, p.end, d,
                            room.halves);
-            kv_score_halves(room, d, t, p.end, (unsigned)f.k.sinks, scale,
+            kv_score_halves(room, d, t, p.end, (unsigned)a.k.sinks, scale,
                             room.scores + t - p.first + kv_lane(), apart);
         }
         kv_sync_block();
@@ -359,7 +358,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const unsigned seen = min(p.end, room.seen[row]);
             const uint64_t key =
                 kv_mix(kv_mix(v.key, blockIdx.y * group + at % group),
-                       f.first + at / group);
+                       view.first + at / group);
             float *const s = room.scores + row * apart;
             const float factor = kv_hack_weigh(
                 s, v.tokens, [&](unsigned t) { return p.first + t < seen; },
@@ -388,7 +387,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         kv_hack_rescale(room.factors, results);
         kv_hack_gather(v, room.values, weights, p.v_parts, results);
         for (unsigned t = p.first; p.v_halves && t < p.end; t += SOME) {
-            kv_load_halves(f.v.unquantized + kv_at, kv_row, t, p.end, d,
+            kv_load_halves(a.v.unquantized + kv_at, kv_row, t, p.end, d,
                            room.halves);
             kv_gather_halves(room, d, min(p.end - t, (unsigned)SOME),
                              room.scores + t - p.first, apart, results);
@@ -403,10 +402,10 @@ __global__ void __launch_bounds__(THREADS, 2)
     kv_sync_block();
     kv_hack_each(v, results, [&](unsigned row, unsigned c, float x) {
         const unsigned at = row0 + row;
-        const size_t query = window * f.n + f.first + at / group;
+        const size_t query = seq * a.q_rows + at / group;
 
         if (at < rows)
-            f.out[(query * f.n_heads + blockIdx.y * group + at % group) * d +
+            a.out[(query * view.n_heads + blockIdx.y * group + at % group) * d +
                   c] = x / room.sums[row];
     });
 }
@@ -442,18 +441,23 @@ extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
     return kv_hack_forms_room::bytes(h->k, h->v) <= device->shared;
 }
 
-extern "C" int kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+extern "C" int kv_gpu_attend_hack(const struct kv_attend_job *a,
                                   const struct kv_gpu_hack_forms *h,
                                   struct kv_err *e)
 {
-    const size_t rows = (f->end - f->first) * (f->n_heads / f->n_kv_heads);
-    const dim3 grid((unsigned)((rows + ROWS - 1) / ROWS * f->n_windows),
-                    (unsigned)f->n_kv_heads);
+    const struct kv_attend_view *v = &a->view;
+
+    if (!kv_gpu_views_takes(v))
+        return kv_gpu_views_fail(e);
+
+    const size_t rows = v->nq * (v->n_heads / v->n_kv_heads);
+    const dim3 grid((unsigned)((rows + ROWS - 1) / ROWS * v->n_seqs),
+                    (unsigned)v->n_kv_heads);
     const char *wrong = kv_launch(kv_hack_forms_kernel, grid, dim3(THREADS),
                                   kv_hack_forms_room::bytes(h->k, h->v),
-                                  (cudaStream_t)0, *f, *h);
+                                  (cudaStream_t)0, *a, *h);
 
     return wrong
-               ? kv_fail(e, "attention on codes of %zu tokens: %s", f->n, wrong)
+               ? kv_fail(e, "attention on codes of %zu tokens: %s", v->n, wrong)
                : 0;
 }

@@ -39,9 +39,10 @@ int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
                         size_t n, size_t n_steps, uint8_t *steps,
                         struct kv_err *e);
 
-/* f: both sides unquantized, none quantized; as many sinks on both; until is
- * there, and does not fall from a query to the next.  Launches. */
-int kv_gpu_attend_hack(const struct kv_gpu_forms *f,
+/* Both sides of the job are unquantized, none quantized; as many sinks on both;
+ * until is set, and does not fall from a query to the next.  Launches.  Takes
+ * the views that kv_gpu_attend_views() takes. */
+int kv_gpu_attend_hack(const struct kv_attend_job *job,
                        const struct kv_gpu_hack_forms *h, struct kv_err *e);
 
 #ifdef __cplusplus

@@ -345,43 +345,20 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
 
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
-    const struct kv_shape *s = x->shape;
-    const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
-    const size_t q_dim = s->n_heads * d, kv_dim = s->n_kv_heads * d;
-    const size_t per_head = (x->n + TILE - 1) / TILE;
-    const size_t n_jobs = x->n_windows * s->n_heads * per_head;
-    const size_t floats = kv_attend_scratch(x->n, d);
-    float *scratch;
+    struct kv_attend_job job = {
+        .view = kv_shape_view(x->shape, x->n, 0, x->n),
+        .q = x->q,
+        .out = x->out,
+        .q_rows = x->n,
+        .k = {.unquantized = x->k},
+        .v = {.unquantized = x->v},
+    };
 
     (void)arg;
     if (x->gpu)
         return kv_model_gpu_attend(x, NULL, e);
-    scratch =
-        kv_alloc((size_t)omp_get_max_threads(), floats * sizeof(*scratch));
-#pragma omp parallel for schedule(dynamic) if (x->n > 1)
-    for (size_t i = 0; i < n_jobs; i++) {
-        const size_t t = i % per_head * TILE, h = i / per_head % s->n_heads;
-        const size_t window = i / per_head / s->n_heads * x->n;
-        const size_t kv = window * kv_dim + h / group * d;
-        const size_t rows = x->n - t < TILE ? x->n - t : TILE;
-        const size_t at = (window + t) * q_dim + h * d;
-        const struct kv_attend_job job = {
-            .q = x->q + at,
-            .out = x->out + at,
-            .q_stride = q_dim,
-            .nq = rows,
-            .first = t,
-            .n = t + rows,
-            .head_dim = d,
-            .scale = s->attn_scale,
-            .causal = 1,
-            .k = {.unquantized = x->k + kv, .stride = kv_dim},
-            .v = {.unquantized = x->v + kv, .stride = kv_dim},
-        };
-
-        kv_attend(&job, scratch + (size_t)omp_get_thread_num() * floats);
-    }
-    free(scratch);
+    job.view.n_seqs = x->n_windows;
+    kv_attend(&job);
     return 0;
 }
 

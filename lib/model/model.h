@@ -88,7 +88,7 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 struct kv_forms {
     const float *unquantized[KV_SIDES],
         *quantized[KV_SIDES];      /* one may be NULL */
-    const size_t *until[KV_SIDES]; /* [n]; NULL with one form */
+    const uint32_t *until[KV_SIDES]; /* [n]; NULL with one form */
     size_t sinks[KV_SIDES];
     size_t exact; /* queries before this one see x->k and x->v */
     bool there;   /* unquantized and quantized are kv_forms_room()'s */

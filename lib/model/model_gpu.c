@@ -429,43 +429,41 @@ static int put_form(const struct kv_qkv *x, enum kv_side side, bool quantized,
 
 /* What is there already, as for most layers, is not sent again. */
 static int put_until(const struct kv_qkv *x, enum kv_side side,
-                     const size_t *from, const uint32_t **to, struct kv_err *e)
+                     const uint32_t *from, const uint32_t **to,
+                     struct kv_err *e)
 {
     struct kv_model_gpu *g = x->gpu;
     const enum room r = (enum room)(UNTIL + side);
-    const size_t bytes = x->n * sizeof(uint32_t);
-    uint32_t *until;
+    const size_t bytes = x->n * sizeof(*from);
 
     if (!from)
         return 0;
-    until = kv_alloc(x->n, sizeof(*until));
-    for (size_t i = 0; i < x->n; i++)
-        until[i] = (uint32_t)from[i];
-    if (g->n_until[side] != x->n || memcmp(g->until[side], until, bytes)) {
+    if (g->n_until[side] != x->n || memcmp(g->until[side], from, bytes)) {
         g->n_until[side] = 0;
         if (want(g, r, bytes, e) ||
-            kv_device_upload(g->room[r].p, until, bytes, e)) {
-            free(until);
+            kv_device_upload(g->room[r].p, from, bytes, e))
             return -1;
-        }
+        g->until[side] = kv_realloc(g->until[side], x->n, sizeof(*from));
+        memcpy(g->until[side], from, bytes);
+        g->n_until[side] = x->n;
     }
-    free(g->until[side]);
-    g->until[side] = until;
-    g->n_until[side] = x->n;
     *to = g->room[r].p;
     return 0;
 }
 
 static int put_side(const struct kv_qkv *x, const struct kv_forms *f,
-                    enum kv_side side, struct kv_gpu_forms_side *to,
+                    enum kv_side side, struct kv_attend_side *to,
                     struct kv_err *e)
 {
-    *to = (struct kv_gpu_forms_side){.sinks = f->sinks[side]};
-    return put_form(x, side, false, f->unquantized[side], f->there,
-                    &to->unquantized, e) ||
-           put_form(x, side, true, f->quantized[side], f->there, &to->quantized,
-                    e) ||
-           put_until(x, side, f->until[side], &to->until, e);
+    *to = (struct kv_attend_side){.sinks = f->sinks[side]};
+    if (put_form(x, side, false, f->unquantized[side], f->there,
+                 &to->unquantized, e) ||
+        put_form(x, side, true, f->quantized[side], f->there, &to->quantized,
+                 e) ||
+        put_until(x, side, f->until[side], &to->until, e))
+        return -1;
+    to->until = to->until ? to->until + f->exact : NULL;
+    return 0;
 }
 
 int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
@@ -473,26 +471,25 @@ int kv_model_gpu_attend(const struct kv_qkv *x, const struct kv_forms *f,
 {
     struct kv_model_gpu *g = x->gpu;
     const struct kv_shape *s = x->shape;
-    struct kv_gpu_forms a = {.n_windows = x->n_windows,
-                             .n = x->n,
-                             .n_heads = s->n_heads,
-                             .n_kv_heads = s->n_kv_heads,
-                             .head_dim = s->head_dim,
-                             .end = f ? f->exact : x->n,
-                             .scale = s->attn_scale,
-                             .q = g->room[Q].p,
-                             .out = g->room[OUT].p,
-                             .k = {.unquantized = g->room[K].p},
-                             .v = {.unquantized = g->room[V].p}};
+    const size_t exact = f ? f->exact : x->n;
+    struct kv_attend_job a = {.view = kv_shape_view(s, x->n, 0, exact),
+                              .q = g->room[Q].p,
+                              .out = g->room[OUT].p,
+                              .q_rows = x->n,
+                              .k = {.unquantized = g->room[K].p},
+                              .v = {.unquantized = g->room[V].p}};
 
-    if (a.end && kv_gpu_attend_forms(&a, e))
+    a.view.n_seqs = x->n_windows;
+    if (exact && kv_gpu_attend_views(&a, e))
         return -1;
-    a.first = a.end;
-    a.end = x->n;
-    if (a.first < a.end &&
+    a.view.first = exact;
+    a.view.nq = x->n - exact;
+    a.q += exact * s->n_heads * s->head_dim;
+    a.out += exact * s->n_heads * s->head_dim;
+    if (a.view.nq &&
         (put_side(x, f, KV_K, &a.k, e) || put_side(x, f, KV_V, &a.v, e) ||
          (f->codes ? kv_gpu_attend_hack(&a, f->codes, e)
-                   : kv_gpu_attend_forms(&a, e))))
+                   : kv_gpu_attend_views(&a, e))))
         return -1;
     g->attended = true;
     return 0;

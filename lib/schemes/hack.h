@@ -48,7 +48,7 @@ struct kv_hack {
 
 /* struct kv_scheme's attend(). */
 void kv_hack_attend(const struct kv_reader *k, const struct kv_reader *v,
-                    const float *q, size_t nq, size_t first, uint64_t seed,
-                    float *out, struct kv_attend_ops *ops);
+                    const struct kv_attend_view *view, const float *q,
+                    uint64_t seed, float *out, struct kv_attend_ops *ops);
 
 #endif

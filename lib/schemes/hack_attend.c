@@ -16,6 +16,7 @@
 #include "lib/base/alloc.h"
 #include "lib/schemes/hack_operand.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ enum {
 
 /* One query head. */
 struct query {
-    size_t n; /* tokens it sees */
+    size_t n;       /* tokens up to its own */
+    size_t i, head; /* of the view */
     uint64_t key[KV_SIDES];
     float *out; /* where its output goes */
 };
@@ -49,6 +51,7 @@ struct tile {
     double *base, *one;      /* [n_groups][most], [most]: what minima give */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
+    const struct kv_attend_view *view;
 };
 
 /* Of tokens [from, from + n), those before `end`. */
@@ -384,20 +387,38 @@ static void tile_free(struct tile *t)
     free(t);
 }
 
+/* Query j's logits become weights, 0 for what it does not see and for len
+ * tokens more. */
+static void softmax(struct tile *t, size_t j, size_t len)
+{
+    const struct kv_attend_view *v = t->view;
+    const struct query *x = &t->query[j];
+    float *w = t->w + j * t->w_room;
+    bool any = true;
+
+    if (!kv_attend_simple(v)) {
+        kv_attend_logits(v, 0, x->head, x->i, 0, x->n, w);
+        any = kv_row_max(w, x->n) != -INFINITY;
+    }
+    if (any)
+        kv_softmax(w, x->n);
+    else
+        memset(w, 0, x->n * sizeof(*w));
+    memset(w + x->n, 0, len * sizeof(*w));
+    for (size_t i = 0; v->mass && i < x->n; i++)
+        v->mass[x->head / (v->n_heads / v->n_kv_heads) * v->n + i] +=
+            (double)w[i];
+}
+
 /* The outputs of the tile's queries. */
 static void tile_attend(struct tile *t, struct kv_hack_operand *k,
-                        struct kv_hack_operand *v, float attn_scale)
+                        struct kv_hack_operand *v)
 {
     const size_t d = v->h->n_lines;
 
-    logits(t, k, attn_scale);
-    for (size_t j = 0; j < t->n; j++) {
-        float *w = t->w + j * t->w_room;
-        const size_t n = t->query[j].n;
-
-        kv_softmax(w, n);
-        memset(w + n, 0, v->h->len * sizeof(*w));
-    }
+    logits(t, k, t->view->scale);
+    for (size_t j = 0; j < t->n; j++)
+        softmax(t, j, v->h->len);
     gather(t, v);
     for (size_t j = 0; j < t->n; j++)
         kv_hack_narrow(t->out + j * d, d, 1, t->query[j].out);
@@ -406,11 +427,11 @@ static void tile_attend(struct tile *t, struct kv_hack_operand *k,
 /* The query heads of one KV head. */
 static void attend_head(struct tile *t, struct kv_hack_operand *k,
                         struct kv_hack_operand *v, size_t head, const float *q,
-                        size_t nq, size_t first, uint64_t seed, float *out)
+                        uint64_t seed, float *out)
 {
-    const struct kv_shape *shape = &k->r->codec->shape;
-    const size_t d = shape->head_dim, heads = shape->n_heads;
-    const size_t group = heads / shape->n_kv_heads, layer = k->r->codec->layer;
+    const size_t d = t->view->head_dim, heads = t->view->n_heads;
+    const size_t group = heads / t->view->n_kv_heads, nq = t->view->nq;
+    const size_t layer = k->r->codec->layer;
     /* what summing codes costs the formulas, where sums are not stored */
     const uint64_t sums =
         d * ((k->h->sums ? 0 : k->n_coded) + (v->h->sums ? 0 : v->n_coded));
@@ -424,19 +445,21 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
     for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
         t->n = kv_hack_least(t->most, nq * group - j0);
         for (size_t j = 0; j < t->n; j++) {
-            const size_t query = first + (j0 + j) / group;
+            const size_t i = (j0 + j) / group, query = t->view->first + i;
             const size_t own = head * group + (j0 + j) % group;
-            const size_t at = ((j0 + j) / group * heads + own) * d;
+            const size_t at = (i * heads + own) * d;
 
             t->query[j] = (struct query){
-                .n = kv_hack_least(query + 1, k->r->n),
+                .n = kv_attend_end(t->view, i),
+                .i = i,
+                .head = own,
                 .key = {kv_hack_key(seed, KV_HACK_Q, layer, own, query),
                         kv_hack_key(seed, KV_HACK_P, layer, own, query)},
                 .out = out + at,
             };
             memcpy(t->q + j * d, q + at, d * sizeof(*q));
         }
-        tile_attend(t, k, v, shape->attn_scale);
+        tile_attend(t, k, v);
     }
 }
 
@@ -455,22 +478,23 @@ static void add_ops(struct kv_attend_ops *ops, const struct tile *t,
 
 /* Threads share out the KV heads: no result depends on how. */
 void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
-                    const float *q, size_t nq, size_t first, uint64_t seed,
-                    float *out, struct kv_attend_ops *ops)
+                    const struct kv_attend_view *view, const float *q,
+                    uint64_t seed, float *out, struct kv_attend_ops *ops)
 {
-    const struct kv_shape *shape = &kr->codec->shape;
-    const size_t group = shape->n_heads / shape->n_kv_heads;
+    const size_t group = view->n_heads / view->n_kv_heads;
     const size_t threads = (size_t)omp_get_max_threads();
 
-#pragma omp parallel num_threads((int)kv_hack_least(shape->n_kv_heads, threads))
+#pragma omp parallel num_threads((int)kv_hack_least(view->n_kv_heads, threads))
     {
         struct kv_hack_operand k = kv_hack_operand_new(kr),
                                v = kv_hack_operand_new(vr);
-        struct tile *t = tile_new(&k, &v, group, nq * group);
+        struct tile *t = tile_new(&k, &v, group, view->nq * group);
+
+        t->view = view;
 
 #pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < shape->n_kv_heads; i++)
-            attend_head(t, &k, &v, i, q, nq, first, seed, out);
+        for (size_t i = 0; i < view->n_kv_heads; i++)
+            attend_head(t, &k, &v, i, q, seed, out);
         if (ops) {
 #pragma omp critical(kv_hack_ops)
             add_ops(ops, t, &k, &v);

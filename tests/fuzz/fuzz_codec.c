@@ -181,7 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         kv_cache_decode(c, (enum kv_side)side, x);
         expect_finite(x, n * row, r);
     }
-    kv_cache_attend(c, q + (n - 1) * q_row, 1, out);
+    kv_cache_attend(c, kv_cache_view(c, 1), q + (n - 1) * q_row, out);
     attend_tiles(c, q + (n - 1) * q_row, out, r);
     if (data[2])
         load_spoilt(c, (size_t)data[3] * data[3], data[2], x, r);
