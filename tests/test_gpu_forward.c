@@ -201,8 +201,8 @@ static struct kv_attend_side side_of(const struct forms_case *c,
     };
 }
 
-static struct kv_attend_side on_device(struct kv_attend_side s, size_t values,
-                                       size_t nq)
+static struct kv_attend_side side_to_device(struct kv_attend_side s,
+                                            size_t values, size_t nq)
 {
     s.unquantized = to_device(s.unquantized, values * sizeof(float));
     s.quantized = to_device(s.quantized, values * sizeof(float));
@@ -253,21 +253,21 @@ static void check_forms(const struct forms_case *c, uint64_t key)
     for (size_t i = 0; i < q_values; i++)
         got[i] = want[i] = 7;
 
-    float *const q_there = to_device(q, q_values * sizeof(*q));
-    float *const out_there = to_device(got, q_values * sizeof(*q));
+    float *const device_q = to_device(q, q_values * sizeof(*q));
+    float *const device_out = to_device(got, q_values * sizeof(*q));
 
-    job.q = q_there + skip;
-    job.out = out_there + skip;
-    job.k = on_device(host.k, values, n - c->first);
-    job.v = on_device(host.v, values, n - c->first);
+    job.q = device_q + skip;
+    job.out = device_out + skip;
+    job.k = side_to_device(host.k, values, n - c->first);
+    job.v = side_to_device(host.v, values, n - c->first);
     kv_attend_c(&host);
     if (kv_gpu_attend_views(&job, &e) ||
-        kv_device_download(got, out_there, q_values * sizeof(*got), &e))
+        kv_device_download(got, device_out, q_values * sizeof(*got), &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < q_values; i++)
         assert_within(got[i], want[i], 1e-5);
-    kv_device_free(q_there);
-    kv_device_free(out_there);
+    kv_device_free(device_q);
+    kv_device_free(device_out);
     free_side(&k, &job.k);
     free_side(&v, &job.v);
     free(q);

@@ -337,9 +337,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 {
     auto *const shared = reinterpret_cast<kv_views_shared<C> *>(kv_shared());
     const kv_attend_view &view = a.view;
-    const unsigned d = (unsigned)view.head_dim, block = blockIdx.x / slices;
+    const unsigned block = blockIdx.x / slices;
     const unsigned i0 = (tiles - 1 - (unsigned)(block / view.n_seqs)) * TILE;
-    const size_t seq = block % view.n_seqs;
     const kv_view_tile t = {a, i0, min(i0 + TILE, (unsigned)view.nq),
                             blockIdx.x % slices * C, block % view.n_seqs};
     const kv_view_forms k(a.k, t.i0, t.i1), v(a.v, t.i0, t.i1);
