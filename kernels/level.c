@@ -47,6 +47,11 @@ bool kv_level_vnni(void)
 #endif
 }
 
+size_t kv_level_version(void)
+{
+    return (size_t)kv_level_get() + kv_level_vnni();
+}
+
 bool kv_level_pairs(void)
 {
 #ifdef __x86_64__

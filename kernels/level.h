@@ -7,6 +7,7 @@
 #include "lib/base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum kv_level { KV_LEVEL_C, KV_LEVEL_AVX2, KV_LEVEL_AVX512 };
 
@@ -24,6 +25,21 @@ int kv_level_set(enum kv_level level, struct kv_err *e);
  * and looks bytes up (AVX512-VNNI, AVX512-VBMI, GFNI, BMI2): Ice Lake, Zen 4
  * and newer. */
 bool kv_level_vnni(void);
+
+/* The versions of one thing as a table: the one to use is that of index
+ * kv_level_version(), vnni where kv_level_vnni(). */
+#ifdef __x86_64__
+#define KV_VERSIONS(c, avx2, avx512, vnni) \
+    {                                      \
+        c, avx2, avx512, vnni              \
+    }
+#else
+#define KV_VERSIONS(c, avx2, avx512, vnni) \
+    {                                      \
+        c                                  \
+    }
+#endif
+size_t kv_level_version(void);
 
 /* Whether this CPU looks bytes up in two registers (vpermi2b) in the time of
  * one: AMD's do; Intel's take three times as long. */

@@ -6,12 +6,14 @@
 #ifndef KV_TILES_IMPL_H
 #define KV_TILES_IMPL_H
 
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/common.h"
 #include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
 
 #include <stdbool.h>
 #include <string.h>
+
+enum { KV_ROPE_DIGITS = 4 };
 
 struct kv_tile_loops {
     /* Of 1 or 2 parts score [rows][32 parts], stride apart, written.  ahead:
@@ -37,6 +39,17 @@ struct kv_tile_loops {
      * below 2^-93 it and the codes are 0.  The same codes at every level. */
     void (*round8)(const float *x, size_t stride, size_t rows, size_t n,
                    int8_t *code, size_t code_stride, float *scale);
+    /* RoPE.  Cosines and sines [n_rot] of angles that are sums of
+     * KV_ROPE_DIGITS angles; each digit: [2][n_rot], their cosines and sines.
+     */
+    void (*rope_first)(const double *const digit[KV_ROPE_DIGITS], size_t n_rot,
+                       float *cosine, float *sine);
+    /* cosine, sine: [n_rot], of the first token's angles; within:
+     * [n_rot][2][32], of the angles from the first token on.  x: [head_dim]
+     * [32], half = head_dim / 2. */
+    void (*rope_rotate)(const float *cosine, const float *sine,
+                        const float *within, size_t n_rot, size_t half,
+                        float *x);
 };
 
 /* Of four rows the units of codes up to `most` in magnitude: max[r], the row's
@@ -45,17 +58,11 @@ struct kv_tile_loops {
 ALWAYS_INLINE void kv_units_of_four(float most, float least, float max[4],
                                     float by[4])
 {
-    typedef float floats __attribute__((vector_size(16)));
-    typedef int32_t ints __attribute__((vector_size(16)));
-    floats x, to;
-    ints some;
+    const vf32x4 m = v4_load(max), zero = {0};
+    const vi32x4 some = m >= (vf32x4){least, least, least, least};
 
-    memcpy(&x, max, sizeof(x));
-    some = x >= (floats){least, least, least, least};
-    to = (floats)((ints)(most / x) & some);
-    x = (floats)((ints)(x / most) & some);
-    memcpy(by, &to, sizeof(to));
-    memcpy(max, &x, sizeof(x));
+    v4_store(by, v4_select(some, most / m, zero));
+    v4_store(max, v4_select(some, m / most, zero));
 }
 
 /* Those of round8. */

@@ -1,33 +1,30 @@
-/* The loops of tiles_impl.h, WIDTH channels or tokens side by side.  Included
- * by tiles_c.c, tiles_avx2.c and tiles_avx512.c, which name the registers:
- *
- *   vf                  WIDTH floats
- *   v_load v_store v_all v_add v_sub v_mul v_fma v_max   as they say
- *   v_half v_bf16       from WIDTH 16-bit floats at any address
- *   v_fraction(x)       x - floor(x)
- *   v_times2(x, n)      x 2^floor(n), n from -126 to below 128
- *   v_abs               |x|
- *   v_store8 v_store8x4 a register, or 4, as signed bytes, to nearest, half to
- *                       even
- *   v_sums v_mosts      per register x[0] to x[3]: of its lanes, to out[4]
- *   GROUPS(rows)        registers worked on together for so many queries, 1,
- *                       2 or 4: as many as fit beside their sums */
+/* The loops of kernels/tiles/impl.h, V_V_WIDTH channels or tokens side by side.
+ * Included by c.c, avx2.c and avx512.c after their kernels/simd header. */
 #include "kernels/simd/prefetch.h"
 #include "kernels/tiles/impl.h"
 
 #include <string.h>
 
-ALWAYS_INLINE vf load(enum kv_float kind, const void *x, size_t i)
+/* Registers worked on together for so many rows, 1, 2 or 4: as many as fit
+ * beside their sums. */
+ALWAYS_INLINE size_t groups(size_t rows)
+{
+    const size_t fit = V_REGISTERS / (2 * rows);
+
+    return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+ALWAYS_INLINE vf32 load(enum kv_float kind, const void *x, size_t i)
 {
     switch (kind) {
     case KV_FLOAT_32:
         return v_load((const float *)x + i);
     case KV_FLOAT_16:
-        return v_half((const uint16_t *)x + i);
+        return v_load_f16((const uint16_t *)x + i);
     case KV_FLOAT_BF16:
         break;
     }
-    return v_bf16((const uint16_t *)x + i);
+    return v_load_bf16((const uint16_t *)x + i);
 }
 
 ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
@@ -35,8 +32,8 @@ ALWAYS_INLINE size_t value_bytes(enum kv_float kind)
     return kind == KV_FLOAT_32 ? 4 : 2;
 }
 
-/* Tokens [at, at + g * WIDTH) of parts.  kind, ahead, rows and g are constants:
- * a branch around the prefetches takes a tenth of memory's speed. */
+/* Tokens [at, at + g * V_WIDTH) of parts.  kind, ahead, rows and g are
+ * constants: a branch around the prefetches takes a tenth of memory's speed. */
 ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
                             size_t head_dim, const float *q, size_t rows,
                             size_t at, size_t g, float *score, size_t stride)
@@ -44,11 +41,11 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
     const size_t size = value_bytes(kind), row = KV_TILE_PART * size;
     const char *far = (const char *)k + at * head_dim * size;
     const char *from[4];
-    vf sum[KV_TILE_ROWS][4];
+    vf32 sum[KV_TILE_ROWS][4];
 
     UNROLL
     for (size_t j = 0; j < g; j++) {
-        const size_t t = at + j * WIDTH;
+        const size_t t = at + j * V_WIDTH;
 
         from[j] = (const char *)k + t / KV_TILE_PART * head_dim * row +
                   t % KV_TILE_PART * size;
@@ -57,16 +54,16 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t j = 0; j < g; j++)
-        sum[r][j] = v_all(0);
+        sum[r][j] = v_set1(0);
     for (size_t c = 0; c < head_dim; c++) {
-        vf x[4];
+        vf32 x[4];
 
         if (ahead)
-            kv_prefetch_far(far + c * g * WIDTH * size, KV_FAR,
-                            g * WIDTH * size);
+            kv_prefetch_far(far + c * g * V_WIDTH * size, KV_FAR,
+                            g * V_WIDTH * size);
         UNROLL
         for (size_t j = 0; j < g; j++) {
-            if (ahead && j * WIDTH * size % KV_LINE == 0)
+            if (ahead && j * V_WIDTH * size % KV_LINE == 0)
                 kv_prefetch_near(from[j] + c * row, KV_NEAR, KV_LINE);
             x[j] = load(kind, from[j] + c * row, 0);
         }
@@ -74,13 +71,13 @@ ALWAYS_INLINE void dot_some(enum kv_float kind, bool ahead, const void *k,
         for (size_t r = 0; r < rows; r++)
             UNROLL
         for (size_t j = 0; j < g; j++)
-            sum[r][j] = v_fma(v_all(q[c * rows + r]), x[j], sum[r][j]);
+            sum[r][j] = v_muladd(v_set1(q[c * rows + r]), x[j], sum[r][j]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t j = 0; j < g; j++)
-        v_store(score + r * stride + at + j * WIDTH, sum[r][j]);
+        v_store(score + r * stride + at + j * V_WIDTH, sum[r][j]);
 }
 
 /* parts, 1 or 2, is a constant. */
@@ -88,31 +85,31 @@ ALWAYS_INLINE void dot_rows(enum kv_float kind, bool ahead, const void *k,
                             size_t parts, size_t head_dim, const float *q,
                             size_t rows, float *score, size_t stride)
 {
-    const size_t n = parts * KV_TILE_PART, most = n / WIDTH;
-    const size_t g = GROUPS(rows) < most ? GROUPS(rows) : most;
+    const size_t n = parts * KV_TILE_PART, most = n / V_WIDTH;
+    const size_t g = groups(rows) < most ? groups(rows) : most;
 
-    for (size_t at = 0; at < n; at += g * WIDTH)
+    for (size_t at = 0; at < n; at += g * V_WIDTH)
         dot_some(kind, ahead, k, head_dim, q, rows, at, g, score, stride);
 }
 
-/* Channels [c, c + g * WIDTH). */
+/* Channels [c, c + g * V_WIDTH). */
 ALWAYS_INLINE void add_some(enum kv_float kind, bool ahead, const void *v,
                             size_t n, size_t padded, const float *p,
                             size_t stride, size_t rows, size_t c, size_t g,
                             float *acc)
 {
-    const size_t size = value_bytes(kind), bytes = g * WIDTH * size;
+    const size_t size = value_bytes(kind), bytes = g * V_WIDTH * size;
     const char *far = (const char *)v + c * n * size;
-    vf sum[KV_TILE_ROWS][4];
+    vf32 sum[KV_TILE_ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t j = 0; j < g; j++)
-        sum[r][j] = v_load(acc + r * padded + c + j * WIDTH);
+        sum[r][j] = v_load(acc + r * padded + c + j * V_WIDTH);
     for (size_t t = 0; t < n; t++) {
         const size_t i = t * padded + c;
-        vf x[4];
+        vf32 x[4];
 
         if (ahead) {
             kv_prefetch_far(far + t * bytes, KV_FAR, bytes);
@@ -120,18 +117,18 @@ ALWAYS_INLINE void add_some(enum kv_float kind, bool ahead, const void *v,
         }
         UNROLL
         for (size_t j = 0; j < g; j++)
-            x[j] = load(kind, v, i + j * WIDTH);
+            x[j] = load(kind, v, i + j * V_WIDTH);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
         for (size_t j = 0; j < g; j++)
-            sum[r][j] = v_fma(v_all(p[r * stride + t]), x[j], sum[r][j]);
+            sum[r][j] = v_muladd(v_set1(p[r * stride + t]), x[j], sum[r][j]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t j = 0; j < g; j++)
-        v_store(acc + r * padded + c + j * WIDTH, sum[r][j]);
+        v_store(acc + r * padded + c + j * V_WIDTH, sum[r][j]);
 }
 
 ALWAYS_INLINE void add_rows(enum kv_float kind, bool ahead, const void *v,
@@ -140,13 +137,13 @@ ALWAYS_INLINE void add_rows(enum kv_float kind, bool ahead, const void *v,
 {
     size_t c = 0;
 
-    if (GROUPS(rows) == 4)
-        for (; c + 4 * WIDTH <= padded; c += 4 * WIDTH)
+    if (groups(rows) == 4)
+        for (; c + 4 * V_WIDTH <= padded; c += 4 * V_WIDTH)
             add_some(kind, ahead, v, n, padded, p, stride, rows, c, 4, acc);
-    if (GROUPS(rows) >= 2)
-        for (; c + 2 * WIDTH <= padded; c += 2 * WIDTH)
+    if (groups(rows) >= 2)
+        for (; c + 2 * V_WIDTH <= padded; c += 2 * V_WIDTH)
             add_some(kind, ahead, v, n, padded, p, stride, rows, c, 2, acc);
-    for (; c < padded; c += WIDTH)
+    for (; c < padded; c += V_WIDTH)
         add_some(kind, ahead, v, n, padded, p, stride, rows, c, 1, acc);
 }
 
@@ -195,17 +192,18 @@ static void add(enum kv_float kind, bool ahead, const void *v, size_t n,
 
 /* exp(x) = 2^y = 2^floor(y) 2^f: of 2^f, f below 1, the polynomial is the least
  * relative error's, 1.5e-7, and 1 at 0. */
-ALWAYS_INLINE vf exp_one(vf x)
+ALWAYS_INLINE vf32 exp_one(vf32 x)
 {
     /* v_max() gives the second of two where one is no number: y stays so */
-    const vf y = v_max(v_all(-125.514465f), v_mul(x, v_all(1.44269504f)));
-    const vf f = v_fraction(y);
-    const vf a = v_fma(v_all(0x1.e974fap-10f), f, v_all(0x1.277856p-7f));
-    const vf b =
-        v_fma(v_fma(a, f, v_all(0x1.c91ce6p-5f)), f, v_all(0x1.ebdb56p-3f));
-    const vf p = v_fma(v_fma(b, f, v_all(0x1.62e4bap-1f)), f, v_all(1));
+    const vf32 y = v_max(v_set1(-125.514465f), v_mul(x, v_set1(1.44269504f)));
+    const vf32 f = v_fraction(y);
+    const vf32 a = v_muladd(v_set1(0x1.e974fap-10f), f, v_set1(0x1.277856p-7f));
+    const vf32 b = v_muladd(v_muladd(a, f, v_set1(0x1.c91ce6p-5f)), f,
+                            v_set1(0x1.ebdb56p-3f));
+    const vf32 p =
+        v_muladd(v_muladd(b, f, v_set1(0x1.62e4bap-1f)), f, v_set1(1));
 
-    return v_times2(p, y);
+    return v_ldexp(p, y);
 }
 
 /* Rows worked on together: what takes long for one goes on beside others. */
@@ -216,42 +214,42 @@ _Static_assert(FEW == 4, "kv_units_of_four()");
 ALWAYS_INLINE void exp_few(float *x, size_t stride, size_t rows, size_t n,
                            const float *shift, float *sum)
 {
-    vf all[FEW], by[FEW];
+    vf32 all[FEW], by[FEW];
     float each[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
-        all[r] = v_all(0);
+        all[r] = v_set1(0);
     UNROLL
     for (size_t r = 0; r < rows; r++)
-        by[r] = v_all(shift[r]);
-    for (size_t i = 0; i < n; i += WIDTH)
+        by[r] = v_set1(shift[r]);
+    for (size_t i = 0; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++) {
         float *at = x + r * stride + i;
-        const vf y = exp_one(v_sub(v_load(at), by[r]));
+        const vf32 y = exp_one(v_sub(v_load(at), by[r]));
 
         v_store(at, y);
         all[r] = v_add(all[r], y);
     }
-    v_sums(all, each);
+    v_sum4(all, each);
     memcpy(sum, each, rows * sizeof(*sum));
 }
 
 ALWAYS_INLINE void max_few(const float *x, size_t stride, size_t rows, size_t n,
                            float *max)
 {
-    vf most[FEW];
+    vf32 most[FEW];
     float each[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
         most[r] = v_load(x + (r < rows ? r : 0) * stride);
-    for (size_t i = WIDTH; i < n; i += WIDTH)
+    for (size_t i = V_WIDTH; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++)
         most[r] = v_max(most[r], v_load(x + r * stride + i));
-    v_mosts(most, each);
+    v_max4(most, each);
     memcpy(max, each, rows * sizeof(*max));
 }
 
@@ -259,35 +257,35 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
                               size_t n, int8_t *code, size_t code_stride,
                               float *scale)
 {
-    vf most[FEW];
+    vf32 most[FEW];
     float each[FEW], by[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
-        most[r] = v_all(0);
-    for (size_t i = 0; i < n; i += WIDTH)
+        most[r] = v_set1(0);
+    for (size_t i = 0; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++)
         most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
-    v_mosts(most, each);
+    v_max4(most, each);
     kv_units8_of_four(each, by);
     memcpy(scale, each, rows * sizeof(*scale));
     UNROLL
     for (size_t r = 0; r < rows; r++) {
         size_t i = 0;
 
-        for (; i + 4 * WIDTH <= n; i += 4 * WIDTH) {
-            vf y[4];
+        for (; i + 4 * V_WIDTH <= n; i += 4 * V_WIDTH) {
+            vf32 y[4];
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
-                y[k] =
-                    v_mul(v_load(x + r * stride + i + k * WIDTH), v_all(by[r]));
-            v_store8x4(code + r * code_stride + i, y);
+                y[k] = v_mul(v_load(x + r * stride + i + k * V_WIDTH),
+                             v_set1(by[r]));
+            v_store_i8x4(code + r * code_stride + i, y);
         }
-        for (; i < n; i += WIDTH)
-            v_store8(code + r * code_stride + i,
-                     v_mul(v_load(x + r * stride + i), v_all(by[r])));
+        for (; i < n; i += V_WIDTH)
+            v_store_i8(code + r * code_stride + i,
+                       v_mul(v_load(x + r * stride + i), v_set1(by[r])));
     }
 }
 
@@ -326,10 +324,58 @@ static void round8(const float *x, size_t stride, size_t rows, size_t n,
                    code_stride, scale + r);
 }
 
+/* ---- RoPE: plain C, which the compiler makes wide -------------------------
+ */
+
+static void rope_first(const double *const digit[KV_ROPE_DIGITS], size_t n_rot,
+                       float *restrict cosine, float *restrict sine)
+{
+    const double *const zero = digit[0], *const one = digit[1];
+    const double *const two = digit[2], *const three = digit[3];
+
+    for (size_t i = 0; i < n_rot; i++) {
+        const double *const by[] = {one + i, two + i, three + i};
+        double c = zero[i], s = zero[n_rot + i];
+
+        for (size_t d = 0; d < KV_ROPE_DIGITS - 1; d++) {
+            const double was = c, by_c = by[d][0], by_s = by[d][n_rot];
+
+            c = was * by_c - s * by_s;
+            s = s * by_c + was * by_s;
+        }
+        cosine[i] = (float)c;
+        sine[i] = (float)s;
+    }
+}
+
+static void rotate_pair(float c, float s, const float *restrict within,
+                        float *restrict low, float *restrict high)
+{
+    for (size_t t = 0; t < KV_TILE_PART; t++) {
+        const float ct = within[t], st = within[KV_TILE_PART + t];
+        const float cosine = c * ct - s * st, sine = s * ct + c * st;
+        const float a = low[t], b = high[t];
+
+        low[t] = a * cosine - b * sine;
+        high[t] = b * cosine + a * sine;
+    }
+}
+
+static void rope_rotate(const float *cosine, const float *sine,
+                        const float *within, size_t n_rot, size_t half,
+                        float *x)
+{
+    for (size_t i = 0; i < n_rot; i++)
+        rotate_pair(cosine[i], sine[i], within + i * 2 * KV_TILE_PART,
+                    x + i * KV_TILE_PART, x + (half + i) * KV_TILE_PART);
+}
+
 const struct kv_tile_loops NAME(kv_tile_loops) = {
     .dot = dot,
     .add = add,
     .exp = exp_rows,
     .max = max_rows,
     .round8 = round8,
+    .rope_first = rope_first,
+    .rope_rotate = rope_rotate,
 };

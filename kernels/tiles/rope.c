@@ -1,6 +1,5 @@
-#include "kernels/level.h"
+#include "kernels/tiles/rope.h"
 #include "kernels/tiles/impl.h"
-#include "kernels/tiles/rope_impl.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
@@ -74,36 +73,6 @@ void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
     }
 }
 
-static kv_tiles_turn_fn *turn_fn(void)
-{
-#ifdef __x86_64__
-    switch (kv_level_get()) {
-    case KV_LEVEL_AVX512:
-        return kv_tiles_turn_avx512;
-    case KV_LEVEL_AVX2:
-        return kv_tiles_turn_avx2;
-    case KV_LEVEL_C:
-        break;
-    }
-#endif
-    return kv_tiles_turn_c;
-}
-
-static kv_tiles_first_fn *first_fn(void)
-{
-#ifdef __x86_64__
-    switch (kv_level_get()) {
-    case KV_LEVEL_AVX512:
-        return kv_tiles_first_avx512;
-    case KV_LEVEL_AVX2:
-        return kv_tiles_first_avx2;
-    case KV_LEVEL_C:
-        break;
-    }
-#endif
-    return kv_tiles_first_c;
-}
-
 size_t kv_tiles_rope_pairs(const struct kv_tiles_rope *r)
 {
     return r->n_rot;
@@ -127,7 +96,7 @@ void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
         angles(r, first / TOP * TOP, top);
         digit[TABLED] = top;
     }
-    first_fn()(digit, r->n_rot, cosine, sine);
+    kv_tile_loops()->rope_first(digit, r->n_rot, cosine, sine);
 }
 
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first, float *x)
@@ -135,5 +104,5 @@ void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first, float *x)
     float cosine[KV_ROPE_MOST], sine[KV_ROPE_MOST];
 
     kv_tiles_rope_first(r, first, cosine, sine);
-    turn_fn()(cosine, sine, r->within, r->n_rot, r->half, x);
+    kv_tile_loops()->rope_rotate(cosine, sine, r->within, r->n_rot, r->half, x);
 }

@@ -7,17 +7,11 @@
 
 const struct kv_tile_loops *kv_tile_loops(void)
 {
-#ifdef __x86_64__
-    switch (kv_level_get()) {
-    case KV_LEVEL_AVX512:
-        return &kv_tile_loops_avx512;
-    case KV_LEVEL_AVX2:
-        return &kv_tile_loops_avx2;
-    case KV_LEVEL_C:
-        break;
-    }
-#endif
-    return &kv_tile_loops_c;
+    static const struct kv_tile_loops *const versions[] =
+        KV_VERSIONS(&kv_tile_loops_c, &kv_tile_loops_avx2,
+                    &kv_tile_loops_avx512, &kv_tile_loops_avx512);
+
+    return versions[kv_level_version()];
 }
 
 /* ---- stores -------------------------------------------------------------- */

@@ -34,6 +34,7 @@ struct kv_vecops {
 };
 
 extern const struct kv_vecops kv_vecops_c;
-extern const struct kv_vecops kv_vecops_avx2, kv_vecops_avx512; /* x86-64 only */
+extern const struct kv_vecops kv_vecops_avx2,
+    kv_vecops_avx512; /* x86-64 only */
 
 #endif

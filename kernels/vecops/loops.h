@@ -1,103 +1,62 @@
-/* The operations of rows.h over vectors of LANES, 8 or 16, in the vector
- * notation that gcc and clang share.  Included by rows.c and, compiled for
- * wider registers, by rows_avx2.c and rows_avx512.c; NAME(f) adds the level's
- * suffix, v_fma(a, b, c) is a b + c rounded once.  Sums are of eight lanes
- * whatever LANES is: every level gives the same bits. */
-#include "kernels/simd/unroll.h"
+/* The operations of kernels/vecops/vecops.h over vectors of V_WIDTH floats, 8
+ * or 16, in the notation that gcc and clang share.  Included by c.c, avx2.c and
+ * avx512.c after their kernels/simd header.  Sums are of eight lanes whatever
+ * V_WIDTH is: every level gives the same bits. */
 #include "kernels/vecops/impl.h"
 #include "lib/base/half.h"
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-typedef float vf __attribute__((vector_size(4 * LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES)));
-typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-#if LANES == 8
-typedef float v4f __attribute__((vector_size(16)));
-typedef double v4d __attribute__((vector_size(32)));
+/* The lanes' bits; masks are so. */
+typedef int32_t lanes __attribute__((vector_size(4 * V_WIDTH)));
+typedef uint32_t bits __attribute__((vector_size(4 * V_WIDTH)));
+#if V_WIDTH == 8
+typedef float half_reg __attribute__((vector_size(16)));
+typedef double doubles __attribute__((vector_size(32)));
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+#define LOW_HALF 0, 1, 2, 3
+#define HIGH_HALF 4, 5, 6, 7
 #else
-typedef float v8f __attribute__((vector_size(32)));
-typedef double v8d __attribute__((vector_size(64)));
+typedef float half_reg __attribute__((vector_size(32)));
+typedef double doubles __attribute__((vector_size(64)));
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define LOW_HALF 0, 1, 2, 3, 4, 5, 6, 7
+#define HIGH_HALF 8, 9, 10, 11, 12, 13, 14, 15
 #endif
 
-ALWAYS_INLINE vf load(const float *x)
+/* The last n < V_WIDTH of a row; the other lanes are `rest`. */
+ALWAYS_INLINE vf32 load_last(const float *x, size_t n, float rest)
 {
-    vf v;
+    float part[V_WIDTH];
 
-    memcpy(&v, x, sizeof(v));
-    return v;
-}
-
-ALWAYS_INLINE void store(float *x, vf v)
-{
-    memcpy(x, &v, sizeof(v));
-}
-
-/* The last n < LANES of a row; the other lanes are `rest`. */
-ALWAYS_INLINE vf load_last(const float *x, size_t n, float rest)
-{
-    float part[LANES];
-
-    for (size_t j = 0; j < LANES; j++)
+    for (size_t j = 0; j < V_WIDTH; j++)
         part[j] = j < n ? x[j] : rest;
-    return load(part);
+    return v_load(part);
 }
 
-ALWAYS_INLINE void store_last(float *x, size_t n, vf v)
+ALWAYS_INLINE void store_last(float *x, size_t n, vf32 v)
 {
     memcpy(x, &v, n * sizeof(*x));
 }
 
-ALWAYS_INLINE vf choose(vi mask, vf yes, vf no)
+ALWAYS_INLINE vf32 choose(lanes mask, vf32 yes, vf32 no)
 {
-    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+    return (vf32)((mask & (lanes)yes) | (~mask & (lanes)no));
 }
-
-ALWAYS_INLINE vf splat(float x)
-{
-    return x - (vf){0};
-}
-
-#ifndef v_fma
-ALWAYS_INLINE vf v_fma(vf a, vf b, vf c)
-{
-    for (size_t j = 0; j < LANES; j++)
-        c[j] = fmaf(a[j], b[j], c[j]);
-    return c;
-}
-#endif
 
 /* A sum in double, of eight lanes at every level. */
-#if LANES == 8
 struct sum {
-    v4d low, high;
+    doubles part[8 / (V_WIDTH / 2)];
 };
 
-ALWAYS_INLINE void sum_add(struct sum *s, vf v)
+ALWAYS_INLINE void sum_add(struct sum *s, vf32 v)
 {
-    const v4f low = __builtin_shufflevector(v, v, 0, 1, 2, 3);
-    const v4f high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+    const half_reg low = __builtin_shufflevector(v, v, LOW_HALF);
+    const half_reg high = __builtin_shufflevector(v, v, HIGH_HALF);
 
-    s->low += __builtin_convertvector(low, v4d);
-    s->high += __builtin_convertvector(high, v4d);
+    s->part[0] += __builtin_convertvector(low, doubles);
+    s->part[V_WIDTH == 8] += __builtin_convertvector(high, doubles);
 }
-#else
-struct sum {
-    v8d all;
-};
-
-ALWAYS_INLINE void sum_add(struct sum *s, vf v)
-{
-    const v8f first = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-    const v8f second =
-        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-
-    s->all += __builtin_convertvector(first, v8d);
-    s->all += __builtin_convertvector(second, v8d);
-}
-#endif
 
 ALWAYS_INLINE double sum_total(const struct sum *s)
 {
@@ -110,15 +69,15 @@ ALWAYS_INLINE double sum_total(const struct sum *s)
 
 /* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; the polynomial
  * is Cephes' expf.  ln 2 is split so that n * LN2_HIGH is exact. */
-ALWAYS_INLINE vf exp_of(vf x)
+ALWAYS_INLINE vf32 exp_of(vf32 x)
 {
     const float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
     const float ROUND = 0x1.8p23f; /* adding it rounds to an integer */
-    const vi under = x<-87.33654f, over = x> 88.37626f;
-    const vf t = x * 1.44269504f + ROUND;
-    const vf n = t - ROUND;
-    const vf r = x - n * LN2_HIGH - n * LN2_LOW;
-    vf p = splat(1.9875691500e-4f);
+    const lanes under = x<-87.33654f, over = x> 88.37626f;
+    const vf32 t = x * 1.44269504f + ROUND;
+    const vf32 n = t - ROUND;
+    const vf32 r = x - n * LN2_HIGH - n * LN2_LOW;
+    vf32 p = v_set1(1.9875691500e-4f);
 
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -127,41 +86,41 @@ ALWAYS_INLINE vf exp_of(vf x)
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
     /* n stands in the low bits of t: move it to the exponent */
-    p = p * (vf)(((vu)t + 127u) << 23);
-    p = choose(under, splat(0), p);
-    return choose(over, splat(INFINITY), p);
+    p = p * (vf32)(((bits)t + 127u) << 23);
+    p = choose(under, v_set1(0), p);
+    return choose(over, v_set1(INFINITY), p);
 }
 
 static void rms_norm(const float *x, const float *w, size_t n, float eps,
                      float *out)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
-    const vf last = load_last(x + whole, rest, 0);
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
+    const vf32 last = load_last(x + whole, rest, 0);
     struct sum squares = {0};
 
-    for (size_t i = 0; i < whole; i += LANES)
-        sum_add(&squares, load(x + i) * load(x + i));
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        sum_add(&squares, v_load(x + i) * v_load(x + i));
     sum_add(&squares, last * last);
 
     const double mean = sum_total(&squares) / (double)n;
     const float by = (float)(1 / sqrt(mean + (double)eps));
 
-    for (size_t i = 0; i < whole; i += LANES)
-        store(out + i, load(x + i) * by * load(w + i));
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        v_store(out + i, v_load(x + i) * by * v_load(w + i));
     store_last(out + whole, rest, last * by * load_last(w + whole, rest, 0));
 }
 
-ALWAYS_INLINE vf silu_mul_of(vf gate, vf up)
+ALWAYS_INLINE vf32 silu_mul_of(vf32 gate, vf32 up)
 {
     return gate / (exp_of(-gate) + 1.0f) * up;
 }
 
 static void silu_mul(const float *gate, const float *up, size_t n, float *out)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
 
-    for (size_t i = 0; i < whole; i += LANES)
-        store(out + i, silu_mul_of(load(gate + i), load(up + i)));
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        v_store(out + i, silu_mul_of(v_load(gate + i), v_load(up + i)));
     store_last(out + whole, rest,
                silu_mul_of(load_last(gate + whole, rest, 0),
                            load_last(up + whole, rest, 0)));
@@ -172,15 +131,15 @@ static void silu_mul(const float *gate, const float *up, size_t n, float *out)
 static void rms_norm_grad(const float *x, const float *w, const float *g,
                           size_t n, float eps, float *out)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
-    const vf last = load_last(x + whole, rest, 0);
-    const vf last_wg =
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
+    const vf32 last = load_last(x + whole, rest, 0);
+    const vf32 last_wg =
         load_last(w + whole, rest, 0) * load_last(g + whole, rest, 0);
     struct sum squares = {0}, product = {0};
 
-    for (size_t i = 0; i < whole; i += LANES) {
-        sum_add(&squares, load(x + i) * load(x + i));
-        sum_add(&product, load(x + i) * (load(w + i) * load(g + i)));
+    for (size_t i = 0; i < whole; i += V_WIDTH) {
+        sum_add(&squares, v_load(x + i) * v_load(x + i));
+        sum_add(&product, v_load(x + i) * (v_load(w + i) * v_load(g + i)));
     }
     sum_add(&squares, last * last);
     sum_add(&product, last * last_wg);
@@ -189,16 +148,17 @@ static void rms_norm_grad(const float *x, const float *w, const float *g,
     const float by = (float)b;
     const float back = (float)(b * b * b * (sum_total(&product) / (double)n));
 
-    for (size_t i = 0; i < whole; i += LANES)
-        store(out + i, load(w + i) * load(g + i) * by - load(x + i) * back);
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        v_store(out + i,
+                v_load(w + i) * v_load(g + i) * by - v_load(x + i) * back);
     store_last(out + whole, rest, last_wg * by - last * back);
 }
 
 /* silu' = s (1 + gate (1 - s)), s = 1 / (1 + exp(-gate)). */
-ALWAYS_INLINE void silu_mul_grad_of(vf gate, vf up, vf g, vf *gate_grad,
-                                    vf *up_grad)
+ALWAYS_INLINE void silu_mul_grad_of(vf32 gate, vf32 up, vf32 g, vf32 *gate_grad,
+                                    vf32 *up_grad)
 {
-    const vf s = 1.0f / (exp_of(-gate) + 1.0f);
+    const vf32 s = 1.0f / (exp_of(-gate) + 1.0f);
 
     *gate_grad = g * up * (s * (gate * (1.0f - s) + 1.0f));
     *up_grad = g * (gate * s);
@@ -207,13 +167,14 @@ ALWAYS_INLINE void silu_mul_grad_of(vf gate, vf up, vf g, vf *gate_grad,
 static void silu_mul_grad(const float *gate, const float *up, const float *g,
                           size_t n, float *gate_grad, float *up_grad)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
-    vf a, b;
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
+    vf32 a, b;
 
-    for (size_t i = 0; i < whole; i += LANES) {
-        silu_mul_grad_of(load(gate + i), load(up + i), load(g + i), &a, &b);
-        store(gate_grad + i, a);
-        store(up_grad + i, b);
+    for (size_t i = 0; i < whole; i += V_WIDTH) {
+        silu_mul_grad_of(v_load(gate + i), v_load(up + i), v_load(g + i), &a,
+                         &b);
+        v_store(gate_grad + i, a);
+        v_store(up_grad + i, b);
     }
     silu_mul_grad_of(load_last(gate + whole, rest, 0),
                      load_last(up + whole, rest, 0),
@@ -225,39 +186,34 @@ static void silu_mul_grad(const float *gate, const float *up, const float *g,
 /* dx = p (g - sum(p g)). */
 static void softmax_grad(const float *p, const float *g, size_t n, float *out)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
-    const vf last_p = load_last(p + whole, rest, 0);
-    const vf last_g = load_last(g + whole, rest, 0);
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
+    const vf32 last_p = load_last(p + whole, rest, 0);
+    const vf32 last_g = load_last(g + whole, rest, 0);
     struct sum s = {0};
 
-    for (size_t i = 0; i < whole; i += LANES)
-        sum_add(&s, load(p + i) * load(g + i));
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        sum_add(&s, v_load(p + i) * v_load(g + i));
     sum_add(&s, last_p * last_g);
 
     const float mean = (float)sum_total(&s);
 
-    for (size_t i = 0; i < whole; i += LANES)
-        store(out + i, load(p + i) * (load(g + i) - mean));
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        v_store(out + i, v_load(p + i) * (v_load(g + i) - mean));
     store_last(out + whole, rest, last_p * (last_g - mean));
-}
-
-ALWAYS_INLINE vf larger(vf a, vf b)
-{
-    return choose(a > b, a, b);
 }
 
 static float max(const float *x, size_t n)
 {
-    vf m[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY),
-               splat(-INFINITY)};
+    vf32 m[4] = {v_set1(-INFINITY), v_set1(-INFINITY), v_set1(-INFINITY),
+                 v_set1(-INFINITY)};
     float most = -INFINITY;
     size_t i = 0;
 
-    for (; i + 4 * LANES <= n; i += 4 * LANES) /* four: they run abreast */
+    for (; i + 4 * V_WIDTH <= n; i += 4 * V_WIDTH) /* four: they run abreast */
         for (size_t j = 0; j < 4; j++)
-            m[j] = larger(load(x + i + j * LANES), m[j]);
-    m[0] = larger(larger(m[0], m[1]), larger(m[2], m[3]));
-    for (size_t j = 0; j < LANES; j++)
+            m[j] = v_max(v_load(x + i + j * V_WIDTH), m[j]);
+    m[0] = v_max(v_max(m[0], m[1]), v_max(m[2], m[3]));
+    for (size_t j = 0; j < V_WIDTH; j++)
         most = m[0][j] > most ? m[0][j] : most;
     for (; i < n; i++)
         most = x[i] > most ? x[i] : most;
@@ -266,13 +222,13 @@ static float max(const float *x, size_t n)
 
 static double exp_row(float *x, size_t n, float shift)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
     struct sum s = {0};
-    vf e;
+    vf32 e;
 
-    for (size_t i = 0; i < whole; i += LANES) {
-        e = exp_of(load(x + i) - shift);
-        store(x + i, e);
+    for (size_t i = 0; i < whole; i += V_WIDTH) {
+        e = exp_of(v_load(x + i) - shift);
+        v_store(x + i, e);
         sum_add(&s, e);
     }
     e = exp_of(load_last(x + whole, rest, -INFINITY) - shift);
@@ -306,39 +262,39 @@ struct product {
     size_t y_stride;
 };
 
-/* From row r and column j on, rows x wide * LANES sums, all in registers; rows
- * and wide are constants. */
+/* From row r and column j on, rows x wide * V_WIDTH sums, all in registers;
+ * rows and wide are constants. */
 ALWAYS_INLINE void add_products(const struct product *p, size_t r, size_t j,
                                 size_t rows, size_t wide)
 {
     const float *a = p->a + r * p->a_stride, *m = p->m + j;
     float *y = p->y + r * p->y_stride + j;
-    vf sum[16];
+    vf32 sum[16];
 
     for (size_t i = 0; i < rows; i++)
         for (size_t k = 0; k < wide; k++)
-            sum[i * wide + k] = load(y + i * p->y_stride + k * LANES);
+            sum[i * wide + k] = v_load(y + i * p->y_stride + k * V_WIDTH);
     for (size_t t = 0; t < p->n; t++, m += p->m_stride)
         for (size_t k = 0; k < wide; k++) {
-            const vf x = load(m + k * LANES);
+            const vf32 x = v_load(m + k * V_WIDTH);
 
             for (size_t i = 0; i < rows; i++)
-                sum[i * wide + k] =
-                    v_fma(splat(a[i * p->a_stride + t]), x, sum[i * wide + k]);
+                sum[i * wide + k] = v_fmadd(v_set1(a[i * p->a_stride + t]), x,
+                                            sum[i * wide + k]);
         }
     for (size_t i = 0; i < rows; i++)
         for (size_t k = 0; k < wide; k++)
-            store(y + i * p->y_stride + k * LANES, sum[i * wide + k]);
+            v_store(y + i * p->y_stride + k * V_WIDTH, sum[i * wide + k]);
 }
 
 /* Four rows after another, so many columns of each while these columns of m are
  * near. */
 static void add_fours(const struct product *p, size_t rows, size_t d)
 {
-    enum { WIDE = LANES / 4 };
+    enum { WIDE = V_WIDTH / 4 };
 
-    for (size_t j = 0, wide; d - j >= LANES; j += wide * LANES) {
-        const size_t left = (d - j) / LANES;
+    for (size_t j = 0, wide; d - j >= V_WIDTH; j += wide * V_WIDTH) {
+        const size_t left = (d - j) / V_WIDTH;
 
         /* not one at last: too few sums would be at work */
         wide = left == WIDE + 1 ? WIDE - 1 : left < WIDE ? left : WIDE;
@@ -361,8 +317,8 @@ static void add_one(const struct product *p, size_t row, size_t d)
 {
     enum { WIDE = 8 };
 
-    for (size_t j = 0, wide; d - j >= LANES; j += wide * LANES) {
-        const size_t left = (d - j) / LANES;
+    for (size_t j = 0, wide; d - j >= V_WIDTH; j += wide * V_WIDTH) {
+        const size_t left = (d - j) / V_WIDTH;
 
         wide = left < WIDE ? left : WIDE;
         switch (wide) {
@@ -388,7 +344,7 @@ static void rows_times(const float *a, size_t a_stride, size_t rows,
                        float *y, size_t y_stride)
 {
     const struct product p = {a, m, a_stride, m_stride, n, y, y_stride};
-    const size_t fours = rows / 4 * 4, whole = d / LANES * LANES;
+    const size_t fours = rows / 4 * 4, whole = d / V_WIDTH * V_WIDTH;
 
     add_fours(&p, fours, d);
     for (size_t r = fours; r < rows; r++)
@@ -403,12 +359,12 @@ static void rows_times(const float *a, size_t a_stride, size_t rows,
 
 static double log_sum_exp(const float *x, size_t n)
 {
-    const size_t whole = n - n % LANES, rest = n - whole;
+    const size_t whole = n - n % V_WIDTH, rest = n - whole;
     const float most = max(x, n), shift = isinf(most) ? 0 : most;
     struct sum s = {0};
 
-    for (size_t i = 0; i < whole; i += LANES)
-        sum_add(&s, exp_of(load(x + i) - shift));
+    for (size_t i = 0; i < whole; i += V_WIDTH)
+        sum_add(&s, exp_of(v_load(x + i) - shift));
     sum_add(&s, exp_of(load_last(x + whole, rest, -INFINITY) - shift));
     return (double)shift + log(sum_total(&s));
 }
@@ -474,50 +430,44 @@ static void widen_bf16(const void *from, size_t n, float *to)
 
 /* ---- Hadamard ------------------------------------------------------------ */
 
-#if LANES == 8
-#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+/* A pass within a register: lane j and lane j ^ BY. */
+#if V_WIDTH == 8
+#define OTHER(x, BY)                                                      \
+    __builtin_shufflevector(x, x, 0 ^ BY, 1 ^ BY, 2 ^ BY, 3 ^ BY, 4 ^ BY, \
+                            5 ^ BY, 6 ^ BY, 7 ^ BY)
 #else
-#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define OTHER(x, BY)                                                         \
+    __builtin_shufflevector(x, x, 0 ^ BY, 1 ^ BY, 2 ^ BY, 3 ^ BY, 4 ^ BY,    \
+                            5 ^ BY, 6 ^ BY, 7 ^ BY, 8 ^ BY, 9 ^ BY, 10 ^ BY, \
+                            11 ^ BY, 12 ^ BY, 13 ^ BY, 14 ^ BY, 15 ^ BY)
 #endif
+#define PASS(x, BY) sums_and_differences(x, OTHER(x, BY), BY)
 
-/* A pass within a register: other holds for each lane that `half` away. */
-ALWAYS_INLINE vf sums_and_differences(vf x, vf other, int half)
+ALWAYS_INLINE vf32 sums_and_differences(vf32 x, vf32 other, int by)
 {
-    const vi upper = ((vi){LANE_NUMBERS} & half) != 0;
-    const vi sign = upper & INT32_MIN;
+    const lanes upper = ((lanes){LANE_NUMBERS} & by) != 0;
 
-    return other + (vf)((vi)x ^ sign);
+    return other + (vf32)((lanes)x ^ (upper & INT32_MIN));
 }
 
-ALWAYS_INLINE vf hadamard_lanes(vf x)
+ALWAYS_INLINE vf32 hadamard_lanes(vf32 x)
 {
-#if LANES == 8
-#define OTHER(...) __builtin_shufflevector(x, x, __VA_ARGS__)
-    x = sums_and_differences(x, OTHER(4, 5, 6, 7, 0, 1, 2, 3), 4);
-    x = sums_and_differences(x, OTHER(2, 3, 0, 1, 6, 7, 4, 5), 2);
-    return sums_and_differences(x, OTHER(1, 0, 3, 2, 5, 4, 7, 6), 1);
-#else
-#define OTHER(...) __builtin_shufflevector(x, x, __VA_ARGS__)
-    x = sums_and_differences(
-        x, OTHER(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), 8);
-    x = sums_and_differences(
-        x, OTHER(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), 4);
-    x = sums_and_differences(
-        x, OTHER(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), 2);
-    return sums_and_differences(
-        x, OTHER(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), 1);
+#if V_WIDTH == 16
+    x = PASS(x, 8);
 #endif
-#undef OTHER
+    x = PASS(x, 4);
+    x = PASS(x, 2);
+    return PASS(x, 1);
 }
 
 /* Sums and differences of rows of n floats at x and x + by. */
 ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
 {
-    for (size_t i = 0; i < n; i += LANES) {
-        const vf a = load(x + i), b = load(x + by + i);
+    for (size_t i = 0; i < n; i += V_WIDTH) {
+        const vf32 a = v_load(x + i), b = v_load(x + by + i);
 
-        store(x + i, (a + b) * scale);
-        store(x + by + i, (a - b) * scale);
+        v_store(x + i, (a + b) * scale);
+        v_store(x + by + i, (a - b) * scale);
     }
 }
 
@@ -525,15 +475,15 @@ ALWAYS_INLINE void add_and_subtract(float *x, size_t by, size_t n, float scale)
 ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
                                           float scale)
 {
-    for (size_t i = 0; i < n; i += LANES) {
-        const vf a = load(x + i), b = load(x + by + i);
-        const vf c = load(x + 2 * by + i), d = load(x + 3 * by + i);
-        const vf e = a + c, f = b + d, g = a - c, h = b - d;
+    for (size_t i = 0; i < n; i += V_WIDTH) {
+        const vf32 a = v_load(x + i), b = v_load(x + by + i);
+        const vf32 c = v_load(x + 2 * by + i), d = v_load(x + 3 * by + i);
+        const vf32 e = a + c, f = b + d, g = a - c, h = b - d;
 
-        store(x + i, (e + f) * scale);
-        store(x + by + i, (e - f) * scale);
-        store(x + 2 * by + i, (g + h) * scale);
-        store(x + 3 * by + i, (g - h) * scale);
+        v_store(x + i, (e + f) * scale);
+        v_store(x + by + i, (e - f) * scale);
+        v_store(x + 2 * by + i, (g + h) * scale);
+        v_store(x + 3 * by + i, (g - h) * scale);
     }
 }
 
@@ -549,8 +499,8 @@ ALWAYS_INLINE void all_passes(float *x, size_t m, size_t n, float scale)
                                        half > 3 ? 1 : scale);
     for (size_t i = 0; half && i < m; i += 2)
         add_and_subtract(x + i * n, n, n, scale);
-    for (size_t i = 0; m == 1 && i < n; i += LANES)
-        store(x + i, load(x + i) * scale);
+    for (size_t i = 0; m == 1 && i < n; i += V_WIDTH)
+        v_store(x + i, v_load(x + i) * scale);
 }
 
 /* A pass makes two halves: one, while only that is wanted. */
@@ -562,10 +512,10 @@ static float *rows_hadamard(float *x, size_t m, size_t n, size_t first,
          m = half, first %= half, half /= 2) {
         const bool upper = first >= half;
 
-        for (size_t i = 0; i < half * n; i += LANES) {
-            const vf a = load(x + i), b = load(x + half * n + i);
+        for (size_t i = 0; i < half * n; i += V_WIDTH) {
+            const vf32 a = v_load(x + i), b = v_load(x + half * n + i);
 
-            store(x + i, upper ? a - b : a + b);
+            v_store(x + i, upper ? a - b : a + b);
         }
     }
     all_passes(x, m, n, scale);
@@ -574,10 +524,10 @@ static float *rows_hadamard(float *x, size_t m, size_t n, size_t first,
 
 static void hadamard(float *x, size_t m, float scale)
 {
-    if (m >= LANES) {
-        all_passes(x, m / LANES, LANES, 1);
-        for (size_t i = 0; i < m; i += LANES)
-            store(x + i, hadamard_lanes(load(x + i)) * scale);
+    if (m >= V_WIDTH) {
+        all_passes(x, m / V_WIDTH, V_WIDTH, 1);
+        for (size_t i = 0; i < m; i += V_WIDTH)
+            v_store(x + i, hadamard_lanes(v_load(x + i)) * scale);
         return;
     }
     for (size_t half = m / 2; half > 0; half /= 2)

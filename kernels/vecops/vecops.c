@@ -1,19 +1,13 @@
 #include "kernels/vecops/vecops.h"
 #include "kernels/level.h"
-
-#define NAME(f) f##_c
-#define LANES 8
-#include "kernels/vecops/loops.h"
+#include "kernels/vecops/impl.h"
 
 static const struct kv_vecops *best(void)
 {
-#ifdef __x86_64__
-    if (kv_level_get() == KV_LEVEL_AVX512)
-        return &kv_vecops_avx512;
-    if (kv_level_get() == KV_LEVEL_AVX2)
-        return &kv_vecops_avx2;
-#endif
-    return &kv_vecops_c;
+    static const struct kv_vecops *const versions[] = KV_VERSIONS(
+        &kv_vecops_c, &kv_vecops_avx2, &kv_vecops_avx512, &kv_vecops_avx512);
+
+    return versions[kv_level_version()];
 }
 
 void kv_rms_norm(const float *x, const float *w, size_t n, float eps,

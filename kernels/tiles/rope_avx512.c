@@ -1,2 +1,0 @@
-#define NAME(f) f##_avx512
-#include "kernels/tiles/rope_loops.h"

@@ -1,2 +1,0 @@
-#define NAME(f) f##_c
-#include "kernels/tiles/rope_loops.h"
