@@ -1,5 +1,6 @@
-/* The vocabulary of kernels/simd/c.h in AVX-512 (F, BW, VL, DQ); V_VNNI is
- * defined in files that are compiled for VNNI, VBMI and GFNI too. */
+/* The vocabulary of kernels/simd/c.h in AVX-512 (F, BW, VL, DQ).  A file of
+ * vnni_sources (kernels/meson.build), compiled for VNNI, VBMI and GFNI too,
+ * defines V_VNNI first. */
 #ifndef KV_SIMD_AVX512_H
 #define KV_SIMD_AVX512_H
 
@@ -7,8 +8,7 @@
 
 #include <immintrin.h>
 
-#ifdef __AVX512VNNI__
-#define V_VNNI
+#ifdef V_VNNI
 #define NAME(f) f##_vnni
 #else
 #define NAME(f) f##_avx512

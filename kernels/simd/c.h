@@ -7,7 +7,7 @@
  *   NAME(f)          f with the level's suffix: _c, _avx2, _avx512, _vnni
  *   V_WIDTH          lanes of 32 bits; in c.h 1, or 8 if the file says so
  *   V_REGISTERS      of the processor; 0 in c.h
- *   V_VNNI           defined where VNNI, VBMI and GFNI may be used
+ *   V_VNNI           defined by a file that may use VNNI, VBMI and GFNI
  *
  *   vf32 vi32        a register of floats, of integers whatever their width
  *   vh16             V_WIDTH integers of 16 bits
