@@ -215,10 +215,9 @@ static inline simde__m512 twin_shuffle_quarters(simde__m512 a, simde__m512 b,
 }
 #define _mm512_shuffle_f32x4 twin_shuffle_quarters
 
-/* ---- kernels/simd/unroll.h: nothing is, or files take minutes to compile
- * ------
- */
-#define KV_SIMD_UNROLL_H
+/* ---- kernels/simd/common.h: no loop is unrolled, or files take minutes to
+ * compile ---- */
+#define KV_SIMD_TWIN
 #define ALWAYS_INLINE static inline
 #define UNROLL
 

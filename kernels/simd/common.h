@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef KV_SIMD_TWIN /* tests/avx512_twin.h has its own */
+
 /* A function whose arguments are constants where it is called. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -18,6 +20,8 @@
 #define UNROLL
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
+
 #endif
 
 /* Four floats, with the compiler's operators; masks are vi32x4. */
