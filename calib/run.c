@@ -41,7 +41,7 @@ static size_t pick(const struct kv_spec *specs, size_t n,
         for (size_t j = 0; j < kv_spec_members(&specs[i]); j++) {
             const struct kv_spec *s = kv_spec_member(&specs[i], j), *as = s;
 
-            if (s->scheme->calibrate)
+            if (s->scheme->training)
                 as = pick_one(s, *picked, &n_picked);
             if (as != s && !specs[i].mixed)
                 kv_note("%s has the tables of %s", s->given, as->given);
@@ -77,7 +77,7 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
     set->seed = seed;
     kv_progress_init(&bar, spec->text, 0);
     set->progress = &bar;
-    rc = spec->scheme->calibrate(spec, dump, seed, set, e);
+    rc = spec->scheme->training->calibrate(spec, dump, seed, set, e);
     set->progress = NULL;
     kv_progress_clear(&bar);
     if (rc)
@@ -92,7 +92,7 @@ static int check_dump(const struct kv_spec *const *picked, size_t n,
                       struct kv_dump *dump, struct kv_err *e)
 {
     for (size_t i = 0; i < n; i++)
-        if (picked[i]->scheme->trainable(picked[i], dump, e))
+        if (picked[i]->scheme->training->check_dump(picked[i], dump, e))
             return kv_fail_in(e, "%s", picked[i]->text);
     return 0;
 }

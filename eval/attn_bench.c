@@ -252,8 +252,7 @@ static const char *choose(struct kv_attn_step *s)
     const enum kv_attn_path wanted = s->wanted;
     const struct kv_cache *c = s->cache[0];
 
-    s->own_attention =
-        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+    s->own_attention = kv_cache_reader(c, KV_K).codec->scheme->attend;
     if (wanted == KV_ATTN_GENERIC || !kv_tile_cache_can(c, KV_PATH_EXACT))
         return s->own_attention ? "codes" : "generic";
     s->path = wanted == KV_ATTN_INT8 && kv_tile_cache_can(c, KV_PATH_INT8)
@@ -443,7 +442,7 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                              alone ? NULL : &out->speedup, e)) {
         return -1;
     }
-    if (s->codec[KV_K]->scheme->flags & KV_OWN_ORACLE)
+    if (s->codec[KV_K]->scheme->attend)
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
     out->rel_err = rel_err(s->in, s->out);

@@ -25,7 +25,7 @@ struct kv_dump;
 struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;
-    bool want_all_q; /* for schemes with KV_NEEDS_QUERIES */
+    bool want_all_q; /* for schemes with a probe() */
     float *q, *all_q, *k, *k_pre, *v, *exact;
 };
 
@@ -52,7 +52,7 @@ struct kv_attn_result {
     size_t device_bytes;     /* what the step reads the caches from: tiles, or
                               * the caches themselves */
     struct kv_append_times append; /* on a GPU; else NaN */
-    struct kv_attend_ops ops;      /* of one step, KV_OWN_ORACLE schemes only */
+    struct kv_attend_ops ops; /* of one step, schemes with an attend() only */
 };
 
 /* What to run: the best of int8, exact and generic (or the scheme's own codes)

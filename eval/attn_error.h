@@ -24,7 +24,7 @@ struct kv_attn_error {
  * at: n_at query positions, ascending, each below n; query p sees tokens
  * [0, p].  own: [n_at][n_heads][head_dim], the scheme's own attention output
  * at these positions in place of attention over k_stored and v_stored
- * (KV_OWN_ORACLE); or NULL. */
+ * (kv_scheme's attend()); or NULL. */
 struct kv_attn_window {
     const struct kv_shape *shape;
     size_t n;

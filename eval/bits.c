@@ -93,7 +93,7 @@ static double shared(const struct asked *a, const struct kv_calib *calib)
         const struct kv_spec *s =
             kv_spec_at(a->spec, i / KV_SIDES, (enum kv_side)(i % KV_SIDES));
 
-        if (s->scheme->calibrate)
+        if (s->scheme->training)
             read[i] = kv_calib_find(calib, s);
     }
     for (size_t i = 0; i < calib->n_sets; i++)

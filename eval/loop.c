@@ -459,8 +459,8 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 
     if (there(l, x->layer))
         rc = run_there(l, x, bits, e);
-    else if (codec[KV_K]->scheme->flags & KV_OWN_ORACLE ||
-             codec[KV_K]->history || codec[KV_V]->history)
+    else if (codec[KV_K]->scheme->attend || codec[KV_K]->history ||
+             codec[KV_V]->history)
         run_cached(l, x, bits, &error);
     else
         rc = run_decoded(l, x, bits, &error, e);

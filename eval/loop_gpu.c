@@ -49,7 +49,7 @@ static bool can(struct kv_codec *const *codec, uint64_t seed,
     if (!kv_codec_gpu_code(codec[KV_K], &l->code[KV_K]) ||
         !kv_codec_gpu_code(codec[KV_V], &l->code[KV_V]))
         return false;
-    l->on_codes = codec[KV_K]->scheme->flags & KV_OWN_ORACLE;
+    l->on_codes = codec[KV_K]->scheme->attend;
     return !l->on_codes || (sinks_of(codec[KV_K]) == sinks_of(codec[KV_V]) &&
                             kv_gpu_hack_forms_open(&code[KV_K], &code[KV_V],
                                                    seed, d, &l->steps));

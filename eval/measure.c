@@ -139,7 +139,7 @@ static void measure_attention(const struct layer *l, size_t window,
 
     if (key->pre_rope)
         kv_rope(shape, stored[KV_K], w.n, shape->n_kv_heads, 0);
-    if (key->scheme->flags & KV_OWN_ORACLE)
+    if (key->scheme->attend)
         own = own_attention(l, cache, w.q);
     w.own = own;
     kv_attn_error_add(&item->sums.attn, &w);
@@ -368,7 +368,7 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     for (size_t s = 0; s < l->plan->n_specs; s++) {
         const struct kv_spec *spec = &l->plan->spec[s];
 
-        if (kv_spec_has(spec, KV_NEEDS_QUERIES)) {
+        if (kv_spec_needs_queries(spec)) {
             want[KV_T_Q] = true;
             if (!l->info->have[KV_T_Q])
                 return kv_fail(e,

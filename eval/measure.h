@@ -51,8 +51,8 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
 
 /* Appends every window of every layer to an empty cache of every spec and
  * compares what the cache gives back.  Keys of a pre_rope codec are compared
- * before RoPE, and rotated for attention.  The attention of KV_OWN_ORACLE
- * schemes is their own.
+ * before RoPE, and rotated for attention.  The attention of schemes with an
+ * attend() schemes is their own.
  *
  * out: [n_specs][layers of the dump], cleared here.  The same bits for any
  * number of threads and any memory.

@@ -117,7 +117,7 @@ static int encode(struct kv_cache_side *s, struct kv_where w, const float *x,
         return 0;
     }
     for (size_t i = 0; i < n; i++) {
-        kv_cache_push_size(s, (uint32_t)c->scheme->encode_block(
+        kv_cache_push_size(s, (uint32_t)c->variable->encode_block(
                                   c, w, x + i * kv_codec_block_values(c),
                                   kv_cache_more_bytes(s, c->block_bytes)));
         w.first += c->block;
@@ -139,8 +139,8 @@ static void decode(const struct kv_cache_side *s, float *x)
         return;
     }
     for (size_t i = 0; i < s->n_blocks; at += s->size[i++])
-        if (c->scheme->decode_block(c, at, s->size[i],
-                                    x + i * kv_codec_block_values(c), &e))
+        if (c->variable->decode_block(c, at, s->size[i],
+                                      x + i * kv_codec_block_values(c), &e))
             abort(); /* load_variable() checks what comes from outside */
 }
 
@@ -278,8 +278,8 @@ static void append_history(const struct kv_cache *cache,
 
     for (size_t t = 0; t < n; t++) {
         kv_codec_input(c, x + t * row, 1, in);
-        c->scheme->requantize(c, next_block(cache, s, 0), s->n_open, in,
-                              s->open);
+        c->history->requantize(c, next_block(cache, s, 0), s->n_open, in,
+                               s->open);
         if (++s->n_open == c->block) {
             memcpy(kv_cache_more_bytes(s, c->block_bytes), s->open,
                    c->block_bytes);
@@ -291,7 +291,7 @@ static void append_history(const struct kv_cache *cache,
     free(in);
 }
 
-/* q: for K with KV_NEEDS_QUERIES, else not looked at. */
+/* q: for K where its scheme has a probe(), else not looked at. */
 static int append_side(struct kv_cache *cache, enum kv_side side,
                        const float *q, const float *x, size_t n,
                        struct kv_err *e)
@@ -368,7 +368,7 @@ static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
 {
     const size_t codes = kv_cache_codes_bytes(s);
     const size_t open =
-        s->n_open ? s->codec->scheme->open_bytes(s->codec, s->n_open) : 0;
+        s->n_open ? s->codec->history->open_bytes(s->codec, s->n_open) : 0;
 
     if (quantized_bytes)
         *quantized_bytes = codes;
@@ -425,7 +425,7 @@ static float *decode_ends(const struct kv_cache_side *s, float *x)
 
     from_half(s->sink, s->n_sinks * row, x);
     if (s->n_open)
-        s->codec->scheme->decode_open(s->codec, s->open, s->n_open, rest);
+        s->codec->history->decode_open(s->codec, s->open, s->n_open, rest);
     else
         from_half(s->tail, s->n_tail * row, rest);
     return blocks;
@@ -463,7 +463,7 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
     const size_t row = kv_cache_row(kc);
 
     assert(view.n == c->n && view.n_seqs == 1);
-    if (kc->scheme->flags & KV_OWN_ORACLE) {
+    if (kc->scheme->attend) {
         const struct kv_reader k = kv_cache_reader(c, KV_K);
         const struct kv_reader v = kv_cache_reader(c, KV_V);
 

@@ -4,7 +4,7 @@
  *
  * (f32 keeps nothing in fp16.)  One step is append, quantize, attend.
  *
- * With KV_NEEDS_QUERIES the tail's probe tokens also keep their queries, in
+ * With a scheme's probe() the tail's probe tokens also keep their queries, in
  * fp16, counted with K.  A block that is quantized is scored by its own probes
  * over its own keys, as both are held: nothing outside the block has a say, so
  * that the law of codec.h stands. */
@@ -21,15 +21,14 @@ size_t kv_quantized(const struct kv_codec *c, size_t n);
 struct kv_cache;
 
 /* The codecs are kept by pointer and must outlive the cache.  Fails unless they
- * are K's and V's of one layer, and with KV_NEEDS_QUERIES quantize the same
- * blocks. */
+ * are K's and V's of one layer, and with a probe() quantize the same blocks. */
 int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
 
 /* Appends n tokens and quantizes what is due.  k: [n][n_kv_heads][head_dim],
  * before RoPE when the key codec is pre_rope, else after; v likewise.  q: their
- * queries after RoPE, [n][n_heads][head_dim], read with KV_NEEDS_QUERIES alone;
+ * queries after RoPE, [n][n_heads][head_dim], read for a scheme with a probe();
  * NULL where there are none.  Fails on NaN and infinity, naming layer, side and
  * token, and without queries that are needed: the cache is then unchanged.
  * Fails where a codec's device does: it is then good for kv_cache_free() alone.
@@ -42,7 +41,7 @@ struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq);
 
 /* Attention to all that is held; view: one sequence of as many tokens.  q, out:
  * [view.nq][n_heads][head_dim].  Through decode(), in plain C
- * (kernels/attend.h); schemes with KV_OWN_ORACLE through their attend(). */
+ * (kernels/attend.h); schemes with an attend() through that. */
 void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                      const float *q, float *out);
 

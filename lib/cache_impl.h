@@ -43,7 +43,7 @@ static inline size_t kv_cache_row(const struct kv_codec *c)
 
 static inline bool kv_needs_queries(const struct kv_codec *k)
 {
-    return k->scheme->flags & KV_NEEDS_QUERIES;
+    return k->scheme->probe;
 }
 
 static inline size_t kv_cache_query_row(const struct kv_codec *k)

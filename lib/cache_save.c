@@ -113,7 +113,7 @@ static int load_variable(struct kv_cache_side *s, uint64_t n,
         memcpy(&size, sizes + i * sizeof(size), sizeof(size));
         from = take(at, end, size, 1);
         rc = !from ? kv_fail(e, "saved cache: truncated")
-             : c->scheme->decode_block(c, from, size, x, e)
+             : c->variable->decode_block(c, from, size, x, e)
                  ? kv_fail_in(e, "saved cache: %c, block %zu",
                               kv_side_name(c->side), i)
                  : 0;

@@ -35,8 +35,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
         return kv_fail_in(e, "%s", mine->text);
     }
     assert(c->block && c->block_bytes);
-    assert(!(c->scheme->flags & KV_NEEDS_QUERIES) ||
-           (c->scheme->probe && !c->pre_rope && !c->history));
+    assert(!c->scheme->probe || (!c->pre_rope && !c->history));
     *out = c;
     return 0;
 }
@@ -114,7 +113,7 @@ void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
 {
     const size_t values = n * c->shape.n_kv_heads * c->shape.head_dim;
 
-    if (c->scheme->flags & KV_WIDE) {
+    if (c->scheme->wide) {
         memmove(out, x, values * sizeof(*out));
         return;
     }

@@ -7,13 +7,12 @@
  *
  * THE LAW.  What is stored for n tokens is a pure function of (spec,
  * calibration, layer, those n tokens, seed); a token is its key and value, and
- * its query for schemes with KV_NEEDS_QUERIES.  Encoding many blocks at once
- * and one by one give the same bytes; what is decoded is what was stored; any
- * number of threads gives the same bits.  What is finite decodes to what is
- * finite, and equal values (a flat group: zeros, the largest half, denormals)
- * come back to fp16's precision, but from tables that were trained and with
- * KV_COARSE.  Exceptions are declared in flags and the conformance tests read
- * them. */
+ * its query for schemes with a probe().  Encoding many blocks at once and one
+ * by one give the same bytes; what is decoded is what was stored; any number of
+ * threads gives the same bits.  What is finite decodes to what is finite, and
+ * equal values (a flat group: zeros, the largest half, denormals) come back to
+ * fp16's precision, but from tables that were trained and from coarse schemes.
+ * A scheme declares its exceptions, and the conformance tests read them. */
 #ifndef KV_CODEC_H
 #define KV_CODEC_H
 
@@ -33,24 +32,6 @@ struct kv_gpu_code;
 struct kv_reader;
 struct kv_store;
 
-enum kv_scheme_flags {
-    /* Takes tokens as f32; every other scheme takes them as the model's cache
-     * would hold them, in fp16 (kv_codec_input). */
-    KV_WIDE = 1,
-    /* Attention is defined on the codes themselves (hack): attend() is the
-     * oracle, and must approach exact attention as bits grow. */
-    KV_OWN_ORACLE = 2,
-    /* Needs calibration: a codec cannot be made without its tables (a word of
-     * the spec may do without, as cachegen's). */
-    KV_CALIBRATED = 4,
-    /* The format has no exact place for every flat group: what one decodes to
-     * is finite, but may be further off than fp16's precision. */
-    KV_COARSE = 8,
-    /* The cache must be given queries: it keeps those of probe() tokens and
-     * passes each settling block's saliency to encode() (kv_where). */
-    KV_NEEDS_QUERIES = 16
-};
-
 /* How a side moves tokens from the fp16 tail into codes; n tokens in all, s
  * sinks, r residual.  Then rounded down to whole blocks. */
 enum kv_residual_rule {
@@ -64,8 +45,7 @@ struct kv_where {
     size_t first; /* token index of the first block's first token */
     uint64_t seed;
     const float *saliency; /* [n_blocks][n_kv_heads][block] (lib/saliency.h),
-                            * the same for K and V; NULL without
-                            * KV_NEEDS_QUERIES */
+                            * the same for K and V; NULL without probe() */
 };
 
 /* Multiplications and additions of attend() where the stored tokens are codes,
@@ -79,55 +59,73 @@ struct kv_attend_ops {
     uint64_t formula_parts; /* the same with every partition counted */
 };
 
+/* ---- optional parts of a scheme ------------------------------------------ */
+
+/* Tables that a codec cannot be made without (a word of the spec may do
+ * without, as cachegen's). */
+struct kv_training {
+    /* Fails as calibrate() would for what the dump lacks (tensors, or points
+     * for a codebook), without reading it: asked of every spec before the first
+     * is trained. */
+    int (*check_dump)(const struct kv_spec *s, struct kv_dump *dump,
+                      struct kv_err *e);
+    /* Trains and adds tables to the set. */
+    int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
+};
+
+/* Blocks that differ in size; block_bytes is the maximum.  In place of encode()
+ * and decode(); the cache keeps, and counts, a 32-bit size for each. */
+struct kv_variable {
+    /* One block; its size. */
+    size_t (*encode_block)(const struct kv_codec *c, struct kv_where w,
+                           const float *x, uint8_t *bytes);
+    /* Trusts no byte: fails, saying what is wrong, on a block that was cut and
+     * on bytes that encode_block cannot have written (an entropy-coded block
+     * carries a checksum); it may then have written to x. */
+    int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n, float *x, struct kv_err *e);
+};
+
+/* The open block is stored as codes, requantized at each append: what is stored
+ * depends on the append schedule (hack without requantization elimination).
+ * open: [block_bytes]. */
+struct kv_history {
+    /* The open block of m tokens becomes that of m + 1, x
+     * [n_kv_heads][head_dim] the new one; a quantized block's bytes once m + 1
+     * = block.  w.first: the block's first token. */
+    void (*requantize)(const struct kv_codec *c, struct kv_where w, size_t m,
+                       const float *x, uint8_t *open);
+    size_t (*open_bytes)(const struct kv_codec *c, size_t m);
+    /* x: [m][n_kv_heads][head_dim]. */
+    void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
+                        float *x);
+};
+
+/* ---- the scheme -----------------------------------------------------------
+ */
+
 struct kv_scheme {
     const char *name, *brief;      /* brief: one line, with the paper */
     const struct kv_param *params; /* ends with name NULL; without s and r */
-    unsigned flags;
-    size_t sinks, residual; /* defaults of the letters s and r */
+    size_t sinks, residual;        /* defaults of the letters s and r */
     enum kv_residual_rule
         residual_rule[KV_SIDES]; /* unless a word says otherwise */
-
-    /* The default, on this side, of a parameter that the spec leaves out, where
-     * it follows from those that it gives (all read by then).  NULL: always
-     * p->fallback. */
-    double (*fallback)(const struct kv_spec *s, enum kv_side side,
-                       const struct kv_param *p);
+    bool wide;   /* takes tokens as f32; every other scheme takes them as the
+                  * model's cache would hold them, in fp16 (kv_codec_input) */
+    bool coarse; /* has no exact place for every flat group: what one decodes to
+                  * is finite, but may be further off than fp16's precision */
 
     /* What the ranges of params cannot say ("g must divide head_dim"), after
      * clamping to the shape (it may change the spec).  NULL: nothing. */
     int (*check)(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e);
 
-    /* Bits per value of a quantized token of this side as the paper counts
-     * them; NULL: it prints none. */
-    double (*nominal)(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape);
-
-    /* How many values this fitted spec turns together by the transform of
-     * kernels/hadamard.h, 0 for none; NULL: never any. */
-    size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
-
-    /* Fails as calibrate() would for what the dump lacks (tensors, or points
-     * for a codebook), without reading it: asked of every spec before the first
-     * is trained.  With calibrate() alone. */
-    int (*trainable)(const struct kv_spec *s, struct kv_dump *dump,
-                     struct kv_err *e);
-
-    /* Trains and adds tables to the set; NULL: nothing to calibrate. */
-    int (*calibrate)(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
-
-    /* Sets c->block, c->block_bytes, c->pre_rope and c->state, and
-     * c->residual_rule where the spec decides on it.  calib may be NULL. */
+    /* Sets c->block, c->block_bytes and c->state, and what else of the codec
+     * the spec decides.  calib may be NULL. */
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
     void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
-
-    /* KV_NEEDS_QUERIES only: whether the block's token i, which stands at
-     * w.first + i, is a probe.  The K codec is asked.  Blocks of K and V are
-     * then the same tokens, quantized by the same rule; keys after RoPE, no
-     * history. */
-    bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
 
     /* x: [n_blocks * block][n_kv_heads][head_dim], finite.
      * bytes: [n_blocks][block_bytes], written in full.  Thread-safe. */
@@ -136,43 +134,7 @@ struct kv_scheme {
     void (*decode)(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x);
 
-    /* How encode() and decode() run on a CUDA device (kernels/cuda/coder.h):
-     * the same bytes, of tokens that are halves, and the same floats; no
-     * history, not with KV_WIDE.  Fills in what its kernels are to do, pointing
-     * to what the codec owns; heads, dimension and block are set.  false: not
-     * with this spec.  NULL: never. */
-    bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
-
-    /* Variable codecs only, in place of encode and decode: one block into at
-     * most block_bytes bytes, and how many it took; and back.  decode_block
-     * trusts no byte: it fails, saying what is wrong, on a block that was cut
-     * and on bytes that encode_block cannot have written (an entropy-coded
-     * block carries a checksum); it may then have written to x. */
-    size_t (*encode_block)(const struct kv_codec *c, struct kv_where w,
-                           const float *x, uint8_t *bytes);
-    int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
-                        size_t n, float *x, struct kv_err *e);
-
-    /* Transform coding only (no variable codec), else NULL: the coefficients
-     * whose squared error the scheme keeps small, all of them, coded or not.
-     * x, y: [n][n_kv_heads][head_dim]; a token's are a function of it alone.
-     * Serial and thread-safe. */
-    void (*coefficients)(const struct kv_codec *c, const float *x, size_t n,
-                         float *y);
-
-    /* Codecs with history only: the open block as codes of m tokens becomes the
-     * open block of m + 1 tokens, x [n_kv_heads][head_dim] the new one.  open:
-     * [block_bytes], meaningful where m > 0; the quantized block's bytes once
-     * m + 1 = block.  w.first: the block's first token.  And how many bytes m
-     * tokens of an open block take. */
-    void (*requantize)(const struct kv_codec *c, struct kv_where w, size_t m,
-                       const float *x, uint8_t *open);
-    size_t (*open_bytes)(const struct kv_codec *c, size_t m);
-    /* The open block of m tokens back to x [m][n_kv_heads][head_dim]. */
-    void (*decode_open)(const struct kv_codec *c, const uint8_t *open, size_t m,
-                        float *x);
-
-    /* Attention on the codes as they are (kernels/tiles/tiles.h), no history;
+    /* Attention on the codes unchanged (kernels/tiles/tiles.h), no history;
      * NULL: through decode().  store names the family of the codes and fills in
      * its params (owned by the codec), tile_bytes, enter, leave and space;
      * values, n_heads and head_dim are set.  false: not with this spec.  tile
@@ -185,11 +147,51 @@ struct kv_scheme {
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
                  uint8_t *tile);
 
-    /* KV_OWN_ORACLE only: attention to what k and v hold; view: one sequence
-     * of as many tokens, all its fields.  A visible token in a quantized block
-     * is read as codes even where the block goes on beyond what is visible.  q,
-     * out: [view->nq][n_heads][head_dim].  ops: added to, or NULL.
-     * Thread-safe. */
+    /* The rest is optional: NULL where the scheme has none. */
+
+    /* The default, on this side, of a parameter that the spec leaves out, where
+     * it follows from those that it gives (all read by then); else
+     * p->fallback. */
+    double (*fallback)(const struct kv_spec *s, enum kv_side side,
+                       const struct kv_param *p);
+
+    /* Bits per value of a quantized token of this side as the paper counts
+     * them. */
+    double (*nominal)(const struct kv_spec *s, enum kv_side side,
+                      const struct kv_shape *shape);
+
+    /* How many values this fitted spec rotates together by the transform of
+     * kernels/hadamard.h, 0 for none. */
+    size_t (*hadamard)(const struct kv_spec *s, const struct kv_shape *shape);
+
+    const struct kv_training *training;
+
+    /* How encode() and decode() run on a CUDA device (kernels/cuda/coder.h):
+     * the same bytes, of tokens that are halves, and the same floats; no
+     * history, no wide scheme.  Fills in what its kernels are to do, pointing
+     * to what the codec owns; heads, dimension and block are set.  false: not
+     * with this spec. */
+    bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
+
+    /* The coefficients of a transform coder (no variable codec) whose squared
+     * error it keeps small, all of them, coded or not.  x, y:
+     * [n][n_kv_heads][head_dim]; a token's are a function of it alone.  Serial
+     * and thread-safe. */
+    void (*coefficients)(const struct kv_codec *c, const float *x, size_t n,
+                         float *y);
+
+    /* Whether the block's token i, which stands at w.first + i, is a probe: the
+     * cache keeps its query, and passes each block's saliency to encode()
+     * (kv_where).  The K codec is asked.  Blocks of K and V are then the same
+     * tokens, quantized by the same rule; keys after RoPE, no history. */
+    bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
+
+    /* Attention that is defined on the codes themselves (hack), and must
+     * approach exact attention as bits grow: to what k and v hold; view: one
+     * sequence of as many tokens, all its fields.  A visible token in a
+     * quantized block is read as codes even where the block goes on beyond what
+     * is visible.  q, out: [view->nq][n_heads][head_dim].  ops: added to, or
+     * NULL.  Thread-safe. */
     void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
                    const struct kv_attend_view *view, const float *q,
                    uint64_t seed, float *out, struct kv_attend_ops *ops);
@@ -201,23 +203,21 @@ struct kv_codec {
     struct kv_shape shape;
     size_t layer;
     enum kv_side side;
-    enum kv_residual_rule residual_rule; /* the scheme's for this side, unless
-                                          * open() says otherwise */
-    size_t block;                        /* tokens per block, >= 1 */
-    size_t block_bytes;    /* canonical bytes of one block, all KV heads */
-    bool variable;         /* blocks differ in size, block_bytes is the most:
-                            * encode_block, decode_block; the cache keeps, and
-                            * counts, a 32-bit size for each */
+
+    /* Set by open(); zero, NULL and the scheme's rule for the side until then.
+     */
+    enum kv_residual_rule residual_rule;
+    size_t block;       /* tokens per block, >= 1 */
+    size_t block_bytes; /* canonical bytes of one block, all KV heads */
+    const struct kv_variable *variable; /* NULL: all blocks have block_bytes */
+    const struct kv_history *history;   /* NULL: the open block is the tail */
     bool pre_rope;         /* keys only: x is before RoPE; decode() too */
-    bool history;          /* the open block is stored as codes, requantized at
-                            * each append: what is stored depends on the append
-                            * schedule (hack without requantization elimination);
-                            * wants requantize, open_bytes, decode_open */
-    bool prefill_on_codes; /* the prompt too attends on codes (hack); else a
-                            * prompt attends at full precision */
+    bool prefill_on_codes; /* attend() serves the prompt too; else a prompt
+                            * attends at full precision */
+    void *state;
+
     struct kv_codec_gpu *gpu; /* where encode() and decode() run
                                * (lib/codec_gpu.h), owned; NULL: on the CPU */
-    void *state;
 };
 
 /* What a side of a cache holds, for attention on the codes:
@@ -266,7 +266,7 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
                     size_t n, size_t row, struct kv_err *e);
 
 /* What enters the cache for these n tokens: rounded to fp16 (clamped to its
- * largest finite value), or as it is with KV_WIDE.  x, out:
+ * largest finite value), or unchanged where the scheme is wide.  x, out:
  * [n][n_kv_heads][head_dim]; may be the same array. */
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);

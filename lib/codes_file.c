@@ -38,7 +38,7 @@ size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes)
     const size_t size_bytes = r->size ? r->n_blocks * sizeof(*r->size) : 0;
     const size_t block_bytes = blocks_bytes(r);
     const size_t open_bytes =
-        r->open && rest ? c->scheme->open_bytes(c, rest) : 0;
+        r->open && rest ? c->history->open_bytes(c, rest) : 0;
     const size_t tail_bytes = r->open ? 0 : rest * row;
     const size_t query_bytes =
         r->n_queries * c->shape.n_heads * c->shape.head_dim * sizeof(*r->query);

@@ -42,22 +42,25 @@ const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i)
 bool kv_spec_calibrated(const struct kv_spec *s)
 {
     for (size_t i = 0; i < kv_spec_members(s); i++)
-        if (kv_spec_member(s, i)->scheme->calibrate)
+        if (kv_spec_member(s, i)->scheme->training)
             return true;
     return false;
 }
 
-bool kv_spec_has(const struct kv_spec *s, unsigned flags)
+bool kv_spec_needs_queries(const struct kv_spec *s)
 {
     for (size_t i = 0; i < kv_spec_members(s); i++)
-        if (kv_spec_member(s, i)->scheme->flags & flags)
+        if (kv_spec_member(s, i)->scheme->probe)
             return true;
     return false;
 }
 
 bool kv_spec_together(const struct kv_spec *s)
 {
-    return kv_spec_has(s, KV_OWN_ORACLE | KV_NEEDS_QUERIES);
+    for (size_t i = 0; i < kv_spec_members(s); i++)
+        if (kv_spec_member(s, i)->scheme->attend)
+            return true;
+    return kv_spec_needs_queries(s);
 }
 
 /* ---- kept for good ----------------------------------------------------- */

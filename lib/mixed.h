@@ -71,17 +71,17 @@ void kv_mixed_make(struct kv_spec *s, const char *name,
 
 /* Any spec: what it is at a place; how many different specs it is made of, and
  * the i-th of them (an ordinary spec is its own, only one); whether one of them
- * has something to calibrate, or one of these flags. */
+ * has something to calibrate, or a probe(). */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);
 const struct kv_spec *kv_spec_member(const struct kv_spec *s, size_t i);
 bool kv_spec_calibrated(const struct kv_spec *s);
-bool kv_spec_has(const struct kv_spec *s, unsigned flags);
+bool kv_spec_needs_queries(const struct kv_spec *s);
 
 /* Whether the codecs of a layer's keys and values must be of one spec, because
- * attention is defined on the codes of both (KV_OWN_ORACLE) or queries tell how
- * both are stored (KV_NEEDS_QUERIES). */
+ * attention is defined on the codes of both (attend()) or queries tell how both
+ * are stored (probe()). */
 bool kv_spec_together(const struct kv_spec *s);
 
 #endif

@@ -116,8 +116,7 @@ static void check_way(const char *what, const struct kv_cache *c,
                       const struct kv_tile_cache *t, const struct attention *a,
                       enum way way)
 {
-    const bool own =
-        kv_cache_reader(c, KV_K).codec->scheme->flags & KV_OWN_ORACLE;
+    const bool own = kv_cache_reader(c, KV_K).codec->scheme->attend;
     const enum kv_path path = way == BY_INT8 || (own && way == BY_GENERIC)
                                   ? KV_PATH_INT8
                                   : KV_PATH_EXACT;

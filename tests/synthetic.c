@@ -147,11 +147,11 @@ struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
         const struct kv_spec *member = kv_spec_member(spec, i);
         struct kv_calib_set *set = &c->set[c->n_sets];
 
-        if (!member->scheme->calibrate)
+        if (!member->scheme->training)
             continue;
         kv_spec_calib_key(member, set->key);
         snprintf(set->spec, sizeof(set->spec), "%s", member->text);
-        if (member->scheme->calibrate(member, dump, 1, set, &e))
+        if (member->scheme->training->calibrate(member, dump, 1, set, &e))
             fail_msg("%s: %s", member->text, e.msg);
         c->n_sets++;
     }

@@ -198,10 +198,10 @@ static void check_stores(const char *letters, const char *variant)
         kv_codec_input(wire, x, wire->block, x);
         memory->scheme->encode(memory, w, x, 1, packed);
         memory->scheme->decode(memory, packed, 1, a);
-        size = wire->scheme->encode_block(wire, w, x, bytes);
+        size = wire->variable->encode_block(wire, w, x, bytes);
         for (int twice = 0; twice < 2; twice++) {
             memset(b, 0xa5, n * sizeof(*b));
-            if (wire->scheme->decode_block(wire, bytes, size, b, &e))
+            if (wire->variable->decode_block(wire, bytes, size, b, &e))
                 fail_msg("%s", e.msg);
             assert_memory_equal(a, b, n * sizeof(*a));
         }
@@ -248,7 +248,7 @@ static void chunk_make(struct chunk *c, const char *text)
     c->bytes = kv_alloc(c->codec->block_bytes + 1, 1);
     synthetic_rows(&shape, 2, 5, c->codec->block, c->x);
     kv_codec_input(c->codec, c->x, c->codec->block, c->x);
-    c->n = c->codec->scheme->encode_block(
+    c->n = c->codec->variable->encode_block(
         c->codec, (struct kv_where){.first = 0}, c->x, c->bytes);
 }
 
@@ -267,7 +267,7 @@ static void refused(const struct chunk *c, size_t n, const char *words)
 
     memcpy(exact, c->bytes, n);
     assert_int_equal(
-        c->codec->scheme->decode_block(c->codec, exact, n, c->x, &e), -1);
+        c->codec->variable->decode_block(c->codec, exact, n, c->x, &e), -1);
     assert_says(e, "cachegen chunk: ");
     assert_says(e, words);
     free(exact);
@@ -297,7 +297,7 @@ static void test_every_bit_and_cut(void **state)
                               : "cut or altered: the checksum says");
         refused(&c, c.n + 1, "cut or altered: the checksum says");
         assert_int_equal(
-            c.codec->scheme->decode_block(c.codec, c.bytes, c.n, c.x, &e), 0);
+            c.codec->variable->decode_block(c.codec, c.bytes, c.n, c.x, &e), 0);
         chunk_free(&c);
     }
 }
@@ -332,7 +332,7 @@ static void test_forged(void **state)
         refused(&c, c.n, "token 3: its largest size is -1");
         put_half(&c, 4 + 2 * 3, 0x3c00);
         sign(&c, c.n);
-        if (c.codec->scheme->decode_block(c.codec, c.bytes, c.n, c.x, &e))
+        if (c.codec->variable->decode_block(c.codec, c.bytes, c.n, c.x, &e))
             fail_msg("%s", e.msg);
         c.bytes[c.n] = 0;
         sign(&c, c.n + 1);
@@ -607,8 +607,8 @@ static void check_layer(const struct kv_spec *s, struct kv_dump *dump,
         kv_codec_input(c, x, c->block, x);
         kv_cachegen_quantize(&g, x, c->block, max, symbol);
         kv_cachegen_restore(&g, max, symbol, c->block, a);
-        size = c->scheme->encode_block(c, w, x, bytes);
-        if (c->scheme->decode_block(c, bytes, size, b, &e))
+        size = c->variable->encode_block(c, w, x, bytes);
+        if (c->variable->decode_block(c, bytes, size, b, &e))
             fail_msg("%s", e.msg);
         assert_memory_equal(a, b, n * sizeof(*a));
         m->scheme->encode(m, w, x, 1, packed);
@@ -648,7 +648,7 @@ static void test_rate(void **state)
         struct kv_err e = {""};
 
         kv_spec_calib_key(&s, set.key);
-        if (s.scheme->calibrate(&s, text, 1, &set, &e))
+        if (s.scheme->training->calibrate(&s, text, 1, &set, &e))
             fail_msg("%s", e.msg);
         for (size_t l = 0; l < shape->n_layers; l++)
             for (int side = 0; side < KV_SIDES; side++)

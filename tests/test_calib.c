@@ -424,10 +424,10 @@ static void check_trainable(const char *text, struct kv_dump *dump, bool train)
         return;                         /* choices that do not go together */
     if (!strcmp(s.scheme->name, "klt")) /* a trellis takes long */
         kv_spec_set(&s, KV_K, "code", 0), kv_spec_set(&s, KV_V, "code", 0);
-    rc = s.scheme->trainable(&s, dump, &before);
+    rc = s.scheme->training->check_dump(&s, dump, &before);
     if (!rc && !train)
         return;
-    if (s.scheme->calibrate(&s, dump, 1, &set, &e) != rc)
+    if (s.scheme->training->calibrate(&s, dump, 1, &set, &e) != rc)
         fail_msg("%s: '%s' beforehand, then '%s'", text, before.msg, e.msg);
     if (rc && !strstr(e.msg, strstr(before.msg, ": ")))
         fail_msg("%s: '%s' beforehand, then '%s'", text, before.msg, e.msg);
@@ -475,9 +475,7 @@ static void what_a_dump_lacks_is_known_beforehand(void **state)
             if (lost < KV_TENSORS)
                 have[lost] = false;
             for (size_t i = 0; kv_schemes[i]; i++) {
-                assert_true(!kv_schemes[i]->calibrate ==
-                            !kv_schemes[i]->trainable);
-                if (kv_schemes[i]->calibrate)
+                if (kv_schemes[i]->training)
                     check_every_choice(kv_schemes[i], dump, lost == KV_TENSORS);
             }
             if (lost < KV_TENSORS)

@@ -18,7 +18,7 @@ static bool history(const struct ready *r)
 
 static bool needs_queries(const struct ready *r)
 {
-    return r->spec.scheme->flags & KV_NEEDS_QUERIES;
+    return r->spec.scheme->probe;
 }
 
 /* q: [n][heads][head_dim]; k, v: [n][kv_heads][head_dim]. */
@@ -114,7 +114,7 @@ static void test_append(void **state)
     every(check_append);
 }
 
-/* For schemes with KV_NEEDS_QUERIES; the others do not look at it. */
+/* For schemes with a probe(); the others do not look at it. */
 static float *some_saliency(size_t n)
 {
     float *x = kv_alloc(n, sizeof(*x));
@@ -202,21 +202,21 @@ static void check_variable(struct ready *r)
         kv_codec_input(c, x, c->block, x);
         float *saliency = some_saliency(c->shape.n_kv_heads * c->block);
 
-        n = c->scheme->encode_block(
+        n = c->variable->encode_block(
             c, (struct kv_where){10, EVERY_SCHEME_SEED, saliency}, x, bytes);
         free(saliency);
         assert_in_range(n, 1, nb);
         exact = malloc(n); /* ASan sees a read past the end */
         memcpy(exact, bytes, n);
-        if (c->scheme->decode_block(c, exact, n, y, &e))
+        if (c->variable->decode_block(c, exact, n, y, &e))
             fail_msg("%s %c: %s", r->spec.text, kv_side_name(c->side), e.msg);
         for (size_t i = 0; i < values; i++)
             assert_true(isfinite(y[i]));
         step = n / 97 + 1;
         for (size_t i = 0; i < n; i += step) {
-            assert_int_equal(c->scheme->decode_block(c, exact, i, y, &e), -1);
+            assert_int_equal(c->variable->decode_block(c, exact, i, y, &e), -1);
             exact[i] ^= (uint8_t)(1 << i % 8);
-            if (!c->scheme->decode_block(c, exact, n, y, &e))
+            if (!c->variable->decode_block(c, exact, n, y, &e))
                 for (size_t j = 0; j < values; j++)
                     assert_true(isfinite(y[j]));
             exact[i] ^= (uint8_t)(1 << i % 8);
@@ -373,7 +373,7 @@ static void check_extremes(struct ready *r)
                 if (!isfinite(back[j]))
                     fail_msg("%s %c: %g decodes to %g", r->spec.text,
                              "KV"[side], (double)levels[i], (double)back[j]);
-                if (!r->calib && !(r->spec.scheme->flags & KV_COARSE))
+                if (!r->calib && !r->spec.scheme->coarse)
                     assert_within(back[j], levels[i],
                                   fabsf(levels[i]) * 0x1p-10f + 0x1p-24f);
             }

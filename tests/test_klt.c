@@ -118,8 +118,8 @@ static void test_one_price(void **state)
     }
 }
 
-/* Steps of several values take whole groups; of one value, where there are steps
- * of two at its rate, is what is left over alone. */
+/* Steps of several values take whole groups; of one value, where there are
+ * steps of two at its rate, is what is left over alone. */
 static void test_groups_are_whole(void **state)
 {
     struct kv_klt_coef coef[37];
@@ -259,7 +259,7 @@ static void make(struct made *m, const char *spec, float boost)
     if (kv_spec_parse(&s, spec, &e) || kv_spec_fit(&s, &m->shape, &e))
         fail_msg("%s", e.msg);
     kv_spec_calib_key(&s, m->set.key);
-    if (s.scheme->calibrate(&s, dump, 1, &m->set, &e))
+    if (s.scheme->training->calibrate(&s, dump, 1, &m->set, &e))
         fail_msg("%s", e.msg);
     m->calib.shape = m->shape;
     m->calib.set = &m->set;

@@ -82,10 +82,10 @@ static void test_keys(void **state)
     c = rig_codec(&r, KV_K);
     assert_true(c->variable && c->pre_rope && c->block == 1);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    assert_int_equal(c->scheme->encode_block(c, w, key, bytes),
+    assert_int_equal(c->variable->encode_block(c, w, key, bytes),
                      sizeof(key_bytes));
     assert_memory_equal(bytes, key_bytes, sizeof(key_bytes));
-    if (c->scheme->decode_block(c, bytes, sizeof(key_bytes), back, &e))
+    if (c->variable->decode_block(c, bytes, sizeof(key_bytes), back, &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < ROW; i++)
         assert_within(back[i], key_back[i], 0);
@@ -124,15 +124,15 @@ static void test_cap(void **state)
         memcpy(x, key, sizeof(x));
         x[1] = cases[i].key[0];
         x[5] = cases[i].key[1];
-        assert_int_equal(
-            c->scheme->encode_block(c, (struct kv_where){.first = 0}, x, bytes),
-            4 + 4 * n);
+        assert_int_equal(c->variable->encode_block(
+                             c, (struct kv_where){.first = 0}, x, bytes),
+                         4 + 4 * n);
         memcpy(&stored[0], bytes, 2);
         memcpy(&stored[1], bytes + 4, 2 * n);
         assert_int_equal(stored[0], n);
         for (size_t j = 0; j < n; j++)
             assert_int_equal(stored[1 + j], cases[i].at[j]);
-        if (c->scheme->decode_block(c, bytes, 4 + 4 * n, back, &e))
+        if (c->variable->decode_block(c, bytes, 4 + 4 * n, back, &e))
             fail_msg("%s", e.msg);
         for (size_t j = 0; j < ROW; j++)
             assert_within(back[j],
@@ -161,12 +161,14 @@ static void test_cap_of_flat(void **state)
     c = rig_codec(&r, KV_K);
     assert_int_equal(c->block_bytes, 2 + 2 + 4);
     assert_int_equal(
-        c->scheme->encode_block(c, (struct kv_where){.first = 0}, x, bytes), 8);
-    assert_int_equal(c->scheme->decode_block(c, bytes, 8, back, &e), 0);
+        c->variable->encode_block(c, (struct kv_where){.first = 0}, x, bytes),
+        8);
+    assert_int_equal(c->variable->decode_block(c, bytes, 8, back, &e), 0);
     assert_within(back[2], 2.25, 0);
     assert_within(back[1], 4, 0);
     assert_int_equal(
-        c->scheme->decode_block(c, key_bytes, sizeof(key_bytes), back, &e), -1);
+        c->variable->decode_block(c, key_bytes, sizeof(key_bytes), back, &e),
+        -1);
     assert_says(e, "2 outliers, expected 1 at most");
     kv_codec_free(c);
     kv_calib_set_clear(&r.set);
@@ -202,7 +204,7 @@ static void test_broken_keys(void **state)
         memcpy(bytes, key_bytes, sizeof(bytes));
         bytes[cases[i].at] = cases[i].is;
         assert_int_equal(
-            c->scheme->decode_block(c, bytes, sizeof(bytes), back, &e), -1);
+            c->variable->decode_block(c, bytes, sizeof(bytes), back, &e), -1);
         assert_says(e, cases[i].why);
     }
     kv_codec_free(c);

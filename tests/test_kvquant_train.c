@@ -54,7 +54,7 @@ static struct kv_calib *lumps(const char *text, bool fisher, struct kv_err *e)
     assert_int_equal(kv_dump_open(&dump, path, e), 0);
     c->set = kv_alloc(1, sizeof(*c->set));
     c->n_sets = 1;
-    if (kv_nuq_calibrate(&spec, dump, 1, c->set, e)) {
+    if (kv_nuq_training.calibrate(&spec, dump, 1, c->set, e)) {
         kv_calib_free(c);
         c = NULL;
     }
@@ -221,10 +221,10 @@ static double train_and_code(const char *text, enum kv_side side,
 
         n_tokens++;
         if (c->variable) {
-            const size_t n = c->scheme->encode_block(
+            const size_t n = c->variable->encode_block(
                 c, (struct kv_where){.first = 0}, at, bytes);
 
-            assert_int_equal(c->scheme->decode_block(c, bytes, n, y, &e), 0);
+            assert_int_equal(c->variable->decode_block(c, bytes, n, y, &e), 0);
         } else {
             c->scheme->encode(c, (struct kv_where){.first = 0}, at, 1, bytes);
             c->scheme->decode(c, bytes, 1, y);

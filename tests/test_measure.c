@@ -100,7 +100,7 @@ static size_t every_spec(const struct kv_shape *shape, struct kv_spec *spec)
             struct kv_spec *s = &spec[n];
             char text[64];
 
-            if (kv_schemes[i]->flags & KV_CALIBRATED)
+            if (kv_schemes[i]->training)
                 continue;
             assert_true(n < MAX_SPECS);
             snprintf(text, sizeof(text), "%s%s", kv_schemes[i]->name,
@@ -188,7 +188,7 @@ static struct kv_attn_error one_window(const struct kv_dump_info *info,
         scheme->attend(&rk, &rv, &view, q + at[a] * row, 9, own + a * row,
                        NULL);
     }
-    if (scheme->flags & KV_OWN_ORACLE)
+    if (scheme->attend)
         w.own = own;
     kv_attn_error_add(&sum, &w);
     free(own);
@@ -335,7 +335,7 @@ static void test_equals_the_literal_loop(void **state)
         struct kv_err e = {""};
         struct kv_calib *calib;
 
-        if (!(kv_schemes[i]->flags & KV_CALIBRATED))
+        if (!kv_schemes[i]->training)
             continue;
         for (size_t j = 0; j < 2; j++) {
             char text[64];
@@ -565,7 +565,7 @@ static void test_missing_queries(void **state)
     plan.n_queries = 0;
     plan.spec = &needs;
     for (size_t i = 0; kv_schemes[i]; i++) {
-        if (!(kv_schemes[i]->flags & KV_NEEDS_QUERIES))
+        if (!kv_schemes[i]->probe)
             continue;
         assert_int_equal(kv_spec_parse(&needs, kv_schemes[i]->name, &e), 0);
         assert_int_equal(kv_spec_fit(&needs, &kv_dump_info(dump)->shape, &e),

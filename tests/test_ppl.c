@@ -121,7 +121,7 @@ static void check_stream(const struct setup *s, const char *text)
     /* The two ways multiply matrices of different sizes, so that a key or
      * value in a hundred rounds to the neighbouring half; a scale of few bits
      * may follow it to its own neighbour, for a whole block. */
-    const double bound = spec.scheme->flags & KV_COARSE ? 1e-4 : 1e-5;
+    const double bound = spec.scheme->coarse ? 1e-4 : 1e-5;
 
     if (!(fabs(got / want - 1) < bound))
         fail_msg("%s: stream %.9g, literally %.9g", spec.text, got, want);

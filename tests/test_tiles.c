@@ -184,15 +184,14 @@ static void test_schemes(void **state)
             struct kv_calib *calib = NULL;
             char text[64];
 
-            if (k->flags & KV_CALIBRATED && dims[j] != 64 &&
-                strcmp(k->name, "pq") != 0)
+            if (k->training && dims[j] != 64 && strcmp(k->name, "pq") != 0)
                 continue; /* training takes its time: one dimension */
             assert_true(check_text(k->name, &s, &calib, lengths) || !k->store ||
-                        k->flags & KV_OWN_ORACLE || /* test_hack_attend.c */
-                        dims[j] == 20);             /* fits few */
+                        k->attend ||    /* test_hack_attend.c */
+                        dims[j] == 20); /* fits few */
             snprintf(text, sizeof(text), "%s:s3r0", k->name);
             check_text(text, &s, &calib, lengths);
-            for (int b = 1; b <= 8 && !(k->flags & KV_CALIBRATED); b++) {
+            for (int b = 1; b <= 8 && !k->training; b++) {
                 snprintf(text, sizeof(text), "%s:b%ds1r32", k->name, b);
                 check_text(text, &s, &calib, few_lengths);
             }

@@ -228,7 +228,7 @@ static int parse_paths(struct run *r, const struct args *a, struct kv_err *e)
 static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++)
-        if (kv_spec_has(&r->spec[i], KV_NEEDS_QUERIES))
+        if (kv_spec_needs_queries(&r->spec[i]))
             r->inputs.want_all_q = true;
     return r->dump
                ? kv_attn_inputs_read(&r->inputs, r->dump, a->common.memory, e)
@@ -411,8 +411,7 @@ static int run_path(struct run *r, const struct kv_spec *spec,
         rc = kv_attn_step_run(step, r->base, &m, e);
         if (kv_interrupted(e)) /* on a GPU nothing within asks */
             rc = -1;
-        if (!rc && kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->flags &
-                       KV_OWN_ORACLE)
+        if (!rc && kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
             say_ops(spec, &m.ops);
         if (!rc)
             rc = put_row(r, spec, kv_attn_step_path(step), &m, e);

@@ -101,7 +101,7 @@ static int make_inputs(struct latency *l, struct kv_err *e)
         .shape = l->config.shape, .n_batch = 1, .n = l->args->ctx, .nq = 1};
     in->shape.n_layers = 1;
     for (size_t i = 0; i < l->run->n_specs; i++)
-        if (kv_spec_has(&l->run->spec[i], KV_NEEDS_QUERIES))
+        if (kv_spec_needs_queries(&l->run->spec[i]))
             in->want_all_q = true;
     return kv_attn_inputs_random(in, l->args->common.seed,
                                  l->args->common.memory, e);

@@ -234,21 +234,6 @@ static int load_tables(struct kv_codec *c, const struct kv_calib *calib,
                : 0;
 }
 
-static int open_cachegen(struct kv_codec *c, const struct kv_calib *calib,
-                         struct kv_err *e)
-{
-    struct state *st = kv_alloc(1, sizeof(*st));
-
-    c->state = st;
-    st->g = kv_cachegen(&c->spec, c->side, c->layer, &c->shape);
-    c->block = kv_spec_size(&c->spec, c->side, "n");
-    c->variable = kv_spec_is(&c->spec, c->side, "store", "wire");
-    c->block_bytes = c->variable ? head_bytes(c, &st->g) +
-                                       kv_range_most(kv_codec_block_values(c))
-                                 : memory_bytes(c, &st->g);
-    return c->variable && st->g.anchors ? load_tables(c, calib, e) : 0;
-}
-
 static void close_cachegen(struct kv_codec *c)
 {
     struct state *st = c->state;
@@ -505,18 +490,32 @@ static const struct kv_param params[] = {
     {0},
 };
 
+static const struct kv_variable wire = {encode_block, decode_block};
+
+static int open_cachegen(struct kv_codec *c, const struct kv_calib *calib,
+                         struct kv_err *e)
+{
+    struct state *st = kv_alloc(1, sizeof(*st));
+
+    c->state = st;
+    st->g = kv_cachegen(&c->spec, c->side, c->layer, &c->shape);
+    c->block = kv_spec_size(&c->spec, c->side, "n");
+    if (kv_spec_is(&c->spec, c->side, "store", "wire"))
+        c->variable = &wire;
+    c->block_bytes = c->variable ? head_bytes(c, &st->g) +
+                                       kv_range_most(kv_codec_block_values(c))
+                                 : memory_bytes(c, &st->g);
+    return c->variable && st->g.anchors ? load_tables(c, calib, e) : 0;
+}
+
 const struct kv_scheme kv_scheme_cachegen = {
     .name = "cachegen",
     .brief = "CacheGen: differences to anchor tokens, arithmetic coding",
     .params = params,
-    .flags = KV_CALIBRATED,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
-    .trainable = kv_cachegen_trainable,
-    .calibrate = kv_cachegen_calibrate,
+    .training = &kv_cachegen_training,
     .open = open_cachegen,
     .close = close_cachegen,
     .encode = encode,
     .decode = decode,
-    .encode_block = encode_block,
-    .decode_block = decode_block,
 };

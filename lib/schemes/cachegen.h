@@ -89,10 +89,6 @@ void kv_cachegen_quantize(const struct kv_cachegen *g, const float *x, size_t n,
 void kv_cachegen_restore(const struct kv_cachegen *g, const uint16_t *max,
                          const uint16_t *symbol, size_t n, float *x);
 
-int kv_cachegen_trainable(const struct kv_spec *s, struct kv_dump *dump,
-                          struct kv_err *e);
-int kv_cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                          uint64_t seed, struct kv_calib_set *out,
-                          struct kv_err *e);
+extern const struct kv_training kv_cachegen_training;
 
 #endif

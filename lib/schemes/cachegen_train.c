@@ -135,8 +135,8 @@ static bool is_trained(const struct kv_spec *s, enum kv_side side)
            kv_spec_is(s, side, "store", "wire");
 }
 
-int kv_cachegen_trainable(const struct kv_spec *s, struct kv_dump *dump,
-                          struct kv_err *e)
+static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                      struct kv_err *e)
 {
     for (int side = 0; side < KV_SIDES; side++)
         if (is_trained(s, (enum kv_side)side) &&
@@ -145,9 +145,8 @@ int kv_cachegen_trainable(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-int kv_cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                          uint64_t seed, struct kv_calib_set *out,
-                          struct kv_err *e)
+static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t n_layers = info->last_layer - info->first_layer + 1;
@@ -175,3 +174,5 @@ int kv_cachegen_calibrate(const struct kv_spec *s, struct kv_dump *dump,
                  "nothing to calibrate");
     return 0;
 }
+
+const struct kv_training kv_cachegen_training = {check_dump, calibrate};

@@ -460,7 +460,7 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
         .name = #NAME,                             \
         .brief = "llama.cpp: 32 values as " BRIEF, \
         .params = params,                          \
-        .flags = KV_COARSE,                        \
+        .coarse = true,                            \
         .check = check,                            \
         .nominal = nominal,                        \
         .hadamard = hadamard,                      \

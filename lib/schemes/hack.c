@@ -352,6 +352,9 @@ static void decode_open(const struct kv_codec *c, const uint8_t *open, size_t m,
     decode_block(c, open, m, x);
 }
 
+static const struct kv_history open_block = {requantize, open_bytes,
+                                             decode_open};
+
 /* ---- the scheme --------------------------------------------------------- */
 
 enum { STOCHASTIC, NEAREST }; /* round */
@@ -508,7 +511,8 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
     *h = layout(&c->spec, c->side, c->shape.head_dim);
     c->block = c->side == KV_K ? h->n_lines : h->len;
     c->block_bytes = c->shape.n_kv_heads * h->head_bytes;
-    c->history = c->block > 1 && kv_spec_is(&c->spec, c->side, "rqe", "no");
+    if (c->block > 1 && kv_spec_is(&c->spec, c->side, "rqe", "no"))
+        c->history = &open_block;
     c->prefill_on_codes = kv_spec_is(&c->spec, c->side, "prefill", "codes");
     c->state = h;
     h->tile = (struct kv_tile_hack){.bits = h->bits,
@@ -595,7 +599,6 @@ const struct kv_scheme kv_scheme_hack = {
     .name = "hack",
     .brief = "HACK: min/max integers, attention computed on the codes",
     .params = params,
-    .flags = KV_OWN_ORACLE,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
     .fallback = fallback,
     .check = check,
@@ -604,9 +607,6 @@ const struct kv_scheme kv_scheme_hack = {
     .encode = encode,
     .decode = decode,
     .device = device,
-    .requantize = requantize,
-    .open_bytes = open_bytes,
-    .decode_open = decode_open,
     .store = store,
     .tile = tile,
     .attend = kv_hack_attend,

@@ -15,7 +15,7 @@ static float *open_values(const struct kv_reader *r, size_t n)
         kv_alloc(n * c->shape.n_kv_heads * c->shape.head_dim, sizeof(*x));
 
     if (n)
-        c->scheme->decode_open(c, r->open, n, x);
+        c->history->decode_open(c, r->open, n, x);
     return x;
 }
 

@@ -263,31 +263,6 @@ static size_t token_bytes(const struct kv_codec *c, size_t n)
     return head + q->code_bytes + 4 * n;
 }
 
-static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
-                        struct kv_err *e)
-{
-    const struct kv_calib_set *set;
-    struct nuq *q = kv_alloc(1, sizeof(*q));
-
-    c->state = q;
-    if (kv_calib_want_set(&set, calib, &c->spec, e))
-        return -1;
-    q->bits = (unsigned)kv_spec_size(&c->spec, c->side, "b");
-    q->row = c->shape.n_kv_heads * c->shape.head_dim;
-    q->code_bytes = kv_pack_bytes(q->row, q->bits);
-    c->block = 1;
-    c->pre_rope = c->side == KV_K;
-    c->variable = c->side == KV_K && kv_spec_get(&c->spec, KV_K, "o") > 0;
-    if (c->side == KV_V)
-        q->n_side = kv_nuq_each_side(&c->spec, KV_V, q->row);
-    q->most = kv_nuq_cap(&c->spec, q->row);
-    c->block_bytes = token_bytes(c, c->variable ? q->most : 2 * q->n_side);
-    if ((c->side == KV_K && load_range(c, set, e)) || load_levels(c, set, e))
-        return -1;
-    open_tiles(c);
-    return 0;
-}
-
 static void close_kvquant(struct kv_codec *c)
 {
     struct nuq *q = c->state;
@@ -582,24 +557,48 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     free(code);
 }
 
+static const struct kv_variable sparse = {encode_block, decode_block};
+
+static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
+                        struct kv_err *e)
+{
+    const struct kv_calib_set *set;
+    struct nuq *q = kv_alloc(1, sizeof(*q));
+
+    c->state = q;
+    if (kv_calib_want_set(&set, calib, &c->spec, e))
+        return -1;
+    q->bits = (unsigned)kv_spec_size(&c->spec, c->side, "b");
+    q->row = c->shape.n_kv_heads * c->shape.head_dim;
+    q->code_bytes = kv_pack_bytes(q->row, q->bits);
+    c->block = 1;
+    c->pre_rope = c->side == KV_K;
+    if (c->side == KV_K && kv_spec_get(&c->spec, KV_K, "o") > 0)
+        c->variable = &sparse;
+    if (c->side == KV_V)
+        q->n_side = kv_nuq_each_side(&c->spec, KV_V, q->row);
+    q->most = kv_nuq_cap(&c->spec, q->row);
+    c->block_bytes = token_bytes(c, c->variable ? q->most : 2 * q->n_side);
+    if ((c->side == KV_K && load_range(c, set, e)) || load_levels(c, set, e))
+        return -1;
+    open_tiles(c);
+    return 0;
+}
+
 const struct kv_scheme kv_scheme_kvquant = {
     .name = "kvquant",
     .brief = "KVQuant: k-means levels, keys per channel before RoPE, values "
              "per token, outliers in fp16",
     .params = params,
-    .flags = KV_CALIBRATED,
     .sinks = 1,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = check,
     .nominal = nominal,
-    .trainable = kv_nuq_trainable,
-    .calibrate = kv_nuq_calibrate,
+    .training = &kv_nuq_training,
     .open = open_kvquant,
     .close = close_kvquant,
     .encode = encode,
     .decode = decode,
-    .encode_block = encode_block,
-    .decode_block = decode_block,
     .store = store,
     .tile = tile,
 };

@@ -111,9 +111,6 @@ void kv_nuq_midpoints(const float *level, unsigned bits, float *mid);
 void kv_nuq_int_levels(unsigned bits, float *level);
 void kv_nuq_nf_levels(unsigned bits, float *level);
 
-int kv_nuq_trainable(const struct kv_spec *s, struct kv_dump *dump,
-                     struct kv_err *e);
-int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
+extern const struct kv_training kv_nuq_training;
 
 #endif

@@ -320,8 +320,8 @@ out:
     return rc;
 }
 
-int kv_nuq_trainable(const struct kv_spec *s, struct kv_dump *dump,
-                     struct kv_err *e)
+static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                      struct kv_err *e)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -334,7 +334,7 @@ int kv_nuq_trainable(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
                      uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
@@ -373,3 +373,5 @@ int kv_nuq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
     }
     return 0;
 }
+
+const struct kv_training kv_nuq_training = {check_dump, calibrate};

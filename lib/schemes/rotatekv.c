@@ -158,8 +158,8 @@ static void sort(const double *statistic, size_t row, size_t hands,
     free(c);
 }
 
-static int trainable(const struct kv_spec *s, struct kv_dump *dump,
-                     struct kv_err *e)
+static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                      struct kv_err *e)
 {
     (void)s;
     return kv_dump_want(dump, KV_T_K_PRE, e) ? kv_fail_in(e, "K") : 0;
@@ -383,14 +383,12 @@ const struct kv_scheme kv_scheme_rotatekv = {
     .name = "rotatekv",
     .brief = "RotateKV: pre-RoPE keys of several heads turned and reordered",
     .params = params,
-    .flags = KV_CALIBRATED,
     .sinks = 1,
     .fallback = fallback,
     .check = check,
     .nominal = nominal,
     .hadamard = hadamard,
-    .trainable = trainable,
-    .calibrate = calibrate,
+    .training = &(const struct kv_training){check_dump, calibrate},
     .open = open_rotatekv,
     .close = close_rotatekv,
     .encode = encode,

@@ -308,7 +308,7 @@ static int open_block(struct kv_codec *c, const struct kv_calib *calib,
         .name = #NAME,                          \
         .brief = BRIEF,                         \
         .params = NAME,                         \
-        .flags = KV_COARSE,                     \
+        .coarse = true,                         \
         .check = check_##KIND,                  \
         .nominal = nominal_##KIND,              \
         .open = open_##KIND,                    \

@@ -110,13 +110,13 @@ struct kv_vq_transform {
 };
 
 /* What every VQ scheme is made of, beside its name and defaults. */
-#define KV_VQ_SCHEME                                                        \
-    .flags = KV_CALIBRATED, .residual_rule = {KV_SLIDING, KV_SLIDING},      \
-    .check = kv_vq_check, .nominal = kv_vq_nominal,                         \
-    .hadamard = kv_vq_hadamard, .trainable = kv_vq_trainable,               \
-    .calibrate = kv_vq_calibrate, .open = kv_vq_open, .close = kv_vq_close, \
-    .encode = kv_vq_encode, .decode = kv_vq_decode, .device = kv_vq_device, \
-    .store = kv_vq_store, .tile = kv_vq_tile
+#define KV_VQ_SCHEME                                                           \
+    .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_vq_check,           \
+    .nominal = kv_vq_nominal, .hadamard = kv_vq_hadamard,                      \
+    .training = &(const struct kv_training){kv_vq_trainable, kv_vq_calibrate}, \
+    .open = kv_vq_open, .close = kv_vq_close, .encode = kv_vq_encode,          \
+    .decode = kv_vq_decode, .device = kv_vq_device, .store = kv_vq_store,      \
+    .tile = kv_vq_tile
 
 /* What the spec asks for on this side, its smooth still NULL; and whether it
  * asks for smoothing. */

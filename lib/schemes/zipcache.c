@@ -428,7 +428,6 @@ const struct kv_scheme kv_scheme_zipcache = {
     .name = "zipcache",
     .brief = "ZipCache: more bits for the tokens that attention looks at",
     .params = params,
-    .flags = KV_NEEDS_QUERIES,
     .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = check,
     .nominal = nominal,
