@@ -1,13 +1,61 @@
+#include "lib/cache.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/cache_impl.h"
 #include "lib/rope.h"
 #include "lib/saliency.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
+ * with history, the open block's codes). */
+struct kv_cache_side {
+    const struct kv_codec *codec;
+    size_t n_sinks, n_blocks, n_tail, n_open;
+    uint16_t *sink, *tail;
+    uint8_t *blocks, *open;
+    uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
+    size_t block_bytes; /* of all blocks together, sizes not counted */
+    size_t blocks_room, size_room, tail_room;
+};
+
+struct kv_cache {
+    struct kv_cache_side side[KV_SIDES];
+    uint64_t seed;
+    size_t n;
+    uint16_t *query; /* of the tail's probes, in their order */
+    size_t n_queries, query_room;
+    float *saliency; /* of the blocks that this append quantizes, or NULL */
+};
+
+static size_t row_values(const struct kv_codec *c)
+{
+    return c->shape.n_kv_heads * c->shape.head_dim;
+}
+
+static bool needs_queries(const struct kv_codec *k)
+{
+    return k->scheme->probe;
+}
+
+static size_t query_values(const struct kv_codec *k)
+{
+    return k->shape.n_heads * k->shape.head_dim;
+}
+
+/* Of the quantized blocks, with their sizes where they vary. */
+static size_t codes_bytes(const struct kv_cache_side *s)
+{
+    return s->block_bytes +
+           (s->codec->variable ? s->n_blocks * sizeof(*s->size) : 0);
+}
+
+static size_t query_bytes(const struct kv_cache *c)
+{
+    return c->n_queries * query_values(c->side[KV_K].codec) * sizeof(*c->query);
+}
 
 size_t kv_quantized(const struct kv_codec *c, size_t n)
 {
@@ -38,7 +86,7 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 
     if (k->side != KV_K || v->side != KV_V || k->layer != v->layer)
         return kv_fail(e, "a cache wants the K and the V codec of one layer");
-    if (kv_needs_queries(k) && !quantize_alike(k, v))
+    if (needs_queries(k) && !quantize_alike(k, v))
         return kv_fail(e, "%s: K and V must quantize the same blocks",
                        k->spec.text);
     c = kv_alloc(1, sizeof(*c));
@@ -48,7 +96,7 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 
         s->codec = i == KV_K ? k : v;
         s->sink = kv_alloc(kv_spec_size(&s->codec->spec, (enum kv_side)i, "s"),
-                           kv_cache_row(s->codec) * sizeof(*s->sink));
+                           row_values(s->codec) * sizeof(*s->sink));
         if (s->codec->history)
             s->open = kv_alloc(s->codec->block_bytes, 1);
     }
@@ -83,7 +131,8 @@ static void from_half(const uint16_t *h, size_t n, float *x)
         x[i] = kv_f16_to_f32(h[i]);
 }
 
-uint8_t *kv_cache_more_bytes(struct kv_cache_side *s, size_t n)
+/* Room for n more bytes of blocks: where they begin. */
+static uint8_t *more_bytes(struct kv_cache_side *s, size_t n)
 {
     if (!s->blocks || s->block_bytes + n > s->blocks_room) {
         s->blocks_room = (s->block_bytes + n) * 2 + 1;
@@ -92,7 +141,8 @@ uint8_t *kv_cache_more_bytes(struct kv_cache_side *s, size_t n)
     return s->blocks + s->block_bytes;
 }
 
-void kv_cache_push_size(struct kv_cache_side *s, uint32_t size)
+/* Counts one more block, of a variable codec. */
+static void push_size(struct kv_cache_side *s, uint32_t size)
 {
     if (s->n_blocks == s->size_room) {
         s->size_room = s->n_blocks * 2 + 16;
@@ -109,17 +159,16 @@ static int encode(struct kv_cache_side *s, struct kv_where w, const float *x,
     const struct kv_codec *c = s->codec;
 
     if (!c->variable) {
-        if (kv_codec_encode(c, w, x, n,
-                            kv_cache_more_bytes(s, n * c->block_bytes), e))
+        if (kv_codec_encode(c, w, x, n, more_bytes(s, n * c->block_bytes), e))
             return -1;
         s->n_blocks += n;
         s->block_bytes += n * c->block_bytes;
         return 0;
     }
     for (size_t i = 0; i < n; i++) {
-        kv_cache_push_size(s, (uint32_t)c->variable->encode_block(
-                                  c, w, x + i * kv_codec_block_values(c),
-                                  kv_cache_more_bytes(s, c->block_bytes)));
+        push_size(s, (uint32_t)c->variable->encode_block(
+                         c, w, x + i * kv_codec_block_values(c),
+                         more_bytes(s, c->block_bytes)));
         w.first += c->block;
         if (w.saliency)
             w.saliency += c->shape.n_kv_heads * c->block;
@@ -141,12 +190,12 @@ static void decode(const struct kv_cache_side *s, float *x)
     for (size_t i = 0; i < s->n_blocks; at += s->size[i++])
         if (c->variable->decode_block(c, at, s->size[i],
                                       x + i * kv_codec_block_values(c), &e))
-            abort(); /* load_variable() checks what comes from outside */
+            abort(); /* what encode_block() wrote */
 }
 
 static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
 {
-    const size_t row = kv_cache_row(s->codec);
+    const size_t row = row_values(s->codec);
 
     if (s->n_tail + n > s->tail_room) {
         s->tail_room = (s->n_tail + n) * 2;
@@ -175,21 +224,11 @@ static bool is_probe(const struct kv_cache *c, size_t i)
     return k->scheme->probe(k, next_block(c, s, i / k->block), i % k->block);
 }
 
-size_t kv_cache_tail_probes(const struct kv_cache *c)
-{
-    const struct kv_cache_side *k = &c->side[KV_K];
-    size_t n = 0;
-
-    for (size_t i = 0; kv_needs_queries(k->codec) && i < k->n_tail; i++)
-        n += is_probe(c, i);
-    return n;
-}
-
 /* Takes up the queries of those of K's n new tokens, sinks not among them,
  * that are probes. */
 static void push_queries(struct kv_cache *c, const float *q, size_t n)
 {
-    const size_t row = kv_cache_query_row(c->side[KV_K].codec);
+    const size_t row = query_values(c->side[KV_K].codec);
 
     for (size_t i = 0; i < n; i++) {
         if (!is_probe(c, c->side[KV_K].n_tail + i))
@@ -208,7 +247,7 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
 static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
-    const size_t block = codec->block, row = kv_cache_query_row(codec);
+    const size_t block = codec->block, row = query_values(codec);
     const size_t scores = codec->shape.n_kv_heads * block;
     float *q = kv_alloc(block, row * sizeof(*q));
     size_t *at = kv_alloc(block, sizeof(*at)), used = 0;
@@ -240,7 +279,7 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
                     const float *x, size_t n, size_t n_ready, struct kv_err *e)
 {
     const struct kv_codec *c = s->codec;
-    const size_t row = kv_cache_row(c);
+    const size_t row = row_values(c);
     const size_t from_tail = n_ready < s->n_tail ? n_ready : s->n_tail;
     const size_t from_x = n_ready - from_tail;
 
@@ -249,7 +288,7 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
 
         from_half(s->tail, from_tail * row, in);
         kv_codec_input(c, x, from_x, in + from_tail * row);
-        if (kv_needs_queries(c) && c->side == KV_K) /* V comes after K */
+        if (needs_queries(c) && c->side == KV_K) /* V comes after K */
             score_blocks(cache, in, n_ready / c->block);
 
         const int rc =
@@ -273,7 +312,7 @@ static void append_history(const struct kv_cache *cache,
                            struct kv_cache_side *s, const float *x, size_t n)
 {
     const struct kv_codec *c = s->codec;
-    const size_t row = kv_cache_row(c);
+    const size_t row = row_values(c);
     float *in = kv_alloc(row, sizeof(*in));
 
     for (size_t t = 0; t < n; t++) {
@@ -281,8 +320,7 @@ static void append_history(const struct kv_cache *cache,
         c->history->requantize(c, next_block(cache, s, 0), s->n_open, in,
                                s->open);
         if (++s->n_open == c->block) {
-            memcpy(kv_cache_more_bytes(s, c->block_bytes), s->open,
-                   c->block_bytes);
+            memcpy(more_bytes(s, c->block_bytes), s->open, c->block_bytes);
             s->block_bytes += c->block_bytes;
             s->n_blocks++;
             s->n_open = 0;
@@ -298,7 +336,7 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
 {
     struct kv_cache_side *s = &cache->side[side];
     const struct kv_codec *c = s->codec;
-    const size_t row = kv_cache_row(c);
+    const size_t row = row_values(c);
     const size_t room = kv_spec_size(&c->spec, c->side, "s") - s->n_sinks;
     const size_t to_sinks = n < room ? n : room;
 
@@ -310,8 +348,8 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
         append_history(cache, s, x, n);
         return 0;
     }
-    if (kv_needs_queries(c) && side == KV_K && n)
-        push_queries(cache, q + to_sinks * kv_cache_query_row(c), n);
+    if (needs_queries(c) && side == KV_K && n)
+        push_queries(cache, q + to_sinks * query_values(c), n);
 
     const size_t want = kv_quantized(c, cache->n),
                  have = s->n_blocks * c->block;
@@ -323,18 +361,17 @@ static int check_input(const struct kv_cache *c, const float *q, const float *k,
                        const float *v, size_t n, struct kv_err *e)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
-    const size_t layer = codec->layer, row = kv_cache_row(codec);
+    const size_t layer = codec->layer, row = row_values(codec);
 
     if (kv_check_finite(layer, 'K', c->n, k, n, row, e) ||
         kv_check_finite(layer, 'V', c->n, v, n, row, e))
         return -1;
-    if (!kv_needs_queries(codec))
+    if (!needs_queries(codec))
         return 0;
     if (n && !q)
         return kv_fail(e, "%s needs the queries of the tokens it stores",
                        codec->spec.text);
-    return kv_check_finite(layer, 'Q', c->n, q, n, kv_cache_query_row(codec),
-                           e);
+    return kv_check_finite(layer, 'Q', c->n, q, n, query_values(codec), e);
 }
 
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
@@ -366,7 +403,7 @@ size_t kv_cache_tokens(const struct kv_cache *c)
 static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
                          size_t *quantized_tokens)
 {
-    const size_t codes = kv_cache_codes_bytes(s);
+    const size_t codes = codes_bytes(s);
     const size_t open =
         s->n_open ? s->codec->history->open_bytes(s->codec, s->n_open) : 0;
 
@@ -375,14 +412,14 @@ static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
     if (quantized_tokens)
         *quantized_tokens = s->n_blocks * s->codec->block;
     return codes + open +
-           (s->n_sinks + s->n_tail) * kv_cache_row(s->codec) * sizeof(uint16_t);
+           (s->n_sinks + s->n_tail) * row_values(s->codec) * sizeof(uint16_t);
 }
 
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *quantized_bytes, size_t *quantized_tokens)
 {
     return side_bytes(&c->side[side], quantized_bytes, quantized_tokens) +
-           (side == KV_K ? kv_cache_query_bytes(c) : 0);
+           (side == KV_K ? query_bytes(c) : 0);
 }
 
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
@@ -395,7 +432,7 @@ size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                                     .n_tail = n - quantized, /* and sinks */
                                     .block_bytes = n_blocks * c->block_bytes};
 
-    assert(!c->variable && !c->history && !kv_needs_queries(c));
+    assert(!c->variable && !c->history && !needs_queries(c));
     return side_bytes(&s, quantized_bytes, quantized_tokens);
 }
 
@@ -419,7 +456,7 @@ struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
 /* All but the blocks; gives where those go. */
 static float *decode_ends(const struct kv_cache_side *s, float *x)
 {
-    const size_t row = kv_cache_row(s->codec);
+    const size_t row = row_values(s->codec);
     float *const blocks = x + s->n_sinks * row;
     float *const rest = blocks + s->n_blocks * s->codec->block * row;
 
@@ -460,7 +497,7 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                      const float *q, float *out)
 {
     const struct kv_codec *kc = c->side[KV_K].codec;
-    const size_t row = kv_cache_row(kc);
+    const size_t row = row_values(kc);
 
     assert(view.n == c->n && view.n_seqs == 1);
     if (kc->scheme->attend) {
@@ -486,60 +523,4 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                                         .v = {.quantized = v}});
     free(v);
     free(k);
-}
-
-static size_t sum(const uint32_t *size, size_t n)
-{
-    size_t bytes = 0;
-
-    for (size_t i = 0; i < n; i++)
-        bytes += size[i];
-    return bytes;
-}
-
-/* What truncation leaves of one side, or -1. */
-static int cut(const struct kv_cache_side *s, size_t n,
-               struct kv_cache_side *left)
-{
-    const size_t block = s->codec->block;
-    const size_t codes_end = s->n_sinks + s->n_blocks * block;
-
-    *left = *s;
-    if (n >= codes_end) {
-        if (s->n_open && n != codes_end + s->n_open && n != codes_end)
-            return -1;
-        left->n_open = n - codes_end < s->n_open ? 0 : s->n_open;
-        left->n_tail = s->n_open ? 0 : n - codes_end;
-        return 0;
-    }
-    left->n_tail = left->n_open = 0;
-    if (n <= s->n_sinks) {
-        left->n_sinks = n;
-        left->n_blocks = left->block_bytes = 0;
-        return 0;
-    }
-    left->n_blocks = (n - s->n_sinks) / block;
-    left->block_bytes = left->n_blocks * s->codec->block_bytes;
-    if (s->codec->variable)
-        left->block_bytes = sum(s->size, left->n_blocks);
-    return (n - s->n_sinks) % block ? -1 : 0;
-}
-
-int kv_cache_truncate(struct kv_cache *c, size_t n, struct kv_err *e)
-{
-    struct kv_cache_side left[KV_SIDES];
-
-    if (n > c->n)
-        return kv_fail(e, "cannot cut a cache of %zu tokens to %zu", c->n, n);
-    for (int i = 0; i < KV_SIDES; i++)
-        if (cut(&c->side[i], n, &left[i]))
-            return kv_fail(e,
-                           "cannot cut %c to %zu tokens: inside a quantized "
-                           "block of %zu",
-                           kv_side_name((enum kv_side)i), n,
-                           c->side[i].codec->block);
-    memcpy(c->side, left, sizeof(left));
-    c->n = n;
-    c->n_queries = kv_cache_tail_probes(c);
-    return 0;
 }

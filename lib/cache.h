@@ -67,15 +67,4 @@ void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x);
 int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
                   struct kv_err *e);
 
-/* Forgets all but the first n tokens.  n must be at a block boundary, inside
- * the tail or inside the sinks; else fails and changes nothing. */
-int kv_cache_truncate(struct kv_cache *c, size_t n, struct kv_err *e);
-
-/* The state as one string of bytes, and back into an empty cache made with
- * the same codecs and seed.  *bytes is the caller's to free.  load trusts no
- * byte; where it fails the cache is good for kv_cache_free() alone. */
-void kv_cache_save(const struct kv_cache *c, uint8_t **bytes, size_t *n);
-int kv_cache_load(struct kv_cache *c, const uint8_t *bytes, size_t n,
-                  struct kv_err *e);
-
 #endif

@@ -1,9 +1,9 @@
-/* A cache's second form for fast attention: the same sinks, codes and tail, in
+/* A cache's second layout, for fast attention: the same sinks, codes and tail, in
  * tiles (kernels/tiles/tiles.h).  Codes are put in another order, never decoded
  * and coded again; the cache stays what counts, and what bits are measured on.
  */
-#ifndef KV_TILED_H
-#define KV_TILED_H
+#ifndef KV_TILE_CACHE_H
+#define KV_TILE_CACHE_H
 
 #include "kernels/tiles/tiles.h"
 #include "lib/cache.h"
@@ -24,8 +24,7 @@ bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
 struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c);
 void kv_tile_cache_free(struct kv_tile_cache *t); /* NULL is fine */
 
-/* Takes over what was appended since the last update.  A cache that was
- * truncated wants a new kv_tile_cache. */
+/* Takes over what was appended since the last update. */
 void kv_tile_cache_update(struct kv_tile_cache *t);
 
 /* The newest nq tokens of each of n caches, as of their last update; causal

@@ -337,45 +337,6 @@ static void test_sides_go_together(void **state)
     assert_int_equal(kv_spec_fit(&spec, &shape, &e), 0);
 }
 
-/* Bytes of a side in a save, from its four counts on. */
-static size_t side_bytes(const uint8_t *at, size_t block_bytes)
-{
-    uint64_t word[4];
-
-    memcpy(word, at, sizeof(word));
-    return sizeof(word) + (word[0] + word[2]) * 4 + word[1] * block_bytes;
-}
-
-/* A save with two blocks of keys and one of values, each side whole. */
-static void test_load_refuses_unequal_sides(void **state)
-{
-    struct setup from[2], to;
-    struct kv_err e = {""};
-    uint8_t *save[2], bytes[4096];
-    size_t n[2], k[2], made;
-
-    (void)state;
-    set_up(&from[0], "zipcache:n8r0");
-    set_up(&from[1], "zipcache:n8r8");
-    for (size_t i = 0; i < 2; i++) {
-        fill(from[i].cache, 0, N);
-        kv_cache_save(from[i].cache, &save[i], &n[i]);
-        k[i] = side_bytes(save[i] + 16, from[i].codec[KV_K]->block_bytes);
-    }
-    made = 16 + k[0];
-    memcpy(bytes, save[0], made);
-    memcpy(bytes + made, save[1] + 16 + k[1], n[1] - 16 - k[1]);
-    made += n[1] - 16 - k[1];
-    set_up(&to, "zipcache:n8r0");
-    assert_int_equal(kv_cache_load(to.cache, bytes, made, &e), -1);
-    assert_says(e, "do not hold the same blocks");
-    for (size_t i = 0; i < 2; i++) {
-        free(save[i]);
-        tear_down(&from[i]);
-    }
-    tear_down(&to);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,7 +351,6 @@ int main(void)
         cmocka_unit_test(test_saliency_of_a_block),
         cmocka_unit_test(test_queries_are_held),
         cmocka_unit_test(test_sides_go_together),
-        cmocka_unit_test(test_load_refuses_unequal_sides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
