@@ -7,7 +7,7 @@
 #include "lib/cache.h"
 #include "lib/codec.h"
 #include "lib/codec_gpu.h"
-#include "lib/codes_file.h"
+#include "lib/codes.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"

@@ -2,7 +2,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/hash.h"
-#include "lib/h5head.h"
+#include "lib/h5_head.h"
 
 #include <assert.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "lib/base/half.h"
 #include "lib/dump.h"
 #include "lib/dump_layout.h"
-#include "lib/h5head.h"
+#include "lib/h5_head.h"
 
 #include <math.h>
 #include <stdlib.h>

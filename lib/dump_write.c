@@ -2,7 +2,7 @@
 #include "lib/base/half.h"
 #include "lib/dump.h"
 #include "lib/dump_layout.h"
-#include "lib/h5head.h"
+#include "lib/h5_head.h"
 
 #include <float.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #include "lib/base/alloc.h"
-#include "lib/h5impl.h"
-#include "lib/h5stored.h"
-#include "lib/h5trial.h"
+#include "lib/h5_impl.h"
+#include "lib/h5_stored.h"
+#include "lib/h5_trial.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * little-endian, text is UTF-8 of fixed length.
  *
  * What is read must lie in the file as kvtools writes it, give or take what
- * h5repack and h5py do to a copy (lib/h5stored.h): hard links, values that are
+ * h5repack and h5py do to a copy (lib/h5_stored.h): hard links, values that are
  * all in the file, no more of them than it can hold, no filter that is not
  * known. An attribute may be text of any kind, a number of any width.
  *

@@ -2,7 +2,7 @@
 
 #include "lib/base/alloc.h"
 #include "lib/h5.h"
-#include "lib/h5head.h"
+#include "lib/h5_head.h"
 
 #include <math.h>
 #include <signal.h>

@@ -6,7 +6,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/opt.h"
 #include "lib/base/progress.h"
-#include "lib/codes_file.h"
+#include "lib/codes.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/results.h"

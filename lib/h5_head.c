@@ -1,4 +1,4 @@
-#include "lib/h5head.h"
+#include "lib/h5_head.h"
 #include "lib/base/opt.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Of lib/h5.h: attributes, one value each. */
-#include "lib/h5impl.h"
-#include "lib/h5stored.h"
+#include "lib/h5_impl.h"
+#include "lib/h5_stored.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* HDF5 believes what a file says of itself, which may have it crash, go on for
  * minutes or take gigabytes.  For h5.c alone. */
-#ifndef KV_H5TRIAL_H
-#define KV_H5TRIAL_H
+#ifndef KV_H5_TRIAL_H
+#define KV_H5_TRIAL_H
 
 #include "lib/base/err.h"
 

@@ -1,6 +1,6 @@
-#include "lib/h5trial.h"
+#include "lib/h5_trial.h"
 #include "lib/base/trial.h"
-#include "lib/h5stored.h"
+#include "lib/h5_stored.h"
 
 #include <stdlib.h>
 

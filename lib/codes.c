@@ -1,7 +1,7 @@
-#include "lib/codes_file.h"
+#include "lib/codes.h"
 #include "lib/base/alloc.h"
 #include "lib/h5.h"
-#include "lib/h5head.h"
+#include "lib/h5_head.h"
 
 #include <stdio.h>
 #include <stdlib.h>

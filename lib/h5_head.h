@@ -1,7 +1,7 @@
 /* What dump.h5 and calib.h5 share: which kind of file it is, and the shape of
  * the model it was made with. */
-#ifndef KV_H5HEAD_H
-#define KV_H5HEAD_H
+#ifndef KV_H5_HEAD_H
+#define KV_H5_HEAD_H
 
 #include "lib/base/err.h"
 #include "lib/h5.h"

@@ -1,4 +1,4 @@
-#include "lib/h5stored.h"
+#include "lib/h5_stored.h"
 #include "lib/h5.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* What h5.c and h5attr.c share: a file from the inside. */
-#ifndef KV_H5IMPL_H
-#define KV_H5IMPL_H
+/* What h5.c and h5_attr.c share: a file from the inside. */
+#ifndef KV_H5_IMPL_H
+#define KV_H5_IMPL_H
 
 #include "lib/base/file.h"
 #include "lib/h5.h"

@@ -1,7 +1,8 @@
 /* How things must lie in an HDF5 file to be read: as kvtools writes them, give
- * or take what h5repack and h5py do to a copy.  For h5.c and h5attr.c alone. */
-#ifndef KV_H5STORED_H
-#define KV_H5STORED_H
+ * or take what h5repack and h5py do to a copy.  For h5.c and h5_attr.c alone.
+ */
+#ifndef KV_H5_STORED_H
+#define KV_H5_STORED_H
 
 #include "lib/base/err.h"
 
