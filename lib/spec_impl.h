@@ -1,0 +1,35 @@
+/* What spec.c, spec_parse.c and spec_sweep.c share. */
+#ifndef KV_SPEC_IMPL_H
+#define KV_SPEC_IMPL_H
+
+#include "lib/spec.h"
+
+#include <string.h>
+
+/* The scheme's parameters, without and with r and s. */
+size_t kv_spec_n_own(const struct kv_scheme *k);
+size_t kv_spec_n_params(const struct kv_scheme *k);
+
+/* The index of the parameter whose name are these n bytes; without one,
+ * kv_spec_n_params(). */
+size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n);
+
+/* The default of the i-th, before kv_scheme's fallback(). */
+double kv_spec_fallback(const struct kv_scheme *k, size_t i);
+
+/* Index of a choice of n bytes in "a|b|c", or -1. */
+int kv_choice_find(const char *choices, const char *text, size_t n);
+
+static inline bool kv_is_letter(const struct kv_param *p)
+{
+    return !p->name[1] && !p->choices;
+}
+
+/* A text of n bytes for "%.*s%s": its start, which
+ * leaves a sentence of kv_err its end. */
+enum { KV_SHOWN_MAX = 200 };
+#define KV_SHOWN(text, n)                                 \
+    (int)((n) < KV_SHOWN_MAX ? (n) : KV_SHOWN_MAX), text, \
+        (n) > KV_SHOWN_MAX ? "..." : ""
+
+#endif

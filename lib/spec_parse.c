@@ -1,0 +1,385 @@
+#include "lib/codec.h"
+#include "lib/mixed.h"
+#include "lib/spec_impl.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int fail_spec(const char *text, struct kv_err *e)
+{
+    const size_t n = strlen(text);
+
+    return kv_fail_in(e, "spec '%.*s%s'", KV_SHOWN(text, n));
+}
+
+/* Edit distance, for "did you mean". */
+static size_t distance(const char *a, size_t na, const char *b)
+{
+    enum { MAX = 64 };
+    const size_t nb = strlen(b);
+    size_t row[MAX + 1];
+
+    if (na > MAX || nb > MAX)
+        return MAX;
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+
+            diagonal = row[j];
+            best = best < row[j] + 1 ? best : row[j] + 1;
+            row[j] = best < row[j - 1] + 1 ? best : row[j - 1] + 1;
+        }
+    }
+    return row[nb];
+}
+
+static int unknown_scheme(const char *name, size_t n, struct kv_err *e)
+{
+    const struct kv_scheme *best = NULL;
+    size_t nearest = 3;
+
+    for (size_t i = 0; kv_schemes[i]; i++) {
+        const size_t d = distance(name, n, kv_schemes[i]->name);
+
+        if (d < nearest) {
+            nearest = d;
+            best = kv_schemes[i];
+        }
+    }
+    if (!n)
+        return kv_fail(e, "a spec is missing: expected a scheme and its "
+                          "parameters, as in kivi:b2g32");
+    if (best)
+        return kv_fail(e, "unknown scheme '%.*s': did you mean '%s'?", (int)n,
+                       name, best->name);
+    return kv_fail(e, "unknown scheme '%.*s%s' (--list shows them all)",
+                   KV_SHOWN(name, n));
+}
+
+/* "b (1 to 8), g (1 to 1024), round (stochastic|nearest)" */
+static void known_params(const struct kv_scheme *k, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = 0;
+    for (size_t i = 0; i < kv_spec_n_params(k) && n + 1 < room; i++) {
+        const struct kv_param *p = kv_spec_param(k, i);
+
+        if (p->choices)
+            n += (size_t)snprintf(text + n, room - n, "%s%s (%s)",
+                                  i ? ", " : "", p->name, p->choices);
+        else
+            n += (size_t)snprintf(text + n, room - n, "%s%s (%.9g to %.9g)",
+                                  i ? ", " : "", p->name, p->min, p->max);
+    }
+}
+
+static int unknown_param(const struct kv_scheme *k, const char *what, size_t n,
+                         struct kv_err *e)
+{
+    char known[512];
+    const char *best = NULL;
+    size_t nearest = 3;
+
+    for (size_t i = 0; i < kv_spec_n_params(k); i++) {
+        const size_t d = distance(what, n, kv_spec_param(k, i)->name);
+
+        if (n > 1 && d < nearest) {
+            nearest = d;
+            best = kv_spec_param(k, i)->name;
+        }
+    }
+    if (best)
+        return kv_fail(e, "%s has no '%.*s': did you mean '%s'?", k->name,
+                       (int)n, what, best);
+    known_params(k, known, sizeof(known));
+    return kv_fail(e, "%s has no '%.*s%s'; it has %s", k->name,
+                   KV_SHOWN(what, n), known);
+}
+
+/* Whether the text is a word of the scheme, whatever it is set to. */
+static bool is_word(const struct kv_scheme *k, const char *text, size_t n)
+{
+    const char *eq = memchr(text, '=', n);
+    const struct kv_param *p =
+        kv_spec_param(k, kv_spec_index(k, text, eq ? (size_t)(eq - text) : n));
+
+    if (p && !kv_is_letter(p))
+        return true;
+    for (size_t i = 0; !eq && (p = kv_spec_param(k, i)); i++)
+        if (p->choices && kv_choice_find(p->choices, text, n) >= 0)
+            return true;
+    return false;
+}
+
+/* A scheme without letters of its own takes a word in their place. */
+static bool word_first(const struct kv_scheme *k, const char *text, size_t n)
+{
+    for (size_t i = 0; i < kv_spec_n_own(k); i++)
+        if (kv_is_letter(&k->params[i]))
+            return false;
+    return is_word(k, text, n);
+}
+
+static int wants_comma(const struct kv_scheme *k, const char *text, size_t n,
+                       struct kv_err *e)
+{
+    return kv_fail(e, "words come after a comma, not after ':': %s,%.*s%s",
+                   k->name, KV_SHOWN(text, n));
+}
+
+struct reading {
+    struct kv_spec *s;
+    bool given[KV_SIDES][KV_MAX_PARAMS];
+};
+
+/* sides: bit 0 K, bit 1 V. */
+static int assign(struct reading *r, int sides, size_t i, double value,
+                  struct kv_err *e)
+{
+    const struct kv_param *p = kv_spec_param(r->s->scheme, i);
+
+    if (!p->choices && (value < p->min || value > p->max))
+        return kv_fail(e, "%s=%.9g is out of range: expected %.9g to %.9g",
+                       p->name, value, p->min, p->max);
+    for (int side = 0; side < KV_SIDES; side++) {
+        if (!(sides & 1 << side))
+            continue;
+        if (r->given[side][i])
+            return kv_fail(e, "'%s' is given twice", p->name);
+        r->given[side][i] = true;
+        r->s->value[side][i] = value;
+    }
+    return 0;
+}
+
+/* A plain decimal number; letters that are numbers are whole unless their
+ * range says otherwise. */
+static int number(const struct kv_param *p, const char *text, const char *end,
+                  double *value, struct kv_err *e)
+{
+    const size_t n = (size_t)(end - text);
+
+    if (!n || n > 20 || strspn(text, "0123456789.") < n)
+        return kv_fail(e, "'%s' wants a number, not '%.*s%s'", p->name,
+                       KV_SHOWN(text, n));
+
+    char copy[24] = "", *stop;
+
+    memcpy(copy, text, n);
+    *value = strtod(copy, &stop);
+    if (*stop || (p->min == floor(p->min) && p->max == floor(p->max) &&
+                  *value != floor(*value)))
+        return kv_fail(e, "'%s' wants a whole number, not '%s'", p->name, copy);
+    return 0;
+}
+
+static int read_letters(struct reading *r, int sides, const char *text,
+                        const char *end, struct kv_err *e)
+{
+    const struct kv_scheme *k = r->s->scheme;
+
+    while (text < end) {
+        const char name[2] = {*text, 0};
+        const size_t i = kv_spec_index(k, text, 1);
+        const struct kv_param *p = kv_spec_param(k, i);
+        const char *digits = text + 1;
+        size_t n = 0;
+        double value;
+
+        if (is_word(k, text, (size_t)(end - text)))
+            return wants_comma(k, text, (size_t)(end - text), e);
+        if (!p || !kv_is_letter(p))
+            return unknown_param(k, text, 1, e);
+        while (digits + n < end &&
+               (isdigit((unsigned char)digits[n]) || digits[n] == '.'))
+            n++;
+        if (!n)
+            return kv_fail(e, "'%s' wants a number, not '%.*s%s'", name,
+                           KV_SHOWN(digits, (size_t)(end - digits)));
+        if (number(p, digits, digits + n, &value, e) ||
+            assign(r, sides, i, value, e))
+            return -1;
+        text = digits + n;
+    }
+    return 0;
+}
+
+static int read_part(struct reading *r, const char *text, const char *end,
+                     struct kv_err *e)
+{
+    const char *slash = memchr(text, '/', (size_t)(end - text));
+
+    if (end - text < 2 || text[1] != '-')
+        return read_letters(r, 3, text, end, e);
+    if (text[0] != 'K' || !slash || end - slash < 3 ||
+        memcmp(slash, "/V-", 3) != 0)
+        return kv_fail(e, "expected K-letters/V-letters, not '%.*s%s'",
+                       KV_SHOWN(text, (size_t)(end - text)));
+    if (read_letters(r, 1, text + 2, slash, e) ||
+        read_letters(r, 2, slash + 3, end, e))
+        return -1;
+    return 0;
+}
+
+static int two_mean(const struct kv_scheme *k, size_t i, size_t j,
+                    const char *text, size_t n, struct kv_err *e)
+{
+    return kv_fail(e, "'%.*s' may be %s or %s of %s: write %s=%.*s", (int)n,
+                   text, kv_spec_param(k, i)->name, kv_spec_param(k, j)->name,
+                   k->name, kv_spec_param(k, i)->name, (int)n, text);
+}
+
+/* What stands after name=. */
+static int read_value(struct reading *r, int sides, size_t i, const char *text,
+                      const char *end, struct kv_err *e)
+{
+    const struct kv_param *p = kv_spec_param(r->s->scheme, i);
+    const size_t n = (size_t)(end - text);
+    double value;
+
+    if (!p->choices) {
+        if (number(p, text, end, &value, e))
+            return -1;
+    } else {
+        value = kv_choice_find(p->choices, text, n);
+        if (value < 0)
+            return kv_fail(e, "%s=%.*s%s: expected one of %s", p->name,
+                           KV_SHOWN(text, n), p->choices);
+    }
+    return assign(r, sides, i, value, e);
+}
+
+/* "se" and "no-se" for a yes/no word. */
+static int read_yes_no(struct reading *r, int sides, const char *text, size_t n,
+                       struct kv_err *e)
+{
+    const struct kv_scheme *k = r->s->scheme;
+    const bool no = n > 3 && !memcmp(text, "no-", 3);
+    const char *name = text + (no ? 3 : 0);
+    const size_t i = kv_spec_index(k, name, n - (no ? 3 : 0));
+    const struct kv_param *p = kv_spec_param(k, i);
+
+    if (!p || !p->choices || kv_choice_find(p->choices, "no", 2) < 0)
+        return unknown_param(k, text, n, e);
+    return assign(r, sides, i,
+                  kv_choice_find(p->choices, no ? "no" : "yes", no ? 2 : 3), e);
+}
+
+static int read_word(struct reading *r, const char *text, const char *end,
+                     struct kv_err *e)
+{
+    const struct kv_scheme *k = r->s->scheme;
+    const size_t none = kv_spec_n_params(k);
+    size_t found = none;
+    int sides = 3;
+
+    if (end - text > 2 && text[1] == '-' && (*text == 'K' || *text == 'V')) {
+        sides = *text == 'K' ? 1 : 2;
+        text += 2;
+    }
+
+    const char *eq = memchr(text, '=', (size_t)(end - text));
+    const size_t n = (size_t)((eq ? eq : end) - text);
+
+    if (eq) {
+        found = kv_spec_index(k, text, n);
+        return found == none ? unknown_param(k, text, n, e)
+                             : read_value(r, sides, found, eq + 1, end, e);
+    }
+    for (size_t i = 0; i < none; i++) {
+        const struct kv_param *p = kv_spec_param(k, i);
+
+        if (!p->choices || kv_choice_find(p->choices, text, n) < 0)
+            continue;
+        if (found < none)
+            return two_mean(k, found, i, text, n, e);
+        found = i;
+    }
+    return found < none ? read_value(r, sides, found, text, end, e)
+                        : read_yes_no(r, sides, text, n, e);
+}
+
+/* Defaults that follow from what was given. */
+static void fill_in(struct reading *r)
+{
+    const struct kv_scheme *k = r->s->scheme;
+
+    for (int side = 0; side < KV_SIDES; side++)
+        for (size_t i = 0; k->fallback && i < kv_spec_n_own(k); i++)
+            if (!r->given[side][i])
+                r->s->value[side][i] =
+                    k->fallback(r->s, (enum kv_side)side, kv_spec_param(k, i));
+}
+
+/* What follows the letters of a mixed spec: its file, to the end. */
+static int read_file_word(struct kv_spec *s, const char *at, struct kv_err *e)
+{
+    static const char word[] = ",file=";
+
+    if (strncmp(at, word, strlen(word)) || !at[strlen(word)])
+        return kv_fail(e, "expected a layer file, as in mixed,file=layers.txt");
+    return kv_mixed_read(&s->mixed, at + strlen(word), e);
+}
+
+int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
+{
+    const size_t n = strcspn(text, ":,");
+    const char *at = text + n;
+    struct reading r = {.s = s};
+    char name[32];
+
+    *s = (struct kv_spec){0};
+    snprintf(s->given, sizeof(s->given), "%s", text);
+    snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), text);
+    s->scheme = kv_scheme_find(name);
+    if (!s->scheme)
+        return unknown_scheme(text, n, e);
+    for (int side = 0; side < KV_SIDES; side++)
+        for (size_t i = 0; i < kv_spec_n_params(s->scheme); i++)
+            s->value[side][i] = kv_spec_fallback(s->scheme, i);
+    if (*at == ':') {
+        const char *end;
+
+        at++;
+        end = at + strcspn(at, ",");
+        if (word_first(s->scheme, at, (size_t)(end - at))
+                ? read_word(&r, at, end, e)
+                : read_part(&r, at, end, e))
+            return fail_spec(text, e);
+        at = end;
+    }
+    if (s->scheme == &kv_scheme_mixed) {
+        if (read_file_word(s, at, e))
+            return fail_spec(text, e);
+        at = "";
+    }
+    while (*at == ',') {
+        const char *end;
+
+        at++;
+        end = at + strcspn(at, ",");
+        if (read_word(&r, at, end, e))
+            return fail_spec(text, e);
+        at = end;
+    }
+    fill_in(&r);
+    kv_spec_print(s);
+    return 0;
+}
+
+bool kv_spec_looks_like(const char *operand)
+{
+    const size_t n = strcspn(operand, ":,");
+    char name[32];
+
+    snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), operand);
+    return kv_scheme_find(name);
+}
