@@ -79,6 +79,7 @@ const struct kv_table *kv_calib_want(const struct kv_codec *c,
                                      size_t n_dims, const size_t *dims,
                                      struct kv_err *e);
 
+size_t kv_table_values(const struct kv_table *t);
 /* Bytes as stored, in fp16 or f32: the shared_bytes of a row. */
 size_t kv_table_bytes(const struct kv_table *t);
 size_t kv_calib_set_bytes(const struct kv_calib_set *set);
