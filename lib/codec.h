@@ -198,8 +198,9 @@ struct kv_scheme {
 };
 
 struct kv_codec {
-    const struct kv_scheme *scheme;
-    struct kv_spec spec; /* fitted */
+    const struct kv_scheme *scheme; /* the spec's, or whose hooks serve the
+                                     * codec instead, as open() decides */
+    struct kv_spec spec;            /* fitted */
     struct kv_shape shape;
     size_t layer;
     enum kv_side side;

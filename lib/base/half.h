@@ -64,6 +64,23 @@ static inline uint16_t kv_f16_clamp(float f)
     return (h & 0x7fff) == 0x7c00 ? (uint16_t)((h & 0x8000) | 0x7bff) : h;
 }
 
+/* Two bytes at any address; put gives back the value as stored. */
+static inline float kv_f16_get(const uint8_t *at)
+{
+    uint16_t h;
+
+    memcpy(&h, at, sizeof(h));
+    return kv_f16_to_f32(h);
+}
+
+static inline float kv_f16_put(uint8_t *at, float f)
+{
+    const uint16_t h = kv_f16_clamp(f);
+
+    memcpy(at, &h, sizeof(h));
+    return kv_f16_to_f32(h);
+}
+
 static inline float kv_bf16_to_f32(uint16_t h)
 {
     return kv_bits_f32((uint32_t)h << 16);

@@ -8,16 +8,16 @@
 
 #include <string.h>
 
-static size_t values(const struct kv_codec *c, size_t n_blocks)
+static enum kv_float kind_of(const struct kv_scheme *k)
 {
-    return n_blocks * kv_codec_block_values(c);
+    return k == &kv_scheme_f32    ? KV_FLOAT_32
+           : k == &kv_scheme_bf16 ? KV_FLOAT_BF16
+                                  : KV_FLOAT_16;
 }
 
-static int open_plain(struct kv_codec *c, size_t value_bytes)
+static size_t value_bytes(const struct kv_scheme *k)
 {
-    c->block = 1;
-    c->block_bytes = values(c, 1) * value_bytes;
-    return 0;
+    return k == &kv_scheme_f32 ? 4 : 2;
 }
 
 /* f32 and bf16 hold what fp16 cannot: no part of the cache may be fp16. */
@@ -35,42 +35,64 @@ static int no_half(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-static double bits_32(const struct kv_spec *s, enum kv_side side,
+static double nominal(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape)
 {
-    (void)s;
     (void)side;
     (void)shape;
-    return 32;
+    return 8 * (double)value_bytes(s->scheme);
 }
 
-static double bits_16(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static int open_float(struct kv_codec *c, const struct kv_calib *calib,
+                      struct kv_err *e)
 {
-    (void)s;
-    (void)side;
-    (void)shape;
-    return 16;
+    (void)calib;
+    (void)e;
+    c->block = 1;
+    c->block_bytes = kv_codec_block_values(c) * value_bytes(c->scheme);
+    return 0;
 }
 
-static bool store_f32(const struct kv_codec *c, struct kv_store *s)
+static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                   size_t n_blocks, uint8_t *bytes)
 {
-    (void)c;
-    kv_store_floats(s, KV_FLOAT_32, s->values, s->n_heads, s->head_dim);
-    return true;
+    const size_t n = n_blocks * kv_codec_block_values(c);
+    const enum kv_float kind = kind_of(c->scheme);
+
+    (void)w;
+    if (kind == KV_FLOAT_32) {
+        memcpy(bytes, x, n * sizeof(*x));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h =
+            kind == KV_FLOAT_16 ? kv_f16_clamp(x[i]) : kv_f32_to_bf16(x[i]);
+
+        memcpy(bytes + 2 * i, &h, sizeof(h));
+    }
 }
 
-static bool store_f16(const struct kv_codec *c, struct kv_store *s)
+static void decode(const struct kv_codec *c, const uint8_t *bytes,
+                   size_t n_blocks, float *x)
 {
-    (void)c;
-    kv_store_floats(s, KV_FLOAT_16, s->values, s->n_heads, s->head_dim);
-    return true;
+    const size_t n = n_blocks * kv_codec_block_values(c);
+    const enum kv_float kind = kind_of(c->scheme);
+
+    if (kind == KV_FLOAT_32) {
+        memcpy(x, bytes, n * sizeof(*x));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+
+        memcpy(&h, bytes + 2 * i, sizeof(h));
+        x[i] = kind == KV_FLOAT_16 ? kv_f16_to_f32(h) : kv_bf16_to_f32(h);
+    }
 }
 
-static bool store_bf16(const struct kv_codec *c, struct kv_store *s)
+static bool store(const struct kv_codec *c, struct kv_store *s)
 {
-    (void)c;
-    kv_store_floats(s, KV_FLOAT_BF16, s->values, s->n_heads, s->head_dim);
+    kv_store_floats(s, kind_of(c->scheme), s->values, s->n_heads, s->head_dim);
     return true;
 }
 
@@ -78,119 +100,35 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
                  const uint8_t *blocks, size_t first, size_t n, size_t head,
                  uint8_t *tile)
 {
-    const size_t d = c->shape.head_dim;
-    const size_t row = d * (c->block_bytes / kv_codec_block_values(c));
+    const size_t row = c->shape.head_dim * value_bytes(c->scheme);
 
     for (size_t i = 0; i < n; i++)
         kv_store_put_float_row(
             s, i, blocks + (first + i) * c->block_bytes + head * row, tile);
 }
 
-static int open_f32(struct kv_codec *c, const struct kv_calib *calib,
-                    struct kv_err *e)
-{
-    (void)calib;
-    (void)e;
-    return open_plain(c, 4);
-}
-
-static void encode_f32(const struct kv_codec *c, struct kv_where w,
-                       const float *x, size_t n_blocks, uint8_t *bytes)
-{
-    (void)w;
-    memcpy(bytes, x, values(c, n_blocks) * 4);
-}
-
-static void decode_f32(const struct kv_codec *c, const uint8_t *bytes,
-                       size_t n_blocks, float *x)
-{
-    memcpy(x, bytes, values(c, n_blocks) * 4);
-}
+#define FLOAT                                                 \
+    .nominal = nominal, .open = open_float, .encode = encode, \
+    .decode = decode, .store = store, .tile = tile
 
 const struct kv_scheme kv_scheme_f32 = {
     .name = "f32",
     .brief = "32-bit floats: full precision on a CPU",
     .wide = true,
     .check = no_half,
-    .nominal = bits_32,
-    .open = open_f32,
-    .encode = encode_f32,
-    .decode = decode_f32,
-    .store = store_f32,
-    .tile = tile,
+    FLOAT,
 };
-
-static int open_half(struct kv_codec *c, const struct kv_calib *calib,
-                     struct kv_err *e)
-{
-    (void)calib;
-    (void)e;
-    return open_plain(c, 2);
-}
-
-static void put16(uint8_t *at, uint16_t h)
-{
-    memcpy(at, &h, sizeof(h));
-}
-
-static uint16_t get16(const uint8_t *at)
-{
-    uint16_t h;
-
-    memcpy(&h, at, sizeof(h));
-    return h;
-}
-
-static void encode_f16(const struct kv_codec *c, struct kv_where w,
-                       const float *x, size_t n_blocks, uint8_t *bytes)
-{
-    (void)w;
-    for (size_t i = 0; i < values(c, n_blocks); i++)
-        put16(bytes + 2 * i, kv_f16_clamp(x[i]));
-}
-
-static void decode_f16(const struct kv_codec *c, const uint8_t *bytes,
-                       size_t n_blocks, float *x)
-{
-    for (size_t i = 0; i < values(c, n_blocks); i++)
-        x[i] = kv_f16_to_f32(get16(bytes + 2 * i));
-}
 
 const struct kv_scheme kv_scheme_f16 = {
     .name = "f16",
     .brief = "IEEE 16-bit floats: what servers store",
-    .nominal = bits_16,
-    .open = open_half,
-    .encode = encode_f16,
-    .decode = decode_f16,
-    .store = store_f16,
-    .tile = tile,
+    FLOAT,
 };
-
-static void encode_bf16(const struct kv_codec *c, struct kv_where w,
-                        const float *x, size_t n_blocks, uint8_t *bytes)
-{
-    (void)w;
-    for (size_t i = 0; i < values(c, n_blocks); i++)
-        put16(bytes + 2 * i, kv_f32_to_bf16(x[i]));
-}
-
-static void decode_bf16(const struct kv_codec *c, const uint8_t *bytes,
-                        size_t n_blocks, float *x)
-{
-    for (size_t i = 0; i < values(c, n_blocks); i++)
-        x[i] = kv_bf16_to_f32(get16(bytes + 2 * i));
-}
 
 const struct kv_scheme kv_scheme_bf16 = {
     .name = "bf16",
     .brief = "bfloat16",
     .wide = true,
     .check = no_half,
-    .nominal = bits_16,
-    .open = open_half,
-    .encode = encode_bf16,
-    .decode = decode_bf16,
-    .store = store_bf16,
-    .tile = tile,
+    FLOAT,
 };

@@ -103,8 +103,8 @@ static void take_outliers(const struct kv_codec *c, float *x, uint8_t *mark,
     struct entry *sorted = kv_alloc(g->len, sizeof(*sorted));
     float *vector = kv_alloc(g->len, sizeof(*vector));
     uint8_t *is = kv_alloc(g->len, 1);
-    const size_t most = g->n_vectors * g->n_ends * 2;
-    uint16_t *at = kv_alloc(most, sizeof(*at)), *half = kv_alloc(most, 2);
+    const size_t n_all = g->n_vectors * g->n_ends * 2;
+    uint16_t *at = kv_alloc(n_all, sizeof(*at));
     size_t n = 0;
 
     for (size_t i = 0; i < g->n_vectors; i++) {
@@ -118,14 +118,12 @@ static void take_outliers(const struct kv_codec *c, float *x, uint8_t *mark,
             mark[place(c, i, j)] = is[j];
             if (!is[j])
                 continue;
-            at[n] = (uint16_t)j;
-            half[n++] = kv_f16_clamp(vector[j]);
+            kv_f16_put(outliers + 2 * n, vector[j]);
+            at[n++] = (uint16_t)j;
             x[place(c, i, j)] = fill;
         }
     }
-    kv_pack(at, most, g->place_bits, places);
-    memcpy(outliers, half, most * sizeof(*half));
-    free(half);
+    kv_pack(at, n_all, g->place_bits, places);
     free(at);
     free(is);
     free(vector);
@@ -137,14 +135,12 @@ static void put_outliers(const struct kv_codec *c, const uint8_t *places,
 {
     const struct gear *g = c->state;
     const size_t each = g->n_ends * 2, n = g->n_vectors * each;
-    uint16_t *at = kv_alloc(n, sizeof(*at)), half;
+    uint16_t *at = kv_alloc(n, sizeof(*at));
 
     kv_unpack(places, n, g->place_bits, at);
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&half, outliers + i * sizeof(half), sizeof(half));
+    for (size_t i = 0; i < n; i++)
         if (at[i] < g->len)
-            x[place(c, i / each, at[i])] = kv_f16_to_f32(half);
-    }
+            x[place(c, i / each, at[i])] = kv_f16_get(outliers + 2 * i);
     free(at);
 }
 
@@ -265,13 +261,9 @@ static void b_from_a(struct low_rank *l)
 /* Stores x [n] as f16 and leaves what was stored in it. */
 static uint8_t *store(double *x, size_t n, uint8_t *bytes)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint16_t half = kv_f16_clamp((float)x[i]);
-
-        memcpy(bytes + i * sizeof(half), &half, sizeof(half));
-        x[i] = (double)kv_f16_to_f32(half);
-    }
-    return bytes + n * sizeof(uint16_t);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (double)kv_f16_put(bytes + 2 * i, (float)x[i]);
+    return bytes + 2 * n;
 }
 
 /* The factors of each head of r [block][row]. */
@@ -305,16 +297,6 @@ static void encode_low_rank(const struct kv_codec *c, const float *r,
     free(l.a);
 }
 
-static void load(const uint8_t *bytes, size_t n, float *x)
-{
-    uint16_t half;
-
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&half, bytes + i * sizeof(half), sizeof(half));
-        x[i] = kv_f16_to_f32(half);
-    }
-}
-
 static void add_low_rank(const struct kv_codec *c, const uint8_t *bytes,
                          float *x)
 {
@@ -323,7 +305,8 @@ static void add_low_rank(const struct kv_codec *c, const uint8_t *bytes,
     float *a = kv_alloc((n + d) * k, sizeof(*a)), *b = a + n * k;
 
     for (size_t h = 0; h < c->shape.n_kv_heads; h++) {
-        load(bytes + h * (n + d) * k * sizeof(uint16_t), (n + d) * k, a);
+        for (size_t i = 0; i < (n + d) * k; i++, bytes += 2)
+            a[i] = kv_f16_get(bytes);
         for (size_t t = 0; t < n; t++)
             for (size_t j = 0; j < d; j++) {
                 float sum = 0;

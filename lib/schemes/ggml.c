@@ -299,12 +299,8 @@ static void encode_ggml(const struct kv_codec *c, struct kv_where w,
 
 static void get_heads(const uint8_t *in, size_t n, float *head)
 {
-    for (size_t h = 0; h < n; h++) {
-        uint16_t half;
-
-        memcpy(&half, in + 2 * h, sizeof(half));
-        head[h] = kv_f16_to_f32(half);
-    }
+    for (size_t h = 0; h < n; h++)
+        head[h] = kv_f16_get(in + 2 * h);
 }
 
 static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,

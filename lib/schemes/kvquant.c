@@ -292,22 +292,20 @@ static bool beyond(const struct nuq *q, size_t i, float x)
 }
 
 /* | index: u16[n] | value: f16[n] | */
-static void put_outlier(uint8_t *sparse, size_t n, size_t at, size_t i,
-                        uint16_t half)
+static void put_outlier(uint8_t *sparse, size_t n, size_t at, size_t i, float x)
 {
     const uint16_t index = (uint16_t)i;
 
     memcpy(sparse + 2 * at, &index, 2);
-    memcpy(sparse + 2 * (n + at), &half, 2);
+    kv_f16_put(sparse + 2 * (n + at), x);
 }
 
 static size_t get_outlier(const uint8_t *sparse, size_t n, size_t at, float *x)
 {
-    uint16_t index, half;
+    uint16_t index;
 
     memcpy(&index, sparse + 2 * at, 2);
-    memcpy(&half, sparse + 2 * (n + at), 2);
-    *x = kv_f16_to_f32(half);
+    *x = kv_f16_get(sparse + 2 * (n + at));
     return index;
 }
 
@@ -349,7 +347,7 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
     for (size_t i = 0; i < q->row; i++) {
         code[i] = outlier[i] ? 0 : code_of(q, channel(q, i), x[i]);
         if (outlier[i])
-            put_outlier(sparse, n, at++, i, kv_f16_clamp(x[i]));
+            put_outlier(sparse, n, at++, i, x[i]);
     }
     kv_pack(code, q->row, q->bits, bytes + 2);
     free(outlier);
@@ -427,7 +425,7 @@ static void encode_values(const struct nuq *q, const float *x, uint16_t *code,
     for (size_t i = 0; i < q->row; i++) {
         code[i] = outlier[i] ? 0 : code_of(q, r, x[i]);
         if (outlier[i])
-            put_outlier(sparse, 2 * q->n_side, at++, i, kv_f16_clamp(x[i]));
+            put_outlier(sparse, 2 * q->n_side, at++, i, x[i]);
     }
     kv_pack(code, q->row, q->bits, bytes);
     free(outlier);

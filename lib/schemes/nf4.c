@@ -9,7 +9,6 @@
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Appendix E. */
 static const float levels[16] = {
@@ -50,10 +49,8 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
     for (size_t i = 0; i < n; i++)
         max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
 
-    const uint16_t half = kv_f16_clamp(max);
-    const float scale = kv_f16_to_f32(half); /* as stored */
+    const float scale = kv_f16_put(head, max);
 
-    memcpy(head, &half, sizeof(half));
     for (size_t i = 0; i < n; i++)
         code[i] = nearest_level(scale > 0 ? x[i] / scale : 0);
 }
@@ -61,12 +58,9 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
 static void decode_group(const uint16_t *code, size_t n, unsigned bits,
                          const uint8_t *head, float *x)
 {
-    uint16_t half;
-
     (void)bits;
-    memcpy(&half, head, sizeof(half));
     for (size_t i = 0; i < n; i++)
-        x[i] = levels[code[i]] * kv_f16_to_f32(half);
+        x[i] = levels[code[i]] * kv_f16_get(head);
 }
 
 static bool scaled(struct kv_scaled *to, unsigned bits, size_t head_dim,

@@ -26,7 +26,7 @@
  * them.
  *
  * Values: asymmetric integers per token in groups of g channels, as KIVI's
- * (grouped.h).  Our reading: the newest r values stay fp16, keys are quantized
+ * (integers.h).  Our reading: the newest r values stay fp16, keys are quantized
  * r at a time, both as in KIVI; m is 2 head_dim unless told. */
 #include "kernels/bitpack.h"
 #include "kernels/random_matrix.h"
@@ -113,7 +113,7 @@ struct qjl {
     float *s, *st;               /* S [m][d] and its transpose */
 };
 
-/* Room for one token. */
+/* Workspace for one token. */
 struct work {
     uint16_t *code; /* [m] */
     float *sketch;  /* [m] */
@@ -150,8 +150,7 @@ static void close_qjl(struct kv_codec *c)
 {
     struct qjl *j = c->state;
 
-    if (c->side == KV_K)
-        free(j->s);
+    free(j->s);
     free(j);
 }
 
@@ -253,26 +252,22 @@ static void encode_part(const struct qjl *j, const struct part *p,
     for (size_t i = 0; i < p->m; i++)
         w->code[i] = w->sketch[i] < 0;
     kv_pack(w->code, p->m, 1, bytes);
-
-    const uint16_t half = kv_f16_clamp((float)sqrt(sum / (double)j->d));
-
-    memcpy(bytes + p->sign_bytes, &half, sizeof(half));
+    kv_f16_put(bytes + p->sign_bytes, (float)sqrt(sum / (double)j->d));
 }
 
 static void decode_part(const struct qjl *j, const struct part *p,
                         const uint8_t *bytes, bool outliers, struct work *w,
                         float *x)
 {
-    uint16_t half;
+    const float rms = kv_f16_get(bytes + p->sign_bytes);
 
     kv_unpack(bytes, p->m, 1, w->code);
-    memcpy(&half, bytes + p->sign_bytes, sizeof(half));
     for (size_t i = 0; i < p->m; i++)
         w->sketch[i] = w->code[i] ? -1 : 1;
     kv_combine_rows(w->sketch, j->s, p->m, j->d, w->x);
     for (size_t k = 0; k < j->d; k++)
         if (w->out[k] == outliers)
-            x[k] = p->scale * kv_f16_to_f32(half) * w->x[k];
+            x[k] = p->scale * rms * w->x[k];
 }
 
 /* One head of one block, whose tokens are `row` apart. */
@@ -303,34 +298,15 @@ static void decode_head(const struct qjl *j, const uint8_t *bytes, size_t row,
     }
 }
 
-/* ---- both sides -------------------------------------------------------- */
-
-static int open_qjl(struct kv_codec *c, const struct kv_calib *calib,
-                    struct kv_err *e)
-{
-    (void)calib;
-    (void)e;
-    if (c->side == KV_V)
-        return kv_integers_open(c, &kv_kivi_quantizer, KV_AXIS_TOKEN,
-                                kv_spec_size(&c->spec, KV_V, "g"), false,
-                                (unsigned)kv_spec_size(&c->spec, KV_V, "b"));
-    open_keys(c);
-    return 0;
-}
-
+/* x: [n_blocks][t][n_kv_heads][head_dim]. */
 static void encode(const struct kv_codec *c, struct kv_where at, const float *x,
                    size_t n_blocks, uint8_t *bytes)
 {
-    const size_t n_heads = c->shape.n_kv_heads,
-                 row = n_heads * c->shape.head_dim;
     const struct qjl *j = c->state;
-    struct work w;
+    const size_t n_heads = c->shape.n_kv_heads, row = n_heads * j->d;
+    struct work w = work_new(j);
 
-    if (c->side == KV_V) {
-        kv_integers_encode(c, at, x, n_blocks, bytes);
-        return;
-    }
-    w = work_new(j);
+    (void)at;
     for (size_t i = 0; i < n_blocks * n_heads; i++)
         encode_head(j, x + i / n_heads * j->t * row + i % n_heads * j->d, row,
                     &w, bytes + i * (c->block_bytes / n_heads));
@@ -340,20 +316,35 @@ static void encode(const struct kv_codec *c, struct kv_where at, const float *x,
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
                    size_t n_blocks, float *x)
 {
-    const size_t n_heads = c->shape.n_kv_heads,
-                 row = n_heads * c->shape.head_dim;
     const struct qjl *j = c->state;
-    struct work w;
+    const size_t n_heads = c->shape.n_kv_heads, row = n_heads * j->d;
+    struct work w = work_new(j);
 
-    if (c->side == KV_V) {
-        kv_integers_decode(c, bytes, n_blocks, x);
-        return;
-    }
-    w = work_new(j);
     for (size_t i = 0; i < n_blocks * n_heads; i++)
         decode_head(j, bytes + i * (c->block_bytes / n_heads), row, &w,
                     x + i / n_heads * j->t * row + i % n_heads * j->d);
     work_free(&w);
+}
+
+static int open_qjl(struct kv_codec *c, const struct kv_calib *calib,
+                    struct kv_err *e)
+{
+    static const struct kv_scheme of_values = {
+        .name = "qjl",
+        .encode = kv_integers_encode,
+        .decode = kv_integers_decode,
+    };
+
+    (void)calib;
+    (void)e;
+    if (c->side == KV_K) {
+        open_keys(c);
+        return 0;
+    }
+    c->scheme = &of_values;
+    return kv_integers_open(c, &kv_kivi_quantizer, KV_AXIS_TOKEN,
+                            kv_spec_size(&c->spec, KV_V, "g"), false,
+                            (unsigned)kv_spec_size(&c->spec, KV_V, "b"));
 }
 
 const struct kv_scheme kv_scheme_qjl = {

@@ -66,14 +66,13 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
 static void decode_group(const uint16_t *code, size_t n, unsigned bits,
                          const uint8_t *head, float *x)
 {
-    uint16_t half;
+    const float step = kv_f16_get(head);
     int16_t zero;
 
     (void)bits;
-    memcpy(&half, head, sizeof(half));
-    memcpy(&zero, head + sizeof(half), sizeof(zero));
+    memcpy(&zero, head + 2, sizeof(zero));
     for (size_t i = 0; i < n; i++)
-        x[i] = kv_f16_to_f32(half) * (float)(code[i] - zero);
+        x[i] = step * (float)(code[i] - zero);
 }
 
 static void affine(const uint8_t *head, unsigned bits, uint16_t *step,

@@ -1,6 +1,6 @@
 /* RotateKV (arXiv 2501.16383): asymmetric integers per token in groups of g
- * channels, of values turned by the Hadamard transform head by head, and of
- * keys before RoPE, turned h KV heads at a time (section 4.2) with their
+ * channels, of values rotated by the Hadamard transform head by head, and of
+ * keys before RoPE, rotated h KV heads at a time (section 4.2) with their
  * channels reordered by a calibration (section 4.1).  The storage is rotated.h;
  * a group of keys may cross heads, since the reordered row is all of them.
  *
@@ -8,7 +8,7 @@
  *                 by their mean, the least first: what the published code does.
  *                 A group's channels then have like offsets, a narrow range.
  *   order=before  sort the channels of the layer by their mean |k|, the largest
- *                 first, deal them out to the transforms in turn, transform:
+ *                 first, deal them out to the transforms one by one, transform:
  *                 every transform gets its share of the outliers.
  *
  * Our reading.  The paper finds attention sinks by their massive activations,
@@ -102,7 +102,7 @@ static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
     enum { CHUNK = 512 };
     const struct kv_dump_info *info = kv_dump_info(dump);
     const size_t row = row_of(&info->shape);
-    const size_t turned = hadamard(s, &info->shape);
+    const size_t rotated = hadamard(s, &info->shape);
     const size_t tokens = info->n_windows * info->ctx;
     const bool after = kv_spec_is(s, KV_K, "order", "after");
     float *x = kv_alloc(CHUNK, row * sizeof(*x));
@@ -115,7 +115,7 @@ static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
             kv_dump_read(dump, layer, KV_T_K_PRE, first, n, x, e))
             goto out;
         if (after)
-            kv_hadamard(x, n * row / turned, turned);
+            kv_hadamard(x, n * row / rotated, rotated);
         for (size_t t = 0; t < n; t++)
             for (size_t i = 0; i < row; i++) {
                 const double value = (double)x[t * row + i];
@@ -195,12 +195,13 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
 
 /* ---- the codec --------------------------------------------------------- */
 
+/* Of keys. */
 struct rotatekv {
-    struct kv_codec grouped; /* the same codec, its state that of grouped.h */
-    size_t turned;           /* values in one transform */
+    struct kv_codec grouped; /* the same codec, its state that of integers.h */
+    size_t rotated;          /* values in one transform */
     bool after;              /* reordered after the transform */
-    size_t *order, *place; /* [row], keys, and the way back; NULL for values */
-    bool tiled;            /* keys: there are such tiles */
+    size_t *order, *place;   /* [row], and its inverse */
+    bool tiled;              /* tiles is good */
     struct kv_rotated_tiles tiles;
     struct kv_tiles_rope *rope;
 };
@@ -252,7 +253,7 @@ static void make_tiles(const struct kv_codec *c)
     r->tiles = (struct kv_rotated_tiles){
         .row = {.bits = (unsigned)kv_spec_size(&c->spec, KV_K, "b"),
                 .offset = whole ? KV_OFFSET_ZERO : KV_OFFSET_LOW},
-        .turned = r->turned,
+        .turned = r->rotated,
         .after = r->after,
         .place = r->place,
         .rope = r->rope};
@@ -271,31 +272,6 @@ static void close_rotatekv(struct kv_codec *c)
     free(r->place);
     kv_tiles_rope_free(r->rope);
     free(r);
-}
-
-static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
-                         struct kv_err *e)
-{
-    const struct kv_calib_set *set;
-    struct rotatekv *r = kv_alloc(1, sizeof(*r));
-
-    r->grouped = *c;
-    c->state = r;
-    if (kv_calib_want_set(&set, calib, &c->spec, e) ||
-        kv_rotated_open(&r->grouped, c->side == KV_K))
-        return -1;
-    c->block = r->grouped.block;
-    c->block_bytes = r->grouped.block_bytes;
-    c->pre_rope = c->side == KV_K;
-    r->turned =
-        c->side == KV_K ? hadamard(&c->spec, &c->shape) : c->shape.head_dim;
-    r->after = kv_spec_is(&c->spec, KV_K, "order", "after");
-    if (c->side == KV_V)
-        return 0;
-    if (load_order(c, set, e))
-        return -1;
-    make_tiles(c);
-    return 0;
 }
 
 /* The n rows of x in the calibrated order, or from it to their own. */
@@ -317,16 +293,16 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 {
     const struct rotatekv *r = c->state;
     const size_t row = row_of(&c->shape);
-    float *turned = kv_alloc(n_blocks, row * sizeof(*turned));
+    float *y = kv_alloc(n_blocks, row * sizeof(*y));
 
-    memcpy(turned, x, n_blocks * row * sizeof(*turned));
-    if (r->order && !r->after)
-        reorder(r->order, row, n_blocks, false, turned);
-    kv_hadamard(turned, n_blocks * row / r->turned, r->turned);
-    if (r->order && r->after)
-        reorder(r->order, row, n_blocks, false, turned);
-    kv_rotated_encode(&r->grouped, w, turned, n_blocks, bytes);
-    free(turned);
+    memcpy(y, x, n_blocks * row * sizeof(*y));
+    if (!r->after)
+        reorder(r->order, row, n_blocks, false, y);
+    kv_hadamard(y, n_blocks * row / r->rotated, r->rotated);
+    if (r->after)
+        reorder(r->order, row, n_blocks, false, y);
+    kv_rotated_encode(&r->grouped, w, y, n_blocks, bytes);
+    free(y);
 }
 
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
@@ -336,28 +312,17 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     const size_t row = row_of(&c->shape);
 
     kv_integers_decode(&r->grouped, bytes, n_blocks, x);
-    if (r->order && r->after)
+    if (r->after)
         reorder(r->order, row, n_blocks, true, x);
-    kv_hadamard(x, n_blocks * row / r->turned, r->turned);
-    if (r->order && !r->after)
+    kv_hadamard(x, n_blocks * row / r->rotated, r->rotated);
+    if (!r->after)
         reorder(r->order, row, n_blocks, true, x);
-}
-
-static void turn(const void *head_dim, size_t head, float *x, size_t rows)
-{
-    (void)head;
-    kv_hadamard(x, rows, *(const size_t *)head_dim);
 }
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct rotatekv *r = c->state;
 
-    if (c->side == KV_V) {
-        s->leave = turn; /* its own inverse */
-        s->space = &c->shape.head_dim;
-        return kv_integers_store(&r->grouped, s);
-    }
     if (r->tiled)
         kv_store_rotated(s, &r->tiles);
     return r->tiled;
@@ -368,15 +333,37 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
                  uint8_t *tile)
 {
     const struct rotatekv *r = c->state;
-
-    if (c->side == KV_V) {
-        kv_integers_tile(&r->grouped, s, blocks, first, n, head, tile);
-        return;
-    }
-
     const struct kv_store row = kv_rotated_row(s);
 
+    (void)head;
     kv_integers_tile(&r->grouped, &row, blocks, first, n, 0, tile);
+}
+
+static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
+                         struct kv_err *e)
+{
+    const struct kv_calib_set *set;
+    struct rotatekv *r;
+
+    if (kv_calib_want_set(&set, calib, &c->spec, e))
+        return -1;
+    if (c->side == KV_V) { /* quarot's values, their words named alike */
+        c->scheme = &kv_scheme_quarot;
+        return kv_rotated_open(c, false);
+    }
+    c->state = r = kv_alloc(1, sizeof(*r));
+    r->grouped = *c;
+    if (kv_rotated_open(&r->grouped, true))
+        return -1;
+    c->block = r->grouped.block;
+    c->block_bytes = r->grouped.block_bytes;
+    c->pre_rope = true;
+    r->rotated = hadamard(&c->spec, &c->shape);
+    r->after = kv_spec_is(&c->spec, KV_K, "order", "after");
+    if (load_order(c, set, e))
+        return -1;
+    make_tiles(c);
+    return 0;
 }
 
 const struct kv_scheme kv_scheme_rotatekv = {

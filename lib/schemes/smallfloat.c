@@ -22,7 +22,6 @@
 #include "lib/schemes/schemes.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { MX_BLOCK = 32, NV_BLOCK = 16 };
 
@@ -60,19 +59,13 @@ static float put_none(const struct kv_minifloat *f, const float *x, size_t n,
 
 static float get_f16(const struct kv_minifloat *f, const uint8_t *head)
 {
-    uint16_t half;
-
-    memcpy(&half, head, sizeof(half));
-    return kv_f16_to_f32(half) / f->max;
+    return kv_f16_get(head) / f->max;
 }
 
 static float put_f16(const struct kv_minifloat *f, const float *x, size_t n,
                      uint8_t *head)
 {
-    const uint16_t half = kv_f16_clamp(max_abs(x, n));
-
-    memcpy(head, &half, sizeof(half));
-    return get_f16(f, head);
+    return kv_f16_put(head, max_abs(x, n)) / f->max;
 }
 
 static float get_e8m0(const struct kv_minifloat *f, const uint8_t *head)

@@ -1,4 +1,4 @@
-/* TurboQuant (arXiv 2504.19874): a head's vector x is turned by a random
+/* TurboQuant (arXiv 2504.19874): a head's vector x is rotated by a random
  * orthogonal matrix R, which leaves its coordinates nearly N(0, |x|^2 / d)
  * whatever x was; each is quantized with the Lloyd-Max levels of the normal
  * distribution (algorithm 1).  With qjl, for keys, one of the b bits goes to
@@ -21,7 +21,7 @@
  * vLLM's variants.  With nc (norm correction) the levels that were chosen are
  * brought back to the norm of x: what is stored as rms is |x| over the norm of
  * the levels, for which vLLM stores |x| and divides when it reads.  A side with
- * other levels is not turned:
+ * other levels is not rotated:
  *
  *   levels=uniform  minimum to maximum of the head, as kivi has them along
  *                   channels: | codes | step: f16 | minimum: f16 |
@@ -71,22 +71,22 @@ static const struct kv_param params[] = {
     {0},
 };
 
-/* Whether a side is turned; how it is, is of no account where not. */
-static bool is_turned(const struct kv_spec *s, enum kv_side side)
+/* Whether a side is rotated; else rot, nc and seed say nothing of it. */
+static bool is_rotated(const struct kv_spec *s, enum kv_side side)
 {
     return kv_spec_is(s, side, "levels", "normal");
 }
 
-/* How a side is turned that is not: as the other, so that the canonical text is
- * unique, and not at all where neither is. */
-static int check_not_turned(struct kv_spec *s, enum kv_side side,
-                            struct kv_err *e)
+/* The words of a rotation, on a side without one: those of the other side, so
+ * that the canonical text is unique, or the defaults. */
+static int check_unrotated(struct kv_spec *s, enum kv_side side,
+                           struct kv_err *e)
 {
     static const char *const words[] = {"rot", "nc", "seed"};
     const enum kv_side other = side == KV_K ? KV_V : KV_K;
 
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
-        if (is_turned(s, other)) {
+        if (is_rotated(s, other)) {
             if (kv_spec_one_side(s, other, words[i], e))
                 return -1;
         } else if (kv_spec_get(s, side, words[i]) != 0) {
@@ -104,7 +104,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
 {
     if (kv_spec_one_side(s, KV_K, "qjl", e))
         return -1;
-    if (kv_spec_is(s, KV_K, "qjl", "yes") && !is_turned(s, KV_K))
+    if (kv_spec_is(s, KV_K, "qjl", "yes") && !is_rotated(s, KV_K))
         return kv_fail(e, "qjl=yes goes with K-levels=normal alone");
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -113,7 +113,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
             kv_spec_size(s, side, "b") != 8)
             return kv_fail(e, "levels=fp8 is 8 bits: it wants b8, not b%zu",
                            kv_spec_size(s, side, "b"));
-        if (!is_turned(s, side) && check_not_turned(s, side, e))
+        if (!is_rotated(s, side) && check_unrotated(s, side, e))
             return -1;
         kv_spec_set(s, side, "skip",
                     fmin(kv_spec_get(s, side, "skip"),
@@ -137,33 +137,10 @@ static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
 
-        if (is_turned(s, side) && !kv_spec_is(s, side, "rot", "qr"))
+        if (is_rotated(s, side) && !kv_spec_is(s, side, "rot", "qr"))
             return shape->head_dim;
     }
     return 0;
-}
-
-/* The scheme whose hooks a codec goes by that turns nothing; NULL: it does. */
-static const struct kv_scheme *plainly(const struct kv_codec *c)
-{
-    const size_t skip = kv_spec_size(&c->spec, c->side, "skip");
-
-    if (c->layer < skip || c->layer + skip >= c->shape.n_layers)
-        return &kv_scheme_f16;
-    if (kv_spec_is(&c->spec, c->side, "levels", "uniform"))
-        return &kv_scheme_kivi;
-    return is_turned(&c->spec, c->side) ? NULL : &kv_scheme_fp8;
-}
-
-static int open_plainly(struct kv_codec *c, const struct kv_scheme *by,
-                        struct kv_err *e)
-{
-    if (by == &kv_scheme_f16)
-        return by->open(c, NULL, e);
-    return kv_integers_open(
-        c, by == &kv_scheme_kivi ? &kv_kivi_quantizer : kv_e4m3_quantizer,
-        KV_AXIS_TOKEN, c->shape.head_dim, false,
-        (unsigned)kv_spec_size(&c->spec, c->side, "b"));
 }
 
 struct turboquant {
@@ -182,10 +159,8 @@ static void close_turboquant(struct kv_codec *c)
 {
     struct turboquant *t = c->state;
 
-    if (!plainly(c)) {
-        free(t->r);
-        free(t->g);
-    }
+    free(t->r);
+    free(t->g);
     free(t);
 }
 
@@ -242,15 +217,220 @@ static void make_levels(struct turboquant *t)
         t->threshold[i] = (float)threshold[i];
 }
 
+/* |x| / sqrt(d). */
+static float rms(const float *x, size_t d)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < d; i++)
+        sum += (double)x[i] * (double)x[i];
+    return (float)sqrt(sum / (double)d);
+}
+
+/* work: [d]; x: [d]. */
+static void decode_codes(const struct turboquant *t, const uint8_t *bytes,
+                         uint16_t *code, float *work, float *x)
+{
+    const float size = kv_f16_get(bytes + t->code_bytes);
+
+    memset(code, 0, t->d * sizeof(*code));
+    if (t->bits)
+        kv_unpack(bytes, t->d, t->bits, code);
+    for (size_t i = 0; i < t->d; i++)
+        work[i] = size * t->level[code[i]];
+    kv_combine_rows(work, t->r, t->d, t->d, x);
+}
+
+/* What makes the decoded levels as large as x: size over their rms. */
+static float corrected(const struct turboquant *t, const uint16_t *code,
+                       float size)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < t->d; i++)
+        sum += (double)t->level[code[i]] * (double)t->level[code[i]];
+    return (float)(size / sqrt(sum / (double)t->d));
+}
+
+static void encode_codes(const struct turboquant *t, const float *x,
+                         uint16_t *code, float *work, uint8_t *bytes)
+{
+    uint8_t *head = bytes + t->code_bytes;
+    const float size = kv_f16_put(head, rms(x, t->d)); /* final without nc */
+
+    if (!t->bits)
+        return;
+    kv_combine_rows(x, t->rt, t->d, t->d, work);
+    for (size_t i = 0; i < t->d; i++)
+        code[i] = kv_lloyd_max_code(t->threshold, t->bits,
+                                    size > 0 ? work[i] / size : 0);
+    kv_pack(code, t->d, t->bits, bytes);
+    if (t->nc)
+        kv_f16_put(head, corrected(t, code, size));
+}
+
+/* work: [2][d]. */
+static void encode_residual(const struct turboquant *t, const float *x,
+                            uint16_t *code, float *work, uint8_t *bytes)
+{
+    uint8_t *at = bytes + t->code_bytes + 2;
+    float *left = work + t->d;
+
+    decode_codes(t, bytes, code, work, left);
+    for (size_t i = 0; i < t->d; i++)
+        left[i] = x[i] - left[i];
+    kv_f16_put(at + t->sign_bytes, rms(left, t->d));
+    kv_combine_rows(left, t->gt, t->d, t->d, work);
+    for (size_t i = 0; i < t->d; i++)
+        code[i] = work[i] < 0;
+    kv_pack(code, t->d, 1, at);
+}
+
+static void decode_residual(const struct turboquant *t, const uint8_t *bytes,
+                            uint16_t *code, float *work, float *x)
+{
+    const uint8_t *at = bytes + t->code_bytes + 2;
+    const double per_sign = sqrt(acos(-1) / 2 / (double)t->d);
+    const float size = (float)per_sign * kv_f16_get(at + t->sign_bytes);
+    float *sum = work + t->d;
+
+    kv_unpack(at, t->d, 1, code);
+    for (size_t i = 0; i < t->d; i++)
+        work[i] = code[i] ? -1 : 1;
+    kv_combine_rows(work, t->g, t->d, t->d, sum);
+    for (size_t i = 0; i < t->d; i++)
+        x[i] += size * sum[i];
+}
+
+static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
+                   size_t n_blocks, uint8_t *bytes)
+{
+    const struct turboquant *t = c->state;
+    uint16_t *code = kv_alloc(t->d, sizeof(*code));
+    float *work = kv_alloc(2 * t->d, sizeof(*work));
+
+    (void)w;
+    for (size_t i = 0; i < n_blocks * c->shape.n_kv_heads; i++) {
+        encode_codes(t, x, code, work, bytes);
+        if (t->qjl)
+            encode_residual(t, x, code, work, bytes);
+        x += t->d;
+        bytes += t->head_bytes;
+    }
+    free(work);
+    free(code);
+}
+
+static void decode(const struct kv_codec *c, const uint8_t *bytes,
+                   size_t n_blocks, float *x)
+{
+    const struct turboquant *t = c->state;
+    uint16_t *code = kv_alloc(t->d, sizeof(*code));
+    float *work = kv_alloc(2 * t->d, sizeof(*work));
+
+    for (size_t i = 0; i < n_blocks * c->shape.n_kv_heads; i++) {
+        decode_codes(t, bytes, code, work, x);
+        if (t->qjl)
+            decode_residual(t, bytes, code, work, x);
+        x += t->d;
+        bytes += t->head_bytes;
+    }
+    free(work);
+    free(code);
+}
+
+/* ---- attention on the codes ---------------------------------------------- */
+
+/* m: [d][d]; x: [rows][d] becomes x m. */
+static void rotate(const float *m, size_t d, float *x, size_t rows)
+{
+    float *y = kv_alloc(d, sizeof(*y));
+
+    for (size_t r = 0; r < rows; r++, x += d) {
+        kv_combine_rows(x, m, d, d, y);
+        memcpy(x, y, d * sizeof(*x));
+    }
+    free(y);
+}
+
+static void enter(const void *space, size_t head, float *q, size_t rows)
+{
+    const struct turboquant *t = space;
+
+    (void)head;
+    rotate(t->rt, t->d, q, rows);
+}
+
+static void leave(const void *space, size_t head, float *out, size_t rows)
+{
+    const struct turboquant *t = space;
+
+    (void)head;
+    rotate(t->r, t->d, out, rows);
+}
+
+static bool store(const struct kv_codec *c, struct kv_store *s)
+{
+    const struct turboquant *t = c->state;
+
+    if (!t->tiled)
+        return false;
+    kv_store_scaled(s, &t->scaled);
+    s->enter = enter;
+    s->leave = leave;
+    s->space = t;
+    return true;
+}
+
+static void tile(const struct kv_codec *c, const struct kv_store *s,
+                 const uint8_t *blocks, size_t first, size_t n, size_t head,
+                 uint8_t *tile)
+{
+    const struct turboquant *t = c->state;
+    uint16_t *code = kv_alloc(t->d, sizeof(*code));
+
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *at =
+            blocks + (first + i) * c->block_bytes + head * t->head_bytes;
+
+        kv_unpack(at, t->d, t->bits, code);
+        kv_store_put_scaled(s, i, code, at + t->code_bytes, tile);
+    }
+    free(code);
+}
+
+/* levels=uniform, levels=fp8 */
+static int open_unrotated(struct kv_codec *c)
+{
+    static const struct kv_scheme unrotated = {
+        .name = "turboquant",
+        .encode = kv_integers_encode,
+        .decode = kv_integers_decode,
+        .store = kv_integers_store,
+        .tile = kv_integers_tile,
+    };
+
+    c->scheme = &unrotated;
+    return kv_integers_open(c,
+                            kv_spec_is(&c->spec, c->side, "levels", "fp8")
+                                ? kv_e4m3_quantizer
+                                : &kv_kivi_quantizer,
+                            KV_AXIS_TOKEN, c->shape.head_dim, false,
+                            (unsigned)kv_spec_size(&c->spec, c->side, "b"));
+}
+
 static int open_turboquant(struct kv_codec *c, const struct kv_calib *calib,
                            struct kv_err *e)
 {
-    const struct kv_scheme *by = plainly(c);
+    const size_t skip = kv_spec_size(&c->spec, c->side, "skip");
     struct turboquant *t;
 
-    (void)calib;
-    if (by)
-        return open_plainly(c, by, e);
+    if (c->layer < skip || c->layer + skip >= c->shape.n_layers) {
+        c->scheme = &kv_scheme_f16;
+        return c->scheme->open(c, calib, e);
+    }
+    if (!is_rotated(&c->spec, c->side))
+        return open_unrotated(c);
     t = kv_alloc(1, sizeof(*t));
     t->d = c->shape.head_dim;
     t->qjl = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "qjl", "yes");
@@ -268,220 +448,6 @@ static int open_turboquant(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = c->shape.n_kv_heads * t->head_bytes;
     return 0;
-}
-
-/* |x| / sqrt(d) in fp16. */
-static uint16_t rms(const float *x, size_t d)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < d; i++)
-        sum += (double)x[i] * (double)x[i];
-    return kv_f16_clamp((float)sqrt(sum / (double)d));
-}
-
-static float half_at(const uint8_t *bytes)
-{
-    uint16_t half;
-
-    memcpy(&half, bytes, sizeof(half));
-    return kv_f16_to_f32(half);
-}
-
-/* work: [d]; x: [d]. */
-static void decode_codes(const struct turboquant *t, const uint8_t *bytes,
-                         uint16_t *code, float *work, float *x)
-{
-    const float size = half_at(bytes + t->code_bytes);
-
-    memset(code, 0, t->d * sizeof(*code));
-    if (t->bits)
-        kv_unpack(bytes, t->d, t->bits, code);
-    for (size_t i = 0; i < t->d; i++)
-        work[i] = size * t->level[code[i]];
-    kv_combine_rows(work, t->r, t->d, t->d, x);
-}
-
-/* What makes the decoded levels as large as x: size over their rms. */
-static uint16_t corrected(const struct turboquant *t, const uint16_t *code,
-                          float size)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < t->d; i++)
-        sum += (double)t->level[code[i]] * (double)t->level[code[i]];
-    return kv_f16_clamp((float)(size / sqrt(sum / (double)t->d)));
-}
-
-static void encode_codes(const struct turboquant *t, const float *x,
-                         uint16_t *code, float *work, uint8_t *bytes)
-{
-    uint16_t half = rms(x, t->d);
-    const float size = kv_f16_to_f32(half); /* as stored without nc */
-
-    if (t->bits) {
-        kv_combine_rows(x, t->rt, t->d, t->d, work);
-        for (size_t i = 0; i < t->d; i++)
-            code[i] = kv_lloyd_max_code(t->threshold, t->bits,
-                                        size > 0 ? work[i] / size : 0);
-        kv_pack(code, t->d, t->bits, bytes);
-        if (t->nc)
-            half = corrected(t, code, size);
-    }
-    memcpy(bytes + t->code_bytes, &half, sizeof(half));
-}
-
-/* work: [2][d]. */
-static void encode_residual(const struct turboquant *t, const float *x,
-                            uint16_t *code, float *work, uint8_t *bytes)
-{
-    uint8_t *at = bytes + t->code_bytes + 2;
-    float *left = work + t->d;
-
-    decode_codes(t, bytes, code, work, left);
-    for (size_t i = 0; i < t->d; i++)
-        left[i] = x[i] - left[i];
-
-    const uint16_t half = rms(left, t->d);
-
-    kv_combine_rows(left, t->gt, t->d, t->d, work);
-    for (size_t i = 0; i < t->d; i++)
-        code[i] = work[i] < 0;
-    kv_pack(code, t->d, 1, at);
-    memcpy(at + t->sign_bytes, &half, sizeof(half));
-}
-
-static void decode_residual(const struct turboquant *t, const uint8_t *bytes,
-                            uint16_t *code, float *work, float *x)
-{
-    const uint8_t *at = bytes + t->code_bytes + 2;
-    const double per_sign = sqrt(acos(-1) / 2 / (double)t->d);
-    const float size = (float)per_sign * half_at(at + t->sign_bytes);
-    float *sum = work + t->d;
-
-    kv_unpack(at, t->d, 1, code);
-    for (size_t i = 0; i < t->d; i++)
-        work[i] = code[i] ? -1 : 1;
-    kv_combine_rows(work, t->g, t->d, t->d, sum);
-    for (size_t i = 0; i < t->d; i++)
-        x[i] += size * sum[i];
-}
-
-static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                   size_t n_blocks, uint8_t *bytes)
-{
-    const struct kv_scheme *by = plainly(c);
-    const struct turboquant *t = c->state;
-    uint16_t *code;
-    float *work;
-
-    if (by) {
-        by->encode(c, w, x, n_blocks, bytes);
-        return;
-    }
-    code = kv_alloc(t->d, sizeof(*code));
-    work = kv_alloc(2 * t->d, sizeof(*work));
-    for (size_t i = 0; i < n_blocks * c->shape.n_kv_heads; i++) {
-        encode_codes(t, x + i * t->d, code, work, bytes + i * t->head_bytes);
-        if (t->qjl)
-            encode_residual(t, x + i * t->d, code, work,
-                            bytes + i * t->head_bytes);
-    }
-    free(work);
-    free(code);
-}
-
-static void decode(const struct kv_codec *c, const uint8_t *bytes,
-                   size_t n_blocks, float *x)
-{
-    const struct kv_scheme *by = plainly(c);
-    const struct turboquant *t = c->state;
-    uint16_t *code;
-    float *work;
-
-    if (by) {
-        by->decode(c, bytes, n_blocks, x);
-        return;
-    }
-    code = kv_alloc(t->d, sizeof(*code));
-    work = kv_alloc(2 * t->d, sizeof(*work));
-    for (size_t i = 0; i < n_blocks * c->shape.n_kv_heads; i++) {
-        decode_codes(t, bytes + i * t->head_bytes, code, work, x + i * t->d);
-        if (t->qjl)
-            decode_residual(t, bytes + i * t->head_bytes, code, work,
-                            x + i * t->d);
-    }
-    free(work);
-    free(code);
-}
-
-/* ---- attention on the codes ---------------------------------------------- */
-
-/* m: [d][d]; x: [rows][d] becomes x m. */
-static void turn(const float *m, size_t d, float *x, size_t rows)
-{
-    float *y = kv_alloc(d, sizeof(*y));
-
-    for (size_t r = 0; r < rows; r++, x += d) {
-        kv_combine_rows(x, m, d, d, y);
-        memcpy(x, y, d * sizeof(*x));
-    }
-    free(y);
-}
-
-static void enter(const void *space, size_t head, float *q, size_t rows)
-{
-    const struct turboquant *t = space;
-
-    (void)head;
-    turn(t->rt, t->d, q, rows);
-}
-
-static void leave(const void *space, size_t head, float *out, size_t rows)
-{
-    const struct turboquant *t = space;
-
-    (void)head;
-    turn(t->r, t->d, out, rows);
-}
-
-static bool store(const struct kv_codec *c, struct kv_store *s)
-{
-    const struct kv_scheme *by = plainly(c);
-    const struct turboquant *t = c->state;
-
-    if (by)
-        return by->store(c, s);
-    if (!t->tiled)
-        return false;
-    kv_store_scaled(s, &t->scaled);
-    s->enter = enter;
-    s->leave = leave;
-    s->space = t;
-    return true;
-}
-
-static void tile(const struct kv_codec *c, const struct kv_store *s,
-                 const uint8_t *blocks, size_t first, size_t n, size_t head,
-                 uint8_t *tile)
-{
-    const struct kv_scheme *by = plainly(c);
-    const struct turboquant *t = c->state;
-    uint16_t *code;
-
-    if (by) {
-        by->tile(c, s, blocks, first, n, head, tile);
-        return;
-    }
-    code = kv_alloc(t->d, sizeof(*code));
-    for (size_t i = 0; i < n; i++) {
-        const uint8_t *at =
-            blocks + (first + i) * c->block_bytes + head * t->head_bytes;
-
-        kv_unpack(at, t->d, t->bits, code);
-        kv_store_put_scaled(s, i, code, at + t->code_bytes, tile);
-    }
-    free(code);
 }
 
 const struct kv_scheme kv_scheme_turboquant = {
