@@ -27,13 +27,13 @@ enum { KV_RANGE_TOTAL = 65536 };
 void kv_range_table(const uint32_t *count, size_t n_symbols, uint32_t *cum);
 
 /* Bytes that n symbols take at most. */
-static inline size_t kv_range_most(size_t n)
+static inline size_t kv_range_max_bytes(size_t n)
 {
     return 2 * n + 1;
 }
 
 struct kv_range_encoder {
-    uint8_t *out; /* room for kv_range_most() of the symbols to come */
+    uint8_t *out; /* room for kv_range_max_bytes() of the symbols to come */
     size_t n;     /* bytes written */
     uint32_t low, range;
 };

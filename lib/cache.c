@@ -18,7 +18,7 @@ struct kv_cache_side {
     uint8_t *blocks, *open;
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
-    size_t blocks_room, size_room, tail_room;
+    size_t blocks_capacity, size_capacity, tail_capacity;
 };
 
 struct kv_cache {
@@ -26,7 +26,7 @@ struct kv_cache {
     uint64_t seed;
     size_t n;
     uint16_t *query; /* of the tail's probes, in their order */
-    size_t n_queries, query_room;
+    size_t n_queries, query_capacity;
     float *saliency; /* of the blocks that this append quantizes, or NULL */
 };
 
@@ -131,12 +131,12 @@ static void from_half(const uint16_t *h, size_t n, float *x)
         x[i] = kv_f16_to_f32(h[i]);
 }
 
-/* Room for n more bytes of blocks: where they begin. */
+/* Makes room for n more bytes of blocks; where they begin. */
 static uint8_t *more_bytes(struct kv_cache_side *s, size_t n)
 {
-    if (!s->blocks || s->block_bytes + n > s->blocks_room) {
-        s->blocks_room = (s->block_bytes + n) * 2 + 1;
-        s->blocks = kv_realloc(s->blocks, s->blocks_room, 1);
+    if (!s->blocks || s->block_bytes + n > s->blocks_capacity) {
+        s->blocks_capacity = (s->block_bytes + n) * 2 + 1;
+        s->blocks = kv_realloc(s->blocks, s->blocks_capacity, 1);
     }
     return s->blocks + s->block_bytes;
 }
@@ -144,9 +144,9 @@ static uint8_t *more_bytes(struct kv_cache_side *s, size_t n)
 /* Counts one more block, of a variable codec. */
 static void push_size(struct kv_cache_side *s, uint32_t size)
 {
-    if (s->n_blocks == s->size_room) {
-        s->size_room = s->n_blocks * 2 + 16;
-        s->size = kv_realloc(s->size, s->size_room, sizeof(*s->size));
+    if (s->n_blocks == s->size_capacity) {
+        s->size_capacity = s->n_blocks * 2 + 16;
+        s->size = kv_realloc(s->size, s->size_capacity, sizeof(*s->size));
     }
     s->size[s->n_blocks++] = size;
     s->block_bytes += size;
@@ -197,9 +197,9 @@ static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
 {
     const size_t row = row_values(s->codec);
 
-    if (s->n_tail + n > s->tail_room) {
-        s->tail_room = (s->n_tail + n) * 2;
-        s->tail = kv_realloc(s->tail, s->tail_room, row * sizeof(*s->tail));
+    if (s->n_tail + n > s->tail_capacity) {
+        s->tail_capacity = (s->n_tail + n) * 2;
+        s->tail = kv_realloc(s->tail, s->tail_capacity, row * sizeof(*s->tail));
     }
     to_half(x, n * row, s->tail + s->n_tail * row);
     s->n_tail += n;
@@ -233,10 +233,10 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (!is_probe(c, c->side[KV_K].n_tail + i))
             continue;
-        if (c->n_queries == c->query_room) {
-            c->query_room = c->n_queries * 2 + 16;
-            c->query =
-                kv_realloc(c->query, c->query_room, row * sizeof(*c->query));
+        if (c->n_queries == c->query_capacity) {
+            c->query_capacity = c->n_queries * 2 + 16;
+            c->query = kv_realloc(c->query, c->query_capacity,
+                                  row * sizeof(*c->query));
         }
         to_half(q + i * row, row, c->query + c->n_queries++ * row);
     }
@@ -337,8 +337,8 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
     struct kv_cache_side *s = &cache->side[side];
     const struct kv_codec *c = s->codec;
     const size_t row = row_values(c);
-    const size_t room = kv_spec_size(&c->spec, c->side, "s") - s->n_sinks;
-    const size_t to_sinks = n < room ? n : room;
+    const size_t left = kv_spec_size(&c->spec, c->side, "s") - s->n_sinks;
+    const size_t to_sinks = n < left ? n : left;
 
     to_half(x, to_sinks * row, s->sink + s->n_sinks * row);
     s->n_sinks += to_sinks;

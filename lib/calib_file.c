@@ -249,9 +249,9 @@ static int load_side(struct kv_h5 *h, const char *object, int *side,
 /* room: bytes that tables may still take. */
 static int load_table(struct kv_h5 *h, const char *object,
                       const struct kv_shape *shape, struct kv_calib_set *set,
-                      size_t *room, struct kv_err *e)
+                      size_t *budget, struct kv_err *e)
 {
-    enum { MOST = 1 << 30 }; /* values in a table */
+    enum { MAX = 1 << 30 }; /* values in a table */
     char name[sizeof(((struct kv_table *)0)->name)];
     const int64_t layers = (int64_t)shape->n_layers;
     const int64_t heads = (int64_t)shape->n_kv_heads;
@@ -269,18 +269,18 @@ static int load_table(struct kv_h5 *h, const char *object,
         kv_h5_dims(h, object, &n_dims, dims, e))
         return -1;
     for (size_t i = 0; i < n_dims; i++) {
-        if (!dims[i] || dims[i] > MOST / n)
+        if (!dims[i] || dims[i] > MAX / n)
             return kv_fail(e, "%s: %s is empty or too large", kv_h5_path(h),
                            object);
         n *= dims[i];
     }
 
-    if (n * sizeof(float) > *room)
+    if (n * sizeof(float) > *budget)
         return kv_fail(e,
                        "%s: with %s its tables are larger than such a file "
                        "can hold",
                        kv_h5_path(h), object);
-    *room -= n * sizeof(float);
+    *budget -= n * sizeof(float);
 
     struct kv_table *t =
         kv_calib_add(set, name, side, (int)layer, (int)head, n_dims, dims);
@@ -300,7 +300,7 @@ static int load_table(struct kv_h5 *h, const char *object,
 }
 
 static int load_set(struct kv_h5 *h, size_t i, const struct kv_shape *shape,
-                    struct kv_calib_set *set, size_t *room, struct kv_err *e)
+                    struct kv_calib_set *set, size_t *budget, struct kv_err *e)
 {
     const struct path group = set_path(i);
     char(*names)[KV_H5_NAME_CHARS];
@@ -314,19 +314,19 @@ static int load_set(struct kv_h5 *h, size_t i, const struct kv_shape *shape,
         kv_h5_children(h, group.text, &names, &n, e))
         return -1;
     for (size_t j = 0; j < n && !rc; j++)
-        rc = load_table(h, table_path(i, names[j]).text, shape, set, room, e);
+        rc = load_table(h, table_path(i, names[j]).text, shape, set, budget, e);
     free(names);
     return rc;
 }
 
 static int load_sketch(struct kv_h5 *h, struct kv_sketch *s, struct kv_err *e)
 {
-    enum { MOST = 1 << 30 };
+    enum { MAX = 1 << 30 };
     size_t n_dims, dims[KV_H5_MAX_DIMS];
 
     if (kv_h5_dims(h, "/sketch", &n_dims, dims, e))
         return -1;
-    if (n_dims != 1 || dims[0] > MOST)
+    if (n_dims != 1 || dims[0] > MAX)
         return kv_fail(e, "%s: /sketch is not a list of hashes", kv_h5_path(h));
     s->n = dims[0];
     s->hash = kv_alloc(s->n, sizeof(*s->hash));
@@ -377,7 +377,7 @@ static int check_seal(struct kv_h5 *h, const struct kv_calib *c,
 static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
 {
     enum { MANY = INT32_MAX, DEFLATED = 4 }; /* numbers, at the very best */
-    size_t room = DEFLATED * kv_h5_bytes(h);
+    size_t budget = DEFLATED * kv_h5_bytes(h);
     char hash[KV_HASH_CHARS];
 
     if (kv_h5_check_kind(h, KIND, FORMAT, e) ||
@@ -396,7 +396,7 @@ static int load(struct kv_h5 *h, struct kv_calib *c, struct kv_err *e)
         c->set = kv_realloc(c->set, i + 1, sizeof(*c->set));
         c->set[i] = (struct kv_calib_set){0};
         c->n_sets = i + 1;
-        if (load_set(h, i, &c->shape, &c->set[i], &room, e) ||
+        if (load_set(h, i, &c->shape, &c->set[i], &budget, e) ||
             check_key(h, c, i, e))
             return -1;
     }

@@ -53,8 +53,8 @@ struct kv_where {
  * calls (0 where it has none). */
 struct kv_attend_ops {
     uint64_t products;      /* the integer products themselves */
-    uint64_t correction;    /* what turns them into the result */
-    uint64_t other;         /* more of that, which the formulas leave out */
+    uint64_t correction;    /* what makes them the result */
+    uint64_t other;         /* more correction, left out of the formulas */
     uint64_t formula;       /* correction as the paper prints it */
     uint64_t formula_parts; /* the same with every partition counted */
 };

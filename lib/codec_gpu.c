@@ -6,14 +6,14 @@
 #include <stdlib.h>
 
 /* Values on the device at a time, but one block at least. */
-enum { MOST_VALUES = 1 << 20 };
+enum { MAX_VALUES = 1 << 20 };
 
 struct kv_codec_gpu {
     const struct kv_codec *codec;
     struct kv_gpu_coder *coder;
-    size_t most; /* blocks at a time */
-    void *x;     /* halves to encode, or floats that were decoded */
-    void *bytes, *room;
+    size_t max_blocks; /* at a time */
+    void *x;           /* halves to encode, or floats that were decoded */
+    void *bytes, *workspace;
 };
 
 bool kv_codec_gpu_code(const struct kv_codec *c, struct kv_gpu_code *code)
@@ -28,7 +28,7 @@ bool kv_codec_gpu_code(const struct kv_codec *c, struct kv_gpu_code *code)
 int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
                      const struct kv_device *device, struct kv_err *e)
 {
-    const size_t fit = MOST_VALUES / kv_codec_block_values(c);
+    const size_t fit = MAX_VALUES / kv_codec_block_values(c);
     struct kv_codec_gpu *g;
     struct kv_gpu_code code;
 
@@ -37,13 +37,14 @@ int kv_codec_gpu_new(struct kv_codec_gpu **out, const struct kv_codec *c,
                        kv_side_name(c->side));
     g = kv_alloc(1, sizeof(*g));
     g->codec = c;
-    g->most = fit ? fit : 1;
+    g->max_blocks = fit ? fit : 1;
     if (kv_gpu_coder_new(&g->coder, &code, device, e) ||
         kv_device_alloc(
-            &g->x, g->most * kv_codec_block_values(c) * sizeof(float), e) ||
-        kv_device_alloc(&g->bytes, g->most * c->block_bytes, e) ||
-        kv_device_alloc(&g->room, kv_gpu_encode_workspace(g->coder, g->most),
-                        e)) {
+            &g->x, g->max_blocks * kv_codec_block_values(c) * sizeof(float),
+            e) ||
+        kv_device_alloc(&g->bytes, g->max_blocks * c->block_bytes, e) ||
+        kv_device_alloc(&g->workspace,
+                        kv_gpu_encode_workspace(g->coder, g->max_blocks), e)) {
         kv_codec_gpu_free(g);
         return kv_fail_in(e, "%s", c->spec.text);
     }
@@ -58,7 +59,7 @@ void kv_codec_gpu_free(struct kv_codec_gpu *g)
     kv_gpu_coder_free(g->coder);
     kv_device_free(g->x);
     kv_device_free(g->bytes);
-    kv_device_free(g->room);
+    kv_device_free(g->workspace);
     free(g);
 }
 
@@ -71,7 +72,7 @@ static int encode(struct kv_codec_gpu *g, struct kv_where w, const uint16_t *x,
                                     .n = n,
                                     .first = w.first,
                                     .seed = w.seed,
-                                    .room = g->room};
+                                    .room = g->workspace};
 
     return kv_device_upload(g->x, x, values * sizeof(*x), e) ||
            kv_gpu_encode(g->coder, &b, e) ||
@@ -83,13 +84,13 @@ int kv_codec_gpu_encode(struct kv_codec_gpu *g, struct kv_where w,
                         struct kv_err *e)
 {
     const size_t values = kv_codec_block_values(g->codec);
-    const size_t n = n_blocks < g->most ? n_blocks : g->most;
+    const size_t n = n_blocks < g->max_blocks ? n_blocks : g->max_blocks;
     uint16_t *half = kv_alloc(n * values, sizeof(*half));
     int rc = 0;
 
-    for (size_t i = 0; i < n_blocks && !rc; i += g->most) {
+    for (size_t i = 0; i < n_blocks && !rc; i += g->max_blocks) {
         const size_t left = n_blocks - i,
-                     take = left < g->most ? left : g->most;
+                     take = left < g->max_blocks ? left : g->max_blocks;
 
         for (size_t j = 0; j < take * values; j++)
             half[j] = kv_f32_to_f16(x[i * values + j]);
@@ -116,9 +117,9 @@ int kv_codec_gpu_decode(struct kv_codec_gpu *g, const uint8_t *bytes,
 {
     int rc = 0;
 
-    for (size_t i = 0; i < n_blocks && !rc; i += g->most) {
+    for (size_t i = 0; i < n_blocks && !rc; i += g->max_blocks) {
         const size_t left = n_blocks - i,
-                     take = left < g->most ? left : g->most;
+                     take = left < g->max_blocks ? left : g->max_blocks;
 
 #pragma omp critical(kv_codec_gpu)
         rc = decode(g, bytes + i * g->codec->block_bytes, take,

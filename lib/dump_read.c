@@ -9,14 +9,14 @@
 #include <string.h>
 
 /* Sums of squares of greater values may be no f32. */
-static const float MOST_VALUE = 1e18f;
+static const float MAX_VALUE = 1e18f;
 
 /* What is wrong with a value that is one of the bad. */
 static const char *badness(float x)
 {
-    return !isfinite(x)            ? "not finite"
-           : fabsf(x) > MOST_VALUE ? "beyond 1e18"
-                                   : "negative, and no square";
+    return !isfinite(x)           ? "not finite"
+           : fabsf(x) > MAX_VALUE ? "beyond 1e18"
+                                  : "negative, and no square";
 }
 
 struct kv_dump {
@@ -60,7 +60,7 @@ static int get_info(struct kv_h5 *h, struct kv_dump_info *info,
     const struct {
         const char *name;
         char *to;
-        size_t room;
+        size_t capacity;
     } texts[] = {
         {"model", info->model, sizeof(info->model)},
         {"arch", info->arch, sizeof(info->arch)},
@@ -73,8 +73,8 @@ static int get_info(struct kv_h5 *h, struct kv_dump_info *info,
     if (kv_h5_check_kind(h, KV_DUMP_KIND, KV_DUMP_FORMAT, e))
         return -1;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
-        if (kv_h5_get_text(h, "/", texts[i].name, texts[i].to, texts[i].room,
-                           e))
+        if (kv_h5_get_text(h, "/", texts[i].name, texts[i].to,
+                           texts[i].capacity, e))
             return -1;
     if (get_reading(h, &info->reading, e) ||
         kv_h5_get_shape(h, &info->shape, e) || get_dtype(h, &info->dtype, e) ||
@@ -195,7 +195,7 @@ static int check_windows(struct kv_h5 *h, size_t ctx, size_t first, size_t n,
     return 0;
 }
 
-/* Keys are turned by the place in the window, as kvdump has them. */
+/* Keys are rotated by their place in the window, as kvdump has them. */
 static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
                         struct kv_err *e)
 {
@@ -307,7 +307,7 @@ int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e)
 /* The first value that the tensor cannot hold, n when there is none. */
 static size_t bad_value(enum kv_tensor t, const float *x, size_t n)
 {
-    const size_t good = kv_dump_bad_value(x, n, MOST_VALUE);
+    const size_t good = kv_dump_bad_value(x, n, MAX_VALUE);
     size_t i = 0;
 
     if (t != KV_T_K_FISHER && t != KV_T_V_FISHER)
@@ -392,7 +392,7 @@ int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
         return -1;
     if (kv_h5_read(d->h5, name.text, KV_H5_F32, NULL, NULL, gram, e))
         return -1;
-    bad = kv_dump_bad_value(gram, n, MOST_VALUE);
+    bad = kv_dump_bad_value(gram, n, MAX_VALUE);
     if (bad < n)
         return kv_fail(e, "%s: %s is %s", kv_dump_path(d), name.text,
                        badness(gram[bad]));

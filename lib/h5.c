@@ -57,9 +57,9 @@ void kv_h5_keep(struct kv_h5 *h, const char *verb, const char *name)
  * program ends (that must be said before the library starts). */
 static void quiet(void)
 {
-    enum { ROOM = 8 << 20 };
+    enum { CAPACITY = 8 << 20 };
 
-    kv_memory_probe(ROOM, "HDF5"); /* it faults without */
+    kv_memory_probe(CAPACITY, "HDF5"); /* it faults without */
     H5dont_atexit();
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 }
@@ -177,7 +177,7 @@ static void fail_kind(const char *path, struct kv_err *e)
 static void fail_open(const char *path, struct kv_err *e)
 {
     const struct kv_err r = why();
-    enum { LEAST = 48 }; /* bytes of a superblock */
+    enum { MIN = 48 }; /* bytes of a superblock */
     unsigned long long have, want;
     struct stat st;
 
@@ -195,9 +195,9 @@ static void fail_open(const char *path, struct kv_err *e)
                     "stored_eof = %llu",
                     &have, &want) == 2)
         kv_fail(e, "%s is cut short: %llu of %llu bytes", path, have, want);
-    else if (!stat(path, &st) && st.st_size < LEAST)
+    else if (!stat(path, &st) && st.st_size < MIN)
         kv_fail(e, "%s is cut short: %llu bytes, of a beginning of %d", path,
-                (unsigned long long)st.st_size, LEAST);
+                (unsigned long long)st.st_size, MIN);
     else
         kv_fail(e, "cannot open %s: %s", path, r.msg);
 }
@@ -311,7 +311,7 @@ bool kv_h5_has(struct kv_h5 *h, const char *name)
 
 struct children {
     char (*name)[KV_H5_NAME_CHARS];
-    size_t n, room;
+    size_t n, capacity;
     bool too_long;
 };
 
@@ -327,9 +327,9 @@ static herr_t add_child(hid_t group, const char *name, const H5L_info_t *info,
         c->too_long = true;
         return 1; /* no more */
     }
-    if (c->n == c->room) {
-        c->room = c->room ? 2 * c->room : 16;
-        c->name = kv_realloc(c->name, c->room, sizeof(*c->name));
+    if (c->n == c->capacity) {
+        c->capacity = c->capacity ? 2 * c->capacity : 16;
+        c->name = kv_realloc(c->name, c->capacity, sizeof(*c->name));
     }
     memcpy(c->name[c->n++], name, n + 1);
     return 0;
@@ -376,12 +376,12 @@ int kv_h5_children(struct kv_h5 *h, const char *group,
 static void chunk_dims(size_t n_dims, const hsize_t *dims, size_t value_bytes,
                        hsize_t *chunk)
 {
-    hsize_t room = (256u << 10) / value_bytes;
+    hsize_t capacity = (256u << 10) / value_bytes;
 
     for (size_t i = n_dims; i-- > 0;) {
-        chunk[i] = dims[i] < room ? dims[i] : room;
-        room = chunk[i] ? room / chunk[i] : room;
-        room = room && !(n_dims == 4 && i == 1) ? room : 1;
+        chunk[i] = dims[i] < capacity ? dims[i] : capacity;
+        capacity = chunk[i] ? capacity / chunk[i] : capacity;
+        capacity = capacity && !(n_dims == 4 && i == 1) ? capacity : 1;
     }
 }
 

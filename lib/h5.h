@@ -85,7 +85,7 @@ int kv_h5_check(struct kv_h5 *h, const char *name, enum kv_h5_type type,
  * final zero. */
 bool kv_h5_has_attr(struct kv_h5 *h, const char *object, const char *name);
 int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
-                   char *text, size_t room, struct kv_err *e);
+                   char *text, size_t capacity, struct kv_err *e);
 int kv_h5_get_int(struct kv_h5 *h, const char *object, const char *name,
                   int64_t min, int64_t max, int64_t *value, struct kv_err *e);
 int kv_h5_get_size(struct kv_h5 *h, const char *object, const char *name,

@@ -111,12 +111,12 @@ static char *read_text(const struct attr *a)
 {
     const bool fixed = H5Tis_variable_str(a->type) <= 0;
     const hid_t t = H5Tcopy(H5T_C_S1);
-    const size_t room = fixed ? H5Tget_size(a->type) + 1 : 1;
-    char *text = H5allocate_memory(room, true), *variable = NULL;
+    const size_t capacity = fixed ? H5Tget_size(a->type) + 1 : 1;
+    char *text = H5allocate_memory(capacity, true), *variable = NULL;
     herr_t rc;
 
     H5Tset_cset(t, H5Tget_cset(a->type));
-    H5Tset_size(t, fixed ? room : H5T_VARIABLE);
+    H5Tset_size(t, fixed ? capacity : H5T_VARIABLE);
     rc = H5Aread(a->id, t, fixed ? (void *)text : (void *)&variable);
     H5Tclose(t);
     if (rc >= 0 && !variable) /* fixed, or of no length */
@@ -126,23 +126,23 @@ static char *read_text(const struct attr *a)
 }
 
 int kv_h5_get_text(struct kv_h5 *h, const char *object, const char *name,
-                   char *text, size_t room, struct kv_err *e)
+                   char *text, size_t capacity, struct kv_err *e)
 {
-    enum { MOST = 1 << 16 }; /* bytes, padded */
+    enum { MAX = 1 << 16 }; /* bytes, padded */
     struct attr a;
     char *is = NULL;
     int rc = -1;
 
-    memset(text, 0, room);
+    memset(text, 0, capacity);
     if (open_attr(h, object, name, "text", &a, e))
         return -1;
-    if (a.is != H5T_STRING || H5Tget_size(a.type) > MOST)
+    if (a.is != H5T_STRING || H5Tget_size(a.type) > MAX)
         fail_attr(h, object, name, "text", e);
     else if (!(is = read_text(&a)))
         kv_h5_fail(h, "read attribute", name, e);
-    else if (strlen(is) >= room)
+    else if (strlen(is) >= capacity)
         kv_fail(e, "%s: attribute %s of %s has %zu bytes, at most %zu fit",
-                h->path, name, object, strlen(is), room - 1);
+                h->path, name, object, strlen(is), capacity - 1);
     else
         rc = 0;
     if (!rc)

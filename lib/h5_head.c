@@ -6,7 +6,7 @@
 
 /* A faster rotation is another, slower one, and its angles lose their digits.
  */
-static const float MOST_TURN = 6.2831853f;
+static const float MAX_TURN = 6.2831853f;
 
 void kv_h5_put_kind(struct kv_h5 *h, const char *kind, int format)
 {
@@ -88,11 +88,11 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     if (kv_h5_read(h, "/inv_freq", KV_H5_F32, NULL, NULL, s->inv_freq, e))
         return -1;
     for (size_t i = 0; i < s->n_rot; i++)
-        if (!(s->inv_freq[i] >= 0 && s->inv_freq[i] <= MOST_TURN))
+        if (!(s->inv_freq[i] >= 0 && s->inv_freq[i] <= MAX_TURN))
             return kv_fail(e,
                            "%s: /inv_freq holds %g, expected 0 to %g, a turn a "
                            "token",
-                           path, (double)s->inv_freq[i], (double)MOST_TURN);
+                           path, (double)s->inv_freq[i], (double)MAX_TURN);
     return 0;
 }
 

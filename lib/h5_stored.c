@@ -65,7 +65,7 @@ int kv_h5_check_links(hid_t file, const char *path, const char *name,
 
 /* Storage */
 
-enum { MOST_CHUNK = 1 << 20, DEFLATED = 64 };
+enum { MAX_CHUNK = 1 << 20, DEFLATED = 64 };
 
 /* What is stored, by its numbers. */
 struct stored {
@@ -158,11 +158,11 @@ static int check_chunks(hid_t set, const struct stored *s, const char *path,
         bytes = times(bytes, s->chunk[i]);
         n = times(n, (s->dims[i] + s->chunk[i] - 1) / s->chunk[i]);
     }
-    if (bytes > MOST_CHUNK)
+    if (bytes > MAX_CHUNK)
         return kv_fail(e,
                        "%s: %s has chunks of %llu bytes, expected at most "
                        "%d",
-                       path, name, (unsigned long long)bytes, MOST_CHUNK);
+                       path, name, (unsigned long long)bytes, MAX_CHUNK);
 
     const hid_t space = H5Dget_space(set);
     const herr_t counted = H5Dget_num_chunks(set, space, &have);

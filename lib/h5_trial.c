@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_ATTRIBUTE = 1 << 20 };
+enum { MAX_ATTRIBUTE = 1 << 20 };
 
 /* Reads it, as the type that it has. */
 static herr_t see_attribute(hid_t object, const char *name,
@@ -17,7 +17,7 @@ static herr_t see_attribute(hid_t object, const char *name,
     void *data = NULL;
 
     (void)info, (void)unused;
-    if (bytes && n > 0 && (uint64_t)n <= MOST_ATTRIBUTE / bytes)
+    if (bytes && n > 0 && (uint64_t)n <= MAX_ATTRIBUTE / bytes)
         data = calloc((size_t)n, bytes);
     if (data && H5Aread(attr, type, data) >= 0 && H5Tis_variable_str(type) > 0)
         H5Dvlen_reclaim(type, space, H5P_DEFAULT, data);

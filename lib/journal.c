@@ -183,11 +183,11 @@ int kv_journal_open(struct kv_journal **out, const char *path, const char *run,
                     struct kv_err *e)
 {
     struct kv_journal *j = kv_alloc(1, sizeof(*j));
-    const size_t room = sizeof(MAGIC FORMAT) + strlen(run);
-    char *head = kv_alloc(room, 1);
+    const size_t capacity = sizeof(MAGIC FORMAT) + strlen(run);
+    char *head = kv_alloc(capacity, 1);
     int rc;
 
-    snprintf(head, room, MAGIC FORMAT "%s", run);
+    snprintf(head, capacity, MAGIC FORMAT "%s", run);
     j->path = kv_strdup(path);
     rc = kv_file_exists(path) ? resume(j, head, run, e) : start(j, head, e);
     free(head);
@@ -223,12 +223,12 @@ int kv_journal_add(struct kv_journal *j, const char *item, const double *value,
                    size_t n, struct kv_err *e)
 {
     enum { NUMBER = 32 };
-    const size_t room = strlen(item) + 2 + n * NUMBER;
-    char *line = kv_alloc(room, 1);
-    size_t at = (size_t)snprintf(line, room, "%s\t", item);
+    const size_t capacity = strlen(item) + 2 + n * NUMBER;
+    char *line = kv_alloc(capacity, 1);
+    size_t at = (size_t)snprintf(line, capacity, "%s\t", item);
 
     for (size_t i = 0; i < n; i++)
-        at += (size_t)snprintf(line + at, room - at, " %a", value[i]);
+        at += (size_t)snprintf(line + at, capacity - at, " %a", value[i]);
     remember(j, line);
     return put_line(j, line, e);
 }

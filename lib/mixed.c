@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Layers beyond it are slips of the keyboard. */
-enum { MOST_LAYERS = 4096 };
+enum { MAX_LAYERS = 4096 };
 
 static const char spaces[] = " \t\r\n\v\f";
 
@@ -182,11 +182,11 @@ static int read_layers(const char *text, size_t *first, size_t *last,
     size_t n[2] = {0, 0}, i = 0;
 
     for (const char *at = text; i < 2 && isdigit((unsigned char)*at); i++) {
-        while (isdigit((unsigned char)*at) && n[i] <= MOST_LAYERS)
+        while (isdigit((unsigned char)*at) && n[i] <= MAX_LAYERS)
             n[i] = n[i] * 10 + (size_t)(*at++ - '0');
-        if (n[i] >= MOST_LAYERS)
+        if (n[i] >= MAX_LAYERS)
             return kv_fail(e, "'%s' names layers beyond %d", text,
-                           MOST_LAYERS - 1);
+                           MAX_LAYERS - 1);
         if (!*at) {
             *first = n[0];
             *last = n[i];

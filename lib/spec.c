@@ -128,7 +128,7 @@ bool kv_spec_is(const struct kv_spec *s, enum kv_side side, const char *name,
 
 struct writer {
     char *text;
-    size_t room, n;
+    size_t capacity, n;
 };
 
 __attribute__((format(printf, 2, 3))) static void put(struct writer *w,
@@ -138,10 +138,10 @@ __attribute__((format(printf, 2, 3))) static void put(struct writer *w,
 
     va_start(ap, fmt);
 
-    const int n = vsnprintf(w->text + w->n, w->room - w->n, fmt, ap);
+    const int n = vsnprintf(w->text + w->n, w->capacity - w->n, fmt, ap);
 
     va_end(ap);
-    assert(n >= 0 && w->n + (size_t)n < w->room);
+    assert(n >= 0 && w->n + (size_t)n < w->capacity);
     w->n += (size_t)n;
 }
 

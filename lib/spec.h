@@ -37,7 +37,7 @@ struct kv_param {
     const char *help;    /* one line, with unit and paper's section */
 };
 
-enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 320, KV_MOST_SPECS = 10000 };
+enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 320, KV_MAX_SPECS = 10000 };
 
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
@@ -95,7 +95,7 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
  * have one. */
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);
 
-/* Fails when the texts together are more than KV_MOST_SPECS specs, with their
+/* Fails when the texts together are more than KV_MAX_SPECS specs, with their
  * number, or a brace has no partner, stands in another's, or has an empty
  * choice; reads nothing else. */
 int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,

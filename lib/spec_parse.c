@@ -64,19 +64,19 @@ static int unknown_scheme(const char *name, size_t n, struct kv_err *e)
 }
 
 /* "b (1 to 8), g (1 to 1024), round (stochastic|nearest)" */
-static void known_params(const struct kv_scheme *k, char *text, size_t room)
+static void known_params(const struct kv_scheme *k, char *text, size_t capacity)
 {
     size_t n = 0;
 
     text[0] = 0;
-    for (size_t i = 0; i < kv_spec_n_params(k) && n + 1 < room; i++) {
+    for (size_t i = 0; i < kv_spec_n_params(k) && n + 1 < capacity; i++) {
         const struct kv_param *p = kv_spec_param(k, i);
 
         if (p->choices)
-            n += (size_t)snprintf(text + n, room - n, "%s%s (%s)",
+            n += (size_t)snprintf(text + n, capacity - n, "%s%s (%s)",
                                   i ? ", " : "", p->name, p->choices);
         else
-            n += (size_t)snprintf(text + n, room - n, "%s%s (%.9g to %.9g)",
+            n += (size_t)snprintf(text + n, capacity - n, "%s%s (%.9g to %.9g)",
                                   i ? ", " : "", p->name, p->min, p->max);
     }
 }

@@ -52,9 +52,9 @@ int kv_spec_count(const char *const *texts, size_t n_texts, size_t *n,
             return -1;
         *n += one < SIZE_MAX - *n ? one : SIZE_MAX - *n;
     }
-    if (*n > KV_MOST_SPECS)
+    if (*n > KV_MAX_SPECS)
         return kv_fail(e, "the specs expand to %s%zu rows: at most %d",
-                       *n == SIZE_MAX ? "more than " : "", *n, KV_MOST_SPECS);
+                       *n == SIZE_MAX ? "more than " : "", *n, KV_MAX_SPECS);
     return 0;
 }
 

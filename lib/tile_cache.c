@@ -115,7 +115,7 @@ static void update_codes(struct kv_store *s, const struct kv_reader *r)
     }
 }
 
-/* from: the cache's tokens [first, first + n).  Keys before RoPE are turned
+/* from: the cache's tokens [first, first + n).  Keys before RoPE are rotated
  * here, and f32 then. */
 static void update_floats(struct kv_store *s, const struct kv_codec *c,
                           size_t first, const uint16_t *from, size_t n)

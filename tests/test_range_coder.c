@@ -13,7 +13,7 @@ enum { MOST_SYMBOLS = 256, CANARY = 16 };
 static size_t there_and_back(const uint32_t *table, size_t n_tables,
                              size_t n_symbols, const uint16_t *symbol, size_t n)
 {
-    const size_t most = kv_range_most(n), width = n_symbols + 1;
+    const size_t most = kv_range_max_bytes(n), width = n_symbols + 1;
     uint8_t *bytes = malloc(most + CANARY), *exact;
     struct kv_range_encoder e;
     struct kv_range_decoder d;

@@ -90,9 +90,9 @@ static int parse_shape(const char *text, struct kv_attn_inputs *in,
     if (n < 5 || *at || errno)
         return kv_fail(e, "--shape %s: expected B,HQ,HKV,D,N[,NQ]", text);
     for (size_t i = 0; i < n; i++)
-        if (x[i] > KV_OPT_MOST)
+        if (x[i] > KV_OPT_MAX)
             return kv_fail(e, "--shape %s: %zu is more than %llu", text, x[i],
-                           KV_OPT_MOST);
+                           KV_OPT_MAX);
     if (!x[0] || !x[1] || !x[2] || x[1] % x[2])
         return kv_fail(e,
                        "--shape %s: B, HQ and HKV must be positive, and HQ a "

@@ -87,7 +87,7 @@ void kv_memory_probe(size_t bytes, const char *what)
     munmap(p, bytes);
 }
 
-size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t most,
+size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -97,7 +97,7 @@ size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t most,
         kv_note("--memory %zu is less than %s takes, %zu bytes: one is read "
                 "at a time",
                 memory, what, item_bytes);
-    return fit < 1 ? 1 : fit < most ? fit : most;
+    return fit < 1 ? 1 : fit < max ? fit : max;
 }
 
 void *kv_alloc(size_t n, size_t size)

@@ -25,16 +25,16 @@ void *kv_lines_unset(size_t n, size_t size);
  * it lacks. */
 _Noreturn void kv_memory_end(size_t n, size_t size);
 
-/* Ends the program, as running out does, where so many bytes cannot be had
- * now: before a call of a library that would fault, wait for ever or exit by
- * itself without them.  what: whose they are, for the sentence.  Costs nothing
- * where nothing limits the address space (ulimit -v, no overcommitting). */
+/* Ends the program, as running out does, unless it can get these bytes now:
+ * before a call of a library that without them would fault, wait for ever or
+ * exit by itself.  what: whose they are, for the sentence.  Costs nothing where
+ * nothing limits the address space (ulimit -v, no overcommitting). */
 void kv_memory_probe(size_t bytes, const char *what);
 
-/* How many items of so many bytes the user's --memory has room for, 1 to most:
- * where not even one, one is taken, and that is said, once.  what: a word for
- * it. */
-size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t most,
+/* memory / item_bytes, from 1 to max: the items that fit --memory.  Where not
+ * even one fits, it is 1, and a warning says so, once.  what: an item's name.
+ */
+size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what);
 
 /* A copy of the string, or of its first n bytes with a final zero. */

@@ -29,12 +29,12 @@ int kv_fail_in(struct kv_err *e, const char *fmt, ...)
     n = vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
     va_end(ap);
     if (n >= 0 && (size_t)n + 3 < sizeof(e->msg)) {
-        const size_t room = sizeof(e->msg) - (size_t)n - 3;
+        const size_t capacity = sizeof(e->msg) - (size_t)n - 3;
         const size_t len = strlen(inner.msg);
 
         memcpy(e->msg + n, ": ", 2);
-        memcpy(e->msg + n + 2, inner.msg, len < room ? len : room);
-        e->msg[(size_t)n + 2 + (len < room ? len : room)] = 0;
+        memcpy(e->msg + n + 2, inner.msg, len < capacity ? len : capacity);
+        e->msg[(size_t)n + 2 + (len < capacity ? len : capacity)] = 0;
     }
     return -1;
 }

@@ -46,10 +46,11 @@ bool kv_same_file(const char *a, const char *b)
 
 char *kv_path_join(const char *dir, const char *name)
 {
-    const size_t n = strlen(dir), room = n + strlen(name) + 2;
-    char *p = kv_alloc(room, 1);
+    const size_t n = strlen(dir), capacity = n + strlen(name) + 2;
+    char *p = kv_alloc(capacity, 1);
 
-    snprintf(p, room, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+    snprintf(p, capacity, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/",
+             name);
     return p;
 }
 

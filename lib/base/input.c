@@ -247,14 +247,14 @@ const char *kv_input_name(const char *path)
 /* To its end; *text also when it fails. */
 static int read_all(FILE *f, char **text, size_t *bytes)
 {
-    size_t room = 1 << 16, n = 0;
-    char *p = kv_alloc(room, 1);
+    size_t capacity = 1 << 16, n = 0;
+    char *p = kv_alloc(capacity, 1);
 
     errno = 0;
-    for (size_t got; (got = fread(p + n, 1, room - n - 1, f)) > 0;) {
+    for (size_t got; (got = fread(p + n, 1, capacity - n - 1, f)) > 0;) {
         n += got;
-        if (room - n < 2)
-            p = kv_realloc(p, room *= 2, 1);
+        if (capacity - n < 2)
+            p = kv_realloc(p, capacity *= 2, 1);
     }
     p[n] = 0;
     *text = p;

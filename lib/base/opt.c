@@ -167,8 +167,8 @@ static void set(const struct kv_opt *o, const char *arg)
 
         if (!isdigit((unsigned char)*arg) || *end || errno)
             kv_die("--%s %s: expected a whole number", o->name, arg);
-        if (o->kind == KV_OPT_SIZE && x > KV_OPT_MOST)
-            kv_die("--%s %s: expected at most %llu", o->name, arg, KV_OPT_MOST);
+        if (o->kind == KV_OPT_SIZE && x > KV_OPT_MAX)
+            kv_die("--%s %s: expected at most %llu", o->name, arg, KV_OPT_MAX);
         if (o->kind == KV_OPT_SIZE)
             *(size_t *)o->at = (size_t)x;
         else
@@ -191,7 +191,7 @@ static void open_standard(void)
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts)
 {
-    enum { MOST = 64, VERSION = 256, LIST, FIRST };
+    enum { MAX = 64, VERSION = 256, LIST, FIRST };
     const char *slash = strrchr(argv[0], '/');
     size_t n = 0, w = 0;
     int said = 0; /* 'q' or 'v' */
@@ -201,10 +201,10 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
     while (opts[n].name)
         n++;
 
-    struct option longs[MOST + 6] = {0};
-    char shorts[2 * MOST + 8] = "";
+    struct option longs[MAX + 6] = {0};
+    char shorts[2 * MAX + 8] = "";
 
-    assert(n <= MOST);
+    assert(n <= MAX);
 
     shorts[w++] = ':';
     for (size_t i = 0; i < n; i++) {

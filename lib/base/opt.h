@@ -23,14 +23,14 @@ enum kv_exit { KV_EXIT_OK = 0, KV_EXIT_NO = 1, KV_EXIT_CANNOT = 2 };
 enum kv_opt_kind {
     KV_OPT_STR,
     KV_OPT_LIST,
-    KV_OPT_SIZE,  /* size_t, a plain count up to KV_OPT_MOST */
+    KV_OPT_SIZE,  /* size_t, a plain count up to KV_OPT_MAX */
     KV_OPT_BYTES, /* size_t with K, M, G (powers of 1024) */
     KV_OPT_SEED,  /* uint64_t */
     KV_OPT_FLAG   /* bool, set to true */
 };
 
 /* Counts beyond it are slips of the keyboard. */
-#define KV_OPT_MOST 1000000000000ull
+#define KV_OPT_MAX 1000000000000ull
 
 /* Strings in the order given; item[i] point into argv. */
 struct kv_strings {

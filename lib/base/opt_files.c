@@ -63,14 +63,14 @@ static void add_list(struct paths *p, const struct kv_opt *o)
 static void add_beside(struct paths *p, const struct kv_opt *o)
 {
     const char *path = *o->beside;
-    size_t room;
+    size_t capacity;
     char *beside;
 
     if (!*(const bool *)o->at || !path)
         return;
-    room = strlen(path) + strlen(o->suffix) + 1;
-    beside = kv_alloc(room, 1);
-    snprintf(beside, room, "%s%s", path, o->suffix);
+    capacity = strlen(path) + strlen(o->suffix) + 1;
+    beside = kv_alloc(capacity, 1);
+    snprintf(beside, capacity, "%s%s", path, o->suffix);
     add(p, beside);
 }
 
@@ -206,7 +206,7 @@ enum { FIRST = sizeof("Writes:") }; /* where a list begins */
  * stands behind the option in brackets. */
 static void put_file(size_t *column, const struct kv_opt *o, const char *note)
 {
-    enum { MOST = 80 };
+    enum { MAX = 80 };
     char item[128];
     int n = o->letter ? snprintf(item, sizeof(item), " -%c", o->letter)
                       : snprintf(item, sizeof(item), " --%s", o->name);
@@ -215,7 +215,7 @@ static void put_file(size_t *column, const struct kv_opt *o, const char *note)
         n += snprintf(item + n, sizeof(item) - (size_t)n, " (%s)", note);
     if (*column > FIRST)
         putchar(',');
-    if (*column + (size_t)n + 2 > MOST) { /* a comma, what ends the line */
+    if (*column + (size_t)n + 2 > MAX) { /* a comma, what ends the line */
         printf("\n ");
         *column = 2;
     }

@@ -21,11 +21,11 @@
 /* ---- names to remove when the program ends ----------------------------- */
 
 /* Fixed room: a signal handler reads it at any time. */
-enum { MOST = 16 };
+enum { MAX = 16 };
 static struct {
     atomic_bool taken; /* path is whole */
     char path[PATH_MAX];
-} temporary[MOST];
+} temporary[MAX];
 
 /* Between a file's beginning and its name's being known nothing is removed;
  * once that has begun, no file begins. */
@@ -50,16 +50,16 @@ void kv_temporaries_remove(void)
     ending = true;
     for (int i = 0; making && i < 1000; i++)
         nanosleep(&ms, NULL);
-    for (size_t i = 0; i < MOST; i++)
+    for (size_t i = 0; i < MAX; i++)
         if (temporary[i].taken)
             unlink(temporary[i].path);
-    for (size_t i = 0; i < MOST; i++) /* folders, empty by now */
+    for (size_t i = 0; i < MAX; i++) /* folders, empty by now */
         if (temporary[i].taken)
             rmdir(temporary[i].path);
 }
 
 /* Where the next name goes, or MOST. */
-static size_t find_room(const char *path, struct kv_err *e)
+static size_t find_slot(const char *path, struct kv_err *e)
 {
     static bool registered;
     size_t i = 0;
@@ -67,17 +67,17 @@ static size_t find_room(const char *path, struct kv_err *e)
     if (!registered)
         atexit(kv_temporaries_remove);
     registered = true;
-    while (i < MOST && temporary[i].taken)
+    while (i < MAX && temporary[i].taken)
         i++;
-    if (i == MOST)
+    if (i == MAX)
         kv_fail(e, "cannot write %s: too many open outputs", path);
     if (strlen(path) < sizeof(temporary->path))
         return i;
     kv_fail(e, "cannot write %s: %s", path, strerror(ENAMETOOLONG));
-    return MOST;
+    return MAX;
 }
 
-static void take_room(size_t i, const char *path)
+static void take_slot(size_t i, const char *path)
 {
     strcpy(temporary[i].path, path);
     temporary[i].taken = true;
@@ -85,11 +85,11 @@ static void take_room(size_t i, const char *path)
 
 int kv_temporary_add(const char *path, struct kv_err *e)
 {
-    const size_t i = find_room(path, e);
+    const size_t i = find_slot(path, e);
 
-    if (i == MOST)
+    if (i == MAX)
         return -1;
-    take_room(i, path);
+    take_slot(i, path);
     return 0;
 }
 
@@ -97,11 +97,11 @@ int kv_temporary_add(const char *path, struct kv_err *e)
  * 0, -1 with the sentence, or an errno. */
 static int make(char *path, int *fd, struct kv_err *e)
 {
-    const size_t i = find_room(path, e);
+    const size_t i = find_slot(path, e);
     sigset_t all, before;
     int why = 0;
 
-    if (i == MOST)
+    if (i == MAX)
         return -1;
     sigfillset(&all); /* a handler on this thread would wait for itself */
     pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -109,7 +109,7 @@ static int make(char *path, int *fd, struct kv_err *e)
     if (fd ? (*fd = mkstemp(path)) < 0 : !mkdtemp(path))
         why = errno;
     else
-        take_room(i, path);
+        take_slot(i, path);
     kv_temporaries_release();
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return why;
@@ -126,7 +126,7 @@ int kv_temporary_folder(char *path, struct kv_err *e)
 
 void kv_temporary_forget(const char *path)
 {
-    for (size_t i = 0; i < MOST; i++)
+    for (size_t i = 0; i < MAX; i++)
         if (temporary[i].taken && !strcmp(temporary[i].path, path))
             temporary[i].taken = false;
 }
@@ -166,10 +166,10 @@ static char *next_link(char *at, char *link)
 
 char *kv_out_target(const char *path)
 {
-    enum { MOST_LINKS = 40 };
+    enum { MAX_LINKS = 40 };
     char *at = kv_strdup(path), link[PATH_MAX];
 
-    for (int i = 0; i < MOST_LINKS; i++) {
+    for (int i = 0; i < MAX_LINKS; i++) {
         const ssize_t n = readlink(at, link, sizeof(link) - 1);
 
         if (n < 0 || is_descriptor(at))
@@ -277,11 +277,11 @@ static void set_mode(int fd, const struct stat *old)
 static int open_temporary(struct kv_out *o, const struct stat *old,
                           bool as_stream, struct kv_err *e)
 {
-    const size_t room = strlen(o->target) + 8;
+    const size_t capacity = strlen(o->target) + 8;
     int fd, why;
 
-    o->temp = kv_alloc(room, 1);
-    snprintf(o->temp, room, "%s.XXXXXX", o->target);
+    o->temp = kv_alloc(capacity, 1);
+    snprintf(o->temp, capacity, "%s.XXXXXX", o->target);
     why = make(o->temp, &fd, e);
     if (why)
         return why > 0 ? fail_why(o->path, why, e) : -1;

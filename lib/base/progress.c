@@ -69,11 +69,11 @@ void kv_detail(const char *fmt, ...)
 }
 
 /* The bytes of the first `room` characters. */
-static int cut(const char *text, int room)
+static int cut(const char *text, int width)
 {
     size_t at = 0, bad;
 
-    for (; text[at] && room > 0; room--)
+    for (; text[at] && width > 0; width--)
         at += kv_utf8_char(text + at, strlen(text + at), &bad);
     return (int)at;
 }
@@ -85,17 +85,17 @@ static void show(const char *what, const char *numbers)
     struct winsize size;
     size_t n;
     char *shown;
-    int room;
+    int width;
 
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
         size.ws_col = 80;
-    room = size.ws_col - 3 - (int)strlen(numbers);
-    if (room <= 0) {
+    width = size.ws_col - 3 - (int)strlen(numbers);
+    if (width <= 0) {
         fprintf(stderr, "\r\033[K%.*s", size.ws_col - 1, numbers);
         return;
     }
     shown = kv_shown(what, strlen(what), "", &n);
-    fprintf(stderr, "\r\033[K%.*s: %s", cut(shown, room), shown, numbers);
+    fprintf(stderr, "\r\033[K%.*s: %s", cut(shown, width), shown, numbers);
     free(shown);
 }
 

@@ -7,9 +7,9 @@
 
 #include <stddef.h>
 
-/* Calls run(arg) in a copy of this process, which may take ms of the
- * processor's time (ten times that and 10 s by the clock) and so many bytes of
- * memory more than now, and ends with run.  Nothing that it changes in memory
+/* Calls run(arg) in a copy of this process, which ends with run.  It may
+ * take ms of the processor's time (by the clock ten times that and 10 s) and
+ * `bytes` more memory than now.  Nothing that it changes in memory
  * is seen here.  Fails, saying how it ended, when it did not return; and when
  * the user stops the program. */
 int kv_trial(void (*run)(const void *), const void *arg, size_t ms,

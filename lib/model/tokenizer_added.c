@@ -22,7 +22,7 @@ struct needles {
 
 struct kv_added {
     struct kv_added_token *token; /* as they came; once indexed, by id */
-    size_t n, room;
+    size_t n, capacity;
     int32_t last_id; /* the highest, -1: none */
     size_t *slot;    /* [mask + 1] places in token by hash, SIZE_MAX: empty */
     size_t mask;
@@ -88,11 +88,11 @@ static void fill_slots(struct kv_added *a)
 /* Room for one more: half of the slots stay empty. */
 static void grow(struct kv_added *a)
 {
-    if (a->n < a->room)
+    if (a->n < a->capacity)
         return;
-    a->room = 2 * a->room + 16;
-    a->token = kv_realloc(a->token, a->room, sizeof(*a->token));
-    while (a->mask + 1 < 2 * a->room)
+    a->capacity = 2 * a->capacity + 16;
+    a->token = kv_realloc(a->token, a->capacity, sizeof(*a->token));
+    while (a->mask + 1 < 2 * a->capacity)
         a->mask = 2 * a->mask + 1;
     a->slot = kv_realloc(a->slot, a->mask + 1, sizeof(*a->slot));
     fill_slots(a);

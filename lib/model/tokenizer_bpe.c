@@ -8,13 +8,13 @@
 
 static void pairs_init(struct kv_pairs *p, size_t n)
 {
-    size_t room = 2;
+    size_t capacity = 2;
 
-    while (room < 2 * n)
-        room *= 2;
-    p->slot = kv_alloc(room, sizeof(*p->slot));
-    memset(p->slot, 0xff, room * sizeof(*p->slot)); /* KV_NO_PAIR */
-    p->mask = room - 1;
+    while (capacity < 2 * n)
+        capacity *= 2;
+    p->slot = kv_alloc(capacity, sizeof(*p->slot));
+    memset(p->slot, 0xff, capacity * sizeof(*p->slot)); /* KV_NO_PAIR */
+    p->mask = capacity - 1;
 }
 
 /* A pair that is there already takes the new values. */

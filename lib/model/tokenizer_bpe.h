@@ -62,7 +62,7 @@ static inline const struct kv_pair *kv_pairs_find(const struct kv_pairs *p,
 
 struct kv_ids {
     int32_t *id;
-    size_t n, room;
+    size_t n, capacity;
 };
 void kv_ids_add(struct kv_ids *x, int32_t id);
 

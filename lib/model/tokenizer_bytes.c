@@ -21,7 +21,7 @@ void kv_byte_alphabet_init(struct kv_byte_alphabet *a)
 void kv_byte_encode(const struct kv_byte_alphabet *a, const char *s, size_t n,
                     struct kv_text *out)
 {
-    char *to = kv_text_room(out, 2 * n);
+    char *to = kv_text_extend(out, 2 * n);
 
     for (size_t i = 0; i < n; i++) {
         const unsigned char b = (unsigned char)s[i];

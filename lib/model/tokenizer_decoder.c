@@ -26,9 +26,9 @@ struct kv_decoder {
 
 void kv_token_list_add(struct kv_token_list *x, const char *s, size_t n)
 {
-    if (x->n == x->room) {
-        x->room = 2 * x->room + 64;
-        x->end = kv_realloc(x->end, x->room, sizeof(*x->end));
+    if (x->n == x->capacity) {
+        x->capacity = 2 * x->capacity + 64;
+        x->end = kv_realloc(x->end, x->capacity, sizeof(*x->end));
     }
     kv_text_add(&x->text, s, n);
     x->end[x->n++] = x->text.n;

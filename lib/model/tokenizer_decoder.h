@@ -13,7 +13,7 @@
 struct kv_token_list {
     struct kv_text text;
     size_t *end; /* [n] where in the text each ends */
-    size_t n, room;
+    size_t n, capacity;
 };
 void kv_token_list_add(struct kv_token_list *x, const char *s, size_t n);
 void kv_token_list_clear(struct kv_token_list *x);

@@ -35,17 +35,17 @@ _Static_assert(sizeof(struct word) == 128, "two lines");
 struct kv_bpe_run {
     const struct kv_bpe *b;
     struct symbol *symbol;
-    size_t n_symbols, symbol_room;
+    size_t n_symbols, symbol_capacity;
     struct candidate *heap;
-    size_t n_heap, heap_room;
+    size_t n_heap, heap_capacity;
     struct word *word; /* [WORD_SLOTS] */
 };
 
 void kv_ids_add(struct kv_ids *x, int32_t id)
 {
-    if (x->n == x->room) {
-        x->room = x->room + x->room / 2 + 64;
-        x->id = kv_realloc(x->id, x->room, sizeof(*x->id));
+    if (x->n == x->capacity) {
+        x->capacity = x->capacity + x->capacity / 2 + 64;
+        x->id = kv_realloc(x->id, x->capacity, sizeof(*x->id));
     }
     x->id[x->n++] = id;
 }
@@ -73,9 +73,9 @@ static void heap_push(struct kv_bpe_run *r, struct candidate c)
 {
     size_t i = r->n_heap++;
 
-    if (r->n_heap > r->heap_room) {
-        r->heap_room = 2 * r->n_heap + 64;
-        r->heap = kv_realloc(r->heap, r->heap_room, sizeof(*r->heap));
+    if (r->n_heap > r->heap_capacity) {
+        r->heap_capacity = 2 * r->n_heap + 64;
+        r->heap = kv_realloc(r->heap, r->heap_capacity, sizeof(*r->heap));
     }
     for (; i && c.order < r->heap[(i - 1) / 2].order; i = (i - 1) / 2)
         r->heap[i] = r->heap[(i - 1) / 2];
@@ -125,10 +125,10 @@ static void start(struct kv_bpe_run *r, const char *s, size_t n)
     bool unk = false;
     size_t n_bytes;
 
-    if (n > r->symbol_room) {
+    if (n > r->symbol_capacity) {
         free(r->symbol);
-        r->symbol_room = n + n / 2;
-        r->symbol = kv_alloc(r->symbol_room, sizeof(*r->symbol));
+        r->symbol_capacity = n + n / 2;
+        r->symbol = kv_alloc(r->symbol_capacity, sizeof(*r->symbol));
     }
     r->n_symbols = 0;
     for (size_t at = 0; at < n; at += n_bytes) {

@@ -6,11 +6,11 @@
 #include <string.h>
 #include <utf8proc.h>
 
-char *kv_text_room(struct kv_text *t, size_t n_bytes)
+char *kv_text_extend(struct kv_text *t, size_t n_bytes)
 {
-    if (t->room - t->n < n_bytes) {
-        t->room = t->n + n_bytes + t->room / 2 + 64;
-        t->s = kv_realloc(t->s, t->room, 1);
+    if (t->capacity - t->n < n_bytes) {
+        t->capacity = t->n + n_bytes + t->capacity / 2 + 64;
+        t->s = kv_realloc(t->s, t->capacity, 1);
     }
     return t->s + t->n;
 }
@@ -19,7 +19,7 @@ void kv_text_add(struct kv_text *t, const char *s, size_t n_bytes)
 {
     if (!n_bytes)
         return;
-    memcpy(kv_text_room(t, n_bytes), s, n_bytes);
+    memcpy(kv_text_extend(t, n_bytes), s, n_bytes);
     t->n += n_bytes;
 }
 

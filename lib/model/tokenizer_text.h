@@ -9,12 +9,12 @@
 /* s[0..n), not zero-terminated; all zeros is the empty text. */
 struct kv_text {
     char *s;
-    size_t n, room;
+    size_t n, capacity;
 };
 
 /* Room for this many bytes after the text, which the caller may write before
  * it raises n. */
-char *kv_text_room(struct kv_text *t, size_t n_bytes);
+char *kv_text_extend(struct kv_text *t, size_t n_bytes);
 void kv_text_add(struct kv_text *t, const char *s, size_t n_bytes);
 void kv_text_clear(struct kv_text *t);
 

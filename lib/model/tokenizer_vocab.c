@@ -27,16 +27,16 @@ static int measure(struct kv_vocab *v, json_t *j, size_t *n_bytes,
 
 int kv_vocab_init(struct kv_vocab *v, json_t *j, struct kv_err *e)
 {
-    size_t n_bytes, at = 0, room = 2;
+    size_t n_bytes, at = 0, capacity = 2;
 
     *v = (struct kv_vocab){0};
     if (measure(v, j, &n_bytes, e))
         return -1;
-    while (room < 2 * json_object_size(j))
-        room *= 2;
-    v->slot = kv_alloc(room, sizeof(*v->slot));
-    memset(v->slot, 0xff, room * sizeof(*v->slot)); /* -1 */
-    v->mask = room - 1;
+    while (capacity < 2 * json_object_size(j))
+        capacity *= 2;
+    v->slot = kv_alloc(capacity, sizeof(*v->slot));
+    memset(v->slot, 0xff, capacity * sizeof(*v->slot)); /* -1 */
+    v->mask = capacity - 1;
     v->n = json_object_size(j);
     v->token = kv_alloc(v->n_ids, sizeof(*v->token));
     v->names = kv_alloc(n_bytes + 1, 1);

@@ -15,8 +15,8 @@
 
 /* ---- quantization ------------------------------------------------------ */
 
-/* The released schedules: bins of the first layers, of so many of 32, and of
- * the others. */
+/* The released schedules: the first layers (of 32) have first_bins, the others
+ * bins. */
 static const struct schedule {
     const char *variant;
     size_t first[KV_SIDES];
@@ -502,9 +502,10 @@ static int open_cachegen(struct kv_codec *c, const struct kv_calib *calib,
     c->block = kv_spec_size(&c->spec, c->side, "n");
     if (kv_spec_is(&c->spec, c->side, "store", "wire"))
         c->variable = &wire;
-    c->block_bytes = c->variable ? head_bytes(c, &st->g) +
-                                       kv_range_most(kv_codec_block_values(c))
-                                 : memory_bytes(c, &st->g);
+    c->block_bytes = c->variable
+                         ? head_bytes(c, &st->g) +
+                               kv_range_max_bytes(kv_codec_block_values(c))
+                         : memory_bytes(c, &st->g);
     return c->variable && st->g.anchors ? load_tables(c, calib, e) : 0;
 }
 

@@ -17,12 +17,12 @@
  * vectorised quantizers round some codes otherwise (q8_0: half to even); the
  * reference is what the files of the format are defined by.
  *
- * rot=yes is llama.cpp since April 2026: a head is turned by the Hadamard
+ * rot=yes is llama.cpp since April 2026: a head is rotated by the Hadamard
  * transform before it is quantized, a key (after RoPE) in blocks of the largest
- * power of two that divides head_dim, a value in blocks of 64.  It turns the
- * queries and turns the output back; decode() turns back what is stored, which
- * is the same.  A head_dim that 64 does not divide it leaves as it is: rot=no,
- * which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache before.
+ * power of two that divides head_dim, a value in blocks of 64.  It rotates the
+ * queries and rotates the output back; decode() rotates back what is stored,
+ * which is the same.  A head_dim that 64 does not divide it leaves as it is:
+ * rot=no, which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache before.
  *
  * iq4_nl is what a cache is written with, quantize_row_iq4_nl_ref: no search
  * for a better scale (the search is for model files).  A block of less than
@@ -41,7 +41,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 32, HALF = BLOCK / 2, TURNED = 64 };
+enum { BLOCK = 32, HALF = BLOCK / 2, ROTATED = 64 };
 
 /* code: [BLOCK], in the low `bits` bits.  head: | d | m |. */
 struct type {
@@ -246,16 +246,16 @@ static void get_codes(const uint8_t *in, unsigned bits, uint8_t *code)
     }
 }
 
-static bool is_turned(const struct kv_spec *s, enum kv_side side)
+static bool is_rotated(const struct kv_spec *s, enum kv_side side)
 {
     return kv_spec_is(s, side, "rot", "yes");
 }
 
 /* x: [rows][head_dim], in place; the same there and back. */
-static void turn(const struct kv_codec *c, float *x, size_t rows)
+static void rotate(const struct kv_codec *c, float *x, size_t rows)
 {
     const size_t d = c->shape.head_dim;
-    const size_t m = c->side == KV_K ? kv_hadamard_size(d) : TURNED;
+    const size_t m = c->side == KV_K ? kv_hadamard_size(d) : ROTATED;
 
     kv_hadamard(x, rows * d / m, m);
 }
@@ -283,18 +283,18 @@ static void encode_ggml(const struct kv_codec *c, struct kv_where w,
 {
     const struct type *t = type_of(c->scheme);
     const size_t values = n_blocks * kv_codec_block_values(c);
-    float *turned;
+    float *rotated;
 
     (void)w;
-    if (!is_turned(&c->spec, c->side)) {
+    if (!is_rotated(&c->spec, c->side)) {
         quantize(t, x, values / BLOCK, bytes);
         return;
     }
-    turned = kv_alloc(values, sizeof(*turned));
-    memcpy(turned, x, values * sizeof(*turned));
-    turn(c, turned, values / c->shape.head_dim);
-    quantize(t, turned, values / BLOCK, bytes);
-    free(turned);
+    rotated = kv_alloc(values, sizeof(*rotated));
+    memcpy(rotated, x, values * sizeof(*rotated));
+    rotate(c, rotated, values / c->shape.head_dim);
+    quantize(t, rotated, values / BLOCK, bytes);
+    free(rotated);
 }
 
 static void get_heads(const uint8_t *in, size_t n, float *head)
@@ -317,13 +317,13 @@ static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
         get_codes(bytes + 2 * t->heads, t->bits, code);
         t->dequantize(code, t->bits, head, x + i);
     }
-    if (is_turned(&c->spec, c->side))
-        turn(c, x, values / c->shape.head_dim);
+    if (is_rotated(&c->spec, c->side))
+        rotate(c, x, values / c->shape.head_dim);
 }
 
 static const struct kv_param params[] = {
     {"rot", "no|yes", 0, 0, 0, false,
-     "turned by the Hadamard transform, as llama.cpp does since April 2026"},
+     "rotated by the Hadamard transform, as llama.cpp does since April 2026"},
     {0},
 };
 
@@ -336,19 +336,19 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
                        "a multiple of that, as in llama.cpp",
                        s->scheme->name, BLOCK, shape->head_dim);
     for (int side = 0; side < KV_SIDES; side++)
-        if (is_turned(s, (enum kv_side)side) && shape->head_dim % TURNED)
+        if (is_rotated(s, (enum kv_side)side) && shape->head_dim % ROTATED)
             return kv_fail(e,
                            "rot=yes wants a head_dim that is a multiple of %d, "
                            "not %zu, which llama.cpp does not turn",
-                           TURNED, shape->head_dim);
+                           ROTATED, shape->head_dim);
     return 0;
 }
 
 static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
 {
-    return is_turned(s, KV_K)   ? shape->head_dim
-           : is_turned(s, KV_V) ? TURNED
-                                : 0;
+    return is_rotated(s, KV_K)   ? shape->head_dim
+           : is_rotated(s, KV_V) ? ROTATED
+                                 : 0;
 }
 
 static double nominal(const struct kv_spec *s, enum kv_side side,
@@ -395,16 +395,16 @@ static int open_ggml(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-static void turn_rows(const void *codec, size_t head, float *x, size_t rows)
+static void rotate_rows(const void *codec, size_t head, float *x, size_t rows)
 {
     (void)head;
-    turn(codec, x, rows);
+    rotate(codec, x, rows);
 }
 
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
-    if (is_turned(&c->spec, c->side)) {
-        s->enter = s->leave = turn_rows;
+    if (is_rotated(&c->spec, c->side)) {
+        s->enter = s->leave = rotate_rows;
         s->space = c;
     }
     if (type_of(c->scheme)->affine)

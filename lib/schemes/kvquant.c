@@ -126,9 +126,9 @@ struct kv_nuq_range kv_nuq_row_range(const float *x, size_t row, size_t n_side,
 struct nuq {
     unsigned bits;
     size_t row, code_bytes;
-    size_t n_side;    /* outliers on each side: values only */
-    size_t most;      /* outliers of a token: keys only */
-    float *threshold; /* keys only: [row][2] */
+    size_t n_side;       /* outliers on each side: values only */
+    size_t max_outliers; /* of a token: keys only */
+    float *threshold;    /* keys only: [row][2] */
     float mid[MAX_LEVELS - 1], level[MAX_LEVELS];
 
     bool tiled;
@@ -270,8 +270,8 @@ static size_t get_outlier(const uint8_t *sparse, size_t n, size_t at, float *x)
 static uint16_t find_outliers(const struct nuq *q, const float *x,
                               bool *outlier)
 {
-    uint64_t *key = kv_alloc(q->most, sizeof(*key));
-    struct kv_topk top = {.key = key, .room = q->most};
+    uint64_t *key = kv_alloc(q->max_outliers, sizeof(*key));
+    struct kv_topk top = {.key = key, .room = q->max_outliers};
 
     for (size_t i = 0; i < q->row; i++) {
         const struct kv_nuq_range r = channel(q, i);
@@ -329,9 +329,9 @@ static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
     if (size != token_bytes(c, n))
         return kv_fail(e, "kvquant: %zu bytes, but %u outliers make %zu", size,
                        n, token_bytes(c, n));
-    if (n > q->most)
+    if (n > q->max_outliers)
         return kv_fail(e, "kvquant: %u outliers, expected %zu at most", n,
-                       q->most);
+                       q->max_outliers);
     code = kv_alloc(q->row, sizeof(*code));
     kv_unpack(bytes + 2, q->row, q->bits, code);
     for (size_t i = 0; i < q->row; i++)
@@ -531,8 +531,9 @@ static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
         c->variable = &sparse;
     if (c->side == KV_V)
         q->n_side = kv_nuq_each_side(&c->spec, KV_V, q->row);
-    q->most = kv_nuq_cap(&c->spec, q->row);
-    c->block_bytes = token_bytes(c, c->variable ? q->most : 2 * q->n_side);
+    q->max_outliers = kv_nuq_cap(&c->spec, q->row);
+    c->block_bytes =
+        token_bytes(c, c->variable ? q->max_outliers : 2 * q->n_side);
     if ((c->side == KV_K && load_range(c, set, e)) || load_levels(c, set, e))
         return -1;
     open_tiles(c);

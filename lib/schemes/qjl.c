@@ -54,7 +54,7 @@ static const struct kv_param params[] = {
 };
 
 /* On both sides, so that they stay equal. */
-static void at_most(struct kv_spec *s, const char *name, size_t most)
+static void clamp_to(struct kv_spec *s, const char *name, size_t most)
 {
     for (int i = 0; i < KV_SIDES; i++)
         if (kv_spec_size(s, (enum kv_side)i, name) > most)
@@ -70,8 +70,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
 
     if (!kv_spec_size(s, KV_K, "m"))
         kv_spec_set(s, KV_K, "m", 2 * (double)d);
-    at_most(s, "o", d);
-    at_most(s, "g", d);
+    clamp_to(s, "o", d);
+    clamp_to(s, "g", d);
     for (size_t i = 0; i < sizeof(of_keys) / sizeof(*of_keys); i++)
         if (kv_spec_one_side(s, KV_K, of_keys[i], e))
             return -1;

@@ -3,8 +3,8 @@
  * asymmetrically, in groups of g channels with the range clipped (section 5:
  * g 128, clip 0.95).  The storage is rotated.h.
  *
- * decode() turns keys back, which gives the same logits as turning queries; and
- * values, whose transform the paper folds into the weights on either side.
+ * decode() rotates keys back, which gives the same logits as rotating queries;
+ * and values, whose transform the paper folds into the weights on either side.
  *
  * What a group keeps beside its step is open in the paper.  Its code has both,
  * zero=int as here and zero=none (k_asym, v_asym not set), a group being a
@@ -13,7 +13,7 @@
  *
  * (Where a group is the token its code, and for keys where it is a head, takes
  * 0 into the range first: that differs where all values are of one sign, which
- * turned heads hardly are.) */
+ * rotated heads hardly are.) */
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/rotated.h"
@@ -79,12 +79,12 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
                    size_t n_blocks, uint8_t *bytes)
 {
     const size_t values = n_blocks * kv_codec_block_values(c);
-    float *turned = kv_alloc(values, sizeof(*turned));
+    float *rotated = kv_alloc(values, sizeof(*rotated));
 
-    memcpy(turned, x, values * sizeof(*turned));
-    kv_hadamard(turned, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
-    kv_rotated_encode(c, w, turned, n_blocks, bytes);
-    free(turned);
+    memcpy(rotated, x, values * sizeof(*rotated));
+    kv_hadamard(rotated, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
+    kv_rotated_encode(c, w, rotated, n_blocks, bytes);
+    free(rotated);
 }
 
 static void decode(const struct kv_codec *c, const uint8_t *bytes,
@@ -94,16 +94,16 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     kv_hadamard(x, n_blocks * c->shape.n_kv_heads, c->shape.head_dim);
 }
 
-static void turn(const void *head_dim, size_t head, float *x, size_t rows)
+static void rotate(const void *head_dim, size_t head, float *x, size_t rows)
 {
     (void)head;
     kv_hadamard(x, rows, *(const size_t *)head_dim);
 }
 
-/* The queries are turned, and the output: the transform is its own inverse. */
+/* The queries are rotated, and the output: the transform is its own inverse. */
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
-    s->enter = s->leave = turn;
+    s->enter = s->leave = rotate;
     s->space = &c->shape.head_dim;
     return kv_integers_store(c, s);
 }
@@ -112,7 +112,7 @@ const struct kv_scheme kv_scheme_quarot = {
     .name = "quarot",
     .brief = "QuaRot: Hadamard-transformed heads, clipped integers per token",
     .params = params,
-    .coarse = true, /* a flat head is turned to one spike */
+    .coarse = true, /* a flat head is rotated to one spike */
     .check = check,
     .nominal = nominal,
     .hadamard = hadamard,

@@ -21,7 +21,7 @@ int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
 
 /* zero stays below 2^14 for such a step, and below 2^15 once the step is
  * rounded to fp16. */
-static float least_step(float low, float high)
+static float min_step(float low, float high)
 {
     return fmaxf(fabsf(low), fabsf(high)) * 0x1p-14f;
 }
@@ -53,7 +53,7 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         return;
     }
 
-    const float range = fmaxf(high - low, top * least_step(low, high));
+    const float range = fmaxf(high - low, top * min_step(low, high));
     const uint16_t half = kv_group_step(range, top);
     const float step = kv_f16_to_f32(half); /* as stored */
     const float zero = -kv_round_even(low / step);

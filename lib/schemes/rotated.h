@@ -1,8 +1,8 @@
-/* What the schemes share that turn a token before they quantize it with
+/* What the schemes share that rotate a token before they quantize it with
  * integers: asymmetric, in groups along the token's channels, of a range that
  * may be clipped.
  *
- * A group of turned values from min to max is first clamped to
+ * A group of rotated values from min to max is first clamped to
  * [clip min, clip max] (a flat group stays).  Storage is that of grouped.h,
  * token axis; with [low, high] the range that is left and
  * step = (high - low) / (2^b - 1), the head of a group is one of
@@ -47,7 +47,7 @@ int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
 /* all_heads: a row is all KV heads, not one. */
 int kv_rotated_open(struct kv_codec *c, bool all_heads);
 
-/* x: [n_blocks][n_kv_heads][head_dim], turned; it is clamped in place.  The
+/* x: [n_blocks][n_kv_heads][head_dim], rotated; it is clamped in place.  The
  * way back is kv_integers_decode(). */
 void kv_rotated_encode(const struct kv_codec *c, struct kv_where w, float *x,
                        size_t n_blocks, uint8_t *bytes);

@@ -43,7 +43,7 @@ enum { AFTER, BEFORE };
 
 static const struct kv_param params[] = {
     KV_ROTATED_PARAMS(2, 128, CLIP_FEW, KV_ZERO_INT),
-    {"h", NULL, 4, 1, 1024, true, "KV heads that are turned together"},
+    {"h", NULL, 4, 1, 1024, true, "KV heads that are rotated together"},
     {"order", "after|before", AFTER, 0, 0, true,
      "channels are reordered after the transform or before it"},
     {0},
@@ -368,7 +368,7 @@ static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
 
 const struct kv_scheme kv_scheme_rotatekv = {
     .name = "rotatekv",
-    .brief = "RotateKV: pre-RoPE keys of several heads turned and reordered",
+    .brief = "RotateKV: pre-RoPE keys of several heads rotated and reordered",
     .params = params,
     .sinks = 1,
     .fallback = fallback,

@@ -196,9 +196,9 @@ static int open_groups(struct kv_codec *c, const struct kv_group_quantizer *q,
 }
 
 /* clang-format off */
-#define FORMAT(E, E_MOST, M, M_LEAST)                         \
-    {"e", NULL, E, E, E_MOST, false, "bits of exponent"},     \
-    {"m", NULL, M, M_LEAST, M, false, "bits of mantissa"}
+#define FORMAT(E, E_MAX, M, M_MIN)                         \
+    {"e", NULL, E, E, E_MAX, false, "bits of exponent"},     \
+    {"m", NULL, M, M_MIN, M, false, "bits of mantissa"}
 #define SCALE                                                 \
     {"g", NULL, 32, 1, 4096, false,                           \
      "scale=block: channels that share a scale; else a head"}, \

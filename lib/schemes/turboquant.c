@@ -63,10 +63,10 @@ static const struct kv_param params[] = {
      "decoded to the norm it had; vLLM's turboquant_4bit_nc: "
      "b4,rot=plain,nc,V-levels=uniform,skip=2 (k3v4_nc: K-b3/V-b4)"},
     {"levels", "normal|uniform|fp8", 0, 0, 0, false,
-     "Lloyd-Max, or not turned: minimum to maximum, e4m3; turboquant_k8v4: "
+     "Lloyd-Max, or not rotated: minimum to maximum, e4m3; turboquant_k8v4: "
      "K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2"},
     {"skip", NULL, 0, 0, 1024, false,
-     "so many layers at either end stay fp16 (vLLM: 2)"},
+     "layers at either end that stay fp16 (vLLM: 2)"},
     {"seed", NULL, 0, 0, 1 << 30, false, "of the random matrices"},
     {0},
 };
@@ -452,7 +452,7 @@ static int open_turboquant(struct kv_codec *c, const struct kv_calib *calib,
 
 const struct kv_scheme kv_scheme_turboquant = {
     .name = "turboquant",
-    .brief = "TurboQuant: turned at random, Lloyd-Max levels, a norm per head",
+    .brief = "TurboQuant: rotated at random, Lloyd-Max levels, a norm per head",
     .params = params,
     .coarse = true,
     .check = check,
