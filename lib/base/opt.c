@@ -188,59 +188,70 @@ static void open_standard(void)
             _exit(KV_EXIT_CANNOT);
 }
 
+enum { MAX_OPTIONS = 64, VERSION = 256, LIST, FIRST };
+
+/* For getopt_long(): the options, then those of all tools. */
+static void describe(const struct kv_opt_about *about,
+                     const struct kv_opt *opts, size_t n, struct option *longs,
+                     char *shorts)
+{
+    const struct option common[] = {
+        {"help", 0, NULL, 'h'},    {"version", 0, NULL, VERSION},
+        {"verbose", 0, NULL, 'v'}, {"quiet", 0, NULL, 'q'},
+        {"list", 0, NULL, LIST},
+    };
+
+    *shorts++ = ':';
+    for (size_t i = 0; i < n; i++) {
+        longs[i] = (struct option){opts[i].name, opts[i].arg != NULL, NULL,
+                                   FIRST + (int)i};
+        if (opts[i].letter) {
+            *shorts++ = (char)opts[i].letter;
+            if (opts[i].arg)
+                *shorts++ = ':';
+        }
+    }
+    memcpy(shorts, "hvq", 3);
+    memcpy(longs + n, common, (about->list ? 5 : 4) * sizeof(*common));
+}
+
+static _Noreturn void say_and_exit(const struct kv_opt_about *about, int c)
+{
+    if (c == VERSION)
+        printf("%s (kvtools) %s\n", prog, kv_version());
+    else
+        about->list();
+    kv_close_stdout();
+    exit(KV_EXIT_OK);
+}
+
 int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
                  const struct kv_opt *opts)
 {
-    enum { MAX = 64, VERSION = 256, LIST, FIRST };
     const char *slash = strrchr(argv[0], '/');
-    size_t n = 0, w = 0;
+    struct option longs[MAX_OPTIONS + 6] = {0};
+    char shorts[2 * MAX_OPTIONS + 8] = "";
+    size_t n = 0;
     int said = 0; /* 'q' or 'v' */
 
     open_standard();
     prog = slash ? slash + 1 : argv[0];
     while (opts[n].name)
         n++;
-
-    struct option longs[MAX + 6] = {0};
-    char shorts[2 * MAX + 8] = "";
-
-    assert(n <= MAX);
-
-    shorts[w++] = ':';
-    for (size_t i = 0; i < n; i++) {
-        longs[i] = (struct option){opts[i].name, opts[i].arg != NULL, NULL,
-                                   FIRST + (int)i};
-        if (opts[i].letter) {
-            shorts[w++] = (char)opts[i].letter;
-            if (opts[i].arg)
-                shorts[w++] = ':';
-        }
-    }
-    memcpy(shorts + w, "hvq", 3);
-    longs[n] = (struct option){"help", 0, NULL, 'h'};
-    longs[n + 1] = (struct option){"version", 0, NULL, VERSION};
-    longs[n + 2] = (struct option){"verbose", 0, NULL, 'v'};
-    longs[n + 3] = (struct option){"quiet", 0, NULL, 'q'};
-    if (about->list)
-        longs[n + 4] = (struct option){"list", 0, NULL, LIST};
+    assert(n <= MAX_OPTIONS);
+    describe(about, opts, n, longs, shorts);
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (c == 'h')
             help(about, opts);
+        if (c == VERSION || c == LIST)
+            say_and_exit(about, c);
         if (c == 'v' || c == 'q') {
             if (said && said != c)
                 kv_die("-q and -v contradict each other");
             said = c;
             kv_verbosity_set(c == 'v' ? 2 : 0);
             continue;
-        }
-        if (c == VERSION || c == LIST) {
-            if (c == VERSION)
-                printf("%s (kvtools) %s\n", prog, kv_version());
-            else
-                about->list();
-            kv_close_stdout();
-            exit(KV_EXIT_OK);
         }
         if (c == '?' || c == ':')
             kv_die("%s %s (try --help)", argv[optind - 1],
