@@ -57,10 +57,10 @@ struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c)
     for (int i = 0; i < KV_SIDES; i++) {
         const struct kv_codec *codec =
             kv_cache_reader(c, (enum kv_side)i).codec;
-        const bool there = codes_store(codec, &t->run[i][CODES]);
+        const bool tiled = codes_store(codec, &t->run[i][CODES]);
 
-        assert(there);
-        (void)there;
+        assert(tiled);
+        (void)tiled;
         for (int r = SINKS; r <= TAIL; r += TAIL - SINKS)
             kv_store_floats(
                 &t->run[i][r], codec->pre_rope ? KV_FLOAT_32 : KV_FLOAT_16,

@@ -309,26 +309,26 @@ int kv_out_open(struct kv_out *o, const char *path, bool as_stream,
 {
     char *target = kv_out_target(path);
     struct stat old;
-    bool there;
+    bool exists;
     int rc = -1;
 
     *o = (struct kv_out){0};
     if (!target)
         return fail_why(path, errno, e);
-    there = !stat(target, &old);
+    exists = !stat(target, &old);
     if (is_descriptor(target)) {
         rc = open_in_place(o, path, target, as_stream, e);
         goto out;
     }
-    if (there && check_old(path, target, &old, e))
+    if (exists && check_old(path, target, &old, e))
         goto out;
-    if (there && !S_ISREG(old.st_mode)) {
+    if (exists && !S_ISREG(old.st_mode)) {
         rc = open_in_place(o, path, target, as_stream, e);
         goto out;
     }
     o->path = kv_strdup(path);
     o->target = kv_strdup(target);
-    rc = open_temporary(o, there ? &old : NULL, as_stream, e);
+    rc = open_temporary(o, exists ? &old : NULL, as_stream, e);
     if (rc)
         forget(o);
 out:
@@ -383,13 +383,13 @@ static void say_replaced(const char *path, const struct stat *old)
 static int put_in_place(const struct kv_out *o, struct kv_err *e)
 {
     struct stat old;
-    const bool there = !stat(o->target, &old);
+    const bool exists = !stat(o->target, &old);
 
-    if (there && check_input(o->path, &old, e))
+    if (exists && check_input(o->path, &old, e))
         return -1;
     if (rename(o->temp, o->target))
         return fail_why(o->path, errno, e);
-    if (there)
+    if (exists)
         say_replaced(o->path, &old);
     return 0;
 }

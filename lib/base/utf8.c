@@ -36,11 +36,11 @@ char *kv_utf8_repair(const char *s, size_t n_bytes, size_t *n)
 
     for (size_t bad; n_bytes;) {
         const size_t good = kv_utf8_char(s, n_bytes, &bad);
-        const size_t step = good ? good : bad;
+        const size_t len = good ? good : bad;
 
         at = good ? mempcpy(at, s, good) : stpcpy(at, KV_UTF8_REPLACEMENT);
-        s += step;
-        n_bytes -= step;
+        s += len;
+        n_bytes -= len;
     }
     *at = 0;
     *n = (size_t)(at - to);
@@ -63,17 +63,17 @@ char *kv_shown(const char *s, size_t n_bytes, const char *keep, size_t *n)
 
     for (size_t bad; n_bytes;) {
         const size_t good = kv_utf8_char(s, n_bytes, &bad);
-        const size_t step = good ? good : bad;
+        const size_t len = good ? good : bad;
         const bool stays =
             good && (!is_control(s, good) || (*s && strchr(keep, *s)));
 
-        for (size_t i = 0; i < step; i++)
+        for (size_t i = 0; i < len; i++)
             if (stays)
                 *at++ = s[i];
             else
                 at += sprintf(at, "\\x%02x", (unsigned char)s[i]);
-        s += step;
-        n_bytes -= step;
+        s += len;
+        n_bytes -= len;
     }
     *n = (size_t)(at - to);
     return to;

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct step {
-    int (*run)(const struct step *x, const struct kv_token_list *in,
+struct stage {
+    int (*run)(const struct stage *x, const struct kv_token_list *in,
                struct kv_token_list *out, struct kv_watch *w, struct kv_err *e);
     struct kv_pattern *pattern;
     char *text;
@@ -20,7 +20,7 @@ struct step {
 };
 
 struct kv_decoder {
-    struct step *step;
+    struct stage *stage;
     size_t n;
 };
 
@@ -49,7 +49,7 @@ static const char *string_at(const struct kv_token_list *x, size_t i, size_t *n)
     return *n ? x->text.s + start : "";
 }
 
-static int join_spaced(const struct step *x, const struct kv_token_list *in,
+static int join_spaced(const struct stage *x, const struct kv_token_list *in,
                        struct kv_token_list *out, struct kv_watch *w,
                        struct kv_err *e)
 {
@@ -67,7 +67,7 @@ static int join_spaced(const struct step *x, const struct kv_token_list *in,
     return 0;
 }
 
-static int byte_level(const struct step *x, const struct kv_token_list *in,
+static int byte_level(const struct stage *x, const struct kv_token_list *in,
                       struct kv_token_list *out, struct kv_watch *w,
                       struct kv_err *e)
 {
@@ -93,7 +93,7 @@ static int byte_level(const struct step *x, const struct kv_token_list *in,
     return 0;
 }
 
-static int replace(const struct step *x, const struct kv_token_list *in,
+static int replace(const struct stage *x, const struct kv_token_list *in,
                    struct kv_token_list *out, struct kv_watch *w,
                    struct kv_err *e)
 {
@@ -133,7 +133,7 @@ static void end_bytes(struct kv_text *bytes, struct kv_token_list *out)
     bytes->n = 0;
 }
 
-static int byte_fallback(const struct step *x, const struct kv_token_list *in,
+static int byte_fallback(const struct stage *x, const struct kv_token_list *in,
                          struct kv_token_list *out, struct kv_watch *w,
                          struct kv_err *e)
 {
@@ -160,7 +160,7 @@ static int byte_fallback(const struct step *x, const struct kv_token_list *in,
     return 0;
 }
 
-static int fuse(const struct step *x, const struct kv_token_list *in,
+static int fuse(const struct stage *x, const struct kv_token_list *in,
                 struct kv_token_list *out, struct kv_watch *w, struct kv_err *e)
 {
     (void)x;
@@ -170,7 +170,7 @@ static int fuse(const struct step *x, const struct kv_token_list *in,
     return 0;
 }
 
-static int strip(const struct step *x, const struct kv_token_list *in,
+static int strip(const struct stage *x, const struct kv_token_list *in,
                  struct kv_token_list *out, struct kv_watch *w,
                  struct kv_err *e)
 {
@@ -194,7 +194,7 @@ static int strip(const struct step *x, const struct kv_token_list *in,
 }
 
 /* The first token loses its marks, in the others they are spaces. */
-static int metaspace(const struct step *x, const struct kv_token_list *in,
+static int metaspace(const struct stage *x, const struct kv_token_list *in,
                      struct kv_token_list *out, struct kv_watch *w,
                      struct kv_err *e)
 {
@@ -214,7 +214,7 @@ static int metaspace(const struct step *x, const struct kv_token_list *in,
     return rc;
 }
 
-static int parse_replace(struct step *x, const json_t *j, struct kv_err *e)
+static int parse_replace(struct stage *x, const json_t *j, struct kv_err *e)
 {
     const char *text;
 
@@ -224,7 +224,7 @@ static int parse_replace(struct step *x, const json_t *j, struct kv_err *e)
     return kv_pattern_parse(&x->pattern, json_object_get(j, "pattern"), e);
 }
 
-static int parse_strip(struct step *x, const json_t *j, struct kv_err *e)
+static int parse_strip(struct stage *x, const json_t *j, struct kv_err *e)
 {
     const char *text;
 
@@ -238,7 +238,7 @@ static int parse_strip(struct step *x, const json_t *j, struct kv_err *e)
     return 0;
 }
 
-static int parse_metaspace(struct step *x, const json_t *j, struct kv_err *e)
+static int parse_metaspace(struct stage *x, const json_t *j, struct kv_err *e)
 {
     const char *text;
 
@@ -249,9 +249,9 @@ static int parse_metaspace(struct step *x, const json_t *j, struct kv_err *e)
 
 static const struct type {
     const char *name, *fields;
-    int (*run)(const struct step *x, const struct kv_token_list *in,
+    int (*run)(const struct stage *x, const struct kv_token_list *in,
                struct kv_token_list *out, struct kv_watch *w, struct kv_err *e);
-    int (*parse)(struct step *x, const json_t *j, struct kv_err *e); /* or 0 */
+    int (*parse)(struct stage *x, const json_t *j, struct kv_err *e); /* or 0 */
 } types[] = {
     {"ByteLevel", "type add_prefix_space trim_offsets use_regex", byte_level,
      NULL},
@@ -262,7 +262,7 @@ static const struct type {
     {"Metaspace", KV_METASPACE_FIELDS, metaspace, parse_metaspace},
 };
 
-static int parse_one(struct step *x, const char *name, const json_t *j,
+static int parse_one(struct stage *x, const char *name, const json_t *j,
                      struct kv_err *e)
 {
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
@@ -278,11 +278,11 @@ static int parse_one(struct step *x, const char *name, const json_t *j,
     return kv_fail(e, "this type is not supported");
 }
 
-static struct step *add_step(struct kv_decoder *d)
+static struct stage *add_stage(struct kv_decoder *d)
 {
-    d->step = kv_realloc(d->step, d->n + 1, sizeof(*d->step));
-    d->step[d->n] = (struct step){0};
-    return &d->step[d->n++];
+    d->stage = kv_realloc(d->stage, d->n + 1, sizeof(*d->stage));
+    d->stage[d->n] = (struct stage){0};
+    return &d->stage[d->n++];
 }
 
 static int parse(struct kv_decoder *d, const json_t *j, struct kv_err *e)
@@ -293,9 +293,9 @@ static int parse(struct kv_decoder *d, const json_t *j, struct kv_err *e)
     if (kv_field_string(j, "type", &type, e))
         return -1;
     if (strcmp(type, "Sequence")) {
-        if (d->n >= KV_TOKENIZER_STEPS)
-            return kv_fail(e, "more than %d steps", KV_TOKENIZER_STEPS);
-        if (parse_one(add_step(d), type, j, e))
+        if (d->n >= KV_TOKENIZER_STAGES)
+            return kv_fail(e, "more than %d steps", KV_TOKENIZER_STAGES);
+        if (parse_one(add_stage(d), type, j, e))
             return kv_fail_in(e, "%s", type);
         return 0;
     }
@@ -313,7 +313,7 @@ int kv_decoder_new(struct kv_decoder **d, const json_t *j, struct kv_err *e)
     struct kv_decoder *x = kv_alloc(1, sizeof(*x));
 
     if (!j || json_is_null(j)) {
-        add_step(x)->run = join_spaced;
+        add_stage(x)->run = join_spaced;
     } else if (parse(x, j, e)) {
         kv_decoder_free(x);
         return kv_fail_in(e, "decoder");
@@ -327,10 +327,10 @@ void kv_decoder_free(struct kv_decoder *d)
     if (!d)
         return;
     for (size_t i = 0; i < d->n; i++) {
-        kv_pattern_free(d->step[i].pattern);
-        free(d->step[i].text);
+        kv_pattern_free(d->stage[i].pattern);
+        free(d->stage[i].text);
     }
-    free(d->step);
+    free(d->stage);
     free(d);
 }
 
@@ -346,7 +346,7 @@ int kv_decoder_run(const struct kv_decoder *d, struct kv_token_list *tokens,
         const struct kv_token_list before = *tokens;
 
         made.n = made.text.n = 0;
-        rc = d->step[i].run(&d->step[i], &before, &made, &w, e);
+        rc = d->stage[i].run(&d->stage[i], &before, &made, &w, e);
         *tokens = made;
         made = before;
     }

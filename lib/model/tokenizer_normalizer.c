@@ -9,7 +9,7 @@
 
 enum kind { FORM, PREPEND, REPLACE };
 
-struct step {
+struct stage {
     enum kind kind;
     int form;                   /* FORM: utf8proc's options */
     char *text;                 /* PREPEND: it; REPLACE: the new text */
@@ -17,7 +17,7 @@ struct step {
 };
 
 struct kv_normalizer {
-    struct step *step;
+    struct stage *stage;
     size_t n;
 };
 
@@ -31,7 +31,7 @@ static const struct form {
     {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
 };
 
-static int parse_one(struct step *x, const char *type, const json_t *j,
+static int parse_one(struct stage *x, const char *type, const json_t *j,
                      struct kv_err *e)
 {
     const char *text;
@@ -78,11 +78,11 @@ static int parse(struct kv_normalizer *z, const json_t *j, struct kv_err *e)
                 return -1;
         return 0;
     }
-    if (z->n >= KV_TOKENIZER_STEPS)
-        return kv_fail(e, "more than %d steps", KV_TOKENIZER_STEPS);
-    z->step = kv_realloc(z->step, z->n + 1, sizeof(*z->step));
-    z->step[z->n] = (struct step){0};
-    if (parse_one(&z->step[z->n++], type, j, e))
+    if (z->n >= KV_TOKENIZER_STAGES)
+        return kv_fail(e, "more than %d steps", KV_TOKENIZER_STAGES);
+    z->stage = kv_realloc(z->stage, z->n + 1, sizeof(*z->stage));
+    z->stage[z->n] = (struct stage){0};
+    if (parse_one(&z->stage[z->n++], type, j, e))
         return kv_fail_in(e, "%s", type);
     return 0;
 }
@@ -105,17 +105,17 @@ void kv_normalizer_free(struct kv_normalizer *z)
     if (!z)
         return;
     for (size_t i = 0; i < z->n; i++) {
-        free(z->step[i].text);
-        kv_pattern_free(z->step[i].pattern);
+        free(z->stage[i].text);
+        kv_pattern_free(z->stage[i].pattern);
     }
-    free(z->step);
+    free(z->stage);
     free(z);
 }
 
 bool kv_normalizer_prepends(const struct kv_normalizer *z)
 {
     for (size_t i = 0; i < z->n; i++)
-        if (z->step[i].kind == PREPEND)
+        if (z->stage[i].kind == PREPEND)
             return true;
     return false;
 }
@@ -159,7 +159,7 @@ static int normalize_form(int form, const char *s, size_t n,
     return 0;
 }
 
-static int apply(const struct step *x, const char *s, size_t n,
+static int apply(const struct stage *x, const char *s, size_t n,
                  struct kv_text *out, struct kv_watch *w, struct kv_err *e)
 {
     switch (x->kind) {
@@ -191,7 +191,7 @@ int kv_normalizer_run(const struct kv_normalizer *z, const char *s, size_t n,
         const struct kv_text before = *out;
 
         made.n = 0;
-        rc = apply(&z->step[i], before.s, before.n, &made, w, e);
+        rc = apply(&z->stage[i], before.s, before.n, &made, w, e);
         *out = made;
         made = before;
     }

@@ -26,9 +26,9 @@ int kv_watch_look(struct kv_watch *w, const char *source, struct kv_err *e);
 /* n bytes more were made of the text. */
 int kv_watch_made(struct kv_watch *w, size_t n, struct kv_err *e);
 
-/* A tokenizer's normalizer, pre_tokenizer and decoder have this many steps at
+/* A tokenizer's normalizer, pre_tokenizer and decoder have this many stages at
  * most: each text goes through all of them. */
-enum { KV_TOKENIZER_STEPS = 64 };
+enum { KV_TOKENIZER_STAGES = 64 };
 
 struct kv_pattern;
 

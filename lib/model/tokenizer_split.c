@@ -34,7 +34,7 @@ static const char *const behavior_names[N_BEHAVIORS] = {
     [WITH_NEXT] = "MergedWithNext",
 };
 
-struct step {
+struct stage {
     enum kind kind;
     struct kv_pattern *pattern;
     enum behavior behavior;
@@ -44,22 +44,22 @@ struct step {
 };
 
 struct kv_splitter {
-    struct step *step;
+    struct stage *stage;
     size_t n;
     struct kv_byte_alphabet alphabet;
 };
 
-static struct step *add_step(struct kv_splitter *x, enum kind kind)
+static struct stage *add_stage(struct kv_splitter *x, enum kind kind)
 {
-    x->step = kv_realloc(x->step, x->n + 1, sizeof(*x->step));
-    x->step[x->n] = (struct step){.kind = kind};
-    return &x->step[x->n++];
+    x->stage = kv_realloc(x->stage, x->n + 1, sizeof(*x->stage));
+    x->stage[x->n] = (struct stage){.kind = kind};
+    return &x->stage[x->n++];
 }
 
 static int add_cut(struct kv_splitter *x, const char *source, bool regex,
                    enum behavior behavior, struct kv_err *e)
 {
-    struct step *s = add_step(x, CUT);
+    struct stage *s = add_stage(x, CUT);
 
     s->behavior = behavior;
     return kv_pattern_new(&s->pattern, source, regex, e);
@@ -74,10 +74,10 @@ static int parse_byte_level(struct kv_splitter *x, const json_t *j,
         kv_field_flag(j, "use_regex", true, &words, e))
         return -1;
     if (prefix)
-        add_step(x, PREFIX)->text = kv_strdup(" ");
+        add_stage(x, PREFIX)->text = kv_strdup(" ");
     if (words && add_cut(x, gpt2_words, true, ISOLATED, e))
         return -1;
-    add_step(x, BYTES);
+    add_stage(x, BYTES);
     return 0;
 }
 
@@ -98,7 +98,7 @@ static int parse_behavior(const json_t *j, enum behavior *b, struct kv_err *e)
 
 static int parse_split(struct kv_splitter *x, const json_t *j, struct kv_err *e)
 {
-    struct step *s = add_step(x, CUT);
+    struct stage *s = add_stage(x, CUT);
 
     if (parse_behavior(j, &s->behavior, e) ||
         kv_field_flag(j, "invert", false, &s->invert, e))
@@ -159,9 +159,9 @@ static int parse_metaspace(struct kv_splitter *x, const json_t *j,
     if (kv_metaspace_parse(j, &replacement, &prepend, e) ||
         kv_field_flag(j, "split", true, &split, e))
         return -1;
-    add_step(x, SPACES)->text = kv_strdup(replacement);
+    add_stage(x, SPACES)->text = kv_strdup(replacement);
     if (prepend != KV_PREPEND_NEVER) {
-        struct step *s = add_step(x, PREFIX);
+        struct stage *s = add_stage(x, PREFIX);
 
         s->text = kv_strdup(replacement);
         s->prepend = prepend;
@@ -197,8 +197,8 @@ static int parse(struct kv_splitter *x, const json_t *j, struct kv_err *e)
                 return -1;
         return 0;
     }
-    if (x->n >= KV_TOKENIZER_STEPS)
-        return kv_fail(e, "more than %d steps", KV_TOKENIZER_STEPS);
+    if (x->n >= KV_TOKENIZER_STAGES)
+        return kv_fail(e, "more than %d steps", KV_TOKENIZER_STAGES);
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (!strcmp(name, types[i].name))
             return kv_field_only(j, types[i].fields, e) ||
@@ -226,10 +226,10 @@ void kv_splitter_free(struct kv_splitter *x)
     if (!x)
         return;
     for (size_t i = 0; i < x->n; i++) {
-        kv_pattern_free(x->step[i].pattern);
-        free(x->step[i].text);
+        kv_pattern_free(x->stage[i].pattern);
+        free(x->stage[i].text);
     }
-    free(x->step);
+    free(x->stage);
     free(x);
 }
 
@@ -238,21 +238,21 @@ int kv_splitter_prefix(const struct kv_splitter *x)
     int said = -1;
 
     for (size_t i = 0; i < x->n; i++) {
-        if (x->step[i].kind == PREFIX)
+        if (x->stage[i].kind == PREFIX)
             return 1;
-        if (x->step[i].kind != CUT)
+        if (x->stage[i].kind != CUT)
             said = 0;
     }
     return said;
 }
 
-/* Every piece goes through all the remaining steps before the next is cut, so
- * that memory holds one piece a step. */
+/* Every piece goes through all the remaining stages before the next is cut, so
+ * that memory holds one piece a stage. */
 struct run {
     const struct kv_splitter *x;
     const struct kv_piece_sink *sink;
     struct kv_watch *watch;
-    struct kv_text *made; /* [n steps] what a step wrote */
+    struct kv_text *made; /* [n stages] what a stage wrote */
 };
 
 struct piece {
@@ -281,7 +281,7 @@ static bool joins(enum behavior b, bool before, bool match)
 static int give(struct run *r, size_t i, struct piece whole,
                 struct kv_part part, struct kv_err *e)
 {
-    const struct step *x = &r->x->step[i];
+    const struct stage *x = &r->x->stage[i];
 
     if (part.start == part.end || (x->behavior == REMOVED && part.is_match))
         return 0;
@@ -294,7 +294,7 @@ static int give(struct run *r, size_t i, struct piece whole,
 
 static int cut(struct run *r, size_t i, struct piece p, struct kv_err *e)
 {
-    const struct step *x = &r->x->step[i];
+    const struct stage *x = &r->x->stage[i];
     struct kv_part held = {0}, part; /* held: may still grow; empty at first */
     struct kv_scan scan;
     int rc;
@@ -312,7 +312,7 @@ static int cut(struct run *r, size_t i, struct piece p, struct kv_err *e)
     return rc ? rc : give(r, i, p, held, e);
 }
 
-static void prefix(const struct step *x, struct piece p, struct kv_text *made)
+static void prefix(const struct stage *x, struct piece p, struct kv_text *made)
 {
     const size_t n = strlen(x->text);
 
@@ -340,7 +340,7 @@ static int from_step(struct run *r, size_t i, struct piece p, struct kv_err *e)
     if (i == r->x->n)
         return r->sink->piece(r->sink->arg, p.s, p.n, e);
 
-    const struct step *x = &r->x->step[i];
+    const struct stage *x = &r->x->stage[i];
     struct kv_text *made = &r->made[i];
 
     if (x->kind == CUT)

@@ -71,7 +71,7 @@ static int open_absmax(struct kv_codec *c, const struct kv_calib *calib,
 
 const struct kv_scheme kv_scheme_absmax = {
     .name = "absmax",
-    .brief = "symmetric integers, one step per group (lecture)",
+    .brief = "symmetric integers, one scale per group (lecture)",
     .params = kv_rtn_params,
     .check = kv_rtn_check,
     .nominal = kv_rtn_nominal,

@@ -98,9 +98,9 @@ static inline uint16_t kv_nuq_code(const float *mid, unsigned bits, float z)
 {
     unsigned code = 0;
 
-    for (unsigned step = 1u << bits >> 1; step; step >>= 1)
-        if (z > mid[code + step - 1])
-            code += step;
+    for (unsigned half = 1u << bits >> 1; half; half >>= 1)
+        if (z > mid[code + half - 1])
+            code += half;
     return (uint16_t)code;
 }
 

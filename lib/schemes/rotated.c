@@ -19,19 +19,19 @@ int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
 
 /* ---- integers with a zero point ---------------------------------------- */
 
-/* zero stays below 2^14 for such a step, and below 2^15 once the step is
+/* zero stays below 2^14 for such a scale, and below 2^15 once the scale is
  * rounded to fp16. */
-static float min_step(float low, float high)
+static float min_scale(float low, float high)
 {
     return fmaxf(fabsf(low), fabsf(high)) * 0x1p-14f;
 }
 
-static void put_head(uint8_t *head, uint16_t step, float zero)
+static void put_head(uint8_t *head, uint16_t scale, float zero)
 {
     const int16_t whole = (int16_t)zero;
 
-    memcpy(head, &step, sizeof(step));
-    memcpy(head + sizeof(step), &whole, sizeof(whole));
+    memcpy(head, &scale, sizeof(scale));
+    memcpy(head + sizeof(scale), &whole, sizeof(whole));
 }
 
 static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
@@ -45,7 +45,7 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         high = x[i] > high ? x[i] : high;
     }
     memset(code, 0, n * sizeof(*code));
-    if (low == high) { /* step |low|, zero -1 or 1, codes 0 give low */
+    if (low == high) { /* scale |low|, zero -1 or 1, codes 0 give low */
         put_head(head, kv_f16_clamp(fabsf(low)),
                  low > 0   ? -1
                  : low < 0 ? 1
@@ -53,36 +53,36 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         return;
     }
 
-    const float range = fmaxf(high - low, top * min_step(low, high));
+    const float range = fmaxf(high - low, top * min_scale(low, high));
     const uint16_t half = kv_group_step(range, top);
-    const float step = kv_f16_to_f32(half); /* as stored */
-    const float zero = -kv_round_even(low / step);
+    const float scale = kv_f16_to_f32(half); /* as stored */
+    const float zero = -kv_round_even(low / scale);
 
     put_head(head, half, zero);
     for (size_t i = 0; i < n; i++)
-        code[i] = kv_code(kv_round_even(x[i] / step) + zero, top);
+        code[i] = kv_code(kv_round_even(x[i] / scale) + zero, top);
 }
 
 static void decode_group(const uint16_t *code, size_t n, unsigned bits,
                          const uint8_t *head, float *x)
 {
-    const float step = kv_f16_get(head);
+    const float scale = kv_f16_get(head);
     int16_t zero;
 
     (void)bits;
     memcpy(&zero, head + 2, sizeof(zero));
     for (size_t i = 0; i < n; i++)
-        x[i] = step * (float)(code[i] - zero);
+        x[i] = scale * (float)(code[i] - zero);
 }
 
-static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
+static void affine(const uint8_t *head, unsigned bits, uint16_t *scale,
                    float *from)
 {
     int16_t zero;
 
     (void)bits;
-    memcpy(step, head, sizeof(*step));
-    memcpy(&zero, head + sizeof(*step), sizeof(zero));
+    memcpy(scale, head, sizeof(*scale));
+    memcpy(&zero, head + sizeof(*scale), sizeof(zero));
     *from = zero;
 }
 

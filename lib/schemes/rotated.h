@@ -5,17 +5,17 @@
  * A group of rotated values from min to max is first clamped to
  * [clip min, clip max] (a flat group stays).  Storage is that of grouped.h,
  * token axis; with [low, high] the range that is left and
- * step = (high - low) / (2^b - 1), the head of a group is one of
+ * scale = (high - low) / (2^b - 1), the head of a group is one of
  *
- *   zero=int   | step: f16 | zero: int16 |   x = step (code - zero)
- *   zero=min   | step: f16 | low: f16 |      x = low + step code
- *   zero=none  | step: f16 |                 x = step code
+ *   zero=int   | scale: f16 | zero: int16 |   x = scale (code - zero)
+ *   zero=min   | scale: f16 | low: f16 |      x = low + scale code
+ *   zero=none  | scale: f16 |                 x = scale code
  *
- * with zero = -round(low / step), so that 0 is a level, and
- * code = clamp(round(x / step) + zero): what QuaRot's code does.  zero=min is
+ * with zero = -round(low / scale), so that 0 is a level, and
+ * code = clamp(round(x / scale) + zero): what QuaRot's code does.  zero=min is
  * KIVI's, which meets both ends of the range.  32 / g bits a value.
  *
- * zero=none is symmetric, 16 / g bits a value: step = clip max|x| / top, codes
+ * zero=none is symmetric, 16 / g bits a value: scale = clip max|x| / top, codes
  * from -top to top = 2^(b-1) - 1, of values clamped to clip max|x| at either
  * end.  (QuaRot's code has the code -top - 1 too, which only a clip below
  * top / (top + 1/2) leaves a value for: with its 0.95 none of 4 bits.) */

@@ -24,7 +24,7 @@
  * other levels is not rotated:
  *
  *   levels=uniform  minimum to maximum of the head, as kivi has them along
- *                   channels: | codes | step: f16 | minimum: f16 |
+ *                   channels: | codes | scale: f16 | minimum: f16 |
  *   levels=fp8      e4m3 as it is, without a scale (b8)
  *
  * and skip leaves the first and last layers in fp16.  Its cache types are

@@ -21,7 +21,7 @@
  * over all KV heads.  With a mask for each head a group is, as in the published
  * code, the i-th token of every head's part: here in the order of the tokens,
  * in that code the others in the order of their scores, which the mask does not
- * keep.  A group has a step and a minimum, as in kivi.c.
+ * keep.  A group has a scale and a minimum, as in kivi.c.
  *
  * One block, row = n_kv_heads * head_dim:
  *
@@ -381,7 +381,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Codes, steps and minima, c: all but the mask, as the paper's compression
+/* Codes, scales and minima, c: all but the mask, as the paper's compression
  * ratios have them. */
 static double nominal(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape)
