@@ -25,8 +25,8 @@ static inline bool kv_is_letter(const struct kv_param *p)
     return !p->name[1] && !p->choices;
 }
 
-/* A text of n bytes for "%.*s%s": its start, which
- * leaves a sentence of kv_err its end. */
+/* A text of n bytes for "%.*s%s": its start, so that a sentence of kv_err keeps
+ * its end. */
 enum { KV_SHOWN_MAX = 200 };
 #define KV_SHOWN(text, n)                                 \
     (int)((n) < KV_SHOWN_MAX ? (n) : KV_SHOWN_MAX), text, \
