@@ -1,6 +1,7 @@
-/* A cache's second layout, for fast attention: the same sinks, codes and tail, in
- * tiles (kernels/tiles/tiles.h).  Codes are put in another order, never decoded
- * and coded again; the cache stays what counts, and what bits are measured on.
+/* A cache's second layout, for fast attention: the same sinks, codes and tail,
+ * in tiles (kernels/tiles/tiles.h).  Codes are put in another order, never
+ * decoded and coded again; the cache stays what counts, and what bits are
+ * measured on.
  */
 #ifndef KV_TILE_CACHE_H
 #define KV_TILE_CACHE_H
