@@ -1,7 +1,7 @@
 /* kernels/cuda/encode_strings: the device's search of a trellis finds, byte for
- * byte, what plain C does (kernels/trellis/trellis.h), by steps of every kind.
- * Here the device is the host twin of tests/gpu_twin.h.  Real coefficients are
- * in tests/test_gpu_coder.c. */
+ * byte, what plain C does (kernels/trellis/trellis.h), by transitions of every
+ * kind. Here the device is the host twin of tests/gpu_twin.h.  Real
+ * coefficients are in tests/test_gpu_coder.c. */
 #include "kernels/cuda/coder.h"
 #include "kernels/level.h"
 #include "kernels/trellis/trellis.h"
@@ -16,9 +16,9 @@
 
 static struct kv_device device;
 
-static const struct kv_gpu_steps kinds[] = {
+static const struct kv_gpu_transitions kinds[] = {
 #define KIND(BITS, VALUES) {.bits = BITS, .values = VALUES},
-    KV_GPU_STEPS(KIND)
+    KV_GPU_TRANSITIONS(KIND)
 #undef KIND
 };
 
@@ -26,15 +26,16 @@ enum {
     STATES = KV_TRELLIS_STATES,
     KINDS = sizeof(kinds) / sizeof(*kinds),
     MOST_VALUES = 256,
-    MOST_STEPS = 160,
+    MAX_TRANSITIONS = 160,
     MOST_RUNS = 3 * KINDS
 };
 
-/* A string of one head, whose coefficients are its values, the last one first.
+/* A bitstream of one head, whose coefficients are its values, the last one
+ * first.
  */
 struct setup {
-    struct kv_gpu_steps run[MOST_RUNS];
-    struct kv_trellis_step step[MOST_STEPS];
+    struct kv_gpu_transitions run[MOST_RUNS];
+    struct kv_trellis_transition transition[MAX_TRANSITIONS];
     struct kv_gpu_coefficient coef[MOST_VALUES];
     struct kv_trellis_whole whole[MOST_VALUES];
     float scale[MOST_VALUES], mean[MOST_VALUES];
@@ -62,18 +63,18 @@ static float scale(uint64_t seed, size_t i, enum data data)
                                : 0.5f + kv_random_unit(seed, i);
 }
 
-static void add_run(struct setup *s, const struct kv_gpu_steps *kind,
+static void add_run(struct setup *s, const struct kv_gpu_transitions *kind,
                     unsigned n)
 {
-    struct kv_gpu_bitstreams *g = &s->code.strings;
-    struct kv_gpu_steps *run = &s->run[g->n_runs++];
+    struct kv_gpu_bitstreams *g = &s->code.bitstreams;
+    struct kv_gpu_transitions *run = &s->run[g->n_runs++];
 
     *run = *kind;
     run->n = n;
-    run->table = (unsigned)((kind - kinds) * KV_TRELLIS_MOST_VALUES * STATES);
+    run->table = (unsigned)((kind - kinds) * KV_TRELLIS_MAX_VALUES * STATES);
     for (unsigned i = 0; i < n; i++)
-        s->step[g->n_steps++] = kv_trellis_step(kind->bits, kind->values,
-                                                s->tables + run->table, true);
+        s->transition[g->n_transitions++] = kv_trellis_transition(
+            kind->bits, kind->values, s->tables + run->table, true);
     g->n_coefs += n * kind->values;
     g->n_bits += n * kind->bits;
 }
@@ -82,19 +83,19 @@ static void add_run(struct setup *s, const struct kv_gpu_steps *kind,
 static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
 {
     static const unsigned length[] = {1, 2, 6};
-    struct kv_gpu_bitstreams *g = &s->code.strings;
-    const size_t n_tables = (size_t)KINDS * KV_TRELLIS_MOST_VALUES * STATES;
+    struct kv_gpu_bitstreams *g = &s->code.bitstreams;
+    const size_t n_tables = (size_t)KINDS * KV_TRELLIS_MAX_VALUES * STATES;
     size_t d;
 
     *s = (struct setup){.tables = kv_alloc(n_tables, sizeof(float))};
     for (size_t k = 0; k < KINDS; k++) {
-        float kept[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_ENTRIES / 2];
+        float kept[KV_TRELLIS_MAX_VALUES * KV_TRELLIS_ENTRIES / 2];
 
         for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
             kept[i] =
                 number(skip + 100 * k, i, data == LARGE ? ORDINARY : data);
         kv_trellis_unfold(kinds[k].bits, kinds[k].values, kept,
-                          s->tables + k * KV_TRELLIS_MOST_VALUES * STATES);
+                          s->tables + k * KV_TRELLIS_MAX_VALUES * STATES);
     }
     for (size_t i = 0; i < n_runs; i++)
         add_run(s, &kinds[(i + skip) % KINDS], length[i / KINDS]);
@@ -108,7 +109,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
         s->scale[i] = scale(skip + 50, i, data);
         s->place[i] = i;
     }
-    kv_trellis_count(s->step, g->n_steps, s->scale, s->whole);
+    kv_trellis_count(s->transition, g->n_transitions, s->scale, s->whole);
     s->first[1] = g->n_coefs;
     s->code.n_heads = s->code.block = 1;
     s->code.head_dim = d;
@@ -117,7 +118,7 @@ static void set_up(struct setup *s, size_t n_runs, size_t skip, enum data data)
     g->coef = s->coef;
     g->first = s->first;
     g->used = &s->used;
-    g->steps = s->run;
+    g->transitions = s->run;
     g->whole = s->whole;
     g->tables = s->tables;
     g->mean = s->mean;
@@ -135,17 +136,19 @@ static void tear_down(struct setup *s)
 static void plain(const struct setup *s, const float *x, size_t n,
                   uint8_t *bytes)
 {
-    const struct kv_gpu_bitstreams *g = &s->code.strings;
-    void *scratch = kv_lines(kv_trellis_scratch(s->step, g->n_steps, n), 1);
+    const struct kv_gpu_bitstreams *g = &s->code.bitstreams;
+    void *workspace =
+        kv_lines(kv_trellis_workspace(s->transition, g->n_transitions, n), 1);
 
-    if (!g->n_steps)
+    if (!g->n_transitions)
         memset(bytes, 0, n * s->code.block_bytes);
-    kv_trellis_encode(s->step, g->n_steps, x, g->n_coefs, s->place, s->whole, n,
-                      scratch, bytes, s->code.block_bytes);
-    free(scratch);
+    kv_trellis_encode(s->transition, g->n_transitions, x, g->n_coefs, s->place,
+                      s->whole, n, workspace, bytes, s->code.block_bytes);
+    free(workspace);
 }
 
-/* x: [n][head_dim] halves; bytes, and one more for each string, are written. */
+/* x: [n][head_dim] halves; bytes, and one more for each bitstream, are written.
+ */
 static void on_device(const struct setup *s, const uint16_t *x, size_t n,
                       uint8_t *bytes)
 {
@@ -179,7 +182,7 @@ static void check(size_t n_runs, size_t skip, enum data data, size_t n)
 
     set_up(&s, n_runs, skip, data);
 
-    const size_t d = s.code.head_dim, coefs = s.code.strings.n_coefs;
+    const size_t d = s.code.head_dim, coefs = s.code.bitstreams.n_coefs;
     const size_t bytes = n * (s.code.block_bytes + 1);
     uint16_t *half = kv_alloc(n * d, sizeof(*half));
     float *x = kv_alloc(n * coefs, sizeof(*x));
@@ -243,12 +246,12 @@ static void test_other_steps(void **state)
     set_up(&s, KINDS, 0, ORDINARY);
     s.run[6].values = 3;
     assert_int_equal(kv_gpu_coder_new(&coder, &s.code, &device, &e), -1);
-    assert_string_equal(e.msg, "no CUDA kernel for steps of 3 bits for 3 "
+    assert_string_equal(e.msg, "no CUDA kernel for transitions of 3 bits for 3 "
                                "values");
     tear_down(&s);
 }
 
-/* Every kind of step of klt's is one that can be encoded. */
+/* Every kind of transition of klt's is one that can be encoded. */
 static void test_klt(void **state)
 {
     (void)state;
@@ -260,8 +263,9 @@ static void test_klt(void **state)
                (kinds[at].bits != k->bits || kinds[at].values != k->values))
             at++;
         if (at == KINDS)
-            fail_msg("no CUDA kernel for klt's steps of %u bits for %u values",
-                     k->bits, k->values);
+            fail_msg(
+                "no CUDA kernel for klt's transitions of %u bits for %u values",
+                k->bits, k->values);
     }
 }
 

@@ -250,7 +250,7 @@ static void test_vectors(void **state)
 }
 
 /* On a trellis and as levels, from no coefficient at all to every one. */
-static void test_strings(void **state)
+static void test_bitstreams(void **state)
 {
     (void)state;
     check_spec("klt:b2r0", 64);
@@ -266,7 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups), cmocka_unit_test(test_hack),
-        cmocka_unit_test(test_vectors), cmocka_unit_test(test_strings)};
+        cmocka_unit_test(test_vectors), cmocka_unit_test(test_bitstreams)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

@@ -14,33 +14,33 @@
 
 enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 6, ROWS = 8 };
 
-/* The first steps are levels, of bits that end wherever in a byte. */
-enum { LEVELS = 40, STEPS = LEVELS + 170 };
+/* The first transitions are levels, of bits that end wherever in a byte. */
+enum { LEVELS = 40, TRANSITIONS = LEVELS + 170 };
 
-/* Of a string, after its levels: bits from 7 to 1, in steps of several values
- * too.  Those of odd bits end anywhere in a byte. */
-static const struct kv_trellis_step kinds[KINDS] = {
+/* Of a bitstream, after its levels: bits from 7 to 1, in transitions of several
+ * values too.  Those of odd bits end anywhere in a byte. */
+static const struct kv_trellis_transition kinds[KINDS] = {
     {.bits = 7, .values = 1}, {.bits = 5, .values = 1},
     {.bits = 3, .values = 2}, {.bits = 4, .values = 2},
     {.bits = 2, .values = 1}, {.bits = 1, .values = 4}};
 
 struct made {
-    float table[KINDS][KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES];
+    float table[KINDS][KV_TRELLIS_MAX_VALUES * KV_TRELLIS_STATES];
     float level[9][KV_TRELLIS_STATES]; /* by bits */
-    struct kv_trellis_step step[STEPS];
+    struct kv_trellis_transition transition[TRANSITIONS];
     size_t n_values, bytes, n[HEADS];
-    struct kv_coef coef[STEPS * KV_TRELLIS_MOST_VALUES];
-    size_t value[HEADS][D]; /* which of the string's values */
+    struct kv_transform_coef coef[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
+    size_t value[HEADS][D]; /* which of the bitstream's values */
     float unit8[HEADS][D];  /* what a code of its table stands for */
     float unit[D][D], mean[HEADS * D];
-    uint8_t *string; /* [TOKENS][bytes] */
-    float *decoded;  /* [TOKENS][n_values] */
+    uint8_t *bitstream; /* [TOKENS][bytes] */
+    float *decoded;     /* [TOKENS][n_values] */
 };
 
 /* Levels repeat themselves. */
 static void make_tables(struct made *m)
 {
-    float kept[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_ENTRIES / 2];
+    float kept[KV_TRELLIS_MAX_VALUES * KV_TRELLIS_ENTRIES / 2];
 
     for (size_t bits = 1; bits <= 8; bits++)
         for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
@@ -59,23 +59,23 @@ static size_t kind_of(size_t i)
     return i < 40 ? i / 10 : i < 160 ? 4 : 5;
 }
 
-static void make_steps(struct made *m)
+static void make_transitions(struct made *m)
 {
     for (size_t i = 0; i < LEVELS; i++) {
         const unsigned bits = i < 8 ? 7 : 1 + (unsigned)kv_random(9, i) % 8;
 
-        m->step[i] = (struct kv_trellis_step){
+        m->transition[i] = (struct kv_trellis_transition){
             .bits = bits, .values = 1, .table = m->level[bits]};
     }
-    for (size_t i = LEVELS; i < STEPS; i++) {
+    for (size_t i = LEVELS; i < TRANSITIONS; i++) {
         const size_t kind = kind_of(i - LEVELS);
 
-        m->step[i] = kinds[kind];
-        m->step[i].table = m->table[kind];
+        m->transition[i] = kinds[kind];
+        m->transition[i].table = m->table[kind];
     }
-    for (size_t i = 0; i < STEPS; i++)
-        m->n_values += m->step[i].values;
-    m->bytes = kv_trellis_bytes(m->step, STEPS);
+    for (size_t i = 0; i < TRANSITIONS; i++)
+        m->n_values += m->transition[i].values;
+    m->bytes = kv_trellis_bytes(m->transition, TRANSITIONS);
 }
 
 static float unit8_of(const float *table)
@@ -90,22 +90,23 @@ static float unit8_of(const float *table)
 /* Values are dealt out to heads; of a head that is full they are left out. */
 static void make_coefs(struct made *m, size_t most)
 {
-    struct kv_coef *to = m->coef;
+    struct kv_transform_coef *to = m->coef;
 
     for (size_t h = 0; h < HEADS; h++) {
         size_t end = 0, value = 0;
 
-        for (size_t i = 0; i < STEPS; i++) {
-            end += m->step[i].bits;
-            for (unsigned v = 0; v < m->step[i].values; v++, value++) {
+        for (size_t i = 0; i < TRANSITIONS; i++) {
+            end += m->transition[i].bits;
+            for (unsigned v = 0; v < m->transition[i].values; v++, value++) {
                 if (kv_random(77, value) % HEADS != h || m->n[h] == most)
                     continue;
-                *to++ = (struct kv_coef){
+                *to++ = (struct kv_transform_coef){
                     .end = end,
-                    .table = m->step[i].table + v * KV_TRELLIS_STATES,
-                    .map = i < LEVELS ? kv_trellis_last_bits(m->step[i].bits)
-                                      : kv_trellis_map(m->step[i].bits,
-                                                       m->step[i].values),
+                    .table = m->transition[i].table + v * KV_TRELLIS_STATES,
+                    .map = i < LEVELS
+                               ? kv_trellis_last_bits(m->transition[i].bits)
+                               : kv_trellis_map(m->transition[i].bits,
+                                                m->transition[i].values),
                     .scale = 1,
                     .inverse = m->unit[m->n[h]]};
                 m->unit8[h][m->n[h]] = unit8_of(to[-1].table);
@@ -120,53 +121,54 @@ static void make_coefs(struct made *m, size_t most)
 static struct made *make(size_t most)
 {
     struct made *m = kv_alloc(1, sizeof(*m));
-    float one[STEPS * KV_TRELLIS_MOST_VALUES];
-    uint32_t place[STEPS * KV_TRELLIS_MOST_VALUES];
+    float one[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
+    uint32_t place[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
 
     make_tables(m);
-    make_steps(m);
+    make_transitions(m);
     make_coefs(m, most);
     for (size_t i = 0; i < m->n_values; i++) {
         one[i] = 1;
         place[i] = (uint32_t)i;
     }
-    m->string = kv_alloc(TOKENS, m->bytes);
+    m->bitstream = kv_alloc(TOKENS, m->bytes);
     m->decoded = kv_alloc(TOKENS, m->n_values * sizeof(float));
     for (size_t i = 0; i < TOKENS * m->bytes; i++)
-        m->string[i] = (uint8_t)kv_random(5, i);
-    kv_trellis_decode(m->step, STEPS, m->string, m->bytes, one, TOKENS,
-                      m->decoded, m->n_values, place);
+        m->bitstream[i] = (uint8_t)kv_random(5, i);
+    kv_trellis_decode(m->transition, TRANSITIONS, m->bitstream, m->bytes, one,
+                      TOKENS, m->decoded, m->n_values, place);
     return m;
 }
 
 static void free_made(struct made *m)
 {
-    free(m->string);
+    free(m->bitstream);
     free(m->decoded);
     free(m);
 }
 
-static struct kv_coefs *fill(const struct made *m, bool values,
-                             const struct kv_tiles_rope *rope,
-                             struct kv_store *s)
+static struct kv_transform *fill(const struct made *m, bool values,
+                                 const struct kv_tiles_rope *rope,
+                                 struct kv_store *s)
 {
-    struct kv_coefs *c =
-        kv_coefs_new(&(struct kv_coefs_about){.n_heads = HEADS,
-                                              .head_dim = D,
-                                              .string_bytes = m->bytes,
-                                              .n = m->n,
-                                              .coef = m->coef,
-                                              .mean = m->mean,
-                                              .rope = rope,
-                                              .values = values,
-                                              .int8 = true});
+    struct kv_transform *c = kv_transform_new(
+        &(struct kv_transform_about){.n_heads = HEADS,
+                                     .head_dim = D,
+                                     .bitstream_bytes = m->bytes,
+                                     .n = m->n,
+                                     .coef = m->coef,
+                                     .mean = m->mean,
+                                     .rope = rope,
+                                     .values = values,
+                                     .int8 = true});
 
     *s = (struct kv_store){.values = values, .n_heads = HEADS, .head_dim = D};
-    kv_store_coefs(s, c);
+    kv_store_transform(s, c);
     kv_store_resize(s, TOKENS);
     for (size_t t = 0; t < TOKENS; t++)
-        kv_store_put_string(s, t % KV_TILE_TOKENS, m->string + t * m->bytes,
-                            kv_store_tile(s, 0, t / KV_TILE_TOKENS));
+        kv_store_put_bitstream(s, t % KV_TILE_TOKENS,
+                               m->bitstream + t * m->bytes,
+                               kv_store_tile(s, 0, t / KV_TILE_TOKENS));
     return c;
 }
 
@@ -217,8 +219,8 @@ static void set_level(int level)
 static void check_values(const struct made *m)
 {
     struct kv_store k, v;
-    struct kv_coefs *kc = fill(m, false, NULL, &k);
-    struct kv_coefs *vc = fill(m, true, NULL, &v);
+    struct kv_transform *kc = fill(m, false, NULL, &k);
+    struct kv_transform *vc = fill(m, true, NULL, &v);
     float got[KV_TILE_TOKENS], out[D];
 
     for (size_t h = 0; h < HEADS; h++)
@@ -239,8 +241,8 @@ static void check_values(const struct made *m)
             }
     kv_store_free(&k);
     kv_store_free(&v);
-    kv_coefs_free(kc);
-    kv_coefs_free(vc);
+    kv_transform_free(kc);
+    kv_transform_free(vc);
 }
 
 static void test_values(void **state)
@@ -328,8 +330,9 @@ static void outputs8(const struct made *m, size_t head, const float *p,
 
 /* Scores of keys before RoPE: codes give each channel, by its column of the
  * inverse; channels turn as floats. */
-static void qk8_turned(const struct made *m, const float *inv_freq, size_t head,
-                       const float *q, size_t begin, size_t end, double *to)
+static void qk8_rotated(const struct made *m, const float *inv_freq,
+                        size_t head, const float *q, size_t begin, size_t end,
+                        double *to)
 {
     double x[D][KV_TILE_TOKENS];
 
@@ -377,7 +380,7 @@ static void test_int8(void **state)
 {
     struct made *m = make(D);
     struct kv_store k, v;
-    struct kv_coefs *kc, *vc;
+    struct kv_transform *kc, *vc;
     float q[ROWS * D], p[ROWS * KV_TILE_TOKENS];
 
     (void)state;
@@ -432,8 +435,8 @@ static void test_int8(void **state)
         }
     kv_store_free(&k);
     kv_store_free(&v);
-    kv_coefs_free(kc);
-    kv_coefs_free(vc);
+    kv_transform_free(kc);
+    kv_transform_free(vc);
     free_made(m);
 }
 
@@ -445,7 +448,7 @@ static void test_int8_turned(void **state)
     struct kv_tiles_rope *rope = kv_tiles_rope_new(D, D / 2, inv_freq);
     struct made *m = make(D);
     struct kv_store k;
-    struct kv_coefs *c;
+    struct kv_transform *c;
     float q[ROWS * D];
 
     (void)state;
@@ -470,7 +473,7 @@ static void test_int8_turned(void **state)
             for (size_t r = 0; r < rows; r++) {
                 const size_t at = r * KV_TILE_TOKENS;
 
-                qk8_turned(m, inv_freq, h, q + r * D, begin, end, wanted);
+                qk8_rotated(m, inv_freq, h, q + r * D, begin, end, wanted);
                 for (size_t t = 0; t < end - begin; t++)
                     assert_within(plain[at + t], wanted[t],
                                   5e-5 * (1 + fabs(wanted[t])));
@@ -486,7 +489,7 @@ static void test_int8_turned(void **state)
             }
         }
     kv_store_free(&k);
-    kv_coefs_free(c);
+    kv_transform_free(c);
     kv_tiles_rope_free(rope);
     free_made(m);
 }

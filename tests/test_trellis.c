@@ -11,20 +11,20 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KINDS = 22, MOST_STEPS = 40 };
+enum { KINDS = 22, MAX_TRANSITIONS = 40 };
 
-/* Steps of every kind, with random tables. */
+/* Transitions of every kind, with random tables. */
 struct setup {
     float *table[KINDS];
-    struct kv_trellis_step step[MOST_STEPS];
-    struct kv_trellis_whole whole[MOST_STEPS * 4];
-    size_t n_steps, n_values;
-    float x[MOST_STEPS * 4], scale[MOST_STEPS * 4];
-    uint32_t place[MOST_STEPS * 4]; /* the last value first */
+    struct kv_trellis_transition transition[MAX_TRANSITIONS];
+    struct kv_trellis_whole whole[MAX_TRANSITIONS * 4];
+    size_t n_transitions, n_values;
+    float x[MAX_TRANSITIONS * 4], scale[MAX_TRANSITIONS * 4];
+    uint32_t place[MAX_TRANSITIONS * 4]; /* the last value first */
 };
 
 /* Bits, values; and tables of levels, of which those with as many bits as a
- * step alone count. */
+ * transition alone count. */
 static const struct {
     unsigned bits, values;
     bool levels;
@@ -43,7 +43,7 @@ static void fill_table(const struct setup *s, size_t k, uint64_t seed,
                        enum data data)
 {
     const unsigned bits = kinds[k].bits, values = kinds[k].values;
-    float kept[KV_TRELLIS_MOST_VALUES * KV_TRELLIS_ENTRIES];
+    float kept[KV_TRELLIS_MAX_VALUES * KV_TRELLIS_ENTRIES];
 
     for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++) {
         kept[i] = (float)kv_random_normal(seed + k, i);
@@ -57,22 +57,22 @@ static void fill_table(const struct setup *s, size_t k, uint64_t seed,
 }
 
 /* One kind after another from kind `skip` on, each `often` times. */
-static void set_up(struct setup *s, size_t n_steps, size_t skip, size_t often,
-                   uint64_t seed, enum data data)
+static void set_up(struct setup *s, size_t n_transitions, size_t skip,
+                   size_t often, uint64_t seed, enum data data)
 {
-    float size[MOST_STEPS * 4];
+    float size[MAX_TRANSITIONS * 4];
 
-    *s = (struct setup){.n_steps = n_steps};
+    *s = (struct setup){.n_transitions = n_transitions};
     for (size_t k = 0; k < KINDS; k++) {
         s->table[k] =
             kv_alloc(kinds[k].values * KV_TRELLIS_STATES, sizeof(float));
         fill_table(s, k, seed, data);
     }
-    for (size_t i = 0; i < n_steps; i++) {
+    for (size_t i = 0; i < n_transitions; i++) {
         const size_t k = (i / often + skip) % KINDS;
 
-        s->step[i] = kv_trellis_step(kinds[k].bits, kinds[k].values,
-                                     s->table[k], !kinds[k].levels);
+        s->transition[i] = kv_trellis_transition(kinds[k].bits, kinds[k].values,
+                                                 s->table[k], !kinds[k].levels);
         for (size_t v = 0; v < kinds[k].values; v++, s->n_values++) {
             const float rate = (float)kinds[k].bits / (float)kinds[k].values;
             const float one = data == FILLED ? exp2f(rate) : 1;
@@ -89,7 +89,7 @@ static void set_up(struct setup *s, size_t n_steps, size_t skip, size_t often,
     for (size_t i = 0; i < s->n_values; i++)
         s->x[s->place[i]] =
             size[i] * (float)kv_random_normal(seed + 60, s->place[i]);
-    kv_trellis_count(s->step, n_steps, s->scale, s->whole);
+    kv_trellis_count(s->transition, n_transitions, s->scale, s->whole);
 }
 
 static void tear_down(struct setup *s)
@@ -102,11 +102,11 @@ static void tear_down(struct setup *s)
 static double distance_but(const struct setup *s, const uint8_t *bytes,
                            size_t left_out)
 {
-    float got[MOST_STEPS * 4];
+    float got[MAX_TRANSITIONS * 4];
     double sum = 0;
 
-    kv_trellis_decode(s->step, s->n_steps, bytes, 0, s->scale, 1, got, 0,
-                      s->place);
+    kv_trellis_decode(s->transition, s->n_transitions, bytes, 0, s->scale, 1,
+                      got, 0, s->place);
     for (size_t i = 0; i < s->n_values; i++)
         if (!left_out || i % left_out)
             sum += (double)(s->x[i] - got[i]) * (double)(s->x[i] - got[i]);
@@ -120,11 +120,12 @@ static double distance(const struct setup *s, const uint8_t *bytes)
 
 static void encode_one(const struct setup *s, uint8_t *bytes)
 {
-    void *scratch = malloc(kv_trellis_scratch(s->step, s->n_steps, 1));
+    void *workspace =
+        malloc(kv_trellis_workspace(s->transition, s->n_transitions, 1));
 
-    kv_trellis_encode(s->step, s->n_steps, s->x, 0, s->place, s->whole, 1,
-                      scratch, bytes, 0);
-    free(scratch);
+    kv_trellis_encode(s->transition, s->n_transitions, s->x, 0, s->place,
+                      s->whole, 1, workspace, bytes, 0);
+    free(workspace);
 }
 
 /* In the mean, of a value. */
@@ -133,14 +134,14 @@ static double expected_error(const struct setup *s)
     double sum = 0;
     size_t at = 0;
 
-    for (size_t k = 0; k < s->n_steps; k++)
-        for (unsigned v = 0; v < s->step[k].values; v++, at++)
-            sum += s->step[k].error * pow((double)s->scale[at], 2);
+    for (size_t k = 0; k < s->n_transitions; k++)
+        for (unsigned v = 0; v < s->transition[k].values; v++, at++)
+            sum += s->transition[k].error * pow((double)s->scale[at], 2);
     return sum / (double)s->n_values;
 }
 
-/* Every string of up to 14 bits: what a value costs is rounded to a quarter of
- * the expected error. */
+/* Every bitstream of up to 14 bits: what a value costs is rounded to a quarter
+ * of the expected error. */
 static void test_finds_the_best_path(void **state)
 {
     size_t found = 0;
@@ -171,7 +172,7 @@ static void test_finds_the_best_path(void **state)
     assert_true(found >= KINDS * 3 / 4);
 }
 
-/* The least distance of any string, from a search in f64. */
+/* The least distance of any bitstream, from a search in f64. */
 static double least_distance(const struct setup *s)
 {
     enum { STATES = KV_TRELLIS_STATES };
@@ -180,42 +181,44 @@ static double least_distance(const struct setup *s)
 
     for (size_t i = 1; i < STATES; i++)
         cost[0][i] = INFINITY;
-    for (size_t k = 0; k < s->n_steps; at += s->step[k++].values) {
-        const struct kv_trellis_step *step = &s->step[k];
+    for (size_t k = 0; k < s->n_transitions; at += s->transition[k++].values) {
+        const struct kv_trellis_transition *transition = &s->transition[k];
         const double *before = cost[k % 2];
         double *after = cost[1 - k % 2];
 
         for (size_t i = 0; i < STATES; i++) {
             after[i] = INFINITY;
-            for (size_t high = 0; high < (size_t)1 << step->bits; high++)
-                after[i] = fmin(after[i],
-                                before[high << (KV_TRELLIS_BITS - step->bits) |
-                                       i >> step->bits]);
-            for (size_t v = 0; v < step->values; v++)
-                after[i] += pow(
-                    (double)(s->x[s->place[at + v]] -
-                             s->scale[at + v] * step->table[v * STATES + i]),
-                    2);
+            for (size_t high = 0; high < (size_t)1 << transition->bits; high++)
+                after[i] =
+                    fmin(after[i],
+                         before[high << (KV_TRELLIS_BITS - transition->bits) |
+                                i >> transition->bits]);
+            for (size_t v = 0; v < transition->values; v++)
+                after[i] += pow((double)(s->x[s->place[at + v]] -
+                                         s->scale[at + v] *
+                                             transition->table[v * STATES + i]),
+                                2);
         }
     }
     for (size_t i = 1; i < STATES; i++)
-        cost[s->n_steps % 2][0] =
-            fmin(cost[s->n_steps % 2][0], cost[s->n_steps % 2][i]);
-    return cost[s->n_steps % 2][0];
+        cost[s->n_transitions % 2][0] =
+            fmin(cost[s->n_transitions % 2][0], cost[s->n_transitions % 2][i]);
+    return cost[s->n_transitions % 2][0];
 }
 
-/* Long strings, of steps of one kind and of all. */
+/* Long bitstreams, of transitions of one kind and of all. */
 static void test_finds_nearly_the_best_path(void **state)
 {
     double worse = 0;
 
     (void)state;
     for (size_t skip = 0; skip < KINDS; skip++)
-        for (size_t often = 1; often <= MOST_STEPS; often += MOST_STEPS - 1) {
-            uint8_t bytes[4 * MOST_STEPS];
+        for (size_t often = 1; often <= MAX_TRANSITIONS;
+             often += MAX_TRANSITIONS - 1) {
+            uint8_t bytes[4 * MAX_TRANSITIONS];
             struct setup s;
 
-            set_up(&s, MOST_STEPS, skip, often, 3 * skip, FILLED);
+            set_up(&s, MAX_TRANSITIONS, skip, often, 3 * skip, FILLED);
             for (size_t i = 0; i < s.n_values; i++)
                 s.x[i] /= 2;
             encode_one(&s, bytes);
@@ -227,17 +230,17 @@ static void test_finds_nearly_the_best_path(void **state)
 }
 
 /* Values far out of the tables' reach do not blind the search to the others,
- * some of which have to share a step with them. */
+ * some of which have to share a transition with them. */
 static void test_far_values(void **state)
 {
     (void)state;
     for (size_t skip = 0; skip < KINDS; skip++)
         for (size_t every = 2; every <= 32; every *= 4) {
-            uint8_t bytes[4 * MOST_STEPS];
+            uint8_t bytes[4 * MAX_TRANSITIONS];
             struct setup s;
             double least, near;
 
-            set_up(&s, MOST_STEPS, skip, 1, 3 * skip, ORDINARY);
+            set_up(&s, MAX_TRANSITIONS, skip, 1, 3 * skip, ORDINARY);
             encode_one(&s, bytes);
             near = distance_but(&s, bytes, every);
             for (size_t i = 0; i < s.n_values; i += every)
@@ -257,10 +260,10 @@ static void test_wide_gaps(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
-        uint8_t bytes[4 * MOST_STEPS];
+        uint8_t bytes[4 * MAX_TRANSITIONS];
         struct setup s;
 
-        set_up(&s, MOST_STEPS, 18, MOST_STEPS, seed, ORDINARY);
+        set_up(&s, MAX_TRANSITIONS, 18, MAX_TRANSITIONS, seed, ORDINARY);
         encode_one(&s, bytes);
         assert_true(distance(&s, bytes) <= least_distance(&s) * 2);
         tear_down(&s);
@@ -275,19 +278,19 @@ static void test_between_levels(void **state)
 
     (void)state;
     for (int turn = 0; turn < 2; turn++) {
-        uint8_t bytes[4 * MOST_STEPS];
+        uint8_t bytes[4 * MAX_TRANSITIONS];
         const float x = turn ? 5.6f : 4.9f;
         struct setup s;
 
-        set_up(&s, MOST_STEPS, KIND, MOST_STEPS, 1, ORDINARY);
+        set_up(&s, MAX_TRANSITIONS, KIND, MAX_TRANSITIONS, 1, ORDINARY);
         for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
             s.table[KIND][i] = i % 32 ? fminf(s.table[KIND][i], 2.5f) : FAR;
-        for (size_t i = 0; i < MOST_STEPS; i++) {
-            s.step[i] = kv_trellis_step(5, 1, s.table[KIND], false);
+        for (size_t i = 0; i < MAX_TRANSITIONS; i++) {
+            s.transition[i] = kv_trellis_transition(5, 1, s.table[KIND], false);
             s.scale[i] = 1;
             s.x[i] = i % 8 == 3 ? x : s.x[i] / 2;
         }
-        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
         assert_true(distance(&s, bytes) <= least_distance(&s) * 1.005);
         tear_down(&s);
@@ -311,16 +314,17 @@ static void test_larger_values(void **state)
     kv_trellis_train(bits, 1, x, N, LEN, 8, 1, kept);
     kv_trellis_unfold(bits, 1, kept, table);
     for (uint64_t seed = 0; seed < 200; seed++) {
-        struct setup s = {.n_steps = MOST_STEPS, .n_values = MOST_STEPS};
-        uint8_t bytes[MOST_STEPS];
+        struct setup s = {.n_transitions = MAX_TRANSITIONS,
+                          .n_values = MAX_TRANSITIONS};
+        uint8_t bytes[MAX_TRANSITIONS];
 
-        for (size_t i = 0; i < MOST_STEPS; i++) {
-            s.step[i] = kv_trellis_step(bits, 1, table, true);
+        for (size_t i = 0; i < MAX_TRANSITIONS; i++) {
+            s.transition[i] = kv_trellis_transition(bits, 1, table, true);
             s.scale[i] = 1;
             s.place[i] = (uint32_t)i;
             s.x[i] = 2 * (float)kv_random_normal(seed + 10, i);
         }
-        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
         found += distance(&s, bytes);
         least += least_distance(&s);
@@ -338,19 +342,20 @@ static void test_one_large_value(void **state)
 
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
-        uint8_t bytes[4 * MOST_STEPS];
+        uint8_t bytes[4 * MAX_TRANSITIONS];
         struct setup s;
 
-        set_up(&s, MOST_STEPS, OTHERS, MOST_STEPS, seed, ORDINARY);
-        s.step[MOST_STEPS - 1] = kv_trellis_step(8, 1, s.table[LARGE], true);
+        set_up(&s, MAX_TRANSITIONS, OTHERS, MAX_TRANSITIONS, seed, ORDINARY);
+        s.transition[MAX_TRANSITIONS - 1] =
+            kv_trellis_transition(8, 1, s.table[LARGE], true);
         for (size_t i = 0; i < s.n_values; i++)
             s.x[i] /= 2;
-        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
         before += distance_but(&s, bytes, s.n_values);
-        s.scale[MOST_STEPS - 1] *= 8 * 64;
+        s.scale[MAX_TRANSITIONS - 1] *= 8 * 64;
         s.x[0] *= 8 * 64;
-        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
         after += distance_but(&s, bytes, s.n_values);
         tear_down(&s);
@@ -358,61 +363,64 @@ static void test_one_large_value(void **state)
     assert_true(after <= before * 1.05);
 }
 
-/* Several strings at once are as each by itself, at every level. */
+/* Several bitstreams at once are as each by itself, at every level. */
 static void test_levels_agree(void **state)
 {
-    enum { STRINGS = 19, BYTES = 4 * MOST_STEPS };
+    enum { STRINGS = 19, BYTES = 4 * MAX_TRANSITIONS };
 
     (void)state;
     for (size_t turn = 0; turn < 2 * KINDS; turn++) {
         const size_t skip = turn % KINDS;
         const enum data data = turn < KINDS ? ORDINARY : TIES;
         uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
-        float x[STRINGS * MOST_STEPS * 4];
+        float x[STRINGS * MAX_TRANSITIONS * 4];
         struct setup s;
         struct kv_err e;
-        void *scratch;
+        void *workspace;
 
-        set_up(&s, MOST_STEPS - skip, skip, 1 + (turn + turn / KINDS) % 4,
+        set_up(&s, MAX_TRANSITIONS - skip, skip, 1 + (turn + turn / KINDS) % 4,
                7 * turn, data);
-        scratch = malloc(kv_trellis_scratch(s.step, s.n_steps, STRINGS));
+        workspace = malloc(
+            kv_trellis_workspace(s.transition, s.n_transitions, STRINGS));
         for (size_t i = 0; i < STRINGS * s.n_values; i++) {
             x[i] = 2 * (float)kv_random_normal(skip, i);
             x[i] = data == TIES ? rintf(x[i]) : x[i];
         }
         assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
         for (size_t i = 0; i < STRINGS; i++)
-            kv_trellis_encode(s.step, s.n_steps, x + i * s.n_values, 0, s.place,
-                              s.whole, 1, scratch, alone[i], BYTES);
+            kv_trellis_encode(s.transition, s.n_transitions, x + i * s.n_values,
+                              0, s.place, s.whole, 1, workspace, alone[i],
+                              BYTES);
         for (int level = 0; level <= (int)kv_level_max(); level++) {
             assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
-            kv_trellis_encode(s.step, s.n_steps, x, s.n_values, s.place,
-                              s.whole, STRINGS, scratch, bytes[0], BYTES);
+            kv_trellis_encode(s.transition, s.n_transitions, x, s.n_values,
+                              s.place, s.whole, STRINGS, workspace, bytes[0],
+                              BYTES);
             assert_memory_equal(bytes, alone, sizeof(bytes));
         }
-        free(scratch);
+        free(workspace);
         tear_down(&s);
     }
 }
 
-/* Several strings at once are decoded as each by itself. */
+/* Several bitstreams at once are decoded as each by itself. */
 static void test_decodes_several(void **state)
 {
-    enum { STRINGS = 35, BYTES = 4 * MOST_STEPS };
+    enum { STRINGS = 35, BYTES = 4 * MAX_TRANSITIONS };
     uint8_t bytes[STRINGS * BYTES];
-    float all[STRINGS * MOST_STEPS * 4], one[MOST_STEPS * 4];
+    float all[STRINGS * MAX_TRANSITIONS * 4], one[MAX_TRANSITIONS * 4];
     struct setup s;
 
     (void)state;
-    set_up(&s, MOST_STEPS, 0, 1, 1, ORDINARY);
+    set_up(&s, MAX_TRANSITIONS, 0, 1, 1, ORDINARY);
     for (size_t i = 0; i < sizeof(bytes); i++)
         bytes[i] = (uint8_t)kv_random(5, i);
     for (size_t n = 0; n <= STRINGS; n++) {
-        kv_trellis_decode(s.step, s.n_steps, bytes, BYTES, s.scale, n, all,
-                          s.n_values, s.place);
+        kv_trellis_decode(s.transition, s.n_transitions, bytes, BYTES, s.scale,
+                          n, all, s.n_values, s.place);
         for (size_t i = 0; i < n; i++) {
-            kv_trellis_decode(s.step, s.n_steps, bytes + i * BYTES, 0, s.scale,
-                              1, one, 0, s.place);
+            kv_trellis_decode(s.transition, s.n_transitions, bytes + i * BYTES,
+                              0, s.scale, 1, one, 0, s.place);
             assert_memory_equal(all + i * s.n_values, one,
                                 s.n_values * sizeof(*one));
         }
@@ -423,7 +431,7 @@ static void test_decodes_several(void **state)
 /* Every level gives the same bytes as plain C. */
 static void check_levels(const struct setup *s)
 {
-    uint8_t want[4 * MOST_STEPS] = {0}, got[4 * MOST_STEPS] = {0};
+    uint8_t want[4 * MAX_TRANSITIONS] = {0}, got[4 * MAX_TRANSITIONS] = {0};
     struct kv_err e;
 
     assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
@@ -448,19 +456,20 @@ static void test_any_scale(void **state)
         const size_t apart = turn / (BY * BY) % 2 ? 1 : 3;
         struct setup s;
 
-        set_up(&s, MOST_STEPS, turn % KINDS, 1, turn, ORDINARY);
+        set_up(&s, MAX_TRANSITIONS, turn % KINDS, 1, turn, ORDINARY);
         for (size_t k = turn % apart; k < KINDS; k += apart)
             for (size_t i = 0; i < kinds[k].values * KV_TRELLIS_STATES; i++)
                 s.table[k][i] =
                     fmaxf(fminf(s.table[k][i] * number, FLT_MAX), -FLT_MAX);
-        for (size_t i = 0; i < s.n_steps; i++)
-            s.step[i] = kv_trellis_step(s.step[i].bits, s.step[i].values,
-                                        s.step[i].table, s.step[i].folded);
+        for (size_t i = 0; i < s.n_transitions; i++)
+            s.transition[i] = kv_trellis_transition(
+                s.transition[i].bits, s.transition[i].values,
+                s.transition[i].table, s.transition[i].folded);
         for (size_t i = turn % apart; i < s.n_values; i += apart)
             s.scale[i] *= scale;
         for (size_t i = 0; i < s.n_values; i += 5)
             s.x[i] *= turn / (BY * BY) / 2 ? 1e37f : 1;
-        kv_trellis_count(s.step, s.n_steps, s.scale, s.whole);
+        kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         for (size_t i = 0; i < s.n_values; i++)
             assert_true(isfinite(s.whole[i].x) && isfinite(s.whole[i].number));
         check_levels(&s);
@@ -468,8 +477,8 @@ static void test_any_scale(void **state)
     }
 }
 
-/* Steps of different bits that have one table: of 1 to 5 bits for one value, of
- * 1 to 3 for two and four. */
+/* Transitions of different bits that have one table: of 1 to 5 bits for one
+ * value, of 1 to 3 for two and four. */
 static void test_shared_table(void **state)
 {
     static const size_t kind[] = {3, 1, 0}, most_bits[] = {5, 3, 3};
@@ -478,20 +487,21 @@ static void test_shared_table(void **state)
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct setup s;
 
-        set_up(&s, MOST_STEPS, kind[seed % 3], MOST_STEPS, seed, ORDINARY);
-        for (size_t i = 0; i < s.n_steps; i++)
-            s.step[i].bits = 1 + (unsigned)(i / 4 % most_bits[seed % 3]);
+        set_up(&s, MAX_TRANSITIONS, kind[seed % 3], MAX_TRANSITIONS, seed,
+               ORDINARY);
+        for (size_t i = 0; i < s.n_transitions; i++)
+            s.transition[i].bits = 1 + (unsigned)(i / 4 % most_bits[seed % 3]);
         check_levels(&s);
         tear_down(&s);
     }
 }
 
-/* No byte past a string's end is written, or read by the decoder. */
+/* No byte past a bitstream's end is written, or read by the decoder. */
 static void test_no_steps_and_ends(void **state)
 {
     struct setup s;
     uint8_t *bytes;
-    void *scratch;
+    void *workspace;
     float none;
     double was;
 
@@ -501,24 +511,25 @@ static void test_no_steps_and_ends(void **state)
     assert_int_equal(kv_trellis_bytes(NULL, 0), 0);
     for (size_t n = 1; n <= KINDS; n++) {
         set_up(&s, n, 3, 1, n, ORDINARY);
-        scratch = malloc(kv_trellis_scratch(s.step, n, 1));
-        bytes = malloc(kv_trellis_bytes(s.step, n) + 1);
-        bytes[kv_trellis_bytes(s.step, n)] = 0x5a;
-        kv_trellis_encode(s.step, n, s.x, 0, s.place, s.whole, 1, scratch,
-                          bytes, 0);
-        assert_int_equal(bytes[kv_trellis_bytes(s.step, n)], 0x5a);
+        workspace = malloc(kv_trellis_workspace(s.transition, n, 1));
+        bytes = malloc(kv_trellis_bytes(s.transition, n) + 1);
+        bytes[kv_trellis_bytes(s.transition, n)] = 0x5a;
+        kv_trellis_encode(s.transition, n, s.x, 0, s.place, s.whole, 1,
+                          workspace, bytes, 0);
+        assert_int_equal(bytes[kv_trellis_bytes(s.transition, n)], 0x5a);
         was = distance(&s, bytes);
-        bytes[kv_trellis_bytes(s.step, n)] = 0xa5;
+        bytes[kv_trellis_bytes(s.transition, n)] = 0xa5;
         assert_true(distance(&s, bytes) == was);
         free(bytes);
-        free(scratch);
+        free(workspace);
         tear_down(&s);
     }
 }
 
 /* Of each value by itself: a state has the number of its entry, the entries of
  * the second half those of the first one, negated; as many states have one
- * entry as another, and those that differ in the bits of a step alone never do.
+ * entry as another, and those that differ in the bits of a transition alone
+ * never do.
  */
 static void check_unfold(unsigned values)
 {
@@ -526,7 +537,7 @@ static void check_unfold(unsigned values)
 
     for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
         kept[i] = (float)kv_random_normal(1, i);
-    for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++) {
+    for (unsigned bits = 1; bits <= KV_TRELLIS_MAX_BITS; bits++) {
         const struct kv_trellis_map *map = kv_trellis_map(bits, values);
         const size_t n = kv_trellis_kept(bits);
         size_t states[KV_TRELLIS_ENTRIES] = {0};
@@ -558,7 +569,7 @@ static void test_unfold(void **state)
 static void test_last_bits(void **state)
 {
     (void)state;
-    for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++)
+    for (unsigned bits = 1; bits <= KV_TRELLIS_MAX_BITS; bits++)
         for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
             assert_int_equal(kv_trellis_entry(kv_trellis_last_bits(bits), s),
                              s % (1u << bits));
@@ -612,7 +623,7 @@ static void test_trains_on_anything(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++)
-        for (unsigned bits = 1; bits <= KV_TRELLIS_MOST_BITS; bits++)
+        for (unsigned bits = 1; bits <= KV_TRELLIS_MAX_BITS; bits++)
             for (size_t n = 1; n <= 4; n++) {
                 const size_t len = n == 1 ? 1 : MOST / n;
                 double error;

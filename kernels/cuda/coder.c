@@ -47,24 +47,25 @@ static int send_tables(struct kv_gpu_coder *c, struct kv_err *e)
     return 0;
 }
 
-static int check_steps(const struct kv_gpu_steps *s, struct kv_err *e)
+static int check_transitions(const struct kv_gpu_transitions *s,
+                             struct kv_err *e)
 {
 #define SAME(BITS, VALUES)                      \
     if (s->bits == BITS && s->values == VALUES) \
         return 0;
-    KV_GPU_STEPS(SAME)
+    KV_GPU_TRANSITIONS(SAME)
 #undef SAME
     return kv_fail(e, "no CUDA kernel for steps of %u bits for %u values",
                    s->bits, s->values);
 }
 
-static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
+static int send_bitstreams(struct kv_gpu_coder *c, struct kv_err *e)
 {
-    struct kv_gpu_bitstreams *s = &c->code.strings;
+    struct kv_gpu_bitstreams *s = &c->code.bitstreams;
     const size_t heads = c->code.n_heads, d = c->code.head_dim;
 
     for (size_t i = 0; i < s->n_runs; i++)
-        if (check_steps(&s->steps[i], e))
+        if (check_transitions(&s->transitions[i], e))
             return -1;
     if (send(c, 0, s->coef, s->n_coefs * sizeof(*s->coef), e) ||
         send(c, 1, s->first, (heads + 1) * sizeof(*s->first), e) ||
@@ -73,7 +74,7 @@ static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
         send(c, 4, s->mean, heads * d * sizeof(float), e) ||
         send(c, 5, s->inverse, heads * d * d * sizeof(float), e) ||
         send(c, 6, s->forward, heads * d * d * sizeof(float), e) ||
-        send(c, 7, s->steps, s->n_runs * sizeof(*s->steps), e) ||
+        send(c, 7, s->transitions, s->n_runs * sizeof(*s->transitions), e) ||
         send(c, 8, s->whole, s->n_coefs * sizeof(*s->whole), e))
         return -1;
     s->coef = c->own[0];
@@ -83,7 +84,7 @@ static int send_strings(struct kv_gpu_coder *c, struct kv_err *e)
     s->mean = c->own[4];
     s->inverse = c->own[5];
     s->forward = c->own[6];
-    s->steps = c->own[7];
+    s->transitions = c->own[7];
     s->whole = c->own[8];
     return 0;
 }
@@ -99,7 +100,7 @@ static int prepare(struct kv_gpu_coder *c, const struct kv_device *device,
     case KV_GPU_BITSTREAMS:
         break;
     }
-    return send_strings(c, e);
+    return send_bitstreams(c, e);
 }
 
 int kv_gpu_coder_new(struct kv_gpu_coder **out, const struct kv_gpu_code *code,
@@ -161,7 +162,7 @@ static int encode_vectors(const struct kv_gpu_coder *c,
     return kv_gpu_encode_vectors(&c->code, b, &room, c->multiprocessors, e);
 }
 
-/* Strings that are searched at once, of n. */
+/* Bitstreams that are searched at once, of n. */
 static size_t searches(const struct kv_gpu_coder *c, size_t n)
 {
     const size_t most = c->multiprocessors * KV_GPU_SEARCHES;
@@ -171,13 +172,13 @@ static size_t searches(const struct kv_gpu_coder *c, size_t n)
 
 static size_t coefficient_bytes(const struct kv_gpu_coder *c, size_t n)
 {
-    return n * c->code.strings.n_coefs * sizeof(float);
+    return n * c->code.bitstreams.n_coefs * sizeof(float);
 }
 
-static size_t strings_room(const struct kv_gpu_coder *c, size_t n)
+static size_t bitstreams_workspace(const struct kv_gpu_coder *c, size_t n)
 {
     return coefficient_bytes(c, n) +
-           searches(c, n) * c->code.strings.n_steps * KV_GPU_NOTE;
+           searches(c, n) * c->code.bitstreams.n_transitions * KV_GPU_NOTE;
 }
 
 size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n)
@@ -190,7 +191,7 @@ size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n)
     case KV_GPU_BITSTREAMS:
         break;
     }
-    return strings_room(c, n);
+    return bitstreams_workspace(c, n);
 }
 
 int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,

@@ -54,41 +54,43 @@ struct kv_gpu_vectors {
 
 /* A coefficient of kernels/transform/transform.h. */
 struct kv_gpu_coefficient {
-    unsigned end;   /* of its bits in the string */
+    unsigned end;   /* of its bits in the bitstream */
     unsigned table; /* where its states begin in tables */
     unsigned index; /* column of the transform, row of the inverse */
-    unsigned place; /* among the string's */
+    unsigned place; /* among the bitstream's */
     float scale;
 };
 
-/* Steps of kernels/trellis/trellis.h that follow each other and are alike. */
-struct kv_gpu_steps {
+/* Transitions of kernels/trellis/trellis.h that follow each other and are
+ * alike. */
+struct kv_gpu_transitions {
     unsigned n, bits, values;
     unsigned table; /* where it begins in tables */
 };
 
-/* The steps that can be encoded: bits, values. */
-#define KV_GPU_STEPS(X) \
-    X(1, 4)             \
-    X(1, 2)             \
-    X(2, 4)             \
-    X(3, 4)             \
-    X(1, 1)             \
-    X(2, 2)             \
+/* The transitions that can be encoded: bits, values. */
+#define KV_GPU_TRANSITIONS(X) \
+    X(1, 4)                   \
+    X(1, 2)                   \
+    X(2, 4)                   \
+    X(3, 4)                   \
+    X(1, 1)                   \
+    X(2, 2)                   \
     X(3, 2) X(2, 1) X(4, 2) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1)
 
-/* A token's coefficients in one string (lib/schemes/klt.h). */
+/* A token's coefficients in one bitstream (lib/schemes/klt.h). */
 struct kv_gpu_bitstreams {
     const struct kv_gpu_coefficient *coef; /* [n_coefs] */
     const unsigned *first; /* [n_heads + 1]: a head's are those from here on */
     const unsigned *used;  /* [n_heads]: rows of the inverse that have one */
-    const struct kv_gpu_steps *steps;     /* [n_runs] */
-    const struct kv_trellis_whole *whole; /* [n_coefs], in the string's order */
+    const struct kv_gpu_transitions *transitions; /* [n_runs] */
+    const struct kv_trellis_whole
+        *whole; /* [n_coefs], in the bitstream's order */
     const float *tables;
     const float *mean;              /* [n_heads][head_dim] */
     const float *forward, *inverse; /* [n_heads][head_dim][head_dim] */
     size_t n_tables;                /* floats */
-    unsigned n_coefs, n_runs, n_steps, n_bits; /* of a string */
+    unsigned n_coefs, n_runs, n_transitions, n_bits; /* of a bitstream */
 };
 
 enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS, KV_GPU_BITSTREAMS };
@@ -101,7 +103,7 @@ struct kv_gpu_code {
     union {
         struct kv_gpu_groups groups;
         struct kv_gpu_vectors vectors;
-        struct kv_gpu_bitstreams strings;
+        struct kv_gpu_bitstreams bitstreams;
     };
 };
 
@@ -162,11 +164,11 @@ int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
                           const struct kv_gpu_room *room,
                           size_t multiprocessors, struct kv_err *e);
 
-/* Searches of strings that a multiprocessor has registers for, a warp each; and
- * bytes that one notes down for a step, one of each lane. */
+/* Searches of bitstreams that a multiprocessor has registers for, a warp each;
+ * and bytes that one notes down for a transition, one of each lane. */
 enum { KV_GPU_SEARCHES = 16, KV_GPU_NOTE = 32 };
 /* y: room on the device for coefficients, [n][n_coefs]; notes, of so many
- * searches at a time: [searches][n_steps][KV_GPU_NOTE]. */
+ * searches at a time: [searches][n_transitions][KV_GPU_NOTE]. */
 int kv_gpu_encode_bitstreams(const struct kv_gpu_code *code,
                              const struct kv_gpu_blocks *b, float *y,
                              uint8_t *notes, size_t searches, struct kv_err *e);

@@ -25,8 +25,8 @@ ALWAYS_INLINE __m256i of_16(const uint8_t *table, __m256i at)
 }
 
 /* The entries of 32 tokens; last: the bytes that states end in. */
-ALWAYS_INLINE __m256i entries_of(const struct kv_coef_table *t, unsigned shift,
-                                 const uint8_t *last)
+ALWAYS_INLINE __m256i entries_of(const struct kv_transform_table *t,
+                                 unsigned shift, const uint8_t *last)
 {
     const uint8_t(*of)[16] = t->of_half[shift];
     const __m256i low = half_bytes(last, 0), high = half_bytes(last, 4);
@@ -64,8 +64,9 @@ ALWAYS_INLINE __m256i look(const uint8_t *code, __m256i entry, unsigned bits)
 }
 
 /* Codes of a coefficient: [64], as tokens stand in a line. */
-static void look_up(const struct kv_coef_table *t, struct kv_coef_place p,
-                    const uint8_t *tile, uint8_t *code)
+static void look_up(const struct kv_transform_table *t,
+                    struct kv_transform_place p, const uint8_t *tile,
+                    uint8_t *code)
 {
     for (size_t i = 0; i < LINE; i += 32) {
         const __m256i entry = entries_of(t, p.shift, tile + p.line + i);
@@ -96,8 +97,9 @@ ALWAYS_INLINE void weave(const uint8_t code[][LINE], size_t i, uint8_t *x)
 }
 
 /* n <= 4 coefficients of a run from the j-th on: x [64][4]. */
-static void quad(const struct kv_coef_head *h, const struct kv_coef_run *run,
-                 size_t j, size_t n, const uint8_t *tile, uint8_t *x)
+static void quad(const struct kv_transform_head *h,
+                 const struct kv_transform_run *run, size_t j, size_t n,
+                 const uint8_t *tile, uint8_t *x)
 {
     _Alignas(32) uint8_t code[KV_QUAD][LINE];
 
@@ -108,12 +110,13 @@ static void quad(const struct kv_coef_head *h, const struct kv_coef_run *run,
     weave(code, 32, x);
 }
 
-static size_t quad_of(const struct kv_coef_run *run, size_t j)
+static size_t quad_of(const struct kv_transform_run *run, size_t j)
 {
     return run->n - j < KV_QUAD ? run->n - j : KV_QUAD;
 }
 
-static void codes(const struct kv_coef_head *h, const uint8_t *tile, uint8_t *x)
+static void codes(const struct kv_transform_head *h, const uint8_t *tile,
+                  uint8_t *x)
 {
     for (size_t i = 0; i < h->n_runs; i++)
         for (size_t j = 0; j < h->run[i].n; j += KV_QUAD, x += KV_QUAD_LINE)
@@ -125,7 +128,7 @@ static void put_scores(const int32_t *sum, int32_t bias, float factor,
 {
     for (size_t t = 0; t < LINE; t += 4) {
         const __m128i four = _mm_add_epi32(
-            _mm_loadu_si128((const __m128i *)(sum + kv_coef_at(t))),
+            _mm_loadu_si128((const __m128i *)(sum + kv_transform_at(t))),
             _mm_set1_epi32(bias));
 
         _mm_storeu_ps(score + t,
@@ -134,11 +137,12 @@ static void put_scores(const int32_t *sum, int32_t bias, float factor,
     }
 }
 
-static void dot8(const struct kv_coef_head *h, const uint8_t *x,
-                 struct kv_coef_query8 q, size_t rows, float *score,
+static void dot8(const struct kv_transform_head *h, const uint8_t *x,
+                 struct kv_transform_query8 q, size_t rows, float *score,
                  size_t stride)
 {
-    _Alignas(64) int16_t q16[KV_COEF_FOUR * KV_COEF_MOST * KV_TILE_ROWS];
+    _Alignas(64)
+        int16_t q16[KV_TRANSFORM_FOUR * KV_TRANSFORM_MAX * KV_TILE_ROWS];
     const size_t by_quad = rows * KV_QUAD;
 
     kv_quad_widen(q.code, (h->n4 * rows + 15) / 16 * 16, q16);
@@ -172,7 +176,7 @@ ALWAYS_INLINE void add_quad(const uint8_t *x, size_t some,
     }
 }
 
-ALWAYS_INLINE void add_rows(const struct kv_coef_head *h, const uint8_t *x,
+ALWAYS_INLINE void add_rows(const struct kv_transform_head *h, const uint8_t *x,
                             const __m256i (*p)[8], const float *factor,
                             size_t rows, float *acc, size_t most)
 {
@@ -182,8 +186,8 @@ ALWAYS_INLINE void add_rows(const struct kv_coef_head *h, const uint8_t *x,
                      acc + h->run[i].first + j, most);
 }
 
-static void add8(const struct kv_coef_head *h, const uint8_t *x,
-                 const struct kv_coef_weights *w, size_t rows, float *acc,
+static void add8(const struct kv_transform_head *h, const uint8_t *x,
+                 const struct kv_transform_weights *w, size_t rows, float *acc,
                  size_t most)
 {
     for (size_t r = 0; r < rows; r += ROWS, acc += ROWS * most) {
@@ -203,10 +207,11 @@ static void add8(const struct kv_coef_head *h, const uint8_t *x,
 /* A coefficient at 8 tokens of a part, 4 from token 4 i on and 4 from 16 + 4 i
  * on, which a line has side by side.  Looked up one by one: a pv
  * takes longer (Zen 3). */
-static __m256 eight(struct kv_coef_place p, const float *table,
+static __m256 eight(struct kv_transform_place p, const float *table,
                     const uint8_t *tile, size_t part, size_t i)
 {
-    const uint8_t *const at = tile + p.line + kv_coef_at(part * PART + 4 * i);
+    const uint8_t *const at =
+        tile + p.line + kv_transform_at(part * PART + 4 * i);
     const __m256i last =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at));
     const __m256i before =
@@ -224,11 +229,11 @@ static __m256 eight(struct kv_coef_place p, const float *table,
 }
 
 /* y [n + 1][32] */
-static void expand_keys(const struct kv_coef_head *h, const uint8_t *tile,
+static void expand_keys(const struct kv_transform_head *h, const uint8_t *tile,
                         size_t part, float *y)
 {
     for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
+        const struct kv_transform_run *run = &h->run[i];
 
         for (size_t j = 0; j < run->n; j++, y += PART)
             for (size_t g = 0; g < EIGHTS; g++) {
@@ -258,10 +263,11 @@ ALWAYS_INLINE void turn8(__m256i *x)
 }
 
 /* y [32][stride], 8 coefficients at a time; zeros fill up those of the 1. */
-static void expand_values(const struct kv_coef_head *h, const uint8_t *tile,
-                          size_t part, float *y, size_t stride)
+static void expand_values(const struct kv_transform_head *h,
+                          const uint8_t *tile, size_t part, float *y,
+                          size_t stride)
 {
-    const float *table[KV_COEF_MOST];
+    const float *table[KV_TRANSFORM_MAX];
 
     for (size_t i = 0; i < h->n_runs; i++)
         for (size_t j = 0; j < h->run[i].n; j++)
@@ -285,7 +291,7 @@ static void expand_values(const struct kv_coef_head *h, const uint8_t *tile,
         }
 }
 
-static void expand(const struct kv_coef_head *h, const uint8_t *tile,
+static void expand(const struct kv_transform_head *h, const uint8_t *tile,
                    size_t part, size_t by_coef, size_t by_token, float *y)
 {
     if (by_coef == 1)
@@ -294,4 +300,5 @@ static void expand(const struct kv_coef_head *h, const uint8_t *tile,
         expand_keys(h, tile, part, y);
 }
 
-const struct kv_coef_loops kv_coef_loops_avx2 = {expand, codes, dot8, add8};
+const struct kv_transform_loops kv_transform_loops_avx2 = {expand, codes, dot8,
+                                                           add8};

@@ -21,21 +21,22 @@ enum {
 _Static_assert(ROWS == 8, "EVERY_ROWS");
 
 /* How the two bytes that a state reaches into make an entry's number. */
-struct kv_coef_matrices {
+struct kv_transform_matrices {
     __m512i last, before;
 };
 
-ALWAYS_INLINE struct kv_coef_matrices matrices_of(const struct kv_coef_table *t,
-                                                  unsigned shift)
+ALWAYS_INLINE struct kv_transform_matrices
+matrices_of(const struct kv_transform_table *t, unsigned shift)
 {
-    return (struct kv_coef_matrices){
+    return (struct kv_transform_matrices){
         .last = _mm512_set1_epi64((int64_t)t->last[shift]),
         .before = _mm512_set1_epi64((int64_t)t->before[shift])};
 }
 
 /* The entries of a tile's tokens, a byte each; last: the line of the bytes that
  * states end in. */
-ALWAYS_INLINE __m512i entries_of(struct kv_coef_matrices m, const uint8_t *last)
+ALWAYS_INLINE __m512i entries_of(struct kv_transform_matrices m,
+                                 const uint8_t *last)
 {
     return _mm512_xor_si512(
         _mm512_gf2p8affine_epi64_epi8(_mm512_load_si512(last), m.last, 0),
@@ -44,7 +45,7 @@ ALWAYS_INLINE __m512i entries_of(struct kv_coef_matrices m, const uint8_t *last)
 }
 
 /* Tables of up to 128 bytes fill two lines, wide ones four. */
-ALWAYS_INLINE bool is_wide(const struct kv_coef_table *t)
+ALWAYS_INLINE bool is_wide(const struct kv_transform_table *t)
 {
     return t->map->bits > 7;
 }
@@ -63,9 +64,9 @@ _Static_assert(KV_TRELLIS_ENTRIES == 4 * LINE, "four lines of a table");
 
 /* The codes of a run's coefficients for the states of a tile's tokens: a line
  * of bytes each, one behind the other, 64-byte aligned. */
-void kv_coef_codes_vnni(const struct kv_store *s, size_t head,
-                        const struct kv_coef_run *run, const uint8_t *tile,
-                        uint8_t *codes);
+void kv_transform_codes_vnni(const struct kv_store *s, size_t head,
+                             const struct kv_transform_run *run,
+                             const uint8_t *tile, uint8_t *codes);
 
 /* Four lines of bytes to one of words of 32 bits for each 16 tokens. */
 ALWAYS_INLINE void weave(__m512i a, __m512i b, __m512i c, __m512i d,

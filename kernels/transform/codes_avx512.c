@@ -5,12 +5,12 @@
  * What a later tile has at their places is on its way then: little by little,
  * as memory likes it.  wide: a constant. */
 ALWAYS_INLINE void look_up_some(const struct kv_store *s,
-                                const struct kv_coef_place *place,
-                                const struct kv_coef_table *table,
+                                const struct kv_transform_place *place,
+                                const struct kv_transform_table *table,
                                 unsigned shift, const uint8_t *tile,
                                 size_t from, size_t to, uint8_t *out, bool wide)
 {
-    const struct kv_coef_matrices m = matrices_of(table, shift);
+    const struct kv_transform_matrices m = matrices_of(table, shift);
     const uint8_t *later = tile + TILES_AHEAD * s->tile_bytes;
     const size_t lines = wide ? 4 : 2;
     __m512i t[4];
@@ -27,13 +27,13 @@ ALWAYS_INLINE void look_up_some(const struct kv_store *s,
     }
 }
 
-void kv_coef_codes_vnni(const struct kv_store *s, size_t head,
-                        const struct kv_coef_run *run, const uint8_t *tile,
-                        uint8_t *codes)
+void kv_transform_codes_vnni(const struct kv_store *s, size_t head,
+                             const struct kv_transform_run *run,
+                             const uint8_t *tile, uint8_t *codes)
 {
-    const struct kv_coef_table *table = run->table;
-    const struct kv_coef_place *place =
-        kv_coefs_of(s)->head[head].place + run->first;
+    const struct kv_transform_table *table = run->table;
+    const struct kv_transform_place *place =
+        kv_transform_of(s)->head[head].place + run->first;
 
     for (unsigned i = 0; i < 8; i++) {
         const size_t from = run->shift[i], to = run->shift[i + 1];

@@ -1,7 +1,7 @@
-/* Attention to coefficients that are coded in one string of bits per token for
- * all KV heads (kernels/transform/transform.h).  A state reaches back into bits
- * of other heads, so the block of each head reads the strings whole: they come
- * from memory once, blocks of other heads find them in the L2 cache.
+/* Attention to coefficients that are coded in one bitstream of bits per token
+ * for all KV heads (kernels/transform/transform.h).  A state reaches back into
+ * bits of other heads, so the block of each head reads the bitstreams whole:
+ * they come from memory once, blocks of other heads find them in the L2 cache.
  *
  * A block of 8 warps takes 8 rows (query heads of a KV head, for query token 0,
  * then 1, ..) over tiles of 64 tokens, one of keys and one of values in shared
@@ -9,12 +9,12 @@
  *
  *   decode   warp: two coefficients   lane: two tokens   -> y, halves
  *   scores   warp: 16 tokens, every other 16 coefficients or, of keys before
- *            RoPE, which become channels and turn, 32 channels
+ *            RoPE, which become channels and rotate, 32 channels
  *   softmax  warp: a row
  *   gather   warp: 16 coefficients of every 128, all tokens
  *
- * Lanes are tokens where strings are read: no two want one bank; in the tables
- * they meet as their states have it.
+ * Lanes are tokens where bitstreams are read: no two want one bank; in the
+ * tables they meet as their states have it.
  *
  * y, of keys: words [slot / 2][64 + 8], two slots of a token; of values: words
  * [slot][32 + 4], two tokens of a slot: fragments a of gpu.cuh are 4 words of
@@ -32,19 +32,20 @@
 #include "kernels/trellis/trellis.h"
 
 enum {
-    KV_COEF_TOKENS = 64, /* of a tile */
-    KV_COEF_ROWS = 8,
-    KV_COEF_LINE = KV_COEF_TOKENS * 4, /* bytes of a word of all of them */
-    KV_COEF_KEYS = KV_COEF_TOKENS + 8, /* words of two slots */
-    KV_COEF_VALUES = KV_COEF_TOKENS / 2 + 4,  /* of one */
-    KV_COEF_WEIGHTS = KV_COEF_TOKENS / 2 + 4, /* of a row */
-    KV_COEF_SCORES = KV_COEF_TOKENS + 4       /* floats of a row */
+    KV_TRANSFORM_TOKENS = 64, /* of a tile */
+    KV_TRANSFORM_ROWS = 8,
+    KV_TRANSFORM_LINE =
+        KV_TRANSFORM_TOKENS * 4, /* bytes of a word of all of them */
+    KV_TRANSFORM_KEYS = KV_TRANSFORM_TOKENS + 8,        /* words of two slots */
+    KV_TRANSFORM_VALUES = KV_TRANSFORM_TOKENS / 2 + 4,  /* of one */
+    KV_TRANSFORM_WEIGHTS = KV_TRANSFORM_TOKENS / 2 + 4, /* of a row */
+    KV_TRANSFORM_SCORES = KV_TRANSFORM_TOKENS + 4       /* floats of a row */
 };
 
 /* What a block has of one side in shared memory. */
-struct kv_coef_held {
-    unsigned n;             /* slots */
-    const uint8_t *strings; /* a tile; a line of zeros is before it */
+struct kv_transform_shared_side {
+    unsigned n;                /* slots */
+    const uint8_t *bitstreams; /* a tile; a line of zeros is before it */
     const uint32_t *place;
     const uint16_t *tables;
 
@@ -54,51 +55,53 @@ struct kv_coef_held {
     }
 };
 
-static __host__ __device__ size_t kv_coef_tile_bytes(const kv_gpu_coefs &g,
-                                                     unsigned d)
+static __host__ __device__ size_t
+kv_transform_tile_bytes(const kv_gpu_transform_side &g, unsigned d)
 {
-    return (size_t)g.n_words * KV_COEF_LINE +
-           (g.turned ? d / 2 * 2 * sizeof(float) : 0);
+    return (size_t)g.n_words * KV_TRANSFORM_LINE +
+           (g.rotated ? d / 2 * 2 * sizeof(float) : 0);
 }
 
 /* A side's shared memory: | zeros | tile | tables | places | */
-static __host__ __device__ size_t kv_coef_side_bytes(const kv_gpu_coefs &g,
-                                                     unsigned d)
+static __host__ __device__ size_t
+kv_transform_side_bytes(const kv_gpu_transform_side &g, unsigned d)
 {
-    return KV_COEF_LINE + kv_coef_tile_bytes(g, d) +
+    return KV_TRANSFORM_LINE + kv_transform_tile_bytes(g, d) +
            (size_t)g.n_tables * KV_TRELLIS_STATES * 2 + d * 4;
 }
 
 /* By all threads, before a barrier. */
-KV_DEVICE kv_coef_held kv_coef_hold(const kv_gpu_coefs &g, unsigned d,
-                                    uint8_t *shared)
+KV_DEVICE kv_transform_shared_side kv_transform_load_side(
+    const kv_gpu_transform_side &g, unsigned d, uint8_t *shared)
 {
     const unsigned tables = g.n_tables * KV_TRELLIS_STATES * 2;
-    uint8_t *const strings = shared + KV_COEF_LINE;
-    uint8_t *const table = strings + kv_coef_tile_bytes(g, d);
+    uint8_t *const bitstreams = shared + KV_TRANSFORM_LINE;
+    uint8_t *const table = bitstreams + kv_transform_tile_bytes(g, d);
     uint32_t *const place = reinterpret_cast<uint32_t *>(table + tables);
     uint32_t *const zeros = reinterpret_cast<uint32_t *>(shared);
 
     kv_fetch<true>(table, reinterpret_cast<const uint8_t *>(g.tables), tables);
-    for (unsigned i = threadIdx.x; i < KV_COEF_LINE / 4; i += blockDim.x)
+    for (unsigned i = threadIdx.x; i < KV_TRANSFORM_LINE / 4; i += blockDim.x)
         zeros[i] = 0;
     for (unsigned i = threadIdx.x; i < d; i += blockDim.x)
         place[i] = g.place[blockIdx.y * (size_t)d + i];
-    return {g.n[blockIdx.y], strings, place,
+    return {g.n[blockIdx.y], bitstreams, place,
             reinterpret_cast<const uint16_t *>(table)};
 }
 
-KV_DEVICE void kv_coef_fetch(const kv_gpu_coefs &g, const kv_coef_held &held,
-                             unsigned d, const uint8_t *tiles, unsigned i)
+KV_DEVICE void kv_transform_fetch(const kv_gpu_transform_side &g,
+                                  const kv_transform_shared_side &held,
+                                  unsigned d, const uint8_t *tiles, unsigned i)
 {
-    const unsigned bytes = (unsigned)kv_coef_tile_bytes(g, d);
+    const unsigned bytes = (unsigned)kv_transform_tile_bytes(g, d);
 
-    kv_fetch<true>(const_cast<uint8_t *>(held.strings),
+    kv_fetch<true>(const_cast<uint8_t *>(held.bitstreams),
                    tiles + (size_t)i * bytes, bytes);
 }
 
 /* A slot of this lane's two tokens, halves; the slot is one for the warp. */
-KV_DEVICE uint32_t kv_coef_two(const kv_coef_held &x, unsigned slot)
+KV_DEVICE uint32_t kv_transform_two(const kv_transform_shared_side &x,
+                                    unsigned slot)
 {
     if (slot >= x.n)
         return 0;
@@ -106,8 +109,8 @@ KV_DEVICE uint32_t kv_coef_two(const kv_coef_held &x, unsigned slot)
     const uint32_t place = x.place[slot];
     const unsigned shift = place & ((1u << KV_PLACE_SHIFT) - 1);
     const uint8_t *const word =
-        x.strings +
-        (place >> (KV_PLACE_SHIFT + KV_PLACE_TABLE)) * KV_COEF_LINE +
+        x.bitstreams +
+        (place >> (KV_PLACE_SHIFT + KV_PLACE_TABLE)) * KV_TRANSFORM_LINE +
         kv_lane() * 8;
     const uint16_t *const table =
         x.tables + (place >> KV_PLACE_SHIFT & ((1u << KV_PLACE_TABLE) - 1)) *
@@ -116,7 +119,7 @@ KV_DEVICE uint32_t kv_coef_two(const kv_coef_held &x, unsigned slot)
     uint32_t state[2] = {low.x >> shift, low.y >> shift};
 
     if (shift > 32 - KV_TRELLIS_BITS) {
-        const uint2 high = kv_load8(word - KV_COEF_LINE);
+        const uint2 high = kv_load8(word - KV_TRANSFORM_LINE);
 
         state[0] |= high.x << (32 - shift);
         state[1] |= high.y << (32 - shift);
@@ -126,16 +129,18 @@ KV_DEVICE uint32_t kv_coef_two(const kv_coef_held &x, unsigned slot)
 }
 
 template <bool VALUES>
-KV_DEVICE void kv_coef_decode(const kv_coef_held &x, uint32_t *y)
+KV_DEVICE void kv_transform_decode(const kv_transform_shared_side &x,
+                                   uint32_t *y)
 {
     for (unsigned i = 2 * kv_warp(); i < 16 * x.sixteens(); i += 2 * KV_WARPS) {
-        const uint32_t a = kv_coef_two(x, i), b = kv_coef_two(x, i + 1);
+        const uint32_t a = kv_transform_two(x, i),
+                       b = kv_transform_two(x, i + 1);
 
         if (VALUES) {
-            y[i * KV_COEF_VALUES + kv_lane()] = a;
-            y[(i + 1) * KV_COEF_VALUES + kv_lane()] = b;
+            y[i * KV_TRANSFORM_VALUES + kv_lane()] = a;
+            y[(i + 1) * KV_TRANSFORM_VALUES + kv_lane()] = b;
         } else {
-            *reinterpret_cast<uint2 *>(y + i / 2 * KV_COEF_KEYS +
+            *reinterpret_cast<uint2 *>(y + i / 2 * KV_TRANSFORM_KEYS +
                                        2 * kv_lane()) = {
                 kv_bytes(a, b, 0x5410), kv_bytes(a, b, 0x7632)};
         }
@@ -145,14 +150,18 @@ KV_DEVICE void kv_coef_decode(const kv_coef_held &x, uint32_t *y)
 /* | queries, halves: words of two slots or channels [D / 2][8] | y | scores
  * [2][8] | weights [8] | factors | constants | limits | keys | values |
  * keys before RoPE: angles | */
-template <int D> struct kv_coef_room {
-    static constexpr unsigned Y = D / 2 * KV_COEF_KEYS, QUERIES = D / 2 * 8,
-                              SCORES = 2 * KV_COEF_ROWS * KV_COEF_SCORES,
-                              WEIGHTS = KV_COEF_ROWS * KV_COEF_WEIGHTS,
+template <int D> struct kv_transform_workspace {
+    static constexpr unsigned Y = D / 2 * KV_TRANSFORM_KEYS,
+                              QUERIES = D / 2 * 8,
+                              SCORES =
+                                  2 * KV_TRANSFORM_ROWS * KV_TRANSFORM_SCORES,
+                              WEIGHTS =
+                                  KV_TRANSFORM_ROWS * KV_TRANSFORM_WEIGHTS,
                               WORDS = QUERIES + Y + SCORES + WEIGHTS +
-                                      3 * KV_COEF_ROWS;
-    static_assert(Y == D * KV_COEF_VALUES, "both sides' take the same room");
-    static_assert(Y >= 2 * KV_COEF_ROWS * D, "queries are made there");
+                                      3 * KV_TRANSFORM_ROWS;
+    static_assert(Y == D * KV_TRANSFORM_VALUES,
+                  "both sides' take the same room");
+    static_assert(Y >= 2 * KV_TRANSFORM_ROWS * D, "queries are made there");
     static_assert(WORDS % 4 == 0, "what follows is copied by 16 bytes");
 
     uint32_t *queries, *y, *weights;
@@ -160,12 +169,12 @@ template <int D> struct kv_coef_room {
     unsigned *limits;
     uint8_t *sides;
 
-    __device__ kv_coef_room(uint8_t *shared)
+    __device__ kv_transform_workspace(uint8_t *shared)
         : queries(reinterpret_cast<uint32_t *>(shared)), y(queries + QUERIES),
           weights(y + Y + SCORES), scores(reinterpret_cast<float *>(y + Y)),
           factors(reinterpret_cast<float *>(weights + WEIGHTS)),
-          constants(factors + KV_COEF_ROWS),
-          limits(reinterpret_cast<unsigned *>(constants + KV_COEF_ROWS)),
+          constants(factors + KV_TRANSFORM_ROWS),
+          limits(reinterpret_cast<unsigned *>(constants + KV_TRANSFORM_ROWS)),
           sides(shared + WORDS * 4)
     {
     }
@@ -175,15 +184,16 @@ template <int D> struct kv_coef_room {
 
 /* As halves; of coefficients also what the keys' mean adds to every score. */
 template <int D>
-KV_DEVICE void kv_coef_queries(const kv_decode &p, const kv_gpu_coefs &k,
-                               const kv_rows &rows, unsigned sequence,
-                               const kv_coef_room<D> &room)
+KV_DEVICE void kv_transform_queries(const kv_decode &p,
+                                    const kv_gpu_transform_side &k,
+                                    const kv_rows &rows, unsigned sequence,
+                                    const kv_transform_workspace<D> &room)
 {
     float *const raw = reinterpret_cast<float *>(room.y);
-    float *const q = raw + KV_COEF_ROWS * D;
+    float *const q = raw + KV_TRANSFORM_ROWS * D;
 
-    kv_load_queries(p, k.turned ? NULL : k.matrix, sequence, rows.first,
-                    KV_COEF_ROWS, D, D, raw, q);
+    kv_load_queries(p, k.rotated ? NULL : k.matrix, sequence, rows.first,
+                    KV_TRANSFORM_ROWS, D, D, raw, q);
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < D / 2 * 8; i += blockDim.x) {
         const float *at = q + i % 8 * D + i / 8 * 2;
@@ -194,7 +204,7 @@ KV_DEVICE void kv_coef_queries(const kv_decode &p, const kv_gpu_coefs &k,
     const float *const mean = k.mean + blockIdx.y * (size_t)D;
     float sum = 0;
 
-    for (unsigned c = kv_lane(); !k.turned && c < D; c += 32)
+    for (unsigned c = kv_lane(); !k.rotated && c < D; c += 32)
         sum += raw[kv_warp() * D + c] * mean[c];
     for (unsigned mask = 1; mask < 32; mask *= 2)
         sum += kv_shuffle_xor(sum, mask);
@@ -202,8 +212,8 @@ KV_DEVICE void kv_coef_queries(const kv_decode &p, const kv_gpu_coefs &k,
 }
 
 template <int D>
-KV_DEVICE void kv_coef_query(const kv_coef_room<D> &room, unsigned k,
-                             uint32_t *b)
+KV_DEVICE void kv_transform_query(const kv_transform_workspace<D> &room,
+                                  unsigned k, uint32_t *b)
 {
     const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
 
@@ -214,27 +224,28 @@ KV_DEVICE void kv_coef_query(const kv_coef_room<D> &room, unsigned k,
 /* ---- scores -------------------------------------------------------------- */
 
 /* 16 tokens from 16 m on, slots from 16 k on. */
-KV_DEVICE void kv_coef_keys(const uint32_t *y, unsigned m, unsigned k,
-                            uint32_t *a)
+KV_DEVICE void kv_transform_keys(const uint32_t *y, unsigned m, unsigned k,
+                                 uint32_t *a)
 {
-    const uint32_t *const at =
-        y + (8 * k + kv_lane() % 4) * KV_COEF_KEYS + 16 * m + kv_lane() / 4;
+    const uint32_t *const at = y + (8 * k + kv_lane() % 4) * KV_TRANSFORM_KEYS +
+                               16 * m + kv_lane() / 4;
 
     a[0] = at[0];
     a[1] = at[8];
-    a[2] = at[4 * KV_COEF_KEYS];
-    a[3] = at[4 * KV_COEF_KEYS + 8];
+    a[2] = at[4 * KV_TRANSFORM_KEYS];
+    a[3] = at[4 * KV_TRANSFORM_KEYS + 8];
 }
 
 template <int D>
-KV_DEVICE void kv_coef_scores(const kv_coef_room<D> &room, unsigned sixteens,
-                              unsigned m, unsigned half, float *s)
+KV_DEVICE void kv_transform_qk(const kv_transform_workspace<D> &room,
+                               unsigned sixteens, unsigned m, unsigned half,
+                               float *s)
 {
     for (unsigned k = half; k < sixteens; k += 2) {
         uint32_t a[4], b[2];
 
-        kv_coef_keys(room.y, m, k, a);
-        kv_coef_query(room, k, b);
+        kv_transform_keys(room.y, m, k, a);
+        kv_transform_query(room, k, b);
         kv_mma_f16(s, a, b);
     }
 }
@@ -242,23 +253,24 @@ KV_DEVICE void kv_coef_scores(const kv_coef_room<D> &room, unsigned sixteens,
 /* Angles of keys before RoPE in shared memory, cosine and sine of each pair: of
  * tokens 0 to 7, [8][D + 16], whose rows lie half of the banks apart, and of
  * each eighth token of the tile at hand, [8][D]. */
-template <int D> struct kv_coef_angles {
+template <int D> struct kv_transform_angles {
     static constexpr unsigned APART = D + 16, FLOATS = 8 * (APART + D);
 
     float *within, *eighths;
 
-    __device__ kv_coef_angles(uint8_t *shared)
+    __device__ kv_transform_angles(uint8_t *shared)
         : within(reinterpret_cast<float *>(shared)), eighths(within + 8 * APART)
     {
     }
     /* By all threads, before a barrier. */
-    __device__ void load(const kv_gpu_coefs &g) const
+    __device__ void load(const kv_gpu_transform_side &g) const
     {
         for (unsigned i = threadIdx.x; i < 8 * D; i += blockDim.x)
             within[i / D * APART + i % D] = g.within[i];
     }
     /* The same; first: the tile's first token's. */
-    __device__ void tile(const kv_gpu_coefs &g, const uint8_t *first) const
+    __device__ void tile(const kv_gpu_transform_side &g,
+                         const uint8_t *first) const
     {
         for (unsigned i = threadIdx.x; i < 8 * D / 2; i += blockDim.x) {
             const uint2 a = kv_load8(first + i % (D / 2) * 8);
@@ -275,12 +287,13 @@ template <int D> struct kv_coef_angles {
 /* Turns channels x of a fragment c, 16 tokens from 16 m on and 8 channels from
  * `first` on, and their partners y. */
 template <int D>
-KV_DEVICE void kv_coef_turn(const kv_coef_angles<D> &angles, unsigned m,
-                            unsigned first, float *x, float *y)
+KV_DEVICE void kv_transform_rotate(const kv_transform_angles<D> &angles,
+                                   unsigned m, unsigned first, float *x,
+                                   float *y)
 {
     const unsigned at = 2 * (first + kv_lane() % 4 * 2);
-    const uint4 w = kv_load16(angles.within +
-                              kv_lane() / 4 * kv_coef_angles<D>::APART + at);
+    const uint4 w = kv_load16(
+        angles.within + kv_lane() / 4 * kv_transform_angles<D>::APART + at);
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -304,7 +317,7 @@ KV_DEVICE void kv_coef_turn(const kv_coef_angles<D> &angles, unsigned m,
 }
 
 /* 16 tokens of 16 channels as a fragment a. */
-KV_DEVICE void kv_coef_halves(const float (*x)[4], uint32_t *a)
+KV_DEVICE void kv_transform_halves(const float (*x)[4], uint32_t *a)
 {
     a[0] = kv_pack_f16(x[0][0], x[0][1]);
     a[1] = kv_pack_f16(x[0][2], x[0][3]);
@@ -313,10 +326,11 @@ KV_DEVICE void kv_coef_halves(const float (*x)[4], uint32_t *a)
 }
 
 template <int D>
-KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
-                                     const kv_gpu_coefs &g, unsigned sixteens,
-                                     const kv_coef_angles<D> &angles,
-                                     unsigned m, unsigned half, float *s)
+KV_DEVICE void kv_transform_qk_rotated(const kv_transform_workspace<D> &room,
+                                       const kv_gpu_transform_side &g,
+                                       unsigned sixteens,
+                                       const kv_transform_angles<D> &angles,
+                                       unsigned m, unsigned half, float *s)
 {
     constexpr unsigned fragment = D / 16 * 32 * 2; /* words of 8 channels */
     const float *const mean = g.mean + blockIdx.y * (size_t)D;
@@ -334,7 +348,7 @@ KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
                 x[f][j] = mean[f / 2 * (D / 2) + 16 * i + f % 2 * 8 +
                                kv_lane() % 4 * 2 + j % 2];
         for (unsigned k = 0; k < sixteens; k++) {
-            kv_coef_keys(room.y, m, k, a);
+            kv_transform_keys(room.y, m, k, a);
 #pragma unroll
             for (int f = 0; f < 4; f++) {
                 const uint2 w = kv_load8(matrix + (4 * i + f) * fragment +
@@ -347,11 +361,11 @@ KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
         }
 #pragma unroll
         for (int f = 0; f < 2; f++)
-            kv_coef_turn<D>(angles, m, 16 * i + 8 * f, x[f], x[f + 2]);
+            kv_transform_rotate<D>(angles, m, 16 * i + 8 * f, x[f], x[f + 2]);
 #pragma unroll
         for (int f = 0; f < 2; f++) {
-            kv_coef_halves(x + 2 * f, a);
-            kv_coef_query(room, f * (D / 32) + i, b);
+            kv_transform_halves(x + 2 * f, a);
+            kv_transform_query(room, f * (D / 32) + i, b);
             kv_mma_f16(s, a, b);
         }
     }
@@ -359,15 +373,16 @@ KV_DEVICE void kv_coef_scores_turned(const kv_coef_room<D> &room,
 
 /* s: fragment c. */
 template <int D>
-KV_DEVICE void kv_coef_put_scores(const kv_coef_room<D> &room, unsigned m,
-                                  unsigned half, const float *s)
+KV_DEVICE void kv_transform_put_scores(const kv_transform_workspace<D> &room,
+                                       unsigned m, unsigned half,
+                                       const float *s)
 {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const unsigned row = kv_lane() % 4 * 2 + j % 2;
 
-        room.scores[(half * KV_COEF_ROWS + row) * KV_COEF_SCORES + 16 * m +
-                    kv_lane() / 4 + j / 2 * 8] = s[j];
+        room.scores[(half * KV_TRANSFORM_ROWS + row) * KV_TRANSFORM_SCORES +
+                    16 * m + kv_lane() / 4 + j / 2 * 8] = s[j];
     }
 }
 
@@ -376,17 +391,17 @@ KV_DEVICE void kv_coef_put_scores(const kv_coef_room<D> &room, unsigned m,
 /* This warp's row: scores become weights.  token: the run's index of the
  * tile's first. */
 template <int D>
-KV_DEVICE void kv_coef_softmax(const kv_coef_room<D> &room, unsigned token,
-                               float &max, float &sum)
+KV_DEVICE void kv_transform_softmax(const kv_transform_workspace<D> &room,
+                                    unsigned token, float &max, float &sum)
 {
     const unsigned row = kv_warp(), t = 2 * kv_lane();
-    const float *const at = room.scores + row * KV_COEF_SCORES + t;
+    const float *const at = room.scores + row * KV_TRANSFORM_SCORES + t;
     float s[2], top = max;
 
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
-        s[i] =
-            at[i] + at[KV_COEF_ROWS * KV_COEF_SCORES + i] + room.constants[row];
+        s[i] = at[i] + at[KV_TRANSFORM_ROWS * KV_TRANSFORM_SCORES + i] +
+               room.constants[row];
         if (token + t + i >= room.limits[row])
             s[i] = KV_NONE;
         top = fmaxf(top, s[i]);
@@ -399,7 +414,8 @@ KV_DEVICE void kv_coef_softmax(const kv_coef_room<D> &room, unsigned token,
 
     s[0] = kv_exp2(s[0] - shift);
     s[1] = kv_exp2(s[1] - shift);
-    room.weights[row * KV_COEF_WEIGHTS + kv_lane()] = kv_pack_f16(s[0], s[1]);
+    room.weights[row * KV_TRANSFORM_WEIGHTS + kv_lane()] =
+        kv_pack_f16(s[0], s[1]);
 
     float added = s[0] + s[1];
 
@@ -415,8 +431,9 @@ KV_DEVICE void kv_coef_softmax(const kv_coef_room<D> &room, unsigned token,
 
 /* o: slots 16 (warp + 8 i) on, fragments c of O^T. */
 template <int D>
-KV_DEVICE void kv_coef_gather(const kv_coef_room<D> &room,
-                              const kv_coef_held &values, float (*o)[4])
+KV_DEVICE void kv_transform_pv(const kv_transform_workspace<D> &room,
+                               const kv_transform_shared_side &values,
+                               float (*o)[4])
 {
     const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
 
@@ -430,13 +447,13 @@ KV_DEVICE void kv_coef_gather(const kv_coef_room<D> &room,
         for (int j = 0; j < 4; j++)
             o[i][j] *= room.factors[2 * c + j % 2];
 #pragma unroll
-        for (int k = 0; k < KV_COEF_TOKENS / 16; k++) {
+        for (int k = 0; k < KV_TRANSFORM_TOKENS / 16; k++) {
             const uint32_t *const y =
-                room.y + (16 * m + r) * KV_COEF_VALUES + 8 * k + c;
+                room.y + (16 * m + r) * KV_TRANSFORM_VALUES + 8 * k + c;
             const uint32_t *const w =
-                room.weights + r * KV_COEF_WEIGHTS + 8 * k + c;
-            const uint32_t a[4] = {y[0], y[8 * KV_COEF_VALUES], y[4],
-                                   y[8 * KV_COEF_VALUES + 4]};
+                room.weights + r * KV_TRANSFORM_WEIGHTS + 8 * k + c;
+            const uint32_t a[4] = {y[0], y[8 * KV_TRANSFORM_VALUES], y[4],
+                                   y[8 * KV_TRANSFORM_VALUES + 4]};
             const uint32_t b[2] = {w[0], w[4]};
 
             kv_mma_f16(o[i], a, b);
@@ -444,7 +461,8 @@ KV_DEVICE void kv_coef_gather(const kv_coef_room<D> &room,
     }
 }
 
-template <int D> KV_DEVICE void kv_coef_put_sums(float *to, const float (*o)[4])
+template <int D>
+KV_DEVICE void kv_transform_put_sums(float *to, const float (*o)[4])
 {
 #pragma unroll
     for (int i = 0; i < (D / 16 + KV_WARPS - 1) / KV_WARPS; i++) {
@@ -461,91 +479,98 @@ template <int D> KV_DEVICE void kv_coef_put_sums(float *to, const float (*o)[4])
 /* ---- the kernel ---------------------------------------------------------- */
 
 /* A block's piece of codes into its part. */
-template <int D, bool TURNED>
-KV_DEVICE void kv_coef_span(const kv_decode &p, const kv_gpu_coefs &k,
-                            const kv_gpu_coefs &v, const kv_gpu_work &work)
+template <int D, bool ROTATED>
+KV_DEVICE void
+kv_transform_span(const kv_decode &p, const kv_gpu_transform_side &k,
+                  const kv_gpu_transform_side &v, const kv_gpu_work &work)
 {
-    constexpr unsigned each = KV_GPU_TILE / KV_COEF_TOKENS;
+    constexpr unsigned each = KV_GPU_TILE / KV_TRANSFORM_TOKENS;
     const kv_gpu_sequence &sequence = p.sequences[work.sequence];
     const kv_gpu_run &run = sequence.run[work.run];
-    const kv_rows rows = {
-        blockIdx.z * KV_COEF_ROWS, p.group, p.nq, sequence.n, run.k, run.v};
-    const kv_coef_room<D> room(kv_shared());
-    const kv_coef_held keys = kv_coef_hold(k, D, room.sides);
-    const kv_coef_held values =
-        kv_coef_hold(v, D, room.sides + kv_coef_side_bytes(k, D));
-    const kv_coef_angles<D> angles(room.sides + kv_coef_side_bytes(k, D) +
-                                   kv_coef_side_bytes(v, D));
+    const kv_rows rows = {blockIdx.z * KV_TRANSFORM_ROWS,
+                          p.group,
+                          p.nq,
+                          sequence.n,
+                          run.k,
+                          run.v};
+    const kv_transform_workspace<D> room(kv_shared());
+    const kv_transform_shared_side keys =
+        kv_transform_load_side(k, D, room.sides);
+    const kv_transform_shared_side values = kv_transform_load_side(
+        v, D, room.sides + kv_transform_side_bytes(k, D));
+    const kv_transform_angles<D> angles(room.sides +
+                                        kv_transform_side_bytes(k, D) +
+                                        kv_transform_side_bytes(v, D));
     const unsigned first = work.first_tile * each;
     const unsigned end = first + work.n_tiles * each;
     const unsigned m = kv_warp() % 4, half = kv_warp() / 4;
     float o[(D / 16 + KV_WARPS - 1) / KV_WARPS][4] = {};
     float max = KV_NONE, sum = 0;
 
-    if (TURNED)
+    if (ROTATED)
         angles.load(k);
-    if (threadIdx.x < KV_COEF_ROWS)
+    if (threadIdx.x < KV_TRANSFORM_ROWS)
         room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_coef_fetch(k, keys, D, rows.k, first);
+    kv_transform_fetch(k, keys, D, rows.k, first);
     kv_copy_commit();
-    kv_coef_fetch(v, values, D, rows.v, first);
+    kv_transform_fetch(v, values, D, rows.v, first);
     kv_copy_commit();
-    kv_coef_queries<D>(p, k, rows, sequence.index, room);
+    kv_transform_queries<D>(p, k, rows, sequence.index, room);
     for (unsigned i = first; i < end; i++) {
         float s[4] = {0, 0, 0, 0};
 
         kv_copy_wait<1>();
         kv_sync_block(); /* keys are there; all are done with y */
-        kv_coef_decode<false>(keys, room.y);
-        if (TURNED)
-            angles.tile(k, keys.strings + k.n_words * KV_COEF_LINE);
+        kv_transform_decode<false>(keys, room.y);
+        if (ROTATED)
+            angles.tile(k, keys.bitstreams + k.n_words * KV_TRANSFORM_LINE);
         kv_sync_block();
         if (i + 1 < end)
-            kv_coef_fetch(k, keys, D, rows.k, i + 1);
+            kv_transform_fetch(k, keys, D, rows.k, i + 1);
         kv_copy_commit();
-        if (TURNED)
-            kv_coef_scores_turned<D>(room, k, keys.sixteens(), angles, m, half,
-                                     s);
+        if (ROTATED)
+            kv_transform_qk_rotated<D>(room, k, keys.sixteens(), angles, m,
+                                       half, s);
         else
-            kv_coef_scores<D>(room, keys.sixteens(), m, half, s);
-        kv_coef_put_scores<D>(room, m, half, s);
+            kv_transform_qk<D>(room, keys.sixteens(), m, half, s);
+        kv_transform_put_scores<D>(room, m, half, s);
         kv_copy_wait<1>();
         kv_sync_block(); /* scores and values are there */
-        kv_coef_softmax<D>(room, i * KV_COEF_TOKENS, max, sum);
-        kv_coef_decode<true>(values, room.y);
+        kv_transform_softmax<D>(room, i * KV_TRANSFORM_TOKENS, max, sum);
+        kv_transform_decode<true>(values, room.y);
         kv_sync_block();
         if (i + 1 < end)
-            kv_coef_fetch(v, values, D, rows.v, i + 1);
+            kv_transform_fetch(v, values, D, rows.v, i + 1);
         kv_copy_commit();
-        kv_coef_gather<D>(room, values, o);
+        kv_transform_pv<D>(room, values, o);
     }
     kv_copy_wait<0>();
 
-    float *const part = kv_part(p, work.split, D, KV_COEF_ROWS);
+    float *const part = kv_part(p, work.split, D, KV_TRANSFORM_ROWS);
 
     if (kv_lane() == 0) {
         part[kv_warp()] = max;
-        part[KV_COEF_ROWS + kv_warp()] = sum;
+        part[KV_TRANSFORM_ROWS + kv_warp()] = sum;
     }
-    kv_coef_put_sums<D>(part + 2 * KV_COEF_ROWS, o);
+    kv_transform_put_sums<D>(part + 2 * KV_TRANSFORM_ROWS, o);
 }
 
 /* Grid: (pieces of work, KV heads, groups of 8 rows); sinks and tail are
  * halves. */
-template <int D, bool TURNED>
+template <int D, bool ROTATED>
 __global__ void __launch_bounds__(32 * KV_WARPS, D <= 128 ? 2 : 1)
-    kv_coef_kernel(const kv_decode p, const kv_gpu_coefs k,
-                   const kv_gpu_coefs v)
+    kv_transform_kernel(const kv_decode p, const kv_gpu_transform_side k,
+                        const kv_gpu_transform_side v)
 {
     const kv_gpu_work work = p.work[blockIdx.x];
 
     if (work.run == KV_RUN_CODES)
-        kv_coef_span<D, TURNED>(p, k, v, work);
+        kv_transform_span<D, ROTATED>(p, k, v, work);
     else
         kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1, KV_WHOLE>(
             p, {}, {}, NULL, work);
     if (kv_last_of(p, p.sequences[work.sequence]))
-        kv_merge_splits(p, p.sequences[work.sequence], D, KV_COEF_ROWS);
+        kv_merge_splits(p, p.sequences[work.sequence], D, KV_TRANSFORM_ROWS);
 }
 
 #endif

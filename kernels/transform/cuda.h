@@ -1,6 +1,6 @@
-/* Family "coef" on the device (kernels/transform/transform.h): what kernels are
- * told of a side.  Strings of all KV heads lie together, 64 tokens of them as
- * words whose highest bit is the string's next,
+/* Family "transform" on the device (kernels/transform/transform.h): what
+ * kernels are told of a side.  Bitstreams of all KV heads lie together, 64
+ * tokens of them as words whose highest bit is the bitstream's next,
  *
  *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | angles |
  *
@@ -12,16 +12,16 @@
 
 #include "kernels/cuda/families.h"
 
-#define KV_COEF_DIMS(X) X(64) X(96) X(128) X(256)
+#define KV_TRANSFORM_DIMS(X) X(64) X(96) X(128) X(256)
 
 /* A coefficient's place is word << 13 | table << 5 | shift: the last bit of its
  * state stands `shift` above the lowest of that word. */
 enum { KV_PLACE_SHIFT = 5, KV_PLACE_TABLE = 8 };
 
 /* Arrays are the device's; slots: the head's coefficients in any order. */
-struct kv_gpu_coefs {
+struct kv_gpu_transform_side {
     unsigned n_words, n_tables;
-    bool turned;            /* keys before RoPE */
+    bool rotated;           /* keys before RoPE */
     const uint16_t *tables; /* [n_tables][states] halves */
     const uint32_t *place;  /* [n_kv_heads][head_dim slots] */
     const uint32_t *n;      /* [n_kv_heads], slots in use */
@@ -40,10 +40,11 @@ struct kv_gpu_coefs {
 extern "C" {
 #endif
 
-/* Not for other head dimensions than KV_COEF_DIMS, nor where halves have no
- * room for what makes keys of coefficients. */
-bool kv_gpu_coef_open(struct kv_gpu_side *side);
-struct kv_gpu_coefs kv_gpu_coefs_of(const struct kv_gpu_side *side);
+/* Not for other head dimensions than KV_TRANSFORM_DIMS, nor where halves have
+ * no room for what makes keys of coefficients. */
+bool kv_gpu_transform_open(struct kv_gpu_side *side);
+struct kv_gpu_transform_side
+kv_gpu_transform_side_of(const struct kv_gpu_side *side);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* Strings and tables in the order of coef.h and coef.cuh. */
+/* Bitstreams and tables in the order of coef.h and coef.cuh. */
 #include "kernels/tiles/rope.h"
 #include "kernels/transform/cuda.h"
 #include "kernels/transform/impl.h"
@@ -10,35 +10,35 @@
 
 enum { TILES = 2 /* of the CPU in one of the device */ };
 
-static bool turned(const struct kv_store *s)
+static bool rotated(const struct kv_store *s)
 {
-    return kv_coefs_of(s)->about.rope != NULL;
+    return kv_transform_of(s)->about.rope != NULL;
 }
 
 static size_t n_words(const struct kv_store *s)
 {
-    return (kv_coefs_of(s)->about.string_bytes + 3) / 4;
+    return (kv_transform_of(s)->about.bitstream_bytes + 3) / 4;
 }
 
 static size_t tile_bytes(const struct kv_store *s)
 {
     return n_words(s) * KV_TILE_TOKENS * 4 +
-           (turned(s) ? s->head_dim / 2 * 2 * sizeof(float) : 0);
+           (rotated(s) ? s->head_dim / 2 * 2 * sizeof(float) : 0);
 }
 
 /* ---- a tile -------------------------------------------------------------- */
 
 static void pack_one(const struct kv_store *s, const uint8_t *tile, uint8_t *to)
 {
-    const size_t bytes = kv_coefs_of(s)->about.string_bytes;
+    const size_t bytes = kv_transform_of(s)->about.bitstream_bytes;
     float angle[KV_GPU_MAX_DIM];
 
     for (size_t i = 0; i < bytes; i++) /* words are little-endian */
         for (size_t t = 0; t < KV_TILE_TOKENS; t++)
             to[(i / 4 * KV_TILE_TOKENS + t) * 4 + 3 - i % 4] =
-                tile[(i + 1) * KV_TILE_TOKENS + kv_coef_at(t)];
-    if (turned(s)) {
-        kv_tiles_rope_angles(kv_coefs_of(s)->about.rope,
+                tile[(i + 1) * KV_TILE_TOKENS + kv_transform_at(t)];
+    if (rotated(s)) {
+        kv_tiles_rope_angles(kv_transform_of(s)->about.rope,
                              kv_store_position(s, 0, tile), angle);
         memcpy(to + n_words(s) * KV_TILE_TOKENS * 4, angle,
                s->head_dim / 2 * 2 * sizeof(*angle));
@@ -56,7 +56,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
 }
 
 /* ---- the table -----------------------------------------------------------
- * The arrays of struct kv_gpu_coefs in their order. */
+ * The arrays of struct kv_gpu_transform_side in their order. */
 
 struct layout {
     size_t place, n, mean, matrix, within, fragment, bytes; /* where */
@@ -76,13 +76,13 @@ static struct layout layout_of(const struct kv_store *s)
     const size_t d = s->head_dim, h = s->n_heads;
     struct layout l = {0};
 
-    words(kv_coefs_of(s)->n_tables * KV_TRELLIS_STATES / 2, &l.bytes);
+    words(kv_transform_of(s)->n_tables * KV_TRELLIS_STATES / 2, &l.bytes);
     l.place = words(h * d, &l.bytes);
     l.n = words(h, &l.bytes);
     l.mean = words(h * d, &l.bytes);
-    l.matrix = words(turned(s) ? 0 : h * d * d, &l.bytes);
-    l.within = words(turned(s) ? 2 * 8 * d : 0, &l.bytes);
-    l.fragment = words(turned(s) ? h * d * d / 2 : 0, &l.bytes);
+    l.matrix = words(rotated(s) ? 0 : h * d * d, &l.bytes);
+    l.within = words(rotated(s) ? 2 * 8 * d : 0, &l.bytes);
+    l.fragment = words(rotated(s) ? h * d * d / 2 : 0, &l.bytes);
     return l;
 }
 
@@ -90,11 +90,11 @@ static struct layout layout_of(const struct kv_store *s)
  * tiles_coef_setup.c has it. */
 static float element(const struct kv_store *s, size_t head, size_t j, size_t i)
 {
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
 
     if (s->values)
         return h->matrix[j * kv_padded(s->head_dim) + i];
-    if (!turned(s))
+    if (!rotated(s))
         return h->matrix[i * h->padded + j];
     return h->matrix[i / KV_TILE_ROWS * KV_TILE_ROWS * (h->n + 1) +
                      j * KV_TILE_ROWS + i % KV_TILE_ROWS];
@@ -102,7 +102,7 @@ static float element(const struct kv_store *s, size_t head, size_t j, size_t i)
 
 static void put_tables(const struct kv_store *s, uint16_t *to)
 {
-    const struct kv_coefs *c = kv_coefs_of(s);
+    const struct kv_transform *c = kv_transform_of(s);
 
     for (size_t t = 0; t < c->n_tables; t++)
         for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
@@ -111,14 +111,14 @@ static void put_tables(const struct kv_store *s, uint16_t *to)
 
 static void put_places(const struct kv_store *s, size_t head, uint32_t *to)
 {
-    const struct kv_coefs *c = kv_coefs_of(s);
-    const struct kv_coef_head *h = &c->head[head];
+    const struct kv_transform *c = kv_transform_of(s);
+    const struct kv_transform_head *h = &c->head[head];
 
     for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
+        const struct kv_transform_run *run = &h->run[i];
 
         for (size_t j = 0; j < run->n; j++) {
-            const struct kv_coef_place p = h->place[run->first + j];
+            const struct kv_transform_place p = h->place[run->first + j];
             const size_t end = p.line / KV_TILE_TOKENS * 8 - p.shift;
 
             to[run->first + j] =
@@ -131,7 +131,7 @@ static void put_places(const struct kv_store *s, size_t head, uint32_t *to)
 
 static void put_matrix(const struct kv_store *s, size_t head, float *to)
 {
-    const size_t d = s->head_dim, n = kv_coefs_of(s)->head[head].n;
+    const size_t d = s->head_dim, n = kv_transform_of(s)->head[head].n;
 
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < d; i++)
@@ -141,7 +141,7 @@ static void put_matrix(const struct kv_store *s, size_t head, float *to)
 /* to: [d / 32][4][d / 16][lane][2], two halves each. */
 static void put_fragments(const struct kv_store *s, size_t head, uint32_t *to)
 {
-    const size_t d = s->head_dim, n = kv_coefs_of(s)->head[head].n;
+    const size_t d = s->head_dim, n = kv_transform_of(s)->head[head].n;
 
     for (size_t i = 0; i < d * d / 2; i++) {
         const size_t word = i % 2, lane = i / 2 % 32, k = i / 64 % (d / 16);
@@ -158,7 +158,7 @@ static void put_fragments(const struct kv_store *s, size_t head, uint32_t *to)
 /* [2][8][head_dim / 2][2] */
 static void put_within(const struct kv_store *s, float *to)
 {
-    const struct kv_tiles_rope *rope = kv_coefs_of(s)->about.rope;
+    const struct kv_tiles_rope *rope = kv_transform_of(s)->about.rope;
 
     for (size_t t = 0; t < 8; t++) {
         kv_tiles_rope_angles(rope, t, to + t * s->head_dim);
@@ -181,16 +181,16 @@ static void make_table(struct kv_gpu_side *side)
     memset(to, 0, l.bytes);
     put_tables(s, (uint16_t *)(void *)to);
     for (size_t h = 0; h < s->n_heads; h++) {
-        n[h] = (uint32_t)kv_coefs_of(s)->head[h].n;
+        n[h] = (uint32_t)kv_transform_of(s)->head[h].n;
         put_places(s, h, place + h * d);
         for (size_t i = 0; i < d; i++)
             mean[h * d + i] = element(s, h, n[h], i);
-        if (turned(s))
+        if (rotated(s))
             put_fragments(s, h, fragment + h * d * d / 2);
         else
             put_matrix(s, h, matrix + h * d * d);
     }
-    if (turned(s))
+    if (rotated(s))
         put_within(s, (float *)(void *)(to + l.within));
     side->table = to;
     side->n_tables = 1;
@@ -200,8 +200,8 @@ static void make_table(struct kv_gpu_side *side)
 /* Halves have room for all that is not kept as floats. */
 static bool fits(const struct kv_store *s)
 {
-    for (size_t h = 0; turned(s) && h < s->n_heads; h++)
-        for (size_t j = 0; j < kv_coefs_of(s)->head[h].n; j++)
+    for (size_t h = 0; rotated(s) && h < s->n_heads; h++)
+        for (size_t j = 0; j < kv_transform_of(s)->head[h].n; j++)
             for (size_t i = 0; i < s->head_dim; i++)
                 if (!(fabsf(element(s, h, j, i)) <= 65504))
                     return false;
@@ -213,16 +213,16 @@ static bool has_dim(size_t head_dim)
 #define SAME(D)        \
     if (head_dim == D) \
         return true;
-    KV_COEF_DIMS(SAME)
+    KV_TRANSFORM_DIMS(SAME)
 #undef SAME
     return false;
 }
 
-bool kv_gpu_coef_open(struct kv_gpu_side *side)
+bool kv_gpu_transform_open(struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
 
-    if (s->family != &kv_family_coef || !has_dim(s->head_dim) || !fits(s))
+    if (s->family != &kv_family_transform || !has_dim(s->head_dim) || !fits(s))
         return false;
     side->path = KV_PATH_EXACT;
     side->tile_bytes = TILES * tile_bytes(s);
@@ -232,14 +232,16 @@ bool kv_gpu_coef_open(struct kv_gpu_side *side)
     return true;
 }
 
-struct kv_gpu_coefs kv_gpu_coefs_of(const struct kv_gpu_side *side)
+struct kv_gpu_transform_side
+kv_gpu_transform_side_of(const struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
     const struct layout l = layout_of(s);
     const uint8_t *from = side->device_table;
-    struct kv_gpu_coefs g = {.n_words = (unsigned)n_words(s),
-                             .n_tables = (unsigned)kv_coefs_of(s)->n_tables,
-                             .turned = turned(s)};
+    struct kv_gpu_transform_side g = {
+        .n_words = (unsigned)n_words(s),
+        .n_tables = (unsigned)kv_transform_of(s)->n_tables,
+        .rotated = rotated(s)};
 
     if (!from) /* there is none yet */
         return g;

@@ -7,8 +7,8 @@ enum { BLOCK = 16 }; /* coefficients at a time */
 /* n coefficients of a table, each 32 tokens to y and 32 to second, `apart`
  * floats apart.  wide: a constant. */
 ALWAYS_INLINE void expand_some(const struct kv_store *s,
-                               const struct kv_coef_place *place,
-                               const struct kv_coef_table *table,
+                               const struct kv_transform_place *place,
+                               const struct kv_transform_table *table,
                                const uint8_t *tile, size_t n, float *y,
                                float *second, size_t apart, bool wide)
 {
@@ -38,12 +38,12 @@ ALWAYS_INLINE void expand_some(const struct kv_store *s,
 
 /* n coefficients of a run from the i-th on. */
 static void expand_run(const struct kv_store *s, size_t head,
-                       const struct kv_coef_run *run, size_t i, size_t n,
+                       const struct kv_transform_run *run, size_t i, size_t n,
                        const uint8_t *tile, float *y, float *second,
                        size_t apart)
 {
-    const struct kv_coef_place *place =
-        kv_coefs_of(s)->head[head].place + run->first + i;
+    const struct kv_transform_place *place =
+        kv_transform_of(s)->head[head].place + run->first + i;
 
     if (is_wide(run->table))
         expand_some(s, place, run->table, tile, n, y, second, apart, true);
@@ -51,10 +51,10 @@ static void expand_run(const struct kv_store *s, size_t head,
         expand_some(s, place, run->table, tile, n, y, second, apart, false);
 }
 
-void kv_coef_expand_vnni(const struct kv_store *s, size_t head,
-                         const uint8_t *tile, float *y)
+void kv_transform_expand_vnni(const struct kv_store *s, size_t head,
+                              const uint8_t *tile, float *y)
 {
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
     float *const second = y + (h->n + 1) * KV_TILE_PART;
 
     for (size_t r = 0; r < h->n_runs; r++) {
@@ -70,17 +70,18 @@ void kv_coef_expand_vnni(const struct kv_store *s, size_t head,
 static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
                const void *query, size_t rows, float *score, size_t stride)
 {
-    _Alignas(LINE) float y[2 * (KV_COEF_MOST + 1) * KV_TILE_PART];
-    const struct kv_coefs *c = kv_coefs_of(s);
-    const struct kv_coef_head *h = &c->head[head];
+    _Alignas(LINE) float y[2 * (KV_TRANSFORM_MAX + 1) * KV_TILE_PART];
+    const struct kv_transform *c = kv_transform_of(s);
+    const struct kv_transform_head *h = &c->head[head];
 
-    kv_coef_expand_vnni(s, head, tile, y);
+    kv_transform_expand_vnni(s, head, tile, y);
     for (size_t i = 0; i < 2; i++) {
         const float *part = y + i * (h->n + 1) * KV_TILE_PART;
         float *at = score + i * KV_TILE_PART;
 
         if (c->about.rope)
-            kv_coef_turned(s, head, tile, i, part, query, rows, at, stride);
+            kv_transform_qk_rotated(s, head, tile, i, part, query, rows, at,
+                                    stride);
         else
             kv_tile_loops()->dot(KV_FLOAT_32, false, part, 1, h->n + 1, query,
                                  rows, at, stride);
@@ -90,7 +91,7 @@ static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* acc: [rows][most][16], of which lane l is the sum over tokens l, l + 16, ..*/
 static size_t acc_floats(const struct kv_store *s)
 {
-    return kv_coefs_of(s)->most * 16;
+    return kv_transform_of(s)->most * 16;
 }
 
 /* y: [n][64] */
@@ -135,7 +136,7 @@ static void pv(const struct kv_store *s, size_t head, const uint8_t *tile,
                const float *p, size_t stride, size_t rows, float *acc)
 {
     _Alignas(LINE) float y[BLOCK * LINE];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
     const size_t row = acc_floats(s);
 
     for (size_t i = 0; i < h->n_runs; i++)
@@ -160,17 +161,17 @@ static void pv(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
-    float y[ROWS * (KV_COEF_MOST + KV_COEF_ONE)];
-    const size_t most = kv_coefs_of(s)->most;
+    float y[ROWS * (KV_TRANSFORM_MAX + KV_TRANSFORM_PAD)];
+    const size_t most = kv_transform_of(s)->most;
 
     for (size_t i = 0; i < rows * most; i++)
         y[i] = _mm512_reduce_add_ps(_mm512_load_ps(acc + i * 16));
-    kv_coef_finish(s, head, y, rows, out);
+    kv_transform_finish(s, head, y, rows, out);
 }
 
-const struct kv_tile_ops kv_coef_exact_vnni = {
-    .query_bytes = kv_coef_query_bytes,
-    .prepare = kv_coef_prepare,
+const struct kv_tile_ops kv_transform_exact_vnni = {
+    .query_bytes = kv_transform_query_bytes,
+    .prepare = kv_transform_prepare,
     .qk = qk,
     .acc_floats = acc_floats,
     .pv = pv,

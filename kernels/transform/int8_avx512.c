@@ -10,14 +10,14 @@ typedef int32_t v16i __attribute__((vector_size(64)));
 static void codes_of(const struct kv_store *s, size_t head, const uint8_t *tile,
                      uint8_t *codes)
 {
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
 
     for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_coef_run *run = &h->run[i];
+        const struct kv_transform_run *run = &h->run[i];
         const size_t end = i + 1 < h->n_runs ? run[1].first4 : h->n4;
         uint8_t *to = codes + run->first4 * LINE;
 
-        kv_coef_codes_vnni(s, head, run, tile, to);
+        kv_transform_codes_vnni(s, head, run, tile, to);
         memset(to + run->n * LINE, 0, (end - run->first4 - run->n) * LINE);
     }
 }
@@ -60,7 +60,7 @@ ALWAYS_INLINE void dot8_four(const __m512i *x, size_t rows, size_t wide,
     }
 }
 
-ALWAYS_INLINE __m512 scaled8(v16i sum, struct kv_coef_query8 q, size_t r)
+ALWAYS_INLINE __m512 scaled8(v16i sum, struct kv_transform_query8 q, size_t r)
 {
     return _mm512_fmadd_ps(_mm512_set1_ps(q.factor[r]),
                            _mm512_cvtepi32_ps((__m512i)sum),
@@ -68,7 +68,7 @@ ALWAYS_INLINE __m512 scaled8(v16i sum, struct kv_coef_query8 q, size_t r)
 }
 
 ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
-                             struct kv_coef_query8 q, float *score,
+                             struct kv_transform_query8 q, float *score,
                              size_t stride)
 {
     const size_t wide = rows <= 6 ? 4 : 2; /* of 32 registers */
@@ -95,9 +95,9 @@ ALWAYS_INLINE void dot8_rows(const uint8_t *codes, size_t n4, size_t rows,
 static void qk8(const struct kv_store *s, size_t head, const uint8_t *tile,
                 const void *query, size_t rows, float *score, size_t stride)
 {
-    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
-    const struct kv_coef_query8 q = kv_coef_query8_at(query);
+    _Alignas(LINE) uint8_t codes[KV_TRANSFORM_FOUR * KV_TRANSFORM_MAX * LINE];
+    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
+    const struct kv_transform_query8 q = kv_transform_query8_at(query);
 
     codes_of(s, head, tile, codes);
     switch (rows) {
@@ -124,16 +124,16 @@ static void weave_all(uint8_t *codes, size_t n4)
     }
 }
 
-/* How a tile's keys turn: of each half the first token's angles. */
-struct turns {
+/* How a tile's keys rotate: of each half the first token's angles. */
+struct rotation {
     float cosine[2][KV_ROPE_MOST], sine[2][KV_ROPE_MOST];
     const float *within;
     size_t n;
 };
 
 /* 16 tokens of a pair of channels. */
-ALWAYS_INLINE void turn(const struct turns *t, size_t pair, size_t k,
-                        __m512 *low, __m512 *high)
+ALWAYS_INLINE void rotate(const struct rotation *t, size_t pair, size_t k,
+                          __m512 *low, __m512 *high)
 {
     const float *within = t->within + pair * 2 * KV_TILE_PART + k % 2 * 16;
     const __m512 c = _mm512_set1_ps(t->cosine[k / 2][pair]);
@@ -150,13 +150,13 @@ ALWAYS_INLINE void turn(const struct turns *t, size_t pair, size_t k,
 
 /* The part of a group of channels in the qk of rows queries q
  * [head_dim][rows]: codes woven, sum [rows][64].  rows, pairs: constants. */
-ALWAYS_INLINE void turned8_rows(const struct kv_coef_head *h, size_t half,
-                                const uint8_t *codes, const struct turns *t,
-                                size_t group, size_t pairs, const float *q,
-                                size_t rows, float *sum)
+ALWAYS_INLINE void rotated8_rows(const struct kv_transform_head *h, size_t half,
+                                 const uint8_t *codes, const struct rotation *t,
+                                 size_t group, size_t pairs, const float *q,
+                                 size_t rows, float *sum)
 {
-    const struct kv_coef_query8 by = kv_coef_channels8(h, group);
-    const size_t first = group * KV_COEF_PAIRS;
+    const struct kv_transform_query8 by = kv_transform_channels8(h, group);
+    const size_t first = group * KV_TRANSFORM_PAIRS;
     struct sums8 code;
 
     start8(&code, 2 * pairs, 4, by.bias);
@@ -178,7 +178,7 @@ ALWAYS_INLINE void turned8_rows(const struct kv_coef_head *h, size_t half,
         __m512 high = scaled8(code.of[pairs + p][k], by, pairs + p);
 
         if (first + p < t->n)
-            turn(t, first + p, k, &low, &high);
+            rotate(t, first + p, k, &low, &high);
         UNROLL
         for (size_t r = 0; r < rows; r++) {
             float *at = sum + r * LINE + 16 * k;
@@ -191,16 +191,16 @@ ALWAYS_INLINE void turned8_rows(const struct kv_coef_head *h, size_t half,
     }
 }
 
-static void qk8_turned(const struct kv_store *s, size_t head,
-                       const uint8_t *tile, const void *query, size_t rows,
-                       float *score, size_t stride)
+static void qk8_rotated(const struct kv_store *s, size_t head,
+                        const uint8_t *tile, const void *query, size_t rows,
+                        float *score, size_t stride)
 {
-    _Alignas(LINE) uint8_t codes[KV_COEF_FOUR * KV_COEF_MOST * LINE];
+    _Alignas(LINE) uint8_t codes[KV_TRANSFORM_FOUR * KV_TRANSFORM_MAX * LINE];
     _Alignas(LINE) float sum[ROWS][LINE];
-    const struct kv_coefs *c = kv_coefs_of(s);
-    const struct kv_coef_head *h = &c->head[head];
+    const struct kv_transform *c = kv_transform_of(s);
+    const struct kv_transform_head *h = &c->head[head];
     const size_t half = s->head_dim / 2;
-    struct turns t;
+    struct rotation t;
 
     memset(sum, 0, rows * sizeof(*sum));
     t.within = kv_tiles_rope_within(c->about.rope);
@@ -211,11 +211,11 @@ static void qk8_turned(const struct kv_store *s, size_t head,
                             t.cosine[i], t.sine[i]);
     codes_of(s, head, tile, codes);
     weave_all(codes, h->n4);
-    for (size_t i = 0; i * KV_COEF_PAIRS < half; i++)
-        switch (rows * 2 + kv_coef_pairs(s->head_dim, i) - 1) {
-#define CASE(R, PAIRS)                                                \
-    case R * 2 + PAIRS - 1:                                           \
-        turned8_rows(h, half, codes, &t, i, PAIRS, query, R, sum[0]); \
+    for (size_t i = 0; i * KV_TRANSFORM_PAIRS < half; i++)
+        switch (rows * 2 + kv_transform_pairs(s->head_dim, i) - 1) {
+#define CASE(R, PAIRS)                                                 \
+    case R * 2 + PAIRS - 1:                                            \
+        rotated8_rows(h, half, codes, &t, i, PAIRS, query, R, sum[0]); \
         break;
 #define CASES(R) CASE(R, 1) CASE(R, 2)
             EVERY_ROWS(CASES)
@@ -225,7 +225,7 @@ static void qk8_turned(const struct kv_store *s, size_t head,
     for (size_t r = 0; r < rows; r++)
         memcpy(score + r * stride, sum[r], sizeof(sum[r]));
 }
-_Static_assert(KV_COEF_PAIRS == 2, "the cases above");
+_Static_assert(KV_TRANSFORM_PAIRS == 2, "the cases above");
 
 /* ---- int8, values -------------------------------------------------------- */
 
@@ -314,22 +314,22 @@ static void add8(const uint8_t *codes, size_t n, size_t rows,
 /* acc: [rows][most / 4][4][4], four sums of each coefficient. */
 static size_t acc8_floats(const struct kv_store *s)
 {
-    return kv_coefs_of(s)->most * 4;
+    return kv_transform_of(s)->most * 4;
 }
 
 /* Where coefficients end and four do not, codes are those of 0. */
 static void pv8(const struct kv_store *s, size_t head, const uint8_t *tile,
                 const float *p, size_t stride, size_t rows, float *acc)
 {
-    _Alignas(LINE) uint8_t codes[(KV_COEF_MOST + 4) * LINE];
-    const struct kv_coef_head *h = &kv_coefs_of(s)->head[head];
+    _Alignas(LINE) uint8_t codes[(KV_TRANSFORM_MAX + 4) * LINE];
+    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
     const size_t row = acc8_floats(s), n4 = (h->n + 3) / 4 * 4;
     struct weights w;
 
     weigh(p, stride, rows, &w);
     for (size_t i = 0; i < h->n_runs; i++)
-        kv_coef_codes_vnni(s, head, &h->run[i], tile,
-                           codes + h->run[i].first * LINE);
+        kv_transform_codes_vnni(s, head, &h->run[i], tile,
+                                codes + h->run[i].first * LINE);
     memset(codes + h->n * LINE, 128, (n4 - h->n) * LINE);
     add8(codes, n4, rows, &w, acc, row);
     for (size_t r = 0; r < rows; r++)
@@ -339,28 +339,28 @@ static void pv8(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void finish8(const struct kv_store *s, size_t head, const float *acc,
                     size_t rows, float *out)
 {
-    float y[ROWS * (KV_COEF_MOST + KV_COEF_ONE)];
-    const size_t n = rows * kv_coefs_of(s)->most;
+    float y[ROWS * (KV_TRANSFORM_MAX + KV_TRANSFORM_PAD)];
+    const size_t n = rows * kv_transform_of(s)->most;
 
     for (size_t i = 0; i < n; i++) {
         const float *x = acc + i / 4 * 16 + i % 4;
 
         y[i] = (x[0] + x[4]) + (x[8] + x[12]);
     }
-    kv_coef_finish8(s, head, y, rows, out);
+    kv_transform_finish8(s, head, y, rows, out);
 }
 
-const struct kv_tile_ops kv_coef_int8_vnni = {
-    .query_bytes = kv_coef_query8_bytes,
-    .prepare = kv_coef_prepare8,
+const struct kv_tile_ops kv_transform_int8_vnni = {
+    .query_bytes = kv_transform_query8_bytes,
+    .prepare = kv_transform_prepare8,
     .qk = qk8,
     .acc_floats = acc8_floats,
     .pv = pv8,
     .finish = finish8,
 };
 
-const struct kv_tile_ops kv_coef_turned8_vnni = {
-    .query_bytes = kv_coef_query_bytes,
-    .prepare = kv_coef_prepare,
-    .qk = qk8_turned,
+const struct kv_tile_ops kv_transform_rotated8_vnni = {
+    .query_bytes = kv_transform_query_bytes,
+    .prepare = kv_transform_prepare,
+    .qk = qk8_rotated,
 };

@@ -1,5 +1,5 @@
-/* Family "coef" made ready (tiles_coef_impl.h): of each table its bytes and
- * codes, of each coefficient its place, of each head its matrix. */
+/* Family "transform" made ready (tiles_coef_impl.h): of each table its bytes
+ * and codes, of each coefficient its place, of each head its matrix. */
 #include "kernels/transform/impl.h"
 #include "lib/base/alloc.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* The table by entries, as its map promises that it can be. */
-static void fold(const struct kv_coef *c, float *folded)
+static void fold(const struct kv_transform_coef *c, float *folded)
 {
     for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
         folded[kv_trellis_entry(c->map, s)] = c->table[s];
@@ -17,7 +17,8 @@ static void fold(const struct kv_coef *c, float *folded)
         assert(folded[kv_trellis_entry(c->map, s)] == c->table[s]);
 }
 
-static void fill_numbers(struct kv_coef_table *t, const struct kv_coef *c)
+static void fill_numbers(struct kv_transform_table *t,
+                         const struct kv_transform_coef *c)
 {
     float folded[KV_TRELLIS_ENTRIES] = {0}, most = 0;
 
@@ -27,18 +28,19 @@ static void fill_numbers(struct kv_coef_table *t, const struct kv_coef *c)
     t->code = kv_lines(KV_TRELLIS_ENTRIES, 1);
     for (size_t i = 0; i < KV_TRELLIS_ENTRIES; i++)
         most = fmaxf(most, fabsf(folded[i]));
-    t->step = most > 0 ? most / 127 : 1;
+    t->scale = most > 0 ? most / 127 : 1;
     for (size_t i = 0; i < KV_TRELLIS_ENTRIES; i++) {
         uint32_t u;
 
         memcpy(&u, &folded[i], sizeof(u));
         for (size_t b = 0; b < 4; b++)
             t->plane[b][i] = (uint8_t)(u >> 8 * b);
-        t->code[i] = (uint8_t)(rintf(folded[i] / t->step) + 128);
+        t->code[i] = (uint8_t)(rintf(folded[i] / t->scale) + 128);
     }
 }
 
-static void fill_maps(struct kv_coef_table *t, const struct kv_trellis_map *map)
+static void fill_maps(struct kv_transform_table *t,
+                      const struct kv_trellis_map *map)
 {
     t->map = map;
     t->entry = kv_alloc(KV_TRELLIS_STATES, 1);
@@ -60,14 +62,15 @@ static void fill_maps(struct kv_coef_table *t, const struct kv_trellis_map *map)
     }
 }
 
-static void fill_table(struct kv_coef_table *t, const struct kv_coef *c)
+static void fill_table(struct kv_transform_table *t,
+                       const struct kv_transform_coef *c)
 {
     t->from = c->table;
     fill_numbers(t, c);
     fill_maps(t, c->map);
 }
 
-static void fill_tables(struct kv_coefs *c)
+static void fill_tables(struct kv_transform *c)
 {
     size_t n = 0;
 
@@ -85,33 +88,35 @@ static void fill_tables(struct kv_coefs *c)
     }
 }
 
-static unsigned shift_of(const struct kv_coef *c)
+static unsigned shift_of(const struct kv_transform_coef *c)
 {
     return (unsigned)(8 - c->end % 8) % 8;
 }
 
-static struct kv_coef_place place_of(const struct kv_coef *c)
+static struct kv_transform_place place_of(const struct kv_transform_coef *c)
 {
     const size_t last = (c->end - 1) / 8; /* a tile begins with a line of 0 */
 
-    return (struct kv_coef_place){
+    return (struct kv_transform_place){
         .line = (uint32_t)((last + 1) * KV_TILE_TOKENS), .shift = shift_of(c)};
 }
 
 /* By table, then by shift, else in their order: order [n]. */
-static void fill_head(const struct kv_coefs *c, const struct kv_coef *coef,
-                      size_t n, size_t *order, struct kv_coef_head *h)
+static void fill_head(const struct kv_transform *c,
+                      const struct kv_transform_coef *coef, size_t n,
+                      size_t *order, struct kv_transform_head *h)
 {
     size_t done = 0;
 
     h->n = n;
-    h->padded = (n + 1 + KV_COEF_ONE - 1) / KV_COEF_ONE * KV_COEF_ONE;
+    h->padded =
+        (n + 1 + KV_TRANSFORM_PAD - 1) / KV_TRANSFORM_PAD * KV_TRANSFORM_PAD;
     h->place = kv_alloc(n, sizeof(*h->place));
     h->run = kv_alloc(c->n_tables, sizeof(*h->run));
     for (size_t t = 0; t < c->n_tables; t++) {
-        struct kv_coef_run *run = &h->run[h->n_runs];
+        struct kv_transform_run *run = &h->run[h->n_runs];
 
-        *run = (struct kv_coef_run){
+        *run = (struct kv_transform_run){
             .table = &c->table[t], .first = done, .first4 = h->n4};
         for (unsigned shift = 0; shift < 8; shift++) {
             for (size_t i = 0; i < n; i++)
@@ -123,32 +128,35 @@ static void fill_head(const struct kv_coefs *c, const struct kv_coef *coef,
             run->shift[shift + 1] = done - run->first;
         }
         run->n = done - run->first;
-        h->n4 += (run->n + KV_COEF_FOUR - 1) / KV_COEF_FOUR * KV_COEF_FOUR;
+        h->n4 += (run->n + KV_TRANSFORM_FOUR - 1) / KV_TRANSFORM_FOUR *
+                 KV_TRANSFORM_FOUR;
         h->n_runs += run->n > 0;
     }
 }
 
 /* Row j of the inverse, channel i, and the mean as row n. */
-static float element(const struct kv_coef *coef, const size_t *order, size_t n,
-                     const float *mean, size_t j, size_t i)
+static float element(const struct kv_transform_coef *coef, const size_t *order,
+                     size_t n, const float *mean, size_t j, size_t i)
 {
     if (j == n)
         return mean[i];
     return coef[order[j]].scale * coef[order[j]].inverse[i];
 }
 
-static void fill_matrix(const struct kv_coefs *c, const struct kv_coef *coef,
+static void fill_matrix(const struct kv_transform *c,
+                        const struct kv_transform_coef *coef,
                         const size_t *order, const float *mean,
-                        struct kv_coef_head *h)
+                        struct kv_transform_head *h)
 {
     const size_t d = c->about.head_dim, wide = kv_padded(d);
 
-    h->matrix = kv_lines(wide * (h->padded + KV_COEF_ONE), sizeof(float));
+    h->matrix = kv_lines(wide * (h->padded + KV_TRANSFORM_PAD), sizeof(float));
     for (size_t j = 0; j <= h->n; j++)
         for (size_t i = 0; i < d; i++) {
             const float x = element(coef, order, h->n, mean, j, i);
-            const size_t first = i / KV_COEF_CHANNELS * KV_COEF_CHANNELS;
-            const size_t rows = kv_min(d - first, KV_COEF_CHANNELS);
+            const size_t first =
+                i / KV_TRANSFORM_CHANNELS * KV_TRANSFORM_CHANNELS;
+            const size_t rows = kv_min(d - first, KV_TRANSFORM_CHANNELS);
 
             if (c->about.values)
                 h->matrix[j * wide + i] = x;
@@ -159,42 +167,43 @@ static void fill_matrix(const struct kv_coefs *c, const struct kv_coef *coef,
         }
 }
 
-static void fill_channels(const struct kv_coefs *c, const struct kv_coef *coef,
+static void fill_channels(const struct kv_transform *c,
+                          const struct kv_transform_coef *coef,
                           const size_t *order, const float *mean,
-                          struct kv_coef_head *h)
+                          struct kv_transform_head *h)
 {
     const size_t d = c->about.head_dim;
-    const size_t groups = (d / 2 + KV_COEF_PAIRS - 1) / KV_COEF_PAIRS;
-    float *turned = kv_alloc(h->padded, sizeof(*turned));
+    const size_t groups = (d / 2 + KV_TRANSFORM_PAIRS - 1) / KV_TRANSFORM_PAIRS;
+    float *rotated = kv_alloc(h->padded, sizeof(*rotated));
 
-    h->channel_bytes = kv_coef_query8_room(h);
+    h->channel_bytes = kv_transform_query8_size(h);
     h->channel = kv_lines(groups, h->channel_bytes);
     for (size_t i = 0; i < groups; i++) {
-        const size_t rows = 2 * kv_coef_pairs(d, i);
+        const size_t rows = 2 * kv_transform_pairs(d, i);
 
         for (size_t r = 0; r < rows; r++) {
             for (size_t j = 0; j <= h->n; j++)
-                turned[j] = element(coef, order, h->n, mean, j,
-                                    kv_coef_channel(d, i, r));
-            kv_coef_round_row(h, turned, r, rows,
-                              h->channel + i * h->channel_bytes);
+                rotated[j] = element(coef, order, h->n, mean, j,
+                                     kv_transform_channel(d, i, r));
+            kv_transform_round_row(h, rotated, r, rows,
+                                   h->channel + i * h->channel_bytes);
         }
     }
-    free(turned);
+    free(rotated);
 }
 
-struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a)
+struct kv_transform *kv_transform_new(const struct kv_transform_about *a)
 {
-    struct kv_coefs *c = kv_alloc(1, sizeof(*c));
-    size_t order[KV_COEF_MOST], at = 0;
+    struct kv_transform *c = kv_alloc(1, sizeof(*c));
+    size_t order[KV_TRANSFORM_MAX], at = 0;
 
     c->about = *a;
     c->head = kv_alloc(a->n_heads, sizeof(*c->head));
     fill_tables(c);
     for (size_t h = 0; h < a->n_heads; at += a->n[h++]) {
-        struct kv_coef_head *head = &c->head[h];
+        struct kv_transform_head *head = &c->head[h];
 
-        assert(a->n[h] <= a->head_dim && a->head_dim <= KV_COEF_MOST);
+        assert(a->n[h] <= a->head_dim && a->head_dim <= KV_TRANSFORM_MAX);
         assert(!a->rope || a->head_dim % 2 == 0);
         fill_head(c, a->coef + at, a->n[h], order, head);
         fill_matrix(c, a->coef + at, order, a->mean + h * a->head_dim, head);
@@ -209,7 +218,7 @@ struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a)
     return c;
 }
 
-void kv_coefs_free(struct kv_coefs *c)
+void kv_transform_free(struct kv_transform *c)
 {
     if (!c)
         return;

@@ -1,12 +1,12 @@
-/* Family "coef": coefficients of a transform of each head, coded in one string
- * of bits per token for all KV heads (kernels/trellis/trellis.h).
+/* Family "transform": coefficients of a transform of each head, coded in one
+ * bitstream of bits per token for all KV heads (kernels/trellis/trellis.h).
  *
  *   x = mean + sum_j scale_j table_j[state_j] inverse_j      [head_dim]
  *
- * state_j: the KV_TRELLIS_BITS bits of the string that end with the
+ * state_j: the KV_TRELLIS_BITS bits of the bitstream that end with the
  * coefficient's own, zeros before its beginning.  As states reach back into
  * what belongs to other heads, a tile holds all heads, byte by byte of the
- * string, and what is before it:
+ * bitstream, and what is before it:
  *
  *   | 64 zeros | byte 0 of 64 tokens | byte 1 of 64 tokens | ... | last byte |
  *
@@ -15,8 +15,8 @@
  *
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
  * and outputs once, the mean being one more coefficient, always 1.  Keys before
- * RoPE become channels again, and turn.  int8: what a table has is rounded to 8
- * bits, with one factor for the table, and so are queries (before RoPE each
+ * RoPE become channels again, and rotate.  int8: what a table has is rounded to
+ * 8 bits, with one factor for the table, and so are queries (before RoPE each
  * channel's part of the inverse), with one factor for all coefficients. */
 #ifndef KV_TRANSFORM_H
 #define KV_TRANSFORM_H
@@ -27,40 +27,40 @@
 
 struct kv_tiles_rope;
 struct kv_trellis_map;
-struct kv_coefs;
+struct kv_transform;
 
 /* One coefficient of a head. */
-struct kv_coef {
-    size_t end;         /* of its bits in the string, 1 at least */
+struct kv_transform_coef {
+    size_t end;         /* of its bits in the bitstream, 1 at least */
     const float *table; /* [KV_TRELLIS_STATES], kept */
     const struct kv_trellis_map *map; /* kept; states of an entry are alike */
     float scale;
-    const float *inverse; /* [head_dim]; read by kv_coefs_new() alone */
+    const float *inverse; /* [head_dim]; read by kv_transform_new() alone */
 };
 
 /* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ..., each at
- * most head_dim.  mean: [n_heads][head_dim].  rope: turns the keys, kept,
+ * most head_dim.  mean: [n_heads][head_dim].  rope: rotation the keys, kept,
  * head_dim is even then; NULL: they are after RoPE, or values.  int8: whether
  * that path is offered. */
-struct kv_coefs_about {
-    size_t n_heads, head_dim, string_bytes;
+struct kv_transform_about {
+    size_t n_heads, head_dim, bitstream_bytes;
     const size_t *n;
-    const struct kv_coef *coef;
+    const struct kv_transform_coef *coef;
     const float *mean;
     const struct kv_tiles_rope *rope;
     bool values, int8;
 };
 
-struct kv_coefs *kv_coefs_new(const struct kv_coefs_about *a);
-void kv_coefs_free(struct kv_coefs *c); /* NULL is fine */
+struct kv_transform *kv_transform_new(const struct kv_transform_about *a);
+void kv_transform_free(struct kv_transform *c); /* NULL is fine */
 
-extern const struct kv_family kv_family_coef;
+extern const struct kv_family kv_family_transform;
 
 /* Makes s a store of these; values, n_heads and head_dim are set. */
-void kv_store_coefs(struct kv_store *s, const struct kv_coefs *c);
+void kv_store_transform(struct kv_store *s, const struct kv_transform *c);
 
-/* Puts one token's string at place t of a tile. */
-void kv_store_put_string(const struct kv_store *s, size_t t,
-                         const uint8_t *string, uint8_t *tile);
+/* Puts one token's bitstream at place t of a tile. */
+void kv_store_put_bitstream(const struct kv_store *s, size_t t,
+                            const uint8_t *bitstream, uint8_t *tile);
 
 #endif

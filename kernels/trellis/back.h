@@ -1,4 +1,4 @@
-/* The way back by one step of trellis_impl.h, the same at every level.
+/* The way back by one transition of trellis_impl.h, the same at every level.
  * Included by their files, which define LANE_BITS and the type mark_word: a
  * note has path p's mark in bits marked * (p >> LANE_BITS) on of word p %
  * LANES. */
@@ -11,8 +11,8 @@
 #include <limits.h>
 #include <string.h>
 
-/* Of the best path to group r of states that a step of `next` bits goes on from
- * alike, the last state: where the note has marks alone. */
+/* Of the best path to group r of states that a transition of `next` bits goes
+ * on from alike, the last state: where the note has marks alone. */
 ALWAYS_INLINE unsigned state_marked(const mark_word *word, unsigned next,
                                     unsigned r)
 {

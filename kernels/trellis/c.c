@@ -13,10 +13,10 @@ enum {
     ROW = KV_TRELLIS_ROW,
     MARK = KV_TRELLIS_MARK,
     LANES = 1 << LANE_BITS,
-    MOST = KV_TRELLIS_MOST_COST
+    MOST = KV_TRELLIS_MAX_COST
 };
 
-_Static_assert(MOST + 8 * KV_TRELLIS_STEP_COST + MARK <= UINT16_MAX,
+_Static_assert(MOST + 8 * KV_TRELLIS_TRANSITION_COST + MARK <= UINT16_MAX,
                "a sum of costs and a mark are 16 bits");
 
 static int value_cost(int x, float number, const struct kv_trellis_whole *whole,
@@ -34,18 +34,19 @@ static int value_cost(int x, float number, const struct kv_trellis_whole *whole,
     return ((d * d + 0x4000) >> 15) + (more >> whole->slope);
 }
 
-/* Of string i's best path to this state, without its mark. */
+/* Of bitstream i's best path to this state, without its mark. */
 static int cost(const struct kv_trellis_job *job, size_t i, size_t state)
 {
-    const struct kv_trellis_step *step = job->step;
+    const struct kv_trellis_transition *transition = job->transition;
     int sum = 0;
 
-    for (size_t v = 0; v < step->values; v++)
-        sum +=
-            value_cost(job->x[v * AT_ONCE + i], step->table[v * STATES + state],
-                       &job->whole[v], step->values);
-    sum = sum < KV_TRELLIS_STEP_COST ? sum : KV_TRELLIS_STEP_COST;
-    return (job->least[i * ROW + (state >> step->bits)] & ~MARK) + 8 * sum;
+    for (size_t v = 0; v < transition->values; v++)
+        sum += value_cost(job->x[v * AT_ONCE + i],
+                          transition->table[v * STATES + state], &job->whole[v],
+                          transition->values);
+    sum = sum < KV_TRELLIS_TRANSITION_COST ? sum : KV_TRELLIS_TRANSITION_COST;
+    return (job->least[i * ROW + (state >> transition->bits)] & ~MARK) +
+           8 * sum;
 }
 
 /* As trellis_back.h says. */

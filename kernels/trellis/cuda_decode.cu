@@ -4,13 +4,14 @@
 
 enum { THREADS = 128, TOKENS = 16 };
 
-// The state that ends with bit `end` of a string, zeros before its beginning.
-KV_DEVICE unsigned kv_state_at(const uint8_t *string, unsigned end)
+// The state that ends with bit `end` of a bitstream, zeros before its
+// beginning.
+KV_DEVICE unsigned kv_state_at(const uint8_t *bitstream, unsigned end)
 {
     const unsigned last = (end - 1) / 8;
-    const unsigned high = last ? string[last - 1] : 0;
+    const unsigned high = last ? bitstream[last - 1] : 0;
 
-    return (high << 8 | string[last]) >> (8 * last + 8 - end) &
+    return (high << 8 | bitstream[last]) >> (8 * last + 8 - end) &
            (KV_TRELLIS_STATES - 1);
 }
 
@@ -18,9 +19,9 @@ KV_DEVICE unsigned kv_state_at(const uint8_t *string, unsigned end)
 // a channel.  A product and its sum are rounded once, in the order of
 // kv_vecops_times().
 __global__ void __launch_bounds__(THREADS)
-    kv_decode_strings_kernel(struct kv_gpu_bitstreams s, unsigned n_heads,
-                             unsigned d, size_t token_bytes,
-                             const uint8_t *bytes, size_t n, float *x)
+    kv_decode_bitstreams_kernel(struct kv_gpu_bitstreams s, unsigned n_heads,
+                                unsigned d, size_t token_bytes,
+                                const uint8_t *bytes, size_t n, float *x)
 {
     const size_t first = (size_t)blockIdx.x * TOKENS;
     const unsigned tokens = (unsigned)min(n - first, (size_t)TOKENS);
@@ -69,9 +70,9 @@ extern "C" int kv_gpu_decode_bitstreams(const struct kv_gpu_code *c,
     const dim3 grid((unsigned)((n + TOKENS - 1) / TOKENS),
                     (unsigned)c->n_heads);
     const char *wrong =
-        kv_launch(kv_decode_strings_kernel, grid, dim3(THREADS),
+        kv_launch(kv_decode_bitstreams_kernel, grid, dim3(THREADS),
                   c->head_dim * TOKENS * sizeof(float), (cudaStream_t)0,
-                  c->strings, (unsigned)c->n_heads, (unsigned)c->head_dim,
+                  c->bitstreams, (unsigned)c->n_heads, (unsigned)c->head_dim,
                   c->block_bytes, bytes, n, x);
 
     return wrong ? kv_fail(e, "decoding strings: %s", wrong) : 0;

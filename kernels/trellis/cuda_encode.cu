@@ -59,12 +59,13 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- the search ------------------------------------------------------------
 //
-// kernels/trellis/c.c by a warp a string.  Lane l has states l + 32 i in
+// kernels/trellis/c.c by a warp a bitstream.  Lane l has states l + 32 i in
 // registers, with what the table says of them: states that go on alike are one
-// lane's, but for steps of more than 4 bits, and what it cost to get to a state
-// is one shuffle.  Several warps a string would meet at a barrier every step.
-// Which states were best is one byte a lane and step, in global memory: shared
-// memory has no room for as many strings as there are registers for.
+// lane's, but for transitions of more than 4 bits, and what it cost to get to a
+// state is one shuffle.  Several warps a bitstream would meet at a barrier
+// every transition. Which states were best is one byte a lane and transition,
+// in global memory: shared memory has no room for as many bitstreams as there
+// are registers for.
 
 KV_DEVICE int kv_shuffle_int(int x, unsigned lane)
 {
@@ -114,12 +115,12 @@ KV_DEVICE unsigned kv_keep_least(const int *cost, int *least)
     }
 #pragma unroll
     for (int r = 0; r < MINE; r++)
-        least[r] = min(least[r], (int)KV_TRELLIS_MOST_COST);
+        least[r] = min(least[r], (int)KV_TRELLIS_MAX_COST);
     return which;
 }
 
 // The least of n groups a lane becomes 0.
-template <int N> KV_DEVICE void kv_settle_costs(int *least)
+template <int N> KV_DEVICE void kv_subtract_min(int *least)
 {
     int all = least[0];
 
@@ -163,12 +164,13 @@ KV_DEVICE int kv_position(float x, const kv_trellis_whole &whole)
     return kv_round(fminf(fmaxf(place, -most), most));
 }
 
-// Where a search stands: the next step's values, and the lane's note of it.
+// Where a search stands: the next transition's values, and the lane's note of
+// it.
 struct kv_searched {
     const float *x;
     const kv_trellis_whole *whole;
     uint8_t *note;
-    unsigned steps; // so far
+    unsigned transitions; // so far
 };
 
 // Of the best path to each of the lane's states, from the least of its groups.
@@ -199,13 +201,13 @@ KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
         for (int v = 0; v < VALUES; v++)
             sum += kv_value_cost<SHIFT>(place[v], table[v][i] * whole[v].number,
                                         far, shift, slope);
-        cost[i] += 8 * min(sum, (int)KV_TRELLIS_STEP_COST);
+        cost[i] += 8 * min(sum, (int)KV_TRELLIS_TRANSITION_COST);
     }
 }
 
-// All steps of a run.
+// All transitions of a run.
 template <int BITS, int VALUES>
-KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
+KV_DEVICE void kv_search_run(const kv_gpu_transitions &run, const float *tables,
                              kv_searched *at, int *cost)
 {
     static_assert((BITS < 4 ? (STATES >> BITS) * BITS : BITS) <= 8,
@@ -230,8 +232,8 @@ KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
         for (int v = 0; v < VALUES; v++) // they come while costs are compared
             next[v] = ahead[v];
         *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
-        if (at->steps && at->steps % KV_TRELLIS_SETTLE == 0)
-            kv_settle_costs<MINE>(least);
+        if (at->transitions && at->transitions % KV_TRELLIS_SUBTRACT == 0)
+            kv_subtract_min<MINE>(least);
         if (VALUES > 1 || at->whole->shift ||
             at->whole->slope != KV_TRELLIS_NO_SLOPE)
             kv_find_costs<BITS, VALUES, true>(table, least, at->whole, x, cost);
@@ -244,23 +246,23 @@ KV_DEVICE void kv_search_run(const kv_gpu_steps &run, const float *tables,
         at->x += VALUES;
         at->whole += VALUES;
         at->note += KV_GPU_NOTE;
-        at->steps++;
+        at->transitions++;
     }
 }
 
-// The string of the path that ends in `state`, from its last byte on; note:
+// The bitstream of the path that ends in `state`, from its last byte on; note:
 // where the lane's end.  All lanes walk; each has the notes of its groups.
 KV_DEVICE void kv_put_path(const kv_gpu_bitstreams &s, unsigned state,
                            const uint8_t *note, size_t bytes, uint8_t *to)
 {
-    constexpr unsigned AHEAD = 8; // steps whose notes come together
+    constexpr unsigned AHEAD = 8; // transitions whose notes come together
     unsigned in = (unsigned)(8 * bytes - s.n_bits), window = 0;
 
     to += bytes;
     for (unsigned run = s.n_runs; run-- > 0;) {
-        const unsigned bits = s.steps[run].bits, own = (1u << bits) - 1;
+        const unsigned bits = s.transitions[run].bits, own = (1u << bits) - 1;
 
-        for (unsigned left = s.steps[run].n; left;) {
+        for (unsigned left = s.transitions[run].n; left;) {
             const unsigned n = min(left, AHEAD);
             unsigned has[AHEAD];
 
@@ -293,32 +295,32 @@ KV_DEVICE void kv_put_path(const kv_gpu_bitstreams &s, unsigned state,
             note -= n * KV_GPU_NOTE;
         }
     }
-    if (in && !kv_lane()) // a string of no steps
+    if (in && !kv_lane()) // a bitstream of no transitions
         *--to = 0;
 }
 
-// A block of one warp: few strings are on many multiprocessors.
+// A block of one warp: few bitstreams are on many multiprocessors.
 __global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
     kv_bitstreams_kernel(struct kv_gpu_bitstreams s, const float *x, size_t n,
                          size_t bytes, uint8_t *notes, uint8_t *to)
 {
-    notes += (size_t)blockIdx.x * s.n_steps * KV_GPU_NOTE + kv_lane();
+    notes += (size_t)blockIdx.x * s.n_transitions * KV_GPU_NOTE + kv_lane();
     for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
         kv_searched at = {x + t * s.n_coefs, s.whole, notes, 0};
         int cost[STATES], least;
 
 #pragma unroll
         for (int i = 0; i < STATES; i++)
-            cost[i] = i || kv_lane() ? KV_TRELLIS_MOST_COST : 0;
+            cost[i] = i || kv_lane() ? KV_TRELLIS_MAX_COST : 0;
         for (unsigned run = 0; run < s.n_runs; run++) {
-            const kv_gpu_steps steps = s.steps[run];
+            const kv_gpu_transitions transitions = s.transitions[run];
 
-            switch (steps.bits << 4 | steps.values) {
-#define KV_CASE(BITS, VALUES)                                    \
-    case BITS << 4 | VALUES:                                     \
-        kv_search_run<BITS, VALUES>(steps, s.tables, &at, cost); \
+            switch (transitions.bits << 4 | transitions.values) {
+#define KV_CASE(BITS, VALUES)                                          \
+    case BITS << 4 | VALUES:                                           \
+        kv_search_run<BITS, VALUES>(transitions, s.tables, &at, cost); \
         break;
-                KV_GPU_STEPS(KV_CASE)
+                KV_GPU_TRANSITIONS(KV_CASE)
 #undef KV_CASE
             }
         }
@@ -337,13 +339,13 @@ extern "C" int kv_gpu_encode_bitstreams(const struct kv_gpu_code *c,
                     (unsigned)c->n_heads);
     const char *wrong =
         kv_launch(kv_coefficients_kernel, grid, dim3(THREADS),
-                  c->head_dim * ROW * sizeof(float), stream, c->strings,
+                  c->head_dim * ROW * sizeof(float), stream, c->bitstreams,
                   (unsigned)c->n_heads, (unsigned)c->head_dim, b->x, b->n, y);
 
     if (!wrong)
         wrong =
             kv_launch(kv_bitstreams_kernel, dim3((unsigned)searches), dim3(32),
-                      (size_t)0, stream, c->strings, (const float *)y, b->n,
+                      (size_t)0, stream, c->bitstreams, (const float *)y, b->n,
                       c->block_bytes, notes, b->bytes);
     return wrong ? kv_fail(e, "encoding strings: %s", wrong) : 0;
 }

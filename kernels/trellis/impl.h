@@ -11,14 +11,15 @@
  * with |d| split into min(|d|, FAR >> shift), which shifted left is near, and
  * more.  So KV_TRELLIS_NEAR costs 4; and where all numbers may be far, because
  * neighbours are, slope lets the nearest cost the least.  What all values of a
- * step cost, 4095 at most, is taken times 8; paths before it cost the most at
- * most: no more than 16 bits.
+ * transition cost, 4095 at most, is taken times 8; paths before it cost the
+ * most at most: no more than 16 bits.
  *
  * The three bits that are left say where a path came from.  Of the states that
- * the next step goes on from alike (see kv_trellis_job), the last ones of their
- * bits are the same: a cost with the first three bits of its state below it, or
- * all that differ if these are fewer, is less than another if the path is
- * better or as good and its state comes first.  These bits are the path's mark.
+ * the next transition goes on from alike (see kv_trellis_job), the last ones of
+ * their bits are the same: a cost with the first three bits of its state below
+ * it, or all that differ if these are fewer, is less than another if the path
+ * is better or as good and its state comes first.  These bits are the path's
+ * mark.
  */
 #ifndef KV_TRELLIS_IMPL_H
 #define KV_TRELLIS_IMPL_H
@@ -26,19 +27,21 @@
 #include "kernels/trellis/trellis.h"
 
 enum {
-    KV_TRELLIS_AT_ONCE = 16,                /* strings at most, of one call */
-    KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* costs of a string: most groups */
+    KV_TRELLIS_AT_ONCE = 16, /* bitstreams at most, of one call */
+    KV_TRELLIS_ROW =
+        KV_TRELLIS_STATES / 2, /* costs of a bitstream: most groups */
     KV_TRELLIS_MARK = 7,
-    KV_TRELLIS_MOST_COST = 0x7ff8, /* of a path, and more is as much */
-    KV_TRELLIS_SETTLE = 8, /* after so many steps the least cost becomes 0: few
-                            * values that are far do not take it to the most */
+    KV_TRELLIS_MAX_COST = 0x7ff8, /* of a path, and more is as much */
+    KV_TRELLIS_SUBTRACT =
+        8, /* after so many transitions the least cost becomes 0: few
+            * values that are far do not take it to the most */
     KV_TRELLIS_NEAR = 362,
-    KV_TRELLIS_STEP_COST = 4095, /* the most of a step */
+    KV_TRELLIS_TRANSITION_COST = 4095, /* the most of a transition */
     KV_TRELLIS_NO_SLOPE = 16
 };
 
-/* Of steps of so many values, which cost three quarters of the most by what is
- * not far and a quarter by slope. */
+/* Of transitions of so many values, which cost three quarters of the most by
+ * what is not far and a quarter by slope. */
 #define KV_TRELLIS_FAR(values) \
     ((values) == 1 ? 10031 : (values) == 2 ? 7093 : (values) == 3 ? 5791 : 5015)
 
@@ -50,7 +53,7 @@ static inline int kv_trellis_nearest(float x)
     return (int)(x + big - big);
 }
 
-/* Bits of a mark where a step of `next` bits follows. */
+/* Bits of a mark where a transition of `next` bits follows. */
 static inline unsigned kv_trellis_marked(unsigned next)
 {
     return next < 3 ? next : 3;
@@ -70,18 +73,19 @@ static inline size_t kv_trellis_note(unsigned next)
     return next <= 3 ? 32 : kv_trellis_paths(next) * sizeof(uint16_t);
 }
 
-/* One step of n strings, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path to state
- * s costs least[s >> bits] + what its values do.  The next step, of `next`
- * bits, goes on from the groups of states r, r + (STATES >> next), ..; after
- * the last step next is KV_TRELLIS_BITS, and all states are one group. */
+/* One transition of n bitstreams, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path
+ * to state s costs least[s >> bits] + what its values do.  The next transition,
+ * of `next` bits, goes on from the groups of states r, r + (STATES >> next),
+ * ..; after the last transition next is KV_TRELLIS_BITS, and all states are one
+ * group. */
 struct kv_trellis_job {
-    const struct kv_trellis_step *step;
+    const struct kv_trellis_transition *transition;
     const struct kv_trellis_whole *whole; /* [values] */
     unsigned next;
     size_t n;
     const int16_t *x; /* [values][KV_TRELLIS_AT_ONCE] positions */
     /* A cost has below it as much of the marks of its states as the bits before
-     * the step tell.  mark: what costs of `to` have. */
+     * the transition tell.  mark: what costs of `to` have. */
     const uint16_t *least; /* [n][KV_TRELLIS_ROW] */
     uint16_t *to; /* [n][KV_TRELLIS_ROW]: of each group, the most at most */
     const uint16_t *mark; /* [STATES >> next] */
@@ -92,8 +96,8 @@ struct kv_trellis_search {
     void (*advance)(const struct kv_trellis_job *job);
     /* The least of n costs becomes 0, marks stay; n a power of two. */
     void (*settle)(uint16_t *cost, size_t n);
-    /* The way back by a step of n strings that one of `next` bits follows: of
-     * the best path to the group of after[i], the state. */
+    /* The way back by a transition of n bitstreams that one of `next` bits
+     * follows: of the best path to the group of after[i], the state. */
     void (*go_back)(unsigned next, size_t n, const uint8_t *note,
                     const uint16_t *after, uint16_t *state);
 };

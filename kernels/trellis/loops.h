@@ -44,8 +44,8 @@ enum form {
     WIDE    /* above */
 };
 
-/* A kind of step; constants where they are inlined.  bits: LANE_BITS stands for
- * more too, where they make no difference. */
+/* A kind of transition; constants where they are inlined.  bits: LANE_BITS
+ * stands for more too, where they make no difference. */
 struct kind {
     unsigned bits;
     size_t values;
@@ -55,12 +55,12 @@ struct kind {
 /* Those there is code for. */
 #define SEVERAL_VALUES(X, bits) \
     X(bits, 1, NARROW) X(bits, 2, NARROW) X(bits, 3, NARROW) X(bits, 4, NARROW)
-#define KINDS_OF_BOTH(X)                                                  \
-    SEVERAL_VALUES(X, 1)                                                  \
-    SEVERAL_VALUES(X, 2)                                                  \
-    SEVERAL_VALUES(X, 3)                                                  \
-    X(4, 1, NARROW) X(4, 2, PAIRS) X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) \
-        X(4, 1, OWN)
+#define KINDS_OF_BOTH(X) \
+    SEVERAL_VALUES(X, 1) \
+    SEVERAL_VALUES(X, 2) \
+    SEVERAL_VALUES(X, 3) \
+    X(4, 1, NARROW)      \
+    X(4, 2, PAIRS) X(1, 1, OWN) X(2, 1, OWN) X(3, 1, OWN) X(4, 1, OWN)
 #if LANE_BITS == 5
 #define KINDS(X) KINDS_OF_BOTH(X) X(5, 1, NARROW) X(5, 1, WIDE) X(5, 1, OWN)
 #else
@@ -68,14 +68,16 @@ struct kind {
 #endif
 #define KIND(bits, values, form) (((bits)*8 + (values)) * 4 + (form))
 
-static struct kind kind_of(const struct kv_trellis_step *step)
+static struct kind kind_of(const struct kv_trellis_transition *transition)
 {
-    const enum form folded = step->bits > KV_TRELLIS_NARROW       ? WIDE
-                             : step->bits > 3 && step->values > 1 ? PAIRS
-                                                                  : NARROW;
+    const enum form folded = transition->bits > KV_TRELLIS_NARROW ? WIDE
+                             : transition->bits > 3 && transition->values > 1
+                                 ? PAIRS
+                                 : NARROW;
 
-    return (struct kind){step->bits < LANE_BITS ? step->bits : LANE_BITS,
-                         step->values, step->folded ? folded : OWN};
+    return (struct kind){transition->bits < LANE_BITS ? transition->bits
+                                                      : LANE_BITS,
+                         transition->values, transition->folded ? folded : OWN};
 }
 
 /* ---- what numbers cost ------------------------------------------------- */
@@ -89,8 +91,8 @@ static struct kind kind_of(const struct kv_trellis_step *step)
  * that has bit 8 and a few of the last bits the other way, with bit 6 others of
  * the last bits.  So few vectors of costs are those of all states, their lanes
  * flipped; where bit 7 is set the sums with what was before are flipped
- * instead, once the least of them is known: bits that it flips are the step's
- * own. */
+ * instead, once the least of them is known: bits that it flips are the
+ * transition's own. */
 ALWAYS_INLINE size_t vectors_of(enum form form)
 {
     return form == OWN ? VECTORS : (form == WIDE ? 256 : 128) / LANES;
@@ -163,17 +165,17 @@ ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
     for (size_t v = 0; v < kind.values; v++) {
         UNROLL
         for (size_t h = 0; h < vectors_of(kind.form); h++) {
-            const vi x =
-                v_number(job->step->table + v * STATES + state_of(kind.form, h),
-                         job->whole[v].number);
+            const vi x = v_number(job->transition->table + v * STATES +
+                                      state_of(kind.form, h),
+                                  job->whole[v].number);
 
             number[v][h] = v_turn(x, (LANE_BITS - kind.bits) % LANE_BITS, 0);
         }
     }
 }
 
-/* What a distance costs, of a step with this shift and slope; that neither does
- * anything, or the slope does not, are constants. */
+/* What a distance costs, of a transition with this shift and slope; that
+ * neither does anything, or the slope does not, are constants. */
 ALWAYS_INLINE vi cost_of(vi d, size_t values, unsigned shift, unsigned slope)
 {
     const vi far = v_all((int16_t)(KV_TRELLIS_FAR(values) >> shift));
@@ -187,7 +189,7 @@ ALWAYS_INLINE vi cost_of(vi d, size_t values, unsigned shift, unsigned slope)
                : v_add(d, v_shift_back(v_less(size, near), slope));
 }
 
-/* What they cost string i. */
+/* What they cost bitstream i. */
 ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
                                struct kind kind, unsigned shift, unsigned slope,
                                vi (*number)[VECTORS], size_t i, vi *cost)
@@ -206,18 +208,18 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
     }
     UNROLL
     for (size_t h = 0; h < vectors_of(kind.form); h++)
-        cost[h] = v_shift(v_min(cost[h], v_all(KV_TRELLIS_STEP_COST)), 3);
+        cost[h] = v_shift(v_min(cost[h], v_all(KV_TRELLIS_TRANSITION_COST)), 3);
 }
 
 /* ---- the least --------------------------------------------------------- */
 
-/* What a string's step makes of it; base: what the numbers of base vectors
- * cost, and of those of states with bit 6. */
+/* What a bitstream's transition makes of it; base: what the numbers of base
+ * vectors cost, and of those of states with bit 6. */
 struct costs {
     vi base[2][VECTORS];
     const uint16_t *before; /* of the states it goes on from */
-    unsigned bits;          /* of the step */
-    unsigned own;           /* of a mark, those that the step's bits tell */
+    unsigned bits;          /* of the transition */
+    unsigned own; /* of a mark, those that the transition's bits tell */
 };
 
 /* marked: bits of a mark. */
@@ -255,10 +257,10 @@ ALWAYS_INLINE vi least_of(const struct costs *c, struct kind kind, bool own,
                   !both && bit_of(g, 7) ? flip : 0);
 }
 
-/* A cost as the next step has it. */
+/* A cost as the next transition has it. */
 ALWAYS_INLINE vi marked_again(vi cost, const uint16_t *mark)
 {
-    cost = v_min(cost, v_all(KV_TRELLIS_MOST_COST | MARK));
+    cost = v_min(cost, v_all(KV_TRELLIS_MAX_COST | MARK));
     return v_or(v_and(cost, v_all(~MARK)), v_load(mark));
 }
 
@@ -312,20 +314,21 @@ ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
     v_marks(note, marks);
 }
 
-/* ---- a step ------------------------------------------------------------ */
+/* ---- a transition
+ * ------------------------------------------------------------ */
 
 /* own, marked: constants. */
-ALWAYS_INLINE void advance_strings(const struct kv_trellis_job *job,
-                                   struct kind kind, unsigned shift,
-                                   unsigned slope, bool own, unsigned marked,
-                                   vi (*number)[VECTORS])
+ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
+                                      struct kind kind, unsigned shift,
+                                      unsigned slope, bool own, unsigned marked,
+                                      vi (*number)[VECTORS])
 {
     const size_t flip = lane_flip(kind, 6);
 
     for (size_t i = 0; i < job->n; i++) {
-        struct costs c = {.before = job->least + i * ROW,
-                          .bits = kind.bits < LANE_BITS ? kind.bits
-                                                        : job->step->bits};
+        struct costs c = {
+            .before = job->least + i * ROW,
+            .bits = kind.bits < LANE_BITS ? kind.bits : job->transition->bits};
 
         if (own)
             c.own = (1u << (c.bits + marked - KV_TRELLIS_BITS)) - 1;
@@ -344,26 +347,26 @@ ALWAYS_INLINE void advance_marked(const struct kv_trellis_job *job,
                                   unsigned slope, vi (*number)[VECTORS])
 {
     const unsigned marked = kv_trellis_marked(job->next);
-    const bool own =
-        kind.bits == LANE_BITS && job->step->bits + marked > KV_TRELLIS_BITS;
+    const bool own = kind.bits == LANE_BITS &&
+                     job->transition->bits + marked > KV_TRELLIS_BITS;
 
     if (own && marked == 3)
-        advance_strings(job, kind, shift, slope, true, 3, number);
+        advance_bitstreams(job, kind, shift, slope, true, 3, number);
     else if (own)
-        advance_strings(job, kind, shift, slope, true, 2, number);
+        advance_bitstreams(job, kind, shift, slope, true, 2, number);
     else if (marked == 1)
-        advance_strings(job, kind, shift, slope, false, 1, number);
+        advance_bitstreams(job, kind, shift, slope, false, 1, number);
     else if (marked == 2)
-        advance_strings(job, kind, shift, slope, false, 2, number);
+        advance_bitstreams(job, kind, shift, slope, false, 2, number);
     else
-        advance_strings(job, kind, shift, slope, false, 3, number);
+        advance_bitstreams(job, kind, shift, slope, false, 3, number);
 }
 
 ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
                                 struct kind kind)
 {
     const unsigned shift = job->whole->shift, slope = job->whole->slope;
-    vi number[KV_TRELLIS_MOST_VALUES][VECTORS];
+    vi number[KV_TRELLIS_MAX_VALUES][VECTORS];
 
     load_numbers(job, kind, number);
     if (!shift && slope == KV_TRELLIS_NO_SLOPE)
@@ -376,7 +379,7 @@ ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
 
 static void advance(const struct kv_trellis_job *job)
 {
-    const struct kind kind = kind_of(job->step);
+    const struct kind kind = kind_of(job->transition);
 
     switch (KIND(kind.bits, kind.values, kind.form)) {
 #define CASE(B, V, F)                              \

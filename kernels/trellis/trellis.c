@@ -9,12 +9,13 @@
 
 enum { STATES = KV_TRELLIS_STATES };
 
-static size_t string_bits(const struct kv_trellis_step *step, size_t n_steps)
+static size_t bitstream_bits(const struct kv_trellis_transition *transition,
+                             size_t n_transitions)
 {
     size_t bits = 0;
 
-    for (size_t i = 0; i < n_steps; i++)
-        bits += step[i].bits;
+    for (size_t i = 0; i < n_transitions; i++)
+        bits += transition[i].bits;
     return bits;
 }
 
@@ -37,30 +38,34 @@ static float widest_gap(const float *x, size_t n)
     return gap;
 }
 
-struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
-                                       const float *table, bool folded)
+struct kv_trellis_transition kv_trellis_transition(unsigned bits,
+                                                   unsigned values,
+                                                   const float *table,
+                                                   bool folded)
 {
     const size_t n = values * (size_t)STATES;
     double squares = 0;
-    struct kv_trellis_step step = {
+    struct kv_trellis_transition transition = {
         .bits = bits, .values = values, .table = table, .folded = folded};
 
     for (size_t i = 0; i < n; i++) {
         squares += (double)table[i] * (double)table[i];
-        step.reach = fmaxf(step.reach, fabsf(table[i]));
+        transition.reach = fmaxf(transition.reach, fabsf(table[i]));
     }
     for (size_t i = 0; i < n; i += STATES)
-        step.gap = fmaxf(step.gap, widest_gap(table + i, STATES));
-    step.error = squares / (double)n * exp2(-2 * (double)bits / (double)values);
-    return step;
+        transition.gap = fmaxf(transition.gap, widest_gap(table + i, STATES));
+    transition.error =
+        squares / (double)n * exp2(-2 * (double)bits / (double)values);
+    return transition;
 }
 
-size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps)
+size_t kv_trellis_bytes(const struct kv_trellis_transition *transition,
+                        size_t n_transitions)
 {
-    return (string_bits(step, n_steps) + 7) / 8;
+    return (bitstream_bits(transition, n_transitions) + 7) / 8;
 }
 
-/* The state after so many bits of the string, which are its last ones. */
+/* The state after so many bits of the bitstream, which are its last ones. */
 static unsigned state_after(const uint8_t *bytes, size_t bits)
 {
     const size_t last = (bits - 1) / 8;
@@ -70,36 +75,37 @@ static unsigned state_after(const uint8_t *bytes, size_t bits)
 }
 _Static_assert(KV_TRELLIS_BITS <= 9, "two bytes hold a state at any bit");
 
-void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
-                       const uint8_t *bytes, uint16_t *state)
+void kv_trellis_states(const struct kv_trellis_transition *transition,
+                       size_t n_transitions, const uint8_t *bytes,
+                       uint16_t *state)
 {
     size_t bits = 0;
 
-    for (size_t i = 0; i < n_steps; i++) {
-        bits += step[i].bits;
+    for (size_t i = 0; i < n_transitions; i++) {
+        bits += transition[i].bits;
         state[i] = (uint16_t)state_after(bytes, bits);
     }
 }
 
-void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
-                       const uint8_t *bytes, size_t stride, const float *scale,
-                       size_t n, float *x, size_t x_stride,
-                       const uint32_t *place)
+void kv_trellis_decode(const struct kv_trellis_transition *transition,
+                       size_t n_transitions, const uint8_t *bytes,
+                       size_t stride, const float *scale, size_t n, float *x,
+                       size_t x_stride, const uint32_t *place)
 {
     enum { AT_ONCE = 16 };
 
-    for (size_t first = 0; n_steps && first < n; first += AT_ONCE) {
+    for (size_t first = 0; n_transitions && first < n; first += AT_ONCE) {
         const size_t m = n - first < AT_ONCE ? n - first : AT_ONCE;
         size_t bits = 0, value = 0;
 
-        for (size_t i = 0; i < n_steps; i++) {
+        for (size_t i = 0; i < n_transitions; i++) {
             unsigned state[AT_ONCE];
 
-            bits += step[i].bits;
+            bits += transition[i].bits;
             for (size_t s = 0; s < m; s++)
                 state[s] = state_after(bytes + s * stride, bits);
-            for (size_t v = 0; v < step[i].values; v++, value++) {
-                const float *const number = step[i].table + v * STATES;
+            for (size_t v = 0; v < transition[i].values; v++, value++) {
+                const float *const number = transition[i].table + v * STATES;
                 const float by = scale[value];
                 float *const to = x + place[value];
 
@@ -224,7 +230,7 @@ static void spread(const float *quantile, double power, size_t n, float *size)
 static void start(unsigned bits, unsigned values, const float *x, size_t n_x,
                   uint64_t seed, float *kept)
 {
-    const double rate = (double)bits / values / KV_TRELLIS_MOST_BITS;
+    const double rate = (double)bits / values / KV_TRELLIS_MAX_BITS;
     const size_t n = kv_trellis_kept(bits);
     float quantile[QUANTILES + 1], size[KV_TRELLIS_ENTRIES / 2];
 
@@ -248,19 +254,20 @@ static void start(unsigned bits, unsigned values, const float *x, size_t n_x,
 /* Every number becomes the mean of the values it stood for, those that it stood
  * for negated with them; the value it had counts as PRIOR of them: a number
  * that is hardly used stays near. */
-static void improve(const struct kv_trellis_step *step, const float *x,
-                    size_t n, size_t len, const uint16_t *state, float *kept)
+static void improve(const struct kv_trellis_transition *transition,
+                    const float *x, size_t n, size_t len, const uint16_t *state,
+                    float *kept)
 {
     enum { PRIOR = 4 };
-    const size_t each = step->values, steps = len / each;
-    const size_t size = kv_trellis_kept(step->bits);
+    const size_t each = transition->values, transitions = len / each;
+    const size_t size = kv_trellis_kept(transition->bits);
     double *sum = kv_alloc(each * size, sizeof(*sum));
     double *count = kv_alloc(size, sizeof(*count));
     struct folded of[STATES];
 
     for (unsigned s = 0; s < STATES; s++)
-        of[s] = fold(step->bits, step->values, s);
-    for (size_t i = 0; i < n * steps; i++) {
+        of[s] = fold(transition->bits, transition->values, s);
+    for (size_t i = 0; i < n * transitions; i++) {
         const struct folded f = of[state[i]];
 
         count[f.at]++;
@@ -275,20 +282,20 @@ static void improve(const struct kv_trellis_step *step, const float *x,
     free(sum);
 }
 
-/* Steps of one kind, each value in its place at a scale of 1. */
+/* Transitions of one kind, each value in its place at a scale of 1. */
 struct run {
-    struct kv_trellis_step *step;
+    struct kv_trellis_transition *transition;
     struct kv_trellis_whole *whole;
     float *one;
     uint32_t *place;
-    size_t steps, len;
+    size_t transitions, len;
 };
 
 static struct run new_run(size_t values, size_t len)
 {
-    struct run r = {.steps = len / values, .len = len};
+    struct run r = {.transitions = len / values, .len = len};
 
-    r.step = kv_alloc(r.steps, sizeof(*r.step));
+    r.transition = kv_alloc(r.transitions, sizeof(*r.transition));
     r.whole = kv_alloc(len, sizeof(*r.whole));
     r.one = kv_alloc(len, sizeof(*r.one));
     r.place = kv_alloc(len, sizeof(*r.place));
@@ -301,48 +308,50 @@ static struct run new_run(size_t values, size_t len)
 
 static void free_run(struct run *r)
 {
-    free(r->step);
+    free(r->transition);
     free(r->whole);
     free(r->one);
     free(r->place);
 }
 
-/* All steps by what is kept of a table, which is unfolded to `table`. */
+/* All transitions by what is kept of a table, which is unfolded to `table`. */
 static void set_table(struct run *r, unsigned bits, unsigned values,
                       const float *kept, float *table)
 {
     kv_trellis_unfold(bits, values, kept, table);
-    r->step[0] = kv_trellis_step(bits, values, table, true);
-    for (size_t i = 1; i < r->steps; i++)
-        r->step[i] = r->step[0];
-    kv_trellis_count(r->step, r->steps, r->one, r->whole);
+    r->transition[0] = kv_trellis_transition(bits, values, table, true);
+    for (size_t i = 1; i < r->transitions; i++)
+        r->transition[i] = r->transition[0];
+    kv_trellis_count(r->transition, r->transitions, r->one, r->whole);
 }
 
-/* The states of n sequences on their best paths: [n][steps]. */
+/* The states of n sequences on their best paths: [n][transitions]. */
 static void find_states(const struct run *r, const float *x, size_t n,
                         uint16_t *state)
 {
     enum { AT_ONCE = 16 };
-    const size_t size = kv_trellis_bytes(r->step, r->steps);
+    const size_t size = kv_trellis_bytes(r->transition, r->transitions);
 
 #pragma omp parallel
     {
-        void *scratch =
-            kv_lines_unset(kv_trellis_scratch(r->step, r->steps, AT_ONCE), 1);
+        void *workspace = kv_lines_unset(
+            kv_trellis_workspace(r->transition, r->transitions, AT_ONCE), 1);
         uint8_t *bytes = kv_alloc(AT_ONCE, size);
 
 #pragma omp for schedule(static)
         for (size_t i = 0; i < n; i += AT_ONCE) {
             const size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
 
-            kv_trellis_encode(r->step, r->steps, x + i * r->len, r->len,
-                              r->place, r->whole, m, scratch, bytes, size);
+            kv_trellis_encode(r->transition, r->transitions, x + i * r->len,
+                              r->len, r->place, r->whole, m, workspace, bytes,
+                              size);
             for (size_t j = 0; j < m; j++)
-                kv_trellis_states(r->step, r->steps, bytes + j * size,
-                                  state + (i + j) * r->steps);
+                kv_trellis_states(r->transition, r->transitions,
+                                  bytes + j * size,
+                                  state + (i + j) * r->transitions);
         }
         free(bytes);
-        free(scratch);
+        free(workspace);
     }
 }
 
@@ -351,7 +360,7 @@ void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
 {
     float *table = kv_alloc(values * STATES, sizeof(*table));
     struct run r = new_run(values, len);
-    uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
+    uint16_t *state = kv_alloc(n, r.transitions * sizeof(*state));
 
     start(bits, values, x, n * len, seed, kept);
     for (size_t i = 0; i < rounds; i++) {
@@ -359,7 +368,7 @@ void kv_trellis_train(unsigned bits, unsigned values, const float *x, size_t n,
 
         set_table(&r, bits, values, kept, table);
         find_states(&r, x, some, state);
-        improve(r.step, x, some, len, state, kept);
+        improve(r.transition, x, some, len, state, kept);
     }
     free(state);
     free_run(&r);
@@ -371,7 +380,7 @@ double kv_trellis_error(unsigned bits, unsigned values, const float *kept,
 {
     float *table = kv_alloc(values * STATES, sizeof(*table));
     struct run r = new_run(values, len);
-    uint16_t *state = kv_alloc(n, r.steps * sizeof(*state));
+    uint16_t *state = kv_alloc(n, r.transitions * sizeof(*state));
     double sum = 0;
 
     set_table(&r, bits, values, kept, table);

@@ -2,16 +2,17 @@
  * trellis (QTIP, arXiv 2406.11235): at the same fixed rate a part of what
  * separates a scalar quantizer from the rate-distortion bound is won back.
  *
- * A step turns `values` numbers into `bits` bits.  The state after a step is
- * the last KV_TRELLIS_BITS bits of the string so far (zeros before its
- * beginning), and the numbers are what the step's table has for that state:
+ * A transition turns `values` numbers into `bits` bits.  The state after a
+ * transition is the last KV_TRELLIS_BITS bits of the bitstream so far (zeros
+ * before its beginning), and the numbers are what the transition's table has
+ * for that state:
  *
- *   string   0 0 0 ... | u u | u | u u u | u ...        high bit first
- *                  state of step i ^ ends with its own bits
+ *   bitstream   0 0 0 ... | u u | u | u u u | u ...        high bit first
+ *                  state of transition i ^ ends with its own bits
  *
- * So a decoder needs no more than the bits before a step to begin anywhere.
- * The encoder searches all paths (Viterbi).  Rates below one bit come from
- * steps of several numbers. */
+ * So a decoder needs no more than the bits before a transition to begin
+ * anywhere. The encoder searches all paths (Viterbi).  Rates below one bit come
+ * from transitions of several numbers. */
 #ifndef KV_TRELLIS_H
 #define KV_TRELLIS_H
 
@@ -22,16 +23,16 @@
 enum {
     KV_TRELLIS_BITS = 9,
     KV_TRELLIS_STATES = 1 << KV_TRELLIS_BITS,
-    KV_TRELLIS_ENTRIES = 256,  /* of a short table, the most */
-    KV_TRELLIS_MOST_BITS = 8,  /* of a step */
-    KV_TRELLIS_MOST_VALUES = 4 /* of a step */
+    KV_TRELLIS_ENTRIES = 256, /* of a short table, the most */
+    KV_TRELLIS_MAX_BITS = 8,  /* of a transition */
+    KV_TRELLIS_MAX_VALUES = 4 /* of a transition */
 };
 
-struct kv_trellis_step {
+struct kv_trellis_transition {
     unsigned bits, values; /* 1 to the most; of 4 bits 2 values at most, of
                             * more 1 */
     const float *table;    /* [values][KV_TRELLIS_STATES] */
-    /* To encode alone, of kv_trellis_step(): */
+    /* To encode alone, of kv_trellis_transition(): */
     bool folded;  /* the table is of kv_trellis_unfold(); of several values it
                    * has to be */
     double error; /* that is to be expected of a value: the mean square of
@@ -42,13 +43,15 @@ struct kv_trellis_step {
 
 /* With what an encoder wants to know of the table, [values][KV_TRELLIS_STATES].
  */
-struct kv_trellis_step kv_trellis_step(unsigned bits, unsigned values,
-                                       const float *table, bool folded);
+struct kv_trellis_transition kv_trellis_transition(unsigned bits,
+                                                   unsigned values,
+                                                   const float *table,
+                                                   bool folded);
 
 /* An encoder counts in whole numbers: x and what is decoded as positions, what
  * a value costs as a multiple of a quarter of the error that is expected of a
- * value of the string, in the mean (what is more than 16 times the geometric
- * mean counts as that).  Of one value of a string: */
+ * value of the bitstream, in the mean (what is more than 16 times the geometric
+ * mean counts as that).  Of one value of a bitstream: */
 struct kv_trellis_whole {
     float x, number; /* position of 1: of x, and of a number of the table */
     int16_t most;    /* position of x, either side: somewhat past all numbers */
@@ -56,40 +59,44 @@ struct kv_trellis_whole {
     uint8_t slope;   /* what is far costs its distance >> slope more */
 };
 
-/* whole: [values of all steps]; scale: one for each value, as to decode.  All 0
- * where decoded numbers are 0, or too large to have an error in a double: any
- * bytes are as good then. */
-void kv_trellis_count(const struct kv_trellis_step *step, size_t n_steps,
-                      const float *scale, struct kv_trellis_whole *whole);
+/* whole: [values of all transitions]; scale: one for each value, as to decode.
+ * All 0 where decoded numbers are 0, or too large to have an error in a double:
+ * any bytes are as good then. */
+void kv_trellis_count(const struct kv_trellis_transition *transition,
+                      size_t n_transitions, const float *scale,
+                      struct kv_trellis_whole *whole);
 
-/* Of the whole string, the last byte filled up with zero bits. */
-size_t kv_trellis_bytes(const struct kv_trellis_step *step, size_t n_steps);
+/* Of the whole bitstream, the last byte filled up with zero bits. */
+size_t kv_trellis_bytes(const struct kv_trellis_transition *transition,
+                        size_t n_transitions);
 
-/* Bytes of scratch memory that encode needs for n strings.  Tables and scratch
+/* Bytes of workspace that encode needs for n bitstreams.  Tables and workspace
  * memory are best at the start of a cache line (kv_lines()). */
-size_t kv_trellis_scratch(const struct kv_trellis_step *step, size_t n_steps,
-                          size_t n);
+size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
+                            size_t n_transitions, size_t n);
 
-/* n strings of the same steps.  Value i of string s stands at x[s * x_stride +
- * place[i]], finite; whole: of kv_trellis_count(); bytes: [n][stride].  Finds
- * the bytes whose decoded numbers have the least sum of costs, those of a step
- * (x - decoded)^2 of each value to the nearest whole number, or less a long way
- * off (trellis_impl.h); on ties the lowest predecessor.  Every level gives the
- * same bytes. */
-void kv_trellis_encode(const struct kv_trellis_step *step, size_t n_steps,
-                       const float *x, size_t x_stride, const uint32_t *place,
+/* n bitstreams of the same transitions.  Value i of bitstream s stands at x[s *
+ * x_stride + place[i]], finite; whole: of kv_trellis_count(); bytes:
+ * [n][stride].  Finds the bytes whose decoded numbers have the least sum of
+ * costs, those of a transition (x - decoded)^2 of each value to the nearest
+ * whole number, or less a long way off (trellis_impl.h); on ties the lowest
+ * predecessor.  Every level gives the same bytes. */
+void kv_trellis_encode(const struct kv_trellis_transition *transition,
+                       size_t n_transitions, const float *x, size_t x_stride,
+                       const uint32_t *place,
                        const struct kv_trellis_whole *whole, size_t n,
-                       void *scratch, uint8_t *bytes, size_t stride);
+                       void *workspace, uint8_t *bytes, size_t stride);
 
 /* x = scale * table[state], the reverse. */
-void kv_trellis_decode(const struct kv_trellis_step *step, size_t n_steps,
-                       const uint8_t *bytes, size_t stride, const float *scale,
-                       size_t n, float *x, size_t x_stride,
-                       const uint32_t *place);
+void kv_trellis_decode(const struct kv_trellis_transition *transition,
+                       size_t n_transitions, const uint8_t *bytes,
+                       size_t stride, const float *scale, size_t n, float *x,
+                       size_t x_stride, const uint32_t *place);
 
-/* The state after each step: [n_steps]. */
-void kv_trellis_states(const struct kv_trellis_step *step, size_t n_steps,
-                       const uint8_t *bytes, uint16_t *state);
+/* The state after each transition: [n_transitions]. */
+void kv_trellis_states(const struct kv_trellis_transition *transition,
+                       size_t n_transitions, const uint8_t *bytes,
+                       uint16_t *state);
 
 /* Which entry of a short table a state has: bit i of the entry's number is the
  * parity of the state's bits that are set in of[i].  So what the bytes of a
@@ -102,16 +109,16 @@ struct kv_trellis_map {
 /* Where only the last 1 to 8 bits of a state count: they are the number. */
 const struct kv_trellis_map *kv_trellis_last_bits(unsigned bits);
 
-/* On the trellis, steps of so many bits: 128 entries, or 256 for steps of more
- * than KV_TRELLIS_NARROW bits; the last half are the first half, negated.
- * States that share a number have to be far from each other on every path: the
- * first bits of a state are folded onto its last ones, which onto which as in
- * the maps, of some hundred drawn at random, that left the least error on
- * normal sequences.  That of steps of 4 bits for 2 values leaves 1.5 % less
- * than the map of other narrow ones, on Laplacian sequences 2 % less.  A number
- * for each state and its negative would leave as much on these up to 4 bits and
- * up to 4 % less above, on Laplacian ones 1 % (2 bits), 5 % (5 bits), 15 % (8
- * bits) less. */
+/* On the trellis, transitions of so many bits: 128 entries, or 256 for
+ * transitions of more than KV_TRELLIS_NARROW bits; the last half are the first
+ * half, negated. States that share a number have to be far from each other on
+ * every path: the first bits of a state are folded onto its last ones, which
+ * onto which as in the maps, of some hundred drawn at random, that left the
+ * least error on normal sequences.  That of transitions of 4 bits for 2 values
+ * leaves 1.5 % less than the map of other narrow ones, on Laplacian sequences 2
+ * % less.  A number for each state and its negative would leave as much on
+ * these up to 4 bits and up to 4 % less above, on Laplacian ones 1 % (2 bits),
+ * 5 % (5 bits), 15 % (8 bits) less. */
 enum { KV_TRELLIS_NARROW = 5 };
 const struct kv_trellis_map *kv_trellis_map(unsigned bits, unsigned values);
 
@@ -125,7 +132,7 @@ static inline unsigned kv_trellis_entry(const struct kv_trellis_map *map,
     return entry;
 }
 
-/* How many numbers are kept of the table of a step: the first half of its
+/* How many numbers are kept of the table of a transition: the first half of its
  * entries. */
 size_t kv_trellis_kept(unsigned bits);
 
@@ -134,10 +141,10 @@ size_t kv_trellis_kept(unsigned bits);
 void kv_trellis_unfold(unsigned bits, unsigned values, const float *kept,
                        float *table);
 
-/* Trains what is kept of the table of one kind of step on n sequences of len
- * values, x [n][len] of about unit variance (n at least 1, len a multiple of
- * `values`): from the values' quantiles in random order, more of the rare ones
- * the higher the rate, `rounds` times each number becomes the mean of the
+/* Trains what is kept of the table of one kind of transition on n sequences of
+ * len values, x [n][len] of about unit variance (n at least 1, len a multiple
+ * of `values`): from the values' quantiles in random order, more of the rare
+ * ones the higher the rate, `rounds` times each number becomes the mean of the
  * values it stood for; in the first half of the rounds on a quarter of the
  * sequences.  kept: [values][kv_trellis_kept()].  The same for any number of
  * threads. */

@@ -64,31 +64,31 @@ struct klt {
     size_t *n_used;           /* [n_heads] */
     float *levels, *trellis;  /* of each kind: one table after another, all
                                * trellises right behind all levels */
-    struct kv_klt_coef *coef; /* [n_coded], in the string's order */
+    struct kv_klt_coef *coef; /* [n_coded], in the bitstream's order */
     float *sigma;             /* [n_coded] */
     uint32_t *place;          /* [n_coded]: among a token's, head by head */
-    size_t n_coded, n_steps;
-    struct kv_trellis_step *step;   /* [n_steps] */
-    struct kv_trellis_whole *whole; /* [n_coded] */
+    size_t n_coded, n_transitions;
+    struct kv_trellis_transition *transition; /* [n_transitions] */
+    struct kv_trellis_whole *whole;           /* [n_coded] */
     /* Attention on the codes, made when it is first asked for. */
-    struct kv_coefs *coefs;
+    struct kv_transform *coefs;
     struct kv_tiles_rope *rope; /* NULL: not before RoPE */
     bool int8;
     /* The coefficients for the device: head by head, [n_coded], [n_heads + 1]
-     * and [n_heads]; and steps that are alike together, [n_runs]. */
+     * and [n_heads]; and transitions that are alike together, [n_runs]. */
     struct kv_gpu_coefficient *device;
     unsigned *first, *used;
-    struct kv_gpu_steps *runs;
+    struct kv_gpu_transitions *runs;
     unsigned n_runs, n_bits;
 };
 
 /* The kind's table among levels or trellis. */
 static float *table_of(float *tables, size_t kind)
 {
-    return tables + kind * KV_TRELLIS_MOST_VALUES * KV_TRELLIS_STATES;
+    return tables + kind * KV_TRELLIS_MAX_VALUES * KV_TRELLIS_STATES;
 }
 
-/* Lloyd-Max levels at whole bits: a table in which only a step's own bits
+/* Lloyd-Max levels at whole bits: a table in which only a transition's own bits
  * count.  Returns the mean squared error. */
 static double fill_levels(const struct kv_klt_kind *kind, float *table)
 {
@@ -107,7 +107,7 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
                       double *mse, struct kv_err *e)
 {
     const bool scalar = kv_spec_is(&c->spec, c->side, "code", "scalar");
-    const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
+    const size_t room = KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES;
     struct klt *k = c->state;
 
     k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
@@ -209,9 +209,9 @@ static int by_kind_and_head(const void *a, const void *b)
     return by_head(x, y);
 }
 
-/* Keeps the unit's coefficients, and puts them in the string's order: kind by
- * kind, as allocated; of a kind head by head, so that what attention reads for
- * a head lies together. */
+/* Keeps the unit's coefficients, and puts them in the bitstream's order: kind
+ * by kind, as allocated; of a kind head by head, so that what attention reads
+ * for a head lies together. */
 static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
 {
     qsort(u->coef, u->n_coded, sizeof(*u->coef), by_kind_and_head);
@@ -229,30 +229,31 @@ static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
     }
 }
 
-static void add_step(struct klt *k, size_t kind, float *tables)
+static void add_transition(struct klt *k, size_t kind, float *tables)
 {
     const struct kv_klt_kind *of = &kv_klt_kinds[kind];
     const bool levels = tables == k->levels;
     float *const table = table_of(tables, kind);
 
-    if (k->n_steps && k->step[k->n_steps - 1].table == table) {
-        k->step[k->n_steps] = k->step[k->n_steps - 1];
+    if (k->n_transitions &&
+        k->transition[k->n_transitions - 1].table == table) {
+        k->transition[k->n_transitions] = k->transition[k->n_transitions - 1];
     } else {
         if (levels)
             fill_levels(of, table);
-        k->step[k->n_steps] =
-            kv_trellis_step(of->bits, of->values, table, !levels);
+        k->transition[k->n_transitions] =
+            kv_trellis_transition(of->bits, of->values, table, !levels);
     }
-    k->n_steps++;
+    k->n_transitions++;
 }
 
-/* A trellis needs a state: as long as fewer bits than it has are before a step,
- * levels leave less error where there are some. */
-static void make_steps(struct klt *k, bool scalar)
+/* A trellis needs a state: as long as fewer bits than it has are before a
+ * transition, levels leave less error where there are some. */
+static void make_transitions(struct klt *k, bool scalar)
 {
     size_t bits = 0;
 
-    k->step = kv_alloc(k->n_coded, sizeof(*k->step));
+    k->transition = kv_alloc(k->n_coded, sizeof(*k->transition));
     for (size_t i = 0; i < k->n_coded;) {
         const size_t kind = k->coef[i].kind - 1u;
         const struct kv_klt_kind *of = &kv_klt_kinds[kind];
@@ -260,14 +261,14 @@ static void make_steps(struct klt *k, bool scalar)
 
         if (scalar || (bits < KV_TRELLIS_BITS && levels < KV_KLT_KINDS))
             for (unsigned v = 0; v < of->values; v++)
-                add_step(k, levels, k->levels);
+                add_transition(k, levels, k->levels);
         else
-            add_step(k, kind, k->trellis);
+            add_transition(k, kind, k->trellis);
         bits += of->bits;
         i += of->values;
     }
     k->whole = kv_alloc(k->n_coded, sizeof(*k->whole));
-    kv_trellis_count(k->step, k->n_steps, k->sigma, k->whole);
+    kv_trellis_count(k->transition, k->n_transitions, k->sigma, k->whole);
 }
 
 static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
@@ -291,30 +292,30 @@ static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
-/* One after another in the string's order. */
-static void add_coefs(const struct klt *k, size_t head, struct kv_coef *to,
-                      size_t *n)
+/* One after another in the bitstream's order. */
+static void add_coefs(const struct klt *k, size_t head,
+                      struct kv_transform_coef *to, size_t *n)
 {
     size_t end = 0;
 
     *n = 0;
-    for (size_t s = 0, i = 0; s < k->n_steps; s++) {
-        end += k->step[s].bits;
-        for (unsigned v = 0; v < k->step[s].values; v++, i++) {
+    for (size_t s = 0, i = 0; s < k->n_transitions; s++) {
+        end += k->transition[s].bits;
+        for (unsigned v = 0; v < k->transition[s].values; v++, i++) {
             const struct kv_klt_coef *f = &k->coef[i];
-            const float *levels = k->levels, *table = k->step[s].table;
-            const size_t room = KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES;
+            const float *levels = k->levels, *table = k->transition[s].table;
+            const size_t room = KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES;
             const bool level =
                 table >= levels && table < levels + room * KV_TRELLIS_STATES;
 
             if (f->head != head)
                 continue;
-            to[(*n)++] = (struct kv_coef){
+            to[(*n)++] = (struct kv_transform_coef){
                 .end = end,
                 .table = table + v * KV_TRELLIS_STATES,
-                .map = level
-                           ? kv_trellis_last_bits(k->step[s].bits)
-                           : kv_trellis_map(k->step[s].bits, k->step[s].values),
+                .map = level ? kv_trellis_last_bits(k->transition[s].bits)
+                             : kv_trellis_map(k->transition[s].bits,
+                                              k->transition[s].values),
                 .scale = k->sigma[i],
                 .inverse = k->inverse + (head * k->d + f->index) * k->d};
         }
@@ -342,7 +343,7 @@ static double error_share(const struct klt *k, const struct kv_klt_unit *u,
 }
 
 /* coef: n[0] of head 0, then n[1] of head 1, .. */
-static void keep_for_device(struct klt *k, const struct kv_coef *coef,
+static void keep_for_device(struct klt *k, const struct kv_transform_coef *coef,
                             const size_t *n)
 {
     k->device = kv_alloc(k->n_coded, sizeof(*k->device));
@@ -366,12 +367,12 @@ static void keep_for_device(struct klt *k, const struct kv_coef *coef,
 
 static void keep_runs(struct klt *k)
 {
-    k->runs = kv_alloc(k->n_steps, sizeof(*k->runs));
-    for (size_t i = 0; i < k->n_steps; i++) {
-        const struct kv_trellis_step *s = &k->step[i];
+    k->runs = kv_alloc(k->n_transitions, sizeof(*k->runs));
+    for (size_t i = 0; i < k->n_transitions; i++) {
+        const struct kv_trellis_transition *s = &k->transition[i];
 
         if (!i || s->table != s[-1].table)
-            k->runs[k->n_runs++] = (struct kv_gpu_steps){
+            k->runs[k->n_runs++] = (struct kv_gpu_transitions){
                 .bits = s->bits,
                 .values = s->values,
                 .table = (unsigned)(s->table - k->levels)};
@@ -382,7 +383,8 @@ static void keep_runs(struct klt *k)
 
 /* All heads' coefficients, one head after another: coef [n_coded], n [n_heads].
  */
-static void add_all(const struct klt *k, struct kv_coef *coef, size_t *n)
+static void add_all(const struct klt *k, struct kv_transform_coef *coef,
+                    size_t *n)
 {
     for (size_t h = 0; h < k->n_heads; coef += n[h++])
         add_coefs(k, h, coef, &n[h]);
@@ -390,7 +392,7 @@ static void add_all(const struct klt *k, struct kv_coef *coef, size_t *n)
 
 static void keep_all_for_device(struct klt *k)
 {
-    struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
+    struct kv_transform_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
     size_t *n = kv_alloc(k->n_heads, sizeof(*n));
 
     add_all(k, coef, n);
@@ -402,22 +404,22 @@ static void keep_all_for_device(struct klt *k)
 
 static void make_coefs(const struct kv_codec *c, struct klt *k)
 {
-    struct kv_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
+    struct kv_transform_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
     size_t *n = kv_alloc(k->n_heads, sizeof(*n));
 
     if (c->pre_rope)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
     add_all(k, coef, n);
-    k->coefs =
-        kv_coefs_new(&(struct kv_coefs_about){.n_heads = k->n_heads,
-                                              .head_dim = k->d,
-                                              .string_bytes = c->block_bytes,
-                                              .n = n,
-                                              .coef = coef,
-                                              .mean = k->mean,
-                                              .rope = k->rope,
-                                              .values = c->side == KV_V,
-                                              .int8 = k->int8});
+    k->coefs = kv_transform_new(
+        &(struct kv_transform_about){.n_heads = k->n_heads,
+                                     .head_dim = k->d,
+                                     .bitstream_bytes = c->block_bytes,
+                                     .n = n,
+                                     .coef = coef,
+                                     .mean = k->mean,
+                                     .rope = k->rope,
+                                     .values = c->side == KV_V,
+                                     .int8 = k->int8});
     free(n);
     free(coef);
 }
@@ -443,7 +445,7 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
         return -1;
     allocate(c, set, mse, &mine);
     keep_coefs(k, &mine);
-    make_steps(k, kv_spec_is(&c->spec, c->side, "code", "scalar"));
+    make_transitions(k, kv_spec_is(&c->spec, c->side, "code", "scalar"));
     c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
@@ -467,12 +469,12 @@ static void close_klt(struct kv_codec *c)
     free(k->coef);
     free(k->sigma);
     free(k->place);
-    free(k->step);
+    free(k->transition);
     free(k->device);
     free(k->first);
     free(k->used);
     free(k->runs);
-    kv_coefs_free(k->coefs);
+    kv_transform_free(k->coefs);
     kv_tiles_rope_free(k->rope);
     free(k);
 }
@@ -535,8 +537,8 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
     float *copy = kv_alloc(most, row * sizeof(*copy));
     float *y = kv_alloc(most, row * sizeof(*y));
-    void *scratch =
-        kv_lines_unset(kv_trellis_scratch(k->step, k->n_steps, n_blocks), 1);
+    void *workspace = kv_lines_unset(
+        kv_trellis_workspace(k->transition, k->n_transitions, n_blocks), 1);
 
     (void)w;
     if (!k->n_coded)
@@ -546,10 +548,11 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 
         memcpy(copy, x + t * row, n * row * sizeof(*copy));
         transform(k, k->n_used, n, copy, y);
-        kv_trellis_encode(k->step, k->n_steps, y, row, k->place, k->whole, n,
-                          scratch, bytes + t * c->block_bytes, c->block_bytes);
+        kv_trellis_encode(k->transition, k->n_transitions, y, row, k->place,
+                          k->whole, n, workspace, bytes + t * c->block_bytes,
+                          c->block_bytes);
     }
-    free(scratch);
+    free(workspace);
     free(y);
     free(copy);
 }
@@ -565,8 +568,9 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
         const size_t n = n_blocks - t < most ? n_blocks - t : most;
 
-        kv_trellis_decode(k->step, k->n_steps, bytes + t * c->block_bytes,
-                          c->block_bytes, k->sigma, n, y, row, k->place);
+        kv_trellis_decode(k->transition, k->n_transitions,
+                          bytes + t * c->block_bytes, c->block_bytes, k->sigma,
+                          n, y, row, k->place);
         transform_back(k, y, n, x + t * row);
     }
     free(y);
@@ -577,11 +581,11 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
     const struct klt *k = c->state;
 
     to->coding = KV_GPU_BITSTREAMS;
-    to->strings = (struct kv_gpu_bitstreams){
+    to->bitstreams = (struct kv_gpu_bitstreams){
         .coef = k->device,
         .first = k->first,
         .used = k->used,
-        .steps = k->runs,
+        .transitions = k->runs,
         .whole = k->whole,
         .tables = k->levels,
         .mean = k->mean,
@@ -589,9 +593,9 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
         .inverse = k->inverse,
         .n_coefs = (unsigned)k->n_coded,
         .n_runs = k->n_runs,
-        .n_steps = (unsigned)k->n_steps,
+        .n_transitions = (unsigned)k->n_transitions,
         .n_bits = k->n_bits,
-        .n_tables = (size_t)2 * KV_KLT_KINDS * KV_TRELLIS_MOST_VALUES *
+        .n_tables = (size_t)2 * KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES *
                     KV_TRELLIS_STATES};
     return true;
 }
@@ -603,7 +607,7 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
 #pragma omp critical(kv_klt_coefs)
     if (!k->coefs)
         make_coefs(c, k);
-    kv_store_coefs(s, k->coefs);
+    kv_store_transform(s, k->coefs);
     return true;
 }
 
@@ -613,7 +617,8 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
 {
     (void)head; /* all */
     for (size_t i = 0; i < n; i++)
-        kv_store_put_string(s, i, blocks + (first + i) * c->block_bytes, tile);
+        kv_store_put_bitstream(s, i, blocks + (first + i) * c->block_bytes,
+                               tile);
 }
 
 const struct kv_scheme kv_scheme_klt = {

@@ -11,13 +11,15 @@
  * water-filling, most get none, and the others are quantized on a trellis
  * (kernels/trellis/trellis.h).  One token, all KV heads:
  *
- *   | string of all steps, largest rate first: sum of their bits | 0 to 7 0s |
+ *   | bitstream of all transitions, largest rate first: sum of their bits | 0
+ * to 7 0s |
  *
- * the same layout for every token, no scale beside it.  Within a string the
- * coefficients come by the rate of their step, then by head, then by variance.
+ * the same layout for every token, no scale beside it.  Within a bitstream the
+ * coefficients come by the rate of their transition, then by head, then by
+ * variance.
  *
- * As long as fewer bits than a state has are before a step whose values have
- * whole bits, these are quantized by Lloyd-Max levels, each by itself.
+ * As long as fewer bits than a state has are before a transition whose values
+ * have whole bits, these are quantized by Lloyd-Max levels, each by itself.
  *
  * Parameters:
  *   b       bits per value of a side, fractions too
@@ -40,9 +42,9 @@
  *   sigma    [head_dim]             side, layer, head; descending
  *   forward  [head_dim][head_dim]   F: x_i to y_j
  *   inverse  [head_dim][head_dim]   G: y_j to x_i
- *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of step; error:
- *             the mean squared error it leaves on coefficients of unit variance
- *             that it was not trained on, per value
+ *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of transition;
+ * error: the mean squared error it leaves on coefficients of unit variance that
+ * it was not trained on, per value
  *
  * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
  * QTIP (the trellis), classic transform coding. */
@@ -52,10 +54,10 @@
 #include "kernels/trellis/trellis.h"
 #include "lib/codec.h"
 
-/* Kinds of steps, by rate ascending; 0 is a coefficient that is not coded.
- * Levels are of one value.  Where two kinds are of one rate, the trellis has
- * the second, which leaves as little error in half as many steps, and of the
- * first only what is left over. */
+/* Kinds of transitions, by rate ascending; 0 is a coefficient that is not
+ * coded. Levels are of one value.  Where two kinds are of one rate, the trellis
+ * has the second, which leaves as little error in half as many transitions, and
+ * of the first only what is left over. */
 enum { KV_KLT_KINDS = 15 };
 extern const struct kv_klt_kind {
     unsigned bits, values;
@@ -74,7 +76,7 @@ struct kv_klt_coef {
     uint8_t kind; /* 0: not coded; else kv_klt_kinds[kind - 1] */
 };
 
-/* All coefficients of one side of one layer: what fills a token's string. */
+/* All coefficients of one side of one layer: what fills a token's bitstream. */
 struct kv_klt_unit {
     struct kv_klt_coef *coef; /* [n]; by variance descending for allocate */
     size_t n;
@@ -87,7 +89,7 @@ struct kv_klt_unit {
  * least variance * mse + lambda * rate, for the least lambda that fits.  mse
  * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
  * not used.  Of two kinds in use that have one rate it is the second; what does
- * not fill a step takes the next lower kind. */
+ * not fill a transition takes the next lower kind. */
 void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
                      const double *mse);
 

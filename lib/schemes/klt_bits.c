@@ -1,4 +1,4 @@
-/* Reverse water-filling with the kinds of steps there are. */
+/* Reverse water-filling with the kinds of transitions there are. */
 #include "lib/schemes/klt.h"
 
 #include <math.h>
@@ -82,8 +82,8 @@ static size_t lower(size_t kind, const double *mse)
     return kind;
 }
 
-/* Steps of several values take whole groups: what is left over of a run falls
- * to the next lower kind.  Variances fall, so kinds do. */
+/* Transitions of several values take whole groups: what is left over of a run
+ * falls to the next lower kind.  Variances fall, so kinds do. */
 static void assign(struct kv_klt_unit *u, double lambda, const double *mse)
 {
     double price[KV_KLT_KINDS];
