@@ -2,12 +2,98 @@
 #include "kernels/simd/quads_avx2.h"
 #include "kernels/transform/impl.h"
 
-enum {
-    ROWS = KV_QUAD_ROWS,
-    LINE = KV_TILE_TOKENS,
-    PART = KV_TILE_PART,
-    EIGHTS = PART / 8
-};
+enum { ROWS = KV_QUAD_ROWS, LINE = KV_TILE_TOKENS, PART = KV_TILE_PART };
+
+/* ---- exact --------------------------------------------------------------- */
+
+/* A coefficient at the tokens of 8 places.  Looked up one by one: a gather
+ * takes longer (Zen 3). */
+static __m256 eight(const float *table, struct kv_transform_place p,
+                    const uint8_t *tile, size_t at)
+{
+    const uint8_t *const from = tile + p.line + at;
+    const __m256i last =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from));
+    const __m256i before =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from - LINE)));
+    const __m256i two = _mm256_or_si256(last, _mm256_slli_epi32(before, 8));
+    const __m256i shifted =
+        _mm256_srl_epi32(two, _mm_cvtsi32_si128((int)p.shift));
+    uint32_t s[8];
+
+    _mm256_storeu_si256(
+        (__m256i *)s,
+        _mm256_and_si256(shifted, _mm256_set1_epi32(KV_TRELLIS_STATES - 1)));
+    return _mm256_setr_ps(table[s[0]], table[s[1]], table[s[2]], table[s[3]],
+                          table[s[4]], table[s[5]], table[s[6]], table[s[7]]);
+}
+
+/* Places 16 l + 8 part to 16 l + 8 part + 7 have tokens 4 l to 4 l + 3 of a
+ * part and those 16 later. */
+static void expand(const struct kv_transform_head *h, const uint8_t *tile,
+                   size_t tile_bytes, float *y)
+{
+    float *second = y + (h->n + 1) * PART;
+
+    (void)tile_bytes;
+    for (size_t k = 0; k < h->n_runs; k++) {
+        const struct kv_transform_run *run = &h->run[k];
+
+        for (size_t j = 0; j < run->n; j++, y += PART, second += PART)
+            UNROLL
+        for (size_t i = 0; i < 8; i++) {
+            const __m256 x =
+                eight(run->table->from, h->place[run->first + j], tile, 8 * i);
+            float *const to = (i % 2 ? second : y) + i / 2 * 4;
+
+            _mm_storeu_ps(to, _mm256_castps256_ps128(x));
+            _mm_storeu_ps(to + 16, _mm256_extractf128_ps(x, 1));
+        }
+    }
+    for (size_t t = 0; t < PART; t++)
+        y[t] = second[t] = 1;
+}
+
+/* rows <= ROWS is a constant. */
+ALWAYS_INLINE void pv_rows(const float *y, size_t n, const float *p,
+                           size_t stride, size_t rows, float *acc, size_t row)
+{
+    for (size_t j = 0; j < n; j++, y += PART) {
+        __m256 sum[ROWS];
+
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            sum[r] = _mm256_loadu_ps(acc + r * row + 8 * j);
+        for (size_t t = 0; t < LINE; t += 8) {
+            const __m256 x =
+                _mm256_loadu_ps(y + t / PART * n * PART + t % PART);
+
+            UNROLL
+            for (size_t r = 0; r < rows; r++)
+                sum[r] = _mm256_fmadd_ps(_mm256_loadu_ps(p + r * stride + t), x,
+                                         sum[r]);
+        }
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            _mm256_storeu_ps(acc + r * row + 8 * j, sum[r]);
+    }
+}
+
+static void pv(const struct kv_transform_head *h, const uint8_t *tile,
+               size_t tile_bytes, const float *p, size_t stride, size_t rows,
+               float *acc, size_t row)
+{
+    _Alignas(32) float y[(KV_TRANSFORM_MAX + 1) * LINE];
+
+    expand(h, tile, tile_bytes, y);
+    for (size_t r = 0; r < rows; r += ROWS)
+#define SOME(R) \
+    pv_rows(y, h->n + 1, p + r * stride, stride, R, acc + r * row, row)
+        KV_QUAD_CASES(kv_min(rows - r, ROWS), SOME)
+#undef SOME
+}
+
+/* ---- int8 ---------------------------------------------------------------- */
 
 ALWAYS_INLINE __m256i half_bytes(const uint8_t *at, int bit)
 {
@@ -41,8 +127,8 @@ ALWAYS_INLINE __m256i entries_of(const struct kv_transform_table *t,
         of_16(of[2], half_bytes(last - LINE, 4)));
 }
 
-/* The codes of entries of so many bits, 4 to 8, sixteen at a time; of two that
- * may be meant a bit of the entry, moved up, takes one.  bits: a constant. */
+/* The codes of entries of 4 to 8 bits: of each 16, by the low bits; then each
+ * higher bit, moved up, chooses between two.  bits: a constant. */
 ALWAYS_INLINE __m256i look(const uint8_t *code, __m256i entry, unsigned bits)
 {
     const __m256i low = _mm256_and_si256(entry, _mm256_set1_epi8(15));
@@ -77,228 +163,134 @@ static void look_up(const struct kv_transform_table *t,
     }
 }
 
-/* Four lines of 32 tokens to x [32][4]. */
-ALWAYS_INLINE void weave(const uint8_t code[][LINE], size_t i, uint8_t *x)
+/* Four lines to x [64][4]. */
+static void interleave(const uint8_t code[][LINE], uint8_t *x)
 {
-    const __m256i *const from = (const __m256i *)(code[0] + i);
-    const __m256i lines[KV_QUAD] = {from[0], from[2], from[4], from[6]};
-    __m256i *const to = (__m256i *)(x + i * KV_QUAD);
-    __m256i y[KV_QUAD];
+    for (size_t i = 0; i < LINE; i += 32) {
+        const __m256i *const from = (const __m256i *)(code[0] + i);
+        const __m256i lines[KV_QUAD] = {from[0], from[2], from[4], from[6]};
+        __m256i *const to = (__m256i *)(x + i * KV_QUAD);
+        __m256i y[KV_QUAD];
 
-    kv_lanes_quads(lines, y);
-    UNROLL
-    for (size_t k = 0; k < 2; k++) {
-        const __m256i low = y[2 * k], high = y[2 * k + 1];
+        kv_lanes_quads(lines, y);
+        UNROLL
+        for (size_t k = 0; k < 2; k++) {
+            const __m256i low = y[2 * k], high = y[2 * k + 1];
 
-        _mm256_storeu_si256(to + k, _mm256_permute2x128_si256(low, high, 0x20));
-        _mm256_storeu_si256(to + 2 + k,
-                            _mm256_permute2x128_si256(low, high, 0x31));
+            _mm256_storeu_si256(to + k,
+                                _mm256_permute2x128_si256(low, high, 0x20));
+            _mm256_storeu_si256(to + 2 + k,
+                                _mm256_permute2x128_si256(low, high, 0x31));
+        }
     }
 }
 
-/* n <= 4 coefficients of a run from the j-th on: x [64][4]. */
-static void quad(const struct kv_transform_head *h,
-                 const struct kv_transform_run *run, size_t j, size_t n,
-                 const uint8_t *tile, uint8_t *x)
-{
-    _Alignas(32) uint8_t code[KV_QUAD][LINE];
-
-    for (size_t i = 0; i < n; i++)
-        look_up(run->table, h->place[run->first + j + i], tile, code[i]);
-    memset(code[n], 0, (KV_QUAD - n) * LINE);
-    weave(code, 0, x);
-    weave(code, 32, x);
-}
-
-static size_t quad_of(const struct kv_transform_run *run, size_t j)
-{
-    return run->n - j < KV_QUAD ? run->n - j : KV_QUAD;
-}
-
+/* code: [n / 4 rounded up][64 places][4] */
 static void codes(const struct kv_transform_head *h, const uint8_t *tile,
-                  uint8_t *x)
+                  size_t tile_bytes, uint8_t *code)
 {
+    _Alignas(32) uint8_t line[KV_QUAD][LINE];
+    size_t n = 0;
+
+    (void)tile_bytes;
     for (size_t i = 0; i < h->n_runs; i++)
-        for (size_t j = 0; j < h->run[i].n; j += KV_QUAD, x += KV_QUAD_LINE)
-            quad(h, &h->run[i], j, quad_of(&h->run[i], j), tile, x);
+        for (size_t j = 0; j < h->run[i].n; j++) {
+            look_up(h->run[i].table, h->place[n], tile, line[n % KV_QUAD]);
+            if (++n % KV_QUAD == 0) {
+                interleave(line, code);
+                code += KV_QUAD_LINE;
+            }
+        }
+    if (n % KV_QUAD) {
+        memset(line[n % KV_QUAD], 128, (KV_QUAD - n % KV_QUAD) * LINE);
+        interleave(line, code);
+    }
 }
 
-static void put_scores(const int32_t *sum, int32_t bias, float factor,
-                       float constant, float *score)
+static void put_scores(const int32_t *sum, struct kv_transform_query8 q,
+                       size_t r, float *score, float *second)
 {
     for (size_t t = 0; t < LINE; t += 4) {
+        float *const to = t < PART ? score + t : second + t - PART;
         const __m128i four = _mm_add_epi32(
             _mm_loadu_si128((const __m128i *)(sum + kv_transform_at(t))),
-            _mm_set1_epi32(bias));
+            _mm_set1_epi32(q.bias[r]));
 
-        _mm_storeu_ps(score + t,
-                      _mm_fmadd_ps(_mm_set1_ps(factor), _mm_cvtepi32_ps(four),
-                                   _mm_set1_ps(constant)));
+        _mm_storeu_ps(to, _mm_fmadd_ps(_mm_set1_ps(q.scale[r]),
+                                       _mm_cvtepi32_ps(four),
+                                       _mm_set1_ps(q.constant[r])));
     }
 }
 
-static void dot8(const struct kv_transform_head *h, const uint8_t *x,
-                 struct kv_transform_query8 q, size_t rows, float *score,
-                 size_t stride)
+static void qk8(const uint8_t *code, size_t n, struct kv_transform_query8 q,
+                size_t rows, float *score, float *second, size_t stride)
 {
-    _Alignas(64)
-        int16_t q16[KV_TRANSFORM_FOUR * KV_TRANSFORM_MAX * KV_TILE_ROWS];
-    const size_t by_quad = rows * KV_QUAD;
+    _Alignas(64) int16_t q16[KV_TRANSFORM_MAX * KV_TILE_ROWS];
+    const size_t quads = kv_round_up(n, KV_QUAD) / KV_QUAD;
 
-    kv_quad_widen(q.code, (h->n4 * rows + 15) / 16 * 16, q16);
+    kv_quad_widen(q.code, kv_round_up(quads * KV_QUAD * rows, 16), q16);
     for (size_t r = 0; r < rows; r += ROWS) {
-        const size_t n = rows - r < ROWS ? rows - r : ROWS;
-        const struct kv_quad_rows by = {q16 + r * KV_QUAD, by_quad, KV_QUAD};
+        const size_t some = kv_min(rows - r, ROWS);
+        const struct kv_quad_rows by = {q16 + r * KV_QUAD, rows * KV_QUAD,
+                                        KV_QUAD};
         int32_t sum[ROWS][LINE];
 
-        kv_quad_qk(x, h->n4 / KV_QUAD, by, n, sum[0]);
-        for (size_t i = 0; i < n; i++)
-            put_scores(sum[i], q.bias[r + i], q.factor[r + i],
-                       q.constant[r + i], score + (r + i) * stride);
+        kv_quad_qk(code, quads, by, some, sum[0]);
+        for (size_t i = r; i < r + some; i++)
+            put_scores(sum[i - r], q, i, score + i * stride,
+                       second + i * stride);
     }
 }
 
-/* Rows r to r + n of a quad whose first sums are at acc; rows is a constant. */
-ALWAYS_INLINE void add_quad(const uint8_t *x, size_t some,
-                            const __m256i (*p)[8], const float *factor,
-                            size_t rows, float *acc, size_t most)
+/* rows <= ROWS is a constant. */
+ALWAYS_INLINE void pv8_rows(const uint8_t *code, size_t n,
+                            const __m256i (*p)[8], const float *scale,
+                            size_t rows, float *acc, size_t row)
 {
-    __m128i sum[ROWS];
+    for (size_t j = 0; j < n; j += KV_QUAD, code += KV_QUAD_LINE) {
+        __m128i sum[ROWS];
 
-    kv_quad_pv(x, 128, p, rows, sum);
-    for (size_t r = 0; r < rows; r++) {
-        float each[KV_QUAD];
+        kv_quad_pv(code, 128, p, rows, sum);
+        UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            float *const to = acc + r * row + j;
 
-        _mm_storeu_ps(
-            each, _mm_mul_ps(_mm_set1_ps(factor[r]), _mm_cvtepi32_ps(sum[r])));
-        for (size_t i = 0; i < some; i++)
-            acc[r * most + i] += each[i];
+            _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to),
+                                         _mm_mul_ps(_mm_set1_ps(scale[r]),
+                                                    _mm_cvtepi32_ps(sum[r]))));
+        }
     }
 }
 
-ALWAYS_INLINE void add_rows(const struct kv_transform_head *h, const uint8_t *x,
-                            const __m256i (*p)[8], const float *factor,
-                            size_t rows, float *acc, size_t most)
+/* A row's weights in the order of places. */
+static void weights(const int8_t *weight, __m256i p[8])
 {
-    for (size_t i = 0; i < h->n_runs; i++)
-        for (size_t j = 0; j < h->run[i].n; j += KV_QUAD, x += KV_QUAD_LINE)
-            add_quad(x, quad_of(&h->run[i], j), p, factor, rows,
-                     acc + h->run[i].first + j, most);
+    int8_t in_place[LINE];
+
+    for (size_t t = 0; t < LINE; t += 4)
+        memcpy(in_place + kv_transform_at(t), weight + t, 4);
+    kv_quad_weights(in_place, p);
 }
 
-static void add8(const struct kv_transform_head *h, const uint8_t *x,
-                 const struct kv_transform_weights *w, size_t rows, float *acc,
-                 size_t most)
+static void pv8(const uint8_t *code, size_t n, const int8_t *weight,
+                const float *scale, size_t rows, float *acc, size_t row)
 {
-    for (size_t r = 0; r < rows; r += ROWS, acc += ROWS * most) {
-        const size_t n = rows - r < ROWS ? rows - r : ROWS;
+    for (size_t r = 0; r < rows; r += ROWS, acc += ROWS * row) {
+        const size_t some = kv_min(rows - r, ROWS);
         __m256i p[ROWS][8];
 
-        for (size_t i = 0; i < n; i++)
-            kv_quad_weights(w->code[r + i], p[i]);
-#define SOME(R) add_rows(h, x, p, w->factor + r, R, acc, most)
-        KV_QUAD_CASES(n, SOME)
+        for (size_t i = 0; i < some; i++)
+            weights(weight + (r + i) * LINE, p[i]);
+#define SOME(R) pv8_rows(code, n, p, scale + r, R, acc, row)
+        KV_QUAD_CASES(some, SOME)
 #undef SOME
     }
 }
 
-/* ---- exact --------------------------------------------------------------- */
-
-/* A coefficient at 8 tokens of a part, 4 from token 4 i on and 4 from 16 + 4 i
- * on, which a line has side by side.  Looked up one by one: a pv
- * takes longer (Zen 3). */
-static __m256 eight(struct kv_transform_place p, const float *table,
-                    const uint8_t *tile, size_t part, size_t i)
-{
-    const uint8_t *const at =
-        tile + p.line + kv_transform_at(part * PART + 4 * i);
-    const __m256i last =
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at));
-    const __m256i before =
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(at - LINE)));
-    const __m256i two = _mm256_or_si256(last, _mm256_slli_epi32(before, 8));
-    const __m256i shifted =
-        _mm256_srl_epi32(two, _mm_cvtsi32_si128((int)p.shift));
-    uint32_t s[8];
-
-    _mm256_storeu_si256(
-        (__m256i *)s,
-        _mm256_and_si256(shifted, _mm256_set1_epi32(KV_TRELLIS_STATES - 1)));
-    return _mm256_setr_ps(table[s[0]], table[s[1]], table[s[2]], table[s[3]],
-                          table[s[4]], table[s[5]], table[s[6]], table[s[7]]);
-}
-
-/* y [n + 1][32] */
-static void expand_keys(const struct kv_transform_head *h, const uint8_t *tile,
-                        size_t part, float *y)
-{
-    for (size_t i = 0; i < h->n_runs; i++) {
-        const struct kv_transform_run *run = &h->run[i];
-
-        for (size_t j = 0; j < run->n; j++, y += PART)
-            for (size_t g = 0; g < EIGHTS; g++) {
-                const __m256 x = eight(h->place[run->first + j],
-                                       run->table->from, tile, part, g);
-
-                _mm_storeu_ps(y + 4 * g, _mm256_castps256_ps128(x));
-                _mm_storeu_ps(y + 16 + 4 * g, _mm256_extractf128_ps(x, 1));
-            }
-    }
-    for (size_t t = 0; t < PART; t++)
-        y[t] = 1;
-}
-
-/* Rows of 8 become columns. */
-ALWAYS_INLINE void turn8(__m256i *x)
-{
-    kv_lanes_turn(x, x);
-    kv_lanes_turn(x + 4, x + 4);
-    UNROLL
-    for (size_t i = 0; i < 4; i++) {
-        const __m256i low = x[i], high = x[4 + i];
-
-        x[i] = _mm256_permute2x128_si256(low, high, 0x20);
-        x[4 + i] = _mm256_permute2x128_si256(low, high, 0x31);
-    }
-}
-
-/* y [32][stride], 8 coefficients at a time; zeros fill up those of the 1. */
-static void expand_values(const struct kv_transform_head *h,
-                          const uint8_t *tile, size_t part, float *y,
-                          size_t stride)
-{
-    const float *table[KV_TRANSFORM_MAX];
-
-    for (size_t i = 0; i < h->n_runs; i++)
-        for (size_t j = 0; j < h->run[i].n; j++)
-            table[h->run[i].first + j] = h->run[i].table->from;
-    for (size_t j = 0; j <= h->n; j += 8)
-        for (size_t g = 0; g < EIGHTS; g++) {
-            float *const to = y + 4 * g * stride + j;
-            __m256i x[8];
-
-            for (size_t i = 0; i < 8; i++)
-                x[i] = _mm256_castps_si256(
-                    j + i < h->n
-                        ? eight(h->place[j + i], table[j + i], tile, part, g)
-                        : _mm256_set1_ps(j + i == h->n));
-            turn8(x);
-            for (size_t i = 0; i < 4; i++) {
-                _mm256_storeu_si256((__m256i *)(to + i * stride), x[i]);
-                _mm256_storeu_si256((__m256i *)(to + (16 + i) * stride),
-                                    x[4 + i]);
-            }
-        }
-}
-
-static void expand(const struct kv_transform_head *h, const uint8_t *tile,
-                   size_t part, size_t by_coef, size_t by_token, float *y)
-{
-    if (by_coef == 1)
-        expand_values(h, tile, part, y, by_token);
-    else
-        expand_keys(h, tile, part, y);
-}
-
-const struct kv_transform_loops kv_transform_loops_avx2 = {expand, codes, dot8,
-                                                           add8};
+const struct kv_transform_ops kv_transform_avx2 = {.expand = expand,
+                                                   .lanes = 8,
+                                                   .pv = pv,
+                                                   .codes = codes,
+                                                   .qk8 = qk8,
+                                                   .lanes8 = 1,
+                                                   .pv8 = pv8};

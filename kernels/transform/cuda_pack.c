@@ -1,4 +1,4 @@
-/* Bitstreams and tables in the order of coef.h and coef.cuh. */
+/* Bitstreams and tables in the order of transform.h and cuda.cuh. */
 #include "kernels/tiles/rope.h"
 #include "kernels/transform/cuda.h"
 #include "kernels/transform/impl.h"
@@ -87,7 +87,7 @@ static struct layout layout_of(const struct kv_store *s)
 }
 
 /* What channel i has of slot j, and of the mean, j = n: as fill_matrix() in
- * tiles_coef_setup.c has it. */
+ * layout.c has it. */
 static float element(const struct kv_store *s, size_t head, size_t j, size_t i)
 {
     const struct kv_transform_head *h = &kv_transform_of(s)->head[head];

@@ -1,14 +1,266 @@
-#include "kernels/gemm.h"
-#include "kernels/level.h"
+/* A store's tables, places, matrices and queries (impl.h). */
 #include "kernels/tiles/impl.h"
-#include "kernels/tiles/rope.h"
 #include "kernels/transform/impl.h"
-#include "lib/base/alloc.h"
 
+#include <assert.h>
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { PARTS = KV_TILE_TOKENS / KV_TILE_PART };
+/* ---- tables -------------------------------------------------------------- */
+
+/* The table by entries, as its map promises that it can be. */
+static void fold(const struct kv_transform_coef *c, float *folded)
+{
+    for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+        folded[kv_trellis_entry(c->map, s)] = c->table[s];
+    for (unsigned s = 0; s < KV_TRELLIS_STATES; s++)
+        assert(folded[kv_trellis_entry(c->map, s)] == c->table[s]);
+}
+
+static void fill_numbers(struct kv_transform_table *t,
+                         const struct kv_transform_coef *c)
+{
+    float folded[KV_TRELLIS_ENTRIES] = {0}, max = 0;
+
+    fold(c, folded);
+    for (size_t b = 0; b < 4; b++)
+        t->plane[b] = kv_lines(KV_TRELLIS_ENTRIES, 1);
+    t->code = kv_lines(KV_TRELLIS_ENTRIES, 1);
+    for (size_t i = 0; i < KV_TRELLIS_ENTRIES; i++)
+        max = fmaxf(max, fabsf(folded[i]));
+    t->scale = max > 0 ? max / 127 : 1;
+    for (size_t i = 0; i < KV_TRELLIS_ENTRIES; i++) {
+        uint32_t u;
+
+        memcpy(&u, &folded[i], sizeof(u));
+        for (size_t b = 0; b < 4; b++)
+            t->plane[b][i] = (uint8_t)(u >> 8 * b);
+        t->code[i] = (uint8_t)(rintf(folded[i] / t->scale) + 128);
+    }
+}
+
+static void fill_table(struct kv_transform_table *t,
+                       const struct kv_transform_coef *c)
+{
+    const struct kv_trellis_map *map = c->map;
+
+    t->from = c->table;
+    t->map = map;
+    fill_numbers(t, c);
+    for (unsigned shift = 0; shift < 8; shift++) {
+        const unsigned first = shift < 4 ? 0 : 4;
+
+        for (unsigned i = 0; i < map->bits; i++) {
+            const uint64_t two = (uint64_t)map->of[i] << shift;
+
+            t->last[shift] |= two % 256 << 8 * (7 - i);
+            t->before[shift] |= two / 256 << 8 * (7 - i);
+        }
+        for (unsigned i = 0; i < 3; i++)
+            for (unsigned x = 0; x < 16; x++)
+                t->of_half[shift][i][x] = (uint8_t)kv_trellis_entry(
+                    map, x << (first + 4 * i) >> shift);
+    }
+}
+
+static void fill_tables(struct kv_transform *c)
+{
+    size_t n = 0;
+
+    for (size_t h = 0; h < c->about.n_heads; h++)
+        n += c->about.n[h];
+    c->table = kv_alloc(n, sizeof(*c->table));
+    for (size_t i = 0; i < n; i++) {
+        size_t t = 0;
+
+        while (t < c->n_tables && c->table[t].from != c->about.coef[i].table)
+            t++;
+        if (t == c->n_tables)
+            fill_table(&c->table[c->n_tables++], &c->about.coef[i]);
+        assert(c->table[t].map == c->about.coef[i].map);
+    }
+}
+
+/* ---- heads --------------------------------------------------------------- */
+
+/* Line 0 of a tile is zeros. */
+static struct kv_transform_place place_of(const struct kv_transform_coef *c)
+{
+    return (struct kv_transform_place){
+        .line = (uint32_t)((c->end + 7) / 8 * KV_TILE_TOKENS),
+        .shift = (unsigned)(8 - c->end % 8) % 8};
+}
+
+/* By table, then by shift, else in their order: order [n]. */
+static void fill_head(const struct kv_transform *c,
+                      const struct kv_transform_coef *coef, size_t n,
+                      size_t *order, struct kv_transform_head *h)
+{
+    size_t done = 0;
+
+    h->n = n;
+    h->padded = kv_round_up(n + 1, KV_TRANSFORM_PAD);
+    h->place = kv_alloc(n, sizeof(*h->place));
+    h->run = kv_alloc(c->n_tables, sizeof(*h->run));
+    for (size_t t = 0; t < c->n_tables; t++) {
+        const size_t first = done;
+
+        for (unsigned shift = 0; shift < 8; shift++)
+            for (size_t i = 0; i < n; i++) {
+                const struct kv_transform_place place = place_of(&coef[i]);
+
+                if (coef[i].table == c->table[t].from && place.shift == shift) {
+                    h->place[done] = place;
+                    order[done++] = i;
+                }
+            }
+        if (done > first)
+            h->run[h->n_runs++] = (struct kv_transform_run){
+                .table = &c->table[t], .first = first, .n = done - first};
+    }
+}
+
+/* x: [n + 1], what channel i has of each coefficient, and of the mean. */
+static void channel(const struct kv_transform_head *h,
+                    const struct kv_transform_coef *coef, const size_t *order,
+                    const float *mean, size_t i, float *x)
+{
+    for (size_t j = 0; j < h->n; j++)
+        x[j] = coef[order[j]].scale * coef[order[j]].inverse[i];
+    x[h->n] = mean[i];
+}
+
+static void fill_matrix(const struct kv_transform *c,
+                        const struct kv_transform_coef *coef,
+                        const size_t *order, const float *mean,
+                        struct kv_transform_head *h)
+{
+    const size_t d = c->about.head_dim, wide = kv_padded(d);
+    float x[KV_TRANSFORM_MAX + 1];
+
+    h->matrix = kv_lines(wide * (h->padded + KV_TRANSFORM_PAD), sizeof(float));
+    for (size_t i = 0; i < d; i++) {
+        const size_t r = i % KV_TRANSFORM_CHANNELS, first = i - r;
+        const size_t rows = kv_min(d - first, KV_TRANSFORM_CHANNELS);
+
+        channel(h, coef, order, mean, i, x);
+        for (size_t j = 0; j <= h->n; j++)
+            if (c->about.values)
+                h->matrix[j * wide + i] = x[j];
+            else if (!c->about.rope)
+                h->matrix[i * h->padded + j] = x[j];
+            else
+                h->matrix[first * (h->n + 1) + j * rows + r] = x[j];
+    }
+}
+
+static void fill_channels(const struct kv_transform_coef *coef,
+                          const size_t *order, const float *mean, size_t d,
+                          struct kv_transform_head *h)
+{
+    enum { ROWS = KV_TRANSFORM_CHANNELS8 };
+    const size_t groups = kv_transform_groups8(d), half = d / 2;
+    float x[KV_TRANSFORM_MAX + 1];
+
+    h->channel_bytes = kv_transform_query8_bytes(h);
+    h->channel = kv_lines(2 * groups, h->channel_bytes);
+    for (size_t i = 0; i < d; i++) {
+        const size_t at = i % half;
+
+        channel(h, coef, order, mean, i, x);
+        kv_transform_round_row(h, x, at % ROWS, ROWS,
+                               h->channel + (i / half * groups + at / ROWS) *
+                                                h->channel_bytes);
+    }
+}
+
+struct kv_transform *kv_transform_new(const struct kv_transform_about *a)
+{
+    struct kv_transform *c = kv_alloc(1, sizeof(*c));
+    size_t order[KV_TRANSFORM_MAX], at = 0;
+
+    c->about = *a;
+    c->head = kv_alloc(a->n_heads, sizeof(*c->head));
+    fill_tables(c);
+    for (size_t h = 0; h < a->n_heads; at += a->n[h++]) {
+        struct kv_transform_head *head = &c->head[h];
+
+        assert(a->n[h] <= a->head_dim && a->head_dim <= KV_TRANSFORM_MAX);
+        assert(!a->rope || a->head_dim % 2 == 0);
+        fill_head(c, a->coef + at, a->n[h], order, head);
+        fill_matrix(c, a->coef + at, order, a->mean + h * a->head_dim, head);
+        if (a->rope && a->int8)
+            fill_channels(a->coef + at, order, a->mean + h * a->head_dim,
+                          a->head_dim, head);
+        c->max = kv_max(c->max, head->padded);
+    }
+    c->about.n = NULL; /* the caller's */
+    c->about.coef = NULL;
+    c->about.mean = NULL;
+    return c;
+}
+
+void kv_transform_free(struct kv_transform *c)
+{
+    if (!c)
+        return;
+    for (size_t t = 0; t < c->n_tables; t++) {
+        for (size_t b = 0; b < 4; b++)
+            free(c->table[t].plane[b]);
+        free(c->table[t].code);
+    }
+    for (size_t h = 0; h < c->about.n_heads; h++) {
+        free(c->head[h].run);
+        free(c->head[h].place);
+        free(c->head[h].matrix);
+        free(c->head[h].channel);
+    }
+    free(c->table);
+    free(c->head);
+    free(c);
+}
+
+/* ---- int8 queries -------------------------------------------------------- */
+
+enum { PER_ROW = 64 }; /* bytes of a number of each row */
+_Static_assert(KV_TILE_ROWS * sizeof(float) <= PER_ROW, "query8");
+
+struct kv_transform_query8 kv_transform_query8_at(const void *query)
+{
+    char *at = (char *)query;
+
+    return (struct kv_transform_query8){
+        .scale = (float *)(void *)at,
+        .bias = (int32_t *)(void *)(at + PER_ROW),
+        .constant = (float *)(void *)(at + 2 * PER_ROW),
+        .code = (int8_t *)(at + 3 * PER_ROW)};
+}
+
+size_t kv_transform_query8_bytes(const struct kv_transform_head *h)
+{
+    return 3 * PER_ROW + kv_round_up(h->n * KV_TILE_ROWS, 64);
+}
+
+void kv_transform_round_row(const struct kv_transform_head *h, const float *x,
+                            size_t r, size_t rows, void *query)
+{
+    const struct kv_transform_query8 to = kv_transform_query8_at(query);
+    float scaled[KV_TRANSFORM_MAX] = {0};
+    int8_t code[KV_TRANSFORM_MAX];
+    int32_t sum = 0;
+
+    for (size_t i = 0; i < h->n_runs; i++)
+        for (size_t j = h->run[i].first; j < h->run[i].first + h->run[i].n; j++)
+            scaled[j] = x[j] * h->run[i].table->scale;
+    kv_tile_loops()->round8(scaled, KV_TRANSFORM_MAX, 1, kv_round_up(h->n, 16),
+                            code, KV_TRANSFORM_MAX, &to.scale[r]);
+    for (size_t j = 0; j < kv_round_up(h->n, 4); j++) {
+        to.code[(j / 4 * rows + r) * 4 + j % 4] = code[j];
+        sum += code[j];
+    }
+    to.bias[r] = -128 * sum;
+    to.constant[r] = x[h->n];
+}
 
 /* ---- stores -------------------------------------------------------------- */
 
@@ -26,380 +278,3 @@ void kv_store_put_bitstream(const struct kv_store *s, size_t t,
     for (size_t i = 0; i < kv_transform_of(s)->about.bitstream_bytes; i++)
         tile[(i + 1) * KV_TILE_TOKENS + kv_transform_at(t)] = bitstream[i];
 }
-
-static const struct kv_transform_loops *loops(void)
-{
-#ifdef __x86_64__
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &kv_transform_loops_avx2;
-#endif
-    return &kv_transform_loops_c;
-}
-
-/* ---- exact --------------------------------------------------------------- */
-
-size_t kv_transform_query_bytes(const struct kv_store *s)
-{
-    const struct kv_transform *c = kv_transform_of(s);
-    const size_t n = c->about.rope ? s->head_dim : c->most;
-
-    return n * KV_TILE_ROWS * sizeof(float);
-}
-
-/* rotated: [rows][padded], the queries' coefficients and their product with the
- * mean. */
-static void transform(const struct kv_store *s, size_t head, const float *q,
-                      size_t rows, float *rotated)
-{
-    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
-
-    memset(rotated, 0, rows * h->padded * sizeof(*rotated));
-    kv_tile_loops()->add(KV_FLOAT_32, false, h->matrix, s->head_dim, h->padded,
-                         q, s->head_dim, rows, rotated);
-}
-
-void kv_transform_prepare(const struct kv_store *s, size_t head, const float *q,
-                          size_t rows, void *query)
-{
-    const struct kv_transform *c = kv_transform_of(s);
-    const struct kv_transform_head *h = &c->head[head];
-    float *rotated, *to = query;
-
-    if (c->about.rope) {
-        kv_exact_prepare(s, head, q, rows, query);
-        return;
-    }
-    rotated = kv_alloc(rows, h->padded * sizeof(*rotated));
-    transform(s, head, q, rows, rotated);
-    for (size_t j = 0; j <= h->n; j++)
-        for (size_t r = 0; r < rows; r++)
-            to[j * rows + r] = rotated[r * h->padded + j];
-    free(rotated);
-}
-
-static void rotate(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   size_t part, float *x)
-{
-    kv_tiles_rope_rotate(kv_transform_of(s)->about.rope,
-                         kv_store_position(s, head, tile) + part * KV_TILE_PART,
-                         x);
-}
-
-void kv_transform_rotate(const struct kv_store *s, size_t head,
-                         const uint8_t *tile, size_t part, float *x,
-                         const float *q, size_t rows, float *score,
-                         size_t stride)
-{
-    rotate(s, head, tile, part, x);
-    kv_tile_loops()->dot(KV_FLOAT_32, false, x, 1, s->head_dim, q, rows, score,
-                         stride);
-}
-
-/* Keys before RoPE: y [n + 1][32] to channels x [head_dim][32]. */
-static void channels(const struct kv_transform_head *h, size_t d,
-                     const float *y, float *x)
-{
-    for (size_t i = 0; i < d; i += KV_TRANSFORM_CHANNELS)
-        kv_tile_loops()->dot(KV_FLOAT_32, false, y, 1, h->n + 1,
-                             h->matrix + i * (h->n + 1),
-                             kv_min(d - i, KV_TRANSFORM_CHANNELS),
-                             x + i * KV_TILE_PART, KV_TILE_PART);
-}
-
-void kv_transform_qk_rotated(const struct kv_store *s, size_t head,
-                             const uint8_t *tile, size_t part, const float *y,
-                             const float *q, size_t rows, float *score,
-                             size_t stride)
-{
-    _Alignas(64) float x[KV_TRANSFORM_MAX * KV_TILE_PART];
-
-    channels(&kv_transform_of(s)->head[head], s->head_dim, y, x);
-    kv_transform_rotate(s, head, tile, part, x, q, rows, score, stride);
-}
-
-static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
-               const void *query, size_t rows, float *score, size_t stride)
-{
-    _Alignas(64) float y[(KV_TRANSFORM_MAX + 1) * KV_TILE_PART];
-    const struct kv_transform *c = kv_transform_of(s);
-    const struct kv_transform_head *h = &c->head[head];
-
-    for (size_t i = 0; i < PARTS; i++) {
-        float *at = score + i * KV_TILE_PART;
-
-        loops()->expand(h, tile, i, KV_TILE_PART, 1, y);
-        if (c->about.rope)
-            kv_transform_qk_rotated(s, head, tile, i, y, query, rows, at,
-                                    stride);
-        else
-            kv_tile_loops()->dot(KV_FLOAT_32, false, y, 1, h->n + 1, query,
-                                 rows, at, stride);
-    }
-}
-
-size_t kv_transform_acc_floats(const struct kv_store *s)
-{
-    return kv_transform_of(s)->most;
-}
-
-static void pv(const struct kv_store *s, size_t head, const uint8_t *tile,
-               const float *p, size_t stride, size_t rows, float *acc)
-{
-    _Alignas(64) float y[KV_TILE_PART * (KV_TRANSFORM_MAX + KV_TRANSFORM_PAD)];
-    const struct kv_transform *c = kv_transform_of(s);
-
-    memset(y, 0, KV_TILE_PART * c->most * sizeof(*y));
-    for (size_t i = 0; i < PARTS; i++) {
-        loops()->expand(&c->head[head], tile, i, 1, c->most, y);
-        kv_tile_loops()->add(KV_FLOAT_32, false, y, KV_TILE_PART, c->most,
-                             p + i * KV_TILE_PART, stride, rows, acc);
-    }
-}
-
-void kv_transform_finish(const struct kv_store *s, size_t head,
-                         const float *acc, size_t rows, float *out)
-{
-    const struct kv_transform *c = kv_transform_of(s);
-    const struct kv_transform_head *h = &c->head[head];
-    const size_t wide = kv_padded(s->head_dim);
-    float *sum = kv_alloc(rows, wide * sizeof(*sum));
-
-    kv_tile_loops()->add(KV_FLOAT_32, false, h->matrix, h->n + 1, wide, acc,
-                         c->most, rows, sum);
-    for (size_t r = 0; r < rows; r++)
-        memcpy(out + r * s->head_dim, sum + r * wide,
-               s->head_dim * sizeof(*out));
-    free(sum);
-}
-
-/* ---- int8 ---------------------------------------------------------------- */
-
-size_t kv_transform_query8_size(const struct kv_transform_head *h)
-{
-    return 3 * KV_TRANSFORM_PER_ROW + (h->n4 * KV_TILE_ROWS + 63) / 64 * 64;
-}
-
-void kv_transform_round_row(const struct kv_transform_head *h,
-                            const float *rotated, size_t r, size_t rows,
-                            void *query)
-{
-    const struct kv_transform_query8 to = kv_transform_query8_at(query);
-    float x[KV_TRANSFORM_MAX] = {0};
-    int8_t code[KV_TRANSFORM_MAX];
-    int32_t sum = 0;
-
-    for (size_t i = 0; i < h->n_runs; i++)
-        for (size_t j = 0; j < h->run[i].n; j++)
-            x[h->run[i].first + j] =
-                rotated[h->run[i].first + j] * h->run[i].table->scale;
-    kv_tile_loops()->round8(x, KV_TRANSFORM_MAX, 1, (h->n + 15) / 16 * 16, code,
-                            KV_TRANSFORM_MAX, &to.factor[r]);
-    for (size_t i = 0; i < h->n_runs; i++)
-        for (size_t j = 0; j < h->run[i].n; j++) {
-            const size_t at = h->run[i].first4 + j;
-
-            to.code[(at / 4 * rows + r) * 4 + at % 4] =
-                code[h->run[i].first + j];
-            sum += code[h->run[i].first + j];
-        }
-    to.bias[r] = -128 * sum;
-    to.constant[r] = rotated[h->n];
-}
-
-size_t kv_transform_query8_bytes(const struct kv_store *s)
-{
-    const struct kv_transform *c = kv_transform_of(s);
-    size_t most = 0;
-
-    for (size_t h = 0; h < s->n_heads; h++) {
-        const size_t bytes = kv_transform_query8_size(&c->head[h]);
-
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-void kv_transform_prepare8(const struct kv_store *s, size_t head,
-                           const float *q, size_t rows, void *query)
-{
-    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
-    float *rotated = kv_alloc(rows, h->padded * sizeof(*rotated));
-
-    transform(s, head, q, rows, rotated);
-    memset(kv_transform_query8_at(query).code, 0,
-           h->n4 * rows); /* between runs */
-    for (size_t r = 0; r < rows; r++)
-        kv_transform_round_row(h, rotated + r * h->padded, r, rows, query);
-    free(rotated);
-}
-
-static void qk8(const struct kv_store *s, size_t head, const uint8_t *tile,
-                const void *query, size_t rows, float *score, size_t stride)
-{
-    _Alignas(64) uint8_t x[KV_TRANSFORM_CODES];
-    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
-
-    loops()->codes(h, tile, x);
-    loops()->dot(h, x, kv_transform_query8_at(query), rows, score, stride);
-}
-
-/* Keys before RoPE: channels in integers, which rotate as floats. */
-static void qk8_rotated(const struct kv_store *s, size_t head,
-                        const uint8_t *tile, const void *query, size_t rows,
-                        float *score, size_t stride)
-{
-    _Alignas(64) uint8_t code[KV_TRANSFORM_CODES];
-    _Alignas(64) float x[PARTS][KV_TRANSFORM_MAX * KV_TILE_PART];
-    const struct kv_transform_head *h = &kv_transform_of(s)->head[head];
-    float some[2 * KV_TRANSFORM_PAIRS][PARTS][KV_TILE_PART];
-    const size_t d = s->head_dim;
-
-    loops()->codes(h, tile, code);
-    for (size_t i = 0; i * KV_TRANSFORM_PAIRS < d / 2; i++) {
-        const size_t n = 2 * kv_transform_pairs(d, i);
-
-        loops()->dot(h, code, kv_transform_channels8(h, i), n, some[0][0],
-                     KV_TILE_TOKENS);
-        for (size_t r = 0; r < n; r++)
-            for (size_t part = 0; part < PARTS; part++)
-                memcpy(x[part] + kv_transform_channel(d, i, r) * KV_TILE_PART,
-                       some[r][part], sizeof(some[r][part]));
-    }
-    for (size_t part = 0; part < PARTS; part++)
-        kv_transform_rotate(s, head, tile, part, x[part], query, rows,
-                            score + part * KV_TILE_PART, stride);
-}
-
-static void weigh(const float *p, size_t stride, size_t rows,
-                  struct kv_transform_weights *w)
-{
-    for (size_t r = 0; r < rows; r++, p += stride) {
-        int8_t code[KV_TILE_TOKENS];
-        float part[16];
-        int32_t sum = 0;
-
-        kv_tile_loops()->round8(p, stride, 1, KV_TILE_TOKENS, code,
-                                KV_TILE_TOKENS, &w->factor[r]);
-        for (size_t t = 0; t < KV_TILE_TOKENS; t += 4)
-            memcpy(w->code[r] + kv_transform_at(t), code + t, 4);
-        for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-            sum += code[t];
-        w->bias[r] = -128 * sum;
-        for (size_t i = 0; i < 16; i++)
-            part[i] = (p[i] + p[16 + i]) + (p[32 + i] + p[48 + i]);
-        for (size_t n = 8; n; n /= 2)
-            for (size_t i = 0; i < n; i++)
-                part[i] += part[n + i];
-        w->sum[r] = part[0];
-    }
-}
-
-static void pv8(const struct kv_store *s, size_t head, const uint8_t *tile,
-                const float *p, size_t stride, size_t rows, float *acc)
-{
-    _Alignas(64) uint8_t x[KV_TRANSFORM_CODES];
-    const struct kv_transform *c = kv_transform_of(s);
-    const struct kv_transform_head *h = &c->head[head];
-    struct kv_transform_weights w;
-
-    weigh(p, stride, rows, &w);
-    loops()->codes(h, tile, x);
-    loops()->add(h, x, &w, rows, acc, c->most);
-    for (size_t r = 0; r < rows; r++)
-        acc[r * c->most + h->n] += w.sum[r];
-}
-
-void kv_transform_finish8(const struct kv_store *s, size_t head,
-                          const float *acc, size_t rows, float *out)
-{
-    const struct kv_transform *c = kv_transform_of(s);
-    const struct kv_transform_head *h = &c->head[head];
-    float *x = kv_alloc(rows, c->most * sizeof(*x));
-
-    memcpy(x, acc, rows * c->most * sizeof(*x));
-    for (size_t r = 0; r < rows; r++)
-        for (size_t i = 0; i < h->n_runs; i++)
-            for (size_t j = 0; j < h->run[i].n; j++)
-                x[r * c->most + h->run[i].first + j] *= h->run[i].table->scale;
-    kv_transform_finish(s, head, x, rows, out);
-    free(x);
-}
-
-/* ---- the family ---------------------------------------------------------- */
-
-static const struct kv_tile_ops *ops8(const struct kv_transform *c)
-{
-    static const struct kv_tile_ops plain = {
-        .query_bytes = kv_transform_query8_bytes,
-        .prepare = kv_transform_prepare8,
-        .qk = qk8,
-        .acc_floats = kv_transform_acc_floats,
-        .pv = pv8,
-        .finish = kv_transform_finish8};
-    static const struct kv_tile_ops rotated = {.query_bytes =
-                                                   kv_transform_query_bytes,
-                                               .prepare = kv_transform_prepare,
-                                               .qk = qk8_rotated};
-
-    if (!c->about.int8)
-        return NULL;
-#ifdef __x86_64__
-    if (kv_level_vnni())
-        return c->about.rope ? &kv_transform_rotated8_vnni
-                             : &kv_transform_int8_vnni;
-#endif
-    return c->about.rope ? &rotated : &plain;
-}
-
-static const struct kv_tile_ops *ops(const struct kv_store *s,
-                                     enum kv_path path)
-{
-    static const struct kv_tile_ops exact = {
-        .query_bytes = kv_transform_query_bytes,
-        .prepare = kv_transform_prepare,
-        .qk = qk,
-        .acc_floats = kv_transform_acc_floats,
-        .pv = pv,
-        .finish = kv_transform_finish,
-    };
-
-    if (path == KV_PATH_INT8)
-        return ops8(kv_transform_of(s));
-#ifdef __x86_64__
-    if (kv_level_vnni())
-        return &kv_transform_exact_vnni;
-#endif
-    return &exact;
-}
-
-/* Coefficients become channels. */
-static void expand_channels(const struct kv_store *s, size_t head,
-                            const uint8_t *tile, size_t part, float *x)
-{
-    _Alignas(64) float room[PARTS * (KV_TRANSFORM_MAX + 1) * KV_TILE_PART];
-    const struct kv_transform *c = kv_transform_of(s);
-    const struct kv_transform_head *h = &c->head[head];
-    const size_t d = s->head_dim, wide = kv_padded(d);
-    float *y = room;
-
-#ifdef __x86_64__
-    if (kv_level_vnni()) {
-        kv_transform_expand_vnni(s, head, tile, room);
-        y = room + part * (h->n + 1) * KV_TILE_PART;
-    } else
-#endif
-        loops()->expand(h, tile, part, KV_TILE_PART, 1, y);
-    if (c->about.values) {
-        kv_gemm_a_trans(KV_TILE_PART, wide, h->n + 1, 1, y, KV_TILE_PART,
-                        h->matrix, wide, 0, x, wide);
-    } else if (!c->about.rope) {
-        kv_gemm(false, d, KV_TILE_PART, h->n + 1, 1, h->matrix, h->padded, y,
-                KV_TILE_PART, 0, x, KV_TILE_PART);
-    } else {
-        channels(h, d, y, x);
-        rotate(s, head, tile, part, x);
-    }
-}
-
-const struct kv_family kv_family_transform = {
-    .name = "transform", .ops = ops, .expand = expand_channels};

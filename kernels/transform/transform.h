@@ -1,23 +1,23 @@
 /* Family "transform": coefficients of a transform of each head, coded in one
- * bitstream of bits per token for all KV heads (kernels/trellis/trellis.h).
+ * bitstream per token for all KV heads (kernels/trellis/trellis.h).
  *
  *   x = mean + sum_j scale_j table_j[state_j] inverse_j      [head_dim]
  *
  * state_j: the KV_TRELLIS_BITS bits of the bitstream that end with the
- * coefficient's own, zeros before its beginning.  As states reach back into
- * what belongs to other heads, a tile holds all heads, byte by byte of the
- * bitstream, and what is before it:
+ * coefficient's own; zeros precede the bitstream.  States reach back into bits
+ * of other heads, so a tile holds all heads, byte by byte:
  *
  *   | 64 zeros | byte 0 of 64 tokens | byte 1 of 64 tokens | ... | last byte |
  *
- * Token 16 k + 4 l + i (k, l, i < 4) stands at place 16 l + 4 k + i, so that
- * the bytes of four lines, woven to words of 32 bits, come out in order.
+ * Such a line of 64 bytes has token 16 k + 4 l + i (k, l, i < 4) at place
+ * 16 l + 4 k + i, so that bytes of four lines, interleaved to words of 32 bits,
+ * are in the order of tokens.
  *
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
- * and outputs once, the mean being one more coefficient, always 1.  Keys before
- * RoPE become channels again, and rotate.  int8: what a table has is rounded to
- * 8 bits, with one factor for the table, and so are queries (before RoPE each
- * channel's part of the inverse), with one factor for all coefficients. */
+ * and outputs once; the mean is one more coefficient, always 1.  Keys before
+ * RoPE become channels again, which are rotated.  int8: a table's numbers are
+ * rounded to 8 bits, with one scale for the table, and so are queries (before
+ * RoPE each channel's part of the inverse), with one scale for a row. */
 #ifndef KV_TRANSFORM_H
 #define KV_TRANSFORM_H
 
@@ -31,17 +31,17 @@ struct kv_transform;
 
 /* One coefficient of a head. */
 struct kv_transform_coef {
-    size_t end;         /* of its bits in the bitstream, 1 at least */
-    const float *table; /* [KV_TRELLIS_STATES], kept */
-    const struct kv_trellis_map *map; /* kept; states of an entry are alike */
+    size_t end;                       /* of its bits in the bitstream, min 1 */
+    const float *table;               /* [KV_TRELLIS_STATES], kept */
+    const struct kv_trellis_map *map; /* kept; states of one entry are equal */
     float scale;
     const float *inverse; /* [head_dim]; read by kv_transform_new() alone */
 };
 
-/* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ..., each at
- * most head_dim.  mean: [n_heads][head_dim].  rope: rotation the keys, kept,
- * head_dim is even then; NULL: they are after RoPE, or values.  int8: whether
- * that path is offered. */
+/* Heads of one store.  coef: n[0] of head 0, then n[1] of head 1, ..., max
+ * head_dim each.  mean: [n_heads][head_dim].  rope: rotates the keys, kept,
+ * head_dim is even then; NULL: keys after RoPE, or values.  int8: whether that
+ * path is offered. */
 struct kv_transform_about {
     size_t n_heads, head_dim, bitstream_bytes;
     const size_t *n;
@@ -56,7 +56,7 @@ void kv_transform_free(struct kv_transform *c); /* NULL is fine */
 
 extern const struct kv_family kv_family_transform;
 
-/* Makes s a store of these; values, n_heads and head_dim are set. */
+/* Makes s, whose values, n_heads and head_dim are set, a store of c. */
 void kv_store_transform(struct kv_store *s, const struct kv_transform *c);
 
 /* Puts one token's bitstream at place t of a tile. */
