@@ -13,13 +13,11 @@ _Static_assert(LINE == 2 * PART, "a tile has two parts");
 
 static const struct kv_transform_ops *level_ops(void)
 {
-#ifdef __x86_64__
-    if (kv_level_vnni())
-        return &kv_transform_avx512;
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &kv_transform_avx2;
-#endif
-    return &kv_transform_c;
+    static const struct kv_transform_ops *const versions[] =
+        KV_VERSIONS(&kv_transform_c, &kv_transform_avx2, &kv_transform_avx2,
+                    &kv_transform_vnni);
+
+    return versions[kv_level_version()];
 }
 
 static const struct kv_transform_head *head_of(const struct kv_store *s,

@@ -1,4 +1,4 @@
-#include "kernels/simd/lanes_avx2.h"
+#include "kernels/simd/avx2.h"
 #include "kernels/simd/quads_avx2.h"
 #include "kernels/transform/impl.h"
 
@@ -105,9 +105,7 @@ ALWAYS_INLINE __m256i half_bytes(const uint8_t *at, int bit)
 
 ALWAYS_INLINE __m256i of_16(const uint8_t *table, __m256i at)
 {
-    return _mm256_shuffle_epi8(
-        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)),
-        at);
+    return v_lookup_i8(v_load_t16i8(table), at);
 }
 
 /* The entries of 32 tokens; last: the bytes that states end in. */
@@ -172,7 +170,7 @@ static void interleave(const uint8_t code[][LINE], uint8_t *x)
         __m256i *const to = (__m256i *)(x + i * KV_QUAD);
         __m256i y[KV_QUAD];
 
-        kv_lanes_quads(lines, y);
+        v_interleave4_i8(lines, y);
         UNROLL
         for (size_t k = 0; k < 2; k++) {
             const __m256i low = y[2 * k], high = y[2 * k + 1];

@@ -1,11 +1,8 @@
 /* AVX-512 with VBMI, VNNI and GFNI: entries of states by bit matrices, bytes of
  * entries by permutations, products of bytes four to a sum. */
-#include "kernels/simd/lanes_avx512.h"
-#include "kernels/simd/unroll.h"
+#define V_VNNI
+#include "kernels/simd/avx512.h"
 #include "kernels/transform/impl.h"
-
-#include <immintrin.h>
-#include <string.h>
 
 enum {
     LINE = KV_TILE_TOKENS,
@@ -61,20 +58,8 @@ ALWAYS_INLINE __m512i look(const __m512i *t, __m512i entry, bool wide)
                                   _mm512_permutex2var_epi8(t[2], entry, t[3]));
 }
 
-/* Four lines of bytes to words of 32 bits, 16 tokens each. */
-ALWAYS_INLINE void interleave(const __m512i x[4], __m512i out[4])
-{
-    const __m512i low01 = _mm512_unpacklo_epi8(x[0], x[1]);
-    const __m512i high01 = _mm512_unpackhi_epi8(x[0], x[1]);
-    const __m512i low23 = _mm512_unpacklo_epi8(x[2], x[3]);
-    const __m512i high23 = _mm512_unpackhi_epi8(x[2], x[3]);
-
-    out[0] = _mm512_unpacklo_epi16(low01, low23);
-    out[1] = _mm512_unpackhi_epi16(low01, low23);
-    out[2] = _mm512_unpacklo_epi16(high01, high23);
-    out[3] = _mm512_unpackhi_epi16(high01, high23);
-}
-
+/* Interleaved (v_interleave4_i8()), they are words of 32 bits, 16 tokens each.
+ */
 ALWAYS_INLINE void load_lines(const uint8_t *from, __m512i x[4])
 {
     UNROLL
@@ -104,7 +89,7 @@ ALWAYS_INLINE void expand_some(const struct kv_transform_table *table,
             look(t[2], entry, wide), look(t[3], entry, wide)};
         __m512i x[4];
 
-        interleave(byte, x);
+        v_interleave4_i8(byte, x);
         _mm512_store_si512(y, x[0]);
         _mm512_store_si512(y + 16, x[1]);
         _mm512_store_si512(second, x[2]);
@@ -250,7 +235,7 @@ ALWAYS_INLINE void qk8_some(const uint8_t *code, size_t n_codes,
         __m512i line[4], x[4];
 
         load_lines(code + j * LINE, line);
-        interleave(line, x);
+        v_interleave4_i8(line, x);
         UNROLL
         for (size_t r = 0; r < rows; r++) {
             int32_t four;
@@ -258,8 +243,8 @@ ALWAYS_INLINE void qk8_some(const uint8_t *code, size_t n_codes,
             memcpy(&four, q.code + (j / 4 * rows + r) * 4, 4);
             UNROLL
             for (size_t i = 0; i < n; i++)
-                sum[r][i] = (v16i)_mm512_dpbusd_epi32(
-                    (__m512i)sum[r][i], x[first + i], _mm512_set1_epi32(four));
+                sum[r][i] = (v16i)v_dot_i8((__m512i)sum[r][i], x[first + i],
+                                           _mm512_set1_epi32(four));
         }
     }
     UNROLL
@@ -327,9 +312,9 @@ ALWAYS_INLINE void channels8(const uint8_t *code, size_t n,
             memcpy(&four, q[k / PAIRS].code + j * PAIRS + k % PAIRS * 4, 4);
             UNROLL
             for (size_t i = 0; i < 2; i++)
-                sum[k / PAIRS][k % PAIRS][i] = (v16i)_mm512_dpbusd_epi32(
-                    (__m512i)sum[k / PAIRS][k % PAIRS][i], y[i],
-                    _mm512_set1_epi32(four));
+                sum[k / PAIRS][k % PAIRS][i] =
+                    (v16i)v_dot_i8((__m512i)sum[k / PAIRS][k % PAIRS][i], y[i],
+                                   _mm512_set1_epi32(four));
         }
     }
     UNROLL
@@ -370,7 +355,7 @@ static void qk8_rotated(const struct kv_transform_head *h, size_t head_dim,
         __m512i line[4], x[4];
 
         load_lines(code + j * LINE, line);
-        interleave(line, x);
+        v_interleave4_i8(line, x);
         UNROLL
         for (size_t i = 0; i < 4; i++)
             _mm512_store_si512(code + (j + i) * LINE, x[i]);
@@ -439,7 +424,7 @@ static struct weights weights_of(const int8_t *weight)
         w.code[i] = _mm512_permutexvar_epi32(
             _mm512_add_epi32(lanes, _mm512_set1_epi32(4 * i)),
             _mm512_load_si512(weight));
-        bias = _mm512_dpbusd_epi32(bias, zero_code, w.code[i]);
+        bias = v_dot_i8(bias, zero_code, w.code[i]);
     }
     w.bias = _mm512_sub_epi32(_mm512_setzero_si512(), bias);
     return w;
@@ -455,7 +440,7 @@ ALWAYS_INLINE void pv8_rows(const uint8_t *code, size_t n,
         v16i sum[ROWS];
 
         load_lines(code, line);
-        kv_lanes_turn(line, x);
+        v_transpose4x4(line, x);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             sum[r] = (v16i)w[r].bias;
@@ -463,8 +448,7 @@ ALWAYS_INLINE void pv8_rows(const uint8_t *code, size_t n,
         for (size_t i = 0; i < 4; i++) /* rows within: no sum waits */
             UNROLL
         for (size_t r = 0; r < rows; r++)
-            sum[r] =
-                (v16i)_mm512_dpbusd_epi32((__m512i)sum[r], x[i], w[r].code[i]);
+            sum[r] = (v16i)v_dot_i8((__m512i)sum[r], x[i], w[r].code[i]);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             _mm512_store_ps(acc + r * row,
@@ -491,11 +475,11 @@ static void pv8(const uint8_t *code, size_t n, const int8_t *weight,
     }
 }
 
-const struct kv_transform_ops kv_transform_avx512 = {.expand = expand,
-                                                     .lanes = 16,
-                                                     .pv = pv,
-                                                     .codes = codes,
-                                                     .qk8 = qk8,
-                                                     .qk8_rotated = qk8_rotated,
-                                                     .lanes8 = 4,
-                                                     .pv8 = pv8};
+const struct kv_transform_ops kv_transform_vnni = {.expand = expand,
+                                                   .lanes = 16,
+                                                   .pv = pv,
+                                                   .codes = codes,
+                                                   .qk8 = qk8,
+                                                   .qk8_rotated = qk8_rotated,
+                                                   .lanes8 = 4,
+                                                   .pv8 = pv8};

@@ -152,7 +152,7 @@ struct kv_transform_ops {
 };
 
 extern const struct kv_transform_ops kv_transform_c;
-extern const struct kv_transform_ops kv_transform_avx2;   /* x86-64 only */
-extern const struct kv_transform_ops kv_transform_avx512; /* VBMI, VNNI, GFNI */
+extern const struct kv_transform_ops kv_transform_avx2; /* x86-64 only */
+extern const struct kv_transform_ops kv_transform_vnni; /* x86-64 only */
 
 #endif

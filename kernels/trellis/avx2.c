@@ -1,35 +1,13 @@
-#include <immintrin.h>
-#include <stdint.h>
-#include <string.h>
+#include "kernels/simd/avx2.h"
 
-#define NAME(f) f##_avx2
 #define LANE_BITS 4
-
-typedef __m256i vi;
-typedef uint16_t mark_word;
-
-#define v_load(p) _mm256_loadu_si256((const __m256i *)(p))
-#define v_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
-#define v_marks v_store
-#define v_all _mm256_set1_epi16
-#define v_min _mm256_min_epu16
-#define v_add _mm256_add_epi16
-#define v_and _mm256_and_si256
-#define v_or _mm256_or_si256
-#define v_more _mm256_adds_epu16
-#define v_less _mm256_sub_epi16
-#define v_minus _mm256_subs_epi16
-#define v_size _mm256_abs_epi16
-#define v_shift(v, by) _mm256_slli_epi16(v, (int)(by))
-#define v_shift_back(v, by) _mm256_srli_epi16(v, (int)(by))
-#define v_square(v) _mm256_mulhrs_epi16(v, v)
 
 static inline __m256i eight(const float *p, __m256 by)
 {
     return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p), by));
 }
 
-static inline vi v_number(const float *p, float by)
+static inline vi32 positions(const float *p, float by)
 {
     const __m256 all = _mm256_set1_ps(by);
 
@@ -37,23 +15,23 @@ static inline vi v_number(const float *p, float by)
         _mm256_packs_epi32(eight(p, all), eight(p + 8, all)), 0xd8);
 }
 
-static inline vi v_plus(vi v, const uint16_t *p, unsigned bits)
+static inline vi32 add_costs(vi32 v, const uint16_t *p, unsigned bits)
 {
     int64_t four;
     int32_t two;
 
     switch (bits) {
     case 1:
-        return v_add(v, _mm256_broadcastsi128_si256(
-                            _mm_loadu_si128((const __m128i *)p)));
+        return v_add_i16(v, _mm256_broadcastsi128_si256(
+                                _mm_loadu_si128((const __m128i *)p)));
     case 2:
         memcpy(&four, p, sizeof(four));
-        return v_add(v, _mm256_set1_epi64x(four));
+        return v_add_i16(v, _mm256_set1_epi64x(four));
     case 3:
         memcpy(&two, p, sizeof(two));
-        return v_add(v, _mm256_set1_epi32(two));
+        return v_add_i16(v, _mm256_set1_epi32(two));
     default:
-        return v_add(v, v_all((int16_t)*p));
+        return v_add_i16(v, v_set1_i16((int16_t)*p));
     }
 }
 
@@ -64,7 +42,7 @@ static inline vi v_plus(vi v, const uint16_t *p, unsigned bits)
                      TWO(h), TWO(a), TWO(b), TWO(c), TWO(d), TWO(e), TWO(f), \
                      TWO(g), TWO(h))
 
-static inline vi v_flip(vi v, size_t by)
+static inline vi32 flip(vi32 v, size_t by)
 {
     const __m256i in_order = LANES_OF(0, 1, 2, 3, 4, 5, 6, 7);
 
@@ -77,13 +55,13 @@ static inline vi v_flip(vi v, size_t by)
     return v;
 }
 
-static inline vi v_turn(vi v, unsigned bits, size_t flip)
+static inline vi32 permute(vi32 v, unsigned bits, size_t by)
 {
-    v = v_flip(v, flip);
+    v = flip(v, by);
     switch (bits) {
     case 0:
         return v;
-    case 1: /* lanes of the halves by turns */
+    case 1: /* lanes of the halves in turn */
         return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(v, 0xd8),
                                    LANES_OF(0, 4, 1, 5, 2, 6, 3, 7));
     case 2: /* 4 by 4, transposed */
@@ -94,6 +72,12 @@ static inline vi v_turn(vi v, unsigned bits, size_t flip)
         return _mm256_permute4x64_epi64(
             _mm256_shuffle_epi8(v, LANES_OF(0, 2, 4, 6, 1, 3, 5, 7)), 0xd8);
     }
+}
+
+static inline void store_marks(uint8_t *p, const vi32 v[2])
+{
+    v_store_i32(
+        p, _mm256_permute4x64_epi64(_mm256_packus_epi16(v[0], v[1]), 0xd8));
 }
 
 #include "kernels/trellis/loops.h"

@@ -1,9 +1,5 @@
-/* The search of trellis_impl.h in plain C. */
-#include <stdint.h>
-
-#define LANE_BITS 4
-typedef uint16_t mark_word;
-#include "kernels/trellis/back.h"
+/* The search of impl.h in plain C. */
+#include "kernels/trellis/impl.h"
 
 #include <string.h>
 
@@ -12,11 +8,10 @@ enum {
     AT_ONCE = KV_TRELLIS_AT_ONCE,
     ROW = KV_TRELLIS_ROW,
     MARK = KV_TRELLIS_MARK,
-    LANES = 1 << LANE_BITS,
-    MOST = KV_TRELLIS_MAX_COST
+    MAX = KV_TRELLIS_MAX_COST
 };
 
-_Static_assert(MOST + 8 * KV_TRELLIS_TRANSITION_COST + MARK <= UINT16_MAX,
+_Static_assert(MAX + 8 * KV_TRELLIS_TRANSITION_COST + MARK <= UINT16_MAX,
                "a sum of costs and a mark are 16 bits");
 
 static int value_cost(int x, float number, const struct kv_trellis_whole *whole,
@@ -49,14 +44,6 @@ static int cost(const struct kv_trellis_job *job, size_t i, size_t state)
            8 * sum;
 }
 
-/* As trellis_back.h says. */
-static void note_marks(const uint16_t *path, unsigned next, mark_word *note)
-{
-    memset(note, 0, LANES * sizeof(*note));
-    for (size_t p = 0; p < kv_trellis_paths(next); p++)
-        note[p % LANES] |= (uint16_t)((path[p] & MARK) << next * (p / LANES));
-}
-
 static void advance(const struct kv_trellis_job *job)
 {
     const unsigned next = job->next;
@@ -74,26 +61,30 @@ static void advance(const struct kv_trellis_job *job)
                 path[s % paths] = (uint16_t)to_s;
         }
         for (size_t p = 0; p < paths; p++) {
-            const int best = path[p] < MOST ? path[p] & ~MARK : MOST;
+            const int best = path[p] < MAX ? path[p] & ~MARK : MAX;
 
             if (p < groups || best < (to[p % groups] & ~MARK))
                 to[p % groups] = (uint16_t)(best | job->mark[p % groups]);
         }
-        if (next <= 3)
-            note_marks(path, next, (void *)note);
-        else
+        if (next > 3) {
             memcpy(note, path, paths * sizeof(*path));
+            continue;
+        }
+        memset(note, 0, KV_TRELLIS_MARKS);
+        for (size_t p = 0; p < paths; p++)
+            note[p % KV_TRELLIS_MARKS] |=
+                (uint8_t)((path[p] & MARK) << next * (p / KV_TRELLIS_MARKS));
     }
 }
 
-static void settle(uint16_t *cost, size_t n)
+static void subtract_min(uint16_t *cost, size_t n)
 {
-    int least = MOST;
+    int min = MAX;
 
     for (size_t r = 0; r < n; r++)
-        least = (cost[r] & ~MARK) < least ? cost[r] & ~MARK : least;
+        min = (cost[r] & ~MARK) < min ? cost[r] & ~MARK : min;
     for (size_t r = 0; r < n; r++)
-        cost[r] = (uint16_t)(cost[r] - least);
+        cost[r] = (uint16_t)(cost[r] - min);
 }
 
-const struct kv_trellis_search kv_trellis_search_c = {advance, settle, go_back};
+const struct kv_trellis_ops kv_trellis_ops_c = {advance, subtract_min};

@@ -31,6 +31,7 @@ enum {
     KV_TRELLIS_ROW =
         KV_TRELLIS_STATES / 2, /* costs of a bitstream: most groups */
     KV_TRELLIS_MARK = 7,
+    KV_TRELLIS_MARKS = 32, /* bytes of all paths' marks, where next <= 3 */
     KV_TRELLIS_MAX_COST = 0x7ff8, /* of a path, and more is as much */
     KV_TRELLIS_SUBTRACT =
         8, /* after so many transitions the least cost becomes 0: few
@@ -65,12 +66,13 @@ static inline size_t kv_trellis_paths(unsigned next)
     return (size_t)KV_TRELLIS_STATES >> kv_trellis_marked(next);
 }
 
-/* Bytes of a note.  Where next is 3 at most a group has one path, and the note
- * the marks of all, packed (trellis_back.h); else each path's cost and mark, 16
- * bits. */
+/* Bytes of a note.  Where next <= 3 a group has one path, and the note the
+ * marks of all: path p's are bits next * (p / 32) on of byte p % 32.  Else it
+ * is each path's cost and mark, 16 bits. */
 static inline size_t kv_trellis_note(unsigned next)
 {
-    return next <= 3 ? 32 : kv_trellis_paths(next) * sizeof(uint16_t);
+    return next <= 3 ? KV_TRELLIS_MARKS
+                     : kv_trellis_paths(next) * sizeof(uint16_t);
 }
 
 /* One transition of n bitstreams, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path
@@ -92,18 +94,14 @@ struct kv_trellis_job {
     uint8_t *note;        /* [n][kv_trellis_note(next)] */
 };
 
-struct kv_trellis_search {
+struct kv_trellis_ops {
     void (*advance)(const struct kv_trellis_job *job);
-    /* The least of n costs becomes 0, marks stay; n a power of two. */
-    void (*settle)(uint16_t *cost, size_t n);
-    /* The way back by a transition of n bitstreams that one of `next` bits
-     * follows: of the best path to the group of after[i], the state. */
-    void (*go_back)(unsigned next, size_t n, const uint8_t *note,
-                    const uint16_t *after, uint16_t *state);
+    /* The minimum of n costs becomes 0, marks stay; n a power of two. */
+    void (*subtract_min)(uint16_t *cost, size_t n);
 };
 
-extern const struct kv_trellis_search kv_trellis_search_c;
-extern const struct kv_trellis_search kv_trellis_search_avx2; /* x86-64 only */
-extern const struct kv_trellis_search kv_trellis_search_avx512;
+extern const struct kv_trellis_ops kv_trellis_ops_c;
+extern const struct kv_trellis_ops kv_trellis_ops_avx2; /* x86-64 only */
+extern const struct kv_trellis_ops kv_trellis_ops_avx512;
 
 #endif

@@ -1,27 +1,15 @@
-/* The search of trellis.h, LANES states side by side, each lane doing exactly
- * what the plain C does.  Included by trellis_avx2.c and trellis_avx512.c,
- * which name the registers:
+/* The search of trellis.h, LANES states side by side, each lane as in c.c.
+ * Included by avx2.c and avx512.c after kernels/simd/<level>.h; they define
  *
- *   LANE_BITS              LANES = 1 << LANE_BITS, 16 or 32
- *   vi                     LANES 16-bit integers
- *   v_load v_store v_all v_add v_and v_or
- *   v_more(a, b)           a + b, held to 16 bits, unsigned
- *   v_less(a, b)           a - b
- *   v_minus(a, b)          a - b, held to 16 bits
- *   v_min                  unsigned
- *   v_size(v)              |v|
- *   v_shift(v, by)         left
- *   v_shift_back(v, by)    right, unsigned
- *   v_square(v)            (v^2 + 2^14) >> 15
- *   v_number(p, by)        p [LANES] floats times by, to nearest
- *   v_plus(v, p, bits)     v + p[i % (LANES >> bits)] in lane i, no carry
- *   v_flip(v, by)          lane i is v's lane i ^ by
- *   v_turn(v, bits, by)    lane i is v's lane (i turned right by bits) ^ by
- *   v_marks(p, v)          LANES mark_words (trellis_back.h) to p
- *   NAME(f)                f with the level's suffix
+ *   LANE_BITS                  LANES = 1 << LANE_BITS, 16-bit integers of a
+ * vi32 positions(p, by)           p [LANES] floats times by, to nearest
+ *   add_costs(v, p, bits)      v + p[i % (LANES >> bits)] in lane i, no carry
+ *   flip(v, by)                lane i is v's lane i ^ by
+ *   permute(v, bits, by)       lane i is v's lane (i rotated right by bits) ^
+ * by store_marks(p, v)          bytes of v [32 / LANES] to p [32]
  *
- * bits and what lanes are flipped by are constants. */
-#include "kernels/trellis/back.h"
+ * where bits and by are constants. */
+#include "kernels/trellis/impl.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -159,56 +147,58 @@ ALWAYS_INLINE size_t base_of(enum form form, size_t k)
 
 /* The numbers of base vectors, as positions in the order of lanes. */
 ALWAYS_INLINE void load_numbers(const struct kv_trellis_job *job,
-                                struct kind kind, vi (*number)[VECTORS])
+                                struct kind kind, vi32 (*number)[VECTORS])
 {
     UNROLL
     for (size_t v = 0; v < kind.values; v++) {
         UNROLL
         for (size_t h = 0; h < vectors_of(kind.form); h++) {
-            const vi x = v_number(job->transition->table + v * STATES +
-                                      state_of(kind.form, h),
-                                  job->whole[v].number);
+            const vi32 x = positions(job->transition->table + v * STATES +
+                                         state_of(kind.form, h),
+                                     job->whole[v].number);
 
-            number[v][h] = v_turn(x, (LANE_BITS - kind.bits) % LANE_BITS, 0);
+            number[v][h] = permute(x, (LANE_BITS - kind.bits) % LANE_BITS, 0);
         }
     }
 }
 
-/* What a distance costs, of a transition with this shift and slope; that
- * neither does anything, or the slope does not, are constants. */
-ALWAYS_INLINE vi cost_of(vi d, size_t values, unsigned shift, unsigned slope)
+/* What a distance costs.  near: shift and slope do nothing; a constant. */
+ALWAYS_INLINE vi32 cost_of(vi32 d, size_t values, bool near,
+                           const struct kv_trellis_whole *whole)
 {
-    const vi far = v_all((int16_t)(KV_TRELLIS_FAR(values) >> shift));
-    const vi size = v_size(d), near = v_min(size, far);
+    const vi32 far =
+        v_set1_i16((int16_t)(KV_TRELLIS_FAR(values) >> whole->shift));
+    const vi32 size = v_abs_i16(d), low = v_min_u16(size, far);
 
-    if (!shift && slope == KV_TRELLIS_NO_SLOPE)
-        return v_square(d);
-    d = v_square(v_shift(near, shift));
-    return slope == KV_TRELLIS_NO_SLOPE
-               ? d
-               : v_add(d, v_shift_back(v_less(size, near), slope));
+    if (near)
+        return v_mulhrs_i16(d, d);
+    d = v_shl_i16(low, whole->shift);
+    return v_add_i16(v_mulhrs_i16(d, d),
+                     v_shr_i16(v_sub_i16(size, low), whole->slope));
 }
 
 /* What they cost bitstream i. */
 ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
-                               struct kind kind, unsigned shift, unsigned slope,
-                               vi (*number)[VECTORS], size_t i, vi *cost)
+                               struct kind kind, bool near,
+                               vi32 (*number)[VECTORS], size_t i, vi32 *cost)
 {
     UNROLL
     for (size_t v = 0; v < kind.values; v++) {
-        const vi x = v_all(job->x[v * AT_ONCE + i]);
+        const vi32 x = v_set1_i16((short)job->x[v * AT_ONCE + i]);
 
         UNROLL
         for (size_t h = 0; h < vectors_of(kind.form); h++) {
-            const vi c =
-                cost_of(v_minus(x, number[v][h]), kind.values, shift, slope);
+            const vi32 c = cost_of(v_subs_i16(x, number[v][h]), kind.values,
+                                   near, job->whole);
 
-            cost[h] = v ? v_more(cost[h], c) : c;
+            cost[h] = v ? v_adds_u16(cost[h], c) : c;
         }
     }
     UNROLL
     for (size_t h = 0; h < vectors_of(kind.form); h++)
-        cost[h] = v_shift(v_min(cost[h], v_all(KV_TRELLIS_TRANSITION_COST)), 3);
+        cost[h] = v_shl_i16(
+            v_min_u16(cost[h], v_set1_i16((short)KV_TRELLIS_TRANSITION_COST)),
+            3);
 }
 
 /* ---- the least --------------------------------------------------------- */
@@ -216,72 +206,73 @@ ALWAYS_INLINE void value_costs(const struct kv_trellis_job *job,
 /* What a bitstream's transition makes of it; base: what the numbers of base
  * vectors cost, and of those of states with bit 6. */
 struct costs {
-    vi base[2][VECTORS];
+    vi32 base[2][VECTORS];
     const uint16_t *before; /* of the states it goes on from */
     unsigned bits;          /* of the transition */
     unsigned own; /* of a mark, those that the transition's bits tell */
 };
 
 /* marked: bits of a mark. */
-ALWAYS_INLINE vi cost_at(const struct costs *c, struct kind kind, bool own,
-                         unsigned marked, size_t k)
+ALWAYS_INLINE vi32 cost_at(const struct costs *c, struct kind kind, bool own,
+                           unsigned marked, size_t k)
 {
-    const vi cost = v_plus(c->base[bit_of(k, 6)][base_of(kind.form, k)],
-                           c->before + (k * LANES >> c->bits), kind.bits);
+    const vi32 cost = add_costs(c->base[bit_of(k, 6)][base_of(kind.form, k)],
+                                c->before + (k * LANES >> c->bits), kind.bits);
     const size_t mark = k * LANES >> (KV_TRELLIS_BITS - marked);
 
-    return own ? v_add(cost, v_all((int16_t)(mark & c->own))) : cost;
+    return own ? v_add_i16(cost, v_set1_i16((int16_t)(mark & c->own))) : cost;
 }
 
 /* Of vectors g, g + apart, ..: in the order of states. */
-ALWAYS_INLINE vi least_of(const struct costs *c, struct kind kind, bool own,
-                          unsigned marked, size_t g)
+ALWAYS_INLINE vi32 least_of(const struct costs *c, struct kind kind, bool own,
+                            unsigned marked, size_t g)
 {
     const size_t apart = VECTORS >> marked, seventh = 128 / LANES;
-    const size_t flip = lane_flip(kind, 7);
-    const bool both = flip && apart <= seventh; /* with bit 7, and without */
-    vi least[2];
+    const size_t by = lane_flip(kind, 7);
+    const bool both = by && apart <= seventh; /* with bit 7, and without */
+    vi32 least[2];
 
     UNROLL
     for (size_t k = g; k < VECTORS; k += apart) {
-        const vi cost = cost_at(c, kind, own, marked, k);
+        const vi32 cost = cost_at(c, kind, own, marked, k);
         const size_t which = both && bit_of(k, 7);
 
         least[which] = k == g || (both && k == g + seventh)
                            ? cost
-                           : v_min(least[which], cost);
+                           : v_min_u16(least[which], cost);
     }
     if (both)
-        *least = v_min(*least, v_flip(least[1], flip));
-    return v_turn(*least, kind.bits % LANE_BITS,
-                  !both && bit_of(g, 7) ? flip : 0);
+        *least = v_min_u16(*least, flip(least[1], by));
+    return permute(*least, kind.bits % LANE_BITS,
+                   !both && bit_of(g, 7) ? by : 0);
 }
 
 /* A cost as the next transition has it. */
-ALWAYS_INLINE vi marked_again(vi cost, const uint16_t *mark)
+ALWAYS_INLINE vi32 marked_again(vi32 cost, const uint16_t *mark)
 {
-    cost = v_min(cost, v_all(KV_TRELLIS_MAX_COST | MARK));
-    return v_or(v_and(cost, v_all(~MARK)), v_load(mark));
+    cost = v_min_u16(cost, v_set1_i16((short)KV_TRELLIS_MAX_COST | MARK));
+    return v_or(v_and(cost, v_set1_i16((short)~MARK)), v_load_i32(mark));
 }
 
 /* Where groups have several paths, of all vectors.  Lanes past the groups have
  * copies of their costs, with any marks. */
-ALWAYS_INLINE void join(vi *least, size_t n, size_t groups,
+ALWAYS_INLINE void join(vi32 *least, size_t n, size_t groups,
                         const uint16_t *mark, uint16_t *to)
 {
     UNROLL
     for (size_t half = n / 2; half; half /= 2)
         if (half * LANES >= groups)
             for (size_t g = 0; g < half; g++)
-                least[g] = v_min(least[g], least[g + half]);
+                least[g] = v_min_u16(least[g], least[g + half]);
     UNROLL
     for (size_t by = LANES / 2; by; by /= 2)
         if (by >= groups)
-            *least = v_min(*least, v_flip(*least, by));
+            *least = v_min_u16(*least, flip(*least, by));
     UNROLL
     for (size_t g = 0; g < n / 2; g++)
         if (!g || g * LANES < groups)
-            v_store(to + g * LANES, marked_again(least[g], mark + g * LANES));
+            v_store_i32(to + g * LANES,
+                        marked_again(least[g], mark + g * LANES));
 }
 
 /* own, marked: constants.  Where next is 3 at most, a mark is all that tells a
@@ -293,7 +284,7 @@ ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
     const size_t apart = VECTORS >> marked;
     uint16_t *const to = job->to + i * ROW;
     uint8_t *const note = job->note + i * kv_trellis_note(job->next);
-    vi least[VECTORS / 2], marks = v_all(0);
+    vi32 least[VECTORS / 2], marks[32 / LANES] = {v_set1_i16(0)};
 
     UNROLL
     for (size_t g = 0; g < apart; g++)
@@ -301,17 +292,19 @@ ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
     if (marked == 3 && job->next > 3) {
         UNROLL
         for (size_t g = 0; g < apart; g++)
-            v_store(note + g * sizeof(vi), least[g]);
+            v_store_i32(note + g * sizeof(vi32), least[g]);
         join(least, apart, (size_t)STATES >> job->next, job->mark, to);
         return;
     }
     UNROLL
     for (size_t g = apart; g-- > 0;) {
-        v_store(to + g * LANES, marked_again(least[g], job->mark + g * LANES));
-        marks = marked == 1 ? v_add(marks, marks) : v_shift(marks, marked);
-        marks = v_or(marks, v_and(least[g], v_all((1 << marked) - 1)));
+        v_store_i32(to + g * LANES,
+                    marked_again(least[g], job->mark + g * LANES));
+        marks[g % (32 / LANES)] =
+            v_or(v_shl_i16(marks[g % (32 / LANES)], marked),
+                 v_and(least[g], v_set1_i16((1 << marked) - 1)));
     }
-    v_marks(note, marks);
+    store_marks(note, marks);
 }
 
 /* ---- a transition
@@ -319,11 +312,10 @@ ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
 
 /* own, marked: constants. */
 ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
-                                      struct kind kind, unsigned shift,
-                                      unsigned slope, bool own, unsigned marked,
-                                      vi (*number)[VECTORS])
+                                      struct kind kind, bool near, bool own,
+                                      unsigned marked, vi32 (*number)[VECTORS])
 {
-    const size_t flip = lane_flip(kind, 6);
+    const size_t by = lane_flip(kind, 6);
 
     for (size_t i = 0; i < job->n; i++) {
         struct costs c = {
@@ -332,10 +324,10 @@ ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
 
         if (own)
             c.own = (1u << (c.bits + marked - KV_TRELLIS_BITS)) - 1;
-        value_costs(job, kind, shift, slope, number, i, c.base[0]);
+        value_costs(job, kind, near, number, i, c.base[0]);
         UNROLL
         for (size_t h = 0; h < vectors_of(kind.form); h++)
-            c.base[1][h] = flip ? v_flip(c.base[0][h], flip) : c.base[0][h];
+            c.base[1][h] = by ? flip(c.base[0][h], by) : c.base[0][h];
         keep_least(job, &c, kind, own, marked, i);
     }
 }
@@ -343,38 +335,35 @@ ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
 /* A loop for each kind of marks: what branches within one loop have in common,
  * compilers load ahead of them, and broadcast by operations of their own. */
 ALWAYS_INLINE void advance_marked(const struct kv_trellis_job *job,
-                                  struct kind kind, unsigned shift,
-                                  unsigned slope, vi (*number)[VECTORS])
+                                  struct kind kind, bool near,
+                                  vi32 (*number)[VECTORS])
 {
     const unsigned marked = kv_trellis_marked(job->next);
     const bool own = kind.bits == LANE_BITS &&
                      job->transition->bits + marked > KV_TRELLIS_BITS;
 
     if (own && marked == 3)
-        advance_bitstreams(job, kind, shift, slope, true, 3, number);
+        advance_bitstreams(job, kind, near, true, 3, number);
     else if (own)
-        advance_bitstreams(job, kind, shift, slope, true, 2, number);
+        advance_bitstreams(job, kind, near, true, 2, number);
     else if (marked == 1)
-        advance_bitstreams(job, kind, shift, slope, false, 1, number);
+        advance_bitstreams(job, kind, near, false, 1, number);
     else if (marked == 2)
-        advance_bitstreams(job, kind, shift, slope, false, 2, number);
+        advance_bitstreams(job, kind, near, false, 2, number);
     else
-        advance_bitstreams(job, kind, shift, slope, false, 3, number);
+        advance_bitstreams(job, kind, near, false, 3, number);
 }
 
 ALWAYS_INLINE void advance_kind(const struct kv_trellis_job *job,
                                 struct kind kind)
 {
-    const unsigned shift = job->whole->shift, slope = job->whole->slope;
-    vi number[KV_TRELLIS_MAX_VALUES][VECTORS];
+    vi32 number[KV_TRELLIS_MAX_VALUES][VECTORS];
 
     load_numbers(job, kind, number);
-    if (!shift && slope == KV_TRELLIS_NO_SLOPE)
-        advance_marked(job, kind, 0, KV_TRELLIS_NO_SLOPE, number);
-    else if (slope == KV_TRELLIS_NO_SLOPE)
-        advance_marked(job, kind, shift, KV_TRELLIS_NO_SLOPE, number);
+    if (!job->whole->shift && job->whole->slope == KV_TRELLIS_NO_SLOPE)
+        advance_marked(job, kind, true, number);
     else
-        advance_marked(job, kind, shift, slope, number);
+        advance_marked(job, kind, false, number);
 }
 
 static void advance(const struct kv_trellis_job *job)
@@ -393,19 +382,18 @@ static void advance(const struct kv_trellis_job *job)
     }
 }
 
-static void settle(uint16_t *cost, size_t n)
+static void subtract_min(uint16_t *cost, size_t n)
 {
-    vi least = v_load(cost);
+    vi32 least = v_load_i32(cost);
 
     for (size_t r = LANES; r < n; r += LANES)
-        least = v_min(least, v_load(cost + r));
+        least = v_min_u16(least, v_load_i32(cost + r));
     UNROLL
     for (size_t by = 1; by < LANES; by *= 2)
-        least = v_min(least, v_flip(least, by));
-    least = v_and(least, v_all(~MARK));
+        least = v_min_u16(least, flip(least, by));
+    least = v_and(least, v_set1_i16((short)~MARK));
     for (size_t r = 0; r < n; r += LANES)
-        v_store(cost + r, v_less(v_load(cost + r), least));
+        v_store_i32(cost + r, v_sub_i16(v_load_i32(cost + r), least));
 }
 
-const struct kv_trellis_search NAME(kv_trellis_search) = {advance, settle,
-                                                          go_back};
+const struct kv_trellis_ops NAME(kv_trellis_ops) = {advance, subtract_min};
