@@ -173,7 +173,7 @@ static void test_finds_the_best_path(void **state)
 }
 
 /* The least distance of any bitstream, from a search in f64. */
-static double least_distance(const struct setup *s)
+static double min_distance(const struct setup *s)
 {
     enum { STATES = KV_TRELLIS_STATES };
     double cost[2][STATES] = {{0}};
@@ -222,8 +222,8 @@ static void test_finds_nearly_the_best_path(void **state)
             for (size_t i = 0; i < s.n_values; i++)
                 s.x[i] /= 2;
             encode_one(&s, bytes);
-            assert_true(distance(&s, bytes) <= least_distance(&s) * 1.025);
-            worse += distance(&s, bytes) / least_distance(&s) - 1;
+            assert_true(distance(&s, bytes) <= min_distance(&s) * 1.025);
+            worse += distance(&s, bytes) / min_distance(&s) - 1;
             tear_down(&s);
         }
     assert_true(worse <= 0.0025 * 2 * KINDS);
@@ -245,7 +245,7 @@ static void test_far_values(void **state)
             near = distance_but(&s, bytes, every);
             for (size_t i = 0; i < s.n_values; i += every)
                 s.x[i] *= 30;
-            least = least_distance(&s);
+            least = min_distance(&s);
             encode_one(&s, bytes);
             assert_true(distance(&s, bytes) <= least * 1.06);
             assert_true(distance_but(&s, bytes, every) <= near * 3);
@@ -265,7 +265,7 @@ static void test_wide_gaps(void **state)
 
         set_up(&s, MAX_TRANSITIONS, 18, MAX_TRANSITIONS, seed, ORDINARY);
         encode_one(&s, bytes);
-        assert_true(distance(&s, bytes) <= least_distance(&s) * 2);
+        assert_true(distance(&s, bytes) <= min_distance(&s) * 2);
         tear_down(&s);
     }
 }
@@ -292,7 +292,7 @@ static void test_between_levels(void **state)
         }
         kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
-        assert_true(distance(&s, bytes) <= least_distance(&s) * 1.005);
+        assert_true(distance(&s, bytes) <= min_distance(&s) * 1.005);
         tear_down(&s);
     }
 }
@@ -327,7 +327,7 @@ static void test_larger_values(void **state)
         kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
         found += distance(&s, bytes);
-        least += least_distance(&s);
+        least += min_distance(&s);
     }
     assert_true(found <= least * 1.1);
     free(x);

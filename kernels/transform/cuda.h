@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Not for other head dimensions than KV_TRANSFORM_DIMS, nor where halves have
- * no room for what makes keys of coefficients. */
+ * no range for the matrix from coefficients to keys. */
 bool kv_gpu_transform_open(struct kv_gpu_side *side);
 struct kv_gpu_transform_side
 kv_gpu_transform_side_of(const struct kv_gpu_side *side);

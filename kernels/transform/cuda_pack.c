@@ -62,7 +62,7 @@ struct layout {
     size_t place, n, mean, matrix, within, fragment, bytes; /* where */
 };
 
-/* Where so many words begin; to: where the next will. */
+/* The offset of n words at *to, which moves behind them. */
 static size_t words(size_t n, size_t *to)
 {
     const size_t at = *to;
@@ -197,7 +197,7 @@ static void make_table(struct kv_gpu_side *side)
     side->table_bytes = l.bytes;
 }
 
-/* Halves have room for all that is not kept as floats. */
+/* Whether halves hold all that is not kept as floats. */
 static bool fits(const struct kv_store *s)
 {
     for (size_t h = 0; rotated(s) && h < s->n_heads; h++)
@@ -243,7 +243,7 @@ kv_gpu_transform_side_of(const struct kv_gpu_side *side)
         .n_tables = (unsigned)kv_transform_of(s)->n_tables,
         .rotated = rotated(s)};
 
-    if (!from) /* there is none yet */
+    if (!from) /* not on the device yet */
         return g;
     g.tables = (const uint16_t *)(const void *)from;
     g.place = (const uint32_t *)(const void *)(from + l.place);

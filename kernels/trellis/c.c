@@ -40,8 +40,7 @@ static int cost(const struct kv_trellis_job *job, size_t i, size_t state)
                           transition->table[v * STATES + state], &job->whole[v],
                           transition->values);
     sum = sum < KV_TRELLIS_TRANSITION_COST ? sum : KV_TRELLIS_TRANSITION_COST;
-    return (job->least[i * ROW + (state >> transition->bits)] & ~MARK) +
-           8 * sum;
+    return (job->from[i * ROW + (state >> transition->bits)] & ~MARK) + 8 * sum;
 }
 
 static void advance(const struct kv_trellis_job *job)

@@ -45,13 +45,13 @@ static void count_transition(const struct kv_trellis_transition *transition,
                              struct kv_trellis_whole *whole)
 {
     const double beyond = BEYOND / sqrt(transition->values);
-    double most = 0, part = 1, reach, gap;
+    double max = 0, part = 1, reach, gap;
     unsigned shift = 0;
 
     for (unsigned v = 0; v < transition->values; v++)
-        most = fmax(most, fabs((double)scale[v]) * KV_TRELLIS_NEAR / near);
-    reach = most * (double)transition->reach;
-    gap = most * (double)transition->gap;
+        max = fmax(max, fabs((double)scale[v]) * KV_TRELLIS_NEAR / near);
+    reach = max * (double)transition->reach;
+    gap = max * (double)transition->gap;
     for (; shift < 8 && part * (reach + beyond) > 0x7fff; part /= 2)
         shift++;
     part = fmin(part, 0x7fff / (reach + beyond));
@@ -60,15 +60,15 @@ static void count_transition(const struct kv_trellis_transition *transition,
             .x = (float)(part * KV_TRELLIS_NEAR / near),
             .number =
                 in_float(part * KV_TRELLIS_NEAR / near * (double)scale[v]),
-            .most = (int16_t)(part * (reach + beyond)),
+            .max = (int16_t)(part * (reach + beyond)),
             .shift = (uint8_t)shift,
             .slope = (uint8_t)slope_of(transition, part * gap, shift)};
 }
 
 /* What is expected of values, in the mean; or, if more of one is expected than
- * most, as if it were most.  logs: of what is not 0, the mean logarithm. */
+ * max, as if it were max.  logs: of what is not 0, the mean logarithm. */
 static double mean_error(const struct kv_trellis_transition *transition,
-                         size_t n_transitions, const float *scale, double most,
+                         size_t n_transitions, const float *scale, double max,
                          double *logs)
 {
     double sum = 0, log_sum = 0;
@@ -79,7 +79,7 @@ static double mean_error(const struct kv_trellis_transition *transition,
             const double error = transition[k].error * (double)scale[n + v] *
                                  (double)scale[n + v];
 
-            sum += fmin(error, most);
+            sum += fmin(error, max);
             log_sum += error > 0 ? log(error) : 0;
             n_logs += error > 0;
         }
@@ -130,9 +130,9 @@ static const struct kv_trellis_ops *level_ops(void)
 
 /* Workspace for n bitstreams. */
 struct workspace {
-    uint16_t *least, *to; /* [n][ROW] */
-    uint8_t *note;        /* of each transition [n][kv_trellis_note()] */
-    int16_t *x;           /* [values of all transitions][AT_ONCE] */
+    uint16_t *from, *to; /* [n][ROW] */
+    uint8_t *note;       /* of each transition [n][kv_trellis_note()] */
+    int16_t *x;          /* [values of all transitions][AT_ONCE] */
     uint16_t *
         state; /* [n_transitions + 1][AT_ONCE]: after each transition, then 0 */
     uint8_t *bytes; /* [kv_trellis_bytes()][AT_ONCE] */
@@ -182,9 +182,9 @@ size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
 static struct workspace workspace_in(void *workspace, size_t n_transitions,
                                      size_t n_values, size_t notes, size_t n)
 {
-    struct workspace r = {.least = workspace};
+    struct workspace r = {.from = workspace};
 
-    r.to = r.least + n * ROW;
+    r.to = r.from + n * ROW;
     r.note = (void *)(r.to + n * ROW);
     r.x = (void *)(r.note + n * notes);
     r.state = (void *)(r.x + n_values * AT_ONCE);
@@ -192,9 +192,9 @@ static struct workspace workspace_in(void *workspace, size_t n_transitions,
     return r;
 }
 
-static float held(float x, float most)
+static float clamp(float x, float max)
 {
-    return x < -most ? -most : x > most ? most : x;
+    return x < -max ? -max : x > max ? max : x;
 }
 
 /* Positions of n bitstreams' values; to: [n_values][AT_ONCE]. */
@@ -206,7 +206,7 @@ static void find_positions(const float *x, size_t x_stride,
     for (size_t v = 0; v < n_values; v++, to += AT_ONCE)
         for (size_t i = 0; i < n; i++)
             to[i] = (int16_t)kv_trellis_nearest(
-                held(x[i * x_stride + place[v]] * whole[v].x, whole[v].most));
+                clamp(x[i * x_stride + place[v]] * whole[v].x, whole[v].max));
 }
 
 /* Of marks after transition k, what is known before it: mark[r] of states whose
@@ -241,10 +241,10 @@ static void advance_all(const struct kv_trellis_ops *ops,
     find_marks(transition, n_transitions, 0, mark);
     for (size_t i = 0; i < n; i++)
         for (size_t r = 0; r < (size_t)STATES >> bits; r++)
-            w.least[i * ROW + r] = (uint16_t)((r ? MAX : 0) | mark[r]);
+            w.from[i * ROW + r] = (uint16_t)((r ? MAX : 0) | mark[r]);
     for (size_t k = 0; k < n_transitions; k++) {
         const unsigned next = bits_after(transition, n_transitions, k);
-        uint16_t *const swap = w.least;
+        uint16_t *const swap = w.from;
 
         if (k + 1 < n_transitions &&
             (next != bits ||
@@ -258,14 +258,14 @@ static void advance_all(const struct kv_trellis_ops *ops,
                                               .next = next,
                                               .n = n,
                                               .x = w.x,
-                                              .least = w.least,
+                                              .from = w.from,
                                               .to = w.to,
                                               .mark = mark,
                                               .note = w.note});
         if ((k + 1) % KV_TRELLIS_SUBTRACT == 0)
             for (size_t i = 0; i < n; i++)
                 ops->subtract_min(w.to + i * ROW, (size_t)STATES >> next);
-        w.least = w.to;
+        w.from = w.to;
         w.to = swap;
         w.note += n * kv_trellis_note(next);
         w.x += transition[k].values * AT_ONCE;

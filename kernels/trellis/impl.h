@@ -1,48 +1,46 @@
-/* The search of trellis.h as compiled for one instruction set; for trellis*.c
- * and the device's alone.
+/* The search of trellis.h as compiled for one instruction set; for
+ * kernels/trellis alone.
  *
- * Positions (kv_trellis_count()) are rounded to nearest.  A value costs, of its
- * distance d from a number, held to 16 bits,
+ * Positions (kv_trellis_count()) are rounded to nearest.  With d the distance
+ * of a value from a number, clamped to 16 bits, the value costs
  *
- *   (d^2 + 2^14) >> 15                           where shift and slope do
- *                                                nothing, else
+ *   (d^2 + 2^14) >> 15                           without shift and slope, else
  *   ((near^2 + 2^14) >> 15) + (more >> slope)
  *
- * with |d| split into min(|d|, FAR >> shift), which shifted left is near, and
- * more.  So KV_TRELLIS_NEAR costs 4; and where all numbers may be far, because
- * neighbours are, slope lets the nearest cost the least.  What all values of a
- * transition cost, 4095 at most, is taken times 8; paths before it cost the
- * most at most: no more than 16 bits.
+ * near = min(|d|, FAR >> shift) << shift, more = |d| - min(|d|, FAR >> shift).
+ * So KV_TRELLIS_NEAR costs 4, and where all numbers are far, because neighbours
+ * are, slope still prefers the nearest.  A transition costs
  *
- * The three bits that are left say where a path came from.  Of the states that
- * the next transition goes on from alike (see kv_trellis_job), the last ones of
- * their bits are the same: a cost with the first three bits of its state below
- * it, or all that differ if these are fewer, is less than another if the path
- * is better or as good and its state comes first.  These bits are the path's
- * mark.
- */
+ *   8 min(sum over its values, KV_TRELLIS_TRANSITION_COST)
+ *
+ * and a path up to it KV_TRELLIS_MAX_COST at most: the sum has 16 bits.
+ *
+ * The low three bits say where a path came from.  States from which the next
+ * transition goes on alike (struct kv_trellis_job) have the same last bits: a
+ * cost with the first three bits of its state below it (or all that differ, if
+ * fewer) is less than another if the path is better, or as good and its state
+ * comes first.  These bits are the path's mark. */
 #ifndef KV_TRELLIS_IMPL_H
 #define KV_TRELLIS_IMPL_H
 
 #include "kernels/trellis/trellis.h"
 
 enum {
-    KV_TRELLIS_AT_ONCE = 16, /* bitstreams at most, of one call */
-    KV_TRELLIS_ROW =
-        KV_TRELLIS_STATES / 2, /* costs of a bitstream: most groups */
+    KV_TRELLIS_AT_ONCE = 16,                /* max bitstreams of one call */
+    KV_TRELLIS_ROW = KV_TRELLIS_STATES / 2, /* max groups of a bitstream */
     KV_TRELLIS_MARK = 7,
     KV_TRELLIS_MARKS = 32, /* bytes of all paths' marks, where next <= 3 */
-    KV_TRELLIS_MAX_COST = 0x7ff8, /* of a path, and more is as much */
+    KV_TRELLIS_MAX_COST = 0x7ff8, /* of a path, clamped */
     KV_TRELLIS_SUBTRACT =
-        8, /* after so many transitions the least cost becomes 0: few
-            * values that are far do not take it to the most */
+        8, /* transitions after which the minimum is subtracted,
+            * so that a few far values do not clamp all */
     KV_TRELLIS_NEAR = 362,
-    KV_TRELLIS_TRANSITION_COST = 4095, /* the most of a transition */
+    KV_TRELLIS_TRANSITION_COST = 4095, /* clamped */
     KV_TRELLIS_NO_SLOPE = 16
 };
 
-/* Of transitions of so many values, which cost three quarters of the most by
- * what is not far and a quarter by slope. */
+/* A transition of `values` values costs 3/4 of the maximum by near distances
+ * and 1/4 by slope. */
 #define KV_TRELLIS_FAR(values) \
     ((values) == 1 ? 10031 : (values) == 2 ? 7093 : (values) == 3 ? 5791 : 5015)
 
@@ -71,12 +69,13 @@ static inline size_t kv_trellis_paths(unsigned next)
  * is each path's cost and mark, 16 bits. */
 static inline size_t kv_trellis_note(unsigned next)
 {
-    return next <= 3 ? KV_TRELLIS_MARKS
-                     : kv_trellis_paths(next) * sizeof(uint16_t);
+    const size_t costs = kv_trellis_paths(next) * sizeof(uint16_t);
+
+    return next <= 3 ? (size_t)KV_TRELLIS_MARKS : costs;
 }
 
 /* One transition of n bitstreams, 1 <= n <= KV_TRELLIS_AT_ONCE.  The best path
- * to state s costs least[s >> bits] + what its values do.  The next transition,
+ * to state s costs from[s >> bits] + what its values do.  The next transition,
  * of `next` bits, goes on from the groups of states r, r + (STATES >> next),
  * ..; after the last transition next is KV_TRELLIS_BITS, and all states are one
  * group. */
@@ -88,8 +87,8 @@ struct kv_trellis_job {
     const int16_t *x; /* [values][KV_TRELLIS_AT_ONCE] positions */
     /* A cost has below it as much of the marks of its states as the bits before
      * the transition tell.  mark: what costs of `to` have. */
-    const uint16_t *least; /* [n][KV_TRELLIS_ROW] */
-    uint16_t *to; /* [n][KV_TRELLIS_ROW]: of each group, the most at most */
+    const uint16_t *from; /* [n][KV_TRELLIS_ROW] */
+    uint16_t *to;         /* [n][KV_TRELLIS_ROW]: min of each group, clamped */
     const uint16_t *mark; /* [STATES >> next] */
     uint8_t *note;        /* [n][kv_trellis_note(next)] */
 };

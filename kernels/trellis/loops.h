@@ -224,26 +224,26 @@ ALWAYS_INLINE vi32 cost_at(const struct costs *c, struct kind kind, bool own,
 }
 
 /* Of vectors g, g + apart, ..: in the order of states. */
-ALWAYS_INLINE vi32 least_of(const struct costs *c, struct kind kind, bool own,
-                            unsigned marked, size_t g)
+ALWAYS_INLINE vi32 min_of(const struct costs *c, struct kind kind, bool own,
+                          unsigned marked, size_t g)
 {
     const size_t apart = VECTORS >> marked, seventh = 128 / LANES;
     const size_t by = lane_flip(kind, 7);
     const bool both = by && apart <= seventh; /* with bit 7, and without */
-    vi32 least[2];
+    vi32 best[2];
 
     UNROLL
     for (size_t k = g; k < VECTORS; k += apart) {
         const vi32 cost = cost_at(c, kind, own, marked, k);
         const size_t which = both && bit_of(k, 7);
 
-        least[which] = k == g || (both && k == g + seventh)
-                           ? cost
-                           : v_min_u16(least[which], cost);
+        best[which] = k == g || (both && k == g + seventh)
+                          ? cost
+                          : v_min_u16(best[which], cost);
     }
     if (both)
-        *least = v_min_u16(*least, flip(least[1], by));
-    return permute(*least, kind.bits % LANE_BITS,
+        *best = v_min_u16(*best, flip(best[1], by));
+    return permute(*best, kind.bits % LANE_BITS,
                    !both && bit_of(g, 7) ? by : 0);
 }
 
@@ -256,53 +256,53 @@ ALWAYS_INLINE vi32 marked_again(vi32 cost, const uint16_t *mark)
 
 /* Where groups have several paths, of all vectors.  Lanes past the groups have
  * copies of their costs, with any marks. */
-ALWAYS_INLINE void join(vi32 *least, size_t n, size_t groups,
+ALWAYS_INLINE void join(vi32 *best, size_t n, size_t groups,
                         const uint16_t *mark, uint16_t *to)
 {
     UNROLL
     for (size_t half = n / 2; half; half /= 2)
         if (half * LANES >= groups)
             for (size_t g = 0; g < half; g++)
-                least[g] = v_min_u16(least[g], least[g + half]);
+                best[g] = v_min_u16(best[g], best[g + half]);
     UNROLL
     for (size_t by = LANES / 2; by; by /= 2)
         if (by >= groups)
-            *least = v_min_u16(*least, flip(*least, by));
+            *best = v_min_u16(*best, flip(*best, by));
     UNROLL
     for (size_t g = 0; g < n / 2; g++)
         if (!g || g * LANES < groups)
             v_store_i32(to + g * LANES,
-                        marked_again(least[g], mark + g * LANES));
+                        marked_again(best[g], mark + g * LANES));
 }
 
 /* own, marked: constants.  Where next is 3 at most, a mark is all that tells a
  * group's states from each other. */
-ALWAYS_INLINE void keep_least(const struct kv_trellis_job *job,
-                              const struct costs *c, struct kind kind, bool own,
-                              unsigned marked, size_t i)
+ALWAYS_INLINE void keep_min(const struct kv_trellis_job *job,
+                            const struct costs *c, struct kind kind, bool own,
+                            unsigned marked, size_t i)
 {
     const size_t apart = VECTORS >> marked;
     uint16_t *const to = job->to + i * ROW;
     uint8_t *const note = job->note + i * kv_trellis_note(job->next);
-    vi32 least[VECTORS / 2], marks[32 / LANES] = {v_set1_i16(0)};
+    vi32 best[VECTORS / 2], marks[32 / LANES] = {v_set1_i16(0)};
 
     UNROLL
     for (size_t g = 0; g < apart; g++)
-        least[g] = least_of(c, kind, own, marked, g);
+        best[g] = min_of(c, kind, own, marked, g);
     if (marked == 3 && job->next > 3) {
         UNROLL
         for (size_t g = 0; g < apart; g++)
-            v_store_i32(note + g * sizeof(vi32), least[g]);
-        join(least, apart, (size_t)STATES >> job->next, job->mark, to);
+            v_store_i32(note + g * sizeof(vi32), best[g]);
+        join(best, apart, (size_t)STATES >> job->next, job->mark, to);
         return;
     }
     UNROLL
     for (size_t g = apart; g-- > 0;) {
         v_store_i32(to + g * LANES,
-                    marked_again(least[g], job->mark + g * LANES));
+                    marked_again(best[g], job->mark + g * LANES));
         marks[g % (32 / LANES)] =
             v_or(v_shl_i16(marks[g % (32 / LANES)], marked),
-                 v_and(least[g], v_set1_i16((1 << marked) - 1)));
+                 v_and(best[g], v_set1_i16((1 << marked) - 1)));
     }
     store_marks(note, marks);
 }
@@ -319,7 +319,7 @@ ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
 
     for (size_t i = 0; i < job->n; i++) {
         struct costs c = {
-            .before = job->least + i * ROW,
+            .before = job->from + i * ROW,
             .bits = kind.bits < LANE_BITS ? kind.bits : job->transition->bits};
 
         if (own)
@@ -328,7 +328,7 @@ ALWAYS_INLINE void advance_bitstreams(const struct kv_trellis_job *job,
         UNROLL
         for (size_t h = 0; h < vectors_of(kind.form); h++)
             c.base[1][h] = by ? flip(c.base[0][h], by) : c.base[0][h];
-        keep_least(job, &c, kind, own, marked, i);
+        keep_min(job, &c, kind, own, marked, i);
     }
 }
 
@@ -384,16 +384,16 @@ static void advance(const struct kv_trellis_job *job)
 
 static void subtract_min(uint16_t *cost, size_t n)
 {
-    vi32 least = v_load_i32(cost);
+    vi32 best = v_load_i32(cost);
 
     for (size_t r = LANES; r < n; r += LANES)
-        least = v_min_u16(least, v_load_i32(cost + r));
+        best = v_min_u16(best, v_load_i32(cost + r));
     UNROLL
     for (size_t by = 1; by < LANES; by *= 2)
-        least = v_min_u16(least, flip(least, by));
-    least = v_and(least, v_set1_i16((short)~MARK));
+        best = v_min_u16(best, flip(best, by));
+    best = v_and(best, v_set1_i16((short)~MARK));
     for (size_t r = 0; r < n; r += LANES)
-        v_store_i32(cost + r, v_sub_i16(v_load_i32(cost + r), least));
+        v_store_i32(cost + r, v_sub_i16(v_load_i32(cost + r), best));
 }
 
 const struct kv_trellis_ops NAME(kv_trellis_ops) = {advance, subtract_min};

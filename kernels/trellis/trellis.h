@@ -54,7 +54,7 @@ struct kv_trellis_transition kv_trellis_transition(unsigned bits,
  * mean counts as that).  Of one value of a bitstream: */
 struct kv_trellis_whole {
     float x, number; /* position of 1: of x, and of a number of the table */
-    int16_t most;    /* position of x, either side: somewhat past all numbers */
+    int16_t max;     /* position of x, either side: somewhat past all numbers */
     uint8_t shift;   /* positions are as many times as coarse, log2 */
     uint8_t slope;   /* what is far costs its distance >> slope more */
 };

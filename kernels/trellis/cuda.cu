@@ -78,11 +78,10 @@ KV_DEVICE int kv_shuffle_xor_int(int x, unsigned mask)
 }
 
 // The states that go on alike by BITS bits, r, r + groups, ..: the least cost
-// of each group, group r in least[r / 32] of lane r % 32 (fewer than 32 groups:
+// of each group, group r in best[r / 32] of lane r % 32 (fewer than 32 groups:
 // of all lanes whose numbers end so), the most at most; and which of its states
 // has it, the first on ties: BITS bits for each of the lane's groups.
-template <int BITS>
-KV_DEVICE unsigned kv_keep_least(const int *cost, int *least)
+template <int BITS> KV_DEVICE unsigned kv_keep_min(const int *cost, int *best)
 {
     constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
     constexpr unsigned GROUPS = KV_TRELLIS_STATES >> BITS;
@@ -92,11 +91,11 @@ KV_DEVICE unsigned kv_keep_least(const int *cost, int *least)
     for (int r = 0; r < MINE; r++) {
         unsigned first = 0;
 
-        least[r] = cost[r];
+        best[r] = cost[r];
 #pragma unroll
         for (int j = 1; j < STATES / MINE; j++)
-            if (cost[r + j * MINE] < least[r]) {
-                least[r] = cost[r + j * MINE];
+            if (cost[r + j * MINE] < best[r]) {
+                best[r] = cost[r + j * MINE];
                 first = j;
             }
         which |= first << r * BITS;
@@ -105,34 +104,34 @@ KV_DEVICE unsigned kv_keep_least(const int *cost, int *least)
         which = which * (32 / GROUPS) + kv_lane() / GROUPS;
 #pragma unroll
     for (unsigned mask = GROUPS; mask < 32; mask *= 2) {
-        const int c = kv_shuffle_xor_int(*least, mask);
+        const int c = kv_shuffle_xor_int(*best, mask);
         const unsigned w = (unsigned)kv_shuffle_xor_int((int)which, mask);
 
-        if (c < *least || (c == *least && w < which)) {
-            *least = c;
+        if (c < *best || (c == *best && w < which)) {
+            *best = c;
             which = w;
         }
     }
 #pragma unroll
     for (int r = 0; r < MINE; r++)
-        least[r] = min(least[r], (int)KV_TRELLIS_MAX_COST);
+        best[r] = min(best[r], (int)KV_TRELLIS_MAX_COST);
     return which;
 }
 
 // The least of n groups a lane becomes 0.
-template <int N> KV_DEVICE void kv_subtract_min(int *least)
+template <int N> KV_DEVICE void kv_subtract_min(int *best)
 {
-    int all = least[0];
+    int all = best[0];
 
 #pragma unroll
     for (int r = 1; r < N; r++)
-        all = min(all, least[r]);
+        all = min(all, best[r]);
 #pragma unroll
     for (unsigned mask = 1; mask < 32; mask *= 2)
         all = min(all, kv_shuffle_xor_int(all, mask));
 #pragma unroll
     for (int r = 0; r < N; r++)
-        least[r] -= all;
+        best[r] -= all;
 }
 
 // What a value costs (kernels/trellis/impl.h).  x: its position and SHIFTED,
@@ -159,9 +158,9 @@ KV_DEVICE int kv_value_cost(int x, float number, int far, unsigned shift,
 
 KV_DEVICE int kv_position(float x, const kv_trellis_whole &whole)
 {
-    const float most = (float)whole.most, place = x * whole.x;
+    const float limit = (float)whole.max, place = x * whole.x;
 
-    return kv_round(fminf(fmaxf(place, -most), most));
+    return kv_round(fminf(fmaxf(place, -limit), limit));
 }
 
 // Where a search stands: the next transition's values, and the lane's note of
@@ -175,7 +174,7 @@ struct kv_searched {
 
 // Of the best path to each of the lane's states, from the least of its groups.
 template <int BITS, int VALUES, bool SHIFT>
-KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
+KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *best,
                              const kv_trellis_whole *whole, const float *x,
                              int *cost)
 {
@@ -186,7 +185,7 @@ KV_DEVICE void kv_find_costs(const float (*table)[STATES], const int *least,
 
 #pragma unroll
     for (int i = 0; i < STATES; i++)
-        cost[i] = kv_shuffle_int(least[(32 * i >> BITS) / 32],
+        cost[i] = kv_shuffle_int(best[(32 * i >> BITS) / 32],
                                  ((kv_lane() >> BITS) + (32 * i >> BITS)) % 32);
     int place[VALUES];
 
@@ -214,7 +213,7 @@ KV_DEVICE void kv_search_run(const kv_gpu_transitions &run, const float *tables,
                   "which of its states each group has is a byte");
     constexpr int MINE = BITS < 4 ? STATES >> BITS : 1;
     float table[VALUES][STATES], x[VALUES];
-    int least[STATES / 2];
+    int best[STATES / 2];
 
 #pragma unroll
     for (int v = 0; v < VALUES; v++) {
@@ -231,15 +230,14 @@ KV_DEVICE void kv_search_run(const kv_gpu_transitions &run, const float *tables,
 #pragma unroll
         for (int v = 0; v < VALUES; v++) // they come while costs are compared
             next[v] = ahead[v];
-        *at->note = (uint8_t)kv_keep_least<BITS>(cost, least);
+        *at->note = (uint8_t)kv_keep_min<BITS>(cost, best);
         if (at->transitions && at->transitions % KV_TRELLIS_SUBTRACT == 0)
-            kv_subtract_min<MINE>(least);
+            kv_subtract_min<MINE>(best);
         if (VALUES > 1 || at->whole->shift ||
             at->whole->slope != KV_TRELLIS_NO_SLOPE)
-            kv_find_costs<BITS, VALUES, true>(table, least, at->whole, x, cost);
+            kv_find_costs<BITS, VALUES, true>(table, best, at->whole, x, cost);
         else
-            kv_find_costs<BITS, VALUES, false>(table, least, at->whole, x,
-                                               cost);
+            kv_find_costs<BITS, VALUES, false>(table, best, at->whole, x, cost);
 #pragma unroll
         for (int v = 0; v < VALUES; v++)
             x[v] = next[v];
@@ -307,7 +305,7 @@ __global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
     notes += (size_t)blockIdx.x * s.n_transitions * KV_GPU_NOTE + kv_lane();
     for (size_t t = blockIdx.x; t < n; t += gridDim.x) {
         kv_searched at = {x + t * s.n_coefs, s.whole, notes, 0};
-        int cost[STATES], least;
+        int cost[STATES], best;
 
 #pragma unroll
         for (int i = 0; i < STATES; i++)
@@ -324,7 +322,7 @@ __global__ void __launch_bounds__(32, KV_GPU_SEARCHES)
 #undef KV_CASE
             }
         }
-        kv_put_path(s, kv_keep_least<KV_TRELLIS_BITS>(cost, &least), at.note,
+        kv_put_path(s, kv_keep_min<KV_TRELLIS_BITS>(cost, &best), at.note,
                     bytes, to + t * bytes);
     }
 }
@@ -348,4 +346,80 @@ extern "C" int kv_gpu_encode_bitstreams(const struct kv_gpu_code *c,
                       (size_t)0, stream, c->bitstreams, (const float *)y, b->n,
                       c->block_bytes, notes, b->bytes);
     return wrong ? kv_fail(e, "encoding strings: %s", wrong) : 0;
+}
+
+// ---- decoding --------------------------------------------------------------
+
+// The state that ends with bit `end` of a bitstream, zeros before its
+// beginning.
+KV_DEVICE unsigned kv_state_at(const uint8_t *bitstream, unsigned end)
+{
+    const unsigned last = (end - 1) / 8;
+    const unsigned high = last ? bitstream[last - 1] : 0;
+
+    return (high << 8 | bitstream[last]) >> (8 * last + 8 - end) &
+           (KV_TRELLIS_STATES - 1);
+}
+
+// A block: one head of 16 tokens; coefficients, y [head_dim][16], then a thread
+// a channel.  A product and its sum are rounded once, in the order of
+// kv_vecops_times().
+__global__ void __launch_bounds__(THREADS)
+    kv_decode_bitstreams_kernel(struct kv_gpu_bitstreams s, unsigned n_heads,
+                                unsigned d, size_t token_bytes,
+                                const uint8_t *bytes, size_t n, float *x)
+{
+    const size_t first = (size_t)blockIdx.x * TOKENS;
+    const unsigned tokens = (unsigned)min(n - first, (size_t)TOKENS);
+    const unsigned head = blockIdx.y, begin = s.first[head];
+    const unsigned n_coefs = s.first[head + 1] - begin, n_used = s.used[head];
+    const float *const inverse = s.inverse + (size_t)head * d * d;
+    float *const y = reinterpret_cast<float *>(kv_shared());
+
+    for (unsigned i = threadIdx.x; i < n_used * TOKENS; i += THREADS)
+        y[i] = 0;
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < n_coefs * tokens; i += THREADS) {
+        const struct kv_gpu_coefficient c = s.coef[begin + i / tokens];
+        const unsigned t = i % tokens;
+
+        y[c.index * TOKENS + t] =
+            c.scale *
+            s.tables[c.table +
+                     kv_state_at(bytes + (first + t) * token_bytes, c.end)];
+    }
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < d; i += THREADS) {
+        float sum[TOKENS];
+
+#pragma unroll
+        for (unsigned t = 0; t < TOKENS; t++)
+            sum[t] = s.mean[head * d + i];
+        for (unsigned j = 0; j < n_used; j++) {
+            const float g = inverse[(size_t)j * d + i];
+
+#pragma unroll
+            for (unsigned t = 0; t < TOKENS; t++)
+                sum[t] = fmaf(y[j * TOKENS + t], g, sum[t]);
+        }
+#pragma unroll
+        for (unsigned t = 0; t < TOKENS; t++)
+            if (t < tokens)
+                x[((first + t) * n_heads + head) * d + i] = sum[t];
+    }
+}
+
+extern "C" int kv_gpu_decode_bitstreams(const struct kv_gpu_code *c,
+                                        const uint8_t *bytes, size_t n,
+                                        float *x, struct kv_err *e)
+{
+    const dim3 grid((unsigned)((n + TOKENS - 1) / TOKENS),
+                    (unsigned)c->n_heads);
+    const char *wrong =
+        kv_launch(kv_decode_bitstreams_kernel, grid, dim3(THREADS),
+                  c->head_dim * TOKENS * sizeof(float), (cudaStream_t)0,
+                  c->bitstreams, (unsigned)c->n_heads, (unsigned)c->head_dim,
+                  c->block_bytes, bytes, n, x);
+
+    return wrong ? kv_fail(e, "decoding strings: %s", wrong) : 0;
 }
