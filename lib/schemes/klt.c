@@ -32,10 +32,9 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     const bool fisher = kv_spec_is(s, KV_K, "metric", "fisher");
 
     (void)shape;
-    for (size_t i = 0; i < sizeof(both) / sizeof(*both); i++) {
+    for (size_t i = 0; i < sizeof(both) / sizeof(*both); i++)
         if (kv_spec_get(s, KV_V, both[i]) != kv_spec_get(s, KV_K, both[i]))
             return kv_fail(e, "%s is one for K and V", both[i]);
-    }
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_spec_is(s, (enum kv_side)side, "share", "auto"))
             kv_spec_set(s, (enum kv_side)side, "share", fisher ? 2 : 1);
@@ -58,34 +57,34 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
 
 struct klt {
     size_t d, n_heads;
-    float *mean;              /* [n_heads][d] */
-    float *forward;           /* [n_heads][d][d], of which n_used columns */
-    float *inverse;           /* [n_heads][d][d], of which n_used rows */
-    size_t *n_used;           /* [n_heads] */
-    float *levels, *trellis;  /* of each kind: one table after another, all
-                               * trellises right behind all levels */
+    float *mean;      /* [n_heads][d] */
+    float *forward;   /* [n_heads][d][d], of which n_used columns */
+    float *inverse;   /* [n_heads][d][d], of which n_used rows */
+    unsigned *n_used; /* [n_heads] */
+    float *tables;    /* Lloyd-Max levels of each kind, then the trellis's
+                       * numbers of each: [2][KINDS][MAX_VALUES][STATES] */
     struct kv_klt_coef *coef; /* [n_coded], in the bitstream's order */
     float *sigma;             /* [n_coded] */
     uint32_t *place;          /* [n_coded]: among a token's, head by head */
     size_t n_coded, n_transitions;
     struct kv_trellis_transition *transition; /* [n_transitions] */
     struct kv_trellis_whole *whole;           /* [n_coded] */
-    /* Attention on the codes, made when it is first asked for. */
-    struct kv_transform *coefs;
+    /* For attention on the codes, made when it is first asked for. */
+    struct kv_transform *transform;
     struct kv_tiles_rope *rope; /* NULL: not before RoPE */
     bool int8;
-    /* The coefficients for the device: head by head, [n_coded], [n_heads + 1]
-     * and [n_heads]; and transitions that are alike together, [n_runs]. */
-    struct kv_gpu_coefficient *device;
-    unsigned *first, *used;
+    /* The coefficients head by head, those of head h from first[h] on:
+     * [n_coded], [n_heads + 1]; and equal transitions in a row: [n_runs]. */
+    struct kv_gpu_coefficient *listed;
+    unsigned *first;
     struct kv_gpu_transitions *runs;
     unsigned n_runs, n_bits;
 };
 
-/* The kind's table among levels or trellis. */
-static float *table_of(float *tables, size_t kind)
+static float *table_of(const struct klt *k, bool trellis, size_t kind)
 {
-    return tables + kind * KV_TRELLIS_MAX_VALUES * KV_TRELLIS_STATES;
+    return k->tables + (trellis * KV_KLT_KINDS + kind) * KV_TRELLIS_MAX_VALUES *
+                           KV_TRELLIS_STATES;
 }
 
 /* Lloyd-Max levels at whole bits: a table in which only a transition's own bits
@@ -107,11 +106,10 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
                       double *mse, struct kv_err *e)
 {
     const bool scalar = kv_spec_is(&c->spec, c->side, "code", "scalar");
-    const size_t room = KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES;
     struct klt *k = c->state;
 
-    k->levels = kv_lines(2 * room, KV_TRELLIS_STATES * sizeof(float));
-    k->trellis = k->levels + room * KV_TRELLIS_STATES;
+    k->tables = kv_lines((size_t)2 * KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES,
+                         KV_TRELLIS_STATES * sizeof(float));
     for (size_t i = 0; i < KV_KLT_KINDS; i++) {
         const struct kv_klt_kind kind = kv_klt_kinds[i];
         const size_t dims[] = {kind.values, kv_trellis_kept(kind.bits)};
@@ -119,14 +117,14 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
         char name[32];
 
         if (scalar) {
-            mse[i] = fill_levels(&kind, table_of(k->levels, i));
+            mse[i] = fill_levels(&kind, table_of(k, false, i));
             continue;
         }
         kv_klt_table_name(i, name);
         if (!(t = kv_calib_want(c, set, name, 0, 2, dims, e)))
             return -1;
         kv_trellis_unfold(kind.bits, kind.values, t->data,
-                          table_of(k->trellis, i));
+                          table_of(k, true, i));
         mse[i] = t->error;
     }
     return 0;
@@ -134,18 +132,15 @@ static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
 
 static int by_head(const struct kv_klt_coef *x, const struct kv_klt_coef *y)
 {
-    if (x->head != y->head)
-        return x->head < y->head ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    return x->head != y->head ? x->head - y->head : x->index - y->index;
 }
 
 static int by_variance(const void *a, const void *b)
 {
     const struct kv_klt_coef *x = a, *y = b;
 
-    if (x->variance != y->variance)
-        return x->variance < y->variance ? 1 : -1;
-    return by_head(x, y);
+    return x->variance != y->variance ? (x->variance < y->variance ? 1 : -1)
+                                      : by_head(x, y);
 }
 
 /* The coefficients of a side of a layer; n = 0 where the calibration lacks
@@ -204,9 +199,7 @@ static int by_kind_and_head(const void *a, const void *b)
 {
     const struct kv_klt_coef *x = a, *y = b;
 
-    if (x->kind != y->kind)
-        return x->kind < y->kind ? 1 : -1;
-    return by_head(x, y);
+    return x->kind != y->kind ? y->kind - x->kind : by_head(x, y);
 }
 
 /* Keeps the unit's coefficients, and puts them in the bitstream's order: kind
@@ -225,26 +218,23 @@ static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
         k->sigma[i] = sqrtf(f->variance);
         k->place[i] = (uint32_t)(f->head * k->d + f->index);
         if (f->index >= k->n_used[f->head])
-            k->n_used[f->head] = (size_t)f->index + 1;
+            k->n_used[f->head] = f->index + 1u;
     }
 }
 
-static void add_transition(struct klt *k, size_t kind, float *tables)
+static void add_transition(struct klt *k, bool trellis, size_t kind)
 {
     const struct kv_klt_kind *of = &kv_klt_kinds[kind];
-    const bool levels = tables == k->levels;
-    float *const table = table_of(tables, kind);
+    struct kv_trellis_transition *to = &k->transition[k->n_transitions++];
+    float *const table = table_of(k, trellis, kind);
 
-    if (k->n_transitions &&
-        k->transition[k->n_transitions - 1].table == table) {
-        k->transition[k->n_transitions] = k->transition[k->n_transitions - 1];
-    } else {
-        if (levels)
-            fill_levels(of, table);
-        k->transition[k->n_transitions] =
-            kv_trellis_transition(of->bits, of->values, table, !levels);
+    if (to > k->transition && to[-1].table == table) {
+        *to = to[-1];
+        return;
     }
-    k->n_transitions++;
+    if (!trellis)
+        fill_levels(of, table);
+    *to = kv_trellis_transition(of->bits, of->values, table, trellis);
 }
 
 /* A trellis needs a state: as long as fewer bits than it has are before a
@@ -261,9 +251,9 @@ static void make_transitions(struct klt *k, bool scalar)
 
         if (scalar || (bits < KV_TRELLIS_BITS && levels < KV_KLT_KINDS))
             for (unsigned v = 0; v < of->values; v++)
-                add_transition(k, levels, k->levels);
+                add_transition(k, false, levels);
         else
-            add_transition(k, kind, k->trellis);
+            add_transition(k, true, kind);
         bits += of->bits;
         i += of->values;
     }
@@ -292,41 +282,11 @@ static int load_transform(struct kv_codec *c, const struct kv_calib_set *set,
     return 0;
 }
 
-/* One after another in the bitstream's order. */
-static void add_coefs(const struct klt *k, size_t head,
-                      struct kv_transform_coef *to, size_t *n)
-{
-    size_t end = 0;
-
-    *n = 0;
-    for (size_t s = 0, i = 0; s < k->n_transitions; s++) {
-        end += k->transition[s].bits;
-        for (unsigned v = 0; v < k->transition[s].values; v++, i++) {
-            const struct kv_klt_coef *f = &k->coef[i];
-            const float *levels = k->levels, *table = k->transition[s].table;
-            const size_t room = KV_KLT_KINDS * KV_TRELLIS_MAX_VALUES;
-            const bool level =
-                table >= levels && table < levels + room * KV_TRELLIS_STATES;
-
-            if (f->head != head)
-                continue;
-            to[(*n)++] = (struct kv_transform_coef){
-                .end = end,
-                .table = table + v * KV_TRELLIS_STATES,
-                .map = level ? kv_trellis_last_bits(k->transition[s].bits)
-                             : kv_trellis_map(k->transition[s].bits,
-                                              k->transition[s].values),
-                .scale = k->sigma[i],
-                .inverse = k->inverse + (head * k->d + f->index) * k->d};
-        }
-    }
-}
-
 /* The int8 path rounds queries and tables to about a hundredth of a
  * coefficient: no more than a tenth of the scheme's own error. */
-static const double LEAST_ERROR_SHARE = 0.01;
+static const double MIN_ERROR_SHARE = 0.01;
 
-/* Of the sum of squares of what is coded, how much is left as error. */
+/* The error of all coefficients over the squares of the coded ones. */
 static double error_share(const struct klt *k, const struct kv_klt_unit *u,
                           const double *mse)
 {
@@ -342,75 +302,79 @@ static double error_share(const struct klt *k, const struct kv_klt_unit *u,
     return coded > 0 ? error / coded : 0;
 }
 
-/* coef: n[0] of head 0, then n[1] of head 1, .. */
-static void keep_for_device(struct klt *k, const struct kv_transform_coef *coef,
-                            const size_t *n)
+/* Each head's coefficients in the bitstream's order. */
+static void list_coefs(struct klt *k)
 {
-    k->device = kv_alloc(k->n_coded, sizeof(*k->device));
+    unsigned *next = kv_alloc(k->n_heads, sizeof(*next));
+    unsigned end = 0;
+
+    k->listed = kv_alloc(k->n_coded, sizeof(*k->listed));
     k->first = kv_alloc(k->n_heads + 1, sizeof(*k->first));
-    k->used = kv_alloc(k->n_heads, sizeof(*k->used));
-    for (size_t h = 0, i = 0; h < k->n_heads; h++) {
-        k->used[h] = (unsigned)k->n_used[h];
-        k->first[h + 1] = k->first[h] + (unsigned)n[h];
-        for (size_t j = 0; i < k->first[h + 1]; j++)
-            if (k->coef[j].head == h) {
-                k->device[i] = (struct kv_gpu_coefficient){
-                    .end = (unsigned)coef[i].end,
-                    .table = (unsigned)(coef[i].table - k->levels),
-                    .index = k->coef[j].index,
-                    .place = (unsigned)j,
-                    .scale = coef[i].scale};
-                i++;
-            }
+    for (size_t i = 0; i < k->n_coded; i++)
+        k->first[k->coef[i].head + 1]++;
+    for (size_t h = 0; h < k->n_heads; h++) {
+        next[h] = k->first[h];
+        k->first[h + 1] += k->first[h];
     }
+    for (size_t t = 0, i = 0; t < k->n_transitions; t++) {
+        const float *table = k->transition[t].table;
+
+        end += k->transition[t].bits;
+        for (unsigned v = 0; v < k->transition[t].values; v++, i++)
+            k->listed[next[k->coef[i].head]++] = (struct kv_gpu_coefficient){
+                .end = end,
+                .table = (unsigned)(table - k->tables) + v * KV_TRELLIS_STATES,
+                .index = k->coef[i].index,
+                .place = (unsigned)i,
+                .scale = k->sigma[i]};
+    }
+    free(next);
 }
 
-static void keep_runs(struct klt *k)
+static void list_runs(struct klt *k)
 {
     k->runs = kv_alloc(k->n_transitions, sizeof(*k->runs));
     for (size_t i = 0; i < k->n_transitions; i++) {
-        const struct kv_trellis_transition *s = &k->transition[i];
+        const struct kv_trellis_transition *t = &k->transition[i];
 
-        if (!i || s->table != s[-1].table)
+        if (!i || t->table != t[-1].table)
             k->runs[k->n_runs++] = (struct kv_gpu_transitions){
-                .bits = s->bits,
-                .values = s->values,
-                .table = (unsigned)(s->table - k->levels)};
+                .bits = t->bits,
+                .values = t->values,
+                .table = (unsigned)(t->table - k->tables)};
         k->runs[k->n_runs - 1].n++;
-        k->n_bits += s->bits;
+        k->n_bits += t->bits;
     }
 }
 
-/* All heads' coefficients, one head after another: coef [n_coded], n [n_heads].
- */
-static void add_all(const struct klt *k, struct kv_transform_coef *coef,
-                    size_t *n)
+/* How states of the table at k->tables[at] map to its entries. */
+static const struct kv_trellis_map *map_at(size_t at)
 {
-    for (size_t h = 0; h < k->n_heads; coef += n[h++])
-        add_coefs(k, h, coef, &n[h]);
+    const size_t table = at / (KV_TRELLIS_MAX_VALUES * KV_TRELLIS_STATES);
+    const struct kv_klt_kind *kind = &kv_klt_kinds[table % KV_KLT_KINDS];
+
+    return table < KV_KLT_KINDS ? kv_trellis_last_bits(kind->bits)
+                                : kv_trellis_map(kind->bits, kind->values);
 }
 
-static void keep_all_for_device(struct klt *k)
-{
-    struct kv_transform_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
-    size_t *n = kv_alloc(k->n_heads, sizeof(*n));
-
-    add_all(k, coef, n);
-    keep_for_device(k, coef, n);
-    keep_runs(k);
-    free(n);
-    free(coef);
-}
-
-static void make_coefs(const struct kv_codec *c, struct klt *k)
+static void make_transform(const struct kv_codec *c, struct klt *k)
 {
     struct kv_transform_coef *coef = kv_alloc(k->n_coded, sizeof(*coef));
     size_t *n = kv_alloc(k->n_heads, sizeof(*n));
 
     if (c->pre_rope)
         k->rope = kv_tiles_rope_new(k->d, c->shape.n_rot, c->shape.inv_freq);
-    add_all(k, coef, n);
-    k->coefs = kv_transform_new(
+    for (size_t h = 0; h < k->n_heads; h++) {
+        n[h] = k->first[h + 1] - k->first[h];
+        for (size_t i = k->first[h]; i < k->first[h + 1]; i++)
+            coef[i] = (struct kv_transform_coef){
+                .end = k->listed[i].end,
+                .table = k->tables + k->listed[i].table,
+                .map = map_at(k->listed[i].table),
+                .scale = k->listed[i].scale,
+                .inverse = k->inverse + (h * k->d + k->listed[i].index) * k->d};
+    }
+    k->transform = kv_transform_new(
         &(struct kv_transform_about){.n_heads = k->n_heads,
                                      .head_dim = k->d,
                                      .bitstream_bytes = c->block_bytes,
@@ -449,8 +413,9 @@ static int open_klt(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = mine.bytes;
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
-    k->int8 = error_share(k, &mine, mse) >= LEAST_ERROR_SHARE;
-    keep_all_for_device(k);
+    k->int8 = error_share(k, &mine, mse) >= MIN_ERROR_SHARE;
+    list_coefs(k);
+    list_runs(k);
     return 0;
 }
 
@@ -464,29 +429,27 @@ static void close_klt(struct kv_codec *c)
     free(k->forward);
     free(k->inverse);
     free(k->n_used);
-    free(k->levels);
+    free(k->tables);
     free(k->whole);
     free(k->coef);
     free(k->sigma);
     free(k->place);
     free(k->transition);
-    free(k->device);
+    free(k->listed);
     free(k->first);
-    free(k->used);
     free(k->runs);
-    kv_transform_free(k->coefs);
+    kv_transform_free(k->transform);
     kv_tiles_rope_free(k->rope);
     free(k);
 }
 
 enum { TOGETHER = 16 }; /* tokens */
 
-/* y [n][n_heads][d] of n tokens, in the first n_wanted [n_heads] of each head
- * (and some more: whole vectors are fastest), else 0.  x loses its mean. */
-static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
-                      float *x, float *y)
+/* y [n][n_heads][d] of n tokens: all, or those in use and some more (whole
+ * vectors are fastest), the others 0.  x loses its mean. */
+static void transform(const struct klt *k, bool all, size_t n, float *x,
+                      float *y)
 {
-    enum { WHOLE = 16 };
     const size_t d = k->d, row = k->n_heads * d;
 
     memset(y, 0, n * row * sizeof(*y));
@@ -494,26 +457,21 @@ static void transform(const struct klt *k, const size_t *n_wanted, size_t n,
         for (size_t j = 0; j < row; j++)
             x[i * row + j] -= k->mean[j];
     for (size_t h = 0; h < k->n_heads; h++) {
-        const size_t wanted = (n_wanted[h] + WHOLE - 1) / WHOLE * WHOLE;
+        const size_t used = all ? d : kv_min(kv_round_up(k->n_used[h], 16), d);
 
-        kv_vecops_times(x + h * d, row, n, k->forward + h * d * d, d, d,
-                        wanted < d ? wanted : d, y + h * d, row);
+        kv_vecops_times(x + h * d, row, n, k->forward + h * d * d, d, d, used,
+                        y + h * d, row);
     }
 }
 
 static void coefficients(const struct kv_codec *c, const float *x, size_t n,
                          float *y)
 {
-    const struct klt *k = c->state;
-    const size_t row = kv_codec_block_values(c);
-    float *copy = kv_alloc(n, row * sizeof(*copy));
-    size_t *all = kv_alloc(k->n_heads, sizeof(*all));
+    const size_t values = n * kv_codec_block_values(c);
+    float *copy = kv_alloc(values, sizeof(*copy));
 
-    for (size_t h = 0; h < k->n_heads; h++)
-        all[h] = k->d;
-    memcpy(copy, x, n * row * sizeof(*copy));
-    transform(k, all, n, copy, y);
-    free(all);
+    memcpy(copy, x, values * sizeof(*copy));
+    transform(c->state, true, n, copy, y);
     free(copy);
 }
 
@@ -534,9 +492,9 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
 {
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
-    const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
-    float *copy = kv_alloc(most, row * sizeof(*copy));
-    float *y = kv_alloc(most, row * sizeof(*y));
+    const size_t max = kv_min(n_blocks, TOGETHER);
+    float *copy = kv_alloc(max, row * sizeof(*copy));
+    float *y = kv_alloc(max, row * sizeof(*y));
     void *workspace = kv_lines_unset(
         kv_trellis_workspace(k->transition, k->n_transitions, n_blocks), 1);
 
@@ -544,10 +502,10 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     if (!k->n_coded)
         memset(bytes, 0, n_blocks * c->block_bytes);
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
-        const size_t n = n_blocks - t < most ? n_blocks - t : most;
+        const size_t n = kv_min(n_blocks - t, max);
 
         memcpy(copy, x + t * row, n * row * sizeof(*copy));
-        transform(k, k->n_used, n, copy, y);
+        transform(k, false, n, copy, y);
         kv_trellis_encode(k->transition, k->n_transitions, y, row, k->place,
                           k->whole, n, workspace, bytes + t * c->block_bytes,
                           c->block_bytes);
@@ -562,11 +520,11 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
 {
     const struct klt *k = c->state;
     const size_t row = kv_codec_block_values(c);
-    const size_t most = n_blocks < TOGETHER ? n_blocks : TOGETHER;
-    float *y = kv_alloc(most, row * sizeof(*y));
+    const size_t max = kv_min(n_blocks, TOGETHER);
+    float *y = kv_alloc(max, row * sizeof(*y));
 
     for (size_t t = 0; t < n_blocks; t += TOGETHER) {
-        const size_t n = n_blocks - t < most ? n_blocks - t : most;
+        const size_t n = kv_min(n_blocks - t, max);
 
         kv_trellis_decode(k->transition, k->n_transitions,
                           bytes + t * c->block_bytes, c->block_bytes, k->sigma,
@@ -582,12 +540,12 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 
     to->coding = KV_GPU_BITSTREAMS;
     to->bitstreams = (struct kv_gpu_bitstreams){
-        .coef = k->device,
+        .coef = k->listed,
         .first = k->first,
-        .used = k->used,
+        .used = k->n_used,
         .transitions = k->runs,
         .whole = k->whole,
-        .tables = k->levels,
+        .tables = k->tables,
         .mean = k->mean,
         .forward = k->forward,
         .inverse = k->inverse,
@@ -604,10 +562,10 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     struct klt *k = c->state;
 
-#pragma omp critical(kv_klt_coefs)
-    if (!k->coefs)
-        make_coefs(c, k);
-    kv_store_transform(s, k->coefs);
+#pragma omp critical(kv_klt_transform)
+    if (!k->transform)
+        make_transform(c, k);
+    kv_store_transform(s, k->transform);
     return true;
 }
 

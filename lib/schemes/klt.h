@@ -8,7 +8,7 @@
  * error does, U the eigenvectors of the covariance of (x - mean) W (the
  * Karhunen-Loeve transform): the coefficients y are uncorrelated, with standard
  * deviations sigma, largest first.  Bits go to coefficients by reverse
- * water-filling, most get none, and the others are quantized on a trellis
+ * water-filling, many get none, the others are quantized on a trellis
  * (kernels/trellis/trellis.h).  One token, all KV heads:
  *
  *   | bitstream of all transitions, largest rate first: sum of their bits | 0
@@ -80,13 +80,13 @@ struct kv_klt_coef {
 struct kv_klt_unit {
     struct kv_klt_coef *coef; /* [n]; by variance descending for allocate */
     size_t n;
-    size_t n_coded; /* the first so many; set by allocate */
+    size_t n_coded; /* coef[0 .. n_coded); set by allocate */
     size_t bytes;   /* of a token, at least 1; set by allocate */
 };
 
-/* Spends at most budget bytes (one token of every unit) where they lessen the
- * sum of variance * mse[kind] most: each coefficient takes the kind with the
- * least variance * mse + lambda * rate, for the least lambda that fits.  mse
+/* Minimises the sum of variance * mse[kind] within budget bytes (one token of
+ * every unit): each coefficient takes the kind that minimises
+ * variance * mse + lambda * rate, for the smallest lambda that fits.  mse
  * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
  * not used.  Of two kinds in use that have one rate it is the second; what does
  * not fill a transition takes the next lower kind. */

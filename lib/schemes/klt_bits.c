@@ -1,4 +1,4 @@
-/* Reverse water-filling with the kinds of transitions there are. */
+/* Reverse water-filling with a fixed list of kinds of transitions. */
 #include "lib/schemes/klt.h"
 
 #include <math.h>
@@ -42,14 +42,14 @@ static void take_best(struct kv_klt_coef *coef, const double *price,
                       const double *mse)
 {
     const double variance = (double)coef->variance;
-    double least = variance;
+    double min = variance;
 
     coef->kind = 0;
     for (size_t k = 0; k < KV_KLT_KINDS; k++) {
         const double cost = variance * mse[k] + price[k];
 
-        if (cost < least && !left_to_next(k, mse)) {
-            least = cost;
+        if (cost < min && !left_to_next(k, mse)) {
+            min = cost;
             coef->kind = (uint8_t)(k + 1);
         }
     }
@@ -82,7 +82,7 @@ static size_t lower(size_t kind, const double *mse)
     return kind;
 }
 
-/* Transitions of several values take whole groups: what is left over of a run
+/* Transitions of several values take whole groups: the rest of a run
  * falls to the next lower kind.  Variances fall, so kinds do. */
 static void assign(struct kv_klt_unit *u, double lambda, const double *mse)
 {

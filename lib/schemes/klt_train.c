@@ -19,7 +19,7 @@ enum {
     CHUNK = 512,       /* tokens read at a time */
     SAMPLED = 1 << 16, /* coefficients sampled of a side of a layer */
     LEN = 128,         /* values of a training sequence */
-    MOST_SEQUENCES = 6144,
+    MAX_SEQUENCES = 6144,
     ROUNDS = 24
 };
 
@@ -354,8 +354,8 @@ static int sample(const struct job *j, const double *mean, float *const *f,
                   float *const *s, struct pool *pool, struct kv_err *e)
 {
     const size_t d = j->d, row = j->n_heads * d, tokens = dump_tokens(j);
-    const size_t most = SAMPLED / (row / 2) + 1;
-    const size_t n = most < tokens ? most : tokens;
+    const size_t max = SAMPLED / (row / 2) + 1;
+    const size_t n = max < tokens ? max : tokens;
     float *x = kv_alloc(row, sizeof(*x));
     int rc = 0;
 
@@ -423,7 +423,7 @@ static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
                          uint64_t seed, struct kv_err *e)
 {
     const size_t all = pool->n / LEN + 1, test = all / 8 + 1;
-    const size_t n = all < MOST_SEQUENCES ? all : MOST_SEQUENCES;
+    const size_t n = all < MAX_SEQUENCES ? all : MAX_SEQUENCES;
     float *x = draw(pool, false, n * LEN, seed);
     float *y = draw(pool, true, test * LEN, seed);
     int rc = 0;
