@@ -246,8 +246,8 @@ static void test_other_steps(void **state)
     set_up(&s, KINDS, 0, ORDINARY);
     s.run[6].values = 3;
     assert_int_equal(kv_gpu_coder_new(&coder, &s.code, &device, &e), -1);
-    assert_string_equal(e.msg, "no CUDA kernel for transitions of 3 bits for 3 "
-                               "values");
+    assert_string_equal(e.msg,
+                        "no CUDA kernel for steps of 3 bits for 3 values");
     tear_down(&s);
 }
 

@@ -55,24 +55,6 @@ static void take_best(struct kv_klt_coef *coef, const double *price,
     }
 }
 
-/* The same between the first and the last of n coefficients by variance: where
- * both have one kind, it is the best of all, since costs are linear in the
- * variance. */
-static void take_between(struct kv_klt_coef *coef, size_t n,
-                         const double *price, const double *mse)
-{
-    const size_t middle = n / 2;
-
-    if (coef[0].kind == coef[n - 1].kind) {
-        for (size_t i = 1; i + 1 < n; i++)
-            coef[i].kind = coef[0].kind;
-    } else if (n > 2) {
-        take_best(&coef[middle], price, mse);
-        take_between(coef, middle + 1, price, mse);
-        take_between(coef + middle, n - middle, price, mse);
-    }
-}
-
 /* The next lower kind that is in use, or 0. */
 static size_t lower(size_t kind, const double *mse)
 {
@@ -91,11 +73,8 @@ static void assign(struct kv_klt_unit *u, double lambda, const double *mse)
 
     for (size_t k = 0; k < KV_KLT_KINDS; k++)
         price[k] = lambda * rate(k);
-    if (u->n) {
-        take_best(&u->coef[0], price, mse);
-        take_best(&u->coef[u->n - 1], price, mse);
-        take_between(u->coef, u->n, price, mse);
-    }
+    for (size_t i = 0; i < u->n; i++)
+        take_best(&u->coef[i], price, mse);
     u->n_coded = 0;
     for (size_t i = 0; i < u->n && u->coef[i].kind;) {
         const size_t kind = u->coef[i].kind;
