@@ -1,4 +1,4 @@
-/* kernels/cuda/encode_strings: the device's search of a trellis finds, byte for
+/* kernels/trellis/cuda.cu: the device's search of a trellis finds, byte for
  * byte, what plain C does (kernels/trellis/trellis.h), by transitions of every
  * kind. Here the device is the host twin of tests/gpu_twin.h.  Real
  * coefficients are in tests/test_gpu_coder.c. */

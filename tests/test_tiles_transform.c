@@ -1,4 +1,4 @@
-/* kernels/tiles_coef: what comes out of a tile is what the trellis decodes, bit
+/* kernels/transform: what comes out of a tile is what the trellis decodes, bit
  * for bit, at every level; int8 has the same bits at every level. */
 #include "kernels/level.h"
 #include "kernels/tiles/rope.h"
