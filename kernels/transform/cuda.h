@@ -31,7 +31,7 @@ struct kv_gpu_transform_side {
     const float *matrix;
     /* Of these alone: angles of tokens 0 to 7 of a tile and of each eighth one,
      * [2][8][head_dim / 2][2]; slots to channels, halves in the order of
-     * coef.cuh. */
+     * cuda.cu. */
     const float *within;
     const uint32_t *fragment;
 };

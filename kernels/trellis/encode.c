@@ -211,7 +211,7 @@ static void find_positions(const float *x, size_t x_stride,
 
 /* Of marks after transition k, what is known before it: mark[r] of states whose
  * first bits are r, those that the transition goes on from.  The others are the
- * transition's own (trellis_simd.h).  mark: [STATES >> bits of the transition].
+ * transition's own (loops.h).  mark: [STATES >> bits of the transition].
  */
 static void find_marks(const struct kv_trellis_transition *transition,
                        size_t n_transitions, size_t k, uint16_t *mark)

@@ -79,7 +79,7 @@ size_t kv_trellis_workspace(const struct kv_trellis_transition *transition,
  * x_stride + place[i]], finite; whole: of kv_trellis_count(); bytes:
  * [n][stride].  Finds the bytes whose decoded numbers have the least sum of
  * costs, those of a transition (x - decoded)^2 of each value to the nearest
- * whole number, or less a long way off (trellis_impl.h); on ties the lowest
+ * whole number, or less a long way off (impl.h); on ties the lowest
  * predecessor.  Every level gives the same bytes. */
 void kv_trellis_encode(const struct kv_trellis_transition *transition,
                        size_t n_transitions, const float *x, size_t x_stride,
