@@ -31,21 +31,41 @@ static double log_normaliser(const float *logit, size_t n)
     return max + log(sum);
 }
 
-/* One row of both kinds of logits becomes weights, 0 past the visible ones;
- * adds the logit error and the divergence. */
-static void compare_weights(struct kv_attn_error *sum, float *exact,
-                            float *stored, size_t visible, size_t n_keys)
+/* One row of both kinds of scores becomes weights, 0 for what row r's query
+ * does not see; adds the logit error and the divergence. */
+static void compare_weights(struct kv_attn_error *sum,
+                            const struct kv_attn_window *w,
+                            const struct tile *t, size_t r, float *exact,
+                            float *stored)
 {
+    const size_t visible = t->at[r / t->group] + 1, n_keys = t->n_keys;
+    const bool simple = kv_attend_simple(&w->view);
+
+    if (!simple) {
+        struct kv_attend_view v = w->view;
+        const size_t head = t->kv_head * t->group + r % t->group;
+
+        v.first = visible - 1;
+        kv_attend_logits(&v, 0, head, 0, 0, visible, exact);
+        kv_attend_logits(&v, 0, head, 0, 0, visible, stored);
+    }
+
     const double z_exact = log_normaliser(exact, visible);
     const double z_stored = log_normaliser(stored, visible);
-    double e2 = 0, kl = 0;
+    double e2 = 0, kl = 0, n = 0;
 
     for (size_t j = 0; j < visible; j++) {
+        if (!simple && exact[j] == -INFINITY) { /* not seen */
+            exact[j] = stored[j] = 0;
+            continue;
+        }
+
         const double e = (double)stored[j] - (double)exact[j];
         const double log_p = (double)exact[j] - z_exact;
         const double log_q = (double)stored[j] - z_stored;
         const double p = exp(log_p);
 
+        n++;
         e2 += e * e;
         kl += p * (log_p - log_q);
         exact[j] = (float)p;
@@ -54,7 +74,7 @@ static void compare_weights(struct kv_attn_error *sum, float *exact,
     memset(exact + visible, 0, (n_keys - visible) * sizeof(*exact));
     memset(stored + visible, 0, (n_keys - visible) * sizeof(*stored));
     sum->logit_e2 += e2;
-    sum->n_logits += (double)visible;
+    sum->n_logits += n;
     sum->kl += kl < 0 ? 0 : kl; /* rounding may leave a hair below */
     sum->n_rows++;
 }
@@ -67,12 +87,12 @@ static const float *window_row(const struct kv_attn_window *w,
 {
     const size_t head = t->kv_head * t->group + g;
 
-    return x + (token * w->shape->n_heads + head) * w->shape->head_dim;
+    return x + (token * w->view.n_heads + head) * w->view.head_dim;
 }
 
 static void take_queries(const struct kv_attn_window *w, const struct tile *t)
 {
-    const size_t d = w->shape->head_dim;
+    const size_t d = w->view.head_dim;
 
     for (size_t a = 0; a < t->n_at; a++)
         for (size_t g = 0; g < t->group; g++)
@@ -84,7 +104,7 @@ static void take_queries(const struct kv_attn_window *w, const struct tile *t)
 static void take_own(const struct kv_attn_window *w, const struct tile *t,
                      size_t first)
 {
-    const size_t d = w->shape->head_dim;
+    const size_t d = w->view.head_dim;
 
     for (size_t a = 0; a < t->n_at; a++)
         for (size_t g = 0; g < t->group; g++)
@@ -95,10 +115,10 @@ static void take_own(const struct kv_attn_window *w, const struct tile *t,
 static void add_tile(struct kv_attn_error *sum, const struct kv_attn_window *w,
                      struct tile *t, size_t first)
 {
-    const size_t d = w->shape->head_dim, rows = t->n_at * t->group;
-    const size_t stride = w->shape->n_kv_heads * d, n = t->n_keys;
+    const size_t d = w->view.head_dim, rows = t->n_at * t->group;
+    const size_t stride = w->view.n_kv_heads * d, n = t->n_keys;
     const size_t skip = t->kv_head * d;
-    const float scale = w->shape->attn_scale;
+    const float scale = w->view.scale;
 
     take_queries(w, t);
     kv_gemm(true, rows, n, d, scale, t->q, d, w->k + skip, stride, 0, t->exact,
@@ -106,8 +126,7 @@ static void add_tile(struct kv_attn_error *sum, const struct kv_attn_window *w,
     kv_gemm(true, rows, n, d, scale, t->q, d, w->k_stored + skip, stride, 0,
             t->stored, n);
     for (size_t r = 0; r < rows; r++)
-        compare_weights(sum, t->exact + r * n, t->stored + r * n,
-                        t->at[r / t->group] + 1, n);
+        compare_weights(sum, w, t, r, t->exact + r * n, t->stored + r * n);
 
     /* out[0] exact, then the cases in their order */
     const float *weights[] = {t->exact, t->stored, t->exact, t->stored};
@@ -134,13 +153,13 @@ static void add_tile(struct kv_attn_error *sum, const struct kv_attn_window *w,
 void kv_attn_error_add(struct kv_attn_error *sum,
                        const struct kv_attn_window *w)
 {
-    const size_t group = w->shape->n_heads / w->shape->n_kv_heads;
-    const size_t d = w->shape->head_dim, rows = TILE * group;
+    const size_t group = w->view.n_heads / w->view.n_kv_heads;
+    const size_t d = w->view.head_dim, rows = TILE * group;
     float *outs = kv_alloc((1 + KV_ATTN_CASES) * rows, d * sizeof(*outs));
     struct tile t = {.group = group,
                      .q = kv_alloc(rows, d * sizeof(float)),
-                     .exact = kv_alloc(rows, w->n * sizeof(float)),
-                     .stored = kv_alloc(rows, w->n * sizeof(float))};
+                     .exact = kv_alloc(rows, w->view.n * sizeof(float)),
+                     .stored = kv_alloc(rows, w->view.n * sizeof(float))};
 
     for (size_t c = 0; c <= KV_ATTN_CASES; c++)
         t.out[c] = outs + c * rows * d;
@@ -148,7 +167,7 @@ void kv_attn_error_add(struct kv_attn_error *sum,
         t.at = w->at + a;
         t.n_at = w->n_at - a < TILE ? w->n_at - a : TILE;
         t.n_keys = t.at[t.n_at - 1] + 1;
-        for (t.kv_head = 0; t.kv_head < w->shape->n_kv_heads; t.kv_head++)
+        for (t.kv_head = 0; t.kv_head < w->view.n_kv_heads; t.kv_head++)
             add_tile(sum, w, &t, a);
     }
     free(t.stored);

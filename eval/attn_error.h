@@ -18,16 +18,16 @@ struct kv_attn_error {
     double out_x2, out_e2[KV_ATTN_CASES];
 };
 
-/* One window of n tokens.  q: [n][n_heads][head_dim]; k, v exact and k_stored,
- * v_stored as read back: [n][n_kv_heads][head_dim], keys after RoPE.
+/* One window: view is of one sequence, without mass; its first and nq are not
+ * read.  q: [n][n_heads][head_dim]; k, v exact and k_stored, v_stored as read
+ * back: [n][n_kv_heads][head_dim], keys after RoPE.
  *
- * at: n_at query positions, ascending, each below n; query p sees tokens
- * [0, p].  own: [n_at][n_heads][head_dim], the scheme's own attention output
- * at these positions in place of attention over k_stored and v_stored
- * (kv_scheme's attend()); or NULL. */
+ * at: n_at query positions, ascending, each below n.  own:
+ * [n_at][n_heads][head_dim], the scheme's own attention output at these
+ * positions in place of attention over k_stored and v_stored (kv_scheme's
+ * attend()); or NULL. */
 struct kv_attn_window {
-    const struct kv_shape *shape;
-    size_t n;
+    struct kv_attend_view view;
     const float *q, *k, *v, *k_stored, *v_stored;
     const size_t *at;
     size_t n_at;

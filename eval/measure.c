@@ -126,8 +126,7 @@ static void measure_attention(const struct layer *l, size_t window,
                               struct item *item)
 {
     const struct kv_shape *shape = &l->info->shape;
-    struct kv_attn_window w = {.shape = shape,
-                               .n = l->info->ctx,
+    struct kv_attn_window w = {.view = kv_shape_view(shape, l->info->ctx, 0, 0),
                                .q = window_of(l, KV_T_Q, window),
                                .k = window_of(l, KV_T_K, window),
                                .v = window_of(l, KV_T_V, window),
@@ -138,7 +137,7 @@ static void measure_attention(const struct layer *l, size_t window,
     float *own = NULL;
 
     if (key->pre_rope)
-        kv_rope(shape, stored[KV_K], w.n, shape->n_kv_heads, 0);
+        kv_rope(shape, stored[KV_K], w.view.n, shape->n_kv_heads, 0);
     if (key->scheme->attend)
         own = own_attention(l, cache, w.q);
     w.own = own;

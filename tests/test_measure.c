@@ -171,8 +171,7 @@ static struct kv_attn_error one_window(const struct kv_dump_info *info,
     float *own = kv_alloc(CTX * row, sizeof(*own));
     struct kv_attn_error sum = {0};
     size_t at[CTX];
-    struct kv_attn_window w = {.shape = &info->shape,
-                               .n = CTX,
+    struct kv_attn_window w = {.view = kv_shape_view(&info->shape, CTX, 0, 0),
                                .q = q,
                                .k = k,
                                .v = v,

@@ -130,8 +130,7 @@ static void example_clear(struct example *x)
 
 static struct kv_attn_window window_of(const struct example *x)
 {
-    return (struct kv_attn_window){.shape = &x->shape,
-                                   .n = x->n,
+    return (struct kv_attn_window){.view = kv_shape_view(&x->shape, x->n, 0, 0),
                                    .q = x->q,
                                    .k = x->k,
                                    .v = x->v,
@@ -152,17 +151,21 @@ static float *head_of(const float *x, size_t n, size_t n_heads, size_t head,
     return to;
 }
 
-/* One query over n tokens: out [d]; weights [n], or NULL. */
-static void attend_one(const struct kv_shape *s, const float *q, const float *k,
-                       const float *v, size_t n, float *out, double *weights)
+/* One query over n tokens, with w's window: out [d]; weights [n], or NULL. */
+static void attend_one(const struct kv_attn_window *w, const float *q,
+                       const float *k, const float *v, size_t n, float *out,
+                       double *weights)
 {
-    struct kv_attend_job job = {.view = kv_shape_view(s, n, n - 1, 1),
+    struct kv_attend_job job = {.view = w->view,
                                 .q = q,
                                 .out = out,
                                 .q_rows = 1,
                                 .k = {.unquantized = k},
                                 .v = {.unquantized = v}};
 
+    job.view.n = n;
+    job.view.first = n - 1;
+    job.view.nq = 1;
     job.view.n_heads = job.view.n_kv_heads = 1;
     job.view.mass = weights;
     if (weights)
@@ -171,7 +174,8 @@ static void attend_one(const struct kv_shape *s, const float *q, const float *k,
 }
 
 /* The same sums from kv_attend_c, one query head at a time. */
-static struct kv_attn_error reference(const struct example *x)
+static struct kv_attn_error reference(const struct example *x,
+                                      const struct kv_attn_window *w)
 {
     const struct kv_shape *s = &x->shape;
     const size_t d = s->head_dim, kv_heads = s->n_kv_heads;
@@ -189,11 +193,14 @@ static struct kv_attn_error reference(const struct example *x)
             float *ks = head_of(x->k_stored, n, kv_heads, kv, d);
             float *vs = head_of(x->v_stored, n, kv_heads, kv, d);
 
-            attend_one(s, q, k, v, n, o[0], p);
-            attend_one(s, q, ks, v, n, o[1], r);
-            attend_one(s, q, k, vs, n, o[2], NULL);
-            attend_one(s, q, ks, vs, n, o[3], NULL);
-            for (size_t j = 0; j < n; j++) {
+            attend_one(w, q, k, v, n, o[0], p);
+            attend_one(w, q, ks, v, n, o[1], r);
+            attend_one(w, q, k, vs, n, o[2], NULL);
+            attend_one(w, q, ks, vs, n, o[3], NULL);
+            const size_t window = w->view.window;
+            const size_t first = window && window < n ? n - window : 0;
+
+            for (size_t j = first; j < n; j++) {
                 double e = 0;
 
                 for (size_t i = 0; i < d; i++)
@@ -203,7 +210,7 @@ static struct kv_attn_error reference(const struct example *x)
                 sum.logit_e2 += e * e;
                 sum.kl += p[j] * log(p[j] / r[j]);
             }
-            sum.n_logits += (double)n;
+            sum.n_logits += (double)(n - first);
             sum.n_rows++;
             for (size_t i = 0; i < d; i++) {
                 sum.out_x2 += pow((double)o[0][i], 2);
@@ -219,13 +226,14 @@ static struct kv_attn_error reference(const struct example *x)
 }
 
 static void check_attention(size_t n_heads, size_t n_kv_heads, size_t d,
-                            size_t n, size_t n_at)
+                            size_t n, size_t n_at, size_t window)
 {
     struct example x = example_new(n_heads, n_kv_heads, d, n, n_at);
-    const struct kv_attn_window w = window_of(&x);
-    const struct kv_attn_error ref = reference(&x);
-    struct kv_attn_error sum = {0};
+    struct kv_attn_window w = window_of(&x);
+    struct kv_attn_error sum = {0}, ref;
 
+    w.view.window = window;
+    ref = reference(&x, &w);
     kv_attn_error_add(&sum, &w);
     assert_near(sum.n_rows, ref.n_rows, 0);
     assert_near(sum.n_logits, ref.n_logits, 0);
@@ -269,12 +277,13 @@ static void test_not_finite(void **state)
 static void test_attention(void **state)
 {
     (void)state;
-    check_attention(4, 2, 16, 37, 64);
-    check_attention(4, 2, 16, 40, 17);
-    check_attention(3, 1, 6, 19, 5);
-    check_attention(1, 1, 2, 33, 33);
-    check_attention(8, 8, 8, 1, 4);
-    check_attention(2, 1, 4, 0, 4);
+    check_attention(4, 2, 16, 37, 64, 0);
+    check_attention(4, 2, 16, 40, 17, 0);
+    check_attention(4, 2, 16, 40, 17, 9);
+    check_attention(3, 1, 6, 19, 5, 0);
+    check_attention(1, 1, 2, 33, 33, 0);
+    check_attention(8, 8, 8, 1, 4, 0);
+    check_attention(2, 1, 4, 0, 4, 0);
 }
 
 static void test_attention_exact_is_zero(void **state)
