@@ -177,6 +177,7 @@ struct kv_attn_step {
     struct kv_cache **cache;       /* [n_batch] */
     struct kv_tile_cache *
         *tiled; /* [n_batch], or NULLs: attend through the cache */
+    struct kv_attend_view view; /* of the whole batch */
     enum kv_attn_path wanted;
     enum kv_path path; /* in tiles */
     const char *path_name;
@@ -189,8 +190,8 @@ static void attend_cache(const struct kv_attn_step *s, size_t b)
 {
     const size_t at = b * s->in->nq * q_row(s->in);
 
-    kv_cache_attend(s->cache[b], kv_cache_view(s->cache[b], s->in->nq),
-                    s->in->q + at, s->out + at);
+    kv_cache_attend(s->cache[b], kv_attend_seq(&s->view, b), s->in->q + at,
+                    s->out + at);
 }
 
 static void run_step(void *arg)
@@ -198,8 +199,8 @@ static void run_step(void *arg)
     const struct kv_attn_step *s = arg;
 
     if (s->tiled[0]) {
-        kv_tile_cache_attend(s->tiled, s->in->n_batch, s->path, s->in->q,
-                             s->in->nq, s->out, s->bench->threads);
+        kv_tile_cache_attend(s->tiled, s->view, s->path, s->in->q, s->out,
+                             s->bench->threads);
         return;
     }
     /* A scheme's own attention shares out its KV heads where sequences are
@@ -255,6 +256,8 @@ static const char *choose(struct kv_attn_step *s)
     s->own_attention = kv_cache_reader(c, KV_K).codec->scheme->attend;
     if (wanted == KV_ATTN_GENERIC || !kv_tile_cache_can(c, KV_PATH_EXACT))
         return s->own_attention ? "codes" : "generic";
+    if (!kv_tiles_takes(&s->view))
+        return s->own_attention ? "codes" : "plain";
     s->path = wanted == KV_ATTN_INT8 && kv_tile_cache_can(c, KV_PATH_INT8)
                   ? KV_PATH_INT8
                   : KV_PATH_EXACT;
@@ -363,6 +366,8 @@ int kv_attn_step_new(struct kv_attn_step **out, const struct kv_attn_bench *b,
     s->codec = kv_codecs_at(s->codecs, in->layer);
     if (fill(s, e))
         goto fail;
+    s->view = kv_cache_view(s->cache[0], in->nq);
+    s->view.n_seqs = in->n_batch;
     if (b->gpu && open_gpu(s, e)) {
         kv_attn_step_free(s);
         return 1;
@@ -425,14 +430,10 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     const bool alone = !base || base == s;
 
     *out = (struct kv_attn_result){.speedup = 1,
-                                   .loads = NAN,
-                                   .compute = NAN,
                                    .append = {NAN, NAN, NAN, NAN, NAN}};
     if (s->gpu) {
         if (kv_attn_gpu_time(s->gpu, alone ? NULL : base->gpu, b->warmup,
                              b->reps, &out->timing, &out->speedup, s->out, e) ||
-            (b->parts && kv_attn_gpu_parts(s->gpu, b->warmup, b->reps,
-                                           &out->loads, &out->compute, e)) ||
             time_append(s, &out->append, e)) {
             kv_fail_in(e, "%s", s->spec->text);
             return 1;

@@ -45,8 +45,6 @@ struct kv_attn_result {
     struct kv_bits bits;     /* both sides; without shared_bytes and nominal */
     double rel_err;          /* ||out - exact|| / ||exact|| */
     struct kv_timing timing; /* one step of the whole batch */
-    double loads, compute;   /* medians of its parts, where these were wanted
-                              * and are there, else NaN */
     double speedup;          /* median over the base line's, run for run */
     size_t bytes_moved;      /* caches, queries and outputs, each once */
     size_t device_bytes;     /* what the step reads the caches from: tiles, or
@@ -71,7 +69,6 @@ struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
-    bool parts;     /* on a GPU: time the kernel's loads and computing too */
     size_t copies;  /* on a GPU each sequence is there so many times, in memory
                      * of its own: a batch that needs less of the host's */
     size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"
@@ -95,7 +92,8 @@ void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
 
 /* What runs: "exact" or "int8", on tiles of the codes (kernels/tiles/tiles.h);
  * "codes", the scheme's own; "generic", decode() and then attention, or the
- * GPU's kernel for any sizes; "unfused", "dequant". */
+ * GPU's kernel for any sizes; "plain", the same for a view that tiles do not
+ * take; "unfused", "dequant". */
 const char *kv_attn_step_path(const struct kv_attn_step *s);
 
 /* Times the step, by turns with the base line's (NULL or the step itself: it

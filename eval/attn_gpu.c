@@ -45,11 +45,11 @@ static int put_halves(const struct kv_store *s, size_t head, uint16_t *to,
 static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
                      uint8_t *to, struct kv_err *e)
 {
-    const size_t head = j->n * j->head_dim;
+    const size_t head = j->view.n * j->view.head_dim;
     uint16_t *half = kv_alloc(head, sizeof(*half));
     int rc = 0;
 
-    for (size_t h = 0; h < j->n_kv_heads && !rc; h++)
+    for (size_t h = 0; h < j->view.n_kv_heads && !rc; h++)
         rc = put_halves(s, h, half, e) ||
              kv_device_upload(to + h * head * sizeof(*half), half,
                               head * sizeof(*half), e);
@@ -62,8 +62,8 @@ static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
 static int send_halves(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
                        size_t n_jobs, struct kv_err *e)
 {
-    const size_t bytes =
-        jobs->n_kv_heads * jobs->n * jobs->head_dim * sizeof(uint16_t);
+    const size_t bytes = jobs->view.n_kv_heads * jobs->view.n *
+                         jobs->view.head_dim * sizeof(uint16_t);
     const struct kv_store *before = NULL;
     uint8_t *to = g->kv;
 
@@ -82,16 +82,16 @@ static int send_halves(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
 static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
                         size_t n_jobs, const float *q, struct kv_err *e)
 {
-    const struct kv_shape shape = {.n_heads = jobs->n_heads,
-                                   .n_kv_heads = jobs->n_kv_heads,
-                                   .head_dim = jobs->head_dim,
-                                   .attn_scale = jobs->scale};
+    const struct kv_shape shape = {.n_heads = jobs->view.n_heads,
+                                   .n_kv_heads = jobs->view.n_kv_heads,
+                                   .head_dim = jobs->view.head_dim,
+                                   .attn_scale = jobs->view.scale};
     const size_t values = n_jobs * g->row;
 
-    if (jobs->nq != 1)
+    if (jobs->view.nq != 1)
         return kv_fail(e, "unfused attention is of 1 query token, not of %zu",
-                       jobs->nq);
-    return kv_unfused_new(&g->unfused, &shape, n_jobs, jobs->n, e) ||
+                       jobs->view.nq);
+    return kv_unfused_new(&g->unfused, &shape, n_jobs, jobs->view.n, e) ||
            kv_device_alloc(&g->kv, kv_unfused_bytes(g->unfused), e) ||
            kv_device_alloc(&g->half_out, values * sizeof(uint16_t), e) ||
            kv_device_alloc((void **)&g->q, values * sizeof(float), e) ||
@@ -156,7 +156,8 @@ int kv_attn_gpu_new(struct kv_attn_gpu **out, const struct kv_device *device,
         jobs[i] = kv_tile_cache_job(tiled[i % n_batch], nq);
     *g = (struct kv_attn_gpu){.n_batch = n_batch,
                               .copies = copies,
-                              .row = nq * jobs->n_heads * jobs->head_dim};
+                              .row = nq * jobs->view.n_heads *
+                                     jobs->view.head_dim};
     all = kv_alloc(n, g->row * sizeof(*all));
     for (size_t c = 0; c < copies; c++)
         memcpy(all + c * n_batch * g->row, q, n_batch * g->row * sizeof(*q));
@@ -262,39 +263,4 @@ int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out, struct kv_err *e)
 struct kv_gpu_attend *kv_attn_gpu_attend(const struct kv_attn_gpu *g)
 {
     return g->attend;
-}
-
-static int launch_loads(void *arg, struct kv_err *e)
-{
-    const struct kv_attn_gpu *g = arg;
-
-    return kv_gpu_attend_launch_part(g->attend, KV_LOADS, e);
-}
-
-static int launch_compute(void *arg, struct kv_err *e)
-{
-    const struct kv_attn_gpu *g = arg;
-
-    return kv_gpu_attend_launch_part(g->attend, KV_COMPUTE, e);
-}
-
-int kv_attn_gpu_parts(struct kv_attn_gpu *g, size_t warmup, size_t reps,
-                      double *loads, double *compute, struct kv_err *e)
-{
-    double *s;
-    int rc;
-
-    *loads = *compute = NAN;
-    if (!g->attend || !kv_gpu_attend_has_parts(g->attend))
-        return 0;
-    s = kv_alloc(reps, sizeof(*s));
-    rc = kv_device_time(launch_loads, g, warmup, reps, s, e);
-    if (!rc) {
-        *loads = kv_quantile(s, reps, 0.5);
-        rc = kv_device_time(launch_compute, g, warmup, reps, s, e);
-    }
-    if (!rc)
-        *compute = kv_quantile(s, reps, 0.5);
-    free(s);
-    return rc ? -1 : 0;
 }

@@ -42,9 +42,4 @@ int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out,
 /* What attends, of gpu_attend.h; NULL: unfused. */
 struct kv_gpu_attend *kv_attn_gpu_attend(const struct kv_attn_gpu *g);
 
-/* Medians of the kernel's copies alone, and of its computing alone, in seconds;
- * NaN where it is not there so. */
-int kv_attn_gpu_parts(struct kv_attn_gpu *g, size_t warmup, size_t reps,
-                      double *loads, double *compute, struct kv_err *e);
-
 #endif

@@ -70,13 +70,16 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
         return -1;
     if (s->exact_prompt && !codec[KV_K]->prefill_on_codes)
         return kv_attend_exact(NULL, x, e);
+
+    const struct kv_attend_view view = kv_cache_view(cache, x->n);
+
     if (!s->tiled || !s->tiled[x->layer]) {
-        kv_cache_attend(cache, kv_cache_view(cache, x->n), x->q, x->out);
+        kv_cache_attend(cache, view, x->q, x->out);
         return 0;
     }
     kv_tile_cache_update(s->tiled[x->layer]);
-    kv_tile_cache_attend(&s->tiled[x->layer], 1, KV_PATH_EXACT, x->q, x->n,
-                         x->out, (size_t)omp_get_max_threads());
+    kv_tile_cache_attend(&s->tiled[x->layer], view, KV_PATH_EXACT, x->q, x->out,
+                         (size_t)omp_get_max_threads());
     return 0;
 }
 

@@ -46,8 +46,8 @@ int kv_fused_caches_new(struct kv_step_cache *c, const struct kv_device *device,
     int rc;
 
     *f = (struct fused){.n_layers = n_layers,
-                        .values =
-                            n_jobs * jobs->nq * jobs->n_heads * jobs->head_dim};
+                        .values = n_jobs * jobs->view.nq * jobs->view.n_heads *
+                                  jobs->view.head_dim};
     f->layer = kv_alloc(n_layers, sizeof(struct kv_gpu_attend *));
     *c = (struct kv_step_cache){f, fused_q, fused_slots, fused_attend};
     rc = kv_gpu_attend_new(&f->layer[0], device, jobs, n_jobs, path, e);

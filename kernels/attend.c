@@ -20,13 +20,12 @@ static bool is_alive(const uint64_t *alive, size_t j)
     return !alive || alive[j / 64] >> j % 64 & 1;
 }
 
-/* Of this KV head. */
 static const uint64_t *alive_of(const struct kv_attend_view *v, size_t seq,
                                 size_t kv_head)
 {
-    return v->alive ? v->alive + (seq * v->n_kv_heads + kv_head) *
-                                     kv_attend_words(v->n)
-                    : NULL;
+    const size_t head = seq * v->n_kv_heads + kv_head;
+
+    return v->alive ? v->alive + head * kv_attend_words(v->n) : NULL;
 }
 
 /* ---- the definition ------------------------------------------------------ */

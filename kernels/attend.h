@@ -45,6 +45,19 @@ static inline size_t kv_attend_words(size_t n)
     return (n + 63) / 64;
 }
 
+/* Sequence i of a view by itself. */
+static inline struct kv_attend_view
+kv_attend_seq(const struct kv_attend_view *v, size_t i)
+{
+    const size_t head = i * v->n_kv_heads;
+    struct kv_attend_view one = *v;
+
+    one.n_seqs = 1;
+    one.alive = v->alive ? v->alive + head * kv_attend_words(v->n) : NULL;
+    one.mass = v->mass ? v->mass + head * v->n : NULL;
+    return one;
+}
+
 /* Query i sees tokens of [kv_attend_begin(), kv_attend_end()), itself the last.
  */
 static inline size_t kv_attend_end(const struct kv_attend_view *v, size_t i)

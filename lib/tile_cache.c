@@ -160,33 +160,31 @@ struct kv_tiles_job kv_tile_cache_job(const struct kv_tile_cache *t, size_t nq)
     const struct kv_shape *s = &kv_cache_reader(t->cache, KV_K).codec->shape;
 
     assert(nq <= t->n);
-    return (struct kv_tiles_job){.n_heads = s->n_heads,
-                                 .n_kv_heads = s->n_kv_heads,
-                                 .head_dim = s->head_dim,
-                                 .nq = nq,
-                                 .n = t->n,
-                                 .scale = s->attn_scale,
+    return (struct kv_tiles_job){.view = kv_shape_view(s, t->n, t->n - nq, nq),
                                  .seed = kv_cache_seed(t->cache),
                                  .k = t->run[KV_K],
                                  .v = t->run[KV_V]};
 }
 
-void kv_tile_cache_attend(struct kv_tile_cache *const *t, size_t n,
-                          enum kv_path path, const float *q, size_t nq,
-                          float *out, size_t threads)
+void kv_tile_cache_attend(struct kv_tile_cache *const *t,
+                          struct kv_attend_view view, enum kv_path path,
+                          const float *q, float *out, size_t threads)
 {
-    struct kv_tiles_job *jobs = kv_alloc(n, sizeof(*jobs));
+    const size_t row = view.nq * view.n_heads * view.head_dim;
+    struct kv_tiles_job *jobs = kv_alloc(view.n_seqs, sizeof(*jobs));
 
-    for (size_t i = 0; i < n; i++) {
-        jobs[i] = kv_tile_cache_job(t[i], nq);
-
-        const size_t row = nq * jobs[i].n_heads * jobs[i].head_dim;
-
+    for (size_t i = 0; i < view.n_seqs; i++) {
+        jobs[i] = kv_tile_cache_job(t[i], view.nq);
+        jobs[i].view = kv_attend_seq(&view, i);
         jobs[i].q = q + i * row;
         jobs[i].out = out + i * row;
         jobs[i].path = path;
+        assert(view.n == t[i]->n);
+        if (!kv_tiles_takes(&view))
+            kv_cache_attend(t[i]->cache, jobs[i].view, jobs[i].q, jobs[i].out);
     }
-    kv_tiles_attend(jobs, n, threads);
+    if (kv_tiles_takes(&view))
+        kv_tiles_attend(jobs, view.n_seqs, threads);
     free(jobs);
 }
 

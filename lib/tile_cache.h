@@ -6,7 +6,7 @@
 #ifndef KV_TILE_CACHE_H
 #define KV_TILE_CACHE_H
 
-#include "kernels/tiles/tiles.h"
+#include "kernels/tiles/jobs.h"
 #include "lib/cache.h"
 
 #include <stdbool.h>
@@ -28,15 +28,15 @@ void kv_tile_cache_free(struct kv_tile_cache *t); /* NULL is fine */
 /* Takes over what was appended since the last update. */
 void kv_tile_cache_update(struct kv_tile_cache *t);
 
-/* The newest nq tokens of each of n caches, as of their last update; causal
- * among themselves.  q, out: [n][nq][n_heads][head_dim].  path: where a side
- * has it, else exact. */
-void kv_tile_cache_attend(struct kv_tile_cache *const *t, size_t n,
-                          enum kv_path path, const float *q, size_t nq,
-                          float *out, size_t threads);
+/* Attention to view.n_seqs caches, as of their last update.  q, out:
+ * [n_seqs][nq][n_heads][head_dim].  path: where a side has it, else exact.  A
+ * view that tiles do not take (kv_tiles_takes()) goes through the caches. */
+void kv_tile_cache_attend(struct kv_tile_cache *const *t,
+                          struct kv_attend_view view, enum kv_path path,
+                          const float *q, float *out, size_t threads);
 
-/* The newest nq tokens of a cache as kv_tiles_attend() takes them, q and out
- * NULL; good until the next update. */
+/* The newest nq tokens of a cache, which see all up to their own, as
+ * kv_tiles_attend() takes them, q and out NULL; good until the next update. */
 struct kv_tiles_job kv_tile_cache_job(const struct kv_tile_cache *t, size_t nq);
 
 size_t

@@ -83,7 +83,8 @@ static const double INTEGERS_BOUND = 1e-4;
 /* Whether no token is attended to in halves. */
 static bool all_codes(const struct kv_tiles_job *j)
 {
-    return j->k[1].n == j->n && j->v[1].n == j->n && j->n % KV_GPU_TILE == 0;
+    return j->k[1].n == j->view.n && j->v[1].n == j->view.n &&
+           j->view.n % KV_GPU_TILE == 0;
 }
 
 /* What hack may be off by from its own attention: the order of sums, and a
@@ -362,49 +363,4 @@ void check_sized(const struct sized *x, size_t n_cases, unsigned ways)
         check_by(x->text, &s, x->n, x->nq, ways, &calib);
         kv_calib_free(calib);
     }
-}
-
-/* Without computing there is no answer, without copies a wrong one; and
- * neither leaves traces in the next whole launch. */
-void check_parts(const char *text, enum way way)
-{
-    struct kv_shape s = synthetic_shape(128);
-    const size_t n = 4 * s.n_kv_heads * s.head_dim;
-    float *whole = kv_alloc(n, sizeof(*whole));
-    float *out = kv_alloc(n, sizeof(*out));
-    struct kv_calib *calib = NULL;
-    struct kv_gpu_attend *g;
-    struct kv_err e = {""};
-    size_t nans = 0, wrong = 0;
-
-    s.n_heads = 4 * s.n_kv_heads;
-
-    struct rig r = rig(text, &s, 2 * LONG, &calib);
-    const struct kv_tiles_job job = kv_tile_cache_job(r.tiled, 1);
-
-    if (open_by(way, &job, 1, &g, &e) || kv_gpu_attend_ask(g, r.x.q, &e) ||
-        kv_gpu_attend_launch(g, &e) || kv_gpu_attend_answer(g, whole, &e))
-        fail_msg("%s: %s", text, e.msg);
-    if (!kv_gpu_attend_has_parts(g))
-        fail_msg("%s, %s: there are no parts", text, kv_gpu_attend_name(g));
-    if (kv_gpu_attend_launch_part(g, KV_LOADS, &e) ||
-        kv_gpu_attend_answer(g, out, &e))
-        fail_msg("%s: %s", text, e.msg);
-    for (size_t i = 0; i < n; i++)
-        nans += isnan(out[i]) ? 1 : 0;
-    assert_int_equal(nans, n);
-    if (kv_gpu_attend_launch_part(g, KV_COMPUTE, &e) ||
-        kv_gpu_attend_answer(g, out, &e))
-        fail_msg("%s: %s", text, e.msg);
-    for (size_t i = 0; i < n; i++)
-        wrong += isfinite(out[i]) && out[i] != whole[i] ? 1 : 0;
-    assert_int_equal(wrong, n);
-    if (kv_gpu_attend_launch(g, &e) || kv_gpu_attend_answer(g, out, &e))
-        fail_msg("%s: %s", text, e.msg);
-    assert_memory_equal(out, whole, n * sizeof(*out));
-    kv_gpu_attend_free(g);
-    rig_clear(&r);
-    kv_calib_free(calib);
-    free(out);
-    free(whole);
 }

@@ -62,7 +62,4 @@ void check_path(const char *text, size_t head_dim, enum kv_path path,
                 const char *name);
 void check_name(const char *text, size_t head_dim, const char *name);
 
-/* Parts of the kernel (enum kv_gpu_part). */
-void check_parts(const char *text, enum way way);
-
 #endif

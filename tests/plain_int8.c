@@ -105,7 +105,7 @@ static void int8_query(const struct int8_head *h, const float *q, size_t n,
                        float *out)
 {
     const struct kv_integers *g = h->j->k[1].params;
-    const size_t d = h->j->head_dim;
+    const size_t d = h->j->view.head_dim;
     const size_t len = !g->folded && g->n_runs > 1 ? g->run : d;
     float *p = kv_alloc(h->end + n, sizeof(*p)), max = -INFINITY, sum = 0;
 
@@ -119,7 +119,7 @@ static void int8_query(const struct int8_head *h, const float *q, size_t n,
         else
             for (size_t c = 0; c < d; c++)
                 p[t] += q[c] * h->k[t * h->stride + c];
-        p[t] *= h->j->scale;
+        p[t] *= h->j->view.scale;
         max = fmaxf(max, p[t]);
     }
     for (size_t t = 0; t < n; t++) {
@@ -138,16 +138,17 @@ static void int8_query(const struct int8_head *h, const float *q, size_t n,
 void plain_int8(const struct kv_tiles_job *j, const struct attention *a,
                 float *out)
 {
-    const size_t d = j->head_dim, group = j->n_heads / j->n_kv_heads;
+    const size_t d = j->view.head_dim,
+                 group = j->view.n_heads / j->view.n_kv_heads;
     const size_t both = j->k[1].n < j->v[1].n ? j->k[1].n : j->v[1].n;
     const size_t n = both / KV_GPU_TILE * KV_GPU_TILE;
 
-    for (size_t head = 0; head < j->n_kv_heads; head++) {
+    for (size_t head = 0; head < j->view.n_kv_heads; head++) {
         const struct int8_head h = {
             .j = j,
             .first = j->k[0].n,
             .end = j->k[0].n + n,
-            .stride = j->n_kv_heads * d,
+            .stride = j->view.n_kv_heads * d,
             .k_codes = signed_codes(&j->k[1], head, n),
             .v_codes = signed_codes(&j->v[1], head, n),
             .k = a->k + head * d,
@@ -155,7 +156,8 @@ void plain_int8(const struct kv_tiles_job *j, const struct attention *a,
         };
 
         for (size_t i = 0; i < a->nq * group; i++) {
-            const size_t at = i / group * j->n_heads + head * group + i % group;
+            const size_t at =
+                i / group * j->view.n_heads + head * group + i % group;
 
             int8_query(&h, a->q + at * d, a->n - a->nq + i / group + 1,
                        out + at * d);

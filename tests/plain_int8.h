@@ -3,7 +3,7 @@
 #ifndef KV_PLAIN_INT8_H
 #define KV_PLAIN_INT8_H
 
-#include "kernels/tiles/tiles.h"
+#include "kernels/tiles/jobs.h"
 #include "tests/attention_setup.h"
 
 #include <stdbool.h>

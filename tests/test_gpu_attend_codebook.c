@@ -33,27 +33,11 @@ static void test_codebook(void **state)
     check_sizes("evasion:d4b8,books=head,iters=2", 64, 1, BY_EXACT | BY_INT8);
 }
 
-static void test_parts(void **state)
-{
-    static const char *const codes[] = {"d2b8", "d4b8", "d8b8", "d4b12",
-                                        "d8b12"};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
-        char text[64];
-
-        snprintf(text, sizeof(text), "vecinfer:%sr0,iters=1", codes[i]);
-        check_parts(text, BY_EXACT);
-        check_parts(text, BY_INT8);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codebook_kernels),
         cmocka_unit_test(test_codebook),
-        cmocka_unit_test(test_parts),
     };
 
     return RUN_ON_DEVICE(tests);

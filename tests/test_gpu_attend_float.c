@@ -29,19 +29,11 @@ static void test_prefill(void **state)
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_EXACT);
 }
 
-static void test_parts(void **state)
-{
-    (void)state;
-    check_parts("f16:r0", BY_EXACT);
-    check_parts("bf16", BY_EXACT);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_prefill),
-        cmocka_unit_test(test_parts),
     };
 
     return RUN_ON_DEVICE(tests);

@@ -82,13 +82,6 @@ static void test_prefill(void **state)
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_INT8);
 }
 
-static void test_parts(void **state)
-{
-    (void)state;
-    check_parts("hack:b2p64r0", BY_INT8);
-    check_parts("hack:b2p64r0,nearest", BY_INT8);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,7 +89,6 @@ int main(void)
         cmocka_unit_test(test_hack_kernels),
         cmocka_unit_test(test_generic_hack),
         cmocka_unit_test(test_prefill),
-        cmocka_unit_test(test_parts),
     };
 
     return RUN_ON_DEVICE(tests);

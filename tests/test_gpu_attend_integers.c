@@ -96,17 +96,6 @@ static void test_long_groups(void **state)
     check_name("kivi:b2g256r0", 128, "generic");
 }
 
-static void test_parts(void **state)
-{
-    (void)state;
-    check_parts("kivi:b2g32r0", BY_EXACT);
-    check_parts("kivi:b4g128r128", BY_EXACT);
-    check_parts("absmax:b4", BY_EXACT);
-    check_parts("kivi:b8g128r0", BY_EXACT);
-    check_parts("kivi:b8g128r0", BY_INT8);
-    check_parts("q8_0", BY_INT8);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,7 +104,6 @@ int main(void)
         cmocka_unit_test(test_less_shared),
         cmocka_unit_test(test_grouped_kernels),
         cmocka_unit_test(test_long_groups),
-        cmocka_unit_test(test_parts),
     };
 
     return RUN_ON_DEVICE(tests);

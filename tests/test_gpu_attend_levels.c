@@ -157,14 +157,6 @@ static void test_outliers_apart(void **state)
     free(q);
 }
 
-static void test_parts(void **state)
-{
-    (void)state;
-    check_parts("kvquant:b2r0", BY_EXACT);
-    check_parts("kvquant:b3r0", BY_EXACT);
-    check_parts("kvquant:b4r0", BY_EXACT);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,7 +165,6 @@ int main(void)
         cmocka_unit_test(test_nuq_shared),
         cmocka_unit_test(test_nuq_range),
         cmocka_unit_test(test_outliers_apart),
-        cmocka_unit_test(test_parts),
     };
 
     return RUN_ON_DEVICE(tests);

@@ -31,19 +31,11 @@ static void test_scaled_kernels(void **state)
             check_kernels(texts[i], dims[j], BY_EXACT);
 }
 
-static void test_parts(void **state)
-{
-    (void)state;
-    check_parts("turboquant:b2r0", BY_EXACT);
-    check_parts("fp8:r0", BY_EXACT);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scaled),
         cmocka_unit_test(test_scaled_kernels),
-        cmocka_unit_test(test_parts),
     };
 
     return RUN_ON_DEVICE(tests);

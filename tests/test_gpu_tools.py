@@ -133,15 +133,6 @@ class GpuToolTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("1 query token, not of 2", done.stderr)
 
-    def test_split(self):
-        done = attend("-s", "kivi:b2g32r0", "-s", "nf4", "--shape",
-                      "1,4,2,128,300", "--path", "exact,generic", "--split")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        for r in self.rows(done):
-            there = r["path"] == "exact" and not r["spec"].startswith("nf4")
-            for column in "loads_us", "compute_us":
-                self.assertEqual(bool(r[column]), there, r)
-
     def test_bad_path(self):
         for path, says in (("exact,", "expected exact, int8"),
                            ("fused", "expected exact, int8"),

@@ -57,7 +57,8 @@ static void check_paths(const char *what, const struct kv_cache *c,
 
             assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
             for (size_t threads = 1; threads <= 2; threads++)
-                kv_tile_cache_attend(&t, 1, (enum kv_path)path, a->q, a->nq,
+                kv_tile_cache_attend(&t, kv_cache_view(c, a->nq),
+                                     (enum kv_path)path, a->q,
                                      out + (threads - 1) * n, threads);
             assert_memory_equal(out, out + n, n * sizeof(*out));
             if (!(rel_err(out, exact, n) <= bound))
@@ -347,12 +348,14 @@ static void test_no_number(void **state)
     kv_store_put_floats(&values[0], 0, v, N);
     for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        kv_tiles_attend(&(struct kv_tiles_job){.n_heads = 1,
-                                               .n_kv_heads = 1,
-                                               .head_dim = D,
-                                               .nq = 1,
-                                               .n = N,
-                                               .scale = 1,
+        kv_tiles_attend(&(struct kv_tiles_job){.view = {.n_seqs = 1,
+                                                        .n_heads = 1,
+                                                        .n_kv_heads = 1,
+                                                        .head_dim = D,
+                                                        .n = N,
+                                                        .nq = 1,
+                                                        .first = N - 1,
+                                                        .scale = 1},
                                                .q = q,
                                                .out = out,
                                                .k = keys,

@@ -20,14 +20,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const columns[] = {
-    KV_CONDITION_COLUMNS, KV_BITS_COLUMNS, "layer",
-    "attn_rel_err",       "lat_us_p50",    "lat_us_p10",
-    "lat_us_p90",         "loads_us",      "compute_us",
-    "bytes_moved",        "device_bytes",  "gb_s",
-    "bw_share",           "speedup",       "path",
-    "encode_us_p50",      "inline_us_p50", "async_us_p50",
-    "quantize_us_p50",    "decode_us_p50", NULL};
+static const char *const columns[] = {KV_CONDITION_COLUMNS,
+                                      KV_BITS_COLUMNS,
+                                      "layer",
+                                      "attn_rel_err",
+                                      "lat_us_p50",
+                                      "lat_us_p10",
+                                      "lat_us_p90",
+                                      "bytes_moved",
+                                      "device_bytes",
+                                      "gb_s",
+                                      "bw_share",
+                                      "speedup",
+                                      "path",
+                                      "encode_us_p50",
+                                      "inline_us_p50",
+                                      "async_us_p50",
+                                      "quantize_us_p50",
+                                      "decode_us_p50",
+                                      NULL};
 
 static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
                                          [KV_ATTN_EXACT] = "exact",
@@ -45,7 +56,7 @@ struct args {
     struct kv_strings specs;
     const char *dump, *shape, *calib, *path;
     size_t layer, windows, queries, reps, warmup;
-    bool allow_leakage, split, warm;
+    bool allow_leakage, warm;
 };
 
 struct run {
@@ -295,8 +306,6 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &r->inputs;
 
-    if (a->split && !a->common.on_gpu)
-        return kv_fail(e, "--split is for a GPU: --device cuda");
     if (a->warm && a->common.on_gpu)
         return kv_fail(e, "--warm is for the CPU: on a GPU every run is cold");
     if (parse_paths(r, a, e) ||
@@ -335,8 +344,6 @@ static int put_row(struct run *r, const struct kv_spec *spec, const char *path,
     kv_results_real(table, "lat_us_p50", t->p50 * 1e6);
     kv_results_real(table, "lat_us_p10", t->p10 * 1e6);
     kv_results_real(table, "lat_us_p90", t->p90 * 1e6);
-    kv_results_real(table, "loads_us", m->loads * 1e6);
-    kv_results_real(table, "compute_us", m->compute * 1e6);
     kv_results_size(table, "bytes_moved", m->bytes_moved);
     kv_results_size(table, "device_bytes", m->device_bytes);
     kv_results_real(table, "gb_s", (double)m->bytes_moved / t->p50 * 1e-9);
@@ -477,7 +484,6 @@ static int run_all(struct run *r, const struct args *a, struct kv_err *e)
 
     r->how.calib = r->calib;
     r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
-    r->how.parts = a->split;
     r->how.warm = a->warm;
     r->how.bench = r->bench;
     r->how.threads = r->conditions.threads;
@@ -544,9 +550,6 @@ static void parse(int argc, char **argv, struct args *a)
                "generic decodes the whole cache; a scheme that\n"
                "lacks one has the next; also, on a GPU, unfused\n"
                "(f16) and dequant (all others)"),
-        KV_FLAG(0, "split", &a->split,
-                "on a GPU: also time the kernel's copies alone, and\n"
-                "its computing alone (hot kernels at D = 128)"),
         KV_FLAG(0, "warm", &a->warm,
                 "on the CPU: each timed run follows the same run,\n"
                 "and finds in the caches what fits there"),

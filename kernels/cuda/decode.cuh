@@ -48,13 +48,11 @@
 #ifndef KV_CUDA_DECODE_CUH
 #define KV_CUDA_DECODE_CUH
 
-#include "kernels/cuda/gpu.cuh"
-
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/softmax.cuh"
 
 enum { KV_WARPS = 8 };
-
-#define KV_NONE (-__builtin_huge_valf())
 
 /* Whose queries a warp's rows are, first and on: row i is query head i % group
  * of the KV head, of query token i / group, the last of which is token n - 1.
@@ -83,68 +81,6 @@ struct kv_span {
     unsigned seen;   /* .. that one of this warp's sees: later ones in the last
                       * tile may be padding */
 };
-
-/* One lane's part of a softmax over what its warp has seen: of columns 2c and
- * 2c + 1 of each N-tile, the largest score and the sum of weights. */
-template <int NT> struct kv_softmax {
-    float max[NT][2], sum[NT][2];
-};
-
-template <int NT> KV_DEVICE void kv_softmax_clear(kv_softmax<NT> &x)
-{
-    for (int i = 0; i < NT; i++)
-        for (int j = 0; j < 2; j++) {
-            x.max[i][j] = KV_NONE;
-            x.sum[i][j] = 0;
-        }
-}
-
-/* Over the lanes that share a column. */
-KV_DEVICE float kv_column_max(float x)
-{
-    for (unsigned mask = 4; mask < 32; mask *= 2)
-        x = fmaxf(x, kv_shuffle_xor(x, mask));
-    return x;
-}
-
-KV_DEVICE float kv_column_sum(float x)
-{
-    for (unsigned mask = 4; mask < 32; mask *= 2)
-        x += kv_shuffle_xor(x, mask);
-    return x;
-}
-
-/* Scores become weights; factor: what weights so far are to be multiplied by.
- */
-template <int M, int NT>
-KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
-                               float factor[NT][2])
-{
-#pragma unroll
-    for (int i = 0; i < NT; i++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float max = x.max[i][j], sum = 0;
-
-#pragma unroll
-            for (int m = 0; m < M; m++)
-                max = fmaxf(max, fmaxf(s[m][i][j], s[m][i][j + 2]));
-            max = kv_column_max(max);
-
-            const float shift = max == KV_NONE ? 0 : max;
-
-            factor[i][j] = kv_exp2(x.max[i][j] - shift);
-#pragma unroll
-            for (int m = 0; m < M; m++)
-#pragma unroll
-                for (int k = j; k < 4; k += 2) {
-                    s[m][i][k] = kv_exp2(s[m][i][k] - shift);
-                    sum += s[m][i][k];
-                }
-            x.max[i][j] = max;
-            x.sum[i][j] = fmaf(x.sum[i][j], factor[i][j], sum);
-        }
-}
 
 /* Bytes that a warp, or together a block, copies, LEAST or more: for those one
  * instruction for each 16 of a thread. */
@@ -246,8 +182,7 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
 
 /* This warp's share of a span; or, where the warps of a block walk together,
  * each with rows of its own, all of it. */
-template <class K, class V, int STAGES, bool TOGETHER, int NT,
-          int PART = KV_WHOLE>
+template <class K, class V, int STAGES, bool TOGETHER, int NT>
 KV_DEVICE void
 kv_walk(const typename K::params &kp, const typename V::params &vp,
         const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
@@ -272,12 +207,10 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
     const unsigned first_tile = span.first_tile * share;
     const unsigned mine = n_tiles > warp ? (n_tiles - warp - 1) / apart + 1 : 0;
     const unsigned n_steps = mine * STEPS;
-    const unsigned n_copied =
-        PART == KV_COMPUTE ? min(n_steps, (unsigned)STAGES) : n_steps;
 
 #define KV_FETCH(j)                                                          \
     do {                                                                     \
-        if ((j) < n_copied) {                                                \
+        if ((j) < n_steps) {                                                 \
             const size_t tile =                                              \
                 first_tile + warp + (size_t)((j) / STEPS) * apart;           \
                                                                              \
@@ -298,11 +231,11 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
         KV_FETCH(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
         kv_sync<TOGETHER>();
-        if (PART == KV_LOADS || token >= span.seen)
+        if (token >= span.seen)
             continue;
 
         uint8_t *const codes = ring.codes(j);
-        const uint8_t *head = ring.head(PART == KV_COMPUTE ? 0 : j);
+        const uint8_t *head = ring.head(j);
 
         K::template scores<NT>(kp, k_table, head, j % STEPS, codes, query, s);
         if (token + K::T > span.common)
@@ -452,7 +385,7 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
 }
 
 /* A block's span with these two policies, into its part. */
-template <class K, class V, int STAGES, int D, int NT, int PART>
+template <class K, class V, int STAGES, int D, int NT>
 KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                               const typename V::params &vp, const float *enter,
                               const kv_gpu_work &work)
@@ -489,7 +422,7 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, false, NT, PART>(
+    kv_walk<K, V, STAGES, false, NT>(
         kp, vp, k_table, v_table, span, rows, limit, query,
         rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp), softmax,
         sums);
@@ -549,8 +482,7 @@ template <class K, class V, int D, int NT> constexpr int kv_blocks(void)
 /* FK, FV: policies of the runs that are not codes, sinks and tail.  Grid:
  * (pieces of work, KV heads, groups of 8 NT rows); rows are the query heads of
  * a KV head for query token 0, then 1, .. */
-template <class K, class V, int STAGES, class FK, class FV, int D, int NT,
-          int PART>
+template <class K, class V, int STAGES, class FK, class FV, int D, int NT>
 __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     kv_decode_kernel(const kv_decode p, const typename K::params kp,
                      const typename V::params vp, const typename FK::params fkp,
@@ -559,9 +491,9 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
     const kv_gpu_work work = p.work[blockIdx.x];
 
     if (work.run == KV_RUN_CODES)
-        kv_attend_span<K, V, STAGES, D, NT, PART>(p, kp, vp, p.enter, work);
+        kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
     else
-        kv_attend_span<FK, FV, 1, D, NT, PART>(p, fkp, fvp, NULL, work);
+        kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
     if (kv_last_of(p, p.sequences[work.sequence]))
         kv_merge_splits(p, p.sequences[work.sequence], D, 8 * NT);
 }

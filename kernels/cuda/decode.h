@@ -33,12 +33,6 @@ struct kv_gpu_work {
     unsigned split; /* first_split + its place among the sequence's */
 };
 
-/* What of a kernel runs, to see which of the memory and the multiprocessors it
- * waits for: all of it; its copies into shared memory alone; what it does with
- * them alone, over the first that it copied.  The answer is of KV_WHOLE alone.
- */
-enum kv_gpu_part { KV_WHOLE, KV_LOADS, KV_COMPUTE };
-
 struct kv_decode {
     const struct kv_gpu_sequence *sequences;
     const struct kv_gpu_work *work;

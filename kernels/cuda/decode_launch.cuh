@@ -14,7 +14,7 @@ static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
 }
 
 /* Sinks and tail are halves. */
-template <class K, class V, int STAGES, int D, int NT, int PART = KV_WHOLE>
+template <class K, class V, int STAGES, int D, int NT>
 static int kv_decode_launch(struct kv_gpu_launch *l,
                             const typename K::params &k,
                             const typename V::params &v, struct kv_err *e)
@@ -37,7 +37,7 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
         return 0;
 
     const char *wrong =
-        kv_launch(kv_decode_kernel<K, V, STAGES, FK, FV, D, NT, PART>, grid,
+        kv_launch(kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, grid,
                   dim3(32 * KV_WARPS), l->shared, 0, l->p, k, v,
                   typename FK::params{}, typename FV::params{});
 

@@ -70,13 +70,6 @@ extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers_int8,
 
 enum { KV_GPU_MAX_DIM = 256 };
 
-/* Launches a part of what the family's launch() would, of its hot kernels
- * (parts.cu): head_dim 128, at most 8 rows.  Gives 1, without a word in e,
- * where there is none for these codes.  With `measure` it launches nothing. */
-int kv_gpu_launch_part(const struct kv_gpu_family *family,
-                       struct kv_gpu_launch *l, enum kv_gpu_part part,
-                       struct kv_err *e);
-
 /* Tokens [first, first + n) of a KV head of any store as values [n][head_dim],
  * in the codes' space; first is a multiple of 32. */
 void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,

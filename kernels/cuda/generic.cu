@@ -80,7 +80,7 @@ KV_DEVICE void kv_generic_softmax(const kv_generic_room &room, unsigned token,
                                   float &max, float &sum)
 {
     const unsigned row = kv_warp();
-    float s[2], top = max, added = 0;
+    float s[2];
 
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
@@ -92,25 +92,13 @@ KV_DEVICE void kv_generic_softmax(const kv_generic_room &room, unsigned token,
             s[i] += room.scores[(quarter * ROWS + row) * TOKENS + t];
         if (token + t >= room.limits[row])
             s[i] = KV_NONE;
-        top = fmaxf(top, s[i]);
     }
-    for (unsigned mask = 1; mask < 32; mask *= 2)
-        top = fmaxf(top, kv_shuffle_xor(top, mask));
 
-    const float shift = top == KV_NONE ? 0 : top;
-    const float factor = kv_exp2(max - shift);
+    const float factor = kv_softmax_row(s, max, sum);
 
 #pragma unroll
-    for (unsigned i = 0; i < 2; i++) {
-        const float w = kv_exp2(s[i] - shift);
-
-        room.weights[(32 * i + kv_lane()) * ROWS + row] = w;
-        added += w;
-    }
-    for (unsigned mask = 1; mask < 32; mask *= 2)
-        added += kv_shuffle_xor(added, mask);
-    max = top;
-    sum = fmaf(sum, factor, added);
+    for (unsigned i = 0; i < 2; i++)
+        room.weights[(32 * i + kv_lane()) * ROWS + row] = s[i];
     if (kv_lane() == 0)
         room.factors[row] = factor;
 }
@@ -149,69 +137,46 @@ KV_DEVICE void kv_generic_gather(const R &reader, const kv_generic_room &room,
     }
 }
 
-// A block's piece of work into its part; CODED: of codes, else both sides are
-// halves.
+// Scores of the tile of keys; CODED: they are codes, else halves.
 template <bool CODED>
-KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
-                               const kv_gpu_generic &v, const kv_gpu_work &work)
+KV_DEVICE void kv_generic_qk(const kv_gpu_generic &k,
+                             const kv_generic_room &room)
 {
-    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
-    const kv_gpu_run &run = sequence.run[work.run];
-    const kv_rows rows = {blockIdx.z * ROWS,
-                          p.group,
-                          p.nq,
-                          sequence.n,
-                          kv_generic_head(k, run.k, run.k_head),
-                          run.v + blockIdx.y * run.v_head};
-    constexpr unsigned each = KV_GPU_TILE / TOKENS;
-    const unsigned first = work.first_tile * each;
-    const unsigned end = min((work.first_tile + work.n_tiles) * each,
-                             (run.n + TOKENS - 1) / TOKENS);
-    const unsigned d = k.head_dim, splits = kv_generic_splits(d);
-    const kv_generic_room room(kv_shared(), d, kv_generic_bytes(k));
-    float sums[ROWS] = {0}, max = KV_NONE, sum = 0;
+    if (CODED && k.kind == KV_GENERIC_ROTATED)
+        kv_rotated_channels(k, room.keys);
+    if (CODED)
+        kv_with_reader<false>(k, [&](const auto &reader) {
+            kv_generic_scores(reader, room, k.head_dim);
+        });
+    else
+        kv_generic_scores(kv_read_floats<KV_GENERIC_HALVES>{k}, room,
+                          k.head_dim);
+}
 
-    for (unsigned i = threadIdx.x; i < ROWS * room.apart(d); i += THREADS)
-        room.queries[i] = 0;
-    if (threadIdx.x < ROWS)
-        room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_load_queries(p, CODED ? p.enter : NULL, sequence.index, rows.first, ROWS,
-                    d, room.apart(d), room.scores, room.queries);
-    kv_generic_fetch(k, room.keys, rows.k, first);
-    kv_copy_commit();
-    for (unsigned i = first; i < end; i++) {
-        kv_generic_fetch(v, room.values, rows.v, i);
-        kv_copy_commit();
-        kv_copy_wait<1>();
-        kv_sync_block(); // keys and, at first, queries are there
-        if (CODED && k.kind == KV_GENERIC_ROTATED)
-            kv_rotated_channels(k, room.keys);
-        if (CODED)
-            kv_with_reader<false>(k, [&](const auto &reader) {
-                kv_generic_scores(reader, room, d);
-            });
-        else
-            kv_generic_scores(kv_read_floats<KV_GENERIC_HALVES>{k}, room, d);
-        kv_sync_block();
-        if (i + 1 < end)
-            kv_generic_fetch(k, room.keys, rows.k, i + 1);
-        kv_copy_commit();
-        kv_generic_softmax(room, i * TOKENS, max, sum);
-        kv_copy_wait<1>();
-        kv_sync_block(); // values and weights are there
-        if (threadIdx.x < splits * d) {
-            if (CODED)
-                kv_with_reader<true>(v, [&](const auto &reader) {
-                    kv_generic_gather(reader, room, d, sums);
-                });
-            else
-                kv_generic_gather(kv_read_floats<KV_GENERIC_HALVES>{v}, room, d,
-                                  sums);
-        }
-        kv_sync_block(); // all are done with the values
-    }
+// sums += weights times the tile of values.
+template <bool CODED>
+KV_DEVICE void kv_generic_pv(const kv_gpu_generic &v,
+                             const kv_generic_room &room, float *sums)
+{
+    const unsigned d = v.head_dim;
 
-    float *const part = kv_part(p, work.split, d, ROWS);
+    if (threadIdx.x >= kv_generic_splits(d) * d)
+        return;
+    if (CODED)
+        kv_with_reader<true>(v, [&](const auto &reader) {
+            kv_generic_gather(reader, room, d, sums);
+        });
+    else
+        kv_generic_gather(kv_read_floats<KV_GENERIC_HALVES>{v}, room, d, sums);
+}
+
+// The splits' sums, added up, to the block's part; max, sum: of this warp's
+// row.
+KV_DEVICE void kv_generic_store(const kv_generic_room &room, unsigned d,
+                                const float *sums, float max, float sum,
+                                float *part)
+{
+    const unsigned splits = kv_generic_splits(d);
 
     if (threadIdx.x < splits * d)
 #pragma unroll
@@ -230,6 +195,55 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
             x += room.scores[split * ROWS * d + i];
         part[2 * ROWS + i] = x;
     }
+}
+
+// A block's piece of work into its part; CODED: of codes, else both sides are
+// halves.
+template <bool CODED>
+KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
+                               const kv_gpu_generic &v, const kv_gpu_work &work)
+{
+    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
+    const kv_gpu_run &run = sequence.run[work.run];
+    const kv_rows rows = {blockIdx.z * ROWS,
+                          p.group,
+                          p.nq,
+                          sequence.n,
+                          kv_generic_head(k, run.k, run.k_head),
+                          run.v + blockIdx.y * run.v_head};
+    constexpr unsigned each = KV_GPU_TILE / TOKENS;
+    const unsigned first = work.first_tile * each;
+    const unsigned end = min((work.first_tile + work.n_tiles) * each,
+                             (run.n + TOKENS - 1) / TOKENS);
+    const unsigned d = k.head_dim;
+    const kv_generic_room room(kv_shared(), d, kv_generic_bytes(k));
+    float sums[ROWS] = {0}, max = KV_NONE, sum = 0;
+
+    for (unsigned i = threadIdx.x; i < ROWS * room.apart(d); i += THREADS)
+        room.queries[i] = 0;
+    if (threadIdx.x < ROWS)
+        room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
+    kv_load_queries(p, CODED ? p.enter : NULL, sequence.index, rows.first, ROWS,
+                    d, room.apart(d), room.scores, room.queries);
+    kv_generic_fetch(k, room.keys, rows.k, first);
+    kv_copy_commit();
+    for (unsigned i = first; i < end; i++) {
+        kv_generic_fetch(v, room.values, rows.v, i);
+        kv_copy_commit();
+        kv_copy_wait<1>();
+        kv_sync_block(); // keys and, at first, queries are there
+        kv_generic_qk<CODED>(k, room);
+        kv_sync_block();
+        if (i + 1 < end)
+            kv_generic_fetch(k, room.keys, rows.k, i + 1);
+        kv_copy_commit();
+        kv_generic_softmax(room, i * TOKENS, max, sum);
+        kv_copy_wait<1>();
+        kv_sync_block(); // values and weights are there
+        kv_generic_pv<CODED>(v, room, sums);
+        kv_sync_block(); // all are done with the values
+    }
+    kv_generic_store(room, d, sums, max, sum, kv_part(p, work.split, d, ROWS));
 }
 
 // Grid: (pieces of work, KV heads, groups of 8 rows).

@@ -1,5 +1,6 @@
 #include "kernels/cuda/dequantize.h"
 #include "kernels/cuda/gpu_attend_impl.h"
+#include "kernels/cuda/views.h"
 #include "kernels/hack/layout.h"
 #include "lib/base/alloc.h"
 
@@ -25,7 +26,7 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
     return (struct kv_gpu_launch){
         .p = {.group = (unsigned)(a->n_heads / a->n_kv_heads),
               .nq = (unsigned)a->nq,
-              .scale = j->scale * (float)M_LOG2E},
+              .scale = j->view.scale * (float)M_LOG2E},
         .prefill = a->nq > DECODE_QUERIES,
         .n_sequences = a->n_jobs,
         .n_kv_heads = a->n_kv_heads,
@@ -179,10 +180,10 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
     *a = (struct kv_gpu_attend){
         .device = *device,
         .n_jobs = n_jobs,
-        .n_heads = jobs->n_heads,
-        .n_kv_heads = jobs->n_kv_heads,
-        .head_dim = jobs->head_dim,
-        .nq = jobs->nq,
+        .n_heads = jobs->view.n_heads,
+        .n_kv_heads = jobs->view.n_kv_heads,
+        .head_dim = jobs->view.head_dim,
+        .nq = jobs->view.nq,
         .owned = {most_owned(jobs, n_jobs, 0), most_owned(jobs, n_jobs, 1)}};
     a->plan = kv_alloc(n_jobs, sizeof(*a->plan));
     a->held = kv_alloc(n_jobs, sizeof(*a->held));
@@ -195,8 +196,11 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
 static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
                   bool dequant, struct kv_err *e)
 {
-    for (size_t j = 0; j < a->n_jobs; j++)
+    for (size_t j = 0; j < a->n_jobs; j++) {
+        if (!kv_gpu_views_takes(&jobs[j].view))
+            return kv_gpu_views_fail(e);
         kv_gpu_attend_split(a, &jobs[j], &a->plan[j]);
+    }
     if (kv_gpu_attend_send(a, jobs, e) ||
         (dequant && kv_gpu_attend_halves(a, e)) || kv_gpu_attend_plan(a, e))
         return -1;
@@ -393,19 +397,4 @@ int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)
     if (a->coded && widen(a, e))
         return -1;
     return a->family->launch(&a->launch, e);
-}
-
-bool kv_gpu_attend_has_parts(const struct kv_gpu_attend *a)
-{
-    struct kv_gpu_launch l = a->launch;
-    struct kv_err e = {""};
-
-    l.measure = true;
-    return !a->coded && !kv_gpu_launch_part(a->family, &l, KV_LOADS, &e);
-}
-
-int kv_gpu_attend_launch_part(struct kv_gpu_attend *a, enum kv_gpu_part part,
-                              struct kv_err *e)
-{
-    return kv_gpu_launch_part(a->family, &a->launch, part, e);
 }

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/decode.h"
 #include "kernels/device.h"
-#include "kernels/tiles/tiles.h"
+#include "kernels/tiles/jobs.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ struct kv_gpu_slot;
  * path: int8 where the family has it on the device, else exact; where no family
  * has both sides, by the generic kernel.
  * Fails without memory, and by name where the device has no kernel for the
- * codes, the head dimension or the pair of sides. */
+ * codes, the head dimension, the pair of sides or the view (cuda/views.h). */
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
@@ -79,11 +79,5 @@ int kv_gpu_attend_append(const struct kv_gpu_attend *a, int side,
 
 /* Launches attention; does not wait for it. */
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e);
-
-/* Whether the kernel is also there without its computing, and without its
- * copies; and launches it so. */
-bool kv_gpu_attend_has_parts(const struct kv_gpu_attend *a);
-int kv_gpu_attend_launch_part(struct kv_gpu_attend *a, enum kv_gpu_part part,
-                              struct kv_err *e);
 
 #endif

@@ -26,14 +26,14 @@ void kv_gpu_attend_split(const struct kv_gpu_attend *a,
     while (!are_whole(&a->side[0], coded) || !are_whole(&a->side[1], coded))
         coded -= KV_GPU_TILE;
 
-    const size_t n[KV_GPU_RUNS] = {sinks, coded, j->n - sinks - coded};
+    const size_t n[KV_GPU_RUNS] = {sinks, coded, j->view.n - sinks - coded};
 
     assert(kv_gpu_job_store(j, 1, KV_JOB_SINKS)->n == sinks);
     for (size_t r = 0, first = 0; r < KV_GPU_RUNS; first += n[r++]) {
         p->run[r].first = (unsigned)first;
         p->run[r].n = (unsigned)n[r];
     }
-    p->n = (unsigned)j->n;
+    p->n = (unsigned)j->view.n;
 }
 
 /* Tiles of a piece of codes: pieces of one length that, with those of halves

@@ -79,6 +79,44 @@ KV_DEVICE void kv_join(const kv_prefill_room<D, NT> &room, bool first)
     }
 }
 
+/* A warp's maxima and sums of a run, to its state. */
+template <int D, int NT>
+KV_DEVICE void kv_prefill_keep(const kv_prefill_room<D, NT> &room,
+                               const kv_softmax<NT> &softmax)
+{
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const float sum = kv_column_sum(softmax.sum[i][j]);
+            float *const state = room.my_state() + i * 8 + kv_lane() * 2 + j;
+
+            if (kv_lane() < 4) {
+                state[0] = softmax.max[i][j];
+                state[8 * NT] = sum;
+            }
+        }
+}
+
+/* The block's results out of the codes' space, by way of the queries' place. */
+template <int D, int NT>
+KV_DEVICE void kv_prefill_leave(const kv_prefill_room<D, NT> &room,
+                                const float *leave)
+{
+    constexpr unsigned n = kv_prefill_room<D, NT>::ROWS * D;
+    constexpr unsigned mine = 8 * NT;
+    const auto result = [&](unsigned i) -> float & {
+        return room.results[i / (mine * D) * mine * (D + 2) + 2 * mine +
+                            i % (mine * D)];
+    };
+
+    for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
+        room.queries[i] = result(i);
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
+        result(i) = kv_turned(leave, room.queries, i, D);
+}
+
 /* One run with these two policies. */
 template <class K, class V, int STAGES, int D, int NT>
 KV_DEVICE void kv_prefill_run(const kv_decode &p,
@@ -127,32 +165,13 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     kv_walk<K, V, STAGES, true, NT>(kp, vp, k_table, v_table, span, rows,
                                     room.my_limits(), query, v_table + V::TABLE,
                                     softmax, sums);
-
-#pragma unroll
-    for (int i = 0; i < NT; i++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float sum = kv_column_sum(softmax.sum[i][j]);
-            float *const state = room.my_state() + i * 8 + kv_lane() * 2 + j;
-
-            if (kv_lane() < 4) {
-                state[0] = softmax.max[i][j];
-                state[mine] = sum;
-            }
-        }
+    kv_prefill_keep<D, NT>(room, softmax);
     V::template finish<NT>(vp, sums, room.my_queries());
     kv_sync_warp();
     kv_join<D, NT>(room, first);
     kv_sync_block();
-    if (!leave)
-        return;
-    for (unsigned i = threadIdx.x; i < n_rows * D; i += blockDim.x)
-        room.queries[i] = room.results[i / (mine * D) * mine * (D + 2) +
-                                       2 * mine + i % (mine * D)];
-    kv_sync_block();
-    for (unsigned i = threadIdx.x; i < n_rows * D; i += blockDim.x)
-        room.results[i / (mine * D) * mine * (D + 2) + 2 * mine +
-                     i % (mine * D)] = kv_turned(leave, room.queries, i, D);
+    if (leave)
+        kv_prefill_leave<D, NT>(room, leave);
 }
 
 /* Grid: (groups of rows, KV heads, sequences). */

@@ -1,5 +1,6 @@
-/* One KV head of a job over its tokens: what tiles_jobs.c shares out among
- * threads and has memory for.  For tiles_attend.c and tiles_jobs.c alone.
+/* One KV head of a job over its tokens: what jobs.c shares out among threads
+ * and has memory for.  attend_head.c has the head's queries and outputs,
+ * attend_chunk.c a chunk of its tokens.
  *
  * A head's queries are made ready once, in groups of as many rows as its
  * operations take; chunks of its tokens are gone over apart, each by whoever
@@ -9,8 +10,11 @@
 #define KV_TILES_ATTEND_HEAD_H
 
 #include "kernels/tiles/impl.h"
+#include "kernels/tiles/jobs.h"
 
-/* Memory in lines of 64 bytes, taken from the front. */
+enum { KV_TILE_LINE = 64 }; /* bytes */
+
+/* Memory in lines, taken from the front. */
 struct kv_arena {
     char *at, *end;
 };
@@ -63,7 +67,47 @@ struct kv_tile_room {
 
 /* Rows (query token, query head) of a KV head. */
 size_t kv_tile_row_count(const struct kv_tiles_job *j);
+size_t kv_tile_groups(const struct kv_tiles_job *j);
+/* Chunk i is [kv_tile_chunk_begin(i), kv_tile_chunk_begin(i + 1)); some may be
+ * empty. */
 size_t kv_tile_chunk_count(const struct kv_tiles_job *j);
+size_t kv_tile_chunk_begin(const struct kv_tiles_job *j, size_t i);
+
+static inline size_t kv_tile_per_head(const struct kv_tiles_job *j)
+{
+    return j->view.n_heads / j->view.n_kv_heads;
+}
+
+/* Row r of a KV head is query token r / kv_tile_per_head(), and this query
+ * head. */
+static inline size_t kv_tile_query_head(const struct kv_tiles_job *j,
+                                        size_t head, size_t r)
+{
+    return head * kv_tile_per_head(j) + r % kv_tile_per_head(j);
+}
+
+/* Tokens that row r sees end here: no sooner than those of the row before. */
+static inline size_t kv_tile_end(const struct kv_tiles_job *j, size_t r)
+{
+    return kv_attend_end(&j->view, r / kv_tile_per_head(j));
+}
+
+static inline bool kv_tile_has_tokens(const struct kv_store *s, size_t begin,
+                                      size_t end)
+{
+    return s->n && begin < end && s->first < end && begin < s->first + s->n;
+}
+
+/* From a row's qk to the next one's; rows that all begin at the same place
+ * of a page would drive each other out of the cache. */
+static inline size_t kv_tile_score_stride(const struct kv_tile_choice *o)
+{
+    return o->step + KV_TILE_LINE / sizeof(float);
+}
+
+/* Row r of every sum of values times `by`. */
+void kv_tile_rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
+                     size_t r, float by);
 
 /* Floats that the qk of one group of the job take. */
 size_t kv_tile_score_floats(const struct kv_tiles_job *j);
@@ -74,6 +118,8 @@ size_t kv_tile_heads_bytes(const struct kv_tiles_job *j);
 struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
                                    struct kv_arena *from);
 
+/* Bytes of the copies of a head's queries that a chunk takes. */
+size_t kv_tile_copy_bytes(const struct kv_tiles_job *j);
 /* Bytes of a room's rest for so many heads of the job at a time. */
 size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads);
 

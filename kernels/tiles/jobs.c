@@ -14,14 +14,14 @@ static size_t part_count(const struct kv_tiles_job *j, size_t threads)
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++)
         together |= j->k[i].together || j->v[i].together;
-    return together && parts < j->n_kv_heads ? parts : j->n_kv_heads;
+    return together && parts < j->view.n_kv_heads ? parts : j->view.n_kv_heads;
 }
 
 /* Heads of a part: of `parts`, part `part` begins here. */
 static size_t part_begin(const struct kv_tiles_job *j, size_t part,
                          size_t parts)
 {
-    return j->n_kv_heads * part / parts;
+    return j->view.n_kv_heads * part / parts;
 }
 
 /* ---- a thread's room ----------------------------------------------------- */
@@ -40,9 +40,9 @@ static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
 
         score = kv_max(score, kv_tile_score_floats(j));
         rows = kv_max(rows, some);
-        row = kv_max(row, some * j->head_dim);
-        rest = kv_max(
-            rest, kv_tile_part_bytes(j, (j->n_kv_heads + parts - 1) / parts));
+        row = kv_max(row, some * j->view.head_dim);
+        rest = kv_max(rest, kv_tile_part_bytes(
+                                j, (j->view.n_kv_heads + parts - 1) / parts));
     }
 
     const size_t bytes = kv_arena_bytes(score, sizeof(float)) +
@@ -121,7 +121,7 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
 
         w[i].heads = kv_tile_heads(j, &a);
         w[i].n_parts = part_count(j, threads);
-        w[i + 1].heads_before = w[i].heads_before + j->n_kv_heads;
+        w[i + 1].heads_before = w[i].heads_before + j->view.n_kv_heads;
         w[i + 1].parts_before =
             w[i].parts_before + w[i].n_parts * kv_tile_chunk_count(j);
     }
@@ -162,29 +162,33 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
  * that take many rows. */
 static size_t block_of(const struct kv_tiles_job *j)
 {
-    const size_t per_head = j->n_heads / j->n_kv_heads;
+    const size_t per_head = j->view.n_heads / j->view.n_kv_heads;
 
     return per_head < KV_TILE_MANY ? KV_TILE_MANY / per_head : 1;
 }
 
 static size_t block_count(const struct kv_tiles_job *j)
 {
-    return (j->nq + block_of(j) - 1) / block_of(j);
+    return (j->view.nq + block_of(j) - 1) / block_of(j);
 }
 
-/* Block i of the job's query tokens, as a job that ends with the last of them.
- */
+/* Block i of the job's query tokens. */
 static struct kv_tiles_job block_at(const struct kv_tiles_job *j, size_t i)
 {
-    const size_t first = i * block_of(j), rest = j->nq - first;
-    const size_t at = first * j->n_heads * j->head_dim;
+    const size_t first = i * block_of(j), rest = j->view.nq - first;
+    const size_t at = first * j->view.n_heads * j->view.head_dim;
     struct kv_tiles_job b = *j;
 
-    b.nq = rest < block_of(j) ? rest : block_of(j);
-    b.n = j->n - rest + b.nq;
+    b.view.first += first;
+    b.view.nq = rest < block_of(j) ? rest : block_of(j);
     b.q = j->q + at;
     b.out = j->out + at;
     return b;
+}
+
+bool kv_tiles_takes(const struct kv_attend_view *v)
+{
+    return !v->mass;
 }
 
 void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
@@ -194,8 +198,11 @@ void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
     struct kv_tiles_job *block;
     size_t n = 0;
 
-    for (size_t i = 0; i < n_jobs; i++)
+    for (size_t i = 0; i < n_jobs; i++) {
+        if (!kv_tiles_takes(&jobs[i].view))
+            abort();
         n += block_count(&jobs[i]);
+    }
     block = kv_alloc(n, sizeof(*block));
     n = 0;
     for (size_t i = 0; i < n_jobs; i++)

@@ -3,7 +3,7 @@
  * A side of a cache is up to three runs of consecutive tokens: sinks, codes,
  * tail.  A run is a store: per KV head, tiles of 64 tokens in the order in
  * which its family's loops want them, so that each byte is read once for all
- * queries of the KV head.  A family (kernels/tiles_*.c) is a way of storing;
+ * queries of the KV head.  A family (a folder of kernels/) is a way of storing;
  * it knows two operations on a tile, qk (keys) and pv (values), and
  * has them on up to two paths:
  *
@@ -172,25 +172,6 @@ static inline size_t kv_padded(size_t head_dim)
 {
     return kv_round_up(head_dim, 16);
 }
-
-enum { KV_MAX_RUNS = 3 };
-
-/* The newest nq query tokens of one sequence, causal among themselves, over
- * its n >= nq tokens.  q, out: [nq][n_heads][head_dim].  Both sides' runs
- * cover [0, n) without gap; runs of no tokens may stand among them. */
-struct kv_tiles_job {
-    size_t n_heads, n_kv_heads, head_dim, nq, n;
-    float scale;
-    uint64_t seed; /* of stochastic rounding, where a family rounds queries */
-    const float *q;
-    float *out;
-    const struct kv_store *k, *v; /* [KV_MAX_RUNS] */
-    enum kv_path path;            /* where a run's family has it, else exact */
-};
-
-/* All jobs, split over (job, KV head, chunk) among so many threads. */
-void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
-                     size_t threads);
 
 /* Exact operations of any family that has expand(), at the level in use. */
 const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s);

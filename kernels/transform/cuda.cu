@@ -378,31 +378,18 @@ KV_DEVICE void softmax(const kv_transform_workspace<D> &w, unsigned token,
 {
     const unsigned row = kv_warp(), t = 2 * kv_lane();
     const float *const at = w.scores + row * SCORES_APART + t;
-    float s[2], top = max;
+    float s[2];
 
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         s[i] = at[i] + at[ROWS * SCORES_APART + i] + w.constants[row];
         if (token + t + i >= w.limits[row])
             s[i] = KV_NONE;
-        top = fmaxf(top, s[i]);
     }
-    for (unsigned mask = 1; mask < 32; mask *= 2)
-        top = fmaxf(top, kv_shuffle_xor(top, mask));
 
-    const float shift = top == KV_NONE ? 0 : top;
-    const float factor = kv_exp2(max - shift);
+    const float factor = kv_softmax_row(s, max, sum);
 
-    s[0] = kv_exp2(s[0] - shift);
-    s[1] = kv_exp2(s[1] - shift);
     w.weights[row * WEIGHTS_APART + kv_lane()] = kv_pack_f16(s[0], s[1]);
-
-    float added = s[0] + s[1];
-
-    for (unsigned mask = 1; mask < 32; mask *= 2)
-        added += kv_shuffle_xor(added, mask);
-    max = top;
-    sum = fmaf(sum, factor, added);
     if (kv_lane() == 0)
         w.factors[row] = factor;
 }
@@ -537,7 +524,7 @@ __global__ void __launch_bounds__(32 * KV_WARPS, D <= 128 ? 2 : 1)
     if (work.run == KV_RUN_CODES)
         span<D, ROTATED>(p, k, v, work);
     else
-        kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1, KV_WHOLE>(
+        kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>(
             p, {}, {}, NULL, work);
     if (kv_last_of(p, p.sequences[work.sequence]))
         kv_merge_splits(p, p.sequences[work.sequence], D, ROWS);

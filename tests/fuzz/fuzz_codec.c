@@ -113,7 +113,7 @@ static void attend_tiles(struct kv_cache *c, const float *q, float *out,
     kv_tile_cache_update(t);
     for (enum kv_path p = KV_PATH_EXACT; p <= KV_PATH_INT8; p++)
         if (kv_tile_cache_can(c, p)) {
-            kv_tile_cache_attend(&t, 1, p, q, 1, out, 1);
+            kv_tile_cache_attend(&t, kv_cache_view(c, 1), p, q, out, 1);
             expect_finite(out, r->shape.n_heads * r->shape.head_dim, r);
         }
     kv_tile_cache_free(t);
