@@ -27,7 +27,7 @@ enum { SUBS = 32 };
 struct work {
     size_t n, d, k, iters; /* k 0: no codebook */
     float *x, *centers;    /* centers: [SUBS][k][d] */
-    struct kv_codebook book[SUBS];
+    struct kv_centroids book[SUBS];
     uint16_t *code;
     uint8_t *bytes;
 };
@@ -103,7 +103,7 @@ static void bench(const char *op, void (*run)(const struct work *), size_t n,
     for (size_t i = 0; i < SUBS * k * d; i++)
         w.centers[i] = (float)kv_random_normal(2, i);
     for (size_t j = 0; k && j < SUBS; j++)
-        kv_codebook_init(&w.book[j], w.centers + j * k * d, k, d);
+        kv_centroids_init(&w.book[j], w.centers + j * k * d, k, d);
 
     const struct kv_timing t = time_of(run, &w, runs);
 
@@ -115,7 +115,7 @@ static void bench(const char *op, void (*run)(const struct work *), size_t n,
     printf("\n");
     fflush(stdout);
     for (size_t j = 0; k && j < SUBS; j++)
-        kv_codebook_clear(&w.book[j]);
+        kv_centroids_clear(&w.book[j]);
     free(w.bytes);
     free(w.code);
     free(w.centers);

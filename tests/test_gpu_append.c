@@ -224,7 +224,7 @@ static void test_hack(void **state)
 }
 
 /* Every kind of table, on both paths. */
-static void test_vectors(void **state)
+static void test_codebook(void **state)
 {
     static const struct {
         const char *spec;
@@ -246,7 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_int8),
-        cmocka_unit_test(test_hack), cmocka_unit_test(test_vectors)};
+        cmocka_unit_test(test_hack), cmocka_unit_test(test_codebook)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

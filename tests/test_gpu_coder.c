@@ -226,7 +226,7 @@ static void test_hack(void **state)
 
 /* Sub-vectors of every dimension, codes of whole bytes and not, every way to
  * share books and to transform. */
-static void test_vectors(void **state)
+static void test_codebook(void **state)
 {
     (void)state;
     for (int d = 1; d <= 16; d++) {
@@ -266,7 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups), cmocka_unit_test(test_hack),
-        cmocka_unit_test(test_vectors), cmocka_unit_test(test_bitstreams)};
+        cmocka_unit_test(test_codebook), cmocka_unit_test(test_bitstreams)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

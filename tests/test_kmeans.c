@@ -36,11 +36,11 @@ static void check_bounds(size_t n, size_t d, size_t k, bool coarse, float scale)
         code[i] = (uint16_t)plain_nearest(x + i * d, centers, k, d);
     bounds = kv_bounds_new(&p, centers, k);
     for (size_t round = 0; round < ROUNDS; round++) {
-        struct kv_codebook book;
+        struct kv_centroids book;
 
-        kv_codebook_init(&book, centers, k, d);
+        kv_centroids_init(&book, centers, k, d);
         kv_nearest(&book, x, n, want);
-        kv_codebook_clear(&book);
+        kv_centroids_clear(&book);
         for (size_t i = 0; i < n && round % 3 == 2; i++)
             code[i] = (uint16_t)(i % 3 == 0   ? want[i]
                                  : i % 3 == 1 ? (want[i] + 1u) % k
@@ -84,7 +84,7 @@ static void check_drift(size_t d, const float *a, const float *b,
 {
     enum { N = 32, K = 4 * KV_BLOCK, ROUNDS = 12 };
     const float at[4] = {-100, -99, 97, 98};
-    float x[N * KV_VQ_MAX_D] = {0}, centers[K * KV_VQ_MAX_D] = {0};
+    float x[N * KV_NEAREST_MAX_D] = {0}, centers[K * KV_NEAREST_MAX_D] = {0};
     uint16_t code[KV_TILE];
     struct kv_points p = {.n = N, .d = d, .n_tiles = 1, .x = x, .code = code};
     struct kv_bounds *bounds;
@@ -135,7 +135,7 @@ static void test_bounds(void **state)
     (void)state;
     for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d += 1 + d / 4) {
+        for (size_t d = 2; d <= KV_NEAREST_MAX_D; d += 1 + d / 4) {
             check_bounds(1000, d, 70, d % 2, 1);
             check_bounds(1000, d, 70, false, 1e17f);
             check_bounds(1000, d, 70, false, 4e18f);
@@ -147,7 +147,7 @@ static void test_bounds(void **state)
             check_bounds(700, d, 300, false, 1e-16f);
             check_bounds(700, d, 300, false, 1e-21f);
         }
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d++)
+        for (size_t d = 2; d <= KV_NEAREST_MAX_D; d++)
             check_drifts(d);
         check_bounds(3000, 4, 2300, false, 1); /* groups of two blocks */
     }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-static void check_tile(kv_nearest_fn *search, const struct kv_codebook *book,
+static void check_tile(kv_nearest_fn *search, const struct kv_centroids *book,
                        const float *tile, size_t n, const uint16_t *want,
                        const float *want_dist)
 {
@@ -25,10 +25,10 @@ static void check_tile(kv_nearest_fn *search, const struct kv_codebook *book,
 /* Codes and distances are plain C's, bit for bit: of the search that who wants
  * distances gets (kv_nearest() wants none: 16-bit integers have another), and
  * of those in f32 that 16-bit integers hide. */
-static void check_distances(const struct kv_codebook *book, const float *x,
+static void check_distances(const struct kv_centroids *book, const float *x,
                             size_t n)
 {
-    float tile[KV_TILE * KV_VQ_MAX_D], dist[KV_TILE];
+    float tile[KV_TILE * KV_NEAREST_MAX_D], dist[KV_TILE];
     uint16_t code[KV_TILE];
 
     for (size_t i = 0; i < n; i += KV_TILE) {
@@ -52,17 +52,17 @@ static void check_codes(const float *x, size_t n, const float *centers,
 {
     enum { CANARY = 4 };
     uint16_t *code = kv_alloc(n + CANARY, sizeof(*code));
-    struct kv_codebook book;
+    struct kv_centroids book;
 
     memset(code, 0xa5, (n + CANARY) * sizeof(*code));
-    kv_codebook_init(&book, centers, k, d);
+    kv_centroids_init(&book, centers, k, d);
     kv_nearest(&book, x, n, code);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(code[i], plain_nearest(x + i * d, centers, k, d));
     for (size_t i = n; i < n + CANARY; i++)
         assert_int_equal(code[i], 0xa5a5);
     check_distances(&book, x, n);
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
     free(code);
 }
 
@@ -91,7 +91,7 @@ static void check_nearest(size_t n, size_t d, size_t k, bool coarse,
 static void check_margins(size_t d, size_t apart)
 {
     enum { PAIRS = 96, K = 2 * PAIRS + 1, SIDE = 10, STEP = 1500 };
-    float centers[K * KV_VQ_MAX_D] = {0}, x[PAIRS * KV_VQ_MAX_D];
+    float centers[K * KV_NEAREST_MAX_D] = {0}, x[PAIRS * KV_NEAREST_MAX_D];
 
     centers[(K - 1) * d] = 16380;
     for (size_t i = 0; i < PAIRS; i++) {
@@ -116,7 +116,7 @@ static void check_margins(size_t d, size_t apart)
 static void check_opposite(size_t d)
 {
     enum { N = 130, K = 100 };
-    float centers[K * KV_VQ_MAX_D] = {0}, x[N * KV_VQ_MAX_D] = {0};
+    float centers[K * KV_NEAREST_MAX_D] = {0}, x[N * KV_NEAREST_MAX_D] = {0};
 
     for (size_t i = 0; i < K; i++)
         centers[i * d] = 16380 - (float)(i * 37 % K * 3);
@@ -129,8 +129,8 @@ static void check_opposite(size_t d)
 
 static void check_closer(size_t d)
 {
-    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
-    float dist[KV_TILE], center[KV_VQ_MAX_D];
+    float x[KV_TILE * KV_NEAREST_MAX_D], tile[KV_TILE * KV_NEAREST_MAX_D];
+    float dist[KV_TILE], center[KV_NEAREST_MAX_D];
 
     fill_normal(x, KV_TILE * d, 3, false);
     fill_normal(center, d, 4, false);
@@ -147,7 +147,7 @@ static void check_overflow(void)
 {
     enum { K = 100, D = 2, N = 5 };
     float centers[K * D], x[N * D];
-    struct kv_codebook book;
+    struct kv_centroids book;
     uint16_t code[N];
 
     for (size_t k = 2; k <= K; k += K - 2) { /* every s is infinite */
@@ -156,20 +156,20 @@ static void check_overflow(void)
         for (size_t i = 0; i < N * D; i++)
             x[i] = i % 2 ? -3e38f : 3e38f;
         memset(code, 7, sizeof(code));
-        kv_codebook_init(&book, centers, k, D);
+        kv_centroids_init(&book, centers, k, D);
         kv_nearest(&book, x, N, code);
         for (size_t i = 0; i < N; i++)
             assert_int_equal(code[i], 0);
-        kv_codebook_clear(&book);
+        kv_centroids_clear(&book);
     }
     centers[60] = NAN; /* and the others are as they were */
     centers[62] = INFINITY;
     centers[65] = 1;
     centers[64] = x[0] = x[1] = 0;
-    kv_codebook_init(&book, centers, K, D);
+    kv_centroids_init(&book, centers, K, D);
     kv_nearest(&book, x, N, code);
     assert_int_equal(code[0], 32);
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
 }
 
 static void test_nearest(void **state)
@@ -180,21 +180,21 @@ static void test_nearest(void **state)
     (void)state;
     for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
+        for (size_t d = 1; d <= KV_NEAREST_MAX_D; d++) {
             for (size_t n = 0; n < sizeof(ns) / sizeof(*ns); n++)
                 for (size_t k = 0; k < sizeof(ks) / sizeof(*ks); k++)
                     check_nearest(ns[n], d, ks[k], (n + k) % 2, 0, 1);
             check_closer(d);
         }
-        check_nearest(20, 3, KV_VQ_MAX_K, true, 0, 1);
-        for (size_t d = 1; d <= KV_VQ_MAX_D; d++) {
+        check_nearest(20, 3, KV_NEAREST_MAX_K, true, 0, 1);
+        for (size_t d = 1; d <= KV_NEAREST_MAX_D; d++) {
             check_nearest(130, d, 300, false, 1e3f, 1);
             check_nearest(130, d, 300, false, 1e5f, 0x1p-10f);
             check_nearest(130, d, 300, true, 0, 0x1p62f);
             check_nearest(130, d, 300, false, 1, 0x1p-70f);
             check_nearest(130, d, 300, false, 0, 0x1p-140f);
         }
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d++) {
+        for (size_t d = 2; d <= KV_NEAREST_MAX_D; d++) {
             check_margins(d, 1);
             check_margins(d, 16);
             check_opposite(d);
@@ -211,15 +211,15 @@ static void check_groups(size_t d, size_t k, size_t size, bool coarse)
 {
     enum { MOST = 500 };
     const size_t groups = (k + size * KV_BLOCK - 1) / (size * KV_BLOCK);
-    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
+    float x[KV_TILE * KV_NEAREST_MAX_D], tile[KV_TILE * KV_NEAREST_MAX_D];
     float *centers = kv_alloc(k, d * sizeof(*centers)), least[MOST + 1];
     struct kv_pair pair[MOST];
-    struct kv_codebook book;
+    struct kv_centroids book;
 
     fill_normal(x, KV_TILE * d, 3, coarse);
     fill_normal(centers, k * d, 4, coarse);
     kv_tile_fill(x, KV_TILE, d, tile);
-    kv_codebook_init(&book, centers, k, d);
+    kv_centroids_init(&book, centers, k, d);
     for (size_t n = 1; n <= MOST; n += n / 2 + 1) {
         for (size_t i = 0; i < n; i++)
             pair[i] = (struct kv_pair){(uint16_t)(i % KV_TILE),
@@ -240,7 +240,7 @@ static void check_groups(size_t d, size_t k, size_t size, bool coarse)
                 kv_tile_first(&book, tile, size, pair[i], least[i]), at);
         }
     }
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
     free(centers);
 }
 
@@ -267,7 +267,7 @@ static void test_groups(void **state)
     (void)state;
     for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d++)
+        for (size_t d = 2; d <= KV_NEAREST_MAX_D; d++)
             for (size_t size = 1; size <= 4; size *= 2) {
                 check_groups(d, 64, size, true);
                 check_groups(d, 150, size, d % 2);
@@ -292,7 +292,7 @@ static double away(const float *x, const float *centers, size_t c, size_t d)
 
 /* What kv_tile_among() says of 16 vectors x holds, and says enough: what it
  * leaves open, all that 16 bits leave, is below `room`. */
-static void check_said(const struct kv_codebook *book, const float *x,
+static void check_said(const struct kv_centroids *book, const float *x,
                        size_t size, const uint16_t *group, size_t n,
                        double room, uint64_t sure, const uint16_t *code,
                        const float *reach, const float *gap)
@@ -330,7 +330,7 @@ static void check_said(const struct kv_codebook *book, const float *x,
 }
 
 /* Some groups, among them those of the nearest centers. */
-static size_t choose(const struct kv_codebook *book, const float *x,
+static size_t choose(const struct kv_centroids *book, const float *x,
                      size_t size, size_t every, uint16_t *group)
 {
     const size_t groups = (book->k + size * KV_BLOCK - 1) / (size * KV_BLOCK);
@@ -350,11 +350,11 @@ static size_t choose(const struct kv_codebook *book, const float *x,
 static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
                           float shift, float scale, bool outliers)
 {
-    float x[KV_TILE * KV_VQ_MAX_D], tile[KV_TILE * KV_VQ_MAX_D];
+    float x[KV_TILE * KV_NEAREST_MAX_D], tile[KV_TILE * KV_NEAREST_MAX_D];
     float *centers = kv_alloc(k, d * sizeof(*centers));
     float reach[KV_TILE], gap[KV_MOST_GROUPS + 4];
     uint16_t code[KV_TILE], group[KV_MOST_GROUPS];
-    struct kv_codebook book;
+    struct kv_centroids book;
     size_t n_sure = 0;
 
     fill_normal(x, KV_TILE * d, 3, coarse);
@@ -364,7 +364,7 @@ static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
     for (size_t i = 0; i < k * d; i++)
         centers[i] = (centers[i] + shift) * scale;
     kv_tile_fill(x, KV_TILE, d, tile);
-    kv_codebook_init(&book, centers, k, d);
+    kv_centroids_init(&book, centers, k, d);
     assert_non_null(book.whole);
     for (size_t first = 0; first < KV_TILE; first += KV_SIDE)
         for (size_t every = 1; every <= 3; every++) {
@@ -384,7 +384,7 @@ static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
                        reach + first, gap);
             n_sure += (size_t)__builtin_popcountll(sure);
         }
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
     free(centers);
     return n_sure;
 }
@@ -396,7 +396,7 @@ static void test_among(void **state)
     (void)state;
     for (enum kv_level l = KV_LEVEL_C; l <= kv_level_max(); l++) {
         assert_int_equal(kv_level_set(l, NULL), 0);
-        for (size_t d = 2; d <= KV_VQ_MAX_D; d++)
+        for (size_t d = 2; d <= KV_NEAREST_MAX_D; d++)
             for (size_t size = 1; size <= 4; size *= 2) {
                 assert_true(check_among(d, 64, size, false, 0, 1, false) >
                             ALL * 9 / 10);

@@ -16,7 +16,7 @@ struct setup {
     size_t head_dim, d, n_sub, k, head_books, sub_books, tiles;
     float *centers;
     uint16_t *code; /* [HEADS][tiles * T][n_sub] */
-    struct kv_tile_book *book;
+    struct kv_codebook *book;
     struct kv_store store;
 };
 
@@ -36,8 +36,8 @@ static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
     s.centers = kv_alloc(n, sizeof(*s.centers));
     for (size_t i = 0; i < n; i++)
         s.centers[i] = (float)kv_random_normal(bits, i);
-    s.book = kv_tile_book_new(s.centers, s.head_books, s.sub_books, s.n_sub, d,
-                              bits, values, NULL);
+    s.book = kv_codebook_new(s.centers, s.head_books, s.sub_books, s.n_sub, d,
+                             bits, values, NULL);
     s.store = (struct kv_store){
         .values = values, .n_heads = HEADS, .head_dim = head_dim};
     kv_store_codebook(&s.store, s.book);
@@ -56,7 +56,7 @@ static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
 static void clear(struct setup *s)
 {
     kv_store_free(&s->store);
-    kv_tile_book_free(s->book);
+    kv_codebook_free(s->book);
     free(s->centers);
     free(s->code);
 }
@@ -279,11 +279,11 @@ static void test_flat(void **state)
             float out[KV_TILE_ROWS * T];
             size_t n;
 
-            kv_tile_book_free(s.book);
+            kv_codebook_free(s.book);
             for (size_t c = 0; c < s.k * s.d; c++)
                 s.centers[c] = c % 2 ? size[i] : -size[i];
-            s.book = kv_tile_book_new(s.centers, 1, 1, s.n_sub, s.d, 8, values,
-                                      NULL);
+            s.book =
+                kv_codebook_new(s.centers, 1, 1, s.n_sub, s.d, 8, values, NULL);
             kv_store_codebook(&s.store, s.book);
             n = run_int8(&s, 3, out);
             for (size_t k = 0; k < n; k++)
@@ -418,7 +418,7 @@ static void run_tables8(const struct setup *s, size_t rows, size_t at,
     for (size_t i = 0; i < rows * s->head_dim; i++)
         q[i] = (float)kv_random_normal(8, i);
     ops->prepare(k, 1, q, rows, query);
-    memcpy(step, ((struct kv_code_tables8 *)query)->scale,
+    memcpy(step, ((struct kv_codebook_tables8 *)query)->scale,
            rows * sizeof(*step));
     if (at) {
         ops->qk_tiles(k, 1, tile, at, query, rows, score, stride);
@@ -469,8 +469,8 @@ static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
     float *got = kv_alloc(most, sizeof(*got));
 
     s.store.n = 64 * s.k; /* as if there were so many */
-    assert_true(kv_code_tabled8(s.book, s.store.n));
-    assert_false(kv_code_tabled8(s.book, s.store.n - 1));
+    assert_true(kv_codebook_tabled8(s.book, s.store.n));
+    assert_false(kv_codebook_tabled8(s.book, s.store.n - 1));
     for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++) {
         const size_t n = rows * SOME * T;
         float step[KV_TILE_ROWS];

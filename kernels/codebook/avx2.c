@@ -8,22 +8,22 @@
 enum {
     PART = KV_TILE_PART,
     ROWS = KV_QUAD_ROWS,
-    MOST = 2 * KV_CODE_DIM + 3 * 16 /* numbers: d 9 takes 16; put_subs() */
+    MOST = 2 * KV_CODEBOOK_DIM + 3 * 16 /* numbers: d 9 takes 16; put_subs() */
 };
 
 /* Bytes of a sub-vector in quads. */
-static size_t unit(const struct kv_tile_book *b)
+static size_t unit(const struct kv_codebook *b)
 {
     return b->d <= 2 ? b->d : b->width;
 }
 
-static size_t n_quads(const struct kv_tile_book *b)
+static size_t n_quads(const struct kv_codebook *b)
 {
     return (b->n_sub * unit(b) + KV_QUAD - 1) / KV_QUAD;
 }
 
 /* Of channel c among the numbers of all quads. */
-static size_t place(const struct kv_tile_book *b, size_t c)
+static size_t place(const struct kv_codebook *b, size_t c)
 {
     return c / b->d * unit(b) + c % b->d;
 }
@@ -95,13 +95,13 @@ ALWAYS_INLINE void put_wide(const uint8_t *table, size_t unit,
 ALWAYS_INLINE void bytes(const struct kv_store *s, size_t head, size_t unit,
                          const uint8_t *tile, uint8_t *x)
 {
-    const struct kv_tile_book *b = s->params;
-    const bool shared = b->order == KV_CODES_SHARED, keys = !s->values;
+    const struct kv_codebook *b = s->params;
+    const bool shared = b->order == KV_ORDER_SHARED, keys = !s->values;
     const size_t step = shared && keys ? 4 : 1;
 
     for (size_t i = 0; i < b->n_sub; i += step) {
         const uint8_t *table =
-            b->entry + kv_tile_book_at(b, head, i) * b->k * b->width;
+            b->entry + kv_codebook_at(b, head, i) * b->k * b->width;
 
         if (!shared)
             put_tokens(table, unit, tile + i * KV_TILE_TOKENS, 4,
@@ -119,15 +119,16 @@ ALWAYS_INLINE void bytes(const struct kv_store *s, size_t head, size_t unit,
 ALWAYS_INLINE void words(const struct kv_store *s, size_t head, size_t unit,
                          const uint8_t *tile, uint8_t *x)
 {
-    const struct kv_tile_book *b = s->params;
-    uint16_t code[KV_CODE_DIM * PART];
+    const struct kv_codebook *b = s->params;
+    uint16_t code[KV_CODEBOOK_DIM * PART];
 
     for (size_t part = 0; part < KV_TILE_TOKENS / PART; part++) {
-        const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
+        const struct kv_codebook_part p =
+            kv_store_get_codes(s, tile, part, code);
 
         for (size_t i = 0; i < b->n_sub; i++)
-            put_wide(b->entry + kv_tile_book_at(b, head, i) * b->k * b->width,
-                     unit, code + kv_code_at(p, i, 0),
+            put_wide(b->entry + kv_codebook_at(b, head, i) * b->k * b->width,
+                     unit, code + kv_codebook_in_part(p, i, 0),
                      sub_at(x, i, unit) + part * PART * KV_QUAD);
     }
 }
@@ -135,7 +136,7 @@ ALWAYS_INLINE void words(const struct kv_store *s, size_t head, size_t unit,
 ALWAYS_INLINE void unit_entries(const struct kv_store *s, size_t head,
                                 size_t unit, const uint8_t *tile, uint8_t *x)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
 
     if (b->bits <= 8)
         bytes(s, head, unit, tile, x);
@@ -148,10 +149,10 @@ ALWAYS_INLINE void unit_entries(const struct kv_store *s, size_t head,
 static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
                     uint8_t *x)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
 
     if (b->bits <= 4) {
-        kv_code_few_entries_avx2(s, head, tile, unit(b), x);
+        kv_codebook_few_entries_avx2(s, head, tile, unit(b), x);
         return;
     }
     if (b->n_sub * unit(b) % KV_QUAD)
@@ -170,8 +171,9 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
  */
 
 /* The queries' codes as 16-bit numbers, [rows][quads][4]. */
-static void widen(const struct kv_tile_book *b,
-                  const int8_t (*plain)[KV_CODE_DIM], size_t rows, int16_t *q)
+static void widen(const struct kv_codebook *b,
+                  const int8_t (*plain)[KV_CODEBOOK_DIM], size_t rows,
+                  int16_t *q)
 {
     const size_t n = n_quads(b) * KV_QUAD, d = b->n_sub * b->d;
 
@@ -186,12 +188,12 @@ static void widen(const struct kv_tile_book *b,
     }
 }
 
-void kv_code_qk_avx2(const struct kv_store *s, size_t head, const uint8_t *tile,
-                     const void *query, size_t rows, float *score,
-                     size_t stride)
+void kv_codebook_qk_avx2(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const void *query, size_t rows,
+                         float *score, size_t stride)
 {
-    const struct kv_tile_book *b = s->params;
-    const struct kv_code_query *q = query;
+    const struct kv_codebook *b = s->params;
+    const struct kv_codebook_q8 *q = query;
     const size_t quads = n_quads(b);
     _Alignas(64) uint8_t x[MOST * KV_TILE_TOKENS];
     _Alignas(64) int16_t q16[ROWS * MOST];
@@ -211,7 +213,7 @@ void kv_code_qk_avx2(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-size_t kv_code_sums_avx2(const struct kv_store *s)
+size_t kv_codebook_sums_avx2(const struct kv_store *s)
 {
     return n_quads(s->params) * KV_QUAD;
 }
@@ -236,8 +238,9 @@ ALWAYS_INLINE void pv_some(const uint8_t *x, size_t quads,
     }
 }
 
-void kv_code_pv_avx2(const struct kv_store *s, size_t head, const uint8_t *tile,
-                     const float *p, size_t stride, size_t rows, float *acc)
+void kv_codebook_pv_avx2(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const float *p, size_t stride,
+                         size_t rows, float *acc)
 {
     const size_t quads = n_quads(s->params);
     _Alignas(64) uint8_t x[MOST * KV_TILE_TOKENS];
@@ -260,11 +263,11 @@ void kv_code_pv_avx2(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-void kv_code_finish_avx2(const struct kv_store *s, size_t head,
-                         const float *acc, size_t rows, float *out)
+void kv_codebook_finish_avx2(const struct kv_store *s, size_t head,
+                             const float *acc, size_t rows, float *out)
 {
-    const struct kv_tile_book *b = s->params;
-    const float *scale = kv_tile_book_scales(b, head);
+    const struct kv_codebook *b = s->params;
+    const float *scale = kv_codebook_scales(b, head);
 
     for (size_t r = 0; r < rows; r++, acc += n_quads(b) * KV_QUAD)
         for (size_t c = 0; c < s->head_dim; c++)

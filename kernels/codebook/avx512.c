@@ -3,16 +3,16 @@
 #include "kernels/codebook/avx512.h"
 #include "kernels/simd/lanes_avx512.h"
 
-static kv_code_some_qk_fn *const some_qk[] = {
-    [KV_CODES_SHARED] = kv_code_qk_shared,
-    [KV_CODES_OWN] = kv_code_qk_own,
-    [KV_CODES_WIDE] = kv_code_qk_wide,
+static kv_codebook_some_qk_fn *const some_qk[] = {
+    [KV_ORDER_SHARED] = kv_codebook_qk_shared,
+    [KV_ORDER_OWN] = kv_codebook_qk_own,
+    [KV_ORDER_WIDE] = kv_codebook_qk_wide,
 };
 
-static kv_code_some_pv_fn *const some_pv[] = {
-    [KV_CODES_SHARED] = kv_code_pv_shared,
-    [KV_CODES_OWN] = kv_code_pv_own,
-    [KV_CODES_WIDE] = kv_code_pv_wide,
+static kv_codebook_some_pv_fn *const some_pv[] = {
+    [KV_ORDER_SHARED] = kv_codebook_pv_shared,
+    [KV_ORDER_OWN] = kv_codebook_pv_own,
+    [KV_ORDER_WIDE] = kv_codebook_pv_wide,
 };
 
 static size_t rows_from(size_t r, size_t rows)
@@ -21,21 +21,21 @@ static size_t rows_from(size_t r, size_t rows)
 }
 
 /* What the sums are made from: the tile, or its entries in x. */
-static const uint8_t *ready(const struct kv_tile_book *b, size_t head,
+static const uint8_t *ready(const struct kv_codebook *b, size_t head,
                             const uint8_t *tile, uint8_t *x)
 {
-    if (b->order != KV_CODES_WIDE)
+    if (b->order != KV_ORDER_WIDE)
         return tile;
-    kv_code_entries(b, head, tile, x);
+    kv_codebook_entries(b, head, tile, x);
     return x;
 }
 
-void kv_code_qk_vnni(const struct kv_store *s, size_t head, const uint8_t *tile,
-                     const void *query, size_t rows, float *score,
-                     size_t stride)
+void kv_codebook_qk_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const void *query, size_t rows,
+                         float *score, size_t stride)
 {
-    const struct kv_tile_book *b = s->params;
-    const struct kv_code_query *q = query;
+    const struct kv_codebook *b = s->params;
+    const struct kv_codebook_q8 *q = query;
     _Alignas(LINE) uint8_t x[MOST_ENTRIES];
     const uint8_t *from = ready(b, head, tile, x);
 
@@ -45,7 +45,7 @@ void kv_code_qk_vnni(const struct kv_store *s, size_t head, const uint8_t *tile,
                               .score = score + r * stride,
                               .stride = stride};
 
-        some_qk[b->order](b, head, from, q->q8 + kv_code_rows_at(s, r),
+        some_qk[b->order](b, head, from, q->q8 + kv_codebook_rows_at(s, r),
                           rows_from(r, rows), &to);
     }
 }
@@ -94,11 +94,12 @@ static void round_weights(const float *p, size_t stride, size_t rows,
     }
 }
 
-void kv_code_pv_vnni(const struct kv_store *s, size_t head, const uint8_t *tile,
-                     const float *p, size_t stride, size_t rows, float *acc)
+void kv_codebook_pv_vnni(const struct kv_store *s, size_t head,
+                         const uint8_t *tile, const float *p, size_t stride,
+                         size_t rows, float *acc)
 {
-    const struct kv_tile_book *b = s->params;
-    const size_t n_acc = kv_code_sums(s);
+    const struct kv_codebook *b = s->params;
+    const size_t n_acc = kv_codebook_sums(s);
     _Alignas(LINE) int8_t p8[ROWS * T];
     float scale[ROWS];
     _Alignas(LINE) uint8_t x[MOST_ENTRIES];

@@ -15,8 +15,8 @@
 enum {
     T = KV_TILE_TOKENS,
     LINE = 64,
-    ROWS = KV_CODE_ROWS,
-    MOST_ENTRIES = KV_CODE_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
+    ROWS = KV_CODEBOOK_ROWS,
+    MOST_ENTRIES = KV_CODEBOOK_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
 };
 
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
@@ -33,23 +33,25 @@ struct qk {
 
 /* n <= ROWS rows over a tile, a function for each order of codes.
  *
- * from: the tile; KV_CODES_WIDE: its entries, by kv_code_entries().
- * qk: q8 of these rows (struct kv_code_query).
+ * from: the tile; KV_ORDER_WIDE: its entries, by kv_codebook_entries().
+ * qk: q8 of these rows (struct kv_codebook_q8).
  * pv: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
-typedef void kv_code_some_qk_fn(const struct kv_tile_book *b, size_t head,
-                                const uint8_t *from, const int8_t *q8, size_t n,
-                                const struct qk *to);
-typedef void kv_code_some_pv_fn(const struct kv_tile_book *b, size_t head,
-                                const uint8_t *from, const int8_t *p8,
-                                const float *scale, size_t n, size_t n_acc,
-                                float *acc);
+typedef void kv_codebook_some_qk_fn(const struct kv_codebook *b, size_t head,
+                                    const uint8_t *from, const int8_t *q8,
+                                    size_t n, const struct qk *to);
+typedef void kv_codebook_some_pv_fn(const struct kv_codebook *b, size_t head,
+                                    const uint8_t *from, const int8_t *p8,
+                                    const float *scale, size_t n, size_t n_acc,
+                                    float *acc);
 
-kv_code_some_qk_fn kv_code_qk_shared, kv_code_qk_own, kv_code_qk_wide;
-kv_code_some_pv_fn kv_code_pv_shared, kv_code_pv_own, kv_code_pv_wide;
+kv_codebook_some_qk_fn kv_codebook_qk_shared, kv_codebook_qk_own,
+    kv_codebook_qk_wide;
+kv_codebook_some_pv_fn kv_codebook_pv_shared, kv_codebook_pv_own,
+    kv_codebook_pv_wide;
 
 /* Entries of all sub-spaces, to x [n_sub][64][width]. */
-void kv_code_entries(const struct kv_tile_book *b, size_t head,
-                     const uint8_t *tile, uint8_t *x);
+void kv_codebook_entries(const struct kv_codebook *b, size_t head,
+                         const uint8_t *tile, uint8_t *x);
 
 typedef __m512i vi;
 
@@ -194,10 +196,9 @@ ALWAYS_INLINE vi sum_lanes(const vi x[4])
 }
 
 /* The planes of this head's first sub-space. */
-static inline const uint8_t *planes_of(const struct kv_tile_book *b,
-                                       size_t head)
+static inline const uint8_t *planes_of(const struct kv_codebook *b, size_t head)
 {
-    return b->planes + kv_tile_book_channel(b, head, 0, 0) * b->plane;
+    return b->planes + kv_codebook_channel(b, head, 0, 0) * b->plane;
 }
 
 #endif

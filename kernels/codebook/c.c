@@ -24,16 +24,17 @@ ALWAYS_INLINE void sub_entries(const uint8_t *table, size_t width, size_t d,
 static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
                     uint8_t *x)
 {
-    const struct kv_tile_book *b = s->params;
-    uint16_t code[KV_CODE_DIM * PART];
+    const struct kv_codebook *b = s->params;
+    uint16_t code[KV_CODEBOOK_DIM * PART];
 
     for (size_t part = 0; part < T / PART; part++) {
-        const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
+        const struct kv_codebook_part p =
+            kv_store_get_codes(s, tile, part, code);
 
         for (size_t i = 0; i < b->n_sub; i++) {
             const uint8_t *table =
-                b->entry + kv_tile_book_at(b, head, i) * b->k * b->width;
-            const uint16_t *from = code + kv_code_at(p, i, 0);
+                b->entry + kv_codebook_at(b, head, i) * b->k * b->width;
+            const uint16_t *from = code + kv_codebook_in_part(p, i, 0);
             uint8_t *to = x + i * b->d * T + part * PART;
 
             /* the usual ones with constants for the compiler */
@@ -55,11 +56,12 @@ typedef int32_t sums __attribute__((vector_size(32)));
 
 enum { SIDE = 4 }; /* vectors side by side */
 
-void kv_code_qk_c(const struct kv_store *s, size_t head, const uint8_t *tile,
-                  const void *query, size_t rows, float *score, size_t stride)
+void kv_codebook_qk_c(const struct kv_store *s, size_t head,
+                      const uint8_t *tile, const void *query, size_t rows,
+                      float *score, size_t stride)
 {
-    const struct kv_code_query *q = query;
-    uint8_t x[KV_CODE_DIM * T];
+    const struct kv_codebook_q8 *q = query;
+    uint8_t x[KV_CODEBOOK_DIM * T];
 
     entries(s, head, tile, x);
     for (size_t r = 0; r < rows; r++)
@@ -84,12 +86,13 @@ void kv_code_qk_c(const struct kv_store *s, size_t head, const uint8_t *tile,
         }
 }
 
-void kv_code_pv_c(const struct kv_store *s, size_t head, const uint8_t *tile,
-                  const float *p, size_t stride, size_t rows, float *acc)
+void kv_codebook_pv_c(const struct kv_store *s, size_t head,
+                      const uint8_t *tile, const float *p, size_t stride,
+                      size_t rows, float *acc)
 {
-    const struct kv_tile_book *b = s->params;
-    const size_t n = kv_code_sums(s);
-    uint8_t x[KV_CODE_DIM * T];
+    const struct kv_codebook *b = s->params;
+    const size_t n = kv_codebook_sums(s);
+    uint8_t x[KV_CODEBOOK_DIM * T];
 
     entries(s, head, tile, x);
     for (size_t r = 0; r < rows; r++) {

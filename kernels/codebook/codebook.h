@@ -37,21 +37,21 @@
 #include "kernels/tiles/rope.h"
 #include "kernels/tiles/tiles.h"
 
-struct kv_tile_book;
+struct kv_codebook;
 
 extern const struct kv_family kv_family_codebook;
 
 /* centers: [head_books][sub_books][2^bits][d], each of the two counts 1 or
  * n_heads, n_sub; finite, kept by the caller.  rope: of keys before RoPE, taken
  * over; else NULL.  1 <= bits <= 16. */
-struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
-                                      size_t sub_books, size_t n_sub, size_t d,
-                                      unsigned bits, int values,
-                                      struct kv_tiles_rope *rope);
-void kv_tile_book_free(struct kv_tile_book *b); /* NULL is fine */
+struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
+                                    size_t sub_books, size_t n_sub, size_t d,
+                                    unsigned bits, int values,
+                                    struct kv_tiles_rope *rope);
+void kv_codebook_free(struct kv_codebook *b); /* NULL is fine */
 
 /* Makes s a store of such codes; values, n_heads and head_dim are set. */
-void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b);
+void kv_store_codebook(struct kv_store *s, const struct kv_codebook *b);
 
 /* Puts token t's codes of one head [n_sub] into a tile that is zero there. */
 void kv_store_put_indices(const struct kv_store *s, size_t t,

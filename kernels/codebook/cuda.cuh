@@ -33,12 +33,13 @@
 
 /* table: [KV heads, or 1][apart bytes]: entries of all tables of a head, and on
  * path int8 the scales of its channels, f32 [D]. */
-struct kv_code_params {
+struct kv_codebook_params {
     const uint8_t *table;
     size_t apart; /* bytes from one head's to the next's; 0: all have one */
 };
 
-static inline kv_code_params kv_code_params_of(const struct kv_gpu_side *side)
+static inline kv_codebook_params
+kv_codebook_params_of(const struct kv_gpu_side *side)
 {
     return {static_cast<const uint8_t *>(side->device_table),
             side->n_tables > 1 ? side->table_bytes : 0};
@@ -46,14 +47,14 @@ static inline kv_code_params kv_code_params_of(const struct kv_gpu_side *side)
 
 /* What is known of one side's codes when compiling. */
 template <int HEAD_DIM, int DIMS_, int BITS_, bool OWN_, int STEP, bool INT8_>
-struct kv_code_book {
+struct kv_codebook_of {
     static constexpr int D = HEAD_DIM, DIMS = DIMS_, BITS = BITS_, T = STEP;
     static constexpr bool OWN = OWN_, INT8 = INT8_;
     static constexpr int PER = 8 / DIMS; /* codes of 8 channels */
     static constexpr int WORDS = INT8 ? 2 : 4;
     static constexpr int BYTES = T * D / DIMS * BITS / 8 / 32; /* of a lane */
     static constexpr int PIECE = BYTES % 16 ? 8 : 16;
-    static constexpr int ENTRY = KV_CODE_ENTRY(INT8, OWN, DIMS);
+    static constexpr int ENTRY = KV_CODEBOOK_ENTRY(INT8, OWN, DIMS);
     static constexpr int TABLES = OWN ? D / DIMS : 1, K = 1 << BITS;
     static constexpr int COPIES = !OWN && BITS <= 8 ? 128 / ENTRY : 1;
     static constexpr int TABLE = TABLES * K * COPIES * ENTRY;
@@ -64,7 +65,7 @@ struct kv_code_book {
 
 /* A table that is there once. */
 template <class B>
-KV_DEVICE void kv_code_copy(const uint8_t *from, uint8_t *table)
+KV_DEVICE void kv_codebook_copy(const uint8_t *from, uint8_t *table)
 {
     for (unsigned i = threadIdx.x * 16; i < B::TABLE; i += blockDim.x * 16)
         kv_copy_async(kv_place_of(table) + i, from + i);
@@ -74,7 +75,7 @@ KV_DEVICE void kv_code_copy(const uint8_t *from, uint8_t *table)
 
 /* Rows of copies. */
 template <class B>
-KV_DEVICE void kv_code_spread(const uint8_t *from, uint8_t *table)
+KV_DEVICE void kv_codebook_spread(const uint8_t *from, uint8_t *table)
 {
     for (unsigned code = threadIdx.x; code < B::K; code += blockDim.x) {
         uint32_t x[4]; /* any 16 bytes of the row */
@@ -90,7 +91,8 @@ KV_DEVICE void kv_code_spread(const uint8_t *from, uint8_t *table)
 
 /* Scales of the channels, path int8. */
 template <class B>
-KV_DEVICE const float *kv_code_scales(const kv_code_params &p, unsigned head)
+KV_DEVICE const float *kv_codebook_scales(const kv_codebook_params &p,
+                                          unsigned head)
 {
     return reinterpret_cast<const float *>(p.table + head * p.apart +
                                            B::TABLES * B::K * B::ENTRY);
@@ -98,7 +100,7 @@ KV_DEVICE const float *kv_code_scales(const kv_code_params &p, unsigned head)
 
 /* This lane's codes of a step. */
 template <class B>
-KV_DEVICE void kv_code_string(const uint8_t *codes, uint32_t *string)
+KV_DEVICE void kv_codebook_bitstream(const uint8_t *codes, uint32_t *string)
 {
 #pragma unroll
     for (int i = 0; i < B::BYTES / B::PIECE; i++) {
@@ -116,7 +118,8 @@ KV_DEVICE void kv_code_string(const uint8_t *codes, uint32_t *string)
 }
 
 /* Code i of a string; i is known when compiling. */
-template <int BITS> KV_DEVICE uint32_t kv_code(const uint32_t *string, int i)
+template <int BITS>
+KV_DEVICE uint32_t kv_codebook_code(const uint32_t *string, int i)
 {
     const int word = i * BITS / 32, shift = i * BITS % 32;
 
@@ -133,7 +136,7 @@ template <int BITS> KV_DEVICE uint32_t kv_code(const uint32_t *string, int i)
 /* Where in a table this lane looks.  group: which of the eights of channels
  * beside each other is the lane's. */
 template <class B>
-KV_DEVICE const uint8_t *kv_code_place(const uint8_t *table, unsigned group)
+KV_DEVICE const uint8_t *kv_codebook_place(const uint8_t *table, unsigned group)
 {
     if (B::COPIES > 1)
         table += kv_lane() % B::COPIES * B::ENTRY;
@@ -145,16 +148,17 @@ KV_DEVICE const uint8_t *kv_code_place(const uint8_t *table, unsigned group)
 /* Channels [first, first + 8), past the lane's place, of one token: its codes
  * are those from i on.  x: bytes or halves [8]. */
 template <class B>
-KV_DEVICE void kv_code_eight(const uint8_t *place, int first,
-                             const uint32_t *string, int i, uint32_t *x)
+KV_DEVICE void kv_codebook_eight(const uint8_t *place, int first,
+                                 const uint32_t *string, int i, uint32_t *x)
 {
     const uint8_t *at[B::PER];
 
 #pragma unroll
     for (int j = 0; j < B::PER; j++)
-        at[j] = place +
-                kv_code<B::BITS>(string, i + j) * (B::COPIES * B::ENTRY) +
-                (B::OWN ? (first / B::DIMS + j) * (B::K * B::ENTRY) : 0);
+        at[j] =
+            place +
+            kv_codebook_code<B::BITS>(string, i + j) * (B::COPIES * B::ENTRY) +
+            (B::OWN ? (first / B::DIMS + j) * (B::K * B::ENTRY) : 0);
 #pragma unroll
     for (int j = 0; j < B::PER; j++)
         if constexpr (B::ENTRY == 16) {
@@ -175,14 +179,14 @@ KV_DEVICE void kv_code_eight(const uint8_t *place, int first,
 }
 
 /* The channel of row r (and j / 2 * 8) of sums of 16 channels. */
-KV_DEVICE unsigned kv_code_channel(int k, int j)
+KV_DEVICE unsigned kv_codebook_channel(int k, int j)
 {
     return k / 4 * 64 + kv_lane() / 4 * 8 + k % 4 * 2 + j / 2;
 }
 
 /* What policies of both paths have. */
-template <class B> struct kv_code_side {
-    using params = kv_code_params;
+template <class B> struct kv_codebook_side {
+    using params = kv_codebook_params;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;
     /* Bytes of 128 channels spill where two blocks share the registers, unless
      * a code is of four. */
@@ -203,9 +207,9 @@ template <class B> struct kv_code_side {
         const uint8_t *const from = p.table + head * p.apart;
 
         if constexpr (B::COPIES > 1)
-            kv_code_spread<B>(from, table);
+            kv_codebook_spread<B>(from, table);
         else
-            kv_code_copy<B>(from, table);
+            kv_codebook_copy<B>(from, table);
     }
 };
 

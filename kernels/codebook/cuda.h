@@ -29,7 +29,7 @@
 
 /* Bytes of a centroid: halves, or bytes, of which shared ones are whole words.
  */
-#define KV_CODE_ENTRY(int8, own, d) \
+#define KV_CODEBOOK_ENTRY(int8, own, d) \
     ((int8) ? ((own) || (d) >= 4 ? (d) : 4) : 2 * (d))
 
 /* Codes as kernels see them: two neighbours of 4 bits are one of 8, in a table

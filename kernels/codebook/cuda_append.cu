@@ -35,8 +35,8 @@ KV_DEVICE void kv_place_back(const kv_index_tile &g, unsigned lane, unsigned i,
 
 // A block a tile: of KV head x of sequence y.  A word a thread.
 __global__ void __launch_bounds__(THREADS)
-    kv_append_vectors_kernel(kv_index_tile g, const kv_gpu_sequence *sequences,
-                             size_t token_bytes, const uint8_t *bytes)
+    kv_append_codebook_kernel(kv_index_tile g, const kv_gpu_sequence *sequences,
+                              size_t token_bytes, const uint8_t *bytes)
 {
     const kv_gpu_run &run = sequences[blockIdx.y].run[KV_RUN_CODES];
     const unsigned words = KV_GPU_TILE / g.step * 8 * g.lane_bytes;
@@ -77,11 +77,11 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" int kv_gpu_append_vectors(const struct kv_gpu_append *s,
-                                     struct kv_err *e)
+extern "C" int kv_gpu_append_codebook(const struct kv_gpu_append *s,
+                                      struct kv_err *e)
 {
     const struct kv_gpu_codes c = kv_gpu_codebook_codes(s->side);
-    const struct kv_gpu_vectors *v = &s->code->vectors;
+    const struct kv_gpu_centroids *v = &s->code->codebook;
     const size_t head_dim = s->code->head_dim;
     const size_t lane_bytes = c.step * head_dim / c.d * c.bits / 8 / 32;
     const kv_index_tile g = {(unsigned)c.d,
@@ -94,9 +94,9 @@ extern "C" int kv_gpu_append_vectors(const struct kv_gpu_append *s,
                              (unsigned)lane_bytes,
                              s->side->store->values != 0};
     const dim3 grid((unsigned)s->code->n_heads, (unsigned)s->n);
-    const char *wrong = kv_launch(kv_append_vectors_kernel, grid, dim3(THREADS),
-                                  (size_t)0, (cudaStream_t)0, g, s->sequences,
-                                  s->code->block_bytes, s->bytes);
+    const char *wrong = kv_launch(kv_append_codebook_kernel, grid,
+                                  dim3(THREADS), (size_t)0, (cudaStream_t)0, g,
+                                  s->sequences, s->code->block_bytes, s->bytes);
 
     return wrong ? kv_fail(e, "settling indices: %s", wrong) : 0;
 }

@@ -24,9 +24,9 @@ template <int W> KV_DEVICE void kv_copy_values(const float *from, float *to)
 // TURNED back.
 template <int W, bool TURNED>
 __global__ void __launch_bounds__(THREADS)
-    kv_decode_vectors_kernel(kv_turn t, struct kv_gpu_vectors v,
-                             size_t token_bytes, const uint8_t *bytes,
-                             size_t rows, float *x)
+    kv_decode_codebook_kernel(kv_turn t, struct kv_gpu_centroids v,
+                              size_t token_bytes, const uint8_t *bytes,
+                              size_t rows, float *x)
 {
     const size_t r = (size_t)blockIdx.x * WARPS + kv_warp();
     const unsigned head = (unsigned)(r % t.n_heads), d = (unsigned)v.d;
@@ -59,25 +59,25 @@ template <int W>
 static const char *decode(const struct kv_gpu_code *c, const uint8_t *bytes,
                           size_t n, float *x)
 {
-    const struct kv_gpu_vectors *v = &c->vectors;
+    const struct kv_gpu_centroids *v = &c->codebook;
     const bool turned = v->smooth || v->hadamard;
     const size_t rows = n * c->n_heads;
     const dim3 grid((unsigned)((rows + WARPS - 1) / WARPS)), block(THREADS);
 
     if (turned)
-        return kv_launch(kv_decode_vectors_kernel<W, true>, grid, block,
+        return kv_launch(kv_decode_codebook_kernel<W, true>, grid, block,
                          WARPS * c->head_dim * sizeof(float), (cudaStream_t)0,
                          kv_turn_of(c), *v, c->block_bytes, bytes, rows, x);
-    return kv_launch(kv_decode_vectors_kernel<W, false>, grid, block, (size_t)0,
-                     (cudaStream_t)0, kv_turn_of(c), *v, c->block_bytes, bytes,
-                     rows, x);
+    return kv_launch(kv_decode_codebook_kernel<W, false>, grid, block,
+                     (size_t)0, (cudaStream_t)0, kv_turn_of(c), *v,
+                     c->block_bytes, bytes, rows, x);
 }
 
-extern "C" int kv_gpu_decode_vectors(const struct kv_gpu_code *c,
-                                     const uint8_t *bytes, size_t n, float *x,
-                                     struct kv_err *e)
+extern "C" int kv_gpu_decode_codebook(const struct kv_gpu_code *c,
+                                      const uint8_t *bytes, size_t n, float *x,
+                                      struct kv_err *e)
 {
-    const size_t d = c->vectors.d;
+    const size_t d = c->codebook.d;
     const char *wrong = NULL;
 
     switch (d % 4 == 0 ? 4 : d % 2 == 0 ? 2 : 1) {

@@ -3,8 +3,8 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32, SHARED = 32 << 10 };
 
-// Every dimension there is (KV_VQ_MAX_D), for centers all lanes read alike, and
-// for lanes that read each its own.
+// Every dimension there is (KV_NEAREST_MAX_D), for centers all lanes read
+// alike, and for lanes that read each its own.
 #define KV_VECTOR_DIMS(X) \
     X(1)                  \
     X(2)                  \
@@ -86,7 +86,8 @@ struct kv_served {
 // WIDE: a warp has EACH points, its lanes every 32nd center each; else a thread
 // has EACH points, THREADS apart, and lanes look at one center together.
 template <int D, bool WIDE>
-__global__ void __launch_bounds__(THREADS) kv_vectors_kernel(kv_search s)
+__global__ void __launch_bounds__(THREADS)
+    kv_encode_codebook_kernel(kv_search s)
 {
     constexpr int EACH = D > 8 ? 2 : 4;
     constexpr unsigned ROW = WIDE ? D | 1 : D; // lanes read different banks
@@ -147,12 +148,12 @@ static const char *search(kv_search s, size_t multiprocessors,
 
     if (blocks >= 2 * multiprocessors) {
         s.chunk = SHARED / (unsigned)(D * sizeof(float));
-        return kv_launch(kv_vectors_kernel<D, false>,
+        return kv_launch(kv_encode_codebook_kernel<D, false>,
                          dim3(grid_of(points, THREADS * each), (unsigned)books),
                          dim3(THREADS), (size_t)SHARED, stream, s);
     }
     s.chunk = SHARED / (unsigned)((D | 1) * sizeof(float));
-    return kv_launch(kv_vectors_kernel<D, true>,
+    return kv_launch(kv_encode_codebook_kernel<D, true>,
                      dim3(grid_of(points, WARPS * each), (unsigned)books),
                      dim3(THREADS), (size_t)SHARED, stream, s);
 }
@@ -185,16 +186,16 @@ static const char *pack(const struct kv_gpu_code *c,
 
     return kv_launch(kv_pack_kernel, dim3(grid_of(n, THREADS)), dim3(THREADS),
                      (size_t)0, (cudaStream_t)b->stream, code, b->n,
-                     (unsigned)(c->n_heads * c->vectors.n_sub), c->vectors.bits,
-                     (unsigned)c->block_bytes, b->bytes);
+                     (unsigned)(c->n_heads * c->codebook.n_sub),
+                     c->codebook.bits, (unsigned)c->block_bytes, b->bytes);
 }
 
-extern "C" int kv_gpu_encode_vectors(const struct kv_gpu_code *c,
-                                     const struct kv_gpu_blocks *b,
-                                     const struct kv_gpu_room *room,
-                                     size_t multiprocessors, struct kv_err *e)
+extern "C" int kv_gpu_encode_codebook(const struct kv_gpu_code *c,
+                                      const struct kv_gpu_blocks *b,
+                                      const struct kv_gpu_room *room,
+                                      size_t multiprocessors, struct kv_err *e)
 {
-    const struct kv_gpu_vectors *v = &c->vectors;
+    const struct kv_gpu_centroids *v = &c->codebook;
     const char *wrong = room->x ? turn(c, b, room->x) : NULL;
     kv_search s = {(unsigned)c->n_heads,
                    (unsigned)v->n_sub,

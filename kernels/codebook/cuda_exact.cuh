@@ -4,9 +4,9 @@
 
 #include "kernels/codebook/cuda.cuh"
 
-template <class B> struct kv_code_keys_f16 : kv_code_side<B> {
+template <class B> struct kv_codebook_keys_f16 : kv_codebook_side<B> {
     static constexpr int D = B::D;
-    using params = kv_code_params;
+    using params = kv_codebook_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
 
     /* A lane's 8 channels of a token are 4 words, two for each product of
@@ -35,10 +35,10 @@ template <class B> struct kv_code_keys_f16 : kv_code_side<B> {
     scores(const params &, const uint8_t *table, const uint8_t *, unsigned,
            const uint8_t *codes, const query<NT> &q, float s[B::T / 16][NT][4])
     {
-        const uint8_t *const place = kv_code_place<B>(table, kv_lane() % 4);
+        const uint8_t *const place = kv_codebook_place<B>(table, kv_lane() % 4);
         uint32_t string[B::BYTES / 4];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
 #pragma unroll
         for (int m = 0; m < B::T / 16; m++) {
 #pragma unroll
@@ -51,8 +51,8 @@ template <class B> struct kv_code_keys_f16 : kv_code_side<B> {
                 const int at = (m * (D / 32) + k) * 2 * B::PER;
                 uint32_t x[2][4];
 
-                kv_code_eight<B>(place, 32 * k, string, at, x[0]);
-                kv_code_eight<B>(place, 32 * k, string, at + B::PER, x[1]);
+                kv_codebook_eight<B>(place, 32 * k, string, at, x[0]);
+                kv_codebook_eight<B>(place, 32 * k, string, at + B::PER, x[1]);
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const uint32_t a[4] = {x[0][2 * j], x[1][2 * j],
@@ -67,9 +67,9 @@ template <class B> struct kv_code_keys_f16 : kv_code_side<B> {
     }
 };
 
-template <class B> struct kv_code_values_f16 : kv_code_side<B> {
+template <class B> struct kv_codebook_values_f16 : kv_codebook_side<B> {
     static constexpr int D = B::D;
-    using params = kv_code_params;
+    using params = kv_codebook_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
 
     template <int NT> static __device__ void clear(sums<NT> &x)
@@ -85,10 +85,10 @@ template <class B> struct kv_code_values_f16 : kv_code_side<B> {
            const float weight[B::T / 16][NT][4], const float factor[NT][2],
            sums<NT> &x)
     {
-        const uint8_t *const place = kv_code_place<B>(table, kv_lane() / 4);
+        const uint8_t *const place = kv_codebook_place<B>(table, kv_lane() / 4);
         uint32_t string[B::BYTES / 4], b[B::T / 16][NT][2];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
 #pragma unroll
         for (int m = 0; m < B::T / 16; m++)
 #pragma unroll
@@ -103,9 +103,9 @@ template <class B> struct kv_code_values_f16 : kv_code_side<B> {
 
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    kv_code_eight<B>(place, 64 * u, string,
-                                     ((u * (B::T / 16) + m) * 4 + j) * B::PER,
-                                     t[j]);
+                    kv_codebook_eight<B>(
+                        place, 64 * u, string,
+                        ((u * (B::T / 16) + m) * 4 + j) * B::PER, t[j]);
 #pragma unroll
                 for (int w = 0; w < 4; w++) {
                     const uint32_t a[4] = {kv_bytes(t[0][w], t[2][w], 0x5410),
@@ -130,7 +130,7 @@ template <class B> struct kv_code_values_f16 : kv_code_side<B> {
             for (int i = 0; i < NT; i++)
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    o[(i * 8 + 2 * c + j % 2) * D + kv_code_channel(k, j)] =
+                    o[(i * 8 + 2 * c + j % 2) * D + kv_codebook_channel(k, j)] =
                         x.o[k][i][j];
     }
 };

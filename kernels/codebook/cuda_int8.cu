@@ -4,9 +4,9 @@
 template <class B, int STAGES, int NT>
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
-    return kv_decode_launch<kv_code_keys_s8<B>, kv_code_values_s8<B>, STAGES,
-                            B::D, NT>(l, kv_code_params_of(l->k),
-                                      kv_code_params_of(l->v), e);
+    return kv_decode_launch<kv_codebook_keys_s8<B>, kv_codebook_values_s8<B>,
+                            STAGES, B::D, NT>(l, kv_codebook_params_of(l->k),
+                                              kv_codebook_params_of(l->v), e);
 }
 
 extern "C" int kv_gpu_codebook_int8(struct kv_gpu_launch *l,
@@ -14,7 +14,7 @@ extern "C" int kv_gpu_codebook_int8(struct kv_gpu_launch *l,
 {
 #define KV_CASE(D, DIMS, BITS, OWN, T_EXACT, S_EXACT, T, STAGES)             \
     if (l->head_dim == D && c.d == DIMS && c.bits == BITS && c.own == OWN) { \
-        using book = kv_code_book<D, DIMS, BITS, OWN, T, true>;              \
+        using book = kv_codebook_of<D, DIMS, BITS, OWN, T, true>;            \
                                                                              \
         return kv_row_tiles(l, D) == 2 ? launch<book, STAGES, 2>(l, e)       \
                                        : launch<book, STAGES, 1>(l, e);      \

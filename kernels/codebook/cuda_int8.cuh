@@ -46,9 +46,9 @@ KV_DEVICE uint32_t kv_query_bytes(const float *q, const float *scale, float up)
     return x;
 }
 
-template <class B> struct kv_code_keys_s8 : kv_code_side<B> {
+template <class B> struct kv_codebook_keys_s8 : kv_codebook_side<B> {
     static constexpr int D = B::D;
-    using params = kv_code_params;
+    using params = kv_codebook_params;
     template <int NT> using query = kv_queries_s8<D, NT>;
 
     static_assert(D * 127 * 127 < KV_MOST_SUM, "a sum fits its float");
@@ -59,7 +59,7 @@ template <class B> struct kv_code_keys_s8 : kv_code_side<B> {
                                    query<NT> &x)
     {
         const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
-        const float *const scale = kv_code_scales<B>(p, blockIdx.y);
+        const float *const scale = kv_codebook_scales<B>(p, blockIdx.y);
 
 #pragma unroll
         for (int i = 0; i < NT; i++) {
@@ -93,10 +93,10 @@ template <class B> struct kv_code_keys_s8 : kv_code_side<B> {
     scores(const params &, const uint8_t *table, const uint8_t *, unsigned,
            const uint8_t *codes, const query<NT> &q, float s[B::T / 16][NT][4])
     {
-        const uint8_t *const place = kv_code_place<B>(table, kv_lane() % 4);
+        const uint8_t *const place = kv_codebook_place<B>(table, kv_lane() % 4);
         uint32_t string[B::BYTES / 4];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
 #pragma unroll
         for (int m = 0; m < B::T / 16; m++) {
             int sum[NT][4];
@@ -111,8 +111,8 @@ template <class B> struct kv_code_keys_s8 : kv_code_side<B> {
                 const int at = (m * (D / 32) + k) * 2 * B::PER;
                 uint32_t x[2][2];
 
-                kv_code_eight<B>(place, 32 * k, string, at, x[0]);
-                kv_code_eight<B>(place, 32 * k, string, at + B::PER, x[1]);
+                kv_codebook_eight<B>(place, 32 * k, string, at, x[0]);
+                kv_codebook_eight<B>(place, 32 * k, string, at + B::PER, x[1]);
 
                 const uint32_t a[4] = {x[0][0], x[1][0], x[0][1], x[1][1]};
 
@@ -165,9 +165,9 @@ KV_DEVICE void kv_turn_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
     to[3] = kv_bytes(ab2, cd2, 0x7632);
 }
 
-template <class B> struct kv_code_values_s8 : kv_code_side<B> {
+template <class B> struct kv_codebook_values_s8 : kv_codebook_side<B> {
     static constexpr int D = B::D, M = B::T / 16;
-    using params = kv_code_params;
+    using params = kv_codebook_params;
     template <int NT> using sums = kv_sums_units<D, NT>;
 
     static_assert(B::T % 32 == 0, "a product is of 32 tokens");
@@ -188,11 +188,11 @@ template <class B> struct kv_code_values_s8 : kv_code_side<B> {
            const uint8_t *codes, const kv_rows &, unsigned,
            const float weight[M][NT][4], const float factor[NT][2], sums<NT> &x)
     {
-        const uint8_t *const place = kv_code_place<B>(table, kv_lane() / 4);
+        const uint8_t *const place = kv_codebook_place<B>(table, kv_lane() / 4);
         uint32_t string[B::BYTES / 4], b[M / 2][NT][2];
         float change[NT][2];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
 #pragma unroll
         for (int i = 0; i < NT; i++) {
             float up[2];
@@ -230,9 +230,9 @@ template <class B> struct kv_code_values_s8 : kv_code_side<B> {
 
 #pragma unroll
                     for (int j = 0; j < 4; j++)
-                        kv_code_eight<B>(place, 64 * u, string,
-                                         ((u * M + 2 * n + m) * 4 + j) * B::PER,
-                                         t[j]);
+                        kv_codebook_eight<B>(
+                            place, 64 * u, string,
+                            ((u * M + 2 * n + m) * 4 + j) * B::PER, t[j]);
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         uint32_t turned[4];
@@ -267,7 +267,7 @@ template <class B> struct kv_code_values_s8 : kv_code_side<B> {
     static __device__ void finish(const params &p, const sums<NT> &x, float *o)
     {
         const unsigned c = kv_lane() % 4;
-        const float *const scale = kv_code_scales<B>(p, blockIdx.y);
+        const float *const scale = kv_codebook_scales<B>(p, blockIdx.y);
 
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
@@ -275,7 +275,7 @@ template <class B> struct kv_code_values_s8 : kv_code_side<B> {
             for (int i = 0; i < NT; i++)
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    const unsigned channel = kv_code_channel(k, j);
+                    const unsigned channel = kv_codebook_channel(k, j);
 
                     o[(i * 8 + 2 * c + j % 2) * D + channel] =
                         x.sums.o[k][i][j] * x.unit[i][j % 2] * scale[channel];

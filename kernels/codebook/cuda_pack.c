@@ -7,20 +7,20 @@
 #include <math.h>
 #include <string.h>
 
-static const struct kv_tile_book *book_of(const struct kv_gpu_side *side)
+static const struct kv_codebook *book_of(const struct kv_gpu_side *side)
 {
     return side->store->params;
 }
 
 /* Whether a code of the device is two of the store, low bits first. */
-static bool pairs(const struct kv_tile_book *b)
+static bool pairs(const struct kv_codebook *b)
 {
     return b->d == 2 && b->bits == 4 && b->sub_books == 1 && b->n_sub % 2 == 0;
 }
 
 struct kv_gpu_codes kv_gpu_codebook_codes(const struct kv_gpu_side *side)
 {
-    const struct kv_tile_book *b = book_of(side);
+    const struct kv_codebook *b = book_of(side);
     struct kv_gpu_codes c = {.d = pairs(b) ? 4 : b->d,
                              .bits = pairs(b) ? 8 : b->bits,
                              .own = b->sub_books > 1};
@@ -36,7 +36,7 @@ struct kv_gpu_codes kv_gpu_codebook_codes(const struct kv_gpu_side *side)
 
 int kv_gpu_codebook_check(const struct kv_gpu_side *side, struct kv_err *e)
 {
-    const struct kv_tile_book *b = book_of(side);
+    const struct kv_codebook *b = book_of(side);
 
     if (b->rope)
         return kv_fail(e, "attention on codebook indices: no CUDA kernel for "
@@ -53,11 +53,11 @@ int kv_gpu_codebook_check(const struct kv_gpu_side *side, struct kv_err *e)
 /* ---- tables -------------------------------------------------------------- */
 
 /* Centroid `code` of table `sub` of a head in the device's codes: [d]. */
-static void centroid(const struct kv_tile_book *b, size_t head, size_t sub,
+static void centroid(const struct kv_codebook *b, size_t head, size_t sub,
                      size_t code, float *x)
 {
     const float *table =
-        b->centers + kv_tile_book_at(b, head, sub) * b->k * b->d;
+        b->centers + kv_codebook_at(b, head, sub) * b->k * b->d;
     const size_t size = b->d * sizeof(*x);
 
     if (pairs(b)) {
@@ -69,7 +69,7 @@ static void centroid(const struct kv_tile_book *b, size_t head, size_t sub,
 }
 
 /* One table in halves, or in bytes of which scale [d] is one. */
-static void fill(const struct kv_tile_book *b, struct kv_gpu_codes c,
+static void fill(const struct kv_codebook *b, struct kv_gpu_codes c,
                  size_t head, size_t sub, size_t entry, float *scale,
                  uint8_t *to)
 {
@@ -102,10 +102,10 @@ static void fill(const struct kv_tile_book *b, struct kv_gpu_codes c,
  * for each head, or once. */
 static void make_table(struct kv_gpu_side *side, struct kv_gpu_codes c)
 {
-    const struct kv_tile_book *b = book_of(side);
+    const struct kv_codebook *b = book_of(side);
     const bool int8 = side->path == KV_PATH_INT8;
     const size_t d = side->store->head_dim, k = (size_t)1 << c.bits;
-    const size_t entry = KV_CODE_ENTRY(int8, c.own, c.d);
+    const size_t entry = KV_CODEBOOK_ENTRY(int8, c.own, c.d);
     const size_t tables = c.own ? b->sub_books : 1;
     const size_t scales = tables * k * entry;
     uint8_t *to;
@@ -168,20 +168,21 @@ static void put(struct kv_gpu_codes c, struct place p, size_t bytes,
 
 /* 32 tokens, which are [first, first + 32) of the device's tile. */
 static void pack_part(const struct kv_gpu_side *side, struct kv_gpu_codes c,
-                      const uint16_t *code, struct kv_code_part part,
+                      const uint16_t *code, struct kv_codebook_part part,
                       size_t first, uint8_t *to)
 {
     const struct kv_store *s = side->store;
-    const struct kv_tile_book *b = book_of(side);
+    const struct kv_codebook *b = book_of(side);
     const size_t bytes = c.step * s->head_dim / c.d * c.bits / 8 / 32;
 
     for (size_t i = 0; i < KV_TILE_PART; i++)
         for (size_t sub = 0; sub < b->n_sub; sub += c.d / b->d) {
             const size_t t = first + i;
-            unsigned x = code[kv_code_at(part, sub, i)];
+            unsigned x = code[kv_codebook_in_part(part, sub, i)];
 
             if (pairs(b))
-                x |= (unsigned)code[kv_code_at(part, sub + 1, i)] << b->bits;
+                x |= (unsigned)code[kv_codebook_in_part(part, sub + 1, i)]
+                     << b->bits;
             put(c, place(s->values, c, s->head_dim, t % c.step, sub * b->d),
                 bytes, x, to + t / c.step * 32 * bytes);
         }
@@ -197,7 +198,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     for (size_t t = 0; t < KV_GPU_TILE; t += KV_TILE_PART) {
         const size_t token = i * KV_GPU_TILE + t;
         const uint8_t *tile = kv_store_tile(s, head, token / KV_TILE_TOKENS);
-        const struct kv_code_part part = kv_store_get_codes(
+        const struct kv_codebook_part part = kv_store_get_codes(
             s, tile, token % KV_TILE_TOKENS / KV_TILE_PART, code);
 
         pack_part(side, c, code, part, t, to);

@@ -179,19 +179,19 @@ ALWAYS_INLINE void look_up_all(const struct tables *t, size_t unit, uint8_t *x)
     }
 }
 
-void kv_code_few_entries_avx2(const struct kv_store *s, size_t head,
-                              const uint8_t *tile, size_t unit, uint8_t *x)
+void kv_codebook_few_entries_avx2(const struct kv_store *s, size_t head,
+                                  const uint8_t *tile, size_t unit, uint8_t *x)
 {
-    const struct kv_tile_book *b = s->params;
-    uint8_t row[(KV_CODE_DIM + SHARED_VALUES) * KV_TILE_TOKENS];
+    const struct kv_codebook *b = s->params;
+    uint8_t row[(KV_CODEBOOK_DIM + SHARED_VALUES) * KV_TILE_TOKENS];
     const struct tables t = {
-        .planes = b->planes + kv_tile_book_channel(b, head, 0, 0) * PLANE,
+        .planes = b->planes + kv_codebook_channel(b, head, 0, 0) * PLANE,
         .row = row,
         .n_sub = b->n_sub,
         .d = b->d,
         .own = b->sub_books > 1 ? b->d : 0};
 
-    if (b->order == KV_CODES_OWN)
+    if (b->order == KV_ORDER_OWN)
         own_rows(tile, b->n_sub, row);
     else if (s->values)
         shared_value_rows(tile, b->n_sub, row);

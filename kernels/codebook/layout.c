@@ -11,11 +11,11 @@
 enum {
     T = KV_TILE_TOKENS,
     PART = KV_TILE_PART,
-    MOST_DIM = KV_CODE_DIM,
+    MOST_DIM = KV_CODEBOOK_DIM,
     LINE = 64
 };
 
-static const struct kv_tile_book *book_of(const struct kv_store *s)
+static const struct kv_codebook *book_of(const struct kv_store *s)
 {
     return s->params;
 }
@@ -24,10 +24,10 @@ static const struct kv_tile_book *book_of(const struct kv_store *s)
  */
 
 /* The centroids [k][d] of one table in 8 bits. */
-static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
+static void round_table(struct kv_codebook *b, size_t head, size_t sub,
                         int bias)
 {
-    const size_t at = kv_tile_book_at(b, head, sub);
+    const size_t at = kv_codebook_at(b, head, sub);
     const size_t end = b->sub_books > 1 ? sub + 1 : b->n_sub;
     const float *from = b->centers + at * b->k * b->d;
 
@@ -44,61 +44,61 @@ static void round_table(struct kv_tile_book *b, size_t head, size_t sub,
 
             b->entry[(at * b->k + i) * b->width + j] = code;
             if (b->planes)
-                b->planes[kv_tile_book_channel(b, head, sub, j) * b->plane +
-                          i] = code;
+                b->planes[kv_codebook_channel(b, head, sub, j) * b->plane + i] =
+                    code;
         }
     }
 }
 
 /* Where channel j of a sub-vector is in a row of q8. */
-static size_t q_at(const struct kv_tile_book *b, size_t sub, size_t j)
+static size_t q_at(const struct kv_codebook *b, size_t sub, size_t j)
 {
     switch (b->order) {
-    case KV_CODES_SHARED:
+    case KV_ORDER_SHARED:
         return (sub / 4 * b->d + j) * 4 + sub % 4;
-    case KV_CODES_OWN:
+    case KV_ORDER_OWN:
         return sub * b->d + j;
-    case KV_CODES_WIDE:
+    case KV_ORDER_WIDE:
         break;
     }
     return sub * b->width + j;
 }
 
 /* The same in a row of the values' sums. */
-static size_t sum_at(const struct kv_tile_book *b, size_t sub, size_t j)
+static size_t sum_at(const struct kv_codebook *b, size_t sub, size_t j)
 {
-    if (b->order == KV_CODES_SHARED)
+    if (b->order == KV_ORDER_SHARED)
         return (sub / 16 * b->d + j) * 16 + sub % 16;
     return q_at(b, sub, j);
 }
 
-static enum kv_code_order order_of(unsigned bits, size_t sub_books)
+static enum kv_codebook_order order_of(unsigned bits, size_t sub_books)
 {
     if (bits > 8)
-        return KV_CODES_WIDE;
-    return sub_books > 1 ? KV_CODES_OWN : KV_CODES_SHARED;
+        return KV_ORDER_WIDE;
+    return sub_books > 1 ? KV_ORDER_OWN : KV_ORDER_SHARED;
 }
 
-struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
-                                      size_t sub_books, size_t n_sub, size_t d,
-                                      unsigned bits, int values,
-                                      struct kv_tiles_rope *rope)
+struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
+                                    size_t sub_books, size_t n_sub, size_t d,
+                                    unsigned bits, int values,
+                                    struct kv_tiles_rope *rope)
 {
     const size_t books = head_books * sub_books;
-    struct kv_tile_book *b = kv_alloc(1, sizeof(*b));
+    struct kv_codebook *b = kv_alloc(1, sizeof(*b));
 
-    *b = (struct kv_tile_book){.order = order_of(bits, sub_books),
-                               .head_books = head_books,
-                               .sub_books = sub_books,
-                               .n_sub = n_sub,
-                               .d = d,
-                               .k = (size_t)1 << bits,
-                               .bits = bits,
-                               .centers = centers,
-                               .rope = rope,
-                               .width = d <= 4   ? 4
-                                        : d <= 8 ? 8
-                                                 : 16};
+    *b = (struct kv_codebook){.order = order_of(bits, sub_books),
+                              .head_books = head_books,
+                              .sub_books = sub_books,
+                              .n_sub = n_sub,
+                              .d = d,
+                              .k = (size_t)1 << bits,
+                              .bits = bits,
+                              .centers = centers,
+                              .rope = rope,
+                              .width = d <= 4   ? 4
+                                       : d <= 8 ? 8
+                                                : 16};
     if (rope)
         return b;
     b->scale = kv_alloc(head_books * n_sub * d, sizeof(*b->scale));
@@ -123,7 +123,7 @@ struct kv_tile_book *kv_tile_book_new(const float *centers, size_t head_books,
     return b;
 }
 
-void kv_tile_book_free(struct kv_tile_book *b)
+void kv_codebook_free(struct kv_codebook *b)
 {
     if (!b)
         return;
@@ -140,21 +140,21 @@ void kv_tile_book_free(struct kv_tile_book *b)
 /* ---- tiles ----------------------------------------------------------------
  */
 
-static size_t code_bytes(const struct kv_tile_book *b, int values)
+static size_t code_bytes(const struct kv_codebook *b, int values)
 {
     switch (b->order) {
-    case KV_CODES_SHARED:
+    case KV_ORDER_SHARED:
         return kv_round_up(b->n_sub, values ? 16 : 4) * T /
                (b->bits <= 4 ? 2 : 1);
-    case KV_CODES_OWN:
+    case KV_ORDER_OWN:
         return b->bits <= 4 ? kv_round_up(b->n_sub, 2) / 2 * T : b->n_sub * T;
-    case KV_CODES_WIDE:
+    case KV_ORDER_WIDE:
         break;
     }
     return b->n_sub * T * b->bits / 8;
 }
 
-void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b)
+void kv_store_codebook(struct kv_store *s, const struct kv_codebook *b)
 {
     s->family = &kv_family_codebook;
     s->params = b;
@@ -165,21 +165,21 @@ void kv_store_codebook(struct kv_store *s, const struct kv_tile_book *b)
 static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
                       unsigned *shift)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const struct kv_codebook *b = book_of(s);
     const size_t half = b->bits <= 4 ? t / PART : 0;
     const size_t in = b->bits <= 4 ? t % PART : t; /* of half a tile */
     const size_t tokens = b->bits <= 4 ? PART : T;
 
     *shift = (unsigned)(4 * half);
     switch (b->order) {
-    case KV_CODES_SHARED:
+    case KV_ORDER_SHARED:
         return s->values ? (sub / 16 * tokens + in / 4 * 4) * 16 +
                                sub % 16 * 4 + in % 4
                          : (sub / 4 * tokens + in) * 4 + sub % 4;
-    case KV_CODES_OWN:
+    case KV_ORDER_OWN:
         *shift = b->bits <= 4 ? (unsigned)(sub % 2 * 4) : 0;
         return (b->bits <= 4 ? sub / 2 : sub) * T + t;
-    case KV_CODES_WIDE:
+    case KV_ORDER_WIDE:
         break;
     }
     return sub * T + t;
@@ -188,7 +188,7 @@ static size_t byte_of(const struct kv_store *s, size_t t, size_t sub,
 void kv_store_put_indices(const struct kv_store *s, size_t t,
                           const uint16_t *code, uint8_t *tile)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const struct kv_codebook *b = book_of(s);
 
     for (size_t i = 0; i < b->n_sub; i++) {
         unsigned shift;
@@ -217,7 +217,7 @@ ALWAYS_INLINE void widen(const uint8_t *from, size_t n, unsigned shift,
 typedef uint16_t u8 __attribute__((vector_size(16)));
 
 /* The upper bits of 32 codes. */
-static void add_bits(const struct kv_tile_book *b, const uint8_t *bits,
+static void add_bits(const struct kv_codebook *b, const uint8_t *bits,
                      uint16_t *code)
 {
     static const u8 one = {1, 2, 4, 8, 16, 32, 64, 128};
@@ -235,16 +235,16 @@ static void add_bits(const struct kv_tile_book *b, const uint8_t *bits,
     }
 }
 
-struct kv_code_part kv_store_get_codes(const struct kv_store *s,
-                                       const uint8_t *tile, size_t part,
-                                       uint16_t *code)
+struct kv_codebook_part kv_store_get_codes(const struct kv_store *s,
+                                           const uint8_t *tile, size_t part,
+                                           uint16_t *code)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const struct kv_codebook *b = book_of(s);
     const int halves = b->bits <= 4;
     const unsigned shift = halves ? (unsigned)(4 * part) : 0;
     const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
 
-    if (b->order == KV_CODES_SHARED) {
+    if (b->order == KV_ORDER_SHARED) {
         const size_t n = some * PART, step = halves ? n : 2 * n;
 
         for (size_t i = 0; i < kv_round_up(b->n_sub, some) / some; i++)
@@ -252,8 +252,8 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
                 widen(tile + i * step, n, shift, 15, code + i * n);
             else
                 widen(tile + i * step + part * n, n, 0, 255, code + i * n);
-        return s->values ? (struct kv_code_part){16, n, 4, 64, 1}
-                         : (struct kv_code_part){4, n, 1, 16, 4};
+        return s->values ? (struct kv_codebook_part){16, n, 4, 64, 1}
+                         : (struct kv_codebook_part){4, n, 1, 16, 4};
     }
     for (size_t i = 0; i < b->n_sub; i++) {
         uint16_t *to = code + i * PART;
@@ -268,7 +268,7 @@ struct kv_code_part kv_store_get_codes(const struct kv_store *s,
                          part * (PART / 8),
                      code + i * PART);
     }
-    return (struct kv_code_part){1, PART, 0, 4, 1};
+    return (struct kv_codebook_part){1, PART, 0, 4, 1};
 }
 
 /* ---- exact: centroids as they are ------------------------------------------
@@ -319,16 +319,15 @@ ALWAYS_INLINE void expand_values(const float *table, size_t d,
 
 /* d is a constant for the usual ones. */
 ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
-                              const uint16_t *code, struct kv_code_part p,
+                              const uint16_t *code, struct kv_codebook_part p,
                               float *x)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const struct kv_codebook *b = book_of(s);
     const size_t stride = kv_padded(s->head_dim);
 
     for (size_t i = 0; i < b->n_sub; i++) {
-        const float *table =
-            b->centers + kv_tile_book_at(b, head, i) * b->k * d;
-        const uint16_t *at = code + kv_code_at(p, i, 0);
+        const float *table = b->centers + kv_codebook_at(b, head, i) * b->k * d;
+        const uint16_t *at = code + kv_codebook_in_part(p, i, 0);
 
         if (s->values)
             expand_values(table, d, at, p.four, stride, x + i * d);
@@ -342,10 +341,10 @@ ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const struct kv_codebook *b = book_of(s);
     const size_t stride = kv_padded(s->head_dim);
     uint16_t code[MOST_DIM * PART];
-    const struct kv_code_part p = kv_store_get_codes(s, tile, part, code);
+    const struct kv_codebook_part p = kv_store_get_codes(s, tile, part, code);
 
     if (s->values)
         for (size_t t = 0; t < PART; t++)
@@ -374,8 +373,8 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
         .query_bytes = kv_exact_query_bytes, .prepare = kv_exact_prepare, \
         .qk = kv_exact_qk, .acc_floats = kv_exact_acc_floats,             \
         .pv = kv_exact_pv, .finish = kv_exact_finish, .by_chunks = true,  \
-        .qk_tiles = kv_code_qk_tiles_##LEVEL,                             \
-        .pv_tiles = kv_code_pv_tiles_##LEVEL                              \
+        .qk_tiles = kv_codebook_qk_tiles_##LEVEL,                         \
+        .pv_tiles = kv_codebook_pv_tiles_##LEVEL                          \
     }
 
 static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
@@ -386,7 +385,7 @@ static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
     static const struct kv_tile_ops avx2 = EXACT(avx2);
 #endif
 
-    if (!kv_code_tabled(book_of(s), s->n))
+    if (!kv_codebook_tabled(book_of(s), s->n))
         return kv_tiles_expanded(s);
 #ifdef __x86_64__
     if (kv_level_get() >= KV_LEVEL_AVX2)
@@ -400,17 +399,18 @@ static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
 
 static size_t query_bytes(const struct kv_store *s)
 {
-    return sizeof(struct kv_code_query) + kv_code_quads(s) * 4 * KV_TILE_ROWS;
+    return sizeof(struct kv_codebook_q8) +
+           kv_codebook_quads(s) * 4 * KV_TILE_ROWS;
 }
 
-/* n rows of q8 [MOST_DIM] side by side, n <= KV_CODE_ROWS. */
+/* n rows of q8 [MOST_DIM] side by side, n <= KV_CODEBOOK_ROWS. */
 static void put_rows(const struct kv_store *s, int8_t (*q8)[MOST_DIM], size_t n,
                      int8_t *to)
 {
-    const struct kv_tile_book *b = book_of(s);
-    const size_t some = b->order == KV_CODES_WIDE ? b->width : 4;
+    const struct kv_codebook *b = book_of(s);
+    const size_t some = b->order == KV_ORDER_WIDE ? b->width : 4;
 
-    memset(to, 0, n * kv_code_quads(s) * 4);
+    memset(to, 0, n * kv_codebook_quads(s) * 4);
     for (size_t c = 0; c < s->head_dim; c++) {
         const size_t in = b->q_at[c] & (some - 1);
         int8_t *at = to + (b->q_at[c] - in) * n + in;
@@ -433,9 +433,9 @@ static int32_t sum_of(const int8_t *x, size_t n)
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
-    const float *scale = kv_tile_book_scales(book_of(s), head);
+    const float *scale = kv_codebook_scales(book_of(s), head);
     const size_t padded = kv_padded(s->head_dim);
-    struct kv_code_query *to = query;
+    struct kv_codebook_q8 *to = query;
     float x[KV_TILE_ROWS][MOST_DIM];
 
     for (size_t r = 0; r < rows; r++, q += s->head_dim) {
@@ -448,16 +448,17 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
                             MOST_DIM, to->scale);
     for (size_t r = 0; r < rows; r++)
         to->start[r] = -KV_KEY_BIAS * sum_of(to->plain[r], s->head_dim);
-    for (size_t r = 0; r < rows; r += KV_CODE_ROWS) {
-        const size_t n = rows - r < KV_CODE_ROWS ? rows - r : KV_CODE_ROWS;
+    for (size_t r = 0; r < rows; r += KV_CODEBOOK_ROWS) {
+        const size_t n =
+            rows - r < KV_CODEBOOK_ROWS ? rows - r : KV_CODEBOOK_ROWS;
 
-        put_rows(s, to->plain + r, n, to->q8 + kv_code_rows_at(s, r));
+        put_rows(s, to->plain + r, n, to->q8 + kv_codebook_rows_at(s, r));
     }
 }
 
 /* One table for all sub-spaces, d and n_sub multiples of 4: the sums of four
  * sub-vectors in four dimensions at a time. */
-static void finish_fours(const struct kv_tile_book *b, const float *scale,
+static void finish_fours(const struct kv_codebook *b, const float *scale,
                          const float *acc, float *out)
 {
     for (size_t i = 0; i < b->n_sub; i += 4)
@@ -474,13 +475,13 @@ static void finish_fours(const struct kv_tile_book *b, const float *scale,
 static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
-    const struct kv_tile_book *b = book_of(s);
-    const float *scale = kv_tile_book_scales(b, head);
+    const struct kv_codebook *b = book_of(s);
+    const float *scale = kv_codebook_scales(b, head);
     const int fours =
-        b->order == KV_CODES_SHARED && b->d % 4 == 0 && b->n_sub % 4 == 0;
+        b->order == KV_ORDER_SHARED && b->d % 4 == 0 && b->n_sub % 4 == 0;
 
     for (size_t r = 0; r < rows;
-         r++, acc += kv_code_sums(s), out += s->head_dim) {
+         r++, acc += kv_codebook_sums(s), out += s->head_dim) {
         if (fours) {
             finish_fours(b, scale, acc, out);
             continue;
@@ -490,21 +491,21 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
     }
 }
 
-#define INT8(LEVEL, SUMS, FINISH)                       \
-    {                                                   \
-        .query_bytes = query_bytes, .prepare = prepare, \
-        .qk = kv_code_qk_##LEVEL, .acc_floats = SUMS,   \
-        .pv = kv_code_pv_##LEVEL, .finish = FINISH      \
+#define INT8(LEVEL, SUMS, FINISH)                         \
+    {                                                     \
+        .query_bytes = query_bytes, .prepare = prepare,   \
+        .qk = kv_codebook_qk_##LEVEL, .acc_floats = SUMS, \
+        .pv = kv_codebook_pv_##LEVEL, .finish = FINISH    \
     }
 
 static const struct kv_tile_ops *int8_ops(void)
 {
-    static const struct kv_tile_ops c = INT8(c, kv_code_sums, finish);
+    static const struct kv_tile_ops c = INT8(c, kv_codebook_sums, finish);
 
 #ifdef __x86_64__
     static const struct kv_tile_ops avx2 =
-        INT8(avx2, kv_code_sums_avx2, kv_code_finish_avx2);
-    static const struct kv_tile_ops vnni = INT8(vnni, kv_code_sums, finish);
+        INT8(avx2, kv_codebook_sums_avx2, kv_codebook_finish_avx2);
+    static const struct kv_tile_ops vnni = INT8(vnni, kv_codebook_sums, finish);
 
     if (kv_level_vnni())
         return &vnni;
@@ -516,28 +517,29 @@ static const struct kv_tile_ops *int8_ops(void)
 
 static size_t tables8_bytes(size_t of_rows)
 {
-    return sizeof(struct kv_code_tables8) +
-           KV_TILE_ROWS / KV_CODE_ROWS * of_rows;
+    return sizeof(struct kv_codebook_tables8) +
+           KV_TILE_ROWS / KV_CODEBOOK_ROWS * of_rows;
 }
 
 static size_t lanes8_bytes(const struct kv_store *s)
 {
-    return tables8_bytes(kv_code_lanes8_bytes(book_of(s)));
+    return tables8_bytes(kv_codebook_lanes8_bytes(book_of(s)));
 }
 
 #ifdef __x86_64__
 static size_t planes8_bytes(const struct kv_store *s)
 {
-    return tables8_bytes(kv_code_planes8_bytes(book_of(s)));
+    return tables8_bytes(kv_codebook_planes8_bytes(book_of(s)));
 }
 #endif
 
 /* by_chunks at every level: it decides how far the softmax goes at once. */
-#define TABLES8(LEVEL, ORDER, PREPARE)                                      \
-    {                                                                       \
-        .query_bytes = ORDER##8_bytes,                                      \
-        .prepare = kv_code_##ORDER##8_##PREPARE, .qk = kv_code_qk8_##LEVEL, \
-        .by_chunks = true, .qk_tiles = kv_code_qk8_tiles_##LEVEL            \
+#define TABLES8(LEVEL, ORDER, PREPARE)                    \
+    {                                                     \
+        .query_bytes = ORDER##8_bytes,                    \
+        .prepare = kv_codebook_##ORDER##8_##PREPARE,      \
+        .qk = kv_codebook_qk8_##LEVEL, .by_chunks = true, \
+        .qk_tiles = kv_codebook_qk8_tiles_##LEVEL         \
     }
 
 static const struct kv_tile_ops *tables8_ops(void)
@@ -559,11 +561,11 @@ static const struct kv_tile_ops *tables8_ops(void)
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
-    const struct kv_tile_book *b = book_of(s);
+    const struct kv_codebook *b = book_of(s);
 
     if (path == KV_PATH_EXACT)
         return exact_ops(s);
-    if (!s->values && kv_code_tabled8(b, s->n))
+    if (!s->values && kv_codebook_tabled8(b, s->n))
         return tables8_ops();
     return b->rope ? NULL : int8_ops();
 }

@@ -30,10 +30,10 @@ ALWAYS_INLINE void multiply(const float *center, size_t k, size_t d, size_t n,
 
 /* table [k]: each centroid of a sub-space with the queries q [channels]; 0
  * where there is no such sub-space. */
-static inline void sub_table(const struct kv_tile_book *b, size_t head,
+static inline void sub_table(const struct kv_codebook *b, size_t head,
                              size_t sub, const v4 *q, v4 *table)
 {
-    const size_t at = kv_tile_book_at(b, head, sub) * b->k * b->d;
+    const size_t at = kv_codebook_at(b, head, sub) * b->k * b->d;
 
     if (sub >= b->n_sub) {
         memset(table, 0, b->k * sizeof(*table));

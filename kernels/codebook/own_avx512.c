@@ -14,7 +14,7 @@ ALWAYS_INLINE vi own_codes(const uint8_t *tile, size_t sub, int halves)
 }
 
 /* Channels [c, c + 4) of 64 tokens; one: of one sub-vector. */
-ALWAYS_INLINE void own_four(const struct kv_tile_book *b, const uint8_t *planes,
+ALWAYS_INLINE void own_four(const struct kv_codebook *b, const uint8_t *planes,
                             const uint8_t *tile, size_t c, size_t n, int halves,
                             int one, vi x[4])
 {
@@ -32,7 +32,7 @@ ALWAYS_INLINE void own_four(const struct kv_tile_book *b, const uint8_t *planes,
 
 /* Channels [c, c + 4): x[k], 128-bit lane l: tokens 16 l + 4 k + [0, 4), each
  * its four channels. */
-ALWAYS_INLINE void own_tokens(const struct kv_tile_book *b,
+ALWAYS_INLINE void own_tokens(const struct kv_codebook *b,
                               const uint8_t *planes, const uint8_t *tile,
                               size_t c, size_t n, int halves, int one, vi x[4])
 {
@@ -52,7 +52,7 @@ ALWAYS_INLINE void own_tokens(const struct kv_tile_book *b,
 }
 
 /* The same, lane l: channel by channel its tokens 16 l + 4 k + [0, 4). */
-ALWAYS_INLINE void own_channels(const struct kv_tile_book *b,
+ALWAYS_INLINE void own_channels(const struct kv_codebook *b,
                                 const uint8_t *planes, const uint8_t *tile,
                                 size_t c, size_t n, int halves, int one,
                                 vi x[4])
@@ -77,7 +77,7 @@ ALWAYS_INLINE void turn_lanes(const vi x[4], vi out[4])
     out[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
 }
 
-ALWAYS_INLINE void own_qk(const struct kv_tile_book *b, const uint8_t *planes,
+ALWAYS_INLINE void own_qk(const struct kv_codebook *b, const uint8_t *planes,
                           const uint8_t *tile, const int8_t *q8, size_t rows,
                           size_t n, int halves, int one, const struct qk *to)
 {
@@ -112,7 +112,7 @@ ALWAYS_INLINE void own_qk(const struct kv_tile_book *b, const uint8_t *planes,
     }
 }
 
-ALWAYS_INLINE void own_pv(const struct kv_tile_book *b, const uint8_t *planes,
+ALWAYS_INLINE void own_pv(const struct kv_codebook *b, const uint8_t *planes,
                           const uint8_t *tile, const int8_t *p8,
                           const float *scale, size_t rows, size_t n, int halves,
                           int one, size_t n_acc, float *acc)
@@ -158,14 +158,14 @@ ALWAYS_INLINE void own_pv(const struct kv_tile_book *b, const uint8_t *planes,
     X(R, 64, 1, 1) X(R, 64, 0, 1) X(R, 128, 0, 1) X(R, 256, 0, 1)
 #define KIND(R, N, HALVES, ONE) ((R) << 16 | (N) << 4 | (HALVES) << 1 | (ONE))
 
-static size_t kind(const struct kv_tile_book *b, size_t rows)
+static size_t kind(const struct kv_codebook *b, size_t rows)
 {
     return KIND(rows, b->plane, (size_t)(b->bits <= 4), b->d % 4 == 0);
 }
 
-void kv_code_qk_own(const struct kv_tile_book *b, size_t head,
-                    const uint8_t *from, const int8_t *q8, size_t n,
-                    const struct qk *to)
+void kv_codebook_qk_own(const struct kv_codebook *b, size_t head,
+                        const uint8_t *from, const int8_t *q8, size_t n,
+                        const struct qk *to)
 {
     const uint8_t *planes = planes_of(b, head);
 
@@ -179,9 +179,9 @@ void kv_code_qk_own(const struct kv_tile_book *b, size_t head,
     }
 }
 
-void kv_code_pv_own(const struct kv_tile_book *b, size_t head,
-                    const uint8_t *from, const int8_t *p8, const float *scale,
-                    size_t n, size_t n_acc, float *acc)
+void kv_codebook_pv_own(const struct kv_codebook *b, size_t head,
+                        const uint8_t *from, const int8_t *p8,
+                        const float *scale, size_t n, size_t n_acc, float *acc)
 {
     const uint8_t *planes = planes_of(b, head);
 

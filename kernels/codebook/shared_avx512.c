@@ -104,7 +104,7 @@ ALWAYS_INLINE void key_products(vi s[ROWS][DIMS], size_t chains, size_t k, vi x,
 /* The 16 tokens of register i in the dimensions of t.  tile and q8: of the
  * first four sub-vectors.  Sums begin as `sum` where some is there, and go
  * there where more is to come, else to `to`. */
-ALWAYS_INLINE void shared_qk_some(const struct kv_tile_book *b,
+ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
                                   const struct table t[DIMS],
                                   const uint8_t *tile, size_t i,
                                   const int8_t *q8, size_t rows, size_t dims,
@@ -157,7 +157,7 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_tile_book *b,
 
 /* Dimensions [j, j + dims) of 64 tokens.  rows, dims, n, halves and pairs are
  * constants. */
-ALWAYS_INLINE void shared_qk_dims(const struct kv_tile_book *b,
+ALWAYS_INLINE void shared_qk_dims(const struct kv_codebook *b,
                                   const uint8_t *planes, const uint8_t *tile,
                                   const int8_t *q8, size_t rows, size_t j,
                                   size_t dims, size_t n, int halves, int pairs,
@@ -173,10 +173,10 @@ ALWAYS_INLINE void shared_qk_dims(const struct kv_tile_book *b,
                        pairs, j > 0, j + dims < b->d, sum, to);
 }
 
-ALWAYS_INLINE void shared_qk(const struct kv_tile_book *b,
-                             const uint8_t *planes, const uint8_t *tile,
-                             const int8_t *q8, size_t rows, size_t n,
-                             int halves, int pairs, const struct qk *to)
+ALWAYS_INLINE void shared_qk(const struct kv_codebook *b, const uint8_t *planes,
+                             const uint8_t *tile, const int8_t *q8, size_t rows,
+                             size_t n, int halves, int pairs,
+                             const struct qk *to)
 {
     _Alignas(LINE) int32_t sum[ROWS * T];
     size_t j = 0;
@@ -282,11 +282,10 @@ ALWAYS_INLINE void shared_pv_some(const uint8_t *planes, const uint8_t *tile,
         add_sum(acc + r * n_acc + k * 16, scale[r], s[r][k]);
 }
 
-ALWAYS_INLINE void shared_pv(const struct kv_tile_book *b,
-                             const uint8_t *planes, const uint8_t *tile,
-                             const int8_t *p8, const float *scale, size_t rows,
-                             size_t n, int halves, int pairs, size_t n_acc,
-                             float *acc)
+ALWAYS_INLINE void shared_pv(const struct kv_codebook *b, const uint8_t *planes,
+                             const uint8_t *tile, const int8_t *p8,
+                             const float *scale, size_t rows, size_t n,
+                             int halves, int pairs, size_t n_acc, float *acc)
 {
     const size_t step = halves ? 8 * LINE : 16 * LINE;
 
@@ -308,15 +307,15 @@ ALWAYS_INLINE void shared_pv(const struct kv_tile_book *b,
 #define KIND(R, N, HALVES, PAIRS) \
     ((R) << 16 | (N) << 4 | (HALVES) << 1 | (PAIRS))
 
-static size_t kind(const struct kv_tile_book *b, size_t rows)
+static size_t kind(const struct kv_codebook *b, size_t rows)
 {
     return KIND(rows, b->plane, (size_t)(b->bits <= 4),
                 (size_t)(b->plane > 64 && kv_level_pairs()));
 }
 
-void kv_code_qk_shared(const struct kv_tile_book *b, size_t head,
-                       const uint8_t *from, const int8_t *q8, size_t n,
-                       const struct qk *to)
+void kv_codebook_qk_shared(const struct kv_codebook *b, size_t head,
+                           const uint8_t *from, const int8_t *q8, size_t n,
+                           const struct qk *to)
 {
     const uint8_t *planes = planes_of(b, head);
 
@@ -330,9 +329,10 @@ void kv_code_qk_shared(const struct kv_tile_book *b, size_t head,
     }
 }
 
-void kv_code_pv_shared(const struct kv_tile_book *b, size_t head,
-                       const uint8_t *from, const int8_t *p8,
-                       const float *scale, size_t n, size_t n_acc, float *acc)
+void kv_codebook_pv_shared(const struct kv_codebook *b, size_t head,
+                           const uint8_t *from, const int8_t *p8,
+                           const float *scale, size_t n, size_t n_acc,
+                           float *acc)
 {
     const uint8_t *planes = planes_of(b, head);
 

@@ -14,39 +14,39 @@
 
 #include "kernels/codebook/impl.h"
 
-/* What qk want of queries: tables of KV_CODE_ROWS rows, then of the next.
+/* What qk want of queries: tables of KV_CODEBOOK_ROWS rows, then of the next.
  */
-struct kv_code_tables8 {
+struct kv_codebook_tables8 {
     float scale[KV_TILE_ROWS], low[KV_TILE_ROWS];
     _Alignas(64) uint8_t entry[];
 };
 
-/* One centroid's entries with KV_CODE_ROWS queries, 16 bits each, so that sums
- * of them stay apart: [n_sub][k]. */
-typedef uint64_t kv_code_lanes8;
+/* One centroid's entries with KV_CODEBOOK_ROWS queries, 16 bits each, so that
+ * sums of them stay apart: [n_sub][k]. */
+typedef uint64_t kv_codebook_lanes8;
 
-/* With AVX-512 instead: bytes [n_sub][KV_CODE_ROWS][plane]. */
-static inline size_t kv_code_planes8_bytes(const struct kv_tile_book *b)
+/* With AVX-512 instead: bytes [n_sub][KV_CODEBOOK_ROWS][plane]. */
+static inline size_t kv_codebook_planes8_bytes(const struct kv_codebook *b)
 {
-    return b->n_sub * KV_CODE_ROWS * b->plane;
+    return b->n_sub * KV_CODEBOOK_ROWS * b->plane;
 }
 
-static inline size_t kv_code_lanes8_bytes(const struct kv_tile_book *b)
+static inline size_t kv_codebook_lanes8_bytes(const struct kv_codebook *b)
 {
-    return b->n_sub * b->k * sizeof(kv_code_lanes8);
+    return b->n_sub * b->k * sizeof(kv_codebook_lanes8);
 }
 
 /* prepare (tiles.h); lanes and planes: the two orders of tables. */
-typedef void kv_code_prepare8_fn(const struct kv_store *s, size_t head,
-                                 const float *q, size_t rows, void *query);
+typedef void kv_codebook_prepare8_fn(const struct kv_store *s, size_t head,
+                                     const float *q, size_t rows, void *query);
 
-kv_code_prepare8_fn kv_code_lanes8_c, kv_code_lanes8_avx2;
-kv_code_prepare8_fn kv_code_planes8_avx2;
+kv_codebook_prepare8_fn kv_codebook_lanes8_c, kv_codebook_lanes8_avx2;
+kv_codebook_prepare8_fn kv_codebook_planes8_avx2;
 
 /* qk and qk_tiles; c, avx2: from lanes, vnni: from planes */
-kv_code_qk_fn kv_code_qk8_c, kv_code_qk8_avx2;
-kv_code_qk_fn kv_code_qk8_vnni;
-kv_code_qk_tiles_fn kv_code_qk8_tiles_c, kv_code_qk8_tiles_avx2;
-kv_code_qk_tiles_fn kv_code_qk8_tiles_vnni;
+kv_codebook_qk_fn kv_codebook_qk8_c, kv_codebook_qk8_avx2;
+kv_codebook_qk_fn kv_codebook_qk8_vnni;
+kv_codebook_qk_tiles_fn kv_codebook_qk8_tiles_c, kv_codebook_qk8_tiles_avx2;
+kv_codebook_qk_tiles_fn kv_codebook_qk8_tiles_vnni;
 
 #endif

@@ -11,7 +11,7 @@
 enum {
     SIDE = 4, /* tiles */
     PAIR = 2, /* rows whose tables are in registers */
-    MOST_SUB = KV_CODE_TABLES8 / 64
+    MOST_SUB = KV_CODEBOOK_TABLES8 / 64
 };
 _Static_assert(MOST_SUB % 4 == 0 && MOST_SUB * 255 <= UINT16_MAX,
                "fours of sub-vectors; sums of 16 bits");
@@ -21,7 +21,7 @@ typedef __m512 vf;
 /* Codes of sub-vectors [i, i + 4), a register each.  Shared: byte 16 l + 4 k +
  * j is of token 16 k + 4 l + j (l, k, j < 4); own: bytes are in the order of
  * tokens.  Those past n_sub are those of the last (own) or zeros. */
-ALWAYS_INLINE void four_codes(const struct kv_tile_book *b, const uint8_t *tile,
+ALWAYS_INLINE void four_codes(const struct kv_codebook *b, const uint8_t *tile,
                               size_t i, int shared, vi x[4])
 {
     const vi fours = _mm512_broadcast_i32x4(
@@ -41,7 +41,7 @@ ALWAYS_INLINE void four_codes(const struct kv_tile_book *b, const uint8_t *tile,
 }
 
 /* All codes of a tile, to a line for each sub-vector, `apart` bytes apart. */
-ALWAYS_INLINE void codes_of(const struct kv_tile_book *b, const uint8_t *tile,
+ALWAYS_INLINE void codes_of(const struct kv_codebook *b, const uint8_t *tile,
                             int shared, uint8_t *to, size_t apart)
 {
     for (size_t i = 0; i < b->n_sub; i += 4) {
@@ -102,8 +102,8 @@ ALWAYS_INLINE void add_to(vi *sum, vi x)
     KV_STAYS(*sum);
 }
 
-/* code: [n_sub][side][64], entry: of the first row, [n_sub][KV_CODE_ROWS][n].
- * rows, side, n and pairs are constants. */
+/* code: [n_sub][side][64], entry: of the first row,
+ * [n_sub][KV_CODEBOOK_ROWS][n]. rows, side, n and pairs are constants. */
 ALWAYS_INLINE void add_up(const uint8_t *code, size_t n_sub,
                           const uint8_t *entry, size_t rows, size_t side,
                           size_t n, int pairs, const struct rows *to)
@@ -159,7 +159,7 @@ static void some_tiles(const struct kv_store *s, const uint8_t *tile,
                        size_t side, const uint8_t *entry, size_t rows,
                        struct rows to)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
     const size_t pairs = b->plane > 64 && kv_level_pairs();
     _Alignas(LINE) uint8_t code[MOST_SUB * SIDE * T];
 
@@ -169,8 +169,8 @@ static void some_tiles(const struct kv_store *s, const uint8_t *tile,
         else
             codes_of(b, tile, 0, code + k * T, side * T);
     for (size_t r = 0, some; r < rows; r += some) {
-        const uint8_t *at =
-            entry + r / ROWS * kv_code_planes8_bytes(b) + r % ROWS * b->plane;
+        const uint8_t *at = entry + r / ROWS * kv_codebook_planes8_bytes(b) +
+                            r % ROWS * b->plane;
 
         some = kv_min(rows - r, PAIR);
         switch (KIND(some, side, b->plane, pairs)) {
@@ -187,13 +187,14 @@ static void some_tiles(const struct kv_store *s, const uint8_t *tile,
     }
 }
 
-void kv_code_qk8_tiles_vnni(const struct kv_store *s, size_t head,
-                            const uint8_t *tile, size_t n, const void *query,
-                            size_t rows, float *score, size_t stride)
+void kv_codebook_qk8_tiles_vnni(const struct kv_store *s, size_t head,
+                                const uint8_t *tile, size_t n,
+                                const void *query, size_t rows, float *score,
+                                size_t stride)
 {
-    const struct kv_tile_book *b = s->params;
-    const struct kv_code_tables8 *q = query;
-    struct rows to = {.shared = b->order == KV_CODES_SHARED,
+    const struct kv_codebook *b = s->params;
+    const struct kv_codebook_tables8 *q = query;
+    struct rows to = {.shared = b->order == KV_ORDER_SHARED,
                       .scale = q->scale,
                       .low = q->low,
                       .score = score,
@@ -209,9 +210,9 @@ void kv_code_qk8_tiles_vnni(const struct kv_store *s, size_t head,
     }
 }
 
-void kv_code_qk8_vnni(const struct kv_store *s, size_t head,
-                      const uint8_t *tile, const void *query, size_t rows,
-                      float *score, size_t stride)
+void kv_codebook_qk8_vnni(const struct kv_store *s, size_t head,
+                          const uint8_t *tile, const void *query, size_t rows,
+                          float *score, size_t stride)
 {
-    kv_code_qk8_tiles_vnni(s, head, tile, 1, query, rows, score, stride);
+    kv_codebook_qk8_tiles_vnni(s, head, tile, 1, query, rows, score, stride);
 }

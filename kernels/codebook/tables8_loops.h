@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { T = KV_TILE_TOKENS, ROWS = KV_CODE_ROWS };
+enum { T = KV_TILE_TOKENS, ROWS = KV_CODEBOOK_ROWS };
 _Static_assert(ROWS * sizeof(float) == sizeof(v4), "a lane for each row");
 
 typedef int32_t ints __attribute__((vector_size(16)));
@@ -22,7 +22,7 @@ ALWAYS_INLINE v4 choose(ints where, v4 a, v4 b)
 
 /* The tables [n_sub][k] of some rows, from low [n_sub] on; gives the rows'
  * largest range. */
-static v4 multiply_all(const struct kv_tile_book *b, size_t head, const v4 *q,
+static v4 multiply_all(const struct kv_codebook *b, size_t head, const v4 *q,
                        v4 *table, v4 *low)
 {
     v4 most = {0};
@@ -49,21 +49,21 @@ ALWAYS_INLINE ints to_8(v4 x)
 }
 
 /* [k] entries of a sub-space, x = (table - low) * by. */
-ALWAYS_INLINE void put_lanes(const struct kv_tile_book *b, const v4 *table,
-                             v4 low, v4 by, kv_code_lanes8 *to)
+ALWAYS_INLINE void put_lanes(const struct kv_codebook *b, const v4 *table,
+                             v4 low, v4 by, kv_codebook_lanes8 *to)
 {
     for (size_t j = 0; j < b->k; j++) {
         const words x =
             __builtin_convertvector(to_8((table[j] - low) * by), words);
 
-        kv_code_lanes8 lanes;
+        kv_codebook_lanes8 lanes;
 
         memcpy(&lanes, &x, sizeof(lanes));
         to[j] = lanes;
     }
 }
 
-ALWAYS_INLINE void put_planes(const struct kv_tile_book *b, const v4 *table,
+ALWAYS_INLINE void put_planes(const struct kv_codebook *b, const v4 *table,
                               v4 low, v4 by, uint8_t *to)
 {
     for (size_t j = 0; j < b->k; j += 4) {
@@ -81,18 +81,18 @@ ALWAYS_INLINE void put_planes(const struct kv_tile_book *b, const v4 *table,
 
 ALWAYS_INLINE void prepare8(const struct kv_store *s, size_t head,
                             const float *q, size_t rows, bool planes,
-                            struct kv_code_tables8 *to)
+                            struct kv_codebook_tables8 *to)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
     const size_t bytes =
-        (planes ? kv_code_planes8_bytes(b) : kv_code_lanes8_bytes(b)) /
+        (planes ? kv_codebook_planes8_bytes(b) : kv_codebook_lanes8_bytes(b)) /
         b->n_sub;
     v4 *const table = kv_lines_unset(b->n_sub * b->k, sizeof(*table));
     uint8_t *entry = to->entry;
 
     for (size_t r = 0; r < rows; r += ROWS, q += ROWS * s->head_dim) {
         const size_t some = kv_min(rows - r, ROWS);
-        v4 x[KV_CODE_DIM], low[KV_CODE_DIM], sum = {0}, most;
+        v4 x[KV_CODEBOOK_DIM], low[KV_CODEBOOK_DIM], sum = {0}, most;
         float scale[ROWS], by[ROWS];
 
         for (size_t c = 0; c < s->head_dim; c++) {
@@ -109,7 +109,7 @@ ALWAYS_INLINE void prepare8(const struct kv_store *s, size_t head,
                 put_planes(b, table + i * b->k, low[i], load4(by), entry);
             else
                 put_lanes(b, table + i * b->k, low[i], load4(by),
-                          (kv_code_lanes8 *)entry);
+                          (kv_codebook_lanes8 *)entry);
         }
         memcpy(to->scale + r, scale, sizeof(scale));
         store4(to->low + r, sum);
@@ -117,21 +117,23 @@ ALWAYS_INLINE void prepare8(const struct kv_store *s, size_t head,
     free(table);
 }
 
-void NAME(kv_code_lanes8)(const struct kv_store *s, size_t head, const float *q,
-                          size_t rows, void *query)
+void NAME(kv_codebook_lanes8)(const struct kv_store *s, size_t head,
+                              const float *q, size_t rows, void *query)
 {
     prepare8(s, head, q, rows, false, query);
 }
 
 /* sum [64] += what the codes of sub-vectors [i, i + 4) point to. */
-static void add_four(const struct kv_tile_book *b, const kv_code_lanes8 *entry,
-                     const uint8_t *tile, size_t i, kv_code_lanes8 *sum)
+static void add_four(const struct kv_codebook *b,
+                     const kv_codebook_lanes8 *entry, const uint8_t *tile,
+                     size_t i, kv_codebook_lanes8 *sum)
 {
-    const kv_code_lanes8 *const e0 = entry + i * b->k, *const e1 = e0 + b->k,
-                                *const e2 = e1 + b->k, *const e3 = e2 + b->k;
+    const kv_codebook_lanes8 *const
+        e0 = entry + i * b->k,
+        *const e1 = e0 + b->k, *const e2 = e1 + b->k, *const e3 = e2 + b->k;
 
     tile += i * T;
-    if (b->order == KV_CODES_SHARED)
+    if (b->order == KV_ORDER_SHARED)
         for (size_t t = 0; t < T; t++, tile += 4)
             sum[t] += e0[tile[0]] + e1[tile[1]] + e2[tile[2]] + e3[tile[3]];
     else
@@ -141,10 +143,11 @@ static void add_four(const struct kv_tile_book *b, const kv_code_lanes8 *entry,
 }
 
 /* The same of sub-vector i. */
-static void add_one(const struct kv_tile_book *b, const kv_code_lanes8 *entry,
-                    const uint8_t *tile, size_t i, kv_code_lanes8 *sum)
+static void add_one(const struct kv_codebook *b,
+                    const kv_codebook_lanes8 *entry, const uint8_t *tile,
+                    size_t i, kv_codebook_lanes8 *sum)
 {
-    const int shared = b->order == KV_CODES_SHARED;
+    const int shared = b->order == KV_ORDER_SHARED;
 
     entry += i * b->k;
     tile += shared ? i / 4 * 4 * T + i % 4 : i * T;
@@ -152,17 +155,17 @@ static void add_one(const struct kv_tile_book *b, const kv_code_lanes8 *entry,
         sum[t] += entry[tile[shared ? 4 * t : t]];
 }
 
-void NAME(kv_code_qk8)(const struct kv_store *s, size_t head,
-                       const uint8_t *tile, const void *query, size_t rows,
-                       float *score, size_t stride)
+void NAME(kv_codebook_qk8)(const struct kv_store *s, size_t head,
+                           const uint8_t *tile, const void *query, size_t rows,
+                           float *score, size_t stride)
 {
-    const struct kv_tile_book *b = s->params;
-    const struct kv_code_tables8 *q = query;
-    const kv_code_lanes8 *entry = (const kv_code_lanes8 *)q->entry;
+    const struct kv_codebook *b = s->params;
+    const struct kv_codebook_tables8 *q = query;
+    const kv_codebook_lanes8 *entry = (const kv_codebook_lanes8 *)q->entry;
 
     (void)head;
     for (size_t r = 0; r < rows; r += ROWS, entry += b->n_sub * b->k) {
-        kv_code_lanes8 sum[T] = {0};
+        kv_codebook_lanes8 sum[T] = {0};
         size_t i = 0;
 
         for (; i + 4 <= b->n_sub; i += 4)
@@ -177,11 +180,12 @@ void NAME(kv_code_qk8)(const struct kv_store *s, size_t head,
     }
 }
 
-void NAME(kv_code_qk8_tiles)(const struct kv_store *s, size_t head,
-                             const uint8_t *tile, size_t n, const void *query,
-                             size_t rows, float *score, size_t stride)
+void NAME(kv_codebook_qk8_tiles)(const struct kv_store *s, size_t head,
+                                 const uint8_t *tile, size_t n,
+                                 const void *query, size_t rows, float *score,
+                                 size_t stride)
 {
     for (size_t i = 0; i < n; i++)
-        NAME(kv_code_qk8)
+        NAME(kv_codebook_qk8)
     (s, head, tile + i * s->tile_bytes, query, rows, score + i * T, stride);
 }

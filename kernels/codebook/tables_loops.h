@@ -30,12 +30,12 @@ _Static_assert(QUERIES * sizeof(float) == sizeof(v4) && SPACES == 4,
 
 /* A space is a sub-space, or two with codes of up to 4 bits, of which the first
  * one's are the lower halves of bytes. */
-static size_t in_space(const struct kv_tile_book *b)
+static size_t in_space(const struct kv_codebook *b)
 {
     return b->bits <= 4 ? 2 : 1;
 }
 
-static size_t n_spaces(const struct kv_tile_book *b)
+static size_t n_spaces(const struct kv_codebook *b)
 {
     return (b->n_sub + in_space(b) - 1) / in_space(b);
 }
@@ -57,11 +57,11 @@ enum { STEP_TOKEN = 16, STEP_SUB = 4, STEP_SHARED = 64 };
 
 static size_t step_of(const struct kv_store *s)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
 
-    if (b->order == KV_CODES_SHARED && !s->values)
+    if (b->order == KV_ORDER_SHARED && !s->values)
         return STEP_TOKEN;
-    return b->order == KV_CODES_SHARED && b->bits > 4 ? STEP_SHARED : STEP_SUB;
+    return b->order == KV_ORDER_SHARED && b->bits > 4 ? STEP_SHARED : STEP_SUB;
 }
 
 ALWAYS_INLINE uint32_t four_at(const uint8_t *p)
@@ -109,15 +109,15 @@ static struct codes codes_of_pairs(const struct kv_store *s,
                                    const uint8_t *tile, size_t space,
                                    uint8_t room[SPACES * T])
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
     const size_t sub = 2 * space;
     const size_t ahead = AHEAD * s->tile_bytes;
     struct codes c = {.step = step_of(s)};
 
-    if (b->order == KV_CODES_OWN)
+    if (b->order == KV_ORDER_OWN)
         c.ahead = ahead;
     for (size_t i = 0; i < SPACES; i++)
-        if (b->order == KV_CODES_OWN)
+        if (b->order == KV_ORDER_OWN)
             c.row[i] = tile + kv_min(space + i, n_spaces(b) - 1) * T;
         else
             c.row[i] = room + i * (s->values ? T : 4);
@@ -126,7 +126,7 @@ static struct codes codes_of_pairs(const struct kv_store *s,
 
         kv_prefetch_near(tile + sub * HALF, ahead, 2 * SPACES * HALF);
         pair_keys(tile + sub * HALF, tile + next * HALF, room);
-    } else if (b->order == KV_CODES_SHARED) {
+    } else if (b->order == KV_ORDER_SHARED) {
         const uint8_t *at = tile + sub / 16 * 16 * HALF + sub % 16 * 4;
 
         kv_prefetch_near(at, ahead, 16 * HALF);
@@ -142,7 +142,7 @@ static struct codes codes_of_pairs(const struct kv_store *s,
 static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
                              size_t space, uint8_t room[SPACES * T])
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
     struct codes c = {.step = step_of(s), .ahead = AHEAD * s->tile_bytes};
 
     if (b->bits <= 4)
@@ -169,11 +169,11 @@ ALWAYS_INLINE v4 *entry_of(v4 *table, uint32_t four, size_t i)
  */
 
 /* table [SPACES][entries] of the spaces from this one on. */
-static void key_tables(const struct kv_tile_book *b, size_t head, size_t space,
+static void key_tables(const struct kv_codebook *b, size_t head, size_t space,
                        const v4 *q, v4 *table)
 {
     for (size_t i = space; i < space + SPACES;
-         i++, table += kv_code_table_size(b)) {
+         i++, table += kv_codebook_table_size(b)) {
         v4 low[PAIR_K], high[PAIR_K];
 
         if (in_space(b) == 1) {
@@ -218,8 +218,8 @@ ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t n, v4 *table,
 static void sum_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t n, const v4 *q, v4 *sum)
 {
-    const struct kv_tile_book *b = s->params;
-    const size_t k = kv_code_table_size(b);
+    const struct kv_codebook *b = s->params;
+    const size_t k = kv_codebook_table_size(b);
     v4 table[SPACES * MOST_K];
     uint8_t room[SPACES * T];
 
@@ -238,13 +238,14 @@ static void sum_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
     }
 }
 
-void NAME(kv_code_qk_tiles)(const struct kv_store *s, size_t head,
-                            const uint8_t *tile, size_t n, const void *query,
-                            size_t rows, float *score, size_t stride)
+void NAME(kv_codebook_qk_tiles)(const struct kv_store *s, size_t head,
+                                const uint8_t *tile, size_t n,
+                                const void *query, size_t rows, float *score,
+                                size_t stride)
 {
-    v4 q[KV_CODE_DIM], sum[KV_TILE_CHUNK];
+    v4 q[KV_CODEBOOK_DIM], sum[KV_TILE_CHUNK];
 
-    if (!kv_code_tabled(s->params, n * T)) {
+    if (!kv_codebook_tabled(s->params, n * T)) {
         for (size_t i = 0; i < n; i++)
             kv_exact_qk(s, head, tile + i * s->tile_bytes, query, rows,
                         score + i * T, stride);
@@ -314,10 +315,10 @@ ALWAYS_INLINE void weigh(const float *center, size_t k, size_t d, size_t n,
 
 /* acc, [rows] of `padded`: adds a sub-space's centroids times the weights in
  * table [k]. */
-static void add_centers(const struct kv_tile_book *b, size_t head, size_t sub,
+static void add_centers(const struct kv_codebook *b, size_t head, size_t sub,
                         const v4 *table, size_t rows, size_t padded, float *acc)
 {
-    const size_t at = kv_tile_book_at(b, head, sub) * b->k * b->d;
+    const size_t at = kv_codebook_at(b, head, sub) * b->k * b->d;
 
     acc += sub * b->d;
     for (size_t j = 0, n; j < b->d; j += n, acc += n) {
@@ -339,12 +340,12 @@ static void add_centers(const struct kv_tile_book *b, size_t head, size_t sub,
 }
 
 /* The same of the spaces from this one on, table [SPACES][entries]. */
-static void add_spaces(const struct kv_tile_book *b, size_t head, size_t space,
+static void add_spaces(const struct kv_codebook *b, size_t head, size_t space,
                        const v4 *table, size_t rows, size_t padded, float *acc)
 {
     const size_t end = kv_min(space + SPACES, n_spaces(b));
 
-    for (size_t i = space; i < end; i++, table += kv_code_table_size(b)) {
+    for (size_t i = space; i < end; i++, table += kv_codebook_table_size(b)) {
         v4 low[PAIR_K] = {{0}}, high[PAIR_K] = {{0}};
 
         if (in_space(b) == 1) {
@@ -368,8 +369,8 @@ static void add_values(const struct kv_store *s, size_t head,
                        const uint8_t *tile, size_t n, const v4 *w, size_t rows,
                        float *acc)
 {
-    const struct kv_tile_book *b = s->params;
-    const size_t k = kv_code_table_size(b);
+    const struct kv_codebook *b = s->params;
+    const size_t k = kv_codebook_table_size(b);
     v4 table[SPACES * MOST_K];
     uint8_t room[SPACES * T];
 
@@ -388,14 +389,14 @@ static void add_values(const struct kv_store *s, size_t head,
     }
 }
 
-void NAME(kv_code_pv_tiles)(const struct kv_store *s, size_t head,
-                            const uint8_t *tile, size_t n, const float *p,
-                            size_t stride, size_t rows, float *acc)
+void NAME(kv_codebook_pv_tiles)(const struct kv_store *s, size_t head,
+                                const uint8_t *tile, size_t n, const float *p,
+                                size_t stride, size_t rows, float *acc)
 {
     const size_t padded = kv_padded(s->head_dim);
     v4 w[KV_TILE_CHUNK];
 
-    if (!kv_code_tabled(s->params, n * T)) {
+    if (!kv_codebook_tabled(s->params, n * T)) {
         for (size_t i = 0; i < n; i++)
             kv_exact_pv(s, head, tile + i * s->tile_bytes, p + i * T, stride,
                         rows, acc);

@@ -3,7 +3,7 @@
 #include "kernels/codebook/avx512.h"
 
 /* The codes of a sub-space, to code [64]. */
-static void wide_codes(const struct kv_tile_book *b, const uint8_t *tile,
+static void wide_codes(const struct kv_codebook *b, const uint8_t *tile,
                        size_t sub, uint16_t *code)
 {
     const uint8_t *low = tile + sub * T;
@@ -57,8 +57,8 @@ static void entries(const uint8_t *entry, size_t width, const uint16_t *code,
     }
 }
 
-void kv_code_entries(const struct kv_tile_book *b, size_t head,
-                     const uint8_t *tile, uint8_t *x)
+void kv_codebook_entries(const struct kv_codebook *b, size_t head,
+                         const uint8_t *tile, uint8_t *x)
 {
     uint16_t code[2][T]; /* the next ones first: the stores are done then */
 
@@ -66,7 +66,7 @@ void kv_code_entries(const struct kv_tile_book *b, size_t head,
     for (size_t i = 0; i < b->n_sub; i++) {
         if (i + 1 < b->n_sub)
             wide_codes(b, tile, i + 1, code[(i + 1) % 2]);
-        entries(b->entry + kv_tile_book_at(b, head, i) * b->k * b->width,
+        entries(b->entry + kv_codebook_at(b, head, i) * b->k * b->width,
                 b->width, code[i % 2], x + i * T * b->width);
     }
 }
@@ -97,7 +97,7 @@ ALWAYS_INLINE vi pairs(vi a, vi b)
 }
 
 /* 64 tokens, a part of 256 / width at a time; rows and width are constants. */
-ALWAYS_INLINE void wide_qk(const struct kv_tile_book *b, const uint8_t *x,
+ALWAYS_INLINE void wide_qk(const struct kv_codebook *b, const uint8_t *x,
                            const int8_t *q8, size_t rows, size_t width,
                            const struct qk *to)
 {
@@ -163,7 +163,7 @@ ALWAYS_INLINE vi turn_order(size_t width)
 }
 
 /* rows and width are constants. */
-ALWAYS_INLINE void wide_pv(const struct kv_tile_book *b, const uint8_t *x,
+ALWAYS_INLINE void wide_pv(const struct kv_codebook *b, const uint8_t *x,
                            const int8_t *p8, const float *scale, size_t rows,
                            size_t width, size_t n_acc, float *acc)
 {
@@ -216,9 +216,9 @@ ALWAYS_INLINE void wide_pv(const struct kv_tile_book *b, const uint8_t *x,
 
 #define WIDTHS(X, R) X(R, 4) X(R, 8) X(R, 16)
 
-void kv_code_qk_wide(const struct kv_tile_book *b, size_t head,
-                     const uint8_t *from, const int8_t *q8, size_t n,
-                     const struct qk *to)
+void kv_codebook_qk_wide(const struct kv_codebook *b, size_t head,
+                         const uint8_t *from, const int8_t *q8, size_t n,
+                         const struct qk *to)
 {
     (void)head;
     switch (n << 8 | b->width) {
@@ -231,9 +231,9 @@ void kv_code_qk_wide(const struct kv_tile_book *b, size_t head,
     }
 }
 
-void kv_code_pv_wide(const struct kv_tile_book *b, size_t head,
-                     const uint8_t *from, const int8_t *p8, const float *scale,
-                     size_t n, size_t n_acc, float *acc)
+void kv_codebook_pv_wide(const struct kv_codebook *b, size_t head,
+                         const uint8_t *from, const int8_t *p8,
+                         const float *scale, size_t n, size_t n_acc, float *acc)
 {
     (void)head;
     switch (n << 8 | b->width) {

@@ -25,7 +25,7 @@ extern "C" {
 int kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_groups_int8(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e);
-int kv_gpu_append_vectors(const struct kv_gpu_append *s, struct kv_err *e);
+int kv_gpu_append_codebook(const struct kv_gpu_append *s, struct kv_err *e);
 
 #ifdef __cplusplus
 }

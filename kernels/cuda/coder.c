@@ -35,7 +35,7 @@ static int send(struct kv_gpu_coder *c, size_t i, const void *from,
 
 static int send_tables(struct kv_gpu_coder *c, struct kv_err *e)
 {
-    struct kv_gpu_vectors *v = &c->code.vectors;
+    struct kv_gpu_centroids *v = &c->code.codebook;
     const size_t centers = v->head_books * v->sub_books * v->k * v->d;
     const size_t row = c->code.n_heads * c->code.head_dim;
 
@@ -95,7 +95,7 @@ static int prepare(struct kv_gpu_coder *c, const struct kv_device *device,
     switch (c->code.coding) {
     case KV_GPU_GROUPS:
         return check_groups(&c->code, device, e);
-    case KV_GPU_VECTORS:
+    case KV_GPU_CODEBOOK:
         return send_tables(c, e);
     case KV_GPU_BITSTREAMS:
         break;
@@ -134,7 +134,7 @@ void kv_gpu_coder_free(struct kv_gpu_coder *c)
 /* A float a value where there is a transform. */
 static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
 {
-    const struct kv_gpu_vectors *v = &c->vectors;
+    const struct kv_gpu_centroids *v = &c->codebook;
 
     return v->smooth || v->hadamard
                ? n * c->block * c->n_heads * c->head_dim * sizeof(float)
@@ -143,7 +143,7 @@ static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
 
 static size_t vectors_room(const struct kv_gpu_code *c, size_t n)
 {
-    const struct kv_gpu_vectors *v = &c->vectors;
+    const struct kv_gpu_centroids *v = &c->codebook;
     const size_t codes = n * c->block * c->n_heads * v->n_sub;
 
     return turned_bytes(c, n) + (v->bits == 8 ? 0 : codes * 2);
@@ -157,9 +157,9 @@ static int encode_vectors(const struct kv_gpu_coder *c,
 
     if (turned)
         room.x = b->room;
-    if (c->code.vectors.bits != 8)
+    if (c->code.codebook.bits != 8)
         room.code = (uint16_t *)((uint8_t *)b->room + turned);
-    return kv_gpu_encode_vectors(&c->code, b, &room, c->multiprocessors, e);
+    return kv_gpu_encode_codebook(&c->code, b, &room, c->multiprocessors, e);
 }
 
 /* Bitstreams that are searched at once, of n. */
@@ -186,7 +186,7 @@ size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n)
     switch (c->code.coding) {
     case KV_GPU_GROUPS:
         return 0;
-    case KV_GPU_VECTORS:
+    case KV_GPU_CODEBOOK:
         return vectors_room(&c->code, n);
     case KV_GPU_BITSTREAMS:
         break;
@@ -202,7 +202,7 @@ int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
     switch (c->code.coding) {
     case KV_GPU_GROUPS:
         return kv_gpu_encode_groups(&c->code, b, e);
-    case KV_GPU_VECTORS:
+    case KV_GPU_CODEBOOK:
         return encode_vectors(c, b, e);
     case KV_GPU_BITSTREAMS:
         break;
@@ -220,8 +220,8 @@ int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,
     switch (c->code.coding) {
     case KV_GPU_GROUPS:
         return kv_gpu_decode_groups(&c->code, bytes, n, x, e);
-    case KV_GPU_VECTORS:
-        return kv_gpu_decode_vectors(&c->code, bytes, n, x, e);
+    case KV_GPU_CODEBOOK:
+        return kv_gpu_decode_codebook(&c->code, bytes, n, x, e);
     case KV_GPU_BITSTREAMS:
         break;
     }

@@ -42,8 +42,8 @@ struct kv_gpu_groups {
     bool stochastic, values;
 };
 
-/* Indices into codebooks, packed token by token (lib/schemes/vq.h). */
-struct kv_gpu_vectors {
+/* Indices into codebooks, packed token by token (lib/schemes/codebook.h). */
+struct kv_gpu_centroids {
     unsigned bits;
     size_t d, k, n_sub;           /* d <= 16; sub-vectors of a head */
     size_t head_books, sub_books; /* 1: all heads, all sub-vectors share */
@@ -93,7 +93,7 @@ struct kv_gpu_bitstreams {
     unsigned n_coefs, n_runs, n_transitions, n_bits; /* of a bitstream */
 };
 
-enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_VECTORS, KV_GPU_BITSTREAMS };
+enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_CODEBOOK, KV_GPU_BITSTREAMS };
 
 /* What encode() and decode() do on one side of a layer. */
 struct kv_gpu_code {
@@ -102,7 +102,7 @@ struct kv_gpu_code {
     enum kv_gpu_coding coding;
     union {
         struct kv_gpu_groups groups;
-        struct kv_gpu_vectors vectors;
+        struct kv_gpu_centroids codebook;
         struct kv_gpu_bitstreams bitstreams;
     };
 };
@@ -159,10 +159,10 @@ struct kv_gpu_room {
     uint16_t *code; /* [tokens][n_heads][n_sub] */
 };
 /* code's centers and smooth are the device's; multiprocessors: of it. */
-int kv_gpu_encode_vectors(const struct kv_gpu_code *code,
-                          const struct kv_gpu_blocks *b,
-                          const struct kv_gpu_room *room,
-                          size_t multiprocessors, struct kv_err *e);
+int kv_gpu_encode_codebook(const struct kv_gpu_code *code,
+                           const struct kv_gpu_blocks *b,
+                           const struct kv_gpu_room *room,
+                           size_t multiprocessors, struct kv_err *e);
 
 /* Searches of bitstreams that a multiprocessor has registers for, a warp each;
  * and bytes that one notes down for a transition, one of each lane. */
@@ -175,8 +175,8 @@ int kv_gpu_encode_bitstreams(const struct kv_gpu_code *code,
 
 int kv_gpu_decode_groups(const struct kv_gpu_code *code, const uint8_t *bytes,
                          size_t n, float *x, struct kv_err *e);
-int kv_gpu_decode_vectors(const struct kv_gpu_code *code, const uint8_t *bytes,
-                          size_t n, float *x, struct kv_err *e);
+int kv_gpu_decode_codebook(const struct kv_gpu_code *code, const uint8_t *bytes,
+                           size_t n, float *x, struct kv_err *e);
 int kv_gpu_decode_bitstreams(const struct kv_gpu_code *code,
                              const uint8_t *bytes, size_t n, float *x,
                              struct kv_err *e);

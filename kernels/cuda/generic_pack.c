@@ -30,7 +30,7 @@ static const struct kv_tiles_rope *rope_of(const struct kv_store *s)
     if (is_nuq(s))
         return ((const struct kv_nuq_tiles *)s->params)->rope;
     if (s->family == &kv_family_codebook)
-        return ((const struct kv_tile_book *)s->params)->rope;
+        return ((const struct kv_codebook *)s->params)->rope;
     if (is_rotated(s))
         return ((const struct kv_rotated_tiles *)s->params)->rope;
     return NULL;
@@ -106,7 +106,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
 
 static size_t family_floats(const struct kv_store *s)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
 
     if (is_nuq(s))
         return KV_SCALED_TABLE + (s->values ? 0 : 2 * s->n_heads * s->head_dim);
@@ -146,7 +146,7 @@ static void put_places(const struct kv_store *s, uint32_t *to)
 
 static void put_family(const struct kv_store *s, float *to)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
 
     if (s->family == &kv_family_codebook)
         memcpy(to, b->centers, family_floats(s) * sizeof(*to));
@@ -262,11 +262,11 @@ static struct kv_generic_scaled scaled_of(const struct kv_store *s)
 
 static struct kv_generic_codes codes_of(const struct kv_store *s)
 {
-    const struct kv_tile_book *b = s->params;
+    const struct kv_codebook *b = s->params;
 
     return (struct kv_generic_codes){
-        .order = b->order == KV_CODES_SHARED ? KV_GENERIC_SHARED
-                 : b->order == KV_CODES_OWN  ? KV_GENERIC_OWN
+        .order = b->order == KV_ORDER_SHARED ? KV_GENERIC_SHARED
+                 : b->order == KV_ORDER_OWN  ? KV_GENERIC_OWN
                                              : KV_GENERIC_WIDE,
         .d = (unsigned)b->d,
         .bits = b->bits,

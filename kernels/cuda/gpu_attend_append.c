@@ -8,7 +8,7 @@ static const struct {
 } kinds[] = {{&kv_gpu_integers, KV_GPU_GROUPS, kv_gpu_append_groups},
              {&kv_gpu_integers_int8, KV_GPU_GROUPS, kv_gpu_append_groups_int8},
              {&kv_gpu_homomorphic, KV_GPU_GROUPS, kv_gpu_append_hack},
-             {&kv_gpu_codebook, KV_GPU_VECTORS, kv_gpu_append_vectors}};
+             {&kv_gpu_codebook, KV_GPU_CODEBOOK, kv_gpu_append_codebook}};
 
 enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 

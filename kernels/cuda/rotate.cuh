@@ -1,5 +1,5 @@
-/* The transform of keys of lib/schemes/vq.h, forth and back: each operation in
- * the same order and rounded once. */
+/* The transform of keys of lib/schemes/codebook.h, forth and back: each
+ * operation in the same order and rounded once. */
 #ifndef KV_CUDA_ROTATE_CUH
 #define KV_CUDA_ROTATE_CUH
 
@@ -18,7 +18,7 @@ struct kv_turn {
 
 static kv_turn kv_turn_of(const struct kv_gpu_code *c)
 {
-    const struct kv_gpu_vectors *v = &c->vectors;
+    const struct kv_gpu_centroids *v = &c->codebook;
     const size_t size = v->hadamard ? kv_hadamard_size(c->head_dim) : 1;
 
     return {(unsigned)c->head_dim,

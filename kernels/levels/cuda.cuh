@@ -89,7 +89,7 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
             kv_copy_async(kv_place_of(table) + side::LEVELS + i,
                           from + B::K * B::ENTRY + i);
         kv_copy_commit();
-        kv_code_spread<B>(from, table);
+        kv_codebook_spread<B>(from, table);
         kv_copy_wait<0>();
     }
     /* q becomes query.plain, in its place. */
@@ -286,7 +286,7 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
                                      step * (M * GROUPS * 512) + kv_lane() * 16;
         uint32_t string[B::BYTES / 4];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
         if (step == 0)
             turn<NT>(head, q);
 #pragma unroll
@@ -349,7 +349,7 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
     }
     static __device__ void load(const params &p, unsigned, uint8_t *table)
     {
-        kv_code_spread<B>(p.scaled.table, table);
+        kv_codebook_spread<B>(p.scaled.table, table);
     }
     template <int NT> static __device__ void clear(sums<NT> &x)
     {
@@ -508,7 +508,7 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
             kv_shared_place(table + kv_lane() * B::ENTRY);
         uint32_t string[B::BYTES / 4], b[M][NT][2];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
         rescale<NT>(head, factor, x);
         fold<NT>(codes + side::CODES, weight, x.plus, b);
 #pragma unroll

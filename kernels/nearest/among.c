@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* X of vector i of a tile; false where it is beyond 16 bits. */
-static bool round_vector(const struct kv_codebook *b, const float *tile,
+static bool round_vector(const struct kv_centroids *b, const float *tile,
                          size_t i, int32_t *x)
 {
     const float MOST = 32700;
@@ -27,7 +27,7 @@ static bool round_vector(const struct kv_codebook *b, const float *tile,
 }
 
 /* |X - C|^2 */
-static int64_t apart(const struct kv_codebook *b, size_t c, const int32_t *x)
+static int64_t apart(const struct kv_centroids *b, size_t c, const int32_t *x)
 {
     const int32_t *whole = b->whole +
                            c / KV_BLOCK * (1 + (b->d + 1) / 2) * KV_BLOCK +
@@ -43,7 +43,7 @@ static int64_t apart(const struct kv_codebook *b, size_t c, const int32_t *x)
 }
 
 /* The least of a group. */
-static int64_t least_apart(const struct kv_codebook *b, size_t size,
+static int64_t least_apart(const struct kv_centroids *b, size_t size,
                            size_t group, const int32_t *x)
 {
     const size_t end = kv_group_end(b, size, group) * KV_BLOCK;
@@ -58,7 +58,7 @@ static int64_t least_apart(const struct kv_codebook *b, size_t size,
 }
 
 /* The centers within the limit: how many, and one of them. */
-static size_t within(const struct kv_codebook *b, size_t size, size_t group,
+static size_t within(const struct kv_centroids *b, size_t size, size_t group,
                      const int32_t *x, double limit, uint16_t *code)
 {
     const size_t end = kv_group_end(b, size, group) * KV_BLOCK;
@@ -73,7 +73,7 @@ static size_t within(const struct kv_codebook *b, size_t size, size_t group,
 }
 
 /* One vector; takes part in all gaps.  Is its code sure? */
-static bool among(const struct kv_codebook *b, size_t size,
+static bool among(const struct kv_centroids *b, size_t size,
                   const uint16_t *group, size_t n, const int32_t *x,
                   uint16_t *code, float *reach, float *gap)
 {
@@ -99,11 +99,11 @@ static bool among(const struct kv_codebook *b, size_t size,
     return candidates == 1;
 }
 
-uint64_t kv_tile_among_c(const struct kv_codebook *b, const float *tile,
+uint64_t kv_tile_among_c(const struct kv_centroids *b, const float *tile,
                          size_t first, size_t size, const uint16_t *group,
                          size_t n, uint16_t *code, float *reach, float *gap)
 {
-    int32_t x[KV_VQ_MAX_D];
+    int32_t x[KV_NEAREST_MAX_D];
     uint64_t sure = 0;
 
     for (size_t g = 0; g < (n + 3) / 4 * 4; g++)
@@ -118,7 +118,7 @@ uint64_t kv_tile_among_c(const struct kv_codebook *b, const float *tile,
     return sure;
 }
 
-uint64_t kv_tile_among(const struct kv_codebook *b, const float *tile,
+uint64_t kv_tile_among(const struct kv_centroids *b, const float *tile,
                        size_t first, size_t size, const uint16_t *group,
                        size_t n, uint16_t *code, float *reach, float *gap)
 {

@@ -8,19 +8,19 @@
 _Static_assert(KV_SIDE <= 2 * WIDTH, "tile_among() takes two registers");
 
 /* e + E, and an eighth. */
-ALWAYS_INLINE float off(const struct kv_codebook *b, size_t d)
+ALWAYS_INLINE float off(const struct kv_centroids *b, size_t d)
 {
     return slack(b, d) / 2 + 0x1p-3f;
 }
 
 /* The least T of each group, for KV_SIDE vectors from `at` on. */
-ALWAYS_INLINE void find_among(const struct kv_codebook *b, size_t d, size_t at,
+ALWAYS_INLINE void find_among(const struct kv_centroids *b, size_t d, size_t at,
                               size_t size, const uint16_t *group, size_t n,
                               struct found *to, int32_t *least)
 {
     enum { P = KV_SIDE / WIDTH };
     const size_t pairs = (d + 1) / 2;
-    vi x[4][KV_VQ_MAX_D / 2], one[4], of[4];
+    vi x[4][KV_NEAREST_MAX_D / 2], one[4], of[4];
     struct ahead now;
 
     start(to, pairs, at, P, x, &now);
@@ -61,7 +61,7 @@ ALWAYS_INLINE void gaps_of_four(const int32_t *least, vi own, vf more,
 }
 
 /* S reach of WIDTH vectors from `at` on. */
-ALWAYS_INLINE vf reach_of(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE vf reach_of(const struct kv_centroids *b, const float *tile,
                           size_t d, size_t at, const struct found *in, vi own)
 {
     const vf square = v_max(v_of(i_add(i_load(in->best + at), own)), v_all(1));
@@ -71,7 +71,7 @@ ALWAYS_INLINE vf reach_of(const struct kv_codebook *b, const float *tile,
     return v_if(are_within(b, tile + at, d), reach, v_all(NAN));
 }
 
-ALWAYS_INLINE uint64_t tile_among(const struct kv_codebook *b,
+ALWAYS_INLINE uint64_t tile_among(const struct kv_centroids *b,
                                   const float *tile, size_t d, size_t at,
                                   size_t size, const uint16_t *group, size_t n,
                                   uint16_t *code, float *reach, float *gap)
@@ -115,7 +115,7 @@ ALWAYS_INLINE uint64_t tile_among(const struct kv_codebook *b,
 /* Functions of their own, for registers of their own. */
 #define DEFINE(D)                                                            \
     static __attribute__((noinline)) uint64_t tile_among_##D(                \
-        const struct kv_codebook *b, const float *tile, size_t at,           \
+        const struct kv_centroids *b, const float *tile, size_t at,          \
         size_t size, const uint16_t *group, size_t n, uint16_t *code,        \
         float *reach, float *gap)                                            \
     {                                                                        \
@@ -124,7 +124,7 @@ ALWAYS_INLINE uint64_t tile_among(const struct kv_codebook *b,
 KV_EVERY_D(DEFINE)
 #undef DEFINE
 
-uint64_t NAME(kv_tile_among)(const struct kv_codebook *b, const float *tile,
+uint64_t NAME(kv_tile_among)(const struct kv_centroids *b, const float *tile,
                              size_t first, size_t size, const uint16_t *group,
                              size_t n, uint16_t *code, float *reach, float *gap)
 {

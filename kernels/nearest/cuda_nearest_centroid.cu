@@ -7,7 +7,7 @@
 
 enum { TILE = 64, THREADS = 256, EACH = 2, SHARED = 32 << 10 };
 
-// Every dimension there is (KV_VQ_MAX_D).
+// Every dimension there is (KV_NEAREST_MAX_D).
 #define KV_POINT_DIMS(X) \
     X(1)                 \
     X(2)                 \

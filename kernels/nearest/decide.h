@@ -33,7 +33,7 @@ struct block {
     vf s[KV_BLOCK / WIDTH];
 };
 
-ALWAYS_INLINE struct block block_of(const struct kv_codebook *b, int32_t block,
+ALWAYS_INLINE struct block block_of(const struct kv_centroids *b, int32_t block,
                                     const float *x, size_t d)
 {
     const float *centers = b->block + (size_t)block * d * KV_BLOCK;
@@ -68,7 +68,7 @@ ALWAYS_INLINE uint16_t first_at(const struct block *of, int32_t block,
 }
 
 /* The nearest center of one block for each of four vectors. */
-ALWAYS_INLINE void decide_four(const struct kv_codebook *b,
+ALWAYS_INLINE void decide_four(const struct kv_centroids *b,
                                const int32_t *block, const float *x, size_t d,
                                uint16_t *code, float *dist)
 {
@@ -85,7 +85,7 @@ ALWAYS_INLINE void decide_four(const struct kv_codebook *b,
 }
 
 /* The nearest of all centers. */
-ALWAYS_INLINE void decide_all(const struct kv_codebook *b, const float *x,
+ALWAYS_INLINE void decide_all(const struct kv_centroids *b, const float *x,
                               size_t d, uint16_t *code, float *dist)
 {
     float s[WIDTH];
@@ -116,7 +116,7 @@ enum { FEW = 4 };
 
 /* By block and sure of find_block.  Fours are whole: some beyond n are decided
  * too. */
-ALWAYS_INLINE void decide_tile(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE void decide_tile(const struct kv_centroids *b, const float *tile,
                                size_t n, size_t d, const int32_t *block,
                                uint64_t sure, uint16_t *code, float *dist)
 {

@@ -4,23 +4,23 @@
 
 #include "kernels/nearest/nearest.h"
 
-typedef void kv_nearest_fn(const struct kv_codebook *b, const float *tile,
+typedef void kv_nearest_fn(const struct kv_centroids *b, const float *tile,
                            size_t n, uint16_t *code, float *dist);
 typedef void kv_closer_fn(const float *tile, size_t d, const float *center,
                           float *dist);
-typedef void kv_least_fn(const struct kv_codebook *b, const float *tile,
+typedef void kv_least_fn(const struct kv_centroids *b, const float *tile,
                          size_t size, const struct kv_pair *pair, size_t n,
                          float *least);
-typedef uint16_t kv_first_fn(const struct kv_codebook *b, const float *tile,
+typedef uint16_t kv_first_fn(const struct kv_centroids *b, const float *tile,
                              size_t size, struct kv_pair pair, float s);
-typedef uint64_t kv_among_fn(const struct kv_codebook *b, const float *tile,
+typedef uint64_t kv_among_fn(const struct kv_centroids *b, const float *tile,
                              size_t first, size_t size, const uint16_t *group,
                              size_t n, uint16_t *code, float *reach,
                              float *gap);
 typedef uint64_t kv_below_fn(const float *a, const float *b, float c, size_t n);
 
 /* The blocks of a group end before this one. */
-static inline size_t kv_group_end(const struct kv_codebook *b, size_t size,
+static inline size_t kv_group_end(const struct kv_centroids *b, size_t size,
                                   size_t group)
 {
     const size_t end = (group + 1) * size;
@@ -34,7 +34,8 @@ static inline size_t kv_group_end(const struct kv_codebook *b, size_t size,
     X(1)              \
     X(2)              \
     X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
-_Static_assert(KV_VQ_MAX_D == 16 && KV_TILE == 64, "KV_EVERY_D, the unrolling");
+_Static_assert(KV_NEAREST_MAX_D == 16 && KV_TILE == 64,
+               "KV_EVERY_D, the unrolling");
 
 kv_nearest_fn kv_tile_nearest_c, kv_tile_nearest_avx2, kv_tile_nearest_avx512;
 

@@ -23,11 +23,11 @@ static int check(const float *x, size_t n, size_t d, const float *weight,
 {
     size_t usable = 0;
 
-    if (d < 1 || d > KV_VQ_MAX_D || k < 1 || k > KV_VQ_MAX_K)
+    if (d < 1 || d > KV_NEAREST_MAX_D || k < 1 || k > KV_NEAREST_MAX_K)
         return kv_fail(e,
                        "k-means takes 1 to %d dimensions and 1 to %d "
                        "centers, not %zu and %zu",
-                       KV_VQ_MAX_D, KV_VQ_MAX_K, d, k);
+                       KV_NEAREST_MAX_D, KV_NEAREST_MAX_K, d, k);
     for (size_t i = 0; i < n * d; i++)
         if (!(fabsf(x[i]) <= 1e18f))
             return kv_fail(e, "k-means: point %zu holds %g, beyond 1e18", i / d,
@@ -191,16 +191,16 @@ static float closest(const struct fresh *f, const float *x, size_t d,
 static int measure(const struct kv_points *p, const float *centers, size_t k,
                    uint16_t *code, float *dist, struct kv_err *e)
 {
-    struct kv_codebook book;
+    struct kv_centroids book;
 
     if (p->gpu)
         return kv_gpu_nearest_centroid_run(p->gpu, centers, k, code, dist, e);
-    kv_codebook_init(&book, centers, k, p->d);
+    kv_centroids_init(&book, centers, k, p->d);
 #pragma omp parallel for schedule(static) if (worth(p, k))
     for (size_t t = 0; t < p->n_tiles; t++)
         kv_tile_nearest(&book, p->tile + t * p->d * KV_TILE, tile_points(p, t),
                         code + t * KV_TILE, dist ? dist + t * KV_TILE : NULL);
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
     return 0;
 }
 

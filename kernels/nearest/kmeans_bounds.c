@@ -235,7 +235,7 @@ static void move(struct kv_bounds *b, const float *now)
 /* What all sides of a round share. */
 struct round {
     struct kv_bounds *b;
-    struct kv_codebook book;     /* in the order of groups */
+    struct kv_centroids book;    /* in the order of groups */
     float limit[KV_MOST_GROUPS]; /* the way of each group, rounded up */
 };
 
@@ -385,11 +385,11 @@ bool kv_bounds_assign(struct kv_bounds *b, struct kv_points *p,
     move(b, now);
     for (size_t g = 0; g < b->n_groups; g++)
         r.limit[g] = (float)(b->way[g] * (1 + 1e-6));
-    kv_codebook_init(&r.book, now, b->k, b->d);
+    kv_centroids_init(&r.book, now, b->k, b->d);
     known = r.book.whole != NULL;
     if (known)
         ask_some(&r, p);
-    kv_codebook_clear(&r.book);
+    kv_centroids_clear(&r.book);
     free(now);
     return known;
 }

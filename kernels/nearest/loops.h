@@ -44,7 +44,7 @@ ALWAYS_INLINE void search(const float *tile, size_t d, size_t p,
                           const float *centers, size_t k, uint16_t *code,
                           float *dist)
 {
-    vf x[4][KV_VQ_MAX_D], best[4];
+    vf x[4][KV_NEAREST_MAX_D], best[4];
     vi at[4];
     int32_t lane[WIDTH];
 
@@ -106,11 +106,11 @@ ALWAYS_INLINE void search_tile(const float *tile, size_t n, size_t d,
 /* The least score of any center in each block of 16: which block has the least
  * for each of the vectors [first, first + p * WIDTH) of the tile, and whether
  * no center of another block can be nearer.  d and p are constants. */
-ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE void find_block(const struct kv_centroids *b, const float *tile,
                               size_t d, size_t first, size_t p, int32_t *block,
                               uint64_t *sure)
 {
-    vf x[4][KV_VQ_MAX_D], best[4], second[4];
+    vf x[4][KV_NEAREST_MAX_D], best[4], second[4];
     vi at[4];
 
     UNROLL
@@ -168,7 +168,7 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, const float *tile,
     }
 }
 
-ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE void find_blocks(const struct kv_centroids *b, const float *tile,
                                size_t n, size_t d, int32_t *block,
                                uint64_t *sure)
 {
@@ -207,7 +207,7 @@ ALWAYS_INLINE void closer(const float *tile, size_t d, const float *center,
 }
 
 /* The least s of a group, lane by lane. */
-ALWAYS_INLINE vf least_of_group(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE vf least_of_group(const struct kv_centroids *b, const float *tile,
                                 size_t size, size_t d, struct kv_pair pair)
 {
     const size_t end = kv_group_end(b, size, pair.group);
@@ -222,7 +222,7 @@ ALWAYS_INLINE vf least_of_group(const struct kv_codebook *b, const float *tile,
 }
 
 /* By fours; the last repeats to fill its own. */
-ALWAYS_INLINE void least_of_groups(const struct kv_codebook *b,
+ALWAYS_INLINE void least_of_groups(const struct kv_centroids *b,
                                    const float *tile, size_t size, size_t d,
                                    const struct kv_pair *pair, size_t n,
                                    float *least)
@@ -241,7 +241,7 @@ ALWAYS_INLINE void least_of_groups(const struct kv_codebook *b,
     }
 }
 
-ALWAYS_INLINE uint16_t first_of_group(const struct kv_codebook *b,
+ALWAYS_INLINE uint16_t first_of_group(const struct kv_centroids *b,
                                       const float *tile, size_t size, size_t d,
                                       struct kv_pair pair, float s)
 {
@@ -259,27 +259,27 @@ ALWAYS_INLINE uint16_t first_of_group(const struct kv_codebook *b,
 }
 
 /* Functions of their own, for registers of their own. */
-#define DEFINE(D)                                                 \
-    static __attribute__((noinline)) void find_blocks_##D(        \
-        const struct kv_codebook *b, const float *tile, size_t n, \
-        int32_t *block, uint64_t *sure)                           \
-    {                                                             \
-        find_blocks(b, tile, n, D, block, sure);                  \
-    }                                                             \
-    static __attribute__((noinline)) void search_blocks_##D(      \
-        const struct kv_codebook *b, const float *tile, size_t n, \
-        uint16_t *code, float *dist)                              \
-    {                                                             \
-        int32_t block[KV_TILE];                                   \
-        uint64_t sure = 0;                                        \
-                                                                  \
-        find_blocks_##D(b, tile, n, block, &sure);                \
-        decide_tile(b, tile, n, D, block, sure, code, dist);      \
+#define DEFINE(D)                                                  \
+    static __attribute__((noinline)) void find_blocks_##D(         \
+        const struct kv_centroids *b, const float *tile, size_t n, \
+        int32_t *block, uint64_t *sure)                            \
+    {                                                              \
+        find_blocks(b, tile, n, D, block, sure);                   \
+    }                                                              \
+    static __attribute__((noinline)) void search_blocks_##D(       \
+        const struct kv_centroids *b, const float *tile, size_t n, \
+        uint16_t *code, float *dist)                               \
+    {                                                              \
+        int32_t block[KV_TILE];                                    \
+        uint64_t sure = 0;                                         \
+                                                                   \
+        find_blocks_##D(b, tile, n, block, &sure);                 \
+        decide_tile(b, tile, n, D, block, sure, code, dist);       \
     }
 KV_EVERY_D(DEFINE)
 #undef DEFINE
 
-void NAME(kv_tile_nearest)(const struct kv_codebook *b, const float *tile,
+void NAME(kv_tile_nearest)(const struct kv_centroids *b, const float *tile,
                            size_t n, uint16_t *code, float *dist)
 {
     switch (b->d) {
@@ -308,7 +308,7 @@ void NAME(kv_tile_closer)(const float *tile, size_t d, const float *center,
     }
 }
 
-void NAME(kv_tile_least)(const struct kv_codebook *b, const float *tile,
+void NAME(kv_tile_least)(const struct kv_centroids *b, const float *tile,
                          size_t size, const struct kv_pair *pair, size_t n,
                          float *least)
 {
@@ -322,7 +322,7 @@ void NAME(kv_tile_least)(const struct kv_codebook *b, const float *tile,
     }
 }
 
-uint16_t NAME(kv_tile_first)(const struct kv_codebook *b, const float *tile,
+uint16_t NAME(kv_tile_first)(const struct kv_centroids *b, const float *tile,
                              size_t size, struct kv_pair pair, float s)
 {
     switch (b->d) {

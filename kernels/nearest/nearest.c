@@ -22,8 +22,8 @@ float kv_tile_distance(const float *tile, size_t i, size_t d,
     return s;
 }
 
-void kv_tile_nearest_c(const struct kv_codebook *b, const float *tile, size_t n,
-                       uint16_t *code, float *dist)
+void kv_tile_nearest_c(const struct kv_centroids *b, const float *tile,
+                       size_t n, uint16_t *code, float *dist)
 {
     for (size_t i = 0; i < n; i++) {
         code[i] = 0;
@@ -51,7 +51,7 @@ void kv_tile_closer_c(const float *tile, size_t d, const float *center,
     }
 }
 
-void kv_tile_least_c(const struct kv_codebook *b, const float *tile,
+void kv_tile_least_c(const struct kv_centroids *b, const float *tile,
                      size_t size, const struct kv_pair *pair, size_t n,
                      float *least)
 {
@@ -69,7 +69,7 @@ void kv_tile_least_c(const struct kv_codebook *b, const float *tile,
     }
 }
 
-uint16_t kv_tile_first_c(const struct kv_codebook *b, const float *tile,
+uint16_t kv_tile_first_c(const struct kv_centroids *b, const float *tile,
                          size_t size, struct kv_pair pair, float s)
 {
     size_t c = pair.group * size * KV_BLOCK;
@@ -90,7 +90,7 @@ uint64_t kv_bits_below_c(const float *a, const float *b, float c, size_t n)
 }
 
 /* Writes center c where the faster levels look for it. */
-static void put_center(struct kv_codebook *b, size_t c)
+static void put_center(struct kv_centroids *b, size_t c)
 {
     const float *from = b->centers + c * b->d;
     float *score = b->score + c * (1 + b->d);
@@ -107,7 +107,7 @@ static void put_center(struct kv_codebook *b, size_t c)
 }
 
 /* Writes center c in 16-bit integers; returns how far they are off, squared. */
-static double put_whole(struct kv_codebook *b, size_t c)
+static double put_whole(struct kv_centroids *b, size_t c)
 {
     const float *from = b->centers + c * b->d;
     int32_t *to = b->whole + c / KV_BLOCK * (1 + (b->d + 1) / 2) * KV_BLOCK +
@@ -127,7 +127,7 @@ static double put_whole(struct kv_codebook *b, size_t c)
 }
 
 /* Not where all is so small, or so large, that s may lose its precision. */
-static void put_all_whole(struct kv_codebook *b)
+static void put_all_whole(struct kv_centroids *b)
 {
     const float LEAST = 0x1p-80f, MOST = 0x1p80f; /* |c|^2 */
     const float LIMIT = 16380;                    /* rounded below 2^14 */
@@ -149,13 +149,13 @@ static void put_all_whole(struct kv_codebook *b)
     b->off = (float)sqrt(error);
 }
 
-void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
-                      size_t d)
+void kv_centroids_init(struct kv_centroids *b, const float *centers, size_t k,
+                       size_t d)
 {
     enum { WORTH_K = 64, WORTH_D = 2 };
     const size_t n_blocks = (k + KV_BLOCK - 1) / KV_BLOCK;
 
-    *b = (struct kv_codebook){.k = k, .d = d, .centers = centers};
+    *b = (struct kv_centroids){.k = k, .d = d, .centers = centers};
     if (k < WORTH_K || d < WORTH_D)
         return;
     b->score = kv_alloc(k, (1 + d) * sizeof(*b->score));
@@ -169,7 +169,7 @@ void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
     put_all_whole(b);
 }
 
-void kv_codebook_clear(struct kv_codebook *b)
+void kv_centroids_clear(struct kv_centroids *b)
 {
     free(b->score);
     free(b->block);
@@ -208,7 +208,7 @@ static bool searches_whole(void)
     return kv_level_vnni() || kv_level_get() == KV_LEVEL_AVX2;
 }
 
-void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
+void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
                      uint16_t *code, float *dist)
 {
     kv_nearest_fn *fn = kv_tile_nearest_c;
@@ -242,7 +242,7 @@ void kv_tile_closer(const float *tile, size_t d, const float *center,
     fn(tile, d, center, dist);
 }
 
-void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
+void kv_tile_least(const struct kv_centroids *b, const float *tile, size_t size,
                    const struct kv_pair *pair, size_t n, float *least)
 {
     kv_least_fn *fn = kv_tile_least_c;
@@ -256,7 +256,7 @@ void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
     fn(b, tile, size, pair, n, least);
 }
 
-uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
+uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
                        size_t size, struct kv_pair pair, float s)
 {
     kv_first_fn *fn = kv_tile_first_c;
@@ -283,10 +283,10 @@ uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n)
     return fn(a, b, c, n);
 }
 
-void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
+void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,
                 uint16_t *code)
 {
-    float tile[KV_VQ_MAX_D * KV_TILE];
+    float tile[KV_NEAREST_MAX_D * KV_TILE];
     uint16_t got[KV_TILE];
 
     for (size_t i = 0; i < n; i += KV_TILE) {

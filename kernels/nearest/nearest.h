@@ -18,16 +18,16 @@
 #include <stdint.h>
 
 enum {
-    KV_VQ_MAX_D = 16,    /* dimensions of a vector */
-    KV_VQ_MAX_K = 65536, /* centroids */
-    KV_TILE = 64,        /* vectors of a tile */
-    KV_BLOCK = 16,       /* centers of a block of struct kv_codebook */
-    KV_SIDE = 16,        /* vectors that ask groups of centers together */
-    KV_MOST_GROUPS = 128 /* that they ask */
+    KV_NEAREST_MAX_D = 16,    /* dimensions of a vector */
+    KV_NEAREST_MAX_K = 65536, /* centroids */
+    KV_TILE = 64,             /* vectors of a tile */
+    KV_BLOCK = 16,            /* centers of a block of struct kv_centroids */
+    KV_SIDE = 16,             /* vectors that ask groups of centers together */
+    KV_MOST_GROUPS = 128      /* that they ask */
 };
 
 /* A codebook made ready for searches. */
-struct kv_codebook {
+struct kv_centroids {
     size_t k, d;
     const float *centers; /* [k][d], the caller's: they stay as they are */
     float *score;         /* [k][1 + d]: |c|^2 / 2, c; NULL: not worth it */
@@ -39,14 +39,14 @@ struct kv_codebook {
     float scale, off;     /* off: the largest |C - scale c| */
 };
 
-/* centers: [k][d], 1 <= d <= KV_VQ_MAX_D, 1 <= k <= KV_VQ_MAX_K. */
-void kv_codebook_init(struct kv_codebook *b, const float *centers, size_t k,
-                      size_t d);
-void kv_codebook_clear(struct kv_codebook *b);
+/* centers: [k][d], 1 <= d <= KV_NEAREST_MAX_D, 1 <= k <= KV_NEAREST_MAX_K. */
+void kv_centroids_init(struct kv_centroids *b, const float *centers, size_t k,
+                       size_t d);
+void kv_centroids_clear(struct kv_centroids *b);
 
 /* x: [n][d]; code: [n].  Where every s overflows the code is 0.  Runs on the
  * calling thread. */
-void kv_nearest(const struct kv_codebook *b, const float *x, size_t n,
+void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,
                 uint16_t *code);
 
 /* The same in pieces, for who asks again and again (k-means).  A tile is up
@@ -55,7 +55,7 @@ void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
 /* code, dist: [64], of which the first n >= 1 are given (s is stored in dist;
  * NULL: it is not wanted, which is faster). */
-void kv_tile_nearest(const struct kv_codebook *b, const float *tile, size_t n,
+void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
                      uint16_t *code, float *dist);
 
 /* s of vector i of a tile and this center. */
@@ -69,11 +69,11 @@ struct kv_pair {
 };
 
 /* s of the nearest center of the group, for n pairs; least: [n]. */
-void kv_tile_least(const struct kv_codebook *b, const float *tile, size_t size,
+void kv_tile_least(const struct kv_centroids *b, const float *tile, size_t size,
                    const struct kv_pair *pair, size_t n, float *least);
 
 /* The first center of the group with this s, which one has. */
-uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
+uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
                        size_t size, struct kv_pair pair, float s);
 
 /* The vectors [first, first + 16) of a tile, and the centers of n groups, of
@@ -88,7 +88,7 @@ uint16_t kv_tile_first(const struct kv_codebook *b, const float *tile,
  *
  * code, reach: [64]; first: a multiple of 16; group: [n], rising, n <=
  * KV_MOST_GROUPS; gap: [n, to whole fours]. */
-uint64_t kv_tile_among(const struct kv_codebook *b, const float *tile,
+uint64_t kv_tile_among(const struct kv_centroids *b, const float *tile,
                        size_t first, size_t size, const uint16_t *group,
                        size_t n, uint16_t *code, float *reach, float *gap);
 

@@ -48,7 +48,8 @@
 
 /* What is known of a tile's vectors; d <= 2 * 8. */
 struct found {
-    _Alignas(64) int32_t pair[KV_VQ_MAX_D / 2][KV_TILE]; /* X, two a word */
+    _Alignas(
+        64) int32_t pair[KV_NEAREST_MAX_D / 2][KV_TILE]; /* X, two a word */
     int32_t best[KV_TILE];   /* the least T of a block */
     int32_t second[KV_TILE]; /* that of another block */
     int32_t block[KV_TILE];  /* which has the best */
@@ -57,10 +58,11 @@ struct found {
 };
 
 /* X of WIDTH vectors from `at` on. */
-ALWAYS_INLINE void round_vectors(const struct kv_codebook *b, const float *tile,
-                                 size_t d, size_t at, struct found *to)
+ALWAYS_INLINE void round_vectors(const struct kv_centroids *b,
+                                 const float *tile, size_t d, size_t at,
+                                 struct found *to)
 {
-    vi part[KV_VQ_MAX_D];
+    vi part[KV_NEAREST_MAX_D];
 
     UNROLL
     for (size_t j = 0; j < d; j++)
@@ -73,7 +75,7 @@ ALWAYS_INLINE void round_vectors(const struct kv_codebook *b, const float *tile,
 }
 
 /* Is |S x| within 2^15, for WIDTH vectors? */
-ALWAYS_INLINE vm are_within(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE vm are_within(const struct kv_centroids *b, const float *tile,
                             size_t d)
 {
     const float MOST = 32700;
@@ -89,7 +91,7 @@ ALWAYS_INLINE vm are_within(const struct kv_codebook *b, const float *tile,
 }
 
 /* 2 (e + E); e <= sqrt(d) / 2, but for the rounding of S x in f32. */
-ALWAYS_INLINE float slack(const struct kv_codebook *b, size_t d)
+ALWAYS_INLINE float slack(const struct kv_centroids *b, size_t d)
 {
     return sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
 }
@@ -110,7 +112,7 @@ ALWAYS_INLINE vi own_square(const struct found *in, size_t d, size_t at)
 
 /* The T above which no center can be nearer than that of the best; of WIDTH
  * vectors from `at` on. */
-ALWAYS_INLINE void set_limit(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                              size_t d, size_t at, struct found *to)
 {
     const vi own = own_square(to, d, at);
@@ -127,7 +129,7 @@ ALWAYS_INLINE void set_limit(const struct kv_codebook *b, const float *tile,
 
 /* T of a center, whose |C|^2 is at `whole`, and of p registers of vectors. */
 ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
-                          vi x[4][KV_VQ_MAX_D / 2], size_t p, vi *t)
+                          vi x[4][KV_NEAREST_MAX_D / 2], size_t p, vi *t)
 {
     UNROLL
     for (size_t g = 0; g < p; g++)
@@ -149,7 +151,8 @@ struct ahead {
 
 /* The vectors [at, at + p * WIDTH) of the tile, of which nothing is found. */
 ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
-                         size_t p, vi x[4][KV_VQ_MAX_D / 2], struct ahead *now)
+                         size_t p, vi x[4][KV_NEAREST_MAX_D / 2],
+                         struct ahead *now)
 {
     UNROLL
     for (size_t g = 0; g < p; g++) {
@@ -162,9 +165,9 @@ ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
 }
 
 /* The least T of a block. */
-ALWAYS_INLINE void ask_block(const struct kv_codebook *b, size_t block,
-                             size_t pairs, vi x[4][KV_VQ_MAX_D / 2], size_t p,
-                             struct ahead *now, vi *least)
+ALWAYS_INLINE void ask_block(const struct kv_centroids *b, size_t block,
+                             size_t pairs, vi x[4][KV_NEAREST_MAX_D / 2],
+                             size_t p, struct ahead *now, vi *least)
 {
     const int32_t *whole = b->whole + block * KV_BLOCK * (1 + pairs);
     const vi index = i_all((int32_t)block);
@@ -197,12 +200,12 @@ ALWAYS_INLINE void keep_found(const struct ahead *now, size_t at, size_t p,
 
 /* best, second and block of the vectors [at, at + p * WIDTH) of the tile; d and
  * p are constants. */
-ALWAYS_INLINE void find_block(const struct kv_codebook *b, size_t d, size_t at,
+ALWAYS_INLINE void find_block(const struct kv_centroids *b, size_t d, size_t at,
                               size_t p, struct found *to)
 {
     const size_t pairs = (d + 1) / 2;
     const size_t n_blocks = (b->k + KV_BLOCK - 1) / KV_BLOCK;
-    vi x[4][KV_VQ_MAX_D / 2], least[4];
+    vi x[4][KV_NEAREST_MAX_D / 2], least[4];
     struct ahead now;
 
     start(to, pairs, at, p, x, &now);
@@ -211,7 +214,7 @@ ALWAYS_INLINE void find_block(const struct kv_codebook *b, size_t d, size_t at,
     keep_found(&now, at, p, to);
 }
 
-ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE void find_blocks(const struct kv_centroids *b, const float *tile,
                                size_t n, size_t d, struct found *to)
 {
     size_t i = 0;
@@ -233,7 +236,7 @@ ALWAYS_INLINE void find_blocks(const struct kv_codebook *b, const float *tile,
 }
 
 /* The centers of its block that may be the nearest to vector i, bit by bit. */
-ALWAYS_INLINE unsigned candidates(const struct kv_codebook *b, size_t d,
+ALWAYS_INLINE unsigned candidates(const struct kv_centroids *b, size_t d,
                                   const struct found *in, size_t i)
 {
     const size_t pairs = (d + 1) / 2;
@@ -264,7 +267,7 @@ ALWAYS_INLINE vi place_of(vi power)
 /* The codes of the vectors [at, end) whose blocks are found, by T; a bit for
  * each that it is no other.  WIDTHs are whole: some beyond the end get one too.
  */
-ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t at,
+ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
                                     size_t end, size_t d,
                                     const struct found *in, uint16_t *code)
 {
@@ -289,7 +292,7 @@ ALWAYS_INLINE uint64_t decide_whole(const struct kv_codebook *b, size_t at,
 }
 
 /* Like decide_tile, by T where that will do. */
-ALWAYS_INLINE void decide_codes(const struct kv_codebook *b, const float *tile,
+ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
                                 size_t n, size_t d, const struct found *in,
                                 uint16_t *code)
 {
@@ -307,19 +310,19 @@ ALWAYS_INLINE void decide_codes(const struct kv_codebook *b, const float *tile,
 /* Functions of their own, for registers of their own. */
 #define DEFINE(D)                                                    \
     static __attribute__((noinline)) void find_blocks_##D(           \
-        const struct kv_codebook *b, const float *tile, size_t n,    \
+        const struct kv_centroids *b, const float *tile, size_t n,   \
         struct found *to)                                            \
     {                                                                \
         find_blocks(b, tile, n, D, to);                              \
     }                                                                \
     static __attribute__((noinline)) void decide_tile_##D(           \
-        const struct kv_codebook *b, const float *tile, size_t n,    \
+        const struct kv_centroids *b, const float *tile, size_t n,   \
         const struct found *in, uint16_t *code, float *dist)         \
     {                                                                \
         decide_tile(b, tile, n, D, in->block, in->sure, code, dist); \
     }                                                                \
     static __attribute__((noinline)) void decide_codes_##D(          \
-        const struct kv_codebook *b, const float *tile, size_t n,    \
+        const struct kv_centroids *b, const float *tile, size_t n,   \
         const struct found *in, uint16_t *code)                      \
     {                                                                \
         decide_codes(b, tile, n, D, in, code);                       \
@@ -327,7 +330,7 @@ ALWAYS_INLINE void decide_codes(const struct kv_codebook *b, const float *tile,
 KV_EVERY_D(DEFINE)
 #undef DEFINE
 
-void NAME(kv_tile_whole)(const struct kv_codebook *b, const float *tile,
+void NAME(kv_tile_whole)(const struct kv_centroids *b, const float *tile,
                          size_t n, uint16_t *code, float *dist)
 {
     struct found found;

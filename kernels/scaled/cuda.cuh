@@ -35,7 +35,7 @@ template <class B>
 KV_DEVICE uint32_t kv_scaled_pair(const uint8_t *place, const uint32_t *string,
                                   int i)
 {
-    return kv_load4(place + kv_code<2 * B::BITS>(string, i) * B::ROW);
+    return kv_load4(place + kv_codebook_code<2 * B::BITS>(string, i) * B::ROW);
 }
 
 /* The four pairs from pair i on, as fragment a. */
@@ -125,7 +125,7 @@ template <class B> struct kv_scaled_keys : kv_scaled_side<B> {
     static __device__ void load(const params &p, unsigned, uint8_t *table)
     {
         if constexpr (B::K > 0)
-            kv_code_spread<B>(p.table, table);
+            kv_codebook_spread<B>(p.table, table);
     }
     template <int NT>
     static __device__ void prepare(const params &, const uint8_t *,
@@ -177,7 +177,7 @@ template <class B> struct kv_scaled_keys : kv_scaled_side<B> {
         const float times = B::SCALE ? p.times * kv_float_at(head, 1) : p.times;
         uint32_t string[B::BYTES / 4];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
 #pragma unroll
         for (int m = 0; m < M; m++) {
 #pragma unroll
@@ -272,7 +272,7 @@ template <class B> struct kv_scaled_values : kv_scaled_side<B> {
         const uint8_t *const place = side::place(table);
         uint32_t string[B::BYTES / 4], b[M][NT][2];
 
-        kv_code_string<B>(codes, string);
+        kv_codebook_bitstream<B>(codes, string);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll

@@ -4,12 +4,13 @@
  * weights from Fisher information: a group weighs g^T g, the sum of its
  * channels' squared gradients.  2c8b is c2b8.  That there are at most
  * 100 rounds of k-means is our reading. */
+#include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
-#include "lib/schemes/vq.h"
 
-static const struct kv_param params[] = {
-    KV_VQ_PARAMS("c", 4, 8, KV_VQ_HEAD, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_PRE,
-                 KV_VQ_W_FISHER, 100, KV_VQ_INIT_PP, KV_VQ_SLIDING)};
+static const struct kv_param params[] = {KV_CODEBOOK_PARAMS(
+    "c", 4, 8, KV_CODEBOOK_HEAD, KV_CODEBOOK_OWN, KV_CODEBOOK_T_NONE,
+    KV_CODEBOOK_PRE, KV_CODEBOOK_W_FISHER, 100, KV_CODEBOOK_INIT_PP,
+    KV_CODEBOOK_SLIDING)};
 
 const struct kv_scheme kv_scheme_cq = {
     .name = "cq",
@@ -17,5 +18,5 @@ const struct kv_scheme kv_scheme_cq = {
         "CQ: coupled channels, a Fisher-weighted codebook per head and group",
     .params = params,
     .residual = 0,
-    KV_VQ_SCHEME,
+    KV_CODEBOOK_SCHEME,
 };

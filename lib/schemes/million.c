@@ -8,17 +8,18 @@
  * divide it: they are quantized with the first 128 that they are part of, for
  * what is stored is a function of the tokens alone (lib/codec.h), not of where
  * a prompt ended.  residual=sliding keeps the newest 128 tokens in fp16. */
+#include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
-#include "lib/schemes/vq.h"
 
 static const struct kv_param params[] = {
-    KV_VQ_PARAMS("d", 4, 8, KV_VQ_MODEL, KV_VQ_OWN, KV_VQ_T_NONE, KV_VQ_POST,
-                 KV_VQ_W_NONE, 25, KV_VQ_INIT_RANDOM, KV_VQ_BATCHED)};
+    KV_CODEBOOK_PARAMS("d", 4, 8, KV_CODEBOOK_MODEL, KV_CODEBOOK_OWN,
+                       KV_CODEBOOK_T_NONE, KV_CODEBOOK_POST, KV_CODEBOOK_W_NONE,
+                       25, KV_CODEBOOK_INIT_RANDOM, KV_CODEBOOK_BATCHED)};
 
 const struct kv_scheme kv_scheme_million = {
     .name = "million",
     .brief = "MILLION: a codebook per sub-space for the whole model",
     .params = params,
     .residual = 128,
-    KV_VQ_SCHEME,
+    KV_CODEBOOK_SCHEME,
 };

@@ -1,11 +1,12 @@
 /* VecInfer: keys smoothed and Hadamard-transformed, one codebook for keys and
  * one for values of a layer; the newest 128 tokens stay fp16. */
+#include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
-#include "lib/schemes/vq.h"
 
 static const struct kv_param params[] = {
-    KV_VQ_PARAMS("d", 4, 8, KV_VQ_LAYER, KV_VQ_SHARED, KV_VQ_T_SH, KV_VQ_POST,
-                 KV_VQ_W_NONE, 30, KV_VQ_INIT_PP, KV_VQ_SLIDING)};
+    KV_CODEBOOK_PARAMS("d", 4, 8, KV_CODEBOOK_LAYER, KV_CODEBOOK_SHARED,
+                       KV_CODEBOOK_T_SH, KV_CODEBOOK_POST, KV_CODEBOOK_W_NONE,
+                       30, KV_CODEBOOK_INIT_PP, KV_CODEBOOK_SLIDING)};
 
 const struct kv_scheme kv_scheme_vecinfer = {
     .name = "vecinfer",
@@ -13,5 +14,5 @@ const struct kv_scheme kv_scheme_vecinfer = {
         "VecInfer: smoothed, Hadamard-transformed keys; a codebook per layer",
     .params = params,
     .residual = 128,
-    KV_VQ_SCHEME,
+    KV_CODEBOOK_SCHEME,
 };

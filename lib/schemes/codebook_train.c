@@ -10,7 +10,7 @@
 #include "lib/base/rng.h"
 #include "lib/calib.h"
 #include "lib/dump.h"
-#include "lib/schemes/vq.h"
+#include "lib/schemes/codebook.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ struct job {
     struct kv_calib_set *out;
     uint64_t seed;
     enum kv_side side;
-    struct kv_vq_layout layout;
+    struct kv_codebook_layout layout;
     size_t first, end;
     size_t n_tokens; /* sampled from each layer */
     float *sample;   /* [end - first][n_tokens][n_heads][head_dim] */
@@ -56,7 +56,7 @@ static size_t sampled_tokens(const struct job *j)
 /* Points that one token of one layer gives to a codebook. */
 static size_t points_per_token(const struct job *j)
 {
-    const struct kv_vq_layout *l = &j->layout;
+    const struct kv_codebook_layout *l = &j->layout;
 
     return l->n_heads / l->head_books * (l->n_sub / l->sub_books);
 }
@@ -145,7 +145,7 @@ static void raise_max(const float *x, size_t n, size_t row, float *max)
  * largest |x| of every channel (after the Hadamard transform where t has it
  * first). */
 static int read_layer(const struct job *j, size_t layer,
-                      const struct kv_vq_transform *t, float *max,
+                      const struct kv_codebook_transform *t, float *max,
                       struct kv_err *e)
 {
     const enum kv_tensor by = fisher_of(j->side);
@@ -192,18 +192,18 @@ static float *add_smooth(struct job *j, size_t layer, const float *max)
 }
 
 /* Samples one layer and transforms the sample; *t becomes its transform. */
-static int take_sample(struct job *j, size_t layer, struct kv_vq_transform *t,
-                       struct kv_err *e)
+static int take_sample(struct job *j, size_t layer,
+                       struct kv_codebook_transform *t, struct kv_err *e)
 {
     float *max = kv_alloc(row_of(j), sizeof(*max));
     int rc;
 
-    *t = kv_vq_transform_of(j->spec, j->side, &j->info->shape);
+    *t = kv_codebook_transform_of(j->spec, j->side, &j->info->shape);
     rc = read_layer(j, layer, t, max, e);
     if (!rc) {
-        if (kv_vq_smooths(j->spec, j->side))
+        if (kv_codebook_smooths(j->spec, j->side))
             t->smooth = add_smooth(j, layer, max);
-        kv_vq_forward(t, j->sample + layer_at(j, layer), j->n_tokens);
+        kv_codebook_forward(t, j->sample + layer_at(j, layer), j->n_tokens);
     }
     free(max);
     return rc;
@@ -213,14 +213,14 @@ static int take_sample(struct job *j, size_t layer, struct kv_vq_transform *t,
 static float *point_weights(const struct job *j, size_t head, size_t sub,
                             size_t n)
 {
-    const struct kv_vq_layout *l = &j->layout;
+    const struct kv_codebook_layout *l = &j->layout;
     float *part, *weight;
 
     if (!j->weight)
         return NULL;
     part = kv_alloc(n, l->d * sizeof(*part));
     weight = kv_alloc(n, sizeof(*weight));
-    kv_vq_gather(l, head, sub, j->weight, sampled_tokens(j), part);
+    kv_codebook_gather(l, head, sub, j->weight, sampled_tokens(j), part);
     for (size_t i = 0; i < n * l->d; i++)
         weight[i / l->d] += part[i];
     free(part);
@@ -240,8 +240,8 @@ static int train_book(const struct job *j, size_t head, size_t sub,
                       float *centers, struct kv_err *e)
 {
     enum { PART = 4096 };
-    const struct kv_vq_layout *l = &j->layout;
-    const struct kv_vq_users u = kv_vq_users(l, head, sub);
+    const struct kv_codebook_layout *l = &j->layout;
+    const struct kv_codebook_users u = kv_codebook_users(l, head, sub);
     const size_t tokens = sampled_tokens(j), n = tokens * points_per_token(j);
     const size_t iters = kv_spec_size(j->spec, j->side, "iters");
     const enum kv_kmeans_start start =
@@ -252,21 +252,21 @@ static int train_book(const struct job *j, size_t head, size_t sub,
     float *point = kv_alloc(n, l->d * sizeof(*point));
     float *weight = point_weights(j, head, sub, n);
     uint16_t *code = kv_alloc(n, sizeof(*code)), *next = code;
-    struct kv_codebook book;
+    struct kv_centroids book;
     int rc;
 
-    kv_vq_gather(l, head, sub, j->sample, tokens, point);
+    kv_codebook_gather(l, head, sub, j->sample, tokens, point);
     rc = kv_kmeans(point, n, l->d, weight, l->k, start, iters, key, centers,
                    NULL, e);
     if (rc)
         goto out;
     round_centers(centers, l->k * l->d);
-    kv_codebook_init(&book, centers, l->k, l->d);
+    kv_centroids_init(&book, centers, l->k, l->d);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += PART)
         kv_nearest(&book, point + i * l->d, n - i < PART ? n - i : PART,
                    code + i);
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
     for (size_t t = 0; t < tokens; t++)
         for (size_t h = u.h; h < u.h_end; h++)
             for (size_t s = u.j; s < u.j_end; s++, next++)
@@ -285,7 +285,7 @@ out:
 /* A layer was sampled or a codebook trained. */
 static void step(const struct job *j)
 {
-#pragma omp critical(kv_vq_step)
+#pragma omp critical(kv_codebook_step)
     if (j->out->progress)
         kv_progress_step(j->out->progress, 1);
 }
@@ -293,7 +293,7 @@ static void step(const struct job *j)
 static int train_books(const struct job *j, float *const *centers,
                        struct kv_err *e)
 {
-    const struct kv_vq_layout *l = &j->layout;
+    const struct kv_codebook_layout *l = &j->layout;
     const size_t n_books = l->head_books * l->sub_books;
     int rc = 0;
 
@@ -317,7 +317,7 @@ static int train_books(const struct job *j, float *const *centers,
 /* Mean square of what is left of the sample, over the heads of a table. */
 static double mean_left(const struct job *j, size_t head)
 {
-    const struct kv_vq_users u = kv_vq_users(&j->layout, head, 0);
+    const struct kv_codebook_users u = kv_codebook_users(&j->layout, head, 0);
     const size_t dim = j->info->shape.head_dim, tokens = sampled_tokens(j);
     double sum = 0;
 
@@ -333,7 +333,7 @@ static double mean_left(const struct job *j, size_t head)
 /* Adds the job's codebooks, still empty; data: [head_books]. */
 static void add_books(const struct job *j, float **data)
 {
-    const struct kv_vq_layout *l = &j->layout;
+    const struct kv_codebook_layout *l = &j->layout;
     const size_t dims[] = {l->sub_books, l->k, l->d};
     const bool by_model = kv_spec_is(j->spec, j->side, "books", "model");
     const bool by_head = kv_spec_is(j->spec, j->side, "books", "head");
@@ -352,7 +352,7 @@ static void add_books(const struct job *j, float **data)
 static int train(struct job *j, struct kv_err *e)
 {
     const size_t n_layers = j->end - j->first, n_tables = j->layout.head_books;
-    struct kv_vq_transform *t = NULL;
+    struct kv_codebook_transform *t = NULL;
     float **centers = NULL;
     int rc = -1;
 
@@ -372,8 +372,8 @@ static int train(struct job *j, struct kv_err *e)
     if (train_books(j, centers, e))
         goto out;
     for (size_t i = 0; i < n_layers; i++)
-        kv_vq_inverse(&t[i], j->sample + layer_at(j, j->first + i),
-                      j->n_tokens);
+        kv_codebook_inverse(&t[i], j->sample + layer_at(j, j->first + i),
+                            j->n_tokens);
     for (size_t h = 0; h < n_tables; h++)
         j->out->table[j->out->n_tables - n_tables + h].error = mean_left(j, h);
     rc = 0;
@@ -393,7 +393,8 @@ static void expect_steps(const struct kv_spec *s,
 
     for (int i = 0; progress && i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
-        const struct kv_vq_layout l = kv_vq_layout(s, side, &info->shape);
+        const struct kv_codebook_layout l =
+            kv_codebook_layout(s, side, &info->shape);
         const bool by_model = kv_spec_is(s, side, "books", "model");
 
         progress->total +=
@@ -416,13 +417,13 @@ static struct job make_job(const struct kv_spec *s, enum kv_side side,
                         .out = out,
                         .seed = seed,
                         .side = side,
-                        .layout = kv_vq_layout(s, side, &info->shape),
+                        .layout = kv_codebook_layout(s, side, &info->shape),
                         .first = first,
                         .end = by_model ? info->last_layer + 1 : first + 1};
 }
 
-int kv_vq_trainable(const struct kv_spec *s, struct kv_dump *dump,
-                    struct kv_err *e)
+int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                          struct kv_err *e)
 {
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
@@ -437,8 +438,9 @@ int kv_vq_trainable(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                    uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                          uint64_t seed, struct kv_calib_set *out,
+                          struct kv_err *e)
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
 

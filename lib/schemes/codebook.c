@@ -1,4 +1,4 @@
-#include "lib/schemes/vq.h"
+#include "lib/schemes/codebook.h"
 #include "kernels/bitpack.h"
 #include "kernels/codebook/codebook.h"
 #include "kernels/cuda/coder.h"
@@ -35,8 +35,8 @@ static size_t dims_of(const struct kv_spec *s, enum kv_side side)
     return kv_spec_size(s, side, dims_letter(s));
 }
 
-int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
-                struct kv_err *e)
+int kv_codebook_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e)
 {
     const size_t head_dim = shape->head_dim;
 
@@ -55,19 +55,21 @@ int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
                : 0;
 }
 
-double kv_vq_nominal(const struct kv_spec *s, enum kv_side side,
-                     const struct kv_shape *shape)
+double kv_codebook_nominal(const struct kv_spec *s, enum kv_side side,
+                           const struct kv_shape *shape)
 {
     (void)shape;
     return kv_spec_get(s, side, "b") / (double)dims_of(s, side);
 }
 
-struct kv_vq_layout kv_vq_layout(const struct kv_spec *s, enum kv_side side,
-                                 const struct kv_shape *shape)
+struct kv_codebook_layout kv_codebook_layout(const struct kv_spec *s,
+                                             enum kv_side side,
+                                             const struct kv_shape *shape)
 {
-    struct kv_vq_layout l = {.n_heads = shape->n_kv_heads,
-                             .d = dims_of(s, side),
-                             .k = (size_t)1 << kv_spec_size(s, side, "b")};
+    struct kv_codebook_layout l = {.n_heads = shape->n_kv_heads,
+                                   .d = dims_of(s, side),
+                                   .k = (size_t)1
+                                        << kv_spec_size(s, side, "b")};
 
     l.n_sub = shape->head_dim / l.d;
     l.head_books = kv_spec_is(s, side, "books", "head") ? l.n_heads : 1;
@@ -77,17 +79,17 @@ struct kv_vq_layout kv_vq_layout(const struct kv_spec *s, enum kv_side side,
 
 /* ---- the transform of keys --------------------------------------------- */
 
-bool kv_vq_smooths(const struct kv_spec *s, enum kv_side side)
+bool kv_codebook_smooths(const struct kv_spec *s, enum kv_side side)
 {
     return side == KV_K && !kv_spec_is(s, side, "t", "none") &&
            !kv_spec_is(s, side, "t", "H");
 }
 
-struct kv_vq_transform kv_vq_transform_of(const struct kv_spec *s,
-                                          enum kv_side side,
-                                          const struct kv_shape *shape)
+struct kv_codebook_transform
+kv_codebook_transform_of(const struct kv_spec *s, enum kv_side side,
+                         const struct kv_shape *shape)
 {
-    return (struct kv_vq_transform){
+    return (struct kv_codebook_transform){
         .n_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,
         .hadamard = side == KV_K && !kv_spec_is(s, side, "t", "none") &&
@@ -96,12 +98,14 @@ struct kv_vq_transform kv_vq_transform_of(const struct kv_spec *s,
     };
 }
 
-size_t kv_vq_hadamard(const struct kv_spec *s, const struct kv_shape *shape)
+size_t kv_codebook_hadamard(const struct kv_spec *s,
+                            const struct kv_shape *shape)
 {
-    return kv_vq_transform_of(s, KV_K, shape).hadamard ? shape->head_dim : 0;
+    return kv_codebook_transform_of(s, KV_K, shape).hadamard ? shape->head_dim
+                                                             : 0;
 }
 
-static void smooth(const struct kv_vq_transform *t, float *x, size_t n)
+static void smooth(const struct kv_codebook_transform *t, float *x, size_t n)
 {
     const size_t row = t->n_heads * t->head_dim;
 
@@ -110,7 +114,7 @@ static void smooth(const struct kv_vq_transform *t, float *x, size_t n)
             x[i * row + j] /= t->smooth[j];
 }
 
-static void unsmooth(const struct kv_vq_transform *t, float *x, size_t n)
+static void unsmooth(const struct kv_codebook_transform *t, float *x, size_t n)
 {
     const size_t row = t->n_heads * t->head_dim;
 
@@ -119,7 +123,8 @@ static void unsmooth(const struct kv_vq_transform *t, float *x, size_t n)
             x[i * row + j] *= t->smooth[j];
 }
 
-void kv_vq_forward(const struct kv_vq_transform *t, float *x, size_t n)
+void kv_codebook_forward(const struct kv_codebook_transform *t, float *x,
+                         size_t n)
 {
     if (t->hadamard && t->hadamard_first)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
@@ -128,7 +133,8 @@ void kv_vq_forward(const struct kv_vq_transform *t, float *x, size_t n)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
 }
 
-void kv_vq_inverse(const struct kv_vq_transform *t, float *x, size_t n)
+void kv_codebook_inverse(const struct kv_codebook_transform *t, float *x,
+                         size_t n)
 {
     if (t->hadamard && !t->hadamard_first)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
@@ -137,7 +143,8 @@ void kv_vq_inverse(const struct kv_vq_transform *t, float *x, size_t n)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
 }
 
-void kv_vq_query(const struct kv_vq_transform *t, size_t head, float *q)
+void kv_codebook_query(const struct kv_codebook_transform *t, size_t head,
+                       float *q)
 {
     if (t->hadamard && t->hadamard_first)
         kv_hadamard(q, 1, t->head_dim);
@@ -149,41 +156,41 @@ void kv_vq_query(const struct kv_vq_transform *t, size_t head, float *q)
 
 /* ---- the codec --------------------------------------------------------- */
 
-struct vq {
-    struct kv_vq_layout layout;
-    struct kv_vq_transform transform; /* smooth points to our own copy */
+struct state {
+    struct kv_codebook_layout layout;
+    struct kv_codebook_transform transform; /* smooth points to our own copy */
     unsigned bits;
     float *smooth;
-    float *centers;             /* [head_books][sub_books][k][d] */
-    struct kv_codebook *book;   /* [head_books][sub_books] */
-    struct kv_tile_book *tiles; /* the same for tiles */
+    float *centers;            /* [head_books][sub_books][k][d] */
+    struct kv_centroids *book; /* [head_books][sub_books] */
+    struct kv_codebook *tiles; /* the same for tiles */
 };
 
-static const struct kv_codebook *book(const struct vq *v, size_t head,
-                                      size_t sub)
+static const struct kv_centroids *book(const struct state *v, size_t head,
+                                       size_t sub)
 {
-    const struct kv_vq_layout *l = &v->layout;
+    const struct kv_codebook_layout *l = &v->layout;
     const size_t h = l->head_books > 1 ? head : 0;
     const size_t j = l->sub_books > 1 ? sub : 0;
 
     return &v->book[h * l->sub_books + j];
 }
 
-struct kv_vq_users kv_vq_users(const struct kv_vq_layout *l, size_t head,
-                               size_t sub)
+struct kv_codebook_users kv_codebook_users(const struct kv_codebook_layout *l,
+                                           size_t head, size_t sub)
 {
     const bool heads = l->head_books == 1, subs = l->sub_books == 1;
 
-    return (struct kv_vq_users){.h = heads ? 0 : head,
-                                .h_end = heads ? l->n_heads : head + 1,
-                                .j = subs ? 0 : sub,
-                                .j_end = subs ? l->n_sub : sub + 1};
+    return (struct kv_codebook_users){.h = heads ? 0 : head,
+                                      .h_end = heads ? l->n_heads : head + 1,
+                                      .j = subs ? 0 : sub,
+                                      .j_end = subs ? l->n_sub : sub + 1};
 }
 
-size_t kv_vq_gather(const struct kv_vq_layout *l, size_t head, size_t sub,
-                    const float *x, size_t n, float *point)
+size_t kv_codebook_gather(const struct kv_codebook_layout *l, size_t head,
+                          size_t sub, const float *x, size_t n, float *point)
 {
-    const struct kv_vq_users u = kv_vq_users(l, head, sub);
+    const struct kv_codebook_users u = kv_codebook_users(l, head, sub);
     size_t n_points = 0;
 
     for (size_t t = 0; t < n; t++)
@@ -196,10 +203,10 @@ size_t kv_vq_gather(const struct kv_vq_layout *l, size_t head, size_t sub,
 }
 
 /* The reverse for codes: code [n][n_heads][n_sub]. */
-static void scatter(const struct kv_vq_layout *l, size_t head, size_t sub,
+static void scatter(const struct kv_codebook_layout *l, size_t head, size_t sub,
                     const uint16_t *from, size_t n, uint16_t *code)
 {
-    const struct kv_vq_users u = kv_vq_users(l, head, sub);
+    const struct kv_codebook_users u = kv_codebook_users(l, head, sub);
 
     for (size_t t = 0; t < n; t++)
         for (size_t h = u.h; h < u.h_end; h++)
@@ -207,7 +214,7 @@ static void scatter(const struct kv_vq_layout *l, size_t head, size_t sub,
                 code[(t * l->n_heads + h) * l->n_sub + j] = *from++;
 }
 
-static size_t codes_of_token(const struct kv_vq_layout *l)
+static size_t codes_of_token(const struct kv_codebook_layout *l)
 {
     return l->n_heads * l->n_sub;
 }
@@ -215,7 +222,7 @@ static size_t codes_of_token(const struct kv_vq_layout *l)
 static int load_smooth(struct kv_codec *c, const struct kv_calib_set *set,
                        struct kv_err *e)
 {
-    struct vq *v = c->state;
+    struct state *v = c->state;
     const size_t dims[] = {v->layout.n_heads, c->shape.head_dim};
     const size_t n = dims[0] * dims[1];
     const struct kv_table *t = kv_calib_want(c, set, "smooth", 0, 2, dims, e);
@@ -237,8 +244,8 @@ static int load_smooth(struct kv_codec *c, const struct kv_calib_set *set,
 static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
                       struct kv_err *e)
 {
-    struct vq *v = c->state;
-    const struct kv_vq_layout *l = &v->layout;
+    struct state *v = c->state;
+    const struct kv_codebook_layout *l = &v->layout;
     const size_t dims[] = {l->sub_books, l->k, l->d};
     const size_t n = dims[0] * dims[1] * dims[2];
 
@@ -259,34 +266,35 @@ static int load_books(struct kv_codec *c, const struct kv_calib_set *set,
         memcpy(v->centers + h * n, t->data, n * sizeof(*v->centers));
     }
     for (size_t i = 0; i < l->head_books * l->sub_books; i++)
-        kv_codebook_init(&v->book[i], v->centers + i * l->k * l->d, l->k, l->d);
+        kv_centroids_init(&v->book[i], v->centers + i * l->k * l->d, l->k,
+                          l->d);
     return 0;
 }
 
-static struct kv_tile_book *tiles_of(const struct kv_codec *c)
+static struct kv_codebook *tiles_of(const struct kv_codec *c)
 {
-    const struct vq *v = c->state;
-    const struct kv_vq_layout *l = &v->layout;
+    const struct state *v = c->state;
+    const struct kv_codebook_layout *l = &v->layout;
     const struct kv_shape *s = &c->shape;
 
-    return kv_tile_book_new(
+    return kv_codebook_new(
         v->centers, l->head_books, l->sub_books, l->n_sub, l->d, v->bits,
         c->side == KV_V,
         c->pre_rope ? kv_tiles_rope_new(s->head_dim, s->n_rot, s->inv_freq)
                     : NULL);
 }
 
-int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
-               struct kv_err *e)
+int kv_codebook_open(struct kv_codec *c, const struct kv_calib *calib,
+                     struct kv_err *e)
 {
     const struct kv_calib_set *set;
-    struct vq *v = kv_alloc(1, sizeof(*v));
+    struct state *v = kv_alloc(1, sizeof(*v));
 
     c->state = v;
     if (kv_calib_want_set(&set, calib, &c->spec, e))
         return -1;
-    v->layout = kv_vq_layout(&c->spec, c->side, &c->shape);
-    v->transform = kv_vq_transform_of(&c->spec, c->side, &c->shape);
+    v->layout = kv_codebook_layout(&c->spec, c->side, &c->shape);
+    v->transform = kv_codebook_transform_of(&c->spec, c->side, &c->shape);
     v->bits = (unsigned)kv_spec_size(&c->spec, c->side, "b");
     c->residual_rule = kv_spec_is(&c->spec, c->side, "residual", "batched")
                            ? KV_BATCHED
@@ -294,7 +302,7 @@ int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
     c->block = 1;
     c->block_bytes = kv_pack_bytes(codes_of_token(&v->layout), v->bits);
     c->pre_rope = c->side == KV_K && kv_spec_is(&c->spec, KV_K, "rope", "pre");
-    if (kv_vq_smooths(&c->spec, c->side) && load_smooth(c, set, e))
+    if (kv_codebook_smooths(&c->spec, c->side) && load_smooth(c, set, e))
         return -1;
     if (load_books(c, set, e))
         return -1;
@@ -302,17 +310,17 @@ int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
     return 0;
 }
 
-void kv_vq_close(struct kv_codec *c)
+void kv_codebook_close(struct kv_codec *c)
 {
-    struct vq *v = c->state;
+    struct state *v = c->state;
 
     if (!v)
         return;
     for (size_t i = 0;
          v->book && i < v->layout.head_books * v->layout.sub_books; i++)
-        kv_codebook_clear(&v->book[i]);
+        kv_centroids_clear(&v->book[i]);
     free(v->book);
-    kv_tile_book_free(v->tiles);
+    kv_codebook_free(v->tiles);
     free(v->smooth);
     free(v->centers);
     free(v);
@@ -324,18 +332,18 @@ enum { BATCH = 64 };
 static void encode_batch(const struct kv_codec *c, const float *x, size_t n,
                          float *work, uint16_t *code, uint8_t *bytes)
 {
-    const struct vq *v = c->state;
-    const struct kv_vq_layout *l = &v->layout;
+    const struct state *v = c->state;
+    const struct kv_codebook_layout *l = &v->layout;
     const size_t values = n * kv_codec_block_values(c);
     const size_t n_codes = codes_of_token(l);
     float *point = work + values;
     uint16_t *found = code + n * n_codes;
 
     memcpy(work, x, values * sizeof(*work));
-    kv_vq_forward(&v->transform, work, n);
+    kv_codebook_forward(&v->transform, work, n);
     for (size_t h = 0; h < l->head_books; h++)
         for (size_t j = 0; j < l->sub_books; j++) {
-            const size_t m = kv_vq_gather(l, h, j, work, n, point);
+            const size_t m = kv_codebook_gather(l, h, j, work, n, point);
 
             kv_nearest(book(v, h, j), point, m, found);
             scatter(l, h, j, found, n, code);
@@ -345,10 +353,10 @@ static void encode_batch(const struct kv_codec *c, const float *x, size_t n,
                 bytes + t * c->block_bytes);
 }
 
-void kv_vq_encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                  size_t n_blocks, uint8_t *bytes)
+void kv_codebook_encode(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes)
 {
-    const struct vq *v = c->state;
+    const struct state *v = c->state;
     const size_t most = n_blocks < BATCH ? n_blocks : BATCH;
     const size_t values = kv_codec_block_values(c);
     float *work = kv_alloc(2 * most, values * sizeof(*work));
@@ -365,11 +373,11 @@ void kv_vq_encode(const struct kv_codec *c, struct kv_where w, const float *x,
     free(work);
 }
 
-void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
-                  size_t n_blocks, float *x)
+void kv_codebook_decode(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x)
 {
-    const struct vq *v = c->state;
-    const struct kv_vq_layout *l = &v->layout;
+    const struct state *v = c->state;
+    const struct kv_codebook_layout *l = &v->layout;
     const size_t n_codes = codes_of_token(l);
     uint16_t *code = kv_alloc(n_codes, sizeof(*code));
     float *to = x;
@@ -382,26 +390,26 @@ void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
                        book(v, h, j)->centers + code[h * l->n_sub + j] * l->d,
                        l->d * sizeof(*to));
     }
-    kv_vq_inverse(&v->transform, x, n_blocks);
+    kv_codebook_inverse(&v->transform, x, n_blocks);
     free(code);
 }
 
-bool kv_vq_device(const struct kv_codec *c, struct kv_gpu_code *to)
+bool kv_codebook_device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
-    const struct vq *v = c->state;
+    const struct state *v = c->state;
 
-    to->coding = KV_GPU_VECTORS;
-    to->vectors =
-        (struct kv_gpu_vectors){.bits = v->bits,
-                                .d = v->layout.d,
-                                .k = v->layout.k,
-                                .n_sub = v->layout.n_sub,
-                                .head_books = v->layout.head_books,
-                                .sub_books = v->layout.sub_books,
-                                .centers = v->centers,
-                                .smooth = v->smooth,
-                                .hadamard = v->transform.hadamard,
-                                .hadamard_first = v->transform.hadamard_first};
+    to->coding = KV_GPU_CODEBOOK;
+    to->codebook = (struct kv_gpu_centroids){.bits = v->bits,
+                                             .d = v->layout.d,
+                                             .k = v->layout.k,
+                                             .n_sub = v->layout.n_sub,
+                                             .head_books = v->layout.head_books,
+                                             .sub_books = v->layout.sub_books,
+                                             .centers = v->centers,
+                                             .smooth = v->smooth,
+                                             .hadamard = v->transform.hadamard,
+                                             .hadamard_first =
+                                                 v->transform.hadamard_first};
     return true;
 }
 
@@ -409,17 +417,17 @@ bool kv_vq_device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 static void enter(const void *space, size_t head, float *q, size_t rows)
 {
-    const struct kv_vq_transform *t = space;
+    const struct kv_codebook_transform *t = space;
 
     for (size_t r = 0; r < rows; r++)
-        kv_vq_query(t, head, q + r * t->head_dim);
+        kv_codebook_query(t, head, q + r * t->head_dim);
 }
 
 /* Keys before RoPE cannot be transformed as well: a query has no place
  * between the two. */
-bool kv_vq_store(const struct kv_codec *c, struct kv_store *s)
+bool kv_codebook_store(const struct kv_codec *c, struct kv_store *s)
 {
-    const struct vq *v = c->state;
+    const struct state *v = c->state;
     const bool transformed = v->transform.hadamard || v->transform.smooth;
 
     if (transformed && c->pre_rope)
@@ -432,11 +440,11 @@ bool kv_vq_store(const struct kv_codec *c, struct kv_store *s)
     return true;
 }
 
-void kv_vq_tile(const struct kv_codec *c, const struct kv_store *s,
-                const uint8_t *blocks, size_t first, size_t n, size_t head,
-                uint8_t *tile)
+void kv_codebook_tile(const struct kv_codec *c, const struct kv_store *s,
+                      const uint8_t *blocks, size_t first, size_t n,
+                      size_t head, uint8_t *tile)
 {
-    const struct vq *v = c->state;
+    const struct state *v = c->state;
     const size_t n_codes = codes_of_token(&v->layout);
     uint16_t *code = kv_alloc(n_codes, sizeof(*code));
 

@@ -3,7 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
-#include "lib/schemes/vq.h"
+#include "lib/schemes/codebook.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -82,7 +82,8 @@ static void rig_init(struct rig *r, const char *text, size_t n_kv_heads,
     kv_spec_calib_key(&r->spec, r->set.key);
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
-        const struct kv_vq_layout l = kv_vq_layout(&r->spec, side, &r->shape);
+        const struct kv_codebook_layout l =
+            kv_codebook_layout(&r->spec, side, &r->shape);
         const size_t dims[] = {l.sub_books, l.k, l.d};
         const bool model = kv_spec_is(&r->spec, side, "books", "model");
         const bool head = kv_spec_is(&r->spec, side, "books", "head");
@@ -133,12 +134,13 @@ static const float *rig_book(const struct rig *r, const struct kv_codec *c,
     return t->data + (t->dims[0] > 1 ? sub : 0) * t->dims[1] * t->dims[2];
 }
 
-static struct kv_vq_transform rig_transform(const struct rig *r,
-                                            const struct kv_codec *c)
+static struct kv_codebook_transform rig_transform(const struct rig *r,
+                                                  const struct kv_codec *c)
 {
-    struct kv_vq_transform t = kv_vq_transform_of(&r->spec, c->side, &r->shape);
+    struct kv_codebook_transform t =
+        kv_codebook_transform_of(&r->spec, c->side, &r->shape);
 
-    if (kv_vq_smooths(&r->spec, c->side))
+    if (kv_codebook_smooths(&r->spec, c->side))
         t.smooth = kv_calib_table(&r->set, "smooth", KV_K, c->layer, 0)->data;
     return t;
 }
@@ -183,8 +185,9 @@ static void check_codec(const struct rig *r, enum kv_side side, size_t layer,
                         size_t n)
 {
     struct kv_codec *c = rig_codec(r, side, layer);
-    const struct kv_vq_layout l = kv_vq_layout(&r->spec, side, &r->shape);
-    const struct kv_vq_transform t = rig_transform(r, c);
+    const struct kv_codebook_layout l =
+        kv_codebook_layout(&r->spec, side, &r->shape);
+    const struct kv_codebook_transform t = rig_transform(r, c);
     const unsigned bits = (unsigned)kv_spec_size(&r->spec, side, "b");
     const size_t row = r->shape.n_kv_heads * r->shape.head_dim;
     float *x = kv_alloc(n, row * sizeof(*x));
@@ -197,7 +200,7 @@ static void check_codec(const struct rig *r, enum kv_side side, size_t layer,
     assert_int_equal(c->block_bytes, (row / l.d * bits + 7) / 8);
     fill(x, n * row, 5);
     memcpy(want, x, n * row * sizeof(*x));
-    kv_vq_forward(&t, want, n);
+    kv_codebook_forward(&t, want, n);
     c->scheme->encode(c, w, x, n, bytes);
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < l.n_heads; h++)
@@ -211,7 +214,7 @@ static void check_codec(const struct rig *r, enum kv_side side, size_t layer,
                     code);
                 memcpy(at, book + code * l.d, l.d * sizeof(*at));
             }
-    kv_vq_inverse(&t, want, n);
+    kv_codebook_inverse(&t, want, n);
     c->scheme->decode(c, bytes, n, got);
     assert_memory_equal(got, want, n * row * sizeof(*got));
     free(bytes);
@@ -280,12 +283,12 @@ static void check_transform(const char *text, size_t head_dim)
     rig_init(&r, text, HEADS, head_dim);
 
     struct kv_codec *c = rig_codec(&r, KV_K, 1);
-    const struct kv_vq_transform t = rig_transform(&r, c);
+    const struct kv_codebook_transform t = rig_transform(&r, c);
     float k[HEADS * 128], y[HEADS * 128], q[128];
 
     fill(k, HEADS * head_dim, 1);
     memcpy(y, k, sizeof(k));
-    kv_vq_forward(&t, y, 1);
+    kv_codebook_forward(&t, y, 1);
     for (size_t h = 0; h < HEADS; h++) {
         const float *kh = k + h * head_dim, *yh = y + h * head_dim;
         double before = 0, after = 0;
@@ -308,12 +311,12 @@ static void check_transform(const char *text, size_t head_dim)
         fill(q, head_dim, 2 + h);
         for (size_t i = 0; i < head_dim; i++)
             before += (double)q[i] * (double)kh[i];
-        kv_vq_query(&t, h, q);
+        kv_codebook_query(&t, h, q);
         for (size_t i = 0; i < head_dim; i++)
             after += (double)q[i] * (double)yh[i];
         assert_true(fabs(before - after) < 1e-4);
     }
-    kv_vq_inverse(&t, y, 1);
+    kv_codebook_inverse(&t, y, 1);
     for (size_t i = 0; i < HEADS * head_dim; i++)
         assert_true(fabsf(y[i] - k[i]) < 1e-5f);
     kv_codec_free(c);

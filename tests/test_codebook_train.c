@@ -6,7 +6,7 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/base/progress.h"
-#include "lib/schemes/vq.h"
+#include "lib/schemes/codebook.h"
 #include "tests/codec_setup.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -172,7 +172,7 @@ static void test_beyond_half(void **state)
 
     (void)state;
     if (kv_dump_open(&dump, path, &e) ||
-        kv_vq_calibrate(&spec, dump, 1, &set, &e))
+        kv_codebook_calibrate(&spec, dump, 1, &set, &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < set.n_tables; i++) {
         assert_true(set.table[i].data[0] == -65504);
@@ -277,7 +277,7 @@ static void test_few_points(void **state)
     kv_calib_free(calib);
     synthetic_dump(&shape, 4, TOKENS / 4, folder, &path);
     assert_int_equal(kv_dump_open(&dump, path, &e), 0);
-    assert_int_equal(kv_vq_calibrate(&many, dump, 1, &set, &e), -1);
+    assert_int_equal(kv_codebook_calibrate(&many, dump, 1, &set, &e), -1);
     assert_says(e, "layer 0, K: the dump has 1280 points for the 2048");
     kv_calib_set_clear(&set);
     kv_dump_close(dump);
@@ -307,7 +307,7 @@ static void test_progress(void **state)
         struct kv_calib_set set = {.progress = &bar};
 
         kv_progress_init(&bar, "test", 0);
-        assert_int_equal(kv_vq_calibrate(&spec, dump, 1, &set, &e), 0);
+        assert_int_equal(kv_codebook_calibrate(&spec, dump, 1, &set, &e), 0);
         kv_progress_clear(&bar);
         assert_int_equal(bar.total, cases[i].steps);
         assert_int_equal(bar.done, cases[i].steps);
@@ -404,9 +404,9 @@ static void check_weights(enum kv_side side)
         (size_t)SUB * K * D;
     float *x = kv_alloc(2 * TOKENS, row * sizeof(*x)), *f = x + TOKENS * row;
     double sum[K][D + 1] = {{0}};
-    struct kv_codebook book;
+    struct kv_centroids book;
 
-    kv_codebook_init(&book, center, K, D);
+    kv_centroids_init(&book, center, K, D);
     read_all(&shape, folder, 1, side == KV_K ? KV_T_K_PRE : KV_T_V, x);
     read_all(&shape, folder, 1, side == KV_K ? KV_T_K_FISHER : KV_T_V_FISHER,
              f);
@@ -425,7 +425,7 @@ static void check_weights(enum kv_side side)
         for (size_t i = 0; i < D; i++)
             assert_within(center[c * D + i], sum[c][i] / sum[c][D],
                           1e-4 + fabs(sum[c][i] / sum[c][D]) * 0x1p-11);
-    kv_codebook_clear(&book);
+    kv_centroids_clear(&book);
     free(x);
     kv_calib_free(calib);
 }

@@ -43,22 +43,28 @@
  * training a layer takes tokens x values x 2^b x rounds multiplications; it
  * holds a sample of at most 256 sub-vectors per centroid, and again as much
  * for weights. */
-#ifndef KV_VQ_H
-#define KV_VQ_H
+#ifndef KV_SCHEMES_CODEBOOK_H
+#define KV_SCHEMES_CODEBOOK_H
 
 #include "lib/codec.h"
 
 /* The parameters: the letter of the dimensions, and a scheme's defaults; of
  * words the index of the choice. */
-enum { KV_VQ_MODEL, KV_VQ_LAYER, KV_VQ_HEAD };
-enum { KV_VQ_SHARED, KV_VQ_OWN };
-enum { KV_VQ_T_NONE, KV_VQ_T_S, KV_VQ_T_H, KV_VQ_T_HS, KV_VQ_T_SH };
-enum { KV_VQ_POST, KV_VQ_PRE };
-enum { KV_VQ_W_NONE, KV_VQ_W_FISHER };
-enum { KV_VQ_INIT_PP, KV_VQ_INIT_RANDOM };
-enum { KV_VQ_SLIDING, KV_VQ_BATCHED };
+enum { KV_CODEBOOK_MODEL, KV_CODEBOOK_LAYER, KV_CODEBOOK_HEAD };
+enum { KV_CODEBOOK_SHARED, KV_CODEBOOK_OWN };
+enum {
+    KV_CODEBOOK_T_NONE,
+    KV_CODEBOOK_T_S,
+    KV_CODEBOOK_T_H,
+    KV_CODEBOOK_T_HS,
+    KV_CODEBOOK_T_SH
+};
+enum { KV_CODEBOOK_POST, KV_CODEBOOK_PRE };
+enum { KV_CODEBOOK_W_NONE, KV_CODEBOOK_W_FISHER };
+enum { KV_CODEBOOK_INIT_PP, KV_CODEBOOK_INIT_RANDOM };
+enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
 /* clang-format off */
-#define KV_VQ_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT, SETTLE)  \
+#define KV_CODEBOOK_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT, SETTLE)  \
     { DIMS, NULL, D, 1, 16, true, "dimensions of a sub-vector" },              \
     { "b", NULL, B, 2, 16, true, "bits of a code: 2^b centroids" },            \
     { "books", "model|layer|head", BOOKS, 0, 0, true,                          \
@@ -80,79 +86,87 @@ enum { KV_VQ_SLIDING, KV_VQ_BATCHED };
 /* clang-format on */
 
 /* The functions of a struct kv_scheme. */
-int kv_vq_check(struct kv_spec *s, const struct kv_shape *shape,
-                struct kv_err *e);
-double kv_vq_nominal(const struct kv_spec *s, enum kv_side side,
-                     const struct kv_shape *shape);
-size_t kv_vq_hadamard(const struct kv_spec *s, const struct kv_shape *shape);
-int kv_vq_trainable(const struct kv_spec *s, struct kv_dump *dump,
-                    struct kv_err *e);
-int kv_vq_calibrate(const struct kv_spec *s, struct kv_dump *dump,
-                    uint64_t seed, struct kv_calib_set *out, struct kv_err *e);
-int kv_vq_open(struct kv_codec *c, const struct kv_calib *calib,
-               struct kv_err *e);
-void kv_vq_close(struct kv_codec *c);
-void kv_vq_encode(const struct kv_codec *c, struct kv_where w, const float *x,
-                  size_t n_blocks, uint8_t *bytes);
-void kv_vq_decode(const struct kv_codec *c, const uint8_t *bytes,
-                  size_t n_blocks, float *x);
-bool kv_vq_device(const struct kv_codec *c, struct kv_gpu_code *to);
-bool kv_vq_store(const struct kv_codec *c, struct kv_store *s);
-void kv_vq_tile(const struct kv_codec *c, const struct kv_store *s,
-                const uint8_t *blocks, size_t first, size_t n, size_t head,
-                uint8_t *tile);
+int kv_codebook_check(struct kv_spec *s, const struct kv_shape *shape,
+                      struct kv_err *e);
+double kv_codebook_nominal(const struct kv_spec *s, enum kv_side side,
+                           const struct kv_shape *shape);
+size_t kv_codebook_hadamard(const struct kv_spec *s,
+                            const struct kv_shape *shape);
+int kv_codebook_trainable(const struct kv_spec *s, struct kv_dump *dump,
+                          struct kv_err *e);
+int kv_codebook_calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                          uint64_t seed, struct kv_calib_set *out,
+                          struct kv_err *e);
+int kv_codebook_open(struct kv_codec *c, const struct kv_calib *calib,
+                     struct kv_err *e);
+void kv_codebook_close(struct kv_codec *c);
+void kv_codebook_encode(const struct kv_codec *c, struct kv_where w,
+                        const float *x, size_t n_blocks, uint8_t *bytes);
+void kv_codebook_decode(const struct kv_codec *c, const uint8_t *bytes,
+                        size_t n_blocks, float *x);
+bool kv_codebook_device(const struct kv_codec *c, struct kv_gpu_code *to);
+bool kv_codebook_store(const struct kv_codec *c, struct kv_store *s);
+void kv_codebook_tile(const struct kv_codec *c, const struct kv_store *s,
+                      const uint8_t *blocks, size_t first, size_t n,
+                      size_t head, uint8_t *tile);
 
 /* The transform of keys, for one layer. */
-struct kv_vq_transform {
+struct kv_codebook_transform {
     size_t n_heads, head_dim;
     bool hadamard, hadamard_first;
     const float *smooth; /* [n_heads][head_dim], all > 0; NULL: no S */
 };
 
 /* What every VQ scheme is made of, beside its name and defaults. */
-#define KV_VQ_SCHEME                                                           \
-    .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_vq_check,           \
-    .nominal = kv_vq_nominal, .hadamard = kv_vq_hadamard,                      \
-    .training = &(const struct kv_training){kv_vq_trainable, kv_vq_calibrate}, \
-    .open = kv_vq_open, .close = kv_vq_close, .encode = kv_vq_encode,          \
-    .decode = kv_vq_decode, .device = kv_vq_device, .store = kv_vq_store,      \
-    .tile = kv_vq_tile
+#define KV_CODEBOOK_SCHEME                                                 \
+    .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_codebook_check, \
+    .nominal = kv_codebook_nominal, .hadamard = kv_codebook_hadamard,      \
+    .training = &(const struct kv_training){kv_codebook_trainable,         \
+                                            kv_codebook_calibrate},        \
+    .open = kv_codebook_open, .close = kv_codebook_close,                  \
+    .encode = kv_codebook_encode, .decode = kv_codebook_decode,            \
+    .device = kv_codebook_device, .store = kv_codebook_store,              \
+    .tile = kv_codebook_tile
 
 /* What the spec asks for on this side, its smooth still NULL; and whether it
  * asks for smoothing. */
-struct kv_vq_transform kv_vq_transform_of(const struct kv_spec *s,
-                                          enum kv_side side,
-                                          const struct kv_shape *shape);
-bool kv_vq_smooths(const struct kv_spec *s, enum kv_side side);
+struct kv_codebook_transform
+kv_codebook_transform_of(const struct kv_spec *s, enum kv_side side,
+                         const struct kv_shape *shape);
+bool kv_codebook_smooths(const struct kv_spec *s, enum kv_side side);
 
 /* x: [n][n_heads][head_dim], in place. */
-void kv_vq_forward(const struct kv_vq_transform *t, float *x, size_t n);
-void kv_vq_inverse(const struct kv_vq_transform *t, float *x, size_t n);
+void kv_codebook_forward(const struct kv_codebook_transform *t, float *x,
+                         size_t n);
+void kv_codebook_inverse(const struct kv_codebook_transform *t, float *x,
+                         size_t n);
 /* q: [head_dim], a query of this KV head, in place: q . k is afterwards the
  * product with the transformed key. */
-void kv_vq_query(const struct kv_vq_transform *t, size_t head, float *q);
+void kv_codebook_query(const struct kv_codebook_transform *t, size_t head,
+                       float *q);
 
 /* How the codes of a token share codebooks. */
-struct kv_vq_layout {
+struct kv_codebook_layout {
     size_t n_heads, n_sub, d; /* sub-vectors [n_heads][n_sub][d] */
     size_t head_books;        /* n_heads, or 1: the heads share */
     size_t sub_books;         /* n_sub, or 1: the sub-spaces share */
     size_t k;                 /* centroids */
 };
-struct kv_vq_layout kv_vq_layout(const struct kv_spec *s, enum kv_side side,
-                                 const struct kv_shape *shape);
+struct kv_codebook_layout kv_codebook_layout(const struct kv_spec *s,
+                                             enum kv_side side,
+                                             const struct kv_shape *shape);
 
 /* The sub-vectors that the book of (head, sub) serves: of heads [h, h_end),
  * sub-spaces [j, j_end).  head < head_books, sub < sub_books. */
-struct kv_vq_users {
+struct kv_codebook_users {
     size_t h, h_end, j, j_end;
 };
-struct kv_vq_users kv_vq_users(const struct kv_vq_layout *l, size_t head,
-                               size_t sub);
+struct kv_codebook_users kv_codebook_users(const struct kv_codebook_layout *l,
+                                           size_t head, size_t sub);
 
 /* Copies them, of n tokens x [n][n_heads][n_sub][d], to point [..][d]: token
  * by token, head by head.  Returns how many. */
-size_t kv_vq_gather(const struct kv_vq_layout *l, size_t head, size_t sub,
-                    const float *x, size_t n, float *point);
+size_t kv_codebook_gather(const struct kv_codebook_layout *l, size_t head,
+                          size_t sub, const float *x, size_t n, float *point);
 
 #endif
