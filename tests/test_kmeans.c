@@ -1,6 +1,6 @@
 #include "kernels/level.h"
 #include "kernels/nearest/kmeans.h"
-#include "kernels/nearest/kmeans_impl.h"
+#include "kernels/nearest/kmeans_bounds.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"

@@ -8,41 +8,37 @@
 #include <math.h>
 #include <stdbool.h>
 
-static void check_tile(kv_nearest_fn *search, const struct kv_centroids *book,
-                       const float *tile, size_t n, const uint16_t *want,
-                       const float *want_dist)
+static void check_tile(const struct kv_centroids *book, const float *tile,
+                       size_t n, const uint16_t *want, const float *want_dist)
 {
     uint16_t code[KV_TILE];
     float dist[KV_TILE];
 
     memset(code, 0xa5, sizeof(code));
     memset(dist, 0xa5, sizeof(dist));
-    search(book, tile, n, code, dist);
+    kv_tile_nearest(book, tile, n, code, dist);
     assert_memory_equal(code, want, n * sizeof(*code));
     assert_memory_equal(dist, want_dist, n * sizeof(*dist));
 }
 
 /* Codes and distances are plain C's, bit for bit: of the search that who wants
  * distances gets (kv_nearest() wants none: 16-bit integers have another), and
- * of those in f32 that 16-bit integers hide. */
+ * of the one in f32 that 16-bit integers hide. */
 static void check_distances(const struct kv_centroids *book, const float *x,
                             size_t n)
 {
     float tile[KV_TILE * KV_NEAREST_MAX_D], dist[KV_TILE];
+    struct kv_centroids in_f32 = *book;
     uint16_t code[KV_TILE];
 
+    in_f32.whole = NULL;
     for (size_t i = 0; i < n; i += KV_TILE) {
         const size_t m = n - i < KV_TILE ? n - i : KV_TILE;
 
         kv_tile_fill(x + i * book->d, m, book->d, tile);
-        kv_tile_nearest_c(book, tile, m, code, dist);
-        check_tile(kv_tile_nearest, book, tile, m, code, dist);
-#ifdef __x86_64__
-        if (kv_level_vnni())
-            check_tile(kv_tile_nearest_avx512, book, tile, m, code, dist);
-        if (kv_level_get() == KV_LEVEL_AVX2)
-            check_tile(kv_tile_nearest_avx2, book, tile, m, code, dist);
-#endif
+        kv_nearest_c.tile(book, tile, m, code, dist);
+        check_tile(book, tile, m, code, dist);
+        check_tile(&in_f32, tile, m, code, dist);
     }
 }
 
@@ -225,7 +221,7 @@ static void check_groups(size_t d, size_t k, size_t size, bool coarse)
             pair[i] = (struct kv_pair){(uint16_t)(i % KV_TILE),
                                        (uint16_t)(i / 3 % groups)};
         least[n] = -7;
-        kv_tile_least(&book, tile, size, pair, n, least);
+        kv_tile_min(&book, tile, size, pair, n, least);
         assert_true(least[n] == -7);
         for (size_t i = 0; i < n; i++) {
             const float *of = x + pair[i].vector * d;
@@ -244,24 +240,6 @@ static void check_groups(size_t d, size_t k, size_t size, bool coarse)
     free(centers);
 }
 
-static void check_below(void)
-{
-    float a[64], b[64];
-
-    for (size_t i = 0; i < 64; i++) {
-        a[i] = i % 5 == 4 ? INFINITY : (float)(kv_random(6, i) % 8);
-        b[i] = i % 11 == 7 ? NAN : (float)(kv_random(7, i) % 8);
-        if (i % 13 == 5)
-            a[i] = NAN;
-    }
-    for (size_t n = 16; n <= 64; n += 16) {
-        const uint64_t below = kv_bits_below(a, b, 1, n);
-
-        for (size_t i = 0; i < 64; i++)
-            assert_int_equal(below >> i & 1, i < n && !(a[i] >= b[i] + 1));
-    }
-}
-
 static void test_groups(void **state)
 {
     (void)state;
@@ -272,7 +250,6 @@ static void test_groups(void **state)
                 check_groups(d, 64, size, true);
                 check_groups(d, 150, size, d % 2);
             }
-        check_below();
     }
     kv_level_set(kv_level_max(), NULL);
 }
@@ -334,7 +311,7 @@ static size_t choose(const struct kv_centroids *book, const float *x,
                      size_t size, size_t every, uint16_t *group)
 {
     const size_t groups = (book->k + size * KV_BLOCK - 1) / (size * KV_BLOCK);
-    bool asked[KV_MOST_GROUPS] = {false};
+    bool asked[KV_MAX_GROUPS] = {false};
     size_t n = 0;
 
     for (size_t i = 0; i < KV_SIDE; i++)
@@ -352,8 +329,8 @@ static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
 {
     float x[KV_TILE * KV_NEAREST_MAX_D], tile[KV_TILE * KV_NEAREST_MAX_D];
     float *centers = kv_alloc(k, d * sizeof(*centers));
-    float reach[KV_TILE], gap[KV_MOST_GROUPS + 4];
-    uint16_t code[KV_TILE], group[KV_MOST_GROUPS];
+    float reach[KV_TILE], gap[KV_MAX_GROUPS + 4];
+    uint16_t code[KV_TILE], group[KV_MAX_GROUPS];
     struct kv_centroids book;
     size_t n_sure = 0;
 
@@ -373,11 +350,11 @@ static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
             const double room = (4 * sqrt((double)d) + 8) / (double)book.scale;
             uint64_t sure;
 
-            for (size_t g = 0; g < KV_MOST_GROUPS + 4; g++)
+            for (size_t g = 0; g < KV_MAX_GROUPS + 4; g++)
                 gap[g] = -7;
             sure = kv_tile_among(&book, tile, first, size, group, n, code,
                                  reach, gap);
-            for (size_t g = (n + 3) / 4 * 4; g < KV_MOST_GROUPS + 4; g++)
+            for (size_t g = (n + 3) / 4 * 4; g < KV_MAX_GROUPS + 4; g++)
                 assert_true(gap[g] == -7);
             sure = sure >> first & 0xffff;
             check_said(&book, of, size, group, n, room, sure, code + first,
@@ -406,7 +383,7 @@ static void test_among(void **state)
                 check_among(d, 150, size, true, 0, 1, true);
                 check_among(d, 150, size, false, 1e4f, 1, false);
             }
-        check_among(4, KV_MOST_GROUPS * KV_BLOCK, 1, false, 0, 1, false);
+        check_among(4, KV_MAX_GROUPS * KV_BLOCK, 1, false, 0, 1, false);
     }
     kv_level_set(kv_level_max(), NULL);
 }

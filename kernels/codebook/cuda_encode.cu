@@ -1,5 +1,5 @@
 #include "kernels/cuda/rotate.cuh"
-#include "kernels/nearest/cuda_nearer.cuh"
+#include "kernels/nearest/cuda.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, SHARED = 32 << 10 };
 

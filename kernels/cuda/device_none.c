@@ -1,6 +1,6 @@
 /* A build without CUDA: there is no device. */
 #include "kernels/device.h"
-#include "kernels/nearest/cuda_nearest_centroid.h"
+#include "kernels/nearest/cuda.h"
 
 #include <stdlib.h>
 

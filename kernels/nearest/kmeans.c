@@ -1,7 +1,7 @@
 #include "kernels/nearest/kmeans.h"
 #include "kernels/device.h"
-#include "kernels/nearest/cuda_nearest_centroid.h"
-#include "kernels/nearest/kmeans_impl.h"
+#include "kernels/nearest/cuda.h"
+#include "kernels/nearest/kmeans_bounds.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -320,7 +320,7 @@ static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
     enum { CENTERS = 1024, ROUNDS = 3 };
 
     return !p->gpu && rounds >= ROUNDS && k >= CENTERS && p->d >= 2 &&
-           p->n <= KV_BOUNDS_MOST_POINTS;
+           p->n <= KV_BOUNDS_MAX_POINTS;
 }
 
 /* p->code; then p->dist is stale, but on a device. */

@@ -23,7 +23,7 @@
  * in f32 is off by some 1e-6 of itself: reach gets 4e-6 more, and 1e-15, below
  * which squares lose their precision.  A group that is left out can neither win
  * nor tie. */
-#include "kernels/nearest/kmeans_impl.h"
+#include "kernels/nearest/kmeans_bounds.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 
@@ -33,13 +33,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 16 }; /* bounds are compared so many at once */
-
 struct kv_bounds {
     size_t k, d;
     size_t size;      /* blocks of a group, the last has less */
-    size_t n_groups;  /* at most KV_MOST_GROUPS */
-    size_t width;     /* n_groups in whole LANES */
+    size_t n_groups;  /* at most KV_MAX_GROUPS */
     uint16_t *center; /* [k]: in the order of groups, rising in each */
     uint16_t *place;  /* [k]: of each center in this order */
     float *last;      /* [k][d]: the centers as they were, in this order */
@@ -49,7 +46,7 @@ struct kv_bounds {
                        * one repeats to the end of the tile */
     float *reach;     /* [n_tiles][64]: from kv_tile_among; too */
     double *grown;    /* [sides]: never below 0, as no reach is */
-    float *bound;     /* [sides][width] */
+    float *bound;     /* [sides][n_groups] */
 };
 
 struct place {
@@ -116,10 +113,9 @@ static void bisect(const float *centers, size_t d, size_t size,
 static void choose_size(struct kv_bounds *b)
 {
     b->size = 1;
-    while (b->k > KV_MOST_GROUPS * b->size * KV_BLOCK)
+    while (b->k > KV_MAX_GROUPS * b->size * KV_BLOCK)
         b->size *= 2;
     b->n_groups = (b->k + b->size * KV_BLOCK - 1) / (b->size * KV_BLOCK);
-    b->width = (b->n_groups + LANES - 1) / LANES * LANES;
 }
 
 /* from [k][d] in the order of groups. */
@@ -166,7 +162,7 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
     struct kv_bounds *b = kv_alloc(1, sizeof(*b));
     struct place *scratch = kv_alloc(k, sizeof(*scratch));
 
-    assert(p->n <= KV_BOUNDS_MOST_POINTS);
+    assert(p->n <= KV_BOUNDS_MAX_POINTS);
     b->k = k;
     b->d = p->d;
     choose_size(b);
@@ -178,7 +174,7 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
     b->tile = kv_alloc(p->n_tiles, KV_TILE * b->d * sizeof(*b->tile));
     b->reach = kv_alloc(p->n_tiles, KV_TILE * sizeof(*b->reach));
     b->grown = kv_alloc(sides, sizeof(*b->grown));
-    b->bound = kv_alloc(sides, b->width * sizeof(*b->bound));
+    b->bound = kv_alloc(sides, b->n_groups * sizeof(*b->bound));
     for (size_t c = 0; c < k; c++)
         b->center[c] = (uint16_t)c;
     bisect(centers, b->d, b->size * KV_BLOCK, b->center, k, scratch);
@@ -186,7 +182,7 @@ struct kv_bounds *kv_bounds_new(const struct kv_points *p, const float *centers,
         b->place[b->center[c]] = (uint16_t)c;
     put_in_order(b, centers, b->last);
     order_points(b, p);
-    for (size_t i = 0; i < sides * b->width; i++)
+    for (size_t i = 0; i < sides * b->n_groups; i++)
         b->bound[i] = -INFINITY;
     free(scratch);
     return b;
@@ -235,8 +231,8 @@ static void move(struct kv_bounds *b, const float *now)
 /* What all sides of a round share. */
 struct round {
     struct kv_bounds *b;
-    struct kv_centroids book;    /* in the order of groups */
-    float limit[KV_MOST_GROUPS]; /* the way of each group, rounded up */
+    struct kv_centroids book;   /* in the order of groups */
+    float limit[KV_MAX_GROUPS]; /* the way of each group, rounded up */
 };
 
 /* Sixteen points of a tile, and the groups that they ask. */
@@ -245,7 +241,7 @@ struct side {
     size_t first;
     float *reach;   /* [64] of the tile */
     uint16_t *code; /* too: the places of their centers */
-    uint16_t group[KV_MOST_GROUPS];
+    uint16_t group[KV_MAX_GROUPS];
     size_t n;
 };
 
@@ -282,19 +278,17 @@ static double rise(const float *from, const float *to)
 static void choose_groups(const struct round *r, const float *bound,
                           double grown, struct side *s)
 {
-    const size_t width = r->b->width, n_groups = r->b->n_groups;
     const float room = (float)(grown * (1 + 1e-6));
-    uint64_t open[KV_MOST_GROUPS / 64] = {0};
+    int32_t open[KV_MAX_GROUPS];
+    size_t n = 0;
 
-    for (size_t g = 0; g < width; g += 64)
-        open[g / 64] = kv_bits_below(bound + g, r->limit + g, room,
-                                     width - g < 64 ? width - g : 64);
-    if (n_groups % 64)
-        open[n_groups / 64] &= ((uint64_t)1 << n_groups % 64) - 1;
-    s->n = 0;
-    for (size_t g = 0; g < n_groups; g += 64)
-        for (uint64_t left = open[g / 64]; left; left &= left - 1)
-            s->group[s->n++] = (uint16_t)(g + (size_t)__builtin_ctzll(left));
+    for (size_t g = 0; g < r->b->n_groups; g++)
+        open[g] = !(bound[g] >= r->limit[g] + room); /* a NaN is open */
+    for (size_t g = 0; g < r->b->n_groups; g++) {
+        s->group[n] = (uint16_t)g;
+        n += (size_t)open[g];
+    }
+    s->n = n;
 }
 
 /* The nearest center of these groups to point i, by s; on ties the first of
@@ -302,19 +296,19 @@ static void choose_groups(const struct round *r, const float *bound,
 static uint16_t decide(const struct round *r, const struct side *s, size_t i)
 {
     const struct kv_bounds *b = r->b;
-    struct kv_pair pair[KV_MOST_GROUPS];
-    float least[KV_MOST_GROUPS], dist = INFINITY;
+    struct kv_pair pair[KV_MAX_GROUPS];
+    float min[KV_MAX_GROUPS], dist = INFINITY;
     uint16_t center = UINT16_MAX;
 
     for (size_t g = 0; g < s->n; g++)
         pair[g] = (struct kv_pair){(uint16_t)i, s->group[g]};
-    kv_tile_least(&r->book, s->tile, b->size, pair, s->n, least);
+    kv_tile_min(&r->book, s->tile, b->size, pair, s->n, min);
     for (size_t g = 0; g < s->n; g++)
-        dist = least[g] < dist ? least[g] : dist;
+        dist = min[g] < dist ? min[g] : dist;
     for (size_t g = 0; g < s->n; g++) {
         uint16_t c;
 
-        if (least[g] > dist)
+        if (min[g] > dist)
             continue;
         c = b->center[kv_tile_first(&r->book, s->tile, b->size, pair[g], dist)];
         center = c < center ? c : center;
@@ -325,8 +319,8 @@ static uint16_t decide(const struct round *r, const struct side *s, size_t i)
 static void assign_side(const struct round *r, size_t at, struct side *s)
 {
     struct kv_bounds *b = r->b;
-    float *bound = b->bound + at * b->width, *reach = s->reach + s->first;
-    float now[KV_SIDE], gap[KV_MOST_GROUPS];
+    float *bound = b->bound + at * b->n_groups, *reach = s->reach + s->first;
+    float now[KV_SIDE], gap[KV_MAX_GROUPS];
     uint64_t sure;
 
     for (size_t i = 0; i < KV_SIDE; i++)

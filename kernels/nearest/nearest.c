@@ -1,4 +1,3 @@
-#include "kernels/nearest/nearest.h"
 #include "kernels/level.h"
 #include "kernels/nearest/impl.h"
 #include "lib/base/alloc.h"
@@ -22,26 +21,29 @@ float kv_tile_distance(const float *tile, size_t i, size_t d,
     return s;
 }
 
-void kv_tile_nearest_c(const struct kv_centroids *b, const float *tile,
-                       size_t n, uint16_t *code, float *dist)
+static void nearest_c(const struct kv_centroids *b, const float *tile, size_t n,
+                      uint16_t *code, float *dist)
 {
     for (size_t i = 0; i < n; i++) {
+        float min = INFINITY;
+
         code[i] = 0;
-        dist[i] = INFINITY;
         for (size_t c = 0; c < b->k; c++) {
             const float s =
                 kv_tile_distance(tile, i, b->d, b->centers + c * b->d);
 
-            if (s < dist[i]) {
-                dist[i] = s;
+            if (s < min) {
+                min = s;
                 code[i] = (uint16_t)c;
             }
         }
+        if (dist)
+            dist[i] = min;
     }
 }
 
-void kv_tile_closer_c(const float *tile, size_t d, const float *center,
-                      float *dist)
+static void closer_c(const float *tile, size_t d, const float *center,
+                     float *dist)
 {
     for (size_t i = 0; i < KV_TILE; i++) {
         const float s = kv_tile_distance(tile, i, d, center);
@@ -51,26 +53,25 @@ void kv_tile_closer_c(const float *tile, size_t d, const float *center,
     }
 }
 
-void kv_tile_least_c(const struct kv_centroids *b, const float *tile,
-                     size_t size, const struct kv_pair *pair, size_t n,
-                     float *least)
+static void min_c(const struct kv_centroids *b, const float *tile, size_t size,
+                  const struct kv_pair *pair, size_t n, float *min)
 {
     for (size_t i = 0; i < n; i++) {
         const size_t end = kv_group_end(b, size, pair[i].group) * KV_BLOCK;
 
-        least[i] = INFINITY;
+        min[i] = INFINITY;
         for (size_t c = pair[i].group * size * KV_BLOCK; c < end && c < b->k;
              c++) {
             const float s = kv_tile_distance(tile, pair[i].vector, b->d,
                                              b->centers + c * b->d);
 
-            least[i] = s < least[i] ? s : least[i];
+            min[i] = s < min[i] ? s : min[i];
         }
     }
 }
 
-uint16_t kv_tile_first_c(const struct kv_centroids *b, const float *tile,
-                         size_t size, struct kv_pair pair, float s)
+static uint16_t first_c(const struct kv_centroids *b, const float *tile,
+                        size_t size, struct kv_pair pair, float s)
 {
     size_t c = pair.group * size * KV_BLOCK;
 
@@ -80,30 +81,140 @@ uint16_t kv_tile_first_c(const struct kv_centroids *b, const float *tile,
     return (uint16_t)c;
 }
 
-uint64_t kv_bits_below_c(const float *a, const float *b, float c, size_t n)
-{
-    uint64_t below = 0;
+/* ---- some groups, in 16-bit integers (whole.h has why it suffices) --------
+ */
 
-    for (size_t i = 0; i < n; i++)
-        below |= (uint64_t) !(a[i] >= b[i] + c) << i;
-    return below;
+/* X of vector i of a tile; false where it is beyond 16 bits. */
+static bool round_vector(const struct kv_centroids *b, const float *tile,
+                         size_t i, int32_t *x)
+{
+    const float LIMIT = 32700;
+    float square = 0;
+
+    for (size_t j = 0; j < b->d; j++) {
+        const float y = b->scale * tile[j * KV_TILE + i];
+
+        square += y * y;
+    }
+    if (!(square <= LIMIT * LIMIT))
+        return false;
+    for (size_t j = 0; j < b->d; j++)
+        x[j] = (int32_t)lrintf(b->scale * tile[j * KV_TILE + i]);
+    return true;
 }
+
+/* |X - C|^2 */
+static int64_t apart(const struct kv_centroids *b, size_t c, const int32_t *x)
+{
+    const int32_t *whole = b->whole +
+                           c / KV_BLOCK * (1 + (b->d + 1) / 2) * KV_BLOCK +
+                           c % KV_BLOCK;
+    int64_t square = whole[0];
+
+    for (size_t j = 0; j < b->d; j++) {
+        const uint32_t pair = (uint32_t)whole[(1 + j / 2) * KV_BLOCK];
+
+        square += x[j] * (x[j] + (int16_t)(pair >> 16 * (j % 2)));
+    }
+    return square;
+}
+
+/* The smallest of a group. */
+static int64_t min_apart(const struct kv_centroids *b, size_t size,
+                         size_t group, const int32_t *x)
+{
+    const size_t end = kv_group_end(b, size, group) * KV_BLOCK;
+    int64_t min = INT64_MAX;
+
+    for (size_t c = group * size * KV_BLOCK; c < end && c < b->k; c++) {
+        const int64_t one = apart(b, c, x);
+
+        min = one < min ? one : min;
+    }
+    return min;
+}
+
+/* The centers within the limit: how many, and one of them. */
+static size_t within(const struct kv_centroids *b, size_t size, size_t group,
+                     const int32_t *x, double limit, uint16_t *code)
+{
+    const size_t end = kv_group_end(b, size, group) * KV_BLOCK;
+    size_t n = 0;
+
+    for (size_t c = group * size * KV_BLOCK; c < end && c < b->k; c++)
+        if ((double)apart(b, c, x) <= limit) {
+            *code = (uint16_t)c;
+            n++;
+        }
+    return n;
+}
+
+/* One vector; takes part in all gaps.  Is its code sure? */
+static bool among(const struct kv_centroids *b, size_t size,
+                  const uint16_t *group, size_t n, const int32_t *x,
+                  uint16_t *code, float *reach, float *gap)
+{
+    const float half = sqrtf((float)b->d) / 2 + b->off + 0x1p-3f; /* e + E */
+    double far[KV_MAX_GROUPS], nearest = INFINITY;
+    size_t candidates = 0;
+
+    for (size_t g = 0; g < n; g++) {
+        far[g] = sqrt((double)min_apart(b, size, group[g], x));
+        nearest = far[g] < nearest ? far[g] : nearest;
+    }
+
+    const double most = nearest * (1 + 0x1p-13) + 2 * (double)half;
+
+    for (size_t g = 0; g < n; g++) {
+        const float by = (float)(far[g] * (1 - 0x1p-13) - most) / b->scale;
+
+        gap[g] = by < gap[g] ? by : gap[g];
+        if (far[g] <= most)
+            candidates += within(b, size, group[g], x, most * most, code);
+    }
+    *reach = (float)(most - (double)half) / b->scale;
+    return candidates == 1;
+}
+
+static uint64_t among_c(const struct kv_centroids *b, const float *tile,
+                        size_t first, size_t size, const uint16_t *group,
+                        size_t n, uint16_t *code, float *reach, float *gap)
+{
+    int32_t x[KV_NEAREST_MAX_D];
+    uint64_t sure = 0;
+
+    for (size_t g = 0; g < (n + 3) / 4 * 4; g++)
+        gap[g] = INFINITY;
+    for (size_t i = first; i < first + KV_SIDE; i++) {
+        code[i] = 0;
+        reach[i] = NAN;
+        if (round_vector(b, tile, i, x) &&
+            among(b, size, group, n, x, code + i, reach + i, gap))
+            sure |= (uint64_t)1 << i;
+    }
+    return sure;
+}
+
+const struct kv_nearest_ops kv_nearest_c = {
+    nearest_c, closer_c, min_c, first_c, among_c,
+};
+
+/* ---- codebooks ------------------------------------------------------------
+ */
 
 /* Writes center c where the faster levels look for it. */
 static void put_center(struct kv_centroids *b, size_t c)
 {
     const float *from = b->centers + c * b->d;
-    float *score = b->score + c * (1 + b->d);
     float *block = b->block + c / KV_BLOCK * b->d * KV_BLOCK + c % KV_BLOCK;
     double square = 0;
 
     for (size_t j = 0; j < b->d; j++) {
         square += (double)from[j] * (double)from[j];
-        score[1 + j] = block[j * KV_BLOCK] = from[j];
+        block[j * KV_BLOCK] = from[j];
     }
-    score[0] = (float)(square / 2);
-    if (!((float)square <= b->most))
-        b->most = isfinite((float)square) ? (float)square : INFINITY;
+    if (!((float)square <= b->max))
+        b->max = isfinite((float)square) ? (float)square : INFINITY;
 }
 
 /* Writes center c in 16-bit integers; returns how far they are off, squared. */
@@ -129,15 +240,15 @@ static double put_whole(struct kv_centroids *b, size_t c)
 /* Not where all is so small, or so large, that s may lose its precision. */
 static void put_all_whole(struct kv_centroids *b)
 {
-    const float LEAST = 0x1p-80f, MOST = 0x1p80f; /* |c|^2 */
-    const float LIMIT = 16380;                    /* rounded below 2^14 */
+    const float MIN = 0x1p-80f, MAX = 0x1p80f; /* |c|^2 */
+    const float LIMIT = 16380;                 /* rounded below 2^14 */
     const size_t n_blocks = (b->k + KV_BLOCK - 1) / KV_BLOCK;
     const size_t block = (1 + (b->d + 1) / 2) * KV_BLOCK;
     double error = 0;
 
-    if (!(b->most > LEAST && b->most < MOST))
+    if (!(b->max > MIN && b->max < MAX))
         return;
-    b->scale = LIMIT / sqrtf(b->most);
+    b->scale = LIMIT / sqrtf(b->max);
     b->whole = kv_lines(n_blocks, block * sizeof(*b->whole));
     for (size_t c = b->k; c < n_blocks * KV_BLOCK; c++) /* never the nearest */
         b->whole[c / KV_BLOCK * block + c % KV_BLOCK] = INT32_MAX;
@@ -158,7 +269,6 @@ void kv_centroids_init(struct kv_centroids *b, const float *centers, size_t k,
     *b = (struct kv_centroids){.k = k, .d = d, .centers = centers};
     if (k < WORTH_K || d < WORTH_D)
         return;
-    b->score = kv_alloc(k, (1 + d) * sizeof(*b->score));
     b->block = kv_alloc(n_blocks, KV_BLOCK * d * sizeof(*b->block));
     for (size_t c = 0; c < k; c++)
         put_center(b, c);
@@ -171,10 +281,57 @@ void kv_centroids_init(struct kv_centroids *b, const float *centers, size_t k,
 
 void kv_centroids_clear(struct kv_centroids *b)
 {
-    free(b->score);
     free(b->block);
     free(b->whole);
 }
+
+/* ---- which version runs ---------------------------------------------------
+ */
+
+static const struct kv_nearest_ops *ops(void)
+{
+#ifdef __x86_64__
+    if (kv_level_vnni())
+        return &kv_nearest_vnni;
+    if (kv_level_get() >= KV_LEVEL_AVX2)
+        return &kv_nearest_avx2;
+#endif
+    return &kv_nearest_c;
+}
+
+void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
+                     uint16_t *code, float *dist)
+{
+    ops()->tile(b, tile, n, code, dist);
+}
+
+void kv_tile_closer(const float *tile, size_t d, const float *center,
+                    float *dist)
+{
+    ops()->closer(tile, d, center, dist);
+}
+
+void kv_tile_min(const struct kv_centroids *b, const float *tile, size_t size,
+                 const struct kv_pair *pair, size_t n, float *min)
+{
+    ops()->min(b, tile, size, pair, n, min);
+}
+
+uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
+                       size_t size, struct kv_pair pair, float s)
+{
+    return ops()->first(b, tile, size, pair, s);
+}
+
+uint64_t kv_tile_among(const struct kv_centroids *b, const float *tile,
+                       size_t first, size_t size, const uint16_t *group,
+                       size_t n, uint16_t *code, float *reach, float *gap)
+{
+    return ops()->among(b, tile, first, size, group, n, code, reach, gap);
+}
+
+/* ---- tiles ----------------------------------------------------------------
+ */
 
 static inline void fill(const float *x, size_t n, size_t d, float *tile)
 {
@@ -200,87 +357,6 @@ void kv_tile_fill(const float *x, size_t n, size_t d, float *tile)
     default:
         fill(x, n, d, tile);
     }
-}
-
-/* AVX-512 without VNNI is as fast in f32. */
-static bool searches_whole(void)
-{
-    return kv_level_vnni() || kv_level_get() == KV_LEVEL_AVX2;
-}
-
-void kv_tile_nearest(const struct kv_centroids *b, const float *tile, size_t n,
-                     uint16_t *code, float *dist)
-{
-    kv_nearest_fn *fn = kv_tile_nearest_c;
-    float unused[KV_TILE];
-
-#ifdef __x86_64__
-    if (b->whole && searches_whole()) {
-        fn = kv_level_vnni() ? kv_tile_whole_vnni : kv_tile_whole_avx2;
-        fn(b, tile, n, code, dist);
-        return;
-    }
-    if (kv_level_get() == KV_LEVEL_AVX2)
-        fn = kv_tile_nearest_avx2;
-    else if (kv_level_get() == KV_LEVEL_AVX512)
-        fn = kv_tile_nearest_avx512;
-#endif
-    fn(b, tile, n, code, dist ? dist : unused);
-}
-
-void kv_tile_closer(const float *tile, size_t d, const float *center,
-                    float *dist)
-{
-    kv_closer_fn *fn = kv_tile_closer_c;
-
-#ifdef __x86_64__
-    if (kv_level_get() == KV_LEVEL_AVX2)
-        fn = kv_tile_closer_avx2;
-    else if (kv_level_get() == KV_LEVEL_AVX512)
-        fn = kv_tile_closer_avx512;
-#endif
-    fn(tile, d, center, dist);
-}
-
-void kv_tile_least(const struct kv_centroids *b, const float *tile, size_t size,
-                   const struct kv_pair *pair, size_t n, float *least)
-{
-    kv_least_fn *fn = kv_tile_least_c;
-
-#ifdef __x86_64__
-    if (kv_level_get() == KV_LEVEL_AVX2)
-        fn = kv_tile_least_avx2;
-    else if (kv_level_get() == KV_LEVEL_AVX512)
-        fn = kv_tile_least_avx512;
-#endif
-    fn(b, tile, size, pair, n, least);
-}
-
-uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
-                       size_t size, struct kv_pair pair, float s)
-{
-    kv_first_fn *fn = kv_tile_first_c;
-
-#ifdef __x86_64__
-    if (kv_level_get() == KV_LEVEL_AVX2)
-        fn = kv_tile_first_avx2;
-    else if (kv_level_get() == KV_LEVEL_AVX512)
-        fn = kv_tile_first_avx512;
-#endif
-    return fn(b, tile, size, pair, s);
-}
-
-uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n)
-{
-    kv_below_fn *fn = kv_bits_below_c;
-
-#ifdef __x86_64__
-    if (kv_level_get() == KV_LEVEL_AVX2)
-        fn = kv_bits_below_avx2;
-    else if (kv_level_get() == KV_LEVEL_AVX512)
-        fn = kv_bits_below_avx512;
-#endif
-    return fn(a, b, c, n);
 }
 
 void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,

@@ -9,7 +9,7 @@
  * smallest s.  A vector equal to a centroid therefore gets s = 0, and encoding
  * what was decoded gives the same values.  Every level gives exactly this: a
  * faster one may look for candidates in another way, and decides by s where it
- * leaves more than one (kernels/nearest/loops.h, nearest_whole.h).
+ * leaves more than one (kernels/nearest/whole.h).
  */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H
@@ -23,20 +23,19 @@ enum {
     KV_TILE = 64,             /* vectors of a tile */
     KV_BLOCK = 16,            /* centers of a block of struct kv_centroids */
     KV_SIDE = 16,             /* vectors that ask groups of centers together */
-    KV_MOST_GROUPS = 128      /* that they ask */
+    KV_MAX_GROUPS = 128       /* that they ask */
 };
 
 /* A codebook made ready for searches. */
 struct kv_centroids {
     size_t k, d;
     const float *centers; /* [k][d], the caller's: they stay as they are */
-    float *score;         /* [k][1 + d]: |c|^2 / 2, c; NULL: not worth it */
-    float *block;         /* [blocks of 16 centers][d][16] */
-    float most;           /* the largest |c|^2, infinite where one is NaN */
-    int32_t *whole;       /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
-                           * 16 bits; C = round(scale c); NULL: not worth it;
-                           * from the start of a cache line */
-    float scale, off;     /* off: the largest |C - scale c| */
+    float *block;     /* [blocks of 16 centers][d][16]; NULL: not worth it */
+    float max;        /* the largest |c|^2, infinite where one is NaN */
+    int32_t *whole;   /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
+                       * 16 bits; C = round(scale c); NULL: not worth it;
+                       * from the start of a cache line */
+    float scale, off; /* off: the largest |C - scale c| */
 };
 
 /* centers: [k][d], 1 <= d <= KV_NEAREST_MAX_D, 1 <= k <= KV_NEAREST_MAX_K. */
@@ -68,9 +67,9 @@ struct kv_pair {
     uint16_t vector, group;
 };
 
-/* s of the nearest center of the group, for n pairs; least: [n]. */
-void kv_tile_least(const struct kv_centroids *b, const float *tile, size_t size,
-                   const struct kv_pair *pair, size_t n, float *least);
+/* s of the nearest center of the group, for n pairs; min: [n]. */
+void kv_tile_min(const struct kv_centroids *b, const float *tile, size_t size,
+                 const struct kv_pair *pair, size_t n, float *min);
 
 /* The first center of the group with this s, which one has. */
 uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
@@ -87,7 +86,7 @@ uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
  *              not.  Of no use where a reach is NaN.
  *
  * code, reach: [64]; first: a multiple of 16; group: [n], rising, n <=
- * KV_MOST_GROUPS; gap: [n, to whole fours]. */
+ * KV_MAX_GROUPS; gap: [n, to whole fours]. */
 uint64_t kv_tile_among(const struct kv_centroids *b, const float *tile,
                        size_t first, size_t size, const uint16_t *group,
                        size_t n, uint16_t *code, float *reach, float *gap);
@@ -95,9 +94,5 @@ uint64_t kv_tile_among(const struct kv_centroids *b, const float *tile,
 /* dist[i] = min(dist[i], s of vector i and this center), i < 64. */
 void kv_tile_closer(const float *tile, size_t d, const float *center,
                     float *dist);
-
-/* Bit i < n says whether a[i] < b[i] + c, or either is NaN; n <= 64, a multiple
- * of 16. */
-uint64_t kv_bits_below(const float *a, const float *b, float c, size_t n);
 
 #endif

@@ -6,10 +6,10 @@
  *
  *   T = |C|^2 - 2 C X = |X - C|^2 - |X|^2
  *
- * is exact in 32 bits where |S x| <= 2^15.  As in nearest_simd.h, the least T
- * of each block of 16 centers counts, and of these the least and the second.
- * With e = |X - S x| and E the largest |C - S c|, the center a of the least T,
- * R = |X - C| there, and any other center b keep
+ * is exact in 32 bits where |S x| <= 2^15.  Of each block of 16
+ * centers the smallest T counts, and of these the smallest and the second.
+ * With e = |X - S x| and E the largest |C - S c|, the center a of the smallest
+ * T, R = |X - C| there, and any other center b keep
  *
  *   S |x - a| <= R + (e + E)        S |x - b| >= |X - B| - (e + E)
  *
@@ -17,77 +17,66 @@
  * and s, within (d + 2) 2^-24 of |x - c|^2, says so too where |X - B| exceeds
  * (1 + 2^-14) R + 2 (e + E) + 1/8, which covers the rounding of S x, root and
  * square as well.  That is a limit to b's T.  Where the second is above it the
- * nearest center is in the block of the least, and if all others there are
- * above it, it is that of the least; else s decides, in the block or among all
+ * nearest center is in the block of the smallest, and if all others there are
+ * above it, it is that one; else s decides, in the block or among all
  * centers.
  *
- * Included by nearest_madd.c and nearest_vnni.c, which name the registers:
+ * Included by avx2.c and avx512.c after loops.h and
  *
- *   those of nearest_decide.h, v_mul and v_max, and
- *   GROUPS(d)          registers of vectors searched together, 2 or 4
- *   vm                 a yes or no for each lane
- *   v_at_most(a, b)    a <= b
- *   v_if(m, a, b)      a where m, else b
+ *   WHOLE_SIDE(d)      registers of vectors that are searched together, 2 or 4
  *   v_root(a)          the root of a >= 2^-20, off by 2^-14 of it at most
- *   v_of(a)            of unsigned integers, rounded once
- *   i_of(a)            of floats, to unsigned integers
- *   i_round(a)         of floats, to signed ones
- *   i_load i_add i_sub i_mul i_and i_min i_max   as they say; i_load: lines
- *   i_right(a, n)      shifted by n bits, zeros come in
- *   i_pairs(a, b)      the lower halves of a, those of b above them
- *   i_bits(a)          the bits of floats
- *   i_if(m, a, b)      a where m, else b
- *   i_above(a, b)      a > b, a bit for each lane
- *   i_keep(a, c, &best, &at)     where a < best: best = a, at = c
- *   i_halves(p)        WIDTH unsigned 16-bit integers
- *   i_store_halves(p, a)         the lower halves
- *   add_products(&t, a, b)       t += the products of two pairs of halves
- *   add_products_of(&t, a, p)    the same, b lies at p, on a line
- *   NAME(f)            f with the level's suffix */
-#include "kernels/nearest/decide.h"
+ *   v_from_u32(a)      rounded once
+ *   v_to_u32(a)        of floats
+ *   v_pairs_i16(a, b)  the lower halves of a, those of b above them
+ *   v_load_u16(p)      V_WIDTH unsigned 16-bit integers
+ *   v_store_u16(p, a)  the lower halves
+ *   v_add_dot_i16(&t, a, b)      t += the products of two pairs of halves
+ *   v_add_dot_i16_at(&t, a, p)   the same, b lies at p, on a line */
+#include "kernels/nearest/loops.h"
 
 /* What is known of a tile's vectors; d <= 2 * 8. */
 struct found {
     _Alignas(
         64) int32_t pair[KV_NEAREST_MAX_D / 2][KV_TILE]; /* X, two a word */
-    int32_t best[KV_TILE];   /* the least T of a block */
+    int32_t best[KV_TILE];   /* the smallest T of a block */
     int32_t second[KV_TILE]; /* that of another block */
     int32_t block[KV_TILE];  /* which has the best */
     int32_t limit[KV_TILE];  /* T of what may be nearest */
     uint64_t sure;           /* no center of another block can be nearer */
 };
 
-/* X of WIDTH vectors from `at` on. */
+/* X of V_WIDTH vectors from `at` on. */
 ALWAYS_INLINE void round_vectors(const struct kv_centroids *b,
                                  const float *tile, size_t d, size_t at,
                                  struct found *to)
 {
-    vi part[KV_NEAREST_MAX_D];
+    vi32 part[KV_NEAREST_MAX_D];
 
     UNROLL
     for (size_t j = 0; j < d; j++)
         part[j] =
-            i_round(v_mul(v_load(tile + j * KV_TILE + at), v_all(b->scale)));
+            v_to_i32(v_mul(v_load(tile + j * KV_TILE + at), v_set1(b->scale)));
     UNROLL
     for (size_t j = 0; j < d; j += 2)
-        i_store(to->pair[j / 2] + at,
-                i_pairs(part[j], j + 1 < d ? part[j + 1] : i_all(0)));
+        v_store_i32(
+            to->pair[j / 2] + at,
+            v_pairs_i16(part[j], j + 1 < d ? part[j + 1] : v_set1_i32(0)));
 }
 
-/* Is |S x| within 2^15, for WIDTH vectors? */
-ALWAYS_INLINE vm are_within(const struct kv_centroids *b, const float *tile,
-                            size_t d)
+/* Is |S x| within 2^15, for V_WIDTH vectors? */
+ALWAYS_INLINE vmask are_within(const struct kv_centroids *b, const float *tile,
+                               size_t d)
 {
-    const float MOST = 32700;
-    vf square = v_all(0);
+    const float LIMIT = 32700;
+    vf32 square = v_set1(0);
 
     UNROLL
     for (size_t j = 0; j < d; j++) {
-        const vf y = v_mul(v_load(tile + j * KV_TILE), v_all(b->scale));
+        const vf32 y = v_mul(v_load(tile + j * KV_TILE), v_set1(b->scale));
 
-        square = v_fma(y, y, square);
+        square = v_fmadd(y, y, square);
     }
-    return v_at_most(square, v_all(MOST * MOST));
+    return v_le(square, v_set1(LIMIT * LIMIT));
 }
 
 /* 2 (e + E); e <= sqrt(d) / 2, but for the rounding of S x in f32. */
@@ -96,94 +85,97 @@ ALWAYS_INLINE float slack(const struct kv_centroids *b, size_t d)
     return sqrtf((float)d) * (1 + 0x1p-7f) + 2 * b->off + 0x1p-3f;
 }
 
-/* |X|^2 of WIDTH vectors from `at` on, as 32-bit unsigned. */
-ALWAYS_INLINE vi own_square(const struct found *in, size_t d, size_t at)
+/* |X|^2 of V_WIDTH vectors from `at` on, as 32-bit unsigned. */
+ALWAYS_INLINE vi32 own_square(const struct found *in, size_t d, size_t at)
 {
-    vi own = i_all(0);
+    vi32 own = v_set1_i32(0);
 
     UNROLL
     for (size_t j = 0; j < (d + 1) / 2; j++) {
-        const vi pair = i_load(in->pair[j] + at);
+        const vi32 pair = v_load_i32(in->pair[j] + at);
 
-        add_products(&own, pair, pair);
+        v_add_dot_i16(&own, pair, pair);
     }
     return own;
 }
 
-/* The T above which no center can be nearer than that of the best; of WIDTH
+/* The T above which no center can be nearer than that of the best; of V_WIDTH
  * vectors from `at` on. */
 ALWAYS_INLINE void set_limit(const struct kv_centroids *b, const float *tile,
                              size_t d, size_t at, struct found *to)
 {
-    const vi own = own_square(to, d, at);
-    const vf square = v_max(v_of(i_add(i_load(to->best + at), own)), v_all(1));
-    const vf reach =
-        v_fma(v_root(square), v_all(1 + 0x1p-13f), v_all(slack(b, d)));
-    const vi limit =
-        i_if(are_within(b, tile + at, d), i_sub(i_of(v_mul(reach, reach)), own),
-             i_all(INT32_MAX));
+    const vi32 own = own_square(to, d, at);
+    const vf32 square =
+        v_max(v_from_u32(v_add_i32(v_load_i32(to->best + at), own)), v_set1(1));
+    const vf32 reach =
+        v_fmadd(v_root(square), v_set1(1 + 0x1p-13f), v_set1(slack(b, d)));
+    const vi32 limit = v_select_i32(
+        are_within(b, tile + at, d),
+        v_sub_i32(v_to_u32(v_mul(reach, reach)), own), v_set1_i32(INT32_MAX));
 
-    i_store(to->limit + at, limit);
-    to->sure |= (uint64_t)i_above(i_load(to->second + at), limit) << at;
+    v_store_i32(to->limit + at, limit);
+    to->sure |= (uint64_t)v_gt_bits_i32(v_load_i32(to->second + at), limit)
+                << at;
 }
 
 /* T of a center, whose |C|^2 is at `whole`, and of p registers of vectors. */
 ALWAYS_INLINE void scores(const int32_t *whole, size_t pairs,
-                          vi x[4][KV_NEAREST_MAX_D / 2], size_t p, vi *t)
+                          vi32 x[4][KV_NEAREST_MAX_D / 2], size_t p, vi32 *t)
 {
     UNROLL
     for (size_t g = 0; g < p; g++)
-        t[g] = i_all(whole[0]);
+        t[g] = v_set1_i32(whole[0]);
     UNROLL
     for (size_t j = 0; j < pairs; j++) {
-        const vi cj = i_all(whole[(1 + j) * KV_BLOCK]);
+        const vi32 cj = v_set1_i32(whole[(1 + j) * KV_BLOCK]);
 
         UNROLL
         for (size_t g = 0; g < p; g++)
-            add_products(&t[g], cj, x[g][j]);
+            v_add_dot_i16(&t[g], cj, x[g][j]);
     }
 }
 
 /* Of p registers of vectors. */
 struct ahead {
-    vi best[4], second[4], block[4]; /* as in struct found */
+    vi32 best[4], second[4], block[4]; /* as in struct found */
 };
 
-/* The vectors [at, at + p * WIDTH) of the tile, of which nothing is found. */
+/* The vectors [at, at + p * V_WIDTH) of the tile, of which nothing is found. */
 ALWAYS_INLINE void start(const struct found *in, size_t pairs, size_t at,
-                         size_t p, vi x[4][KV_NEAREST_MAX_D / 2],
+                         size_t p, vi32 x[4][KV_NEAREST_MAX_D / 2],
                          struct ahead *now)
 {
     UNROLL
     for (size_t g = 0; g < p; g++) {
         UNROLL
         for (size_t j = 0; j < pairs; j++)
-            x[g][j] = i_load(in->pair[j] + at + g * WIDTH);
-        now->best[g] = now->second[g] = i_all(INT32_MAX);
-        now->block[g] = i_all(0);
+            x[g][j] = v_load_i32(in->pair[j] + at + g * V_WIDTH);
+        now->best[g] = now->second[g] = v_set1_i32(INT32_MAX);
+        now->block[g] = v_set1_i32(0);
     }
 }
 
-/* The least T of a block. */
+/* The smallest T of a block. */
 ALWAYS_INLINE void ask_block(const struct kv_centroids *b, size_t block,
-                             size_t pairs, vi x[4][KV_NEAREST_MAX_D / 2],
-                             size_t p, struct ahead *now, vi *least)
+                             size_t pairs, vi32 x[4][KV_NEAREST_MAX_D / 2],
+                             size_t p, struct ahead *now, vi32 *min)
 {
     const int32_t *whole = b->whole + block * KV_BLOCK * (1 + pairs);
-    const vi index = i_all((int32_t)block);
-    vi t[4];
+    const vi32 index = v_set1_i32((int32_t)block);
+    vi32 t[4];
 
-    scores(whole, pairs, x, p, least);
+    scores(whole, pairs, x, p, min);
     for (size_t i = 1; i < KV_BLOCK; i++) {
         scores(whole + i, pairs, x, p, t);
         UNROLL
         for (size_t g = 0; g < p; g++)
-            least[g] = i_min(t[g], least[g]);
+            min[g] = v_min_i32(t[g], min[g]);
     }
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        now->second[g] = i_min(i_max(now->best[g], least[g]), now->second[g]);
-        i_keep(least[g], index, &now->best[g], &now->block[g]);
+        now->second[g] =
+            v_min_i32(v_max_i32(now->best[g], min[g]), now->second[g]);
+        v_keep_min_i32(min[g], index, &now->best[g], &now->block[g]);
     }
 }
 
@@ -192,25 +184,25 @@ ALWAYS_INLINE void keep_found(const struct ahead *now, size_t at, size_t p,
 {
     UNROLL
     for (size_t g = 0; g < p; g++) {
-        i_store(to->best + at + g * WIDTH, now->best[g]);
-        i_store(to->second + at + g * WIDTH, now->second[g]);
-        i_store(to->block + at + g * WIDTH, now->block[g]);
+        v_store_i32(to->best + at + g * V_WIDTH, now->best[g]);
+        v_store_i32(to->second + at + g * V_WIDTH, now->second[g]);
+        v_store_i32(to->block + at + g * V_WIDTH, now->block[g]);
     }
 }
 
-/* best, second and block of the vectors [at, at + p * WIDTH) of the tile; d and
- * p are constants. */
+/* best, second and block of the vectors [at, at + p * V_WIDTH) of the tile; d
+ * and p are constants. */
 ALWAYS_INLINE void find_block(const struct kv_centroids *b, size_t d, size_t at,
                               size_t p, struct found *to)
 {
     const size_t pairs = (d + 1) / 2;
     const size_t n_blocks = (b->k + KV_BLOCK - 1) / KV_BLOCK;
-    vi x[4][KV_NEAREST_MAX_D / 2], least[4];
+    vi32 x[4][KV_NEAREST_MAX_D / 2], min[4];
     struct ahead now;
 
     start(to, pairs, at, p, x, &now);
     for (size_t block = 0; block < n_blocks; block++)
-        ask_block(b, block, pairs, x, p, &now, least);
+        ask_block(b, block, pairs, x, p, &now, min);
     keep_found(&now, at, p, to);
 }
 
@@ -222,16 +214,16 @@ ALWAYS_INLINE void find_blocks(const struct kv_centroids *b, const float *tile,
     to->sure = 0;
     if (n <= FEW)
         return;
-    for (size_t at = 0; at < n; at += WIDTH)
+    for (size_t at = 0; at < n; at += V_WIDTH)
         round_vectors(b, tile, d, at, to);
-    if (GROUPS(d) == 4)
-        for (; i + 3 * WIDTH < n; i += 4 * WIDTH)
+    if (WHOLE_SIDE(d) == 4)
+        for (; i + 3 * V_WIDTH < n; i += 4 * V_WIDTH)
             find_block(b, d, i, 4, to);
-    for (; i + WIDTH < n; i += 2 * WIDTH)
+    for (; i + V_WIDTH < n; i += 2 * V_WIDTH)
         find_block(b, d, i, 2, to);
-    for (; i < n; i += WIDTH)
+    for (; i < n; i += V_WIDTH)
         find_block(b, d, i, 1, to);
-    for (size_t at = 0; at < n; at += WIDTH)
+    for (size_t at = 0; at < n; at += V_WIDTH)
         set_limit(b, tile, d, at, to);
 }
 
@@ -245,27 +237,29 @@ ALWAYS_INLINE unsigned candidates(const struct kv_centroids *b, size_t d,
     unsigned beyond = 0;
 
     UNROLL
-    for (size_t g = 0; g < KV_BLOCK; g += WIDTH) {
-        vi t = i_load(whole + g);
+    for (size_t g = 0; g < KV_BLOCK; g += V_WIDTH) {
+        vi32 t = v_load_i32(whole + g);
 
         UNROLL
         for (size_t j = 0; j < pairs; j++)
-            add_products_of(&t, i_all(in->pair[j][i]),
-                            whole + (1 + j) * KV_BLOCK + g);
-        beyond |= i_above(t, i_all(in->limit[i])) << g;
+            v_add_dot_i16_at(&t, v_set1_i32(in->pair[j][i]),
+                             whole + (1 + j) * KV_BLOCK + g);
+        beyond |= v_gt_bits_i32(t, v_set1_i32(in->limit[i])) << g;
     }
     return ~beyond;
 }
 
 /* Which bit of each lane is the only one: of a power of two as a float it is
  * the exponent. */
-ALWAYS_INLINE vi place_of(vi power)
+ALWAYS_INLINE vi32 place_of(vi32 power)
 {
-    return i_sub(i_right(i_bits(v_of(power)), 23), i_all(127));
+    return v_sub_i32(v_shr_i32(v_bits_i32(v_from_u32(power)), 23),
+                     v_set1_i32(127));
 }
 
 /* The codes of the vectors [at, end) whose blocks are found, by T; a bit for
- * each that it is no other.  WIDTHs are whole: some beyond the end get one too.
+ * each that it is no other.  V_WIDTHs are whole: some beyond the end get one
+ * too.
  */
 ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
                                     size_t end, size_t d,
@@ -274,19 +268,22 @@ ALWAYS_INLINE uint64_t decide_whole(const struct kv_centroids *b, size_t at,
     uint16_t left[KV_TILE];
     uint64_t several = 0;
 
-    end = (end + WIDTH - 1) / WIDTH * WIDTH;
+    end = (end + V_WIDTH - 1) / V_WIDTH * V_WIDTH;
     for (size_t i = at; i < end; i += 4) {
         UNROLL
         for (size_t j = i; j < i + 4; j++)
             left[j] = (uint16_t)candidates(b, d, in, j);
     }
-    for (size_t i = at; i < end; i += WIDTH) {
-        const vi of = i_halves(left + i);
-        const vi others = i_and(of, i_sub(of, i_all(1))); /* not the lowest */
-        const vi first = i_mul(i_load(in->block + i), i_all(KV_BLOCK));
+    for (size_t i = at; i < end; i += V_WIDTH) {
+        const vi32 of = v_load_u16(left + i);
+        const vi32 others =
+            v_and(of, v_sub_i32(of, v_set1_i32(1))); /* not the lowest */
+        const vi32 first =
+            v_mul_i32(v_load_i32(in->block + i), v_set1_i32(KV_BLOCK));
 
-        several |= (uint64_t)i_above(others, i_all(0)) << i;
-        i_store_halves(code + i, i_add(first, place_of(i_sub(of, others))));
+        several |= (uint64_t)v_gt_bits_i32(others, v_set1_i32(0)) << i;
+        v_store_u16(code + i,
+                    v_add_i32(first, place_of(v_sub_i32(of, others))));
     }
     return in->sure & ~several;
 }
@@ -307,37 +304,168 @@ ALWAYS_INLINE void decide_codes(const struct kv_centroids *b, const float *tile,
     }
 }
 
+/* ---- some groups of blocks -----------------------------------------------
+ *
+ * With R the smallest |X - C| of all that are asked and r that of one group,
+ * the nearest center is within R + (e + E) of S x, and those of the group are
+ * beyond r - (e + E).  Roots are off by 2^-14 of themselves, the rest of the
+ * arithmetic in f32 by less than an eighth. */
+_Static_assert(KV_SIDE <= 2 * V_WIDTH, "tile_among() takes two registers");
+
+/* e + E, and an eighth. */
+ALWAYS_INLINE float off(const struct kv_centroids *b, size_t d)
+{
+    return slack(b, d) / 2 + 0x1p-3f;
+}
+
+/* The smallest T of each group, for KV_SIDE vectors from `at` on. */
+ALWAYS_INLINE void find_among(const struct kv_centroids *b, size_t d, size_t at,
+                              size_t size, const uint16_t *group, size_t n,
+                              struct found *to, int32_t *min)
+{
+    enum { P = KV_SIDE / V_WIDTH };
+    const size_t pairs = (d + 1) / 2;
+    vi32 x[4][KV_NEAREST_MAX_D / 2], one[4], of[4];
+    struct ahead now;
+
+    start(to, pairs, at, P, x, &now);
+    for (size_t i = 0; i < n; i++) {
+        const size_t end = kv_group_end(b, size, group[i]);
+
+        ask_block(b, group[i] * size, pairs, x, P, &now, of);
+        for (size_t block = group[i] * size + 1; block < end; block++) {
+            ask_block(b, block, pairs, x, P, &now, one);
+            UNROLL
+            for (size_t g = 0; g < P; g++)
+                of[g] = v_min_i32(one[g], of[g]);
+        }
+        UNROLL
+        for (size_t g = 0; g < P; g++)
+            v_store_i32(min + i * KV_SIDE + g * V_WIDTH, of[g]);
+    }
+    for (size_t i = n * KV_SIDE; i % (4 * KV_SIDE); i += V_WIDTH)
+        v_store_i32(min + i, v_set1_i32(INT32_MAX));
+    keep_found(&now, at, P, to);
+}
+
+/* How far each of four groups is at min, for one of V_WIDTH vectors; `more` is
+ * added. */
+ALWAYS_INLINE void gaps_of_four(const int32_t *min, vi32 own, vf32 more,
+                                float *gap)
+{
+    vf32 far[4];
+
+    UNROLL
+    for (size_t g = 0; g < 4; g++) {
+        const vf32 square =
+            v_max(v_from_u32(v_add_i32(v_load_i32(min + g * KV_SIDE), own)),
+                  v_set1(0x1p-20f));
+
+        far[g] = v_fmadd(v_root(square), v_set1(1 - 0x1p-13f), more);
+    }
+    v_min4(far, gap);
+}
+
+/* S reach of V_WIDTH vectors from `at` on. */
+ALWAYS_INLINE vf32 reach_of(const struct kv_centroids *b, const float *tile,
+                            size_t d, size_t at, const struct found *in,
+                            vi32 own)
+{
+    const vf32 square =
+        v_max(v_from_u32(v_add_i32(v_load_i32(in->best + at), own)), v_set1(1));
+    const vf32 reach =
+        v_fmadd(v_root(square), v_set1(1 + 0x1p-13f), v_set1(off(b, d)));
+
+    return v_select(are_within(b, tile + at, d), reach, v_set1(NAN));
+}
+
+ALWAYS_INLINE uint64_t tile_among(const struct kv_centroids *b,
+                                  const float *tile, size_t d, size_t at,
+                                  size_t size, const uint16_t *group, size_t n,
+                                  uint16_t *code, float *reach, float *gap)
+{
+    enum { P = KV_SIDE / V_WIDTH };
+    _Alignas(64) int32_t min[(KV_MAX_GROUPS + 3) * KV_SIDE];
+    const float unit = 1 / b->scale;
+    struct found found;
+    vi32 own[P];
+    vf32 less[P];
+
+    found.sure = 0;
+    for (size_t i = at; i < at + KV_SIDE; i += V_WIDTH)
+        round_vectors(b, tile, d, i, &found);
+    find_among(b, d, at, size, group, n, &found, min);
+    UNROLL
+    for (size_t g = 0; g < P; g++) {
+        const size_t i = at + g * V_WIDTH;
+        vf32 of;
+
+        set_limit(b, tile, d, i, &found);
+        own[g] = own_square(&found, d, i);
+        of = reach_of(b, tile, d, i, &found, own[g]);
+        v_store(reach + i, v_mul(of, v_set1(unit)));
+        less[g] = v_sub(v_set1(-off(b, d)), of);
+    }
+    for (size_t i = 0; i < n; i += 4) {
+        float four[P][4];
+
+        UNROLL
+        for (size_t g = 0; g < P; g++)
+            gaps_of_four(min + i * KV_SIDE + g * V_WIDTH, own[g], less[g],
+                         four[g]);
+        for (size_t j = 0; j < 4; j++)
+            gap[i + j] = unit * (four[0][j] < four[P - 1][j] ? four[0][j]
+                                                             : four[P - 1][j]);
+    }
+    return decide_whole(b, at, at + KV_SIDE, d, &found, code);
+}
+
+/* ---- the level's table --------------------------------------------------- */
+
 /* Functions of their own, for registers of their own. */
-#define DEFINE(D)                                                    \
-    static __attribute__((noinline)) void find_blocks_##D(           \
-        const struct kv_centroids *b, const float *tile, size_t n,   \
-        struct found *to)                                            \
-    {                                                                \
-        find_blocks(b, tile, n, D, to);                              \
-    }                                                                \
-    static __attribute__((noinline)) void decide_tile_##D(           \
-        const struct kv_centroids *b, const float *tile, size_t n,   \
-        const struct found *in, uint16_t *code, float *dist)         \
-    {                                                                \
-        decide_tile(b, tile, n, D, in->block, in->sure, code, dist); \
-    }                                                                \
-    static __attribute__((noinline)) void decide_codes_##D(          \
-        const struct kv_centroids *b, const float *tile, size_t n,   \
-        const struct found *in, uint16_t *code)                      \
-    {                                                                \
-        decide_codes(b, tile, n, D, in, code);                       \
+#define DEFINE(D)                                                            \
+    static __attribute__((noinline)) void find_blocks_##D(                   \
+        const struct kv_centroids *b, const float *tile, size_t n,           \
+        struct found *to)                                                    \
+    {                                                                        \
+        find_blocks(b, tile, n, D, to);                                      \
+    }                                                                        \
+    static __attribute__((noinline)) void decide_tile_##D(                   \
+        const struct kv_centroids *b, const float *tile, size_t n,           \
+        const struct found *in, uint16_t *code, float *dist)                 \
+    {                                                                        \
+        decide_tile(b, tile, n, D, in->block, in->sure, code, dist);         \
+    }                                                                        \
+    static __attribute__((noinline)) void decide_codes_##D(                  \
+        const struct kv_centroids *b, const float *tile, size_t n,           \
+        const struct found *in, uint16_t *code)                              \
+    {                                                                        \
+        decide_codes(b, tile, n, D, in, code);                               \
+    }                                                                        \
+    static __attribute__((noinline))                                         \
+    uint64_t among_##D(const struct kv_centroids *b, const float *tile,      \
+                       size_t at, size_t size, const uint16_t *group,        \
+                       size_t n, uint16_t *code, float *reach, float *gap)   \
+    {                                                                        \
+        return tile_among(b, tile, D, at, size, group, n, code, reach, gap); \
     }
 KV_EVERY_D(DEFINE)
 #undef DEFINE
 
-void NAME(kv_tile_whole)(const struct kv_centroids *b, const float *tile,
+static void tile_nearest(const struct kv_centroids *b, const float *tile,
                          size_t n, uint16_t *code, float *dist)
 {
     struct found found;
+    float unused[KV_TILE];
 
     switch (b->d) {
 #define CASE(D)                                              \
     case D:                                                  \
+        if (!b->whole) {                                     \
+            search_tile(tile, n, D, b->centers, b->k, code,  \
+                        dist ? dist : unused);               \
+            break;                                           \
+        }                                                    \
         find_blocks_##D(b, tile, n, &found);                 \
         if (dist)                                            \
             decide_tile_##D(b, tile, n, &found, code, dist); \
@@ -348,3 +476,61 @@ void NAME(kv_tile_whole)(const struct kv_centroids *b, const float *tile,
 #undef CASE
     }
 }
+
+static void tile_closer(const float *tile, size_t d, const float *center,
+                        float *dist)
+{
+    switch (d) {
+#define CASE(D)                        \
+    case D:                            \
+        closer(tile, D, center, dist); \
+        break;
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+}
+
+static void tile_min(const struct kv_centroids *b, const float *tile,
+                     size_t size, const struct kv_pair *pair, size_t n,
+                     float *min)
+{
+    switch (b->d) {
+#define CASE(D)                                        \
+    case D:                                            \
+        min_of_groups(b, tile, size, D, pair, n, min); \
+        break;
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+}
+
+static uint16_t tile_first(const struct kv_centroids *b, const float *tile,
+                           size_t size, struct kv_pair pair, float s)
+{
+    switch (b->d) {
+#define CASE(D) \
+    case D:     \
+        return first_of_group(b, tile, size, D, pair, s);
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+    return 0;
+}
+
+static uint64_t among(const struct kv_centroids *b, const float *tile,
+                      size_t first, size_t size, const uint16_t *group,
+                      size_t n, uint16_t *code, float *reach, float *gap)
+{
+    switch (b->d) {
+#define CASE(D) \
+    case D:     \
+        return among_##D(b, tile, first, size, group, n, code, reach, gap);
+        KV_EVERY_D(CASE)
+#undef CASE
+    }
+    return 0;
+}
+
+const struct kv_nearest_ops NAME(kv_nearest) = {
+    tile_nearest, tile_closer, tile_min, tile_first, among,
+};

@@ -1,17 +1,11 @@
-#include "kernels/nearest/cuda_nearest_centroid.h"
+#include "kernels/nearest/cuda.h"
 
 #include "kernels/device.h"
-#include "kernels/nearest/cuda_nearer.cuh"
+#include "kernels/nearest/cuda.cuh"
 
 #include <stdlib.h>
 
 enum { TILE = 64, THREADS = 256, EACH = 2, SHARED = 32 << 10 };
-
-// Every dimension there is (KV_NEAREST_MAX_D).
-#define KV_POINT_DIMS(X) \
-    X(1)                 \
-    X(2)                 \
-    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 
 struct kv_gpu_nearest_centroid {
     size_t n_tiles, d;
@@ -133,7 +127,7 @@ static const char *launch(const struct kv_gpu_nearest_centroid *p, unsigned k)
                          (size_t)SHARED, 0, (const float *)p->tile,          \
                          p->n_tiles, (const float *)p->centers, k, chunk,    \
                          p->code, p->dist);
-        KV_POINT_DIMS(KV_CASE)
+        KV_NEAREST_DIMS(KV_CASE)
 #undef KV_CASE
     }
     return "no kernel for so many dimensions";

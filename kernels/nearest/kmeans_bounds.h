@@ -1,4 +1,4 @@
-/* What k-means knows of its points; for kmeans*.c alone. */
+/* The points of k-means, and bounds on their distances; for kmeans*.c alone. */
 #ifndef KV_NEAREST_KMEANS_IMPL_H
 #define KV_NEAREST_KMEANS_IMPL_H
 
@@ -19,7 +19,7 @@ struct kv_points {
         *gpu; /* the same on the device; NULL: on the CPU */
 };
 
-enum { KV_BOUNDS_MOST_POINTS = 1 << 24 }; /* their bounds fill half a GiB */
+enum { KV_BOUNDS_MAX_POINTS = 1 << 24 }; /* their bounds fill half a GiB */
 
 /* How near the centers of each group can be to points. */
 struct kv_bounds;
