@@ -1,6 +1,6 @@
 /* kernels/tiles_codebook: the layout of tiles, the exact values, the same
  * integers on path int8 at every level, and tables of many tiles. */
-#include "kernels/codebook/tables8.h"
+#include "kernels/codebook/impl.h"
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -420,7 +420,7 @@ static void run_tables8(const struct setup *s, size_t rows, size_t at,
     ops->prepare(k, 1, q, rows, query);
     memcpy(step, ((struct kv_codebook_tables8 *)query)->scale,
            rows * sizeof(*step));
-    if (at) {
+    if (at && ops->qk_tiles) {
         ops->qk_tiles(k, 1, tile, at, query, rows, score, stride);
         if (at < SOME)
             ops->qk_tiles(k, 1, tile + at * k->tile_bytes, SOME - at, query,

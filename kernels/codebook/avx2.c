@@ -1,14 +1,14 @@
 /* Path int8 with AVX2 (tiles_quads_avx2.h): a sub-vector is a quad, where d is
  * above 4 several, filled up with zeros; of d 1 and 2 a quad takes 4 and 2. */
-#include "kernels/codebook/impl.h"
-#include "kernels/simd/quads_avx2.h"
+#include "kernels/simd/avx2.h"
 
-#include <stdbool.h>
+#include "kernels/codebook/tables.h"
+#include "kernels/simd/quads_avx2.h"
 
 enum {
     PART = KV_TILE_PART,
-    ROWS = KV_QUAD_ROWS,
-    MOST = 2 * KV_CODEBOOK_DIM + 3 * 16 /* numbers: d 9 takes 16; put_subs() */
+    MAX_BYTES =
+        2 * KV_CODEBOOK_DIM + 3 * 16 /* numbers: d 9 takes 16; put_subs() */
 };
 
 /* Bytes of a sub-vector in quads. */
@@ -26,6 +26,202 @@ static size_t n_quads(const struct kv_codebook *b)
 static size_t place(const struct kv_codebook *b, size_t c)
 {
     return c / b->d * unit(b) + c % b->d;
+}
+
+/* ---- entries of up to 4 bits ------------------------------------------------
+ *
+ * Looked up in a register of 16, 32 tokens of one channel at a time: x
+ * [quads][64][4].  What fills a sub-vector up to `unit` numbers, and the last
+ * quad, is anything.
+ *
+ * Between, a row has the codes of 32 tokens of one sub-vector, tokens 8 m + 4 l
+ * to 8 m + 4 l + 3 in 32-bit lane m of half l: so that four channels' entries,
+ * interleaved, are tokens in their order. */
+
+enum {
+    QUAD = KV_QUAD,
+    PLANE = 64,      /* bytes of a channel's table, the first 16 in use */
+    SHARED_KEYS = 4, /* sub-vectors side by side */
+    SHARED_VALUES = 16
+};
+
+/* The lower (0) or the upper (1) half of each byte. */
+ALWAYS_INLINE vi32 half_of(vi32 x, size_t half)
+{
+    return _mm256_and_si256(half ? _mm256_srli_epi16(x, 4) : x,
+                            _mm256_set1_epi8(15));
+}
+
+/* ---- rows of codes: row [sub-vectors][2 parts][32] ------------------------
+ */
+
+static void own_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
+{
+    const vi32 order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+
+    for (size_t i = 0; i < n_sub; i += 2, tile += KV_TILE_TOKENS)
+        for (size_t part = 0; part < 2; part++) {
+            const vi32 x = _mm256_permutevar8x32_epi32(
+                v_load_i32(tile + part * PART), order);
+
+            for (size_t half = 0; half < 2; half++)
+                v_store_i32(row + (2 * (i + half) + part) * PART,
+                            half_of(x, half));
+        }
+}
+
+/* Each 32 bytes: 8 tokens of four sub-vectors. */
+static void shared_key_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
+{
+    const vi32 subs = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+
+    for (size_t i = 0; i < n_sub; i += SHARED_KEYS, tile += 4 * PART) {
+        vi32 x[4];
+
+        UNROLL
+        for (size_t j = 0; j < 4; j++)
+            x[j] = _mm256_shuffle_epi8(v_load_i32(tile + j * 32), subs);
+        v_transpose4x4(x, x);
+        UNROLL
+        for (size_t j = 0; j < 4; j++)
+            for (size_t half = 0; half < 2; half++)
+                v_store_i32(row + (2 * (i + j) + half) * PART,
+                            half_of(x[j], half));
+    }
+}
+
+/* Each 32 bytes: eight sub-vectors of four tokens, every 64 bytes. */
+static void shared_value_rows(const uint8_t *tile, size_t n_sub, uint8_t *row)
+{
+    for (size_t i = 0; i < n_sub; i += 8) {
+        const uint8_t *from = tile + i / SHARED_VALUES * SHARED_VALUES * PART +
+                              i % SHARED_VALUES * 4;
+        vi32 even[4], odd[4]; /* fours of tokens */
+
+        UNROLL
+        for (size_t j = 0; j < 4; j++) {
+            even[j] = v_load_i32(from + 2 * j * 64);
+            odd[j] = v_load_i32(from + (2 * j + 1) * 64);
+        }
+        v_transpose4x4(even, even);
+        v_transpose4x4(odd, odd);
+        UNROLL
+        for (size_t j = 0; j < 4; j++) {
+            const vi32 low = _mm256_permute2x128_si256(even[j], odd[j], 0x20);
+            const vi32 high = _mm256_permute2x128_si256(even[j], odd[j], 0x31);
+
+            for (size_t half = 0; half < 2; half++) {
+                v_store_i32(row + (2 * (i + j) + half) * PART,
+                            half_of(low, half));
+                v_store_i32(row + (2 * (i + 4 + j) + half) * PART,
+                            half_of(high, half));
+            }
+        }
+    }
+}
+
+/* ---- entries --------------------------------------------------------------
+ */
+
+/* One of the four numbers of a quad: the 16 entries of its channel, and the
+ * codes of its sub-vector. */
+struct channel {
+    const uint8_t *plane, *row;
+};
+
+ALWAYS_INLINE void look_up(const struct channel c[QUAD], uint8_t *x)
+{
+    vi32 plane[QUAD];
+
+    UNROLL
+    for (size_t i = 0; i < QUAD; i++)
+        plane[i] = v_load_t16i8(c[i].plane);
+    UNROLL
+    for (size_t part = 0; part < 2; part++) {
+        vi32 y[QUAD], quads[QUAD];
+
+        UNROLL
+        for (size_t i = 0; i < QUAD; i++)
+            y[i] = _mm256_shuffle_epi8(plane[i],
+                                       v_load_i32(c[i].row + part * PART));
+
+        v_interleave4_i8(y, quads);
+        UNROLL
+        for (size_t i = 0; i < QUAD; i++)
+            v_store_i32(x + 32 * i, quads[i]);
+        x += PART * QUAD;
+    }
+}
+
+/* What a tile's quads are looked up in. */
+struct tables {
+    const uint8_t *planes, *row;
+    size_t n_sub, d, own; /* own: channels from a sub-vector's to the next's */
+};
+
+/* Number `at` among those of all quads; filling: it may be one that fills a
+ * sub-vector or the last quad up, and is then some other's. */
+ALWAYS_INLINE struct channel channel_of(const struct tables *t, size_t at,
+                                        size_t unit, bool filling)
+{
+    size_t sub = at / unit, j = at % unit;
+
+    if (filling) {
+        sub = kv_min(sub, t->n_sub - 1);
+        j = kv_min(j, t->d - 1);
+    }
+    return (struct channel){t->planes + (sub * t->own + j) * PLANE,
+                            t->row + sub * KV_TILE_TOKENS};
+}
+
+/* unit is a constant. */
+ALWAYS_INLINE void look_up_all(const struct tables *t, size_t unit, uint8_t *x)
+{
+    const size_t n = t->n_sub * unit,
+                 whole = t->d == unit ? n / QUAD * QUAD : 0;
+    struct channel c[QUAD];
+    size_t at = 0;
+
+    for (; at < whole; at += QUAD) {
+        UNROLL
+        for (size_t i = 0; i < QUAD; i++)
+            c[i] = channel_of(t, at + i, unit, false);
+        look_up(c, x + at * KV_TILE_TOKENS);
+    }
+    for (; at < n; at += QUAD) {
+        for (size_t i = 0; i < QUAD; i++)
+            c[i] = channel_of(t, at + i, unit, true);
+        look_up(c, x + at * KV_TILE_TOKENS);
+    }
+}
+
+static void few_entries(const struct kv_store *s, size_t head,
+                        const uint8_t *tile, size_t unit, uint8_t *x)
+{
+    const struct kv_codebook *b = s->params;
+    uint8_t row[(KV_CODEBOOK_DIM + SHARED_VALUES) * KV_TILE_TOKENS];
+    const struct tables t = {
+        .planes = b->planes + kv_codebook_channel(b, head, 0, 0) * PLANE,
+        .row = row,
+        .n_sub = b->n_sub,
+        .d = b->d,
+        .own = b->sub_books > 1 ? b->d : 0};
+
+    if (b->order == KV_ORDER_OWN)
+        own_rows(tile, b->n_sub, row);
+    else if (s->values)
+        shared_value_rows(tile, b->n_sub, row);
+    else
+        shared_key_rows(tile, b->n_sub, row);
+    switch (unit) {
+#define CASE(N)                \
+    case N:                    \
+        look_up_all(&t, N, x); \
+        break;
+        CASE(1) CASE(2) CASE(4) CASE(8) CASE(16)
+#undef CASE
+    }
 }
 
 /* ---- entries --------------------------------------------------------------
@@ -92,8 +288,8 @@ ALWAYS_INLINE void put_wide(const uint8_t *table, size_t unit,
         put(table, unit, code[t + i], x + (t + i) * KV_QUAD);
 }
 
-ALWAYS_INLINE void bytes(const struct kv_store *s, size_t head, size_t unit,
-                         const uint8_t *tile, uint8_t *x)
+ALWAYS_INLINE void byte_entries(const struct kv_store *s, size_t head,
+                                size_t unit, const uint8_t *tile, uint8_t *x)
 {
     const struct kv_codebook *b = s->params;
     const bool shared = b->order == KV_ORDER_SHARED, keys = !s->values;
@@ -116,8 +312,8 @@ ALWAYS_INLINE void bytes(const struct kv_store *s, size_t head, size_t unit,
 }
 
 /* Codes of more than 8 bits. */
-ALWAYS_INLINE void words(const struct kv_store *s, size_t head, size_t unit,
-                         const uint8_t *tile, uint8_t *x)
+ALWAYS_INLINE void wide_entries(const struct kv_store *s, size_t head,
+                                size_t unit, const uint8_t *tile, uint8_t *x)
 {
     const struct kv_codebook *b = s->params;
     uint16_t code[KV_CODEBOOK_DIM * PART];
@@ -139,9 +335,9 @@ ALWAYS_INLINE void unit_entries(const struct kv_store *s, size_t head,
     const struct kv_codebook *b = s->params;
 
     if (b->bits <= 8)
-        bytes(s, head, unit, tile, x);
+        byte_entries(s, head, unit, tile, x);
     else
-        words(s, head, unit, tile, x);
+        wide_entries(s, head, unit, tile, x);
 }
 
 /* The rounded entries that a tile stands for: x [quads][64][4], and room for
@@ -152,7 +348,7 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
     const struct kv_codebook *b = s->params;
 
     if (b->bits <= 4) {
-        kv_codebook_few_entries_avx2(s, head, tile, unit(b), x);
+        few_entries(s, head, tile, unit(b), x);
         return;
     }
     if (b->n_sub * unit(b) % KV_QUAD)
@@ -171,9 +367,9 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
  */
 
 /* The queries' codes as 16-bit numbers, [rows][quads][4]. */
-static void widen(const struct kv_codebook *b,
-                  const int8_t (*plain)[KV_CODEBOOK_DIM], size_t rows,
-                  int16_t *q)
+static void widen_rows(const struct kv_codebook *b,
+                       const int8_t (*plain)[KV_CODEBOOK_DIM], size_t rows,
+                       int16_t *q)
 {
     const size_t n = n_quads(b) * KV_QUAD, d = b->n_sub * b->d;
 
@@ -195,8 +391,8 @@ void kv_codebook_qk_avx2(const struct kv_store *s, size_t head,
     const struct kv_codebook *b = s->params;
     const struct kv_codebook_q8 *q = query;
     const size_t quads = n_quads(b);
-    _Alignas(64) uint8_t x[MOST * KV_TILE_TOKENS];
-    _Alignas(64) int16_t q16[ROWS * MOST];
+    _Alignas(64) uint8_t x[MAX_BYTES * KV_TILE_TOKENS];
+    _Alignas(64) int16_t q16[ROWS * MAX_BYTES];
 
     entries(s, head, tile, x);
     for (size_t r = 0; r < rows; r += ROWS, score += ROWS * stride) {
@@ -204,7 +400,7 @@ void kv_codebook_qk_avx2(const struct kv_store *s, size_t head,
         const struct kv_quad_rows by = {q16, KV_QUAD, quads * KV_QUAD};
         int32_t sum[ROWS][KV_TILE_TOKENS];
 
-        widen(b, q->plain + r, n, q16);
+        widen_rows(b, q->plain + r, n, q16);
         kv_quad_qk(x, quads, by, n, sum[0]);
         for (size_t i = 0; i < n; i++)
             for (size_t t = 0; t < KV_TILE_TOKENS; t++)
@@ -243,7 +439,7 @@ void kv_codebook_pv_avx2(const struct kv_store *s, size_t head,
                          size_t rows, float *acc)
 {
     const size_t quads = n_quads(s->params);
-    _Alignas(64) uint8_t x[MOST * KV_TILE_TOKENS];
+    _Alignas(64) uint8_t x[MAX_BYTES * KV_TILE_TOKENS];
 
     entries(s, head, tile, x);
     for (size_t r = 0; r < rows;
@@ -272,4 +468,11 @@ void kv_codebook_finish_avx2(const struct kv_store *s, size_t head,
     for (size_t r = 0; r < rows; r++, acc += n_quads(b) * KV_QUAD)
         for (size_t c = 0; c < s->head_dim; c++)
             *out++ = acc[place(b, c)] * scale[c];
+}
+
+/* For AVX-512: it has no faster way to make them. */
+void kv_codebook_planes8_avx2(const struct kv_store *s, size_t head,
+                              const float *q, size_t rows, void *query)
+{
+    prepare8(s, head, q, rows, true, query);
 }

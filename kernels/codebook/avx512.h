@@ -1,14 +1,14 @@
-/* What tiles_codebook*_vnni.c share: AVX-512 with VNNI and VBMI.  A register of
- * codes is looked up in dimensions of a table; four neighbouring bytes go into
- * one 32-bit sum.  For these files alone. */
+/* What avx512.c and avx512_shared.c share: AVX-512 with VNNI and VBMI.  A
+ * register of codes is looked up in dimensions of a table; four neighbouring
+ * bytes go into one 32-bit sum.  For these files alone. */
 #ifndef KV_CODEBOOK_AVX512_H
 #define KV_CODEBOOK_AVX512_H
 
+#define V_VNNI
 #include "kernels/codebook/impl.h"
+#include "kernels/simd/avx512.h"
 #include "kernels/simd/instructions_avx512.h"
-#include "kernels/simd/lanes_avx512.h"
 #include "kernels/simd/prefetch.h"
-#include "kernels/simd/unroll.h"
 
 #include <string.h>
 
@@ -16,7 +16,7 @@ enum {
     T = KV_TILE_TOKENS,
     LINE = 64,
     ROWS = KV_CODEBOOK_ROWS,
-    MOST_ENTRIES = KV_CODEBOOK_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
+    MAX_ENTRIES = KV_CODEBOOK_DIM * T * 4 /* bytes: d = 1 filled up to 4 */
 };
 
 #define EVERY_ROWS(X, Y) X(Y, 1) X(Y, 2) X(Y, 3) X(Y, 4)
@@ -33,7 +33,7 @@ struct qk {
 
 /* n <= ROWS rows over a tile, a function for each order of codes.
  *
- * from: the tile; KV_ORDER_WIDE: its entries, by kv_codebook_entries().
+ * from: the tile; KV_ORDER_WIDE: its entries.
  * qk: q8 of these rows (struct kv_codebook_q8).
  * pv: adds to acc [n][n_acc] scale [n] times the sums with p8 [n][64]. */
 typedef void kv_codebook_some_qk_fn(const struct kv_codebook *b, size_t head,
@@ -44,38 +44,25 @@ typedef void kv_codebook_some_pv_fn(const struct kv_codebook *b, size_t head,
                                     const float *scale, size_t n, size_t n_acc,
                                     float *acc);
 
-kv_codebook_some_qk_fn kv_codebook_qk_shared, kv_codebook_qk_own,
-    kv_codebook_qk_wide;
-kv_codebook_some_pv_fn kv_codebook_pv_shared, kv_codebook_pv_own,
-    kv_codebook_pv_wide;
+kv_codebook_some_qk_fn kv_codebook_qk_shared;
+kv_codebook_some_pv_fn kv_codebook_pv_shared;
 
-/* Entries of all sub-spaces, to x [n_sub][64][width]. */
-void kv_codebook_entries(const struct kv_codebook *b, size_t head,
-                         const uint8_t *tile, uint8_t *x);
-
-typedef __m512i vi;
-
-ALWAYS_INLINE vi load(const void *p)
-{
-    return _mm512_loadu_si512(p);
-}
-
-ALWAYS_INLINE vi load_ahead(const uint8_t *p)
+ALWAYS_INLINE vi32 load_ahead(const uint8_t *p)
 {
     kv_prefetch_far(p, KV_FAR_CODES, LINE);
-    return load(p);
+    return v_load_i32(p);
 }
 
-ALWAYS_INLINE vi all4(const void *p)
+ALWAYS_INLINE vi32 all4(const void *p)
 {
     int32_t x;
 
     memcpy(&x, p, sizeof(x));
-    return _mm512_set1_epi32(x);
+    return v_set1_i32(x);
 }
 
 /* sum += u * v in fours; u unsigned, v signed. */
-ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
+ALWAYS_INLINE void add_products(vi32 *sum, vi32 u, vi32 v)
 {
     KV_DPBUSD(*sum, u, v);
 }
@@ -83,19 +70,19 @@ ALWAYS_INLINE void add_products(vi *sum, vi u, vi v)
 /* A register of codes, and where their bit 6, bit 7 and both are set; low:
  * where bit 7 is not. */
 struct codes {
-    vi code;
+    vi32 code;
     __mmask64 bit6, bit7, both, low;
 };
 
 /* Of tables with n = 64, 128 or 256 entries.  The test for bit 6 takes a turn
  * of the port that permutes, the others one of the port that does not:
  * permuting and multiplying by 4 rows then take both as long. */
-ALWAYS_INLINE struct codes codes(vi code, size_t n)
+ALWAYS_INLINE struct codes codes(vi32 code, size_t n)
 {
     struct codes c = {.code = code};
 
     if (n > 64)
-        c.bit6 = _mm512_test_epi8_mask(code, _mm512_set1_epi8(64));
+        c.bit6 = _mm512_test_epi8_mask(code, v_set1_i8(64));
     if (n > 128) {
         c.bit7 = _mm512_movepi8_mask(code);
         c.both = _kand_mask64(c.bit6, c.bit7);
@@ -106,7 +93,7 @@ ALWAYS_INLINE struct codes codes(vi code, size_t n)
 
 /* One dimension of a table. */
 struct table {
-    vi part[4];
+    vi32 part[4];
 };
 
 ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
@@ -115,15 +102,15 @@ ALWAYS_INLINE struct table table(const uint8_t *plane, size_t n)
 
     UNROLL
     for (size_t i = 0; i < n / 64; i++)
-        t.part[i] = load(plane + i * 64);
+        t.part[i] = v_load_i32(plane + i * 64);
     return t;
 }
 
 /* A permutation of 64 bytes takes one turn of its port; those of 128 bytes take
  * two and more beside. */
-ALWAYS_INLINE vi look_up(const struct table *t, size_t n, struct codes c)
+ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
 {
-    vi x = _mm512_permutexvar_epi8(c.code, t->part[0]);
+    vi32 x = _mm512_permutexvar_epi8(c.code, t->part[0]);
 
     if (n > 64)
         x = _mm512_mask_permutexvar_epi8(x, c.bit6, c.code, t->part[1]);
@@ -137,9 +124,10 @@ ALWAYS_INLINE vi look_up(const struct table *t, size_t n, struct codes c)
 /* The same of pairs of registers, in its place; under masks, of which each
  * leaves what the other looks up: to put two results together would be one more
  * instruction. */
-ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
+ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, size_t n,
+                                 struct codes c)
 {
-    vi x = c.code;
+    vi32 x = c.code;
 
     if (n > 128) {
         KV_PERMI2B_WHERE_HERE(x, c.low, t->part[0], t->part[1]);
@@ -151,48 +139,44 @@ ALWAYS_INLINE vi look_up_pairs(const struct table *t, size_t n, struct codes c)
 }
 
 /* How codes stand in bytes: whole, or low half first. */
-ALWAYS_INLINE vi low_codes(vi x)
+ALWAYS_INLINE vi32 low_codes(vi32 x)
 {
-    return _mm512_and_si512(x, _mm512_set1_epi8(15));
+    return v_and(x, v_set1_i8(15));
 }
 
-ALWAYS_INLINE vi high_codes(vi x)
+ALWAYS_INLINE vi32 high_codes(vi32 x)
 {
-    return low_codes(_mm512_srli_epi16(x, 4));
+    return low_codes(v_shr_i16(x, 4));
 }
 
 /* Row r, tokens [t, t + 16): sum, which began at to->start[r]. */
-ALWAYS_INLINE void put_scores(const struct qk *to, size_t r, size_t t, vi sum)
+ALWAYS_INLINE void put_scores(const struct qk *to, size_t r, size_t t, vi32 sum)
 {
-    _mm512_storeu_ps(
-        to->score + r * to->stride + t,
-        _mm512_mul_ps(_mm512_set1_ps(to->scale[r]), _mm512_cvtepi32_ps(sum)));
+    v_store(to->score + r * to->stride + t,
+            v_mul(v_set1(to->scale[r]), v_from_i32(sum)));
 }
 
 /* The same of a sum that began at 0. */
-ALWAYS_INLINE void put_sums(const struct qk *to, size_t r, size_t t, vi sum)
+ALWAYS_INLINE void put_sums(const struct qk *to, size_t r, size_t t, vi32 sum)
 {
-    put_scores(to, r, t,
-               _mm512_add_epi32(sum, _mm512_set1_epi32(to->start[r])));
+    put_scores(to, r, t, v_add_i32(sum, v_set1_i32(to->start[r])));
 }
 
-ALWAYS_INLINE void add_sum(float *acc, float scale, vi sum)
+ALWAYS_INLINE void add_sum(float *acc, float scale, vi32 sum)
 {
-    _mm512_storeu_ps(acc, _mm512_fmadd_ps(_mm512_set1_ps(scale),
-                                          _mm512_cvtepi32_ps(sum),
-                                          _mm512_loadu_ps(acc)));
+    v_store(acc, v_fmadd(v_set1(scale), v_from_i32(sum), v_load(acc)));
 }
 
 /* Lane i: the sum of x[i]'s lanes. */
-ALWAYS_INLINE vi sum_lanes(const vi x[4])
+ALWAYS_INLINE vi32 sum_lanes(const vi32 x[4])
 {
-    const vi a = _mm512_add_epi32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),
-                                  _mm512_shuffle_i32x4(x[0], x[1], 0xee));
-    const vi b = _mm512_add_epi32(_mm512_shuffle_i32x4(x[2], x[3], 0x44),
-                                  _mm512_shuffle_i32x4(x[2], x[3], 0xee));
+    const vi32 a = v_add_i32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),
+                             _mm512_shuffle_i32x4(x[0], x[1], 0xee));
+    const vi32 b = v_add_i32(_mm512_shuffle_i32x4(x[2], x[3], 0x44),
+                             _mm512_shuffle_i32x4(x[2], x[3], 0xee));
 
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88),
-                            _mm512_shuffle_i32x4(a, b, 0xdd));
+    return v_add_i32(_mm512_shuffle_i32x4(a, b, 0x88),
+                     _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
 /* The planes of this head's first sub-space. */

@@ -1,11 +1,9 @@
-/* Path int8 in plain C, which says what the sums are. */
-#include "kernels/codebook/impl.h"
-#include "kernels/simd/unroll.h"
+/* Path int8 in plain C, which says what the sums are; and tables.h. */
+#include "kernels/simd/c.h"
 
-#include <math.h>
-#include <string.h>
+#include "kernels/codebook/tables.h"
 
-enum { T = KV_TILE_TOKENS, PART = KV_TILE_PART };
+enum { PART = KV_TILE_PART };
 
 /* One sub-space's, of 32 tokens: x [d][64]. */
 ALWAYS_INLINE void sub_entries(const uint8_t *table, size_t width, size_t d,
@@ -51,7 +49,7 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
 }
 
 typedef uint8_t bytes __attribute__((vector_size(8)));
-typedef int16_t words __attribute__((vector_size(16)));
+typedef int16_t products __attribute__((vector_size(16)));
 typedef int32_t sums __attribute__((vector_size(32)));
 
 enum { SIDE = 4 }; /* vectors side by side */
@@ -76,7 +74,7 @@ void kv_codebook_qk_c(const struct kv_store *s, size_t head,
                     memcpy(&k8, x + c * T + t + i * sizeof(k8), sizeof(k8));
                     /* 255 * 127 fits 16 bits */
                     sum[i] += __builtin_convertvector(
-                        __builtin_convertvector(k8, words) * q->plain[r][c],
+                        __builtin_convertvector(k8, products) * q->plain[r][c],
                         sums);
                 }
             memcpy(out, sum, sizeof(out));

@@ -29,7 +29,7 @@
  *
  * Path int8: centroids, per dimension of a table, rounded to 8 bits of its
  * largest; long runs of keys by tables of what centroids give with the queries,
- * in 8 bits (tiles_codebook_tables8.h).  Not where keys are stored before RoPE.
+ * in 8 bits (impl.h).  Not where keys are stored before RoPE.
  */
 #ifndef KV_CODEBOOK_H
 #define KV_CODEBOOK_H

@@ -1,19 +1,21 @@
-/* The inside of tiles_codebook.h; for tiles_codebook*.c, their test, and who
- * packs such tiles for a device.
+/* The inside of codebook.h; for kernels/codebook, its test, and who packs such
+ * tiles for a device.
  *
  * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
  * entries of the rounded table and q8 the query times the table's scales,
  * rounded; a value's channel is scale * sum over tiles of p_scale *
  * sum(p8 * v8).  Scores of many tokens are by tables instead:
- * kv_codebook_tabled8().
+ * kv_codebook_tabled8() and below.
  */
 #ifndef KV_CODEBOOK_IMPL_H
 #define KV_CODEBOOK_IMPL_H
 
 #include "kernels/codebook/codebook.h"
+#include "kernels/simd/common.h"
 #include "kernels/tiles/impl.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 enum kv_codebook_order { KV_ORDER_SHARED, KV_ORDER_OWN, KV_ORDER_WIDE };
 
@@ -120,28 +122,42 @@ static inline size_t kv_codebook_sums(const struct kv_store *s)
     return kv_padded(b->n_sub * b->width);
 }
 
-/* qk and pv of path int8 (tiles.h); vnni: where kv_level_vnni().  avx2
- * has an order of its own for the values' sums. */
+/* qk, pv, qk_tiles, pv_tiles (tiles.h); vnni: where kv_level_vnni(). */
 typedef void kv_codebook_qk_fn(const struct kv_store *s, size_t head,
                                const uint8_t *tile, const void *query,
                                size_t rows, float *score, size_t stride);
 typedef void kv_codebook_pv_fn(const struct kv_store *s, size_t head,
                                const uint8_t *tile, const float *p,
                                size_t stride, size_t rows, float *acc);
+typedef void kv_codebook_qk_tiles_fn(const struct kv_store *s, size_t head,
+                                     const uint8_t *tile, size_t n,
+                                     const void *query, size_t rows,
+                                     float *score, size_t stride);
+typedef void kv_codebook_pv_tiles_fn(const struct kv_store *s, size_t head,
+                                     const uint8_t *tile, size_t n,
+                                     const float *p, size_t stride, size_t rows,
+                                     float *acc);
+typedef void kv_codebook_prepare_fn(const struct kv_store *s, size_t head,
+                                    const float *q, size_t rows, void *query);
 
+/* Path int8 by products; avx2 has an order of its own for the values' sums. */
 kv_codebook_qk_fn kv_codebook_qk_c, kv_codebook_qk_avx2, kv_codebook_qk_vnni;
 kv_codebook_pv_fn kv_codebook_pv_c, kv_codebook_pv_avx2, kv_codebook_pv_vnni;
 size_t kv_codebook_sums_avx2(const struct kv_store *s);
 void kv_codebook_finish_avx2(const struct kv_store *s, size_t head,
                              const float *acc, size_t rows, float *out);
 
-/* avx2, codes of up to 4 bits: the rounded entries that a tile stands for, x
- * [quads][64][4]; what fills a sub-vector up to `unit` numbers, and the last
- * quad, is anything. */
-void kv_codebook_few_entries_avx2(const struct kv_store *s, size_t head,
-                                  const uint8_t *tile, size_t unit, uint8_t *x);
+/* Path exact by tables (tables.h), of many tiles. */
+kv_codebook_qk_tiles_fn kv_codebook_qk_tables_c, kv_codebook_qk_tables_avx2;
+kv_codebook_pv_tiles_fn kv_codebook_pv_tables_c, kv_codebook_pv_tables_avx2;
 
-/* The entries of a table (tiles_codebook_tables_loops.h): of codes of up to 4
+/* Keys on path int8 by tables; lanes and planes: the two orders of tables. */
+kv_codebook_prepare_fn kv_codebook_lanes8_c, kv_codebook_lanes8_avx2;
+kv_codebook_prepare_fn kv_codebook_planes8_avx2;
+kv_codebook_qk_fn kv_codebook_qk8_c, kv_codebook_qk8_avx2, kv_codebook_qk8_vnni;
+kv_codebook_qk_tiles_fn kv_codebook_qk8_tiles_vnni;
+
+/* The entries of a table (tables.h): of codes of up to 4
  * bits it is for two sub-spaces. */
 static inline size_t kv_codebook_table_size(const struct kv_codebook *b)
 {
@@ -162,7 +178,7 @@ static inline bool kv_codebook_tabled(const struct kv_codebook *b, size_t n)
 enum { KV_CODEBOOK_TABLES8 = 8192 };
 
 /* Whether qk of so many tokens on path int8 are by tables
- * (tiles_codebook_tables8.h): where that took less time, as measured.  One
+ * (below): where that took less time, as measured.  One
  * table of centroids for all sub-spaces makes products of rounded centroids
  * faster, so that longer sub-vectors and smaller tables are wanted. */
 static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
@@ -174,19 +190,40 @@ static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
            n >= 64 * b->k;
 }
 
-/* qk_tiles and pv_tiles of path exact, by tables where the tokens are
- * worth them. */
-typedef void kv_codebook_qk_tiles_fn(const struct kv_store *s, size_t head,
-                                     const uint8_t *tile, size_t n,
-                                     const void *query, size_t rows,
-                                     float *score, size_t stride);
-typedef void kv_codebook_pv_tiles_fn(const struct kv_store *s, size_t head,
-                                     const uint8_t *tile, size_t n,
-                                     const float *p, size_t stride, size_t rows,
-                                     float *acc);
+/* ---- keys on path int8 by tables ------------------------------------------
+ *
+Where many tokens share each centroid: what a centroid of a sub-space gives with
+a query, in 8 bits of the query's largest
+ * range,
+ *
+ *   entry = round((q . centroid - low_i) / scale), 0 to 255
+ *   low_i = the least of sub-space i,  scale = the largest range / 255
+ *
+ * and a token's score is scale * (the sum of what its codes point to) + the sum
+ * of low_i, rounded once (fmaf).  Neither the query nor the centroids are
+ * rounded before; a sub-space with a larger range than the others costs them
+ * bits.  A query that overflows or is no number has no number as its qk. */
+/* What qk want of queries: tables of KV_CODEBOOK_ROWS rows, then of the next.
+ */
+struct kv_codebook_tables8 {
+    float scale[KV_TILE_ROWS], low[KV_TILE_ROWS];
+    _Alignas(64) uint8_t entry[];
+};
 
-kv_codebook_qk_tiles_fn kv_codebook_qk_tiles_c, kv_codebook_qk_tiles_avx2;
-kv_codebook_pv_tiles_fn kv_codebook_pv_tiles_c, kv_codebook_pv_tiles_avx2;
+/* One centroid's entries with KV_CODEBOOK_ROWS queries, 16 bits each, so that
+ * sums of them stay apart: [n_sub][k]. */
+typedef uint64_t kv_codebook_lanes8;
+
+/* With AVX-512 instead: bytes [n_sub][KV_CODEBOOK_ROWS][plane]. */
+static inline size_t kv_codebook_planes8_bytes(const struct kv_codebook *b)
+{
+    return b->n_sub * KV_CODEBOOK_ROWS * b->plane;
+}
+
+static inline size_t kv_codebook_lanes8_bytes(const struct kv_codebook *b)
+{
+    return b->n_sub * b->k * sizeof(kv_codebook_lanes8);
+}
 
 /* Codes of tokens [32 part, 32 part + 32), at most KV_CODEBOOK_DIM * 32, in the
  * order of the tile, which is: */
@@ -195,15 +232,136 @@ struct kv_codebook_part {
         each;         /* of sub-vectors: so many, step apart, each apart */
     size_t four, one; /* of tokens: fours, and within */
 };
-struct kv_codebook_part kv_store_get_codes(const struct kv_store *s,
-                                           const uint8_t *tile, size_t part,
-                                           uint16_t *code);
+
+/* from: n bytes or halves of bytes; shift and mask are constants for whole
+ * bytes. */
+static inline void kv_codebook_widen(const uint8_t *from, size_t n,
+                                     unsigned shift, uint8_t mask, uint16_t *to)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = (uint8_t)(from[i] >> shift) & mask;
+}
+
+/* The upper bits of 32 codes. */
+static inline void kv_codebook_add_bits(const struct kv_codebook *b,
+                                        const uint8_t *bits, uint16_t *code)
+{
+    typedef uint16_t eights __attribute__((vector_size(16)));
+    static const eights one = {1, 2, 4, 8, 16, 32, 64, 128};
+
+    for (size_t t = 0; t < KV_TILE_PART; t += 8) {
+        eights x;
+
+        memcpy(&x, code + t, sizeof(x));
+        for (unsigned bit = 8; bit < b->bits; bit++) {
+            const uint16_t eight =
+                bits[(bit - 8) * (KV_TILE_TOKENS / 8) + t / 8];
+
+            x |= (eights)((one & eight) != 0) & (uint16_t)(1u << bit);
+        }
+        memcpy(code + t, &x, sizeof(x));
+    }
+}
+
+static inline struct kv_codebook_part
+kv_store_get_codes(const struct kv_store *s, const uint8_t *tile, size_t part,
+                   uint16_t *code)
+{
+    const struct kv_codebook *b = s->params;
+    const int halves = b->bits <= 4;
+    const unsigned shift = halves ? (unsigned)(4 * part) : 0;
+    const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
+
+    if (b->order == KV_ORDER_SHARED) {
+        const size_t n = some * KV_TILE_PART, step = halves ? n : 2 * n;
+
+        for (size_t i = 0; i < kv_round_up(b->n_sub, some) / some; i++)
+            if (halves)
+                kv_codebook_widen(tile + i * step, n, shift, 15, code + i * n);
+            else
+                kv_codebook_widen(tile + i * step + part * n, n, 0, 255,
+                                  code + i * n);
+        return s->values ? (struct kv_codebook_part){16, n, 4, 64, 1}
+                         : (struct kv_codebook_part){4, n, 1, 16, 4};
+    }
+    for (size_t i = 0; i < b->n_sub; i++) {
+        uint16_t *to = code + i * KV_TILE_PART;
+
+        if (halves)
+            kv_codebook_widen(tile + i / 2 * KV_TILE_TOKENS +
+                                  part * KV_TILE_PART,
+                              KV_TILE_PART, i % 2 ? 4 : 0, 15, to);
+        else
+            kv_codebook_widen(tile + i * KV_TILE_TOKENS + part * KV_TILE_PART,
+                              KV_TILE_PART, 0, 255, to);
+        if (b->bits > 8)
+            kv_codebook_add_bits(b,
+                                 tile + b->n_sub * KV_TILE_TOKENS +
+                                     i * (b->bits - 8) * (KV_TILE_TOKENS / 8) +
+                                     part * (KV_TILE_PART / 8),
+                                 code + i * KV_TILE_PART);
+    }
+    return (struct kv_codebook_part){1, KV_TILE_PART, 0, 4, 1};
+}
 
 static inline size_t kv_codebook_in_part(struct kv_codebook_part p, size_t sub,
                                          size_t t)
 {
     return sub / p.some * p.step + sub % p.some * p.each + t / 4 * p.four +
            t % 4 * p.one;
+}
+
+/* ---- what centroids give with four queries; for tables.h ------------------
+ */
+
+/* Channels that are multiplied together, of those that are left;
+ * KV_CODEBOOK_EACH has all such counts. */
+static inline size_t kv_codebook_together(size_t left)
+{
+    return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+#define KV_CODEBOOK_EACH(X) X(1) X(2) X(4) X(8)
+
+/* table [k] = or, more, += n channels of centroids, d apart, times q [n]. */
+ALWAYS_INLINE void kv_codebook_multiply(const float *center, size_t k, size_t d,
+                                        size_t n, bool more, const vf32x4 *q,
+                                        vf32x4 *table)
+{
+    for (size_t i = 0; i < k; i++, center += d) {
+        vf32x4 x = q[0] * center[0];
+
+        UNROLL
+        for (size_t j = 1; j < n; j++)
+            x += q[j] * center[j];
+        table[i] = more ? table[i] + x : x;
+    }
+}
+
+/* table [k]: each centroid of a sub-space with the queries q [channels]; 0
+ * where there is no such sub-space. */
+static inline void kv_codebook_sub_table(const struct kv_codebook *b,
+                                         size_t head, size_t sub,
+                                         const vf32x4 *q, vf32x4 *table)
+{
+    const size_t at = kv_codebook_at(b, head, sub) * b->k * b->d;
+
+    if (sub >= b->n_sub) {
+        memset(table, 0, b->k * sizeof(*table));
+        return;
+    }
+    q += sub * b->d;
+    for (size_t j = 0, n; j < b->d; j += n) {
+        n = kv_codebook_together(b->d - j);
+        switch (n) {
+#define CASE(N)                                                                \
+    case N:                                                                    \
+        kv_codebook_multiply(b->centers + at + j, b->k, b->d, N, j > 0, q + j, \
+                             table);                                           \
+        break;
+            KV_CODEBOOK_EACH(CASE)
+#undef CASE
+        }
+    }
 }
 
 #endif

@@ -1,17 +1,14 @@
-#include "kernels/codebook/tables8.h"
+#include "kernels/codebook/impl.h"
 #include "kernels/level.h"
-#include "kernels/simd/lanes4.h"
-#include "kernels/simd/unroll.h"
 #include "lib/base/alloc.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     T = KV_TILE_TOKENS,
     PART = KV_TILE_PART,
-    MOST_DIM = KV_CODEBOOK_DIM,
+    MAX_DIM = KV_CODEBOOK_DIM,
     LINE = 64
 };
 
@@ -205,72 +202,6 @@ void kv_store_put_indices(const struct kv_store *s, size_t t,
     }
 }
 
-/* from: n bytes or halves of bytes; shift and mask are constants for whole
- * bytes. */
-ALWAYS_INLINE void widen(const uint8_t *from, size_t n, unsigned shift,
-                         uint8_t mask, uint16_t *to)
-{
-    for (size_t i = 0; i < n; i++)
-        to[i] = (uint8_t)(from[i] >> shift) & mask;
-}
-
-typedef uint16_t u8 __attribute__((vector_size(16)));
-
-/* The upper bits of 32 codes. */
-static void add_bits(const struct kv_codebook *b, const uint8_t *bits,
-                     uint16_t *code)
-{
-    static const u8 one = {1, 2, 4, 8, 16, 32, 64, 128};
-
-    for (size_t t = 0; t < PART; t += 8) {
-        u8 x;
-
-        memcpy(&x, code + t, sizeof(x));
-        for (unsigned bit = 8; bit < b->bits; bit++) {
-            const uint16_t eight = bits[(bit - 8) * (T / 8) + t / 8];
-
-            x |= (u8)((one & eight) != 0) & (uint16_t)(1u << bit);
-        }
-        memcpy(code + t, &x, sizeof(x));
-    }
-}
-
-struct kv_codebook_part kv_store_get_codes(const struct kv_store *s,
-                                           const uint8_t *tile, size_t part,
-                                           uint16_t *code)
-{
-    const struct kv_codebook *b = book_of(s);
-    const int halves = b->bits <= 4;
-    const unsigned shift = halves ? (unsigned)(4 * part) : 0;
-    const size_t some = s->values ? 16 : 4; /* sub-vectors side by side */
-
-    if (b->order == KV_ORDER_SHARED) {
-        const size_t n = some * PART, step = halves ? n : 2 * n;
-
-        for (size_t i = 0; i < kv_round_up(b->n_sub, some) / some; i++)
-            if (halves)
-                widen(tile + i * step, n, shift, 15, code + i * n);
-            else
-                widen(tile + i * step + part * n, n, 0, 255, code + i * n);
-        return s->values ? (struct kv_codebook_part){16, n, 4, 64, 1}
-                         : (struct kv_codebook_part){4, n, 1, 16, 4};
-    }
-    for (size_t i = 0; i < b->n_sub; i++) {
-        uint16_t *to = code + i * PART;
-
-        if (halves)
-            widen(tile + i / 2 * T + part * PART, PART, i % 2 ? 4 : 0, 15, to);
-        else
-            widen(tile + i * T + part * PART, PART, 0, 255, to);
-        if (b->bits > 8)
-            add_bits(b,
-                     tile + b->n_sub * T + i * (b->bits - 8) * (T / 8) +
-                         part * (PART / 8),
-                     code + i * PART);
-    }
-    return (struct kv_codebook_part){1, PART, 0, 4, 1};
-}
-
 /* ---- exact: centroids as they are ------------------------------------------
  */
 
@@ -278,10 +209,10 @@ struct kv_codebook_part kv_store_get_codes(const struct kv_store *s,
 static void turn2(const float *a, const float *b, const float *c,
                   const float *d, float *x)
 {
-    const v4 ab = {a[0], a[1], b[0], b[1]}, cd = {c[0], c[1], d[0], d[1]};
+    const vf32x4 ab = {a[0], a[1], b[0], b[1]}, cd = {c[0], c[1], d[0], d[1]};
 
-    store4(x, MIX4(ab, cd, 0, 2, 4, 6));
-    store4(x + PART, MIX4(ab, cd, 1, 3, 5, 7));
+    v4_store(x, V4_SHUFFLE(ab, cd, 0, 2, 4, 6));
+    v4_store(x + PART, V4_SHUFFLE(ab, cd, 1, 3, 5, 7));
 }
 
 /* One sub-space's codes of 32 tokens, in fours, to x [d][32]. */
@@ -296,8 +227,9 @@ ALWAYS_INLINE void expand_keys(const float *table, size_t d,
         for (size_t i = 0; i < 4; i++)
             row[i] = table + code[i * one] * d;
         for (; j + 4 <= d; j += 4)
-            turn4(load4(row[0] + j), load4(row[1] + j), load4(row[2] + j),
-                  load4(row[3] + j), x + j * PART + t, PART);
+            v4_store_transposed(x + j * PART + t, PART, v4_load(row[0] + j),
+                                v4_load(row[1] + j), v4_load(row[2] + j),
+                                v4_load(row[3] + j));
         for (; j + 2 <= d; j += 2)
             turn2(row[0] + j, row[1] + j, row[2] + j, row[3] + j,
                   x + j * PART + t);
@@ -343,7 +275,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const struct kv_codebook *b = book_of(s);
     const size_t stride = kv_padded(s->head_dim);
-    uint16_t code[MOST_DIM * PART];
+    uint16_t code[MAX_DIM * PART];
     const struct kv_codebook_part p = kv_store_get_codes(s, tile, part, code);
 
     if (s->values)
@@ -368,32 +300,6 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                              kv_store_position(s, head, tile) + part * PART, x);
 }
 
-#define EXACT(LEVEL)                                                      \
-    {                                                                     \
-        .query_bytes = kv_exact_query_bytes, .prepare = kv_exact_prepare, \
-        .qk = kv_exact_qk, .acc_floats = kv_exact_acc_floats,             \
-        .pv = kv_exact_pv, .finish = kv_exact_finish, .by_chunks = true,  \
-        .qk_tiles = kv_codebook_qk_tiles_##LEVEL,                         \
-        .pv_tiles = kv_codebook_pv_tiles_##LEVEL                          \
-    }
-
-static const struct kv_tile_ops *exact_ops(const struct kv_store *s)
-{
-    static const struct kv_tile_ops c = EXACT(c);
-
-#ifdef __x86_64__
-    static const struct kv_tile_ops avx2 = EXACT(avx2);
-#endif
-
-    if (!kv_codebook_tabled(book_of(s), s->n))
-        return kv_tiles_expanded(s);
-#ifdef __x86_64__
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &avx2;
-#endif
-    return &c;
-}
-
 /* ---- int8 ------------------------------------------------------------------
  */
 
@@ -403,8 +309,8 @@ static size_t query_bytes(const struct kv_store *s)
            kv_codebook_quads(s) * 4 * KV_TILE_ROWS;
 }
 
-/* n rows of q8 [MOST_DIM] side by side, n <= KV_CODEBOOK_ROWS. */
-static void put_rows(const struct kv_store *s, int8_t (*q8)[MOST_DIM], size_t n,
+/* n rows of q8 [MAX_DIM] side by side, n <= KV_CODEBOOK_ROWS. */
+static void put_rows(const struct kv_store *s, int8_t (*q8)[MAX_DIM], size_t n,
                      int8_t *to)
 {
     const struct kv_codebook *b = book_of(s);
@@ -436,7 +342,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
     const float *scale = kv_codebook_scales(book_of(s), head);
     const size_t padded = kv_padded(s->head_dim);
     struct kv_codebook_q8 *to = query;
-    float x[KV_TILE_ROWS][MOST_DIM];
+    float x[KV_TILE_ROWS][MAX_DIM];
 
     for (size_t r = 0; r < rows; r++, q += s->head_dim) {
         for (size_t c = 0; c < s->head_dim; c++)
@@ -444,8 +350,8 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
         for (size_t c = s->head_dim; c < padded; c++)
             x[r][c] = 0;
     }
-    kv_tile_loops()->round8(x[0], MOST_DIM, rows, padded, to->plain[0],
-                            MOST_DIM, to->scale);
+    kv_tile_loops()->round8(x[0], MAX_DIM, rows, padded, to->plain[0], MAX_DIM,
+                            to->scale);
     for (size_t r = 0; r < rows; r++)
         to->start[r] = -KV_KEY_BIAS * sum_of(to->plain[r], s->head_dim);
     for (size_t r = 0; r < rows; r += KV_CODEBOOK_ROWS) {
@@ -464,11 +370,12 @@ static void finish_fours(const struct kv_codebook *b, const float *scale,
     for (size_t i = 0; i < b->n_sub; i += 4)
         for (size_t j = 0; j < b->d; j += 4) {
             const float *at = acc + b->sum_at[i * b->d + j];
-            v4 x[4];
+            vf32x4 x[4];
 
             for (size_t k = 0; k < 4; k++)
-                x[k] = load4(at + k * 16) * scale[j + k];
-            turn4(x[0], x[1], x[2], x[3], out + i * b->d + j, b->d);
+                x[k] = v4_load(at + k * 16) * scale[j + k];
+            v4_store_transposed(out + i * b->d + j, b->d, x[0], x[1], x[2],
+                                x[3]);
         }
 }
 
@@ -491,30 +398,6 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
     }
 }
 
-#define INT8(LEVEL, SUMS, FINISH)                         \
-    {                                                     \
-        .query_bytes = query_bytes, .prepare = prepare,   \
-        .qk = kv_codebook_qk_##LEVEL, .acc_floats = SUMS, \
-        .pv = kv_codebook_pv_##LEVEL, .finish = FINISH    \
-    }
-
-static const struct kv_tile_ops *int8_ops(void)
-{
-    static const struct kv_tile_ops c = INT8(c, kv_codebook_sums, finish);
-
-#ifdef __x86_64__
-    static const struct kv_tile_ops avx2 =
-        INT8(avx2, kv_codebook_sums_avx2, kv_codebook_finish_avx2);
-    static const struct kv_tile_ops vnni = INT8(vnni, kv_codebook_sums, finish);
-
-    if (kv_level_vnni())
-        return &vnni;
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &avx2;
-#endif
-    return &c;
-}
-
 static size_t tables8_bytes(size_t of_rows)
 {
     return sizeof(struct kv_codebook_tables8) +
@@ -526,37 +409,112 @@ static size_t lanes8_bytes(const struct kv_store *s)
     return tables8_bytes(kv_codebook_lanes8_bytes(book_of(s)));
 }
 
-#ifdef __x86_64__
 static size_t planes8_bytes(const struct kv_store *s)
 {
     return tables8_bytes(kv_codebook_planes8_bytes(book_of(s)));
 }
-#endif
 
-/* by_chunks at every level: it decides how far the softmax goes at once. */
-#define TABLES8(LEVEL, ORDER, PREPARE)                    \
-    {                                                     \
-        .query_bytes = ORDER##8_bytes,                    \
-        .prepare = kv_codebook_##ORDER##8_##PREPARE,      \
-        .qk = kv_codebook_qk8_##LEVEL, .by_chunks = true, \
-        .qk_tiles = kv_codebook_qk8_tiles_##LEVEL         \
-    }
+/* ---- every version --------------------------------------------------------
+ */
 
-static const struct kv_tile_ops *tables8_ops(void)
-{
-    static const struct kv_tile_ops c = TABLES8(c, lanes, c);
+/* Path exact by tables; path int8 by products, and by tables.  by_chunks at
+ * every level: it decides how far the softmax goes at once. */
+struct version {
+    kv_codebook_qk_tiles_fn *qk_tables;
+    kv_codebook_pv_tiles_fn *pv_tables;
+    struct kv_tile_ops int8, tables8;
+};
 
+static const struct version versions[] = {
+    [KV_LEVEL_C] = {kv_codebook_qk_tables_c,
+                    kv_codebook_pv_tables_c,
+                    {.query_bytes = query_bytes,
+                     .prepare = prepare,
+                     .qk = kv_codebook_qk_c,
+                     .acc_floats = kv_codebook_sums,
+                     .pv = kv_codebook_pv_c,
+                     .finish = finish},
+                    {.query_bytes = lanes8_bytes,
+                     .prepare = kv_codebook_lanes8_c,
+                     .qk = kv_codebook_qk8_c,
+                     .by_chunks = true}},
 #ifdef __x86_64__
-    static const struct kv_tile_ops avx2 = TABLES8(avx2, lanes, avx2);
-    static const struct kv_tile_ops vnni = TABLES8(vnni, planes, avx2);
-
-    if (kv_level_vnni())
-        return &vnni;
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &avx2;
+    [KV_LEVEL_AVX2] = {kv_codebook_qk_tables_avx2,
+                       kv_codebook_pv_tables_avx2,
+                       {.query_bytes = query_bytes,
+                        .prepare = prepare,
+                        .qk = kv_codebook_qk_avx2,
+                        .acc_floats = kv_codebook_sums_avx2,
+                        .pv = kv_codebook_pv_avx2,
+                        .finish = kv_codebook_finish_avx2},
+                       {.query_bytes = lanes8_bytes,
+                        .prepare = kv_codebook_lanes8_avx2,
+                        .qk = kv_codebook_qk8_avx2,
+                        .by_chunks = true}},
+    [KV_LEVEL_AVX512] = {kv_codebook_qk_tables_avx2,
+                         kv_codebook_pv_tables_avx2,
+                         {.query_bytes = query_bytes,
+                          .prepare = prepare,
+                          .qk = kv_codebook_qk_vnni,
+                          .acc_floats = kv_codebook_sums,
+                          .pv = kv_codebook_pv_vnni,
+                          .finish = finish},
+                         {.query_bytes = planes8_bytes,
+                          .prepare = kv_codebook_planes8_avx2,
+                          .qk = kv_codebook_qk8_vnni,
+                          .by_chunks = true,
+                          .qk_tiles = kv_codebook_qk8_tiles_vnni}},
 #endif
-    return &c;
+};
+
+/* AVX-512 without VNNI and VBMI runs what AVX2 has. */
+static const struct version *version(void)
+{
+    const enum kv_level level = kv_level_get();
+
+    return &versions[level == KV_LEVEL_AVX512 && !kv_level_vnni()
+                         ? KV_LEVEL_AVX2
+                         : level];
 }
+
+/* Path exact, of many tiles: by tables where their tokens are worth them. */
+static void exact_qk_tiles(const struct kv_store *s, size_t head,
+                           const uint8_t *tile, size_t n, const void *query,
+                           size_t rows, float *score, size_t stride)
+{
+    if (kv_codebook_tabled(book_of(s), n * T)) {
+        version()->qk_tables(s, head, tile, n, query, rows, score, stride);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        kv_exact_qk(s, head, tile + i * s->tile_bytes, query, rows,
+                    score + i * T, stride);
+}
+
+static void exact_pv_tiles(const struct kv_store *s, size_t head,
+                           const uint8_t *tile, size_t n, const float *p,
+                           size_t stride, size_t rows, float *acc)
+{
+    if (kv_codebook_tabled(book_of(s), n * T)) {
+        version()->pv_tables(s, head, tile, n, p, stride, rows, acc);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        kv_exact_pv(s, head, tile + i * s->tile_bytes, p + i * T, stride, rows,
+                    acc);
+}
+
+static const struct kv_tile_ops exact = {
+    .query_bytes = kv_exact_query_bytes,
+    .prepare = kv_exact_prepare,
+    .qk = kv_exact_qk,
+    .acc_floats = kv_exact_acc_floats,
+    .pv = kv_exact_pv,
+    .finish = kv_exact_finish,
+    .by_chunks = true,
+    .qk_tiles = exact_qk_tiles,
+    .pv_tiles = exact_pv_tiles,
+};
 
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
@@ -564,10 +522,10 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
     const struct kv_codebook *b = book_of(s);
 
     if (path == KV_PATH_EXACT)
-        return exact_ops(s);
+        return kv_codebook_tabled(b, s->n) ? &exact : kv_tiles_expanded(s);
     if (!s->values && kv_codebook_tabled8(b, s->n))
-        return tables8_ops();
-    return b->rope ? NULL : int8_ops();
+        return &version()->tables8;
+    return b->rope ? NULL : &version()->int8;
 }
 
 const struct kv_family kv_family_codebook = {

@@ -30,10 +30,10 @@ enum { DIMS = 4 };
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
 /* look_up() in its place. */
-ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, int pairs,
-                              struct codes c)
+ALWAYS_INLINE vi32 look_up_here(const struct table *t, size_t n, int pairs,
+                                struct codes c)
 {
-    vi x;
+    vi32 x;
 
     if (pairs)
         return look_up_pairs(t, n, c);
@@ -48,10 +48,10 @@ ALWAYS_INLINE vi look_up_here(const struct table *t, size_t n, int pairs,
 }
 
 /* The same of a plane in memory but for its first quarter. */
-ALWAYS_INLINE vi look_up_at(vi first, const uint8_t *plane, size_t n,
-                            struct codes c)
+ALWAYS_INLINE vi32 look_up_at(vi32 first, const uint8_t *plane, size_t n,
+                              struct codes c)
 {
-    vi x;
+    vi32 x;
 
     KV_PERMB_HERE(x, c.code, first);
     if (n > 64)
@@ -64,13 +64,13 @@ ALWAYS_INLINE vi look_up_at(vi first, const uint8_t *plane, size_t n,
 }
 
 /* add_products() in its place. */
-ALWAYS_INLINE void add_products_here(vi *sum, vi u, vi v)
+ALWAYS_INLINE void add_products_here(vi32 *sum, vi32 u, vi32 v)
 {
     KV_DPBUSD_HERE(*sum, u, v);
 }
 
 /* The same with four bytes at v over and over. */
-ALWAYS_INLINE void add_products_all4(vi *sum, vi u, const int8_t *v)
+ALWAYS_INLINE void add_products_all4(vi32 *sum, vi32 u, const int8_t *v)
 {
     KV_DPBUSD_ALL4_HERE(*sum, u, v);
 }
@@ -84,17 +84,17 @@ ALWAYS_INLINE const uint8_t *again(const uint8_t *p)
 }
 
 /* Four sub-vectors at `tile`: register i of 16 tokens each. */
-ALWAYS_INLINE vi key_codes(const uint8_t *tile, size_t i, int halves)
+ALWAYS_INLINE vi32 key_codes(const uint8_t *tile, size_t i, int halves)
 {
     if (!halves)
         return load_ahead(tile + i * LINE);
     return i < 2 ? low_codes(load_ahead(tile + i * LINE))
-                 : high_codes(load(tile + (i - 2) * LINE));
+                 : high_codes(v_load_i32(tile + (i - 2) * LINE));
 }
 
 /* s [rows][chains]: of dimensions by turns. */
-ALWAYS_INLINE void key_products(vi s[ROWS][DIMS], size_t chains, size_t k, vi x,
-                                const int8_t *q8, size_t rows)
+ALWAYS_INLINE void key_products(vi32 s[ROWS][DIMS], size_t chains, size_t k,
+                                vi32 x, const int8_t *q8, size_t rows)
 {
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -116,15 +116,15 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
     struct codes c = codes(key_codes(tile, i, halves), n);
     const size_t most = pairs ? 1 : n > 128 ? 2 : 4; /* as measured */
     const size_t chains = dims < most ? dims : most;
-    vi s[ROWS][DIMS], x[DIMS];
+    vi32 s[ROWS][DIMS], x[DIMS];
 
     UNROLL
     for (size_t r = 0; r < rows; r++) {
         s[r][0] =
-            some ? load(sum + r * T + i * 16) : _mm512_set1_epi32(to->start[r]);
+            some ? v_load_i32(sum + r * T + i * 16) : v_set1_i32(to->start[r]);
         UNROLL
         for (size_t k = 1; k < chains; k++)
-            s[r][k] = _mm512_setzero_si512();
+            s[r][k] = v_zero_i32();
     }
     UNROLL
     for (size_t k = 0; k < dims; k++)
@@ -142,14 +142,14 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
         key_products(s, chains, k, x[k], q8, rows);
     UNROLL
     for (size_t r = 0; r < rows; r++) {
-        vi all = s[r][0];
+        vi32 all = s[r][0];
 
         UNROLL
         for (size_t k = 1; k < chains; k++)
-            all = _mm512_add_epi32(all, s[r][k]);
+            all = v_add_i32(all, s[r][k]);
 
         if (more)
-            _mm512_storeu_si512(sum + r * T + i * 16, all);
+            v_store_i32(sum + r * T + i * 16, all);
         else
             put_scores(to, r, i * 16, all);
     }
@@ -188,17 +188,17 @@ ALWAYS_INLINE void shared_qk(const struct kv_codebook *b, const uint8_t *planes,
 }
 
 /* 4 tokens of 16 sub-vectors: register i of 16. */
-ALWAYS_INLINE vi value_codes(const uint8_t *tile, size_t i, int halves)
+ALWAYS_INLINE vi32 value_codes(const uint8_t *tile, size_t i, int halves)
 {
     if (!halves)
         return load_ahead(tile + i * LINE);
     return i < 8 ? low_codes(load_ahead(tile + i * LINE))
-                 : high_codes(load(tile + (i - 8) * LINE));
+                 : high_codes(v_load_i32(tile + (i - 8) * LINE));
 }
 
 /* s [rows][dims] += products with the weights of register i of 16. */
-ALWAYS_INLINE void value_products(vi s[ROWS][DIMS], size_t k, vi x,
-                                  const vi by[ROWS], size_t rows)
+ALWAYS_INLINE void value_products(vi32 s[ROWS][DIMS], size_t k, vi32 x,
+                                  const vi32 by[ROWS], size_t rows)
 {
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -206,7 +206,7 @@ ALWAYS_INLINE void value_products(vi s[ROWS][DIMS], size_t k, vi x,
 }
 
 ALWAYS_INLINE void weights_of(const int8_t *p8, size_t i, size_t rows,
-                              vi by[ROWS])
+                              vi32 by[ROWS])
 {
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -220,8 +220,8 @@ ALWAYS_INLINE struct table value_table(const uint8_t *plane, size_t n,
     return table(plane, pairs ? n : 64);
 }
 
-ALWAYS_INLINE vi look_up_value(const struct table *t, const uint8_t *plane,
-                               size_t n, int pairs, struct codes c)
+ALWAYS_INLINE vi32 look_up_value(const struct table *t, const uint8_t *plane,
+                                 size_t n, int pairs, struct codes c)
 {
     return pairs ? look_up_pairs(t, n, c) : look_up_at(t->part[0], plane, n, c);
 }
@@ -235,14 +235,14 @@ ALWAYS_INLINE void shared_pv_some(const uint8_t *planes, const uint8_t *tile,
                                   float *acc)
 {
     const size_t side = DIMS / dims; /* registers */
-    vi s[ROWS][DIMS], x[DIMS][DIMS], by[ROWS];
+    vi32 s[ROWS][DIMS], x[DIMS][DIMS], by[ROWS];
     struct table t[DIMS];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < dims; k++)
-        s[r][k] = _mm512_setzero_si512();
+        s[r][k] = v_zero_i32();
     UNROLL
     for (size_t k = 0; k < dims; k++)
         t[k] = value_table(planes + k * n, n, pairs);
@@ -345,4 +345,223 @@ void kv_codebook_pv_shared(const struct kv_codebook *b, size_t head,
         EVERY_ROWS(KINDS, CASE)
 #undef CASE
     }
+}
+
+#undef KINDS
+#undef KIND
+
+/* ---- keys by tables -------------------------------------------------------
+ *
+ * Keys by tables with AVX-512 VBMI: a register of 64 tokens' codes of one
+ * sub-space is looked up in each query's table.  Tables of many sub-spaces do
+ * not fit the first cache: a table that is loaded serves SIDE tiles.
+ *
+ * Bytes are added up two and two, as words: `all` has the odd bytes' sums 256
+ * times beside the even bytes', `high` has the odd ones'. */
+
+enum {
+    SIDE = 4, /* tiles */
+    PAIR = 2, /* rows whose tables are in registers */
+    MAX_SUB = KV_CODEBOOK_TABLES8 / 64
+};
+_Static_assert(MAX_SUB % 4 == 0 && MAX_SUB * 255 <= UINT16_MAX,
+               "fours of sub-vectors; sums of 16 bits");
+
+/* Codes of sub-vectors [i, i + 4), a register each.  Shared: byte 16 l + 4 k +
+ * j is of token 16 k + 4 l + j (l, k, j < 4); own: bytes are in the order of
+ * tokens.  Those past n_sub are those of the last (own) or zeros. */
+ALWAYS_INLINE void four_codes(const struct kv_codebook *b, const uint8_t *tile,
+                              size_t i, int shared, vi32 x[4])
+{
+    const vi32 fours = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    vi32 y[4];
+
+    if (!shared) {
+        UNROLL
+        for (size_t k = 0; k < 4; k++)
+            x[k] = v_load_i32(tile + kv_min(i + k, b->n_sub - 1) * T);
+        return;
+    }
+    UNROLL
+    for (size_t k = 0; k < 4; k++)
+        y[k] = v_lookup_i8(v_load_i32(tile + i * T + k * LINE), fours);
+    v_transpose4x4(y, x);
+}
+
+/* All codes of a tile, to a line for each sub-vector, `apart` bytes apart. */
+ALWAYS_INLINE void codes_of(const struct kv_codebook *b, const uint8_t *tile,
+                            int shared, uint8_t *to, size_t apart)
+{
+    for (size_t i = 0; i < b->n_sub; i += 4) {
+        vi32 x[4];
+
+        four_codes(b, tile, i, shared, x);
+        UNROLL
+        for (size_t k = 0; k < 4; k++, to += apart)
+            _mm512_store_si512(to, x[k]);
+    }
+}
+
+/* What becomes of the sums of some rows. */
+struct rows {
+    const uint8_t *next; /* the tiles that come then, to be fetched */
+    int shared;          /* the order of four_codes() */
+    const float *scale, *low;
+    float *score;
+    size_t stride;
+};
+
+/* 16 tokens' sums. */
+ALWAYS_INLINE void put_16(__m256i sum, vf32 scale, vf32 low, float *score)
+{
+    const vf32 x = v_from_i32(_mm512_cvtepu16_epi32(sum));
+
+    v_store(score, v_fmadd(scale, x, low));
+}
+
+/* Row r, 64 tokens from t on. */
+ALWAYS_INLINE void put_all(const struct rows *to, size_t r, size_t t, vi32 all,
+                           vi32 high)
+{
+    const vi32 even = v_sub_i16(all, v_shl_i16(high, 8));
+    const vi32 a = _mm512_unpacklo_epi16(even, high);
+    const vi32 b = _mm512_unpackhi_epi16(even, high);
+    const vi32 first = to->shared ? _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7)
+                                  : _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const vi32 second = to->shared
+                            ? _mm512_setr_epi64(8, 10, 12, 14, 9, 11, 13, 15)
+                            : _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const vi32 x = _mm512_permutex2var_epi64(a, first, b);
+    const vi32 y = _mm512_permutex2var_epi64(a, second, b);
+    const vf32 scale = v_set1(to->scale[r]);
+    const vf32 low = v_set1(to->low[r]);
+    float *at = to->score + r * to->stride + t;
+
+    put_16(_mm512_castsi512_si256(x), scale, low, at);
+    put_16(_mm512_extracti64x4_epi64(x, 1), scale, low, at + 16);
+    put_16(_mm512_castsi512_si256(y), scale, low, at + 32);
+    put_16(_mm512_extracti64x4_epi64(y, 1), scale, low, at + 48);
+}
+
+/* gcc 12 keeps a sum before and after in registers, and tables in memory. */
+ALWAYS_INLINE void add_to(vi32 *sum, vi32 x)
+{
+    *sum = v_add_i16(*sum, x);
+    KV_STAYS(*sum);
+}
+
+/* code: [n_sub][side][64], entry: of the first row,
+ * [n_sub][KV_CODEBOOK_ROWS][n]. rows, side, n and pairs are constants. */
+ALWAYS_INLINE void add_up(const uint8_t *code, size_t n_sub,
+                          const uint8_t *entry, size_t rows, size_t side,
+                          size_t n, int pairs, const struct rows *to)
+{
+    vi32 all[PAIR][SIDE], high[PAIR][SIDE];
+
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t k = 0; k < side; k++)
+        all[r][k] = high[r][k] = v_zero_i32();
+    for (size_t i = 0; i < n_sub; i++, entry += ROWS * n) {
+        struct table t[PAIR];
+
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            t[r] = table(entry + r * n, n);
+        UNROLL
+        for (size_t k = 0; k < side; k++, code += T) {
+            const struct codes c = codes(v_load_i32(code), n);
+            const uint8_t *later = to->next + (i * side + k) * LINE;
+
+            kv_prefetch_near(later, 0, LINE);
+            kv_prefetch_far(later, KV_FAR_CODES, LINE);
+            UNROLL
+            for (size_t r = 0; r < rows; r++) {
+                const vi32 x =
+                    pairs ? look_up_pairs(&t[r], n, c) : look_up(&t[r], n, c);
+
+                add_to(&all[r][k], x);
+                add_to(&high[r][k], v_shr_i16(x, 8));
+            }
+        }
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        UNROLL
+    for (size_t k = 0; k < side; k++)
+        put_all(to, r, k * T, all[r][k], high[r][k]);
+}
+
+#define KINDS(X)    \
+    SIDES(X, 64, 0) \
+    SIDES(X, 128, 0) SIDES(X, 128, 1) SIDES(X, 256, 0) SIDES(X, 256, 1)
+#define SIDES(X, N, PAIRS) \
+    EVERY_PAIR(X, 1, N, PAIRS) EVERY_PAIR(X, SIDE, N, PAIRS)
+#define EVERY_PAIR(X, S, N, PAIRS) X(1, S, N, PAIRS) X(2, S, N, PAIRS)
+_Static_assert(PAIR == 2 && ROWS % PAIR == 0, "EVERY_PAIR");
+#define KIND(R, S, N, PAIRS) ((R) << 16 | (S) << 12 | (N) << 1 | (PAIRS))
+
+/* `side` tiles, SIDE or 1; to: all rows. */
+static void some_tiles(const struct kv_store *s, const uint8_t *tile,
+                       size_t side, const uint8_t *entry, size_t rows,
+                       struct rows to)
+{
+    const struct kv_codebook *b = s->params;
+    const size_t pairs = b->plane > 64 && kv_level_pairs();
+    _Alignas(LINE) uint8_t code[MAX_SUB * SIDE * T];
+
+    for (size_t k = 0; k < side; k++, tile += s->tile_bytes)
+        if (to.shared)
+            codes_of(b, tile, 1, code + k * T, side * T);
+        else
+            codes_of(b, tile, 0, code + k * T, side * T);
+    for (size_t r = 0, some; r < rows; r += some) {
+        const uint8_t *at = entry + r / ROWS * kv_codebook_planes8_bytes(b) +
+                            r % ROWS * b->plane;
+
+        some = kv_min(rows - r, PAIR);
+        switch (KIND(some, side, b->plane, pairs)) {
+#define CASE(R, S, N, PAIRS)                             \
+    case KIND(R, S, N, PAIRS):                           \
+        add_up(code, b->n_sub, at, R, S, N, PAIRS, &to); \
+        break;
+            KINDS(CASE)
+#undef CASE
+        }
+        to.scale += some;
+        to.low += some;
+        to.score += some * to.stride;
+    }
+}
+
+void kv_codebook_qk8_tiles_vnni(const struct kv_store *s, size_t head,
+                                const uint8_t *tile, size_t n,
+                                const void *query, size_t rows, float *score,
+                                size_t stride)
+{
+    const struct kv_codebook *b = s->params;
+    const struct kv_codebook_tables8 *q = query;
+    struct rows to = {.shared = b->order == KV_ORDER_SHARED,
+                      .scale = q->scale,
+                      .low = q->low,
+                      .score = score,
+                      .stride = stride};
+
+    (void)head;
+    for (size_t side; n; n -= side) {
+        side = n < SIDE ? 1 : SIDE;
+        to.next = tile + side * s->tile_bytes;
+        some_tiles(s, tile, side, q->entry, rows, to);
+        tile += side * s->tile_bytes;
+        to.score += side * T;
+    }
+}
+
+void kv_codebook_qk8_vnni(const struct kv_store *s, size_t head,
+                          const uint8_t *tile, const void *query, size_t rows,
+                          float *score, size_t stride)
+{
+    kv_codebook_qk8_tiles_vnni(s, head, tile, 1, query, rows, score, stride);
 }

@@ -1,2 +1,0 @@
-#define NAME(f) f##_avx2
-#include "kernels/codebook/tables_loops.h"

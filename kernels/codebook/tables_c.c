@@ -1,2 +1,0 @@
-#define NAME(f) f##_c
-#include "kernels/codebook/tables_loops.h"
