@@ -1,4 +1,28 @@
-#include "kernels/codebook/cuda.h"
+#include "kernels/codebook/cuda.cuh"
+#include "kernels/cuda/decode_launch.cuh"
+
+template <class B, int STAGES, int NT>
+static int launch_book(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    return kv_decode_launch<kv_codebook_keys_f16<B>, kv_codebook_values_f16<B>,
+                            STAGES, B::D, NT>(l, kv_codebook_params_of(l->k),
+                                              kv_codebook_params_of(l->v), e);
+}
+
+static int exact(struct kv_gpu_launch *l, struct kv_gpu_codes c,
+                 struct kv_err *e)
+{
+#define KV_CASE(D, DIMS, BITS, OWN, T, STAGES, T_INT8, S_INT8)               \
+    if (l->head_dim == D && c.d == DIMS && c.bits == BITS && c.own == OWN) { \
+        using book = kv_codebook_of<D, DIMS, BITS, OWN, T, false>;           \
+                                                                             \
+        return kv_row_tiles(l, D) == 2 ? launch_book<book, STAGES, 2>(l, e)  \
+                                       : launch_book<book, STAGES, 1>(l, e); \
+    }
+    KV_CODEBOOKS(KV_CASE)
+#undef KV_CASE
+    return kv_fail(e, "attention on codebook indices: no CUDA kernel");
+}
 
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
@@ -15,7 +39,7 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
                        k.d, k.bits, k.own ? "for each sub-space" : "shared",
                        v.d, v.bits, v.own ? "for each sub-space" : "shared");
     return l->k->path == KV_PATH_INT8 ? kv_gpu_codebook_int8(l, k, e)
-                                      : kv_gpu_codebook_exact(l, k, e);
+                                      : exact(l, k, e);
 }
 
 extern "C" const struct kv_gpu_family kv_gpu_codebook = {

@@ -50,9 +50,7 @@ struct kv_gpu_codes kv_gpu_codebook_codes(const struct kv_gpu_side *side);
 /* Fails, by name, where a side's codes have no kernel. */
 int kv_gpu_codebook_check(const struct kv_gpu_side *side, struct kv_err *e);
 
-/* Of one path each; codes: of both sides. */
-int kv_gpu_codebook_exact(struct kv_gpu_launch *l, struct kv_gpu_codes codes,
-                          struct kv_err *e);
+/* Path int8 (cuda_int8.cu); codes: of both sides. */
 int kv_gpu_codebook_int8(struct kv_gpu_launch *l, struct kv_gpu_codes codes,
                          struct kv_err *e);
 

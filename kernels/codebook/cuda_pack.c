@@ -1,4 +1,4 @@
-/* Indices and centroids in the order of codebook.cuh. */
+/* Indices and centroids in the order of cuda.cuh. */
 #include "kernels/codebook/cuda.h"
 #include "kernels/codebook/impl.h"
 #include "lib/base/alloc.h"

@@ -1,14 +1,12 @@
+// Codebook indices on the device: encode() and decode() of
+// lib/schemes/codebook.h bit by bit, and codes into the tiles of cuda.cuh.
+#include "kernels/codebook/cuda.h"
+#include "kernels/cuda/append.h"
+#include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/rotate.cuh"
 #include "kernels/nearest/cuda.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, SHARED = 32 << 10 };
-
-// Every dimension there is (KV_NEAREST_MAX_D), for centers all lanes read
-// alike, and for lanes that read each its own.
-#define KV_VECTOR_DIMS(X) \
-    X(1)                  \
-    X(2)                  \
-    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
 
 static unsigned grid_of(size_t n, size_t each)
 {
@@ -217,10 +215,199 @@ extern "C" int kv_gpu_encode_codebook(const struct kv_gpu_code *c,
     case D:                                                             \
         wrong = search<D>(s, multiprocessors, (cudaStream_t)b->stream); \
         break;
-        KV_VECTOR_DIMS(KV_CASE)
+        KV_NEAREST_DIMS(KV_CASE)
 #undef KV_CASE
     }
     if (!wrong && room->code)
         wrong = pack(c, b, room->code);
     return wrong ? kv_fail(e, "nearest centroids: %s", wrong) : 0;
+}
+
+// ---- decode ----------------------------------------------------------------
+
+// Values of a sub-vector that a thread takes at once.
+#define KV_WIDTHS(X) X(1) X(2) X(4)
+
+template <int W> KV_DEVICE void kv_copy_values(const float *from, float *to)
+{
+    if (W == 4) {
+        const uint4 w = kv_load16(from);
+        const uint32_t x[4] = {w.x, w.y, w.z, w.w};
+
+        kv_store16(to, x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            to[i] = from[i];
+    }
+}
+
+// A warp a row: one head of one token, through shared memory where it is to be
+// TURNED back.
+template <int W, bool TURNED>
+__global__ void __launch_bounds__(THREADS)
+    kv_decode_codebook_kernel(kv_turn t, struct kv_gpu_centroids v,
+                              size_t token_bytes, const uint8_t *bytes,
+                              size_t rows, float *x)
+{
+    const size_t r = (size_t)blockIdx.x * WARPS + kv_warp();
+    const unsigned head = (unsigned)(r % t.n_heads), d = (unsigned)v.d;
+    const uint8_t *const codes = bytes + r / t.n_heads * token_bytes;
+    const size_t first_book = v.head_books > 1 ? head * v.sub_books : 0;
+    float *const out = x + r * t.head_dim;
+    float *const row =
+        TURNED ? reinterpret_cast<float *>(kv_shared()) + kv_warp() * t.head_dim
+               : out;
+
+    if (r >= rows)
+        return;
+    for (unsigned i = kv_lane() * W; i < t.head_dim; i += 32 * W) {
+        const unsigned sub = i / d;
+        const size_t book = first_book + (v.sub_books > 1 ? sub : 0);
+        const size_t center =
+            book * v.k + kv_code_at(codes, head * v.n_sub + sub, v.bits);
+
+        kv_copy_values<W>(v.centers + center * d + i % d, row + i);
+    }
+    if (!TURNED)
+        return;
+    kv_sync_warp();
+    kv_turn_back(t, head, row);
+    for (unsigned i = kv_lane(); i < t.head_dim; i += 32)
+        out[i] = row[i];
+}
+
+template <int W>
+static const char *decode(const struct kv_gpu_code *c, const uint8_t *bytes,
+                          size_t n, float *x)
+{
+    const struct kv_gpu_centroids *v = &c->codebook;
+    const bool turned = v->smooth || v->hadamard;
+    const size_t rows = n * c->n_heads;
+    const dim3 grid((unsigned)((rows + WARPS - 1) / WARPS)), block(THREADS);
+
+    if (turned)
+        return kv_launch(kv_decode_codebook_kernel<W, true>, grid, block,
+                         WARPS * c->head_dim * sizeof(float), (cudaStream_t)0,
+                         kv_turn_of(c), *v, c->block_bytes, bytes, rows, x);
+    return kv_launch(kv_decode_codebook_kernel<W, false>, grid, block,
+                     (size_t)0, (cudaStream_t)0, kv_turn_of(c), *v,
+                     c->block_bytes, bytes, rows, x);
+}
+
+extern "C" int kv_gpu_decode_codebook(const struct kv_gpu_code *c,
+                                      const uint8_t *bytes, size_t n, float *x,
+                                      struct kv_err *e)
+{
+    const size_t d = c->codebook.d;
+    const char *wrong = NULL;
+
+    switch (d % 4 == 0 ? 4 : d % 2 == 0 ? 2 : 1) {
+#define KV_CASE(W)                         \
+    case W:                                \
+        wrong = decode<W>(c, bytes, n, x); \
+        break;
+        KV_WIDTHS(KV_CASE)
+#undef KV_CASE
+    }
+    return wrong ? kv_fail(e, "decoding vectors: %s", wrong) : 0;
+}
+
+// ---- append ----------------------------------------------------------------
+
+// Sizes of a tile (cuda_pack.c).
+struct kv_index_tile {
+    unsigned d, bits, step; // of the device's codes
+    unsigned of_d, of_bits; // of those that were encoded
+    unsigned head_dim, n_sub;
+    unsigned lane_bytes; // of a lane in a step
+    bool values;
+};
+
+// The token of the step, and the channel, of code i of a lane's string.
+KV_DEVICE void kv_place_back(const kv_index_tile &g, unsigned lane, unsigned i,
+                             unsigned *t, unsigned *channel)
+{
+    const unsigned per = 8 / g.d, s = i % per * g.d;
+
+    i /= per;
+    if (g.values) {
+        const unsigned in = i % 4, m = i / 4 % (g.step / 16);
+
+        *t = m * 16 + in % 2 * 8 + lane % 4 * 2 + in / 2;
+        *channel = i / 4 / (g.step / 16) * 64 + lane / 4 * 8 + s;
+    } else {
+        const unsigned wide = g.head_dim / 32;
+
+        *t = i / 2 / wide * 16 + i % 2 * 8 + lane / 4;
+        *channel = i / 2 % wide * 32 + lane % 4 * 8 + s;
+    }
+}
+
+// A block a tile: of KV head x of sequence y.  A word a thread.
+__global__ void __launch_bounds__(THREADS)
+    kv_append_codebook_kernel(kv_index_tile g, const kv_gpu_sequence *sequences,
+                              size_t token_bytes, const uint8_t *bytes)
+{
+    const kv_gpu_run &run = sequences[blockIdx.y].run[KV_RUN_CODES];
+    const unsigned words = KV_GPU_TILE / g.step * 8 * g.lane_bytes;
+    const unsigned piece = g.lane_bytes % 16 ? 8 : 16;
+    uint8_t *to = const_cast<uint8_t *>(g.values ? run.v : run.k) +
+                  blockIdx.x * (g.values ? run.v_head : run.k_head);
+
+    if (run.n < KV_GPU_TILE)
+        return;
+    to += (size_t)(run.n / KV_GPU_TILE - 1) * words * 4;
+    bytes += blockIdx.y * KV_GPU_TILE * token_bytes;
+    for (unsigned w = threadIdx.x; w < words; w += THREADS) {
+        const unsigned step = w * 4 / (32 * g.lane_bytes);
+        const unsigned at = w * 4 % (32 * g.lane_bytes);
+        const unsigned lane = at % (32 * piece) / piece;
+        const unsigned bit = (at / (32 * piece) * piece + at % piece) * 8;
+        unsigned code = 0, word = 0;
+
+        for (unsigned n = 0; n < 32; n += 4) { // no half crosses a byte
+            const unsigned from = (bit + n) % g.bits;
+
+            if (!n || !from) {
+                unsigned t, c;
+
+                kv_place_back(g, lane, (bit + n) / g.bits, &t, &c);
+                t += step * g.step;
+
+                const uint8_t *const token = bytes + t * token_bytes;
+                const size_t i = blockIdx.x * g.n_sub + c / g.of_d;
+
+                code = kv_code_at(token, i, g.of_bits);
+                if (g.d != g.of_d)
+                    code |= kv_code_at(token, i + 1, g.of_bits) << g.of_bits;
+            }
+            word |= (code >> from & 15) << n;
+        }
+        *reinterpret_cast<uint32_t *>(to + (size_t)w * 4) = word;
+    }
+}
+
+extern "C" int kv_gpu_append_codebook(const struct kv_gpu_append *s,
+                                      struct kv_err *e)
+{
+    const struct kv_gpu_codes c = kv_gpu_codebook_codes(s->side);
+    const struct kv_gpu_centroids *v = &s->code->codebook;
+    const size_t head_dim = s->code->head_dim;
+    const size_t lane_bytes = c.step * head_dim / c.d * c.bits / 8 / 32;
+    const kv_index_tile g = {(unsigned)c.d,
+                             c.bits,
+                             (unsigned)c.step,
+                             (unsigned)v->d,
+                             v->bits,
+                             (unsigned)head_dim,
+                             (unsigned)v->n_sub,
+                             (unsigned)lane_bytes,
+                             s->side->store->values != 0};
+    const dim3 grid((unsigned)s->code->n_heads, (unsigned)s->n);
+    const char *wrong = kv_launch(kv_append_codebook_kernel, grid,
+                                  dim3(THREADS), (size_t)0, (cudaStream_t)0, g,
+                                  s->sequences, s->code->block_bytes, s->bytes);
+
+    return wrong ? kv_fail(e, "settling indices: %s", wrong) : 0;
 }
