@@ -1,4 +1,4 @@
-/* Times the vector-quantization kernels: median and spread of the runs, on one
+/* Times the kernels of codebooks: median and spread of the runs, on one
  * thread.
  *
  *   bench_kernels [level [runs]]     CSV on stdout

@@ -1,4 +1,4 @@
-/* The VQ core: transforms, layout, codebook scopes. */
+/* The core of codebooks: transforms, layout, codebook scopes. */
 #include "kernels/hadamard.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"

@@ -1,4 +1,4 @@
-/* The VQ core's calibration: smoothing factors, codebooks and their scopes,
+/* The calibration of codebooks: smoothing factors, codebooks and their scopes,
  * training error, too few points. */
 #include "kernels/hadamard.h"
 #include "kernels/nearest/nearest.h"

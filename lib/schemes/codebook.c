@@ -105,22 +105,16 @@ size_t kv_codebook_hadamard(const struct kv_spec *s,
                                                              : 0;
 }
 
-static void smooth(const struct kv_codebook_transform *t, float *x, size_t n)
+/* Divides by the smoothing factors, or (back) multiplies. */
+static void smooth(const struct kv_codebook_transform *t, float *x, size_t n,
+                   bool back)
 {
     const size_t row = t->n_heads * t->head_dim;
 
     for (size_t i = 0; t->smooth && i < n; i++)
         for (size_t j = 0; j < row; j++)
-            x[i * row + j] /= t->smooth[j];
-}
-
-static void unsmooth(const struct kv_codebook_transform *t, float *x, size_t n)
-{
-    const size_t row = t->n_heads * t->head_dim;
-
-    for (size_t i = 0; t->smooth && i < n; i++)
-        for (size_t j = 0; j < row; j++)
-            x[i * row + j] *= t->smooth[j];
+            x[i * row + j] = back ? x[i * row + j] * t->smooth[j]
+                                  : x[i * row + j] / t->smooth[j];
 }
 
 void kv_codebook_forward(const struct kv_codebook_transform *t, float *x,
@@ -128,7 +122,7 @@ void kv_codebook_forward(const struct kv_codebook_transform *t, float *x,
 {
     if (t->hadamard && t->hadamard_first)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
-    smooth(t, x, n);
+    smooth(t, x, n, false);
     if (t->hadamard && !t->hadamard_first)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
 }
@@ -138,7 +132,7 @@ void kv_codebook_inverse(const struct kv_codebook_transform *t, float *x,
 {
     if (t->hadamard && !t->hadamard_first)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
-    unsmooth(t, x, n);
+    smooth(t, x, n, true);
     if (t->hadamard && t->hadamard_first)
         kv_hadamard(x, n * t->n_heads, t->head_dim);
 }

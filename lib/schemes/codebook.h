@@ -1,5 +1,5 @@
-/* Vector quantization: the one core behind pq, million, evasion, vecinfer and
- * cq, which differ only in their defaults.
+/* Codebooks of centroids: the one core behind pq, million, evasion, vecinfer
+ * and cq, which differ only in their defaults.
  *
  * A head's head_dim values are cut into sub-vectors of d; each is stored as
  * the index, in b bits, of its nearest centroid (kernels/nearest/nearest.h).
@@ -117,7 +117,7 @@ struct kv_codebook_transform {
     const float *smooth; /* [n_heads][head_dim], all > 0; NULL: no S */
 };
 
-/* What every VQ scheme is made of, beside its name and defaults. */
+/* What every scheme of codebooks is made of, beside its name and defaults. */
 #define KV_CODEBOOK_SCHEME                                                 \
     .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_codebook_check, \
     .nominal = kv_codebook_nominal, .hadamard = kv_codebook_hadamard,      \

@@ -1,4 +1,4 @@
-/* Training of the VQ core: one pass over the dump per layer and side finds
+/* Training of codebooks: one pass over the dump per layer and side finds
  * the smoothing factors and takes the sample; k-means makes the codebooks. */
 #include "kernels/hadamard.h"
 #include "kernels/nearest/kmeans.h"
@@ -18,9 +18,9 @@
 #include <string.h>
 
 enum {
-    MOST_POINTS = 256, /* per centroid: more do not move the centers */
-    FEW_POINTS = 39,   /* per centroid: fewer fit the sample, not the data */
-    CHUNK = 512        /* tokens read at a time */
+    MAX_POINTS = 256, /* per centroid: more do not move the centers */
+    FEW_POINTS = 39,  /* per centroid: fewer fit the sample, not the data */
+    CHUNK = 512       /* tokens read at a time */
 };
 
 /* One side of a spec, and the layers [first, end) that share codebooks. */
@@ -96,7 +96,7 @@ static int plan_sample(struct job *j, struct kv_err *e)
 {
     const size_t k = j->layout.k, tokens = dump_tokens(j);
     const size_t each = (j->end - j->first) * points_per_token(j);
-    const size_t most = MOST_POINTS * k / each;
+    const size_t most = MAX_POINTS * k / each;
 
     j->n_tokens = most < 1 ? 1 : most < tokens ? most : tokens;
 
@@ -280,8 +280,6 @@ out:
     return rc;
 }
 
-/* Every book of the job, side by side where there are several; centers:
- * [head_books], each [sub_books][k][d]. */
 /* A layer was sampled or a codebook trained. */
 static void step(const struct job *j)
 {
@@ -290,6 +288,8 @@ static void step(const struct job *j)
         kv_progress_step(j->out->progress, 1);
 }
 
+/* Every book of the job, side by side where there are several; centers:
+ * [head_books], each [sub_books][k][d]. */
 static int train_books(const struct job *j, float *const *centers,
                        struct kv_err *e)
 {
