@@ -1,133 +1,78 @@
-#include "lib/base/half.h"
-
-#include <stddef.h>
-#include <string.h>
-
-#define NAME(f) f##_c
-#define HALVES(rows) 1u
-#define PLAIN
-
-enum { LANES = 16 };
-
-typedef struct {
-    uint32_t lane[LANES];
-} vd;
-typedef struct {
-    uint16_t lane[LANES];
-} vw;
-typedef struct {
-    float lane[LANES];
-} vf;
-typedef vf table;
-
-#define EACH for (size_t i = 0; i < LANES; i++)
-#define LOAD(TYPE, NAME, FROM)      \
-    static inline TYPE NAME(FROM p) \
-    {                               \
-        TYPE x;                     \
-                                    \
-        memcpy(&x, p, sizeof(x));   \
-        return x;                   \
-    }
-#define BY_NUMBER(TYPE, LANE, NAME, OP)          \
-    static inline TYPE NAME(TYPE x, unsigned n)  \
-    {                                            \
-        EACH x.lane[i] = (LANE)(x.lane[i] OP n); \
-        return x;                                \
-    }
-#define BY_VECTOR(TYPE, LANE, NAME, OP)                  \
-    static inline TYPE NAME(TYPE x, TYPE y)              \
-    {                                                    \
-        EACH x.lane[i] = (LANE)(x.lane[i] OP y.lane[i]); \
-        return x;                                        \
-    }
-
-LOAD(vd, d_load, const uint8_t *)
-BY_NUMBER(vd, uint32_t, d_shr, >>)
-BY_NUMBER(vd, uint32_t, d_shl, <<)
-LOAD(vw, w_load, const uint8_t *)
-BY_NUMBER(vw, uint16_t, w_shr, >>)
-BY_NUMBER(vw, uint16_t, w_shl, <<)
-BY_NUMBER(vw, uint16_t, w_and, &)
-LOAD(vf, f_load, const float *)
-BY_VECTOR(vf, float, f_add, +)
-BY_VECTOR(vf, float, f_mul, *)
-BY_VECTOR(vf, float, f_div, /)
-
-static inline vd d_pick(unsigned bits, vd x, vd y)
-{
-    EACH x.lane[i] = (x.lane[i] & bits) | (y.lane[i] & ~bits);
-    return x;
-}
-
-static inline vw w_pick(unsigned bits, vw x, vw y)
-{
-    EACH x.lane[i] = (uint16_t)((x.lane[i] & bits) | (y.lane[i] & ~bits));
-    return x;
-}
-
-static inline vw w_sar(vw x, unsigned n)
-{
-    EACH x.lane[i] = (uint16_t)((int16_t)x.lane[i] >> n);
-    return x;
-}
-
-static inline vw w_bytes(const uint8_t *p)
-{
-    vw x;
-
-    EACH x.lane[i] = p[i];
-    return x;
-}
-
-static inline vf f_all(float a)
-{
-    vf x;
-
-    EACH x.lane[i] = a;
-    return x;
-}
-
-static inline vf f_fma(vf a, vf b, vf c) /* two roundings */
-{
-    return f_add(f_mul(a, b), c);
-}
-
-static inline void f_store(float *p, vf x)
-{
-    memcpy(p, &x, sizeof(x));
-}
-
-static inline void f_store_some(float *p, vf x, size_t n)
-{
-    EACH p[i] = i < n ? x.lane[i] : 0;
-}
-
-static inline vf f_half(vw w)
-{
-    vf x;
-
-    EACH x.lane[i] = kv_f16_to_f32(w.lane[i]);
-    return x;
-}
-
-static inline vf f_e8m0(vw w)
-{
-    vf x;
-
-    EACH x.lane[i] =
-        kv_bits_f32(w.lane[i] ? (uint32_t)w.lane[i] << 23 : 1u << 22);
-    return x;
-}
-
-#define t_load f_load
-
-static inline vf t_look(vf t, vd d)
-{
-    vf x;
-
-    EACH x.lane[i] = t.lane[d.lane[i] % LANES];
-    return x;
-}
+#include "kernels/simd/c.h"
 
 #include "kernels/scaled/loops.h"
+
+/* ---- path int8 ----------------------------------------------------------- */
+
+/* What the codes of a tile stand for: x [64][head_dim]. */
+static void look_up(const struct kv_store *s, const uint8_t *tile, int8_t *x)
+{
+    const struct kv_scaled *c = kv_scaled_of(s);
+    uint16_t code[KV_SCALED_MOST];
+    float scale[KV_SCALED_MOST / 16];
+
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
+        kv_store_get_scaled(s, t, tile, code, scale);
+        for (size_t i = 0; i < s->head_dim; i++)
+            *x++ = c->near[code[i]];
+    }
+}
+
+/* Of the products of row r's codes in group g with a token's x. */
+static int32_t group_sum(const struct kv_scaled *c, size_t g,
+                         struct kv_scaled_query q, size_t rows, size_t r,
+                         const int8_t *x)
+{
+    int32_t sum = 0;
+
+    for (size_t i = g * c->group; i < (g + 1) * c->group; i++) {
+        size_t byte;
+        const size_t quad = kv_scaled_quad(c->bits, i, &byte);
+
+        sum += q.code[(quad * rows + r) * 4 + byte] * x[i];
+    }
+    return sum;
+}
+
+static void qk8(const struct kv_store *s, const uint8_t *tile,
+                struct kv_scaled_query q, const float *scale, size_t rows,
+                float *score, size_t stride)
+{
+    const struct kv_scaled *c = kv_scaled_of(s);
+    int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
+
+    look_up(s, tile, x);
+    for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+        for (size_t r = 0; r < rows; r++) {
+            float *to = &score[r * stride + t];
+
+            for (size_t g = 0; g < kv_scaled_groups(s); g++) {
+                const int32_t sum =
+                    group_sum(c, g, q, rows, r, x + t * s->head_dim);
+                const float y = q.factor[g * KV_TILE_ROWS + r] * (float)sum;
+                const float by = scale[g * KV_TILE_TOKENS + t];
+
+                *to = g ? fmaf(by, y, *to) : by * y;
+            }
+        }
+}
+
+static void pv8(const struct kv_store *s, const uint8_t *tile, size_t c,
+                const struct kv_scaled_weights *w, size_t rows, float *acc)
+{
+    const size_t padded = kv_padded(s->head_dim);
+    int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
+
+    look_up(s, tile, x);
+    for (size_t i = c; i < c + kv_scaled_of(s)->group; i++)
+        for (size_t r = 0; r < rows; r++) {
+            int32_t sum = 0;
+
+            for (size_t t = 0; t < KV_TILE_TOKENS; t++)
+                sum += w->code[r][t] * x[t * s->head_dim + i];
+            acc[r * padded + i] =
+                fmaf(w->factor[r], (float)sum, acc[r * padded + i]);
+        }
+}
+
+const struct kv_scaled_int8 kv_scaled_int8_c = {qk8, pv8};

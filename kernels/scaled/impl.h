@@ -1,4 +1,4 @@
-/* Inside of tiles_scaled.h; for tiles_scaled*.c alone. */
+/* The inside of kernels/scaled/scaled.h, for this folder. */
 #ifndef KV_SCALED_IMPL_H
 #define KV_SCALED_IMPL_H
 
@@ -87,5 +87,76 @@ struct kv_scaled_loops {
 extern const struct kv_scaled_loops kv_scaled_loops_c;
 extern const struct kv_scaled_loops kv_scaled_loops_avx2;   /* x86-64 only */
 extern const struct kv_scaled_loops kv_scaled_loops_avx512; /* x86-64 only */
+
+/* ---- path int8, for codes of 1 to 4 bits ---------------------------------
+ *
+ * A table is rounded to 8 bits, value[code] ~ unit near[code]; so are queries,
+ * by groups of channels, and weights times scales, of a group and a tile's 64
+ * tokens:
+ *
+ *   score_t  = sum over groups: scale_t (u unit) sum over channels: q8 near
+ *   acc_c   += (u unit) sum over tokens: w8 near
+ *
+ * u being the unit of q8 or w8.
+ *
+ * The codes of four bytes come out of a lane of 32 bits together: of a unit of
+ * a plane, `fields` codes a byte, byte j's field f is vector fields j + f
+ * (tiles_scaled.h).  What they are multiplied with, four numbers of 8 bits, is
+ * a quad: of keys, whose vectors 2 c and 2 c + 1 are channel c, quad k of a
+ * unit has channels (fields / 2) j + k; of values, quad f has tokens fields j +
+ * f: byte i of a tile's quads is token order[i]. */
+static inline size_t kv_scaled_fields(unsigned bits)
+{
+    return 8 / kv_scaled_width(bits, 0);
+}
+
+static inline size_t kv_scaled_groups(const struct kv_store *s)
+{
+    return s->head_dim / kv_scaled_of(s)->group;
+}
+
+/* Queries, rounded.  bias: -128 times the sum of a group's codes, for who adds
+ * 128 to what the table has. */
+struct kv_scaled_query {
+    float *factor; /* [groups][KV_TILE_ROWS] */
+    int32_t *bias; /* the same */
+    int8_t *code;  /* [quads][rows][4] */
+};
+
+/* Which quad, and byte of it, meets channel c of keys. */
+static inline size_t kv_scaled_quad(unsigned bits, size_t c, size_t *byte)
+{
+    const size_t half = kv_scaled_fields(bits) / 2, in = c % (4 * half);
+
+    *byte = in / half;
+    return c / (4 * half) * half + in % half;
+}
+
+/* Weights times scales of a group, rounded; factor: what their products are to
+ * be multiplied with. */
+struct kv_scaled_weights {
+    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
+    float factor[KV_TILE_ROWS];
+};
+
+/* Rows up to KV_TILE_ROWS.  scale: [groups][64]; pv: a group of channels, from
+ * c on. */
+struct kv_scaled_int8 {
+    void (*qk)(const struct kv_store *s, const uint8_t *tile,
+               struct kv_scaled_query q, const float *scale, size_t rows,
+               float *score, size_t stride);
+    void (*pv)(const struct kv_store *s, const uint8_t *tile, size_t c,
+               const struct kv_scaled_weights *w, size_t rows, float *acc);
+};
+
+extern const struct kv_scaled_int8 kv_scaled_int8_c;
+extern const struct kv_scaled_int8 kv_scaled_int8_avx2; /* x86-64 only */
+extern const struct kv_scaled_int8 kv_scaled_int8_vnni; /* kv_level_vnni() */
+
+/* The operations of both paths, at the level in use. */
+const struct kv_tile_ops *kv_scaled_ops(const struct kv_store *s,
+                                        enum kv_path path);
+void kv_scaled_expand(const struct kv_store *s, size_t head,
+                      const uint8_t *tile, size_t part, float *x);
 
 #endif

@@ -1,25 +1,19 @@
-/* Path int8 of tiles_scaled_int8.h with registers of WIDTH lanes of 32 bits.
- * Included by tiles_scaled_int8_avx2.c and _vnni.c, which name them:
+/* Path int8 of kernels/scaled/impl.h.  Included by avx2.c and vnni.c, which
+ * define:
  *
- *   vi, vf, table         integers, floats; 16 bytes
- *   FOUR_ROWS             no more than four pass together
- *   i_load i_shr i_and(x, bits)     the same bits of every lane
- *   i_join(two, one)      bits 0, 1 of each byte of two, bit 2 of one
- *   i_nibbles(x, at)      bits [at + 4 j, at + 4 j + 4) of a lane at the bottom
+ *   nibbles(x, at)        bits [at + 4 j, at + 4 j + 4) of a lane at the bottom
  *                         of its byte j, anything above them; at: 0 or 16
- *   t_load(near)          a table, t_look(t, x) by the low four bits of bytes,
- *                         the others of which are 0
- *   i_start(bias), i_dot(sum, looked, four)   sums of products of four bytes
- *   i_bias(w)             what i_start() wants beside w [64]; 0 if nothing
- *   i_order(w, order, quads)        quads[i] = w[order[i]], 64 of them, each of
- *                         the same half
- *   f_of(x) f_all f_load f_store f_mul f_fma */
-#include "kernels/scaled/int8.h"
+ *   near_table(near)      a table for v_lookup_i8()
+ *   query_bias(bias)      what sums of keys begin with
+ *   weight_bias(w)        what sums of values begin with
+ *   dot(sum, looked, four)          sums of products of four bytes
+ *   order_quads(w, order, quads)    quads[i] = w[order[i]], 64 of them, each of
+ *                         the same half */
+#include "kernels/scaled/impl.h"
 #include "kernels/simd/prefetch.h"
-#include "kernels/tiles/impl.h"
 
 enum {
-    LANES = KV_SCALED_LANES,
+    INT8_LANES = KV_SCALED_LANES,
     UNIT = 64, /* bytes of a unit of a plane */
     PARTS = KV_SCALED_PARTS,
     MOST_FIELDS = 8
@@ -28,13 +22,13 @@ enum {
 #define EVERY_BITS(X, ROWS) X(1, ROWS) X(2, ROWS) X(3, ROWS) X(4, ROWS)
 #define FOUR(X) \
     EVERY_BITS(X, 1) EVERY_BITS(X, 2) EVERY_BITS(X, 3) EVERY_BITS(X, 4)
-#ifdef FOUR_ROWS
-#define EVERY_CASE(X) FOUR(X)
-enum { MOST_ROWS = 4 };
+#if V_REGISTERS < 32
+#define EVERY_INT8(X) FOUR(X)
+enum { INT8_ROWS = 4 };
 #else
-#define EVERY_CASE(X) \
+#define EVERY_INT8(X) \
     FOUR(X) EVERY_BITS(X, 5) EVERY_BITS(X, 6) EVERY_BITS(X, 7) EVERY_BITS(X, 8)
-enum { MOST_ROWS = 8 };
+enum { INT8_ROWS = 8 };
 #endif
 
 /* The planes of a part. */
@@ -53,55 +47,58 @@ static void find_planes(const struct kv_store *s, const uint8_t *tile,
 }
 
 /* Lanes of unit u of the low plane, and of what the high one has for them. */
-struct raw {
-    vi low, high;
+struct raw8 {
+    vi32 low, high;
 };
 
-ALWAYS_INLINE struct raw load(struct planes p, unsigned bits, size_t u,
-                              size_t lane)
+ALWAYS_INLINE struct raw8 load8(struct planes p, unsigned bits, size_t u,
+                                size_t lane)
 {
     const uint8_t *low = p.low + u * UNIT, *high = p.high + u / 2 * UNIT;
-    struct raw r;
+    struct raw8 r;
 
-    r.low = i_load(low + 4 * lane);
+    r.low = v_load_i32(low + 4 * lane);
     if (bits != 3)
         return r;
-    r.high = i_load(high + 4 * lane);
-    r.high = u % 2 ? i_nibbles(r.high, 16) : i_nibbles(r.high, 0);
+    r.high = v_load_i32(high + 4 * lane);
+    r.high = u % 2 ? nibbles(r.high, 16) : nibbles(r.high, 0);
     return r;
 }
 
 /* What field f of each byte stands for. */
-ALWAYS_INLINE vi value(struct raw r, unsigned bits, table t, unsigned f)
+ALWAYS_INLINE vi32 value8(struct raw8 r, unsigned bits, vi32 t, unsigned f)
 {
-    const vi low = i_shr(r.low, f * kv_scaled_width(bits, 0));
+    const vi32 low = v_shr_i32(r.low, f * kv_scaled_width(bits, 0));
+    vi32 third;
 
-    if (bits == 3)
-        return t_look(t, i_join(low, i_shr(r.high, f)));
-    return t_look(t, i_and(low, 0x0f0f0f0f)); /* tables repeat themselves */
+    if (bits != 3) /* tables repeat themselves */
+        return v_lookup_i8(t, v_and(low, v_set1_i32(0x0f0f0f0f)));
+    third = v_shl_i32(v_shr_i32(r.high, f), 2);
+    return v_lookup_i8(t, v_or(v_and(low, v_set1_i32(0x03030303)),
+                               v_and(third, v_set1_i32(0x04040404))));
 }
 
 /* Rows' quads, `apart` bytes from one to the next, meet x: every by-th sum. */
-ALWAYS_INLINE void meet(vi x, const int8_t *quad, size_t apart, size_t rows,
-                        vi *sum, size_t by)
+ALWAYS_INLINE void meet(vi32 x, const int8_t *quad, size_t apart, size_t rows,
+                        vi32 *sum, size_t by)
 {
     UNROLL
     for (size_t i = 0; i < rows; i++) {
         int32_t four;
 
         memcpy(&four, quad + i * apart, sizeof(four));
-        sum[i * by] = i_dot(sum[i * by], x, four);
+        sum[i * by] = dot(sum[i * by], x, four);
     }
 }
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Lanes [lane, lane + WIDTH) of a part's halves, of one group; code: [quads]
+/* Lanes [lane, lane + V_WIDTH) of a part's halves, of one group; code: [quads]
  * [all][4].  bits, rows: constants. */
 ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
                                size_t group, const int8_t *code, size_t all,
-                               unsigned bits, size_t rows, size_t lane, table t,
-                               vi sum[MOST_ROWS][2])
+                               unsigned bits, size_t rows, size_t lane, vi32 t,
+                               vi32 sum[INT8_ROWS][2])
 {
     const unsigned fields = (unsigned)kv_scaled_fields(bits);
     const size_t channels = 2 * fields, n = kv_scaled_of(s)->group;
@@ -109,7 +106,7 @@ ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
 
     code += group * n * all;
     for (size_t u = 0; u * channels < n; u++) {
-        const struct raw r = load(p, bits, first + u, lane);
+        const struct raw8 r = load8(p, bits, first + u, lane);
 
         if (!lane)
             kv_prefetch(p.low + (first + u) * UNIT, UNIT);
@@ -118,7 +115,7 @@ ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
         UNROLL
         for (unsigned f = 0; f < MOST_FIELDS; f++)
             if (f < fields)
-                meet(value(r, bits, t, f), code + f / 2 * all * 4, 4, rows,
+                meet(value8(r, bits, t, f), code + f / 2 * all * 4, 4, rows,
                      &sum[0][f % 2], 2);
         code += channels * all;
     }
@@ -130,50 +127,50 @@ ALWAYS_INLINE void qk_some(const struct kv_store *s,
                            const float *scale, unsigned bits, size_t rows,
                            float *score, size_t stride)
 {
-    const table t = t_load(kv_scaled_of(s)->near);
+    const vi32 t = near_table(kv_scaled_of(s)->near);
 
     for (size_t part = 0; part < PARTS; part++)
         for (size_t g = 0; g < kv_scaled_groups(s); g++)
-            for (size_t lane = 0; lane < LANES; lane += WIDTH) {
-                vi sum[MOST_ROWS][2];
+            for (size_t lane = 0; lane < INT8_LANES; lane += V_WIDTH) {
+                vi32 sum[INT8_ROWS][2];
 
                 UNROLL
                 for (size_t i = 0; i < 2 * rows; i++)
-                    sum[i / 2][i % 2] =
-                        i_start(q.bias[g * KV_TILE_ROWS + i / 2]);
+                    sum[i / 2][i % 2] = v_set1_i32(
+                        query_bias(q.bias[g * KV_TILE_ROWS + i / 2]));
                 score_lanes(s, planes[part], g, q.code, all, bits, rows, lane,
                             t, sum);
                 UNROLL
                 for (size_t i = 0; i < 2 * rows; i++) {
                     const size_t at =
-                        part * KV_TILE_PART + i % 2 * LANES + lane;
-                    const vf by = f_load(scale + g * KV_TILE_TOKENS + at);
-                    const vf x =
-                        f_mul(f_all(q.factor[g * KV_TILE_ROWS + i / 2]),
-                              f_of(sum[i / 2][i % 2]));
+                        part * KV_TILE_PART + i % 2 * INT8_LANES + lane;
+                    const vf32 by = v_load(scale + g * KV_TILE_TOKENS + at);
+                    const vf32 x =
+                        v_mul(v_set1(q.factor[g * KV_TILE_ROWS + i / 2]),
+                              v_from_i32(sum[i / 2][i % 2]));
                     float *to = score + i / 2 * stride + at;
 
-                    f_store(to, g ? f_fma(by, x, f_load(to)) : f_mul(by, x));
+                    v_store(to, g ? v_fmadd(by, x, v_load(to)) : v_mul(by, x));
                 }
             }
 }
 
-static void qk(const struct kv_store *s, const uint8_t *tile,
-               struct kv_scaled_query q, const float *scale, size_t rows,
-               float *score, size_t stride)
+static void qk8(const struct kv_store *s, const uint8_t *tile,
+                struct kv_scaled_query q, const float *scale, size_t rows,
+                float *score, size_t stride)
 {
     const size_t all = rows;
     struct planes planes[PARTS];
 
     find_planes(s, tile, planes);
     for (size_t some; rows; rows -= some) {
-        some = kv_min(rows, MOST_ROWS);
+        some = kv_min(rows, INT8_ROWS);
         switch (kv_scaled_of(s)->bits * 16 + some) {
 #define CASE(BITS, R)                                              \
     case BITS * 16 + R:                                            \
         qk_some(s, planes, q, all, scale, BITS, R, score, stride); \
         break;
-            EVERY_CASE(CASE)
+            EVERY_INT8(CASE)
 #undef CASE
         }
         q.factor += some;
@@ -188,30 +185,11 @@ static void qk(const struct kv_store *s, const uint8_t *tile,
 /* Weights of a group as they are met. */
 struct weights {
     int8_t quad[KV_TILE_ROWS][KV_TILE_TOKENS];
-    float factor[KV_TILE_ROWS];
     int32_t bias[KV_TILE_ROWS];
+    const float *factor;
 };
 
-static void weigh(const struct kv_scaled *c, const float *scale, const float *p,
-                  size_t stride, size_t rows, struct weights *w)
-{
-    float x[KV_TILE_ROWS][KV_TILE_TOKENS];
-    int8_t code[KV_TILE_ROWS][KV_TILE_TOKENS];
-
-    for (size_t t = 0; t < KV_TILE_TOKENS; t += WIDTH)
-        for (size_t r = 0; r < rows; r++)
-            f_store(x[r] + t,
-                    f_mul(f_load(p + r * stride + t), f_load(scale + t)));
-    kv_tile_loops()->round8(x[0], KV_TILE_TOKENS, rows, KV_TILE_TOKENS, code[0],
-                            KV_TILE_TOKENS, w->factor);
-    for (size_t r = 0; r < rows; r++) {
-        w->factor[r] *= c->unit;
-        w->bias[r] = i_bias(code[r]);
-        i_order(code[r], c->order, w->quad[r]);
-    }
-}
-
-/* 16 channels, the block-th; lanes [lane, lane + WIDTH) of them; rows from
+/* 16 channels, the block-th; lanes [lane, lane + V_WIDTH) of them; rows from
  * `row` on. */
 ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
                             const struct planes planes[PARTS], size_t block,
@@ -220,20 +198,21 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
 {
     const unsigned fields = (unsigned)kv_scaled_fields(bits);
     const size_t units = MOST_FIELDS / fields, padded = kv_padded(s->head_dim);
-    const table t = t_load(kv_scaled_of(s)->near);
+    const vi32 t = near_table(kv_scaled_of(s)->near);
     /* both parts are read by turns: an even pace over the tile */
     const uint8_t *ahead = planes[0].low + block * PARTS * bits * UNIT;
-    vi sum[MOST_ROWS];
+    vi32 sum[INT8_ROWS];
 
     UNROLL
     for (size_t i = 0; i < rows; i++)
-        sum[i] = i_start(w->bias[row + i]);
+        sum[i] = v_set1_i32(w->bias[row + i]);
     for (size_t part = 0; part < PARTS; part++)
         UNROLL
     for (size_t u = 0; u < units; u++) {
         const int8_t *quad =
             w->quad[row] + part * KV_TILE_PART + u * fields * 4;
-        const struct raw r = load(planes[part], bits, block * units + u, lane);
+        const struct raw8 r =
+            load8(planes[part], bits, block * units + u, lane);
 
         if (!lane)
             kv_prefetch(ahead + (part * bits + u) * UNIT, UNIT);
@@ -242,14 +221,14 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
         UNROLL
         for (unsigned f = 0; f < MOST_FIELDS; f++)
             if (f < fields)
-                meet(value(r, bits, t, f), quad + f * 4, KV_TILE_TOKENS, rows,
+                meet(value8(r, bits, t, f), quad + f * 4, KV_TILE_TOKENS, rows,
                      sum, 1);
     }
-    acc += row * padded + block * LANES + lane;
+    acc += row * padded + block * INT8_LANES + lane;
     UNROLL
     for (size_t i = 0; i < rows; i++, acc += padded)
-        f_store(acc,
-                f_fma(f_all(w->factor[row + i]), f_of(sum[i]), f_load(acc)));
+        v_store(acc, v_fmadd(v_set1(w->factor[row + i]), v_from_i32(sum[i]),
+                             v_load(acc)));
 }
 
 /* Channels [c, end), of one group. */
@@ -258,34 +237,34 @@ ALWAYS_INLINE void pv_some(const struct kv_store *s,
                            const struct weights *w, size_t c, size_t end,
                            unsigned bits, size_t row, size_t rows, float *acc)
 {
-    for (; c < end; c += LANES)
-        for (size_t lane = 0; lane < LANES; lane += WIDTH)
-            pv_lanes(s, planes, c / LANES, w, bits, row, rows, lane, acc);
+    for (; c < end; c += INT8_LANES)
+        for (size_t lane = 0; lane < INT8_LANES; lane += V_WIDTH)
+            pv_lanes(s, planes, c / INT8_LANES, w, bits, row, rows, lane, acc);
 }
 
-static void pv(const struct kv_store *s, const uint8_t *tile,
-               const float *scale, const float *p, size_t stride, size_t rows,
-               float *acc)
+static void pv8(const struct kv_store *s, const uint8_t *tile, size_t c,
+                const struct kv_scaled_weights *w, size_t rows, float *acc)
 {
-    const size_t group = kv_scaled_of(s)->group;
+    const struct kv_scaled *k = kv_scaled_of(s);
+    struct weights met = {.factor = w->factor};
     struct planes planes[PARTS];
-    struct weights w;
 
     find_planes(s, tile, planes);
-    for (size_t c = 0; c < s->head_dim; c += group, scale += KV_TILE_TOKENS) {
-        weigh(kv_scaled_of(s), scale, p, stride, rows, &w);
-        for (size_t row = 0, some; row < rows; row += some) {
-            some = kv_min(rows - row, MOST_ROWS);
-            switch (kv_scaled_of(s)->bits * 16 + some) {
-#define CASE(BITS, R)                                            \
-    case BITS * 16 + R:                                          \
-        pv_some(s, planes, &w, c, c + group, BITS, row, R, acc); \
+    for (size_t r = 0; r < rows; r++) {
+        met.bias[r] = weight_bias(w->code[r]);
+        order_quads(w->code[r], k->order, met.quad[r]);
+    }
+    for (size_t row = 0, some; row < rows; row += some) {
+        some = kv_min(rows - row, INT8_ROWS);
+        switch (k->bits * 16 + some) {
+#define CASE(BITS, R)                                                 \
+    case BITS * 16 + R:                                               \
+        pv_some(s, planes, &met, c, c + k->group, BITS, row, R, acc); \
         break;
-                EVERY_CASE(CASE)
+            EVERY_INT8(CASE)
 #undef CASE
-            }
         }
     }
 }
 
-const struct kv_scaled_int8 NAME(kv_scaled_int8) = {qk, pv};
+const struct kv_scaled_int8 NAME(kv_scaled_int8) = {qk8, pv8};

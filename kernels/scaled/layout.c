@@ -1,6 +1,4 @@
-#include "kernels/level.h"
-#include "kernels/scaled/int8.h"
-#include "kernels/tiles/impl.h"
+#include "kernels/scaled/impl.h"
 #include "lib/base/half.h"
 
 #include <math.h>
@@ -182,69 +180,5 @@ void kv_store_get_scaled(const struct kv_store *s, size_t t,
             get_scale(c->scale, scales + (i * KV_TILE_TOKENS + t) * bytes);
 }
 
-static const struct kv_scaled_loops *loops(void)
-{
-#ifdef __x86_64__
-    switch (kv_level_get()) {
-    case KV_LEVEL_AVX512:
-        return &kv_scaled_loops_avx512;
-    case KV_LEVEL_AVX2:
-        return &kv_scaled_loops_avx2;
-    case KV_LEVEL_C:
-        break;
-    }
-#endif
-    return &kv_scaled_loops_c;
-}
-
-void kv_scaled_scales(const struct kv_store *s, const uint8_t *tile,
-                      float *scale)
-{
-    float of_part[KV_SCALED_SCALES];
-
-    for (size_t part = 0; part < KV_SCALED_PARTS; part++) {
-        loops()->scales(s, tile, part, of_part);
-        for (size_t g = 0; g < kv_scaled_groups(s); g++)
-            memcpy(scale + g * KV_TILE_TOKENS + part * KV_TILE_PART,
-                   of_part + g * KV_TILE_PART, KV_TILE_PART * sizeof(*scale));
-    }
-}
-
-static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
-                   size_t part, float *x)
-{
-    (void)head;
-    loops()->expand(s, tile, part, x);
-}
-
-static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
-               const void *query, size_t rows, float *score, size_t stride)
-{
-    loops()->qk(s, head, tile, query, rows, score, stride);
-}
-
-static void pv(const struct kv_store *s, size_t head, const uint8_t *tile,
-               const float *p, size_t stride, size_t rows, float *acc)
-{
-    loops()->pv(s, head, tile, p, stride, rows, acc);
-}
-
-static const struct kv_tile_ops *ops(const struct kv_store *s,
-                                     enum kv_path path)
-{
-    static const struct kv_tile_ops exact = {
-        .query_bytes = kv_exact_query_bytes,
-        .prepare = kv_exact_prepare,
-        .qk = qk,
-        .acc_floats = kv_exact_acc_floats,
-        .pv = pv,
-        .finish = kv_exact_finish,
-    };
-
-    if (path == KV_PATH_INT8)
-        return kv_scaled_of(s)->bits <= 4 ? &kv_scaled_int8_ops : NULL;
-    return &exact;
-}
-
 const struct kv_family kv_family_scaled = {
-    .name = "scaled", .ops = ops, .expand = expand};
+    .name = "scaled", .ops = kv_scaled_ops, .expand = kv_scaled_expand};

@@ -1,57 +1,33 @@
-/* The loops of tiles_scaled.h for one instruction set.  Included by
- * tiles_scaled_c.c, _avx2.c and _avx512.c, which name the registers of 16
- * lanes:
- *
- *   vd            integers of 32 bits: d_load d_shr d_shl
- *   vw            of 16 bits: w_load w_shr w_shl w_and; w_bytes: from bytes;
- *                 w_sar: shifts the sign in
- *   d_pick w_pick(bits, x, y)   these bits of x, the others of y
- *   vf            floats: f_load f_all f_mul f_div f_fma f_store, and f_add
- *                 where PIECES is not named
- *   f_half f_e8m0 of vw, fp16; a power p of two for 2^(p - 127)
- *   table         16 floats, t_load; t_look(t, d) by the low four bits of lanes
- *   f_store_some(p, x, n)   the first n of x, then zeros
- *   HALVES(rows)            halves of a part that are scored together, 1 or 2
- *   PIECES                  of a vf, 1 if not named: two sums of each of four
- *                           rows fit the registers by pieces.  vp: p_of(x, i)
- *                           p_load p_all p_add p_fma p_store
- *   FOUR_ROWS               no more than four pass together
- *   PLAIN, ROLLED           nothing is inlined for a constant; loops over a
- *                           batch stay loops */
+/* The exact operations of family "scaled", V_WIDTH of the 16 lanes of a vector
+ * (kernels/scaled/scaled.h) at a time.  Included by c.c, avx2.c and avx512.c
+ * after their kernels/simd header. */
 #include "kernels/scaled/impl.h"
 #include "kernels/simd/prefetch.h"
 
-#ifdef PLAIN
-#undef ALWAYS_INLINE
+enum { VECTOR = KV_SCALED_LANES };
+
+/* Rows that pass together: their sums fit the registers.  Loops over a batch
+ * stay loops where registers are few; in plain C all loops do. */
+#if V_REGISTERS >= 32
+#define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+enum { MOST_ROWS = 8 };
+#define UNROLL_BATCH UNROLL
+#elif V_REGISTERS > 0
+#define EVERY_ROWS(X) X(1) X(2) X(3) X(4)
+enum { MOST_ROWS = 4 };
+#define UNROLL_BATCH
+#else
+#define EVERY_ROWS(X) X(1)
+enum { MOST_ROWS = 1 };
+#define UNROLL_BATCH
 #undef UNROLL
-#define ALWAYS_INLINE static
 #define UNROLL
 #endif
 
-#ifndef PIECES
-#define PIECES 1
-#define p_of(x, i) (x)
-#define p_load f_load
-#define p_all f_all
-#define p_add f_add
-#define p_fma f_fma
-#define p_store f_store
-typedef vf vp;
-#endif
-
-#ifdef FOUR_ROWS
-#define EVERY_ROWS(X) X(1) X(2) X(3) X(4)
-enum { MOST_ROWS = 4 };
-#else
-#define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-enum { MOST_ROWS = 8 };
-#endif
-
-#ifdef ROLLED
-#define UNROLL_BATCH
-#else
-#define UNROLL_BATCH UNROLL
-#endif
+/* Registers of a half of a part's tokens, and halves, that are scored together.
+ */
+enum { TOGETHER = V_WIDTH == 8 ? 2 : 1 };
+#define HALVES(rows) (V_WIDTH == VECTOR && (rows) <= 4 ? 2u : 1u)
 
 /* Vectors that are worked on together: a unit of the plane with most of them.
  * bits, of the code, are a constant here and below. */
@@ -60,14 +36,15 @@ ALWAYS_INLINE unsigned batch(unsigned bits)
     return bits == 8 ? 2 : bits == 6 || bits == 4 ? 8 : bits == 2 ? 16 : 32;
 }
 
-/* A batch as loaded. */
+/* Lanes [lane, lane + V_WIDTH) of a batch as loaded. */
 struct raw {
-    vd low[2], high; /* 1 to 4 bits */
-    vw low16[2], high16;
+    vi32 low[2], high; /* 1 to 4 bits */
+    vh16 low16[2], high16;
 };
 
+/* The batch of vector v on. */
 ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
-                              unsigned bits, size_t v)
+                              unsigned bits, size_t v, size_t lane)
 {
     const unsigned w = kv_scaled_width(bits, 0), rest = bits - w;
     const unsigned unit = bits <= 4 ? 64 : 32, per = unit / 2 / w;
@@ -75,66 +52,77 @@ ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
 
     low += v / per * unit;
     high += rest ? v / (unit / 2 / rest) * unit : 0;
-    kv_prefetch(low, batch(bits) / per * unit);
-    if (rest)
+    if (!lane)
+        kv_prefetch(low, batch(bits) / per * unit);
+    if (!lane && rest)
         kv_prefetch(high, unit);
+    low += lane * (unit / VECTOR);
+    high += lane * (unit / VECTOR);
     UNROLL
     for (unsigned i = 0; i < batch(bits) / per; i++) {
         if (bits <= 4)
-            r.low[i] = d_load(low + i * unit);
+            r.low[i] = v_load_i32(low + i * unit);
         else
-            r.low16[i] = w_load(low + i * unit);
+            r.low16[i] = v_load_h16(low + i * unit);
     }
     if (rest && bits <= 4)
-        r.high = d_load(high);
+        r.high = v_load_i32(high);
     else if (rest)
-        r.high16 = w_load(high);
+        r.high16 = v_load_h16(high);
     return r;
 }
 
 /* Bit `from` of lanes moved to bit `to`. */
-ALWAYS_INLINE vd d_move(vd x, unsigned from, unsigned to)
+ALWAYS_INLINE vi32 move_i32(vi32 x, unsigned from, unsigned to)
 {
-    return from < to ? d_shl(x, to - from) : d_shr(x, from - to);
+    return from < to ? v_shl_i32(x, to - from) : v_shr_i32(x, from - to);
 }
 
-ALWAYS_INLINE vw w_move(vw x, unsigned from, unsigned to)
+ALWAYS_INLINE vh16 move_h16(vh16 x, unsigned from, unsigned to)
 {
-    return from < to ? w_shl(x, to - from) : w_shr(x, from - to);
+    return from < to ? v_shl_h16(x, to - from) : v_shr_h16(x, from - to);
 }
 
 /* Codes of a small float are fp16 of another exponent.  x: codes at the top of
  * lanes, anything below them. */
-ALWAYS_INLINE vw as_half(unsigned bits, unsigned m, vw x)
+ALWAYS_INLINE vh16 as_half(unsigned bits, unsigned m, vh16 x)
 {
     const unsigned less = 5 - (bits - 1 - m); /* bits of exponent */
     const unsigned low = (1u << (10 - m)) - 1;
 
-    return w_and(w_sar(x, less), 0x8000 | (0x7fff >> less & ~low));
+    return v_and_h16(v_sar_h16(x, less), 0x8000 | (0x7fff >> less & ~low));
 }
 
 /* Vector k of a batch, without its scale.  m: of a format. */
-ALWAYS_INLINE vf value(const struct raw *r, unsigned bits, unsigned m, table t,
-                       unsigned k)
+ALWAYS_INLINE vf32 value(const struct raw *r, unsigned bits, unsigned m,
+                         vtable16 t, unsigned k)
 {
     const unsigned w = kv_scaled_width(bits, 0), rest = bits - w;
     const unsigned per = (bits <= 4 ? 32 : 16) / w, at = w * (k % per);
 
     if (bits == 3) /* the table repeats itself: whatever bit 3 is */
-        return t_look(
-            t, d_pick(3, d_shr(r->low[k / per], at), d_move(r->high, k, 2)));
+        return v_lookup16(t, v_pick_i32(3, v_shr_i32(r->low[k / per], at),
+                                        move_i32(r->high, k, 2)));
     if (bits <= 4)
-        return t_look(t, d_shr(r->low[0], at));
+        return v_lookup16(t, v_shr_i32(r->low[0], at));
 
-    const vw low = w_move(r->low16[k / per], at, 16 - bits);
+    const vh16 low = move_h16(r->low16[k / per], at, 16 - bits);
 
     if (!rest)
-        return f_half(as_half(bits, m, low));
-    return f_half(
-        as_half(bits, m, w_pick(0xc000, w_move(r->high16, rest * k, 14), low)));
+        return v_from_f16(as_half(bits, m, low));
+    return v_from_f16(as_half(
+        bits, m, v_pick_h16(0xc000, move_h16(r->high16, rest * k, 14), low)));
 }
 
 /* ---- scales -------------------------------------------------------------- */
+
+/* 2^(p - 127). */
+ALWAYS_INLINE vf32 e8m0(vh16 p)
+{
+    const vi32 exponent = v_shl_i32(v_widen_u16(p), 23);
+
+    return v_bits_f32(v_max_i32(exponent, v_set1_i32(1 << 22)));
+}
 
 /* to: [groups][32].  Products by a power of two are exact: scales of halves
  * are far from the end of floats. */
@@ -146,29 +134,29 @@ ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
     const uint8_t *from = tile + KV_SCALED_PARTS * kv_scaled_part_bytes(s) +
                           part * KV_TILE_PART * bytes;
     const float rebias = kv_scaled_rebias(c);
-    const vf by = f_all(rebias), divisor = f_all(c->divisor);
-    const bool divided = c->divisor != 1;  /* slow */
-    const vf by8 = f_all(0x1p8f * rebias); /* e4m3 too is another fp16 */
+    const vf32 by = v_set1(rebias), divisor = v_set1(c->divisor);
+    const bool divided = c->divisor != 1;     /* slow */
+    const vf32 by8 = v_set1(0x1p8f * rebias); /* e4m3 too is another fp16 */
 
     for (size_t i = 0; i < s->head_dim / c->group; i++)
-        for (size_t t = 0; t < KV_TILE_PART; t += 16, to += 16) {
+        for (size_t t = 0; t < KV_TILE_PART; t += V_WIDTH, to += V_WIDTH) {
             const uint8_t *at = from + (i * KV_TILE_TOKENS + t) * bytes;
-            vf x;
+            vf32 x;
 
             switch (c->scale) {
             case KV_SCALE_NONE:
-                f_store(to, by);
+                v_store(to, by);
                 break;
             case KV_SCALE_F16:
-                x = f_half(w_load(at));
-                f_store(to, f_mul(divided ? f_div(x, divisor) : x, by));
+                x = v_from_f16(v_load_h16(at));
+                v_store(to, v_mul(divided ? v_div(x, divisor) : x, by));
                 break;
             case KV_SCALE_E8M0:
-                f_store(to, f_mul(f_e8m0(w_bytes(at)), by));
+                v_store(to, v_mul(e8m0(v_load_h16_u8(at)), by));
                 break;
             case KV_SCALE_E4M3:
-                x = f_half(as_half(8, 3, w_shl(w_bytes(at), 8)));
-                f_store(to, f_mul(x, by8));
+                x = v_from_f16(as_half(8, 3, v_shl_h16(v_load_h16_u8(at), 8)));
+                v_store(to, v_mul(x, by8));
                 break;
             }
         }
@@ -183,31 +171,43 @@ struct work {
     size_t group;
 };
 
-/* Vectors [v, v + n) of a batch to x, as kv_family's expand() has it. */
+/* x: the first n of y, then zeros. */
+ALWAYS_INLINE void store_some(float *x, vf32 y, size_t n)
+{
+    float all[V_WIDTH];
+
+    v_store(all, y);
+    for (size_t i = 0; i < V_WIDTH; i++)
+        x[i] = i < n ? all[i] : 0;
+}
+
+/* Lanes from `lane` on of vectors [v, v + n) of a batch to x, as kv_family's
+ * expand() has it. */
 ALWAYS_INLINE void expand_some(const struct work *k, bool values, unsigned bits,
-                               unsigned m, table t, size_t v, size_t n,
-                               float *x)
+                               unsigned m, vtable16 t, size_t v, size_t n,
+                               size_t lane, float *x)
 {
     const size_t d = k->s->head_dim, padded = kv_padded(d);
-    const size_t channel = values ? v / KV_TILE_PART * 16 : v / 2;
+    const size_t channel = values ? v / KV_TILE_PART * VECTOR : v / 2;
     const float *scale = k->scale + channel / k->group * KV_TILE_PART +
-                         (values ? v % KV_TILE_PART : 0);
-    const size_t left = values ? d - channel : 16;
-    const struct raw r = load(k->low, k->high, bits, v);
+                         (values ? v % KV_TILE_PART : lane);
+    const size_t left = d > channel + lane ? d - channel - lane : 0;
+    const struct raw r = load(k->low, k->high, bits, v, lane);
 
-    x += values ? v % KV_TILE_PART * padded + channel : v * 16;
+    x += (values ? v % KV_TILE_PART * padded + channel : v * VECTOR) + lane;
     UNROLL_BATCH
     for (unsigned i = 0; i < batch(bits); i++) {
-        const vf by = values ? f_all(scale[i]) : f_load(scale + i % 2 * 16);
-        const vf y = f_mul(value(&r, bits, m, t, i), by);
+        const vf32 by =
+            values ? v_set1(scale[i]) : v_load(scale + i % 2 * VECTOR);
+        const vf32 y = v_mul(value(&r, bits, m, t, i), by);
 
         if (i >= n)
             return;
-        if (left < 16)
-            f_store_some(x, y, left);
+        if (values && left < V_WIDTH)
+            store_some(x, y, left);
         else
-            f_store(x, y);
-        x += values ? padded : 16;
+            v_store(x, y);
+        x += values ? padded : VECTOR;
     }
 }
 
@@ -215,124 +215,142 @@ ALWAYS_INLINE void expand_bits(const struct work *k, bool values, unsigned bits,
                                unsigned m, float *x)
 {
     const size_t n = kv_scaled_vectors(k->s);
-    const table t = t_load(kv_scaled_of(k->s)->table);
+    const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
 
     for (size_t v = 0; v < n; v += batch(bits))
-        expand_some(k, values, bits, m, t, v, n - v, x);
+        UNROLL
+    for (size_t lane = 0; lane < VECTOR; lane += V_WIDTH)
+        expand_some(k, values, bits, m, t, v, n - v, lane, x);
 }
 
-/* ---- qk -------------------------------------------------------------- */
+/* ---- qk ------------------------------------------------------------------ */
 
-/* Channels [c, c + n) of a batch, halves [h, h + wide), into sum. */
-ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
-                             table t, size_t c, size_t n, const float *q,
-                             size_t q_row, size_t rows, size_t h, size_t wide,
-                             vf sum[MOST_ROWS][2])
+/* Tokens of a part that are scored together: halves [half, half + halves), of
+ * each TOGETHER registers from `lane` on. */
+struct some {
+    size_t half, halves, lane;
+};
+
+/* The first token of register j. */
+ALWAYS_INLINE size_t token(struct some at, size_t j)
 {
-    const struct raw r = load(k->low, k->high, bits, c * 2);
+    return (at.half + j / TOGETHER) * VECTOR + at.lane + j % TOGETHER * V_WIDTH;
+}
 
+/* Channels [c, c + n) of a batch into sum. */
+ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
+                             vtable16 t, size_t c, size_t n, const float *q,
+                             size_t q_row, size_t rows, struct some at,
+                             vf32 sum[MOST_ROWS][2])
+{
+    struct raw raw[TOGETHER];
+
+    UNROLL
+    for (size_t j = 0; j < TOGETHER; j++)
+        raw[j] = load(k->low, k->high, bits, c * 2, at.lane + j * V_WIDTH);
     UNROLL_BATCH
     for (unsigned i = 0; i < batch(bits) / 2; i++) {
         if (i >= n)
             return;
         UNROLL
-        for (unsigned j = 0; j < wide; j++) {
-            const vf x = value(&r, bits, m, t, 2 * i + (unsigned)h + j);
+        for (size_t j = 0; j < at.halves * TOGETHER; j++) {
+            const size_t half = at.half + j / TOGETHER;
+            const vf32 x =
+                value(&raw[j % TOGETHER], bits, m, t, 2 * i + (unsigned)half);
 
             UNROLL
             for (size_t row = 0; row < rows; row++)
                 sum[row][j] =
-                    f_fma(f_all(q[(c + i) * q_row + row]), x, sum[row][j]);
+                    v_muladd(v_set1(q[(c + i) * q_row + row]), x, sum[row][j]);
         }
     }
 }
 
-/* Halves [h, h + wide) of a part; a group is whole batches, or the head. */
-ALWAYS_INLINE void dot_halves(const struct work *k, unsigned bits, unsigned m,
-                              const float *q, size_t q_row, size_t rows,
-                              size_t h, size_t wide, float *score,
-                              size_t stride)
+/* A group is whole batches, or the head. */
+ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, unsigned m,
+                            const float *q, size_t q_row, size_t rows,
+                            struct some at, float *score, size_t stride)
 {
-    const size_t d = k->s->head_dim;
-    const table t = t_load(kv_scaled_of(k->s)->table);
-    vf all[MOST_ROWS][2];
+    const size_t d = k->s->head_dim, wide = at.halves * TOGETHER;
+    const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
+    vf32 all[MOST_ROWS][2];
 
     UNROLL
-    for (size_t r = 0; r < rows; r++)
-        UNROLL
-    for (size_t j = 0; j < wide; j++)
-        all[r][j] = f_all(0);
+    for (size_t i = 0; i < rows * wide; i++)
+        all[i / wide][i % wide] = v_set1(0);
     for (size_t g = 0; g < d; g += k->group) {
-        const float *scale = k->scale + g / k->group * KV_TILE_PART + h * 16;
-        vf sum[MOST_ROWS][2];
+        const float *scale = k->scale + g / k->group * KV_TILE_PART;
+        vf32 sum[MOST_ROWS][2];
 
         UNROLL
-        for (size_t r = 0; r < rows; r++)
-            UNROLL
-        for (size_t j = 0; j < wide; j++)
-            sum[r][j] = f_all(0);
+        for (size_t i = 0; i < rows * wide; i++)
+            sum[i / wide][i % wide] = v_set1(0);
         for (size_t c = g; c < g + k->group; c += batch(bits) / 2)
-            dot_batch(k, bits, m, t, c, g + k->group - c, q, q_row, rows, h,
-                      wide, sum);
+            dot_batch(k, bits, m, t, c, g + k->group - c, q, q_row, rows, at,
+                      sum);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             UNROLL
         for (size_t j = 0; j < wide; j++)
-            all[r][j] = f_fma(f_load(scale + j * 16), sum[r][j], all[r][j]);
+            all[r][j] =
+                v_muladd(v_load(scale + token(at, j)), sum[r][j], all[r][j]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t j = 0; j < wide; j++)
-        f_store(score + r * stride + (h + j) * 16, all[r][j]);
+        v_store(score + r * stride + token(at, j), all[r][j]);
 }
 
 ALWAYS_INLINE void dot_rows(const struct work *k, unsigned bits, unsigned m,
                             const float *q, size_t q_row, size_t rows,
                             float *score, size_t stride)
 {
-    const size_t wide = HALVES(rows);
+    const size_t halves = HALVES(rows);
 
-    for (size_t h = 0; h < 2; h += wide)
-        dot_halves(k, bits, m, q, q_row, rows, h, wide, score, stride);
+    for (size_t half = 0; half < 2; half += halves)
+        for (size_t lane = 0; lane < VECTOR; lane += TOGETHER * V_WIDTH)
+            dot_some(k, bits, m, q, q_row, rows,
+                     (struct some){half, halves, lane}, score, stride);
 }
 
 /* ---- pv -------------------------------------------------------------- */
 
-/* A piece of a block of 16 channels of a part; p: [rows][32], times the scales.
- * Two sums a row, or the chain of additions would be waited for. */
-ALWAYS_INLINE void add_piece(const struct work *k, unsigned bits, unsigned m,
-                             table t, size_t block, unsigned piece,
+/* Lanes from `lane` on of a block of 16 channels of a part; p: [rows][32],
+ * times the scales.  Two sums a row, or the chain of additions would be waited
+ * for. */
+ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, unsigned m,
+                             vtable16 t, size_t block, size_t lane,
                              const float *p, size_t rows, float *acc,
                              size_t padded)
 {
-    vp sum[MOST_ROWS][2];
+    vf32 sum[MOST_ROWS][2];
 
-    acc += block * 16 + piece * (16 / PIECES);
+    acc += block * VECTOR + lane;
     UNROLL
     for (size_t r = 0; r < rows; r++) {
-        sum[r][0] = p_load(acc + r * padded);
-        sum[r][1] = p_all(0);
+        sum[r][0] = v_load(acc + r * padded);
+        sum[r][1] = v_set1(0);
     }
     for (size_t v = 0; v < KV_TILE_PART; v += batch(bits)) {
         const struct raw raw =
-            load(k->low, k->high, bits, block * KV_TILE_PART + v);
+            load(k->low, k->high, bits, block * KV_TILE_PART + v, lane);
 
         UNROLL_BATCH
         for (unsigned i = 0; i < batch(bits); i += 2)
             UNROLL
         for (unsigned j = 0; j < 2; j++) {
-            const vp x = p_of(value(&raw, bits, m, t, i + j), piece);
+            const vf32 x = value(&raw, bits, m, t, i + j);
 
             UNROLL
             for (size_t r = 0; r < rows; r++)
-                sum[r][j] =
-                    p_fma(p_all(p[r * KV_TILE_PART + v + i + j]), x, sum[r][j]);
+                sum[r][j] = v_muladd(v_set1(p[r * KV_TILE_PART + v + i + j]), x,
+                                     sum[r][j]);
         }
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
-        p_store(acc + r * padded, p_add(sum[r][0], sum[r][1]));
+        v_store(acc + r * padded, v_add(sum[r][0], sum[r][1]));
 }
 
 ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
@@ -340,21 +358,21 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
                             float *acc)
 {
     const size_t padded = kv_padded(k->s->head_dim);
-    const table t = t_load(kv_scaled_of(k->s)->table);
+    const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
     float w[KV_SCALED_SCALES * MOST_ROWS]; /* [groups][rows][32] */
 
     for (size_t g = 0; g * k->group < k->s->head_dim; g++)
         for (size_t r = 0; r < rows; r++)
-            for (size_t i = 0; i < KV_TILE_PART; i += 16)
-                f_store(w + (g * rows + r) * KV_TILE_PART + i,
-                        f_mul(f_load(p + r * stride + i),
-                              f_load(k->scale + g * KV_TILE_PART + i)));
-    for (size_t block = 0; block < padded / 16; block++)
+            for (size_t i = 0; i < KV_TILE_PART; i += V_WIDTH)
+                v_store(w + (g * rows + r) * KV_TILE_PART + i,
+                        v_mul(v_load(p + r * stride + i),
+                              v_load(k->scale + g * KV_TILE_PART + i)));
+    for (size_t block = 0; block < padded / VECTOR; block++)
         UNROLL
-    for (unsigned piece = 0; piece < PIECES; piece++)
-        add_piece(k, bits, m, t, block, piece,
-                  w + block * 16 / k->group * rows * KV_TILE_PART, rows, acc,
-                  padded);
+    for (size_t lane = 0; lane < VECTOR; lane += V_WIDTH)
+        add_lanes(k, bits, m, t, block, lane,
+                  w + block * VECTOR / k->group * rows * KV_TILE_PART, rows,
+                  acc, padded);
 }
 
 /* ---- every constant there is --------------------------------------------- */

@@ -37,8 +37,7 @@ typedef __m128i vh16;
 
 #define v_from_f16 _mm256_cvtph_ps
 #define v_load_f16(p) v_from_f16(v_load_h16(p))
-#define v_load_bf16(p) \
-    v_bits_f32(v_shl_i32(_mm256_cvtepu16_epi32(v_load_h16(p)), 16))
+#define v_load_bf16(p) v_bits_f32(v_shl_i32(v_widen_u16(v_load_h16(p)), 16))
 
 #define v_fraction(x) _mm256_sub_ps(x, _mm256_floor_ps(x))
 
@@ -97,6 +96,9 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_and _mm256_and_si256
 #define v_or _mm256_or_si256
 #define v_xor _mm256_xor_si256
+#define v_pick_i32(bits, a, b)                         \
+    _mm256_or_si256(v_and(a, v_set1_i32((int)(bits))), \
+                    _mm256_andnot_si256(v_set1_i32((int)(bits)), b))
 #define v_shl_i32(x, n) _mm256_slli_epi32(x, (int)(n))
 #define v_shr_i32(x, n) _mm256_srli_epi32(x, (int)(n))
 
@@ -121,6 +123,7 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_load_h16(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
 #define v_load_h16_u8(p) \
     _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+#define v_widen_u16 _mm256_cvtepu16_epi32
 #define v_and_h16(x, bits) _mm_and_si128(x, _mm_set1_epi16((short)(bits)))
 #define v_shl_h16(x, n) _mm_slli_epi16(x, (int)(n))
 #define v_shr_h16(x, n) _mm_srli_epi16(x, (int)(n))

@@ -44,8 +44,7 @@ typedef __mmask16 vmask;
 
 #define v_from_f16 _mm512_cvtph_ps
 #define v_load_f16(p) v_from_f16(v_load_h16(p))
-#define v_load_bf16(p) \
-    v_bits_f32(v_shl_i32(_mm512_cvtepu16_epi32(v_load_h16(p)), 16))
+#define v_load_bf16(p) v_bits_f32(v_shl_i32(v_widen_u16(v_load_h16(p)), 16))
 
 #define v_fraction(x) _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF)
 #define v_ldexp _mm512_scalef_ps
@@ -103,6 +102,8 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_and _mm512_and_si512
 #define v_or _mm512_or_si512
 #define v_xor _mm512_xor_si512
+#define v_pick_i32(bits, a, b) \
+    _mm512_ternarylogic_epi32(v_set1_i32((int)(bits)), a, b, 0xca)
 #define v_shl_i32(x, n) _mm512_slli_epi32(x, (unsigned)(n))
 #define v_shr_i32(x, n) _mm512_srli_epi32(x, (unsigned)(n))
 
@@ -126,6 +127,7 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_load_h16(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define v_load_h16_u8(p) \
     _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define v_widen_u16 _mm512_cvtepu16_epi32
 #define v_and_h16(x, bits) _mm256_and_si256(x, _mm256_set1_epi16((short)(bits)))
 #define v_shl_h16(x, n) _mm256_slli_epi16(x, (int)(n))
 #define v_shr_h16(x, n) _mm256_srli_epi16(x, (int)(n))

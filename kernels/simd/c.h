@@ -26,7 +26,8 @@
  *   v_to_i32 v_from_i32            to the nearest, half to even
  *   v_store_i8 v_store_i8x4(p, x)  1, 4 registers of floats as signed bytes
  *   v_lookup16(t, i)               t[i % 16], t: v_load16() of 16 floats
- *   v_pick_h16(bits, a, b)         these bits of a, the others of b
+ *   v_pick_i32 v_pick_h16(bits, a, b)   these bits of a, the others of b
+ *   v_widen_u16(h)                 to 32 bits
  *   v_lookup_i8(t, i)              bytes of t, v_load_t16i8() of 16 bytes
  *   v_dot_i8(sum, u, s)            sum of each lane += its four products of
  *                    bytes, u unsigned, s signed; avx2: two sums of products
@@ -106,8 +107,9 @@ typedef uint16_t vh16;
 #define v_sum4(x, out) memcpy(out, x, 4 * sizeof(float))
 #define v_max4 v_sum4
 
-#define v_load_f16(p) kv_f16_to_f32(*(const uint16_t *)(p))
-#define v_load_bf16(p) kv_bf16_to_f32(*(const uint16_t *)(p))
+#define v_load_f16(p) kv_f16_to_f32(v_load_h16(p))
+#define v_load_bf16(p) kv_bf16_to_f32(v_load_h16(p))
+#define v_bits_f32(x) kv_bits_f32((uint32_t)(x))
 #define v_from_f16(h) kv_f16_to_f32(h)
 
 #define v_set1_i32(x) ((int32_t)(x))
@@ -116,16 +118,26 @@ typedef uint16_t vh16;
 #define v_sub_i32(a, b) ((a) - (b))
 #define v_and(a, b) ((a) & (b))
 #define v_or(a, b) ((a) | (b))
+#define v_max_i32(a, b) ((a) > (b) ? (a) : (b))
+#define v_pick_i32(bits, a, b) (((a) & (bits)) | ((b) & ~(bits)))
 #define v_shl_i32(x, n) ((int32_t)((uint32_t)(x) << (n)))
 #define v_shr_i32(x, n) ((int32_t)((uint32_t)(x) >> (n)))
 
-#define v_load_h16(p) (*(const uint16_t *)(p))
 #define v_load_h16_u8(p) ((uint16_t) * (const uint8_t *)(p))
+#define v_widen_u16(h) ((vi32)(h))
 #define v_and_h16(x, bits) ((uint16_t)((x) & (bits)))
 #define v_shl_h16(x, n) ((uint16_t)((x) << (n)))
 #define v_shr_h16(x, n) ((uint16_t)((x) >> (n)))
 #define v_sar_h16(x, n) ((uint16_t)((int16_t)(x) >> (n)))
 #define v_pick_h16(bits, a, b) ((uint16_t)(((a) & (bits)) | ((b) & ~(bits))))
+
+ALWAYS_INLINE vh16 v_load_h16(const void *p)
+{
+    vh16 x;
+
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
 
 ALWAYS_INLINE vi32 v_load_i32(const void *p)
 {

@@ -253,12 +253,18 @@ ALWAYS_INLINE void max_few(const float *x, size_t stride, size_t rows, size_t n,
     memcpy(max, each, rows * sizeof(*max));
 }
 
-ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
-                              size_t n, int8_t *code, size_t code_stride,
-                              float *scale)
+/* A register of x, or (by: not NULL) of the products with by. */
+ALWAYS_INLINE vf32 load_by(const float *x, const float *by, size_t i)
+{
+    return by ? v_mul(v_load(x + i), v_load(by + i)) : v_load(x + i);
+}
+
+ALWAYS_INLINE void round8_few(const float *x, const float *by, size_t stride,
+                              size_t rows, size_t n, int8_t *code,
+                              size_t code_stride, float *scale)
 {
     vf32 most[FEW];
-    float each[FEW], by[FEW];
+    float each[FEW], inverse[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
@@ -266,12 +272,15 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
     for (size_t i = 0; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++)
-        most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
+        most[r] = v_max(most[r], v_abs(load_by(x + r * stride, by, i)));
     v_max4(most, each);
-    kv_units8_of_four(each, by);
+    kv_units8_of_four(each, inverse);
     memcpy(scale, each, rows * sizeof(*scale));
     UNROLL
     for (size_t r = 0; r < rows; r++) {
+        const float *from = x + r * stride;
+        const vf32 times = v_set1(inverse[r]);
+        int8_t *to = code + r * code_stride;
         size_t i = 0;
 
         for (; i + 4 * V_WIDTH <= n; i += 4 * V_WIDTH) {
@@ -279,13 +288,11 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
-                y[k] = v_mul(v_load(x + r * stride + i + k * V_WIDTH),
-                             v_set1(by[r]));
-            v_store_i8x4(code + r * code_stride + i, y);
+                y[k] = v_mul(load_by(from, by, i + k * V_WIDTH), times);
+            v_store_i8x4(to + i, y);
         }
         for (; i < n; i += V_WIDTH)
-            v_store_i8(code + r * code_stride + i,
-                       v_mul(v_load(x + r * stride + i), v_set1(by[r])));
+            v_store_i8(to + i, v_mul(load_by(from, by, i), times));
     }
 }
 
@@ -311,17 +318,31 @@ static void max_rows(const float *x, size_t stride, size_t rows, size_t n,
         max_few(x + r * stride, stride, 1, n, max + r);
 }
 
-static void round8(const float *x, size_t stride, size_t rows, size_t n,
-                   int8_t *code, size_t code_stride, float *scale)
+ALWAYS_INLINE void round8_rows(const float *x, const float *by, size_t stride,
+                               size_t rows, size_t n, int8_t *code,
+                               size_t code_stride, float *scale)
 {
     size_t r = 0;
 
     for (; r + FEW <= rows; r += FEW)
-        round8_few(x + r * stride, stride, FEW, n, code + r * code_stride,
+        round8_few(x + r * stride, by, stride, FEW, n, code + r * code_stride,
                    code_stride, scale + r);
     for (; r < rows; r++)
-        round8_few(x + r * stride, stride, 1, n, code + r * code_stride,
+        round8_few(x + r * stride, by, stride, 1, n, code + r * code_stride,
                    code_stride, scale + r);
+}
+
+static void round8(const float *x, size_t stride, size_t rows, size_t n,
+                   int8_t *code, size_t code_stride, float *scale)
+{
+    round8_rows(x, NULL, stride, rows, n, code, code_stride, scale);
+}
+
+static void round8_by(const float *x, const float *by, size_t stride,
+                      size_t rows, size_t n, int8_t *code, size_t code_stride,
+                      float *scale)
+{
+    round8_rows(x, by, stride, rows, n, code, code_stride, scale);
 }
 
 /* ---- RoPE: plain C, which the compiler makes wide -------------------------
@@ -376,6 +397,7 @@ const struct kv_tile_loops NAME(kv_tile_loops) = {
     .exp = exp_rows,
     .max = max_rows,
     .round8 = round8,
+    .round8_by = round8_by,
     .rope_first = rope_first,
     .rope_rotate = rope_rotate,
 };
