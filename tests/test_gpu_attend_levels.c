@@ -6,7 +6,7 @@
 /* Levels and outliers, on tensor cores: none to many of these; all channels
  * turn, or some, or none; sinks, so that no tile begins at a position that 64
  * divides; tiles of sizes far apart. */
-static void test_nuq(void **state)
+static void test_levels(void **state)
 {
     static const struct sized cases[] = {
         {"kvquant:b4o20s3r40", 64, 1, 32, 400, 1},
@@ -26,13 +26,13 @@ static void test_nuq(void **state)
     check_name("kvquant:b4o10r0", 64, "exact");
 }
 
-static void test_nuq_kernels(void **state)
+static void test_levels_kernels(void **state)
 {
     static const struct {
         size_t head_dim, bits;
     } kernels[] = {
 #define KERNEL(D, BITS) {D, BITS},
-        KV_NUQ_KERNELS(KERNEL)
+        KV_LEVELS_KERNELS(KERNEL)
 #undef KERNEL
     };
 
@@ -47,7 +47,7 @@ static void test_nuq_kernels(void **state)
 
 /* However many outliers there are, two blocks of 2 or 3 bits share an H200's
  * multiprocessor: of 228 KB, each block's own KB among them. */
-static void test_nuq_shared(void **state)
+static void test_levels_shared(void **state)
 {
     const struct kv_shape s = synthetic_shape(128);
     struct kv_calib *calib = NULL;
@@ -68,7 +68,7 @@ static void test_nuq_shared(void **state)
     struct kv_err e = {""};
 
     (void)state;
-    while (strcmp((*family)->name, "nuq"))
+    while (strcmp((*family)->name, "levels"))
         family++;
     assert_true((*family)->open(&k) && (*family)->open(&v));
     if ((*family)->launch(&l, &e))
@@ -81,7 +81,7 @@ static void test_nuq_shared(void **state)
 }
 
 /* Keys' ranges that halves have no room for. */
-static void test_nuq_range(void **state)
+static void test_levels_range(void **state)
 {
     const struct kv_shape s = synthetic_shape(64);
     const size_t row = s.n_kv_heads * s.head_dim;
@@ -90,12 +90,12 @@ static void test_nuq_range(void **state)
     struct kv_tiles_job job = kv_tile_cache_job(r.tiled, 1);
     struct kv_store k[KV_MAX_RUNS];
     float *offset = kv_alloc(row, sizeof(*offset));
-    struct kv_nuq_tiles wide;
+    struct kv_levels_tiles wide;
     struct kv_err e = {""};
 
     (void)state;
     memcpy(k, job.k, sizeof(k));
-    wide = *(const struct kv_nuq_tiles *)k[1].params;
+    wide = *(const struct kv_levels_tiles *)k[1].params;
     memcpy(offset, wide.offset, row * sizeof(*offset));
     wide.offset = offset;
     k[1].params = &wide;
@@ -160,10 +160,10 @@ static void test_outliers_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nuq),
-        cmocka_unit_test(test_nuq_kernels),
-        cmocka_unit_test(test_nuq_shared),
-        cmocka_unit_test(test_nuq_range),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_levels_kernels),
+        cmocka_unit_test(test_levels_shared),
+        cmocka_unit_test(test_levels_range),
         cmocka_unit_test(test_outliers_apart),
     };
 

@@ -1,5 +1,5 @@
 /* KVQuant on cases worked by hand: codes, outliers where they were put, no more
- * than the cap, specs, levels, bits.  Its training: test_nuq_train.c. */
+ * than the cap, specs, levels, bits.  Its training: test_kvquant_train.c. */
 #include "kernels/topk.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
@@ -309,8 +309,8 @@ static void test_specs(void **state)
     s = spec_of("kvquant:b2o2,cap=1", &shape);
     assert_within(s.scheme->nominal(&s, KV_K, &shape), 2.32, 1e-12);
     assert_within(s.scheme->nominal(&s, KV_V, &shape), 2.64, 1e-12);
-    assert_int_equal(kv_nuq_cap(&s, 4096), 41);
-    assert_int_equal(kv_nuq_cap(&s, 256), 3);
+    assert_int_equal(kv_kvquant_cap(&s, 4096), 41);
+    assert_int_equal(kv_kvquant_cap(&s, 256), 3);
     s = spec_of("kvquant:o0,cap=1,int,first=3", &shape); /* neither counts */
     assert_string_equal(s.text, "kvquant:b3o0r0s1,cap=100,first=0,type=int,"
                                 "w=none,qnorm=no");
@@ -318,10 +318,10 @@ static void test_specs(void **state)
     assert_int_equal(kv_spec_fit(&s, &shape, &e), -1);
     assert_says(e, "n_kv_heads x head_dim is 65536, more than 65535");
     s = spec_of("kvquant:o1", &(struct kv_shape){.n_kv_heads = 1});
-    assert_int_equal(kv_nuq_each_side(&s, KV_V, 4096), 21);
-    assert_int_equal(kv_nuq_each_side(&s, KV_V, 200), 1);
-    assert_int_equal(kv_nuq_each_side(&s, KV_V, 2), 0);
-    assert_int_equal(kv_nuq_each_side(&s, KV_V, 0), 0);
+    assert_int_equal(kv_kvquant_each_side(&s, KV_V, 4096), 21);
+    assert_int_equal(kv_kvquant_each_side(&s, KV_V, 200), 1);
+    assert_int_equal(kv_kvquant_each_side(&s, KV_V, 2), 0);
+    assert_int_equal(kv_kvquant_each_side(&s, KV_V, 0), 0);
 }
 
 static void test_fixed_levels(void **state)
@@ -345,21 +345,21 @@ static void test_fixed_levels(void **state)
         0.7229568362236023f,
         1.0f,
     };
-    float level[1 << KV_NUQ_MAX_BITS];
+    float level[1 << KV_KVQUANT_MAX_BITS];
 
     (void)state;
-    kv_nuq_nf_levels(4, level);
+    kv_kvquant_nf_levels(4, level);
     for (size_t i = 0; i < 16; i++)
         assert_within(level[i], nf4[i], 1e-6);
-    for (unsigned bits = 2; bits <= KV_NUQ_MAX_BITS; bits++) {
+    for (unsigned bits = 2; bits <= KV_KVQUANT_MAX_BITS; bits++) {
         const size_t n = (size_t)1 << bits;
 
-        kv_nuq_nf_levels(bits, level);
+        kv_kvquant_nf_levels(bits, level);
         assert_true(level[0] == -1 && level[n - 1] == 1);
         for (size_t i = 1; i < n; i++)
             assert_true(level[i - 1] < level[i]);
     }
-    kv_nuq_int_levels(2, level);
+    kv_kvquant_int_levels(2, level);
     assert_within(level[0], -1, 0);
     assert_within(level[1], -1.0 / 3, 1e-7);
     assert_within(level[2], 1.0 / 3, 1e-7);
@@ -380,13 +380,13 @@ static void test_outliers(void **state)
         uint64_t k[N];
         struct kv_topk top = {.key = k, .room = n_side};
         size_t n_high = 0, n_low = 0, n = 0;
-        struct kv_nuq_range r;
+        struct kv_kvquant_range r;
 
         for (size_t i = 0; i < N; i++) {
             x[i] = (float)(kv_random(seed, i) % (2 + seed % 50)) - 9;
             kv_topk_push(&top, kv_topk_key(x[i], (uint32_t)i));
         }
-        r = kv_nuq_row_range(x, N, n_side, outlier, half);
+        r = kv_kvquant_row_range(x, N, n_side, outlier, half);
         for (size_t i = 0; i < n_side; i++) {
             assert_true(outlier[kv_topk_index(k[i])]);
             assert_within(kv_topk_value(k[i]), x[kv_topk_index(k[i])], 0);

@@ -54,7 +54,7 @@ static struct kv_calib *lumps(const char *text, bool fisher, struct kv_err *e)
     assert_int_equal(kv_dump_open(&dump, path, e), 0);
     c->set = kv_alloc(1, sizeof(*c->set));
     c->n_sets = 1;
-    if (kv_nuq_training.calibrate(&spec, dump, 1, c->set, e)) {
+    if (kv_kvquant_training.calibrate(&spec, dump, 1, c->set, e)) {
         kv_calib_free(c);
         c = NULL;
     }
@@ -194,7 +194,7 @@ static double train_and_code(const char *text, enum kv_side side,
 {
     const struct kv_shape shape = synthetic_shape(32);
     const struct kv_spec spec = spec_of(text, &shape);
-    const size_t row = 64, n_side = kv_nuq_each_side(&spec, KV_V, row);
+    const size_t row = 64, n_side = kv_kvquant_each_side(&spec, KV_V, row);
     struct kv_calib *calib = synthetic_calib(&shape, &spec, test_folder());
     const float *range_of =
         kv_calib_table(calib->set, "range", KV_K, 1, 0)->data;
@@ -216,8 +216,8 @@ static double train_and_code(const char *text, enum kv_side side,
         uint8_t bytes[2 + 64 + 4 * 64];
         uint16_t half[2];
         bool outlier[64];
-        struct kv_nuq_range r =
-            kv_nuq_row_range(at, row, n_side, outlier, half);
+        struct kv_kvquant_range r =
+            kv_kvquant_row_range(at, row, n_side, outlier, half);
 
         n_tokens++;
         if (c->variable) {
@@ -235,7 +235,7 @@ static double train_and_code(const char *text, enum kv_side side,
             sum += pow((double)at[i] - (double)y[i], 2);
             if (side == KV_K) {
                 outlier[i] = at[i] < low || at[i] > high;
-                r = kv_nuq_between(low, high);
+                r = kv_kvquant_between(low, high);
             }
             if (outlier[i]) {
                 assert_within(y[i], at[i], 0);

@@ -1,4 +1,4 @@
-/* kernels/tiles_nuq: what a part of a tile expands to is what the cache decodes
+/* kernels/levels: what a part of a tile expands to is what the cache decodes
  * to, bit for bit, at every level, however the tiles were filled; and what the
  * outliers beside them take is counted. */
 #include "kernels/level.h"
@@ -56,11 +56,11 @@ static void check_side(const char *what, const struct kv_cache *c,
     const size_t tiles = s->n_heads * kv_store_tiles(s);
     float *x = kv_alloc(kv_cache_tokens(c), s->n_heads * s->head_dim * 4);
 
-    assert_ptr_equal(s->family, &kv_family_nuq);
-    assert_int_equal(kv_store_bytes(s),
-                     tiles * (s->tile_bytes + sizeof(struct kv_nuq_outliers)) +
-                         count_outliers(&r, plain) *
-                             sizeof(struct kv_nuq_outlier));
+    assert_ptr_equal(s->family, &kv_family_levels);
+    assert_int_equal(
+        kv_store_bytes(s),
+        tiles * (s->tile_bytes + sizeof(struct kv_levels_outliers)) +
+            count_outliers(&r, plain) * sizeof(struct kv_levels_outlier));
     kv_cache_decode(c, side, x);
     for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
         struct kv_err e;
@@ -133,10 +133,10 @@ static void test_expand(void **state)
 /* Tables of more than 16 levels have no tiles. */
 static void test_refuses(void **state)
 {
-    struct kv_nuq_tiles n;
+    struct kv_levels_tiles n;
 
     (void)state;
-    assert_false(kv_nuq_tiles_init(&n, 1, 5, NULL, 64));
+    assert_false(kv_levels_tiles_init(&n, 1, 5, NULL, 64));
 }
 
 int main(void)

@@ -1,16 +1,16 @@
 /* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
- * families float, grouped, scaled, nuq, codebook and rotated, as the CPU has
+ * families float, grouped, scaled, levels, codebook and rotated, as the CPU has
  * them, with sizes that it is told; and to those of family homomorphic, as
  * steps of hack_steps.h (generic_hack.cuh).  Of the others, what a launch is
  * told of a side is here; generic_tiles.cuh reads the values,
  * generic_rotated.cuh makes them of rotated rows first, generic.cu attends.  A
  * tile:
  *
- *   | the CPU's | nuq: outliers | keys before RoPE: angles |
+ *   | the CPU's | levels: outliers | keys before RoPE: angles |
  *
  * Outliers are where the CPU's tile has its pointer to them,
  *
- *   | where token t's end: u16 [64] | struct kv_nuq_outlier [] |
+ *   | where token t's end: u16 [64] | struct kv_levels_outlier [] |
  *
  * with room for the most that a tile of the launch has; angles are the first
  * token's, cosine and sine: f32 [head_dim / 2][2]. */
@@ -29,12 +29,12 @@ enum kv_generic_kind {
     KV_GENERIC_BF16,
     KV_GENERIC_INTEGERS,
     KV_GENERIC_SCALED,
-    KV_GENERIC_NUQ,
+    KV_GENERIC_LEVELS,
     KV_GENERIC_CODES,
     KV_GENERIC_HACK /* nobody reads values of it: see hack_steps.h */
 };
 
-/* Where family "scaled", and "nuq", has what of a tile
+/* Where family "scaled", and "levels", has what of a tile
  * (kernels/scaled/scaled.h). */
 struct kv_generic_scaled {
     unsigned bits, low, high; /* bits of a code, of its planes; high: or 0 */
@@ -46,8 +46,8 @@ struct kv_generic_scaled {
     unsigned e, m; /* of a small float; 0: the table has the values */
 };
 
-/* And what "nuq" has beside (kernels/levels/levels.h). */
-struct kv_generic_nuq {
+/* And what "levels" has beside (kernels/levels/levels.h). */
+struct kv_generic_levels {
     const float *channels;      /* of the device: keys' offsets and halves,
                                  * [n_kv_heads][2][head_dim] */
     unsigned offsets, outliers; /* where they are: values' offsets; outliers */
@@ -96,7 +96,7 @@ struct kv_gpu_generic {
         struct kv_generic_scaled scaled;
         struct kv_generic_codes codes;
     } of;
-    struct kv_generic_nuq nuq;
+    struct kv_generic_levels levels;
     struct kv_generic_rotated rotated;
     struct kv_generic_turn turn;
 };

@@ -12,9 +12,9 @@
 
 enum { TILES = 2 /* of the CPU in one of the device */ };
 
-static bool is_nuq(const struct kv_store *s)
+static bool is_levels(const struct kv_store *s)
 {
-    return s->family == &kv_family_nuq;
+    return s->family == &kv_family_levels;
 }
 
 static bool is_rotated(const struct kv_store *s)
@@ -27,8 +27,8 @@ static const struct kv_tiles_rope *rope_of(const struct kv_store *s)
 {
     if (s->values)
         return NULL;
-    if (is_nuq(s))
-        return ((const struct kv_nuq_tiles *)s->params)->rope;
+    if (is_levels(s))
+        return ((const struct kv_levels_tiles *)s->params)->rope;
     if (s->family == &kv_family_codebook)
         return ((const struct kv_codebook *)s->params)->rope;
     if (is_rotated(s))
@@ -41,7 +41,7 @@ static const struct kv_tiles_rope *rope_of(const struct kv_store *s)
 
 static size_t codes_bytes(const struct kv_store *s)
 {
-    return s->tile_bytes - (is_nuq(s) ? KV_NUQ_LINE : 0);
+    return s->tile_bytes - (is_levels(s) ? KV_LEVELS_LINE : 0);
 }
 
 /* What a tile of the CPU owns counts a head that is not copied. */
@@ -49,7 +49,7 @@ static size_t outliers_bytes(const struct kv_gpu_side *side)
 {
     const size_t ends = KV_TILE_TOKENS * sizeof(uint16_t);
 
-    return is_nuq(side->store) ? ends + (side->owned + 15) / 16 * 16 : 0;
+    return is_levels(side->store) ? ends + (side->owned + 15) / 16 * 16 : 0;
 }
 
 static size_t angles_at(const struct kv_gpu_side *side)
@@ -62,13 +62,13 @@ static size_t angles_bytes(const struct kv_store *s)
     return rope_of(s) ? s->head_dim / 2 * 2 * sizeof(float) : 0;
 }
 
-static void pack_outliers(const struct kv_nuq_outliers *o, uint8_t *to)
+static void pack_outliers(const struct kv_levels_outliers *o, uint8_t *to)
 {
     const size_t n = o ? o->n : 0;
     uint16_t end[KV_TILE_TOKENS];
 
     for (size_t t = 0, i = 0; t < KV_TILE_TOKENS; t++) {
-        while (i < n && o->x[i].place / KV_NUQ_CHANNELS == t)
+        while (i < n && o->x[i].place / KV_LEVELS_CHANNELS == t)
             i++;
         end[t] = (uint16_t)i;
     }
@@ -85,7 +85,7 @@ static void pack_one(const struct kv_gpu_side *side, size_t head, size_t i,
     float angle[KV_GPU_MAX_DIM];
 
     memcpy(to, tile, codes_bytes(s));
-    if (is_nuq(s))
+    if (is_levels(s))
         pack_outliers(kv_store_outliers(s, tile), to + codes_bytes(s));
     if (rope_of(s)) {
         kv_tiles_rope_angles(rope_of(s), kv_store_position(s, head, tile),
@@ -108,7 +108,7 @@ static size_t family_floats(const struct kv_store *s)
 {
     const struct kv_codebook *b = s->params;
 
-    if (is_nuq(s))
+    if (is_levels(s))
         return KV_SCALED_TABLE + (s->values ? 0 : 2 * s->n_heads * s->head_dim);
     if (s->family == &kv_family_scaled)
         return kv_scaled_of(s)->bits <= 4 ? KV_SCALED_TABLE : 0;
@@ -127,7 +127,7 @@ static size_t within_floats(const struct kv_store *s)
 /* Offsets and halves of keys: [n_heads][2][head_dim]. */
 static void put_channels(const struct kv_store *s, float *to)
 {
-    const struct kv_nuq_tiles *n = s->params;
+    const struct kv_levels_tiles *n = s->params;
     const size_t d = s->head_dim;
 
     for (size_t h = 0; h < s->n_heads; h++, to += 2 * d) {
@@ -154,7 +154,7 @@ static void put_family(const struct kv_store *s, float *to)
         put_places(s, (uint32_t *)(void *)to);
     else
         memcpy(to, kv_scaled_of(s)->table, KV_SCALED_TABLE * sizeof(*to));
-    if (is_nuq(s) && !s->values)
+    if (is_levels(s) && !s->values)
         put_channels(s, to + KV_SCALED_TABLE);
 }
 
@@ -195,7 +195,7 @@ static bool has_family(const struct kv_store *s)
 {
     return s->family == &kv_family_float || s->family == &kv_family_integers ||
            s->family == &kv_family_scaled || s->family == &kv_family_codebook ||
-           is_nuq(s) || is_rotated(s) || is_hack(s);
+           is_levels(s) || is_rotated(s) || is_hack(s);
 }
 
 bool kv_gpu_generic_open(struct kv_gpu_side *side)
@@ -329,13 +329,13 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
                             (s->head_dim * KV_TILE_TOKENS +
                              (size_t)g.rotated.codes * KV_ROTATED_TOKENS));
     } else {
-        g.kind = is_nuq(s) ? KV_GENERIC_NUQ : KV_GENERIC_SCALED;
+        g.kind = is_levels(s) ? KV_GENERIC_LEVELS : KV_GENERIC_SCALED;
         g.of.scaled = scaled_of(s);
     }
-    if (is_nuq(s)) {
-        g.nuq.channels = table_from(side, KV_SCALED_TABLE);
-        g.nuq.outliers = (unsigned)codes_bytes(s);
-        g.nuq.offsets = g.nuq.outliers - KV_NUQ_OFFSETS;
+    if (is_levels(s)) {
+        g.levels.channels = table_from(side, KV_SCALED_TABLE);
+        g.levels.outliers = (unsigned)codes_bytes(s);
+        g.levels.offsets = g.levels.outliers - KV_LEVELS_OFFSETS;
     }
     if (rope_of(s)) {
         g.turn.within = table_from(side, family_floats(s));

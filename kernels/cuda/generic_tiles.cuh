@@ -243,7 +243,7 @@ struct kv_read_scaled {
  * ----------------------------
  */
 
-struct kv_read_nuq {
+struct kv_read_levels {
     const kv_gpu_generic &g;
 
     /* Where a token's outliers start. */
@@ -255,7 +255,7 @@ struct kv_read_nuq {
     __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
                          float *x) const
     {
-        const uint8_t *ends = tile + g.nuq.outliers;
+        const uint8_t *ends = tile + g.levels.outliers;
         const uint8_t *outliers = ends + KV_TILE_TOKENS * 2;
         unsigned i = start(ends, VALUES ? inner : lane);
 
@@ -265,11 +265,11 @@ struct kv_read_nuq {
             for (unsigned j = 0; j < 4; j++) {
                 const unsigned t = inner + j, end = kv_load2(ends + t * 2);
 
-                x[j] += kv_low_f16(kv_load2(tile + g.nuq.offsets + t * 2));
+                x[j] += kv_low_f16(kv_load2(tile + g.levels.offsets + t * 2));
                 for (; i < end; i++) {
                     const uint32_t outlier = kv_load4(outliers + i * 4);
 
-                    if (outlier % KV_NUQ_CHANNELS == lane)
+                    if (outlier % KV_LEVELS_CHANNELS == lane)
                         x[j] = kv_high_f16(outlier);
                 }
             }
@@ -277,7 +277,7 @@ struct kv_read_nuq {
         }
 
         const float *offset =
-            g.nuq.channels + (size_t)blockIdx.y * 2 * g.head_dim + inner;
+            g.levels.channels + (size_t)blockIdx.y * 2 * g.head_dim + inner;
         const float *half = offset + g.head_dim;
         const unsigned end = kv_load2(ends + lane * 2);
 
@@ -286,7 +286,7 @@ struct kv_read_nuq {
             x[j] = fmaf(half[j], x[j], offset[j]);
         for (; i < end; i++) {
             const uint32_t outlier = kv_load4(outliers + i * 4);
-            const unsigned c = outlier % KV_NUQ_CHANNELS;
+            const unsigned c = outlier % KV_LEVELS_CHANNELS;
 
 #pragma unroll
             for (unsigned j = 0; j < 4; j++)
@@ -438,11 +438,11 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
     case KV_GENERIC_SCALED:
         f(kv_read_scaled{g});
         break;
-    case KV_GENERIC_NUQ:
+    case KV_GENERIC_LEVELS:
         if constexpr (VALUES)
-            f(kv_read_nuq{g});
+            f(kv_read_levels{g});
         else
-            f(kv_read_turned<kv_read_nuq>{g});
+            f(kv_read_turned<kv_read_levels>{g});
         break;
     case KV_GENERIC_CODES:
         if constexpr (!VALUES)

@@ -4,9 +4,9 @@
 template <class B, int NT>
 static int launch_one(struct kv_gpu_launch *l, struct kv_err *e)
 {
-    return kv_decode_launch<kv_nuq_keys<B>, kv_nuq_values<B>, KV_SCALED_STAGES,
-                            B::D, NT>(l, kv_gpu_nuq_of(l->k),
-                                      kv_gpu_nuq_of(l->v), e);
+    return kv_decode_launch<kv_levels_keys<B>, kv_levels_values<B>,
+                            KV_SCALED_STAGES, B::D, NT>(
+        l, kv_gpu_levels_of(l->k), kv_gpu_levels_of(l->v), e);
 }
 
 template <class B>
@@ -20,16 +20,16 @@ static int launch_rows(struct kv_gpu_launch *l, struct kv_err *e)
 
 static int launch(struct kv_gpu_launch *l, struct kv_err *e)
 {
-    const unsigned k = kv_gpu_nuq_bits(l->k->store);
-    const unsigned v = kv_gpu_nuq_bits(l->v->store);
+    const unsigned k = kv_gpu_levels_bits(l->k->store);
+    const unsigned v = kv_gpu_levels_bits(l->v->store);
 
 #define KV_CASE(D, BITS)                              \
     if (l->head_dim == D && k == BITS && v == BITS) { \
-        using codes = kv_nuq_codes<D, BITS>;          \
+        using codes = kv_levels_codes<D, BITS>;       \
                                                       \
         return launch_rows<codes>(l, e);              \
     }
-    KV_NUQ_KERNELS(KV_CASE)
+    KV_LEVELS_KERNELS(KV_CASE)
 #undef KV_CASE
     return kv_fail(e,
                    "attention on levels and outliers: no CUDA kernel for "
@@ -37,5 +37,5 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
                    l->head_dim, k, v);
 }
 
-extern "C" const struct kv_gpu_family kv_gpu_levels = {"nuq", kv_gpu_nuq_open,
-                                                       launch};
+extern "C" const struct kv_gpu_family kv_gpu_levels = {
+    "levels", kv_gpu_levels_open, launch};

@@ -1,5 +1,5 @@
-/* kvquant's codes (nuq_codes.h: how they lie), keys turned by RoPE as they are
- * read, values and weights as halves.
+/* kvquant's codes (kernels/levels/cuda_codes.h: how they lie), keys turned by
+ * RoPE as they are read, values and weights as halves.
  *
  * Queries q at position p meet keys k at P + t, P being their tile's first:
  * q . R(P + t) k = (R(-P) q) . R(t) k.  So queries turn once for a tile, and
@@ -17,12 +17,12 @@
 #include "kernels/scaled/cuda.cuh"
 
 template <int D, int BITS>
-using kv_nuq_codes = kv_scaled_codes<D, BITS, D, 2, KV_NUQ_STEP>;
+using kv_levels_codes = kv_scaled_codes<D, BITS, D, 2, KV_LEVELS_STEP>;
 
 /* What both sides have. */
-template <class B> struct kv_nuq_side {
-    using params = kv_gpu_nuq;
-    static constexpr int D = B::D, T = B::T, M = B::M, TILE = KV_NUQ_TILE;
+template <class B> struct kv_levels_side {
+    using params = kv_gpu_levels_params;
+    static constexpr int D = B::D, T = B::T, M = B::M, TILE = KV_LEVELS_TILE;
     static constexpr int CODES = 32 * B::BYTES, LEAST = CODES;
     static constexpr int LEVELS = B::K * B::ROW; /* in shared memory */
     /* Of 4 bits, two blocks' tables would leave no room for their rings. */
@@ -30,7 +30,7 @@ template <class B> struct kv_nuq_side {
 };
 
 /* Lists are padded to eights. */
-KV_DEVICE unsigned kv_nuq_eights(unsigned n)
+KV_DEVICE unsigned kv_levels_eights(unsigned n)
 {
     return (n + 7) / 8 * 8;
 }
@@ -38,11 +38,11 @@ KV_DEVICE unsigned kv_nuq_eights(unsigned n)
 /* Starts to copy outliers [first, first + n) of a list, SIZE bytes each, to
  * shared memory, with zeros behind them; n is a multiple of 8. */
 template <int SIZE>
-KV_DEVICE void kv_nuq_fetch(uint8_t *to, const uint8_t *list, unsigned first,
-                            unsigned n)
+KV_DEVICE void kv_levels_fetch(uint8_t *to, const uint8_t *list, unsigned first,
+                               unsigned n)
 {
     kv_fetch<false>(to, list + (size_t)first * SIZE, n * SIZE);
-    if (kv_lane() < KV_NUQ_PAD * SIZE / 4)
+    if (kv_lane() < KV_LEVELS_PAD * SIZE / 4)
         reinterpret_cast<uint32_t *>(to + n * SIZE)[kv_lane()] = 0;
 }
 
@@ -51,17 +51,18 @@ KV_DEVICE void kv_nuq_fetch(uint8_t *to, const uint8_t *list, unsigned first,
 /* As they are, pairs of channels [NT][D / 16][2][lane][2] f32 in shared memory:
  * group g of 8 pairs, 8 g + 2 c and + 1 of row r; and turned to a tile's first
  * token.  tiles: those they meet. */
-template <int D, int NT> struct kv_nuq_queries {
+template <int D, int NT> struct kv_levels_queries {
     const float *plain;
     const uint8_t *tiles;
     mutable kv_queries_f16<D, NT> turned;
 };
 
-template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
-    using side = kv_nuq_side<B>;
-    using params = kv_gpu_nuq;
+template <class B> struct kv_levels_keys : kv_levels_side<B> {
+    using side = kv_levels_side<B>;
+    using params = kv_gpu_levels_params;
     static constexpr int D = B::D, M = B::M, GROUPS = D / 16, HALF = D / 32;
-    static constexpr int STEPS = KV_NUQ_TILE / B::T, BLOCKS_OF_16 = STEPS * M;
+    static constexpr int STEPS = KV_LEVELS_TILE / B::T,
+                         BLOCKS_OF_16 = STEPS * M;
     /* Of a KV head's table, behind the levels. */
     static constexpr int RANGES = D * 4;
     static constexpr int TURNS = BLOCKS_OF_16 * GROUPS * 32 * 16;
@@ -70,12 +71,12 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
     /* Of a tile. */
     static constexpr int ANGLES = D / 2 * 4, ENDS = 16;
     static constexpr int REST = BLOCKS_OF_16 * 2; /* behind the ends */
-    static constexpr unsigned BATCH = side::CODES / 48 * 8 - KV_NUQ_PAD;
-    template <int NT> using query = kv_nuq_queries<D, NT>;
+    static constexpr unsigned BATCH = side::CODES / 48 * 8 - KV_LEVELS_PAD;
+    template <int NT> using query = kv_levels_queries<D, NT>;
 
     static __host__ __device__ size_t head_bytes(const params &p)
     {
-        return ANGLES + ENDS + (size_t)(p.room + KV_NUQ_PAD) * 6;
+        return ANGLES + ENDS + (size_t)(p.room + KV_LEVELS_PAD) * 6;
     }
     static __host__ __device__ size_t step_bytes(const params &)
     {
@@ -201,7 +202,7 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
                                       unsigned j, unsigned end, unsigned step,
                                       int m, const query<NT> &q, float s[NT][4])
     {
-        const unsigned mine = KV_NUQ_TOKEN(step * B::T + kv_lane() / 4);
+        const unsigned mine = KV_LEVELS_TOKEN(step * B::T + kv_lane() / 4);
 
 #pragma unroll 1
         for (; j < end; j += 8) {
@@ -212,13 +213,13 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
             for (int e = 0; e < 2; e++) {
                 const uint32_t pair = kv_load4(pairs + (at + 4 * e) * 4);
                 const unsigned place = kv_load2(places + (at + 4 * e) * 2);
-                const unsigned row = (place & KV_NUQ_TOKENS) ^ mine;
+                const unsigned row = (place & KV_LEVELS_TOKENS) ^ mine;
 
-                a[2 * e] = row == KV_NUQ_TOKEN(16u * m) ? pair : 0;
-                a[2 * e + 1] = row == KV_NUQ_TOKEN(16u * m + 8) ? pair : 0;
+                a[2 * e] = row == KV_LEVELS_TOKEN(16u * m) ? pair : 0;
+                a[2 * e + 1] = row == KV_LEVELS_TOKEN(16u * m + 8) ? pair : 0;
 #pragma unroll
                 for (int i = 0; i < NT; i++) {
-                    const uint2 two = plain<NT>(q, i, place & KV_NUQ_PLACE);
+                    const uint2 two = plain<NT>(q, i, place & KV_LEVELS_PLACE);
 
                     b[i][e] =
                         kv_pack_f16(kv_from_bits(two.x), kv_from_bits(two.y));
@@ -240,15 +241,15 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
         const uint8_t *const pairs =
             q.tiles + (size_t)kv_load4(ends + REST) * 16;
         const unsigned n = kv_load2(ends + REST - 2) - p.room;
-        const uint8_t *const places = pairs + kv_nuq_eights(n) * 4;
-        uint8_t *const behind = codes + (BATCH + KV_NUQ_PAD) * 4;
+        const uint8_t *const places = pairs + kv_levels_eights(n) * 4;
+        uint8_t *const behind = codes + (BATCH + KV_LEVELS_PAD) * 4;
 
         for (unsigned at = j / 8 * 8; at < end; at += BATCH) {
-            const unsigned some = min(kv_nuq_eights(end - at), BATCH);
+            const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
             kv_sync_warp(); /* all are done with what is there */
-            kv_nuq_fetch<4>(codes, pairs, at - p.room, some);
-            kv_nuq_fetch<2>(behind, places, at - p.room, some);
+            kv_levels_fetch<4>(codes, pairs, at - p.room, some);
+            kv_levels_fetch<2>(behind, places, at - p.room, some);
             kv_copy_commit();
             kv_copy_wait<0>();
             kv_sync_warp();
@@ -268,7 +269,7 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
         const unsigned end = kv_load2(ends + block * 2);
         const unsigned start = block ? kv_load2(ends + block * 2 - 2) : 0;
 
-        add_listed<NT>(pairs, pairs + (p.room + KV_NUQ_PAD) * 4, 0, start,
+        add_listed<NT>(pairs, pairs + (p.room + KV_LEVELS_PAD) * 4, 0, start,
                        min(end, p.room), step, m, q, s);
         if (end > p.room)
             add_rest<NT>(p, ends, max(start, p.room), end, step, m, codes, q,
@@ -323,14 +324,14 @@ template <class B> struct kv_nuq_keys : kv_nuq_side<B> {
 
 /* ---- values -------------------------------------------------------------- */
 
-template <class B> struct kv_nuq_values : kv_nuq_side<B> {
-    using side = kv_nuq_side<B>;
-    using params = kv_gpu_nuq;
+template <class B> struct kv_levels_values : kv_levels_side<B> {
+    using side = kv_levels_side<B>;
+    using params = kv_gpu_levels_params;
     static constexpr int D = B::D, M = B::M, T = B::T, BLOCKS_OF_16 = D / 16;
     static constexpr int TABLE = side::LEVELS, SCALES = T * 2;
     static constexpr int UNIT = 16, REST = 8; /* in the unit's line */
-    static constexpr unsigned BATCH = side::CODES / 4 - KV_NUQ_PAD;
-    static constexpr int ENDS = KV_NUQ_TILE / T * BLOCKS_OF_16 * 2;
+    static constexpr unsigned BATCH = side::CODES / 4 - KV_LEVELS_PAD;
+    static constexpr int ENDS = KV_LEVELS_TILE / T * BLOCKS_OF_16 * 2;
 
     /* o: in units of the last tile's, 1 / unit being `inverse`.  plus: of the
      * offsets, this lane's tokens. */
@@ -341,7 +342,7 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
 
     static __host__ __device__ size_t head_bytes(const params &p)
     {
-        return UNIT + ENDS + (size_t)(p.room + KV_NUQ_PAD) * 4;
+        return UNIT + ENDS + (size_t)(p.room + KV_LEVELS_PAD) * 4;
     }
     static __host__ __device__ size_t step_bytes(const params &)
     {
@@ -429,7 +430,7 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
                                       int k, const uint8_t *weights,
                                       float o[NT][4])
     {
-        const unsigned mine = KV_NUQ_CHANNEL(kv_lane() / 4) | step;
+        const unsigned mine = KV_LEVELS_CHANNEL(kv_lane() / 4) | step;
 
 #pragma unroll 1
         for (; j < end; j += 8) {
@@ -439,15 +440,15 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const uint32_t x = kv_load4(outliers + (at + 4 * e) * 4);
-                const uint32_t more = (x & 0xffff0000) >> (x & KV_NUQ_EVEN);
-                const unsigned row = (x & KV_NUQ_ROWS) ^ mine;
+                const uint32_t more = (x & 0xffff0000) >> (x & KV_LEVELS_EVEN);
+                const unsigned row = (x & KV_LEVELS_ROWS) ^ mine;
 
-                a[2 * e] = row == KV_NUQ_CHANNEL(16u * k) ? more : 0;
-                a[2 * e + 1] = row == KV_NUQ_CHANNEL(16u * k + 8) ? more : 0;
+                a[2 * e] = row == KV_LEVELS_CHANNEL(16u * k) ? more : 0;
+                a[2 * e + 1] = row == KV_LEVELS_CHANNEL(16u * k + 8) ? more : 0;
 #pragma unroll
                 for (int i = 0; i < NT; i++)
                     b[i][e] =
-                        kv_load4(weights + (x & KV_NUQ_TWO) * NT + i * 32);
+                        kv_load4(weights + (x & KV_LEVELS_TWO) * NT + i * 32);
             }
 #pragma unroll
             for (int i = 0; i < NT; i++)
@@ -479,10 +480,10 @@ template <class B> struct kv_nuq_values : kv_nuq_side<B> {
              const uint8_t *weights, sums<NT> &x)
     {
         for (unsigned at = j / 8 * 8; at < end; at += BATCH) {
-            const unsigned some = min(kv_nuq_eights(end - at), BATCH);
+            const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
             kv_sync_warp(); /* all are done with what is there */
-            kv_nuq_fetch<4>(codes, rest, at - p.room, some);
+            kv_levels_fetch<4>(codes, rest, at - p.room, some);
             kv_copy_commit();
             kv_copy_wait<0>();
             kv_sync_warp();

@@ -1,5 +1,5 @@
 /* How kvquant's codes (kernels/levels/levels.h) lie on the device, for the
- * kernels (nuq.cuh) and for who packs their tiles (nuq_pack.c).
+ * kernels (cuda.cuh) and for who packs their tiles (cuda_pack.c).
  *
  * A tile of 64 tokens is 2 steps of 32, codes as in scaled.h:
  *
@@ -16,13 +16,14 @@
  *
  *   pairs   u32 [room + 8]: what it adds to channel i (low) and to its partner,
  *           halves
- *   places  u16 [room + 8]: KV_NUQ_TOKEN(token) | where queries have the pair,
- *           in bytes from row 0's first
+ *   places  u16 [room + 8]: KV_LEVELS_TOKEN(token) | where queries have the
+ * pair, in bytes from row 0's first
  *
  * in the order of tokens.  Values' are
  *
- *   u32 [room + 8]: KV_NUQ_CHANNEL(channel) | token / 2 % 16 << 5 |
- *           KV_NUQ_EVEN, of an even token | step | more * by * unit, half << 16
+ *   u32 [room + 8]: KV_LEVELS_CHANNEL(channel) | token / 2 % 16 << 5 |
+ *           KV_LEVELS_EVEN, of an even token | step | more * by * unit, half <<
+ * 16
  *
  * in the order of steps, then of channels / 16.  8 zeros or more end a list.
  * Ends, u16, are where outliers of 16 tokens (keys, [4]) or of 16 channels
@@ -58,25 +59,30 @@
 
 /* Head dimension, bits of both sides. */
 /* (128, 4) takes 176 KB of shared memory: not on compute capability 8.0. */
-#define KV_NUQ_KERNELS(X) \
+#define KV_LEVELS_KERNELS(X) \
     X(64, 2) X(64, 3) X(64, 4) X(128, 2) X(128, 3) X(128, 4)
 
 /* ROOM: outliers of a tile at most that come with it, 1.5 % of 128 channels:
  * so many leave shared memory for two blocks.  PAD: zeros behind them. */
-enum { KV_NUQ_TILE = 64, KV_NUQ_STEP = 32, KV_NUQ_ROOM = 120, KV_NUQ_PAD = 8 };
+enum {
+    KV_LEVELS_TILE = 64,
+    KV_LEVELS_STEP = 32,
+    KV_LEVELS_ROOM = 120,
+    KV_LEVELS_PAD = 8
+};
 
 /* A token of a tile in a key's place, the rest of which is in the bits between:
  * both are there for an AND. */
-#define KV_NUQ_TOKEN(t) ((t) % 8 | (t) / 8 << 12)
-enum { KV_NUQ_TOKENS = 0x7007, KV_NUQ_PLACE = 0x0ff8 };
+#define KV_LEVELS_TOKEN(t) ((t) % 8 | (t) / 8 << 12)
+enum { KV_LEVELS_TOKENS = 0x7007, KV_LEVELS_PLACE = 0x0ff8 };
 
 /* The same of a value's outlier: channel and step; pair of tokens, times 32;
  * what it is to be shifted by. */
-#define KV_NUQ_CHANNEL(c) ((c) << 9)
-enum { KV_NUQ_ROWS = 0xfe01, KV_NUQ_TWO = 0x1e0, KV_NUQ_EVEN = 16 };
+#define KV_LEVELS_CHANNEL(c) ((c) << 9)
+enum { KV_LEVELS_ROWS = 0xfe01, KV_LEVELS_TWO = 0x1e0, KV_LEVELS_EVEN = 16 };
 
 /* What kernels are given of a side, by value. */
-struct kv_gpu_nuq {
+struct kv_gpu_levels_params {
     struct kv_gpu_scaled scaled;
     size_t apart;  /* bytes from one KV head's table to the next's */
     unsigned room; /* a multiple of 8 */
@@ -87,9 +93,9 @@ extern "C" {
 #endif
 
 /* Not for ranges beyond 2^13, which halves have no room to turn. */
-bool kv_gpu_nuq_open(struct kv_gpu_side *side);
-unsigned kv_gpu_nuq_bits(const struct kv_store *s);
-struct kv_gpu_nuq kv_gpu_nuq_of(const struct kv_gpu_side *side);
+bool kv_gpu_levels_open(struct kv_gpu_side *side);
+unsigned kv_gpu_levels_bits(const struct kv_store *s);
+struct kv_gpu_levels_params kv_gpu_levels_of(const struct kv_gpu_side *side);
 
 #ifdef __cplusplus
 }

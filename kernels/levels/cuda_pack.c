@@ -1,19 +1,181 @@
-/* Levels and outliers in the order of nuq_codes.h. */
-#include "kernels/levels/cuda_pack.h"
+/* Levels and outliers in the order of cuda_codes.h, and their tables. */
+#include "kernels/levels/cuda_codes.h"
+#include "kernels/levels/levels.h"
+#include "lib/base/alloc.h"
+#include "lib/base/half.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    TOKENS = KV_NUQ_TILE,
-    STEP = KV_NUQ_STEP,
+    TOKENS = KV_LEVELS_TILE,
+    STEP = KV_LEVELS_STEP,
     STEPS = TOKENS / STEP,
     TILES = 2,      /* in one of 128 tokens */
     KEYS_LINE = 16, /* bytes of ends and rest */
     UNIT_LINE = 16,
     LINE = 16 /* what rest counts in */
 };
+
+enum { LANES = 32, MOST_DIM = 128 };
+
+static const struct kv_levels_tiles *levels_of(const struct kv_store *s)
+{
+    return s->params;
+}
+
+static size_t level_count(const struct kv_store *s)
+{
+    return (size_t)1 << levels_of(s)->scaled.bits;
+}
+
+/* Two halves, the first one low. */
+static uint32_t two_halves(float a, float b)
+{
+    return kv_f16_clamp(a) | (uint32_t)kv_f16_clamp(b) << 16;
+}
+
+/* ---- tables -------------------------------------------------------------- */
+
+/* Channel 8 g + 2 c of the first half of them. */
+static size_t channel_of(size_t g, size_t lane)
+{
+    return 8 * g + lane % 4 * 2;
+}
+
+/* What a pair of channels is multiplied by, where levels are `by` times as
+ * large; i: of the KV head's first half. */
+static float pair_factor(const struct kv_store *s, size_t head, size_t i,
+                         float by)
+{
+    const size_t low = head * s->head_dim + i, high = low + s->head_dim / 2;
+    const float *offset = levels_of(s)->offset, *half = levels_of(s)->half;
+    const float x[] = {half[low] / by, half[high] / by, offset[low],
+                       offset[high]};
+
+    return kv_gpu_half_factor(x, sizeof(x) / sizeof(*x));
+}
+
+/* to: [d / 16][4][4]; times: [d / 2], of each pair. */
+static void put_ranges(const struct kv_store *s, size_t head, float by,
+                       const float *times, uint32_t *to)
+{
+    const size_t d = s->head_dim;
+    const float *offset = levels_of(s)->offset + head * d;
+    const float *half = levels_of(s)->half + head * d;
+
+    for (size_t g = 0; g < d / 16; g++)
+        for (size_t i = 0; i < 8; i++) {
+            const size_t pair = channel_of(g, i / 2);
+            const size_t c = pair + i % 2 * (d / 2);
+            const float a = times[pair], b = times[pair + 1];
+
+            *to++ = two_halves(half[c] / by * a, half[c + 1] / by * b);
+            *to++ = two_halves(offset[c] * a, offset[c + 1] * b);
+        }
+}
+
+/* to: [4][d / 16][lane][4] */
+static void put_turns(const struct kv_store *s, uint32_t *to)
+{
+    const size_t d = s->head_dim;
+    float(*angle)[MOST_DIM] = kv_alloc(TOKENS, sizeof(*angle));
+
+    for (size_t t = 0; t < TOKENS; t++)
+        kv_tiles_rope_angles(levels_of(s)->rope, t, angle[t]);
+    for (size_t i = 0; i < TOKENS / 16 * d / 16 * LANES * 2; i++) {
+        const size_t lane = i / 2 % LANES, block = i / 2 / LANES;
+        const size_t g = block % (d / 16), m = block / (d / 16);
+        const float *a =
+            angle[16 * m + lane / 4 + i % 2 * 8] + 2 * channel_of(g, lane);
+
+        *to++ = two_halves(a[0], a[2]);
+        *to++ = two_halves(a[1], a[3]);
+    }
+    free(angle);
+}
+
+/* Words before a head's turns, before its shares, and in all. */
+static size_t turns_at(const struct kv_store *s)
+{
+    return level_count(s) * level_count(s) + s->head_dim;
+}
+
+static size_t shares_at(const struct kv_store *s)
+{
+    return turns_at(s) + TOKENS / 16 * s->head_dim / 16 * LANES * 4;
+}
+
+static size_t keys_words(const struct kv_store *s)
+{
+    return shares_at(s) + s->head_dim / 2;
+}
+
+static void make_head(const struct kv_store *s, size_t head, uint32_t *to)
+{
+    const size_t n = level_count(s);
+    const float by = kv_gpu_pair_table(levels_of(s)->scaled.table, n, to);
+    float times[MOST_DIM / 2];
+
+    for (size_t i = 0; i < s->head_dim / 2; i++) {
+        times[i] = pair_factor(s, head, i, by);
+        to[shares_at(s) + i] = kv_f32_bits(1 / times[i]);
+    }
+    put_ranges(s, head, by, times, to + n * n);
+    put_turns(s, to + turns_at(s));
+}
+
+static void make_keys_table(struct kv_gpu_side *side)
+{
+    const struct kv_store *s = side->store;
+    const size_t words = keys_words(s);
+    uint32_t *to = kv_alloc(s->n_heads * words, sizeof(*to));
+
+    side->table = to;
+    side->n_tables = s->n_heads;
+    side->table_bytes = words * sizeof(*to);
+    for (size_t h = 0; h < s->n_heads; h++)
+        make_head(s, h, to + h * words);
+}
+
+static void make_values_table(struct kv_gpu_side *side)
+{
+    const struct kv_store *s = side->store;
+    const size_t n = level_count(s);
+    uint32_t *to = kv_alloc(n * n + 1, sizeof(*to));
+
+    side->table = to;
+    side->n_tables = 1;
+    side->table_bytes = (n * n + 1) * sizeof(*to);
+    to[n * n] =
+        kv_f32_bits(kv_gpu_pair_table(levels_of(s)->scaled.table, n, to));
+}
+
+static void make_table(struct kv_gpu_side *side)
+{
+    if (side->store->values)
+        make_values_table(side);
+    else
+        make_keys_table(side);
+}
+
+static float share_of(const struct kv_gpu_side *side, size_t head, size_t i)
+{
+    const uint32_t *table = side->table;
+
+    return kv_bits_f32(
+        table[head * keys_words(side->store) + shares_at(side->store) + i]);
+}
+
+static float factor_of(const struct kv_gpu_side *side)
+{
+    const size_t n = level_count(side->store);
+
+    return kv_bits_f32(((const uint32_t *)side->table)[n * n]);
+}
+
+/* ---- what fits ----------------------------------------------------------- */
 
 /* Beyond, a turned pair might pass what halves hold.  What an outlier is more
  * than its code is cut to halves, which only passes them where the key does by
@@ -22,21 +184,21 @@ static const float MOST_RANGE = 0x1p13f;
 
 _Static_assert((int)TOKENS == KV_TILE_TOKENS, "a tile is one of the CPU's");
 
-unsigned kv_gpu_nuq_bits(const struct kv_store *s)
+unsigned kv_gpu_levels_bits(const struct kv_store *s)
 {
-    return kv_nuq_of(s)->scaled.bits;
+    return levels_of(s)->scaled.bits;
 }
 
 /* ---- sizes --------------------------------------------------------------- */
 
 static size_t room_of(const struct kv_gpu_side *side)
 {
-    const size_t most = side->owned
-                            ? (side->owned - sizeof(struct kv_nuq_outliers)) /
-                                  sizeof(struct kv_nuq_outlier)
-                            : 0;
+    const size_t most =
+        side->owned ? (side->owned - sizeof(struct kv_levels_outliers)) /
+                          sizeof(struct kv_levels_outlier)
+                    : 0;
 
-    return most < KV_NUQ_ROOM ? (most + 7) / 8 * 8 : KV_NUQ_ROOM;
+    return most < KV_LEVELS_ROOM ? (most + 7) / 8 * 8 : KV_LEVELS_ROOM;
 }
 
 static size_t ends_at(const struct kv_store *s)
@@ -65,12 +227,12 @@ static size_t list_bytes(const struct kv_store *s, size_t n)
 static size_t head_bytes(const struct kv_gpu_side *side)
 {
     return outliers_at(side->store) +
-           list_bytes(side->store, room_of(side) + KV_NUQ_PAD);
+           list_bytes(side->store, room_of(side) + KV_LEVELS_PAD);
 }
 
 static size_t code_bytes(const struct kv_store *s)
 {
-    return STEP * s->head_dim * kv_gpu_nuq_bits(s) / 8;
+    return STEP * s->head_dim * kv_gpu_levels_bits(s) / 8;
 }
 
 static size_t step_bytes(const struct kv_store *s)
@@ -87,33 +249,33 @@ static size_t tile_bytes(const struct kv_gpu_side *side)
 
 /* What of a tile of the CPU is packed. */
 struct tile {
-    const struct kv_nuq_outlier *x;
+    const struct kv_levels_outlier *x;
     size_t n;
-    uint16_t code[TOKENS][KV_NUQ_MOST_DIM];
+    uint16_t code[TOKENS][MOST_DIM];
     float offset[TOKENS], half[TOKENS]; /* of values */
     float *more;     /* [n]: what outliers are more than their codes */
     uint32_t *word;  /* [n], listed */
     uint16_t *place; /* .. of keys */
 };
 
-static size_t token_of(const struct kv_nuq_outlier *x)
+static size_t token_of(const struct kv_levels_outlier *x)
 {
-    return x->place / KV_NUQ_CHANNELS;
+    return x->place / KV_LEVELS_CHANNELS;
 }
 
-static size_t channel_at(const struct kv_nuq_outlier *x)
+static size_t channel_at(const struct kv_levels_outlier *x)
 {
-    return x->place % KV_NUQ_CHANNELS;
+    return x->place % KV_LEVELS_CHANNELS;
 }
 
 /* The code nearest to an outlier; gives what it is more. */
 static float nearest(const struct kv_store *s, float offset, float half,
                      float x, uint16_t *code)
 {
-    const float *level = kv_nuq_of(s)->scaled.table;
+    const float *level = levels_of(s)->scaled.table;
     float best = INFINITY;
 
-    for (uint16_t i = 0; i < kv_nuq_levels(s); i++) {
+    for (uint16_t i = 0; i < level_count(s); i++) {
         const float more = x - (offset + half * level[i]);
 
         if (fabsf(more) < fabsf(best)) {
@@ -127,10 +289,10 @@ static float nearest(const struct kv_store *s, float offset, float half,
 static void read_tile(const struct kv_store *s, size_t head,
                       const uint8_t *from, struct tile *t)
 {
-    const struct kv_nuq_outliers *o = kv_store_outliers(s, from);
+    const struct kv_levels_outliers *o = kv_store_outliers(s, from);
     const size_t d = s->head_dim;
     const uint8_t *offsets =
-        from + s->tile_bytes - KV_NUQ_LINE - KV_NUQ_OFFSETS;
+        from + s->tile_bytes - KV_LEVELS_LINE - KV_LEVELS_OFFSETS;
 
     for (size_t i = 0; i < TOKENS; i++) {
         uint16_t offset;
@@ -150,8 +312,8 @@ static void read_tile(const struct kv_store *s, size_t head,
         t->more[i] =
             s->values ? nearest(s, t->offset[at], t->half[at],
                                 kv_f16_to_f32(t->x[i].value), &t->code[at][c])
-                      : nearest(s, kv_nuq_of(s)->offset[head * d + c],
-                                kv_nuq_of(s)->half[head * d + c],
+                      : nearest(s, levels_of(s)->offset[head * d + c],
+                                levels_of(s)->half[head * d + c],
                                 kv_f16_to_f32(t->x[i].value), &t->code[at][c]);
     }
 }
@@ -168,7 +330,7 @@ static void put_codes(const struct kv_store *s, const struct tile *tile,
 {
     const struct kv_gpu_bitstream string = {
         .values = s->values,
-        .bits = kv_gpu_nuq_bits(s),
+        .bits = kv_gpu_levels_bits(s),
         .head_dim = s->head_dim,
         .tokens = STEP,
     };
@@ -179,17 +341,17 @@ static void put_codes(const struct kv_store *s, const struct tile *tile,
                             steps + t / STEP * step_bytes(s));
 }
 
-/* Where the queries have pair i of channels, of row 0, in bytes (nuq.cuh). */
+/* Where the queries have pair i of channels, of row 0, in bytes (cuda.cuh). */
 static size_t place_of_pair(size_t i)
 {
-    return ((i / 8 * 2 + i % 2) * KV_NUQ_LANES + i % 8 / 2) * 2 * sizeof(float);
+    return ((i / 8 * 2 + i % 2) * LANES + i % 8 / 2) * 2 * sizeof(float);
 }
 
 /* An outlier's share of its pair of channels, turned by its token's angles. */
 static uint32_t turned(float more, bool high, const float *angle)
 {
-    return high ? kv_nuq_two(-more * angle[1], more * angle[0])
-                : kv_nuq_two(more * angle[0], more * angle[1]);
+    return high ? two_halves(-more * angle[1], more * angle[0])
+                : two_halves(more * angle[0], more * angle[1]);
 }
 
 /* Tokens ascend. */
@@ -198,27 +360,27 @@ static void list_keys(const struct kv_gpu_side *side, size_t head,
 {
     const struct kv_store *s = side->store;
     const size_t half = s->head_dim / 2;
-    float angle[KV_NUQ_MOST_DIM];
+    float angle[MOST_DIM];
 
     for (size_t i = 0; i < tile->n; i++) {
         const size_t t = token_of(&tile->x[i]), c = channel_at(&tile->x[i]);
-        const float more =
-            tile->more[i] / kv_nuq_table_share(side, head, c % half);
+        const float more = tile->more[i] / share_of(side, head, c % half);
 
         if (i == 0 || t != token_of(&tile->x[i - 1]))
-            kv_tiles_rope_angles(kv_nuq_of(s)->rope, position + t, angle);
+            kv_tiles_rope_angles(levels_of(s)->rope, position + t, angle);
         tile->word[i] = turned(more, c >= half, angle + c % half * 2);
-        tile->place[i] = (uint16_t)(KV_NUQ_TOKEN(t) | place_of_pair(c % half));
+        tile->place[i] =
+            (uint16_t)(KV_LEVELS_TOKEN(t) | place_of_pair(c % half));
     }
 }
 
 static void head_of_keys(const struct kv_store *s, size_t position,
                          const struct tile *tile, uint8_t *to)
 {
-    float angle[KV_NUQ_MOST_DIM];
+    float angle[MOST_DIM];
     uint16_t end[TOKENS / 16] = {0};
 
-    kv_tiles_rope_angles(kv_nuq_of(s)->rope, position, angle);
+    kv_tiles_rope_angles(levels_of(s)->rope, position, angle);
     for (size_t i = 0; i < s->head_dim / 2; i++) {
         const float a = atan2f(angle[2 * i + 1], angle[2 * i]);
 
@@ -254,8 +416,8 @@ static void list_values(const struct kv_store *s, float times,
 
             if (t / STEP == j / blocks && c / 16 == j % blocks)
                 tile->word[n++] =
-                    (uint32_t)(KV_NUQ_CHANNEL(c) | t % STEP / 2 << 5 |
-                               (t % 2 ? 0 : KV_NUQ_EVEN) | t / STEP |
+                    (uint32_t)(KV_LEVELS_CHANNEL(c) | t % STEP / 2 << 5 |
+                               (t % 2 ? 0 : KV_LEVELS_EVEN) | t / STEP |
                                (size_t)kv_f16_clamp(tile->more[i] * times)
                                    << 16);
         }
@@ -298,8 +460,8 @@ static void read_listed(const struct kv_gpu_side *side, size_t head, size_t i,
 
     read_tile(s, head, from, tile);
     if (s->values) {
-        const float by = kv_nuq_table_factor(side), unit = unit_of(tile, by);
-        uint16_t end[STEPS * KV_NUQ_MOST_DIM / 16];
+        const float by = factor_of(side), unit = unit_of(tile, by);
+        uint16_t end[STEPS * MOST_DIM / 16];
 
         list_values(s, by * unit, tile, end);
         if (to) {
@@ -335,7 +497,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     for (size_t j = i * TILES; j < (i + 1) * TILES; j++) {
         read_listed(side, head, j, tile, to);
         put_lists(s, tile, 0, tile->n < room ? tile->n : room,
-                  room + KV_NUQ_PAD, to + outliers_at(s));
+                  room + KV_LEVELS_PAD, to + outliers_at(s));
         put_codes(s, tile, to + head_bytes(side));
         clear_tile(tile);
         to += tile_bytes(side);
@@ -346,7 +508,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
 /* Outliers of a tile of the CPU that there is no room for. */
 static size_t left_over(const struct kv_gpu_side *side, size_t head, size_t i)
 {
-    const struct kv_nuq_outliers *o =
+    const struct kv_levels_outliers *o =
         kv_store_outliers(side->store, kv_store_tile(side->store, head, i));
     const size_t room = room_of(side);
 
@@ -384,10 +546,10 @@ static size_t put_rest(const struct kv_gpu_side *side, size_t head, size_t n,
 /* Whether halves hold all that keys' codes stand for, and what it turns to. */
 static bool in_range(const struct kv_store *s)
 {
-    const struct kv_nuq_tiles *n = kv_nuq_of(s);
+    const struct kv_levels_tiles *n = levels_of(s);
     float most = 0;
 
-    for (size_t i = 0; i < kv_nuq_levels(s); i++)
+    for (size_t i = 0; i < level_count(s); i++)
         most = fmaxf(most, fabsf(n->scaled.table[i]));
     for (size_t i = 0; i < s->n_heads * s->head_dim; i++)
         if (fabsf(n->offset[i]) + fabsf(n->half[i]) * most > MOST_RANGE)
@@ -395,11 +557,11 @@ static bool in_range(const struct kv_store *s)
     return true;
 }
 
-bool kv_gpu_nuq_open(struct kv_gpu_side *side)
+bool kv_gpu_levels_open(struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
 
-    if (s->family != &kv_family_nuq ||
+    if (s->family != &kv_family_levels ||
         (s->head_dim != 64 && s->head_dim != 128) ||
         (!s->values && !in_range(s)))
         return false;
@@ -407,16 +569,15 @@ bool kv_gpu_nuq_open(struct kv_gpu_side *side)
     side->tile_bytes = TILES * tile_bytes(side);
     side->pack = pack;
     side->behind = put_rest;
-    kv_nuq_table_make(side);
+    make_table(side);
     return true;
 }
 
-struct kv_gpu_nuq kv_gpu_nuq_of(const struct kv_gpu_side *side)
+struct kv_gpu_levels_params kv_gpu_levels_of(const struct kv_gpu_side *side)
 {
-    return (struct kv_gpu_nuq){
+    return (struct kv_gpu_levels_params){
         .scaled = {.table = side->device_table,
-                   .times =
-                       side->store->values ? 1 / kv_nuq_table_factor(side) : 1},
+                   .times = side->store->values ? 1 / factor_of(side) : 1},
         .apart = side->n_tables > 1 ? side->table_bytes : 0,
         .room = (unsigned)room_of(side),
     };

@@ -7,46 +7,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct kv_nuq_tiles *nuq_of(const struct kv_store *s)
+static const struct kv_levels_tiles *levels_of(const struct kv_store *s)
 {
     return s->params;
 }
 
-bool kv_nuq_tiles_init(struct kv_nuq_tiles *n, int values, unsigned bits,
-                       const float *level, size_t head_dim)
+bool kv_levels_tiles_init(struct kv_levels_tiles *n, int values, unsigned bits,
+                          const float *level, size_t head_dim)
 {
     return bits <= 4 && kv_scaled_init(&n->scaled, bits, level, NULL,
                                        values ? KV_SCALE_F16 : KV_SCALE_NONE, 1,
                                        head_dim, head_dim);
 }
 
-void kv_store_nuq(struct kv_store *s, const struct kv_nuq_tiles *n)
+void kv_store_levels(struct kv_store *s, const struct kv_levels_tiles *n)
 {
     kv_store_scaled(s, &n->scaled);
-    s->family = &kv_family_nuq;
+    s->family = &kv_family_levels;
     s->params = n;
-    s->tile_bytes += KV_NUQ_LINE + (s->values ? KV_NUQ_OFFSETS : 0);
+    s->tile_bytes += KV_LEVELS_LINE + (s->values ? KV_LEVELS_OFFSETS : 0);
 }
 
 /* ---- what is behind the codes -------------------------------------------- */
 
 static size_t offsets_at(const struct kv_store *s)
 {
-    return s->tile_bytes - KV_NUQ_LINE - KV_NUQ_OFFSETS;
+    return s->tile_bytes - KV_LEVELS_LINE - KV_LEVELS_OFFSETS;
 }
 
-struct kv_nuq_outliers *kv_store_outliers(const struct kv_store *s,
-                                          const uint8_t *tile)
+struct kv_levels_outliers *kv_store_outliers(const struct kv_store *s,
+                                             const uint8_t *tile)
 {
-    struct kv_nuq_outliers *o;
+    struct kv_levels_outliers *o;
 
-    memcpy(&o, tile + s->tile_bytes - KV_NUQ_LINE, sizeof(o));
+    memcpy(&o, tile + s->tile_bytes - KV_LEVELS_LINE, sizeof(o));
     return o;
 }
 
 static size_t owned(const struct kv_store *s, const uint8_t *tile)
 {
-    const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
+    const struct kv_levels_outliers *o = kv_store_outliers(s, tile);
 
     return o ? sizeof(*o) + o->n * sizeof(*o->x) : 0;
 }
@@ -56,8 +56,9 @@ static void release(const struct kv_store *s, uint8_t *tile)
     free(kv_store_outliers(s, tile));
 }
 
-void kv_store_put_nuq(const struct kv_store *s, size_t t, const uint16_t *code,
-                      const uint16_t *range, uint8_t *tile)
+void kv_store_put_levels(const struct kv_store *s, size_t t,
+                         const uint16_t *code, const uint16_t *range,
+                         uint8_t *tile)
 {
     const uint8_t *half = s->values ? (const uint8_t *)&range[1] : NULL;
 
@@ -68,17 +69,17 @@ void kv_store_put_nuq(const struct kv_store *s, size_t t, const uint16_t *code,
 }
 
 void kv_store_put_outliers(const struct kv_store *s,
-                           const struct kv_nuq_outlier *x, size_t n,
+                           const struct kv_levels_outlier *x, size_t n,
                            uint8_t *tile)
 {
-    struct kv_nuq_outliers *o = kv_alloc(1, sizeof(*o) + n * sizeof(*x));
+    struct kv_levels_outliers *o = kv_alloc(1, sizeof(*o) + n * sizeof(*x));
 
     o->n = n;
     memcpy(o->x, x, n * sizeof(*x));
     for (o->first = 0; o->first < n; o->first++)
-        if (x[o->first].place / KV_NUQ_CHANNELS >= KV_TILE_PART)
+        if (x[o->first].place / KV_LEVELS_CHANNELS >= KV_TILE_PART)
             break;
-    memcpy(tile + s->tile_bytes - KV_NUQ_LINE, &o, sizeof(o));
+    memcpy(tile + s->tile_bytes - KV_LEVELS_LINE, &o, sizeof(o));
 }
 
 static float offset_of(const struct kv_store *s, const uint8_t *tile, size_t t)
@@ -94,7 +95,7 @@ static float offset_of(const struct kv_store *s, const uint8_t *tile, size_t t)
 /* x: [head_dim][32] levels, which become keys before RoPE. */
 static void to_keys(const struct kv_store *s, size_t head, float *x)
 {
-    const struct kv_nuq_tiles *n = nuq_of(s);
+    const struct kv_levels_tiles *n = levels_of(s);
     const size_t d = s->head_dim;
 
     for (size_t c = 0; c < d; c++, x += KV_TILE_PART) {
@@ -121,15 +122,15 @@ static void to_values(const struct kv_store *s, const uint8_t *tile,
 static void put_outliers(const struct kv_store *s, const uint8_t *tile,
                          size_t part, float *x)
 {
-    const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
+    const struct kv_levels_outliers *o = kv_store_outliers(s, tile);
     const size_t by_token = s->values ? kv_padded(s->head_dim) : 1;
     const size_t by_channel = s->values ? 1 : KV_TILE_PART;
 
     if (!o)
         return;
     for (size_t i = part ? o->first : 0; i < (part ? o->n : o->first); i++) {
-        const size_t t = o->x[i].place / KV_NUQ_CHANNELS % KV_TILE_PART;
-        const size_t c = o->x[i].place % KV_NUQ_CHANNELS;
+        const size_t t = o->x[i].place / KV_LEVELS_CHANNELS % KV_TILE_PART;
+        const size_t c = o->x[i].place % KV_LEVELS_CHANNELS;
 
         x[t * by_token + c * by_channel] = kv_f16_to_f32(o->x[i].value);
     }
@@ -146,7 +147,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
     put_outliers(s, tile, part, x);
     if (!s->values)
         kv_tiles_rope_rotate(
-            nuq_of(s)->rope,
+            levels_of(s)->rope,
             kv_store_position(s, head, tile) + part * KV_TILE_PART, x);
 }
 
@@ -172,7 +173,7 @@ static void add_offsets(const struct kv_store *s, const float *offset,
 }
 
 /* zero: what a token's code 0 stands for, which outliers have. */
-static void add_some_outliers(const struct kv_nuq_outlier *o, size_t n,
+static void add_some_outliers(const struct kv_levels_outlier *o, size_t n,
                               const float *zero, const float *p, size_t stride,
                               size_t rows, size_t padded, float *acc)
 {
@@ -181,8 +182,8 @@ static void add_some_outliers(const struct kv_nuq_outlier *o, size_t n,
     float more[KV_TILE_TOKENS];
 
     for (size_t i = 0; i < n; i++) {
-        token[i] = o[i].place / KV_NUQ_CHANNELS;
-        channel[i] = o[i].place % KV_NUQ_CHANNELS;
+        token[i] = o[i].place / KV_LEVELS_CHANNELS;
+        channel[i] = o[i].place % KV_LEVELS_CHANNELS;
         half[i] = o[i].value;
     }
     kv_dequantize_f16(half, n, more);
@@ -197,8 +198,8 @@ static void add_outliers(const struct kv_store *s, const uint8_t *tile,
                          const float *offset, const float *p, size_t stride,
                          size_t rows, float *acc)
 {
-    const struct kv_nuq_outliers *o = kv_store_outliers(s, tile);
-    const float level = nuq_of(s)->scaled.table[0];
+    const struct kv_levels_outliers *o = kv_store_outliers(s, tile);
+    const float level = levels_of(s)->scaled.table[0];
     float zero[KV_TILE_TOKENS];
 
     if (!o)
@@ -238,8 +239,8 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
     return s->values ? &values : kv_tiles_expanded(s); /* keys turn */
 }
 
-const struct kv_family kv_family_nuq = {.name = "nuq",
-                                        .ops = ops,
-                                        .expand = expand,
-                                        .owned = owned,
-                                        .release = release};
+const struct kv_family kv_family_levels = {.name = "levels",
+                                           .ops = ops,
+                                           .expand = expand,
+                                           .owned = owned,
+                                           .release = release};

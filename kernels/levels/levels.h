@@ -1,4 +1,4 @@
-/* Family "nuq": codes for levels between two thresholds, and apart from them
+/* Family "levels": codes for levels between two thresholds, and apart from them
  * what lies beyond, the outliers.
  *
  *   x = offset + half level[code], or the outlier's value
@@ -7,7 +7,7 @@
  * token's (values).  A tile is one of family "scaled", with half as the one
  * scale of a token's values, and behind it
  *
- *   | values: offset f16 [64] | struct kv_nuq_outliers *, in 64 bytes |
+ *   | values: offset f16 [64] | struct kv_levels_outliers *, in 64 bytes |
  *
  * The outliers are the tile's own: how many there are differs from tile to
  * tile. */
@@ -17,7 +17,7 @@
 #include "kernels/scaled/scaled.h"
 #include "kernels/tiles/rope.h"
 
-struct kv_nuq_tiles {
+struct kv_levels_tiles {
     struct kv_scaled scaled; /* must come first: params of its store, too */
     /* Of keys, [n_heads][head_dim]; kept. */
     const float *offset, *half;
@@ -25,43 +25,44 @@ struct kv_nuq_tiles {
 };
 
 /* One outlier: of token place / 512 of the tile, channel place % 512. */
-struct kv_nuq_outlier {
+struct kv_levels_outlier {
     uint16_t place, value; /* f16 */
 };
 
 enum {
-    KV_NUQ_CHANNELS = 512,
-    KV_NUQ_OFFSETS = 2 * KV_TILE_TOKENS, /* bytes */
-    KV_NUQ_LINE = 64                     /* bytes, of a tile's end */
+    KV_LEVELS_CHANNELS = 512,
+    KV_LEVELS_OFFSETS = 2 * KV_TILE_TOKENS, /* bytes */
+    KV_LEVELS_LINE = 64                     /* bytes, of a tile's end */
 };
 
 /* [n], tokens ascending, `first` of them in the tile's first part. */
-struct kv_nuq_outliers {
+struct kv_levels_outliers {
     size_t n, first;
-    struct kv_nuq_outlier x[];
+    struct kv_levels_outlier x[];
 };
 
 /* 2 to 4 bits.  level: [2^bits].  false: no such tiles.  offset, half and rope
  * are the caller's to set, for keys. */
-bool kv_nuq_tiles_init(struct kv_nuq_tiles *n, int values, unsigned bits,
-                       const float *level, size_t head_dim);
+bool kv_levels_tiles_init(struct kv_levels_tiles *n, int values, unsigned bits,
+                          const float *level, size_t head_dim);
 
-extern const struct kv_family kv_family_nuq;
+extern const struct kv_family kv_family_levels;
 
 /* Makes s a store of these; values, n_heads and head_dim are set. */
-void kv_store_nuq(struct kv_store *s, const struct kv_nuq_tiles *n);
+void kv_store_levels(struct kv_store *s, const struct kv_levels_tiles *n);
 
 /* Puts one token at place t: code [head_dim], 0 for outliers; of values offset
  * and half (f16), of keys NULL. */
-void kv_store_put_nuq(const struct kv_store *s, size_t t, const uint16_t *code,
-                      const uint16_t *range, uint8_t *tile);
+void kv_store_put_levels(const struct kv_store *s, size_t t,
+                         const uint16_t *code, const uint16_t *range,
+                         uint8_t *tile);
 
 /* Gives a tile without any its n outliers, tokens ascending; copied. */
 void kv_store_put_outliers(const struct kv_store *s,
-                           const struct kv_nuq_outlier *x, size_t n,
+                           const struct kv_levels_outlier *x, size_t n,
                            uint8_t *tile);
 /* NULL: none were given. */
-struct kv_nuq_outliers *kv_store_outliers(const struct kv_store *s,
-                                          const uint8_t *tile);
+struct kv_levels_outliers *kv_store_outliers(const struct kv_store *s,
+                                             const uint8_t *tile);
 
 #endif

@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LEVELS = 1 << KV_NUQ_MAX_BITS };
+enum { MAX_LEVELS = 1 << KV_KVQUANT_MAX_BITS };
 
 /* ---- parameters -------------------------------------------------------- */
 
 static const struct kv_param params[] = {
-    {"b", NULL, 3, 2, KV_NUQ_MAX_BITS, true, "bits of a code: 2^b levels"},
+    {"b", NULL, 3, 2, KV_KVQUANT_MAX_BITS, true, "bits of a code: 2^b levels"},
     {"o", NULL, 1, 0, 49.9, true, "percent of outliers, kept in fp16; 0: none"},
     {"cap", NULL, 100, 0.01, 100, false,
      "keys: percent of a token's values that are outliers at most"},
@@ -65,7 +65,8 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
            32 * (side == KV_K ? fmin(o, kv_spec_get(s, side, "cap")) : o) / 100;
 }
 
-size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n)
+size_t kv_kvquant_each_side(const struct kv_spec *s, enum kv_side side,
+                            size_t n)
 {
     const double share = kv_spec_get(s, side, "o") / 200;
     const size_t most = n ? (n - 1) / 2 : 0;
@@ -74,14 +75,14 @@ size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n)
     return want < most ? want : most;
 }
 
-size_t kv_nuq_cap(const struct kv_spec *s, size_t row)
+size_t kv_kvquant_cap(const struct kv_spec *s, size_t row)
 {
     return (size_t)round(kv_spec_get(s, KV_K, "cap") * (double)row / 100);
 }
 
 /* ---- levels ------------------------------------------------------------ */
 
-void kv_nuq_midpoints(const float *level, unsigned bits, float *mid)
+void kv_kvquant_midpoints(const float *level, unsigned bits, float *mid)
 {
     for (size_t i = 0; i + 1 < (size_t)1 << bits; i++)
         mid[i] = (level[i] + level[i + 1]) / 2;
@@ -89,8 +90,9 @@ void kv_nuq_midpoints(const float *level, unsigned bits, float *mid)
 
 /* ---- outliers ---------------------------------------------------------- */
 
-struct kv_nuq_range kv_nuq_row_range(const float *x, size_t row, size_t n_side,
-                                     bool *outlier, uint16_t half[2])
+struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
+                                             size_t n_side, bool *outlier,
+                                             uint16_t half[2])
 {
     uint64_t *key = kv_alloc(2 * n_side, sizeof(*key));
     struct kv_topk high = {.key = key, .room = n_side};
@@ -117,8 +119,8 @@ struct kv_nuq_range kv_nuq_row_range(const float *x, size_t row, size_t n_side,
     half[0] = kv_f16_clamp(min / 2 + max / 2);
     half[1] = kv_group_step(max - min, 2);
     free(key);
-    return (struct kv_nuq_range){kv_f16_to_f32(half[0]),
-                                 kv_f16_to_f32(half[1])};
+    return (struct kv_kvquant_range){kv_f16_to_f32(half[0]),
+                                     kv_f16_to_f32(half[1])};
 }
 
 /* ---- the codec --------------------------------------------------------- */
@@ -132,7 +134,7 @@ struct nuq {
     float mid[MAX_LEVELS - 1], level[MAX_LEVELS];
 
     bool tiled;
-    struct kv_nuq_tiles tiles;
+    struct kv_levels_tiles tiles;
     struct kv_tiles_rope *rope; /* keys only .. */
     float *offset, *half;       /* .. as are these: [row] */
 };
@@ -172,14 +174,14 @@ static int load_levels(struct kv_codec *c, const struct kv_calib_set *set,
                            "the calibration's levels of layer %zu, %c do not "
                            "ascend",
                            c->layer, kv_side_name(c->side));
-    kv_nuq_midpoints(t->data, q->bits, q->mid);
+    kv_kvquant_midpoints(t->data, q->bits, q->mid);
     memcpy(q->level, t->data + n, n * sizeof(*q->level));
     return 0;
 }
 
-static struct kv_nuq_range channel(const struct nuq *q, size_t i)
+static struct kv_kvquant_range channel(const struct nuq *q, size_t i)
 {
-    return kv_nuq_between(q->threshold[2 * i], q->threshold[2 * i + 1]);
+    return kv_kvquant_between(q->threshold[2 * i], q->threshold[2 * i + 1]);
 }
 
 /* What attention on the codes wants of keys. */
@@ -204,8 +206,8 @@ static void open_tiles(const struct kv_codec *c)
 {
     struct nuq *q = c->state;
 
-    q->tiled = kv_nuq_tiles_init(&q->tiles, c->side == KV_V, q->bits, q->level,
-                                 c->shape.head_dim);
+    q->tiled = kv_levels_tiles_init(&q->tiles, c->side == KV_V, q->bits,
+                                    q->level, c->shape.head_dim);
     if (q->tiled && c->side == KV_K)
         open_channels(c);
 }
@@ -231,13 +233,15 @@ static void close_kvquant(struct kv_codec *c)
 }
 
 /* Codes one inlier. */
-static uint16_t code_of(const struct nuq *q, struct kv_nuq_range r, float x)
+static uint16_t code_of(const struct nuq *q, struct kv_kvquant_range r, float x)
 {
-    return r.half > 0 ? kv_nuq_code(q->mid, q->bits, (x - r.offset) / r.half)
-                      : 0;
+    return r.half > 0
+               ? kv_kvquant_code(q->mid, q->bits, (x - r.offset) / r.half)
+               : 0;
 }
 
-static float value_of(const struct nuq *q, struct kv_nuq_range r, uint16_t code)
+static float value_of(const struct nuq *q, struct kv_kvquant_range r,
+                      uint16_t code)
 {
     return r.half > 0 ? r.offset + r.half * q->level[code] : r.offset;
 }
@@ -274,7 +278,7 @@ static uint16_t find_outliers(const struct nuq *q, const float *x,
     struct kv_topk top = {.key = key, .room = q->max_outliers};
 
     for (size_t i = 0; i < q->row; i++) {
-        const struct kv_nuq_range r = channel(q, i);
+        const struct kv_kvquant_range r = channel(q, i);
 
         if (beyond(q, i, x[i])) /* of a flat range infinitely far */
             kv_topk_push(&top, kv_topk_key(fabsf((x[i] - r.offset) / r.half),
@@ -373,8 +377,8 @@ static void encode_values(const struct nuq *q, const float *x, uint16_t *code,
     bool *outlier = kv_alloc(q->row, sizeof(*outlier));
     uint8_t *head = bytes + q->code_bytes, *sparse = head + 4;
     uint16_t half[2];
-    const struct kv_nuq_range r =
-        kv_nuq_row_range(x, q->row, q->n_side, outlier, half);
+    const struct kv_kvquant_range r =
+        kv_kvquant_row_range(x, q->row, q->n_side, outlier, half);
     size_t at = 0;
 
     memcpy(head, half, sizeof(half));
@@ -404,11 +408,12 @@ static void decode_values(const struct nuq *q, const uint16_t *code,
                           const uint8_t *head, float *x)
 {
     const size_t n = 2 * q->n_side;
-    struct kv_nuq_range r;
+    struct kv_kvquant_range r;
     uint16_t half[2];
 
     memcpy(half, head, sizeof(half));
-    r = (struct kv_nuq_range){kv_f16_to_f32(half[0]), kv_f16_to_f32(half[1])};
+    r = (struct kv_kvquant_range){kv_f16_to_f32(half[0]),
+                                  kv_f16_to_f32(half[1])};
     for (size_t i = 0; i < q->row; i++)
         x[i] = value_of(q, r, code[i]);
     for (size_t at = 0; at < n; at++) {
@@ -446,7 +451,7 @@ static bool store(const struct kv_codec *c, struct kv_store *s)
     const struct nuq *q = c->state;
 
     if (q->tiled)
-        kv_store_nuq(s, &q->tiles);
+        kv_store_levels(s, &q->tiles);
     return q->tiled;
 }
 
@@ -464,7 +469,7 @@ static const uint8_t *sparse_of(const struct kv_codec *c, const uint8_t *token,
 
 /* Those of one head, of the tile's token t, to x; gives how many. */
 static size_t outliers_of(const struct kv_codec *c, const uint8_t *token,
-                          size_t t, size_t head, struct kv_nuq_outlier *x)
+                          size_t t, size_t head, struct kv_levels_outlier *x)
 {
     const size_t d = c->shape.head_dim;
     uint16_t n;
@@ -477,7 +482,7 @@ static size_t outliers_of(const struct kv_codec *c, const uint8_t *token,
         memcpy(&i, sparse + 2 * at, sizeof(i));
         if (i / d != head)
             continue;
-        x[found].place = (uint16_t)(t * KV_NUQ_CHANNELS + i % d);
+        x[found].place = (uint16_t)(t * KV_LEVELS_CHANNELS + i % d);
         memcpy(&x[found++].value, sparse + 2 * (n + at), 2);
     }
     return found;
@@ -490,7 +495,7 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     const struct nuq *q = c->state;
     const uint8_t *at = c->variable ? blocks : blocks + first * c->block_bytes;
     uint16_t *code = kv_alloc(q->row, sizeof(*code));
-    struct kv_nuq_outlier *x = kv_alloc(n * q->row, sizeof(*x));
+    struct kv_levels_outlier *x = kv_alloc(n * q->row, sizeof(*x));
     size_t found = 0;
 
     for (size_t t = 0; t < n; t++) {
@@ -500,8 +505,8 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
         kv_unpack(codes, q->row, q->bits, code);
         if (s->values)
             memcpy(range, codes + q->code_bytes, sizeof(range));
-        kv_store_put_nuq(s, t, code + head * s->head_dim,
-                         s->values ? range : NULL, tile);
+        kv_store_put_levels(s, t, code + head * s->head_dim,
+                            s->values ? range : NULL, tile);
         found += outliers_of(c, at, t, head, x + found);
         sparse_of(c, at, &sparse);
         at += token_bytes(c, sparse);
@@ -530,8 +535,8 @@ static int open_kvquant(struct kv_codec *c, const struct kv_calib *calib,
     if (c->side == KV_K && kv_spec_get(&c->spec, KV_K, "o") > 0)
         c->variable = &sparse;
     if (c->side == KV_V)
-        q->n_side = kv_nuq_each_side(&c->spec, KV_V, q->row);
-    q->max_outliers = kv_nuq_cap(&c->spec, q->row);
+        q->n_side = kv_kvquant_each_side(&c->spec, KV_V, q->row);
+    q->max_outliers = kv_kvquant_cap(&c->spec, q->row);
     c->block_bytes =
         token_bytes(c, c->variable ? q->max_outliers : 2 * q->n_side);
     if ((c->side == KV_K && load_range(c, set, e)) || load_levels(c, set, e))
@@ -549,7 +554,7 @@ const struct kv_scheme kv_scheme_kvquant = {
     .residual_rule = {KV_SLIDING, KV_SLIDING},
     .check = check,
     .nominal = nominal,
-    .training = &kv_nuq_training,
+    .training = &kv_kvquant_training,
     .open = open_kvquant,
     .close = close_kvquant,
     .encode = encode,

@@ -61,40 +61,42 @@
  *   range   [n_kv_heads][head_dim][2], K, per layer: the thresholds
  *   levels  [2][2^b], per side and layer: ascending, and what they decode to;
  *           error: mean squared error per value of what was trained on
- * Where its sums are taken by bins, KV_NUQ_BINS of them cover [-1, 1]. */
-#ifndef KV_NUQ_H
-#define KV_NUQ_H
+ * Where its sums are taken by bins, KV_KVQUANT_BINS of them cover [-1, 1]. */
+#ifndef KV_KVQUANT_H
+#define KV_KVQUANT_H
 
 #include "lib/codec.h"
 
-enum { KV_NUQ_BINS = 1 << 13, KV_NUQ_MAX_BITS = 8 };
+enum { KV_KVQUANT_BINS = 1 << 13, KV_KVQUANT_MAX_BITS = 8 };
 
 /* How many of n numbers are beyond each threshold. */
-size_t kv_nuq_each_side(const struct kv_spec *s, enum kv_side side, size_t n);
+size_t kv_kvquant_each_side(const struct kv_spec *s, enum kv_side side,
+                            size_t n);
 
 /* How many outliers a token's keys [row] have at most. */
-size_t kv_nuq_cap(const struct kv_spec *s, size_t row);
+size_t kv_kvquant_cap(const struct kv_spec *s, size_t row);
 
 /* x is offset + half * z, z in [-1, 1]; half 0: x is offset. */
-struct kv_nuq_range {
+struct kv_kvquant_range {
     float offset, half;
 };
 
 /* Of a channel's keys with these thresholds. */
-static inline struct kv_nuq_range kv_nuq_between(float low, float high)
+static inline struct kv_kvquant_range kv_kvquant_between(float low, float high)
 {
-    return (struct kv_nuq_range){low / 2 + high / 2, high / 2 - low / 2};
+    return (struct kv_kvquant_range){low / 2 + high / 2, high / 2 - low / 2};
 }
 
 /* Of the values x [row] of a token, as it is stored: half is the pair of
  * fp16.  outlier: [row], true for n_side of the largest and of the
  * smallest. */
-struct kv_nuq_range kv_nuq_row_range(const float *x, size_t row, size_t n_side,
-                                     bool *outlier, uint16_t half[2]);
+struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
+                                             size_t n_side, bool *outlier,
+                                             uint16_t half[2]);
 
 /* The code of z: how many of the 2^bits - 1 ascending midpoints between levels
  * are below it (the lower level on ties). */
-static inline uint16_t kv_nuq_code(const float *mid, unsigned bits, float z)
+static inline uint16_t kv_kvquant_code(const float *mid, unsigned bits, float z)
 {
     unsigned code = 0;
 
@@ -105,12 +107,12 @@ static inline uint16_t kv_nuq_code(const float *mid, unsigned bits, float z)
 }
 
 /* level: [2^bits] ascending; mid: [2^bits - 1]. */
-void kv_nuq_midpoints(const float *level, unsigned bits, float *mid);
+void kv_kvquant_midpoints(const float *level, unsigned bits, float *mid);
 
 /* The levels of type int and nf: [2^bits], ascending from -1 to 1. */
-void kv_nuq_int_levels(unsigned bits, float *level);
-void kv_nuq_nf_levels(unsigned bits, float *level);
+void kv_kvquant_int_levels(unsigned bits, float *level);
+void kv_kvquant_nf_levels(unsigned bits, float *level);
 
-extern const struct kv_training kv_nuq_training;
+extern const struct kv_training kv_kvquant_training;
 
 #endif

@@ -17,7 +17,7 @@
 
 /* ---- levels that are not trained ------------------------------------- */
 
-void kv_nuq_int_levels(unsigned bits, float *level)
+void kv_kvquant_int_levels(unsigned bits, float *level)
 {
     const size_t top = ((size_t)1 << bits) - 1;
 
@@ -44,7 +44,7 @@ static double normal_quantile(double p)
 /* QLoRA's construction, n = 2^bits: quantiles of n / 2 + 1 probabilities from
  * 1/2 to p above zero and of n / 2 below, zero once, divided by the largest.
  * p is that of 4 bits for any number of them, as in KVQuant's code. */
-void kv_nuq_nf_levels(unsigned bits, float *level)
+void kv_kvquant_nf_levels(unsigned bits, float *level)
 {
     const size_t n = (size_t)1 << bits, zero = n / 2 - 1;
     const double p = 1 - (1.0 / 32 + 1.0 / 30) / 2;
@@ -84,7 +84,7 @@ struct job {
     size_t n_side;          /* outliers on a side of a row of values */
     const float *threshold; /* [row][2] of keys */
     struct kv_topk *top;    /* [row][2]: the highest and the lowest keys */
-    struct bin *bin;        /* [KV_NUQ_BINS] */
+    struct bin *bin;        /* [KV_KVQUANT_BINS] */
     bool *outlier;          /* [row] */
 };
 
@@ -152,7 +152,7 @@ static int find_range(struct job *j, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_dump_info(j->dump)->shape;
     const size_t dims[] = {shape->n_kv_heads, shape->head_dim, 2};
-    const size_t room = kv_nuq_each_side(j->spec, KV_K, j->n_tokens) + 1;
+    const size_t room = kv_kvquant_each_side(j->spec, KV_K, j->n_tokens) + 1;
     uint64_t *key = kv_alloc(2 * j->row, room * sizeof(*key));
     int rc;
 
@@ -179,7 +179,7 @@ static int find_range(struct job *j, struct kv_err *e)
 /* ---- bins -------------------------------------------------------------- */
 
 /* One inlier; a flat range normalises nothing. */
-static void take_value(struct job *j, struct kv_nuq_range r, float x,
+static void take_value(struct job *j, struct kv_kvquant_range r, float x,
                        float fisher)
 {
     if (r.half <= 0)
@@ -188,10 +188,10 @@ static void take_value(struct job *j, struct kv_nuq_range r, float x,
     const double z = (double)((x - r.offset) / r.half);
     const double s = (double)r.half * (double)r.half;
     const double w = j->squared ? (double)fisher * s : (double)fisher;
-    const double at = (z + 1) / 2 * KV_NUQ_BINS;
-    struct bin *b = &j->bin[at < 0                 ? 0
-                            : at < KV_NUQ_BINS - 1 ? (size_t)at
-                                                   : KV_NUQ_BINS - 1];
+    const double at = (z + 1) / 2 * KV_KVQUANT_BINS;
+    struct bin *b = &j->bin[at < 0                     ? 0
+                            : at < KV_KVQUANT_BINS - 1 ? (size_t)at
+                                                       : KV_KVQUANT_BINS - 1];
 
     b->w += w;
     b->wz += w * z;
@@ -216,7 +216,7 @@ static void take_keys(struct job *j, size_t first, const float *x,
 
         if (!is_skipped(j, first + at / j->row) && x[at] >= threshold[0] &&
             x[at] <= threshold[1])
-            take_value(j, kv_nuq_between(threshold[0], threshold[1]), x[at],
+            take_value(j, kv_kvquant_between(threshold[0], threshold[1]), x[at],
                        fisher ? fisher[at] : 1);
     }
 }
@@ -231,8 +231,8 @@ static void take_values(struct job *j, size_t first, const float *x,
         if (is_skipped(j, first + t))
             continue;
 
-        const struct kv_nuq_range r =
-            kv_nuq_row_range(at, j->row, j->n_side, j->outlier, half);
+        const struct kv_kvquant_range r =
+            kv_kvquant_row_range(at, j->row, j->n_side, j->outlier, half);
 
         for (size_t i = 0; i < j->row; i++)
             if (!j->outlier[i])
@@ -246,13 +246,13 @@ static int nuq_levels(const struct job *j, unsigned bits, float *level,
                       struct kv_err *e)
 {
     const size_t k = (size_t)1 << bits;
-    double *x = kv_alloc(KV_NUQ_BINS, sizeof(*x));
-    double *weight = kv_alloc(KV_NUQ_BINS, sizeof(*weight));
+    double *x = kv_alloc(KV_KVQUANT_BINS, sizeof(*x));
+    double *weight = kv_alloc(KV_KVQUANT_BINS, sizeof(*weight));
     double *centers = kv_alloc(k, sizeof(*centers));
     size_t n = 0;
     int rc;
 
-    for (size_t i = 0; i < KV_NUQ_BINS; i++) {
+    for (size_t i = 0; i < KV_KVQUANT_BINS; i++) {
         const struct bin *b = &j->bin[i];
 
         if (b->w <= 0)
@@ -274,7 +274,7 @@ static int nuq_levels(const struct job *j, unsigned bits, float *level,
 /* The code that a bin's z gets, or most of them where a midpoint cuts it. */
 static uint16_t bin_code(const struct bin *b, const float *mid, unsigned bits)
 {
-    return kv_nuq_code(mid, bits, (float)(b->z / b->n));
+    return kv_kvquant_code(mid, bits, (float)(b->z / b->n));
 }
 
 /* Q-Norm: what levels decode to. */
@@ -283,7 +283,7 @@ static void normalise(const struct job *j, const float *mid, unsigned bits,
 {
     double n = 0, z = 0, zz = 0, c = 0, cc = 0;
 
-    for (size_t i = 0; i < KV_NUQ_BINS; i++) {
+    for (size_t i = 0; i < KV_KVQUANT_BINS; i++) {
         const struct bin *b = &j->bin[i];
 
         if (b->n <= 0)
@@ -313,7 +313,7 @@ static double error_of(const struct job *j, const float *mid, unsigned bits,
 {
     double sum = 0;
 
-    for (size_t i = 0; i < KV_NUQ_BINS; i++) {
+    for (size_t i = 0; i < KV_KVQUANT_BINS; i++) {
         const struct bin *b = &j->bin[i];
 
         if (b->n <= 0)
@@ -330,19 +330,19 @@ static int add_levels(struct job *j, struct kv_err *e)
 {
     const unsigned bits = (unsigned)kv_spec_size(j->spec, j->side, "b");
     const size_t n = (size_t)1 << bits, dims[] = {2, n};
-    float mid[1 << KV_NUQ_MAX_BITS];
+    float mid[1 << KV_KVQUANT_MAX_BITS];
     struct kv_table *t = kv_calib_add(j->out, "levels", (int)j->side,
                                       (int)j->layer, KV_ALL, 2, dims);
     float *level = t->data, *to = level + n;
 
     if (kv_spec_is(j->spec, j->side, "type", "int"))
-        kv_nuq_int_levels(bits, level);
+        kv_kvquant_int_levels(bits, level);
     else if (kv_spec_is(j->spec, j->side, "type", "nf"))
-        kv_nuq_nf_levels(bits, level);
+        kv_kvquant_nf_levels(bits, level);
     else if (nuq_levels(j, bits, level, e))
         return -1;
     memcpy(to, level, n * sizeof(*to));
-    kv_nuq_midpoints(level, bits, mid);
+    kv_kvquant_midpoints(level, bits, mid);
     if (kv_spec_is(j->spec, j->side, "qnorm", "yes"))
         normalise(j, mid, bits, level, to);
     t->error = error_of(j, mid, bits, to);
@@ -353,7 +353,7 @@ static int train(struct job *j, struct kv_err *e)
 {
     int rc = -1;
 
-    j->bin = kv_alloc(KV_NUQ_BINS, sizeof(*j->bin));
+    j->bin = kv_alloc(KV_KVQUANT_BINS, sizeof(*j->bin));
     j->outlier = kv_alloc(j->row, sizeof(*j->outlier));
     if (j->side == KV_K && find_range(j, e))
         goto out;
@@ -412,7 +412,7 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
                         .skip = kv_spec_size(s, side, "first"),
                         .weighted = !kv_spec_is(s, side, "w", "none"),
                         .squared = kv_spec_is(s, side, "w", "fisher-s2"),
-                        .n_side = kv_nuq_each_side(s, side, row)};
+                        .n_side = kv_kvquant_each_side(s, side, row)};
 
         if (train(&j, e))
             return kv_fail_in(e, "layer %zu, %c", j.layer, kv_side_name(side));
@@ -422,4 +422,4 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
     return 0;
 }
 
-const struct kv_training kv_nuq_training = {check_dump, calibrate};
+const struct kv_training kv_kvquant_training = {check_dump, calibrate};
