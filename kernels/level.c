@@ -11,6 +11,8 @@ static const char *const names[] = {
 /* -1 until a level is forced. */
 static int forced = -1;
 static int forced_pairs = -1;
+/* kv_level_version(), -1 until it is asked for. */
+static int version = -1;
 
 /* Asked before every loop; __builtin_cpu_init() has run before main(). */
 enum kv_level kv_level_max(void)
@@ -49,7 +51,13 @@ bool kv_level_vnni(void)
 
 size_t kv_level_version(void)
 {
-    return (size_t)kv_level_get() + kv_level_vnni();
+    int v = __atomic_load_n(&version, __ATOMIC_RELAXED);
+
+    if (v < 0) {
+        v = (int)kv_level_get() + kv_level_vnni();
+        __atomic_store_n(&version, v, __ATOMIC_RELAXED);
+    }
+    return (size_t)v;
 }
 
 bool kv_level_pairs(void)
@@ -72,6 +80,7 @@ int kv_level_set(enum kv_level level, struct kv_err *e)
         return kv_fail(e, "this CPU does not run level %s (its highest is %s)",
                        kv_level_name(level), kv_level_name(kv_level_max()));
     forced = (int)level;
+    __atomic_store_n(&version, -1, __ATOMIC_RELAXED);
     return 0;
 }
 

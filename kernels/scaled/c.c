@@ -57,22 +57,25 @@ static void qk8(const struct kv_store *s, const uint8_t *tile,
         }
 }
 
-static void pv8(const struct kv_store *s, const uint8_t *tile, size_t c,
+static void pv8(const struct kv_store *s, const uint8_t *tile,
                 const struct kv_scaled_weights *w, size_t rows, float *acc)
 {
     const size_t padded = kv_padded(s->head_dim);
     int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
 
     look_up(s, tile, x);
-    for (size_t i = c; i < c + kv_scaled_of(s)->group; i++)
+    for (size_t i = 0; i < s->head_dim; i++) {
+        const struct kv_scaled_weights *of = &w[i / kv_scaled_of(s)->group];
+
         for (size_t r = 0; r < rows; r++) {
             int32_t sum = 0;
 
             for (size_t t = 0; t < KV_TILE_TOKENS; t++)
-                sum += w->code[r][t] * x[t * s->head_dim + i];
+                sum += of->code[r][t] * x[t * s->head_dim + i];
             acc[r * padded + i] =
-                fmaf(w->factor[r], (float)sum, acc[r * padded + i]);
+                fmaf(of->factor[r], (float)sum, acc[r * padded + i]);
         }
+    }
 }
 
 const struct kv_scaled_int8 kv_scaled_int8_c = {qk8, pv8};

@@ -139,13 +139,12 @@ struct kv_scaled_weights {
     float factor[KV_TILE_ROWS];
 };
 
-/* Rows up to KV_TILE_ROWS.  scale: [groups][64]; pv: a group of channels, from
- * c on. */
+/* Rows up to KV_TILE_ROWS.  scale: [groups][64]; w: [groups]. */
 struct kv_scaled_int8 {
     void (*qk)(const struct kv_store *s, const uint8_t *tile,
                struct kv_scaled_query q, const float *scale, size_t rows,
                float *score, size_t stride);
-    void (*pv)(const struct kv_store *s, const uint8_t *tile, size_t c,
+    void (*pv)(const struct kv_store *s, const uint8_t *tile,
                const struct kv_scaled_weights *w, size_t rows, float *acc);
 };
 

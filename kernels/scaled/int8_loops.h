@@ -189,6 +189,17 @@ struct weights {
     const float *factor;
 };
 
+static void order_weights(const struct kv_scaled *c,
+                          const struct kv_scaled_weights *from, size_t rows,
+                          struct weights *w)
+{
+    w->factor = from->factor;
+    for (size_t r = 0; r < rows; r++) {
+        w->bias[r] = weight_bias(from->code[r]);
+        order_quads(from->code[r], c->order, w->quad[r]);
+    }
+}
+
 /* 16 channels, the block-th; lanes [lane, lane + V_WIDTH) of them; rows from
  * `row` on. */
 ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
@@ -242,27 +253,26 @@ ALWAYS_INLINE void pv_some(const struct kv_store *s,
             pv_lanes(s, planes, c / INT8_LANES, w, bits, row, rows, lane, acc);
 }
 
-static void pv8(const struct kv_store *s, const uint8_t *tile, size_t c,
+static void pv8(const struct kv_store *s, const uint8_t *tile,
                 const struct kv_scaled_weights *w, size_t rows, float *acc)
 {
     const struct kv_scaled *k = kv_scaled_of(s);
-    struct weights met = {.factor = w->factor};
     struct planes planes[PARTS];
+    struct weights met;
 
     find_planes(s, tile, planes);
-    for (size_t r = 0; r < rows; r++) {
-        met.bias[r] = weight_bias(w->code[r]);
-        order_quads(w->code[r], k->order, met.quad[r]);
-    }
-    for (size_t row = 0, some; row < rows; row += some) {
-        some = kv_min(rows - row, INT8_ROWS);
-        switch (k->bits * 16 + some) {
+    for (size_t c = 0; c < s->head_dim; c += k->group, w++) {
+        order_weights(k, w, rows, &met);
+        for (size_t row = 0, some; row < rows; row += some) {
+            some = kv_min(rows - row, INT8_ROWS);
+            switch (k->bits * 16 + some) {
 #define CASE(BITS, R)                                                 \
     case BITS * 16 + R:                                               \
         pv_some(s, planes, &met, c, c + k->group, BITS, row, R, acc); \
         break;
-            EVERY_INT8(CASE)
+                EVERY_INT8(CASE)
 #undef CASE
+            }
         }
     }
 }

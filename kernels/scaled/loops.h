@@ -248,20 +248,26 @@ ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
     UNROLL
     for (size_t j = 0; j < TOGETHER; j++)
         raw[j] = load(k->low, k->high, bits, c * 2, at.lane + j * V_WIDTH);
-    UNROLL_BATCH
+    UNROLL
     for (unsigned i = 0; i < batch(bits) / 2; i++) {
+        vf32 x[2];
+
         if (i >= n)
             return;
         UNROLL
         for (size_t j = 0; j < at.halves * TOGETHER; j++) {
             const size_t half = at.half + j / TOGETHER;
-            const vf32 x =
+
+            x[j] =
                 value(&raw[j % TOGETHER], bits, m, t, 2 * i + (unsigned)half);
+        }
+        UNROLL
+        for (size_t row = 0; row < rows; row++) {
+            const vf32 by = v_set1(q[(c + i) * q_row + row]);
 
             UNROLL
-            for (size_t row = 0; row < rows; row++)
-                sum[row][j] =
-                    v_muladd(v_set1(q[(c + i) * q_row + row]), x, sum[row][j]);
+            for (size_t j = 0; j < at.halves * TOGETHER; j++)
+                sum[row][j] = v_muladd(by, x[j], sum[row][j]);
         }
     }
 }

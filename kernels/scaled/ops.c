@@ -137,19 +137,21 @@ static void pv8(const struct kv_store *s, size_t head, const uint8_t *tile,
                 const float *p, size_t stride, size_t rows, float *acc)
 {
     const struct kv_scaled *c = kv_scaled_of(s);
-    float scale[MOST_SCALES];
-    struct kv_scaled_weights w;
+    const struct kv_tile_loops *tiles = kv_tile_loops();
+    float scale[MOST_SCALES], x[KV_TILE_ROWS * KV_TILE_TOKENS];
+    struct kv_scaled_weights w[KV_SCALED_MOST / 16];
 
     (void)head;
     scales_of(s, tile, scale);
     for (size_t g = 0; g < kv_scaled_groups(s); g++) {
-        kv_tile_loops()->round8_by(p, scale + g * KV_TILE_TOKENS, stride, rows,
-                                   KV_TILE_TOKENS, w.code[0], KV_TILE_TOKENS,
-                                   w.factor);
+        tiles->mul(p, stride, rows, KV_TILE_TOKENS, scale + g * KV_TILE_TOKENS,
+                   x);
+        tiles->round8(x, KV_TILE_TOKENS, rows, KV_TILE_TOKENS, w[g].code[0],
+                      KV_TILE_TOKENS, w[g].factor);
         for (size_t r = 0; r < rows; r++)
-            w.factor[r] *= c->unit;
-        int8()->pv(s, tile, g * c->group, &w, rows, acc);
+            w[g].factor[r] *= c->unit;
     }
+    int8()->pv(s, tile, w, rows, acc);
 }
 
 /* ---- the table ----------------------------------------------------------- */

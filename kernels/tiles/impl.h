@@ -39,10 +39,9 @@ struct kv_tile_loops {
      * below 2^-93 it and the codes are 0.  The same codes at every level. */
     void (*round8)(const float *x, size_t stride, size_t rows, size_t n,
                    int8_t *code, size_t code_stride, float *scale);
-    /* The same of x[r][i] by[i]. */
-    void (*round8_by)(const float *x, const float *by, size_t stride,
-                      size_t rows, size_t n, int8_t *code, size_t code_stride,
-                      float *scale);
+    /* out [rows][n] = x[r][i] by[i]. */
+    void (*mul)(const float *x, size_t stride, size_t rows, size_t n,
+                const float *by, float *out);
     /* RoPE.  Cosines and sines [n_rot] of angles that are sums of
      * KV_ROPE_DIGITS angles; each digit: [2][n_rot], their cosines and sines.
      */

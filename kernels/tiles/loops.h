@@ -253,15 +253,9 @@ ALWAYS_INLINE void max_few(const float *x, size_t stride, size_t rows, size_t n,
     memcpy(max, each, rows * sizeof(*max));
 }
 
-/* A register of x, or (by: not NULL) of the products with by. */
-ALWAYS_INLINE vf32 load_by(const float *x, const float *by, size_t i)
-{
-    return by ? v_mul(v_load(x + i), v_load(by + i)) : v_load(x + i);
-}
-
-ALWAYS_INLINE void round8_few(const float *x, const float *by, size_t stride,
-                              size_t rows, size_t n, int8_t *code,
-                              size_t code_stride, float *scale)
+ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
+                              size_t n, int8_t *code, size_t code_stride,
+                              float *scale)
 {
     vf32 most[FEW];
     float each[FEW], inverse[FEW];
@@ -272,7 +266,7 @@ ALWAYS_INLINE void round8_few(const float *x, const float *by, size_t stride,
     for (size_t i = 0; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++)
-        most[r] = v_max(most[r], v_abs(load_by(x + r * stride, by, i)));
+        most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
     v_max4(most, each);
     kv_units8_of_four(each, inverse);
     memcpy(scale, each, rows * sizeof(*scale));
@@ -288,11 +282,11 @@ ALWAYS_INLINE void round8_few(const float *x, const float *by, size_t stride,
 
             UNROLL
             for (size_t k = 0; k < 4; k++)
-                y[k] = v_mul(load_by(from, by, i + k * V_WIDTH), times);
+                y[k] = v_mul(v_load(from + i + k * V_WIDTH), times);
             v_store_i8x4(to + i, y);
         }
         for (; i < n; i += V_WIDTH)
-            v_store_i8(to + i, v_mul(load_by(from, by, i), times));
+            v_store_i8(to + i, v_mul(v_load(from + i), times));
     }
 }
 
@@ -318,31 +312,26 @@ static void max_rows(const float *x, size_t stride, size_t rows, size_t n,
         max_few(x + r * stride, stride, 1, n, max + r);
 }
 
-ALWAYS_INLINE void round8_rows(const float *x, const float *by, size_t stride,
-                               size_t rows, size_t n, int8_t *code,
-                               size_t code_stride, float *scale)
+static void round8(const float *x, size_t stride, size_t rows, size_t n,
+                   int8_t *code, size_t code_stride, float *scale)
 {
     size_t r = 0;
 
     for (; r + FEW <= rows; r += FEW)
-        round8_few(x + r * stride, by, stride, FEW, n, code + r * code_stride,
+        round8_few(x + r * stride, stride, FEW, n, code + r * code_stride,
                    code_stride, scale + r);
     for (; r < rows; r++)
-        round8_few(x + r * stride, by, stride, 1, n, code + r * code_stride,
+        round8_few(x + r * stride, stride, 1, n, code + r * code_stride,
                    code_stride, scale + r);
 }
 
-static void round8(const float *x, size_t stride, size_t rows, size_t n,
-                   int8_t *code, size_t code_stride, float *scale)
+static void mul(const float *x, size_t stride, size_t rows, size_t n,
+                const float *by, float *out)
 {
-    round8_rows(x, NULL, stride, rows, n, code, code_stride, scale);
-}
-
-static void round8_by(const float *x, const float *by, size_t stride,
-                      size_t rows, size_t n, int8_t *code, size_t code_stride,
-                      float *scale)
-{
-    round8_rows(x, by, stride, rows, n, code, code_stride, scale);
+    for (size_t i = 0; i < n; i += V_WIDTH)
+        for (size_t r = 0; r < rows; r++)
+            v_store(out + r * n + i,
+                    v_mul(v_load(x + r * stride + i), v_load(by + i)));
 }
 
 /* ---- RoPE: plain C, which the compiler makes wide -------------------------
@@ -397,7 +386,7 @@ const struct kv_tile_loops NAME(kv_tile_loops) = {
     .exp = exp_rows,
     .max = max_rows,
     .round8 = round8,
-    .round8_by = round8_by,
+    .mul = mul,
     .rope_first = rope_first,
     .rope_rotate = rope_rotate,
 };
