@@ -36,10 +36,33 @@ ALWAYS_INLINE unsigned batch(unsigned bits)
     return bits == 8 ? 2 : bits == 6 || bits == 4 ? 8 : bits == 2 ? 16 : 32;
 }
 
+/* Codes of 16 bits: of V_WIDTH lanes, but of all 16 where one register takes
+ * them. */
+#if V_WIDTH == 8
+typedef vi32 codes16;
+#define c16_load(p, lane) v_load_i32(p)
+#define c16_shl v_shl_i16
+#define c16_shr v_shr_i16
+#define c16_sar v_sar_i16
+#define c16_and(x, bits) v_and(x, v_set1_i16((short)(bits)))
+#define c16_pick(bits, a, b) v_or(c16_and(a, bits), c16_and(b, ~(bits)))
+#define c16_lanes(x, lane) \
+    ((lane) ? _mm256_extracti128_si256(x, 1) : _mm256_castsi256_si128(x))
+#else
+typedef vh16 codes16;
+#define c16_load(p, lane) v_load_h16((p) + 2 * (lane))
+#define c16_shl v_shl_h16
+#define c16_shr v_shr_h16
+#define c16_sar v_sar_h16
+#define c16_and v_and_h16
+#define c16_pick v_pick_h16
+#define c16_lanes(x, lane) (x)
+#endif
+
 /* Lanes [lane, lane + V_WIDTH) of a batch as loaded. */
 struct raw {
     vi32 low[2], high; /* 1 to 4 bits */
-    vh16 low16[2], high16;
+    codes16 low16[2], high16;
 };
 
 /* The batch of vector v on. */
@@ -56,19 +79,17 @@ ALWAYS_INLINE struct raw load(const uint8_t *low, const uint8_t *high,
         kv_prefetch(low, batch(bits) / per * unit);
     if (!lane && rest)
         kv_prefetch(high, unit);
-    low += lane * (unit / VECTOR);
-    high += lane * (unit / VECTOR);
     UNROLL
     for (unsigned i = 0; i < batch(bits) / per; i++) {
         if (bits <= 4)
-            r.low[i] = v_load_i32(low + i * unit);
+            r.low[i] = v_load_i32(low + i * unit + 4 * lane);
         else
-            r.low16[i] = v_load_h16(low + i * unit);
+            r.low16[i] = c16_load(low + i * unit, lane);
     }
     if (rest && bits <= 4)
-        r.high = v_load_i32(high);
+        r.high = v_load_i32(high + 4 * lane);
     else if (rest)
-        r.high16 = v_load_h16(high);
+        r.high16 = c16_load(high, lane);
     return r;
 }
 
@@ -78,24 +99,24 @@ ALWAYS_INLINE vi32 move_i32(vi32 x, unsigned from, unsigned to)
     return from < to ? v_shl_i32(x, to - from) : v_shr_i32(x, from - to);
 }
 
-ALWAYS_INLINE vh16 move_h16(vh16 x, unsigned from, unsigned to)
+ALWAYS_INLINE codes16 move_c16(codes16 x, unsigned from, unsigned to)
 {
-    return from < to ? v_shl_h16(x, to - from) : v_shr_h16(x, from - to);
+    return from < to ? c16_shl(x, to - from) : c16_shr(x, from - to);
 }
 
 /* Codes of a small float are fp16 of another exponent.  x: codes at the top of
  * lanes, anything below them. */
-ALWAYS_INLINE vh16 as_half(unsigned bits, unsigned m, vh16 x)
+ALWAYS_INLINE codes16 as_half(unsigned bits, unsigned m, codes16 x)
 {
     const unsigned less = 5 - (bits - 1 - m); /* bits of exponent */
     const unsigned low = (1u << (10 - m)) - 1;
 
-    return v_and_h16(v_sar_h16(x, less), 0x8000 | (0x7fff >> less & ~low));
+    return c16_and(c16_sar(x, less), 0x8000 | (0x7fff >> less & ~low));
 }
 
 /* Vector k of a batch, without its scale.  m: of a format. */
 ALWAYS_INLINE vf32 value(const struct raw *r, unsigned bits, unsigned m,
-                         vtable16 t, unsigned k)
+                         vtable16 t, unsigned k, size_t lane)
 {
     const unsigned w = kv_scaled_width(bits, 0), rest = bits - w;
     const unsigned per = (bits <= 4 ? 32 : 16) / w, at = w * (k % per);
@@ -106,15 +127,23 @@ ALWAYS_INLINE vf32 value(const struct raw *r, unsigned bits, unsigned m,
     if (bits <= 4)
         return v_lookup16(t, v_shr_i32(r->low[0], at));
 
-    const vh16 low = move_h16(r->low16[k / per], at, 16 - bits);
+    const codes16 low = move_c16(r->low16[k / per], at, 16 - bits);
 
     if (!rest)
-        return v_from_f16(as_half(bits, m, low));
-    return v_from_f16(as_half(
-        bits, m, v_pick_h16(0xc000, move_h16(r->high16, rest * k, 14), low)));
+        return v_from_f16(c16_lanes(as_half(bits, m, low), lane));
+    return v_from_f16(c16_lanes(
+        as_half(bits, m,
+                c16_pick(0xc000, move_c16(r->high16, rest * k, 14), low)),
+        lane));
 }
 
 /* ---- scales -------------------------------------------------------------- */
+
+/* As fp16, 2^-8 as large. */
+ALWAYS_INLINE vh16 e4m3(vh16 p)
+{
+    return v_and_h16(v_sar_h16(v_shl_h16(p, 8), 1), 0xbf80);
+}
 
 /* 2^(p - 127). */
 ALWAYS_INLINE vf32 e8m0(vh16 p)
@@ -155,7 +184,7 @@ ALWAYS_INLINE void scales_of(const struct kv_store *s, const uint8_t *tile,
                 v_store(to, v_mul(e8m0(v_load_h16_u8(at)), by));
                 break;
             case KV_SCALE_E4M3:
-                x = v_from_f16(as_half(8, 3, v_shl_h16(v_load_h16_u8(at), 8)));
+                x = v_from_f16(e4m3(v_load_h16_u8(at)));
                 v_store(to, v_mul(x, by8));
                 break;
             }
@@ -199,7 +228,7 @@ ALWAYS_INLINE void expand_some(const struct work *k, bool values, unsigned bits,
     for (unsigned i = 0; i < batch(bits); i++) {
         const vf32 by =
             values ? v_set1(scale[i]) : v_load(scale + i % 2 * VECTOR);
-        const vf32 y = v_mul(value(&r, bits, m, t, i), by);
+        const vf32 y = v_mul(value(&r, bits, m, t, i, lane), by);
 
         if (i >= n)
             return;
@@ -258,8 +287,8 @@ ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
         for (size_t j = 0; j < at.halves * TOGETHER; j++) {
             const size_t half = at.half + j / TOGETHER;
 
-            x[j] =
-                value(&raw[j % TOGETHER], bits, m, t, 2 * i + (unsigned)half);
+            x[j] = value(&raw[j % TOGETHER], bits, m, t, 2 * i + (unsigned)half,
+                         at.lane + j % TOGETHER * V_WIDTH);
         }
         UNROLL
         for (size_t row = 0; row < rows; row++) {
@@ -346,7 +375,7 @@ ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, unsigned m,
         for (unsigned i = 0; i < batch(bits); i += 2)
             UNROLL
         for (unsigned j = 0; j < 2; j++) {
-            const vf32 x = value(&raw, bits, m, t, i + j);
+            const vf32 x = value(&raw, bits, m, t, i + j, lane);
 
             UNROLL
             for (size_t r = 0; r < rows; r++)

@@ -113,6 +113,7 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_madd_i16 _mm256_madd_epi16     /* sums of two products, in 32 bits */
 #define v_shl_i16(x, n) _mm256_slli_epi16(x, (int)(n))
 #define v_shr_i16(x, n) _mm256_srli_epi16(x, (int)(n))
+#define v_sar_i16(x, n) _mm256_srai_epi16(x, (int)(n))
 
 #define v_set1_i8 _mm256_set1_epi8
 #define v_lookup_i8 _mm256_shuffle_epi8
