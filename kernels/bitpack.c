@@ -1,5 +1,5 @@
 #include "kernels/bitpack.h"
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/common.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #ifndef KV_SIMD_PREFETCH_H
 #define KV_SIMD_PREFETCH_H
 
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/common.h"
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-/* The operations of rows.h as compiled for one instruction set; for rows*.c
+/* The operations of vecops.h as compiled for one instruction set; for vecops.c
  * and the tests alone. */
 #ifndef KV_VECOPS_IMPL_H
 #define KV_VECOPS_IMPL_H
