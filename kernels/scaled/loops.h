@@ -56,7 +56,7 @@ typedef vh16 codes16;
 #define c16_sar v_sar_h16
 #define c16_and v_and_h16
 #define c16_pick v_pick_h16
-#define c16_lanes(x, lane) (x)
+#define c16_lanes(x, lane) ((void)(lane), (x))
 #endif
 
 /* Lanes [lane, lane + V_WIDTH) of a batch as loaded. */
