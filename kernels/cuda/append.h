@@ -20,10 +20,9 @@ struct kv_gpu_append {
 extern "C" {
 #endif
 
-/* Of families "grouped" (on each path), "homomorphic" and "codebook".  Launch;
+/* Of families "integers" (on each path), "hack" and "codebook".  Launch;
  * sequences without a tile of codes are left out. */
 int kv_gpu_append_groups(const struct kv_gpu_append *s, struct kv_err *e);
-int kv_gpu_append_groups_int8(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_hack(const struct kv_gpu_append *s, struct kv_err *e);
 int kv_gpu_append_codebook(const struct kv_gpu_append *s, struct kv_err *e);
 

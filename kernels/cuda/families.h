@@ -84,7 +84,6 @@ struct kv_gpu_hack kv_gpu_hack_params(const struct kv_gpu_side *side,
                                       uint64_t seed);
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
-bool kv_gpu_integers_open(struct kv_gpu_side *side);
 /* A tile of halves of any side: x [128][head_dim], the first n tokens of
  * which are there. */
 void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,

@@ -1,6 +1,21 @@
 #include "kernels/cuda/decode_launch.cuh"
-#include "kernels/integers/cuda_keys.cuh"
-#include "kernels/integers/cuda_values.cuh"
+#include "kernels/integers/cuda.cuh"
+#include "kernels/integers/cuda_int8.cuh"
+
+static const kv_integers *params_of(const kv_gpu_side *side)
+{
+    return static_cast<const kv_integers *>(side->store->params);
+}
+
+static kv_gpu_integers_side layout_of(const kv_gpu_side *side)
+{
+    kv_gpu_integers_side g = {};
+
+    kv_gpu_integers_of(side->store, side->path, &g);
+    return g;
+}
+
+// ---- path exact ------------------------------------------------------------
 
 // Bits of both sides, head dimension, N-tiles of 8 rows; the first that fits is
 // taken.
@@ -21,16 +36,11 @@ template <int BITS, int D, int NT> constexpr bool unfolded_fits(void)
     return BITS > 2 || D < 128 || NT == 1;
 }
 
-static const kv_integers *params_of(const kv_gpu_side *side)
-{
-    return static_cast<const kv_integers *>(side->store->params);
-}
-
 template <int BITS, int D, int NT>
-static int launch_one(struct kv_gpu_launch *l, bool folded,
-                      const kv_gpu_integers_side &k, const kv_gpu_integers_side &v,
-                      struct kv_err *e)
+static int launch_exact(struct kv_gpu_launch *l, bool folded, struct kv_err *e)
 {
+    const kv_gpu_integers_side k = layout_of(l->k), v = layout_of(l->v);
+
     if constexpr (unfolded_fits<BITS, D, NT>())
         if (!folded)
             return kv_decode_launch<kv_unfolded_keys<BITS, D>,
@@ -40,18 +50,15 @@ static int launch_one(struct kv_gpu_launch *l, bool folded,
                             KV_INTEGERS_STAGES, D, NT>(l, k, v, e);
 }
 
-static int launch(struct kv_gpu_launch *l, struct kv_err *e)
+static int exact(struct kv_gpu_launch *l, struct kv_err *e)
 {
     const kv_integers *k = params_of(l->k), *v = params_of(l->v);
-    kv_gpu_integers_side kp, vp;
 
-    kv_gpu_integers_of(l->k->store, &kp);
-    kv_gpu_integers_of(l->v->store, &vp);
 #define KV_CASE(BITS, D, NT)                                      \
     if (k->bits == BITS && v->bits == BITS && l->head_dim == D && \
         kv_row_tiles(l, D) >= NT &&                               \
         (k->folded || unfolded_fits<BITS, D, NT>()))              \
-        return launch_one<BITS, D, NT>(l, k->folded, kp, vp, e);
+        return launch_exact<BITS, D, NT>(l, k->folded, e);
     KV_INTEGERS_KERNELS(KV_CASE)
 #undef KV_CASE
     return kv_fail(e,
@@ -60,5 +67,47 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
                    k->bits, v->bits, l->head_dim);
 }
 
+// ---- path int8 -------------------------------------------------------------
+
+// Head dimension, N-tiles of 8 rows; the first for so many rows that the device
+// has the shared memory for is taken.
+#define KV_INT8_KERNELS(X) X(64, 2) X(64, 1) X(128, 2) X(128, 1)
+
+template <int D, int NT>
+static int launch_int8(struct kv_gpu_launch *l, struct kv_err *e)
+{
+    const kv_gpu_integers_side k = layout_of(l->k), v = layout_of(l->v);
+
+    return k.folded ? kv_decode_launch<kv_folded_keys_s8<D>, kv_values_s8<D>,
+                                       KV_INT8_STAGES, D, NT>(l, k, v, e)
+                    : kv_decode_launch<kv_unfolded_keys_s8<D>, kv_values_s8<D>,
+                                       KV_INT8_STAGES, D, NT>(l, k, v, e);
+}
+
+// 16 rows of keys that are products of zeros and scales do not fit an A100.
+template <int D, int NT> static bool fits(struct kv_gpu_launch l)
+{
+    struct kv_err e = {""};
+
+    l.measure = true;
+    return !launch_int8<D, NT>(&l, &e) && l.shared <= l.most_shared;
+}
+
+static int int8(struct kv_gpu_launch *l, struct kv_err *e)
+{
+#define KV_CASE(D, NT)                                  \
+    if (l->head_dim == D && kv_row_tiles(l, D) >= NT && \
+        (NT == 1 || fits<D, NT>(*l)))                   \
+        return launch_int8<D, NT>(l, e);
+    KV_INT8_KERNELS(KV_CASE)
+#undef KV_CASE
+    return kv_fail(e,
+                   "attention on integers of 8 bits in 8-bit integers: no CUDA "
+                   "kernel for head_dim %zu",
+                   l->head_dim);
+}
+
 extern "C" const struct kv_gpu_family kv_gpu_integers = {
-    "grouped", kv_gpu_integers_open, launch};
+    "integers", kv_gpu_integers_open, exact};
+extern "C" const struct kv_gpu_family kv_gpu_integers_int8 = {
+    "integers", kv_gpu_integers_int8_open, int8};

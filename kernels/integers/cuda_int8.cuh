@@ -1,5 +1,5 @@
 /* Policies of decode.cuh for integers of 8 bits in groups on path int8
- * (grouped_int8.h: how they lie): codes meet queries, times their steps where a
+ * (cuda_layout.h): codes meet queries, times their steps where a
  * group is of tokens, in 8 bits of the largest of a row and group, and weights
  * times steps in 8 bits of the largest of a row, group and step of tokens.
  *
@@ -12,11 +12,10 @@
 #define KV_INTEGERS_CUDA_INT8_CUH
 
 #include "kernels/cuda/int8.cuh"
-#include "kernels/float/cuda.cuh"
-#include "kernels/integers/cuda_int8.h"
+#include "kernels/integers/cuda.cuh"
 
 /* The ring's two stages are all that a block of 128 channels has room for. */
-enum { KV_BYTES_STAGES = 2 };
+enum { KV_INT8_STAGES = 2 };
 
 /* A row none of which is larger counts as zeros: 127 over less overflows. */
 #define KV_LEAST_ROW 0x1p-100f
@@ -26,24 +25,11 @@ enum { KV_BYTES_STAGES = 2 };
 #define KV_LEAST_PRODUCT 0x1p-60f
 
 /* What all policies have. */
-template <int D> struct kv_bytes_side {
-    using params = kv_gpu_bytes;
-    static constexpr int T = KV_BYTES_STEP, TILE = KV_GPU_TILE, M = T / 16;
-    static constexpr int TABLE = 0, BLOCKS = D < 128 ? 2 : 1;
+template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
+    static constexpr int BLOCKS = D < 128 ? 2 : 1;
     static constexpr int CODES = T * D, LEAST = CODES;
     static constexpr int PARTS = D / 32; /* of 32 channels: a product's */
 
-    static __host__ __device__ size_t head_bytes(const params &p)
-    {
-        return p.head_bytes;
-    }
-    static __host__ __device__ size_t step_bytes(const params &p)
-    {
-        return p.step_bytes;
-    }
-    static __device__ void load(const params &, unsigned, uint8_t *)
-    {
-    }
     /* Whether part k begins a group of channels; its heads. */
     static __device__ bool begins(const params &p, int k)
     {
@@ -73,7 +59,7 @@ template <int D> struct kv_bytes_side {
         middle[3] = kv_high_f16(low.y) + kv_high_f16(rest.y);
 #pragma unroll
         for (int h = 0; h < 4; h++)
-            middle[h] = p.lows ? fmaf(step[h], KV_BYTES_MIDDLE, middle[h]) : 0;
+            middle[h] = p.lows ? fmaf(step[h], KV_INT8_MIDDLE, middle[h]) : 0;
     }
 };
 
@@ -155,7 +141,7 @@ KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
     static_assert(D * 127 * 128 < KV_MOST_SUM, "a sum fits its float");
 
 #pragma unroll
-    for (int m = 0; m < KV_BYTES_STEP / 16; m++) {
+    for (int m = 0; m < KV_INT8_TOKENS / 16; m++) {
         uint32_t a[4];
 
         kv_unpack16(codes + ((m * (D / 32) + k) * 32 + kv_lane()) * 16, a);
@@ -167,9 +153,9 @@ KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
 
 /* Groups of 32 to 128 tokens of a channel: queries times steps are rounded anew
  * for each. */
-template <int D> struct kv_folded_keys_s8 : kv_bytes_side<D> {
-    using side = kv_bytes_side<D>;
-    using params = kv_gpu_bytes;
+template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
+    using side = kv_int8_side<D>;
+    using params = kv_gpu_integers_side;
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
     /* q: [8 NT][D] in shared memory; scale, plus: of columns 2c, 2c + 1, what
@@ -211,7 +197,7 @@ template <int D> struct kv_folded_keys_s8 : kv_bytes_side<D> {
             for (int n = 0; n < 3; n++)
                 x[n] = j % 2 ? kv_high_f16(words[n]) : kv_low_f16(words[n]);
             if (p.lows)
-                sum = fmaf(y[j], fmaf(x[0], KV_BYTES_MIDDLE, x[1] + x[2]), sum);
+                sum = fmaf(y[j], fmaf(x[0], KV_INT8_MIDDLE, x[1] + x[2]), sum);
             y[j] *= x[0];
         }
         return sum;
@@ -273,9 +259,9 @@ template <int D> struct kv_folded_keys_s8 : kv_bytes_side<D> {
 
 /* Groups of 32 or more channels of a token: queries are rounded once, steps
  * multiply the sums. */
-template <int D> struct kv_unfolded_keys_s8 : kv_bytes_side<D> {
-    using side = kv_bytes_side<D>;
-    using params = kv_gpu_bytes;
+template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
+    using side = kv_int8_side<D>;
+    using params = kv_gpu_integers_side;
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
     /* scale, sum: of the group that part k is in and columns 2c, 2c + 1, what
@@ -369,9 +355,9 @@ template <int D> struct kv_unfolded_keys_s8 : kv_bytes_side<D> {
 
 /* Groups of 32 or more channels of a token: weights times steps are rounded for
  * each. */
-template <int D> struct kv_values_s8 : kv_bytes_side<D> {
-    using side = kv_bytes_side<D>;
-    using params = kv_gpu_bytes;
+template <int D> struct kv_values_s8 : kv_int8_side<D> {
+    using side = kv_int8_side<D>;
+    using params = kv_gpu_integers_side;
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
     static_assert(T == 32, "a product is of a step's tokens");

@@ -105,7 +105,7 @@ struct kv_kivi {
         return kv_low_f16(half[1]) + kv_low_f16(half[0]) * (float)code;
     }
 
-    __device__ float step(void) const
+    __device__ float scale(void) const
     {
         return kv_low_f16(half[0]);
     }
@@ -168,7 +168,7 @@ struct kv_zeropoint {
                        (double)kv_low_f16(half));
     }
 
-    __device__ float step(void) const
+    __device__ float scale(void) const
     {
         return kv_low_f16(half);
     }
@@ -211,7 +211,7 @@ struct kv_absmax {
         return ((float)code - kv_topk(bits - 1)) * kv_low_f16(half);
     }
 
-    __device__ float step(void) const
+    __device__ float scale(void) const
     {
         return kv_low_f16(half);
     }
@@ -221,7 +221,7 @@ struct kv_absmax {
     }
 };
 
-/* kv_hack_round() of kernels/hack/hack.h, of one value; scale > 0. */
+/* round() of kernels/hack/hack.h, of one value; scale > 0. */
 template <class F>
 KV_DEVICE unsigned kv_hack_rounded(float x, float min, float scale, float top,
                                    F draw)
