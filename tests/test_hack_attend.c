@@ -89,9 +89,10 @@ static void requantized(const struct oracle *o, enum kv_side side, size_t token,
         u[i] = side == KV_K ? kv_random_unit(key, token << 16 | (channel + i))
                             : kv_random_unit(key, (token + i) << 16 | channel);
     }
-    kv_hack_quantize(in, n, 1, n, (unsigned)kv_spec_size(spec, side, "qb"),
-                     kv_spec_is(spec, side, "round", "stochastic") ? u : NULL,
-                     n, code, n, &row);
+    kv_hack_table()->quantize(
+        in, n, 1, n, (unsigned)kv_spec_size(spec, side, "qb"),
+        kv_spec_is(spec, side, "round", "stochastic") ? u : NULL, n, code, n,
+        &row);
     for (size_t i = 0; i < n; i++)
         out[i] = row.range.min + (double)row.range.scale * code[i];
 }

@@ -35,20 +35,21 @@ static void check_product(size_t m, size_t n, size_t z, size_t p, unsigned bits)
     double *size = kv_alloc(m * n, 8);
     struct kv_hack_ops ops = {0};
 
-    kv_hack_uniform(9, 0, 1, z, u);
+    kv_hack_table()->uniform(9, 0, 1, z, u);
     for (size_t part = 0; part < parts; part++) {
         const size_t at = part * p, len = z - at < p ? z - at : p;
 
         for (size_t j = 0; j < n; j++) {
-            kv_hack_quantize(b + j * z + at, z, 1, len, bits, u + at, z,
-                             cb + j * len, len, &column);
+            kv_hack_table()->quantize(b + j * z + at, z, 1, len, bits, u + at,
+                                      z, cb + j * len, len, &column);
             min[j] = column.range.min;
             scale[j] = column.range.scale;
             sum[j] = column.sum;
         }
-        kv_hack_arrange(packed, pack_columns(cb, n, len, bits, 0, packed), bits,
-                        n, len, code);
-        kv_hack_quantize(a + at, z, m, len, 8, NULL, 0, ca, len, row);
+        kv_hack_table()->arrange(packed,
+                                 pack_columns(cb, n, len, bits, 0, packed),
+                                 bits, n, len, code);
+        kv_hack_table()->quantize(a + at, z, m, len, 8, NULL, 0, ca, len, row);
         for (size_t i = 0; i < m; i++) {
             kv_hack_count_row(&ops, len);
             kv_hack_count_product(&ops, len, n, false);
@@ -56,7 +57,7 @@ static void check_product(size_t m, size_t n, size_t z, size_t p, unsigned bits)
 
         const struct kv_hack_columns c = {code, n, len, bits, min, scale, sum};
 
-        kv_hack_multiply(row, m, &c, out, n);
+        kv_hack_table()->multiply(row, m, &c, out, n);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++)
                 for (size_t k = 0; k < len; k++) {
@@ -161,8 +162,8 @@ static void quantize(const void *arg, void *out)
     struct kv_hack_row row[N_PLAIN];
     uint8_t *to = out;
 
-    kv_hack_quantize(v->x, n < v->n, N_PLAIN, n, v->bits, v->u, n < v->n, to,
-                     v->n, row);
+    kv_hack_table()->quantize(v->x, n < v->n, N_PLAIN, n, v->bits, v->u,
+                              n < v->n, to, v->n, row);
     for (size_t i = 0; i < N_PLAIN; i++) {
         assert_ptr_equal(row[i].code, to + i * v->n);
         assert_int_equal(row[i].n, n);
@@ -175,14 +176,14 @@ static void scale(const void *arg, void *out)
 {
     const struct vector *v = arg;
 
-    kv_hack_scale(v->u, v->n + 1, N_PLAIN, v->n, v->x, out, v->n);
+    kv_hack_table()->scale(v->u, v->n + 1, N_PLAIN, v->n, v->x, out, v->n);
 }
 
 static void uniform(const void *arg, void *out)
 {
     const struct vector *v = arg;
 
-    kv_hack_uniform(77, UINT64_MAX - 5, v->bits << 16, v->n, out);
+    kv_hack_table()->uniform(77, UINT64_MAX - 5, v->bits << 16, v->n, out);
 }
 
 static void narrow(const void *arg, void *out)
@@ -192,14 +193,14 @@ static void narrow(const void *arg, void *out)
 
     for (size_t i = 0; i < v->n; i++)
         x[i] = (double)v->x[i] * 1.7;
-    kv_hack_narrow(x, v->n, 0.3, out);
+    kv_hack_table()->narrow(x, v->n, 0.3, out);
 }
 
 static void plain_dots(const void *arg, void *out)
 {
     const struct vector *v = arg;
 
-    kv_hack_dots(v->x, v->u, v->n + 1, N_PLAIN, v->n, out);
+    kv_hack_table()->dots(v->x, v->u, v->n + 1, N_PLAIN, v->n, out);
 }
 
 static void plain_add(const void *arg, void *out)
@@ -208,7 +209,7 @@ static void plain_add(const void *arg, void *out)
 
     for (size_t i = 0; i < v->n; i++)
         ((double *)out)[i] = v->x[i];
-    kv_hack_add(v->x, v->u, v->n + 1, N_PLAIN, v->n, out);
+    kv_hack_table()->add(v->x, v->u, v->n + 1, N_PLAIN, v->n, out);
 }
 
 static void rows_at_levels(void **state)
@@ -224,7 +225,7 @@ static void rows_at_levels(void **state)
         float u[KV_HACK_MAX_PART];
         struct vector v = {.x = x, .n = n};
 
-        kv_hack_uniform(5, 0, 1, n, u);
+        kv_hack_table()->uniform(5, 0, 1, n, u);
         for (v.bits = 1; v.bits <= 8; v.bits++) {
             v.u = u;
             same_at_levels("stochastic", n, N_PLAIN * (n + 12), quantize, &v);
@@ -247,7 +248,7 @@ static void rows_at_levels(void **state)
     for (size_t i = 0; i < 64; i++) {
         float u[64];
 
-        kv_hack_uniform(3, 9, 5, 64, u);
+        kv_hack_table()->uniform(3, 9, 5, 64, u);
         assert_true(u[i] == kv_random_unit(3, 9 + 5 * i));
     }
 }
@@ -281,13 +282,14 @@ static void multiply(const void *arg, void *out)
         o[i] = 0.1;
     memcpy(min, p->x, p->columns * sizeof(*min));
     memset(code, 0xff, kv_hack_room(p->columns, p->n));
-    kv_hack_arrange(p->packed, p->stride, p->bits, p->columns, p->n, code);
-    kv_hack_sums(code, p->columns, p->n, sum);
+    kv_hack_table()->arrange(p->packed, p->stride, p->bits, p->columns, p->n,
+                             code);
+    kv_hack_table()->sums(code, p->columns, p->n, sum);
     if (!p->folded) {
         c.min = min;
         c.scale = min;
     }
-    kv_hack_multiply(p->row, p->rows, &c, out, p->columns + 1);
+    kv_hack_table()->multiply(p->row, p->rows, &c, out, p->columns + 1);
 
     /* the columns behind the first 16 alone */
     if (p->columns > 16) {
@@ -296,7 +298,7 @@ static void multiply(const void *arg, void *out)
         c.min = NULL;
         c.scale = NULL;
         c.n_columns -= 16;
-        kv_hack_multiply(p->row, p->rows, &c, o + 16, p->columns + 1);
+        kv_hack_table()->multiply(p->row, p->rows, &c, o + 16, p->columns + 1);
     }
     free(min), free(sum), free(code);
 }
@@ -358,7 +360,7 @@ static void turn(const void *arg, void *out)
     const size_t row = KV_HACK_COLUMNS(t->rows);
     uint32_t *word = kv_alloc((t->n + 3) / 4, row * sizeof(*word));
 
-    kv_hack_turn(t->bytes, t->stride, t->rows, t->n, word);
+    kv_hack_table()->transpose(t->bytes, t->stride, t->rows, t->n, word);
     for (size_t i = 0; i < (t->n + 3) / 4; i++)
         memcpy((uint32_t *)out + i * t->rows, word + i * row,
                t->rows * sizeof(*word));
@@ -406,8 +408,8 @@ static void rounding(void **state)
     for (size_t i = 0; i < N; i++)
         x[i] = -1 + 0.25f * (float)i * 0.15f;
     for (size_t k = 0; k < DRAWS; k++) {
-        kv_hack_uniform(11, k * N, 1, N, u);
-        kv_hack_round(x, N, r, 2, u, code);
+        kv_hack_table()->uniform(11, k * N, 1, N, u);
+        kv_hack_table()->round(x, N, r, 2, u, code);
         for (size_t i = 0; i < N; i++) {
             assert_true(fabs(code[i] - i * 0.15) < 1 + 1e-6);
             mean[i] += code[i];
@@ -420,14 +422,14 @@ static void rounding(void **state)
     const uint8_t even[] = {0, 2, 2, 0, 3, 2};
     const struct kv_hack_range unit = {0, 1}, flat = {5, 0};
 
-    kv_hack_round(halves, 6, unit, 2, NULL, code);
+    kv_hack_table()->round(halves, 6, unit, 2, NULL, code);
     assert_memory_equal(code, even, sizeof(even));
-    kv_hack_round(halves, 6, flat, 2, NULL, code);
+    kv_hack_table()->round(halves, 6, flat, 2, NULL, code);
     for (size_t i = 0; i < 6; i++)
         assert_int_equal(code[i], 0);
     for (size_t i = 0; i < 4; i++) /* whole numbers, largest draw */
         x[i] = (float)i, u[i] = 1 - 0x1p-24f;
-    kv_hack_round(x, 4, unit, 2, u, code);
+    kv_hack_table()->round(x, 4, unit, 2, u, code);
     for (int i = 0; i < 4; i++)
         assert_int_equal(code[i], i);
 }

@@ -257,8 +257,8 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
 }
 
 /* Words of `size` bytes each, a constant. */
-ALWAYS_INLINE void turn_words(const uint8_t *bytes, size_t stride,
-                              size_t n_rows, size_t size, uint32_t *word)
+ALWAYS_INLINE void transpose_words(const uint8_t *bytes, size_t stride,
+                                   size_t n_rows, size_t size, uint32_t *word)
 {
     for (size_t j = 0; j < n_rows; j++) {
         word[j] = 0;
@@ -266,34 +266,21 @@ ALWAYS_INLINE void turn_words(const uint8_t *bytes, size_t stride,
     }
 }
 
-static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
-                 uint32_t *word)
+static void transpose(const uint8_t *bytes, size_t stride, size_t n_rows,
+                      size_t n, uint32_t *word)
 {
     size_t i = 0;
 
     for (; i + 4 <= n; i += 4, word += KV_HACK_COLUMNS(n_rows))
-        turn_words(bytes + i, stride, n_rows, 4, word);
+        transpose_words(bytes + i, stride, n_rows, 4, word);
     switch (n - i) {
-#define CASE(SIZE)                                         \
-    case SIZE:                                             \
-        turn_words(bytes + i, stride, n_rows, SIZE, word); \
+#define CASE(SIZE)                                              \
+    case SIZE:                                                  \
+        transpose_words(bytes + i, stride, n_rows, SIZE, word); \
         break;
         CASE(1) CASE(2) CASE(3)
 #undef CASE
     }
 }
 
-const struct kv_hack_loops kv_hack_avx2 = {
-    .range = range,
-    .round = round_codes,
-    .quantize = quantize,
-    .uniform = uniform,
-    .arrange = arrange,
-    .sums = sums,
-    .multiply = multiply,
-    .turn = turn,
-    .dots = dots,
-    .add = add,
-    .scale = scale,
-    .narrow = narrow,
-};
+TABLE(avx2);

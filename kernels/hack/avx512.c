@@ -67,8 +67,8 @@ ALWAYS_INLINE __m128i load16(const uint8_t *p, bool whole, __mmask16 there)
 
 /* 16 bytes of 16 rows, or, not whole, those that are there and 0: word i of
  * row j goes to lane j of w[i]. */
-ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, bool whole,
-                          __mmask16 there, __m512i w[4])
+ALWAYS_INLINE void transpose16(const uint8_t *bytes, size_t stride, bool whole,
+                               __mmask16 there, __m512i w[4])
 {
     __m512i r[4];
 
@@ -89,8 +89,8 @@ ALWAYS_INLINE void turn16(const uint8_t *bytes, size_t stride, bool whole,
 
 /* The same of n bytes and n_rows rows, as many as there are up to 16; what is
  * not there is 0. */
-static void turn_few(const uint8_t *bytes, size_t stride, size_t n_rows,
-                     __mmask16 there, __m512i w[4])
+static void transpose_few(const uint8_t *bytes, size_t stride, size_t n_rows,
+                          __mmask16 there, __m512i w[4])
 {
     __m128i x[4][4]; /* [row % 4][row / 4] */
     __m512i r[4];
@@ -103,21 +103,21 @@ static void turn_few(const uint8_t *bytes, size_t stride, size_t n_rows,
     kv_lanes_turn(r, w);
 }
 
-ALWAYS_INLINE void turn_some(const uint8_t *bytes, size_t stride, size_t n_rows,
-                             size_t n, __m512i w[4])
+ALWAYS_INLINE void transpose_some(const uint8_t *bytes, size_t stride,
+                                  size_t n_rows, size_t n, __m512i w[4])
 {
     const __mmask16 there = (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff);
 
     if (n_rows < WIDTH)
-        turn_few(bytes, stride, n_rows, there, w);
+        transpose_few(bytes, stride, n_rows, there, w);
     else if (n < 16)
-        turn16(bytes, stride, false, there, w);
+        transpose16(bytes, stride, false, there, w);
     else
-        turn16(bytes, stride, true, there, w);
+        transpose16(bytes, stride, true, there, w);
 }
 
-static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
-                 uint32_t *word)
+static void transpose(const uint8_t *bytes, size_t stride, size_t n_rows,
+                      size_t n, uint32_t *word)
 {
     const size_t row = KV_HACK_COLUMNS(n_rows);
 
@@ -126,7 +126,8 @@ static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
             const size_t left = (n - i + 3) / 4;
             __m512i w[4];
 
-            turn_some(bytes + j * stride + i, stride, n_rows - j, n - i, w);
+            transpose_some(bytes + j * stride + i, stride, n_rows - j, n - i,
+                           w);
             for (size_t k = 0; k < 4 && k < left; k++)
                 _mm512_storeu_si512(word + (i / 4 + k) * row + j, w[k]);
         }
@@ -148,7 +149,7 @@ ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
         const size_t left = (bytes - i) / 4;
         __m512i w[4];
 
-        turn_some(packed + i, stride, n_columns, bytes - i, w);
+        transpose_some(packed + i, stride, n_columns, bytes - i, w);
         for (size_t k = 0; k < 4 && k < left; k++)
             for (unsigned j = 0; j < 8 / bits; j++, code += 4 * WIDTH) {
                 const __m512i at = _mm512_add_epi8(
@@ -205,17 +206,4 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
     }
 }
 
-const struct kv_hack_loops kv_hack_vnni = {
-    .range = range,
-    .round = round_codes,
-    .quantize = quantize,
-    .uniform = uniform,
-    .arrange = arrange,
-    .sums = sums,
-    .multiply = multiply,
-    .turn = turn,
-    .dots = dots,
-    .add = add,
-    .scale = scale,
-    .narrow = narrow,
-};
+TABLE(vnni);

@@ -80,7 +80,7 @@ struct kv_hack_draw {
 
 /* A row's codes, by a warp: x, so many values of `part` each; the first one's
  * number is `first`, the next one's `next` further.  To the same codes as
- * kv_hack_quantize() of kernels/hack/hack.h. */
+ * quantize() of kernels/hack/hack.h. */
 KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
                                      unsigned part, unsigned row,
                                      const kv_hack_draw &first, uint64_t next,

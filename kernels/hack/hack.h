@@ -14,8 +14,8 @@
  * Sums of codes are exact in 32-bit integers and eq. 4 is evaluated in double,
  * a column by itself, each operation in the order given and rounded once: every
  * level gives the same bits. */
-#ifndef KV_HACK_PRODUCTS_H
-#define KV_HACK_PRODUCTS_H
+#ifndef KV_KERNELS_HACK_H
+#define KV_KERNELS_HACK_H
 
 #include "lib/base/rng.h"
 
@@ -31,20 +31,6 @@ enum {
 struct kv_hack_range {
     float min, scale; /* scale 0: every value is min */
 };
-
-/* The range of x [n], n >= 1: its minimum and (max - min) / (2^bits - 1), in
- * f32; infinite where that overflows. */
-struct kv_hack_range kv_hack_range(const float *x, size_t n, unsigned bits);
-
-/* code[i] = round((x[i] - min) / scale), clamped to [0, 2^bits - 1].  Down to
- * floor(y) with probability ceil(y) - y when u [n], uniform in [0, 1), is
- * given; u NULL: to nearest, half to even. */
-void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
-                   unsigned bits, const float *u, uint8_t *code);
-
-/* u[i] = kv_random_unit(key, first + i * step). */
-void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
-                     float *u);
 
 /* Streams of random numbers: stored keys and values, and the two left sides. */
 enum kv_hack_stream { KV_HACK_K, KV_HACK_V, KV_HACK_Q, KV_HACK_P };
@@ -110,19 +96,11 @@ struct kv_hack_row {
     int32_t sum; /* of the codes */
 };
 
-/* Quantizes n_rows rows of n values, each to bits with its own range: rows of x
- * are x_stride apart, those of u, as for kv_hack_round(), u_stride, and those
- * of code code_stride; row[i] points to the codes, which the caller keeps. */
-void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
-                      unsigned bits, const float *u, size_t u_stride,
-                      uint8_t *code, size_t code_stride,
-                      struct kv_hack_row *row);
-
 /* One partition of the columns of the right matrix, n codes each.  Arrays by
  * column have room for KV_HACK_COLUMNS(n_columns) of them; what stands behind
  * the last column is read but counts for nothing. */
 struct kv_hack_columns {
-    const uint8_t *code; /* as kv_hack_arrange() left them */
+    const uint8_t *code; /* arranged */
     size_t n_columns, n;
     unsigned bits;            /* every code is below 2^bits */
     const float *min, *scale; /* NULL: 0 and 1 (the left side has taken the
@@ -134,52 +112,91 @@ struct kv_hack_columns {
 #define KV_HACK_COLUMNS(n_columns) (((n_columns) + 15) / 16 * 16)
 
 /* Bytes of n_columns columns of n codes, arranged: KV_HACK_COLUMNS(n_columns)
- * times n filled up to a multiple of 4. */
-size_t kv_hack_room(size_t n_columns, size_t n);
+ * times n rounded up to a multiple of 4. */
+static inline size_t kv_hack_room(size_t n_columns, size_t n)
+{
+    return KV_HACK_COLUMNS(n_columns) * ((n + 3) / 4 * 4);
+}
 
-/* Unpacks columns into the order that kv_hack_multiply() reads, which belongs
- * to the level.  The codes of column j, n of them, are packed (bitpack.h) from
- * packed + j * stride on.  code: kv_hack_room(n_columns, n) bytes; columns from
- * a multiple j of 16 on begin at kv_hack_room(j, n). */
-void kv_hack_arrange(const uint8_t *packed, size_t stride, unsigned bits,
-                     size_t n_columns, size_t n, uint8_t *code);
+/* The operations.  c.c is the definition; all versions give the same bits, but
+ * arranged codes are those of a version. */
+struct kv_hack_table {
+    /* The range of x [n], n >= 1: its minimum and (max - min) / (2^bits - 1),
+     * in f32; infinite where that overflows. */
+    struct kv_hack_range (*range)(const float *x, size_t n, unsigned bits);
 
-/* sum [n_columns] of the codes of each column. */
-void kv_hack_sums(const uint8_t *arranged, size_t n_columns, size_t n,
-                  int32_t *sum);
+    /* code[i] = round((x[i] - min) / scale), clamped to [0, 2^bits - 1]; 0
+     * where scale is.  Down to floor(y) with probability ceil(y) - y when
+     * u [n], uniform in [0, 1), is given; u NULL: to nearest, half to even.
+     * Gives the sum of the codes. */
+    int32_t (*round)(const float *x, size_t n, struct kv_hack_range r,
+                     unsigned bits, const float *u, uint8_t *code);
 
-/* out[i * stride + j] += eq. 4 of row i and column j, every row of c->n codes:
- *
- *   fma(s_a s_b, sum(a' b'), fma(m_a, s_b sum(b'), fma(m_b, c, out)))
- *
- * with c = s_a sum(a') + n m_a, or fma(s_a, sum(a' b'), fma(m_a, sum(b'), out))
- * where min and scale are NULL. */
-void kv_hack_multiply(const struct kv_hack_row *row, size_t n_rows,
-                      const struct kv_hack_columns *c, double *out,
-                      size_t stride);
+    /* u[i] = kv_random_unit(key, first + i * step). */
+    void (*uniform)(uint64_t key, uint64_t first, uint64_t step, size_t n,
+                    float *u);
 
-/* Rows of bytes, `stride` apart, as columns of little-endian words:
- * word[i * KV_HACK_COLUMNS(n_rows) + j] is bytes [4 i, 4 i + 4) of row j, for
- * i < ceil(n / 4); past the row's n bytes 0. */
-void kv_hack_turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
-                  uint32_t *word);
+    /* Quantizes n_rows rows of n values, each to bits with its own range: rows
+     * of x are x_stride apart, those of u, as for round(), u_stride, and those
+     * of code code_stride; row[i] points to the codes, which the caller
+     * keeps. */
+    void (*quantize)(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                     unsigned bits, const float *u, size_t u_stride,
+                     uint8_t *code, size_t code_stride,
+                     struct kv_hack_row *row);
 
-/* Products with what is not quantized, in double; m: rows of n floats, stride
- * apart.
- *
- *   dots: out[i] = sum x_c m_ic over c < n, in eight lanes, c mod 8, that are
- *         added in halves: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
- *   add:  out[c] += x_i m_ic, row after row */
-void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
-                  size_t n, double *out);
-void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
+    /* Unpacks columns into the order that multiply() reads.  The codes of
+     * column j, n of them, are packed (bitpack.h) from packed + j * stride on.
+     * code: kv_hack_room(n_columns, n) bytes; columns from a multiple j of 16
+     * on begin at kv_hack_room(j, n). */
+    void (*arrange)(const uint8_t *packed, size_t stride, unsigned bits,
+                    size_t n_columns, size_t n, uint8_t *code);
+
+    /* sum [n_columns] of the codes of each column. */
+    void (*sums)(const uint8_t *arranged, size_t n_columns, size_t n,
+                 int32_t *sum);
+
+    /* out[i * stride + j] += eq. 4 of row i and column j, every row of c->n
+     * codes:
+     *
+     *   fma(s_a s_b, sum(a' b'), fma(m_a, s_b sum(b'), fma(m_b, c, out)))
+     *
+     * with c = s_a sum(a') + n m_a, or fma(s_a, sum(a' b'), fma(m_a, sum(b'),
+     * out)) where min and scale are NULL. */
+    void (*multiply)(const struct kv_hack_row *row, size_t n_rows,
+                     const struct kv_hack_columns *c, double *out,
+                     size_t stride);
+
+    /* Rows of bytes, `stride` apart, as columns of little-endian words:
+     * word[i * KV_HACK_COLUMNS(n_rows) + j] is bytes [4 i, 4 i + 4) of row j,
+     * for i < ceil(n / 4); past the row's n bytes 0. */
+    void (*transpose)(const uint8_t *bytes, size_t stride, size_t n_rows,
+                      size_t n, uint32_t *word);
+
+    /* Products with unquantized values, in double; m: rows of n floats, stride
+     * apart.
+     *
+     *   dots: out[i] = sum x_c m_ic over c < n, in eight lanes, c mod 8, that
+     *         are added in halves: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
+     *   add:  out[c] += x_i m_ic, row after row */
+    void (*dots)(const float *x, const float *m, size_t stride, size_t n_rows,
                  size_t n, double *out);
+    void (*add)(const float *x, const float *m, size_t stride, size_t n_rows,
+                size_t n, double *out);
 
-/* Rows of n values: out[i][c] = x[i][c] * by[c]. */
-void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
-                   const float *by, float *out, size_t out_stride);
+    /* Rows of n values: out[i][c] = x[i][c] * by[c]. */
+    void (*scale)(const float *x, size_t x_stride, size_t n_rows, size_t n,
+                  const float *by, float *out, size_t out_stride);
 
-/* out[i] = (float)(x[i] * by). */
-void kv_hack_narrow(const double *x, size_t n, double by, float *out);
+    /* out[i] = (float)(x[i] * by). */
+    void (*narrow)(const double *x, size_t n, double by, float *out);
+};
+
+/* That of the level in use. */
+const struct kv_hack_table *kv_hack_table(void);
+
+extern const struct kv_hack_table kv_hack_table_c;
+/* x86-64 only; vnni: kv_level_vnni(), else level avx512 runs the AVX2 one. */
+extern const struct kv_hack_table kv_hack_table_avx2, kv_hack_table_vnni;
 
 #endif

@@ -1,13 +1,18 @@
-/* The loops of homomorphic.h that every level has alike: floats go element by
- * element, or in lanes that do not follow the register.  Included by
- * homomorphic.c and, compiled for wider registers, by homomorphic_avx2.c and
- * homomorphic_vnni.c, which define range(). */
-#include "kernels/hack/impl.h"
+/* The operations of hack.h that every level has alike: floats go element by
+ * element, or in lanes that do not follow the register.  Included by c.c and,
+ * compiled for wider registers, by avx2.c and avx512.c, which define the rest:
+ * then all go into TABLE(). */
+#include "kernels/hack/hack.h"
 #include "kernels/simd/unroll.h"
 #include "lib/base/rng.h"
 
 #include <math.h>
 #include <string.h>
+
+ALWAYS_INLINE float top_code(unsigned bits)
+{
+    return (float)((1u << bits) - 1);
+}
 
 /* y, within the codes. */
 ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)
@@ -18,11 +23,14 @@ ALWAYS_INLINE float clamped(float x, struct kv_hack_range r, float top)
 }
 
 static int32_t round_codes(const float *x, size_t n, struct kv_hack_range r,
-                           float top, const float *u, uint8_t *code)
+                           unsigned bits, const float *u, uint8_t *code)
 {
+    const float top = top_code(bits);
     int32_t sum = 0;
 
-    if (u)
+    if (!(r.scale > 0))
+        memset(code, 0, n);
+    else if (u)
         for (size_t i = 0; i < n; i++) {
             const float in = clamped(x[i], r, top);
             const int32_t down = (int32_t)in;
@@ -43,22 +51,20 @@ static int32_t round_codes(const float *x, size_t n, struct kv_hack_range r,
     return sum;
 }
 
-static struct kv_hack_range range(const float *x, size_t n, float top);
+static struct kv_hack_range range(const float *x, size_t n, unsigned bits);
 
 static void quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
-                     float top, const float *u, size_t u_stride, uint8_t *code,
-                     size_t code_stride, struct kv_hack_row *row)
+                     unsigned bits, const float *u, size_t u_stride,
+                     uint8_t *code, size_t code_stride, struct kv_hack_row *row)
 {
     for (size_t i = 0; i < n_rows; i++) {
-        const struct kv_hack_range r = range(x + i * x_stride, n, top);
+        const float *from = x + i * x_stride;
+        const struct kv_hack_range r = range(from, n, bits);
         uint8_t *to = code + i * code_stride;
+        const int32_t sum =
+            round_codes(from, n, r, bits, u ? u + i * u_stride : NULL, to);
 
-        row[i] = (struct kv_hack_row){.code = to, .n = n, .range = r};
-        if (r.scale > 0)
-            row[i].sum = round_codes(x + i * x_stride, n, r, top,
-                                     u ? u + i * u_stride : NULL, to);
-        else
-            memset(to, 0, n);
+        row[i] = (struct kv_hack_row){to, n, r, sum};
     }
 }
 
@@ -85,3 +91,19 @@ static void narrow(const double *x, size_t n, double by, float *out)
     for (size_t i = 0; i < n; i++)
         out[i] = (float)(x[i] * by);
 }
+
+#define TABLE(level)                                     \
+    const struct kv_hack_table kv_hack_table_##level = { \
+        .range = range,                                  \
+        .round = round_codes,                            \
+        .uniform = uniform,                              \
+        .quantize = quantize,                            \
+        .arrange = arrange,                              \
+        .sums = sums,                                    \
+        .multiply = multiply,                            \
+        .transpose = transpose,                          \
+        .dots = dots,                                    \
+        .add = add,                                      \
+        .scale = scale,                                  \
+        .narrow = narrow,                                \
+    }

@@ -23,7 +23,7 @@ enum { ROWS = 4 };
 
 /* A minimum is the same in any order, and of one value twice.  min(x, low) is
  * low where they are equal: of zeros alone both ends are the first. */
-static struct kv_hack_range range(const float *x, size_t n, float top)
+static struct kv_hack_range range(const float *x, size_t n, unsigned bits)
 {
     float low = x[0], high = x[0];
 
@@ -46,7 +46,7 @@ static struct kv_hack_range range(const float *x, size_t n, float top)
     }
     return (struct kv_hack_range){
         .min = low + 0.0f, /* of the two zeros always +0 */
-        .scale = (high - low) / top,
+        .scale = (high - low) / top_code(bits),
     };
 }
 

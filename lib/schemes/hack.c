@@ -188,10 +188,11 @@ static void encode_range(const struct kv_hack *h, uint64_t key, size_t first,
     for (size_t j = 0; j < s.n; j++)
         value[j] = x[s.at + j * s.step];
     if (h->stochastic)
-        kv_hack_uniform(key, s.counter, s.next, s.n, u);
-    kv_hack_round(value, s.n,
-                  put_range(h, bytes, i, kv_hack_range(value, s.n, h->bits)),
-                  h->bits, h->stochastic ? u : NULL, rounded);
+        kv_hack_table()->uniform(key, s.counter, s.next, s.n, u);
+    kv_hack_table()->round(
+        value, s.n,
+        put_range(h, bytes, i, kv_hack_table()->range(value, s.n, h->bits)),
+        h->bits, h->stochastic ? u : NULL, rounded);
     for (size_t j = 0; j < s.n; j++)
         code[s.at + j * s.step] = rounded[j];
 }
@@ -276,10 +277,10 @@ static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
     uint8_t rounded[KV_HACK_MAX_PART];
 
     if (h->stochastic)
-        kv_hack_uniform(key, s.counter, s.next, m + 1, u);
+        kv_hack_table()->uniform(key, s.counter, s.next, m + 1, u);
     if (m && x >= old.min && x <= old.min + old.scale * top) {
-        kv_hack_round(&x, 1, old, h->bits, h->stochastic ? u + m : NULL,
-                      rounded);
+        kv_hack_table()->round(&x, 1, old, h->bits,
+                               h->stochastic ? u + m : NULL, rounded);
         code[s.at + m * s.step] = rounded[0];
         return;
     }
@@ -291,9 +292,10 @@ static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
     const float ends[3] = {x, m ? old.min : x,
                            m ? old.min + old.scale * top : x};
 
-    kv_hack_round(value, m + 1,
-                  put_range(h, bytes, i, kv_hack_range(ends, 3, h->bits)),
-                  h->bits, h->stochastic ? u : NULL, rounded);
+    kv_hack_table()->round(
+        value, m + 1,
+        put_range(h, bytes, i, kv_hack_table()->range(ends, 3, h->bits)),
+        h->bits, h->stochastic ? u : NULL, rounded);
     for (size_t t = 0; t <= m; t++)
         code[s.at + t * s.step] = rounded[t];
 }

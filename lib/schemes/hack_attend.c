@@ -101,13 +101,13 @@ static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
 
     for (size_t j = j0; j < t->n; j++) {
         if (u)
-            kv_hack_uniform(t->query[j].key[h->side], counter, next, n,
-                            t->u + j * room);
+            kv_hack_table()->uniform(t->query[j].key[h->side], counter, next, n,
+                                     t->u + j * room);
         kv_hack_fetch(o);
     }
-    kv_hack_quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
-                     t->code + j0 * room + at, room,
-                     t->row + part * t->most + j0);
+    kv_hack_table()->quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
+                              t->code + j0 * room + at, room,
+                              t->row + part * t->most + j0);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_row(&t->ops, n);
 }
@@ -137,9 +137,9 @@ static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
     const float *q = t->q + j0 * d;
     float *x = t->x + j0 * t->line_room;
 
-    kv_hack_scale(q, d, n, d, k->scale, x, t->line_room);
+    kv_hack_table()->scale(q, d, n, d, k->scale, x, t->line_room);
     quantize_q(t, k, j0, k->r->sinks + first, x, t->line_room);
-    kv_hack_dots(k->min, q, d, n, d, t->one + j0);
+    kv_hack_table()->dots(k->min, q, d, n, d, t->one + j0);
     for (size_t j = j0; j < t->n; j++)
         for (size_t i = 0; i < k->room; i++)
             t->score[j * t->score_room + i] = t->one[j];
@@ -169,13 +169,13 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
         const struct kv_hack_columns c =
             kv_hack_operand_columns(k, part, 0, n, kv_hack_part_len(h, part));
 
-        kv_hack_multiply(t->row + part * t->most + j0, t->n - j0, &c,
-                         t->score + j0 * room, room);
+        kv_hack_table()->multiply(t->row + part * t->most + j0, t->n - j0, &c,
+                                  t->score + j0 * room, room);
         kv_hack_fetch(k);
     }
     for (size_t j = j0; j < t->n; j++) {
-        kv_hack_narrow(t->score + j * room, seen(at, n, t->query[j].n),
-                       (double)attn_scale, t->w + j * t->w_room + at);
+        kv_hack_table()->narrow(t->score + j * room, seen(at, n, t->query[j].n),
+                                (double)attn_scale, t->w + j * t->w_room + at);
         kv_hack_fetch(k);
     }
 }
@@ -191,10 +191,10 @@ static void score_plain(struct tile *t, const struct kv_hack_operand *k,
     for (size_t i = 0; i < n; i += t->score_room) {
         const size_t some = kv_hack_least(n - i, t->score_room);
 
-        kv_hack_dots(t->q + j * d, k->plain + (plain + i) * d, d, some, d,
-                     t->score);
-        kv_hack_narrow(t->score, some, (double)attn_scale,
-                       t->w + j * t->w_room + from + i);
+        kv_hack_table()->dots(t->q + j * d, k->plain + (plain + i) * d, d, some,
+                              d, t->score);
+        kv_hack_table()->narrow(t->score, some, (double)attn_scale,
+                                t->w + j * t->w_room + from + i);
     }
 }
 
@@ -252,7 +252,7 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
              t->w + j0 * t->w_room + at, t->w_room, m);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
-    kv_hack_multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
+    kv_hack_table()->multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
     kv_hack_fetch(v);
 }
 
@@ -271,17 +271,19 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
         const struct kv_hack_columns c =
             kv_hack_operand_columns(v, 0, line, n, m);
 
-        kv_hack_scale(w, t->w_room, rows, m, v->scale + g * h->len, x,
-                      t->line_room);
+        kv_hack_table()->scale(w, t->w_room, rows, m, v->scale + g * h->len, x,
+                               t->line_room);
         quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), KV_HACK_NEXT_TOKEN,
                  x, t->line_room, m);
-        kv_hack_dots(v->min + g * h->len, w, t->w_room, rows, m, t->one + j0);
+        kv_hack_table()->dots(v->min + g * h->len, w, t->w_room, rows, m,
+                              t->one + j0);
         for (size_t j = j0; j < t->n; j++) {
             t->base[g * t->most + j] += t->one[j];
             kv_hack_count_product(&t->ops, m, n, true);
             t->ops.correction += m + 2 * m + n;
         }
-        kv_hack_multiply(t->row + j0, rows, &c, t->out + j0 * d + line, d);
+        kv_hack_table()->multiply(t->row + j0, rows, &c, t->out + j0 * d + line,
+                                  d);
         kv_hack_fetch(v);
     }
 }
@@ -299,9 +301,9 @@ static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
         for (size_t c = g * h->group; c < kv_hack_least((g + 1) * h->group, d);
              c++)
             out[c] += t->base[g * t->most + j];
-    kv_hack_add(w, v->plain, d, kv_hack_least(sinks, n), d, out);
-    kv_hack_add(w + v->tail, v->plain + sinks * d, d,
-                seen(v->tail, v->n_plain - sinks, n), d, out);
+    kv_hack_table()->add(w, v->plain, d, kv_hack_least(sinks, n), d, out);
+    kv_hack_table()->add(w + v->tail, v->plain + sinks * d, d,
+                         seen(v->tail, v->n_plain - sinks, n), d, out);
 }
 
 /* out = w times the values of what each query sees. */
@@ -421,7 +423,7 @@ static void tile_attend(struct tile *t, struct kv_hack_operand *k,
         softmax(t, j, v->h->len);
     gather(t, v);
     for (size_t j = 0; j < t->n; j++)
-        kv_hack_narrow(t->out + j * d, d, 1, t->query[j].out);
+        kv_hack_table()->narrow(t->out + j * d, d, 1, t->query[j].out);
 }
 
 /* The query heads of one KV head. */

@@ -180,10 +180,10 @@ static void arrange(struct kv_hack_operand *o, const uint8_t *packed,
             o, part, 0, n, kv_hack_least(m, kv_hack_part_len(h, part)));
         uint8_t *code = o->code + (c.code - o->code);
 
-        kv_hack_arrange(packed + part * h->part * bits / 8, stride, bits, n,
-                        c.n, code);
+        kv_hack_table()->arrange(packed + part * h->part * bits / 8, stride,
+                                 bits, n, c.n, code);
         if (!h->sums)
-            kv_hack_sums(code, n, c.n, o->sum + part * o->room);
+            kv_hack_table()->sums(code, n, c.n, o->sum + part * o->room);
         kv_hack_fetch(o);
     }
 }
@@ -196,8 +196,8 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
     const size_t sums = 4 * h->n_parts;
 
     arrange(o, bytes, stride, h->bits, n, h->len);
-    kv_hack_turn(bytes + h->code_bytes, stride, n,
-                 h->head_bytes - h->code_bytes, o->word);
+    kv_hack_table()->transpose(bytes + h->code_bytes, stride, n,
+                               h->head_bytes - h->code_bytes, o->word);
     kv_hack_fetch(o);
     for (size_t part = 0; part < h->n_parts; part++) {
         const size_t at = part * o->room, min = h->n_parts + part;

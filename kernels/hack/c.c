@@ -1,11 +1,11 @@
-#include "kernels/hack/hack.h"
 #include "kernels/bitpack.h"
+#include "kernels/hack/hack.h"
 #include "kernels/hack/loops.h"
 #include "kernels/level.h"
 
 /* ---- the plain C version: columns one after the other -------------------- */
 
-static struct kv_hack_range range(const float *x, size_t n, float top)
+static struct kv_hack_range range(const float *x, size_t n, unsigned bits)
 {
     float low = x[0], high = x[0];
 
@@ -15,7 +15,7 @@ static struct kv_hack_range range(const float *x, size_t n, float top)
     }
     return (struct kv_hack_range){
         .min = low + 0.0f, /* of the two zeros always +0 */
-        .scale = (high - low) / top,
+        .scale = (high - low) / top_code(bits),
     };
 }
 
@@ -40,7 +40,7 @@ static void add(const float *x, const float *m, size_t stride, size_t n_rows,
             out[c] += (double)x[i] * (double)m[i * stride + c];
 }
 
-static size_t filled_up(size_t n)
+static size_t padded(size_t n)
 {
     return (n + 3) / 4 * 4;
 }
@@ -50,7 +50,7 @@ static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
 {
     uint16_t wide[KV_HACK_MAX_PART];
 
-    for (size_t j = 0; j < n_columns; j++, code += filled_up(n)) {
+    for (size_t j = 0; j < n_columns; j++, code += padded(n)) {
         kv_unpack(packed + j * stride, n, bits, wide);
         for (size_t z = 0; z < n; z++)
             code[z] = (uint8_t)wide[z];
@@ -63,7 +63,7 @@ static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
     for (size_t j = 0; j < n_columns; j++) {
         sum[j] = 0;
         for (size_t z = 0; z < n; z++)
-            sum[j] += arranged[j * filled_up(n) + z];
+            sum[j] += arranged[j * padded(n) + z];
     }
 }
 
@@ -100,11 +100,11 @@ static void multiply(const struct kv_hack_row *row, size_t n_rows,
         for (size_t j = 0; j < c->n_columns; j++)
             out[j] = combined(
                 &row[i], c, j,
-                dot(row[i].code, c->code + j * filled_up(c->n), c->n), out[j]);
+                dot(row[i].code, c->code + j * padded(c->n), c->n), out[j]);
 }
 
-static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
-                 uint32_t *word)
+static void transpose(const uint8_t *bytes, size_t stride, size_t n_rows,
+                      size_t n, uint32_t *word)
 {
     for (size_t i = 0; i < n; i += 4, word += KV_HACK_COLUMNS(n_rows))
         for (size_t j = 0; j < n_rows; j++) {
@@ -113,120 +113,20 @@ static void turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
         }
 }
 
-const struct kv_hack_loops kv_hack_c = {
-    .range = range,
-    .round = round_codes,
-    .quantize = quantize,
-    .uniform = uniform,
-    .arrange = arrange,
-    .sums = sums,
-    .multiply = multiply,
-    .turn = turn,
-    .dots = dots,
-    .add = add,
-    .scale = scale,
-    .narrow = narrow,
-};
+TABLE(c);
 
 /* ---- the choice -----------------------------------------------------------
  */
 
-static const struct kv_hack_loops *best(void)
+const struct kv_hack_table *kv_hack_table(void)
 {
 #ifdef __x86_64__
     if (kv_level_vnni())
-        return &kv_hack_vnni;
+        return &kv_hack_table_vnni;
     if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &kv_hack_avx2;
+        return &kv_hack_table_avx2;
 #endif
-    return &kv_hack_c;
-}
-
-static float top_code(unsigned bits)
-{
-    return (float)((1u << bits) - 1);
-}
-
-struct kv_hack_range kv_hack_range(const float *x, size_t n, unsigned bits)
-{
-    return best()->range(x, n, top_code(bits));
-}
-
-void kv_hack_round(const float *x, size_t n, struct kv_hack_range r,
-                   unsigned bits, const float *u, uint8_t *code)
-{
-    if (r.scale > 0)
-        best()->round(x, n, r, top_code(bits), u, code);
-    else
-        memset(code, 0, n);
-}
-
-void kv_hack_uniform(uint64_t key, uint64_t first, uint64_t step, size_t n,
-                     float *u)
-{
-    best()->uniform(key, first, step, n, u);
-}
-
-void kv_hack_quantize(const float *x, size_t x_stride, size_t n_rows, size_t n,
-                      unsigned bits, const float *u, size_t u_stride,
-                      uint8_t *code, size_t code_stride,
-                      struct kv_hack_row *row)
-{
-    best()->quantize(x, x_stride, n_rows, n, top_code(bits), u, u_stride, code,
-                     code_stride, row);
-}
-
-size_t kv_hack_room(size_t n_columns, size_t n)
-{
-    return KV_HACK_COLUMNS(n_columns) * filled_up(n);
-}
-
-void kv_hack_arrange(const uint8_t *packed, size_t stride, unsigned bits,
-                     size_t n_columns, size_t n, uint8_t *code)
-{
-    best()->arrange(packed, stride, bits, n_columns, n, code);
-}
-
-void kv_hack_sums(const uint8_t *arranged, size_t n_columns, size_t n,
-                  int32_t *sum)
-{
-    best()->sums(arranged, n_columns, n, sum);
-}
-
-void kv_hack_multiply(const struct kv_hack_row *row, size_t n_rows,
-                      const struct kv_hack_columns *c, double *out,
-                      size_t stride)
-{
-    best()->multiply(row, n_rows, c, out, stride);
-}
-
-void kv_hack_turn(const uint8_t *bytes, size_t stride, size_t n_rows, size_t n,
-                  uint32_t *word)
-{
-    best()->turn(bytes, stride, n_rows, n, word);
-}
-
-void kv_hack_dots(const float *x, const float *m, size_t stride, size_t n_rows,
-                  size_t n, double *out)
-{
-    best()->dots(x, m, stride, n_rows, n, out);
-}
-
-void kv_hack_add(const float *x, const float *m, size_t stride, size_t n_rows,
-                 size_t n, double *out)
-{
-    best()->add(x, m, stride, n_rows, n, out);
-}
-
-void kv_hack_scale(const float *x, size_t x_stride, size_t n_rows, size_t n,
-                   const float *by, float *out, size_t out_stride)
-{
-    best()->scale(x, x_stride, n_rows, n, by, out, out_stride);
-}
-
-void kv_hack_narrow(const double *x, size_t n, double by, float *out)
-{
-    best()->narrow(x, n, by, out);
+    return &kv_hack_table_c;
 }
 
 /* ---- operations -----------------------------------------------------------
