@@ -225,11 +225,11 @@ static int arrange_side(struct kv_loop_gpu *g, const struct kv_qkv *x,
 {
     const struct kv_codec *c = kv_codecs_at(g->codecs, x->layer)[side];
     const struct layer *l = &g->layer[x->layer];
-    const struct kv_hack_steps *h = side == KV_K ? &l->steps.k : &l->steps.v;
+    const struct kv_gpu_hack_side *h = side == KV_K ? &l->steps.k : &l->steps.v;
     const float *in = side == KV_K ? x->gpu_k : x->gpu_v;
     const size_t window = x->n * c->shape.n_kv_heads * c->shape.head_dim;
     const size_t bytes =
-        c->shape.n_kv_heads * g->codes.n_steps * kv_hack_step_bytes(h);
+        c->shape.n_kv_heads * g->codes.n_steps * kv_gpu_hack_piece_bytes(h);
     unsigned *strange = strange_at(g, x->n_windows, x->layer, side);
     float *unquantized;
 

@@ -145,10 +145,10 @@ static uint8_t *arranged(const struct rig *r, const struct problem *p,
                          const struct kv_gpu_hack_forms *h, int side)
 {
     const struct kv_codec *c = r->codec[side];
-    const struct kv_hack_steps *s = side == KV_K ? &h->k : &h->v;
+    const struct kv_gpu_hack_side *s = side == KV_K ? &h->k : &h->v;
     const size_t quantized = kv_quantized(c, p->n);
     const size_t bytes =
-        h->n_steps * r->shape.n_kv_heads * kv_hack_step_bytes(s);
+        h->n_steps * r->shape.n_kv_heads * kv_gpu_hack_piece_bytes(s);
     uint8_t *nothing = kv_alloc(WINDOWS * bytes, 1), *steps;
     struct kv_err e = {""};
 

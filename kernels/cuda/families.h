@@ -7,7 +7,6 @@
 #define KV_CUDA_FAMILIES_H
 
 #include "kernels/cuda/decode.h"
-#include "kernels/hack/cuda_codes.h"
 #include "kernels/tiles/tiles.h"
 #include "lib/base/err.h"
 
@@ -65,7 +64,7 @@ struct kv_gpu_family {
 };
 
 extern const struct kv_gpu_family kv_gpu_float, kv_gpu_integers_int8,
-    kv_gpu_integers, kv_gpu_homomorphic, kv_gpu_codebook, kv_gpu_scaled_codes,
+    kv_gpu_integers, kv_gpu_hack, kv_gpu_codebook, kv_gpu_scaled_codes,
     kv_gpu_levels, kv_gpu_transform, kv_gpu_generic_tiles;
 
 enum { KV_GPU_MAX_DIM = 256 };
@@ -78,10 +77,6 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
 /* Every family, NULL at the end: the first that has kernels for both sides is
  * taken; the generic one is the last. */
 extern const struct kv_gpu_family *const kv_gpu_families[];
-
-bool kv_gpu_hack_open(struct kv_gpu_side *side);
-struct kv_gpu_hack kv_gpu_hack_params(const struct kv_gpu_side *side,
-                                      uint64_t seed);
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
 /* A tile of halves of any side: x [128][head_dim], the first n tokens of

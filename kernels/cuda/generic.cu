@@ -263,8 +263,9 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 // The same for HACK.
 __global__ void __launch_bounds__(THREADS, 2)
-    kv_generic_hack_kernel(const kv_decode p, const kv_hack_steps k,
-                           const kv_hack_steps v, const kv_gpu_generic halves)
+    kv_generic_hack_kernel(const kv_decode p, const kv_gpu_hack_side k,
+                           const kv_gpu_hack_side v,
+                           const kv_gpu_generic halves)
 {
     const kv_gpu_work work = p.work[blockIdx.x];
 
@@ -313,11 +314,11 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
         return kv_fail(e,
                        "no CUDA kernel of prefill attention for these codes");
     if (k.kind == KV_GENERIC_HACK) {
-        const kv_hack_steps ks = kv_gpu_generic_steps(l->k, l->seed);
-        const kv_hack_steps vs = kv_gpu_generic_steps(l->v, l->seed);
+        const kv_gpu_hack_side ks = kv_gpu_hack_params_generic(l->k, l->seed);
+        const kv_gpu_hack_side vs = kv_gpu_hack_params_generic(l->v, l->seed);
 
         return launch_one(l, kv_generic_hack_kernel, ks, vs,
-                          kv_generic_hack_room::bytes(ks, vs), e);
+                          kv_generic_hack_workspace::bytes(ks, vs), e);
     }
     return launch_one(l, kv_generic_kernel, k, v, shared_bytes(k, v), e);
 }

@@ -1,8 +1,8 @@
 /* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
- * families float, grouped, scaled, levels, codebook and rotated, as the CPU has
- * them, with sizes that it is told; and to those of family homomorphic, as
- * steps of hack_steps.h (generic_hack.cuh).  Of the others, what a launch is
- * told of a side is here; generic_tiles.cuh reads the values,
+ * families float, integers, scaled, levels, codebook and rotated, as the CPU has
+ * them, with sizes that it is told; and to those of family hack
+ * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  Of the others, what a launch
+ * is told of a side is here; generic_tiles.cuh reads the values,
  * generic_rotated.cuh makes them of rotated rows first, generic.cu attends.  A
  * tile:
  *
@@ -18,7 +18,6 @@
 #define KV_CUDA_GENERIC_H
 
 #include "kernels/cuda/families.h"
-#include "kernels/hack/cuda_steps.h"
 #include "kernels/scaled/scaled.h"
 
 enum kv_generic_kind {
@@ -31,7 +30,7 @@ enum kv_generic_kind {
     KV_GENERIC_SCALED,
     KV_GENERIC_LEVELS,
     KV_GENERIC_CODES,
-    KV_GENERIC_HACK /* nobody reads values of it: see hack_steps.h */
+    KV_GENERIC_HACK /* nobody reads values of it */
 };
 
 /* Where family "scaled", and "levels", has what of a tile
@@ -109,11 +108,6 @@ extern "C" {
  * keys before RoPE of a head_dim that 8 does not divide, other families. */
 bool kv_gpu_generic_open(struct kv_gpu_side *side);
 struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side);
-/* Of KV_GENERIC_HACK: opens it; and what its steps are, seed that of a launch.
- */
-void kv_gpu_generic_open_hack(struct kv_gpu_side *side);
-struct kv_hack_steps kv_gpu_generic_steps(const struct kv_gpu_side *side,
-                                          uint64_t seed);
 /* Of sinks and tail. */
 struct kv_gpu_generic kv_gpu_generic_halves(size_t head_dim);
 

@@ -1,6 +1,7 @@
 /* Tiles of the CPU as they are, and what generic.cuh must know of them. */
 #include "kernels/codebook/impl.h"
 #include "kernels/cuda/generic.h"
+#include "kernels/hack/cuda_layout.h"
 #include "kernels/hadamard.h"
 #include "kernels/integers/impl.h"
 #include "kernels/levels/levels.h"
@@ -188,7 +189,7 @@ static void make_table(struct kv_gpu_side *side)
 
 static bool is_hack(const struct kv_store *s)
 {
-    return s->family == &kv_family_homomorphic;
+    return s->family == &kv_family_hack;
 }
 
 static bool has_family(const struct kv_store *s)
@@ -206,7 +207,7 @@ bool kv_gpu_generic_open(struct kv_gpu_side *side)
         (rope_of(s) && s->head_dim % 8))
         return false;
     if (is_hack(s)) {
-        kv_gpu_generic_open_hack(side);
+        kv_gpu_hack_open_generic(side);
         return true;
     }
     make_table(side);

@@ -7,7 +7,7 @@ static const struct {
     int (*quantize)(const struct kv_gpu_append *s, struct kv_err *e);
 } kinds[] = {{&kv_gpu_integers, KV_GPU_GROUPS, kv_gpu_append_groups},
              {&kv_gpu_integers_int8, KV_GPU_GROUPS, kv_gpu_append_groups},
-             {&kv_gpu_homomorphic, KV_GPU_GROUPS, kv_gpu_append_hack},
+             {&kv_gpu_hack, KV_GPU_GROUPS, kv_gpu_append_hack},
              {&kv_gpu_codebook, KV_GPU_CODEBOOK, kv_gpu_append_codebook}};
 
 enum { KINDS = sizeof(kinds) / sizeof(*kinds) };

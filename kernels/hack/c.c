@@ -120,13 +120,11 @@ TABLE(c);
 
 const struct kv_hack_table *kv_hack_table(void)
 {
-#ifdef __x86_64__
-    if (kv_level_vnni())
-        return &kv_hack_table_vnni;
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &kv_hack_table_avx2;
-#endif
-    return &kv_hack_table_c;
+    static const struct kv_hack_table *const versions[] =
+        KV_VERSIONS(&kv_hack_table_c, &kv_hack_table_avx2, &kv_hack_table_avx2,
+                    &kv_hack_table_vnni);
+
+    return versions[kv_level_version()];
 }
 
 /* ---- operations -----------------------------------------------------------

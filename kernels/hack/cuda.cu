@@ -1,7 +1,6 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/prefill.cuh"
 #include "kernels/hack/cuda.cuh"
-#include "kernels/hack/layout.h"
 
 // Bits, partition, head dimension, stages; two N-tiles.
 #define KV_HACK_PREFILLS(X) X(2, 32, 128, 2) X(2, 64, 128, 2) X(2, 128, 128, 2)
@@ -69,5 +68,5 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
                    v->bits, v->part, l->head_dim);
 }
 
-extern "C" const struct kv_gpu_family kv_gpu_homomorphic = {
-    "homomorphic", kv_gpu_hack_open, launch};
+extern "C" const struct kv_gpu_family kv_gpu_hack = {"hack", kv_gpu_hack_open,
+                                                     launch};

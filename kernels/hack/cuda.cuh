@@ -6,14 +6,14 @@
  *
  * with a queries (or weights), b what is stored.  Weights are quantized in the
  * blocks of values, relative to the running maximum: codes do not depend on
- * that factor.  The bytes are drawn in hack_codes.h.  RANDOM: stochastic
+ * that factor.  The bytes are drawn in cuda_layout.h.  RANDOM: stochastic
  * rounding. */
 #ifndef KV_HACK_CUDA_CUH
 #define KV_HACK_CUDA_CUH
 
 #include "kernels/cuda/int8.cuh"
 #include "kernels/float/cuda.cuh"
-#include "kernels/hack/cuda_codes.h"
+#include "kernels/hack/cuda_layout.h"
 #include "lib/base/rng.h"
 
 /* Decoding: bits of a code, values of a partition, head dimension, N-tiles,
@@ -25,7 +25,8 @@
     X(2, 128, 128, 1, 2)   \
     X(4, 64, 128, 1, 2) X(2, 64, 64, 1, 3) X(4, 64, 64, 1, 3)
 
-template <int P> constexpr int kv_hack_step(void)
+/* Tokens of a piece. */
+template <int P> constexpr int kv_hack_tokens(void)
 {
     return P > 64 ? P : 64;
 }
@@ -34,8 +35,8 @@ template <int P> constexpr int kv_hack_step(void)
 template <int BITS>
 KV_DEVICE void kv_hack_codes(const uint32_t *word, uint32_t *a)
 {
-    static_assert(BITS == 2 || BITS == 4, "codes that share a byte");
-    constexpr uint32_t mask = BITS == 2 ? 0x03030303 : 0x0f0f0f0f;
+    static_assert(BITS == 2 || BITS == 4 || BITS == 8, "fields of a byte");
+    constexpr uint32_t mask = BITS == 8 ? ~0u : ((1 << BITS) - 1) * 0x01010101u;
     constexpr int each = 8 / BITS;
 
 #pragma unroll
@@ -43,7 +44,8 @@ KV_DEVICE void kv_hack_codes(const uint32_t *word, uint32_t *a)
         a[i] = word[i / each] >> BITS * (i % each) & mask;
 }
 
-/* N words of codes that a lane has of a step, from its word `first` on. */
+/* N words of codes that a lane has of a piece, from its word `first` on, a
+ * multiple of N or of 4. */
 template <int N>
 KV_DEVICE void kv_hack_words(const uint8_t *codes, int first, uint32_t *word)
 {
@@ -52,6 +54,12 @@ KV_DEVICE void kv_hack_words(const uint8_t *codes, int first, uint32_t *word)
         for (int g = 0; g < N / 4; g++)
             kv_unpack16(codes + ((first / 4 + g) * 32 + kv_lane()) * 16,
                         word + 4 * g);
+    } else if constexpr (N == 2) {
+        const uint2 two =
+            kv_load8(codes + (first / 4 * 32 + kv_lane()) * 16 + first % 4 * 4);
+
+        word[0] = two.x;
+        word[1] = two.y;
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -100,6 +108,12 @@ KV_DEVICE float kv_hack_combine(const kv_hack_column &a, float scale, float min,
     return fmaf(scale, a.scale * (float)product, x);
 }
 
+/* A number of 16 bits, which 2^23 has room for. */
+KV_DEVICE float kv_u16_f32(uint32_t x)
+{
+    return kv_from_bits(0x4b000000u | x) - 0x1p23f;
+}
+
 /* The same where these are halves of three words. */
 template <int HALF>
 KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
@@ -107,17 +121,17 @@ KV_DEVICE float kv_hack_combine(const kv_hack_column &a, const uint32_t *row,
 {
     const float scale = HALF ? kv_high_f16(row[0]) : kv_low_f16(row[0]);
     const float min = HALF ? kv_high_f16(row[1]) : kv_low_f16(row[1]);
-    const float sum = HALF ? kv_high_f16(row[2]) : kv_low_f16(row[2]);
+    const uint32_t sum = HALF ? row[2] >> 16 : row[2] & 0xffff;
 
-    return kv_hack_combine(a, scale, min, sum, product, x);
+    return kv_hack_combine(a, scale, min, kv_u16_f32(sum), product, x);
 }
 
 /* ---- keys -----------------------------------------------------------------
  */
 
 template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
-    using params = kv_gpu_hack;
-    static constexpr int T = kv_hack_step<P>(), TILE = KV_GPU_TILE;
+    using params = kv_gpu_hack_side;
+    static constexpr int T = kv_hack_tokens<P>(), TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
     static constexpr int PART = P < D ? P : D, PARTS = D / PART;
     static constexpr int FRAGMENTS = D / 32; /* of 16 tokens */
@@ -283,9 +297,9 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
  */
 
 template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
-    using params = kv_gpu_hack;
+    using params = kv_gpu_hack_side;
     template <int NT> using sums = kv_sums_f32<D, NT>;
-    static constexpr int T = kv_hack_step<P>(), TILE = KV_GPU_TILE;
+    static constexpr int T = kv_hack_tokens<P>(), TILE = KV_GPU_TILE;
     static constexpr int TABLE = 0, BLOCKS = P == 64 ? 2 : 1;
     static constexpr int IN_STEP = T / P, M = P / 16; /* 16 tokens of a block */
     static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens */

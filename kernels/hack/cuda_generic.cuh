@@ -1,13 +1,13 @@
-/* The generic kernel's part for HACK, which multiplies codes as integers: tiles
- * are steps of hack_steps.h of KV_GPU_TILE tokens, a block has 8 rows. */
+/* The generic kernel's part for HACK, which multiplies codes as integers: a
+ * tile is one piece of cuda_layout.h, a block has 8 rows. */
 #ifndef KV_HACK_CUDA_GENERIC_CUH
 #define KV_HACK_CUDA_GENERIC_CUH
 
-#include "kernels/hack/cuda_steps.cuh"
+#include "kernels/hack/cuda_any.cuh"
 
 /* | queries [8][head_dim] | scores [8][..] | factors [8] | limits [8]: 4 bytes
  *   each | rows of queries | of weights | keys | values | */
-struct kv_generic_hack_room {
+struct kv_generic_hack_workspace {
     static constexpr unsigned ROWS = 8, TOKENS = KV_GPU_TILE;
 
     float *queries, *scores, *factors;
@@ -18,15 +18,16 @@ struct kv_generic_hack_room {
     {
         return ROWS * ((d + 3) / 4 * 4 + kv_hack_scores_apart(TOKENS) + 2);
     }
-    static __host__ __device__ size_t bytes(const kv_hack_steps &k,
-                                            const kv_hack_steps &v)
+    static __host__ __device__ size_t bytes(const kv_gpu_hack_side &k,
+                                            const kv_gpu_hack_side &v)
     {
         return floats(k.head_dim) * sizeof(float) +
                kv_hack_rows::bytes(k, ROWS) + kv_hack_rows::bytes(v, ROWS) +
-               kv_hack_step_room(k) + kv_hack_step_room(v);
+               kv_gpu_hack_piece_bytes(&k) + kv_gpu_hack_piece_bytes(&v);
     }
-    __device__ kv_generic_hack_room(uint8_t *shared, const kv_hack_steps &k,
-                                    const kv_hack_steps &v)
+    __device__ kv_generic_hack_workspace(uint8_t *shared,
+                                         const kv_gpu_hack_side &k,
+                                         const kv_gpu_hack_side &v)
         : queries(reinterpret_cast<float *>(shared)),
           scores(queries + ROWS * ((k.head_dim + 3) / 4 * 4)),
           factors(scores + ROWS * kv_hack_scores_apart(TOKENS)),
@@ -34,19 +35,83 @@ struct kv_generic_hack_room {
           q_rows(shared + floats(k.head_dim) * sizeof(float)),
           w_rows(q_rows + kv_hack_rows::bytes(k, ROWS)),
           keys(w_rows + kv_hack_rows::bytes(v, ROWS)),
-          values(keys + kv_hack_step_room(k))
+          values(keys + kv_gpu_hack_piece_bytes(&k))
     {
     }
 };
 
-/* A block's piece of codes into its part; a warp has one row's softmax. */
-KV_DEVICE void kv_generic_hack_span(const kv_decode &p, const kv_hack_steps &k,
-                                    const kv_hack_steps &v,
+/* A block; a warp has one row's softmax. */
+struct kv_generic_hack {
+    using workspace = kv_generic_hack_workspace;
+    static_assert(workspace::ROWS == KV_WARPS, "a warp has one row");
+
+    const kv_gpu_hack_side &k, &v;
+    const kv_gpu_run &run;
+    const workspace at;
+    const kv_hack_rows queries, weights;
+    uint64_t q_key, w_key;
+    kv_hack_results<1> sums;
+    float max, sum;
+
+    __device__ kv_generic_hack(const kv_gpu_hack_side &k,
+                               const kv_gpu_hack_side &v, const kv_gpu_run &run,
+                               const kv_rows &rows)
+        : k(k), v(v), run(run), at(kv_shared(), k, v),
+          queries(at.q_rows, k, workspace::ROWS),
+          weights(at.w_rows, v, workspace::ROWS), sums(), max(KV_NONE), sum(0)
+    {
+        const unsigned row = rows.first + kv_warp();
+        const unsigned head = kv_row_head(rows, row);
+        const unsigned position = kv_row_position(rows, row);
+
+        q_key = kv_mix(kv_mix(k.key, head), position);
+        w_key = kv_mix(kv_mix(v.key, head), position);
+    }
+    __device__ void quantize_queries() const
+    {
+        for (unsigned part = 0; part < k.parts; part++)
+            kv_hack_quantize_part(k, at.queries + kv_warp() * k.head_dim, part,
+                                  kv_warp(), {k.stochastic, q_key, 0},
+                                  KV_HACK_NEXT_CHANNEL, queries);
+    }
+    /* Scores of the tile that begins with this token become weights. */
+    __device__ void weigh(unsigned token)
+    {
+        const unsigned row = kv_warp(), seen = at.limits[row];
+        float *const s = at.scores + row * kv_hack_scores_apart(v.tokens);
+        const float factor = kv_hack_weigh(
+            s, v.tokens, [&](unsigned t) { return token + t < seen; }, max,
+            sum);
+
+        if (kv_lane() == 0)
+            at.factors[row] = factor;
+        kv_sync_warp();
+        for (unsigned part = 0; part < v.parts; part++)
+            kv_hack_quantize_part(
+                v, s, part, row,
+                {v.stochastic, w_key, kv_hack_counter(run.first + token, 0)},
+                KV_HACK_NEXT_TOKEN, weights);
+    }
+    __device__ void store(float *to) const
+    {
+        if (kv_lane() == 0) {
+            to[kv_warp()] = max;
+            to[workspace::ROWS + kv_warp()] = sum;
+        }
+        to += 2 * workspace::ROWS;
+        kv_hack_each(v, sums, [&](unsigned r, unsigned c, float x) {
+            to[r * v.head_dim + c] = x;
+        });
+    }
+};
+
+/* A block's share of codes into its part. */
+KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
+                                    const kv_gpu_hack_side &k,
+                                    const kv_gpu_hack_side &v,
                                     const kv_gpu_work &work)
 {
-    using room_type = kv_generic_hack_room;
-    constexpr unsigned ROWS = room_type::ROWS, TOKENS = room_type::TOKENS;
-    static_assert(ROWS == KV_WARPS, "a warp has one row");
+    constexpr unsigned ROWS = kv_generic_hack_workspace::ROWS;
     const kv_gpu_sequence &sequence = p.sequences[work.sequence];
     const kv_gpu_run &run = sequence.run[work.run];
     const kv_rows rows = {blockIdx.z * ROWS,
@@ -55,73 +120,37 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p, const kv_hack_steps &k,
                           sequence.n,
                           run.k + blockIdx.y * run.k_head,
                           run.v + blockIdx.y * run.v_head};
-    const size_t k_bytes = kv_hack_step_bytes(&k);
-    const size_t v_bytes = kv_hack_step_bytes(&v);
-    const unsigned d = k.head_dim, row = kv_warp();
-    const unsigned end = work.first_tile + work.n_tiles;
-    const room_type room(kv_shared(), k, v);
-    const kv_hack_rows queries(room.q_rows, k, ROWS);
-    const kv_hack_rows weights(room.w_rows, v, ROWS);
-    float *const s = room.scores + row * kv_hack_scores_apart(TOKENS);
-    const unsigned head = kv_row_head(rows, rows.first + row);
-    const unsigned position = kv_row_position(rows, rows.first + row);
-    const uint64_t k_key = kv_mix(kv_mix(k.key, head), position);
-    const uint64_t v_key = kv_mix(kv_mix(v.key, head), position);
-    kv_hack_results<1> sums = {};
-    float max = KV_NONE, sum = 0;
-    kv_decode unscaled = p; // their codes are those of queries as they are
+    const unsigned d = k.head_dim, end = work.first_tile + work.n_tiles;
+    kv_generic_hack b(k, v, run, rows);
+    kv_decode unscaled = p; // their codes are those of unscaled queries
 
     unscaled.scale = 1;
     if (threadIdx.x < ROWS)
-        room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
+        b.at.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
     kv_load_queries(unscaled, NULL, sequence.index, rows.first, ROWS, d, d,
-                    room.queries, room.queries);
-    kv_hack_fetch(k, room.keys, rows.k + work.first_tile * k_bytes);
+                    b.at.queries, b.at.queries);
+    kv_hack_fetch(k, b.at.keys, rows.k, work.first_tile);
     kv_copy_commit();
     kv_sync_block();
-    for (unsigned part = 0; part < k.parts; part++)
-        kv_hack_quantize_part(k, room.queries + row * d, part, row,
-                              {k.stochastic, k_key, 0}, KV_HACK_NEXT_CHANNEL,
-                              queries);
+    b.quantize_queries();
     for (unsigned i = work.first_tile; i < end; i++) {
-        kv_hack_fetch(v, room.values, rows.v + i * v_bytes);
+        kv_hack_fetch(v, b.at.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
-        kv_hack_scores(k, room.keys, queries, p.scale, room.scores);
+        kv_hack_scores(k, b.at.keys, b.queries, p.scale, b.at.scores);
         kv_sync_block();
         if (i + 1 < end)
-            kv_hack_fetch(k, room.keys, rows.k + (i + 1) * k_bytes);
+            kv_hack_fetch(k, b.at.keys, rows.k, i + 1);
         kv_copy_commit();
-
-        const unsigned seen = room.limits[row], token = i * TOKENS;
-        const float factor = kv_hack_weigh(
-            s, TOKENS, [&](unsigned t) { return token + t < seen; }, max, sum);
-
-        if (kv_lane() == 0)
-            room.factors[row] = factor;
-        kv_sync_warp();
-        for (unsigned part = 0; part < v.parts; part++)
-            kv_hack_quantize_part(
-                v, s, part, row,
-                {v.stochastic, v_key, kv_hack_counter(run.first + token, 0)},
-                KV_HACK_NEXT_TOKEN, weights);
+        b.weigh(i * v.tokens);
         kv_copy_wait<1>();
         kv_sync_block(); // values and weights are there
-        kv_hack_rescale(room.factors, sums);
-        kv_hack_gather(v, room.values, weights, v.parts, sums);
+        kv_hack_rescale(b.at.factors, b.sums);
+        kv_hack_gather(v, b.at.values, b.weights, v.parts, b.sums);
         kv_sync_block(); // all are done with the values
     }
-
-    float *const to = kv_part(p, work.split, d, ROWS);
-
-    if (kv_lane() == 0) {
-        to[row] = max;
-        to[ROWS + row] = sum;
-    }
-    kv_hack_each(v, sums, [&](unsigned r, unsigned c, float x) {
-        to[2 * ROWS + r * d + c] = x;
-    });
+    b.store(kv_part(p, work.split, d, ROWS));
 }
 
 #endif

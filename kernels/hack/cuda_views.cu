@@ -1,12 +1,11 @@
 #include "kernels/hack/cuda_views.h"
 
-#include "kernels/cuda/coded.cuh"
 #include "kernels/cuda/families.h"
-#include "kernels/hack/cuda_steps.cuh"
+#include "kernels/hack/cuda_any.cuh"
 
 // A block takes 16 rows: query heads of a KV head, for one query, then the
-// next.  It passes over the tokens a step at a time, first over the sinks;
-// halves of a step 32 at a time.
+// next.  It passes over the tokens a piece at a time, first over the sinks;
+// halves of a piece 32 at a time.
 enum {
     NT = 2,
     ROWS = 8 * NT,
@@ -15,90 +14,12 @@ enum {
     SOME = 32
 };
 
-// ---- steps ---------------------------------------------------------------
-
-struct kv_arranged {
-    kv_hack_steps h;
-    struct kv_gpu_groups g;
-    unsigned n; // tokens
-};
-
-// Where code z of a line is: token and channel.  Whether there is one.
-KV_DEVICE bool kv_arranged_at(const kv_arranged &a, unsigned line, unsigned z,
-                              unsigned *t, unsigned *c)
-{
-    *t = blockIdx.x * a.h.tokens + (a.h.values ? z : line);
-    *c = a.h.values ? line : z;
-    return z < a.h.codes && *t < a.n && *c < a.h.head_dim;
-}
-
-// Grid: (steps, KV heads).
-__global__ void __launch_bounds__(THREADS)
-    kv_hack_arrange_kernel(const kv_arranged a, const uint8_t *bytes,
-                           uint8_t *steps)
-{
-    const kv_hack_steps &h = a.h;
-    const kv_coded_head<kv_hack> from = {a.g, gridDim.y, blockIdx.y, h.head_dim,
-                                         bytes};
-    uint8_t *const to = steps + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) *
-                                    kv_hack_step_bytes(&h);
-    const unsigned planes = h.parts * h.lines;
-    const unsigned line_bytes = kv_hack_line_bytes(&h), runs = 1u << h.runs;
-    uint16_t *const range =
-        reinterpret_cast<uint16_t *>(to + (size_t)h.lines * line_bytes);
-    unsigned t, c;
-
-    for (unsigned i = threadIdx.x; i < h.lines * line_bytes; i += THREADS) {
-        const unsigned line = i / line_bytes, at = i % line_bytes;
-        unsigned byte = 0;
-
-        for (unsigned run = 0; run < runs; run++)
-            if (kv_arranged_at(a, line, (at / 16 * runs + run) * 16 + at % 16,
-                               &t, &c))
-                byte |= from.code(t, c) << run * (8 / runs);
-        to[i] = (uint8_t)byte;
-    }
-    for (unsigned i = threadIdx.x; i < planes; i += THREADS) {
-        const unsigned line = i % h.lines, first = i / h.lines * h.part;
-        unsigned sum = 0;
-
-        if (!kv_arranged_at(a, line, first, &t, &c))
-            continue;
-
-        const kv_hack its = from.group(t, c);
-
-        for (unsigned j = 0; j < kv_hack_part_values(&h, i / h.lines); j++)
-            sum += h.values ? from.code(t + j, c) : from.code(t, c + j);
-        range[i] = its.scale;
-        range[planes + i] = its.min;
-        range[2 * planes + i] = (uint16_t)sum;
-    }
-}
-
-extern "C" int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
-                                   const struct kv_hack_steps *h,
-                                   const uint8_t *bytes, size_t n,
-                                   size_t n_steps, uint8_t *steps,
-                                   struct kv_err *e)
-{
-    const kv_arranged a = {*h, code->groups, (unsigned)n};
-    const char *wrong;
-
-    if (!n_steps)
-        return 0;
-    wrong =
-        kv_launch(kv_hack_arrange_kernel,
-                  dim3((unsigned)n_steps, (unsigned)code->n_heads),
-                  dim3(THREADS), (size_t)0, (cudaStream_t)0, a, bytes, steps);
-    return wrong ? kv_fail(e, "codes of %zu tokens: %s", n, wrong) : 0;
-}
-
 // ---- a block's memory ----------------------------------------------------
 
 // | queries [16][head_dim] | scores [16][..] | halves [32][head_dim + 4] |
 // 16 more | factors, sums [16] | of each row, tokens it sees, keys that are
 // codes, values that are: [16] | rows of queries | of weights | keys | values |
-struct kv_hack_forms_room {
+struct kv_hack_views_workspace {
     float *queries, *scores, *halves, *factors, *sums;
     unsigned *seen, *k_until, *v_until;
     uint8_t *q_rows, *w_rows, *keys, *values;
@@ -107,20 +28,21 @@ struct kv_hack_forms_room {
     {
         return d + 4;
     }
-    static __host__ __device__ size_t floats(const kv_hack_steps &k)
+    static __host__ __device__ size_t floats(const kv_gpu_hack_side &k)
     {
         return (size_t)ROWS * (k.head_dim + kv_hack_scores_apart(k.tokens)) +
                SOME * apart(k.head_dim) + 16 + 5 * ROWS;
     }
-    static __host__ __device__ size_t bytes(const kv_hack_steps &k,
-                                            const kv_hack_steps &v)
+    static __host__ __device__ size_t bytes(const kv_gpu_hack_side &k,
+                                            const kv_gpu_hack_side &v)
     {
         return floats(k) * sizeof(float) + kv_hack_rows::bytes(k, ROWS) +
-               kv_hack_rows::bytes(v, ROWS) + kv_hack_step_room(k) +
-               kv_hack_step_room(v);
+               kv_hack_rows::bytes(v, ROWS) + kv_gpu_hack_piece_bytes(&k) +
+               kv_gpu_hack_piece_bytes(&v);
     }
-    __device__ kv_hack_forms_room(uint8_t *shared, const kv_hack_steps &k,
-                                  const kv_hack_steps &v)
+    __device__ kv_hack_views_workspace(uint8_t *shared,
+                                       const kv_gpu_hack_side &k,
+                                       const kv_gpu_hack_side &v)
         : queries(reinterpret_cast<float *>(shared)),
           scores(queries + ROWS * k.head_dim),
           halves(scores + ROWS * kv_hack_scores_apart(k.tokens)),
@@ -129,7 +51,7 @@ struct kv_hack_forms_room {
           v_until(k_until + ROWS), q_rows(shared + floats(k) * sizeof(float)),
           w_rows(q_rows + kv_hack_rows::bytes(k, ROWS)),
           keys(w_rows + kv_hack_rows::bytes(v, ROWS)),
-          values(keys + kv_hack_step_room(k))
+          values(keys + kv_gpu_hack_piece_bytes(&k))
     {
     }
 };
@@ -139,7 +61,7 @@ struct kv_hack_forms_room {
 KV_DEVICE void kv_load_halves(const float *from, size_t stride, unsigned first,
                               unsigned end, unsigned d, float *to)
 {
-    const unsigned each = d / 4, apart = kv_hack_forms_room::apart(d);
+    const unsigned each = d / 4, apart = kv_hack_views_workspace::apart(d);
 
     kv_sync_block(); // all are done with what was there
     for (unsigned i = threadIdx.x; i < SOME * each; i += THREADS)
@@ -155,12 +77,12 @@ KV_DEVICE void kv_load_halves(const float *from, size_t stride, unsigned first,
 
 // Scores of tokens [first, end), by row where its keys are halves: a thread has
 // a token and its warp's rows.
-KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
+KV_DEVICE void kv_score_halves(const kv_hack_views_workspace &at, unsigned d,
                                unsigned first, unsigned end, unsigned sinks,
                                float scale, float *s, unsigned apart)
 {
     const float *const key =
-        room.halves + kv_lane() * kv_hack_forms_room::apart(d);
+        at.halves + kv_lane() * kv_hack_views_workspace::apart(d);
     const unsigned token = first + kv_lane();
     float x[MINE] = {};
 
@@ -170,7 +92,7 @@ KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
             const uint4 q =
-                kv_load16(room.queries + (kv_warp() + i * KV_WARPS) * d + c);
+                kv_load16(at.queries + (kv_warp() + i * KV_WARPS) * d + c);
 
             x[i] = fmaf(kv_from_bits(q.x), kv_from_bits(k.x), x[i]);
             x[i] = fmaf(kv_from_bits(q.y), kv_from_bits(k.y), x[i]);
@@ -182,14 +104,14 @@ KV_DEVICE void kv_score_halves(const kv_hack_forms_room &room, unsigned d,
     for (int i = 0; i < MINE; i++) {
         const unsigned row = kv_warp() + i * KV_WARPS;
 
-        if (token < end && (token < sinks || token >= room.k_until[row]))
+        if (token < end && (token < sinks || token >= at.k_until[row]))
             s[row * apart] = x[i] * scale;
     }
 }
 
 // Adds weights times values of n tokens that are halves; s: the first one's
 // weights.
-KV_DEVICE void kv_gather_halves(const kv_hack_forms_room &room, unsigned d,
+KV_DEVICE void kv_gather_halves(const kv_hack_views_workspace &at, unsigned d,
                                 unsigned n, const float *s, unsigned apart,
                                 kv_hack_results<NT> &x)
 {
@@ -205,7 +127,7 @@ KV_DEVICE void kv_gather_halves(const kv_hack_forms_room &room, unsigned d,
         for (int j = 0; j < KV_HACK_TILES; j++) {
             const unsigned c = 16 * (kv_warp() + j * KV_WARPS) + kv_lane() / 4;
             const float *value =
-                room.halves + t * kv_hack_forms_room::apart(d) + c;
+                at.halves + t * kv_hack_views_workspace::apart(d) + c;
 
             if (c - kv_lane() / 4 < d)
 #pragma unroll
@@ -223,7 +145,7 @@ KV_DEVICE void kv_gather_halves(const kv_hack_forms_room &room, unsigned d,
 // What a pass over some tokens does.
 struct kv_hack_pass {
     unsigned first, end; // tokens
-    unsigned step;       // of codes
+    unsigned piece;      // of codes
     bool k_codes, k_halves, v_halves;
     unsigned v_parts; // partitions of values that some row has as codes
 };
@@ -231,7 +153,7 @@ struct kv_hack_pass {
 // The i-th pass of a block that sees n tokens, whose queries have from least to
 // most tokens as codes, K and V.
 KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
-                                       const kv_hack_steps &v, unsigned i,
+                                       const kv_gpu_hack_side &v, unsigned i,
                                        unsigned n, const unsigned *least,
                                        const unsigned *most)
 {
@@ -245,8 +167,8 @@ KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
         p.k_halves = p.v_halves = true;
         return p;
     }
-    p.step = i - plain;
-    p.first = sinks + p.step * v.tokens;
+    p.piece = i - plain;
+    p.first = sinks + p.piece * v.tokens;
     p.end = min(p.first + v.tokens, n);
     p.k_codes = p.first < most[0];
     p.k_halves = p.end > least[0];
@@ -256,169 +178,220 @@ KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
     return p;
 }
 
-// Block (x, KV head): x counts the sequences, then the groups of rows, of which
-// the longest come first.
-__global__ void __launch_bounds__(THREADS, 2)
-    kv_hack_forms_kernel(const kv_attend_job a, const kv_gpu_hack_forms h)
-{
-    const kv_hack_steps &k = h.k, &v = h.v;
-    const kv_attend_view &view = a.view;
-    const unsigned group = (unsigned)(view.n_heads / view.n_kv_heads);
-    const unsigned d = (unsigned)view.head_dim,
-                   rows = (unsigned)view.nq * group;
-    const unsigned blocks = gridDim.x / (unsigned)view.n_seqs;
-    const size_t seq = blockIdx.x % view.n_seqs;
-    const unsigned row0 =
-        (blocks - 1 - blockIdx.x / (unsigned)view.n_seqs) * ROWS;
-    const unsigned q0 = row0 / group;
-    const unsigned q1 = min(row0 + ROWS - 1, rows - 1) / group;
-    const unsigned n = (unsigned)min(view.first + q1 + 1, view.n);
-    const unsigned least[] = {a.k.until[q0], a.v.until[q0]};
-    const unsigned most[] = {a.k.until[q1], a.v.until[q1]};
-    const unsigned sinks = min((unsigned)a.k.sinks, n);
-    const unsigned passes = (sinks + v.tokens - 1) / v.tokens +
-                            (n - sinks + v.tokens - 1) / v.tokens;
-    const size_t kv_row = view.n_kv_heads * d;
-    const size_t kv_at = seq * view.n * kv_row + blockIdx.y * d;
-    const size_t steps = (seq * view.n_kv_heads + blockIdx.y) * h.n_steps;
-    const unsigned apart = kv_hack_scores_apart(v.tokens);
-    const float scale = view.scale * 1.44269504f;
-    const kv_hack_forms_room room(kv_shared(), k, v);
-    const kv_hack_rows queries(room.q_rows, k, ROWS);
-    const kv_hack_rows weights(room.w_rows, v, ROWS);
-    kv_hack_results<NT> results = {};
-    float max[MINE], sum[MINE] = {};
+// A block: 16 rows of a KV head of a sequence.
+struct kv_hack_block {
+    const kv_attend_job &a;
+    const kv_gpu_hack_forms &h;
+    const kv_gpu_hack_side &k, &v;
+    const unsigned d, group, rows; // query heads of a KV head; rows in all
+    size_t seq;
+    unsigned row0, n;           // the first row; tokens that the last one sees
+    unsigned least[2], most[2]; // tokens as codes: of the first and last query
+    size_t kv_row, kv_at;       // halves: from a token to the next; the first
+    const uint8_t *k_pieces, *v_pieces;
+    const unsigned apart;
+    const float scale;
+    const kv_hack_views_workspace at;
+    const kv_hack_rows queries, weights;
+    kv_hack_results<NT> results;
+    float max[MINE], sum[MINE];
 
-    for (unsigned i = threadIdx.x; i < ROWS * d; i += THREADS) {
-        const unsigned row = min(row0 + i / d, rows - 1);
-        const size_t query = seq * a.q_rows + row / group;
+    // x counts the sequences, then the groups of rows, of which the longest
+    // come first.
+    __device__ kv_hack_block(const kv_attend_job &a, const kv_gpu_hack_forms &h)
+        : a(a), h(h), k(h.k), v(h.v), d((unsigned)a.view.head_dim),
+          group((unsigned)(a.view.n_heads / a.view.n_kv_heads)),
+          rows((unsigned)a.view.nq * group), seq(blockIdx.x % a.view.n_seqs),
+          apart(kv_hack_scores_apart(v.tokens)),
+          scale(a.view.scale * 1.44269504f), at(kv_shared(), k, v),
+          queries(at.q_rows, k, ROWS), weights(at.w_rows, v, ROWS), results(),
+          sum()
+    {
+        const unsigned n_seqs = (unsigned)a.view.n_seqs;
+        const size_t head = seq * a.view.n_kv_heads + blockIdx.y;
 
-        room.queries[i] =
-            a.q[(query * view.n_heads + blockIdx.y * group + row % group) * d +
-                i % d];
+        row0 = (gridDim.x / n_seqs - 1 - blockIdx.x / n_seqs) * ROWS;
+
+        const unsigned q0 = row0 / group;
+        const unsigned q1 = min(row0 + ROWS - 1, rows - 1) / group;
+
+        n = (unsigned)min(a.view.first + q1 + 1, a.view.n);
+        least[0] = a.k.until[q0];
+        least[1] = a.v.until[q0];
+        most[0] = a.k.until[q1];
+        most[1] = a.v.until[q1];
+        kv_row = a.view.n_kv_heads * d;
+        kv_at = seq * a.view.n * kv_row + blockIdx.y * d;
+        k_pieces = h.k_steps + head * h.n_steps * kv_gpu_hack_piece_bytes(&k);
+        v_pieces = h.v_steps + head * h.n_steps * kv_gpu_hack_piece_bytes(&v);
+        for (int i = 0; i < MINE; i++)
+            max[i] = KV_NONE;
     }
-    if (threadIdx.x < ROWS) {
-        const size_t query = min(row0 + threadIdx.x, rows - 1) / group;
 
-        room.seen[threadIdx.x] = (unsigned)(view.first + query) + 1;
-        room.k_until[threadIdx.x] = a.k.until[query];
-        room.v_until[threadIdx.x] = a.v.until[query];
+    // A row, or the last there is.
+    __device__ unsigned row_of(unsigned row) const
+    {
+        return min(row0 + row, rows - 1);
     }
-    kv_sync_block();
-
-    kv_hack_pass p = kv_hack_pass_of(a, v, 0, n, least, most);
-
-    if (p.k_codes)
-        kv_hack_fetch(k, room.keys,
-                      h.k_steps + (steps + p.step) * kv_hack_step_bytes(&k));
-    kv_copy_commit();
-#pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        const unsigned row = kv_warp() + i * KV_WARPS;
-        const unsigned at = min(row0 + row, rows - 1);
-        const uint64_t key =
-            kv_mix(kv_mix(k.key, blockIdx.y * group + at % group),
-                   view.first + at / group);
-
-        max[i] = KV_NONE;
-        for (unsigned part = 0; part < k.parts; part++)
-            kv_hack_quantize_part(k, room.queries + row * d, part, row,
-                                  {k.stochastic, key, 0}, KV_HACK_NEXT_CHANNEL,
-                                  queries);
+    // Of q and out: a row of the job.
+    __device__ size_t place_of(unsigned row) const
+    {
+        return ((seq * a.q_rows + row / group) * a.view.n_heads +
+                blockIdx.y * group + row % group) *
+               d;
     }
-    for (unsigned pass = 0; pass < passes; pass++) {
-        const kv_hack_pass next =
-            kv_hack_pass_of(a, v, pass + 1, n, least, most);
+    // Of the random numbers of a row's queries, or weights.
+    __device__ uint64_t key_of(const kv_gpu_hack_side &side, unsigned row) const
+    {
+        return kv_mix(kv_mix(side.key, blockIdx.y * group + row % group),
+                      a.view.first + row / group);
+    }
 
-        if (p.v_parts)
-            kv_hack_fetch(v, room.values,
-                          h.v_steps +
-                              (steps + p.step) * kv_hack_step_bytes(&v));
-        kv_copy_commit();
-        kv_copy_wait<1>();
-        kv_sync_block(); // keys and, at first, queries are there
-        if (p.k_codes)
-            kv_hack_scores(k, room.keys, queries, scale, room.scores);
-        for (unsigned t = p.first; p.k_halves && t < p.end; t += SOME) {
-            kv_load_halves(a.k.unquantized + kv_at, kv_row, t, p.end, d,
-                           room.halves);
-            kv_score_halves(room, d, t, p.end, (unsigned)a.k.sinks, scale,
-                            room.scores + t - p.first + kv_lane(), apart);
+    __device__ void load_rows() const
+    {
+        for (unsigned i = threadIdx.x; i < ROWS * d; i += THREADS)
+            at.queries[i] = a.q[place_of(row_of(i / d)) + i % d];
+        if (threadIdx.x < ROWS) {
+            const size_t query = row_of(threadIdx.x) / group;
+
+            at.seen[threadIdx.x] = (unsigned)(a.view.first + query) + 1;
+            at.k_until[threadIdx.x] = a.k.until[query];
+            at.v_until[threadIdx.x] = a.v.until[query];
         }
-        kv_sync_block();
-        if (pass + 1 < passes && next.k_codes)
-            kv_hack_fetch(k, room.keys,
-                          h.k_steps +
-                              (steps + next.step) * kv_hack_step_bytes(&k));
-        kv_copy_commit();
+    }
+
+    __device__ void quantize_queries() const
+    {
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
             const unsigned row = kv_warp() + i * KV_WARPS;
-            const unsigned at = min(row0 + row, rows - 1);
-            const unsigned seen = min(p.end, room.seen[row]);
-            const uint64_t key =
-                kv_mix(kv_mix(v.key, blockIdx.y * group + at % group),
-                       view.first + at / group);
-            float *const s = room.scores + row * apart;
-            const float factor = kv_hack_weigh(
-                s, v.tokens, [&](unsigned t) { return p.first + t < seen; },
-                max[i], sum[i]);
 
-            if (kv_lane() == 0)
-                room.factors[row] = factor;
-            kv_sync_warp();
-            for (unsigned part = 0; part < p.v_parts; part++) {
-                if (p.first + (part + 1) * v.part > room.v_until[row]) {
-                    if (kv_lane() == 0)
-                        weights.column[part * ROWS + row] = {0, 0, 0};
-                    continue;
-                }
-                kv_hack_quantize_part(
-                    v, s, part, row,
-                    {v.stochastic, key, kv_hack_counter(p.first, 0)},
-                    KV_HACK_NEXT_TOKEN, weights);
-                // not among the halves
-                for (unsigned t = kv_lane(); t < v.part; t += 32)
-                    s[part * v.part + t] = 0;
-            }
+            for (unsigned part = 0; part < k.parts; part++)
+                kv_hack_quantize_part(k, at.queries + row * d, part, row,
+                                      {k.stochastic, key_of(k, row_of(row)), 0},
+                                      KV_HACK_NEXT_CHANNEL, queries);
         }
-        kv_copy_wait<1>();
-        kv_sync_block(); // values and weights are there
-        kv_hack_rescale(room.factors, results);
-        kv_hack_gather(v, room.values, weights, p.v_parts, results);
+    }
+
+    __device__ void score(const kv_hack_pass &p) const
+    {
+        if (p.k_codes)
+            kv_hack_scores(k, at.keys, queries, scale, at.scores);
+        for (unsigned t = p.first; p.k_halves && t < p.end; t += SOME) {
+            kv_load_halves(a.k.unquantized + kv_at, kv_row, t, p.end, d,
+                           at.halves);
+            kv_score_halves(at, d, t, p.end, (unsigned)a.k.sinks, scale,
+                            at.scores + t - p.first + kv_lane(), apart);
+        }
+    }
+
+    // The weights of a row, and as codes those of the values' parts that it
+    // has as codes: these are 0 among the halves.
+    __device__ void weigh_row(const kv_hack_pass &p, unsigned row, float &max,
+                              float &sum) const
+    {
+        const unsigned seen = min(p.end, at.seen[row]);
+        const uint64_t key = key_of(v, row_of(row));
+        float *const s = at.scores + row * apart;
+        const float factor = kv_hack_weigh(
+            s, v.tokens, [&](unsigned t) { return p.first + t < seen; }, max,
+            sum);
+
+        if (kv_lane() == 0)
+            at.factors[row] = factor;
+        kv_sync_warp();
+        for (unsigned part = 0; part < p.v_parts; part++) {
+            if (p.first + (part + 1) * v.part > at.v_until[row]) {
+                if (kv_lane() == 0)
+                    weights.column[part * ROWS + row] = {0, 0, 0};
+                continue;
+            }
+            kv_hack_quantize_part(
+                v, s, part, row,
+                {v.stochastic, key, kv_hack_counter(p.first, 0)},
+                KV_HACK_NEXT_TOKEN, weights);
+            for (unsigned t = kv_lane(); t < v.part; t += 32)
+                s[part * v.part + t] = 0;
+        }
+    }
+
+    __device__ void gather(const kv_hack_pass &p)
+    {
+        kv_hack_rescale(at.factors, results);
+        kv_hack_gather(v, at.values, weights, p.v_parts, results);
         for (unsigned t = p.first; p.v_halves && t < p.end; t += SOME) {
             kv_load_halves(a.v.unquantized + kv_at, kv_row, t, p.end, d,
-                           room.halves);
-            kv_gather_halves(room, d, min(p.end - t, (unsigned)SOME),
-                             room.scores + t - p.first, apart, results);
+                           at.halves);
+            kv_gather_halves(at, d, min(p.end - t, (unsigned)SOME),
+                             at.scores + t - p.first, apart, results);
         }
+    }
+
+    __device__ void store() const
+    {
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            if (kv_lane() == 0)
+                at.sums[kv_warp() + i * KV_WARPS] = sum[i];
+        kv_sync_block();
+        kv_hack_each(v, results, [&](unsigned row, unsigned c, float x) {
+            if (row0 + row < rows)
+                a.out[place_of(row0 + row) + c] = x / at.sums[row];
+        });
+    }
+};
+
+// Grid: (sequences x groups of rows, KV heads).
+__global__ void __launch_bounds__(THREADS, 2)
+    kv_hack_forms_kernel(const kv_attend_job a, const kv_gpu_hack_forms h)
+{
+    kv_hack_block b(a, h);
+    const unsigned sinks = min((unsigned)a.k.sinks, b.n), each = h.v.tokens;
+    const unsigned passes =
+        (sinks + each - 1) / each + (b.n - sinks + each - 1) / each;
+    kv_hack_pass p = kv_hack_pass_of(a, h.v, 0, b.n, b.least, b.most);
+
+    b.load_rows();
+    kv_sync_block();
+    if (p.k_codes)
+        kv_hack_fetch(h.k, b.at.keys, b.k_pieces, p.piece);
+    kv_copy_commit();
+    b.quantize_queries();
+    for (unsigned pass = 0; pass < passes; pass++) {
+        const kv_hack_pass next =
+            kv_hack_pass_of(a, h.v, pass + 1, b.n, b.least, b.most);
+
+        if (p.v_parts)
+            kv_hack_fetch(h.v, b.at.values, b.v_pieces, p.piece);
+        kv_copy_commit();
+        kv_copy_wait<1>();
+        kv_sync_block(); // keys and, at first, queries are there
+        b.score(p);
+        kv_sync_block();
+        if (pass + 1 < passes && next.k_codes)
+            kv_hack_fetch(h.k, b.at.keys, b.k_pieces, next.piece);
+        kv_copy_commit();
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            b.weigh_row(p, kv_warp() + i * KV_WARPS, b.max[i], b.sum[i]);
+        kv_copy_wait<1>();
+        kv_sync_block(); // values and weights are there
+        b.gather(p);
         kv_sync_block(); // all are done with the values
         p = next;
     }
-#pragma unroll
-    for (int i = 0; i < MINE; i++)
-        if (kv_lane() == 0)
-            room.sums[kv_warp() + i * KV_WARPS] = sum[i];
-    kv_sync_block();
-    kv_hack_each(v, results, [&](unsigned row, unsigned c, float x) {
-        const unsigned at = row0 + row;
-        const size_t query = seq * a.q_rows + at / group;
-
-        if (at < rows)
-            a.out[(query * view.n_heads + blockIdx.y * group + at % group) * d +
-                  c] = x / room.sums[row];
-    });
+    b.store();
 }
 
-// ---- what there is -------------------------------------------------------
+// ---- launching ----------------------------------------------------------
 
-static kv_hack_steps steps_of(const struct kv_gpu_code *c, size_t tokens,
-                              uint64_t seed)
+static kv_gpu_hack_side side_of(const struct kv_gpu_code *c, size_t tokens,
+                                uint64_t seed)
 {
     const kv_tile_hack h = {c->groups.bits, c->groups.q_bits, c->groups.len,
                             c->groups.stochastic, c->groups.layer};
 
-    return kv_hack_steps_of(&h, c->groups.values, c->head_dim, tokens, seed);
+    return kv_gpu_hack_side_of(&h, c->groups.values, c->head_dim, tokens, seed);
 }
 
 extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
@@ -433,12 +406,12 @@ extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
     if (k->coding != KV_GPU_GROUPS || k->groups.quantizer != KV_GPU_HACK ||
         v->coding != KV_GPU_GROUPS || v->groups.quantizer != KV_GPU_HACK)
         return false;
-    if (part > KV_HACK_STEP_PART || k->groups.len > KV_HACK_STEP_PART ||
-        d % 4 || d > KV_GPU_MAX_DIM)
+    if (part > KV_HACK_ANY_PART || k->groups.len > KV_HACK_ANY_PART || d % 4 ||
+        d > KV_GPU_MAX_DIM)
         return false;
-    h->k = steps_of(k, tokens, seed);
-    h->v = steps_of(v, tokens, seed);
-    return kv_hack_forms_room::bytes(h->k, h->v) <= device->shared;
+    h->k = side_of(k, tokens, seed);
+    h->v = side_of(v, tokens, seed);
+    return kv_hack_views_workspace::bytes(h->k, h->v) <= device->shared;
 }
 
 extern "C" int kv_gpu_attend_hack(const struct kv_attend_job *a,
@@ -454,7 +427,7 @@ extern "C" int kv_gpu_attend_hack(const struct kv_attend_job *a,
     const dim3 grid((unsigned)((rows + ROWS - 1) / ROWS * v->n_seqs),
                     (unsigned)v->n_kv_heads);
     const char *wrong = kv_launch(kv_hack_forms_kernel, grid, dim3(THREADS),
-                                  kv_hack_forms_room::bytes(h->k, h->v),
+                                  kv_hack_views_workspace::bytes(h->k, h->v),
                                   (cudaStream_t)0, *a, *h);
 
     return wrong

@@ -9,11 +9,12 @@
 
 #include "kernels/cuda/coder.h"
 #include "kernels/cuda/views.h"
-#include "kernels/hack/cuda_steps.h"
+#include "kernels/hack/cuda_layout.h"
 
-/* A layer's codes, from the first token that is no sink on. */
+/* A layer's codes, from the first token that is no sink on, as pieces of
+ * cuda_layout.h. */
 struct kv_gpu_hack_forms {
-    struct kv_hack_steps k, v;        /* of as many tokens */
+    struct kv_gpu_hack_side k, v;     /* of as many tokens */
     size_t n_steps;                   /* of each KV head of a window */
     const uint8_t *k_steps, *v_steps; /* the device's:
                                        * [n_windows][n_kv_heads][n_steps] */
@@ -32,11 +33,11 @@ bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
                             const struct kv_device *device,
                             struct kv_gpu_hack_forms *h);
 
-/* A window's encoded blocks, the first n tokens, to its steps
+/* A window's encoded blocks, the first n tokens, to its pieces
  * [n_heads][n_steps].  Launches. */
 int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
-                        const struct kv_hack_steps *h, const uint8_t *bytes,
-                        size_t n, size_t n_steps, uint8_t *steps,
+                        const struct kv_gpu_hack_side *h, const uint8_t *bytes,
+                        size_t n, size_t n_steps, uint8_t *pieces,
                         struct kv_err *e);
 
 /* Both sides of the job are unquantized, none quantized; as many sinks on both;

@@ -87,12 +87,12 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
     return NULL;
 }
 
-const struct kv_family kv_family_homomorphic = {
-    .name = "homomorphic", .ops = ops, .expand = expand};
+const struct kv_family kv_family_hack = {
+    .name = "hack", .ops = ops, .expand = expand};
 
 void kv_store_hack(struct kv_store *s, const struct kv_tile_hack *h)
 {
-    s->family = &kv_family_homomorphic;
+    s->family = &kv_family_hack;
     s->params = h;
     s->tile_bytes = (range_at(s, 2 * n_ranges(s)) + 63) / 64 * 64;
 }

@@ -1,4 +1,4 @@
-/* Family "homomorphic": codes whose products are corrected, not dequantized
+/* Family "hack": codes whose products are corrected, not dequantized
  * (kernels/hack/hack.h).  On the CPU the scheme attends to its blocks itself;
  * these tiles hold the same codes for whoever puts them into another order.
  *
@@ -25,7 +25,7 @@ struct kv_tile_hack {
 };
 
 /* It has no operations on the CPU: kv_store_has() is false of both paths. */
-extern const struct kv_family kv_family_homomorphic;
+extern const struct kv_family kv_family_hack;
 
 /* Makes s, whose values, n_heads and head_dim are set, a store of h, which the
  * caller keeps. */

@@ -3,7 +3,7 @@
  * compiled for wider registers, by avx2.c and avx512.c, which define the rest:
  * then all go into TABLE(). */
 #include "kernels/hack/hack.h"
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/common.h"
 #include "lib/base/rng.h"
 
 #include <math.h>

@@ -1,25 +1,19 @@
-/* The products of homomorphic.h, WIDTH columns side by side: arranged codes are
- * [columns / WIDTH][ceil(n / 4)][WIDTH][4], so that one instruction adds four
- * products to each column's sum.  The row's codes pass as signed bytes, less
- * 128; 128 times the sum of the column's codes makes up for it.
- * Included by homomorphic_avx2.c and homomorphic_vnni.c, which name the
- * registers:
+/* The operations of hack.h over kernels/simd: V_WIDTH columns side by side.
+ * Arranged codes are [columns / V_WIDTH][ceil(n / 4)][V_WIDTH][4], so that one
+ * instruction adds four products to each column's sum.  The row's codes pass as
+ * signed bytes, less 128; 128 times the sum of the column's codes makes up for
+ * it.  Included by avx2.c and avx512.c, which define beside kernels/simd:
  *
- *   vi, vd              WIDTH int32_t, WIDTH / 2 doubles
- *   i_load i_shift      WIDTH of them from memory; times 128
- *   i_four(p)           the four bytes at p for every column
- *   i_dot(s, b, a, wide)  s + four products; wide: b has codes above 127.
- *                       s is i_first(dot, wide), takes up to i_most(bits) steps
- *                       and is put to the sums before by i_joined(dot, s, wide)
- *   d_low d_high        doubles of the lower and the upper half of a vi
- *   d_load d_store d_all d_mul d_fma   as they say
- *   d_widen(p)          WIDTH / 2 floats as doubles
- *   d_of(p)             WIDTH / 2 int32_t as doubles
- *   vf                  WIDTH floats: f_load f_all f_min f_max, and
- *                       the f_least f_most of them
- *   d_total(s)          of eight lanes in 16 / WIDTH registers, added in halves
- *   GROUPS              registers of columns that pass together */
-enum { ROWS = 4 };
+ *   dot4(s, b, a, wide)   s + four products; wide: b has codes above 127.  s is
+ *                         dots_first(dot, wide), takes up to max_joined(bits)
+ *                         fours and is added to the sums before by
+ *                         dots_joined(dot, s, wide)
+ *   WIDE(bits)            whether codes of so many bits are wide to dot4()
+ *   load_words(p, stride, n_columns, n, w)   up to four words of up to V_WIDTH
+ *                         columns' n bytes, `stride` apart; 0 behind these
+ *   four_codes(words, bits, j)   codes 4 j to 4 j + 3 of each word, of 1, 2, 4
+ *                         or 8 bits, a constant, in bytes */
+enum { ROWS = 4, GROUPS = V_REGISTERS / 8 /* registers of columns */ };
 
 /* A minimum is the same in any order, and of one value twice.  min(x, low) is
  * low where they are equal: of zeros alone both ends are the first. */
@@ -27,17 +21,21 @@ static struct kv_hack_range range(const float *x, size_t n, unsigned bits)
 {
     float low = x[0], high = x[0];
 
-    if (n >= WIDTH) {
-        vf l = f_all(low), h = l;
+    if (n >= V_WIDTH) {
+        vf32 l = v_set1(low), h = l;
 
-        for (size_t i = 0; i < n; i += WIDTH) {
-            const vf y = f_load(x + (i + WIDTH <= n ? i : n - WIDTH));
+        for (size_t i = 0; i < n; i += V_WIDTH) {
+            const vf32 y = v_load(x + (i + V_WIDTH <= n ? i : n - V_WIDTH));
 
-            l = f_min(y, l);
-            h = f_max(y, h);
+            l = v_min(y, l);
+            h = v_max(y, h);
         }
-        low = f_least(l);
-        high = f_most(h);
+        const vf32 ends[4] = {h, v_sub(v_set1(0), l), h, h};
+        float end[4];
+
+        v_max4(ends, end);
+        low = -end[1];
+        high = end[0];
     } else {
         for (size_t i = 1; i < n; i++) {
             low = x[i] < low ? x[i] : low;
@@ -57,22 +55,33 @@ ALWAYS_INLINE void last_floats(const float *p, size_t n, float *to)
     memcpy(to, p, n * sizeof(*to));
 }
 
-enum { HALF = WIDTH / 2, PER = 8 / HALF }; /* registers of eight doubles */
+enum { HALF = V_WIDTH / 2, PER = 8 / HALF }; /* registers of eight doubles */
 
-/* s [r][PER] += x m for R rows of m; each product is exact, so that d_fma
+/* s [r][PER] += x m for R rows of m; each product is exact, so that v_fmadd_f64
  * rounds once as the plain C does. */
-ALWAYS_INLINE void add_eight(vd *s, const float *x, const float *m,
+ALWAYS_INLINE void add_eight(vf64 *s, const float *x, const float *m,
                              size_t stride, size_t R)
 {
     UNROLL
     for (size_t j = 0; j < PER; j++) {
-        const vd y = d_widen(x + j * HALF);
+        const vf64 y = v_load_f64_f32(x + j * HALF);
 
         UNROLL
         for (size_t r = 0; r < R; r++)
-            s[r * PER + j] =
-                d_fma(y, d_widen(m + r * stride + j * HALF), s[r * PER + j]);
+            s[r * PER + j] = v_fmadd_f64(
+                y, v_load_f64_f32(m + r * stride + j * HALF), s[r * PER + j]);
     }
+}
+
+/* Eight lanes, added in halves. */
+ALWAYS_INLINE double total(const vf64 *x)
+{
+    double s[8];
+
+    UNROLL
+    for (size_t j = 0; j < PER; j++)
+        v_store_f64(s + j * HALF, x[j]);
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
 ALWAYS_INLINE void dots_of(const float *x, const float *last_x, const float *m,
@@ -80,11 +89,11 @@ ALWAYS_INLINE void dots_of(const float *x, const float *last_x, const float *m,
 {
     const size_t whole = n / 8 * 8;
     float last[4 * 8];
-    vd s[4 * PER];
+    vf64 s[4 * PER];
 
     UNROLL
     for (size_t r = 0; r < R * PER; r++)
-        s[r] = d_all(0);
+        s[r] = v_set1_f64(0);
     for (size_t c = 0; c < whole; c += 8)
         add_eight(s, x + c, m + c, stride, R);
     if (whole < n) {
@@ -94,7 +103,7 @@ ALWAYS_INLINE void dots_of(const float *x, const float *last_x, const float *m,
     }
     UNROLL
     for (size_t r = 0; r < R; r++)
-        out[r] = d_total(s + r * PER);
+        out[r] = total(s + r * PER);
 }
 
 static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
@@ -114,21 +123,21 @@ static void dots(const float *x, const float *m, size_t stride, size_t n_rows,
 ALWAYS_INLINE void add_to(const float *x, const float *m, size_t stride,
                           size_t n_rows, size_t R, double *out)
 {
-    vd s[8];
+    vf64 s[8];
 
     UNROLL
     for (size_t r = 0; r < R; r++)
-        s[r] = d_load(out + r * HALF);
+        s[r] = v_load_f64(out + r * HALF);
     for (size_t i = 0; i < n_rows; i++, m += stride) {
-        const vd y = d_all((double)x[i]);
+        const vf64 y = v_set1_f64((double)x[i]);
 
         UNROLL
         for (size_t r = 0; r < R; r++)
-            s[r] = d_fma(y, d_widen(m + r * HALF), s[r]);
+            s[r] = v_fmadd_f64(y, v_load_f64_f32(m + r * HALF), s[r]);
     }
     UNROLL
     for (size_t r = 0; r < R; r++)
-        d_store(out + r * HALF, s[r]);
+        v_store_f64(out + r * HALF, s[r]);
 }
 
 static void add(const float *x, const float *m, size_t stride, size_t n_rows,
@@ -145,7 +154,15 @@ static void add(const float *x, const float *m, size_t stride, size_t n_rows,
             out[j] += (double)x[i] * (double)m[i * stride + j];
 }
 
-static size_t steps_of(size_t n)
+ALWAYS_INLINE vi32 set_four(const int8_t *p)
+{
+    int32_t four;
+
+    memcpy(&four, p, sizeof(four));
+    return v_set1_i32(four);
+}
+
+static size_t fours_of(size_t n)
 {
     return (n + 3) / 4;
 }
@@ -157,40 +174,43 @@ struct left {
     double scale[ROWS], min[ROWS], all[ROWS];
 };
 
-/* Eq. 4 of R rows and the columns [at, at + WIDTH) of c, half by half. */
+/* Eq. 4 of R rows and the columns [at, at + V_WIDTH) of c, half by half. */
 ALWAYS_INLINE void combine(const struct left *a, size_t R,
                            const struct kv_hack_columns *c, size_t at,
-                           const vi *dot, double *out, size_t stride)
+                           const vi32 *dot, double *out, size_t stride)
 {
     UNROLL
     for (size_t half = 0; half < 2; half++) {
-        const size_t j = half * (WIDTH / 2);
+        const size_t j = half * (V_WIDTH / 2);
         const bool folded = !c->scale;
-        const vd b_sum = d_of(c->sum + at + j);
-        const vd sb = folded ? d_all(1) : d_widen(c->scale + at + j);
-        const vd mb = folded ? d_all(0) : d_widen(c->min + at + j);
-        const vd scaled = folded ? b_sum : d_mul(sb, b_sum);
+        const vf64 b_sum = v_load_f64_i32(c->sum + at + j);
+        const vf64 sb =
+            folded ? v_set1_f64(1) : v_load_f64_f32(c->scale + at + j);
+        const vf64 mb =
+            folded ? v_set1_f64(0) : v_load_f64_f32(c->min + at + j);
+        const vf64 scaled = folded ? b_sum : v_mul_f64(sb, b_sum);
 
         UNROLL
         for (size_t i = 0; i < R; i++) {
-            const vd sa = d_all(a->scale[i]);
-            const vd ab = half ? d_high(dot[i]) : d_low(dot[i]);
-            const vd by = folded ? sa : d_mul(sa, sb);
+            const vf64 sa = v_set1_f64(a->scale[i]);
+            const vf64 ab =
+                half ? v_high_f64_i32(dot[i]) : v_low_f64_i32(dot[i]);
+            const vf64 by = folded ? sa : v_mul_f64(sa, sb);
             double *o = out + i * stride + j;
-            vd s = d_load(o);
+            vf64 s = v_load_f64(o);
 
             if (!folded)
-                s = d_fma(mb, d_all(a->all[i]), s);
-            s = d_fma(d_all(a->min[i]), scaled, s);
-            d_store(o, d_fma(by, ab, s));
+                s = v_fmadd_f64(mb, v_set1_f64(a->all[i]), s);
+            s = v_fmadd_f64(v_set1_f64(a->min[i]), scaled, s);
+            v_store_f64(o, v_fmadd_f64(by, ab, s));
         }
     }
 }
 
-/* How far steps from z on are added up together. */
-ALWAYS_INLINE size_t last_step(size_t z, unsigned bits, size_t steps)
+/* How far fours from z on are added up together. */
+ALWAYS_INLINE size_t joined_end(size_t z, unsigned bits, size_t fours)
 {
-    return steps - z < i_most(bits) ? steps : z + i_most(bits);
+    return fours - z < max_joined(bits) ? fours : z + max_joined(bits);
 }
 
 /* R rows and G registers of columns from `at` on, the last of them perhaps not
@@ -199,56 +219,56 @@ ALWAYS_INLINE void block(const struct left *a, size_t R,
                          const struct kv_hack_columns *c, size_t at, size_t G,
                          bool wide, double *out, size_t stride)
 {
-    const size_t steps = steps_of(c->n);
-    const uint8_t *code = c->code + at * 4 * steps;
-    vi dot[GROUPS][ROWS], s[GROUPS][ROWS], b[GROUPS];
+    const size_t fours = fours_of(c->n);
+    const uint8_t *code = c->code + at * 4 * fours;
+    vi32 dot[GROUPS][ROWS], s[GROUPS][ROWS], b[GROUPS];
 
     UNROLL
     for (size_t g = 0; g < G; g++)
         UNROLL
     for (size_t i = 0; i < R; i++)
-        dot[g][i] = i_shift(i_load(c->sum + at + g * WIDTH));
-    for (size_t z = 0, end; z < steps; z = end) {
-        end = last_step(z, c->bits, steps);
+        dot[g][i] = v_shl_i32(v_load_i32(c->sum + at + g * V_WIDTH), 7);
+    for (size_t z = 0, end; z < fours; z = end) {
+        end = joined_end(z, c->bits, fours);
         UNROLL
         for (size_t g = 0; g < G; g++)
             UNROLL
         for (size_t i = 0; i < R; i++)
-            s[g][i] = i_first(dot[g][i], wide);
+            s[g][i] = dots_first(dot[g][i], wide);
         for (size_t y = z; y < end; y++) {
             UNROLL
             for (size_t g = 0; g < G; g++)
-                b[g] = i_load(code + (g * steps + y) * 4 * WIDTH);
+                b[g] = v_load_i32(code + (g * fours + y) * 4 * V_WIDTH);
             UNROLL
             for (size_t i = 0; i < R; i++) {
-                const vi four = i_four(a->code[i] + 4 * y);
+                const vi32 four = set_four(a->code[i] + 4 * y);
 
                 UNROLL
                 for (size_t g = 0; g < G; g++)
-                    s[g][i] = i_dot(s[g][i], b[g], four, wide);
+                    s[g][i] = dot4(s[g][i], b[g], four, wide);
             }
         }
         UNROLL
         for (size_t g = 0; g < G; g++)
             UNROLL
         for (size_t i = 0; i < R; i++)
-            dot[g][i] = i_joined(dot[g][i], s[g][i], wide);
+            dot[g][i] = dots_joined(dot[g][i], s[g][i], wide);
     }
     UNROLL
     for (size_t g = 0; g < G; g++) {
-        const size_t j = at + g * WIDTH;
-        double part[ROWS * WIDTH];
+        const size_t j = at + g * V_WIDTH;
+        double part[ROWS * V_WIDTH];
 
-        if (j + WIDTH <= c->n_columns) {
+        if (j + V_WIDTH <= c->n_columns) {
             combine(a, R, c, j, dot[g], out + j, stride);
             continue;
         }
         for (size_t i = 0; i < R; i++)
-            memcpy(part + i * WIDTH, out + i * stride + j,
+            memcpy(part + i * V_WIDTH, out + i * stride + j,
                    (c->n_columns - j) * sizeof(*out));
-        combine(a, R, c, j, dot[g], part, WIDTH);
+        combine(a, R, c, j, dot[g], part, V_WIDTH);
         for (size_t i = 0; i < R; i++)
-            memcpy(out + i * stride + j, part + i * WIDTH,
+            memcpy(out + i * stride + j, part + i * V_WIDTH,
                    (c->n_columns - j) * sizeof(*out));
     }
 }
@@ -259,9 +279,9 @@ ALWAYS_INLINE void rows(const struct left *a, size_t R,
 {
     size_t at = 0;
 
-    for (; at + (GROUPS - 1) * WIDTH < c->n_columns; at += GROUPS * WIDTH)
+    for (; at + (GROUPS - 1) * V_WIDTH < c->n_columns; at += GROUPS * V_WIDTH)
         block(a, R, c, at, GROUPS, wide, out, stride);
-    for (; at < c->n_columns; at += WIDTH)
+    for (; at < c->n_columns; at += V_WIDTH)
         block(a, R, c, at, 1, wide, out, stride);
 }
 
@@ -295,13 +315,18 @@ ALWAYS_INLINE void some_rows(const struct kv_hack_row *row, size_t n,
     }
 }
 
-ALWAYS_INLINE void multiply_all(const struct kv_hack_row *row, size_t n_rows,
-                                const struct kv_hack_columns *c, bool wide,
-                                double *out, size_t stride)
+static void multiply(const struct kv_hack_row *row, size_t n_rows,
+                     const struct kv_hack_columns *c, double *out,
+                     size_t stride)
 {
-    for (size_t i = 0; i < n_rows; i += ROWS)
-        some_rows(row + i, n_rows - i < ROWS ? n_rows - i : ROWS, c, wide,
-                  out + i * stride, stride);
+    for (size_t i = 0; i < n_rows; i += ROWS) {
+        const size_t n = n_rows - i < ROWS ? n_rows - i : ROWS;
+
+        if (WIDE(c->bits))
+            some_rows(row + i, n, c, true, out + i * stride, stride);
+        else
+            some_rows(row + i, n, c, false, out + i * stride, stride);
+    }
 }
 
 /* Sums are products with ones: a code of 8 bits gives no more than one bit and
@@ -310,21 +335,98 @@ static void sums(const uint8_t *arranged, size_t n_columns, size_t n,
                  int32_t *sum)
 {
     static const int8_t ones[4] = {1, 1, 1, 1};
-    const size_t steps = steps_of(n);
+    const size_t fours = fours_of(n);
 
-    for (size_t at = 0; at < n_columns; at += WIDTH) {
-        vi all = i_zero();
+    for (size_t at = 0; at < n_columns; at += V_WIDTH) {
+        vi32 all = v_zero_i32();
 
-        for (size_t z = 0, end; z < steps; z = end) {
-            vi s = i_first(all, false);
+        for (size_t z = 0, end; z < fours; z = end) {
+            vi32 s = dots_first(all, false);
 
-            end = last_step(z, 1, steps);
-            for (; z < end; z++, arranged += 4 * WIDTH)
-                s = i_dot(s, i_load(arranged), i_four(ones), false);
-            all = i_joined(all, s, false);
+            end = joined_end(z, 1, fours);
+            for (; z < end; z++, arranged += 4 * V_WIDTH)
+                s = dot4(s, v_load_i32(arranged), set_four(ones), false);
+            all = dots_joined(all, s, false);
         }
         memcpy(sum + at, &all,
-               (n_columns - at < WIDTH ? n_columns - at : WIDTH) *
+               (n_columns - at < V_WIDTH ? n_columns - at : V_WIDTH) *
                    sizeof(*sum));
+    }
+}
+
+static void transpose(const uint8_t *bytes, size_t stride, size_t n_rows,
+                      size_t n, uint32_t *word)
+{
+    const size_t row = KV_HACK_COLUMNS(n_rows);
+
+    for (size_t j = 0; j < n_rows; j += V_WIDTH)
+        for (size_t i = 0; i < n; i += 16) {
+            const size_t left = (n - i + 3) / 4;
+            vi32 w[4];
+
+            load_words(bytes + j * stride + i, stride, n_rows - j, n - i, w);
+            for (size_t k = 0; k < 4 && k < left; k++)
+                v_store_i32(word + (i / 4 + k) * row + j, w[k]);
+        }
+}
+
+/* Codes of 1, 2, 4 or 8 bits, whole words of them, of up to V_WIDTH columns: a
+ * word becomes 8 / bits fours.  bits is a constant. */
+ALWAYS_INLINE void expand(const uint8_t *packed, size_t stride, unsigned bits,
+                          size_t n_columns, size_t n, uint8_t *code)
+{
+    const size_t bytes = n * bits / 8;
+
+    for (size_t i = 0; i < bytes; i += 16) {
+        const size_t left = (bytes - i) / 4;
+        vi32 w[4];
+
+        load_words(packed + i, stride, n_columns, bytes - i, w);
+        UNROLL
+        for (size_t k = 0; k < 4 && k < left; k++)
+            UNROLL
+        for (unsigned j = 0; j < 8 / bits; j++, code += 4 * V_WIDTH)
+            v_store_i32(code, four_codes(w[k], bits, j));
+    }
+}
+
+/* Other codes: to bytes first. */
+static void expand_any(const uint8_t *packed, size_t stride, unsigned bits,
+                       size_t n_columns, size_t n, uint8_t *code)
+{
+    const size_t padded = 4 * fours_of(n);
+    uint8_t byte[V_WIDTH * KV_HACK_MAX_PART];
+    uint16_t wide[KV_HACK_MAX_PART] = {0};
+
+    for (size_t j = 0; j < n_columns; j++) {
+        kv_unpack(packed + j * stride, n, bits, wide);
+        for (size_t z = 0; z < padded; z++)
+            byte[j * padded + z] = (uint8_t)wide[z];
+    }
+    expand(byte, padded, 8, n_columns, padded, code);
+}
+
+static void arrange(const uint8_t *packed, size_t stride, unsigned bits,
+                    size_t n_columns, size_t n, uint8_t *code)
+{
+    for (size_t j = 0; j < n_columns; j += V_WIDTH) {
+        const size_t left = n_columns - j;
+        const size_t some = left < V_WIDTH ? left : V_WIDTH;
+
+        switch (n * bits % 32 ? 0 : bits) {
+#define CASE(B)                                   \
+    case B:                                       \
+        expand(packed, stride, B, some, n, code); \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(4)
+            CASE(8)
+#undef CASE
+        default:
+            expand_any(packed, stride, bits, some, n, code);
+        }
+        packed += V_WIDTH * stride;
+        code += V_WIDTH * 4 * fours_of(n);
     }
 }

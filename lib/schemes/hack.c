@@ -85,47 +85,22 @@ static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
     return get_range(h, bytes, i);
 }
 
-static size_t part_len(const struct kv_hack *h, size_t part)
-{
-    const size_t left = h->len - part * h->part;
-
-    return left < h->part ? left : h->part;
-}
-
-static int32_t sum_of(const uint16_t *code, size_t n)
-{
-    int32_t sum = 0;
-
-    for (size_t z = 0; z < n; z++)
-        sum += code[z];
-    return sum;
-}
-
-/* sum [n_lines][n_parts] of code [n_lines][len]. */
-static void add_up(const struct kv_hack *h, const uint16_t *code, int32_t *sum)
-{
-    for (size_t i = 0; i < h->n_lines; i++)
-        for (size_t j = 0; j < h->n_parts; j++)
-            sum[i * h->n_parts + j] =
-                sum_of(code + i * h->len + j * h->part, part_len(h, j));
-}
-
-/* Packs code [n_lines][len] and adds its sums. */
+/* Packs code [n_lines][len] and adds the sums of its parts. */
 static void put_codes(const struct kv_hack *h, const uint16_t *code,
                       uint8_t *bytes)
 {
-    const size_t n_sums = h->n_lines * h->n_parts;
+    uint8_t *to = sums(h, bytes);
 
     kv_pack(code, h->n_lines * h->len, h->bits, bytes);
-    if (!h->sums)
-        return;
+    for (size_t i = 0; i < h->n_lines; i++)
+        for (size_t part = 0; h->sums && part < h->n_parts; part++) {
+            int32_t sum = 0;
 
-    int32_t *sum = kv_alloc(n_sums, sizeof(*sum));
-
-    add_up(h, code, sum);
-    for (size_t i = 0; i < n_sums; i++) /* little-endian: the low bytes */
-        memcpy(sums(h, bytes) + i * h->sum_bytes, &sum[i], h->sum_bytes);
-    free(sum);
+            for (size_t z = 0; z < kv_hack_part_len(h, part); z++)
+                sum += code[i * h->len + part * h->part + z];
+            memcpy(to, &sum, h->sum_bytes); /* little-endian: the low bytes */
+            to += h->sum_bytes;
+        }
 }
 
 /* ---- encode and decode -------------------------------------------------- */
@@ -153,7 +128,7 @@ static struct span span_of(const struct kv_hack *h, size_t i, size_t first)
         line = i / h->n_parts;
         z = i % h->n_parts * h->part;
         s.step = 1;
-        s.n = part_len(h, i % h->n_parts);
+        s.n = kv_hack_part_len(h, i % h->n_parts);
     }
     s.at = line * h->len + z;
     s.counter = h->side == KV_K ? kv_hack_counter(first + line, z)

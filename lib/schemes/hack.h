@@ -46,6 +46,12 @@ struct kv_hack {
     struct kv_tile_hack tile; /* axes=paper */
 };
 
+/* Values of a part. */
+static inline size_t kv_hack_part_len(const struct kv_hack *h, size_t part)
+{
+    return kv_min(h->part, h->len - part * h->part);
+}
+
 /* struct kv_scheme's attend(). */
 void kv_hack_attend(const struct kv_reader *k, const struct kv_reader *v,
                     const struct kv_attend_view *view, const float *q,

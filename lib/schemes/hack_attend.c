@@ -57,7 +57,7 @@ struct tile {
 /* Of tokens [from, from + n), those before `end`. */
 static size_t seen(size_t from, size_t n, size_t end)
 {
-    return end > from ? kv_hack_least(end - from, n) : 0;
+    return end > from ? kv_min(end - from, n) : 0;
 }
 
 /* What reading a KV head costs: len - parts additions a line and s_b sum(b'),
@@ -189,7 +189,7 @@ static void score_plain(struct tile *t, const struct kv_hack_operand *k,
     const size_t d = k->h->len;
 
     for (size_t i = 0; i < n; i += t->score_room) {
-        const size_t some = kv_hack_least(n - i, t->score_room);
+        const size_t some = kv_min(n - i, t->score_room);
 
         kv_hack_table()->dots(t->q + j * d, k->plain + (plain + i) * d, d, some,
                               d, t->score);
@@ -218,7 +218,7 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
         }
     }
     for (size_t first = 0; first < most; first += step) {
-        const size_t n = kv_hack_least(step, most - first);
+        const size_t n = kv_min(step, most - first);
 
         kv_hack_expect(k, h->artifact ? first / step + 1 : first + n,
                        h->artifact ? 1 : KV_HACK_PIECE,
@@ -232,7 +232,7 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
     for (size_t j = 0; j < t->n; j++) {
         const size_t n = t->query[j].n;
 
-        score_plain(t, k, j, 0, 0, kv_hack_least(sinks, n), attn_scale);
+        score_plain(t, k, j, 0, 0, kv_min(sinks, n), attn_scale);
         score_plain(t, k, j, k->tail, sinks,
                     seen(k->tail, k->n_plain - sinks, n), attn_scale);
     }
@@ -267,7 +267,7 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
     float *x = t->x + j0 * t->line_room;
 
     for (size_t g = 0; g < h->n_groups; g++) {
-        const size_t line = g * h->group, n = kv_hack_least(h->group, d - line);
+        const size_t line = g * h->group, n = kv_min(h->group, d - line);
         const struct kv_hack_columns c =
             kv_hack_operand_columns(v, 0, line, n, m);
 
@@ -298,10 +298,9 @@ static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
     double *out = t->out + j * d;
 
     for (size_t g = 0; h->artifact && g < h->n_groups; g++)
-        for (size_t c = g * h->group; c < kv_hack_least((g + 1) * h->group, d);
-             c++)
+        for (size_t c = g * h->group; c < kv_min((g + 1) * h->group, d); c++)
             out[c] += t->base[g * t->most + j];
-    kv_hack_table()->add(w, v->plain, d, kv_hack_least(sinks, n), d, out);
+    kv_hack_table()->add(w, v->plain, d, kv_min(sinks, n), d, out);
     kv_hack_table()->add(w + v->tail, v->plain + sinks * d, d,
                          seen(v->tail, v->n_plain - sinks, n), d, out);
 }
@@ -316,7 +315,7 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
     memset(t->out, 0, t->n * d * sizeof(*t->out));
     memset(t->base, 0, h->n_groups * t->most * sizeof(*t->base));
     for (size_t b = 0; b * p < most; b++) {
-        const size_t m = kv_hack_least(p, v->n_coded - b * p);
+        const size_t m = kv_min(p, v->n_coded - b * p);
 
         kv_hack_expect(v, b + 1, 1, t->n - first_beyond(t, v, b * p));
         kv_hack_read_block(v, b, m);
@@ -328,7 +327,7 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
     for (size_t j = 0; j < t->n; j++) {
         const size_t n = seen(v->r->sinks, v->n_coded, t->query[j].n);
         /* of the blocks that are seen at all */
-        const size_t z = kv_hack_least((n + p - 1) / p * p, v->n_coded);
+        const size_t z = kv_min((n + p - 1) / p * p, v->n_coded);
 
         gather_rest(t, v, j);
         if (z && !h->artifact) {
@@ -345,7 +344,7 @@ static size_t tile_size(size_t w_room, size_t group, size_t n)
 {
     const size_t fit = WEIGHTS / w_room;
 
-    return kv_hack_least(kv_hack_least(fit > group ? fit : group, QUERIES), n);
+    return kv_min(kv_min(fit > group ? fit : group, QUERIES), n);
 }
 
 static struct tile *tile_new(const struct kv_hack_operand *k,
@@ -445,7 +444,7 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
     count_reading(k, &t->ops);
     count_reading(v, &t->ops);
     for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
-        t->n = kv_hack_least(t->most, nq * group - j0);
+        t->n = kv_min(t->most, nq * group - j0);
         for (size_t j = 0; j < t->n; j++) {
             const size_t i = (j0 + j) / group, query = t->view->first + i;
             const size_t own = head * group + (j0 + j) % group;
@@ -486,7 +485,7 @@ void kv_hack_attend(const struct kv_reader *kr, const struct kv_reader *vr,
     const size_t group = view->n_heads / view->n_kv_heads;
     const size_t threads = (size_t)omp_get_max_threads();
 
-#pragma omp parallel num_threads((int)kv_hack_least(view->n_kv_heads, threads))
+#pragma omp parallel num_threads((int)kv_min(view->n_kv_heads, threads))
     {
         struct kv_hack_operand k = kv_hack_operand_new(kr),
                                v = kv_hack_operand_new(vr);

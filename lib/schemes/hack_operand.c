@@ -92,11 +92,6 @@ void kv_hack_operand_head(struct kv_hack_operand *o, size_t head)
                    o->plain + r->sinks * d);
 }
 
-size_t kv_hack_part_len(const struct kv_hack *h, size_t part)
-{
-    return kv_hack_least(h->part, h->len - part * h->part);
-}
-
 struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
                                                size_t part, size_t line,
                                                size_t n, size_t m)
@@ -147,8 +142,8 @@ void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows)
     const size_t fetches = n_fetches(o->h, rows);
     const size_t lines = n * (o->h->head_bytes / KV_LINE + 2); /* at most */
 
-    o->next = kv_hack_least(b, o->n_blocks);
-    o->next_end = kv_hack_least(b + n, o->n_blocks);
+    o->next = kv_min(b, o->n_blocks);
+    o->next_end = kv_min(b + n, o->n_blocks);
     o->line = o->line_end = 0;
     o->at_once = (lines + fetches - 1) / fetches;
 }
@@ -177,7 +172,7 @@ static void arrange(struct kv_hack_operand *o, const uint8_t *packed,
 
     for (size_t part = 0; part < h->n_parts; part++) {
         const struct kv_hack_columns c = kv_hack_operand_columns(
-            o, part, 0, n, kv_hack_least(m, kv_hack_part_len(h, part)));
+            o, part, 0, n, kv_min(m, kv_hack_part_len(h, part)));
         uint8_t *code = o->code + (c.code - o->code);
 
         kv_hack_table()->arrange(packed + part * h->part * bits / 8, stride,

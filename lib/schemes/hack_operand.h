@@ -52,16 +52,9 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n);
 /* A piece, everything else: block b, of whose lines m codes count. */
 void kv_hack_read_block(struct kv_hack_operand *o, size_t b, size_t m);
 
-size_t kv_hack_part_len(const struct kv_hack *h, size_t part);
-
 /* One part of the piece's lines [line, line + n), m codes each. */
 struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
                                                size_t part, size_t line,
                                                size_t n, size_t m);
-
-static inline size_t kv_hack_least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
 
 #endif

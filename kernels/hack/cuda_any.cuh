@@ -1,67 +1,54 @@
-/* Products with codes of HACK in the order of hack_steps.h, of sizes that are
+/* Products with codes of HACK in the order of cuda_layout.h, of sizes that are
  * known when it runs.
  *
  * A block's rows, 8 NT of them, are quantized like the queries and weights of
- * lib/schemes/hack_attend.c and meet 16 lines at a time on tensor cores, 32
- * codes or the 16 that a partition has left:
+ * lib/schemes/hack_attend.c and meet fragments of 16 lines on tensor cores:
  *
- *   scores of a step     rows: queries    lines: tokens
+ *   scores of a piece    rows: queries    lines: tokens
  *   results              rows: weights    lines: channels
  *
- * Integer products are exact; eq. 4 (hack.cuh) is evaluated in f32. */
-#ifndef KV_HACK_CUDA_STEPS_CUH
-#define KV_HACK_CUDA_STEPS_CUH
+ * Integer products are exact; eq. 4 (cuda.cuh) is evaluated in f32. */
+#ifndef KV_HACK_CUDA_ANY_CUH
+#define KV_HACK_CUDA_ANY_CUH
 
 #include "kernels/hack/cuda.cuh"
-#include "kernels/hack/cuda_steps.h"
+#include "kernels/hack/cuda_layout.h"
 #include "kernels/hack/hack.h"
 #include "kernels/integers/cuda_quantizers.cuh"
 
-/* From one row of so many bytes to the next in shared memory: 8 rows' words lie
- * in different banks. */
-static __host__ __device__ unsigned kv_hack_apart(unsigned bytes)
+/* Starts the copy of a piece to shared memory, by the whole block. */
+KV_DEVICE void kv_hack_fetch(const kv_gpu_hack_side &h, uint8_t *to,
+                             const uint8_t *pieces, size_t i)
 {
-    return bytes / 16 % 2 ? bytes : bytes + 16;
-}
-
-/* Bytes of a step in shared memory. */
-static __host__ __device__ size_t kv_hack_step_room(const kv_hack_steps &h)
-{
-    return (size_t)h.lines * kv_hack_apart(kv_hack_line_bytes(&h)) +
-           (size_t)6 * h.parts * h.lines;
-}
-
-/* Starts the copy of a step, by the whole block. */
-KV_DEVICE void kv_hack_fetch(const kv_hack_steps &h, uint8_t *to,
-                             const uint8_t *step)
-{
-    const unsigned line = kv_hack_line_bytes(&h);
-    const unsigned each = line / 16, apart = kv_hack_apart(line);
-    const unsigned codes = h.lines * each, ranges = 6 * h.parts * h.lines / 16;
+    const unsigned bytes = (unsigned)kv_gpu_hack_piece_bytes(&h);
     const kv_place place = kv_place_of(to);
 
-    for (unsigned i = threadIdx.x; i < codes; i += blockDim.x)
-        kv_copy_async(place + i / each * apart + i % each * 16,
-                      step + (size_t)i * 16);
-    for (unsigned i = threadIdx.x; i < ranges; i += blockDim.x)
-        kv_copy_async(place + h.lines * apart + i * 16,
-                      step + ((size_t)codes + i) * 16);
+    pieces += i * bytes;
+    for (unsigned at = threadIdx.x * 16; at < bytes; at += blockDim.x * 16)
+        kv_copy_async(place + at, pieces + at);
 }
 
-/* The rows that a step is multiplied with, in shared memory. */
+/* The rows that a piece is multiplied with, in shared memory. */
 struct kv_hack_rows {
-    uint8_t *code;          /* a byte each, [rows][kv_hack_apart(codes)] */
+    uint8_t *code;          /* a byte each, [rows][apart(h)] */
     kv_hack_column *column; /* [parts][rows] */
     unsigned n;             /* rows */
 
-    static __host__ __device__ size_t bytes(const kv_hack_steps &h, unsigned n)
+    /* From one row's codes to the next: 8 rows' words lie in different banks.
+     */
+    static __host__ __device__ unsigned apart(const kv_gpu_hack_side &h)
     {
-        return (size_t)n *
-               (kv_hack_apart(h.codes) + h.parts * sizeof(kv_hack_column));
+        return kv_gpu_hack_line(&h) * 32 + 16;
     }
-    __device__ kv_hack_rows(uint8_t *shared, const kv_hack_steps &h, unsigned n)
-        : code(shared), column(reinterpret_cast<kv_hack_column *>(
-                            shared + n * kv_hack_apart(h.codes))),
+    static __host__ __device__ size_t bytes(const kv_gpu_hack_side &h,
+                                            unsigned n)
+    {
+        return (size_t)n * (apart(h) + h.parts * sizeof(kv_hack_column));
+    }
+    __device__ kv_hack_rows(uint8_t *shared, const kv_gpu_hack_side &h,
+                            unsigned n)
+        : code(shared),
+          column(reinterpret_cast<kv_hack_column *>(shared + n * apart(h))),
           n(n)
     {
     }
@@ -78,17 +65,24 @@ struct kv_hack_draw {
     }
 };
 
-/* A row's codes, by a warp: x, so many values of `part` each; the first one's
- * number is `first`, the next one's `next` further.  To the same codes as
+/* Where in a row token t of values is: in the order of columns. */
+KV_DEVICE unsigned kv_hack_place(unsigned t)
+{
+    return t / 16 * 16 + t % 8 / 2 * 4 + t % 2 * 2 + t % 16 / 8;
+}
+
+/* A part of a row's codes, by a warp; x: the row's values.  The random number
+ * of the row's first value is `first`, of the next ones `next` further.  The
+ * same codes as
  * quantize() of kernels/hack/hack.h. */
-KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
+KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                      unsigned part, unsigned row,
                                      const kv_hack_draw &first, uint64_t next,
                                      const kv_hack_rows &to)
 {
-    uint8_t *const code =
-        to.code + row * kv_hack_apart(h.codes) + part * h.part;
-    const unsigned n = kv_hack_part_values(&h, part);
+    uint8_t *const code = to.code + row * kv_hack_rows::apart(h) +
+                          part * kv_gpu_hack_fragments(h.part) * 32;
+    const unsigned n = kv_gpu_hack_part_len(&h, part);
     float low = __builtin_huge_valf(), high = -low, sum = 0;
 
     x += part * h.part;
@@ -109,7 +103,7 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
         const unsigned c =
             scale > 0 ? kv_hack_rounded(x[j], low, scale, h.top, draw) : 0;
 
-        code[j] = (uint8_t)c;
+        code[h.values ? kv_hack_place(j) : j] = (uint8_t)c;
         sum += (float)c;
     }
     for (unsigned mask = 1; mask < 32; mask *= 2)
@@ -119,55 +113,61 @@ KV_DEVICE void kv_hack_quantize_part(const kv_hack_steps &h, const float *x,
                                         fmaf(scale, sum, (float)n * low)};
 }
 
-/* x += eq. 4 of rows 8 i and on and lines 16 m and on of a step, over the first
- * so many partitions; x: fragment c of gpu.cuh, its rows the lines. */
-KV_DEVICE void kv_hack_product(const kv_hack_steps &h, const uint8_t *step,
+/* Fragment n of a piece. */
+KV_DEVICE void kv_hack_fragment(const kv_gpu_hack_side &h, const uint8_t *piece,
+                                unsigned n, uint32_t *a)
+{
+    uint32_t word[4];
+
+    if (h.width == 2) {
+        kv_hack_words<1>(piece, (int)n, word);
+        kv_hack_codes<2>(word, a);
+    } else if (h.width == 4) {
+        kv_hack_words<2>(piece, (int)n * 2, word);
+        kv_hack_codes<4>(word, a);
+    } else {
+        kv_hack_words<4>(piece, (int)n * 4, word);
+        kv_hack_codes<8>(word, a);
+    }
+}
+
+/* x += eq. 4 of rows 8 i and on and lines 16 m and on of a piece, over the
+ * first so many parts; x: fragment c of gpu.cuh, its rows the lines. */
+KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
                                unsigned m, const kv_hack_rows &rows, unsigned i,
                                unsigned parts, float *x)
 {
     const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
-    const unsigned apart = kv_hack_apart(kv_hack_line_bytes(&h));
-    const unsigned row_apart = kv_hack_apart(h.codes);
-    const unsigned plane = h.parts * h.lines, width = 8 >> h.runs;
-    const uint32_t mask = ((1u << width) - 1) * 0x01010101u;
-    const uint8_t *line = step + (16 * m + r) * apart + 4 * c;
-    const uint8_t *row = rows.code + (8 * i + r) * row_apart + 4 * c;
-    const uint16_t *range =
-        reinterpret_cast<const uint16_t *>(step + h.lines * apart) + 16 * m + r;
+    const unsigned n = h.values ? m : m * kv_gpu_hack_line(&h);
+    const unsigned next = h.values ? h.lines / 16 : 1;
+    const uint8_t *row = rows.code + (8 * i + r) * rows.apart(h) + 4 * c;
+    const uint32_t *range =
+        reinterpret_cast<const uint32_t *>(piece + kv_gpu_hack_code_bytes(&h)) +
+        m * 8 + r;
     const kv_hack_column *column = rows.column + 8 * i + 2 * c;
-    unsigned run = 0;
+    unsigned f = 0; // of the line
 
     for (unsigned part = 0; part < parts; part++) {
-        const unsigned end = run + (kv_hack_part_values(&h, part) + 15) / 16;
+        const unsigned end =
+            f + kv_gpu_hack_fragments(kv_gpu_hack_part_len(&h, part));
+        const uint32_t its[3] = {range[0], range[h.lines / 2], range[h.lines]};
         int product[4] = {};
 
-        while (run < end) {
-            uint32_t a[4] = {}, b[2] = {};
+        for (; f < end; f++) {
+            const uint32_t b[2] = {kv_load4(row + f * 32),
+                                   kv_load4(row + f * 32 + 16)};
+            uint32_t a[4];
 
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                if (run == end)
-                    break;
-
-                const unsigned in = run % (1u << h.runs) * width;
-                const uint8_t *at = line + (run >> h.runs) * 16;
-
-                a[2 * k] = kv_load4(at) >> in & mask;
-                a[2 * k + 1] = kv_load4(at + 8 * apart) >> in & mask;
-                b[k] = kv_load4(row + run * 16);
-                run++;
-            }
+            kv_hack_fragment(h, piece, n + f * next, a);
             kv_mma_u8u8(product, a, b);
         }
 #pragma unroll
-        for (unsigned k = 0; k < 4; k++) {
-            const uint16_t *at = range + k / 2 * 8;
-
-            x[k] = kv_hack_combine(column[k % 2], kv_low_f16(at[0]),
-                                   kv_low_f16(at[plane]), (float)at[2 * plane],
-                                   product[k], x[k]);
+        for (int j = 0; j < 2; j++) {
+            x[j] = kv_hack_combine<0>(column[j], its, product[j], x[j]);
+            x[j + 2] =
+                kv_hack_combine<1>(column[j], its, product[j + 2], x[j + 2]);
         }
-        range += h.lines;
+        range += 3 * h.lines / 2;
         column += rows.n;
     }
 }
@@ -178,9 +178,9 @@ static __host__ __device__ unsigned kv_hack_scores_apart(unsigned tokens)
     return tokens + 4;
 }
 
-/* s [rows][kv_hack_scores_apart()]: scores of a step's tokens, by the whole
+/* s [rows][kv_hack_scores_apart()]: scores of a piece's tokens, by the whole
  * block. */
-KV_DEVICE void kv_hack_scores(const kv_hack_steps &k, const uint8_t *step,
+KV_DEVICE void kv_hack_scores(const kv_gpu_hack_side &k, const uint8_t *piece,
                               const kv_hack_rows &queries, float scale,
                               float *s)
 {
@@ -193,7 +193,7 @@ KV_DEVICE void kv_hack_scores(const kv_hack_steps &k, const uint8_t *step,
         const unsigned row = 8 * i + kv_lane() % 4 * 2;
         float x[4] = {};
 
-        kv_hack_product(k, step, m, queries, i, k.parts, x);
+        kv_hack_product(k, piece, m, queries, i, k.parts, x);
 #pragma unroll
         for (unsigned j = 0; j < 4; j++)
             s[(row + j % 2) * apart + t + j / 2 * 8] = x[j] * scale;
@@ -252,9 +252,9 @@ KV_DEVICE void kv_hack_rescale(const float *factor, kv_hack_results<NT> &x)
                 x.o[j][i][k] *= factor[8 * i + kv_lane() % 4 * 2 + k % 2];
 }
 
-/* Adds weights times values of a step's first so many partitions. */
+/* Adds weights times values of a piece's first so many parts. */
 template <int NT>
-KV_DEVICE void kv_hack_gather(const kv_hack_steps &v, const uint8_t *step,
+KV_DEVICE void kv_hack_gather(const kv_gpu_hack_side &v, const uint8_t *piece,
                               const kv_hack_rows &weights, unsigned parts,
                               kv_hack_results<NT> &x)
 {
@@ -265,13 +265,13 @@ KV_DEVICE void kv_hack_gather(const kv_hack_steps &v, const uint8_t *step,
         if (m < v.lines / 16)
 #pragma unroll
             for (int i = 0; i < NT; i++)
-                kv_hack_product(v, step, m, weights, i, parts, x.o[j][i]);
+                kv_hack_product(v, piece, m, weights, i, parts, x.o[j][i]);
     }
 }
 
 /* Calls f(row, channel, x) for each of a thread's results. */
 template <int NT, class F>
-KV_DEVICE void kv_hack_each(const kv_hack_steps &v,
+KV_DEVICE void kv_hack_each(const kv_gpu_hack_side &v,
                             const kv_hack_results<NT> &x, const F &f)
 {
 #pragma unroll
