@@ -4,7 +4,7 @@
 /* Groups of tokens (kivi's keys; of a half, one and two CPU tiles), of
  * channels; lows, zeros of a group and one zero for all; steps below 0 (q4_0).
  */
-static void test_grouped(void **state)
+static void test_integers(void **state)
 {
     (void)state;
     check_sizes("kivi:b2g32r128", 128, 4, BY_EXACT);
@@ -24,7 +24,7 @@ static void test_grouped(void **state)
 
 /* 8 bits as integers: zeros of a group and one for all, steps of one group and
  * of several, in a step's bytes and in a tile's. */
-static void test_grouped_int8(void **state)
+static void test_integers_int8(void **state)
 {
     (void)state;
     check_sizes("kivi:b8g128s3r128", 128, 4, BY_EXACT | BY_INT8);
@@ -59,7 +59,7 @@ static void test_less_shared(void **state)
 }
 
 /* Keys folded and not. */
-static void test_grouped_kernels(void **state)
+static void test_integers_kernels(void **state)
 {
     static const size_t bits[] = {2, 4, 8}, dims[] = {64, 128, 256};
 
@@ -99,10 +99,10 @@ static void test_long_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grouped),
-        cmocka_unit_test(test_grouped_int8),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_integers_int8),
         cmocka_unit_test(test_less_shared),
-        cmocka_unit_test(test_grouped_kernels),
+        cmocka_unit_test(test_integers_kernels),
         cmocka_unit_test(test_long_groups),
     };
 

@@ -1,4 +1,4 @@
-/* kernels/tiles_grouped: what a tile gives is what decode() gives, bit for bit;
+/* kernels/integers: what a tile gives is what decode() gives, bit for bit;
  * the int8 operations are the same at every level and as near to the exact
  * ones as rounding allows. */
 #include "kernels/level.h"
@@ -41,7 +41,7 @@ static bool hold(struct held *h, const char *text, size_t head_dim,
     const bool there = c->scheme->store(c, &h->store);
 
     if (there) {
-        assert_string_equal(h->store.family->name, "grouped");
+        assert_string_equal(h->store.family->name, "integers");
         kv_store_resize(&h->store, h->n);
         for (size_t i = 0; i < shape.n_kv_heads * kv_store_tiles(&h->store);
              i++) {

@@ -116,8 +116,7 @@ static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
 /* Codes of HACK are multiplied, not read. */
 static bool has_values(const struct kv_tiles_job *j)
 {
-    return kv_gpu_job_store(j, 0, KV_JOB_CODES)->family !=
-           &kv_family_hack;
+    return kv_gpu_job_store(j, 0, KV_JOB_CODES)->family != &kv_family_hack;
 }
 
 /* Tiles of the generic kernel, and this family's launch. */

@@ -63,14 +63,17 @@ ALWAYS_INLINE void load_few(const uint8_t *p, size_t stride, size_t n_columns,
 {
     for (size_t k = 0; k < 4 && 4 * k < n; k++, p += 4)
         switch (n - 4 * k) {
-#define CASE(N)                                    \
-    case N:                                        \
-        w[k] = load_word(p, stride, n_columns, N); \
-        break;
-            CASE(1)
-            CASE(2) CASE(3)
-#undef CASE
-                default : w[k] = load_word(p, stride, n_columns, 4);
+        case 1:
+            w[k] = load_word(p, stride, n_columns, 1);
+            break;
+        case 2:
+            w[k] = load_word(p, stride, n_columns, 2);
+            break;
+        case 3:
+            w[k] = load_word(p, stride, n_columns, 3);
+            break;
+        default:
+            w[k] = load_word(p, stride, n_columns, 4);
         }
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/float/cuda.cuh"
 #include "kernels/integers/cuda_layout.h"
 
-/* Two blocks of 8 warps, one step ahead each, keep the memory busy. */
+/* Two blocks of 8 warps, one piece ahead each, keep the memory busy. */
 enum { KV_INTEGERS_STAGES = 2 };
 
 /* A code's subnormal half is code * 2^-24. */
@@ -155,14 +155,14 @@ struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     }
 };
 
-/* Groups of 32 to 128 tokens of a channel: q . k = sum (q step) code + q . low,
- * of which the second sum is one for all tokens of a group. */
+/* Groups of 32 to 128 tokens of a channel: q . k = sum (q scale) code + q .
+ * low, of which the second sum is one for all tokens of a group. */
 template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     using base = kv_integers_keys<BITS, D>;
     using params = typename base::params;
     static constexpr int M = base::M, T = base::T;
     static constexpr int BLOCKS = BITS == 2 ? 1 : 2;
-    static constexpr int RUNS = T > 32 ? 2 : 1; /* of 32 tokens in a step */
+    static constexpr int RUNS = T > 32 ? 2 : 1; /* of 32 tokens in a piece */
 
     template <int NT> struct query {
         kv_queries_f16<D, NT> q;
@@ -178,19 +178,19 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         kv_queries_to_f16<D, NT>(q, x.q, 1 / x.largest);
     }
 
-    /* Heads of the group of token t of the step. */
+    /* Heads of the group of token t of the piece. */
     static __device__ const uint8_t *heads(const params &p, const uint8_t *head,
-                                           const uint8_t *codes, unsigned step,
+                                           const uint8_t *codes, unsigned piece,
                                            unsigned t)
     {
         const uint8_t *at = p.in_head ? head + 16 : codes + base::CODES;
-        const unsigned token = p.in_head ? step * T + t : t;
+        const unsigned token = p.in_head ? piece * T + t : t;
 
         return at + (token >> p.shift) * p.heads;
     }
 
     /* low[j] += q . x of columns 2c + j % 2, x being a group's lows or rests:
-     * those of the step's first tokens and (j >= 2) of its last. */
+     * those of the piece's first tokens and (j >= 2) of its last. */
     template <int NT>
     static __device__ void add_lows(const uint8_t *first, const uint8_t *last,
                                     const query<NT> &q, float low[NT][4])
@@ -213,8 +213,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         }
     }
 
-    /* s += sum (q step) code: of N tiles of 16 tokens that have the same heads,
-     * the first of them m. */
+    /* s += sum (q scale) code: of N tiles of 16 tokens that have the same
+     * heads, the first of them m. */
     template <int NT, int N>
     static __device__ void add_codes(const uint8_t *heads, const uint8_t *codes,
                                      int m, const query<NT> &q,
@@ -225,9 +225,9 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
         kv_code_words<N * 2 * base::WORDS>(codes, m * 2 * base::WORDS, words);
 #pragma unroll
         for (int k = 0; k < D / 16; k += 2) {
-            uint32_t step[4];
+            uint32_t scale[4];
 
-            kv_pair_words<4>(heads, 2 * k, step);
+            kv_pair_words<4>(heads, 2 * k, scale);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 uint32_t b[NT][2];
@@ -237,7 +237,7 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
 #pragma unroll
                     for (int half = 0; half < 2; half++)
                         b[i][half] = kv_mul_f16x2(q.q.b[i][k + j][half],
-                                                  step[2 * j + half]);
+                                                  scale[2 * j + half]);
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     uint32_t a[4];
@@ -252,13 +252,14 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     }
 
     template <int NT>
-    static __device__ void
-    scores(const params &p, const uint8_t *, const uint8_t *head, unsigned step,
-           const uint8_t *codes, const query<NT> &q, float s[M][NT][4])
+    static __device__ void scores(const params &p, const uint8_t *,
+                                  const uint8_t *head, unsigned piece,
+                                  const uint8_t *codes, const query<NT> &q,
+                                  float s[M][NT][4])
     {
-        const uint8_t *first = heads(p, head, codes, step, 0);
+        const uint8_t *first = heads(p, head, codes, piece, 0);
         const uint8_t *last =
-            RUNS > 1 ? heads(p, head, codes, step, T / 2) : first;
+            RUNS > 1 ? heads(p, head, codes, piece, T / 2) : first;
         const float unit = kv_float_at(head, 0);
         const float scale = kv_float_at(head, 1) * q.largest;
         float low[NT][4];
@@ -293,7 +294,8 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
 };
 
 /* Up to 4 groups of 32 or more channels of a token: q . k = sum over groups of
- * step (sum q code) + low (sum q); lane c has group c of the second product. */
+ * scale (sum q code) + low (sum q); lane c has group c of the second product.
+ */
 template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
     using base = kv_integers_keys<BITS, D>;
     using params = typename base::params;
@@ -359,14 +361,41 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
         x.scale = largest / UNIT;
     }
 
+    /* s = sum over groups of low (sum q): of 16 tokens, the m-th of the piece.
+     */
+    template <int NT>
+    static __device__ void begin_sums(const params &p, const uint8_t *scales,
+                                      int m, const query<NT> &q, float s[NT][4])
+    {
+        const unsigned c = kv_lane() % 4;
+        const uint32_t low =
+            c < p.n_groups ? kv_word_at(scales + p.lows + c * p.heads, m) : 0;
+        const uint32_t rest =
+            c < p.n_groups && p.rests
+                ? kv_word_at(scales + p.rests + c * p.heads, m)
+                : 0;
+        const uint32_t a[4] = {
+            kv_bytes(low, 0, 0x1010), kv_bytes(low, 0, 0x3232),
+            kv_bytes(rest, 0, 0x1010), kv_bytes(rest, 0, 0x3232)};
+
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+            const uint32_t b[2] = {q.sums[i], q.sums[i]};
+
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                s[i][j] = 0;
+            kv_mma_f16(s[i], a, b);
+        }
+    }
+
     template <int NT>
     static __device__ void
     scores(const params &p, const uint8_t *, const uint8_t *, unsigned,
            const uint8_t *codes, const query<NT> &q, float s[M][NT][4])
     {
-        const unsigned r = kv_lane() / 4, c = kv_lane() % 4;
-        const uint8_t *steps = codes + base::CODES + r * M * 4;
-        const uint8_t *lows = steps + p.lows;
+        const unsigned r = kv_lane() / 4;
+        const uint8_t *scales = codes + base::CODES + r * M * 4;
         uint32_t words[AT_ONCE * 2 * base::WORDS];
 
 #pragma unroll
@@ -375,29 +404,11 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
                 kv_code_words<AT_ONCE * 2 * base::WORDS>(
                     codes, m * 2 * base::WORDS, words);
 
-            const uint32_t low =
-                c < p.n_groups ? kv_word_at(lows + c * p.heads, m) : 0;
-            const uint32_t rest =
-                c < p.n_groups && p.rests
-                    ? kv_word_at(steps + p.rests + c * p.heads, m)
-                    : 0;
-            const uint32_t a[4] = {
-                kv_bytes(low, 0, 0x1010), kv_bytes(low, 0, 0x3232),
-                kv_bytes(rest, 0, 0x1010), kv_bytes(rest, 0, 0x3232)};
-
-#pragma unroll
-            for (int i = 0; i < NT; i++) {
-                const uint32_t b[2] = {q.sums[i], q.sums[i]};
-
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    s[m][i][j] = 0;
-                kv_mma_f16(s[m][i], a, b);
-            }
+            begin_sums<NT>(p, scales, m, q, s[m]);
 #pragma unroll
             for (int k = 0; k < D / 16; k += 2) {
-                const uint32_t step =
-                    kv_word_at(steps + (k * 16 >> p.shift) * p.heads, m);
+                const uint32_t scale =
+                    kv_word_at(scales + (k * 16 >> p.shift) * p.heads, m);
                 uint32_t x[2][4];
 
                 base::fragment(words, m % AT_ONCE, k, x[0]);
@@ -411,7 +422,7 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
 #pragma unroll
                     for (int j = 0; j < 4; j++)
                         s[m][i][j] =
-                            fmaf(j < 2 ? kv_low_f16(step) : kv_high_f16(step),
+                            fmaf(j < 2 ? kv_low_f16(scale) : kv_high_f16(scale),
                                  sum[j], s[m][i][j]);
                 }
             }
@@ -441,7 +452,7 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
 
     /* o: in units of the last tile's, 1 / unit being `inverse`; low: row r is
      * the sum of p low of group r, row r + 8 that of rests; without lows row r
-     * is the sum of p step, in o's units. */
+     * is the sum of p scale, in o's units. */
     template <int NT> struct sums {
         kv_sums_f32<D, NT> o;
         float low[NT][4], inverse;
@@ -473,8 +484,8 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
                 x.low[i][j] *= p.lows ? factor[i][j % 2] : scaled[i][j % 2];
     }
 
-    /* low += sum of weights times lows; or times steps, back from their fields'
-     * places. */
+    /* low += sum of weights times lows; or times scales, back from their
+     * fields' places. */
     template <int NT>
     static __device__ void add_lows(const params &p, const uint8_t *heads,
                                     const uint32_t b[M][NT][2], sums<NT> &x)
@@ -527,10 +538,10 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
         add_lows<NT>(p, heads, b, x);
 #pragma unroll
         for (int k = 0; k < D / 16; k += 2) {
-            uint32_t step[PAIRS], words[4], folded[M][NT][2];
+            uint32_t scale[PAIRS], words[4], folded[M][NT][2];
 
             kv_pair_words<PAIRS>(heads + (k * 16 >> p.shift) * p.heads, 0,
-                                 step);
+                                 scale);
             kv_unpack16(codes + (k / 2 * 32 + kv_lane()) * 16, words);
 #pragma unroll
             for (int m = 0; m < M; m++)
@@ -539,7 +550,7 @@ struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
 #pragma unroll
                     for (int j = 0; j < 2; j++)
                         folded[m][i][j] =
-                            kv_mul_f16x2(b[m][i][j], step[2 * m + j]);
+                            kv_mul_f16x2(b[m][i][j], scale[2 * m + j]);
 #pragma unroll
             for (int tile = 0; tile < 2; tile++)
 #pragma unroll

@@ -119,7 +119,7 @@ template <class F> static bool kv_with_groups(const kv_gpu_groups &g, F &f)
 
 // ---- encoding --------------------------------------------------------------
 
-// Shared memory: values as halves; least and largest, of each group's parts;
+// Shared memory: values as halves; smallest and largest, of each group's parts;
 // sums of codes; heads; packed codes.  Where each begins.
 struct kv_workspace {
     size_t low, high, sum, head, code, end;
@@ -155,7 +155,7 @@ KV_DEVICE void kv_take_values(const kv_mine<BY_CHANNEL> &m, unsigned heads,
                                 : x + 2 * i);
 }
 
-// Least and largest of each part of a group.  Neighbours look at neighbours:
+// Smallest and largest of each part of a group.  Neighbours look at neighbours:
 // at one row of all channels, or at one group.
 template <bool BY_CHANNEL>
 KV_DEVICE void kv_part_ranges(const kv_mine<BY_CHANNEL> &m, unsigned parts,
@@ -167,16 +167,16 @@ KV_DEVICE void kv_part_ranges(const kv_mine<BY_CHANNEL> &m, unsigned parts,
         const unsigned i = BY_CHANNEL ? s % groups : s / parts;
         const unsigned part = BY_CHANNEL ? s / groups : s % parts;
         const unsigned begin = m.begin(i), size = m.size(i);
-        float least = __builtin_huge_valf(), most = -least;
+        float min = __builtin_huge_valf(), max = -min;
 
         for (unsigned j = part; j < size; j += parts) {
             const float x = kv_low_f16(value[begin + j * m.apart()]);
 
-            least = fminf(least, x);
-            most = fmaxf(most, x);
+            min = fminf(min, x);
+            max = fmaxf(max, x);
         }
-        low[part * groups + i] = least;
-        high[part * groups + i] = most;
+        low[part * groups + i] = min;
+        high[part * groups + i] = max;
     }
 }
 
@@ -189,13 +189,13 @@ KV_DEVICE void kv_make_heads(const M &m, const kv_gpu_groups &g, unsigned parts,
     const unsigned groups = m.units * m.each;
 
     for (unsigned i = threadIdx.x; i < groups; i += THREADS) {
-        float least = low[i], most = high[i];
+        float min = low[i], max = high[i];
 
         for (unsigned part = 1; part < parts; part++) {
-            least = fminf(least, low[part * groups + i]);
-            most = fmaxf(most, high[part * groups + i]);
+            min = fminf(min, low[part * groups + i]);
+            max = fmaxf(max, high[part * groups + i]);
         }
-        head[i].fit(least + 0.0f, most + 0.0f, g.bits);
+        head[i].fit(min + 0.0f, max + 0.0f, g.bits);
         head[i].put(bytes + (m.first + i / m.each) * g.unit_bytes +
                         g.code_bytes,
                     m.channel + i % m.each, g.n_groups);

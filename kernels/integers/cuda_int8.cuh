@@ -1,9 +1,9 @@
 /* Policies of decode.cuh for integers of 8 bits in groups on path int8
- * (cuda_layout.h): codes meet queries, times their steps where a
+ * (cuda_layout.h): codes meet queries, times their scales where a
  * group is of tokens, in 8 bits of the largest of a row and group, and weights
- * times steps in 8 bits of the largest of a row, group and step of tokens.
+ * times scales in 8 bits of the largest of a row, group and piece of tokens.
  *
- *   sum w x = sum w step code + sum w middle,  middle = low + 128 step,
+ *   sum w x = sum w scale code + sum w middle,  middle = low + 128 scale,
  *
  * w being query or weight, code signed: the first sum in integers, the second
  * as it is, so that an integer's rounding meets the code's distance from the
@@ -20,7 +20,7 @@ enum { KV_INT8_STAGES = 2 };
 /* A row none of which is larger counts as zeros: 127 over less overflows. */
 #define KV_LEAST_ROW 0x1p-100f
 
-/* Weights times steps are not taken for less: units keep within 2^69 of each
+/* Weights times scales are not taken for less: units keep within 2^69 of each
  * other, and at most 2^-68 is lost. */
 #define KV_LEAST_PRODUCT 0x1p-60f
 
@@ -42,24 +42,24 @@ template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     }
     /* Steps and middles of tokens r, r + 8, r + 16, r + 24. */
     static __device__ void token_heads(const params &p, const uint8_t *heads,
-                                       float step[4], float middle[4])
+                                       float scale[4], float middle[4])
     {
         const uint8_t *const at = heads + kv_lane() / 4 * 8;
         const uint2 two = kv_load8(at);
         const uint2 low = p.lows ? kv_load8(at + p.lows) : uint2{0, 0};
         const uint2 rest = p.rests ? kv_load8(at + p.rests) : uint2{0, 0};
 
-        step[0] = kv_low_f16(two.x);
-        step[1] = kv_high_f16(two.x);
-        step[2] = kv_low_f16(two.y);
-        step[3] = kv_high_f16(two.y);
+        scale[0] = kv_low_f16(two.x);
+        scale[1] = kv_high_f16(two.x);
+        scale[2] = kv_low_f16(two.y);
+        scale[3] = kv_high_f16(two.y);
         middle[0] = kv_low_f16(low.x) + kv_low_f16(rest.x);
         middle[1] = kv_high_f16(low.x) + kv_high_f16(rest.x);
         middle[2] = kv_low_f16(low.y) + kv_low_f16(rest.y);
         middle[3] = kv_high_f16(low.y) + kv_high_f16(rest.y);
 #pragma unroll
         for (int h = 0; h < 4; h++)
-            middle[h] = p.lows ? fmaf(step[h], KV_INT8_MIDDLE, middle[h]) : 0;
+            middle[h] = p.lows ? fmaf(scale[h], KV_INT8_MIDDLE, middle[h]) : 0;
     }
 };
 
@@ -151,8 +151,8 @@ KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
     }
 }
 
-/* Groups of 32 to 128 tokens of a channel: queries times steps are rounded anew
- * for each. */
+/* Groups of 32 to 128 tokens of a channel: queries times scales are rounded
+ * anew for each. */
 template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     using side = kv_int8_side<D>;
     using params = kv_gpu_integers_side;
@@ -173,24 +173,24 @@ template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     {
         x.q = q;
     }
-    /* y = q step of part k of row 8 i + r; gives the sum of q middle. */
+    /* y = q scale of part k of row 8 i + r; gives the sum of q middle. */
     template <int NT>
     static __device__ float multiply(const params &p, const uint8_t *heads,
                                      const query<NT> &q, int i, int k, float *y)
     {
         const uint8_t *const at = heads + (32 * k + 8 * (kv_lane() % 4)) * 2;
-        uint32_t step[4], low[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
+        uint32_t scale[4], low[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
         float sum = 0;
 
         kv_eight_channels<D>(q.q, i, k, y);
-        kv_unpack16(at, step);
+        kv_unpack16(at, scale);
         if (p.lows)
             kv_unpack16(at + p.lows, low);
         if (p.rests)
             kv_unpack16(at + p.rests, rest);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const uint32_t words[3] = {step[j / 2], low[j / 2], rest[j / 2]};
+            const uint32_t words[3] = {scale[j / 2], low[j / 2], rest[j / 2]};
             float x[3];
 
 #pragma unroll
@@ -229,11 +229,12 @@ template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
         }
     }
     template <int NT>
-    static __device__ void
-    scores(const params &p, const uint8_t *, const uint8_t *head, unsigned step,
-           const uint8_t *codes, const query<NT> &q, float s[M][NT][4])
+    static __device__ void scores(const params &p, const uint8_t *,
+                                  const uint8_t *head, unsigned piece,
+                                  const uint8_t *codes, const query<NT> &q,
+                                  float s[M][NT][4])
     {
-        const unsigned token = step * T;
+        const unsigned token = piece * T;
         int sum[M][NT][4];
 
         if ((token & ((1u << p.shift) - 1)) == 0)
@@ -257,7 +258,7 @@ template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     }
 };
 
-/* Groups of 32 or more channels of a token: queries are rounded once, steps
+/* Groups of 32 or more channels of a token: queries are rounded once, scales
  * multiply the sums. */
 template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
     using side = kv_int8_side<D>;
@@ -328,9 +329,9 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
             if (!side::begins(p, k + 1))
                 continue;
 
-            float step[4], middle[4];
+            float scale[4], middle[4];
 
-            side::token_heads(p, side::heads(p, codes, k), step, middle);
+            side::token_heads(p, side::heads(p, codes, k), scale, middle);
 #pragma unroll
             for (int m = 0; m < M; m++)
 #pragma unroll
@@ -338,7 +339,7 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         const int t = 2 * m + j / 2;
-                        const float times = step[t] * q.scale[i][k][j % 2];
+                        const float times = scale[t] * q.scale[i][k][j % 2];
 
                         s[m][i][j] =
                             fmaf(middle[t], q.sum[i][k][j % 2], s[m][i][j]);
@@ -353,14 +354,14 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
 /* ---- values ---------------------------------------------------------------
  */
 
-/* Groups of 32 or more channels of a token: weights times steps are rounded for
- * each. */
+/* Groups of 32 or more channels of a token: weights times scales are rounded
+ * for each. */
 template <int D> struct kv_values_s8 : kv_int8_side<D> {
     using side = kv_int8_side<D>;
     using params = kv_gpu_integers_side;
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
-    static_assert(T == 32, "a product is of a step's tokens");
+    static_assert(T == 32, "a product is of a piece's tokens");
     static_assert(T * 128 * 255 < KV_MOST_SUM, "a sum fits its float");
 
     /* o: times unit is what it is; unit, plus: of part k and columns 2c, 2c +
@@ -383,7 +384,7 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
                     x.plus[k][i][j] = 0;
                 }
     }
-    /* Of a group: weights times steps as bytes, `up` times what they are, unit
+    /* Of a group: weights times scales as bytes, `up` times what they are, unit
      * being one over; plus: this lane's sum of weights times middles. */
     template <int NT> struct rounded {
         uint32_t b[NT][2];
@@ -394,9 +395,9 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
     static __device__ void round(const params &p, const uint8_t *heads,
                                  const float weight[M][NT][4], rounded<NT> &x)
     {
-        float step[4], middle[4];
+        float scale[4], middle[4];
 
-        side::token_heads(p, heads, step, middle);
+        side::token_heads(p, heads, scale, middle);
 #pragma unroll
         for (int i = 0; i < NT; i++) {
             float product[M][4];
@@ -409,8 +410,8 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
                 for (int t = 0; t < 4; t++) {
                     const float w = weight[t / 2][i][t % 2 * 2 + j];
 
-                    product[t / 2][t % 2 * 2 + j] = w * step[t];
-                    max = fmaxf(max, w * step[t]);
+                    product[t / 2][t % 2 * 2 + j] = w * scale[t];
+                    max = fmaxf(max, w * scale[t]);
                     sum = fmaf(w, middle[t], sum);
                 }
                 max = kv_column_max(max);

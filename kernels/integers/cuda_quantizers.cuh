@@ -2,13 +2,13 @@
  * each operation in the same order and rounded once.  A quantizer is its head
  * as it is read, at most 8 bytes:
  *
- *   fit(low, high, bits)     from the group's least and largest value
+ *   fit(low, high, bits)     from the group's smallest and largest value
  *   put(heads, i, n)         group i of n, among the unit's heads
  *   take(heads, i, n)        the same back
  *   code(x, bits, draw)      of a value; draw() is its random number in [0, 1),
  *                            draw.any whether to use it
  *   value(code, bits)        of a code
- *   step(), low(bits)        value() is about low + step * code (not of hack)
+ *   scale(), low(bits)       value() is about low + scale * code (not of hack)
  *   SUMS                     sums of codes may follow the heads */
 #ifndef KV_INTEGERS_CUDA_QUANTIZERS_CUH
 #define KV_INTEGERS_CUDA_QUANTIZERS_CUH
@@ -25,7 +25,7 @@ KV_DEVICE uint16_t kv_clamp_f16(float x)
 }
 
 /* kv_group_step() of lib/schemes/integers.h. */
-KV_DEVICE uint16_t kv_step_f16(float range, float top)
+KV_DEVICE uint16_t kv_scale_f16(float range, float top)
 {
     const uint16_t half = kv_clamp_f16(range / top);
 
@@ -50,7 +50,7 @@ template <class T> KV_DEVICE T kv_take(const uint8_t *from)
     return (T)x;
 }
 
-KV_DEVICE float kv_topk(unsigned bits)
+KV_DEVICE float kv_top(unsigned bits)
 {
     return (float)((1u << bits) - 1);
 }
@@ -75,7 +75,7 @@ struct kv_kivi {
 
     __device__ void fit(float low, float high, unsigned bits)
     {
-        half[0] = kv_step_f16(high - low, kv_topk(bits));
+        half[0] = kv_scale_f16(high - low, kv_top(bits));
         half[1] = kv_clamp_f16(low);
     }
 
@@ -93,11 +93,11 @@ struct kv_kivi {
 
     template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
-        const float step = kv_low_f16(half[0]), low = kv_low_f16(half[1]);
+        const float scale = kv_low_f16(half[0]), low = kv_low_f16(half[1]);
 
-        return step > 0 ? (unsigned)kv_even(
-                              kv_within((x - low) / step, kv_topk(bits)))
-                        : 0;
+        return scale > 0 ? (unsigned)kv_even(
+                               kv_within((x - low) / scale, kv_top(bits)))
+                         : 0;
     }
 
     __device__ float value(unsigned code, unsigned) const
@@ -116,7 +116,7 @@ struct kv_kivi {
 };
 
 /* lib/schemes/zeropoint.c.  A flat group needs no case of its own but 0: its
- * value over the step is 1 or -1. */
+ * value over the scale is 1 or -1. */
 struct kv_zeropoint {
     enum { SUMS = 0 };
     uint16_t half;
@@ -124,8 +124,8 @@ struct kv_zeropoint {
 
     __device__ void fit(float low, float high, unsigned bits)
     {
-        const float levels = kv_topk(bits);
-        const float most = fmaxf(-low, high);
+        const float levels = kv_top(bits);
+        const float max = fmaxf(-low, high);
 
         if (low == high) {
             half = kv_clamp_f16(fabsf(low));
@@ -133,7 +133,7 @@ struct kv_zeropoint {
             return;
         }
         half =
-            kv_step_f16(fmaxf(high - low, levels * (most * 0x1p-30f)), levels);
+            kv_scale_f16(fmaxf(high - low, levels * (max * 0x1p-30f)), levels);
         zero = (int32_t)(-rint((double)low / (double)kv_low_f16(half)) -
                          (double)(1u << (bits - 1)));
     }
@@ -153,11 +153,12 @@ struct kv_zeropoint {
     template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
         const double middle = (double)(1u << (bits - 1));
-        const float step = kv_low_f16(half);
-        const double q =
-            step > 0 ? rint((double)x / (double)step + zero) + middle : middle;
+        const float scale = kv_low_f16(half);
+        const double q = scale > 0
+                             ? rint((double)x / (double)scale + zero) + middle
+                             : middle;
 
-        return (unsigned)fmin(fmax(q, 0.0), (double)kv_topk(bits));
+        return (unsigned)fmin(fmax(q, 0.0), (double)kv_top(bits));
     }
 
     __device__ float value(unsigned code, unsigned bits) const
@@ -185,7 +186,7 @@ struct kv_absmax {
 
     __device__ void fit(float low, float high, unsigned bits)
     {
-        half = kv_step_f16(fmaxf(fabsf(low), fabsf(high)), kv_topk(bits - 1));
+        half = kv_scale_f16(fmaxf(fabsf(low), fabsf(high)), kv_top(bits - 1));
     }
 
     __device__ void put(uint8_t *heads, size_t i, size_t) const
@@ -200,15 +201,15 @@ struct kv_absmax {
 
     template <class F> __device__ unsigned code(float x, unsigned bits, F) const
     {
-        const float top = kv_topk(bits - 1), step = kv_low_f16(half);
-        const float q = step > 0 ? x / step : 0;
+        const float top = kv_top(bits - 1), scale = kv_low_f16(half);
+        const float q = scale > 0 ? x / scale : 0;
 
         return (unsigned)(kv_even(fminf(fmaxf(q, -top), top)) + top);
     }
 
     __device__ float value(unsigned code, unsigned bits) const
     {
-        return ((float)code - kv_topk(bits - 1)) * kv_low_f16(half);
+        return ((float)code - kv_top(bits - 1)) * kv_low_f16(half);
     }
 
     __device__ float scale(void) const
@@ -217,7 +218,7 @@ struct kv_absmax {
     }
     __device__ float low(unsigned bits) const
     {
-        return -kv_topk(bits - 1) * kv_low_f16(half);
+        return -kv_top(bits - 1) * kv_low_f16(half);
     }
 };
 
@@ -240,7 +241,7 @@ struct kv_hack {
 
     __device__ void fit(float low, float high, unsigned bits)
     {
-        scale = kv_clamp_f16((high - low) / kv_topk(bits));
+        scale = kv_clamp_f16((high - low) / kv_top(bits));
         min = kv_clamp_f16(low);
     }
 
@@ -261,9 +262,9 @@ struct kv_hack {
     {
         const float by = kv_low_f16(scale);
 
-        return by > 0 ? kv_hack_rounded(x, kv_low_f16(min), by, kv_topk(bits),
-                                        draw)
-                      : 0;
+        return by > 0
+                   ? kv_hack_rounded(x, kv_low_f16(min), by, kv_top(bits), draw)
+                   : 0;
     }
 
     __device__ float value(unsigned code, unsigned) const

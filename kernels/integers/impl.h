@@ -1,16 +1,18 @@
-/* The loops of family "grouped" as compiled for one instruction set; for
- * tiles_grouped*.c and the tests alone. */
+/* Family "integers": sizes of a tile (layout.c draws it), and the operations of
+ * one level; for this folder and its test alone. */
 #ifndef KV_INTEGERS_IMPL_H
 #define KV_INTEGERS_IMPL_H
 
 #include "kernels/tiles/tiles.h"
+
+#include <string.h>
 
 enum {
     KV_LANES = 16, /* of a block */
     KV_UNIT = 32,  /* inner values of a unit */
     KV_UNIT_QUADS = KV_UNIT / 4,
     KV_PLANE = 64, /* bytes of a vector */
-    KV_MOST_DIM = 512
+    KV_MAX_DIM = 512
 };
 
 /* Bytes of a head's offset. */
@@ -30,24 +32,50 @@ static inline size_t kv_integers_block_bytes(const struct kv_integers *g)
     return g->inner / KV_UNIT * g->bits * KV_PLANE;
 }
 
-/* The table of heads that a tile belongs to, whole: in the tile, or put
- * together in `copy` of the tiles that share it. */
-enum { KV_HEADS_MOST = KV_MOST_DIM * 6 };
-const uint8_t *kv_integers_heads(const struct kv_store *s, size_t head,
-                                 const uint8_t *tile, uint8_t *copy);
+static inline const struct kv_integers *
+kv_integers_params(const struct kv_store *s)
+{
+    return s->params;
+}
 
-/* The first tile of those that share its table. */
-const uint8_t *kv_integers_first(const struct kv_store *s, size_t head,
-                                 const uint8_t *tile);
+/* The first tile of those that share a tile's table. */
+static inline const uint8_t *kv_integers_first(const struct kv_store *s,
+                                               size_t head, const uint8_t *tile)
+{
+    const size_t at = (size_t)(tile - kv_store_tile(s, head, 0));
+    const size_t span = kv_integers_params(s)->span;
 
-struct kv_integers_loops {
+    return span == 1 ? tile : tile - at % (span * s->tile_bytes);
+}
+
+/* The table of heads of a tile, whole: in the tile, or put together in `copy`
+ * of the tiles that share it. */
+enum { KV_MAX_HEADS = KV_MAX_DIM * 6 }; /* bytes */
+static inline const uint8_t *kv_integers_heads(const struct kv_store *s,
+                                               size_t head, const uint8_t *tile,
+                                               uint8_t *copy)
+{
+    const struct kv_integers *g = kv_integers_params(s);
+    const uint8_t *first = kv_integers_first(s, head, tile);
+    const size_t table = kv_integers_width(g) * (2 + kv_offset_bytes(g));
+
+    if (g->span == 1)
+        return tile;
+    for (size_t i = 0, at = 0; at < table; i++, at += g->head_bytes)
+        memcpy(copy + at, first + i * s->tile_bytes,
+               table - at < g->head_bytes ? table - at : g->head_bytes);
+    return copy;
+}
+
+/* What a level has. */
+struct kv_integers_table {
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
-    struct kv_tile_ops exact, int8; /* runs of whole units */
+    struct kv_tile_ops exact, int8; /* for runs of whole units */
 };
 
-extern const struct kv_integers_loops kv_integers_loops_c;
-extern const struct kv_integers_loops kv_integers_loops_avx2; /* x86-64 only */
-extern const struct kv_integers_loops kv_integers_loops_vnni; /* x86-64 only */
+extern const struct kv_integers_table kv_integers_table_c;
+extern const struct kv_integers_table kv_integers_table_avx2; /* x86-64 only */
+extern const struct kv_integers_table kv_integers_table_vnni; /* x86-64 only */
 
 #endif

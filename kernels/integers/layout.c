@@ -1,49 +1,50 @@
-/* Family "grouped": integers in groups that share a step and an offset.
+/* Family "integers": codes in groups that share a scale and an offset.
  *
  * A tile is a matrix of codes [inner][lanes]:
- *   keys    inner: channels, filled up to 32s    lanes: the 64 tokens
- *   values  inner: the 64 tokens                 lanes: channels, up to 16s
+ *   keys    inner: channels, padded to 32s    lanes: the 64 tokens
+ *   values  inner: the 64 tokens              lanes: channels, padded to 16s
  * and attention on either side is sum_inner w[inner] x[inner][lane], w being
- * the query or the softmax weights.  A group lies
- *   folded     along the lanes, one inner index: its step goes into w
+ * the query or the softmax weights.  A group is
+ *   folded     along the lanes, of one inner index: its scale multiplies w
  *              (keys of tokens per channel, values of channels per token)
- *   unfolded   along the inner index, one lane: its step is of the result
- * and is of one of n_runs runs of `run` lanes or inner indices.
+ *   unfolded   along the inner index, of one lane: its scale multiplies the
+ *              result
+ * and belongs to one of n_runs runs of `run` lanes or inner indices.
  *
- *   | heads, filled up to 64 bytes | codes |     a tile
- *   | step f16 [n_runs][width] | offset [n_runs][width] |     heads
+ *   | heads, padded to 64 bytes | codes |                       a tile
+ *   | scale f16 [n_runs][width] | offset [n_runs][width] |      heads
  *   [lanes / 16][inner / 32] units of 16 lanes x 32 inner indices     codes
  *
  * width is inner (folded) or lanes; offset is f16 (low), f32 (zero) or nothing.
- * Groups of more than 64 tokens stand in `span` tiles: each holds head_bytes of
+ * Groups of more than 64 tokens cover `span` tiles: each holds head_bytes of
  * that table, in order.
  *
  * A unit is 8 cells of 64 codes: cell e is 16 lanes x inner indices 4 e to
  * 4 e + 3, code (lane l, index 4 e + j) in byte 4 l + j, so that 4 bytes of w
  * meet 4 codes in each 32-bit lane.  A code of b bits is cut, from the low bit
- * up, into the parts of 4, 2 and 1 bits that b is the sum of (8 is one part),
- * and a unit is its planes of these widths, b vectors of 64 bytes:
+ * up, into fields of 4, 2 and 1 bits that add up to b (8 is one field), and a
+ * unit is its planes of these widths, b vectors of 64 bytes:
  *
  *   width 8: 8 vectors, cell e in vector e
  *   width 4: 4 vectors, cell e in vector e / 2, bits 4 (e % 2) of each byte
  *   width 2: 2 vectors, cell e in vector e / 4, bits 2 (e % 4)
  *   width 1: 1 vector, cell e in bit e
  *
- * On the exact path w (folded: w times the steps) meets codes in floats, less
- * m, the middle one, so that products are about as small as values are:
+ * Path exact: w (folded: w times the scales) meets codes in floats, less the
+ * middle code m, so that products are about as small as values are:
  *
- *   sum w step code = sum w step (code - m) + m sum w step
+ *   sum w scale code = sum w scale (code - m) + m sum w scale
  *
- * On the int8 path w (folded: w times the steps) is rounded to 8 bits per row
- * and run, weights of folded values for up to four tiles at once: to signed
- * bytes, but weights of values to unsigned ones unless steps are negative.
- * Where W is what it became, scale its unit and S the integer sum of W code,
+ * Path int8: w (folded: w times the scales) is rounded to 8 bits per row and
+ * run, weights of folded values for up to four tiles at once: to signed bytes,
+ * but weights of values to unsigned ones unless scales are negative.  With the
+ * bytes W, their unit and the integer sum S of W code,
  *
- *   sum w step code ~ scale S + m (sum w step - scale sum W)
+ *   sum w scale code ~ unit S + m (sum w scale - unit sum W)
  *
  * is off by W's rounding times each code's distance from the middle.  Offsets
  * meet w itself.  Of values' folded runs the second term, one number for all
- * lanes, is summed up beside them. */
+ * lanes, is added up beside them. */
 #include "kernels/integers/impl.h"
 #include "kernels/level.h"
 #include "kernels/tiles/impl.h"
@@ -51,11 +52,6 @@
 
 #include <stdbool.h>
 #include <string.h>
-
-static const struct kv_integers *params_of(const struct kv_store *s)
-{
-    return s->params;
-}
 
 /* Splits `along` indices, `used` of which are values, into runs of len, a
  * multiple of `whole` unless there is but one. */
@@ -94,37 +90,6 @@ int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
 /* ---- tables of heads ------------------------------------------------------
  */
 
-static size_t place_in_span(const struct kv_store *s, size_t head,
-                            const uint8_t *tile)
-{
-    const size_t i = (size_t)(tile - kv_store_tile(s, head, 0)) / s->tile_bytes;
-
-    return i % params_of(s)->span;
-}
-
-const uint8_t *kv_integers_first(const struct kv_store *s, size_t head,
-                                 const uint8_t *tile)
-{
-    return params_of(s)->span == 1
-               ? tile
-               : tile - place_in_span(s, head, tile) * s->tile_bytes;
-}
-
-const uint8_t *kv_integers_heads(const struct kv_store *s, size_t head,
-                                 const uint8_t *tile, uint8_t *copy)
-{
-    const struct kv_integers *g = params_of(s);
-    const uint8_t *first = kv_integers_first(s, head, tile);
-    const size_t table = kv_integers_width(g) * (2 + kv_offset_bytes(g));
-
-    if (g->span == 1)
-        return tile;
-    for (size_t i = 0, at = 0; at < table; i++, at += g->head_bytes)
-        memcpy(copy + at, first + i * s->tile_bytes,
-               table - at < g->head_bytes ? table - at : g->head_bytes);
-    return copy;
-}
-
 /* Bytes [at, at + n) of the table, where this tile, the i-th, holds them. */
 static void put_bytes(const struct kv_integers *g, size_t i, size_t at,
                       const void *from, size_t n, uint8_t *tile)
@@ -136,7 +101,7 @@ static void put_bytes(const struct kv_integers *g, size_t i, size_t at,
 /* Which head of the table is of value (t, c). */
 static size_t group_of(const struct kv_store *s, size_t t, size_t c)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const size_t inner = s->values ? t : c, lane = s->values ? c : t;
     const size_t width = kv_integers_width(g);
 
@@ -145,47 +110,47 @@ static size_t group_of(const struct kv_store *s, size_t t, size_t c)
 }
 
 void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
-                        uint16_t step, float offset, uint8_t *tile)
+                        uint16_t scale, float offset, uint8_t *tile)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const size_t at = group_of(s, t, c);
-    const size_t steps = g->n_runs * kv_integers_width(g);
+    const size_t scales = g->n_runs * kv_integers_width(g);
     const uint16_t low = kv_f32_to_f16(offset);
 
-    put_bytes(g, i % g->span, at * 2, &step, 2, tile);
+    put_bytes(g, i % g->span, at * 2, &scale, 2, tile);
     if (g->offset == KV_OFFSET_LOW)
-        put_bytes(g, i % g->span, steps * 2 + at * 2, &low, 2, tile);
+        put_bytes(g, i % g->span, scales * 2 + at * 2, &low, 2, tile);
     if (g->offset == KV_OFFSET_ZERO)
-        put_bytes(g, i % g->span, steps * 2 + at * 4, &offset, 4, tile);
+        put_bytes(g, i % g->span, scales * 2 + at * 4, &offset, 4, tile);
 }
 
 /* Byte i of a table, which the tiles of a span hold in turn. */
 static const uint8_t *table_byte(const struct kv_store *s, const uint8_t *first,
                                  size_t i)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
 
     return first + i / g->head_bytes * s->tile_bytes + i % g->head_bytes;
 }
 
 void kv_store_group(const struct kv_store *s, size_t head, const uint8_t *tile,
-                    size_t t, size_t c, float *step, float *offset)
+                    size_t t, size_t c, float *scale, float *offset)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const uint8_t *first = kv_integers_first(s, head, tile);
     const size_t at = group_of(s, t, c);
-    const size_t steps = g->n_runs * kv_integers_width(g);
+    const size_t scales = g->n_runs * kv_integers_width(g);
     uint16_t half;
 
     memcpy(&half, table_byte(s, first, at * 2), 2);
-    *step = kv_f16_to_f32(half);
+    *scale = kv_f16_to_f32(half);
     *offset = g->zero;
     if (g->offset == KV_OFFSET_LOW) {
-        memcpy(&half, table_byte(s, first, steps * 2 + at * 2), 2);
+        memcpy(&half, table_byte(s, first, scales * 2 + at * 2), 2);
         *offset = kv_f16_to_f32(half);
     }
     if (g->offset == KV_OFFSET_ZERO)
-        memcpy(offset, table_byte(s, first, steps * 2 + at * 4), 4);
+        memcpy(offset, table_byte(s, first, scales * 2 + at * 4), 4);
 }
 
 /* ---- codes ----------------------------------------------------------------
@@ -220,7 +185,7 @@ static void put_code(const struct kv_integers *g, size_t inner, size_t lane,
 unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
                        size_t c)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const size_t inner = s->values ? t : c, lane = s->values ? c : t;
     const size_t e = inner % KV_UNIT / 4;
     const uint8_t *plane = tile + g->head_bytes + code_at(g, inner, lane);
@@ -243,7 +208,7 @@ unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
 void kv_store_put_codes(const struct kv_store *s, size_t t,
                         const uint16_t *code, uint8_t *tile)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
 
     for (size_t c = 0; c < s->head_dim; c++)
         put_code(g, s->values ? t : c, s->values ? c : t, code[c],
@@ -253,42 +218,40 @@ void kv_store_put_codes(const struct kv_store *s, size_t t,
 /* ---- the family -----------------------------------------------------------
  */
 
-static const struct kv_integers_loops *loops(void)
+static const struct kv_integers_table *table(void)
 {
-#ifdef __x86_64__
-    if (kv_level_vnni())
-        return &kv_integers_loops_vnni;
-    if (kv_level_get() >= KV_LEVEL_AVX2)
-        return &kv_integers_loops_avx2;
-#endif
-    return &kv_integers_loops_c;
+    static const struct kv_integers_table *const versions[] =
+        KV_VERSIONS(&kv_integers_table_c, &kv_integers_table_avx2,
+                    &kv_integers_table_avx2, &kv_integers_table_vnni);
+
+    return versions[kv_level_version()];
 }
 
 /* Rounding w costs about 1/100 of the result: too much from 6 bits on.  A code
  * of one bit is never near the middle. */
-enum { LEAST_INT8_BITS = 2, MOST_INT8_BITS = 5 };
+enum { MIN_INT8_BITS = 2, MAX_INT8_BITS = 5 };
 
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const bool whole = g->folded || g->n_runs == 1 || g->run % KV_UNIT == 0;
 
     if (path == KV_PATH_EXACT)
-        return whole ? &loops()->exact : kv_tiles_expanded(s);
-    return whole && g->bits >= LEAST_INT8_BITS && g->bits <= MOST_INT8_BITS
-               ? &loops()->int8
+        return whole ? &table()->exact : kv_tiles_expanded(s);
+    return whole && g->bits >= MIN_INT8_BITS && g->bits <= MAX_INT8_BITS
+               ? &table()->int8
                : NULL;
 }
 
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
-    loops()->expand(s, head, tile, part, x);
+    table()->expand(s, head, tile, part, x);
 }
 
 const struct kv_family kv_family_integers = {
-    .name = "grouped", .ops = ops, .expand = expand};
+    .name = "integers", .ops = ops, .expand = expand};
 
 void kv_store_integers(struct kv_store *s, const struct kv_integers *g)
 {

@@ -1,95 +1,29 @@
-/* The loops of family "grouped" (tiles_grouped.c), WIDTH lanes side by side.
- * Included by tiles_grouped_c.c, _avx2.c and _vnni.c, which name the registers:
+/* The operations of family "integers" (layout.c), V_WIDTH lanes side by side.
+ * Included by c.c, avx2.c and avx512.c after their kernels/simd header, which
+ * define beside it:
  *
- *   vf, vi              WIDTH floats, WIDTH 32-bit integers
- *   v_load v_store v_all v_add v_sub v_mul v_fma   as they say
- *   v_most(m, x)        the larger of m, not negative, and |x|
- *   v_half              from WIDTH 16-bit floats
- *   v_sums v_mosts      per row of x[4][REGS]: of its lanes, to out[4]; sums
- *                       as a tree, lane i with i + 8, then i + 4, i + 2, i + 1
- *   vi_load vi_store vi_all vi_add vi_and vi_or vi_shl vi_shr   as they say
- *   vi_bits(x, width, from, to)   where there is such an instruction: of each
- *                       byte the bits from `from` on, moved to `to`; constants
- *   SHIFTS()            whether vi_bits keeps products waiting, as shifting
- *                       does not
- *   vi_byte(x, j)       byte j of each lane, a constant
- *   vi_near             to the nearest integer, half to even
- *   vi_float vi_store8  as floats; the low bytes
- *   vi_store64          x[64 / WIDTH] as bytes, signed or (positive) not, of
- *                       what does not fit anything; codes[REGS] plus them,
- *                       whatever the lane
- *   vi_dot(s, part, x, w, bits, positive, e)   s += per lane, the 4 bytes of x,
- *                       of `bits`, times the 4 bytes of w, signed or (positive)
- *                       not; called for e = 0, 1, .. of a unit, and s is whole
- *                       after the last, until when some may be in part, which
- *                       begins as 0
- *   GROUPS(rows)        registers worked on together for so many rows, up to 4:
- *                       1, 2 or 4, as many as fit beside their sums
- *   FLOAT_GROUPS(rows)  the same of floats */
-#include "kernels/simd/prefetch.h"
-#include "kernels/simd/unroll.h"
+ *   SUMS              registers that dot() adds to in a unit, 1 or 2
+ *   byte_of(x, j)     byte j of each lane, a constant
+ *   bits_of(x, width, from, to)   where there is such an instruction: of each
+ *                     byte the bits from `from` on, moved to `to`; constants
+ *   SHIFTS()          whether bits_of() keeps products waiting, as shifting
+ *                     does not
+ *   store64(p, x, positive, codes)   x[64 / V_WIDTH] as bytes, signed or
+ *                     (positive) not, where they fit; codes[REGS] plus them,
+ *                     whatever the lane
+ *   dot(s, part, x, w, bits, positive, e)   s += per lane, the 4 bytes of x,
+ *                     of `bits`, times the 4 bytes of w, signed or (positive)
+ *                     not; called for e = 0, 1, .. of a unit, and s is whole
+ *                     after the last; until then a part may be in part, which
+ *                     begins as 0 */
+#include "kernels/integers/impl.h"
 
-#if WIDTH == 1 /* plain C: loops stay loops */
+#if V_WIDTH == 1 /* plain C: loops stay loops */
 #undef UNROLL
 #define UNROLL
 #endif
 
-#include "kernels/integers/round.h"
-
-enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
-
-/* ---- codes ----------------------------------------------------------------
- */
-
-/* Of each byte of x the bits from `from` on, moved to `to`.  All but x are
- * constants. */
-ALWAYS_INLINE vi moved(vi x, unsigned width, unsigned from, unsigned to,
-                       int shifts)
-{
-    const vi mask = vi_all((int32_t)(((1u << width) - 1) * 0x01010101u << to));
-
-#ifdef vi_bits
-    if (!shifts && from != to)
-        return vi_bits(x, width, from, to);
-#else
-    (void)shifts;
-#endif
-    return vi_and(from > to ? vi_shr(x, from - to) : vi_shl(x, to - from),
-                  mask);
-}
-
-/* Cell e of a unit, the lanes that begin at byte `at` of a vector.  bits, e and
- * shifts are constants. */
-ALWAYS_INLINE vi cell(const uint8_t *at, unsigned bits, unsigned e, int shifts)
-{
-    unsigned shift = 0;
-    vi x = vi_all(0);
-
-    if (bits == 8)
-        return vi_load(at + e * KV_PLANE);
-    if (bits & 4) {
-        x = moved(vi_load(at + e / 2 * KV_PLANE), 4, e % 2 * 4, 0, shifts);
-        at += 4 * KV_PLANE;
-        shift = 4;
-    }
-    if (bits & 2) {
-        x = vi_or(x, moved(vi_load(at + e / 4 * KV_PLANE), 2, e % 4 * 2, shift,
-                           shifts));
-        at += 2 * KV_PLANE;
-        shift += 2;
-    }
-    if (bits & 1)
-        x = vi_or(x, moved(vi_load(at), 1, e, shift, shifts));
-    return x;
-}
-
-/* Where lane `lane` of unit `unit` begins. */
-ALWAYS_INLINE const uint8_t *lanes_at(const uint8_t *codes, size_t block_bytes,
-                                      unsigned bits, size_t unit, size_t lane)
-{
-    return codes + lane / KV_LANES * block_bytes + unit * bits * KV_PLANE +
-           lane % KV_LANES * 4;
-}
+#include "kernels/integers/products.h"
 
 /* ---- values ----------------------------------------------------------------
  */
@@ -103,104 +37,82 @@ struct patch {
     float *x;
 };
 
-/* All cells of a unit. */
-static void unpack(const uint8_t *at, unsigned bits, vi c[KV_UNIT_QUADS])
-{
-    switch (bits) {
-#define CASE(B)                                      \
-    case B:                                          \
-        UNROLL                                       \
-        for (unsigned e = 0; e < KV_UNIT_QUADS; e++) \
-            c[e] = cell(at, B, e, 0);                \
-        break;
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
-#undef CASE
-    }
-}
-
-/* Of unit u, WIDTH lanes from l on.  folded, kind and whole (the patch has all
- * of the unit) are constants. */
-ALWAYS_INLINE void expand_unit(const vi c[KV_UNIT_QUADS], const struct patch *p,
-                               size_t l, size_t u, const float *step,
-                               const float *offset, int folded,
-                               enum kv_offset kind, int whole)
+/* Of unit u, V_WIDTH lanes from l on.  folded, kind and whole (the patch has
+ * all of the unit) are constants. */
+ALWAYS_INLINE void expand_unit(const vi32 c[KV_UNIT_QUADS],
+                               const struct patch *p, size_t l, size_t u,
+                               const float *scale, const float *offset,
+                               int folded, enum kv_offset kind, int whole)
 {
     const size_t row = p->row, from = p->inner, end = p->inner_end;
     float *to = p->x + (u * KV_UNIT - p->first) * row + l - p->left;
-    vf by = folded ? v_all(0) : v_load(step + l);
-    vf off = folded ? v_all(0) : v_load(offset + l);
+    vf32 by = folded ? v_set1(0) : v_load(scale + l);
+    vf32 off = folded ? v_set1(0) : v_load(offset + l);
 
     UNROLL
     for (unsigned e = 0; e < KV_UNIT_QUADS; e++)
         UNROLL
     for (unsigned j = 0; j < 4; j++) {
         const size_t i = u * KV_UNIT + 4 * e + j;
-        const vi code = vi_byte(c[e], j);
+        const vi32 code = byte_of(c[e], j);
 
         if (whole || (i >= from && i < end)) {
             if (folded) {
-                by = v_all(step[i]);
-                off = v_all(offset[i]);
+                by = v_set1(scale[i]);
+                off = v_set1(offset[i]);
             }
             v_store(to + (4 * e + j) * row,
-                    value(vi_float(code), kind, by, off));
+                    value(v_from_i32(code), kind, by, off));
         }
     }
 }
 
 ALWAYS_INLINE void expand_patch(const struct kv_integers *g,
                                 const uint8_t *codes, const struct patch *p,
-                                const float *step, const float *offset,
+                                const float *scale, const float *offset,
                                 int folded, enum kv_offset kind)
 {
     const size_t block_bytes = kv_integers_block_bytes(g);
 
-    for (size_t l = p->lane; l < p->lane_end; l += WIDTH)
+    for (size_t l = p->lane; l < p->lane_end; l += V_WIDTH)
         for (size_t u = p->inner / KV_UNIT; u * KV_UNIT < p->inner_end; u++) {
             const uint8_t *at = lanes_at(codes, block_bytes, g->bits, u, l);
-            vi c[KV_UNIT_QUADS];
+            vi32 c[KV_UNIT_QUADS];
 
             if (l % KV_LANES == 0) /* lines far ahead slow this */
                 kv_prefetch_near(at, KV_NEAR_INTEGERS, g->bits * KV_PLANE);
             unpack(at, g->bits, c);
             if (u * KV_UNIT >= p->inner && (u + 1) * KV_UNIT <= p->inner_end)
-                expand_unit(c, p, l, u, step, offset, folded, kind, 1);
+                expand_unit(c, p, l, u, scale, offset, folded, kind, 1);
             else
-                expand_unit(c, p, l, u, step, offset, folded, kind, 0);
+                expand_unit(c, p, l, u, scale, offset, folded, kind, 0);
         }
 }
 
 /* KV_OFFSET_SAME is as KV_OFFSET_ZERO: expand() has filled in the one offset.
  */
 static void expand_kind(const struct kv_integers *g, const uint8_t *codes,
-                        const struct patch *p, const float *step,
+                        const struct patch *p, const float *scale,
                         const float *offset)
 {
     const int low = g->offset == KV_OFFSET_LOW;
 
     if (g->folded && low)
-        expand_patch(g, codes, p, step, offset, 1, KV_OFFSET_LOW);
+        expand_patch(g, codes, p, scale, offset, 1, KV_OFFSET_LOW);
     else if (g->folded)
-        expand_patch(g, codes, p, step, offset, 1, KV_OFFSET_ZERO);
+        expand_patch(g, codes, p, scale, offset, 1, KV_OFFSET_ZERO);
     else if (low)
-        expand_patch(g, codes, p, step, offset, 0, KV_OFFSET_LOW);
+        expand_patch(g, codes, p, scale, offset, 0, KV_OFFSET_LOW);
     else
-        expand_patch(g, codes, p, step, offset, 0, KV_OFFSET_ZERO);
+        expand_patch(g, codes, p, scale, offset, 0, KV_OFFSET_ZERO);
 }
 
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {
-    const struct kv_integers *g = params_of(s);
-    _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
-    _Alignas(LINE) float step[KV_MOST_DIM], offset[KV_MOST_DIM];
+    const struct kv_integers *g = kv_integers_params(s);
+    _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
+    _Alignas(LINE) float scale[KV_MAX_DIM], offset[KV_MAX_DIM];
     const uint8_t *table = kv_integers_heads(s, head, tile, copy);
     const size_t begin = part * KV_TILE_PART, end = begin + KV_TILE_PART;
     const size_t used = s->values ? end : s->head_dim;
@@ -231,11 +143,11 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 
         const struct heads h = heads_of(g, table, run);
 
-        for (size_t i = 0; i < kv_integers_width(g); i += WIDTH) {
-            v_store(step + i, v_half(h.step + i));
+        for (size_t i = 0; i < kv_integers_width(g); i += V_WIDTH) {
+            v_store(scale + i, v_load_f16(h.scale + i));
             v_store(offset + i, offset_at(g, h, i));
         }
-        expand_kind(g, tile + g->head_bytes, &p, step, offset);
+        expand_kind(g, tile + g->head_bytes, &p, scale, offset);
     }
     if (s->values && s->head_dim < g->lanes) /* a code of 0 is some value */
         for (size_t t = 0; t < KV_TILE_PART; t++)
@@ -243,15 +155,13 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    (g->lanes - s->head_dim) * sizeof(*x));
 }
 
-#include "kernels/integers/products.h"
-
 /* ---- sums of values, on either path ----------------------------------------
  */
 
 /* Folded, what is left over of each run stands behind the lanes. */
 static size_t acc_floats(const struct kv_store *s)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
 
     return g->lanes + (g->folded ? kv_padded(g->n_runs) : 0);
 }
@@ -259,7 +169,7 @@ static size_t acc_floats(const struct kv_store *s)
 static void finish(const struct kv_store *s, size_t head, const float *acc,
                    size_t rows, float *out)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const size_t row = acc_floats(s);
 
     (void)head;
@@ -279,203 +189,261 @@ static void finish(const struct kv_store *s, size_t head, const float *acc,
 static void put_queries(const struct kv_store *s, const float *q, size_t rows,
                         float *to)
 {
-    const size_t inner = params_of(s)->inner;
+    const size_t inner = kv_integers_params(s)->inner;
 
     memset(to, 0, KV_TILE_ROWS * inner * sizeof(*to));
     for (size_t r = 0; r < rows; r++)
         memcpy(to + r * inner, q + r * s->head_dim, s->head_dim * sizeof(*q));
 }
 
-#include "kernels/integers/exact.h"
+/* ---- path exact: codes meet w in floats, times scales where folded ---------
+ */
+
+/* Rows r to r + rows (<= ROWS) of w, [n]: folded times the scales of `heads`,
+ * to by [rows][n], and in out what the middle codes make; else their sums.
+ * folded and rows are constants. */
+ALWAYS_INLINE void weigh_some(const struct kv_integers *g, const float *w,
+                              size_t w_row, size_t n, int folded,
+                              struct heads heads, size_t r, size_t rows,
+                              float *by, struct rounded *out)
+{
+    const vf32 middle = v_set1(middle_of(g));
+    vf32 sum[ROWS][REGS];
+    float each[ROWS];
+
+    UNROLL
+    for (size_t i = 0; i < ROWS * REGS; i++)
+        sum[i / REGS][i % REGS] = v_set1(0);
+    UNROLL
+    for (size_t k = 0; k < REGS; k++)
+        for (size_t i = k * V_WIDTH; i < n; i += KV_LANES) {
+            vf32 scale = middle,
+                 value_of_middle = middle; /* not used unfolded */
+
+            if (folded)
+                value_of_middle = value_at(g, heads, i, middle, &scale);
+            UNROLL
+            for (size_t j = 0; j < rows; j++) {
+                const vf32 x = v_load(w + (r + j) * w_row + i);
+
+                if (folded)
+                    v_store(by + (r + j) * n + i, v_mul(x, scale));
+                sum[j][k] = folded ? v_muladd(x, value_of_middle, sum[j][k])
+                                   : v_add(x, sum[j][k]);
+            }
+        }
+    sum_rows(sum, each);
+    for (size_t j = 0; j < rows; j++) {
+        out->unit[r + j] = 1;
+        out->bias[r + j] = folded ? each[j] : 0;
+        out->sum[r + j] = folded ? 0 : each[j];
+    }
+}
+
+ALWAYS_INLINE void weigh(const struct kv_integers *g, const float *w,
+                         size_t w_row, size_t n, int folded, struct heads heads,
+                         size_t rows, float *by, struct rounded *out)
+{
+    size_t r = 0;
+
+    for (; r + ROWS <= rows; r += ROWS)
+        weigh_some(g, w, w_row, n, folded, heads, r, ROWS, by, out);
+    for (; r < rows; r++)
+        weigh_some(g, w, w_row, n, folded, heads, r, 1, by, out);
+}
+
+/* Queries [KV_TILE_ROWS][inner], then of each run their sums (unfolded). */
+static struct rounded *sums_of(const struct kv_integers *g, const void *query)
+{
+    return (struct rounded *)(void *)((float *)query + KV_TILE_ROWS * g->inner);
+}
+
+static size_t exact_query_bytes(const struct kv_store *s)
+{
+    const struct kv_integers *g = kv_integers_params(s);
+
+    return KV_TILE_ROWS * g->inner * sizeof(float) +
+           (g->folded ? 0 : g->n_runs * sizeof(struct rounded));
+}
+
+static void exact_prepare(const struct kv_store *s, size_t head, const float *q,
+                          size_t rows, void *query)
+{
+    const struct kv_integers *g = kv_integers_params(s);
+    float *const to = query;
+
+    (void)head;
+    put_queries(s, q, rows, to);
+    for (size_t run = 0; !g->folded && run < g->n_runs; run++)
+        weigh(g, to + run * g->run, g->inner, g->run, 0, (struct heads){0},
+              rows, NULL, &sums_of(g, query)[run]);
+}
+
+static void exact_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
+                     const void *query, size_t rows, float *score,
+                     size_t stride)
+{
+    const struct kv_integers *g = kv_integers_params(s);
+    const uint8_t *const codes = tile + g->head_bytes;
+    _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
+    _Alignas(LINE) float by[KV_TILE_ROWS * KV_MAX_DIM];
+    const uint8_t *table = kv_integers_heads(s, head, tile, copy);
+
+    fetch_heads(g, tile);
+    for (size_t run = 0; run < g->n_runs; run++) {
+        const struct heads h = heads_of(g, table, run);
+        struct rounded w;
+
+        if (g->folded) {
+            weigh(g, query, g->inner, g->inner, 1, h, rows, by, &w);
+            put_run(g, codes, 1, run, by, g->inner, FLOATS, &w, 1, h, rows, 0,
+                    score, stride);
+        } else {
+            put_run(g, codes, 1, run, query, g->inner, FLOATS,
+                    &sums_of(g, query)[run], 0, h, rows, run > 0, score,
+                    stride);
+        }
+    }
+}
+
+static void exact_pv(const struct kv_store *s, size_t head, const uint8_t *tile,
+                     const float *p, size_t stride, size_t rows, float *acc)
+{
+    const struct kv_integers *g = kv_integers_params(s);
+    const uint8_t *const codes = tile + g->head_bytes;
+    const size_t row = acc_floats(s);
+    _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
+    _Alignas(LINE) float by[KV_TILE_ROWS * KV_TILE_TOKENS];
+    const uint8_t *table = kv_integers_heads(s, head, tile, copy);
+
+    fetch_heads(g, tile);
+    for (size_t run = 0; run < g->n_runs; run++) {
+        const struct heads h = heads_of(g, table, run);
+        struct rounded w;
+
+        if (g->folded) {
+            weigh(g, p, stride, g->inner, 1, h, rows, by, &w);
+            for (size_t r = 0; r < rows; r++)
+                acc[r * row + g->lanes + run] += w.bias[r];
+            put_run(g, codes, 1, run, by, g->inner, FLOATS, &w, 1, h, rows, 1,
+                    acc, row);
+        } else {
+            weigh(g, p + run * g->run, stride, g->run, 0, h, rows, NULL, &w);
+            put_run(g, codes, 1, run, p, stride, FLOATS, &w, 0, h, rows, 1, acc,
+                    row);
+        }
+    }
+}
 
 /* ---- int8 ------------------------------------------------------------------
  */
 
-/* The parts of a query.  Folded: what q [rows][inner] became with the heads of
- * n runs, from the first of this tile's on, which stay good while tiles share
- * them; unfolded: per run, once. */
-struct folding {
-    const uint8_t *tile;
-    size_t n;
-};
-
+/* Queries [KV_TILE_ROWS][inner]; unfolded: then their codes, signed, and of
+ * each run what they became. */
 struct query {
     float *q;
-    uint8_t *code; /* signed; folded: [runs][rows][inner], else [rows][inner] */
+    uint8_t *code;
     struct rounded *rounded;
-    struct folding *now;
 };
-
-/* Where they begin; q is first. */
-struct places {
-    size_t code, rounded, now, end;
-};
-
-static struct places places_of(const struct kv_integers *g)
-{
-    const size_t n_codes = g->folded ? RUNS : 1;
-    const size_t n_rounded = g->folded ? RUNS : g->n_runs;
-    struct places p;
-
-    p.code = kv_round_up(KV_TILE_ROWS * g->inner * sizeof(float), LINE);
-    p.rounded = p.code + kv_round_up(n_codes * KV_TILE_ROWS * g->inner, LINE);
-    p.now = p.rounded + kv_round_up(n_rounded * sizeof(struct rounded), LINE);
-    p.end = p.now + kv_round_up(sizeof(struct folding), LINE);
-    return p;
-}
 
 static struct query query_at(const struct kv_integers *g, const void *query)
 {
-    const struct places p = places_of(g);
-    char *at = (char *)query;
+    float *const q = (float *)query;
+    float *const code = q + KV_TILE_ROWS * g->inner;
+    float *const rounded = code + KV_TILE_ROWS * g->inner / sizeof(*q);
 
-    return (struct query){.q = (float *)(void *)at,
-                          .code = (uint8_t *)at + p.code,
-                          .rounded = (struct rounded *)(void *)(at + p.rounded),
-                          .now = (struct folding *)(void *)(at + p.now)};
+    return (struct query){q, (uint8_t *)code,
+                          (struct rounded *)(void *)rounded};
 }
 
 static size_t query_bytes(const struct kv_store *s)
 {
-    return places_of(params_of(s)).end;
+    const struct kv_integers *g = kv_integers_params(s);
+
+    return KV_TILE_ROWS * g->inner * (sizeof(float) + 1) +
+           g->n_runs * sizeof(struct rounded);
 }
 
 static void prepare(const struct kv_store *s, size_t head, const float *q,
                     size_t rows, void *query)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
     const struct query to = query_at(g, query);
 
     (void)head;
-    memset(query, 0, query_bytes(s));
+    memset(to.code, 0, KV_TILE_ROWS * g->inner);
     put_queries(s, q, rows, to.q);
     if (!g->folded)
         round_unfolded(g, to.q, g->inner, rounding_of(g, 0), rows, to.code,
                        to.rounded);
 }
 
-/* Which of the runs in q is this tile's first.  Those of tiles that follow are
- * rounded along with the first that is not there. */
-static size_t find_folded(const struct kv_store *s, size_t head,
-                          const uint8_t *tile, struct query q, size_t rows)
+/* All runs of n tiles, whose heads are those of table and the tiles that follow
+ * it: w [rows][n * inner] times their scales, in 8 bits.  values: out
+ * [rows][acc_floats()] +=, else out [rows][64]. */
+ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
+                              const uint8_t *table, size_t n, const float *w,
+                              size_t w_row, size_t rows, int values, float *out,
+                              size_t out_row)
 {
-    const struct kv_integers *g = params_of(s);
-    const uint8_t *end = kv_store_tile(s, head, kv_store_tiles(s));
-    const size_t step = g->span * s->tile_bytes;
-    _Alignas(LINE) uint8_t copy[RUNS][KV_HEADS_MOST];
-    _Alignas(LINE) float steps[RUNS * KV_MOST_DIM];
-    struct rows x[RUNS];
-    size_t i = 0;
-
-    for (const uint8_t *t = q.now->tile; i < q.now->n; t += step) {
-        if (t == tile)
-            return i;
-        i += g->n_runs;
-    }
-    const size_t tables = ((size_t)(end - tile) - 1) / step + 1;
-
-    *q.now = (struct folding){
-        .tile = tile, .n = kv_min(tables, RUNS / g->n_runs) * g->n_runs};
-    for (i = 0; i < q.now->n; i++) {
-        const uint8_t *table =
-            kv_integers_heads(s, head, tile + i / g->n_runs * step, copy[i]);
-
-        x[i] = (struct rows){.w = q.q,
-                             .w_row = g->inner,
-                             .n = g->inner,
-                             .each = g->inner,
-                             .code = q.code + i * rows * g->inner,
-                             .code_row = g->inner,
-                             .heads[0] = heads_of(g, table, i % g->n_runs),
-                             .step = steps + i * g->inner};
-    }
-    round_folded(g, x, q.now->n, rounding_of(g, 0), rows, q.rounded);
-    return 0;
-}
-
-static void qk_folded(const struct kv_store *s, size_t head,
-                      const uint8_t *tile, struct query q, size_t rows,
-                      float *score, size_t stride)
-{
-    const struct kv_integers *g = params_of(s);
-    const uint8_t *first = kv_integers_first(s, head, tile);
-    size_t i;
-
-    fetch_heads(g, tile);
-    i = find_folded(s, head, first, q, rows);
-    for (size_t run = 0; run < g->n_runs; run++)
-        put_run(g, tile + g->head_bytes, 1, run,
-                q.code + (i + run) * rows * g->inner, g->inner, SIGNED,
-                &q.rounded[i + run], 1, (struct heads){0}, rows, 0, score,
-                stride);
-}
-
-static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
-               const void *query, size_t rows, float *score, size_t stride)
-{
-    const struct kv_integers *g = params_of(s);
-    const struct query q = query_at(g, query);
-
-    if (g->folded) {
-        qk_folded(s, head, tile, q, rows, score, stride);
-        return;
-    }
-    for (size_t run = 0; run < g->n_runs; run++) {
-        const struct heads h = heads_of(g, tile, run);
-
-        if (run)
-            put_run(g, tile + g->head_bytes, 1, run, q.code, g->inner, SIGNED,
-                    &q.rounded[run], 0, h, rows, 1, score, stride);
-        else
-            put_run(g, tile + g->head_bytes, 1, run, q.code, g->inner, SIGNED,
-                    &q.rounded[run], 0, h, rows, 0, score, stride);
-    }
-}
-
-/* Of n tiles, no more than tiles_together(). */
-static void pv_folded(const struct kv_store *s, const uint8_t *tile, size_t n,
-                      const float *p, size_t stride, size_t rows, float *acc)
-{
-    const struct kv_integers *g = params_of(s);
-    const size_t row = acc_floats(s), tokens = n * KV_TILE_TOKENS;
-    const struct rounding how = rounding_of(g, 1);
+    const struct kv_integers *g = kv_integers_params(s);
+    const struct rounding how = rounding_of(g, values);
     const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
-    _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * TILES * KV_TILE_TOKENS];
-    _Alignas(LINE) float step[RUNS * TILES * KV_TILE_TOKENS];
+    const size_t all = n * g->inner;
+    _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * MAX_INNER];
+    _Alignas(LINE) float scale[RUNS * MAX_INNER];
     struct rows x[RUNS];
-    struct rounded w[RUNS];
+    struct rounded to[RUNS];
 
     for (size_t t = 0; t < n; t++)
         fetch_heads(g, tile + t * s->tile_bytes);
     for (size_t run = 0, runs; run < g->n_runs; run += runs) {
         runs = kv_min(g->n_runs - run, RUNS);
         for (size_t i = 0; i < runs; i++) {
-            x[i] = (struct rows){.w = p,
-                                 .w_row = stride,
-                                 .n = tokens,
-                                 .each = KV_TILE_TOKENS,
-                                 .code = code + i * rows * tokens,
-                                 .code_row = tokens,
-                                 .step = step + i * tokens};
+            x[i] = (struct rows){.w = w,
+                                 .w_row = w_row,
+                                 .n = all,
+                                 .each = g->inner,
+                                 .code = code + i * rows * all,
+                                 .code_row = all,
+                                 .scale = scale + i * all};
             for (size_t t = 0; t < n; t++)
-                x[i].heads[t] = heads_of(g, tile + t * s->tile_bytes, run + i);
+                x[i].heads[t] = heads_of(g, table + t * s->tile_bytes, run + i);
         }
-        round_folded(g, x, runs, how, rows, w);
+        round_folded(g, x, runs, how, rows, to);
         for (size_t i = 0; i < runs; i++) {
-            for (size_t r = 0; r < rows; r++)
-                acc[r * row + g->lanes + run + i] += w[i].bias[r];
-            put_run(g, tile + g->head_bytes, n, run + i, x[i].code, tokens,
-                    kind, &w[i], 1, (struct heads){0}, rows, 1, acc, row);
+            for (size_t r = 0; values && r < rows; r++)
+                out[r * out_row + g->lanes + run + i] += to[i].bias[r];
+            put_run(g, tile + g->head_bytes, n, run + i, x[i].code, all, kind,
+                    &to[i], 1, (struct heads){0}, rows, values, out, out_row);
         }
     }
+}
+
+static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
+               const void *query, size_t rows, float *score, size_t stride)
+{
+    const struct kv_integers *g = kv_integers_params(s);
+    const struct query q = query_at(g, query);
+    _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
+
+    if (g->folded) {
+        put_folded(s, tile, kv_integers_heads(s, head, tile, copy), 1, q.q,
+                   g->inner, rows, 0, score, stride);
+        return;
+    }
+    for (size_t run = 0; run < g->n_runs; run++)
+        put_run(g, tile + g->head_bytes, 1, run, q.code, g->inner, SIGNED,
+                &q.rounded[run], 0, heads_of(g, tile, run), rows, run > 0,
+                score, stride);
 }
 
 static void pv_unfolded(const struct kv_store *s, size_t head,
                         const uint8_t *tile, const float *p, size_t stride,
                         size_t rows, float *acc)
 {
-    const struct kv_integers *g = params_of(s);
-    _Alignas(LINE) uint8_t copy[KV_HEADS_MOST];
+    const struct kv_integers *g = kv_integers_params(s);
+    _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
     _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
     const struct rounding how = rounding_of(g, 1);
     const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
@@ -492,12 +460,13 @@ static void pv_tiles(const struct kv_store *s, size_t head, const uint8_t *tile,
                      size_t n, const float *p, size_t stride, size_t rows,
                      float *acc)
 {
-    const struct kv_integers *g = params_of(s);
+    const struct kv_integers *g = kv_integers_params(s);
 
     for (size_t some; n; n -= some) {
         some = kv_min(n, tiles_together(g));
         if (g->folded)
-            pv_folded(s, tile, some, p, stride, rows, acc);
+            put_folded(s, tile, tile, some, p, stride, rows, 1, acc,
+                       acc_floats(s));
         else
             pv_unfolded(s, head, tile, p, stride, rows, acc);
         tile += some * s->tile_bytes;
@@ -511,7 +480,7 @@ static void pv(const struct kv_store *s, size_t head, const uint8_t *tile,
     pv_tiles(s, head, tile, 1, p, stride, rows, acc);
 }
 
-const struct kv_integers_loops NAME(kv_integers_loops) = {
+const struct kv_integers_table NAME(kv_integers_table) = {
     .expand = expand,
     .exact = {.query_bytes = exact_query_bytes,
               .prepare = exact_prepare,
@@ -519,8 +488,7 @@ const struct kv_integers_loops NAME(kv_integers_loops) = {
               .acc_floats = acc_floats,
               .pv = exact_pv,
               .finish = finish},
-    .int8 = {.notes = true,
-             .query_bytes = query_bytes,
+    .int8 = {.query_bytes = query_bytes,
              .prepare = prepare,
              .qk = qk,
              .acc_floats = acc_floats,

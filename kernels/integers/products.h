@@ -1,6 +1,85 @@
-/* Products of a tile of grouped integers and what meets them
- * (tiles_grouped.c): in bytes, for the int8 path, or in floats.  Included by
- * tiles_grouped_loops.h, which says what the registers are. */
+/* Codes of a tile, and their products with w in bytes, for path int8, or in
+ * floats (layout.c).  Included by loops.h. */
+#include "kernels/integers/round.h"
+
+enum { PIECE = 64 /* lanes whose integer sums are held at a time */ };
+
+/* ---- codes ----------------------------------------------------------------
+ */
+
+/* Of each byte of x the bits from `from` on, moved to `to`.  All but x are
+ * constants. */
+ALWAYS_INLINE vi32 moved(vi32 x, unsigned width, unsigned from, unsigned to,
+                         int shifts)
+{
+    const vi32 mask =
+        v_set1_i32((int32_t)(((1u << width) - 1) * 0x01010101u << to));
+
+#ifdef bits_of
+    if (!shifts && from != to)
+        return bits_of(x, width, from, to);
+#else
+    (void)shifts;
+#endif
+    return v_and(from > to ? v_shr_i32(x, from - to) : v_shl_i32(x, to - from),
+                 mask);
+}
+
+/* Cell e of a unit, the lanes that begin at byte `at` of a vector.  bits, e and
+ * shifts are constants. */
+ALWAYS_INLINE vi32 cell(const uint8_t *at, unsigned bits, unsigned e,
+                        int shifts)
+{
+    unsigned shift = 0;
+    vi32 x = v_set1_i32(0);
+
+    if (bits == 8)
+        return v_load_i32(at + e * KV_PLANE);
+    if (bits & 4) {
+        x = moved(v_load_i32(at + e / 2 * KV_PLANE), 4, e % 2 * 4, 0, shifts);
+        at += 4 * KV_PLANE;
+        shift = 4;
+    }
+    if (bits & 2) {
+        x = v_or(x, moved(v_load_i32(at + e / 4 * KV_PLANE), 2, e % 4 * 2,
+                          shift, shifts));
+        at += 2 * KV_PLANE;
+        shift += 2;
+    }
+    if (bits & 1)
+        x = v_or(x, moved(v_load_i32(at), 1, e, shift, shifts));
+    return x;
+}
+
+/* Where lane `lane` of unit `unit` begins. */
+ALWAYS_INLINE const uint8_t *lanes_at(const uint8_t *codes, size_t block_bytes,
+                                      unsigned bits, size_t unit, size_t lane)
+{
+    return codes + lane / KV_LANES * block_bytes + unit * bits * KV_PLANE +
+           lane % KV_LANES * 4;
+}
+
+/* All cells of a unit. */
+static void unpack(const uint8_t *at, unsigned bits, vi32 c[KV_UNIT_QUADS])
+{
+    switch (bits) {
+#define CASE(B)                                      \
+    case B:                                          \
+        UNROLL                                       \
+        for (unsigned e = 0; e < KV_UNIT_QUADS; e++) \
+            c[e] = cell(at, B, e, 0);                \
+        break;
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8)
+#undef CASE
+    }
+}
 
 /* Codes of lanes [lane, lane + n) and units [unit, unit_end), of each of
  * `tiles` tiles; w, which they are multiplied with, is [rows][inner of each
@@ -21,7 +100,7 @@ ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
 {
     UNROLL
     for (size_t l = 0; l < blocks * bits; l++) {
-        const size_t k = l / bits * (KV_LANES / WIDTH);
+        const size_t k = l / bits * (KV_LANES / V_WIDTH);
 
         kv_prefetch_far(far + l * KV_PLANE, KV_FAR_INTEGERS, KV_PLANE);
         kv_prefetch_near(x[k] + l % bits * KV_PLANE, KV_NEAR_INTEGERS,
@@ -33,9 +112,9 @@ ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
  * with those before them. */
 ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
 {
-    const bool again = WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
+    const bool again = V_WIDTH < KV_LANES && (f->lane + at) % KV_LANES;
 
-    return again ? 0 : (g * WIDTH + KV_LANES - 1) / KV_LANES;
+    return again ? 0 : (g * V_WIDTH + KV_LANES - 1) / KV_LANES;
 }
 
 /* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
@@ -47,24 +126,24 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     const size_t blocks = blocks_of(f, at, g), units = f->unit_end - f->unit;
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     const uint8_t *x[4];
-    vi s[ROWS][4], part[ROWS][4];
+    vi32 s[ROWS][4], part[ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        s[r][k] = part[r][k] = vi_all(0);
+        s[r][k] = part[r][k] = v_set1_i32(0);
     w += f->unit * KV_UNIT;
     far += f->unit * blocks * bits * KV_PLANE;
     UNROLL
     for (size_t k = 0; k < g; k++)
         x[k] = lanes_at(f->codes, f->block_bytes, bits, f->unit,
-                        f->lane + at + k * WIDTH);
+                        f->lane + at + k * V_WIDTH);
     for (size_t left = f->tiles * units, here = units; left; left--) {
         fetch(far, x, blocks, bits);
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
-            vi c[4];
+            vi32 c[4];
 
             UNROLL
             for (size_t k = 0; k < g; k++)
@@ -76,8 +155,8 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                 memcpy(&four, w + r * f->w_row + 4 * e, 4);
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    vi_dot(&s[r][k], &part[r][k], c[k], vi_all(four), bits,
-                           positive, e);
+                    dot(&s[r][k], &part[r][k], c[k], v_set1_i32(four), bits,
+                        positive, e);
             }
         }
         w += KV_UNIT;
@@ -97,7 +176,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        v_store(sum + r * PIECE + at + k * WIDTH, vi_float(s[r][k]));
+        v_store(sum + r * PIECE + at + k * V_WIDTH, v_from_i32(s[r][k]));
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
@@ -106,13 +185,13 @@ ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
 {
     size_t at = 0;
 
-    if (GROUPS(rows) == 4)
-        for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
+    if (groups(SUMS * rows) == 4)
+        for (; at + 4 * V_WIDTH <= f->n; at += 4 * V_WIDTH)
             multiply_some(f, at, bits, w, rows, positive, shifts, 4, sum);
-    if (GROUPS(rows) >= 2)
-        for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
+    if (groups(SUMS * rows) >= 2)
+        for (; at + 2 * V_WIDTH <= f->n; at += 2 * V_WIDTH)
             multiply_some(f, at, bits, w, rows, positive, shifts, 2, sum);
-    for (; at < f->n; at += WIDTH)
+    for (; at < f->n; at += V_WIDTH)
         multiply_some(f, at, bits, w, rows, positive, shifts, 1, sum);
 }
 
@@ -152,13 +231,13 @@ static void multiply_few(const struct factors *f, unsigned bits,
  */
 
 /* cell() of any e; bits, a constant, are one part. */
-ALWAYS_INLINE vi cell_of_part(const uint8_t *at, unsigned bits, size_t e)
+ALWAYS_INLINE vi32 cell_of_part(const uint8_t *at, unsigned bits, size_t e)
 {
-    const vi mask = vi_all((int32_t)(((1u << bits) - 1) * 0x01010101u));
+    const vi32 mask = v_set1_i32((int32_t)(((1u << bits) - 1) * 0x01010101u));
     const size_t each = 8 / bits; /* cells of a vector */
 
-    return vi_and(vi_shr(vi_load(at + e / each * KV_PLANE), e % each * bits),
-                  mask);
+    return v_and(
+        v_shr_i32(v_load_i32(at + e / each * KV_PLANE), e % each * bits), mask);
 }
 
 /* As multiply_some(), of floats, and of codes less the middle one, which makes
@@ -171,45 +250,45 @@ ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
 {
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     const size_t blocks = blocks_of(f, at, g);
-    const vf middle = v_all(f->middle);
-    vf s[ROWS][4];
+    const vf32 middle = v_set1(f->middle);
+    vf32 s[ROWS][4];
 
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        s[r][k] = v_all(0);
+        s[r][k] = v_set1(0);
     for (size_t u = f->unit; u < f->unit_end; u++) {
         const float *by = w + u * KV_UNIT;
-        vi cells[4][KV_UNIT_QUADS];
+        vi32 cells[4][KV_UNIT_QUADS];
         const uint8_t *x[4];
 
         UNROLL
         for (size_t k = 0; k < g; k++)
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
-                            f->lane + at + k * WIDTH);
+                            f->lane + at + k * V_WIDTH);
         fetch(far + u * blocks * bits * KV_PLANE, x, blocks,
               part ? part : bits);
         for (size_t k = 0; !part && k < g; k++)
             unpack(x[k], bits, cells[k]);
         for (size_t e = 0; e < KV_UNIT_QUADS; e++) {
-            vi c[4];
+            vi32 c[4];
 
             UNROLL
             for (size_t k = 0; k < g; k++)
                 c[k] = part ? cell_of_part(x[k], part, e) : cells[k][e];
             UNROLL
             for (unsigned j = 0; j < 4; j++, by++) {
-                vf y[4];
+                vf32 y[4];
 
                 UNROLL
                 for (size_t k = 0; k < g; k++)
-                    y[k] = v_sub(vi_float(vi_byte(c[k], j)), middle);
+                    y[k] = v_sub(v_from_i32(byte_of(c[k], j)), middle);
                 UNROLL
                 for (size_t r = 0; r < rows; r++)
                     UNROLL
                 for (size_t k = 0; k < g; k++)
-                    s[r][k] = v_fma(v_all(by[r * f->w_row]), y[k], s[r][k]);
+                    s[r][k] = v_muladd(v_set1(by[r * f->w_row]), y[k], s[r][k]);
             }
         }
     }
@@ -217,7 +296,7 @@ ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
     for (size_t r = 0; r < rows; r++)
         UNROLL
     for (size_t k = 0; k < g; k++)
-        v_store(sum + r * PIECE + at + k * WIDTH, s[r][k]);
+        v_store(sum + r * PIECE + at + k * V_WIDTH, s[r][k]);
 }
 
 ALWAYS_INLINE void multiply_floats_rows(const struct factors *f, unsigned bits,
@@ -226,13 +305,13 @@ ALWAYS_INLINE void multiply_floats_rows(const struct factors *f, unsigned bits,
 {
     size_t at = 0;
 
-    if (FLOAT_GROUPS(rows) == 4)
-        for (; at + 4 * WIDTH <= f->n; at += 4 * WIDTH)
+    if (groups(rows) == 4)
+        for (; at + 4 * V_WIDTH <= f->n; at += 4 * V_WIDTH)
             multiply_floats_some(f, at, bits, part, w, rows, 4, sum);
-    if (FLOAT_GROUPS(rows) >= 2)
-        for (; at + 2 * WIDTH <= f->n; at += 2 * WIDTH)
+    if (groups(rows) >= 2)
+        for (; at + 2 * V_WIDTH <= f->n; at += 2 * V_WIDTH)
             multiply_floats_some(f, at, bits, part, w, rows, 2, sum);
-    for (; at < f->n; at += WIDTH)
+    for (; at < f->n; at += V_WIDTH)
         multiply_floats_some(f, at, bits, part, w, rows, 1, sum);
 }
 
@@ -274,31 +353,31 @@ static void multiply(const struct factors *f, unsigned bits, const void *w,
     }
 }
 
-/* out (add: +) = scale S + bias, and unfolded that times step, plus sum w times
- * what code `zero` stands for, with the heads of lane `lane` on; n lanes.
- * Folded, add leaves the bias out.  folded and add are constants. */
+/* out (add: +) = unit S + bias, and unfolded that times scale, plus sum w times
+ * the value of code `zero`, with the heads of lane `lane` on; n lanes.
+ * Folded, add leaves the bias out.  folded is a constant. */
 ALWAYS_INLINE void put_lanes(const struct kv_integers *g,
                              const struct rounded *w, const float *sum,
                              float zero, int folded, struct heads heads,
                              size_t lane, size_t rows, size_t n, int add,
                              float *out, size_t out_row)
 {
-    for (size_t l = 0; l < n; l += WIDTH) {
-        vf step = v_all(0), at_zero = step; /* not used folded */
+    for (size_t l = 0; l < n; l += V_WIDTH) {
+        vf32 scale = v_set1(0), at_zero = scale; /* not used folded */
 
         if (!folded)
-            at_zero = value_at(g, heads, lane + l, v_all(zero), &step);
+            at_zero = value_at(g, heads, lane + l, v_set1(zero), &scale);
         for (size_t r = 0; r < rows; r++) {
-            const vf scale = v_all(w->scale[r]), bias = v_all(w->bias[r]);
-            const vf x = v_load(sum + r * PIECE + l);
+            const vf32 unit = v_set1(w->unit[r]), bias = v_set1(w->bias[r]);
+            const vf32 x = v_load(sum + r * PIECE + l);
             float *to = out + r * out_row + l;
 
             if (folded)
-                v_store(to, v_fma(scale, x, add ? v_load(to) : bias));
+                v_store(to, v_muladd(unit, x, add ? v_load(to) : bias));
             else
-                v_store(to, v_fma(step, v_fma(scale, x, bias),
-                                  v_fma(at_zero, v_all(w->sum[r]),
-                                        add ? v_load(to) : v_all(0))));
+                v_store(to, v_muladd(scale, v_muladd(unit, x, bias),
+                                     v_muladd(at_zero, v_set1(w->sum[r]),
+                                              add ? v_load(to) : v_set1(0))));
         }
     }
 }
@@ -321,8 +400,8 @@ static struct part part_of(const struct kv_integers *g, size_t run)
 }
 
 /* One run's part of `tiles` tiles, of which codes is the first's: out
- * [rows][lanes], from lane 0.  heads: unfolded.  folded, add and whether kind
- * is FLOATS are constants. */
+ * [rows][lanes], from lane 0.  heads: unfolded.  folded and whether kind is
+ * FLOATS are constants. */
 ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                            size_t tiles, size_t run, const void *by,
                            size_t by_row, enum factor kind,

@@ -1,33 +1,59 @@
-/* Heads of groups, and w in 8 bits (tiles_grouped.c): what it is rounded to,
- * and what that leaves over.  Included by tiles_grouped_loops.h, which says
- * what the registers are. */
+/* Heads of groups, and w in 8 bits (layout.c): its codes and their rest.
+ * Included by products.h. */
 #include "kernels/integers/impl.h"
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/tiles/impl.h"
 
 #include <string.h>
 
 enum {
-    REGS = KV_LANES / WIDTH,
+    REGS = KV_LANES / V_WIDTH,
     LINE = 64,
-    ROWS = 4, /* worked on together */
-    RUNS = 4, /* folded, whose w is rounded together */
-    TILES = 4 /* of values, the most whose weights have one unit */
+    ROWS = 4,              /* worked on together */
+    RUNS = 4,              /* folded, whose w is rounded together */
+    TILES = 4,             /* of values, the most whose weights have one unit */
+    MAX_INNER = KV_MAX_DIM /* of the tiles that have one */
 };
+_Static_assert(MAX_INNER >= TILES * KV_TILE_TOKENS, "of values, too");
 _Static_assert(ROWS == 4, "kv_units_of_four()");
 _Static_assert(RUNS *KV_LANES >= KV_TILE_TOKENS, "those of a tile of keys");
 
-ALWAYS_INLINE const struct kv_integers *params_of(const struct kv_store *s)
+/* Registers worked on together, 1, 2 or 4: as many as fit beside so many sums
+ * of each. */
+ALWAYS_INLINE size_t groups(size_t sums)
 {
-    return s->params;
+    const size_t fit = V_REGISTERS / (2 * sums);
+
+    return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
+
+/* out[r]: of the lanes of row r; lane i with i + 8, then i + 4, i + 2, i + 1.
+ */
+#define REDUCE_ROWS(name, f, f4)                                 \
+    ALWAYS_INLINE void name(vf32 x[ROWS][REGS], float out[ROWS]) \
+    {                                                            \
+        vf32 y[ROWS];                                            \
+                                                                 \
+        UNROLL                                                   \
+        for (size_t r = 0; r < ROWS; r++) {                      \
+            UNROLL                                               \
+            for (size_t half = REGS / 2; half; half /= 2)        \
+                UNROLL                                           \
+            for (size_t i = 0; i < half; i++)                    \
+                x[r][i] = f(x[r][i], x[r][i + half]);            \
+            y[r] = x[r][0];                                      \
+        }                                                        \
+        f4(y, out);                                              \
+    }
+REDUCE_ROWS(sum_rows, v_add, v_sum4)
+REDUCE_ROWS(max_rows, v_max, v_max4)
 
 /* ---- heads ----------------------------------------------------------------
  */
 
-/* The heads of a run: steps [width], and offsets where they are stored. */
+/* The heads of a run: scales [width], and offsets where they are stored. */
 struct heads {
-    const uint16_t *step;
+    const uint16_t *scale;
     const void *offset; /* f16 (low) or f32 (zero) */
 };
 
@@ -49,36 +75,38 @@ ALWAYS_INLINE void fetch_heads(const struct kv_integers *g, const uint8_t *tile)
 }
 
 /* Offsets from i on, as they are stored. */
-ALWAYS_INLINE vf offset_at(const struct kv_integers *g, struct heads h,
-                           size_t i)
+ALWAYS_INLINE vf32 offset_at(const struct kv_integers *g, struct heads h,
+                             size_t i)
 {
-    return g->offset == KV_OFFSET_LOW ? v_half((const uint16_t *)h.offset + i)
+    return g->offset == KV_OFFSET_LOW
+               ? v_load_f16((const uint16_t *)h.offset + i)
            : g->offset == KV_OFFSET_ZERO ? v_load((const float *)h.offset + i)
-                                         : v_all(g->zero);
+                                         : v_set1(g->zero);
 }
 
 /* What a code stands for. */
-ALWAYS_INLINE vf value(vf code, enum kv_offset kind, vf step, vf offset)
+ALWAYS_INLINE vf32 value(vf32 code, enum kv_offset kind, vf32 scale,
+                         vf32 offset)
 {
-    return kind == KV_OFFSET_LOW ? v_add(offset, v_mul(step, code))
-                                 : v_mul(v_sub(code, offset), step);
+    return kind == KV_OFFSET_LOW ? v_add(offset, v_mul(scale, code))
+                                 : v_mul(v_sub(code, offset), scale);
 }
 
-/* What a code stands for with the heads from i on, whose steps go to step. */
-ALWAYS_INLINE vf value_at(const struct kv_integers *g, struct heads h, size_t i,
-                          vf code, vf *step)
+/* What a code stands for with the heads from i on, whose scales go to scale. */
+ALWAYS_INLINE vf32 value_at(const struct kv_integers *g, struct heads h,
+                            size_t i, vf32 code, vf32 *scale)
 {
-    *step = v_half(h.step + i);
-    return value(code, g->offset, *step, offset_at(g, h, i));
+    *scale = v_load_f16(h.scale + i);
+    return value(code, g->offset, *scale, offset_at(g, h, i));
 }
 
 /* ---- int8: w in 8 bits -----------------------------------------------------
  */
 
-/* What w (folded: times the steps) became beside its codes: per row the unit,
+/* What w (folded: times the scales) became beside its codes: per row the unit,
  * what the codes leave over, and sum w.  Exact: the unit is 1. */
 struct rounded {
-    float scale[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    float unit[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
 };
 
 /* How w is rounded: to codes up to `most` in magnitude, 255 where no product
@@ -115,19 +143,20 @@ static size_t tiles_together(const struct kv_integers *g)
 
 /* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
  * code [rows][n]; folded: with the heads of their run, of `each` inner indices
- * at a time, whose steps are left in step [n]. */
+ * at a time, whose scales are left in scale [n]. */
 struct rows {
     const float *w;
     size_t w_row, n, each;
     uint8_t *code;
     size_t code_row;
     struct heads heads[TILES];
-    float *step;
+    float *scale;
 };
 
 /* What is known of ROWS rows before their codes are. */
 struct peaks {
-    vf sum[ROWS][REGS]; /* of w, folded: times the values of the middle code */
+    vf32 sum[ROWS]
+            [REGS]; /* of w, folded: times the values of the middle code */
     float unit[ROWS], by[ROWS];
 };
 
@@ -137,48 +166,50 @@ ALWAYS_INLINE void find_peaks(const struct kv_integers *g, const struct rows *x,
                               size_t rows, struct peaks *p)
 {
     const size_t n = x->n, each = x->each, row = x->w_row;
-    const vf middle = v_all(how.middle);
-    vf top[ROWS][REGS], sum[ROWS][REGS];
+    const vf32 middle = v_set1(how.middle);
+    vf32 top[ROWS][REGS], sum[ROWS][REGS];
 
     UNROLL
     for (size_t i = 0; i < ROWS * REGS; i++)
-        top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_all(0);
+        top[i / REGS][i % REGS] = sum[i / REGS][i % REGS] = v_set1(0);
     UNROLL
     for (size_t k = 0; k < REGS; k++) /* a constant: sums stay in registers */
         for (size_t t = 0; t * each < n; t++) {
             const float *const w = x->w + r * row + t * each;
             const struct heads heads = x->heads[t];
 
-            for (size_t i = k * WIDTH; i < each; i += KV_LANES) {
-                vf step = middle, value_of_middle = middle; /* or not used */
+            for (size_t i = k * V_WIDTH; i < each; i += KV_LANES) {
+                vf32 scale = middle, value_of_middle = middle; /* or not used */
 
                 if (folded) {
-                    value_of_middle = value_at(g, heads, i, middle, &step);
-                    v_store(x->step + t * each + i, step);
+                    value_of_middle = value_at(g, heads, i, middle, &scale);
+                    v_store(x->scale + t * each + i, scale);
                 }
                 UNROLL
                 for (size_t j = 0; j < rows; j++) {
-                    const vf from = v_load(w + j * row + i);
-                    const vf y = folded ? v_mul(from, step) : from;
+                    const vf32 from = v_load(w + j * row + i);
+                    const vf32 y = folded ? v_mul(from, scale) : from;
 
-                    top[j][k] = v_most(top[j][k], y);
-                    sum[j][k] = folded ? v_fma(from, value_of_middle, sum[j][k])
-                                       : v_add(sum[j][k], y);
+                    top[j][k] = v_max(top[j][k], v_abs(y));
+                    sum[j][k] = folded
+                                    ? v_muladd(from, value_of_middle, sum[j][k])
+                                    : v_add(sum[j][k], y);
                 }
             }
         }
-    v_mosts(top, p->unit);
+    max_rows(top, p->unit);
     kv_units_of_four(how.most, 0x1p-100f, p->unit, p->by);
     memcpy(p->sum, sum, sizeof(sum));
 }
 
-/* WIDTH codes from i on. */
-ALWAYS_INLINE vi round_at(const float *w, const float *step, size_t i,
-                          int folded, float by)
+/* V_WIDTH codes from i on. */
+ALWAYS_INLINE vi32 round_at(const float *w, const float *scale, size_t i,
+                            int folded, float by)
 {
-    const vf x = v_load(w + i);
+    const vf32 x = v_load(w + i);
 
-    return vi_near(v_mul(folded ? v_mul(x, v_load(step + i)) : x, v_all(by)));
+    return v_to_i32(
+        v_mul(folded ? v_mul(x, v_load(scale + i)) : x, v_set1(by)));
 }
 
 /* Their codes.  positive is a constant too. */
@@ -186,49 +217,51 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
                               struct rounding how, size_t r, size_t rows,
                               const struct peaks *p, struct rounded *out)
 {
-    const float *const w = x->w + r * x->w_row, *const step = x->step;
+    const float *const w = x->w + r * x->w_row, *const scale = x->scale;
     const size_t n = x->n, row = x->w_row, code_row = x->code_row;
     uint8_t *const code = x->code + r * code_row;
-    vi codes[ROWS][REGS]; /* their sums */
-    vf sum[ROWS][REGS];
+    vi32 codes[ROWS][REGS]; /* their sums */
+    vf32 sum[ROWS][REGS];
     float each[ROWS];
     size_t i = 0;
 
     UNROLL
     for (size_t k = 0; k < ROWS * REGS; k++)
-        codes[k / REGS][k % REGS] = vi_all(0);
+        codes[k / REGS][k % REGS] = v_set1_i32(0);
     for (; i + LINE <= n; i += LINE)
         UNROLL
     for (size_t j = 0; j < rows; j++) {
-        vi c[LINE / WIDTH];
+        vi32 c[LINE / V_WIDTH];
 
         UNROLL
-        for (size_t k = 0; k < LINE / WIDTH; k++)
-            c[k] = round_at(w + j * row, step, i + k * WIDTH, folded, p->by[j]);
-        vi_store64(code + j * code_row + i, c, positive, codes[j]);
+        for (size_t k = 0; k < LINE / V_WIDTH; k++)
+            c[k] =
+                round_at(w + j * row, scale, i + k * V_WIDTH, folded, p->by[j]);
+        store64(code + j * code_row + i, c, positive, codes[j]);
     }
-    for (; i < n; i += WIDTH)
+    for (; i < n; i += V_WIDTH)
         UNROLL
     for (size_t j = 0; j < rows; j++) {
-        const vi c = round_at(w + j * row, step, i, folded, p->by[j]);
+        const vi32 c = round_at(w + j * row, scale, i, folded, p->by[j]);
 
-        codes[j][0] = vi_add(codes[j][0], c);
-        vi_store8(code + j * code_row + i, c);
+        codes[j][0] = v_add_i32(codes[j][0], c);
+        v_store_low_i8(code + j * code_row + i, c);
     }
     if (!folded) {
-        v_sums(p->sum, each);
+        memcpy(sum, p->sum, sizeof(sum));
+        sum_rows(sum, each);
         memcpy(out->sum + r, each, rows * sizeof(*each));
     }
     UNROLL
     for (size_t j = 0; j < ROWS; j++)
         UNROLL
     for (size_t k = 0; k < REGS; k++)
-        sum[j][k] = v_fma(
-            vi_float(codes[j][k]), v_all(-how.middle * p->unit[j]),
-            folded ? p->sum[j][k] : v_mul(p->sum[j][k], v_all(how.middle)));
-    v_sums(sum, each);
+        sum[j][k] = v_muladd(
+            v_from_i32(codes[j][k]), v_set1(-how.middle * p->unit[j]),
+            folded ? p->sum[j][k] : v_mul(p->sum[j][k], v_set1(how.middle)));
+    sum_rows(sum, each);
     memcpy(out->bias + r, each, rows * sizeof(*each));
-    memcpy(out->scale + r, p->unit, rows * sizeof(*p->unit));
+    memcpy(out->unit + r, p->unit, rows * sizeof(*p->unit));
 }
 
 /* Peaks of all rows, to p[rows] in groups of ROWS, and what is left one by one;

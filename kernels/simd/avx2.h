@@ -223,6 +223,15 @@ ALWAYS_INLINE vi32 v_pack4_u8(const vi32 x[4])
         order);
 }
 
+ALWAYS_INLINE void v_store_low_i8(void *p, vi32 x)
+{
+    const vi32 low = _mm256_and_si256(x, _mm256_set1_epi32(255));
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(low),
+                                         _mm256_extracti128_si256(low, 1));
+
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(half, half));
+}
+
 ALWAYS_INLINE void v_store_i8(int8_t *p, vf32 x)
 {
     const vi32 i = _mm256_cvtps_epi32(x);

@@ -203,9 +203,9 @@ ALWAYS_INLINE vi32 v_pack4_i8(const vi32 x[4])
                                   _mm512_packs_epi32(x[2], x[3])));
 }
 
-#define v_store_i8(p, x)             \
-    _mm_storeu_si128((__m128i *)(p), \
-                     _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)))
+#define v_store_low_i8(p, x) \
+    _mm_storeu_si128((__m128i *)(void *)(p), _mm512_cvtepi32_epi8(x))
+#define v_store_i8(p, x) v_store_low_i8(p, v_to_i32(x))
 
 ALWAYS_INLINE void v_store_i8x4(int8_t *p, const vf32 x[4])
 {

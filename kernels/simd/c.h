@@ -25,6 +25,7 @@
  *   v_sum4 v_max4 v_min4(x, out)   out[i]: of the lanes of x[i], i < 4
  *   v_to_i32 v_from_i32            to the nearest, half to even
  *   v_store_i8 v_store_i8x4(p, x)  1, 4 registers of floats as signed bytes
+ *   v_store_low_i8(p, x)           the low byte of each lane
  *   v_lookup16(t, i)               t[i % 16], t: v_load16() of 16 floats
  *   v_pick_i32 v_pick_h16(bits, a, b)   these bits of a, the others of b
  *   v_widen_u16(h)                 to 32 bits
@@ -165,6 +166,7 @@ ALWAYS_INLINE float v_ldexp(float x, float n)
 #define v_fraction(x) ((x)-v_floor(x))
 
 #define v_store_i8(p, x) (*(p) = (int8_t)v_to_i32(x))
+#define v_store_low_i8(p, x) (*(uint8_t *)(p) = (uint8_t)(x))
 
 ALWAYS_INLINE void v_store_i8x4(int8_t *p, const float x[4])
 {
