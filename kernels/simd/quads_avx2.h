@@ -8,7 +8,7 @@
 #ifndef KV_SIMD_QUADS_AVX2_H
 #define KV_SIMD_QUADS_AVX2_H
 
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/common.h"
 #include "kernels/tiles/tiles.h"
 
 #include <immintrin.h>
