@@ -4,7 +4,7 @@
  *
  *   x [quads][64 tokens][4]    four numbers of a token side by side
  *
- * For tiles_codebook_avx2.c and tiles_coef_avx2.c alone. */
+ * For codebook/avx2.c and transform/avx2.c alone. */
 #ifndef KV_SIMD_QUADS_AVX2_H
 #define KV_SIMD_QUADS_AVX2_H
 
