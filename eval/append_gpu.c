@@ -1,11 +1,10 @@
 #include "eval/append_gpu.h"
 #include "eval/attn_gpu.h"
 #include "eval/timing.h"
-#include "kernels/cuda/coder.h"
-#include "kernels/cuda/gpu_attend.h"
+#include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/codec_gpu.h"
+#include "lib/codec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,7 +36,7 @@ static bool can(const struct kv_append_gpu *a)
     for (int side = 0; side < KV_SIDES; side++) {
         struct kv_gpu_code code;
 
-        if (!kv_codec_gpu_code(a->codec[side], &code) ||
+        if (!kv_codec_code(a->codec[side], &code) ||
             a->n < a->codec[side]->block)
             return false;
     }
@@ -83,7 +82,7 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
     uint16_t *half = kv_alloc(n * values, sizeof(*half));
     int rc;
 
-    kv_codec_gpu_code(c, &to->code);
+    kv_codec_code(c, &to->code);
     for (size_t i = 0; i < n; i++) {
         input(a, side, i % a->n_batch, first, tokens, x);
         for (size_t j = 0; j < values; j++)

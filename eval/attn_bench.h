@@ -82,7 +82,7 @@ struct kv_attn_bench {
 /* The inputs in caches of one spec, ready for a step; keeps b, in and spec by
  * pointer.  Fails without a needed calibration, k_pre or all_q.  On a GPU it
  * may also give 1, with a sentence in e and no step: there is no kernel for
- * this spec, or no room; others may do. */
+ * this spec, or no memory; others may do. */
 struct kv_attn_step;
 int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,

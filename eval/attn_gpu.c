@@ -1,7 +1,4 @@
 #include "eval/attn_gpu.h"
-#include "eval/unfused.h"
-#include "kernels/cuda/families.h"
-#include "kernels/cuda/gpu_attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 
@@ -12,91 +9,20 @@
 struct kv_attn_gpu {
     struct kv_gpu_attend *attend; /* NULL: unfused */
     struct kv_unfused *unfused;
-    void *kv, *half_out; /* of unfused attention */
+    void *half_out; /* of unfused attention */
     float *q;
     size_t n_batch, copies, row; /* row: values of one sequence's answer */
 };
 
-/* ---- unfused --------------------------------------------------------------
- */
-
-/* One head of a side, all runs: [n][head_dim]. */
-static int put_halves(const struct kv_store *s, size_t head, uint16_t *to,
-                      struct kv_err *e)
-{
-    for (size_t r = 0; r < KV_MAX_RUNS; r++, s++) {
-        const size_t values = s->n * s->head_dim;
-        float *x = kv_alloc(values, sizeof(*x));
-
-        if (s->family != &kv_family_float ||
-            *(const enum kv_float *)s->params != KV_FLOAT_16) {
-            free(x);
-            return kv_fail(e, "unfused attention is of f16 alone");
-        }
-        kv_gpu_rows(s, head, 0, s->n, x);
-        for (size_t i = 0; i < values; i++)
-            to[s->first * s->head_dim + i] = kv_f32_to_f16(x[i]);
-        free(x);
-    }
-    return 0;
-}
-
-/* All heads of a side to the device. */
-static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
-                     uint8_t *to, struct kv_err *e)
-{
-    const size_t head = j->view.n * j->view.head_dim;
-    uint16_t *half = kv_alloc(head, sizeof(*half));
-    int rc = 0;
-
-    for (size_t h = 0; h < j->view.n_kv_heads && !rc; h++)
-        rc = put_halves(s, h, half, e) ||
-             kv_device_upload(to + h * head * sizeof(*half), half,
-                              head * sizeof(*half), e);
-    free(half);
-    return rc;
-}
-
-/* Keys of every job, then values; what the job before has too is copied there.
- */
-static int send_halves(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
-                       size_t n_jobs, struct kv_err *e)
-{
-    const size_t bytes = jobs->view.n_kv_heads * jobs->view.n *
-                         jobs->view.head_dim * sizeof(uint16_t);
-    const struct kv_store *before = NULL;
-    uint8_t *to = g->kv;
-
-    for (size_t i = 0; i < 2 * n_jobs; i++, to += bytes) {
-        const struct kv_tiles_job *j = &jobs[i % n_jobs];
-        const struct kv_store *s = i < n_jobs ? j->k : j->v;
-
-        if (s == before ? kv_device_copy(to, to - bytes, bytes, e)
-                        : send_side(j, s, to, e))
-            return -1;
-        before = s;
-    }
-    return 0;
-}
-
 static int open_unfused(struct kv_attn_gpu *g, const struct kv_tiles_job *jobs,
                         size_t n_jobs, const float *q, struct kv_err *e)
 {
-    const struct kv_shape shape = {.n_heads = jobs->view.n_heads,
-                                   .n_kv_heads = jobs->view.n_kv_heads,
-                                   .head_dim = jobs->view.head_dim,
-                                   .attn_scale = jobs->view.scale};
     const size_t values = n_jobs * g->row;
 
-    if (jobs->view.nq != 1)
-        return kv_fail(e, "unfused attention is of 1 query token, not of %zu",
-                       jobs->view.nq);
-    return kv_unfused_new(&g->unfused, &shape, n_jobs, jobs->view.n, e) ||
-           kv_device_alloc(&g->kv, kv_unfused_bytes(g->unfused), e) ||
+    return kv_unfused_new(&g->unfused, jobs, n_jobs, e) ||
            kv_device_alloc(&g->half_out, values * sizeof(uint16_t), e) ||
            kv_device_alloc((void **)&g->q, values * sizeof(float), e) ||
-           kv_device_upload(g->q, q, values * sizeof(float), e) ||
-           send_halves(g, jobs, n_jobs, e);
+           kv_device_upload(g->q, q, values * sizeof(float), e);
 }
 
 /* As kv_gpu_attend_answer(). */
@@ -112,9 +38,6 @@ static int answer_unfused(const struct kv_attn_gpu *g, float *out,
     free(half);
     return rc;
 }
-
-/* ---- all ------------------------------------------------------------------
- */
 
 static int open_path(struct kv_attn_gpu *g, const struct kv_device *device,
                      const struct kv_tiles_job *jobs, size_t n_jobs,
@@ -178,7 +101,6 @@ void kv_attn_gpu_free(struct kv_attn_gpu *g)
         return;
     kv_gpu_attend_free(g->attend);
     kv_unfused_free(g->unfused);
-    kv_device_free(g->kv);
     kv_device_free(g->half_out);
     kv_device_free(g->q);
     free(g);
@@ -197,9 +119,9 @@ size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g)
 
 int kv_attn_gpu_launch(struct kv_attn_gpu *g, struct kv_err *e)
 {
-    return g->attend
-               ? kv_gpu_attend_launch(g->attend, e)
-               : kv_unfused_attend(g->unfused, g->kv, g->q, g->half_out, e);
+    return g->attend ? kv_gpu_attend_launch(g->attend, e)
+                     : kv_unfused_attend(g->unfused, 0, g->q, KV_TYPE_F16,
+                                         g->half_out, e);
 }
 
 static int launch(void *arg, struct kv_err *e)

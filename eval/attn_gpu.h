@@ -12,7 +12,7 @@ struct kv_gpu_attend;
 
 /* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
  * path: int8 where the device has it for these codes, else exact, else generic;
- * or what it names.  Fails without a kernel for the codes and without room,
+ * or what it names.  Fails without a kernel for the codes and without memory,
  * naming what is missing; unfused also where not all is f16, or nq is not 1.
  * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,

@@ -64,9 +64,11 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     const struct sequence *s = arg;
     struct kv_codec *const *codec = kv_codecs_at(s->codecs, x->layer);
     struct kv_cache *cache = s->cache[x->layer];
+    struct kv_qkv h;
 
-    if (kv_cache_append(cache, x->q, codec[KV_K]->pre_rope ? x->k_pre : x->k,
-                        x->v, x->n, e))
+    if (kv_qkv_to_host(x, &h, e) ||
+        kv_cache_append(cache, h.q, codec[KV_K]->pre_rope ? h.k_pre : h.k, h.v,
+                        h.n, e))
         return -1;
     if (s->exact_prompt && !codec[KV_K]->prefill_on_codes)
         return kv_attend_exact(NULL, x, e);
@@ -74,13 +76,13 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
     const struct kv_attend_view view = kv_cache_view(cache, x->n);
 
     if (!s->tiled || !s->tiled[x->layer]) {
-        kv_cache_attend(cache, view, x->q, x->out);
-        return 0;
+        kv_cache_attend(cache, view, h.q, h.out);
+    } else {
+        kv_tile_cache_update(s->tiled[x->layer]);
+        kv_tile_cache_attend(&s->tiled[x->layer], view, KV_PATH_EXACT, h.q,
+                             h.out, (size_t)omp_get_max_threads());
     }
-    kv_tile_cache_update(s->tiled[x->layer]);
-    kv_tile_cache_attend(&s->tiled[x->layer], view, KV_PATH_EXACT, x->q, x->out,
-                         (size_t)omp_get_max_threads());
-    return 0;
+    return kv_qkv_from_host(x, &h, e);
 }
 
 /* The most probable of n; at: the position that it is for. */

@@ -1,68 +1,110 @@
 #include "eval/loop.h"
 #include "eval/bits.h"
-#include "eval/loop_gpu.h"
-#include "kernels/attend.h"
+#include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
 #include "lib/rope.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A layer's codecs on the backend. */
+struct layer {
+    struct kv_coder *coder[KV_SIDES]; /* NULL: through the cache */
+    bool on_codes;                    /* attention is computed on them */
+};
+
+enum { UNQUANTIZED, QUANTIZED, FORMS };
 
 struct kv_loop {
     struct kv_shape shape;
     struct kv_protocol protocol;
     uint64_t seed;
     size_t first_window;
-    struct kv_codecs *codecs; /* of all layers */
-    struct kv_loop_gpu *gpu;  /* NULL: codecs run on the CPU */
+    struct kv_codecs *codecs;   /* of all layers */
+    const struct kv_backend *b; /* of coders; NULL: there are none */
+    struct layer *layer;        /* [n_layers] */
+    size_t last;                /* layer with coders */
     struct kv_bits bits;
-    float *rope; /* of n_rope tokens from 0 on */
-    size_t n_rope;
+
+    /* What the windows of the layer under way hold, in the forms that their
+     * queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE. host:
+     * as they come out of a cache. */
+    const struct kv_backend *memory; /* of form */
+    struct kv_workspace form[KV_SIDES][FORMS];
+    float *host[KV_SIDES][FORMS];
+    struct kv_workspace bytes[KV_SIDES]; /* codes */
+    struct kv_workspace nonfinite; /* unsigned [n_layers][KV_SIDES][n_windows]:
+                                    * 1 where one met a NaN or an infinity */
 };
 
-/* What the windows of one layer hold, in the forms their queries may see.
- * [n_windows][n][n_kv_heads][head_dim]; keys after RoPE. */
-struct forms {
-    float *quantized[KV_SIDES], *unquantized[KV_SIDES];
-    uint32_t
-        *until[KV_SIDES]; /* [n]: quantized tokens (sinks counted) at query i */
-};
+static size_t sinks_of(const struct kv_codec *c)
+{
+    return kv_spec_size(&c->spec, c->side, "s");
+}
+
+/* Coders of a layer, where the backend has kernels for both sides. */
+static int open_layer(struct kv_loop *l, size_t layer, struct kv_err *e)
+{
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
+    const bool own = codec[KV_K]->scheme->attend;
+    struct layer *at = &l->layer[layer];
+    struct kv_gpu_code code[KV_SIDES];
+
+    if (!kv_codec_code(codec[KV_K], &code[KV_K]) ||
+        !kv_codec_code(codec[KV_V], &code[KV_V]) ||
+        (own && (sinks_of(codec[KV_K]) != sinks_of(codec[KV_V]) ||
+                 !l->b->codes_attend(l->b, code, l->seed))))
+        return 0;
+    at->on_codes = own;
+    l->last = layer;
+    for (int side = 0; side < KV_SIDES; side++)
+        if (l->b->coder_new(l->b, &at->coder[side], &code[side], e))
+            return kv_fail_in(e, "%s", codec[side]->spec.text);
+    return 0;
+}
 
 int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
                 const struct kv_shape *shape, const struct kv_calib *calib,
                 const struct kv_protocol *protocol, uint64_t seed,
-                struct kv_err *e)
+                const struct kv_backend *b, struct kv_err *e)
 {
     struct kv_loop *l = kv_alloc(1, sizeof(*l));
 
     l->shape = *shape;
     l->protocol = *protocol;
     l->seed = seed;
+    l->b = b && b->coder_new ? b : NULL;
+    l->layer = kv_alloc(shape->n_layers, sizeof(*l->layer));
     kv_bits_of_spec(&l->bits, spec, shape, calib, KV_ALL, KV_ALL);
-    if (kv_codecs_new(&l->codecs, spec, shape, 0, shape->n_layers, calib, e)) {
-        kv_loop_free(l);
-        return -1;
-    }
+    if (kv_codecs_new(&l->codecs, spec, shape, 0, shape->n_layers, calib, e))
+        goto fail;
+    for (size_t i = 0; i < shape->n_layers && l->b; i++)
+        if (open_layer(l, i, e))
+            goto fail;
     *out = l;
     return 0;
-}
-
-int kv_loop_to_device(struct kv_loop *l, const struct kv_device *d,
-                      struct kv_err *e)
-{
-    return kv_loop_gpu_new(&l->gpu, l->codecs, l->shape.n_layers, l->seed, d,
-                           e);
+fail:
+    kv_loop_free(l);
+    return -1;
 }
 
 void kv_loop_free(struct kv_loop *l)
 {
     if (!l)
         return;
-    kv_loop_gpu_free(l->gpu);
+    for (size_t i = 0; i < l->shape.n_layers && l->b; i++)
+        for (int side = 0; side < KV_SIDES; side++)
+            l->b->coder_free(l->layer[i].coder[side]);
+    for (int side = 0; side < KV_SIDES && l->memory; side++) {
+        kv_workspace_clear(l->memory, &l->form[side][UNQUANTIZED]);
+        kv_workspace_clear(l->memory, &l->form[side][QUANTIZED]);
+        kv_workspace_clear(l->memory, &l->bytes[side]);
+    }
+    if (l->memory)
+        kv_workspace_clear(l->memory, &l->nonfinite);
     kv_codecs_free(l->codecs);
-    free(l->rope);
+    free(l->layer);
     free(l);
 }
 
@@ -80,10 +122,8 @@ static size_t row_values(const struct kv_loop *l)
 static const float *cache_input(const struct kv_loop *l, const struct kv_qkv *x,
                                 enum kv_side side, size_t window)
 {
-    const float *all = side == KV_V ? x->v
-                       : kv_codecs_at(l->codecs, x->layer)[KV_K]->pre_rope
-                           ? x->k_pre
-                           : x->k;
+    const struct kv_codec *k = kv_codecs_at(l->codecs, x->layer)[KV_K];
+    const float *all = side == KV_V ? x->v : k->pre_rope ? x->k_pre : x->k;
 
     return all + window * x->n * row_values(l);
 }
@@ -97,29 +137,7 @@ static void add_bits(struct kv_bits *b, const struct kv_cache *c)
     }
 }
 
-/* One error out of a parallel loop: that of the first item. */
-struct first_error {
-    size_t item;
-    struct kv_err err;
-    bool any;
-};
-
-static void note_error(struct first_error *f, size_t item,
-                       const struct kv_err *e)
-{
-#pragma omp critical(kv_loop_error)
-    if (!f->any || item < f->item)
-        *f = (struct first_error){item, *e, true};
-}
-
-static int report(const struct first_error *f, size_t first_window,
-                  struct kv_err *e)
-{
-    kv_fail(e, "%s", f->err.msg);
-    return kv_fail_in(e, "window %zu", first_window + f->item);
-}
-
-/* ---- through decode() -------------------------------------------------- */
+/* ---- what queries see ---------------------------------------------------- */
 
 /* Sequence length at the end of the step that query i belongs to. */
 static size_t step_end(const struct kv_protocol *p, size_t i, size_t n)
@@ -130,61 +148,6 @@ static size_t step_end(const struct kv_protocol *p, size_t i, size_t n)
     return end < n ? end : n;
 }
 
-/* Encodes one window and fills the forms its queries may see. */
-static int fill_window(const struct kv_loop *l, const struct kv_qkv *x,
-                       size_t window, struct forms *f, struct kv_bits *bits,
-                       struct kv_err *e)
-{
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
-    const size_t row = row_values(l), at = window * x->n * row;
-    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
-    struct kv_cache *cache;
-    int rc = -1;
-
-    if (kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->seed, e))
-        return -1;
-    if (kv_cache_append(cache, x->q + window * x->n * q_row,
-                        cache_input(l, x, KV_K, window),
-                        cache_input(l, x, KV_V, window), x->n, e))
-        goto out;
-    add_bits(bits, cache);
-    for (int i = 0; i < KV_SIDES; i++) {
-        const enum kv_side side = (enum kv_side)i;
-        const bool rotate = side == KV_K && codec[KV_K]->pre_rope;
-
-        kv_cache_decode(cache, side, f->quantized[i] + at);
-        if (rotate)
-            kv_rope_rotate(&l->shape, l->rope, f->quantized[i] + at, x->n,
-                           l->shape.n_kv_heads);
-        if (!f->unquantized[i])
-            continue;
-        kv_codec_input(codec[i], cache_input(l, x, side, window), x->n,
-                       f->unquantized[i] + at);
-        if (rotate)
-            kv_rope_rotate(&l->shape, l->rope, f->unquantized[i] + at, x->n,
-                           l->shape.n_kv_heads);
-    }
-    rc = 0;
-out:
-    kv_cache_free(cache);
-    return rc;
-}
-
-/* As queries from `first` on see it. */
-static struct kv_attend_side side_of(const struct kv_loop *l,
-                                     const struct kv_qkv *x,
-                                     const struct forms *f, enum kv_side side,
-                                     size_t first)
-{
-    return (struct kv_attend_side){
-        .unquantized = f->unquantized[side],
-        .quantized = f->quantized[side],
-        .sinks = kv_spec_size(&kv_codecs_at(l->codecs, x->layer)[side]->spec,
-                              side, "s"),
-        .until = f->until[side] ? f->until[side] + first : NULL,
-    };
-}
-
 /* Queries before the prompt's end see exact keys and values. */
 static size_t exact_queries(const struct kv_loop *l, size_t n)
 {
@@ -193,207 +156,76 @@ static size_t exact_queries(const struct kv_loop *l, size_t n)
     return p < n ? p : n;
 }
 
-/* Queries [first, end) of n_windows windows, over exact keys and values. */
-static struct kv_attend_job job_of(const struct kv_loop *l,
-                                   const struct kv_qkv *x, size_t window,
-                                   size_t n_windows, size_t first, size_t end)
-{
-    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
-    const size_t kv = window * x->n * row_values(l);
-    struct kv_attend_job job = {
-        .view = kv_shape_view(&l->shape, x->n, first, end - first),
-        .q = x->q + (window * x->n + first) * q_row,
-        .out = x->out + (window * x->n + first) * q_row,
-        .q_rows = x->n,
-        .k = {.unquantized = x->k + kv},
-        .v = {.unquantized = x->v + kv},
-    };
-
-    job.view.n_seqs = n_windows;
-    return job;
-}
-
-static void attend_windows(const struct kv_loop *l, const struct kv_qkv *x,
-                           const struct forms *f)
-{
-    const size_t border = exact_queries(l, x->n);
-    const struct kv_attend_job prompt =
-        job_of(l, x, 0, x->n_windows, 0, border);
-    struct kv_attend_job rest = job_of(l, x, 0, x->n_windows, border, x->n);
-
-    rest.k = side_of(l, x, f, KV_K, border);
-    rest.v = side_of(l, x, f, KV_V, border);
-    kv_attend(&prompt);
-    kv_attend(&rest);
-}
-
 /* Quantized tokens, sinks counted, at each of n queries, for free(); NULL where
- * every query sees every token as it is at the end. */
+ * every query sees every token as it is at the end.  Attention on codes wants
+ * it of every query; a prompt whose attention is on codes comes as one step. */
 static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
-                          size_t n)
-{
-    uint32_t *until;
-
-    if (!kv_protocol_steps(&l->protocol) ||
-        (c->block == 1 && !kv_spec_size(&c->spec, c->side, "r")))
-        return NULL;
-    until = kv_alloc(n, sizeof(*until));
-    for (size_t t = 0; t < n; t++)
-        until[t] = (uint32_t)(kv_spec_size(&c->spec, c->side, "s") +
-                              kv_quantized(c, step_end(&l->protocol, t, n)));
-    return until;
-}
-
-static void alloc_forms(const struct kv_loop *l, const struct kv_qkv *x,
-                        struct forms *f)
-{
-    const size_t values = x->n_windows * x->n * row_values(l);
-
-    *f = (struct forms){0};
-    for (int i = 0; i < KV_SIDES; i++) {
-        f->quantized[i] = kv_alloc(values, sizeof(*f->quantized[i]));
-        f->until[i] = until_of(l, kv_codecs_at(l->codecs, x->layer)[i], x->n);
-        if (f->until[i])
-            f->unquantized[i] = kv_alloc(values, sizeof(*f->unquantized[i]));
-    }
-}
-
-static void free_forms(struct forms *f)
-{
-    for (int i = 0; i < KV_SIDES; i++) {
-        free(f->quantized[i]);
-        free(f->unquantized[i]);
-        free(f->until[i]);
-    }
-}
-
-/* The angles of the first n positions, for keys stored before RoPE. */
-static void want_rope(struct kv_loop *l, size_t n)
-{
-    if (n <= l->n_rope)
-        return;
-    free(l->rope);
-    l->rope = kv_alloc(n, 2 * l->shape.n_rot * sizeof(*l->rope));
-    l->n_rope = n;
-    kv_rope_table(&l->shape, n, 0, l->rope);
-}
-
-/* The same where the layer is on a device, forms and all else on the host. */
-static int attend_there(const struct kv_loop *l, const struct kv_qkv *x,
-                        const struct forms *f, struct kv_err *e)
-{
-    struct kv_forms all = {.exact = exact_queries(l, x->n)};
-
-    for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_attend_side side = side_of(l, x, f, (enum kv_side)i, 0);
-
-        all.unquantized[i] = side.unquantized;
-        all.quantized[i] = side.quantized;
-        all.until[i] = side.until;
-        all.sinks[i] = side.sinks;
-    }
-    return kv_attend_forms(x, &all, e);
-}
-
-static int run_decoded(struct kv_loop *l, const struct kv_qkv *x,
-                       struct kv_bits *bits, struct first_error *error,
-                       struct kv_err *e)
-{
-    struct forms f;
-    int rc = 0;
-
-    alloc_forms(l, x, &f);
-    if (kv_codecs_at(l->codecs, x->layer)[KV_K]->pre_rope)
-        want_rope(l, x->n);
-#pragma omp parallel for schedule(dynamic)
-    for (size_t w = 0; w < x->n_windows; w++) {
-        struct kv_err mine;
-
-        if (fill_window(l, x, w, &f, &bits[w], &mine))
-            note_error(error, w, &mine);
-    }
-    if (!error->any && x->gpu)
-        rc = attend_there(l, x, &f, e);
-    else if (!error->any)
-        attend_windows(l, x, &f);
-    free_forms(&f);
-    return rc;
-}
-
-/* ---- on the device ------------------------------------------------------- */
-
-/* f32, which has no sinks and no tail: attention to the model's own. */
-static bool as_it_is(const struct kv_loop *l, size_t layer)
-{
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
-
-    return !strcmp(codec[KV_K]->scheme->name, "f32") &&
-           !strcmp(codec[KV_V]->scheme->name, "f32");
-}
-
-static bool there(void *arg, size_t layer)
-{
-    const struct kv_loop *l = arg;
-
-    return l->gpu && (kv_loop_gpu_has(l->gpu, layer) || as_it_is(l, layer));
-}
-
-/* The same for attention on codes, of every query: there a prompt whose
- * attention is on codes too comes as one step. */
-static uint32_t *until_of_codes(const struct kv_loop *l,
-                                const struct kv_codec *c, size_t n)
+                          size_t n, bool on_codes)
 {
     const struct kv_protocol *p = &l->protocol;
-    const size_t prompt = p->kind == KV_PREFILL ? p->prefill : 0;
-    uint32_t *until = kv_alloc(n, sizeof(*until));
+    const size_t prompt = exact_queries(l, n);
+    uint32_t *until;
 
+    if (!on_codes && (!kv_protocol_steps(p) ||
+                      (c->block == 1 && !kv_spec_size(&c->spec, c->side, "r"))))
+        return NULL;
+    until = kv_alloc(n, sizeof(*until));
     for (size_t t = 0; t < n; t++) {
-        const size_t end = !kv_protocol_steps(p) ? n
-                           : t < prompt          ? (prompt < n ? prompt : n)
-                                                 : step_end(p, t, n);
+        const size_t end = !kv_protocol_steps(p)    ? n
+                           : on_codes && t < prompt ? prompt
+                                                    : step_end(p, t, n);
 
-        until[t] = (uint32_t)(kv_spec_size(&c->spec, c->side, "s") +
-                              kv_quantized(c, end));
+        until[t] = (uint32_t)(sinks_of(c) + kv_quantized(c, end));
     }
     return until;
 }
 
-static int run_there(const struct kv_loop *l, const struct kv_qkv *x,
-                     struct kv_bits *bits, struct kv_err *e)
+/* ---- through the CPU's cache, and decode() --------------------------------
+ */
+
+/* Work on each window of a layer in host memory. */
+struct windows {
+    struct kv_loop *l;
+    const struct kv_qkv *x;
+    struct kv_bits *bits; /* [n_windows] */
+};
+
+/* Encodes a window and fills in the forms that its queries may see. */
+static int fill_window(const struct windows *work, size_t window,
+                       struct kv_cache *cache, struct kv_err *e)
 {
-    struct kv_forms f = {.exact = exact_queries(l, x->n)};
-    const bool on_codes = l->gpu && kv_loop_gpu_on_codes(l->gpu, x->layer);
-    uint32_t *until[KV_SIDES];
-    int rc;
+    const struct kv_loop *l = work->l;
+    const struct kv_qkv *x = work->x;
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    const size_t row = row_values(l), at = window * x->n * row;
+    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
 
-    if (on_codes && kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes)
-        f.exact = 0;
+    if (kv_cache_append(cache, x->q + window * x->n * q_row,
+                        cache_input(l, x, KV_K, window),
+                        cache_input(l, x, KV_V, window), x->n, e))
+        return -1;
+    add_bits(&work->bits[window], cache);
     for (int i = 0; i < KV_SIDES; i++) {
-        const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[i];
-        const struct kv_bits held = kv_bits_of_tokens(c, x->n);
+        float *const *form = l->host[i];
 
-        for (size_t w = 0; w < x->n_windows; w++)
-            kv_bits_add(&bits[w], &held);
-        f.until[i] = until[i] =
-            on_codes ? until_of_codes(l, c, x->n) : until_of(l, c, x->n);
+        kv_cache_decode(cache, (enum kv_side)i, form[QUANTIZED] + at);
+        if (form[UNQUANTIZED])
+            kv_codec_input(codec[i], cache_input(l, x, (enum kv_side)i, window),
+                           x->n, form[UNQUANTIZED] + at);
+        for (int f = 0; f < FORMS; f++)
+            if (i == KV_K && codec[KV_K]->pre_rope && form[f])
+                kv_rope_rotate(&l->shape, x->rope, form[f] + at, x->n,
+                               l->shape.n_kv_heads);
     }
-    rc = as_it_is(l, x->layer)
-             ? kv_attend_exact(NULL, x, e)
-             : kv_loop_gpu_fill(l->gpu, x, l->first_window, &f, e) ||
-                   kv_attend_forms(x, &f, e);
-    free(until[KV_K]);
-    free(until[KV_V]);
-    return rc ? -1 : 0;
+    return 0;
 }
-
-/* ---- through the cache itself ------------------------------------------ */
 
 static int run_step(const struct kv_loop *l, const struct kv_qkv *x,
                     struct kv_cache *cache, size_t window, size_t i0, size_t i1,
                     struct kv_err *e)
 {
-    const size_t row = row_values(l),
-                 q_row = l->shape.n_heads * l->shape.head_dim;
+    const size_t row = row_values(l);
+    const size_t q_row = l->shape.n_heads * l->shape.head_dim;
     const size_t at = (window * x->n + i0) * q_row;
 
     if (kv_cache_append(cache, x->q + at,
@@ -405,48 +237,294 @@ static int run_step(const struct kv_loop *l, const struct kv_qkv *x,
     return 0;
 }
 
-static int run_window(const struct kv_loop *l, const struct kv_qkv *x,
-                      size_t window, struct kv_bits *bits, struct kv_err *e)
+/* A window literally, step by step. */
+static int step_window(const struct windows *work, size_t window,
+                       struct kv_cache *cache, struct kv_err *e)
 {
+    const struct kv_loop *l = work->l;
+    const struct kv_qkv *x = work->x;
     const struct kv_protocol *p = &l->protocol;
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     const size_t prompt = exact_queries(l, x->n);
     const size_t step = kv_protocol_steps(p) ? p->step : x->n;
-    struct kv_cache *cache;
-    int rc = -1;
 
-    if (kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->seed, e))
-        return -1;
     if (prompt && run_step(l, x, cache, window, 0, prompt, e))
-        goto out;
-    if (prompt && !codec[KV_K]->prefill_on_codes) {
-        const struct kv_attend_job exact = job_of(l, x, window, 1, 0, prompt);
+        return -1;
+    if (prompt && !kv_codecs_at(l->codecs, x->layer)[KV_K]->prefill_on_codes) {
+        struct kv_attend_job exact = kv_qkv_job(x, 0, prompt);
+        const size_t q = window * x->n * l->shape.n_heads * l->shape.head_dim;
 
+        exact.view.n_seqs = 1;
+        exact.q += q;
+        exact.out += q;
+        exact.k.unquantized += window * x->n * row_values(l);
+        exact.v.unquantized += window * x->n * row_values(l);
         kv_attend(&exact);
     }
     for (size_t i = prompt; i < x->n; i += step) {
         const size_t end = i + step < x->n ? i + step : x->n;
 
         if (run_step(l, x, cache, window, i, end, e))
-            goto out;
+            return -1;
     }
-    add_bits(bits, cache);
-    rc = 0;
-out:
-    kv_cache_free(cache);
+    add_bits(&work->bits[window], cache);
+    return 0;
+}
+
+static int with_cache(const struct windows *work, size_t window,
+                      int (*run)(const struct windows *work, size_t window,
+                                 struct kv_cache *cache, struct kv_err *e),
+                      struct kv_err *e)
+{
+    struct kv_codec *const *codec =
+        kv_codecs_at(work->l->codecs, work->x->layer);
+    struct kv_cache *cache;
+    int rc = kv_cache_new(&cache, codec[KV_K], codec[KV_V], work->l->seed, e);
+
+    if (!rc) {
+        rc = run(work, window, cache, e);
+        kv_cache_free(cache);
+    }
+    return rc ? kv_fail_in(e, "window %zu", work->l->first_window + window) : 0;
+}
+
+static int fill_one(const void *arg, size_t window, size_t thread,
+                    struct kv_err *e)
+{
+    (void)thread;
+    return with_cache(arg, window, fill_window, e);
+}
+
+static int step_one(const void *arg, size_t window, size_t thread,
+                    struct kv_err *e)
+{
+    (void)thread;
+    return with_cache(arg, window, step_window, e);
+}
+
+static int run_literally(struct kv_loop *l, const struct kv_qkv *x,
+                         struct kv_bits *bits, struct kv_err *e)
+{
+    struct kv_qkv host;
+    const struct windows work = {l, &host, bits};
+
+    return kv_qkv_to_host(x, &host, e) ||
+           host.backend->each(x->n_windows, step_one, &work, e) ||
+           kv_qkv_from_host(x, &host, e);
+}
+
+/* The forms of a layer out of caches of the host. */
+static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
+                         struct kv_attend_side *const *side,
+                         struct kv_bits *bits, struct kv_err *e)
+{
+    const size_t values = x->n_windows * x->n * row_values(l);
+    const size_t bytes = values * sizeof(float);
+    struct kv_qkv host;
+    const struct windows work = {l, &host, bits};
+
+    for (int i = 0; i < KV_SIDES; i++) {
+        l->host[i][QUANTIZED] = kv_alloc(values, sizeof(float));
+        if (side[i]->until)
+            l->host[i][UNQUANTIZED] = kv_alloc(values, sizeof(float));
+    }
+    if (kv_qkv_to_host(x, &host, e) ||
+        host.backend->each(x->n_windows, fill_one, &work, e))
+        return -1;
+    for (int i = 0; i < KV_SIDES; i++) {
+        const float *const *from = (const float *const *)l->host[i];
+        struct kv_workspace *to = l->form[i];
+
+        if (kv_backend_take(x->backend, &to[QUANTIZED], from[QUANTIZED], bytes,
+                            (const void **)&side[i]->quantized, e) ||
+            (from[UNQUANTIZED] &&
+             kv_backend_take(x->backend, &to[UNQUANTIZED], from[UNQUANTIZED],
+                             bytes, (const void **)&side[i]->unquantized, e)))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- on the backend ------------------------------------------------------ */
+
+static unsigned *nonfinite_at(const struct kv_loop *l, size_t n_windows,
+                              size_t layer, size_t side)
+{
+    return (unsigned *)l->nonfinite.p + (layer * KV_SIDES + side) * n_windows;
+}
+
+static int want_nonfinite(struct kv_loop *l, size_t n_windows, struct kv_err *e)
+{
+    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
+    unsigned *zero;
+    int rc;
+
+    if (n * sizeof(*zero) <= l->nonfinite.bytes)
+        return 0;
+    zero = kv_alloc(n, sizeof(*zero));
+    rc = kv_workspace_want(l->b, &l->nonfinite, n * sizeof(*zero), e) ||
+         l->b->upload(l->nonfinite.p, zero, n * sizeof(*zero), e);
+    free(zero);
     return rc;
 }
 
-static void run_cached(struct kv_loop *l, const struct kv_qkv *x,
-                       struct kv_bits *bits, struct first_error *error)
+/* Waits, and fails with the first that some layer met. */
+static int check_nonfinite(struct kv_loop *l, size_t n_windows,
+                           struct kv_err *e)
 {
-#pragma omp parallel for schedule(dynamic)
-    for (size_t w = 0; w < x->n_windows; w++) {
-        struct kv_err mine;
+    const size_t n = l->shape.n_layers * KV_SIDES * n_windows;
+    unsigned *met = kv_alloc(n, sizeof(*met));
+    size_t i = 0;
+    int rc = l->b->download(met, l->nonfinite.p, n * sizeof(*met), e);
 
-        if (run_window(l, x, w, &bits[w], &mine))
-            note_error(error, w, &mine);
+    while (!rc && i < n && !met[i])
+        i++;
+    if (!rc && i < n) {
+        kv_fail(e, "layer %zu, %c: NaN or infinity in the input",
+                i / n_windows / KV_SIDES,
+                kv_side_name((enum kv_side)(i / n_windows % KV_SIDES)));
+        rc = kv_fail_in(e, "window %zu", l->first_window + i % n_windows);
     }
+    free(met);
+    return rc;
+}
+
+/* Every window's codes, and the forms that side wants: without the quantized
+ * one, where codes are attended to. */
+static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
+                     enum kv_side side, struct kv_attend_side *to,
+                     struct kv_attend_codes *codes, struct kv_err *e)
+{
+    const struct kv_backend *b = l->b;
+    const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[side];
+    struct kv_coder *coder = l->layer[x->layer].coder[side];
+    struct kv_workspace *form = l->form[side];
+    const bool on_codes = l->layer[x->layer].on_codes;
+    const size_t n_blocks = kv_quantized(c, x->n) / c->block;
+    const size_t window = x->n * row_values(l),
+                 each = n_blocks * c->block_bytes;
+    const size_t values = x->n_windows * window;
+    float *quantized, *unquantized;
+
+    if (kv_workspace_want(b, &l->bytes[side], x->n_windows * each, e) ||
+        (!on_codes &&
+         kv_workspace_want(b, &form[QUANTIZED], values * sizeof(float), e)) ||
+        (to->until &&
+         kv_workspace_want(b, &form[UNQUANTIZED], values * sizeof(float), e)))
+        return -1;
+    quantized = on_codes ? NULL : form[QUANTIZED].p;
+    unquantized = to->until ? form[UNQUANTIZED].p : NULL;
+    for (size_t w = 0; w < x->n_windows; w++) {
+        const struct kv_encode job = {
+            .x = cache_input(l, x, side, w),
+            .n = x->n,
+            .first = sinks_of(c),
+            .n_blocks = n_blocks,
+            .seed = l->seed,
+            .rounded = quantized ? quantized + w * window : NULL,
+            .again = unquantized ? unquantized + w * window : NULL,
+            .bytes = (uint8_t *)l->bytes[side].p + w * each,
+            .nonfinite = nonfinite_at(l, x->n_windows, x->layer, side) + w,
+        };
+
+        if (b->encode(b, coder, &job, e) ||
+            (quantized &&
+             b->decode(coder, job.bytes, n_blocks,
+                       job.rounded + job.first * row_values(l), e)))
+            return -1;
+    }
+    to->quantized = quantized;
+    to->unquantized = unquantized;
+    *codes =
+        (struct kv_attend_codes){coder, l->bytes[side].p, n_blocks * c->block};
+    for (int f = 0; f < FORMS; f++) {
+        float *keys = f == QUANTIZED ? quantized : unquantized;
+
+        if (c->pre_rope && keys &&
+            b->rotate(x->rope, l->shape.n_rot, x->n, keys, x->n_windows * x->n,
+                      l->shape.n_kv_heads, l->shape.head_dim, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int fill_by_coder(struct kv_loop *l, const struct kv_qkv *x,
+                         struct kv_attend_side *const *side,
+                         struct kv_attend_codes *codes, struct kv_bits *bits,
+                         struct kv_err *e)
+{
+    for (int i = 0; i < KV_SIDES; i++) {
+        const struct kv_bits held =
+            kv_bits_of_tokens(kv_codecs_at(l->codecs, x->layer)[i], x->n);
+
+        for (size_t w = 0; w < x->n_windows; w++)
+            kv_bits_add(&bits[w], &held);
+    }
+    return want_nonfinite(l, x->n_windows, e) ||
+           fill_side(l, x, KV_K, side[KV_K], &codes[KV_K], e) ||
+           fill_side(l, x, KV_V, side[KV_V], &codes[KV_V], e) ||
+           (x->layer == l->last && check_nonfinite(l, x->n_windows, e));
+}
+
+/* ---- a layer ------------------------------------------------------------- */
+
+/* f32 on a device, which has no sinks and no tail: the model's own keys and
+ * values. */
+static bool unchanged(const struct kv_loop *l, size_t layer)
+{
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, layer);
+
+    return l->b && !strcmp(codec[KV_K]->scheme->name, "f32") &&
+           !strcmp(codec[KV_V]->scheme->name, "f32");
+}
+
+static int run_unchanged(struct kv_loop *l, const struct kv_qkv *x,
+                         struct kv_bits *bits, struct kv_err *e)
+{
+    for (size_t i = 0; i < x->n_windows * KV_SIDES; i++) {
+        const struct kv_bits held = kv_bits_of_tokens(
+            kv_codecs_at(l->codecs, x->layer)[i % KV_SIDES], x->n);
+
+        kv_bits_add(&bits[i / KV_SIDES], &held);
+    }
+    return kv_attend_exact(NULL, x, e);
+}
+
+/* Queries of the prompt see exact keys and values, the others the forms. */
+static int run_views(struct kv_loop *l, const struct kv_qkv *x,
+                     struct kv_bits *bits, struct kv_err *e)
+{
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    const struct kv_backend *b = x->backend;
+    const struct layer *at = &l->layer[x->layer];
+    const size_t border = at->on_codes && codec[KV_K]->prefill_on_codes
+                              ? 0
+                              : exact_queries(l, x->n);
+    const struct kv_attend_job prompt = kv_qkv_job(x, 0, border);
+    struct kv_attend_job rest = kv_qkv_job(x, border, x->n);
+    struct kv_attend_side *const side[KV_SIDES] = {&rest.k, &rest.v};
+    struct kv_attend_codes codes[KV_SIDES] = {{0}};
+    uint32_t *until[KV_SIDES];
+    int rc;
+
+    l->memory = b;
+    for (int i = 0; i < KV_SIDES; i++) {
+        until[i] = until_of(l, codec[i], x->n, at->on_codes);
+        *side[i] = (struct kv_attend_side){.sinks = sinks_of(codec[i]),
+                                           .until = until[i] ? until[i] + border
+                                                             : NULL};
+    }
+    rc = (at->coder[KV_K] ? fill_by_coder(l, x, side, codes, bits, e)
+                          : fill_by_cache(l, x, side, bits, e)) ||
+         (border && b->attend(b, &prompt, NULL, 0, e)) ||
+         (border < x->n &&
+          b->attend(b, &rest, at->on_codes ? codes : NULL, l->seed, e));
+    for (int i = 0; i < KV_SIDES; i++) {
+        free(l->host[i][QUANTIZED]);
+        free(l->host[i][UNQUANTIZED]);
+        l->host[i][QUANTIZED] = l->host[i][UNQUANTIZED] = NULL;
+        free(until[i]);
+    }
+    return rc ? -1 : 0;
 }
 
 static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -454,24 +532,21 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_loop *l = arg;
     struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
-    struct first_error error = {0};
-    int rc = 0;
+    const bool literally = codec[KV_K]->scheme->attend ||
+                           codec[KV_K]->history || codec[KV_V]->history;
+    const int rc = unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
+                   : literally && !l->layer[x->layer].coder[KV_K]
+                       ? run_literally(l, x, bits, e)
+                       : run_views(l, x, bits, e);
 
-    if (there(l, x->layer))
-        rc = run_there(l, x, bits, e);
-    else if (codec[KV_K]->scheme->attend || codec[KV_K]->history ||
-             codec[KV_V]->history)
-        run_cached(l, x, bits, &error);
-    else
-        rc = run_decoded(l, x, bits, &error, e);
     for (size_t w = 0; w < x->n_windows; w++)
         kv_bits_add(&l->bits, &bits[w]);
     free(bits);
-    return error.any ? report(&error, l->first_window, e) : rc;
+    return rc ? -1 : 0;
 }
 
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window)
 {
     l->first_window = first_window;
-    return (struct kv_attention){.run = run, .arg = l, .there = there};
+    return (struct kv_attention){.run = run, .arg = l};
 }

@@ -14,23 +14,19 @@
 #include "lib/model/model.h"
 #include "lib/results.h"
 
-struct kv_device;
 struct kv_loop;
 
 /* spec is fitted and passed through kv_protocol_spec().  calib may be NULL
- * where the scheme needs none; it must outlive the loop. */
+ * where the scheme needs none; it and b must outlive the loop.  b: where the
+ * model is, or NULL.  Layers whose codecs have kernels on b are encoded and
+ * decoded there, to the same bits, and those that store f32 unchanged are
+ * attended to so; the others' keys and values come to the CPU, as all do where
+ * b is the CPU's or NULL. */
 int kv_loop_new(struct kv_loop **l, const struct kv_spec *spec,
                 const struct kv_shape *shape, const struct kv_calib *calib,
                 const struct kv_protocol *protocol, uint64_t seed,
-                struct kv_err *e);
+                const struct kv_backend *b, struct kv_err *e);
 void kv_loop_free(struct kv_loop *l);
-
-/* Once, for a model on d: from here on layers whose codecs have kernels for it
- * are encoded and decoded there, to the same bits, and those that store f32 as
- * it is are attended to as they are; the others' keys and values come to the
- * CPU, as do all without this. */
-int kv_loop_to_device(struct kv_loop *l, const struct kv_device *d,
-                      struct kv_err *e);
 
 /* For kv_model_forward(), with first = 0.  Every window is a sequence of its
  * own that starts from the same seed.  first_window: the number of the group's

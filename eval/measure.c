@@ -6,7 +6,6 @@
 #include "lib/base/progress.h"
 #include "lib/cache.h"
 #include "lib/codec.h"
-#include "lib/codec_gpu.h"
 #include "lib/codes.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
@@ -301,8 +300,8 @@ static int read_group(struct layer *l, struct kv_err *e)
     return 0;
 }
 
-/* A layer's codecs, on the plan's GPU if it has one.  f32 is stored unchanged:
- * nothing is encoded.  Frees nothing when it fails. */
+/* A layer's codecs, on the plan's backend if it has one.  f32 is stored
+ * unchanged: nothing is encoded.  Frees nothing when it fails. */
 static int open_codecs(const struct kv_measure_plan *p,
                        const struct kv_spec *spec, size_t layer,
                        struct kv_codecs **cs, struct kv_err *e)
@@ -310,11 +309,11 @@ static int open_codecs(const struct kv_measure_plan *p,
     if (kv_codecs_new(cs, spec, &kv_dump_info(p->dump)->shape, layer, 1,
                       p->calib, e))
         return -1;
-    for (int side = 0; side < KV_SIDES && p->gpu; side++) {
+    for (int side = 0; side < KV_SIDES && p->backend; side++) {
         struct kv_codec *c = kv_codecs_at(*cs, layer)[side];
 
         if (strcmp(c->scheme->name, "f32") != 0 &&
-            kv_codec_gpu_new(&c->gpu, c, p->gpu, e))
+            kv_codec_place(c, p->backend, e))
             return 1;
     }
     return 0;
@@ -393,8 +392,8 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     return 0;
 }
 
-/* Windows that fit in the plan's memory, and room for them. */
-static void make_room(struct layer *l, size_t *most, const bool *want)
+/* Windows that fit in the plan's memory, and memory for them. */
+static void make_tensors(struct layer *l, size_t *most, const bool *want)
 {
     size_t row = 0;
 
@@ -441,7 +440,7 @@ static int measure_layer(struct layer *l, struct kv_progress *progress,
 
     if (open_layer(l, e) || check_tensors(l, want, e))
         goto out;
-    make_room(l, &most, want);
+    make_tensors(l, &most, want);
     for (l->first = 0; l->first < l->info->n_windows; l->first += most) {
         const size_t left = l->info->n_windows - l->first;
 

@@ -5,7 +5,7 @@
 
 #include "eval/attn_error.h"
 #include "eval/reconstruction.h"
-#include "kernels/device.h"
+#include "kernels/backend.h"
 #include "lib/base/err.h"
 #include "lib/results.h"
 #include "lib/spec.h"
@@ -40,11 +40,11 @@ struct kv_measure_plan {
     size_t n_queries;       /* query positions per window for attention error;
                              * 0: it is not measured */
     struct kv_codes *codes; /* also writes the codes here; NULL: does not */
-    const struct kv_device
-        *gpu; /* where all but f32 is encoded and decoded; NULL: the CPU */
+    const struct kv_backend *backend; /* where all but f32 is encoded and
+                                       * decoded; NULL: the CPU */
 };
 
-/* 0 where the plan's device encodes this spec, on every layer and side; 1, and
+/* 0 where the plan's backend encodes this spec, on every layer and side; 1, and
  * why not, where it does not.  Fails where the CPU could not either. */
 int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e);

@@ -1,7 +1,5 @@
 #include "eval/ppl.h"
 #include "eval/loop.h"
-#include "kernels/cuda/loss.h"
-#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
@@ -24,9 +22,9 @@ struct kv_ppl {
 /* One pass of one spec over one group of windows. */
 struct group {
     size_t first_window, n_windows;
-    const float *hidden;          /* [n_windows][n][hidden] */
-    const float *base;            /* [n_windows][n_scored][hidden], or NULL */
-    struct kv_token_score *score; /* [n_windows][n_scored] */
+    const float *hidden;   /* [n_windows][n][hidden] */
+    const float *base;     /* [n_windows][n_scored][hidden], or NULL */
+    struct kv_loss *score; /* [n_windows][n_scored] */
 };
 
 static size_t n_scored(const struct kv_ppl *p)
@@ -105,88 +103,30 @@ static int base_states(const struct kv_ppl *p, const struct group *g,
     return 0;
 }
 
-/* sum of p (log p - log q) where log p > floor.  q: logits with log-sum-exp
- * q_lse. */
-static double divergence(const float *log_p, const float *p, const float *q,
-                         double q_lse, size_t n, float floor)
-{
-    enum { LANES = 8 };
-    double lane[LANES] = {0}, sum = 0;
-
-    for (size_t i = 0; i < n; i += LANES)
-        for (size_t j = 0; j < LANES && i + j < n; j++) {
-            const double diff =
-                (double)log_p[i + j] - ((double)q[i + j] - q_lse);
-
-            lane[j] += log_p[i + j] > floor ? (double)p[i + j] * diff : 0;
-        }
-    for (size_t j = 0; j < LANES; j++)
-        sum += lane[j];
-    return sum;
-}
-
-/* base_log_p NULL: no base; else base_p are its exponentials. */
-static void score_token(const float *logits, const float *base_log_p,
-                        const float *base_p, float floor, size_t n_vocab,
-                        int32_t target, struct kv_token_score *s)
-{
-    const double lse = kv_log_sum_exp(logits, n_vocab);
-    const double log_q = (double)logits[target] - lse;
-
-    *s = (struct kv_token_score){.nll = (float)-log_q};
-    if (!base_log_p)
-        return;
-    s->base_nll = -base_log_p[target];
-    s->dp = (float)(exp(log_q) - exp((double)base_log_p[target]));
-    s->same =
-        kv_row_argmax(logits, n_vocab) == kv_row_argmax(base_log_p, n_vocab);
-    s->kl = (float)divergence(base_log_p, base_p, logits, lse, n_vocab, floor);
-}
-
-/* The base's log-probabilities of one row, from its logits or the file, and
- * their exponentials. */
-static int base_row(const struct kv_ppl *p, const struct group *g, size_t row,
-                    float *log_p, float *base_p, struct kv_err *e)
-{
-    const size_t n = p->info->n_vocab;
-
-    if (p->plan.kl_file)
-        return kv_klbase_get(p->plan.kl_file,
-                             g->first_window + row / n_scored(p),
-                             row % n_scored(p), log_p, base_p, e);
-
-    const float lse = (float)kv_log_sum_exp(log_p, n);
-
-    for (size_t i = 0; i < n; i++)
-        log_p[i] -= lse;
-    memcpy(base_p, log_p, n * sizeof(*base_p));
-    kv_row_exp(base_p, n, 0);
-    return 0;
-}
-
-/* Rows [row, row + n_rows) of the group, all of one window: logits
- * [n_rows][n_vocab] are given, base [n_rows][n_vocab] (or NULL) too unless a
- * file has them.  The sentence is the first bad row's, whichever thread had
- * it. */
+/* Rows [row, row + n_rows) of the group, all of one window, of logits
+ * [n_rows][n_vocab], against the file's base if there is one.  The sentence is
+ * the first bad row's, whichever thread had it. */
 static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
-                      size_t n_rows, const float *logits, float *base,
-                      struct kv_err *e)
+                      size_t n_rows, const float *logits, struct kv_err *e)
 {
     const size_t n_vocab = p->info->n_vocab;
     const int32_t *token = p->plan.tokens + token_at(p, g, row) + 1;
-    const float floor = p->plan.kl_file ? KV_KLBASE_FLOOR : -INFINITY;
     size_t bad = n_rows;
 
 #pragma omp parallel
     {
-        float *room = base ? kv_alloc(n_vocab, sizeof(*room)) : NULL;
+        float *log_p =
+            p->plan.kl_file ? kv_alloc(n_vocab, 2 * sizeof(*log_p)) : NULL;
 
 #pragma omp for schedule(static)
         for (size_t r = 0; r < n_rows; r++) {
-            float *log_p = base ? base + r * n_vocab : NULL;
+            const size_t at = row + r;
             struct kv_err why;
 
-            if (log_p && base_row(p, g, row + r, log_p, room, &why)) {
+            if (log_p &&
+                kv_klbase_get(p->plan.kl_file,
+                              g->first_window + at / n_scored(p),
+                              at % n_scored(p), log_p, log_p + n_vocab, &why)) {
 #pragma omp critical
                 if (r < bad) {
                     bad = r;
@@ -194,63 +134,13 @@ static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
                 }
                 continue;
             }
-            score_token(logits + r * n_vocab, log_p, room, floor, n_vocab,
-                        token[r], &g->score[row + r]);
+            kv_loss_row(logits + r * n_vocab, log_p,
+                        log_p ? log_p + n_vocab : NULL, KV_KLBASE_FLOOR,
+                        n_vocab, token[r], &g->score[at]);
         }
-        free(room);
+        free(log_p);
     }
     return bad < n_rows ? -1 : 0;
-}
-
-/* The logarithms that the device leaves; has_base: b's are there too. */
-static struct kv_token_score finish_loss(const struct kv_gpu_loss *l,
-                                         bool has_base)
-{
-    const double lse = log(l->sum) + (double)l->max;
-    const double log_q = (double)l->x - lse;
-    struct kv_token_score s = {.nll = (float)-log_q};
-
-    if (has_base) {
-        const double base_lse = log(l->base_sum) + (double)l->base_max;
-        const double log_p = (double)l->b - base_lse;
-
-        s.kl = (float)(l->cross / l->base_sum - base_lse + lse);
-        s.dp = (float)(exp(log_q) - exp(log_p));
-        s.base_nll = (float)-log_p;
-        s.same = l->same;
-    }
-    return s;
-}
-
-/* As score_rows(), on the device: no logits come back. */
-static int score_there(const struct kv_ppl *p, const struct group *g,
-                       size_t row, size_t n_rows, struct kv_err *e)
-{
-    const size_t hidden = p->info->hidden, token = token_at(p, g, row);
-    const float *states =
-        g->hidden + (token - g->first_window * p->plan.n) * hidden;
-    struct kv_gpu_loss *loss = kv_alloc(n_rows, sizeof(*loss));
-    const int rc = kv_model_losses(p->plan.model, states,
-                                   g->base ? g->base + row * hidden : NULL,
-                                   n_rows, p->plan.tokens + token + 1, loss, e);
-
-    for (size_t r = 0; r < n_rows && !rc; r++)
-        g->score[row + r] = finish_loss(&loss[r], g->base != NULL);
-    free(loss);
-    return rc;
-}
-
-/* Rows whose logits are held at once: whole tiles of the logits' GEMM, about
- * 16 MiB, so that a large vocabulary does not fill the memory. */
-static size_t rows_at_once(const struct kv_ppl *p)
-{
-    enum { MOST_TILES = 8, BYTES = 1 << 24 };
-    const size_t tile = KV_LOGIT_ROWS * p->info->n_vocab * sizeof(float);
-    const size_t tiles = BYTES / tile;
-
-    return KV_LOGIT_ROWS * (tiles < 1            ? 1
-                            : tiles > MOST_TILES ? MOST_TILES
-                                                 : tiles);
 }
 
 static int put_rows(struct kv_klbase *file, const float *logits, size_t n_rows,
@@ -263,49 +153,51 @@ static int put_rows(struct kv_klbase *file, const float *logits, size_t n_rows,
 }
 
 /* Windows one by one, when nothing here wants their logits. */
-static int score_group_there(const struct kv_ppl *p, const struct group *g,
-                             struct kv_err *e)
+static int score_states(const struct kv_ppl *p, const struct group *g,
+                        struct kv_err *e)
 {
-    const size_t n = n_scored(p);
+    const size_t hidden = p->info->hidden, n = n_scored(p);
 
-    for (size_t w = 0; w < g->n_windows; w++)
-        if (score_there(p, g, w * n, n, e))
+    for (size_t row = 0; row < g->n_windows * n; row += n) {
+        const size_t token = token_at(p, g, row);
+        const size_t at = token - g->first_window * p->plan.n;
+
+        if (kv_model_losses(p->plan.model, g->hidden + at * hidden,
+                            g->base ? g->base + row * hidden : NULL, n,
+                            p->plan.tokens + token + 1, g->score + row, e))
             return -1;
+    }
     return 0;
 }
 
-/* Pieces never span two windows.  to_file: NULL, or takes all logits. */
-static int score_group(const struct kv_ppl *p, const struct group *g, bool kl,
-                       struct kv_klbase *to_file, struct kv_err *e)
+/* Through logits, for a file.  Pieces never span two windows.  to_file: NULL,
+ * or takes all logits. */
+static int score_logits(const struct kv_ppl *p, const struct group *g,
+                        struct kv_klbase *to_file, struct kv_err *e)
 {
     const size_t hidden = p->info->hidden, n_vocab = p->info->n_vocab;
     const size_t all = g->n_windows * n_scored(p);
-    const size_t most = rows_at_once(p) < all ? rows_at_once(p) : all;
+    const size_t fit =
+        kv_backend_logit_rows(kv_model_backend(p->plan.model), n_vocab);
+    const size_t most = fit < all ? fit : all;
     float *logits = kv_alloc(most, n_vocab * sizeof(*logits));
-    float *base = kl ? kv_alloc(most, n_vocab * sizeof(*base)) : NULL;
-    int rc = -1;
+    int rc = 0;
 
-    for (size_t row = 0, n; row < all; row += n) {
+    for (size_t row = 0, n; row < all && !rc; row += n) {
         const size_t left = n_scored(p) - row % n_scored(p);
         const size_t at = token_at(p, g, row) - g->first_window * p->plan.n;
 
         n = left < most ? left : most;
-        if (kv_model_logits(p->plan.model, g->hidden + at * hidden, n, logits,
-                            e) ||
-            (g->base && kv_model_logits(p->plan.model, g->base + row * hidden,
-                                        n, base, e)) ||
-            (to_file && put_rows(to_file, logits, n, n_vocab, e)) ||
-            score_rows(p, g, row, n, logits, base, e))
-            goto out;
+        rc = kv_model_logits(p->plan.model, g->hidden + at * hidden, n, logits,
+                             e) ||
+             (to_file && put_rows(to_file, logits, n, n_vocab, e)) ||
+             score_rows(p, g, row, n, logits, e);
     }
-    rc = 0;
-out:
-    free(base);
     free(logits);
-    return rc;
+    return rc ? -1 : 0;
 }
 
-static double mean_nll(const struct kv_token_score *s, size_t n, bool of_base)
+static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
 {
     double sum = 0;
 
@@ -329,13 +221,6 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     return rc;
 }
 
-static bool watched_there(void *arg, size_t layer)
-{
-    const struct watched *w = arg;
-
-    return w->of.there && w->of.there(w->of.arg, layer);
-}
-
 static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
                      float *hidden, float *base, struct kv_klbase *to_file,
                      struct kv_score *score, struct kv_progress *progress,
@@ -343,8 +228,7 @@ static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
 {
     struct watched watched = {kv_loop_attention(loop, g->first_window),
                               progress};
-    const struct kv_attention attention = {watched_run, &watched,
-                                           watched_there};
+    const struct kv_attention attention = {watched_run, &watched};
     const bool first_run = !p->has_base;
     const bool kl = p->plan.kl && (p->plan.kl_file || !first_run);
 
@@ -360,12 +244,11 @@ static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
             return -1;
         g->base = base;
     }
-    if (kv_model_device(p->plan.model) && !to_file && !p->plan.kl_file
-            ? score_group_there(p, g, e)
-            : score_group(p, g, kl, to_file, e))
+    if (to_file || p->plan.kl_file ? score_logits(p, g, to_file, e)
+                                   : score_states(p, g, e))
         return -1;
     for (size_t w = 0; w < g->n_windows; w++) {
-        const struct kv_token_score *s = g->score + w * n_scored(p);
+        const struct kv_loss *s = g->score + w * n_scored(p);
         double *base_nll = &p->base_nll[g->first_window + w];
 
         if (p->plan.kl_file)
@@ -385,20 +268,16 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_err *e)
 {
     const size_t hidden = p->info->hidden, all = p->plan.n_windows;
-    const struct kv_device *device;
     struct kv_loop *loop = NULL;
     struct kv_score *score = kv_score_new();
     struct kv_progress progress;
     float *states = NULL, *base = NULL;
-    struct kv_token_score *tokens = NULL;
+    struct kv_loss *tokens = NULL;
     int rc = -1;
 
     kv_progress_init(&progress, spec->text, all * p->info->shape.n_layers);
     if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
-                    p->plan.seed, e))
-        goto out;
-    device = kv_model_device(p->plan.model);
-    if (device && kv_loop_to_device(loop, device, e))
+                    p->plan.seed, kv_model_backend(p->plan.model), e))
         goto out;
     states = kv_alloc(p->group * p->plan.n, hidden * sizeof(*states));
     if (p->base && p->has_base)

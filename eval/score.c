@@ -74,7 +74,7 @@ static double percentile(const struct kv_score *s, double share)
 
 /* What is no number is in no mean: a maximum, a bin or a comparison would pass
  * over it. */
-static int check_finite(const struct kv_token_score *t, size_t n, bool has_kl,
+static int check_finite(const struct kv_loss *t, size_t n, bool has_kl,
                         size_t window, size_t first, struct kv_err *e)
 {
     for (size_t i = 0; i < n; i++) {
@@ -95,9 +95,9 @@ static int check_finite(const struct kv_token_score *t, size_t n, bool has_kl,
     return 0;
 }
 
-int kv_score_window(struct kv_score *s, const struct kv_token_score *t,
-                    size_t n, double base_nll, bool has_kl, size_t window,
-                    size_t first, struct kv_err *e)
+int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
+                    double base_nll, bool has_kl, size_t window, size_t first,
+                    struct kv_err *e)
 {
     double nll = 0, kl = 0;
 

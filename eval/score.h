@@ -6,20 +6,12 @@
 #ifndef KV_SCORE_H
 #define KV_SCORE_H
 
+#include "kernels/loss.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* One scored token. */
-struct kv_token_score {
-    float nll; /* -log p(token), nats */
-    float kl;  /* KL(base || this) over the vocabulary, nats; with a base */
-    float dp;  /* p(token) - p_base(token) */
-    float base_nll; /* -log p_base(token) */
-    bool same;      /* this and base agree on the most probable token */
-};
 
 /* Mean of window means, with its standard error. */
 struct kv_window_mean {
@@ -39,9 +31,9 @@ void kv_score_free(struct kv_score *s);
  * tokens (for the paired difference), NaN without a base; has_kl: kl, dp and
  * same are filled.  Fails on a score that is no finite number, naming window
  * and token (window, and first + its index), before anything is added. */
-int kv_score_window(struct kv_score *s, const struct kv_token_score *t,
-                    size_t n, double base_nll, bool has_kl, size_t window,
-                    size_t first, struct kv_err *e);
+int kv_score_window(struct kv_score *s, const struct kv_loss *t, size_t n,
+                    double base_nll, bool has_kl, size_t window, size_t first,
+                    struct kv_err *e);
 
 /* NaN where it was not measured. */
 struct kv_score_summary {

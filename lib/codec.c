@@ -1,7 +1,7 @@
 #include "lib/codec.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
-#include "lib/codec_gpu.h"
+#include "lib/codec_impl.h"
 #include "lib/mixed.h"
 
 #include <assert.h>
@@ -44,7 +44,7 @@ void kv_codec_free(struct kv_codec *c)
 {
     if (!c)
         return;
-    kv_codec_gpu_free(c->gpu);
+    kv_codec_place_free(c->place);
     if (c->scheme->close)
         c->scheme->close(c);
     else
@@ -93,8 +93,8 @@ struct kv_codec *const *kv_codecs_at(const struct kv_codecs *cs, size_t layer)
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
                     size_t n_blocks, uint8_t *bytes, struct kv_err *e)
 {
-    if (c->gpu)
-        return kv_codec_gpu_encode(c->gpu, w, x, n_blocks, bytes, e);
+    if (c->place)
+        return kv_codec_place_encode(c, w, x, n_blocks, bytes, e);
     c->scheme->encode(c, w, x, n_blocks, bytes);
     return 0;
 }
@@ -102,8 +102,8 @@ int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
 int kv_codec_decode(const struct kv_codec *c, const uint8_t *bytes,
                     size_t n_blocks, float *x, struct kv_err *e)
 {
-    if (c->gpu)
-        return kv_codec_gpu_decode(c->gpu, bytes, n_blocks, x, e);
+    if (c->place)
+        return kv_codec_place_decode(c, bytes, n_blocks, x, e);
     c->scheme->decode(c, bytes, n_blocks, x);
     return 0;
 }

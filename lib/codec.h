@@ -26,7 +26,8 @@ struct kv_calib;
 struct kv_calib_set;
 struct kv_dump;
 struct kv_codec;
-struct kv_codec_gpu;
+struct kv_codec_place;
+struct kv_backend;
 struct kv_codecs;
 struct kv_gpu_code;
 struct kv_reader;
@@ -166,7 +167,7 @@ struct kv_scheme {
 
     const struct kv_training *training;
 
-    /* How encode() and decode() run on a CUDA device (kernels/cuda/coder.h):
+    /* How encode() and decode() run on a CUDA device (kernels/device_code.h):
      * the same bytes, of tokens that are halves, and the same floats; no
      * history, no wide scheme.  Fills in what its kernels are to do, pointing
      * to what the codec owns; heads, dimension and block are set.  false: not
@@ -217,8 +218,8 @@ struct kv_codec {
                             * attends at full precision */
     void *state;
 
-    struct kv_codec_gpu *gpu; /* where encode() and decode() run
-                               * (lib/codec_gpu.h), owned; NULL: on the CPU */
+    struct kv_codec_place *place; /* where encode() and decode() run, owned;
+                                   * NULL: on the CPU */
 };
 
 /* What a side of a cache holds, for attention on the codes:
@@ -272,8 +273,18 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
 
-/* encode() and decode(), on the device or the CPU.  Fail where the device does.
- */
+/* Whether a CUDA device has the codec, and what its kernels are to do. */
+bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code);
+
+/* From here on encode() and decode() run on b, which has coders and must stay:
+ * to the same bytes of tokens that are halves (kv_codec_input()), and the same
+ * floats.  Fails, naming the spec, where b has no kernel for it, and without
+ * memory. */
+int kv_codec_place(struct kv_codec *c, const struct kv_backend *b,
+                   struct kv_err *e);
+
+/* encode() and decode(), where the codec is.  Thread-safe; on a backend one
+ * thread at a time.  Fail where the backend does. */
 int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
                     size_t n_blocks, uint8_t *bytes, struct kv_err *e);
 int kv_codec_decode(const struct kv_codec *c, const uint8_t *bytes,

@@ -1,4 +1,5 @@
 #include "lib/rope.h"
+#include "kernels/rotate.h"
 
 #include <math.h>
 
@@ -25,23 +26,7 @@ void kv_rope_table(const struct kv_shape *shape, size_t n, size_t first,
 void kv_rope_rotate(const struct kv_shape *shape, const float *table, float *x,
                     size_t n, size_t heads)
 {
-    const size_t n_rot = shape->n_rot, half = shape->head_dim / 2;
-
-    for (size_t t = 0; t < n; t++) {
-        const float *cosine = table + t * 2 * n_rot, *sine = cosine + n_rot;
-
-        for (size_t h = 0; h < heads; h++) {
-            float *low = x + (t * heads + h) * shape->head_dim;
-            float *high = low + half;
-
-            for (size_t i = 0; i < n_rot; i++) {
-                const float a = low[i], b = high[i];
-
-                low[i] = a * cosine[i] - b * sine[i];
-                high[i] = b * cosine[i] + a * sine[i];
-            }
-        }
-    }
+    kv_rotate_heads(table, shape->n_rot, x, n, heads, shape->head_dim);
 }
 
 void kv_rope(const struct kv_shape *shape, float *x, size_t n, size_t heads,

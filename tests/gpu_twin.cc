@@ -1,7 +1,7 @@
 /* Runs a kernel's threads as fibres; and a device of the host's memory. */
 #include "tests/gpu_twin.h"
 #include "kernels/cuda/product.h"
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 
 #include <chrono>
 #include <csetjmp>
@@ -392,20 +392,20 @@ extern "C" int kv_device_bandwidth(const struct kv_device *, double *read,
 
 /* ---- matrix products ----------------------------------------------------- */
 
-static float value(const void *x, size_t i, enum kv_gpu_type type)
+static float value(const void *x, size_t i, enum kv_type type)
 {
-    return type == KV_GPU_F32    ? ((const float *)x)[i]
-           : type == KV_GPU_BF16 ? kv_bf16_to_f32(((const uint16_t *)x)[i])
-                                 : twin_half(((const uint16_t *)x)[i]);
+    return type == KV_TYPE_F32    ? ((const float *)x)[i]
+           : type == KV_TYPE_BF16 ? kv_bf16_to_f32(((const uint16_t *)x)[i])
+                                  : twin_half(((const uint16_t *)x)[i]);
 }
 
-static void put(void *x, size_t i, enum kv_gpu_type type, float f)
+static void put(void *x, size_t i, enum kv_type type, float f)
 {
-    if (type == KV_GPU_F32)
+    if (type == KV_TYPE_F32)
         ((float *)x)[i] = f;
     else
         ((uint16_t *)x)[i] =
-            type == KV_GPU_BF16 ? kv_f32_to_bf16(f) : kv_f32_to_f16(f);
+            type == KV_TYPE_BF16 ? kv_f32_to_bf16(f) : kv_f32_to_f16(f);
 }
 
 static void multiply_row(const struct kv_gpu_product *p, size_t i, size_t r)
@@ -416,8 +416,8 @@ static void multiply_row(const struct kv_gpu_product *p, size_t i, size_t r)
         row[k] = value(p->a, i * p->a_next + r * p->a_row + k, p->type);
     for (size_t c = 0; c < p->n; c++) {
         const size_t to = i * p->c_next + r * p->c_row + c;
-        const size_t b = i * p->b_next + c * (p->turned ? 1 : p->b_row);
-        const size_t step = p->turned ? p->b_row : 1;
+        const size_t b = i * p->b_next + c * (p->transposed ? 1 : p->b_row);
+        const size_t step = p->transposed ? p->b_row : 1;
         double sum = p->add ? value(p->c, to, p->c_type) : 0;
 
         for (size_t k = 0; k < p->k; k++)

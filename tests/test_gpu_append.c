@@ -1,11 +1,11 @@
 /* kernels/cuda/quantize: a tile of codes that the device encodes and quantizes
  * is, byte for byte, the one that was packed on the CPU.  Here the device is
  * the host twin of tests/gpu_twin.h. */
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/gpu_attend_impl.h"
+#include "kernels/device_code.h"
 #include "lib/base/half.h"
 #include "lib/cache.h"
-#include "lib/codec_gpu.h"
+#include "lib/codec.h"
 #include "lib/tile_cache.h"
 #include "tests/attention_setup.h"
 
@@ -151,7 +151,7 @@ static void check_path(const char *text, size_t head_dim, enum kv_path path)
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_codec_new(&codec[side], &spec, &shape, 1, (enum kv_side)side,
                          calib, &e) ||
-            !kv_codec_gpu_code(codec[side], &code[side]))
+            !kv_codec_code(codec[side], &code[side]))
             fail_msg("%s: %s", text, e.msg);
     for (size_t j = 0; j < JOBS; j++) {
         fill(&q[j], codec, lengths[j]);

@@ -2,7 +2,7 @@
  * byte, what plain C does (kernels/trellis/trellis.h), by transitions of every
  * kind. Here the device is the host twin of tests/gpu_twin.h.  Real
  * coefficients are in tests/test_gpu_coder.c. */
-#include "kernels/cuda/coder.h"
+#include "kernels/device_code.h"
 #include "kernels/level.h"
 #include "kernels/trellis/trellis.h"
 #include "lib/base/alloc.h"

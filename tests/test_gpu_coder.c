@@ -2,11 +2,13 @@
  * and what it decodes from that is what decode() gives, bit for bit.
  * Here the device is the host twin of tests/gpu_twin.h; scripts/gpu-check runs
  * the same test on a GPU. */
+#include "kernels/backend.h"
+#include "kernels/device.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "lib/calib.h"
-#include "lib/codec_gpu.h"
+#include "lib/codec.h"
 #include "lib/mixed.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -53,8 +55,8 @@ static size_t differ(const uint8_t *a, const uint8_t *b, size_t n)
 }
 
 /* Of n blocks; nothing is written past them. */
-static void check_decode(const struct kv_codec *c, struct kv_codec_gpu *g,
-                         enum data kind, size_t n, const uint8_t *bytes)
+static void check_decode(const struct kv_codec *c, enum data kind, size_t n,
+                         const uint8_t *bytes)
 {
     enum { CANARY = 16 };
     const size_t values = n * kv_codec_block_values(c);
@@ -67,7 +69,7 @@ static void check_decode(const struct kv_codec *c, struct kv_codec_gpu *g,
     memset(got + values, 0xa5, CANARY * sizeof(*got));
     if (n)
         c->scheme->decode(c, bytes, n, want);
-    if (kv_codec_gpu_decode(g, bytes, n, got, &e))
+    if (kv_codec_decode(c, bytes, n, got, &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < values + CANARY; i++)
         if (memcmp(&want[i], &got[i], sizeof(*want)))
@@ -81,8 +83,7 @@ static void check_decode(const struct kv_codec *c, struct kv_codec_gpu *g,
 }
 
 /* The same. */
-static void check_blocks(const struct kv_codec *c, struct kv_codec_gpu *g,
-                         enum data kind, size_t n)
+static void check_blocks(const struct kv_codec *c, enum data kind, size_t n)
 {
     enum { CANARY = 64 };
     const size_t values = n * kv_codec_block_values(c);
@@ -100,7 +101,7 @@ static void check_blocks(const struct kv_codec *c, struct kv_codec_gpu *g,
     memset(got, 0xa5, bytes);
     memset(got + bytes, 0xa5, CANARY);
     c->scheme->encode(c, w, x, n, want);
-    if (kv_codec_gpu_encode(g, w, x, n, got, &e))
+    if (kv_codec_encode(c, w, x, n, got, &e))
         fail_msg("%s", e.msg);
     if (memcmp(want, got, bytes + CANARY)) {
         const size_t at = differ(want, got, bytes);
@@ -110,25 +111,27 @@ static void check_blocks(const struct kv_codec *c, struct kv_codec_gpu *g,
                  c->spec.text, kv_side_name(c->side), n, c->shape.head_dim,
                  kind_name[kind], at, bytes, got[at], want[at]);
     }
-    check_decode(c, g, kind, n, want);
+    check_decode(c, kind, n, want);
     free(got);
     free(want);
     free(x);
 }
 
-static void check_codec(const struct kv_codec *c)
+/* Frees it. */
+static void check_codec(struct kv_codec *c)
 {
-    struct kv_codec_gpu *g;
+    struct kv_backend *b = kv_backend_cuda(&device, KV_TYPE_F32);
     struct kv_err e = {""};
 
-    if (kv_codec_gpu_new(&g, c, &device, &e))
+    if (kv_codec_place(c, b, &e))
         fail_msg("%s", e.msg);
-    check_blocks(c, g, ORDINARY, 0);
+    check_blocks(c, ORDINARY, 0);
     for (int kind = 0; kind < KINDS; kind++)
-        check_blocks(c, g, (enum data)kind, 3);
-    check_blocks(c, g, ORDINARY, 1);
-    check_blocks(c, g, ORDINARY, c->block > 1 ? 5 : 70);
-    kv_codec_gpu_free(g);
+        check_blocks(c, (enum data)kind, 3);
+    check_blocks(c, ORDINARY, 1);
+    check_blocks(c, ORDINARY, c->block > 1 ? 5 : 70);
+    kv_codec_free(c);
+    kv_backend_free(b);
 }
 
 /* Centroids on a coarse grid: many are the same, and many as near. */
@@ -165,7 +168,6 @@ static void check(const char *text, size_t head_dim, bool coarse)
         if (kv_codec_new(&c, &spec, &shape, 1, (enum kv_side)side, calib, &e))
             fail_msg("%s: %s", text, e.msg);
         check_codec(c);
-        kv_codec_free(c);
     }
     kv_calib_free(calib);
 }

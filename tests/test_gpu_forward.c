@@ -1,9 +1,8 @@
-/* lib/model/model_gpu, kernels/cuda/{forms,layer}: the forward pass on a device
- * against the equations in double.  Here the device is the host twin of
- * tests/gpu_twin.h. */
+/* lib/model/forward, kernels/cuda/{backend_cuda,layer,views}: the forward pass
+ * on a device against the equations in double.  Here the device is the host
+ * twin of tests/gpu_twin.h. */
 #include "eval/ppl.h"
 #include "kernels/attend.h"
-#include "kernels/cuda/loss.h"
 #include "kernels/cuda/views.h"
 #include "kernels/device.h"
 #include "kernels/hack/cuda_views.h"
@@ -390,15 +389,15 @@ struct spy {
 /* On the host, as kv_attend_exact() there does it. */
 static int attend_on_host(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
-    struct kv_qkv host = *x;
+    struct kv_qkv host;
     struct spy *s = arg;
 
-    host.gpu = NULL;
     s->layers++;
-    return kv_attend_exact(NULL, &host, e);
+    return kv_qkv_to_host(x, &host, e) || kv_attend_exact(NULL, &host, e) ||
+           kv_qkv_from_host(x, &host, e);
 }
 
-static int attend_there(void *arg, const struct kv_qkv *x, struct kv_err *e)
+static int attend_on_device(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct spy *s = arg;
 
@@ -416,7 +415,7 @@ static void test_host_attention(void **state)
     float *want = logits_of(model, tokens, WINDOWS, N, NULL);
     struct spy s = {.layers = 0};
     const struct kv_attention host = {.run = attend_on_host, .arg = &s};
-    const struct kv_attention there = {.run = attend_there, .arg = &s};
+    const struct kv_attention there = {.run = attend_on_device, .arg = &s};
     float *a = logits_of(model, tokens, WINDOWS, N, &host);
     float *b = logits_of(model, tokens, WINDOWS, N, &there);
 
@@ -468,7 +467,7 @@ static void test_losses(void **state)
     float *base = kv_alloc(N, h * sizeof(*base));
     float *x = kv_alloc(N, h * sizeof(*x));
     float *p = kv_alloc(N, v * sizeof(*p)), *q = kv_alloc(N, v * sizeof(*q));
-    struct kv_gpu_loss loss[N];
+    struct kv_loss loss[N];
     struct kv_err e = {""};
 
     (void)state;
@@ -484,17 +483,17 @@ static void test_losses(void **state)
         for (size_t r = 0; r < N; r++) {
             const float *pr = p + r * v, *qr = q + r * v;
             const double p_lse = log_sum(pr, v), q_lse = log_sum(qr, v);
-            const struct kv_gpu_loss *l = &loss[r];
+            const struct kv_loss *l = &loss[r];
             double kl = 0;
 
             for (size_t i = 0; i < v; i++)
                 kl += exp((double)pr[i] - p_lse) *
                       ((double)pr[i] - p_lse - ((double)qr[i] - q_lse));
-            assert_within(log(l->sum) + (double)l->max, q_lse, 5e-7);
-            assert_within(log(l->base_sum) + (double)l->base_max, p_lse, 5e-7);
-            assert_within(l->cross / l->base_sum - p_lse + q_lse, kl,
-                          1e-7 + 1e-6 * kl);
-            assert_true(l->x == qr[target[r]] && l->b == pr[target[r]]);
+            assert_within(l->nll, q_lse - (double)qr[target[r]], 1e-6);
+            assert_within(l->base_nll, p_lse - (double)pr[target[r]], 1e-6);
+            assert_within(l->kl, kl, 1e-7 + 1e-6 * kl);
+            assert_within(
+                l->dp, exp(-(double)l->nll) - exp(-(double)l->base_nll), 1e-6);
             assert_int_equal(l->same, largest(pr, v) == largest(qr, v));
         }
     }

@@ -3,7 +3,7 @@
  * device is the host twin of tests/gpu_twin.h. */
 #include "kernels/hack/cuda_views.h"
 #include "lib/cache.h"
-#include "lib/codec_gpu.h"
+#include "lib/codec.h"
 #include "tests/attention_setup.h"
 
 static struct kv_device device;
@@ -108,7 +108,7 @@ static void rig_init(struct rig *r, const struct problem *p)
         if (kv_codec_new(&r->codec[side], &spec, &r->shape, LAYER,
                          (enum kv_side)side, NULL, &e))
             fail_msg("%s: %s", p->spec, e.msg);
-        assert_true(kv_codec_gpu_code(r->codec[side], &r->code[side]));
+        assert_true(kv_codec_code(r->codec[side], &r->code[side]));
         r->until[side] = kv_alloc(p->n, sizeof(uint32_t));
         r->unquantized[side] = kv_alloc(tokens * row, sizeof(float));
         kv_codec_input(r->codec[side], side == KV_K ? r->x.k : r->x.v, tokens,
@@ -301,7 +301,7 @@ static bool opens(const char *text, size_t head_dim, size_t shared)
 
         if (kv_codec_new(&c, &spec, &s, LAYER, (enum kv_side)side, NULL, &e))
             fail_msg("%s: %s", text, e.msg);
-        assert_true(kv_codec_gpu_code(c, &code[side]));
+        assert_true(kv_codec_code(c, &code[side]));
         kv_codec_free(c);
     }
     d.shared = shared;

@@ -1,4 +1,4 @@
-/* eval/loop_gpu, kernels/cuda/hold: keys and values that are encoded and
+/* eval/loop, kernels/cuda/round_f16: keys and values that are encoded and
  * decoded on the device give, bit for bit, what they give through the CPU's
  * cache; with attention on codes, to a bound.  Here the device is the host twin
  * of tests/gpu_twin.h. */
@@ -28,42 +28,50 @@ static struct kv_model *on_device(const struct tiny_model *m)
     return model;
 }
 
-/* Counts the layers that stay on the device. */
+/* Counts the layers that stay on the device: of which the loop brings nothing
+ * to the host. */
 struct spy {
     struct kv_attention inner;
-    size_t there;
+    size_t stay;
 };
 
-static bool spy_there(void *arg, size_t layer)
-{
-    const struct spy *s = arg;
+static struct kv_backend watched;
+static size_t n_downloads;
 
-    return s->inner.there(s->inner.arg, layer);
+static int count_download(void *to, const void *from, size_t bytes,
+                          struct kv_err *e)
+{
+    n_downloads++;
+    return kv_device_download(to, from, bytes, e);
 }
 
 static int spy_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct spy *s = arg;
-    const bool there = spy_there(arg, x->layer);
+    struct kv_qkv y = *x;
+    const size_t before = n_downloads;
+    int rc;
 
-    s->there += there;
-    assert_true(there == !x->q && there == !x->k && there == !x->k_pre &&
-                there == !x->v && there == !x->out);
-    return s->inner.run(s->inner.arg, x, e);
+    watched = *x->backend;
+    watched.download = count_download;
+    y.backend = &watched;
+    rc = s->inner.run(s->inner.arg, &y, e);
+    s->stay += n_downloads == before;
+    return rc;
 }
 
 static int forward(struct kv_model *m, struct kv_loop *l, size_t windows,
-                   float *hidden, size_t *there, struct kv_err *e)
+                   float *hidden, size_t *stay, struct kv_err *e)
 {
     int32_t tokens[WINDOWS * N];
     struct spy spy = {.inner = kv_loop_attention(l, FIRST)};
-    const struct kv_attention a = {spy_run, &spy, spy_there};
+    const struct kv_attention a = {spy_run, &spy};
     int rc;
 
     for (int i = 0; i < WINDOWS * N; i++)
         tokens[i] = (i * i * 7 + i * 3) % (int)kv_model_info(m)->n_vocab;
     rc = kv_model_forward(m, tokens, windows, N, 0, &a, hidden, e);
-    *there = spy.there;
+    *stay = spy.stay;
     return rc;
 }
 
@@ -89,14 +97,14 @@ static void make_ready(struct ready *r, struct kv_model *m, const char *spec,
     r->calib = synthetic_calib(shape, &r->spec, test_folder());
 }
 
-static struct kv_loop *loop_of(const struct ready *r, bool there)
+static struct kv_loop *loop_of(const struct ready *r, bool on_device)
 {
     struct kv_loop *l;
     struct kv_err e = {""};
 
     if (kv_loop_new(&l, &r->spec, &kv_model_info(r->model)->shape, r->calib,
-                    &r->protocol, 3, &e) ||
-        (there && kv_loop_to_device(l, kv_model_device(r->model), &e)))
+                    &r->protocol, 3,
+                    on_device ? kv_model_backend(r->model) : NULL, &e))
         fail_msg("%s", e.msg);
     return l;
 }
@@ -235,7 +243,7 @@ static void test_mixed(void **state)
 }
 
 /* Told once the last layer is done, with the first that met it. */
-static void check_strange(const char *spec)
+static void check_nonfinite(const char *spec)
 {
     struct tiny_model m = tiny_variant(0);
     const size_t n = WINDOWS * N * m.hidden;
@@ -244,14 +252,14 @@ static void check_strange(const char *spec)
     struct kv_loop *l;
     struct ready r;
     struct kv_err e = {""};
-    size_t there;
+    size_t stay;
 
     for (size_t i = 0; i < m.hidden; i++) /* the first value overflows */
         tiny_find(&m, "model.layers.1.self_attn.v_proj.weight")->x[i] = 3e38;
     model = on_device(&m);
     make_ready(&r, model, spec, "all");
     l = loop_of(&r, true);
-    assert_int_equal(forward(model, l, WINDOWS, hidden, &there, &e), -1);
+    assert_int_equal(forward(model, l, WINDOWS, hidden, &stay, &e), -1);
     assert_says(e, "window 4: layer 1, V: NaN or infinity in the input");
     kv_loop_free(l);
     kv_model_free(model);
@@ -259,11 +267,11 @@ static void check_strange(const char *spec)
     tiny_clear(&m);
 }
 
-static void test_strange(void **state)
+static void test_nonfinite(void **state)
 {
     (void)state;
-    check_strange("kivi:b2g8r0");
-    check_strange("klt:b2r0");
+    check_nonfinite("kivi:b2g8r0");
+    check_nonfinite("klt:b2r0");
 }
 
 /* What is on the device; fails the test without memory. */
@@ -277,8 +285,8 @@ static void *put(const void *from, size_t bytes)
     return p;
 }
 
-/* Halves to the nearest, clamped; only NaN and infinity are strange. */
-static void test_hold(void **state)
+/* Halves to the nearest, clamped; only NaN and infinity are nonfinite. */
+static void test_round_f16(void **state)
 {
     static const float x[] = {0.0F,       -0.0F,     1.0F / 3, -65504.0F,
                               65519.99F,  65520.0F,  -1e30F,   0x1p-25F,
@@ -288,8 +296,8 @@ static void test_hold(void **state)
     static const float odd[] = {1, NAN, INFINITY, -INFINITY};
     float got[COUNT], again[COUNT];
     uint16_t half[COUNT];
-    unsigned strange = 0;
-    void *in = put(x, sizeof(x)), *flag = put(&strange, sizeof(strange));
+    unsigned nonfinite = 0;
+    void *in = put(x, sizeof(x)), *flag = put(&nonfinite, sizeof(nonfinite));
     void *h = put(half, sizeof(half)), *a = put(got, sizeof(got));
     void *b = put(again, sizeof(again));
     struct kv_err e = {""};
@@ -300,9 +308,9 @@ static void test_hold(void **state)
             kv_device_download(half, h, sizeof(half), &e) ||
             kv_device_download(got, a, sizeof(got), &e) ||
             kv_device_download(again, b, sizeof(again), &e) ||
-            kv_device_download(&strange, flag, sizeof(strange), &e))
+            kv_device_download(&nonfinite, flag, sizeof(nonfinite), &e))
             fail_msg("%s", e.msg);
-        assert_int_equal(strange, 0);
+        assert_int_equal(nonfinite, 0);
         assert_memory_equal(got, again, n * sizeof(*got));
         for (size_t i = 0; i < n; i++) {
             assert_int_equal(half[i], kv_f16_clamp(x[i]));
@@ -312,13 +320,13 @@ static void test_hold(void **state)
     for (int i = 1; i < 4; i++) {
         const float pair[] = {odd[0], odd[i]};
 
-        strange = 0;
+        nonfinite = 0;
         if (kv_device_upload(in, pair, sizeof(pair), &e) ||
-            kv_device_upload(flag, &strange, sizeof(strange), &e) ||
+            kv_device_upload(flag, &nonfinite, sizeof(nonfinite), &e) ||
             kv_gpu_round_f16(in, 2, h, a, NULL, flag, &e) ||
-            kv_device_download(&strange, flag, sizeof(strange), &e))
+            kv_device_download(&nonfinite, flag, sizeof(nonfinite), &e))
             fail_msg("%s", e.msg);
-        assert_int_equal(strange, 1);
+        assert_int_equal(nonfinite, 1);
     }
     kv_device_free(in);
     kv_device_free(flag);
@@ -331,8 +339,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_states), cmocka_unit_test(test_on_codes),
-        cmocka_unit_test(test_mixed), cmocka_unit_test(test_strange),
-        cmocka_unit_test(test_hold)};
+        cmocka_unit_test(test_mixed), cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_round_f16)};
     struct kv_err e = {""};
 
     if (kv_device_cuda(0, &device, &e)) {

@@ -1,10 +1,8 @@
-/* eval/step_model, kernels/cuda/step: a decoding step on the device against the
+/* eval/latency, kernels/cuda/step: a decode step on the device against the
  * same model in double.  Here the device is the host twin of
  * tests/gpu_twin.h. */
-#include "eval/step_caches.h"
-#include "eval/step_model.h"
-#include "kernels/cuda/step.h"
-#include "kernels/device.h"
+#include "eval/latency.h"
+#include "kernels/cuda/layer.h"
 #include "lib/base/half.h"
 #include "lib/cache.h"
 #include "lib/rope.h"
@@ -13,13 +11,14 @@
 #include "tests/codec_setup.h"
 
 enum { LAYERS = 2, HIDDEN = 96, INTER = 72, VOCAB = 40, SEED = 11 };
-enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
 
 static struct kv_device device;
 
 static struct kv_config config_of(const struct kv_shape *s)
 {
-    struct kv_config c = {.hidden = HIDDEN,
+    static const struct kv_arch plain = {.name = "plain"};
+    struct kv_config c = {.arch = &plain,
+                          .hidden = HIDDEN,
                           .inter = INTER,
                           .n_vocab = VOCAB,
                           .norm_eps = 1e-5f,
@@ -31,15 +30,45 @@ static struct kv_config config_of(const struct kv_shape *s)
 
 /* ---- the model in double ------------------------------------------------- */
 
-/* As kv_gpu_random() makes them. */
-static double *halves(size_t n, size_t columns, uint64_t seed)
+/* As kv_gpu_random() makes them: a matrix of halves, a vector of floats. */
+static void matrix(size_t rows, size_t columns, uint64_t seed, double *x)
 {
     const float scale = sqrtf(3 / (float)columns);
+
+    for (size_t i = 0; i < rows * columns; i++)
+        x[i] = (double)kv_f16_to_f32(
+            kv_f32_to_f16((2 * kv_random_unit(seed, i) - 1) * scale));
+}
+
+static double *vector(size_t n, uint64_t seed)
+{
     double *x = kv_alloc(n, sizeof(*x));
 
     for (size_t i = 0; i < n; i++)
-        x[i] = (double)kv_f16_to_f32(
-            kv_f32_to_f16((2 * kv_random_unit(seed, i) - 1) * scale));
+        x[i] = (double)(2 * kv_random_unit(seed, i) - 1);
+    return x;
+}
+
+static uint64_t seed_of(size_t layer, size_t part)
+{
+    return kv_mix(SEED, layer * KV_PARTS + part);
+}
+
+/* Parts that are one matrix, one after the other. */
+static double *parts(size_t layer, enum kv_part first, size_t n,
+                     const size_t *rows, size_t columns)
+{
+    size_t all = 0;
+    double *x;
+
+    for (size_t i = 0; i < n; i++)
+        all += rows[i];
+    x = kv_alloc(all, columns * sizeof(*x));
+    all = 0;
+    for (size_t i = 0; i < n; i++) {
+        matrix(rows[i], columns, seed_of(layer, first + i), x + all * columns);
+        all += rows[i];
+    }
     return x;
 }
 
@@ -133,38 +162,43 @@ static void model(const struct kv_config *c, size_t batch, size_t index,
 {
     const struct kv_shape *s = &c->shape;
     const size_t q = s->n_heads * s->head_dim;
-    const size_t all = q + 2 * s->n_kv_heads * s->head_dim;
-    const size_t rows[] = {all, HIDDEN, 2 * INTER, HIDDEN};
-    const size_t columns[] = {HIDDEN, q, HIDDEN, INTER};
-    const size_t n_weights = LAYERS * MATRICES;
-    double *w[LAYERS * MATRICES];
-    double *weight = halves(HIDDEN, 3, kv_mix(SEED, n_weights));
-    double *head = halves(VOCAB * HIDDEN, HIDDEN, kv_mix(SEED, n_weights + 1));
-    double *x = halves(batch * HIDDEN, 3, kv_mix(SEED, n_weights + 2));
+    const size_t kv = s->n_kv_heads * s->head_dim, all = q + 2 * kv;
+    const size_t qkv_rows[] = {q, kv, kv}, gate_rows[] = {INTER, INTER};
+    const size_t hidden[] = {HIDDEN};
+    double *weight = vector(HIDDEN, seed_of(LAYERS, 0));
+    double *head = kv_alloc(VOCAB * HIDDEN, sizeof(*head));
+    double *x = vector(batch * HIDDEN, seed_of(LAYERS, 2));
     double *mine = x + index * HIDDEN, y[HIDDEN];
 
-    for (size_t i = 0; i < n_weights; i++)
-        w[i] = halves(rows[i % MATRICES] * columns[i % MATRICES],
-                      columns[i % MATRICES], kv_mix(SEED, i));
+    matrix(VOCAB, HIDDEN, seed_of(LAYERS, 1), head);
     for (size_t i = 0; i < LAYERS; i++) {
-        double *const *m = w + i * MATRICES;
+        double *w_qkv = parts(i, KV_P_Q, 3, qkv_rows, HIDDEN);
+        double *w_out = parts(i, KV_P_O, 1, hidden, q);
+        double *w_gate_up = parts(i, KV_P_GATE, 2, gate_rows, HIDDEN);
+        double *w_down = parts(i, KV_P_DOWN, 1, hidden, INTER);
+        double *attn_norm = vector(HIDDEN, seed_of(i, KV_P_ATTN_NORM));
+        double *mlp_norm = vector(HIDDEN, seed_of(i, KV_P_MLP_NORM));
         double *qkv = kv_alloc(all, sizeof(*qkv));
         double *out = kv_alloc(q, sizeof(*out));
 
-        norm(mine, weight, y);
-        times(y, m[QKV], all, HIDDEN, qkv);
+        norm(mine, attn_norm, y);
+        times(y, w_qkv, all, HIDDEN, qkv);
         attention(s, qkv, k, v, n, out);
-        times(out, m[OUT], HIDDEN, q, mine);
-        norm(mine, weight, y);
-        mlp(y, m[GATE_UP], m[DOWN], mine);
+        times(out, w_out, HIDDEN, q, mine);
+        norm(mine, mlp_norm, y);
+        mlp(y, w_gate_up, w_down, mine);
         free(out);
         free(qkv);
+        free(mlp_norm);
+        free(attn_norm);
+        free(w_down);
+        free(w_gate_up);
+        free(w_out);
+        free(w_qkv);
     }
     norm(mine, weight, y);
     memset(logits, 0, VOCAB * sizeof(*logits));
     times(y, head, VOCAB, HIDDEN, logits);
-    for (size_t i = 0; i < n_weights; i++)
-        free(w[i]);
     free(weight);
     free(head);
     free(x);
@@ -173,12 +207,12 @@ static void model(const struct kv_config *c, size_t batch, size_t index,
 /* ---- tests ----------------------------------------------------------------
  */
 
-static void check(const uint16_t *got, const double *want)
+static void check(const float *got, const double *want)
 {
     double e2 = 0, x2 = 0;
 
     for (size_t i = 0; i < VOCAB; i++) {
-        const double x = (double)kv_f16_to_f32(got[i]);
+        const double x = (double)got[i];
 
         e2 += (x - want[i]) * (x - want[i]);
         x2 += want[i] * want[i];
@@ -208,12 +242,12 @@ static void test_fused(void **state)
         struct kv_codec *v = codec_of(cases[i].text, &s, 0, KV_V);
         float *keys = kv_alloc(n, row * sizeof(float));
         float *values = kv_alloc(n, row * sizeof(float));
-        uint16_t logits[2 * VOCAB];
+        float logits[2 * VOCAB];
         double want[VOCAB];
         struct kv_cache *cache;
         struct kv_tile_cache *t;
-        struct kv_step_model *d;
-        struct kv_step_cache caches;
+        struct kv_step *d;
+        struct kv_step_caches *caches;
 
         assert_int_equal(kv_cache_new(&cache, k, v, 1, &e), 0);
         assert_int_equal(kv_cache_append(cache, NULL, x.k, x.v, n, &e), 0);
@@ -223,10 +257,10 @@ static void test_fused(void **state)
         const struct kv_tiles_job job = kv_tile_cache_job(t, 1);
         const struct kv_tiles_job jobs[2] = {job, job};
 
-        if (kv_step_model_new(&d, &c, 2, SEED, &e) ||
-            kv_fused_caches_new(&caches, &device, jobs, 2, LAYERS,
-                                KV_PATH_EXACT, &e) ||
-            kv_step_model_run(d, &caches, logits, &e))
+        if (kv_step_new(&d, &c, &device, 2, n, SEED, &e) ||
+            kv_step_caches_fused(&caches, &device, jobs, 2, LAYERS,
+                                 KV_PATH_EXACT, &e) ||
+            kv_step_run(d, caches, logits, &e))
             fail_msg("%s", e.msg);
         for (size_t b = 0; b < 2; b++) {
             kv_cache_decode(cache, KV_K, keys);
@@ -234,8 +268,8 @@ static void test_fused(void **state)
             model(&c, 2, b, keys, values, n, want);
             check(logits + b * VOCAB, want);
         }
-        kv_fused_caches_clear(&caches);
-        kv_step_model_free(d);
+        kv_step_caches_free(caches);
+        kv_step_free(d);
         kv_tile_cache_free(t);
         kv_cache_free(cache);
         kv_codec_free(k);
@@ -269,25 +303,27 @@ static void test_unfused(void **state)
     enum { N = 77, BATCH = 2 };
     const struct kv_shape s = synthetic_shape(64);
     const size_t q = s.n_heads * s.head_dim, row = s.n_kv_heads * s.head_dim;
+    const size_t bytes = BATCH * q * sizeof(float);
     float *k = kv_alloc(N, row * sizeof(float));
     float *v = kv_alloc(N, row * sizeof(float));
     float *query = kv_alloc(BATCH * q, sizeof(*query));
     float *exact = kv_alloc(q, sizeof(*exact));
-    float *got = kv_alloc(q, sizeof(*got));
-    uint16_t *half = kv_alloc(BATCH * q, sizeof(*half));
-    struct kv_step_cache caches;
-    void *out;
+    float *got = kv_alloc(BATCH * q, sizeof(*got));
+    struct kv_attend_view view = kv_shape_view(&s, N, N - 1, 1);
+    struct kv_unfused *u;
+    void *queries, *out;
     struct kv_err e = {""};
 
     (void)state;
+    view.n_seqs = BATCH;
     for (size_t i = 0; i < BATCH * q; i++)
         query[i] = (float)kv_random_normal(4, i);
-    if (kv_unfused_caches_new(&caches, &s, LAYERS, BATCH, N, 8, &e) ||
-        kv_device_alloc(&out, BATCH * q * sizeof(*half), &e) ||
-        kv_device_upload(caches.q(caches.self, 1), query,
-                         BATCH * q * sizeof(*query), &e) ||
-        caches.attend(caches.self, 1, out, &e) ||
-        kv_device_download(half, out, BATCH * q * sizeof(*half), &e))
+    if (kv_unfused_random(&u, &view, LAYERS, 8, &e) ||
+        kv_device_alloc(&queries, bytes, &e) ||
+        kv_device_alloc(&out, bytes, &e) ||
+        kv_device_upload(queries, query, bytes, &e) ||
+        kv_unfused_attend(u, 1, queries, KV_TYPE_F32, out, &e) ||
+        kv_device_download(got, out, bytes, &e))
         fail_msg("%s", e.msg);
     for (size_t b = 0; b < BATCH; b++) {
         const struct attention a = {s, N, 1, query + b * q, k, v};
@@ -295,13 +331,11 @@ static void test_unfused(void **state)
         unfused_side(&s, BATCH, b, N, kv_mix(8, 1), 0, k);
         unfused_side(&s, BATCH, b, N, kv_mix(8, 1), 1, v);
         attend_exact(&a, exact);
-        for (size_t i = 0; i < q; i++)
-            got[i] = kv_f16_to_f32(half[b * q + i]);
-        assert_within(rel_err(got, exact, q), 0, 3e-3);
+        assert_within(rel_err(got + b * q, exact, q), 0, 3e-3);
     }
+    kv_device_free(queries);
     kv_device_free(out);
-    kv_unfused_caches_clear(&caches);
-    free(half);
+    kv_unfused_free(u);
     free(got);
     free(exact);
     free(query);
@@ -309,11 +343,38 @@ static void test_unfused(void **state)
     free(v);
 }
 
+/* Weights of every type: the same numbers, rounded. */
+static void test_random(void **state)
+{
+    enum { COUNT = 300 };
+    float wide[COUNT];
+    uint16_t half[COUNT], brain[COUNT];
+    void *x;
+    struct kv_err e = {""};
+
+    (void)state;
+    if (kv_device_alloc(&x, sizeof(wide), &e) ||
+        kv_gpu_random(x, COUNT, KV_TYPE_F32, SEED, 0.3F, &e) ||
+        kv_device_download(wide, x, sizeof(wide), &e) ||
+        kv_gpu_random(x, COUNT, KV_TYPE_F16, SEED, 0.3F, &e) ||
+        kv_device_download(half, x, sizeof(half), &e) ||
+        kv_gpu_random(x, COUNT, KV_TYPE_BF16, SEED, 0.3F, &e) ||
+        kv_device_download(brain, x, sizeof(brain), &e))
+        fail_msg("%s", e.msg);
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_true(wide[i] == (2 * kv_random_unit(SEED, i) - 1) * 0.3F);
+        assert_int_equal(half[i], kv_f32_to_f16(wide[i]));
+        assert_int_equal(brain[i], kv_f32_to_bf16(wide[i]));
+    }
+    kv_device_free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fused),
         cmocka_unit_test(test_unfused),
+        cmocka_unit_test(test_random),
     };
     struct kv_err e = {""};
 

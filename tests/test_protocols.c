@@ -15,7 +15,8 @@ enum { WINDOWS = 2, LENGTH = 100 };
 
 struct windows {
     struct kv_qkv x;
-    float *q, *k, *k_pre, *v, *out;
+    struct kv_backend *cpu;
+    float *q, *k, *k_pre, *v, *out, *rope;
 };
 
 static void make_windows(const struct ready *r, struct windows *w)
@@ -37,7 +38,13 @@ static void make_windows(const struct ready *r, struct windows *w)
     for (size_t i = 0; i < WINDOWS; i++)
         kv_rope(&r->shape, w->k + i * LENGTH * row, LENGTH, r->shape.n_kv_heads,
                 0);
-    w->x = (struct kv_qkv){.layer = 1,
+    w->cpu = kv_backend_cpu(KV_TYPE_F32);
+    w->rope = kv_alloc(LENGTH, 2 * r->shape.n_rot * sizeof(float));
+    kv_rope_table(&r->shape, LENGTH, 0, w->rope);
+    w->x = (struct kv_qkv){.shape = &r->shape,
+                           .backend = w->cpu,
+                           .rope = w->rope,
+                           .layer = 1,
                            .n_windows = WINDOWS,
                            .n = LENGTH,
                            .q = w->q,
@@ -54,6 +61,8 @@ static void free_windows(struct windows *w)
     free(w->k_pre);
     free(w->v);
     free(w->out);
+    free(w->rope);
+    kv_backend_free(w->cpu);
 }
 
 /* Attention output of a protocol, [WINDOWS * LENGTH][n_heads][head_dim]. */
@@ -68,7 +77,7 @@ static float *by_protocol(const struct ready *r, struct windows *w,
 
     assert_int_equal(kv_protocol_parse(&p, protocol, false, &e), 0);
     if (kv_loop_new(&l, &r->spec, &r->shape, r->calib, &p, EVERY_SCHEME_SEED,
-                    &e))
+                    NULL, &e))
         fail_msg("%s", e.msg);
 
     const struct kv_attention a = kv_loop_attention(l, 0);

@@ -12,10 +12,10 @@
 static void test_means(void **state)
 {
     struct kv_score *s = kv_score_new();
-    const struct kv_token_score a[2] = {
+    const struct kv_loss a[2] = {
         {.nll = 1, .kl = 0.5f, .dp = 0.1f, .same = true},
         {.nll = 3, .kl = 0.1f, .dp = -0.1f}};
-    const struct kv_token_score b[1] = {{.nll = 5, .kl = 0.2f, .same = true}};
+    const struct kv_loss b[1] = {{.nll = 5, .kl = 0.2f, .same = true}};
     struct kv_score_summary r;
     struct kv_err e = {""};
 
@@ -53,7 +53,7 @@ static void test_not_finite(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         for (size_t field = 0; field < 4; field++) {
-            struct kv_token_score t[3] = {{.nll = 1}, {.nll = 2}, {.nll = 3}};
+            struct kv_loss t[3] = {{.nll = 1}, {.nll = 2}, {.nll = 3}};
             float *const fields[] = {&t[1].nll, &t[1].kl, &t[1].dp,
                                      &t[1].base_nll};
             struct kv_err e = {""};
@@ -73,7 +73,7 @@ static void test_percentiles(void **state)
     (void)state;
     for (double kl = 1e-11; kl < 1e4; kl *= 1.37) {
         struct kv_score *s = kv_score_new();
-        const struct kv_token_score t = {.kl = (float)kl};
+        const struct kv_loss t = {.kl = (float)kl};
 
         assert_int_equal(kv_score_window(s, &t, 1, NAN, true, 0, 1, NULL), 0);
         assert_within(kv_score_summary(s).kl_median / kl, 1, 0.006);

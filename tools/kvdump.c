@@ -135,10 +135,13 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct capture *c = arg;
     const struct kv_dump_info *info = c->info;
-    const float *tensor[KV_TENSORS] = {[KV_T_Q] = x->q,
-                                       [KV_T_K] = x->k,
-                                       [KV_T_V] = x->v,
-                                       [KV_T_K_PRE] = x->k_pre};
+    struct kv_qkv h;
+
+    if (kv_qkv_to_host(x, &h, e))
+        return -1;
+
+    const float *tensor[KV_TENSORS] = {
+        [KV_T_Q] = h.q, [KV_T_K] = h.k, [KV_T_V] = h.v, [KV_T_K_PRE] = h.k_pre};
 
     for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
         if (info->have[t] && tensor[t] && x->layer >= info->first_layer &&

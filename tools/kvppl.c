@@ -165,7 +165,7 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
         struct kv_loop *loop;
 
         if (kv_loop_new(&loop, &r->spec[i], shape, r->calib, &r->protocol, 0,
-                        e))
+                        NULL, e))
             return -1;
         kv_loop_free(loop);
     }

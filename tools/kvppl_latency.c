@@ -2,8 +2,7 @@
  * it and its parts, with each spec's cache; weights and caches are random. */
 #include "eval/attn_bench.h"
 #include "eval/bits.h"
-#include "eval/step_caches.h"
-#include "eval/step_model.h"
+#include "eval/latency.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -45,7 +44,7 @@ struct latency {
     const struct kvppl_args *args;
     struct kv_config config;
     struct kv_attn_inputs inputs; /* one sequence, that of every layer */
-    struct kv_step_model *step;
+    struct kv_step *step;
     struct kv_tiles_job *jobs; /* [batch] */
     char model[256];
     double base, unfused; /* medians; NaN before they are known */
@@ -141,8 +140,8 @@ static int prepare(struct latency *l, struct kv_err *e)
     r->conditions.protocol = "decode-step";
     kv_common_conditions(&a->common, &r->conditions);
     l->jobs = kv_alloc(a->batch, sizeof(*l->jobs));
-    return kv_step_model_new(&l->step, &l->config, a->batch, a->common.seed,
-                             e) ||
+    return kv_step_new(&l->step, &l->config, &a->common.gpu, a->batch, a->ctx,
+                       a->common.seed, e) ||
            kv_results_open(&r->table, a->common.output, a->common.format,
                            columns, e);
 }
@@ -188,21 +187,20 @@ static int time_unfused(struct latency *l, struct kv_err *e)
     struct row row = {.spec = "f16:r0s0", .path = "unfused"};
     double part[KV_STEP_PARTS];
     struct kv_timing whole;
-    struct kv_step_cache caches;
+    struct kv_step_caches *caches;
     int rc;
 
-    if (kv_unfused_caches_new(&caches, &l->config.shape,
-                              l->config.shape.n_layers, a->batch, a->ctx,
-                              a->common.seed, e)) {
+    if (kv_step_caches_unfused(&caches, &l->config.shape, a->batch, a->ctx,
+                               a->common.seed, e)) {
         kv_warn("unfused attention: %s: left out", e->msg);
         l->left_out++;
         return 0;
     }
-    row.device_bytes = kv_unfused_caches_bytes(&caches);
+    row.device_bytes = kv_step_caches_bytes(caches);
     row.bits.bytes = (double)row.device_bytes;
     row.bits.values = (double)row.device_bytes / 2;
-    rc = kv_step_model_time(l->step, &caches, WARMUP, a->reps, &whole, part, e);
-    kv_unfused_caches_clear(&caches);
+    rc = kv_step_time(l->step, caches, WARMUP, a->reps, &whole, part, e);
+    kv_step_caches_free(caches);
     if (rc)
         return -1;
     l->unfused = whole.p50;
@@ -211,7 +209,7 @@ static int time_unfused(struct latency *l, struct kv_err *e)
 
 /* Sends the cache to the device; 1: this spec cannot be there. */
 static int open_caches(struct latency *l, const struct kv_cache *cache,
-                       struct kv_step_cache *caches, struct kv_err *e)
+                       struct kv_step_caches **caches, struct kv_err *e)
 {
     const struct kvppl_args *a = l->args;
     struct kv_tile_cache *t;
@@ -225,8 +223,8 @@ static int open_caches(struct latency *l, const struct kv_cache *cache,
     kv_tile_cache_update(t);
     for (size_t i = 0; i < a->batch; i++)
         l->jobs[i] = kv_tile_cache_job(t, 1);
-    rc = kv_fused_caches_new(caches, &a->common.gpu, l->jobs, a->batch,
-                             l->config.shape.n_layers, KV_PATH_INT8, e);
+    rc = kv_step_caches_fused(caches, &a->common.gpu, l->jobs, a->batch,
+                              l->config.shape.n_layers, KV_PATH_INT8, e);
     kv_tile_cache_free(t);
     return rc ? 1 : 0;
 }
@@ -252,20 +250,19 @@ static int time_cache(struct latency *l, const struct kv_spec *spec,
     struct row row = {.spec = spec->text};
     double part[KV_STEP_PARTS];
     struct kv_timing whole;
-    struct kv_step_cache caches;
+    struct kv_step_caches *caches;
     int rc = open_caches(l, cache, &caches, e);
 
     if (rc)
         return rc;
-    row.path = kv_fused_caches_name(&caches);
+    row.path = kv_step_caches_name(caches);
     row.calib = kv_spec_calibrated(spec) ? l->run->calib : NULL;
-    row.device_bytes = kv_fused_caches_bytes(&caches);
+    row.device_bytes = kv_step_caches_bytes(caches);
     add_bits(&row, cache, &l->inputs.shape);
     kv_bits_of_spec(&row.bits, spec, &l->inputs.shape, l->run->calib, 0,
                     KV_ALL);
-    rc = kv_step_model_time(l->step, &caches, WARMUP, l->args->reps, &whole,
-                            part, e);
-    kv_fused_caches_clear(&caches);
+    rc = kv_step_time(l->step, caches, WARMUP, l->args->reps, &whole, part, e);
+    kv_step_caches_free(caches);
     if (rc)
         return -1;
     if (isnan(l->base))
@@ -323,7 +320,7 @@ int kvppl_latency(struct kvppl_run *r, const struct kvppl_args *a,
         kv_results_discard(r->table);
         r->table = NULL;
     }
-    kv_step_model_free(l.step);
+    kv_step_free(l.step);
     kv_attn_inputs_clear(&l.inputs);
     free(l.jobs);
     return rc ? -1 : l.left_out > 0;

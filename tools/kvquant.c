@@ -53,7 +53,8 @@ struct run {
     struct kv_conditions conditions;
     struct kv_results *table;
     struct kv_codes *codes;
-    size_t left_out; /* specs that the GPU does not encode */
+    struct kv_backend *backend; /* NULL: the CPU */
+    size_t left_out;            /* specs that the GPU does not encode */
 };
 
 enum { BOTH = KV_SIDES, ALL_LAYERS = KV_ALL };
@@ -158,16 +159,16 @@ static struct kv_measure_plan plan_of(const struct run *r, const struct args *a)
 {
     const struct kv_dump_info *info = kv_dump_info(r->dump);
 
-    return (struct kv_measure_plan){
-        .dump = r->dump,
-        .spec = r->spec,
-        .n_specs = r->n_specs,
-        .calib = r->calib,
-        .seed = a->common.seed,
-        .memory = a->common.memory,
-        .n_queries = info->have[KV_T_Q] ? a->queries : 0,
-        .codes = r->codes,
-        .gpu = a->common.on_gpu ? &a->common.gpu : NULL};
+    return (struct kv_measure_plan){.dump = r->dump,
+                                    .spec = r->spec,
+                                    .n_specs = r->n_specs,
+                                    .calib = r->calib,
+                                    .seed = a->common.seed,
+                                    .memory = a->common.memory,
+                                    .n_queries =
+                                        info->have[KV_T_Q] ? a->queries : 0,
+                                    .codes = r->codes,
+                                    .backend = r->backend};
 }
 
 /* Takes from the list what the GPU does not encode, by name. */
@@ -207,7 +208,9 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
                                 a->allow_leakage, e))
         return -1;
-    if (a->common.on_gpu && leave_out(r, a, e))
+    if (a->common.on_gpu)
+        r->backend = kv_backend_cuda(&a->common.gpu, KV_TYPE_F32);
+    if (r->backend && leave_out(r, a, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, &info->shape);
     if (a->attention && !info->have[KV_T_Q])
@@ -271,6 +274,7 @@ static void clear(struct run *r)
     free(r->spec);
     kv_calib_free(r->calib);
     kv_dump_close(r->dump);
+    kv_backend_free(r->backend);
 }
 
 static void parse(int argc, char **argv, struct args *a)

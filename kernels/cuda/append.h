@@ -3,8 +3,8 @@
 #ifndef KV_CUDA_APPEND_H
 #define KV_CUDA_APPEND_H
 
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/families.h"
+#include "kernels/device_code.h"
 
 /* The newest tile of codes of each of n sequences, of one side. */
 struct kv_gpu_append {

@@ -1,6 +1,6 @@
 // What the device's memory does, measured.
 #include "kernels/cuda/read_all.cuh"
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 
 #include <stdlib.h>
 

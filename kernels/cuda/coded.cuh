@@ -2,8 +2,8 @@
 #ifndef KV_CUDA_CODED_CUH
 #define KV_CUDA_CODED_CUH
 
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/codes.cuh"
+#include "kernels/device_code.h"
 #include "kernels/integers/cuda_quantizers.cuh"
 
 // Tokens of one KV head, by Q, from a block's first on.

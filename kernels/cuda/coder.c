@@ -1,4 +1,4 @@
-#include "kernels/cuda/coder.h"
+#include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "kernels/cuda/read_all.cuh"
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 
 #include <cuda_runtime.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* A build without CUDA: there is no device. */
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/nearest/cuda.h"
 
 #include <stdlib.h>
@@ -88,21 +88,18 @@ STUB(kv_gpu_encode_groups)
 STUB(kv_gpu_encode_codebook)
 STUB(kv_gpu_families)
 STUB(kv_gpu_float)
-STUB(kv_gpu_gate)
 STUB(kv_gpu_generic_tiles)
 STUB(kv_gpu_groups_shared)
 STUB(kv_gpu_hack_arrange)
 STUB(kv_gpu_hack_forms_open)
 STUB(kv_gpu_hack)
+STUB(kv_gpu_heads)
 STUB(kv_gpu_integers)
 STUB(kv_gpu_integers_int8)
 STUB(kv_gpu_multiply)
-STUB(kv_gpu_narrow)
-STUB(kv_gpu_norm)
+STUB(kv_gpu_put_newest)
 STUB(kv_gpu_random)
 STUB(kv_gpu_rms_norm)
-STUB(kv_gpu_rope)
-STUB(kv_gpu_rotate_heads)
 STUB(kv_gpu_round)
 STUB(kv_gpu_round_f16)
 STUB(kv_gpu_score)

@@ -363,14 +363,10 @@ int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e)
     return kv_device_download(out, a->out, rows_bytes(a), e);
 }
 
-float *kv_gpu_attend_q(const struct kv_gpu_attend *a)
+void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out)
 {
-    return a->q;
-}
-
-const float *kv_gpu_attend_out(const struct kv_gpu_attend *a)
-{
-    return a->out;
+    a->launch.p.q = q;
+    a->launch.p.out = out;
 }
 
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a)

@@ -5,7 +5,7 @@
 #define KV_CUDA_GPU_ATTEND_H
 
 #include "kernels/cuda/decode.h"
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/tiles/jobs.h"
 #include "lib/base/err.h"
 
@@ -58,10 +58,10 @@ int kv_gpu_attend_ask(struct kv_gpu_attend *a, const float *q,
                       struct kv_err *e);
 int kv_gpu_attend_answer(struct kv_gpu_attend *a, float *out, struct kv_err *e);
 
-/* The device's own: queries [n_jobs][nq][n_heads][head_dim], answers alike, and
- * where the newest token of each job lies, [n_jobs] (step.h). */
-float *kv_gpu_attend_q(const struct kv_gpu_attend *a);
-const float *kv_gpu_attend_out(const struct kv_gpu_attend *a);
+/* From here on launches read and write these arrays of the device, queries
+ * [n_jobs][nq][n_heads][head_dim] and answers alike. */
+void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out);
+/* Where the newest token of each job lies, [n_jobs] (step.h). */
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* The newest tile of codes of every sequence, written anew from what the device

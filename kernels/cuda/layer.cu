@@ -2,10 +2,11 @@
 
 #include "kernels/cuda/gpu.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "lib/base/rng.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-#define KV_TYPES(X) X(KV_GPU_F16) X(KV_GPU_BF16) X(KV_GPU_F32)
+#define KV_TYPES(X) X(KV_TYPE_F16) X(KV_TYPE_BF16) X(KV_TYPE_F32)
 
 static unsigned blocks(size_t n)
 {
@@ -22,9 +23,9 @@ template <int TYPE> KV_DEVICE void kv_put(void *to, size_t i, float x)
 {
     const uint32_t u = kv_bits(x);
 
-    if (TYPE == KV_GPU_F32)
+    if (TYPE == KV_TYPE_F32)
         static_cast<float *>(to)[i] = x;
-    else if (TYPE == KV_GPU_F16)
+    else if (TYPE == KV_TYPE_F16)
         static_cast<uint16_t *>(to)[i] = (uint16_t)kv_pack_f16(x, 0);
     else if ((u & 0x7fffffff) > 0x7f800000) // NaN stays one
         static_cast<uint16_t *>(to)[i] = (uint16_t)(u >> 16 | 0x40);
@@ -39,13 +40,13 @@ __global__ void __launch_bounds__(THREADS)
     kv_rms_norm_kernel(const float *x, const float *weight, size_t n, float eps,
                        void *out)
 {
-    float *const room = reinterpret_cast<float *>(kv_shared());
+    float *const workspace = reinterpret_cast<float *>(kv_shared());
     const float *row = x + blockIdx.x * n;
     float sum = 0;
 
     for (size_t i = threadIdx.x; i < n; i += THREADS)
         sum = fmaf(row[i], row[i], sum);
-    sum = kv_reduce<WARPS>(sum, room, kv_plus());
+    sum = kv_reduce<WARPS>(sum, workspace, kv_plus());
 
     const float by = 1 / sqrtf(sum / (float)n + eps);
 
@@ -53,45 +54,82 @@ __global__ void __launch_bounds__(THREADS)
         kv_put<TYPE>(out, blockIdx.x * n + i, row[i] * by * weight[i]);
 }
 
+// Where one head of a token goes: plain before RoPE, rotated after it.
+struct kv_head {
+    const float *norm;
+    float *plain, *rotated;
+};
+
+KV_DEVICE float *kv_head_of(float *all, size_t row, size_t heads, size_t head,
+                            size_t d)
+{
+    return all ? all + (row * heads + head) * d : NULL;
+}
+
+KV_DEVICE kv_head kv_head_at(const kv_heads &h, size_t row, size_t head)
+{
+    const size_t kv = h.n_kv_heads, d = h.head_dim;
+
+    if (head < h.n_heads)
+        return {h.q_norm, NULL, kv_head_of(h.q, row, h.n_heads, head, d)};
+    head -= h.n_heads;
+    if (head < kv)
+        return {h.k_norm, kv_head_of(h.k_pre, row, kv, head, d),
+                kv_head_of(h.k, row, kv, head, d)};
+    return {NULL, kv_head_of(h.v, row, kv, head - kv, d), NULL};
+}
+
 // A warp a head of a token; lane l has channels l, l + 32, .. of each half, and
-// so both of a pair that turns.
-__global__ void __launch_bounds__(THREADS) kv_heads_kernel(kv_gpu_heads h)
+// so both of a pair that RoPE rotates.
+__global__ void __launch_bounds__(THREADS)
+    kv_heads_kernel(kv_heads h, unsigned all)
 {
     const size_t i = (size_t)blockIdx.x * WARPS + kv_warp();
-    const size_t row = i / h.heads, head = i % h.heads;
-    const unsigned half = (unsigned)(h.head_dim / 2);
-    float *const x = h.x + i * h.head_dim;
+    const size_t row = i / all, head = i % all;
+    const unsigned d = (unsigned)h.head_dim, half = d / 2;
+    const float *const x = h.qkv + i * d;
+    const float *const bias = h.bias ? h.bias + head * d : NULL;
     float sum = 0, by = 1;
 
     if (row >= h.rows)
         return;
-    for (unsigned c = kv_lane(); c < h.head_dim && h.bias; c += 32)
-        x[c] += h.bias[head * h.head_dim + c];
-    kv_sync_warp(); // other lanes' channels from here on
-    if (h.norm) {
-        for (unsigned c = kv_lane(); c < h.head_dim; c += 32)
-            sum = fmaf(x[c], x[c], sum);
+
+    const kv_head to = kv_head_at(h, row, head);
+
+    if (to.norm) {
+        for (unsigned c = kv_lane(); c < d; c += 32) {
+            const float one = bias ? x[c] + bias[c] : x[c];
+
+            sum = fmaf(one, one, sum);
+        }
         for (unsigned mask = 1; mask < 32; mask *= 2)
             sum += kv_shuffle_xor(sum, mask);
-        by = 1 / sqrtf(sum / (float)h.head_dim + h.eps);
-        for (unsigned c = kv_lane(); c < h.head_dim; c += 32)
-            x[c] = x[c] * by * h.norm[c];
-        kv_sync_warp();
+        by = 1 / sqrtf(sum / (float)d + h.eps);
     }
-    if (!h.turned)
-        return;
 
-    const float *cosine = h.turns + (h.first + row) % h.n * 2 * h.n_rot;
+    const float *cosine = h.rope + (h.first + row) % h.n * 2 * h.n_rot;
     const float *sine = cosine + h.n_rot;
-    float *const to = h.turned + i * h.head_dim;
 
     for (unsigned c = kv_lane(); c < half; c += 32) {
-        const bool turns = c < h.n_rot;
-        const float by_a = turns ? cosine[c] : 1, by_b = turns ? sine[c] : 0;
-        const float a = x[c], b = x[c + half];
+        float a = bias ? x[c] + bias[c] : x[c];
+        float b = bias ? x[c + half] + bias[c + half] : x[c + half];
 
-        to[c] = a * by_a - b * by_b;
-        to[c + half] = b * by_a + a * by_b;
+        if (to.norm) {
+            a = a * by * to.norm[c];
+            b = b * by * to.norm[c + half];
+        }
+        if (to.plain) {
+            to.plain[c] = a;
+            to.plain[c + half] = b;
+        }
+        if (to.rotated) {
+            const bool turns = c < h.n_rot;
+            const float by_a = turns ? cosine[c] : 1;
+            const float by_b = turns ? sine[c] : 0;
+
+            to.rotated[c] = a * by_a - b * by_b;
+            to.rotated[c + half] = b * by_a + a * by_b;
+        }
     }
 }
 
@@ -106,17 +144,18 @@ __global__ void __launch_bounds__(THREADS)
 
 template <int TYPE>
 __global__ void __launch_bounds__(THREADS)
-    kv_swiglu_kernel(const float *gate, const float *gate_bias, const float *up,
-                     const float *up_bias, size_t n, void *out)
+    kv_swiglu_kernel(float *gate_up, const float *bias, size_t n,
+                     void *out)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    const size_t at = blockIdx.y * n + i;
+    const float *row = gate_up + blockIdx.y * 2 * n;
 
     if (i < n) {
-        const float g = gate[at] + (gate_bias ? gate_bias[i] : 0);
-        const float u = up[at] + (up_bias ? up_bias[i] : 0);
+        const float g = row[i] + (bias ? bias[i] : 0);
+        const float u = row[n + i] + (bias ? bias[n + i] : 0);
 
-        kv_put<TYPE>(out, at, g / (1 + kv_exp2(-1.44269504f * g)) * u);
+        kv_put<TYPE>(out, blockIdx.y * n + i,
+                     g / (1 + kv_exp2(-1.44269504f * g)) * u);
     }
 }
 
@@ -130,10 +169,20 @@ __global__ void __launch_bounds__(THREADS)
         kv_put<TYPE>(out, i, x[i]);
 }
 
+template <int TYPE>
+__global__ void __launch_bounds__(THREADS)
+    kv_random_kernel(void *x, size_t n, uint64_t seed, float scale)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n)
+        kv_put<TYPE>(x, i, (2 * kv_random_unit(seed, i) - 1) * scale);
+}
+
 // ---- launching -------------------------------------------------------------
 
 extern "C" int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows,
-                               size_t n, float eps, enum kv_gpu_type type,
+                               size_t n, float eps, enum kv_type type,
                                void *out, struct kv_err *e)
 {
     const dim3 grid((unsigned)rows), block(THREADS);
@@ -152,13 +201,15 @@ extern "C" int kv_gpu_rms_norm(const float *x, const float *weight, size_t rows,
     return report("RMSNorm", wrong, e);
 }
 
-extern "C" int kv_gpu_rotate_heads(const struct kv_gpu_heads *h,
-                                   struct kv_err *e)
+extern "C" int kv_gpu_heads(const struct kv_heads *h, struct kv_err *e)
 {
-    const dim3 grid((unsigned)((h->rows * h->heads + WARPS - 1) / WARPS));
+    const size_t all = h->n_heads + h->n_kv_heads * (h->v ? 2 : 1);
+    const dim3 grid((unsigned)((h->rows * all + WARPS - 1) / WARPS));
 
     return report("RoPE",
-                  kv_launch(kv_heads_kernel, grid, dim3(THREADS), 0, 0, *h), e);
+                  kv_launch(kv_heads_kernel, grid, dim3(THREADS), 0, 0, *h,
+                            (unsigned)all),
+                  e);
 }
 
 extern "C" int kv_gpu_add_bias(float *x, const float *bias, size_t rows,
@@ -170,19 +221,18 @@ extern "C" int kv_gpu_add_bias(float *x, const float *bias, size_t rows,
                   e);
 }
 
-extern "C" int kv_gpu_swiglu(const float *gate, const float *gate_bias,
-                             const float *up, const float *up_bias, size_t rows,
-                             size_t n, enum kv_gpu_type type, void *out,
+extern "C" int kv_gpu_swiglu(float *gate_up, const float *bias, size_t rows,
+                             size_t n, enum kv_type type, void *out,
                              struct kv_err *e)
 {
     const dim3 grid(blocks(n), (unsigned)rows), block(THREADS);
     const char *wrong = NULL;
 
     switch (type) {
-#define CASE(T)                                                         \
-    case T:                                                             \
-        wrong = kv_launch(kv_swiglu_kernel<T>, grid, block, 0, 0, gate, \
-                          gate_bias, up, up_bias, n, out);              \
+#define CASE(T)                                                            \
+    case T:                                                                \
+        wrong = kv_launch(kv_swiglu_kernel<T>, grid, block, 0, 0, gate_up, \
+                          bias, n, out);                                   \
         break;
         KV_TYPES(CASE)
 #undef CASE
@@ -190,7 +240,7 @@ extern "C" int kv_gpu_swiglu(const float *gate, const float *gate_bias,
     return report("SwiGLU", wrong, e);
 }
 
-extern "C" int kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type,
+extern "C" int kv_gpu_round(const float *x, size_t n, enum kv_type type,
                             void *out, struct kv_err *e)
 {
     const dim3 grid(blocks(n)), block(THREADS);
@@ -205,4 +255,22 @@ extern "C" int kv_gpu_round(const float *x, size_t n, enum kv_gpu_type type,
 #undef CASE
     }
     return report("rounding", wrong, e);
+}
+
+extern "C" int kv_gpu_random(void *x, size_t n, enum kv_type type,
+                             uint64_t seed, float scale, struct kv_err *e)
+{
+    const dim3 grid(blocks(n)), block(THREADS);
+    const char *wrong = NULL;
+
+    switch (type) {
+#define CASE(T)                                                               \
+    case T:                                                                   \
+        wrong = kv_launch(kv_random_kernel<T>, grid, block, 0, 0, x, n, seed, \
+                          scale);                                             \
+        break;
+        KV_TYPES(CASE)
+#undef CASE
+    }
+    return report("random numbers", wrong, e);
 }

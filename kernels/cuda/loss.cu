@@ -5,39 +5,40 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-struct kv_loss_room {
+struct kv_loss_workspace {
     double sum[THREADS];
     float one[WARPS];
     unsigned index[THREADS];
 };
 
 // Over the block, in one order; the same in every thread.
-KV_DEVICE double kv_block_sum(kv_loss_room *room, double x)
+KV_DEVICE double kv_block_sum(kv_loss_workspace *workspace, double x)
 {
-    kv_sync_block(); // the room may still be read
-    room->sum[threadIdx.x] = x;
+    kv_sync_block(); // the workspace may still be read
+    workspace->sum[threadIdx.x] = x;
     for (unsigned n = THREADS / 2; n; n /= 2) {
         kv_sync_block();
         if (threadIdx.x < n)
-            room->sum[threadIdx.x] += room->sum[threadIdx.x + n];
+            workspace->sum[threadIdx.x] += workspace->sum[threadIdx.x + n];
     }
     kv_sync_block();
-    return room->sum[0];
+    return workspace->sum[0];
 }
 
-// The least x of the block.
-KV_DEVICE unsigned kv_block_least(kv_loss_room *room, unsigned x)
+// The smallest x of the block.
+KV_DEVICE unsigned kv_block_min(kv_loss_workspace *workspace, unsigned x)
 {
     kv_sync_block();
-    room->index[threadIdx.x] = x;
+    workspace->index[threadIdx.x] = x;
     for (unsigned n = THREADS / 2; n; n /= 2) {
         kv_sync_block();
         if (threadIdx.x < n)
-            room->index[threadIdx.x] =
-                min(room->index[threadIdx.x], room->index[threadIdx.x + n]);
+            workspace->index[threadIdx.x] =
+                min(workspace->index[threadIdx.x],
+                    workspace->index[threadIdx.x + n]);
     }
     kv_sync_block();
-    return room->index[0];
+    return workspace->index[0];
 }
 
 struct kv_loss_row {
@@ -46,7 +47,8 @@ struct kv_loss_row {
     double sum;   // of exp(x - max)
 };
 
-KV_DEVICE kv_loss_row kv_look_at(kv_loss_room *room, const float *x, unsigned n)
+KV_DEVICE kv_loss_row kv_look_at(kv_loss_workspace *workspace, const float *x,
+                                 unsigned n)
 {
     kv_loss_row r = {-__builtin_huge_valf(), n, 0};
     double sum = 0;
@@ -59,11 +61,11 @@ KV_DEVICE kv_loss_row kv_look_at(kv_loss_room *room, const float *x, unsigned n)
 
     const float mine = r.max;
 
-    r.max = kv_reduce<WARPS>(r.max, room->one, kv_larger());
-    r.top = kv_block_least(room, mine == r.max ? r.top : n);
+    r.max = kv_reduce<WARPS>(r.max, workspace->one, kv_larger());
+    r.top = kv_block_min(workspace, mine == r.max ? r.top : n);
     for (unsigned i = threadIdx.x; i < n; i += THREADS)
         sum += (double)expf(x[i] - r.max);
-    r.sum = kv_block_sum(room, sum);
+    r.sum = kv_block_sum(workspace, sum);
     return r;
 }
 
@@ -72,21 +74,22 @@ __global__ void __launch_bounds__(THREADS, 4)
     kv_score_kernel(const float *logits, const float *base,
                     const int32_t *target, unsigned n, kv_gpu_loss *out)
 {
-    kv_loss_room *const room = reinterpret_cast<kv_loss_room *>(kv_shared());
+    kv_loss_workspace *const workspace =
+        reinterpret_cast<kv_loss_workspace *>(kv_shared());
     const float *x = logits + (size_t)blockIdx.x * n;
-    const kv_loss_row mine = kv_look_at(room, x, n);
+    const kv_loss_row mine = kv_look_at(workspace, x, n);
     const int32_t t = target[blockIdx.x];
     kv_gpu_loss loss = {mine.sum, 0, 0, mine.max, 0, x[t], 0, 0};
 
     if (base) {
         const float *b = base + (size_t)blockIdx.x * n;
-        const kv_loss_row its = kv_look_at(room, b, n);
+        const kv_loss_row its = kv_look_at(workspace, b, n);
         double cross = 0;
 
         for (unsigned i = threadIdx.x; i < n; i += THREADS)
             cross +=
                 (double)expf(b[i] - its.max) * ((double)b[i] - (double)x[i]);
-        loss.cross = kv_block_sum(room, cross);
+        loss.cross = kv_block_sum(workspace, cross);
         loss.base_sum = its.sum;
         loss.base_max = its.max;
         loss.b = b[t];
@@ -101,7 +104,7 @@ extern "C" int kv_gpu_score(const float *logits, const float *base,
                             struct kv_gpu_loss *out, struct kv_err *e)
 {
     const char *wrong = kv_launch(kv_score_kernel, dim3((unsigned)rows),
-                                  dim3(THREADS), sizeof(kv_loss_room), 0,
+                                  dim3(THREADS), sizeof(kv_loss_workspace), 0,
                                   logits, base, target, (unsigned)n_vocab, out);
 
     return wrong ? kv_fail(e, "losses: %s", wrong) : 0;

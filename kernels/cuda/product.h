@@ -3,30 +3,21 @@
 #ifndef KV_CUDA_PRODUCT_H
 #define KV_CUDA_PRODUCT_H
 
+#include "kernels/type.h"
 #include "lib/base/err.h"
 
-#include <stddef.h>
-
-/* What a product takes: halves, bfloat16, or f32 (then no tensor cores). */
-enum kv_gpu_type { KV_GPU_F16, KV_GPU_BF16, KV_GPU_F32 };
-
-static inline size_t kv_gpu_type_bytes(enum kv_gpu_type t)
-{
-    return t == KV_GPU_F32 ? 4 : 2;
-}
-
-/* c [m][n] = a [m][k] b^T, b [n][k]; turned: a b, b [k][n].  Rows are a_row,
- * b_row, c_row values apart; `batch` such products (0: one) lie a_next, b_next,
- * c_next values apart. */
+/* c [m][n] = a [m][k] b^T, b [n][k]; transposed: a b, b [k][n].  Rows are
+ * a_row, b_row, c_row values apart; `batch` such products (0: one) lie a_next,
+ * b_next, c_next values apart. */
 struct kv_gpu_product {
-    enum kv_gpu_type type;   /* of a and b */
-    enum kv_gpu_type c_type; /* `type` or f32 */
+    enum kv_type type;   /* of a and b; f32: no tensor cores */
+    enum kv_type c_type; /* `type` or f32 */
     size_t m, n, k;
     const void *a, *b;
     void *c;
     size_t a_row, b_row, c_row;
     size_t batch, a_next, b_next, c_next;
-    int turned;
+    int transposed;
     int add; /* to what c holds */
 };
 

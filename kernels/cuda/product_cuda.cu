@@ -43,11 +43,11 @@ static int load(struct kv_err *e)
     return 0;
 }
 
-static cudaDataType type_of(enum kv_gpu_type t)
+static cudaDataType type_of(enum kv_type t)
 {
-    return t == KV_GPU_F16    ? CUDA_R_16F
-           : t == KV_GPU_BF16 ? CUDA_R_16BF
-                              : CUDA_R_32F;
+    return t == KV_TYPE_F16    ? CUDA_R_16F
+           : t == KV_TYPE_BF16 ? CUDA_R_16BF
+                               : CUDA_R_32F;
 }
 
 // cuBLAS counts by columns: c^T = b a^T, whose columns are our rows.
@@ -60,7 +60,7 @@ extern "C" int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e)
 
     if (load(e))
         return -1;
-    rc = cublas.gemm(cublas.handle, p->turned ? CUBLAS_OP_N : CUBLAS_OP_T,
+    rc = cublas.gemm(cublas.handle, p->transposed ? CUBLAS_OP_N : CUBLAS_OP_T,
                      CUBLAS_OP_N, (int)p->n, (int)p->m, (int)p->k, &one, p->b,
                      type, (int)p->b_row, (long long)p->b_next, p->a, type,
                      (int)p->a_row, (long long)p->a_next, &beta, p->c,

@@ -4,19 +4,19 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-// The same in every thread, in one order.  room: [WARPS] in shared memory.
+// The same in every thread, in one order.  workspace: [WARPS] in shared memory.
 template <int WARPS, class F>
-KV_DEVICE float kv_reduce(float x, float *room, F both)
+KV_DEVICE float kv_reduce(float x, float *workspace, F both)
 {
     for (unsigned mask = 1; mask < 32; mask *= 2)
         x = both(x, kv_shuffle_xor(x, mask));
-    kv_sync_block(); // the room may still be read
+    kv_sync_block(); // the workspace may still be read
     if (kv_lane() == 0)
-        room[kv_warp()] = x;
+        workspace[kv_warp()] = x;
     kv_sync_block();
-    x = room[0];
+    x = workspace[0];
     for (int i = 1; i < WARPS; i++)
-        x = both(x, room[i]);
+        x = both(x, workspace[i]);
     return x;
 }
 

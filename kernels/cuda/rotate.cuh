@@ -3,8 +3,8 @@
 #ifndef KV_CUDA_ROTATE_CUH
 #define KV_CUDA_ROTATE_CUH
 
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/device_code.h"
 #include "kernels/hadamard.h"
 
 #include <math.h>

@@ -33,11 +33,11 @@ template <int N> KV_DEVICE void kv_put_words(void *to, const uint32_t *x)
             kv_store16(word + i, x + i);
 }
 
-// EACH values a thread.  All that find a strange one write the same.
+// EACH values a thread.  All that find a nonfinite one write the same.
 template <int EACH>
 __global__ void __launch_bounds__(THREADS)
     kv_round_f16_kernel(const float *x, size_t n, uint16_t *half, float *wide,
-                        float *again, unsigned *strange)
+                        float *again, unsigned *nonfinite)
 {
     const size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * EACH;
     uint32_t in[EACH], out[EACH], words[EACH / 2];
@@ -54,16 +54,17 @@ __global__ void __launch_bounds__(THREADS)
         words[j / 2] = j % 2 ? words[j / 2] | h << 16 : h;
         out[j] = kv_bits(kv_low_f16(h));
     }
-    if (met)
-        *strange = 1;
+    if (met && nonfinite)
+        *nonfinite = 1;
     kv_put_words<EACH / 2>(half + i, words);
-    kv_put_words<EACH>(wide + i, out);
+    if (wide)
+        kv_put_words<EACH>(wide + i, out);
     if (again)
         kv_put_words<EACH>(again + i, out);
 }
 
 extern "C" int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half,
-                                float *wide, float *again, unsigned *strange,
+                                float *wide, float *again, unsigned *nonfinite,
                                 struct kv_err *e)
 {
     const size_t each = n % 8 ? 2 : 8;
@@ -72,7 +73,7 @@ extern "C" int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half,
     const char *wrong =
         kv_launch(each == 8 ? kv_round_f16_kernel<8> : kv_round_f16_kernel<2>,
                   grid, dim3(THREADS), (size_t)0, (cudaStream_t)0, x, n, half,
-                  wide, again, strange);
+                  wide, again, nonfinite);
 
     return wrong ? kv_fail(e, "rounding to halves: %s", wrong) : 0;
 }

@@ -12,11 +12,12 @@ extern "C" {
 #endif
 
 /* x [n]: half [n], to the nearest and no further than the largest finite one;
- * and the same as floats in wide and, but for NULL, in again [n].  n is even;
- * where it is a multiple of 8 all arrays are 16-byte aligned.  Sets *strange to
- * 1 where x holds a NaN or an infinity.  Launches and does not wait. */
+ * and the same as floats in wide and again [n], but for NULL.  n is even;
+ * where it is a multiple of 8 all arrays are 16-byte aligned.  Sets
+ * *nonfinite, but for NULL, to 1 where x holds a NaN or an infinity.  Launches
+ * and does not wait. */
 int kv_gpu_round_f16(const float *x, size_t n, uint16_t *half, float *wide,
-                     float *again, unsigned *strange, struct kv_err *e);
+                     float *again, unsigned *nonfinite, struct kv_err *e);
 
 #ifdef __cplusplus
 }

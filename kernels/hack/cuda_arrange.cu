@@ -1,4 +1,4 @@
-/* Encoded blocks (kernels/cuda/coder.h) in the order of cuda_layout.h. */
+/* Encoded blocks (kernels/device_code.h) in the order of cuda_layout.h. */
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/coded.cuh"
 #include "kernels/hack/cuda_layout.h"

@@ -7,8 +7,8 @@
 #ifndef KV_HACK_CUDA_VIEWS_H
 #define KV_HACK_CUDA_VIEWS_H
 
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/views.h"
+#include "kernels/device_code.h"
 #include "kernels/hack/cuda_layout.h"
 
 /* A layer's codes, from the first token that is no sink on, as pieces of

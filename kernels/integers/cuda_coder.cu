@@ -1,4 +1,4 @@
-/* Integers in groups (kernels/cuda/coder.h): encode() and decode() of the
+/* Integers in groups (kernels/device_code.h): encode() and decode() of the
  * schemes that have them, bit for bit. */
 #include "kernels/hack/hack.h"
 #include "kernels/integers/cuda_quantizers.cuh"

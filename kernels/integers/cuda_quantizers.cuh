@@ -13,8 +13,8 @@
 #ifndef KV_INTEGERS_CUDA_QUANTIZERS_CUH
 #define KV_INTEGERS_CUDA_QUANTIZERS_CUH
 
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/device_code.h"
 
 /* kv_f16_clamp() of lib/base/half.h. */
 KV_DEVICE uint16_t kv_clamp_f16(float x)

@@ -1,6 +1,6 @@
 #include "kernels/nearest/cuda.h"
 
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/nearest/cuda.cuh"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "kernels/nearest/kmeans.h"
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/nearest/cuda.h"
 #include "kernels/nearest/kmeans_bounds.h"
 #include "kernels/nearest/nearest.h"

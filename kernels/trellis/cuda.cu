@@ -1,5 +1,5 @@
-#include "kernels/cuda/coder.h"
 #include "kernels/cuda/gpu.cuh"
+#include "kernels/device_code.h"
 #include "kernels/trellis/impl.h"
 
 enum {

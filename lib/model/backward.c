@@ -23,22 +23,50 @@ struct back {
     float *dx;             /* [n_windows][n][hidden]: p.x going forward */
     float *dq, *dk, *dout; /* in the place of p.q, p.k_pre, p.out */
     float *dv;
-    float *unturn; /* p.rope with the sines negated */
-    bool lowest;   /* nothing below this layer wants a gradient */
+    float *unrotate; /* p.rope with the sines negated */
+    bool lowest;     /* nothing below this layer wants a gradient */
 };
 
-static void each_tile(const struct back *b,
-                      void (*work)(const struct back *b,
-                                   const struct kv_tile *t))
+/* One step of the way back on every tile. */
+struct work {
+    const struct back *b;
+    void (*run)(const struct back *b, const struct kv_tile *t);
+};
+
+static int run_tile(const void *arg, size_t i, size_t thread, struct kv_err *e)
 {
-    const size_t n = kv_pass_tiles(&b->p);
+    const struct work *w = arg;
+    const struct kv_tile t = kv_pass_tile(&w->b->p, i, thread);
 
-#pragma omp parallel for schedule(dynamic) if (n > 1)
-    for (size_t i = 0; i < n; i++) {
-        const struct kv_tile t = kv_pass_tile(&b->p, i);
+    (void)e;
+    w->run(w->b, &t);
+    return 0;
+}
 
-        work(b, &t);
-    }
+static void each_tile(const struct back *b,
+                      void (*run)(const struct back *b,
+                                  const struct kv_tile *t))
+{
+    const struct work w = {b, run};
+
+    kv_pass_each(&b->p, run_tile, &w, NULL);
+}
+
+static const float *part(const struct kv_pass *p, enum kv_part which)
+{
+    return kv_layers_matrix(p->m->layers, which);
+}
+
+static void add_bias(float *x, size_t rows, size_t n, const float *bias)
+{
+    for (size_t t = 0; bias && t < rows; t++)
+        kv_row_add(x + t * n, bias, n);
+}
+
+static void norm(const struct kv_pass *p, const float *w, const float *x,
+                 size_t rows, float *out)
+{
+    kv_pass_norm(p, w, x, rows, KV_TYPE_F32, out, NULL);
 }
 
 /* dx [rows][hidden] += the gradient through out = RMSNorm(x) of dh. */
@@ -73,21 +101,22 @@ static void logits_back(const struct back *b, const struct kv_tile *t,
 }
 
 /* dh [rows][hidden] = dlogits times the head. */
-static void head_back(const struct kv_model *m, const float *dlogits,
+static void head_back(const struct kv_pass *p, const float *dlogits,
                       size_t rows, float *dh)
 {
-    const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    float *panel = m->head ? NULL : kv_alloc(KV_HEAD_PANEL, h * sizeof(*panel));
+    const size_t h = p->hidden, n_vocab = p->m->config.n_vocab;
+    const size_t most = kv_layers_panel(p->m->layers);
+    struct kv_workspace panel = {NULL, 0};
+    const void *head;
 
-    for (size_t v = 0; v < n_vocab; v += KV_HEAD_PANEL) {
-        const size_t cols =
-            n_vocab - v < KV_HEAD_PANEL ? n_vocab - v : KV_HEAD_PANEL;
-        const float *head = kv_model_head(m, v, cols, panel);
+    for (size_t v = 0; v < n_vocab; v += most) {
+        const size_t cols = n_vocab - v < most ? n_vocab - v : most;
 
+        kv_layers_head(p->m->layers, v, cols, &panel, &head, NULL);
         kv_gemm(false, rows, h, cols, 1, dlogits + v, n_vocab, head, h,
                 v ? 1 : 0, dh, h);
     }
-    free(panel);
+    kv_workspace_clear(p->b, &panel);
 }
 
 /* x after the last layer -> dx, in place: through the norm, the head and the
@@ -96,16 +125,16 @@ static void loss_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
     const size_t n = p->hidden;
-    float *h = t->scratch, *logits = h + t->rows * n;
+    float *h = t->input, *logits = t->wide;
     float *x = b->dx + t->at * n;
     struct kv_err interrupted; /* seen again after the layer */
 
-    kv_pass_norm(p, p->m->norm, x, t->rows, h);
+    norm(p, kv_layers_norm(p->m->layers), x, t->rows, h);
     kv_model_logits(b->m, h, t->rows, logits, &interrupted);
     logits_back(b, t, logits);
-    head_back(p->m, logits, t->rows, h);
+    head_back(p, logits, t->rows, h);
     for (size_t i = 0; i < t->rows; i++)
-        kv_rms_norm_grad(x + i * n, p->m->norm, h + i * n, n,
+        kv_rms_norm_grad(x + i * n, kv_layers_norm(p->m->layers), h + i * n, n,
                          p->m->config.norm_eps, x + i * n);
 }
 
@@ -113,38 +142,37 @@ static void loss_back(const struct back *b, const struct kv_tile *t)
 static void mlp_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
-    float *const *part = p->layer.part;
     const size_t hidden = p->hidden, inter = p->inter, rows = t->rows;
     const float *x = kv_pass_kept(p, p->kept_mid) + t->at * hidden;
-    float *h = t->scratch, *gate = h + rows * hidden; /* [rows][2][inter] */
+    float *h = t->input, *gate = t->wide; /* [rows][2][inter] */
     float *da = gate + rows * 2 * inter;
     float *dx = b->dx + t->at * hidden;
 
-    kv_pass_norm(p, part[KV_P_MLP_NORM], x, rows, h);
-    kv_gemm(true, rows, 2 * inter, hidden, 1, h, hidden, part[KV_P_GATE],
+    norm(p, part(p, KV_P_MLP_NORM), x, rows, h);
+    kv_gemm(true, rows, 2 * inter, hidden, 1, h, hidden, part(p, KV_P_GATE),
             hidden, 0, gate, 2 * inter);
-    kv_pass_bias(gate, rows, 2 * inter, part[KV_P_GATE_BIAS]);
-    kv_gemm(false, rows, inter, hidden, 1, dx, hidden, part[KV_P_DOWN], inter,
-            0, da, inter);
+    add_bias(gate, rows, 2 * inter, part(p, KV_P_GATE_BIAS));
+    kv_gemm(false, rows, inter, hidden, 1, dx, hidden, part(p, KV_P_DOWN),
+            inter, 0, da, inter);
     for (size_t i = 0; i < rows; i++) {
         float *row = gate + i * 2 * inter;
 
         kv_silu_mul_grad(row, row + inter, da + i * inter, inter, row,
                          row + inter);
     }
-    kv_gemm(false, rows, hidden, 2 * inter, 1, gate, 2 * inter, part[KV_P_GATE],
-            hidden, 0, h, hidden);
-    norm_back(p, part[KV_P_MLP_NORM], x, h, rows, dx);
-    kv_gemm(false, rows, p->q_dim, hidden, 1, dx, hidden, part[KV_P_O],
+    kv_gemm(false, rows, hidden, 2 * inter, 1, gate, 2 * inter,
+            part(p, KV_P_GATE), hidden, 0, h, hidden);
+    norm_back(p, part(p, KV_P_MLP_NORM), x, h, rows, dx);
+    kv_gemm(false, rows, p->q_dim, hidden, 1, dx, hidden, part(p, KV_P_O),
             p->q_dim, 0, b->dout + t->at * p->q_dim, p->q_dim);
 }
 
 static void qkv_again(const struct back *b, const struct kv_tile *t)
 {
-    kv_pass_qkv(&b->p, t);
+    kv_pass_qkv(&b->p, t, NULL);
 }
 
-/* q, k, v, dout -> dq (unless lowest), dk, dv; q and k still turned. */
+/* q, k, v, dout -> dq (unless lowest), dk, dv; q and k after RoPE. */
 static void attention_back(const struct back *b)
 {
     const struct kv_pass *p = &b->p;
@@ -199,42 +227,40 @@ static void heads_back(const struct kv_pass *p, const float *w,
 }
 
 /* dqkv [rows][q, k, v] through the norms of q and k, whose inputs are computed
- * once more.  h: room for [rows][hidden], raw for [rows][q, k, v]. */
+ * once more.  h: workspace for [rows][hidden], raw for [rows][q, k, v]. */
 static void qk_norm_back(const struct kv_pass *p, const float *x, size_t rows,
                          float *h, float *raw, float *dqkv)
 {
     const struct kv_shape *s = &p->m->config.shape;
-    float *const *part = p->layer.part;
     const size_t qk = p->q_dim + p->kv_dim, all = qk + p->kv_dim;
 
-    kv_pass_norm(p, part[KV_P_ATTN_NORM], x, rows, h);
-    kv_gemm(true, rows, all, p->hidden, 1, h, p->hidden, part[KV_P_Q],
+    norm(p, part(p, KV_P_ATTN_NORM), x, rows, h);
+    kv_gemm(true, rows, all, p->hidden, 1, h, p->hidden, part(p, KV_P_Q),
             p->hidden, 0, raw, all);
-    kv_pass_bias(raw, rows, all, part[KV_P_Q_BIAS]);
-    heads_back(p, part[KV_P_Q_NORM], raw, rows, s->n_heads, all, dqkv);
-    heads_back(p, part[KV_P_K_NORM], raw + p->q_dim, rows, s->n_kv_heads, all,
-               dqkv + p->q_dim);
+    add_bias(raw, rows, all, part(p, KV_P_Q_BIAS));
+    heads_back(p, part(p, KV_P_Q_NORM), raw, rows, s->n_heads, all, dqkv);
+    heads_back(p, part(p, KV_P_K_NORM), raw + p->q_dim, rows, s->n_kv_heads,
+               all, dqkv + p->q_dim);
 }
 
-/* dk turned back; unless this is the lowest layer, dq too and all three on to
- * dx before the layer. */
+/* dk back through RoPE; unless this is the lowest layer, dq too and all three
+ * on to dx before the layer. */
 static void qkv_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
     const struct kv_shape *s = &p->m->config.shape;
-    float *const *part = p->layer.part;
     const size_t q_dim = p->q_dim, kv_dim = p->kv_dim, rows = t->rows;
     const size_t all = q_dim + 2 * kv_dim, hidden = p->hidden;
-    const float *unturn = b->unturn + t->token * 2 * s->n_rot;
+    const float *unrotate = b->unrotate + t->token * 2 * s->n_rot;
     const float *x = kv_pass_kept(p, p->kept_in) + t->at * hidden;
-    float *h = t->scratch, *dqkv = h + rows * hidden;
+    float *h = t->input, *dqkv = t->wide;
     float *dq = b->dq + t->at * q_dim, *dk = b->dk + t->at * kv_dim;
     const float *dv = b->dv + t->at * kv_dim;
 
-    kv_rope_rotate(s, unturn, dk, rows, s->n_kv_heads);
+    kv_rope_rotate(s, unrotate, dk, rows, s->n_kv_heads);
     if (b->lowest)
         return;
-    kv_rope_rotate(s, unturn, dq, rows, s->n_heads);
+    kv_rope_rotate(s, unrotate, dq, rows, s->n_heads);
     for (size_t i = 0; i < rows; i++) {
         float *row = dqkv + i * all;
 
@@ -242,11 +268,11 @@ static void qkv_back(const struct back *b, const struct kv_tile *t)
         memcpy(row + q_dim, dk + i * kv_dim, kv_dim * sizeof(*row));
         memcpy(row + q_dim + kv_dim, dv + i * kv_dim, kv_dim * sizeof(*row));
     }
-    if (part[KV_P_Q_NORM])
+    if (part(p, KV_P_Q_NORM))
         qk_norm_back(p, x, rows, h, dqkv + rows * all, dqkv);
-    kv_gemm(false, rows, hidden, all, 1, dqkv, all, part[KV_P_Q], hidden, 0, h,
-            hidden);
-    norm_back(p, part[KV_P_ATTN_NORM], x, h, rows, b->dx + t->at * hidden);
+    kv_gemm(false, rows, hidden, all, 1, dqkv, all, part(p, KV_P_Q), hidden, 0,
+            h, hidden);
+    norm_back(p, part(p, KV_P_ATTN_NORM), x, h, rows, b->dx + t->at * hidden);
 }
 
 static int layer_back(struct back *b, size_t layer,
@@ -263,7 +289,8 @@ static int layer_back(struct back *b, size_t layer,
     };
 
     b->lowest = layer == p->kept_from;
-    kv_pass_load(p, layer, b->lowest ? layer : layer - 1);
+    if (kv_pass_load(p, layer, b->lowest ? layer : layer - 1, e))
+        return -1;
     p->x = kv_pass_kept(p, p->kept_in);
     each_tile(b, mlp_back);
     each_tile(b, qkv_again);
@@ -274,8 +301,8 @@ static int layer_back(struct back *b, size_t layer,
     return kv_interrupted(e);
 }
 
-/* Floats of scratch per token, beside `hidden`. */
-static size_t row_floats(const struct kv_config *c)
+/* Floats of a token in a tile's workspace. */
+static size_t row_wide(const struct kv_config *c)
 {
     const struct kv_shape *s = &c->shape;
     const size_t mlp = 3 * c->inter;
@@ -296,9 +323,9 @@ static void back_init(struct back *b)
     b->dk = p->k_pre;
     b->dout = p->out;
     b->dv = kv_alloc(p->n_windows * p->n, p->kv_dim * sizeof(*b->dv));
-    b->unturn = kv_alloc(p->n, 2 * n_rot * sizeof(*b->unturn));
+    b->unrotate = kv_alloc(p->n, 2 * n_rot * sizeof(*b->unrotate));
     for (size_t i = 0; i < p->n * 2 * n_rot; i++)
-        b->unturn[i] = i / n_rot % 2 ? -p->rope[i] : p->rope[i];
+        b->unrotate[i] = i / n_rot % 2 ? -p->rope[i] : p->rope[i];
 }
 
 int kv_model_backward(struct kv_model *m, const int32_t *tokens,
@@ -311,7 +338,7 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     struct back b = {.tokens = tokens, .m = m};
     int rc = -1;
 
-    assert(!m->gpu);
+    assert(m->backend->on_host && m->backend->weight_type == KV_TYPE_F32);
     if (first_layer >= n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", first_layer,
                        n_layers);
@@ -322,14 +349,16 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
         .n_windows = n_windows,
         .n = n,
         .x = kv_alloc(rows, bytes),
-        .row_floats = row_floats(&m->config),
+        .row_wide = row_wide(&m->config),
         .kept_in = kv_alloc((n_layers - first_layer) * rows, bytes),
         .kept_mid = kv_alloc((n_layers - first_layer) * rows, bytes),
         .kept_from = first_layer,
     };
     b.dx = b.p.x;
-    if (kv_pass_init(&b.p, tokens, e))
+    if (kv_pass_check(m, tokens, n_windows, n, 0, e))
         goto out;
+    kv_pass_embed(m, tokens, rows, b.p.x);
+    kv_pass_init(&b.p, e);
     back_init(&b);
     rc = kv_pass_layers(&b.p, attention, e);
     if (!rc)
@@ -337,7 +366,7 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     for (size_t l = n_layers; l-- > first_layer && !rc;)
         rc = layer_back(&b, l, sink, e);
     kv_pass_clear(&b.p);
-    free(b.unturn);
+    free(b.unrotate);
     free(b.dv);
 out:
     free(b.p.kept_mid);

@@ -1,143 +1,130 @@
-#include "kernels/attend.h"
-#include "kernels/gemm.h"
-#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/model/model_gpu.h"
 #include "lib/model/pass.h"
 #include "lib/rope.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = KV_PASS_TILE };
+/* Where attention on the host finds a layer of a device. */
+struct kv_host_layer {
+    struct kv_backend *cpu;
+    float *q, *k, *k_pre, *v, *out;
+};
 
-/* Models above this size read ahead and let go layer by layer. */
-static const size_t large_model = (size_t)1 << 30;
+/* ---- tiles --------------------------------------------------------------- */
 
-size_t kv_pass_tiles(const struct kv_pass *p)
+/* Tokens that tiles do not cross: a window's, or all. */
+static size_t stretch(const struct kv_pass *p)
 {
-    return p->n_windows * ((p->n + TILE - 1) / TILE);
+    return p->b->windows ? p->n : p->n_windows * p->n;
 }
 
-struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i)
+static size_t per_stretch(const struct kv_pass *p)
 {
-    const size_t per_window = (p->n + TILE - 1) / TILE;
-    const size_t token = i % per_window * TILE, rest = p->n - token;
+    return (stretch(p) + p->b->tile - 1) / p->b->tile;
+}
+
+int kv_pass_each(const struct kv_pass *p, kv_tile_work *work, const void *arg,
+                 struct kv_err *e)
+{
+    const size_t stretches = p->n_windows * p->n / stretch(p);
+
+    return p->b->each(stretches * per_stretch(p), work, arg, e);
+}
+
+struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i, size_t thread)
+{
+    const size_t token = i % per_stretch(p) * p->b->tile;
+    const size_t rest = stretch(p) - token;
+    const size_t at = i / per_stretch(p) * stretch(p) + token;
 
     return (struct kv_tile){
-        .rows = rest < TILE ? rest : TILE,
-        .token = token,
-        .at = i / per_window * p->n + token,
-        .scratch =
-            p->scratch + (size_t)omp_get_thread_num() * p->scratch_floats,
+        .rows = rest < p->b->tile ? rest : p->b->tile,
+        .token = at % p->n,
+        .at = at,
+        .input = p->input + thread * p->input_bytes,
+        .wide = p->wide + thread * p->wide_floats,
     };
 }
 
-static size_t layer_floats(const struct kv_layer_weights *l)
-{
-    size_t n = 0;
+/* ---- a layer ------------------------------------------------------------- */
 
-    for (size_t i = 0; i < KV_PARTS; i++)
-        n += l->part[i] ? l->part[i]->n : 0;
-    return n;
+static bool runs(const struct kv_pass *p, enum kv_step_part part)
+{
+    return !(p->skip >> part & 1);
 }
 
-/* Widens in one parallel region, or none: on a busy machine its barrier costs
- * more than a small layer. */
-static void widen_layer(struct kv_pass_layer *to,
-                        const struct kv_layer_weights *l)
+static const float *vector(const struct kv_pass *p, enum kv_part part)
 {
-    const size_t piece = 1 << 16, small = 1 << 20;
-    float *at = to->block;
-
-    for (size_t i = 0; i < KV_PARTS; i++)
-        if (l->part[i]) {
-            to->part[i] = at;
-            at += l->part[i]->n;
-        }
-#pragma omp parallel if ((size_t)(at - to->block) > small)
-    for (size_t i = 0; i < KV_PARTS; i++) {
-        const struct kv_weight *w = l->part[i];
-        const size_t n = w ? w->n : 0;
-
-#pragma omp for schedule(static) nowait
-        for (size_t j = 0; j < n; j += piece)
-            kv_weight_dequantize(w, j, n - j < piece ? n - j : piece,
-                                 to->part[i] + j);
-    }
+    return kv_layers_vector(p->m->layers, part);
 }
 
-void kv_pass_load(struct kv_pass *p, size_t layer, size_t next)
+int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
 {
-    const struct kv_layer_weights *l = &p->m->weights.layer[layer];
-
     p->loaded = layer;
-    widen_layer(&p->layer, l);
-    if (p->m->files.bytes <= large_model)
-        return;
-    for (size_t i = 0; i < KV_PARTS; i++) {
-        if (l->part[i])
-            kv_weight_release(l->part[i]);
-        if (l->part[i] && next != layer)
-            kv_weight_will_need(p->m->weights.layer[next].part[i]);
-    }
+    return kv_layers_load(p->m->layers, layer, next, e);
 }
 
-void kv_pass_bias(float *x, size_t rows, size_t n, const float *bias)
+int kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
+                 size_t rows, enum kv_type type, void *out, struct kv_err *e)
 {
-    for (size_t t = 0; bias && t < rows; t++)
-        kv_row_add(x + t * n, bias, n);
+    return runs(p, KV_STEP_NORM)
+               ? p->b->norm(x, w, rows, p->hidden, p->m->config.norm_eps, type,
+                            out, e)
+               : 0;
 }
 
-/* Each of `heads` vectors of x by itself; w NULL: nothing. */
-static void norm_heads(const struct kv_pass *p, const float *w, float *x,
-                       size_t heads)
+/* c [rows][outputs] (+)= a times the matrix that begins with this part. */
+static int multiply(const struct kv_pass *p, const struct kv_tile *t,
+                    enum kv_part part, const void *a, size_t inputs, float *c,
+                    size_t outputs, bool add, struct kv_err *e)
 {
-    const size_t d = p->m->config.shape.head_dim;
-
-    for (size_t h = 0; w && h < heads; h++)
-        kv_rms_norm(x + h * d, w, d, p->m->config.norm_eps, x + h * d);
+    return p->b->multiply(
+        p->b,
+        &(struct kv_product){.rows = t->rows,
+                             .outputs = outputs,
+                             .inputs = inputs,
+                             .a = a,
+                             .w = kv_layers_matrix(p->m->layers, part),
+                             .c = c,
+                             .c_row = outputs,
+                             .add = add},
+        e);
 }
 
-void kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
-                  size_t rows, float *out)
-{
-    const size_t hidden = p->hidden;
-
-    for (size_t t = 0; t < rows; t++)
-        kv_rms_norm(x + t * hidden, w, hidden, p->m->config.norm_eps,
-                    out + t * hidden);
-}
-
-void kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t)
+int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
+                struct kv_err *e)
 {
     const struct kv_shape *s = &p->m->config.shape;
-    float *const *part = p->layer.part;
-    const size_t q_dim = p->q_dim, kv_dim = p->kv_dim;
-    const size_t all = q_dim + 2 * kv_dim;
-    float *h = t->scratch, *qkv = h + t->rows * p->hidden;
-    float *q = p->q + t->at * q_dim, *k = p->k + t->at * kv_dim;
-    float *k_pre = p->k_pre + t->at * kv_dim, *v = p->v + t->at * kv_dim;
-    const float *turns = p->rope + t->token * 2 * s->n_rot;
+    const struct kv_heads heads = {
+        .rows = t->rows,
+        .first = t->token,
+        .n = p->n,
+        .n_heads = s->n_heads,
+        .n_kv_heads = s->n_kv_heads,
+        .head_dim = s->head_dim,
+        .n_rot = s->n_rot,
+        .qkv = t->wide,
+        .bias = vector(p, KV_P_Q_BIAS),
+        .q_norm = vector(p, KV_P_Q_NORM),
+        .k_norm = vector(p, KV_P_K_NORM),
+        .eps = p->m->config.norm_eps,
+        .rope = p->rope,
+        .q = p->q + t->at * p->q_dim,
+        .k = p->k + t->at * p->kv_dim,
+        .k_pre = p->k_pre + t->at * p->kv_dim,
+        .v = p->v + t->at * p->kv_dim,
+    };
 
-    kv_pass_norm(p, part[KV_P_ATTN_NORM], p->x + t->at * p->hidden, t->rows, h);
-    kv_gemm(true, t->rows, all, p->hidden, 1, h, p->hidden, part[KV_P_Q],
-            p->hidden, 0, qkv, all);
-    kv_pass_bias(qkv, t->rows, all, part[KV_P_Q_BIAS]);
-    for (size_t i = 0; i < t->rows; i++) {
-        const float *row = qkv + i * all;
-
-        memcpy(q + i * q_dim, row, q_dim * sizeof(*q));
-        memcpy(k_pre + i * kv_dim, row + q_dim, kv_dim * sizeof(*k));
-        memcpy(v + i * kv_dim, row + q_dim + kv_dim, kv_dim * sizeof(*v));
-    }
-    norm_heads(p, part[KV_P_Q_NORM], q, t->rows * s->n_heads);
-    norm_heads(p, part[KV_P_K_NORM], k_pre, t->rows * s->n_kv_heads);
-    memcpy(k, k_pre, t->rows * kv_dim * sizeof(*k));
-    kv_rope_rotate(s, turns, q, t->rows, s->n_heads);
-    kv_rope_rotate(s, turns, k, t->rows, s->n_kv_heads);
+    if (kv_pass_norm(p, vector(p, KV_P_ATTN_NORM), p->x + t->at * p->hidden,
+                     t->rows, p->b->input_type, t->input, e))
+        return -1;
+    if (runs(p, KV_STEP_QKV) &&
+        multiply(p, t, KV_P_Q, t->input, p->hidden, t->wide,
+                 p->q_dim + 2 * p->kv_dim, false, e))
+        return -1;
+    return runs(p, KV_STEP_ROPE) ? p->b->heads(&heads, e) : 0;
 }
 
 /* x of the tile, where the caller wants it kept. */
@@ -150,138 +137,195 @@ static void keep(const struct kv_pass *p, const struct kv_tile *t, float *all)
                t->rows * p->hidden * sizeof(*all));
 }
 
-static void before_attention(const struct kv_pass *p, const struct kv_tile *t)
+static int before_attention(const void *arg, size_t i, size_t thread,
+                            struct kv_err *e)
 {
-    keep(p, t, p->kept_in);
-    kv_pass_qkv(p, t);
+    const struct kv_pass *p = arg;
+    const struct kv_tile t = kv_pass_tile(p, i, thread);
+
+    keep(p, &t, p->kept_in);
+    return kv_pass_qkv(p, &t, e);
 }
 
-/* x += Wo out; x += down(silu(gate(norm x)) * up(norm x)). */
-static void after_attention(const struct kv_pass *p, const struct kv_tile *t)
-{
-    float *const *part = p->layer.part;
-    const size_t hidden = p->hidden, inter = p->inter;
-    float *x = p->x + t->at * hidden;
-    float *h = t->scratch, *gate = h + t->rows * hidden; /* [rows][2][inter] */
-
-    kv_gemm(true, t->rows, hidden, p->q_dim, 1, p->out + t->at * p->q_dim,
-            p->q_dim, part[KV_P_O], p->q_dim, 1, x, hidden);
-    kv_pass_bias(x, t->rows, hidden, part[KV_P_O_BIAS]);
-    keep(p, t, p->kept_mid);
-    kv_pass_norm(p, part[KV_P_MLP_NORM], x, t->rows, h);
-    kv_gemm(true, t->rows, 2 * inter, hidden, 1, h, hidden, part[KV_P_GATE],
-            hidden, 0, gate, 2 * inter);
-    kv_pass_bias(gate, t->rows, 2 * inter, part[KV_P_GATE_BIAS]);
-    for (size_t i = 0; i < t->rows; i++) {
-        float *row = gate + i * 2 * inter;
-
-        kv_silu_mul(row, row + inter, inter, row);
-    }
-    kv_gemm(true, t->rows, hidden, inter, 1, gate, 2 * inter, part[KV_P_DOWN],
-            inter, 1, x, hidden);
-    kv_pass_bias(x, t->rows, hidden, part[KV_P_DOWN_BIAS]);
-}
-
-static void final_norm(const struct kv_pass *p, const struct kv_tile *t)
+/* x += a product and its bias. */
+static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
+                         enum kv_part part, enum kv_part bias, const void *a,
+                         size_t inputs, struct kv_err *e)
 {
     float *x = p->x + t->at * p->hidden;
 
-    kv_pass_norm(p, p->m->norm, x, t->rows, x);
+    if (multiply(p, t, part, a, inputs, x, p->hidden, true, e))
+        return -1;
+    return vector(p, bias)
+               ? p->b->add(x, vector(p, bias), t->rows, p->hidden, e)
+               : 0;
 }
 
-static void each_tile(const struct kv_pass *p,
-                      void (*work)(const struct kv_pass *p,
-                                   const struct kv_tile *t))
+/* x += Wo out */
+static int out_product(const struct kv_pass *p, const struct kv_tile *t,
+                       struct kv_err *e)
 {
-    const size_t n = kv_pass_tiles(p);
+    const void *a;
 
-#pragma omp parallel for schedule(dynamic) if (n > 1)
-    for (size_t i = 0; i < n; i++) {
-        const struct kv_tile t = kv_pass_tile(p, i);
-
-        work(p, &t);
-    }
+    return p->b->to_input(p->b, p->out + t->at * p->q_dim, t->rows * p->q_dim,
+                          t->input, &a, e) ||
+           add_to_stream(p, t, KV_P_O, KV_P_O_BIAS, a, p->q_dim, e);
 }
 
-static int check_tokens(const struct kv_model *m, const int32_t *tokens,
-                        size_t n_tokens, struct kv_err *e)
+/* x += down(silu(gate h) * up h) */
+static int mlp(const struct kv_pass *p, const struct kv_tile *t,
+               struct kv_err *e)
 {
-    for (size_t i = 0; i < n_tokens; i++)
+    return multiply(p, t, KV_P_GATE, t->input, p->hidden, t->wide, 2 * p->inter,
+                    false, e) ||
+           p->b->activate(t->wide, vector(p, KV_P_GATE_BIAS), t->rows, p->inter,
+                          p->b->input_type, t->input, e) ||
+           add_to_stream(p, t, KV_P_DOWN, KV_P_DOWN_BIAS, t->input, p->inter,
+                         e);
+}
+
+static int after_attention(const void *arg, size_t i, size_t thread,
+                           struct kv_err *e)
+{
+    const struct kv_pass *p = arg;
+    const struct kv_tile t = kv_pass_tile(p, i, thread);
+
+    if (runs(p, KV_STEP_OUT) && out_product(p, &t, e))
+        return -1;
+    keep(p, &t, p->kept_mid);
+    if (kv_pass_norm(p, vector(p, KV_P_MLP_NORM), p->x + t.at * p->hidden,
+                     t.rows, p->b->input_type, t.input, e))
+        return -1;
+    return runs(p, KV_STEP_MLP) ? mlp(p, &t, e) : 0;
+}
+
+static int final_norm(const void *arg, size_t i, size_t thread,
+                      struct kv_err *e)
+{
+    const struct kv_pass *p = arg;
+    const struct kv_tile t = kv_pass_tile(p, i, thread);
+    float *x = p->x + t.at * p->hidden;
+
+    return kv_pass_norm(p, kv_layers_norm(p->m->layers), x, t.rows, KV_TYPE_F32,
+                        x, e);
+}
+
+int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e)
+{
+    return kv_pass_each(p, final_norm, p, e);
+}
+
+/* ---- a pass -------------------------------------------------------------- */
+
+int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
+                  size_t n_windows, size_t n, size_t first, struct kv_err *e)
+{
+    for (size_t i = 0; i < n_windows * n; i++)
         if (tokens[i] < 0 || (size_t)tokens[i] >= m->config.n_vocab)
             return kv_fail(e,
                            "token id %d at %zu is outside the vocabulary "
                            "of %zu of %s",
                            (int)tokens[i], i, m->config.n_vocab, m->info.name);
-    return 0;
-}
-
-int kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
-                  size_t n_windows, size_t n, size_t first, float *x,
-                  struct kv_err *e)
-{
-    const size_t hidden = m->config.hidden, window = m->config.window;
-    const size_t all = n_windows * n;
-
-    if (check_tokens(m, tokens, all, e))
-        return -1;
-    if (first + n > window)
+    if (first + n > m->config.window)
         return kv_fail(e,
                        "%s attends over a sliding window of %zu tokens, "
                        "which is not implemented: %zu tokens are too many",
-                       m->info.name, window, first + n);
-#pragma omp parallel for schedule(static) if (all > TILE)
-    for (size_t i = 0; i < all; i++)
-        kv_weight_dequantize(m->weights.embed, (size_t)tokens[i] * hidden,
-                             hidden, x + i * hidden);
+                       m->info.name, m->config.window, first + n);
     return 0;
 }
 
-int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e)
+void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,
+                   float *x)
+{
+    const size_t hidden = m->config.hidden;
+
+#pragma omp parallel for schedule(static) if (n > 128)
+    for (size_t i = 0; i < n; i++)
+        kv_weight_dequantize(m->weights.embed, (size_t)tokens[i] * hidden,
+                             hidden, x + i * hidden);
+}
+
+static int want(struct kv_pass *p, enum kv_work which, size_t n, size_t bytes,
+                void *to, struct kv_err *e)
+{
+    struct kv_workspace *w = &p->m->workspace[which];
+
+    if (kv_workspace_want(p->b, w, n * bytes, e))
+        return -1;
+    memcpy(to, &w->p, sizeof(w->p));
+    return 0;
+}
+
+static size_t max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The angles of the pass's positions, to the backend. */
+static int make_rope(struct kv_pass *p, struct kv_err *e)
+{
+    const struct kv_shape *s = &p->m->config.shape;
+    const size_t bytes = p->n * 2 * s->n_rot * sizeof(float);
+    float *table = kv_alloc(bytes, 1);
+    int rc;
+
+    kv_rope_table(s, p->n, p->first, table);
+    rc = want(p, KV_WORK_ROPE, bytes, 1, &p->rope, e) ||
+         p->b->upload(p->rope, table, bytes, e);
+    free(table);
+    return rc;
+}
+
+/* What the host computes with is not kept from pass to pass: others want it. */
+static void release(struct kv_model *m)
+{
+    for (enum kv_work r = 0; r < KV_WORKSPACES && m->backend->on_host; r++)
+        kv_workspace_clear(m->backend, &m->workspace[r]);
+}
+
+int kv_pass_init(struct kv_pass *p, struct kv_err *e)
 {
     const struct kv_config *c = &p->m->config;
     const struct kv_shape *s = &c->shape;
-    const size_t n = p->n_windows * p->n;
-    const size_t rows = p->n < TILE ? p->n : TILE;
-    size_t widest, block = 0;
+    const size_t n = p->n_windows * p->n, word = sizeof(float);
+    size_t rows, threads;
 
-    if (kv_pass_embed(p->m, tokens, p->n_windows, p->n, p->first, p->x, e))
-        return -1;
+    release(p->m);
+    p->b = p->m->backend;
     p->hidden = c->hidden;
     p->inter = c->inter;
     p->q_dim = s->n_heads * s->head_dim;
     p->kv_dim = s->n_kv_heads * s->head_dim;
-    p->q = kv_alloc(n, p->q_dim * sizeof(float));
-    p->out = kv_alloc(n, p->q_dim * sizeof(float));
-    p->k = kv_alloc(n, p->kv_dim * sizeof(float));
-    p->k_pre = kv_alloc(n, p->kv_dim * sizeof(float));
-    p->v = kv_alloc(n, p->kv_dim * sizeof(float));
-    p->rope = kv_alloc(p->n, 2 * s->n_rot * sizeof(float));
-    kv_rope_table(s, p->n, p->first, p->rope);
-    widest = p->q_dim + 2 * p->kv_dim;
-    widest = widest > 2 * p->inter ? widest : 2 * p->inter;
-    widest = widest > p->row_floats ? widest : p->row_floats;
-    p->scratch_floats = rows * (p->hidden + widest);
-    p->scratch = kv_alloc((size_t)omp_get_max_threads(),
-                          p->scratch_floats * sizeof(float));
-    for (size_t l = 0; l < s->n_layers; l++) {
-        const size_t floats = layer_floats(&p->m->weights.layer[l]);
-
-        block = floats > block ? floats : block;
-    }
-    p->layer.block = kv_alloc(block, sizeof(float));
-    return 0;
+    rows = stretch(p) < p->b->tile ? stretch(p) : p->b->tile;
+    threads = p->b->threads();
+    p->input_bytes = rows * max(max(p->hidden, p->q_dim), p->inter) *
+                     kv_type_bytes(p->b->input_type);
+    p->wide_floats =
+        rows * max(max(p->q_dim + 2 * p->kv_dim, 2 * p->inter), p->row_wide);
+    return want(p, KV_WORK_Q, n, p->q_dim * word, &p->q, e) ||
+           want(p, KV_WORK_OUT, n, p->q_dim * word, &p->out, e) ||
+           want(p, KV_WORK_K, n, p->kv_dim * word, &p->k, e) ||
+           want(p, KV_WORK_K_PRE, n, p->kv_dim * word, &p->k_pre, e) ||
+           want(p, KV_WORK_V, n, p->kv_dim * word, &p->v, e) ||
+           want(p, KV_WORK_INPUT, threads, p->input_bytes, &p->input, e) ||
+           want(p, KV_WORK_WIDE, threads, p->wide_floats * word, &p->wide, e) ||
+           make_rope(p, e);
 }
 
 void kv_pass_clear(struct kv_pass *p)
 {
-    free(p->q);
-    free(p->out);
-    free(p->k);
-    free(p->k_pre);
-    free(p->v);
-    free(p->rope);
-    free(p->scratch);
-    free(p->layer.block);
+    struct kv_host_layer *h = p->host;
+
+    if (h) {
+        kv_backend_free(h->cpu);
+        free(h->q);
+        free(h->k);
+        free(h->k_pre);
+        free(h->v);
+        free(h->out);
+        free(h);
+    }
+    release(p->m);
 }
 
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
@@ -290,11 +334,11 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
     const struct kv_attention exact = {.run = kv_attend_exact};
     const struct kv_attention *a = attention ? attention : &exact;
     const size_t n_layers = p->m->config.shape.n_layers;
-    int rc = 0;
 
-    for (size_t l = 0; l < n_layers && !rc; l++) {
+    for (size_t l = 0; l < n_layers; l++) {
         const struct kv_qkv x = {
             .shape = &p->m->config.shape,
+            .backend = p->b,
             .layer = l,
             .n_windows = p->n_windows,
             .n = p->n,
@@ -304,17 +348,16 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
             .k_pre = p->k_pre,
             .v = p->v,
             .out = p->out,
+            .rope = p->rope,
+            .host = &p->host,
         };
 
-        kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l);
-        each_tile(p, before_attention);
-        rc = a->run(a->arg, &x, e);
-        if (!rc)
-            each_tile(p, after_attention);
-        if (!rc)
-            rc = kv_interrupted(e);
+        if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e) ||
+            kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
+            kv_pass_each(p, after_attention, p, e) || kv_interrupted(e))
+            return -1;
     }
-    return rc;
+    return 0;
 }
 
 int kv_model_forward(struct kv_model *m, const int32_t *tokens,
@@ -322,97 +365,218 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e)
 {
-    struct kv_pass p = {
-        .m = m, .n_windows = n_windows, .n = n, .first = first, .x = hidden};
+    const size_t bytes = n_windows * n * m->config.hidden * sizeof(*hidden);
+    struct kv_pass p = {.m = m, .n_windows = n_windows, .n = n, .first = first};
+    const void *x;
     int rc;
 
     if (n_windows == 0 || n == 0)
         return 0;
-    if (m->gpu)
-        return kv_pass_embed(m, tokens, n_windows, n, first, hidden, e) ||
-                       kv_model_gpu_forward(m->gpu, n_windows, n, first,
-                                            attention, hidden, e)
-                   ? -1
-                   : 0;
-    if (kv_pass_init(&p, tokens, e))
+    if (kv_pass_check(m, tokens, n_windows, n, first, e))
         return -1;
-    rc = kv_pass_layers(&p, attention, e);
-    if (!rc)
-        each_tile(&p, final_norm);
+    kv_pass_embed(m, tokens, n_windows * n, hidden);
+    if (kv_backend_take(m->backend, &m->workspace[KV_WORK_X], hidden, bytes, &x,
+                        e))
+        return -1;
+    p.x = m->backend->on_host ? hidden : m->workspace[KV_WORK_X].p;
+    rc = kv_pass_init(&p, e) || kv_pass_layers(&p, attention, e) ||
+         kv_pass_norm_all(&p, e) ||
+         kv_backend_give(m->backend, hidden, p.x, bytes, e);
     kv_pass_clear(&p);
-    return rc;
+    return rc ? -1 : 0;
 }
 
-int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
+/* ---- attention ----------------------------------------------------------- */
+
+struct kv_attend_job kv_qkv_job(const struct kv_qkv *x, size_t first,
+                                size_t end)
 {
+    const size_t row = x->shape->n_heads * x->shape->head_dim;
     struct kv_attend_job job = {
-        .view = kv_shape_view(x->shape, x->n, 0, x->n),
-        .q = x->q,
-        .out = x->out,
+        .view = kv_shape_view(x->shape, x->n, first, end - first),
+        .q = x->q + first * row,
+        .out = x->out + first * row,
         .q_rows = x->n,
         .k = {.unquantized = x->k},
         .v = {.unquantized = x->v},
     };
 
-    (void)arg;
-    if (x->gpu)
-        return kv_model_gpu_attend(x, NULL, e);
     job.view.n_seqs = x->n_windows;
-    kv_attend(&job);
+    return job;
+}
+
+int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    const struct kv_attend_job job = kv_qkv_job(x, 0, x->n);
+
+    (void)arg;
+    return x->backend->attend(x->backend, &job, NULL, 0, e);
+}
+
+static int bring(const struct kv_qkv *x, float **to, const float *from,
+                 size_t heads, struct kv_err *e)
+{
+    const size_t n = x->n_windows * x->n * heads;
+    const size_t bytes = x->shape->head_dim * sizeof(**to);
+
+    if (!*to)
+        *to = kv_alloc(n, bytes);
+    return from ? x->backend->download(*to, from, n * bytes, e) : 0;
+}
+
+int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *to, struct kv_err *e)
+{
+    const size_t heads = x->shape->n_heads, kv_heads = x->shape->n_kv_heads;
+    struct kv_host_layer *h;
+
+    *to = *x;
+    if (x->backend->on_host)
+        return 0;
+    if (!*x->host) {
+        *x->host = kv_alloc(1, sizeof(**x->host));
+        (*x->host)->cpu = kv_backend_cpu(KV_TYPE_F32);
+    }
+    h = *x->host;
+    if (bring(x, &h->q, x->q, heads, e) || bring(x, &h->k, x->k, kv_heads, e) ||
+        bring(x, &h->k_pre, x->k_pre, kv_heads, e) ||
+        bring(x, &h->v, x->v, kv_heads, e) || bring(x, &h->out, NULL, heads, e))
+        return -1;
+    to->backend = h->cpu;
+    to->q = h->q;
+    to->k = h->k;
+    to->k_pre = h->k_pre;
+    to->v = h->v;
+    to->out = h->out;
     return 0;
 }
 
-int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
-                    struct kv_err *e)
+int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
+                     struct kv_err *e)
 {
-    return kv_model_gpu_attend(x, f, e);
+    const struct kv_shape *s = x->shape;
+
+    return x->backend->on_host
+               ? 0
+               : x->backend->upload(x->out, host->out,
+                                    x->n_windows * x->n * s->n_heads *
+                                        s->head_dim * sizeof(*x->out),
+                                    e);
 }
 
-int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool quantized,
-                  float **room, struct kv_err *e)
+/* ---- logits -------------------------------------------------------------- */
+
+/* Products of rows of x with a panel of the head. */
+struct panel {
+    struct kv_model *m;
+    const float *x;
+    size_t n, first, columns;
+    const void *head;
+    float *logits;
+};
+
+static int panel_tile(const void *arg, size_t i, size_t thread,
+                      struct kv_err *e)
 {
-    return kv_model_gpu_room(x, side, quantized, room, e);
+    const struct panel *p = arg;
+    const struct kv_backend *b = p->m->backend;
+    const size_t t = i * b->tile, h = p->m->config.hidden;
+    const size_t rows = p->n - t < b->tile ? p->n - t : b->tile;
+    const size_t n_vocab = p->m->config.n_vocab;
+    const void *a;
+
+    (void)thread;
+    return b->to_input(b, p->x + t * h, rows * h,
+                       p->m->workspace[KV_WORK_INPUT].p, &a, e) ||
+           b->multiply(
+               b,
+               &(struct kv_product){.rows = rows,
+                                    .outputs = p->columns,
+                                    .inputs = h,
+                                    .a = a,
+                                    .w = p->head,
+                                    .c = p->logits + t * n_vocab + p->first,
+                                    .c_row = n_vocab},
+               e);
 }
 
-int kv_forms_turn(const struct kv_qkv *x, float *k, struct kv_err *e)
+int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
+                   struct kv_err *e)
 {
-    return kv_model_gpu_turn(x, k, e);
+    const struct kv_backend *b = m->backend;
+    const size_t n_vocab = m->config.n_vocab, most = kv_layers_panel(m->layers);
+    struct kv_workspace panel = {NULL, 0};
+    struct panel p = {.m = m, .x = x, .n = n, .logits = logits};
+    int rc = 0;
+
+    if (!b->on_host)
+        rc = kv_workspace_want(
+            b, &m->workspace[KV_WORK_INPUT],
+            n * m->config.hidden * kv_type_bytes(b->input_type), e);
+    for (; p.first < n_vocab && !rc; p.first += most) {
+        p.columns = n_vocab - p.first < most ? n_vocab - p.first : most;
+        rc =
+            kv_layers_head(m->layers, p.first, p.columns, &panel, &p.head, e) ||
+            b->each((n + b->tile - 1) / b->tile, panel_tile, &p, e);
+    }
+    kv_workspace_clear(b, &panel);
+    return rc ? -1 : 0;
 }
 
-const float *kv_model_head(const struct kv_model *m, size_t first, size_t n,
-                           float *panel)
+/* Logits of n rows of the host's, to the backend. */
+static int make_logits(struct kv_model *m, const float *hidden, size_t n,
+                       float *logits, struct kv_err *e)
 {
-    const size_t h = m->config.hidden;
+    const void *x;
 
-    if (m->head)
-        return m->head + first * h;
-    kv_model_dequantize(m->weights.head, first * h, n * h, panel);
-    return panel;
+    return kv_backend_take(m->backend, &m->workspace[KV_WORK_X], hidden,
+                           n * m->config.hidden * sizeof(*hidden), &x, e) ||
+           kv_pass_logits(m, x, n, logits, e);
 }
 
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e)
 {
+    const struct kv_backend *b = m->backend;
     const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    float *panel;
+    const size_t most = b->on_host ? n : kv_backend_logit_rows(b, n_vocab);
 
-    if (m->gpu)
-        return kv_model_gpu_logits(m->gpu, hidden, n, logits, e);
-    panel = m->head ? NULL : kv_alloc(KV_HEAD_PANEL, h * sizeof(*panel));
-    for (size_t v = 0; v < n_vocab; v += KV_HEAD_PANEL) {
-        const size_t cols =
-            n_vocab - v < KV_HEAD_PANEL ? n_vocab - v : KV_HEAD_PANEL;
-        const float *head = kv_model_head(m, v, cols, panel);
+    for (size_t t = 0; t < n; t += most) {
+        const size_t rows = n - t < most ? n - t : most;
+        const size_t bytes = rows * n_vocab * sizeof(*logits);
+        float *to = logits + t * n_vocab;
+        void *at;
 
-#pragma omp parallel for schedule(dynamic) if (n > KV_LOGIT_ROWS && \
-                                               !omp_in_parallel())
-        for (size_t t = 0; t < n; t += KV_LOGIT_ROWS) {
-            const size_t rows = n - t < KV_LOGIT_ROWS ? n - t : KV_LOGIT_ROWS;
-
-            kv_gemm(true, rows, cols, h, 1, hidden + t * h, h, head, h, 0,
-                    logits + t * n_vocab + v, n_vocab);
-        }
+        if (kv_backend_place(b, &m->workspace[KV_WORK_LOGITS], to, bytes, &at,
+                             e) ||
+            make_logits(m, hidden + t * h, rows, at, e) ||
+            kv_backend_give(b, to, at, bytes, e))
+            return -1;
     }
-    free(panel);
     return kv_interrupted(e);
+}
+
+int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
+                    size_t n, const int32_t *target, struct kv_loss *loss,
+                    struct kv_err *e)
+{
+    const struct kv_backend *b = m->backend;
+    const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
+    const size_t most = kv_backend_logit_rows(b, n_vocab);
+    struct kv_workspace *mine = &m->workspace[KV_WORK_LOGITS];
+    struct kv_workspace *its = &m->workspace[KV_WORK_BASE_LOGITS];
+    int rc = 0;
+
+    for (size_t t = 0; t < n && !rc; t += most) {
+        const size_t rows = n - t < most ? n - t : most;
+        const size_t bytes = rows * n_vocab * sizeof(float);
+
+        rc = kv_workspace_want(b, mine, bytes, e) ||
+             make_logits(m, hidden + t * h, rows, mine->p, e) ||
+             (base && (kv_workspace_want(b, its, bytes, e) ||
+                       make_logits(m, base + t * h, rows, its->p, e))) ||
+             b->loss(b, mine->p, base ? its->p : NULL, target + t, rows,
+                     n_vocab, loss + t, e) ||
+             kv_interrupted(e);
+    }
+    return rc ? -1 : 0;
 }

@@ -1,28 +1,22 @@
 #include "lib/model/model.h"
+#include "kernels/device.h"
 #include "kernels/gemm.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
-#include "lib/model/model_gpu.h"
+#include "lib/model/model_impl.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Heads up to this many bytes of f32 are kept widened. */
-static const size_t head_limit = (size_t)256 << 20;
+/* Models above this size read ahead and let go layer by layer. */
+static const size_t large_model = (size_t)1 << 30;
 
-void kv_model_dequantize(const struct kv_weight *w, size_t first, size_t n,
-                         float *out)
-{
-    const size_t piece = 1 << 16;
-
-#pragma omp parallel for schedule(static) if (n > piece)
-    for (size_t i = 0; i < n; i += piece)
-        kv_weight_dequantize(w, first + i, n - i < piece ? n - i : piece,
-                             out + i);
-}
+/* What cuBLAS, the driver and the notes of klt's searches
+ * (kernels/device_code.h) take on a device, about. */
+static const size_t slack = (size_t)256 << 20;
 
 bool kv_model_holds(const char *name)
 {
@@ -108,26 +102,39 @@ static int check_adapter(const char *dir, struct kv_err *e)
     return rc;
 }
 
+/* Weights on b, which becomes the model's.  memory: bytes that activations may
+ * take on a device. */
+static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
+                 struct kv_err *e)
+{
+    const struct kv_config *c = &m->config;
+    const size_t q = c->shape.n_heads * c->shape.head_dim;
+    const size_t widest = c->inter > q ? c->inter : q;
+    const size_t tile =
+        b->tile * (3 * c->inter + widest + c->hidden) * sizeof(float);
+    const size_t beside = tile + 2 * b->logit_bytes + 2 * memory + slack;
+
+    kv_layers_free(m->layers);
+    kv_backend_free(m->backend);
+    m->layers = NULL;
+    m->backend = b;
+    return kv_layers_new(&m->layers, b, &m->weights, c->shape.n_layers,
+                         b->device ? b->device->free : 0, beside,
+                         b->device || m->files.bytes > large_model, e);
+}
+
 static int open_model(struct kv_model *m, const char *dir,
                       const char *config_path, struct kv_err *e)
 {
-    const struct kv_config *c = &m->config;
-
     if (!kv_is_dir(dir))
         return kv_fail(e, "%s is not a model folder", dir);
     if (check_adapter(dir, e) || kv_config_read(&m->config, config_path, e) ||
         kv_weights_open(&m->files, dir, e) ||
-        kv_tensor_map(&m->weights, c, &m->files, dir, e) ||
+        kv_tensor_map(&m->weights, &m->config, &m->files, dir, e) ||
         hash_model(m, dir, e))
         return -1;
     fill_info(m, dir);
-    m->norm = kv_alloc(c->hidden, sizeof(*m->norm));
-    kv_model_dequantize(m->weights.norm, 0, c->hidden, m->norm);
-    if (m->weights.head->n <= head_limit / sizeof(*m->head)) {
-        m->head = kv_alloc(m->weights.head->n, sizeof(*m->head));
-        kv_model_dequantize(m->weights.head, 0, m->weights.head->n, m->head);
-    }
-    return 0;
+    return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }
 
 int kv_model_open(struct kv_model **m, const char *dir, struct kv_err *e)
@@ -149,30 +156,42 @@ void kv_model_free(struct kv_model *m)
 {
     if (!m)
         return;
-    kv_model_gpu_free(m->gpu);
+    kv_layers_free(m->layers);
+    for (enum kv_work r = 0; r < KV_WORKSPACES && m->backend; r++)
+        kv_workspace_clear(m->backend, &m->workspace[r]);
+    kv_backend_free(m->backend);
     kv_weights_clear(&m->files);
     kv_tensor_unmap(&m->weights);
-    free(m->norm);
-    free(m->head);
     free(m);
 }
 
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e)
 {
-    return kv_model_gpu_new(&m->gpu, m, d, memory, e);
+    return place(m, kv_backend_cuda(d, kv_weight_stored(m->weights.head)),
+                 memory, e)
+               ? kv_fail_in(e, "%s", m->info.name)
+               : 0;
 }
 
-const struct kv_device *kv_model_device(const struct kv_model *m)
+int kv_model_random(struct kv_model **out, const struct kv_config *c,
+                    const struct kv_device *d, uint64_t seed, struct kv_err *e)
 {
-    return m->gpu ? kv_model_gpu_device(m->gpu) : NULL;
+    struct kv_model *m = kv_alloc(1, sizeof(*m));
+
+    m->config = *c;
+    kv_tensor_map_random(&m->weights, &m->config, seed);
+    if (place(m, kv_backend_cuda(d, KV_TYPE_F16), 0, e)) {
+        kv_model_free(m);
+        return -1;
+    }
+    *out = m;
+    return 0;
 }
 
-int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
-                    size_t n, const int32_t *target, struct kv_gpu_loss *loss,
-                    struct kv_err *e)
+const struct kv_backend *kv_model_backend(const struct kv_model *m)
 {
-    return kv_model_gpu_losses(m->gpu, hidden, base, n, target, loss, e);
+    return m->backend;
 }
 
 const struct kv_model_info *kv_model_info(const struct kv_model *m)
@@ -198,24 +217,24 @@ int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,
     const size_t hidden = m->config.hidden, d = s->head_dim;
     const size_t q_dim = s->n_heads * d, group = s->n_heads / s->n_kv_heads;
     const struct kv_weight *wo;
-    float *w, *turned;
+    float *w, *transposed;
 
     if (layer >= s->n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", layer, s->n_layers);
     wo = m->weights.layer[layer].part[KV_P_O];
     w = kv_alloc(wo->n, sizeof(*w));
-    turned = kv_alloc(wo->n, sizeof(*turned));
-    kv_model_dequantize(wo, 0, wo->n, w);
+    transposed = kv_alloc(wo->n, sizeof(*transposed));
+    kv_weight_dequantize(wo, 0, wo->n, w);
     for (size_t i = 0; i < hidden; i++)
         for (size_t j = 0; j < q_dim; j++)
-            turned[j * hidden + i] = w[i * q_dim + j];
+            transposed[j * hidden + i] = w[i * q_dim + j];
     for (size_t h = 0; h < s->n_heads; h++) {
-        const float *head = turned + h * d * hidden; /* [d][hidden] */
+        const float *head = transposed + h * d * hidden; /* [d][hidden] */
 
         kv_gemm(true, d, d, hidden, 1, head, hidden, head, hidden,
                 h % group ? 1 : 0, gram + h / group * d * d, d);
     }
-    free(turned);
+    free(transposed);
     free(w);
     return 0;
 }

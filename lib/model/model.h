@@ -8,6 +8,7 @@
 #ifndef KV_MODEL_H
 #define KV_MODEL_H
 
+#include "kernels/backend.h"
 #include "lib/base/err.h"
 #include "lib/shape.h"
 
@@ -54,58 +55,55 @@ struct kv_device;
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e);
 
-/* One layer's attention for a group of windows.  Layouts:
- * q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
+struct kv_config;
+
+/* A model of this shape on a device, its weights random halves: for timing.
+ * All of it stays there.  Fails without memory. */
+int kv_model_random(struct kv_model **m, const struct kv_config *c,
+                    const struct kv_device *d, uint64_t seed, struct kv_err *e);
+
+/* Where the model is (kernels/backend.h). */
+const struct kv_backend *kv_model_backend(const struct kv_model *m);
+
+struct kv_host_layer;
+
+/* One layer's attention for a group of windows, in the backend's memory.
+ * Layouts: q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
  * [n_windows][n][n_kv_heads][head_dim].  q and k after RoPE, k_pre immediately
  * before it (after bias and norm).  Token t of every window stands at position
- * first + t. */
+ * first + t; rope: of these positions (lib/rope.h). */
 struct kv_qkv {
     const struct kv_shape *shape;
+    const struct kv_backend *backend;
     size_t layer, n_windows, n, first;
     const float *q, *k, *k_pre, *v;
     float *out;
-    struct kv_model_gpu *gpu; /* where all of it is, too; or NULL */
-    const float *gpu_k, *gpu_k_pre, *gpu_v; /* there */
+    const float *rope;
+    struct kv_host_layer **host; /* forward.c's */
 };
 
-/* What computes attention: fills x->out, or has one of the functions below do
- * it.  Called once per layer, from outside any parallel region; parallelises
- * inside as it likes.  there: whether run() has the functions below do it with
- * what is on the device: then q, k, k_pre, v and out of that layer are NULL.
- * NULL: it never does. */
+/* What computes attention: fills x->out.  Called once per layer, from outside
+ * any parallel region; parallelises inside as it likes. */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
-    bool (*there)(void *arg, size_t layer);
 };
 
 /* Causal attention over x->k and x->v in f32: what attention NULL means.  arg
  * is not used; x->first neither: the n tokens see only each other. */
 int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e);
 
-/* Keys and values of a layer in the forms that its queries see
- * (kernels/attend.h): [n_windows][n][n_kv_heads][head_dim] each. */
-struct kv_forms {
-    const float *unquantized[KV_SIDES],
-        *quantized[KV_SIDES];      /* one may be NULL */
-    const uint32_t *until[KV_SIDES]; /* [n]; NULL with one form */
-    size_t sinks[KV_SIDES];
-    size_t exact; /* queries before this one see x->k and x->v */
-    bool there;   /* unquantized and quantized are kv_forms_room()'s */
-    /* The device's quantized ones as codes that attention is computed on
-     * (kernels/hack/cuda_views.h), quantized is NULL then; or NULL. */
-    const struct kv_gpu_hack_forms *codes;
-};
+/* Queries [first, end) of every window over x->k and x->v, for the backend's
+ * attend(). */
+struct kv_attend_job kv_qkv_job(const struct kv_qkv *x, size_t first,
+                                size_t end);
 
-/* Causal attention over them, where x->gpu is. */
-int kv_attend_forms(const struct kv_qkv *x, const struct kv_forms *f,
-                    struct kv_err *e);
-
-/* The device's room for one form of keys or values, and RoPE of keys that were
- * put there, in place. */
-int kv_forms_room(const struct kv_qkv *x, enum kv_side side, bool quantized,
-                  float **room, struct kv_err *e);
-int kv_forms_turn(const struct kv_qkv *x, float *k, struct kv_err *e);
+/* The layer in the host's memory: itself on the CPU, else a copy that is good
+ * until the next layer, whose out is to be filled; and that out back to x. */
+int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *host,
+                   struct kv_err *e);
+int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
+                     struct kv_err *e);
 
 /* tokens: [n_windows][n], each below n_vocab (else fails, naming it), token t
  * at position first + t.  hidden: [n_windows][n][hidden] f32 after the final
@@ -127,16 +125,10 @@ enum { KV_LOGIT_ROWS = 128 };
 int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
                     float *logits, struct kv_err *e);
 
-/* Where it was put; NULL: nowhere. */
-const struct kv_device *kv_model_device(const struct kv_model *m);
-
-struct kv_gpu_loss;
-
-/* Where the model is on a device: losses of n rows (kernels/cuda/loss.h),
- * hidden as above, against target [n], each below n_vocab; base: NULL, or
- * hidden states [n][hidden] to compare with.  Logits stay there. */
+/* Losses of n rows, hidden as above, against target [n], each below n_vocab;
+ * base: NULL, or hidden states [n][hidden] to compare with. */
 int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
-                    size_t n, const int32_t *target, struct kv_gpu_loss *loss,
+                    size_t n, const int32_t *target, struct kv_loss *loss,
                     struct kv_err *e);
 
 /* Windows of n tokens that fit in this many bytes of activations, at least 1.

@@ -1,69 +1,88 @@
 /* A pass over a model: all windows of a group through one layer, then the
- * next.  For forward.c, where the functions are, and backward.c alone.
+ * next.  For forward.c, where the functions are, backward.c, and what times it.
  *
- * The unit of work is a tile: up to KV_PASS_TILE successive tokens of one
- * window.  Tiles never cross windows and do not follow the number of threads,
- * and every GEMM is one tile's: so the bits depend on neither. */
+ * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU tiles
+ * never cross windows and do not follow the number of threads, and every
+ * product is one tile's: so the bits depend on neither. */
 #ifndef KV_MODEL_PASS_H
 #define KV_MODEL_PASS_H
 
 #include "lib/model/model_impl.h"
 
-enum { KV_PASS_TILE = 128 };
-
-/* One layer's weights in f32: part[p] points into one block, in which parts
- * follow each other in the order of enum kv_part; NULL where there is none. */
-struct kv_pass_layer {
-    float *block;
-    float *part[KV_PARTS];
+/* What a pass is made of, in the order of a layer. */
+enum kv_step_part {
+    KV_STEP_NORM,
+    KV_STEP_QKV,
+    KV_STEP_ROPE, /* and the newest key and value into the cache */
+    KV_STEP_ATTENTION,
+    KV_STEP_OUT,
+    KV_STEP_MLP,
+    KV_STEP_HEAD,
+    KV_STEP_PARTS
 };
 
 struct kv_pass {
     /* Set by the caller. */
-    const struct kv_model *m;
+    struct kv_model *m;
     size_t n_windows, n, first;
-    float *x;          /* [n_windows][n][hidden] */
-    size_t row_floats; /* the least scratch of a token beside one of `hidden` */
+    float *x;        /* [n_windows][n][hidden], the backend's */
+    size_t row_wide; /* floats of a token in `wide`, at least */
     /* NULL, or x before the attention and before the MLP of each layer from
      * kept_from on: [n_layers - kept_from][n_windows][n][hidden]. */
     float *kept_in, *kept_mid;
     size_t kept_from;
+    unsigned skip; /* bit 1 << kv_step_part: what a timed pass leaves out */
 
+    const struct kv_backend *b;
     size_t hidden, inter, q_dim, kv_dim;
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
     float *rope;                    /* kv_rope_table() */
-    float *scratch;                 /* [threads][scratch_floats] */
-    size_t scratch_floats;
-    size_t loaded; /* the layer that `layer` is */
-    struct kv_pass_layer layer;
+    uint8_t *input;                 /* [threads][input_bytes] */
+    float *wide;                    /* [threads][wide_floats] */
+    size_t input_bytes, wide_floats;
+    size_t loaded; /* layer */
+    struct kv_host_layer *host;
 };
 
 struct kv_tile {
-    size_t rows;    /* tokens */
-    size_t token;   /* the first one's index in its window */
-    size_t at;      /* the first one's index in the group */
-    float *scratch; /* of the calling thread: rows of hidden + row_floats */
+    size_t rows;  /* tokens */
+    size_t token; /* the first one's index in its window */
+    size_t at;    /* the first one's index in the group */
+    void *input;  /* of the calling thread: rows of what enters products */
+    float *wide;  /* and rows of what comes out */
 };
 
-/* x [n_windows][n][hidden]: the tokens' embeddings.  Fails on a token outside
- * the vocabulary and past a sliding window. */
-int kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
-                  size_t n_windows, size_t n, size_t first, float *x,
-                  struct kv_err *e);
+/* Fails on a token outside the vocabulary and past a sliding window. */
+int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
+                  size_t n_windows, size_t n, size_t first, struct kv_err *e);
 
-/* Sizes and rooms, and the tokens' embeddings in x.  Fails as they do. */
-int kv_pass_init(struct kv_pass *p, const int32_t *tokens, struct kv_err *e);
+/* x [n][hidden], the host's: the tokens' embeddings. */
+void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,
+                   float *x);
+
+/* Sizes and memory.  Fails without memory on a device. */
+int kv_pass_init(struct kv_pass *p, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
 
 /* x through all layers.  Fails when attention does, and on Ctrl-C. */
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
                    struct kv_err *e);
 
-/* Widens a layer.  next: will be loaded after it; the same, when none. */
-void kv_pass_load(struct kv_pass *p, size_t layer, size_t next);
+/* x becomes its final norm. */
+int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e);
 
-size_t kv_pass_tiles(const struct kv_pass *p);
-struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i);
+/* logits [n][n_vocab] of x [n][hidden], after the final norm; n at most
+ * kv_backend_logit_rows(). */
+int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
+                   struct kv_err *e);
+
+/* next: will be loaded after it; the same, when none. */
+int kv_pass_load(struct kv_pass *p, size_t layer, size_t next,
+                 struct kv_err *e);
+
+int kv_pass_each(const struct kv_pass *p, kv_tile_work *work, const void *arg,
+                 struct kv_err *e);
+struct kv_tile kv_pass_tile(const struct kv_pass *p, size_t i, size_t thread);
 
 /* The loaded layer's part of kept_in or kept_mid. */
 static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
@@ -72,11 +91,11 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
 }
 
 /* A tile's x -> q, k, k_pre, v of the loaded layer. */
-void kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t);
+int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
+                struct kv_err *e);
 
-/* out [rows][hidden] = RMSNorm of x; x [rows][n] += bias, unless NULL. */
-void kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
-                  size_t rows, float *out);
-void kv_pass_bias(float *x, size_t rows, size_t n, const float *bias);
+/* out [rows][hidden], of this type, = RMSNorm of x. */
+int kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
+                 size_t rows, enum kv_type type, void *out, struct kv_err *e);
 
 #endif

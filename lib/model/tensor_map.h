@@ -38,7 +38,18 @@ struct kv_model_weights {
     const struct kv_weight *embed, *norm;
     const struct kv_weight *head; /* embed, when tied */
     struct kv_layer_weights *layer;
+    struct kv_weight *made; /* of kv_tensor_map_random(), all of the above */
+    uint64_t seed;
 };
+
+/* Tensors of the shapes that c says, F16 without data: kv_layers_new() fills
+ * them with random numbers.  Release m with kv_tensor_unmap. */
+void kv_tensor_map_random(struct kv_model_weights *m, const struct kv_config *c,
+                          uint64_t seed);
+
+/* The seed of a layer's part; of layer n_layers: 0 the norm, 1 the head. */
+uint64_t kv_tensor_seed(const struct kv_model_weights *m, size_t layer,
+                        size_t part);
 
 /* Finds every tensor and checks its shape, its type and that its values are
  * finite.  Also fails on a tensor that has no place, and on a head that is not

@@ -1,7 +1,7 @@
 #include "lib/schemes/codebook.h"
 #include "kernels/bitpack.h"
 #include "kernels/codebook/codebook.h"
-#include "kernels/cuda/coder.h"
+#include "kernels/device_code.h"
 #include "kernels/hadamard.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"

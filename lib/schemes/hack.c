@@ -16,7 +16,7 @@
  * at once, and requantizes what it decodes after the prompt. */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
-#include "kernels/cuda/coder.h"
+#include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"

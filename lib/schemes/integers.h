@@ -14,7 +14,7 @@
 #ifndef KV_INTEGERS_H
 #define KV_INTEGERS_H
 
-#include "kernels/cuda/coder.h"
+#include "kernels/device_code.h"
 #include "kernels/scaled/scaled.h"
 #include "kernels/tiles/tiles.h"
 #include "lib/base/half.h"

@@ -1,5 +1,5 @@
 #include "lib/schemes/klt.h"
-#include "kernels/cuda/coder.h"
+#include "kernels/device_code.h"
 #include "kernels/levels/lloyd_max.h"
 #include "kernels/tiles/rope.h"
 #include "kernels/transform/transform.h"

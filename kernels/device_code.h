@@ -1,10 +1,10 @@
 /* A scheme's encode() and decode() (lib/codec.h) on a CUDA device, bit for bit:
  * the same bytes of tokens that are held as halves, and the same floats of
  * bytes. */
-#ifndef KV_CUDA_CODER_H
-#define KV_CUDA_CODER_H
+#ifndef KV_DEVICE_CODE_H
+#define KV_DEVICE_CODE_H
 
-#include "kernels/device.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/trellis/trellis.h"
 #include "lib/base/err.h"
 

@@ -1,0 +1,52 @@
+/* One decode step of a model on a GPU, timed: the forward pass of
+ * lib/model/forward.c over a token of each sequence; weights are random, the
+ * shape is real, each layer attends to caches of its own. */
+#ifndef KV_LATENCY_H
+#define KV_LATENCY_H
+
+#include "eval/timing.h"
+#include "kernels/device.h"
+#include "kernels/tiles/jobs.h"
+#include "lib/model/config.h"
+#include "lib/model/pass.h"
+
+/* The same word in every table: "norm", "qkv", .. */
+extern const char *const kv_step_names[KV_STEP_PARTS];
+
+/* What layers attend to: codes, by our kernels; or halves, by two matrix
+ * products and a softmax (kernels/cuda/unfused.h). */
+struct kv_step_caches;
+
+/* n_layers copies of these sequences. */
+int kv_step_caches_fused(struct kv_step_caches **c,
+                         const struct kv_device *device,
+                         const struct kv_tiles_job *jobs, size_t n_jobs,
+                         size_t n_layers, enum kv_path path, struct kv_err *e);
+/* n tokens of each of batch sequences, random. */
+int kv_step_caches_unfused(struct kv_step_caches **c,
+                           const struct kv_shape *shape, size_t batch, size_t n,
+                           uint64_t seed, struct kv_err *e);
+void kv_step_caches_free(struct kv_step_caches *c); /* NULL is fine */
+size_t kv_step_caches_bytes(const struct kv_step_caches *c);
+const char *kv_step_caches_name(const struct kv_step_caches *c); /* what runs */
+
+struct kv_step;
+
+/* Weights on the device; batch tokens a step, the n-th of their sequences.
+ * Fails without memory. */
+int kv_step_new(struct kv_step **s, const struct kv_config *c,
+                const struct kv_device *device, size_t batch, size_t n,
+                uint64_t seed, struct kv_err *e);
+void kv_step_free(struct kv_step *s); /* NULL is fine */
+
+/* Seconds of a whole step, and of its parts: all layers' norms alone, all
+ * layers' attention alone, ..; medians, caches cold. */
+int kv_step_time(struct kv_step *s, struct kv_step_caches *caches,
+                 size_t warmup, size_t reps, struct kv_timing *whole,
+                 double part[KV_STEP_PARTS], struct kv_err *e);
+
+/* One step; the logits [batch][n_vocab]. */
+int kv_step_run(struct kv_step *s, struct kv_step_caches *caches, float *logits,
+                struct kv_err *e);
+
+#endif

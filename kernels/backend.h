@@ -1,0 +1,190 @@
+/* What a forward pass is made of: a dozen operations and memory, in plain C on
+ * the CPU (backend_cpu.c) and in CUDA (cuda/backend_cuda.c).
+ * lib/model/forward.c is written once over them.
+ *
+ * Arrays are the backend's: host memory on the CPU, the device's on CUDA.  The
+ * residual stream and what comes out of a product are f32; what goes into one
+ * has the type input_type, matrices have the type weight_type.
+ *
+ * The unit of work is a tile of tokens.  On the CPU each() runs tiles in
+ * parallel, and an operation on a tile is serial; on CUDA tiles are launched
+ * one after another, and an operation launches and does not wait. */
+#ifndef KV_BACKEND_H
+#define KV_BACKEND_H
+
+#include "kernels/attend.h"
+#include "kernels/loss.h"
+#include "kernels/type.h"
+#include "lib/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_coder;
+struct kv_device;
+struct kv_gpu_code;
+
+/* Weights on their way to the backend: n values. */
+struct kv_load {
+    void *to;
+    enum kv_type to_type;
+    const void *from; /* host memory at any address; NULL: random numbers in
+                       * [-scale, scale) that depend on seed and place alone */
+    enum kv_type from_type; /* to_type, or to_type is f32 */
+    size_t n;
+    uint64_t seed;
+    float scale;
+};
+
+/* c [rows][outputs], its rows c_row apart, = a [rows][inputs] times the
+ * transpose of w [outputs][inputs]; add: is added to c. */
+struct kv_product {
+    size_t rows, outputs, inputs;
+    const void *a, *w;
+    float *c;
+    size_t c_row;
+    bool add;
+};
+
+/* The projections of rows tokens, which stand at places first, first + 1, .. of
+ * windows of n tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim], to which
+ * bias (NULL: none) is added, in place or not.  Then RMSNorm of each head of q
+ * and k (norm NULL: none), to q and k_pre, and RoPE of both, to q and k. */
+struct kv_heads {
+    size_t rows, first, n;
+    size_t n_heads, n_kv_heads, head_dim, n_rot;
+    float *qkv;
+    const float *bias, *q_norm, *k_norm;
+    float eps;
+    const float *rope;    /* [n][2][n_rot]: cosines, sines */
+    float *q;             /* [rows][n_heads][head_dim] */
+    float *k, *k_pre, *v; /* [rows][n_kv_heads][head_dim] */
+};
+
+/* Codes of one side in place of its quantized form, from encode(): of the first
+ * n tokens after the sinks of each sequence. */
+struct kv_attend_codes {
+    const struct kv_coder *coder;
+    const uint8_t *bytes;
+    size_t n;
+};
+
+/* A window's tokens, as a cache takes them in.  x [n][row], row = n_heads *
+ * head_dim of the coder. */
+struct kv_encode {
+    const float *x;
+    size_t at;       /* the sequence's token that is x[0] */
+    size_t n, first; /* x[0] to x[first - 1] are sinks, not encoded */
+    size_t n_blocks; /* from there on */
+    uint64_t seed;
+    float *rounded, *again; /* x rounded to halves [n][row]; NULL: not wanted */
+    uint8_t *bytes;         /* [n_blocks][block_bytes] */
+    unsigned *nonfinite;    /* 1 where x holds a NaN or an infinity; or NULL */
+};
+
+/* Work on the i-th of several tiles, in the memory of that thread. */
+typedef int kv_tile_work(const void *arg, size_t i, size_t thread,
+                         struct kv_err *e);
+
+struct kv_backend {
+    enum kv_type input_type, weight_type;
+    size_t tile;  /* tokens of a tile */
+    bool windows; /* a tile's tokens are of one window */
+    bool on_host; /* its memory is the host's */
+    size_t logit_bytes, logit_unit, logit_rows; /* kv_backend_logit_rows() */
+    const struct kv_device *device;             /* NULL: the CPU */
+    void *state;
+    void (*close)(struct kv_backend *b);
+
+    /* Memory, zeroed on the CPU alone; upload and download wait for what was
+     * launched before. */
+    int (*alloc)(void **p, size_t bytes, struct kv_err *e);
+    void (*free)(void *p); /* NULL is fine */
+    int (*upload)(void *to, const void *from, size_t bytes, struct kv_err *e);
+    int (*download)(void *to, const void *from, size_t bytes, struct kv_err *e);
+    int (*load)(const struct kv_load *part, size_t n_parts, struct kv_err *e);
+
+    /* work() for i < n; thread < threads(). */
+    size_t (*threads)(void);
+    int (*each)(size_t n, kv_tile_work *work, const void *arg,
+                struct kv_err *e);
+
+    /* out [rows][n] of this type = RMSNorm(x) * weight [n]. */
+    int (*norm)(const float *x, const float *weight, size_t rows, size_t n,
+                float eps, enum kv_type type, void *out, struct kv_err *e);
+    /* *a: x [n] as the input of a product, where it is or in workspace. */
+    int (*to_input)(const struct kv_backend *b, const float *x, size_t n,
+                    void *workspace, const void **a, struct kv_err *e);
+    int (*multiply)(const struct kv_backend *b, const struct kv_product *p,
+                    struct kv_err *e);
+    int (*heads)(const struct kv_heads *h, struct kv_err *e);
+    /* RoPE of x [rows][heads][head_dim] in place; row i at place i % n of rope
+     * [n][2][n_rot]. */
+    int (*rotate)(const float *rope, size_t n_rot, size_t n, float *x,
+                  size_t rows, size_t heads, size_t head_dim, struct kv_err *e);
+    /* x [rows][n] += bias [n]. */
+    int (*add)(float *x, const float *bias, size_t rows, size_t n,
+               struct kv_err *e);
+    /* out [rows][n] of this type = silu(gate) * up; gate_up [rows][2 n] and
+     * bias [2 n], NULL: none, are gate, then up.  gate_up may change. */
+    int (*activate)(float *gate_up, const float *bias, size_t rows, size_t n,
+                    enum kv_type type, void *out, struct kv_err *e);
+    /* until of both sides is host memory.  codes [2], K and V, or NULL; seed:
+     * of attention on codes. */
+    int (*attend)(const struct kv_backend *b, const struct kv_attend_job *job,
+                  const struct kv_attend_codes *codes, uint64_t seed,
+                  struct kv_err *e);
+
+    /* A codec's blocks.  NULL on the CPU, whose codecs are lib/codec.h's.
+     * coder_new fails where there is no kernel for the code; codes_attend:
+     * whether there is attention on codes of both sides [2]. */
+    int (*coder_new)(const struct kv_backend *b, struct kv_coder **c,
+                     const struct kv_gpu_code *code, struct kv_err *e);
+    void (*coder_free)(struct kv_coder *c); /* NULL is fine */
+    bool (*codes_attend)(const struct kv_backend *b,
+                         const struct kv_gpu_code *code, uint64_t seed);
+    int (*encode)(const struct kv_backend *b, struct kv_coder *c,
+                  const struct kv_encode *job, struct kv_err *e);
+    int (*decode)(const struct kv_coder *c, const uint8_t *bytes,
+                  size_t n_blocks, float *x, struct kv_err *e);
+
+    /* loss [rows], host memory, of logits and base (NULL: none) [rows][n_vocab]
+     * against target [rows], host memory, each below n_vocab. */
+    int (*loss)(const struct kv_backend *b, const float *logits,
+                const float *base, const int32_t *target, size_t rows,
+                size_t n_vocab, struct kv_loss *loss, struct kv_err *e);
+};
+
+/* Products in f32, or in bf16 where weight says so (kernels/gemm.h). */
+struct kv_backend *kv_backend_cpu(enum kv_type weight);
+/* Matrices of this type on d, which is copied. */
+struct kv_backend *kv_backend_cuda(const struct kv_device *d,
+                                   enum kv_type weight);
+void kv_backend_free(struct kv_backend *b); /* NULL is fine */
+
+/* Rows of logits that are held at once, from 1 on. */
+size_t kv_backend_logit_rows(const struct kv_backend *b, size_t n_vocab);
+
+/* Memory of the backend's that is made when it is wanted, and kept: all zero is
+ * none.  What was there is lost where there were fewer bytes. */
+struct kv_workspace {
+    void *p;
+    size_t bytes;
+};
+
+int kv_workspace_want(const struct kv_backend *b, struct kv_workspace *w,
+                      size_t bytes, struct kv_err *e);
+void kv_workspace_clear(const struct kv_backend *b, struct kv_workspace *w);
+
+/* An array of the host's as the backend's: itself, or a copy in w; and a place
+ * for what is to become one, which kv_backend_give() then fills. */
+int kv_backend_take(const struct kv_backend *b, struct kv_workspace *w,
+                    const void *host, size_t bytes, const void **at,
+                    struct kv_err *e);
+int kv_backend_place(const struct kv_backend *b, struct kv_workspace *w,
+                     void *host, size_t bytes, void **at, struct kv_err *e);
+int kv_backend_give(const struct kv_backend *b, void *host, const void *at,
+                    size_t bytes, struct kv_err *e);
+
+#endif

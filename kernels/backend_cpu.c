@@ -1,0 +1,244 @@
+#include "kernels/attend.h"
+#include "kernels/backend.h"
+#include "kernels/gemm.h"
+#include "kernels/loss.h"
+#include "kernels/rotate.h"
+#include "kernels/vecops/vecops.h"
+#include "lib/base/alloc.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What another backend needs, the CPU does not. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+enum { TILE = 128, LOGIT_TILES = 8, LOGIT_BYTES = 1 << 24 };
+
+static void close_cpu(struct kv_backend *b)
+{
+    free(b);
+}
+
+static int alloc(void **p, size_t bytes, struct kv_err *e)
+{
+    *p = kv_alloc(bytes, 1);
+    return 0;
+}
+
+static int copy(void *to, const void *from, size_t bytes, struct kv_err *e)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static void load_piece(const struct kv_load *l, size_t first, size_t n)
+{
+    const size_t bytes = kv_type_bytes(l->from_type);
+    const uint8_t *from = (const uint8_t *)l->from + first * bytes;
+
+    if (l->from_type == l->to_type)
+        memcpy((uint8_t *)l->to + first * bytes, from, n * bytes);
+    else if (l->from_type == KV_TYPE_F16)
+        kv_dequantize_f16(from, n, (float *)l->to + first);
+    else
+        kv_dequantize_bf16(from, n, (float *)l->to + first);
+}
+
+/* In one parallel region, or none: on a busy machine its barrier costs more
+ * than a small layer. */
+static int load(const struct kv_load *part, size_t n_parts, struct kv_err *e)
+{
+    const size_t piece = 1 << 16, small = 1 << 20;
+    size_t all = 0;
+
+    for (size_t i = 0; i < n_parts; i++)
+        all += part[i].n;
+#pragma omp parallel if (all > small)
+    for (size_t i = 0; i < n_parts; i++) {
+        const size_t n = part[i].n;
+
+#pragma omp for schedule(static) nowait
+        for (size_t j = 0; j < n; j += piece)
+            load_piece(&part[i], j, n - j < piece ? n - j : piece);
+    }
+    return 0;
+}
+
+static size_t threads(void)
+{
+    return (size_t)omp_get_max_threads();
+}
+
+/* The error is that of the first item, whichever thread had it. */
+static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
+{
+    size_t bad = n;
+
+#pragma omp parallel for schedule(dynamic) if (n > 1 && !omp_in_parallel())
+    for (size_t i = 0; i < n; i++) {
+        struct kv_err mine;
+
+        if (!work(arg, i, (size_t)omp_get_thread_num(), &mine))
+            continue;
+#pragma omp critical(kv_backend_each)
+        if (i < bad) {
+            bad = i;
+            *e = mine;
+        }
+    }
+    return bad < n ? -1 : 0;
+}
+
+static int norm(const float *x, const float *weight, size_t rows, size_t n,
+                float eps, enum kv_type type, void *out, struct kv_err *e)
+{
+    float *to = out;
+
+    for (size_t t = 0; t < rows; t++)
+        kv_rms_norm(x + t * n, weight, n, eps, to + t * n);
+    return 0;
+}
+
+static int to_input(const struct kv_backend *b, const float *x, size_t n,
+                    void *workspace, const void **a, struct kv_err *e)
+{
+    *a = x;
+    return 0;
+}
+
+static int multiply(const struct kv_backend *b, const struct kv_product *p,
+                    struct kv_err *e)
+{
+    kv_gemm(true, p->rows, p->outputs, p->inputs, 1, p->a, p->inputs, p->w,
+            p->inputs, p->add ? 1 : 0, p->c, p->c_row);
+    return 0;
+}
+
+static int add(float *x, const float *bias, size_t rows, size_t n,
+               struct kv_err *e)
+{
+    for (size_t t = 0; t < rows; t++)
+        kv_row_add(x + t * n, bias, n);
+    return 0;
+}
+
+/* Each of n heads of x by itself; w NULL: nothing. */
+static void norm_heads(const struct kv_heads *h, const float *w, float *x,
+                       size_t n)
+{
+    for (size_t i = 0; w && i < n; i++)
+        kv_rms_norm(x + i * h->head_dim, w, h->head_dim, h->eps,
+                    x + i * h->head_dim);
+}
+
+static int heads(const struct kv_heads *h, struct kv_err *e)
+{
+    const size_t q_dim = h->n_heads * h->head_dim;
+    const size_t kv_dim = h->n_kv_heads * h->head_dim;
+    const size_t all = q_dim + 2 * kv_dim;
+    const float *rope = h->rope + h->first * 2 * h->n_rot;
+
+    if (h->bias)
+        add(h->qkv, h->bias, h->rows, all, e);
+    for (size_t i = 0; i < h->rows; i++) {
+        const float *row = h->qkv + i * all;
+
+        memcpy(h->q + i * q_dim, row, q_dim * sizeof(*row));
+        memcpy(h->k_pre + i * kv_dim, row + q_dim, kv_dim * sizeof(*row));
+        memcpy(h->v + i * kv_dim, row + q_dim + kv_dim, kv_dim * sizeof(*row));
+    }
+    norm_heads(h, h->q_norm, h->q, h->rows * h->n_heads);
+    norm_heads(h, h->k_norm, h->k_pre, h->rows * h->n_kv_heads);
+    memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));
+    kv_rotate_heads(rope, h->n_rot, h->q, h->rows, h->n_heads, h->head_dim);
+    kv_rotate_heads(rope, h->n_rot, h->k, h->rows, h->n_kv_heads, h->head_dim);
+    return 0;
+}
+
+static int activate(float *gate_up, const float *bias, size_t rows, size_t n,
+                    enum kv_type type, void *out, struct kv_err *e)
+{
+    float *to = out;
+
+    if (bias)
+        add(gate_up, bias, rows, 2 * n, e);
+    for (size_t t = 0; t < rows; t++)
+        kv_silu_mul(gate_up + t * 2 * n, gate_up + t * 2 * n + n, n,
+                    to + t * n);
+    return 0;
+}
+
+static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
+                  size_t rows, size_t heads, size_t head_dim, struct kv_err *e)
+{
+    for (size_t i = 0; i < rows; i += n)
+        kv_rotate_heads(rope, n_rot, x + i * heads * head_dim, n, heads,
+                        head_dim);
+    return 0;
+}
+
+static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
+                  const struct kv_attend_codes *codes, uint64_t seed,
+                  struct kv_err *e)
+{
+    kv_attend(job);
+    return 0;
+}
+
+static int loss(const struct kv_backend *b, const float *logits,
+                const float *base, const int32_t *target, size_t rows,
+                size_t n_vocab, struct kv_loss *out, struct kv_err *e)
+{
+#pragma omp parallel
+    {
+        float *log_p = kv_alloc(base ? n_vocab : 0, 2 * sizeof(*log_p));
+
+#pragma omp for schedule(static)
+        for (size_t r = 0; r < rows; r++) {
+            if (base)
+                kv_log_softmax(base + r * n_vocab, n_vocab, log_p,
+                               log_p + n_vocab);
+            kv_loss_row(logits + r * n_vocab, base ? log_p : NULL,
+                        log_p + n_vocab, -HUGE_VALF, n_vocab, target[r],
+                        &out[r]);
+        }
+        free(log_p);
+    }
+    return 0;
+}
+
+struct kv_backend *kv_backend_cpu(enum kv_type weight)
+{
+    struct kv_backend *b = kv_alloc(1, sizeof(*b));
+
+    *b = (struct kv_backend){
+        .input_type = KV_TYPE_F32,
+        .weight_type = weight,
+        .tile = TILE,
+        .windows = true,
+        .on_host = true,
+        .logit_bytes = LOGIT_BYTES,
+        .logit_unit = TILE,
+        .logit_rows = LOGIT_TILES * TILE,
+        .close = close_cpu,
+        .alloc = alloc,
+        .free = free,
+        .upload = copy,
+        .download = copy,
+        .load = load,
+        .threads = threads,
+        .each = each,
+        .norm = norm,
+        .to_input = to_input,
+        .multiply = multiply,
+        .heads = heads,
+        .add = add,
+        .activate = activate,
+        .rotate = rotate,
+        .attend = attend,
+        .loss = loss,
+    };
+    return b;
+}

@@ -1,0 +1,358 @@
+#include "kernels/backend.h"
+#include "kernels/cuda/layer.h"
+#include "kernels/cuda/loss.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/round_f16.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/views.h"
+#include "kernels/device_code.h"
+#include "kernels/hack/cuda_views.h"
+#include "kernels/vecops/vecops.h"
+#include "lib/base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens that pass through a layer's products at once, and rows of logits (or
+ * fewer, where the vocabulary is large). */
+enum { TILE = 2048, LOGIT_BYTES = 128 << 20, SIDES = 2 };
+
+/* A codec's kernels. */
+struct kv_coder {
+    struct kv_gpu_code code;
+    struct kv_gpu_coder *gpu;
+};
+
+struct cuda {
+    struct kv_device device;
+    struct kv_workspace half, work; /* of encode() */
+    struct kv_workspace target, loss;
+    struct kv_workspace until[SIDES], steps[SIDES];
+    uint32_t *host_until[SIDES]; /* what until[] hold; NULL: nothing */
+    size_t n_until[SIDES];
+};
+
+static struct cuda *of(const struct kv_backend *b)
+{
+    return b->state;
+}
+
+static void close_cuda(struct kv_backend *b)
+{
+    struct cuda *c = of(b);
+
+    kv_workspace_clear(b, &c->half);
+    kv_workspace_clear(b, &c->work);
+    kv_workspace_clear(b, &c->target);
+    kv_workspace_clear(b, &c->loss);
+    for (int side = 0; side < SIDES; side++) {
+        kv_workspace_clear(b, &c->until[side]);
+        kv_workspace_clear(b, &c->steps[side]);
+        free(c->host_until[side]);
+    }
+    free(c);
+    free(b);
+}
+
+static int load_one(const struct kv_load *l, struct kv_err *e)
+{
+    float *x;
+    int rc;
+
+    if (!l->from)
+        return kv_gpu_random(l->to, l->n, l->to_type, l->seed, l->scale, e);
+    if (l->from_type == l->to_type)
+        return kv_device_upload(l->to, l->from,
+                                l->n * kv_type_bytes(l->to_type), e);
+    x = kv_alloc(l->n, sizeof(*x));
+    if (l->from_type == KV_TYPE_F16)
+        kv_dequantize_f16(l->from, l->n, x);
+    else
+        kv_dequantize_bf16(l->from, l->n, x);
+    rc = kv_device_upload(l->to, x, l->n * sizeof(*x), e);
+    free(x);
+    return rc;
+}
+
+static int load(const struct kv_load *part, size_t n_parts, struct kv_err *e)
+{
+    for (size_t i = 0; i < n_parts; i++)
+        if (load_one(&part[i], e))
+            return -1;
+    return 0;
+}
+
+static size_t threads(void)
+{
+    return 1;
+}
+
+static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (work(arg, i, 0, e))
+            return -1;
+    return 0;
+}
+
+/* ---- a layer ------------------------------------------------------------- */
+
+static int to_input(const struct kv_backend *b, const float *x, size_t n,
+                    void *workspace, const void **a, struct kv_err *e)
+{
+    *a = workspace;
+    return kv_gpu_round(x, n, b->input_type, workspace, e);
+}
+
+static int multiply(const struct kv_backend *b, const struct kv_product *p,
+                    struct kv_err *e)
+{
+    return kv_gpu_multiply(&(struct kv_gpu_product){.type = b->weight_type,
+                                                    .c_type = KV_TYPE_F32,
+                                                    .m = p->rows,
+                                                    .n = p->outputs,
+                                                    .k = p->inputs,
+                                                    .a = p->a,
+                                                    .b = p->w,
+                                                    .c = p->c,
+                                                    .a_row = p->inputs,
+                                                    .b_row = p->inputs,
+                                                    .c_row = p->c_row,
+                                                    .add = p->add},
+                           e);
+}
+
+/* ---- codecs -------------------------------------------------------------- */
+
+static void coder_free(struct kv_coder *c)
+{
+    if (!c)
+        return;
+    kv_gpu_coder_free(c->gpu);
+    free(c);
+}
+
+static int coder_new(const struct kv_backend *b, struct kv_coder **out,
+                     const struct kv_gpu_code *code, struct kv_err *e)
+{
+    struct kv_coder *c = kv_alloc(1, sizeof(*c));
+
+    c->code = *code;
+    if (kv_gpu_coder_new(&c->gpu, code, b->device, e)) {
+        coder_free(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
+
+static bool codes_attend(const struct kv_backend *b,
+                         const struct kv_gpu_code *code, uint64_t seed)
+{
+    struct kv_gpu_hack_forms h;
+
+    return kv_gpu_hack_forms_open(&code[0], &code[1], seed, b->device, &h);
+}
+
+static int encode(const struct kv_backend *b, struct kv_coder *c,
+                  const struct kv_encode *job, struct kv_err *e)
+{
+    struct cuda *s = of(b);
+    const size_t row = c->code.n_heads * c->code.head_dim;
+
+    if (kv_workspace_want(b, &s->half, job->n * row * sizeof(uint16_t), e) ||
+        kv_workspace_want(b, &s->work,
+                          kv_gpu_encode_workspace(c->gpu, job->n_blocks), e) ||
+        kv_gpu_round_f16(job->x, job->n * row, s->half.p, job->rounded,
+                         job->again, job->nonfinite, e))
+        return -1;
+    return kv_gpu_encode(
+        c->gpu,
+        &(struct kv_gpu_blocks){.x = (uint16_t *)s->half.p + job->first * row,
+                                .bytes = job->bytes,
+                                .n = job->n_blocks,
+                                .first = job->at + job->first,
+                                .seed = job->seed,
+                                .room = s->work.p},
+        e);
+}
+
+static int decode(const struct kv_coder *c, const uint8_t *bytes,
+                  size_t n_blocks, float *x, struct kv_err *e)
+{
+    return kv_gpu_decode(c->gpu, bytes, n_blocks, x, e);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
+                  size_t rows, size_t heads, size_t head_dim, struct kv_err *e)
+{
+    return kv_gpu_heads(&(struct kv_heads){.rows = rows,
+                                           .n = n,
+                                           .n_kv_heads = heads,
+                                           .head_dim = head_dim,
+                                           .n_rot = n_rot,
+                                           .qkv = x,
+                                           .rope = rope,
+                                           .k = x},
+                        e);
+}
+
+/* What the device holds already, as for most layers, is not sent again. */
+static int send_until(const struct kv_backend *b, int side, size_t n,
+                      const uint32_t **until, struct kv_err *e)
+{
+    struct cuda *c = of(b);
+    const size_t bytes = n * sizeof(**until);
+
+    if (!*until)
+        return 0;
+    if (c->n_until[side] != n || memcmp(c->host_until[side], *until, bytes)) {
+        c->n_until[side] = 0;
+        if (kv_workspace_want(b, &c->until[side], bytes, e) ||
+            kv_device_upload(c->until[side].p, *until, bytes, e))
+            return -1;
+        c->host_until[side] =
+            kv_realloc(c->host_until[side], n, sizeof(**until));
+        memcpy(c->host_until[side], *until, bytes);
+        c->n_until[side] = n;
+    }
+    *until = c->until[side].p;
+    return 0;
+}
+
+/* Codes of a side, sequence by sequence, as attention on codes reads them. */
+static int arrange(const struct kv_backend *b, const struct kv_attend_view *v,
+                   int side, const struct kv_attend_codes *s,
+                   struct kv_gpu_hack_forms *h, struct kv_err *e)
+{
+    const struct kv_gpu_hack_side *steps = side ? &h->v : &h->k;
+    const struct kv_gpu_code *code = &s->coder->code;
+    struct kv_workspace *to = &of(b)->steps[side];
+    const size_t bytes = s->n / code->block * code->block_bytes;
+    const size_t each =
+        v->n_kv_heads * h->n_steps * kv_gpu_hack_piece_bytes(steps);
+
+    if (kv_workspace_want(b, to, v->n_seqs * each, e))
+        return -1;
+    for (size_t i = 0; i < v->n_seqs; i++)
+        if (kv_gpu_hack_arrange(code, steps, s->bytes + i * bytes, s->n,
+                                h->n_steps, (uint8_t *)to->p + i * each, e))
+            return -1;
+    *(side ? &h->v_steps : &h->k_steps) = to->p;
+    return 0;
+}
+
+static int attend_codes(const struct kv_backend *b,
+                        const struct kv_attend_job *job,
+                        const struct kv_attend_codes *codes, uint64_t seed,
+                        struct kv_err *e)
+{
+    const size_t n = codes[0].n > codes[1].n ? codes[0].n : codes[1].n;
+    struct kv_gpu_hack_forms h;
+
+    kv_gpu_hack_forms_open(&codes[0].coder->code, &codes[1].coder->code, seed,
+                           b->device, &h);
+    h.n_steps = (n + h.k.tokens - 1) / h.k.tokens;
+    return arrange(b, &job->view, 0, &codes[0], &h, e) ||
+           arrange(b, &job->view, 1, &codes[1], &h, e) ||
+           kv_gpu_attend_hack(job, &h, e);
+}
+
+static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
+                  const struct kv_attend_codes *codes, uint64_t seed,
+                  struct kv_err *e)
+{
+    struct kv_attend_job there = *job;
+
+    if (send_until(b, 0, job->view.nq, &there.k.until, e) ||
+        send_until(b, 1, job->view.nq, &there.v.until, e))
+        return -1;
+    return codes ? attend_codes(b, &there, codes, seed, e)
+                 : kv_gpu_attend_views(&there, e);
+}
+
+/* ---- losses -------------------------------------------------------------- */
+
+/* The logarithms that the device leaves; has_base: b's are there too. */
+static struct kv_loss finish(const struct kv_gpu_loss *l, bool has_base)
+{
+    const double lse = log(l->sum) + (double)l->max;
+    const double log_q = (double)l->x - lse;
+    struct kv_loss s = {.nll = (float)-log_q};
+
+    if (has_base) {
+        const double base_lse = log(l->base_sum) + (double)l->base_max;
+        const double log_p = (double)l->b - base_lse;
+
+        s.kl = (float)(l->cross / l->base_sum - base_lse + lse);
+        s.dp = (float)(exp(log_q) - exp(log_p));
+        s.base_nll = (float)-log_p;
+        s.same = l->same;
+    }
+    return s;
+}
+
+static int loss(const struct kv_backend *b, const float *logits,
+                const float *base, const int32_t *target, size_t rows,
+                size_t n_vocab, struct kv_loss *out, struct kv_err *e)
+{
+    struct cuda *c = of(b);
+    struct kv_gpu_loss *got = kv_alloc(rows, sizeof(*got));
+    const size_t bytes = rows * sizeof(*got), ids = rows * sizeof(*target);
+    const int rc =
+        kv_workspace_want(b, &c->target, ids, e) ||
+        kv_workspace_want(b, &c->loss, bytes, e) ||
+        kv_device_upload(c->target.p, target, ids, e) ||
+        kv_gpu_score(logits, base, c->target.p, rows, n_vocab, c->loss.p, e) ||
+        kv_device_download(got, c->loss.p, bytes, e);
+
+    for (size_t r = 0; r < rows && !rc; r++)
+        out[r] = finish(&got[r], base != NULL);
+    free(got);
+    return rc ? -1 : 0;
+}
+
+struct kv_backend *kv_backend_cuda(const struct kv_device *d,
+                                   enum kv_type weight)
+{
+    struct kv_backend *b = kv_alloc(1, sizeof(*b));
+    struct cuda *c = kv_alloc(1, sizeof(*c));
+
+    c->device = *d;
+    *b = (struct kv_backend){
+        .input_type = weight,
+        .weight_type = weight,
+        .tile = TILE,
+        .logit_bytes = LOGIT_BYTES,
+        .logit_unit = 1,
+        .logit_rows = TILE,
+        .device = &c->device,
+        .state = c,
+        .close = close_cuda,
+        .alloc = kv_device_alloc,
+        .free = kv_device_free,
+        .upload = kv_device_upload,
+        .download = kv_device_download,
+        .load = load,
+        .threads = threads,
+        .each = each,
+        .norm = kv_gpu_rms_norm,
+        .to_input = to_input,
+        .multiply = multiply,
+        .heads = kv_gpu_heads,
+        .add = kv_gpu_add_bias,
+        .activate = kv_gpu_swiglu,
+        .rotate = rotate,
+        .attend = attend,
+        .coder_new = coder_new,
+        .coder_free = coder_free,
+        .codes_attend = codes_attend,
+        .encode = encode,
+        .decode = decode,
+        .loss = loss,
+    };
+    return b;
+}

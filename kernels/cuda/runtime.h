@@ -1,0 +1,71 @@
+/* CUDA devices, as far as a machine has any.  One is in use at a time, all
+ * work is in one stream unless a second is asked for.  Memory running out is an
+ * error: a sweep goes on. */
+#ifndef KV_CUDA_RUNTIME_H
+#define KV_CUDA_RUNTIME_H
+
+#include "lib/base/err.h"
+
+#include <stddef.h>
+
+struct kv_device {
+    char name[256];      /* "NVIDIA H200" */
+    int major, minor;    /* compute capability */
+    size_t memory, free; /* bytes */
+    size_t multiprocessors;
+    size_t shared; /* bytes of shared memory that a block can have */
+    size_t l2;     /* bytes of cache in front of the memory */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device `index` of the CUDA runtime, in use from here on.  Fails, saying
+ * which, when this build has no CUDA, the machine no driver or device, the
+ * index is too high, or the device is older than this build's kernels. */
+int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e);
+
+/* Whether what is much work and has a version for the device goes there,
+ * k-means for one; the same bits as on the CPU.  Set once by a tool that is
+ * told to. */
+void kv_device_offload(int on);
+int kv_device_offloads(void);
+
+/* Fails with what is needed and what is free. */
+int kv_device_alloc(void **p, size_t bytes, struct kv_err *e);
+void kv_device_free(void *p); /* NULL is fine */
+
+/* Both wait for what was launched before, and report what went wrong in it. */
+int kv_device_upload(void *to, const void *from, size_t bytes,
+                     struct kv_err *e);
+int kv_device_download(void *to, const void *from, size_t bytes,
+                       struct kv_err *e);
+int kv_device_zero(void *p, size_t bytes, struct kv_err *e);
+int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e);
+
+/* A second stream: what is launched in it runs beside the first's, after what
+ * was launched before kv_device_fork(); what is launched in the first after
+ * kv_device_join() waits for it. */
+int kv_device_fork(void **stream, struct kv_err *e);
+int kv_device_join(void *stream, struct kv_err *e);
+
+/* Seconds of each of reps calls of once(arg), which only launches, after
+ * warmup untimed ones.  Before each, memory of eight times the L2 cache is
+ * read, so that no run finds its data cached, nor another's still to be
+ * written. */
+int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
+                   size_t warmup, size_t reps, double *seconds,
+                   struct kv_err *e);
+
+/* Bytes a second that kernels read, and that the runtime copies within the
+ * device (read and written both counted): medians over 1 GiB, or a quarter of
+ * what is free. */
+int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
+                        struct kv_err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,23 @@
+/* Losses of predicted tokens, and their divergence from a base's. */
+#ifndef KV_LOSS_H
+#define KV_LOSS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_loss {
+    float nll, base_nll, kl, dp; /* dp: the target's probability less the
+                                  * base's */
+    bool same;                   /* both rank the same token first */
+};
+
+/* x [n]: its log-probabilities in log_p, and exp() of these in p. */
+void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
+
+/* Of logits [n] against a target below n.  base_log_p NULL: no base; else p is
+ * exp() of it, and KL is summed where it is above floor. */
+void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
+                 float floor, size_t n, int32_t target, struct kv_loss *loss);
+
+#endif

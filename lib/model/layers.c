@@ -1,0 +1,277 @@
+#include "lib/model/layers.h"
+#include "lib/base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A head of up to HEAD_BYTES in the backend's type stays on the CPU; of a
+ * larger one PANEL rows are held at a time. */
+enum { PANEL = 4096 };
+static const size_t head_bytes = (size_t)256 << 20;
+
+struct kv_layers {
+    const struct kv_backend *b;
+    const struct kv_model_weights *w;
+    size_t n_layers;
+    bool large;
+    size_t at[KV_PARTS], layer_bytes; /* part p of a layer is at at[p] */
+    size_t n_resident; /* layers that stay; the others share the last block */
+    uint8_t **block;   /* [n_layers or n_resident + 1] */
+    size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
+    size_t loaded;
+    float *norm;
+    void *head; /* NULL: in panels */
+};
+
+static bool is_matrix(enum kv_part p)
+{
+    return p <= KV_P_DOWN;
+}
+
+/* Lies right behind the part before it: both are one matrix, or one bias. */
+static bool follows(enum kv_part p)
+{
+    return p == KV_P_K || p == KV_P_V || p == KV_P_UP || p == KV_P_K_BIAS ||
+           p == KV_P_V_BIAS || p == KV_P_UP_BIAS;
+}
+
+enum kv_type kv_weight_stored(const struct kv_weight *w)
+{
+    return w->type == KV_W_F16    ? KV_TYPE_F16
+           : w->type == KV_W_BF16 ? KV_TYPE_BF16
+                                  : KV_TYPE_F32;
+}
+
+static enum kv_type type_of(const struct kv_layers *l, enum kv_part p)
+{
+    return is_matrix(p) ? l->b->weight_type : KV_TYPE_F32;
+}
+
+/* A GPU, and products in bf16, take matrices as they are stored. */
+static int check_types(const struct kv_layers *l, struct kv_err *e)
+{
+    const struct kv_weight *head = l->w->head;
+
+    if (l->b->weight_type == KV_TYPE_F32 && l->b->on_host)
+        return 0;
+    for (size_t i = 0; i < l->n_layers; i++)
+        for (enum kv_part p = 0; is_matrix(p); p++)
+            if (l->w->layer[i].part[p]->type != head->type)
+                return kv_fail(e,
+                               "%s is %s, but %s %s: on a GPU all matrices are "
+                               "of one type",
+                               l->w->layer[i].part[p]->name,
+                               l->w->layer[i].part[p]->dtype, head->name,
+                               head->dtype);
+    return 0;
+}
+
+/* Offsets are those of layer 0. */
+static void lay_out(struct kv_layers *l)
+{
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        const struct kv_weight *part = l->w->layer[0].part[p];
+
+        if (part && !follows(p))
+            l->layer_bytes = (l->layer_bytes + 255) / 256 * 256;
+        l->at[p] = l->layer_bytes;
+        if (part)
+            l->layer_bytes += part->n * kv_type_bytes(type_of(l, p));
+    }
+}
+
+/* How many layers stay. */
+static int plan(struct kv_layers *l, size_t free, size_t beside,
+                struct kv_err *e)
+{
+    const size_t rest = l->w->head->bytes + beside;
+
+    if (!l->w->head->data)
+        l->n_resident = l->n_layers;
+    if (l->b->on_host || !l->w->head->data)
+        return 0;
+    if (free < rest + l->layer_bytes)
+        return kv_fail(e,
+                       "not enough device memory: %zu bytes needed (a layer, "
+                       "the head, %zu for all else, twice --memory of it), "
+                       "%zu free",
+                       rest + l->layer_bytes, beside, free);
+    l->n_resident = (free - rest) / l->layer_bytes;
+    l->n_resident =
+        l->n_resident < l->n_layers ? l->n_resident - 1 : l->n_layers;
+    return 0;
+}
+
+/* Random numbers are of about unit variance after a row of them is summed. */
+static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
+                              enum kv_type type, uint64_t seed, void *to)
+{
+    const size_t columns = w->n_dims > 1 ? w->dims[1] : 3;
+    const enum kv_type stored = kv_weight_stored(w);
+
+    return (struct kv_load){
+        .to = to,
+        .to_type = type,
+        .from = w->data ? w->data + first * kv_type_bytes(stored) : NULL,
+        .from_type = stored,
+        .n = n,
+        .seed = seed,
+        .scale = sqrtf(3 / (float)columns),
+    };
+}
+
+static int load_all(const struct kv_layers *l, const struct kv_weight *w,
+                    enum kv_type type, uint64_t seed, void *to,
+                    struct kv_err *e)
+{
+    const struct kv_load one = load_of(w, 0, w->n, type, seed, to);
+
+    return l->b->load(&one, 1, e);
+}
+
+static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
+                     uint8_t *to, struct kv_err *e)
+{
+    struct kv_load part[KV_PARTS];
+    size_t n = 0;
+
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        const struct kv_weight *w = l->w->layer[layer].part[p];
+
+        if (w)
+            part[n++] = load_of(w, 0, w->n, type_of(l, p),
+                                kv_tensor_seed(l->w, layer, p), to + l->at[p]);
+    }
+    if (l->b->load(part, n, e))
+        return -1;
+    for (enum kv_part p = 0; p < KV_PARTS && l->large; p++) {
+        const struct kv_weight *w = l->w->layer[layer].part[p];
+
+        if (w)
+            kv_weight_release(w);
+        if (w && next != layer)
+            kv_weight_will_need(l->w->layer[next].part[p]);
+    }
+    return 0;
+}
+
+static size_t blocks(const struct kv_layers *l)
+{
+    return l->n_resident < l->n_layers ? l->n_resident + 1 : l->n_layers;
+}
+
+static int put_head(struct kv_layers *l, struct kv_err *e)
+{
+    const struct kv_weight *head = l->w->head;
+    const size_t bytes = head->n * kv_type_bytes(l->b->weight_type);
+
+    if (l->b->on_host && bytes > head_bytes)
+        return 0;
+    return l->b->alloc(&l->head, bytes, e) ||
+           load_all(l, head, l->b->weight_type,
+                    kv_tensor_seed(l->w, l->n_layers, 1), l->head, e);
+}
+
+static int put_weights(struct kv_layers *l, struct kv_err *e)
+{
+    const struct kv_weight *norm = l->w->norm;
+
+    l->block = kv_alloc(blocks(l), sizeof(*l->block));
+    for (size_t i = 0; i < l->n_resident; i++)
+        if (l->b->alloc((void **)&l->block[i], l->layer_bytes, e) ||
+            put_layer(l, i, i + 1 < l->n_resident ? i + 1 : i, l->block[i], e))
+            return -1;
+    return l->b->alloc((void **)&l->norm, norm->n * sizeof(float), e) ||
+           load_all(l, norm, KV_TYPE_F32, kv_tensor_seed(l->w, l->n_layers, 0),
+                    l->norm, e) ||
+           put_head(l, e);
+}
+
+int kv_layers_new(struct kv_layers **out, const struct kv_backend *b,
+                  const struct kv_model_weights *w, size_t n_layers,
+                  size_t free, size_t beside, bool large, struct kv_err *e)
+{
+    struct kv_layers *l = kv_alloc(1, sizeof(*l));
+
+    *l = (struct kv_layers){
+        .b = b, .w = w, .n_layers = n_layers, .large = large};
+    l->passing = SIZE_MAX;
+    lay_out(l);
+    if (check_types(l, e) || plan(l, free, beside, e) || put_weights(l, e)) {
+        kv_layers_free(l);
+        return -1;
+    }
+    *out = l;
+    return 0;
+}
+
+void kv_layers_free(struct kv_layers *l)
+{
+    if (!l)
+        return;
+    for (size_t i = 0; l->block && i < blocks(l); i++)
+        l->b->free(l->block[i]);
+    l->b->free(l->norm);
+    l->b->free(l->head);
+    free(l->block);
+    free(l);
+}
+
+int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
+                   struct kv_err *e)
+{
+    uint8_t **block = &l->block[l->n_resident];
+
+    l->loaded = layer;
+    if (layer < l->n_resident || layer == l->passing)
+        return 0;
+    l->passing = SIZE_MAX;
+    if ((!*block && l->b->alloc((void **)block, l->layer_bytes, e)) ||
+        put_layer(l, layer, next, *block, e))
+        return -1;
+    l->passing = layer;
+    return 0;
+}
+
+const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part)
+{
+    const size_t i = l->loaded < l->n_resident ? l->loaded : l->n_resident;
+
+    return l->w->layer[l->loaded].part[part] ? l->block[i] + l->at[part] : NULL;
+}
+
+const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part)
+{
+    return kv_layers_matrix(l, part);
+}
+
+const float *kv_layers_norm(const struct kv_layers *l)
+{
+    return l->norm;
+}
+
+size_t kv_layers_panel(const struct kv_layers *l)
+{
+    return l->b->on_host ? PANEL : l->w->head->dims[0];
+}
+
+int kv_layers_head(const struct kv_layers *l, size_t first, size_t n,
+                   struct kv_workspace *w, const void **head, struct kv_err *e)
+{
+    const size_t h = l->w->head->dims[1];
+    const enum kv_type type = l->b->weight_type;
+    const size_t row = h * kv_type_bytes(type);
+
+    if (!l->head) {
+        if (kv_workspace_want(l->b, w, n * row, e))
+            return -1;
+
+        const struct kv_load panel =
+            load_of(l->w->head, first * h, n * h, type, 0, w->p);
+
+        *head = w->p;
+        return l->b->load(&panel, 1, e);
+    }
+    *head = (const uint8_t *)l->head + first * row;
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* A model's weights on a backend: the one door from files to a forward pass.
+ *
+ * Matrices have the backend's weight type, vectors are f32; what is one product
+ * (q, k, v; gate, up) is one matrix.  The embedding stays in its file.  Layers
+ * that do not fit, on the CPU all of them, follow each other through the memory
+ * of one; a large head passes through in panels there. */
+#ifndef KV_MODEL_LAYERS_H
+#define KV_MODEL_LAYERS_H
+
+#include "kernels/backend.h"
+#include "lib/model/tensor_map.h"
+
+struct kv_layers;
+
+/* w [n_layers] must stay; w's tensors without data become random numbers, and
+ * all of them stay.  free: bytes of the backend's memory that are free now, of
+ * which `beside` are for other things.  large: read ahead, and let go of what
+ * was read.  Fails when matrices have types that the backend does not take, and
+ * without memory for one layer. */
+int kv_layers_new(struct kv_layers **l, const struct kv_backend *b,
+                  const struct kv_model_weights *w, size_t n_layers,
+                  size_t free, size_t beside, bool large, struct kv_err *e);
+void kv_layers_free(struct kv_layers *l); /* NULL is fine */
+
+/* A layer's parts are good once this returns, until it is called for another
+ * one.  next: will be loaded after it; the same, when none. */
+int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
+                   struct kv_err *e);
+
+/* The loaded layer's; NULL when the model has no such part. */
+const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part);
+const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part);
+
+const float *kv_layers_norm(const struct kv_layers *l); /* the final one */
+
+/* Rows [first, first + n) of the head, n at most kv_layers_panel(): where they
+ * lie, or in the workspace. */
+size_t kv_layers_panel(const struct kv_layers *l);
+int kv_layers_head(const struct kv_layers *l, size_t first, size_t n,
+                   struct kv_workspace *w, const void **head, struct kv_err *e);
+
+/* The type that a tensor of a file has; not of KV_W_OTHER. */
+enum kv_type kv_weight_stored(const struct kv_weight *w);
+
+#endif
