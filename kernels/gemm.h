@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* c[m][n] = alpha * a[m][k] * op(b) + beta * c, row-major, strides in
  * elements; op(b) is b[k][n], or the transpose of b[n][k] when b_trans.  Runs
@@ -17,6 +18,13 @@ void kv_gemm(bool b_trans, size_t m, size_t n, size_t k, float alpha,
 void kv_gemm_a_trans(size_t m, size_t n, size_t k, float alpha, const float *a,
                      size_t lda, const float *b, size_t ldb, float beta,
                      float *c, size_t ldc);
+
+/* c[m][n] = a[m][k] * the transpose of b[n][k] + beta * c, a rounded to bf16
+ * and b bf16, rows of a and b k values apart; sums in f32.  Otherwise as
+ * kv_gemm(). has: whether library and processor do that. */
+bool kv_gemm_has_bf16(void);
+void kv_gemm_bf16(size_t m, size_t n, size_t k, const float *a,
+                  const uint16_t *b, float beta, float *c, size_t ldc);
 
 /* "oneDNN 2.6.3", "OpenBLAS ...". */
 const char *kv_gemm_library(void);

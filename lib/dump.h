@@ -1,7 +1,7 @@
 /* dump.h5: the real K, V and Q tensors of a model on a text.
  *
  * Attributes of "/": kind "kvtools-dump", format, tool_version, model, arch,
- * weights, model_hash, text, text_hash, bos, special, device, n_layers,
+ * weights, model_hash, text, text_hash, bos, special, device, gemm, n_layers,
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
  * last_layer, dtype. /tokens, /positions int32 [windows][ctx]; /inv_freq f32
  * [n_rot]; /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
@@ -59,7 +59,9 @@ struct kv_dump_info {
     char model[128], arch[64], weights[16], model_hash[32];
     char text[128], text_hash[32];
     struct kv_reading reading; /* of the text */
-    char device[256]; /* that computed the tensors, "cpu"; not read back */
+    /* What computed the tensors: "cpu", and what its products with weights were
+     * in; not read back. */
+    char device[256], gemm[8];
     struct kv_shape shape;
     size_t n_windows, ctx;
     size_t first_layer, last_layer; /* inclusive */

@@ -35,6 +35,7 @@ static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
         kv_h5_put_int(h, "/", "special", info->reading.special);
     }
     kv_h5_put_text(h, "/", "device", info->device);
+    kv_h5_put_text(h, "/", "gemm", info->gemm);
     kv_h5_put_text(h, "/", "dtype", kv_dtype_name(info->dtype));
     kv_h5_put_int(h, "/", "n_windows", (int64_t)info->n_windows);
     kv_h5_put_int(h, "/", "ctx", (int64_t)info->ctx);

@@ -325,6 +325,7 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
         kv_results_size(r, "bos", c->reading.bos);
         kv_results_size(r, "special", c->reading.special);
     }
+    kv_results_text(r, "gemm", c->gemm);
 }
 
 /* NaN, a blank cell, without values. */

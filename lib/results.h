@@ -38,11 +38,12 @@ void kv_results_discard(struct kv_results *r);                /* frees r */
 
 /* The conditions every row carries: "tool version spec model model_hash
  * weights text text_hash ctx windows protocol calib_hash calib_text calib_leak
- * device level threads seed bos special".  NULL or 0 (NaN for calib_leak) where
- * it does not apply. */
+ * device level threads seed bos special gemm".  NULL or 0 (NaN for calib_leak)
+ * where it does not apply. */
 struct kv_conditions {
     const char *tool, *model, *model_hash, *weights, *text, *text_hash;
     const char *protocol, *device, *level;
+    const char *gemm; /* what products with weights were in */
     size_t ctx, windows, threads;
     uint64_t seed;
     struct kv_reading reading; /* of the text */
@@ -55,7 +56,8 @@ struct kv_calib;
 #define KV_CONDITION_COLUMNS                                                   \
     "tool", "version", "spec", "model", "model_hash", "weights", "text",       \
         "text_hash", "ctx", "windows", "protocol", "calib_hash", "calib_text", \
-        "calib_leak", "device", "level", "threads", "seed", "bos", "special"
+        "calib_leak", "device", "level", "threads", "seed", "bos", "special",  \
+        "gemm"
 #define KV_BITS_COLUMNS \
     "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total"
 

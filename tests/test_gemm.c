@@ -2,6 +2,7 @@
  * whoever calls. */
 #include "kernels/gemm.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 #include "lib/base/rng.h"
 #include "tests/test.h"
 
@@ -150,6 +151,48 @@ static void test_same_bits(void **state)
     product_free(&p);
 }
 
+/* Products of bf16 are exact in f32: only sums round.  The same bits for any
+ * number of threads. */
+static void test_bf16(void **state)
+{
+    static const size_t sizes[][3] = {{1, 5, 3}, {17, 33, 70}, {128, 96, 257}};
+
+    (void)state;
+    if (!kv_gemm_has_bf16())
+        skip();
+    for (size_t t = 0; t < sizeof(sizes) / sizeof(*sizes); t++) {
+        const size_t m = sizes[t][0], n = sizes[t][1], k = sizes[t][2];
+        float *a = random_floats(m * k, 1), *b = random_floats(n * k, 2);
+        float *c = random_floats(m * n, 3), *again = random_floats(m * n, 3);
+        float *before = random_floats(m * n, 3);
+        uint16_t *half = kv_alloc(n * k, sizeof(*half));
+
+        for (size_t i = 0; i < n * k; i++)
+            half[i] = kv_f32_to_bf16(b[i]);
+        kv_gemm_bf16(m, n, k, a, half, 1, c, n);
+#pragma omp parallel for num_threads(2)
+        for (int i = 0; i < 2; i++)
+            if (i)
+                kv_gemm_bf16(m, n, k, a, half, 1, again, n);
+        assert_memory_equal(c, again, m * n * sizeof(*c));
+        for (size_t i = 0; i < m * n; i++) {
+            double want = (double)before[i];
+
+            for (size_t j = 0; j < k; j++)
+                want +=
+                    (double)kv_bf16_to_f32(kv_f32_to_bf16(a[i / n * k + j])) *
+                    (double)kv_bf16_to_f32(half[i % n * k + j]);
+            assert_within(c[i], want, 1e-5 * sqrt((double)k));
+        }
+        free(half);
+        free(before);
+        free(again);
+        free(c);
+        free(b);
+        free(a);
+    }
+}
+
 static void test_library(void **state)
 {
     (void)state;
@@ -160,6 +203,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_library),
     };

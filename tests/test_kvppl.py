@@ -119,6 +119,16 @@ class Rows(Case):
                      for r in ppl("--shard", f"{i}/2", *specs)]
             self.assertEqual(sorted(map(str, whole)), sorted(map(str, parts)))
 
+    def test_gemm(self):
+        argv = ["-m", at("m"), "-f", at("eval.txt"), "-c", str(CTX)]
+        self.refused("--gemm half: expected f32 or bf16", *argv, "--gemm",
+                     "half")
+        self.refused("--gemm bf16 wants weights in bf16", *argv, "--gemm",
+                     "bf16")
+        self.refused("--gemm does not go with --latency", "--latency",
+                     "--gemm", "f32")
+        self.assertEqual(ppl("--gemm", "f32")[0]["gemm"], "f32")
+
     def test_residual_helps_stream(self):
         kept, none = (float(ppl("-p", "stream", "--kl", "-s", spec)[1]
                             ["kl_mean"])

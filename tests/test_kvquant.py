@@ -79,7 +79,8 @@ class Table(Case):
             ",".join(table[0]),
             "tool,version,spec,model,model_hash,weights,text,text_hash,ctx,"
             "windows,protocol,calib_hash,calib_text,calib_leak,device,level,"
-            "threads,seed,bos,special,bits_nominal,bits,bits_quantized,shared_bytes,"
+            "threads,seed,bos,special,gemm,bits_nominal,bits,"
+            "bits_quantized,shared_bytes,"
             "bits_total,side,layer,mse,sqnr_db,rel_err,cosine,max_err,"
             "logit_err,attn_kl,attn_rel_err,rd_gap_db")
 

@@ -175,6 +175,7 @@ static void test_conditions_and_bits(void **state)
                                        .protocol = "all",
                                        .device = "cpu",
                                        .level = "c",
+                                       .gemm = "f32",
                                        .ctx = 8,
                                        .windows = 2,
                                        .threads = 1,
@@ -193,10 +194,10 @@ static void test_conditions_and_bits(void **state)
 
     (void)state;
     assert_string_equal(text, "t,-,s:b4,m,0a,bf16,x.txt,0b,8,2,all,0c,c.txt,"
-                              "0.25,cpu,c,1,7,1,0,3,3.75,5,10,5\n");
+                              "0.25,cpu,c,1,7,1,0,f32,3,3.75,5,10,5\n");
     free(text);
     text = row_of(&bare, NULL, &none);
-    assert_string_equal(text, "t,-,s:b4,,,,,,,,,,,,,,,0,,,,,,0,\n");
+    assert_string_equal(text, "t,-,s:b4,,,,,,,,,,,,,,,0,,,,,,,0,\n");
     free(text);
 }
 

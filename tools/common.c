@@ -97,8 +97,17 @@ void kv_common_start(struct kv_common *c)
 }
 
 int kv_common_place(const struct kv_common *c, struct kv_model *m,
-                    struct kv_err *e)
+                    const char *gemm, struct kv_err *e)
 {
+    const bool bf16 = gemm && !strcmp(gemm, "bf16");
+
+    if (gemm && !bf16 && strcmp(gemm, "f32") != 0)
+        return kv_fail(e, "--gemm %s: expected f32 or bf16", gemm);
+    if (gemm && c->on_gpu)
+        return kv_fail(e, "--gemm goes with --device cpu: on a GPU products "
+                          "are in the weights' type");
+    if (bf16)
+        return kv_model_to_bf16(m, e);
     return c->on_gpu ? kv_model_to_device(m, &c->gpu, c->memory, e) : 0;
 }
 

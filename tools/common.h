@@ -66,9 +66,10 @@ void kv_common_start(struct kv_common *c);
 
 struct kv_model;
 
-/* Puts the model on the GPU when one was asked for. */
+/* Puts the model on the GPU when one was asked for; gemm: --gemm, NULL without
+ * it. */
 int kv_common_place(const struct kv_common *c, struct kv_model *m,
-                    struct kv_err *e);
+                    const char *gemm, struct kv_err *e);
 
 /* Ends the program with a sentence when the specs are too many rows, or their
  * braces wrong: before anything is read. */

@@ -169,6 +169,7 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
     r->conditions.model = info->name;
     r->conditions.model_hash = info->hash;
     r->conditions.weights = info->weights;
+    r->conditions.gemm = kv_model_gemm(r->model);
     r->conditions.text = r->text.text;
     r->conditions.text_hash = r->text.text_hash;
     r->conditions.reading = r->text.reading;

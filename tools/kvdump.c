@@ -20,7 +20,7 @@
 
 struct args {
     struct kv_common common;
-    const char *model, *text, *what, *rope, *layers, *dtype;
+    const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
     size_t ctx, windows, batch;
     bool tokens, about, fisher, parse_special;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
@@ -294,6 +294,7 @@ static int dump_grams(struct kv_model *m, const struct capture *c,
 
 static struct kv_dump_info describe(const struct args *a,
                                     const struct kv_model_info *model,
+                                    const char *gemm,
                                     const struct kv_windows *w)
 {
     struct kv_dump_info info = {.shape = model->shape,
@@ -310,6 +311,7 @@ static struct kv_dump_info describe(const struct args *a,
     info.reading = w->reading;
     snprintf(info.device, sizeof(info.device), "%s",
              a->common.on_gpu ? a->common.gpu.name : "cpu");
+    snprintf(info.gemm, sizeof(info.gemm), "%s", gemm);
     memcpy(info.have, a->have, sizeof(info.have));
     parse_layers(a->layers, model->shape.n_layers, &info.first_layer,
                  &info.last_layer);
@@ -341,7 +343,7 @@ static int dump(const struct args *a, struct kv_model *m,
                         a->windows, e))
         return -1;
 
-    const struct kv_dump_info info = describe(a, model, &w);
+    const struct kv_dump_info info = describe(a, model, kv_model_gemm(m), &w);
     struct capture c = {.info = &info, .fisher = a->fisher};
     const size_t group =
         a->fisher
@@ -403,7 +405,7 @@ static int run(const struct args *a, struct kv_err *e)
                                 a->batch, &a->common, e);
     else if (!rc)
         rc = kv_tokenizer_open(&t, a->model, e) ||
-             kv_common_place(&a->common, m, e);
+             kv_common_place(&a->common, m, a->gemm, e);
     if (!rc && a->tokens)
         rc = print_tokens(a, t, kv_model_info(m)->n_vocab, e);
     else if (!rc && !a->about)
@@ -422,6 +424,13 @@ static void check_args(const struct args *a)
     if (a->fisher && (a->about || a->tokens))
         kv_die("--fisher goes into a dump, --%s makes none",
                a->about ? "about" : "tokens");
+    if (a->gemm && (a->about || a->tokens))
+        kv_die("--gemm goes into a dump, --%s makes none",
+               a->about ? "about" : "tokens");
+    if (a->fisher && a->gemm && strcmp(a->gemm, "f32") != 0)
+        kv_die("--fisher goes with --gemm f32: gradients are not computed in "
+               "%s",
+               a->gemm);
     if (a->about && a->parse_special)
         kv_die("--parse-special goes with a text, --about reads none");
     if (!a->batch)
@@ -458,6 +467,9 @@ int main(int argc, char **argv)
                "keys before and after rotation (pre,post)"),
         KV_STR(0, "layers", &a.layers, "A-B", "layers (all)"),
         KV_STR(0, "dtype", &a.dtype, "T", "f32, f16 or bf16 (f32)"),
+        KV_STR(0, "gemm", &a.gemm, "T",
+               "products with weights in f32, or in bf16 where\n"
+               "weights are bf16 and the processor has it (f32)"),
         KV_FLAG(0, "fisher", &a.fisher,
                 "also the squared gradients of the loss by k and\n"
                 "v, in f32"),

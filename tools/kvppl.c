@@ -106,7 +106,7 @@ static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
     if (kv_model_open(&r->model, a->model, e) ||
         kv_tokenizer_open(&r->tokenizer, a->model, e) ||
         (a->resume && kv_inputs_hash(a->model, r->model_files, e)) ||
-        kv_common_place(&a->common, r->model, e))
+        kv_common_place(&a->common, r->model, a->gemm, e))
         return -1;
 
     const struct kv_model_info *info = kv_model_info(r->model);
@@ -114,7 +114,8 @@ static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
     r->conditions = (struct kv_conditions){.tool = "kvppl",
                                            .model = info->name,
                                            .model_hash = info->hash,
-                                           .weights = info->weights};
+                                           .weights = info->weights,
+                                           .gemm = kv_model_gemm(r->model)};
     kv_common_conditions(&a->common, &r->conditions);
     return 0;
 }
@@ -334,6 +335,8 @@ static void check_options(const struct kvppl_args *a)
                   {a->batch != BATCH, "--batch"},
                   {a->reps != REPS, "--reps"}};
 
+    if (a->latency && a->gemm)
+        kv_die("--gemm does not go with --latency, which is a GPU's");
     for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             kv_die("%s goes with --latency", others[i].name);
@@ -381,6 +384,9 @@ int main(int argc, char **argv)
                      "llama.cpp does"),
         KV_FLAG(0, "kl-divergence", &a.kl_read,
                 "read that file instead, and compare with it"),
+        KV_STR(0, "gemm", &a.gemm, "T",
+               "products with weights in f32, or in bf16 where\n"
+               "weights are bf16 and the processor has it (f32)"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
                 "no perplexity: continue -f (or a BOS) by N tokens"),
         KV_FLAG(0, "latency", &a.latency,

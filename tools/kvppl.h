@@ -12,7 +12,7 @@
 struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
-    const char *model, *text, *calib, *protocol, *shard, *kl_base;
+    const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
     const char *model_shape;
     size_t ctx, windows, greedy, batch, reps;
     bool parse_special, kl, kl_read, keep_window, allow_leakage, resume,

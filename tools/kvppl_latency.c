@@ -138,6 +138,7 @@ static int prepare(struct latency *l, struct kv_err *e)
     r->conditions.ctx = a->ctx;
     r->conditions.windows = a->batch;
     r->conditions.protocol = "decode-step";
+    r->conditions.gemm = "f16";
     kv_common_conditions(&a->common, &r->conditions);
     l->jobs = kv_alloc(a->batch, sizeof(*l->jobs));
     return kv_step_new(&l->step, &l->config, &a->common.gpu, a->batch, a->ctx,

@@ -174,6 +174,39 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                : 0;
 }
 
+int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
+{
+    const struct kv_model_weights *w = &m->weights;
+    const struct kv_weight *bad = w->head->type == KV_W_BF16 ? NULL : w->head;
+
+    for (size_t l = m->config.shape.n_layers; l-- > 0;)
+        for (enum kv_part p = KV_P_Q; p <= KV_P_DOWN; p++)
+            if (w->layer[l].part[p]->type != KV_W_BF16)
+                bad = w->layer[l].part[p];
+    if (bad)
+        return kv_fail(e, "--gemm bf16 wants weights in bf16: %s of %s is %s",
+                       bad->name, m->info.name, bad->dtype);
+    if (!kv_gemm_has_bf16())
+        return kv_fail(e,
+                       "--gemm bf16: this processor, or %s, has no products in "
+                       "bf16",
+                       kv_gemm_library());
+    return place(m, kv_backend_cpu(KV_TYPE_BF16), 0, e);
+}
+
+const char *kv_model_gemm(const struct kv_model *m)
+{
+    switch (m->backend->weight_type) {
+    case KV_TYPE_BF16:
+        return "bf16";
+    case KV_TYPE_F16:
+        return "f16";
+    case KV_TYPE_F32:
+        break;
+    }
+    return "f32";
+}
+
 int kv_model_random(struct kv_model **out, const struct kv_config *c,
                     const struct kv_device *d, uint64_t seed, struct kv_err *e)
 {
