@@ -60,7 +60,7 @@ static void test_missing(void **state)
         {"evasion:d2b8,rope=pre,iters=1", 66, "keys stored before RoPE"},
         {"f16", 258, "family float and values of family"},
         {"kvquant:r0", 66, "keys of family levels"},
-        {"klt", 80, "keys of family coef"},
+        {"klt", 80, "keys of family transform"},
     };
 
     (void)state;

@@ -102,7 +102,7 @@ class GpuToolTest(unittest.TestCase):
                           for r in self.rows(done)],
                          [("f16", "exact"), ("kvquant", "exact"),
                           ("kvquant", "dequant"), ("klt", "exact")])
-        self.assertIn("no CUDA kernel for keys of family coef", done.stderr)
+        self.assertIn("no CUDA kernel for keys of family transform", done.stderr)
 
     def test_no_head_dim(self):
         done = attend("-s", "f16", "--shape", "1,4,2,258,300")
