@@ -80,13 +80,13 @@ static struct front extend(const struct front *before,
     return f;
 }
 
-static double least_bytes(const struct kv_offer *offer, size_t n_specs)
+static double min_bytes(const struct kv_offer *offer, size_t n_specs)
 {
-    double least = HUGE_VAL;
+    double min = HUGE_VAL;
 
     for (size_t i = 0; i < n_specs; i++)
-        least = fmin(least, offer[i].bytes);
-    return least;
+        min = fmin(min, offer[i].bytes);
+    return min;
 }
 
 int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
@@ -99,7 +99,7 @@ int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
     size_t at;
 
     for (size_t i = 0; i < n_places; i++)
-        rest += least_bytes(offer + i * n_specs, n_specs);
+        rest += min_bytes(offer + i * n_specs, n_specs);
     if (rest > budget) {
         free(front);
         return kv_fail(e,
@@ -109,7 +109,7 @@ int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
     }
     front[0] = (struct front){kv_alloc(1, sizeof(*front[0].sum)), 1};
     for (size_t i = 0; i < n_places; i++) {
-        rest -= least_bytes(offer + i * n_specs, n_specs);
+        rest -= min_bytes(offer + i * n_specs, n_specs);
         front[i + 1] =
             extend(&front[i], offer + i * n_specs, n_specs, rest, budget);
     }

@@ -15,7 +15,7 @@ struct blocks {
     struct kv_gpu_code code;
     struct kv_gpu_coder *coder;
     struct kv_gpu_blocks b;
-    void *x, *bytes, *room;
+    void *x, *bytes, *workspace;
     float *back; /* what they decode to */
 };
 
@@ -89,8 +89,8 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
             half[i * values + j] = kv_f32_to_f16(x[j]);
     }
     rc = kv_gpu_coder_new(&to->coder, &to->code, a->device, e) ||
-         kv_device_alloc(&to->room, kv_gpu_encode_workspace(to->coder, blocks),
-                         e) ||
+         kv_device_alloc(&to->workspace,
+                         kv_gpu_encode_workspace(to->coder, blocks), e) ||
          kv_device_alloc(&to->x, n * values * sizeof(*half), e) ||
          kv_device_upload(to->x, half, n * values * sizeof(*half), e) ||
          kv_device_alloc(&to->bytes, blocks * c->block_bytes, e) ||
@@ -102,7 +102,7 @@ static int send(const struct kv_append_gpu *a, int side, bool tile,
                                    .first = first,
                                    .each = tokens / c->block,
                                    .seed = a->seed,
-                                   .room = to->room};
+                                   .workspace = to->workspace};
     free(half);
     free(x);
     return rc;
@@ -113,7 +113,7 @@ static void clear(struct blocks *b)
     kv_gpu_coder_free(b->coder);
     kv_device_free(b->x);
     kv_device_free(b->bytes);
-    kv_device_free(b->room);
+    kv_device_free(b->workspace);
     kv_device_free(b->back);
 }
 

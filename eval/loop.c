@@ -14,7 +14,7 @@ struct layer {
     bool on_codes;                    /* attention is computed on them */
 };
 
-enum { UNQUANTIZED, QUANTIZED, FORMS };
+enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
 struct kv_loop {
     struct kv_shape shape;
@@ -31,8 +31,8 @@ struct kv_loop {
      * queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE. host:
      * as they come out of a cache. */
     const struct kv_backend *memory; /* of form */
-    struct kv_workspace form[KV_SIDES][FORMS];
-    float *host[KV_SIDES][FORMS];
+    struct kv_workspace form[KV_SIDES][VIEWS];
+    float *host[KV_SIDES][VIEWS];
     struct kv_workspace bytes[KV_SIDES]; /* codes */
     struct kv_workspace nonfinite; /* unsigned [n_layers][KV_SIDES][n_windows]:
                                     * 1 where one met a NaN or an infinity */
@@ -212,7 +212,7 @@ static int fill_window(const struct windows *work, size_t window,
         if (form[UNQUANTIZED])
             kv_codec_input(codec[i], cache_input(l, x, (enum kv_side)i, window),
                            x->n, form[UNQUANTIZED] + at);
-        for (int f = 0; f < FORMS; f++)
+        for (int f = 0; f < VIEWS; f++)
             if (i == KV_K && codec[KV_K]->pre_rope && form[f])
                 kv_rope_rotate(&l->shape, x->rope, form[f] + at, x->n,
                                l->shape.n_kv_heads);
@@ -436,7 +436,7 @@ static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
     to->unquantized = unquantized;
     *codes =
         (struct kv_attend_codes){coder, l->bytes[side].p, n_blocks * c->block};
-    for (int f = 0; f < FORMS; f++) {
+    for (int f = 0; f < VIEWS; f++) {
         float *keys = f == QUANTIZED ? quantized : unquantized;
 
         if (c->pre_rope && keys &&

@@ -52,7 +52,8 @@ static const float *window_of(const struct layer *l, int tensor, size_t w)
 void kv_measured_merge(struct kv_measured *into, const struct kv_measured *m)
 {
     for (int side = 0; side < KV_SIDES; side++) {
-        kv_reconstruction_merge(&into->recon[side], &m->recon[side]);
+        kv_reconstruction_merge(&into->reconstruction[side],
+                                &m->reconstruction[side]);
         kv_bits_add(&into->bits[side], &m->bits[side]);
         into->rd_error[side] += m->rd_error[side];
         into->rd_bound[side] += m->rd_bound[side];
@@ -183,8 +184,8 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
                        kv_dump_path(l->plan->dump), l->first + window);
             goto out;
         }
-        kv_reconstruction_add(&item->sums.recon[side], in[side], stored[side],
-                              n * heads, d);
+        kv_reconstruction_add(&item->sums.reconstruction[side], in[side],
+                              stored[side], n * heads, d);
         count_bytes(l, cache, (enum kv_side)side, item);
         if (codec[side]->scheme->coefficients)
             measure_coefficients(cache, (enum kv_side)side, in[side],
@@ -393,18 +394,18 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
 }
 
 /* Windows that fit in the plan's memory, and memory for them. */
-static void make_tensors(struct layer *l, size_t *most, const bool *want)
+static void make_tensors(struct layer *l, size_t *max, const bool *want)
 {
     size_t row = 0;
 
     for (int t = 0; t < KV_TENSORS; t++)
         row += want[t] ? row_values(l->info, t) * sizeof(float) : 0;
 
-    *most = kv_memory_fit(l->plan->memory, row * l->info->ctx,
-                          l->info->n_windows, "a window");
+    *max = kv_memory_fit(l->plan->memory, row * l->info->ctx,
+                         l->info->n_windows, "a window");
     for (int t = 0; t < KV_TENSORS; t++)
         if (want[t])
-            l->tensor[t] = kv_alloc(*most * l->info->ctx,
+            l->tensor[t] = kv_alloc(*max * l->info->ctx,
                                     row_values(l->info, t) * sizeof(float));
 }
 
@@ -435,16 +436,16 @@ static int measure_layer(struct layer *l, struct kv_progress *progress,
                          struct kv_measured *out, struct kv_err *e)
 {
     bool want[KV_TENSORS];
-    size_t most;
+    size_t max;
     int rc = -1;
 
     if (open_layer(l, e) || check_tensors(l, want, e))
         goto out;
-    make_tensors(l, &most, want);
-    for (l->first = 0; l->first < l->info->n_windows; l->first += most) {
+    make_tensors(l, &max, want);
+    for (l->first = 0; l->first < l->info->n_windows; l->first += max) {
         const size_t left = l->info->n_windows - l->first;
 
-        l->n_windows = left < most ? left : most;
+        l->n_windows = left < max ? left : max;
         if (read_group(l, e) || measure_group(l, out, e))
             goto out;
         kv_progress_step(progress, l->n_windows);

@@ -18,7 +18,7 @@ struct kv_dump;
 
 /* Sums of one spec over windows of one layer, or of several layers. */
 struct kv_measured {
-    struct kv_reconstruction recon[KV_SIDES];
+    struct kv_reconstruction reconstruction[KV_SIDES];
     struct kv_bits bits[KV_SIDES]; /* without shared_bytes and nominal */
     struct kv_attn_error attn;
 

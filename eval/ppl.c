@@ -179,15 +179,15 @@ static int score_logits(const struct kv_ppl *p, const struct group *g,
     const size_t all = g->n_windows * n_scored(p);
     const size_t fit =
         kv_backend_logit_rows(kv_model_backend(p->plan.model), n_vocab);
-    const size_t most = fit < all ? fit : all;
-    float *logits = kv_alloc(most, n_vocab * sizeof(*logits));
+    const size_t max = fit < all ? fit : all;
+    float *logits = kv_alloc(max, n_vocab * sizeof(*logits));
     int rc = 0;
 
     for (size_t row = 0, n; row < all && !rc; row += n) {
         const size_t left = n_scored(p) - row % n_scored(p);
         const size_t at = token_at(p, g, row) - g->first_window * p->plan.n;
 
-        n = left < most ? left : most;
+        n = left < max ? left : max;
         rc = kv_model_logits(p->plan.model, g->hidden + at * hidden, n, logits,
                              e) ||
              (to_file && put_rows(to_file, logits, n, n_vocab, e)) ||

@@ -35,9 +35,9 @@ static void write_all(struct kv_bench *b)
 /* Words that drive what was there before out of all caches. */
 static size_t to_read(void)
 {
-    const size_t least = (size_t)256 << 20;
+    const size_t min = (size_t)256 << 20;
     const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0: not known */
-    const size_t bytes = last_level > (long)least ? (size_t)last_level : least;
+    const size_t bytes = last_level > (long)min ? (size_t)last_level : min;
 
     return bytes / sizeof(uint64_t) / LINE * LINE;
 }

@@ -9,10 +9,10 @@ void kv_backend_free(struct kv_backend *b)
 size_t kv_backend_logit_rows(const struct kv_backend *b, size_t n_vocab)
 {
     const size_t rows = b->logit_bytes / (n_vocab * sizeof(float));
-    const size_t most = rows < b->logit_rows ? rows : b->logit_rows;
+    const size_t max = rows < b->logit_rows ? rows : b->logit_rows;
 
-    return most < b->logit_unit ? b->logit_unit
-                                : most / b->logit_unit * b->logit_unit;
+    return max < b->logit_unit ? b->logit_unit
+                               : max / b->logit_unit * b->logit_unit;
 }
 
 int kv_workspace_want(const struct kv_backend *b, struct kv_workspace *w,

@@ -6,14 +6,14 @@
 /* OpenBLAS 0.3: 32 << 22 bytes, and what aligns them. */
 enum { BUFFER = 129 << 20 };
 
-static atomic_int inside, most;
+static atomic_int inside, max;
 
 void kv_blas_enter(void)
 {
     const int n = ++inside;
-    int known = most;
+    int known = max;
 
-    while (n > known && !atomic_compare_exchange_weak(&most, &known, n))
+    while (n > known && !atomic_compare_exchange_weak(&max, &known, n))
         ;
     if (n > known)
         kv_memory_probe(BUFFER, "a buffer of OpenBLAS");

@@ -117,8 +117,8 @@ struct kv_gpu_blocks {
     uint64_t seed; /* numbers */
     size_t each;   /* blocks of a sequence, after which the next one begins with
                     * token `first`; 0: all are one's */
-    void *room;    /* the device's: kv_gpu_encode_workspace() bytes */
-    void *stream;  /* of kernels/device.h; NULL: the first */
+    void *workspace; /* the device's: kv_gpu_encode_workspace() bytes */
+    void *stream;    /* of kernels/device.h; NULL: the first */
 };
 
 struct kv_gpu_coder;
@@ -154,14 +154,14 @@ int kv_gpu_encode_groups(const struct kv_gpu_code *code,
 
 /* Room on the device for tokens under way: transformed, NULL where the code has
  * no transform; and their codes, NULL where those are bytes. */
-struct kv_gpu_room {
+struct kv_gpu_workspace {
     float *x;       /* [tokens][n_heads][head_dim] */
     uint16_t *code; /* [tokens][n_heads][n_sub] */
 };
 /* code's centers and smooth are the device's; multiprocessors: of it. */
 int kv_gpu_encode_codebook(const struct kv_gpu_code *code,
                            const struct kv_gpu_blocks *b,
-                           const struct kv_gpu_room *room,
+                           const struct kv_gpu_workspace *workspace,
                            size_t multiprocessors, struct kv_err *e);
 
 /* Searches of bitstreams that a multiprocessor has registers for, a warp each;

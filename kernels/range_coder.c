@@ -4,7 +4,7 @@
 
 /* A symbol leaves 2^-16 of the range or more, 2^8 of LEAST: two bytes at most
  * go out. */
-enum { LEAST = 1 << 24, SHIFT = 16 };
+enum { MIN = 1 << 24, SHIFT = 16 };
 
 _Static_assert(1 << SHIFT == KV_RANGE_TOTAL, "a range is cut by shifting");
 
@@ -58,7 +58,7 @@ void kv_range_encode(struct kv_range_encoder *e, const uint32_t *cum,
     e->range = place(e->range, cum[symbol + 1]) - start;
     if (e->low < was)
         carry(e);
-    while (e->range < LEAST) {
+    while (e->range < MIN) {
         e->out[e->n++] = (uint8_t)(e->low >> 24);
         e->low <<= 8;
         e->range <<= 8;
@@ -70,7 +70,7 @@ size_t kv_range_encode_end(struct kv_range_encoder *e)
 {
     const uint32_t was = e->low;
 
-    e->low += LEAST - 1;
+    e->low += MIN - 1;
     if (e->low < was)
         carry(e);
     e->out[e->n++] = (uint8_t)(e->low >> 24);
@@ -112,7 +112,7 @@ size_t kv_range_decode(struct kv_range_decoder *d, const uint32_t *cum,
     }
     d->code -= start;
     d->range = end - start;
-    while (d->range < LEAST) {
+    while (d->range < MIN) {
         d->code = d->code << 8 | next_byte(d);
         d->range <<= 8;
     }

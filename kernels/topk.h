@@ -14,7 +14,7 @@
 
 struct kv_topk {
     uint64_t *key; /* [room], the caller's; key[0] is the least that is kept */
-    size_t n, room;
+    size_t n, workspace;
 };
 
 /* x is no NaN. */

@@ -77,11 +77,11 @@ enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t)
     return d == KV_F16 ? KV_H5_F16 : d == KV_BF16 ? KV_H5_BF16 : KV_H5_F32;
 }
 
-size_t kv_dump_bad_value(const float *x, size_t n, float most)
+size_t kv_dump_bad_value(const float *x, size_t n, float max)
 {
     size_t i = 0;
 
-    while (i < n && fabsf(x[i]) <= most)
+    while (i < n && fabsf(x[i]) <= max)
         i++;
     return i;
 }

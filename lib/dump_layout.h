@@ -29,6 +29,6 @@ const char *kv_dump_option(enum kv_tensor t);
 
 /* Index of the first value that is NaN, or beyond most; n when there is none.
  */
-size_t kv_dump_bad_value(const float *x, size_t n, float most);
+size_t kv_dump_bad_value(const float *x, size_t n, float max);
 
 #endif

@@ -200,13 +200,13 @@ static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
                         struct kv_err *e)
 {
     enum { PIECE = 1 << 16 };
-    const size_t most = info->ctx < PIECE ? PIECE / info->ctx : 1;
-    int32_t *ids = kv_alloc(most * info->ctx, sizeof(*ids));
-    int32_t *at = kv_alloc(most * info->ctx, sizeof(*at));
+    const size_t max = info->ctx < PIECE ? PIECE / info->ctx : 1;
+    int32_t *ids = kv_alloc(max * info->ctx, sizeof(*ids));
+    int32_t *at = kv_alloc(max * info->ctx, sizeof(*at));
     int rc = 0;
 
     for (size_t w = 0, n; w < info->n_windows && !rc; w += n) {
-        n = info->n_windows - w < most ? info->n_windows - w : most;
+        n = info->n_windows - w < max ? info->n_windows - w : max;
         rc = check_windows(h, info->ctx, w, n, ids, at, e);
     }
     free(ids);

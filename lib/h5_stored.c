@@ -187,7 +187,7 @@ int kv_h5_check_stored(hid_t set, const char *path, const char *name,
     const hid_t create = H5Dget_create_plist(set);
     const H5D_layout_t layout = H5Pget_layout(create);
     struct stored s = {0};
-    uint64_t most = file_bytes;
+    uint64_t max = file_bytes;
     int rc = -1;
 
     if (get_shape(set, &s)) {
@@ -212,9 +212,9 @@ int kv_h5_check_stored(hid_t set, const char *path, const char *name,
     if (check_filters(create, &s, path, name, e))
         goto out;
     s.allocated = H5Dget_storage_size(set);
-    if (s.deflated && times(s.allocated, DEFLATED) > most)
-        most = times(s.allocated, DEFLATED);
-    if (s.bytes > most) {
+    if (s.deflated && times(s.allocated, DEFLATED) > max)
+        max = times(s.allocated, DEFLATED);
+    if (s.bytes > max) {
         kv_fail(e,
                 "%s: %s would hold %llu bytes, more than a file of %llu "
                 "can",

@@ -104,9 +104,9 @@ static const char *read_items(struct kv_journal *j, const char *at,
 
 static bool begins(const char *text, size_t n, const char *with)
 {
-    const size_t most = strlen(with);
+    const size_t max = strlen(with);
 
-    return !strncmp(text, with, n < most ? n : most);
+    return !strncmp(text, with, n < max ? n : max);
 }
 
 /* What is in a file that no head of ours begins. */

@@ -42,8 +42,8 @@ static inline struct kv_codec *codec_of(const char *text,
 }
 
 /* The block x as bytes, and what they decode to. */
-static inline void there_and_back(const struct kv_codec *c, struct kv_where w,
-                                  const float *x, uint8_t *bytes, float *back)
+static inline void round_trip(const struct kv_codec *c, struct kv_where w,
+                              const float *x, uint8_t *bytes, float *back)
 {
     c->scheme->encode(c, w, x, 1, bytes);
     c->scheme->decode(c, bytes, 1, back);

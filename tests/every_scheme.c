@@ -82,7 +82,7 @@ static void add_choices(const struct kv_scheme *k, const char *folder)
 }
 
 /* Blocks as short as they can be, so that every scheme fills some. */
-static void add_least(const struct kv_scheme *k, const char *folder)
+static void add_min(const struct kv_scheme *k, const char *folder)
 {
     char text[128];
     size_t n = (size_t)snprintf(text, sizeof(text), "%s:r0", k->name);
@@ -136,7 +136,7 @@ int prepare_every(void **state)
             add(text, folder);
         }
         add_choices(kv_schemes[i], folder);
-        add_least(kv_schemes[i], folder);
+        add_min(kv_schemes[i], folder);
     }
     add_mixed(folder);
     return 0;

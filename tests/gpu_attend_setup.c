@@ -197,13 +197,13 @@ static void check_way(const char *what, const struct kv_cache *c,
 }
 
 /* Rows of tiles side by side are of sizes far apart, those of one are 0. */
-static void vary(const struct kv_shape *s, float *x, size_t n, float most)
+static void vary(const struct kv_shape *s, float *x, size_t n, float max)
 {
     const size_t row = s->n_kv_heads * s->head_dim;
 
     for (size_t t = 0; t < n; t++) {
         const size_t tile = t / KV_GPU_TILE;
-        const float by = tile == 3 ? 0 : ldexpf(most, -(int)(tile * 5 % 7));
+        const float by = tile == 3 ? 0 : ldexpf(max, -(int)(tile * 5 % 7));
 
         for (size_t c = 0; c < row; c++)
             x[t * row + c] *= by;

@@ -38,16 +38,16 @@ static struct signed_code *signed_codes(const struct kv_store *s, size_t head,
     return all;
 }
 
-/* x in integers up to `most`; gives what they are times. */
-static float to_integers(float *x, size_t n, float most)
+/* x in integers up to `limit`; gives what they are times. */
+static float to_integers(float *x, size_t n, float limit)
 {
     float max = 0;
 
     for (size_t i = 0; i < n; i++)
         max = fmaxf(max, fabsf(x[i]));
     for (size_t i = 0; i < n && max > 0; i++)
-        x[i] = rintf(x[i] * (most / max));
-    return max / most;
+        x[i] = rintf(x[i] * (limit / max));
+    return max / limit;
 }
 
 /* q . k, so many channels of which are rounded together: times steps (folded),

@@ -7,19 +7,19 @@
 
 #include <math.h>
 
-enum { MOST_PLACES = 6, MOST_SPECS = 4 };
+enum { MAX_PLACES = 6, MAX_SPECS = 4 };
 
 struct problem {
     size_t n_places, n_specs;
-    struct kv_offer offer[MOST_PLACES * MOST_SPECS];
+    struct kv_offer offer[MAX_PLACES * MAX_SPECS];
 };
 
 /* Few different bytes and costs, so that sums coincide; costs fall with bytes
  * mostly. */
 static struct problem random_problem(uint64_t key)
 {
-    struct problem p = {.n_places = 1 + kv_random(key, 0) % MOST_PLACES,
-                        .n_specs = 1 + kv_random(key, 1) % MOST_SPECS};
+    struct problem p = {.n_places = 1 + kv_random(key, 0) % MAX_PLACES,
+                        .n_specs = 1 + kv_random(key, 1) % MAX_SPECS};
 
     for (size_t i = 0; i < p.n_places * p.n_specs; i++) {
         const double bytes = (double)(1 + kv_random(key, 10 + i) % 6);
@@ -52,7 +52,7 @@ static bool every_choice(const struct problem *p, double bytes,
     for (size_t i = 0; i < p->n_places; i++)
         n *= p->n_specs;
     for (size_t i = 0; i < n; i++) {
-        size_t choice[MOST_PLACES], left = i;
+        size_t choice[MAX_PLACES], left = i;
         struct kv_offer sum;
 
         for (size_t j = 0; j < p->n_places; j++, left /= p->n_specs)
@@ -77,7 +77,7 @@ static void test_brute_force(void **state)
         const struct problem p = random_problem(key);
         const double values = 8 * (double)p.n_places;
         const double bits = (double)(4 + kv_random(key, 2) % 24) / 4;
-        size_t choice[MOST_PLACES];
+        size_t choice[MAX_PLACES];
         struct kv_offer want, got;
         struct kv_err e = {""};
         const int rc = kv_allocate(p.offer, p.n_places, p.n_specs, values, bits,
@@ -99,7 +99,7 @@ static void test_brute_force(void **state)
 }
 
 /* The sentence's bits are enough, and a hair less is not. */
-static void test_least_bits(void **state)
+static void test_min_bits(void **state)
 {
     const struct kv_offer offer[] = {{1000, 3}, {400, 5}, {333, 1}, {700, 0}};
     const double values = 2400;
@@ -165,7 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_brute_force),
-        cmocka_unit_test(test_least_bits),
+        cmocka_unit_test(test_min_bits),
         cmocka_unit_test(test_exact_budget),
         cmocka_unit_test(test_too_many_sums),
     };

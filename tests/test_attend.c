@@ -17,8 +17,8 @@ enum {
     CAP = 4,
     ALIVE = 8,
     MASS = 16,
-    K_FORMS = 32, /* both, else unquantized alone */
-    V_FORMS = 64, /* both, else quantized alone */
+    K_VIEWS = 32, /* both, else unquantized alone */
+    V_VIEWS = 64, /* both, else quantized alone */
     ALL = 128
 };
 
@@ -99,10 +99,10 @@ static void set_up(struct problem *p, unsigned fields, size_t n, size_t nq,
         .q = p->q,
         .q_rows = q_rows,
         .k = {.unquantized = p->rows[0],
-              .quantized = fields & K_FORMS ? p->rows[1] : NULL,
+              .quantized = fields & K_VIEWS ? p->rows[1] : NULL,
               .sinks = 2,
               .until = p->until[0]},
-        .v = {.unquantized = fields & V_FORMS ? p->rows[2] : NULL,
+        .v = {.unquantized = fields & V_VIEWS ? p->rows[2] : NULL,
               .quantized = p->rows[3],
               .sinks = 5,
               .until = p->until[1]}};
@@ -126,7 +126,7 @@ static double at(const struct problem *p, bool values, unsigned fields,
 {
     const struct kv_attend_view *v = &p->job.view;
     const size_t sinks = values ? 5 : 2;
-    const bool both = fields & (values ? V_FORMS : K_FORMS);
+    const bool both = fields & (values ? V_VIEWS : K_VIEWS);
     const bool old = both ? j >= sinks && j < p->until[values][i] : values;
 
     return (double)

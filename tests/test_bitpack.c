@@ -2,7 +2,7 @@
 #include "lib/base/rng.h"
 #include "tests/test.h"
 
-enum { MOST = 200, CANARY = 16 };
+enum { MAX = 200, CANARY = 16 };
 
 /* Bit by bit, as the header draws it. */
 static unsigned code_at(const uint8_t *bytes, size_t i, unsigned bits)
@@ -19,8 +19,8 @@ static unsigned code_at(const uint8_t *bytes, size_t i, unsigned bits)
 
 static void round_trip(size_t n, unsigned bits)
 {
-    uint16_t codes[MOST], back[MOST + CANARY];
-    uint8_t bytes[2 * MOST + CANARY];
+    uint16_t codes[MAX], back[MAX + CANARY];
+    uint8_t bytes[2 * MAX + CANARY];
     const size_t n_bytes = kv_pack_bytes(n, bits);
 
     assert_int_equal(n_bytes, (n * bits + 7) / 8);
@@ -52,7 +52,7 @@ static void test_round_trip(void **state)
 {
     (void)state;
     for (unsigned bits = 1; bits <= 16; bits++)
-        for (size_t n = 0; n <= MOST; n++)
+        for (size_t n = 0; n <= MAX; n++)
             round_trip(n, bits);
 }
 

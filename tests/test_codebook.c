@@ -148,7 +148,7 @@ static struct kv_codebook_transform rig_transform(const struct rig *r,
 static size_t nearest(const float *x, const float *centers, size_t k, size_t d)
 {
     size_t best = 0;
-    float least = INFINITY;
+    float min = INFINITY;
 
     for (size_t c = 0; c < k; c++) {
         float s = 0;
@@ -158,8 +158,8 @@ static size_t nearest(const float *x, const float *centers, size_t k, size_t d)
 
             s = fmaf(t, t, s);
         }
-        if (s < least) {
-            least = s;
+        if (s < min) {
+            min = s;
             best = c;
         }
     }

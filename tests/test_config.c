@@ -12,11 +12,11 @@ struct pair {
     const char *name, *value;
 };
 
-enum { MOST = 32 };
+enum { MAX = 32 };
 
 /* Whole configs, in which every field that has a default has it.  None of the
  * defaults changes when a number beside it does. */
-static const struct pair llama[MOST] = {
+static const struct pair llama[MAX] = {
     {"architectures", "[\"LlamaForCausalLM\"]"},
     {"model_type", "\"llama\""},
     {"hidden_size", "48"},
@@ -36,7 +36,7 @@ static const struct pair llama[MOST] = {
     {0},
 };
 
-static const struct pair qwen3[MOST] = {
+static const struct pair qwen3[MAX] = {
     {"architectures", "[\"Qwen3ForCausalLM\"]"},
     {"model_type", "\"qwen3\""},
     {"hidden_size", "64"},
@@ -275,7 +275,7 @@ static void test_every_rope_field(void **state)
 #define SLIDES "sliding_attention"
 
 /* Sizes alone; the rest is each case's. */
-static const struct pair sizes[MOST] = {
+static const struct pair sizes[MAX] = {
     {"hidden_size", "48"},
     {"intermediate_size", "40"},
     {"num_hidden_layers", "3"},

@@ -50,7 +50,7 @@ static void test_rank_one_is_exact(void **state)
 
         assert_int_equal(c->block, N);
         assert_int_equal(c->block_bytes, factors + (N + D) * k * 2);
-        there_and_back(c, (struct kv_where){0}, x, bytes, back);
+        round_trip(c, (struct kv_where){0}, x, bytes, back);
         for (size_t j = 0; j < VALUES; j++)
             assert_within(back[j], x[j], 0);
 
@@ -77,7 +77,7 @@ static void test_outliers_are_not_in_r(void **state)
 
     (void)state;
     off_the_grid(off, sign, x);
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     for (size_t i = 0; i < VALUES; i++)
         assert_within(back[i], x[i], 0);
     kv_codec_free(c);
@@ -99,7 +99,7 @@ static void test_largest_first(void **state)
     for (size_t k = 0; k < 3; k++) {
         struct kv_codec *c = codec(specs[k], KV_K, 1);
 
-        there_and_back(c, (struct kv_where){0}, x, bytes, back);
+        round_trip(c, (struct kv_where){0}, x, bytes, back);
         for (size_t t = 2; t < 6; t++) {
             const float e0 = x[t * D] - back[t * D];
             const float e1 = x[t * D + 1] - back[t * D + 1];
@@ -125,7 +125,7 @@ static void test_outliers_of_keys(void **state)
     assert_int_equal(c->block_bytes, sizeof(bytes));
     for (size_t i = 0; i < VALUES; i++)
         x[i] = vector[i / D] * (i % D == 3 ? -1.0f : 1.0f);
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     for (size_t i = 0; i < VALUES; i++)
         assert_within(back[i], x[i], 0);
     assert_within(half_at(bytes + 8), 1, 0); /* channel 0's step */
@@ -153,7 +153,7 @@ static void test_fill(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct kv_codec *c = codec(specs[i], KV_K, 1);
 
-        there_and_back(c, (struct kv_where){0}, x, bytes, back);
+        round_trip(c, (struct kv_where){0}, x, bytes, back);
         assert_within(half_at(bytes + 8 + 2), i ? 69.0 / 8 : 0, 0);
         assert_within(half_at(bytes + 8), i ? (13 - 69.0 / 8) / 3 : 13.0 / 3,
                       0x1p-9);
@@ -176,7 +176,7 @@ static void test_outliers_of_values(void **state)
     (void)state;
     assert_int_equal(c->block, 2);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     kv_unpack(bytes + 4 + 4 * 4, 4, 3, at);
     assert_int_equal(at[0], 5);
     assert_int_equal(at[1], 7);
@@ -227,10 +227,10 @@ static void test_groups_of_values(void **state)
     (void)state;
     assert_int_equal(all->block_bytes, 2 + 4);
     assert_int_equal(one->block_bytes, 2 + 2 * 4);
-    there_and_back(all, (struct kv_where){0}, x, bytes, back);
+    round_trip(all, (struct kv_where){0}, x, bytes, back);
     for (size_t i = 0; i < 2 * D; i++)
         assert_within(back[i], want[i], 0);
-    there_and_back(one, (struct kv_where){0}, x, bytes, back);
+    round_trip(one, (struct kv_where){0}, x, bytes, back);
     for (size_t i = 0; i < 2 * D; i++)
         assert_within(back[i], x[i], 0);
     kv_codec_free(one);
@@ -251,7 +251,7 @@ static void test_backbone_is_kivi(void **state)
         struct kv_codec *kivi = codec("kivi:b4g4", (enum kv_side)side, 2);
         const size_t n_blocks = N / kivi->block;
 
-        there_and_back(gear, (struct kv_where){0}, x, bytes, back);
+        round_trip(gear, (struct kv_where){0}, x, bytes, back);
         kivi->scheme->encode(kivi, (struct kv_where){.first = 0}, x, n_blocks,
                              bytes);
         kivi->scheme->decode(kivi, bytes, n_blocks, want);

@@ -12,7 +12,7 @@
 /* Unused room at the end of each row. */
 enum { PAD = 3 };
 
-enum form { PLAIN, B_TRANS, A_TRANS, FORMS };
+enum form { PLAIN, B_TRANS, A_TRANS, VIEWS };
 
 struct product {
     size_t m, n, k, lda, ldb, ldc;
@@ -108,10 +108,10 @@ static void test_sizes(void **state)
     const size_t n_sizes = sizeof(sizes) / sizeof(*sizes);
 
     (void)state;
-    for (size_t i = 0; i < FORMS * n_sizes * n_sizes * n_sizes; i++) {
+    for (size_t i = 0; i < VIEWS * n_sizes * n_sizes * n_sizes; i++) {
         struct product p = product_new(
-            sizes[i / FORMS % n_sizes], sizes[i / FORMS / n_sizes % n_sizes],
-            sizes[i / FORMS / n_sizes / n_sizes], (enum form)(i % FORMS));
+            sizes[i / VIEWS % n_sizes], sizes[i / VIEWS / n_sizes % n_sizes],
+            sizes[i / VIEWS / n_sizes / n_sizes], (enum form)(i % VIEWS));
 
         check(&p);
         p.alpha = 0.5f;

@@ -140,40 +140,40 @@ static void test_rows(void **state)
 
 /* Turned, the bytes are those of x H, and what comes back is turned again: keys
  * in blocks of the largest power of two in the head, values in blocks of 64. */
-static void check_turned(const char *type, size_t head_dim, enum kv_side side)
+static void check_rotated(const char *type, size_t head_dim, enum kv_side side)
 {
-    enum { TOKENS = 3, HEADS = 2, MOST = TOKENS * HEADS * 320 };
+    enum { TOKENS = 3, HEADS = 2, MAX = TOKENS * HEADS * 320 };
     const struct kv_shape shape = {.n_layers = 1,
                                    .n_heads = HEADS,
                                    .n_kv_heads = HEADS,
                                    .head_dim = head_dim};
     const size_t n = TOKENS * HEADS * head_dim;
     const size_t m = side == KV_K && head_dim == 128 ? 128 : 64;
-    struct kv_codec *plain = codec_of(type, &shape, 0, side), *turned;
-    float x[MOST], y[MOST], back[MOST], want[MOST];
-    uint8_t bytes[2][2 * MOST];
+    struct kv_codec *plain = codec_of(type, &shape, 0, side), *rotated;
+    float x[MAX], y[MAX], back[MAX], want[MAX];
+    uint8_t bytes[2][2 * MAX];
     char text[32];
 
     snprintf(text, sizeof(text), "%s:rot", type);
-    turned = codec_of(text, &shape, 0, side);
-    assert_int_equal(turned->block_bytes, plain->block_bytes);
+    rotated = codec_of(text, &shape, 0, side);
+    assert_int_equal(rotated->block_bytes, plain->block_bytes);
     for (size_t i = 0; i < n; i++)
         x[i] = y[i] = (float)kv_random_normal(17, i);
     kv_hadamard(y, n / m, m);
-    turned->scheme->encode(turned, (struct kv_where){0}, x, TOKENS, bytes[0]);
+    rotated->scheme->encode(rotated, (struct kv_where){0}, x, TOKENS, bytes[0]);
     plain->scheme->encode(plain, (struct kv_where){0}, y, TOKENS, bytes[1]);
     assert_memory_equal(bytes[0], bytes[1], TOKENS * plain->block_bytes);
-    turned->scheme->decode(turned, bytes[0], TOKENS, back);
+    rotated->scheme->decode(rotated, bytes[0], TOKENS, back);
     plain->scheme->decode(plain, bytes[0], TOKENS, want);
     kv_hadamard(want, n / m, m);
     assert_memory_equal(back, want, n * sizeof(*back));
     for (size_t i = 0; i < n; i++)
         assert_within(back[i], x[i], 1);
-    kv_codec_free(turned);
+    kv_codec_free(rotated);
     kv_codec_free(plain);
 }
 
-static void test_turned(void **state)
+static void test_rotated(void **state)
 {
     static const size_t dims[] = {64, 128, 192, 320};
 
@@ -181,7 +181,7 @@ static void test_turned(void **state)
     for (size_t i = 0; i < sizeof(goldens) / sizeof(*goldens); i++)
         for (size_t j = 0; j < sizeof(dims) / sizeof(*dims); j++)
             for (int side = 0; side < KV_SIDES; side++)
-                check_turned(goldens[i].type, dims[j], (enum kv_side)side);
+                check_rotated(goldens[i].type, dims[j], (enum kv_side)side);
 }
 
 static void test_refused(void **state)
@@ -207,7 +207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_turned),
+        cmocka_unit_test(test_rotated),
         cmocka_unit_test(test_refused),
     };
 

@@ -70,7 +70,8 @@ static void *encode(const struct kv_gpu_attend *a, const struct kv_codec *c,
         kv_device_alloc(&x, n * sizeof(*half), &e) ||
         kv_device_upload(x, half, n * sizeof(*half), &e) ||
         kv_device_alloc(&bytes, blocks * c->block_bytes, &e) ||
-        kv_device_alloc(&b.room, kv_gpu_encode_workspace(coder, blocks), &e))
+        kv_device_alloc(&b.workspace, kv_gpu_encode_workspace(coder, blocks),
+                        &e))
         fail_msg("%s", e.msg);
     for (size_t j = 0, n_alike; j < JOBS; j += n_alike) {
         const size_t first = kv_gpu_attend_newest(a, j);
@@ -86,7 +87,7 @@ static void *encode(const struct kv_gpu_attend *a, const struct kv_codec *c,
         if (first != SIZE_MAX && kv_gpu_encode(coder, &b, &e))
             fail_msg("%s", e.msg);
     }
-    kv_device_free(b.room);
+    kv_device_free(b.workspace);
     kv_device_free(x);
     kv_gpu_coder_free(coder);
     free(half);

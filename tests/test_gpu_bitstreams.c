@@ -25,21 +25,21 @@ static const struct kv_gpu_transitions kinds[] = {
 enum {
     STATES = KV_TRELLIS_STATES,
     KINDS = sizeof(kinds) / sizeof(*kinds),
-    MOST_VALUES = 256,
+    MAX_VALUES = 256,
     MAX_TRANSITIONS = 160,
-    MOST_RUNS = 3 * KINDS
+    MAX_RUNS = 3 * KINDS
 };
 
 /* A bitstream of one head, whose coefficients are its values, the last one
  * first.
  */
 struct setup {
-    struct kv_gpu_transitions run[MOST_RUNS];
+    struct kv_gpu_transitions run[MAX_RUNS];
     struct kv_trellis_transition transition[MAX_TRANSITIONS];
-    struct kv_gpu_coefficient coef[MOST_VALUES];
-    struct kv_trellis_whole whole[MOST_VALUES];
-    float scale[MOST_VALUES], mean[MOST_VALUES];
-    uint32_t place[MOST_VALUES]; /* one after another */
+    struct kv_gpu_coefficient coef[MAX_VALUES];
+    struct kv_trellis_whole whole[MAX_VALUES];
+    float scale[MAX_VALUES], mean[MAX_VALUES];
+    uint32_t place[MAX_VALUES]; /* one after another */
     float *tables, *forward;
     unsigned first[2], used;
     struct kv_gpu_code code;
@@ -161,7 +161,7 @@ static void on_device(const struct setup *s, const uint16_t *x, size_t n,
     if (kv_gpu_coder_new(&coder, &s->code, &device, &e) ||
         kv_device_alloc(&in, values * sizeof(*x), &e) ||
         kv_device_alloc(&out, all + n, &e) ||
-        kv_device_alloc(&b.room, kv_gpu_encode_workspace(coder, n), &e) ||
+        kv_device_alloc(&b.workspace, kv_gpu_encode_workspace(coder, n), &e) ||
         kv_device_upload(in, x, values * sizeof(*x), &e) ||
         kv_device_upload(out, bytes, all + n, &e))
         fail_msg("%s", e.msg);
@@ -170,7 +170,7 @@ static void on_device(const struct setup *s, const uint16_t *x, size_t n,
     if (kv_gpu_encode(coder, &b, &e) ||
         kv_device_download(bytes, out, all + n, &e))
         fail_msg("%s", e.msg);
-    kv_device_free(b.room);
+    kv_device_free(b.workspace);
     kv_device_free(out);
     kv_device_free(in);
     kv_gpu_coder_free(coder);
@@ -217,7 +217,7 @@ static void test_every_kind(void **state)
     for (size_t skip = 0; skip < KINDS; skip++) {
         check(1, skip, ORDINARY, 2);
         for (int data = 0; data < DATA; data++)
-            check(MOST_RUNS, skip, (enum data)data, 16);
+            check(MAX_RUNS, skip, (enum data)data, 16);
     }
 }
 
@@ -225,14 +225,14 @@ static void test_every_kind(void **state)
  * at once. */
 static void test_counts(void **state)
 {
-    const size_t most = device.multiprocessors * KV_GPU_SEARCHES;
+    const size_t max = device.multiprocessors * KV_GPU_SEARCHES;
 
     (void)state;
     check(KINDS, 0, ORDINARY, 0);
     check(KINDS, 0, ORDINARY, 1);
     check(KINDS, 0, ORDINARY, 15);
     check(KINDS, 0, ORDINARY, 17);
-    check(KINDS, 0, ORDINARY, 2 * most + 1);
+    check(KINDS, 0, ORDINARY, 2 * max + 1);
     check(0, 0, ORDINARY, 5);
 }
 

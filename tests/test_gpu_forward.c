@@ -157,21 +157,21 @@ static void *to_device(const void *x, size_t bytes)
     return p;
 }
 
-struct forms_case {
+struct views_case {
     size_t head_dim, n, first, sinks, residual; /* residual 0: one form */
     bool only_fresh;
 };
 
 /* One side, on the host. */
-struct forms_side {
+struct views_side {
     float *unquantized, *quantized;
     uint32_t *until;
 };
 
-static struct forms_side make_side(const struct forms_case *c, size_t values,
+static struct views_side make_side(const struct views_case *c, size_t values,
                                    uint64_t key)
 {
-    struct forms_side s = {NULL, NULL, NULL};
+    struct views_side s = {NULL, NULL, NULL};
 
     if (c->residual || c->only_fresh)
         s.unquantized = kv_alloc(values, sizeof(float));
@@ -189,8 +189,8 @@ static struct forms_side make_side(const struct forms_case *c, size_t values,
 }
 
 /* As queries from c->first on see it. */
-static struct kv_attend_side side_of(const struct forms_case *c,
-                                     const struct forms_side *s)
+static struct kv_attend_side side_of(const struct views_case *c,
+                                     const struct views_side *s)
 {
     return (struct kv_attend_side){
         .unquantized = s->unquantized,
@@ -209,7 +209,7 @@ static struct kv_attend_side side_to_device(struct kv_attend_side s,
     return s;
 }
 
-static void free_side(struct forms_side *s, struct kv_attend_side *d)
+static void free_side(struct views_side *s, struct kv_attend_side *d)
 {
     kv_device_free((void *)(uintptr_t)d->unquantized);
     kv_device_free((void *)(uintptr_t)d->quantized);
@@ -222,13 +222,13 @@ static void free_side(struct forms_side *s, struct kv_attend_side *d)
 enum { SEQS = 2, HEADS = 4, KV_HEADS = 2 };
 
 /* Every query as the definition has it; the rows of others stay. */
-static void check_forms(const struct forms_case *c, uint64_t key)
+static void check_views(const struct views_case *c, uint64_t key)
 {
     const size_t d = c->head_dim, n = c->n, skip = c->first * HEADS * d;
     const size_t q_values = SEQS * n * HEADS * d;
     const size_t values = SEQS * n * KV_HEADS * d;
-    struct forms_side k = make_side(c, values, 40 + key);
-    struct forms_side v = make_side(c, values, 80 + key);
+    struct views_side k = make_side(c, values, 40 + key);
+    struct views_side v = make_side(c, values, 80 + key);
     float *q = kv_alloc(q_values, sizeof(*q));
     float *got = kv_alloc(q_values, sizeof(*got));
     float *want = kv_alloc(q_values, sizeof(*want));
@@ -274,9 +274,9 @@ static void check_forms(const struct forms_case *c, uint64_t key)
     free(want);
 }
 
-static void test_forms(void **state)
+static void test_views(void **state)
 {
-    static const struct forms_case cases[] = {
+    static const struct views_case cases[] = {
         {8, 1, 0, 0, 0, true},      {8, 65, 0, 0, 0, false},
         {64, 130, 0, 4, 9, false},  {72, 64, 3, 0, 30, false},
         {128, 200, 0, 70, 5, true}, {128, 129, 127, 0, 64, true},
@@ -284,7 +284,7 @@ static void test_forms(void **state)
 
     (void)state;
     for (size_t t = 0; t < sizeof(cases) / sizeof(*cases); t++)
-        check_forms(&cases[t], t);
+        check_views(&cases[t], t);
 }
 
 /* Nothing is left out without a word. */
@@ -582,7 +582,7 @@ static void test_loop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_views),
         cmocka_unit_test(test_no_kernel),
         cmocka_unit_test(test_against_definition),
         cmocka_unit_test(test_pieces),

@@ -1,4 +1,4 @@
-/* kernels/cuda/hack_forms: attention of many queries on the codes of their time
+/* kernels/cuda/hack_views: attention of many queries on the codes of their time
  * is what append and attend of the CPU's cache give, step by step.  Here the
  * device is the host twin of tests/gpu_twin.h. */
 #include "kernels/hack/cuda_views.h"
@@ -142,7 +142,7 @@ static void *put(const void *from, size_t bytes)
 
 /* Steps of both windows, over what was there before. */
 static uint8_t *arranged(const struct rig *r, const struct problem *p,
-                         const struct kv_gpu_hack_forms *h, int side)
+                         const struct kv_gpu_hack_views *h, int side)
 {
     const struct kv_codec *c = r->codec[side];
     const struct kv_gpu_hack_side *s = side == KV_K ? &h->k : &h->v;
@@ -174,10 +174,10 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
     const size_t n = WINDOWS * p->n, bytes = n * q_row * sizeof(float);
     const size_t k = kv_quantized(r->codec[KV_K], p->n);
     const size_t v = kv_quantized(r->codec[KV_V], p->n);
-    struct kv_gpu_hack_forms h = {0};
+    struct kv_gpu_hack_views h = {0};
     struct kv_err e = {""};
 
-    if (!kv_gpu_hack_forms_open(&r->code[KV_K], &r->code[KV_V], SEED, &device,
+    if (!kv_gpu_hack_views_open(&r->code[KV_K], &r->code[KV_V], SEED, &device,
                                 &h))
         fail_msg("%s, head_dim %zu: there is no kernel", p->spec, p->head_dim);
     h.n_steps = ((k > v ? k : v) + h.k.tokens - 1) / h.k.tokens;
@@ -288,7 +288,7 @@ static bool opens(const char *text, size_t head_dim, size_t shared)
 {
     const struct kv_shape s = synthetic_shape(head_dim);
     struct kv_device d = device;
-    struct kv_gpu_hack_forms h;
+    struct kv_gpu_hack_views h;
     struct kv_gpu_code code[KV_SIDES];
     struct kv_spec spec;
     struct kv_err e = {""};
@@ -305,7 +305,7 @@ static bool opens(const char *text, size_t head_dim, size_t shared)
         kv_codec_free(c);
     }
     d.shared = shared;
-    yes = kv_gpu_hack_forms_open(&code[KV_K], &code[KV_V], SEED, &d, &h);
+    yes = kv_gpu_hack_views_open(&code[KV_K], &code[KV_V], SEED, &d, &h);
     return yes;
 }
 

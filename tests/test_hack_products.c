@@ -23,13 +23,14 @@ static size_t pack_columns(const uint8_t *code, size_t n_columns, size_t n,
  * dequantized matrices. */
 static void check_product(size_t m, size_t n, size_t z, size_t p, unsigned bits)
 {
-    const size_t parts = (z + p - 1) / p, room = KV_HACK_COLUMNS(n);
+    const size_t parts = (z + p - 1) / p, workspace = KV_HACK_COLUMNS(n);
     float *a = values(m, 1, z, 1), *b = values(n, 1, z, 2),
           *u = values(1, 1, z, 3);
     uint8_t *ca = kv_alloc(m, p), *cb = kv_alloc(n, p);
-    uint8_t *packed = kv_alloc(n, p), *code = kv_alloc(kv_hack_room(n, p), 1);
-    float *min = kv_alloc(room, 4), *scale = kv_alloc(room, 4);
-    int32_t *sum = kv_alloc(room, 4);
+    uint8_t *packed = kv_alloc(n, p),
+            *code = kv_alloc(kv_hack_workspace(n, p), 1);
+    float *min = kv_alloc(workspace, 4), *scale = kv_alloc(workspace, 4);
+    int32_t *sum = kv_alloc(workspace, 4);
     struct kv_hack_row *row = kv_alloc(m, sizeof(*row)), column;
     double *out = kv_alloc(m * n, 8), *exact = kv_alloc(m * n, 8);
     double *size = kv_alloc(m * n, 8);
@@ -267,10 +268,10 @@ struct product {
 static void multiply(const void *arg, void *out)
 {
     const struct product *p = arg;
-    const size_t room = KV_HACK_COLUMNS(p->columns);
-    uint8_t *code = kv_alloc(kv_hack_room(p->columns, p->n), 1);
-    int32_t *sum = kv_alloc(room, sizeof(*sum));
-    float *min = kv_alloc(room, sizeof(*min));
+    const size_t workspace = KV_HACK_COLUMNS(p->columns);
+    uint8_t *code = kv_alloc(kv_hack_workspace(p->columns, p->n), 1);
+    int32_t *sum = kv_alloc(workspace, sizeof(*sum));
+    float *min = kv_alloc(workspace, sizeof(*min));
     struct kv_hack_columns c = {.code = code,
                                 .n_columns = p->columns,
                                 .n = p->n,
@@ -281,7 +282,7 @@ static void multiply(const void *arg, void *out)
     for (size_t i = 0; i < p->rows * (p->columns + 1); i++)
         o[i] = 0.1;
     memcpy(min, p->x, p->columns * sizeof(*min));
-    memset(code, 0xff, kv_hack_room(p->columns, p->n));
+    memset(code, 0xff, kv_hack_workspace(p->columns, p->n));
     kv_hack_table()->arrange(p->packed, p->stride, p->bits, p->columns, p->n,
                              code);
     kv_hack_table()->sums(code, p->columns, p->n, sum);
@@ -293,7 +294,7 @@ static void multiply(const void *arg, void *out)
 
     /* the columns behind the first 16 alone */
     if (p->columns > 16) {
-        c.code += kv_hack_room(16, p->n);
+        c.code += kv_hack_workspace(16, p->n);
         c.sum += 16;
         c.min = NULL;
         c.scale = NULL;
@@ -349,14 +350,14 @@ static void products_at_levels(void **state)
     check_levels(0, 17, 16, 2, false);
 }
 
-struct turned {
+struct transposed {
     const uint8_t *bytes;
     size_t rows, n, stride;
 };
 
-static void turn(const void *arg, void *out)
+static void transpose(const void *arg, void *out)
 {
-    const struct turned *t = arg;
+    const struct transposed *t = arg;
     const size_t row = KV_HACK_COLUMNS(t->rows);
     uint32_t *word = kv_alloc((t->n + 3) / 4, row * sizeof(*word));
 
@@ -369,23 +370,23 @@ static void turn(const void *arg, void *out)
 
 static void turns_at_levels(void **state)
 {
-    enum { MOST = 67 };
+    enum { MAX = 67 };
     static const size_t rows[] = {0, 1, 15, 16, 17, 33, 64};
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
-        for (size_t n = 1; n < MOST; n += n < 18 ? 1 : 7) {
+        for (size_t n = 1; n < MAX; n += n < 18 ? 1 : 7) {
             const size_t stride = n + i % 3;
             /* to the last byte: what is read past it is found */
             uint8_t *bytes =
                 kv_alloc(rows[i] ? (rows[i] - 1) * stride + n : 0, 1);
-            uint32_t word[MOST / 4 * 64 + 64];
-            const struct turned t = {bytes, rows[i], n, stride};
+            uint32_t word[MAX / 4 * 64 + 64];
+            const struct transposed t = {bytes, rows[i], n, stride};
 
             for (size_t j = 0; rows[i] && j < (rows[i] - 1) * stride + n; j++)
                 bytes[j] = (uint8_t)kv_random(9, j);
-            same_at_levels("turn", n, (n + 3) / 4 * rows[i] * 4, turn, &t);
-            turn(&t, word);
+            same_at_levels("turn", n, (n + 3) / 4 * rows[i] * 4, transpose, &t);
+            transpose(&t, word);
             for (size_t j = 0; j < rows[i]; j++)
                 for (size_t k = 0; k < n; k++)
                     assert_int_equal(word[k / 4 * rows[i] + j] >> k % 4 * 8 &

@@ -99,7 +99,7 @@ static void test_one_price(void **state)
         variance[i] = expf(-(float)(i / 3 * 3 + i % 3 / 2) / 24);
     for (size_t budget = 10; budget < 150; budget += 7) {
         struct kv_klt_unit u = unit(coef, variance, 200);
-        double least = 0, most = (double)INFINITY;
+        double min = 0, max = (double)INFINITY;
 
         kv_klt_allocate(&u, 1, budget, mse);
         for (size_t i = 0; i < 200; i++)
@@ -110,11 +110,11 @@ static void test_one_price(void **state)
                     (error_of(mse, coef[i].kind) - error_of(mse, k));
 
                 if (bits > 0)
-                    least = fmax(least, saved / bits);
+                    min = fmax(min, saved / bits);
                 else if (bits < 0)
-                    most = fmin(most, saved / bits);
+                    max = fmin(max, saved / bits);
             }
-        assert_true(least <= most * (1 + 1e-9));
+        assert_true(min <= max * (1 + 1e-9));
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { MOST = 12 };
+enum { MAX = 12 };
 
 static double cost_of(const double *x, const double *w, size_t n)
 {
@@ -23,15 +23,15 @@ static double cost_of(const double *x, const double *w, size_t n)
 /* The least cost of n points in at most k runs. */
 static double by_force(const double *x, const double *w, size_t n, size_t k)
 {
-    double least = cost_of(x, w, n);
+    double min = cost_of(x, w, n);
 
     for (size_t last = 1; k > 1 && last < n; last++) {
         const double cost =
             by_force(x, w, last, k - 1) + cost_of(x + last, w + last, n - last);
 
-        least = cost < least ? cost : least;
+        min = cost < min ? cost : min;
     }
-    return least;
+    return min;
 }
 
 /* What these centers cost when every point goes to the nearest. */
@@ -41,11 +41,11 @@ static double cost_with(const double *x, const double *w, size_t n,
     double cost = 0;
 
     for (size_t i = 0; i < n; i++) {
-        double least = INFINITY;
+        double min = INFINITY;
 
         for (size_t c = 0; c < k; c++)
-            least = fmin(least, pow(x[i] - centers[c], 2));
-        cost += w[i] * least;
+            min = fmin(min, pow(x[i] - centers[c], 2));
+        cost += w[i] * min;
     }
     return cost;
 }
@@ -61,9 +61,9 @@ static void test_brute_force(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 400; seed++) {
-        const size_t n = 1 + kv_random(seed, 0) % MOST;
+        const size_t n = 1 + kv_random(seed, 0) % MAX;
         const size_t k = 1 + kv_random(seed, 1) % 6;
-        double x[MOST], w[MOST], centers[6], cost;
+        double x[MAX], w[MAX], centers[6], cost;
         struct kv_err e = {""};
 
         for (size_t i = 0; i < n; i++) {

@@ -145,8 +145,9 @@ static void test_f32_is_exact(void **state)
         const struct kv_measured *m = &out[layer];
 
         for (int side = 0; side < KV_SIDES; side++) {
-            assert_true(kv_reconstruction_mse(&m->recon[side]) == 0);
-            assert_int_equal(m->recon[side].n_values, N_WINDOWS * CTX * 2 * 64);
+            assert_true(kv_reconstruction_mse(&m->reconstruction[side]) == 0);
+            assert_int_equal(m->reconstruction[side].n_values,
+                             N_WINDOWS * CTX * 2 * 64);
             assert_true(m->bits[side].bytes == 4 * m->bits[side].values);
         }
         assert_true(kv_attn_error_logit(&m->attn) == 0);
@@ -263,8 +264,8 @@ static struct kv_measured literal(const struct kv_dump_info *info,
         assert_int_equal(kv_cache_append(cache, q, kin, vin, CTX, &e), 0);
         kv_cache_decode(cache, KV_K, ks);
         kv_cache_decode(cache, KV_V, vs);
-        kv_reconstruction_add(&m.recon[KV_K], kin, ks, CTX * 2, 64);
-        kv_reconstruction_add(&m.recon[KV_V], vin, vs, CTX * 2, 64);
+        kv_reconstruction_add(&m.reconstruction[KV_K], kin, ks, CTX * 2, 64);
+        kv_reconstruction_add(&m.reconstruction[KV_V], vin, vs, CTX * 2, 64);
         for (int side = 0; side < KV_SIDES; side++) {
             size_t bytes, tokens;
 
@@ -386,7 +387,7 @@ static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
 {
     const double error = m->rd_error[side];
     const double gap = 10 * log10(error / m->rd_bound[side]);
-    const struct kv_reconstruction *recon = &m->recon[side];
+    const struct kv_reconstruction *reconstruction = &m->reconstruction[side];
 
     if (m->bits[side].quantized_values == 0)
         assert_true(error == 0 && m->rd_bound[side] == 0);
@@ -394,7 +395,7 @@ static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
         fail_msg("%s %c: %g dB above the bound", spec->text,
                  kv_side_name((enum kv_side)side), gap);
     if (m->bits[side].quantized_values == m->bits[side].values)
-        assert_within(error / recon->e2, 1, 1e-4);
+        assert_within(error / reconstruction->e2, 1, 1e-4);
 }
 
 /* Transform coding of a dump like its calibration's: the quantized tokens

@@ -11,7 +11,7 @@
 static const struct format {
     const struct kv_minifloat *f;
     unsigned e, m, bias, top;
-    double max, least;
+    double max, min;
 } formats[] = {
     {&kv_e5m2, 5, 2, 15, 0x7b, 57344, 0x1p-16},
     {&kv_e4m3, 4, 3, 7, 0x7e, 448, 0x1p-9},
@@ -62,7 +62,7 @@ static void test_codes(void **state)
 
         assert_within(t->f->max, t->max, 0);
         assert_within(value(t, t->top), t->max, 0);
-        assert_within(value(t, 1), t->least, 0);
+        assert_within(value(t, 1), t->min, 0);
         for (unsigned code = 0; code < 2 * sign; code++) {
             const float x = decode(t, code, 1);
 

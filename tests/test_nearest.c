@@ -205,24 +205,24 @@ static void test_nearest(void **state)
 /* Every vector and group, and some again, so that fours are not whole. */
 static void check_groups(size_t d, size_t k, size_t size, bool coarse)
 {
-    enum { MOST = 500 };
+    enum { MAX = 500 };
     const size_t groups = (k + size * KV_BLOCK - 1) / (size * KV_BLOCK);
     float x[KV_TILE * KV_NEAREST_MAX_D], tile[KV_TILE * KV_NEAREST_MAX_D];
-    float *centers = kv_alloc(k, d * sizeof(*centers)), least[MOST + 1];
-    struct kv_pair pair[MOST];
+    float *centers = kv_alloc(k, d * sizeof(*centers)), min[MAX + 1];
+    struct kv_pair pair[MAX];
     struct kv_centroids book;
 
     fill_normal(x, KV_TILE * d, 3, coarse);
     fill_normal(centers, k * d, 4, coarse);
     kv_tile_fill(x, KV_TILE, d, tile);
     kv_centroids_init(&book, centers, k, d);
-    for (size_t n = 1; n <= MOST; n += n / 2 + 1) {
+    for (size_t n = 1; n <= MAX; n += n / 2 + 1) {
         for (size_t i = 0; i < n; i++)
             pair[i] = (struct kv_pair){(uint16_t)(i % KV_TILE),
                                        (uint16_t)(i / 3 % groups)};
-        least[n] = -7;
-        kv_tile_min(&book, tile, size, pair, n, least);
-        assert_true(least[n] == -7);
+        min[n] = -7;
+        kv_tile_min(&book, tile, size, pair, n, min);
+        assert_true(min[n] == -7);
         for (size_t i = 0; i < n; i++) {
             const float *of = x + pair[i].vector * d;
             const size_t from = pair[i].group * size * KV_BLOCK;
@@ -231,9 +231,9 @@ static void check_groups(size_t d, size_t k, size_t size, bool coarse)
             const size_t at =
                 from + plain_nearest(of, centers + from * d, m, d);
 
-            assert_true(least[i] == plain_distance(of, centers + at * d, d));
-            assert_int_equal(
-                kv_tile_first(&book, tile, size, pair[i], least[i]), at);
+            assert_true(min[i] == plain_distance(of, centers + at * d, d));
+            assert_int_equal(kv_tile_first(&book, tile, size, pair[i], min[i]),
+                             at);
         }
     }
     kv_centroids_clear(&book);
@@ -271,7 +271,7 @@ static double away(const float *x, const float *centers, size_t c, size_t d)
  * leaves open, all that 16 bits leave, is below `room`. */
 static void check_said(const struct kv_centroids *book, const float *x,
                        size_t size, const uint16_t *group, size_t n,
-                       double room, uint64_t sure, const uint16_t *code,
+                       double workspace, uint64_t sure, const uint16_t *code,
                        const float *reach, const float *gap)
 {
     const size_t d = book->d;
@@ -287,10 +287,10 @@ static void check_said(const struct kv_centroids *book, const float *x,
             continue;
         assert_true((double)reach[i] >= away(x + i * d, book->centers, at, d));
         assert_true((double)reach[i] <=
-                    away(x + i * d, book->centers, at, d) * 1.001 + room);
+                    away(x + i * d, book->centers, at, d) * 1.001 + workspace);
     }
     for (size_t g = 0; g < n && known; g++) {
-        double least = INFINITY, most = 0;
+        double min = INFINITY, max = 0;
 
         for (size_t i = 0; i < KV_SIDE; i++) {
             double far = INFINITY;
@@ -298,11 +298,11 @@ static void check_said(const struct kv_centroids *book, const float *x,
             for (size_t c = group[g] * size * KV_BLOCK;
                  c < (group[g] + 1U) * size * KV_BLOCK && c < book->k; c++)
                 far = fmin(far, away(x + i * d, book->centers, c, d));
-            least = fmin(least, far - (double)reach[i]);
-            most = fmax(most, far);
+            min = fmin(min, far - (double)reach[i]);
+            max = fmax(max, far);
         }
-        assert_true((double)gap[g] <= least + 1e-6 * most);
-        assert_true((double)gap[g] >= least - 0.001 * most - room);
+        assert_true((double)gap[g] <= min + 1e-6 * max);
+        assert_true((double)gap[g] >= min - 0.001 * max - workspace);
     }
 }
 
@@ -347,7 +347,8 @@ static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
         for (size_t every = 1; every <= 3; every++) {
             const float *of = x + first * d;
             const size_t n = choose(&book, of, size, every, group);
-            const double room = (4 * sqrt((double)d) + 8) / (double)book.scale;
+            const double workspace =
+                (4 * sqrt((double)d) + 8) / (double)book.scale;
             uint64_t sure;
 
             for (size_t g = 0; g < KV_MAX_GROUPS + 4; g++)
@@ -357,7 +358,7 @@ static size_t check_among(size_t d, size_t k, size_t size, bool coarse,
             for (size_t g = (n + 3) / 4 * 4; g < KV_MAX_GROUPS + 4; g++)
                 assert_true(gap[g] == -7);
             sure = sure >> first & 0xffff;
-            check_said(&book, of, size, group, n, room, sure, code + first,
+            check_said(&book, of, size, group, n, workspace, sure, code + first,
                        reach + first, gap);
             n_sure += (size_t)__builtin_popcountll(sure);
         }

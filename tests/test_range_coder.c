@@ -6,26 +6,26 @@
 
 #include <math.h>
 
-enum { MOST_SYMBOLS = 256, CANARY = 16 };
+enum { MAX_SYMBOLS = 256, CANARY = 16 };
 
 /* Encodes, checks what the header promises and decodes again; the bytes it
  * took.  table: [n_tables][n_symbols + 1], in turn. */
-static size_t there_and_back(const uint32_t *table, size_t n_tables,
-                             size_t n_symbols, const uint16_t *symbol, size_t n)
+static size_t round_trip(const uint32_t *table, size_t n_tables,
+                         size_t n_symbols, const uint16_t *symbol, size_t n)
 {
-    const size_t most = kv_range_max_bytes(n), width = n_symbols + 1;
-    uint8_t *bytes = malloc(most + CANARY), *exact;
+    const size_t max = kv_range_max_bytes(n), width = n_symbols + 1;
+    uint8_t *bytes = malloc(max + CANARY), *exact;
     struct kv_range_encoder e;
     struct kv_range_decoder d;
     size_t size;
 
-    memset(bytes, 0xa5, most + CANARY);
+    memset(bytes, 0xa5, max + CANARY);
     kv_range_encode_start(&e, bytes);
     for (size_t i = 0; i < n; i++)
         kv_range_encode(&e, table + i % n_tables * width, n_symbols, symbol[i]);
     size = kv_range_encode_end(&e);
-    assert_in_range(size, 1, most);
-    for (size_t i = size; i < most + CANARY; i++)
+    assert_in_range(size, 1, max);
+    for (size_t i = size; i < max + CANARY; i++)
         assert_int_equal(bytes[i], 0xa5);
     exact = malloc(size); /* ASan sees a read past the end */
     memcpy(exact, bytes, size);
@@ -41,12 +41,12 @@ static size_t there_and_back(const uint32_t *table, size_t n_tables,
 }
 
 /* counts that grow tenfold at each step: a table of the most various costs */
-static void steep(size_t n_symbols, size_t turn, uint32_t *cum)
+static void steep(size_t n_symbols, size_t rotate, uint32_t *cum)
 {
-    uint32_t count[MOST_SYMBOLS];
+    uint32_t count[MAX_SYMBOLS];
 
     for (size_t i = 0; i < n_symbols; i++)
-        count[i] = (uint32_t)pow(10, (double)((i + turn) % 8));
+        count[i] = (uint32_t)pow(10, (double)((i + rotate) % 8));
     kv_range_table(count, n_symbols, cum);
 }
 
@@ -64,7 +64,7 @@ static void test_table(void **state)
     const uint32_t count[4] = {1, 0, 2, 1}, none[4] = {0}, third[2] = {1, 2};
     const uint32_t want[5] = {0, 16384, 16385, 49152, 65536};
     const uint32_t alike[5] = {0, 16384, 32768, 49152, 65536};
-    uint32_t cum[MOST_SYMBOLS + 1];
+    uint32_t cum[MAX_SYMBOLS + 1];
     uint32_t *every = kv_alloc(KV_RANGE_TOTAL + 1, sizeof(*every));
 
     (void)state;
@@ -74,7 +74,7 @@ static void test_table(void **state)
     assert_memory_equal(cum, alike, sizeof(alike));
     kv_range_table(third, 2, cum); /* 65534 / 3 is rounded up */
     assert_int_equal(cum[1], 21845 + 1);
-    for (size_t n = 1; n <= MOST_SYMBOLS; n++) {
+    for (size_t n = 1; n <= MAX_SYMBOLS; n++) {
         steep(n, n, cum);
         check_table(cum, n);
     }
@@ -86,19 +86,19 @@ static void test_table(void **state)
 static void test_empty(void **state)
 {
     (void)state;
-    assert_int_equal(there_and_back(NULL, 1, 0, NULL, 0), 1);
+    assert_int_equal(round_trip(NULL, 1, 0, NULL, 0), 1);
 }
 
 /* Every symbol by itself. */
 static void test_one_symbol(void **state)
 {
     (void)state;
-    for (size_t n = 1; n <= MOST_SYMBOLS; n++) {
-        uint32_t cum[MOST_SYMBOLS + 1];
+    for (size_t n = 1; n <= MAX_SYMBOLS; n++) {
+        uint32_t cum[MAX_SYMBOLS + 1];
 
         steep(n, 0, cum);
         for (uint16_t s = 0; s < n; s++)
-            assert_in_range(there_and_back(cum, 1, n, &s, 1), 1, 3);
+            assert_in_range(round_trip(cum, 1, n, &s, 1), 1, 3);
     }
 }
 
@@ -110,9 +110,9 @@ static void test_all_the_mass(void **state)
     uint16_t *symbol = kv_alloc(N, sizeof(*symbol));
 
     (void)state;
-    for (size_t n = 1; n <= MOST_SYMBOLS; n = n < 4 ? n + 1 : n * 2)
+    for (size_t n = 1; n <= MAX_SYMBOLS; n = n < 4 ? n + 1 : n * 2)
         for (size_t heavy = 0; heavy<n; heavy += n> 4 ? n / 4 : 1) {
-            uint32_t count[MOST_SYMBOLS] = {0}, cum[MOST_SYMBOLS + 1];
+            uint32_t count[MAX_SYMBOLS] = {0}, cum[MAX_SYMBOLS + 1];
             const double bits = -log2(1 - ((double)n - 1) / KV_RANGE_TOTAL);
 
             count[heavy] = 7;
@@ -122,13 +122,13 @@ static void test_all_the_mass(void **state)
                              KV_RANGE_TOTAL - n + 1);
             for (size_t i = 0; i < N; i++)
                 symbol[i] = (uint16_t)heavy;
-            assert_within(there_and_back(cum, 1, n, symbol, N),
-                          N * bits / 8 + 1, 0.001 * N / 8 + 1);
+            assert_within(round_trip(cum, 1, n, symbol, N), N * bits / 8 + 1,
+                          0.001 * N / 8 + 1);
             for (size_t i = 0; i < N; i++) /* the least likely only */
                 symbol[i] =
                     (uint16_t)((heavy + 1 + i % (n < 2 ? 1 : n - 1)) % n);
-            assert_within(there_and_back(cum, 1, n, symbol, N),
-                          n < 2 ? 1 : 2.0 * N, 0.001 * 16 * N / 8 + 1);
+            assert_within(round_trip(cum, 1, n, symbol, N), n < 2 ? 1 : 2.0 * N,
+                          0.001 * 16 * N / 8 + 1);
         }
     free(symbol);
 }
@@ -147,7 +147,7 @@ static void test_carries(void **state)
 
             symbol[i] = u == 0 ? 0 : u == 1 ? 2 : 1;
         }
-        there_and_back(cum, 1, 3, symbol, N);
+        round_trip(cum, 1, 3, symbol, N);
     }
 }
 
@@ -161,7 +161,7 @@ static void test_random(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         const size_t n = sizes[i];
-        uint32_t table[TABLES * (MOST_SYMBOLS + 1)];
+        uint32_t table[TABLES * (MAX_SYMBOLS + 1)];
         double bits = 0;
 
         for (size_t t = 0; t < TABLES; t++)
@@ -179,7 +179,7 @@ static void test_random(void **state)
             symbol[j] = (uint16_t)s;
             bits -= log2((double)(cum[s + 1] - cum[s]) / KV_RANGE_TOTAL);
         }
-        assert_within(there_and_back(table, TABLES, n, symbol, N), bits / 8 + 1,
+        assert_within(round_trip(table, TABLES, n, symbol, N), bits / 8 + 1,
                       0.001 * N / 8 + 1);
     }
     free(symbol);

@@ -17,7 +17,7 @@ static void assert_near(double got, double expected, double tolerance)
                  tolerance);
 }
 
-static void test_recon_by_hand(void **state)
+static void test_reconstruction_by_hand(void **state)
 {
     /* (3, 4) -> (4, 3): 2 of 25, cosine 24/25.  (0, 0) -> (0, 0): cosine 1.
      * (0, 0) -> (0, 2): 4, cosine 0. */
@@ -39,7 +39,7 @@ static void test_recon_by_hand(void **state)
     assert_memory_equal(&a, &whole, sizeof(a));
 }
 
-static void test_recon_nothing_and_exact(void **state)
+static void test_reconstruction_nothing_and_exact(void **state)
 {
     const float x[] = {1, -2, 3};
     struct kv_reconstruction r = {0};
@@ -350,8 +350,8 @@ static void test_attention_merge(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recon_by_hand),
-        cmocka_unit_test(test_recon_nothing_and_exact),
+        cmocka_unit_test(test_reconstruction_by_hand),
+        cmocka_unit_test(test_reconstruction_nothing_and_exact),
         cmocka_unit_test(test_positions),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_not_finite),

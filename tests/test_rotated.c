@@ -199,7 +199,7 @@ enum { DIM = 8, ROW = 2 * DIM, TOKENS = 640 };
 /* The order that the definition gives for layer 0 of synthetic_calib()'s
  * dump. */
 static void expected_order(const struct kv_shape *shape, const char *folder,
-                           size_t turned, bool after, size_t *order)
+                           size_t rotated, bool after, size_t *order)
 {
     struct kv_dump *dump;
     struct kv_err e = {""};
@@ -213,7 +213,7 @@ static void expected_order(const struct kv_shape *shape, const char *folder,
         kv_dump_read(dump, 0, KV_T_K_PRE, 0, TOKENS, x, &e))
         fail_msg("%s", e.msg);
     if (after)
-        kv_hadamard(x, TOKENS * ROW / turned, turned);
+        kv_hadamard(x, TOKENS * ROW / rotated, rotated);
     for (size_t i = 0; i < TOKENS * ROW; i++)
         key[i % ROW] += after ? (double)x[i] : -fabs((double)x[i]);
     for (size_t i = 0; i < ROW; i++) {
@@ -222,7 +222,7 @@ static void expected_order(const struct kv_shape *shape, const char *folder,
             rank[i] += key[j] < key[i];
     }
     for (size_t i = 0; i < ROW; i++) {
-        const size_t hands = after ? 1 : ROW / turned;
+        const size_t hands = after ? 1 : ROW / rotated;
 
         order[rank[i] % hands * (ROW / hands) + rank[i] / hands] = i;
     }
@@ -233,7 +233,7 @@ static void expected_order(const struct kv_shape *shape, const char *folder,
 
 /* A token of keys against the definition, computed step by step: 8 bits without
  * clipping are near enough to tell any other order of things. */
-static void check_rotatekv(const char *text, size_t turned, bool after)
+static void check_rotatekv(const char *text, size_t rotated, bool after)
 {
     const struct kv_shape shape = synthetic_shape(DIM);
     const struct kv_spec s = spec_of(text, &shape);
@@ -245,7 +245,7 @@ static void check_rotatekv(const char *text, size_t turned, bool after)
     float x[ROW], back[ROW], placed[ROW];
     uint8_t bytes[ROW + 4];
 
-    expected_order(&shape, folder, turned, after, order);
+    expected_order(&shape, folder, rotated, after, order);
     assert_int_equal(t->dims[0], ROW);
     for (size_t i = 0; i < ROW; i++)
         assert_true(t->data[i] == (float)order[i]);
@@ -257,11 +257,11 @@ static void check_rotatekv(const char *text, size_t turned, bool after)
         assert_within(back[i], x[i], 0.3);
 
     if (after)
-        kv_hadamard(x, ROW / turned, turned);
+        kv_hadamard(x, ROW / rotated, rotated);
     for (size_t i = 0; i < ROW; i++)
         placed[i] = x[order[i]];
     if (!after)
-        kv_hadamard(placed, ROW / turned, turned);
+        kv_hadamard(placed, ROW / rotated, rotated);
 
     uint16_t head[2];
 

@@ -28,7 +28,7 @@ static void test_absmax(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     assert_int_equal(bytes[0] - 127, 4);
     assert_int_equal(bytes[1] - 127, -127);
     assert_within(back[0], 0.1008f, 5e-5);
@@ -48,7 +48,7 @@ static void test_zeropoint(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     memcpy(&step, bytes + 4, 2);
     memcpy(&zero, bytes + 6, 4);
     assert_within(1 / kv_f16_to_f32(step), 41.13f, 0.02);
@@ -70,7 +70,7 @@ static void test_kivi_keys(void **state)
     (void)state;
     assert_int_equal(c->block, 2);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     /* codes channel by channel: 0 3, 0 3 | 0 3, 0 0; low bits first */
     assert_int_equal(bytes[0], 0xcc);
     assert_int_equal(bytes[1], 0x0c);
@@ -91,7 +91,7 @@ static void test_kivi_values(void **state)
     (void)state;
     assert_int_equal(c->block, 1);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     memcpy(head, bytes + 1, sizeof(head));
     assert_within(kv_f16_to_f32(head[0]), 1, 0);
     assert_within(kv_f16_to_f32(head[2]), 1.0f / 3, 2e-4);
@@ -113,7 +113,7 @@ static void test_kivi_axes(void **state)
     (void)state;
     assert_int_equal(c->block, 1);
     assert_int_equal(c->block_bytes, 1 + 2 * 4);
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     assert_int_equal(bytes[0], 0xcc); /* 0 3, 0 3 */
     assert_within(half_at(bytes + 5), 1.0f / 3, 2e-4);
     assert_within(half_at(bytes + 7), 10, 0);
@@ -122,7 +122,7 @@ static void test_kivi_axes(void **state)
     c = codec("kivi:b2g2r3,K-axis=token,V-axis=channel", KV_V, 1, 4);
     assert_int_equal(c->block, 2);
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     assert_int_equal(bytes[0], 0x3c); /* channel by channel: 0 3, 3 0 */
     assert_int_equal(bytes[1], 0xcc); /* 0 3, 0 3 */
     assert_within(half_at(bytes + 2), 1, 0);
@@ -167,7 +167,7 @@ static void test_plain(void **state)
         uint8_t bytes[8];
         float back[2];
 
-        there_and_back(c, (struct kv_where){0}, x, bytes, back);
+        round_trip(c, (struct kv_where){0}, x, bytes, back);
         assert_within(back[0] / want[i][0], 1, 4e-3);
         assert_within(back[1], want[i][1], 0);
         kv_codec_free(c);

@@ -201,13 +201,13 @@ static void float_row(const float *logits, size_t n, uint16_t *row)
  * other number in the head of such a row does. */
 static void test_klbase_rows(void **state)
 {
-    enum { MOST = 151936 };
-    static const size_t vocab[] = {1, 2, 5, 512, MOST};
+    enum { MAX = 151936 };
+    static const size_t vocab[] = {1, 2, 5, 512, MAX};
     static const float width[] = {0, 1e-3f, 1, 15.5f, 17, 60, 1e4f};
     static const float around[] = {0, -3000, 1e5f};
     char *path = kv_path_join(test_folder(), "row.kld");
-    float *logits = kv_alloc(MOST, sizeof(*logits));
-    uint16_t *row = kv_alloc(MOST + 6, sizeof(*row));
+    float *logits = kv_alloc(MAX, sizeof(*logits));
+    uint16_t *row = kv_alloc(MAX + 6, sizeof(*row));
     struct kv_err e = {""};
 
     (void)state;

@@ -18,7 +18,7 @@ static struct kv_codec *codec(const char *text, size_t head_dim)
     return codec_of(text, &shape, 0, KV_K);
 }
 
-enum { MOST = 128 };
+enum { MAX = 128 };
 
 /* One token x [head_dim] stored as n_bytes bytes, and back. */
 static void stored_in(const char *text, size_t head_dim, const float *x,
@@ -29,7 +29,7 @@ static void stored_in(const char *text, size_t head_dim, const float *x,
     assert_int_equal(c->block, 1);
     if (c->block_bytes != n_bytes)
         fail_msg("%s: %zu bytes, expected %zu", text, c->block_bytes, n_bytes);
-    there_and_back(c, (struct kv_where){0}, x, bytes, back);
+    round_trip(c, (struct kv_where){0}, x, bytes, back);
     kv_codec_free(c);
 }
 
@@ -232,24 +232,24 @@ static double nf4_level(size_t i)
 
 static void test_nf4(void **state)
 {
-    float x[MOST], back[MOST];
+    float x[MAX], back[MAX];
     uint8_t bytes[64 + 4];
 
     (void)state;
-    for (size_t i = 0; i < MOST; i++)
+    for (size_t i = 0; i < MAX; i++)
         x[i] = (i < 64 ? 1 : 4) * (float)nf4_level(i % 16);
-    stored_in("nf4", MOST, x, 64 + 4, bytes, back);
-    for (size_t i = 0; i < MOST; i++) {
+    stored_in("nf4", MAX, x, 64 + 4, bytes, back);
+    for (size_t i = 0; i < MAX; i++) {
         assert_int_equal(bytes[i / 2] >> (i % 2 ? 4 : 0) & 15, i % 16);
         assert_within(back[i], x[i], 4 * 2e-6);
     }
     /* on both sides of the middle of levels 8 and 9 */
     x[0] = 0.1202f;
     x[1] = 0.1203f;
-    stored_in("nf4", MOST, x, 64 + 4, bytes, back);
+    stored_in("nf4", MAX, x, 64 + 4, bytes, back);
     assert_int_equal(bytes[0], 0x98);
     memset(x, 0, sizeof(x));
-    stored_in("nf4", MOST, x, 64 + 4, bytes, back);
+    stored_in("nf4", MAX, x, 64 + 4, bytes, back);
     assert_int_equal(bytes[0], 0x77);
     assert_within(back[5], 0, 0);
 }

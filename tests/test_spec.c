@@ -238,11 +238,11 @@ static void test_every_scheme(void **state)
 
 static size_t longest_choice(const char *choices)
 {
-    size_t most = 0;
+    size_t max = 0;
 
     for (const char *c = choices; *c; c += strcspn(c, "|"), c += *c == '|')
-        most = strcspn(c, "|") > most ? strcspn(c, "|") : most;
-    return most;
+        max = strcspn(c, "|") > max ? strcspn(c, "|") : max;
+    return max;
 }
 
 /* What a parameter's value takes on one side, at most. */

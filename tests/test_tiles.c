@@ -109,7 +109,7 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
     struct kv_tile_cache *t;
     struct tensors x;
     struct kv_err e = {""};
-    size_t most = 0;
+    size_t max = 0;
     bool can;
 
     for (int side = 0; side < KV_SIDES; side++)
@@ -118,8 +118,8 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
             fail_msg("%s", e.msg);
     assert_int_equal(kv_cache_new(&c, codec[KV_K], codec[KV_V], 5, &e), 0);
     for (size_t i = 0; lengths[i]; i++)
-        most = lengths[i];
-    x = tensors(s, most);
+        max = lengths[i];
+    x = tensors(s, max);
     can = kv_tile_cache_can(c, KV_PATH_EXACT);
     if (can) {
         const size_t row = s->n_kv_heads * s->head_dim;
@@ -245,7 +245,7 @@ static void test_more(void **state)
 
 /* A Hadamard transform of several blocks, of which a head wants one or some, or
  * of one. */
-static void test_turned_blocks(void **state)
+static void test_rotated_blocks(void **state)
 {
     static const char *const texts[] = {"rotatekv:K-g16/V-g24,h=1,min",
                                         "rotatekv:K-g16/V-g24,h=2",
@@ -260,7 +260,7 @@ static void test_turned_blocks(void **state)
 }
 
 /* llama.cpp's rotation: keys in larger blocks than values, or as large. */
-static void test_turned_types(void **state)
+static void test_rotated_types(void **state)
 {
     static const char *const texts[] = {"q4_0:rot", "iq4_nl:rot", "q5_0:rot"};
     static const size_t dims[] = {64, 128, 192};
@@ -368,23 +368,23 @@ static void test_no_number(void **state)
 }
 
 /* Rows in a matrix of longer ones, as many as go together and some more. */
-enum { MOST_ROWS = 6, ROW = 80 };
+enum { MAX_ROWS = 6, ROW = 80 };
 
 static void check_exp(size_t rows, size_t n)
 {
-    float x[MOST_ROWS * ROW], y[MOST_ROWS * ROW];
-    float shift[MOST_ROWS], max[MOST_ROWS], got[MOST_ROWS];
+    float x[MAX_ROWS * ROW], y[MAX_ROWS * ROW];
+    float shift[MAX_ROWS], max[MAX_ROWS], got[MAX_ROWS];
 
-    for (size_t i = 0; i < MOST_ROWS * ROW; i++)
+    for (size_t i = 0; i < MAX_ROWS * ROW; i++)
         x[i] = y[i] =
             i % 16 == 15 ? -INFINITY : 2 - 0.1f * (float)(i * 7 % 1013);
     for (size_t r = 0; r < rows; r++)
         shift[r] = 2 + (float)r;
     kv_tile_loops()->max(x, ROW, rows, n, max);
     kv_tile_loops()->exp(y, ROW, rows, n, shift, got);
-    for (size_t r = 0; r < MOST_ROWS; r++) {
+    for (size_t r = 0; r < MAX_ROWS; r++) {
         double sum = 0;
-        float most = -INFINITY;
+        float largest = -INFINITY;
 
         for (size_t i = r * ROW; i < (r + 1) * ROW; i++) {
             if (r >= rows || i >= r * ROW + n) {
@@ -396,11 +396,11 @@ static void check_exp(size_t rows, size_t n)
 
             assert_within(y[i], want, (2e-7 - 8e-8 * at) * want);
             sum += want;
-            most = fmaxf(most, x[i]);
+            largest = fmaxf(largest, x[i]);
         }
         if (r < rows) {
             assert_within(got[r], sum, 5e-6 * sum);
-            assert_true(max[r] == most);
+            assert_true(max[r] == largest);
         }
     }
 }
@@ -414,7 +414,7 @@ static void test_exp(void **state)
         struct kv_err e;
 
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        for (size_t rows = 0; rows <= MOST_ROWS; rows++)
+        for (size_t rows = 0; rows <= MAX_ROWS; rows++)
             for (size_t n = 16; n <= ROW; n += 16)
                 check_exp(rows, n);
         for (size_t i = 0; i < 16; i++)
@@ -431,11 +431,11 @@ static void test_exp(void **state)
 /* The codes of the int8 paths: the same at every level, half to even. */
 static void test_round8(void **state)
 {
-    float x[MOST_ROWS * ROW] = {0}, scale[MOST_ROWS];
-    int8_t code[MOST_ROWS * ROW];
+    float x[MAX_ROWS * ROW] = {0}, scale[MAX_ROWS];
+    int8_t code[MAX_ROWS * ROW];
 
     (void)state;
-    for (size_t r = 0; r + 1 < MOST_ROWS; r++) { /* the last is of zeros */
+    for (size_t r = 0; r + 1 < MAX_ROWS; r++) { /* the last is of zeros */
         for (size_t i = 0; i < ROW; i++)
             x[r * ROW + i] =
                 ldexpf((float)i - 20.5f + (i % 2 ? 0.25f : 0), (int)r);
@@ -445,9 +445,9 @@ static void test_round8(void **state)
         struct kv_err e;
 
         assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        for (size_t rows = 1; rows <= MOST_ROWS; rows++)
+        for (size_t rows = 1; rows <= MAX_ROWS; rows++)
             for (size_t n = 16; n <= ROW; n += 16) {
-                const float *from = x + (MOST_ROWS - rows) * ROW;
+                const float *from = x + (MAX_ROWS - rows) * ROW;
 
                 memset(code, 99, sizeof(code));
                 kv_tile_loops()->round8(from, ROW, rows, n, code, ROW, scale);
@@ -455,7 +455,7 @@ static void test_round8(void **state)
                     const float step =
                         r + 1 == rows
                             ? 0
-                            : ldexpf(0.5f, (int)(MOST_ROWS - rows + r));
+                            : ldexpf(0.5f, (int)(MAX_ROWS - rows + r));
 
                     assert_true(scale[r] == step);
                     for (size_t i = 0; i < ROW; i++)
@@ -479,8 +479,8 @@ int main(void)
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_no_number),
         cmocka_unit_test(test_schemes),
-        cmocka_unit_test(test_turned_blocks),
-        cmocka_unit_test(test_turned_types),
+        cmocka_unit_test(test_rotated_blocks),
+        cmocka_unit_test(test_rotated_types),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,10 +172,10 @@ static void run_double(const struct setup *s, size_t rows, double *out)
 
 static void check_int8(const struct setup *s, size_t rows)
 {
-    const size_t most = KV_TILE_ROWS * 512;
-    float *want = kv_alloc(most, sizeof(*want));
-    float *got = kv_alloc(most, sizeof(*got));
-    double *exact = kv_alloc(most, sizeof(*exact));
+    const size_t max = KV_TILE_ROWS * 512;
+    float *want = kv_alloc(max, sizeof(*want));
+    float *got = kv_alloc(max, sizeof(*got));
+    double *exact = kv_alloc(max, sizeof(*exact));
     double e2 = 0, x2 = 0;
     struct kv_err e;
     size_t n = 0;
@@ -305,21 +305,21 @@ static size_t run_tiles(const struct setup *s, size_t rows, int together,
     const size_t few = s->tiles > MANY ? FEW : 0;
     const uint8_t *const rest = tile + few * k->tile_bytes;
     float *x = kv_alloc(rows * stride + rows * d, sizeof(*x));
-    float *room = kv_lines(KV_TILE_ROWS * (d + 16), sizeof(*room));
+    float *workspace = kv_lines(KV_TILE_ROWS * (d + 16), sizeof(*workspace));
 
     assert_true(ops->qk_tiles && ops->pv_tiles);
     if (k->values) {
         for (size_t i = 0; i < rows * stride; i++)
             x[i] = (float)kv_random_unit(9, i);
         if (together && few)
-            ops->pv_tiles(k, 1, tile, few, x, stride, rows, room);
+            ops->pv_tiles(k, 1, tile, few, x, stride, rows, workspace);
         if (together)
             ops->pv_tiles(k, 1, rest, s->tiles - few, x + few * T, stride, rows,
-                          room);
+                          workspace);
         for (size_t i = 0; !together && i < s->tiles; i++)
             ops->pv(k, 1, tile + i * k->tile_bytes, x + i * T, stride, rows,
-                    room);
-        ops->finish(k, 1, room, rows, out);
+                    workspace);
+        ops->finish(k, 1, workspace, rows, out);
     } else {
         float *const q = x + rows * stride;
 
@@ -327,14 +327,14 @@ static size_t run_tiles(const struct setup *s, size_t rows, int together,
             q[i] = (float)kv_random_normal(8, i);
         for (size_t i = 0; i < rows * stride; i++)
             x[i] = 12345;
-        ops->prepare(k, 1, q, rows, room);
+        ops->prepare(k, 1, q, rows, workspace);
         if (together && few)
-            ops->qk_tiles(k, 1, tile, few, room, rows, x, stride);
+            ops->qk_tiles(k, 1, tile, few, workspace, rows, x, stride);
         if (together)
-            ops->qk_tiles(k, 1, rest, s->tiles - few, room, rows, x + few * T,
-                          stride);
+            ops->qk_tiles(k, 1, rest, s->tiles - few, workspace, rows,
+                          x + few * T, stride);
         for (size_t i = 0; !together && i < s->tiles; i++)
-            ops->qk(k, 1, tile + i * k->tile_bytes, room, rows, x + i * T,
+            ops->qk(k, 1, tile + i * k->tile_bytes, workspace, rows, x + i * T,
                     stride);
         for (size_t r = 0; r < rows; r++) {
             memcpy(out + r * n, x + r * stride, n * sizeof(*x));
@@ -342,7 +342,7 @@ static size_t run_tiles(const struct setup *s, size_t rows, int together,
                 assert_true(x[r * stride + i] == 12345);
         }
     }
-    free(room);
+    free(workspace);
     free(x);
     return rows * (k->values ? d : n);
 }
@@ -350,9 +350,9 @@ static size_t run_tiles(const struct setup *s, size_t rows, int together,
 static void check_tables(size_t head_dim, size_t d, unsigned bits, int own,
                          int per_head, size_t tiles)
 {
-    const size_t most = KV_TILE_ROWS * (FEW + MANY) * T;
-    float *want = kv_alloc(most, sizeof(*want));
-    float *got = kv_alloc(most, sizeof(*got));
+    const size_t max = KV_TILE_ROWS * (FEW + MANY) * T;
+    float *want = kv_alloc(max, sizeof(*want));
+    float *got = kv_alloc(max, sizeof(*got));
 
     for (int values = 0; values < 2; values++) {
         struct setup s = setup(head_dim, d, bits, own, per_head, values, tiles);
@@ -437,7 +437,7 @@ static void run_tables8(const struct setup *s, size_t rows, size_t at,
  * sub-space's centroids, of head 1. */
 static double step_of(const struct setup *s, size_t row)
 {
-    double most = 0;
+    double max = 0;
 
     for (size_t i = 0; i < s->n_sub; i++) {
         const size_t book =
@@ -454,9 +454,9 @@ static double step_of(const struct setup *s, size_t row)
             low = fmin(low, sum);
             high = fmax(high, sum);
         }
-        most = fmax(most, high - low);
+        max = fmax(max, high - low);
     }
-    return most / 255;
+    return max / 255;
 }
 
 /* The same bits at every level, and near what double has. */
@@ -464,9 +464,9 @@ static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
                           int per_head)
 {
     struct setup s = setup(head_dim, d, bits, own, per_head, 0, SOME);
-    const size_t most = KV_TILE_ROWS * SOME * T;
-    float *want = kv_alloc(most, sizeof(*want));
-    float *got = kv_alloc(most, sizeof(*got));
+    const size_t max = KV_TILE_ROWS * SOME * T;
+    float *want = kv_alloc(max, sizeof(*want));
+    float *got = kv_alloc(max, sizeof(*got));
 
     s.store.n = 64 * s.k; /* as if there were so many */
     assert_true(kv_codebook_tabled8(s.book, s.store.n));

@@ -147,11 +147,11 @@ static int n_ways(void)
 
 static void set_level(int l)
 {
-    const int most = (int)kv_level_max();
+    const int max = (int)kv_level_max();
     struct kv_err e;
 
-    assert_int_equal(kv_level_set((enum kv_level)(l < most ? l : most), &e), 0);
-    kv_level_set_pairs(l > most);
+    assert_int_equal(kv_level_set((enum kv_level)(l < max ? l : max), &e), 0);
+    kv_level_set_pairs(l > max);
 }
 
 static bool check_expand(const char *what, const struct held *h)
@@ -281,7 +281,7 @@ static double sum_of(const struct held *h, size_t i, const float *w, size_t n,
 
 /* Exact: hardly more than the error of plain sums of decoded values, where the
  * codes met are far from the middle one. */
-static const double MOST_OF_PLAIN = 2.5;
+static const double MAX_OF_PLAIN = 2.5;
 
 static bool check_exact(const char *what, const struct held *h)
 {
@@ -313,7 +313,7 @@ static bool check_exact(const char *what, const struct held *h)
             }
             free(w);
         }
-        if (!(sqrt(error) <= MOST_OF_PLAIN * sqrt(plain)))
+        if (!(sqrt(error) <= MAX_OF_PLAIN * sqrt(plain)))
             fail_msg("%s, level %s: error %g times that of plain sums", what,
                      kv_level_name(kv_level_get()), sqrt(error / plain));
     }
@@ -337,13 +337,13 @@ static void test_exact(void **state)
 static double int8_bound(const struct held *h, const float *w, size_t n)
 {
     const size_t all = h->n * h->store.n_heads * h->store.head_dim;
-    double most_w = 0, most_x = 0;
+    double max_w = 0, max_x = 0;
 
     for (size_t i = 0; i < ROWS * n; i++)
-        most_w = fmax(most_w, fabs((double)w[i]));
+        max_w = fmax(max_w, fabs((double)w[i]));
     for (size_t i = 0; i < all; i++)
-        most_x = fmax(most_x, fabs((double)h->x[i]));
-    return sqrt((double)n) * most_w * 2 * most_x / 254;
+        max_x = fmax(max_x, fabs((double)h->x[i]));
+    return sqrt((double)n) * max_w * 2 * max_x / 254;
 }
 
 static bool check_int8(const char *what, const struct held *h)
@@ -451,7 +451,7 @@ static void test_together(void **state)
 
 /* All codes, queries and weights the largest there are, heads 1: what sums of
  * a few products must hold. */
-static bool check_most(const char *what, const struct held *h)
+static bool check_max(const char *what, const struct held *h)
 {
     const struct kv_store *s = &h->store;
     const struct kv_integers *g = s->params;
@@ -491,10 +491,10 @@ static bool check_most(const char *what, const struct held *h)
     return true;
 }
 
-static void test_most(void **state)
+static void test_max(void **state)
 {
     (void)state;
-    assert_true(every_of(check_most, 7 * KV_TILE_TOKENS + 3) > 100);
+    assert_true(every_of(check_max, 7 * KV_TILE_TOKENS + 3) > 100);
 }
 
 /* A query keeps what it became with the heads of tiles: whatever tiles it has
@@ -611,7 +611,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_expand), cmocka_unit_test(test_exact),
         cmocka_unit_test(test_int8),   cmocka_unit_test(test_together),
-        cmocka_unit_test(test_most),   cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_max),    cmocka_unit_test(test_kept),
         cmocka_unit_test(test_fit),    cmocka_unit_test(test_bytes),
     };
 

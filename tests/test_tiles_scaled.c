@@ -219,18 +219,18 @@ static void test_rounded_tables(void **state)
     assert_within(c.unit * (float)c.near[3], two[1], 1e-6);
     for (uint64_t key = 0; key < 50; key++) {
         double error = 0, plain = 0;
-        float most = 0;
+        float max = 0;
 
         for (size_t i = 0; i < KV_SCALED_TABLE; i++) {
             random[i] = (float)kv_random_normal(key, i);
-            most = fmaxf(most, fabsf(random[i]));
+            max = fmaxf(max, fabsf(random[i]));
         }
         assert_true(
             kv_scaled_init(&c, 4, random, NULL, KV_SCALE_F16, 1, 64, 64));
-        assert_true(c.unit >= 0.999f * most / 127 &&
-                    c.unit <= 1.001f * most / 96);
+        assert_true(c.unit >= 0.999f * max / 127 &&
+                    c.unit <= 1.001f * max / 96);
         for (size_t i = 0; i < KV_SCALED_TABLE; i++) {
-            const float unit = most / 127;
+            const float unit = max / 127;
             const double e = (double)(random[i] - c.unit * (float)c.near[i]);
             const double e127 =
                 (double)(random[i] - unit * rintf(random[i] / unit));

@@ -80,15 +80,15 @@ static void make_transitions(struct made *m)
 
 static float unit8_of(const float *table)
 {
-    float most = 0;
+    float max = 0;
 
     for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
-        most = fmaxf(most, fabsf(table[s]));
-    return most / 127;
+        max = fmaxf(max, fabsf(table[s]));
+    return max / 127;
 }
 
 /* Values are dealt out to heads; of a head that is full they are left out. */
-static void make_coefs(struct made *m, size_t most)
+static void make_coefs(struct made *m, size_t max)
 {
     struct kv_transform_coef *to = m->coef;
 
@@ -98,7 +98,7 @@ static void make_coefs(struct made *m, size_t most)
         for (size_t i = 0; i < TRANSITIONS; i++) {
             end += m->transition[i].bits;
             for (unsigned v = 0; v < m->transition[i].values; v++, value++) {
-                if (kv_random(77, value) % HEADS != h || m->n[h] == most)
+                if (kv_random(77, value) % HEADS != h || m->n[h] == max)
                     continue;
                 *to++ = (struct kv_transform_coef){
                     .end = end,
@@ -118,7 +118,7 @@ static void make_coefs(struct made *m, size_t most)
         m->unit[i][i] = 1;
 }
 
-static struct made *make(size_t most)
+static struct made *make(size_t max)
 {
     struct made *m = kv_alloc(1, sizeof(*m));
     float one[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
@@ -126,7 +126,7 @@ static struct made *make(size_t most)
 
     make_tables(m);
     make_transitions(m);
-    make_coefs(m, most);
+    make_coefs(m, max);
     for (size_t i = 0; i < m->n_values; i++) {
         one[i] = 1;
         place[i] = (uint32_t)i;
@@ -248,8 +248,8 @@ static void check_values(const struct made *m)
 static void test_values(void **state)
 {
     (void)state;
-    for (size_t most = 0; most <= D; most += 30) {
-        struct made *m = make(most);
+    for (size_t max = 0; max <= D; max += 30) {
+        struct made *m = make(max);
 
         for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
             set_level(l);
@@ -264,13 +264,13 @@ static void test_values(void **state)
 /* Codes up to 127 in magnitude, and what one stands for. */
 static float round8(const float *x, size_t n, int *code)
 {
-    float most = 0;
+    float max = 0;
 
     for (size_t i = 0; i < n; i++)
-        most = fmaxf(most, fabsf(x[i]));
+        max = fmaxf(max, fabsf(x[i]));
     for (size_t i = 0; i < n; i++)
-        code[i] = most > 0 ? (int)rintf(x[i] * (127 / most)) : 0;
-    return most / 127;
+        code[i] = max > 0 ? (int)rintf(x[i] * (127 / max)) : 0;
+    return max / 127;
 }
 
 static int code8(const struct made *m, size_t head, size_t t, size_t j)
@@ -442,7 +442,7 @@ static void test_int8(void **state)
 
 /* Keys before RoPE: what the codes give, near the exact qk; apart from the
  * order of the last sum the same at every level. */
-static void test_int8_turned(void **state)
+static void test_int8_rotated(void **state)
 {
     const float inv_freq[D / 2] = {1, 0.3f, 0.1f, 0.03f};
     struct kv_tiles_rope *rope = kv_tiles_rope_new(D, D / 2, inv_freq);
@@ -499,7 +499,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_int8_turned),
+        cmocka_unit_test(test_int8_rotated),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

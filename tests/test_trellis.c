@@ -238,16 +238,16 @@ static void test_far_values(void **state)
         for (size_t every = 2; every <= 32; every *= 4) {
             uint8_t bytes[4 * MAX_TRANSITIONS];
             struct setup s;
-            double least, near;
+            double min, near;
 
             set_up(&s, MAX_TRANSITIONS, skip, 1, 3 * skip, ORDINARY);
             encode_one(&s, bytes);
             near = distance_but(&s, bytes, every);
             for (size_t i = 0; i < s.n_values; i += every)
                 s.x[i] *= 30;
-            least = min_distance(&s);
+            min = min_distance(&s);
             encode_one(&s, bytes);
-            assert_true(distance(&s, bytes) <= least * 1.06);
+            assert_true(distance(&s, bytes) <= min * 1.06);
             assert_true(distance_but(&s, bytes, every) <= near * 3);
             tear_down(&s);
         }
@@ -277,9 +277,9 @@ static void test_between_levels(void **state)
     enum { KIND = 16, FAR = 8 };
 
     (void)state;
-    for (int turn = 0; turn < 2; turn++) {
+    for (int transpose = 0; transpose < 2; transpose++) {
         uint8_t bytes[4 * MAX_TRANSITIONS];
-        const float x = turn ? 5.6f : 4.9f;
+        const float x = transpose ? 5.6f : 4.9f;
         struct setup s;
 
         set_up(&s, MAX_TRANSITIONS, KIND, MAX_TRANSITIONS, 1, ORDINARY);
@@ -306,7 +306,7 @@ static void test_larger_values(void **state)
     const unsigned bits = 6;
     float *x = kv_alloc(N * LEN, sizeof(*x)), kept[KV_TRELLIS_ENTRIES / 2];
     float table[KV_TRELLIS_STATES];
-    double found = 0, least = 0;
+    double found = 0, min = 0;
 
     (void)state;
     for (size_t i = 0; i < N * LEN; i++)
@@ -327,9 +327,9 @@ static void test_larger_values(void **state)
         kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         encode_one(&s, bytes);
         found += distance(&s, bytes);
-        least += min_distance(&s);
+        min += min_distance(&s);
     }
-    assert_true(found <= least * 1.1);
+    assert_true(found <= min * 1.1);
     free(x);
 }
 
@@ -369,17 +369,17 @@ static void test_levels_agree(void **state)
     enum { STRINGS = 19, BYTES = 4 * MAX_TRANSITIONS };
 
     (void)state;
-    for (size_t turn = 0; turn < 2 * KINDS; turn++) {
-        const size_t skip = turn % KINDS;
-        const enum data data = turn < KINDS ? ORDINARY : TIES;
+    for (size_t transpose = 0; transpose < 2 * KINDS; transpose++) {
+        const size_t skip = transpose % KINDS;
+        const enum data data = transpose < KINDS ? ORDINARY : TIES;
         uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
         float x[STRINGS * MAX_TRANSITIONS * 4];
         struct setup s;
         struct kv_err e;
         void *workspace;
 
-        set_up(&s, MAX_TRANSITIONS - skip, skip, 1 + (turn + turn / KINDS) % 4,
-               7 * turn, data);
+        set_up(&s, MAX_TRANSITIONS - skip, skip,
+               1 + (transpose + transpose / KINDS) % 4, 7 * transpose, data);
         workspace = malloc(
             kv_trellis_workspace(s.transition, s.n_transitions, STRINGS));
         for (size_t i = 0; i < STRINGS * s.n_values; i++) {
@@ -451,13 +451,14 @@ static void test_any_scale(void **state)
     enum { BY = sizeof(by) / sizeof(*by) };
 
     (void)state;
-    for (size_t turn = 0; turn < BY * BY * 4; turn++) {
-        const float scale = by[turn % BY], number = by[turn / BY % BY];
-        const size_t apart = turn / (BY * BY) % 2 ? 1 : 3;
+    for (size_t transpose = 0; transpose < BY * BY * 4; transpose++) {
+        const float scale = by[transpose % BY],
+                    number = by[transpose / BY % BY];
+        const size_t apart = transpose / (BY * BY) % 2 ? 1 : 3;
         struct setup s;
 
-        set_up(&s, MAX_TRANSITIONS, turn % KINDS, 1, turn, ORDINARY);
-        for (size_t k = turn % apart; k < KINDS; k += apart)
+        set_up(&s, MAX_TRANSITIONS, transpose % KINDS, 1, transpose, ORDINARY);
+        for (size_t k = transpose % apart; k < KINDS; k += apart)
             for (size_t i = 0; i < kinds[k].values * KV_TRELLIS_STATES; i++)
                 s.table[k][i] =
                     fmaxf(fminf(s.table[k][i] * number, FLT_MAX), -FLT_MAX);
@@ -465,10 +466,10 @@ static void test_any_scale(void **state)
             s.transition[i] = kv_trellis_transition(
                 s.transition[i].bits, s.transition[i].values,
                 s.transition[i].table, s.transition[i].folded);
-        for (size_t i = turn % apart; i < s.n_values; i += apart)
+        for (size_t i = transpose % apart; i < s.n_values; i += apart)
             s.scale[i] *= scale;
         for (size_t i = 0; i < s.n_values; i += 5)
-            s.x[i] *= turn / (BY * BY) / 2 ? 1e37f : 1;
+            s.x[i] *= transpose / (BY * BY) / 2 ? 1e37f : 1;
         kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
         for (size_t i = 0; i < s.n_values; i++)
             assert_true(isfinite(s.whole[i].x) && isfinite(s.whole[i].number));
@@ -481,7 +482,7 @@ static void test_any_scale(void **state)
  * value, of 1 to 3 for two and four. */
 static void test_shared_table(void **state)
 {
-    static const size_t kind[] = {3, 1, 0}, most_bits[] = {5, 3, 3};
+    static const size_t kind[] = {3, 1, 0}, max_bits[] = {5, 3, 3};
 
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
@@ -490,7 +491,7 @@ static void test_shared_table(void **state)
         set_up(&s, MAX_TRANSITIONS, kind[seed % 3], MAX_TRANSITIONS, seed,
                ORDINARY);
         for (size_t i = 0; i < s.n_transitions; i++)
-            s.transition[i].bits = 1 + (unsigned)(i / 4 % most_bits[seed % 3]);
+            s.transition[i].bits = 1 + (unsigned)(i / 4 % max_bits[seed % 3]);
         check_levels(&s);
         tear_down(&s);
     }
@@ -582,7 +583,7 @@ static void test_training(void **state)
     enum { N = 1600, LEN = 128, ROUNDS = 8 };
     const struct {
         unsigned bits, values;
-        double most;
+        double max;
     } want[] = {{1, 4, 0.765},
                 {1, 2, 0.56},
                 {1, 1, 0.315},
@@ -605,7 +606,7 @@ static void test_training(void **state)
                          kept);
         mse = kv_trellis_error(want[i].bits, want[i].values, kept, fresh,
                                N / 16, LEN);
-        if (!(mse > bound && mse < want[i].most))
+        if (!(mse > bound && mse < want[i].max))
             fail_msg("%u bits for %u values: %g", want[i].bits, want[i].values,
                      mse);
     }
@@ -618,17 +619,17 @@ static void test_training(void **state)
 static void test_trains_on_anything(void **state)
 {
     static const float values[][2] = {{0, 0}, {3, 3}, {-1, 2}, {1e-30f, 1e30f}};
-    enum { MOST = 64 };
-    float x[MOST], kept[KV_TRELLIS_ENTRIES];
+    enum { MAX = 64 };
+    float x[MAX], kept[KV_TRELLIS_ENTRIES];
 
     (void)state;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++)
         for (unsigned bits = 1; bits <= KV_TRELLIS_MAX_BITS; bits++)
             for (size_t n = 1; n <= 4; n++) {
-                const size_t len = n == 1 ? 1 : MOST / n;
+                const size_t len = n == 1 ? 1 : MAX / n;
                 double error;
 
-                for (size_t k = 0; k < MOST; k++)
+                for (size_t k = 0; k < MAX; k++)
                     x[k] = values[i][k % 2];
                 kv_trellis_train(bits, 1, x, n, len, 4, 1, kept);
                 for (size_t k = 0; k < kv_trellis_kept(bits); k++)

@@ -206,7 +206,7 @@ static void test_plain(void **state)
         uint8_t bytes[1 + 2];
         float back[2];
 
-        there_and_back(c, (struct kv_where){.first = 0}, x, bytes, back);
+        round_trip(c, (struct kv_where){.first = 0}, x, bytes, back);
         assert_int_equal(bytes[0], 1);
         assert_within(half_at(bytes + 1), cases[i].rms, 3e-3);
         assert_within(back[0], 0, 1e-5);
@@ -268,7 +268,7 @@ static void check_like(const char *text, size_t layer, enum kv_side side,
     kv_codec_free(b);
 }
 
-static void test_not_turned(void **state)
+static void test_not_rotated(void **state)
 {
     const char *const k8v4 =
         "turboquant:K-b8/V-b4,K-levels=fp8,V-levels=uniform,skip=2";
@@ -326,7 +326,7 @@ int main(void)
         cmocka_unit_test(test_one_bit),    cmocka_unit_test(test_bits),
         cmocka_unit_test(test_distortion), cmocka_unit_test(test_bias),
         cmocka_unit_test(test_seeds),      cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_norm),       cmocka_unit_test(test_not_turned),
+        cmocka_unit_test(test_norm),       cmocka_unit_test(test_not_rotated),
         cmocka_unit_test(test_words),
     };
 

@@ -215,10 +215,10 @@ static void largest(const float *x, const float *y, size_t n, float *out)
 static void times(const float *x, const float *y, size_t n, float *out)
 {
     enum { ROWS = 6, TERMS = 5, STRIDE = MAX_N / ROWS };
-    const size_t most = n < STRIDE ? n : STRIDE;
+    const size_t max = n < STRIDE ? n : STRIDE;
     const size_t rows = n < STRIDE ? 1 : ROWS;
 
-    for (size_t d = 0; d <= most; d++) {
+    for (size_t d = 0; d <= max; d++) {
         memcpy(out, y, n * sizeof(*out));
         kv_vecops_times(y, 3, rows, x, TERMS, STRIDE, d, out, STRIDE);
         for (size_t r = 0; r < rows; r++)

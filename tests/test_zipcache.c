@@ -27,7 +27,7 @@ static void exactly_back(const struct kv_codec *c, const float *x,
 {
     const struct kv_where w = {.saliency = saliency};
 
-    there_and_back(c, w, x, bytes, back);
+    round_trip(c, w, x, bytes, back);
     for (size_t i = 0; i < 8; i++)
         assert_within(back[i], x[i], 0);
 }
@@ -97,7 +97,7 @@ static void test_masks_of_keys(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, w, x, bytes, back);
+    round_trip(c, w, x, bytes, back);
     for (size_t i = 0; i < 8; i++)
         assert_within(back[i], x[i], 0);
     assert_int_equal(bytes[0], 0x96);
@@ -105,7 +105,7 @@ static void test_masks_of_keys(void **state)
     assert_within(half_at(bytes + 6), 2, 0); /* head 1's step */
     assert_int_equal(bytes[10], 0x06);
     assert_int_equal(one->block_bytes, sizeof(bytes));
-    there_and_back(one, w, x, bytes, back);
+    round_trip(one, w, x, bytes, back);
     assert_int_equal(bytes[0], 0x0a);
     kv_codec_free(one);
     kv_codec_free(c);
@@ -124,7 +124,7 @@ static void test_masks_of_values(void **state)
 
     (void)state;
     assert_int_equal(c->block_bytes, sizeof(bytes));
-    there_and_back(c, w, x, bytes, back);
+    round_trip(c, w, x, bytes, back);
     for (size_t i = 0; i < 8; i++)
         assert_within(back[i], x[i], 0);
     assert_int_equal(bytes[0], 0x96);

@@ -46,8 +46,8 @@ static void norm_heads(const struct tiny_tensor *norm, double *x, size_t heads)
 }
 
 /* Heads of one token, turned. */
-static void turn(const struct tiny_model *m, const double *inv_freq, double *x,
-                 size_t heads, size_t position)
+static void rotate(const struct tiny_model *m, const double *inv_freq,
+                   double *x, size_t heads, size_t position)
 {
     const size_t d = m->head_dim, half = d / 2;
 
@@ -116,8 +116,8 @@ static void plain_layer(const struct tiny_model *m, const double *inv_freq,
                    k + t * kv_dim, m->n_kv_heads);
         nudge_row(nudge, l, t, false, k + t * kv_dim);
         nudge_row(nudge, l, t, true, v + t * kv_dim);
-        turn(m, inv_freq, q, m->n_heads, t);
-        turn(m, inv_freq, k + t * kv_dim, m->n_kv_heads, t);
+        rotate(m, inv_freq, q, m->n_heads, t);
+        rotate(m, inv_freq, k + t * kv_dim, m->n_kv_heads, t);
         for (size_t i = 0; i < m->n_heads; i++) {
             const size_t at = i / (m->n_heads / m->n_kv_heads) * d;
 

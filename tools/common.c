@@ -60,10 +60,10 @@ static void set_level(const char *name)
 
 static void set_threads(struct kv_common *c)
 {
-    enum { MOST = 4096 };
+    enum { MAX = 4096 };
 
-    if (c->threads > MOST)
-        kv_die("--threads %zu: expected at most %d", c->threads, MOST);
+    if (c->threads > MAX)
+        kv_die("--threads %zu: expected at most %d", c->threads, MAX);
     if (c->threads)
         omp_set_num_threads((int)c->threads);
     else
@@ -143,7 +143,7 @@ void kv_common_queries(size_t n, size_t default_n, size_t ctx)
 }
 
 /* How many values a codec of the spec turns together; 0: none. */
-static size_t turned(const struct kv_spec *s, const struct kv_shape *shape)
+static size_t rotated(const struct kv_spec *s, const struct kv_shape *shape)
 {
     return s->scheme->hadamard ? s->scheme->hadamard(s, shape) : 0;
 }
@@ -166,7 +166,7 @@ void kv_common_hadamard(const struct kv_spec *specs, size_t n,
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < kv_spec_members(&specs[i]); j++) {
             const struct kv_spec *s = kv_spec_member(&specs[i], j);
-            const size_t size = turned(s, shape);
+            const size_t size = rotated(s, shape);
             size_t k = 0;
 
             while (k < n_said && said[k] != size)

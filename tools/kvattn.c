@@ -48,7 +48,7 @@ static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
 
 enum {
     PATHS = sizeof(path_names) / sizeof(*path_names),
-    MOST_REPS = 100000000 /* whose times are kept */
+    MAX_REPS = 100000000 /* whose times are kept */
 };
 
 struct args {
@@ -614,8 +614,8 @@ static void parse(int argc, char **argv, struct args *a)
         a->queries = 1;
     if (!a->reps || !a->queries)
         kv_die("--reps and --queries must be positive");
-    if (a->reps > MOST_REPS)
-        kv_die("--reps %zu: at most %d", a->reps, MOST_REPS);
+    if (a->reps > MAX_REPS)
+        kv_die("--reps %zu: at most %d", a->reps, MAX_REPS);
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
 }

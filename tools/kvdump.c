@@ -165,20 +165,20 @@ static void add_moments(struct capture *c, const struct kv_gradient *g)
     const size_t heads = g->shape->n_kv_heads, d = g->shape->head_dim;
     const size_t each = gram_values(g->shape), values = g->n * heads * d;
     double *moment = c->moment + g->layer * KV_GRAMS * each;
-    float *turned = kv_alloc(values, sizeof(*turned));
+    float *rotated = kv_alloc(values, sizeof(*rotated));
 
     for (size_t w = 0; w < g->n_windows; w++) {
         const float *k = g->k_pre + w * values;
 
-        memcpy(turned, k, values * sizeof(*turned));
-        kv_rope(g->shape, turned, g->n, g->shape->n_kv_heads, 0);
+        memcpy(rotated, k, values * sizeof(*rotated));
+        kv_rope(g->shape, rotated, g->n, g->shape->n_kv_heads, 0);
         kv_moments_add(k, g->n, heads, d, moment + KV_GRAM_K_PRE_FISHER * each);
-        kv_moments_add(turned, g->n, heads, d,
+        kv_moments_add(rotated, g->n, heads, d,
                        moment + KV_GRAM_K_FISHER * each);
         kv_moments_add(g->v + w * values, g->n, heads, d,
                        moment + KV_GRAM_V_FISHER * each);
     }
-    free(turned);
+    free(rotated);
 }
 
 /* Writes the squares of the layer's gradients, adds up their products. */
@@ -227,13 +227,13 @@ static int run_windows(struct kv_model *m, const int32_t *tokens, size_t n,
 static int dump_windows(struct kv_model *m, const struct kv_windows *w,
                         size_t group, struct capture *c, struct kv_err *e)
 {
-    const size_t most = group < w->n ? group : w->n;
+    const size_t max = group < w->n ? group : w->n;
     const size_t row = c->fisher ? 0 : kv_model_info(m)->hidden;
-    float *hidden = kv_alloc(most * w->ctx, row * sizeof(*hidden));
+    float *hidden = kv_alloc(max * w->ctx, row * sizeof(*hidden));
     int rc = -1;
 
-    for (size_t i = 0; i < w->n; i += most) {
-        const size_t n = w->n - i < most ? w->n - i : most;
+    for (size_t i = 0; i < w->n; i += max) {
+        const size_t n = w->n - i < max ? w->n - i : max;
         const int32_t *tokens = w->tokens + i * w->ctx;
 
         c->first_window = i;

@@ -73,7 +73,8 @@ static void put_bits(struct run *r, const struct kv_spec *spec,
     kv_results_bits(r->table, &sum);
 }
 
-static void put_recon(struct kv_results *t, const struct kv_reconstruction *r)
+static void put_reconstruction(struct kv_results *t,
+                               const struct kv_reconstruction *r)
 {
     kv_results_real(t, "mse", kv_reconstruction_mse(r));
     kv_results_real(t, "sqnr_db", kv_reconstruction_sqnr_db(r));
@@ -125,7 +126,7 @@ static int put_rows(struct run *r, const struct kv_spec *spec,
         else
             kv_results_size(r->table, "layer", (uint64_t)layer);
         if (side != BOTH)
-            put_recon(r->table, &m->recon[side]);
+            put_reconstruction(r->table, &m->reconstruction[side]);
         put_attention(r->table, &m->attn, side);
         put_rd_gap(r->table, m, side);
         if (kv_results_row(r->table, e))

@@ -372,7 +372,7 @@ ALWAYS_INLINE void wide_pv(const struct kv_codebook *b, const uint8_t *x,
                            size_t width, size_t n_acc, float *acc)
 {
     const size_t subs = 16 / width; /* whose sums fill a register */
-    const vi32 turn = transpose_order(width);
+    const vi32 transpose = transpose_order(width);
     vi32 by[ROWS][16]; /* [register of 64 / width tokens] */
 
     for (size_t k = 0; k < width; k++) {
@@ -397,7 +397,7 @@ ALWAYS_INLINE void wide_pv(const struct kv_codebook *b, const uint8_t *x,
             UNROLL
             for (size_t k = 0; k < width; k++) {
                 const vi32 v = _mm512_permutexvar_epi8(
-                    turn, v_load_i32(x + ((i + h) * width + k) * LINE));
+                    transpose, v_load_i32(x + ((i + h) * width + k) * LINE));
 
                 UNROLL
                 for (size_t r = 0; r < rows; r++)
@@ -505,17 +505,17 @@ void kv_codebook_qk_vnni(const struct kv_store *s, size_t head,
 ALWAYS_INLINE void round_some(const float *p, size_t stride, size_t rows,
                               int8_t *p8, float *scale)
 {
-    vf32 most[ROWS];
+    vf32 max[ROWS];
     float each[ROWS], by[ROWS];
 
     UNROLL
     for (size_t r = 0; r < ROWS; r++) {
         const float *x = p + (r < rows ? r : 0) * stride;
 
-        most[r] = v_max(v_max(v_load(x), v_load(x + 16)),
-                        v_max(v_load(x + 32), v_load(x + 48)));
+        max[r] = v_max(v_max(v_load(x), v_load(x + 16)),
+                       v_max(v_load(x + 32), v_load(x + 48)));
     }
-    v_max4(most, each);
+    v_max4(max, each);
     kv_units8_of_four(each, by);
     memcpy(scale, each, rows * sizeof(*scale));
     UNROLL

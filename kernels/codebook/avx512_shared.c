@@ -20,12 +20,12 @@ enum { DIMS = 4 };
 
 /* f(n) from dimension j on, up to `most` at a time, n a constant; in a block
  * that has b and j. */
-#define EVERY_DIMS(f, most)                      \
-    for (; (most) == 4 && j + 4 <= b->d; j += 4) \
-        f(4);                                    \
-    for (; j + 2 <= b->d; j += 2)                \
-        f(2);                                    \
-    if (j < b->d)                                \
+#define EVERY_DIMS(f, max)                      \
+    for (; (max) == 4 && j + 4 <= b->d; j += 4) \
+        f(4);                                   \
+    for (; j + 2 <= b->d; j += 2)               \
+        f(2);                                   \
+    if (j < b->d)                               \
         f(1);
 _Static_assert(DIMS == 4, "EVERY_DIMS");
 
@@ -114,8 +114,8 @@ ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
     const size_t step = halves ? 2 * LINE : 4 * LINE, q_step = b->d * rows * 4;
     const uint8_t *end = tile + (b->n_sub + 3) / 4 * step;
     struct codes c = codes(key_codes(tile, i, halves), n);
-    const size_t most = pairs ? 1 : n > 128 ? 2 : 4; /* as measured */
-    const size_t chains = dims < most ? dims : most;
+    const size_t max = pairs ? 1 : n > 128 ? 2 : 4; /* as measured */
+    const size_t chains = dims < max ? dims : max;
     vi32 s[ROWS][DIMS], x[DIMS];
 
     UNROLL

@@ -192,7 +192,7 @@ template <class B> struct kv_codebook_side {
      * a code is of four. */
     static constexpr int BLOCKS =
         TABLE <= 48 << 10 && (!B::INT8 || B::D < 128 || B::DIMS == 4) ? 2 : 1;
-    static constexpr int LEAST = 32 * B::BYTES;
+    static constexpr int MIN = 32 * B::BYTES;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {

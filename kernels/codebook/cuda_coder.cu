@@ -17,7 +17,7 @@ static unsigned grid_of(size_t n, size_t each)
 
 // A warp a row: one head of one token.
 __global__ void __launch_bounds__(THREADS)
-    kv_turn_kernel(kv_turn t, const uint16_t *x, size_t rows, float *out)
+    kv_rotate_kernel(kv_rotate t, const uint16_t *x, size_t rows, float *out)
 {
     const size_t r = (size_t)blockIdx.x * WARPS + kv_warp();
     float *const row =
@@ -28,19 +28,19 @@ __global__ void __launch_bounds__(THREADS)
     for (unsigned i = kv_lane(); i < t.head_dim; i += 32)
         row[i] = kv_low_f16(x[r * t.head_dim + i]);
     kv_sync_warp();
-    kv_turn_row(t, (unsigned)(r % t.n_heads), row);
+    kv_rotate_row(t, (unsigned)(r % t.n_heads), row);
     for (unsigned i = kv_lane(); i < t.head_dim; i += 32)
         out[r * t.head_dim + i] = row[i];
 }
 
-static const char *turn(const struct kv_gpu_code *c,
-                        const struct kv_gpu_blocks *b, float *out)
+static const char *rotate(const struct kv_gpu_code *c,
+                          const struct kv_gpu_blocks *b, float *out)
 {
     const size_t rows = b->n * c->n_heads;
 
-    return kv_launch(kv_turn_kernel, dim3(grid_of(rows, WARPS)), dim3(THREADS),
-                     WARPS * c->head_dim * sizeof(float),
-                     (cudaStream_t)b->stream, kv_turn_of(c), b->x, rows, out);
+    return kv_launch(kv_rotate_kernel, dim3(grid_of(rows, WARPS)),
+                     dim3(THREADS), WARPS * c->head_dim * sizeof(float),
+                     (cudaStream_t)b->stream, kv_rotate_of(c), b->x, rows, out);
 }
 
 // ---- the search ------------------------------------------------------------
@@ -190,11 +190,11 @@ static const char *pack(const struct kv_gpu_code *c,
 
 extern "C" int kv_gpu_encode_codebook(const struct kv_gpu_code *c,
                                       const struct kv_gpu_blocks *b,
-                                      const struct kv_gpu_room *room,
+                                      const struct kv_gpu_workspace *workspace,
                                       size_t multiprocessors, struct kv_err *e)
 {
     const struct kv_gpu_centroids *v = &c->codebook;
-    const char *wrong = room->x ? turn(c, b, room->x) : NULL;
+    const char *wrong = workspace->x ? rotate(c, b, workspace->x) : NULL;
     kv_search s = {(unsigned)c->n_heads,
                    (unsigned)v->n_sub,
                    (unsigned)v->head_books,
@@ -203,10 +203,10 @@ extern "C" int kv_gpu_encode_codebook(const struct kv_gpu_code *c,
                    0,
                    b->n,
                    b->x,
-                   room->x,
+                   workspace->x,
                    v->centers,
-                   room->code ? NULL : b->bytes,
-                   room->code};
+                   workspace->code ? NULL : b->bytes,
+                   workspace->code};
 
     if (wrong)
         return kv_fail(e, "transforming keys: %s", wrong);
@@ -218,8 +218,8 @@ extern "C" int kv_gpu_encode_codebook(const struct kv_gpu_code *c,
         KV_NEAREST_DIMS(KV_CASE)
 #undef KV_CASE
     }
-    if (!wrong && room->code)
-        wrong = pack(c, b, room->code);
+    if (!wrong && workspace->code)
+        wrong = pack(c, b, workspace->code);
     return wrong ? kv_fail(e, "nearest centroids: %s", wrong) : 0;
 }
 
@@ -246,7 +246,7 @@ template <int W> KV_DEVICE void kv_copy_values(const float *from, float *to)
 // TURNED back.
 template <int W, bool TURNED>
 __global__ void __launch_bounds__(THREADS)
-    kv_decode_codebook_kernel(kv_turn t, struct kv_gpu_centroids v,
+    kv_decode_codebook_kernel(kv_rotate t, struct kv_gpu_centroids v,
                               size_t token_bytes, const uint8_t *bytes,
                               size_t rows, float *x)
 {
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(THREADS)
     if (!TURNED)
         return;
     kv_sync_warp();
-    kv_turn_back(t, head, row);
+    kv_rotate_back(t, head, row);
     for (unsigned i = kv_lane(); i < t.head_dim; i += 32)
         out[i] = row[i];
 }
@@ -282,16 +282,16 @@ static const char *decode(const struct kv_gpu_code *c, const uint8_t *bytes,
                           size_t n, float *x)
 {
     const struct kv_gpu_centroids *v = &c->codebook;
-    const bool turned = v->smooth || v->hadamard;
+    const bool rotated = v->smooth || v->hadamard;
     const size_t rows = n * c->n_heads;
     const dim3 grid((unsigned)((rows + WARPS - 1) / WARPS)), block(THREADS);
 
-    if (turned)
+    if (rotated)
         return kv_launch(kv_decode_codebook_kernel<W, true>, grid, block,
                          WARPS * c->head_dim * sizeof(float), (cudaStream_t)0,
-                         kv_turn_of(c), *v, c->block_bytes, bytes, rows, x);
+                         kv_rotate_of(c), *v, c->block_bytes, bytes, rows, x);
     return kv_launch(kv_decode_codebook_kernel<W, false>, grid, block,
-                     (size_t)0, (cudaStream_t)0, kv_turn_of(c), *v,
+                     (size_t)0, (cudaStream_t)0, kv_rotate_of(c), *v,
                      c->block_bytes, bytes, rows, x);
 }
 

@@ -18,7 +18,7 @@ template <int D, int NT> struct kv_queries_s8 {
 };
 
 /* A row none of whose |q scale| is larger counts as zeros. */
-#define KV_LEAST_QUERY 1e-30f
+#define KV_MIN_QUERY 1e-30f
 
 /* The largest |q scale| of a row.  Found by lanes that share c. */
 template <int D>
@@ -51,7 +51,7 @@ template <class B> struct kv_codebook_keys_s8 : kv_codebook_side<B> {
     using params = kv_codebook_params;
     template <int NT> using query = kv_queries_s8<D, NT>;
 
-    static_assert(D * 127 * 127 < KV_MOST_SUM, "a sum fits its float");
+    static_assert(D * 127 * 127 < KV_MAX_SUM, "a sum fits its float");
 
     template <int NT>
     static __device__ void prepare(const params &p, const uint8_t *,
@@ -76,7 +76,7 @@ template <class B> struct kv_codebook_keys_s8 : kv_codebook_side<B> {
             max = fmaxf(max, kv_shuffle_xor(max, 1));
             max = fmaxf(max, kv_shuffle_xor(max, 2));
 
-            const float up = max > KV_LEAST_QUERY ? 127 / max : 0;
+            const float up = max > KV_MIN_QUERY ? 127 / max : 0;
 
 #pragma unroll
             for (int k = 0; k < D / 32; k++)
@@ -138,13 +138,13 @@ template <int D, int NT> struct kv_sums_units {
 
 /* Largest weights of a step below this count as this: at most 2^-32 is lost of
  * a weight, and units keep within 2^24 of each other. */
-#define KV_LEAST_WEIGHT 5.9604645e-8f /* 2^-24 */
+#define KV_MIN_WEIGHT 5.9604645e-8f /* 2^-24 */
 
 /* The largest weight of a column in a step. */
 template <int M, int NT>
 KV_DEVICE float kv_largest_weight(const float weight[M][NT][4], int i, int j)
 {
-    float max = KV_LEAST_WEIGHT;
+    float max = KV_MIN_WEIGHT;
 
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -153,8 +153,8 @@ KV_DEVICE float kv_largest_weight(const float weight[M][NT][4], int i, int j)
 }
 
 /* Bytes 0 to 3 of each of four words: byte i of all of them into to[i]. */
-KV_DEVICE void kv_turn_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
-                             uint32_t to[4])
+KV_DEVICE void kv_rotate_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                               uint32_t to[4])
 {
     const uint32_t ab = kv_bytes(a, b, 0x5140), cd = kv_bytes(c, d, 0x5140);
     const uint32_t ab2 = kv_bytes(a, b, 0x7362), cd2 = kv_bytes(c, d, 0x7362);
@@ -171,7 +171,7 @@ template <class B> struct kv_codebook_values_s8 : kv_codebook_side<B> {
     template <int NT> using sums = kv_sums_units<D, NT>;
 
     static_assert(B::T % 32 == 0, "a product is of 32 tokens");
-    static_assert(B::T * 127 * 255 < KV_MOST_SUM, "a sum fits its float");
+    static_assert(B::T * 127 * 255 < KV_MAX_SUM, "a sum fits its float");
 
     template <int NT> static __device__ void clear(sums<NT> &x)
     {
@@ -235,13 +235,13 @@ template <class B> struct kv_codebook_values_s8 : kv_codebook_side<B> {
                             ((u * M + 2 * n + m) * 4 + j) * B::PER, t[j]);
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
-                        uint32_t turned[4];
+                        uint32_t rotated[4];
 
-                        kv_turn_bytes(t[0][h], t[1][h], t[2][h], t[3][h],
-                                      turned);
+                        kv_rotate_bytes(t[0][h], t[1][h], t[2][h], t[3][h],
+                                        rotated);
 #pragma unroll
                         for (int j = 0; j < 4; j++)
-                            a[2 * h + j / 2][j % 2 + 2 * m] = turned[j];
+                            a[2 * h + j / 2][j % 2 + 2 * m] = rotated[j];
                     }
                 }
 #pragma unroll

@@ -206,8 +206,8 @@ void kv_store_put_indices(const struct kv_store *s, size_t t,
  */
 
 /* 2 values each of 4 tokens, to rows of x 32 apart. */
-static void turn2(const float *a, const float *b, const float *c,
-                  const float *d, float *x)
+static void rotate2(const float *a, const float *b, const float *c,
+                    const float *d, float *x)
 {
     const vf32x4 ab = {a[0], a[1], b[0], b[1]}, cd = {c[0], c[1], d[0], d[1]};
 
@@ -231,8 +231,8 @@ ALWAYS_INLINE void expand_keys(const float *table, size_t d,
                                 v4_load(row[1] + j), v4_load(row[2] + j),
                                 v4_load(row[3] + j));
         for (; j + 2 <= d; j += 2)
-            turn2(row[0] + j, row[1] + j, row[2] + j, row[3] + j,
-                  x + j * PART + t);
+            rotate2(row[0] + j, row[1] + j, row[2] + j, row[3] + j,
+                    x + j * PART + t);
         for (; j < d; j++)
             for (size_t i = 0; i < 4; i++)
                 x[j * PART + t + i] = row[i][j];

@@ -426,7 +426,7 @@ typedef uint16_t vu16x4 __attribute__((vector_size(8)));
 static vf32x4 multiply_all(const struct kv_codebook *b, size_t head,
                            const vf32x4 *q, vf32x4 *table, vf32x4 *low)
 {
-    vf32x4 most = {0};
+    vf32x4 max = {0};
 
     for (size_t i = 0; i < b->n_sub; i++, table += b->k) {
         vf32x4 high;
@@ -438,9 +438,9 @@ static vf32x4 multiply_all(const struct kv_codebook *b, size_t head,
             high = v4_select(table[j] > high, table[j], high);
         }
         high -= low[i];
-        most = v4_select(high > most, high, most);
+        max = v4_select(high > max, high, max);
     }
-    return most;
+    return max;
 }
 
 /* x in [0, 255] to the nearest whole number, half to even. */
@@ -493,7 +493,7 @@ ALWAYS_INLINE void prepare8(const struct kv_store *s, size_t head,
 
     for (size_t r = 0; r < rows; r += ROWS, q += ROWS * s->head_dim) {
         const size_t some = kv_min(rows - r, ROWS);
-        vf32x4 x[KV_CODEBOOK_DIM], low[KV_CODEBOOK_DIM], sum = {0}, most;
+        vf32x4 x[KV_CODEBOOK_DIM], low[KV_CODEBOOK_DIM], sum = {0}, max;
         float scale[ROWS], by[ROWS];
 
         for (size_t c = 0; c < s->head_dim; c++) {
@@ -501,8 +501,8 @@ ALWAYS_INLINE void prepare8(const struct kv_store *s, size_t head,
             for (size_t i = 0; i < some; i++)
                 x[c][i] = q[i * s->head_dim + c];
         }
-        most = multiply_all(b, head, x, table, low);
-        v4_store(scale, most);
+        max = multiply_all(b, head, x, table, low);
+        v4_store(scale, max);
         kv_units_of_four(255, 0x1p-93f, scale, by);
         for (size_t i = 0; i < b->n_sub; i++, entry += bytes) {
             sum += low[i];

@@ -150,9 +150,9 @@ static int coder_new(const struct kv_backend *b, struct kv_coder **out,
 static bool codes_attend(const struct kv_backend *b,
                          const struct kv_gpu_code *code, uint64_t seed)
 {
-    struct kv_gpu_hack_forms h;
+    struct kv_gpu_hack_views h;
 
-    return kv_gpu_hack_forms_open(&code[0], &code[1], seed, b->device, &h);
+    return kv_gpu_hack_views_open(&code[0], &code[1], seed, b->device, &h);
 }
 
 static int encode(const struct kv_backend *b, struct kv_coder *c,
@@ -174,7 +174,7 @@ static int encode(const struct kv_backend *b, struct kv_coder *c,
                                 .n = job->n_blocks,
                                 .first = job->at + job->first,
                                 .seed = job->seed,
-                                .room = s->work.p},
+                                .workspace = s->work.p},
         e);
 }
 
@@ -226,7 +226,7 @@ static int send_until(const struct kv_backend *b, int side, size_t n,
 /* Codes of a side, sequence by sequence, as attention on codes reads them. */
 static int arrange(const struct kv_backend *b, const struct kv_attend_view *v,
                    int side, const struct kv_attend_codes *s,
-                   struct kv_gpu_hack_forms *h, struct kv_err *e)
+                   struct kv_gpu_hack_views *h, struct kv_err *e)
 {
     const struct kv_gpu_hack_side *steps = side ? &h->v : &h->k;
     const struct kv_gpu_code *code = &s->coder->code;
@@ -251,9 +251,9 @@ static int attend_codes(const struct kv_backend *b,
                         struct kv_err *e)
 {
     const size_t n = codes[0].n > codes[1].n ? codes[0].n : codes[1].n;
-    struct kv_gpu_hack_forms h;
+    struct kv_gpu_hack_views h;
 
-    kv_gpu_hack_forms_open(&codes[0].coder->code, &codes[1].coder->code, seed,
+    kv_gpu_hack_views_open(&codes[0].coder->code, &codes[1].coder->code, seed,
                            b->device, &h);
     h.n_steps = (n + h.k.tokens - 1) / h.k.tokens;
     return arrange(b, &job->view, 0, &codes[0], &h, e) ||

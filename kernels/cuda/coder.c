@@ -132,7 +132,7 @@ void kv_gpu_coder_free(struct kv_gpu_coder *c)
 }
 
 /* A float a value where there is a transform. */
-static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
+static size_t rotated_bytes(const struct kv_gpu_code *c, size_t n)
 {
     const struct kv_gpu_centroids *v = &c->codebook;
 
@@ -141,33 +141,34 @@ static size_t turned_bytes(const struct kv_gpu_code *c, size_t n)
                : 0;
 }
 
-static size_t vectors_room(const struct kv_gpu_code *c, size_t n)
+static size_t vectors_workspace(const struct kv_gpu_code *c, size_t n)
 {
     const struct kv_gpu_centroids *v = &c->codebook;
     const size_t codes = n * c->block * c->n_heads * v->n_sub;
 
-    return turned_bytes(c, n) + (v->bits == 8 ? 0 : codes * 2);
+    return rotated_bytes(c, n) + (v->bits == 8 ? 0 : codes * 2);
 }
 
 static int encode_vectors(const struct kv_gpu_coder *c,
                           const struct kv_gpu_blocks *b, struct kv_err *e)
 {
-    const size_t turned = turned_bytes(&c->code, b->n);
-    struct kv_gpu_room room = {NULL, NULL};
+    const size_t rotated = rotated_bytes(&c->code, b->n);
+    struct kv_gpu_workspace workspace = {NULL, NULL};
 
-    if (turned)
-        room.x = b->room;
+    if (rotated)
+        workspace.x = b->workspace;
     if (c->code.codebook.bits != 8)
-        room.code = (uint16_t *)((uint8_t *)b->room + turned);
-    return kv_gpu_encode_codebook(&c->code, b, &room, c->multiprocessors, e);
+        workspace.code = (uint16_t *)((uint8_t *)b->workspace + rotated);
+    return kv_gpu_encode_codebook(&c->code, b, &workspace, c->multiprocessors,
+                                  e);
 }
 
 /* Bitstreams that are searched at once, of n. */
 static size_t searches(const struct kv_gpu_coder *c, size_t n)
 {
-    const size_t most = c->multiprocessors * KV_GPU_SEARCHES;
+    const size_t max = c->multiprocessors * KV_GPU_SEARCHES;
 
-    return n < most ? n : most;
+    return n < max ? n : max;
 }
 
 static size_t coefficient_bytes(const struct kv_gpu_coder *c, size_t n)
@@ -187,7 +188,7 @@ size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n)
     case KV_GPU_GROUPS:
         return 0;
     case KV_GPU_CODEBOOK:
-        return vectors_room(&c->code, n);
+        return vectors_workspace(&c->code, n);
     case KV_GPU_BITSTREAMS:
         break;
     }
@@ -207,9 +208,10 @@ int kv_gpu_encode(const struct kv_gpu_coder *c, const struct kv_gpu_blocks *b,
     case KV_GPU_BITSTREAMS:
         break;
     }
-    return kv_gpu_encode_bitstreams(
-        &c->code, b, b->room, (uint8_t *)b->room + coefficient_bytes(c, b->n),
-        searches(c, b->n), e);
+    return kv_gpu_encode_bitstreams(&c->code, b, b->workspace,
+                                    (uint8_t *)b->workspace +
+                                        coefficient_bytes(c, b->n),
+                                    searches(c, b->n), e);
 }
 
 int kv_gpu_decode(const struct kv_gpu_coder *c, const uint8_t *bytes, size_t n,

@@ -84,7 +84,7 @@ struct kv_span {
 
 /* Bytes that a warp, or together a block, copies, LEAST or more: for those one
  * instruction for each 16 of a thread. */
-template <bool TOGETHER, unsigned LEAST = 0>
+template <bool TOGETHER, unsigned MIN = 0>
 KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 {
     constexpr unsigned all = (TOGETHER ? 32 * KV_WARPS : 32) * 16;
@@ -94,7 +94,7 @@ KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 
     from += mine;
 #pragma unroll
-    for (; at + all <= LEAST; at += all)
+    for (; at + all <= MIN; at += all)
         kv_copy_async(place + at, from + at);
     for (; at + all <= bytes; at += all)
         kv_copy_async(place + at, from + at);
@@ -142,10 +142,10 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
             kv_fetch<TOGETHER>(head(j), k, k_head);
             kv_fetch<TOGETHER>(head(j) + k_head, v, v_head);
         }
-        kv_fetch<TOGETHER, K::LEAST>(codes(j), k + k_head + j % STEPS * k_step,
-                                     k_step);
-        kv_fetch<TOGETHER, V::LEAST>(codes(j) + k_step,
-                                     v + v_head + j % STEPS * v_step, v_step);
+        kv_fetch<TOGETHER, K::MIN>(codes(j), k + k_head + j % STEPS * k_step,
+                                   k_step);
+        kv_fetch<TOGETHER, V::MIN>(codes(j) + k_step,
+                                   v + v_head + j % STEPS * v_step, v_step);
     }
 };
 
@@ -294,8 +294,8 @@ KV_DEVICE void kv_merge_warps(const float *warps, float *part)
 
 /* Rows x [..][d] in shared memory times the KV head's matrix, which element
  * (row, channel) i of the block this thread is asked for; NULL: x itself. */
-KV_DEVICE float kv_turned(const float *matrix, const float *x, unsigned i,
-                          unsigned d)
+KV_DEVICE float kv_rotated(const float *matrix, const float *x, unsigned i,
+                           unsigned d)
 {
     if (!matrix)
         return x[i];
@@ -357,7 +357,7 @@ KV_DEVICE void kv_merge_splits(const kv_decode &p,
         const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
 
         p.out[(query * p.group * gridDim.y + head) * d + i % d] =
-            kv_turned(p.leave, coded, i, d) + plain[i];
+            kv_rotated(p.leave, coded, i, d) + plain[i];
     }
 }
 
@@ -381,7 +381,7 @@ KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
     }
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x)
-        q[i / d * apart + i % d] = kv_turned(enter, raw, i, d);
+        q[i / d * apart + i % d] = kv_rotated(enter, raw, i, d);
 }
 
 /* A block's span with these two policies, into its part. */

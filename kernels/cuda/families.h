@@ -45,9 +45,9 @@ struct kv_gpu_launch {
     size_t n_work, n_sequences, n_kv_heads, head_dim;
     uint64_t seed; /* of stochastic rounding */
     const struct kv_gpu_side *k, *v;
-    size_t most_shared; /* bytes of shared memory that a block can have */
-    bool measure;       /* only fill in shared */
-    size_t shared;      /* what it takes of these */
+    size_t max_shared; /* bytes of shared memory that a block can have */
+    bool measure;      /* only fill in shared */
+    size_t shared;     /* what it takes of these */
 };
 
 #ifdef __cplusplus

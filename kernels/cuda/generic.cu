@@ -24,7 +24,7 @@ static_assert(SCORES >= ROWS * KV_GPU_MAX_DIM, "and so do raw queries");
 
 // | queries [8][head_dim up to 4] | scores | weights | factors [8] | limits [8]
 // | a tile of keys | of values |, floats.
-struct kv_generic_room {
+struct kv_generic_workspace {
     float *queries, *scores, *weights, *factors;
     unsigned *limits;
     uint8_t *keys, *values;
@@ -37,7 +37,7 @@ struct kv_generic_room {
     {
         return ROWS * apart(d) + SCORES + WEIGHTS + 2 * ROWS;
     }
-    __device__ kv_generic_room(uint8_t *shared, unsigned d, size_t k_bytes)
+    __device__ kv_generic_workspace(uint8_t *shared, unsigned d, size_t k_bytes)
         : queries(reinterpret_cast<float *>(shared)),
           scores(queries + ROWS * apart(d)), weights(scores + SCORES),
           factors(weights + WEIGHTS),
@@ -48,20 +48,21 @@ struct kv_generic_room {
 };
 
 template <class R>
-KV_DEVICE void kv_generic_scores(const R &reader, const kv_generic_room &room,
+KV_DEVICE void kv_generic_scores(const R &reader,
+                                 const kv_generic_workspace &workspace,
                                  unsigned d)
 {
     const unsigned t = threadIdx.x % TOKENS, quarter = threadIdx.x / TOKENS;
-    const unsigned apart = room.apart(d);
+    const unsigned apart = workspace.apart(d);
     float s[ROWS] = {0};
 
     for (unsigned c = 4 * quarter; c < apart; c += 4 * QUARTERS) {
         float x[4];
 
-        reader.template four<false>(room.keys, c, t, x);
+        reader.template four<false>(workspace.keys, c, t, x);
 #pragma unroll
         for (unsigned row = 0; row < ROWS; row++) {
-            const uint4 q = kv_load16(room.queries + row * apart + c);
+            const uint4 q = kv_load16(workspace.queries + row * apart + c);
 
             s[row] = fmaf(kv_from_bits(q.x), x[0], s[row]);
             s[row] = fmaf(kv_from_bits(q.y), x[1], s[row]);
@@ -71,13 +72,13 @@ KV_DEVICE void kv_generic_scores(const R &reader, const kv_generic_room &room,
     }
 #pragma unroll
     for (unsigned row = 0; row < ROWS; row++)
-        room.scores[(quarter * ROWS + row) * TOKENS + t] = s[row];
+        workspace.scores[(quarter * ROWS + row) * TOKENS + t] = s[row];
 }
 
 // This warp's row: scores become weights.  token: the run's index of the
 // tile's first.
-KV_DEVICE void kv_generic_softmax(const kv_generic_room &room, unsigned token,
-                                  float &max, float &sum)
+KV_DEVICE void kv_generic_softmax(const kv_generic_workspace &workspace,
+                                  unsigned token, float &max, float &sum)
 {
     const unsigned row = kv_warp();
     float s[2];
@@ -89,8 +90,8 @@ KV_DEVICE void kv_generic_softmax(const kv_generic_room &room, unsigned token,
         s[i] = 0;
 #pragma unroll
         for (unsigned quarter = 0; quarter < QUARTERS; quarter++)
-            s[i] += room.scores[(quarter * ROWS + row) * TOKENS + t];
-        if (token + t >= room.limits[row])
+            s[i] += workspace.scores[(quarter * ROWS + row) * TOKENS + t];
+        if (token + t >= workspace.limits[row])
             s[i] = KV_NONE;
     }
 
@@ -98,9 +99,9 @@ KV_DEVICE void kv_generic_softmax(const kv_generic_room &room, unsigned token,
 
 #pragma unroll
     for (unsigned i = 0; i < 2; i++)
-        room.weights[(32 * i + kv_lane()) * ROWS + row] = s[i];
+        workspace.weights[(32 * i + kv_lane()) * ROWS + row] = s[i];
     if (kv_lane() == 0)
-        room.factors[row] = factor;
+        workspace.factors[row] = factor;
 }
 
 // Splits of a tile's tokens: as many as there are threads for.
@@ -110,24 +111,25 @@ KV_DEVICE unsigned kv_generic_splits(unsigned d)
 }
 
 template <class R>
-KV_DEVICE void kv_generic_gather(const R &reader, const kv_generic_room &room,
+KV_DEVICE void kv_generic_gather(const R &reader,
+                                 const kv_generic_workspace &workspace,
                                  unsigned d, float *sums)
 {
     const unsigned c = threadIdx.x % d, splits = kv_generic_splits(d);
 
 #pragma unroll
     for (unsigned row = 0; row < ROWS; row++)
-        sums[row] *= room.factors[row];
+        sums[row] *= workspace.factors[row];
     for (unsigned four = threadIdx.x / d; four < FOURS; four += splits) {
         float x[4];
 
-        reader.template four<true>(room.values, 4 * four, c, x);
+        reader.template four<true>(workspace.values, 4 * four, c, x);
 #pragma unroll
         for (unsigned j = 0; j < 4; j++)
 #pragma unroll
             for (unsigned row = 0; row < ROWS; row += 4) {
                 const uint4 w =
-                    kv_load16(room.weights + (4 * four + j) * ROWS + row);
+                    kv_load16(workspace.weights + (4 * four + j) * ROWS + row);
 
                 sums[row] = fmaf(kv_from_bits(w.x), x[j], sums[row]);
                 sums[row + 1] = fmaf(kv_from_bits(w.y), x[j], sums[row + 1]);
@@ -140,23 +142,23 @@ KV_DEVICE void kv_generic_gather(const R &reader, const kv_generic_room &room,
 // Scores of the tile of keys; CODED: they are codes, else halves.
 template <bool CODED>
 KV_DEVICE void kv_generic_qk(const kv_gpu_generic &k,
-                             const kv_generic_room &room)
+                             const kv_generic_workspace &workspace)
 {
     if (CODED && k.kind == KV_GENERIC_ROTATED)
-        kv_rotated_channels(k, room.keys);
+        kv_rotated_channels(k, workspace.keys);
     if (CODED)
         kv_with_reader<false>(k, [&](const auto &reader) {
-            kv_generic_scores(reader, room, k.head_dim);
+            kv_generic_scores(reader, workspace, k.head_dim);
         });
     else
-        kv_generic_scores(kv_read_floats<KV_GENERIC_HALVES>{k}, room,
+        kv_generic_scores(kv_read_floats<KV_GENERIC_HALVES>{k}, workspace,
                           k.head_dim);
 }
 
 // sums += weights times the tile of values.
 template <bool CODED>
 KV_DEVICE void kv_generic_pv(const kv_gpu_generic &v,
-                             const kv_generic_room &room, float *sums)
+                             const kv_generic_workspace &workspace, float *sums)
 {
     const unsigned d = v.head_dim;
 
@@ -164,24 +166,26 @@ KV_DEVICE void kv_generic_pv(const kv_gpu_generic &v,
         return;
     if (CODED)
         kv_with_reader<true>(v, [&](const auto &reader) {
-            kv_generic_gather(reader, room, d, sums);
+            kv_generic_gather(reader, workspace, d, sums);
         });
     else
-        kv_generic_gather(kv_read_floats<KV_GENERIC_HALVES>{v}, room, d, sums);
+        kv_generic_gather(kv_read_floats<KV_GENERIC_HALVES>{v}, workspace, d,
+                          sums);
 }
 
 // The splits' sums, added up, to the block's part; max, sum: of this warp's
 // row.
-KV_DEVICE void kv_generic_store(const kv_generic_room &room, unsigned d,
-                                const float *sums, float max, float sum,
-                                float *part)
+KV_DEVICE void kv_generic_store(const kv_generic_workspace &workspace,
+                                unsigned d, const float *sums, float max,
+                                float sum, float *part)
 {
     const unsigned splits = kv_generic_splits(d);
 
     if (threadIdx.x < splits * d)
 #pragma unroll
         for (unsigned row = 0; row < ROWS; row++)
-            room.scores[(threadIdx.x / d * ROWS + row) * d + threadIdx.x % d] =
+            workspace
+                .scores[(threadIdx.x / d * ROWS + row) * d + threadIdx.x % d] =
                 sums[row];
     if (kv_lane() == 0) {
         part[kv_warp()] = max;
@@ -192,7 +196,7 @@ KV_DEVICE void kv_generic_store(const kv_generic_room &room, unsigned d,
         float x = 0;
 
         for (unsigned split = 0; split < splits; split++)
-            x += room.scores[split * ROWS * d + i];
+            x += workspace.scores[split * ROWS * d + i];
         part[2 * ROWS + i] = x;
     }
 }
@@ -216,34 +220,36 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
     const unsigned end = min((work.first_tile + work.n_tiles) * each,
                              (run.n + TOKENS - 1) / TOKENS);
     const unsigned d = k.head_dim;
-    const kv_generic_room room(kv_shared(), d, kv_generic_bytes(k));
+    const kv_generic_workspace workspace(kv_shared(), d, kv_generic_bytes(k));
     float sums[ROWS] = {0}, max = KV_NONE, sum = 0;
 
-    for (unsigned i = threadIdx.x; i < ROWS * room.apart(d); i += THREADS)
-        room.queries[i] = 0;
+    for (unsigned i = threadIdx.x; i < ROWS * workspace.apart(d); i += THREADS)
+        workspace.queries[i] = 0;
     if (threadIdx.x < ROWS)
-        room.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
+        workspace.limits[threadIdx.x] =
+            kv_seen(rows, run, rows.first + threadIdx.x);
     kv_load_queries(p, CODED ? p.enter : NULL, sequence.index, rows.first, ROWS,
-                    d, room.apart(d), room.scores, room.queries);
-    kv_generic_fetch(k, room.keys, rows.k, first);
+                    d, workspace.apart(d), workspace.scores, workspace.queries);
+    kv_generic_fetch(k, workspace.keys, rows.k, first);
     kv_copy_commit();
     for (unsigned i = first; i < end; i++) {
-        kv_generic_fetch(v, room.values, rows.v, i);
+        kv_generic_fetch(v, workspace.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
         kv_sync_block(); // keys and, at first, queries are there
-        kv_generic_qk<CODED>(k, room);
+        kv_generic_qk<CODED>(k, workspace);
         kv_sync_block();
         if (i + 1 < end)
-            kv_generic_fetch(k, room.keys, rows.k, i + 1);
+            kv_generic_fetch(k, workspace.keys, rows.k, i + 1);
         kv_copy_commit();
-        kv_generic_softmax(room, i * TOKENS, max, sum);
+        kv_generic_softmax(workspace, i * TOKENS, max, sum);
         kv_copy_wait<1>();
         kv_sync_block(); // values and weights are there
-        kv_generic_pv<CODED>(v, room, sums);
+        kv_generic_pv<CODED>(v, workspace, sums);
         kv_sync_block(); // all are done with the values
     }
-    kv_generic_store(room, d, sums, max, sum, kv_part(p, work.split, d, ROWS));
+    kv_generic_store(workspace, d, sums, max, sum,
+                     kv_part(p, work.split, d, ROWS));
 }
 
 // Grid: (pieces of work, KV heads, groups of 8 rows).
@@ -279,7 +285,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 static size_t shared_bytes(const kv_gpu_generic &k, const kv_gpu_generic &v)
 {
-    return kv_generic_room::floats(k.head_dim) * sizeof(float) +
+    return kv_generic_workspace::floats(k.head_dim) * sizeof(float) +
            kv_generic_bytes(k) + kv_generic_bytes(v);
 }
 

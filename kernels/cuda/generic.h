@@ -1,6 +1,6 @@
 /* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
- * families float, integers, scaled, levels, codebook and rotated, as the CPU has
- * them, with sizes that it is told; and to those of family hack
+ * families float, integers, scaled, levels, codebook and rotated, as the CPU
+ * has them, with sizes that it is told; and to those of family hack
  * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  Of the others, what a launch
  * is told of a side is here; generic_tiles.cuh reads the values,
  * generic_rotated.cuh makes them of rotated rows first, generic.cu attends.  A
@@ -74,7 +74,7 @@ struct kv_generic_rotated {
 enum { KV_ROTATED_TOKENS = 8 }; /* turned back at a time */
 
 /* What turns keys before RoPE. */
-struct kv_generic_turn {
+struct kv_generic_rotate {
     const float *within; /* of the device: angles from a tile's first token on,
                           * cosine and sine, [head_dim / 2][64][2]; NULL: keys
                           * do not turn */
@@ -86,18 +86,18 @@ struct kv_generic_turn {
 struct kv_gpu_generic {
     enum kv_generic_kind kind;
     unsigned head_dim, tile_bytes, head_bytes, span;
-    unsigned room; /* bytes behind a tile in shared memory */
-    bool together; /* a tile is of all KV heads */
+    unsigned workspace; /* bytes behind a tile in shared memory */
+    bool together;      /* a tile is of all KV heads */
     const float
         *table; /* of the device: centroids, or a scaled code's values */
     union {
-        struct kv_integers grouped;
+        struct kv_integers integers;
         struct kv_generic_scaled scaled;
         struct kv_generic_codes codes;
     } of;
     struct kv_generic_levels levels;
     struct kv_generic_rotated rotated;
-    struct kv_generic_turn turn;
+    struct kv_generic_rotate rotate;
 };
 
 #ifdef __cplusplus

@@ -281,12 +281,12 @@ static struct kv_generic_rotated rotated_of(const struct kv_gpu_side *side)
 {
     const struct kv_store *s = side->store;
     const struct kv_rotated_tiles *r = s->params;
-    const size_t block = kv_hadamard_size(r->turned);
+    const size_t block = kv_hadamard_size(r->rotated);
 
     return (struct kv_generic_rotated){
         .place = side->device_table,
         .after = r->after,
-        .codes = (unsigned)(r->after ? r->turned : s->n_heads * s->head_dim),
+        .codes = (unsigned)(r->after ? r->rotated : s->n_heads * s->head_dim),
         .block = (unsigned)block,
         .scale = (float)(1 / sqrt((double)block)),
     };
@@ -314,21 +314,21 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
         g.kind = float_kind(s);
     } else if (s->family == &kv_family_integers) {
         g.kind = KV_GENERIC_INTEGERS;
-        g.of.grouped = *(const struct kv_integers *)s->params;
-        g.head_bytes = (unsigned)g.of.grouped.head_bytes;
-        g.span = (unsigned)g.of.grouped.span;
+        g.of.integers = *(const struct kv_integers *)s->params;
+        g.head_bytes = (unsigned)g.of.integers.head_bytes;
+        g.span = (unsigned)g.of.integers.span;
     } else if (s->family == &kv_family_codebook) {
         g.kind = KV_GENERIC_CODES;
         g.of.codes = codes_of(s);
     } else if (is_rotated(s)) {
         g.kind = KV_GENERIC_ROTATED;
         g.together = true;
-        g.of.grouped = ((const struct kv_rotated_tiles *)s->params)->row;
-        g.head_bytes = (unsigned)g.of.grouped.head_bytes;
+        g.of.integers = ((const struct kv_rotated_tiles *)s->params)->row;
+        g.head_bytes = (unsigned)g.of.integers.head_bytes;
         g.rotated = rotated_of(side);
-        g.room = (unsigned)(sizeof(float) *
-                            (s->head_dim * KV_TILE_TOKENS +
-                             (size_t)g.rotated.codes * KV_ROTATED_TOKENS));
+        g.workspace = (unsigned)(sizeof(float) *
+                                 (s->head_dim * KV_TILE_TOKENS +
+                                  (size_t)g.rotated.codes * KV_ROTATED_TOKENS));
     } else {
         g.kind = is_levels(s) ? KV_GENERIC_LEVELS : KV_GENERIC_SCALED;
         g.of.scaled = scaled_of(s);
@@ -339,8 +339,8 @@ struct kv_gpu_generic kv_gpu_generic_of(const struct kv_gpu_side *side)
         g.levels.offsets = g.levels.outliers - KV_LEVELS_OFFSETS;
     }
     if (rope_of(s)) {
-        g.turn.within = table_from(side, family_floats(s));
-        g.turn.angles = (unsigned)angles_at(side);
+        g.rotate.within = table_from(side, family_floats(s));
+        g.rotate.angles = (unsigned)angles_at(side);
     }
     return g;
 }

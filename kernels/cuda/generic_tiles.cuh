@@ -20,7 +20,7 @@
  */
 static __host__ __device__ size_t kv_generic_bytes(const kv_gpu_generic &g)
 {
-    return (size_t)g.tile_bytes + (g.span - 1) * g.head_bytes + g.room;
+    return (size_t)g.tile_bytes + (g.span - 1) * g.head_bytes + g.workspace;
 }
 
 /* The KV head's tiles of a run. */
@@ -114,8 +114,8 @@ struct kv_read_integers {
     __device__ uint32_t codes(const uint8_t *tile, unsigned inner,
                               unsigned lane) const
     {
-        const unsigned bits = g.of.grouped.bits, e = inner % 32 / 4;
-        const unsigned block = (unsigned)g.of.grouped.inner / 32 * bits * 64;
+        const unsigned bits = g.of.integers.bits, e = inner % 32 / 4;
+        const unsigned block = (unsigned)g.of.integers.inner / 32 * bits * 64;
         const uint8_t *plane = tile + g.span * g.head_bytes +
                                lane / 16 * block + inner / 32 * bits * 64 +
                                lane % 16 * 4;
@@ -141,7 +141,7 @@ struct kv_read_integers {
     __device__ void four(const uint8_t *tile, unsigned inner, unsigned lane,
                          float *x) const
     {
-        const kv_integers &p = g.of.grouped;
+        const kv_integers &p = g.of.integers;
         const bool folded = p.folded;
         const unsigned width = (unsigned)(folded ? p.inner : p.lanes);
         const unsigned run = (unsigned)p.run;
@@ -384,7 +384,7 @@ struct kv_read_rotated {
  */
 
 /* What R reads, turned: each channel with its partner, which is read for it. */
-template <class R> struct kv_read_turned {
+template <class R> struct kv_read_rotated {
     const kv_gpu_generic &g;
 
     template <bool VALUES>
@@ -402,8 +402,8 @@ template <class R> struct kv_read_turned {
                                   partner);
 #pragma unroll
         for (unsigned j = 0; j < 4; j++) {
-            const uint2 a = kv_load8(tile + g.turn.angles + (pair + j) * 8);
-            const uint2 b = kv_load8(g.turn.within +
+            const uint2 a = kv_load8(tile + g.rotate.angles + (pair + j) * 8);
+            const uint2 b = kv_load8(g.rotate.within +
                                      ((pair + j) * KV_TILE_TOKENS + lane) * 2);
             const float ac = kv_from_bits(a.x), as = kv_from_bits(a.y);
             const float bc = kv_from_bits(b.x), bs = kv_from_bits(b.y);
@@ -442,19 +442,19 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
         if constexpr (VALUES)
             f(kv_read_levels{g});
         else
-            f(kv_read_turned<kv_read_levels>{g});
+            f(kv_read_rotated<kv_read_levels>{g});
         break;
     case KV_GENERIC_CODES:
         if constexpr (!VALUES)
-            if (g.turn.within) {
-                f(kv_read_turned<kv_read_codes>{g});
+            if (g.rotate.within) {
+                f(kv_read_rotated<kv_read_codes>{g});
                 break;
             }
         f(kv_read_codes{g});
         break;
     case KV_GENERIC_ROTATED:
         if constexpr (!VALUES)
-            f(kv_read_turned<kv_read_rotated>{g});
+            f(kv_read_rotated<kv_read_rotated>{g});
         break;
     case KV_GENERIC_HALVES:
         f(kv_read_floats<KV_GENERIC_HALVES>{g});

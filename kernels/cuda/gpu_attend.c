@@ -34,7 +34,7 @@ static struct kv_gpu_launch launch_of(const struct kv_gpu_attend *a,
         .seed = j->seed,
         .k = &a->side[0],
         .v = &a->side[1],
-        .most_shared = a->device.shared,
+        .max_shared = a->device.shared,
     };
 }
 
@@ -146,10 +146,10 @@ static void point(struct kv_gpu_attend *a)
 }
 
 /* Bytes that a tile of codes of these jobs owns, at most. */
-static size_t most_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
-                         int side)
+static size_t max_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
+                        int side)
 {
-    size_t most = 0;
+    size_t max = 0;
 
     for (size_t j = 0; j < n_jobs; j++) {
         const struct kv_store *s =
@@ -163,10 +163,10 @@ static size_t most_owned(const struct kv_tiles_job *jobs, size_t n_jobs,
                 const size_t owned =
                     s->family->owned(s, kv_store_tile(s, h, i));
 
-                most = owned > most ? owned : most;
+                max = owned > max ? owned : max;
             }
     }
-    return most;
+    return max;
 }
 
 /* Caches of these jobs that are still nowhere. */
@@ -183,7 +183,7 @@ static struct kv_gpu_attend *begin(const struct kv_device *device,
         .n_kv_heads = jobs->view.n_kv_heads,
         .head_dim = jobs->view.head_dim,
         .nq = jobs->view.nq,
-        .owned = {most_owned(jobs, n_jobs, 0), most_owned(jobs, n_jobs, 1)}};
+        .owned = {max_owned(jobs, n_jobs, 0), max_owned(jobs, n_jobs, 1)}};
     a->plan = kv_alloc(n_jobs, sizeof(*a->plan));
     a->held = kv_alloc(n_jobs, sizeof(*a->held));
     memset(a->plan, 0, n_jobs * sizeof(*a->plan));
@@ -376,15 +376,15 @@ const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a)
 
 static int widen(struct kv_gpu_attend *a, struct kv_err *e)
 {
-    size_t most = 0;
+    size_t max = 0;
 
     for (size_t j = 0; j < a->n_jobs; j++) {
         const size_t tiles = kv_gpu_run_tiles(&a->plan[j].run[KV_RUN_CODES]);
 
-        most = tiles > most ? tiles : most;
+        max = tiles > max ? tiles : max;
     }
     return kv_gpu_dequantize(&a->side[0], &a->side[1], a->coded, a->device_plan,
-                             a->n_jobs, a->n_kv_heads, most, e);
+                             a->n_jobs, a->n_kv_heads, max, e);
 }
 
 int kv_gpu_attend_launch(struct kv_gpu_attend *a, struct kv_err *e)

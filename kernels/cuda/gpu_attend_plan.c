@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { LEAST_TILES = 8 };
+enum { MIN_TILES = 8 };
 
 /* Whether a side has codes of its first n tokens without those behind them. */
 static bool are_whole(const struct kv_gpu_side *s, size_t n)
@@ -52,17 +52,17 @@ static size_t piece_tiles(const struct kv_gpu_attend *a, size_t groups)
             else
                 beside += a->plan[j].run[r].n > 0;
 
-    const size_t room = blocks / (a->n_kv_heads * groups);
-    const size_t pieces = room > beside ? room - beside : 1;
+    const size_t workspace = blocks / (a->n_kv_heads * groups);
+    const size_t pieces = workspace > beside ? workspace - beside : 1;
     const size_t each = (tiles + pieces - 1) / pieces;
 
-    return each > LEAST_TILES ? each : LEAST_TILES;
+    return each > MIN_TILES ? each : MIN_TILES;
 }
 
 /* A list of work under way. */
 struct cutting {
     struct kv_gpu_work *work;
-    size_t n_work, n_splits, most; /* most: tiles of a piece */
+    size_t n_work, n_splits, max; /* most: tiles of a piece */
 };
 
 /* The pieces of one run, the sequence's parts from `split` on. */
@@ -70,7 +70,7 @@ static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
                 unsigned run, size_t split)
 {
     const size_t tiles = kv_gpu_run_tiles(&p->run[run]);
-    const size_t n = (tiles + c->most - 1) / c->most;
+    const size_t n = (tiles + c->max - 1) / c->max;
 
     for (size_t i = 0; i < n; i++) {
         const size_t from = tiles * i / n, to = tiles * (i + 1) / n;
@@ -89,7 +89,7 @@ static void number_splits(struct kv_gpu_attend *a, struct cutting *c)
         size_t n[KV_GPU_RUNS];
 
         for (int r = 0; r < KV_GPU_RUNS; r++)
-            n[r] = (kv_gpu_run_tiles(&p->run[r]) + c->most - 1) / c->most;
+            n[r] = (kv_gpu_run_tiles(&p->run[r]) + c->max - 1) / c->max;
         p->index = (unsigned)j;
         p->first_split = (unsigned)c->n_splits;
         p->n_coded = (unsigned)n[KV_RUN_CODES];
@@ -111,8 +111,7 @@ static void make_work(struct kv_gpu_attend *a, struct cutting *c)
         for (size_t j = 0; j < a->n_jobs; j++) {
             const struct kv_gpu_sequence *p = &a->plan[j];
             const size_t sinks =
-                (kv_gpu_run_tiles(&p->run[KV_RUN_SINKS]) + c->most - 1) /
-                c->most;
+                (kv_gpu_run_tiles(&p->run[KV_RUN_SINKS]) + c->max - 1) / c->max;
             const size_t split = p->first_split + (order[o] == KV_RUN_CODES ? 0
                                                    : order[o] == KV_RUN_SINKS
                                                        ? p->n_coded
@@ -171,7 +170,7 @@ int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e)
 {
     const size_t rows = a->n_heads / a->n_kv_heads * a->nq;
     const size_t groups = (rows + 7) / 8;
-    struct cutting c = {.most = piece_tiles(a, groups)};
+    struct cutting c = {.max = piece_tiles(a, groups)};
     int rc;
 
     make_work(a, &c);

@@ -35,12 +35,12 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
  */
 static float *space_matrix(const struct kv_store *s)
 {
-    void (*turn)(const void *, size_t, float *, size_t) =
+    void (*rotate)(const void *, size_t, float *, size_t) =
         s->values ? s->leave : s->enter;
     const size_t d = s->head_dim;
     float *m;
 
-    if (!turn)
+    if (!rotate)
         return NULL;
     m = kv_alloc(s->n_heads * d, d * sizeof(*m));
     for (size_t h = 0; h < s->n_heads; h++)
@@ -49,7 +49,7 @@ static float *space_matrix(const struct kv_store *s)
 
             memset(row, 0, d * sizeof(*row));
             row[i] = 1;
-            turn(s->space, h, row, 1);
+            rotate(s->space, h, row, 1);
         }
     return m;
 }
@@ -89,7 +89,7 @@ static void read_rows(const struct kv_gpu_attend *a,
 
     for (int r = KV_JOB_SINKS; r <= KV_JOB_TAIL && n; r++) {
         const struct kv_store *s = kv_gpu_job_store(j, side, r);
-        const float *turn = r == KV_JOB_CODES && m ? m + head * d * d : NULL;
+        const float *rotate = r == KV_JOB_CODES && m ? m + head * d * d : NULL;
 
         for (size_t t = first > at ? first - at : 0; t < s->n && n;) {
             const size_t skip = t % KV_TILE_PART;
@@ -98,7 +98,7 @@ static void read_rows(const struct kv_gpu_attend *a,
             const size_t take = left < n ? left : n;
 
             kv_gpu_rows(s, head, t - skip, KV_TILE_PART, part);
-            leave_space(turn, side, d, part + skip * d, take);
+            leave_space(rotate, side, d, part + skip * d, take);
             memcpy(x, part + skip * d, take * d * sizeof(*x));
             x += take * d;
             t += take;
@@ -131,14 +131,14 @@ static size_t coded_bytes(const struct kv_gpu_attend *a,
 {
     const struct kv_gpu_side s = side_of(a, j, side);
     const size_t n_tiles = kv_gpu_run_tiles(run);
-    size_t most = 0;
+    size_t max = 0;
 
     for (size_t h = 0; s.behind && h < a->n_kv_heads; h++) {
         const size_t behind = s.behind(&s, h, n_tiles, NULL);
 
-        most = behind > most ? behind : most;
+        max = behind > max ? behind : max;
     }
-    return n_tiles * s.tile_bytes + most;
+    return n_tiles * s.tile_bytes + max;
 }
 
 /* One head's tiles of one run. */

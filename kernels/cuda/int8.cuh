@@ -19,7 +19,7 @@ KV_DEVICE float kv_sum_f32(int sum)
     return kv_from_bits((uint32_t)sum) - KV_SUM_START;
 }
 
-enum { KV_MOST_SUM = 1 << 22 };
+enum { KV_MAX_SUM = 1 << 22 };
 
 /* The low bytes of four words. */
 KV_DEVICE uint32_t kv_low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)

@@ -14,7 +14,7 @@
 #include "kernels/float/cuda.cuh"
 
 /* Where the pieces of a block's shared memory are. */
-template <int D, int NT> struct kv_prefill_room {
+template <int D, int NT> struct kv_prefill_workspace {
     static constexpr unsigned MINE = 8 * NT, ROWS = KV_WARPS * MINE;
     static constexpr size_t QUERIES = ROWS * D * sizeof(float);
     static constexpr size_t STATE = ROWS * 3 * sizeof(float);
@@ -23,7 +23,7 @@ template <int D, int NT> struct kv_prefill_room {
     float *queries, *state, *results;
     uint8_t *rest; /* tables and ring */
 
-    __device__ explicit kv_prefill_room(uint8_t *shared)
+    __device__ explicit kv_prefill_workspace(uint8_t *shared)
         : queries(reinterpret_cast<float *>(shared)),
           state(reinterpret_cast<float *>(shared + QUERIES)),
           results(reinterpret_cast<float *>(shared + QUERIES + STATE)),
@@ -52,12 +52,12 @@ template <int D, int NT> struct kv_prefill_room {
 /* One warp's rows: what a run gave, max and sum in state and o in `o`, joins
  * the results, or is the first of them. */
 template <int D, int NT>
-KV_DEVICE void kv_join(const kv_prefill_room<D, NT> &room, bool first)
+KV_DEVICE void kv_join(const kv_prefill_workspace<D, NT> &workspace, bool first)
 {
     constexpr unsigned rows = 8 * NT;
-    const float *max = room.my_state(), *sum = max + rows;
-    const float *o = room.my_queries();
-    float *to = room.my_results();
+    const float *max = workspace.my_state(), *sum = max + rows;
+    const float *o = workspace.my_queries();
+    float *to = workspace.my_results();
 
     for (unsigned row = 0; row < rows; row++) {
         const float old = first ? KV_NONE : to[row];
@@ -81,7 +81,7 @@ KV_DEVICE void kv_join(const kv_prefill_room<D, NT> &room, bool first)
 
 /* A warp's maxima and sums of a run, to its state. */
 template <int D, int NT>
-KV_DEVICE void kv_prefill_keep(const kv_prefill_room<D, NT> &room,
+KV_DEVICE void kv_prefill_keep(const kv_prefill_workspace<D, NT> &workspace,
                                const kv_softmax<NT> &softmax)
 {
 #pragma unroll
@@ -89,7 +89,8 @@ KV_DEVICE void kv_prefill_keep(const kv_prefill_room<D, NT> &room,
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const float sum = kv_column_sum(softmax.sum[i][j]);
-            float *const state = room.my_state() + i * 8 + kv_lane() * 2 + j;
+            float *const state =
+                workspace.my_state() + i * 8 + kv_lane() * 2 + j;
 
             if (kv_lane() < 4) {
                 state[0] = softmax.max[i][j];
@@ -100,21 +101,21 @@ KV_DEVICE void kv_prefill_keep(const kv_prefill_room<D, NT> &room,
 
 /* The block's results out of the codes' space, by way of the queries' place. */
 template <int D, int NT>
-KV_DEVICE void kv_prefill_leave(const kv_prefill_room<D, NT> &room,
+KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
                                 const float *leave)
 {
-    constexpr unsigned n = kv_prefill_room<D, NT>::ROWS * D;
+    constexpr unsigned n = kv_prefill_workspace<D, NT>::ROWS * D;
     constexpr unsigned mine = 8 * NT;
     const auto result = [&](unsigned i) -> float & {
-        return room.results[i / (mine * D) * mine * (D + 2) + 2 * mine +
-                            i % (mine * D)];
+        return workspace.results[i / (mine * D) * mine * (D + 2) + 2 * mine +
+                                 i % (mine * D)];
     };
 
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
-        room.queries[i] = result(i);
+        workspace.queries[i] = result(i);
     kv_sync_block();
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
-        result(i) = kv_turned(leave, room.queries, i, D);
+        result(i) = kv_rotated(leave, workspace.queries, i, D);
 }
 
 /* One run with these two policies. */
@@ -124,9 +125,10 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
                               const typename K::params &kp,
                               const typename V::params &vp, const float *enter,
                               const float *leave, bool first,
-                              const kv_prefill_room<D, NT> &room)
+                              const kv_prefill_workspace<D, NT> &workspace)
 {
-    constexpr unsigned n_rows = kv_prefill_room<D, NT>::ROWS, mine = 8 * NT;
+    constexpr unsigned n_rows = kv_prefill_workspace<D, NT>::ROWS,
+                       mine = 8 * NT;
     const kv_gpu_run &run = sequence.run[which];
     const unsigned block_row = blockIdx.x * n_rows, total = p.group * p.nq;
     const kv_rows rows = {block_row + kv_warp() * mine,
@@ -144,7 +146,8 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
         (kv_seen(rows, run, last) + KV_GPU_TILE - 1) / KV_GPU_TILE,
         kv_seen(rows, run, rows.first),
         rows.first < total ? kv_seen(rows, run, rows.first + mine - 1) : 0};
-    uint8_t *const k_table = room.rest, *const v_table = k_table + K::TABLE;
+    uint8_t *const k_table = workspace.rest, *const v_table =
+                                                 k_table + K::TABLE;
     typename K::template query<NT> query;
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
@@ -152,26 +155,27 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     kv_sync_block(); /* all are done with the run before */
     /* Results stand behind: with a space to enter there are none yet. */
     kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
-                    enter ? room.results : room.queries, room.queries);
+                    enter ? workspace.results : workspace.queries,
+                    workspace.queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
     if (kv_lane() < mine)
-        room.my_limits()[kv_lane()] =
+        workspace.my_limits()[kv_lane()] =
             kv_seen(rows, run, rows.first + kv_lane());
     kv_sync_block();
-    K::template prepare<NT>(kp, k_table, room.my_queries(), rows, query);
+    K::template prepare<NT>(kp, k_table, workspace.my_queries(), rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
     kv_walk<K, V, STAGES, true, NT>(kp, vp, k_table, v_table, span, rows,
-                                    room.my_limits(), query, v_table + V::TABLE,
-                                    softmax, sums);
-    kv_prefill_keep<D, NT>(room, softmax);
-    V::template finish<NT>(vp, sums, room.my_queries());
+                                    workspace.my_limits(), query,
+                                    v_table + V::TABLE, softmax, sums);
+    kv_prefill_keep<D, NT>(workspace, softmax);
+    V::template finish<NT>(vp, sums, workspace.my_queries());
     kv_sync_warp();
-    kv_join<D, NT>(room, first);
+    kv_join<D, NT>(workspace, first);
     kv_sync_block();
     if (leave)
-        kv_prefill_leave<D, NT>(room, leave);
+        kv_prefill_leave<D, NT>(workspace, leave);
 }
 
 /* Grid: (groups of rows, KV heads, sequences). */
@@ -184,25 +188,26 @@ __global__ void __launch_bounds__(32 * KV_WARPS, 1)
 {
     constexpr unsigned mine = 8 * NT;
     const kv_gpu_sequence &sequence = p.sequences[blockIdx.z];
-    const kv_prefill_room<D, NT> room(kv_shared());
+    const kv_prefill_workspace<D, NT> workspace(kv_shared());
     bool first = true;
 
     if (sequence.run[KV_RUN_CODES].n) {
         kv_prefill_run<K, V, STAGES, D, NT>(p, sequence, KV_RUN_CODES, kp, vp,
-                                            p.enter, p.leave, first, room);
+                                            p.enter, p.leave, first, workspace);
         first = false;
     }
     for (unsigned r = KV_RUN_SINKS; r <= KV_RUN_REST;
          r += KV_RUN_REST - KV_RUN_SINKS)
         if (sequence.run[r].n) {
             kv_prefill_run<FK, FV, STAGES, D, NT>(p, sequence, r, fkp, fvp,
-                                                  NULL, NULL, first, room);
+                                                  NULL, NULL, first, workspace);
             first = false;
         }
     kv_sync_block();
     for (unsigned i = kv_lane(); i < mine * D; i += 32) {
-        const float *from = room.my_results();
-        const size_t row = blockIdx.x * room.ROWS + kv_warp() * mine + i / D;
+        const float *from = workspace.my_results();
+        const size_t row =
+            blockIdx.x * workspace.ROWS + kv_warp() * mine + i / D;
 
         if (row >= (size_t)p.group * p.nq)
             return;
@@ -222,15 +227,15 @@ static int kv_prefill_launch(struct kv_gpu_launch *l,
 {
     using FK = kv_float_keys<D>;
     using FV = kv_float_values<D>;
-    using room = kv_prefill_room<D, NT>;
+    using workspace = kv_prefill_workspace<D, NT>;
     const size_t coded =
         K::TABLE + V::TABLE + kv_ring<K, V, STAGES, true>::bytes(k, v);
     const size_t plain = kv_ring<FK, FV, STAGES, true>::bytes({}, {});
     const unsigned rows = l->p.group * l->p.nq;
-    const dim3 grid((rows + room::ROWS - 1) / room::ROWS,
+    const dim3 grid((rows + workspace::ROWS - 1) / workspace::ROWS,
                     (unsigned)l->n_kv_heads, (unsigned)l->n_sequences);
 
-    l->shared = room::QUERIES + room::STATE + room::RESULTS +
+    l->shared = workspace::QUERIES + workspace::STATE + workspace::RESULTS +
                 (coded > plain ? coded : plain);
     if (l->measure)
         return 0;

@@ -9,14 +9,14 @@
 
 #include <math.h>
 
-struct kv_turn {
+struct kv_rotate {
     unsigned head_dim, n_heads, size; // size: of a Hadamard block, 1 for none
     float scale;
     const float *smooth;
     bool hadamard_first;
 };
 
-static kv_turn kv_turn_of(const struct kv_gpu_code *c)
+static kv_rotate kv_rotate_of(const struct kv_gpu_code *c)
 {
     const struct kv_gpu_centroids *v = &c->codebook;
     const size_t size = v->hadamard ? kv_hadamard_size(c->head_dim) : 1;
@@ -30,7 +30,7 @@ static kv_turn kv_turn_of(const struct kv_gpu_code *c)
 }
 
 // A row in shared memory, a warp: passes from the widest to the narrowest.
-KV_DEVICE void kv_hadamard_row(const kv_turn &t, float *row)
+KV_DEVICE void kv_hadamard_row(const kv_rotate &t, float *row)
 {
     for (unsigned half = t.size / 2; half > 0; half /= 2) {
         for (unsigned i = kv_lane(); i < t.head_dim / 2; i += 32) {
@@ -48,7 +48,7 @@ KV_DEVICE void kv_hadamard_row(const kv_turn &t, float *row)
 }
 
 // Of one head, a row: into the space of the codes.
-KV_DEVICE void kv_turn_row(const kv_turn &t, unsigned head, float *row)
+KV_DEVICE void kv_rotate_row(const kv_rotate &t, unsigned head, float *row)
 {
     if (t.hadamard_first)
         kv_hadamard_row(t, row);
@@ -60,7 +60,7 @@ KV_DEVICE void kv_turn_row(const kv_turn &t, unsigned head, float *row)
 }
 
 // And out of it.
-KV_DEVICE void kv_turn_back(const kv_turn &t, unsigned head, float *row)
+KV_DEVICE void kv_rotate_back(const kv_rotate &t, unsigned head, float *row)
 {
     if (!t.hadamard_first)
         kv_hadamard_row(t, row);

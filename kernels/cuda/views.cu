@@ -9,7 +9,7 @@ enum { TILE = 64, SIDE = 16, EACH = TILE / SIDE, THREADS = SIDE * SIDE };
 // Rows of P: a 16-byte multiple that puts rows 4 apart on other banks.
 enum { P_ROW = TILE + 4 };
 
-enum { UNQUANTIZED, QUANTIZED, FORMS };
+enum { UNQUANTIZED, QUANTIZED, VIEWS };
 
 // Rows of keys or values: reads along a row by kv_four meet no bank twice.
 template <int C> struct kv_views_shared {
@@ -31,11 +31,11 @@ KV_DEVICE kv_four kv_load_four(const float *p)
 
 // The forms of a side that queries [i0, i1) see: `min`, `max` of until over
 // them, the same in every thread.
-struct kv_view_forms {
+struct kv_view_views {
     const kv_attend_side &side;
     unsigned min_, max_;
 
-    __device__ kv_view_forms(const kv_attend_side &s, unsigned i0, unsigned i1)
+    __device__ kv_view_views(const kv_attend_side &s, unsigned i0, unsigned i1)
         : side(s), min_(~0u), max_(0)
     {
         for (unsigned i = i0; i < i1 && s.quantized && s.unquantized; i++) {
@@ -55,9 +55,9 @@ struct kv_view_forms {
                    : 1u << QUANTIZED | 1u << UNQUANTIZED;
     }
     // Whether query i sees token j in this form; forms: of() its tile.
-    __device__ bool sees(unsigned forms, int form, unsigned i, unsigned j) const
+    __device__ bool sees(unsigned views, int form, unsigned i, unsigned j) const
     {
-        return forms == 1u << form ||
+        return views == 1u << form ||
                (form == QUANTIZED) == (j >= side.sinks && j < side.until[i]);
     }
     __device__ const float *rows(int form) const
@@ -157,7 +157,7 @@ KV_DEVICE void kv_add_values(const float *p, const float *v,
 }
 
 // x over the SIDE threads that share queries.
-KV_DEVICE float kv_row_most(float x)
+KV_DEVICE float kv_row_max(float x)
 {
     for (unsigned mask = 1; mask < SIDE; mask *= 2)
         x = fmaxf(x, kv_shuffle_xor(x, mask));
@@ -242,8 +242,8 @@ KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
 // Scores of one form of the keys become weights; those that a query sees in the
 // other form have none.
 template <int C>
-KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_forms &k,
-                               unsigned forms, int form, unsigned j0,
+KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_views &k,
+                               unsigned views, int form, unsigned j0,
                                float (*s)[EACH], kv_view_sums<C> &sums)
 {
     const unsigned x = threadIdx.x % SIDE;
@@ -251,24 +251,24 @@ KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_forms &k,
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const unsigned last = t.query(i), end = t.end(last);
-        float most = sums.max[i];
+        float max = sums.max[i];
 
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             const unsigned key = j0 + x + SIDE * j;
 
-            s[i][j] = key < end && k.sees(forms, form, last, key)
+            s[i][j] = key < end && k.sees(views, form, last, key)
                           ? s[i][j] * (t.job.view.scale * 1.44269504f)
                           : -__builtin_huge_valf();
-            most = fmaxf(most, s[i][j]);
+            max = fmaxf(max, s[i][j]);
         }
-        most = kv_row_most(most);
+        max = kv_row_max(max);
 
         // before anything was seen: weights and sums of zero
-        const float from = most > -__builtin_huge_valf() ? most : 0;
+        const float from = max > -__builtin_huge_valf() ? max : 0;
         const float by = kv_exp2(sums.max[i] - from);
 
-        sums.max[i] = most;
+        sums.max[i] = max;
         sums.sum[i] *= by;
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
@@ -283,16 +283,16 @@ KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_forms &k,
 
 // out += w v over TILE tokens from j0 on, each form of the values by itself.
 template <int C>
-KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_forms &v,
+KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_views &v,
                               unsigned j0, float (*w)[EACH],
                               kv_views_shared<C> *shared, kv_view_sums<C> &sums)
 {
     const unsigned y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    const unsigned forms = v.of(j0);
+    const unsigned views = v.of(j0);
 
 #pragma unroll 1
-    for (int form = 0; form < FORMS; form++) {
-        if (!(forms >> form & 1))
+    for (int form = 0; form < VIEWS; form++) {
+        if (!(views >> form & 1))
             continue;
         kv_sync_block();
         t.load<C>(v.rows(form), j0, t.c0, shared->kv);
@@ -301,7 +301,7 @@ KV_DEVICE void kv_view_values(const kv_view_tile &t, const kv_view_forms &v,
 #pragma unroll
             for (int j = 0; j < EACH; j++)
                 shared->p[(EACH * y + i) * P_ROW + x + SIDE * j] =
-                    v.sees(forms, form, t.query(i), j0 + x + SIDE * j) ? w[i][j]
+                    v.sees(views, form, t.query(i), j0 + x + SIDE * j) ? w[i][j]
                                                                        : 0;
         kv_loaded();
         kv_add_values<C>(shared->p, shared->kv, sums.out);
@@ -341,23 +341,23 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned i0 = (tiles - 1 - (unsigned)(block / view.n_seqs)) * TILE;
     const kv_view_tile t = {a, i0, min(i0 + TILE, (unsigned)view.nq),
                             blockIdx.x % slices * C, block % view.n_seqs};
-    const kv_view_forms k(a.k, t.i0, t.i1), v(a.v, t.i0, t.i1);
+    const kv_view_views k(a.k, t.i0, t.i1), v(a.v, t.i0, t.i1);
     kv_view_sums<C> sums;
 
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         sums.max[i] = -__builtin_huge_valf();
     for (unsigned j0 = 0; j0 < t.end(t.i1 - 1); j0 += TILE) {
-        const unsigned forms = k.of(j0);
+        const unsigned views = k.of(j0);
 
 #pragma unroll 1
-        for (int form = 0; form < FORMS; form++) {
+        for (int form = 0; form < VIEWS; form++) {
             float s[EACH][EACH] = {};
 
-            if (!(forms >> form & 1))
+            if (!(views >> form & 1))
                 continue;
             kv_view_scores<C>(t, k.rows(form), j0, shared, s);
-            kv_view_weights<C>(t, k, forms, form, j0, s, sums);
+            kv_view_weights<C>(t, k, views, form, j0, s, sums);
             kv_view_values<C>(t, v, j0, s, shared, sums);
         }
     }

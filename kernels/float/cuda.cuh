@@ -151,7 +151,7 @@ template <int D, class HALF = kv_fp16> struct kv_float_keys {
     using params = kv_no_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
-    static constexpr int LEAST = T * D * 2;
+    static constexpr int MIN = T * D * 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {
@@ -197,7 +197,7 @@ template <int D, class HALF = kv_fp16> struct kv_float_values {
     using params = kv_no_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
-    static constexpr int LEAST = T * D * 2;
+    static constexpr int MIN = T * D * 2;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {

@@ -154,8 +154,8 @@ struct kv_hack_pass {
 // most tokens as codes, K and V.
 KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
                                        const kv_gpu_hack_side &v, unsigned i,
-                                       unsigned n, const unsigned *least,
-                                       const unsigned *most)
+                                       unsigned n, const unsigned *min,
+                                       const unsigned *max)
 {
     const unsigned sinks = (unsigned)a.k.sinks;
     const unsigned plain = (min(sinks, n) + v.tokens - 1) / v.tokens;
@@ -170,24 +170,24 @@ KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
     p.piece = i - plain;
     p.first = sinks + p.piece * v.tokens;
     p.end = min(p.first + v.tokens, n);
-    p.k_codes = p.first < most[0];
-    p.k_halves = p.end > least[0];
-    p.v_halves = p.end > least[1];
-    if (p.first < most[1])
-        p.v_parts = min((most[1] - p.first) / v.part, v.parts);
+    p.k_codes = p.first < max[0];
+    p.k_halves = p.end > min[0];
+    p.v_halves = p.end > min[1];
+    if (p.first < max[1])
+        p.v_parts = min((max[1] - p.first) / v.part, v.parts);
     return p;
 }
 
 // A block: 16 rows of a KV head of a sequence.
 struct kv_hack_block {
     const kv_attend_job &a;
-    const kv_gpu_hack_forms &h;
+    const kv_gpu_hack_views &h;
     const kv_gpu_hack_side &k, &v;
     const unsigned d, group, rows; // query heads of a KV head; rows in all
     size_t seq;
-    unsigned row0, n;           // the first row; tokens that the last one sees
-    unsigned least[2], most[2]; // tokens as codes: of the first and last query
-    size_t kv_row, kv_at;       // halves: from a token to the next; the first
+    unsigned row0, n;        // the first row; tokens that the last one sees
+    unsigned min[2], max[2]; // tokens as codes: of the first and last query
+    size_t kv_row, kv_at;    // halves: from a token to the next; the first
     const uint8_t *k_pieces, *v_pieces;
     const unsigned apart;
     const float scale;
@@ -198,7 +198,7 @@ struct kv_hack_block {
 
     // x counts the sequences, then the groups of rows, of which the longest
     // come first.
-    __device__ kv_hack_block(const kv_attend_job &a, const kv_gpu_hack_forms &h)
+    __device__ kv_hack_block(const kv_attend_job &a, const kv_gpu_hack_views &h)
         : a(a), h(h), k(h.k), v(h.v), d((unsigned)a.view.head_dim),
           group((unsigned)(a.view.n_heads / a.view.n_kv_heads)),
           rows((unsigned)a.view.nq * group), seq(blockIdx.x % a.view.n_seqs),
@@ -216,10 +216,10 @@ struct kv_hack_block {
         const unsigned q1 = min(row0 + ROWS - 1, rows - 1) / group;
 
         n = (unsigned)min(a.view.first + q1 + 1, a.view.n);
-        least[0] = a.k.until[q0];
-        least[1] = a.v.until[q0];
-        most[0] = a.k.until[q1];
-        most[1] = a.v.until[q1];
+        min[0] = a.k.until[q0];
+        min[1] = a.v.until[q0];
+        max[0] = a.k.until[q1];
+        max[1] = a.v.until[q1];
         kv_row = a.view.n_kv_heads * d;
         kv_at = seq * a.view.n * kv_row + blockIdx.y * d;
         k_pieces = h.k_steps + head * h.n_steps * kv_gpu_hack_piece_bytes(&k);
@@ -343,13 +343,13 @@ struct kv_hack_block {
 
 // Grid: (sequences x groups of rows, KV heads).
 __global__ void __launch_bounds__(THREADS, 2)
-    kv_hack_forms_kernel(const kv_attend_job a, const kv_gpu_hack_forms h)
+    kv_hack_views_kernel(const kv_attend_job a, const kv_gpu_hack_views h)
 {
     kv_hack_block b(a, h);
     const unsigned sinks = min((unsigned)a.k.sinks, b.n), each = h.v.tokens;
     const unsigned passes =
         (sinks + each - 1) / each + (b.n - sinks + each - 1) / each;
-    kv_hack_pass p = kv_hack_pass_of(a, h.v, 0, b.n, b.least, b.most);
+    kv_hack_pass p = kv_hack_pass_of(a, h.v, 0, b.n, b.min, b.max);
 
     b.load_rows();
     kv_sync_block();
@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     b.quantize_queries();
     for (unsigned pass = 0; pass < passes; pass++) {
         const kv_hack_pass next =
-            kv_hack_pass_of(a, h.v, pass + 1, b.n, b.least, b.most);
+            kv_hack_pass_of(a, h.v, pass + 1, b.n, b.min, b.max);
 
         if (p.v_parts)
             kv_hack_fetch(h.v, b.at.values, b.v_pieces, p.piece);
@@ -394,11 +394,11 @@ static kv_gpu_hack_side side_of(const struct kv_gpu_code *c, size_t tokens,
     return kv_gpu_hack_side_of(&h, c->groups.values, c->head_dim, tokens, seed);
 }
 
-extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
+extern "C" bool kv_gpu_hack_views_open(const struct kv_gpu_code *k,
                                        const struct kv_gpu_code *v,
                                        uint64_t seed,
                                        const struct kv_device *device,
-                                       struct kv_gpu_hack_forms *h)
+                                       struct kv_gpu_hack_views *h)
 {
     const size_t part = v->groups.len, d = k->head_dim;
     const size_t tokens = part < 64 ? 64 / part * part : part;
@@ -415,7 +415,7 @@ extern "C" bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
 }
 
 extern "C" int kv_gpu_attend_hack(const struct kv_attend_job *a,
-                                  const struct kv_gpu_hack_forms *h,
+                                  const struct kv_gpu_hack_views *h,
                                   struct kv_err *e)
 {
     const struct kv_attend_view *v = &a->view;
@@ -426,7 +426,7 @@ extern "C" int kv_gpu_attend_hack(const struct kv_attend_job *a,
     const size_t rows = v->nq * (v->n_heads / v->n_kv_heads);
     const dim3 grid((unsigned)((rows + ROWS - 1) / ROWS * v->n_seqs),
                     (unsigned)v->n_kv_heads);
-    const char *wrong = kv_launch(kv_hack_forms_kernel, grid, dim3(THREADS),
+    const char *wrong = kv_launch(kv_hack_views_kernel, grid, dim3(THREADS),
                                   kv_hack_views_workspace::bytes(h->k, h->v),
                                   (cudaStream_t)0, *a, *h);
 

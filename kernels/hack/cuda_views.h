@@ -13,7 +13,7 @@
 
 /* A layer's codes, from the first token that is no sink on, as pieces of
  * cuda_layout.h. */
-struct kv_gpu_hack_forms {
+struct kv_gpu_hack_views {
     struct kv_gpu_hack_side k, v;     /* of as many tokens */
     size_t n_steps;                   /* of each KV head of a window */
     const uint8_t *k_steps, *v_steps; /* the device's:
@@ -28,10 +28,10 @@ extern "C" {
  * no kernel for these: other quantizers, partitions of more than 256 values, a
  * head_dim that 4 does not divide or of more than 256, too little shared
  * memory.  seed: of queries and weights. */
-bool kv_gpu_hack_forms_open(const struct kv_gpu_code *k,
+bool kv_gpu_hack_views_open(const struct kv_gpu_code *k,
                             const struct kv_gpu_code *v, uint64_t seed,
                             const struct kv_device *device,
-                            struct kv_gpu_hack_forms *h);
+                            struct kv_gpu_hack_views *h);
 
 /* A window's encoded blocks, the first n tokens, to its pieces
  * [n_heads][n_steps].  Launches. */
@@ -44,7 +44,7 @@ int kv_gpu_hack_arrange(const struct kv_gpu_code *code,
  * until is set, and does not fall from a query to the next.  Launches.  Takes
  * the views that kv_gpu_attend_views() takes. */
 int kv_gpu_attend_hack(const struct kv_attend_job *job,
-                       const struct kv_gpu_hack_forms *h, struct kv_err *e);
+                       const struct kv_gpu_hack_views *h, struct kv_err *e);
 
 #ifdef __cplusplus
 }

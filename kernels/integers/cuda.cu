@@ -90,7 +90,7 @@ template <int D, int NT> static bool fits(struct kv_gpu_launch l)
     struct kv_err e = {""};
 
     l.measure = true;
-    return !launch_int8<D, NT>(&l, &e) && l.shared <= l.most_shared;
+    return !launch_int8<D, NT>(&l, &e) && l.shared <= l.max_shared;
 }
 
 static int int8(struct kv_gpu_launch *l, struct kv_err *e)

@@ -140,7 +140,7 @@ template <int TOKENS> struct kv_integers_side {
 template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
-    static constexpr int BLOCKS = 2, LEAST = D * 16;
+    static constexpr int BLOCKS = 2, MIN = D * 16;
     static constexpr int WORDS = D / 8 / fields::PAIRS; /* of a row, a lane's */
     static constexpr unsigned CODES = D * 16;
 
@@ -444,7 +444,7 @@ template <int BITS, int D>
 struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
     using params = kv_gpu_integers_side;
     using fields = kv_fields<BITS>;
-    static constexpr int BLOCKS = 2, LEAST = D * 16;
+    static constexpr int BLOCKS = 2, MIN = D * 16;
     static constexpr int M = fields::T / 16, PAIRS = fields::PAIRS;
     static constexpr unsigned CODES = D * 16;
     static_assert(PAIRS == 2 * M, "a word is a channel's codes of a piece");

@@ -18,16 +18,16 @@
 enum { KV_INT8_STAGES = 2 };
 
 /* A row none of which is larger counts as zeros: 127 over less overflows. */
-#define KV_LEAST_ROW 0x1p-100f
+#define KV_MIN_ROW 0x1p-100f
 
 /* Weights times scales are not taken for less: units keep within 2^69 of each
  * other, and at most 2^-68 is lost. */
-#define KV_LEAST_PRODUCT 0x1p-60f
+#define KV_MIN_PRODUCT 0x1p-60f
 
 /* What all policies have. */
 template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     static constexpr int BLOCKS = D < 128 ? 2 : 1;
-    static constexpr int CODES = T * D, LEAST = CODES;
+    static constexpr int CODES = T * D, MIN = CODES;
     static constexpr int PARTS = D / 32; /* of 32 channels: a product's */
 
     /* Whether part k begins a group of channels; its heads. */
@@ -86,7 +86,7 @@ KV_DEVICE void kv_to_columns(float x, float to[2])
 
 KV_DEVICE float kv_up_to_127(float max)
 {
-    return max > KV_LEAST_ROW ? 127 / max : 0;
+    return max > KV_MIN_ROW ? 127 / max : 0;
 }
 
 /* Eight numbers in both words of a fragment b. */
@@ -138,7 +138,7 @@ template <int D, int NT>
 KV_DEVICE void kv_add_part(const uint8_t *codes, int k,
                            const uint32_t b[NT][D / 32][2], int sum[][NT][4])
 {
-    static_assert(D * 127 * 128 < KV_MOST_SUM, "a sum fits its float");
+    static_assert(D * 127 * 128 < KV_MAX_SUM, "a sum fits its float");
 
 #pragma unroll
     for (int m = 0; m < KV_INT8_TOKENS / 16; m++) {
@@ -279,15 +279,15 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
     {
 #pragma unroll
         for (int i = 0; i < NT; i++) {
-            float y[PARTS][8], most[PARTS], all[PARTS];
+            float y[PARTS][8], max[PARTS], all[PARTS];
 
 #pragma unroll
             for (int k = 0; k < PARTS; k++) {
                 kv_eight_channels<D>(q, i, k, y[k]);
-                most[k] = all[k] = 0;
+                max[k] = all[k] = 0;
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
-                    most[k] = fmaxf(most[k], fabsf(y[k][j]));
+                    max[k] = fmaxf(max[k], fabsf(y[k][j]));
                     all[k] += y[k][j];
                 }
             }
@@ -298,7 +298,7 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
 #pragma unroll
                 for (int n = 0; n < PARTS; n++)
                     if (32 * n >> p.shift == 32 * k >> p.shift) {
-                        max = fmaxf(max, most[n]);
+                        max = fmaxf(max, max[n]);
                         sum += all[n];
                     }
                 max = kv_row_max(max);
@@ -362,7 +362,7 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
     static_assert(T == 32, "a product is of a piece's tokens");
-    static_assert(T * 128 * 255 < KV_MOST_SUM, "a sum fits its float");
+    static_assert(T * 128 * 255 < KV_MAX_SUM, "a sum fits its float");
 
     /* o: times unit is what it is; unit, plus: of part k and columns 2c, 2c +
      * 1; plus: this lane's share of the sum of weights times middles. */
@@ -404,7 +404,7 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
 
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float max = KV_LEAST_PRODUCT, sum = 0;
+                float max = KV_MIN_PRODUCT, sum = 0;
 
 #pragma unroll
                 for (int t = 0; t < 4; t++) {

@@ -388,7 +388,7 @@ ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
 {
     const struct kv_integers *g = kv_integers_params(s);
     const struct rounding how = rounding_of(g, values);
-    const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
+    const enum factor kind = how.max > 127 ? POSITIVE : SIGNED;
     const size_t all = n * g->inner;
     _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * MAX_INNER];
     _Alignas(LINE) float scale[RUNS * MAX_INNER];
@@ -446,7 +446,7 @@ static void pv_unfolded(const struct kv_store *s, size_t head,
     _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
     _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
     const struct rounding how = rounding_of(g, 1);
-    const enum factor kind = how.most > 127 ? POSITIVE : SIGNED;
+    const enum factor kind = how.max > 127 ? POSITIVE : SIGNED;
     const uint8_t *table = kv_integers_heads(s, head, tile, copy);
     struct rounded w[KV_TILE_TOKENS / KV_UNIT];
 

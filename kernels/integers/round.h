@@ -112,7 +112,7 @@ struct rounded {
 /* How w is rounded: to codes up to `most` in magnitude, 255 where no product
  * is negative; middle: the code that is met. */
 struct rounding {
-    float most, middle;
+    float max, middle;
 };
 
 /* The code that codes are met from: that of zero where all have one. */
@@ -124,7 +124,7 @@ ALWAYS_INLINE float middle_of(const struct kv_integers *g)
 
 static struct rounding rounding_of(const struct kv_integers *g, int values)
 {
-    return (struct rounding){.most = values && !g->negative ? 255 : 127,
+    return (struct rounding){.max = values && !g->negative ? 255 : 127,
                              .middle = middle_of(g)};
 }
 
@@ -198,7 +198,7 @@ ALWAYS_INLINE void find_peaks(const struct kv_integers *g, const struct rows *x,
             }
         }
     max_rows(top, p->unit);
-    kv_units_of_four(how.most, 0x1p-100f, p->unit, p->by);
+    kv_units_of_four(how.max, 0x1p-100f, p->unit, p->by);
     memcpy(p->sum, sum, sizeof(sum));
 }
 
@@ -302,7 +302,7 @@ static void round_folded(const struct kv_integers *g, const struct rows *x,
     for (size_t i = 0; i < n; i++)
         find_all_peaks(g, &x[i], 1, how, rows, peaks[i]);
     for (size_t i = 0; i < n; i++)
-        if (how.most > 127)
+        if (how.max > 127)
             round_all(&x[i], 1, 1, how, rows, peaks[i], &out[i]);
         else
             round_all(&x[i], 1, 0, how, rows, peaks[i], &out[i]);
@@ -324,7 +324,7 @@ static void round_unfolded(const struct kv_integers *g, const float *w,
                                .code_row = g->inner};
 
         find_all_peaks(g, &x, 0, how, rows, peaks);
-        if (how.most > 127)
+        if (how.max > 127)
             round_all(&x, 0, 1, how, rows, peaks, &out[run]);
         else
             round_all(&x, 0, 0, how, rows, peaks, &out[run]);

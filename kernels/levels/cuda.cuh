@@ -23,7 +23,7 @@ using kv_levels_codes = kv_scaled_codes<D, BITS, D, 2, KV_LEVELS_STEP>;
 template <class B> struct kv_levels_side {
     using params = kv_gpu_levels_params;
     static constexpr int D = B::D, T = B::T, M = B::M, TILE = KV_LEVELS_TILE;
-    static constexpr int CODES = 32 * B::BYTES, LEAST = CODES;
+    static constexpr int CODES = 32 * B::BYTES, MIN = CODES;
     static constexpr int LEVELS = B::K * B::ROW; /* in shared memory */
     /* Of 4 bits, two blocks' tables would leave no room for their rings. */
     static constexpr int BLOCKS = B::BITS < 4 ? 2 : 1;
@@ -54,7 +54,7 @@ KV_DEVICE void kv_levels_fetch(uint8_t *to, const uint8_t *list, unsigned first,
 template <int D, int NT> struct kv_levels_queries {
     const float *plain;
     const uint8_t *tiles;
-    mutable kv_queries_f16<D, NT> turned;
+    mutable kv_queries_f16<D, NT> rotated;
 };
 
 template <class B> struct kv_levels_keys : kv_levels_side<B> {
@@ -76,7 +76,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
 
     static __host__ __device__ size_t head_bytes(const params &p)
     {
-        return ANGLES + ENDS + (size_t)(p.room + KV_LEVELS_PAD) * 6;
+        return ANGLES + ENDS + (size_t)(p.capacity + KV_LEVELS_PAD) * 6;
     }
     static __host__ __device__ size_t step_bytes(const params &)
     {
@@ -130,7 +130,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                         i * (GROUPS * 512) + kv_lane() / 4 * 32);
     }
     template <int NT>
-    static __device__ void turn(const uint8_t *head, const query<NT> &q)
+    static __device__ void rotate(const uint8_t *head, const query<NT> &q)
     {
         const unsigned c = kv_lane() % 4;
 
@@ -158,8 +158,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                     low[j] = fmaf(y, sine[j], x * cosine[j]);
                     high[j] = fmaf(-x, sine[j], y * cosine[j]);
                 }
-                q.turned.b[i][g / 2][g % 2] = kv_pack_f16(low[0], low[1]);
-                q.turned.b[i][HALF + g / 2][g % 2] =
+                q.rotated.b[i][g / 2][g % 2] = kv_pack_f16(low[0], low[1]);
+                q.rotated.b[i][HALF + g / 2][g % 2] =
                     kv_pack_f16(high[0], high[1]);
             }
         }
@@ -240,7 +240,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
     {
         const uint8_t *const pairs =
             q.tiles + (size_t)kv_load4(ends + REST) * 16;
-        const unsigned n = kv_load2(ends + REST - 2) - p.room;
+        const unsigned n = kv_load2(ends + REST - 2) - p.capacity;
         const uint8_t *const places = pairs + kv_levels_eights(n) * 4;
         uint8_t *const behind = codes + (BATCH + KV_LEVELS_PAD) * 4;
 
@@ -248,8 +248,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
             const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
             kv_sync_warp(); /* all are done with what is there */
-            kv_levels_fetch<4>(codes, pairs, at - p.room, some);
-            kv_levels_fetch<2>(behind, places, at - p.room, some);
+            kv_levels_fetch<4>(codes, pairs, at - p.capacity, some);
+            kv_levels_fetch<2>(behind, places, at - p.capacity, some);
             kv_copy_commit();
             kv_copy_wait<0>();
             kv_sync_warp();
@@ -269,11 +269,11 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
         const unsigned end = kv_load2(ends + block * 2);
         const unsigned start = block ? kv_load2(ends + block * 2 - 2) : 0;
 
-        add_listed<NT>(pairs, pairs + (p.room + KV_LEVELS_PAD) * 4, 0, start,
-                       min(end, p.room), step, m, q, s);
-        if (end > p.room)
-            add_rest<NT>(p, ends, max(start, p.room), end, step, m, codes, q,
-                         s);
+        add_listed<NT>(pairs, pairs + (p.capacity + KV_LEVELS_PAD) * 4, 0,
+                       start, min(end, p.capacity), step, m, q, s);
+        if (end > p.capacity)
+            add_rest<NT>(p, ends, max(start, p.capacity), end, step, m, codes,
+                         q, s);
     }
     template <int NT>
     static __device__ void
@@ -289,7 +289,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
 
         kv_codebook_bitstream<B>(codes, string);
         if (step == 0)
-            turn<NT>(head, q);
+            rotate<NT>(head, q);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -311,8 +311,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                        low, high);
 #pragma unroll
                 for (int i = 0; i < NT; i++) {
-                    kv_mma_f16(s[m][i], low, q.turned.b[i][k]);
-                    kv_mma_f16(s[m][i], high, q.turned.b[i][HALF + k]);
+                    kv_mma_f16(s[m][i], low, q.rotated.b[i][k]);
+                    kv_mma_f16(s[m][i], high, q.rotated.b[i][HALF + k]);
                 }
             }
         }
@@ -342,7 +342,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
 
     static __host__ __device__ size_t head_bytes(const params &p)
     {
-        return UNIT + ENDS + (size_t)(p.room + KV_LEVELS_PAD) * 4;
+        return UNIT + ENDS + (size_t)(p.capacity + KV_LEVELS_PAD) * 4;
     }
     static __host__ __device__ size_t step_bytes(const params &)
     {
@@ -406,7 +406,8 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
     }
     /* Weights as fragments b into `room`: [T / 2][8 NT] pairs of tokens. */
     template <int NT>
-    static __device__ void spread(const float weight[M][NT][4], uint32_t *room)
+    static __device__ void spread(const float weight[M][NT][4],
+                                  uint32_t *capacity)
     {
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -417,8 +418,8 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                 kv_weights_f16(weight[m][i], b);
 #pragma unroll
                 for (int j = 0; j < 2; j++)
-                    room[((m * 2 + j) * 4 + kv_lane() % 4) * (8 * NT) + 8 * i +
-                         kv_lane() / 4] = b[j];
+                    capacity[((m * 2 + j) * 4 + kv_lane() % 4) * (8 * NT) +
+                             8 * i + kv_lane() / 4] = b[j];
             }
     }
     /* o += what outliers [j, end) of channels 16 k + [0, 16) add, of a list
@@ -483,7 +484,7 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
             const unsigned some = min(kv_levels_eights(end - at), BATCH);
 
             kv_sync_warp(); /* all are done with what is there */
-            kv_levels_fetch<4>(codes, rest, at - p.room, some);
+            kv_levels_fetch<4>(codes, rest, at - p.capacity, some);
             kv_copy_commit();
             kv_copy_wait<0>();
             kv_sync_warp();
@@ -529,11 +530,11 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
         kv_sync_warp();
         spread<NT>(weight, reinterpret_cast<uint32_t *>(weights));
         kv_sync_warp();
-        add_blocks<NT>(head + UNIT + ENDS, 0, min(end, p.room), step, ends,
+        add_blocks<NT>(head + UNIT + ENDS, 0, min(end, p.capacity), step, ends,
                        start, mine, x);
-        if (end > p.room)
+        if (end > p.capacity)
             add_rest<NT>(p, rows.v + (size_t)kv_load4(head + REST) * 16,
-                         max(start, p.room), end, step, ends, start, codes,
+                         max(start, p.capacity), end, step, ends, start, codes,
                          mine, x);
     }
     template <int NT>

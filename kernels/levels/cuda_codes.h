@@ -67,7 +67,7 @@
 enum {
     KV_LEVELS_TILE = 64,
     KV_LEVELS_STEP = 32,
-    KV_LEVELS_ROOM = 120,
+    KV_LEVELS_CAPACITY = 120,
     KV_LEVELS_PAD = 8
 };
 
@@ -84,8 +84,8 @@ enum { KV_LEVELS_ROWS = 0xfe01, KV_LEVELS_TWO = 0x1e0, KV_LEVELS_EVEN = 16 };
 /* What kernels are given of a side, by value. */
 struct kv_gpu_levels_params {
     struct kv_gpu_scaled scaled;
-    size_t apart;  /* bytes from one KV head's table to the next's */
-    unsigned room; /* a multiple of 8 */
+    size_t apart;      /* bytes from one KV head's table to the next's */
+    unsigned capacity; /* a multiple of 8 */
 };
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ enum {
     LINE = 16 /* what rest counts in */
 };
 
-enum { LANES = 32, MOST_DIM = 128 };
+enum { LANES = 32, MAX_DIM = 128 };
 
 static const struct kv_levels_tiles *levels_of(const struct kv_store *s)
 {
@@ -80,7 +80,7 @@ static void put_ranges(const struct kv_store *s, size_t head, float by,
 static void put_turns(const struct kv_store *s, uint32_t *to)
 {
     const size_t d = s->head_dim;
-    float(*angle)[MOST_DIM] = kv_alloc(TOKENS, sizeof(*angle));
+    float(*angle)[MAX_DIM] = kv_alloc(TOKENS, sizeof(*angle));
 
     for (size_t t = 0; t < TOKENS; t++)
         kv_tiles_rope_angles(levels_of(s)->rope, t, angle[t]);
@@ -116,7 +116,7 @@ static void make_head(const struct kv_store *s, size_t head, uint32_t *to)
 {
     const size_t n = level_count(s);
     const float by = kv_gpu_pair_table(levels_of(s)->scaled.table, n, to);
-    float times[MOST_DIM / 2];
+    float times[MAX_DIM / 2];
 
     for (size_t i = 0; i < s->head_dim / 2; i++) {
         times[i] = pair_factor(s, head, i, by);
@@ -180,7 +180,7 @@ static float factor_of(const struct kv_gpu_side *side)
 /* Beyond, a turned pair might pass what halves hold.  What an outlier is more
  * than its code is cut to halves, which only passes them where the key does by
  * half. */
-static const float MOST_RANGE = 0x1p13f;
+static const float MAX_RANGE = 0x1p13f;
 
 _Static_assert((int)TOKENS == KV_TILE_TOKENS, "a tile is one of the CPU's");
 
@@ -191,14 +191,14 @@ unsigned kv_gpu_levels_bits(const struct kv_store *s)
 
 /* ---- sizes --------------------------------------------------------------- */
 
-static size_t room_of(const struct kv_gpu_side *side)
+static size_t capacity_of(const struct kv_gpu_side *side)
 {
-    const size_t most =
-        side->owned ? (side->owned - sizeof(struct kv_levels_outliers)) /
-                          sizeof(struct kv_levels_outlier)
-                    : 0;
+    const size_t max = side->owned
+                           ? (side->owned - sizeof(struct kv_levels_outliers)) /
+                                 sizeof(struct kv_levels_outlier)
+                           : 0;
 
-    return most < KV_LEVELS_ROOM ? (most + 7) / 8 * 8 : KV_LEVELS_ROOM;
+    return max < KV_LEVELS_CAPACITY ? (max + 7) / 8 * 8 : KV_LEVELS_CAPACITY;
 }
 
 static size_t ends_at(const struct kv_store *s)
@@ -227,7 +227,7 @@ static size_t list_bytes(const struct kv_store *s, size_t n)
 static size_t head_bytes(const struct kv_gpu_side *side)
 {
     return outliers_at(side->store) +
-           list_bytes(side->store, room_of(side) + KV_LEVELS_PAD);
+           list_bytes(side->store, capacity_of(side) + KV_LEVELS_PAD);
 }
 
 static size_t code_bytes(const struct kv_store *s)
@@ -251,7 +251,7 @@ static size_t tile_bytes(const struct kv_gpu_side *side)
 struct tile {
     const struct kv_levels_outlier *x;
     size_t n;
-    uint16_t code[TOKENS][MOST_DIM];
+    uint16_t code[TOKENS][MAX_DIM];
     float offset[TOKENS], half[TOKENS]; /* of values */
     float *more;     /* [n]: what outliers are more than their codes */
     uint32_t *word;  /* [n], listed */
@@ -348,7 +348,7 @@ static size_t place_of_pair(size_t i)
 }
 
 /* An outlier's share of its pair of channels, turned by its token's angles. */
-static uint32_t turned(float more, bool high, const float *angle)
+static uint32_t rotated(float more, bool high, const float *angle)
 {
     return high ? two_halves(-more * angle[1], more * angle[0])
                 : two_halves(more * angle[0], more * angle[1]);
@@ -360,7 +360,7 @@ static void list_keys(const struct kv_gpu_side *side, size_t head,
 {
     const struct kv_store *s = side->store;
     const size_t half = s->head_dim / 2;
-    float angle[MOST_DIM];
+    float angle[MAX_DIM];
 
     for (size_t i = 0; i < tile->n; i++) {
         const size_t t = token_of(&tile->x[i]), c = channel_at(&tile->x[i]);
@@ -368,7 +368,7 @@ static void list_keys(const struct kv_gpu_side *side, size_t head,
 
         if (i == 0 || t != token_of(&tile->x[i - 1]))
             kv_tiles_rope_angles(levels_of(s)->rope, position + t, angle);
-        tile->word[i] = turned(more, c >= half, angle + c % half * 2);
+        tile->word[i] = rotated(more, c >= half, angle + c % half * 2);
         tile->place[i] =
             (uint16_t)(KV_LEVELS_TOKEN(t) | place_of_pair(c % half));
     }
@@ -377,7 +377,7 @@ static void list_keys(const struct kv_gpu_side *side, size_t head,
 static void head_of_keys(const struct kv_store *s, size_t position,
                          const struct tile *tile, uint8_t *to)
 {
-    float angle[MOST_DIM];
+    float angle[MAX_DIM];
     uint16_t end[TOKENS / 16] = {0};
 
     kv_tiles_rope_angles(levels_of(s)->rope, position, angle);
@@ -394,13 +394,13 @@ static void head_of_keys(const struct kv_store *s, size_t position,
 
 static float unit_of(const struct tile *tile, float by)
 {
-    float most = 0;
+    float max = 0;
 
     for (size_t t = 0; t < TOKENS; t++)
-        most = fmaxf(most, fabsf(tile->half[t]));
+        max = fmaxf(max, fabsf(tile->half[t]));
     for (size_t i = 0; i < tile->n; i++)
-        most = fmaxf(most, fabsf(tile->more[i] * by));
-    return kv_gpu_unit(most);
+        max = fmaxf(max, fabsf(tile->more[i] * by));
+    return kv_gpu_unit(max);
 }
 
 /* Steps ascend, in each of them blocks of 16 channels; end: of each. */
@@ -461,7 +461,7 @@ static void read_listed(const struct kv_gpu_side *side, size_t head, size_t i,
     read_tile(s, head, from, tile);
     if (s->values) {
         const float by = factor_of(side), unit = unit_of(tile, by);
-        uint16_t end[STEPS * MOST_DIM / 16];
+        uint16_t end[STEPS * MAX_DIM / 16];
 
         list_values(s, by * unit, tile, end);
         if (to) {
@@ -479,11 +479,11 @@ static void read_listed(const struct kv_gpu_side *side, size_t head, size_t i,
 
 /* Outliers [first, first + n) as lists with this room. */
 static void put_lists(const struct kv_store *s, const struct tile *tile,
-                      size_t first, size_t n, size_t room, uint8_t *to)
+                      size_t first, size_t n, size_t capacity, uint8_t *to)
 {
     memcpy(to, tile->word + first, n * sizeof(*tile->word));
     if (!s->values)
-        memcpy(to + room * sizeof(*tile->word), tile->place + first,
+        memcpy(to + capacity * sizeof(*tile->word), tile->place + first,
                n * sizeof(*tile->place));
 }
 
@@ -491,13 +491,13 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to)
 {
     const struct kv_store *s = side->store;
-    const size_t room = room_of(side);
+    const size_t capacity = capacity_of(side);
     struct tile *tile = kv_alloc(1, sizeof(*tile));
 
     for (size_t j = i * TILES; j < (i + 1) * TILES; j++) {
         read_listed(side, head, j, tile, to);
-        put_lists(s, tile, 0, tile->n < room ? tile->n : room,
-                  room + KV_LEVELS_PAD, to + outliers_at(s));
+        put_lists(s, tile, 0, tile->n < capacity ? tile->n : capacity,
+                  capacity + KV_LEVELS_PAD, to + outliers_at(s));
         put_codes(s, tile, to + head_bytes(side));
         clear_tile(tile);
         to += tile_bytes(side);
@@ -510,9 +510,9 @@ static size_t left_over(const struct kv_gpu_side *side, size_t head, size_t i)
 {
     const struct kv_levels_outliers *o =
         kv_store_outliers(side->store, kv_store_tile(side->store, head, i));
-    const size_t room = room_of(side);
+    const size_t capacity = capacity_of(side);
 
-    return o && o->n > room ? o->n - room : 0;
+    return o && o->n > capacity ? o->n - capacity : 0;
 }
 
 static size_t put_rest(const struct kv_gpu_side *side, size_t head, size_t n,
@@ -530,7 +530,7 @@ static size_t put_rest(const struct kv_gpu_side *side, size_t head, size_t n,
 
         if (left && tiles) {
             read_listed(side, head, i, tile, NULL);
-            put_lists(s, tile, room_of(side), left, padded, tiles + at);
+            put_lists(s, tile, capacity_of(side), left, padded, tiles + at);
             memcpy(tiles + i * tile_bytes(side) + rest_at(s), &line,
                    sizeof(line));
             clear_tile(tile);
@@ -547,12 +547,12 @@ static size_t put_rest(const struct kv_gpu_side *side, size_t head, size_t n,
 static bool in_range(const struct kv_store *s)
 {
     const struct kv_levels_tiles *n = levels_of(s);
-    float most = 0;
+    float max = 0;
 
     for (size_t i = 0; i < level_count(s); i++)
-        most = fmaxf(most, fabsf(n->scaled.table[i]));
+        max = fmaxf(max, fabsf(n->scaled.table[i]));
     for (size_t i = 0; i < s->n_heads * s->head_dim; i++)
-        if (fabsf(n->offset[i]) + fabsf(n->half[i]) * most > MOST_RANGE)
+        if (fabsf(n->offset[i]) + fabsf(n->half[i]) * max > MAX_RANGE)
             return false;
     return true;
 }
@@ -579,6 +579,6 @@ struct kv_gpu_levels_params kv_gpu_levels_of(const struct kv_gpu_side *side)
         .scaled = {.table = side->device_table,
                    .times = side->store->values ? 1 / factor_of(side) : 1},
         .apart = side->n_tables > 1 ? side->table_bytes : 0,
-        .room = (unsigned)room_of(side),
+        .capacity = (unsigned)capacity_of(side),
     };
 }

@@ -104,10 +104,10 @@ static void halve(const struct round *r, size_t j, size_t j_end, size_t i,
         return;
 
     const size_t mid = j + (j_end - j) / 2;
-    const size_t most = i_end < mid - 1 ? i_end : mid - 1;
+    const size_t max = i_end < mid - 1 ? i_end : mid - 1;
 
     r->now[mid] = INFINITY;
-    for (size_t at = i; at <= most; at++) {
+    for (size_t at = i; at <= max; at++) {
         const double cost = r->before[at] + cost_of(r->s, at, mid);
 
         if (cost < r->now[mid]) {
@@ -125,7 +125,7 @@ static double solve(const struct sums *s, size_t k, uint32_t *start)
 {
     const size_t n = s->n;
     double *before = kv_alloc(n + 1, sizeof(*before));
-    double *now = kv_alloc(n + 1, sizeof(*now)), least;
+    double *now = kv_alloc(n + 1, sizeof(*now)), min;
 
     for (size_t j = 1; j <= n; j++)
         now[j] = cost_of(s, 0, j);
@@ -137,10 +137,10 @@ static double solve(const struct sums *s, size_t k, uint32_t *start)
         now = old;
         halve(&r, c + 1, n + 1, c, n - 1);
     }
-    least = now[n];
+    min = now[n];
     free(before);
     free(now);
-    return least;
+    return min;
 }
 
 int kv_kmeans1d(const double *x, const double *weight, size_t n, size_t k,
@@ -149,7 +149,7 @@ int kv_kmeans1d(const double *x, const double *weight, size_t n, size_t k,
     struct sums s;
     uint32_t *start;
     size_t some, end;
-    double least;
+    double min;
 
     assert(k >= 1 && n < UINT32_MAX);
     if (check(x, weight, n, e))
@@ -157,7 +157,7 @@ int kv_kmeans1d(const double *x, const double *weight, size_t n, size_t k,
     sums_init(&s, x, weight, n);
     some = k < s.n ? k : s.n;
     start = kv_alloc(some, (s.n + 1) * sizeof(*start));
-    least = solve(&s, some, start);
+    min = solve(&s, some, start);
     end = s.n;
     for (size_t c = some; c-- > 0;) {
         const size_t from = start[c * (s.n + 1) + end];
@@ -172,7 +172,7 @@ int kv_kmeans1d(const double *x, const double *weight, size_t n, size_t k,
     for (size_t c = some; c < k; c++)
         centers[c] = centers[some - 1];
     if (cost)
-        *cost = least;
+        *cost = min;
     free(start);
     sums_clear(&s);
     return 0;

@@ -67,7 +67,7 @@ static struct cell cell_of(const double *y, size_t n, size_t i)
  * the largest change. */
 static double step(double *y, size_t n)
 {
-    double right[HALF], up[HALF], most = 0;
+    double right[HALF], up[HALF], max = 0;
 
     for (size_t i = 0; i < n; i++) { /* eliminate downwards ... */
         const struct cell c = cell_of(y, n, i);
@@ -85,11 +85,11 @@ static double step(double *y, size_t n)
     for (size_t i = n; i-- > 0;) { /* ... and solve upwards */
         if (i + 1 < n)
             right[i] -= up[i] * right[i + 1];
-        most = fmax(most, fabs(right[i]));
+        max = fmax(max, fabs(right[i]));
     }
     for (size_t i = 0; i < n; i++)
         y[i] -= right[i];
-    return most;
+    return max;
 }
 
 double kv_lloyd_max(unsigned bits, double *level, double *threshold)

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(THREADS)
 
         if (t < n_tiles) {
             code[t * TILE + lane] = (uint16_t)p.best[i];
-            dist[t * TILE + lane] = p.least[i];
+            dist[t * TILE + lane] = p.min[i];
         }
     }
 }

@@ -14,14 +14,14 @@
 
 /* Points x, the nearest center of each so far and how far it is. */
 template <int D, int N> struct kv_nearer {
-    float x[N][D], least[N];
+    float x[N][D], min[N];
     unsigned best[N];
 
     __device__ void start(void)
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            least[i] = __builtin_huge_valf();
+            min[i] = __builtin_huge_valf();
             best[i] = 0;
         }
     }
@@ -39,8 +39,8 @@ template <int D, int N> struct kv_nearer {
 
                 s = fmaf(t, t, s);
             }
-            if (s < least[i]) {
-                least[i] = s;
+            if (s < min[i]) {
+                min[i] = s;
                 best[i] = index;
             }
         }
@@ -52,12 +52,12 @@ template <int D, int N> struct kv_nearer {
 #pragma unroll
         for (int i = 0; i < N; i++)
             for (unsigned mask = 1; mask < 32; mask *= 2) {
-                const float s = kv_shuffle_xor(least[i], mask);
+                const float s = kv_shuffle_xor(min[i], mask);
                 const unsigned other =
                     kv_bits(kv_shuffle_xor(kv_from_bits(best[i]), mask));
 
-                if (s < least[i] || (s == least[i] && other < best[i])) {
-                    least[i] = s;
+                if (s < min[i] || (s == min[i] && other < best[i])) {
+                    min[i] = s;
                     best[i] = other;
                 }
             }

@@ -67,7 +67,7 @@ static int by_place(const void *a, const void *b)
 static size_t widest(const float *centers, size_t d, const uint16_t *center,
                      size_t n)
 {
-    double most = -1;
+    double max = -1;
     size_t at = 0;
 
     for (size_t j = 0; j < d; j++) {
@@ -80,8 +80,8 @@ static size_t widest(const float *centers, size_t d, const uint16_t *center,
             square += x * x;
         }
         square -= sum * sum / (double)n;
-        if (square > most) {
-            most = square;
+        if (square > max) {
+            max = square;
             at = j;
         }
     }
@@ -211,7 +211,7 @@ static void move(struct kv_bounds *b, const float *now)
 
     for (size_t g = 0; g < b->n_groups; g++) {
         const size_t end = (g + 1) * size < b->k ? (g + 1) * size : b->k;
-        double most = 0;
+        double max = 0;
 
         for (size_t c = g * size; c < end; c++) {
             double square = 0;
@@ -221,9 +221,9 @@ static void move(struct kv_bounds *b, const float *now)
 
                 square += by * by;
             }
-            most = square > most ? square : most;
+            max = square > max ? square : max;
         }
-        b->way[g] += sqrt(most);
+        b->way[g] += sqrt(max);
     }
     memcpy(b->last, now, b->k * b->d * sizeof(*now));
 }
@@ -261,16 +261,16 @@ static float away(const float *x, const float *center, size_t d)
 /* How much more `to` is than `from`, for one point at most; NaN: not known. */
 static double rise(const float *from, const float *to)
 {
-    double most = -INFINITY;
+    double max = -INFINITY;
 
     for (size_t i = 0; i < KV_SIDE; i++) {
         const double by = (double)to[i] - (double)from[i];
 
         if (isnan(by))
             return NAN;
-        most = by > most ? by : most;
+        max = by > max ? by : max;
     }
-    return most;
+    return max;
 }
 
 /* Those that the centers of the points are in are among them: no bound is above
@@ -278,12 +278,12 @@ static double rise(const float *from, const float *to)
 static void choose_groups(const struct round *r, const float *bound,
                           double grown, struct side *s)
 {
-    const float room = (float)(grown * (1 + 1e-6));
+    const float workspace = (float)(grown * (1 + 1e-6));
     int32_t open[KV_MAX_GROUPS];
     size_t n = 0;
 
     for (size_t g = 0; g < r->b->n_groups; g++)
-        open[g] = !(bound[g] >= r->limit[g] + room); /* a NaN is open */
+        open[g] = !(bound[g] >= r->limit[g] + workspace); /* a NaN is open */
     for (size_t g = 0; g < r->b->n_groups; g++) {
         s->group[n] = (uint16_t)g;
         n += (size_t)open[g];

@@ -163,16 +163,16 @@ static bool among(const struct kv_centroids *b, size_t size,
         nearest = far[g] < nearest ? far[g] : nearest;
     }
 
-    const double most = nearest * (1 + 0x1p-13) + 2 * (double)half;
+    const double max = nearest * (1 + 0x1p-13) + 2 * (double)half;
 
     for (size_t g = 0; g < n; g++) {
-        const float by = (float)(far[g] * (1 - 0x1p-13) - most) / b->scale;
+        const float by = (float)(far[g] * (1 - 0x1p-13) - max) / b->scale;
 
         gap[g] = by < gap[g] ? by : gap[g];
-        if (far[g] <= most)
-            candidates += within(b, size, group[g], x, most * most, code);
+        if (far[g] <= max)
+            candidates += within(b, size, group[g], x, max * max, code);
     }
-    *reach = (float)(most - (double)half) / b->scale;
+    *reach = (float)(max - (double)half) / b->scale;
     return candidates == 1;
 }
 

@@ -8,8 +8,8 @@
 static void look_up(const struct kv_store *s, const uint8_t *tile, int8_t *x)
 {
     const struct kv_scaled *c = kv_scaled_of(s);
-    uint16_t code[KV_SCALED_MOST];
-    float scale[KV_SCALED_MOST / 16];
+    uint16_t code[KV_SCALED_MAX];
+    float scale[KV_SCALED_MAX / 16];
 
     for (size_t t = 0; t < KV_TILE_TOKENS; t++) {
         kv_store_get_scaled(s, t, tile, code, scale);
@@ -39,7 +39,7 @@ static void qk8(const struct kv_store *s, const uint8_t *tile,
                 float *score, size_t stride)
 {
     const struct kv_scaled *c = kv_scaled_of(s);
-    int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
+    int8_t x[KV_TILE_TOKENS * KV_SCALED_MAX];
 
     look_up(s, tile, x);
     for (size_t t = 0; t < KV_TILE_TOKENS; t++)
@@ -61,7 +61,7 @@ static void pv8(const struct kv_store *s, const uint8_t *tile,
                 const struct kv_scaled_weights *w, size_t rows, float *acc)
 {
     const size_t padded = kv_padded(s->head_dim);
-    int8_t x[KV_TILE_TOKENS * KV_SCALED_MOST];
+    int8_t x[KV_TILE_TOKENS * KV_SCALED_MAX];
 
     look_up(s, tile, x);
     for (size_t i = 0; i < s->head_dim; i++) {

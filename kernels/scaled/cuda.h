@@ -81,7 +81,7 @@ float kv_gpu_half_factor(const float *x, size_t n);
 float kv_gpu_pair_table(const float *table, size_t n, uint32_t *to);
 /* A power of two that makes `most` at least 2^14 and less than 2^15; 2^60 at
  * most. */
-float kv_gpu_unit(float most);
+float kv_gpu_unit(float max);
 
 bool kv_gpu_scaled_open(struct kv_gpu_side *side);
 struct kv_gpu_scaled_kind kv_gpu_scaled_kind_of(const struct kv_store *s);

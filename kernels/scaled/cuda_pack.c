@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { UNIT_BYTES = 16, MOST_SHIFT = 60, MOST_GROUPS = 32, FACTORS = 1024 };
+enum { UNIT_BYTES = 16, MAX_SHIFT = 60, MAX_GROUPS = 32, FACTORS = 1024 };
 
 struct kv_gpu_scaled_kind kv_gpu_scaled_kind_of(const struct kv_store *s)
 {
@@ -202,21 +202,21 @@ static void put_scales(const struct kv_store *s, size_t t, const float *scale,
     }
 }
 
-float kv_gpu_unit(float most)
+float kv_gpu_unit(float max)
 {
     int exponent;
 
-    frexpf(most, &exponent);
-    return ldexpf(1, 15 - exponent < MOST_SHIFT ? 15 - exponent : MOST_SHIFT);
+    frexpf(max, &exponent);
+    return ldexpf(1, 15 - exponent < MAX_SHIFT ? 15 - exponent : MAX_SHIFT);
 }
 
 static float unit_of(const float *scale, size_t n)
 {
-    float most = 0;
+    float max = 0;
 
     for (size_t i = 0; i < n; i++)
-        most = fmaxf(most, fabsf(scale[i]));
-    return kv_gpu_unit(most);
+        max = fmaxf(max, fabsf(scale[i]));
+    return kv_gpu_unit(max);
 }
 
 static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
@@ -232,7 +232,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
         .tokens = n,
     };
     uint16_t code[KV_GPU_TILE][KV_GPU_MAX_DIM];
-    float scale[KV_GPU_TILE * MOST_GROUPS], unit;
+    float scale[KV_GPU_TILE * MAX_GROUPS], unit;
 
     for (size_t t = 0; t < KV_GPU_TILE; t++) {
         const size_t token = i * KV_GPU_TILE + t;

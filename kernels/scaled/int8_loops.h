@@ -16,7 +16,7 @@ enum {
     INT8_LANES = KV_SCALED_LANES,
     UNIT = 64, /* bytes of a unit of a plane */
     PARTS = KV_SCALED_PARTS,
-    MOST_FIELDS = 8
+    MAX_FIELDS = 8
 };
 
 #define EVERY_BITS(X, ROWS) X(1, ROWS) X(2, ROWS) X(3, ROWS) X(4, ROWS)
@@ -113,7 +113,7 @@ ALWAYS_INLINE void score_lanes(const struct kv_store *s, struct planes p,
         if (!lane && bits == 3 && u % 2 == 0)
             kv_prefetch(p.high + (first + u) / 2 * UNIT, UNIT);
         UNROLL
-        for (unsigned f = 0; f < MOST_FIELDS; f++)
+        for (unsigned f = 0; f < MAX_FIELDS; f++)
             if (f < fields)
                 meet(value8(r, bits, t, f), code + f / 2 * all * 4, 4, rows,
                      &sum[0][f % 2], 2);
@@ -208,7 +208,7 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
                             size_t rows, size_t lane, float *acc)
 {
     const unsigned fields = (unsigned)kv_scaled_fields(bits);
-    const size_t units = MOST_FIELDS / fields, padded = kv_padded(s->head_dim);
+    const size_t units = MAX_FIELDS / fields, padded = kv_padded(s->head_dim);
     const vi32 t = near_table(kv_scaled_of(s)->near);
     /* both parts are read by turns: an even pace over the tile */
     const uint8_t *ahead = planes[0].low + block * PARTS * bits * UNIT;
@@ -230,7 +230,7 @@ ALWAYS_INLINE void pv_lanes(const struct kv_store *s,
         if (!lane && bits == 3 && u == 0)
             kv_prefetch(ahead + (part * bits + 2) * UNIT, UNIT);
         UNROLL
-        for (unsigned f = 0; f < MOST_FIELDS; f++)
+        for (unsigned f = 0; f < MAX_FIELDS; f++)
             if (f < fields)
                 meet(value8(r, bits, t, f), quad + f * 4, KV_TILE_TOKENS, rows,
                      sum, 1);

@@ -11,16 +11,16 @@ enum { LINE = 64, PLANES = 2 };
 static void round_table(struct kv_scaled *c)
 {
     const size_t fields = kv_scaled_fields(c->bits);
-    float most = 0, least = INFINITY;
+    float max = 0, min = INFINITY;
 
     for (size_t i = 0; i < KV_TILE_TOKENS; i++)
         c->order[i] = (uint8_t)(i / (4 * fields) * 4 * fields + i % 4 * fields +
                                 i / 4 % fields);
 
     for (size_t i = 0; i < KV_SCALED_TABLE; i++)
-        most = fmaxf(most, fabsf(c->table[i]));
-    for (float top = 127; most > 0 && top >= 96; top--) {
-        const float unit = most / top;
+        max = fmaxf(max, fabsf(c->table[i]));
+    for (float top = 127; max > 0 && top >= 96; top--) {
+        const float unit = max / top;
         float error = 0;
 
         for (size_t i = 0; i < KV_SCALED_TABLE; i++) {
@@ -28,12 +28,12 @@ static void round_table(struct kv_scaled *c)
 
             error += e * e;
         }
-        if (error < least) {
-            least = error;
+        if (error < min) {
+            min = error;
             c->unit = unit;
         }
     }
-    for (size_t i = 0; most > 0 && i < KV_SCALED_TABLE; i++)
+    for (size_t i = 0; max > 0 && i < KV_SCALED_TABLE; i++)
         c->near[i] = (int8_t)rintf(c->table[i] / c->unit);
 }
 
@@ -46,7 +46,7 @@ bool kv_scaled_init(struct kv_scaled *c, unsigned bits, const float *table,
                             .scale = scale,
                             .divisor = divisor,
                             .group = group};
-    if (head_dim > KV_SCALED_MOST || (group != head_dim && group % 16))
+    if (head_dim > KV_SCALED_MAX || (group != head_dim && group % 16))
         return false;
     if (bits > 4)
         return format && (bits == 6 || bits == 8);

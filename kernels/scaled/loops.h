@@ -10,15 +10,15 @@ enum { VECTOR = KV_SCALED_LANES };
  * stay loops where registers are few; in plain C all loops do. */
 #if V_REGISTERS >= 32
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-enum { MOST_ROWS = 8 };
+enum { MAX_ROWS = 8 };
 #define UNROLL_BATCH UNROLL
 #elif V_REGISTERS > 0
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4)
-enum { MOST_ROWS = 4 };
+enum { MAX_ROWS = 4 };
 #define UNROLL_BATCH
 #else
 #define EVERY_ROWS(X) X(1)
-enum { MOST_ROWS = 1 };
+enum { MAX_ROWS = 1 };
 #define UNROLL_BATCH
 #undef UNROLL
 #define UNROLL
@@ -270,7 +270,7 @@ ALWAYS_INLINE size_t token(struct some at, size_t j)
 ALWAYS_INLINE void dot_batch(const struct work *k, unsigned bits, unsigned m,
                              vtable16 t, size_t c, size_t n, const float *q,
                              size_t q_row, size_t rows, struct some at,
-                             vf32 sum[MOST_ROWS][2])
+                             vf32 sum[MAX_ROWS][2])
 {
     struct raw raw[TOGETHER];
 
@@ -308,14 +308,14 @@ ALWAYS_INLINE void dot_some(const struct work *k, unsigned bits, unsigned m,
 {
     const size_t d = k->s->head_dim, wide = at.halves * TOGETHER;
     const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
-    vf32 all[MOST_ROWS][2];
+    vf32 all[MAX_ROWS][2];
 
     UNROLL
     for (size_t i = 0; i < rows * wide; i++)
         all[i / wide][i % wide] = v_set1(0);
     for (size_t g = 0; g < d; g += k->group) {
         const float *scale = k->scale + g / k->group * KV_TILE_PART;
-        vf32 sum[MOST_ROWS][2];
+        vf32 sum[MAX_ROWS][2];
 
         UNROLL
         for (size_t i = 0; i < rows * wide; i++)
@@ -359,7 +359,7 @@ ALWAYS_INLINE void add_lanes(const struct work *k, unsigned bits, unsigned m,
                              const float *p, size_t rows, float *acc,
                              size_t padded)
 {
-    vf32 sum[MOST_ROWS][2];
+    vf32 sum[MAX_ROWS][2];
 
     acc += block * VECTOR + lane;
     UNROLL
@@ -394,7 +394,7 @@ ALWAYS_INLINE void add_rows(const struct work *k, unsigned bits, unsigned m,
 {
     const size_t padded = kv_padded(k->s->head_dim);
     const vtable16 t = v_load16(kv_scaled_of(k->s)->table);
-    float w[KV_SCALED_SCALES * MOST_ROWS]; /* [groups][rows][32] */
+    float w[KV_SCALED_SCALES * MAX_ROWS]; /* [groups][rows][32] */
 
     for (size_t g = 0; g * k->group < k->s->head_dim; g++)
         for (size_t r = 0; r < rows; r++)
@@ -456,7 +456,7 @@ static void expand(const struct kv_store *s, const uint8_t *tile, size_t part,
     }
 }
 
-/* q: [channels][q_row], of which the first `rows` <= MOST_ROWS. */
+/* q: [channels][q_row], of which the first `rows` <= MAX_ROWS. */
 static void score_rows(const struct work *k, const float *q, size_t q_row,
                        size_t rows, float *score, size_t stride)
 {
@@ -496,9 +496,9 @@ static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
     for (size_t i = 0; i < KV_SCALED_PARTS; i++, score += KV_TILE_PART) {
         const struct work k = work_of(s, tile, i, scale);
 
-        for (size_t r = 0; r < rows; r += MOST_ROWS)
+        for (size_t r = 0; r < rows; r += MAX_ROWS)
             score_rows(&k, (const float *)query + r, rows,
-                       kv_min(rows - r, MOST_ROWS), score + r * stride, stride);
+                       kv_min(rows - r, MAX_ROWS), score + r * stride, stride);
     }
 }
 
@@ -511,8 +511,8 @@ static void pv(const struct kv_store *s, size_t head, const uint8_t *tile,
     for (size_t i = 0; i < KV_SCALED_PARTS; i++, p += KV_TILE_PART) {
         const struct work k = work_of(s, tile, i, scale);
 
-        for (size_t r = 0; r < rows; r += MOST_ROWS)
-            pv_rows(&k, p + r * stride, stride, kv_min(rows - r, MOST_ROWS),
+        for (size_t r = 0; r < rows; r += MAX_ROWS)
+            pv_rows(&k, p + r * stride, stride, kv_min(rows - r, MAX_ROWS),
                     acc + r * kv_padded(s->head_dim));
     }
 }

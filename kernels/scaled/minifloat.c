@@ -16,16 +16,16 @@ static float power(int k)
 
 static uint16_t encode(const struct kv_minifloat *f, float x)
 {
-    const int least = 2 - (1 << (f->e - 1)); /* exponent of the least normal */
+    const int min = 2 - (1 << (f->e - 1)); /* exponent of the least normal */
     const uint32_t u = kv_f32_bits(fminf(fabsf(x), f->max)),
                    sign = kv_f32_bits(x) >> 31;
     const int own = (int)(u >> 23) - 127;
-    const int exponent = own > least ? own : least;
+    const int exponent = own > min ? own : min;
     /* in units of the last place; 2^(m+1), where it rounds up to that, is the
      * carry into the exponent */
     const float units = rintf(kv_bits_f32(u) * power((int)f->m - exponent));
     const uint32_t size =
-        ((uint32_t)(exponent - least) << f->m) + (uint32_t)units;
+        ((uint32_t)(exponent - min) << f->m) + (uint32_t)units;
 
     return (uint16_t)(sign << (f->e + f->m) | size);
 }

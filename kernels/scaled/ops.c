@@ -9,7 +9,7 @@
 enum {
     ROWS = KV_TILE_ROWS,
     LINE = 64,
-    MOST_SCALES = KV_SCALED_SCALES * KV_SCALED_PARTS
+    MAX_SCALES = KV_SCALED_SCALES * KV_SCALED_PARTS
 };
 
 static const struct kv_scaled_loops *loops(void)
@@ -79,8 +79,8 @@ static void prepare8(const struct kv_store *s, size_t head, const float *q,
     const struct kv_scaled *c = kv_scaled_of(s);
     const struct kv_scaled_query to = query_at(s, query);
     const size_t d = s->head_dim, padded = kv_padded(c->group);
-    float x[ROWS][KV_SCALED_MOST], unit[ROWS];
-    int8_t code[ROWS][KV_SCALED_MOST];
+    float x[ROWS][KV_SCALED_MAX], unit[ROWS];
+    int8_t code[ROWS][KV_SCALED_MAX];
 
     (void)head;
     memset(to.code, 0, rows * kv_padded(d));
@@ -91,8 +91,8 @@ static void prepare8(const struct kv_store *s, size_t head, const float *q,
     for (size_t g = 0; g < kv_scaled_groups(s); g++) {
         const size_t first = g * c->group;
 
-        kv_tile_loops()->round8(x[0] + first, KV_SCALED_MOST, rows, padded,
-                                code[0], KV_SCALED_MOST, unit);
+        kv_tile_loops()->round8(x[0] + first, KV_SCALED_MAX, rows, padded,
+                                code[0], KV_SCALED_MAX, unit);
         for (size_t r = 0; r < rows; r++) {
             int32_t sum = 0;
 
@@ -126,7 +126,7 @@ static void scales_of(const struct kv_store *s, const uint8_t *tile,
 static void qk8(const struct kv_store *s, size_t head, const uint8_t *tile,
                 const void *query, size_t rows, float *score, size_t stride)
 {
-    float scale[MOST_SCALES];
+    float scale[MAX_SCALES];
 
     (void)head;
     scales_of(s, tile, scale);
@@ -138,8 +138,8 @@ static void pv8(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const struct kv_scaled *c = kv_scaled_of(s);
     const struct kv_tile_loops *tiles = kv_tile_loops();
-    float scale[MOST_SCALES], x[KV_TILE_ROWS * KV_TILE_TOKENS];
-    struct kv_scaled_weights w[KV_SCALED_MOST / 16];
+    float scale[MAX_SCALES], x[KV_TILE_ROWS * KV_TILE_TOKENS];
+    struct kv_scaled_weights w[KV_SCALED_MAX / 16];
 
     (void)head;
     scales_of(s, tile, scale);

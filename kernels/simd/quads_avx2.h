@@ -59,8 +59,8 @@ static inline void kv_quad_widen(const int8_t *from, size_t n, int16_t *to)
  * their neighbours' would not fit the 16 bits that the instruction for bytes
  * gives them.  rows is a constant. */
 ALWAYS_INLINE void kv_quad_qk_some(const uint8_t *x, size_t n_quads,
-                                       struct kv_quad_rows q, size_t rows,
-                                       int32_t *sum)
+                                   struct kv_quad_rows q, size_t rows,
+                                   int32_t *sum)
 {
     for (size_t t = 0; t < KV_TILE_TOKENS; t += KV_QUAD_TOKENS) {
         __m256i s[KV_QUAD_ROWS][2];
@@ -98,8 +98,7 @@ ALWAYS_INLINE void kv_quad_qk_some(const uint8_t *x, size_t n_quads,
 
 /* The same; 1 <= rows <= KV_QUAD_ROWS. */
 static inline void kv_quad_qk(const uint8_t *x, size_t n_quads,
-                                  struct kv_quad_rows q, size_t rows,
-                                  int32_t *sum){
+                              struct kv_quad_rows q, size_t rows, int32_t *sum){
 #define SOME(R) kv_quad_qk_some(x, n_quads, q, R, sum)
     KV_QUAD_CASES(rows, SOME)
 #undef SOME
@@ -108,12 +107,11 @@ static inline void kv_quad_qk(const uint8_t *x, size_t n_quads,
 /* A quad's sums of x - bias, signed (bias 0: x is signed; 128: it is not), with
  * p [rows][64 / 8], weights from 0 to 127 as kv_quad_weights() leaves them: sum
  * [rows].  bias and rows are constants. */
-ALWAYS_INLINE
-    void kv_quad_pv(const uint8_t *x, int bias, const __m256i (*p)[8],
-                        size_t rows, __m128i *sum)
+ALWAYS_INLINE void kv_quad_pv(const uint8_t *x, int bias, const __m256i (*p)[8],
+                              size_t rows, __m128i *sum)
 {
     /* four tokens by four numbers, the other way round */
-    const __m256i turn = _mm256_broadcastsi128_si256(
+    const __m256i transpose = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     __m256i s[KV_QUAD_ROWS];
 
@@ -123,7 +121,7 @@ ALWAYS_INLINE
     UNROLL
     for (size_t i = 0; i < KV_TILE_TOKENS / KV_QUAD_TOKENS; i++) {
         __m256i v = _mm256_shuffle_epi8(
-            _mm256_loadu_si256((const __m256i *)x + i), turn);
+            _mm256_loadu_si256((const __m256i *)x + i), transpose);
 
         if (bias)
             v = _mm256_xor_si256(v, _mm256_set1_epi8((char)bias));

@@ -57,7 +57,7 @@ struct work {
 /* One (KV head, chunk); a step is done for all groups before the next. */
 struct item {
     const struct kv_tile_head *of;
-    const struct kv_tile_room *room;
+    const struct kv_tile_workspace *workspace;
     size_t begin, end; /* tokens */
     struct work *work; /* [of->n_groups] */
 };
@@ -73,7 +73,7 @@ size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads)
 
 static void start_group(const struct item *w, const struct kv_tile_group *g,
                         struct kv_tile_partial *out, struct work *to,
-                        struct kv_arena *room)
+                        struct kv_arena *workspace)
 {
     const struct kv_tiles_job *j = w->of->job;
     const struct kv_tile_choice *ops = &w->of->ops;
@@ -91,7 +91,7 @@ static void start_group(const struct item *w, const struct kv_tile_group *g,
             ops->k[i]->notes) {
             const size_t bytes = ops->k[i]->query_bytes(k);
 
-            to->query[i] = kv_arena_take(room, bytes, 1);
+            to->query[i] = kv_arena_take(workspace, bytes, 1);
             memcpy(to->query[i], g->query[i], bytes);
         }
         if (out->acc[i])
@@ -100,16 +100,16 @@ static void start_group(const struct item *w, const struct kv_tile_group *g,
     }
 }
 
-static void start(struct item *w, size_t chunk, struct kv_arena *room)
+static void start(struct item *w, size_t chunk, struct kv_arena *workspace)
 {
     const struct kv_tile_head *h = w->of;
 
     w->begin = kv_tile_chunk_begin(h->job, chunk);
     w->end = kv_tile_chunk_begin(h->job, chunk + 1);
-    w->work = kv_arena_take(room, h->n_groups, sizeof(*w->work));
+    w->work = kv_arena_take(workspace, h->n_groups, sizeof(*w->work));
     for (size_t i = 0; i < h->n_groups; i++)
         start_group(w, &h->group[i], &h->partial[chunk * h->n_groups + i],
-                    &w->work[i], room);
+                    &w->work[i], workspace);
 }
 
 /* The qk of tokens [begin, end). */
@@ -118,7 +118,7 @@ static void step_qk(const struct item *w, const struct work *g, size_t begin,
 {
     const struct kv_tile_head *h = w->of;
     const size_t stride = kv_tile_score_stride(&h->ops), rows = g->of->rows;
-    float *const part = w->room->part;
+    float *const part = w->workspace->part;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &h->job->k[i];
@@ -127,7 +127,7 @@ static void step_qk(const struct item *w, const struct work *g, size_t begin,
 
         for (size_t t = span.tile, n; t < span.tile_end; t += n) {
             const struct piece p = piece_of(s, h->head, t, begin, end);
-            float *const at = w->room->score + p.at;
+            float *const at = w->workspace->score + p.at;
 
             n = p.n_whole && ops->qk_tiles ? p.n_whole : 1;
             if (p.n_whole) {
@@ -152,7 +152,7 @@ static void step_pv(const struct item *w, const struct work *g, size_t begin,
 {
     const struct kv_tile_head *h = w->of;
     const size_t stride = kv_tile_score_stride(&h->ops), rows = g->of->rows;
-    float *const part = w->room->part;
+    float *const part = w->workspace->part;
 
     for (size_t i = 0; i < KV_MAX_RUNS; i++) {
         const struct kv_store *s = &h->job->v[i];
@@ -162,7 +162,7 @@ static void step_pv(const struct item *w, const struct work *g, size_t begin,
 
         for (size_t t = span.tile, n; t < span.tile_end; t += n) {
             const struct piece p = piece_of(s, h->head, t, begin, end);
-            const float *const at = w->room->score + p.at;
+            const float *const at = w->workspace->score + p.at;
 
             n = p.n_whole && ops->pv_tiles ? p.n_whole : 1;
             if (p.n_whole) {
@@ -192,7 +192,7 @@ static void hide(const struct item *w, const struct work *g, size_t begin,
     for (size_t r = 0; r < g->of->rows; r++) {
         const size_t row = g->of->first + r,
                      last = kv_min(kv_tile_end(j, row), end);
-        float *const s = w->room->score + r * stride;
+        float *const s = w->workspace->score + r * stride;
 
         if (!kv_attend_simple(&j->view))
             kv_attend_logits(&j->view, 0,
@@ -221,7 +221,7 @@ static bool sees_some(const struct item *w, const struct work *g, size_t begin,
 static void step_weights(const struct item *w, struct work *g, size_t begin,
                          size_t end)
 {
-    float *const x = w->room->score;
+    float *const x = w->workspace->score;
     const size_t stride = kv_tile_score_stride(&w->of->ops);
     const size_t n = end - begin, whole = kv_round_up(n, 16);
     struct kv_tile_partial *out = g->out;
@@ -270,13 +270,13 @@ static void run_items(struct item *w, size_t n)
 }
 
 void kv_tile_run(const struct kv_tile_head *heads, size_t n, size_t chunk,
-                 const struct kv_tile_room *room)
+                 const struct kv_tile_workspace *workspace)
 {
-    struct kv_arena rest = room->rest;
+    struct kv_arena rest = workspace->rest;
     struct item *w = kv_arena_take(&rest, n, sizeof(*w));
 
     for (size_t i = 0; i < n; i++) {
-        w[i] = (struct item){.of = &heads[i], .room = room};
+        w[i] = (struct item){.of = &heads[i], .workspace = workspace};
         start(&w[i], chunk, &rest);
     }
     run_items(w, n);

@@ -44,12 +44,12 @@ static size_t end_of_all(const struct kv_tiles_job *j)
 /* Steps and chunks begin at whole tiles of the longest run of keys. */
 static size_t offset_of(const struct kv_tiles_job *j)
 {
-    const struct kv_store *most = j->k;
+    const struct kv_store *max = j->k;
 
     for (size_t i = 1; i < KV_MAX_RUNS; i++)
-        if (j->k[i].n > most->n)
-            most = &j->k[i];
-    return most->first % KV_TILE_TOKENS;
+        if (j->k[i].n > max->n)
+            max = &j->k[i];
+    return max->first % KV_TILE_TOKENS;
 }
 
 size_t kv_tile_chunk_count(const struct kv_tiles_job *j)
@@ -104,7 +104,7 @@ static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
         k |= o.k[i] && o.k[i]->by_chunks;
         v |= o.v[i] && o.v[i]->by_chunks;
     }
-    o.most_rows = many ? KV_TILE_MANY : k && v ? KV_TILE_FEW : KV_TILE_ROWS;
+    o.max_rows = many ? KV_TILE_MANY : k && v ? KV_TILE_FEW : KV_TILE_ROWS;
     o.step = k || v ? CHUNK : STEP;
     return o;
 }
@@ -112,7 +112,7 @@ static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
 static size_t group_count(const struct kv_tiles_job *j,
                           const struct kv_tile_choice *o)
 {
-    return (kv_tile_row_count(j) + o->most_rows - 1) / o->most_rows;
+    return (kv_tile_row_count(j) + o->max_rows - 1) / o->max_rows;
 }
 
 size_t kv_tile_groups(const struct kv_tiles_job *j)
@@ -128,7 +128,7 @@ size_t kv_tile_score_floats(const struct kv_tiles_job *j)
 {
     const struct kv_tile_choice ops = choose_ops(j);
 
-    return kv_min(kv_tile_row_count(j), ops.most_rows) *
+    return kv_min(kv_tile_row_count(j), ops.max_rows) *
            kv_tile_score_stride(&ops);
 }
 
@@ -201,7 +201,7 @@ static struct kv_tile_partial partial_in(const struct kv_tile_head *h,
 static void lay_out(struct kv_tile_head *h, struct kv_arena *from)
 {
     const struct kv_tiles_job *j = h->job;
-    const size_t n_rows = kv_tile_row_count(j), most = h->ops.most_rows;
+    const size_t n_rows = kv_tile_row_count(j), max = h->ops.max_rows;
 
     h->group = kv_arena_take(from, h->n_groups, sizeof(*h->group));
     h->partial =
@@ -209,8 +209,8 @@ static void lay_out(struct kv_tile_head *h, struct kv_arena *from)
     for (size_t i = 0; i < h->n_groups; i++) {
         struct kv_tile_group *g = &h->group[i];
 
-        *g = (struct kv_tile_group){.first = i * most};
-        g->rows = n_rows - g->first < most ? n_rows - g->first : most;
+        *g = (struct kv_tile_group){.first = i * max};
+        g->rows = n_rows - g->first < max ? n_rows - g->first : max;
         for (size_t r = 0; r < KV_MAX_RUNS; r++)
             if (h->ops.k[r])
                 g->query[r] =
@@ -242,11 +242,12 @@ struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
 
 /* ---- queries ------------------------------------------------------------- */
 
-void kv_tile_prepare(struct kv_tile_head *h, const struct kv_tile_room *room)
+void kv_tile_prepare(struct kv_tile_head *h,
+                     const struct kv_tile_workspace *workspace)
 {
     const struct kv_tiles_job *j = h->job;
     const size_t d = j->view.head_dim;
-    float *const q = room->row;
+    float *const q = workspace->row;
 
     for (size_t n = 0; n < h->n_groups; n++)
         for (size_t i = 0; i < KV_MAX_RUNS; i++) {
@@ -365,8 +366,9 @@ static void finish_group(const struct kv_tile_head *h, size_t group,
     }
 }
 
-void kv_tile_finish(struct kv_tile_head *h, const struct kv_tile_room *room)
+void kv_tile_finish(struct kv_tile_head *h,
+                    const struct kv_tile_workspace *workspace)
 {
     for (size_t i = 0; i < h->n_groups; i++)
-        finish_group(h, i, room->row);
+        finish_group(h, i, workspace->row);
 }

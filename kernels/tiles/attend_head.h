@@ -32,7 +32,7 @@ static inline size_t kv_arena_bytes(size_t n, size_t size)
  * tokens are gone over at a time. */
 struct kv_tile_choice {
     const struct kv_tile_ops *k[KV_MAX_RUNS], *v[KV_MAX_RUNS];
-    size_t most_rows, step;
+    size_t max_rows, step;
 };
 
 /* So many queries of a KV head as its operations take, ready for each run. */
@@ -58,7 +58,7 @@ struct kv_tile_head {
 };
 
 /* What a thread works in; rows: as many as a group has at most. */
-struct kv_tile_room {
+struct kv_tile_workspace {
     float *score;         /* kv_tile_score_floats() */
     float *part;          /* [rows][64], of a tile that is not whole */
     float *row;           /* [rows][head_dim] */
@@ -124,11 +124,13 @@ size_t kv_tile_copy_bytes(const struct kv_tiles_job *j);
 size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads);
 
 /* First, for each head: its queries. */
-void kv_tile_prepare(struct kv_tile_head *h, const struct kv_tile_room *room);
+void kv_tile_prepare(struct kv_tile_head *h,
+                     const struct kv_tile_workspace *workspace);
 /* Then, for each chunk: n heads of one job, side by side over its tokens. */
 void kv_tile_run(const struct kv_tile_head *heads, size_t n, size_t chunk,
-                 const struct kv_tile_room *room);
+                 const struct kv_tile_workspace *workspace);
 /* Then, for each head: the job's outputs. */
-void kv_tile_finish(struct kv_tile_head *h, const struct kv_tile_room *room);
+void kv_tile_finish(struct kv_tile_head *h,
+                    const struct kv_tile_workspace *workspace);
 
 #endif

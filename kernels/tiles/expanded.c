@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MOST_DIM = 512, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
+enum { MAX_DIM = 512, PARTS = KV_TILE_TOKENS / KV_TILE_PART };
 
 /* ---- a few queries --------------------------------------------------------
  */
@@ -17,12 +17,12 @@ size_t kv_exact_query_bytes(const struct kv_store *s)
 void kv_exact_prepare(const struct kv_store *s, size_t head, const float *q,
                       size_t rows, void *query)
 {
-    float *turned = query;
+    float *rotated = query;
 
     (void)head;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < s->head_dim; c++)
-            turned[c * rows + r] = q[r * s->head_dim + c];
+            rotated[c * rows + r] = q[r * s->head_dim + c];
 }
 
 size_t kv_exact_acc_floats(const struct kv_store *s)
@@ -42,7 +42,7 @@ void kv_exact_finish(const struct kv_store *s, size_t head, const float *acc,
 void kv_exact_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
                  const void *query, size_t rows, float *score, size_t stride)
 {
-    _Alignas(64) float x[MOST_DIM * KV_TILE_PART];
+    _Alignas(64) float x[MAX_DIM * KV_TILE_PART];
 
     for (size_t i = 0; i < PARTS; i++) {
         s->family->expand(s, head, tile, i, x);
@@ -54,7 +54,7 @@ void kv_exact_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
 void kv_exact_pv(const struct kv_store *s, size_t head, const uint8_t *tile,
                  const float *p, size_t stride, size_t rows, float *acc)
 {
-    _Alignas(64) float x[MOST_DIM * KV_TILE_PART];
+    _Alignas(64) float x[MAX_DIM * KV_TILE_PART];
 
     for (size_t i = 0; i < PARTS; i++) {
         s->family->expand(s, head, tile, i, x);
@@ -97,7 +97,7 @@ static void many_prepare(const struct kv_store *s, size_t head, const float *q,
 static void many_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const void *query, size_t rows, float *score, size_t stride)
 {
-    _Alignas(64) float x[MOST_DIM * KV_TILE_PART];
+    _Alignas(64) float x[MAX_DIM * KV_TILE_PART];
     const size_t d = s->head_dim;
 
     for (size_t i = 0; i < PARTS; i++) {
@@ -110,7 +110,7 @@ static void many_qk(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void many_pv(const struct kv_store *s, size_t head, const uint8_t *tile,
                     const float *p, size_t stride, size_t rows, float *acc)
 {
-    _Alignas(64) float x[MOST_DIM * KV_TILE_TOKENS];
+    _Alignas(64) float x[MAX_DIM * KV_TILE_TOKENS];
     const size_t padded = kv_padded(s->head_dim);
 
     for (size_t i = 0; i < PARTS; i++)

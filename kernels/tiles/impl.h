@@ -55,17 +55,17 @@ struct kv_tile_loops {
                         float *x);
 };
 
-/* Of four rows the units of codes up to `most` in magnitude: max[r], the row's
- * largest magnitude, becomes max / most, and by[r] most / max; both 0 where max
- * is below `least`.  Four divisions take as long as one. */
-ALWAYS_INLINE void kv_units_of_four(float most, float least, float max[4],
+/* Of four rows the units of codes up to `limit` in magnitude: max[r], the row's
+ * largest magnitude, becomes max / limit, and by[r] limit / max; both 0 where max
+ * is below `tiny`.  Four divisions take as long as one. */
+ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
                                     float by[4])
 {
     const vf32x4 m = v4_load(max), zero = {0};
-    const vi32x4 some = m >= (vf32x4){least, least, least, least};
+    const vi32x4 some = m >= (vf32x4){tiny, tiny, tiny, tiny};
 
-    v4_store(by, v4_select(some, most / m, zero));
-    v4_store(max, v4_select(some, m / most, zero));
+    v4_store(by, v4_select(some, limit / m, zero));
+    v4_store(max, v4_select(some, m / limit, zero));
 }
 
 /* Those of round8. */

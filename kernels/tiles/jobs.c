@@ -27,8 +27,8 @@ static size_t part_begin(const struct kv_tiles_job *j, size_t part,
 /* ---- a thread's room ----------------------------------------------------- */
 
 /* Good for each of the jobs; release with free(r.score). */
-static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
-                                    size_t threads)
+static struct kv_tile_workspace workspace_new(const struct kv_tiles_job *jobs,
+                                              size_t n, size_t threads)
 {
     size_t score = 0, rows = 0, row = 0, rest = 0;
 
@@ -51,7 +51,7 @@ static struct kv_tile_room room_new(const struct kv_tiles_job *jobs, size_t n,
                          kv_arena_bytes(rest, 1);
     char *at = kv_lines_unset(bytes, 1);
     struct kv_arena a = {at, at + bytes};
-    struct kv_tile_room r;
+    struct kv_tile_workspace r;
 
     r.score = kv_arena_take(&a, score, sizeof(float));
     r.part = kv_arena_take(&a, rows * KV_TILE_TOKENS, sizeof(float));
@@ -87,7 +87,7 @@ static const struct at_work *with_part(const struct at_work *w, size_t i)
 
 /* The i-th of all (part, chunk)s. */
 static void run_part(const struct at_work *all, size_t i,
-                     const struct kv_tile_room *room)
+                     const struct kv_tile_workspace *workspace)
 {
     const struct at_work *w = with_part(all, i);
     const size_t at = i - w->parts_before;
@@ -95,7 +95,7 @@ static void run_part(const struct at_work *all, size_t i,
     const size_t begin = part_begin(w->job, part, w->n_parts);
     const size_t end = part_begin(w->job, part + 1, w->n_parts);
 
-    kv_tile_run(w->heads + begin, end - begin, at % n, room);
+    kv_tile_run(w->heads + begin, end - begin, at % n, workspace);
 }
 
 /* (part, chunk)s that a thread takes at a time, of n: neighbours, as the end of
@@ -132,27 +132,28 @@ static void attend(const struct kv_tiles_job *jobs, size_t n_jobs, size_t bytes,
 
 #pragma omp parallel num_threads((int)threads)
     {
-        const struct kv_tile_room room = room_new(jobs, n_jobs, threads);
+        const struct kv_tile_workspace workspace =
+            workspace_new(jobs, n_jobs, threads);
 
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < w[n_jobs].heads_before; i++) {
             const struct at_work *of = with_head(w, i);
 
-            kv_tile_prepare(of->heads + i - of->heads_before, &room);
+            kv_tile_prepare(of->heads + i - of->heads_before, &workspace);
         }
 #pragma omp for schedule(dynamic, run) nowait
         for (size_t i = 0; i < n_parts - last; i++)
-            run_part(w, i, &room);
+            run_part(w, i, &workspace);
 #pragma omp for schedule(dynamic)
         for (size_t i = n_parts - last; i < n_parts; i++)
-            run_part(w, i, &room);
+            run_part(w, i, &workspace);
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < w[n_jobs].heads_before; i++) {
             const struct at_work *of = with_head(w, i);
 
-            kv_tile_finish(of->heads + i - of->heads_before, &room);
+            kv_tile_finish(of->heads + i - of->heads_before, &workspace);
         }
-        free(room.score);
+        free(workspace.score);
     }
     free(memory);
     free(w);

@@ -85,8 +85,8 @@ ALWAYS_INLINE void dot_rows(enum kv_float kind, bool ahead, const void *k,
                             size_t parts, size_t head_dim, const float *q,
                             size_t rows, float *score, size_t stride)
 {
-    const size_t n = parts * KV_TILE_PART, most = n / V_WIDTH;
-    const size_t g = groups(rows) < most ? groups(rows) : most;
+    const size_t n = parts * KV_TILE_PART, best = n / V_WIDTH;
+    const size_t g = groups(rows) < best ? groups(rows) : best;
 
     for (size_t at = 0; at < n; at += g * V_WIDTH)
         dot_some(kind, ahead, k, head_dim, q, rows, at, g, score, stride);
@@ -239,17 +239,17 @@ ALWAYS_INLINE void exp_few(float *x, size_t stride, size_t rows, size_t n,
 ALWAYS_INLINE void max_few(const float *x, size_t stride, size_t rows, size_t n,
                            float *max)
 {
-    vf32 most[FEW];
+    vf32 best[FEW];
     float each[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
-        most[r] = v_load(x + (r < rows ? r : 0) * stride);
+        best[r] = v_load(x + (r < rows ? r : 0) * stride);
     for (size_t i = V_WIDTH; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++)
-        most[r] = v_max(most[r], v_load(x + r * stride + i));
-    v_max4(most, each);
+        best[r] = v_max(best[r], v_load(x + r * stride + i));
+    v_max4(best, each);
     memcpy(max, each, rows * sizeof(*max));
 }
 
@@ -257,17 +257,17 @@ ALWAYS_INLINE void round8_few(const float *x, size_t stride, size_t rows,
                               size_t n, int8_t *code, size_t code_stride,
                               float *scale)
 {
-    vf32 most[FEW];
+    vf32 best[FEW];
     float each[FEW], inverse[FEW];
 
     UNROLL
     for (size_t r = 0; r < FEW; r++)
-        most[r] = v_set1(0);
+        best[r] = v_set1(0);
     for (size_t i = 0; i < n; i += V_WIDTH)
         UNROLL
     for (size_t r = 0; r < rows; r++)
-        most[r] = v_max(most[r], v_abs(v_load(x + r * stride + i)));
-    v_max4(most, each);
+        best[r] = v_max(best[r], v_abs(v_load(x + r * stride + i)));
+    v_max4(best, each);
     kv_units8_of_four(each, inverse);
     memcpy(scale, each, rows * sizeof(*scale));
     UNROLL

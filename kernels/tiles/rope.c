@@ -64,7 +64,7 @@ void kv_tiles_rope_free(struct kv_tiles_rope *r)
 void kv_tiles_rope_angles(const struct kv_tiles_rope *r, size_t position,
                           float *to)
 {
-    double angle[2 * KV_ROPE_MOST];
+    double angle[2 * KV_ROPE_MAX];
 
     angles(r, position, angle);
     for (size_t i = 0; i < r->half; i++) {
@@ -87,7 +87,7 @@ void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
                          float *cosine, float *sine)
 {
     const double *digit[KV_ROPE_DIGITS];
-    double top[2 * KV_ROPE_MOST];
+    double top[2 * KV_ROPE_MAX];
 
     for (size_t d = 0, p = first; d < TABLED; d++, p /= BASE)
         digit[d] = r->digit[d] + p % BASE * 2 * r->n_rot;
@@ -101,7 +101,7 @@ void kv_tiles_rope_first(const struct kv_tiles_rope *r, size_t first,
 
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first, float *x)
 {
-    float cosine[KV_ROPE_MOST], sine[KV_ROPE_MOST];
+    float cosine[KV_ROPE_MAX], sine[KV_ROPE_MAX];
 
     kv_tiles_rope_first(r, first, cosine, sine);
     kv_tile_loops()->rope_rotate(cosine, sine, r->within, r->n_rot, r->half, x);

@@ -32,7 +32,7 @@ struct kv_store kv_rotated_row(const struct kv_store *s)
 
 /* Channels [first, first + n) of kv_hadamard() of x [..][32], blocks of m
  * channels, 32 tokens side by side; where they are. */
-static float *turn_back(float *x, size_t first, size_t n, size_t m)
+static float *rotate_back(float *x, size_t first, size_t n, size_t m)
 {
     const float scale = (float)(1 / sqrt((double)m));
     const size_t begin = first / m * m, end = first + n;
@@ -61,20 +61,20 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 {
     const struct kv_rotated_tiles *r = rotated_of(s);
     const struct kv_store row = kv_rotated_row(s);
-    const size_t m = kv_hadamard_size(r->turned);
+    const size_t m = kv_hadamard_size(r->rotated);
     const size_t d = s->head_dim, first = head * d;
-    const size_t begin = first / r->turned * r->turned;
+    const size_t begin = first / r->rotated * r->rotated;
     float *z = kv_lines_unset(row.head_dim, KV_TILE_PART * sizeof(*z));
-    float *run = kv_lines_unset(r->turned, KV_TILE_PART * sizeof(*run));
+    float *run = kv_lines_unset(r->rotated, KV_TILE_PART * sizeof(*run));
 
     kv_family_integers.expand(&row, 0, tile, part, z);
     if (r->after) {
-        pick(s, z, begin, r->turned, run);
-        memcpy(x, turn_back(run, first - begin, d, m),
+        pick(s, z, begin, r->rotated, run);
+        memcpy(x, rotate_back(run, first - begin, d, m),
                d * KV_TILE_PART * sizeof(*x));
     } else {
         for (size_t i = 0; i < row.head_dim; i += m)
-            turn_back(z + i * KV_TILE_PART, 0, m, m);
+            rotate_back(z + i * KV_TILE_PART, 0, m, m);
         pick(s, z, first, d, x);
     }
     kv_tiles_rope_rotate(

@@ -17,9 +17,9 @@ struct kv_tiles_rope;
  * for keys of this width. */
 struct kv_rotated_tiles {
     struct kv_integers row;
-    size_t turned; /* channels of a transform; divides the row, and is divided
-                    * by head_dim */
-    bool after;    /* reordered after the transform, else before it */
+    size_t rotated; /* channels of a transform; divides the row, and is divided
+                     * by head_dim */
+    bool after;     /* reordered after the transform, else before it */
     const size_t *place; /* [n_heads * head_dim]: where in the row of codes a
                           * channel is */
     const struct kv_tiles_rope *rope;

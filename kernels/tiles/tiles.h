@@ -111,7 +111,7 @@ struct kv_store {
 
     /* Filled by kv_store_resize(): tiles [n_heads, or 1 where they are
      * together][room][tile_bytes], 64-byte aligned. */
-    size_t n, room;
+    size_t n, workspace;
     uint8_t *tiles;
 };
 
@@ -133,7 +133,8 @@ static inline size_t kv_store_heads(const struct kv_store *s)
 static inline uint8_t *kv_store_tile(const struct kv_store *s, size_t head,
                                      size_t i)
 {
-    return s->tiles + ((s->together ? 0 : head) * s->room + i) * s->tile_bytes;
+    return s->tiles +
+           ((s->together ? 0 : head) * s->workspace + i) * s->tile_bytes;
 }
 
 /* Position of the first token of a tile of this head. */

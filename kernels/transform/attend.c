@@ -206,7 +206,7 @@ static void find_angles(const struct kv_tiles_rope *rope, size_t position,
         kv_tiles_rope_first(rope, position + i * PART, a->cosine[i],
                             a->sine[i]);
 }
-_Static_assert(KV_ROPE_MOST <= KV_TRANSFORM_MAX / 2, "angles");
+_Static_assert(KV_ROPE_MAX <= KV_TRANSFORM_MAX / 2, "angles");
 
 /* Keys before RoPE: channels by integers, rotated as floats. */
 static void qk8_rotated(const struct kv_store *s, size_t head,

@@ -206,7 +206,7 @@ static float max(const float *x, size_t n)
 {
     vf32 m[4] = {v_set1(-INFINITY), v_set1(-INFINITY), v_set1(-INFINITY),
                  v_set1(-INFINITY)};
-    float most = -INFINITY;
+    float top = -INFINITY;
     size_t i = 0;
 
     for (; i + 4 * V_WIDTH <= n; i += 4 * V_WIDTH) /* four: they run abreast */
@@ -214,10 +214,10 @@ static float max(const float *x, size_t n)
             m[j] = v_max(v_load(x + i + j * V_WIDTH), m[j]);
     m[0] = v_max(v_max(m[0], m[1]), v_max(m[2], m[3]));
     for (size_t j = 0; j < V_WIDTH; j++)
-        most = m[0][j] > most ? m[0][j] : most;
+        top = m[0][j] > top ? m[0][j] : top;
     for (; i < n; i++)
-        most = x[i] > most ? x[i] : most;
-    return most;
+        top = x[i] > top ? x[i] : top;
+    return top;
 }
 
 static double exp_row(float *x, size_t n, float shift)
@@ -360,7 +360,7 @@ static void rows_times(const float *a, size_t a_stride, size_t rows,
 static double log_sum_exp(const float *x, size_t n)
 {
     const size_t whole = n - n % V_WIDTH, rest = n - whole;
-    const float most = max(x, n), shift = isinf(most) ? 0 : most;
+    const float top = max(x, n), shift = isinf(top) ? 0 : top;
     struct sum s = {0};
 
     for (size_t i = 0; i < whole; i += V_WIDTH)
@@ -396,8 +396,8 @@ static void round_f16(const float *x, size_t n, float *out)
         /* below: adding 0.5 rounds to a multiple of 2^-24 */
         const uint32_t small = kv_f32_bits(kv_bits_f32(a) + 0.5f - 0.5f);
         const uint32_t finite = a < 0x38800000 ? small : normal;
-        const uint32_t most = 0x477fe000; /* 65504 */
-        const uint32_t clamped = finite < most ? finite : most;
+        const uint32_t top = 0x477fe000; /* 65504 */
+        const uint32_t clamped = finite < top ? finite : top;
         const uint32_t r = a > 0x7f800000 ? 0x7fc00000 : clamped;
 
         out[i] = kv_bits_f32(r | (u & 0x80000000));
@@ -406,14 +406,14 @@ static void round_f16(const float *x, size_t n, float *out)
 
 static bool is_finite(const float *x, size_t n)
 {
-    uint32_t most = 0;
+    uint32_t top = 0;
 
     for (size_t i = 0; i < n; i++) {
         const uint32_t a = kv_f32_bits(x[i]) & 0x7fffffff;
 
-        most = a > most ? a : most;
+        top = a > top ? a : top;
     }
-    return most < 0x7f800000;
+    return top < 0x7f800000;
 }
 
 static void widen_bf16(const void *from, size_t n, float *to)

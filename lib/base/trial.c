@@ -20,11 +20,11 @@ static void limit_memory(size_t more)
     if (!f)
         return;
     if (fscanf(f, "%*u %*u %*u %*u %*u %lu", &data) == 1) {
-        const rlim_t most = data * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+        const rlim_t max = data * (rlim_t)sysconf(_SC_PAGESIZE) + more;
         struct rlimit r;
 
         getrlimit(RLIMIT_DATA, &r);
-        r.rlim_cur = most < r.rlim_cur ? most : r.rlim_cur;
+        r.rlim_cur = max < r.rlim_cur ? max : r.rlim_cur;
         setrlimit(RLIMIT_DATA, &r);
     }
     fclose(f);

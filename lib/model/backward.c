@@ -105,12 +105,12 @@ static void head_back(const struct kv_pass *p, const float *dlogits,
                       size_t rows, float *dh)
 {
     const size_t h = p->hidden, n_vocab = p->m->config.n_vocab;
-    const size_t most = kv_layers_panel(p->m->layers);
+    const size_t max = kv_layers_panel(p->m->layers);
     struct kv_workspace panel = {NULL, 0};
     const void *head;
 
-    for (size_t v = 0; v < n_vocab; v += most) {
-        const size_t cols = n_vocab - v < most ? n_vocab - v : most;
+    for (size_t v = 0; v < n_vocab; v += max) {
+        const size_t cols = n_vocab - v < max ? n_vocab - v : max;
 
         kv_layers_head(p->m->layers, v, cols, &panel, &head, NULL);
         kv_gemm(false, rows, h, cols, 1, dlogits + v, n_vocab, head, h,
@@ -307,9 +307,9 @@ static size_t row_wide(const struct kv_config *c)
     const struct kv_shape *s = &c->shape;
     const size_t mlp = 3 * c->inter;
     const size_t qkv = 2 * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
-    const size_t most = mlp > qkv ? mlp : qkv;
+    const size_t max = mlp > qkv ? mlp : qkv;
 
-    return most > c->n_vocab ? most : c->n_vocab;
+    return max > c->n_vocab ? max : c->n_vocab;
 }
 
 static void back_init(struct back *b)

@@ -503,7 +503,7 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
                    struct kv_err *e)
 {
     const struct kv_backend *b = m->backend;
-    const size_t n_vocab = m->config.n_vocab, most = kv_layers_panel(m->layers);
+    const size_t n_vocab = m->config.n_vocab, max = kv_layers_panel(m->layers);
     struct kv_workspace panel = {NULL, 0};
     struct panel p = {.m = m, .x = x, .n = n, .logits = logits};
     int rc = 0;
@@ -512,8 +512,8 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
         rc = kv_workspace_want(
             b, &m->workspace[KV_WORK_INPUT],
             n * m->config.hidden * kv_type_bytes(b->input_type), e);
-    for (; p.first < n_vocab && !rc; p.first += most) {
-        p.columns = n_vocab - p.first < most ? n_vocab - p.first : most;
+    for (; p.first < n_vocab && !rc; p.first += max) {
+        p.columns = n_vocab - p.first < max ? n_vocab - p.first : max;
         rc =
             kv_layers_head(m->layers, p.first, p.columns, &panel, &p.head, e) ||
             b->each((n + b->tile - 1) / b->tile, panel_tile, &p, e);
@@ -538,10 +538,10 @@ int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
 {
     const struct kv_backend *b = m->backend;
     const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    const size_t most = b->on_host ? n : kv_backend_logit_rows(b, n_vocab);
+    const size_t max = b->on_host ? n : kv_backend_logit_rows(b, n_vocab);
 
-    for (size_t t = 0; t < n; t += most) {
-        const size_t rows = n - t < most ? n - t : most;
+    for (size_t t = 0; t < n; t += max) {
+        const size_t rows = n - t < max ? n - t : max;
         const size_t bytes = rows * n_vocab * sizeof(*logits);
         float *to = logits + t * n_vocab;
         void *at;
@@ -561,13 +561,13 @@ int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
 {
     const struct kv_backend *b = m->backend;
     const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    const size_t most = kv_backend_logit_rows(b, n_vocab);
+    const size_t max = kv_backend_logit_rows(b, n_vocab);
     struct kv_workspace *mine = &m->workspace[KV_WORK_LOGITS];
     struct kv_workspace *its = &m->workspace[KV_WORK_BASE_LOGITS];
     int rc = 0;
 
-    for (size_t t = 0; t < n && !rc; t += most) {
-        const size_t rows = n - t < most ? n - t : most;
+    for (size_t t = 0; t < n && !rc; t += max) {
+        const size_t rows = n - t < max ? n - t : max;
         const size_t bytes = rows * n_vocab * sizeof(float);
 
         rc = kv_workspace_want(b, mine, bytes, e) ||

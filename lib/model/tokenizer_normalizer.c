@@ -24,7 +24,7 @@ struct kv_normalizer {
 static const struct form {
     const char *type;
     int options;
-} forms[] = {
+} views[] = {
     {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
     {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
     {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
@@ -36,10 +36,10 @@ static int parse_one(struct stage *x, const char *type, const json_t *j,
 {
     const char *text;
 
-    for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
-        if (!strcmp(type, forms[i].type)) {
+    for (size_t i = 0; i < sizeof(views) / sizeof(*views); i++) {
+        if (!strcmp(type, views[i].type)) {
             x->kind = FORM;
-            x->form = forms[i].options;
+            x->form = views[i].options;
             return kv_field_only(j, "type", e);
         }
     }

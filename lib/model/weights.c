@@ -173,13 +173,13 @@ const char *kv_weights_type(const struct kv_weights *w)
         [KV_W_BF16] = "bf16",
         [KV_W_OTHER] = "other",
     };
-    size_t bytes[sizeof(names) / sizeof(*names)] = {0}, most = 0;
+    size_t bytes[sizeof(names) / sizeof(*names)] = {0}, max = 0;
 
     for (size_t i = 0; i < w->n_weights; i++)
         bytes[w->weight[i]->type] += w->weight[i]->bytes;
     for (size_t t = 1; t < sizeof(names) / sizeof(*names); t++)
-        most = bytes[t] > bytes[most] ? t : most;
-    return names[most];
+        max = bytes[t] > bytes[max] ? t : max;
+    return names[max];
 }
 
 void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)

@@ -65,7 +65,7 @@ static float less(const float *x, const float *base, size_t i)
 static uint16_t quantize_row(const float *x, const float *base, size_t n,
                              unsigned top, uint16_t *symbol)
 {
-    const float most = (float)top;
+    const float limit = (float)top;
     float max = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -76,13 +76,13 @@ static uint16_t quantize_row(const float *x, const float *base, size_t n,
 
     const uint16_t half = kv_f16_clamp(max);
     const float stored = kv_f16_to_f32(half);
-    const float scale = stored > 0 ? most / stored : 0;
+    const float scale = stored > 0 ? limit / stored : 0;
 
     for (size_t i = 0; i < n; i++) {
         const float q = less(x, base, i) * scale;
-        const float low = q > -most ? q : -most;
+        const float low = q > -limit ? q : -limit;
 
-        symbol[i] = (uint16_t)(kv_round_even(low < most ? low : most) + most);
+        symbol[i] = (uint16_t)(kv_round_even(low < limit ? low : limit) + limit);
     }
     return half;
 }
@@ -90,10 +90,10 @@ static uint16_t quantize_row(const float *x, const float *base, size_t n,
 static void restore_row(uint16_t half, const uint16_t *symbol,
                         const float *base, size_t n, unsigned top, float *x)
 {
-    const float most = (float)top, max = kv_f16_to_f32(half);
+    const float limit = (float)top, max = kv_f16_to_f32(half);
 
     for (size_t i = 0; i < n; i++) {
-        const float y = ((float)symbol[i] - most) / most * max;
+        const float y = ((float)symbol[i] - limit) / limit * max;
 
         x[i] = base ? base[i] + y : y;
     }

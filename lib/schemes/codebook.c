@@ -351,10 +351,10 @@ void kv_codebook_encode(const struct kv_codec *c, struct kv_where w,
                         const float *x, size_t n_blocks, uint8_t *bytes)
 {
     const struct state *v = c->state;
-    const size_t most = n_blocks < BATCH ? n_blocks : BATCH;
+    const size_t max = n_blocks < BATCH ? n_blocks : BATCH;
     const size_t values = kv_codec_block_values(c);
-    float *work = kv_alloc(2 * most, values * sizeof(*work));
-    uint16_t *code = kv_alloc(2 * most, codes_of_token(&v->layout) * 2);
+    float *work = kv_alloc(2 * max, values * sizeof(*work));
+    uint16_t *code = kv_alloc(2 * max, codes_of_token(&v->layout) * 2);
 
     (void)w;
     for (size_t t = 0; t < n_blocks; t += BATCH) {

@@ -96,9 +96,9 @@ static int plan_sample(struct job *j, struct kv_err *e)
 {
     const size_t k = j->layout.k, tokens = dump_tokens(j);
     const size_t each = (j->end - j->first) * points_per_token(j);
-    const size_t most = MAX_POINTS * k / each;
+    const size_t max = MAX_POINTS * k / each;
 
-    j->n_tokens = most < 1 ? 1 : most < tokens ? most : tokens;
+    j->n_tokens = max < 1 ? 1 : max < tokens ? max : tokens;
 
     const size_t n = sampled_tokens(j) * points_per_token(j);
 

@@ -391,14 +391,14 @@ static const struct kv_param params[] = {
     {0},
 };
 
-static size_t least(size_t a, size_t b)
+static size_t min(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
 /* What groups divide, in values. */
-static size_t grouped(const struct kv_spec *s, enum kv_side side,
-                      const struct kv_shape *shape)
+static size_t integers(const struct kv_spec *s, enum kv_side side,
+                       const struct kv_shape *shape)
 {
     if (side == KV_K)
         return kv_spec_size(s, side, "n");
@@ -417,19 +417,19 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     for (int i = 0; i < KV_SIDES; i++) {
         const enum kv_side side = (enum kv_side)i;
         const size_t n = kv_spec_size(s, side, "n");
-        const size_t most = grouped(s, side, shape);
-        const size_t g = least(kv_spec_size(s, side, "g"), most);
+        const size_t max = integers(s, side, shape);
+        const size_t g = min(kv_spec_size(s, side, "g"), max);
 
         kv_spec_set(s, side, "g", (double)g);
         kv_spec_set(s, side, "k",
-                    (double)least(kv_spec_size(s, side, "k"), least(n, d)));
-        if (most % g)
+                    (double)min(kv_spec_size(s, side, "k"), min(n, d)));
+        if (max % g)
             return kv_fail(e, "%c: g=%zu must divide %s %zu",
                            kv_side_name(side), g,
                            side == KV_K ? "the block, n ="
                            : kv_spec_is(s, side, "heads", "one") ? "head_dim"
                                                                  : "the row of",
-                           most);
+                           max);
         if (shape->n_kv_heads * d > 65536)
             return kv_fail(e, "a row of %zu values has no 16-bit places",
                            shape->n_kv_heads * d);

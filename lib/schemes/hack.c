@@ -46,9 +46,9 @@ static uint8_t *sums(const struct kv_hack *h, uint8_t *bytes)
 /* A scale or minimum as it is stored, beyond the ends of values clamped. */
 static uint16_t narrow(const struct kv_hack *h, float x)
 {
-    const float most = 0x1p17f; /* between two halves */
+    const float max = 0x1p17f; /* between two halves */
 
-    return h->bf16 ? kv_f32_to_bf16(fminf(fmaxf(x, -most), most))
+    return h->bf16 ? kv_f32_to_bf16(fminf(fmaxf(x, -max), max))
                    : kv_f16_clamp(x);
 }
 

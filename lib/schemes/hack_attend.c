@@ -39,14 +39,14 @@ struct query {
 /* Query heads that pass together; the later one sees no less.  Rows of w, x, u
  * and code are theirs. */
 struct tile {
-    size_t n, most, w_room, line_room, score_room;
+    size_t n, max, w_workspace, line_workspace, score_workspace;
     struct query *query;     /* [most] */
     float *q;                /* [most][head_dim] */
-    float *w;                /* [most][w_room]: tokens, and a block of V */
-    float *x, *u;            /* [most][line_room]: what is quantized */
-    uint8_t *code;           /* [most][line_room] */
+    float *w;                /* [most][w_workspace]: tokens, and a block of V */
+    float *x, *u;            /* [most][line_workspace]: what is quantized */
+    uint8_t *code;           /* [most][line_workspace] */
     struct kv_hack_row *row; /* [part][most] */
-    double *score;           /* [most][score_room] */
+    double *score;           /* [most][score_workspace] */
     double *out;             /* [most][head_dim] */
     double *base, *one;      /* [n_groups][most], [most]: what minima give */
     struct kv_hack_ops ops;
@@ -96,18 +96,18 @@ static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
                      const float *x, size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
-    const size_t room = t->line_room;
-    const float *u = h->stochastic ? t->u + j0 * room : NULL;
+    const size_t workspace = t->line_workspace;
+    const float *u = h->stochastic ? t->u + j0 * workspace : NULL;
 
     for (size_t j = j0; j < t->n; j++) {
         if (u)
             kv_hack_table()->uniform(t->query[j].key[h->side], counter, next, n,
-                                     t->u + j * room);
+                                     t->u + j * workspace);
         kv_hack_fetch(o);
     }
-    kv_hack_table()->quantize(x, x_stride, t->n - j0, n, h->q_bits, u, room,
-                              t->code + j0 * room + at, room,
-                              t->row + part * t->most + j0);
+    kv_hack_table()->quantize(x, x_stride, t->n - j0, n, h->q_bits, u,
+                              workspace, t->code + j0 * workspace + at,
+                              workspace, t->row + part * t->max + j0);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_row(&t->ops, n);
 }
@@ -135,14 +135,14 @@ static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
 {
     const size_t d = k->h->len, n = t->n - j0;
     const float *q = t->q + j0 * d;
-    float *x = t->x + j0 * t->line_room;
+    float *x = t->x + j0 * t->line_workspace;
 
-    kv_hack_table()->scale(q, d, n, d, k->scale, x, t->line_room);
-    quantize_q(t, k, j0, k->r->sinks + first, x, t->line_room);
+    kv_hack_table()->scale(q, d, n, d, k->scale, x, t->line_workspace);
+    quantize_q(t, k, j0, k->r->sinks + first, x, t->line_workspace);
     kv_hack_table()->dots(k->min, q, d, n, d, t->one + j0);
     for (size_t j = j0; j < t->n; j++)
-        for (size_t i = 0; i < k->room; i++)
-            t->score[j * t->score_room + i] = t->one[j];
+        for (size_t i = 0; i < k->workspace; i++)
+            t->score[j * t->score_workspace + i] = t->one[j];
 }
 
 /* The logits of the piece's n tokens, from coded token `first` on. */
@@ -150,13 +150,14 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
                         size_t n, float attn_scale)
 {
     const struct kv_hack *h = k->h;
-    const size_t j0 = first_beyond(t, k, first), room = t->score_room;
+    const size_t j0 = first_beyond(t, k, first), workspace = t->score_workspace;
     const size_t at = k->r->sinks + first, d = h->len;
 
     if (h->artifact)
         fold_q(t, k, j0, first);
     else
-        memset(t->score + j0 * room, 0, (t->n - j0) * room * sizeof(*t->score));
+        memset(t->score + j0 * workspace, 0,
+               (t->n - j0) * workspace * sizeof(*t->score));
     for (size_t j = j0; j < t->n; j++) {
         const size_t sees = seen(at, n, t->query[j].n);
 
@@ -169,13 +170,14 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
         const struct kv_hack_columns c =
             kv_hack_operand_columns(k, part, 0, n, kv_hack_part_len(h, part));
 
-        kv_hack_table()->multiply(t->row + part * t->most + j0, t->n - j0, &c,
-                                  t->score + j0 * room, room);
+        kv_hack_table()->multiply(t->row + part * t->max + j0, t->n - j0, &c,
+                                  t->score + j0 * workspace, workspace);
         kv_hack_fetch(k);
     }
     for (size_t j = j0; j < t->n; j++) {
-        kv_hack_table()->narrow(t->score + j * room, seen(at, n, t->query[j].n),
-                                (double)attn_scale, t->w + j * t->w_room + at);
+        kv_hack_table()->narrow(t->score + j * workspace,
+                                seen(at, n, t->query[j].n), (double)attn_scale,
+                                t->w + j * t->w_workspace + at);
         kv_hack_fetch(k);
     }
 }
@@ -188,13 +190,13 @@ static void score_plain(struct tile *t, const struct kv_hack_operand *k,
 {
     const size_t d = k->h->len;
 
-    for (size_t i = 0; i < n; i += t->score_room) {
-        const size_t some = kv_min(n - i, t->score_room);
+    for (size_t i = 0; i < n; i += t->score_workspace) {
+        const size_t some = kv_min(n - i, t->score_workspace);
 
         kv_hack_table()->dots(t->q + j * d, k->plain + (plain + i) * d, d, some,
                               d, t->score);
         kv_hack_table()->narrow(t->score, some, (double)attn_scale,
-                                t->w + j * t->w_room + from + i);
+                                t->w + j * t->w_workspace + from + i);
     }
 }
 
@@ -204,9 +206,9 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
     const struct kv_hack *h = k->h;
     const size_t sinks = k->r->sinks, d = h->len;
     const size_t step = h->artifact ? h->n_lines : KV_HACK_PIECE;
-    const size_t most = seen(sinks, k->n_coded, t->query[t->n - 1].n);
+    const size_t max = seen(sinks, k->n_coded, t->query[t->n - 1].n);
 
-    if (!h->artifact && most) {
+    if (!h->artifact && max) {
         const size_t j0 = first_beyond(t, k, 0);
 
         quantize_q(t, k, j0, 0, t->q + j0 * d, d);
@@ -217,8 +219,8 @@ static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
             t->formula_parts += kv_hack_formula(1, n, d, h->part, true);
         }
     }
-    for (size_t first = 0; first < most; first += step) {
-        const size_t n = kv_min(step, most - first);
+    for (size_t first = 0; first < max; first += step) {
+        const size_t n = kv_min(step, max - first);
 
         kv_hack_expect(k, h->artifact ? first / step + 1 : first + n,
                        h->artifact ? 1 : KV_HACK_PIECE,
@@ -249,7 +251,7 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     const struct kv_hack_columns c = kv_hack_operand_columns(v, 0, 0, d, m);
 
     quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
-             t->w + j0 * t->w_room + at, t->w_room, m);
+             t->w + j0 * t->w_workspace + at, t->w_workspace, m);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
     kv_hack_table()->multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
@@ -263,22 +265,22 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
     const struct kv_hack *h = v->h;
     const size_t at = v->r->sinks + b * h->len, d = h->n_lines;
     const size_t j0 = first_beyond(t, v, b * h->len), rows = t->n - j0;
-    const float *w = t->w + j0 * t->w_room + at;
-    float *x = t->x + j0 * t->line_room;
+    const float *w = t->w + j0 * t->w_workspace + at;
+    float *x = t->x + j0 * t->line_workspace;
 
     for (size_t g = 0; g < h->n_groups; g++) {
         const size_t line = g * h->group, n = kv_min(h->group, d - line);
         const struct kv_hack_columns c =
             kv_hack_operand_columns(v, 0, line, n, m);
 
-        kv_hack_table()->scale(w, t->w_room, rows, m, v->scale + g * h->len, x,
-                               t->line_room);
+        kv_hack_table()->scale(w, t->w_workspace, rows, m,
+                               v->scale + g * h->len, x, t->line_workspace);
         quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), KV_HACK_NEXT_TOKEN,
-                 x, t->line_room, m);
-        kv_hack_table()->dots(v->min + g * h->len, w, t->w_room, rows, m,
+                 x, t->line_workspace, m);
+        kv_hack_table()->dots(v->min + g * h->len, w, t->w_workspace, rows, m,
                               t->one + j0);
         for (size_t j = j0; j < t->n; j++) {
-            t->base[g * t->most + j] += t->one[j];
+            t->base[g * t->max + j] += t->one[j];
             kv_hack_count_product(&t->ops, m, n, true);
             t->ops.correction += m + 2 * m + n;
         }
@@ -294,12 +296,12 @@ static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
 {
     const struct kv_hack *h = v->h;
     const size_t sinks = v->r->sinks, d = h->n_lines, n = t->query[j].n;
-    const float *w = t->w + j * t->w_room;
+    const float *w = t->w + j * t->w_workspace;
     double *out = t->out + j * d;
 
     for (size_t g = 0; h->artifact && g < h->n_groups; g++)
         for (size_t c = g * h->group; c < kv_min((g + 1) * h->group, d); c++)
-            out[c] += t->base[g * t->most + j];
+            out[c] += t->base[g * t->max + j];
     kv_hack_table()->add(w, v->plain, d, kv_min(sinks, n), d, out);
     kv_hack_table()->add(w + v->tail, v->plain + sinks * d, d,
                          seen(v->tail, v->n_plain - sinks, n), d, out);
@@ -310,11 +312,11 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
 {
     const struct kv_hack *h = v->h;
     const size_t d = h->n_lines, p = h->len;
-    const size_t most = seen(v->r->sinks, v->n_coded, t->query[t->n - 1].n);
+    const size_t max = seen(v->r->sinks, v->n_coded, t->query[t->n - 1].n);
 
     memset(t->out, 0, t->n * d * sizeof(*t->out));
-    memset(t->base, 0, h->n_groups * t->most * sizeof(*t->base));
-    for (size_t b = 0; b * p < most; b++) {
+    memset(t->base, 0, h->n_groups * t->max * sizeof(*t->base));
+    for (size_t b = 0; b * p < max; b++) {
         const size_t m = kv_min(p, v->n_coded - b * p);
 
         kv_hack_expect(v, b + 1, 1, t->n - first_beyond(t, v, b * p));
@@ -340,9 +342,9 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
 /* ---- all of them --------------------------------------------------------- */
 
 /* Query heads of a tile out of n: those of one query at least. */
-static size_t tile_size(size_t w_room, size_t group, size_t n)
+static size_t tile_size(size_t w_workspace, size_t group, size_t n)
 {
-    const size_t fit = WEIGHTS / w_room;
+    const size_t fit = WEIGHTS / w_workspace;
 
     return kv_min(kv_min(fit > group ? fit : group, QUERIES), n);
 }
@@ -354,21 +356,21 @@ static struct tile *tile_new(const struct kv_hack_operand *k,
     const size_t d = v->h->n_lines;
     struct tile *t = kv_alloc(1, sizeof(*t));
 
-    t->w_room = k->r->n + v->h->len;
-    t->most = tile_size(t->w_room, group, n);
-    t->line_room = k->h->len > v->h->len ? k->h->len : v->h->len;
-    t->score_room = k->room;
-    t->query = kv_alloc(t->most, sizeof(*t->query));
-    t->q = kv_alloc(t->most, d * sizeof(*t->q));
-    t->w = kv_alloc(t->most, t->w_room * sizeof(*t->w));
-    t->x = kv_alloc(t->most, t->line_room * sizeof(*t->x));
-    t->u = kv_alloc(t->most, t->line_room * sizeof(*t->u));
-    t->code = kv_alloc(t->most, t->line_room);
-    t->row = kv_alloc(k->h->n_parts, t->most * sizeof(*t->row));
-    t->score = kv_alloc(t->most, t->score_room * sizeof(*t->score));
-    t->out = kv_alloc(t->most, d * sizeof(*t->out));
-    t->base = kv_alloc(v->h->n_groups, t->most * sizeof(*t->base));
-    t->one = kv_alloc(t->most, sizeof(*t->one));
+    t->w_workspace = k->r->n + v->h->len;
+    t->max = tile_size(t->w_workspace, group, n);
+    t->line_workspace = k->h->len > v->h->len ? k->h->len : v->h->len;
+    t->score_workspace = k->workspace;
+    t->query = kv_alloc(t->max, sizeof(*t->query));
+    t->q = kv_alloc(t->max, d * sizeof(*t->q));
+    t->w = kv_alloc(t->max, t->w_workspace * sizeof(*t->w));
+    t->x = kv_alloc(t->max, t->line_workspace * sizeof(*t->x));
+    t->u = kv_alloc(t->max, t->line_workspace * sizeof(*t->u));
+    t->code = kv_alloc(t->max, t->line_workspace);
+    t->row = kv_alloc(k->h->n_parts, t->max * sizeof(*t->row));
+    t->score = kv_alloc(t->max, t->score_workspace * sizeof(*t->score));
+    t->out = kv_alloc(t->max, d * sizeof(*t->out));
+    t->base = kv_alloc(v->h->n_groups, t->max * sizeof(*t->base));
+    t->one = kv_alloc(t->max, sizeof(*t->one));
     return t;
 }
 
@@ -394,7 +396,7 @@ static void softmax(struct tile *t, size_t j, size_t len)
 {
     const struct kv_attend_view *v = t->view;
     const struct query *x = &t->query[j];
-    float *w = t->w + j * t->w_room;
+    float *w = t->w + j * t->w_workspace;
     bool any = true;
 
     if (!kv_attend_simple(v)) {
@@ -443,8 +445,8 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
     kv_hack_operand_head(v, head);
     count_reading(k, &t->ops);
     count_reading(v, &t->ops);
-    for (size_t j0 = 0; j0 < nq * group; j0 += t->most) {
-        t->n = kv_min(t->most, nq * group - j0);
+    for (size_t j0 = 0; j0 < nq * group; j0 += t->max) {
+        t->n = kv_min(t->max, nq * group - j0);
         for (size_t j = 0; j < t->n; j++) {
             const size_t i = (j0 + j) / group, query = t->view->first + i;
             const size_t own = head * group + (j0 + j) % group;

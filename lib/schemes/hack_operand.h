@@ -18,7 +18,7 @@ struct kv_hack_operand {
     float *plain;             /* [n_plain][head_dim] */
     float *open;              /* artifact: what the open block decodes to, all
                                * heads; its tokens are plain */
-    size_t most, room;
+    size_t max, workspace;
     uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
     int32_t *sum;       /* [n_parts][room] */
     float *min, *scale; /* [n_parts][room]; artifact: [n_groups][len] */

@@ -17,7 +17,7 @@ int kv_integers_fit(struct kv_spec *s, enum kv_side side,
     return 0;
 }
 
-struct grouped {
+struct integers {
     const struct kv_group_quantizer *q;
     enum kv_axis axis;
     unsigned bits;
@@ -30,7 +30,7 @@ struct grouped {
 
 /* In tiles a group ends at the head's end: one over all heads is there for
  * each. */
-static void init_tiles(const struct kv_codec *c, struct grouped *g)
+static void init_tiles(const struct kv_codec *c, struct integers *g)
 {
     const uint8_t none[8] = {0};
     const size_t d = c->shape.head_dim;
@@ -52,9 +52,9 @@ int kv_integers_open(struct kv_codec *c, const struct kv_group_quantizer *q,
                      unsigned bits)
 {
     const size_t heads = c->shape.n_kv_heads, d = c->shape.head_dim;
-    struct grouped *g = kv_alloc(1, sizeof(*g));
+    struct integers *g = kv_alloc(1, sizeof(*g));
 
-    *g = (struct grouped){.q = q, .axis = axis, .bits = bits, .len = len};
+    *g = (struct integers){.q = q, .axis = axis, .bits = bits, .len = len};
     g->n_units = all_heads ? 1 : heads;
     if (axis == KV_AXIS_TOKEN)
         g->n_groups = (all_heads ? heads * d : d) / len;
@@ -70,7 +70,7 @@ int kv_integers_open(struct kv_codec *c, const struct kv_group_quantizer *q,
 
 /* Where value j of group i of unit u stands in x[block][heads][d], and how far
  * apart the values of a group are. */
-static size_t group_at(const struct kv_codec *c, const struct grouped *g,
+static size_t group_at(const struct kv_codec *c, const struct integers *g,
                        size_t u, size_t i, size_t *apart)
 {
     const size_t d = c->shape.head_dim;
@@ -82,7 +82,7 @@ static size_t group_at(const struct kv_codec *c, const struct grouped *g,
 void kv_integers_encode(const struct kv_codec *c, struct kv_where w,
                         const float *x, size_t n_blocks, uint8_t *bytes)
 {
-    const struct grouped *g = c->state;
+    const struct integers *g = c->state;
     const size_t n = g->n_groups * g->len, head = g->q->head_bytes;
     uint16_t *code = kv_alloc(n, sizeof(*code));
     float *group = kv_alloc(g->len, sizeof(*group));
@@ -111,7 +111,7 @@ void kv_integers_encode(const struct kv_codec *c, struct kv_where w,
 void kv_integers_decode(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n_blocks, float *x)
 {
-    const struct grouped *g = c->state;
+    const struct integers *g = c->state;
     const size_t n = g->n_groups * g->len, head = g->q->head_bytes;
     uint16_t *code = kv_alloc(n, sizeof(*code));
     float *group = kv_alloc(g->len, sizeof(*group));
@@ -138,7 +138,7 @@ void kv_integers_decode(const struct kv_codec *c, const uint8_t *bytes,
 
 bool kv_integers_device(const struct kv_codec *c, struct kv_gpu_code *to)
 {
-    const struct grouped *g = c->state;
+    const struct integers *g = c->state;
     const size_t heads = g->n_groups * g->q->head_bytes;
 
     to->coding = KV_GPU_GROUPS;
@@ -159,7 +159,7 @@ bool kv_integers_device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 bool kv_integers_store(const struct kv_codec *c, struct kv_store *s)
 {
-    const struct grouped *g = c->state;
+    const struct integers *g = c->state;
 
     if (g->tiled)
         kv_store_integers(s, &g->params);
@@ -174,7 +174,7 @@ struct unit {
     const uint8_t *heads;
 };
 
-static void read_unit(const struct grouped *g, const uint8_t *block, size_t i,
+static void read_unit(const struct integers *g, const uint8_t *block, size_t i,
                       struct unit *u)
 {
     const size_t heads = g->n_groups * g->q->head_bytes;
@@ -184,7 +184,7 @@ static void read_unit(const struct grouped *g, const uint8_t *block, size_t i,
     u->heads = at + g->code_bytes;
 }
 
-static void put_head(const struct grouped *g, const struct kv_store *s,
+static void put_head(const struct integers *g, const struct kv_store *s,
                      const struct unit *u, size_t group, size_t i, size_t t,
                      size_t c, uint8_t *tile)
 {
@@ -196,7 +196,7 @@ static void put_head(const struct grouped *g, const struct kv_store *s,
 }
 
 /* A token of one block. */
-static void put_token(const struct grouped *g, const struct kv_store *s,
+static void put_token(const struct integers *g, const struct kv_store *s,
                       const uint8_t *block, size_t head, size_t t,
                       struct unit *u, uint8_t *tile)
 {
@@ -215,7 +215,7 @@ static void put_token(const struct grouped *g, const struct kv_store *s,
 
 /* The block's tokens from `from` on, which stand in the tile from t on; gives
  * how many.  i: the tile's number. */
-static size_t put_tokens(const struct grouped *g, const struct kv_store *s,
+static size_t put_tokens(const struct integers *g, const struct kv_store *s,
                          const uint8_t *block, size_t head, size_t from,
                          size_t i, size_t t, struct unit *u, uint8_t *tile)
 {
@@ -239,7 +239,7 @@ void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       const uint8_t *blocks, size_t first, size_t n,
                       size_t head, uint8_t *tile)
 {
-    const struct grouped *g = c->state;
+    const struct integers *g = c->state;
     struct unit u = {.code = kv_alloc(g->n_groups * g->len, sizeof(*u.code))};
 
     for (size_t t = 0; t < n;) {

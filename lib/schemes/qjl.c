@@ -54,11 +54,11 @@ static const struct kv_param params[] = {
 };
 
 /* On both sides, so that they stay equal. */
-static void clamp_to(struct kv_spec *s, const char *name, size_t most)
+static void clamp_to(struct kv_spec *s, const char *name, size_t max)
 {
     for (int i = 0; i < KV_SIDES; i++)
-        if (kv_spec_size(s, (enum kv_side)i, name) > most)
-            kv_spec_set(s, (enum kv_side)i, name, (double)most);
+        if (kv_spec_size(s, (enum kv_side)i, name) > max)
+            kv_spec_set(s, (enum kv_side)i, name, (double)max);
 }
 
 static int check(struct kv_spec *s, const struct kv_shape *shape,

@@ -197,11 +197,11 @@ static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
 
 /* Of keys. */
 struct rotatekv {
-    struct kv_codec grouped; /* the same codec, its state that of integers.h */
-    size_t rotated;          /* values in one transform */
-    bool after;              /* reordered after the transform */
-    size_t *order, *place;   /* [row], and its inverse */
-    bool tiled;              /* tiles is good */
+    struct kv_codec integers; /* the same codec, its state that of integers.h */
+    size_t rotated;           /* values in one transform */
+    bool after;               /* reordered after the transform */
+    size_t *order, *place;    /* [row], and its inverse */
+    bool tiled;               /* tiles is good */
     struct kv_rotated_tiles tiles;
     struct kv_tiles_rope *rope;
 };
@@ -253,7 +253,7 @@ static void make_tiles(const struct kv_codec *c)
     r->tiles = (struct kv_rotated_tiles){
         .row = {.bits = (unsigned)kv_spec_size(&c->spec, KV_K, "b"),
                 .offset = whole ? KV_OFFSET_ZERO : KV_OFFSET_LOW},
-        .turned = r->rotated,
+        .rotated = r->rotated,
         .after = r->after,
         .place = r->place,
         .rope = r->rope};
@@ -267,7 +267,7 @@ static void close_rotatekv(struct kv_codec *c)
 
     if (!r)
         return;
-    free(r->grouped.state);
+    free(r->integers.state);
     free(r->order);
     free(r->place);
     kv_tiles_rope_free(r->rope);
@@ -301,7 +301,7 @@ static void encode(const struct kv_codec *c, struct kv_where w, const float *x,
     kv_hadamard(y, n_blocks * row / r->rotated, r->rotated);
     if (r->after)
         reorder(r->order, row, n_blocks, false, y);
-    kv_rotated_encode(&r->grouped, w, y, n_blocks, bytes);
+    kv_rotated_encode(&r->integers, w, y, n_blocks, bytes);
     free(y);
 }
 
@@ -311,7 +311,7 @@ static void decode(const struct kv_codec *c, const uint8_t *bytes,
     const struct rotatekv *r = c->state;
     const size_t row = row_of(&c->shape);
 
-    kv_integers_decode(&r->grouped, bytes, n_blocks, x);
+    kv_integers_decode(&r->integers, bytes, n_blocks, x);
     if (r->after)
         reorder(r->order, row, n_blocks, true, x);
     kv_hadamard(x, n_blocks * row / r->rotated, r->rotated);
@@ -336,7 +336,7 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
     const struct kv_store row = kv_rotated_row(s);
 
     (void)head;
-    kv_integers_tile(&r->grouped, &row, blocks, first, n, 0, tile);
+    kv_integers_tile(&r->integers, &row, blocks, first, n, 0, tile);
 }
 
 static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
@@ -352,11 +352,11 @@ static int open_rotatekv(struct kv_codec *c, const struct kv_calib *calib,
         return kv_rotated_open(c, false);
     }
     c->state = r = kv_alloc(1, sizeof(*r));
-    r->grouped = *c;
-    if (kv_rotated_open(&r->grouped, true))
+    r->integers = *c;
+    if (kv_rotated_open(&r->integers, true))
         return -1;
-    c->block = r->grouped.block;
-    c->block_bytes = r->grouped.block_bytes;
+    c->block = r->integers.block;
+    c->block_bytes = r->integers.block_bytes;
     c->pre_rope = true;
     r->rotated = hadamard(&c->spec, &c->shape);
     r->after = kv_spec_is(&c->spec, KV_K, "order", "after");

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* The least step for which zero fits: |x| / step stays below 2^30. */
-static float least_step(float max_abs)
+static float min_step(float max_abs)
 {
     return max_abs * 0x1p-30f;
 }
@@ -48,7 +48,7 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
         return;
     }
     half = kv_group_step(
-        fmaxf(max - min, (float)levels * least_step(fmaxf(-min, max))),
+        fmaxf(max - min, (float)levels * min_step(fmaxf(-min, max))),
         (float)levels);
 
     const double step = (double)kv_f16_to_f32(half); /* as stored */

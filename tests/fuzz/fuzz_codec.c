@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 80 };
+enum { MAX = 80 };
 
 struct ready {
     struct kv_shape shape;
@@ -86,13 +86,13 @@ static struct kv_cache *new_cache(const struct ready *r)
 /* Values from the input, which is read round and round; as large as a dump's
  * may be. */
 static void fill(float *x, size_t n, const uint8_t *data, size_t bytes,
-                 size_t from, float most)
+                 size_t from, float max)
 {
     const size_t have = bytes / sizeof(float);
 
     for (size_t i = 0; i < n; i++) {
         memcpy(&x[i], data + (from + i) % have * sizeof(float), sizeof(float));
-        x[i] = isfinite(x[i]) ? fminf(fmaxf(x[i], -most), most) : 0;
+        x[i] = isfinite(x[i]) ? fminf(fmaxf(x[i], -max), max) : 0;
     }
 }
 
@@ -165,8 +165,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
     const size_t row = r->shape.n_kv_heads * r->shape.head_dim;
     const size_t q_row = r->shape.n_heads * r->shape.head_dim;
-    const size_t n = (bytes - HEAD) / sizeof(float) % MOST + 1;
-    const size_t step = data[1] % MOST + 1;
+    const size_t n = (bytes - HEAD) / sizeof(float) % MAX + 1;
+    const size_t step = data[1] % MAX + 1;
     float *q = kv_alloc(n, q_row * sizeof(*q));
     float *k = kv_alloc(n, row * sizeof(*k)),
           *v = kv_alloc(n, row * sizeof(*v));
