@@ -384,7 +384,7 @@ struct kv_read_rotated {
  */
 
 /* What R reads, turned: each channel with its partner, which is read for it. */
-template <class R> struct kv_read_rotated {
+template <class R> struct kv_read_with_rope {
     const kv_gpu_generic &g;
 
     template <bool VALUES>
@@ -442,19 +442,19 @@ KV_DEVICE void kv_with_reader(const kv_gpu_generic &g, const F &f)
         if constexpr (VALUES)
             f(kv_read_levels{g});
         else
-            f(kv_read_rotated<kv_read_levels>{g});
+            f(kv_read_with_rope<kv_read_levels>{g});
         break;
     case KV_GENERIC_CODES:
         if constexpr (!VALUES)
             if (g.rotate.within) {
-                f(kv_read_rotated<kv_read_codes>{g});
+                f(kv_read_with_rope<kv_read_codes>{g});
                 break;
             }
         f(kv_read_codes{g});
         break;
     case KV_GENERIC_ROTATED:
         if constexpr (!VALUES)
-            f(kv_read_rotated<kv_read_rotated>{g});
+            f(kv_read_with_rope<kv_read_rotated>{g});
         break;
     case KV_GENERIC_HALVES:
         f(kv_read_floats<KV_GENERIC_HALVES>{g});

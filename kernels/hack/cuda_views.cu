@@ -154,8 +154,8 @@ struct kv_hack_pass {
 // most tokens as codes, K and V.
 KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
                                        const kv_gpu_hack_side &v, unsigned i,
-                                       unsigned n, const unsigned *min,
-                                       const unsigned *max)
+                                       unsigned n, const unsigned *min_codes,
+                                       const unsigned *max_codes)
 {
     const unsigned sinks = (unsigned)a.k.sinks;
     const unsigned plain = (min(sinks, n) + v.tokens - 1) / v.tokens;
@@ -170,11 +170,11 @@ KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
     p.piece = i - plain;
     p.first = sinks + p.piece * v.tokens;
     p.end = min(p.first + v.tokens, n);
-    p.k_codes = p.first < max[0];
-    p.k_halves = p.end > min[0];
-    p.v_halves = p.end > min[1];
-    if (p.first < max[1])
-        p.v_parts = min((max[1] - p.first) / v.part, v.parts);
+    p.k_codes = p.first < max_codes[0];
+    p.k_halves = p.end > min_codes[0];
+    p.v_halves = p.end > min_codes[1];
+    if (p.first < max_codes[1])
+        p.v_parts = min((max_codes[1] - p.first) / v.part, v.parts);
     return p;
 }
 

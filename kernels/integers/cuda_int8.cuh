@@ -279,15 +279,15 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
     {
 #pragma unroll
         for (int i = 0; i < NT; i++) {
-            float y[PARTS][8], max[PARTS], all[PARTS];
+            float y[PARTS][8], peak[PARTS], all[PARTS];
 
 #pragma unroll
             for (int k = 0; k < PARTS; k++) {
                 kv_eight_channels<D>(q, i, k, y[k]);
-                max[k] = all[k] = 0;
+                peak[k] = all[k] = 0;
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
-                    max[k] = fmaxf(max[k], fabsf(y[k][j]));
+                    peak[k] = fmaxf(peak[k], fabsf(y[k][j]));
                     all[k] += y[k][j];
                 }
             }
@@ -298,7 +298,7 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
 #pragma unroll
                 for (int n = 0; n < PARTS; n++)
                     if (32 * n >> p.shift == 32 * k >> p.shift) {
-                        max = fmaxf(max, max[n]);
+                        max = fmaxf(max, peak[n]);
                         sum += all[n];
                     }
                 max = kv_row_max(max);
