@@ -150,8 +150,8 @@ struct kv_hack_pass {
     unsigned v_parts; // partitions of values that some row has as codes
 };
 
-// The i-th pass of a block that sees n tokens, whose queries have from least to
-// most tokens as codes, K and V.
+// The i-th pass of a block that sees n tokens, whose queries have from
+// min_codes to max_codes tokens as codes, K and V.
 KV_DEVICE kv_hack_pass kv_hack_pass_of(const kv_attend_job &a,
                                        const kv_gpu_hack_side &v, unsigned i,
                                        unsigned n, const unsigned *min_codes,
@@ -185,9 +185,10 @@ struct kv_hack_block {
     const kv_gpu_hack_side &k, &v;
     const unsigned d, group, rows; // query heads of a KV head; rows in all
     size_t seq;
-    unsigned row0, n;        // the first row; tokens that the last one sees
-    unsigned min[2], max[2]; // tokens as codes: of the first and last query
-    size_t kv_row, kv_at;    // halves: from a token to the next; the first
+    unsigned row0, n; // the first row; tokens that the last one sees
+    unsigned min_codes[2],
+        max_codes[2];     // tokens as codes: of the first and last query
+    size_t kv_row, kv_at; // halves: from a token to the next; the first
     const uint8_t *k_pieces, *v_pieces;
     const unsigned apart;
     const float scale;
@@ -216,10 +217,10 @@ struct kv_hack_block {
         const unsigned q1 = min(row0 + ROWS - 1, rows - 1) / group;
 
         n = (unsigned)min(a.view.first + q1 + 1, a.view.n);
-        min[0] = a.k.until[q0];
-        min[1] = a.v.until[q0];
-        max[0] = a.k.until[q1];
-        max[1] = a.v.until[q1];
+        min_codes[0] = a.k.until[q0];
+        min_codes[1] = a.v.until[q0];
+        max_codes[0] = a.k.until[q1];
+        max_codes[1] = a.v.until[q1];
         kv_row = a.view.n_kv_heads * d;
         kv_at = seq * a.view.n * kv_row + blockIdx.y * d;
         k_pieces = h.k_steps + head * h.n_steps * kv_gpu_hack_piece_bytes(&k);
@@ -349,7 +350,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned sinks = min((unsigned)a.k.sinks, b.n), each = h.v.tokens;
     const unsigned passes =
         (sinks + each - 1) / each + (b.n - sinks + each - 1) / each;
-    kv_hack_pass p = kv_hack_pass_of(a, h.v, 0, b.n, b.min, b.max);
+    kv_hack_pass p = kv_hack_pass_of(a, h.v, 0, b.n, b.min_codes, b.max_codes);
 
     b.load_rows();
     kv_sync_block();
@@ -359,7 +360,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     b.quantize_queries();
     for (unsigned pass = 0; pass < passes; pass++) {
         const kv_hack_pass next =
-            kv_hack_pass_of(a, h.v, pass + 1, b.n, b.min, b.max);
+            kv_hack_pass_of(a, h.v, pass + 1, b.n, b.min_codes, b.max_codes);
 
         if (p.v_parts)
             kv_hack_fetch(h.v, b.at.values, b.v_pieces, p.piece);
