@@ -1,4 +1,4 @@
-/* Path int8 with AVX2 (tiles_quads_avx2.h): a sub-vector is a quad, where d is
+/* Path int8 with AVX2 (simd/quads_avx2.h): a sub-vector is a quad, where d is
  * above 4 several, filled up with zeros; of d 1 and 2 a quad takes 4 and 2. */
 #include "kernels/simd/avx2.h"
 

@@ -62,7 +62,7 @@ struct kv_generic_codes {
                            * from one KV head's tables; 0: the same for all */
 };
 
-/* And family "rotated" (kernels/tiles/rotated.h), whose row is `grouped`. */
+/* And family "rotated" (kernels/tiles/rotated.h), whose row is `integers`. */
 struct kv_generic_rotated {
     const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
     bool after;

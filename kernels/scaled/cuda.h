@@ -1,5 +1,5 @@
 /* How codes with scales lie on the device, for the kernels (scaled.cuh) and
- * for who packs their tiles (scaled_pack.c).
+ * for who packs their tiles (cuda_pack.c).
  *
  * A tile of 128 tokens is 128 / T steps:
  *

@@ -101,7 +101,7 @@ extern const struct kv_scaled_loops kv_scaled_loops_avx512; /* x86-64 only */
  *
  * The codes of four bytes come out of a lane of 32 bits together: of a unit of
  * a plane, `fields` codes a byte, byte j's field f is vector fields j + f
- * (tiles_scaled.h).  What they are multiplied with, four numbers of 8 bits, is
+ * (scaled.h).  What they are multiplied with, four numbers of 8 bits, is
  * a quad: of keys, whose vectors 2 c and 2 c + 1 are channel c, quad k of a
  * unit has channels (fields / 2) j + k; of values, quad f has tokens fields j +
  * f: byte i of a tile's quads is token order[i]. */

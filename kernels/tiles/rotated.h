@@ -2,7 +2,7 @@
  * of a token, all KV heads, which was turned by Hadamard transforms over
  * several heads and reordered.
  *
- * A tile is one of family "grouped" of a single head that is as wide as the
+ * A tile is one of family "integers" of a single head that is as wide as the
  * row; every KV head reads it. */
 #ifndef KV_TILES_ROTATED_H
 #define KV_TILES_ROTATED_H
@@ -30,7 +30,7 @@ extern const struct kv_family kv_family_rotated;
 /* Makes s a store of these; n_heads and head_dim are set. */
 void kv_store_rotated(struct kv_store *s, const struct kv_rotated_tiles *r);
 
-/* The row as the one head of a store of family "grouped", without tiles. */
+/* The row as the one head of a store of family "integers", without tiles. */
 struct kv_store kv_rotated_row(const struct kv_store *s);
 
 #endif

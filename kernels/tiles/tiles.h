@@ -180,7 +180,7 @@ const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s);
 /* Whether a family's operations on this path are there. */
 int kv_store_has(const struct kv_store *s, enum kv_path path);
 
-/* ---- floats: f32, f16, bf16 as they are (tiles_float.c) ----------------- */
+/* ---- floats: f32, f16, bf16 (kernels/float/layout.c) ----------------- */
 
 enum kv_float { KV_FLOAT_32, KV_FLOAT_16, KV_FLOAT_BF16 };
 
@@ -199,7 +199,7 @@ void kv_store_put_float_row(const struct kv_store *s, size_t t,
 void kv_store_put_floats(struct kv_store *s, size_t at, const void *from,
                          size_t n);
 
-/* ---- grouped: integers with a step and an offset (tiles_grouped.c) ------- */
+/* ---- integers with a scale and an offset (kernels/integers/layout.c) ----- */
 
 enum kv_offset {
     KV_OFFSET_LOW,  /* f16: x = low + step * code */
@@ -209,7 +209,8 @@ enum kv_offset {
 
 /* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
  * negative (some steps are below 0) are the caller's, the rest is
- * kv_integers_init()'s.  How they describe a tile is drawn in tiles_grouped.c.
+ * kv_integers_init()'s.  How they describe a tile is drawn in
+ * integers/layout.c.
  */
 struct kv_integers {
     unsigned bits;

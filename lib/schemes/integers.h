@@ -60,7 +60,7 @@ void kv_integers_decode(const struct kv_codec *c, const uint8_t *bytes,
 bool kv_integers_device(const struct kv_codec *c, struct kv_gpu_code *to);
 
 /* For the hooks store and tile: false where quantizer or groups fit neither of
- * the families "grouped" (kernels/tiles/tiles.h) and "scaled". */
+ * the families "integers" (kernels/tiles/tiles.h) and "scaled". */
 bool kv_integers_store(const struct kv_codec *c, struct kv_store *s);
 void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       const uint8_t *blocks, size_t first, size_t n,
