@@ -1,5 +1,5 @@
 #include "lib/rope.h"
-#include "kernels/rotate.h"
+#include "kernels/rope_heads.h"
 
 #include <math.h>
 

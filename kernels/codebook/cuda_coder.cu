@@ -3,7 +3,7 @@
 #include "kernels/codebook/cuda.h"
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/rotate.cuh"
+#include "kernels/cuda/hadamard.cuh"
 #include "kernels/nearest/cuda.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, SHARED = 32 << 10 };

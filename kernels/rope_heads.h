@@ -1,7 +1,7 @@
 /* Rotary position embedding of rows of heads, rotate-half order: channels i
- * and i + head_dim / 2 turn together, i < n_rot. */
-#ifndef KV_ROTATE_H
-#define KV_ROTATE_H
+ * and i + head_dim / 2 are rotated together, i < n_rot. */
+#ifndef KV_ROPE_HEADS_H
+#define KV_ROPE_HEADS_H
 
 #include <stddef.h>
 

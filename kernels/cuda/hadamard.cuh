@@ -1,7 +1,7 @@
 /* The transform of keys of lib/schemes/codebook.h, forth and back: each
  * operation in the same order and rounded once. */
-#ifndef KV_CUDA_ROTATE_CUH
-#define KV_CUDA_ROTATE_CUH
+#ifndef KV_CUDA_HADAMARD_CUH
+#define KV_CUDA_HADAMARD_CUH
 
 #include "kernels/cuda/gpu.cuh"
 #include "kernels/device_code.h"
