@@ -4,7 +4,7 @@
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
 #include "lib/base/text.h"
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

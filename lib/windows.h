@@ -6,8 +6,8 @@
 #define KV_WINDOWS_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer.h"
 #include "lib/reading.h"
+#include "lib/tokenizer/tokenizer.h"
 
 struct kv_windows {
     char text[128];     /* the file's name, without its folder */

@@ -1,6 +1,6 @@
 /* The files beside tokenizer.json: what they add, what contradicts, and that
  * no value of any field does worse than a sentence. */
-#include "lib/model/json_file.h"
+#include "lib/json_file.h"
 #include "tests/tokenizer_setup.h"
 
 #define VOCAB                                                          \

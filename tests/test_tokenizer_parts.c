@@ -1,9 +1,9 @@
 /* The parts of a tokenizer, each with its settings, and what is refused. */
 #include "lib/base/progress.h"
 #include "lib/base/utf8.h"
-#include "lib/model/tokenizer_normalizer.h"
-#include "lib/model/tokenizer_pattern.h"
-#include "lib/model/tokenizer_split.h"
+#include "lib/tokenizer/tokenizer_normalizer.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_split.h"
 #include "tests/tokenizer_setup.h"
 
 static int add_piece(void *arg, const char *s, size_t n, struct kv_err *e)

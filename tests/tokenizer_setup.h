@@ -4,7 +4,7 @@
 
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/model/tokenizer.h"
+#include "lib/tokenizer/tokenizer.h"
 #include "tests/test.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))

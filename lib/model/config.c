@@ -1,5 +1,5 @@
+#include "lib/json_file.h"
 #include "lib/model/config_rope.h"
-#include "lib/model/json_file.h"
 
 #include <math.h>
 #include <stdint.h>

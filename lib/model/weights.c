@@ -1,6 +1,6 @@
 #include "lib/model/weights.h"
 #include "lib/base/alloc.h"
-#include "lib/model/json_file.h"
+#include "lib/json_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  *
  * (no UTF-8 has the byte 0xFF); an empty second part is no file. */
 #include "lib/base/file.h"
-#include "lib/model/tokenizer.h"
+#include "lib/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "lib/model/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_json.h"
 
 #include <string.h>
 

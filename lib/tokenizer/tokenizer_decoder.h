@@ -5,7 +5,7 @@
 #define KV_MODEL_TOKENIZER_DECODER_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <jansson.h>
 

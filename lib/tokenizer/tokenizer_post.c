@@ -1,5 +1,5 @@
-#include "lib/model/tokenizer_post.h"
-#include "lib/model/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_post.h"
+#include "lib/tokenizer/tokenizer_json.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
-#include "lib/model/tokenizer_bpe.h"
+#include "lib/tokenizer/tokenizer_bpe.h"
 #include "lib/base/alloc.h"
-#include "lib/model/tokenizer_json.h"
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Oniguruma to PCRE2.  Only what is known to mean the same in both, or has
  * been rewritten to, passes. */
-#include "lib/model/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-#include "lib/model/tokenizer_split.h"
+#include "lib/tokenizer/tokenizer_split.h"
 #include "lib/base/alloc.h"
-#include "lib/model/tokenizer_bytes.h"
-#include "lib/model/tokenizer_json.h"
-#include "lib/model/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_bytes.h"
+#include "lib/tokenizer/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
 
 #include <stdlib.h>
 #include <string.h>

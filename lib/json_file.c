@@ -1,4 +1,4 @@
-#include "lib/model/json_file.h"
+#include "lib/json_file.h"
 #include "lib/base/alloc.h"
 #include "lib/base/text.h"
 

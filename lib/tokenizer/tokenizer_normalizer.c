@@ -1,7 +1,7 @@
-#include "lib/model/tokenizer_normalizer.h"
+#include "lib/tokenizer/tokenizer_normalizer.h"
 #include "lib/base/alloc.h"
-#include "lib/model/tokenizer_json.h"
-#include "lib/model/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
 
 #include <stdlib.h>
 #include <string.h>

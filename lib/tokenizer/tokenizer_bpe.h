@@ -6,7 +6,7 @@
 #define KV_MODEL_TOKENIZER_BPE_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer_vocab.h"
+#include "lib/tokenizer/tokenizer_vocab.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "lib/model/tokenizer_vocab.h"
+#include "lib/tokenizer/tokenizer_vocab.h"
 #include "lib/base/alloc.h"
 
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef KV_MODEL_TOKENIZER_BYTES_H
 #define KV_MODEL_TOKENIZER_BYTES_H
 
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 struct kv_byte_alphabet {
     struct {

@@ -1,10 +1,10 @@
-#include "lib/model/tokenizer_decoder.h"
+#include "lib/tokenizer/tokenizer_decoder.h"
 #include "lib/base/alloc.h"
 #include "lib/base/utf8.h"
-#include "lib/model/tokenizer_bytes.h"
-#include "lib/model/tokenizer_json.h"
-#include "lib/model/tokenizer_pattern.h"
-#include "lib/model/tokenizer_split.h"
+#include "lib/tokenizer/tokenizer_bytes.h"
+#include "lib/tokenizer/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_split.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * possible, and a cache of words. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/model/tokenizer_bpe.h"
+#include "lib/tokenizer/tokenizer_bpe.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-#include "lib/model/tokenizer_config.h"
+#include "lib/tokenizer/tokenizer_config.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/model/json_file.h"
-#include "lib/model/tokenizer_json.h"
+#include "lib/json_file.h"
+#include "lib/tokenizer/tokenizer_json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-#include "lib/model/tokenizer_added.h"
+#include "lib/tokenizer/tokenizer_added.h"
 #include "lib/base/alloc.h"
-#include "lib/model/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
 #define KV_MODEL_TOKENIZER_SPLIT_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer_pattern.h"
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,9 +1,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "lib/model/tokenizer_pattern.h"
+#include "lib/tokenizer/tokenizer_pattern.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
-#include "lib/model/tokenizer_json.h"
+#include "lib/tokenizer/tokenizer_json.h"
 
 #include <limits.h>
 #include <pcre2.h>

@@ -10,8 +10,8 @@
 #define KV_MODEL_TOKENIZER_CONFIG_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer_added.h"
-#include "lib/model/tokenizer_vocab.h"
+#include "lib/tokenizer/tokenizer_added.h"
+#include "lib/tokenizer/tokenizer_vocab.h"
 
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-#include "lib/model/tokenizer_bytes.h"
+#include "lib/tokenizer/tokenizer_bytes.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #define KV_MODEL_TOKENIZER_PATTERN_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_text.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -5,9 +5,9 @@
 #define KV_MODEL_TOKENIZER_ADDED_H
 
 #include "lib/base/err.h"
-#include "lib/model/tokenizer_normalizer.h"
-#include "lib/model/tokenizer_text.h"
-#include "lib/model/tokenizer_vocab.h"
+#include "lib/tokenizer/tokenizer_normalizer.h"
+#include "lib/tokenizer/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_vocab.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "lib/model/tokenizer_text.h"
+#include "lib/tokenizer/tokenizer_text.h"
 #include "lib/base/alloc.h"
 #include "lib/base/utf8.h"
 
