@@ -370,16 +370,20 @@ int kv_h5_children(struct kv_h5 *h, const char *group,
 
 /* Datasets */
 
-/* At most 256 KiB: whole trailing dimensions, then as many steps of the one
- * before as fit, so that a run of tokens lies together.  With 4 dimensions no
- * chunk spans two entries of the first: windows are written one by one. */
+/* At most 256 KiB: whole trailing dimensions, then as many entries of the one
+ * before as fit, so that a run of tokens lies together; chunks of one length,
+ * since the last is stored whole: 1,024 tokens in 4 of 256, not of 341.  With 4
+ * dimensions no chunk spans two entries of the first: windows are written one
+ * by one. */
 static void chunk_dims(size_t n_dims, const hsize_t *dims, size_t value_bytes,
                        hsize_t *chunk)
 {
     hsize_t capacity = (256u << 10) / value_bytes;
 
     for (size_t i = n_dims; i-- > 0;) {
-        chunk[i] = dims[i] < capacity ? dims[i] : capacity;
+        const hsize_t n_chunks = (dims[i] + capacity - 1) / capacity;
+
+        chunk[i] = n_chunks ? (dims[i] + n_chunks - 1) / n_chunks : 0;
         capacity = chunk[i] ? capacity / chunk[i] : capacity;
         capacity = capacity && !(n_dims == 4 && i == 1) ? capacity : 1;
     }
