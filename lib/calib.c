@@ -49,6 +49,66 @@ const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
     return NULL;
 }
 
+/* s with the iters of a set's spec; false unless it is then that set's. */
+static bool with_iters_of(const struct kv_calib_set *set, struct kv_spec *s)
+{
+    struct kv_spec made;
+    char key[KV_SPEC_CHARS];
+
+    if (kv_spec_parse(&made, set->spec, NULL) || made.scheme != s->scheme)
+        return false;
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_spec_set(s, (enum kv_side)side, "iters",
+                    kv_spec_get(&made, (enum kv_side)side, "iters"));
+    kv_spec_calib_key(s, key);
+    return !strcmp(key, set->key);
+}
+
+static bool has_iters(const struct kv_scheme *k)
+{
+    const struct kv_param *p;
+
+    for (size_t i = 0; (p = kv_spec_param(k, i)); i++)
+        if (!strcmp(p->name, "iters"))
+            return true;
+    return false;
+}
+
+static int adopt_one(const struct kv_calib *c, struct kv_spec *spec,
+                     struct kv_err *e)
+{
+    const struct kv_calib_set *found = NULL;
+    const struct kv_spec asked = *spec;
+
+    for (size_t i = 0; i < c->n_sets; i++) {
+        struct kv_spec s = asked;
+
+        if (!with_iters_of(&c->set[i], &s))
+            continue;
+        if (found)
+            return kv_fail(e,
+                           "%s has tables for %s and for %s: say which by "
+                           "iters=",
+                           c->path ? c->path : "the calibration", found->key,
+                           c->set[i].key);
+        found = &c->set[i];
+        *spec = s;
+    }
+    kv_spec_print(spec);
+    return 0;
+}
+
+int kv_calib_adopt(const struct kv_calib *c, struct kv_spec *specs, size_t n,
+                   struct kv_err *e)
+{
+    for (size_t i = 0; c && i < n; i++)
+        if (!specs[i].mixed && has_iters(specs[i].scheme) &&
+            !strstr(specs[i].given, "iters=") && !kv_calib_find(c, &specs[i]) &&
+            adopt_one(c, &specs[i], e))
+            return -1;
+    return 0;
+}
+
 static bool covers(int scope, size_t index)
 {
     return scope == KV_ALL || (scope >= 0 && (size_t)scope == index);

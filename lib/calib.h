@@ -66,6 +66,12 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
                                       const char *name, enum kv_side side,
                                       size_t layer, size_t head);
 
+/* A spec without tables of its own that leaves the word iters (rounds of
+ * training) out takes the tables that differ in it alone, and their iters into
+ * its text.  Fails when several do.  c: may be NULL. */
+int kv_calib_adopt(const struct kv_calib *c, struct kv_spec *specs, size_t n,
+                   struct kv_err *e);
+
 /* What a codec's open() needs of a calibration.  The set of this spec: fails
  * when calib is NULL or has none, saying which it has.  A table of the codec's
  * side and layer with these dimensions: NULL, and a sentence in e, when it is

@@ -37,6 +37,8 @@ def setUpModule():
     dump("no-pre.h5", "m", "eval.txt", "--rope", "post")
     specs = ["-s", "vecinfer:d4b4", "-s", "pq:d4b4,rope=pre"]
     must("kvcalib", *specs, at("calib-text.h5"), "-o", at("calib.h5"))
+    must("kvcalib", "-s", "pq:d4b4", "--iters", "3", at("calib-text.h5"),
+         "-o", at("three.h5"))
     must("kvcalib", *specs, at("eval.h5"), "-o", at("leaky.h5"))
     must("kvcalib", *specs, at("other.h5"), "-o", at("other-calib.h5"))
 
@@ -65,6 +67,30 @@ class Case(unittest.TestCase):
         self.assertTrue(done.stderr.startswith(tool + ": "), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertIn(words, done.stderr)
+
+
+class Rounds(Case):
+    """A spec that leaves iters out takes the tables that are there."""
+
+    def test_taken_from_the_calibration(self):
+        for tool in (["kvquant", at("eval.h5")], ["kvattn", "--dump",
+                     at("eval.h5")], ["kvppl", "-m", at("m"), "-f",
+                     at("eval.txt"), "-c", "64", "-n", "2"]):
+            left_out, given = (
+                rows(must(*tool, "-C", at("three.h5"), "-s", spec))[-1]
+                for spec in ("pq:d4b4", "pq:d4b4,iters=3"))
+            self.assertIn("iters=3", left_out["spec"])
+            self.assertEqual(left_out["spec"], given["spec"])
+            for column in set(given) & {"mse", "ppl", "attn_rel_err"}:
+                self.assertEqual(left_out[column], given[column])
+
+    def test_not_taken(self):
+        self.refused("has no tables for pq:d4b4", "kvquant", "-C",
+                     at("three.h5"), "-s", "pq:d4b4,iters=100", at("eval.h5"))
+        must("kvcalib", "-s", "pq:d4b4,iters={2,3}", at("calib-text.h5"),
+             "-o", at("two.h5"))
+        self.refused("say which by iters=", "kvquant", "-C", at("two.h5"),
+                     "-s", "pq:d4b4", at("eval.h5"))
 
 
 class Table(Case):

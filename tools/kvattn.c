@@ -227,7 +227,8 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
         kv_random_calibration(&r->calib, r->spec, r->n_specs, &r->inputs.shape,
                               a->common.seed, e))
         return -1;
-    return check_specs(r, e);
+    return kv_calib_adopt(r->calib, r->spec, r->n_specs, e) ||
+           check_specs(r, e);
 }
 
 static int measure_cpu(struct run *r)

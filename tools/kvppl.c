@@ -62,7 +62,7 @@ int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
         &(struct kv_evaluated){info->hash, &info->shape, &sketch},
         a->allow_leakage, e);
     kv_sketch_clear(&sketch);
-    return rc;
+    return rc ? -1 : kv_calib_adopt(r->calib, r->spec, r->n_specs, e);
 }
 
 /* llama.cpp evaluates every window with a BOS in the place of its first

@@ -207,7 +207,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
     sweep.shape = &info->shape;
     if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
         kv_calibration_for_dump(&r->calib, &r->leak, a->calib, r->dump,
-                                a->allow_leakage, e))
+                                a->allow_leakage, e) ||
+        kv_calib_adopt(r->calib, r->spec, r->n_specs, e))
         return -1;
     if (a->common.on_gpu)
         r->backend = kv_backend_cuda(&a->common.gpu, KV_TYPE_F32);
