@@ -255,9 +255,11 @@ class Greedy(Case):
                          "-m", at("large"), "-f", at("prompt.txt"),
                          "--greedy", "5", *more)
 
-    def test_too_long(self):
-        self.refused("the model's context is",
-                     "-m", at("m"), "-f", at("eval.txt"), "--greedy", "5000")
+    def test_longer_than_trained(self):
+        done = run("kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy",
+                   "100")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("was trained for"), 1, done.stderr)
 
 
 class Resume(Case):
@@ -414,8 +416,8 @@ class Refused(Case):
         self.refused("unknown protocol 'alles'", *args("-p", "alles"))
         self.refused("leaves nothing to score",
                      *args("-p", "prefill:%d" % CTX))
-        self.refused("the model's context",
-                     "-m", at("m"), "-f", at("eval.txt"), "-c", "99999")
+        self.refused("-c 1: expected at least 2 tokens",
+                     "-m", at("m"), "-f", at("eval.txt"), "-c", "1")
         self.refused("stands without -s", *args("-s", "kivi:b2", "kivi:b3"))
         self.refused("did you mean 'kivi'", *args("-s", "kivy:b2"))
         self.refused("g=12 must divide", *args("-s", "kivi:b2g12r12"))

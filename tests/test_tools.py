@@ -270,10 +270,15 @@ class Dump(ToolTest):
         self.assertLess(int(rows[0]["weight_bytes"]), weights)
         self.assertGreater(int(rows[0]["weight_bytes"]), weights - 4000)
 
+    def test_longer_than_trained(self):
+        done = self.good(*self.kvdump("-c", 65, "-n", 1, "-o",
+                                      self.path("65.h5")))
+        self.assertEqual(done.stderr.count(
+            "tiny was trained for windows of 64 tokens, not 65"), 1)
+
     def test_bad_options(self):
         out = self.path("d.h5")
         for words, args in (
-                ("--ctx 65: tiny was made for at most 64", ["-c", 65]),
                 ("--layers 0-2: the model has layers 0 to 1",
                  ["--layers", "0-2"]),
                 ("--layers 1-0: the first is behind", ["--layers", "1-0"]),

@@ -158,10 +158,9 @@ static int open_text(struct run *r, const struct kvcalib_args *a,
         kv_tokenizer_open(&r->tokenizer, a->model, e))
         return -1;
     info = kv_model_info(r->model);
-    ctx = a->ctx ? a->ctx : info->n_ctx;
-    if (ctx < 2 || ctx > info->n_ctx)
-        return kv_fail(e, "-c %zu: expected 2 to %zu, the model's context", ctx,
-                       info->n_ctx);
+    ctx = kv_model_context(r->model, a->ctx);
+    if (ctx < 2)
+        return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
     if (kv_windows_read(&r->text, r->tokenizer, a->text, a->parse_special,
                         info->n_vocab, ctx, a->windows, e))
         return -1;

@@ -109,14 +109,6 @@ static void parse_layers(const char *text, size_t n_layers, size_t *first,
                n_layers - 1);
 }
 
-static size_t context(const struct args *a, const struct kv_model_info *info)
-{
-    if (a->ctx > info->n_ctx)
-        kv_die("--ctx %zu: %s was made for at most %zu tokens", a->ctx,
-               info->name, info->n_ctx);
-    return a->ctx ? a->ctx : info->n_ctx;
-}
-
 /* Between a layer's projections and its attention */
 
 struct capture {
@@ -330,7 +322,7 @@ static int dump(const struct args *a, struct kv_model *m,
                 const struct kv_tokenizer *t, struct kv_err *e)
 {
     const struct kv_model_info *model = kv_model_info(m);
-    const size_t ctx = context(a, model);
+    const size_t ctx = kv_model_context(m, a->ctx);
     struct kv_windows w;
     int rc;
 
@@ -401,7 +393,7 @@ static int run(const struct args *a, struct kv_err *e)
     int rc = kv_model_open(&m, a->model, e);
 
     if (!rc && a->about)
-        rc = kv_footprint_print(kv_model_info(m), context(a, kv_model_info(m)),
+        rc = kv_footprint_print(kv_model_info(m), kv_model_context(m, a->ctx),
                                 a->batch, &a->common, e);
     else if (!rc)
         rc = kv_tokenizer_open(&t, a->model, e) ||

@@ -124,13 +124,13 @@ static int load_text(struct kvppl_run *r, const struct kvppl_args *a,
                      struct kv_err *e)
 {
     const struct kv_model_info *info = kv_model_info(r->model);
-    const size_t ctx = a->ctx ? a->ctx : info->n_ctx;
+    size_t ctx;
 
     if (!a->text)
         return kv_fail(e, "a text is needed: -f FILE");
-    if (ctx < 2 || ctx > info->n_ctx)
-        return kv_fail(e, "-c %zu: expected 2 to %zu, the model's context", ctx,
-                       info->n_ctx);
+    ctx = kv_model_context(r->model, a->ctx);
+    if (ctx < 2)
+        return kv_fail(e, "-c %zu: expected at least 2 tokens", ctx);
     if (kv_windows_read(&r->text, r->tokenizer, a->text, a->parse_special,
                         info->n_vocab, ctx, a->windows, e))
         return -1;

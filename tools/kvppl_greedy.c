@@ -38,13 +38,7 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
         (*ids)[0] = bos;
         *n = 1;
     }
-    if (a->greedy >= info->n_ctx || *n > info->n_ctx - a->greedy) {
-        free(*ids);
-        return kv_fail(e,
-                       "--greedy %zu after a prompt of %zu tokens: the model's "
-                       "context is %zu",
-                       a->greedy, *n, info->n_ctx);
-    }
+    kv_model_context(r->model, *n + a->greedy);
     *ids = kv_realloc(*ids, *n + a->greedy, sizeof(**ids));
     return 0;
 }

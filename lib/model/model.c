@@ -4,6 +4,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
+#include "lib/base/progress.h"
 #include "lib/model/model_impl.h"
 
 #include <fnmatch.h>
@@ -84,6 +85,14 @@ static void fill_info(struct kv_model *m, const char *dir)
     i->n_ctx = c->n_ctx;
     i->weight_bytes = m->files.bytes;
     i->shape = c->shape;
+}
+
+size_t kv_model_context(const struct kv_model *m, size_t asked)
+{
+    if (asked > m->info.n_ctx)
+        kv_note("%s was trained for windows of %zu tokens, not %zu",
+                m->info.name, m->info.n_ctx, asked);
+    return asked ? asked : m->info.n_ctx;
 }
 
 /* What would change the weights and is not applied. */

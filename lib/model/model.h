@@ -43,6 +43,10 @@ int kv_model_open(struct kv_model **m, const char *dir, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 
+/* Tokens of a window: as many as asked for, n_ctx when 0.  More than n_ctx is
+ * noted. */
+size_t kv_model_context(const struct kv_model *m, size_t asked);
+
 struct kv_device;
 
 /* Once: from here on kv_model_forward() and kv_model_logits() run on d, the
