@@ -1,0 +1,3 @@
+#include "kernels/simd/avx512.h"
+
+#include "kernels/weights/loops.h"

@@ -1,0 +1,3 @@
+#include "kernels/simd/c.h"
+
+#include "kernels/weights/loops.h"

@@ -1,0 +1,65 @@
+#include "kernels/weights/weights.h"
+#include "kernels/level.h"
+#include "kernels/vecops/vecops.h"
+#include "kernels/weights/impl.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t values, bytes;
+} types[KV_STORED_OTHER] = {
+    [KV_STORED_F32] = {"f32", 1, 4},
+    [KV_STORED_F16] = {"f16", 1, 2},
+    [KV_STORED_BF16] = {"bf16", 1, 2},
+    [KV_STORED_Q4_0] = {"q4_0", 32, 18},
+    [KV_STORED_Q4_1] = {"q4_1", 32, 20},
+    [KV_STORED_Q5_0] = {"q5_0", 32, 22},
+    [KV_STORED_Q5_1] = {"q5_1", 32, 24},
+    [KV_STORED_Q8_0] = {"q8_0", 32, 34},
+    [KV_STORED_Q2_K] = {"q2_k", 256, 84},
+    [KV_STORED_Q3_K] = {"q3_k", 256, 110},
+    [KV_STORED_Q4_K] = {"q4_k", 256, 144},
+    [KV_STORED_Q5_K] = {"q5_k", 256, 176},
+    [KV_STORED_Q6_K] = {"q6_k", 256, 210},
+    [KV_STORED_IQ4_NL] = {"iq4_nl", 32, 18},
+    [KV_STORED_IQ4_XS] = {"iq4_xs", 256, 136},
+    [KV_STORED_MXFP4] = {"mxfp4", 32, 17},
+};
+
+const char *kv_stored_name(enum kv_stored type)
+{
+    return types[type].name;
+}
+
+size_t kv_stored_values(enum kv_stored type)
+{
+    return types[type].values;
+}
+
+size_t kv_stored_bytes(enum kv_stored type)
+{
+    return types[type].bytes;
+}
+
+static const struct kv_weight_decoders *best(void)
+{
+    static const struct kv_weight_decoders *const versions[] =
+        KV_VERSIONS(&kv_weight_decoders_c, &kv_weight_decoders_avx2,
+                    &kv_weight_decoders_avx512, &kv_weight_decoders_avx512);
+
+    return versions[kv_level_version()];
+}
+
+void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
+                      float *x)
+{
+    if (type == KV_STORED_F32)
+        memcpy(x, blocks, n * sizeof(*x));
+    else if (type == KV_STORED_F16)
+        kv_dequantize_f16(blocks, n, x);
+    else if (type == KV_STORED_BF16)
+        kv_dequantize_bf16(blocks, n, x);
+    else
+        best()->decode[type](blocks, n / types[type].values, x);
+}
