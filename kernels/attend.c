@@ -230,7 +230,8 @@ static void qk(const struct tile *t, float *w, float *other)
     }
 }
 
-/* Scores to weights, 0 for what a query does not see. */
+/* Turns scores into weights; the weight of a token that the query does not see
+ * is 0. */
 static void softmax(const struct tile *t, float *w)
 {
     const struct kv_attend_view *v = &t->job->view;
@@ -264,7 +265,7 @@ static void pv(const struct tile *t, float *w, float *other)
         const float more = j0 > t->from ? 1 : 0;
 
         j1 = run_end(v, t->i0, t->i1, j0, n, &form);
-        if (form == MIXED) { /* unquantized ones to a matrix of their own */
+        if (form == MIXED) { /* unquantized tokens: own matrix */
             for (size_t i = 0; i < rows; i++)
                 for (size_t j = j0; j < j1; j++) {
                     const bool old = is_quantized(v, t->i0 + i, j);

@@ -10,9 +10,9 @@
  *   s_j = cap * tanh(scale * q . k_j / cap) + slope * (j - p)
  *   out = sum_j w_j v_j,  w = softmax(s)
  *
- * A query that sees no token gives zeros.  An attention that cannot have a
- * field says so in its function ..._takes(), and is not given such a view; the
- * plain one has all of them. */
+ * A query that sees no token gives zeros.  A version that does not support a
+ * field returns false from its function ..._takes() for views that set it; the
+ * plain version supports all fields. */
 #ifndef KV_ATTEND_H
 #define KV_ATTEND_H
 
@@ -79,7 +79,7 @@ static inline bool kv_attend_simple(const struct kv_attend_view *v)
 }
 
 /* s: scaled scores of query i of this query head with tokens [from, to), which
- * become logits; -infinity for those that it does not see. */
+ * become logits; tokens that the query does not see get -infinity. */
 void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
                       size_t i, size_t from, size_t to, float *s);
 

@@ -1,8 +1,7 @@
 /* The way back through causal attention, in f32.
  *
- * Given the gradient of a loss with respect to what attention put out, the
- * gradients with respect to queries, keys and values.  The softmax is computed
- * again, as kv_attend() does it. */
+ * Given dL/d(output) of a loss L: dL/dq, dL/dk and dL/dv.  The softmax is
+ * computed again, as kv_attend() does it. */
 #ifndef KV_ATTEND_GRAD_H
 #define KV_ATTEND_GRAD_H
 

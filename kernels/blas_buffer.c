@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-/* OpenBLAS 0.3: 32 << 22 bytes, and what aligns them. */
+/* OpenBLAS 0.3: 32 << 22 bytes plus alignment. */
 enum { BUFFER = 129 << 20 };
 
 static atomic_int inside, max;

@@ -1,6 +1,6 @@
-/* OpenBLAS works in a buffer for each caller at a time, which it makes when it
- * is first wanted and keeps; where there is no memory for it, it asks for ever.
- * A call of it stands between these two, which end the program before that. */
+/* OpenBLAS allocates one buffer per concurrent caller at first use and keeps
+ * it; when memory is out, it retries forever.  Code calls OpenBLAS between
+ * these two functions, which end the program in that case. */
 #ifndef KV_BLAS_BUFFER_H
 #define KV_BLAS_BUFFER_H
 

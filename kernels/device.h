@@ -1,6 +1,6 @@
-/* The door to CUDA devices: their memory and time, attention on them, and what
- * a decode step does there beside kernels/backend.h.  What lies outside of
- * kernels/ includes no other file of kernels/cuda/. */
+/* The door to CUDA devices: their memory and time, attention on them, and the
+ * operations of a decode step that kernels/backend.h lacks.  Files outside
+ * kernels/ include no other file of kernels/cuda/. */
 #ifndef KV_DEVICE_H
 #define KV_DEVICE_H
 

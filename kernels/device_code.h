@@ -33,8 +33,8 @@ struct kv_gpu_groups {
     size_t len;
     size_t unit; /* values of a token that are one unit */
     size_t n_groups, code_bytes, unit_bytes; /* of a unit */
-    /* hack alone: bytes of a sum of codes, 0 for none; bits of what codes are
-     * multiplied with; and whose random numbers round, where it is not to
+    /* hack alone: bytes of a sum of codes, 0 for none; bits of the other
+     * operand's codes; and whose random numbers round, where it is not to
      * nearest (kernels/hack/hack.h). */
     size_t sum_bytes;
     unsigned q_bits;
@@ -95,7 +95,7 @@ struct kv_gpu_bitstreams {
 
 enum kv_gpu_coding { KV_GPU_GROUPS, KV_GPU_CODEBOOK, KV_GPU_BITSTREAMS };
 
-/* What encode() and decode() do on one side of a layer. */
+/* The code of one side of a layer: input of encode() and decode(). */
 struct kv_gpu_code {
     size_t n_heads, head_dim;
     size_t block, block_bytes; /* tokens and bytes of a block */
@@ -127,13 +127,13 @@ struct kv_gpu_coder;
 extern "C" {
 #endif
 
-/* The code is copied, with what it points to.  Fails, saying what there is
- * none of, without a kernel for the code or memory for it. */
+/* Copies the code and all data that it points to.  Fails without a kernel for
+ * the code, or without memory, naming which. */
 int kv_gpu_coder_new(struct kv_gpu_coder **c, const struct kv_gpu_code *code,
                      const struct kv_device *device, struct kv_err *e);
 void kv_gpu_coder_free(struct kv_gpu_coder *c); /* NULL is fine */
 
-/* Bytes that encoding n blocks has for what is under way. */
+/* Bytes of workspace for encoding n blocks. */
 size_t kv_gpu_encode_workspace(const struct kv_gpu_coder *c, size_t n);
 
 /* Launches; does not wait. */
@@ -164,11 +164,12 @@ int kv_gpu_encode_codebook(const struct kv_gpu_code *code,
                            const struct kv_gpu_workspace *workspace,
                            size_t multiprocessors, struct kv_err *e);
 
-/* Searches of bitstreams that a multiprocessor has registers for, a warp each;
- * and bytes that one notes down for a transition, one of each lane. */
+/* The number of bitstream searches (a warp each) that a multiprocessor has
+ * registers for, and the bytes of notes that a search writes per transition,
+ * one per lane. */
 enum { KV_GPU_SEARCHES = 16, KV_GPU_NOTE = 32 };
-/* y: room on the device for coefficients, [n][n_coefs]; notes, of so many
- * searches at a time: [searches][n_transitions][KV_GPU_NOTE]. */
+/* y: workspace on the device for coefficients, [n][n_coefs]; notes, one per
+ * search at a time: [searches][n_transitions][KV_GPU_NOTE]. */
 int kv_gpu_encode_bitstreams(const struct kv_gpu_code *code,
                              const struct kv_gpu_blocks *b, float *y,
                              uint8_t *notes, size_t searches, struct kv_err *e);

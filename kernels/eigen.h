@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 /* a: [n][n], symmetric, overwritten: a[i][j] becomes component i of the j-th
- * eigenvector (orthonormal).  value: [n], ascending.  Returns -1 when a holds
- * what is not finite, or LAPACK found no end. */
+ * eigenvector (orthonormal).  value: [n], ascending.  Returns -1 when a holds a
+ * NaN or an infinity, or when LAPACK does not converge. */
 int kv_eigen(double *a, size_t n, double *value);
 
 #endif

@@ -26,8 +26,8 @@ int kv_level_set(enum kv_level level, struct kv_err *e);
  * and newer. */
 bool kv_level_vnni(void);
 
-/* The versions of one thing as a table: the one to use is that of index
- * kv_level_version(), vnni where kv_level_vnni(). */
+/* The versions of an operation as a table, indexed by kv_level_version(); vnni
+ * is for kv_level_vnni(). */
 #ifdef __x86_64__
 #define KV_VERSIONS(c, avx2, avx512, vnni) \
     {                                      \

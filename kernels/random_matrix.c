@@ -22,8 +22,8 @@ static double dot(const double *a, const double *b, size_t d)
     return sum;
 }
 
-/* Row n of q [..][d]: what it has in common with the n unit rows before it is
- * taken away, twice for the sake of rounding; then it is a unit too. */
+/* Row n of q [..][d]: subtracts its projections on the n unit rows before it,
+ * twice because of rounding errors, and normalizes it. */
 static void orthogonalise(double *q, size_t n, size_t d)
 {
     double *row = q + n * d;

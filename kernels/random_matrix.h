@@ -9,10 +9,10 @@
  * the same key, m * d and libm. */
 void kv_random_gaussian(uint64_t key, size_t m, size_t d, float *s);
 
-/* s: [m][d].  Each run of d rows (the last may be shorter) is orthogonal, of
- * rows of norm sqrt(d), so that one entry has mean 0 and variance 1; made of
- * the rows of kv_random_gaussian() one after another (Gram-Schmidt in double),
- * which gives every orthogonal matrix the same density. */
+/* s: [m][d].  Each block of d rows (the last may be shorter) is orthogonal;
+ * rows have norm sqrt(d), so that an entry has mean 0 and variance 1.  Computed
+ * from the rows of kv_random_gaussian() one after another (Gram-Schmidt in
+ * double), which gives every orthogonal matrix the same density. */
 void kv_random_orthogonal(uint64_t key, size_t m, size_t d, float *s);
 
 /* s: [d][d].  sqrt(d) times the randomized Hadamard transform: kv_hadamard()

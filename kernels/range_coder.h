@@ -1,11 +1,11 @@
 /* A range coder: symbols to bytes at the cost their tables say, and back.
  *
- * A table is cum [n_symbols + 1], what was cumulated before each symbol:
- * cum[0] = 0 < cum[1] < ... < cum[n_symbols] = 65536, 1 <= n_symbols <= 65536.
- * A symbol s costs log2(65536 / (cum[s + 1] - cum[s])) bits and a little that
- * a 32-bit range rounds away (1/256 of a place at most, 2^-24 of the range).
- * Every symbol may have a table of its own; the decoder must be given the same
- * ones in the same order.  Integers only: the same bytes everywhere.
+ * A table is cum [n_symbols + 1], the cumulative counts: cum[0] = 0 < cum[1] <
+ * ... < cum[n_symbols] = 65536, 1 <= n_symbols <= 65536.  A symbol s costs
+ * log2(65536 / (cum[s + 1] - cum[s])) bits and a little that a 32-bit range
+ * rounds away (1/256 of a place at most, 2^-24 of the range).  Every symbol may
+ * have a table of its own; the decoder needs the same tables in the same order.
+ * Integers only: the same bytes everywhere.
  *
  * The interval is low + [0, range), 32 bits of it at a time, the leading byte
  * leaves when range falls below 2^24; a carry goes back into the bytes that
@@ -21,9 +21,9 @@
 enum { KV_RANGE_TOTAL = 65536 };
 
 /* The table of n_symbols counts, so that the i-th entry is
- * round(before_i / total * (65536 - n_symbols)) + i: as they were counted, and
- * no symbol without a place.  All counts 0: all symbols alike.  Their sum must
- * be below 2^47.  cum: [n_symbols + 1]. */
+ * round(before_i / total * (65536 - n_symbols)) + i: proportional to the
+ * counts, and at least 1 for each symbol.  All counts 0: all symbols alike.
+ * Their sum must be below 2^47.  cum: [n_symbols + 1]. */
 void kv_range_table(const uint32_t *count, size_t n_symbols, uint32_t *cum);
 
 /* Bytes that n symbols take at most. */
@@ -44,8 +44,7 @@ void kv_range_encode(struct kv_range_encoder *e, const uint32_t *cum,
 /* Once, after the last symbol; returns the bytes written in all. */
 size_t kv_range_encode_end(struct kv_range_encoder *e);
 
-/* Reads no byte outside in [n]; any bytes give symbols, if not the right ones.
- */
+/* Reads no byte outside in [n]; decodes any bytes to some symbols. */
 struct kv_range_decoder {
     const uint8_t *in;
     size_t n, at; /* at may pass n: zeros */
@@ -57,7 +56,7 @@ void kv_range_decode_start(struct kv_range_decoder *d, const uint8_t *in,
 /* A symbol below n_symbols. */
 size_t kv_range_decode(struct kv_range_decoder *d, const uint32_t *cum,
                        size_t n_symbols);
-/* Whether what was decoded ends where the bytes end. */
+/* Whether decoding has consumed exactly all bytes. */
 bool kv_range_decode_ended(const struct kv_range_decoder *d);
 
 #endif

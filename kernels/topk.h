@@ -3,9 +3,9 @@
  *
  * A number and its index become one 64-bit key, so that the order is total:
  * larger numbers first, and of equal ones the lower index.  The complement
- * ~key has the reverse order, so that a second heap keeps the smallest; the
- * two never hold the same number as long as they hold no more than there are.
- * The result does not depend on the order of pushing. */
+ * ~key has the reverse order, so that a second heap keeps the smallest; the two
+ * heaps hold no number twice as long as their sizes add up to at most n.  The
+ * result does not depend on the order of pushing. */
 #ifndef KV_TOP_H
 #define KV_TOP_H
 

@@ -31,8 +31,8 @@ static size_t place(const struct kv_codebook *b, size_t c)
 /* ---- entries of up to 4 bits ------------------------------------------------
  *
  * Looked up in a register of 16, 32 tokens of one channel at a time: x
- * [quads][64][4].  What fills a sub-vector up to `unit` numbers, and the last
- * quad, is anything.
+ * [quads][64][4].  The padding of a sub-vector to `unit` numbers, and of the
+ * last quad, is undefined.
  *
  * Between, a row has the codes of 32 tokens of one sub-vector, tokens 8 m + 4 l
  * to 8 m + 4 l + 3 in 32-bit lane m of half l: so that four channels' entries,
@@ -154,7 +154,7 @@ ALWAYS_INLINE void look_up(const struct channel c[QUAD], uint8_t *x)
     }
 }
 
-/* What a tile's quads are looked up in. */
+/* The look-up tables of a tile's quads. */
 struct tables {
     const uint8_t *planes, *row;
     size_t n_sub, d, own; /* own: channels from a sub-vector's to the next's */

@@ -264,7 +264,7 @@ static void entries(const uint8_t *entry, size_t width, const uint16_t *code,
 static void all_entries(const struct kv_codebook *b, size_t head,
                         const uint8_t *tile, uint8_t *x)
 {
-    uint16_t code[2][T]; /* the next ones first: the stores are done then */
+    uint16_t code[2][T]; /* one ahead, so that stores are done */
 
     wide_codes(b, tile, 0, code[0]);
     for (size_t i = 0; i < b->n_sub; i++) {
@@ -470,7 +470,7 @@ static size_t rows_from(size_t r, size_t rows)
     return rows - r < ROWS ? rows - r : ROWS;
 }
 
-/* What the sums are made from: the tile, or its entries in x. */
+/* The input of the sums: the tile, or its entries in x. */
 static const uint8_t *ready(const struct kv_codebook *b, size_t head,
                             const uint8_t *tile, uint8_t *x)
 {
@@ -500,8 +500,8 @@ void kv_codebook_qk_vnni(const struct kv_store *s, size_t head,
     }
 }
 
-/* What round8 makes of a tile's weights, which are not below 0: p8 [rows][64],
- * scale [rows].  rows is a constant. */
+/* Rounds a tile's weights, all >= 0, to 8 bits: p8 [rows][64], scale [rows].
+ * rows is a constant. */
 ALWAYS_INLINE void round_some(const float *p, size_t stride, size_t rows,
                               int8_t *p8, float *scale)
 {

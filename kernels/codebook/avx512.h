@@ -1,4 +1,4 @@
-/* What avx512.c and avx512_shared.c share: AVX-512 with VNNI and VBMI.  A
+/* Shared by avx512.c and avx512_shared.c: AVX-512 with VNNI and VBMI.  A
  * register of codes is looked up in dimensions of a table; four neighbouring
  * bytes go into one 32-bit sum.  For these files alone. */
 #ifndef KV_CODEBOOK_AVX512_H
@@ -121,9 +121,8 @@ ALWAYS_INLINE vi32 look_up(const struct table *t, size_t n, struct codes c)
     return x;
 }
 
-/* The same of pairs of registers, in its place; under masks, of which each
- * leaves what the other looks up: to put two results together would be one more
- * instruction. */
+/* The same for pairs of registers, in place; each of two masks keeps the lanes
+ * of the other, which saves the instruction that would merge two results. */
 ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, size_t n,
                                  struct codes c)
 {

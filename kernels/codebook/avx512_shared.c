@@ -6,9 +6,9 @@
  * micro-operations of 64 codes: the look-ups can go to one of them alone, the
  * products to both.  A core chooses when it takes an instruction in, by how
  * many wait for each port.  Products that wait for their look-ups are counted
- * too, and others then go where the look-ups must: so what is multiplied was
- * looked up one register of codes before, and the instructions stand in the
- * order in which they are written.
+ * too, and others then go where the look-ups must: so products use the look-ups
+ * of the previous register of codes, and the instructions stand in the order in
+ * which they are written.
  *
  * Where pairs of registers are looked up at the price of one (AMD), half as
  * many look-ups do: `pairs`, a constant wherever it is handed on.  Registers
@@ -75,8 +75,8 @@ ALWAYS_INLINE void add_products_all4(vi32 *sum, vi32 u, const int8_t *v)
     KV_DPBUSD_ALL4_HERE(*sum, u, v);
 }
 
-/* p, of which the compiler does not know that: it would keep an address in a
- * register for every line there. */
+/* Returns p and hides this from the compiler, which would keep the address of
+ * every line in a register of its own. */
 ALWAYS_INLINE const uint8_t *again(const uint8_t *p)
 {
     __asm__("" : "+r"(p));
@@ -102,8 +102,8 @@ ALWAYS_INLINE void key_products(vi32 s[ROWS][DIMS], size_t chains, size_t k,
 }
 
 /* The 16 tokens of register i in the dimensions of t.  tile and q8: of the
- * first four sub-vectors.  Sums begin as `sum` where some is there, and go
- * there where more is to come, else to `to`. */
+ * first four sub-vectors.  Sums start from `sum` if `some`, else from 0; they
+ * are stored to `sum` if `more`, else to `to`. */
 ALWAYS_INLINE void shared_qk_some(const struct kv_codebook *b,
                                   const struct table t[DIMS],
                                   const uint8_t *tile, size_t i,
@@ -356,8 +356,8 @@ void kv_codebook_pv_shared(const struct kv_codebook *b, size_t head,
  * sub-space is looked up in each query's table.  Tables of many sub-spaces do
  * not fit the first cache: a table that is loaded serves SIDE tiles.
  *
- * Bytes are added up two and two, as words: `all` has the odd bytes' sums 256
- * times beside the even bytes', `high` has the odd ones'. */
+ * Bytes are added up two and two, as words: all = even + 256 odd, high = odd
+ * (sums of even and of odd bytes). */
 
 enum {
     SIDE = 4, /* tiles */
@@ -403,7 +403,7 @@ ALWAYS_INLINE void codes_of(const struct kv_codebook *b, const uint8_t *tile,
     }
 }
 
-/* What becomes of the sums of some rows. */
+/* Scale, low and destination of the sums of some rows. */
 struct rows {
     const uint8_t *next; /* the tiles that come then, to be fetched */
     int shared;          /* the order of four_codes() */

@@ -1,4 +1,4 @@
-/* Path int8 in plain C, which says what the sums are; and tables.h. */
+/* Path int8 in plain C, the definition of the sums; and tables.h. */
 #include "kernels/simd/c.h"
 
 #include "kernels/codebook/tables.h"
@@ -35,7 +35,7 @@ static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
             const uint16_t *from = code + kv_codebook_in_part(p, i, 0);
             uint8_t *to = x + i * b->d * T + part * PART;
 
-            /* the usual ones with constants for the compiler */
+            /* the usual d as compile-time constants */
             if (b->d == 2)
                 sub_entries(table, 4, 2, from, p.four, p.one, to);
             else if (b->d == 4)

@@ -12,9 +12,9 @@
  *   | s0: | t0-3: | sub 0: code(token 0..3) | sub 1: .. | .. sub 15 | t4-7 ..|
  *   | s1: sub-vectors 16 to 31 .. |
  *
- * so that after each byte's value in one dimension has been looked up, four
- * neighbours are what one 32-bit sum of byte products takes.  n_sub is filled
- * up to a multiple of 4 (keys) or 16 (values).
+ * so that one 32-bit sum of byte products takes four neighbouring bytes after
+ * their look-up in one dimension.  n_sub is filled up to a multiple of 4 (keys)
+ * or 16 (values).
  *
  * Own, b <= 8:  | sub 0: code(token 0..63) | sub 1 | .. |
  *
@@ -28,9 +28,8 @@
  * All of them filled up to 64 bytes.
  *
  * Path int8: centroids, per dimension of a table, rounded to 8 bits of its
- * largest; long runs of keys by tables of what centroids give with the queries,
- * in 8 bits (impl.h).  Not where keys are stored before RoPE.
- */
+ * largest; long runs of keys by tables of q . centroid, in 8 bits (impl.h).
+ * Not where keys are stored before RoPE. */
 #ifndef KV_CODEBOOK_H
 #define KV_CODEBOOK_H
 
@@ -50,10 +49,12 @@ struct kv_codebook *kv_codebook_new(const float *centers, size_t head_books,
                                     struct kv_tiles_rope *rope);
 void kv_codebook_free(struct kv_codebook *b); /* NULL is fine */
 
-/* Makes s a store of such codes; values, n_heads and head_dim are set. */
+/* Initializes s as a store of b's codes; s->values, n_heads and head_dim must
+ * be set. */
 void kv_store_codebook(struct kv_store *s, const struct kv_codebook *b);
 
-/* Puts token t's codes of one head [n_sub] into a tile that is zero there. */
+/* Writes token t's codes of one head, [n_sub], into a tile whose bits of that
+ * token are zero. */
 void kv_store_put_indices(const struct kv_store *s, size_t t,
                           const uint16_t *code, uint8_t *tile);
 

@@ -45,7 +45,7 @@ kv_codebook_params_of(const struct kv_gpu_side *side)
             side->n_tables > 1 ? side->table_bytes : 0};
 }
 
-/* What is known of one side's codes when compiling. */
+/* One side's codes, as known at compile time. */
 template <int HEAD_DIM, int DIMS_, int BITS_, bool OWN_, int STEP, bool INT8_>
 struct kv_codebook_of {
     static constexpr int D = HEAD_DIM, DIMS = DIMS_, BITS = BITS_, T = STEP;
@@ -63,7 +63,7 @@ struct kv_codebook_of {
     static_assert(BYTES % 8 == 0, "a lane's codes are whole pieces");
 };
 
-/* A table that is there once. */
+/* Copies a table that has a single copy (COPIES 1) to shared memory. */
 template <class B>
 KV_DEVICE void kv_codebook_copy(const uint8_t *from, uint8_t *table)
 {
@@ -73,7 +73,7 @@ KV_DEVICE void kv_codebook_copy(const uint8_t *from, uint8_t *table)
     kv_copy_wait<0>();
 }
 
-/* Rows of copies. */
+/* Writes each row COPIES times, at different banks. */
 template <class B>
 KV_DEVICE void kv_codebook_spread(const uint8_t *from, uint8_t *table)
 {
@@ -184,7 +184,7 @@ KV_DEVICE unsigned kv_codebook_channel(int k, int j)
     return k / 4 * 64 + kv_lane() / 4 * 8 + k % 4 * 2 + j / 2;
 }
 
-/* What policies of both paths have. */
+/* Shared by the policies of both paths. */
 template <class B> struct kv_codebook_side {
     using params = kv_codebook_params;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;

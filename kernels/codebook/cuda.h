@@ -38,7 +38,7 @@ struct kv_gpu_codes {
     size_t d;
     unsigned bits;
     bool own;
-    size_t step; /* tokens; 0: there is no kernel */
+    size_t step; /* tokens; 0: no kernel */
 };
 
 #ifdef __cplusplus

@@ -55,7 +55,7 @@ struct kv_search {
     uint16_t *code;
 };
 
-// The sub-vectors that one book serves, numbered token by token.
+// The sub-vectors of one codebook, numbered token by token.
 struct kv_served {
     unsigned heads, subs; // how many, of a token
     size_t first;         // sub-vector
@@ -158,7 +158,7 @@ static const char *search(kv_search s, size_t multiprocessors,
 
 // ---- packing ---------------------------------------------------------------
 
-// A thread a byte; what is past a token's n_codes is 0.
+// A thread a byte; bits past a token's n_codes codes are 0.
 __global__ void __launch_bounds__(THREADS)
     kv_pack_kernel(const uint16_t *code, size_t tokens, unsigned n_codes,
                    unsigned bits, unsigned token_bytes, uint8_t *bytes)
@@ -318,7 +318,7 @@ extern "C" int kv_gpu_decode_codebook(const struct kv_gpu_code *c,
 // Sizes of a tile (cuda_pack.c).
 struct kv_index_tile {
     unsigned d, bits, step; // of the device's codes
-    unsigned of_d, of_bits; // of those that were encoded
+    unsigned of_d, of_bits; // of the encoder's codes
     unsigned head_dim, n_sub;
     unsigned lane_bytes; // of a lane in a step
     bool values;

@@ -214,7 +214,7 @@ bool kv_gpu_codebook_open(struct kv_gpu_side *side)
 
     const struct kv_gpu_codes c = kv_gpu_codebook_codes(side);
 
-    if (!c.step || book_of(side)->rope) /* the launch says what is missing */
+    if (!c.step || book_of(side)->rope) /* the launch names the reason */
         return true;
     side->tile_bytes = KV_GPU_TILE * s->head_dim / c.d * c.bits / 8;
     side->pack = pack;

@@ -1,5 +1,5 @@
-/* The inside of codebook.h; for kernels/codebook, its test, and who packs such
- * tiles for a device.
+/* The inside of codebook.h; for kernels/codebook, its test, and for packing
+ * these tiles for a device.
  *
  * Path int8 in integers: a key's score is q_scale * sum(q8 * k8), where k8 are
  * entries of the rounded table and q8 the query times the table's scales,
@@ -72,14 +72,14 @@ static inline const float *kv_codebook_scales(const struct kv_codebook *b,
     return b->scale + (b->head_books > 1 ? head : 0) * b->n_sub * b->d;
 }
 
-/* What int8 qk want of queries. */
+/* Queries as int8 qk reads them. */
 struct kv_codebook_q8 {
     float scale[KV_TILE_ROWS];
     int32_t start[KV_TILE_ROWS]; /* of sums: -KV_KEY_BIAS * sum(q8) */
     int8_t plain[KV_TILE_ROWS][KV_CODEBOOK_DIM]; /* q8 by channel */
     /* the same in fours (wide: width bytes) that meet neighbours in a register,
-     * zeros between; a four of KV_CODEBOOK_ROWS rows, or of what is left of
-     * them, side by side, then the next four */
+     * zeros between; fours of KV_CODEBOOK_ROWS rows, or of the remaining rows,
+     * side by side */
     _Alignas(64) int8_t q8[];
 };
 
@@ -106,7 +106,7 @@ static inline size_t kv_codebook_rows_at(const struct kv_store *s, size_t r)
     return r * kv_codebook_quads(s) * 4;
 }
 
-/* Sums of int8 values: so many floats. */
+/* Number of floats in the sums of int8 values. */
 static inline size_t kv_codebook_sums(const struct kv_store *s)
 {
     const struct kv_codebook *b = s->params;
@@ -164,9 +164,9 @@ static inline size_t kv_codebook_table_size(const struct kv_codebook *b)
     return b->bits <= 4 ? 256 : b->k;
 }
 
-/* Whether so many tokens can have tables, and are worth them: two per entry, as
- * measured.  Of 1 and 2 bits so few entries are in use that a thousand weights
- * would be added up in one, and their roundings. */
+/* Whether n tokens use tables: from two tokens per entry on tables are faster
+ * (measured).  Codes of 1 and 2 bits use none: one entry would add up a
+ * thousand weights and their rounding errors. */
 static inline bool kv_codebook_tabled(const struct kv_codebook *b, size_t n)
 {
     return !b->rope && b->bits >= 3 && b->bits <= 8 &&
@@ -177,10 +177,10 @@ static inline bool kv_codebook_tabled(const struct kv_codebook *b, size_t n)
  * for each sub-space. */
 enum { KV_CODEBOOK_TABLES8 = 8192 };
 
-/* Whether qk of so many tokens on path int8 are by tables
- * (below): where that took less time, as measured.  One
- * table of centroids for all sub-spaces makes products of rounded centroids
- * faster, so that longer sub-vectors and smaller tables are wanted. */
+/* Whether qk of n tokens on path int8 use tables (below): where tables were
+ * faster, as measured.  One table of centroids for all sub-spaces makes
+ * products of rounded centroids faster, so that longer sub-vectors and smaller
+ * tables are wanted. */
 static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
 {
     const bool own = b->order == KV_ORDER_OWN;
@@ -192,19 +192,18 @@ static inline bool kv_codebook_tabled8(const struct kv_codebook *b, size_t n)
 
 /* ---- keys on path int8 by tables ------------------------------------------
  *
-Where many tokens share each centroid: what a centroid of a sub-space gives with
-a query, in 8 bits of the query's largest
- * range,
+Where many tokens share each centroid: q . centroid per sub-space, in 8 bits of
+the query's largest range,
  *
  *   entry = round((q . centroid - low_i) / scale), 0 to 255
  *   low_i = the least of sub-space i,  scale = the largest range / 255
  *
- * and a token's score is scale * (the sum of what its codes point to) + the sum
- * of low_i, rounded once (fmaf).  Neither the query nor the centroids are
- * rounded before; a sub-space with a larger range than the others costs them
- * bits.  A query that overflows or is no number has no number as its qk. */
-/* What qk want of queries: tables of KV_CODEBOOK_ROWS rows, then of the next.
- */
+ * and score(token) = scale * sum_i entry_i[code_i] + sum_i low_i, rounded once
+ * (fmaf).  Neither the query nor the centroids are rounded before; a sub-space
+ * with a larger range than the others costs them bits.  A query that overflows
+ * or is no number has no number as its qk. */
+/* Queries as qk reads them: tables of KV_CODEBOOK_ROWS rows, then of the
+ * next. */
 struct kv_codebook_tables8 {
     float scale[KV_TILE_ROWS], low[KV_TILE_ROWS];
     _Alignas(64) uint8_t entry[];
@@ -228,9 +227,8 @@ static inline size_t kv_codebook_lanes8_bytes(const struct kv_codebook *b)
 /* Codes of tokens [32 part, 32 part + 32), at most KV_CODEBOOK_DIM * 32, in the
  * order of the tile, which is: */
 struct kv_codebook_part {
-    size_t some, step,
-        each;         /* of sub-vectors: so many, step apart, each apart */
-    size_t four, one; /* of tokens: fours, and within */
+    size_t some, step, each; /* of sub-vectors: number, strides */
+    size_t four, one;        /* of tokens: fours, and within */
 };
 
 /* from: n bytes or halves of bytes; shift and mask are constants for whole
@@ -311,11 +309,10 @@ static inline size_t kv_codebook_in_part(struct kv_codebook_part p, size_t sub,
            t % 4 * p.one;
 }
 
-/* ---- what centroids give with four queries; for tables.h ------------------
- */
+/* ---- products of centroids and four queries; for tables.h ---------------- */
 
-/* Channels that are multiplied together, of those that are left;
- * KV_CODEBOOK_EACH has all such counts. */
+/* The number of channels that are multiplied together when `left` remain;
+ * KV_CODEBOOK_EACH lists all counts. */
 static inline size_t kv_codebook_together(size_t left)
 {
     return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -337,8 +334,8 @@ ALWAYS_INLINE void kv_codebook_multiply(const float *center, size_t k, size_t d,
     }
 }
 
-/* table [k]: each centroid of a sub-space with the queries q [channels]; 0
- * where there is no such sub-space. */
+/* table [k]: each centroid of a sub-space with the queries q [channels]; 0 past
+ * the last sub-space. */
 static inline void kv_codebook_sub_table(const struct kv_codebook *b,
                                          size_t head, size_t sub,
                                          const vf32x4 *q, vf32x4 *table)

@@ -202,8 +202,7 @@ void kv_store_put_indices(const struct kv_store *s, size_t t,
     }
 }
 
-/* ---- exact: centroids as they are ------------------------------------------
- */
+/* ---- exact: centroids unrounded ------------------------------------------ */
 
 /* 2 values each of 4 tokens, to rows of x 32 apart. */
 static void rotate2(const float *a, const float *b, const float *c,
@@ -249,7 +248,7 @@ ALWAYS_INLINE void expand_values(const float *table, size_t d,
             memcpy(x + (t + i) * stride, table + code[i] * d, d * sizeof(*x));
 }
 
-/* d is a constant for the usual ones. */
+/* d is a constant for the usual dimensions. */
 ALWAYS_INLINE void expand_all(const struct kv_store *s, size_t head, size_t d,
                               const uint16_t *code, struct kv_codebook_part p,
                               float *x)
@@ -467,7 +466,7 @@ static const struct version versions[] = {
 #endif
 };
 
-/* AVX-512 without VNNI and VBMI runs what AVX2 has. */
+/* AVX-512 without VNNI and VBMI runs the AVX2 version. */
 static const struct version *version(void)
 {
     const enum kv_level level = kv_level_get();

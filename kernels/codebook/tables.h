@@ -1,8 +1,8 @@
 /* Path exact over many tiles of codes of 3 to 8 bits, without expanding them:
  * a sub-space has few centroids, and many tokens share each.
  *
- *   keys    what each centroid gives with the queries is multiplied out once;
- *           a token's score is the sum of what its codes point to (asymmetric
+ *   keys    q . centroid is computed once per centroid;
+ *           a token's score is the sum of its codes' entries (asymmetric
  *           distance computation, as product quantization has it)
  *   values  the weights of all tokens with the same code are added up; then
  *           each centroid counts once, by that sum
@@ -12,7 +12,7 @@
  * tables of SPACES of them, 16 KB, stay in the first cache while the codes of a
  * chunk's tokens go by.
  *
- * Path int8 has such tables for keys, in 8 bits (impl.h).
+ * Path int8 has tables for keys in 8 bits (impl.h).
  *
  * Included by c.c and avx2.c after the vocabulary of their level. */
 
@@ -55,7 +55,7 @@ static size_t n_spaces(const struct kv_codebook *b)
  *   else              of the i-th space: of tokens 4 k to 4 k + 3 */
 struct codes {
     const uint8_t *row[4];
-    size_t step, ahead; /* ahead: to be fetched, from those that are loaded */
+    size_t step, ahead; /* ahead: prefetch distance */
 };
 
 enum { STEP_TOKEN = 16, STEP_SUB = 4, STEP_SHARED = 64 };
@@ -162,7 +162,7 @@ static struct codes codes_of(const struct kv_store *s, const uint8_t *tile,
     return c;
 }
 
-/* What the i-th of four codes points to in a table. */
+/* The table entry of the i-th of four codes. */
 ALWAYS_INLINE vf32x4 *entry_of(vf32x4 *table, uint32_t four, size_t i)
 {
     const uint32_t at = i ? four >> (8 * i - 4) : four << 4;
@@ -192,7 +192,7 @@ static void key_tables(const struct kv_codebook *b, size_t head, size_t space,
     }
 }
 
-/* sum [64] += what the codes of a tile point to.  step is a constant. */
+/* sum [64] += the entries of a tile's codes.  step is a constant. */
 ALWAYS_INLINE void add_entries(struct codes c, size_t step, size_t n,
                                vf32x4 *table, vf32x4 *sum)
 {
@@ -271,7 +271,7 @@ void NAME(kv_codebook_qk_tables)(const struct kv_store *s, size_t head,
 
 /* ---- values -------------------------------------------------------------- */
 
-/* Adds the weights w [64] of a tile's tokens to what their codes point to.
+/* Adds the weights w [64] of a tile's tokens to the entries of their codes.
  * step is a constant. */
 ALWAYS_INLINE void add_weights(struct codes c, size_t step, size_t n,
                                const vf32x4 *w, vf32x4 *table)
@@ -413,7 +413,7 @@ void NAME(kv_codebook_pv_tables)(const struct kv_store *s, size_t head,
 
 /* ---- keys on path int8 ----------------------------------------------------
  *
- * Sums of what codes point to: those of four queries are one 64-bit integer, as
+ * Sums of table entries: the entries of four queries are one 64-bit integer, as
  * AVX2 has no instruction that looks up more than 16 entries. */
 
 enum { ROWS = KV_CODEBOOK_ROWS };
@@ -524,8 +524,8 @@ void NAME(kv_codebook_lanes8)(const struct kv_store *s, size_t head,
     prepare8(s, head, q, rows, false, query);
 }
 
-/* sum [64] += what the codes of sub-vectors [i, i + n) point to, n 1, or 4
- * where i is a multiple of that.  n and shared are constants. */
+/* sum [64] += the entries of the codes of sub-vectors [i, i + n); n is 1, or 4
+ * where i is a multiple of 4.  n and shared are constants. */
 ALWAYS_INLINE void add_lanes(const struct kv_codebook *b,
                              const kv_codebook_lanes8 *entry,
                              const uint8_t *tile, size_t i, size_t n,

@@ -1,5 +1,5 @@
-/* What the device has encoded (coder.h) into the tiles of attention, byte for
- * byte what <family>_pack.c makes of the CPU's tiles. */
+/* Packs codes that the device encoded (coder.h) into the tiles of attention,
+ * byte for byte as <family>/cuda_pack.c packs the CPU's tiles. */
 #ifndef KV_CUDA_APPEND_H
 #define KV_CUDA_APPEND_H
 

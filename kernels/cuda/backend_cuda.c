@@ -200,7 +200,8 @@ static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
                         e);
 }
 
-/* What the device holds already, as for most layers, is not sent again. */
+/* Sends until[] only if the device does not hold it already; most layers share
+ * it. */
 static int send_until(const struct kv_backend *b, int side, size_t n,
                       const uint32_t **until, struct kv_err *e)
 {
@@ -276,7 +277,7 @@ static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
 
 /* ---- losses -------------------------------------------------------------- */
 
-/* The logarithms that the device leaves; has_base: b's are there too. */
+/* The logarithms that the device leaves; has_base: b's too. */
 static struct kv_loss finish(const struct kv_gpu_loss *l, bool has_base)
 {
     const double lse = log(l->sum) + (double)l->max;

@@ -1,4 +1,4 @@
-// What the device's memory does, measured.
+// Measures the bandwidth of the device's memory.
 #include "kernels/cuda/read_all.cuh"
 #include "kernels/cuda/runtime.h"
 

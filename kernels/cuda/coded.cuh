@@ -1,4 +1,4 @@
-/* Integers in groups as they were encoded (coder.h): their codes and heads. */
+/* Codes and heads of integers in groups, in the encoder's layout (coder.h). */
 #ifndef KV_CUDA_CODED_CUH
 #define KV_CUDA_CODED_CUH
 

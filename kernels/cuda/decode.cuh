@@ -10,15 +10,15 @@
  *
  * Tokens are rows and queries columns of the matrix products: scores
  * S [T][8] = K Q^T, then O^T [head_dim][8] += V^T P.  A family is two policies,
- * one for keys and one for values.  What a policy has:
+ * one for keys and one for values.  Members of a policy:
  *
- *   params            what the kernel is given of it, by value
+ *   params            the kernel's argument, by value
  *   T, TILE           tokens a step and a tile, which the warps take in turn;
  *                     the same for both.  A tile is 128 tokens, of kvquant 64,
  *                     of halves, which lie step by step, 16
- *   BLOCKS            blocks that share a multiprocessor at 8 rows: what
- *                     registers and tables leave room for
- *   head_bytes(p)     bytes at the start of a tile, what its steps share
+ *   BLOCKS            blocks that share a multiprocessor at 8 rows: limited
+ *                     by registers and tables
+ *   head_bytes(p)     bytes at the start of a tile, shared by its steps
  *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
  *   LEAST             of these, as many as the compiler can know
  *   TABLE             bytes in shared memory for the whole block, filled by
@@ -227,7 +227,7 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
             j % STEPS * K::T;
         float s[M][NT][4], factor[NT][2];
 
-        kv_sync<TOGETHER>(); /* all have read what the next copy replaces */
+        kv_sync<TOGETHER>(); /* all have read the stage that is overwritten */
         KV_FETCH(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
         kv_sync<TOGETHER>();
@@ -468,7 +468,7 @@ KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_sequence &sequence)
 
     const bool last = *order == sequence.n_splits - 1;
 
-    kv_sync_block(); /* all have read what merging writes over */
+    kv_sync_block(); /* all have read the memory that merging overwrites */
     return last;
 }
 

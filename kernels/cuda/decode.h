@@ -1,4 +1,4 @@
-/* What a launch of decode attention is given (decode.cuh); pointers are of the
+/* Arguments of a launch of decode attention (decode.cuh); pointers are of the
  * device. */
 #ifndef KV_CUDA_DECODE_H
 #define KV_CUDA_DECODE_H
@@ -24,10 +24,10 @@ struct kv_gpu_sequence {
     struct kv_gpu_run run[KV_GPU_RUNS];
     unsigned index, n; /* of the batch; tokens in all, at least nq */
     unsigned first_split, n_splits;
-    unsigned n_coded; /* of these, the first so many are of codes */
+    unsigned n_coded; /* the first n_coded hold codes */
 };
 
-/* What blocks of one x do, for each KV head and group of rows. */
+/* The work of the blocks of one x, for each KV head and group of rows. */
 struct kv_gpu_work {
     unsigned sequence, run, first_tile, n_tiles;
     unsigned split; /* first_split + its place among the sequence's */
@@ -44,8 +44,8 @@ struct kv_decode {
      * [n_kv_heads][head_dim][head_dim]; NULL: the codes' space is the model's.
      */
     const float *enter, *leave;
-    /* What every value of codes has beside them in the model's space,
-     * [n_kv_heads][head_dim]; NULL: nothing. */
+    /* The mean that is added to every decoded value in the model's space,
+     * [n_kv_heads][head_dim]; NULL: zero. */
     const float *mean;
     float *parts;       /* kv_decode_parts() floats */
     unsigned *counters; /* [sequences][n_kv_heads][groups of rows], 0 */

@@ -1,4 +1,4 @@
-/* A launch of decode attention: what families do with their policies. */
+/* Launches of decode attention by a family's policies. */
 #ifndef KV_CUDA_DECODE_LAUNCH_CUH
 #define KV_CUDA_DECODE_LAUNCH_CUH
 
@@ -6,8 +6,8 @@
 #include "kernels/float/cuda.cuh"
 
 /* How many N-tiles a block of this head dimension takes at most: 16 rows at
- * once where there are so many and registers for them.  What a block does not
- * take another one does, which reads the cache again. */
+ * once where the launch has 16 and registers suffice.  Another block takes the
+ * remaining rows and reads the cache again. */
 static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
 {
     return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;

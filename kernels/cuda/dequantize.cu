@@ -4,13 +4,13 @@
 
 static constexpr unsigned THREADS = 32 * KV_WARPS, TOKENS = 64;
 
-// A half of a value; what is too large is the largest.
+// The nearest finite half: larger values become the largest.
 KV_DEVICE uint16_t kv_nearest_half(float x)
 {
     return (uint16_t)kv_pack_f16(fminf(fmaxf(x, -65504), 65504), 0);
 }
 
-// A tile, in shared memory, into halves there.
+// Dequantizes a tile to halves, both in shared memory.
 template <bool VALUES, class R>
 KV_DEVICE void kv_dequantize_tile(const R &reader, const uint8_t *tile,
                                   unsigned d, uint16_t *half)

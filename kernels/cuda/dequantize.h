@@ -1,5 +1,5 @@
-/* Codes as halves: the whole of a cache, written out before it is attended to.
- * What fused kernels are measured against. */
+/* Dequantizes a whole cache to halves before attention reads it: the baseline
+ * of fused kernels. */
 #ifndef KV_CUDA_DEQUANTIZE_H
 #define KV_CUDA_DEQUANTIZE_H
 

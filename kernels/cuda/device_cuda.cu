@@ -4,10 +4,10 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-/* What kernels are built for, at least. */
+/* The oldest compute capability that kernels are built for. */
 enum { OLDEST_MAJOR = 8 };
 
-/* What the process uses; the runtime's own notion is each thread's. */
+/* The device of the process; the runtime's own is per thread. */
 static int in_use = -1;
 
 /* Before anything else: the calling thread may be a new one. */
@@ -22,7 +22,7 @@ static int fail(struct kv_err *e, const char *what, cudaError_t rc)
     return kv_fail(e, "%s: %s", what, cudaGetErrorString(rc));
 }
 
-/* Why there is no device: what cudaGetDeviceCount() means by it. */
+/* Fails with the reason of cudaGetDeviceCount() for having no device. */
 static int fail_count(struct kv_err *e, cudaError_t rc)
 {
     int driver = 0;
@@ -162,7 +162,7 @@ static cudaError_t make_second(void)
     return rc;
 }
 
-/* What is launched in `late` from here on waits for what is in `early`. */
+/* Later launches in `late` wait for all launches so far in `early`. */
 static cudaError_t wait_for(cudaStream_t late, cudaStream_t early)
 {
     const cudaError_t rc = cudaEventRecord(mark, early);
@@ -189,7 +189,7 @@ extern "C" int kv_device_join(void *stream, struct kv_err *e)
     return rc == cudaSuccess ? 0 : fail(e, "a second stream", rc);
 }
 
-/* What a timing holds; the events stand around one call each. */
+/* The resources of a timing; start and end events surround one call each. */
 struct stopwatch {
     cudaEvent_t start, end;
     uint4 *other; /* memory of several times the L2 */

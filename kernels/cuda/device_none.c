@@ -1,4 +1,4 @@
-/* A build without CUDA: there is no device. */
+/* A build without CUDA has no device. */
 #include "kernels/cuda/runtime.h"
 #include "kernels/nearest/cuda.h"
 
@@ -63,8 +63,8 @@ NONE(kv_gpu_nearest_centroid_run(struct kv_gpu_nearest_centroid *p,
                                  const float *centers, size_t k, uint16_t *code,
                                  float *dist, struct kv_err *e))
 
-/* What works on a device is linked, and never called: kv_device_cuda() has
- * failed before.  No header is here that says what these are. */
+/* Functions that need a device are linked but never called: kv_device_cuda()
+ * fails first.  This file includes no header that declares them. */
 #define STUB(name)             \
     _Noreturn void name(void); \
     _Noreturn void name(void)  \

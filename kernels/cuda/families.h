@@ -1,8 +1,7 @@
-/* Storage families on the device: how a side's codes lie there, and the
- * kernels that attend to them.  A family is <name>.cuh (its policies, which
- * say what lies where), <name>_pack.c (the order of its bytes) and <name>.cu
- * (which instances there are).  What none of them has is for the generic kernel
- * (generic.h). */
+/* Storage families on the device: the layout of a side's codes and the kernels
+ * that attend to them.  A family is kernels/<name>/cuda.cuh (its policies,
+ * which define the layout), cuda_pack.c (the order of its bytes) and cuda.cu
+ * (its instances).  The generic kernel (generic.h) takes all other codes. */
 #ifndef KV_CUDA_FAMILIES_H
 #define KV_CUDA_FAMILIES_H
 
@@ -18,19 +17,19 @@ struct kv_gpu_side {
     enum kv_path path;            /* the one that runs */
     bool bf16;                    /* family "float": else fp16 */
     size_t tile_bytes;            /* of 128 tokens of one KV head */
-    size_t whole;  /* only so many tokens together are codes; 0: a tile */
+    size_t whole;  /* tokens that become codes together; 0: a tile */
     bool together; /* a tile, and tile_bytes, are of all KV heads; packed as
                     * head 0's */
     /* Tile i of a KV head, all of whose tokens are in the store, into `to`,
      * which is tile_bytes of zeros. */
     void (*pack)(const struct kv_gpu_side *side, size_t head, size_t i,
                  uint8_t *to);
-    /* Bytes that n tiles of a KV head have behind all of them; with these,
-     * which are packed, it is written there.  NULL: there is nothing. */
+    /* Bytes behind all n tiles of a KV head; writes them behind tiles, which
+     * are packed, unless tiles is NULL.  NULL: none. */
     size_t (*behind)(const struct kv_gpu_side *side, size_t head, size_t n,
                      uint8_t *tiles);
-    /* What the kernel has beside tiles, [n_tables][table_bytes]: one for each
-     * KV head or one for all; NULL: nothing.  Freed by the side's owner. */
+    /* The kernel's tables, [n_tables][table_bytes]: one for each KV head or one
+     * for all; NULL: none.  Freed by the side's owner. */
     void *table;
     size_t n_tables, table_bytes;
     void *device_table; /* the same on the device */
@@ -47,7 +46,7 @@ struct kv_gpu_launch {
     const struct kv_gpu_side *k, *v;
     size_t max_shared; /* bytes of shared memory that a block can have */
     bool measure;      /* only fill in shared */
-    size_t shared;     /* what it takes of these */
+    size_t shared;     /* shared memory that it takes */
 };
 
 #ifdef __cplusplus
@@ -59,7 +58,7 @@ struct kv_gpu_family {
     /* Whether the family has this side; fills it in, store and path are
      * set. */
     bool (*open)(struct kv_gpu_side *side);
-    /* Launches; fails with the name of what there is no kernel for. */
+    /* Launches; fails naming the code or shape that has no kernel. */
     int (*launch)(struct kv_gpu_launch *l, struct kv_err *e);
 };
 
@@ -79,8 +78,8 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
 extern const struct kv_gpu_family *const kv_gpu_families[];
 
 bool kv_gpu_float_open(struct kv_gpu_side *side);
-/* A tile of halves of any side: x [128][head_dim], the first n tokens of
- * which are there. */
+/* A tile of halves of any side: x [128][head_dim], of which the first n tokens
+ * exist. */
 void kv_gpu_float_pack(bool values, size_t head_dim, const float *x, size_t n,
                        uint8_t *to);
 

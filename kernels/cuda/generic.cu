@@ -104,7 +104,7 @@ KV_DEVICE void kv_generic_softmax(const kv_generic_workspace &workspace,
         workspace.factors[row] = factor;
 }
 
-// Splits of a tile's tokens: as many as there are threads for.
+// Splits of a tile's tokens: as many as the threads allow.
 KV_DEVICE unsigned kv_generic_splits(unsigned d)
 {
     return min((unsigned)THREADS / d, (unsigned)FOURS);
@@ -236,7 +236,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         kv_generic_fetch(v, workspace.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
-        kv_sync_block(); // keys and, at first, queries are there
+        kv_sync_block(); // keys (first: and queries) have arrived
         kv_generic_qk<CODED>(k, workspace);
         kv_sync_block();
         if (i + 1 < end)
@@ -244,7 +244,7 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
         kv_copy_commit();
         kv_generic_softmax(workspace, i * TOKENS, max, sum);
         kv_copy_wait<1>();
-        kv_sync_block(); // values and weights are there
+        kv_sync_block(); // values and weights have arrived
         kv_generic_pv<CODED>(v, workspace, sums);
         kv_sync_block(); // all are done with the values
     }

@@ -1,8 +1,8 @@
 /* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
  * families float, integers, scaled, levels, codebook and rotated, as the CPU
  * has them, with sizes that it is told; and to those of family hack
- * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  Of the others, what a launch
- * is told of a side is here; generic_tiles.cuh reads the values,
+ * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  For the others this file
+ * defines a launch's arguments per side; generic_tiles.cuh reads the values,
  * generic_rotated.cuh makes them of rotated rows first, generic.cu attends.  A
  * tile:
  *
@@ -33,7 +33,7 @@ enum kv_generic_kind {
     KV_GENERIC_HACK /* nobody reads values of it */
 };
 
-/* Where family "scaled", and "levels", has what of a tile
+/* Layout of a tile of families "scaled" and "levels"
  * (kernels/scaled/scaled.h). */
 struct kv_generic_scaled {
     unsigned bits, low, high; /* bits of a code, of its planes; high: or 0 */
@@ -45,7 +45,7 @@ struct kv_generic_scaled {
     unsigned e, m; /* of a small float; 0: the table has the values */
 };
 
-/* And what "levels" has beside (kernels/levels/levels.h). */
+/* The further arrays of family "levels" (kernels/levels/levels.h). */
 struct kv_generic_levels {
     const float *channels;      /* of the device: keys' offsets and halves,
                                  * [n_kv_heads][2][head_dim] */
@@ -66,14 +66,14 @@ struct kv_generic_codes {
 struct kv_generic_rotated {
     const uint32_t *place; /* of the device: [n_kv_heads * head_dim] */
     bool after;
-    unsigned codes; /* that a head is made of: of a transform's, or the row's */
-    unsigned block; /* of the Hadamard transform, and what its sums are to be */
+    unsigned codes; /* of a head: of a transform, or of the row */
+    unsigned block; /* of the Hadamard transform; its factor */
     float scale;    /* multiplied by */
 };
 
 enum { KV_ROTATED_TOKENS = 8 }; /* turned back at a time */
 
-/* What turns keys before RoPE. */
+/* RoPE of keys that are stored before it. */
 struct kv_generic_rotate {
     const float *within; /* of the device: angles from a tile's first token on,
                           * cosine and sine, [head_dim / 2][64][2]; NULL: keys

@@ -1,4 +1,4 @@
-/* Tiles of the CPU as they are, and what generic.cuh must know of them. */
+/* Copies the CPU's tiles unchanged and describes them for generic.cuh. */
 #include "kernels/codebook/impl.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/hack/cuda_layout.h"
@@ -45,7 +45,8 @@ static size_t codes_bytes(const struct kv_store *s)
     return s->tile_bytes - (is_levels(s) ? KV_LEVELS_LINE : 0);
 }
 
-/* What a tile of the CPU owns counts a head that is not copied. */
+/* Bytes of a tile's ends and outliers; side->owned of a CPU's tile counts a
+ * header, which is not copied, too. */
 static size_t outliers_bytes(const struct kv_gpu_side *side)
 {
     const size_t ends = KV_TILE_TOKENS * sizeof(uint16_t);
@@ -221,8 +222,7 @@ bool kv_gpu_generic_open(struct kv_gpu_side *side)
     return true;
 }
 
-/* ---- what the kernel is told ----------------------------------------------
- */
+/* ---- the kernel's arguments ---------------------------------------------- */
 
 static enum kv_generic_kind float_kind(const struct kv_store *s)
 {
@@ -292,7 +292,7 @@ static struct kv_generic_rotated rotated_of(const struct kv_gpu_side *side)
     };
 }
 
-/* Floats from here on of the device's table; NULL: there is none yet. */
+/* Floats from here on of the device's table; NULL: no table yet. */
 static const float *table_from(const struct kv_gpu_side *side, size_t from)
 {
     return side->device_table ? (const float *)side->device_table + from : NULL;

@@ -2,9 +2,8 @@
  *
  * A reader gives four of them: along the channels of a token (keys), or along
  * the tokens of a channel (values), `inner` and the three after it, inner a
- * multiple of 4; lane is the token, or the channel.  A warp's lanes are
- * neighbours, as they are in the tile.  Channels past the last are any finite
- * number. */
+ * multiple of 4; lane is the token, or the channel.  A warp's lanes read
+ * neighbours in the tile.  Channels past the last are any finite number. */
 #ifndef KV_CUDA_GENERIC_TILES_CUH
 #define KV_CUDA_GENERIC_TILES_CUH
 
@@ -383,7 +382,8 @@ struct kv_read_rotated {
 /* ---- keys before RoPE -----------------------------------------------------
  */
 
-/* What R reads, turned: each channel with its partner, which is read for it. */
+/* Values read by R, after RoPE: reads each channel together with its
+ * partner. */
 template <class R> struct kv_read_with_rope {
     const kv_gpu_generic &g;
 

@@ -1,9 +1,9 @@
-/* What device code is made of: the only door from kernels to the hardware.
+/* The primitives of device code: the only door from kernels to the hardware.
  *
  * Kernels use these and plain C++; tests/gpu_twin.h defines the same names for
  * the host (one fibre a thread, poisoned shared memory, copies that arrive only
- * when they are waited for), so that kernel logic is tested where there is no
- * GPU.  It is included before this file and takes its guard.
+ * when they are waited for), so that kernel logic is tested without a GPU.  It
+ * is included before this file and takes its guard.
  *
  * A warp's operations below are for all of its 32 lanes at once.  Fragments of
  * matrices are those of PTX's mma.sync; r = lane / 4, c = lane % 4. */
@@ -46,8 +46,8 @@ KV_DEVICE void kv_sync_block(void)
     __syncthreads();
 }
 
-/* What this block wrote before is seen by a block that reads a counter this
- * thread adds to afterwards.  Gives the value before. */
+/* Adds 1 to a counter and returns the value before.  A block that reads the new
+ * value also sees all earlier writes of this block. */
 KV_DEVICE unsigned kv_count_up(unsigned *counter)
 {
     __threadfence();
@@ -83,7 +83,8 @@ KV_DEVICE uint8_t *kv_shared(void)
     return reinterpret_cast<uint8_t *>(kv_dynamic_shared);
 }
 
-/* A place in shared memory, in one register; plus so many bytes is another. */
+/* An address in shared memory, in one register; place + n is n bytes
+ * further. */
 typedef unsigned kv_place;
 
 KV_DEVICE kv_place kv_place_of(const void *shared)
@@ -91,9 +92,9 @@ KV_DEVICE kv_place kv_place_of(const void *shared)
     return (unsigned)__cvta_generic_to_shared(shared);
 }
 
-/* 16 bytes from global to shared memory, both 16-byte aligned; there once a
- * wait covers the group it was committed in, and a barrier has followed where
- * other threads read it. */
+/* 16 bytes from global to shared memory, both 16-byte aligned; readable after a
+ * wait for the group that it was committed in, and by other threads after a
+ * barrier. */
 KV_DEVICE void kv_copy_async(kv_place shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared),
@@ -112,8 +113,8 @@ template <int N> KV_DEVICE void kv_copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* p, of shared memory, in one register: without, an address p + x is made of
- * the memory's start, what p adds to it, and x. */
+/* p, of shared memory, in one register: otherwise the compiler forms p + x from
+ * the start of the memory, p's offset and x. */
 KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)
 {
     unsigned place = (unsigned)__cvta_generic_to_shared(p);
@@ -122,7 +123,7 @@ KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)
     return static_cast<const uint8_t *>(__cvta_shared_to_generic(place));
 }
 
-/* So many bytes at a multiple of so many. */
+/* Loads of n bytes at a multiple of n. */
 KV_DEVICE uint32_t kv_load2(const void *p)
 {
     return *static_cast<const uint16_t *>(p);
@@ -149,8 +150,8 @@ KV_DEVICE void kv_store16(void *p, const uint32_t *x)
     *static_cast<uint4 *>(p) = make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* What another block has written in this launch: not from this multiprocessor's
- * own cache, which may hold what was there before. */
+/* Loads a value that another block wrote in this launch, bypassing the
+ * multiprocessor's own cache, which may hold the old value. */
 KV_DEVICE float kv_load_written(const float *p)
 {
     return __ldcg(p);
@@ -321,7 +322,7 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
 
 /* ---- launching ---------------------------------------------------------- */
 
-/* Gives what went wrong, or NULL. */
+/* Returns the error's text, or NULL. */
 template <class... A>
 static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
                              size_t shared, cudaStream_t stream, A... args)

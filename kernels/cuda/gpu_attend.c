@@ -62,7 +62,8 @@ static void close_both(struct kv_gpu_attend *a)
     }
 }
 
-/* What a launch takes; fails with what the family has no kernel for. */
+/* Measures a launch's shared memory; fails naming the shape that the family has
+ * no kernel for. */
 static int measure(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                    const struct kv_gpu_family *family, struct kv_err *e)
 {
@@ -90,8 +91,8 @@ static int fail_both(const struct kv_tiles_job *j, struct kv_err *e)
                    kv_gpu_job_store(j, 1, KV_JOB_CODES)->family->name);
 }
 
-/* The first family that has both sides and a kernel for them.  Fails with what
- * the first that knows these codes has no kernel for. */
+/* The first family that has both sides and a kernel for them.  Fails with the
+ * message of the first family that knows these codes. */
 static int find_family(struct kv_gpu_attend *a, const struct kv_tiles_job *j,
                        enum kv_path path, struct kv_err *e)
 {
@@ -207,7 +208,7 @@ static int finish(struct kv_gpu_attend *a, const struct kv_tiles_job *jobs,
     return 0;
 }
 
-/* rc: of what was to happen before. */
+/* rc: the result of the step before. */
 static int end(struct kv_gpu_attend *a, int rc, const struct kv_tiles_job *jobs,
                bool dequant, struct kv_gpu_attend **out, struct kv_err *e)
 {

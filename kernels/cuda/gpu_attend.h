@@ -1,5 +1,5 @@
-/* Decode attention on a CUDA device, over what the tiles of
- * kernels/tiles/tiles.h hold: the same codes in the order of the device's
+/* Decode attention on a CUDA device over the codes in tiles of
+ * kernels/tiles/tiles.h: the same codes in the order of the device's
  * kernels. */
 #ifndef KV_CUDA_GPU_ATTEND_H
 #define KV_CUDA_GPU_ATTEND_H
@@ -20,22 +20,22 @@ struct kv_gpu_slot;
  * and out unused) to the device.  Tokens that fill a tile of 128 on both sides
  * go as codes; sinks, the tail, and what lies between, decoded, as halves.
  * Jobs may share stores: each gets a copy of its own.  Stores may go once this
- * returns; what their params point to (the codec's) must stay.
- * More than 8 newest tokens are prefill attention, which fewer families have.
- * path: int8 where the family has it on the device, else exact; where no family
- * has both sides, by the generic kernel.
- * Fails without memory, and by name where the device has no kernel for the
- * codes, the head dimension, the pair of sides or the view (cuda/views.h). */
+ * returns; the data that their params point to (the codec's) must stay.  More
+ * than 8 newest tokens are prefill attention, which fewer families have. path:
+ * int8 where the family has it on the device, else exact; where no family has
+ * both sides, by the generic kernel.  Fails without memory, and by name where
+ * the device has no kernel for the codes, the head dimension, the pair of sides
+ * or the view (cuda/views.h). */
 int kv_gpu_attend_new(struct kv_gpu_attend **a, const struct kv_device *device,
                       const struct kv_tiles_job *jobs, size_t n_jobs,
                       enum kv_path path, struct kv_err *e);
-/* The same by the generic kernel, whether or not there is a better one. */
+/* The same by the generic kernel, even if the family has a kernel. */
 int kv_gpu_attend_new_generic(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
                               struct kv_err *e);
-/* Each launch first writes all codes as halves, then attends to these: what a
- * cache costs that is dequantized before it is used. */
+/* Each launch first dequantizes all codes to halves, then attends to the
+ * halves: the cost of a cache that is dequantized before use. */
 int kv_gpu_attend_new_dequant(struct kv_gpu_attend **a,
                               const struct kv_device *device,
                               const struct kv_tiles_job *jobs, size_t n_jobs,
@@ -46,7 +46,7 @@ int kv_gpu_attend_copy(struct kv_gpu_attend **copy,
                        const struct kv_gpu_attend *a, struct kv_err *e);
 void kv_gpu_attend_free(struct kv_gpu_attend *a); /* NULL is fine */
 
-enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* what runs */
+enum kv_path kv_gpu_attend_path(const struct kv_gpu_attend *a); /* in use */
 /* The same for people: "int8", "exact", or, which are exact too, "generic"
  * and "dequant". */
 const char *kv_gpu_attend_name(const struct kv_gpu_attend *a);
@@ -65,11 +65,11 @@ void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out);
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* The newest tile of codes of every sequence, written anew from what the device
- * encoded (coder.h): to the same bytes, of the same tokens.  can: whether there
- * is a kernel for codes of both sides [2]; else there is no quantize.  newest:
- * the first token of a job's tile; SIZE_MAX where it has none.  quantize
- * launches; bytes: the device's, [n_jobs][128 / block][block_bytes], of side 0
- * (K) or 1. */
+ * encoded (coder.h): to the same bytes, of the same tokens.  can: [2], whether
+ * codes of K and of V have a kernel; without one, quantize must not be called.
+ * newest: the first token of a job's tile; SIZE_MAX where it has none.
+ * quantize launches; bytes: the device's, [n_jobs][128 / block][block_bytes],
+ * of side 0 (K) or 1. */
 bool kv_gpu_attend_can_append(const struct kv_gpu_attend *a,
                               const struct kv_gpu_code *code);
 size_t kv_gpu_attend_newest(const struct kv_gpu_attend *a, size_t job);

@@ -1,6 +1,6 @@
-/* A cache on the device from the inside: what gpu_attend.c, which attends,
- * gpu_attend_tiles.c, which puts tiles there, and gpu_attend_plan.c, which
- * shares the work out, have in common. */
+/* The inside of a cache on the device, for gpu_attend.c (attends),
+ * gpu_attend_tiles.c (uploads tiles) and gpu_attend_plan.c (assigns work to
+ * blocks). */
 #ifndef KV_CUDA_GPU_ATTEND_IMPL_H
 #define KV_CUDA_GPU_ATTEND_IMPL_H
 
@@ -9,7 +9,7 @@
 
 enum { KV_JOB_SINKS, KV_JOB_CODES, KV_JOB_TAIL }; /* runs of a job's store */
 
-/* What is on the device for one sequence. */
+/* One sequence's memory on the device. */
 struct kv_gpu_held {
     uint8_t *tiles[2][KV_GPU_RUNS]; /* K, V */
     uint8_t *halves[2];             /* of codes, written at each launch */
@@ -19,8 +19,8 @@ struct kv_gpu_attend {
     struct kv_device device;
     const struct kv_gpu_family *family;
     struct kv_gpu_side side[2]; /* K, V */
-    struct kv_store store[2];   /* as the caller's were, without tiles: they
-                                 * say what is launched after those are gone */
+    struct kv_store store[2]; /* copies of the caller's, without tiles: launches
+                                 need them after the caller's are gone */
     size_t n_jobs, n_heads, n_kv_heads, head_dim, nq;
     size_t owned[2];              /* by a tile of codes, at most */
     struct kv_gpu_sequence *plan; /* [n_jobs] */
@@ -30,9 +30,9 @@ struct kv_gpu_attend {
     void *device_plan, *device_work;
     void *q, *out, *parts, *counters, *slots;
     void *space[2]; /* matrices into (K) and out of (V) the codes' space */
-    bool copied;    /* tables and space are another's */
-    void *coded;    /* the plan with codes as they are, where a launch begins
-                     * with writing them as halves; else NULL */
+    bool copied;    /* does not own tables and space */
+    void *coded; /* the plan over codes, if each launch begins with dequantizing
+                    them; else NULL */
 };
 
 /* gpu_attend_tiles.c: tables, tiles of every run as the plan says, which
@@ -47,10 +47,10 @@ size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side);
 void kv_gpu_attend_split(const struct kv_gpu_attend *a,
                          const struct kv_tiles_job *j,
                          struct kv_gpu_sequence *p);
-/* Once the tiles are there: the plan becomes one of halves alone, codes
- * keep theirs. */
+/* Call after the tiles are uploaded: the plan reads halves only; coded keeps
+ * the plan over codes. */
 int kv_gpu_attend_halves(struct kv_gpu_attend *a, struct kv_err *e);
-/* The plan to the device, and what a launch needs beside it. */
+/* Uploads the plan and the other arguments of a launch. */
 int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e);
 
 static inline const struct kv_store *

@@ -31,8 +31,7 @@ void kv_gpu_rows(const struct kv_store *s, size_t head, size_t first, size_t n,
 
 /* ---- the codes' space ---------------------------------------------------- */
 
-/* [n_heads][d][d]: what enter() or leave() multiplies a row by; NULL without.
- */
+/* [n_heads][d][d]: the matrix of enter() or leave(); NULL without a space. */
 static float *space_matrix(const struct kv_store *s)
 {
     void (*rotate)(const void *, size_t, float *, size_t) =
@@ -55,7 +54,7 @@ static float *space_matrix(const struct kv_store *s)
 }
 
 /* n rows of codes of one head as the model's: keys k' with q . k' = (q m) . k,
- * values v m.  m NULL: as they are. */
+ * values v m.  m NULL: unchanged. */
 static void leave_space(const float *m, bool values, size_t d, float *x,
                         size_t n)
 {
@@ -74,8 +73,7 @@ static void leave_space(const float *m, bool values, size_t d, float *x,
     }
 }
 
-/* ---- what goes where ------------------------------------------------------
- */
+/* ---- layout -------------------------------------------------------------- */
 
 /* Tokens [first, first + n) of one side and head of a job, as the model's
  * values. */
@@ -124,7 +122,7 @@ size_t kv_gpu_run_heads(const struct kv_gpu_attend *a, int r, int side)
     return r == KV_RUN_CODES && a->side[side].together ? 1 : a->n_kv_heads;
 }
 
-/* Bytes of a KV head's tiles of codes, with what is behind them. */
+/* Bytes of a KV head's tiles of codes and of the data behind them. */
 static size_t coded_bytes(const struct kv_gpu_attend *a,
                           const struct kv_tiles_job *j,
                           const struct kv_gpu_run *run, int side)

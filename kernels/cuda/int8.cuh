@@ -1,12 +1,13 @@
-/* What policies of path int8 share: sums of products, and numbers as bytes. */
+/* Shared by the policies of path int8: sums of products, and numbers as
+ * bytes. */
 #ifndef KV_CUDA_INT8_CUH
 #define KV_CUDA_INT8_CUH
 
 #include "kernels/cuda/gpu.cuh"
 
-/* A sum of products starts as the bits of 1.5 * 2^23, and stays the bits of
- * that plus the sum: what a conversion to float would take is a subtraction.
- */
+/* A sum s of products starts at the bits of 1.5 * 2^23 as a float, so that the
+ * result is the bits of 1.5 * 2^23 + s: one subtraction replaces the conversion
+ * to float. */
 #define KV_SUM_START 12582912.0f
 
 KV_DEVICE int kv_sum_start(void)

@@ -1,7 +1,7 @@
-/* What a layer of a forward pass does on the device beside matrix products
- * (product.h) and attention (views.h).  The residual stream and what comes out
- * of a product are f32; what goes into one is rounded to the weights' type, a
- * half beyond 65504 to infinity.  Everything launches and does not wait. */
+/* The operations of a layer of a forward pass on the device, matrix products
+ * (product.h) and attention (views.h) apart.  The residual stream and outputs
+ * of products are f32; inputs of products are rounded to the weights' type,
+ * halves beyond 65504 to infinity.  Everything launches and does not wait. */
 #ifndef KV_CUDA_LAYER_H
 #define KV_CUDA_LAYER_H
 

@@ -1,4 +1,4 @@
-/* Losses and divergences on the device, from logits that lie there. */
+/* Losses and divergences of logits in device memory. */
 #ifndef KV_CUDA_LOSS_H
 #define KV_CUDA_LOSS_H
 
@@ -7,10 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a row of logits x and a row b of the base are reduced to: no logarithm
- * is taken here.  log sum exp(x) is log(sum) + max, of b log(base_sum) +
- * base_max; KL(base || this) is cross / base_sum less the one plus the other.
- */
+/* The sums over a row of logits x and a row b of the base; the caller takes the
+ * logarithms. lse(x) = log(sum) + max, lse(b) = log(base_sum) + base_max,
+ * KL(base || this) = cross / base_sum - lse(b) + lse(x). */
 struct kv_gpu_loss {
     double sum, base_sum; /* of exp(x - max), exp(b - base_max) */
     double cross;         /* sum of exp(b - base_max) (b - x) */

@@ -49,8 +49,8 @@ template <int D, int NT> struct kv_prefill_workspace {
     }
 };
 
-/* One warp's rows: what a run gave, max and sum in state and o in `o`, joins
- * the results, or is the first of them. */
+/* One warp's rows: merges the results of a run (max and sum in state, o) into
+ * the results so far, or starts them. */
 template <int D, int NT>
 KV_DEVICE void kv_join(const kv_prefill_workspace<D, NT> &workspace, bool first)
 {
@@ -153,7 +153,7 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     kv_softmax<NT> softmax;
 
     kv_sync_block(); /* all are done with the run before */
-    /* Results stand behind: with a space to enter there are none yet. */
+    /* Results stand behind: with a space to enter they do not exist yet. */
     kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
                     enter ? workspace.results : workspace.queries,
                     workspace.queries);

@@ -7,7 +7,7 @@
 #include "lib/base/err.h"
 
 /* c [m][n] = a [m][k] b^T, b [n][k]; transposed: a b, b [k][n].  Rows are
- * a_row, b_row, c_row values apart; `batch` such products (0: one) lie a_next,
+ * a_row, b_row, c_row values apart; batch: number of products (0: one), a_next,
  * b_next, c_next values apart. */
 struct kv_gpu_product {
     enum kv_type type;   /* of a and b; f32: no tensor cores */
@@ -18,14 +18,14 @@ struct kv_gpu_product {
     size_t a_row, b_row, c_row;
     size_t batch, a_next, b_next, c_next;
     int transposed;
-    int add; /* to what c holds */
+    int add; /* c += instead of c = */
 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Launches; fails when cuBLAS is not there, naming what was looked for. */
+/* Launches; without cuBLAS fails, naming the library that it looked for. */
 int kv_gpu_multiply(const struct kv_gpu_product *p, struct kv_err *e);
 
 #ifdef __cplusplus

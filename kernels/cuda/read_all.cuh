@@ -6,8 +6,8 @@
 
 enum { KV_READ_THREADS = 512, KV_READ_BLOCKS = 4 /* a multiprocessor */ };
 
-// Every word once; what is read goes into a sum that is stored where it is 1,
-// which random bytes make unlikely and the compiler cannot rule out.
+// Reads every word once; stores their sum only if it is 1, which is unlikely
+// for random bytes but which the compiler cannot rule out.
 static __global__ void __launch_bounds__(KV_READ_THREADS)
     kv_read_all(const uint4 *from, size_t words, uint4 *to)
 {

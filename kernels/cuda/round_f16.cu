@@ -4,7 +4,7 @@
 
 enum { THREADS = 256 };
 
-// N words, four at a time where there are as many.
+// N words, in fours as far as possible.
 template <int N> KV_DEVICE void kv_get_words(const float *from, uint32_t *x)
 {
 #pragma unroll

@@ -26,17 +26,17 @@ extern "C" {
  * index is too high, or the device is older than this build's kernels. */
 int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e);
 
-/* Whether what is much work and has a version for the device goes there,
- * k-means for one; the same bits as on the CPU.  Set once by a tool that is
- * told to. */
+/* Whether expensive operations with a device version, k-means for one, run on
+ * the device; results are the same bits as on the CPU.  Set once by a tool that
+ * is told to. */
 void kv_device_offload(int on);
 int kv_device_offloads(void);
 
-/* Fails with what is needed and what is free. */
+/* Fails naming the bytes needed and the bytes free. */
 int kv_device_alloc(void **p, size_t bytes, struct kv_err *e);
 void kv_device_free(void *p); /* NULL is fine */
 
-/* Both wait for what was launched before, and report what went wrong in it. */
+/* Both wait for all earlier launches and report their errors. */
 int kv_device_upload(void *to, const void *from, size_t bytes,
                      struct kv_err *e);
 int kv_device_download(void *to, const void *from, size_t bytes,
@@ -44,9 +44,9 @@ int kv_device_download(void *to, const void *from, size_t bytes,
 int kv_device_zero(void *p, size_t bytes, struct kv_err *e);
 int kv_device_copy(void *to, const void *from, size_t bytes, struct kv_err *e);
 
-/* A second stream: what is launched in it runs beside the first's, after what
- * was launched before kv_device_fork(); what is launched in the first after
- * kv_device_join() waits for it. */
+/* A second stream: its launches start after all launches before
+ * kv_device_fork() and run beside the first stream's.  Launches in the first
+ * stream after kv_device_join() wait for the second. */
 int kv_device_fork(void **stream, struct kv_err *e);
 int kv_device_join(void *stream, struct kv_err *e);
 
@@ -60,7 +60,7 @@ int kv_device_time(int (*once)(void *arg, struct kv_err *e), void *arg,
 
 /* Bytes a second that kernels read, and that the runtime copies within the
  * device (read and written both counted): medians over 1 GiB, or a quarter of
- * what is free. */
+ * the free memory. */
 int kv_device_bandwidth(const struct kv_device *d, double *read, double *copy,
                         struct kv_err *e);
 

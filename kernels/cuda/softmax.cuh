@@ -1,14 +1,14 @@
-/* A softmax that runs along: weights are relative to the largest score so far,
- * sums of before are multiplied by a factor when there is a larger one. */
+/* Online softmax: weights are exp(score - the largest score so far); a larger
+ * score rescales the sums so far by a factor. */
 #ifndef KV_CUDA_SOFTMAX_CUH
 #define KV_CUDA_SOFTMAX_CUH
 
 #include "kernels/cuda/gpu.cuh"
 
-#define KV_NONE (-__builtin_huge_valf()) /* the score of what is not seen */
+#define KV_NONE (-__builtin_huge_valf()) /* score of a token not seen */
 
-/* One lane's part of a softmax over what its warp has seen: of columns 2c and
- * 2c + 1 of each N-tile, the largest score and the sum of weights. */
+/* One lane's part of the warp's softmax so far: of columns 2c and 2c + 1 of
+ * each N-tile, the largest score and the sum of weights. */
 template <int NT> struct kv_softmax {
     float max[NT][2], sum[NT][2];
 };
@@ -37,8 +37,7 @@ KV_DEVICE float kv_column_sum(float x)
     return x;
 }
 
-/* Scores become weights; factor: what weights so far are to be multiplied by.
- */
+/* Scores become weights; factor: of the weights so far. */
 template <int M, int NT>
 KV_DEVICE void kv_softmax_step(kv_softmax<NT> &x, float s[M][NT][4],
                                float factor[NT][2])

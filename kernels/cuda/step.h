@@ -1,6 +1,7 @@
-/* What a decode step does on the device beside the layer (layer.h) and
- * attention (gpu_attend.h): the newest token into the cache, and the softmax of
- * unfused attention.  Both are of halves; launches and does not wait. */
+/* The operations of a decode step on the device, the layer (layer.h) and
+ * attention (gpu_attend.h) apart: the newest token into the cache, and the
+ * softmax of unfused attention.  Both are of halves; launches and does not
+ * wait. */
 #ifndef KV_CUDA_STEP_H
 #define KV_CUDA_STEP_H
 

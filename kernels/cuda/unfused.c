@@ -114,8 +114,8 @@ static int send_side(const struct kv_tiles_job *j, const struct kv_store *s,
     return rc;
 }
 
-/* Keys of every job, then values; what the job before has too is copied on the
- * device. */
+/* Keys of every job, then values; data shared with the job before is copied
+ * within the device. */
 static int send_halves(struct kv_unfused *u, const struct kv_tiles_job *jobs,
                        size_t n_jobs, struct kv_err *e)
 {

@@ -1,6 +1,7 @@
 /* Attention of halves on a GPU by two batched products of cuBLAS and a softmax
- * in between: what a framework does without a fused kernel; but query heads
- * share the keys of their KV head.  Of the newest token of each sequence. */
+ * in between, as a framework without a fused kernel does it, except that query
+ * heads share the keys of their KV head.  Of the newest token of each
+ * sequence. */
 #ifndef KV_CUDA_UNFUSED_H
 #define KV_CUDA_UNFUSED_H
 

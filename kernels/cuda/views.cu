@@ -88,7 +88,7 @@ KV_DEVICE void kv_load_rows(const float *from, size_t stride, unsigned first,
     }
 }
 
-// All that was loaded is there, for all threads.
+// Waits until all copies have arrived, for all threads.
 KV_DEVICE void kv_loaded(void)
 {
     kv_copy_commit();
@@ -239,8 +239,8 @@ KV_DEVICE void kv_view_scores(const kv_view_tile &t, const float *keys,
     }
 }
 
-// Scores of one form of the keys become weights; those that a query sees in the
-// other form have none.
+// Scores of one form of the keys become weights; the weight of a token that the
+// query sees in the other form is 0.
 template <int C>
 KV_DEVICE void kv_view_weights(const kv_view_tile &t, const kv_view_views &k,
                                unsigned views, int form, unsigned j0,

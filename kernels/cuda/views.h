@@ -23,7 +23,7 @@ static inline int kv_gpu_views_fail(struct kv_err *e)
                       "dropped tokens or mass");
 }
 
-/* Launches.  The same bits each time, however many sequences there are.  Fails
+/* Launches.  The result's bits do not depend on the number of sequences.  Fails
  * where it does not take the view. */
 int kv_gpu_attend_views(const struct kv_attend_job *job, struct kv_err *e);
 

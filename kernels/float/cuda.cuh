@@ -1,4 +1,4 @@
-/* Policies of decode.cuh for halves, fp16 or bf16, as they are.
+/* Policies of decode.cuh for unquantized fp16 and bf16.
  *
  * A tile of 128 tokens is 8 steps of 16; a step is fragments a of gpu.cuh, in
  * the order lanes read them, 16 bytes each:
@@ -6,8 +6,7 @@
  *   keys    [head_dim / 16][lane][8 halves]: tokens are rows
  *   values  [head_dim / 16][lane][8 halves]: channels are rows
  *
- * A head_dim that is no multiple of 16, for which there is no policy here, is
- * filled up with zeros. */
+ * Policies exist for multiples of 16; another head_dim is padded with zeros. */
 #ifndef KV_FLOAT_CUDA_CUH
 #define KV_FLOAT_CUDA_CUH
 
@@ -38,7 +37,7 @@ KV_DEVICE size_t kv_tile_place(bool values, unsigned t, unsigned c,
                                  : kv_fragment_place(t % 16, c % 16));
 }
 
-/* What halves are. */
+/* Formats of halves. */
 struct kv_fp16 {
     static __device__ uint32_t pack(float low, float high)
     {
@@ -84,7 +83,7 @@ template <int D, int NT> struct kv_queries_f16 {
     uint32_t b[NT][D / 16][2];
 };
 
-/* q: [8 NT][D]; x: so many times q. */
+/* q: [8 NT][D]; x: factor of q. */
 template <int D, int NT, class HALF = kv_fp16>
 KV_DEVICE void kv_queries_to_f16(const float *q, kv_queries_f16<D, NT> &x,
                                  float times = 1)

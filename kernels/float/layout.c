@@ -1,4 +1,4 @@
-/* Family "float": f32, f16 or bf16 values as they are.
+/* Family "float": unquantized values in f32, f16 or bf16.
  *
  * A tile of keys:   | tokens 0-31: [head_dim][32] | tokens 32-63: same |
  * A tile of values: | [64][head_dim padded to 16] | */
@@ -66,7 +66,7 @@ static size_t place(const struct kv_store *s, size_t t, size_t c)
            t % KV_TILE_PART;
 }
 
-/* A part lies as it is wanted. */
+/* A part has the order that expand() must return. */
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x)
 {

@@ -46,7 +46,7 @@ ALWAYS_INLINE vi32 dot4(vi32 s, vi32 b, vi32 a, bool wide)
                                                  _mm256_set1_epi16(16)));
 }
 
-/* A word of each column, of which n bytes, a constant, are there. */
+/* A word of each column, with n valid bytes; n is a constant. */
 ALWAYS_INLINE vi32 load_word(const uint8_t *p, size_t stride, size_t n_columns,
                              size_t n)
 {

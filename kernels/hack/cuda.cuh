@@ -4,10 +4,10 @@
  *
  *   sum ~ s_b (s_a sum(a' b') + m_a sum(b')) + m_b (s_a sum(a') + n m_a)
  *
- * with a queries (or weights), b what is stored.  Weights are quantized in the
- * blocks of values, relative to the running maximum: codes do not depend on
- * that factor.  The bytes are drawn in cuda_layout.h.  RANDOM: stochastic
- * rounding. */
+ * with a queries (or weights), b stored keys (or values).  Weights are
+ * quantized in the blocks of values, relative to the running maximum: codes do
+ * not depend on that factor.  The bytes are drawn in cuda_layout.h.  RANDOM:
+ * stochastic rounding. */
 #ifndef KV_HACK_CUDA_CUH
 #define KV_HACK_CUDA_CUH
 
@@ -75,9 +75,9 @@ KV_DEVICE float kv_hack_inverse(float scale)
     return scale > 0 ? 1 / scale : 0;
 }
 
-/* (x - min) / scale as a code, in the low byte: to nearest.  Times the inverse,
- * which can move what lies on the edge of two codes by one unit in the last
- * place: dividing took a third of the time. */
+/* (x - min) / scale as a code, in the low byte: to nearest.  Multiplies by the
+ * inverse, which may move a value on the edge between two codes by one unit in
+ * the last place: dividing took a third of the time. */
 KV_DEVICE uint32_t kv_hack_nearest(float x, float min, float inverse)
 {
     return kv_nearest(x - min, inverse);
@@ -93,7 +93,7 @@ KV_DEVICE uint32_t kv_hack_stochastic(float x, float min, float inverse,
     return (uint32_t)(int)down + (u < in - down);
 }
 
-/* What eq. 4 wants of a column's part. */
+/* The terms of eq. 4 of a column's part. */
 struct kv_hack_column {
     float scale, min, rest; /* rest: s_a sum(a') + n m_a */
 };

@@ -71,10 +71,9 @@ KV_DEVICE unsigned kv_hack_place(unsigned t)
     return t / 16 * 16 + t % 8 / 2 * 4 + t % 2 * 2 + t % 16 / 8;
 }
 
-/* A part of a row's codes, by a warp; x: the row's values.  The random number
- * of the row's first value is `first`, of the next ones `next` further.  The
- * same codes as
- * quantize() of kernels/hack/hack.h. */
+/* A part of a row's codes, by a warp; x: the row's values.  Value i of the row
+ * has random number first + i * next.  The same codes as quantize() of
+ * kernels/hack/hack.h. */
 KV_DEVICE void kv_hack_quantize_part(const kv_gpu_hack_side &h, const float *x,
                                      unsigned part, unsigned row,
                                      const kv_hack_draw &first, uint64_t next,
@@ -131,8 +130,8 @@ KV_DEVICE void kv_hack_fragment(const kv_gpu_hack_side &h, const uint8_t *piece,
     }
 }
 
-/* x += eq. 4 of rows 8 i and on and lines 16 m and on of a piece, over the
- * first so many parts; x: fragment c of gpu.cuh, its rows the lines. */
+/* x += eq. 4 of rows 8 i and on and lines 16 m and on of a piece, over its
+ * first parts; x: fragment c of gpu.cuh, its rows the lines. */
 KV_DEVICE void kv_hack_product(const kv_gpu_hack_side &h, const uint8_t *piece,
                                unsigned m, const kv_hack_rows &rows, unsigned i,
                                unsigned parts, float *x)
@@ -201,8 +200,8 @@ KV_DEVICE void kv_hack_scores(const kv_gpu_hack_side &k, const uint8_t *piece,
 }
 
 /* A row's scores of n tokens become weights, by a warp, relative to the largest
- * score that the row has seen; sees(t): whether it sees token t.  Gives what
- * weights so far are to be multiplied by. */
+ * score that the row has seen; sees(t): whether it sees token t.  Returns the
+ * factor of the weights so far. */
 template <class F>
 KV_DEVICE float kv_hack_weigh(float *s, unsigned n, const F &sees, float &max,
                               float &sum)
@@ -252,7 +251,7 @@ KV_DEVICE void kv_hack_rescale(const float *factor, kv_hack_results<NT> &x)
                 x.o[j][i][k] *= factor[8 * i + kv_lane() % 4 * 2 + k % 2];
 }
 
-/* Adds weights times values of a piece's first so many parts. */
+/* Adds weights times values of a piece's first parts. */
 template <int NT>
 KV_DEVICE void kv_hack_gather(const kv_gpu_hack_side &v, const uint8_t *piece,
                               const kv_hack_rows &weights, unsigned parts,

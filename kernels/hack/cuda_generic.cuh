@@ -137,7 +137,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
         kv_hack_fetch(v, b.at.values, rows.v, i);
         kv_copy_commit();
         kv_copy_wait<1>();
-        kv_sync_block(); // keys and, at first, queries are there
+        kv_sync_block(); // keys (first: and queries) have arrived
         kv_hack_scores(k, b.at.keys, b.queries, p.scale, b.at.scores);
         kv_sync_block();
         if (i + 1 < end)
@@ -145,7 +145,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
         kv_copy_commit();
         b.weigh(i * v.tokens);
         kv_copy_wait<1>();
-        kv_sync_block(); // values and weights are there
+        kv_sync_block(); // values and weights have arrived
         kv_hack_rescale(b.at.factors, b.sums);
         kv_hack_gather(v, b.at.values, b.weights, v.parts, b.sums);
         kv_sync_block(); // all are done with the values

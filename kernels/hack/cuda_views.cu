@@ -56,14 +56,14 @@ struct kv_hack_views_workspace {
     }
 };
 
-// Rows [first, end) of a KV head's halves, all of them there for all threads;
-// those from `end` on are the last one again.
+// Loads rows [first, end) of a KV head's halves and waits for them, for all
+// threads; rows from `end` on repeat the last row.
 KV_DEVICE void kv_load_halves(const float *from, size_t stride, unsigned first,
                               unsigned end, unsigned d, float *to)
 {
     const unsigned each = d / 4, apart = kv_hack_views_workspace::apart(d);
 
-    kv_sync_block(); // all are done with what was there
+    kv_sync_block(); // all have read the old rows
     for (unsigned i = threadIdx.x; i < SOME * each; i += THREADS)
         kv_copy_async(
             kv_place_of(to) + (i / each * apart + i % each * 4) * sizeof(float),
@@ -142,7 +142,7 @@ KV_DEVICE void kv_gather_halves(const kv_hack_views_workspace &at, unsigned d,
 
 // ---- the kernel ----------------------------------------------------------
 
-// What a pass over some tokens does.
+// The operations of a pass over some tokens.
 struct kv_hack_pass {
     unsigned first, end; // tokens
     unsigned piece;      // of codes
@@ -229,7 +229,7 @@ struct kv_hack_block {
             max[i] = KV_NONE;
     }
 
-    // A row, or the last there is.
+    // min(row, last row).
     __device__ unsigned row_of(unsigned row) const
     {
         return min(row0 + row, rows - 1);
@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             kv_hack_fetch(h.v, b.at.values, b.v_pieces, p.piece);
         kv_copy_commit();
         kv_copy_wait<1>();
-        kv_sync_block(); // keys and, at first, queries are there
+        kv_sync_block(); // keys (first: and queries) have arrived
         b.score(p);
         kv_sync_block();
         if (pass + 1 < passes && next.k_codes)
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         for (int i = 0; i < MINE; i++)
             b.weigh_row(p, kv_warp() + i * KV_WARPS, b.max[i], b.sum[i]);
         kv_copy_wait<1>();
-        kv_sync_block(); // values and weights are there
+        kv_sync_block(); // values and weights have arrived
         b.gather(p);
         kv_sync_block(); // all are done with the values
         p = next;

@@ -24,10 +24,10 @@ struct kv_gpu_hack_views {
 extern "C" {
 #endif
 
-/* Fills in k and v for codes of keys and of values; gives false where there is
- * no kernel for these: other quantizers, partitions of more than 256 values, a
- * head_dim that 4 does not divide or of more than 256, too little shared
- * memory.  seed: of queries and weights. */
+/* Fills in k and v for codes of keys and of values; returns false if they have
+ * no kernel: other quantizers, partitions of more than 256 values, a head_dim
+ * that 4 does not divide or of more than 256, too little shared memory.  seed:
+ * of queries and weights. */
 bool kv_gpu_hack_views_open(const struct kv_gpu_code *k,
                             const struct kv_gpu_code *v, uint64_t seed,
                             const struct kv_device *device,

@@ -66,8 +66,8 @@ enum { KV_HACK_NEXT_CHANNEL = 1, KV_HACK_NEXT_TOKEN = 1 << 16 };
  *   other       M N P        adding the partitions' products to the result
  *               N P          s_b sum(b') with a stored sum
  *
- * correction is what sections 5.2 and 5.3 give formulas for; they leave the
- * lines of other out. */
+ * Sections 5.2 and 5.3 give formulas for correction; they omit the lines of
+ * other. */
 struct kv_hack_ops {
     uint64_t products, correction, other;
 };
@@ -82,8 +82,8 @@ uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
  * each way. */
 uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored);
 
-/* Adds what a row of n codes costs with n_columns columns, and what making it
- * costs; folded: the columns have neither minimum nor scale. */
+/* Adds the cost of a row of n codes times n_columns columns, and of quantizing
+ * the row; folded: the columns have neither minimum nor scale. */
 void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,
                            bool folded);
 void kv_hack_count_row(struct kv_hack_ops *ops, size_t n);
@@ -97,8 +97,8 @@ struct kv_hack_row {
 };
 
 /* One partition of the columns of the right matrix, n codes each.  Arrays by
- * column have room for KV_HACK_COLUMNS(n_columns) of them; what stands behind
- * the last column is read but counts for nothing. */
+ * column have room for KV_HACK_COLUMNS(n_columns) of them; entries past the
+ * last column are read but do not affect results. */
 struct kv_hack_columns {
     const uint8_t *code; /* arranged */
     size_t n_columns, n;

@@ -18,9 +18,9 @@
 #include <stdbool.h>
 
 struct kv_tile_hack {
-    unsigned bits, q_bits; /* of a code; of what it is multiplied with */
+    unsigned bits, q_bits; /* of a code; of the other operand's code */
     size_t part;           /* values': divides 128 */
-    bool stochastic;       /* how what it is multiplied with is rounded */
+    bool stochastic;       /* rounding of the other operand */
     size_t layer;          /* for the random numbers */
 };
 

@@ -167,8 +167,8 @@ static size_t fours_of(size_t n)
     return (n + 3) / 4;
 }
 
-/* What products take of up to ROWS rows: their codes less 128, and the terms of
- * eq. 4 that are theirs alone; all: s_a sum(a') + n m_a. */
+/* Up to ROWS rows as input of products: their codes less 128, and the terms of
+ * eq. 4 that depend on the row alone; all: s_a sum(a') + n m_a. */
 struct left {
     int8_t code[ROWS][KV_HACK_MAX_PART];
     double scale[ROWS], min[ROWS], all[ROWS];

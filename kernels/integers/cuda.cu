@@ -30,7 +30,7 @@ static kv_gpu_integers_side layout_of(const kv_gpu_side *side)
     KV_INTEGERS_SIDES(X, 4)    \
     KV_INTEGERS_SIDES(X, 8)
 
-// The one that has no registers for 16 rows.
+// Excludes the instance without registers for 16 rows.
 template <int BITS, int D, int NT> constexpr bool unfolded_fits(void)
 {
     return BITS > 2 || D < 128 || NT == 1;
@@ -69,8 +69,8 @@ static int exact(struct kv_gpu_launch *l, struct kv_err *e)
 
 // ---- path int8 -------------------------------------------------------------
 
-// Head dimension, N-tiles of 8 rows; the first for so many rows that the device
-// has the shared memory for is taken.
+// Head dimension, N-tiles of 8 rows; the launch takes the first instance for
+// its rows that fits the device's shared memory.
 #define KV_INT8_KERNELS(X) X(64, 2) X(64, 1) X(128, 2) X(128, 1)
 
 template <int D, int NT>

@@ -113,7 +113,7 @@ KV_DEVICE void kv_sums_rescale(kv_sums_f32<D, NT> &o, float *inverse,
     *inverse = kv_float_at(head, 1);
 }
 
-/* What all policies of integers have, by the tokens of a piece. */
+/* Shared by all policies of integers, by the tokens of a piece. */
 template <int TOKENS> struct kv_integers_side {
     using params = kv_gpu_integers_side;
     static constexpr int T = TOKENS, TILE = KV_GPU_TILE, M = T / 16, TABLE = 0;
@@ -136,7 +136,7 @@ template <int TOKENS> struct kv_integers_side {
  * Queries are divided by the largest, so that halves of them times scales
  * neither overflow nor vanish. */
 
-/* What both kinds of groups have. */
+/* Shared by both kinds of groups. */
 template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
@@ -305,8 +305,8 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
     static constexpr int AT_ONCE = base::WORDS > 1 ? 1 : 2; /* 16 bytes */
 
     /* q: 2^15 queries, field by field; codes of these make 2^-9 q . code. sums:
-     * fragment b of 2^-9 times the sum over the channels of a group, which is
-     * a half in row 2 group, and what that leaves in the next. */
+     * fragment b of 2^-9 times the sum over the channels of a group, rounded to
+     * a half in row 2 group, and the remainder in the next row. */
     static constexpr float UNIT = 0x1p-9f;
     template <int NT> struct query {
         kv_queries_f16<D, NT> q;
@@ -314,7 +314,7 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
         float scale;
     };
 
-    /* Sum over a group's channels of what queries are as halves; lanes that
+    /* Sum over a group's channels of queries rounded to halves; lanes that
      * share a column share the work. */
     static __device__ float group_sum(const float *q, unsigned len, float scale)
     {

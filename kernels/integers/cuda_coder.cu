@@ -6,8 +6,8 @@
 
 enum { THREADS = 256, VALUES = 4096, MAX_CHANNELS = 64 };
 
-// What a block of threads takes: whole units side by side or, where groups are
-// channels, a slice of one unit's.  At most:
+// The work of a block of threads: whole units side by side or, where groups are
+// channels, a slice of one unit's channels.  At most:
 struct kv_share {
     unsigned units, channels;
     unsigned slices; // of a unit
@@ -38,7 +38,7 @@ static kv_share kv_share_of(const struct kv_gpu_groups *g)
     return s;
 }
 
-// What this block of threads has.
+// The share of this block of threads.
 template <bool BY_CHANNEL> struct kv_mine {
     size_t first;          // unit
     unsigned channel;      // the slice's first

@@ -6,7 +6,7 @@
  *   sum w x = sum w scale code + sum w middle,  middle = low + 128 scale,
  *
  * w being query or weight, code signed: the first sum in integers, the second
- * as it is, so that an integer's rounding meets the code's distance from the
+ * unrounded, so that an integer's rounding meets the code's distance from the
  * middle alone. */
 #ifndef KV_INTEGERS_CUDA_INT8_CUH
 #define KV_INTEGERS_CUDA_INT8_CUH
@@ -24,7 +24,7 @@ enum { KV_INT8_STAGES = 2 };
  * other, and at most 2^-68 is lost. */
 #define KV_MIN_PRODUCT 0x1p-60f
 
-/* What all policies have. */
+/* Shared by all policies. */
 template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     static constexpr int BLOCKS = D < 128 ? 2 : 1;
     static constexpr int CODES = T * D, MIN = CODES;
@@ -76,7 +76,7 @@ KV_DEVICE float kv_row_sum(float x)
     return x + kv_shuffle_xor(x, 2);
 }
 
-/* What row r has, of columns 2c and 2c + 1. */
+/* Moves the value of row r to the lanes of columns 2c and 2c + 1. */
 KV_DEVICE void kv_to_columns(float x, float to[2])
 {
 #pragma unroll
@@ -158,8 +158,8 @@ template <int D> struct kv_folded_keys_s8 : kv_int8_side<D> {
     using params = kv_gpu_integers_side;
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
-    /* q: [8 NT][D] in shared memory; scale, plus: of columns 2c, 2c + 1, what
-     * an integer is times, and sum q middle. */
+    /* q: [8 NT][D] in shared memory; scale, plus: of columns 2c, 2c + 1: the
+     * scale of the integers, and sum q middle. */
     template <int NT> struct query {
         const float *q;
         mutable uint32_t b[NT][PARTS][2];
@@ -265,8 +265,8 @@ template <int D> struct kv_unfolded_keys_s8 : kv_int8_side<D> {
     using params = kv_gpu_integers_side;
     static constexpr int T = side::T, M = side::M, PARTS = side::PARTS;
 
-    /* scale, sum: of the group that part k is in and columns 2c, 2c + 1, what
-     * an integer is times, and the sum of queries. */
+    /* scale, sum: the scale of the integers, and the sum of queries, of part
+     * k's group and columns 2c, 2c + 1. */
     template <int NT> struct query {
         uint32_t b[NT][PARTS][2];
         float scale[NT][PARTS][2], sum[NT][PARTS][2];
@@ -364,8 +364,8 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
     static_assert(T == 32, "a product is of a piece's tokens");
     static_assert(T * 128 * 255 < KV_MAX_SUM, "a sum fits its float");
 
-    /* o: times unit is what it is; unit, plus: of part k and columns 2c, 2c +
-     * 1; plus: this lane's share of the sum of weights times middles. */
+    /* o * unit: the result; unit, plus: of part k and columns 2c, 2c + 1; plus:
+     * this lane's share of the sum of weights times middles. */
     template <int NT> struct sums {
         kv_sums_f32<D, NT> o;
         float unit[PARTS][NT][2], plus[PARTS][NT][2];
@@ -384,8 +384,8 @@ template <int D> struct kv_values_s8 : kv_int8_side<D> {
                     x.plus[k][i][j] = 0;
                 }
     }
-    /* Of a group: weights times scales as bytes, `up` times what they are, unit
-     * being one over; plus: this lane's sum of weights times middles. */
+    /* Of a group: bytes round(up * weight * scale), unit = 1 / up; plus: this
+     * lane's sum of weights times middles. */
     template <int NT> struct rounded {
         uint32_t b[NT][2];
         float up[NT][2], unit[NT][2], plus[NT][2];

@@ -13,8 +13,8 @@
  * group of tokens over its channels, of a group of channels over the piece's
  * tokens.  Lows are the values of code 0; rests the difference between these
  * and their halves where they are products, of zeros and scales.  One zero for
- * all groups (KV_OFFSET_SAME) makes lows a multiple of the scales: then there
- * are only scales, except for groups of tokens on path exact, which have few
+ * all groups (KV_OFFSET_SAME) makes lows a multiple of the scales: then only
+ * scales are stored, except for groups of tokens on path exact, which have few
  * heads.  Heads are the tile's where groups of tokens are longer than a piece.
  *
  * Path exact.  Codes of a piece are a matrix, of tokens x channels (keys) or
@@ -67,16 +67,16 @@ struct kv_gpu_integers_side {
     unsigned shift;    /* a group is 2^shift tokens (folded keys) or channels */
     unsigned n_groups; /* with heads in one place */
     unsigned heads;    /* bytes of the heads of one */
-    unsigned lows;     /* the first byte of its lows in these; 0: there are */
-    float zero;        /* none, they are -zero * scale */
-    unsigned rests;    /* the first byte of its rests; 0: there are none */
+    unsigned lows;     /* the first byte of its lows in these; 0: lows */
+    float zero;        /* are not stored, low = -zero * scale */
+    unsigned rests;    /* the first byte of its rests; 0: no rests */
     int in_head;       /* heads are the tile's */
     unsigned head_bytes, piece_bytes; /* of the tile, of a piece */
 
     /* for those who write */
     bool int8, values, folded, of_tokens;
     unsigned bits, head_dim, tokens; /* of a piece */
-    int subtract;                    /* int8: what a byte is less */
+    int subtract;                    /* int8: bias of a byte */
 };
 
 /* Where the field of pair j of a word stands once it is shifted down, and by

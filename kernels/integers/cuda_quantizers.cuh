@@ -1,6 +1,6 @@
 /* A group's head and codes, as the schemes' encode() and decode() have them,
- * each operation in the same order and rounded once.  A quantizer is its head
- * as it is read, at most 8 bytes:
+ * each operation in the same order and rounded once.  A quantizer is the
+ * group's head in stored form, at most 8 bytes:
  *
  *   fit(low, high, bits)     from the group's smallest and largest value
  *   put(heads, i, n)         group i of n, among the unit's heads

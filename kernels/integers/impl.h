@@ -38,7 +38,7 @@ kv_integers_params(const struct kv_store *s)
     return s->params;
 }
 
-/* The first tile of those that share a tile's table. */
+/* The first tile of the unit, which holds the unit's heads. */
 static inline const uint8_t *kv_integers_first(const struct kv_store *s,
                                                size_t head, const uint8_t *tile)
 {
@@ -67,7 +67,7 @@ static inline const uint8_t *kv_integers_heads(const struct kv_store *s,
     return copy;
 }
 
-/* What a level has. */
+/* The operations at one level. */
 struct kv_integers_table {
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);

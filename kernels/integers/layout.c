@@ -36,8 +36,8 @@
  *   sum w scale code = sum w scale (code - m) + m sum w scale
  *
  * Path int8: w (folded: w times the scales) is rounded to 8 bits per row and
- * run, weights of folded values for up to four tiles at once: to signed bytes,
- * but weights of values to unsigned ones unless scales are negative.  With the
+ * run, weights of folded values for up to four tiles at once: to signed bytes;
+ * weights of values to unsigned bytes unless scales are negative.  With the
  * bytes W, their unit and the integer sum S of W code,
  *
  *   sum w scale code ~ unit S + m (sum w scale - unit sum W)
@@ -53,8 +53,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Splits `along` indices, `used` of which are values, into runs of len, a
- * multiple of `whole` unless there is but one. */
+/* Splits `along` indices, of which `used` are values, into runs of len; len is
+ * a multiple of `whole` unless one run holds all. */
 static bool split(struct kv_integers *g, size_t along, size_t used, size_t len,
                   size_t whole)
 {

@@ -4,7 +4,7 @@
  *
  *   SUMS              registers that dot() adds to in a unit, 1 or 2
  *   byte_of(x, j)     byte j of each lane, a constant
- *   bits_of(x, width, from, to)   where there is such an instruction: of each
+ *   bits_of(x, width, from, to)   only with an instruction for it: of each
  *                     byte the bits from `from` on, moved to `to`; constants
  *   SHIFTS()          whether bits_of() keeps products waiting, as shifting
  *                     does not
@@ -158,7 +158,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- sums of values, on either path ----------------------------------------
  */
 
-/* Folded, what is left over of each run stands behind the lanes. */
+/* Folded: the remainder of each run follows the lanes. */
 static size_t acc_floats(const struct kv_store *s)
 {
     const struct kv_integers *g = kv_integers_params(s);
@@ -200,8 +200,8 @@ static void put_queries(const struct kv_store *s, const float *q, size_t rows,
  */
 
 /* Rows r to r + rows (<= ROWS) of w, [n]: folded times the scales of `heads`,
- * to by [rows][n], and in out what the middle codes make; else their sums.
- * folded and rows are constants. */
+ * to by [rows][n], and to out the bias of the middle codes; else to out the
+ * sums. folded and rows are constants. */
 ALWAYS_INLINE void weigh_some(const struct kv_integers *g, const float *w,
                               size_t w_row, size_t n, int folded,
                               struct heads heads, size_t r, size_t rows,
@@ -338,8 +338,8 @@ static void exact_pv(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- int8 ------------------------------------------------------------------
  */
 
-/* Queries [KV_TILE_ROWS][inner]; unfolded: then their codes, signed, and of
- * each run what they became. */
+/* Queries [KV_TILE_ROWS][inner]; unfolded: then signed codes, and per run their
+ * struct rounded. */
 struct query {
     float *q;
     uint8_t *code;

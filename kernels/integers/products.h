@@ -93,8 +93,8 @@ struct factors {
 /* ---- bytes -----------------------------------------------------------------
  */
 
-/* The lines of a unit of so many blocks: each far ahead and near, in turns, for
- * who asks for many far away waits. */
+/* Prefetches the lines of a unit, far and near in turns: many far requests in a
+ * row would wait. */
 ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
                          size_t blocks, unsigned bits)
 {

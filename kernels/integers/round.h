@@ -18,8 +18,8 @@ _Static_assert(MAX_INNER >= TILES * KV_TILE_TOKENS, "of values, too");
 _Static_assert(ROWS == 4, "kv_units_of_four()");
 _Static_assert(RUNS *KV_LANES >= KV_TILE_TOKENS, "those of a tile of keys");
 
-/* Registers worked on together, 1, 2 or 4: as many as fit beside so many sums
- * of each. */
+/* Registers worked on together, 1, 2 or 4: as many as fit in registers with
+ * `sums` sums each. */
 ALWAYS_INLINE size_t groups(size_t sums)
 {
     const size_t fit = V_REGISTERS / (2 * sums);
@@ -74,7 +74,7 @@ ALWAYS_INLINE void fetch_heads(const struct kv_integers *g, const uint8_t *tile)
     kv_prefetch_near(tile, KV_NEAR_INTEGERS, g->head_bytes);
 }
 
-/* Offsets from i on, as they are stored. */
+/* Offsets from i on, in stored form. */
 ALWAYS_INLINE vf32 offset_at(const struct kv_integers *g, struct heads h,
                              size_t i)
 {
@@ -84,7 +84,7 @@ ALWAYS_INLINE vf32 offset_at(const struct kv_integers *g, struct heads h,
                                          : v_set1(g->zero);
 }
 
-/* What a code stands for. */
+/* The dequantized value of a code. */
 ALWAYS_INLINE vf32 value(vf32 code, enum kv_offset kind, vf32 scale,
                          vf32 offset)
 {
@@ -92,7 +92,8 @@ ALWAYS_INLINE vf32 value(vf32 code, enum kv_offset kind, vf32 scale,
                                  : v_mul(v_sub(code, offset), scale);
 }
 
-/* What a code stands for with the heads from i on, whose scales go to scale. */
+/* The dequantized value of a code with the heads from i on; their scales go to
+ * scale. */
 ALWAYS_INLINE vf32 value_at(const struct kv_integers *g, struct heads h,
                             size_t i, vf32 code, vf32 *scale)
 {
@@ -103,8 +104,8 @@ ALWAYS_INLINE vf32 value_at(const struct kv_integers *g, struct heads h,
 /* ---- int8: w in 8 bits -----------------------------------------------------
  */
 
-/* What w (folded: times the scales) became beside its codes: per row the unit,
- * what the codes leave over, and sum w.  Exact: the unit is 1. */
+/* Quantized w (folded: w * scales), apart from its codes: per row the unit, the
+ * bias that the codes leave, and sum w.  Exact: the unit is 1. */
 struct rounded {
     float unit[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
 };
@@ -153,7 +154,7 @@ struct rows {
     float *scale;
 };
 
-/* What is known of ROWS rows before their codes are. */
+/* ROWS rows before their codes are computed. */
 struct peaks {
     vf32 sum[ROWS]
             [REGS]; /* of w, folded: times the values of the middle code */
@@ -264,8 +265,8 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
     memcpy(out->unit + r, p->unit, rows * sizeof(*p->unit));
 }
 
-/* Peaks of all rows, to p[rows] in groups of ROWS, and what is left one by one;
- * and their codes. */
+/* Peaks of all rows, to p[rows], in groups of ROWS and then one by one; and
+ * their codes. */
 ALWAYS_INLINE void find_all_peaks(const struct kv_integers *g,
                                   const struct rows *x, int folded,
                                   struct rounding how, size_t rows,
@@ -308,7 +309,7 @@ static void round_folded(const struct kv_integers *g, const struct rows *x,
             round_all(&x[i], 1, 0, how, rows, peaks[i], &out[i]);
 }
 
-/* Each run has its part of w; what is filled up has codes of zero. */
+/* Each run has its part of w; padding has code 0. */
 static void round_unfolded(const struct kv_integers *g, const float *w,
                            size_t w_row, struct rounding how, size_t rows,
                            uint8_t *code, struct rounded *out)

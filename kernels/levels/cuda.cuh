@@ -1,5 +1,5 @@
-/* kvquant's codes (kernels/levels/cuda_codes.h: how they lie), keys turned by
- * RoPE as they are read, values and weights as halves.
+/* kvquant's codes (kernels/levels/cuda_codes.h: how they lie), keys rotated by
+ * RoPE when they are read, values and weights as halves.
  *
  * Queries q at position p meet keys k at P + t, P being their tile's first:
  * q . R(P + t) k = (R(-P) q) . R(t) k.  So queries turn once for a tile, and
@@ -7,9 +7,10 @@
  * in shared memory, of which each lane has its own.
  *
  * Outliers are products of their own, 8 at a time.  Of keys, rows are tokens
- * and a column is an outlier's channel: that of its token has what it adds, all
- * others 0, and meets the queries' pair of channels.  Of values, rows are
- * channels and two columns a pair of tokens, which meet their weights. */
+ * and a column is an outlier's channel: the entry of the outlier's token holds
+ * its addend, all others 0; it is multiplied by the queries' pair of channels.
+ * Of values, rows are channels and two columns a pair of tokens, which meet
+ * their weights. */
 #ifndef KV_LEVELS_CUDA_CUH
 #define KV_LEVELS_CUDA_CUH
 
@@ -19,7 +20,7 @@
 template <int D, int BITS>
 using kv_levels_codes = kv_scaled_codes<D, BITS, D, 2, KV_LEVELS_STEP>;
 
-/* What both sides have. */
+/* Shared by both sides. */
 template <class B> struct kv_levels_side {
     using params = kv_gpu_levels_params;
     static constexpr int D = B::D, T = B::T, M = B::M, TILE = KV_LEVELS_TILE;
@@ -48,7 +49,7 @@ KV_DEVICE void kv_levels_fetch(uint8_t *to, const uint8_t *list, unsigned first,
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* As they are, pairs of channels [NT][D / 16][2][lane][2] f32 in shared memory:
+/* Unrotated, pairs of channels [NT][D / 16][2][lane][2] f32 in shared memory:
  * group g of 8 pairs, 8 g + 2 c and + 1 of row r; and turned to a tile's first
  * token.  tiles: those they meet. */
 template <int D, int NT> struct kv_levels_queries {
@@ -121,8 +122,8 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
         x.plain = q;
         x.tiles = rows.k;
     }
-    /* The queries' pair of channels at byte `place` of N-tile i, row r, as it
-     * is. */
+    /* The queries' unrotated pair of channels at byte `place` of N-tile i, row
+     * r. */
     template <int NT>
     static __device__ uint2 plain(const query<NT> &q, int i, unsigned place)
     {
@@ -193,9 +194,9 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
             }
         }
     }
-    /* s += what outliers [j, end) of block m of the step's tokens add, of lists
-     * that begin with outlier `first`.  Others among the last 8 are of other
-     * tokens, or 0. */
+    /* s += the outliers [j, end) of block m of the step's tokens, of lists that
+     * begin with outlier `first`.  Others among the last 8 are of other tokens,
+     * or 0. */
     template <int NT>
     static __device__ void add_listed(const uint8_t *pairs,
                                       const uint8_t *places, unsigned first,
@@ -257,7 +258,7 @@ template <class B> struct kv_levels_keys : kv_levels_side<B> {
                            step, m, q, s);
         }
     }
-    /* s += what the outliers of block m of the step's tokens add. */
+    /* s += the outliers of block m of the step's tokens. */
     template <int NT>
     static __device__ void add_outliers(const params &p, const uint8_t *head,
                                         unsigned step, int m, uint8_t *codes,
@@ -422,8 +423,8 @@ template <class B> struct kv_levels_values : kv_levels_side<B> {
                              8 * i + kv_lane() / 4] = b[j];
             }
     }
-    /* o += what outliers [j, end) of channels 16 k + [0, 16) add, of a list
-     * that begins with outlier `first`.  Others among the last 8 are of other
+    /* o += the outliers [j, end) of channels 16 k + [0, 16), of a list that
+     * begins with outlier `first`.  Others among the last 8 are of other
      * channels or of another step, or 0.  weights: of row r, NT apart. */
     template <int NT>
     static __device__ void add_listed(const uint8_t *outliers, unsigned first,

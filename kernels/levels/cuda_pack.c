@@ -15,7 +15,7 @@ enum {
     TILES = 2,      /* in one of 128 tokens */
     KEYS_LINE = 16, /* bytes of ends and rest */
     UNIT_LINE = 16,
-    LINE = 16 /* what rest counts in */
+    LINE = 16 /* the unit of rest */
 };
 
 enum { LANES = 32, MAX_DIM = 128 };
@@ -44,8 +44,8 @@ static size_t channel_of(size_t g, size_t lane)
     return 8 * g + lane % 4 * 2;
 }
 
-/* What a pair of channels is multiplied by, where levels are `by` times as
- * large; i: of the KV head's first half. */
+/* The factor of a pair of channels if levels are multiplied by `by`; i: of the
+ * KV head's first half. */
 static float pair_factor(const struct kv_store *s, size_t head, size_t i,
                          float by)
 {
@@ -175,11 +175,11 @@ static float factor_of(const struct kv_gpu_side *side)
     return kv_bits_f32(((const uint32_t *)side->table)[n * n]);
 }
 
-/* ---- what fits ----------------------------------------------------------- */
+/* ---- ranges of halves ---------------------------------------------------- */
 
-/* Beyond, a turned pair might pass what halves hold.  What an outlier is more
- * than its code is cut to halves, which only passes them where the key does by
- * half. */
+/* Beyond, a rotated pair might exceed the largest half.  The excess of an
+ * outlier over its code is clamped to halves; it only exceeds them if the key
+ * exceeds half of their range. */
 static const float MAX_RANGE = 0x1p13f;
 
 _Static_assert((int)TOKENS == KV_TILE_TOKENS, "a tile is one of the CPU's");
@@ -218,7 +218,7 @@ static size_t rest_at(const struct kv_store *s)
                      : ends_at(s) + TOKENS / 16 * sizeof(uint16_t);
 }
 
-/* Of so many outliers. */
+/* Bytes of n outliers. */
 static size_t list_bytes(const struct kv_store *s, size_t n)
 {
     return n * (sizeof(uint32_t) + (s->values ? 0 : sizeof(uint16_t)));
@@ -247,15 +247,15 @@ static size_t tile_bytes(const struct kv_gpu_side *side)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* What of a tile of the CPU is packed. */
+/* The packed part of a tile of the CPU. */
 struct tile {
     const struct kv_levels_outlier *x;
     size_t n;
     uint16_t code[TOKENS][MAX_DIM];
     float offset[TOKENS], half[TOKENS]; /* of values */
-    float *more;     /* [n]: what outliers are more than their codes */
-    uint32_t *word;  /* [n], listed */
-    uint16_t *place; /* .. of keys */
+    float *more;                        /* [n]: outlier - dequantized code */
+    uint32_t *word;                     /* [n], listed */
+    uint16_t *place;                    /* .. of keys */
 };
 
 static size_t token_of(const struct kv_levels_outlier *x)
@@ -268,7 +268,7 @@ static size_t channel_at(const struct kv_levels_outlier *x)
     return x->place % KV_LEVELS_CHANNELS;
 }
 
-/* The code nearest to an outlier; gives what it is more. */
+/* Finds the code nearest to an outlier; returns outlier - dequantized code. */
 static float nearest(const struct kv_store *s, float offset, float half,
                      float x, uint16_t *code)
 {
@@ -505,7 +505,7 @@ static void pack(const struct kv_gpu_side *side, size_t head, size_t i,
     free(tile);
 }
 
-/* Outliers of a tile of the CPU that there is no room for. */
+/* Outliers of a tile of the CPU beyond the capacity. */
 static size_t left_over(const struct kv_gpu_side *side, size_t head, size_t i)
 {
     const struct kv_levels_outliers *o =
@@ -543,7 +543,7 @@ static size_t put_rest(const struct kv_gpu_side *side, size_t head, size_t n,
 
 /* ---- the family ---------------------------------------------------------- */
 
-/* Whether halves hold all that keys' codes stand for, and what it turns to. */
+/* Whether halves hold all dequantized keys, before and after RoPE. */
 static bool in_range(const struct kv_store *s)
 {
     const struct kv_levels_tiles *n = levels_of(s);

@@ -1,4 +1,4 @@
-/* k-means on a line: the best there is, not a local minimum. */
+/* k-means in one dimension: the global optimum. */
 #ifndef KV_LEVELS_KMEANS1D_H
 #define KV_LEVELS_KMEANS1D_H
 
@@ -21,8 +21,8 @@
  * Exact but for rounding in double; ties go to the leftmost beginning.  Time
  * O(k n log n), memory k n words of 32 bits.
  *
- * Fails when no point has a positive weight, and when x is not ascending or
- * holds a NaN or an infinity, or weight one of those or a negative number. */
+ * Fails when no weight is positive, x is not ascending, x or weight holds a NaN
+ * or an infinity, or a weight is negative. */
 int kv_kmeans1d(const double *x, const double *weight, size_t n, size_t k,
                 double *centers, double *cost, struct kv_err *e);
 

@@ -28,7 +28,7 @@ void kv_store_levels(struct kv_store *s, const struct kv_levels_tiles *n)
     s->tile_bytes += KV_LEVELS_LINE + (s->values ? KV_LEVELS_OFFSETS : 0);
 }
 
-/* ---- what is behind the codes -------------------------------------------- */
+/* ---- scales and outliers, behind the codes ------------------------------- */
 
 static size_t offsets_at(const struct kv_store *s)
 {
@@ -156,7 +156,7 @@ static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,
 static void add_offsets(const struct kv_store *s, const float *offset,
                         const float *p, size_t stride, size_t rows, float *acc)
 {
-    enum { LANES = 8 }; /* or each sum waits for the one before */
+    enum { LANES = 8 }; /* independent sums, else each waits for the last */
 
     for (size_t r = 0; r < rows; r++, p += stride) {
         float *row = acc + r * kv_padded(s->head_dim), lane[LANES] = {0};
@@ -172,7 +172,7 @@ static void add_offsets(const struct kv_store *s, const float *offset,
     }
 }
 
-/* zero: what a token's code 0 stands for, which outliers have. */
+/* zero: the dequantized code 0 of a token; outliers have code 0. */
 static void add_some_outliers(const struct kv_levels_outlier *o, size_t n,
                               const float *zero, const float *p, size_t stride,
                               size_t rows, size_t padded, float *acc)

@@ -1,16 +1,15 @@
-/* Family "levels": codes for levels between two thresholds, and apart from them
- * what lies beyond, the outliers.
+/* Family "levels": codes for values between two thresholds; values beyond, the
+ * outliers, are stored apart.
  *
  *   x = offset + half level[code], or the outlier's value
  *
- * offset and half are a channel's (keys, which turn by RoPE after that) or a
- * token's (values).  A tile is one of family "scaled", with half as the one
- * scale of a token's values, and behind it
+ * offset and half are per channel (keys, which RoPE rotates after dequantizing)
+ * or per token (values).  A tile is one of family "scaled", with half as the
+ * one scale of a token's values, and behind it
  *
  *   | values: offset f16 [64] | struct kv_levels_outliers *, in 64 bytes |
  *
- * The outliers are the tile's own: how many there are differs from tile to
- * tile. */
+ * Each tile owns its outliers; their number differs from tile to tile. */
 #ifndef KV_LEVELS_H
 #define KV_LEVELS_H
 
@@ -41,8 +40,8 @@ struct kv_levels_outliers {
     struct kv_levels_outlier x[];
 };
 
-/* 2 to 4 bits.  level: [2^bits].  false: no such tiles.  offset, half and rope
- * are the caller's to set, for keys. */
+/* 2 to 4 bits.  level: [2^bits].  Returns false if these codes have no tiles.
+ * offset, half and rope are the caller's to set, for keys. */
 bool kv_levels_tiles_init(struct kv_levels_tiles *n, int values, unsigned bits,
                           const float *level, size_t head_dim);
 

@@ -100,7 +100,7 @@ double kv_lloyd_max(unsigned bits, double *level, double *threshold)
     double y[HALF], kept = 0;
 
     start(y, n);
-    while (step(y, n) > 1e-8) /* what is left is about its square */
+    while (step(y, n) > 1e-8) /* the remaining error is about its square */
         ;
     for (size_t i = 0; i < n; i++) {
         kept += 2 * cell_of(y, n, i).mass * y[i] * y[i];

@@ -16,7 +16,7 @@ ALWAYS_INLINE vf32 v_from_u32(vi32 a)
     return v_fmadd(v_from_i32(v_shr_i32(a, 16)), v_set1(0x1p16f), low);
 }
 
-/* Past 2^31 what is above it, with the highest bit set. */
+/* From 2^31 on converts a - 2^31 and sets the highest bit. */
 ALWAYS_INLINE vi32 v_to_u32(vf32 a)
 {
     const vmask past = v_le(v_set1(0x1p31f), a);

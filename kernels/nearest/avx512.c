@@ -1,5 +1,5 @@
-/* With VNNI: products are added up as they are made.  AVX-512 without it has
- * no faster search than AVX2. */
+/* With VNNI: each product is added to the sum by the same instruction.  AVX-512
+ * without it has no faster search than AVX2. */
 #define V_VNNI
 #include "kernels/simd/avx512.h"
 #include "kernels/simd/instructions_avx512.h"

@@ -13,7 +13,7 @@ struct kv_gpu_nearest_centroid {
     float *centers; // [n_centers][d]
     uint16_t *code;
     float *dist;
-    size_t n_centers; // what there is room for
+    size_t n_centers; // capacity
 };
 
 // A thread has EACH points, one tile-wide step apart; centers pass through

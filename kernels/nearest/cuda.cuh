@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/gpu.cuh"
 
-/* Every dimension there is (KV_NEAREST_MAX_D). */
+/* All dimensions, 1 to KV_NEAREST_MAX_D. */
 #define KV_NEAREST_DIMS(X) \
     X(1)                   \
     X(2)                   \
@@ -46,7 +46,8 @@ template <int D, int N> struct kv_nearer {
         }
     }
 
-    /* What lanes have found, each among centers of its own: in all of them. */
+    /* Reduces the lanes' results, each of its own centers, to the minimum in
+     * all lanes. */
     __device__ void agree(void)
     {
 #pragma unroll

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* tile: [n_tiles][d][64], as of kernels/nearest/nearest.h; copied to the device
- * in use.  1 <= d <= 16.  Fails without memory there. */
+ * in use.  1 <= d <= 16.  Fails if the device's memory does not suffice. */
 int kv_gpu_nearest_centroid_new(struct kv_gpu_nearest_centroid **p,
                                 const float *tile, size_t n_tiles, size_t d,
                                 struct kv_err *e);

@@ -14,7 +14,7 @@
 
 enum {
     WORTH_THREADS = 1 << 19, /* tiles x centers x values: about 1 ms */
-    WORTH_DEVICE = 1 << 16,  /* the same: more than going there and back */
+    WORTH_DEVICE = 1 << 16,  /* the same: more than the transfer takes */
     MAX_PARTS = 16           /* of the points, in the sums of a round */
 };
 
@@ -204,8 +204,8 @@ static int measure(const struct kv_points *p, const float *centers, size_t k,
     return 0;
 }
 
-/* A tile's points take what is nearer, among centers from `first` on.  By a
- * mask, for codes and distances differ in width. */
+/* A tile's points take the nearer center: their own, or one from `first` on.
+ * By a mask, for codes and distances differ in width. */
 static void take_nearer(const float *s, const uint16_t *c, size_t first,
                         float *dist, uint16_t *code)
 {
@@ -314,7 +314,7 @@ static int draw_evenly(struct kv_points *p, size_t k, uint64_t seed,
 }
 
 /* Whether bounds are faster than asking all centers: the first round pays for
- * them, and what is left out must be worth more than choosing it. */
+ * them; skipped centers must save more time than choosing them costs. */
 static bool worth_bounds(const struct kv_points *p, size_t k, size_t rounds)
 {
     enum { CENTERS = 1024, ROUNDS = 3 };

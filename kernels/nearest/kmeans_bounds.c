@@ -2,27 +2,27 @@
  *
  * The centers are put into groups of neighbors, and the points in the order of
  * their centers: sixteen of them after one another, a side, are near each other
- * and ask groups together (kv_tile_among).  For each side and group a bound is
- * kept: the centers of the group are further away from each of its points than
- * the point's reach, which its nearest center is within, by so much at least.
- * It was measured when the group was last asked; since then it has lost what
- * the fastest center of the group has moved, by the triangle inequality, and
- * what the reach of the points has grown.  A round measures the reach again,
- * by the centers that the points had; asks the groups whose bounds are not
- * above 0, few of them in most rounds; and has a new reach from those (Yinyang
+ * and ask groups together (kv_tile_among).  reach(point) >= the distance to its
+ * nearest center.  For each side and group a bound is kept: bound <=
+ * distance(point, center) - reach(point) for all points of the side and centers
+ * of the group.  It was measured when the group was last asked; since then, by
+ * the triangle inequality, it has lost the way of the group's fastest center
+ * and the growth of the points' reach.  A round measures the reach again, by
+ * the centers that the points had; asks the groups whose bounds are not above
+ * 0, few of them in most rounds; and has a new reach from those (Yinyang
  * k-means, Ding et al. 2015, but for several points together, and with all
  * distances to the groups that are asked).
  *
- * Instead of lowering all bounds after each round, a group's way is added up,
- * and so is what a side's reach grew, for one point at most each time:
+ * Instead of lowering all bounds after each round, the way of a group and the
+ * growth of a side's reach (of its point that grew most) are added up:
  *
  *   bound = gap + way then + grown then       asked where
  *   bound < (1 + 1e-6) (way now + grown now)
  *
- * where the factors leave room for the rounding of the sums.  What is measured
- * in f32 is off by some 1e-6 of itself: reach gets 4e-6 more, and 1e-15, below
- * which squares lose their precision.  A group that is left out can neither win
- * nor tie. */
+ * where the factors leave room for the rounding of the sums.  Distances in f32
+ * have a relative error of about 1e-6: reach gets 4e-6 more, and 1e-15, below
+ * which squares lose their precision.  A skipped group can neither win nor
+ * tie. */
 #include "kernels/nearest/kmeans_bounds.h"
 #include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
@@ -39,7 +39,7 @@ struct kv_bounds {
     size_t n_groups;  /* at most KV_MAX_GROUPS */
     uint16_t *center; /* [k]: in the order of groups, rising in each */
     uint16_t *place;  /* [k]: of each center in this order */
-    float *last;      /* [k][d]: the centers as they were, in this order */
+    float *last;      /* [k][d]: the last centers, in this order */
     double *way;      /* [n_groups]: of the fastest centers, added up */
     uint32_t *order;  /* [n points]: by the places of their centers at first */
     float *tile;      /* [n_tiles][d][64]: the points in this order; the last
@@ -228,7 +228,7 @@ static void move(struct kv_bounds *b, const float *now)
     memcpy(b->last, now, b->k * b->d * sizeof(*now));
 }
 
-/* What all sides of a round share. */
+/* Shared by all sides of a round. */
 struct round {
     struct kv_bounds *b;
     struct kv_centroids book;   /* in the order of groups */
@@ -273,8 +273,8 @@ static double rise(const float *from, const float *to)
     return max;
 }
 
-/* Those that the centers of the points are in are among them: no bound is above
- * 0 there. */
+/* The groups of the points' own centers are always chosen: their bounds are not
+ * above 0. */
 static void choose_groups(const struct round *r, const float *bound,
                           double grown, struct side *s)
 {

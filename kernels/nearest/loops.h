@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* At most so few vectors are better off with all centers side by side. */
+/* Up to FEW vectors are searched faster with the centers side by side. */
 enum { FEW = 4 };
 
 /* Vectors [0, p * V_WIDTH) of the tile.  d and p are constants. */

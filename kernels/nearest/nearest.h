@@ -6,11 +6,10 @@
  *
  * with one rounding per operation (fma is the fused one, by name: nothing is
  * left to the compiler's contraction).  The code is the lowest index with the
- * smallest s.  A vector equal to a centroid therefore gets s = 0, and encoding
- * what was decoded gives the same values.  Every level gives exactly this: a
- * faster one may look for candidates in another way, and decides by s where it
- * leaves more than one (kernels/nearest/whole.h).
- */
+ * smallest s.  A vector equal to a centroid therefore gets s = 0, and
+ * encode(decode(codes)) decodes to the same values.  Every level gives exactly
+ * this: a faster one may look for candidates in another way, and decides by s
+ * where it leaves more than one (kernels/nearest/whole.h). */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H
 
@@ -29,7 +28,7 @@ enum {
 /* A codebook made ready for searches. */
 struct kv_centroids {
     size_t k, d;
-    const float *centers; /* [k][d], the caller's: they stay as they are */
+    const float *centers; /* [k][d], the caller's, not changed */
     float *block;     /* [blocks of 16 centers][d][16]; NULL: not worth it */
     float max;        /* the largest |c|^2, infinite where one is NaN */
     int32_t *whole;   /* [blocks][1 + pairs][16]: |C|^2, -2 C by pairs of
@@ -81,9 +80,9 @@ uint16_t kv_tile_first(const struct kv_centroids *b, const float *tile,
  *   code[i]    the nearest center, where bit i of the result is set: else it
  *              is left to s
  *   reach[i]   the nearest is no further away; NaN: not known
- *   gap[g]     the centers of group g are further away from each of these
- *              vectors than its reach, by so much at least; below 0: maybe
- *              not.  Of no use where a reach is NaN.
+ *   gap[g]     <= distance(v, c) - reach(v) for each of these vectors v and all
+ *              centers c of group g; may be negative.  Undefined where a reach
+ *              is NaN.
  *
  * code, reach: [64]; first: a multiple of 16; group: [n], rising, n <=
  * KV_MAX_GROUPS; gap: [n, to whole fours]. */

@@ -9,17 +9,17 @@
  * is exact in 32 bits where |S x| <= 2^15.  Of each block of 16
  * centers the smallest T counts, and of these the smallest and the second.
  * With e = |X - S x| and E the largest |C - S c|, the center a of the smallest
- * T, R = |X - C| there, and any other center b keep
+ * T, R = |X - C(a)|, and any other center b satisfy
  *
  *   S |x - a| <= R + (e + E)        S |x - b| >= |X - B| - (e + E)
  *
  * so that a is nearer where |X - B| exceeds R + 2 (e + E), e <= sqrt(d) / 2;
- * and s, within (d + 2) 2^-24 of |x - c|^2, says so too where |X - B| exceeds
- * (1 + 2^-14) R + 2 (e + E) + 1/8, which covers the rounding of S x, root and
- * square as well.  That is a limit to b's T.  Where the second is above it the
- * nearest center is in the block of the smallest, and if all others there are
- * above it, it is that one; else s decides, in the block or among all
- * centers.
+ * and s, within (d + 2) 2^-24 of |x - c|^2, is smaller for a too where |X - B|
+ * exceeds (1 + 2^-14) R + 2 (e + E) + 1/8, which covers the rounding of S x,
+ * root and square as well.  This gives a limit to b's T.  If the second
+ * smallest block is above the limit, the nearest center is in the block of a;
+ * if all other centers of this block are above it too, a is the nearest.  Else
+ * s decides, in the block or among all centers.
  *
  * Included by avx2.c and avx512.c after loops.h and
  *
@@ -34,14 +34,14 @@
  *   v_add_dot_i16_at(&t, a, p)   the same, b lies at p, on a line */
 #include "kernels/nearest/loops.h"
 
-/* What is known of a tile's vectors; d <= 2 * 8. */
+/* The search's state of a tile's vectors; d <= 2 * 8. */
 struct found {
     _Alignas(
         64) int32_t pair[KV_NEAREST_MAX_D / 2][KV_TILE]; /* X, two a word */
     int32_t best[KV_TILE];   /* the smallest T of a block */
     int32_t second[KV_TILE]; /* that of another block */
     int32_t block[KV_TILE];  /* which has the best */
-    int32_t limit[KV_TILE];  /* T of what may be nearest */
+    int32_t limit[KV_TILE];  /* largest T of a candidate */
     uint64_t sure;           /* no center of another block can be nearer */
 };
 

@@ -1,8 +1,8 @@
 /* The SIMD vocabulary in plain C: kernels/simd/{c,avx2,avx512}.h define the
  * same names for V_WIDTH lanes of 32 bits, and a file of a level includes one
  * of them.  Loops shared by levels are written once over these names, in a
- * loops.h that a file of each level includes.  What a level's file needs that
- * no other level has is written in intrinsics beside it.
+ * loops.h that a file of each level includes.  Code that only one level needs
+ * is written in intrinsics in this level's file.
  *
  *   NAME(f)          f with the level's suffix: _c, _avx2, _avx512, _vnni
  *   V_WIDTH          lanes of 32 bits; in c.h 1, or 8 if the file says so

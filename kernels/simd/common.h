@@ -1,5 +1,5 @@
-/* What kernels/simd/{c,avx2,avx512}.h share: what vector code asks of the
- * compiler, and four floats side by side at any level. */
+/* Shared by kernels/simd/{c,avx2,avx512}.h: compiler attributes for vector
+ * code, and vectors of four floats at any level. */
 #ifndef KV_SIMD_COMMON_H
 #define KV_SIMD_COMMON_H
 

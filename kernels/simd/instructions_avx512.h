@@ -1,6 +1,6 @@
-/* Instructions of AVX-512 by their names: gcc 12 copies sums before and after
- * the intrinsics of those that add to one.  _HERE: they stand in the order in
- * which they are written.  _AT: an operand in memory, at P.
+/* Instructions of AVX-512 by their names: gcc 12 copies the sums around
+ * intrinsics that accumulate.  _HERE: keeps the order in which they are
+ * written.  _AT: an operand in memory, at P.
  *
  * tests/avx512_twin.h has the same for processors without AVX-512. */
 #ifndef KV_SIMD_INSTRUCTIONS_AVX512_H
@@ -31,8 +31,7 @@
                      : "+v"(SUM)                    \
                      : "v"(U), "m"(*(const char(*)[4])(const void *)(P)))
 
-/* X = the bytes of TABLE, 64, that those of CODE point to; WHERE: only there.
- */
+/* X[i] = TABLE[CODE[i] % 64], 64 bytes; WHERE: a mask of i. */
 #define KV_PERMB_HERE(X, CODE, TABLE) \
     __asm__ volatile("vpermb %2, %1, %0" : "=v"(X) : "v"(CODE), "v"(TABLE))
 #define KV_PERMB_WHERE_HERE(X, WHERE, CODE, TABLE) \

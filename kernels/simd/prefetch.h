@@ -12,7 +12,7 @@
 /* Bytes ahead, as measured best. */
 enum {
     KV_NEAR = 2048,
-    KV_NEAR_INTEGERS = 4096, /* up to so much is read together */
+    KV_NEAR_INTEGERS = 4096, /* max bytes read together */
     KV_FAR = 16384,
     KV_FAR_INTEGERS = 20480, /* four tiles of values are read by turns */
     KV_FAR_CODES = 5632,     /* of codebooks */
@@ -34,7 +34,7 @@ ALWAYS_INLINE void kv_prefetch_far(const void *p, size_t ahead, size_t bytes)
         __builtin_prefetch((const char *)p + ahead + i, 0, 2);
 }
 
-/* Both, of what is loaded in the order of addresses. */
+/* Both, for memory that is read in the order of addresses. */
 ALWAYS_INLINE void kv_prefetch(const void *p, size_t bytes)
 {
     kv_prefetch_far(p, KV_FAR, bytes);

@@ -22,8 +22,8 @@ static struct span tiles_of(const struct kv_store *s, size_t begin, size_t end)
     return (struct span){b / KV_TILE_TOKENS, (e_run - 1) / KV_TILE_TOKENS + 1};
 }
 
-/* What of a tile is in a step: its tokens [from, from + n), the first of which
- * is the step's token `at`; n_whole tiles from it on are there as a whole. */
+/* The part of a tile in a step: its tokens [from, from + n), which are the
+ * step's tokens from `at` on; n_whole: whole tiles from it on. */
 struct piece {
     const uint8_t *tile;
     size_t from, n, at, n_whole;
@@ -46,8 +46,8 @@ static struct piece piece_of(const struct kv_store *s, size_t head, size_t i,
     };
 }
 
-/* A group at work on a chunk.  Where there are several chunks it has copies of
- * the queries that are written into. */
+/* A group at work on a chunk.  With several chunks, each has its own copies of
+ * queries with notes. */
 struct work {
     const struct kv_tile_group *of;
     void *query[KV_MAX_RUNS];
@@ -181,8 +181,8 @@ static void step_pv(const struct item *w, const struct work *g, size_t begin,
     }
 }
 
-/* Scores become logits.  What a row does not see of [begin, end), and what
- * fills it up, has no weight: exp(-87) beside 1. */
+/* Scores become logits.  Tokens of [begin, end) that a row does not see, and
+ * padding, get weight 0: exp(-87) beside 1. */
 static void hide(const struct item *w, const struct work *g, size_t begin,
                  size_t end, size_t whole)
 {
@@ -251,7 +251,8 @@ static void step_weights(const struct item *w, struct work *g, size_t begin,
             out->sum[r] += sum[r];
 }
 
-/* Items of one chunk, step by step: what they read together stays near. */
+/* Items of one chunk, step by step, so that data they share stays in the
+ * cache. */
 static void run_items(struct item *w, size_t n)
 {
     for (size_t begin = w->begin, end; begin < w->end; begin = end) {

@@ -80,9 +80,9 @@ static const struct kv_tile_ops *ops_of(const struct kv_store *s,
     return ops ? ops : s->family->ops(s, KV_PATH_EXACT);
 }
 
-/* From so many rows on, expanding a tile once for all of them and multiplying
- * matrices takes less time than a family's own operations on 8 rows at a time.
- */
+/* From MANY_FROM rows on, dequantizing a tile once for all rows and multiplying
+ * matrices takes less time than a family's own operations on 8 rows at a
+ * time. */
 enum { MANY_FROM = 48 };
 
 static struct kv_tile_choice choose_ops(const struct kv_tiles_job *j)
@@ -132,7 +132,8 @@ size_t kv_tile_score_floats(const struct kv_tiles_job *j)
            kv_tile_score_stride(&ops);
 }
 
-/* Of one query, ready for each run, or for those that are written into. */
+/* Bytes of one query prepared for each run; notes: only for runs whose qk
+ * writes notes into it. */
 static size_t query_bytes(const struct kv_tiles_job *j,
                           const struct kv_tile_choice *ops, bool notes)
 {
@@ -144,7 +145,7 @@ static size_t query_bytes(const struct kv_tiles_job *j,
     return bytes;
 }
 
-/* Of what chunks give for the groups of a head. */
+/* Bytes of the chunks' partial results for a head's groups. */
 static size_t partial_bytes(const struct kv_tiles_job *j,
                             const struct kv_tile_choice *ops)
 {
@@ -290,7 +291,7 @@ void kv_tile_rescale(const struct kv_tile_head *h, struct kv_tile_partial *p,
 
 /* ---- chunks together ----------------------------------------------------- */
 
-/* What chunk 0 has becomes the sums of all, relative to the largest maximum;
+/* Reduces the chunks' sums into chunk 0, relative to the largest maximum;
  * total: of the weights. */
 static void combine(const struct kv_tile_head *h, size_t group, double *total)
 {
@@ -305,8 +306,7 @@ static void combine(const struct kv_tile_head *h, size_t group, double *total)
             max = fmaxf(max, all[i * h->n_groups].max[r]);
         for (size_t i = 0; i < h->n_chunks; i++) {
             struct kv_tile_partial *p = &all[i * h->n_groups];
-            /* 1 where no token was seen: sums of zero, or of what is no number
-             */
+            /* 1 where no token was seen, or sums are 0 or NaN */
             const float by = max == -INFINITY ? 1 : expf(p->max[r] - max);
 
             total[r] += (double)by * (double)p->sum[r];

@@ -1,6 +1,6 @@
-/* One KV head of a job over its tokens: what jobs.c shares out among threads
- * and has memory for.  attend_head.c has the head's queries and outputs,
- * attend_chunk.c a chunk of its tokens.
+/* One KV head of a job over its tokens: the unit of work that jobs.c assigns to
+ * threads and allocates memory for.  attend_head.c has the head's queries and
+ * outputs, attend_chunk.c a chunk of its tokens.
  *
  * A head's queries are made ready once, in groups of as many rows as its
  * operations take; chunks of its tokens are gone over apart, each by whoever
@@ -19,7 +19,7 @@ struct kv_arena {
     char *at, *end;
 };
 
-/* n * size bytes of it, not zeroed; that there are so many is the caller's. */
+/* Takes n * size bytes, not zeroed; the caller ensures that they fit. */
 void *kv_arena_take(struct kv_arena *a, size_t n, size_t size);
 
 /* Bytes that n * size take of an arena. */
@@ -35,14 +35,15 @@ struct kv_tile_choice {
     size_t max_rows, step;
 };
 
-/* So many queries of a KV head as its operations take, ready for each run. */
+/* As many queries of a KV head as its operations take, prepared for each
+ * run. */
 struct kv_tile_group {
     size_t first, rows; /* of the KV head's rows */
     void *query[KV_MAX_RUNS];
 };
 
-/* What a chunk gives for a group of queries: per row the maximum, the sum of
- * weights, and of each run that the chunk has tokens of the weighted sum of
+/* A chunk's partial result for a group of queries: per row the maximum, the sum
+ * of weights, and of each run that the chunk has tokens of the weighted sum of
  * values (struct kv_tile_ops). */
 struct kv_tile_partial {
     float *max, *sum, *acc[KV_MAX_RUNS];
@@ -57,7 +58,7 @@ struct kv_tile_head {
     struct kv_tile_partial *partial; /* [n_chunks][n_groups] */
 };
 
-/* What a thread works in; rows: as many as a group has at most. */
+/* A thread's workspace; rows: max rows of a group. */
 struct kv_tile_workspace {
     float *score;         /* kv_tile_score_floats() */
     float *part;          /* [rows][64], of a tile that is not whole */
@@ -120,7 +121,7 @@ struct kv_tile_head *kv_tile_heads(const struct kv_tiles_job *j,
 
 /* Bytes of the copies of a head's queries that a chunk takes. */
 size_t kv_tile_copy_bytes(const struct kv_tiles_job *j);
-/* Bytes of a room's rest for so many heads of the job at a time. */
+/* Bytes of the rest of the workspace for `heads` heads of the job at a time. */
 size_t kv_tile_part_bytes(const struct kv_tiles_job *j, size_t heads);
 
 /* First, for each head: its queries. */

@@ -1,4 +1,4 @@
-/* Exact operations on what a family's expand() gives, whatever the family. */
+/* Exact operations of any family, on the values that its expand() returns. */
 #include "kernels/gemm.h"
 #include "kernels/tiles/impl.h"
 

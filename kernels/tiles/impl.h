@@ -17,18 +17,18 @@ enum { KV_ROPE_DIGITS = 4 };
 
 struct kv_tile_loops {
     /* Of 1 or 2 parts score [rows][32 parts], stride apart, written.  ahead:
-     * what follows k in memory is wanted next, and fetched. */
+     * prefetches the memory after k. */
     void (*dot)(enum kv_float kind, bool ahead, const void *k, size_t parts,
                 size_t head_dim, const float *q, size_t rows, float *score,
                 size_t stride);
-    /* acc += p v, n tokens; ahead: what follows v. */
+    /* acc += p v, n tokens; ahead: prefetches the memory after v. */
     void (*add)(enum kv_float kind, bool ahead, const void *v, size_t n,
                 size_t padded, const float *p, size_t stride, size_t rows,
                 float *acc);
     /* Rows of n, a multiple of 16, stride apart: row r becomes exp(x -
      * shift[r]), x at most shift[r], and sum[r] their sum.  Relative error
-     * below 2e-7 + 8e-8 (shift[r] - x); exp(-87) for all below; what is no
-     * number stays none. */
+     * below 2e-7 + 8e-8 (shift[r] - x); exp(-87) for all below; NaN stays
+     * NaN. */
     void (*exp)(float *x, size_t stride, size_t rows, size_t n,
                 const float *shift, float *sum);
     /* The largest of each row, n > 0. */
@@ -56,8 +56,8 @@ struct kv_tile_loops {
 };
 
 /* Of four rows the units of codes up to `limit` in magnitude: max[r], the row's
- * largest magnitude, becomes max / limit, and by[r] limit / max; both 0 where max
- * is below `tiny`.  Four divisions take as long as one. */
+ * largest magnitude, becomes max / limit, and by[r] limit / max; both 0 where
+ * max is below `tiny`.  Four divisions take as long as one. */
 ALWAYS_INLINE void kv_units_of_four(float limit, float tiny, float max[4],
                                     float by[4])
 {

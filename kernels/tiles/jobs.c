@@ -1,12 +1,12 @@
-/* Attention of jobs over stores (tiles.h): their blocks of queries, what memory
- * they take, and who does what. */
+/* Attention of jobs over stores (tiles.h): their blocks of queries, their
+ * memory, and the split of work over threads. */
 #include "kernels/tiles/attend_head.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Into how many parts the KV heads of a chunk are cut: each head for itself,
- * but where heads read the same tiles so few that threads have work. */
+/* Into how many parts the KV heads of a chunk are cut: one per head; if heads
+ * share tiles, just enough to occupy all threads. */
 static size_t part_count(const struct kv_tiles_job *j, size_t threads)
 {
     const size_t n = kv_tile_chunk_count(j), parts = (threads + n - 1) / n;
@@ -100,8 +100,8 @@ static void run_part(const struct at_work *all, size_t i,
 
 /* (part, chunk)s that a thread takes at a time, of n: neighbours, as the end of
  * one prefetches the beginning of the next; and an eighth of a thread's share,
- * so that a slow thread is not waited for.  The last ones, as many as would
- * leave the others waiting for a run, go one by one. */
+ * so that a slow thread is not waited for.  Near the end runs have length 1, so
+ * that threads do not wait for the last run. */
 static int run_length(size_t n, size_t threads)
 {
     const size_t run = n / threads / 8;

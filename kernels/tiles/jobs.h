@@ -24,7 +24,7 @@ struct kv_tiles_job {
  * that no query of a group sees are not read. */
 bool kv_tiles_takes(const struct kv_attend_view *v);
 
-/* All jobs, split over (job, KV head, chunk) among so many threads. */
+/* All jobs, split over (job, KV head, chunk) among the threads. */
 void kv_tiles_attend(const struct kv_tiles_job *jobs, size_t n_jobs,
                      size_t threads);
 

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Registers worked on together for so many rows, 1, 2 or 4: as many as fit
- * beside their sums. */
+/* Registers per iteration for `rows` rows, 1, 2 or 4: as many as fit beside
+ * their sums. */
 ALWAYS_INLINE size_t groups(size_t rows)
 {
     const size_t fit = V_REGISTERS / (2 * rows);
@@ -206,7 +206,7 @@ ALWAYS_INLINE vf32 exp_one(vf32 x)
     return v_ldexp(p, y);
 }
 
-/* Rows worked on together: what takes long for one goes on beside others. */
+/* Rows per iteration: long instructions of one row overlap with the others'. */
 enum { FEW = 4 };
 _Static_assert(FEW == 4, "kv_units_of_four()");
 

@@ -1,6 +1,6 @@
 /* RoPE (lib/rope.h: channel i and i + head_dim/2 turn by position *
- * inv_freq[i]) for keys that are stored before it: a family's expand() turns
- * what it has expanded. */
+ * inv_freq[i]) for keys that are stored before it: a family's expand() applies
+ * it to the dequantized keys. */
 #ifndef KV_TILES_ROPE_H
 #define KV_TILES_ROPE_H
 

@@ -30,7 +30,8 @@ extern const struct kv_family kv_family_rotated;
 /* Makes s a store of these; n_heads and head_dim are set. */
 void kv_store_rotated(struct kv_store *s, const struct kv_rotated_tiles *r);
 
-/* The row as the one head of a store of family "integers", without tiles. */
+/* A store of family "integers", without tiles, whose one head is the row of all
+ * heads. */
 struct kv_store kv_rotated_row(const struct kv_store *s);
 
 #endif

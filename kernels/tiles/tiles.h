@@ -1,4 +1,4 @@
-/* Attention of queries over what a cache stores, as it is stored.
+/* Attention of queries over the codes that a cache stores.
  *
  * A side of a cache is up to three runs of consecutive tokens: sinks, codes,
  * tail.  A run is a store: per KV head, tiles of 64 tokens in the order in
@@ -39,10 +39,10 @@ struct kv_store;
 /* One version of a family's operations.  Keys have prepare and qk, values
  * pv and finish.  1 <= rows <= KV_TILE_ROWS. */
 struct kv_tile_ops {
-    /* q: [rows][head_dim], in the store's space and scaled; query: what qk
-     * wants of them, query_bytes(s), 64-byte aligned.  It holds no pointers
-     * into itself, and may be copied.  notes: qk writes into it what it
-     * finds out about tiles, so that no two threads may share it. */
+    /* q: [rows][head_dim], in the store's space and scaled; query: the prepared
+     * queries that qk reads, query_bytes(s), 64-byte aligned.  It holds no
+     * pointers into itself, and may be copied.  notes: qk caches facts about
+     * tiles in it, so that threads must not share it. */
     bool notes;
     size_t (*query_bytes)(const struct kv_store *s);
     void (*prepare)(const struct kv_store *s, size_t head, const float *q,
@@ -54,8 +54,8 @@ struct kv_tile_ops {
 
     /* p: [rows][64] weights in [0, 1], `stride` floats apart, 0 past the end
      * of the run.  acc: [rows][acc_floats(s)] += p v, in whatever order of
-     * channels; starts at zero, may be multiplied by a factor between, and
-     * what parts of the run gave may be added. */
+     * channels; starts at zero; may be rescaled between calls, and sums over
+     * parts of the run may be added. */
     size_t (*acc_floats)(const struct kv_store *s);
     void (*pv)(const struct kv_store *s, size_t head, const uint8_t *tile,
                const float *p, size_t stride, size_t rows, float *acc);
@@ -79,7 +79,7 @@ struct kv_tile_ops {
 struct kv_family {
     const char *name;
     /* The operations on this path at the level in use (kernels/level.h); NULL
-     * where the path is not there. */
+     * if the family lacks the path. */
     const struct kv_tile_ops *(*ops)(const struct kv_store *s,
                                      enum kv_path path);
     /* Tokens [part * 32, part * 32 + 32) of a tile as values, for
@@ -87,8 +87,8 @@ struct kv_family {
      * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);
-    /* NULL where a tile is its bytes alone: how many more it owns, and what
-     * frees them.  A tile of zeros owns nothing. */
+    /* NULL where a tile is its bytes alone: the bytes that it owns beyond them,
+     * and the function that frees these.  A tile of zeros owns nothing. */
     size_t (*owned)(const struct kv_store *s, const uint8_t *tile);
     void (*release)(const struct kv_store *s, uint8_t *tile);
 };
@@ -104,7 +104,7 @@ struct kv_store {
     int together;      /* a tile holds all KV heads, each of which reads it */
 
     /* Into and out of the space the codes live in (rotations, smoothing): q
-     * and out are [rows][head_dim], in place.  NULL: as they are. */
+     * and out are [rows][head_dim], in place.  NULL: unchanged. */
     void (*enter)(const void *space, size_t head, float *q, size_t rows);
     void (*leave)(const void *space, size_t head, float *out, size_t rows);
     const void *space;
@@ -115,13 +115,13 @@ struct kv_store {
     uint8_t *tiles;
 };
 
-/* n tokens; tiles that were there stay, also for when n grows again; others are
- * zero. */
+/* n tokens; existing tiles keep their contents, also if n shrinks and grows
+ * again; new tiles are zero. */
 void kv_store_resize(struct kv_store *s, size_t n);
 void kv_store_free(struct kv_store *s); /* frees tiles */
 /* Tile i of a head becomes zeros. */
 void kv_store_clear(struct kv_store *s, size_t head, size_t i);
-/* Of tiles in use, with what they own. */
+/* Bytes of tiles in use and of the memory that they own. */
 size_t kv_store_bytes(const struct kv_store *s);
 
 /* How many heads have tiles of their own. */
@@ -177,7 +177,7 @@ static inline size_t kv_padded(size_t head_dim)
 /* Exact operations of any family that has expand(), at the level in use. */
 const struct kv_tile_ops *kv_tiles_expanded(const struct kv_store *s);
 
-/* Whether a family's operations on this path are there. */
+/* Whether the family has operations on this path. */
 int kv_store_has(const struct kv_store *s, enum kv_path path);
 
 /* ---- floats: f32, f16, bf16 (kernels/float/layout.c) ----------------- */

@@ -8,13 +8,13 @@ enum {
     LINE = KV_TILE_TOKENS,
     PART = KV_TILE_PART,
     ROWS = KV_TILE_ROWS,
-    TILES_AHEAD = 4 /* from what is looked up to what is prefetched */
+    TILES_AHEAD = 4 /* distance of prefetching */
 };
 
 #define EVERY_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 _Static_assert(ROWS == 8, "EVERY_ROWS");
 
-/* Sums of dpbusd are declared as what they are: gcc copies them else. */
+/* The type of sums of dpbusd: with __m512i gcc copies them. */
 typedef int32_t v16i __attribute__((vector_size(64)));
 
 /* ---- look-ups ------------------------------------------------------------ */
@@ -288,9 +288,9 @@ static void qk8(const uint8_t *code, size_t n, struct kv_transform_query8 q,
 
 enum { PAIRS = KV_TRANSFORM_CHANNELS8 };
 
-/* 32 tokens of channels, their codes being every other two lines: of q[0] the
- * first ones of pairs, of q[1] the second ones; x [2][pair][i], of tokens from
- * 16 i on. */
+/* 32 tokens of channels, their codes being every other two lines: q[0] for the
+ * first of each pair, q[1] for the second; x [2][pair][i], of tokens from 16 i
+ * on. */
 ALWAYS_INLINE void channels8(const uint8_t *code, size_t n,
                              const struct kv_transform_query8 q[2],
                              __m512 x[2][PAIRS][2])

@@ -38,7 +38,7 @@ enum {
     SCORES_APART = TOKENS + 4       /* floats of a row */
 };
 
-/* What a block has of one side in shared memory. */
+/* One side's data in a block's shared memory. */
 struct kv_transform_shared_side {
     unsigned n;                /* slots */
     const uint8_t *bitstreams; /* a tile; a line of zeros is before it */
@@ -169,7 +169,8 @@ template <int D> struct kv_transform_workspace {
 
 /* ---- queries ------------------------------------------------------------- */
 
-/* As halves; of coefficients also what the keys' mean adds to every score. */
+/* As halves; coefficients also include the keys' mean, an addend of every
+ * score. */
 template <int D>
 KV_DEVICE void load_queries(const kv_decode &p, const kv_gpu_transform_side &k,
                             const kv_rows &rows, unsigned sequence,

@@ -1,12 +1,12 @@
-/* Family "transform" on the device (kernels/transform/transform.h): what
- * kernels are told of a side.  Bitstreams of all KV heads lie together, 64
- * tokens of them as words whose highest bit is the bitstream's next,
+/* Family "transform" on the device (kernels/transform/transform.h): arguments
+ * of kernels per side.  Bitstreams of all KV heads lie together, 64 tokens of
+ * them as words whose highest bit is the bitstream's next,
  *
  *   | word 0 of 64 tokens | word 1 of 64 tokens | .. | angles |
  *
  * angles, of keys before RoPE: the first token's, cosine and sine, f32
  * [head_dim / 2][2].  A block has a tile of K and one of V in shared memory:
- * n_kv_heads * head_dim * bits are bounded by what the device has of it. */
+ * n_kv_heads * head_dim * bits are bounded by the device's. */
 #ifndef KV_TRANSFORM_CUDA_H
 #define KV_TRANSFORM_CUDA_H
 

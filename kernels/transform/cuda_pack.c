@@ -86,8 +86,8 @@ static struct layout layout_of(const struct kv_store *s)
     return l;
 }
 
-/* What channel i has of slot j, and of the mean, j = n: as fill_matrix() in
- * layout.c has it. */
+/* The entry of channel i and slot j; j = n: the mean.  The same matrix as
+ * fill_matrix() in layout.c. */
 static float element(const struct kv_store *s, size_t head, size_t j, size_t i)
 {
     const struct kv_transform_head *h = &kv_transform_of(s)->head[head];

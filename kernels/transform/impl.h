@@ -1,5 +1,5 @@
-/* Inside of transform.h: what its tables, heads and queries look like, and the
- * operations that every level has.  For kernels/transform and the tests. */
+/* Inside of transform.h: the layout of its tables, heads and queries, and the
+ * operations of a level.  For kernels/transform and the tests. */
 #ifndef KV_TRANSFORM_IMPL_H
 #define KV_TRANSFORM_IMPL_H
 
@@ -22,9 +22,9 @@ enum {
  *
  * The entry of a state that ends `shift` bits before a byte's end is the XOR of
  * two products of bit matrices (rows from bit 7 down to 0, a byte each), one
- * with the state's last byte and one with the byte before; or of what three
- * half bytes contribute: from bit 0 of the last byte on, or from bit 4 on if
- * shift >= 4. */
+ * with the state's last byte and one with the byte before; or of the
+ * contributions of three half bytes: from bit 0 of the last byte on, or from
+ * bit 4 on if shift >= 4. */
 struct kv_transform_table {
     const float *from;
     const struct kv_trellis_map *map;

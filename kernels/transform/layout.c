@@ -120,7 +120,8 @@ static void fill_head(const struct kv_transform *c,
     }
 }
 
-/* x: [n + 1], what channel i has of each coefficient, and of the mean. */
+/* x: [n + 1], the entries of channel i for each coefficient, and for the
+ * mean. */
 static void channel(const struct kv_transform_head *h,
                     const struct kv_transform_coef *coef, const size_t *order,
                     const float *mean, size_t i, float *x)

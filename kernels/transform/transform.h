@@ -9,9 +9,9 @@
  *
  *   | 64 zeros | byte 0 of 64 tokens | byte 1 of 64 tokens | ... | last byte |
  *
- * Such a line of 64 bytes has token 16 k + 4 l + i (k, l, i < 4) at place
- * 16 l + 4 k + i, so that bytes of four lines, interleaved to words of 32 bits,
- * are in the order of tokens.
+ * A line of 64 bytes has token 16 k + 4 l + i (k, l, i < 4) at place 16 l + 4 k
+ * + i, so that bytes of four lines, interleaved to words of 32 bits, are in the
+ * order of tokens.
  *
  * Values, and keys after RoPE, stay coefficients: queries are transformed once
  * and outputs once; the mean is one more coefficient, always 1.  Keys before

@@ -287,8 +287,8 @@ ALWAYS_INLINE void add_products(const struct product *p, size_t r, size_t j,
             v_store(y + i * p->y_stride + k * V_WIDTH, sum[i * wide + k]);
 }
 
-/* Four rows after another, so many columns of each while these columns of m are
- * near. */
+/* Four rows at a time, in blocks of columns so that these columns of m stay in
+ * the cache. */
 static void add_fours(const struct product *p, size_t rows, size_t d)
 {
     enum { WIDE = V_WIDTH / 4 };
@@ -487,7 +487,8 @@ ALWAYS_INLINE void add_and_subtract_twice(float *x, size_t by, size_t n,
     }
 }
 
-/* Two passes at once, as long as there are two: a row is read half as often. */
+/* Two passes at a time, so that a row is read half as often; an odd last pass
+ * alone. */
 ALWAYS_INLINE void all_passes(float *x, size_t m, size_t n, float scale)
 {
     size_t half = m / 2;

@@ -1,4 +1,4 @@
-/* Operations on one row of f32: what a transformer does between its GEMMs.
+/* Operations on one row of f32: those of a transformer between its GEMMs.
  *
  * Every operation is a fixed sequence of IEEE additions and multiplications
  * over eight lanes (kernels/vecops/loops.h), compiled for several instruction
@@ -17,9 +17,8 @@ void kv_rms_norm(const float *x, const float *w, size_t n, float eps,
 /* out[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). */
 void kv_silu_mul(const float *gate, const float *up, size_t n, float *out);
 
-/* The way back: g[i] is the gradient of something with respect to the
- * operation's output i, and what comes out that with respect to its inputs.
- * p: the softmax itself.  Outputs may be inputs. */
+/* The way back: g[i] = dL/d(output i) for a loss L; results are dL/d(input). p:
+ * the softmax itself.  Outputs may be inputs. */
 void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
                       float eps, float *out);
 void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
@@ -53,7 +52,7 @@ void kv_vecops_times(const float *a, size_t a_stride, size_t rows,
                      const float *m, size_t n, size_t m_stride, size_t d,
                      float *y, size_t y_stride);
 
-/* The nearest half that is finite, ties to even, NaN as it is (kv_f16_clamp of
+/* The nearest finite half, ties to even; NaN stays NaN (kv_f16_clamp of
  * lib/base/half.h and back). */
 void kv_round_f16(const float *x, size_t n, float *out);
 
@@ -63,8 +62,8 @@ void kv_row_hadamard(float *x, size_t m, float scale);
 
 /* The same of each column of x [m][n], in place; m: a power of two; n: a
  * multiple of 16.  Of the rows only [first, first + wanted) are made, 1 <=
- * wanted and first + wanted <= m: the fewer, the less there is to do.  Returns
- * where in x they begin; the rest of x is of no use afterwards. */
+ * wanted and first + wanted <= m: fewer rows take less time.  Returns where in
+ * x they begin; the rest of x is of no use afterwards. */
 float *kv_vecops_hadamard(float *x, size_t m, size_t n, size_t first,
                           size_t wanted, float scale);
 
