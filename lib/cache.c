@@ -190,7 +190,7 @@ static void decode(const struct kv_cache_side *s, float *x)
     for (size_t i = 0; i < s->n_blocks; at += s->size[i++])
         if (c->variable->decode_block(c, at, s->size[i],
                                       x + i * kv_codec_block_values(c), &e))
-            abort(); /* what encode_block() wrote */
+            abort(); /* encode_block() wrote these bytes */
 }
 
 static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
@@ -224,8 +224,7 @@ static bool is_probe(const struct kv_cache *c, size_t i)
     return k->scheme->probe(k, next_block(c, s, i / k->block), i % k->block);
 }
 
-/* Takes up the queries of those of K's n new tokens, sinks not among them,
- * that are probes. */
+/* Appends the queries of the probes among K's n new tokens, sinks excluded. */
 static void push_queries(struct kv_cache *c, const float *q, size_t n)
 {
     const size_t row = query_values(c->side[KV_K].codec);
@@ -242,8 +241,8 @@ static void push_queries(struct kv_cache *c, const float *q, size_t n)
     }
 }
 
-/* Scores the next n_blocks blocks, k their keys as they are encoded, and lets
- * their queries go. */
+/* Scores the next n_blocks blocks and drops their queries; k: their keys, in
+ * the form that is encoded. */
 static void score_blocks(struct kv_cache *c, const float *k, size_t n_blocks)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;

@@ -26,17 +26,18 @@ int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
 
-/* Appends n tokens and quantizes what is due.  k: [n][n_kv_heads][head_dim],
- * before RoPE when the key codec is pre_rope, else after; v likewise.  q: their
- * queries after RoPE, [n][n_heads][head_dim], read for a scheme with a probe();
- * NULL where there are none.  Fails on NaN and infinity, naming layer, side and
- * token, and without queries that are needed: the cache is then unchanged.
- * Fails where a codec's device does: it is then good for kv_cache_free() alone.
- */
+/* Appends n tokens and quantizes all tokens that are due.  k:
+ * [n][n_kv_heads][head_dim], before RoPE when the key codec is pre_rope, else
+ * after; v likewise.  q: their queries after RoPE, [n][n_heads][head_dim], read
+ * for a scheme with a probe(); NULL without queries.  Fails on NaN and
+ * infinity, naming layer, side and token, and when the scheme needs queries and
+ * q is NULL: the cache is then unchanged.  Fails where a codec's device does:
+ * it is then good for kv_cache_free() alone. */
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e);
 
-/* What the queries of the newest nq tokens see: the tokens up to their own. */
+/* The view of the newest nq tokens' queries: each sees the tokens up to its
+ * own. */
 struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq);
 
 /* Attention to all that is held; view: one sequence of as many tokens.  q, out:
@@ -57,7 +58,8 @@ size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                      size_t *quantized_bytes, size_t *quantized_tokens);
 
-/* What the side holds; pointers valid until the next append. */
+/* A reader of the side's contents; its pointers are valid until the next
+ * append. */
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side);
 
 /* All n tokens as they would be read: sinks and tail through fp16, blocks

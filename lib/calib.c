@@ -128,7 +128,8 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
     return NULL;
 }
 
-/* What was looked for, and what is there of its scheme, else of any. */
+/* Fails naming the spec that was looked for and the specs present: of its
+ * scheme, else of any. */
 static int no_set(const struct kv_calib *calib, const struct kv_spec *spec,
                   struct kv_err *e)
 {

@@ -30,7 +30,7 @@ struct kv_calib_set {
     uint64_t seed;
     struct kv_table *table;
     size_t n_tables;
-    char warning[256];            /* what the user should know; not stored */
+    char warning[256];            /* a message for the user; not stored */
     struct kv_progress *progress; /* of the training, or NULL; not stored */
 };
 
@@ -58,8 +58,8 @@ struct kv_table *kv_calib_add(struct kv_calib_set *set, const char *name,
                               int side, int layer, int head, size_t n_dims,
                               const size_t *dims);
 
-/* NULL when there is none.  A table with layer KV_ALL answers for every
- * layer; likewise head and side. */
+/* NULL if missing.  A table with layer KV_ALL matches every layer; likewise
+ * head and side. */
 const struct kv_calib_set *kv_calib_find(const struct kv_calib *c,
                                          const struct kv_spec *spec);
 const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
@@ -72,9 +72,9 @@ const struct kv_table *kv_calib_table(const struct kv_calib_set *set,
 int kv_calib_adopt(const struct kv_calib *c, struct kv_spec *specs, size_t n,
                    struct kv_err *e);
 
-/* What a codec's open() needs of a calibration.  The set of this spec: fails
- * when calib is NULL or has none, saying which it has.  A table of the codec's
- * side and layer with these dimensions: NULL, and a sentence in e, when it is
+/* The lookups of a codec's open().  The set of this spec: fails when calib is
+ * NULL or lacks it, naming the sets that it has.  A table of the codec's side
+ * and layer with these dimensions: NULL, and a sentence in e, when it is
  * missing or has others. */
 int kv_calib_want_set(const struct kv_calib_set **set,
                       const struct kv_calib *calib, const struct kv_spec *spec,

@@ -90,10 +90,9 @@ static void hash_tables(const struct kv_calib *c, char hex[KV_HASH_CHARS])
     kv_hash_end(h, hex);
 }
 
-/* Over what the hash of the tables leaves out, but for the model's shape, which
- * is compared with what the calibration is used on: where it came from, the
- * sketch, the specs, the errors of training (from which klt shares out bits).
- */
+/* Hashes the fields that the hash of the tables omits: the source, the sketch,
+ * the specs, the errors of training (by which klt allocates bits).  The model's
+ * shape is omitted, as it is compared with the model in use. */
 static void hash_rest(const struct kv_calib *c, char hex[KV_HASH_CHARS])
 {
     struct kv_hash *h = kv_hash_new();

@@ -5,14 +5,15 @@
  * side, calibration).  It turns whole blocks of tokens,
  * x[n_blocks * block][n_kv_heads][head_dim] f32, into bytes and back.
  *
- * THE LAW.  What is stored for n tokens is a pure function of (spec,
- * calibration, layer, those n tokens, seed); a token is its key and value, and
+ * THE LAW.  The bytes stored for n tokens are a pure function of (spec,
+ * calibration, layer, these n tokens, seed); a token is its key and value, and
  * its query for schemes with a probe().  Encoding many blocks at once and one
- * by one give the same bytes; what is decoded is what was stored; any number of
- * threads gives the same bits.  What is finite decodes to what is finite, and
- * equal values (a flat group: zeros, the largest half, denormals) come back to
- * fp16's precision, but from tables that were trained and from coarse schemes.
- * A scheme declares its exceptions, and the conformance tests read them. */
+ * by one give the same bytes; decode() depends on the stored bytes alone; any
+ * number of threads gives the same bits.  Finite values decode to finite
+ * values, and equal values (a flat group: zeros, the largest half, denormals)
+ * come back to fp16's precision, but from tables that were trained and from
+ * coarse schemes.  A scheme declares its exceptions, and the conformance tests
+ * read them. */
 #ifndef KV_CODEC_H
 #define KV_CODEC_H
 
@@ -41,7 +42,7 @@ enum kv_residual_rule {
 };
 
 /* Where the blocks given to encode() stand in the sequence, the seed of
- * stochastic rounding, and what else is known of their tokens. */
+ * stochastic rounding, and further facts about their tokens. */
 struct kv_where {
     size_t first; /* token index of the first block's first token */
     uint64_t seed;
@@ -50,11 +51,11 @@ struct kv_where {
 };
 
 /* Multiplications and additions of attend() where the stored tokens are codes,
- * counted as they are done, beside what the paper's formulas give for the same
- * calls (0 where it has none). */
+ * counted when they are executed, beside the counts by the paper's formulas for
+ * the same calls (0 without formulas). */
 struct kv_attend_ops {
     uint64_t products;      /* the integer products themselves */
-    uint64_t correction;    /* what makes them the result */
+    uint64_t correction;    /* additions that turn them into the result */
     uint64_t other;         /* more correction, left out of the formulas */
     uint64_t formula;       /* correction as the paper prints it */
     uint64_t formula_parts; /* the same with every partition counted */
@@ -65,9 +66,9 @@ struct kv_attend_ops {
 /* Tables that a codec cannot be made without (a word of the spec may do
  * without, as cachegen's). */
 struct kv_training {
-    /* Fails as calibrate() would for what the dump lacks (tensors, or points
-     * for a codebook), without reading it: asked of every spec before the first
-     * is trained. */
+    /* Fails as calibrate() would if the dump lacks tensors, or points for a
+     * codebook, without reading their values: asked of every spec before the
+     * first is trained. */
     int (*check_dump)(const struct kv_spec *s, struct kv_dump *dump,
                       struct kv_err *e);
     /* Trains and adds tables to the set. */
@@ -81,16 +82,16 @@ struct kv_variable {
     /* One block; its size. */
     size_t (*encode_block)(const struct kv_codec *c, struct kv_where w,
                            const float *x, uint8_t *bytes);
-    /* Trusts no byte: fails, saying what is wrong, on a block that was cut and
-     * on bytes that encode_block cannot have written (an entropy-coded block
-     * carries a checksum); it may then have written to x. */
+    /* Trusts no byte: fails with a sentence on a truncated block and on bytes
+     * that encode_block cannot have written (an entropy-coded block carries a
+     * checksum); it may then have written to x. */
     int (*decode_block)(const struct kv_codec *c, const uint8_t *bytes,
                         size_t n, float *x, struct kv_err *e);
 };
 
-/* The open block is stored as codes, requantized at each append: what is stored
- * depends on the append schedule (hack without requantization elimination).
- * open: [block_bytes]. */
+/* The open block is stored as codes, requantized at each append: the stored
+ * bytes depend on the append schedule (hack without requantization
+ * elimination).  open: [block_bytes]. */
 struct kv_history {
     /* The open block of m tokens becomes that of m + 1, x
      * [n_kv_heads][head_dim] the new one; a quantized block's bytes once m + 1
@@ -112,18 +113,19 @@ struct kv_scheme {
     size_t sinks, residual;        /* defaults of the letters s and r */
     enum kv_residual_rule
         residual_rule[KV_SIDES]; /* unless a word says otherwise */
-    bool wide;   /* takes tokens as f32; every other scheme takes them as the
-                  * model's cache would hold them, in fp16 (kv_codec_input) */
-    bool coarse; /* has no exact place for every flat group: what one decodes to
-                  * is finite, but may be further off than fp16's precision */
+    bool wide; /* takes tokens as f32; every other scheme takes them as the
+                * model's cache would hold them, in fp16 (kv_codec_input) */
+    bool
+        coarse; /* does not store every flat group exactly: its values decode to
+                   finite ones that may be further off than fp16's precision */
 
-    /* What the ranges of params cannot say ("g must divide head_dim"), after
-     * clamping to the shape (it may change the spec).  NULL: nothing. */
+    /* Checks conditions beyond the ranges of params ("g must divide head_dim"),
+     * after clamping to the shape (it may change the spec).  NULL: none. */
     int (*check)(struct kv_spec *s, const struct kv_shape *shape,
                  struct kv_err *e);
 
-    /* Sets c->block, c->block_bytes and c->state, and what else of the codec
-     * the spec decides.  calib may be NULL. */
+    /* Sets c->block, c->block_bytes and c->state, and the codec's other fields
+     * that depend on the spec.  calib may be NULL. */
     int (*open)(struct kv_codec *c, const struct kv_calib *calib,
                 struct kv_err *e);
     void (*close)(struct kv_codec *c); /* frees c->state; NULL: free(state) */
@@ -150,9 +152,8 @@ struct kv_scheme {
 
     /* The rest is optional: NULL where the scheme has none. */
 
-    /* The default, on this side, of a parameter that the spec leaves out, where
-     * it follows from those that it gives (all read by then); else
-     * p->fallback. */
+    /* The default, on this side, of a parameter that the spec omits, if it
+     * depends on the given ones (all parsed before); else p->fallback. */
     double (*fallback)(const struct kv_spec *s, enum kv_side side,
                        const struct kv_param *p);
 
@@ -169,9 +170,9 @@ struct kv_scheme {
 
     /* How encode() and decode() run on a CUDA device (kernels/device_code.h):
      * the same bytes, of tokens that are halves, and the same floats; no
-     * history, no wide scheme.  Fills in what its kernels are to do, pointing
-     * to what the codec owns; heads, dimension and block are set.  false: not
-     * with this spec. */
+     * history, no wide scheme.  Fills in the kernels' arguments, with pointers
+     * to the codec's memory; heads, dimension and block are set.  Returns false
+     * if its kernels do not support the spec. */
     bool (*device)(const struct kv_codec *c, struct kv_gpu_code *to);
 
     /* The coefficients of a transform coder (no variable codec) whose squared
@@ -188,11 +189,11 @@ struct kv_scheme {
     bool (*probe)(const struct kv_codec *c, struct kv_where w, size_t i);
 
     /* Attention that is defined on the codes themselves (hack), and must
-     * approach exact attention as bits grow: to what k and v hold; view: one
-     * sequence of as many tokens, all its fields.  A visible token in a
-     * quantized block is read as codes even where the block goes on beyond what
-     * is visible.  q, out: [view->nq][n_heads][head_dim].  ops: added to, or
-     * NULL.  Thread-safe. */
+     * approach exact attention as bits grow: over all tokens of k and v; view:
+     * one sequence of as many tokens; every field is supported.  A visible
+     * token in a quantized block is read as codes even if the block extends
+     * beyond the visible tokens.  q, out: [view->nq][n_heads][head_dim].  ops:
+     * added to, or NULL.  Thread-safe. */
     void (*attend)(const struct kv_reader *k, const struct kv_reader *v,
                    const struct kv_attend_view *view, const float *q,
                    uint64_t seed, float *out, struct kv_attend_ops *ops);
@@ -222,7 +223,7 @@ struct kv_codec {
                                    * NULL: on the CPU */
 };
 
-/* What a side of a cache holds, for attention on the codes:
+/* The contents of a side of a cache, for attention on the codes:
  *   tokens [0, sinks)                      fp16, in sink
  *   [sinks, sinks + n_blocks * block)      codes, block_bytes each, or size[i]
  *   [.., n)                                fp16 in tail; or, when open is not
@@ -239,8 +240,8 @@ struct kv_reader {
     size_t n_queries;
 };
 
-/* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() knows
- * "mixed" too (lib/mixed.h); NULL: no such scheme. */
+/* Every scheme, NULL at the end (lib/schemes/list.c).  kv_scheme_find() finds
+ * "mixed" too (lib/mixed.h); returns NULL for unknown names. */
 extern const struct kv_scheme *const kv_schemes[];
 const struct kv_scheme *kv_scheme_find(const char *name);
 
@@ -267,13 +268,13 @@ struct kv_codec *const *kv_codecs_at(const struct kv_codecs *cs, size_t layer);
 int kv_check_finite(size_t layer, char name, size_t first, const float *x,
                     size_t n, size_t row, struct kv_err *e);
 
-/* What enters the cache for these n tokens: rounded to fp16 (clamped to its
- * largest finite value), or unchanged where the scheme is wide.  x, out:
+/* The values of n tokens that enter the cache: rounded to fp16 (clamped to its
+ * largest finite value), or unchanged if the scheme is wide.  x, out:
  * [n][n_kv_heads][head_dim]; may be the same array. */
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
 
-/* Whether a CUDA device has the codec, and what its kernels are to do. */
+/* Whether CUDA kernels support the codec; fills in their arguments. */
 bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code);
 
 /* From here on encode() and decode() run on b, which has coders and must stay:

@@ -14,8 +14,8 @@
 #include "lib/base/err.h"
 #include "lib/codec.h"
 
-/* A copy of what one side of a cache holds: kv_cache_bytes() of them, which
- * is what this returns.  *bytes is the caller's to free. */
+/* Copies the bytes that one side of a cache stores; returns their number,
+ * kv_cache_bytes().  The caller frees *bytes. */
 size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes);
 
 struct kv_codes;

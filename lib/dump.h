@@ -59,8 +59,8 @@ struct kv_dump_info {
     char model[128], arch[64], weights[16], model_hash[32];
     char text[128], text_hash[32];
     struct kv_reading reading; /* of the text */
-    /* What computed the tensors: "cpu", and what its products with weights were
-     * in; not read back. */
+    /* The device that computed the tensors, "cpu" for one, and the type of its
+     * products with weights; not read back. */
     char device[256], gemm[8];
     struct kv_shape shape;
     size_t n_windows, ctx;
@@ -78,8 +78,8 @@ int kv_dump_create(struct kv_dump_writer **w, const char *path,
 int kv_dump_put_tokens(struct kv_dump_writer *w, size_t first_window,
                        size_t n_windows, const int32_t *tokens,
                        struct kv_err *e);
-/* x: [n_windows][ctx][heads][head_dim] f32.  Fails on NaN, infinity and what
- * overflows f16, naming layer, tensor and token. */
+/* x: [n_windows][ctx][heads][head_dim] f32.  Fails on NaN, infinity and values
+ * that overflow f16, naming layer, tensor and token. */
 int kv_dump_put(struct kv_dump_writer *w, size_t layer, enum kv_tensor t,
                 size_t first_window, size_t n_windows, const float *x,
                 struct kv_err *e);
@@ -91,13 +91,14 @@ void kv_dump_discard(struct kv_dump_writer *w); /* frees w; NULL is fine */
 
 /* Reading.  Tokens are numbered through all windows:
  * window * ctx + position.  Opening checks everything but the values, and that
- * the layers are those that the file counts and have all the same. */
+ * all layers that the file counts exist and have the same tensors. */
 struct kv_dump;
 int kv_dump_open(struct kv_dump **d, const char *path, struct kv_err *e);
 void kv_dump_close(struct kv_dump *d);
 const struct kv_dump_info *kv_dump_info(const struct kv_dump *d);
 const char *kv_dump_path(const struct kv_dump *d);
-/* Fails when the dump lacks the tensor, or the gram, saying what writes it. */
+/* Fails when the dump lacks the tensor, or the gram, naming the option that
+ * writes it. */
 int kv_dump_want(const struct kv_dump *d, enum kv_tensor t, struct kv_err *e);
 int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e);
 
@@ -109,7 +110,7 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
 int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
                    int32_t *out, struct kv_err *e);
-/* Fails when the dump lacks it, saying what writes it. */
+/* Fails when the dump lacks it, naming the option that writes it. */
 int kv_dump_gram(struct kv_dump *d, size_t layer, enum kv_gram which,
                  float *gram, struct kv_err *e);
 

@@ -27,8 +27,7 @@ enum kv_h5_type kv_dump_type(const struct kv_dump_info *info, enum kv_tensor t);
 /* kvdump's option that writes it: "--fisher". */
 const char *kv_dump_option(enum kv_tensor t);
 
-/* Index of the first value that is NaN, or beyond most; n when there is none.
- */
+/* Index of the first value that is NaN, or beyond most; n if all are good. */
 size_t kv_dump_bad_value(const float *x, size_t n, float max);
 
 #endif

@@ -11,7 +11,7 @@
 /* Sums of squares of greater values may be no f32. */
 static const float MAX_VALUE = 1e18f;
 
-/* What is wrong with a value that is one of the bad. */
+/* Describes a bad value. */
 static const char *badness(float x)
 {
     return !isfinite(x)           ? "not finite"
@@ -103,7 +103,7 @@ static int check_layers(struct kv_h5 *h, const struct kv_dump_info *info,
     return 0;
 }
 
-/* What a layer may have: the tensors, then the Gram matrices. */
+/* The parts of a layer: the tensors, then the Gram matrices. */
 enum { PARTS = KV_TENSORS + KV_GRAMS };
 
 static struct kv_dump_name part(size_t layer, size_t i)
@@ -113,7 +113,8 @@ static struct kv_dump_name part(size_t layer, size_t i)
                : kv_dump_gram_set(layer, (enum kv_gram)(i - KV_TENSORS));
 }
 
-/* Behind a link that leads elsewhere all seems to be there: that is told. */
+/* A name may exist as a link elsewhere: kv_h5_dims() then fails naming the
+ * link. */
 static int fail_uneven(struct kv_h5 *h, const char *has, const char *lacks,
                        struct kv_err *e)
 {
@@ -124,7 +125,7 @@ static int fail_uneven(struct kv_h5 *h, const char *has, const char *lacks,
     return kv_fail(e, "%s has %s, but no %s", kv_h5_path(h), has, lacks);
 }
 
-/* have: what the layers have, which is the same in all. */
+/* have: the parts of a layer, the same in all layers. */
 static int get_parts(struct kv_h5 *h, const struct kv_dump_info *info,
                      bool have[PARTS], struct kv_err *e)
 {
@@ -140,7 +141,7 @@ static int get_parts(struct kv_h5 *h, const struct kv_dump_info *info,
     return 0;
 }
 
-/* Which tensors there are, and that each is whole in every layer. */
+/* Finds the tensors and checks that each is complete in every layer. */
 static int check_sets(struct kv_h5 *h, struct kv_dump_info *info,
                       struct kv_err *e)
 {
@@ -304,7 +305,7 @@ int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e)
     return want_gram(d, d->info.first_layer, which, e);
 }
 
-/* The first value that the tensor cannot hold, n when there is none. */
+/* The first value that the tensor cannot hold, n if it can hold all. */
 static size_t bad_value(enum kv_tensor t, const float *x, size_t n)
 {
     const size_t good = kv_dump_bad_value(x, n, MAX_VALUE);

@@ -456,7 +456,7 @@ static int get_dims(struct kv_h5 *h, const char *name, size_t *n_dims,
     return 0;
 }
 
-/* What is written need not be whole yet. */
+/* A file that is being written need not be complete yet. */
 static int check_stored(struct kv_h5 *h, const char *name, struct kv_err *e)
 {
     return h->out.path ? 0

@@ -1,14 +1,14 @@
 /* HDF5 files: the one door to the library.
  *
- * What is written is checked when it is read: datasets are chunked (256 KiB)
- * with Fletcher-32 checksums, everything else carries HDF5's own (file format
- * 1.10).  No timestamps: the same calls give the same bytes.  Numbers are
- * little-endian, text is UTF-8 of fixed length.
+ * Checksums protect the file: datasets are chunked (256 KiB) with Fletcher-32
+ * checksums, everything else carries HDF5's own (file format 1.10).  No
+ * timestamps: the same calls give the same bytes.  Numbers are little-endian,
+ * text is UTF-8 of fixed length.
  *
- * What is read must lie in the file as kvtools writes it, give or take what
- * h5repack and h5py do to a copy (lib/h5_stored.h): hard links, values that are
- * all in the file, no more of them than it can hold, no filter that is not
- * known. An attribute may be text of any kind, a number of any width.
+ * Reading accepts only the storage that kvtools, or h5repack and h5py in a
+ * copy, produce (lib/h5_stored.h): hard links, values that are all in the file,
+ * no more of them than it can hold, no filter that is not known.  An attribute
+ * may be text of any kind, a number of any width.
  *
  * Names are paths inside the file: "/", "/layer_000/k".  Every failure names
  * the file and the thing in it.  HDF5 prints nothing.  Not thread-safe. */
@@ -44,7 +44,7 @@ int kv_h5_commit(struct kv_h5 *h, struct kv_err *e); /* frees h either way */
 
 int kv_h5_open(struct kv_h5 **h, const char *path, struct kv_err *e);
 
-/* Frees h; what was created and not committed is removed.  NULL is fine. */
+/* Frees h; removes a file that was created and not committed.  NULL is fine. */
 void kv_h5_close(struct kv_h5 *h);
 
 const char *kv_h5_path(const struct kv_h5 *h);
@@ -65,10 +65,10 @@ void kv_h5_put_u64(struct kv_h5 *h, const char *object, const char *name,
 void kv_h5_put_real(struct kv_h5 *h, const char *object, const char *name,
                     double value);
 
-/* What is there (a link that leads nowhere too: reading it says so). */
+/* Whether the name exists (also as a dangling link, which fails when read). */
 bool kv_h5_has(struct kv_h5 *h, const char *name);
 /* The names of a group's members in order (strcmp), without the group's own:
- * *names [*n], to be freed, NULL where there are none or it fails. */
+ * *names [*n], freed by the caller, NULL if empty or on failure. */
 int kv_h5_children(struct kv_h5 *h, const char *group,
                    char (**names)[KV_H5_NAME_CHARS], size_t *n,
                    struct kv_err *e);

@@ -1,5 +1,5 @@
-/* What dump.h5 and calib.h5 share: which kind of file it is, and the shape of
- * the model it was made with. */
+/* The header that dump.h5 and calib.h5 share: the kind of file and the shape of
+ * its model. */
 #ifndef KV_H5_HEAD_H
 #define KV_H5_HEAD_H
 

@@ -1,4 +1,4 @@
-/* What h5.c and h5_attr.c share: a file from the inside. */
+/* The inside of an HDF5 file, shared by h5.c and h5_attr.c. */
 #ifndef KV_H5_IMPL_H
 #define KV_H5_IMPL_H
 
@@ -15,7 +15,7 @@ struct kv_h5 {
     hid_t file;
     hid_t set; /* the dataset used last, kept open for its chunk cache */
     char set_name[KV_H5_NAME_CHARS];
-    bool failed; /* writing: error holds what went wrong first */
+    bool failed; /* writing: error holds the first error */
     struct kv_err error;
 };
 

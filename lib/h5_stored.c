@@ -67,7 +67,7 @@ int kv_h5_check_links(hid_t file, const char *path, const char *name,
 
 enum { MAX_CHUNK = 1 << 20, DEFLATED = 64 };
 
-/* What is stored, by its numbers. */
+/* A dataset's storage in numbers. */
 struct stored {
     hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];
     int n_dims;
@@ -145,8 +145,8 @@ static int check_contiguous(hid_t set, const struct stored *s, const char *path,
     return 0;
 }
 
-/* Every chunk is there and, where none is compressed, whole: HDF5 gives fill
- * values for one that is not. */
+/* Every chunk exists and, without compression, has its full size: HDF5 returns
+ * fill values for a missing one. */
 static int check_chunks(hid_t set, const struct stored *s, const char *path,
                         const char *name, struct kv_err *e)
 {

@@ -1,5 +1,5 @@
-/* HDF5 believes what a file says of itself, which may have it crash, go on for
- * minutes or take gigabytes.  For h5.c alone. */
+/* HDF5 trusts a file's metadata: a bad file may make it crash, run for minutes
+ * or take gigabytes.  For h5.c alone. */
 #ifndef KV_H5_TRIAL_H
 #define KV_H5_TRIAL_H
 

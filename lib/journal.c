@@ -109,7 +109,7 @@ static bool begins(const char *text, size_t n, const char *with)
     return !strncmp(text, with, n < max ? n : max);
 }
 
-/* What is in a file that no head of ours begins. */
+/* Fails describing a file that does not begin with our header. */
 static int fail_head(const char *path, const char *text, size_t n,
                      const char *run, struct kv_err *e)
 {

@@ -1,14 +1,14 @@
-/* What a long run has finished so far, so that it can go on after a stop.
+/* The finished rows of a long run, so that it can resume after a stop.
  *
  * A text file beside the output:
  *
  *   kvtools-partial 2 <run> \t <checksum>
  *   <item> \t <numbers> \t <checksum>       one line an item, any number
  *
- * run: one line that says what the numbers depend on.  Numbers are hexadecimal
+ * run: one line that lists all inputs of the numbers.  Numbers are hexadecimal
  * floats (exact); a checksum is the CRC-32, 8 hexadecimal digits, of the
- * checksum of the line before (0 before the first) and of what stands before
- * the tab: a line holds only where it was written, after those before it.
+ * checksum of the line before (0 before the first) and the text before the tab:
+ * a line holds only where it was written, after those before it.
  *
  * Each line reaches the disk before the next item starts.  The first line whose
  * checksum is wrong, and all that follow, are not taken; they are cut off. */

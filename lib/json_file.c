@@ -32,7 +32,7 @@ static bool is_too_big(const char *number, size_t n)
 /* Python writes int(1e30) for "no limit".  An integer that no json_int_t holds
  * becomes a real number, where it stands and as long: its last two digits,
  * which a double does not have, become the exponent "e2".  Then the file can be
- * read, and who wants a whole number there refuses it by name. */
+ * read, and a reader that expects an integer refuses the field by name. */
 static void make_real(char *text)
 {
     for (char *p = text; *p;) {

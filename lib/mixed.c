@@ -89,10 +89,11 @@ static bool same(const struct kv_mixed *a, const struct kv_mixed *b)
     return !memcmp(a->place, b->place, a->n_layers * sizeof(*a->place));
 }
 
-/* Takes over what m owns. */
+/* Takes ownership of m's memory. */
 static const struct kv_mixed *keep(struct kv_mixed *m)
 {
-    static struct kept *all; /* what the process has read; it only grows */
+    static struct kept
+        *all; /* all files that the process has read; only grows */
     const struct kv_mixed *found = NULL;
 
 #pragma omp critical(kv_mixed)

@@ -4,21 +4,20 @@
  *   # layers  sides  spec
  *   0-3       K      kivi:b4g32
  *   0-3       V      kivi:b2g32
- *   4         KV     vecinfer:d4b8    # what follows a # is a comment
+ *   4         KV     vecinfer:d4b8    # a comment, up to the line's end
  *
  * A layer or a range of them, counted from 0; K, V or KV; a spec without
  * sweeps.  Lines come in any order.  Every layer and side is named exactly
- * once; there is no line for "all the others", so that a layer left out, or a
- * file made for another model, does not pass unseen.
+ * once; no line stands for "all others", so that a missing layer, or a file for
+ * another model, is an error.
  *
- * The spec is mixed,file=PATH; file= is the last word, what follows it is the
- * path.  Letters before it hold for every place: mixed:s4r0,file=PATH; without
- * them each place has its own s and r.
+ * The spec is mixed,file=PATH; file= is the last word; the path follows it.
+ * Letters before it hold for every place: mixed:s4r0,file=PATH; without them
+ * each place has its own s and r.
  *
- * The canonical text is mixed,file=NAME@HASH: the last part of the path, and
- * 16 digits of what the file says (not of its comments, order or spacing).  It
- * reads back where NAME is, and fails when the file says something else by
- * then.
+ * The canonical text is mixed,file=NAME@HASH: the last part of the path, and 16
+ * digits of a hash of its specs (not of comments, order or spacing).  It parses
+ * where NAME exists, and fails if the file's specs have changed.
  *
  * A mixed spec opens the codecs of its members: no codec is mixed, and the
  * cache, the loops and the measurements see ordinary ones. */
@@ -34,8 +33,8 @@ struct kv_place {
     size_t line;   /* of the file, counted from 1 */
 };
 
-/* Specs are copied by value, so what they point at is never changed and never
- * freed: equal ones are kept once, for as long as the program runs. */
+/* Specs are copied by value, so the memory they point to is never changed and
+ * never freed: equal mixed specs are kept once, until the program ends. */
 struct kv_mixed {
     char *path;               /* as given, for sentences */
     char name[128];           /* its last part */
@@ -69,9 +68,9 @@ int kv_mixed_fit(const struct kv_mixed **m, const struct kv_spec *mixed,
 void kv_mixed_make(struct kv_spec *s, const char *name,
                    const struct kv_spec *place, size_t n_layers);
 
-/* Any spec: what it is at a place; how many different specs it is made of, and
- * the i-th of them (an ordinary spec is its own, only one); whether one of them
- * has something to calibrate, or a probe(). */
+/* Any spec: its member at a place; the number of different members, and the
+ * i-th (an ordinary spec is its own only member); whether a member needs a
+ * calibration, or has a probe(). */
 const struct kv_spec *kv_spec_at(const struct kv_spec *s, size_t layer,
                                  enum kv_side side);
 size_t kv_spec_members(const struct kv_spec *s);
@@ -80,8 +79,8 @@ bool kv_spec_calibrated(const struct kv_spec *s);
 bool kv_spec_needs_queries(const struct kv_spec *s);
 
 /* Whether the codecs of a layer's keys and values must be of one spec, because
- * attention is defined on the codes of both (attend()) or queries tell how both
- * are stored (probe()). */
+ * attention is defined on the codes of both (attend()) or queries decide how
+ * both are stored (probe()). */
 bool kv_spec_together(const struct kv_spec *s);
 
 #endif

@@ -1,5 +1,5 @@
-/* How a text became tokens, beside what its bytes are: two runs that differ in
- * this differ in their numbers. */
+/* How a text was tokenized: runs that differ in this differ in their
+ * numbers. */
 #ifndef KV_READING_H
 #define KV_READING_H
 

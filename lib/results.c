@@ -88,7 +88,8 @@ static void put_md(FILE *f, const char *text, size_t n)
     }
 }
 
-/* Not before there is a row: a run that fails early leaves stdout empty. */
+/* Called with the first row, so that a run that fails early leaves stdout
+ * empty. */
 static void put_header(struct kv_results *r)
 {
     if (r->started)
@@ -118,7 +119,7 @@ static void put_json_cell(FILE *f, const struct cell *c)
         put_json(f, c->text, c->n);
 }
 
-/* What a terminal would act on is written out there, but for ends of lines. */
+/* On a terminal, escapes control characters except line feeds. */
 static void show(struct cell *c)
 {
     char *shown;
@@ -159,8 +160,8 @@ static void put_row(struct kv_results *r)
     fputs(r->format == CSV ? "\n" : r->format == MD ? " |\n" : "}\n", r->file);
 }
 
-/* Each row leaves at once, so that an interrupted run keeps what it had and a
- * full disk is noticed where it happens. */
+/* Flushes each row at once, so that an interrupted run keeps its rows and a
+ * full disk is noticed immediately. */
 static int flush(struct kv_results *r, struct kv_err *e)
 {
     errno = 0;

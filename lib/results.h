@@ -43,7 +43,7 @@ void kv_results_discard(struct kv_results *r);                /* frees r */
 struct kv_conditions {
     const char *tool, *model, *model_hash, *weights, *text, *text_hash;
     const char *protocol, *device, *level;
-    const char *gemm; /* what products with weights were in */
+    const char *gemm; /* type of the products with weights */
     size_t ctx, windows, threads;
     uint64_t seed;
     struct kv_reading reading; /* of the text */
@@ -71,7 +71,7 @@ struct kv_bits {
     double bytes, values;                     /* everything held */
     double quantized_bytes, quantized_values; /* quantized blocks alone */
     double shared_bytes;                      /* calibration tables */
-    double nominal;                           /* what the paper prints; NaN */
+    double nominal; /* the paper's number; NaN: none */
 };
 void kv_results_bits(struct kv_results *r, const struct kv_bits *b);
 

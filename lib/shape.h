@@ -1,4 +1,4 @@
-/* What a codec must know of a model. */
+/* The model's dimensions that a codec depends on. */
 #ifndef KV_SHAPE_H
 #define KV_SHAPE_H
 

@@ -60,7 +60,8 @@ size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n)
     return i;
 }
 
-/* Aborts where the scheme's own code asks for what it does not have. */
+/* Aborts when the scheme's own code asks for a parameter that the scheme
+ * lacks. */
 static size_t want(const struct kv_spec *s, const char *name)
 {
     const size_t i = kv_spec_index(s->scheme, name, strlen(name));

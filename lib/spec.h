@@ -7,9 +7,9 @@
  *   word    := word '=' value | choice | 'no-' word
  *
  * A word alone sets a yes/no parameter, or the one parameter that has this
- * choice: "nearest" is round=nearest, "no-se" is se=no.  A choice that two have
- * wants the word before it.  K-word=value and V-word=value set one side.
- * Numbers and words may be {a,b,c}: a sweep.
+ * choice: "nearest" is round=nearest, "no-se" is se=no.  A choice of two
+ * parameters wants the word before it.  K-word=value and V-word=value set one
+ * side.  Numbers and words may be {a,b,c}: a sweep.
  *
  * The canonical text writes every parameter out, after clamping to the model:
  * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.
@@ -26,8 +26,8 @@
 struct kv_scheme;
 
 /* One parameter.  A letter when name has one character, else a word.  A number
- * is whole exactly when min and max both are: 0 to 1 is 0 or 1, 0.5 to 1 takes
- * what lies between. */
+ * is whole exactly when min and max both are: [0, 1] takes 0 and 1, [0.5, 1]
+ * also fractions. */
 struct kv_param {
     const char *name;
     const char *choices; /* "no|yes", "none|S|H|HS|SH"; NULL: a number */
@@ -91,7 +91,7 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
                      struct kv_err *e);
 
 /* The canonical text reduced to the parameters that affect calibration:
- * what a calibration file is searched by.  Of a mixed spec, only its members
+ * the key of a set in a calibration file.  Of a mixed spec, only its members
  * have one. */
 void kv_spec_calib_key(const struct kv_spec *s, char key[KV_SPEC_CHARS]);
 

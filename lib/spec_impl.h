@@ -1,4 +1,4 @@
-/* What spec.c, spec_parse.c and spec_sweep.c share. */
+/* Shared by spec.c, spec_parse.c and spec_sweep.c. */
 #ifndef KV_SPEC_IMPL_H
 #define KV_SPEC_IMPL_H
 

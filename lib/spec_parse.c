@@ -237,7 +237,7 @@ static int two_mean(const struct kv_scheme *k, size_t i, size_t j,
                    k->name, kv_spec_param(k, i)->name, (int)n, text);
 }
 
-/* What stands after name=. */
+/* Parses the value after name=. */
 static int read_value(struct reading *r, int sides, size_t i, const char *text,
                       const char *end, struct kv_err *e)
 {
@@ -307,7 +307,7 @@ static int read_word(struct reading *r, const char *text, const char *end,
                         : read_yes_no(r, sides, text, n, e);
 }
 
-/* Defaults that follow from what was given. */
+/* Fills in defaults that depend on the given parameters. */
 static void fill_in(struct reading *r)
 {
     const struct kv_scheme *k = r->s->scheme;
@@ -319,7 +319,7 @@ static void fill_in(struct reading *r)
                     k->fallback(r->s, (enum kv_side)side, kv_spec_param(k, i));
 }
 
-/* What follows the letters of a mixed spec: its file, to the end. */
+/* Parses the file of a mixed spec, which follows the letters, to the end. */
 static int read_file_word(struct kv_spec *s, const char *at, struct kv_err *e)
 {
     static const char word[] = ",file=";

@@ -1,8 +1,7 @@
 /* A cache's second layout, for fast attention: the same sinks, codes and tail,
  * in tiles (kernels/tiles/tiles.h).  Codes are put in another order, never
- * decoded and coded again; the cache stays what counts, and what bits are
- * measured on.
- */
+ * decoded and coded again; the cache remains the definition, and bits are
+ * measured on it. */
 #ifndef KV_TILE_CACHE_H
 #define KV_TILE_CACHE_H
 
@@ -25,7 +24,7 @@ bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
 struct kv_tile_cache *kv_tile_cache_new(const struct kv_cache *c);
 void kv_tile_cache_free(struct kv_tile_cache *t); /* NULL is fine */
 
-/* Takes over what was appended since the last update. */
+/* Takes over the tokens appended since the last update. */
 void kv_tile_cache_update(struct kv_tile_cache *t);
 
 /* Attention to view.n_seqs caches, as of their last update.  q, out:

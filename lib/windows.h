@@ -1,7 +1,7 @@
 /* A text as a model sees it: tokenized once, cut into windows that do not
  * overlap.  It is read verbatim, the name of a special token in it is text like
- * any other (a note on stderr says how many there are), or, with special, as
- * Hugging Face's tokenizers do: as that token. */
+ * any other (a note on stderr counts them), or, with special, as Hugging Face's
+ * tokenizers do: as that token. */
 #ifndef KV_WINDOWS_H
 #define KV_WINDOWS_H
 
@@ -21,7 +21,7 @@ struct kv_windows {
 /* The first n_windows windows of ctx >= 1 tokens; n_windows 0: all whole ones.
  * A BOS stands before the text when the tokenizer adds one, and nowhere else.
  * Fails on an empty file, a text shorter than one window, fewer windows than
- * asked for (saying how many there are) and a token id of n_vocab or above. */
+ * asked for (naming their number) and a token id >= n_vocab. */
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,
                     const char *path, bool special, size_t n_vocab, size_t ctx,
                     size_t n_windows, struct kv_err *e);
@@ -33,7 +33,7 @@ int kv_text_tokens(const struct kv_tokenizer *t, const char *path, bool special,
                    size_t n_vocab, int32_t **ids, size_t *n, char hash[32],
                    struct kv_err *e);
 
-/* What rows say of a text read by either. */
+/* The reading's columns of a row, for a text read by either. */
 struct kv_reading kv_text_reading(const struct kv_tokenizer *t, bool special);
 
 #endif

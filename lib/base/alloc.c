@@ -14,8 +14,8 @@
 
 static atomic_bool ending;
 
-/* The last of our handlers at exit, before those of libraries: other threads
- * still compute with what these would take down. */
+/* The last of our handlers at exit.  Ends the process before libraries'
+ * handlers run: these free memory that other threads still use. */
 static void leave(void)
 {
     if (!ending)
@@ -36,7 +36,7 @@ static bool is_limited(int resource)
     return !getrlimit(resource, &r) && r.rlim_cur != RLIM_INFINITY;
 }
 
-/* What to look at, where it may have been that; makes no memory itself. */
+/* A hint at the limit that may be the cause; allocates nothing itself. */
 static const char *limit_hint(void)
 {
     return is_limited(RLIMIT_AS)     ? " (ulimit -v?)"
@@ -53,7 +53,7 @@ _Noreturn void kv_memory_end(size_t n, size_t size)
     exit(2);
 }
 
-/* The kernel hands out no more than there is (mode 2). */
+/* Whether the kernel refuses to overcommit memory (mode 2). */
 static bool never_overcommits(void)
 {
     FILE *f = fopen("/proc/sys/vm/overcommit_memory", "re");

@@ -1,5 +1,5 @@
-/* Host memory.  Running out of it ends the program: there is nothing a
- * research run could do about it, and a sentence says how much was asked. */
+/* Host memory.  Running out of it ends the program, as a research run cannot
+ * recover; a sentence names the bytes asked for. */
 #ifndef KV_BASE_ALLOC_H
 #define KV_BASE_ALLOC_H
 
@@ -14,26 +14,25 @@ void *kv_realloc(void *p, size_t n, size_t size);
 
 /* n * size zeroed bytes at the start of a cache line, from 4 MiB on in huge
  * pages where the system gives them (a core reads twice as fast from those);
- * release with free().  NULL where there are none. */
+ * release with free().  Returns NULL if n * size is 0. */
 void *kv_lines(size_t n, size_t size);
 
 /* The same, not zeroed: a page comes to lie on the memory node of the thread
  * that first writes to it. */
 void *kv_lines_unset(size_t n, size_t size);
 
-/* Ends the program: n * size bytes are not to be had.  For what a library says
- * it lacks. */
+/* Ends the program: n * size bytes cannot be allocated.  For libraries that
+ * report it. */
 _Noreturn void kv_memory_end(size_t n, size_t size);
 
 /* Ends the program, as running out does, unless it can get these bytes now:
- * before a call of a library that without them would fault, wait for ever or
- * exit by itself.  what: whose they are, for the sentence.  Costs nothing where
- * nothing limits the address space (ulimit -v, no overcommitting). */
+ * before a call of a library that would crash, hang or exit without them. what:
+ * the library, for the sentence.  Costs nothing where nothing limits the
+ * address space (ulimit -v, no overcommitting). */
 void kv_memory_probe(size_t bytes, const char *what);
 
-/* memory / item_bytes, from 1 to max: the items that fit --memory.  Where not
- * even one fits, it is 1, and a warning says so, once.  what: an item's name.
- */
+/* memory / item_bytes, from 1 to max: the items that fit --memory.  If not even
+ * one fits, returns 1 and warns, once.  what: an item's name. */
 size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what);
 

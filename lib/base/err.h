@@ -1,4 +1,4 @@
-/* One sentence that says what went wrong. */
+/* An error: one sentence for the user. */
 #ifndef KV_BASE_ERR_H
 #define KV_BASE_ERR_H
 
@@ -10,9 +10,9 @@ struct kv_err {
 extern "C" {
 #endif
 
-/* Writes the sentence and returns -1, so that `return kv_fail(e, ...)` reads
- * as what it is.  Name the file, the value and what was expected; no full
- * stop, no newline.  e may be NULL (the sentence is dropped). */
+/* Writes the sentence and returns -1, for `return kv_fail(e, ...)`.  Name the
+ * file, the value and what was expected; no full stop, no newline.  e may be
+ * NULL (the sentence is dropped). */
 int kv_fail(struct kv_err *e, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

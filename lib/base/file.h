@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A regular file that is read: what it was when it was opened is known until it
- * is closed, and a change meanwhile is told.  kv_map and kv_file_read do this
+/* A regular file that is read: its state when opened is kept until it is
+ * closed, and a change meanwhile is an error.  kv_map and kv_file_read do this
  * by themselves; a library that opens by name does not. */
 struct kv_input;
 
@@ -21,8 +21,8 @@ int kv_input_open(struct kv_input **in, const char *path, struct kv_err *e);
 /* False when it was changed since it was opened.  NULL is fine. */
 bool kv_input_close(struct kv_input *in);
 
-/* From here on what is read is known until the end, and no output replaces it:
- * for programs whose whole life is one run. */
+/* From here on every file that is read is remembered until the end, and no
+ * output may replace it: for programs whose whole life is one run. */
 void kv_inputs_guard(void);
 
 /* Fails, naming the file, when an input was changed while it was open.
@@ -47,7 +47,7 @@ struct kv_map {
 int kv_map_open(struct kv_map *m, const char *path, struct kv_err *e);
 void kv_map_close(struct kv_map *m);
 
-/* What sentences call an input of this name: "-" is standard input. */
+/* The name of an input in sentences: "standard input" for "-". */
 const char *kv_input_name(const char *path);
 
 /* The whole file; "-" is standard input.  *text is the caller's to free and
@@ -55,8 +55,8 @@ const char *kv_input_name(const char *path);
 int kv_file_read(const char *path, char **text, size_t *bytes,
                  struct kv_err *e);
 
-/* Fails when this is what Git LFS leaves in the place of a large file that was
- * not fetched; for files of any kind, of which data is the beginning. */
+/* Fails when data, the beginning of a file of any kind, is a pointer of Git
+ * LFS: the large file was not fetched. */
 int kv_lfs_check(const char *path, const void *data, size_t bytes,
                  struct kv_err *e);
 
@@ -67,18 +67,18 @@ bool kv_same_file(const char *a, const char *b);
 
 /* dir/name, the caller's to free. */
 char *kv_path_join(const char *dir, const char *name);
-/* What stands before the last '/', "." without one; the caller's to free.
- * *name: what stands behind it, in path. */
+/* The part of path before the last '/', or "."; the caller frees it. *name: the
+ * part behind it, in path. */
 char *kv_path_folder(const char *path, const char **name);
 
-/* An output under a temporary name in the folder of its final one; through
- * symbolic links, that of the file they end in, which need not be there.  A
- * file that is replaced keeps its mode, and its owner where that may be.
+/* An output under a temporary name in the folder of its final one; symbolic
+ * links are followed to their last target, which need not exist.  A file that
+ * is replaced keeps its mode, and its owner where that may be.
  *
- * kv_out_open: fails when the folder cannot be written, when there is a file
- * that may not be written, and (kv_inputs_guard) when that is an input.  Write
- * to out.temp (or to out.file when as_stream).  kv_out_commit flushes, syncs
- * and renames, unless an input has changed; it says what it replaces.
+ * kv_out_open: fails when the folder is not writable, when the file exists and
+ * is not writable, and (kv_inputs_guard) when it is an input.  Write to
+ * out.temp (or to out.file when as_stream).  kv_out_commit flushes, syncs and
+ * renames, unless an input has changed; it notes a file that it replaces.
  * kv_out_discard removes; both are safe after the other.  Every open output is
  * also removed when the program is interrupted or exits early.
  *
@@ -102,8 +102,8 @@ void kv_temporaries_hold(void);
 void kv_temporaries_release(void);
 
 /* Names that are removed when the program ends before kv_temporary_forget(), a
- * few at a time: a file's, whether it is there yet or not, and that of a new
- * folder (path ends in XXXXXX, which are replaced), if it is empty by then. */
+ * few at a time: a file, existing or not, and a new folder (path ends in
+ * XXXXXX, which are replaced), which is removed if it is empty by then. */
 int kv_temporary_add(const char *path, struct kv_err *e);
 int kv_temporary_folder(char *path, struct kv_err *e);
 void kv_temporary_forget(const char *path);

@@ -1,8 +1,8 @@
 /* 16-bit floats: IEEE binary16 and bfloat16, to and from float.
  *
- * To 16 bits: round to nearest, ties to even; kv_f16_clamp() replaces what
- * would overflow by the largest finite half (65504), keeping its sign.  NaN
- * stays NaN.  Denormals are exact both ways. */
+ * To 16 bits: round to nearest, ties to even; kv_f16_clamp() clamps to the
+ * finite halves, [-65504, 65504].  NaN stays NaN.  Denormals are exact both
+ * ways. */
 #ifndef KV_BASE_HALF_H
 #define KV_BASE_HALF_H
 

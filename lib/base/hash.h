@@ -17,10 +17,10 @@ void kv_hash_end(struct kv_hash *h, char hex[KV_HASH_CHARS]);
 
 void kv_hash_bytes(const void *data, size_t n, char hex[KV_HASH_CHARS]);
 
-/* Adds what is in a file, so that another content gives another hash: all of it
- * up to 1 GiB.  Of a larger one 1,024 pieces of 64 KiB, evenly spread with the
- * first and the last bytes among them, and its size, inode and time of last
- * change (a copy of such a file counts as another). */
+/* Adds a file's content: all of it up to 1 GiB.  Of a larger one 1,024 pieces
+ * of 64 KiB, evenly spread with the first and the last bytes among them, and
+ * its size, inode and time of last change (a copy of such a file counts as
+ * another). */
 int kv_hash_add_file(struct kv_hash *h, const char *path, struct kv_err *e);
 
 #endif

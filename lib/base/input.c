@@ -97,7 +97,7 @@ static int add(struct kv_input **out, const char *path, int fd,
         in->fd = fd;
     }
     pthread_mutex_unlock(&adding);
-    if (other) { /* what it says now does not go with what it said then */
+    if (other) { /* its content differs from the first reading */
         close(fd);
         return fail_changed(path, e);
     }
@@ -163,7 +163,7 @@ const char *kv_input_that_is(const struct stat *st)
     return i ? i->path : NULL;
 }
 
-/* What it is called in this folder, or NULL. */
+/* The input's name in this folder, or NULL. */
 static const char *name_in(const char *folder, const struct kv_input *in)
 {
     const char *name;
@@ -262,7 +262,7 @@ static int read_all(FILE *f, char **text, size_t *bytes)
     return ferror(f) ? errno : 0;
 }
 
-/* What comes through a pipe is no input that could be replaced. */
+/* A pipe is no input that an output could replace. */
 static int add_stream(struct kv_input **in, const char *path, FILE *f,
                       struct kv_err *e)
 {

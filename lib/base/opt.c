@@ -178,8 +178,8 @@ static void set(const struct kv_opt *o, const char *arg)
     }
 }
 
-/* What is opened next is not to become one of them.  Each is the wrong way
- * round: who uses it is told. */
+/* Opens /dev/null for closed standard descriptors, so that no file gets their
+ * number; in the wrong direction, so that their use fails. */
 static void open_standard(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

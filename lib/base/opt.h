@@ -40,7 +40,7 @@ struct kv_strings {
 void kv_strings_add(struct kv_strings *s, const char *item);
 void kv_strings_clear(struct kv_strings *s);
 
-/* What an option does with the file that it names. */
+/* The use of the file that an option names. */
 enum kv_opt_file { KV_NO_FILE, KV_READS, KV_WRITES };
 
 struct kv_opt {
@@ -51,8 +51,8 @@ struct kv_opt {
     const char *arg, *help;
 
     enum kv_opt_file file;
-    const bool *reads; /* KV_WRITES: it is read where this is set */
-    /* of a folder: whether a file of this name there is one that is read */
+    const bool *reads; /* KV_WRITES: reads it instead if *reads */
+    /* of a folder: whether the program reads a file of this name in it */
     bool (*holds)(const char *name);
     /* a list: the file that an item names, or NULL */
     const char *(*named)(const char *item);
@@ -85,10 +85,11 @@ struct kv_opt {
         KV_OPT_ROW(l, n, KV_OPT_FLAG, at, NULL, help) \
     }
 
-/* Files: one that is read ("-": standard input); a folder, of which those that
- * it holds are, there or not; one that is written; one that is written, but
- * read where *reads is set; a list of texts, some of which name a file (how: as
- * in "word=FILE"); a flag that has *beside with a suffix written too. */
+/* Options that name files.  IN: reads a file ("-": standard input).  IN_FOLDER:
+ * reads the files of a folder that holds() accepts, existing or not.  OUT:
+ * writes a file.  OUT_OR_IN: reads it if *reads, else writes it.  IN_LIST:
+ * texts, of which some name a file to read (how: as in "word=FILE").  Last, a
+ * flag: writes the file *beside + suffix too. */
 #define KV_IN(l, n, at, arg, help)                                    \
     {                                                                 \
         KV_OPT_ROW(l, n, KV_OPT_STR, at, arg, help), .file = KV_READS \
@@ -125,10 +126,10 @@ struct kv_opt {
 
 struct kv_opt_about {
     const char *usage;   /* after the program's name */
-    const char *brief;   /* what it does, a paragraph */
+    const char *brief;   /* the program's purpose, a paragraph */
     const char *more;    /* after the options: units, examples; or NULL */
     void (*list)(void);  /* --list; or NULL */
-    const char *operand; /* what the operands are, files all; or NULL */
+    const char *operand; /* name of the operands, which are files; or NULL */
 };
 
 /* Options may stand anywhere; "--" ends them.  Returns the index of the first
@@ -144,8 +145,8 @@ int kv_opt_parse(int argc, char **argv, const struct kv_opt_about *about,
 /* "1.5G", "64M", "100k", "12": bytes.  -1 when it is none of that. */
 int kv_parse_bytes(const char *text, size_t *bytes);
 
-/* "prog: sentence" on stderr, exit code 2.  The sentence is another one where
- * an input was changed while it was read: what else went wrong came of that. */
+/* "prog: sentence" on stderr, exit code 2.  If an input was changed while it
+ * was read, the sentence says this instead, as it caused the error. */
 _Noreturn void kv_die(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
@@ -156,7 +157,7 @@ void kv_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
  * changed while it was read. */
 void kv_close_stdout(void);
 
-/* The program's name, in front of what it says. */
+/* The program's name, the prefix of its sentences. */
 const char *kv_program(void);
 
 const char *kv_version(void);

@@ -29,7 +29,7 @@ static void clear(struct paths *p)
     free(p->path);
 }
 
-/* What the folder holds, links too. */
+/* Adds all files of the folder that holds() accepts, links too. */
 static void add_folder(struct paths *p, const char *folder,
                        bool (*holds)(const char *name))
 {
@@ -90,7 +90,7 @@ static void add_option(struct paths *in, struct paths *out,
         add(reads ? in : out, kv_strdup(path));
 }
 
-/* One name in one folder: also before the file is there. */
+/* The same name in the same folder: also for files that do not exist yet. */
 static bool same_place(const char *a, const char *b)
 {
     char *end_a = kv_out_target(a), *end_b = kv_out_target(b);
@@ -137,7 +137,8 @@ static bool reads_over(const char *input, const char *output)
                               : is_standard(STDIN_FILENO, output);
 }
 
-/* Whether the folder would hold this output, which is not there yet. */
+/* Whether an output that does not exist yet would become one of the folder's
+ * inputs. */
 static bool joins(const char *output, const struct kv_opt *o)
 {
     const char *folder = o->holds ? *(const char **)o->at : NULL, *name;
@@ -202,8 +203,8 @@ void kv_opt_check_files(const struct kv_opt *opts, char *const *operand,
 
 enum { FIRST = sizeof("Writes:") }; /* where a list begins */
 
-/* One more of a list, in lines of at most 80 columns.  note: NULL, or what
- * stands behind the option in brackets. */
+/* One more of a list, in lines of at most 80 columns.  note: in brackets behind
+ * the option, or NULL. */
 static void put_file(size_t *column, const struct kv_opt *o, const char *note)
 {
     enum { MAX = 80 };
@@ -215,7 +216,7 @@ static void put_file(size_t *column, const struct kv_opt *o, const char *note)
         n += snprintf(item + n, sizeof(item) - (size_t)n, " (%s)", note);
     if (*column > FIRST)
         putchar(',');
-    if (*column + (size_t)n + 2 > MAX) { /* a comma, what ends the line */
+    if (*column + (size_t)n + 2 > MAX) { /* a comma, the line's end */
         printf("\n ");
         *column = 2;
     }

@@ -133,8 +133,8 @@ void kv_temporary_forget(const char *path)
 
 /* ---- where an output goes ---------------------------------------------- */
 
-/* A link in /proc that is named by a number: whatever readlink() says of it,
- * what it leads to may have no name. */
+/* A link in /proc that is named by a number: its target may have no name,
+ * whatever readlink() returns. */
 static bool is_descriptor(const char *path)
 {
     const char *name;
@@ -147,7 +147,7 @@ static bool is_descriptor(const char *path)
     return is;
 }
 
-/* What the link at this place says, from the same place as the link. */
+/* The target of a link, relative to the same folder as the link. */
 static char *next_link(char *at, char *link)
 {
     const char *name;
@@ -220,8 +220,8 @@ static int check_input(const char *path, const struct stat *st,
                  : 0;
 }
 
-/* A descriptor of this process itself, not the file behind it once more: what
- * is written goes on where others stopped. */
+/* Duplicates a descriptor of this process instead of opening its file again, so
+ * that writing continues at its position. */
 static int open_target(const char *target)
 {
     const char *name;
@@ -258,7 +258,7 @@ static int open_in_place(struct kv_out *o, const char *path, const char *target,
     return 0;
 }
 
-/* Of the file that is replaced, or what the umask says. */
+/* The mode of the replaced file, or by the umask. */
 static void set_mode(int fd, const struct stat *old)
 {
     const mode_t mask = umask(0);

@@ -78,8 +78,8 @@ static int cut(const char *text, int width)
     return (int)at;
 }
 
-/* "what: numbers", what cut, or all of it, where the terminal's line ends: a
- * line that wraps is not wiped. */
+/* "what: numbers", cut to the terminal's width (what first): a wrapped line
+ * cannot be wiped. */
 static void show(const char *what, const char *numbers)
 {
     struct winsize size;

@@ -24,8 +24,8 @@ void kv_verbosity_set(int level);
 int kv_verbosity(void);
 
 /* A line on stderr, whatever the verbosity, "who: ..." where who is not NULL.
- * All words for the user go through here: what they quote (names, operands,
- * strings out of files) reaches no terminal as control characters. */
+ * All messages for the user go through here: control characters in quoted text
+ * (names, operands, strings out of files) never reach a terminal. */
 void kv_vsay(const char *who, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
 

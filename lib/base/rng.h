@@ -1,8 +1,9 @@
 /* Random numbers from explicit seeds.
  *
  * kv_random() has no state: the number is a function of a key and a counter,
- * the same in C and CUDA, so any loop may run in any order.  A key is built
- * by mixing what the number belongs to: kv_mix(kv_mix(seed, layer), head). */
+ * the same in C and CUDA, so any loop may run in any order.  A key is built by
+ * mixing the indices that the number belongs to: kv_mix(kv_mix(seed, layer),
+ * head). */
 #ifndef KV_BASE_RNG_H
 #define KV_BASE_RNG_H
 
@@ -22,7 +23,7 @@ KV_HOST_DEVICE static inline uint64_t kv_mix64(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* What mixes key and x + 1 is what mixes key + KV_MIX_STEP and x. */
+/* kv_mix(key, x + 1) = kv_mix(key + KV_MIX_STEP, x). */
 #define KV_MIX_STEP 0x9e3779b97f4a7c15u
 
 KV_HOST_DEVICE static inline uint64_t kv_mix(uint64_t key, uint64_t x)

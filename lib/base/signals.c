@@ -12,10 +12,10 @@
 enum { STACK_BYTES = 1 << 16 };
 
 static atomic_int signalled;
-static struct sigaction before[NSIG]; /* what a signal did before */
+static struct sigaction before[NSIG]; /* the handlers before ours */
 
-/* As if there had been no handler: the exit status says which it was, and a
- * sanitizer has its report. */
+/* Ends as without a handler, so that the exit status names the signal and a
+ * sanitizer reports. */
 static void end(int number)
 {
     struct sigaction *was = &before[number];
@@ -42,10 +42,10 @@ static void on_stop(int number)
 static void put(const char *text)
 {
     if (write(STDERR_FILENO, text, strlen(text)) < 0)
-        errno = 0; /* there is nobody else to tell */
+        errno = 0; /* nowhere else to report it */
 }
 
-/* Memory that is there no more: part of a file, where a map's. */
+/* Memory that no longer exists: part of a truncated file, if it is mapped. */
 static void on_bus(int number, siginfo_t *info, void *context)
 {
     bool shortened;
@@ -71,7 +71,8 @@ static void *wait_for_signals(void *from_outside)
     return NULL;
 }
 
-/* What a program's own mistakes, or a map, raise on the thread they are of. */
+/* Signals that the program's own errors, or a map, raise on the thread at
+ * fault. */
 static bool is_fault(int number)
 {
     return number == SIGSEGV || number == SIGBUS || number == SIGFPE ||
@@ -103,9 +104,9 @@ static bool ends(int number)
     return true;
 }
 
-/* Whether it has a handler of ours from now on.  What somebody else takes is
- * his, but for faults, which he has afterwards; what is ignored stays so, but
- * for what asks to stop (without nohup, background jobs of scripts ignore
+/* Installs our handler; false: not installed.  Handlers of others stay, but for
+ * faults, where theirs run after ours; ignored signals stay ignored, but for
+ * requests to stop (without nohup, background jobs of scripts ignore
  * SIGINT). */
 static bool take(int number)
 {
@@ -140,9 +141,9 @@ static void set_stack(void)
 }
 
 /* Handlers run on a thread of their own: BLAS libraries work with the stack
- * pointer amid other memory, which a handler there would write over.  Faults,
- * and a pipe that nobody reads, are the computing thread's own, and the last
- * that it does. */
+ * pointer amid other memory, which a handler on their stack would overwrite.
+ * Faults, and a pipe that nobody reads, are the computing thread's own, and the
+ * last that it does. */
 void kv_catch_signals(void)
 {
     static sigset_t from_outside;

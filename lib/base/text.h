@@ -6,10 +6,10 @@
 
 #include <stddef.h>
 
-/* The whole file without its UTF-8 byte order mark, which editors put there
- * and nobody means to read; "-" is standard input.  *text is the caller's to
- * free and has a zero byte after its end.  hash: NULL, or of the file's bytes
- * with the mark, as sha256sum sees them (KV_HASH_CHARS).
+/* The whole file without its UTF-8 byte order mark, which some editors write;
+ * "-" is standard input.  *text is the caller's to free and has a zero byte
+ * after its end.  hash: NULL, or of the file's bytes with the mark, as
+ * sha256sum sees them (KV_HASH_CHARS).
  *
  * Fails on a Git LFS pointer; naming the file and the byte, on a zero byte and
  * on the marks of UTF-16 and UTF-32.  Other bytes pass, UTF-8 or not. */

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As libgomp reads it: kilobytes, or a letter says what; 0: its own choice. */
+/* As libgomp reads it: kilobytes, or a unit letter follows; 0: libgomp's
+ * default. */
 static size_t asked_stack(void)
 {
     const char *text = getenv("OMP_STACKSIZE");
@@ -47,8 +48,8 @@ static void *wait_for(void *gate)
     return NULL;
 }
 
-/* glibc ends a thread by what it loads of libgcc then, and ends the program
- * where it cannot. */
+/* glibc loads libgcc when it first ends a thread, and aborts if it cannot: so
+ * load it now. */
 static int load_unwinder(struct kv_err *e)
 {
 #ifdef LIBGCC_S_SO

@@ -37,8 +37,8 @@ static struct itimerval once(size_t ms)
                      .tv_usec = (suseconds_t)(ms % 1000 * 1000)}};
 }
 
-/* SIGPROF ends the process when it has computed so long; SIGALRM where it
- * waits for what does not come. */
+/* SIGPROF ends the process after ms of CPU time; SIGALRM ends one that waits
+ * forever. */
 static void limit_time(size_t ms)
 {
     const struct itimerval computed = once(ms), passed = once(10 * ms + 10000);

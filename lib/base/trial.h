@@ -1,5 +1,5 @@
-/* What might crash, go on for ever or take all memory is tried in a process of
- * its own first. */
+/* Runs a function that may crash, hang or take all memory in a process of its
+ * own first. */
 #ifndef KV_BASE_TRIAL_H
 #define KV_BASE_TRIAL_H
 

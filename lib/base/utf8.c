@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Table 3-7 of the Unicode standard: what the second byte may be after each
- * lead byte. */
+/* Table 3-7 of the Unicode standard: the valid second bytes after each lead
+ * byte. */
 size_t kv_utf8_char(const char *text, size_t n_bytes, size_t *bad)
 {
     const unsigned char *s = (const unsigned char *)text;

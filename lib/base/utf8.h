@@ -1,11 +1,11 @@
-/* UTF-8: what a character is, and what of a text a terminal may see. */
+/* UTF-8: well-formed characters, and text that is safe for a terminal. */
 #ifndef KV_BASE_UTF8_H
 #define KV_BASE_UTF8_H
 
 #include <stddef.h>
 
-/* Bytes of the well-formed character at s, of n_bytes > 0 there are; 0 where
- * there is none, with the length of its maximal ill-formed part in *bad. */
+/* Length of the well-formed character at s [n_bytes], n_bytes > 0; 0 if it is
+ * ill-formed, with the length of its maximal ill-formed part in *bad. */
 size_t kv_utf8_char(const char *s, size_t n_bytes, size_t *bad);
 
 #define KV_UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */

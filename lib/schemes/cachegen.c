@@ -82,7 +82,8 @@ static uint16_t quantize_row(const float *x, const float *base, size_t n,
         const float q = less(x, base, i) * scale;
         const float low = q > -limit ? q : -limit;
 
-        symbol[i] = (uint16_t)(kv_round_even(low < limit ? low : limit) + limit);
+        symbol[i] =
+            (uint16_t)(kv_round_even(low < limit ? low : limit) + limit);
     }
     return half;
 }
@@ -169,7 +170,7 @@ static size_t places_bytes(const struct kv_cachegen *g)
     return g->anchors ? 0 : g->row * PLACES * sizeof(uint16_t);
 }
 
-/* What stands before the stream. */
+/* Bytes before the stream. */
 static size_t head_bytes(const struct kv_codec *c, const struct kv_cachegen *g)
 {
     return sizeof(uint32_t) + max_bytes(c) + places_bytes(g);
@@ -184,7 +185,8 @@ static size_t memory_bytes(const struct kv_codec *c,
            kv_pack_bytes((c->block - first) * g->row, delta_bits(g));
 }
 
-/* A calibration's places cumulated; what kvcalib cannot have written fails. */
+/* Cumulates a calibration's counts; fails on counts that kvcalib cannot have
+ * written. */
 static int cumulate(const struct kv_table *t, struct tables *to,
                     struct kv_err *e)
 {
@@ -363,8 +365,8 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
     return n;
 }
 
-/* The checksum finds what went wrong on the way; the rest is for bytes made to
- * fit it. */
+/* The checksum finds damage; the other checks are for bytes that were made to
+ * match it. */
 static int check_head(const struct kv_codec *c, const uint8_t *bytes, size_t n,
                       uint16_t *max, struct kv_err *e)
 {

@@ -10,7 +10,7 @@
  * A symbol is q + top: 2 top + 1 of them.
  *
  *   variant=paper  tokens in groups of 10, counted from the chunk's first, the
- *                  last group as short as it comes out.  The first of each is
+ *                  last group may be shorter.  The first of each is
  *                  its anchor, 256 bins; of the others the difference to the
  *                  anchor as it will be decoded is stored, in 48, 24 or 16
  *                  bins in the first, second and last third of the layers: a
@@ -30,20 +30,20 @@
  *     code70b            40/80  32              20/80 32      16
  *
  * The letter l divides top, rounded down: a bin grows l-fold or a little more.
- * l1 is what the paper and the code have.
+ * l1 is the paper's and the code's.
  *
  * Our reading: the bins of the paper's thirds, and l.  The released levels are
  * those of models of 32 and 80 layers, here in proportion.  The code ships max
  * as f32, which for fp16 inputs says no more than the half, and every token of
  * a layer as a stream of its own, for the sake of threads; here a chunk is one.
  *
- * One chunk with store=wire, what is sent or kept on disk:
+ * One chunk with store=wire, for sending or storing on disk:
  *
  *   | crc: u32 | max: f16 x n | code: places u16 [channels][33] | stream |
  *
- * crc: CRC-32 of what follows it.  places: the table, 65536 as 0.  stream: the
- * symbols token by token, channel by channel.  And with store=memory, what a
- * decoder needs to hold of the same integers, each plane padded to a byte:
+ * crc: CRC-32 of the bytes after it.  places: the table, 65536 as 0.  stream:
+ * the symbols token by token, channel by channel.  With store=memory, the same
+ * integers as a decoder keeps them, each plane padded to a byte:
  *
  *   | max: f16 x n | anchors: 8 bits each | others: b bits each |
  *

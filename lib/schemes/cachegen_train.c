@@ -83,7 +83,7 @@ out:
 }
 
 /* Adds a table of places; half a time is added to every count (the estimator
- * of Krichevsky and Trofimov), as what was not seen may still come. */
+ * of Krichevsky and Trofimov), as unseen symbols may still occur. */
 static struct kv_table *add_table(struct kv_calib_set *out, const char *name,
                                   int side, int layer, size_t row,
                                   size_t n_symbols, uint32_t *counts)

@@ -8,7 +8,7 @@
  *   | head 0: code[head_dim / d] | head 1 | ... | 0 to 7 zero bits |
  *
  * b bits a code without gaps (kernels/bitpack.h): b / d bits a value and, per
- * token, what fills the last byte.
+ * token, the padding of the last byte.
  *
  * Parameters, each per side:
  *   d, b    dimensions of a sub-vector (the first parameter, whatever its
@@ -38,11 +38,11 @@
  *             decoding, in the space the values came from
  *   smooth    [n_kv_heads][head_dim], K, per layer: the factors
  *
- * What books cost: with books=head and sub=own one side of a layer has 2^b
+ * Size of the books: with books=head and sub=own one side of a layer has 2^b
  * values of fp16 for each of a token's (b = 10 and 4096 values: 8 MiB), and
  * training a layer takes tokens x values x 2^b x rounds multiplications; it
- * holds a sample of at most 256 sub-vectors per centroid, and again as much
- * for weights. */
+ * holds a sample of at most 256 sub-vectors per centroid, and again as much for
+ * weights. */
 #ifndef KV_SCHEMES_CODEBOOK_H
 #define KV_SCHEMES_CODEBOOK_H
 
@@ -117,7 +117,7 @@ struct kv_codebook_transform {
     const float *smooth; /* [n_heads][head_dim], all > 0; NULL: no S */
 };
 
-/* What every scheme of codebooks is made of, beside its name and defaults. */
+/* The members of every codebook scheme, its name and defaults apart. */
 #define KV_CODEBOOK_SCHEME                                                 \
     .residual_rule = {KV_SLIDING, KV_SLIDING}, .check = kv_codebook_check, \
     .nominal = kv_codebook_nominal, .hadamard = kv_codebook_hadamard,      \
@@ -128,8 +128,8 @@ struct kv_codebook_transform {
     .device = kv_codebook_device, .store = kv_codebook_store,              \
     .tile = kv_codebook_tile
 
-/* What the spec asks for on this side, its smooth still NULL; and whether it
- * asks for smoothing. */
+/* The transform that the spec asks for on this side, its smooth still NULL; and
+ * whether the spec asks for smoothing. */
 struct kv_codebook_transform
 kv_codebook_transform_of(const struct kv_spec *s, enum kv_side side,
                          const struct kv_shape *shape);

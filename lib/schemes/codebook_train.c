@@ -53,7 +53,7 @@ static size_t sampled_tokens(const struct job *j)
     return (j->end - j->first) * j->n_tokens;
 }
 
-/* Points that one token of one layer gives to a codebook. */
+/* Points per codebook from one token of one layer. */
 static size_t points_per_token(const struct job *j)
 {
     const struct kv_codebook_layout *l = &j->layout;
@@ -234,8 +234,8 @@ static void round_centers(float *centers, size_t n)
         centers[i] = kv_f16_to_f32(kv_f16_clamp(centers[i]));
 }
 
-/* Trains the book of (head, sub), [k][d]; its sub-vectors of the sample are
- * replaced by what quantization leaves of them. */
+/* Trains the book of (head, sub), [k][d]; replaces its sub-vectors of the
+ * sample by their quantization errors. */
 static int train_book(const struct job *j, size_t head, size_t sub,
                       float *centers, struct kv_err *e)
 {
@@ -288,8 +288,8 @@ static void step(const struct job *j)
         kv_progress_step(j->out->progress, 1);
 }
 
-/* Every book of the job, side by side where there are several; centers:
- * [head_books], each [sub_books][k][d]. */
+/* Trains all books of the job, several in parallel; centers: [head_books], each
+ * [sub_books][k][d]. */
 static int train_books(const struct job *j, float *const *centers,
                        struct kv_err *e)
 {
@@ -314,7 +314,7 @@ static int train_books(const struct job *j, float *const *centers,
     return rc;
 }
 
-/* Mean square of what is left of the sample, over the heads of a table. */
+/* Mean squared error of the sample, over the heads of a table. */
 static double mean_left(const struct job *j, size_t head)
 {
     const struct kv_codebook_users u = kv_codebook_users(&j->layout, head, 0);

@@ -2,8 +2,8 @@
  * c adjacent channels of keys before RoPE, and of values, share a code of b
  * bits; a codebook per layer, KV head and group of channels, learned with
  * weights from Fisher information: a group weighs g^T g, the sum of its
- * channels' squared gradients.  2c8b is c2b8.  That there are at most
- * 100 rounds of k-means is our reading. */
+ * channels' squared gradients.  2c8b is c2b8.  The limit of 100 rounds of
+ * k-means is our reading. */
 #include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
 

@@ -20,7 +20,8 @@ static size_t value_bytes(const struct kv_scheme *k)
     return k == &kv_scheme_f32 ? 4 : 2;
 }
 
-/* f32 and bf16 hold what fp16 cannot: no part of the cache may be fp16. */
+/* f32 and bf16 hold values that fp16 cannot: no part of the cache may be
+ * fp16. */
 static int no_half(struct kv_spec *s, const struct kv_shape *shape,
                    struct kv_err *e)
 {

@@ -8,8 +8,8 @@
  *      heads (heads=all, published code) or stay in one
  *   L  rank k: A B' approximates R = X - D - S of each KV head
  *
- * A value comes back as D + L; an outlier as it is, in fp16.  Our reading: R is
- * 0 where S is not.  In the backbone an outlier is 0 as the formula says
+ * A value decodes to D + L; an outlier to itself in fp16.  Our reading: R = 0
+ * where S != 0.  In the backbone an outlier is 0 as the formula says
  * (fill=zero), or the mean of its vector (fill=mean, published code).  The
  * count at either end is truncated to whole outliers.  (The published code
  * takes it from the row of a token for keys too, whatever the length of their
@@ -146,7 +146,7 @@ static void put_outliers(const struct kv_codec *c, const uint8_t *places,
 
 /* ---- D ----------------------------------------------------------------- */
 
-/* Codes of x, vector by vector, and what comes back in `back`. */
+/* Encodes x, vector by vector; `back`: the decoded values. */
 static void encode_backbone(const struct kv_codec *c, const float *x,
                             uint8_t *bytes, uint8_t *head, float *back)
 {
@@ -258,7 +258,7 @@ static void b_from_a(struct low_rank *l)
                     (double)l->r[t * l->row + j] * l->a[t * l->k + i];
 }
 
-/* Stores x [n] as f16 and leaves what was stored in it. */
+/* Stores x [n] as f16; x becomes the rounded values. */
 static uint8_t *store(double *x, size_t n, uint8_t *bytes)
 {
     for (size_t i = 0; i < n; i++)
@@ -396,7 +396,7 @@ static size_t min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* What groups divide, in values. */
+/* The length that groups divide, in values. */
 static size_t integers(const struct kv_spec *s, enum kv_side side,
                        const struct kv_shape *shape)
 {

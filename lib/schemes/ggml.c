@@ -12,22 +12,23 @@
  * Byte j of nibble holds the low four bits of code j (low half) and of code
  * 16 + j (high half), bit j of fifth the fifth bit of code j.
  *
- * These types are the exception to "codes are chosen with the scale as it is
- * stored": ggml divides by d in f32 and rounds d for storage alone.  Its
- * vectorised quantizers round some codes otherwise (q8_0: half to even); the
- * reference is what the files of the format are defined by.
+ * These types are the exception to "codes are chosen with the stored scale":
+ * ggml divides by d in f32 and rounds d for storage alone.  Its vectorised
+ * quantizers round some codes otherwise (q8_0: half to even); the reference
+ * defines the files of the format.
  *
  * rot=yes is llama.cpp since April 2026: a head is rotated by the Hadamard
  * transform before it is quantized, a key (after RoPE) in blocks of the largest
  * power of two that divides head_dim, a value in blocks of 64.  It rotates the
- * queries and rotates the output back; decode() rotates back what is stored,
- * which is the same.  A head_dim that 64 does not divide it leaves as it is:
- * rot=no, which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache before.
+ * queries and rotates the output back; decode() rotates the decoded values
+ * back, which is equivalent.  A head_dim that 64 does not divide is not
+ * rotated: rot=no, which is also LLAMA_ATTN_ROT_DISABLE=1 and every cache
+ * before.
  *
- * iq4_nl is what a cache is written with, quantize_row_iq4_nl_ref: no search
- * for a better scale (the search is for model files).  A block of less than
- * 1e-15 has d = 0 and, there, whatever codes the block before it left; our
- * reading: the code of the value nearest to zero. */
+ * iq4_nl is quantize_row_iq4_nl_ref, which writes caches: without the search
+ * for a better scale (that is for model files).  A block below 1e-15 has d = 0
+ * and, in ggml, the codes that the block before it left; our reading: the code
+ * of the value nearest to zero. */
 #include "kernels/hadamard.h"
 #include "kernels/scaled/scaled.h"
 #include "kernels/tiles/tiles.h"
@@ -251,7 +252,7 @@ static bool is_rotated(const struct kv_spec *s, enum kv_side side)
     return kv_spec_is(s, side, "rot", "yes");
 }
 
-/* x: [rows][head_dim], in place; the same there and back. */
+/* x: [rows][head_dim], in place; its own inverse. */
 static void rotate(const struct kv_codec *c, float *x, size_t rows)
 {
     const size_t d = c->shape.head_dim;

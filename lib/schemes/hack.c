@@ -11,9 +11,10 @@
  * sinks, "hack:b2p64s4,artifact".  Its channels' partition is p, at most the
  * head, less as many times 16 as it takes to divide the head.  The open blocks
  * of both stay fp16; with rqe=no they are kept as codes, keys requantized with
- * each token, and attended on as decoded, not on the codes.  A prompt's tokens
- * come one by one there, as the paper's do: the artifact codes its whole blocks
- * at once, and requantizes what it decodes after the prompt. */
+ * each token, and attended on as decoded, not on the codes.  With
+ * rqe=no a prompt's tokens are appended one by one, as in the paper: the
+ * artifact encodes a prompt's whole blocks at once, and requantizes only with
+ * the tokens that it decodes after the prompt. */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
 #include "kernels/device_code.h"
@@ -43,7 +44,7 @@ static uint8_t *sums(const struct kv_hack *h, uint8_t *bytes)
     return minima(h, bytes) + h->n_ranges * sizeof(uint16_t);
 }
 
-/* A scale or minimum as it is stored, beyond the ends of values clamped. */
+/* A scale or minimum in stored form, clamped to the range of values. */
 static uint16_t narrow(const struct kv_hack *h, float x)
 {
     const float max = 0x1p17f; /* between two halves */
@@ -69,9 +70,8 @@ static struct kv_hack_range get_range(const struct kv_hack *h,
                                   .scale = widen(h, scale)};
 }
 
-/* The range as it is stored; returns it as it will be read.  A minimum that
- * bf16 moves leaves its scale the rest, as the artifact has it (of halves, fp16
- * moves none). */
+/* Stores the range; returns it as rounded.  A minimum that bf16 moves leaves
+ * its scale the rest, as the artifact has it (of halves, fp16 moves none). */
 static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
                                       size_t i, struct kv_hack_range r)
 {
@@ -263,7 +263,7 @@ static void append_value(const struct kv_hack *h, uint64_t key, size_t first,
         value[t] = old.min + old.scale * (float)code[s.at + t * s.step];
     value[m] = x;
 
-    /* from the ends of the old range, not of what was rounded into it */
+    /* from the ends of the old range, not of the values rounded into it */
     const float ends[3] = {x, m ? old.min : x,
                            m ? old.min + old.scale * top : x};
 

@@ -1,10 +1,10 @@
-/* What the files of the hack scheme share: the bytes of a block and the
- * keys of its random numbers.  See hack.c for the scheme.
+/* Shared by the files of the hack scheme: the bytes of a block and the keys of
+ * its random numbers.  See hack.c for the scheme.
  *
- * A line is what one product runs over: a token's channels for keys, a
- * channel's tokens for values.  A line is cut into parts of p values (the
- * last may be shorter), which are equation 4's partitions; with axes=artifact
- * parts of keys divide the head.  A block holds
+ * A line is the vector of one inner product: a token's channels for keys, a
+ * channel's tokens for values.  A line is cut into parts of p values (the last
+ * may be shorter), which are equation 4's partitions; with axes=artifact parts
+ * of keys divide the head.  A block holds
  *
  *                            lines               values of a line
  *   keys, axes=paper         1 (token)           head_dim

@@ -1,9 +1,10 @@
-/* Attention of HACK on codes: the definition of what the scheme computes.
+/* Attention of HACK on codes: the definition of the scheme's output.
  *
  * For one query head: Q is quantized to qb bits in the parts of K's lines and
  * multiplied with K's codes; softmax in f32; P is quantized in V's blocks
- * (what a query does not see of a block is 0, and in the range) and multiplied
- * with V's codes.  Tokens in fp16 are multiplied with the unquantized Q and P.
+ * (tokens of a block that a query does not see are 0, and count for the range)
+ * and multiplied with V's codes.  Tokens in fp16 are multiplied with the
+ * unquantized Q and P.
  *
  * axes=artifact: the product runs along another axis than the stored ranges,
  * so the left side takes the scales in before it is quantized, anew for each
@@ -43,12 +44,12 @@ struct tile {
     struct query *query;     /* [most] */
     float *q;                /* [most][head_dim] */
     float *w;                /* [most][w_workspace]: tokens, and a block of V */
-    float *x, *u;            /* [most][line_workspace]: what is quantized */
+    float *x, *u;            /* [most][line_workspace]: the line to quantize */
     uint8_t *code;           /* [most][line_workspace] */
     struct kv_hack_row *row; /* [part][most] */
     double *score;           /* [most][score_workspace] */
     double *out;             /* [most][head_dim] */
-    double *base, *one;      /* [n_groups][most], [most]: what minima give */
+    double *base, *one;      /* [n_groups][most], [most]: terms of minima */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
     const struct kv_attend_view *view;
@@ -60,8 +61,8 @@ static size_t seen(size_t from, size_t n, size_t end)
     return end > from ? kv_min(end - from, n) : 0;
 }
 
-/* What reading a KV head costs: len - parts additions a line and s_b sum(b'),
- * or the latter alone where sums are stored. */
+/* Operations for reading a KV head: len - parts additions per line and s_b
+ * sum(b'), or the latter alone where sums are stored. */
 static void count_reading(const struct kv_hack_operand *o,
                           struct kv_hack_ops *ops)
 {
@@ -112,8 +113,8 @@ static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
         kv_hack_count_row(&t->ops, n);
 }
 
-/* Q, or what it became, in the parts of K's lines; first: the token that
- * counts for the random numbers. */
+/* Quantizes Q in the parts of K's lines; first: the token index for the random
+ * numbers. */
 static void quantize_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
                        size_t first, const float *q, size_t stride)
 {
@@ -129,7 +130,7 @@ static void quantize_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
 }
 
 /* The queries from j0 on for a block of keys from coded token `first` on: q
- * with the scales folded in, and what the minima give. */
+ * with the scales folded in, and the terms of the minima. */
 static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
                    size_t first)
 {
@@ -200,7 +201,7 @@ static void score_plain(struct tile *t, const struct kv_hack_operand *k,
     }
 }
 
-/* w: the logits of what each query sees. */
+/* w: the logits of the tokens that each query sees. */
 static void logits(struct tile *t, struct kv_hack_operand *k, float attn_scale)
 {
     const struct kv_hack *h = k->h;
@@ -290,7 +291,8 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
     }
 }
 
-/* What the minima of folded ranges and the fp16 tokens add to query j. */
+/* Adds the terms of folded ranges' minima, and of the fp16 tokens, to query
+ * j. */
 static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
                         size_t j)
 {
@@ -307,7 +309,7 @@ static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
                          seen(v->tail, v->n_plain - sinks, n), d, out);
 }
 
-/* out = w times the values of what each query sees. */
+/* out = w times the values that each query sees. */
 static void gather(struct tile *t, struct kv_hack_operand *v)
 {
     const struct kv_hack *h = v->h;
@@ -390,8 +392,8 @@ static void tile_free(struct tile *t)
     free(t);
 }
 
-/* Query j's logits become weights, 0 for what it does not see and for len
- * tokens more. */
+/* Query j's logits become weights, 0 for tokens that it does not see and for
+ * len tokens more. */
 static void softmax(struct tile *t, size_t j, size_t len)
 {
     const struct kv_attend_view *v = t->view;
@@ -435,7 +437,7 @@ static void attend_head(struct tile *t, struct kv_hack_operand *k,
     const size_t d = t->view->head_dim, heads = t->view->n_heads;
     const size_t group = heads / t->view->n_kv_heads, nq = t->view->nq;
     const size_t layer = k->r->codec->layer;
-    /* what summing codes costs the formulas, where sums are not stored */
+    /* operations of the formulas for summing codes, if sums are not stored */
     const uint64_t sums =
         d * ((k->h->sums ? 0 : k->n_coded) + (v->h->sums ? 0 : v->n_coded));
 

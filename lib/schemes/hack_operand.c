@@ -112,8 +112,7 @@ struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
     };
 }
 
-/* Bytes [at, at + n) of what follows the codes of line j, n <= 4 and within a
- * word. */
+/* Bytes [at, at + n) behind the codes of line j, n <= 4 and within a word. */
 static uint32_t field(const struct kv_hack_operand *o, size_t n_lines,
                       size_t at, size_t n, size_t j)
 {
@@ -131,8 +130,8 @@ static const uint8_t *head_bytes(const struct kv_hack_operand *o, size_t block)
     return at + o->head * o->h->head_bytes;
 }
 
-/* How often kv_hack_fetch() is called while a piece is read and multiplied with
- * so many rows; axes=artifact: more often. */
+/* The number of calls of kv_hack_fetch() while a piece is read and multiplied
+ * with `rows` rows; axes=artifact: a lower bound. */
 static size_t n_fetches(const struct kv_hack *h, size_t rows)
 {
     return 3 * h->n_parts + 1 + rows;

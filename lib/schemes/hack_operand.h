@@ -16,13 +16,13 @@ struct kv_hack_operand {
     size_t n_coded, n_blocks; /* held as codes, an open block too */
     size_t n_plain, tail;     /* fp16 tokens: the sinks, then from tail */
     float *plain;             /* [n_plain][head_dim] */
-    float *open;              /* artifact: what the open block decodes to, all
-                               * heads; its tokens are plain */
+    float *open; /* artifact: the decoded open block, all heads; its tokens are
+                    plain */
     size_t max, workspace;
     uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
     int32_t *sum;       /* [n_parts][room] */
     float *min, *scale; /* [n_parts][room]; artifact: [n_groups][len] */
-    uint32_t *word;     /* what follows the codes of each line, turned */
+    uint32_t *word;     /* the bytes behind each line's codes, transposed */
     uint16_t *half;     /* [most], or a block's codes */
     uint8_t *byte;      /* a block's codes, where lines end within a byte */
     float *wide;        /* [n_ranges] */
@@ -38,10 +38,11 @@ void kv_hack_operand_free(struct kv_hack_operand *o);
 /* The KV head that is read from now on, and its fp16 tokens. */
 void kv_hack_operand_head(struct kv_hack_operand *o, size_t head);
 
-/* The n blocks from b on come next, while what is read now is multiplied with
- * so many rows.  A core stands still when it asks for more lines than it can
- * wait for: each kv_hack_fetch() between other work asks for a few, all of them
- * for all.  Lines that are not asked for come when they are read. */
+/* Announces that the n blocks from b on are read next, while the current piece
+ * is multiplied with `rows` rows.  A core stands still when it asks for more
+ * lines than it can wait for: each kv_hack_fetch() between other work asks for
+ * a few, all of them for all.  Lines that are not asked for come when they are
+ * read. */
 void kv_hack_expect(struct kv_hack_operand *o, size_t b, size_t n, size_t rows);
 void kv_hack_fetch(struct kv_hack_operand *o);
 

@@ -28,8 +28,8 @@ struct integers {
     struct kv_scaled scaled;
 };
 
-/* In tiles a group ends at the head's end: one over all heads is there for
- * each. */
+/* In tiles a group ends at the head's end: a group over all heads is repeated
+ * per head. */
 static void init_tiles(const struct kv_codec *c, struct integers *g)
 {
     const uint8_t none[8] = {0};

@@ -9,8 +9,8 @@
  *
  *   | codes: n_groups * len x bits, group by group | heads: n_groups |
  *
- * codes bit-packed (kernels/bitpack.h) and padded to a whole byte; a head is
- * what the quantizer keeps for a group (step, minimum, ...). */
+ * codes bit-packed (kernels/bitpack.h) and padded to a whole byte; a head holds
+ * the quantizer's parameters of a group (scale, minimum, ...). */
 #ifndef KV_INTEGERS_H
 #define KV_INTEGERS_H
 
@@ -25,13 +25,13 @@ enum kv_axis { KV_AXIS_TOKEN, KV_AXIS_CHANNEL };
 /* How one group of n values becomes a head and codes, and back. */
 struct kv_group_quantizer {
     size_t head_bytes;
-    /* Codes are chosen with the head as it is stored. */
+    /* Codes are chosen with the stored (rounded) head. */
     void (*encode)(const float *x, size_t n, unsigned bits, uint8_t *head,
                    uint16_t *code);
     void (*decode)(const uint16_t *code, size_t n, unsigned bits,
                    const uint8_t *head, float *x);
-    /* A head as a step and an offset, of this kind; with KV_OFFSET_SAME the
-     * offset is that of any head.  NULL: no such integers. */
+    /* A head as a step and an offset, of this kind; with KV_OFFSET_SAME all
+     * heads have one offset.  NULL: the quantizer is not affine. */
     void (*affine)(const uint8_t *head, unsigned bits, uint16_t *step,
                    float *offset);
     enum kv_offset offset;

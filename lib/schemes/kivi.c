@@ -10,9 +10,9 @@
  *   axis_key = axis_value = -1               kivi:b4g64,axis=channel
  *
  * (0 cuts the tensor, whose channels come last, into runs of g.)  It keeps 128
- * tokens at most in full, and whenever they are full encodes all that it holds
- * anew; here what is quantized stays.  Its other back end, HQQ, moves the
- * minimum by an optimisation that is not here. */
+ * tokens at most in full, and whenever they are full encodes the whole cache
+ * anew; here quantized tokens stay quantized as they were.  Its other back end,
+ * HQQ, optimises the minimum, which kvtools does not. */
 #include "lib/base/half.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"

@@ -101,7 +101,7 @@ static double fill_levels(const struct kv_klt_kind *kind, float *table)
     return mse;
 }
 
-/* Tables of the kinds, and what those in use reach. */
+/* Tables of the kinds, and the error of each kind in use. */
 static int load_kinds(struct kv_codec *c, const struct kv_calib_set *set,
                       double *mse, struct kv_err *e)
 {
@@ -203,8 +203,8 @@ static int by_kind_and_head(const void *a, const void *b)
 }
 
 /* Keeps the unit's coefficients, and puts them in the bitstream's order: kind
- * by kind, as allocated; of a kind head by head, so that what attention reads
- * for a head lies together. */
+ * by kind, as allocated; of a kind head by head, so that attention reads a
+ * head's coefficients in one piece. */
 static void keep_coefs(struct klt *k, struct kv_klt_unit *u)
 {
     qsort(u->coef, u->n_coded, sizeof(*u->coef), by_kind_and_head);
@@ -237,8 +237,8 @@ static void add_transition(struct klt *k, bool trellis, size_t kind)
     *to = kv_trellis_transition(of->bits, of->values, table, trellis);
 }
 
-/* A trellis needs a state: as long as fewer bits than it has are before a
- * transition, levels leave less error where there are some. */
+/* A trellis needs a state: while fewer bits than the state's precede a
+ * transition, levels have less error, if the kind has levels. */
 static void make_transitions(struct klt *k, bool scalar)
 {
     size_t bits = 0;

@@ -56,8 +56,8 @@
 
 /* Kinds of transitions, by rate ascending; 0 is a coefficient that is not
  * coded. Levels are of one value.  Where two kinds are of one rate, the trellis
- * has the second, which leaves as little error in half as many transitions, and
- * of the first only what is left over. */
+ * has the second, which reaches the same error in half as many transitions, and
+ * the first only for the remainder. */
 enum { KV_KLT_KINDS = 15 };
 extern const struct kv_klt_kind {
     unsigned bits, values;
@@ -76,7 +76,8 @@ struct kv_klt_coef {
     uint8_t kind; /* 0: not coded; else kv_klt_kinds[kind - 1] */
 };
 
-/* All coefficients of one side of one layer: what fills a token's bitstream. */
+/* All coefficients of one side of one layer: the content of a token's
+ * bitstream. */
 struct kv_klt_unit {
     struct kv_klt_coef *coef; /* [n]; by variance descending for allocate */
     size_t n;
@@ -88,8 +89,8 @@ struct kv_klt_unit {
  * every unit): each coefficient takes the kind that minimises
  * variance * mse + lambda * rate, for the smallest lambda that fits.  mse
  * [KV_KLT_KINDS], of a coefficient of unit variance; INFINITY: a kind that is
- * not used.  Of two kinds in use that have one rate it is the second; what does
- * not fill a transition takes the next lower kind. */
+ * not used.  Of two kinds in use with equal rates it uses the second;
+ * coefficients that do not fill a transition take the next lower kind. */
 void kv_klt_allocate(struct kv_klt_unit *unit, size_t n_units, size_t budget,
                      const double *mse);
 

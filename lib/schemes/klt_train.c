@@ -23,8 +23,8 @@ enum {
     ROUNDS = 24
 };
 
-/* A direction's share of the metric is at least this of the mean: what no
- * query asks for must not drown what some do. */
+/* A direction's share of the metric is at least this of the mean: a direction
+ * that no query has must not drown those that some queries have. */
 static const double RIDGE = 1e-5;
 
 /* One side of one layer. */
@@ -70,8 +70,7 @@ static enum kv_gram fisher_gram(const struct kv_spec *s, enum kv_side side)
 
 /* A token's weight: 1, or with Fisher's metric the length of the loss's
  * gradient at its vector (between not at all and the square, this is best):
- * what matters more shall fit the transform more.  weight:
- * [n][n_heads]. */
+ * more important tokens count more in the transform.  weight: [n][n_heads]. */
 static int read_weights(const struct job *j, size_t at, size_t n, float *weight,
                         struct kv_err *e)
 {
@@ -417,8 +416,8 @@ static float *draw(const struct pool *pool, bool eighth, size_t n,
     return x;
 }
 
-/* What is kept of the table of each kind, and what it leaves of values it has
- * not seen. */
+/* Stores the table of each kind, and its error on values that it was not
+ * trained on. */
 static int train_trellis(struct kv_calib_set *out, const struct pool *pool,
                          uint64_t seed, struct kv_err *e)
 {

@@ -184,7 +184,7 @@ static struct kv_kvquant_range channel(const struct nuq *q, size_t i)
     return kv_kvquant_between(q->threshold[2 * i], q->threshold[2 * i + 1]);
 }
 
-/* What attention on the codes wants of keys. */
+/* Prepares the keys' channels for attention on the codes. */
 static void open_channels(const struct kv_codec *c)
 {
     struct nuq *q = c->state;
@@ -212,7 +212,7 @@ static void open_tiles(const struct kv_codec *c)
         open_channels(c);
 }
 
-/* Bytes of a token with n outliers, the one place that adds them up. */
+/* Bytes of a token with n outliers; no other function adds them up. */
 static size_t token_bytes(const struct kv_codec *c, size_t n)
 {
     const struct nuq *q = c->state;
@@ -269,8 +269,8 @@ static size_t get_outlier(const uint8_t *sparse, size_t n, size_t at, float *x)
     return index;
 }
 
-/* Which of a token's keys stay outliers: those beyond their thresholds, and of
- * more than there may be those that are furthest.  Gives how many. */
+/* Finds a token's outlier keys: those beyond their thresholds; if these exceed
+ * the cap, the furthest.  Returns their number. */
 static uint16_t find_outliers(const struct nuq *q, const float *x,
                               bool *outlier)
 {
@@ -315,8 +315,8 @@ static size_t encode_block(const struct kv_codec *c, struct kv_where w,
     return token_bytes(c, n);
 }
 
-/* Takes back what encode_block can have written: thresholds decide what an
- * outlier is. */
+/* Accepts only bytes that encode_block can have written: thresholds decide
+ * which values are outliers. */
 static int decode_block(const struct kv_codec *c, const uint8_t *bytes,
                         size_t size, float *x, struct kv_err *e)
 {

@@ -2,25 +2,25 @@
  *
  * Keys are taken before RoPE.  Each of their channels (of one head) has
  * thresholds from the calibration, and each token's values, over all KV heads
- * of the layer, their own: what lies between them is normalised to [-1, 1] and
- * stored as the nearest of 2^b levels, the rest are outliers and stay fp16.
+ * of the layer, their own: values between them are normalised to [-1, 1] and
+ * stored as the nearest of 2^b levels; the rest are outliers and stay fp16.
  *
  * Outliers: o percent, half of them on each side (the quantile
  * t = 1 - (1 - s) / 2 with s = 1 - o / 100).  Of n numbers ceil(n o / 200) are
  * beyond a threshold, which is the next of them: of the n tokens of a channel
- * in the calibration, and of the row of n values of a token, where of equal
- * ones the first are the largest and the last the smallest.  That the share is
- * rounded up, and that a threshold is one of the numbers, is our reading.  At
- * o = 0 keys beyond what the calibration saw are clamped to it.
+ * in the calibration, and of the row of n values of a token, where among equal
+ * values the first count as the largest and the last as the smallest.  That the
+ * share is rounded up, and that a threshold is one of the numbers, is our
+ * reading.  At o = 0 keys are clamped to the calibration's range.
  *
  * How many outliers a token's keys have varies, and is more than o per cent on
  * text unlike the calibration's.  cap says how many it has at most, in per cent
- * of its row, rounded to whole outliers: those stay whose normalised value is
- * furthest from 0, of equal ones the first, and the others are clamped to their
+ * of its row, rounded to whole outliers: the values furthest from 0 when
+ * normalised stay (first ones on ties), the others are clamped to their
  * thresholds.  100 is no cap, as the published code runs unless told.  (With
  * one, that code keeps 21 at each end, o = 1 of its 4096 values, whatever the
- * cap; and its k-means has what the cap takes back.  Here the cap changes no
- * table.)
+ * cap; and trains its k-means on the clamped values too.  Here the cap changes
+ * no table.)
  *
  * A token, row = n_kv_heads * head_dim:
  *
@@ -87,9 +87,8 @@ static inline struct kv_kvquant_range kv_kvquant_between(float low, float high)
     return (struct kv_kvquant_range){low / 2 + high / 2, high / 2 - low / 2};
 }
 
-/* Of the values x [row] of a token, as it is stored: half is the pair of
- * fp16.  outlier: [row], true for n_side of the largest and of the
- * smallest. */
+/* The stored range of a token's values x [row]: half is the pair of fp16.
+ * outlier: [row], true for n_side of the largest and of the smallest. */
 struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
                                              size_t n_side, bool *outlier,
                                              uint16_t half[2]);

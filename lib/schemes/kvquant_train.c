@@ -1,5 +1,5 @@
 /* Training of KVQuant: one pass over a layer's keys finds the thresholds of
- * its channels; one over keys, and one over values, sorts what is normalised
+ * its channels; one over keys, and one over values, sorts normalised values
  * into bins; k-means of the bins makes the levels. */
 #include "kernels/levels/kmeans1d.h"
 #include "kernels/topk.h"
@@ -65,7 +65,7 @@ void kv_kvquant_nf_levels(unsigned bits, float *level)
 
 enum { CHUNK = 512 /* tokens read at a time */ };
 
-/* What of the normalised z falls into a bin. */
+/* The sums of the normalised z in a bin. */
 struct bin {
     double w, wz;      /* weights, and weighted z */
     double n, z, zz;   /* moments without weights */
@@ -279,7 +279,7 @@ static uint16_t bin_code(const struct bin *b, const float *mid, unsigned bits)
     return kv_kvquant_code(mid, bits, (float)(b->z / b->n));
 }
 
-/* Q-Norm: what levels decode to. */
+/* Q-Norm: the values that levels decode to. */
 static void normalise(const struct job *j, const float *mid, unsigned bits,
                       const float *level, float *to)
 {

@@ -5,9 +5,9 @@
  *
  * Its code encodes the whole prompt, then keeps new tokens in fp16 and encodes
  * 128 at a time.  So do we, but for the prompt's last tokens where 128 does not
- * divide it: they are quantized with the first 128 that they are part of, for
- * what is stored is a function of the tokens alone (lib/codec.h), not of where
- * a prompt ended.  residual=sliding keeps the newest 128 tokens in fp16. */
+ * divide it: they are quantized with the 128 tokens that complete them, as
+ * stored bytes are a function of the tokens alone (lib/codec.h), not of the
+ * prompt's end.  residual=sliding keeps the newest 128 tokens in fp16. */
 #include "lib/schemes/codebook.h"
 #include "lib/schemes/schemes.h"
 

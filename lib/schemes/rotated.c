@@ -19,8 +19,8 @@ int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
 
 /* ---- integers with a zero point ---------------------------------------- */
 
-/* zero stays below 2^14 for such a scale, and below 2^15 once the scale is
- * rounded to fp16. */
+/* The smallest scale with zero < 2^14, and zero < 2^15 after rounding the scale
+ * to fp16. */
 static float min_scale(float low, float high)
 {
     return fmaxf(fabsf(low), fabsf(high)) * 0x1p-14f;

@@ -1,4 +1,4 @@
-/* What the schemes share that rotate a token before they quantize it with
+/* Shared by the schemes that rotate a token before they quantize it with
  * integers: asymmetric, in groups along the token's channels, of a range that
  * may be clipped.
  *
@@ -12,8 +12,9 @@
  *   zero=none  | scale: f16 |                 x = scale code
  *
  * with zero = -round(low / scale), so that 0 is a level, and
- * code = clamp(round(x / scale) + zero): what QuaRot's code does.  zero=min is
- * KIVI's, which meets both ends of the range.  32 / g bits a value.
+ * code = clamp(round(x / scale) + zero): as in QuaRot's code. zero=min is
+ * KIVI's, which represents both ends of the range exactly.  32 / g bits a
+ * value.
  *
  * zero=none is symmetric, 16 / g bits a value: scale = clip max|x| / top, codes
  * from -top to top = 2^(b-1) - 1, of values clamped to clip max|x| at either

@@ -5,7 +5,7 @@
  * a group of keys may cross heads, since the reordered row is all of them.
  *
  *   order=after   transform, then sort the transformed channels of the layer
- *                 by their mean, the least first: what the published code does.
+ *                 by their mean, the least first: as in the published code.
  *                 A group's channels then have like offsets, a narrow range.
  *   order=before  sort the channels of the layer by their mean |k|, the largest
  *                 first, deal them out to the transforms one by one, transform:
@@ -13,11 +13,11 @@
  *
  * Our reading.  The paper finds attention sinks by their massive activations,
  * in the hidden state; here the first s tokens stay fp16, 1 by default.  It
- * leaves h, clip, what a group keeps and the ties of the sort open: 4 heads, an
- * integer zero point (zero=int, rotated.h) and a clip of 0.8 at 2 bits and of 1
- * at 3 and 4 are the published code's; ties keep their order.  zero=min keeps a
- * group's minimum instead.  At 3 bits that code's largest code is bits^2 - 1,
- * which is 8; here it is 7.
+ * leaves h, clip, a group's zero point and the ties of the sort open: 4 heads,
+ * an integer zero point (zero=int, rotated.h) and a clip of 0.8 at 2 bits and
+ * of 1 at 3 and 4 are the published code's; ties keep their order.  zero=min
+ * keeps a group's minimum instead.  At 3 bits that code's largest code is
+ * bits^2 - 1, which is 8; here it is 7.
  *
  * Table in a calibration: order [n_kv_heads * head_dim], K, per layer: the
  * channel that stands at each place of the reordered row. */
@@ -94,8 +94,8 @@ static size_t hadamard(const struct kv_spec *s, const struct kv_shape *shape)
 
 /* ---- calibration ------------------------------------------------------- */
 
-/* What channels are sorted by: the mean of each transformed channel, or minus
- * the mean |k|.  statistic: [row]. */
+/* The sort key of channels: the mean of each transformed channel, or minus the
+ * mean |k|.  statistic: [row]. */
 static int measure(const struct kv_spec *s, struct kv_dump *dump, size_t layer,
                    double *statistic, struct kv_err *e)
 {

@@ -1,6 +1,5 @@
-/* What the two scalar baselines of the lecture share: absmax and zeropoint
- * with b bits, groups of g, along tokens or channels, heads apart or together.
- */
+/* Shared by the two scalar baselines, absmax and zeropoint: with b bits, groups
+ * of g, along tokens or channels, heads apart or together. */
 #ifndef KV_LECTURE_H
 #define KV_LECTURE_H
 

@@ -1,4 +1,4 @@
-/* Every scheme there is: one file in this folder, one name in this list. */
+/* All schemes: one file in this folder, one name in this list. */
 #ifndef KV_SCHEMES_H
 #define KV_SCHEMES_H
 

@@ -1,8 +1,8 @@
 /* Small floats (kernels/scaled/minifloat.h) in groups of a token's channels
- * that share a scale.  What a group's head is, and how its scale is chosen:
+ * that share a scale.  A group's head, and the choice of its scale:
  *
  *   fp8 fp6 fp4       | max|x|: f16 |   max|x| / the format's max; with
- *     scale=none      nothing           1: values are cast as they are
+ *     scale=none      nothing           1: values are cast unscaled
  *   mxfp8 6 4         | power: e8m0 |   OCP MX v1.0, 32 values:
  *                                       2^(floor(log2 max|x|) - emax)
  *   nvfp4             | scale: e4m3 |   NVIDIA, 16 values: max|x| / 6
@@ -12,11 +12,11 @@
  *
  * Our readings.  A scale per tensor cannot be known while a cache grows:
  * scale=none is the static scale 1 that servers' fp8 caches have by default.
- * NVFP4's second scale, a float per tensor, is 1 for the same reason; what is
- * not zero has a scale of at least 2^-9, the least e4m3.  A group of zeros has
- * head 0.  fp8, fp6 and fp4 store max|x| instead of the scale, which e5m2's max
- * would push among the denormals of fp16.  Where head_dim is less than a block,
- * the block is the head. */
+ * NVFP4's second scale, a float per tensor, is 1 for the same reason; a group
+ * with a nonzero value has a scale of at least 2^-9, the smallest e4m3.  A
+ * group of zeros has head 0.  fp8, fp6 and fp4 store max|x| instead of the
+ * scale, which e5m2's max would push among the denormals of fp16.  Where
+ * head_dim is less than a block, the block is the head. */
 #include "kernels/scaled/minifloat.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"

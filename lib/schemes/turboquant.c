@@ -18,14 +18,13 @@
  * the Hadamard transform, as fast implementations do; rot=plain is that
  * transform alone.
  *
- * vLLM's variants.  With nc (norm correction) the levels that were chosen are
- * brought back to the norm of x: what is stored as rms is |x| over the norm of
- * the levels, for which vLLM stores |x| and divides when it reads.  A side with
- * other levels is not rotated:
+ * vLLM's variants.  With nc (norm correction) the chosen levels are scaled to
+ * the norm of x: the stored rms is |x| / |levels|, where vLLM stores |x| and
+ * divides when it reads.  A side with other levels is not rotated:
  *
  *   levels=uniform  minimum to maximum of the head, as kivi has them along
  *                   channels: | codes | scale: f16 | minimum: f16 |
- *   levels=fp8      e4m3 as it is, without a scale (b8)
+ *   levels=fp8      e4m3 without a scale (b8)
  *
  * and skip leaves the first and last layers in fp16.  Its cache types are
  *
@@ -122,7 +121,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
-/* Skipped layers are counted as what they are. */
+/* Skipped layers count with their own bits. */
 static double nominal(const struct kv_spec *s, enum kv_side side,
                       const struct kv_shape *shape)
 {
@@ -241,7 +240,8 @@ static void decode_codes(const struct turboquant *t, const uint8_t *bytes,
     kv_combine_rows(work, t->r, t->d, t->d, x);
 }
 
-/* What makes the decoded levels as large as x: size over their rms. */
+/* The factor that gives the decoded levels the norm of x: size /
+ * rms(levels). */
 static float corrected(const struct turboquant *t, const uint16_t *code,
                        float size)
 {

@@ -4,16 +4,16 @@
  * same for keys and values; the `salient` per cent of a block with the most of
  * it are salient, 60 in the published code, where the ratio of the others is
  * 0.4.  Each KV head has its own salient tokens, as in that code (mask=head),
- * or all have those of their mean (mask=layer): there are m masks of a block.
+ * or all have those of their mean (mask=layer): a block has m masks.
  *
  * Our reading: a block of n tokens is scored by its own probes
  * over its own keys, so that a block as long as the prompt is the paper's
- * prefill and n = 100 its decoding, both but for what lies before the block.
- * The probes are the newest `recent` per cent, rounded up, and one token drawn
- * from each of `random` per cent as many equal runs of the others (published
- * code: drawn with replacement), the same in every layer.  The published code
- * divides a token's sum by all tokens that see it, not by the probes among
- * them; that is not done here.
+ * prefill and n = 100 its decoding, both except for the tokens before the
+ * block.  The probes are the newest `recent` per cent, rounded up, and one
+ * token drawn from each of `random` per cent as many equal runs of the others
+ * (published code: drawn with replacement), the same in every layer.  The
+ * published code divides a token's sum by all tokens that see it, not by the
+ * probes among them; that is not done here.
  *
  * Keys are quantized per channel, the salient tokens of a block one group and
  * the others another.  Values are channel-separable token-wise: channel j of
@@ -126,8 +126,8 @@ static void make_masks(const struct kv_codec *c, const float *saliency,
     free(s);
 }
 
-/* token: [n_masks][block], the salient ones in order, then the others: each
- * once, whatever is marked. */
+/* token: [n_masks][block], the salient tokens in order, then the others: each
+ * once, for any marks. */
 static void sort_out(const struct kv_codec *c, const uint16_t *salient,
                      size_t *token)
 {
