@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the choice -------------------------------------------------------- */
+/* ---- the choice ---------------------------------------------------------- */
 
-/* The first places' sum, how it came about, and what the last of them took. */
+/* A sum over the first places: its predecessor, and the choice of the last
+ * place. */
 struct sum {
     double bytes, cost;
     size_t from, spec;
@@ -126,7 +127,7 @@ int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
     return 0;
 }
 
-/* ---- what the specs offer ---------------------------------------------- */
+/* ---- offers of the specs ------------------------------------------------- */
 
 int kv_allocate_attention(const struct kv_measure_plan *p,
                           struct kv_offer *offer, double *values,
@@ -183,7 +184,7 @@ int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
         place[at] = base;
         if (kv_ppl_run(p, &mixed, calib, NULL, &score, &bits, e))
             goto out;
-        /* the other places hold what they hold in the base run */
+        /* the other places store the base run's bytes */
         offer[i] = (struct kv_offer){bits.bytes - all.bytes / (double)n_places *
                                                       (double)(n_places - 1),
                                      score.kl_mean};

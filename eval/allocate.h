@@ -1,6 +1,6 @@
-/* Which spec for which place (the keys or the values of one layer), so that a
- * budget of bits holds and the error is least: what a layer file says
- * (lib/mixed.h). */
+/* Which spec for which place (the keys or the values of one layer), so that the
+ * bits stay within a budget and the error is minimal: the content of a layer
+ * file (lib/mixed.h). */
 #ifndef KV_ALLOCATE_H
 #define KV_ALLOCATE_H
 
@@ -9,8 +9,8 @@
 
 /* One spec at one place. */
 struct kv_offer {
-    double bytes; /* what it stores there, measured */
-    double cost;  /* how bad it is with this place alone stored */
+    double bytes; /* bytes stored at this place, measured */
+    double cost;  /* error with this place alone quantized */
 };
 
 /* Our reading throughout: costs of places add up.  Errors of keys and values,
@@ -18,17 +18,16 @@ struct kv_offer {
  * the whole choice tells how far that holds. */
 
 /* offer: [n_places][n_specs]; values: stored by all places together.  choice:
- * [n_places], the index of a spec for each: among all choices whose bytes are
- * at most bits * values / 8, one of the least sum of costs, and of those the
- * one of the fewest bytes.
+ * [n_places], the index of a spec for each: minimizes the sum of costs subject
+ * to bytes <= bits * values / 8; on ties the bytes.
  *
  * Exact while at most KV_ALLOCATE_SUMS sums of bytes are worth keeping (every
  * one that no other beats in both bytes and cost), which is so where schemes
- * take the same bytes in each layer.  Beyond that the sums are thinned to the
- * best in each of so many equal steps of bytes: the budget holds, the cost may
- * be a little above the least.
+ * take the same bytes in each layer.  Beyond that only the best sum in each of
+ * KV_ALLOCATE_SUMS equal intervals of bytes is kept: the budget holds, the cost
+ * may be slightly above the minimum.
  *
- * Fails, with the least bits there are, when the budget cannot be met. */
+ * Fails, naming the smallest possible bits, when the budget cannot be met. */
 enum { KV_ALLOCATE_SUMS = 1 << 14 };
 int kv_allocate(const struct kv_offer *offer, size_t n_places, size_t n_specs,
                 double values, double bits, size_t *choice, struct kv_err *e);

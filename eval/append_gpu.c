@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many blocks of one side of each sequence, on the device. */
+/* Blocks of one side of each sequence, on the device. */
 struct blocks {
     struct kv_gpu_code code;
     struct kv_gpu_coder *coder;
     struct kv_gpu_blocks b;
     void *x, *bytes, *workspace;
-    float *back; /* what they decode to */
+    float *back; /* the decoded blocks */
 };
 
 struct append {
@@ -44,7 +44,7 @@ static bool can(const struct kv_append_gpu *a)
 }
 
 /* The first token of each sequence's newest tile, the same in all of them;
- * SIZE_MAX: there is none. */
+ * SIZE_MAX: none. */
 static size_t newest(const struct kv_append_gpu *a)
 {
     const struct kv_gpu_attend *attend = kv_attn_gpu_attend(a->attend);
@@ -52,7 +52,7 @@ static size_t newest(const struct kv_append_gpu *a)
     return attend ? kv_gpu_attend_newest(attend, 0) : SIZE_MAX;
 }
 
-/* Whether there are tiles, and blocks fill them. */
+/* Whether the codes have tiles, and whole blocks fill a tile. */
 static bool has_tiles(const struct kv_append_gpu *a)
 {
     return newest(a) != SIZE_MAX && KV_GPU_TILE % a->codec[KV_K]->block == 0 &&

@@ -1,5 +1,5 @@
-/* Quantization on append on a GPU, timed: what the block costs that quantizes
- * beside a step of attention, and what a tile of attention does. */
+/* Quantization on append on a GPU, timed: the time of a block that quantizes
+ * during a step of attention, and of writing a tile of attention. */
 #ifndef KV_APPEND_GPU_H
 #define KV_APPEND_GPU_H
 
@@ -25,7 +25,7 @@ struct kv_append_gpu {
                                * each sequence's first block is encoded, and
                                * its newest tile of codes */
     size_t n, n_batch, copies;
-    struct kv_attn_gpu *attend; /* what runs beside */
+    struct kv_attn_gpu *attend; /* the attention that runs beside */
     const float *out;           /* its answers, kv_attn_gpu_time()'s */
     size_t warmup, reps;
     uint64_t seed;
@@ -33,7 +33,7 @@ struct kv_append_gpu {
 
 /* A block of keys and one of values (a token, where blocks are tokens) of every
  * sequence and copy, with cold caches, into memory of their own; and the newest
- * tile of each, NaN where one has none, over what it was.  Fails without
+ * tile of each over the old one, NaN where a side has none.  Fails without
  * memory, when bytes are not encode()'s or values not decode()'s, and when
  * attention over the new tiles has other answers. */
 int kv_append_gpu_time(const struct kv_append_gpu *a,

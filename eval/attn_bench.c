@@ -167,7 +167,7 @@ void kv_attn_inputs_clear(struct kv_attn_inputs *in)
     *in = (struct kv_attn_inputs){0};
 }
 
-/* One step of the batch, as it is timed. */
+/* One timed step of the batch. */
 struct kv_attn_step {
     const struct kv_attn_bench *bench;
     const struct kv_attn_inputs *in;
@@ -204,7 +204,8 @@ static void run_step(void *arg)
         return;
     }
     /* A scheme's own attention shares out its KV heads where sequences are
-     * too few for all threads: to those that wait, so in no region of ours. */
+     * too few for all threads: which needs idle threads, so not inside a
+     * parallel region of ours. */
     if (s->own_attention && s->in->n_batch < s->bench->threads) {
         for (size_t b = 0; b < s->in->n_batch; b++)
             attend_cache(s, b);
@@ -310,7 +311,7 @@ static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
     }
 }
 
-/* What one step does, counted. */
+/* Counts the operations of one step. */
 static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
 {
     const struct kv_attn_inputs *in = s->in;

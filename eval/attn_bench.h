@@ -1,4 +1,4 @@
-/* Attention over caches, timed: what kvattn runs. */
+/* Timed attention over caches: the measurement of kvattn. */
 #ifndef KV_ATTN_BENCH_H
 #define KV_ATTN_BENCH_H
 
@@ -16,12 +16,11 @@
 struct kv_calib;
 struct kv_dump;
 
-/* A batch of sequences of one layer.  k, k_pre (NULL: not there), v:
- * [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens' queries,
- * exact: attention in double over k and v, both
- * [n_batch][nq][n_heads][head_dim]; all_q: every token's queries,
- * [n_batch][n][n_heads][head_dim], NULL unless wanted.  The arrays are
- * owned. */
+/* A batch of sequences of one layer.  k, k_pre (NULL: none), v:
+ * [n_batch][n][n_kv_heads][head_dim]; q: the newest nq tokens' queries, exact:
+ * attention in double over k and v, both [n_batch][nq][n_heads][head_dim];
+ * all_q: every token's queries, [n_batch][n][n_heads][head_dim], NULL unless
+ * wanted.  The arrays are owned. */
 struct kv_attn_inputs {
     struct kv_shape shape;
     size_t layer, n_batch, n, nq;
@@ -47,16 +46,16 @@ struct kv_attn_result {
     struct kv_timing timing; /* one step of the whole batch */
     double speedup;          /* median over the base line's, run for run */
     size_t bytes_moved;      /* caches, queries and outputs, each once */
-    size_t device_bytes;     /* what the step reads the caches from: tiles, or
-                              * the caches themselves */
+    size_t device_bytes;     /* bytes that the step reads: of tiles, or of the
+                                caches themselves */
     struct kv_append_times append; /* on a GPU; else NaN */
     struct kv_attend_ops ops; /* of one step, schemes with an attend() only */
 };
 
-/* What to run: the best of int8, exact and generic (or the scheme's own codes)
- * that is there, but none before the one that is asked for; or, on a GPU, two
- * that others are measured against: f16 by products and a softmax, and codes
- * that are made halves first. */
+/* The path to run: the first of int8, exact and generic (or the scheme's own
+ * codes), from the requested one on, that the codes support; or, on a GPU, two
+ * baselines: f16 by products and a softmax, and codes that are made halves
+ * first. */
 enum kv_attn_path {
     KV_ATTN_INT8,
     KV_ATTN_EXACT,
@@ -69,8 +68,8 @@ struct kv_attn_bench {
     const struct kv_calib *calib; /* NULL: none */
     struct kv_bench *bench;
     const struct kv_device *gpu; /* where attention runs; NULL: the CPU */
-    size_t copies;  /* on a GPU each sequence is there so many times, in memory
-                     * of its own: a batch that needs less of the host's */
+    size_t copies;  /* on a GPU, copies of each sequence, each in memory of its
+                       own: a batch that needs less host memory */
     size_t threads; /* over caches, KV heads and chunks; "codes" and "generic"
                      * over caches alone */
     bool warm;      /* on the CPU: see kv_bench_time() */
@@ -81,8 +80,8 @@ struct kv_attn_bench {
 
 /* The inputs in caches of one spec, ready for a step; keeps b, in and spec by
  * pointer.  Fails without a needed calibration, k_pre or all_q.  On a GPU it
- * may also give 1, with a sentence in e and no step: there is no kernel for
- * this spec, or no memory; others may do. */
+ * may also return 1, with a sentence in e and no step: no kernel for this spec,
+ * or no memory; other specs may work. */
 struct kv_attn_step;
 int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      const struct kv_attn_inputs *in,
@@ -90,10 +89,10 @@ int kv_attn_step_new(struct kv_attn_step **s, const struct kv_attn_bench *b,
                      struct kv_err *e);
 void kv_attn_step_free(struct kv_attn_step *s); /* NULL is fine */
 
-/* What runs: "exact" or "int8", on tiles of the codes (kernels/tiles/tiles.h);
- * "codes", the scheme's own; "generic", decode() and then attention, or the
- * GPU's kernel for any sizes; "plain", the same for a view that tiles do not
- * take; "unfused", "dequant". */
+/* The path in use: "exact" or "int8", on tiles of the codes
+ * (kernels/tiles/tiles.h); "codes", the scheme's own; "generic", decode() and
+ * then attention, or the GPU's kernel for any sizes; "plain", the same for a
+ * view that tiles do not take; "unfused", "dequant". */
 const char *kv_attn_step_path(const struct kv_attn_step *s);
 
 /* Times the step, by turns with the base line's (NULL or the step itself: it

@@ -15,7 +15,7 @@ enum { TILE = 16 };
 struct tile {
     const size_t *at;
     size_t n_at, group, kv_head;
-    size_t n_keys;                 /* the last query sees so many */
+    size_t n_keys;                 /* tokens that the last query sees */
     float *q;                      /* [rows][head_dim] */
     float *exact, *stored;         /* [rows][n_keys]: logits, then weights */
     float *out[1 + KV_ATTN_CASES]; /* [rows][head_dim]: exact, then by case */
@@ -31,8 +31,8 @@ static double log_normaliser(const float *logit, size_t n)
     return max + log(sum);
 }
 
-/* One row of both kinds of scores becomes weights, 0 for what row r's query
- * does not see; adds the logit error and the divergence. */
+/* One row of both kinds of scores becomes weights, 0 for tokens that row r's
+ * query does not see; adds the logit error and the divergence. */
 static void compare_weights(struct kv_attn_error *sum,
                             const struct kv_attn_window *w,
                             const struct tile *t, size_t r, float *exact,

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What was stored instead of the exact tensors when an output was made. */
+/* The quantized tensors of an output; the others are exact. */
 enum kv_attn_case { KV_ATTN_K, KV_ATTN_V, KV_ATTN_BOTH, KV_ATTN_CASES };
 
 /* Sums, so that parts measured apart can be added.  Start from { 0 }. */
@@ -51,8 +51,8 @@ double kv_attn_error_logit(const struct kv_attn_error *s);
 double kv_attn_error_kl(const struct kv_attn_error *s);
 double kv_attn_error_out(const struct kv_attn_error *s, enum kv_attn_case c);
 
-/* n_at query positions spread over n tokens, the last token included; all of
- * them when there are fewer.  at: [min(n, n_at)]; returns that count. */
+/* n_at query positions spread over n tokens, the last token included; all if n
+ * < n_at.  at: [min(n, n_at)]; returns that count. */
 size_t kv_attn_positions(size_t n, size_t n_at, size_t *at);
 
 #endif

@@ -1,4 +1,4 @@
-/* Decode attention on a GPU, timed: what kvattn --device cuda runs. */
+/* Timed decode attention on a GPU: the measurement of kvattn --device cuda. */
 #ifndef KV_ATTN_GPU_H
 #define KV_ATTN_GPU_H
 
@@ -12,8 +12,8 @@ struct kv_gpu_attend;
 
 /* n_batch caches, each `copies` times; q: [n_batch][nq][n_heads][head_dim].
  * path: int8 where the device has it for these codes, else exact, else generic;
- * or what it names.  Fails without a kernel for the codes and without memory,
- * naming what is missing; unfused also where not all is f16, or nq is not 1.
+ * or the named one.  Fails without a kernel for the codes and without memory,
+ * naming the missing one; unfused also where not all is f16, or nq is not 1.
  * The tiles are not needed afterwards. */
 int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     struct kv_tile_cache *const *tiled, size_t n_batch,
@@ -21,8 +21,8 @@ int kv_attn_gpu_new(struct kv_attn_gpu **g, const struct kv_device *device,
                     enum kv_attn_path path, struct kv_err *e);
 void kv_attn_gpu_free(struct kv_attn_gpu *g); /* NULL is fine */
 
-const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* what runs */
-/* Of all that is there of the caches, and is read. */
+const char *kv_attn_gpu_name(const struct kv_attn_gpu *g); /* in use */
+/* Bytes of the caches on the device, which a step reads. */
 size_t kv_attn_gpu_bytes(const struct kv_attn_gpu *g);
 
 /* Launches attention once; does not wait for it. */
@@ -39,7 +39,7 @@ int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
 int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out,
                       struct kv_err *e);
 
-/* What attends, of gpu_attend.h; NULL: unfused. */
+/* The cache of gpu_attend.h; NULL: unfused. */
 struct kv_gpu_attend *kv_attn_gpu_attend(const struct kv_attn_gpu *g);
 
 #endif

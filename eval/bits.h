@@ -1,4 +1,4 @@
-/* What a row says about storage, put together. */
+/* Computes a row's columns about storage. */
 #ifndef KV_BITS_H
 #define KV_BITS_H
 
@@ -11,9 +11,9 @@
  * spec. */
 void kv_bits_add(struct kv_bits *into, const struct kv_bits *b);
 
-/* What one side of a cache holds. */
+/* The bits of one side of a cache. */
 struct kv_bits kv_bits_of_cache(const struct kv_cache *c, enum kv_side side);
-/* What it holds of n tokens, by kv_held_bytes(). */
+/* Its bits for n tokens, by kv_held_bytes(). */
 struct kv_bits kv_bits_of_tokens(const struct kv_codec *c, size_t n);
 
 /* Sets shared_bytes and nominal.  side: KV_K, KV_V, or KV_ALL for both;

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* What is about to be evaluated. */
+/* The model and text of an evaluation. */
 struct kv_evaluated {
     const char *model_hash;
     const struct kv_shape *shape;

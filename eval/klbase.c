@@ -66,21 +66,21 @@ int kv_klbase_create(struct kv_klbase **out, const char *path, size_t n_ctx,
     return 0;
 }
 
-/* Whether a row's numbers can be a distribution, from what its writers do.
+/* Whether a row can be a distribution as llama.cpp writes it.
  *
  * The largest logit has code TOP_CODE, or all are equal: scale 0, codes 0.  The
- * span TOP_CODE * scale is at most SPAN, give or take what a float of the
- * logits' size rounds (SLACK).  Each log p is moved by at most half a step, and
- * by the roundings of a handful of float operations on values below 32:
+ * span TOP_CODE * scale is at most SPAN, up to the rounding of a float of the
+ * logits' size (SLACK).  Each log p is moved by at most half a step, and by the
+ * roundings of a handful of float operations on values below 32:
  *
  *     |log p' - log p| <= d = scale / 2 + 2^-16
  *
  * but where a clipped one is raised, to code 0 and never more than e^-(SPAN -
  * SLACK) of the largest.  As the p sum to 1:
  *
- *     e^-d <= sum of all p',  sum of those p' that are not raised <= e^d
+ *     e^-d <= sum of all p',  sum of all p' that are not raised <= e^d
  *
- * and only rows of the full span have raised ones. */
+ * and only rows of the full span have raised p'. */
 static int check_row(float scale, float min, unsigned top_code, double sum,
                      double raised, struct kv_err *e)
 {

@@ -1,6 +1,6 @@
 /* llama.cpp's file of base log-probabilities (llama-perplexity
- * --kl-divergence-base), read and written, so that numbers made here stand
- * beside numbers made there:
+ * --kl-divergence-base), read and written, so that results of both programs can
+ * be compared:
  *
  *   | "_logits_" | n_ctx: i32 | n_vocab: i32 | n_chunk: i32 |
  *   | tokens: i32[n_chunk * n_ctx] |
@@ -28,8 +28,9 @@ struct kv_klbase;
 int kv_klbase_create(struct kv_klbase **b, const char *path, size_t n_ctx,
                      size_t n_vocab, size_t n_chunks, const int32_t *tokens,
                      struct kv_err *e);
-/* Rows in order: chunk by chunk.  logits: [n_vocab].  Fails on what a row
- * cannot hold: NaN, infinities, and logits so large that 16 is lost in them. */
+/* Rows in order: chunk by chunk.  logits: [n_vocab].  Fails on logits that a
+ * row cannot represent: NaN, infinities, and logits so large that adding 16
+ * does not change them. */
 int kv_klbase_put(struct kv_klbase *b, const float *logits, struct kv_err *e);
 int kv_klbase_commit(struct kv_klbase *b, struct kv_err *e); /* frees b */
 
@@ -42,6 +43,6 @@ int kv_klbase_open(struct kv_klbase **b, const char *path, size_t n_ctx,
  * its exponentials on success.  Thread-safe. */
 int kv_klbase_get(const struct kv_klbase *b, size_t chunk, size_t row,
                   float *log_p, float *p, struct kv_err *e);
-void kv_klbase_close(struct kv_klbase *b); /* discards what is not committed */
+void kv_klbase_close(struct kv_klbase *b); /* discards an uncommitted file */
 
 #endif

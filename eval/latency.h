@@ -13,7 +13,7 @@
 /* The same word in every table: "norm", "qkv", .. */
 extern const char *const kv_step_names[KV_STEP_PARTS];
 
-/* What layers attend to: codes, by our kernels; or halves, by two matrix
+/* The caches of all layers: codes, for our kernels; or halves, for two matrix
  * products and a softmax (kernels/cuda/unfused.h). */
 struct kv_step_caches;
 
@@ -28,7 +28,7 @@ int kv_step_caches_unfused(struct kv_step_caches **c,
                            uint64_t seed, struct kv_err *e);
 void kv_step_caches_free(struct kv_step_caches *c); /* NULL is fine */
 size_t kv_step_caches_bytes(const struct kv_step_caches *c);
-const char *kv_step_caches_name(const struct kv_step_caches *c); /* what runs */
+const char *kv_step_caches_name(const struct kv_step_caches *c); /* path */
 
 struct kv_step;
 

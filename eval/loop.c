@@ -22,14 +22,14 @@ struct kv_loop {
     uint64_t seed;
     size_t first_window;
     struct kv_codecs *codecs;   /* of all layers */
-    const struct kv_backend *b; /* of coders; NULL: there are none */
+    const struct kv_backend *b; /* of coders; NULL: no coders */
     struct layer *layer;        /* [n_layers] */
     size_t last;                /* layer with coders */
     struct kv_bits bits;
 
-    /* What the windows of the layer under way hold, in the forms that their
-     * queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE. host:
-     * as they come out of a cache. */
+    /* The current layer's keys and values of all windows, in the forms that
+     * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
+     * host: as a cache returns them. */
     const struct kv_backend *memory; /* of form */
     struct kv_workspace form[KV_SIDES][VIEWS];
     float *host[KV_SIDES][VIEWS];
@@ -118,7 +118,7 @@ static size_t row_values(const struct kv_loop *l)
     return l->shape.n_kv_heads * l->shape.head_dim;
 }
 
-/* What the cache is given: keys before RoPE for a codec that wants them. */
+/* The input of the cache: keys before RoPE for a pre_rope codec. */
 static const float *cache_input(const struct kv_loop *l, const struct kv_qkv *x,
                                 enum kv_side side, size_t window)
 {
@@ -137,7 +137,7 @@ static void add_bits(struct kv_bits *b, const struct kv_cache *c)
     }
 }
 
-/* ---- what queries see ---------------------------------------------------- */
+/* ---- views of queries ---------------------------------------------------- */
 
 /* Sequence length at the end of the step that query i belongs to. */
 static size_t step_end(const struct kv_protocol *p, size_t i, size_t n)
@@ -156,9 +156,9 @@ static size_t exact_queries(const struct kv_loop *l, size_t n)
     return p < n ? p : n;
 }
 
-/* Quantized tokens, sinks counted, at each of n queries, for free(); NULL where
- * every query sees every token as it is at the end.  Attention on codes wants
- * it of every query; a prompt whose attention is on codes comes as one step. */
+/* Quantized tokens, sinks counted, at each of n queries, for free(); NULL if
+ * every query sees the final state of every token.  Attention on codes needs
+ * one entry per query; a prompt with attention on codes is one step. */
 static uint32_t *until_of(const struct kv_loop *l, const struct kv_codec *c,
                           size_t n, bool on_codes)
 {

@@ -19,9 +19,9 @@ struct kv_loop;
 /* spec is fitted and passed through kv_protocol_spec().  calib may be NULL
  * where the scheme needs none; it and b must outlive the loop.  b: where the
  * model is, or NULL.  Layers whose codecs have kernels on b are encoded and
- * decoded there, to the same bits, and those that store f32 unchanged are
- * attended to so; the others' keys and values come to the CPU, as all do where
- * b is the CPU's or NULL. */
+ * decoded there, to the same bits, and layers that store f32 unchanged attend
+ * to these values on b; keys and values of other layers come to the CPU, as all
+ * do where b is the CPU's or NULL. */
 int kv_loop_new(struct kv_loop **l, const struct kv_spec *spec,
                 const struct kv_shape *shape, const struct kv_calib *calib,
                 const struct kv_protocol *protocol, uint64_t seed,
@@ -33,7 +33,7 @@ void kv_loop_free(struct kv_loop *l);
  * first window, for sentences. */
 struct kv_attention kv_loop_attention(struct kv_loop *l, size_t first_window);
 
-/* What was stored at the end of every window seen so far. */
+/* The bits stored at the end of all windows so far. */
 struct kv_bits kv_loop_bits(const struct kv_loop *l);
 
 #endif

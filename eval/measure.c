@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one spec made of one window of a layer. */
+/* One spec's results on one window of a layer. */
 struct item {
     struct kv_measured sums;
     double *power[KV_SIDES];  /* [n_kv_heads * head_dim]: sums of squares of the
-                               * coefficients; NULL where there are none */
+                               * coefficients; NULL without a transform */
     uint8_t *codes[KV_SIDES]; /* NULL unless they are written */
     size_t n_codes[KV_SIDES];
     struct kv_err error;
@@ -72,8 +72,7 @@ static void count_bytes(const struct layer *l, const struct kv_cache *cache,
     }
 }
 
-/* x, stored: what the cache was given and what it gives back; of these the
- * quantized tokens count. */
+/* x, stored: the cache's input and output; only quantized tokens count. */
 static void measure_coefficients(const struct kv_cache *cache,
                                  enum kv_side side, const float *x,
                                  const float *stored, struct item *item)
@@ -118,8 +117,8 @@ static float *own_attention(const struct layer *l, const struct kv_cache *cache,
     return out;
 }
 
-/* stored: [KV_SIDES], what the cache gave back; the keys are rotated here
- * where they are stored before RoPE. */
+/* stored: [KV_SIDES], the cache's output; applies RoPE to keys that are stored
+ * before it. */
 static void measure_attention(const struct layer *l, size_t window,
                               const struct kv_codec *key,
                               const struct kv_cache *cache, float **stored,
@@ -243,8 +242,8 @@ static void add_power(const struct layer *l, size_t spec,
     }
 }
 
-/* Adds the windows up in order, so that the sums do not depend on threads; the
- * first failure in that order is the one that is told. */
+/* Adds the windows up in order, so that the sums do not depend on threads;
+ * reports the first failure in this order. */
 static int collect(const struct layer *l, struct kv_measured *out,
                    struct kv_err *e)
 {

@@ -1,5 +1,4 @@
-/* Specs measured on a dump: what comes back, what it costs, and what it does
- * to attention. */
+/* Specs measured on a dump: reconstruction error, bits, and attention error. */
 #ifndef KV_MEASURE_H
 #define KV_MEASURE_H
 
@@ -50,9 +49,9 @@ int kv_measure_on_gpu(const struct kv_measure_plan *p,
                       const struct kv_spec *spec, struct kv_err *e);
 
 /* Appends every window of every layer to an empty cache of every spec and
- * compares what the cache gives back.  Keys of a pre_rope codec are compared
- * before RoPE, and rotated for attention.  The attention of schemes with an
- * attend() schemes is their own.
+ * compares the cache's output with its input.  Keys of a pre_rope codec are
+ * compared before RoPE, and rotated for attention.  The attention of schemes
+ * with an attend() schemes is their own.
  *
  * out: [n_specs][layers of the dump], cleared here.  The same bits for any
  * number of threads and any memory.

@@ -55,7 +55,7 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
                 plan->protocol.text, plan->n);
         goto fail;
     }
-    /* a third of the memory is for what the loop decodes */
+    /* a third of the memory is for tensors that the loop decodes */
     p->group = kv_model_windows(plan->model, plan->n, plan->memory / 3 * 2);
     if (p->group > plan->n_windows)
         p->group = plan->n_windows;
@@ -104,8 +104,8 @@ static int base_states(const struct kv_ppl *p, const struct group *g,
 }
 
 /* Rows [row, row + n_rows) of the group, all of one window, of logits
- * [n_rows][n_vocab], against the file's base if there is one.  The sentence is
- * the first bad row's, whichever thread had it. */
+ * [n_rows][n_vocab], against the file's base if there is one.  The error is the
+ * first bad row's, for any number of threads. */
 static int score_rows(const struct kv_ppl *p, const struct group *g, size_t row,
                       size_t n_rows, const float *logits, struct kv_err *e)
 {

@@ -1,4 +1,4 @@
-/* Reconstruction error: what decode() gives beside what was encoded. */
+/* Reconstruction error: decode(encode(x)) against x. */
 #ifndef KV_RECON_H
 #define KV_RECON_H
 
@@ -12,9 +12,9 @@ struct kv_reconstruction {
     size_t n_values, n_vectors;
 };
 
-/* x: what was encoded, y: what came back, both [n][dim], a vector per row.
- * Summed in double, in order.  The cosine of two zero vectors is 1, of one
- * zero vector with another is 0. */
+/* x: the input of encode(), y: the output of decode(), both [n][dim], a vector
+ * per row.  Summed in double, in order.  The cosine of two zero vectors is 1,
+ * of one zero vector with another is 0. */
 void kv_reconstruction_add(struct kv_reconstruction *r, const float *x,
                            const float *y, size_t n, size_t dim);
 void kv_reconstruction_merge(struct kv_reconstruction *into,

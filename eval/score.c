@@ -72,8 +72,8 @@ static double percentile(const struct kv_score *s, double share)
     return NAN;
 }
 
-/* What is no number is in no mean: a maximum, a bin or a comparison would pass
- * over it. */
+/* Fails on NaN and infinity before adding to a mean: a maximum, a bin or a
+ * comparison would ignore NaN. */
 static int check_finite(const struct kv_loss *t, size_t n, bool has_kl,
                         size_t window, size_t first, struct kv_err *e)
 {

@@ -20,7 +20,7 @@ int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e)
     return 0;
 }
 
-/* What was asked for, and what the run makes of it. */
+/* A requested spec and the spec that runs. */
 struct row {
     struct kv_spec asked, run;
 };
@@ -64,7 +64,7 @@ static void note_again(const struct kv_sweep *s, const struct row *first,
                 first->asked.given);
 }
 
-/* Whether the last of n rows is there already. */
+/* Whether the last of n rows equals an earlier one. */
 static bool comes_again(const struct kv_sweep *s, const struct row *rows,
                         size_t n)
 {

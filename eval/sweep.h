@@ -18,12 +18,12 @@ struct kv_shard {
 int kv_shard_parse(struct kv_shard *s, const char *text, struct kv_err *e);
 
 struct kv_sweep {
-    const char *base;                   /* the base line's spec, always first */
-    const struct kv_strings *specs;  /* what -s said, sweeps and all */
-    const struct kv_shape *shape;       /* what they are fitted to */
-    const struct kv_protocol *protocol; /* as its kv_protocol_spec() says;
-                                         * NULL: specs stay as they are */
-    struct kv_shard shard;              /* every n-th, from the i-th on */
+    const char *base;               /* the base line's spec, always first */
+    const struct kv_strings *specs; /* the arguments of -s, sweeps included */
+    const struct kv_shape *shape;   /* the shape to fit them to */
+    const struct kv_protocol
+        *protocol; /* applied by kv_protocol_spec(); NULL: specs unchanged */
+    struct kv_shard shard; /* every n-th, from the i-th on */
 };
 
 /* Expanded, fitted, in order; a spec that comes up again (the protocol or the

@@ -32,7 +32,7 @@ static void write_all(struct kv_bench *b)
             word[j] = j;
 }
 
-/* Words that drive what was there before out of all caches. */
+/* Number of words that evict earlier data from all caches. */
 static size_t to_read(void)
 {
     const size_t min = (size_t)256 << 20;
@@ -61,7 +61,8 @@ void kv_bench_free(struct kv_bench *b)
     free(b);
 }
 
-/* A word of every line: what loads are as wide as, memory does not know. */
+/* Reads one word of every line: bandwidth does not depend on the width of
+ * loads. */
 static void read_all(struct kv_bench *b)
 {
     const uint64_t *word = b->word;

@@ -70,7 +70,7 @@ static void set_threads(struct kv_common *c)
         c->threads = (size_t)omp_get_max_threads();
 }
 
-/* OpenMP's, while there is memory for their stacks. */
+/* Starts OpenMP's threads while memory suffices for their stacks. */
 static void start_threads(const struct kv_common *c)
 {
     struct kv_err e = {""};

@@ -26,7 +26,7 @@
 struct kv_common {
     size_t threads, memory;
     uint64_t seed;
-    const char *device, *level;  /* level NULL: the highest there is */
+    const char *device, *level;  /* level NULL: the highest that the CPU has */
     const char *output, *format; /* output NULL: stdout */
     bool can_gpu;                /* set by tools that compute on one */
     bool on_gpu;                 /* after kv_common_start(): on gpu */
@@ -78,7 +78,7 @@ void kv_common_specs(const struct kv_strings *specs);
 /* Ends the program with a sentence when one of n operands is a spec that lost
  * its -s: the shell expands -s kivi:b{2,4}g32 unless it is quoted. */
 void kv_common_no_specs(char *const *operand, int n);
-/* The same when there is any of n operands. */
+/* Ends the program if n > 0. */
 void kv_common_no_operands(char *const *operand, int n);
 
 /* Says that windows have fewer positions than --queries asks for; default_n is

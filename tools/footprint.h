@@ -1,4 +1,4 @@
-/* kvdump --about: what a model and its cache weigh. */
+/* kvdump --about: the bytes of a model and of its cache. */
 #ifndef KV_FOOTPRINT_H
 #define KV_FOOTPRINT_H
 

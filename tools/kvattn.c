@@ -81,7 +81,7 @@ struct run {
 
 #define NOT_GIVEN SIZE_MAX
 
-/* The shape takes from the calibration what --shape does not say. */
+/* Fills in the fields of the shape that --shape omits from the calibration. */
 static int calibration_of_shape(struct run *r, const struct args *a,
                                 struct kv_err *e)
 {
@@ -113,7 +113,7 @@ static int prepare_shape(struct run *r, const struct args *a, struct kv_err *e)
     if (kv_shape_option(a->shape, &r->inputs, &batch, e) ||
         calibration_of_shape(r, a, e))
         return -1;
-    /* On a GPU one sequence, so many times over: the host need not hold all. */
+    /* On a GPU, copies of one sequence, so that the host need not hold all. */
     r->inputs.n_batch = a->common.on_gpu ? 1 : batch;
     r->how.copies = batch / r->inputs.n_batch;
     snprintf(r->model, sizeof(r->model), "random-hq%zu-hkv%zu-d%zu", s->n_heads,
@@ -196,8 +196,8 @@ static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
                                        a->common.memory, e);
 }
 
-/* Whether all that will be measured can be: what is on stdout by then cannot be
- * taken back. */
+/* Checks that all specs can be measured before the first row: rows on stdout
+ * cannot be taken back. */
 static int check_specs(const struct run *r, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++) {
@@ -324,8 +324,8 @@ static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
             spec->text, o->products, o->correction, formula, o->other);
 }
 
-/* What ran on a spec so far: a path that it lacks is another one's, and no
- * second row. */
+/* The paths that ran on a spec so far: a path that the spec lacks falls back to
+ * another, which gets no second row. */
 struct ran {
     const char *name[PATHS + 1];
     size_t n;
@@ -400,8 +400,8 @@ static bool is_of(enum kv_attn_path path, bool f16)
                                      : true;
 }
 
-/* The base line is fused: on a GPU never the generic kernel where there is a
- * better one. */
+/* The base line is fused: on a GPU never the generic kernel if the family has
+ * its own. */
 static enum kv_attn_path base_path(const struct run *r)
 {
     return r->how.gpu ? KV_ATTN_EXACT : r->path[0];
@@ -465,7 +465,7 @@ static void clear(struct run *r)
     kv_dump_close(r->dump);
 }
 
-/* What says something of a dump, beside --shape. */
+/* Refuses options about a dump together with --shape. */
 static void refuse_of_dump(const struct args *a)
 {
     const char *name = a->layer != NOT_GIVEN     ? "--layer"

@@ -190,7 +190,7 @@ out:
     return rc;
 }
 
-/* What means nothing to training is refused, not passed over. */
+/* Refuses options that have no effect on training. */
 static void check_options(const struct kvcalib_args *a)
 {
     const struct {

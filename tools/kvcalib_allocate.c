@@ -29,7 +29,7 @@ struct run {
     struct kv_shape shape;
     struct kv_calib *calib;
     double leak;
-    struct kv_spec *asked, *spec; /* [n_specs]: as given, as they are run */
+    struct kv_spec *asked, *spec; /* [n_specs]: as given, as run */
     size_t n_specs, n_places;
     struct kv_offer *offer; /* [n_places][n_specs] */
     double values;          /* of all places together */
@@ -38,7 +38,7 @@ struct run {
     struct kv_conditions conditions;
 };
 
-/* ---- the specs --------------------------------------------------------- */
+/* ---- the specs ----------------------------------------------------------- */
 
 static int check_spec(const struct kv_spec *s, struct kv_err *e)
 {
@@ -75,7 +75,7 @@ static int list_specs(struct run *r, const struct kvcalib_args *a,
     return 0;
 }
 
-/* ---- what each spec costs at each place ------------------------------- */
+/* ---- cost of each spec at each place ------------------------------------- */
 
 static int check_dump(const struct kv_dump_info *info, const char *path,
                       struct kv_err *e)
@@ -218,7 +218,7 @@ static int measure_text(struct run *r, const struct kvcalib_args *a,
     return rc;
 }
 
-/* ---- what comes out ---------------------------------------------------- */
+/* ---- output -------------------------------------------------------------- */
 
 static const char *what_costs(const struct run *r)
 {
@@ -334,7 +334,7 @@ static int print_table(const struct run *r, const struct kvcalib_args *a,
     return kv_results_close(t, e);
 }
 
-/* ---- the job ----------------------------------------------------------- */
+/* ---- the job ------------------------------------------------------------- */
 
 static int parse_budget(const char *text, double *bits, struct kv_err *e)
 {

@@ -27,7 +27,7 @@ struct args {
     enum kv_dtype type;    /* --dtype */
 };
 
-/* Ends the program with what the option's words are. */
+/* Ends the program, listing the option's words. */
 static _Noreturn void die_word(const char *option, const char *list,
                                const char *word, const char *const *words)
 {

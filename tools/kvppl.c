@@ -1,4 +1,4 @@
-/* kvppl: what a quantized cache costs a model, in perplexity and divergence. */
+/* kvppl: perplexity and divergence of a model with a quantized cache. */
 #include "tools/kvppl.h"
 #include "eval/calibration.h"
 #include "eval/loop.h"
@@ -173,9 +173,9 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
     return 0;
 }
 
-/* ---- perplexity -------------------------------------------------------- */
+/* ---- perplexity ---------------------------------------------------------- */
 
-/* One finished row, as numbers only: what the journal keeps. */
+/* One finished row, numbers only, as the journal stores it. */
 struct row {
     struct kv_score_summary score;
     struct kv_bits bits;
@@ -325,7 +325,7 @@ out:
 
 enum { BATCH = 1, REPS = 20 };
 
-/* What means nothing without --latency is refused, not passed over. */
+/* Refuses options that have no effect without --latency. */
 static void check_options(const struct kvppl_args *a)
 {
     const struct {

@@ -1,4 +1,4 @@
-/* kvppl's options and what a run of it holds, shared by its two jobs. */
+/* kvppl's options and the state of a run, shared by its jobs. */
 #ifndef KV_TOOL_KVPPL_H
 #define KV_TOOL_KVPPL_H
 
@@ -22,7 +22,7 @@ struct kvppl_args {
 struct kvppl_run {
     struct kv_model *model;
     struct kv_tokenizer *tokenizer;
-    char model_files[KV_HASH_CHARS]; /* --resume: what both were read from */
+    char model_files[KV_HASH_CHARS]; /* --resume: hash of the files of both */
     struct kv_windows text;
     struct kv_protocol protocol;
     struct kv_calib *calib;
@@ -40,8 +40,8 @@ struct kvppl_run {
 int kvppl_load_calibration(struct kvppl_run *r, const struct kvppl_args *a,
                            const int32_t *tokens, size_t n, struct kv_err *e);
 
-/* The specs of -s, as the protocol (NULL: as they are) runs them, each tried
- * once: what cannot run says so before anything has. */
+/* The specs of -s, as the protocol runs them (NULL: unchanged).  Opens each
+ * once, so that a spec that cannot run fails before the first row. */
 int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
                      const struct kv_protocol *protocol, struct kv_err *e);
 int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e);

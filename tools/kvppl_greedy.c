@@ -43,14 +43,14 @@ static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
-/* A row for each spec; the text itself where there is nothing to compare and no
- * format but the default is asked for. */
+/* Whether to print a row for each spec; without specs and --format, prints the
+ * text itself. */
 static bool is_table(const struct kvppl_args *a)
 {
     return a->specs.n || strcmp(a->common.format, "csv") != 0;
 }
 
-/* Byte by byte, but what a terminal would act on is written out there. */
+/* Prints byte by byte; on a terminal, escapes control characters. */
 static void print_text(const char *text, size_t n)
 {
     char *shown;

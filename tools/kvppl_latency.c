@@ -147,7 +147,7 @@ static int prepare(struct latency *l, struct kv_err *e)
                            columns, e);
 }
 
-/* What a row says beside the times. */
+/* A row's columns other than times. */
 struct row {
     const char *spec, *path;
     const struct kv_calib *calib; /* NULL: none was wanted */
@@ -208,7 +208,8 @@ static int time_unfused(struct latency *l, struct kv_err *e)
     return put_row(l, &row, &whole, part, e);
 }
 
-/* Sends the cache to the device; 1: this spec cannot be there. */
+/* Sends the cache to the device; returns 1 if the device does not support this
+ * spec. */
 static int open_caches(struct latency *l, const struct kv_cache *cache,
                        struct kv_step_caches **caches, struct kv_err *e)
 {

@@ -1,4 +1,4 @@
-/* kvppl --resume: what finished rows depend on. */
+/* kvppl --resume: the inputs that finished rows depend on. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "none" where there is no file. */
+/* "none" without a file. */
 static int hash_file(const char *path, char hex[KV_HASH_CHARS],
                      struct kv_err *e)
 {
@@ -24,9 +24,9 @@ static int hash_file(const char *path, char hex[KV_HASH_CHARS],
     return rc;
 }
 
-/* Layer files are known by what they say: it is in the canonical spec, by which
- * a row is found.  The tokens are what the tokenizer's files, the text and the
- * options about it come to. */
+/* Layer files count by their content, which is part of the canonical spec, the
+ * key of a row.  The tokenizer's files, the text and the options about it
+ * determine the tokens. */
 static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
                     const int32_t *tokens, char *line, size_t workspace,
                     struct kv_err *e)

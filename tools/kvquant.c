@@ -1,4 +1,4 @@
-/* kvquant: what every scheme makes of the tensors in a dump. */
+/* kvquant: bits and errors of schemes on the tensors of a dump. */
 #include "eval/bits.h"
 #include "eval/calibration.h"
 #include "eval/measure.h"
@@ -172,7 +172,7 @@ static struct kv_measure_plan plan_of(const struct run *r, const struct args *a)
                                     .backend = r->backend};
 }
 
-/* Takes from the list what the GPU does not encode, by name. */
+/* Removes specs that the GPU cannot encode from the list, naming them. */
 static int leave_out(struct run *r, const struct args *a, struct kv_err *e)
 {
     const struct kv_measure_plan plan = plan_of(r, a);

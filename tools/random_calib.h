@@ -6,8 +6,8 @@
 #include "lib/calib.h"
 #include "lib/spec.h"
 
-/* Trains those of the fitted specs that need it on random tensors of this shape
- * (one layer); *calib stays as it is where none does. */
+/* Trains the fitted specs that need a calibration on random tensors of this
+ * shape (one layer); *calib is unchanged if none needs it. */
 int kv_random_calibration(struct kv_calib **calib, const struct kv_spec *specs,
                           size_t n, const struct kv_shape *shape, uint64_t seed,
                           struct kv_err *e);
