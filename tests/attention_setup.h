@@ -1,4 +1,4 @@
-/* What tests of attention share: tensors, attention in double, errors. */
+/* Shared by tests of attention: tensors, attention in double, errors. */
 #ifndef KV_ATTENTION_SETUP_H
 #define KV_ATTENTION_SETUP_H
 

@@ -1,6 +1,6 @@
 /* AVX-512 for processors without it: every instruction of the kernels in AVX2
  * and plain C, by SIMDe and, where it has none, from here.  Comes before the
- * kernels' .c files (-include), which are then compiled as they are, and before
+ * kernels' .c files (-include), which are then compiled unchanged, and before
  * kernels/level.c, which finds all of AVX-512 where AVX2 is.
  *
  * It says whether results are right, nothing about time: the compiler puts
@@ -38,7 +38,7 @@ static inline bool twin_supports(const char *name)
 }
 #define __builtin_cpu_supports twin_supports
 
-/* to [n], each what EACH makes of from[i]; of registers of these types. */
+/* to [i] = EACH(from[i]), i < n; of registers of these types. */
 #define TWIN_MAP(NAME, TO, TO_TYPE, FROM, FROM_TYPE, N, EACH) \
     static inline TO twin_##NAME(FROM from)                   \
     {                                                         \

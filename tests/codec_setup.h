@@ -1,4 +1,4 @@
-/* What unit tests of single schemes share: a spec, its codec, one block there
+/* Shared by unit tests of single schemes: a spec, its codec, one block there
  * and back. */
 #ifndef KV_CODEC_SETUP_H
 #define KV_CODEC_SETUP_H
@@ -41,7 +41,7 @@ static inline struct kv_codec *codec_of(const char *text,
     return codec_from(&s, shape, layer, side, NULL);
 }
 
-/* The block x as bytes, and what they decode to. */
+/* Encodes the block x, and decodes the bytes. */
 static inline void round_trip(const struct kv_codec *c, struct kv_where w,
                               const float *x, uint8_t *bytes, float *back)
 {

@@ -1,4 +1,4 @@
-/* Every registered scheme made ready on a synthetic model, as it is by default,
+/* Opens every registered scheme on a synthetic model, with its defaults,
  * without sinks and residual, with some of each, with every choice of every
  * word, and with blocks as short as they can be; keys and values of different
  * schemes too. */

@@ -74,10 +74,10 @@ static void plain_bf16(const float *q, const float *k, const float *v, size_t n,
     plain_halves(q, k, v, n, stride, d, scale, to_bf16, out);
 }
 
-/* What int8 may be off by beside a scheme's own error. */
+/* Tolerance of path int8, beside a scheme's own error. */
 static const double INT8_BOUND = 0.03;
 
-/* What may be on the edge of two integers. */
+/* Tolerance of values on the edge between two integers. */
 static const double INTEGERS_BOUND = 1e-4;
 
 /* Whether no token is attended to in halves. */
@@ -87,10 +87,10 @@ static bool all_codes(const struct kv_tiles_job *j)
            j->view.n % KV_GPU_TILE == 0;
 }
 
-/* What hack may be off by from its own attention: the order of sums, and a
- * weight that another order rounds to the next integer, where all tokens are
- * codes; else tokens between codes and tail are halves here, whose queries are
- * not rounded. */
+/* Tolerance of hack against its own attention: the order of sums, and a weight
+ * that another order rounds to the next integer, where all tokens are codes;
+ * else tokens between codes and tail are halves here, whose queries are not
+ * rounded. */
 static double hack_bound(const struct kv_tiles_job *j)
 {
     return all_codes(j) ? 3e-4 : 1e-2;
@@ -210,7 +210,7 @@ static void vary(const struct kv_shape *s, float *x, size_t n, float max)
     }
 }
 
-/* What the calibration is of.  Far from it, coefficients are the last of their
+/* The text of the calibration.  Far from it, coefficients are the last of their
  * tables in every token, and so is what rounding these does. */
 static void alike(const struct kv_shape *s, float *x, size_t n,
                   enum kv_tensor tensor)

@@ -1,4 +1,4 @@
-/* What tests of attention on a device share: caches of made-up tokens, and
+/* Shared by tests of attention on a device: caches of made-up tokens, and
  * whether the device's answers are those of attention in double over what the
  * cache decodes to.  The device is the host twin of gpu_twin.h, or a GPU
  * (test_gpu_<..>_device, which scripts/gpu-check runs). */
@@ -12,13 +12,13 @@
 
 extern struct kv_device test_device;
 
-/* Runs `tests`, an array, on the device; gives what main() does. */
+/* Runs `tests`, an array, on the device; returns main()'s result. */
 #define RUN_ON_DEVICE(tests) \
     (no_device() ? 77 : cmocka_run_group_tests(tests, NULL, NULL))
 bool no_device(void); /* opens it */
 
-/* What attends: the best that is there on a path, or one that is asked for.
- * `ways` is a sum of them; one that is not there fails the test. */
+/* The kernel that attends: the best of a path, or a named one.  `ways` is a sum
+ * of them; a missing one fails the test. */
 enum way { BY_EXACT = 1, BY_INT8 = 2, BY_GENERIC = 4, BY_DEQUANT = 8 };
 
 enum { LONG = 3500 /* tokens: some warps have three tiles */ };
@@ -50,8 +50,7 @@ struct sized {
 void check_sized(const struct sized *x, size_t n_cases, unsigned ways);
 
 /* Of 1 token to 1300, `group` query heads a KV head; of LONG; of 2 tiles of
- * codes and a rest, 4 and 12 rows: what every kernel that is listed is tested
- * with. */
+ * codes and a rest, 4 and 12 rows: the cases of every listed kernel. */
 void check_sizes(const char *text, size_t head_dim, size_t group,
                  unsigned ways);
 void check_long(const char *text, size_t head_dim, size_t group, unsigned ways);

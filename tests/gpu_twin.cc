@@ -123,8 +123,8 @@ void go_on(fibre &f)
     setcontext(&f.context);
 }
 
-/* backwards: the last thread goes first, so that what only one order gets
- * right is found. */
+/* backwards: the last thread goes first, so that code that depends on one order
+ * fails. */
 void run_block(size_t threads, bool backwards)
 {
     start_block(threads);
@@ -313,7 +313,7 @@ extern "C" int kv_device_cuda(size_t index, struct kv_device *d,
     return 0;
 }
 
-/* 16-byte aligned, and no byte more: sanitizers see what goes past the end. */
+/* 16-byte aligned, and no byte more: sanitizers find accesses past the end. */
 extern "C" int kv_device_alloc(void **p, size_t bytes, struct kv_err *)
 {
     *p = malloc(bytes);

@@ -1,5 +1,5 @@
 /* kernels/cuda/gpu.cuh for the host: the same names, one fibre a thread.  Comes
- * before every .cu file (-include), whose code is then compiled as it is.
+ * before every .cu file (-include), whose code is then compiled unchanged.
  *
  * A block's threads run one after the other, each until it must wait for
  * others; blocks run one after the other.  Shared memory starts as NaNs, a copy

@@ -1,4 +1,4 @@
-/* What the tests of HACK share: values, a cache of one layer, the specs. */
+/* Shared by the tests of HACK: values, a cache of one layer, the specs. */
 #ifndef KV_HACK_SETUP_H
 #define KV_HACK_SETUP_H
 

@@ -38,7 +38,7 @@ static struct signed_code *signed_codes(const struct kv_store *s, size_t head,
     return all;
 }
 
-/* x in integers up to `limit`; gives what they are times. */
+/* x in integers up to `limit`; returns their scale. */
 static float to_integers(float *x, size_t n, float limit)
 {
     float max = 0;
@@ -50,8 +50,8 @@ static float to_integers(float *x, size_t n, float limit)
     return max / limit;
 }
 
-/* q . k, so many channels of which are rounded together: times steps (folded),
- * or of one step. */
+/* q . k, whose channels are rounded in groups: times steps (folded), or of one
+ * step. */
 static float int8_score(const struct signed_code *k, const float *q, size_t n,
                         bool folded)
 {
@@ -71,7 +71,7 @@ static float int8_score(const struct signed_code *k, const float *q, size_t n,
 
 enum { INT8_TOKENS = 32 /* whose weights are rounded together */ };
 
-/* out += p v of so many tokens. */
+/* out += p v over n tokens. */
 static void int8_gather(const struct signed_code *v, size_t d, const float *p,
                         float *out)
 {

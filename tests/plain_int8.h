@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-/* Whether these codes are such. */
+/* Whether these codes have a path int8. */
 bool plain_int8_has(const struct kv_tiles_job *j);
 
 /* Of a's queries; tokens that are no codes as a has them.  out: as a's. */

@@ -1,4 +1,4 @@
-/* The search for the nearest center by the book, and what to search. */
+/* The search for the nearest center by its definition, and test data. */
 #ifndef KV_TESTS_PLAIN_NEAREST_H
 #define KV_TESTS_PLAIN_NEAREST_H
 

@@ -19,13 +19,13 @@ void synthetic_dump(const struct kv_shape *s, size_t n_windows, size_t ctx,
                     const char *folder, char **path);
 
 /* Calibrates the spec, or each member of a mixed one, on such a dump of 4
- * windows of 160 tokens (klt alone: of 1); NULL when there is nothing to calibrate.  For
- * kv_calib_free(). */
+ * windows of 160 tokens (klt alone: of 1); NULL if the spec needs no
+ * calibration.  For kv_calib_free(). */
 struct kv_calib *synthetic_calib(const struct kv_shape *s,
                                  const struct kv_spec *spec,
                                  const char *folder);
 
-/* The same of so many windows (klt alone: of 1): of 2 there are points for 256
+/* The same with n windows (klt alone: of 1): of 2 there are points for 256
  * centers. */
 struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
                                     const struct kv_spec *spec,

@@ -1,5 +1,4 @@
-/* What every test file shares: cmocka, a temporary folder, the shared inputs.
- */
+/* Shared by all test files: cmocka, a temporary folder, the shared inputs. */
 #ifndef KV_TEST_H
 #define KV_TEST_H
 

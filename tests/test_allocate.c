@@ -1,5 +1,5 @@
-/* The choice of a spec for each place: against every choice there is, and what
- * is promised where there are too many. */
+/* The choice of a spec for each place: against all choices, and its guarantee
+ * where these are too many. */
 #include "eval/allocate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"

@@ -10,7 +10,7 @@
 
 enum { SEQS = 2, HEADS = 4, KV_HEADS = 2, GROUP = HEADS / KV_HEADS };
 
-/* What a view may have, a bit each. */
+/* The optional fields of a view, a bit each. */
 enum {
     WINDOW = 1,
     SLOPE = 2,
@@ -182,7 +182,7 @@ static void one(const struct problem *p, unsigned fields, size_t seq, size_t i,
 
 /* ---- tests --------------------------------------------------------------- */
 
-/* Rows of queries that are none keep what they had. */
+/* Rows past the queries are not written. */
 static void check_job(struct problem *p, unsigned fields,
                       void (*attend)(const struct kv_attend_job *),
                       double bound, double mass_bound)

@@ -12,7 +12,7 @@ static const unsigned fields[] = {
     ALIVE, MASS,   WINDOW | ALIVE, WINDOW | SLOPE | CAP | ALIVE,
     31};
 
-/* Two sequences of one spec, and both as they are read back. */
+/* Two sequences of one spec, and their decoded contents. */
 struct rig {
     struct setup s[SEQS];
     struct kv_tile_cache *tiled[SEQS];

@@ -11,7 +11,7 @@
 
 enum { MAX_LAYERS = 3 };
 
-/* What came out: [layer][windows][n][kv_heads][head_dim]. */
+/* The results: [layer][windows][n][kv_heads][head_dim]. */
 struct got {
     size_t calls, values;    /* values: of one layer */
     size_t fail_at;          /* layer; SIZE_MAX: none */

@@ -147,7 +147,7 @@ static void test_out(void **state)
     free(path);
 }
 
-/* What a map, a whole read and HDF5 go through. */
+/* The checks of a map, a whole read and HDF5. */
 static void test_inputs(void **state)
 {
     static const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
@@ -210,7 +210,7 @@ static void test_sizes_and_hash(void **state)
     assert_int_equal(kv_crc32("", 0), 0);
 }
 
-/* What a terminal would act on is written out, letters stay. */
+/* Control characters are escaped, letters stay. */
 static void test_shown(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-"""scripts/bench-cpu: its tables, its comparisons, and what it refuses."""
+"""scripts/bench-cpu: its tables, its comparisons, and its refusals."""
 import os
 import signal
 import subprocess

@@ -1,5 +1,5 @@
-"""What is asked for beyond reason is refused at once, what is left out is
-said, and no byte of a name or a text harms what reads the output."""
+"""Unreasonable sizes are refused at once, omissions are reported, and no byte
+of a name or a text harms a reader of the output."""
 import csv
 import io
 import json
@@ -42,7 +42,7 @@ def on_text(*more):
 
 
 def on_terminal(*args):
-    """What a terminal gets of both streams."""
+    """A terminal's view of both streams."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([os.path.join(TOOLS, args[0]), *args[1:]],
                           stdout=theirs, stderr=theirs) as p:

@@ -1,5 +1,5 @@
 /* CacheGen (arXiv 2310.07240): anchors and differences worked by hand, streams
- * that were cut or altered, and what real keys and values cost. */
+ * that were cut or altered, and the bits of real keys and values. */
 #include "kernels/range_coder.h"
 #include "lib/base/alloc.h"
 #include "lib/base/crc32.h"
@@ -75,10 +75,10 @@ static void test_schedule(void **state)
 
 /* Twelve tokens of two channels, the last of three layers (top 7).  Token 0 is
  * an anchor: 127 and -63.47 are the codes 127 and -63.  Token 1 differs from
- * what they decode to, 127 and -63, by 7 and 3.31: codes 7 and 3 (from -63.47
- * itself it would be 3.78: 4).  Tokens 2 to 9 are the decoded anchor.  Token
- * 10 begins the short group: codes -127 and 1 of max 254.  Token 11 differs
- * from it by 0 and -3.5. */
+ * their decoded values, 127 and -63, by 7 and 3.31: codes 7 and 3 (from -63.47
+ * itself it would be 3.78: 4).  Tokens 2 to 9 are the decoded anchor.  Token 10
+ * begins the short group: codes -127 and 1 of max 254.  Token 11 differs from
+ * it by 0 and -3.5. */
 static void test_by_hand(void **state)
 {
     const struct kv_shape shape = {
@@ -163,7 +163,7 @@ static void test_code_by_hand(void **state)
 
 /* ---- the two stores ---------------------------------------------------- */
 
-/* What was sent decodes, each time, to what the integers in memory do. */
+/* store=wire decodes, each time, to the same values as store=memory. */
 static void check_stores(const char *letters, const char *variant)
 {
     const struct kv_shape shape = synthetic_shape(32);
@@ -416,7 +416,7 @@ static void wants(const struct kv_spec *s, const struct kv_shape *shape,
     assert_says(e, words);
 }
 
-/* What the tables of a calibration must be; and who needs none. */
+/* Conditions on the tables of a calibration; and who needs none. */
 static void test_tables(void **state)
 {
     const struct kv_shape shape = synthetic_shape(8);
@@ -578,7 +578,7 @@ struct rate {
     double stream, bits, wire, memory, values;
 };
 
-/* One layer and side: each chunk there and back, and what it costs. */
+/* One layer and side: encodes and decodes each chunk, and counts its bits. */
 static void check_layer(const struct kv_spec *s, struct kv_dump *dump,
                         size_t layer, enum kv_side side,
                         const struct kv_calib *calib, struct rate *r)

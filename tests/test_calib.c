@@ -278,7 +278,7 @@ static void expect_load_fails(const char *says)
 
 #define TABLE "/set_000/t_K_l000"
 
-/* A well-formed file whose tables are not the ones its hash names. */
+/* A well-formed file whose tables do not match its hash. */
 static void write_with_hash(const char *hash, double value)
 {
     const size_t none = 0, one = 1;
@@ -410,7 +410,7 @@ static void a_repeated_text_counts_once(void **state)
     kv_sketch_clear(&twice);
 }
 
-/* trainable() says what calibrate() would, and no more.  train: also where that
+/* check_dump() fails exactly where calibrate() would.  train: also where that
  * is nothing, which takes a while. */
 static void check_trainable(const char *text, struct kv_dump *dump, bool train)
 {

@@ -16,7 +16,7 @@ static void fill(float *x, size_t n, uint64_t seed)
         x[i] = (float)kv_random_normal(seed, i);
 }
 
-/* ---- Hadamard ---------------------------------------------------------- */
+/* ---- Hadamard ------------------------------------------------------------ */
 
 /* H[i][j] of the block-diagonal matrix for d values. */
 static double hadamard_at(size_t i, size_t j, size_t d)
@@ -60,7 +60,7 @@ static void test_hadamard(void **state)
     }
 }
 
-/* ---- a codec over codebooks made by hand ------------------------------- */
+/* ---- a codec over codebooks made by hand --------------------------------- */
 
 struct rig {
     struct kv_shape shape;
@@ -271,7 +271,7 @@ static void test_pre_rope(void **state)
     rig_clear(&r);
 }
 
-/* ---- transforms -------------------------------------------------------- */
+/* ---- transforms ---------------------------------------------------------- */
 
 /* forward() against the matrices in double; inverse() undoes it; the product
  * with a query stays. */
@@ -335,7 +335,7 @@ static void test_transforms(void **state)
     }
 }
 
-/* ---- what is refused --------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------ */
 
 static void test_specs(void **state)
 {

@@ -31,8 +31,8 @@ static void read_all(const struct kv_shape *s, const char *folder, size_t layer,
     free(path);
 }
 
-/* The training error is what the codec does to the tokens it was trained on,
- * all of them here. */
+/* The training error is the codec's error on its training tokens, all of them
+ * here. */
 static void check_error(const char *text, enum kv_side side, size_t layer)
 {
     const struct kv_shape shape = synthetic_shape(32);
@@ -160,7 +160,7 @@ static char *flat_dump(const struct kv_shape *s, float value)
     return path;
 }
 
-/* A center beyond fp16 is its largest number; the error is what that leaves. */
+/* A center beyond fp16 is its largest number; the error is the remainder. */
 static void test_beyond_half(void **state)
 {
     const struct kv_shape shape = synthetic_shape(32);
@@ -317,7 +317,7 @@ static void test_progress(void **state)
     free(path);
 }
 
-/* What the user is told of: heads that the Hadamard transform takes. */
+/* Warnings to the user: heads that the Hadamard transform takes. */
 static void test_hadamard(void **state)
 {
     const struct kv_shape shape = synthetic_shape(24);

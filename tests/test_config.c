@@ -1,5 +1,5 @@
-/* lib/model/config: what every field of config.json does, alone and beside
- * those that say the same. */
+/* lib/model/config: the effect of every field of config.json, alone and beside
+ * fields of the same meaning. */
 #include "lib/base/file.h"
 #include "lib/model/config.h"
 #include "tests/test.h"
@@ -72,7 +72,8 @@ static int read_text(const struct pair *base, const char *without,
     for (const struct pair *p = base; p->name; p++)
         if (strcmp(p->name, without))
             sprintf(text + strlen(text), ",\n\"%s\": %s", p->name, p->value);
-    unlink(path); /* a new file: some disks write out what replaces another */
+    unlink(path); /* a new file: some disks write a file that replaces another
+                     at once */
     f = fopen(path, "w");
     assert_non_null(f);
     fprintf(f, "%s%s%s}", text, *more ? ",\n" : "", more);
@@ -386,7 +387,7 @@ static void test_twins(void **state)
     assert_int_equal(a.shape.head_dim, 128);
 }
 
-/* What is refused, and the fields that the sentence names. */
+/* Refusals, and the fields that the sentence names. */
 static const struct {
     const char *arch, *more, *says[2];
 } refusals[] = {

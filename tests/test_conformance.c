@@ -233,7 +233,7 @@ static void test_variable(void **state)
     every(check_variable);
 }
 
-/* What a side of n tokens is said to hold is what it holds. */
+/* kv_held_bytes() equals the bytes of a side of n tokens. */
 static void check_held(const struct ready *r, const struct kv_cache *c,
                        enum kv_side side, size_t n)
 {

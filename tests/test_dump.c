@@ -59,7 +59,7 @@ static size_t row(enum kv_tensor t)
     return (t == KV_T_Q ? HEADS : KV) * D;
 }
 
-/* What is dumped: a function of the place. */
+/* The dump: a function of the place. */
 static float value(size_t layer, enum kv_tensor t, size_t token, size_t i)
 {
     const uint64_t key = kv_mix(kv_mix(layer, t), token);

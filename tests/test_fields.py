@@ -1,7 +1,8 @@
 """Every field of every file that the tools read, through NaN, 0, a negative
-number, a huge one and none at all: the tool refuses it by the names of file and
-field, or makes of it what it makes of the intact file, or, where the field is
-data (a key, a probability's code), numbers: no crash, no hang, no row of NaN.
+number, a huge one and none at all: the tool refuses it by the names of file
+and field, or makes of it what it makes of the intact file, or, where the field
+is data (a key, a probability's code), numbers: no crash, no hang, no row of
+NaN.
 
 The fields are found by walking the files, not listed."""
 import csv
@@ -51,7 +52,7 @@ def at(name):
 PROVENANCE = ("seconds", "model", "model_hash", "text", "text_hash", "bos",
               "special", "weights", "calib_text", "calib_hash")
 
-# What a sentence may say instead of a field's name: its meaning.
+# Words for the meaning of a field, which a sentence may use for its name.
 SAID = {"kind": "expected a kvtools-", "ctx": "/tokens is",
         "n_windows": "/tokens is", "name": "says that it is",
         "layer": "says that it is", "head": "says that it is",
@@ -63,10 +64,10 @@ PAIR = "c.h5 was made for another model"
 COMPARED = {"attn_scale": "attention scale", "model_hash": "hash",
             "inv_freq": "rotary frequencies"}
 
-# What a calibration's hash and seal cover: these are sums, which tell that
-# something was changed and not what.  Not what decides how the file is read
-# (kind, format, the shape), nor what a table says that it is, which is compared
-# with its place; a dump has no sum at all, but for HDF5's.
+# Fields that a calibration's hash and seal cover: a wrong sum shows that some
+# field was changed, not which.  Not covered: fields that decide how the file is
+# read (kind, format, the shape), and a table's own indices, which are compared
+# with its place.  A dump has only HDF5's checksums.
 SEALED = ("model", "model_hash", "text", "text_hash", "n_windows", "ctx",
           "hash", "seal", "key", "seed", "spec", "error")
 CHANGED = "not those it was written with"
@@ -77,7 +78,7 @@ def is_sealed(path, name, attr):
 
 
 def cells(text):
-    """Rows without what says where they came from."""
+    """Rows without the columns of their origin."""
     return [{k: v for k, v in row.items() if k not in PROVENANCE}
             for row in csv.DictReader(io.StringIO(text))]
 
@@ -103,7 +104,7 @@ def fields(path):
 
 
 def others(value):
-    """name -> what a value is changed to; None: taken away."""
+    """name -> the changed value; None: taken away."""
     huge = {"f": 3e38, "i": 2**31 - 1, "u": 2**64 - 1}
     if isinstance(value, (bytes, np.bytes_)):
         return {"NaN": b"nan", "0": b"0", "negative": b"-1",
@@ -239,7 +240,7 @@ class Files(Fields):
 
 
 def pieces(data):
-    """(name, format, place) of what a KL base is made of: head, tokens and each
+    """(name, format, place) of the parts of a KL base: head, tokens and each
     row's head, with its first and last code and what pads them."""
     n_ctx, n_vocab, n_chunks = struct.unpack_from("<3i", data, 8)
     row = 2 * ((n_vocab + 1) // 2 * 2 + 4)

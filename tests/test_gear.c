@@ -1,5 +1,5 @@
-/* GEAR (arXiv 2403.05527) on blocks worked by hand: what the low-rank factors
- * and the outliers bring back exactly. */
+/* GEAR (arXiv 2403.05527) on blocks worked by hand: matrices that the low-rank
+ * factors and the outliers represent exactly. */
 #include "kernels/bitpack.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
@@ -138,7 +138,7 @@ static void test_outliers_of_keys(void **state)
     kv_codec_free(c);
 }
 
-/* What stands in the backbone for them: 0, or the mean 69/8. */
+/* The backbone in their place: 0, or the mean 69/8. */
 static void test_fill(void **state)
 {
     const char *const specs[] = {"gear:b2g8n8k0o25,zero",

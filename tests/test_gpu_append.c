@@ -1,6 +1,6 @@
 /* kernels/cuda/quantize: a tile of codes that the device encodes and quantizes
- * is, byte for byte, the one that was packed on the CPU.  Here the device is
- * the host twin of tests/gpu_twin.h. */
+ * is, byte for byte, the tile packed on the CPU.  Here the device is the host
+ * twin of tests/gpu_twin.h. */
 #include "kernels/cuda/gpu_attend_impl.h"
 #include "kernels/device_code.h"
 #include "lib/base/half.h"
@@ -46,7 +46,7 @@ static uint8_t *tile_of(const struct kv_gpu_attend *a, size_t job, int side,
 }
 
 /* The codes of the newest tiles of all sequences, encoded on the device, those
- * that begin at one token together; none for the one that has no tile. */
+ * that begin at one token together; none for a sequence without a tile. */
 static void *encode(const struct kv_gpu_attend *a, const struct kv_codec *c,
                     const struct kv_gpu_code *code, const struct sequence *q)
 {

@@ -2,7 +2,7 @@
  * halves first.  Those of a family are in test_gpu_attend_<family>.c. */
 #include "tests/gpu_attend_setup.h"
 
-/* What a device has no shared memory for runs on the generic kernel. */
+/* Codes that exceed a device's shared memory run on the generic kernel. */
 static void test_small_device(void **state)
 {
     const size_t shared = test_device.shared;
@@ -32,7 +32,7 @@ static void test_dequant(void **state)
     check_sized(cases, sizeof(cases) / sizeof(*cases), BY_DEQUANT);
 }
 
-/* What has no kernel says what it is. */
+/* Codes without a kernel are named in the sentence. */
 static void check_missing(const char *text, size_t head_dim, const char *says)
 {
     const struct kv_shape s = synthetic_shape(head_dim);

@@ -40,8 +40,8 @@ static void test_hack_kernels(void **state)
 
 /* HACK at other sizes than its kernels': every width; partitions of 16, of
  * three 16s, of the whole head, of no multiple of 16, shorter at the end of a
- * head, keys' unlike values'; queries and weights of few bits; and where there
- * is a better kernel. */
+ * head, keys' unlike values'; queries and weights of few bits; and where the
+ * family has a better kernel. */
 static void test_generic_hack(void **state)
 {
     static const struct sized cases[] = {

@@ -77,8 +77,8 @@ static void test_integers_kernels(void **state)
         }
 }
 
-/* Groups of more tokens than a tile: whole ones are codes, what is between
- * these and the tail halves. */
+/* Groups of more tokens than a tile: whole ones are codes, tokens between these
+ * and the tail are halves. */
 static void test_long_groups(void **state)
 {
     static const struct sized cases[] = {

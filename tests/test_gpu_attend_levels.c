@@ -45,7 +45,7 @@ static void test_levels_kernels(void **state)
     }
 }
 
-/* However many outliers there are, two blocks of 2 or 3 bits share an H200's
+/* For any number of outliers, two blocks of 2 or 3 bits share an H200's
  * multiprocessor: of 228 KB, each block's own KB among them. */
 static void test_levels_shared(void **state)
 {

@@ -1,7 +1,7 @@
 /* kernels/trellis/cuda.cu: the device's search of a trellis finds, byte for
- * byte, what plain C does (kernels/trellis/trellis.h), by transitions of every
- * kind. Here the device is the host twin of tests/gpu_twin.h.  Real
- * coefficients are in tests/test_gpu_coder.c. */
+ * byte, the same bitstream as plain C (kernels/trellis/trellis.h), by
+ * transitions of every kind.  Here the device is the host twin of
+ * tests/gpu_twin.h.  Real coefficients are in tests/test_gpu_coder.c. */
 #include "kernels/device_code.h"
 #include "kernels/level.h"
 #include "kernels/trellis/trellis.h"

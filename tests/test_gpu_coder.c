@@ -1,7 +1,6 @@
-/* kernels/cuda: what the device encodes is what encode() writes, byte for byte,
- * and what it decodes from that is what decode() gives, bit for bit.
- * Here the device is the host twin of tests/gpu_twin.h; scripts/gpu-check runs
- * the same test on a GPU. */
+/* kernels/cuda: the device encodes to the bytes of encode(), and decodes these
+ * to the bits of decode().  Here the device is the host twin of
+ * tests/gpu_twin.h; scripts/gpu-check runs the same test on a GPU. */
 #include "kernels/backend.h"
 #include "kernels/device.h"
 #include "lib/base/alloc.h"
@@ -17,7 +16,7 @@
 
 static struct kv_device device;
 
-/* What is encoded: rounded to halves like all that enters a cache. */
+/* The input of encode(): rounded to halves like all that enters a cache. */
 enum data { ORDINARY, GRID, FLAT, ZEROS, TINY, LARGE, MIXED, KINDS };
 static const char *const kind_name[] = {"ordinary", "grid",  "flat", "zeros",
                                         "tiny",     "large", "mixed"};

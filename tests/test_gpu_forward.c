@@ -109,7 +109,7 @@ static void test_against_definition(void **state)
 }
 
 /* More tokens than pass through a product at once, windows across the border:
- * what each window alone gives. */
+ * the result of each window alone. */
 static void test_pieces(void **state)
 {
     enum { WINDOWS = 33, N = 70, LAST = WINDOWS - 1 };

@@ -1,5 +1,5 @@
-/* kernels/cuda/hack_views: attention of many queries on the codes of their time
- * is what append and attend of the CPU's cache give, step by step.  Here the
+/* kernels/cuda/hack_views: attention of many queries, each on the codes at its
+ * step, equals append and attend of the CPU's cache, step by step.  Here the
  * device is the host twin of tests/gpu_twin.h. */
 #include "kernels/hack/cuda_views.h"
 #include "lib/cache.h"
@@ -26,7 +26,7 @@ struct rig {
     struct kv_codec *codec[KV_SIDES];
     struct kv_gpu_code code[KV_SIDES];
     struct tensors x; /* of all windows */
-    float *out;       /* what the CPU gives */
+    float *out;       /* the CPU's result */
     uint32_t *until[KV_SIDES];
     uint8_t *blocks[KV_SIDES][WINDOWS];
     float *unquantized[KV_SIDES];
@@ -140,7 +140,7 @@ static void *put(const void *from, size_t bytes)
     return p;
 }
 
-/* Steps of both windows, over what was there before. */
+/* Steps of both windows, over old contents. */
 static uint8_t *arranged(const struct rig *r, const struct problem *p,
                          const struct kv_gpu_hack_views *h, int side)
 {
@@ -216,7 +216,7 @@ static void attend(const struct rig *r, const struct problem *p, float *out)
     kv_device_free(to);
 }
 
-/* What comes before the first query is not written. */
+/* Rows before the first query are not written. */
 static void check(const struct problem *p)
 {
     struct rig r;

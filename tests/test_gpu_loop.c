@@ -1,7 +1,6 @@
-/* eval/loop, kernels/cuda/round_f16: keys and values that are encoded and
- * decoded on the device give, bit for bit, what they give through the CPU's
- * cache; with attention on codes, to a bound.  Here the device is the host twin
- * of tests/gpu_twin.h. */
+/* eval/loop, kernels/cuda/round_f16: keys and values encoded and decoded on the
+ * device equal, bit for bit, those of the CPU's cache; with attention on codes,
+ * to a bound.  Here the device is the host twin of tests/gpu_twin.h. */
 #include "eval/loop.h"
 #include "kernels/cuda/round_f16.h"
 #include "kernels/device.h"
@@ -110,8 +109,7 @@ static struct kv_loop *loop_of(const struct ready *r, bool on_device)
 }
 
 /* Groups of several sizes; `layers` of them stay on the device.  m has seen
- * other specs, another model none.  off: what states may be off by, 0 for not a
- * bit. */
+ * other specs, another model none.  off: tolerance of states, 0: equal bits. */
 static void check(const struct tiny_model *tiny, struct kv_model *m,
                   const char *spec, const char *protocol, size_t layers,
                   double off)
@@ -274,7 +272,7 @@ static void test_nonfinite(void **state)
     check_nonfinite("klt:b2r0");
 }
 
-/* What is on the device; fails the test without memory. */
+/* The memory on the device; fails the test without memory. */
 static void *put(const void *from, size_t bytes)
 {
     struct kv_err e = {""};

@@ -297,7 +297,7 @@ static void unfused_side(const struct kv_shape *s, size_t batch, size_t index,
             }
 }
 
-/* Attention alone: queries as they are after RoPE. */
+/* Attention alone: queries after RoPE. */
 static void test_unfused(void **state)
 {
     enum { N = 77, BATCH = 2 };

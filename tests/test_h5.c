@@ -481,7 +481,7 @@ static void the_same_calls_give_the_same_bytes(void **state)
     free(b);
 }
 
-/* Reads what small_file() wrote: 0 when it is right, -1 with a sentence. */
+/* Reads the file of small_file(): 0 when it is right, -1 with a sentence. */
 static int read_small(const char *path, struct kv_err *e)
 {
     unsigned char x[ODD * 4], y[ODD * 4];

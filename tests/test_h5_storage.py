@@ -1,6 +1,6 @@
-"""Dumps as h5py and h5repack make them of what kvdump wrote: what says the same
-gives the same rows, what lies elsewhere or cannot be is refused by name, fast
-and in little memory."""
+"""Dumps as h5py and h5repack make them of what kvdump wrote: equivalent copies
+give the same rows; links elsewhere and impossible values are refused by name,
+fast and in little memory."""
 import os
 import resource
 import shutil

@@ -237,7 +237,7 @@ static void requantization(void **state)
 }
 
 /* axes=artifact: keys are requantized as those of the channel come, a token's
- * values once; a quantized block of values is what it is with rqe=yes. */
+ * values once; a quantized block of values equals that of rqe=yes. */
 static void artifact_requantization(void **state)
 {
     enum { D = 48, P = 32, N = 2 * P + 5, ROW = KV_HEADS * D, S = 1 };

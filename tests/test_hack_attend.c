@@ -53,7 +53,7 @@ static double half_at(const struct kv_spec *s, const uint8_t *bytes, size_t i)
                                                : kv_f16_to_f32(half);
 }
 
-/* What one query head gives, in double: dequantized left sides times
+/* The output of one query head, in double: dequantized left sides times
  * dequantized right sides. */
 struct oracle {
     const struct setup *s;
@@ -62,7 +62,7 @@ struct oracle {
     size_t head, query, n;
 };
 
-/* Of the artifact's open block what is decoded is multiplied. */
+/* The artifact's open block is multiplied in decoded form. */
 static bool is_coded(const struct kv_reader *r, size_t t)
 {
     const bool open =

@@ -106,7 +106,7 @@ static void equation_4(void **state)
 
 enum { CANARY = 16 };
 
-/* What a level wrote of n bytes, with poison before and a canary behind. */
+/* A level's output of n bytes, with poison before and a canary behind. */
 static uint8_t *poisoned(size_t n)
 {
     uint8_t *p = kv_alloc(n + CANARY, 1);
@@ -146,7 +146,7 @@ static void same_at_levels(const char *what, size_t n, size_t bytes,
     free(want);
 }
 
-/* A row of n floats and what the loops that go along it make of it. */
+/* A row of n floats and the results of the loops along it. */
 struct vector {
     const float *x, *u;
     size_t n;
@@ -377,7 +377,7 @@ static void turns_at_levels(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
         for (size_t n = 1; n < MAX; n += n < 18 ? 1 : 7) {
             const size_t stride = n + i % 3;
-            /* to the last byte: what is read past it is found */
+            /* to the last byte: reads past it are found */
             uint8_t *bytes =
                 kv_alloc(rows[i] ? (rows[i] - 1) * stride + n : 0, 1);
             uint32_t word[MAX / 4 * 64 + 64];

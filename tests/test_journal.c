@@ -1,4 +1,4 @@
-/* lib/journal.h: what was finished is found again, exactly. */
+/* lib/journal.h: finished rows are found again, exactly. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/journal.h"
@@ -115,7 +115,7 @@ static void test_others(void **state)
 }
 
 /* Every bit of a file, flipped, and every line of it, taken away or doubled:
- * items before the place are taken, none from there on. */
+ * items before the place are taken, none after it. */
 static void test_damage(void **state)
 {
     enum { ITEMS = 4 };

@@ -1,5 +1,5 @@
-/* klt: where bits go, that the transform is one, what error it leaves, and
- * that it does not see outlier channels. */
+/* klt: the allocation of bits, orthonormality of the transform, its error, and
+ * its invariance to outlier channels. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
@@ -199,7 +199,7 @@ static void scale_channel(const struct kv_shape *s, size_t heads, float a,
 }
 
 /* A dump of one layer, keys before RoPE the same as after it (n_rot 0 would
- * be; here the angles are as they are, and only k_pre is read). */
+ * be; here the angles are exact, and only k_pre is read). */
 static struct kv_dump *make_dump(const struct kv_shape *s, float boost)
 {
     struct kv_dump_info info = {.model = "made up",

@@ -34,7 +34,7 @@ static double by_force(const double *x, const double *w, size_t n, size_t k)
     return min;
 }
 
-/* What these centers cost when every point goes to the nearest. */
+/* The cost of these centers when every point goes to the nearest. */
 static double cost_with(const double *x, const double *w, size_t n,
                         const double *centers, size_t k)
 {

@@ -145,7 +145,7 @@ static void test_cap(void **state)
     }
 }
 
-/* A flat channel's outlier is infinitely far; what is taken back decodes to the
+/* A flat channel's outlier is infinitely far; a block that decodes equals the
  * channel.  More than the cap cannot have been written. */
 static void test_cap_of_flat(void **state)
 {

@@ -186,8 +186,8 @@ static double deviation(const struct moments *m)
     return sqrt(m->squares / m->n - mean(m) * mean(m));
 }
 
-/* The tokens a calibration was trained on, there and back: moments of what was
- * normalised, before and after; the mean squared error of all. */
+/* Encodes and decodes the tokens a calibration was trained on: moments of what
+ * was normalised, before and after; the mean squared error of all. */
 static double train_and_code(const char *text, enum kv_side side,
                              struct moments *before, struct moments *after,
                              double *error)
@@ -271,8 +271,8 @@ static void test_qnorm(void **state)
     }
 }
 
-/* The training error is what the codec does to the training text; nuq beats
- * nf and int, more bits and outliers beat fewer. */
+/* The training error is the codec's error on the training text; nuq beats nf
+ * and int, more bits and outliers beat fewer. */
 static void test_errors(void **state)
 {
     static const char *const better_first[] = {

@@ -1,5 +1,5 @@
 /* The Lloyd-Max quantizer of the normal distribution: the table of Max (1960),
- * and what defines it, by numerical integration. */
+ * and its conditions, by numerical integration. */
 #include "kernels/levels/lloyd_max.h"
 #include "tests/test.h"
 

@@ -87,8 +87,8 @@ static struct kv_dump *example(bool with_q, bool with_k_pre)
     return dump;
 }
 
-/* Every scheme without calibration, as it is, at r0, and, where it has a letter
- * n, with blocks of 16 tokens; returns the number. */
+/* Every scheme without calibration, with its defaults, at r0, and, where it has
+ * a letter n, with blocks of 16 tokens; returns the number. */
 static size_t every_spec(const struct kv_shape *shape, struct kv_spec *spec)
 {
     const char *const letters[] = {"", ":r0", ":n16r0"};

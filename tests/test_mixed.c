@@ -1,5 +1,5 @@
-/* Mixed specs: layer files and what is refused in them, and one spec written
- * for every place against the spec alone. */
+/* Mixed specs: layer files and their refusals, and one spec written for every
+ * place against the spec alone. */
 #include "eval/bits.h"
 #include "eval/loop.h"
 #include "eval/measure.h"
@@ -72,7 +72,7 @@ static void test_places(void **state)
     assert_false(kv_spec_calibrated(kv_spec_at(&s, 0, KV_K)));
 }
 
-/* The text is canonical by what the file says. */
+/* The canonical text depends on the file's content. */
 static void test_canonical(void **state)
 {
     const struct kv_spec a =

@@ -229,7 +229,7 @@ class Allocate(Case):
                                    float(one["bits"]) * 4, places=6)
 
     def test_calibrated_specs(self):
-        """Tables come from -C, and what they were trained on is told."""
+        """Tables come from -C, and their training text is named."""
         specs = ["-s", "vecinfer:d{2,4}b4", "-s", "kivi:b2g16"]
         must("kvcalib", "-s", "vecinfer:d{2,4}b4", at("calib-text.h5"), "-o",
              at("vq.h5"))

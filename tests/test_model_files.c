@@ -1,4 +1,4 @@
-/* lib/model: what a model tells of itself, and every model that is refused. */
+/* lib/model: a model's facts, and every model that is refused. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/model.h"
@@ -324,7 +324,7 @@ static void test_not_finite(void **state)
             refused(&m, words);
             t->x[at] = kept;
         }
-        /* the largest of the type, and what is not used, are no reason */
+        /* the type's maximum, and unused tensors, are no reason */
         m.tensor[0].x[1] = d == 1 ? 65504 : 0x1.fep127;
         m.tensor[0].x[2] = d == 1 ? -65504 : -0x1.fep127;
         tiny_add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);

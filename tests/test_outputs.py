@@ -1,4 +1,4 @@
-"""What the tools write, and where: never over what they read, whole or not at
+"""The tools' outputs: never over what they read, whole or not at
 all, through links and descriptors, whatever ends the run."""
 import json
 import os
@@ -61,7 +61,7 @@ class Outputs(unittest.TestCase):
 
 
 def table(tool):
-    """What --help says of files: (option, note) that are read, and written."""
+    """Files in --help: (option, note) that are read, and written."""
     shown = must(tool, "--help")
     found = {}
     for word in "Reads", "Writes":
@@ -221,11 +221,11 @@ class NeverOverInputs(Outputs):
             for i, a in enumerate(writes):
                 for b in writes[:i]:
                     if "-o" in (a[0], b[0]) and (a[1] or b[1]):
-                        continue  # FILE and what stands beside it
+                        continue  # FILE and the words beside it
                     one, two = self.path("x.partial"), self.path("y.partial")
                     args = writing(*a, one) + writing(*b, one)
                     self.refused("two outputs are one file", tool, *args)
-                    os.symlink(one, two)  # neither is there yet
+                    os.symlink(one, two)  # neither exists yet
                     args = writing(*a, one) + writing(*b, two)
                     self.refused("two outputs are one file", tool, *args)
                     os.unlink(two)
@@ -281,7 +281,7 @@ class Places(Outputs):
                      "-o", self.path("circle"))
 
     def test_descriptors(self):
-        """What is written goes on where others stopped, or into a pipe.  Links
+        """Writing continues where others stopped, or into a pipe.  Links
         of our own: a program that replaces them is not to have the system's,
         /dev/stdout, for that."""
         want = self.quant().stdout
@@ -504,7 +504,7 @@ class Ends(Outputs):
                     self.assertRegex(words, r"^kvdump: \S*/model\.safetensors "
                                      r"was (changed|shortened) while it was "
                                      r"read\n$")
-        # the file that is read has another name, and is still what it was
+        # the input is unchanged under its other name
         ended, words, left = self.changing(replace, "-n", "300")
         self.assertEqual((ended, words, left), (0, "", ["d.h5"]))
 

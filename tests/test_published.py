@@ -1,6 +1,6 @@
 """The published code's own figures for the embedded model's keys and values
-(data/model on data/sample.txt, 4 windows of 512): what its quantizers gave on
-the tensors of kvdump, and what the schemes here give."""
+(data/model on data/sample.txt, 4 windows of 512): results of its quantizers on
+the tensors of kvdump, against the schemes here."""
 import csv
 import io
 import os

@@ -1,4 +1,5 @@
-/* The range coder: what goes in comes out, at the cost the tables say. */
+/* The range coder: symbols are decoded exactly, at the cost that the tables
+ * give. */
 #include "kernels/range_coder.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -102,7 +103,7 @@ static void test_one_symbol(void **state)
     }
 }
 
-/* One symbol has all the mass there is to have: it costs next to nothing, the
+/* One symbol has the largest possible mass: it costs next to nothing, the
  * others 16 bits each; where it is alone it costs nothing at all. */
 static void test_all_the_mass(void **state)
 {

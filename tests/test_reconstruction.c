@@ -303,7 +303,7 @@ static void test_attention_exact_is_zero(void **state)
     example_clear(&x);
 }
 
-/* A scheme's own output counts in the case "both", and only there. */
+/* A scheme's own output counts only in the case "both". */
 static void test_own_attention(void **state)
 {
     struct example x = example_new(4, 2, 8, 21, 6);

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* One token there and back. */
+/* Encodes and decodes one token. */
 static void store(const struct kv_codec *c, const float *x, uint8_t *bytes,
                   float *back)
 {
@@ -17,8 +17,8 @@ static void store(const struct kv_codec *c, const float *x, uint8_t *bytes,
     c->scheme->decode(c, bytes, 1, back);
 }
 
-/* x = y H / 2 with y = -3 3 1 -1; what is stored is y, what comes back is
- * turned again. */
+/* x = y H / 2 with y = -3 3 1 -1; y is stored, and the decoded y is rotated
+ * back. */
 static void check_head(const char *text, const float want[4])
 {
     const struct kv_shape shape = {
@@ -65,7 +65,7 @@ static void test_quarot(void **state)
     check_head("quarot:b2g2,clip=1,none", (const float[4]){-3, 3, 1, -1});
 }
 
-/* Both ends are cut by the larger one: what is stored is y = 4 -1 0 0. */
+/* Both ends are cut by the larger one: the stored row is y = 4 -1 0 0. */
 static void test_symmetric_clip(void **state)
 {
     const struct kv_shape shape = {

@@ -45,7 +45,7 @@ static void test_heads(void **state)
     assert_within(out[3], (0.25 + 0.75) / 2, 1e-7);
 }
 
-/* The largest halves there are: no overflow, all weight on one token. */
+/* The largest halves: no overflow, all weight on one token. */
 static void test_extremes(void **state)
 {
     const struct kv_shape s = {

@@ -153,7 +153,7 @@ static void test_kivi_names(void **state)
     }
 }
 
-/* bf16 keeps what fp16 cannot. */
+/* bf16 keeps values that fp16 cannot. */
 static void test_plain(void **state)
 {
     const char *const specs[] = {"f32", "f16", "bf16"};

@@ -44,7 +44,7 @@ static void test_means(void **state)
     kv_score_free(s);
 }
 
-/* What is no number is an error and is added to nothing. */
+/* NaN is an error and is not added to any sum. */
 static void test_not_finite(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -260,7 +260,7 @@ static void test_klbase_rows(void **state)
     free(path);
 }
 
-/* What a row cannot hold is not written. */
+/* Logits that a row cannot represent are not written. */
 static void test_klbase_refuses(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 1e9f};

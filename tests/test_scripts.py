@@ -92,7 +92,7 @@ class Table(Scripts):
         self.assertEqual(cells(out)[1][4:7], ["20.0", "20.0", "0.5000"])
 
 
-# What cmocka writes, to stdout and to stderr.
+# cmocka's output, on stdout and stderr.
 CMOCKA_OUT = """[==========] Running 6 test(s).
 [ RUN      ] a
 [  FAILED  ] a
@@ -217,7 +217,7 @@ class Schemes(Scripts):
 
     def files(self, books=("0.03", "0.5"), **error):
         """A run's files: all.csv, error.csv and two of klt."""
-        # What has no like on books is in the table, not in the comparison.
+        # Rows without a counterpart are in the table, not in the comparison.
         alone = self.calibrated("klt:b2r0s0,metric=none", "2", "0.005", "wiki")
         wiki = self.klt("wiki", ("0.01", "0.1")) + [alone]
         books = self.klt("books", books)

@@ -33,7 +33,7 @@ static void stored_in(const char *text, size_t head_dim, const float *x,
     kv_codec_free(c);
 }
 
-/* Cast as it is: 1 code a byte, nothing else; saturated. */
+/* Cast unscaled: 1 code a byte, nothing else; saturated. */
 static void test_cast(void **state)
 {
     const float x[4] = {1, -0.3f, 1000, 0x1p-10f};
@@ -55,7 +55,7 @@ static void test_cast(void **state)
     assert_int_equal(bytes[3], 0x14); /* 2^-10, normal here */
 }
 
-/* An f16 scale a block, codes chosen with it as it is stored. */
+/* An f16 scale a block, codes chosen with the stored scale. */
 static void test_scaled(void **state)
 {
     const float x[4] = {0.1f, -0.25f, 12, 5};
@@ -116,7 +116,7 @@ static void test_mx(void **state)
         uint8_t power;
         float want[6]; /* of 5.5, -0.9, 0.3, 0.05, 7.9 / 4, -3 */
     } cases[] = {
-        /* 2^(2 - 2) = 1: e2m1 as it is, 5.5 -> 6, 0.3 -> 0.5 */
+        /* 2^(2 - 2) = 1: e2m1 unscaled, 5.5 -> 6, 0.3 -> 0.5 */
         {"mxfp4", 16, 127, {6, -1, 0.5f, 0, 2, -3}},
         {"mxfp6", 24, 127, {5.5f, -0.875f, 0.25f, 0, 2, -3}},
         /* 2^(2 - 4): e3m2 of four times x: 22 -> 24 is the even one of 20, 24

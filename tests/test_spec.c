@@ -1,4 +1,4 @@
-/* Spec strings: reading, canonical text, sweeps, and what is refused. */
+/* Spec strings: parsing, canonical text, sweeps, and refusals. */
 #include "lib/codec.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
@@ -245,7 +245,7 @@ static size_t longest_choice(const char *choices)
     return max;
 }
 
-/* What a parameter's value takes on one side, at most. */
+/* Max length of a parameter's value on one side. */
 static size_t longest_value(const struct kv_param *p)
 {
     char text[32];

@@ -1,5 +1,5 @@
-"""Texts as the tools read them: byte order marks, what is no text, special
-tokens that a text names, and what rows say of all that."""
+"""Texts as the tools read them: byte order marks, files that are no text,
+special tokens named in a text, and the columns about these."""
 
 import csv
 import io

@@ -5,7 +5,7 @@
 
 enum { WARMUP = 2, REPS = 9 };
 
-/* What is timed: it takes so long, and counts. */
+/* The timed function: it takes so long, and counts. */
 struct work {
     double seconds;
     size_t calls;
@@ -39,7 +39,7 @@ static void check_calls(struct kv_bench *b, bool warm, bool with_base)
     assert_int_equal(run.calls, want);
     assert_int_equal(base.calls, with_base ? want : 0);
     assert_true(run.seconds <= t.p10 && t.p10 <= t.p50 && t.p50 <= t.p90);
-    if (with_base) /* 4, but for what else the machine does */
+    if (with_base) /* 4, but for other load of the machine */
         assert_true(ratio > 1 && isfinite(ratio));
 }
 

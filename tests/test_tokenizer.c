@@ -75,7 +75,7 @@ static void ignore_merges(void **state)
     }
 }
 
-/* Llama-2's layout: U+2581 for a space, <0x..> for what has no token. */
+/* Llama-2's layout: U+2581 for a space, <0x..> for bytes without a token. */
 #define SPM_REST                                                              \
     "'normalizer': {'type': 'Sequence', 'normalizers': ["                     \
     " {'type': 'Prepend', 'prepend': '\\u2581'}, {'type': 'Replace',"         \
@@ -329,7 +329,7 @@ static void added_tokens(void **state)
         {"<<<<<<a<", "10 10 0 3 "},
         {"<<<<<", "10 9 "},
         {"\uff38ab", "11 1 "}, /* found once normalized */
-        {"Xa", "4 0 "},        /* X goes first, as it is written */
+        {"Xa", "4 0 "},        /* X goes first, verbatim */
     };
     struct kv_tokenizer *t = must_open(json);
 

@@ -1,5 +1,5 @@
-/* The files beside tokenizer.json: what they add, what contradicts, and that
- * no value of any field does worse than a sentence. */
+/* The files beside tokenizer.json: their additions, contradictions, and that
+ * any value of any field ends in a sentence at worst. */
 #include "lib/json_file.h"
 #include "tests/tokenizer_setup.h"
 
@@ -45,8 +45,8 @@ static int open_folder(struct kv_tokenizer **t, const struct folder *f,
     return rc;
 }
 
-/* Ids of "ab<q>q", verbatim and with special tokens read as such: what
- * transformers 5.24 gives for the same folder. */
+/* Ids of "ab<q>q", verbatim and with special tokens read as such: the result of
+ * transformers 5.24 for the same folder. */
 static void taken_in(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* The parts of a tokenizer, each with its settings, and what is refused. */
+/* The parts of a tokenizer, each with its settings, and refusals. */
 #include "lib/base/progress.h"
 #include "lib/base/utf8.h"
 #include "lib/tokenizer/tokenizer_normalizer.h"
@@ -224,7 +224,7 @@ static void decoders(void **state)
     }
 }
 
-/* What differs between Oniguruma and PCRE2 is refused. */
+/* Syntax that differs between Oniguruma and PCRE2 is refused. */
 static void regex_refused(void **state)
 {
     static const char *const sources[] = {
@@ -286,8 +286,8 @@ static void empty_match(void **state)
 #define BYTES "{'type': 'ByteLevel', 'use_regex': false}"
 #define BYTES_4 BYTES "," BYTES "," BYTES "," BYTES
 
-/* Whatever a tokenizer asks for, it ends: n times 'a' and then the end.  Of the
- * long texts each place costs little, but there are many. */
+/* Whatever a tokenizer asks for, it ends: n times 'a' and then the end.  Each
+ * place in the long texts takes little time, but the places are many. */
 static void bounds(void **state)
 {
     static const struct {

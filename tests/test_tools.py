@@ -1,5 +1,5 @@
-"""kvdump and kvcalib as their users run them: what they write, what they
-refuse and how, and that nothing half-written is left behind."""
+"""kvdump and kvcalib as their users run them: their outputs and refusals, and
+that no partial file is left behind."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-/* What is tried in a process of its own, however it ends. */
+/* A trial in a process of its own, for every way to end. */
 #include "lib/base/file.h"
 #include "lib/base/trial.h"
 #include "tests/test.h"
@@ -31,8 +31,8 @@ static void wait_for_ever(const void *arg)
         (void)arg, pause();
 }
 
-/* Ends well where memory has an end.  (AddressSanitizer waits for itself where
- * there is none.) */
+/* Ends well where memory has an end.  (AddressSanitizer waits for itself
+ * without one.) */
 static void take(const void *arg)
 {
     size_t n = 0;
@@ -68,8 +68,8 @@ static void test_ends(void **state)
 #endif
 }
 
-/* Handlers of this process stay here: what it has not finished is not removed
- * where its copy ends. */
+/* Handlers of this process stay here: its unfinished outputs are not removed
+ * when its copy ends. */
 static void test_outputs_stay(void **state)
 {
     char *path = kv_path_join(test_folder(), "out.csv");

@@ -40,8 +40,8 @@ static void normal(uint64_t key, size_t d, float *x)
         x[i] = (float)kv_random_normal(key, i);
 }
 
-/* x = (3, 4): norm 5, rms 5 / sqrt(2) = 3.5355, one bit a coordinate.  What
- * comes back has the norm 0.79788 x 5, and stands on x's side. */
+/* x = (3, 4): norm 5, rms 5 / sqrt(2) = 3.5355, one bit a coordinate.  The
+ * decoded vector has the norm 0.79788 x 5, and points to x's side. */
 static void test_one_bit(void **state)
 {
     static const char *const specs[] = {"turboquant:b1",
@@ -286,7 +286,7 @@ static void test_not_rotated(void **state)
     }
 }
 
-/* A spec as it is printed, or why there is none. */
+/* The printed spec, or the error. */
 static void test_words(void **state)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* ZipCache (arXiv 2405.14256) on blocks worked by hand, and what the cache
- * does for it: probes, their queries, the block's saliency. */
+/* ZipCache (arXiv 2405.14256) on blocks worked by hand, and the cache's part in
+ * it: probes, their queries, the block's saliency. */
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/cache.h"
@@ -135,7 +135,7 @@ static void test_masks_of_values(void **state)
 }
 
 /* The paper's 4.98-fold compression: 4 and 2 bits, 60 % salient, 4096 tokens of
- * 32 heads of 128.  What is stored has the masks beside, a bit a head. */
+ * 32 heads of 128.  The stored block includes the masks, a bit a head. */
 static void test_bits(void **state)
 {
     const struct kv_shape shape = {

@@ -24,7 +24,7 @@ const struct tiny_model tiny_llama = {
     "\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, " \
     "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 64"
 
-/* What differs from tiny_llama. */
+/* Differences from tiny_llama. */
 static const struct tiny_model variants[TINY_VARIANTS] = {
     {.dtype = "F32"},
     {.dtype = "F16"},
@@ -61,7 +61,7 @@ static double rounded(const char *dtype, double x)
     return (double)(float)x;
 }
 
-/* Matrices that keep the size of what passes through; norms around 1. */
+/* Matrices that preserve the size of their input; norms around 1. */
 void tiny_add(struct tiny_model *m, const char *name, size_t rows, size_t cols)
 {
     const uint64_t key = kv_mix(7, m->n_tensors);

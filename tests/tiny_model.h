@@ -18,7 +18,7 @@ struct tiny_tensor {
 };
 
 struct tiny_model {
-    /* What is asked for; tiny_init() fills in the rest. */
+    /* The requested model; tiny_init() fills in the rest. */
     const char *arch, *dtype;
     size_t hidden, inter, n_layers, n_heads, n_kv_heads, head_dim, n_vocab;
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
@@ -37,27 +37,27 @@ extern const struct tiny_model tiny_llama;
 void tiny_init(struct tiny_model *m);
 void tiny_clear(struct tiny_model *m);
 
-/* tiny_llama with what an architecture, a type of weights or a RoPE scaling
- * has of its own, initialised: every path of the forward pass. */
+/* tiny_llama with the features of an architecture, a type of weights or a RoPE
+ * scaling, initialised: every path of the forward pass. */
 enum { TINY_VARIANTS = 10 };
 struct tiny_model tiny_variant(size_t i);
 
-/* The tensor of this name; fails the test when there is none. */
+/* The tensor of this name; fails the test if none exists. */
 struct tiny_tensor *tiny_find(const struct tiny_model *m, const char *name);
 void tiny_add(struct tiny_model *m, const char *name, size_t rows, size_t cols);
 void tiny_drop(struct tiny_model *m, const char *name);
 
-/* Replaces `from`, which must be there, by `to` in the config. */
+/* Replaces `from`, which must occur, by `to` in the config. */
 void tiny_config(struct tiny_model *m, const char *from, const char *to);
 
 /* Writes config.json and the tensors to the folder. */
 void tiny_write(const struct tiny_model *m, const char *dir);
 
-/* Writes it to the test's folder and opens it there; the caller frees it. */
+/* Writes it to the test's folder and opens it; the caller frees it. */
 struct kv_model *tiny_open(const struct tiny_model *m);
 
-/* What the model computes, in double, straight from the equations.
- * logits: [n][n_vocab]. */
+/* The model's output, in double, straight from the equations.  logits:
+ * [n][n_vocab]. */
 void tiny_logits(const struct tiny_model *m, const int32_t *tokens, size_t n,
                  double *logits);
 /* One value of a key before RoPE, or of a value, made larger by `by`. */

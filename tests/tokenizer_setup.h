@@ -1,4 +1,4 @@
-/* Tokenizers out of a few lines of JSON, and what they must answer. */
+/* Tokenizers out of a few lines of JSON, and their expected answers. */
 #ifndef KV_TESTS_TOKENIZER_SETUP_H
 #define KV_TESTS_TOKENIZER_SETUP_H
 

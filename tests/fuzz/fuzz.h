@@ -1,4 +1,4 @@
-/* What every fuzz driver shares.
+/* Shared by all fuzz drivers.
  *
  * A driver is one parser: LLVMFuzzerTestOneInput() of fuzz_<name>.c, and
  * fuzz_seed_<name>() beside it, which writes inputs to start from.  Built by

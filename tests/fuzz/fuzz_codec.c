@@ -3,8 +3,8 @@
  *   | which: u8 | step: u8 | spoil: u8 | where, level: u8 | tokens as f32 ... |
  *
  * Any finite tokens are encoded, decoded and attended to, in plain C and in
- * tiles; what is finite stays so.  A block that varies in size and of which a
- * byte was changed is read or refused. */
+ * tiles; finite values decode to finite values.  A block that varies in size
+ * and of which a byte was changed is read or refused. */
 #include "kernels/level.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"

@@ -1,4 +1,4 @@
-/* dump.h5 and calib.h5: every tensor and table of what opens can be read.
+/* dump.h5 and calib.h5: if the file opens, every tensor and table can be read.
  *
  * HDF5's own checksums would stop nearly every change of a byte: the mutator
  * writes those of the superblock and of object headers anew, so that what they
@@ -28,7 +28,7 @@ static void sign(uint8_t *at, size_t n)
     memcpy(at + n, &sum, sizeof(sum));
 }
 
-/* An object header of version 2: flags say what stands before its size. */
+/* An object header of version 2: flags give the fields before its size. */
 static void sign_header(uint8_t *at, size_t left)
 {
     size_t prefix = 6, chunk = 0;

@@ -1,5 +1,5 @@
-/* llama.cpp's file of base log-probabilities: what opens gives rows that are
- * distributions, or a sentence. */
+/* llama.cpp's file of base log-probabilities: a file that opens returns rows
+ * that are distributions, or fails with a sentence. */
 #include "eval/klbase.h"
 #include "lib/base/file.h"
 #include "tests/fuzz/fuzz.h"

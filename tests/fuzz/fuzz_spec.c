@@ -1,5 +1,5 @@
-/* Spec strings, one a line: what one expands to, fitted to a model, prints a
- * text that reads back as the same. */
+/* Spec strings, one a line: an expanded spec, fitted to a model, prints a text
+ * that parses to the same spec. */
 #include "lib/base/alloc.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
