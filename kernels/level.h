@@ -45,7 +45,7 @@ size_t kv_level_version(void);
  * one: AMD's do; Intel's take three times as long. */
 bool kv_level_pairs(void);
 
-/* Says so of it whatever it is; for tests. */
+/* Overrides kv_level_pairs() for tests. */
 void kv_level_set_pairs(bool pairs);
 
 const char *kv_level_name(enum kv_level level); /* "c" "avx2" "avx512" */

@@ -340,8 +340,8 @@ ALWAYS_INLINE void unit_entries(const struct kv_store *s, size_t head,
         wide_entries(s, head, unit, tile, x);
 }
 
-/* The rounded entries that a tile stands for: x [quads][64][4], and room for
- * three sub-vectors more. */
+/* The rounded entries of a tile: x [quads][64][4], and room for three
+ * sub-vectors more. */
 static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
                     uint8_t *x)
 {

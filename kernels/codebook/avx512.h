@@ -137,7 +137,7 @@ ALWAYS_INLINE vi32 look_up_pairs(const struct table *t, size_t n,
     return x;
 }
 
-/* How codes stand in bytes: whole, or low half first. */
+/* The order of codes in bytes: whole, or low half first. */
 ALWAYS_INLINE vi32 low_codes(vi32 x)
 {
     return v_and(x, v_set1_i8(15));

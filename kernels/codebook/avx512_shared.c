@@ -7,7 +7,7 @@
  * products to both.  A core chooses when it takes an instruction in, by how
  * many wait for each port.  Products that wait for their look-ups are counted
  * too, and others then go where the look-ups must: so products use the look-ups
- * of the previous register of codes, and the instructions stand in the order in
+ * of the previous register of codes, and the instructions keep the order in
  * which they are written.
  *
  * Where pairs of registers are looked up at the price of one (AMD), half as

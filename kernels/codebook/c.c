@@ -18,7 +18,7 @@ ALWAYS_INLINE void sub_entries(const uint8_t *table, size_t width, size_t d,
     }
 }
 
-/* The rounded entries that a tile stands for: x [head_dim][64]. */
+/* The rounded entries of a tile: x [head_dim][64]. */
 static void entries(const struct kv_store *s, size_t head, const uint8_t *tile,
                     uint8_t *x)
 {

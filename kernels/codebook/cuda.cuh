@@ -21,9 +21,9 @@
  *
  *   | centroid 0 | centroid 0 | .. | centroid 1 | centroid 1 | ..
  *
- * and a lane reads its own copy: no two lanes that are served together want
- * the same bank.  12 bits: [4096], own: [sub-space][256], once: lanes meet in
- * banks as their codes have it. */
+ * and a lane reads its own copy: no two lanes that are served together read the
+ * same bank.  12 bits: [4096], own: [sub-space][256], once: lanes conflict in
+ * banks depending on their codes. */
 #ifndef KV_CODEBOOK_CUDA_CUH
 #define KV_CODEBOOK_CUDA_CUH
 

@@ -1,5 +1,5 @@
 /* Family "codebook" on the device: which codes have kernels, for the kernels
- * and for who packs their tiles. */
+ * and the packing of their tiles. */
 #ifndef KV_CODEBOOK_CUDA_H
 #define KV_CODEBOOK_CUDA_H
 
@@ -7,8 +7,8 @@
 
 /* Head dimension; values and bits of a code; whether each sub-space has a table
  * of its own; tokens of a step and stages of the ring, on path exact and on
- * int8.  These are the most that lets two blocks share a multiprocessor (113
- * KiB, 128 registers a thread) where the tables leave room for that. */
+ * int8.  These are the maximum with which two blocks share a multiprocessor
+ * (113 KiB, 128 registers a thread) where the tables leave room for that. */
 /* clang-format off */
 #define KV_CODEBOOKS(X) \
     X(64, 2, 8, false, 32, 2, 32, 2) \

@@ -25,7 +25,7 @@
  *   load(p, head, table)             all threads, before a barrier; values
  *                     without one are given that of the keys
  * keys:
- *   query<NT>                        queries as the products want them
+ *   query<NT>                        queries in the products' layout
  *   prepare(p, table, q, rows, query)
  *                                    q: [8 NT][D] in shared memory, times
  *                                    scale and log2(e), which may be written
@@ -54,9 +54,9 @@
 
 enum { KV_WARPS = 8 };
 
-/* Whose queries a warp's rows are, first and on: row i is query head i % group
- * of the KV head, of query token i / group, the last of which is token n - 1.
- */
+/* The query heads of a warp's rows, from the first on: row i is query head i %
+ * group of the KV head, of query token i / group, the last of which is token n
+ * - 1. */
 struct kv_rows {
     unsigned first, group, nq, n;
     const uint8_t *k, *v; /* the KV head's tiles of the run */

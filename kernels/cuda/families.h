@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* One side of a cache, as a family has it on the device. */
+/* One side of a cache in a family's layout on the device. */
 struct kv_gpu_side {
     const struct kv_store *store; /* of the codes */
     enum kv_path path;            /* the one that runs */

@@ -1,6 +1,6 @@
 /* The generic kernel: attention to any tiles of kernels/tiles/tiles.h of the
- * families float, integers, scaled, levels, codebook and rotated, as the CPU
- * has them, with sizes that it is told; and to those of family hack
+ * families float, integers, scaled, levels, codebook and rotated, in the CPU's
+ * layout, with sizes at run time; and to those of family hack
  * (kernels/hack/cuda_layout.h, cuda_generic.cuh).  For the others this file
  * defines a launch's arguments per side; generic_tiles.cuh reads the values,
  * generic_rotated.cuh makes them of rotated rows first, generic.cu attends.  A

@@ -27,8 +27,8 @@ extern "C" {
 int kv_device_cuda(size_t index, struct kv_device *d, struct kv_err *e);
 
 /* Whether expensive operations with a device version, k-means for one, run on
- * the device; results are the same bits as on the CPU.  Set once by a tool that
- * is told to. */
+ * the device; results are the same bits as on the CPU.  A tool's option sets it
+ * once. */
 void kv_device_offload(int on);
 int kv_device_offloads(void);
 

@@ -57,7 +57,7 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
     return path == KV_PATH_EXACT ? &exact : NULL;
 }
 
-/* Where value c of token t stands in a tile. */
+/* The index of value c of token t in a tile. */
 static size_t place(const struct kv_store *s, size_t t, size_t c)
 {
     if (s->values)

@@ -98,8 +98,8 @@ struct kv_hack_column {
     float scale, min, rest; /* rest: s_a sum(a') + n m_a */
 };
 
-/* x + eq. 4 of a column and a row, of which the scale, minimum and sum of
- * codes are given. */
+/* x + eq. 4 of a column and a row, given their scales, minima and sums of
+ * codes. */
 KV_DEVICE float kv_hack_combine(const kv_hack_column &a, float scale, float min,
                                 float sum, int product, float x)
 {
@@ -156,7 +156,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
     }
 
     /* Row r of an N-tile, this lane's quarter of a part: fragment b, and the
-     * column as lanes (r, c) have it. */
+     * column in the layout of lanes (r, c). */
     template <int NT>
     static __device__ kv_hack_column part(const params &p, const float *q,
                                           uint64_t key, int i, int part,

@@ -1,5 +1,5 @@
-/* Codes of HACK on the device, for those who read them (cuda.cuh, cuda_any.cuh)
- * and who write them (cuda_pack.c, cuda_arrange.cu).
+/* Codes of HACK on the device, for readers (cuda.cuh, cuda_any.cuh) and writers
+ * (cuda_pack.c, cuda_arrange.cu).
  *
  * A piece is T tokens of a KV head, a multiple of 16, as lines of codes, along
  * which products run (lib/schemes/hack.h): a line of keys is a token, its codes

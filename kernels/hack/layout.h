@@ -1,6 +1,6 @@
 /* Family "hack": codes whose products are corrected, not dequantized
  * (kernels/hack/hack.h).  On the CPU the scheme attends to its blocks itself;
- * these tiles hold the same codes for whoever puts them into another order.
+ * these tiles hold the same codes for conversion to another order.
  *
  * 64 tokens of one KV head:
  *

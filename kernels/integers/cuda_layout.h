@@ -1,6 +1,5 @@
-/* Integers on the device: the order of their codes and scales, for those who
- * read tiles (cuda.cuh, cuda_int8.cuh) and who write them (cuda_pack.c,
- * cuda_append.cu).
+/* Integers on the device: the order of their codes and scales, for readers
+ * (cuda.cuh, cuda_int8.cuh) and writers (cuda_pack.c, cuda_append.cu).
  *
  * A tile of 128 tokens is 128 / T pieces of T tokens; path exact has T = 128 /
  * bits, path int8, of 8 bits alone, T = 32:
@@ -73,7 +72,7 @@ struct kv_gpu_integers_side {
     int in_head;       /* heads are the tile's */
     unsigned head_bytes, piece_bytes; /* of the tile, of a piece */
 
-    /* for those who write */
+    /* for writers */
     bool int8, values, folded, of_tokens;
     unsigned bits, head_dim, tokens; /* of a piece */
     int subtract;                    /* int8: bias of a byte */

@@ -16,7 +16,7 @@ enum kv_kmeans_start { KV_KMEANS_PP, KV_KMEANS_RANDOM };
  * x:       [n][d] f32, row-major; read only, not kept.
  * weight:  [n] f32, each >= 0, or NULL for all ones.
  * k, d:    1 <= k <= KV_NEAREST_MAX_K, 1 <= d <= KV_NEAREST_MAX_D (nearest.h).
- * iters: maximum of rounds of assigning and averaging; 0 leaves the
+ * iters:   max rounds of assigning and averaging; 0 leaves the
  *          start.  Stops before when no center moves.
  * centers: [k][d] f32, written in full, and only on success.
  * mse:     weighted mean of the squared distance to the nearest center, per

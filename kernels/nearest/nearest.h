@@ -47,8 +47,8 @@ void kv_centroids_clear(struct kv_centroids *b);
 void kv_nearest(const struct kv_centroids *b, const float *x, size_t n,
                 uint16_t *code);
 
-/* The same in pieces, for who asks again and again (k-means).  A tile is up
- * to 64 vectors by dimension, tile[d][64]; vectors past n are zero. */
+/* The same in pieces, for repeated searches (k-means).  A tile is up to 64
+ * vectors by dimension, tile[d][64]; vectors past n are zero. */
 void kv_tile_fill(const float *x, size_t n, size_t d, float *tile);
 
 /* code, dist: [64], of which the first n >= 1 are given (s is stored in dist;

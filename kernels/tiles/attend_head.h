@@ -3,9 +3,9 @@
  * outputs, attend_chunk.c a chunk of its tokens.
  *
  * A head's queries are made ready once, in groups of as many rows as its
- * operations take; chunks of its tokens are gone over apart, each by whoever
- * comes, and leave partial results; these are brought together in the order of
- * the chunks and turned into outputs once. */
+ * operations take; chunks of its tokens are separate units of work for any
+ * thread, with partial results; these are brought together in the order of the
+ * chunks and turned into outputs once. */
 #ifndef KV_TILES_ATTEND_HEAD_H
 #define KV_TILES_ATTEND_HEAD_H
 

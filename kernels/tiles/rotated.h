@@ -13,8 +13,8 @@
 
 struct kv_tiles_rope;
 
-/* The params of a store; all the caller's, but row as kv_integers_init() has it
- * for keys of this width. */
+/* The params of a store; the caller sets all fields; row: as kv_integers_init()
+ * initializes it for keys of this width. */
 struct kv_rotated_tiles {
     struct kv_integers row;
     size_t rotated; /* channels of a transform; divides the row, and is divided

@@ -1,11 +1,11 @@
 /* Attention of queries over the codes that a cache stores.
  *
  * A side of a cache is up to three runs of consecutive tokens: sinks, codes,
- * tail.  A run is a store: per KV head, tiles of 64 tokens in the order in
- * which its family's loops want them, so that each byte is read once for all
- * queries of the KV head.  A family (a folder of kernels/) is a way of storing;
- * it knows two operations on a tile, qk (keys) and pv (values), and
- * has them on up to two paths:
+ * tail.  A run is a store: per KV head, tiles of 64 tokens in the order of its
+ * family's loops, so that each byte is read once for all queries of the KV
+ * head.  A family (a folder of kernels/) is a way of storing; it knows two
+ * operations on a tile, qk (keys) and pv (values), and has them on up to two
+ * paths:
  *
  *   exact  the stored values times the queries in f32, sums in f32
  *   int8   queries and softmax weights rounded to 8 bits, products of codes in
@@ -83,7 +83,7 @@ struct kv_family {
     const struct kv_tile_ops *(*ops)(const struct kv_store *s,
                                      enum kv_path path);
     /* Tokens [part * 32, part * 32 + 32) of a tile as values, for
-     * kv_tiles_expanded() and whoever puts them into another order.  Keys: x
+     * kv_tiles_expanded() and conversion to another order.  Keys: x
      * [head_dim][32], values: x [32][head_dim padded to 16] (the padding 0). */
     void (*expand)(const struct kv_store *s, size_t head, const uint8_t *tile,
                    size_t part, float *x);

@@ -1,5 +1,5 @@
-/* Family "transform" as tiles.h wants it: a level's operations (impl.h) between
- * transforms of queries and of outputs. */
+/* The operations of family "transform" (tiles.h): a level's operations (impl.h)
+ * between transforms of queries and of outputs. */
 #include "kernels/gemm.h"
 #include "kernels/level.h"
 #include "kernels/tiles/impl.h"

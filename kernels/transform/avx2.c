@@ -147,7 +147,7 @@ ALWAYS_INLINE __m256i look(const uint8_t *code, __m256i entry, unsigned bits)
     return x[0];
 }
 
-/* Codes of a coefficient: [64], as tokens stand in a line. */
+/* Codes of a coefficient: [64], in the tokens' order in a line. */
 static void look_up(const struct kv_transform_table *t,
                     struct kv_transform_place p, const uint8_t *tile,
                     uint8_t *code)

@@ -13,8 +13,8 @@
  *   softmax  warp: a row
  *   pv       warp: 16 coefficients of every 128, all tokens
  *
- * Lanes are tokens where bitstreams are read, without bank conflicts; reads of
- * tables conflict as states have it.
+ * Lanes are tokens where bitstreams are read, without bank conflicts; bank
+ * conflicts of table reads depend on the states.
  *
  * y, of keys: words [slot / 2][64 + 8], two slots of a token; of values: words
  * [slot][32 + 4], two tokens of a slot: fragments a of gpu.cuh are 4 words of

@@ -120,7 +120,7 @@ struct kv_transform_angles {
  * fetched.  Codes are in an order of the level's own; those past n stand for 0.
  */
 struct kv_transform_ops {
-    /* y: [2][n + 1][32], of both parts the coefficients as tables have them,
+    /* y: [2][n + 1][32], of both parts the coefficients in the tables' form,
      * and 1. */
     void (*expand)(const struct kv_transform_head *h, const uint8_t *tile,
                    size_t tile_bytes, float *y);
