@@ -41,8 +41,8 @@ enum kv_residual_rule {
     KV_BATCHED  /* floor((n - s) / r) * r: r at a time */
 };
 
-/* Where the blocks given to encode() stand in the sequence, the seed of
- * stochastic rounding, and further facts about their tokens. */
+/* The position of encode()'s blocks in the sequence, the seed of stochastic
+ * rounding, and further facts about their tokens. */
 struct kv_where {
     size_t first; /* token index of the first block's first token */
     uint64_t seed;

@@ -196,7 +196,7 @@ static int check_windows(struct kv_h5 *h, size_t ctx, size_t first, size_t n,
     return 0;
 }
 
-/* Keys are rotated by their place in the window, as kvdump has them. */
+/* Keys are rotated by their place in the window, as in kvdump. */
 static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
                         struct kv_err *e)
 {

@@ -33,8 +33,8 @@ static uint32_t next_sum(uint32_t before, const char *line, size_t n)
     return kv_crc32(both, sizeof(both));
 }
 
-/* A line of the text, without its end; the text goes on at next, which is NULL
- * where the line has no end. */
+/* A line of the text, without its end; the next line begins at next, which is
+ * NULL without a line feed. */
 struct line {
     const char *text, *next;
     size_t n;

@@ -44,8 +44,7 @@ struct kv_mixed {
     struct kv_place (*place)[KV_SIDES]; /* [n_layers] */
 };
 
-/* The scheme of a mixed spec; it stands in no list of schemes and has no
- * codec. */
+/* The scheme of a mixed spec; it is in no list of schemes and has no codec. */
 extern const struct kv_scheme kv_scheme_mixed;
 
 /* The file that the text of a spec names, in text; NULL when it names none. */
@@ -53,7 +52,7 @@ const char *kv_mixed_file(const char *text);
 
 /* Reads a layer file, or NAME@HASH.  Fails with file, line, layer and side on
  * a place named twice or not at all, and on two different specs for a layer
- * that wants one (kv_spec_together). */
+ * that requires one (kv_spec_together). */
 int kv_mixed_read(const struct kv_mixed **m, const char *path,
                   struct kv_err *e);
 

@@ -7,7 +7,7 @@
 
 struct kv_reading {
     bool known;   /* false: a dump from before it was written down */
-    bool bos;     /* a BOS stands before the text */
+    bool bos;     /* a BOS precedes the text */
     bool special; /* names of special tokens in it are those tokens, not text */
 };
 

@@ -1,8 +1,8 @@
 /* Tables of results: CSV (a header line, RFC 4180 quoting), JSON lines, or a
- * Markdown table.  Cells are UTF-8 whatever was put into them (U+FFFD stands
- * where bytes were none), and no control character but a line's end goes to a
- * terminal.  A column that was not set in a row is blank (null in
- * JSON).  Reals are written shortest-exact to 9 digits; NaN is blank. */
+ * Markdown table.  Cells are always UTF-8 (U+FFFD replaces invalid bytes), and
+ * no control character but a line feed goes to a terminal.  A column that was
+ * not set in a row is blank (null in JSON).  Reals are written shortest-exact
+ * to 9 digits; NaN is blank. */
 #ifndef KV_RESULTS_H
 #define KV_RESULTS_H
 

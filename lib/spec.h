@@ -7,9 +7,9 @@
  *   word    := word '=' value | choice | 'no-' word
  *
  * A word alone sets a yes/no parameter, or the one parameter that has this
- * choice: "nearest" is round=nearest, "no-se" is se=no.  A choice of two
- * parameters wants the word before it.  K-word=value and V-word=value set one
- * side.  Numbers and words may be {a,b,c}: a sweep.
+ * choice: "nearest" is round=nearest, "no-se" is se=no.  A choice that two
+ * parameters share must be written with its name: name=choice.  K-word=value
+ * and V-word=value set one side.  Numbers and words may be {a,b,c}: a sweep.
  *
  * The canonical text writes every parameter out, after clamping to the model:
  * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.
@@ -33,7 +33,7 @@ struct kv_param {
     const char *choices; /* "no|yes", "none|S|H|HS|SH"; NULL: a number */
     double fallback;     /* default: the number, or the choice's index */
     double min, max;     /* numbers only */
-    bool calib;          /* affects what calibration produces */
+    bool calib;          /* changes the calibration's tables */
     const char *help;    /* one line, with unit and paper's section */
 };
 
@@ -55,9 +55,9 @@ struct kv_spec {
  * nearest valid name. */
 int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e);
 
-/* True when an operand begins with a scheme's name, whatever follows its ':'
- * or ',': a spec that lost its -s.  The shell expands -s kivi:b{2,4}g32 to
- * -s kivi:b2g32 kivi:b4g32 unless it is quoted. */
+/* True when an operand begins with a scheme's name and ':' or ',': a spec that
+ * lost its -s.  The shell expands -s kivi:b{2,4}g32 to -s kivi:b2g32 kivi:b4g32
+ * unless it is quoted. */
 bool kv_spec_looks_like(const char *operand);
 
 /* The scheme's i-th parameter, r and s last; NULL past them. */
@@ -65,7 +65,7 @@ const struct kv_param *kv_spec_param(const struct kv_scheme *k, size_t i);
 
 /* Clamps to the shape (a group larger than the head becomes the head), asks
  * the scheme's check(), and rewrites s->text; of a mixed spec, each member.  A
- * codec wants a fitted spec. */
+ * codec requires a fitted spec. */
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e);
 

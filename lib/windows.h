@@ -19,7 +19,7 @@ struct kv_windows {
 };
 
 /* The first n_windows windows of ctx >= 1 tokens; n_windows 0: all whole ones.
- * A BOS stands before the text when the tokenizer adds one, and nowhere else.
+ * A BOS precedes the text if the tokenizer adds one; no other BOS is added.
  * Fails on an empty file, a text shorter than one window, fewer windows than
  * asked for (naming their number) and a token id >= n_vocab. */
 int kv_windows_read(struct kv_windows *w, const struct kv_tokenizer *t,

@@ -62,7 +62,7 @@ int kv_lfs_check(const char *path, const void *data, size_t bytes,
 
 bool kv_file_exists(const char *path);
 bool kv_is_dir(const char *path);
-/* True when both exist and are one file, whatever they are called. */
+/* True when both exist and are one file, also by different names. */
 bool kv_same_file(const char *a, const char *b);
 
 /* dir/name, the caller's to free. */

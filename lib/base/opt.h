@@ -150,7 +150,7 @@ int kv_parse_bytes(const char *text, size_t *bytes);
 _Noreturn void kv_die(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* The same line, also when quiet, and the run goes on. */
+/* The same line, also when quiet, but does not end the program. */
 void kv_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Closes stdout and dies when it did not take everything, or when an input was

@@ -23,8 +23,8 @@ void kv_progress_clear(struct kv_progress *p);
 void kv_verbosity_set(int level);
 int kv_verbosity(void);
 
-/* A line on stderr, whatever the verbosity, "who: ..." where who is not NULL.
- * All messages for the user go through here: control characters in quoted text
+/* A line on stderr at every verbosity, "who: ..." where who is not NULL.  All
+ * messages for the user go through here: control characters in quoted text
  * (names, operands, strings out of files) never reach a terminal. */
 void kv_vsay(const char *who, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));

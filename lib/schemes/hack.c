@@ -5,16 +5,16 @@
  * blocks of p tokens; the open block of values stays fp16 (requantization
  * elimination), or with rqe=no is kept as codes and requantized as it grows.
  *
- * axes=artifact, as the authors' later code has it: keys per channel in blocks
- * of p tokens, values per token in groups of channels in blocks of p tokens,
- * rounded to nearest, the prompt at full precision; to be used with its four
- * sinks, "hack:b2p64s4,artifact".  Its channels' partition is p, at most the
- * head, less as many times 16 as it takes to divide the head.  The open blocks
- * of both stay fp16; with rqe=no they are kept as codes, keys requantized with
- * each token, and attended on as decoded, not on the codes.  With
- * rqe=no a prompt's tokens are appended one by one, as in the paper: the
- * artifact encodes a prompt's whole blocks at once, and requantizes only with
- * the tokens that it decodes after the prompt. */
+ * axes=artifact, as in the authors' later code: keys per channel in blocks of p
+ * tokens, values per token in groups of channels in blocks of p tokens, rounded
+ * to nearest, the prompt at full precision; to be used with its four sinks,
+ * "hack:b2p64s4,artifact".  Its channels' partition is p, at most the head,
+ * less as many times 16 as it takes to divide the head.  The open blocks of
+ * both stay fp16; with rqe=no they are kept as codes, keys requantized with
+ * each token, and attended on as decoded, not on the codes.  With rqe=no a
+ * prompt's tokens are appended one by one, as in the paper: the artifact
+ * encodes a prompt's whole blocks at once, and requantizes only with the tokens
+ * that it decodes after the prompt. */
 #include "lib/schemes/hack.h"
 #include "kernels/bitpack.h"
 #include "kernels/device_code.h"
@@ -71,7 +71,7 @@ static struct kv_hack_range get_range(const struct kv_hack *h,
 }
 
 /* Stores the range; returns it as rounded.  A minimum that bf16 moves leaves
- * its scale the rest, as the artifact has it (of halves, fp16 moves none). */
+ * its scale the rest, as in the artifact (of halves, fp16 moves none). */
 static struct kv_hack_range put_range(const struct kv_hack *h, uint8_t *bytes,
                                       size_t i, struct kv_hack_range r)
 {
@@ -138,7 +138,7 @@ static struct span span_of(const struct kv_hack *h, size_t i, size_t first)
     return s;
 }
 
-/* Where token t, channel c stands in [n_lines][len]. */
+/* The index of token t, channel c in [n_lines][len]. */
 static size_t place(const struct kv_hack *h, size_t t, size_t c)
 {
     return h->side == KV_K ? t * h->len + c : c * h->len + t;

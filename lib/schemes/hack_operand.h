@@ -28,7 +28,7 @@ struct kv_hack_operand {
     float *wide;        /* [n_ranges] */
 
     size_t next, next_end;    /* blocks that kv_hack_fetch() has yet to begin */
-    uintptr_t line, line_end; /* of the one it is at, yet to be fetched */
+    uintptr_t line, line_end; /* of the current block, yet to be fetched */
     size_t at_once;           /* lines */
 };
 

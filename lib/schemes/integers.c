@@ -68,8 +68,8 @@ int kv_integers_open(struct kv_codec *c, const struct kv_group_quantizer *q,
     return 0;
 }
 
-/* Where value j of group i of unit u stands in x[block][heads][d], and how far
- * apart the values of a group are. */
+/* The index of value j of group i of unit u in x[block][heads][d], and the
+ * stride of a group's values. */
 static size_t group_at(const struct kv_codec *c, const struct integers *g,
                        size_t u, size_t i, size_t *apart)
 {
@@ -213,8 +213,8 @@ static void put_token(const struct integers *g, const struct kv_store *s,
         put_head(g, s, u, (at + c) / g->len, 0, t, c, tile);
 }
 
-/* The block's tokens from `from` on, which stand in the tile from t on; gives
- * how many.  i: the tile's number. */
+/* The block's tokens from `from` on, which are the tile's tokens from t on;
+ * returns their number.  i: the tile's number. */
 static size_t put_tokens(const struct integers *g, const struct kv_store *s,
                          const uint8_t *block, size_t head, size_t from,
                          size_t i, size_t t, struct unit *u, uint8_t *tile)

@@ -11,8 +11,7 @@
  * water-filling, many get none, the others are quantized on a trellis
  * (kernels/trellis/trellis.h).  One token, all KV heads:
  *
- *   | bitstream of all transitions, largest rate first: sum of their bits | 0
- * to 7 0s |
+ *   | bitstream of all transitions, largest rate first | 0 to 7 zero bits |
  *
  * the same layout for every token, no scale beside it.  Within a bitstream the
  * coefficients come by the rate of their transition, then by head, then by
@@ -43,8 +42,8 @@
  *   forward  [head_dim][head_dim]   F: x_i to y_j
  *   inverse  [head_dim][head_dim]   G: y_j to x_i
  *   trellis_BITSbVALUES [values][kv_trellis_kept()]   of a kind of transition;
- * error: the mean squared error it leaves on coefficients of unit variance that
- * it was not trained on, per value
+ *             error: mean squared error per value on coefficients of unit
+ *             variance that it was not trained on
  *
  * Prior art: KVTC (transform coding of caches), Palu and other low-rank caches,
  * QTIP (the trellis), classic transform coding. */

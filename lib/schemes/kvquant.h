@@ -37,30 +37,32 @@
  *
  * Parameters, each per side:
  *   b, o    bits of a code, percent of outliers
- *   type    levels: nuq, one-dimensional k-means of what is normalised, one
+ *   type    levels: nuq, one-dimensional k-means of normalised values, one
  *           table for keys and one for values of a layer, the optimum
- *           (kernels/levels/kmeans1d.h) where the published code takes what
- * Lloyd's iteration finds; int, evenly spaced from -1 to 1 (the published code
- * too, but with its --clamp, which moves them by less than a step to have a
- * zero, and is not here); nf, NormalFloat, as in the published code first
- * tokens of each window of the calibration that the k-means, its error and
- * Q-Norm leave out, since they stay fp16; thresholds have them in (the
- * published code's first_few_fp16, 1 in its recipes). Evaluation keeps the
- * first s.  nuq alone trains: int and nf say 0 w       weights of the k-means:
- * none; fisher, the Fisher information F of every value, as in the published
- * code; fisher-s2, F s^2, with s the half-width that it was divided by, as in
- * the paper's equation: the error that is weighted is then that of the value
- *           itself.  nuq alone has weights: int and nf say none
+ *           (kernels/levels/kmeans1d.h) where the published code takes the
+ *           result of Lloyd's iteration; int, evenly spaced from -1 to 1 (the
+ *           published code too, but with its --clamp, which moves them by less
+ *           than a scale to have a zero, and is not implemented); nf,
+ *           NormalFloat, as in the published code
+ *   first   tokens of each window of the calibration that the k-means, its
+ *           error and Q-Norm leave out, since they stay fp16; thresholds have
+ *           them in (the published code's first_few_fp16, 1 in its recipes).
+ *           Evaluation keeps the first s.  nuq alone trains: int and nf say 0
+ *   w       weights of the k-means: none; fisher, the Fisher information F of
+ *           every value, as in the published code; fisher-s2, F s^2, with s
+ *           the half-width that it was divided by, as in the paper's equation:
+ *           the weighted error is then that of the unnormalised value.  nuq
+ *           alone has weights: int and nf say none
  *   qnorm   Q-Norm, for 2 bits: codes are chosen by the levels c and decoded to
  *           (c - m2) d1 / d2 + m1, with m1, d1 the mean and the standard
- *           deviation of all that is normalised in the training and m2, d2
- *           those of what it is quantized to: another table, no bits.  Per
- *           layer and without weights, as in the published code
+ *           deviation of all normalised training values and m2, d2 those of
+ *           their quantized values: another table, no bits.  Per layer and
+ *           without weights, as in the published code
  *
  * Tables in a calibration:
  *   range   [n_kv_heads][head_dim][2], K, per layer: the thresholds
- *   levels  [2][2^b], per side and layer: ascending, and what they decode to;
- *           error: mean squared error per value of what was trained on
+ *   levels  [2][2^b], per side and layer: ascending, and their decoded values;
+ *           error: mean squared error per training value
  * Where its sums are taken by bins, KV_KVQUANT_BINS of them cover [-1, 1]. */
 #ifndef KV_KVQUANT_H
 #define KV_KVQUANT_H
