@@ -42,8 +42,8 @@ int kv_allocate_attention(const struct kv_measure_plan *p,
 
 /* The same over all layers of the model.  Cost: the mean divergence from the
  * base line, nats per token, with this place alone stored and f32 elsewhere.  p
- * is empty, with divergence; spec: [n_specs], fitted, as the protocol has
- * them.  Runs the model 1 + n_layers * KV_SIDES * n_specs times. */
+ * is empty, with divergence; spec: [n_specs], fitted, by the protocol.  Runs
+ * the model 1 + n_layers * KV_SIDES * n_specs times. */
 int kv_allocate_kl(struct kv_ppl *p, const struct kv_shape *shape,
                    const struct kv_spec *spec, size_t n_specs,
                    const struct kv_calib *calib, struct kv_offer *offer,

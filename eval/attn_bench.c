@@ -248,7 +248,7 @@ static void make_tiles(struct kv_attn_step *s)
     }
 }
 
-/* Which path runs, with tiles where it wants them. */
+/* Which path runs, with tiles where it needs them. */
 static const char *choose(struct kv_attn_step *s)
 {
     const enum kv_attn_path wanted = s->wanted;

@@ -35,7 +35,7 @@ int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
                      size_t warmup, size_t reps, struct kv_timing *timing,
                      double *ratio, float *out, struct kv_err *e);
 
-/* Attends once more; fails when the first copies' answers are not `out`. */
+/* Attends again; fails when the first copies' answers are not `out`. */
 int kv_attn_gpu_again(struct kv_attn_gpu *g, const float *out,
                       struct kv_err *e);
 

@@ -388,8 +388,8 @@ static int check_nonfinite(struct kv_loop *l, size_t n_windows,
     return rc;
 }
 
-/* Every window's codes, and the forms that side wants: without the quantized
- * one, where codes are attended to. */
+/* Every window's codes, and the forms that this side needs: without the
+ * quantized one, where codes are attended to. */
 static int fill_side(struct kv_loop *l, const struct kv_qkv *x,
                      enum kv_side side, struct kv_attend_side *to,
                      struct kv_attend_codes *codes, struct kv_err *e)

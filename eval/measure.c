@@ -354,7 +354,7 @@ static void close_layer(struct layer *l)
     }
 }
 
-/* Which tensors the codecs of the layer and the plan want. */
+/* The tensors that the codecs of the layer and the plan need. */
 static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
                          struct kv_err *e)
 {

@@ -1,14 +1,15 @@
 /* How a text meets the cache.  Perplexities of different protocols cannot be
  * compared; every row names its own.
  *
- * all The window is encoded whole at s = r = 0 (unless kept), every query
- * attends to the decoded window.  Scored: n - 1 targets.  stream The real
- * cache: tokens are appended `step` at a time; sinks,
+ * all          The window is encoded whole at s = r = 0 (unless kept), every
+ *              query attends to the decoded window.  Scored: n - 1 targets.
+ * stream       The real cache: tokens are appended `step` at a time; sinks,
  *              residual and open blocks behave as in deployment; each query
- * sees the cache's state at its own step.  Scored: n - 1 targets. prefill:P The
- * first P tokens attend at full precision (hack: on codes, with prefill=codes)
- * and are then compressed; the others are decoded against the compressed cache,
- * one at a time.  Scored are the queries that see it: n - 1 - P targets.
+ *              sees the cache's state at its own step.  Scored: n - 1 targets.
+ * prefill:P    The first P tokens attend at full precision (hack: on codes,
+ *              with prefill=codes) and are then compressed; the others are
+ *              decoded against the compressed cache, one at a time.  Scored
+ *              are the queries that see it: n - 1 - P targets.
  * llama.cpp    As `all`; a BOS replaces the first token of each window when
  *              the tokenizer adds one; the second half is scored. */
 #ifndef KV_PROTOCOL_H

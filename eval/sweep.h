@@ -26,10 +26,10 @@ struct kv_sweep {
     struct kv_shard shard; /* every n-th, from the i-th on */
 };
 
-/* Expanded, fitted, in order; a spec that comes up again (the protocol or the
- * shape made two alike, or it is the base line) is left out, with a note that
- * says so and why.  The shards of a sweep together give each spec once.  *list
- * is the caller's to free; it may be empty (a shard past the end). */
+/* Expanded, fitted, in order; a repeated spec (by the protocol, by fitting to
+ * the shape, or as the base line) is skipped, with a note that gives the
+ * reason.  The shards of a sweep together give each spec once.  *list is the
+ * caller's to free; it may be empty (a shard past the end). */
 int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
                   struct kv_err *e);
 

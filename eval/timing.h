@@ -25,13 +25,13 @@ void kv_bench_free(struct kv_bench *b); /* NULL is fine */
 double kv_bench_bandwidth(struct kv_bench *b);
 
 /* Runs once(arg) warmup times, then reps times (>= 1) with the clock on.
- * Before each run the threads read that much, so that no run finds its data
- * in the caches of the one before; warm: once(arg) runs instead, so that data
- * that fits into the caches is cached.  base not NULL: before each run
- * once(base) runs the same way, and *ratio becomes the median of its time over
- * the run's, pair by pair, so that other load of the machine affects both.
- * progress: a step for each run, or NULL.  Fails on Ctrl-C, between runs; *out
- * and *ratio mean nothing then. */
+ * Before each run the threads read more than the caches hold, so that no run
+ * finds its data cached; warm: once(arg) runs instead, so that data that fits
+ * into the caches is cached.  base not NULL: before each run once(base) runs
+ * the same way, and *ratio becomes the median of its time over the run's, pair
+ * by pair, so that other load of the machine affects both.  progress: a step
+ * for each run, or NULL.  Fails on Ctrl-C, between runs; *out and *ratio mean
+ * nothing then. */
 int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
                   void (*once)(void *), void *arg, void *base,
                   struct kv_progress *progress, struct kv_timing *out,

@@ -6,7 +6,7 @@
 #include "eval/attn_bench.h"
 
 /* Fills in n, nq and shape (one layer, RoPE of base 10000), and batch.  Fails
- * on a text that is none, and on sizes that no cache has. */
+ * on a text that is no shape, and on sizes that no cache has. */
 int kv_shape_option(const char *text, struct kv_attn_inputs *in, size_t *batch,
                     struct kv_err *e);
 
