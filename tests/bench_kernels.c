@@ -3,9 +3,10 @@
  *
  *   bench_kernels [level [runs]]     CSV on stdout
  *
- * 21 runs unless told, of what takes seconds at most 3; the column reps says
- * how many.  gflops counts 3 d operations per pair of vector and centroid
- * (subtract, multiply, add), the start of k-means as one more round. */
+ * 21 runs by default, at most 3 of an operation that takes seconds; the column
+ * reps says how many.  gflops counts 3 d operations per pair of vector and
+ * centroid (subtract, multiply, add), the start of k-means as one more
+ * round. */
 #include "eval/timing.h"
 #include "kernels/bitpack.h"
 #include "kernels/hadamard.h"

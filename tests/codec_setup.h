@@ -1,5 +1,5 @@
-/* Shared by unit tests of single schemes: a spec, its codec, one block there
- * and back. */
+/* Shared by unit tests of single schemes: a spec, its codec, encoding and
+ * decoding of one block. */
 #ifndef KV_CODEC_SETUP_H
 #define KV_CODEC_SETUP_H
 

@@ -211,7 +211,7 @@ static void vary(const struct kv_shape *s, float *x, size_t n, float max)
 }
 
 /* The text of the calibration.  Far from it, coefficients are the last of their
- * tables in every token, and so is what rounding these does. */
+ * tables in every token, and so are their rounding errors. */
 static void alike(const struct kv_shape *s, float *x, size_t n,
                   enum kv_tensor tensor)
 {

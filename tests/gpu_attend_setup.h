@@ -1,6 +1,6 @@
 /* Shared by tests of attention on a device: caches of made-up tokens, and
- * whether the device's answers are those of attention in double over what the
- * cache decodes to.  The device is the host twin of gpu_twin.h, or a GPU
+ * comparison of the device's outputs with attention in double over the decoded
+ * cache.  The device is the host twin of gpu_twin.h, or a GPU
  * (test_gpu_<..>_device, which scripts/gpu-check runs). */
 #ifndef KV_GPU_ATTEND_SETUP_H
 #define KV_GPU_ATTEND_SETUP_H

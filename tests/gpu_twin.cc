@@ -238,8 +238,8 @@ void twin_launched(void *kernel)
     fclose(f);
 }
 
-/* What a launch may ask for on any device kernels are built for, but for the
- * shared memory, where it is what the largest has. */
+/* Limits of a launch: those that every supported device has, but the largest
+ * device's shared memory. */
 static bool can_launch(dim3 grid, dim3 block, size_t shared)
 {
     return grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX &&

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What llama.cpp's cache types make of 10,000 blocks: bytes and values by the
+"""Codes and values of 10,000 blocks by llama.cpp's cache types: bytes and values by the
 `gguf` package from PyPI (0.19.0); iq4_nl, which it cannot write, in numpy from
 the definition.  Run by hand:
 

@@ -25,8 +25,7 @@ struct kv_calib *synthetic_calib(const struct kv_shape *s,
                                  const struct kv_spec *spec,
                                  const char *folder);
 
-/* The same with n windows (klt alone: of 1): of 2 there are points for 256
- * centers. */
+/* The same with n windows (klt alone: of 1): 2 have points for 256 centers. */
 struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
                                     const struct kv_spec *spec,
                                     size_t n_windows, const char *folder);

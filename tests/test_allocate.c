@@ -135,9 +135,8 @@ static void test_exact_budget(void **state)
     }
 }
 
-/* More sums than are kept.  The cost is what is left of a number when the
- * bytes are taken off, so the best choice fills the budget; each place loses at
- * most one step of it. */
+/* More sums than are kept.  The cost is a constant minus the bytes, so the best
+ * choice fills the budget; each place loses at most one step of it. */
 static void test_too_many_sums(void **state)
 {
     enum { PLACES = 48, SPECS = 5 };

@@ -121,7 +121,7 @@ static double size_of(const struct got *got, size_t layer, int side)
 }
 
 /* A relative error below 1e-3; where the terms of a gradient cancel, an error
- * of a few roundings of f32 in what is typical for the layer. */
+ * of a few f32 roundings of the layer's typical magnitude. */
 static void check_model(const struct tiny_model *m, size_t n_windows, size_t n)
 {
     struct kv_model *model = tiny_open(m);

@@ -175,7 +175,7 @@ static void test_inputs(void **state)
     assert_int_equal(kv_inputs_unchanged(&e), -1);
     assert_says(e, "in.txt was changed while it was read");
     kv_map_close(&m);
-    assert_int_equal(kv_inputs_unchanged(&e), 0); /* of what is open */
+    assert_int_equal(kv_inputs_unchanged(&e), 0); /* of open files */
 
     assert_int_equal(kv_input_open(&in, path, &e), 0);
     f = fopen(path, "a");
@@ -249,7 +249,7 @@ static void hash_of(const char *path, char hex[KV_HASH_CHARS])
 }
 
 /* A file's hash is its content's; of a file too large to read (a hole, but for
- * what is written) its ends, its size and its time count. */
+ * a few written bytes) its ends, its size and its time count. */
 static void test_file_hash(void **state)
 {
     const off_t large = ((off_t)1 << 30) + 12345;

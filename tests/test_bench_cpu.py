@@ -272,7 +272,7 @@ class BenchCpu(Scripts):
 
 
 # A build's tools and tests: rows of every spec, but of those that LEAVE names,
-# for the reason WHY; nothing is said of those that LOSE names.
+# for the reason WHY; rows that LOSE names are omitted.
 
 
 if __name__ == "__main__":

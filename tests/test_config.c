@@ -321,7 +321,7 @@ static const struct {
      "\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"linear\", "
      "\"factor\": 4.0}, \"rope_parameters\": {\"rope_type\": \"linear\", "
      "\"factor\": 4, " THETA(5e5) "}"},
-    /* what each class takes for a field that is absent */
+    /* each class's default of an absent field */
     {NULL, "\"num_key_value_heads\": 32", ""},
     {NULL, "\"num_key_value_heads\": 32", "\"num_key_value_heads\": null"},
     {MISTRAL, "\"num_key_value_heads\": 8", ""},

@@ -1,5 +1,5 @@
 /* Every registered scheme against the law of lib/codec.h.  A new scheme is
- * tested by being listed; its flags say what is asked of it. */
+ * tested by being listed; its flags select the checks. */
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"

@@ -241,7 +241,7 @@ class Files(Fields):
 
 def pieces(data):
     """(name, format, place) of the parts of a KL base: head, tokens and each
-    row's head, with its first and last code and what pads them."""
+    row's head, with its first and last code and their padding."""
     n_ctx, n_vocab, n_chunks = struct.unpack_from("<3i", data, 8)
     row = 2 * ((n_vocab + 1) // 2 * 2 + 4)
     first = 20 + 4 * n_ctx * n_chunks

@@ -31,7 +31,7 @@ static void off_the_grid(const float off[D], const int sign[D][4], float *x)
                 grid[t] + (t > 1 && t < 6 ? (float)sign[j][t - 2] * off[j] : 0);
 }
 
-/* R = u v': u is 1/2 at four tokens, v twice what each channel is off. */
+/* R = u v': u is 1/2 at four tokens, v twice each channel's error. */
 static void test_rank_one_is_exact(void **state)
 {
     const char *const specs[] = {"gear:b2g8n8k1i1o0", "gear:b2g8n8k1i3o0",

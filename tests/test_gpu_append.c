@@ -175,8 +175,8 @@ static void check_path(const char *text, size_t head_dim, enum kv_path path)
     kv_calib_free(calib);
 }
 
-/* Groups of tokens that fill a step, less and more; of channels, all there are;
- * every kind of head. */
+/* Groups of tokens that fill a step, less and more; of channels, all; every
+ * kind of head. */
 static void test_groups(void **state)
 {
     static const struct {

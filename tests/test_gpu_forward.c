@@ -139,7 +139,7 @@ static void test_pieces(void **state)
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* Fills what exists of a side; NULL stays NULL. */
+/* Fills the existing views of a side; NULL stays NULL. */
 static void random_side(float *x, size_t n, uint64_t key)
 {
     for (size_t i = 0; x && i < n; i++)
@@ -221,7 +221,7 @@ static void free_side(struct views_side *s, struct kv_attend_side *d)
 
 enum { SEQS = 2, HEADS = 4, KV_HEADS = 2 };
 
-/* Every query as the definition has it; the rows of others stay. */
+/* Every query by the definition; the rows of others stay. */
 static void check_views(const struct views_case *c, uint64_t key)
 {
     const size_t d = c->head_dim, n = c->n, skip = c->first * HEADS * d;
@@ -314,7 +314,7 @@ static void test_no_kernel(void **state)
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* As many bytes as the sentence wants; 0 when it fits. */
+/* As many bytes as the sentence names; 0 when it fits. */
 static size_t bytes_needed(const struct tiny_model *m, size_t free_bytes)
 {
     struct kv_model *model = tiny_open(m);
@@ -386,7 +386,7 @@ struct spy {
     size_t layers;
 };
 
-/* On the host, as kv_attend_exact() there does it. */
+/* On the host, as kv_attend_exact() does it. */
 static int attend_on_host(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct kv_qkv host;

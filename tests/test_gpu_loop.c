@@ -190,7 +190,7 @@ static void test_same_states(void **state)
 }
 
 /* Attention on the codes themselves: sums of another order, which the next
- * layer's codes magnify; and what there is no kernel for. */
+ * layer's codes magnify; and codes without a kernel. */
 static void test_on_codes(void **state)
 {
     static const struct {

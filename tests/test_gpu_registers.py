@@ -1,4 +1,4 @@
-"""What ptxas says of each kernel: none spills registers, none keeps an array
+"""ptxas's report of each kernel: none spills registers, none keeps an array
 in memory that it should hold in registers.  Prints registers of each."""
 
 import glob

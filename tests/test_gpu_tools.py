@@ -1,5 +1,5 @@
 """The tools with --device cuda as their users run them, on the host twin of
-a GPU: rows, what is left out, how it ends, the same files as on the CPU.  No figure of time means anything here."""
+a GPU: rows, omissions, exit codes, the same files as on the CPU.  No figure of time means anything here."""
 
 import csv
 import io
@@ -188,7 +188,7 @@ class LatencyTest(unittest.TestCase):
 
 
 class ForwardTest(unittest.TestCase):
-    """f32 weights: what the device rounds otherwise is the last bits."""
+    """f32 weights: the device differs only in the last bits."""
 
     @classmethod
     def setUpClass(cls):

@@ -258,7 +258,7 @@ static void heads_come_back(void **state)
     kv_h5_close(h);
 }
 
-/* What reading a shape says that was written with this one's numbers. */
+/* The error of reading a shape that was written with these numbers. */
 static struct kv_err read_shape(const struct kv_shape *shape)
 {
     const char *path = in_folder("shape.h5");

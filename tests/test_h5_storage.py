@@ -216,7 +216,7 @@ class Storage(unittest.TestCase):
                          f, compression="gzip", chunks=(1 << 8, 1 << 10))))
 
         def bomb(f):
-            """All of it there, by a thousandth of its bytes."""
+            """Complete, in a thousandth of its bytes."""
             f.attrs["n_windows"], f.attrs["ctx"] = 1 << 6, 1 << 18
             for name in "tokens", "positions":
                 del f[name]

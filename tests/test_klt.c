@@ -84,8 +84,7 @@ static double error_of(const double *mse, size_t kind)
     return kind ? mse[kind - 1] : 1;
 }
 
-/* There is one price of a bit at which no coefficient would take another kind.
- */
+/* At one price of a bit no coefficient would gain by another kind. */
 static void test_one_price(void **state)
 {
     struct kv_klt_coef coef[200];
@@ -153,7 +152,7 @@ static void test_groups_are_whole(void **state)
     }
 }
 
-/* Strings begin with levels of a step's own rate, if there are any. */
+/* Bitstreams begin with scalar levels of a transition's own rate, if any. */
 static void test_singles(void **state)
 {
     (void)state;

@@ -120,7 +120,7 @@ static void check_drifts(size_t d)
     const float near[] = {99, 0}, own[] = {98, 0}, aside[] = {98, 0.02F};
     const float between[] = {97.55F, 0}, five[] = {0.05F, 0},
                 four[] = {-0.04F, 0};
-    const float beyond[] = {98 + 150, 260}; /* of what 16 bits hold */
+    const float beyond[] = {98 + 150, 260}; /* of the range of 16 bits */
 
     check_drift(d, near, own, right, no);
     check_drift(d, aside, own, no, right);
@@ -249,8 +249,8 @@ static void check_plain(size_t n, size_t d, size_t k, uint64_t seed)
     free(x);
 }
 
-/* Few points, long tails, very different weights: what it takes for a cluster
- * to lose all its points. */
+/* Few points, long tails, very different weights: points by which a cluster
+ * loses all its points. */
 static void check_skewed(size_t n, size_t d, size_t k, uint64_t seed)
 {
     float *x = kv_alloc(n, d * sizeof(*x));

@@ -282,7 +282,7 @@ class Resume(Case):
                               csv.DictReader(io.StringIO(whole))])
 
     def stopped(self, out, n, *argv):
-        """Leaves what a run does that is killed once n rows are kept."""
+        """Leaves the files of a run that is killed after n rows."""
         write(out + ".partial",
               b"".join(kept(out, *argv).splitlines(True)[:1 + n]))
 
@@ -390,7 +390,7 @@ class Resume(Case):
                 shutil.copy(at("was"), path)
             else:
                 os.remove(path)
-        # what the model is not read from counts for nothing
+        # files that the model does not read do not count
         with open(at("k/trainer_state.json"), "w") as f:
             f.write("{}")
         os.symlink("nowhere", at("k/consolidated.safetensors"))

@@ -186,8 +186,8 @@ static double deviation(const struct moments *m)
     return sqrt(m->squares / m->n - mean(m) * mean(m));
 }
 
-/* Encodes and decodes the tokens a calibration was trained on: moments of what
- * was normalised, before and after; the mean squared error of all. */
+/* Encodes and decodes the tokens a calibration was trained on: moments of
+ * normalised values, before and after; the mean squared error of all. */
 static double train_and_code(const char *text, enum kv_side side,
                              struct moments *before, struct moments *after,
                              double *error)

@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* OFP8 table 1, OCP MX v1.0 table 1 and section 5.3: the largest code, the
- * largest value, and what a denormal's mantissa counts. */
+ * largest value, and the unit of a denormal's mantissa. */
 static const struct format {
     const struct kv_minifloat *f;
     unsigned e, m, bias, top;
@@ -120,7 +120,7 @@ static void test_saturation(void **state)
     }
 }
 
-/* Every half is nearest to what it becomes. */
+/* Every half rounds to its nearest value. */
 static void test_nearest(void **state)
 {
     (void)state;

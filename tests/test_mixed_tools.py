@@ -84,8 +84,7 @@ class Case(unittest.TestCase):
 
 class Mixed(Case):
     def same_rows(self, table, spec):
-        """The rows of `spec` and of the mixed spec after it, in all but what
-        names them and took time."""
+        """The rows of `spec` and of the mixed spec after it, in all columns but names and times."""
         def mine(start):
             return [{c: r[c] for c in r if c not in ("spec", "seconds")}
                     for r in table if r["spec"].startswith(start)]

@@ -345,7 +345,7 @@ static void write_bytes(const char *dir, const char *name, const char *before,
     free(both);
 }
 
-/* What stands in the place of a file, and what stands before it. */
+/* Other kinds of files in the place of a file, and of its folder. */
 static void test_other_bytes(void **state)
 {
     static const char *const files[] = {"config.json", "model.safetensors",

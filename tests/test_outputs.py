@@ -171,7 +171,7 @@ class NeverOverInputs(Outputs):
         self.assertEqual(os.listdir(self.path("m")), [])
 
     def test_a_model_where_the_work_is(self):
-        """What is no model's is written there, and once more."""
+        """Files that are not the model's are written into its folder, twice."""
         shutil.copytree(at("m"), self.path("m"))
         here = {"cwd": self.path("m")}
         shutil.copy(at("some.txt"), self.path("m/t.txt"))
@@ -372,7 +372,7 @@ class Descriptors(Outputs):
                      "-f", "-", "--tokens", **more)
 
 
-# ---- what ends a run --------------------------------------------------------
+# ---- ends of a run --------------------------------------------------------
 
 KEPT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN,
         signal.SIGTTOU, signal.SIGCONT, signal.SIGCHLD, signal.SIGURG,

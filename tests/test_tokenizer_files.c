@@ -77,7 +77,7 @@ static void taken_in(void **state)
           " 'normalized': false}, '7': {'content': 'b<'}}}",
           NULL, NULL},
          "0 7 5 4 5 ",
-         "2 6 5 "}, /* what is not normalized goes first */
+         "2 6 5 "}, /* tokens that are not normalized go first */
         /* added_tokens.json */
         {{PLAIN, NULL, "{'<q>': 6}", NULL}, "2 6 5 ", "2 6 5 "},
         {{LISTED, NULL, "{'<q>': 6, 'q': 5}", NULL}, "2 3 5 4 5 ", "2 6 5 "},

@@ -493,7 +493,7 @@ class Calib(ToolTest):
                      "-o", kept)
 
     def test_unwritable_places(self):
-        """Said before what training and measuring would say of these."""
+        """Reported before the errors of training and measuring."""
         for job in ["-s", "kivi"], ["--allocate", 0.1, "-s", "kivi:b2"]:
             for words, out in (("it is a folder", self.dir),
                                ("No such file", self.path("no/c.h5"))):

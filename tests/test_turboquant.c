@@ -132,7 +132,7 @@ static void test_distortion(void **state)
     assert_within(distortion("turboquant:b4,hadamard", 128) / want[3], 1, 0.7);
 }
 
-/* The mean of q . decode(k) over so many seeds, as a multiple of q . k. */
+/* The mean of q . decode(k) over n seeds, as a multiple of q . k. */
 static double mean_product(const char *text, size_t d)
 {
     enum { SEEDS = 8000 };

@@ -25,8 +25,8 @@ void fuzz_expect(int holds, const char *what);
 /* A failure says why. */
 void fuzz_expect_sentence(int failed, const struct kv_err *e);
 
-/* Called instead of fuzzing by --seeds=FOLDER: puts seeds there by fuzz_seed().
- */
+/* Called instead of fuzzing by --seeds=FOLDER: writes seeds into it by
+ * fuzz_seed(). */
 void fuzz_make_seeds(void);
 void fuzz_seed(const char *name, const void *data, size_t n);
 void fuzz_seed_file(const char *name, const char *path);

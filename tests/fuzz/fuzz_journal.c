@@ -1,4 +1,4 @@
-/* What an interrupted run left: only what was written is taken. */
+/* The journal of an interrupted run: only complete rows are taken. */
 #include "lib/base/file.h"
 #include "lib/journal.h"
 #include "tests/fuzz/fuzz.h"
@@ -8,7 +8,8 @@
 static const char run[] = "kvppl 0.1.0 a model, a text";
 static const double value[3] = {1.5, -0x1.8p-30, 7};
 
-/* (A checksum can be forged; what is taken once is taken again.) */
+/* (A checksum can be forged; a journal that is accepted once is accepted
+ * again.) */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const char *path = fuzz_file("a.csv.partial", data, n);
