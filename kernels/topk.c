@@ -42,7 +42,7 @@ static void rise(struct kv_topk *t, size_t i, uint64_t key)
 
 void kv_topk_push(struct kv_topk *t, uint64_t key)
 {
-    if (t->n < t->workspace)
+    if (t->n < t->capacity)
         rise(t, t->n++, key);
     else if (t->n && key > t->key[0])
         sink(t, 0, key);

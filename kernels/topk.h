@@ -1,20 +1,20 @@
-/* The largest of a stream of numbers, by a heap: n pushes keep `room` of them
- * in n log(room) steps.
+/* The largest of a stream of numbers, by a heap: n pushes keep `capacity` of
+ * them in n log(capacity) steps.
  *
  * A number and its index become one 64-bit key, so that the order is total:
  * larger numbers first, and of equal ones the lower index.  The complement
  * ~key has the reverse order, so that a second heap keeps the smallest; the two
  * heaps hold no number twice as long as their sizes add up to at most n.  The
  * result does not depend on the order of pushing. */
-#ifndef KV_TOP_H
-#define KV_TOP_H
+#ifndef KV_TOPK_H
+#define KV_TOPK_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 struct kv_topk {
-    uint64_t *key; /* [room], the caller's; key[0] is the least that is kept */
-    size_t n, workspace;
+    uint64_t *key; /* [capacity], the caller's; key[0]: the smallest kept */
+    size_t n, capacity;
 };
 
 /* x is no NaN. */
@@ -25,7 +25,7 @@ static inline uint32_t kv_topk_index(uint64_t key)
     return ~(uint32_t)key;
 }
 
-/* room 0 keeps nothing. */
+/* capacity 0 keeps nothing. */
 void kv_topk_push(struct kv_topk *t, uint64_t key);
 
 #endif

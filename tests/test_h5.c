@@ -354,7 +354,7 @@ static void nothing_appears_before_commit(void **state)
 }
 
 /* The disk is full after `room` bytes. */
-static int write_limited(size_t workspace, struct kv_err *e)
+static int write_limited(size_t limit, struct kv_err *e)
 {
     enum { N = 1 << 16, SETS = 4 };
     const size_t dims[] = {N};
@@ -366,7 +366,7 @@ static int write_limited(size_t workspace, struct kv_err *e)
 
     getrlimit(RLIMIT_FSIZE, &was);
     now = was;
-    now.rlim_cur = workspace;
+    now.rlim_cur = limit;
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &now);
     for (size_t i = 0; i < SETS && !rc; i++) {
@@ -414,10 +414,10 @@ static void a_full_disk_is_an_error(void **state)
     const size_t whole = 4 * (1 << 16) * sizeof(float);
 
     (void)state;
-    for (size_t workspace = 100; workspace < whole; workspace += whole / 9) {
+    for (size_t limit = 100; limit < whole; limit += whole / 9) {
         struct kv_err e = {""};
 
-        assert_int_equal(write_limited(workspace, &e), -1);
+        assert_int_equal(write_limited(limit, &e), -1);
         assert_says(e, "full.h5");
         assert_says(e, "File too large");
         assert_int_equal(count_files("full"), 0);

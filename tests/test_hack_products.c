@@ -23,14 +23,14 @@ static size_t pack_columns(const uint8_t *code, size_t n_columns, size_t n,
  * dequantized matrices. */
 static void check_product(size_t m, size_t n, size_t z, size_t p, unsigned bits)
 {
-    const size_t parts = (z + p - 1) / p, workspace = KV_HACK_COLUMNS(n);
+    const size_t parts = (z + p - 1) / p, stride = KV_HACK_COLUMNS(n);
     float *a = values(m, 1, z, 1), *b = values(n, 1, z, 2),
           *u = values(1, 1, z, 3);
     uint8_t *ca = kv_alloc(m, p), *cb = kv_alloc(n, p);
     uint8_t *packed = kv_alloc(n, p),
-            *code = kv_alloc(kv_hack_workspace(n, p), 1);
-    float *min = kv_alloc(workspace, 4), *scale = kv_alloc(workspace, 4);
-    int32_t *sum = kv_alloc(workspace, 4);
+            *code = kv_alloc(kv_hack_arranged_bytes(n, p), 1);
+    float *min = kv_alloc(stride, 4), *scale = kv_alloc(stride, 4);
+    int32_t *sum = kv_alloc(stride, 4);
     struct kv_hack_row *row = kv_alloc(m, sizeof(*row)), column;
     double *out = kv_alloc(m * n, 8), *exact = kv_alloc(m * n, 8);
     double *size = kv_alloc(m * n, 8);
@@ -268,10 +268,10 @@ struct product {
 static void multiply(const void *arg, void *out)
 {
     const struct product *p = arg;
-    const size_t workspace = KV_HACK_COLUMNS(p->columns);
-    uint8_t *code = kv_alloc(kv_hack_workspace(p->columns, p->n), 1);
-    int32_t *sum = kv_alloc(workspace, sizeof(*sum));
-    float *min = kv_alloc(workspace, sizeof(*min));
+    const size_t stride = KV_HACK_COLUMNS(p->columns);
+    uint8_t *code = kv_alloc(kv_hack_arranged_bytes(p->columns, p->n), 1);
+    int32_t *sum = kv_alloc(stride, sizeof(*sum));
+    float *min = kv_alloc(stride, sizeof(*min));
     struct kv_hack_columns c = {.code = code,
                                 .n_columns = p->columns,
                                 .n = p->n,
@@ -282,7 +282,7 @@ static void multiply(const void *arg, void *out)
     for (size_t i = 0; i < p->rows * (p->columns + 1); i++)
         o[i] = 0.1;
     memcpy(min, p->x, p->columns * sizeof(*min));
-    memset(code, 0xff, kv_hack_workspace(p->columns, p->n));
+    memset(code, 0xff, kv_hack_arranged_bytes(p->columns, p->n));
     kv_hack_table()->arrange(p->packed, p->stride, p->bits, p->columns, p->n,
                              code);
     kv_hack_table()->sums(code, p->columns, p->n, sum);
@@ -294,7 +294,7 @@ static void multiply(const void *arg, void *out)
 
     /* the columns behind the first 16 alone */
     if (p->columns > 16) {
-        c.code += kv_hack_workspace(16, p->n);
+        c.code += kv_hack_arranged_bytes(16, p->n);
         c.sum += 16;
         c.min = NULL;
         c.scale = NULL;

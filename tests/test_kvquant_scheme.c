@@ -378,7 +378,7 @@ static void test_outliers(void **state)
         bool outlier[N];
         uint16_t half[2];
         uint64_t k[N];
-        struct kv_topk top = {.key = k, .workspace = n_side};
+        struct kv_topk top = {.key = k, .capacity = n_side};
         size_t n_high = 0, n_low = 0, n = 0;
         struct kv_kvquant_range r;
 

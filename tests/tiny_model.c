@@ -242,7 +242,7 @@ static void store(uint8_t *to, const struct tiny_tensor *t)
 /* The tensors of one shard; adds to the index. */
 static void write_shard(const struct tiny_model *m, const char *dir,
                         const char *file, size_t shard, char *index,
-                        size_t workspace)
+                        size_t capacity)
 {
     char *path = kv_path_join(dir, file), *header = kv_alloc(1, 1 << 16);
     size_t bytes = 0, n = 0;
@@ -262,7 +262,7 @@ static void write_shard(const struct tiny_model *m, const char *dir,
                              ", \"%s\": {\"dtype\": \"%s\", \"shape\": [%s], "
                              "\"data_offsets\": [%zu, %zu]}",
                              t->name, t->dtype, shape, bytes, end);
-        snprintf(index + strlen(index), workspace - strlen(index),
+        snprintf(index + strlen(index), capacity - strlen(index),
                  "%s\"%s\": \"%s\"", *index ? ", " : "", t->name, file);
         data = kv_realloc(data, end, 1);
         memset(data + bytes, 0, end - bytes);
@@ -278,20 +278,20 @@ static void write_shard(const struct tiny_model *m, const char *dir,
 
 void tiny_write(const struct tiny_model *m, const char *dir)
 {
-    const size_t workspace = 1 << 16;
-    char *index = kv_alloc(1, workspace), *text = kv_alloc(1, workspace);
+    const size_t capacity = 1 << 16;
+    char *index = kv_alloc(1, capacity), *text = kv_alloc(1, capacity);
 
     tiny_write_text(dir, "config.json", m->config);
     if (!m->n_shards)
-        write_shard(m, dir, "model.safetensors", 0, index, workspace);
+        write_shard(m, dir, "model.safetensors", 0, index, capacity);
     for (size_t s = 0; s < m->n_shards; s++) {
         char file[64];
 
         snprintf(file, sizeof(file), "model-%05zu-of-%05zu.safetensors", s + 1,
                  m->n_shards);
-        write_shard(m, dir, file, s, index, workspace);
+        write_shard(m, dir, file, s, index, capacity);
     }
-    snprintf(text, workspace, "{\"weight_map\": {%s}}", index);
+    snprintf(text, capacity, "{\"weight_map\": {%s}}", index);
     if (m->n_shards)
         tiny_write_text(dir, "model.safetensors.index.json", text);
     free(text);

@@ -72,7 +72,7 @@ static double mean_error(const struct kv_calib_set *s, int side)
 
 /* ", mean squared error K 0.01, V 0.02", of the sides that have one. */
 static void error_words(const struct kv_calib_set *s, char *text,
-                        size_t workspace)
+                        size_t capacity)
 {
     size_t n = 0;
 
@@ -81,7 +81,7 @@ static void error_words(const struct kv_calib_set *s, char *text,
         const double x = mean_error(s, side);
 
         if (!isnan(x))
-            n += (size_t)snprintf(text + n, workspace - n, "%s %c %.4g",
+            n += (size_t)snprintf(text + n, capacity - n, "%s %c %.4g",
                                   n ? "," : ", mean squared error",
                                   kv_side_name((enum kv_side)side), x);
     }

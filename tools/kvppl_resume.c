@@ -28,7 +28,7 @@ static int hash_file(const char *path, char hex[KV_HASH_CHARS],
  * key of a row.  The tokenizer's files, the text and the options about it
  * determine the tokens. */
 static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
-                    const int32_t *tokens, char *line, size_t workspace,
+                    const int32_t *tokens, char *line, size_t capacity,
                     struct kv_err *e)
 {
     const struct kv_conditions *c = &r->conditions;
@@ -38,7 +38,7 @@ static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
         hash_file(a->kl_read ? a->kl_base : NULL, base, e))
         return -1;
     kv_hash_bytes(tokens, r->text.n * r->text.ctx * sizeof(*tokens), ids);
-    snprintf(line, workspace,
+    snprintf(line, capacity,
              "kvppl %s device %s model %s text %s tokens %s ctx %zu windows "
              "%zu protocol %s calib %s seed %llu kl %d base %s gemm %s",
              kv_version(), c->device, r->model_files, c->text_hash, ids, c->ctx,
@@ -50,7 +50,7 @@ static int run_line(const struct kvppl_run *r, const struct kvppl_args *a,
 int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
                        const int32_t *tokens, struct kv_err *e)
 {
-    size_t workspace;
+    size_t capacity;
     char run[1024], *path;
     int rc;
 
@@ -61,9 +61,9 @@ int kvppl_open_journal(struct kvppl_run *r, const struct kvppl_args *a,
                           "rows are kept");
     if (run_line(r, a, tokens, run, sizeof(run), e))
         return -1;
-    workspace = strlen(a->common.output) + sizeof(".partial");
-    path = kv_alloc(workspace, 1);
-    snprintf(path, workspace, "%s.partial", a->common.output);
+    capacity = strlen(a->common.output) + sizeof(".partial");
+    path = kv_alloc(capacity, 1);
+    snprintf(path, capacity, "%s.partial", a->common.output);
     rc = kv_journal_open(&r->journal, path, run, e);
     if (!rc && kv_journal_damaged(r->journal))
         kv_warn("%s: line %zu is damaged: what it and those after it hold is "

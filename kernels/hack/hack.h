@@ -113,7 +113,7 @@ struct kv_hack_columns {
 
 /* Bytes of n_columns columns of n codes, arranged: KV_HACK_COLUMNS(n_columns)
  * times n rounded up to a multiple of 4. */
-static inline size_t kv_hack_workspace(size_t n_columns, size_t n)
+static inline size_t kv_hack_arranged_bytes(size_t n_columns, size_t n)
 {
     return KV_HACK_COLUMNS(n_columns) * ((n + 3) / 4 * 4);
 }
@@ -147,8 +147,8 @@ struct kv_hack_table {
 
     /* Unpacks columns into the order that multiply() reads.  The codes of
      * column j, n of them, are packed (bitpack.h) from packed + j * stride on.
-     * code: kv_hack_workspace(n_columns, n) bytes; columns from a multiple j of
-     * 16 on begin at kv_hack_workspace(j, n). */
+     * code: kv_hack_arranged_bytes(n_columns, n) bytes; columns from a multiple
+     * j of 16 on begin at kv_hack_arranged_bytes(j, n). */
     void (*arrange)(const uint8_t *packed, size_t stride, unsigned bits,
                     size_t n_columns, size_t n, uint8_t *code);
 

@@ -497,10 +497,10 @@ int kv_kmeans(const float *x, size_t n, size_t d, const float *weight, size_t k,
               float *centers, double *mse, struct kv_err *e)
 {
     /* Scratch for the parts stays below the size of the points. */
-    const size_t workspace = n / (16 * (k ? k : 1));
-    const size_t n_parts = workspace < 1           ? 1
-                           : workspace > MAX_PARTS ? MAX_PARTS
-                                                   : workspace;
+    const size_t max_parts = n / (16 * (k ? k : 1));
+    const size_t n_parts = max_parts < 1           ? 1
+                           : max_parts > MAX_PARTS ? MAX_PARTS
+                                                   : max_parts;
     struct kv_bounds *bounds = NULL;
     struct kv_points p;
     int rc = -1;

@@ -278,12 +278,12 @@ static double rise(const float *from, const float *to)
 static void choose_groups(const struct round *r, const float *bound,
                           double grown, struct side *s)
 {
-    const float workspace = (float)(grown * (1 + 1e-6));
+    const float margin = (float)(grown * (1 + 1e-6));
     int32_t open[KV_MAX_GROUPS];
     size_t n = 0;
 
     for (size_t g = 0; g < r->b->n_groups; g++)
-        open[g] = !(bound[g] >= r->limit[g] + workspace); /* a NaN is open */
+        open[g] = !(bound[g] >= r->limit[g] + margin); /* a NaN is open */
     for (size_t g = 0; g < r->b->n_groups; g++) {
         s->group[n] = (uint16_t)g;
         n += (size_t)open[g];

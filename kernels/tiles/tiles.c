@@ -20,11 +20,11 @@ void kv_store_resize(struct kv_store *s, size_t n)
 {
     const size_t tiles = (n + KV_TILE_TOKENS - 1) / KV_TILE_TOKENS;
 
-    if (tiles > s->workspace) {
+    if (tiles > s->capacity) {
         const struct kv_store old = *s;
 
-        s->workspace = old.workspace ? tiles + tiles / 2 : tiles;
-        s->tiles = kv_lines(kv_store_heads(s) * s->workspace, s->tile_bytes);
+        s->capacity = old.capacity ? tiles + tiles / 2 : tiles;
+        s->tiles = kv_lines(kv_store_heads(s) * s->capacity, s->tile_bytes);
         for (size_t h = 0; h < kv_store_heads(s) && old.tiles; h++)
             memcpy(kv_store_tile(s, h, 0), kv_store_tile(&old, h, 0),
                    kv_store_tiles(&old) * s->tile_bytes);
@@ -45,11 +45,11 @@ void kv_store_clear(struct kv_store *s, size_t head, size_t i)
 void kv_store_free(struct kv_store *s)
 {
     for (size_t h = 0; s->tiles && h < kv_store_heads(s); h++)
-        for (size_t i = 0; s->family->release && i < s->workspace; i++)
+        for (size_t i = 0; s->family->release && i < s->capacity; i++)
             s->family->release(s, kv_store_tile(s, h, i));
     free(s->tiles);
     s->tiles = NULL;
-    s->n = s->workspace = 0;
+    s->n = s->capacity = 0;
 }
 
 size_t kv_store_bytes(const struct kv_store *s)

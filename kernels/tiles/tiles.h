@@ -110,8 +110,8 @@ struct kv_store {
     const void *space;
 
     /* Filled by kv_store_resize(): tiles [n_heads, or 1 where they are
-     * together][room][tile_bytes], 64-byte aligned. */
-    size_t n, workspace;
+     * together][capacity][tile_bytes], 64-byte aligned. */
+    size_t n, capacity;
     uint8_t *tiles;
 };
 
@@ -134,7 +134,7 @@ static inline uint8_t *kv_store_tile(const struct kv_store *s, size_t head,
                                      size_t i)
 {
     return s->tiles +
-           ((s->together ? 0 : head) * s->workspace + i) * s->tile_bytes;
+           ((s->together ? 0 : head) * s->capacity + i) * s->tile_bytes;
 }
 
 /* Position of the first token of a tile of this head. */

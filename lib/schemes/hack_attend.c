@@ -40,16 +40,16 @@ struct query {
 /* Query heads that pass together; the later one sees no less.  Rows of w, x, u
  * and code are theirs. */
 struct tile {
-    size_t n, max, w_workspace, line_workspace, score_workspace;
-    struct query *query;     /* [most] */
-    float *q;                /* [most][head_dim] */
-    float *w;                /* [most][w_workspace]: tokens, and a block of V */
-    float *x, *u;            /* [most][line_workspace]: the line to quantize */
-    uint8_t *code;           /* [most][line_workspace] */
-    struct kv_hack_row *row; /* [part][most] */
-    double *score;           /* [most][score_workspace] */
-    double *out;             /* [most][head_dim] */
-    double *base, *one;      /* [n_groups][most], [most]: terms of minima */
+    size_t n, max, w_stride, line_stride, score_stride;
+    struct query *query;     /* [max] */
+    float *q;                /* [max][head_dim] */
+    float *w;                /* [max][w_stride]: tokens, and a block of V */
+    float *x, *u;            /* [max][line_stride]: the line to quantize */
+    uint8_t *code;           /* [max][line_stride] */
+    struct kv_hack_row *row; /* [part][max] */
+    double *score;           /* [max][score_stride] */
+    double *out;             /* [max][head_dim] */
+    double *base, *one;      /* [n_groups][max], [max]: terms of minima */
     struct kv_hack_ops ops;
     uint64_t formula, formula_parts;
     const struct kv_attend_view *view;
@@ -97,18 +97,18 @@ static void quantize(struct tile *t, struct kv_hack_operand *o, size_t part,
                      const float *x, size_t x_stride, size_t n)
 {
     const struct kv_hack *h = o->h;
-    const size_t workspace = t->line_workspace;
-    const float *u = h->stochastic ? t->u + j0 * workspace : NULL;
+    const size_t stride = t->line_stride;
+    const float *u = h->stochastic ? t->u + j0 * stride : NULL;
 
     for (size_t j = j0; j < t->n; j++) {
         if (u)
             kv_hack_table()->uniform(t->query[j].key[h->side], counter, next, n,
-                                     t->u + j * workspace);
+                                     t->u + j * stride);
         kv_hack_fetch(o);
     }
-    kv_hack_table()->quantize(x, x_stride, t->n - j0, n, h->q_bits, u,
-                              workspace, t->code + j0 * workspace + at,
-                              workspace, t->row + part * t->max + j0);
+    kv_hack_table()->quantize(x, x_stride, t->n - j0, n, h->q_bits, u, stride,
+                              t->code + j0 * stride + at, stride,
+                              t->row + part * t->max + j0);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_row(&t->ops, n);
 }
@@ -136,14 +136,14 @@ static void fold_q(struct tile *t, struct kv_hack_operand *k, size_t j0,
 {
     const size_t d = k->h->len, n = t->n - j0;
     const float *q = t->q + j0 * d;
-    float *x = t->x + j0 * t->line_workspace;
+    float *x = t->x + j0 * t->line_stride;
 
-    kv_hack_table()->scale(q, d, n, d, k->scale, x, t->line_workspace);
-    quantize_q(t, k, j0, k->r->sinks + first, x, t->line_workspace);
+    kv_hack_table()->scale(q, d, n, d, k->scale, x, t->line_stride);
+    quantize_q(t, k, j0, k->r->sinks + first, x, t->line_stride);
     kv_hack_table()->dots(k->min, q, d, n, d, t->one + j0);
     for (size_t j = j0; j < t->n; j++)
-        for (size_t i = 0; i < k->workspace; i++)
-            t->score[j * t->score_workspace + i] = t->one[j];
+        for (size_t i = 0; i < k->stride; i++)
+            t->score[j * t->score_stride + i] = t->one[j];
 }
 
 /* The logits of the piece's n tokens, from coded token `first` on. */
@@ -151,14 +151,14 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
                         size_t n, float attn_scale)
 {
     const struct kv_hack *h = k->h;
-    const size_t j0 = first_beyond(t, k, first), workspace = t->score_workspace;
+    const size_t j0 = first_beyond(t, k, first), stride = t->score_stride;
     const size_t at = k->r->sinks + first, d = h->len;
 
     if (h->artifact)
         fold_q(t, k, j0, first);
     else
-        memset(t->score + j0 * workspace, 0,
-               (t->n - j0) * workspace * sizeof(*t->score));
+        memset(t->score + j0 * stride, 0,
+               (t->n - j0) * stride * sizeof(*t->score));
     for (size_t j = j0; j < t->n; j++) {
         const size_t sees = seen(at, n, t->query[j].n);
 
@@ -172,13 +172,13 @@ static void score_piece(struct tile *t, struct kv_hack_operand *k, size_t first,
             kv_hack_operand_columns(k, part, 0, n, kv_hack_part_len(h, part));
 
         kv_hack_table()->multiply(t->row + part * t->max + j0, t->n - j0, &c,
-                                  t->score + j0 * workspace, workspace);
+                                  t->score + j0 * stride, stride);
         kv_hack_fetch(k);
     }
     for (size_t j = j0; j < t->n; j++) {
-        kv_hack_table()->narrow(t->score + j * workspace,
+        kv_hack_table()->narrow(t->score + j * stride,
                                 seen(at, n, t->query[j].n), (double)attn_scale,
-                                t->w + j * t->w_workspace + at);
+                                t->w + j * t->w_stride + at);
         kv_hack_fetch(k);
     }
 }
@@ -191,13 +191,13 @@ static void score_plain(struct tile *t, const struct kv_hack_operand *k,
 {
     const size_t d = k->h->len;
 
-    for (size_t i = 0; i < n; i += t->score_workspace) {
-        const size_t some = kv_min(n - i, t->score_workspace);
+    for (size_t i = 0; i < n; i += t->score_stride) {
+        const size_t some = kv_min(n - i, t->score_stride);
 
         kv_hack_table()->dots(t->q + j * d, k->plain + (plain + i) * d, d, some,
                               d, t->score);
         kv_hack_table()->narrow(t->score, some, (double)attn_scale,
-                                t->w + j * t->w_workspace + from + i);
+                                t->w + j * t->w_stride + from + i);
     }
 }
 
@@ -252,7 +252,7 @@ static void gather_block(struct tile *t, struct kv_hack_operand *v, size_t b,
     const struct kv_hack_columns c = kv_hack_operand_columns(v, 0, 0, d, m);
 
     quantize(t, v, 0, j0, 0, kv_hack_counter(at, 0), KV_HACK_NEXT_TOKEN,
-             t->w + j0 * t->w_workspace + at, t->w_workspace, m);
+             t->w + j0 * t->w_stride + at, t->w_stride, m);
     for (size_t j = j0; j < t->n; j++)
         kv_hack_count_product(&t->ops, m, d, false);
     kv_hack_table()->multiply(t->row + j0, t->n - j0, &c, t->out + j0 * d, d);
@@ -266,19 +266,19 @@ static void gather_folded(struct tile *t, struct kv_hack_operand *v, size_t b,
     const struct kv_hack *h = v->h;
     const size_t at = v->r->sinks + b * h->len, d = h->n_lines;
     const size_t j0 = first_beyond(t, v, b * h->len), rows = t->n - j0;
-    const float *w = t->w + j0 * t->w_workspace + at;
-    float *x = t->x + j0 * t->line_workspace;
+    const float *w = t->w + j0 * t->w_stride + at;
+    float *x = t->x + j0 * t->line_stride;
 
     for (size_t g = 0; g < h->n_groups; g++) {
         const size_t line = g * h->group, n = kv_min(h->group, d - line);
         const struct kv_hack_columns c =
             kv_hack_operand_columns(v, 0, line, n, m);
 
-        kv_hack_table()->scale(w, t->w_workspace, rows, m,
-                               v->scale + g * h->len, x, t->line_workspace);
+        kv_hack_table()->scale(w, t->w_stride, rows, m, v->scale + g * h->len,
+                               x, t->line_stride);
         quantize(t, v, 0, j0, 0, kv_hack_counter(at, line), KV_HACK_NEXT_TOKEN,
-                 x, t->line_workspace, m);
-        kv_hack_table()->dots(v->min + g * h->len, w, t->w_workspace, rows, m,
+                 x, t->line_stride, m);
+        kv_hack_table()->dots(v->min + g * h->len, w, t->w_stride, rows, m,
                               t->one + j0);
         for (size_t j = j0; j < t->n; j++) {
             t->base[g * t->max + j] += t->one[j];
@@ -298,7 +298,7 @@ static void gather_rest(struct tile *t, const struct kv_hack_operand *v,
 {
     const struct kv_hack *h = v->h;
     const size_t sinks = v->r->sinks, d = h->n_lines, n = t->query[j].n;
-    const float *w = t->w + j * t->w_workspace;
+    const float *w = t->w + j * t->w_stride;
     double *out = t->out + j * d;
 
     for (size_t g = 0; h->artifact && g < h->n_groups; g++)
@@ -344,9 +344,9 @@ static void gather(struct tile *t, struct kv_hack_operand *v)
 /* ---- all of them --------------------------------------------------------- */
 
 /* Query heads of a tile out of n: those of one query at least. */
-static size_t tile_size(size_t w_workspace, size_t group, size_t n)
+static size_t tile_size(size_t w_stride, size_t group, size_t n)
 {
-    const size_t fit = WEIGHTS / w_workspace;
+    const size_t fit = WEIGHTS / w_stride;
 
     return kv_min(kv_min(fit > group ? fit : group, QUERIES), n);
 }
@@ -358,18 +358,18 @@ static struct tile *tile_new(const struct kv_hack_operand *k,
     const size_t d = v->h->n_lines;
     struct tile *t = kv_alloc(1, sizeof(*t));
 
-    t->w_workspace = k->r->n + v->h->len;
-    t->max = tile_size(t->w_workspace, group, n);
-    t->line_workspace = k->h->len > v->h->len ? k->h->len : v->h->len;
-    t->score_workspace = k->workspace;
+    t->w_stride = k->r->n + v->h->len;
+    t->max = tile_size(t->w_stride, group, n);
+    t->line_stride = k->h->len > v->h->len ? k->h->len : v->h->len;
+    t->score_stride = k->stride;
     t->query = kv_alloc(t->max, sizeof(*t->query));
     t->q = kv_alloc(t->max, d * sizeof(*t->q));
-    t->w = kv_alloc(t->max, t->w_workspace * sizeof(*t->w));
-    t->x = kv_alloc(t->max, t->line_workspace * sizeof(*t->x));
-    t->u = kv_alloc(t->max, t->line_workspace * sizeof(*t->u));
-    t->code = kv_alloc(t->max, t->line_workspace);
+    t->w = kv_alloc(t->max, t->w_stride * sizeof(*t->w));
+    t->x = kv_alloc(t->max, t->line_stride * sizeof(*t->x));
+    t->u = kv_alloc(t->max, t->line_stride * sizeof(*t->u));
+    t->code = kv_alloc(t->max, t->line_stride);
     t->row = kv_alloc(k->h->n_parts, t->max * sizeof(*t->row));
-    t->score = kv_alloc(t->max, t->score_workspace * sizeof(*t->score));
+    t->score = kv_alloc(t->max, t->score_stride * sizeof(*t->score));
     t->out = kv_alloc(t->max, d * sizeof(*t->out));
     t->base = kv_alloc(v->h->n_groups, t->max * sizeof(*t->base));
     t->one = kv_alloc(t->max, sizeof(*t->one));
@@ -398,7 +398,7 @@ static void softmax(struct tile *t, size_t j, size_t len)
 {
     const struct kv_attend_view *v = t->view;
     const struct query *x = &t->query[j];
-    float *w = t->w + j * t->w_workspace;
+    float *w = t->w + j * t->w_stride;
     bool any = true;
 
     if (!kv_attend_simple(v)) {

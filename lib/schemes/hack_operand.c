@@ -27,8 +27,7 @@ struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r)
     const size_t n_open =
         r->open && !h->artifact ? r->n - r->sinks - quantized : 0;
     const size_t max = h->n_lines > 1 ? h->n_lines : KV_HACK_PIECE;
-    const size_t workspace = KV_HACK_COLUMNS(max),
-                 by_part = h->n_parts * workspace;
+    const size_t stride = KV_HACK_COLUMNS(max), by_part = h->n_parts * stride;
     const size_t ranges = h->artifact ? h->n_ranges : by_part;
     const size_t values = h->n_lines * h->len;
     struct kv_hack_operand o = {.h = h,
@@ -37,17 +36,17 @@ struct kv_hack_operand kv_hack_operand_new(const struct kv_reader *r)
                                 .n_blocks = r->n_blocks + (n_open > 0),
                                 .tail = r->sinks + quantized,
                                 .max = max,
-                                .workspace = workspace};
+                                .stride = stride};
 
     o.n_plain = r->n - o.n_coded;
     o.plain = kv_alloc(o.n_plain * r->codec->shape.head_dim, sizeof(*o.plain));
     if (plain_open)
         o.open = open_values(r, o.n_plain - r->sinks);
-    o.code = kv_alloc(h->n_parts, kv_hack_workspace(workspace, h->part));
+    o.code = kv_alloc(h->n_parts, kv_hack_arranged_bytes(stride, h->part));
     o.sum = kv_alloc(by_part, sizeof(*o.sum));
     o.min = kv_alloc(ranges, sizeof(*o.min));
     o.scale = kv_alloc(ranges, sizeof(*o.scale));
-    o.word = kv_alloc(h->head_bytes - h->code_bytes + 3, workspace);
+    o.word = kv_alloc(h->head_bytes - h->code_bytes + 3, stride);
     o.half = kv_alloc(values > max ? values : max, sizeof(*o.half));
     o.byte = kv_alloc(values, sizeof(*o.byte));
     o.wide = kv_alloc(h->n_ranges, sizeof(*o.wide));
@@ -97,12 +96,12 @@ struct kv_hack_columns kv_hack_operand_columns(const struct kv_hack_operand *o,
                                                size_t part, size_t line,
                                                size_t n, size_t m)
 {
-    const size_t at = part * o->workspace + line;
+    const size_t at = part * o->stride + line;
     const bool folded = o->h->artifact;
 
     return (struct kv_hack_columns){
-        .code = o->code + part * kv_hack_workspace(o->workspace, o->h->part) +
-                kv_hack_workspace(line, m),
+        .code = o->code + part * kv_hack_arranged_bytes(o->stride, o->h->part) +
+                kv_hack_arranged_bytes(line, m),
         .n_columns = n,
         .n = m,
         .bits = o->h->bits,
@@ -178,7 +177,7 @@ static void arrange(struct kv_hack_operand *o, const uint8_t *packed,
         kv_hack_table()->arrange(packed + part * h->part * bits / 8, stride,
                                  bits, n, c.n, code);
         if (!h->sums)
-            kv_hack_table()->sums(code, n, c.n, o->sum + part * o->workspace);
+            kv_hack_table()->sums(code, n, c.n, o->sum + part * o->stride);
         kv_hack_fetch(o);
     }
 }
@@ -195,7 +194,7 @@ void kv_hack_read_tokens(struct kv_hack_operand *o, size_t t, size_t n)
                                h->head_bytes - h->code_bytes, o->word);
     kv_hack_fetch(o);
     for (size_t part = 0; part < h->n_parts; part++) {
-        const size_t at = part * o->workspace, min = h->n_parts + part;
+        const size_t at = part * o->stride, min = h->n_parts + part;
 
         for (size_t j = 0; j < n; j++)
             o->half[j] = (uint16_t)field(o, n, 2 * part, 2, j);
@@ -247,7 +246,7 @@ static void read_sums(struct kv_hack_operand *o, const uint8_t *at)
 
     for (size_t part = 0; part < h->n_parts; part++)
         for (size_t j = 0; j < h->n_lines; j++)
-            o->sum[part * o->workspace + j] = sum_at(
+            o->sum[part * o->stride + j] = sum_at(
                 at + (j * h->n_parts + part) * h->sum_bytes, h->sum_bytes);
 }
 

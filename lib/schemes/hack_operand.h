@@ -7,8 +7,8 @@
 
 enum { KV_HACK_PIECE = 64 }; /* tokens; axes=artifact: a block */
 
-/* One KV head of K or V and the piece of it that is being multiplied: `most`
- * whole lines or fewer, the columns of the product; room is most filled up. */
+/* One KV head of K or V and the piece of it that is being multiplied: `max`
+ * whole lines or fewer, the columns of the product; stride is max filled up. */
 struct kv_hack_operand {
     const struct kv_hack *h;
     const struct kv_reader *r;
@@ -18,12 +18,12 @@ struct kv_hack_operand {
     float *plain;             /* [n_plain][head_dim] */
     float *open; /* artifact: the decoded open block, all heads; its tokens are
                     plain */
-    size_t max, workspace;
-    uint8_t *code;      /* [n_parts][room], a part's codes each, arranged */
-    int32_t *sum;       /* [n_parts][room] */
-    float *min, *scale; /* [n_parts][room]; artifact: [n_groups][len] */
+    size_t max, stride;
+    uint8_t *code;      /* [n_parts][stride], a part's codes each, arranged */
+    int32_t *sum;       /* [n_parts][stride] */
+    float *min, *scale; /* [n_parts][stride]; artifact: [n_groups][len] */
     uint32_t *word;     /* the bytes behind each line's codes, transposed */
-    uint16_t *half;     /* [most], or a block's codes */
+    uint16_t *half;     /* [max], or a block's codes */
     uint8_t *byte;      /* a block's codes, where lines end within a byte */
     float *wide;        /* [n_ranges] */
 

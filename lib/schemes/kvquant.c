@@ -95,8 +95,8 @@ struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
                                              uint16_t half[2])
 {
     uint64_t *key = kv_alloc(2 * n_side, sizeof(*key));
-    struct kv_topk high = {.key = key, .workspace = n_side};
-    struct kv_topk low = {.key = key + n_side, .workspace = n_side};
+    struct kv_topk high = {.key = key, .capacity = n_side};
+    struct kv_topk low = {.key = key + n_side, .capacity = n_side};
     float min = INFINITY, max = -INFINITY;
 
     for (size_t i = 0; i < row; i++) {
@@ -275,7 +275,7 @@ static uint16_t find_outliers(const struct nuq *q, const float *x,
                               bool *outlier)
 {
     uint64_t *key = kv_alloc(q->max_outliers, sizeof(*key));
-    struct kv_topk top = {.key = key, .workspace = q->max_outliers};
+    struct kv_topk top = {.key = key, .capacity = q->max_outliers};
 
     for (size_t i = 0; i < q->row; i++) {
         const struct kv_kvquant_range r = channel(q, i);

@@ -152,15 +152,15 @@ static int find_range(struct job *j, struct kv_err *e)
 {
     const struct kv_shape *shape = &kv_dump_info(j->dump)->shape;
     const size_t dims[] = {shape->n_kv_heads, shape->head_dim, 2};
-    const size_t workspace =
+    const size_t capacity =
         kv_kvquant_each_side(j->spec, KV_K, j->n_tokens) + 1;
-    uint64_t *key = kv_alloc(2 * j->row, workspace * sizeof(*key));
+    uint64_t *key = kv_alloc(2 * j->row, capacity * sizeof(*key));
     int rc;
 
     j->top = kv_alloc(2 * j->row, sizeof(*j->top));
     for (size_t i = 0; i < 2 * j->row; i++)
-        j->top[i] = (struct kv_topk){.key = key + i * workspace,
-                                     .workspace = workspace};
+        j->top[i] =
+            (struct kv_topk){.key = key + i * capacity, .capacity = capacity};
     rc = each_chunk(j, false, take_extremes, e);
     if (!rc) {
         float *range =
