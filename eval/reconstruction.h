@@ -1,6 +1,6 @@
 /* Reconstruction error: decode(encode(x)) against x. */
-#ifndef KV_RECON_H
-#define KV_RECON_H
+#ifndef KV_RECONSTRUCTION_H
+#define KV_RECONSTRUCTION_H
 
 #include <stddef.h>
 

@@ -64,7 +64,8 @@ enum { KV_CODEBOOK_W_NONE, KV_CODEBOOK_W_FISHER };
 enum { KV_CODEBOOK_INIT_PP, KV_CODEBOOK_INIT_RANDOM };
 enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
 /* clang-format off */
-#define KV_CODEBOOK_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT, SETTLE)  \
+#define KV_CODEBOOK_PARAMS(DIMS, D, B, BOOKS, SUB, T, ROPE, W, ITERS, INIT,   \
+                           RESIDUAL)                                           \
     { DIMS, NULL, D, 1, 16, true, "dimensions of a sub-vector" },              \
     { "b", NULL, B, 2, 16, true, "bits of a code: 2^b centroids" },            \
     { "books", "model|layer|head", BOOKS, 0, 0, true,                          \
@@ -80,7 +81,7 @@ enum { KV_CODEBOOK_SLIDING, KV_CODEBOOK_BATCHED };
     { "iters", NULL, ITERS, 1, 10000, true, "k-means rounds, at most" },       \
     { "init", "kmeans++|random", INIT, 0, 0, true,                             \
       "where k-means begins; random: points drawn evenly, as faiss does" },    \
-    { "residual", "sliding|batched", SETTLE, 0, 0, false,                              \
+    { "residual", "sliding|batched", RESIDUAL, 0, 0, false,                    \
       "the newest r tokens stay fp16, or fewer than r: r at a time" },         \
     { NULL, NULL, 0, 0, 0, false, NULL }
 /* clang-format on */

@@ -1,7 +1,7 @@
 /* Shared by the two scalar baselines, absmax and zeropoint: with b bits, groups
  * of g, along tokens or channels, heads apart or together. */
-#ifndef KV_LECTURE_H
-#define KV_LECTURE_H
+#ifndef KV_RTN_H
+#define KV_RTN_H
 
 #include "lib/schemes/integers.h"
 
