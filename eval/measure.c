@@ -6,7 +6,7 @@
 #include "lib/base/progress.h"
 #include "lib/cache.h"
 #include "lib/codec.h"
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "lib/rope.h"

@@ -3,7 +3,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "lib/cache.h"
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "tests/every_scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"

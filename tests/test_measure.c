@@ -10,7 +10,7 @@
 #include "lib/base/rng.h"
 #include "lib/cache.h"
 #include "lib/calib.h"
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/h5.h"
 #include "lib/rope.h"

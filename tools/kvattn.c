@@ -1,7 +1,7 @@
 /* kvattn: attention over caches, its error and its time. */
 #include "eval/attn_bench.h"
 #include "eval/bits.h"
-#include "eval/calibration.h"
+#include "eval/calib_check.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"

@@ -1,6 +1,6 @@
 /* kvcalib: trains the tables of schemes (codebooks, smoothing) on a dump. */
 #include "tools/kvcalib.h"
-#include "calib/run.h"
+#include "calib/calibrate.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/dump.h"

@@ -1,7 +1,7 @@
 /* kvcalib --allocate: a layer file of the least error that a budget of bits
  * allows. */
 #include "eval/allocate.h"
-#include "eval/calibration.h"
+#include "eval/calib_check.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"

@@ -11,7 +11,7 @@
 #include "lib/tokenizer/tokenizer.h"
 #include "lib/windows.h"
 #include "tools/common.h"
-#include "tools/footprint.h"
+#include "tools/kvdump_about.h"
 
 #include <ctype.h>
 #include <stdio.h>

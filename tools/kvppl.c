@@ -1,6 +1,6 @@
 /* kvppl: perplexity and divergence of a model with a quantized cache. */
 #include "tools/kvppl.h"
-#include "eval/calibration.h"
+#include "eval/calib_check.h"
 #include "eval/loop.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"

@@ -1,5 +1,5 @@
 #include "tools/random_calib.h"
-#include "calib/run.h"
+#include "calib/calibrate.h"
 #include "eval/random_dump.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"

@@ -41,4 +41,4 @@ ALWAYS_INLINE void v_add_dot_i16(vi32 *t, vi32 a, vi32 b)
 
 #define v_add_dot_i16_at(t, a, p) v_add_dot_i16(t, a, v_load_i32(p))
 
-#include "kernels/nearest/whole.h"
+#include "kernels/nearest/search_i16.h"

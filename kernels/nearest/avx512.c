@@ -29,4 +29,4 @@ ALWAYS_INLINE void v_add_dot_i16_at(vi32 *t, vi32 a, const int32_t *b)
     KV_DPWSSD_AT(*t, a, b);
 }
 
-#include "kernels/nearest/whole.h"
+#include "kernels/nearest/search_i16.h"

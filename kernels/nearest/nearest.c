@@ -81,8 +81,7 @@ static uint16_t first_c(const struct kv_centroids *b, const float *tile,
     return (uint16_t)c;
 }
 
-/* ---- some groups, in 16-bit integers (whole.h has why it suffices) --------
- */
+/* ---- some groups, in 16-bit integers (proof: search_i16.h) --------------- */
 
 /* X of vector i of a tile; false where it is beyond 16 bits. */
 static bool round_vector(const struct kv_centroids *b, const float *tile,

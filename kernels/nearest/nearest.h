@@ -9,7 +9,7 @@
  * smallest s.  A vector equal to a centroid therefore gets s = 0, and
  * encode(decode(codes)) decodes to the same values.  Every level gives exactly
  * this: a faster one may look for candidates in another way, and decides by s
- * where it leaves more than one (kernels/nearest/whole.h). */
+ * where it leaves more than one (kernels/nearest/search_i16.h). */
 #ifndef KV_NEAREST_H
 #define KV_NEAREST_H
 

@@ -1,4 +1,4 @@
-#include "calib/run.h"
+#include "calib/calibrate.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/progress.h"

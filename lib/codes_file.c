@@ -1,4 +1,4 @@
-#include "lib/codes.h"
+#include "lib/codes_file.h"
 #include "lib/base/alloc.h"
 #include "lib/h5.h"
 #include "lib/h5_head.h"

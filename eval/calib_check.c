@@ -1,4 +1,4 @@
-#include "eval/calibration.h"
+#include "eval/calib_check.h"
 #include "lib/dump.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* A calibration: every scheme trains on one dump, the results in one file. */
-#ifndef KV_RUN_H
-#define KV_RUN_H
+#ifndef KV_CALIBRATE_H
+#define KV_CALIBRATE_H
 
 #include "lib/base/err.h"
 #include "lib/calib.h"

@@ -1,6 +1,6 @@
 /* kvdump --about: the bytes of a model and of its cache. */
-#ifndef KV_FOOTPRINT_H
-#define KV_FOOTPRINT_H
+#ifndef KV_KVDUMP_ABOUT_H
+#define KV_KVDUMP_ABOUT_H
 
 #include "lib/base/err.h"
 #include "lib/model/model.h"

@@ -8,8 +8,8 @@
  * A window's bytes are  | sinks: fp16 | sizes: uint32 each, variable codecs
  * only | quantized blocks | tail: fp16, or open block | queries: fp16 |  as in
  * lib/cache.h. */
-#ifndef KV_CODES_H
-#define KV_CODES_H
+#ifndef KV_CODES_FILE_H
+#define KV_CODES_FILE_H
 
 #include "lib/base/err.h"
 #include "lib/codec.h"

@@ -1,4 +1,4 @@
-#include "tools/footprint.h"
+#include "tools/kvdump_about.h"
 
 static const char *const columns[] = {"model",
                                       "model_hash",

@@ -1,6 +1,6 @@
 /* Calibrations used to evaluate: made for this model, on other text. */
-#ifndef KV_CALIBRATION_H
-#define KV_CALIBRATION_H
+#ifndef KV_CALIB_CHECK_H
+#define KV_CALIB_CHECK_H
 
 #include "lib/base/err.h"
 #include "lib/calib.h"
