@@ -1,6 +1,6 @@
 /* Runs a kernel's threads as fibres; and a device of the host's memory. */
 #include "tests/gpu_twin.h"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/runtime.h"
 
 #include <chrono>

@@ -2,7 +2,7 @@
 // lib/schemes/codebook.h bit by bit, and codes into the tiles of cuda.cuh.
 #include "kernels/codebook/cuda.h"
 #include "kernels/cuda/append.h"
-#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/bitpack.cuh"
 #include "kernels/cuda/hadamard.cuh"
 #include "kernels/nearest/cuda.cuh"
 

@@ -1,7 +1,7 @@
 #include "kernels/backend.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/loss.h"
-#include "kernels/cuda/product.h"
 #include "kernels/cuda/round_f16.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/views.h"

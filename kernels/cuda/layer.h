@@ -1,5 +1,5 @@
 /* The operations of a layer of a forward pass on the device, matrix products
- * (product.h) and attention (views.h) apart.  The residual stream and outputs
+ * (gemm.h) and attention (views.h) apart.  The residual stream and outputs
  * of products are f32; inputs of products are rounded to the weights' type,
  * halves beyond 65504 to infinity.  Everything launches and does not wait. */
 #ifndef KV_CUDA_LAYER_H

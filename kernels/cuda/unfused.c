@@ -1,7 +1,7 @@
 #include "kernels/cuda/unfused.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/layer.h"
-#include "kernels/cuda/product.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/step.h"
 #include "lib/base/alloc.h"

@@ -1,6 +1,6 @@
 /* Encoded blocks (kernels/device_code.h) in the order of cuda_layout.h. */
 #include "kernels/cuda/append.h"
-#include "kernels/cuda/coded.cuh"
+#include "kernels/cuda/encoded_groups.cuh"
 #include "kernels/hack/cuda_layout.h"
 #include "kernels/hack/cuda_views.h"
 

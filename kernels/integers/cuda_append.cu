@@ -1,5 +1,5 @@
 #include "kernels/cuda/append.h"
-#include "kernels/cuda/coded.cuh"
+#include "kernels/cuda/encoded_groups.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/integers/cuda_layout.h"
 

@@ -1,6 +1,6 @@
-/* Codes in a packed string (kernels/bitpack.h). */
-#ifndef KV_CUDA_CODES_CUH
-#define KV_CUDA_CODES_CUH
+/* Reads packed codes (kernels/bitpack.h). */
+#ifndef KV_CUDA_BITPACK_CUH
+#define KV_CUDA_BITPACK_CUH
 
 #include "kernels/cuda/gpu.cuh"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/gemm.h"
 
 #include <cublas_v2.h>
 #include <dlfcn.h>

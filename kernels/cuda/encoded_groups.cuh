@@ -1,8 +1,8 @@
 /* Codes and heads of integers in groups, in the encoder's layout (coder.h). */
-#ifndef KV_CUDA_CODED_CUH
-#define KV_CUDA_CODED_CUH
+#ifndef KV_CUDA_ENCODED_GROUPS_CUH
+#define KV_CUDA_ENCODED_GROUPS_CUH
 
-#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/bitpack.cuh"
 #include "kernels/device_code.h"
 #include "kernels/integers/cuda_quantizers.cuh"
 

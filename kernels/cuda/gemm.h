@@ -1,7 +1,7 @@
 /* Matrix products on the device, sums in f32.  cuBLAS does them, loaded when it
  * is first wanted, so that programs run where it is not installed. */
-#ifndef KV_CUDA_PRODUCT_H
-#define KV_CUDA_PRODUCT_H
+#ifndef KV_CUDA_GEMM_H
+#define KV_CUDA_GEMM_H
 
 #include "kernels/type.h"
 #include "lib/base/err.h"
