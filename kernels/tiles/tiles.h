@@ -202,13 +202,13 @@ void kv_store_put_floats(struct kv_store *s, size_t at, const void *from,
 /* ---- integers with a scale and an offset (kernels/integers/layout.c) ----- */
 
 enum kv_offset {
-    KV_OFFSET_LOW,  /* f16: x = low + step * code */
-    KV_OFFSET_ZERO, /* whole, below 2^23: x = step * (code - zero) */
+    KV_OFFSET_LOW,  /* f16: x = low + scale * code */
+    KV_OFFSET_ZERO, /* whole, below 2^23: x = scale * (code - zero) */
     KV_OFFSET_SAME  /* the same zero for every group */
 };
 
 /* The params of a store; bits (1 to 8), offset, zero (of KV_OFFSET_SAME) and
- * negative (some steps are below 0) are the caller's, the rest is
+ * negative (some scales are below 0) are the caller's, the rest is
  * kv_integers_init()'s.  How they describe a tile is drawn in
  * integers/layout.c.
  */
@@ -244,13 +244,13 @@ void kv_store_put_codes(const struct kv_store *s, size_t t,
 /* Puts the head of the group that value (t, c) is in, t in the tile, which is
  * the i-th of its run.  offset: low or zero, not used with KV_OFFSET_SAME. */
 void kv_store_put_group(const struct kv_store *s, size_t i, size_t t, size_t c,
-                        uint16_t step, float offset, uint8_t *tile);
+                        uint16_t scale, float offset, uint8_t *tile);
 
 /* The same the other way round: the code of value (t, c) of a tile of this
- * store, and step and offset of its group (zero with KV_OFFSET_SAME too). */
+ * store, and scale and offset of its group (zero with KV_OFFSET_SAME too). */
 unsigned kv_store_code(const struct kv_store *s, const uint8_t *tile, size_t t,
                        size_t c);
 void kv_store_group(const struct kv_store *s, size_t head, const uint8_t *tile,
-                    size_t t, size_t c, float *step, float *offset);
+                    size_t t, size_t c, float *scale, float *offset);
 
 #endif

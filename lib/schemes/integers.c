@@ -35,14 +35,14 @@ static void init_tiles(const struct kv_codec *c, struct integers *g)
     const uint8_t none[8] = {0};
     const size_t d = c->shape.head_dim;
     const bool of_tokens = g->axis == KV_AXIS_CHANNEL;
-    uint16_t step;
+    uint16_t scale;
 
     g->is_scaled = g->q->scaled && d % g->len == 0 &&
                    g->q->scaled(&g->scaled, g->bits, d, g->len);
     if (!g->q->affine || (!of_tokens && d % g->len && g->len % d))
         return;
     g->params = (struct kv_integers){.bits = g->bits, .offset = g->q->offset};
-    g->q->affine(none, g->bits, &step, &g->params.zero);
+    g->q->affine(none, g->bits, &scale, &g->params.zero);
     g->tiled = kv_integers_init(&g->params, c->side == KV_V, d, of_tokens,
                                 of_tokens || g->len < d ? g->len : d);
 }
@@ -188,11 +188,11 @@ static void put_head(const struct integers *g, const struct kv_store *s,
                      const struct unit *u, size_t group, size_t i, size_t t,
                      size_t c, uint8_t *tile)
 {
-    uint16_t step;
+    uint16_t scale;
     float offset;
 
-    g->q->affine(u->heads + group * g->q->head_bytes, g->bits, &step, &offset);
-    kv_store_put_group(s, i, t, c, step, offset, tile);
+    g->q->affine(u->heads + group * g->q->head_bytes, g->bits, &scale, &offset);
+    kv_store_put_group(s, i, t, c, scale, offset, tile);
 }
 
 /* A token of one block. */

@@ -1,4 +1,4 @@
-/* Storage family: integers in groups that share a step (and an offset).
+/* Storage family: integers in groups that share a scale (and an offset).
  *
  * A block x[block][n_kv_heads][head_dim] is cut into units (one KV head, or
  * all of them together), a unit into groups of len values:
@@ -30,9 +30,9 @@ struct kv_group_quantizer {
                    uint16_t *code);
     void (*decode)(const uint16_t *code, size_t n, unsigned bits,
                    const uint8_t *head, float *x);
-    /* A head as a step and an offset, of this kind; with KV_OFFSET_SAME all
+    /* A head as a scale and an offset, of this kind; with KV_OFFSET_SAME all
      * heads have one offset.  NULL: the quantizer is not affine. */
-    void (*affine)(const uint8_t *head, unsigned bits, uint16_t *step,
+    void (*affine)(const uint8_t *head, unsigned bits, uint16_t *scale,
                    float *offset);
     enum kv_offset offset;
     /* Or heads are scales of this family; NULL: they are not. */
@@ -66,13 +66,13 @@ void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       const uint8_t *blocks, size_t first, size_t n,
                       size_t head, uint8_t *tile);
 
-/* KIVI's (kivi.c): minimum and step; the lecture's symmetric one (absmax.c),
+/* KIVI's (kivi.c): minimum and scale; the symmetric one (absmax.c),
  * of 2 bits or more; floats e4m3 without a scale (smallfloat.c), of 8. */
 extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
 extern const struct kv_group_quantizer *const kv_e4m3_quantizer;
 
-/* The step range / top as fp16: nearest, but never so small that top steps fall
- * visibly short of the range, as they would among the denormals. */
+/* The scale range / top as fp16: the nearest half, but a denormal is rounded up
+ * if top * scale would fall short of the range. */
 static inline uint16_t kv_group_step(float range, float top)
 {
     const uint16_t half = kv_f16_clamp(range / top);

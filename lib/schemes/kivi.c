@@ -1,7 +1,7 @@
 /* KIVI (arXiv 2402.02750): asymmetric integers, keys per channel in groups of
  * g tokens, values per token in groups of g channels.
  *
- * A group's head: | step: f16 | minimum: f16 |, 32/g bits a value.
+ * A group's head: | scale: f16 | minimum: f16 |, 32/g bits a value.
  *
  * The word axis takes a side the other way.  transformers' QuantizedCache (by
  * quanto: these integers, a float minimum) has one axis for both sides:
@@ -35,11 +35,11 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
     half[1] = kv_f16_clamp(min + 0.0f); /* of the two zeros always +0 */
     memcpy(head, half, sizeof(half));
 
-    const float step = kv_f16_to_f32(half[0]); /* as stored */
+    const float scale = kv_f16_to_f32(half[0]); /* as stored */
     const float low = kv_f16_to_f32(half[1]);
 
     for (size_t i = 0; i < n; i++) /* a flat group is its minimum */
-        code[i] = step > 0 ? kv_code((x[i] - low) / step, top) : 0;
+        code[i] = scale > 0 ? kv_code((x[i] - low) / scale, top) : 0;
 }
 
 static void decode_group(const uint16_t *code, size_t n, unsigned bits,
@@ -50,20 +50,20 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
     (void)bits;
     memcpy(half, head, sizeof(half));
 
-    const float step = kv_f16_to_f32(half[0]), low = kv_f16_to_f32(half[1]);
+    const float scale = kv_f16_to_f32(half[0]), low = kv_f16_to_f32(half[1]);
 
     for (size_t i = 0; i < n; i++)
-        x[i] = low + step * (float)code[i];
+        x[i] = low + scale * (float)code[i];
 }
 
-static void affine(const uint8_t *head, unsigned bits, uint16_t *step,
+static void affine(const uint8_t *head, unsigned bits, uint16_t *scale,
                    float *low)
 {
     uint16_t half[2];
 
     (void)bits;
     memcpy(half, head, sizeof(half));
-    *step = half[0];
+    *scale = half[0];
     *low = kv_f16_to_f32(half[1]);
 }
 
