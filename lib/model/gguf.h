@@ -1,0 +1,73 @@
+/* A GGUF file, version 2 or 3, mapped where it lies.  All is little endian.
+ *
+ *   | "GGUF" | version: u32 | tensors: u64 | keys: u64 |
+ *   | each key: name, type: u32, value |
+ *   | each tensor: name, dims: u32, each dim: u64, type: u32, offset: u64 |
+ *   | to a multiple of general.alignment (32) | data |
+ *
+ * A string is its length, u64, and so many bytes without a zero; an array is
+ * the type of its elements, u32, their number, u64, and they.  Dimensions stand
+ * with the fastest first.  Offsets count from the start of the data.
+ *
+ * Nothing of it is believed: every count is held against the bytes that are
+ * there; tensors must lie inside the file, at multiples of the alignment, as
+ * long as their dimensions say, and together fill the data. */
+#ifndef KV_MODEL_GGUF_H
+#define KV_MODEL_GGUF_H
+
+#include "lib/base/file.h"
+#include "lib/model/weight.h"
+
+#include <stdbool.h>
+
+enum kv_gguf_kind { KV_GGUF_INT, KV_GGUF_REAL, KV_GGUF_BOOL, KV_GGUF_TEXT };
+
+/* What a key has. */
+struct kv_gguf_value {
+    const char *key;
+    enum kv_gguf_kind kind; /* of an array: of its elements */
+    bool array;
+    size_t n; /* elements; 1 when it is no array */
+    unsigned type;
+    const uint8_t *data;
+    size_t *at; /* strings: element i is at data + at[i]; else NULL */
+};
+
+struct kv_gguf {
+    char *path;
+    struct kv_map map;
+    size_t header_bytes;         /* all before the data */
+    struct kv_gguf_value *value; /* sorted by key */
+    size_t n_values;
+    struct kv_weight *tensor; /* sorted by name; dims with the slowest first */
+    size_t n_tensors;
+};
+
+/* Fails with the file, the key or tensor, and what is wrong with it: also on
+ * another version, big endian, an array of arrays, and a key or a tensor that
+ * is there twice.  A tensor of a type that is known by name and not read is
+ * KV_W_OTHER. */
+int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e);
+void kv_gguf_clear(struct kv_gguf *g);
+
+/* NULL when there is none of that name. */
+const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
+                                         const char *key);
+
+/* The value of a key: *v, NULL when there is none.  Fails when it is of another
+ * kind, and when it is an array and should be none or the other way round.  Any
+ * KV_GGUF_INT is a KV_GGUF_REAL too. */
+int kv_gguf_get(const struct kv_gguf *g, const char *key,
+                enum kv_gguf_kind kind, bool array,
+                const struct kv_gguf_value **v, struct kv_err *e);
+
+/* Element i of a value of that kind, 0 when it is no array.  An integer above
+ * INT64_MAX is that. */
+int64_t kv_gguf_int(const struct kv_gguf_value *v, size_t i);
+double kv_gguf_real(const struct kv_gguf_value *v, size_t i);
+bool kv_gguf_bool(const struct kv_gguf_value *v, size_t i);
+/* Any bytes, without a zero behind them. */
+const char *kv_gguf_text(const struct kv_gguf_value *v, size_t i,
+                         size_t *bytes);
+
+#endif

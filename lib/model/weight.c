@@ -1,0 +1,95 @@
+#include "lib/model/weight.h"
+#include "kernels/vecops/vecops.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
+                          float *out)
+{
+    if (w->type == KV_W_F32)
+        memcpy(out, w->data + 4 * first, n * sizeof(*out));
+    else if (w->type == KV_W_F16)
+        kv_dequantize_f16(w->data + 2 * first, n, out);
+    else
+        kv_dequantize_bf16(w->data + 2 * first, n, out);
+}
+
+/* What has all bits of its exponent set is no number.  An exponent's lowest bit
+ * added to it reaches the sign's place then, and only then. */
+static const struct {
+    uint64_t exponent, lowest, carry;
+} bits[] = {
+    [KV_W_F32] = {0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000},
+    [KV_W_F16] = {0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000},
+    [KV_W_BF16] = {0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000},
+};
+
+static bool all_finite(const uint8_t *data, size_t bytes,
+                       enum kv_weight_type type)
+{
+    const uint64_t exponent = bits[type].exponent, lowest = bits[type].lowest;
+    uint64_t sum = 0, word;
+    size_t i;
+
+    for (i = 0; i + 8 <= bytes; i += 8) {
+        memcpy(&word, data + i, 8);
+        sum |= (word & exponent) + lowest;
+    }
+    word = 0;
+    memcpy(&word, data + i, bytes - i);
+    sum |= (word & exponent) + lowest;
+    return !(sum & bits[type].carry);
+}
+
+/* The first value that is none. */
+static int name_bad(const struct kv_weight *w, struct kv_err *e)
+{
+    float x = 0;
+    size_t i = 0;
+
+    for (; i < w->n; i++) {
+        kv_weight_dequantize(w, i, 1, &x);
+        if (!isfinite(x))
+            break;
+    }
+    return kv_fail(e, "%s: tensor %s: value %zu of %zu is %s", w->path, w->name,
+                   i, w->n, isnan(x) ? "NaN" : "infinite");
+}
+
+int kv_weight_check(const struct kv_weight *w, struct kv_err *e)
+{
+    const size_t piece = 1 << 18; /* bytes */
+    bool finite = true;
+
+#pragma omp parallel for schedule(static) reduction(&& : finite)     if (w->bytes > 4 * piece)
+    for (size_t i = 0; i < w->bytes; i += piece)
+        finite =
+            all_finite(w->data + i, w->bytes - i < piece ? w->bytes - i : piece,
+                       w->type) &&
+            finite;
+    return finite ? 0 : name_bad(w, e);
+}
+
+/* Advice is about whole pages; it may be ignored, and failure changes
+ * nothing. */
+static void advise(const struct kv_weight *w, int advice)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)w->data & ~(page - 1);
+
+    madvise((void *)begin, (uintptr_t)w->data + w->bytes - begin, advice);
+}
+
+void kv_weight_will_need(const struct kv_weight *w)
+{
+    advise(w, MADV_WILLNEED);
+}
+
+void kv_weight_release(const struct kv_weight *w)
+{
+    advise(w, MADV_DONTNEED);
+}
