@@ -15,6 +15,7 @@
 #include "kernels/attend.h"
 #include "kernels/loss.h"
 #include "kernels/type.h"
+#include "kernels/weights/rows.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
@@ -29,10 +30,10 @@ struct kv_gpu_code;
 struct kv_load {
     void *to;
     enum kv_type to_type;
-    const void *from; /* host memory at any address; NULL: random numbers in
-                       * [-scale, scale) that depend on seed and place alone */
-    enum kv_type from_type; /* to_type, or to_type is f32 */
-    size_t n;
+    /* Host memory, values from `first` on; data NULL: random numbers in
+     * [-scale, scale) that depend on seed and place alone. */
+    struct kv_stored_rows from;
+    size_t first, n;
     uint64_t seed;
     float scale;
 };

@@ -35,15 +35,8 @@ static int copy(void *to, const void *from, size_t bytes, struct kv_err *e)
 
 static void load_piece(const struct kv_load *l, size_t first, size_t n)
 {
-    const size_t bytes = kv_type_bytes(l->from_type);
-    const uint8_t *from = (const uint8_t *)l->from + first * bytes;
-
-    if (l->from_type == l->to_type)
-        memcpy((uint8_t *)l->to + first * bytes, from, n * bytes);
-    else if (l->from_type == KV_TYPE_F16)
-        kv_dequantize_f16(from, n, (float *)l->to + first);
-    else
-        kv_dequantize_bf16(from, n, (float *)l->to + first);
+    kv_stored_read(&l->from, l->first + first, n, l->to_type,
+                   (uint8_t *)l->to + first * kv_type_bytes(l->to_type));
 }
 
 /* In one parallel region, or none: on a busy machine its barrier costs more

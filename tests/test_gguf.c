@@ -1,6 +1,8 @@
 /* lib/model/gguf: files that are right, and every way in which one can lie. */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/half.h"
+#include "lib/base/rng.h"
 #include "lib/model/gguf.h"
 #include "tests/test.h"
 #include "tests/tiny_gguf.h"
@@ -121,18 +123,20 @@ static void test_reads(void **state)
 
 static void expect(const uint8_t *data, size_t n, const char *words_of_it)
 {
-    char *path = kv_path_join(test_folder(), "a.gguf");
-    FILE *f = fopen(path, "wb");
+    static char *path;
+    FILE *f;
     struct kv_gguf g;
     struct kv_err e = {""};
 
+    if (!path)
+        path = kv_path_join(test_folder(), "a.gguf");
+    f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, n, f), n);
     assert_int_equal(fclose(f), 0);
     assert_int_equal(kv_gguf_open(&g, path, &e), -1);
     assert_says(e, words_of_it);
     assert_says(e, path);
-    free(path);
 }
 
 /* What was made cannot be opened, and is gone afterwards. */
@@ -275,12 +279,52 @@ static void test_tensors(void **state)
     refuse(&g, "tensor t is there twice");
 }
 
+/* Any piece of a tensor, its rows in order or not, is that of the whole. */
+static void test_pieces(void **state)
+{
+    enum { ROWS = 12, COLUMNS = 256, N = ROWS * COLUMNS, HEAD = 4 };
+    uint8_t data[N * sizeof(float)];
+    float whole[N], x[N];
+    uint16_t half[N];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(data); i++) /* no infinite halves or floats */
+        data[i] = (uint8_t)(kv_mix(1, i) & 0x37);
+    for (enum kv_stored t = 0; t < KV_STORED_OTHER; t++) {
+        struct kv_stored_rows rows = {
+            .data = data, .type = t, .row = COLUMNS, .add = 0};
+
+        kv_stored_decode(t, data, N, whole);
+        for (size_t i = 0; i < 40; i++) {
+            const size_t first = kv_mix(2, i) % N,
+                         n = kv_mix(3, i) % (N - first);
+
+            kv_stored_read(&rows, first, n, KV_TYPE_F32, x);
+            assert_memory_equal(x, whole + first, n * sizeof(*x));
+        }
+        rows.head = HEAD;
+        rows.add = -1;
+        for (size_t i = 0; i < N; i += 100) {
+            const size_t row = i / COLUMNS, in = row % HEAD;
+            const size_t from = row - in + (size_t[]){0, 2, 1, 3}[in];
+            const float want = whole[from * COLUMNS + i % COLUMNS] - 1;
+
+            kv_stored_read(&rows, i, N - i < 300 ? N - i : 300, KV_TYPE_F32, x);
+            assert_true(x[0] == want);
+            kv_stored_read(&rows, i, N - i < 300 ? N - i : 300, KV_TYPE_F16,
+                           half);
+            assert_int_equal(half[0], kv_f16_clamp(want));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads),    cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_versions), cmocka_unit_test(test_counts),
         cmocka_unit_test(test_values),   cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,7 @@ static void test_reads(void **state)
         const struct kv_weight *w = &f.weight[i];
 
         assert_string_equal(w->path, path);
-        if (w->type != KV_W_OTHER)
+        if (w->type != KV_STORED_OTHER)
             kv_weight_dequantize(w, 0, w->n, x);
         kv_weight_will_need(w);
         kv_weight_release(w);
@@ -52,7 +52,7 @@ static void test_reads(void **state)
             kv_weight_dequantize(w, 1, 1, x);
             assert_true(x[0] == -2);
         } else if (!strcmp(w->name, "half")) {
-            assert_int_equal(w->type, KV_W_F16);
+            assert_int_equal(w->type, KV_STORED_F16);
             assert_true(x[0] == 0x1p-24f && x[1] == 1 && x[2] == -INFINITY);
         } else if (!strcmp(w->name, "brain")) {
             assert_true(x[0] == -3);

@@ -57,20 +57,20 @@ static void close_cuda(struct kv_backend *b)
 
 static int load_one(const struct kv_load *l, struct kv_err *e)
 {
-    float *x;
+    const size_t bytes = l->n * kv_type_bytes(l->to_type);
+    void *x;
     int rc;
 
-    if (!l->from)
+    if (!l->from.data)
         return kv_gpu_random(l->to, l->n, l->to_type, l->seed, l->scale, e);
-    if (l->from_type == l->to_type)
-        return kv_device_upload(l->to, l->from,
-                                l->n * kv_type_bytes(l->to_type), e);
-    x = kv_alloc(l->n, sizeof(*x));
-    if (l->from_type == KV_TYPE_F16)
-        kv_dequantize_f16(l->from, l->n, x);
-    else
-        kv_dequantize_bf16(l->from, l->n, x);
-    rc = kv_device_upload(l->to, x, l->n * sizeof(*x), e);
+    if (kv_stored_is(&l->from, l->to_type))
+        return kv_device_upload(l->to,
+                                (const uint8_t *)l->from.data +
+                                    l->first * kv_type_bytes(l->to_type),
+                                bytes, e);
+    x = kv_alloc(bytes, 1);
+    kv_stored_read(&l->from, l->first, l->n, l->to_type, x);
+    rc = kv_device_upload(l->to, x, bytes, e);
     free(x);
     return rc;
 }

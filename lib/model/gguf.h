@@ -46,7 +46,7 @@ struct kv_gguf {
 /* Fails with the file, the key or tensor, and what is wrong with it: also on
  * another version, big endian, an array of arrays, and a key or a tensor that
  * is there twice.  A tensor of a type that is known by name and not read is
- * KV_W_OTHER. */
+ * KV_STORED_OTHER. */
 int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e);
 void kv_gguf_clear(struct kv_gguf *g);
 

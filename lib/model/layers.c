@@ -35,35 +35,24 @@ static bool follows(enum kv_part p)
            p == KV_P_V_BIAS || p == KV_P_UP_BIAS;
 }
 
-enum kv_type kv_weight_stored(const struct kv_weight *w)
-{
-    return w->type == KV_W_F16    ? KV_TYPE_F16
-           : w->type == KV_W_BF16 ? KV_TYPE_BF16
-                                  : KV_TYPE_F32;
-}
-
 static enum kv_type type_of(const struct kv_layers *l, enum kv_part p)
 {
     return is_matrix(p) ? l->b->weight_type : KV_TYPE_F32;
 }
 
-/* A GPU, and products in bf16, take matrices as they are stored. */
-static int check_types(const struct kv_layers *l, struct kv_err *e)
+enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers)
 {
-    const struct kv_weight *head = l->w->head;
+    bool has[KV_STORED_OTHER] = {false}, blocks = false;
 
-    if (l->b->weight_type == KV_TYPE_F32 && l->b->on_host)
-        return 0;
-    for (size_t i = 0; i < l->n_layers; i++)
+    has[w->head->type] = true;
+    for (size_t i = 0; i < n_layers; i++)
         for (enum kv_part p = 0; is_matrix(p); p++)
-            if (l->w->layer[i].part[p]->type != head->type)
-                return kv_fail(e,
-                               "%s is %s, but %s %s: on a GPU all matrices are "
-                               "of one type",
-                               l->w->layer[i].part[p]->name,
-                               l->w->layer[i].part[p]->dtype, head->name,
-                               head->dtype);
-    return 0;
+            has[w->layer[i].part[p]->type] = true;
+    for (size_t t = KV_STORED_BF16 + 1; t < KV_STORED_OTHER; t++)
+        blocks = blocks || has[t];
+    if (has[KV_STORED_F32] || (has[KV_STORED_F16] && has[KV_STORED_BF16]))
+        return KV_TYPE_F32;
+    return has[KV_STORED_BF16] && !blocks ? KV_TYPE_BF16 : KV_TYPE_F16;
 }
 
 /* Offsets are those of layer 0. */
@@ -84,7 +73,8 @@ static void lay_out(struct kv_layers *l)
 static int plan(struct kv_layers *l, size_t free, size_t beside,
                 struct kv_err *e)
 {
-    const size_t rest = l->w->head->bytes + beside;
+    const size_t rest =
+        l->w->head->n * kv_type_bytes(l->b->weight_type) + beside;
 
     if (!l->w->head->data)
         l->n_resident = l->n_layers;
@@ -107,13 +97,12 @@ static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
                               enum kv_type type, uint64_t seed, void *to)
 {
     const size_t columns = w->n_dims > 1 ? w->dims[1] : 3;
-    const enum kv_type stored = kv_weight_stored(w);
 
     return (struct kv_load){
         .to = to,
         .to_type = type,
-        .from = w->data ? w->data + first * kv_type_bytes(stored) : NULL,
-        .from_type = stored,
+        .from = kv_weight_rows(w),
+        .first = first,
         .n = n,
         .seed = seed,
         .scale = sqrtf(3 / (float)columns),
@@ -197,7 +186,7 @@ int kv_layers_new(struct kv_layers **out, const struct kv_backend *b,
         .b = b, .w = w, .n_layers = n_layers, .large = large};
     l->passing = SIZE_MAX;
     lay_out(l);
-    if (check_types(l, e) || plan(l, free, beside, e) || put_weights(l, e)) {
+    if (plan(l, free, beside, e) || put_weights(l, e)) {
         kv_layers_free(l);
         return -1;
     }

@@ -15,7 +15,7 @@ struct kv_layers;
 /* w [n_layers] must stay; w's tensors without data become random numbers, and
  * all of them stay.  free: bytes of the backend's memory that are free now, of
  * which `beside` are for other things.  large: read ahead, and let go of what
- * was read.  Fails when matrices have types that the backend does not take, and
+ * was read.  Fails
  * without memory for one layer. */
 int kv_layers_new(struct kv_layers **l, const struct kv_backend *b,
                   const struct kv_model_weights *w, size_t n_layers,
@@ -39,7 +39,8 @@ size_t kv_layers_panel(const struct kv_layers *l);
 int kv_layers_head(const struct kv_layers *l, size_t first, size_t n,
                    struct kv_workspace *w, const void **head, struct kv_err *e);
 
-/* The type that a tensor of a file has; not of KV_W_OTHER. */
-enum kv_type kv_weight_stored(const struct kv_weight *w);
+/* What a device holds matrices in: f32 where one is stored so, or some in f16
+ * and others in bf16; bf16 where all are; else f16. */
+enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers);
 
 #endif

@@ -177,7 +177,9 @@ void kv_model_free(struct kv_model *m)
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e)
 {
-    return place(m, kv_backend_cuda(d, kv_weight_stored(m->weights.head)),
+    return place(m,
+                 kv_backend_cuda(
+                     d, kv_layers_type(&m->weights, m->config.shape.n_layers)),
                  memory, e)
                ? kv_fail_in(e, "%s", m->info.name)
                : 0;
@@ -186,11 +188,12 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
 {
     const struct kv_model_weights *w = &m->weights;
-    const struct kv_weight *bad = w->head->type == KV_W_BF16 ? NULL : w->head;
+    const struct kv_weight *bad =
+        w->head->type == KV_STORED_BF16 ? NULL : w->head;
 
     for (size_t l = m->config.shape.n_layers; l-- > 0;)
         for (enum kv_part p = KV_P_Q; p <= KV_P_DOWN; p++)
-            if (w->layer[l].part[p]->type != KV_W_BF16)
+            if (w->layer[l].part[p]->type != KV_STORED_BF16)
                 bad = w->layer[l].part[p];
     if (bad)
         return kv_fail(e, "--gemm bf16 wants weights in bf16: %s of %s is %s",

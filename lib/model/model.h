@@ -50,12 +50,12 @@ size_t kv_model_context(const struct kv_model *m, size_t asked);
 struct kv_device;
 
 /* Once: from here on kv_model_forward() and kv_model_logits() run on d, the
- * device in use.  Weights are there as stored, or, where not all layers fit,
- * pass through it; what goes into a matrix product is rounded to their type,
- * all else is f32.  The same call gives the same bits each time, but others
- * than the CPU's, and others when windows are grouped otherwise.  memory: what
- * activations may take, as for kv_model_windows().  Fails when a layer does not
- * fit beside that, and when matrices are of several types. */
+ * device in use.  Matrices are there in the type of kv_layers_type(), or, where
+ * not all layers fit, pass through it; what goes into a matrix product is
+ * rounded to that type, all else is f32.  The same call gives the same bits
+ * each time, but others than the CPU's, and others when windows are grouped
+ * otherwise.  memory: what activations may take, as for kv_model_windows().
+ * Fails when a layer does not fit beside that. */
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e);
 

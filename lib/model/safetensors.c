@@ -11,16 +11,16 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 static const struct {
     const char *name;
     size_t bytes;
-    enum kv_weight_type type;
+    enum kv_stored type;
 } dtypes[] = {
-    {"F32", 4, KV_W_F32},       {"F16", 2, KV_W_F16},
-    {"BF16", 2, KV_W_BF16},     {"F64", 8, KV_W_OTHER},
-    {"I64", 8, KV_W_OTHER},     {"I32", 4, KV_W_OTHER},
-    {"I16", 2, KV_W_OTHER},     {"I8", 1, KV_W_OTHER},
-    {"U64", 8, KV_W_OTHER},     {"U32", 4, KV_W_OTHER},
-    {"U16", 2, KV_W_OTHER},     {"U8", 1, KV_W_OTHER},
-    {"BOOL", 1, KV_W_OTHER},    {"F8_E4M3", 1, KV_W_OTHER},
-    {"F8_E5M2", 1, KV_W_OTHER},
+    {"F32", 4, KV_STORED_F32},       {"F16", 2, KV_STORED_F16},
+    {"BF16", 2, KV_STORED_BF16},     {"F64", 8, KV_STORED_OTHER},
+    {"I64", 8, KV_STORED_OTHER},     {"I32", 4, KV_STORED_OTHER},
+    {"I16", 2, KV_STORED_OTHER},     {"I8", 1, KV_STORED_OTHER},
+    {"U64", 8, KV_STORED_OTHER},     {"U32", 4, KV_STORED_OTHER},
+    {"U16", 2, KV_STORED_OTHER},     {"U8", 1, KV_STORED_OTHER},
+    {"BOOL", 1, KV_STORED_OTHER},    {"F8_E4M3", 1, KV_STORED_OTHER},
+    {"F8_E5M2", 1, KV_STORED_OTHER},
 };
 
 /* A whole number >= 0. */

@@ -85,7 +85,7 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
 
     if (!t)
         return kv_fail(e, "%s: tensor %s is missing", dir, name);
-    if (t->type == KV_W_OTHER)
+    if (t->type == KV_STORED_OTHER)
         return kv_fail(e,
                        "%s: tensor %s has type %s; F32, F16 or BF16 expected",
                        t->path, name, t->dtype);
@@ -215,7 +215,7 @@ static const struct kv_weight *make(struct kv_weight *w, size_t rows,
 {
     *w = (struct kv_weight){.name = "random",
                             .dtype = "F16",
-                            .type = KV_W_F16,
+                            .type = KV_STORED_F16,
                             .n_dims = cols ? 2 : 1,
                             .dims = {rows, cols},
                             .n = rows * (cols ? cols : 1)};

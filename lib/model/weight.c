@@ -1,5 +1,4 @@
 #include "lib/model/weight.h"
-#include "kernels/vecops/vecops.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -7,15 +6,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+struct kv_stored_rows kv_weight_rows(const struct kv_weight *w)
+{
+    return (struct kv_stored_rows){
+        .data = w->data,
+        .type = w->type,
+        .row = w->n_dims > 1 ? w->dims[w->n_dims - 1] : 1,
+        .head = w->head,
+        .add = w->add,
+    };
+}
+
 void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
                           float *out)
 {
-    if (w->type == KV_W_F32)
-        memcpy(out, w->data + 4 * first, n * sizeof(*out));
-    else if (w->type == KV_W_F16)
-        kv_dequantize_f16(w->data + 2 * first, n, out);
-    else
-        kv_dequantize_bf16(w->data + 2 * first, n, out);
+    const struct kv_stored_rows rows = kv_weight_rows(w);
+
+    kv_stored_read(&rows, first, n, KV_TYPE_F32, out);
 }
 
 /* What has all bits of its exponent set is no number.  An exponent's lowest bit
@@ -23,13 +30,15 @@ void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
 static const struct {
     uint64_t exponent, lowest, carry;
 } bits[] = {
-    [KV_W_F32] = {0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000},
-    [KV_W_F16] = {0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000},
-    [KV_W_BF16] = {0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000},
+    [KV_STORED_F32] = {0x7f8000007f800000, 0x0080000000800000,
+                       0x8000000080000000},
+    [KV_STORED_F16] = {0x7c007c007c007c00, 0x0400040004000400,
+                       0x8000800080008000},
+    [KV_STORED_BF16] = {0x7f807f807f807f80, 0x0080008000800080,
+                        0x8000800080008000},
 };
 
-static bool all_finite(const uint8_t *data, size_t bytes,
-                       enum kv_weight_type type)
+static bool all_finite(const uint8_t *data, size_t bytes, enum kv_stored type)
 {
     const uint64_t exponent = bits[type].exponent, lowest = bits[type].lowest;
     uint64_t sum = 0, word;
@@ -43,6 +52,26 @@ static bool all_finite(const uint8_t *data, size_t bytes,
     memcpy(&word, data + i, bytes - i);
     sum |= (word & exponent) + lowest;
     return !(sum & bits[type].carry);
+}
+
+/* Values [first, first + n), whole blocks, in the order in which they lie. */
+static bool values_finite(const struct kv_weight *w, size_t first, size_t n)
+{
+    enum { SOME = 1024 };
+    const size_t values = kv_stored_values(w->type);
+    const size_t bytes = kv_stored_bytes(w->type);
+    bool finite = true;
+    float x[SOME];
+
+    if (values == 1)
+        return all_finite(w->data + first * bytes, n * bytes, w->type);
+    for (size_t some; n && finite; first += some, n -= some) {
+        some = n < SOME ? n : SOME;
+        kv_stored_decode(w->type, w->data + first / values * bytes, some, x);
+        finite =
+            all_finite((const uint8_t *)x, some * sizeof(*x), KV_STORED_F32);
+    }
+    return finite;
 }
 
 /* The first value that is none. */
@@ -62,15 +91,13 @@ static int name_bad(const struct kv_weight *w, struct kv_err *e)
 
 int kv_weight_check(const struct kv_weight *w, struct kv_err *e)
 {
-    const size_t piece = 1 << 18; /* bytes */
+    const size_t piece = 1 << 16;
     bool finite = true;
 
-#pragma omp parallel for schedule(static) reduction(&& : finite)     if (w->bytes > 4 * piece)
-    for (size_t i = 0; i < w->bytes; i += piece)
+#pragma omp parallel for schedule(static) reduction(&& : finite)     if (w->n > 4 * piece)
+    for (size_t i = 0; i < w->n; i += piece)
         finite =
-            all_finite(w->data + i, w->bytes - i < piece ? w->bytes - i : piece,
-                       w->type) &&
-            finite;
+            values_finite(w, i, w->n - i < piece ? w->n - i : piece) && finite;
     return finite ? 0 : name_bad(w, e);
 }
 

@@ -2,32 +2,36 @@
 #ifndef KV_MODEL_WEIGHT_H
 #define KV_MODEL_WEIGHT_H
 
+#include "kernels/weights/rows.h"
 #include "lib/base/err.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum kv_weight_type { KV_W_F32, KV_W_F16, KV_W_BF16, KV_W_OTHER };
-
 enum { KV_WEIGHT_DIMS = 8 };
 
 /* One tensor.  data may be at any address, not only at multiples of its
- * element's size. */
+ * element's size; head and add are what struct kv_stored_rows says. */
 struct kv_weight {
     const char *name, *path; /* path: of its file; both live as long as it */
     const char *dtype;       /* as the file has it: "BF16", "Q4_K" */
-    enum kv_weight_type type;
+    enum kv_stored type;
     size_t n_dims, dims[KV_WEIGHT_DIMS];
     size_t n; /* product of dims */
     const uint8_t *data;
     size_t bytes;
+    size_t head;
+    float add;
 };
 
+/* w's type must not be KV_STORED_OTHER, here and below. */
+struct kv_stored_rows kv_weight_rows(const struct kv_weight *w);
+
 /* Fails, with the place of the first, when a value is a NaN or an infinity.
- * Reads all of the data.  The type must not be KV_W_OTHER. */
+ * Reads all of the data. */
 int kv_weight_check(const struct kv_weight *w, struct kv_err *e);
 
-/* Elements [first, first + n) as f32.  The type must not be KV_W_OTHER. */
+/* Elements [first, first + n) as f32. */
 void kv_weight_dequantize(const struct kv_weight *w, size_t first, size_t n,
                           float *out);
 

@@ -168,10 +168,10 @@ void kv_weights_clear(struct kv_weights *w)
 const char *kv_weights_type(const struct kv_weights *w)
 {
     static const char *const names[] = {
-        [KV_W_F32] = "f32",
-        [KV_W_F16] = "f16",
-        [KV_W_BF16] = "bf16",
-        [KV_W_OTHER] = "other",
+        [KV_STORED_F32] = "f32",
+        [KV_STORED_F16] = "f16",
+        [KV_STORED_BF16] = "bf16",
+        [KV_STORED_OTHER] = "other",
     };
     size_t bytes[sizeof(names) / sizeof(*names)] = {0}, max = 0;
 

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         const struct kv_weight *w = &f.weight[i];
         float *x;
 
-        if (w->type == KV_W_OTHER)
+        if (w->type == KV_STORED_OTHER)
             continue;
         fuzz_expect(w->n <= n, "no more values than bytes");
         x = kv_alloc(w->n, sizeof(*x));

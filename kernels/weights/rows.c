@@ -1,0 +1,91 @@
+#include "kernels/weights/rows.h"
+#include "lib/base/half.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { MAX_BLOCK = 256 };
+
+/* Values that are stored one behind the other. */
+static void read_stored(const struct kv_stored_rows *rows, size_t first,
+                        size_t n, float *x)
+{
+    const size_t values = kv_stored_values(rows->type);
+    const uint8_t *block = (const uint8_t *)rows->data +
+                           first / values * kv_stored_bytes(rows->type);
+    float part[MAX_BLOCK];
+
+    for (size_t skip = first % values, done; n; skip = 0) {
+        if (skip || n < values) {
+            done = values - skip < n ? values - skip : n;
+            kv_stored_decode(rows->type, block, values, part);
+            memcpy(x, part + skip, done * sizeof(*x));
+            block += kv_stored_bytes(rows->type);
+        } else {
+            done = n - n % values;
+            kv_stored_decode(rows->type, block, done, x);
+            block += done / values * kv_stored_bytes(rows->type);
+        }
+        x += done;
+        n -= done;
+    }
+}
+
+/* Where row i is stored. */
+static size_t place(size_t i, size_t head)
+{
+    const size_t in = i % head, half = head / 2;
+
+    return i - in + (in < half ? 2 * in : 2 * (in - half) + 1);
+}
+
+static void read_floats(const struct kv_stored_rows *rows, size_t first,
+                        size_t n, float *x)
+{
+    if (!rows->head)
+        read_stored(rows, first, n, x);
+    for (size_t done = 0, some; rows->head && done < n; done += some) {
+        const size_t at = (first + done) % rows->row;
+        const size_t row = place((first + done) / rows->row, rows->head);
+
+        some = rows->row - at < n - done ? rows->row - at : n - done;
+        read_stored(rows, row * rows->row + at, some, x + done);
+    }
+    for (size_t i = 0; rows->add != 0 && i < n; i++)
+        x[i] += rows->add;
+}
+
+bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type)
+{
+    static const enum kv_stored same[] = {
+        [KV_TYPE_F16] = KV_STORED_F16,
+        [KV_TYPE_BF16] = KV_STORED_BF16,
+        [KV_TYPE_F32] = KV_STORED_F32,
+    };
+
+    return rows->type == same[type] && !rows->head && rows->add == 0;
+}
+
+void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
+                    enum kv_type type, void *x)
+{
+    const size_t bytes = kv_type_bytes(type);
+    float part[MAX_BLOCK];
+    uint16_t *to = x;
+
+    if (kv_stored_is(rows, type)) {
+        memcpy(x, (const uint8_t *)rows->data + first * bytes, n * bytes);
+        return;
+    }
+    if (type == KV_TYPE_F32) {
+        read_floats(rows, first, n, x);
+        return;
+    }
+    for (size_t done = 0, some; done < n; done += some) {
+        some = n - done < MAX_BLOCK ? n - done : MAX_BLOCK;
+        read_floats(rows, first + done, some, part);
+        for (size_t i = 0; i < some; i++)
+            to[done + i] = type == KV_TYPE_F16 ? kv_f16_clamp(part[i])
+                                               : kv_f32_to_bf16(part[i]);
+    }
+}

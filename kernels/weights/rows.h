@@ -1,0 +1,28 @@
+/* A tensor as a file stores it, read a few values at a time. */
+#ifndef KV_WEIGHTS_ROWS_H
+#define KV_WEIGHTS_ROWS_H
+
+#include "kernels/type.h"
+#include "kernels/weights/weights.h"
+
+#include <stdbool.h>
+
+struct kv_stored_rows {
+    const void *data; /* at any address */
+    enum kv_stored type;
+    size_t row; /* values of a row, whole blocks */
+    /* Rows of a head whose halves are stored in turn: row i of the first half
+     * as row 2 i, of the second as 2 i + 1.  0: rows are as they are stored. */
+    size_t head;
+    float add; /* to every value */
+};
+
+/* Values [first, first + n), wherever blocks begin and end.  To 16 bits they
+ * are rounded; what f16 cannot hold becomes the largest half. */
+void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
+                    enum kv_type type, void *x);
+
+/* Whether reading it is copying it. */
+bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type);
+
+#endif
