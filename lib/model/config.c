@@ -372,17 +372,21 @@ static int read_all(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
+                    struct kv_err *e)
+{
+    const struct kv_fields f = {.path = path, .in = "", .json = json};
+
+    *c = (struct kv_config){0};
+    return json_is_object(json) ? read_all(&f, c, e)
+                                : kv_fail(e, "%s: not a JSON object", path);
+}
+
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e)
 {
     json_t *json = kv_json_read(path, e);
-    const struct kv_fields f = {.path = path, .in = "", .json = json};
-    int rc = -1;
+    const int rc = json ? kv_config_parse(c, json, path, e) : -1;
 
-    *c = (struct kv_config){0};
-    if (json && !json_is_object(json))
-        kv_fail(e, "%s: not a JSON object", path);
-    else if (json)
-        rc = read_all(&f, c, e);
     json_decref(json);
     return rc;
 }

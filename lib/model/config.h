@@ -6,6 +6,7 @@
 #include "lib/model/arch.h"
 #include "lib/shape.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 
 struct kv_config {
@@ -34,5 +35,9 @@ extern const struct kv_field kv_config_known[];
  * scaling other than linear and llama3, partial rotation, quantized weights),
  * and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
+
+/* The same of what is read already; path: for sentences. */
+int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
+                    struct kv_err *e);
 
 #endif

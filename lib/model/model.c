@@ -47,11 +47,12 @@ static int hash_file(struct kv_hash *h, const char *dir, const char *name,
     return rc;
 }
 
+/* dir: NULL where a file's header has all that the folder's files have. */
 static int hash_model(struct kv_model *m, const char *dir, struct kv_err *e)
 {
     struct kv_hash *h = kv_hash_new();
-    const int rc = hash_file(h, dir, "config.json", e) ||
-                           hash_file(h, dir, "tokenizer.json", e)
+    const int rc = dir && (hash_file(h, dir, "config.json", e) ||
+                           hash_file(h, dir, "tokenizer.json", e))
                        ? -1
                        : 0;
 
@@ -60,7 +61,7 @@ static int hash_model(struct kv_model *m, const char *dir, struct kv_err *e)
     return rc;
 }
 
-/* The last part of the folder's name; of its full name when that is "." */
+/* The last part of the name; of its full name when that is "." */
 static void name_model(struct kv_model *m, const char *dir)
 {
     char *full = realpath(dir, NULL);
@@ -132,28 +133,45 @@ static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
                          b->device || m->files.bytes > large_model, e);
 }
 
-static int open_model(struct kv_model *m, const char *dir,
-                      const char *config_path, struct kv_err *e)
+static int read_folder(struct kv_model *m, const char *dir, struct kv_err *e)
 {
-    if (!kv_is_dir(dir))
-        return kv_fail(e, "%s is not a model folder", dir);
-    if (check_adapter(dir, e) || kv_config_read(&m->config, config_path, e) ||
-        kv_weights_open(&m->files, dir, e) ||
-        kv_tensor_map(&m->weights, &m->config, &m->files, dir, e) ||
-        hash_model(m, dir, e))
+    char *config_path = kv_path_join(dir, "config.json");
+    const int rc = check_adapter(dir, e) ||
+                           kv_config_read(&m->config, config_path, e) ||
+                           kv_weights_open(&m->files, dir, e)
+                       ? -1
+                       : 0;
+
+    free(config_path);
+    return rc;
+}
+
+static int read_file(struct kv_model *m, const char *path, struct kv_err *e)
+{
+    return kv_weights_open(&m->files, path, e) ||
+                   kv_config_parse(&m->config, m->files.config, path, e)
+               ? -1
+               : 0;
+}
+
+static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
+{
+    const bool folder = kv_is_dir(path);
+
+    if (folder ? read_folder(m, path, e) : read_file(m, path, e))
         return -1;
-    fill_info(m, dir);
+    if (kv_tensor_map(&m->weights, &m->config, &m->files, path, e) ||
+        hash_model(m, folder ? path : NULL, e))
+        return -1;
+    fill_info(m, path);
     return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }
 
-int kv_model_open(struct kv_model **m, const char *dir, struct kv_err *e)
+int kv_model_open(struct kv_model **m, const char *path, struct kv_err *e)
 {
     struct kv_model *model = kv_alloc(1, sizeof(*model));
-    char *config_path = kv_path_join(dir, "config.json");
-    const int rc = open_model(model, dir, config_path, e);
 
-    free(config_path);
-    if (rc) {
+    if (open_model(model, path, e)) {
         kv_model_free(model);
         return -1;
     }

@@ -1,5 +1,5 @@
-/* A model: a Hugging Face directory, read where it lies, run on the CPU or,
- * when it is put there, on a GPU.
+/* A model: a Hugging Face directory or a GGUF file, read where it lies, run on
+ * the CPU or, when it is put there, on a GPU.
  *
  * Weights stay memory-mapped in their stored type and are widened to f32 one
  * layer at a time, while a group of windows passes through that layer.  So a
@@ -18,11 +18,11 @@
 struct kv_model;
 
 struct kv_model_info {
-    char name[128];   /* last part of the directory's name */
+    char name[128];   /* last part of the path */
     char arch[64];    /* "LlamaForCausalLM" */
-    char weights[16]; /* "bf16", "f16", "f32": most of the bytes */
+    char weights[16]; /* "bf16", "f32", "q4_k": most of the bytes */
     /* 16 hex digits of a SHA-256 over config.json, tokenizer.json when there
-     * is one, and what kv_weights_hash() adds. */
+     * is one (a GGUF file has none), and what kv_weights_hash() adds. */
     char hash[32];
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
     size_t weight_bytes;           /* of all tensors, as stored */
@@ -35,11 +35,12 @@ struct kv_model_info {
  * that the index gives a name of another kind is known once it is open.) */
 bool kv_model_holds(const char *name);
 
-/* dir: config.json and model.safetensors, or shards with their index.  Fails
- * on anything missing, misshapen or not implemented (an adapter too), on a
- * tensor without which the numbers would be wrong, and on weights that are not
- * finite, all of which are read for that; the tokenizer is not read. */
-int kv_model_open(struct kv_model **m, const char *dir, struct kv_err *e);
+/* path: a folder with config.json and model.safetensors, or shards with their
+ * index; or a GGUF file, of several any.  Fails on anything missing, misshapen
+ * or not implemented (an adapter too), on a tensor without which the numbers
+ * would be wrong, and on weights that are not finite, all of which are read for
+ * that; the tokenizer is not read. */
+int kv_model_open(struct kv_model **m, const char *path, struct kv_err *e);
 void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 

@@ -99,19 +99,28 @@ static int check_index(const struct kv_weights *w, const char *index_path,
     return 0;
 }
 
-/* Lists the tensors of all shards by name. */
+/* Those of a file; one without a name is none of the model's. */
+static void add_weights(struct kv_weights *w, const struct kv_weight *weight,
+                        size_t n)
+{
+    w->weight = kv_realloc(w->weight, w->n_weights + n, sizeof(*w->weight));
+    for (size_t i = 0; i < n; i++)
+        if (*weight[i].name) {
+            w->weight[w->n_weights++] = &weight[i];
+            w->bytes += weight[i].bytes;
+        }
+}
+
+/* Lists the tensors of all files by name. */
 static int sort_weights(struct kv_weights *w, struct kv_err *e)
 {
-    size_t n = 0;
+    size_t n;
 
     for (size_t s = 0; s < w->n_shards; s++)
-        n += w->shard[s].n_weights;
-    w->weight = kv_alloc(n, sizeof(*w->weight));
-    for (size_t s = 0; s < w->n_shards; s++)
-        for (size_t i = 0; i < w->shard[s].n_weights; i++) {
-            w->weight[w->n_weights++] = &w->shard[s].weight[i];
-            w->bytes += w->shard[s].weight[i].bytes;
-        }
+        add_weights(w, w->shard[s].weight, w->shard[s].n_weights);
+    for (size_t p = 0; p < w->gguf.n_parts; p++)
+        add_weights(w, w->gguf.part[p].tensor, w->gguf.part[p].n_tensors);
+    n = w->n_weights;
     if (n)
         qsort(w->weight, n, sizeof(*w->weight), by_name);
     for (size_t i = 1; i < n; i++)
@@ -135,13 +144,12 @@ static int open_index(struct kv_weights *w, const char *dir,
     return rc;
 }
 
-int kv_weights_open(struct kv_weights *w, const char *dir, struct kv_err *e)
+static int open_folder(struct kv_weights *w, const char *dir, struct kv_err *e)
 {
     char *single_path = kv_path_join(dir, single_name);
     char *index_path = kv_path_join(dir, index_name);
     int rc;
 
-    *w = (struct kv_weights){0};
     if (kv_file_exists(single_path))
         rc = add_shard(w, dir, single_name, e) || sort_weights(w, e) ? -1 : 0;
     else if (kv_file_exists(index_path))
@@ -149,10 +157,30 @@ int kv_weights_open(struct kv_weights *w, const char *dir, struct kv_err *e)
     else
         rc = kv_fail(e, "%s holds neither %s nor %s", dir, single_name,
                      index_name);
-    if (rc)
-        kv_weights_clear(w);
     free(single_path);
     free(index_path);
+    return rc;
+}
+
+static int open_gguf(struct kv_weights *w, const char *path, struct kv_err *e)
+{
+    if (kv_gguf_model_open(&w->gguf, path, e))
+        return -1;
+    w->config = kv_gguf_config(&w->gguf, e);
+    return !w->config || kv_gguf_rename(&w->gguf, w->config, e) ||
+                   sort_weights(w, e)
+               ? -1
+               : 0;
+}
+
+int kv_weights_open(struct kv_weights *w, const char *model, struct kv_err *e)
+{
+    int rc;
+
+    *w = (struct kv_weights){0};
+    rc = kv_is_dir(model) ? open_folder(w, model, e) : open_gguf(w, model, e);
+    if (rc)
+        kv_weights_clear(w);
     return rc;
 }
 
@@ -160,6 +188,8 @@ void kv_weights_clear(struct kv_weights *w)
 {
     for (size_t s = 0; s < w->n_shards; s++)
         kv_safetensors_clear(&w->shard[s]);
+    kv_gguf_model_clear(&w->gguf);
+    json_decref(w->config);
     free(w->shard);
     free(w->weight);
     *w = (struct kv_weights){0};
@@ -167,19 +197,14 @@ void kv_weights_clear(struct kv_weights *w)
 
 const char *kv_weights_type(const struct kv_weights *w)
 {
-    static const char *const names[] = {
-        [KV_STORED_F32] = "f32",
-        [KV_STORED_F16] = "f16",
-        [KV_STORED_BF16] = "bf16",
-        [KV_STORED_OTHER] = "other",
-    };
-    size_t bytes[sizeof(names) / sizeof(*names)] = {0}, max = 0;
+    size_t bytes[KV_STORED_OTHER + 1] = {0};
+    enum kv_stored max = 0;
 
     for (size_t i = 0; i < w->n_weights; i++)
         bytes[w->weight[i]->type] += w->weight[i]->bytes;
-    for (size_t t = 1; t < sizeof(names) / sizeof(*names); t++)
+    for (enum kv_stored t = 1; t <= KV_STORED_OTHER; t++)
         max = bytes[t] > bytes[max] ? t : max;
-    return names[max];
+    return max == KV_STORED_OTHER ? "other" : kv_stored_name(max);
 }
 
 void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)
@@ -189,6 +214,8 @@ void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)
 
     for (size_t s = 0; s < w->n_shards; s++)
         kv_hash_add(h, w->shard[s].map.data + 8, w->shard[s].header_bytes);
+    for (size_t p = 0; p < w->gguf.n_parts; p++)
+        kv_hash_add(h, w->gguf.part[p].map.data, w->gguf.part[p].header_bytes);
     for (size_t i = 0; i < w->n_weights; i++) {
         const struct kv_weight *t = w->weight[i];
 

@@ -1,28 +1,33 @@
-/* All tensors of a model directory: model.safetensors, or the shards that
- * model.safetensors.index.json names. */
+/* All tensors of a model: of a folder, where they are in model.safetensors or
+ * the shards that model.safetensors.index.json names, or of a GGUF file, where
+ * they get the names and the order that they would have there. */
 #ifndef KV_MODEL_WEIGHTS_H
 #define KV_MODEL_WEIGHTS_H
 
 #include "lib/base/hash.h"
+#include "lib/model/gguf_model.h"
 #include "lib/model/safetensors.h"
 
 struct kv_weights {
     struct kv_safetensors *shard;
     size_t n_shards;
+    struct kv_gguf_model gguf;
+    json_t *config; /* of a GGUF file, what config.json would say; or NULL */
     const struct kv_weight **weight; /* sorted by name */
     size_t n_weights, bytes;         /* bytes: of all tensors */
 };
 
-/* Fails on a missing or wrong shard, a tensor that is not where the index
- * says, and a name that two shards hold. */
-int kv_weights_open(struct kv_weights *w, const char *dir, struct kv_err *e);
+/* Fails on a missing or wrong shard or part, a tensor that is not where the
+ * index says, and a name that two files hold. */
+int kv_weights_open(struct kv_weights *w, const char *model, struct kv_err *e);
 void kv_weights_clear(struct kv_weights *w);
 
 /* NULL when there is none of that name. */
 const struct kv_weight *kv_weights_find(const struct kv_weights *w,
                                         const char *name);
 
-/* The type that most of the bytes have: "bf16", "f16", "f32", "other". */
+/* The type that most of the bytes have: "bf16", "q4_k",
+ * "other". */
 const char *kv_weights_type(const struct kv_weights *w);
 
 /* Adds every header, then every tensor by name: all its bytes when the model

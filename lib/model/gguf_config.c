@@ -1,0 +1,447 @@
+#include "lib/base/alloc.h"
+#include "lib/model/gguf_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A key behind "llama.", and the field of config.json that it is.  family:
+ * NULL, any that has no row of its own before.  field NULL: read below, or it
+ * says nothing of the numbers. */
+static const struct row {
+    const char *key, *family, *field;
+    enum kv_gguf_kind kind;
+} rows[] = {
+    {"block_count", NULL, "num_hidden_layers", KV_GGUF_INT},
+    {"context_length", NULL, "max_position_embeddings", KV_GGUF_INT},
+    {"embedding_length", NULL, "hidden_size", KV_GGUF_INT},
+    {"feed_forward_length", NULL, "intermediate_size", KV_GGUF_INT},
+    {"vocab_size", NULL, "vocab_size", KV_GGUF_INT},
+    {"attention.head_count", NULL, "num_attention_heads", KV_GGUF_INT},
+    {"attention.head_count_kv", NULL, "num_key_value_heads", KV_GGUF_INT},
+    {"attention.key_length", NULL, "head_dim", KV_GGUF_INT},
+    {"attention.layer_norm_rms_epsilon", NULL, "rms_norm_eps", KV_GGUF_REAL},
+    {"attention.sliding_window", NULL, "sliding_window", KV_GGUF_INT},
+    {"attention.causal", NULL, "is_causal", KV_GGUF_BOOL},
+    {"attn_logit_softcapping", NULL, "attn_logit_softcapping", KV_GGUF_REAL},
+    {"final_logit_softcapping", NULL, "final_logit_softcapping", KV_GGUF_REAL},
+    {"rope.freq_base", NULL, "rope_theta", KV_GGUF_REAL},
+    {"rope.freq_base_swa", NULL, "rope_local_base_freq", KV_GGUF_REAL},
+
+    {"attention.value_length", NULL, NULL, KV_GGUF_INT},
+    {"attention.sliding_window_pattern", NULL, NULL, KV_GGUF_INT},
+    {"rope.dimension_count", NULL, NULL, KV_GGUF_INT},
+    {"rope.scaling.type", NULL, NULL, KV_GGUF_TEXT},
+    {"rope.scaling.factor", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scaling.attn_factor", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scaling.original_context_length", NULL, NULL, KV_GGUF_INT},
+    {"rope.scaling.yarn_beta_fast", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scaling.yarn_beta_slow", NULL, NULL, KV_GGUF_REAL},
+    {"rope.scale_linear", NULL, NULL, KV_GGUF_REAL},
+
+    {"rope.scaling.finetuned", NULL, NULL, KV_GGUF_BOOL},
+    {"tensor_data_layout", NULL, NULL, KV_GGUF_TEXT},
+    {"pooling_type", NULL, NULL, KV_GGUF_INT},
+};
+
+enum { N_ROWS = sizeof(rows) / sizeof(*rows) };
+
+/* Keys of the family, and what is made of them. */
+struct maker {
+    const struct kv_gguf_model *m;
+    const struct kv_gguf *g; /* the part that has the keys */
+    const struct kv_gguf_family *f;
+    json_t *config;
+};
+
+/* The value of "llama." and this: *v, NULL when there is none. */
+static int get(const struct maker *k, const char *key, enum kv_gguf_kind kind,
+               const struct kv_gguf_value **v, struct kv_err *e)
+{
+    char full[128];
+
+    snprintf(full, sizeof(full), "%s.%s", k->f->name, key);
+    return kv_gguf_get(k->g, full, kind, false, v, e);
+}
+
+static int get_real(const struct maker *k, const char *key, double *out,
+                    struct kv_err *e)
+{
+    const struct kv_gguf_value *v;
+
+    if (get(k, key, KV_GGUF_REAL, &v, e))
+        return -1;
+    if (v)
+        *out = kv_gguf_real(v, 0);
+    return 0;
+}
+
+static void set_int(json_t *to, const char *field, int64_t x)
+{
+    json_object_set_new(to, field, json_integer((json_int_t)x));
+}
+
+/* What is no number becomes 0, which no field of this kind may be. */
+static void set_real(json_t *to, const char *field, double x)
+{
+    json_t *j = json_real(x);
+
+    json_object_set_new(to, field, j ? j : json_integer(0));
+}
+
+static int64_t int_of(const struct maker *k, const char *field)
+{
+    return json_integer_value(json_object_get(k->config, field));
+}
+
+/* ---- keys that are a field each ------------------------------------------ */
+
+static const struct row *find_row(const char *key, const char *family)
+{
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (!strcmp(rows[i].key, key) &&
+            (!rows[i].family || !strcmp(rows[i].family, family)))
+            return &rows[i];
+    return NULL;
+}
+
+/* Of an array, one value for each layer, the one that all are. */
+static int check_layers(const struct kv_gguf_value *v, const char *path,
+                        struct kv_err *e)
+{
+    for (size_t i = 1; i < v->n; i++)
+        if (kv_gguf_int(v, i) != kv_gguf_int(v, 0))
+            return kv_fail(e,
+                           "%s: key %s: layers differ, which is not "
+                           "implemented: the first is %lld, layer %zu is %lld",
+                           path, v->key, (long long)kv_gguf_int(v, 0), i,
+                           (long long)kv_gguf_int(v, i));
+    return 0;
+}
+
+static int set_field(const struct maker *k, const struct row *row,
+                     const struct kv_gguf_value *v, struct kv_err *e)
+{
+    const bool list = v->array && row->kind == KV_GGUF_INT && v->n;
+
+    if (kv_gguf_get(k->g, v->key, row->kind, list, &v, e))
+        return -1;
+    if (list && check_layers(v, k->g->path, e))
+        return -1;
+    if (row->kind == KV_GGUF_INT)
+        set_int(k->config, row->field, kv_gguf_int(v, 0));
+    else if (row->kind == KV_GGUF_REAL)
+        set_real(k->config, row->field, kv_gguf_real(v, 0));
+    else
+        json_object_set_new(k->config, row->field,
+                            json_boolean(kv_gguf_bool(v, 0)));
+    return 0;
+}
+
+/* All keys of the family; others say nothing of the numbers. */
+static int set_fields(const struct maker *k, struct kv_err *e)
+{
+    const size_t n = strlen(k->f->name);
+
+    for (size_t i = 0; i < k->g->n_values; i++) {
+        const struct kv_gguf_value *v = &k->g->value[i];
+        const struct row *row;
+
+        if (strncmp(v->key, k->f->name, n) != 0 || v->key[n] != '.')
+            continue;
+        row = find_row(v->key + n + 1, k->f->name);
+        if (!row &&
+            !(v->kind == KV_GGUF_INT && !v->array && !kv_gguf_int(v, 0)))
+            return kv_fail(e,
+                           "%s: key %s is not known: it could change the "
+                           "numbers",
+                           k->g->path, v->key);
+        if (row && row->field && set_field(k, row, v, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- what has a default -------------------------------------------------- */
+
+static int need(const struct maker *k, const char *field, const char *key,
+                struct kv_err *e)
+{
+    return json_object_get(k->config, field)
+               ? 0
+               : kv_fail(e, "%s: key %s.%s is missing", k->g->path, k->f->name,
+                         key);
+}
+
+/* As llama.cpp has them where the file says nothing. */
+static int set_sizes(const struct maker *k, struct kv_err *e)
+{
+    const struct kv_weight *embed = kv_gguf_tensor(k->m, "token_embd.weight");
+    const struct kv_gguf_value *v;
+
+    if (need(k, "num_hidden_layers", "block_count", e) ||
+        need(k, "max_position_embeddings", "context_length", e) ||
+        need(k, "hidden_size", "embedding_length", e) ||
+        need(k, "num_attention_heads", "attention.head_count", e) ||
+        get(k, "attention.value_length", KV_GGUF_INT, &v, e))
+        return -1;
+    if (int_of(k, "num_attention_heads") < 1)
+        return kv_fail(e, "%s: key %s.attention.head_count is %lld", k->g->path,
+                       k->f->name, (long long)int_of(k, "num_attention_heads"));
+    if (!json_object_get(k->config, "num_key_value_heads"))
+        set_int(k->config, "num_key_value_heads",
+                int_of(k, "num_attention_heads"));
+    if (!json_object_get(k->config, "head_dim"))
+        set_int(k->config, "head_dim",
+                int_of(k, "hidden_size") / int_of(k, "num_attention_heads"));
+    if (v && kv_gguf_int(v, 0) != int_of(k, "head_dim"))
+        return kv_fail(
+            e,
+            "%s: key %s is %lld, but heads of keys have %lld values: "
+            "that they differ is not implemented",
+            k->g->path, v->key, (long long)kv_gguf_int(v, 0),
+            (long long)int_of(k, "head_dim"));
+    if (!json_object_get(k->config, "vocab_size") && embed && embed->n_dims)
+        set_int(k->config, "vocab_size", (int64_t)embed->dims[0]);
+    return need(k, "vocab_size", "vocab_size", e);
+}
+
+/* By the tensors that are there. */
+static void set_flags(const struct maker *k)
+{
+    json_object_set_new(k->config, "tie_word_embeddings",
+                        json_boolean(!kv_gguf_tensor(k->m, "output.weight")));
+    if (k->f->bias && kv_gguf_tensor(k->m, "blk.0.attn_q.bias"))
+        json_object_set_new(k->config, k->f->bias, json_true());
+    if (kv_gguf_tensor(k->m, "blk.0.ffn_up.bias"))
+        json_object_set_new(k->config, "mlp_bias", json_true());
+}
+
+/* ---- sliding windows ----------------------------------------------------- */
+
+/* Every so many-th layer does not slide, or a truth value for each layer. */
+static int add_layer_types(const struct maker *k, json_t *list,
+                           struct kv_err *e)
+{
+    const size_t n_layers = (size_t)int_of(k, "num_hidden_layers");
+    const struct kv_gguf_value *v;
+    size_t pattern = k->f->pattern;
+    char key[96];
+
+    snprintf(key, sizeof(key), "%s.attention.sliding_window_pattern",
+             k->f->name);
+    v = kv_gguf_find(k->g, key);
+    if (kv_gguf_get(k->g, key, v && v->array ? KV_GGUF_BOOL : KV_GGUF_INT,
+                    v && v->array, &v, e))
+        return -1;
+    if (v && v->array && v->n != n_layers)
+        return kv_fail(e, "%s: key %s has %zu values for %zu layers",
+                       k->g->path, key, v->n, n_layers);
+    if (v && !v->array)
+        pattern = kv_gguf_int(v, 0) > 0 ? (size_t)kv_gguf_int(v, 0) : 0;
+    for (size_t i = 0; i < n_layers; i++) {
+        const bool slides =
+            v && v->array ? kv_gguf_bool(v, i) : !pattern || (i + 1) % pattern;
+
+        json_array_append_new(
+            list, json_string(slides ? "sliding_attention" : "full_attention"));
+    }
+    return 0;
+}
+
+static int set_windows(const struct maker *k, struct kv_err *e)
+{
+    enum { MAX_LAYERS = 4096 };
+    json_t *list;
+
+    if (int_of(k, "sliding_window") < 1) {
+        json_object_del(k->config, "sliding_window");
+        return 0;
+    }
+    if (!strcmp(k->f->name, "llama")) {
+        json_object_set_new(k->config, "architectures",
+                            json_pack("[s]", "MistralForCausalLM"));
+        json_object_set_new(k->config, "model_type", json_string("mistral"));
+    }
+    if (!k->f->pattern || int_of(k, "num_hidden_layers") > MAX_LAYERS)
+        return 0;
+    list = json_array();
+    json_object_set_new(k->config, "layer_types", list);
+    return add_layer_types(k, list, e);
+}
+
+/* ---- RoPE ---------------------------------------------------------------- */
+
+/* A tensor's values as a list; false when there is none. */
+static bool set_factors(const struct maker *k, json_t *to, const char *field,
+                        const char *name)
+{
+    enum { MAX_FACTORS = 1 << 16 };
+    const struct kv_weight *w = kv_gguf_tensor(k->m, name);
+    json_t *list;
+    float x;
+
+    if (!w || w->type == KV_STORED_OTHER || w->n > MAX_FACTORS)
+        return false;
+    list = json_array();
+    for (size_t i = 0; i < w->n; i++) {
+        kv_weight_dequantize(w, i, 1, &x);
+        json_array_append_new(list, json_real((double)x));
+    }
+    json_object_set_new(to, field, list);
+    return true;
+}
+
+/* Frequencies divided by a list, as Llama 3 has them: the same list for short
+ * and for long texts. */
+static bool set_freqs(const struct maker *k, json_t *scaling)
+{
+    static const char name[] = "rope_freqs.weight";
+
+    if (!set_factors(k, scaling, "short_factor", name))
+        return false;
+    set_factors(k, scaling, "long_factor", name);
+    json_object_set_new(scaling, "rope_type", json_string("longrope"));
+    set_real(scaling, "attention_factor", 1);
+    set_int(scaling, "original_max_position_embeddings",
+            int_of(k, "max_position_embeddings"));
+    return true;
+}
+
+static int set_longrope(const struct maker *k, json_t *scaling,
+                        struct kv_err *e)
+{
+    double factor = 1;
+
+    if (!set_factors(k, scaling, "short_factor", "rope_factors_short.weight") ||
+        !set_factors(k, scaling, "long_factor", "rope_factors_long.weight"))
+        return kv_fail(e,
+                       "%s: RoPE scaling longrope, but no tensors "
+                       "rope_factors_short.weight and rope_factors_long.weight",
+                       k->g->path);
+    if (get_real(k, "rope.scaling.attn_factor", &factor, e))
+        return -1;
+    set_real(scaling, "attention_factor", factor);
+    return 0;
+}
+
+static int set_yarn(const struct maker *k, json_t *scaling, double factor,
+                    struct kv_err *e)
+{
+    double fast = 32, slow = 1, attention = 1;
+
+    if (get_real(k, "rope.scaling.yarn_beta_fast", &fast, e) ||
+        get_real(k, "rope.scaling.yarn_beta_slow", &slow, e) ||
+        get_real(k, "rope.scaling.attn_factor", &attention, e))
+        return -1;
+    if (attention != 1)
+        return kv_fail(e,
+                       "%s: key %s.rope.scaling.attn_factor is %g; only 1 is "
+                       "implemented with yarn",
+                       k->g->path, k->f->name, attention);
+    set_real(scaling, "factor", factor);
+    set_real(scaling, "beta_fast", fast);
+    set_real(scaling, "beta_slow", slow);
+    return 0;
+}
+
+/* By rope.scaling.type, or its default: linear, where there is a factor. */
+static int set_scaling_type(const struct maker *k, json_t *scaling,
+                            struct kv_err *e)
+{
+    const struct kv_gguf_value *type, *old;
+    double factor = 1;
+    char name[16] = "linear";
+    size_t n;
+
+    if (get(k, "rope.scaling.type", KV_GGUF_TEXT, &type, e) ||
+        get_real(k, "rope.scale_linear", &factor, e) ||
+        get_real(k, "rope.scaling.factor", &factor, e) ||
+        get(k, "rope.scaling.original_context_length", KV_GGUF_INT, &old, e))
+        return -1;
+    if (type) {
+        const char *text = kv_gguf_text(type, 0, &n);
+
+        snprintf(name, sizeof(name), "%.*s",
+                 (int)(n < sizeof(name) ? n : sizeof(name) - 1), text);
+    }
+    if (kv_gguf_tensor(k->m, "rope_factors_long.weight"))
+        snprintf(name, sizeof(name), "longrope");
+    if (!strcmp(name, "none") ||
+        (!strcmp(name, "linear") && (factor == 1 || factor == 0)))
+        return 0;
+    json_object_set_new(scaling, "rope_type",
+                        json_sprintf("%s", name)); /* NULL when no UTF-8 */
+    if (old)
+        set_int(scaling, "original_max_position_embeddings",
+                kv_gguf_int(old, 0));
+    if (!strcmp(name, "longrope"))
+        return set_longrope(k, scaling, e);
+    if (!strcmp(name, "yarn"))
+        return set_yarn(k, scaling, factor, e);
+    set_real(scaling, "factor", factor);
+    return 0;
+}
+
+static int set_rope(const struct maker *k, struct kv_err *e)
+{
+    json_t *scaling = json_object();
+    const struct kv_gguf_value *v;
+    const int64_t d = int_of(k, "head_dim");
+
+    if (!json_object_get(k->config, "rope_theta"))
+        set_real(k->config, "rope_theta", 10000);
+    json_object_set_new(k->config, "rope_scaling", scaling);
+    if (get(k, "rope.dimension_count", KV_GGUF_INT, &v, e) ||
+        set_scaling_type(k, scaling, e))
+        return -1;
+    if (v && kv_gguf_int(v, 0) != d && d)
+        set_real(k->config, "partial_rotary_factor",
+                 (double)kv_gguf_int(v, 0) / (double)d);
+    if (json_object_size(scaling) && set_freqs(k, scaling))
+        return kv_fail(e,
+                       "%s: both tensor rope_freqs.weight and a RoPE scaling: "
+                       "not implemented",
+                       k->g->path);
+    set_freqs(k, scaling);
+    if (!json_object_size(scaling))
+        json_object_del(k->config, "rope_scaling");
+    return 0;
+}
+
+/* ---- what families have of their own ------------------------------------- */
+
+/* Scores are divided by the root of this; in the largest models it is not the
+ * head's size. */
+static void set_gemma(const struct maker *k)
+{
+    const int64_t n_layers = int_of(k, "num_hidden_layers");
+    const bool second = !strcmp(k->f->name, "gemma2");
+    const bool largest = n_layers == (second ? 46 : 62);
+
+    set_int(k->config, "query_pre_attn_scalar",
+            largest
+                ? int_of(k, "hidden_size") / int_of(k, "num_attention_heads")
+                : int_of(k, "head_dim"));
+    if (!second && !json_object_get(k->config, "rope_local_base_freq"))
+        set_real(k->config, "rope_local_base_freq", 10000);
+}
+
+json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
+{
+    struct maker k = {.m = m, .g = &m->part[0]};
+
+    if (kv_gguf_family(m, &k.f, e))
+        return NULL;
+    k.config = json_pack("{s:[s],s:s}", "architectures", k.f->arch,
+                         "model_type", k.f->model_type);
+    if (set_fields(&k, e) || set_sizes(&k, e) || set_windows(&k, e) ||
+        set_rope(&k, e)) {
+        json_decref(k.config);
+        return NULL;
+    }
+    set_flags(&k);
+    if (k.f->pattern)
+        set_gemma(&k);
+    return k.config;
+}

@@ -1,0 +1,52 @@
+/* A GGUF model in the words of Hugging Face: its metadata as config.json would
+ * have it, its tensors under the names of safetensors. */
+#ifndef KV_MODEL_GGUF_MODEL_H
+#define KV_MODEL_GGUF_MODEL_H
+
+#include "lib/model/gguf.h"
+
+#include <jansson.h>
+
+/* All files of a model. */
+struct kv_gguf_model {
+    struct kv_gguf *part;
+    size_t n_parts;
+};
+
+/* path: a file, or any part of one that was split (its keys say so, and its
+ * name ends in -00001-of-00003.gguf): the others are found beside it.  Fails
+ * on a part that is not there or not the one that its name says. */
+int kv_gguf_model_open(struct kv_gguf_model *m, const char *path,
+                       struct kv_err *e);
+void kv_gguf_model_clear(struct kv_gguf_model *m);
+
+/* The tensor of this name, as in the file; NULL when there is none. */
+const struct kv_weight *kv_gguf_tensor(const struct kv_gguf_model *m,
+                                       const char *name);
+
+/* What an architecture of llama.cpp is in transformers. */
+struct kv_gguf_family {
+    const char *name;              /* general.architecture */
+    const char *arch, *model_type; /* of config.json */
+    size_t pattern;   /* every so many-th layer does not slide; 0: all alike */
+    bool interleaved; /* the halves of a head's rows of q and k are in turn */
+    float norm_add;   /* to weights of norms, to be as in transformers */
+    const char *bias; /* the field that says whether q, k and v have one */
+    const char *more; /* more of config.json; NULL: nothing */
+};
+
+/* Fails, naming those that are known, and when the file is none of a model. */
+int kv_gguf_family(const struct kv_gguf_model *m,
+                   const struct kv_gguf_family **family, struct kv_err *e);
+
+/* The caller's to json_decref; NULL with a sentence on a key that is missing,
+ * and on one that could change numbers and is not known. */
+json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);
+
+/* Gives every tensor its name and order in transformers.  Fails on one that is
+ * not known.  The name of one that config, from kv_gguf_config(), holds already
+ * becomes empty. */
+int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
+                   struct kv_err *e);
+
+#endif

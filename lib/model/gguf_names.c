@@ -1,0 +1,171 @@
+#include "lib/base/alloc.h"
+#include "lib/model/gguf_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct kv_gguf_family families[] = {
+    {.name = "llama",
+     .arch = "LlamaForCausalLM",
+     .model_type = "llama",
+     .interleaved = true,
+     .bias = "attention_bias"},
+    {.name = "qwen2", .arch = "Qwen2ForCausalLM", .model_type = "qwen2"},
+    {.name = "qwen3",
+     .arch = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .bias = "attention_bias"},
+    {.name = "gemma",
+     .arch = "GemmaForCausalLM",
+     .model_type = "gemma",
+     .norm_add = -1,
+     .bias = "attention_bias"},
+    {.name = "gemma2",
+     .arch = "Gemma2ForCausalLM",
+     .model_type = "gemma2",
+     .pattern = 2,
+     .norm_add = -1,
+     .bias = "attention_bias"},
+    {.name = "gemma3",
+     .arch = "Gemma3ForCausalLM",
+     .model_type = "gemma3_text",
+     .pattern = 6,
+     .norm_add = -1,
+     .bias = "attention_bias"},
+};
+
+enum { N_FAMILIES = sizeof(families) / sizeof(*families) };
+
+int kv_gguf_family(const struct kv_gguf_model *m,
+                   const struct kv_gguf_family **family, struct kv_err *e)
+{
+    static const char key[] = "general.architecture";
+    const struct kv_gguf *g = &m->part[0];
+    const struct kv_gguf_value *v;
+    char known[512] = "";
+    const char *name;
+    size_t n;
+
+    if (kv_gguf_get(g, key, KV_GGUF_TEXT, false, &v, e))
+        return -1;
+    if (!v)
+        return kv_fail(e, "%s: key %s is missing", g->path, key);
+    name = kv_gguf_text(v, 0, &n);
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        const size_t at = strlen(known);
+
+        *family = &families[i];
+        if (strlen(families[i].name) == n && !memcmp(families[i].name, name, n))
+            return 0;
+        snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
+                 families[i].name);
+    }
+    return kv_fail(e, "%s: unknown architecture %.*s (known: %s)", g->path,
+                   (int)(n < 64 ? n : 64), name, known);
+}
+
+/* Names before .weight or .bias; those of a layer behind blk.N. and
+ * model.layers.N.  family: NULL, any that has no row of its own before.  to
+ * NULL: read with the keys. */
+static const struct {
+    const char *from, *family, *to;
+} names[] = {
+    {"token_embd", NULL, "model.embed_tokens"},
+    {"output_norm", NULL, "model.norm"},
+    {"output", NULL, "lm_head"},
+    {"rope_freqs", NULL, NULL},
+    {"rope_factors_long", NULL, NULL},
+    {"rope_factors_short", NULL, NULL},
+
+    {"attn_norm", NULL, "input_layernorm"},
+    {"attn_q", NULL, "self_attn.q_proj"},
+    {"attn_k", NULL, "self_attn.k_proj"},
+    {"attn_v", NULL, "self_attn.v_proj"},
+    {"attn_qkv", NULL, "self_attn.qkv_proj"},
+    {"attn_output", NULL, "self_attn.o_proj"},
+    {"attn_q_norm", NULL, "self_attn.q_norm"},
+    {"attn_k_norm", NULL, "self_attn.k_norm"},
+    {"post_attention_norm", NULL, "post_attention_layernorm"},
+    {"ffn_norm", "gemma2", "pre_feedforward_layernorm"},
+    {"ffn_norm", "gemma3", "pre_feedforward_layernorm"},
+    {"ffn_norm", NULL, "post_attention_layernorm"},
+    {"post_ffw_norm", NULL, "post_feedforward_layernorm"},
+    {"ffn_gate", NULL, "mlp.gate_proj"},
+    {"ffn_up", NULL, "mlp.up_proj"},
+    {"ffn_down", NULL, "mlp.down_proj"},
+};
+
+enum { N_NAMES = sizeof(names) / sizeof(*names) };
+
+/* "blk.12.attn_q.weight": 12, its layer, written as in `layer`, and what
+ * stands behind it. */
+static const char *skip_layer(const char *name, char layer[16])
+{
+    size_t digits;
+
+    *layer = 0;
+    if (strncmp(name, "blk.", 4) != 0)
+        return name;
+    digits = strspn(name + 4, "0123456789");
+    if (!digits || digits > 9 || name[4 + digits] != '.')
+        return name;
+    snprintf(layer, 16, "%.*s", (int)digits, name + 4);
+    return name + 4 + digits + 1;
+}
+
+static bool is_norm(const char *part, size_t n)
+{
+    return n >= 4 && !memcmp(part + n - 4, "norm", 4);
+}
+
+/* head_dim: rows of a head of q and k. */
+static int rename_one(struct kv_weight *w, const struct kv_gguf_family *f,
+                      size_t head_dim, struct kv_err *e)
+{
+    char layer[16], to[128];
+    const char *part = skip_layer(w->name, layer);
+    const char *dot = strrchr(part, '.');
+    const size_t n = dot ? (size_t)(dot - part) : 0;
+    size_t i = 0;
+
+    while (i < N_NAMES &&
+           (strlen(names[i].from) != n || memcmp(names[i].from, part, n) != 0 ||
+            (names[i].family && strcmp(names[i].family, f->name) != 0)))
+        i++;
+    if (i == N_NAMES ||
+        (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
+        return kv_fail(e,
+                       "%s: tensor %s is not known: it could change the "
+                       "numbers",
+                       w->path, w->name);
+    if (is_norm(part, n))
+        w->add = f->norm_add;
+    if (f->interleaved && n == 6 &&
+        (!memcmp(part, "attn_q", 6) || !memcmp(part, "attn_k", 6)))
+        w->head = head_dim;
+    if (w->head && w->n_dims && w->dims[0] % w->head)
+        return kv_fail(e, "%s: tensor %s has %zu rows, no multiple of %zu",
+                       w->path, w->name, w->dims[0], w->head);
+    snprintf(to, sizeof(to), "%s%s%s%s%s", *layer ? "model.layers." : "", layer,
+             *layer ? "." : "", names[i].to ? names[i].to : "", dot);
+    free((void *)(uintptr_t)w->name);
+    w->name = kv_strdup(names[i].to ? to : "");
+    return 0;
+}
+
+int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
+                   struct kv_err *e)
+{
+    const size_t head_dim =
+        (size_t)json_integer_value(json_object_get(config, "head_dim"));
+    const struct kv_gguf_family *family;
+
+    if (kv_gguf_family(m, &family, e))
+        return -1;
+    for (size_t p = 0; p < m->n_parts; p++)
+        for (size_t i = 0; i < m->part[p].n_tensors; i++)
+            if (rename_one(&m->part[p].tensor[i], family, head_dim, e))
+                return -1;
+    return 0;
+}
