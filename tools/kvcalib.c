@@ -225,7 +225,7 @@ static void parse(int argc, char **argv, struct kvcalib_args *a)
                "layer and side, at most BITS per value"),
         KV_IN('C', "calib", &a->calib, "FILE",
               "--allocate: calibration of the specs"),
-        KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "DIR",
+        KV_IN_FOLDER('m', "model", &a->model, kv_model_holds, "MODEL",
                      "--allocate: by the divergence of this model, not\n"
                      "by the attention of a dump"),
         KV_IN('f', "file", &a->text, "FILE", "-m: text, read verbatim"),

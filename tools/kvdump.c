@@ -447,7 +447,7 @@ int main(int argc, char **argv)
     const struct kv_opt opts[] = {
         KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
                      "folder with config.json, *.safetensors,\n"
-                     "tokenizer.json"),
+                     "tokenizer.json, or a GGUF file"),
         KV_IN('f', "file", &a.text, "TEXT", "text, read verbatim"),
         KV_FLAG(0, "parse-special", &a.parse_special,
                 "names of special tokens in the text are tokens"),

@@ -98,14 +98,27 @@ static int open_kl_base(struct kvppl_run *r, const struct kvppl_args *a,
                             r->text.n, r->text.tokens, e);
 }
 
+/* Of the files beside a model that is a file too: it may be one of several. */
+static int hash_files(const char *model, char hex[KV_HASH_CHARS],
+                      struct kv_err *e)
+{
+    const char *name;
+    char *folder =
+        kv_is_dir(model) ? kv_strdup(model) : kv_path_folder(model, &name);
+    const int rc = kv_inputs_hash(folder, hex, e);
+
+    free(folder);
+    return rc;
+}
+
 static int load_model(struct kvppl_run *r, const struct kvppl_args *a,
                       struct kv_err *e)
 {
     if (!a->model)
-        return kv_fail(e, "a model is needed: -m DIR");
+        return kv_fail(e, "a model is needed: -m MODEL");
     if (kv_model_open(&r->model, a->model, e) ||
         kv_tokenizer_open(&r->tokenizer, a->model, e) ||
-        (a->resume && kv_inputs_hash(a->model, r->model_files, e)) ||
+        (a->resume && hash_files(a->model, r->model_files, e)) ||
         kv_common_place(&a->common, r->model, a->gemm, e))
         return -1;
 
@@ -363,8 +376,8 @@ int main(int argc, char **argv)
     struct kvppl_run r = {.leak = NAN};
     struct kv_err e = {""};
     const struct kv_opt opts[] = {
-        KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "DIR",
-                     "Hugging Face model directory"),
+        KV_IN_FOLDER('m', "model", &a.model, kv_model_holds, "MODEL",
+                     "Hugging Face folder, or a GGUF file"),
         KV_IN('f', "file", &a.text, "FILE", "text, read verbatim"),
         KV_FLAG(0, "parse-special", &a.parse_special,
                 "names of special tokens in the text are tokens"),

@@ -5,7 +5,6 @@
 #include "eval/latency.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
-#include "lib/base/file.h"
 #include "lib/base/progress.h"
 #include "lib/cache.h"
 #include "lib/mixed.h"
@@ -16,7 +15,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
@@ -70,23 +68,15 @@ static void name_model(struct latency *l, const char *path)
     free(copy);
 }
 
-/* FILE, or the config.json of a folder. */
 static int read_shape(struct latency *l, struct kv_err *e)
 {
     const char *path =
         l->args->model_shape ? l->args->model_shape : l->args->model;
-    char *file = NULL;
-    struct stat st;
-    int rc;
 
     if (!path)
         return kv_fail(e, "--latency wants a shape: --model-shape config.json, "
                           "or -m MODEL");
-    if (!stat(path, &st) && S_ISDIR(st.st_mode))
-        file = kv_path_join(path, "config.json");
-    rc = kv_config_read(&l->config, file ? file : path, e);
-    free(file);
-    if (rc)
+    if (kv_model_config(&l->config, path, e))
         return -1;
     name_model(l, path);
     return 0;

@@ -84,7 +84,7 @@ static void add_option(struct paths *in, struct paths *out,
         add_list(in, o);
     else if (o->beside)
         add_beside(out, o);
-    else if (path && o->holds)
+    else if (path && o->holds && kv_is_dir(path))
         add_folder(in, path, o->holds);
     else if (path && o->file != KV_NO_FILE)
         add(reads ? in : out, kv_strdup(path));

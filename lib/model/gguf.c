@@ -422,6 +422,18 @@ out:
     return rc;
 }
 
+bool kv_gguf_is(const char *path)
+{
+    FILE *f = kv_is_dir(path) ? NULL : fopen(path, "rb");
+    char magic[4] = "";
+    const bool is =
+        f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
+
+    if (f)
+        fclose(f);
+    return is;
+}
+
 int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e)
 {
     int rc = -1;

@@ -50,6 +50,9 @@ struct kv_gguf {
 int kv_gguf_open(struct kv_gguf *g, const char *path, struct kv_err *e);
 void kv_gguf_clear(struct kv_gguf *g);
 
+/* Whether the file is there and begins as one of these does. */
+bool kv_gguf_is(const char *path);
+
 /* NULL when there is none of that name. */
 const struct kv_gguf_value *kv_gguf_find(const struct kv_gguf *g,
                                          const char *key);

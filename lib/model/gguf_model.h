@@ -39,6 +39,10 @@ struct kv_gguf_family {
 int kv_gguf_family(const struct kv_gguf_model *m,
                    const struct kv_gguf_family **family, struct kv_err *e);
 
+/* What general.file_type calls the mixture of types, "q4_k_m"; NULL when it is
+ * not there or not known. */
+const char *kv_gguf_mixture(const struct kv_gguf_model *m);
+
 /* The caller's to json_decref; NULL with a sentence on a key that is missing,
  * and on one that could change numbers and is not known. */
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);

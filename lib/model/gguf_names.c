@@ -65,6 +65,25 @@ int kv_gguf_family(const struct kv_gguf_model *m,
                    (int)(n < 64 ? n : 64), name, known);
 }
 
+const char *kv_gguf_mixture(const struct kv_gguf_model *m)
+{
+    static const char *const mixtures[] = {
+        [0] = "f32",     [1] = "f16",     [2] = "q4_0",    [3] = "q4_1",
+        [7] = "q8_0",    [8] = "q5_0",    [9] = "q5_1",    [10] = "q2_k",
+        [11] = "q3_k_s", [12] = "q3_k_m", [13] = "q3_k_l", [14] = "q4_k_s",
+        [15] = "q4_k_m", [16] = "q5_k_s", [17] = "q5_k_m", [18] = "q6_k",
+        [21] = "q2_k_s", [25] = "iq4_nl", [30] = "iq4_xs", [32] = "bf16",
+        [38] = "mxfp4",
+    };
+    const struct kv_gguf_value *v =
+        kv_gguf_find(&m->part[0], "general.file_type");
+    const int64_t type =
+        v && v->kind == KV_GGUF_INT && v->n ? kv_gguf_int(v, 0) : -1;
+    const int64_t n = sizeof(mixtures) / sizeof(*mixtures);
+
+    return type >= 0 && type < n ? mixtures[type] : NULL;
+}
+
 /* Names before .weight or .bias; those of a layer behind blk.N. and
  * model.layers.N.  family: NULL, any that has no row of its own before.  to
  * NULL: read with the keys. */

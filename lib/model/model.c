@@ -158,6 +158,8 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
 {
     const bool folder = kv_is_dir(path);
 
+    if (!folder && !kv_file_exists(path))
+        return kv_fail(e, "%s is neither a model folder nor a GGUF file", path);
     if (folder ? read_folder(m, path, e) : read_file(m, path, e))
         return -1;
     if (kv_tensor_map(&m->weights, &m->config, &m->files, path, e) ||
@@ -177,6 +179,37 @@ int kv_model_open(struct kv_model **m, const char *path, struct kv_err *e)
     }
     *m = model;
     return 0;
+}
+
+static int config_of_gguf(struct kv_config *c, const char *path,
+                          struct kv_err *e)
+{
+    struct kv_gguf_model m;
+    json_t *json;
+    int rc = -1;
+
+    if (kv_gguf_model_open(&m, path, e))
+        return -1;
+    json = kv_gguf_config(&m, e);
+    if (json)
+        rc = kv_config_parse(c, json, path, e);
+    json_decref(json);
+    kv_gguf_model_clear(&m);
+    return rc;
+}
+
+int kv_model_config(struct kv_config *c, const char *path, struct kv_err *e)
+{
+    char *file;
+    int rc;
+
+    if (kv_gguf_is(path))
+        return config_of_gguf(c, path, e);
+    file =
+        kv_is_dir(path) ? kv_path_join(path, "config.json") : kv_strdup(path);
+    rc = kv_config_read(c, file, e);
+    free(file);
+    return rc;
 }
 
 void kv_model_free(struct kv_model *m)

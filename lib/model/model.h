@@ -71,6 +71,10 @@ const char *kv_model_gemm(const struct kv_model *m);
 
 struct kv_config;
 
+/* What kv_model_open() would read of the model's shape; path may also be a
+ * config.json by itself. */
+int kv_model_config(struct kv_config *c, const char *path, struct kv_err *e);
+
 /* A model of this shape on a device, its weights random halves: for timing.
  * All of it stays there.  Fails without memory. */
 int kv_model_random(struct kv_model **m, const struct kv_config *c,

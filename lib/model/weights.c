@@ -197,9 +197,12 @@ void kv_weights_clear(struct kv_weights *w)
 
 const char *kv_weights_type(const struct kv_weights *w)
 {
+    const char *mixture = w->gguf.n_parts ? kv_gguf_mixture(&w->gguf) : NULL;
     size_t bytes[KV_STORED_OTHER + 1] = {0};
     enum kv_stored max = 0;
 
+    if (mixture)
+        return mixture;
     for (size_t i = 0; i < w->n_weights; i++)
         bytes[w->weight[i]->type] += w->weight[i]->bytes;
     for (enum kv_stored t = 1; t <= KV_STORED_OTHER; t++)

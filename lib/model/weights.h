@@ -26,8 +26,8 @@ void kv_weights_clear(struct kv_weights *w);
 const struct kv_weight *kv_weights_find(const struct kv_weights *w,
                                         const char *name);
 
-/* The type that most of the bytes have: "bf16", "q4_k",
- * "other". */
+/* The type that most of the bytes have, "bf16", "q4_k", "other"; or what a GGUF
+ * file calls their mixture, "q4_k_m". */
 const char *kv_weights_type(const struct kv_weights *w);
 
 /* Adds every header, then every tensor by name: all its bytes when the model
