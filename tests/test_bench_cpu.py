@@ -38,9 +38,9 @@ class BenchCpu(Scripts):
 
     def kernels(self, name, *times):
         return self.csv(name, [
-            {"version": "1", "op": "pack", "shape": shape, "device": "cpu",
-             "level": "c", "threads": "1", "reps": "21", "median_s": str(time),
-             "p10_s": "1", "p90_s": "3"} for shape, time in times])
+            {"family": "vecops", "operation": "add", "size": size,
+             "version": "c", "ns": str(time), "speedup": "1.00"}
+            for size, time in times])
 
     def test_machine(self):
         source = os.path.join(ROOT, "scripts/bench-cpu")
@@ -81,12 +81,12 @@ class BenchCpu(Scripts):
         self.assertNotIn(b"Traceback", done.stderr)
 
     def test_compare_kernels(self):
-        out = self.bench("--compare", self.kernels("a.csv", ("n1", 2e-5)),
-                         self.csv("b.csv", [  # without the other columns
-                             {"op": "pack", "level": "c", "shape": "n1",
-                              "median_s": "1e-5", "gflops": ""}]))
-        self.assertIn("op,level,shape,median_s before,median_s after,ratio\n"
-                      "pack,c,n1,2e-05,1e-05,2.000\n", out)
+        out = self.bench("--compare", self.kernels("a.csv", ("n1", 20)),
+                         self.csv("b.csv", [  # without the other column
+                             {"family": "vecops", "operation": "add",
+                              "size": "n1", "version": "c", "ns": "10.0"}]))
+        self.assertIn("family,operation,size,version,ns before,ns after,ratio"
+                      "\nvecops,add,n1,c,20,10,2.000\n", out)
 
     def test_table(self):
         out = self.bench("--table", self.csv("t.csv", [
@@ -177,7 +177,7 @@ class BenchCpu(Scripts):
                 (self.kernels("k.csv", ("n1", 1)),
                  "hold different measurements"),
                 (self.csv("x.csv", [{"spec": "f16"}]),
-                 "or op, level, shape, median_s; it has no op, level, "),
+                 "or family, operation, size, version, ns; it has no ctx, "),
                 (self.csv("y.csv", [{"spec": "f16", "ctx": "1"}]),
                  "; it has no protocol, threads, path, lat_us_p50\n"),
                 (self.rows("b.csv", ("nf4", 1)), "no row in common"),
@@ -191,7 +191,7 @@ class BenchCpu(Scripts):
         """A build whose programs print a row, and then run some lines."""
         lines = ["#!/bin/sh", "touch '%s/ran'" % self.folder, "echo spec,path",
                  "echo f16,exact", *then]
-        for program in "tools/kvattn", "tests/bench_kernels":
+        for program in "tools/kvattn", "tests/check_ops":
             os.chmod(self.write("build/" + program, "\n".join(lines)), 0o755)
         return os.path.join(self.folder, "build")
 
@@ -254,7 +254,7 @@ class BenchCpu(Scripts):
 
     def test_a_build_without_a_program(self):
         build = self.build()
-        for program in "tests/bench_kernels", "tools/kvattn":
+        for program in "tests/check_ops", "tools/kvattn":
             os.remove(os.path.join(build, program))
             self.refused([program, "not a program; expected a build"],
                          "--build", build, "-o", self.folder + "/new/x.csv")

@@ -1,0 +1,67 @@
+/* What tests/check_ops.c compares and times.  A family of operations is a file
+ * of tests/ops/ and its line here and in check_ops.c; an operation is a line in
+ * its family's array and the function that calls it.  Families without a table
+ * of versions (float, levels) are made of the operations of others. */
+#ifndef KV_TESTS_OPS_H
+#define KV_TESTS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The bit of a member of a table of versions, whose members are one word. */
+#define RUNS(table, member) \
+    (UINT64_C(1) << offsetof(table, member) / sizeof(void *))
+/* How many members a table has. */
+#define MEMBERS(table) (sizeof(table) / sizeof(void *))
+
+#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+/* What run() returns where an operation does not take this input. */
+#define CHECK_NONE SIZE_MAX
+enum { CHECK_MAX_OUT = 1 << 22 }; /* bytes */
+
+/* Runs an operation at the level in use; returns the bytes written to out. */
+typedef size_t check_run_fn(const void *in, void *out);
+
+/* Defines name(), run() of a check_op: calls it on r, the input as the type has
+ * it, and says that it wrote so many bytes. */
+#define CHECK_RUN(name, type, bytes, call)        \
+    static size_t name(const void *in, void *out) \
+    {                                             \
+        const type *r = in;                       \
+                                                  \
+        call;                                     \
+        return bytes;                             \
+    }
+
+struct check_op {
+    const char *name;
+    uint64_t runs; /* members of the table: RUNS() */
+    /* 0: every version writes the bytes of plain C; else floats, each at most
+     * so far from it, relative to the largest. */
+    double tolerance;
+    check_run_fn *run;
+};
+
+struct check_size {
+    char label[64];
+    bool timed; /* by --bench: a realistic one */
+};
+
+struct check_family {
+    const char *name;
+    size_t members; /* of its table */
+    const struct check_op *op;
+    size_t n_ops;
+    bool pairs; /* it asks kv_level_pairs() */
+    /* The input of size i, the same bytes at every call; NULL past the last. */
+    void *(*open)(size_t i, struct check_size *size);
+    void (*close)(void *in);
+};
+
+extern const struct check_family check_vecops, check_tiles, check_nearest,
+    check_trellis, check_hack, check_integers, check_scaled, check_scaled_int8,
+    check_codebook, check_transform, check_weights;
+
+#endif

@@ -1,0 +1,42 @@
+/* The operations of a family of tiles (kernels/tiles/tiles.h), through its door
+ * at the level in use: for who fills stores. */
+#ifndef KV_TESTS_TILE_OPS_H
+#define KV_TESTS_TILE_OPS_H
+
+#include "kernels/tiles/tiles.h"
+#include "tests/ops/ops.h"
+
+/* Queries, or weights, for head 1 of a store. */
+struct tile_input {
+    struct kv_store s; /* its tiles are the owner's */
+    size_t rows, tiles;
+    float *q, *p; /* [rows][head_dim], [rows][64 tiles] */
+    void *owner;
+};
+
+/* stored: false where there are no such tiles; then no operation takes it. */
+struct tile_input *tile_input_new(bool stored, const struct kv_store *s,
+                                  size_t rows, void *owner);
+void tile_input_free(struct tile_input *in);
+
+/* The table of a family that has kv_tile_ops of both paths. */
+struct tile_paths {
+    struct kv_tile_ops exact, int8;
+};
+
+/* qk: what prepare() and qk() give of all tiles, tile by tile; pv: of pv() and
+ * finish(); the same of tiles together, where a version has that. */
+check_run_fn tile_expand, tile_qk, tile_pv, tile_qk_tiles, tile_pv_tiles,
+    tile_qk8, tile_pv8, tile_qk8_tiles, tile_pv8_tiles;
+
+/* Members of a kv_tile_ops that is `path` in a table. */
+#define RUNS_QK(table, path)                                   \
+    (RUNS(table, path.notes) | RUNS(table, path.query_bytes) | \
+     RUNS(table, path.prepare) | RUNS(table, path.qk))
+#define RUNS_PV(table, path)                               \
+    (RUNS(table, path.acc_floats) | RUNS(table, path.pv) | \
+     RUNS(table, path.finish))
+#define RUNS_QK_TILES(table, path) \
+    (RUNS(table, path.qk_tiles) | RUNS(table, path.by_chunks))
+
+#endif
