@@ -1,5 +1,5 @@
 #include "kernels/level.h"
-#include "kernels/nearest/impl.h"
+#include "kernels/nearest/nearest.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
 #include "tests/plain_nearest.h"
@@ -7,40 +7,6 @@
 
 #include <math.h>
 #include <stdbool.h>
-
-static void check_tile(const struct kv_centroids *book, const float *tile,
-                       size_t n, const uint16_t *want, const float *want_dist)
-{
-    uint16_t code[KV_TILE];
-    float dist[KV_TILE];
-
-    memset(code, 0xa5, sizeof(code));
-    memset(dist, 0xa5, sizeof(dist));
-    kv_tile_nearest(book, tile, n, code, dist);
-    assert_memory_equal(code, want, n * sizeof(*code));
-    assert_memory_equal(dist, want_dist, n * sizeof(*dist));
-}
-
-/* Codes and distances are plain C's, bit for bit: of the search that who wants
- * distances gets (kv_nearest() wants none: 16-bit integers have another), and
- * of the one in f32 that 16-bit integers hide. */
-static void check_distances(const struct kv_centroids *book, const float *x,
-                            size_t n)
-{
-    float tile[KV_TILE * KV_NEAREST_MAX_D], dist[KV_TILE];
-    struct kv_centroids in_f32 = *book;
-    uint16_t code[KV_TILE];
-
-    in_f32.whole = NULL;
-    for (size_t i = 0; i < n; i += KV_TILE) {
-        const size_t m = n - i < KV_TILE ? n - i : KV_TILE;
-
-        kv_tile_fill(x + i * book->d, m, book->d, tile);
-        kv_nearest_c.tile(book, tile, m, code, dist);
-        check_tile(book, tile, m, code, dist);
-        check_tile(&in_f32, tile, m, code, dist);
-    }
-}
 
 /* Nothing is written beyond the codes. */
 static void check_codes(const float *x, size_t n, const float *centers,
@@ -57,7 +23,6 @@ static void check_codes(const float *x, size_t n, const float *centers,
         assert_int_equal(code[i], plain_nearest(x + i * d, centers, k, d));
     for (size_t i = n; i < n + CANARY; i++)
         assert_int_equal(code[i], 0xa5a5);
-    check_distances(&book, x, n);
     kv_centroids_clear(&book);
     free(code);
 }

@@ -1,65 +1,9 @@
-/* kernels/tiles_codebook: the layout of tiles, the exact values, the same
- * integers on path int8 at every level, and tables of many tiles. */
-#include "kernels/codebook/impl.h"
+/* kernels/codebook in plain C: the layout of tiles, the exact values, what path
+ * int8 is near to, and tables of many tiles.  check_ops holds the other levels
+ * to it. */
 #include "kernels/level.h"
-#include "lib/base/alloc.h"
-#include "lib/base/rng.h"
+#include "tests/codebook_setup.h"
 #include "tests/test.h"
-
-#include <math.h>
-
-/* MANY tiles are worth tables, and FEW are not; SOME are more than tables of
- * path int8 serve together */
-enum { T = KV_TILE_TOKENS, HEADS = 2, MANY = 9, FEW = 2, SOME = 6 };
-
-struct setup {
-    size_t head_dim, d, n_sub, k, head_books, sub_books, tiles;
-    float *centers;
-    uint16_t *code; /* [HEADS][tiles * T][n_sub] */
-    struct kv_codebook *book;
-    struct kv_store store;
-};
-
-static struct setup setup(size_t head_dim, size_t d, unsigned bits, int own,
-                          int per_head, int values, size_t tiles)
-{
-    struct setup s = {.head_dim = head_dim,
-                      .d = d,
-                      .n_sub = head_dim / d,
-                      .k = (size_t)1 << bits,
-                      .head_books = per_head ? HEADS : 1,
-                      .tiles = tiles};
-    size_t n;
-
-    s.sub_books = own ? s.n_sub : 1;
-    n = s.head_books * s.sub_books * s.k * d;
-    s.centers = kv_alloc(n, sizeof(*s.centers));
-    for (size_t i = 0; i < n; i++)
-        s.centers[i] = (float)kv_random_normal(bits, i);
-    s.book = kv_codebook_new(s.centers, s.head_books, s.sub_books, s.n_sub, d,
-                             bits, values, NULL);
-    s.store = (struct kv_store){
-        .values = values, .n_heads = HEADS, .head_dim = head_dim};
-    kv_store_codebook(&s.store, s.book);
-    kv_store_resize(&s.store, tiles * T);
-    s.code = kv_alloc(HEADS * tiles * T, s.n_sub * sizeof(*s.code));
-    for (size_t i = 0; i < HEADS * tiles * T * s.n_sub; i++)
-        s.code[i] = (uint16_t)(kv_random(7, i) % s.k);
-    for (size_t h = 0; h < HEADS; h++)
-        for (size_t t = 0; t < tiles * T; t++)
-            kv_store_put_indices(&s.store, t % T,
-                                 s.code + (h * tiles * T + t) * s.n_sub,
-                                 kv_store_tile(&s.store, h, t / T));
-    return s;
-}
-
-static void clear(struct setup *s)
-{
-    kv_store_free(&s->store);
-    kv_codebook_free(s->book);
-    free(s->centers);
-    free(s->code);
-}
 
 static float value(const struct setup *s, size_t head, size_t t, size_t c)
 {
@@ -173,35 +117,18 @@ static void run_double(const struct setup *s, size_t rows, double *out)
 static void check_int8(const struct setup *s, size_t rows)
 {
     const size_t max = KV_TILE_ROWS * 512;
-    float *want = kv_alloc(max, sizeof(*want));
     float *got = kv_alloc(max, sizeof(*got));
     double *exact = kv_alloc(max, sizeof(*exact));
+    const size_t n = run_int8(s, rows, got);
     double e2 = 0, x2 = 0;
-    struct kv_err e;
-    size_t n = 0;
 
-    /* the highest level twice: looked up in registers and in pairs of them */
-    for (int i = KV_LEVEL_C; i <= (int)kv_level_max() + 1; i++) {
-        const int l = i <= (int)kv_level_max() ? i : (int)kv_level_max();
-
-        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        kv_level_set_pairs(i > l);
-        n = run_int8(s, rows, l == KV_LEVEL_C ? want : got);
-        if (l != KV_LEVEL_C && memcmp(want, got, n * sizeof(*got)))
-            fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %s, %zu rows: "
-                     "other sums at level %s",
-                     s->head_dim, s->d, s->book->bits, s->sub_books,
-                     s->store.values ? "values" : "keys", rows,
-                     kv_level_name((enum kv_level)l));
-    }
     run_double(s, rows, exact);
     for (size_t i = 0; i < n; i++) {
-        e2 += pow((double)want[i] - exact[i], 2);
+        e2 += pow((double)got[i] - exact[i], 2);
         x2 += pow(exact[i], 2);
     }
     assert_true(sqrt(e2 / x2) < 0.03);
     free(exact);
-    free(want);
     free(got);
 }
 
@@ -357,26 +284,21 @@ static void check_tables(size_t head_dim, size_t d, unsigned bits, int own,
     for (int values = 0; values < 2; values++) {
         struct setup s = setup(head_dim, d, bits, own, per_head, values, tiles);
 
-        for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++)
-            for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
-                struct kv_err e;
-                double e2 = 0, x2 = 0;
-                size_t n;
+        for (size_t rows = 1; rows <= KV_TILE_ROWS; rows++) {
+            double e2 = 0, x2 = 0;
+            const size_t n = run_tiles(&s, rows, 0, want);
 
-                assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-                n = run_tiles(&s, rows, 0, want);
-                assert_int_equal(run_tiles(&s, rows, 1, got), n);
-                for (size_t i = 0; i < n; i++) {
-                    e2 += pow((double)got[i] - (double)want[i], 2);
-                    x2 += pow((double)want[i], 2);
-                }
-                if (!(e2 <= pow(1e-6, 2) * x2))
-                    fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %s, %zu "
-                             "rows, level %s: %g from tile by tile",
-                             head_dim, d, bits, s.sub_books,
-                             values ? "values" : "keys", rows,
-                             kv_level_name((enum kv_level)l), sqrt(e2 / x2));
+            assert_int_equal(run_tiles(&s, rows, 1, got), n);
+            for (size_t i = 0; i < n; i++) {
+                e2 += pow((double)got[i] - (double)want[i], 2);
+                x2 += pow((double)want[i], 2);
             }
+            if (!(e2 <= pow(1e-6, 2) * x2))
+                fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %s, %zu "
+                         "rows: %g from tile by tile",
+                         head_dim, d, bits, s.sub_books,
+                         values ? "values" : "keys", rows, sqrt(e2 / x2));
+        }
         clear(&s);
     }
     free(want);
@@ -402,16 +324,13 @@ static void test_tables(void **state)
                 check_tables(shape[i][0], shape[i][1], bits, own, 0, MANY);
 }
 
-/* Head 1's keys on path int8 by tables at the level in use, the first `at`
- * tiles and then the rest, or (0) one by one: qk [rows][SOME * T], and what
- * their tables' steps are. */
-static void run_tables8(const struct setup *s, size_t rows, size_t at,
-                        float *score, float *step)
+/* Head 1's keys on path int8 by tables: qk [rows][SOME * T], and what their
+ * tables' steps are. */
+static void run_tables8(const struct setup *s, size_t rows, float *score,
+                        float *step)
 {
     const struct kv_store *k = &s->store;
     const struct kv_tile_ops *ops = k->family->ops(k, KV_PATH_INT8);
-    const uint8_t *tile = kv_store_tile(k, 1, 0);
-    const size_t stride = SOME * T;
     float q[KV_TILE_ROWS * 512];
     void *query = kv_lines_unset(ops->query_bytes(k), 1);
 
@@ -420,16 +339,9 @@ static void run_tables8(const struct setup *s, size_t rows, size_t at,
     ops->prepare(k, 1, q, rows, query);
     memcpy(step, ((struct kv_codebook_tables8 *)query)->scale,
            rows * sizeof(*step));
-    if (at && ops->qk_tiles) {
-        ops->qk_tiles(k, 1, tile, at, query, rows, score, stride);
-        if (at < SOME)
-            ops->qk_tiles(k, 1, tile + at * k->tile_bytes, SOME - at, query,
-                          rows, score + at * T, stride);
-    } else {
-        for (size_t i = 0; i < SOME; i++)
-            ops->qk(k, 1, tile + i * k->tile_bytes, query, rows, score + i * T,
-                    stride);
-    }
+    for (size_t i = 0; i < SOME; i++)
+        ops->qk(k, 1, kv_store_tile(k, 1, i), query, rows, score + i * T,
+                SOME * T);
     free(query);
 }
 
@@ -459,14 +371,13 @@ static double step_of(const struct setup *s, size_t row)
     return max / 255;
 }
 
-/* The same bits at every level, and near what double has. */
+/* Near what double has. */
 static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
                           int per_head)
 {
     struct setup s = setup(head_dim, d, bits, own, per_head, 0, SOME);
     const size_t max = KV_TILE_ROWS * SOME * T;
     float *want = kv_alloc(max, sizeof(*want));
-    float *got = kv_alloc(max, sizeof(*got));
 
     s.store.n = 64 * s.k; /* as if there were so many */
     assert_true(kv_codebook_tabled8(s.book, s.store.n));
@@ -476,24 +387,7 @@ static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
         float step[KV_TILE_ROWS];
         double e2 = 0, x2 = 0;
 
-        for (int i = KV_LEVEL_C; i <= (int)kv_level_max() + 1; i++) {
-            const int l = i <= (int)kv_level_max() ? i : (int)kv_level_max();
-            struct kv_err e;
-
-            assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-            kv_level_set_pairs(i > l);
-            if (l == KV_LEVEL_C)
-                run_tables8(&s, rows, 0, want, step);
-            for (size_t at = 0; at <= SOME; at++) {
-                memset(got, 0xff, n * sizeof(*got));
-                run_tables8(&s, rows, at, got, step);
-                if (memcmp(want, got, n * sizeof(*got)))
-                    fail_msg("head_dim %zu, d %zu, %u bits, %zu books, %zu "
-                             "rows: other qk at level %s",
-                             head_dim, d, bits, s.sub_books, rows,
-                             kv_level_name((enum kv_level)l));
-            }
-        }
+        run_tables8(&s, rows, want, step);
         /* an entry is off by half a step, and floats round */
         for (size_t i = 0; i < n; i++) {
             const size_t r = i / (SOME * T);
@@ -514,7 +408,6 @@ static void check_tables8(size_t head_dim, size_t d, unsigned bits, int own,
     }
     clear(&s);
     free(want);
-    free(got);
 }
 
 static void test_tables8(void **state)
@@ -557,14 +450,9 @@ static void test_flat8(void **state)
         for (size_t c = 0; c < s.k * s.d; c++)
             s.centers[c] = c % 2 ? size[i] : -size[i];
         s.store.n = 64 * s.k;
-        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
-            struct kv_err e;
-
-            assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-            run_tables8(&s, 3, 0, score, step);
-            for (size_t k = 0; k < 3 * SOME * T; k++)
-                assert_within(score[k], 0, 1e-27);
-        }
+        run_tables8(&s, 3, score, step);
+        for (size_t k = 0; k < 3 * SOME * T; k++)
+            assert_within(score[k], 0, 1e-27);
         clear(&s);
     }
 }
@@ -578,5 +466,6 @@ int main(void)
         cmocka_unit_test(test_flat8),  cmocka_unit_test(test_values8),
     };
 
+    kv_level_set(KV_LEVEL_C, NULL); /* the definition */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,3 @@
-#include "kernels/level.h"
 #include "kernels/tiles/rope.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
@@ -82,31 +81,11 @@ static void test_angles(void **state)
     kv_tiles_rope_free(r);
 }
 
-static void test_levels_agree(void **state)
-{
-    const struct kv_shape s = shape_of(64, 32);
-    struct kv_tiles_rope *r = kv_tiles_rope_new(64, 32, s.inv_freq);
-    float x[KV_LEVEL_AVX512 + 1][64 * KV_TILE_PART];
-    const enum kv_level max = kv_level_max();
-    struct kv_err e;
-
-    (void)state;
-    for (int l = 0; l <= (int)max; l++) {
-        for (size_t i = 0; i < 64 * KV_TILE_PART; i++)
-            x[l][i] = (float)kv_random_unit(5, i);
-        assert_int_equal(kv_level_set((enum kv_level)l, &e), 0);
-        kv_tiles_rope_rotate(r, 123456, x[l]);
-        assert_memory_equal(x[l], x[0], sizeof(x[0]));
-    }
-    kv_tiles_rope_free(r);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_rope),
         cmocka_unit_test(test_angles),
-        cmocka_unit_test(test_levels_agree),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,176 +1,11 @@
-/* kernels/transform: what comes out of a tile is what the trellis decodes, bit
- * for bit, at every level; int8 has the same bits at every level. */
+/* kernels/transform in plain C: what comes out of a tile is what the trellis
+ * decodes, bit for bit, and int8 by its definition.  check_ops holds the other
+ * levels to it. */
 #include "kernels/level.h"
-#include "kernels/tiles/rope.h"
-#include "kernels/transform/transform.h"
-#include "kernels/trellis/trellis.h"
-#include "lib/base/alloc.h"
-#include "lib/base/rng.h"
 #include "tests/test.h"
+#include "tests/transform_setup.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { HEADS = 3, D = 90, TOKENS = 100, KINDS = 6, ROWS = 8 };
-
-/* The first transitions are levels, of bits that end wherever in a byte. */
-enum { LEVELS = 40, TRANSITIONS = LEVELS + 170 };
-
-/* Of a bitstream, after its levels: bits from 7 to 1, in transitions of several
- * values too.  Those of odd bits end anywhere in a byte. */
-static const struct kv_trellis_transition kinds[KINDS] = {
-    {.bits = 7, .values = 1}, {.bits = 5, .values = 1},
-    {.bits = 3, .values = 2}, {.bits = 4, .values = 2},
-    {.bits = 2, .values = 1}, {.bits = 1, .values = 4}};
-
-struct made {
-    float table[KINDS][KV_TRELLIS_MAX_VALUES * KV_TRELLIS_STATES];
-    float level[9][KV_TRELLIS_STATES]; /* by bits */
-    struct kv_trellis_transition transition[TRANSITIONS];
-    size_t n_values, bytes, n[HEADS];
-    struct kv_transform_coef coef[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
-    size_t value[HEADS][D]; /* which of the bitstream's values */
-    float unit8[HEADS][D];  /* what a code of its table stands for */
-    float unit[D][D], mean[HEADS * D];
-    uint8_t *bitstream; /* [TOKENS][bytes] */
-    float *decoded;     /* [TOKENS][n_values] */
-};
-
-/* Levels repeat themselves. */
-static void make_tables(struct made *m)
-{
-    float kept[KV_TRELLIS_MAX_VALUES * KV_TRELLIS_ENTRIES / 2];
-
-    for (size_t bits = 1; bits <= 8; bits++)
-        for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
-            m->level[bits][i] =
-                (float)kv_random_normal(KINDS + bits, i % ((size_t)1 << bits));
-    for (size_t t = 0; t < KINDS; t++) {
-        for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++)
-            kept[i] = (float)kv_random_normal(t, i);
-        kv_trellis_unfold(kinds[t].bits, kinds[t].values, kept, m->table[t]);
-    }
-}
-
-/* Of the last but one so many that each head has a few dozen. */
-static size_t kind_of(size_t i)
-{
-    return i < 40 ? i / 10 : i < 160 ? 4 : 5;
-}
-
-static void make_transitions(struct made *m)
-{
-    for (size_t i = 0; i < LEVELS; i++) {
-        const unsigned bits = i < 8 ? 7 : 1 + (unsigned)kv_random(9, i) % 8;
-
-        m->transition[i] = (struct kv_trellis_transition){
-            .bits = bits, .values = 1, .table = m->level[bits]};
-    }
-    for (size_t i = LEVELS; i < TRANSITIONS; i++) {
-        const size_t kind = kind_of(i - LEVELS);
-
-        m->transition[i] = kinds[kind];
-        m->transition[i].table = m->table[kind];
-    }
-    for (size_t i = 0; i < TRANSITIONS; i++)
-        m->n_values += m->transition[i].values;
-    m->bytes = kv_trellis_bytes(m->transition, TRANSITIONS);
-}
-
-static float unit8_of(const float *table)
-{
-    float max = 0;
-
-    for (size_t s = 0; s < KV_TRELLIS_STATES; s++)
-        max = fmaxf(max, fabsf(table[s]));
-    return max / 127;
-}
-
-/* Values are dealt out to heads; of a head that is full they are left out. */
-static void make_coefs(struct made *m, size_t max)
-{
-    struct kv_transform_coef *to = m->coef;
-
-    for (size_t h = 0; h < HEADS; h++) {
-        size_t end = 0, value = 0;
-
-        for (size_t i = 0; i < TRANSITIONS; i++) {
-            end += m->transition[i].bits;
-            for (unsigned v = 0; v < m->transition[i].values; v++, value++) {
-                if (kv_random(77, value) % HEADS != h || m->n[h] == max)
-                    continue;
-                *to++ = (struct kv_transform_coef){
-                    .end = end,
-                    .table = m->transition[i].table + v * KV_TRELLIS_STATES,
-                    .map = i < LEVELS
-                               ? kv_trellis_last_bits(m->transition[i].bits)
-                               : kv_trellis_map(m->transition[i].bits,
-                                                m->transition[i].values),
-                    .scale = 1,
-                    .inverse = m->unit[m->n[h]]};
-                m->unit8[h][m->n[h]] = unit8_of(to[-1].table);
-                m->value[h][m->n[h]++] = value;
-            }
-        }
-    }
-    for (size_t i = 0; i < D; i++)
-        m->unit[i][i] = 1;
-}
-
-static struct made *make(size_t max)
-{
-    struct made *m = kv_alloc(1, sizeof(*m));
-    float one[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
-    uint32_t place[TRANSITIONS * KV_TRELLIS_MAX_VALUES];
-
-    make_tables(m);
-    make_transitions(m);
-    make_coefs(m, max);
-    for (size_t i = 0; i < m->n_values; i++) {
-        one[i] = 1;
-        place[i] = (uint32_t)i;
-    }
-    m->bitstream = kv_alloc(TOKENS, m->bytes);
-    m->decoded = kv_alloc(TOKENS, m->n_values * sizeof(float));
-    for (size_t i = 0; i < TOKENS * m->bytes; i++)
-        m->bitstream[i] = (uint8_t)kv_random(5, i);
-    kv_trellis_decode(m->transition, TRANSITIONS, m->bitstream, m->bytes, one,
-                      TOKENS, m->decoded, m->n_values, place);
-    return m;
-}
-
-static void free_made(struct made *m)
-{
-    free(m->bitstream);
-    free(m->decoded);
-    free(m);
-}
-
-static struct kv_transform *fill(const struct made *m, bool values,
-                                 const struct kv_tiles_rope *rope,
-                                 struct kv_store *s)
-{
-    struct kv_transform *c = kv_transform_new(
-        &(struct kv_transform_about){.n_heads = HEADS,
-                                     .head_dim = D,
-                                     .bitstream_bytes = m->bytes,
-                                     .n = m->n,
-                                     .coef = m->coef,
-                                     .mean = m->mean,
-                                     .rope = rope,
-                                     .values = values,
-                                     .int8 = true});
-
-    *s = (struct kv_store){.values = values, .n_heads = HEADS, .head_dim = D};
-    kv_store_transform(s, c);
-    kv_store_resize(s, TOKENS);
-    for (size_t t = 0; t < TOKENS; t++)
-        kv_store_put_bitstream(s, t % KV_TILE_TOKENS,
-                               m->bitstream + t * m->bytes,
-                               kv_store_tile(s, 0, t / KV_TILE_TOKENS));
-    return c;
-}
+enum { D = 90 };
 
 static float want(const struct made *m, size_t head, size_t t, size_t j)
 {
@@ -205,13 +40,6 @@ static void pv(const struct kv_store *s, enum kv_path path, size_t head,
     ops->pv(s, head, kv_store_tile(s, head, i), p, KV_TILE_TOKENS, rows, acc);
     ops->finish(s, head, acc, rows, out);
     free(acc);
-}
-
-static void set_level(int level)
-{
-    struct kv_err e;
-
-    assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
 }
 
 /* The inverse is the unit matrix: with units as queries qk are values, and
@@ -249,12 +77,9 @@ static void test_values(void **state)
 {
     (void)state;
     for (size_t max = 0; max <= D; max += 30) {
-        struct made *m = make(max);
+        struct made *m = make(D, max);
 
-        for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
-            set_level(l);
-            check_values(m);
-        }
+        check_values(m);
         free_made(m);
     }
 }
@@ -375,10 +200,10 @@ static double distance(const float *a, const float *b, size_t n)
 static const double ROUNDING = 0.015;
 
 /* Scores and outputs of all heads and tiles: what the codes give, near the
- * exact ones, and the same at every level. */
+ * exact ones. */
 static void test_int8(void **state)
 {
-    struct made *m = make(D);
+    struct made *m = make(D, D);
     struct kv_store k, v;
     struct kv_transform *kc, *vc;
     float q[ROWS * D], p[ROWS * KV_TILE_TOKENS];
@@ -394,7 +219,7 @@ static void test_int8(void **state)
         for (size_t rows = 1; rows <= ROWS; rows++) {
             const size_t h = i / 2, begin = i % 2 * KV_TILE_TOKENS;
             const size_t end = begin ? TOKENS : KV_TILE_TOKENS;
-            float s[2][ROWS * KV_TILE_TOKENS], o[2][ROWS * D];
+            float s[ROWS * KV_TILE_TOKENS], o[ROWS * D];
             float exact[ROWS * KV_TILE_TOKENS], out[ROWS * D];
             double wanted[KV_TILE_TOKENS], wanted_out[D];
 
@@ -402,18 +227,8 @@ static void test_int8(void **state)
                 p[j] = j % KV_TILE_TOKENS < end - begin
                            ? (float)kv_random_unit(2, j)
                            : 0;
-            for (int l = KV_LEVEL_C; l <= (int)kv_level_max(); l++) {
-                const size_t to = l > KV_LEVEL_C;
-
-                set_level(l);
-                score(&k, KV_PATH_INT8, h, i % 2, q, rows, s[to]);
-                assert_memory_equal(s[0], s[to],
-                                    rows * KV_TILE_TOKENS * sizeof(float));
-                pv(&v, KV_PATH_INT8, h, i % 2, p, rows, o[to]);
-                for (size_t j = 0; j < rows * D; j++)
-                    assert_within(o[to][j], o[0][j],
-                                  1e-5 * (1 + fabs((double)o[0][j])));
-            }
+            score(&k, KV_PATH_INT8, h, i % 2, q, rows, s);
+            pv(&v, KV_PATH_INT8, h, i % 2, p, rows, o);
             score(&k, KV_PATH_EXACT, h, i % 2, q, rows, exact);
             pv(&v, KV_PATH_EXACT, h, i % 2, p, rows, out);
             for (size_t r = 0; r < rows; r++) {
@@ -421,16 +236,15 @@ static void test_int8(void **state)
 
                 qk8(m, h, q + r * D, begin, end, wanted);
                 for (size_t t = 0; t < end - begin; t++)
-                    assert_within(s[0][at + t], wanted[t],
+                    assert_within(s[at + t], wanted[t],
                                   1e-5 * (1 + fabs(wanted[t])));
-                assert_within(distance(s[0] + at, exact + at, end - begin), 0,
+                assert_within(distance(s + at, exact + at, end - begin), 0,
                               ROUNDING);
                 outputs8(m, h, p + at, begin, end, wanted_out);
                 for (size_t j = 0; j < D; j++)
-                    assert_within(o[0][r * D + j], wanted_out[j],
+                    assert_within(o[r * D + j], wanted_out[j],
                                   1e-5 * (1 + fabs(wanted_out[j])));
-                assert_within(distance(o[0] + r * D, out + r * D, D), 0,
-                              ROUNDING);
+                assert_within(distance(o + r * D, out + r * D, D), 0, ROUNDING);
             }
         }
     kv_store_free(&k);
@@ -440,13 +254,12 @@ static void test_int8(void **state)
     free_made(m);
 }
 
-/* Keys before RoPE: what the codes give, near the exact qk; apart from the
- * order of the last sum the same at every level. */
+/* Keys before RoPE: what the codes give, near the exact qk. */
 static void test_int8_rotated(void **state)
 {
     const float inv_freq[D / 2] = {1, 0.3f, 0.1f, 0.03f};
     struct kv_tiles_rope *rope = kv_tiles_rope_new(D, D / 2, inv_freq);
-    struct made *m = make(D);
+    struct made *m = make(D, D);
     struct kv_store k;
     struct kv_transform *c;
     float q[ROWS * D];
@@ -463,11 +276,10 @@ static void test_int8_rotated(void **state)
         for (size_t rows = 1; rows <= ROWS; rows++) {
             const size_t h = i / 2, begin = i % 2 * KV_TILE_TOKENS;
             const size_t end = begin ? TOKENS : KV_TILE_TOKENS;
-            float plain[ROWS * KV_TILE_TOKENS], got[ROWS * KV_TILE_TOKENS];
+            float plain[ROWS * KV_TILE_TOKENS];
             float exact[ROWS * KV_TILE_TOKENS];
             double wanted[KV_TILE_TOKENS];
 
-            set_level(KV_LEVEL_C);
             score(&k, KV_PATH_INT8, h, i % 2, q, rows, plain);
             score(&k, KV_PATH_EXACT, h, i % 2, q, rows, exact);
             for (size_t r = 0; r < rows; r++) {
@@ -479,13 +291,6 @@ static void test_int8_rotated(void **state)
                                   5e-5 * (1 + fabs(wanted[t])));
                 assert_within(distance(plain + at, exact + at, end - begin), 0,
                               ROUNDING);
-            }
-            for (int l = KV_LEVEL_C + 1; l <= (int)kv_level_max(); l++) {
-                set_level(l);
-                score(&k, KV_PATH_INT8, h, i % 2, q, rows, got);
-                for (size_t j = 0; j < rows * KV_TILE_TOKENS; j++)
-                    assert_within(got[j], plain[j],
-                                  1e-5 * (1 + fabs((double)plain[j])));
             }
         }
     kv_store_free(&k);
@@ -502,5 +307,6 @@ int main(void)
         cmocka_unit_test(test_int8_rotated),
     };
 
+    kv_level_set(KV_LEVEL_C, NULL); /* the definition */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,102 +1,7 @@
-/* Trellis-coded quantization against a search of every path, its levels
- * against each other, and what training reaches against Marcellin and
- * Fischer's figures and the Gaussian bound. */
-#include "kernels/level.h"
-#include "kernels/trellis/trellis.h"
-#include "lib/base/alloc.h"
-#include "lib/base/rng.h"
+/* Trellis-coded quantization against a search of every path, and what training
+ * reaches against Marcellin and Fischer's figures and the Gaussian bound. */
 #include "tests/test.h"
-
-#include <float.h>
-#include <math.h>
-#include <stdlib.h>
-
-enum { KINDS = 22, MAX_TRANSITIONS = 40 };
-
-/* Transitions of every kind, with random tables. */
-struct setup {
-    float *table[KINDS];
-    struct kv_trellis_transition transition[MAX_TRANSITIONS];
-    struct kv_trellis_whole whole[MAX_TRANSITIONS * 4];
-    size_t n_transitions, n_values;
-    float x[MAX_TRANSITIONS * 4], scale[MAX_TRANSITIONS * 4];
-    uint32_t place[MAX_TRANSITIONS * 4]; /* the last value first */
-};
-
-/* Bits, values; and tables of levels, of which those with as many bits as a
- * transition alone count. */
-static const struct {
-    unsigned bits, values;
-    bool levels;
-} kinds[KINDS] = {{1, 4, false}, {1, 2, false}, {3, 4, false}, {1, 1, false},
-                  {3, 2, false}, {4, 2, false}, {4, 1, false}, {3, 1, false},
-                  {5, 1, false}, {8, 1, false}, {7, 1, false}, {6, 1, false},
-                  {1, 1, true},  {2, 1, true},  {3, 1, true},  {4, 1, true},
-                  {5, 1, true},  {6, 1, true},  {8, 1, true},  {2, 3, false},
-                  {2, 2, false}, {2, 1, false}};
-
-/* Values of one size, or the larger the more bits they have, so that the error
- * expected of them is one; or whole numbers everywhere: paths cost the same. */
-enum data { ORDINARY, FILLED, TIES };
-
-static void fill_table(const struct setup *s, size_t k, uint64_t seed,
-                       enum data data)
-{
-    const unsigned bits = kinds[k].bits, values = kinds[k].values;
-    float kept[KV_TRELLIS_MAX_VALUES * KV_TRELLIS_ENTRIES];
-
-    for (size_t i = 0; i < sizeof(kept) / sizeof(*kept); i++) {
-        kept[i] = (float)kv_random_normal(seed + k, i);
-        kept[i] = data == TIES ? rintf(2 * kept[i]) : kept[i];
-    }
-    if (!kinds[k].levels)
-        kv_trellis_unfold(bits, values, kept, s->table[k]);
-    else
-        for (size_t i = 0; i < KV_TRELLIS_STATES; i++)
-            s->table[k][i] = kept[i % ((size_t)1 << bits)];
-}
-
-/* One kind after another from kind `skip` on, each `often` times. */
-static void set_up(struct setup *s, size_t n_transitions, size_t skip,
-                   size_t often, uint64_t seed, enum data data)
-{
-    float size[MAX_TRANSITIONS * 4];
-
-    *s = (struct setup){.n_transitions = n_transitions};
-    for (size_t k = 0; k < KINDS; k++) {
-        s->table[k] =
-            kv_alloc(kinds[k].values * KV_TRELLIS_STATES, sizeof(float));
-        fill_table(s, k, seed, data);
-    }
-    for (size_t i = 0; i < n_transitions; i++) {
-        const size_t k = (i / often + skip) % KINDS;
-
-        s->transition[i] = kv_trellis_transition(kinds[k].bits, kinds[k].values,
-                                                 s->table[k], !kinds[k].levels);
-        for (size_t v = 0; v < kinds[k].values; v++, s->n_values++) {
-            const float rate = (float)kinds[k].bits / (float)kinds[k].values;
-            const float one = data == FILLED ? exp2f(rate) : 1;
-
-            s->scale[s->n_values] =
-                data == TIES
-                    ? 1
-                    : one * (0.5f + kv_random_unit(seed + 50, s->n_values));
-            size[s->n_values] = 2 * one;
-        }
-    }
-    for (size_t i = 0; i < s->n_values; i++)
-        s->place[i] = (uint32_t)(s->n_values - 1 - i);
-    for (size_t i = 0; i < s->n_values; i++)
-        s->x[s->place[i]] =
-            size[i] * (float)kv_random_normal(seed + 60, s->place[i]);
-    kv_trellis_count(s->transition, n_transitions, s->scale, s->whole);
-}
-
-static void tear_down(struct setup *s)
-{
-    for (size_t k = 0; k < KINDS; k++)
-        free(s->table[k]);
-}
+#include "tests/trellis_setup.h"
 
 /* Without values 0, left_out, 2 left_out, .. */
 static double distance_but(const struct setup *s, const uint8_t *bytes,
@@ -363,46 +268,6 @@ static void test_one_large_value(void **state)
     assert_true(after <= before * 1.05);
 }
 
-/* Several bitstreams at once are as each by itself, at every level. */
-static void test_levels_agree(void **state)
-{
-    enum { STRINGS = 19, BYTES = 4 * MAX_TRANSITIONS };
-
-    (void)state;
-    for (size_t transpose = 0; transpose < 2 * KINDS; transpose++) {
-        const size_t skip = transpose % KINDS;
-        const enum data data = transpose < KINDS ? ORDINARY : TIES;
-        uint8_t alone[STRINGS][BYTES] = {{0}}, bytes[STRINGS][BYTES] = {{0}};
-        float x[STRINGS * MAX_TRANSITIONS * 4];
-        struct setup s;
-        struct kv_err e;
-        void *workspace;
-
-        set_up(&s, MAX_TRANSITIONS - skip, skip,
-               1 + (transpose + transpose / KINDS) % 4, 7 * transpose, data);
-        workspace = malloc(
-            kv_trellis_workspace(s.transition, s.n_transitions, STRINGS));
-        for (size_t i = 0; i < STRINGS * s.n_values; i++) {
-            x[i] = 2 * (float)kv_random_normal(skip, i);
-            x[i] = data == TIES ? rintf(x[i]) : x[i];
-        }
-        assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
-        for (size_t i = 0; i < STRINGS; i++)
-            kv_trellis_encode(s.transition, s.n_transitions, x + i * s.n_values,
-                              0, s.place, s.whole, 1, workspace, alone[i],
-                              BYTES);
-        for (int level = 0; level <= (int)kv_level_max(); level++) {
-            assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
-            kv_trellis_encode(s.transition, s.n_transitions, x, s.n_values,
-                              s.place, s.whole, STRINGS, workspace, bytes[0],
-                              BYTES);
-            assert_memory_equal(bytes, alone, sizeof(bytes));
-        }
-        free(workspace);
-        tear_down(&s);
-    }
-}
-
 /* Several bitstreams at once are decoded as each by itself. */
 static void test_decodes_several(void **state)
 {
@@ -426,75 +291,6 @@ static void test_decodes_several(void **state)
         }
     }
     tear_down(&s);
-}
-
-/* Every level gives the same bytes as plain C. */
-static void check_levels(const struct setup *s)
-{
-    uint8_t want[4 * MAX_TRANSITIONS] = {0}, got[4 * MAX_TRANSITIONS] = {0};
-    struct kv_err e;
-
-    assert_int_equal(kv_level_set(KV_LEVEL_C, &e), 0);
-    encode_one(s, want);
-    for (int level = 0; level <= (int)kv_level_max(); level++) {
-        assert_int_equal(kv_level_set((enum kv_level)level, &e), 0);
-        encode_one(s, got);
-        assert_memory_equal(want, got, sizeof(want));
-    }
-}
-
-/* Scales and numbers of 0, of nearly nothing and of nearly the most a float can
- * be, in all values or in some, and values as large. */
-static void test_any_scale(void **state)
-{
-    static const float by[] = {0, 1e-38f, 1e-12f, 1, 1e12f, 1e38f};
-    enum { BY = sizeof(by) / sizeof(*by) };
-
-    (void)state;
-    for (size_t transpose = 0; transpose < BY * BY * 4; transpose++) {
-        const float scale = by[transpose % BY],
-                    number = by[transpose / BY % BY];
-        const size_t apart = transpose / (BY * BY) % 2 ? 1 : 3;
-        struct setup s;
-
-        set_up(&s, MAX_TRANSITIONS, transpose % KINDS, 1, transpose, ORDINARY);
-        for (size_t k = transpose % apart; k < KINDS; k += apart)
-            for (size_t i = 0; i < kinds[k].values * KV_TRELLIS_STATES; i++)
-                s.table[k][i] =
-                    fmaxf(fminf(s.table[k][i] * number, FLT_MAX), -FLT_MAX);
-        for (size_t i = 0; i < s.n_transitions; i++)
-            s.transition[i] = kv_trellis_transition(
-                s.transition[i].bits, s.transition[i].values,
-                s.transition[i].table, s.transition[i].folded);
-        for (size_t i = transpose % apart; i < s.n_values; i += apart)
-            s.scale[i] *= scale;
-        for (size_t i = 0; i < s.n_values; i += 5)
-            s.x[i] *= transpose / (BY * BY) / 2 ? 1e37f : 1;
-        kv_trellis_count(s.transition, s.n_transitions, s.scale, s.whole);
-        for (size_t i = 0; i < s.n_values; i++)
-            assert_true(isfinite(s.whole[i].x) && isfinite(s.whole[i].number));
-        check_levels(&s);
-        tear_down(&s);
-    }
-}
-
-/* Transitions of different bits that have one table: of 1 to 5 bits for one
- * value, of 1 to 3 for two and four. */
-static void test_shared_table(void **state)
-{
-    static const size_t kind[] = {3, 1, 0}, max_bits[] = {5, 3, 3};
-
-    (void)state;
-    for (uint64_t seed = 0; seed < 60; seed++) {
-        struct setup s;
-
-        set_up(&s, MAX_TRANSITIONS, kind[seed % 3], MAX_TRANSITIONS, seed,
-               ORDINARY);
-        for (size_t i = 0; i < s.n_transitions; i++)
-            s.transition[i].bits = 1 + (unsigned)(i / 4 % max_bits[seed % 3]);
-        check_levels(&s);
-        tear_down(&s);
-    }
 }
 
 /* No byte past a bitstream's end is written, or read by the decoder. */
@@ -651,10 +447,7 @@ int main(void)
         cmocka_unit_test(test_between_levels),
         cmocka_unit_test(test_larger_values),
         cmocka_unit_test(test_one_large_value),
-        cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_decodes_several),
-        cmocka_unit_test(test_any_scale),
-        cmocka_unit_test(test_shared_table),
         cmocka_unit_test(test_no_steps_and_ends),
         cmocka_unit_test(test_unfold),
         cmocka_unit_test(test_last_bits),
