@@ -43,7 +43,7 @@ static void multiply(char a_trans, char b_trans, size_t m, size_t n, size_t k,
  * is no memory for them: so they are made by one thread, after a look. */
 static void make_kernels(void)
 {
-    enum { SIDE = 48, BYTES = 32 << 20 };
+    enum { SIDE = 48, BYTES = 40 << 20 };
     static float a[SIDE * SIDE], c[SIDE * SIDE];
 
     kv_memory_probe(BYTES, "oneDNN's kernels");
@@ -101,7 +101,7 @@ static void multiply_bf16(size_t m, size_t n, size_t k, const uint16_t *a,
 
 static void make_bf16_kernels(void)
 {
-    enum { SIDE = 48, BYTES = 32 << 20 };
+    enum { SIDE = 48, BYTES = 40 << 20 };
     static uint16_t a[SIDE * SIDE];
     static float c[SIDE * SIDE];
 

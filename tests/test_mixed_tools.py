@@ -282,8 +282,8 @@ class Allocate(Case):
         refused("--queries 0", *four, "--queries", "0", at("eval.h5"))
         refused("--iters does not go with", *four, "--iters", "2",
                 at("eval.h5"))
-        refused("-c 65: expected 2 to 64", *four, "-m", at("m"), "-f",
-                at("eval.txt"), "-c", "65")
+        refused("-c 1: expected at least 2", *four, "-m", at("m"), "-f",
+                at("eval.txt"), "-c", "1")
         refused("-C goes with --allocate", "-s", "pq:d4b4", "-C",
                 at("calib.h5"), at("calib-text.h5"))
         refused("-m goes with --allocate", "-s", "pq:d4b4", "-m", at("m"),
