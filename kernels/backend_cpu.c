@@ -104,14 +104,12 @@ static int to_input(const struct kv_backend *b, const float *x, size_t n,
 static int multiply(const struct kv_backend *b, const struct kv_product *p,
                     struct kv_err *e)
 {
-    const float beta = p->add ? 1 : 0;
-
     if (b->weight_type == KV_TYPE_BF16)
-        kv_gemm_bf16(p->rows, p->outputs, p->inputs, p->a, p->w, beta, p->c,
+        kv_gemm_bf16(p->rows, p->outputs, p->inputs, p->a, p->w, p->add, p->c,
                      p->c_row);
     else
         kv_gemm(true, p->rows, p->outputs, p->inputs, 1, p->a, p->inputs, p->w,
-                p->inputs, beta, p->c, p->c_row);
+                p->inputs, p->add ? 1 : 0, p->c, p->c_row);
     return 0;
 }
 

@@ -65,14 +65,36 @@ static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
              b, ldb, beta, c, ldc);
 }
 
-#ifdef KV_GEMM_BF16
+/* oneDNN 2 passes layouts by pointer, 3 by handle. */
+#if DNNL_VERSION_MAJOR < 3
 
-/* Not in the library's headers, but in the library (meson.build looks). */
-dnnl_status_t dnnl_gemm_bf16bf16f32(char a_trans, char b_trans, dnnl_dim_t m,
-                                    dnnl_dim_t n, dnnl_dim_t k, float alpha,
-                                    const uint16_t *a, dnnl_dim_t lda,
-                                    const uint16_t *b, dnnl_dim_t ldb,
-                                    float beta, float *c, dnnl_dim_t ldc);
+#define PASS(layout) (&(layout))
+#define layout_init dnnl_memory_desc_init_by_strides
+#define layout_clear(layout) dnnl_success
+#define append_sum dnnl_post_ops_append_sum_v3
+
+static dnnl_status_t describe(dnnl_primitive_desc_t *d, dnnl_engine_t cpu,
+                              dnnl_memory_desc_t x[3],
+                              dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t m;
+    dnnl_status_t s = dnnl_matmul_desc_init(&m, &x[0], &x[1], NULL, &x[2]);
+
+    return s != dnnl_success
+               ? s
+               : dnnl_primitive_desc_create(d, &m, attr, cpu, NULL);
+}
+
+#else
+
+#define PASS(layout) (layout)
+#define layout_init dnnl_memory_desc_create_with_strides
+#define layout_clear(layout) dnnl_memory_desc_destroy(layout)
+#define append_sum dnnl_post_ops_append_sum
+#define describe(d, cpu, x, attr) \
+    dnnl_matmul_primitive_desc_create(d, cpu, x[0], x[1], NULL, x[2], attr)
+
+#endif
 
 bool kv_gemm_has_bf16(void)
 {
@@ -82,21 +104,96 @@ bool kv_gemm_has_bf16(void)
     return (isa & bf16) == bf16;
 }
 
-static void multiply_bf16(size_t m, size_t n, size_t k, const uint16_t *a,
-                          const uint16_t *b, float beta, float *c, size_t ldc)
+static void expect(dnnl_status_t status)
 {
-    const int threads = omp_get_max_threads();
-    dnnl_status_t status;
+    enum { OBJECT = 1 << 10 };
 
-    omp_set_num_threads(1);
-    status = dnnl_gemm_bf16bf16f32('N', 'T', (dnnl_dim_t)m, (dnnl_dim_t)n,
-                                   (dnnl_dim_t)k, 1, a, (dnnl_dim_t)k, b,
-                                   (dnnl_dim_t)k, beta, c, (dnnl_dim_t)ldc);
-    omp_set_num_threads(threads);
     if (status == dnnl_out_of_memory)
-        kv_memory_end(m * n, sizeof(*c));
+        kv_memory_end(1, OBJECT);
     if (status != dnnl_success)
-        abort();
+        abort(); /* no such product */
+}
+
+/* a, b and c of c[m][n] = a[m][k] b[n][k]^T. */
+static void layouts(dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, dnnl_dim_t ldc,
+                    dnnl_memory_desc_t x[3])
+{
+    const dnnl_dims_t size[3] = {{m, k}, {k, n}, {m, n}};
+    const dnnl_dims_t stride[3] = {{k, 1}, {1, k}, {ldc, 1}};
+
+    for (int i = 0; i < 3; i++)
+        expect(layout_init(&x[i], 2, size[i], i < 2 ? dnnl_bf16 : dnnl_f32,
+                           stride[i]));
+}
+
+/* Products of any shape; a thread makes its own, as oneDNN asks. */
+struct products {
+    dnnl_engine_t cpu;
+    dnnl_stream_t stream;
+    dnnl_primitive_t set, add; /* c = a b^T, c += a b^T */
+};
+
+static dnnl_primitive_t product(dnnl_engine_t cpu, bool add)
+{
+    const dnnl_dim_t any = DNNL_RUNTIME_DIM_VAL;
+    dnnl_primitive_attr_t attr;
+    dnnl_post_ops_t sum;
+    dnnl_memory_desc_t x[3];
+    dnnl_primitive_desc_t d;
+    dnnl_primitive_t p;
+
+    layouts(any, any, any, any, x);
+    expect(dnnl_primitive_attr_create(&attr));
+    expect(dnnl_post_ops_create(&sum));
+    if (add)
+        expect(append_sum(sum, 1, 0, dnnl_data_type_undef));
+    expect(dnnl_primitive_attr_set_post_ops(attr, sum));
+    expect(describe(&d, cpu, x, attr));
+    expect(dnnl_primitive_create(&p, d));
+    expect(dnnl_primitive_desc_destroy(d));
+    expect(dnnl_post_ops_destroy(sum));
+    expect(dnnl_primitive_attr_destroy(attr));
+    for (int i = 0; i < 3; i++)
+        expect(layout_clear(x[i]));
+    return p;
+}
+
+static const struct products *products(void)
+{
+    static _Thread_local struct products p;
+
+    if (!p.cpu) {
+        expect(dnnl_engine_create(&p.cpu, dnnl_cpu, 0));
+        expect(dnnl_stream_create(&p.stream, p.cpu, dnnl_stream_default_flags));
+        p.set = product(p.cpu, false);
+        p.add = product(p.cpu, true);
+    }
+    return &p;
+}
+
+static void multiply_bf16(size_t m, size_t n, size_t k, const uint16_t *a,
+                          const uint16_t *b, bool add, float *c, size_t ldc)
+{
+    static const int arg[3] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
+    const struct products *p = products();
+    const int threads = omp_get_max_threads();
+    void *data[3] = {(void *)a, (void *)b, c};
+    dnnl_memory_desc_t x[3];
+    dnnl_exec_arg_t args[3];
+
+    layouts((dnnl_dim_t)m, (dnnl_dim_t)n, (dnnl_dim_t)k, (dnnl_dim_t)ldc, x);
+    for (int i = 0; i < 3; i++) {
+        args[i].arg = arg[i];
+        expect(
+            dnnl_memory_create(&args[i].memory, PASS(x[i]), p->cpu, data[i]));
+    }
+    omp_set_num_threads(1);
+    expect(dnnl_primitive_execute(add ? p->add : p->set, p->stream, 3, args));
+    omp_set_num_threads(threads);
+    for (int i = 0; i < 3; i++) {
+        expect(dnnl_memory_destroy(args[i].memory));
+        expect(layout_clear(x[i]));
+    }
 }
 
 static void make_bf16_kernels(void)
@@ -107,11 +204,11 @@ static void make_bf16_kernels(void)
 
     kv_memory_probe(BYTES, "oneDNN's kernels");
     for (size_t m = 1; m <= SIDE; m += SIDE - 1)
-        multiply_bf16(m, SIDE, SIDE, a, a, 0, c, SIDE);
+        multiply_bf16(m, SIDE, SIDE, a, a, m > 1, c, SIDE);
 }
 
 void kv_gemm_bf16(size_t m, size_t n, size_t k, const float *a,
-                  const uint16_t *b, float beta, float *c, size_t ldc)
+                  const uint16_t *b, bool add, float *c, size_t ldc)
 {
     static pthread_once_t made = PTHREAD_ONCE_INIT;
     uint16_t *rounded = kv_alloc(m * k, sizeof(*rounded));
@@ -119,11 +216,9 @@ void kv_gemm_bf16(size_t m, size_t n, size_t k, const float *a,
     pthread_once(&made, make_bf16_kernels);
     for (size_t i = 0; i < m * k; i++)
         rounded[i] = kv_f32_to_bf16(a[i]);
-    multiply_bf16(m, n, k, rounded, b, beta, c, ldc);
+    multiply_bf16(m, n, k, rounded, b, add, c, ldc);
     free(rounded);
 }
-
-#endif
 
 #else
 
@@ -149,19 +244,15 @@ static void sgemm(bool a_trans, bool b_trans, size_t m, size_t n, size_t k,
     kv_blas_leave();
 }
 
-#endif
-
-#ifndef KV_GEMM_BF16
-
 bool kv_gemm_has_bf16(void)
 {
     return false;
 }
 
 void kv_gemm_bf16(size_t m, size_t n, size_t k, const float *a,
-                  const uint16_t *b, float beta, float *c, size_t ldc)
+                  const uint16_t *b, bool add, float *c, size_t ldc)
 {
-    (void)m, (void)n, (void)k, (void)a, (void)b, (void)beta, (void)c;
+    (void)m, (void)n, (void)k, (void)a, (void)b, (void)add, (void)c;
     (void)ldc;
     abort(); /* where has_bf16() is false */
 }

@@ -169,11 +169,11 @@ static void test_bf16(void **state)
 
         for (size_t i = 0; i < n * k; i++)
             half[i] = kv_f32_to_bf16(b[i]);
-        kv_gemm_bf16(m, n, k, a, half, 1, c, n);
+        kv_gemm_bf16(m, n, k, a, half, true, c, n);
 #pragma omp parallel for num_threads(2)
         for (int i = 0; i < 2; i++)
             if (i)
-                kv_gemm_bf16(m, n, k, a, half, 1, again, n);
+                kv_gemm_bf16(m, n, k, a, half, true, again, n);
         assert_memory_equal(c, again, m * n * sizeof(*c));
         for (size_t i = 0; i < m * n; i++) {
             double want = (double)before[i];
