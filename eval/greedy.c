@@ -15,15 +15,14 @@ struct sequence {
     size_t n_layers;
     struct kv_codecs *codecs;
     struct kv_cache **cache;
-    struct kv_tile_cache *
-        *tiled;        /* of caches that can; NULL: literally, none */
+    struct kv_tile_cache **tiled; /* of caches that can */
     bool exact_prompt; /* the call under way is a prompt at full precision */
 };
 
 static void clear(struct sequence *s)
 {
     for (size_t i = 0; i < s->n_layers; i++) {
-        kv_tile_cache_free(s->tiled ? s->tiled[i] : NULL);
+        kv_tile_cache_free(s->tiled[i]);
         kv_cache_free(s->cache[i]);
     }
     free(s->tiled);
@@ -37,6 +36,7 @@ static int init(struct sequence *s, const struct kv_shape *shape,
 {
     *s = (struct sequence){.n_layers = shape->n_layers};
     s->cache = kv_alloc(s->n_layers, sizeof(struct kv_cache *));
+    s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tile_cache *));
     if (kv_codecs_new(&s->codecs, spec, shape, 0, s->n_layers, calib, e))
         goto fail;
     for (size_t i = 0; i < s->n_layers; i++) {
@@ -44,19 +44,13 @@ static int init(struct sequence *s, const struct kv_shape *shape,
 
         if (kv_cache_new(&s->cache[i], codec[KV_K], codec[KV_V], seed, e))
             goto fail;
+        if (kv_tile_cache_can(s->cache[i], KV_PATH_EXACT))
+            s->tiled[i] = kv_tile_cache_new(s->cache[i]);
     }
     return 0;
 fail:
     clear(s);
     return -1;
-}
-
-static void use_tiles(struct sequence *s)
-{
-    s->tiled = kv_alloc(s->n_layers, sizeof(struct kv_tile_cache *));
-    for (size_t i = 0; i < s->n_layers; i++)
-        if (kv_tile_cache_can(s->cache[i], KV_PATH_EXACT))
-            s->tiled[i] = kv_tile_cache_new(s->cache[i]);
 }
 
 static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
@@ -75,7 +69,7 @@ static int attend(void *arg, const struct kv_qkv *x, struct kv_err *e)
 
     const struct kv_attend_view view = kv_cache_view(cache, x->n);
 
-    if (!s->tiled || !s->tiled[x->layer]) {
+    if (!s->tiled[x->layer]) {
         kv_cache_attend(cache, view, h.q, h.out);
     } else {
         kv_tile_cache_update(s->tiled[x->layer]);
@@ -112,7 +106,6 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
 
     if (init(&s, &info->shape, spec, calib, seed, e))
         return -1;
-    use_tiles(&s);
     kv_progress_init(&progress, spec->text, n_new);
     hidden = kv_alloc(n_prompt, info->hidden * sizeof(*hidden));
     logits = kv_alloc(info->n_vocab, sizeof(*logits));
@@ -132,36 +125,6 @@ int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
     rc = 0;
 out:
     kv_progress_clear(&progress);
-    free(logits);
-    free(hidden);
-    clear(&s);
-    return rc;
-}
-
-int kv_stream_literal(struct kv_model *m, const struct kv_spec *spec,
-                      const struct kv_calib *calib, uint64_t seed,
-                      const int32_t *tokens, size_t n, double *nll,
-                      struct kv_err *e)
-{
-    const struct kv_model_info *info = kv_model_info(m);
-    struct sequence s;
-    const struct kv_attention mine = {.run = attend, .arg = &s};
-    float *hidden, *logits;
-    int rc = -1;
-
-    if (init(&s, &info->shape, spec, calib, seed, e))
-        return -1;
-    hidden = kv_alloc(1, info->hidden * sizeof(*hidden));
-    logits = kv_alloc(info->n_vocab, sizeof(*logits));
-    for (size_t i = 0; i + 1 < n; i++) {
-        if (kv_model_forward(m, tokens + i, 1, 1, i, &mine, hidden, e) ||
-            kv_model_logits(m, hidden, 1, logits, e))
-            goto out;
-        nll[i] = kv_log_sum_exp(logits, info->n_vocab) -
-                 (double)logits[tokens[i + 1]];
-    }
-    rc = 0;
-out:
     free(logits);
     free(hidden);
     clear(&s);

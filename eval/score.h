@@ -13,16 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Mean of window means, with its standard error. */
-struct kv_window_mean {
-    double sum, sum2;
-    size_t n;
-};
-
-void kv_window_mean_add(struct kv_window_mean *m, double x);
-double kv_window_mean_value(const struct kv_window_mean *m); /* NaN: none */
-double kv_window_mean_se(const struct kv_window_mean *m);    /* NaN below 2 */
-
 struct kv_score;
 struct kv_score *kv_score_new(void);
 void kv_score_free(struct kv_score *s);

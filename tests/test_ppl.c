@@ -3,14 +3,16 @@
  * token and attends. */
 #include "eval/greedy.h"
 #include "eval/ppl.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
+#include "lib/cache.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 #include "tests/tiny_model.h"
 
 #include <math.h>
 
-enum { N = 80, WINDOWS = 2, SEED = 9 };
+enum { N = 80, WINDOWS = 2, SEED = 9, MAX_LAYERS = 4 };
 
 struct setup {
     struct tiny_model tiny;
@@ -98,6 +100,63 @@ static void test_definition(void **state)
     free(logits);
 }
 
+/* The caches of every layer, appended to and read as they are defined. */
+struct literal {
+    struct kv_codecs *codecs;
+    struct kv_cache *cache[MAX_LAYERS];
+};
+
+static int attend_literal(void *arg, const struct kv_qkv *x, struct kv_err *e)
+{
+    const struct literal *l = arg;
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    struct kv_cache *cache = l->cache[x->layer];
+
+    if (kv_cache_append(cache, x->q, codec[KV_K]->pre_rope ? x->k_pre : x->k,
+                        x->v, x->n, e))
+        return -1;
+    kv_cache_attend(cache, kv_cache_view(cache, x->n), x->q, x->out);
+    return 0;
+}
+
+/* The tokens' losses by a loop of append and attend: position i of tokens [n]
+ * against token i + 1, nll [n - 1].  The definition that `stream` is held to.
+ */
+static void stream_literal(struct kv_model *m, const struct kv_spec *spec,
+                           const struct kv_calib *calib, const int32_t *tokens,
+                           double *nll)
+{
+    const struct kv_model_info *info = kv_model_info(m);
+    const size_t layers = info->shape.n_layers;
+    struct literal l;
+    const struct kv_attention mine = {.run = attend_literal, .arg = &l};
+    float *hidden = kv_alloc(1, info->hidden * sizeof(*hidden));
+    float *logits = kv_alloc(info->n_vocab, sizeof(*logits));
+    struct kv_err e = {""};
+
+    assert_true(layers <= MAX_LAYERS);
+    if (kv_codecs_new(&l.codecs, spec, &info->shape, 0, layers, calib, &e))
+        fail_msg("%s", e.msg);
+    for (size_t i = 0; i < layers; i++) {
+        struct kv_codec *const *codec = kv_codecs_at(l.codecs, i);
+
+        if (kv_cache_new(&l.cache[i], codec[KV_K], codec[KV_V], SEED, &e))
+            fail_msg("%s", e.msg);
+    }
+    for (size_t i = 0; i + 1 < N; i++) {
+        if (kv_model_forward(m, tokens + i, 1, 1, i, &mine, hidden, &e) ||
+            kv_model_logits(m, hidden, 1, logits, &e))
+            fail_msg("%s", e.msg);
+        nll[i] = kv_log_sum_exp(logits, info->n_vocab) -
+                 (double)logits[tokens[i + 1]];
+    }
+    for (size_t i = 0; i < layers; i++)
+        kv_cache_free(l.cache[i]);
+    kv_codecs_free(l.codecs);
+    free(logits);
+    free(hidden);
+}
+
 static void check_stream(const struct setup *s, const char *text)
 {
     const struct kv_shape *shape = &kv_model_info(s->model)->shape;
@@ -110,9 +169,7 @@ static void check_stream(const struct setup *s, const char *text)
         return; /* a scheme may refuse sinks and residual */
     calib = synthetic_calib(shape, &spec, s->folder);
     for (size_t w = 0; w < WINDOWS; w++) {
-        if (kv_stream_literal(s->model, &spec, calib, SEED, s->tokens + w * N,
-                              N, token, &e))
-            fail_msg("%s", e.msg);
+        stream_literal(s->model, &spec, calib, s->tokens + w * N, token);
         for (size_t i = 0; i + 1 < N; i++)
             want += token[i] / (WINDOWS * (N - 1));
     }

@@ -155,8 +155,3 @@ uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
 
     return 9 * m * n * parts + m * z + (sums_stored ? 0 : n * z);
 }
-
-uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored)
-{
-    return 10 * (d + l) + (sums_stored ? 0 : 2 * d * l);
-}

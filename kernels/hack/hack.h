@@ -77,11 +77,6 @@ struct kv_hack_ops {
 uint64_t kv_hack_formula(size_t m, size_t n, size_t z, size_t p,
                          bool sums_stored);
 
-/* Section 5.3, one query head and one decode step over l tokens of head
- * dimension d: 10 (d + l), plus 2 d l when sums are not stored.  One partition
- * each way. */
-uint64_t kv_hack_formula_decode(size_t d, size_t l, bool sums_stored);
-
 /* Adds the cost of a row of n codes times n_columns columns, and of quantizing
  * the row; folded: the columns have neither minimum nor scale. */
 void kv_hack_count_product(struct kv_hack_ops *ops, size_t n, size_t n_columns,

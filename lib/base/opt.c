@@ -65,7 +65,7 @@ void kv_close_stdout(void)
                errno ? strerror(errno) : "write error");
 }
 
-void kv_strings_add(struct kv_strings *s, const char *item)
+static void add_string(struct kv_strings *s, const char *item)
 {
     s->item = kv_realloc(s->item, s->n + 1, sizeof(*s->item));
     s->item[s->n++] = item;
@@ -155,7 +155,7 @@ static void set(const struct kv_opt *o, const char *arg)
         *(const char **)o->at = arg;
         return;
     case KV_OPT_LIST:
-        kv_strings_add(o->at, arg);
+        add_string(o->at, arg);
         return;
     case KV_OPT_BYTES:
         if (kv_parse_bytes(arg, o->at))

@@ -37,7 +37,6 @@ struct kv_strings {
     const char **item;
     size_t n;
 };
-void kv_strings_add(struct kv_strings *s, const char *item);
 void kv_strings_clear(struct kv_strings *s);
 
 /* The use of the file that an option names. */
