@@ -376,7 +376,7 @@ static void test_outliers(void **state)
         const size_t n_side = seed % (N / 2 + 1);
         float x[N], high[N], low[N];
         bool outlier[N];
-        uint16_t half[2];
+        uint8_t head[4];
         uint64_t k[N];
         struct kv_topk top = {.key = k, .capacity = n_side};
         size_t n_high = 0, n_low = 0, n = 0;
@@ -386,7 +386,7 @@ static void test_outliers(void **state)
             x[i] = (float)(kv_random(seed, i) % (2 + seed % 50)) - 9;
             kv_topk_push(&top, kv_topk_key(x[i], (uint32_t)i));
         }
-        r = kv_kvquant_row_range(x, N, n_side, outlier, half);
+        r = kv_kvquant_row_range(x, N, n_side, outlier, head);
         for (size_t i = 0; i < n_side; i++) {
             assert_true(outlier[kv_topk_index(k[i])]);
             assert_within(kv_topk_value(k[i]), x[kv_topk_index(k[i])], 0);

@@ -214,10 +214,10 @@ static double train_and_code(const char *text, enum kv_side side,
 
         const float *at = x + t * row;
         uint8_t bytes[2 + 64 + 4 * 64];
-        uint16_t half[2];
+        uint8_t head[4];
         bool outlier[64];
         struct kv_kvquant_range r =
-            kv_kvquant_row_range(at, row, n_side, outlier, half);
+            kv_kvquant_row_range(at, row, n_side, outlier, head);
 
         n_tokens++;
         if (c->variable) {

@@ -3,26 +3,14 @@
  *
  * A group's head: | step: f16 |, the step 1/scale: the scale itself overflows
  * fp16 on narrow groups.  Codes are stored offset by 2^(b-1) - 1. */
-#include "lib/base/half.h"
 #include "lib/schemes/rtn.h"
 #include "lib/schemes/schemes.h"
-
-#include <math.h>
-#include <string.h>
 
 static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
                          uint16_t *code)
 {
     const float top = (float)((1u << (bits - 1)) - 1);
-    float max = 0;
-    uint16_t half;
-
-    for (size_t i = 0; i < n; i++)
-        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
-    half = kv_group_step(max, top);
-    memcpy(head, &half, sizeof(half));
-
-    const float step = kv_f16_to_f32(half); /* as stored */
+    const float step = kv_group_put_step(head, kv_group_max_abs(x, n), top);
 
     for (size_t i = 0; i < n; i++) {
         const float q = step > 0 ? x[i] / step : 0;
@@ -35,11 +23,7 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
                          const uint8_t *head, float *x)
 {
     const float top = (float)((1u << (bits - 1)) - 1);
-    uint16_t half;
-
-    memcpy(&half, head, sizeof(half));
-
-    const float step = kv_f16_to_f32(half);
+    const float step = kv_f16_get(head);
 
     for (size_t i = 0; i < n; i++)
         x[i] = ((float)code[i] - top) * step;

@@ -30,10 +30,8 @@
  * and, in ggml, the codes that the block before it left; our reading: the code
  * of the value nearest to zero. */
 #include "kernels/hadamard.h"
-#include "kernels/scaled/scaled.h"
-#include "kernels/tiles/tiles.h"
 #include "lib/base/alloc.h"
-#include "lib/base/half.h"
+#include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
 #include <assert.h>
@@ -120,12 +118,9 @@ static void dequantize_0(const uint8_t *code, unsigned bits, const float *head,
 static void quantize_1(const float *x, unsigned bits, float *head,
                        uint8_t *code)
 {
-    float min = x[0], max = x[0];
+    float min, max;
 
-    for (size_t j = 1; j < BLOCK; j++) {
-        min = x[j] < min ? x[j] : min;
-        max = x[j] > max ? x[j] : max;
-    }
+    kv_group_ends(x, BLOCK, &min, &max);
 
     const float d = (max - min) / (float)((1u << bits) - 1), id = inverse(d);
 

@@ -20,6 +20,9 @@
 #include "lib/base/half.h"
 #include "lib/codec.h"
 
+#include <math.h>
+#include <string.h>
+
 enum kv_axis { KV_AXIS_TOKEN, KV_AXIS_CHANNEL };
 
 /* How one group of n values becomes a head and codes, and back. */
@@ -71,6 +74,26 @@ void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
 extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
 extern const struct kv_group_quantizer *const kv_e4m3_quantizer;
 
+/* The ends of n >= 1 values. */
+static inline void kv_group_ends(const float *x, size_t n, float *min,
+                                 float *max)
+{
+    *min = *max = x[0];
+    for (size_t i = 1; i < n; i++) {
+        *min = x[i] < *min ? x[i] : *min;
+        *max = x[i] > *max ? x[i] : *max;
+    }
+}
+
+static inline float kv_group_max_abs(const float *x, size_t n)
+{
+    float max = 0;
+
+    for (size_t i = 0; i < n; i++)
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+    return max;
+}
+
 /* The scale range / top as fp16: the nearest half, but a denormal is rounded up
  * if top * scale would fall short of the range. */
 static inline uint16_t kv_group_step(float range, float top)
@@ -80,6 +103,12 @@ static inline uint16_t kv_group_step(float range, float top)
 
     return small && kv_f16_to_f32(half) * top < range ? (uint16_t)(half + 1)
                                                       : half;
+}
+
+/* Stores it; gives it as stored. */
+static inline float kv_group_put_step(uint8_t *head, float range, float top)
+{
+    return kv_f16_put(head, kv_f16_to_f32(kv_group_step(range, top)));
 }
 
 /* Half to even; |x| < 2^22 (larger values come back unrounded or near). */

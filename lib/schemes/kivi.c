@@ -13,30 +13,19 @@
  * tokens at most in full, and whenever they are full encodes the whole cache
  * anew; here quantized tokens stay quantized as they were.  Its other back end,
  * HQQ, optimises the minimum, which kvtools does not. */
-#include "lib/base/half.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
-
-#include <math.h>
-#include <string.h>
 
 static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
                          uint16_t *code)
 {
     const float top = (float)((1u << bits) - 1);
-    float min = x[0], max = x[0];
-    uint16_t half[2];
+    float min, max;
 
-    for (size_t i = 1; i < n; i++) {
-        min = x[i] < min ? x[i] : min;
-        max = x[i] > max ? x[i] : max;
-    }
-    half[0] = kv_group_step(max - min, top);
-    half[1] = kv_f16_clamp(min + 0.0f); /* of the two zeros always +0 */
-    memcpy(head, half, sizeof(half));
+    kv_group_ends(x, n, &min, &max);
 
-    const float scale = kv_f16_to_f32(half[0]); /* as stored */
-    const float low = kv_f16_to_f32(half[1]);
+    const float scale = kv_group_put_step(head, max - min, top);
+    const float low = kv_f16_put(head + 2, min + 0.0f); /* no -0 */
 
     for (size_t i = 0; i < n; i++) /* a flat group is its minimum */
         code[i] = scale > 0 ? kv_code((x[i] - low) / scale, top) : 0;
@@ -45,13 +34,9 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
 static void decode_group(const uint16_t *code, size_t n, unsigned bits,
                          const uint8_t *head, float *x)
 {
-    uint16_t half[2];
+    const float scale = kv_f16_get(head), low = kv_f16_get(head + 2);
 
     (void)bits;
-    memcpy(half, head, sizeof(half));
-
-    const float scale = kv_f16_to_f32(half[0]), low = kv_f16_to_f32(half[1]);
-
     for (size_t i = 0; i < n; i++)
         x[i] = low + scale * (float)code[i];
 }
@@ -59,12 +44,9 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
 static void affine(const uint8_t *head, unsigned bits, uint16_t *scale,
                    float *low)
 {
-    uint16_t half[2];
-
     (void)bits;
-    memcpy(half, head, sizeof(half));
-    *scale = half[0];
-    *low = kv_f16_to_f32(half[1]);
+    memcpy(scale, head, sizeof(*scale));
+    *low = kv_f16_get(head + 2);
 }
 
 const struct kv_group_quantizer kv_kivi_quantizer = {

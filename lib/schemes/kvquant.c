@@ -92,7 +92,7 @@ void kv_kvquant_midpoints(const float *level, unsigned bits, float *mid)
 
 struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
                                              size_t n_side, bool *outlier,
-                                             uint16_t half[2])
+                                             uint8_t head[4])
 {
     uint64_t *key = kv_alloc(2 * n_side, sizeof(*key));
     struct kv_topk high = {.key = key, .capacity = n_side};
@@ -116,11 +116,9 @@ struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
         min = x[i] < min ? x[i] : min;
         max = x[i] > max ? x[i] : max;
     }
-    half[0] = kv_f16_clamp(min / 2 + max / 2);
-    half[1] = kv_group_step(max - min, 2);
     free(key);
-    return (struct kv_kvquant_range){kv_f16_to_f32(half[0]),
-                                     kv_f16_to_f32(half[1])};
+    return (struct kv_kvquant_range){kv_f16_put(head, min / 2 + max / 2),
+                                     kv_group_put_step(head + 2, max - min, 2)};
 }
 
 /* ---- the codec --------------------------------------------------------- */
@@ -376,12 +374,10 @@ static void encode_values(const struct nuq *q, const float *x, uint16_t *code,
 {
     bool *outlier = kv_alloc(q->row, sizeof(*outlier));
     uint8_t *head = bytes + q->code_bytes, *sparse = head + 4;
-    uint16_t half[2];
     const struct kv_kvquant_range r =
-        kv_kvquant_row_range(x, q->row, q->n_side, outlier, half);
+        kv_kvquant_row_range(x, q->row, q->n_side, outlier, head);
     size_t at = 0;
 
-    memcpy(head, half, sizeof(half));
     for (size_t i = 0; i < q->row; i++) {
         code[i] = outlier[i] ? 0 : code_of(q, r, x[i]);
         if (outlier[i])
@@ -408,12 +404,8 @@ static void decode_values(const struct nuq *q, const uint16_t *code,
                           const uint8_t *head, float *x)
 {
     const size_t n = 2 * q->n_side;
-    struct kv_kvquant_range r;
-    uint16_t half[2];
+    const struct kv_kvquant_range r = {kv_f16_get(head), kv_f16_get(head + 2)};
 
-    memcpy(half, head, sizeof(half));
-    r = (struct kv_kvquant_range){kv_f16_to_f32(half[0]),
-                                  kv_f16_to_f32(half[1])};
     for (size_t i = 0; i < q->row; i++)
         x[i] = value_of(q, r, code[i]);
     for (size_t at = 0; at < n; at++) {

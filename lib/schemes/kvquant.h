@@ -89,11 +89,11 @@ static inline struct kv_kvquant_range kv_kvquant_between(float low, float high)
     return (struct kv_kvquant_range){low / 2 + high / 2, high / 2 - low / 2};
 }
 
-/* The stored range of a token's values x [row]: half is the pair of fp16.
+/* The stored range of a token's values x [row]: head is its pair of fp16.
  * outlier: [row], true for n_side of the largest and of the smallest. */
 struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
                                              size_t n_side, bool *outlier,
-                                             uint16_t half[2]);
+                                             uint8_t head[4]);
 
 /* The code of z: how many of the 2^bits - 1 ascending midpoints between levels
  * are below it (the lower level on ties). */

@@ -228,13 +228,13 @@ static void take_values(struct job *j, size_t first, const float *x,
 {
     for (size_t t = 0; t < n; t++) {
         const float *at = x + t * j->row;
-        uint16_t half[2];
+        uint8_t head[4];
 
         if (is_skipped(j, first + t))
             continue;
 
         const struct kv_kvquant_range r =
-            kv_kvquant_row_range(at, j->row, j->n_side, j->outlier, half);
+            kv_kvquant_row_range(at, j->row, j->n_side, j->outlier, head);
 
         for (size_t i = 0; i < j->row; i++)
             if (!j->outlier[i])

@@ -8,8 +8,6 @@
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
-#include <math.h>
-
 /* Appendix E. */
 static const float levels[16] = {
     -1.0f,
@@ -43,14 +41,9 @@ static uint16_t nearest_level(float x)
 static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
                          uint16_t *code)
 {
-    float max = 0;
+    const float scale = kv_f16_put(head, kv_group_max_abs(x, n));
 
     (void)bits;
-    for (size_t i = 0; i < n; i++)
-        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
-
-    const float scale = kv_f16_put(head, max);
-
     for (size_t i = 0; i < n; i++)
         code[i] = nearest_level(scale > 0 ? x[i] / scale : 0);
 }

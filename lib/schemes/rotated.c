@@ -1,8 +1,4 @@
 #include "lib/schemes/rotated.h"
-#include "lib/base/half.h"
-
-#include <math.h>
-#include <string.h>
 
 int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
                      struct kv_err *e)
@@ -26,39 +22,32 @@ static float min_scale(float low, float high)
     return fmaxf(fabsf(low), fabsf(high)) * 0x1p-14f;
 }
 
-static void put_head(uint8_t *head, uint16_t scale, float zero)
+static void put_zero(uint8_t *head, float zero)
 {
     const int16_t whole = (int16_t)zero;
 
-    memcpy(head, &scale, sizeof(scale));
-    memcpy(head + sizeof(scale), &whole, sizeof(whole));
+    memcpy(head + 2, &whole, sizeof(whole));
 }
 
 static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
                          uint16_t *code)
 {
     const float top = (float)((1u << bits) - 1);
-    float low = x[0], high = x[0];
+    float low, high;
 
-    for (size_t i = 1; i < n; i++) {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
-    }
+    kv_group_ends(x, n, &low, &high);
     memset(code, 0, n * sizeof(*code));
     if (low == high) { /* scale |low|, zero -1 or 1, codes 0 give low */
-        put_head(head, kv_f16_clamp(fabsf(low)),
-                 low > 0   ? -1
-                 : low < 0 ? 1
-                           : 0);
+        kv_f16_put(head, fabsf(low));
+        put_zero(head, low > 0 ? -1 : low < 0 ? 1 : 0);
         return;
     }
 
     const float range = fmaxf(high - low, top * min_scale(low, high));
-    const uint16_t half = kv_group_step(range, top);
-    const float scale = kv_f16_to_f32(half); /* as stored */
+    const float scale = kv_group_put_step(head, range, top);
     const float zero = -kv_round_even(low / scale);
 
-    put_head(head, half, zero);
+    put_zero(head, zero);
     for (size_t i = 0; i < n; i++)
         code[i] = kv_code(kv_round_even(x[i] / scale) + zero, top);
 }
@@ -113,12 +102,9 @@ int kv_rotated_open(struct kv_codec *c, bool all_heads)
 
 static void clamp_group(float *x, size_t n, bool symmetric, float clip)
 {
-    float low = x[0], high = x[0];
+    float low, high;
 
-    for (size_t i = 1; i < n; i++) {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
-    }
+    kv_group_ends(x, n, &low, &high);
     if (symmetric) {
         high = fmaxf(fabsf(low), fabsf(high));
         low = -high;

@@ -21,18 +21,7 @@
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
 
-#include <math.h>
-
 enum { MX_BLOCK = 32, NV_BLOCK = 16 };
-
-static float max_abs(const float *x, size_t n)
-{
-    float max = 0;
-
-    for (size_t i = 0; i < n; i++)
-        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
-    return max;
-}
 
 /* floor(log2 x); -127 of zero. */
 static int exponent(float x)
@@ -65,7 +54,7 @@ static float get_f16(const struct kv_minifloat *f, const uint8_t *head)
 static float put_f16(const struct kv_minifloat *f, const float *x, size_t n,
                      uint8_t *head)
 {
-    return kv_f16_put(head, max_abs(x, n)) / f->max;
+    return kv_f16_put(head, kv_group_max_abs(x, n)) / f->max;
 }
 
 static float get_e8m0(const struct kv_minifloat *f, const uint8_t *head)
@@ -77,7 +66,7 @@ static float get_e8m0(const struct kv_minifloat *f, const uint8_t *head)
 static float put_e8m0(const struct kv_minifloat *f, const float *x, size_t n,
                       uint8_t *head)
 {
-    const int p = 127 + exponent(max_abs(x, n)) - exponent(f->max);
+    const int p = 127 + exponent(kv_group_max_abs(x, n)) - exponent(f->max);
 
     *head = p > 0 ? (uint8_t)p : 0; /* 254 at most */
     return get_e8m0(f, head);
@@ -96,7 +85,7 @@ static float get_e4m3(const struct kv_minifloat *f, const uint8_t *head)
 static float put_e4m3(const struct kv_minifloat *f, const float *x, size_t n,
                       uint8_t *head)
 {
-    const float scale = max_abs(x, n) / f->max;
+    const float scale = kv_group_max_abs(x, n) / f->max;
     uint16_t code;
 
     kv_minifloat_encode(&kv_e4m3, &scale, 1, 1, &code);

@@ -3,12 +3,8 @@
  *
  * A group's head: | step: f16 | zero: int32 |, step = 1/scale.  Codes are
  * stored offset by 2^(b-1). */
-#include "lib/base/half.h"
 #include "lib/schemes/rtn.h"
 #include "lib/schemes/schemes.h"
-
-#include <math.h>
-#include <string.h>
 
 /* The least step for which zero fits: |x| / step stays below 2^30. */
 static float min_step(float max_abs)
@@ -16,10 +12,9 @@ static float min_step(float max_abs)
     return max_abs * 0x1p-30f;
 }
 
-static void put_head(uint8_t *head, uint16_t step, int32_t zero)
+static void put_zero(uint8_t *head, int32_t zero)
 {
-    memcpy(head, &step, sizeof(step));
-    memcpy(head + sizeof(step), &zero, sizeof(zero));
+    memcpy(head + 2, &zero, sizeof(zero));
 }
 
 /* A flat group c has no scale; step |c| with zero -1 or 1 and all codes in the
@@ -27,7 +22,8 @@ static void put_head(uint8_t *head, uint16_t step, int32_t zero)
 static void encode_flat(float c, size_t n, unsigned bits, uint8_t *head,
                         uint16_t *code)
 {
-    put_head(head, kv_f16_clamp(fabsf(c)), c > 0 ? -1 : c < 0 ? 1 : 0);
+    kv_f16_put(head, fabsf(c));
+    put_zero(head, c > 0 ? -1 : c < 0 ? 1 : 0);
     for (size_t i = 0; i < n; i++)
         code[i] = (uint16_t)(1u << (bits - 1));
 }
@@ -36,25 +32,20 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
                          uint16_t *code)
 {
     const double levels = (1u << bits) - 1, half_range = 1u << (bits - 1);
-    float min = x[0], max = x[0];
-    uint16_t half;
+    float min, max;
 
-    for (size_t i = 1; i < n; i++) {
-        min = x[i] < min ? x[i] : min;
-        max = x[i] > max ? x[i] : max;
-    }
+    kv_group_ends(x, n, &min, &max);
     if (min == max) {
         encode_flat(min, n, bits, head, code);
         return;
     }
-    half = kv_group_step(
-        fmaxf(max - min, (float)levels * min_step(fmaxf(-min, max))),
-        (float)levels);
 
-    const double step = (double)kv_f16_to_f32(half); /* as stored */
+    const double step = (double)kv_group_put_step(
+        head, fmaxf(max - min, (float)levels * min_step(fmaxf(-min, max))),
+        (float)levels);
     const double zero = -rint((double)min / step) - half_range;
 
-    put_head(head, half, (int32_t)fmin(fmax(zero, INT32_MIN), INT32_MAX));
+    put_zero(head, (int32_t)fmin(fmax(zero, INT32_MIN), INT32_MAX));
     for (size_t i = 0; i < n; i++) {
         const double q = rint((double)x[i] / step + zero) + half_range;
 
@@ -66,14 +57,10 @@ static void decode_group(const uint16_t *code, size_t n, unsigned bits,
                          const uint8_t *head, float *x)
 {
     const double half_range = 1u << (bits - 1);
-    uint16_t half;
+    const double step = (double)kv_f16_get(head);
     int32_t zero;
 
-    memcpy(&half, head, sizeof(half));
-    memcpy(&zero, head + sizeof(half), sizeof(zero));
-
-    const double step = (double)kv_f16_to_f32(half);
-
+    memcpy(&zero, head + 2, sizeof(zero));
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(((double)code[i] - half_range - zero) * step);
 }
