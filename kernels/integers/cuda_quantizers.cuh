@@ -115,8 +115,8 @@ struct kv_kivi {
     }
 };
 
-/* lib/schemes/zeropoint.c.  A flat group needs no case of its own but 0: its
- * value over the scale is 1 or -1. */
+/* zeropoint of lib/schemes/rtn.c.  A flat group needs no case of its own but 0:
+ * its value over the scale is 1 or -1. */
 struct kv_zeropoint {
     enum { SUMS = 0 };
     uint16_t half;
@@ -179,7 +179,7 @@ struct kv_zeropoint {
     }
 };
 
-/* lib/schemes/absmax.c */
+/* absmax of lib/schemes/rtn.c */
 struct kv_absmax {
     enum { SUMS = 0 };
     uint16_t half;

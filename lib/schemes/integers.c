@@ -17,6 +17,19 @@ int kv_integers_fit(struct kv_spec *s, enum kv_side side,
     return 0;
 }
 
+int kv_integers_fit_row(struct kv_spec *s, enum kv_side side, size_t row,
+                        struct kv_err *e)
+{
+    const size_t g = kv_spec_size(s, side, "g");
+
+    if (!g || g > row)
+        kv_spec_set(s, side, "g", (double)row);
+    if (row % kv_spec_size(s, side, "g"))
+        return kv_fail(e, "g=%zu must divide the row of %zu channels",
+                       kv_spec_size(s, side, "g"), row);
+    return 0;
+}
+
 struct integers {
     const struct kv_group_quantizer *q;
     enum kv_axis axis;

@@ -50,6 +50,11 @@ struct kv_group_quantizer {
 int kv_integers_fit(struct kv_spec *s, enum kv_side side,
                     const struct kv_shape *shape, struct kv_err *e);
 
+/* Along a row of channels, for check(): a group of 0 or more than the row
+ * becomes the row; fails when it does not divide it. */
+int kv_integers_fit_row(struct kv_spec *s, enum kv_side side, size_t row,
+                        struct kv_err *e);
+
 /* all_heads: token axis only, groups run over all KV heads. */
 int kv_integers_open(struct kv_codec *c, const struct kv_group_quantizer *q,
                      enum kv_axis axis, size_t len, bool all_heads,
@@ -69,7 +74,7 @@ void kv_integers_tile(const struct kv_codec *c, const struct kv_store *s,
                       const uint8_t *blocks, size_t first, size_t n,
                       size_t head, uint8_t *tile);
 
-/* KIVI's (kivi.c): minimum and scale; the symmetric one (absmax.c),
+/* KIVI's (kivi.c): minimum and scale; the symmetric one (rtn.c),
  * of 2 bits or more; floats e4m3 without a scale (smallfloat.c), of 8. */
 extern const struct kv_group_quantizer kv_kivi_quantizer, kv_absmax_quantizer;
 extern const struct kv_group_quantizer *const kv_e4m3_quantizer;

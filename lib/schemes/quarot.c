@@ -48,7 +48,7 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
             kv_spec_size(s, side, "b") < 2)
             return kv_fail(e, "zero=none has codes of both signs and 0: b must "
                               "be at least 2");
-        if (kv_rotated_check(s, side, heads * shape->head_dim, e))
+        if (kv_integers_fit_row(s, side, heads * shape->head_dim, e))
             return -1;
     }
     return 0;

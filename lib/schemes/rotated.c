@@ -1,18 +1,5 @@
 #include "lib/schemes/rotated.h"
 
-int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
-                     struct kv_err *e)
-{
-    const size_t g = kv_spec_size(s, side, "g");
-
-    if (!g || g > row)
-        kv_spec_set(s, side, "g", (double)row);
-    if (row % kv_spec_size(s, side, "g"))
-        return kv_fail(e, "g=%zu must divide the row of %zu channels",
-                       kv_spec_size(s, side, "g"), row);
-    return 0;
-}
-
 /* ---- integers with a zero point ---------------------------------------- */
 
 /* The smallest scale with zero < 2^14, and zero < 2^15 after rounding the scale

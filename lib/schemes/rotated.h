@@ -40,11 +40,6 @@ enum { KV_ZERO_INT, KV_ZERO_MIN };
       "a group keeps an integer zero point, or its minimum" }
 /* clang-format on */
 
-/* A group of 0 or larger than the row becomes the row; fails when g does not
- * divide it. */
-int kv_rotated_check(struct kv_spec *s, enum kv_side side, size_t row,
-                     struct kv_err *e);
-
 /* all_heads: a row is all KV heads, not one. */
 int kv_rotated_open(struct kv_codec *c, bool all_heads);
 

@@ -74,8 +74,8 @@ static int check(struct kv_spec *s, const struct kv_shape *shape,
     if (shape->n_kv_heads % kv_spec_size(s, KV_K, "h"))
         return kv_fail(e, "h=%zu must divide the %zu KV heads",
                        kv_spec_size(s, KV_K, "h"), shape->n_kv_heads);
-    return kv_rotated_check(s, KV_K, row_of(shape), e) ||
-                   kv_rotated_check(s, KV_V, shape->head_dim, e)
+    return kv_integers_fit_row(s, KV_K, row_of(shape), e) ||
+                   kv_integers_fit_row(s, KV_V, shape->head_dim, e)
                ? -1
                : 0;
 }
