@@ -24,7 +24,7 @@ KV_DEVICE uint16_t kv_clamp_f16(float x)
     return (h & 0x7fff) == 0x7c00 ? (uint16_t)(h - 1) : h;
 }
 
-/* kv_group_step() of lib/schemes/integers.h. */
+/* kv_group_scale() of lib/schemes/integers.h. */
 KV_DEVICE uint16_t kv_scale_f16(float range, float top)
 {
     const uint16_t half = kv_clamp_f16(range / top);

@@ -101,7 +101,7 @@ static inline float kv_group_max_abs(const float *x, size_t n)
 
 /* The scale range / top as fp16: the nearest half, but a denormal is rounded up
  * if top * scale would fall short of the range. */
-static inline uint16_t kv_group_step(float range, float top)
+static inline uint16_t kv_group_scale(float range, float top)
 {
     const uint16_t half = kv_f16_clamp(range / top);
     const bool small = half < 0x0400; /* below the least normal half */
@@ -111,9 +111,9 @@ static inline uint16_t kv_group_step(float range, float top)
 }
 
 /* Stores it; gives it as stored. */
-static inline float kv_group_put_step(uint8_t *head, float range, float top)
+static inline float kv_group_put_scale(uint8_t *head, float range, float top)
 {
-    return kv_f16_put(head, kv_f16_to_f32(kv_group_step(range, top)));
+    return kv_f16_put(head, kv_f16_to_f32(kv_group_scale(range, top)));
 }
 
 /* Half to even; |x| < 2^22 (larger values come back unrounded or near). */

@@ -24,7 +24,7 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
 
     kv_group_ends(x, n, &min, &max);
 
-    const float scale = kv_group_put_step(head, max - min, top);
+    const float scale = kv_group_put_scale(head, max - min, top);
     const float low = kv_f16_put(head + 2, min + 0.0f); /* no -0 */
 
     for (size_t i = 0; i < n; i++) /* a flat group is its minimum */

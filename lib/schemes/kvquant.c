@@ -117,8 +117,9 @@ struct kv_kvquant_range kv_kvquant_row_range(const float *x, size_t row,
         max = x[i] > max ? x[i] : max;
     }
     free(key);
-    return (struct kv_kvquant_range){kv_f16_put(head, min / 2 + max / 2),
-                                     kv_group_put_step(head + 2, max - min, 2)};
+    return (struct kv_kvquant_range){
+        kv_f16_put(head, min / 2 + max / 2),
+        kv_group_put_scale(head + 2, max - min, 2)};
 }
 
 /* ---- the codec --------------------------------------------------------- */

@@ -31,7 +31,7 @@ static void encode_group(const float *x, size_t n, unsigned bits, uint8_t *head,
     }
 
     const float range = fmaxf(high - low, top * min_scale(low, high));
-    const float scale = kv_group_put_step(head, range, top);
+    const float scale = kv_group_put_scale(head, range, top);
     const float zero = -kv_round_even(low / scale);
 
     put_zero(head, zero);

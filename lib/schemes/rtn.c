@@ -18,7 +18,7 @@ static void encode_absmax(const float *x, size_t n, unsigned bits,
                           uint8_t *head, uint16_t *code)
 {
     const float top = (float)((1u << (bits - 1)) - 1);
-    const float step = kv_group_put_step(head, kv_group_max_abs(x, n), top);
+    const float step = kv_group_put_scale(head, kv_group_max_abs(x, n), top);
 
     for (size_t i = 0; i < n; i++) {
         const float q = step > 0 ? x[i] / step : 0;
@@ -89,7 +89,7 @@ static void encode_zeropoint(const float *x, size_t n, unsigned bits,
         return;
     }
 
-    const double step = (double)kv_group_put_step(
+    const double step = (double)kv_group_put_scale(
         head, fmaxf(max - min, (float)levels * min_step(fmaxf(-min, max))),
         (float)levels);
     const double zero = -rint((double)min / step) - half_range;
