@@ -33,6 +33,7 @@ static inline bool twin_supports(const char *name)
         name = "avx2";
     return !strcmp(name, "avx2")   ? __builtin_cpu_supports("avx2")
            : !strcmp(name, "fma")  ? __builtin_cpu_supports("fma")
+           : !strcmp(name, "bmi")  ? __builtin_cpu_supports("bmi")
            : !strcmp(name, "bmi2") ? __builtin_cpu_supports("bmi2")
                                    : false;
 }
