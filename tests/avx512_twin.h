@@ -67,6 +67,8 @@ TWIN_MAP(cvtepi32_epi16, simde__m256i, int16_t, simde__m512i, int32_t, 16, x[i])
 TWIN_MAP(cvtepi32_epi8, simde__m128i, int8_t, simde__m512i, int32_t, 16, x[i])
 TWIN_MAP(cvtepu16_epi32, simde__m512i, int32_t, simde__m256i, uint16_t, 16,
          x[i])
+TWIN_MAP(cvtepi8_epi32, simde__m512i, int32_t, simde__m128i, int8_t, 16, x[i])
+TWIN_MAP(cvtepu8_epi32, simde__m512i, int32_t, simde__m128i, uint8_t, 16, x[i])
 TWIN_MAP(cvtepu8_epi16, simde__m512i, int16_t, simde__m256i, uint8_t, 32, x[i])
 TWIN_MAP(cvtph_ps, simde__m512, float, simde__m256i, uint16_t, 16,
          twin_half(x[i]))
@@ -84,6 +86,8 @@ TWIN_MAP(rsqrt14, simde__m512, float, simde__m512, float, 16, 1 / sqrtf(x[i]))
 #define _mm512_cvtepi32_epi16 twin_cvtepi32_epi16
 #define _mm512_cvtepi32_epi8 twin_cvtepi32_epi8
 #define _mm512_cvtepu16_epi32 twin_cvtepu16_epi32
+#define _mm512_cvtepi8_epi32 twin_cvtepi8_epi32
+#define _mm512_cvtepu8_epi32 twin_cvtepu8_epi32
 #define _mm512_cvtepu8_epi16 twin_cvtepu8_epi16
 #define _mm512_cvtph_ps twin_cvtph_ps
 #define _mm512_cvtps_epi32 twin_cvtps_epi32

@@ -3,15 +3,18 @@
 #include "tests/test.h"
 
 #include "kernels/level.h"
+#include "kernels/scaled/minifloat.h"
 #include "lib/base/hash.h"
 #include "tests/weights_setup.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static void every_type_decodes_as_gguf_does(void **state)
 {
     (void)state;
-    for (enum kv_stored t = KV_STORED_Q4_0; t < KV_STORED_OTHER; t++) {
+    for (enum kv_stored t = KV_STORED_Q4_0; t <= KV_STORED_MXFP4; t++) {
         const size_t n = GOLDEN_BLOCKS * kv_stored_values(t);
         uint8_t *b = test_blocks(t, GOLDEN_BLOCKS);
         float *x = kv_alloc(n, sizeof(*x));
@@ -54,11 +57,115 @@ static void any_blocks_anywhere(void **state)
     }
 }
 
+/* Every code, by the formats of kernels/scaled, which have no NaN. */
+static void small_floats_are_those_of_the_cache(void **state)
+{
+    static const struct {
+        enum kv_stored type;
+        const struct kv_minifloat *format;
+        unsigned last; /* positive code of a finite value */
+    } small[] = {{KV_STORED_F8_E4M3, &kv_e4m3, 0x7e},
+                 {KV_STORED_F8_E5M2, &kv_e5m2, 0x7b}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(small) / sizeof(*small); i++)
+        for (unsigned code = 0; code < 256; code++) {
+            const uint8_t byte = (uint8_t)code;
+            const uint16_t wide = (uint16_t)code;
+            float x, expected;
+
+            kv_stored_decode(small[i].type, &byte, 1, &x);
+            kv_minifloat_decode(small[i].format, &wide, 1, 1, &expected);
+            if ((code & 0x7f) == 0x7c && small[i].type == KV_STORED_F8_E5M2)
+                expected = code < 0x80 ? INFINITY : -INFINITY;
+            else if ((code & 0x7f) > small[i].last)
+                expected = NAN;
+            if (isnan(expected))
+                assert_true(isnan(x));
+            else
+                assert_memory_equal(&x, &expected, sizeof(x));
+        }
+}
+
+/* A half that is no number shows in the values. */
+static void what_is_no_number_shows(void **state)
+{
+    (void)state;
+    for (enum kv_stored t = KV_STORED_Q4_0; t <= KV_STORED_MXFP4; t++)
+        for (size_t h = 0; h < 2 && goldens[t].halves[h] >= 0; h++) {
+            uint8_t *b = test_blocks(t, 1);
+            float x[256];
+            bool finite = true;
+
+            b[goldens[t].halves[h] + 1] |= 0x7c;
+            kv_stored_decode(t, b, kv_stored_values(t), x);
+            for (size_t i = 0; i < kv_stored_values(t); i++)
+                finite &= isfinite(x[i]);
+            assert_false(finite);
+            free(b);
+        }
+}
+
+/* The definition of kv_stored_times(), over decoded values. */
+static float row_times(const float *w, const float *x, size_t n)
+{
+    float sum[32] = {0};
+
+    for (size_t i = 0; i < n; i++)
+        sum[i % 32] = fmaf(w[i], x[i], sum[i % 32]);
+    for (size_t half = 16; half; half /= 2)
+        for (size_t j = 0; j < half; j++)
+            sum[j] += sum[j + half];
+    return sum[0];
+}
+
+static void times_of(enum kv_stored t, size_t rows, size_t n)
+{
+    const size_t values = kv_stored_values(t);
+    uint8_t *w = test_blocks(t, rows * n / values);
+    float *decoded = kv_alloc(rows * n, sizeof(*decoded));
+    float *x = kv_alloc(n, sizeof(*x)), *y = kv_alloc(rows + 1, sizeof(*y));
+    float *plain = kv_alloc(rows, sizeof(*plain));
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)kv_random_normal(7, i);
+    kv_stored_decode(t, w, rows * n, decoded);
+    for (size_t r = 0; r < rows; r++)
+        plain[r] = row_times(decoded + r * n, x, n);
+    y[rows] = 42;
+    kv_stored_times(t, w, rows, n, x, y);
+    assert_true(y[rows] == 42);
+    if (memcmp(plain, y, rows * sizeof(*y)))
+        fail_msg("%s, %zu rows of %zu", kv_stored_name(t), rows, n);
+    free(plain);
+    free(y);
+    free(x);
+    free(decoded);
+    free(w);
+}
+
+static void products_are_of_decoded_values(void **state)
+{
+    (void)state;
+    for (enum kv_stored t = 0; t < KV_STORED_OTHER; t++)
+        for (size_t rows = 0; rows < 10; rows++)
+            for (size_t blocks = 0; blocks < 4; blocks++) {
+                const size_t values = kv_stored_values(t);
+
+                times_of(t, rows, values * blocks);
+                if (values == 1)
+                    times_of(t, rows, 29 + 31 * blocks);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_decodes_as_gguf_does),
         cmocka_unit_test(any_blocks_anywhere),
+        cmocka_unit_test(small_floats_are_those_of_the_cache),
+        cmocka_unit_test(what_is_no_number_shows),
+        cmocka_unit_test(products_are_of_decoded_values),
     };
     int failed = 0;
 

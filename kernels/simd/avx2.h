@@ -36,6 +36,7 @@ typedef __m128i vh16;
 #define v_bits_f32 _mm256_castsi256_ps
 
 #define v_from_f16 _mm256_cvtph_ps
+#define v_set1_f16(h) v_from_f16(v_set1_h16(h))
 #define v_load_f16(p) v_from_f16(v_load_h16(p))
 #define v_load_bf16(p) v_bits_f32(v_shl_i32(v_widen_u16(v_load_h16(p)), 16))
 
@@ -102,6 +103,19 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_shl_i32(x, n) _mm256_slli_epi32(x, (int)(n))
 #define v_shr_i32(x, n) _mm256_srli_epi32(x, (int)(n))
 
+#define v_load_i32_u8(p) \
+    _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+#define v_load_i32_i8(p) \
+    _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+
+ALWAYS_INLINE vi32 v_spread_i32(uint32_t bits, int32_t x)
+{
+    const vi32 lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const vi32 own = v_and(v_set1_i32((int)bits), lane);
+
+    return v_and(_mm256_cmpeq_epi32(own, lane), v_set1_i32(x));
+}
+
 #define v_set1_i16 _mm256_set1_epi16
 #define v_add_i16 _mm256_add_epi16
 #define v_sub_i16 _mm256_sub_epi16
@@ -125,6 +139,9 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_load_h16_u8(p) \
     _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
 #define v_widen_u16 _mm256_cvtepu16_epi32
+#define v_set1_h16(x) _mm_set1_epi16((short)(x))
+#define v_add_h16 _mm_add_epi16
+#define v_or_h16 _mm_or_si128
 #define v_and_h16(x, bits) _mm_and_si128(x, _mm_set1_epi16((short)(bits)))
 #define v_shl_h16(x, n) _mm_slli_epi16(x, (int)(n))
 #define v_shr_h16(x, n) _mm_srli_epi16(x, (int)(n))

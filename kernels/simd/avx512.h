@@ -43,6 +43,7 @@ typedef __mmask16 vmask;
 #define v_bits_f32 _mm512_castsi512_ps
 
 #define v_from_f16 _mm512_cvtph_ps
+#define v_set1_f16(h) v_from_f16(v_set1_h16(h))
 #define v_load_f16(p) v_from_f16(v_load_h16(p))
 #define v_load_bf16(p) v_bits_f32(v_shl_i32(v_widen_u16(v_load_h16(p)), 16))
 
@@ -107,6 +108,13 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_shl_i32(x, n) _mm512_slli_epi32(x, (unsigned)(n))
 #define v_shr_i32(x, n) _mm512_srli_epi32(x, (unsigned)(n))
 
+#define v_load_i32_u8(p) \
+    _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define v_load_i32_i8(p) \
+    _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define v_spread_i32(bits, x) \
+    _mm512_maskz_set1_epi32((__mmask16)((bits)&0xffff), (int)(x))
+
 #define v_set1_i16 _mm512_set1_epi16
 #define v_add_i16 _mm512_add_epi16
 #define v_sub_i16 _mm512_sub_epi16
@@ -128,6 +136,9 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 #define v_load_h16_u8(p) \
     _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define v_widen_u16 _mm512_cvtepu16_epi32
+#define v_set1_h16(x) _mm256_set1_epi16((short)(x))
+#define v_add_h16 _mm256_add_epi16
+#define v_or_h16 _mm256_or_si256
 #define v_and_h16(x, bits) _mm256_and_si256(x, _mm256_set1_epi16((short)(bits)))
 #define v_shl_h16(x, n) _mm256_slli_epi16(x, (int)(n))
 #define v_shr_h16(x, n) _mm256_srli_epi16(x, (int)(n))

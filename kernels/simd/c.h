@@ -26,9 +26,12 @@
  *   v_to_i32 v_from_i32            to the nearest, half to even
  *   v_store_i8 v_store_i8x4(p, x)  1, 4 registers of floats as signed bytes
  *   v_store_low_i8(p, x)           the low byte of each lane
+ *   v_set1_f16(h)    every lane this half
  *   v_lookup16(t, i)               t[i % 16], t: v_load16() of 16 floats
  *   v_pick_i32 v_pick_h16(bits, a, b)   these bits of a, the others of b
  *   v_widen_u16(h)                 to 32 bits
+ *   v_load_i32_u8 v_load_i32_i8(p)  V_WIDTH bytes, to 32 bits
+ *   v_spread_i32(bits, x)          lane j: x where bit j is set, else 0
  *   v_lookup_i8(t, i)              bytes of t, v_load_t16i8() of 16 bytes
  *   v_dot_i8(sum, u, s)            sum of each lane += its four products of
  *                    bytes, u unsigned, s signed; avx2: two sums of products
@@ -112,6 +115,7 @@ typedef uint16_t vh16;
 #define v_load_bf16(p) kv_bf16_to_f32(v_load_h16(p))
 #define v_bits_f32(x) kv_bits_f32((uint32_t)(x))
 #define v_from_f16(h) kv_f16_to_f32(h)
+#define v_set1_f16(h) kv_f16_to_f32(h)
 
 #define v_set1_i32(x) ((int32_t)(x))
 #define v_store_i32(p, x) (*(p) = (x))
@@ -124,8 +128,14 @@ typedef uint16_t vh16;
 #define v_shl_i32(x, n) ((int32_t)((uint32_t)(x) << (n)))
 #define v_shr_i32(x, n) ((int32_t)((uint32_t)(x) >> (n)))
 
+#define v_load_i32_u8(p) ((int32_t) * (const uint8_t *)(p))
+#define v_load_i32_i8(p) ((int32_t) * (const int8_t *)(p))
+#define v_spread_i32(bits, x) ((bits)&1 ? (x) : 0)
 #define v_load_h16_u8(p) ((uint16_t) * (const uint8_t *)(p))
 #define v_widen_u16(h) ((vi32)(h))
+#define v_or_h16(x, y) ((uint16_t)((x) | (y)))
+#define v_add_h16(x, y) ((uint16_t)((x) + (y)))
+#define v_set1_h16(x) ((uint16_t)(x))
 #define v_and_h16(x, bits) ((uint16_t)((x) & (bits)))
 #define v_shl_h16(x, n) ((uint16_t)((x) << (n)))
 #define v_shr_h16(x, n) ((uint16_t)((x) >> (n)))

@@ -1,5 +1,5 @@
-/* The block decoders as compiled for one instruction set; for weights.c and the
- * tests alone. */
+/* The operations of weights.h as compiled for one instruction set; for
+ * weights.c and the tests alone. */
 #ifndef KV_WEIGHTS_IMPL_H
 #define KV_WEIGHTS_IMPL_H
 
@@ -7,13 +7,17 @@
 
 #include <stdint.h>
 
-/* Of each type that has blocks of more than one value: n blocks. */
-struct kv_weight_decoders {
-    void (*decode[KV_STORED_OTHER])(const uint8_t *block, size_t n, float *x);
+struct kv_weights_loops {
+    /* NULL: of plain floats that kernels/vecops widens */
+    void (*decode[KV_STORED_OTHER])(const uint8_t *blocks, size_t n, float *x);
+    void (*times[KV_STORED_OTHER])(const uint8_t *w, size_t rows, size_t n,
+                                   const float *x, float *y);
 };
 
-extern const struct kv_weight_decoders kv_weight_decoders_c;
-extern const struct kv_weight_decoders kv_weight_decoders_avx2,
-    kv_weight_decoders_avx512; /* x86-64 only */
+extern const struct kv_weights_loops kv_weights_c;
+extern const struct kv_weights_loops kv_weights_avx2,
+    kv_weights_avx512; /* x86-64 only */
+
+extern const float kv_weights_e2m1[16]; /* the values, doubled */
 
 #endif

@@ -1,258 +1,494 @@
-/* The decoders of kernels/weights/weights.h.  Included by c.c, avx2.c and
- * avx512.c: loops of 16 and 32 values, which the compiler makes vectors of.
- * Every product and sum is rounded to f32 in the order of the formula that
- * stands at the function; d and m are fp16. */
+/* The blocks of kernels/weights/weights.h, V_WIDTH values at a time.  Included
+ * by c.c, avx2.c and avx512.c after their kernels/simd header.
+ *
+ * A scale times a small integer has at most 24 bits, so that v_muladd() rounds
+ * once at every level: the same bits. */
+#include "kernels/simd/prefetch.h"
 #include "kernels/weights/impl.h"
 #include "lib/base/half.h"
 
-#include <string.h>
+#include <stdbool.h>
 
-static inline float f16_at(const uint8_t *b)
+/* Before a loop over a group's values; in plain C it stays one. */
+#if V_WIDTH > 1
+#define VALUES UNROLL
+#else
+#define VALUES
+#endif
+
+ALWAYS_INLINE vf32 load_head(const uint8_t *p)
 {
-    uint16_t half;
+    uint16_t h;
 
-    memcpy(&half, b, sizeof(half));
-    return kv_f16_to_f32(half);
+    memcpy(&h, p, sizeof(h));
+    return v_set1_f16(h);
 }
 
-/* x = d (q - zero) + m of 32 values: the low four bits of 16 bytes, then the
- * high ones; fifth: a bit of each value, or 0. */
-static inline void affine(const uint8_t *restrict q, uint32_t fifth, int zero,
-                          float d, float m, float *restrict x)
+ALWAYS_INLINE uint32_t load_u32(const uint8_t *p)
 {
-    for (uint32_t i = 0; i < 16; i++)
-        x[i] =
-            d * (float)((int)((q[i] & 15u) | (fifth >> i & 1) << 4) - zero) + m;
-    for (uint32_t i = 0; i < 16; i++)
-        x[i + 16] =
-            d * (float)((int)((q[i] >> 4) | (fifth >> (i + 16) & 1) << 4) -
-                        zero) +
-            m;
+    uint32_t x;
+
+    memcpy(&x, p, sizeof(x));
+    return x;
 }
 
-static inline uint32_t word_at(const uint8_t *b)
+ALWAYS_INLINE vi32 bits_of(vi32 x, unsigned shift, int mask)
 {
-    uint32_t word;
-
-    memcpy(&word, b, sizeof(word));
-    return word;
+    return v_and(v_shr_i32(x, shift), v_set1_i32(mask));
 }
 
-static inline void q4_0(const uint8_t *restrict b, float *restrict x)
+ALWAYS_INLINE vf32 centered(vi32 code, int zero)
 {
-    affine(b + 2, 0, 8, f16_at(b), -0.0f, x);
+    return v_from_i32(v_sub_i32(code, v_set1_i32(zero)));
 }
 
-static inline void q4_1(const uint8_t *restrict b, float *restrict x)
+/* ---- where values go ----------------------------------------------------- */
+
+/* To x; or times x into sums of every 32nd product, each rounded once with its
+ * sum. */
+struct sink {
+    bool multiplies;
+    float *to;
+    const float *by;
+    vf32 sum[32 / V_WIDTH];
+};
+
+ALWAYS_INLINE void put(struct sink *s, size_t at, vf32 w)
 {
-    affine(b + 4, 0, 0, f16_at(b), f16_at(b + 2), x);
+    vf32 *sum = &s->sum[at % 32 / V_WIDTH];
+
+    if (s->multiplies)
+        *sum = v_fmadd(w, v_load(s->by + at), *sum);
+    else
+        v_store(s->to + at, w);
 }
 
-static inline void q5_0(const uint8_t *restrict b, float *restrict x)
+/* ---- floats of 8 bits ---------------------------------------------------- */
+
+/* As a half: 2^-8 times the value.  NaN becomes one. */
+ALWAYS_INLINE vf32 e4m3(const uint8_t *p)
 {
-    affine(b + 6, word_at(b + 2), 16, f16_at(b), -0.0f, x);
+    const vh16 code = v_load_h16_u8(p);
+    const vh16 rest = v_and_h16(code, 0x7f);
+    const vh16 sign = v_shl_h16(v_and_h16(code, 0x80), 8);
+    const vh16 nan = v_and_h16(v_add_h16(rest, v_set1_h16(1)), 0x80);
+    const vh16 half = v_or_h16(sign, v_shl_h16(v_or_h16(rest, nan), 7));
+
+    return v_mul(v_from_f16(half), v_set1(0x1p8f));
 }
 
-static inline void q5_1(const uint8_t *restrict b, float *restrict x)
+ALWAYS_INLINE vf32 e5m2(const uint8_t *p)
 {
-    affine(b + 8, word_at(b + 4), 0, f16_at(b), f16_at(b + 2), x);
+    return v_from_f16(v_shl_h16(v_load_h16_u8(p), 8));
 }
 
-static inline void q8_0(const uint8_t *restrict b, float *restrict x)
-{
-    const float d = f16_at(b);
+/* ---- blocks of 32 -------------------------------------------------------- */
 
-    for (size_t i = 0; i < 32; i++)
-        x[i] = (float)(int8_t)b[2 + i] * d;
+ALWAYS_INLINE void q8_0(const uint8_t *b, struct sink *s)
+{
+    const vf32 d = load_head(b);
+
+    VALUES
+    for (size_t j = 0; j < 32; j += V_WIDTH)
+        put(s, j, v_mul(v_from_i32(v_load_i32_i8(b + 2 + j)), d));
 }
 
-/* Values through a table of 16. */
-static inline void looked_up(const uint8_t *restrict q, const int8_t *table,
-                             float d, float *restrict x)
+ALWAYS_INLINE void q4_0(const uint8_t *b, struct sink *s)
 {
-    for (size_t i = 0; i < 16; i++) {
-        x[i] = d * (float)table[q[i] & 15];
-        x[i + 16] = d * (float)table[q[i] >> 4];
+    const vf32 d = load_head(b);
+
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH) {
+        const vi32 both = v_load_i32_u8(b + 2 + j);
+
+        put(s, j, v_mul(centered(bits_of(both, 0, 15), 8), d));
+        put(s, 16 + j, v_mul(centered(bits_of(both, 4, 15), 8), d));
     }
 }
 
-static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
-
-static inline void iq4_nl(const uint8_t *restrict b, float *restrict x)
+ALWAYS_INLINE void q4_1(const uint8_t *b, struct sink *s)
 {
-    looked_up(b + 2, iq4_table, f16_at(b), x);
-}
+    const vf32 d = load_head(b), m = load_head(b + 2);
 
-/* | d | high two bits of 8 scales | their low four | 8 x 32 values | */
-static inline void iq4_xs(const uint8_t *restrict b, float *restrict x)
-{
-    const float d = f16_at(b);
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH) {
+        const vi32 both = v_load_i32_u8(b + 4 + j);
 
-    for (size_t i = 0; i < 8; i++) {
-        const int low = b[4 + i / 2] >> 4 * (i % 2) & 15;
-        const int high = b[2 + i / 4] >> 2 * (i % 4) & 3;
-
-        looked_up(b + 8 + 16 * i, iq4_table,
-                  d * (float)((low | high << 4) - 32), x + 32 * i);
+        put(s, j, v_muladd(v_from_i32(bits_of(both, 0, 15)), d, m));
+        put(s, 16 + j, v_muladd(v_from_i32(bits_of(both, 4, 15)), d, m));
     }
 }
 
-/* Twice the values of E2M1, so that a scale is half a power of two. */
-static inline void mxfp4(const uint8_t *restrict b, float *restrict x)
+/* Codes j and 16 + j on, of five bits each. */
+ALWAYS_INLINE void five_bits(const uint8_t *nibble, uint32_t fifth, size_t j,
+                             vi32 code[2])
 {
-    static const int8_t table[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                     0, -1, -2, -3, -4, -6, -8, -12};
-    const uint32_t bits =
-        b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
-    float d;
+    const vi32 both = v_load_i32_u8(nibble + j);
 
-    memcpy(&d, &bits, sizeof(d));
-    looked_up(b + 1, table, d, x);
+    code[0] = v_or(bits_of(both, 0, 15), v_spread_i32(fifth >> j, 16));
+    code[1] = v_or(bits_of(both, 4, 15), v_spread_i32(fifth >> (16 + j), 16));
 }
 
-/* Scale and minimum i of 8, six bits each, of 12 bytes. */
-static inline void scale_min(const uint8_t *s, size_t i, int *scale, int *min)
+ALWAYS_INLINE void q5_0(const uint8_t *b, struct sink *s)
 {
-    if (i < 4) {
-        *scale = s[i] & 63;
-        *min = s[i + 4] & 63;
-    } else {
-        *scale = (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
-        *min = s[i + 4] >> 4 | s[i] >> 6 << 4;
+    const vf32 d = load_head(b);
+
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH) {
+        vi32 code[2];
+
+        five_bits(b + 6, load_u32(b + 2), j, code);
+        put(s, j, v_mul(centered(code[0], 16), d));
+        put(s, 16 + j, v_mul(centered(code[1], 16), d));
     }
 }
 
-/* x = (d scale) q - (dmin min), 32 values with a scale and a minimum; 64 values
- * are the low, then the high four bits of 32 bytes. */
-static inline void q4_k(const uint8_t *restrict b, float *restrict x)
+ALWAYS_INLINE void q5_1(const uint8_t *b, struct sink *s)
 {
-    const float d = f16_at(b), dmin = f16_at(b + 2);
+    const vf32 d = load_head(b), m = load_head(b + 2);
 
-    for (size_t i = 0; i < 8; i++) {
-        const uint8_t *q = b + 16 + 32 * (i / 2);
-        const unsigned shift = 4 * (i % 2);
-        int scale, min;
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH) {
+        vi32 code[2];
 
-        scale_min(b + 4, i, &scale, &min);
-
-        const float ds = d * (float)scale, m = dmin * (float)min;
-
-        for (size_t j = 0; j < 32; j++)
-            x[32 * i + j] = ds * (float)(q[j] >> shift & 15) - m;
+        five_bits(b + 8, load_u32(b + 4), j, code);
+        put(s, j, v_muladd(v_from_i32(code[0]), d, m));
+        put(s, 16 + j, v_muladd(v_from_i32(code[1]), d, m));
     }
 }
 
-/* The same, the fifth bit of value j of part i is bit i of byte j. */
-static inline void q5_k(const uint8_t *restrict b, float *restrict x)
+/* 16 bytes of two codes each, d times their levels. */
+ALWAYS_INLINE void by_levels(const uint8_t *nibble, const float *level, vf32 d,
+                             struct sink *s, size_t at)
 {
-    const float d = f16_at(b), dmin = f16_at(b + 2);
+    const vtable16 t = v_load16(level);
 
-    for (size_t i = 0; i < 8; i++) {
-        const uint8_t *q = b + 48 + 32 * (i / 2), *fifth = b + 16;
-        const unsigned shift = 4 * (i % 2);
-        int scale, min;
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH) {
+        const vi32 both = v_load_i32_u8(nibble + j);
 
-        scale_min(b + 4, i, &scale, &min);
-
-        const float ds = d * (float)scale, m = dmin * (float)min;
-
-        for (size_t j = 0; j < 32; j++)
-            x[32 * i + j] =
-                ds * (float)((q[j] >> shift & 15) | (fifth[j] >> i & 1) << 4) -
-                m;
+        put(s, at + j, v_mul(v_lookup16(t, bits_of(both, 0, 15)), d));
+        put(s, at + 16 + j, v_mul(v_lookup16(t, bits_of(both, 4, 15)), d));
     }
 }
 
-/* x = (d scale) q, 16 values with a scale.  Halves of 128 values: four bits of
- * 64 bytes, two bits of 32. */
-static inline void q6_k(const uint8_t *restrict b, float *restrict x)
+ALWAYS_INLINE void iq4_nl(const uint8_t *b, struct sink *s)
 {
-    const float d = f16_at(b + 208);
+    by_levels(b + 2, kv_stored_iq4, load_head(b), s, 0);
+}
 
-    for (size_t i = 0; i < 16; i++) {
-        const size_t half = i / 8, part = i % 8 / 2, at = i % 2 * 16;
-        const uint8_t *low = b + 64 * half + 32 * (part % 2) + at;
-        const uint8_t *high = b + 128 + 32 * half + at;
-        const unsigned shift = 4 * (unsigned)(part / 2);
-        const float ds = d * (float)(int8_t)b[192 + i];
+/* 2^(e - 128), the levels being doubled; denormal where e < 2. */
+ALWAYS_INLINE void mxfp4(const uint8_t *b, struct sink *s)
+{
+    const uint32_t e = b[0];
+    const uint32_t d = e < 2 ? 0x200000u << e : (e - 1) << 23;
 
-        for (size_t j = 0; j < 16; j++)
-            x[16 * i + j] = ds * (float)(((low[j] >> shift & 15) |
-                                          (high[j] >> 2 * part & 3) << 4) -
-                                         32);
+    by_levels(b + 1, kv_weights_e2m1, v_set1(kv_bits_f32(d)), s, 0);
+}
+
+/* ---- blocks of 256 ------------------------------------------------------- */
+
+/* out[i] = head * (small[i] - zero), i < 16. */
+ALWAYS_INLINE void scale_16(const uint8_t *small, int zero, vf32 head,
+                            float *out)
+{
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH)
+        v_store(out + j, v_mul(head, centered(v_load_i32_u8(small + j), zero)));
+}
+
+/* Value 128 i + 32 k + j: bits 2 k and 2 k + 1 of low[32 i + j]. */
+ALWAYS_INLINE void q2_k(const uint8_t *b, struct sink *s)
+{
+    const vf32 d = load_head(b + 80), m = load_head(b + 82);
+    float scale[16], min[16];
+
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH) {
+        const vi32 both = v_load_i32_u8(b + j);
+
+        v_store(scale + j, v_mul(d, v_from_i32(bits_of(both, 0, 15))));
+        v_store(min + j, v_mul(m, v_from_i32(bits_of(both, 4, 15))));
+    }
+    VALUES
+    for (unsigned g = 0; g < 16; g++) {
+        const uint8_t *low = b + 16 + g / 8 * 32 + g % 2 * 16;
+
+        VALUES
+        for (size_t j = 0; j < 16; j += V_WIDTH) {
+            const vi32 code = bits_of(v_load_i32_u8(low + j), g / 2 % 4 * 2, 3);
+
+            put(s, 16 * g + j,
+                v_muladd(v_from_i32(code), v_set1(scale[g]), v_set1(-min[g])));
+        }
     }
 }
 
-/* x = (d scale) q, 16 values with a scale of six bits; q of two bits, less 4
- * where the bit of the mask is clear. */
-static inline void q3_k(const uint8_t *restrict b, float *restrict x)
+/* Codes as in q2_k; the third bit of value 32 k + j is bit k of high[j], and 4
+ * is subtracted.  Scales: byte i of low[8] has four bits of scales i and 8 + i,
+ * byte i of high[4] two of i, 4 + i, 8 + i and 12 + i; 32 is subtracted. */
+ALWAYS_INLINE void q3_k(const uint8_t *b, struct sink *s)
 {
-    const uint8_t *s = b + 96;
-    const float d = f16_at(b + 108);
+    const uint32_t low = 0x0f0f0f0f, high = 0x30303030;
+    const uint32_t w[3] = {load_u32(b + 96), load_u32(b + 100),
+                           load_u32(b + 104)};
+    const uint32_t small[4] = {(w[0] & low) | (w[2] << 4 & high),
+                               (w[1] & low) | (w[2] << 2 & high),
+                               (w[0] >> 4 & low) | (w[2] & high),
+                               (w[1] >> 4 & low) | (w[2] >> 2 & high)};
+    float scale[16];
 
-    for (size_t i = 0; i < 16; i++) {
-        const size_t half = i / 8, part = i % 8 / 2, at = i % 2 * 16;
-        const uint8_t *q = b + 32 + 32 * half + at, *mask = b + at;
-        const int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
-        const int high = s[8 + i % 4] >> 2 * (i / 4) & 3;
-        const float ds = d * (float)((low | high << 4) - 32);
+    scale_16((const uint8_t *)small, 32, load_head(b + 108), scale);
+    VALUES
+    for (unsigned g = 0; g < 16; g++) {
+        const uint8_t *at = b + 32 + g / 8 * 32 + g % 2 * 16;
 
-        for (size_t j = 0; j < 16; j++)
-            x[16 * i + j] =
-                ds * (float)((q[j] >> 2 * part & 3) -
-                             4 * (1 - (mask[j] >> (4 * half + part) & 1)));
+        VALUES
+        for (size_t j = 0; j < 16; j += V_WIDTH) {
+            const vi32 third = v_load_i32_u8(b + g % 2 * 16 + j);
+            const vi32 code =
+                v_or(bits_of(v_load_i32_u8(at + j), g / 2 % 4 * 2, 3),
+                     v_shl_i32(bits_of(third, g / 2, 1), 2));
+
+            put(s, 16 * g + j, v_mul(centered(code, 4), v_set1(scale[g])));
+        }
     }
 }
 
-/* x = (d scale) q - (dmin min), 16 values with four bits of each. */
-static inline void q2_k(const uint8_t *restrict b, float *restrict x)
+/* Scales 0 to 7, then minima: of the first four six bits of a byte; of the
+ * others four bits of the last bytes and the two that are left of the first. */
+ALWAYS_INLINE void six_bits(const uint8_t *b, float scale[16], float min[16])
 {
-    const float d = f16_at(b + 80), dmin = f16_at(b + 82);
+    const uint32_t six = 0x3f3f3f3f, low = 0x0f0f0f0f, high = 0x30303030;
+    const uint32_t w[3] = {load_u32(b + 4), load_u32(b + 8), load_u32(b + 12)};
+    const uint32_t small[4] = {w[0] & six, (w[2] & low) | (w[0] >> 2 & high),
+                               w[1] & six,
+                               (w[2] >> 4 & low) | (w[1] >> 2 & high)};
 
-    for (size_t i = 0; i < 16; i++) {
-        const size_t half = i / 8, part = i % 8 / 2, at = i % 2 * 16;
-        const uint8_t *q = b + 16 + 32 * half + at;
-        const float ds = d * (float)(b[i] & 15), m = dmin * (float)(b[i] >> 4);
+    scale_16((const uint8_t *)small, 0, load_head(b), scale);
+    scale_16((const uint8_t *)small, 0, load_head(b + 2), min);
+}
 
-        for (size_t j = 0; j < 16; j++)
-            x[16 * i + j] = ds * (float)(q[j] >> 2 * part & 3) - m;
+/* Value 64 i + j and 64 i + 32 + j, j < 32: halves of low[32 i + j]; of q5_k
+ * bits 2 i and 2 i + 1 of high[j] are their fifth bits. */
+ALWAYS_INLINE void q4_or_q5_k(const uint8_t *b, const uint8_t *high,
+                              const uint8_t *low, struct sink *s)
+{
+    float scale[16], min[16];
+
+    six_bits(b, scale, min);
+    VALUES
+    for (unsigned g = 0; g < 8; g++) {
+        const vf32 d = v_set1(scale[g]), m = v_set1(-min[8 + g]);
+
+        VALUES
+        for (size_t j = 0; j < 32; j += V_WIDTH) {
+            vi32 code =
+                bits_of(v_load_i32_u8(low + g / 2 * 32 + j), g % 2 * 4, 15);
+
+            if (high)
+                code = v_or(
+                    code, v_shl_i32(bits_of(v_load_i32_u8(high + j), g, 1), 4));
+            put(s, 32 * g + j, v_muladd(v_from_i32(code), d, m));
+        }
     }
 }
 
-#define BLOCKS(name, values, bytes)                                 \
-    static void name##_blocks(const uint8_t *b, size_t n, float *x) \
+ALWAYS_INLINE void q4_k(const uint8_t *b, struct sink *s)
+{
+    q4_or_q5_k(b, NULL, b + 16, s);
+}
+
+ALWAYS_INLINE void q5_k(const uint8_t *b, struct sink *s)
+{
+    q4_or_q5_k(b, b + 16, b + 48, s);
+}
+
+/* Value 128 i + 32 k + j, j < 32: half k / 2 of low[64 i + k % 2 * 32 + j] and
+ * bits 2 k and 2 k + 1 of high[32 i + j]; 32 is subtracted. */
+ALWAYS_INLINE void q6_k(const uint8_t *b, struct sink *s)
+{
+    const vf32 d = load_head(b + 208);
+    float scale[16];
+
+    VALUES
+    for (size_t j = 0; j < 16; j += V_WIDTH)
+        v_store(scale + j, v_mul(d, v_from_i32(v_load_i32_i8(b + 192 + j))));
+    VALUES
+    for (unsigned g = 0; g < 16; g++) {
+        const unsigned i = g / 8, k = g / 2 % 4, first = g % 2 * 16;
+        const uint8_t *low = b + 64 * i + k % 2 * 32 + first;
+        const uint8_t *high = b + 128 + 32 * i + first;
+
+        VALUES
+        for (size_t j = 0; j < 16; j += V_WIDTH) {
+            const vi32 code =
+                v_or(bits_of(v_load_i32_u8(low + j), k / 2 * 4, 15),
+                     v_shl_i32(bits_of(v_load_i32_u8(high + j), 2 * k, 3), 4));
+
+            put(s, 16 * g + j, v_mul(centered(code, 32), v_set1(scale[g])));
+        }
+    }
+}
+
+/* Eight blocks as iq4_nl's; the scale of block g: half g % 2 of low[g / 2] and
+ * bits 2 g and 2 g + 1 of high; 32 is subtracted. */
+ALWAYS_INLINE void iq4_xs(const uint8_t *b, struct sink *s)
+{
+    const uint32_t high = load_u32(b) >> 16, low = load_u32(b + 4);
+    const vf32 d = load_head(b);
+
+    VALUES
+    for (unsigned g = 0; g < 8; g++) {
+        const int scale =
+            (int)((low >> 4 * g & 15) | (high >> 2 * g & 3) << 4) - 32;
+
+        by_levels(b + 8 + 16 * g, kv_stored_iq4, v_mul(d, v_set1((float)scale)),
+                  s, 32 * g);
+    }
+}
+
+/* ---- plain floats, of which 32 make a block ------------------------------ */
+
+#define FLOATS(type, bytes, load)                             \
+    ALWAYS_INLINE void type(const uint8_t *b, struct sink *s) \
+    {                                                         \
+        VALUES                                                \
+        for (size_t j = 0; j < 32; j += V_WIDTH)              \
+            put(s, j, load(b + (bytes)*j));                   \
+    }
+
+#define load_f32(p) v_bits_f32(v_load_i32(p))
+
+FLOATS(f32, 4, load_f32)
+FLOATS(f16, 2, v_load_f16)
+FLOATS(bf16, 2, v_load_bf16)
+FLOATS(f8_e4m3, 1, e4m3)
+FLOATS(f8_e5m2, 1, e5m2)
+
+/* ---- the table ----------------------------------------------------------- */
+
+typedef void read_block(const uint8_t *b, struct sink *s);
+
+/* A row of plain floats may end in part of a block; the rest is 0. */
+#define IS_FLOATS(values, bytes) ((bytes) % (values) == 0)
+
+ALWAYS_INLINE void decode(read_block *read, size_t values, size_t bytes,
+                          const uint8_t *b, size_t n, float *x)
+{
+    const size_t rest = n % values, whole = n - rest;
+    struct sink s = {.multiplies = false};
+
+    for (size_t i = 0; i < whole; i += values, b += bytes) {
+        s.to = x + i;
+        read(b, &s);
+    }
+    if (IS_FLOATS(values, bytes) && rest) {
+        uint8_t last[32 * 4] = {0};
+        float out[32];
+
+        memcpy(last, b, bytes / values * rest);
+        s.to = out;
+        read(last, &s);
+        memcpy(x + whole, out, rest * sizeof(*x));
+    }
+}
+
+/* Sum j with j + 16, then with j + 8, as v_sum4() goes on. */
+ALWAYS_INLINE vf32 times_row(read_block *read, size_t values, size_t bytes,
+                             const uint8_t *b, size_t n, const float *x)
+{
+    const size_t rest = n % values, whole = n - rest;
+    struct sink s = {.multiplies = true};
+
+    VALUES
+    for (size_t j = 0; j < 32 / V_WIDTH; j++)
+        s.sum[j] = v_set1(0);
+    for (size_t i = 0; i < whole; i += values, b += bytes) {
+        s.by = x + i;
+        kv_prefetch(b, bytes);
+        read(b, &s);
+    }
+    if (IS_FLOATS(values, bytes) && rest) {
+        uint8_t last[32 * 4] = {0};
+        float by[32] = {0};
+
+        memcpy(last, b, bytes / values * rest);
+        memcpy(by, x + whole, rest * sizeof(*by));
+        s.by = by;
+        read(last, &s);
+    }
+    VALUES
+    for (size_t half = 16 / V_WIDTH; half; half /= 2)
+        for (size_t j = 0; j < half; j++)
+            s.sum[j] = v_add(s.sum[j], s.sum[j + half]);
+    return s.sum[0];
+}
+
+ALWAYS_INLINE void times(read_block *read, size_t values, size_t bytes,
+                         const uint8_t *b, size_t rows, size_t n,
+                         const float *x, float *y)
+{
+    const size_t row = n * bytes / values;
+
+    for (size_t r = 0; r < rows; r += 4) {
+        const size_t some = rows - r < 4 ? rows - r : 4;
+        vf32 sum[4];
+        float four[4];
+
+        for (size_t i = 0; i < 4; i++)
+            sum[i] = i < some ? times_row(read, values, bytes,
+                                          b + (r + i) * row, n, x)
+                              : v_set1(0);
+        v_sum4(sum, four);
+        memcpy(y + r, four, some * sizeof(*y));
+    }
+}
+
+#define TIMES(type, values, bytes)                                    \
+    static void times_##type(const uint8_t *b, size_t rows, size_t n, \
+                             const float *x, float *y)                \
+    {                                                                 \
+        times(type, values, bytes, b, rows, n, x, y);                 \
+    }
+#define VERSIONS(type, values, bytes)                               \
+    static void decode_##type(const uint8_t *b, size_t n, float *x) \
     {                                                               \
-        for (size_t i = 0; i < n; i++)                              \
-            name(b + i * (bytes), x + i * (values));                \
-    }
+        decode(type, values, bytes, b, n, x);                       \
+    }                                                               \
+    TIMES(type, values, bytes)
 
-BLOCKS(q4_0, 32, 18)
-BLOCKS(q4_1, 32, 20)
-BLOCKS(q5_0, 32, 22)
-BLOCKS(q5_1, 32, 24)
-BLOCKS(q8_0, 32, 34)
-BLOCKS(q2_k, 256, 84)
-BLOCKS(q3_k, 256, 110)
-BLOCKS(q4_k, 256, 144)
-BLOCKS(q5_k, 256, 176)
-BLOCKS(q6_k, 256, 210)
-BLOCKS(iq4_nl, 32, 18)
-BLOCKS(iq4_xs, 256, 136)
-BLOCKS(mxfp4, 32, 17)
+TIMES(f32, 32, 128)
+TIMES(f16, 32, 64)
+TIMES(bf16, 32, 64)
+VERSIONS(f8_e4m3, 32, 32)
+VERSIONS(f8_e5m2, 32, 32)
+VERSIONS(q8_0, 32, 34)
+VERSIONS(q5_1, 32, 24)
+VERSIONS(q5_0, 32, 22)
+VERSIONS(q4_1, 32, 20)
+VERSIONS(q4_0, 32, 18)
+VERSIONS(q2_k, 256, 84)
+VERSIONS(q3_k, 256, 110)
+VERSIONS(q4_k, 256, 144)
+VERSIONS(q5_k, 256, 176)
+VERSIONS(q6_k, 256, 210)
+VERSIONS(iq4_nl, 32, 18)
+VERSIONS(iq4_xs, 256, 136)
+VERSIONS(mxfp4, 32, 17)
 
-const struct kv_weight_decoders NAME(kv_weight_decoders) = {{
-    [KV_STORED_Q4_0] = q4_0_blocks,
-    [KV_STORED_Q4_1] = q4_1_blocks,
-    [KV_STORED_Q5_0] = q5_0_blocks,
-    [KV_STORED_Q5_1] = q5_1_blocks,
-    [KV_STORED_Q8_0] = q8_0_blocks,
-    [KV_STORED_Q2_K] = q2_k_blocks,
-    [KV_STORED_Q3_K] = q3_k_blocks,
-    [KV_STORED_Q4_K] = q4_k_blocks,
-    [KV_STORED_Q5_K] = q5_k_blocks,
-    [KV_STORED_Q6_K] = q6_k_blocks,
-    [KV_STORED_IQ4_NL] = iq4_nl_blocks,
-    [KV_STORED_IQ4_XS] = iq4_xs_blocks,
-    [KV_STORED_MXFP4] = mxfp4_blocks,
-}};
+#define TABLE(f)                                                          \
+    [KV_STORED_F8_E4M3] = f##_f8_e4m3, [KV_STORED_F8_E5M2] = f##_f8_e5m2, \
+    [KV_STORED_Q8_0] = f##_q8_0, [KV_STORED_Q5_1] = f##_q5_1,             \
+    [KV_STORED_Q5_0] = f##_q5_0, [KV_STORED_Q4_1] = f##_q4_1,             \
+    [KV_STORED_Q4_0] = f##_q4_0, [KV_STORED_Q2_K] = f##_q2_k,             \
+    [KV_STORED_Q3_K] = f##_q3_k, [KV_STORED_Q4_K] = f##_q4_k,             \
+    [KV_STORED_Q5_K] = f##_q5_k, [KV_STORED_Q6_K] = f##_q6_k,             \
+    [KV_STORED_IQ4_NL] = f##_iq4_nl, [KV_STORED_IQ4_XS] = f##_iq4_xs,     \
+    [KV_STORED_MXFP4] = f##_mxfp4
+
+const struct kv_weights_loops NAME(kv_weights) = {
+    .decode = {TABLE(decode)},
+    .times = {TABLE(times), [KV_STORED_F32] = times_f32,
+              [KV_STORED_F16] = times_f16, [KV_STORED_BF16] = times_bf16},
+};

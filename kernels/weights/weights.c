@@ -25,7 +25,14 @@ static const struct {
     [KV_STORED_IQ4_NL] = {"iq4_nl", 32, 18},
     [KV_STORED_IQ4_XS] = {"iq4_xs", 256, 136},
     [KV_STORED_MXFP4] = {"mxfp4", 32, 17},
+    [KV_STORED_F8_E4M3] = {"f8_e4m3", 1, 1},
+    [KV_STORED_F8_E5M2] = {"f8_e5m2", 1, 1},
 };
+
+const float kv_weights_e2m1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                   0, -1, -2, -3, -4, -6, -8, -12};
+const float kv_stored_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                 1,    13,   25,  38,  53,  69,  89,  113};
 
 const char *kv_stored_name(enum kv_stored type)
 {
@@ -42,11 +49,11 @@ size_t kv_stored_bytes(enum kv_stored type)
     return types[type].bytes;
 }
 
-static const struct kv_weight_decoders *best(void)
+static const struct kv_weights_loops *best(void)
 {
-    static const struct kv_weight_decoders *const versions[] =
-        KV_VERSIONS(&kv_weight_decoders_c, &kv_weight_decoders_avx2,
-                    &kv_weight_decoders_avx512, &kv_weight_decoders_avx512);
+    static const struct kv_weights_loops *const versions[] =
+        KV_VERSIONS(&kv_weights_c, &kv_weights_avx2, &kv_weights_avx512,
+                    &kv_weights_avx512);
 
     return versions[kv_level_version()];
 }
@@ -61,5 +68,11 @@ void kv_stored_decode(enum kv_stored type, const void *blocks, size_t n,
     else if (type == KV_STORED_BF16)
         kv_dequantize_bf16(blocks, n, x);
     else
-        best()->decode[type](blocks, n / types[type].values, x);
+        best()->decode[type](blocks, n, x);
+}
+
+void kv_stored_times(enum kv_stored type, const void *w, size_t rows, size_t n,
+                     const float *x, float *y)
+{
+    best()->times[type](w, rows, n, x, y);
 }

@@ -10,13 +10,14 @@ struct blocks {
     enum kv_stored type;
     size_t n; /* blocks */
     uint8_t *bytes;
+    float *x; /* a value for each of theirs */
 };
 
 /* Of every type none, one, some, and a row of 4096. */
 static void *open_blocks(size_t i, struct check_size *size)
 {
     enum { SIZES = 4 };
-    const enum kv_stored type = KV_STORED_Q4_0 + i / SIZES;
+    const enum kv_stored type = i / SIZES;
     struct blocks *b;
 
     if (type == KV_STORED_OTHER)
@@ -27,6 +28,9 @@ static void *open_blocks(size_t i, struct check_size *size)
            : i % SIZES == 2 ? 9
                             : 4096 / kv_stored_values(type);
     b->bytes = test_blocks(type, b->n);
+    b->x = kv_alloc(b->n * kv_stored_values(type), sizeof(*b->x));
+    for (size_t j = 0; j < b->n * kv_stored_values(type); j++)
+        b->x[j] = (float)kv_random_normal(1, j);
     snprintf(size->label, sizeof(size->label), "%s n%zu", kv_stored_name(type),
              b->n * kv_stored_values(type));
     size->timed = i % SIZES == 3;
@@ -37,6 +41,7 @@ static void close_blocks(void *in)
 {
     struct blocks *b = in;
 
+    free(b->x);
     free(b->bytes);
     free(b);
 }
@@ -46,14 +51,21 @@ CHECK_RUN(decode, struct blocks,
           kv_stored_decode(r->type, r->bytes, r->n *kv_stored_values(r->type),
                            out))
 
-/* The types are the members of the table. */
+/* A matrix of one row. */
+CHECK_RUN(times, struct blocks, sizeof(float),
+          kv_stored_times(r->type, r->bytes, 1, r->n *kv_stored_values(r->type),
+                          r->x, out))
+
+/* The types are members of the table. */
+#define LOOPS struct kv_weights_loops
+#define RUNS_ALL(member) \
+    (RUNS(LOOPS, member[KV_STORED_OTHER]) - RUNS(LOOPS, member))
+
 static const struct check_op ops[] = {
-    {"decode", (RUNS(struct kv_weight_decoders, decode[KV_STORED_OTHER]) - 1),
-     0, decode},
+    {"decode", RUNS_ALL(decode), 0, decode},
+    {"times", RUNS_ALL(times), 0, times},
 };
 
 const struct check_family check_weights = {
-    "weights",   MEMBERS(struct kv_weight_decoders),
-    ops,         COUNT(ops),
-    false,       open_blocks,
-    close_blocks};
+    "weights", MEMBERS(LOOPS), ops,         COUNT(ops),
+    false,     open_blocks,    close_blocks};
