@@ -30,6 +30,7 @@
  * and, in ggml, the codes that the block before it left; our reading: the code
  * of the value nearest to zero. */
 #include "kernels/hadamard.h"
+#include "kernels/weights/weights.h"
 #include "lib/base/alloc.h"
 #include "lib/schemes/integers.h"
 #include "lib/schemes/schemes.h"
@@ -48,8 +49,7 @@ struct type {
     unsigned bits;
     size_t heads; /* 2: d and m */
     void (*quantize)(const float *x, unsigned bits, float *head, uint8_t *code);
-    void (*dequantize)(const uint8_t *code, unsigned bits, const float *head,
-                       float *x);
+    enum kv_stored stored; /* what decodes it */
     bool affine; /* m + d code, or (without m) d (code - 2^(bits - 1)) */
 };
 
@@ -85,14 +85,6 @@ static void quantize_8(const float *x, unsigned bits, float *head,
         code[j] = (uint8_t)(int8_t)roundf(x[j] * id);
 }
 
-static void dequantize_8(const uint8_t *code, unsigned bits, const float *head,
-                         float *x)
-{
-    (void)bits;
-    for (size_t j = 0; j < BLOCK; j++)
-        x[j] = (float)(int8_t)code[j] * head[0];
-}
-
 /* q4_0, q5_0: the extreme is code 0, whatever its sign. */
 static void quantize_0(const float *x, unsigned bits, float *head,
                        uint8_t *code)
@@ -103,15 +95,6 @@ static void quantize_0(const float *x, unsigned bits, float *head,
     head[0] = d;
     for (size_t j = 0; j < BLOCK; j++)
         code[j] = floor_code(x[j] * id + (middle + 0.5f), bits);
-}
-
-static void dequantize_0(const uint8_t *code, unsigned bits, const float *head,
-                         float *x)
-{
-    const float middle = (float)(1u << (bits - 1));
-
-    for (size_t j = 0; j < BLOCK; j++)
-        x[j] = ((float)code[j] - middle) * head[0];
 }
 
 /* q4_1, q5_1: from the minimum to the maximum. */
@@ -130,25 +113,14 @@ static void quantize_1(const float *x, unsigned bits, float *head,
         code[j] = floor_code((x[j] - min) * id + 0.5f, bits);
 }
 
-static void dequantize_1(const uint8_t *code, unsigned bits, const float *head,
-                         float *x)
-{
-    (void)bits;
-    for (size_t j = 0; j < BLOCK; j++)
-        x[j] = (float)code[j] * head[0] + head[1];
-}
-
-static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                  1,    13,   25,  38,  53,  69,  89,  113};
-
 /* The nearest level, the upper of two. */
 static uint8_t nearest_level(float x)
 {
     uint8_t above = 1;
 
-    while (above < 15 && x >= (float)levels[above])
+    while (above < 15 && x >= kv_stored_iq4[above])
         above++;
-    return x - (float)levels[above - 1] < (float)levels[above] - x
+    return x - kv_stored_iq4[above - 1] < kv_stored_iq4[above] - x
                ? (uint8_t)(above - 1)
                : above;
 }
@@ -159,14 +131,14 @@ static void quantize_nl(const float *x, unsigned bits, float *head,
                         uint8_t *code)
 {
     const float max = extreme(x);
-    const float id = fabsf(max) < 1e-15f ? 0 : 1 / (max / (float)levels[0]);
+    const float id = fabsf(max) < 1e-15f ? 0 : 1 / (max / kv_stored_iq4[0]);
     float xq = 0, qq = 0;
 
     (void)bits;
     for (size_t j = 0; j < BLOCK; j++) {
         code[j] = nearest_level(id * x[j]);
 
-        const float w = x[j] * x[j], q = levels[code[j]];
+        const float w = x[j] * x[j], q = kv_stored_iq4[code[j]];
 
         xq += w * q * x[j];
         qq += w * q * q;
@@ -174,21 +146,13 @@ static void quantize_nl(const float *x, unsigned bits, float *head,
     head[0] = id != 0 ? xq / qq : 0;
 }
 
-static void dequantize_nl(const uint8_t *code, unsigned bits, const float *head,
-                          float *x)
-{
-    (void)bits;
-    for (size_t j = 0; j < BLOCK; j++)
-        x[j] = (float)levels[code[j]] * head[0];
-}
-
 static const struct type types[] = {
-    {"q8_0", 8, 1, quantize_8, dequantize_8, true},
-    {"q5_1", 5, 2, quantize_1, dequantize_1, true},
-    {"q5_0", 5, 1, quantize_0, dequantize_0, true},
-    {"q4_1", 4, 2, quantize_1, dequantize_1, true},
-    {"q4_0", 4, 1, quantize_0, dequantize_0, true},
-    {"iq4_nl", 4, 1, quantize_nl, dequantize_nl, false},
+    {"q8_0", 8, 1, quantize_8, KV_STORED_Q8_0, true},
+    {"q5_1", 5, 2, quantize_1, KV_STORED_Q5_1, true},
+    {"q5_0", 5, 1, quantize_0, KV_STORED_Q5_0, true},
+    {"q4_1", 4, 2, quantize_1, KV_STORED_Q4_1, true},
+    {"q4_0", 4, 1, quantize_0, KV_STORED_Q4_0, true},
+    {"iq4_nl", 4, 1, quantize_nl, KV_STORED_IQ4_NL, false},
 };
 
 static const struct type *type_of(const struct kv_scheme *k)
@@ -202,7 +166,7 @@ static const struct type *type_of(const struct kv_scheme *k)
 
 static size_t type_bytes(const struct type *t)
 {
-    return t->heads * 2 + BLOCK * t->bits / 8;
+    return kv_stored_bytes(t->stored);
 }
 
 static void put_codes(const uint8_t *code, unsigned bits, uint8_t *out)
@@ -305,14 +269,7 @@ static void decode_ggml(const struct kv_codec *c, const uint8_t *bytes,
     const struct type *t = type_of(c->scheme);
     const size_t values = n_blocks * kv_codec_block_values(c);
 
-    for (size_t i = 0; i < values; i += BLOCK, bytes += type_bytes(t)) {
-        float head[2];
-        uint8_t code[BLOCK];
-
-        get_heads(bytes, t->heads, head);
-        get_codes(bytes + 2 * t->heads, t->bits, code);
-        t->dequantize(code, t->bits, head, x + i);
-    }
+    kv_stored_decode(t->stored, bytes, values, x);
     if (is_rotated(&c->spec, c->side))
         rotate(c, x, values / c->shape.head_dim);
 }
@@ -359,13 +316,10 @@ static double nominal(const struct kv_spec *s, enum kv_side side,
 static int open_levels(struct kv_codec *c)
 {
     struct kv_scaled *tiles = kv_alloc(1, sizeof(*tiles));
-    float table[16];
 
-    for (size_t i = 0; i < 16; i++)
-        table[i] = (float)levels[i];
     c->state = tiles;
-    kv_scaled_init(tiles, 4, table, NULL, KV_SCALE_F16, 1, c->shape.head_dim,
-                   BLOCK);
+    kv_scaled_init(tiles, 4, kv_stored_iq4, NULL, KV_SCALE_F16, 1,
+                   c->shape.head_dim, BLOCK);
     return 0;
 }
 
