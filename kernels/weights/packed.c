@@ -1,0 +1,164 @@
+#include "kernels/weights/packed.h"
+#include "kernels/vecops/vecops.h"
+#include "lib/base/half.h"
+
+#include <string.h>
+
+/* Columns that are read of every row before the next ones: what lies between
+ * two columns of a row in memory then stays in the cache. */
+enum { TILE = 64 };
+
+static float scale_at(const struct kv_packed *p, size_t i)
+{
+    const uint8_t *at =
+        (const uint8_t *)p->scale + i * kv_type_bytes(p->scale_type);
+    uint16_t half;
+    float x;
+
+    if (p->scale_type == KV_TYPE_F32) {
+        memcpy(&x, at, sizeof(x));
+        return x;
+    }
+    memcpy(&half, at, sizeof(half));
+    return p->scale_type == KV_TYPE_F16 ? kv_f16_to_f32(half)
+                                        : kv_bf16_to_f32(half);
+}
+
+static uint32_t word_at(const void *words, size_t i)
+{
+    uint32_t w;
+
+    memcpy(&w, (const uint8_t *)words + 4 * i, sizeof(w));
+    return w;
+}
+
+static float code_of(const struct kv_packed *p, uint32_t word, size_t k)
+{
+    return (float)(word >> k * p->bits & ((1u << p->bits) - 1));
+}
+
+/* Of the eight rows of a word of awq's. */
+static size_t place_of(size_t row)
+{
+    static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+    return place[row % 8];
+}
+
+static size_t group_of(const struct kv_packed *p, size_t column)
+{
+    return p->group ? word_at(p->group, column) : column / p->block_columns;
+}
+
+static float zero_of(const struct kv_packed *p, size_t group, size_t row)
+{
+    const size_t per = 32 / p->bits;
+    const uint32_t word = word_at(p->zero, group * (p->rows / per) + row / per);
+    const size_t k = p->packing == KV_PACKED_AWQ ? place_of(row) : row % per;
+    const float zero = code_of(p, word, k) + (float)p->zero_less;
+
+    return zero < (float)(1u << p->bits) ? zero : 0;
+}
+
+/* Columns [first, end) of a row, which are of one group. */
+static void decode_awq(const struct kv_packed *p, size_t row, size_t first,
+                       size_t end, float scale, float zero, float *x)
+{
+    const size_t k = place_of(row);
+
+    for (size_t c = first; c < end; c++) {
+        const uint32_t word = word_at(p->code, c * (p->rows / 8) + row / 8);
+
+        x[c] = scale * (code_of(p, word, k) - zero);
+    }
+}
+
+static void decode_gptq(const struct kv_packed *p, size_t row, size_t first,
+                        size_t end, float scale, float zero, float *x)
+{
+    const size_t per = 32 / p->bits;
+
+    for (size_t c = first; c < end;) {
+        const uint32_t word = word_at(p->code, c / per * p->rows + row);
+
+        for (size_t k = c % per; k < per && c < end; k++, c++)
+            x[c] = scale * (code_of(p, word, k) - zero);
+    }
+}
+
+/* Columns [first, end) of a row. */
+static void decode_integers(const struct kv_packed *p, size_t row, size_t first,
+                            size_t end, float *x)
+{
+    for (size_t c = first, next; c < end; c = next) {
+        const size_t g = group_of(p, c);
+        const size_t last = p->group ? c + 1 : (g + 1) * p->block_columns;
+        const float scale = scale_at(p, g * p->rows + row);
+        const float zero = zero_of(p, g, row);
+
+        next = last < end ? last : end;
+        if (p->packing == KV_PACKED_AWQ)
+            decode_awq(p, row, c, next, scale, zero, x);
+        else
+            decode_gptq(p, row, c, next, scale, zero, x);
+    }
+}
+
+static void decode_scaled(const struct kv_packed *p, size_t row, float *x)
+{
+    const size_t blocks =
+        (p->columns + p->block_columns - 1) / p->block_columns;
+    const size_t bytes = p->columns * kv_stored_bytes(p->code_type);
+
+    kv_stored_decode(p->code_type, (const uint8_t *)p->code + row * bytes,
+                     p->columns, x);
+    for (size_t b = 0; b < blocks; b++) {
+        const size_t first = b * p->block_columns;
+        const size_t rest = p->columns - first;
+
+        kv_row_scale(x + first,
+                     rest < p->block_columns ? rest : p->block_columns,
+                     scale_at(p, row / p->block_rows * blocks + b));
+    }
+}
+
+void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
+                      float *x)
+{
+    if (p->packing == KV_PACKED_SCALED) {
+        for (size_t r = 0; r < n; r++)
+            decode_scaled(p, first + r, x + r * p->columns);
+        return;
+    }
+    for (size_t c = 0; c < p->columns; c += TILE) {
+        const size_t rest = p->columns - c;
+
+        for (size_t r = 0; r < n; r++)
+            decode_integers(p, first + r, c, c + (rest < TILE ? rest : TILE),
+                            x + r * p->columns);
+    }
+}
+
+static int check_integers(const struct kv_packed *p, struct kv_err *e)
+{
+    const bool awq = p->packing == KV_PACKED_AWQ;
+
+    if (p->bits != 4 && (awq || (p->bits != 2 && p->bits != 8)))
+        return kv_fail(e, "codes of %u bits: %s", p->bits,
+                       awq ? "only 4 are known" : "only 2, 4 and 8 are known");
+    if (p->rows % (32 / p->bits) || (!awq && p->columns % (32 / p->bits)))
+        return kv_fail(e, "%zu outputs and %zu inputs do not fill words of %u",
+                       p->rows, p->columns, 32 / p->bits);
+    for (size_t i = 0; i < p->columns; i++)
+        if (group_of(p, i) >= p->n_groups)
+            return kv_fail(e, "input %zu is of group %zu, there are %zu", i,
+                           group_of(p, i), p->n_groups);
+    return 0;
+}
+
+int kv_packed_check(const struct kv_packed *p, struct kv_err *e)
+{
+    if (!p->block_columns || (p->packing == KV_PACKED_SCALED && !p->block_rows))
+        return kv_fail(e, "a scale of no values");
+    return p->packing == KV_PACKED_SCALED ? 0 : check_integers(p, e);
+}

@@ -1,0 +1,53 @@
+/* Matrices that a checkpoint holds as several tensors: codes, and scales beside
+ * them.  W [rows][columns] = [outputs][inputs]; words are uint32, code k of a
+ * word stands at its bits k * bits.
+ *
+ *   scaled   code [rows][columns] floats of 8 bits
+ *            scale [rows / block_rows][columns / block_columns], rounded up
+ *            W = code * scale
+ *   gptq     code [columns / per][rows] words of `per` = 32 / bits columns
+ *            zero [groups][rows / per] words, scale [groups][rows]
+ *            group [columns] int32: of each column; NULL: by block_columns
+ *            W = scale * (code - zero)
+ *   awq      code [columns][rows / 8], zero [groups][rows / 8] words, whose
+ *            codes stand for rows 0, 2, 4, 6, 1, 3, 5, 7 of eight
+ *            scale [groups][rows]; bits is 4
+ *            W = scale * (code - zero)
+ *
+ * Files of gptq hold zero - 1 in its `bits` bits, unless they call their format
+ * gptq_v2: zero_less says so. */
+#ifndef KV_PACKED_H
+#define KV_PACKED_H
+
+#include "kernels/type.h"
+#include "kernels/weights/weights.h"
+#include "lib/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum kv_packing { KV_PACKED_SCALED, KV_PACKED_GPTQ, KV_PACKED_AWQ };
+
+/* Arrays are at any address and stay the caller's. */
+struct kv_packed {
+    enum kv_packing packing;
+    size_t rows, columns;
+    size_t block_rows, block_columns; /* that share a scale; rows: of scaled */
+    enum kv_stored code_type;         /* of scaled */
+    enum kv_type scale_type;
+    unsigned bits;   /* of gptq and awq */
+    size_t n_groups; /* of gptq and awq */
+    bool zero_less;  /* of gptq */
+    const void *code, *scale;
+    const void *zero, *group; /* of gptq and awq; group of gptq, or NULL */
+};
+
+/* Fails when sizes do not fit each other and when a group is none of n_groups;
+ * the arrays must be as long as drawn.  Decoding takes what has passed. */
+int kv_packed_check(const struct kv_packed *p, struct kv_err *e);
+
+/* x [n][columns]: rows first to first + n - 1. */
+void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
+                      float *x);
+
+#endif
