@@ -177,6 +177,7 @@ typedef struct {
 } vtable16;
 
 #define v_load16(p) ((vtable16){v_load(p), v_load((p) + 8)})
+#define v_scale16(t, x) ((vtable16){v_mul((t).low, x), v_mul((t).high, x)})
 
 ALWAYS_INLINE vf32 v_lookup16(vtable16 t, vi32 i)
 {

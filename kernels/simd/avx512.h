@@ -169,6 +169,7 @@ ALWAYS_INLINE void v_keep_min_i32(vi32 x, vi32 i, vi32 *best, vi32 *at)
 typedef vf32 vtable16;
 
 #define v_load16 _mm512_loadu_ps
+#define v_scale16 _mm512_mul_ps
 #define v_lookup16(t, i) _mm512_permutexvar_ps(i, t)
 
 /* ---- four registers at a time -------------------------------------------- */

@@ -28,6 +28,7 @@
  *   v_store_low_i8(p, x)           the low byte of each lane
  *   v_set1_f16(h)    every lane this half
  *   v_lookup16(t, i)               t[i % 16], t: v_load16() of 16 floats
+ *   v_scale16(t, x)                t, every float times x
  *   v_pick_i32 v_pick_h16(bits, a, b)   these bits of a, the others of b
  *   v_widen_u16(h)                 to 32 bits
  *   v_load_i32_u8 v_load_i32_i8(p)  V_WIDTH bytes, to 32 bits
@@ -193,6 +194,13 @@ ALWAYS_INLINE vtable16 v_load16(const float *p)
     vtable16 t;
 
     memcpy(&t, p, sizeof(t));
+    return t;
+}
+
+ALWAYS_INLINE vtable16 v_scale16(vtable16 t, float x)
+{
+    for (int i = 0; i < 16; i++)
+        t.x[i] *= x;
     return t;
 }
 

@@ -18,6 +18,7 @@ extern const struct kv_weights_loops kv_weights_c;
 extern const struct kv_weights_loops kv_weights_avx2,
     kv_weights_avx512; /* x86-64 only */
 
-extern const float kv_weights_e2m1[16]; /* the values, doubled */
+extern const float kv_weights_codes[16]; /* 0 to 15 */
+extern const float kv_weights_e2m1[16];  /* the values, doubled */
 
 #endif

@@ -82,6 +82,57 @@ ALWAYS_INLINE vf32 e5m2(const uint8_t *p)
     return v_from_f16(v_shl_h16(v_load_h16_u8(p), 8));
 }
 
+/* ---- codes of four bits -------------------------------------------------- */
+
+/* d (code - zero), or d code + m where there is a minimum.  A register of 16
+ * floats holds what all codes are, and they are looked up. */
+#if V_WIDTH == 16
+struct nibbles {
+    vf32 value;
+};
+
+ALWAYS_INLINE struct nibbles with_zero(vf32 d, int zero)
+{
+    const vf32 code = v_load(kv_weights_codes);
+
+    return (struct nibbles){v_mul(v_sub(code, v_set1((float)zero)), d)};
+}
+
+ALWAYS_INLINE struct nibbles with_min(vf32 d, vf32 m)
+{
+    return (struct nibbles){v_muladd(v_load(kv_weights_codes), d, m)};
+}
+
+ALWAYS_INLINE vf32 value_of(const struct nibbles *n, vi32 both, unsigned shift)
+{
+    return v_lookup16(n->value, v_shr_i32(both, shift));
+}
+#else
+struct nibbles {
+    vf32 d, m;
+    int zero;
+    bool has_min;
+};
+
+ALWAYS_INLINE struct nibbles with_zero(vf32 d, int zero)
+{
+    return (struct nibbles){d, d, zero, false};
+}
+
+ALWAYS_INLINE struct nibbles with_min(vf32 d, vf32 m)
+{
+    return (struct nibbles){d, m, 0, true};
+}
+
+ALWAYS_INLINE vf32 value_of(const struct nibbles *n, vi32 both, unsigned shift)
+{
+    const vi32 code = bits_of(both, shift, 15);
+
+    return n->has_min ? v_muladd(v_from_i32(code), n->d, n->m)
+                      : v_mul(centered(code, n->zero), n->d);
+}
+#endif
+
 /* ---- blocks of 32 -------------------------------------------------------- */
 
 ALWAYS_INLINE void q8_0(const uint8_t *b, struct sink *s)
@@ -93,30 +144,27 @@ ALWAYS_INLINE void q8_0(const uint8_t *b, struct sink *s)
         put(s, j, v_mul(v_from_i32(v_load_i32_i8(b + 2 + j)), d));
 }
 
-ALWAYS_INLINE void q4_0(const uint8_t *b, struct sink *s)
+/* 16 bytes, of codes j and 16 + j. */
+ALWAYS_INLINE void put_nibbles(const uint8_t *b, struct nibbles n,
+                               struct sink *s)
 {
-    const vf32 d = load_head(b);
-
     VALUES
     for (size_t j = 0; j < 16; j += V_WIDTH) {
-        const vi32 both = v_load_i32_u8(b + 2 + j);
+        const vi32 both = v_load_i32_u8(b + j);
 
-        put(s, j, v_mul(centered(bits_of(both, 0, 15), 8), d));
-        put(s, 16 + j, v_mul(centered(bits_of(both, 4, 15), 8), d));
+        put(s, j, value_of(&n, both, 0));
+        put(s, 16 + j, value_of(&n, both, 4));
     }
+}
+
+ALWAYS_INLINE void q4_0(const uint8_t *b, struct sink *s)
+{
+    put_nibbles(b + 2, with_zero(load_head(b), 8), s);
 }
 
 ALWAYS_INLINE void q4_1(const uint8_t *b, struct sink *s)
 {
-    const vf32 d = load_head(b), m = load_head(b + 2);
-
-    VALUES
-    for (size_t j = 0; j < 16; j += V_WIDTH) {
-        const vi32 both = v_load_i32_u8(b + 4 + j);
-
-        put(s, j, v_muladd(v_from_i32(bits_of(both, 0, 15)), d, m));
-        put(s, 16 + j, v_muladd(v_from_i32(bits_of(both, 4, 15)), d, m));
-    }
+    put_nibbles(b + 4, with_min(load_head(b), load_head(b + 2)), s);
 }
 
 /* Codes j and 16 + j on, of five bits each. */
@@ -161,14 +209,14 @@ ALWAYS_INLINE void q5_1(const uint8_t *b, struct sink *s)
 ALWAYS_INLINE void by_levels(const uint8_t *nibble, const float *level, vf32 d,
                              struct sink *s, size_t at)
 {
-    const vtable16 t = v_load16(level);
+    const vtable16 t = v_scale16(v_load16(level), d);
 
     VALUES
     for (size_t j = 0; j < 16; j += V_WIDTH) {
         const vi32 both = v_load_i32_u8(nibble + j);
 
-        put(s, at + j, v_mul(v_lookup16(t, bits_of(both, 0, 15)), d));
-        put(s, at + 16 + j, v_mul(v_lookup16(t, bits_of(both, 4, 15)), d));
+        put(s, at + j, v_lookup16(t, bits_of(both, 0, 15)));
+        put(s, at + 16 + j, v_lookup16(t, bits_of(both, 4, 15)));
     }
 }
 
@@ -200,7 +248,8 @@ ALWAYS_INLINE void scale_16(const uint8_t *small, int zero, vf32 head,
 /* Value 128 i + 32 k + j: bits 2 k and 2 k + 1 of low[32 i + j]. */
 ALWAYS_INLINE void q2_k(const uint8_t *b, struct sink *s)
 {
-    const vf32 d = load_head(b + 80), m = load_head(b + 82);
+    const vf32 d = load_head(b + 80);
+    const vf32 m = v_mul(load_head(b + 82), v_set1(-1));
     float scale[16], min[16];
 
     VALUES
@@ -219,7 +268,7 @@ ALWAYS_INLINE void q2_k(const uint8_t *b, struct sink *s)
             const vi32 code = bits_of(v_load_i32_u8(low + j), g / 2 % 4 * 2, 3);
 
             put(s, 16 * g + j,
-                v_muladd(v_from_i32(code), v_set1(scale[g]), v_set1(-min[g])));
+                v_muladd(v_from_i32(code), v_set1(scale[g]), v_set1(min[g])));
         }
     }
 }
@@ -255,8 +304,9 @@ ALWAYS_INLINE void q3_k(const uint8_t *b, struct sink *s)
     }
 }
 
-/* Scales 0 to 7, then minima: of the first four six bits of a byte; of the
- * others four bits of the last bytes and the two that are left of the first. */
+/* Scales 0 to 7, then minima, here negative: of the first four six bits of a
+ * byte; of the others four bits of the last bytes and the two that are left of
+ * the first. */
 ALWAYS_INLINE void six_bits(const uint8_t *b, float scale[16], float min[16])
 {
     const uint32_t six = 0x3f3f3f3f, low = 0x0f0f0f0f, high = 0x30303030;
@@ -266,42 +316,47 @@ ALWAYS_INLINE void six_bits(const uint8_t *b, float scale[16], float min[16])
                                (w[2] >> 4 & low) | (w[1] >> 2 & high)};
 
     scale_16((const uint8_t *)small, 0, load_head(b), scale);
-    scale_16((const uint8_t *)small, 0, load_head(b + 2), min);
+    scale_16((const uint8_t *)small, 0, v_mul(load_head(b + 2), v_set1(-1)),
+             min);
 }
 
-/* Value 64 i + j and 64 i + 32 + j, j < 32: halves of low[32 i + j]; of q5_k
- * bits 2 i and 2 i + 1 of high[j] are their fifth bits. */
-ALWAYS_INLINE void q4_or_q5_k(const uint8_t *b, const uint8_t *high,
-                              const uint8_t *low, struct sink *s)
+/* Value 64 i + j and 64 i + 32 + j, j < 32: halves of low[32 i + j]. */
+ALWAYS_INLINE void q4_k(const uint8_t *b, struct sink *s)
 {
     float scale[16], min[16];
 
     six_bits(b, scale, min);
     VALUES
     for (unsigned g = 0; g < 8; g++) {
-        const vf32 d = v_set1(scale[g]), m = v_set1(-min[8 + g]);
+        const struct nibbles n = with_min(v_set1(scale[g]), v_set1(min[8 + g]));
+        const uint8_t *low = b + 16 + g / 2 * 32;
 
         VALUES
-        for (size_t j = 0; j < 32; j += V_WIDTH) {
-            vi32 code =
-                bits_of(v_load_i32_u8(low + g / 2 * 32 + j), g % 2 * 4, 15);
-
-            if (high)
-                code = v_or(
-                    code, v_shl_i32(bits_of(v_load_i32_u8(high + j), g, 1), 4));
-            put(s, 32 * g + j, v_muladd(v_from_i32(code), d, m));
-        }
+        for (size_t j = 0; j < 32; j += V_WIDTH)
+            put(s, 32 * g + j, value_of(&n, v_load_i32_u8(low + j), g % 2 * 4));
     }
 }
 
-ALWAYS_INLINE void q4_k(const uint8_t *b, struct sink *s)
-{
-    q4_or_q5_k(b, NULL, b + 16, s);
-}
-
+/* The same, and bits 2 i and 2 i + 1 of high[j] are their fifth bits. */
 ALWAYS_INLINE void q5_k(const uint8_t *b, struct sink *s)
 {
-    q4_or_q5_k(b, b + 16, b + 48, s);
+    float scale[16], min[16];
+
+    six_bits(b, scale, min);
+    VALUES
+    for (unsigned g = 0; g < 8; g++) {
+        const vf32 d = v_set1(scale[g]), m = v_set1(min[8 + g]);
+        const uint8_t *low = b + 48 + g / 2 * 32, *high = b + 16;
+
+        VALUES
+        for (size_t j = 0; j < 32; j += V_WIDTH) {
+            const vi32 code =
+                v_or(bits_of(v_load_i32_u8(low + j), g % 2 * 4, 15),
+                     v_shl_i32(bits_of(v_load_i32_u8(high + j), g, 1), 4));
+
+            put(s, 32 * g + j, v_muladd(v_from_i32(code), d, m));
+        }
+    }
 }
 
 /* Value 128 i + 32 k + j, j < 32: half k / 2 of low[64 i + k % 2 * 32 + j] and

@@ -29,6 +29,8 @@ static const struct {
     [KV_STORED_F8_E5M2] = {"f8_e5m2", 1, 1},
 };
 
+const float kv_weights_codes[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                    8, 9, 10, 11, 12, 13, 14, 15};
 const float kv_weights_e2m1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                    0, -1, -2, -3, -4, -6, -8, -12};
 const float kv_stored_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
