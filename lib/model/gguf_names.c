@@ -163,9 +163,10 @@ static int rename_one(struct kv_weight *w, const struct kv_gguf_family *f,
     if (f->interleaved && n == 6 &&
         (!memcmp(part, "attn_q", 6) || !memcmp(part, "attn_k", 6)))
         w->head = head_dim;
-    if (w->head && w->n_dims && w->dims[0] % w->head)
-        return kv_fail(e, "%s: tensor %s has %zu rows, no multiple of %zu",
-                       w->path, w->name, w->dims[0], w->head);
+    if (w->head && (w->head % 2 || !w->n_dims || w->dims[0] % w->head))
+        return kv_fail(e,
+                       "%s: tensor %s has %zu rows, which are no heads of %zu",
+                       w->path, w->name, w->n_dims ? w->dims[0] : 1, w->head);
     snprintf(to, sizeof(to), "%s%s%s%s%s", *layer ? "model.layers." : "", layer,
              *layer ? "." : "", names[i].to ? names[i].to : "", dot);
     free((void *)(uintptr_t)w->name);
