@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 }
 
 /* Keys of a model of this architecture, and a few tensors. */
-static void add_model(struct tiny_gguf *g, const char *family)
+static void add_model(struct tiny_gguf *g, const char *family, bool scaled)
 {
     static const char *const keys[] = {
         "block_count",         "context_length",       "embedding_length",
@@ -89,21 +89,21 @@ static void add_model(struct tiny_gguf *g, const char *family)
     tiny_key_text(g, "general.architecture", family);
     for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
         snprintf(key, sizeof(key), "%s.%s", family, keys[i]);
-        tiny_key_u32(g, key, 2);
+        tiny_key_u32(g, key, i == 4 ? 1 : 2); /* one head of two values */
     }
     snprintf(key, sizeof(key), "%s.attention.layer_norm_rms_epsilon", family);
     tiny_key_f32(g, key, 1e-5f);
     snprintf(key, sizeof(key), "%s.attention.sliding_window", family);
     tiny_key_u32(g, key, 4);
-    snprintf(key, sizeof(key), "%s.rope.scaling.type", family);
-    tiny_key_text(g, key, "linear");
     snprintf(key, sizeof(key), "%s.rope.scaling.factor", family);
-    tiny_key_f32(g, key, 2);
+    if (scaled)
+        tiny_key_f32(g, key, 2);
+    else
+        tiny_tensor(g, "rope_freqs.weight", 1, 1, (size_t[]){2}, x, 4);
     tiny_key_texts(g, "tokenizer.ggml.tokens", 2, (const char *[]){"a", "b"});
     tiny_key_u32(g, "split.count", 1);
     tiny_tensor(g, "token_embd.weight", 0, 2, (size_t[]){4, 2}, x, 32);
     tiny_tensor(g, "blk.0.attn_q.weight", 0, 2, (size_t[]){4, 4}, x, 64);
-    tiny_tensor(g, "rope_freqs.weight", 1, 1, (size_t[]){2}, x, 4);
     tiny_tensor(g, "output_norm.weight", 30, 1, (size_t[]){2}, x, 4);
     tiny_tensor(g, "blk.1.ffn_up.weight", 2, 2, (size_t[]){1, 32}, x, 18);
     tiny_tensor(g, "blk.0.ffn_up.weight", 12, 2, (size_t[]){1, 256}, x, 144);
@@ -117,7 +117,7 @@ void fuzz_make_seeds(void)
         struct tiny_gguf g = {.version = 2 + i % 2};
         struct tiny_bytes b;
 
-        add_model(&g, families[i]);
+        add_model(&g, families[i], i > 0);
         b = tiny_gguf_bytes(&g);
         fuzz_seed(families[i], b.data, b.n);
         free(b.data);
