@@ -93,35 +93,51 @@ static int choose(const float *logits, size_t n, size_t at, int32_t *id,
     return 0;
 }
 
+static bool ends(const struct kv_greedy *g, int32_t id)
+{
+    for (size_t i = 0; i < g->n_ends; i++)
+        if (g->end[i] == id)
+            return true;
+    return false;
+}
+
 int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
-              const struct kv_calib *calib, uint64_t seed, int32_t *ids,
-              size_t n_prompt, size_t n_new, struct kv_err *e)
+              const struct kv_calib *calib, uint64_t seed, struct kv_greedy *g,
+              struct kv_err *e)
 {
     const struct kv_model_info *info = kv_model_info(m);
     struct sequence s;
     const struct kv_attention mine = {.run = attend, .arg = &s};
+    const double start = kv_seconds();
     struct kv_progress progress;
     float *hidden, *logits;
     int rc = -1;
 
     if (init(&s, &info->shape, spec, calib, seed, e))
         return -1;
-    kv_progress_init(&progress, spec->text, n_new);
-    hidden = kv_alloc(n_prompt, info->hidden * sizeof(*hidden));
+    g->made = 0;
+    kv_progress_init(&progress, spec->text, g->n_new);
+    hidden = kv_alloc(g->n_prompt, info->hidden * sizeof(*hidden));
     logits = kv_alloc(info->n_vocab, sizeof(*logits));
-    for (size_t n = n_prompt, at = 0; n < n_prompt + n_new; n++) {
+    for (size_t at = 0, n = g->n_prompt; g->made < g->n_new; at = n++) {
         const size_t fresh = n - at;
 
         s.exact_prompt = !at;
         if (kv_interrupted(e) ||
-            kv_model_forward(m, ids + at, 1, fresh, at, &mine, hidden, e) ||
+            kv_model_forward(m, g->ids + at, 1, fresh, at, &mine, hidden, e) ||
             kv_model_logits(m, hidden + (fresh - 1) * info->hidden, 1, logits,
                             e) ||
-            choose(logits, info->n_vocab, n, &ids[n], e))
+            choose(logits, info->n_vocab, n, &g->ids[n], e))
             goto out;
-        at = n;
+        g->made++;
+        g->seconds = kv_seconds() - start;
+        if (!at)
+            g->prompt_seconds = g->seconds;
         kv_progress_step(&progress, 1);
+        if (ends(g, g->ids[n]))
+            break;
     }
+    g->seconds -= g->prompt_seconds;
     rc = 0;
 out:
     kv_progress_clear(&progress);

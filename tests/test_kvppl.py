@@ -216,10 +216,14 @@ class Greedy(Case):
             f.write("the quick")
         argv = ["-m", at("m"), "-f", at("prompt.txt"), "--greedy", "20",
                 "-s", "absmax:b{2,3}"]
-        whole = must("kvppl", *argv).splitlines()[1:]
-        parts = [line for i in (1, 2, 3) for line in must(
-            "kvppl", *argv, "--shard", f"{i}/3").splitlines()[1:]]
-        self.assertEqual(whole, parts)
+
+        def table(*more):
+            return [{k: v for k, v in row.items() if "second" not in k and
+                     k != "tokens_s"} for row in map(json.loads, must(
+                "kvppl", *argv, "--format", "jsonl", *more).splitlines())]
+
+        self.assertEqual(table(), [row for i in (1, 2, 3)
+                                   for row in table("--shard", f"{i}/3")])
 
     def test_refused_options(self):
         for more in (["-c", "32"], ["--kl"], ["--resume"],
@@ -254,6 +258,46 @@ class Greedy(Case):
             self.refused("is not finite (does the model overflow?)",
                          "-m", at("large"), "-f", at("prompt.txt"),
                          "--greedy", "5", *more)
+
+    def test_chat_template(self):
+        """The model's own template is rendered, its special tokens are
+        tokens, and the text ends where the model says."""
+        shutil.copytree(at("m"), at("chat"), dirs_exist_ok=True)
+        write(at("chat/chat_template.jinja"),
+              b"{{ messages[0].content + '<|endoftext|>' }}")
+        write(at("message.txt"), b"the quick\n")
+        table = list(csv.DictReader(io.StringIO(must(
+            "kvppl", "-m", at("chat"), "-f", at("message.txt"), "--greedy",
+            "12", "--chat-template", "model", "-s", "kivi:b2g16"))))
+        spelled = must("kvdump", "-m", at("chat"), "-f", at("message.txt"),
+                       "--tokens").split()
+        for row in table:
+            self.assertEqual(row["chat_template"], "model")
+            self.assertEqual(row["special"], "1")
+            self.assertLessEqual(int(row["tokens"]), 12)
+            self.assertGreater(float(row["prompt_seconds"]), 0)
+            self.assertLessEqual(abs(int(row["prompt_tokens"]) -
+                                     len(spelled)), 1)
+        made = must("kvppl", "-m", at("chat"), "-f", at("message.txt"),
+                    "--greedy", "12", "--chat-template", "model")
+        self.assertEqual(made, table[0]["output"])
+        config = json.load(open(at("chat/config.json")))
+        config["eos_token_id"] = list(range(tiny_model.VOCAB))
+        with open(at("chat/config.json"), "w") as f:
+            json.dump(config, f)
+        for more, n in ([], 1), (["--ignore-eos"], 12):
+            row = json.loads(must(
+                "kvppl", "-m", at("chat"), "-f", at("message.txt"), "--greedy",
+                "12", "--chat-template", "model", "--format", "jsonl", *more))
+            self.assertEqual(row["tokens"], n)
+        self.refused("m has no chat template", "-m", at("m"), "-f",
+                     at("message.txt"), "--greedy", "5", "--chat-template",
+                     "model")
+        self.refused("unknown chat template alpaca (known: chatml", "-m",
+                     at("m"), "-f", at("message.txt"), "--greedy", "5",
+                     "--chat-template", "alpaca")
+        self.refused("--chat-template goes with --greedy",
+                     *args("--chat-template", "model"))
 
     def test_longer_than_trained(self):
         done = run("kvppl", "-m", at("m"), "-f", at("prompt.txt"), "--greedy",

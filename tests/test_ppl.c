@@ -209,19 +209,23 @@ static void test_greedy(void **state)
 {
     const struct setup *s = *state;
     int32_t once[24], parts[24];
+    struct kv_greedy g[] = {{.ids = once, .n_prompt = 8, .n_new = 16},
+                            {.ids = parts, .n_prompt = 8, .n_new = 6},
+                            {.ids = parts, .n_prompt = 14, .n_new = 10}};
     struct kv_spec spec;
     struct kv_err e = {""};
 
     assert_int_equal(kv_spec_parse(&spec, "f16", &e), 0);
     memcpy(once, s->tokens, sizeof(once));
     memcpy(parts, s->tokens, sizeof(parts));
-    assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, once, 8, 16, &e),
-                     0);
-    assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, parts, 8, 6, &e),
-                     0);
-    assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, parts, 14, 10, &e),
-                     0);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, &g[i], &e), 0);
     assert_memory_equal(once, parts, sizeof(once));
+
+    g[0].end = &once[12]; /* the fifth that is made, if it is none before */
+    g[0].n_ends = 1;
+    assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, &g[0], &e), 0);
+    assert_true(g[0].made <= 5 && once[7 + g[0].made] == once[12]);
 }
 
 int main(void)

@@ -353,6 +353,9 @@ static void check_options(const struct kvppl_args *a)
     for (size_t i = 0; !a->latency && i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             kv_die("%s goes with --latency", others[i].name);
+    if (!a->greedy && (a->chat_template || a->ignore_eos))
+        kv_die("%s goes with --greedy",
+               a->chat_template ? "--chat-template" : "--ignore-eos");
 }
 
 /* 1: done, but not all of it. */
@@ -401,7 +404,14 @@ int main(int argc, char **argv)
                "products with weights in f32, or in bf16 where\n"
                "weights are bf16 and the processor has it (f32)"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
-                "no perplexity: continue -f (or a BOS) by N tokens"),
+                "no perplexity: continue -f (or a BOS) by N tokens,\n"
+                "or until the model ends its text"),
+        KV_STR(0, "chat-template", &a.chat_template, "T",
+               "--greedy: -f is a user's message in this template:\n"
+               "model (its own), chatml, gemma, llama2, llama3,\n"
+               "mistral, phi3 or zephyr"),
+        KV_FLAG(0, "ignore-eos", &a.ignore_eos,
+                "--greedy: go on where the model would end"),
         KV_FLAG(0, "latency", &a.latency,
                 "no perplexity: time decoding steps on a GPU"),
         KV_IN(0, "model-shape", &a.model_shape, "FILE",

@@ -13,10 +13,10 @@ struct kvppl_args {
     struct kv_common common;
     struct kv_strings specs;
     const char *gemm, *model, *text, *calib, *protocol, *shard, *kl_base;
-    const char *model_shape;
+    const char *model_shape, *chat_template;
     size_t ctx, windows, greedy, batch, reps;
-    bool parse_special, kl, kl_read, keep_window, allow_leakage, resume,
-        latency;
+    bool parse_special, ignore_eos, kl, kl_read, keep_window, allow_leakage,
+        resume, latency;
 };
 
 struct kvppl_run {

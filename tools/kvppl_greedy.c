@@ -3,43 +3,84 @@
 #include "eval/greedy.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/base/text.h"
 #include "lib/base/utf8.h"
 #include "lib/mixed.h"
+#include "lib/tokenizer/chat_template.h"
 #include "tools/kvppl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char *const columns[] = {KV_CONDITION_COLUMNS, "tokens", "agree",
-                                      "output", NULL};
+static const char *const columns[] = {
+    KV_CONDITION_COLUMNS, "chat_template", "prompt_tokens", "tokens", "agree",
+    "prompt_seconds",     "seconds",       "tokens_s",      "output", NULL};
+
+/* The message of -f in the chat template, special tokens and all. */
+static int chat_prompt(struct kvppl_run *r, const struct kvppl_args *a,
+                       const struct kv_chat_model *chat, int32_t **ids,
+                       size_t *n, struct kv_err *e)
+{
+    char *message, *text = NULL;
+    size_t bytes, length;
+    int rc;
+
+    if (kv_text_read(a->text, &message, &bytes, r->text.text_hash, e))
+        return -1;
+    bytes -= bytes && message[bytes - 1] == '\n'; /* of the file's last line */
+    rc = kv_chat_prompt(chat, a->model, a->chat_template, message, bytes, &text,
+                        &length, e) ||
+         kv_tokenizer_encode(r->tokenizer, text, length, true, ids, n, NULL, e);
+    if (!rc && !*n)
+        rc = kv_fail(e, "%s: the chat template makes no tokens of it", a->text);
+    r->conditions.reading = (struct kv_reading){.known = true, .special = true};
+    free(text);
+    free(message);
+    return rc ? -1 : 0;
+}
+
+/* The text of -f, by the chat template if there is one. */
+static int text_prompt(struct kvppl_run *r, const struct kvppl_args *a,
+                       const struct kv_chat_model *chat, int32_t **ids,
+                       size_t *n, struct kv_err *e)
+{
+    const char *slash = strrchr(a->text, '/');
+
+    r->conditions.text = slash ? slash + 1 : a->text;
+    r->conditions.text_hash = r->text.text_hash;
+    r->conditions.reading = kv_text_reading(r->tokenizer, a->parse_special);
+    return a->chat_template
+               ? chat_prompt(r, a, chat, ids, n, e)
+               : kv_text_tokens(r->tokenizer, a->text, a->parse_special,
+                                kv_model_info(r->model)->n_vocab, ids, n,
+                                r->text.text_hash, e);
+}
 
 /* The prompt: the text of -f, or a BOS alone; room for the new tokens. */
 static int prompt(struct kvppl_run *r, const struct kvppl_args *a,
-                  int32_t **ids, size_t *n, struct kv_err *e)
+                  const struct kv_chat_model *chat, struct kv_greedy *g,
+                  struct kv_err *e)
 {
-    const struct kv_model_info *info = kv_model_info(r->model);
     const int32_t bos = kv_tokenizer_bos(r->tokenizer);
 
     if (a->text) {
-        const char *slash = strrchr(a->text, '/');
-
-        if (kv_text_tokens(r->tokenizer, a->text, a->parse_special,
-                           info->n_vocab, ids, n, r->text.text_hash, e))
+        if (text_prompt(r, a, chat, &g->ids, &g->n_prompt, e))
             return -1;
-        r->conditions.text = slash ? slash + 1 : a->text;
-        r->conditions.text_hash = r->text.text_hash;
-        r->conditions.reading = kv_text_reading(r->tokenizer, a->parse_special);
     } else {
-        if (bos < 0 || (size_t)bos >= info->n_vocab)
+        if (bos < 0 || (size_t)bos >= kv_model_info(r->model)->n_vocab)
             return kv_fail(e, "this model has no BOS to begin with: give a "
                               "prompt by -f FILE");
-        *ids = kv_alloc(1, sizeof(**ids));
-        (*ids)[0] = bos;
-        *n = 1;
+        g->ids = kv_alloc(1, sizeof(*g->ids));
+        g->ids[0] = bos;
+        g->n_prompt = 1;
     }
-    kv_model_context(r->model, *n + a->greedy);
-    *ids = kv_realloc(*ids, *n + a->greedy, sizeof(**ids));
+    g->n_new = a->greedy;
+    g->end = chat->end;
+    g->n_ends = a->ignore_eos ? 0 : chat->n_ends;
+    kv_model_context(r->model, g->n_prompt + g->n_new);
+    g->ids = kv_realloc(g->ids, g->n_prompt + g->n_new, sizeof(*g->ids));
     return 0;
 }
 
@@ -80,37 +121,49 @@ static int put_text(const struct kvppl_args *a, const char *text, size_t n,
     return kv_out_commit(&out, e);
 }
 
+/* What was made after a chat's prompt; else all of the text. */
 static int put(struct kvppl_run *r, const struct kvppl_args *a,
-               const struct kv_spec *spec, const int32_t *ids, size_t n,
+               const struct kv_spec *spec, const struct kv_greedy *g,
                size_t agree, struct kv_err *e)
 {
+    const size_t skip = a->chat_template ? g->n_prompt : 0;
+    struct kv_results *t = r->table;
     char *text;
     size_t bytes;
     int rc;
 
-    if (kv_tokenizer_decode(r->tokenizer, ids, n, false, &text, &bytes, e))
+    if (kv_tokenizer_decode(r->tokenizer, g->ids + skip,
+                            g->n_prompt + g->made - skip, false, &text, &bytes,
+                            e))
         return -1;
-    if (!r->table) {
+    if (!t) {
         rc = put_text(a, text, bytes, e);
     } else {
-        kv_results_conditions(r->table, &r->conditions, spec->text,
+        kv_results_conditions(t, &r->conditions, spec->text,
                               kv_spec_calibrated(spec) ? r->calib : NULL,
                               r->leak);
-        kv_results_size(r->table, "tokens", a->greedy);
-        kv_results_size(r->table, "agree", agree);
-        kv_results_bytes(r->table, "output", text, bytes);
-        rc = kv_results_row(r->table, e);
+        kv_results_text(t, "chat_template", a->chat_template);
+        kv_results_size(t, "prompt_tokens", g->n_prompt);
+        kv_results_size(t, "tokens", g->made);
+        kv_results_size(t, "agree", agree);
+        kv_results_real(t, "prompt_seconds", g->prompt_seconds);
+        kv_results_real(t, "seconds", g->seconds);
+        kv_results_real(t, "tokens_s",
+                        g->made > 1 ? (double)(g->made - 1) / g->seconds : NAN);
+        kv_results_bytes(t, "output", text, bytes);
+        rc = kv_results_row(t, e);
     }
     free(text);
     return rc;
 }
 
 /* Leading new tokens that equal the base line's. */
-static size_t agreement(const int32_t *a, const int32_t *b, size_t n)
+static size_t agreement(const struct kv_greedy *a, const struct kv_greedy *b)
 {
     size_t i = 0;
 
-    while (i < n && a[i] == b[i])
+    while (i < a->made && i < b->made &&
+           a->ids[a->n_prompt + i] == b->ids[b->n_prompt + i])
         i++;
     return i;
 }
@@ -118,32 +171,31 @@ static size_t agreement(const int32_t *a, const int32_t *b, size_t n)
 /* The base line always runs; a shard that does not own its row leaves the row
  * out. */
 static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     int32_t *ids, size_t n, struct kv_err *e)
+                     struct kv_greedy *g, struct kv_err *e)
 {
-    int32_t *base = kv_alloc(n + a->greedy, sizeof(*base));
+    struct kv_greedy base = *g;
     struct kv_spec f32;
     int rc = -1;
 
-    memcpy(base, ids, n * sizeof(*base));
+    base.ids = kv_alloc(g->n_prompt + g->n_new, sizeof(*base.ids));
+    memcpy(base.ids, g->ids, g->n_prompt * sizeof(*base.ids));
     if (kv_spec_parse(&f32, "f32", e) ||
         kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e) ||
-        kv_greedy(r->model, &f32, NULL, a->common.seed, base, n, a->greedy, e))
+        kv_greedy(r->model, &f32, NULL, a->common.seed, &base, e))
         goto out;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
         const bool is_base = !strcmp(spec->text, f32.text);
+        const struct kv_greedy *made = is_base ? &base : g;
 
-        if (!is_base && kv_greedy(r->model, spec, r->calib, a->common.seed, ids,
-                                  n, a->greedy, e))
-            goto out;
-        if (put(r, a, spec, is_base ? base : ids, n + a->greedy,
-                is_base ? a->greedy : agreement(ids + n, base + n, a->greedy),
-                e))
+        if ((!is_base &&
+             kv_greedy(r->model, spec, r->calib, a->common.seed, g, e)) ||
+            put(r, a, spec, made, agreement(made, &base), e))
             goto out;
     }
     rc = 0;
 out:
-    free(base);
+    free(base.ids);
     return rc;
 }
 
@@ -159,6 +211,7 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
                   {a->kl_base != NULL, "--kl-divergence-base"},
                   {a->keep_window, "--keep-window"},
                   {a->resume, "--resume"},
+                  {a->chat_template && !a->text, "--chat-template without -f"},
                   {strcmp(a->protocol, "all") != 0, "--protocol"}};
 
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
@@ -170,24 +223,25 @@ static int check_options(const struct kvppl_args *a, struct kv_err *e)
 int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
                  struct kv_err *e)
 {
-    int32_t *ids = NULL;
-    size_t n = 0;
+    struct kv_chat_model chat = {0};
+    struct kv_greedy g = {0};
     int rc = -1;
 
     r->conditions.protocol = "greedy";
     if (check_options(a, e) || kvppl_list_specs(r, a, NULL, e) ||
-        prompt(r, a, &ids, &n, e))
-        return -1;
-    if (kvppl_load_calibration(r, a, ids, n, e) || kvppl_try_specs(r, e) ||
+        kv_chat_model_read(&chat, a->model, e) || prompt(r, a, &chat, &g, e) ||
+        kvppl_load_calibration(r, a, g.ids, g.n_prompt, e) ||
+        kvppl_try_specs(r, e) ||
         (is_table(a) && kv_results_open(&r->table, a->common.output,
                                         a->common.format, columns, e)))
         goto out;
-    rc = run_specs(r, a, ids, n, e);
+    rc = run_specs(r, a, &g, e);
     if (r->table && rc)
         kv_results_discard(r->table);
     else if (r->table)
         rc = kv_results_close(r->table, e);
 out:
-    free(ids);
+    kv_chat_model_clear(&chat);
+    free(g.ids);
     return rc;
 }
