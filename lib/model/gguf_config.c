@@ -27,6 +27,18 @@ static const struct row {
     {"final_logit_softcapping", NULL, "final_logit_softcapping", KV_GGUF_REAL},
     {"rope.freq_base", NULL, "rope_theta", KV_GGUF_REAL},
     {"rope.freq_base_swa", NULL, "rope_local_base_freq", KV_GGUF_REAL},
+    {"attention.layer_norm_epsilon", "starcoder2", "norm_epsilon",
+     KV_GGUF_REAL},
+    {"attention.layer_norm_epsilon", "nemotron", "norm_eps", KV_GGUF_REAL},
+    {"attention.layer_norm_epsilon", NULL, "layer_norm_eps", KV_GGUF_REAL},
+    {"use_parallel_residual", "stablelm", "use_parallel_residual",
+     KV_GGUF_BOOL},
+    {"logit_scale", "granite", "logits_scaling", KV_GGUF_REAL},
+    {"logit_scale", "command-r", "logit_scale", KV_GGUF_REAL},
+    {"logit_scale", "cohere2", "logit_scale", KV_GGUF_REAL},
+    {"attention.scale", "granite", "attention_multiplier", KV_GGUF_REAL},
+    {"residual_scale", "granite", "residual_multiplier", KV_GGUF_REAL},
+    {"embedding_scale", "granite", "embedding_multiplier", KV_GGUF_REAL},
 
     {"attention.value_length", NULL, NULL, KV_GGUF_INT},
     {"attention.sliding_window_pattern", NULL, NULL, KV_GGUF_INT},
@@ -206,15 +218,22 @@ static int set_sizes(const struct maker *k, struct kv_err *e)
     return need(k, "vocab_size", "vocab_size", e);
 }
 
+static void set_flag(const struct maker *k, const char *field, bool x)
+{
+    json_object_set_new(k->config, field, json_boolean(x));
+}
+
 /* By the tensors that are there. */
 static void set_flags(const struct maker *k)
 {
-    json_object_set_new(k->config, "tie_word_embeddings",
-                        json_boolean(!kv_gguf_tensor(k->m, "output.weight")));
-    if (k->f->bias && kv_gguf_tensor(k->m, "blk.0.attn_q.bias"))
-        json_object_set_new(k->config, k->f->bias, json_true());
-    if (kv_gguf_tensor(k->m, "blk.0.ffn_up.bias"))
-        json_object_set_new(k->config, "mlp_bias", json_true());
+    set_flag(k, "tie_word_embeddings", !kv_gguf_tensor(k->m, "output.weight"));
+    if (k->f->bias)
+        set_flag(k, k->f->bias, kv_gguf_tensor(k->m, "blk.0.attn_q.bias"));
+    if (k->f->qk_norm)
+        set_flag(k, k->f->qk_norm,
+                 kv_gguf_tensor(k->m, "blk.0.attn_q_norm.weight"));
+    if (k->f->interleaved && kv_gguf_tensor(k->m, "blk.0.ffn_up.bias"))
+        set_flag(k, "mlp_bias", true);
 }
 
 /* ---- sliding windows ----------------------------------------------------- */
@@ -258,10 +277,11 @@ static int set_windows(const struct maker *k, struct kv_err *e)
         json_object_del(k->config, "sliding_window");
         return 0;
     }
-    if (!strcmp(k->f->name, "llama")) {
+    if (k->f->sliding[0]) {
         json_object_set_new(k->config, "architectures",
-                            json_pack("[s]", "MistralForCausalLM"));
-        json_object_set_new(k->config, "model_type", json_string("mistral"));
+                            json_pack("[s]", k->f->sliding[0]));
+        json_object_set_new(k->config, "model_type",
+                            json_string(k->f->sliding[1]));
     }
     if (!k->f->pattern || int_of(k, "num_hidden_layers") > MAX_LAYERS)
         return 0;
@@ -441,7 +461,7 @@ json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
         return NULL;
     }
     set_flags(&k);
-    if (k.f->pattern)
+    if (!strncmp(k.f->name, "gemma", 5) && k.f->pattern)
         set_gemma(&k);
     return k.config;
 }

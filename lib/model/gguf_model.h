@@ -28,11 +28,13 @@ const struct kv_weight *kv_gguf_tensor(const struct kv_gguf_model *m,
 struct kv_gguf_family {
     const char *name;              /* general.architecture */
     const char *arch, *model_type; /* of config.json */
+    const char *sliding[2];        /* these, where there is a window; or NULL */
     size_t pattern;   /* every so many-th layer does not slide; 0: all alike */
     bool interleaved; /* the halves of a head's rows of q and k are in turn */
     float norm_add;   /* to weights of norms, to be as in transformers */
-    const char *bias; /* the field that says whether q, k and v have one */
-    const char *more; /* more of config.json; NULL: nothing */
+    /* Fields of config.json that say whether q, k and v have biases, q and k
+     * norms; NULL: none does. */
+    const char *bias, *qk_norm;
 };
 
 /* Fails, naming those that are known, and when the file is none of a model. */

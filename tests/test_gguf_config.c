@@ -1,0 +1,180 @@
+/* lib/model/gguf_config: what config.json of the same model would say. */
+#include "lib/base/file.h"
+#include "lib/model/gguf_model.h"
+#include "tests/test.h"
+#include "tests/tiny_gguf.h"
+
+static const char *family;
+
+/* A key of the family's. */
+static const char *key(const char *name)
+{
+    static char full[96];
+
+    snprintf(full, sizeof(full), "%s.%s", family, name);
+    return full;
+}
+
+/* A file with sizes that all have, and no tensors but the embedding. */
+static struct tiny_gguf begin(const char *name)
+{
+    const float x[8] = {0};
+    struct tiny_gguf g = {0};
+
+    family = name;
+    tiny_key_text(&g, "general.architecture", family);
+    tiny_key_u32(&g, key("block_count"), 3);
+    tiny_key_u32(&g, key("context_length"), 512);
+    tiny_key_u32(&g, key("embedding_length"), 8);
+    tiny_key_u32(&g, key("feed_forward_length"), 16);
+    tiny_key_u32(&g, key("attention.head_count"), 2);
+    tiny_tensor(&g, "token_embd.weight", 0, 2, (size_t[]){1, 8}, x, 32);
+    return g;
+}
+
+/* It says what begin() does, and this; g is cleared. */
+static void check(struct tiny_gguf *g, const char *arch, const char *model_type,
+                  const char *more)
+{
+    char *path = kv_path_join(test_folder(), "m.gguf");
+    char text[2048], *got;
+    struct kv_gguf_model m;
+    struct kv_err e = {""};
+    json_t *is = NULL, *should;
+
+    snprintf(text, sizeof(text),
+             "{'architectures': ['%s'], 'model_type': '%s', "
+             "'num_hidden_layers': 3, 'max_position_embeddings': 512, "
+             "'hidden_size': 8, 'intermediate_size': 16, 'vocab_size': 1, "
+             "'num_attention_heads': 2, 'num_key_value_heads': 2, "
+             "'tie_word_embeddings': true, %s}",
+             arch, model_type, more);
+    for (char *quote = text; (quote = strchr(quote, '\''));)
+        *quote = '"';
+    should = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(should);
+    tiny_gguf_write(g, path);
+    if (!kv_gguf_model_open(&m, path, &e))
+        is = kv_gguf_config(&m, &e);
+    if (!is)
+        fail_msg("%s", e.msg);
+    got = json_dumps(is, JSON_SORT_KEYS);
+    if (!json_equal(is, should))
+        fail_msg("%s", got);
+    free(got);
+    json_decref(should);
+    json_decref(is);
+    kv_gguf_model_clear(&m);
+    tiny_gguf_clear(g);
+    free(path);
+}
+
+static void test_windows(void **state)
+{
+    struct tiny_gguf g = begin("llama");
+
+    (void)state;
+    tiny_key_u32(&g, key("attention.sliding_window"), 64);
+    check(&g, "MistralForCausalLM", "mistral",
+          "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0, "
+          "'sliding_window': 64");
+    g = begin("gemma3");
+    tiny_key_u32(&g, key("attention.sliding_window"), 64);
+    tiny_key_u32(&g, key("attention.sliding_window_pattern"), 2);
+    tiny_key_u32(&g, key("attention.key_length"), 16);
+    tiny_key_u32(&g, key("attention.value_length"), 16);
+    tiny_key_f32(&g, key("rope.freq_base"), 1e6f);
+    tiny_key_f32(&g, key("final_logit_softcapping"), 30);
+    check(&g, "Gemma3ForCausalLM", "gemma3_text",
+          "'head_dim': 16, 'attention_bias': false, 'rope_theta': 1000000.0, "
+          "'rope_local_base_freq': 10000.0, 'sliding_window': 64, "
+          "'final_logit_softcapping': 30.0, 'query_pre_attn_scalar': 16, "
+          "'layer_types': ['sliding_attention', 'full_attention', "
+          "'sliding_attention']");
+    g = begin("exaone4");
+    tiny_key_u32(&g, key("attention.sliding_window"), 64);
+    tiny_key_array(&g, key("attention.sliding_window_pattern"), TINY_BOOL, 3,
+                   "\0\1\0", 3);
+    check(&g, "Exaone4ForCausalLM", "exaone4",
+          "'head_dim': 4, 'rope_theta': 10000.0, 'sliding_window': 64, "
+          "'layer_types': ['full_attention', 'sliding_attention', "
+          "'full_attention']");
+}
+
+static void test_rope(void **state)
+{
+    const float two[] = {1, 8}, more[] = {2, 16};
+    struct tiny_gguf g = begin("qwen2");
+
+    (void)state;
+    tiny_key_text(&g, key("rope.scaling.type"), "yarn");
+    tiny_key_f32(&g, key("rope.scaling.factor"), 4);
+    tiny_key_u32(&g, key("rope.scaling.original_context_length"), 128);
+    check(&g, "Qwen2ForCausalLM", "qwen2",
+          "'head_dim': 4, 'rope_theta': 10000.0, 'rope_scaling': {'rope_type': "
+          "'yarn', 'factor': 4.0, 'beta_fast': 32.0, 'beta_slow': 1.0, "
+          "'original_max_position_embeddings': 128}");
+    g = begin("llama");
+    tiny_key_f32(&g, key("rope.freq_base"), 5e5f);
+    tiny_tensor(&g, "rope_freqs.weight", 0, 1, (size_t[]){2}, two, 8);
+    check(&g, "LlamaForCausalLM", "llama",
+          "'head_dim': 4, 'attention_bias': false, 'rope_theta': 500000.0, "
+          "'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0, "
+          "8.0], 'long_factor': [1.0, 8.0], 'attention_factor': 1.0, "
+          "'original_max_position_embeddings': 512}");
+    g = begin("phi3");
+    tiny_key_u32(&g, key("rope.scaling.original_context_length"), 128);
+    tiny_key_u32(&g, key("rope.dimension_count"), 2);
+    tiny_key_u32(&g, key("attention.sliding_window"), 0);
+    tiny_key_f32(&g, key("rope.scaling.attn_factor"), 1.25f);
+    tiny_tensor(&g, "rope_factors_long.weight", 0, 1, (size_t[]){2}, more, 8);
+    tiny_tensor(&g, "rope_factors_short.weight", 0, 1, (size_t[]){2}, two, 8);
+    check(&g, "Phi3ForCausalLM", "phi3",
+          "'head_dim': 4, 'rope_theta': 10000.0, 'partial_rotary_factor': 0.5, "
+          "'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0, "
+          "8.0], 'long_factor': [2.0, 16.0], 'attention_factor': 1.25, "
+          "'original_max_position_embeddings': 128}");
+}
+
+static void test_families(void **state)
+{
+    const float zero[8] = {0};
+    struct tiny_gguf g = begin("granite");
+
+    (void)state;
+    tiny_key_f32(&g, key("logit_scale"), 8);
+    tiny_key_f32(&g, key("attention.scale"), 0.25f);
+    tiny_key_f32(&g, key("residual_scale"), 0.5f);
+    tiny_key_f32(&g, key("embedding_scale"), 12);
+    tiny_key_f32(&g, key("attention.layer_norm_rms_epsilon"), 0.5f);
+    check(&g, "GraniteForCausalLM", "granite",
+          "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0, "
+          "'logits_scaling': 8.0, 'attention_multiplier': 0.25, "
+          "'residual_multiplier': 0.5, 'embedding_multiplier': 12.0, "
+          "'rms_norm_eps': 0.5");
+    g = begin("starcoder2");
+    tiny_key_f32(&g, key("attention.layer_norm_epsilon"), 0.5f);
+    tiny_tensor(&g, "blk.0.attn_q.bias", 0, 1, (size_t[]){8}, zero, 32);
+    check(&g, "Starcoder2ForCausalLM", "starcoder2",
+          "'head_dim': 4, 'rope_theta': 10000.0, 'use_bias': true, "
+          "'norm_epsilon': 0.5");
+    g = begin("command-r");
+    tiny_key_f32(&g, key("attention.layer_norm_epsilon"), 0.5f);
+    tiny_key_f32(&g, key("logit_scale"), 0.0625f);
+    tiny_key_text(&g, key("rope.scaling.type"), "none");
+    check(&g, "CohereForCausalLM", "cohere",
+          "'head_dim': 4, 'attention_bias': false, 'use_qk_norm': false, "
+          "'rope_theta': 10000.0, 'logit_scale': 0.0625, 'layer_norm_eps': "
+          "0.5");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_families),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
