@@ -63,7 +63,7 @@ static bool values_finite(const struct kv_weight *w, size_t first, size_t n)
     bool finite = true;
     float x[SOME];
 
-    if (values == 1)
+    if (w->type <= KV_STORED_BF16)
         return all_finite(w->data + first * bytes, n * bytes, w->type);
     for (size_t some; n && finite; first += some, n -= some) {
         some = n < SOME ? n : SOME;
