@@ -87,7 +87,7 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
         return kv_fail(e, "%s: tensor %s is missing", dir, name);
     if (t->type == KV_STORED_OTHER)
         return kv_fail(e,
-                       "%s: tensor %s has type %s; F32, F16 or BF16 expected",
+                       "%s: tensor %s has type %s, which is not implemented",
                        t->path, name, t->dtype);
     if (t->n_dims != n_dims || t->dims[0] != rows ||
         (n_dims == 2 && t->dims[1] != cols)) {
