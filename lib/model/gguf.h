@@ -29,8 +29,8 @@ struct kv_gguf_value {
     bool array;
     size_t n; /* elements; 1 when it is no array */
     unsigned type;
-    const uint8_t *data;
-    size_t *at; /* strings: element i is at data + at[i]; else NULL */
+    const uint8_t *data; /* elements, one behind the other, at any address */
+    size_t *at;          /* strings: element i is at data + at[i]; else NULL */
 };
 
 struct kv_gguf {
