@@ -20,7 +20,8 @@ int kv_gguf_model_open(struct kv_gguf_model *m, const char *path,
                        struct kv_err *e);
 void kv_gguf_model_clear(struct kv_gguf_model *m);
 
-/* The tensor of this name, as in the file; NULL when there is none. */
+/* The tensor of this name, as in the file, before kv_gguf_rename(); NULL when
+ * there is none. */
 const struct kv_weight *kv_gguf_tensor(const struct kv_gguf_model *m,
                                        const char *name);
 
