@@ -46,7 +46,9 @@ struct kv_packed {
  * the arrays must be as long as drawn.  Decoding takes what has passed. */
 int kv_packed_check(const struct kv_packed *p, struct kv_err *e);
 
-/* x [n][columns]: rows first to first + n - 1. */
+/* x [n][columns]: rows first to first + n - 1.  So many at once share the words
+ * that run across them. */
+enum { KV_PACKED_ROWS = 16 };
 void kv_packed_decode(const struct kv_packed *p, size_t first, size_t n,
                       float *x);
 

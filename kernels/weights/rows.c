@@ -1,7 +1,9 @@
 #include "kernels/weights/rows.h"
+#include "lib/base/alloc.h"
 #include "lib/base/half.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_BLOCK = 256 };
@@ -31,6 +33,27 @@ static void read_stored(const struct kv_stored_rows *rows, size_t first,
     }
 }
 
+/* The same of a packed matrix. */
+static void read_packed(const struct kv_packed *p, size_t first, size_t n,
+                        float *x)
+{
+    float *row = kv_alloc(p->columns, sizeof(*row));
+
+    for (size_t some; n; first += some, n -= some, x += some) {
+        const size_t skip = first % p->columns, rest = p->columns - skip;
+
+        if (!skip && n >= p->columns) {
+            some = n - n % p->columns;
+            kv_packed_decode(p, first / p->columns, n / p->columns, x);
+            continue;
+        }
+        some = rest < n ? rest : n;
+        kv_packed_decode(p, first / p->columns, 1, row);
+        memcpy(x, row + skip, some * sizeof(*x));
+    }
+    free(row);
+}
+
 /* Where row i is stored. */
 static size_t place(size_t i, size_t head)
 {
@@ -42,7 +65,9 @@ static size_t place(size_t i, size_t head)
 static void read_floats(const struct kv_stored_rows *rows, size_t first,
                         size_t n, float *x)
 {
-    if (!rows->head)
+    if (rows->packed)
+        read_packed(rows->packed, first, n, x);
+    else if (!rows->head)
         read_stored(rows, first, n, x);
     for (size_t done = 0, some; rows->head && done < n; done += some) {
         const size_t at = (first + done) % rows->row;
@@ -63,14 +88,17 @@ bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type)
         [KV_TYPE_F32] = KV_STORED_F32,
     };
 
-    return rows->type == same[type] && !rows->head && rows->add == 0;
+    return !rows->packed && rows->type == same[type] && !rows->head &&
+           rows->add == 0;
 }
 
 void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
                     enum kv_type type, void *x)
 {
     const size_t bytes = kv_type_bytes(type);
-    float part[MAX_BLOCK];
+    const size_t piece =
+        rows->packed ? KV_PACKED_ROWS * rows->packed->columns : MAX_BLOCK;
+    float *part;
     uint16_t *to = x;
 
     if (kv_stored_is(rows, type)) {
@@ -81,11 +109,13 @@ void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
         read_floats(rows, first, n, x);
         return;
     }
+    part = kv_alloc(piece, sizeof(*part));
     for (size_t done = 0, some; done < n; done += some) {
-        some = n - done < MAX_BLOCK ? n - done : MAX_BLOCK;
+        some = n - done < piece ? n - done : piece;
         read_floats(rows, first + done, some, part);
         for (size_t i = 0; i < some; i++)
             to[done + i] = type == KV_TYPE_F16 ? kv_f16_clamp(part[i])
                                                : kv_f32_to_bf16(part[i]);
     }
+    free(part);
 }

@@ -3,6 +3,7 @@
 #define KV_WEIGHTS_ROWS_H
 
 #include "kernels/type.h"
+#include "kernels/weights/packed.h"
 #include "kernels/weights/weights.h"
 
 #include <stdbool.h>
@@ -15,6 +16,8 @@ struct kv_stored_rows {
      * as row 2 i, of the second as 2 i + 1.  0: rows are as they are stored. */
     size_t head;
     float add; /* to every value */
+    const struct kv_packed
+        *packed; /* in place of data, type and row; or NULL */
 };
 
 /* Values [first, first + n), wherever blocks begin and end.  To 16 bits they

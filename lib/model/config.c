@@ -53,8 +53,8 @@ const struct kv_field kv_config_known[] = {
     {"residual_multiplier", "1"},
     {"logits_scaling", "1"},
     {"logit_scale", "1"},
-    {"quantization_config", "null"},
-    {"auto_map", "null"}, /* code of the model's own */
+    {"quantization_config", NULL}, /* kv_weights_unpack() */
+    {"auto_map", "null"},          /* code of the model's own */
 
     {"_name_or_path", NULL},
     {"name_or_path", NULL},

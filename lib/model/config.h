@@ -32,7 +32,7 @@ extern const struct kv_field kv_config_known[];
 /* Every field that changes numbers is honoured as transformers 5 does, or
  * refused by name: fails on a field that is not known, missing, out of range
  * or of a value that is not implemented (another activation than silu, RoPE
- * scaling other than linear and llama3, partial rotation, quantized weights),
+ * scaling other than linear and llama3, partial rotation),
  * and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 

@@ -5,7 +5,9 @@
 #include "lib/base/file.h"
 #include "lib/base/hash.h"
 #include "lib/base/progress.h"
+#include "lib/json_file.h"
 #include "lib/model/model_impl.h"
+#include "lib/model/unpack.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -133,12 +135,28 @@ static int place(struct kv_model *m, struct kv_backend *b, size_t memory,
                          b->device || m->files.bytes > large_model, e);
 }
 
+static int unpack(struct kv_weights *w, const char *config_path,
+                  struct kv_err *e)
+{
+    json_t *config = kv_json_read(config_path, e);
+    const int rc =
+        !config || kv_weights_unpack(
+                       w, json_object_get(config, "quantization_config"),
+                       config_path, e)
+            ? -1
+            : 0;
+
+    json_decref(config);
+    return rc;
+}
+
 static int read_folder(struct kv_model *m, const char *dir, struct kv_err *e)
 {
     char *config_path = kv_path_join(dir, "config.json");
     const int rc = check_adapter(dir, e) ||
                            kv_config_read(&m->config, config_path, e) ||
-                           kv_weights_open(&m->files, dir, e)
+                           kv_weights_open(&m->files, dir, e) ||
+                           unpack(&m->files, config_path, e)
                        ? -1
                        : 0;
 

@@ -13,14 +13,14 @@ static const struct {
     size_t bytes;
     enum kv_stored type;
 } dtypes[] = {
-    {"F32", 4, KV_STORED_F32},       {"F16", 2, KV_STORED_F16},
-    {"BF16", 2, KV_STORED_BF16},     {"F64", 8, KV_STORED_OTHER},
-    {"I64", 8, KV_STORED_OTHER},     {"I32", 4, KV_STORED_OTHER},
-    {"I16", 2, KV_STORED_OTHER},     {"I8", 1, KV_STORED_OTHER},
-    {"U64", 8, KV_STORED_OTHER},     {"U32", 4, KV_STORED_OTHER},
-    {"U16", 2, KV_STORED_OTHER},     {"U8", 1, KV_STORED_OTHER},
-    {"BOOL", 1, KV_STORED_OTHER},    {"F8_E4M3", 1, KV_STORED_OTHER},
-    {"F8_E5M2", 1, KV_STORED_OTHER},
+    {"F32", 4, KV_STORED_F32},         {"F16", 2, KV_STORED_F16},
+    {"BF16", 2, KV_STORED_BF16},       {"F64", 8, KV_STORED_OTHER},
+    {"I64", 8, KV_STORED_OTHER},       {"I32", 4, KV_STORED_OTHER},
+    {"I16", 2, KV_STORED_OTHER},       {"I8", 1, KV_STORED_OTHER},
+    {"U64", 8, KV_STORED_OTHER},       {"U32", 4, KV_STORED_OTHER},
+    {"U16", 2, KV_STORED_OTHER},       {"U8", 1, KV_STORED_OTHER},
+    {"BOOL", 1, KV_STORED_OTHER},      {"F8_E4M3", 1, KV_STORED_F8_E4M3},
+    {"F8_E5M2", 1, KV_STORED_F8_E5M2},
 };
 
 /* A whole number >= 0. */

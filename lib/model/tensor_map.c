@@ -156,6 +156,15 @@ static bool is_spare(const char *name, const struct kv_config *c)
     return n > n_freq && !strcmp(name + n - n_freq, freq);
 }
 
+/* A bias of zeros, which some quantizers add, changes nothing. */
+static bool is_zero_bias(const struct kv_weight *t)
+{
+    const size_t n = strlen(t->name);
+
+    return n > 5 && !strcmp(t->name + n - 5, ".bias") && t->bytes &&
+           !t->data[0] && !memcmp(t->data, t->data + 1, t->bytes - 1);
+}
+
 static bool is_bound(const struct kv_model_weights *m, size_t n_layers,
                      const struct kv_weight *t)
 {
@@ -175,7 +184,8 @@ static int check_spares(const struct kv_model_weights *m,
     for (size_t i = 0; i < w->n_weights; i++) {
         const struct kv_weight *t = w->weight[i];
 
-        if (!is_bound(m, c->shape.n_layers, t) && !is_spare(t->name, c))
+        if (!is_bound(m, c->shape.n_layers, t) && !is_spare(t->name, c) &&
+            !kv_weights_is_part(w, t) && !(w->unpacked && is_zero_bias(t)))
             return kv_fail(e,
                            "%s: tensor %s has no place in a %s of this "
                            "config.json",

@@ -1,7 +1,10 @@
 #include "lib/model/weight.h"
+#include "kernels/weights/packed.h"
+#include "lib/base/alloc.h"
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,6 +17,7 @@ struct kv_stored_rows kv_weight_rows(const struct kv_weight *w)
         .row = w->n_dims > 1 ? w->dims[w->n_dims - 1] : 1,
         .head = w->head,
         .add = w->add,
+        .packed = w->packed,
     };
 }
 
@@ -74,12 +78,27 @@ static bool values_finite(const struct kv_weight *w, size_t first, size_t n)
     return finite;
 }
 
+/* n rows of a packed matrix. */
+static bool rows_finite(const struct kv_packed *p, size_t first, size_t n)
+{
+    float *x = kv_alloc(n * p->columns, sizeof(*x));
+    bool finite;
+
+    kv_packed_decode(p, first, n, x);
+    finite = all_finite((const uint8_t *)x, n * p->columns * sizeof(*x),
+                        KV_STORED_F32);
+    free(x);
+    return finite;
+}
+
 /* The first value that is none. */
 static int name_bad(const struct kv_weight *w, struct kv_err *e)
 {
     float x = 0;
     size_t i = 0;
 
+    while (w->packed && rows_finite(w->packed, i / w->packed->columns, 1))
+        i += w->packed->columns;
     for (; i < w->n; i++) {
         kv_weight_dequantize(w, i, 1, &x);
         if (!isfinite(x))
@@ -89,15 +108,23 @@ static int name_bad(const struct kv_weight *w, struct kv_err *e)
                    i, w->n, isnan(x) ? "NaN" : "infinite");
 }
 
+static bool piece_finite(const struct kv_weight *w, size_t first, size_t n)
+{
+    return w->packed ? rows_finite(w->packed, first / w->packed->columns,
+                                   n / w->packed->columns)
+                     : values_finite(w, first, n);
+}
+
 int kv_weight_check(const struct kv_weight *w, struct kv_err *e)
 {
-    const size_t piece = 1 << 16;
+    const size_t piece =
+        w->packed ? KV_PACKED_ROWS * w->packed->columns : 1 << 16;
     bool finite = true;
 
 #pragma omp parallel for schedule(static) reduction(&& : finite)     if (w->n > 4 * piece)
     for (size_t i = 0; i < w->n; i += piece)
         finite =
-            values_finite(w, i, w->n - i < piece ? w->n - i : piece) && finite;
+            piece_finite(w, i, w->n - i < piece ? w->n - i : piece) && finite;
     return finite ? 0 : name_bad(w, e);
 }
 

@@ -22,6 +22,7 @@ struct kv_weight {
     size_t bytes;
     size_t head;
     float add;
+    const struct kv_packed *packed; /* NULL, or what data is the codes of */
 };
 
 /* w's type must not be KV_STORED_OTHER, here and below. */

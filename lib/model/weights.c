@@ -111,16 +111,10 @@ static void add_weights(struct kv_weights *w, const struct kv_weight *weight,
         }
 }
 
-/* Lists the tensors of all files by name. */
-static int sort_weights(struct kv_weights *w, struct kv_err *e)
+int kv_weights_sort(struct kv_weights *w, struct kv_err *e)
 {
-    size_t n;
+    const size_t n = w->n_weights;
 
-    for (size_t s = 0; s < w->n_shards; s++)
-        add_weights(w, w->shard[s].weight, w->shard[s].n_weights);
-    for (size_t p = 0; p < w->gguf.n_parts; p++)
-        add_weights(w, w->gguf.part[p].tensor, w->gguf.part[p].n_tensors);
-    n = w->n_weights;
     if (n)
         qsort(w->weight, n, sizeof(*w->weight), by_name);
     for (size_t i = 1; i < n; i++)
@@ -129,6 +123,16 @@ static int sort_weights(struct kv_weights *w, struct kv_err *e)
                            w->weight[i]->name, w->weight[i - 1]->path,
                            w->weight[i]->path);
     return 0;
+}
+
+/* Lists the tensors of all files by name. */
+static int sort_weights(struct kv_weights *w, struct kv_err *e)
+{
+    for (size_t s = 0; s < w->n_shards; s++)
+        add_weights(w, w->shard[s].weight, w->shard[s].n_weights);
+    for (size_t p = 0; p < w->gguf.n_parts; p++)
+        add_weights(w, w->gguf.part[p].tensor, w->gguf.part[p].n_tensors);
+    return kv_weights_sort(w, e);
 }
 
 static int open_index(struct kv_weights *w, const char *dir,
@@ -188,6 +192,10 @@ void kv_weights_clear(struct kv_weights *w)
 {
     for (size_t s = 0; s < w->n_shards; s++)
         kv_safetensors_clear(&w->shard[s]);
+    for (struct kv_unpacked *u = w->unpacked, *next; u; u = next) {
+        next = u->next;
+        free(u);
+    }
     kv_gguf_model_clear(&w->gguf);
     json_decref(w->config);
     free(w->shard);
@@ -195,14 +203,28 @@ void kv_weights_clear(struct kv_weights *w)
     *w = (struct kv_weights){0};
 }
 
+bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t)
+{
+    for (const struct kv_unpacked *u = w->unpacked; u; u = u->next)
+        if (t->data == u->packed.scale || t->data == u->packed.zero ||
+            t->data == u->packed.group)
+            return true;
+    return false;
+}
+
 const char *kv_weights_type(const struct kv_weights *w)
 {
+    static const char *const packings[] = {[KV_PACKED_SCALED] = "fp8",
+                                           [KV_PACKED_GPTQ] = "gptq",
+                                           [KV_PACKED_AWQ] = "awq"};
     const char *mixture = w->gguf.n_parts ? kv_gguf_mixture(&w->gguf) : NULL;
     size_t bytes[KV_STORED_OTHER + 1] = {0};
     enum kv_stored max = 0;
 
     if (mixture)
         return mixture;
+    if (w->unpacked)
+        return packings[w->unpacked->packed.packing];
     for (size_t i = 0; i < w->n_weights; i++)
         bytes[w->weight[i]->type] += w->weight[i]->bytes;
     for (enum kv_stored t = 1; t <= KV_STORED_OTHER; t++)

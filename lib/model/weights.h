@@ -4,9 +4,23 @@
 #ifndef KV_MODEL_WEIGHTS_H
 #define KV_MODEL_WEIGHTS_H
 
+#include "kernels/weights/packed.h"
 #include "lib/base/hash.h"
 #include "lib/model/gguf_model.h"
 #include "lib/model/safetensors.h"
+
+#include <stdbool.h>
+
+/* A matrix that several tensors hold, in place of its codes' (unpack.h). */
+enum { KV_UNPACKED_NAME = 256 };
+
+struct kv_unpacked {
+    struct kv_packed packed;
+    struct kv_weight weight;
+    char name[KV_UNPACKED_NAME];
+    size_t at; /* in the list of weights, before it is sorted again */
+    struct kv_unpacked *next;
+};
 
 struct kv_weights {
     struct kv_safetensors *shard;
@@ -15,6 +29,7 @@ struct kv_weights {
     json_t *config; /* of a GGUF file, what config.json would say; or NULL */
     const struct kv_weight **weight; /* sorted by name */
     size_t n_weights, bytes;         /* bytes: of all tensors */
+    struct kv_unpacked *unpacked;
 };
 
 /* Fails on a missing or wrong shard or part, a tensor that is not where the
@@ -25,6 +40,12 @@ void kv_weights_clear(struct kv_weights *w);
 /* NULL when there is none of that name. */
 const struct kv_weight *kv_weights_find(const struct kv_weights *w,
                                         const char *name);
+
+/* By name, after names have changed; fails when two are the same. */
+int kv_weights_sort(struct kv_weights *w, struct kv_err *e);
+
+/* Whether the tensor is part of a matrix that is another one. */
+bool kv_weights_is_part(const struct kv_weights *w, const struct kv_weight *t);
 
 /* The type that most of the bytes have, "bf16", "q4_k", "other"; or what a GGUF
  * file calls their mixture, "q4_k_m". */
