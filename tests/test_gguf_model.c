@@ -5,6 +5,7 @@
 #include "lib/base/file.h"
 #include "lib/base/half.h"
 #include "lib/base/rng.h"
+#include "lib/model/config.h"
 #include "lib/model/model.h"
 #include "lib/model/weights.h"
 #include "tests/test.h"
@@ -187,6 +188,30 @@ static void check_same(const char *path, const struct tiny_model *m)
     kv_model_free(folder);
 }
 
+/* So is its shape alone. */
+static void check_shape(const char *path, const struct tiny_model *m)
+{
+    char *folder = kv_strdup(test_folder());
+    char *file = kv_path_join(folder, "config.json");
+    const char *const paths[] = {path, folder, file};
+    struct kv_err e = {""};
+
+    tiny_write(m, folder);
+    for (size_t i = 0; i < 3; i++) {
+        struct kv_config c;
+
+        if (kv_model_config(&c, paths[i], &e))
+            fail_msg("%s", e.msg);
+        assert_string_equal(c.arch->name, m->arch);
+        assert_int_equal(c.hidden, m->hidden);
+        assert_int_equal(c.shape.n_kv_heads, m->n_kv_heads);
+        assert_true(c.norm_eps == 1e-5f);
+        assert_int_equal(c.tied, m->tied);
+    }
+    free(file);
+    free(folder);
+}
+
 static void test_same_as_folder(void **state)
 {
     char *path = kv_path_join(test_folder(), "m.gguf");
@@ -200,6 +225,7 @@ static void test_same_as_folder(void **state)
             make(&g, &m);
             tiny_gguf_write(&g, path);
             check_same(path, &m);
+            check_shape(path, &m);
             tiny_gguf_clear(&g);
         }
         tiny_clear(&m);
