@@ -20,7 +20,8 @@ HACK = "axes=paper,round=%s,se=yes,rqe=yes,prefill=codes,qb=8"
 class Demo(Scripts):
     def test_refused(self):
         for words, *args in (
-                ["/none: no model folder with a config.json", "none"],
+                ["/none: neither a model folder with a config.json nor a GGUF",
+                 "none"],
                 ["--foo: expected MODEL, TEXT", "--foo"],
                 ["d: expected three arguments at most", "a", "b", "c", "d"]):
             self.assertIn(words, self.run_script("scripts/demo", *args, code=2))
