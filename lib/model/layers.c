@@ -118,12 +118,33 @@ static int load_all(const struct kv_layers *l, const struct kv_weight *w,
     return l->b->load(&one, 1, e);
 }
 
+/* One part after another: the pages of no more than one are held. */
+static int put_large(const struct kv_layers *l, size_t layer, size_t next,
+                     uint8_t *to, struct kv_err *e)
+{
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        const struct kv_weight *w = l->w->layer[layer].part[p];
+
+        if (!w)
+            continue;
+        if (load_all(l, w, type_of(l, p), kv_tensor_seed(l->w, layer, p),
+                     to + l->at[p], e))
+            return -1;
+        kv_weight_release(w);
+        if (next != layer)
+            kv_weight_will_need(l->w->layer[next].part[p]);
+    }
+    return 0;
+}
+
 static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
                      uint8_t *to, struct kv_err *e)
 {
     struct kv_load part[KV_PARTS];
     size_t n = 0;
 
+    if (l->large)
+        return put_large(l, layer, next, to, e);
     for (enum kv_part p = 0; p < KV_PARTS; p++) {
         const struct kv_weight *w = l->w->layer[layer].part[p];
 
@@ -131,17 +152,7 @@ static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
             part[n++] = load_of(w, 0, w->n, type_of(l, p),
                                 kv_tensor_seed(l->w, layer, p), to + l->at[p]);
     }
-    if (l->b->load(part, n, e))
-        return -1;
-    for (enum kv_part p = 0; p < KV_PARTS && l->large; p++) {
-        const struct kv_weight *w = l->w->layer[layer].part[p];
-
-        if (w)
-            kv_weight_release(w);
-        if (w && next != layer)
-            kv_weight_will_need(l->w->layer[next].part[p]);
-    }
-    return 0;
+    return l->b->load(part, n, e);
 }
 
 static size_t blocks(const struct kv_layers *l)

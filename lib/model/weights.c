@@ -251,5 +251,6 @@ void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)
         for (size_t p = 0; p < PIECES; p++)
             kv_hash_add(h, t->data + (t->bytes - PIECE) / (PIECES - 1) * p,
                         PIECE);
+        kv_weight_release(t); /* a fault brings megabytes around it */
     }
 }
