@@ -7,7 +7,7 @@
 #include "lib/cache.h"
 #include "lib/codec.h"
 #include "lib/dump.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "lib/tile_cache.h"
 
 #include <math.h>

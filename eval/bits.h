@@ -4,7 +4,7 @@
 
 #include "lib/cache.h"
 #include "lib/calib.h"
-#include "lib/results.h"
+#include "lib/columns.h"
 #include "lib/spec.h"
 
 /* Adds bytes and values; not shared_bytes and nominal, which belong to the

@@ -3,7 +3,7 @@
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 
 #include <stdlib.h>
 #include <string.h>

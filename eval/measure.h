@@ -6,7 +6,7 @@
 #include "eval/reconstruction.h"
 #include "kernels/backend.h"
 #include "lib/base/err.h"
-#include "lib/results.h"
+#include "lib/columns.h"
 #include "lib/spec.h"
 
 #include <stdint.h>

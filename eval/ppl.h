@@ -11,8 +11,8 @@
 #include "eval/protocol.h"
 #include "eval/score.h"
 #include "lib/calib.h"
+#include "lib/columns.h"
 #include "lib/model/model.h"
-#include "lib/results.h"
 
 struct kv_ppl_plan {
     struct kv_model *model;

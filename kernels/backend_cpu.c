@@ -2,7 +2,7 @@
 #include "kernels/backend.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
-#include "kernels/rope_heads.h"
+#include "kernels/rope.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 

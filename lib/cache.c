@@ -2,7 +2,7 @@
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "lib/saliency.h"
 
 #include <assert.h>

@@ -7,7 +7,6 @@
 #define KV_RESULTS_H
 
 #include "lib/base/err.h"
-#include "lib/reading.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,44 +34,5 @@ int kv_results_row(struct kv_results *r, struct kv_err *e);
 
 int kv_results_close(struct kv_results *r, struct kv_err *e); /* frees r */
 void kv_results_discard(struct kv_results *r);                /* frees r */
-
-/* The conditions every row carries: "tool version spec model model_hash
- * weights text text_hash ctx windows protocol calib_hash calib_text calib_leak
- * device level threads seed bos special gemm".  NULL or 0 (NaN for calib_leak)
- * where it does not apply. */
-struct kv_conditions {
-    const char *tool, *model, *model_hash, *weights, *text, *text_hash;
-    const char *protocol, *device, *level;
-    const char *gemm; /* type of the products with weights */
-    size_t ctx, windows, threads;
-    uint64_t seed;
-    struct kv_reading reading; /* of the text */
-};
-
-struct kv_calib;
-
-/* Column names of the conditions and of the bits, as a list of literals to
- * start a tool's column list with. */
-#define KV_CONDITION_COLUMNS                                                   \
-    "tool", "version", "spec", "model", "model_hash", "weights", "text",       \
-        "text_hash", "ctx", "windows", "protocol", "calib_hash", "calib_text", \
-        "calib_leak", "device", "level", "threads", "seed", "bos", "special",  \
-        "gemm"
-#define KV_BITS_COLUMNS \
-    "bits_nominal", "bits", "bits_quantized", "shared_bytes", "bits_total"
-
-/* calib NULL: the scheme of this row has no calibration. */
-void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
-                           const char *spec, const struct kv_calib *calib,
-                           double calib_leak);
-
-/* Storage, measured.  Sums over layers, windows and both sides (or one). */
-struct kv_bits {
-    double bytes, values;                     /* everything held */
-    double quantized_bytes, quantized_values; /* quantized blocks alone */
-    double shared_bytes;                      /* calibration tables */
-    double nominal; /* the paper's number; NaN: none */
-};
-void kv_results_bits(struct kv_results *r, const struct kv_bits *b);
 
 #endif

@@ -1,7 +1,7 @@
 #include "lib/tile_cache.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 
 #include <assert.h>
 #include <stdlib.h>

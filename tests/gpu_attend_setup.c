@@ -3,7 +3,7 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/half.h"
 #include "lib/mixed.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "tests/plain_int8.h"
 
 struct kv_device test_device;

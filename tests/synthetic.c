@@ -3,7 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
 #include "lib/mixed.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "tests/test.h"
 
 #include <math.h>

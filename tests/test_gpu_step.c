@@ -5,7 +5,7 @@
 #include "kernels/cuda/layer.h"
 #include "lib/base/half.h"
 #include "lib/cache.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "lib/tile_cache.h"
 #include "tests/attention_setup.h"
 #include "tests/codec_setup.h"

@@ -13,7 +13,7 @@
 #include "lib/codes_file.h"
 #include "lib/dump.h"
 #include "lib/h5.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 
 #include <math.h>
 #include <omp.h>

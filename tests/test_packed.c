@@ -5,7 +5,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/hash.h"
 #include "lib/base/rng.h"
-#include "lib/model/unpack.h"
+#include "lib/model/packed_tensors.h"
 #include "tests/packed_goldens.h"
 #include "tests/test.h"
 

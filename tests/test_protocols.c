@@ -3,7 +3,7 @@
 #include "eval/loop.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "tests/every_scheme.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"

@@ -2,7 +2,7 @@
 
 #include "lib/base/file.h"
 #include "lib/calib.h"
-#include "lib/results.h"
+#include "lib/columns.h"
 
 #include <math.h>
 

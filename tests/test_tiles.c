@@ -4,7 +4,7 @@
 #include "kernels/tiles/impl.h"
 #include "lib/cache.h"
 #include "lib/mixed.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "lib/tile_cache.h"
 #include "tests/attention_setup.h"
 

@@ -1,7 +1,7 @@
 #include "kernels/tiles/rope.h"
 #include "lib/base/alloc.h"
 #include "lib/base/rng.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static struct kv_shape shape_of(size_t head_dim, size_t n_rot)
     return s;
 }
 
-/* Against lib/rope.h, values up to 1/2. */
+/* Against lib/rope_table.h, values up to 1/2. */
 static void check(size_t head_dim, size_t n_rot, size_t first)
 {
     const struct kv_shape s = shape_of(head_dim, n_rot);
@@ -61,7 +61,7 @@ static void test_equals_rope(void **state)
     }
 }
 
-/* The table of lib/rope.h, and no turn beyond it. */
+/* The table of lib/rope_table.h, and no turn beyond it. */
 static void test_angles(void **state)
 {
     static const size_t first[] = {0, 1, 4095, 199968, 16777215};

@@ -15,8 +15,8 @@
 
 #include "kernels/device.h"
 #include "lib/base/opt.h"
+#include "lib/columns.h"
 #include "lib/mixed.h"
-#include "lib/results.h"
 #include "lib/spec.h"
 
 #include <stdbool.h>

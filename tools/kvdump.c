@@ -7,7 +7,7 @@
 #include "lib/model/backward.h"
 #include "lib/model/model.h"
 #include "lib/moments.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 #include "lib/tokenizer/tokenizer.h"
 #include "lib/windows.h"
 #include "tools/common.h"

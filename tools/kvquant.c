@@ -7,9 +7,9 @@
 #include "lib/base/opt.h"
 #include "lib/base/progress.h"
 #include "lib/codes_file.h"
+#include "lib/columns.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
-#include "lib/results.h"
 #include "tools/common.h"
 
 #include <math.h>

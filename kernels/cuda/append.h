@@ -1,5 +1,5 @@
-/* Packs codes that the device encoded (coder.h) into the tiles of attention,
- * byte for byte as <family>/cuda_pack.c packs the CPU's tiles. */
+/* Packs codes that the device encoded (device_code.h) into the tiles of
+ * attention, byte for byte as <family>/cuda_pack.c packs the CPU's tiles. */
 #ifndef KV_CUDA_APPEND_H
 #define KV_CUDA_APPEND_H
 

@@ -11,8 +11,8 @@ extern "C" {
 
 /* Launches: codes' runs of `from` [n_sequences], tiles of k and v as
  * kv_gpu_generic_open() has them, into those of `to`, tiles of halves in the
- * order of float.cuh.  Both are of the device; no run of codes has more than
- * n_tiles tiles of 128 tokens. */
+ * order of float/cuda.cuh.  Both are of the device; no run of codes has more
+ * than n_tiles tiles of 128 tokens. */
 int kv_gpu_dequantize(const struct kv_gpu_side *k, const struct kv_gpu_side *v,
                       const struct kv_gpu_sequence *from,
                       const struct kv_gpu_sequence *to, size_t n_sequences,

@@ -1,4 +1,5 @@
-/* Codes and heads of integers in groups, in the encoder's layout (coder.h). */
+/* Codes and heads of integers in groups, in the encoder's layout
+ * (device_code.h). */
 #ifndef KV_CUDA_ENCODED_GROUPS_CUH
 #define KV_CUDA_ENCODED_GROUPS_CUH
 

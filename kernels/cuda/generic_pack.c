@@ -1,4 +1,4 @@
-/* Copies the CPU's tiles unchanged and describes them for generic.cuh. */
+/* Copies the CPU's tiles unchanged and describes them for generic_tiles.cuh. */
 #include "kernels/codebook/impl.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/hack/cuda_layout.h"

@@ -65,9 +65,9 @@ void kv_gpu_attend_use(struct kv_gpu_attend *a, const float *q, float *out);
 const struct kv_gpu_slot *kv_gpu_attend_slots(const struct kv_gpu_attend *a);
 
 /* The newest tile of codes of every sequence, written anew from what the device
- * encoded (coder.h): to the same bytes, of the same tokens.  can: [2], whether
- * codes of K and of V have a kernel; without one, quantize must not be called.
- * newest: the first token of a job's tile; SIZE_MAX where it has none.
+ * encoded (device_code.h): to the same bytes, of the same tokens.  can: [2],
+ * whether codes of K and of V have a kernel; without one, quantize must not be
+ * called. newest: the first token of a job's tile; SIZE_MAX where it has none.
  * quantize launches; bytes: the device's, [n_jobs][128 / block][block_bytes],
  * of side 0 (K) or 1. */
 bool kv_gpu_attend_can_append(const struct kv_gpu_attend *a,

@@ -10,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where the newest token of a sequence goes: halves in the order of float.cuh,
- * place `token` of a run of tiles; k NULL: nowhere, it is codes already. */
+/* Where the newest token of a sequence goes: halves in the order of
+ * float/cuda.cuh, place `token` of a run of tiles; k NULL: nowhere, it is codes
+ * already. */
 struct kv_gpu_slot {
     uint8_t *k, *v;
     size_t head_bytes; /* from one KV head's tiles to the next's */

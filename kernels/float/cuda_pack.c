@@ -1,4 +1,4 @@
-/* Halves in the order of float.cuh. */
+/* Halves in the order of float/cuda.cuh. */
 #include "kernels/cuda/families.h"
 #include "lib/base/half.h"
 

@@ -1,4 +1,4 @@
-/* How codes with scales lie on the device, for the kernels (scaled.cuh) and
+/* How codes with scales lie on the device, for the kernels (cuda.cuh) and
  * for who packs their tiles (cuda_pack.c).
  *
  * A tile of 128 tokens is 128 / T steps:

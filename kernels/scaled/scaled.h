@@ -16,7 +16,7 @@
  * 4 bits are one plane, of 3 the low 2 bits, then the high one, in lanes of 32
  * bits; codes of 8 bits are one plane, of 6 the low 4, then the high 2, in
  * lanes of 16 bits.  Scales are as the scheme stores them.  Codes of 1 to 4
- * bits have a path int8 (kernels/scaled/int8.h). */
+ * bits have a path int8 (kernels/scaled/int8_loops.h). */
 #ifndef KV_SCALED_H
 #define KV_SCALED_H
 
@@ -39,7 +39,7 @@ struct kv_scaled {
     float table[KV_SCALED_TABLE]; /* 1 to 4 bits: repeats itself */
     int8_t near[KV_SCALED_TABLE]; /* the same in 8 bits, over the unit */
     float unit;
-    uint8_t order[KV_TILE_TOKENS];     /* of weights: kernels/scaled/int8.h */
+    uint8_t order[KV_TILE_TOKENS]; /* of weights: kernels/scaled/int8_loops.h */
     const struct kv_minifloat *format; /* 6 and 8 bits */
     enum kv_scale_kind scale;
     float divisor;

@@ -1,5 +1,5 @@
-/* The loops of tiles.h as compiled for one instruction set; for tiles*.c and
- * the tests alone.
+/* The loops of tiles.h as compiled for one instruction set; for the files of
+ * this folder and the tests alone.
  *
  * q: [head_dim][rows].  Keys of a part: [head_dim][32]; values: [n][padded].
  * acc: [rows][padded]. */

@@ -1,4 +1,4 @@
-/* The loops of kernels/tiles/impl.h, V_V_WIDTH channels or tokens side by side.
+/* The loops of kernels/tiles/impl.h, V_WIDTH channels or tokens side by side.
  * Included by c.c, avx2.c and avx512.c after their kernels/simd header. */
 #include "kernels/simd/prefetch.h"
 #include "kernels/tiles/impl.h"

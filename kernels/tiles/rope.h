@@ -1,4 +1,4 @@
-/* RoPE (lib/rope.h: channel i and i + head_dim/2 turn by position *
+/* RoPE (lib/rope_table.h: channel i and i + head_dim/2 turn by position *
  * inv_freq[i]) for keys that are stored before it: a family's expand() applies
  * it to the dequantized keys. */
 #ifndef KV_TILES_ROPE_H
@@ -15,9 +15,9 @@ struct kv_tiles_rope *kv_tiles_rope_new(size_t head_dim, size_t n_rot,
 void kv_tiles_rope_free(struct kv_tiles_rope *r); /* NULL is fine */
 
 /* x: [head_dim][32], keys of positions [first, first + 32), in place.  The
- * first position's angle is as good as in lib/rope.h (in double); from there on
- * cosines and sines are sums of two products of floats, at most 2e-7 off.  The
- * same bits at every level. */
+ * first position's angle is as good as in lib/rope_table.h (in double); from
+ * there on cosines and sines are sums of two products of floats, at most 2e-7
+ * off.  The same bits at every level. */
 void kv_tiles_rope_rotate(const struct kv_tiles_rope *r, size_t first,
                           float *x);
 

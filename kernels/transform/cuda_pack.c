@@ -1,4 +1,4 @@
-/* Bitstreams and tables in the order of transform.h and cuda.cuh. */
+/* Bitstreams and tables in the order of transform.h and cuda.h. */
 #include "kernels/tiles/rope.h"
 #include "kernels/transform/cuda.h"
 #include "kernels/transform/impl.h"

@@ -1,7 +1,7 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/pass.h"
-#include "lib/rope.h"
+#include "lib/rope_table.h"
 
 #include <stdlib.h>
 #include <string.h>

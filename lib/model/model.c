@@ -7,7 +7,7 @@
 #include "lib/base/progress.h"
 #include "lib/json_file.h"
 #include "lib/model/model_impl.h"
-#include "lib/model/unpack.h"
+#include "lib/model/packed_tensors.h"
 
 #include <fnmatch.h>
 #include <stdio.h>

@@ -89,7 +89,7 @@ struct kv_host_layer;
  * Layouts: q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
  * [n_windows][n][n_kv_heads][head_dim].  q and k after RoPE, k_pre immediately
  * before it (after bias and norm).  Token t of every window stands at position
- * first + t; rope: of these positions (lib/rope.h). */
+ * first + t; rope: of these positions (lib/rope_table.h). */
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;

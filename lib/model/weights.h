@@ -11,7 +11,8 @@
 
 #include <stdbool.h>
 
-/* A matrix that several tensors hold, in place of its codes' (unpack.h). */
+/* A matrix that several tensors hold, in place of its codes'
+ * (packed_tensors.h). */
 enum { KV_UNPACKED_NAME = 256 };
 
 struct kv_unpacked {

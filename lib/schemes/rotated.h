@@ -3,7 +3,7 @@
  * may be clipped.
  *
  * A group of rotated values from min to max is first clamped to
- * [clip min, clip max] (a flat group stays).  Storage is that of grouped.h,
+ * [clip min, clip max] (a flat group stays).  Storage is that of integers.h,
  * token axis; with [low, high] the range that is left and
  * scale = (high - low) / (2^b - 1), the head of a group is one of
  *

@@ -1,6 +1,6 @@
 /* Rotary position embedding, rotate-half order (shape.h). */
-#ifndef KV_ROPE_H
-#define KV_ROPE_H
+#ifndef KV_ROPE_TABLE_H
+#define KV_ROPE_TABLE_H
 
 #include "lib/shape.h"
 

@@ -1,5 +1,5 @@
-#include "lib/rope.h"
-#include "kernels/rope_heads.h"
+#include "lib/rope_table.h"
+#include "kernels/rope.h"
 
 #include <math.h>
 

@@ -7,8 +7,8 @@
  *
  * all become X.weight.  Activations stay as they are, whatever
  * activation_scheme says; tensors with scales of theirs have no place. */
-#ifndef KV_MODEL_UNPACK_H
-#define KV_MODEL_UNPACK_H
+#ifndef KV_MODEL_PACKED_TENSORS_H
+#define KV_MODEL_PACKED_TENSORS_H
 
 #include "lib/model/weights.h"
 

@@ -1,7 +1,7 @@
 /* Rotary position embedding of rows of heads, rotate-half order: channels i
  * and i + head_dim / 2 are rotated together, i < n_rot. */
-#ifndef KV_ROPE_HEADS_H
-#define KV_ROPE_HEADS_H
+#ifndef KV_ROPE_H
+#define KV_ROPE_H
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-#include "lib/model/unpack.h"
+#include "lib/model/packed_tensors.h"
 #include "lib/base/alloc.h"
 
 #include <stdio.h>

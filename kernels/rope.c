@@ -1,4 +1,4 @@
-#include "kernels/rope_heads.h"
+#include "kernels/rope.h"
 
 void kv_rotate_heads(const float *table, size_t n_rot, float *x, size_t rows,
                      size_t heads, size_t head_dim)
