@@ -42,10 +42,12 @@ kv_integers_params(const struct kv_store *s)
 static inline const uint8_t *kv_integers_first(const struct kv_store *s,
                                                size_t head, const uint8_t *tile)
 {
-    const size_t at = (size_t)(tile - kv_store_tile(s, head, 0));
     const size_t span = kv_integers_params(s)->span;
 
-    return span == 1 ? tile : tile - at % (span * s->tile_bytes);
+    if (span == 1) /* of a store that may have no tiles of its own */
+        return tile;
+    return tile -
+           (size_t)(tile - kv_store_tile(s, head, 0)) % (span * s->tile_bytes);
 }
 
 /* The table of heads of a tile, whole: in the tile, or put together in `copy`
