@@ -2,6 +2,7 @@
  * them. */
 #include "tests/test.h"
 
+#include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_template.h"
 
 #include <string.h>
@@ -56,6 +57,9 @@ static void expressions_are_python_s(void **state)
     (void)state;
     gives("{{ 1 + 2 * 3 - 7 // 2 - 7 % 4 }}|{{ -7 // 2 }}|{{ -7 % 3 }}",
           "1|-4|2");
+    gives("{{ -2147483648 * 4294967296 % 3 }}|"
+          "{{ -2147483648 * 4294967296 // 3 }}",
+          "1|-3074457345618258603");
     gives("{{ 'a' + \"b\\n\" ~ 1 ~ true ~ none }}", "ab\n1TrueNone");
     gives("{{ messages[1].content }}{{ messages[-1]['content'] }}"
           "{{ messages[9] }}{{ nothing }}",
@@ -134,6 +138,11 @@ static void what_is_not_known_is_refused(void **state)
     refuses("{{ messages }}", "a list or an object");
     refuses("{{ nothing.x }}", "out of an undefined value");
     refuses("{{ 1 // 0 }}", "a division by 0");
+    refuses("{{ 'a'.strip('\xc3\xa9') }}", "the method strip()");
+    refuses("{{ messages | tojson(indent=2) }}", "the argument 'indent='");
+    refuses("{{ [nothing] }}", "an undefined value in a list");
+    refuses("{{ {1: 2} }}", "the key of an object is no text");
+    refuses("{% set x %}\xff{% endset %}", "not UTF-8");
     refuses("{% for i in range(99999999) %}x{% endfor %}", "steps");
     refuses("{% for a in range(5000) %}{% for b in range(5000) %}"
             "{% endfor %}{% endfor %}",
@@ -143,6 +152,66 @@ static void what_is_not_known_is_refused(void **state)
     refuses(deep, "has no '}}'");
     strcat(deep, "}}");
     refuses(deep, "nested more than");
+}
+
+/* Nothing made by a template outgrows what its steps allow, holds itself or is
+ * deeper than what frees it goes. */
+static void values_have_an_end(void **state)
+{
+    (void)state;
+    refuses("{% set ns = namespace(x='ab') %}{% for i in range(60) %}"
+            "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+            "steps");
+    refuses("{% set ns = namespace(x=[1]) %}{% for i in range(60) %}"
+            "{% set ns.x = ns.x + ns.x %}{% endfor %}",
+            "steps");
+    refuses("{% set ns = namespace(x='aa') %}{% for i in range(60) %}"
+            "{% set ns.x = ns.x.replace('a', ns.x) %}{% endfor %}",
+            "steps");
+    refuses("{% set ns = namespace(x=[1]) %}{% for i in range(60) %}"
+            "{% set ns.x = [ns.x, ns.x] %}{% endfor %}",
+            "steps");
+    refuses("{% set ns = namespace(x=[1]) %}{% for i in range(9999) %}"
+            "{% set ns.x = [ns.x] %}{% endfor %}",
+            "nested more than 64 deep");
+    refuses("{% set ns = namespace() %}{% set ns.x = [ns] %}",
+            "a namespace in another value");
+    refuses("{% set a = namespace() %}{% set b = namespace(x={'y': a}) %}",
+            "a namespace in another value");
+    refuses("{% set ns = namespace() %}{{ ns | tojson }}", "of a namespace");
+    refuses("{% set ns = namespace() %}{% for x in ns %}{% endfor %}",
+            "neither a list nor an object");
+    refuses("{% set m = {'a': 1} %}{% set m.a = 2 %}", "no namespace");
+    gives("{% set ns = namespace(x=messages) %}{% set ns.x = ns.x[1:] + [{}] %}"
+          "{{ ns.x | length }}{{ ns == ns }}",
+          "4True");
+}
+
+/* Templates with a long text in them: what they do is counted in bytes too. */
+static void long_texts_end_soon(void **state)
+{
+    enum { N = 1 << 19 };
+    static const char *const around[][2] = {
+        {"{% for i in range(200000) %}{{ '", "' | length }}{% endfor %}"},
+        {"{% for i in range(200000) %}{% if 0 %}{{ [[[[[[[[[[[['",
+         "']]]]]]]]]]]] }}{% endif %}{% endfor %}"},
+        {"{% set x = '",
+         "' %}{% for i in range(200000) %}{% if x.strip(x) == x or x in [x] or "
+         "x < x or x.split('a') %}{% endif %}{% endfor %}"},
+        {"{% set x = '", "' %}{% for i in range(200000) %}{% set y %}{{ x }}"
+                         "{% endset %}{% endfor %}"},
+    };
+    char *template = kv_alloc(N + 512, 1), *at;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(around) / sizeof(*around); i++) {
+        at = template + sprintf(template, "%s", around[i][0]);
+        memset(at, 'a', N);
+        strcpy(at + N, around[i][1]);
+        refuses(template, "steps");
+    }
+    free(template);
+    gives("{{ ((((((((((((((((((((((((1)))))))))))))))))))))))) }}", "1");
 }
 
 static void named_templates(void **state)
@@ -195,6 +264,8 @@ int main(void)
         cmocka_unit_test(statements_are_jinja_s),
         cmocka_unit_test(space_goes_as_in_transformers),
         cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(values_have_an_end),
+        cmocka_unit_test(long_texts_end_soon),
         cmocka_unit_test(named_templates),
     };
 

@@ -123,7 +123,8 @@ static json_t *list(struct kv_chat_reader *r, const char *close, bool live)
     json_t *x = json_array();
 
     while (!r->c->failed && !kv_chat_accept(r, close)) {
-        json_array_append_new(x, kv_chat_expression(r, live));
+        if (json_array_append_new(x, kv_chat_expression(r, live)) && live)
+            kv_chat_fail(r->c, "an undefined value in a list");
         if (!kv_chat_accept(r, ",")) {
             expect(r, close);
             break;
@@ -140,8 +141,10 @@ static json_t *object(struct kv_chat_reader *r, bool live)
         json_t *key = kv_chat_expression(r, live);
 
         expect(r, ":");
-        json_object_set_new(x,
-                            json_is_string(key) ? json_string_value(key) : "",
+        if (live && !json_is_string(key))
+            kv_chat_fail(r->c, "the key of an object is no text");
+        kv_chat_step(r->c, json_string_length(key));
+        json_object_set_new(x, live ? json_string_value(key) : "",
                             kv_chat_expression(r, live));
         json_decref(key);
         if (!kv_chat_accept(r, ",")) {
@@ -181,14 +184,18 @@ static bool is_named(struct kv_chat_reader *r)
     return p > r->at && p + 1 < r->end && *p == '=' && p[1] != '=';
 }
 
-/* After "(". */
-static void read_args(struct kv_chat_reader *r, bool live, struct args *a)
+/* After "("; names: whether there may be named ones. */
+static void read_args(struct kv_chat_reader *r, bool live, bool names,
+                      struct args *a)
 {
     char name[MAX_NAME];
 
     *a = (struct args){.named = json_object()};
     while (!r->c->failed && !kv_chat_accept(r, ")")) {
         if (is_named(r) && kv_chat_name(r, name, sizeof(name))) {
+            if (live && !names)
+                kv_chat_fail(r->c, "the argument '%s=' is not implemented",
+                             name);
             expect(r, "=");
             json_object_set_new(a->named, name, kv_chat_expression(r, live));
         } else if (a->n == MAX_ARGS) {
@@ -217,17 +224,24 @@ static json_t *range(struct kv_chat *c, const struct args *a)
     json_t *x = json_array();
 
     for (json_int_t i = from; i < to && !c->failed; i++) {
-        kv_chat_step(c);
+        kv_chat_step(c, 0);
         json_array_append_new(x, json_integer(i));
     }
     return x;
+}
+
+static json_t *new_namespace(struct kv_chat *c, json_t *named)
+{
+    kv_chat_walk(c, named, true);
+    json_object_set_new(named, KV_CHAT_NAMESPACE, json_true());
+    return json_incref(named);
 }
 
 static json_t *call_function(struct kv_chat *c, const char *name,
                              const struct args *a)
 {
     if (!strcmp(name, "namespace") && !a->n)
-        return json_copy(a->named);
+        return new_namespace(c, a->named);
     if (!strcmp(name, "range") && (a->n == 1 || a->n == 2))
         return range(c, a);
     if (!strcmp(name, "raise_exception") && a->n == 1)
@@ -258,7 +272,7 @@ static json_t *named(struct kv_chat_reader *r, bool live)
             return words[i].make();
     if (!kv_chat_accept(r, "("))
         return live ? variable(r->c, name) : NULL;
-    read_args(r, live, &a);
+    read_args(r, live, !strcmp(name, "namespace"), &a);
     if (live && !r->c->failed)
         x = call_function(r->c, name, &a);
     clear_args(&a);
@@ -298,7 +312,7 @@ static json_t *attribute(struct kv_chat_reader *r, json_t *x, bool live)
     if (!kv_chat_name(r, name, sizeof(name)))
         return NULL;
     if (kv_chat_accept(r, "(")) {
-        read_args(r, live, &a);
+        read_args(r, live, false, &a);
         if (live && !r->c->failed)
             y = kv_chat_method(r->c, name, x, a.value, a.n);
         clear_args(&a);
@@ -358,7 +372,7 @@ static json_t *filter(struct kv_chat_reader *r, json_t *x, bool live)
     if (!kv_chat_name(r, name, sizeof(name)))
         return NULL;
     if (kv_chat_accept(r, "("))
-        read_args(r, live, &a);
+        read_args(r, live, false, &a);
     if (live && !r->c->failed)
         y = kv_chat_filter(r->c, name, x, a.value, a.n);
     clear_args(&a);
@@ -445,6 +459,7 @@ static bool ordered(struct kv_chat *c, const char *op, const json_t *a,
 {
     int sign;
 
+    kv_chat_step(c, json_string_length(a));
     if (json_is_integer(a) && json_is_integer(b))
         sign = (json_integer_value(a) > json_integer_value(b)) -
                (json_integer_value(a) < json_integer_value(b));
@@ -460,9 +475,9 @@ static bool compare(struct kv_chat *c, const char *op, const json_t *a,
                     const json_t *b)
 {
     if (!strcmp(op, "=="))
-        return kv_chat_equal(a, b);
+        return kv_chat_equal(c, a, b);
     if (!strcmp(op, "!="))
-        return !kv_chat_equal(a, b);
+        return !kv_chat_equal(c, a, b);
     if (!strcmp(op, "in"))
         return kv_chat_in(c, a, b);
     return ordered(c, op, a, b);
@@ -551,13 +566,15 @@ static json_t *choice(struct kv_chat_reader *r, bool live)
     if (r->c->failed)
         return NULL;
     if (!kv_chat_accept(r, "if")) {
+        if (!live) /* what is nested is read twice, not twice a level */
+            return NULL;
         *r = start;
         return junction(r, live, true);
     }
     y = junction(r, live, true);
-    truth = kv_chat_truth(y);
+    truth = live && kv_chat_truth(y);
     json_decref(y);
-    x = junction(&start, live && truth, true);
+    x = truth ? junction(&start, true, true) : NULL;
     y = kv_chat_accept(r, "else") ? kv_chat_expression(r, live && !truth)
                                   : NULL;
     json_decref(truth ? y : x);
@@ -566,9 +583,9 @@ static json_t *choice(struct kv_chat_reader *r, bool live)
 
 json_t *kv_chat_expression(struct kv_chat_reader *r, bool live)
 {
+    const char *begin = r->at;
     json_t *x = NULL;
 
-    kv_chat_step(r->c);
     if (r->c->depth == MAX_DEPTH)
         return kv_chat_fail(r->c, "expressions are nested more than %d deep",
                             MAX_DEPTH);
@@ -576,5 +593,6 @@ json_t *kv_chat_expression(struct kv_chat_reader *r, bool live)
     if (!r->c->failed)
         x = choice(r, live);
     r->c->depth--;
+    kv_chat_step(r->c, (size_t)(r->at - begin));
     return x;
 }

@@ -13,7 +13,7 @@ struct kv_chat {
     const char *path;
     json_t *scope[KV_CHAT_SCOPES]; /* variables; the last is the innermost */
     size_t n_scopes;
-    size_t steps; /* so far */
+    size_t work;  /* so far, in bytes */
     size_t depth; /* of expressions in expressions */
     size_t line;  /* of what is being read */
     bool failed;
@@ -24,8 +24,9 @@ struct kv_chat {
 json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* One more step; fails past the limit. */
-void kv_chat_step(struct kv_chat *c);
+/* One more step, and so many bytes that it reads or writes; fails past the
+ * limit of both. */
+void kv_chat_step(struct kv_chat *c, size_t bytes);
 
 /* chat_expression.c.  A piece of template that holds an expression, and what
  * stands before it is read already. */
@@ -45,9 +46,15 @@ bool kv_chat_accept(struct kv_chat_reader *r, const char *word);
 bool kv_chat_name(struct kv_chat_reader *r, char *name, size_t size);
 bool kv_chat_at_end(struct kv_chat_reader *r);
 
-/* chat_value.c.  Values are JSON; NULL is undefined. */
+/* chat_value.c.  Values are JSON; NULL is undefined.  A namespace is an object
+ * with a member of this name, and is in no namespace, so nothing is in itself.
+ */
+#define KV_CHAT_NAMESPACE " namespace"
 bool kv_chat_truth(const json_t *x);
-bool kv_chat_equal(const json_t *a, const json_t *b);
+bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b);
+/* The work of reading x whole; fails where it is too deep and, if plain, where
+ * it holds a namespace. */
+void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain);
 /* As text is made of it; fails for lists and objects.  Free it. */
 char *kv_chat_text(struct kv_chat *c, const json_t *x);
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key);

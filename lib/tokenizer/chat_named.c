@@ -34,10 +34,9 @@ static const struct {
      "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}"
      " {{ m.content | trim }}{{ eos_token }}{% else %}"
      "[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"},
-    {"phi3",
-     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n"
-     "{% endfor %}"
-     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"},
+    {"phi3", "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n"
+             "{% endfor %}"
+             "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"},
     {"zephyr", "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ "
                "eos_token }}\n"
                "{% endfor %}"

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STEPS = 1 << 18, MAX_OUTPUT = 1 << 24, MAX_NAME = 64 };
+enum { MAX_STEPS = 1 << 19, STEP = 256 /* bytes as long as a step */ };
+enum { MAX_OUTPUT = 1 << 24, MAX_NAME = 64 };
 enum { MAX_BLOCKS = 32 }; /* if and for in each other */
 
 json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
@@ -26,9 +27,12 @@ json_t *kv_chat_fail(struct kv_chat *c, const char *fmt, ...)
     return NULL;
 }
 
-void kv_chat_step(struct kv_chat *c)
+void kv_chat_step(struct kv_chat *c, size_t bytes)
 {
-    if (++c->steps > MAX_STEPS)
+    const size_t max = (size_t)MAX_STEPS * STEP;
+
+    c->work += bytes < max ? STEP + bytes : max;
+    if (c->work > max)
         kv_chat_fail(c, "it takes more than %d steps", MAX_STEPS);
 }
 
@@ -126,13 +130,14 @@ static const char *next_sign(const char *p)
 static void cut(struct render *r, const char *template)
 {
     struct kv_chat *c = &r->chat;
-    const char *at = template, *sign, *close;
+    const char *at = template, *sign, *close, *counted = template;
 
     while ((sign = next_sign(at)) && !c->failed) {
         const char signs[] = {sign[1] == '{' ? '}' : sign[1], '}', 0};
         const char *begin, *end;
 
-        c->line = 1 + lines(template, sign);
+        c->line += lines(counted, sign);
+        counted = sign;
         close = find_close(sign + 2, signs);
         if (!close) {
             kv_chat_fail(c, "'%.2s' has no '%s'", sign, signs);
@@ -161,6 +166,7 @@ static void put(struct render *r, const char *text, size_t n)
         r->capacity = 2 * (r->n_out + n + 1);
         r->out = kv_realloc(r->out, r->capacity, 1);
     }
+    kv_chat_step(&r->chat, n); /* what a "set" takes is not in n_out */
     memcpy(r->out + r->n_out, text, n);
     r->n_out += n;
 }
@@ -217,9 +223,9 @@ static json_t *target(struct kv_chat *c, const char *name, const char *member)
         return c->scope[c->n_scopes - 1];
     for (size_t i = c->n_scopes; i-- > 0 && !found;)
         found = json_object_get(c->scope[i], name);
-    if (!json_is_object(found))
-        kv_chat_fail(c, "'set %s.%s' of what is no namespace", name, member);
-    return found;
+    if (json_object_get(found, KV_CHAT_NAMESPACE))
+        return found;
+    return kv_chat_fail(c, "'set %s.%s' of what is no namespace", name, member);
 }
 
 /* From "set x", read already, to behind its "endset": what is written there. */
@@ -233,6 +239,8 @@ static size_t captured(struct render *r, size_t i, bool live, json_t **value)
         kv_chat_fail(&r->chat, "a 'set' has no 'endset'");
     *value = r->n_out > begin ? json_stringn(r->out + begin, r->n_out - begin)
                               : json_string("");
+    if (!*value)
+        kv_chat_fail(&r->chat, "a text is not UTF-8");
     r->n_out = begin;
     return i + 1;
 }
@@ -259,6 +267,8 @@ static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
     }
     object = live && !c->failed ? target(c, name, member) : NULL;
     if (object)
+        kv_chat_walk(c, value, *member != 0);
+    if (object && !c->failed)
         json_object_set_new(object, *member ? member : name,
                             value ? value : json_null());
     else
@@ -388,12 +398,15 @@ static json_t *list_of(struct kv_chat *c, json_t *x)
 
     if (json_is_array(x))
         return json_incref(x);
-    if (!json_is_object(x))
+    if (!json_is_object(x) || json_object_get(x, KV_CHAT_NAMESPACE))
         return kv_chat_fail(c, "a loop over what is neither a list nor an "
                                "object");
     keys = json_array();
     json_object_foreach(x, key, value)
+    {
+        kv_chat_step(c, strlen(key));
         json_array_append_new(keys, json_string(key));
+    }
     return keys;
 }
 
@@ -436,7 +449,7 @@ static size_t run_for(struct render *r, size_t i, struct kv_chat_reader in,
     size_t end = c->failed ? i : run(r, i + 1, false);
 
     for (size_t j = 0; j < n && !c->failed && push_scope(c); j++) {
-        kv_chat_step(c);
+        kv_chat_step(c, 0);
         bind(c, &l, json_array_get(list, j));
         json_object_set_new(c->scope[c->n_scopes - 1], "loop",
                             loop_of(list, j));
@@ -495,7 +508,7 @@ static size_t run(struct render *r, size_t i, bool live)
         const struct piece *p = &r->piece[i];
         struct kv_chat_reader in = reader(r, i);
 
-        kv_chat_step(&r->chat);
+        kv_chat_step(&r->chat, (size_t)(p->end - p->begin));
         if (p->kind == STATEMENT) {
             i = run_statement(r, i, live);
             continue;

@@ -2,10 +2,13 @@
 #include "lib/tokenizer/chat_impl.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_DEPTH = 64 }; /* of lists and objects in each other */
 
 bool kv_chat_truth(const json_t *x)
 {
@@ -40,7 +43,47 @@ static bool number_of(const json_t *x, double *out)
     return true;
 }
 
-bool kv_chat_equal(const json_t *a, const json_t *b)
+/* Of x itself, without what is in it. */
+static size_t bytes_of(const json_t *x)
+{
+    return json_is_string(x)
+               ? json_string_length(x)
+               : sizeof(x) * (json_array_size(x) + json_object_size(x));
+}
+
+static bool is_namespace(const json_t *x)
+{
+    return json_object_get(x, KV_CHAT_NAMESPACE);
+}
+
+/* A step for each value.  No deeper than what frees it goes. */
+static void walk(struct kv_chat *c, const json_t *x, bool plain, size_t depth)
+{
+    const char *key;
+    const json_t *y;
+
+    if (depth > MAX_DEPTH)
+        kv_chat_fail(c, "values are nested more than %d deep", MAX_DEPTH);
+    if (plain && is_namespace(x))
+        kv_chat_fail(c, "a namespace in another value is not implemented");
+    kv_chat_step(c, bytes_of(x));
+    for (size_t i = 0; i < json_array_size(x) && !c->failed; i++)
+        walk(c, json_array_get(x, i), plain, depth + 1);
+    json_object_foreach((json_t *)(uintptr_t)x, key, y)
+    {
+        if (c->failed)
+            break;
+        kv_chat_step(c, strlen(key));
+        walk(c, y, plain, depth + 1);
+    }
+}
+
+void kv_chat_walk(struct kv_chat *c, const json_t *x, bool plain)
+{
+    walk(c, x, plain, 0);
+}
+
+bool kv_chat_equal(struct kv_chat *c, const json_t *a, const json_t *b)
 {
     double x, y;
 
@@ -48,7 +91,10 @@ bool kv_chat_equal(const json_t *a, const json_t *b)
         return a == b;
     if (number_of(a, &x) && number_of(b, &y))
         return x == y;
-    return json_equal(a, b);
+    if (json_typeof(a) != json_typeof(b) || bytes_of(a) != bytes_of(b))
+        return false;
+    kv_chat_walk(c, a, false);
+    return !c->failed && json_equal(a, b);
 }
 
 char *kv_chat_text(struct kv_chat *c, const json_t *x)
@@ -88,6 +134,7 @@ static size_t index_of(json_int_t i, size_t n)
 
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
 {
+    kv_chat_step(c, bytes_of(key));
     if (json_is_object(of) && json_is_string(key))
         return json_incref(json_object_get(of, json_string_value(key)));
     if (json_is_array(of) && json_is_integer(key))
@@ -109,10 +156,8 @@ static size_t bound_of(const json_t *x, size_t n, size_t otherwise)
     return i < 0 ? 0 : (size_t)i > n ? n : (size_t)i;
 }
 
-static bool is_ascii(const json_t *text)
+static bool is_ascii(const char *s)
 {
-    const char *s = json_string_value(text);
-
     while (*s > 0)
         s++;
     return !*s;
@@ -126,7 +171,8 @@ json_t *kv_chat_slice(struct kv_chat *c, json_t *of, const json_t *from,
     const size_t begin = bound_of(from, n, 0), end = bound_of(to, n, n);
     json_t *part;
 
-    if (text ? !is_ascii(of) : !json_is_array(of))
+    kv_chat_step(c, bytes_of(of));
+    if (text ? !is_ascii(json_string_value(of)) : !json_is_array(of))
         return kv_chat_fail(c, "a slice of what is neither a list nor ASCII "
                                "text is not implemented");
     if (text)
@@ -144,6 +190,7 @@ json_t *kv_chat_reverse(struct kv_chat *c, json_t *of)
 
     if (!json_is_array(of))
         return kv_chat_fail(c, "only a list can be reversed");
+    kv_chat_step(c, bytes_of(of));
     part = json_array();
     for (size_t i = json_array_size(of); i-- > 0;)
         json_array_append(part, json_array_get(of, i));
@@ -157,14 +204,17 @@ enum { LEFT = 1, RIGHT = 2 };
 /* set: the characters that go, ASCII; NULL: space. */
 static json_t *strip(const json_t *x, int sides, const char *set)
 {
-    const char *s = json_string_value(x), *gone = set ? set : " \t\n\v\f\r";
+    const char *s = json_string_value(x);
     size_t n = json_string_length(x);
+    bool gone[UCHAR_MAX + 1] = {false};
 
-    while (sides & LEFT && n && strchr(gone, *s)) {
+    for (const char *p = set ? set : " \t\n\v\f\r"; *p; p++)
+        gone[(unsigned char)*p] = true;
+    while (sides & LEFT && n && gone[(unsigned char)*s]) {
         s++;
         n--;
     }
-    while (sides & RIGHT && n && strchr(gone, s[n - 1]))
+    while (sides & RIGHT && n && gone[(unsigned char)s[n - 1]])
         n--;
     return json_stringn(s, n);
 }
@@ -182,12 +232,13 @@ static json_t *with_case(const json_t *x, int (*convert)(int))
     return y;
 }
 
-static json_t *split(const json_t *x, const char *by)
+static json_t *split(struct kv_chat *c, const json_t *x, const char *by)
 {
     const char *s = json_string_value(x), *next;
     json_t *parts = json_array();
 
-    while ((next = strstr(s, by))) {
+    while (!c->failed && (next = strstr(s, by))) {
+        kv_chat_step(c, 0);
         json_array_append_new(parts, json_stringn(s, (size_t)(next - s)));
         s = next + strlen(by);
     }
@@ -195,17 +246,22 @@ static json_t *split(const json_t *x, const char *by)
     return parts;
 }
 
-static json_t *replace(const json_t *x, const char *old, const char *new)
+static json_t *replace(struct kv_chat *c, const json_t *x, const char *old,
+                       const char *new)
 {
-    json_t *parts = split(x, old), *y;
+    json_t *parts = split(c, x, old), *y = NULL;
     size_t n = json_string_length(x) + json_array_size(parts) * strlen(new) + 1;
-    char *s = kv_alloc(n, 1), *at = s;
 
-    for (size_t i = 0; i < json_array_size(parts); i++)
-        at += sprintf(at, "%s%s", i ? new : "",
-                      json_string_value(json_array_get(parts, i)));
-    y = json_string(s);
-    free(s);
+    kv_chat_step(c, n);
+    if (!c->failed) {
+        char *s = kv_alloc(n, 1), *at = s;
+
+        for (size_t i = 0; i < json_array_size(parts); i++)
+            at += sprintf(at, "%s%s", i ? new : "",
+                          json_string_value(json_array_get(parts, i)));
+        y = json_string(s);
+        free(s);
+    }
     json_decref(parts);
     return y;
 }
@@ -223,35 +279,39 @@ static bool ends(const char *s, const char *with)
 }
 
 /* [key, value] pairs. */
-static json_t *items(json_t *x)
+static json_t *items(struct kv_chat *c, json_t *x)
 {
     json_t *pairs = json_array(), *value;
     const char *key;
 
     json_object_foreach(x, key, value)
+    {
+        kv_chat_step(c, strlen(key));
         json_array_append_new(pairs, json_pack("[s,O]", key, value));
+    }
     return pairs;
 }
 
-static json_t *of_text(const char *name, json_t *x, const char *a,
-                       const char *b)
+static json_t *of_text(struct kv_chat *c, const char *name, json_t *x,
+                       const char *a, const char *b)
 {
     const char *s = json_string_value(x);
+    const bool bytes = !a || is_ascii(a); /* a character is one */
 
-    if (!strcmp(name, "strip") && !b)
+    if (!strcmp(name, "strip") && !b && bytes)
         return strip(x, LEFT | RIGHT, a);
-    if (!strcmp(name, "lstrip") && !b)
+    if (!strcmp(name, "lstrip") && !b && bytes)
         return strip(x, LEFT, a);
-    if (!strcmp(name, "rstrip") && !b)
+    if (!strcmp(name, "rstrip") && !b && bytes)
         return strip(x, RIGHT, a);
     if (!strcmp(name, "upper") && !a)
         return with_case(x, toupper);
     if (!strcmp(name, "lower") && !a)
         return with_case(x, tolower);
     if (!strcmp(name, "split") && a && *a && !b)
-        return split(x, a);
+        return split(c, x, a);
     if (!strcmp(name, "replace") && a && *a && b)
-        return replace(x, a, b);
+        return replace(c, x, a, b);
     if (!strcmp(name, "startswith") && a && !b)
         return json_boolean(begins(s, a));
     if (!strcmp(name, "endswith") && a && !b)
@@ -264,13 +324,17 @@ json_t *kv_chat_method(struct kv_chat *c, const char *name, json_t *x,
 {
     const char *a = n > 0 ? json_string_value(arg[0]) : NULL;
     const char *b = n > 1 ? json_string_value(arg[1]) : NULL;
+    const bool object = json_is_object(x) && !is_namespace(x);
     json_t *y = NULL;
 
+    kv_chat_step(c, bytes_of(x));
+    for (size_t i = 0; i < n; i++)
+        kv_chat_step(c, bytes_of(arg[i]));
     if (json_is_string(x) && n <= 2 && (n < 1 || a) && (n < 2 || b))
-        y = of_text(name, x, a, b);
-    if (json_is_object(x) && !strcmp(name, "items") && !n)
-        y = items(x);
-    if (json_is_object(x) && !strcmp(name, "get") && a) {
+        y = of_text(c, name, x, a, b);
+    if (object && !strcmp(name, "items") && !n)
+        y = items(c, x);
+    if (object && !strcmp(name, "get") && a) {
         json_t *found = json_object_get(x, a);
 
         return found    ? json_incref(found)
@@ -302,12 +366,24 @@ static json_t *select_by(struct kv_chat *c, bool wanted, const json_t *x,
     for (size_t i = 0; i < json_array_size(x); i++) {
         const json_t *value = json_object_get(json_array_get(x, i), key);
         const bool is =
-            equal ? kv_chat_equal(value, arg[2]) : kv_chat_truth(value);
+            equal ? kv_chat_equal(c, value, arg[2]) : kv_chat_truth(value);
 
         if (is == wanted)
             json_array_append(chosen, json_array_get(x, i));
     }
     return chosen;
+}
+
+static json_t *as_json(struct kv_chat *c, const json_t *x)
+{
+    char *text;
+    json_t *y;
+
+    kv_chat_walk(c, x, true);
+    text = c->failed ? NULL : json_dumps(x, JSON_ENCODE_ANY);
+    y = text ? json_string(text) : NULL;
+    free(text);
+    return y;
 }
 
 json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
@@ -318,20 +394,18 @@ json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
             (n == 2 && kv_chat_truth(arg[1]) ? kv_chat_truth(x) : x != NULL)
                 ? x
                 : arg[0]);
+    kv_chat_step(c, bytes_of(x));
+    if (is_namespace(x))
+        return kv_chat_fail(c, "the filter %s of a namespace", name);
     if (!strcmp(name, "selectattr") || !strcmp(name, "rejectattr"))
         return select_by(c, *name == 's', x, arg, n);
     if (!x && !strcmp(name, "length"))
         return json_integer(0);
-    if (!strcmp(name, "tojson") && x && !n) {
-        char *text = json_dumps(x, JSON_ENCODE_ANY);
-        json_t *y = json_string(text);
-
-        free(text);
-        return y;
-    }
+    if (!strcmp(name, "tojson") && x && !n)
+        return as_json(c, x);
     if ((!strcmp(name, "length") || !strcmp(name, "count")) && !n &&
         (json_is_array(x) || json_is_object(x) ||
-         (json_is_string(x) && is_ascii(x))))
+         (json_is_string(x) && is_ascii(json_string_value(x)))))
         return json_integer((json_int_t)(json_is_array(x) ? json_array_size(x)
                                          : json_is_object(x)
                                              ? json_object_size(x)
@@ -343,7 +417,7 @@ json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
     if (json_is_array(x) && !n && !strcmp(name, "list"))
         return json_incref(x);
     if (json_is_object(x) && !n && !strcmp(name, "items"))
-        return items(x);
+        return items(c, x);
     if (json_is_string(x) && !n && !strcmp(name, "trim"))
         return strip(x, LEFT | RIGHT, NULL);
     if (json_is_string(x) && !n && !strcmp(name, "string"))
@@ -405,6 +479,11 @@ static json_int_t divide(json_int_t a, json_int_t b)
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
+static json_int_t rest(json_int_t a, json_int_t b)
+{
+    return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+}
+
 static json_t *calculate(struct kv_chat *c, char op, json_int_t a, json_int_t b)
 {
     json_int_t y = 0;
@@ -419,7 +498,7 @@ static json_t *calculate(struct kv_chat *c, char op, json_int_t a, json_int_t b)
     else if (b == 0 || b == -1)
         return kv_chat_fail(c, "a division by %d", (int)b);
     else
-        y = op == '/' ? divide(a, b) : a - b * divide(a, b);
+        y = op == '/' ? divide(a, b) : rest(a, b);
     return overflow ? kv_chat_fail(c, "a number is too large")
                     : json_integer(y);
 }
@@ -427,6 +506,9 @@ static json_t *calculate(struct kv_chat *c, char op, json_int_t a, json_int_t b)
 json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
                     const json_t *b)
 {
+    kv_chat_step(c, bytes_of(a) + bytes_of(b));
+    if (c->failed)
+        return NULL;
     if (op == '~' || (op == '+' && json_is_string(a) && json_is_string(b)))
         return join(c, a, b);
     if (op == '+' && json_is_array(a) && json_is_array(b)) {
@@ -442,13 +524,14 @@ json_t *kv_chat_add(struct kv_chat *c, char op, const json_t *a,
 
 bool kv_chat_in(struct kv_chat *c, const json_t *a, const json_t *b)
 {
+    kv_chat_step(c, bytes_of(a) + bytes_of(b));
     if (json_is_string(a) && json_is_string(b))
         return strstr(json_string_value(b), json_string_value(a));
     if (json_is_string(a) && json_is_object(b))
         return json_object_get(b, json_string_value(a));
     if (json_is_array(b)) {
-        for (size_t i = 0; i < json_array_size(b); i++)
-            if (kv_chat_equal(a, json_array_get(b, i)))
+        for (size_t i = 0; i < json_array_size(b) && !c->failed; i++)
+            if (kv_chat_equal(c, a, json_array_get(b, i)))
                 return true;
         return false;
     }
