@@ -61,6 +61,7 @@ static void expressions_are_python_s(void **state)
           "{{ -2147483648 * 4294967296 // 3 }}",
           "1|-3074457345618258603");
     gives("{{ 'a' + \"b\\n\" ~ 1 ~ true ~ none }}", "ab\n1TrueNone");
+    gives("{{ 'a\\'b\\\\' ~ \"\\\"\\t\" }}", "a'b\\\"\t");
     gives("{{ messages[1].content }}{{ messages[-1]['content'] }}"
           "{{ messages[9] }}{{ nothing }}",
           "AC");
@@ -134,6 +135,7 @@ static void what_is_not_known_is_refused(void **state)
     refuses("{% if 1 %}", "an 'if' has no 'endif'");
     refuses("{% endif %}", "an end without its beginning");
     refuses("{{ 'a }}", "'{{' has no '}}'");
+    refuses("{{ 'a\\q' }}", "'\\q' in a text");
     refuses("{{ 1.5 }}", "real numbers");
     refuses("{{ messages }}", "a list or an object");
     refuses("{{ nothing.x }}", "out of an undefined value");

@@ -65,34 +65,27 @@ bool kv_chat_name(struct kv_chat_reader *r, char *name, size_t size)
 
 static json_t *quoted(struct kv_chat_reader *r)
 {
-    const char quote = *r->at++;
-    char *text = kv_alloc((size_t)(r->end - r->at) + 1, 1);
+    static const char escapes[] = "ntr\\'\"", meant[] = "\n\t\r\\'\"";
+    const char quote = *r->at++, *end = r->at;
+    char *text;
     size_t n = 0;
     json_t *x;
 
-    while (r->at < r->end && *r->at != quote) {
+    while (end < r->end && *end != quote)
+        end += *end == '\\' && end + 1 < r->end ? 2 : 1;
+    text = kv_alloc((size_t)(end - r->at) + 1, 1);
+    while (r->at < end) {
+        const char *found;
+
         if (*r->at != '\\' || r->at + 1 == r->end) {
             text[n++] = *r->at++;
             continue;
         }
-        switch (r->at[1]) {
-        case 'n':
-            text[n++] = '\n';
-            break;
-        case 't':
-            text[n++] = '\t';
-            break;
-        case 'r':
-            text[n++] = '\r';
-            break;
-        case '\\':
-        case '\'':
-        case '"':
-            text[n++] = r->at[1];
-            break;
-        default:
+        found = strchr(escapes, r->at[1]);
+        if (found)
+            text[n++] = meant[found - escapes];
+        else
             kv_chat_fail(r->c, "'\\%c' in a text is not implemented", r->at[1]);
-        }
         r->at += 2;
     }
     if (r->at == r->end)

@@ -1,5 +1,5 @@
 /* A chat template, up to a zero byte, around a conversation that is always the
- * same: it is rendered, or refused in a sentence, in no time. */
+ * same: it is rendered, or refused in a sentence. */
 #include "lib/base/alloc.h"
 #include "lib/tokenizer/chat_template.h"
 #include "tests/fuzz/fuzz.h"
@@ -50,7 +50,8 @@ static void make_families(void)
          "    {{- '<|im_start|>system\\nBe kind.<|im_end|>\\n' -}}\n"
          "{%- endif -%}\n"
          "{% for message in messages %}{{ '<|im_start|>' + message['role'] + "
-         "'\\n' + message['content'] | string + '<|im_end|>' + '\\n' }}"
+         "'\\n' + (message['content'] if message['content'] is string else "
+         "message['content'][0]['text']) + '<|im_end|>' + '\\n' }}"
          "{% endfor %}{% if add_generation_prompt is defined and "
          "add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
          "{% endif %}\n");
