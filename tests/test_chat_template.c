@@ -105,6 +105,9 @@ static void statements_are_jinja_s(void **state)
           "{{ ns.n }}{{ x }}",
           "4");
     gives("{% set x %}a{{ 1 }}{% endset %}{{ x ~ x }}", "a1a1");
+    gives("{% set x = 1 %}{% set x = nothing %}{{ x }}{{ x is defined }}"
+          "{% set ns = namespace(x=1) %}{% set ns.x = nothing %}{{ ns.x }}",
+          "False");
     gives("{% if 0 %}a{% elif 1 %}b{% else %}c{% endif %}", "b");
     gives("{% macro f(x) %}{{ x }}{% endmacro %}ok", "ok");
 }
@@ -135,6 +138,8 @@ static void what_is_not_known_is_refused(void **state)
     refuses("{% if 1 %}", "an 'if' has no 'endif'");
     refuses("{% endif %}", "an end without its beginning");
     refuses("{{ 'a }}", "'{{' has no '}}'");
+    refuses("{% set x = 1 %}{% for m in messages %}{% set x = y %}{% endfor %}",
+            "'x' is set, and in a loop not defined");
     refuses("{{ 'a\\q' }}", "'\\q' in a text");
     refuses("{{ 1.5 }}", "real numbers");
     refuses("{{ messages }}", "a list or an object");

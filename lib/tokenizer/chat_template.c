@@ -228,6 +228,16 @@ static json_t *target(struct kv_chat *c, const char *name, const char *member)
     return kv_chat_fail(c, "'set %s.%s' of what is no namespace", name, member);
 }
 
+/* An undefined value is one that is not there, in no scope. */
+static void unset(struct kv_chat *c, json_t *object, const char *name)
+{
+    json_object_del(object, name);
+    for (size_t i = 0; object == c->scope[c->n_scopes - 1] && i < c->n_scopes;
+         i++)
+        if (json_object_get(c->scope[i], name))
+            kv_chat_fail(c, "'%s' is set, and in a loop not defined", name);
+}
+
 /* From "set x", read already, to behind its "endset": what is written there. */
 static size_t captured(struct render *r, size_t i, bool live, json_t **value)
 {
@@ -268,11 +278,11 @@ static size_t set(struct render *r, size_t i, struct kv_chat_reader in,
     object = live && !c->failed ? target(c, name, member) : NULL;
     if (object)
         kv_chat_walk(c, value, *member != 0);
-    if (object && !c->failed)
-        json_object_set_new(object, *member ? member : name,
-                            value ? value : json_null());
-    else
-        json_decref(value);
+    if (object && !c->failed && value)
+        json_object_set(object, *member ? member : name, value);
+    else if (object && !c->failed)
+        unset(c, object, *member ? member : name);
+    json_decref(value);
     return next;
 }
 
