@@ -3,10 +3,12 @@
 #include "lib/base/file.h"
 #include "lib/base/utf8.h"
 #include "lib/json_file.h"
+#include "lib/model/gguf_model.h"
 #include "lib/tokenizer/tokenizer_added.h"
 #include "lib/tokenizer/tokenizer_bpe.h"
 #include "lib/tokenizer/tokenizer_config.h"
 #include "lib/tokenizer/tokenizer_decoder.h"
+#include "lib/tokenizer/tokenizer_gguf.h"
 #include "lib/tokenizer/tokenizer_json.h"
 #include "lib/tokenizer/tokenizer_normalizer.h"
 #include "lib/tokenizer/tokenizer_post.h"
@@ -16,7 +18,7 @@
 #include <string.h>
 
 struct kv_tokenizer {
-    char *path; /* of tokenizer.json */
+    char *path; /* of tokenizer.json or the GGUF file */
     struct kv_added *added;
     struct kv_normalizer *normalizer;
     struct kv_splitter *splitter;
@@ -56,19 +58,6 @@ static int parse(struct kv_tokenizer *t, const json_t *j, int32_t *before,
                          kv_tokenizer_vocab(t), before, e);
 }
 
-static int read_main(struct kv_tokenizer *t, const char *path, int32_t *before,
-                     struct kv_err *e)
-{
-    json_t *j = kv_json_read(path, e);
-    int rc;
-
-    if (!j)
-        return -1;
-    rc = parse(t, j, before, e);
-    json_decref(j);
-    return rc ? kv_fail_in(e, "%s", path) : 0;
-}
-
 /* What the files beside tokenizer.json say to it. */
 static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
                      struct kv_err *e)
@@ -84,29 +73,58 @@ static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
 
     if (kv_tokenizer_config_read(&c, dir, &m, e))
         return -1;
-    t->adds_bos = before >= 0;
-    t->bos = t->adds_bos ? before : c.bos;
+    t->bos = before >= 0 ? before : c.bos;
     t->splits_special = c.splits_special;
     t->flags_differ = c.flags_differ;
     return 0;
 }
 
-int kv_tokenizer_open(struct kv_tokenizer **t, const char *dir,
-                      struct kv_err *e)
+static json_t *read_gguf(const char *path, int32_t *bos, struct kv_err *e)
 {
-    struct kv_tokenizer *x = kv_alloc(1, sizeof(*x));
+    struct kv_gguf_model m;
+    json_t *j;
+
+    if (kv_gguf_model_open(&m, path, e))
+        return NULL;
+    j = kv_tokenizer_of_gguf(&m.part[0], bos, e);
+    if (!j)
+        kv_fail_in(e, "%s", path);
+    kv_gguf_model_clear(&m);
+    return j;
+}
+
+/* dir: NULL for a GGUF file. */
+static int open_at(struct kv_tokenizer *t, const char *dir, struct kv_err *e)
+{
+    json_t *j = dir ? kv_json_read(t->path, e) : read_gguf(t->path, &t->bos, e);
     int32_t before;
     int rc;
 
-    x->path = kv_path_join(dir, "tokenizer.json");
-    rc = read_main(x, x->path, &before, e) || read_rest(x, dir, before, e);
-    if (!rc && kv_added_index(x->added, x->normalizer, e))
-        rc = kv_fail_in(e, "%s", x->path);
-    if (rc)
+    if (!j)
+        return -1;
+    rc = parse(t, j, &before, e) ? kv_fail_in(e, "%s", t->path) : 0;
+    json_decref(j);
+    if (rc || (dir && read_rest(t, dir, before, e)))
+        return -1;
+    t->adds_bos = before >= 0;
+    return kv_added_index(t->added, t->normalizer, e)
+               ? kv_fail_in(e, "%s", t->path)
+               : 0;
+}
+
+int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,
+                      struct kv_err *e)
+{
+    struct kv_tokenizer *x = kv_alloc(1, sizeof(*x));
+    const bool gguf = kv_gguf_is(path);
+
+    x->path = gguf ? kv_strdup(path) : kv_path_join(path, "tokenizer.json");
+    if (open_at(x, gguf ? NULL : path, e)) {
         kv_tokenizer_free(x);
-    else
-        *t = x;
-    return rc ? -1 : 0;
+        return -1;
+    }
+    *t = x;
+    return 0;
 }
 
 void kv_tokenizer_free(struct kv_tokenizer *t)

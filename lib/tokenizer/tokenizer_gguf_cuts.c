@@ -1,0 +1,138 @@
+#include "lib/tokenizer/tokenizer_gguf.h"
+
+#include <string.h>
+
+#define GPT2                                                             \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|" \
+    "\\s+(?!\\S)|\\s+"
+
+#define ENDINGS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define LINES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* The words of Llama 3, and of many after it, but for the digits. */
+#define LLAMA3(digits)                               \
+    ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits \
+            "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES
+
+/* Words with capitals at their start alone. */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
+#define CAPITALS(ending, digits)                                            \
+    BEFORE UPPER "*" LOWER "+" ending "|" BEFORE UPPER "+" LOWER "*" ending \
+                 "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" LINES
+
+#define HAN "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
+
+/* Up to a comma or a stop. */
+#define COMMAS                                                              \
+    " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{" \
+    "60c})]+"
+
+/* Letters of the alphabets that have capitals. */
+#define CASED                                                            \
+    "[A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}"       \
+    "\\x{1bc}-\\x{1bf}\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-"       \
+    "\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}\\x{37f}\\x{386}\\x{388}-" \
+    "\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}\\x{3f7}-"        \
+    "\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}"      \
+    "\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}\\x{1cbd}" \
+    "-\\x{1cbf}\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-"         \
+    "\\x{1d9a}\\x{1e00}-\\x{1f15}\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}" \
+    "\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}\\x{1f59}\\x{1f5b}\\x{1f5d}"  \
+    "\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}" \
+    "\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}" \
+    "-\\x{1fdb}\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}\\x{1ff6}-"         \
+    "\\x{1ffc}\\x{2102}\\x{2107}\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-"  \
+    "\\x{211d}\\x{2124}\\x{2126}\\x{2128}\\x{212a}-\\x{212d}\\x{212f}-"  \
+    "\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}"  \
+    "\\x{2183}\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-" \
+    "\\x{2cee}\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}"  \
+    "\\x{a722}-\\x{a76f}\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}" \
+    "-\\x{abbf}\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}\\x{ff21}-"         \
+    "\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}\\x{104b0}-"       \
+    "\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-"    \
+    "\\x{10cf2}\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}]+"
+
+static const struct kv_gguf_cut cuts[] = {
+    {"gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat "
+     "a.x-4.0 mellum",
+     false,
+     false,
+     {GPT2}},
+    {"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
+     false,
+     false,
+     {"\\p{N}", GPT2}},
+    {"falcon", false, false, {"[\\p{P}$+<=>^`|~]+", GPT2, "[0-9][0-9][0-9]"}},
+    {"default",
+     false,
+     false,
+     {"[\\p{P}$+<=>^|~]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+     true,
+     true,
+     {LLAMA3("\\p{N}{1,3}")}},
+    {"dbrx smaug-bpe chatglm-bpe", false, false, {LLAMA3("\\p{N}{1,3}")}},
+    {"glm4 glm5", true, false, {LLAMA3("\\p{N}{1,3}")}},
+    {"qwen2 deepseek-r1-qwen kormo stablelm2 megrez hunyuan grok-2 solar-open",
+     false,
+     false,
+     {LLAMA3("\\p{N}")}},
+    {"qwen35",
+     false,
+     false,
+     {ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+              "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES}},
+    {"tekken", true, true, {CAPITALS("", "\\p{N}")}},
+    {"gpt-4o llama4 kanana2 minimax-m2",
+     false,
+     false,
+     {CAPITALS(ENDINGS "?", "\\p{N}{1,3}")}},
+    {"deepseek-llm",
+     false,
+     false,
+     {"[\r\n]", "\\s?" CASED,
+      "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-"
+      "\\x{201f}\\x{3000}-\\x{3002}]+",
+      "\\s+$", HAN, "\\p{N}+"}},
+    {"deepseek-coder",
+     false,
+     false,
+     {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN, "\\p{N}"}},
+    {"deepseek-v3 hunyuan-dense",
+     false,
+     false,
+     {"\\p{N}{1,3}",
+      "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-"
+      "\\x{30ff}]+",
+      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+      "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+      "?[\\p{P}\\p{S}]+[\r\n]*|" LINES}},
+    {"bloom poro-chat gpt3-finnish", false, false, {COMMAS}},
+    {"viking", false, false, {COMMAS, "\\p{N}"}},
+    {"bailingmoe bailingmoe2 llada-moe",
+     false,
+     false,
+     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
+    {"seed-coder",
+     false,
+     false,
+     {ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+              "?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES}},
+};
+
+const struct kv_gguf_cut *kv_gguf_cut_find(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(*cuts); i++) {
+        for (const char *p = cuts[i].names; *p; p += *p == ' ') {
+            const size_t n = strcspn(p, " ");
+
+            if (n == bytes && !memcmp(p, name, n))
+                return &cuts[i];
+            p += n;
+        }
+    }
+    return NULL;
+}
