@@ -96,10 +96,16 @@ int kv_step_new(struct kv_step **out, const struct kv_config *c,
                 const struct kv_device *device, size_t batch, size_t n,
                 uint64_t seed, struct kv_err *e)
 {
-    struct kv_step *s = kv_alloc(1, sizeof(*s));
-    const size_t values = batch * c->hidden;
+    const size_t values = batch * c->hidden, window = c->shape.slide_window;
     const struct kv_backend *b;
+    struct kv_step *s;
 
+    if (window && n > window)
+        return kv_fail(e,
+                       "a sliding window of %zu tokens is not implemented "
+                       "here: %zu tokens are too many",
+                       window, n);
+    s = kv_alloc(1, sizeof(*s));
     s->n_vocab = c->n_vocab;
     if (kv_model_random(&s->m, c, device, seed, e))
         goto fail;

@@ -131,6 +131,13 @@ struct kv_backend {
      * bias [2 n], NULL: none, are gate, then up.  gate_up may change. */
     int (*activate)(float *gate_up, const float *bias, size_t rows, size_t n,
                     enum kv_type type, void *out, struct kv_err *e);
+    /* The same with gelu(gate), in its form with tanh; and x = cap * tanh(x /
+     * cap) of rows of n, their beginnings `row` apart.  NULL: it has none. */
+    int (*activate_gelu)(float *gate_up, const float *bias, size_t rows,
+                         size_t n, enum kv_type type, void *out,
+                         struct kv_err *e);
+    int (*cap)(float *x, size_t rows, size_t n, size_t row, float cap,
+               struct kv_err *e);
     /* until of both sides is host memory.  codes [2], K and V, or NULL; seed:
      * of attention on codes. */
     int (*attend)(const struct kv_backend *b, const struct kv_attend_job *job,

@@ -167,6 +167,38 @@ static int activate(float *gate_up, const float *bias, size_t rows, size_t n,
     return 0;
 }
 
+/* gelu(g) = g * sigmoid(t), t = sqrt(8 / pi) * (g + 0.044715 g^3): silu(t), but
+ * for the factor g / t, which goes into `up`. */
+static int activate_gelu(float *gate_up, const float *bias, size_t rows,
+                         size_t n, enum kv_type type, void *out,
+                         struct kv_err *e)
+{
+    const float root = 1.5957691216057308f, cube = 0.044715f;
+
+    if (bias)
+        add(gate_up, bias, rows, 2 * n, e);
+    for (size_t t = 0; t < rows; t++) {
+        float *g = gate_up + t * 2 * n, *up = g + n;
+
+        for (size_t i = 0; i < n; i++) {
+            const float factor = root * (1 + cube * g[i] * g[i]);
+
+            g[i] *= factor;
+            up[i] /= factor;
+        }
+    }
+    return activate(gate_up, NULL, rows, n, type, out, e);
+}
+
+static int cap_rows(float *x, size_t rows, size_t n, size_t row, float cap,
+                    struct kv_err *e)
+{
+    for (size_t t = 0; t < rows; t++)
+        for (size_t i = 0; i < n; i++)
+            x[t * row + i] = cap * tanhf(x[t * row + i] / cap);
+    return 0;
+}
+
 static int rotate(const float *rope, size_t n_rot, size_t n, float *x,
                   size_t rows, size_t heads, size_t head_dim, struct kv_err *e)
 {
@@ -233,6 +265,8 @@ struct kv_backend *kv_backend_cpu(enum kv_type weight)
         .heads = heads,
         .add = add,
         .activate = activate,
+        .activate_gelu = activate_gelu,
+        .cap = cap_rows,
         .rotate = rotate,
         .attend = attend,
         .loss = loss,

@@ -26,7 +26,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
 
     *c = (struct kv_codec){.scheme = mine->scheme,
                            .spec = *mine,
-                           .shape = *shape,
+                           .shape = kv_shape_layer(shape, layer),
                            .layer = layer,
                            .side = side,
                            .residual_rule = mine->scheme->residual_rule[side]};

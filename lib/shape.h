@@ -4,9 +4,12 @@
 
 #include "kernels/attend.h"
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
-enum { KV_MAX_HEAD_DIM = 512 };
+enum { KV_MAX_HEAD_DIM = 512, KV_MAX_LAYERS = 4096 };
 
 struct kv_shape {
     size_t n_layers;
@@ -14,13 +17,38 @@ struct kv_shape {
     size_t n_kv_heads; /* divides n_heads */
     size_t head_dim;   /* even, at most KV_MAX_HEAD_DIM */
     float attn_scale;  /* logits are attn_scale * q . k */
+    float cap;         /* kv_attend_view's; 0: none */
+    size_t window;     /* of this shape's one layer; 0: it sees all tokens */
     /* RoPE: channels i and i + head_dim/2 are rotated by position *
      * inv_freq[i], i < head_dim/2 (the "rotate half" order); n_rot pairs
      * rotate, the others stay (n_rot = head_dim/2 for Llama, 0 without RoPE).
      */
     size_t n_rot;
     float inv_freq[KV_MAX_HEAD_DIM / 2];
+    /* Layers that slide: bit layer % 64 of a word; their window and RoPE. */
+    uint64_t slides[KV_MAX_LAYERS / 64];
+    size_t slide_window;
+    float slide_freq[KV_MAX_HEAD_DIM / 2];
 };
+
+static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
+{
+    return s->slides[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+}
+
+/* The shape as this layer has it: what its attention, its codecs and its caches
+ * go by. */
+static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
+                                             size_t layer)
+{
+    struct kv_shape one = *s;
+
+    if (kv_shape_slides(s, layer)) {
+        one.window = s->slide_window;
+        memcpy(one.inv_freq, s->slide_freq, sizeof(one.inv_freq));
+    }
+    return one;
+}
 
 /* Causal attention of queries [first, first + nq) over n tokens of a sequence.
  */
@@ -34,7 +62,9 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .n = n,
                                    .nq = nq,
                                    .first = first,
-                                   .scale = s->attn_scale};
+                                   .scale = s->attn_scale,
+                                   .cap = s->cap,
+                                   .window = s->window};
 }
 
 enum kv_side { KV_K, KV_V, KV_SIDES };

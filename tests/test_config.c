@@ -101,7 +101,7 @@ static bool same(const struct kv_config *a, const struct kv_config *b)
            a->n_ctx == b->n_ctx && a->norm_eps == b->norm_eps &&
            a->tied == b->tied && a->qkv_bias == b->qkv_bias &&
            a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias &&
-           a->window == b->window && s->n_layers == t->n_layers &&
+           s->slide_window == t->slide_window && s->n_layers == t->n_layers &&
            s->n_heads == t->n_heads && s->n_kv_heads == t->n_kv_heads &&
            s->head_dim == t->head_dim && s->attn_scale == t->attn_scale &&
            s->n_rot == t->n_rot &&
@@ -381,7 +381,7 @@ static void test_twins(void **state)
     assert_int_equal(read_case(NULL, THETA(5e5), &a, &e), 0);
     assert_true(a.shape.inv_freq[3] == (float)pow(5e5, -0.75));
     assert_int_equal(read_case(MISTRAL, "", &a, &e), 0);
-    assert_int_equal(a.window, 4096);
+    assert_int_equal(a.shape.slide_window, 4096);
     assert_int_equal(
         read_text(sizes, "head_dim", "\"architectures\": " QWEN3, &a, &e), 0);
     assert_int_equal(a.shape.head_dim, 128);

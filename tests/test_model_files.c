@@ -425,24 +425,25 @@ static void test_missing_files(void **state)
     tiny_clear(&m);
 }
 
-/* Sliding windows are refused when they would matter, and only then. */
+/* Windows below the texts are taken; test_golden.c has their numbers. */
 static void test_sliding_window(void **state)
 {
     static const struct {
-        const char *arch, *more, *says;
+        const char *arch, *more;
     } cases[] = {
-        {"MistralForCausalLM", ", \"sliding_window\": 9", "window of 9"},
-        {"MistralForCausalLM", ", \"sliding_window\": 10", NULL},
-        {"MistralForCausalLM", ", \"sliding_window\": null", NULL},
-        {"MistralForCausalLM", "", NULL},
-        {"Qwen2ForCausalLM", ", \"sliding_window\": 9", NULL},
+        {"MistralForCausalLM", ", \"sliding_window\": 9"},
+        {"MistralForCausalLM", ", \"sliding_window\": 10"},
+        {"MistralForCausalLM", ", \"sliding_window\": null"},
+        {"MistralForCausalLM", ""},
+        {"Qwen2ForCausalLM", ", \"sliding_window\": 9"},
         {"Qwen2ForCausalLM",
-         ", \"sliding_window\": 9, \"use_sliding_window\": true",
-         NULL}, /* 28 layers before the first that slides */
+         ", \"sliding_window\": 9, \"use_sliding_window\": true"}, /* 28 layers
+                                                                      before the
+                                                                      first that
+                                                                      slides */
         {"Qwen2ForCausalLM",
          ", \"sliding_window\": 9, \"use_sliding_window\": true, "
-         "\"max_window_layers\": 2",
-         "window of 9"},
+         "\"max_window_layers\": 2"},
     };
     const int32_t tokens[10] = {0};
     float x[10 * 24];
@@ -460,9 +461,7 @@ static void test_sliding_window(void **state)
         tiny_init(&m);
         model = tiny_open(&m);
         rc = kv_model_forward(model, tokens, 1, 10, 0, NULL, x, &e);
-        assert_int_equal(rc, cases[i].says ? -1 : 0);
-        if (cases[i].says)
-            assert_says(e, cases[i].says);
+        assert_int_equal(rc, 0);
         kv_model_free(model);
         tiny_clear(&m);
     }

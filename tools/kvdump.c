@@ -318,6 +318,23 @@ static size_t n_steps(const struct args *a, const struct kv_dump_info *info)
     return a->fisher ? 2 * n_layers - info->first_layer : info->last_layer + 1;
 }
 
+/* What reads a dump attends over all tokens, with one RoPE and without caps. */
+static int check_shape(const struct kv_shape *s, size_t ctx, struct kv_err *e)
+{
+    const bool apart = memcmp(s->inv_freq, s->slide_freq, sizeof(s->inv_freq));
+
+    if (s->slide_window && (ctx > s->slide_window || apart))
+        return kv_fail(e,
+                       "kvdump does not implement layers that slide: their "
+                       "window of %zu tokens%s",
+                       s->slide_window,
+                       apart ? ", and their own RoPE" : " is below --ctx");
+    return s->cap > 0
+               ? kv_fail(e, "kvdump does not implement soft caps (of %g here)",
+                         (double)s->cap)
+               : 0;
+}
+
 static int dump(const struct args *a, struct kv_model *m,
                 const struct kv_tokenizer *t, struct kv_err *e)
 {
@@ -326,6 +343,8 @@ static int dump(const struct args *a, struct kv_model *m,
     struct kv_windows w;
     int rc;
 
+    if (check_shape(&model->shape, ctx, e))
+        return kv_fail_in(e, "%s", model->name);
     if (a->fisher && ctx < 2)
         return kv_fail(e,
                        "--fisher: a window of %zu token has no next token "

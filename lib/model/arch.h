@@ -1,7 +1,7 @@
 /* The architectures that the forward pass computes, as a table.
  *
- * All are one decoder: RMSNorm, attention with RoPE over grouped heads,
- * SwiGLU.  A new one that differs only in what the members say is one line in
+ * All are one decoder: RMSNorm, attention with RoPE over grouped heads, a gated
+ * MLP.  A new one that differs only in what the members say is one line in
  * arch.c.  Fields that config.json leaves out mean what they do in the class
  * of transformers. */
 #ifndef KV_MODEL_ARCH_H
@@ -23,6 +23,16 @@ struct kv_arch {
     size_t window;       /* without sliding_window; 0: layers never slide */
     bool window_opted;   /* they do only with use_sliding_window, and those
                           * alone that layer_types or max_window_layers names */
+    size_t pattern;      /* every so many-th layer does not slide; 0: all do */
+    /* Norms times 1 + their weight, embeddings times the root of hidden_size,
+     * the gate through GELU (its form with tanh), tied. */
+    bool gemma;
+    bool sandwich; /* norms of what joins the residual stream; the scale of
+                    * query_pre_attn_scalar, and soft caps */
+    double attn_cap, logit_cap; /* without their fields; 0: none */
+    double theta;               /* without rope_theta */
+    double slide_theta;         /* of layers that slide, without
+                                 * rope_local_base_freq; 0: theta */
 };
 
 /* Fails when the name is unknown, naming those that are known. */

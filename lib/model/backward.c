@@ -328,6 +328,15 @@ static void back_init(struct back *b)
         b->unrotate[i] = i / n_rot % 2 ? -p->rope[i] : p->rope[i];
 }
 
+/* What is not computed on the way back. */
+static int check(const struct kv_model *m, size_t n, struct kv_err *e)
+{
+    if (m->config.arch->gemma)
+        return kv_fail(e, "%s: gradients of a %s are not implemented",
+                       m->info.name, m->config.arch->name);
+    return kv_pass_check_window(m, n, e);
+}
+
 int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       size_t n_windows, size_t n, size_t first_layer,
                       const struct kv_attention *attention,
@@ -339,6 +348,8 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     int rc = -1;
 
     assert(m->backend->on_host && m->backend->weight_type == KV_TYPE_F32);
+    if (check(m, n, e))
+        return -1;
     if (first_layer >= n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", first_layer,
                        n_layers);

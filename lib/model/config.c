@@ -31,8 +31,16 @@ const struct kv_field kv_config_known[] = {
     {"rope_parameters", NULL},
     {"rope_scaling", NULL},
     {"original_max_position_embeddings", NULL}, /* with llama3 */
+    {"hidden_act", NULL},
+    {"hidden_activation", NULL},
+    {"query_pre_attn_scalar", NULL},
+    {"attn_logit_softcapping", NULL},
+    {"final_logit_softcapping", NULL},
+    {"sliding_window_pattern", NULL},
+    {"_sliding_window_pattern", NULL},
+    {"rope_local_base_freq", NULL},
 
-    {"hidden_act", "\"silu\""},
+    {"use_bidirectional_attention", "false"},
     {"partial_rotary_factor", "1"},
     {"pretraining_tp", "1"},
     {"rope_interleaved", "false"},
@@ -235,7 +243,7 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
     return kv_fields_size(f, "hidden_size", 1, 1 << 20, &c->hidden, e) ||
                    kv_fields_size(f, "intermediate_size", 1, 1 << 22, &c->inter,
                                   e) ||
-                   kv_fields_size(f, "num_hidden_layers", 1, 1 << 12,
+                   kv_fields_size(f, "num_hidden_layers", 1, KV_MAX_LAYERS,
                                   &s->n_layers, e) ||
                    kv_fields_size(f, "num_attention_heads", 1, 1 << 12,
                                   &s->n_heads, e) ||
@@ -266,6 +274,7 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
 {
     const struct kv_arch *a = c->arch;
 
+    c->tied = a->gemma;
     if (kv_fields_flag_if(f, "tie_word_embeddings", &c->tied, e) ||
         read_own_flag(f, c, "attention_bias", a->attention_bias, &c->o_bias,
                       e) ||
@@ -275,7 +284,15 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Tokens that a layer which slides attends over; SIZE_MAX: none may slide. */
+static void set_slides(struct kv_shape *s, size_t layer, bool slides)
+{
+    const uint64_t bit = (uint64_t)1 << layer % 64;
+
+    s->slides[layer / 64] &= ~bit;
+    s->slides[layer / 64] |= slides ? bit : 0;
+}
+
+/* Tokens that a layer which slides attends over; 0: none may slide. */
 static int read_window(const struct kv_fields *f, const struct kv_arch *a,
                        size_t *window, struct kv_err *e)
 {
@@ -283,7 +300,7 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
     const bool has = a->window && !json_is_null(json_object_get(f->json, name));
     bool use = has && !a->window_opted;
 
-    *window = SIZE_MAX;
+    *window = 0;
     if (!a->window && kv_fields_get(f, name))
         return kv_fail(e, "%s: field %s is not null, but a %s has none",
                        f->path, name, a->name);
@@ -301,17 +318,14 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
     return kv_fields_size_if(f, name, 1, 1 << 28, window, e);
 }
 
-/* n_slide: of the layers, as the window alone has it; then as the list does. */
-static int read_layer_types(const struct kv_fields *f,
-                            const struct kv_config *c, size_t *n_slide,
+/* As layer_types has them, of which *n slide so far. */
+static int read_layer_types(const struct kv_fields *f, const json_t *list,
+                            struct kv_config *c, size_t *n_slide,
                             struct kv_err *e)
 {
-    const json_t *list = kv_fields_get(f, "layer_types");
     const size_t n_layers = c->shape.n_layers;
     size_t n = 0;
 
-    if (!list)
-        return 0;
     if (json_array_size(list) != n_layers)
         return kv_fail(e,
                        "%s: field layer_types is not a list of %zu types, one "
@@ -327,8 +341,10 @@ static int read_layer_types(const struct kv_fields *f,
                            "full_attention and sliding_attention are known",
                            f->path, i, type ? type : "no name");
         n += slides;
+        set_slides(&c->shape, i, slides);
     }
-    if (n != *n_slide && (!c->arch->window_opted || c->window == SIZE_MAX))
+    if (n != *n_slide && ((!c->arch->window_opted && !c->arch->pattern) ||
+                          !c->shape.slide_window))
         return kv_fail(e,
                        "%s: by field layer_types %zu layers slide, but by "
                        "sliding_window and use_sliding_window %zu do",
@@ -337,22 +353,98 @@ static int read_layer_types(const struct kv_fields *f,
     return 0;
 }
 
-/* Leaves c->window at SIZE_MAX unless a layer slides. */
+/* Of a class with a pattern that the config may change. */
+static int read_pattern(const struct kv_fields *f, const struct kv_arch *a,
+                        size_t *pattern, struct kv_err *e)
+{
+    static const char *const name[] = {"sliding_window_pattern",
+                                       "_sliding_window_pattern"};
+
+    *pattern = a->pattern;
+    for (size_t i = 0; i < 2; i++) {
+        if (kv_fields_get(f, name[i]) && a->slide_theta == 0)
+            return kv_fail(e, "%s: field %s is not null, but a %s has none",
+                           f->path, name[i], a->name);
+        if (kv_fields_size_if(f, name[i], 1, KV_MAX_LAYERS, pattern, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* Leaves no window unless a layer slides. */
 static int read_sliding(const struct kv_fields *f, struct kv_config *c,
                         size_t *n_slide, struct kv_err *e)
 {
-    const size_t n_layers = c->shape.n_layers;
-    size_t first = c->arch->window_opted ? 28 : 0;
+    const json_t *list = kv_fields_get(f, "layer_types");
+    size_t first = c->arch->window_opted ? 28 : 0, pattern;
+    struct kv_shape *s = &c->shape;
 
-    if (read_window(f, c->arch, &c->window, e) ||
+    if (read_window(f, c->arch, &s->slide_window, e) ||
+        read_pattern(f, c->arch, &pattern, e) ||
         (c->arch->window_opted &&
          kv_fields_size_if(f, "max_window_layers", 0, 1 << 28, &first, e)))
         return -1;
-    *n_slide = c->window == SIZE_MAX || first > n_layers ? 0 : n_layers - first;
-    if (read_layer_types(f, c, n_slide, e))
+    for (size_t i = first; i < s->n_layers && s->slide_window; i++) {
+        const bool slides = !pattern || (i + 1) % pattern;
+
+        set_slides(s, i, slides);
+        *n_slide += slides;
+    }
+    if (list && read_layer_types(f, list, c, n_slide, e))
         return -1;
     if (!*n_slide)
-        c->window = SIZE_MAX;
+        s->slide_window = 0;
+    return 0;
+}
+
+/* The gate's activation is the class's. */
+static int check_act(const struct kv_fields *f, const struct kv_arch *a,
+                     const char *name, struct kv_err *e)
+{
+    const struct kv_field act = {name, a->gemma ? "\"gelu_pytorch_tanh\""
+                                                : "\"silu\""};
+
+    return kv_fields_get(f, name) ? kv_fields_only(f, &act, e) : 0;
+}
+
+/* null, unlike a field that is absent, is no cap. */
+static int read_cap(const struct kv_fields *f, const char *name,
+                    double otherwise, float *cap, struct kv_err *e)
+{
+    double x = json_object_get(f->json, name) ? 0 : otherwise;
+
+    if (kv_fields_get(f, name) && kv_fields_real(f, name, &x, e))
+        return -1;
+    *cap = (float)x;
+    return 0;
+}
+
+/* What Gemma's classes have; in others the fields must be absent. */
+static int read_gemma(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    static const char *const own[] = {"query_pre_attn_scalar",
+                                      "attn_logit_softcapping",
+                                      "final_logit_softcapping"};
+    double scalar = 256;
+
+    c->embed_scale = c->arch->gemma ? sqrtf((float)c->hidden) : 1;
+    if (check_act(f, c->arch, "hidden_act", e) ||
+        check_act(f, c->arch, "hidden_activation", e))
+        return -1;
+    if (c->arch->sandwich) {
+        if ((kv_fields_get(f, own[0]) &&
+             kv_fields_real(f, own[0], &scalar, e)) ||
+            read_cap(f, own[1], c->arch->attn_cap, &c->shape.cap, e) ||
+            read_cap(f, own[2], c->arch->logit_cap, &c->logit_cap, e))
+            return -1;
+        c->shape.attn_scale = (float)(1 / sqrt(scalar));
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+        if (kv_fields_get(f, own[i]))
+            return kv_fail(e, "%s: field %s is not null, but a %s has none",
+                           f->path, own[i], c->arch->name);
     return 0;
 }
 
@@ -365,8 +457,9 @@ static int read_all(const struct kv_fields *f, struct kv_config *c,
     if (read_arch(f, c, e) || kv_fields_check(f, kv_config_known, e) ||
         read_sizes(f, c, e) || kv_fields_real(f, "rms_norm_eps", &eps, e) ||
         read_flags(f, c, e) || read_sliding(f, c, &n_slide, e) ||
-        kv_config_rope(f, n_slide < c->shape.n_layers, n_slide, c->n_ctx,
-                       &c->shape, e))
+        read_gemma(f, c, e) ||
+        kv_config_rope(f, c->arch, n_slide < c->shape.n_layers, n_slide,
+                       c->n_ctx, &c->shape, e))
         return -1;
     c->norm_eps = (float)eps;
     return 0;

@@ -15,7 +15,8 @@ struct kv_config {
     float norm_eps;
     bool tied; /* the head is the embedding */
     bool qkv_bias, o_bias, mlp_bias;
-    size_t window; /* tokens that one may attend over; SIZE_MAX: all */
+    float embed_scale; /* embeddings are multiplied by it */
+    float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     struct kv_shape shape;
 };
 
@@ -31,8 +32,8 @@ extern const struct kv_field kv_config_known[];
 
 /* Every field that changes numbers is honoured as transformers 5 does, or
  * refused by name: fails on a field that is not known, missing, out of range
- * or of a value that is not implemented (another activation than silu, RoPE
- * scaling other than linear and llama3, partial rotation),
+ * or of a value that is not implemented (another activation than the class's,
+ * RoPE scaling other than linear and llama3, partial rotation),
  * and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 

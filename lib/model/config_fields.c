@@ -99,6 +99,12 @@ static int check_value(const struct kv_fields *f, const struct kv_field *field,
     return rc;
 }
 
+int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
+                   struct kv_err *e)
+{
+    return check_value(f, field, kv_fields_get(f, field->name), e);
+}
+
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                     struct kv_err *e)
 {

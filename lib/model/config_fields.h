@@ -37,6 +37,10 @@ int kv_fields_real(const struct kv_fields *f, const char *name, double *out,
 int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
                       struct kv_err *e);
 
+/* Fails on a value other than its only one; must be there. */
+int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
+                   struct kv_err *e);
+
 /* Fails on a field that is not in known[] (ends with name NULL): it could
  * change the numbers; and on a value other than its only one. */
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,

@@ -231,16 +231,57 @@ static int compute(const struct rope *r, const struct kv_fields *f,
     return 0;
 }
 
-int kv_config_rope(const struct kv_fields *f, bool full, bool slides,
-                   size_t n_ctx, struct kv_shape *shape, struct kv_err *e)
+/* Of the layers that slide, where they have frequencies of their own: scaling
+ * is that of rope_parameters, which is by type then. */
+static int read_slide(const struct kv_fields *f, const struct kv_arch *a,
+                      size_t n_ctx, struct kv_shape *shape, struct kv_err *e)
 {
-    struct rope r = {
-        .top = f, .theta = 10000, .head_dim = shape->head_dim, .n_ctx = n_ctx};
+    static const char name[] = "rope_local_base_freq";
+    struct rope r = {.top = f,
+                     .theta = a->slide_theta,
+                     .head_dim = shape->head_dim,
+                     .n_ctx = n_ctx};
+
+    if (kv_fields_get(f, name)) {
+        if (kv_fields_real(f, name, &r.theta, e))
+            return -1;
+        snprintf(r.theta_in, sizeof(r.theta_in), "%s", name);
+    }
+    if (add_blocks(&r, "rope_parameters", false, true, e))
+        return -1;
+    if (r.n_blocks &&
+        strchr(r.block[0].label, '.') == strrchr(r.block[0].label, '.'))
+        return kv_fail(e,
+                       "%s: field rope_parameters is not by type of layers, "
+                       "as a %s has it",
+                       f->path, a->name);
+    return (r.n_blocks && read_theta(&r, &r.block[0].fields, e)) ||
+                   compute(&r, r.n_blocks ? &r.block[0].fields : NULL,
+                           shape->slide_freq, e)
+               ? -1
+               : 0;
+}
+
+int kv_config_rope(const struct kv_fields *f, const struct kv_arch *a,
+                   bool full, bool slides, size_t n_ctx, struct kv_shape *shape,
+                   struct kv_err *e)
+{
+    const bool apart = a->slide_theta > 0; /* frequencies by type */
+    struct rope r = {.top = f,
+                     .theta = a->theta,
+                     .head_dim = shape->head_dim,
+                     .n_ctx = n_ctx};
     const size_t n = shape->head_dim / 2;
     float other[KV_MAX_HEAD_DIM / 2];
 
-    if (add_blocks(&r, "rope_parameters", full, slides, e) ||
-        add_blocks(&r, "rope_scaling", full, slides, e) || read_theta(&r, f, e))
+    if (!apart && kv_fields_get(f, "rope_local_base_freq"))
+        return kv_fail(e,
+                       "%s: field rope_local_base_freq is not null, but a %s "
+                       "has none",
+                       f->path, a->name);
+    if (add_blocks(&r, "rope_parameters", full, slides && !apart, e) ||
+        add_blocks(&r, "rope_scaling", full, slides && !apart, e) ||
+        read_theta(&r, f, e))
         return -1;
     for (size_t i = 0; i < r.n_blocks; i++)
         if (read_theta(&r, &r.block[i].fields, e))
@@ -257,5 +298,6 @@ int kv_config_rope(const struct kv_fields *f, bool full, bool slides,
                            r.block[0].label, (int)strlen(r.block[i].label) - 1,
                            r.block[i].label);
     }
-    return 0;
+    memcpy(shape->slide_freq, shape->inv_freq, sizeof(shape->slide_freq));
+    return apart ? read_slide(f, a, n_ctx, shape, e) : 0;
 }

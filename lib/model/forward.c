@@ -62,7 +62,11 @@ static const float *vector(const struct kv_pass *p, enum kv_part part)
 
 int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
 {
+    const struct kv_shape *s = &p->m->config.shape;
+
     p->loaded = layer;
+    p->shape = kv_shape_layer(s, layer);
+    p->rope = p->ropes + (p->shape.window ? p->n * 2 * s->n_rot : 0);
     return kv_layers_load(p->m->layers, layer, next, e);
 }
 
@@ -147,41 +151,52 @@ static int before_attention(const void *arg, size_t i, size_t thread,
     return kv_pass_qkv(p, &t, e);
 }
 
-/* x += a product and its bias. */
-static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
-                         enum kv_part part, enum kv_part bias, const void *a,
-                         size_t inputs, struct kv_err *e)
-{
-    float *x = p->x + t->at * p->hidden;
+/* A product, its bias and its norm. */
+struct end {
+    enum kv_part part, bias, norm;
+};
 
-    if (multiply(p, t, part, a, inputs, x, p->hidden, true, e))
+/* x += what ends a half of the layer. */
+static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
+                         struct end end, const void *a, size_t inputs,
+                         struct kv_err *e)
+{
+    const float *bias = vector(p, end.bias), *norm = vector(p, end.norm);
+    float *x = p->x + t->at * p->hidden;
+    float *y = norm ? t->wide : x;
+
+    if (multiply(p, t, end.part, a, inputs, y, p->hidden, !norm, e) ||
+        (bias && p->b->add(y, bias, t->rows, p->hidden, e)))
         return -1;
-    return vector(p, bias)
-               ? p->b->add(x, vector(p, bias), t->rows, p->hidden, e)
-               : 0;
+    return norm ? kv_pass_norm(p, norm, y, t->rows, KV_TYPE_F32, y, e) ||
+                      p->b->add(x, y, 1, t->rows * p->hidden, e)
+                : 0;
 }
 
 /* x += Wo out */
 static int out_product(const struct kv_pass *p, const struct kv_tile *t,
                        struct kv_err *e)
 {
+    const struct end end = {KV_P_O, KV_P_O_BIAS, KV_P_ATTN_OUT_NORM};
     const void *a;
 
     return p->b->to_input(p->b, p->out + t->at * p->q_dim, t->rows * p->q_dim,
                           t->input, &a, e) ||
-           add_to_stream(p, t, KV_P_O, KV_P_O_BIAS, a, p->q_dim, e);
+           add_to_stream(p, t, end, a, p->q_dim, e);
 }
 
-/* x += down(silu(gate h) * up h) */
+/* x += down(silu(gate h) * up h), or gelu of it */
 static int mlp(const struct kv_pass *p, const struct kv_tile *t,
                struct kv_err *e)
 {
+    const struct end end = {KV_P_DOWN, KV_P_DOWN_BIAS, KV_P_MLP_OUT_NORM};
+
     return multiply(p, t, KV_P_GATE, t->input, p->hidden, t->wide, 2 * p->inter,
                     false, e) ||
-           p->b->activate(t->wide, vector(p, KV_P_GATE_BIAS), t->rows, p->inter,
-                          p->b->input_type, t->input, e) ||
-           add_to_stream(p, t, KV_P_DOWN, KV_P_DOWN_BIAS, t->input, p->inter,
-                         e);
+           (p->m->config.arch->gemma ? p->b->activate_gelu : p->b->activate)(
+               t->wide, vector(p, KV_P_GATE_BIAS), t->rows, p->inter,
+               p->b->input_type, t->input, e) ||
+           add_to_stream(p, t, end, t->input, p->inter, e);
 }
 
 static int after_attention(const void *arg, size_t i, size_t thread,
@@ -226,12 +241,28 @@ int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                            "token id %d at %zu is outside the vocabulary "
                            "of %zu of %s",
                            (int)tokens[i], i, m->config.n_vocab, m->info.name);
-    if (first + n > m->config.window)
-        return kv_fail(e,
-                       "%s attends over a sliding window of %zu tokens, "
-                       "which is not implemented: %zu tokens are too many",
-                       m->info.name, m->config.window, first + n);
-    return 0;
+    return m->backend->on_host ? 0 : kv_pass_check_window(m, first + n, e);
+}
+
+int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e)
+{
+    const size_t window = m->config.shape.slide_window;
+
+    return !window || n <= window
+               ? 0
+               : kv_fail(e,
+                         "%s attends over a sliding window of %zu tokens, "
+                         "which is not implemented: %zu tokens are too many",
+                         m->info.name, window, n);
+}
+
+static void embed_one(const struct kv_model *m, size_t token, float *x)
+{
+    const size_t hidden = m->config.hidden;
+
+    kv_weight_dequantize(m->weights.embed, token * hidden, hidden, x);
+    for (size_t i = 0; i < hidden && m->config.embed_scale != 1; i++)
+        x[i] *= m->config.embed_scale;
 }
 
 void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,
@@ -241,8 +272,7 @@ void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,
 
 #pragma omp parallel for schedule(static) if (n > 128)
     for (size_t i = 0; i < n; i++)
-        kv_weight_dequantize(m->weights.embed, (size_t)tokens[i] * hidden,
-                             hidden, x + i * hidden);
+        embed_one(m, (size_t)tokens[i], x + i * hidden);
 }
 
 static int want(struct kv_pass *p, enum kv_work which, size_t n, size_t bytes,
@@ -264,14 +294,19 @@ static size_t max(size_t a, size_t b)
 /* The angles of the pass's positions, to the backend. */
 static int make_rope(struct kv_pass *p, struct kv_err *e)
 {
-    const struct kv_shape *s = &p->m->config.shape;
-    const size_t bytes = p->n * 2 * s->n_rot * sizeof(float);
+    struct kv_shape s = p->m->config.shape;
+    const size_t n = p->n * 2 * s.n_rot, tables = s.slide_window ? 2 : 1;
+    const size_t bytes = tables * n * sizeof(float);
     float *table = kv_alloc(bytes, 1);
     int rc;
 
-    kv_rope_table(s, p->n, p->first, table);
-    rc = want(p, KV_WORK_ROPE, bytes, 1, &p->rope, e) ||
-         p->b->upload(p->rope, table, bytes, e);
+    kv_rope_table(&s, p->n, p->first, table);
+    memcpy(s.inv_freq, s.slide_freq, sizeof(s.inv_freq));
+    if (s.slide_window)
+        kv_rope_table(&s, p->n, p->first, table + n);
+    rc = want(p, KV_WORK_ROPE, bytes, 1, &p->ropes, e) ||
+         p->b->upload(p->ropes, table, bytes, e);
+    p->rope = p->ropes;
     free(table);
     return rc;
 }
@@ -300,8 +335,8 @@ int kv_pass_init(struct kv_pass *p, struct kv_err *e)
     threads = p->b->threads();
     p->input_bytes = rows * max(max(p->hidden, p->q_dim), p->inter) *
                      kv_type_bytes(p->b->input_type);
-    p->wide_floats =
-        rows * max(max(p->q_dim + 2 * p->kv_dim, 2 * p->inter), p->row_wide);
+    p->wide_floats = rows * max(max(p->q_dim + 2 * p->kv_dim, 2 * p->inter),
+                                max(p->row_wide, p->hidden));
     return want(p, KV_WORK_Q, n, p->q_dim * word, &p->q, e) ||
            want(p, KV_WORK_OUT, n, p->q_dim * word, &p->out, e) ||
            want(p, KV_WORK_K, n, p->kv_dim * word, &p->k, e) ||
@@ -336,8 +371,11 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
     const size_t n_layers = p->m->config.shape.n_layers;
 
     for (size_t l = 0; l < n_layers; l++) {
+        if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e))
+            return -1;
+
         const struct kv_qkv x = {
-            .shape = &p->m->config.shape,
+            .shape = &p->shape,
             .backend = p->b,
             .layer = l,
             .n_windows = p->n_windows,
@@ -352,8 +390,7 @@ int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
             .host = &p->host,
         };
 
-        if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e) ||
-            kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
+        if (kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
             kv_pass_each(p, after_attention, p, e) || kv_interrupted(e))
             return -1;
     }
@@ -461,122 +498,4 @@ int kv_qkv_from_host(const struct kv_qkv *x, const struct kv_qkv *host,
                                     x->n_windows * x->n * s->n_heads *
                                         s->head_dim * sizeof(*x->out),
                                     e);
-}
-
-/* ---- logits -------------------------------------------------------------- */
-
-/* Products of rows of x with a panel of the head. */
-struct panel {
-    struct kv_model *m;
-    const float *x;
-    size_t n, first, columns;
-    const void *head;
-    float *logits;
-};
-
-static int panel_tile(const void *arg, size_t i, size_t thread,
-                      struct kv_err *e)
-{
-    const struct panel *p = arg;
-    const struct kv_backend *b = p->m->backend;
-    const size_t t = i * b->tile, h = p->m->config.hidden;
-    const size_t rows = p->n - t < b->tile ? p->n - t : b->tile;
-    const size_t n_vocab = p->m->config.n_vocab;
-    const void *a;
-
-    (void)thread;
-    return b->to_input(b, p->x + t * h, rows * h,
-                       p->m->workspace[KV_WORK_INPUT].p, &a, e) ||
-           b->multiply(
-               b,
-               &(struct kv_product){.rows = rows,
-                                    .outputs = p->columns,
-                                    .inputs = h,
-                                    .a = a,
-                                    .w = p->head,
-                                    .c = p->logits + t * n_vocab + p->first,
-                                    .c_row = n_vocab},
-               e);
-}
-
-int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
-                   struct kv_err *e)
-{
-    const struct kv_backend *b = m->backend;
-    const size_t n_vocab = m->config.n_vocab, max = kv_layers_panel(m->layers);
-    struct kv_workspace panel = {NULL, 0};
-    struct panel p = {.m = m, .x = x, .n = n, .logits = logits};
-    int rc = 0;
-
-    if (!b->on_host)
-        rc = kv_workspace_want(
-            b, &m->workspace[KV_WORK_INPUT],
-            n * m->config.hidden * kv_type_bytes(b->input_type), e);
-    for (; p.first < n_vocab && !rc; p.first += max) {
-        p.columns = n_vocab - p.first < max ? n_vocab - p.first : max;
-        rc =
-            kv_layers_head(m->layers, p.first, p.columns, &panel, &p.head, e) ||
-            b->each((n + b->tile - 1) / b->tile, panel_tile, &p, e);
-    }
-    kv_workspace_clear(b, &panel);
-    return rc ? -1 : 0;
-}
-
-/* Logits of n rows of the host's, to the backend. */
-static int make_logits(struct kv_model *m, const float *hidden, size_t n,
-                       float *logits, struct kv_err *e)
-{
-    const void *x;
-
-    return kv_backend_take(m->backend, &m->workspace[KV_WORK_X], hidden,
-                           n * m->config.hidden * sizeof(*hidden), &x, e) ||
-           kv_pass_logits(m, x, n, logits, e);
-}
-
-int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
-                    float *logits, struct kv_err *e)
-{
-    const struct kv_backend *b = m->backend;
-    const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    const size_t max = b->on_host ? n : kv_backend_logit_rows(b, n_vocab);
-
-    for (size_t t = 0; t < n; t += max) {
-        const size_t rows = n - t < max ? n - t : max;
-        const size_t bytes = rows * n_vocab * sizeof(*logits);
-        float *to = logits + t * n_vocab;
-        void *at;
-
-        if (kv_backend_place(b, &m->workspace[KV_WORK_LOGITS], to, bytes, &at,
-                             e) ||
-            make_logits(m, hidden + t * h, rows, at, e) ||
-            kv_backend_give(b, to, at, bytes, e))
-            return -1;
-    }
-    return kv_interrupted(e);
-}
-
-int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
-                    size_t n, const int32_t *target, struct kv_loss *loss,
-                    struct kv_err *e)
-{
-    const struct kv_backend *b = m->backend;
-    const size_t h = m->config.hidden, n_vocab = m->config.n_vocab;
-    const size_t max = kv_backend_logit_rows(b, n_vocab);
-    struct kv_workspace *mine = &m->workspace[KV_WORK_LOGITS];
-    struct kv_workspace *its = &m->workspace[KV_WORK_BASE_LOGITS];
-    int rc = 0;
-
-    for (size_t t = 0; t < n && !rc; t += max) {
-        const size_t rows = n - t < max ? n - t : max;
-        const size_t bytes = rows * n_vocab * sizeof(float);
-
-        rc = kv_workspace_want(b, mine, bytes, e) ||
-             make_logits(m, hidden + t * h, rows, mine->p, e) ||
-             (base && (kv_workspace_want(b, its, bytes, e) ||
-                       make_logits(m, base + t * h, rows, its->p, e))) ||
-             b->loss(b, mine->p, base ? its->p : NULL, target + t, rows,
-                     n_vocab, loss + t, e) ||
-             kv_interrupted(e);
-    }
-    return rc ? -1 : 0;
 }

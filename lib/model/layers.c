@@ -28,6 +28,11 @@ static bool is_matrix(enum kv_part p)
     return p <= KV_P_DOWN;
 }
 
+static bool is_norm(enum kv_part p)
+{
+    return p >= KV_P_ATTN_NORM;
+}
+
 /* Lies right behind the part before it: both are one matrix, or one bias. */
 static bool follows(enum kv_part p)
 {
@@ -109,13 +114,16 @@ static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
     };
 }
 
-static int load_all(const struct kv_layers *l, const struct kv_weight *w,
-                    enum kv_type type, uint64_t seed, void *to,
-                    struct kv_err *e)
+/* All of a layer's part. */
+static struct kv_load load_part(const struct kv_layers *l, size_t layer,
+                                enum kv_part p, uint8_t *to)
 {
-    const struct kv_load one = load_of(w, 0, w->n, type, seed, to);
+    const struct kv_weight *w = l->w->layer[layer].part[p];
+    struct kv_load one = load_of(w, 0, w->n, type_of(l, p),
+                                 kv_tensor_seed(l->w, layer, p), to + l->at[p]);
 
-    return l->b->load(&one, 1, e);
+    one.from.add += is_norm(p) ? l->w->norm_add : 0;
+    return one;
 }
 
 /* One part after another: the pages of no more than one are held. */
@@ -127,8 +135,10 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
 
         if (!w)
             continue;
-        if (load_all(l, w, type_of(l, p), kv_tensor_seed(l->w, layer, p),
-                     to + l->at[p], e))
+
+        const struct kv_load one = load_part(l, layer, p, to);
+
+        if (l->b->load(&one, 1, e))
             return -1;
         kv_weight_release(w);
         if (next != layer)
@@ -145,13 +155,9 @@ static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
 
     if (l->large)
         return put_large(l, layer, next, to, e);
-    for (enum kv_part p = 0; p < KV_PARTS; p++) {
-        const struct kv_weight *w = l->w->layer[layer].part[p];
-
-        if (w)
-            part[n++] = load_of(w, 0, w->n, type_of(l, p),
-                                kv_tensor_seed(l->w, layer, p), to + l->at[p]);
-    }
+    for (enum kv_part p = 0; p < KV_PARTS; p++)
+        if (l->w->layer[layer].part[p])
+            part[n++] = load_part(l, layer, p, to);
     return l->b->load(part, n, e);
 }
 
@@ -167,24 +173,32 @@ static int put_head(struct kv_layers *l, struct kv_err *e)
 
     if (l->b->on_host && bytes > head_bytes)
         return 0;
-    return l->b->alloc(&l->head, bytes, e) ||
-           load_all(l, head, l->b->weight_type,
-                    kv_tensor_seed(l->w, l->n_layers, 1), l->head, e);
+    if (l->b->alloc(&l->head, bytes, e))
+        return -1;
+
+    const struct kv_load all =
+        load_of(head, 0, head->n, l->b->weight_type,
+                kv_tensor_seed(l->w, l->n_layers, 1), l->head);
+
+    return l->b->load(&all, 1, e);
 }
 
 static int put_weights(struct kv_layers *l, struct kv_err *e)
 {
-    const struct kv_weight *norm = l->w->norm;
+    const struct kv_weight *w = l->w->norm;
+    struct kv_load norm;
 
     l->block = kv_alloc(blocks(l), sizeof(*l->block));
     for (size_t i = 0; i < l->n_resident; i++)
         if (l->b->alloc((void **)&l->block[i], l->layer_bytes, e) ||
             put_layer(l, i, i + 1 < l->n_resident ? i + 1 : i, l->block[i], e))
             return -1;
-    return l->b->alloc((void **)&l->norm, norm->n * sizeof(float), e) ||
-           load_all(l, norm, KV_TYPE_F32, kv_tensor_seed(l->w, l->n_layers, 0),
-                    l->norm, e) ||
-           put_head(l, e);
+    if (l->b->alloc((void **)&l->norm, w->n * sizeof(float), e))
+        return -1;
+    norm = load_of(w, 0, w->n, KV_TYPE_F32,
+                   kv_tensor_seed(l->w, l->n_layers, 0), l->norm);
+    norm.from.add += l->w->norm_add;
+    return l->b->load(&norm, 1, e) || put_head(l, e);
 }
 
 int kv_layers_new(struct kv_layers **out, const struct kv_backend *b,

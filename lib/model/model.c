@@ -243,9 +243,18 @@ void kv_model_free(struct kv_model *m)
     free(m);
 }
 
+static int check_device(const struct kv_config *c, struct kv_err *e)
+{
+    return c->arch->gemma ? kv_fail(e, "a %s is not implemented on a device",
+                                    c->arch->name)
+                          : 0;
+}
+
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e)
 {
+    if (check_device(&m->config, e))
+        return kv_fail_in(e, "%s", m->info.name);
     return place(m,
                  kv_backend_cuda(
                      d, kv_layers_type(&m->weights, m->config.shape.n_layers)),
@@ -291,8 +300,11 @@ const char *kv_model_gemm(const struct kv_model *m)
 int kv_model_random(struct kv_model **out, const struct kv_config *c,
                     const struct kv_device *d, uint64_t seed, struct kv_err *e)
 {
-    struct kv_model *m = kv_alloc(1, sizeof(*m));
+    struct kv_model *m;
 
+    if (check_device(c, e))
+        return -1;
+    m = kv_alloc(1, sizeof(*m));
     m->config = *c;
     kv_tensor_map_random(&m->weights, &m->config, seed);
     if (place(m, kv_backend_cuda(d, KV_TYPE_F16), 0, e)) {

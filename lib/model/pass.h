@@ -36,11 +36,13 @@ struct kv_pass {
     const struct kv_backend *b;
     size_t hidden, inter, q_dim, kv_dim;
     float *q, *k, *k_pre, *v, *out; /* as in struct kv_qkv */
-    float *rope;                    /* kv_rope_table() */
+    float *rope;                    /* kv_rope_table() of the loaded layer */
+    float *ropes;                   /* of full attention; then of sliding */
     uint8_t *input;                 /* [threads][input_bytes] */
     float *wide;                    /* [threads][wide_floats] */
     size_t input_bytes, wide_floats;
-    size_t loaded; /* layer */
+    size_t loaded;         /* layer */
+    struct kv_shape shape; /* kv_shape_layer() of it */
     struct kv_host_layer *host;
 };
 
@@ -52,9 +54,13 @@ struct kv_tile {
     float *wide;  /* and rows of what comes out */
 };
 
-/* Fails on a token outside the vocabulary and past a sliding window. */
+/* Fails on a token outside the vocabulary and, on a device, past a sliding
+ * window. */
 int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                   size_t n_windows, size_t n, size_t first, struct kv_err *e);
+
+/* Fails when n tokens are more than a sliding window. */
+int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e);
 
 /* x [n][hidden], the host's: the tokens' embeddings. */
 void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,

@@ -10,7 +10,7 @@
 enum dim { NONE, HIDDEN, INTER, Q_DIM, KV_DIM, HEAD_DIM };
 
 /* When a layer has a part. */
-enum when { ALWAYS, QKV_BIAS, O_BIAS, MLP_BIAS, QK_NORM };
+enum when { ALWAYS, QKV_BIAS, O_BIAS, MLP_BIAS, QK_NORM, SANDWICH };
 
 static const struct {
     const char *name; /* after "model.layers.N." */
@@ -35,6 +35,10 @@ static const struct {
     [KV_P_MLP_NORM] = {"post_attention_layernorm.weight", HIDDEN, NONE, ALWAYS},
     [KV_P_Q_NORM] = {"self_attn.q_norm.weight", HEAD_DIM, NONE, QK_NORM},
     [KV_P_K_NORM] = {"self_attn.k_norm.weight", HEAD_DIM, NONE, QK_NORM},
+    [KV_P_ATTN_OUT_NORM] = {"post_attention_layernorm.weight", HIDDEN, NONE,
+                            SANDWICH},
+    [KV_P_MLP_OUT_NORM] = {"post_feedforward_layernorm.weight", HIDDEN, NONE,
+                           SANDWICH},
 };
 
 static size_t size_of(enum dim d, const struct kv_config *c)
@@ -69,6 +73,8 @@ static bool has(const struct kv_config *c, enum when when)
         return c->mlp_bias;
     case QK_NORM:
         return c->arch->qk_norm;
+    case SANDWICH:
+        return c->arch->sandwich;
     case ALWAYS:
         break;
     }
@@ -86,8 +92,7 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
     if (!t)
         return kv_fail(e, "%s: tensor %s is missing", dir, name);
     if (t->type == KV_STORED_OTHER)
-        return kv_fail(e,
-                       "%s: tensor %s has type %s, which is not implemented",
+        return kv_fail(e, "%s: tensor %s has type %s, which is not implemented",
                        t->path, name, t->dtype);
     if (t->n_dims != n_dims || t->dims[0] != rows ||
         (n_dims == 2 && t->dims[1] != cols)) {
@@ -108,6 +113,14 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
     return 0;
 }
 
+/* The MLP's norm has another name where the usual one is of attention's end. */
+static const char *part_name(const struct kv_config *c, size_t p)
+{
+    return p == KV_P_MLP_NORM && c->arch->sandwich
+               ? "pre_feedforward_layernorm.weight"
+               : parts[p].name;
+}
+
 static int bind_layer(struct kv_layer_weights *l, size_t layer,
                       const struct kv_config *c, const struct kv_weights *w,
                       const char *dir, struct kv_err *e)
@@ -118,7 +131,7 @@ static int bind_layer(struct kv_layer_weights *l, size_t layer,
         if (!has(c, parts[p].when))
             continue;
         snprintf(name, sizeof(name), "model.layers.%zu.%s", layer,
-                 parts[p].name);
+                 part_name(c, p));
         if (bind(&l->part[p], w, name, size_of(parts[p].rows, c),
                  size_of(parts[p].cols, c), dir, e))
             return -1;
@@ -199,7 +212,7 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
 {
     const size_t n_layers = c->shape.n_layers;
 
-    *m = (struct kv_model_weights){0};
+    *m = (struct kv_model_weights){.norm_add = c->arch->gemma ? 1 : 0};
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
     if (bind(&m->embed, w, "model.embed_tokens.weight", c->n_vocab, c->hidden,
              dir, e) ||

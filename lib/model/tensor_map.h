@@ -26,6 +26,8 @@ enum kv_part {
     KV_P_MLP_NORM,
     KV_P_Q_NORM,
     KV_P_K_NORM,
+    KV_P_ATTN_OUT_NORM, /* of what attention adds to the residual stream */
+    KV_P_MLP_OUT_NORM,
     KV_PARTS
 };
 
@@ -38,6 +40,7 @@ struct kv_model_weights {
     const struct kv_weight *embed, *norm;
     const struct kv_weight *head; /* embed, when tied */
     struct kv_layer_weights *layer;
+    float norm_add;         /* to the weights of all norms */
     struct kv_weight *made; /* of kv_tensor_map_random(), all of the above */
     uint64_t seed;
 };
