@@ -63,8 +63,9 @@ static void expressions_are_python_s(void **state)
     gives("{{ 'a' + \"b\\n\" ~ 1 ~ true ~ none }}", "ab\n1TrueNone");
     gives("{{ 'a\\'b\\\\' ~ \"\\\"\\t\" }}", "a'b\\\"\t");
     gives("{{ messages[1].content }}{{ messages[-1]['content'] }}"
-          "{{ messages[9] }}{{ nothing }}",
-          "AC");
+          "{{ messages[9] }}{{ nothing }}{{ 'abc'[1] }}{{ 'abc'[-1] }}"
+          "{{ 'abc'[3] }}",
+          "ACbc");
     gives("{{ messages | length }}{{ 'abc'[1:] }}{{ 'abc'[:-1] }}"
           "{{ messages[1:][0].content }}{{ messages[::-1][0].content }}",
           "4bcabAC");
@@ -76,8 +77,9 @@ static void expressions_are_python_s(void **state)
           "{{ 2 <= 1 }}",
           "True|b||TrueTrueFalse");
     gives("{{ nothing is defined }}{{ messages is not none }}"
-          "{{ 'a' is string }}{{ messages is mapping }}",
-          "FalseTrueTrueFalse");
+          "{{ 'a' is string }}{{ messages is mapping }}{{ nothing is iterable "
+          "}}{{ true is number }}",
+          "FalseTrueTrueFalseTrueTrue");
     gives("{{ ' a '.strip() ~ 'xax'.lstrip('x') ~ 'a-b'.split('-')[1] ~ "
           "'aXa'.lower().replace('a', 'b') ~ 'ab'.startswith('a') }}"
           "{{ ' t ' | trim | upper }}{{ x | default('d') }}",
@@ -140,6 +142,9 @@ static void what_is_not_known_is_refused(void **state)
     refuses("{{ 'a }}", "'{{' has no '}}'");
     refuses("{% set x = 1 %}{% for m in messages %}{% set x = y %}{% endfor %}",
             "'x' is set, and in a loop not defined");
+    refuses("{{ 'abc'[:'1'] }}", "a bound of a slice");
+    refuses("{{ '\xc3\xa9'[0] }}", "a character of what is not ASCII");
+    refuses("{{ messages[true] }}", "an item true of a value");
     refuses("{{ 'a\\q' }}", "'\\q' in a text");
     refuses("{{ 1.5 }}", "real numbers");
     refuses("{{ messages }}", "a list or an object");

@@ -132,6 +132,25 @@ static size_t index_of(json_int_t i, size_t n)
     return i < 0 || i >= (json_int_t)n ? n : (size_t)i;
 }
 
+static bool is_ascii(const char *s)
+{
+    while (*s > 0)
+        s++;
+    return !*s;
+}
+
+static json_t *character(struct kv_chat *c, const json_t *of, json_int_t i)
+{
+    const char *text = json_string_value(of);
+    const size_t n = json_string_length(of), at = index_of(i, n);
+
+    kv_chat_step(c, n);
+    if (!is_ascii(text))
+        return kv_chat_fail(c, "a character of what is not ASCII text is not "
+                               "implemented");
+    return at < n ? json_stringn(text + at, 1) : NULL;
+}
+
 json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
 {
     kv_chat_step(c, bytes_of(key));
@@ -140,6 +159,11 @@ json_t *kv_chat_item(struct kv_chat *c, json_t *of, const json_t *key)
     if (json_is_array(of) && json_is_integer(key))
         return json_incref(json_array_get(
             of, index_of(json_integer_value(key), json_array_size(of))));
+    if (json_is_string(of) && json_is_integer(key))
+        return character(c, of, json_integer_value(key));
+    if (json_is_boolean(key))
+        return kv_chat_fail(c, "an item %s of a value is not implemented",
+                            json_is_true(key) ? "true" : "false");
     if (!of)
         return kv_chat_fail(c, "something is taken out of an undefined value");
     return NULL;
@@ -156,11 +180,9 @@ static size_t bound_of(const json_t *x, size_t n, size_t otherwise)
     return i < 0 ? 0 : (size_t)i > n ? n : (size_t)i;
 }
 
-static bool is_ascii(const char *s)
+static bool may_bound(const json_t *x)
 {
-    while (*s > 0)
-        s++;
-    return !*s;
+    return !x || json_is_null(x) || json_is_integer(x);
 }
 
 json_t *kv_chat_slice(struct kv_chat *c, json_t *of, const json_t *from,
@@ -172,6 +194,8 @@ json_t *kv_chat_slice(struct kv_chat *c, json_t *of, const json_t *from,
     json_t *part;
 
     kv_chat_step(c, bytes_of(of));
+    if (!may_bound(from) || !may_bound(to))
+        return kv_chat_fail(c, "a bound of a slice is no whole number");
     if (text ? !is_ascii(json_string_value(of)) : !json_is_array(of))
         return kv_chat_fail(c, "a slice of what is neither a list nor ASCII "
                                "text is not implemented");
@@ -431,6 +455,8 @@ json_t *kv_chat_filter(struct kv_chat *c, const char *name, json_t *x,
 
 int kv_chat_test(const char *name, const json_t *x)
 {
+    const bool several = /* or none of them, as Jinja has it */
+        !x || json_is_array(x) || json_is_string(x) || json_is_object(x);
     const struct {
         const char *name;
         bool is;
@@ -439,16 +465,14 @@ int kv_chat_test(const char *name, const json_t *x)
         {"undefined", !x},
         {"none", x && json_is_null(x)},
         {"string", json_is_string(x)},
-        {"number", json_is_number(x)},
+        {"number", json_is_number(x) || json_is_boolean(x)},
         {"integer", json_is_integer(x)},
         {"boolean", json_is_boolean(x)},
         {"true", json_is_true(x)},
         {"false", json_is_false(x)},
         {"mapping", json_is_object(x)},
-        {"sequence",
-         json_is_array(x) || json_is_string(x) || json_is_object(x)},
-        {"iterable",
-         json_is_array(x) || json_is_string(x) || json_is_object(x)},
+        {"sequence", several},
+        {"iterable", several},
     };
 
     for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
