@@ -358,6 +358,43 @@ static void too_much(void **state)
     }
 }
 
+/* The largest sum of scores, not the longest token; what is unknown is one. */
+static void unigram(void **state)
+{
+    static const char vocab[] =
+        "'vocab': [['<unk>', 0], ['a', -1], ['b', -1.5], ['ab', -3], ['abc', "
+        "-9], ['c', -1], ['<0xC3>', 0], ['<0xA9>', 0], ['bc', -2.5]]";
+    char json[512];
+    struct kv_tokenizer *t;
+    struct kv_err e = {""};
+    int32_t *ids;
+    size_t n;
+
+    (void)state;
+    snprintf(json, sizeof(json),
+             "{'model': {'type': 'Unigram', 'unk_id': 0, %s}}", vocab);
+    t = must_open(json);
+    check_ids(t, "ab", false, "1 2 ");
+    check_ids(t, "abc", false, "1 8 ");
+    check_ids(t, "xyabz", false, "0 1 2 0 ");
+    check_ids(t, "\xc3\xa9", false, "0 ");
+    kv_tokenizer_free(t);
+    snprintf(json, sizeof(json),
+             "{'model': {'type': 'Unigram', 'unk_id': 0, 'byte_fallback': "
+             "true, %s}}",
+             vocab);
+    t = must_open(json);
+    check_ids(t, "a\xc3\xa9", false, "1 6 7 ");
+    check_ids(t, "\xc3\xa9x", false, "0 ");
+    kv_tokenizer_free(t);
+    snprintf(json, sizeof(json), "{'model': {'type': 'Unigram', %s}}", vocab);
+    t = must_open(json);
+    assert_int_equal(kv_tokenizer_encode(t, "ax", 2, false, &ids, &n, NULL, &e),
+                     -1);
+    assert_says(e, "\"x\" has no token, and the model no unk_id");
+    kv_tokenizer_free(t);
+}
+
 static void bad_files(void **state)
 {
     static const struct {
@@ -373,10 +410,19 @@ static void bad_files(void **state)
         {"{'model': {'vocab': {'a': 0}}}", "no \"merges\""},
         {"{'model': {'vocab': {'a': 0}, 'merges': {}}}",
          "\"merges\" is not an array"},
-        {"{'model': {'type': 'Unigram', 'vocab': [['a', 0.5]]}}",
-         "model: type \"Unigram\" is not supported, only BPE"},
+        {"{'model': {'type': 'Unigram', 'vocab': {'a': 0}}}",
+         "model: \"vocab\" is not an array"},
+        {"{'model': {'type': 'Unigram', 'vocab': [['a', 0], ['b']]}}",
+         "model: token 1 of \"vocab\": not [\"token\", score]"},
+        {"{'model': {'type': 'Unigram', 'vocab': [['a', 0], ['a', 1]]}}",
+         "\"a\" is there twice"},
+        {"{'model': {'type': 'Unigram', 'vocab': [['a', 0]], 'unk_id': 1}}",
+         "\"unk_id\" is not an integer from 0 to 0"},
+        {"{'model': {'type': 'Unigram', 'vocab': [['a', 0]], 'alpha': 1}}",
+         "\"alpha\" is not supported"},
         {"{'model': {'type': 'WordPiece', 'vocab': {}}}",
-         "model: type \"WordPiece\" is not supported, only BPE"},
+         "model: type \"WordPiece\" is not supported, only BPE and "
+         "Unigram"},
         {"{'model': {'vocab': {'a': -1}, 'merges': []}}", "the id of \"a\""},
         {"{'model': {'vocab': {'a': 1.5}, 'merges': []}}", "the id of \"a\""},
         {"{'model': {'vocab': {'a': 99999999999}, 'merges': []}}",
@@ -487,8 +533,8 @@ int main(void)
         cmocka_unit_test(split),         cmocka_unit_test(ill_formed),
         cmocka_unit_test(normalize),     cmocka_unit_test(decoders),
         cmocka_unit_test(regex_refused), cmocka_unit_test(empty_match),
-        cmocka_unit_test(bad_files),     cmocka_unit_test(bounds),
-        cmocka_unit_test(too_much),
+        cmocka_unit_test(unigram),       cmocka_unit_test(bad_files),
+        cmocka_unit_test(bounds),        cmocka_unit_test(too_much),
     };
 
     return cmocka_run_group_tests_name("tokenizer_parts", tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include "lib/tokenizer/tokenizer_normalizer.h"
 #include "lib/tokenizer/tokenizer_post.h"
 #include "lib/tokenizer/tokenizer_split.h"
+#include "lib/tokenizer/tokenizer_unigram.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +23,33 @@ struct kv_tokenizer {
     struct kv_added *added;
     struct kv_normalizer *normalizer;
     struct kv_splitter *splitter;
-    struct kv_bpe *bpe;
+    struct kv_bpe *bpe; /* or */
+    struct kv_unigram *unigram;
+    const struct kv_vocab *vocab; /* of the one that there is */
     struct kv_decoder *decoder;
     int32_t bos;
     bool adds_bos, splits_special;
     const char *flags_differ; /* of a special token's, from file to file */
 };
+
+static int parse_model(struct kv_tokenizer *t, const json_t *model,
+                       struct kv_err *e)
+{
+    const char *type;
+
+    if (kv_field_string_or(model, "type", "BPE", &type, e))
+        return kv_fail_in(e, "model");
+    if (!strcmp(type, "Unigram")) {
+        if (kv_unigram_new(&t->unigram, model, e))
+            return -1;
+        t->vocab = &t->unigram->vocab;
+    } else {
+        if (kv_bpe_new(&t->bpe, model, e))
+            return -1;
+        t->vocab = &t->bpe->vocab;
+    }
+    return 0;
+}
 
 /* "truncation" and "padding" are for calls that ask for them, as in
  * transformers: nobody does here. */
@@ -46,13 +68,13 @@ static int parse(struct kv_tokenizer *t, const json_t *j, int32_t *before,
         return -1;
     if (strcmp(version, "1.0"))
         return kv_fail(e, "version \"%s\" is not supported, only 1.0", version);
-    if (kv_bpe_new(&t->bpe, model, e) ||
+    if (parse_model(t, model, e) ||
         kv_normalizer_new(&t->normalizer, json_object_get(j, "normalizer"),
                           e) ||
         kv_splitter_new(&t->splitter, json_object_get(j, "pre_tokenizer"), e) ||
         kv_decoder_new(&t->decoder, json_object_get(j, "decoder"), e) ||
-        kv_added_new(&t->added, json_object_get(j, "added_tokens"),
-                     &t->bpe->vocab, e))
+        kv_added_new(&t->added, json_object_get(j, "added_tokens"), t->vocab,
+                     e))
         return -1;
     return kv_post_parse(json_object_get(j, "post_processor"),
                          kv_tokenizer_vocab(t), before, e);
@@ -63,7 +85,7 @@ static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
                      struct kv_err *e)
 {
     const struct kv_tokenizer_main m = {
-        .vocab = &t->bpe->vocab,
+        .vocab = t->vocab,
         .added = t->added,
         .before = before,
         .prefix_space = kv_normalizer_prepends(t->normalizer)
@@ -135,6 +157,7 @@ void kv_tokenizer_free(struct kv_tokenizer *t)
     kv_normalizer_free(t->normalizer);
     kv_splitter_free(t->splitter);
     kv_bpe_free(t->bpe);
+    kv_unigram_free(t->unigram);
     kv_decoder_free(t->decoder);
     free(t->path);
     free(t);
@@ -144,6 +167,7 @@ void kv_tokenizer_free(struct kv_tokenizer *t)
 struct encoding {
     const struct kv_tokenizer *t;
     struct kv_bpe_run *run;
+    struct kv_lattice lattice; /* Unigram */
     struct kv_text normal;
     struct kv_ids ids;
     bool special;
@@ -158,7 +182,9 @@ static int take_piece(void *arg, const char *s, size_t n, struct kv_err *e)
 
     if (!(++x->n_pieces & 0xff) && kv_watch_look(&x->watch, NULL, e))
         return -1;
-    return kv_bpe_encode(x->run, s, n, &x->ids, e);
+    return x->run ? kv_bpe_encode(x->run, s, n, &x->ids, e)
+                  : kv_unigram_encode(x->t->unigram, &x->lattice, s, n, &x->ids,
+                                      e);
 }
 
 static void count_named(struct encoding *x, const struct kv_added_scan *scan)
@@ -235,7 +261,7 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
                        "single_word, lstrip or rstrip of \"%s\" differ in "
                        "tokenizer.json and tokenizer_config.json",
                        t->flags_differ);
-    x.run = kv_bpe_run_new(t->bpe);
+    x.run = t->bpe ? kv_bpe_run_new(t->bpe) : NULL;
     if (kv_utf8_valid(text, n_bytes) != n_bytes) {
         repaired = kv_utf8_repair(text, n_bytes, &n_bytes);
         text = repaired;
@@ -253,6 +279,7 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
             *named = x.named;
     }
     kv_bpe_run_free(x.run);
+    kv_lattice_clear(&x.lattice);
     kv_text_clear(&x.normal);
     free(repaired);
     return rc;
@@ -261,7 +288,7 @@ int kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text,
 static int add_token(const struct kv_tokenizer *t, int32_t id, bool special,
                      struct kv_token_list *tokens, struct kv_err *e)
 {
-    const struct kv_vocab *v = &t->bpe->vocab;
+    const struct kv_vocab *v = t->vocab;
     const struct kv_added_token *a = kv_added_id(t->added, id);
 
     if (a) {
@@ -299,7 +326,7 @@ size_t kv_tokenizer_vocab(const struct kv_tokenizer *t)
 {
     const size_t added = (size_t)(kv_added_last_id(t->added) + 1);
 
-    return added > t->bpe->vocab.n_ids ? added : t->bpe->vocab.n_ids;
+    return added > t->vocab->n_ids ? added : t->vocab->n_ids;
 }
 
 int32_t kv_tokenizer_bos(const struct kv_tokenizer *t)

@@ -146,7 +146,8 @@ static int check_type(const json_t *model, struct kv_err *e)
     if (kv_field_string_or(model, "type", "BPE", &type, e))
         return -1;
     if (strcmp(type, "BPE"))
-        return kv_fail(e, "type \"%s\" is not supported, only BPE", type);
+        return kv_fail(e, "type \"%s\" is not supported, only BPE and Unigram",
+                       type);
     return kv_field_only(model,
                          "type dropout unk_token continuing_subword_prefix "
                          "end_of_word_suffix fuse_unk byte_fallback "
