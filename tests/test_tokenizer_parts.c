@@ -387,6 +387,14 @@ static void unigram(void **state)
     check_ids(t, "a\xc3\xa9", false, "1 6 7 ");
     check_ids(t, "\xc3\xa9x", false, "0 ");
     kv_tokenizer_free(t);
+    snprintf(json, sizeof(json),
+             "{'added_tokens': [{'id': 8, 'content': 'bc', 'special': true}], "
+             "'model': {'type': 'Unigram', 'unk_id': 0, %s}}",
+             vocab);
+    t = must_open(json);
+    check_ids(t, "abc", false, "1 2 5 ");
+    check_ids(t, "abc", true, "1 8 ");
+    kv_tokenizer_free(t);
     snprintf(json, sizeof(json), "{'model': {'type': 'Unigram', %s}}", vocab);
     t = must_open(json);
     assert_int_equal(kv_tokenizer_encode(t, "ax", 2, false, &ids, &n, NULL, &e),

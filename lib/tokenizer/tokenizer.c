@@ -129,9 +129,12 @@ static int open_at(struct kv_tokenizer *t, const char *dir, struct kv_err *e)
     if (rc || (dir && read_rest(t, dir, before, e)))
         return -1;
     t->adds_bos = before >= 0;
-    return kv_added_index(t->added, t->normalizer, e)
-               ? kv_fail_in(e, "%s", t->path)
-               : 0;
+    if (kv_added_index(t->added, t->normalizer, e))
+        return kv_fail_in(e, "%s", t->path);
+    for (int32_t i = 0; t->unigram && i <= kv_added_last_id(t->added); i++)
+        if (kv_added_id(t->added, i) && kv_added_id(t->added, i)->special)
+            kv_unigram_hide(t->unigram, i);
+    return 0;
 }
 
 int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,

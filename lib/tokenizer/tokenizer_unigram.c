@@ -41,6 +41,7 @@ static int read_vocab(struct kv_unigram *u, const json_t *model,
     if (n > KV_TOKEN_IDS)
         return kv_fail(e, "%zu tokens; at most %d are", n, KV_TOKEN_IDS);
     u->score = kv_alloc(n, sizeof(*u->score));
+    u->hidden = kv_alloc(n, sizeof(*u->hidden));
     u->unk_score = INFINITY;
     names = json_object();
     for (size_t i = 0; i < n && !rc; i++)
@@ -126,8 +127,15 @@ void kv_unigram_free(struct kv_unigram *u)
         return;
     kv_vocab_clear(&u->vocab);
     free(u->score);
+    free(u->hidden);
     free(u->sorted);
     free(u);
+}
+
+void kv_unigram_hide(struct kv_unigram *u, int32_t id)
+{
+    if (id >= 0 && (size_t)id < u->vocab.n_ids)
+        u->hidden[id] = true;
 }
 
 /* ---- the search -------------------------------------------------------- */
@@ -189,9 +197,11 @@ static bool offer_tokens(const struct kv_unigram *u,
         const int32_t id = u->sorted[low];
 
         if (u->vocab.token[id].n == depth) {
-            offer(&node[from + depth], from, node[from].score + u->score[id],
-                  id);
-            single |= depth == one;
+            if (!u->hidden[id]) {
+                offer(&node[from + depth], from,
+                      node[from].score + u->score[id], id);
+                single |= depth == one;
+            }
             low++;
         }
         if (depth == left)
@@ -236,12 +246,13 @@ static void put_unknown(const struct kv_unigram *u, const char *s, size_t n,
                         struct kv_ids *out)
 {
     const int32_t id = kv_vocab_id(&u->vocab, s, n);
-    bool bytes = id < 0;
+    const bool known = id >= 0 && !u->hidden[id];
+    bool bytes = !known;
 
     for (size_t i = 0; i < n && bytes; i++)
         bytes = u->byte[(unsigned char)s[i]] >= 0;
     if (!bytes)
-        kv_ids_add(out, id < 0 ? u->unk : id);
+        kv_ids_add(out, known ? id : u->unk);
     for (size_t i = 0; i < n && bytes; i++)
         kv_ids_add(out, u->byte[(unsigned char)s[i]]);
 }

@@ -11,6 +11,7 @@
 struct kv_unigram {
     struct kv_vocab vocab;
     double *score;     /* [n_ids] */
+    bool *hidden;      /* [n_ids] is found in no text here */
     int32_t *sorted;   /* [n_ids] ids, by the bytes of their tokens */
     size_t first[257]; /* where in it those begin that start with a byte */
     int32_t unk;       /* or -1 */
@@ -22,6 +23,10 @@ struct kv_unigram {
 int kv_unigram_new(struct kv_unigram **u, const json_t *model,
                    struct kv_err *e);
 void kv_unigram_free(struct kv_unigram *u);
+
+/* Special tokens are in the vocabulary with the others, but text that spells
+ * one out is text. */
+void kv_unigram_hide(struct kv_unigram *u, int32_t id);
 
 /* The best way to each byte of a piece; zeros are a new one, and it may be used
  * again and again. */
