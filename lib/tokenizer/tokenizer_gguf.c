@@ -1,33 +1,15 @@
 #include "lib/tokenizer/tokenizer_gguf.h"
 #include "lib/base/alloc.h"
+#include "lib/tokenizer/tokenizer_pieces.h"
 #include "lib/tokenizer/tokenizer_text.h"
-#include "lib/tokenizer/tokenizer_vocab.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* tokenizer.ggml.token_type */
-enum {
-    UNDEFINED,
-    NORMAL,
-    UNKNOWN,
-    CONTROL,
-    USER_DEFINED,
-    UNUSED,
-    BYTE,
-    N_TYPES
-};
-
-/* Longer than any that there is: each is cut in two everywhere. */
-enum { TOKEN_BYTES = 1024 };
-
-#define SPACE "\xe2\x96\x81" /* U+2581 stands for it */
 
 /* What is made of a file, and where it goes. */
 struct reading {
     const struct kv_gguf *g;
-    const struct kv_gguf_value *tokens, *types;
+    struct kv_pieces pieces;
     json_t *out, *model; /* the whole, and "model" in it */
     int64_t bos;
 };
@@ -105,9 +87,9 @@ static int get_id(const struct reading *r, const char *key, int64_t *id,
     if (kv_gguf_get(r->g, key, KV_GGUF_INT, false, &v, e))
         return -1;
     *id = v ? kv_gguf_int(v, 0) : -1;
-    if (v && (*id < 0 || (size_t)*id >= r->tokens->n))
+    if (v && (*id < 0 || (size_t)*id >= r->pieces.n))
         return kv_fail(e, "key %s is %lld, no id of a vocabulary of %zu", key,
-                       (long long)*id, r->tokens->n);
+                       (long long)*id, r->pieces.n);
     return 0;
 }
 
@@ -122,231 +104,43 @@ static int get_list(const struct kv_gguf *g, const char *key,
 
 /* ---- tokens ------------------------------------------------------------ */
 
-static int64_t type_of(const struct reading *r, size_t id)
+/* A score each, where the file has them. */
+static int read_scores(struct reading *r, struct kv_err *e)
 {
-    return kv_gguf_int(r->types, id);
-}
+    const struct kv_gguf_value *scores;
 
-static json_t *text_of(const struct reading *r, size_t id)
-{
-    size_t n;
-    const char *s = kv_gguf_text(r->tokens, id, &n);
-
-    return json_stringn_nocheck(s, n);
+    if (kv_gguf_get(r->g, KEY "scores", KV_GGUF_REAL, true, &scores, e))
+        return -1;
+    if (scores && scores->n != r->pieces.n)
+        return kv_fail(e, "key " KEY "scores has %zu values for %zu tokens",
+                       scores->n, r->pieces.n);
+    for (size_t i = 0; scores && i < scores->n; i++)
+        r->pieces.piece[i].score = kv_gguf_real(scores, i);
+    return 0;
 }
 
 static int read_tokens(struct reading *r, struct kv_err *e)
 {
-    if (get_list(r->g, KEY "tokens", KV_GGUF_TEXT, &r->tokens, e) ||
-        get_list(r->g, KEY "token_type", KV_GGUF_INT, &r->types, e))
+    const struct kv_gguf_value *tokens, *types;
+
+    if (get_list(r->g, KEY "tokens", KV_GGUF_TEXT, &tokens, e) ||
+        get_list(r->g, KEY "token_type", KV_GGUF_INT, &types, e))
         return -1;
-    if (!r->tokens->n || r->tokens->n > KV_TOKEN_IDS)
-        return kv_fail(e, "key " KEY "tokens has %zu, not 1 to %d",
-                       r->tokens->n, KV_TOKEN_IDS);
-    if (r->types->n != r->tokens->n)
+    if (types->n != tokens->n)
         return kv_fail(e, "key " KEY "token_type has %zu values for %zu tokens",
-                       r->types->n, r->tokens->n);
-    return 0;
-}
+                       types->n, tokens->n);
+    r->pieces.n = tokens->n;
+    r->pieces.piece = kv_alloc(tokens->n, sizeof(*r->pieces.piece));
+    for (size_t i = 0; i < tokens->n; i++) {
+        struct kv_piece *p = &r->pieces.piece[i];
 
-/* A token without a name is none: no text becomes it. */
-static int add_token(json_t *vocab, const struct reading *r, size_t id,
-                     struct kv_err *e)
-{
-    char name[TOKEN_BYTES + 1];
-    const json_t *twin;
-    size_t n;
-    const char *s = kv_gguf_text(r->tokens, id, &n);
-
-    if (n > TOKEN_BYTES)
-        return kv_fail(e, "token %zu has %zu bytes; at most %d are", id, n,
-                       TOKEN_BYTES);
-    if (memchr(s, 0, n) || kv_utf8_valid(s, n) != n)
-        return kv_fail(e, "token %zu is not UTF-8 without a zero", id);
-    if (type_of(r, id) < 0 || type_of(r, id) >= N_TYPES)
-        return kv_fail(e, "token %zu has type %lld, which is not known", id,
-                       (long long)type_of(r, id));
-    if (!n)
-        return 0;
-    memcpy(name, s, n);
-    name[n] = 0;
-    twin = json_object_get(vocab, name);
-    if (twin)
-        return kv_fail(e, "tokens %lld and %zu are both \"%s\"",
-                       (long long)json_integer_value(twin), id, name);
-    json_object_set_new_nocheck(vocab, name, json_integer((json_int_t)id));
-    return 0;
-}
-
-static int add_vocab(const struct reading *r, struct kv_err *e)
-{
-    json_t *vocab = json_object();
-
-    json_object_set_new(r->model, "vocab", vocab);
-    for (size_t i = 0; i < r->tokens->n; i++)
-        if (add_token(vocab, r, i, e))
-            return -1;
-    return 0;
-}
-
-/* Tokens that are looked for in a text as they are. */
-static void add_added(const struct reading *r)
-{
-    json_t *list = json_array();
-    size_t n;
-
-    json_object_set_new(r->out, "added_tokens", list);
-    for (size_t i = 0; i < r->tokens->n; i++) {
-        const int64_t type = type_of(r, i);
-
-        kv_gguf_text(r->tokens, i, &n);
-        if (!n || (type != UNKNOWN && type != CONTROL && type != USER_DEFINED))
-            continue;
-        json_array_append_new(
-            list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", (int)i,
-                            "content", text_of(r, i), "special",
-                            type != USER_DEFINED, "normalized", 0,
-                            "single_word", 0, "lstrip", 0, "rstrip", 0));
+        p->s = kv_gguf_text(tokens, i, &p->n);
+        p->type = kv_gguf_int(types, i);
     }
+    return read_scores(r, e);
 }
 
 /* ---- "llama": merges by scores ----------------------------------------- */
-
-/* Two tokens that make a third. */
-struct merge {
-    double score;
-    int32_t whole;
-    uint32_t left_bytes, left_chars, right_chars;
-};
-
-struct merges {
-    struct merge *at;
-    size_t n, capacity;
-};
-
-/* The best whole first; of equals, as transformers sorts them, the longest
- * left, the longest right, and the order of the vocabulary. */
-static int by_rank(const void *a, const void *b)
-{
-    const struct merge *x = a, *y = b;
-
-    if (x->score != y->score)
-        return x->score > y->score ? -1 : 1;
-    if (x->left_chars != y->left_chars)
-        return x->left_chars > y->left_chars ? -1 : 1;
-    if (x->right_chars != y->right_chars)
-        return x->right_chars > y->right_chars ? -1 : 1;
-    return (x->whole > y->whole) - (x->whole < y->whole);
-}
-
-/* Others are found in the text before it comes to merges, or stand for bytes,
- * or for nothing in a text. */
-static bool is_made(const struct reading *r, int32_t id)
-{
-    const int64_t type = id < 0 ? CONTROL : type_of(r, (size_t)id);
-
-    return type == NORMAL || type == UNUSED || type == UNDEFINED;
-}
-
-static void find_merges(const struct reading *r, const struct kv_vocab *v,
-                        int32_t whole, double score, struct merges *out)
-{
-    const struct kv_token t = v->token[whole];
-    uint32_t chars = 0, left = 1;
-
-    for (size_t i = 0; i < t.n; i += kv_utf8_bytes(t.s + i))
-        chars++;
-    for (size_t i = kv_utf8_bytes(t.s); i < t.n;
-         i += kv_utf8_bytes(t.s + i), left++) {
-        if (!is_made(r, kv_vocab_id(v, t.s, i)) ||
-            !is_made(r, kv_vocab_id(v, t.s + i, t.n - i)))
-            continue;
-        if (out->n == out->capacity) {
-            out->capacity = 2 * out->capacity + 1024;
-            out->at = kv_realloc(out->at, out->capacity, sizeof(*out->at));
-        }
-        out->at[out->n++] = (struct merge){.score = score,
-                                           .whole = whole,
-                                           .left_bytes = (uint32_t)i,
-                                           .left_chars = left,
-                                           .right_chars = chars - left};
-    }
-}
-
-static void list_merges(const struct kv_vocab *v, struct merges *m,
-                        json_t *list)
-{
-    if (m->n)
-        qsort(m->at, m->n, sizeof(*m->at), by_rank);
-    for (size_t i = 0; i < m->n; i++) {
-        const struct kv_token t = v->token[m->at[i].whole];
-        const size_t left = m->at[i].left_bytes;
-        json_t *pair = json_array();
-
-        json_array_append_new(pair, json_stringn_nocheck(t.s, left));
-        json_array_append_new(pair,
-                              json_stringn_nocheck(t.s + left, t.n - left));
-        json_array_append_new(list, pair);
-    }
-}
-
-static int add_scored(const struct reading *r, struct kv_err *e)
-{
-    const struct kv_gguf_value *scores;
-    json_t *list = json_array();
-    struct merges m = {0};
-    struct kv_vocab v;
-    int rc = 0;
-
-    json_object_set_new(r->model, "merges", list);
-    if (get_list(r->g, KEY "scores", KV_GGUF_REAL, &scores, e))
-        return -1;
-    if (scores->n != r->tokens->n)
-        return kv_fail(e, "key " KEY "scores has %zu values for %zu tokens",
-                       scores->n, r->tokens->n);
-    if (kv_vocab_init(&v, json_object_get(r->model, "vocab"), e))
-        return -1;
-    for (size_t i = 0; i < v.n_ids && !rc; i++) {
-        const double score = kv_gguf_real(scores, i);
-
-        if (isnan(score))
-            rc = kv_fail(e, "the score of token %zu is no number", i);
-        else if (v.token[i].s && is_made(r, (int32_t)i))
-            find_merges(r, &v, (int32_t)i, score, &m);
-    }
-    if (!rc)
-        list_merges(&v, &m, list);
-    kv_vocab_clear(&v);
-    free(m.at);
-    return rc;
-}
-
-/* Its normalizer and decoder.  prefix: a text gets a space before it. */
-static void add_spaces(const struct reading *r, bool prefix)
-{
-    json_t *steps = json_array();
-
-    if (prefix)
-        json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Prepend",
-                                               "prepend", SPACE));
-    json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type",
-                                           "Replace", "pattern", "String", " ",
-                                           "content", SPACE));
-    json_object_set_new(
-        r->out, "normalizer",
-        json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps));
-
-    steps = json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace",
-                      "pattern", "String", SPACE, "content", " ", "type",
-                      "ByteFallback", "type", "Fuse");
-    if (prefix)
-        json_array_append_new(steps,
-                              json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip",
-                                        "content", " ", "start", 1, "stop", 0));
-    json_object_set_new(
-        r->out, "decoder",
-        json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps));
-}
 
 static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
 {
@@ -354,15 +148,13 @@ static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
     int64_t unk;
 
     *adds_bos = true;
+    if (!kv_gguf_find(r->g, KEY "scores"))
+        return kv_fail(e, "no key " KEY "scores");
     if (get_flag(r->g, KEY "add_space_prefix", true, &prefix, e) ||
-        get_id(r, KEY "unknown_token_id", &unk, e) || add_scored(r, e))
+        get_id(r, KEY "unknown_token_id", &unk, e))
         return -1;
-    json_object_set_new(r->model, "unk_token",
-                        text_of(r, unk < 0 ? 0 : (size_t)unk));
-    json_object_set_new(r->model, "fuse_unk", json_true());
-    json_object_set_new(r->model, "byte_fallback", json_true());
-    add_spaces(r, prefix);
-    return 0;
+    return kv_pieces_add_bpe(&r->pieces, r->out, unk < 0 ? 0 : (size_t)unk,
+                             prefix, e);
 }
 
 /* ---- "gpt2": merges as they are listed --------------------------------- */
@@ -464,8 +256,6 @@ static int read_model(const struct reading *r, bool *adds_bos, struct kv_err *e)
 
 static int add_bos(struct reading *r, bool adds, struct kv_err *e)
 {
-    json_t *name;
-
     if (get_flag(r->g, KEY "add_bos_token", adds, &adds, e) ||
         get_id(r, KEY "bos_token_id", &r->bos, e))
         return -1;
@@ -474,14 +264,7 @@ static int add_bos(struct reading *r, bool adds, struct kv_err *e)
     if (r->bos < 0)
         return kv_fail(e, "no key " KEY "bos_token_id, but a text begins with "
                           "that token");
-    name = text_of(r, (size_t)r->bos);
-    json_object_set_new(
-        r->out, "post_processor",
-        json_pack("{s:s, s:[{s:{s:O}}, {s:{s:s}}], s:{s:{s:[i]}}}", "type",
-                  "TemplateProcessing", "single", "SpecialToken", "id", name,
-                  "Sequence", "id", "A", "special_tokens",
-                  json_string_value(name), "ids", (int)r->bos));
-    json_decref(name);
+    kv_pieces_add_bos(&r->pieces, r->out, (size_t)r->bos);
     return 0;
 }
 
@@ -494,9 +277,9 @@ static int read_all(struct reading *r, struct kv_err *e)
     if (check_keys(r->g, e) || refuse_flag(r->g, KEY "add_eos_token", e) ||
         refuse_flag(r->g, KEY "add_sep_token", e) ||
         refuse_flag(r->g, KEY "remove_extra_whitespaces", e) ||
-        read_tokens(r, e) || add_vocab(r, e) || read_model(r, &adds_bos, e))
+        read_tokens(r, e) || kv_pieces_add(&r->pieces, r->out, e) ||
+        read_model(r, &adds_bos, e))
         return -1;
-    add_added(r);
     return add_bos(r, adds_bos, e);
 }
 
@@ -505,7 +288,10 @@ json_t *kv_tokenizer_of_gguf(const struct kv_gguf *g, int32_t *bos,
 {
     struct reading r = {.g = g, .out = json_object()};
 
-    if (read_all(&r, e)) {
+    const int rc = read_all(&r, e);
+
+    free(r.pieces.piece);
+    if (rc) {
         json_decref(r.out);
         return NULL;
     }

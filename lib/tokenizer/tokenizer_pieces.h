@@ -1,0 +1,52 @@
+/* Vocabularies that list tokens by id, with a score and a type each, as GGUF
+ * and SentencePiece do: what tokenizer.json would hold of them. */
+#ifndef KV_MODEL_TOKENIZER_PIECES_H
+#define KV_MODEL_TOKENIZER_PIECES_H
+
+#include "lib/base/err.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Both know them by these numbers. */
+enum kv_piece_type {
+    KV_PIECE_UNDEFINED,
+    KV_PIECE_NORMAL,
+    KV_PIECE_UNKNOWN,
+    KV_PIECE_CONTROL,
+    KV_PIECE_USER_DEFINED,
+    KV_PIECE_UNUSED,
+    KV_PIECE_BYTE,
+    KV_N_PIECE_TYPES
+};
+
+/* s[0..n) without a zero behind it; n 0: no token has this id. */
+struct kv_piece {
+    const char *s;
+    size_t n;
+    int64_t type;
+    double score;
+};
+
+struct kv_pieces {
+    struct kv_piece *piece; /* [n] by id */
+    size_t n;
+};
+
+/* "model"."vocab" and "added_tokens" of out, an object with "model".  Fails on
+ * a token that is no UTF-8, is there twice, is too long, or has another type or
+ * no score. */
+int kv_pieces_add(const struct kv_pieces *p, json_t *out, struct kv_err *e);
+
+/* All else of SentencePiece's BPE: after kv_pieces_add.  Merges follow from the
+ * scores, the best whole first, and of equals as transformers sorts them.
+ * prefix: a text gets a space before it. */
+int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
+                      bool prefix, struct kv_err *e);
+
+/* "post_processor": token id comes before a text. */
+void kv_pieces_add_bos(const struct kv_pieces *p, json_t *out, size_t id);
+
+#endif
