@@ -15,6 +15,7 @@
 #include "kernels/attend.h"
 #include "kernels/loss.h"
 #include "kernels/type.h"
+#include "kernels/vecops/vecops.h"
 #include "kernels/weights/rows.h"
 #include "lib/base/err.h"
 
@@ -46,6 +47,23 @@ struct kv_product {
     float *c;
     size_t c_row;
     bool add;
+};
+
+/* A norm of rows of n values: RMSNorm, or LayerNorm where it centers. */
+struct kv_norm {
+    const float *weight, *bias; /* [n]; bias: NULL, or where it centers */
+    size_t n;
+    float eps;
+    bool centers;
+};
+
+/* The middle of an MLP of n values: act(gate) * up, gate and up one behind the
+ * other in a row; or, not gated, act(up) of rows of n. */
+struct kv_activation {
+    enum kv_act act;
+    bool gated;
+    const float *bias; /* of a row, added before; NULL: none */
+    size_t n;
 };
 
 /* The projections of rows tokens, which stand at places first, first + 1, .. of
@@ -111,9 +129,9 @@ struct kv_backend {
     int (*each)(size_t n, kv_tile_work *work, const void *arg,
                 struct kv_err *e);
 
-    /* out [rows][n] of this type = RMSNorm(x) * weight [n]. */
-    int (*norm)(const float *x, const float *weight, size_t rows, size_t n,
-                float eps, enum kv_type type, void *out, struct kv_err *e);
+    /* out [rows][n] of this type, of x [rows][n]. */
+    int (*norm)(const struct kv_norm *norm, const float *x, size_t rows,
+                enum kv_type type, void *out, struct kv_err *e);
     /* *a: x [n] as the input of a product, where it is or in workspace. */
     int (*to_input)(const struct kv_backend *b, const float *x, size_t n,
                     void *workspace, const void **a, struct kv_err *e);
@@ -127,15 +145,11 @@ struct kv_backend {
     /* x [rows][n] += bias [n]. */
     int (*add)(float *x, const float *bias, size_t rows, size_t n,
                struct kv_err *e);
-    /* out [rows][n] of this type = silu(gate) * up; gate_up [rows][2 n] and
-     * bias [2 n], NULL: none, are gate, then up.  gate_up may change. */
-    int (*activate)(float *gate_up, const float *bias, size_t rows, size_t n,
+    /* out [rows][n] of this type, of x, which may change. */
+    int (*activate)(const struct kv_activation *a, float *x, size_t rows,
                     enum kv_type type, void *out, struct kv_err *e);
-    /* The same with gelu(gate), in its form with tanh; and x = cap * tanh(x /
-     * cap) of rows of n, their beginnings `row` apart.  NULL: it has none. */
-    int (*activate_gelu)(float *gate_up, const float *bias, size_t rows,
-                         size_t n, enum kv_type type, void *out,
-                         struct kv_err *e);
+    /* x = cap * tanh(x / cap) of rows of n, their beginnings `row` apart.
+     * NULL: it has none. */
     int (*cap)(float *x, size_t rows, size_t n, size_t row, float cap,
                struct kv_err *e);
     /* until of both sides is host memory.  codes [2], K and V, or NULL; seed:

@@ -6,6 +6,7 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 
+#include <assert.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -84,13 +85,17 @@ static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
     return bad < n ? -1 : 0;
 }
 
-static int norm(const float *x, const float *weight, size_t rows, size_t n,
-                float eps, enum kv_type type, void *out, struct kv_err *e)
+static int norm(const struct kv_norm *norm, const float *x, size_t rows,
+                enum kv_type type, void *out, struct kv_err *e)
 {
+    const size_t n = norm->n;
     float *to = out;
 
-    for (size_t t = 0; t < rows; t++)
-        kv_rms_norm(x + t * n, weight, n, eps, to + t * n);
+    for (size_t t = 0; t < rows; t++, x += n, to += n)
+        if (norm->centers)
+            kv_layer_norm(x, norm->weight, norm->bias, n, norm->eps, to);
+        else
+            kv_rms_norm(x, norm->weight, n, norm->eps, to);
     return 0;
 }
 
@@ -154,40 +159,38 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     return 0;
 }
 
-static int activate(float *gate_up, const float *bias, size_t rows, size_t n,
-                    enum kv_type type, void *out, struct kv_err *e)
-{
-    float *to = out;
-
-    if (bias)
-        add(gate_up, bias, rows, 2 * n, e);
-    for (size_t t = 0; t < rows; t++)
-        kv_silu_mul(gate_up + t * 2 * n, gate_up + t * 2 * n + n, n,
-                    to + t * n);
-    return 0;
-}
-
 /* gelu(g) = g * sigmoid(t), t = sqrt(8 / pi) * (g + 0.044715 g^3): silu(t), but
  * for the factor g / t, which goes into `up`. */
-static int activate_gelu(float *gate_up, const float *bias, size_t rows,
-                         size_t n, enum kv_type type, void *out,
-                         struct kv_err *e)
+static void gelu_to_silu(float *g, float *up, size_t n)
 {
     const float root = 1.5957691216057308f, cube = 0.044715f;
 
-    if (bias)
-        add(gate_up, bias, rows, 2 * n, e);
-    for (size_t t = 0; t < rows; t++) {
-        float *g = gate_up + t * 2 * n, *up = g + n;
+    for (size_t i = 0; i < n; i++) {
+        const float factor = root * (1 + cube * g[i] * g[i]);
 
-        for (size_t i = 0; i < n; i++) {
-            const float factor = root * (1 + cube * g[i] * g[i]);
-
-            g[i] *= factor;
-            up[i] /= factor;
-        }
+        g[i] *= factor;
+        up[i] /= factor;
     }
-    return activate(gate_up, NULL, rows, n, type, out, e);
+}
+
+static int activate(const struct kv_activation *a, float *x, size_t rows,
+                    enum kv_type type, void *out, struct kv_err *e)
+{
+    const size_t n = a->n, row = a->gated ? 2 * n : n;
+    float *to = out;
+
+    if (a->bias)
+        add(x, a->bias, rows, row, e);
+    assert(!a->gated || a->act == KV_ACT_SILU || a->act == KV_ACT_GELU_TANH);
+    for (size_t t = 0; t < rows; t++, x += row, to += n) {
+        if (a->gated && a->act == KV_ACT_GELU_TANH)
+            gelu_to_silu(x, x + n, n);
+        if (a->gated)
+            kv_silu_mul(x, x + n, n, to);
+        else
+            kv_activate(a->act, x, n, to);
+    }
+    return 0;
 }
 
 static int cap_rows(float *x, size_t rows, size_t n, size_t row, float cap,
@@ -265,7 +268,6 @@ struct kv_backend *kv_backend_cpu(enum kv_type weight)
         .heads = heads,
         .add = add,
         .activate = activate,
-        .activate_gelu = activate_gelu,
         .cap = cap_rows,
         .rotate = rotate,
         .attend = attend,

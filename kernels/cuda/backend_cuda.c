@@ -98,6 +98,23 @@ static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
 
 /* ---- a layer ------------------------------------------------------------- */
 
+static int norm(const struct kv_norm *norm, const float *x, size_t rows,
+                enum kv_type type, void *out, struct kv_err *e)
+{
+    if (norm->centers)
+        return kv_fail(e, "no CUDA kernel of LayerNorm");
+    return kv_gpu_rms_norm(x, norm->weight, rows, norm->n, norm->eps, type, out,
+                           e);
+}
+
+static int activate(const struct kv_activation *a, float *x, size_t rows,
+                    enum kv_type type, void *out, struct kv_err *e)
+{
+    if (!a->gated || a->act != KV_ACT_SILU)
+        return kv_fail(e, "no CUDA kernel of an MLP other than SwiGLU");
+    return kv_gpu_swiglu(x, a->bias, rows, a->n, type, out, e);
+}
+
 static int to_input(const struct kv_backend *b, const float *x, size_t n,
                     void *workspace, const void **a, struct kv_err *e)
 {
@@ -340,12 +357,12 @@ struct kv_backend *kv_backend_cuda(const struct kv_device *d,
         .load = load,
         .threads = threads,
         .each = each,
-        .norm = kv_gpu_rms_norm,
+        .norm = norm,
         .to_input = to_input,
         .multiply = multiply,
         .heads = kv_gpu_heads,
         .add = kv_gpu_add_bias,
-        .activate = kv_gpu_swiglu,
+        .activate = activate,
         .rotate = rotate,
         .attend = attend,
         .coder_new = coder_new,

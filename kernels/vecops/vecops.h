@@ -17,6 +17,17 @@ void kv_rms_norm(const float *x, const float *w, size_t n, float eps,
 /* out[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). */
 void kv_silu_mul(const float *gate, const float *up, size_t n, float *out);
 
+/* out[i] = (x[i] - mean) / sqrt(variance + eps) * w[i] + bias[i]; bias: NULL is
+ * zeros. */
+void kv_layer_norm(const float *x, const float *w, const float *bias, size_t n,
+                   float eps, float *out);
+
+/* Gelu by the normal distribution, and by its approximation with tanh. */
+enum kv_act { KV_ACT_SILU, KV_ACT_GELU, KV_ACT_GELU_TANH, KV_ACT_RELU };
+
+/* out[i] = act(x[i]). */
+void kv_activate(enum kv_act act, const float *x, size_t n, float *out);
+
 /* The way back: g[i] = dL/d(output i) for a loss L; results are dL/d(input). p:
  * the softmax itself.  Outputs may be inputs. */
 void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,

@@ -55,23 +55,59 @@ static void read_packed(const struct kv_packed *p, size_t first, size_t n,
 }
 
 /* Where row i is stored. */
-static size_t place(size_t i, size_t head)
+static size_t place(const struct kv_stored_rows *rows, size_t i)
 {
-    const size_t in = i % head, half = head / 2;
+    if (rows->run)
+        return i / rows->run * rows->step + i % rows->run;
+
+    const size_t in = i % rows->head, half = rows->head / 2;
 
     return i - in + (in < half ? 2 * in : 2 * (in - half) + 1);
+}
+
+/* Values [from, from + n) of each of `some` rows from row i on, to x [some][n]:
+ * a value of each of them lies side by side. */
+static void read_block(const struct kv_stored_rows *rows, size_t i, size_t some,
+                       size_t from, size_t n, float *x)
+{
+    float side[MAX_BLOCK];
+
+    for (size_t j = 0; j < n; j++) {
+        read_stored(rows, (from + j) * rows->turned + i, some, side);
+        for (size_t r = 0; r < some; r++)
+            x[r * n + j] = side[r];
+    }
+}
+
+static void read_turned(const struct kv_stored_rows *rows, size_t first,
+                        size_t n, float *x)
+{
+    for (size_t done; n; first += done, n -= done, x += done) {
+        const size_t at = first % rows->row, rest = rows->row - at;
+        const size_t whole = at ? 0 : n / rows->row;
+        const size_t some = whole < MAX_BLOCK ? whole : MAX_BLOCK;
+        const size_t part = rest < n ? rest : n;
+
+        done = some ? some * rows->row : part;
+        read_block(rows, first / rows->row, some ? some : 1, at,
+                   some ? rows->row : part, x);
+    }
 }
 
 static void read_floats(const struct kv_stored_rows *rows, size_t first,
                         size_t n, float *x)
 {
+    const bool moved = rows->head || rows->run;
+
     if (rows->packed)
         read_packed(rows->packed, first, n, x);
-    else if (!rows->head)
+    else if (rows->turned)
+        read_turned(rows, first, n, x);
+    else if (!moved)
         read_stored(rows, first, n, x);
-    for (size_t done = 0, some; rows->head && done < n; done += some) {
+    for (size_t done = 0, some; moved && done < n; done += some) {
         const size_t at = (first + done) % rows->row;
-        const size_t row = place((first + done) / rows->row, rows->head);
+        const size_t row = place(rows, (first + done) / rows->row);
 
         some = rows->row - at < n - done ? rows->row - at : n - done;
         read_stored(rows, row * rows->row + at, some, x + done);
@@ -89,7 +125,7 @@ bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type)
     };
 
     return !rows->packed && rows->type == same[type] && !rows->head &&
-           rows->add == 0;
+           !rows->run && !rows->turned && rows->add == 0;
 }
 
 void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,

@@ -15,6 +15,12 @@ struct kv_stored_rows {
     /* Rows of a head whose halves are stored in turn: row i of the first half
      * as row 2 i, of the second as 2 i + 1.  0: rows are as they are stored. */
     size_t head;
+    /* Rows lie in runs of so many, each `step` rows after the last.  0: all are
+     * one run. */
+    size_t run, step;
+    /* Value j of row i is at j * turned + i: the matrix is stored transposed,
+     * of a type without blocks.  0: it is not. */
+    size_t turned;
     float add; /* to every value */
     const struct kv_packed
         *packed; /* in place of data, type and row; or NULL */

@@ -1,22 +1,77 @@
 /* The architectures that the forward pass computes, as a table.
  *
- * All are one decoder: RMSNorm, attention with RoPE over grouped heads, a gated
- * MLP.  A new one that differs only in what the members say is one line in
- * arch.c.  Fields that config.json leaves out mean what they do in the class
- * of transformers. */
+ * All are one decoder: a norm, attention over grouped heads, a norm, an MLP; a
+ * row of arch.c says which norm, which MLP, how positions come in, and how
+ * tensors and fields are called.  A new one that differs only in what the
+ * members say is one row there.  Fields that config.json leaves out mean what
+ * they do in the class of transformers. */
 #ifndef KV_MODEL_ARCH_H
 #define KV_MODEL_ARCH_H
 
+#include "kernels/vecops/vecops.h"
 #include "lib/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Parts of a layer, in the order in which they lie widened in memory: what
+ * must be one matrix (q, k, v; gate, up) is adjacent. */
+enum kv_part {
+    KV_P_Q,
+    KV_P_K,
+    KV_P_V,
+    KV_P_O,
+    KV_P_GATE,
+    KV_P_UP,
+    KV_P_DOWN,
+    KV_P_Q_BIAS,
+    KV_P_K_BIAS,
+    KV_P_V_BIAS,
+    KV_P_O_BIAS,
+    KV_P_GATE_BIAS,
+    KV_P_UP_BIAS,
+    KV_P_DOWN_BIAS,
+    KV_P_ATTN_NORM,
+    KV_P_ATTN_NORM_BIAS,
+    KV_P_MLP_NORM,
+    KV_P_MLP_NORM_BIAS,
+    KV_P_Q_NORM,
+    KV_P_K_NORM,
+    KV_P_ATTN_OUT_NORM, /* of what attention adds to the residual stream */
+    KV_P_MLP_OUT_NORM,
+    KV_PARTS
+};
+
+/* How tensors are called; a bias is called as its weight, but for the end.
+ * Parts that have one name lie in it one behind the other. */
+struct kv_tensor_names {
+    const char *prefix; /* of all but head; some files do without */
+    const char *embed, *positions, *embed_norm, *norm, *head;
+    const char *layers; /* layer N's begin with it, N and a dot */
+    const char *part[KV_PARTS];
+};
+
+/* A field that this architecture has, or has under this name.  means: its name
+ * elsewhere; NULL: none.  only: as in struct kv_field. */
+struct kv_own_field {
+    const char *name, *means, *only;
+};
+
+enum kv_positions { KV_ROPE, KV_LEARNED, KV_ALIBI };
+
 struct kv_arch {
     const char *name, *model_type; /* as in config.json */
+    const struct kv_tensor_names *names;
+    const struct kv_own_field *fields; /* NULL, or up to name NULL */
+
     size_t n_kv_heads;   /* without num_key_value_heads; 0: all heads */
     size_t head_dim;     /* without head_dim; 0: hidden_size / heads */
-    bool qkv_bias;       /* q, k and v have biases, whatever the config says */
+    size_t inter_times;  /* of hidden_size without intermediate_size; 0: none */
+    size_t n_ctx;        /* without max_position_embeddings; 0: none */
+    float norm_eps;      /* without rms_norm_eps; 0: none */
+    bool tied;           /* without tie_word_embeddings */
+    bool biases;         /* matrices have biases, whatever the config says */
+    bool qkv_bias;       /* q, k and v do */
     bool attention_bias; /* this field counts: q, k, v and o */
     bool mlp_bias;       /* this one too: gate, up and down */
     bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
@@ -24,8 +79,8 @@ struct kv_arch {
     bool window_opted;   /* they do only with use_sliding_window, and those
                           * alone that layer_types or max_window_layers names */
     size_t pattern;      /* every so many-th layer does not slide; 0: all do */
-    /* Norms times 1 + their weight, embeddings times the root of hidden_size,
-     * the gate through GELU (its form with tanh), tied. */
+    /* Norms times 1 + their weight, embeddings times the root of hidden_size.
+     */
     bool gemma;
     bool sandwich; /* norms of what joins the residual stream; the scale of
                     * query_pre_attn_scalar, and soft caps */
@@ -33,6 +88,15 @@ struct kv_arch {
     double theta;               /* without rope_theta */
     double slide_theta;         /* of layers that slide, without
                                  * rope_local_base_freq; 0: theta */
+
+    bool layer_norm;  /* LayerNorm; else RMSNorm */
+    bool norm_bias;   /* and it has a bias */
+    bool plain_mlp;   /* down(act(up)); else down(act(gate) * up) */
+    enum kv_act act;  /* without hidden_act */
+    bool transposed;  /* matrices are stored [input][output] */
+    bool qkv_by_head; /* q, k and v of a head lie together */
+    enum kv_positions positions;
+    size_t skip_positions; /* rows of learned ones before position 0's */
 };
 
 /* Fails when the name is unknown, naming those that are known. */

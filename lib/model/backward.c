@@ -66,7 +66,7 @@ static void add_bias(float *x, size_t rows, size_t n, const float *bias)
 static void norm(const struct kv_pass *p, const float *w, const float *x,
                  size_t rows, float *out)
 {
-    kv_pass_norm(p, w, x, rows, KV_TYPE_F32, out, NULL);
+    kv_pass_norm(p, w, NULL, x, rows, KV_TYPE_F32, out, NULL);
 }
 
 /* dx [rows][hidden] += the gradient through out = RMSNorm(x) of dh. */
@@ -329,14 +329,6 @@ static void back_init(struct back *b)
 }
 
 /* What is not computed on the way back. */
-static int check(const struct kv_model *m, size_t n, struct kv_err *e)
-{
-    if (m->config.arch->gemma)
-        return kv_fail(e, "%s: gradients of a %s are not implemented",
-                       m->info.name, m->config.arch->name);
-    return kv_pass_check_window(m, n, e);
-}
-
 int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       size_t n_windows, size_t n, size_t first_layer,
                       const struct kv_attention *attention,
@@ -348,7 +340,8 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     int rc = -1;
 
     assert(m->backend->on_host && m->backend->weight_type == KV_TYPE_F32);
-    if (check(m, n, e))
+    if (kv_config_is_llama(&m->config, "the way back", e) ||
+        kv_pass_check_window(m, n, e))
         return -1;
     if (first_layer >= n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", first_layer,
@@ -368,7 +361,7 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     b.dx = b.p.x;
     if (kv_pass_check(m, tokens, n_windows, n, 0, e))
         goto out;
-    kv_pass_embed(m, tokens, rows, b.p.x);
+    kv_pass_embed(m, tokens, n_windows, n, 0, b.p.x);
     kv_pass_init(&b.p, e);
     back_init(&b);
     rc = kv_pass_layers(&b.p, attention, e);

@@ -20,6 +20,7 @@ const struct kv_field kv_config_known[] = {
     {"vocab_size", NULL},
     {"max_position_embeddings", NULL},
     {"rms_norm_eps", NULL},
+    {"hidden_act", NULL},
     {"tie_word_embeddings", NULL},
     {"attention_bias", NULL},
     {"mlp_bias", NULL},
@@ -233,6 +234,15 @@ static int read_head_dim(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* otherwise: without the field; 0: it must be there. */
+static int read_size(const struct kv_fields *f, const char *name, size_t max,
+                     size_t otherwise, size_t *out, struct kv_err *e)
+{
+    *out = otherwise;
+    return otherwise ? kv_fields_size_if(f, name, 1, max, out, e)
+                     : kv_fields_size(f, name, 1, max, out, e);
+}
+
 /* Sizes large enough for any model, small enough that no product of a few of
  * them overflows. */
 static int read_sizes(const struct kv_fields *f, struct kv_config *c,
@@ -241,16 +251,16 @@ static int read_sizes(const struct kv_fields *f, struct kv_config *c,
     struct kv_shape *s = &c->shape;
 
     return kv_fields_size(f, "hidden_size", 1, 1 << 20, &c->hidden, e) ||
-                   kv_fields_size(f, "intermediate_size", 1, 1 << 22, &c->inter,
-                                  e) ||
+                   read_size(f, "intermediate_size", 1 << 22,
+                             c->arch->inter_times * c->hidden, &c->inter, e) ||
                    kv_fields_size(f, "num_hidden_layers", 1, KV_MAX_LAYERS,
                                   &s->n_layers, e) ||
                    kv_fields_size(f, "num_attention_heads", 1, 1 << 12,
                                   &s->n_heads, e) ||
                    kv_fields_size(f, "vocab_size", 1, 1 << 24, &c->n_vocab,
                                   e) ||
-                   kv_fields_size(f, "max_position_embeddings", 1, 1 << 28,
-                                  &c->n_ctx, e) ||
+                   read_size(f, "max_position_embeddings", 1 << 28,
+                             c->arch->n_ctx, &c->n_ctx, e) ||
                    read_kv_heads(f, c, e) || read_head_dim(f, c, e)
                ? -1
                : 0;
@@ -274,12 +284,14 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
 {
     const struct kv_arch *a = c->arch;
 
-    c->tied = a->gemma;
+    c->tied = a->tied;
     if (kv_fields_flag_if(f, "tie_word_embeddings", &c->tied, e) ||
         read_own_flag(f, c, "attention_bias", a->attention_bias, &c->o_bias,
                       e) ||
         read_own_flag(f, c, "mlp_bias", a->mlp_bias, &c->mlp_bias, e))
         return -1;
+    c->o_bias = c->o_bias || a->biases;
+    c->mlp_bias = c->mlp_bias || a->biases;
     c->qkv_bias = c->o_bias || a->qkv_bias;
     return 0;
 }
@@ -293,6 +305,49 @@ static void set_slides(struct kv_shape *s, size_t layer, bool slides)
 }
 
 /* Tokens that a layer which slides attends over; 0: none may slide. */
+static int read_act(const struct kv_fields *f, struct kv_config *c,
+                    struct kv_err *e)
+{
+    static const struct {
+        const char *name;
+        enum kv_act act;
+    } acts[] = {{"silu", KV_ACT_SILU},
+                {"swish", KV_ACT_SILU},
+                {"gelu", KV_ACT_GELU},
+                {"gelu_new", KV_ACT_GELU_TANH},
+                {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
+                {"relu", KV_ACT_RELU}};
+    const json_t *j = kv_fields_get(f, "hidden_act");
+    const char *name = json_string_value(j);
+
+    c->act = c->arch->act;
+    if (!j || !c->arch->plain_mlp)
+        return 0;
+    for (size_t i = 0; name && i < sizeof(acts) / sizeof(*acts); i++)
+        if (!strcmp(acts[i].name, name)) {
+            c->act = acts[i].act;
+            return 0;
+        }
+    return kv_fail(e,
+                   "%s: field %s is %s; only silu, gelu, gelu_new and relu "
+                   "are implemented",
+                   f->path, kv_fields_name(f, "hidden_act"),
+                   name ? name : "no name");
+}
+
+static int read_eps(const struct kv_fields *f, struct kv_config *c,
+                    struct kv_err *e)
+{
+    double eps = (double)c->arch->norm_eps;
+
+    if ((eps == 0 || kv_fields_get(f, "rms_norm_eps")) &&
+        kv_fields_real(f, "rms_norm_eps", &eps, e))
+        return -1;
+    c->norm_eps = (float)eps;
+    return 0;
+}
+
+/* Tokens that a layer which slides attends over; SIZE_MAX: none may slide. */
 static int read_window(const struct kv_fields *f, const struct kv_arch *a,
                        size_t *window, struct kv_err *e)
 {
@@ -429,8 +484,8 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     double scalar = 256;
 
     c->embed_scale = c->arch->gemma ? sqrtf((float)c->hidden) : 1;
-    if (check_act(f, c->arch, "hidden_act", e) ||
-        check_act(f, c->arch, "hidden_activation", e))
+    if (!c->arch->plain_mlp && (check_act(f, c->arch, "hidden_act", e) ||
+                                check_act(f, c->arch, "hidden_activation", e)))
         return -1;
     if (c->arch->sandwich) {
         if ((kv_fields_get(f, own[0]) &&
@@ -448,27 +503,41 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-static int read_all(const struct kv_fields *f, struct kv_config *c,
-                    struct kv_err *e)
+static int read_positions(const struct kv_fields *f, struct kv_config *c,
+                          size_t n_slide, struct kv_err *e)
+{
+    switch (c->arch->positions) {
+    case KV_ROPE:
+        return kv_config_rope(f, c->arch, n_slide < c->shape.n_layers, n_slide,
+                              c->n_ctx, &c->shape, e);
+    case KV_LEARNED:
+        c->n_places = c->n_ctx;
+        break;
+    case KV_ALIBI:
+        break;
+    }
+    return 0;
+}
+
+static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
 {
     size_t n_slide = 0;
-    double eps = 0;
 
-    if (read_arch(f, c, e) || kv_fields_check(f, kv_config_known, e) ||
-        read_sizes(f, c, e) || kv_fields_real(f, "rms_norm_eps", &eps, e) ||
-        read_flags(f, c, e) || read_sliding(f, c, &n_slide, e) ||
-        read_gemma(f, c, e) ||
-        kv_config_rope(f, c->arch, n_slide < c->shape.n_layers, n_slide,
-                       c->n_ctx, &c->shape, e))
+    if (read_arch(f, c, e))
         return -1;
-    c->norm_eps = (float)eps;
-    return 0;
+    f->own = c->arch->fields;
+    return kv_fields_check(f, kv_config_known, e) || read_sizes(f, c, e) ||
+                   read_eps(f, c, e) || read_flags(f, c, e) ||
+                   read_act(f, c, e) || read_sliding(f, c, &n_slide, e) ||
+                   read_gemma(f, c, e) || read_positions(f, c, n_slide, e)
+               ? -1
+               : 0;
 }
 
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e)
 {
-    const struct kv_fields f = {.path = path, .in = "", .json = json};
+    struct kv_fields f = {.path = path, .in = "", .json = json};
 
     *c = (struct kv_config){0};
     return json_is_object(json) ? read_all(&f, c, e)
@@ -482,4 +551,22 @@ int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e)
 
     json_decref(json);
     return rc;
+}
+
+int kv_config_is_llama(const struct kv_config *c, const char *what,
+                       struct kv_err *e)
+{
+    static const char *const positions[] = {
+        [KV_LEARNED] = "learned positions", [KV_ALIBI] = "ALiBi"};
+    const struct kv_arch *a = c->arch;
+    const char *differs = a->gemma                  ? "what a Gemma has"
+                          : a->layer_norm           ? "LayerNorm"
+                          : a->plain_mlp            ? "an MLP without gate"
+                          : c->act != KV_ACT_SILU   ? "an MLP without silu"
+                          : a->positions != KV_ROPE ? positions[a->positions]
+                                                    : NULL;
+
+    return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
+                             what, differs, a->name)
+                   : 0;
 }

@@ -17,6 +17,8 @@ struct kv_config {
     bool qkv_bias, o_bias, mlp_bias;
     float embed_scale; /* embeddings are multiplied by it */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
+    enum kv_act act;
+    size_t n_places; /* learned positions; 0: none */
     struct kv_shape shape;
 };
 
@@ -32,13 +34,18 @@ extern const struct kv_field kv_config_known[];
 
 /* Every field that changes numbers is honoured as transformers 5 does, or
  * refused by name: fails on a field that is not known, missing, out of range
- * or of a value that is not implemented (another activation than the class's,
- * RoPE scaling other than linear and llama3, partial rotation),
+ * or of a value that is not implemented (an unknown activation, RoPE
+ * scaling other than linear and llama3, partial rotation),
  * and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 
 /* The same of what is read already; path: for sentences. */
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
+
+/* Fails, naming what differs, unless layers are Llama's: for what computes no
+ * others.  what: "CUDA". */
+int kv_config_is_llama(const struct kv_config *c, const char *what,
+                       struct kv_err *e);
 
 #endif

@@ -6,9 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *kv_fields_name(const struct kv_fields *f, const char *name)
+{
+    const char *own = NULL;
+
+    for (const struct kv_own_field *o = f->own; o && o->name; o++)
+        if (o->means && !strcmp(o->means, name) &&
+            (!own || json_object_get(f->json, o->name)))
+            own = o->name;
+    return own ? own : name;
+}
+
 const json_t *kv_fields_get(const struct kv_fields *f, const char *name)
 {
-    const json_t *j = json_object_get(f->json, name);
+    const json_t *j = json_object_get(f->json, kv_fields_name(f, name));
 
     return json_is_null(j) ? NULL : j;
 }
@@ -16,7 +27,8 @@ const json_t *kv_fields_get(const struct kv_fields *f, const char *name)
 static int missing(const struct kv_fields *f, const char *name,
                    struct kv_err *e)
 {
-    return kv_fail(e, "%s: field %s%s is missing", f->path, f->in, name);
+    return kv_fail(e, "%s: field %s%s is missing", f->path, f->in,
+                   kv_fields_name(f, name));
 }
 
 int kv_fields_size(const struct kv_fields *f, const char *name, size_t min,
@@ -31,7 +43,7 @@ int kv_fields_size(const struct kv_fields *f, const char *name, size_t min,
         return kv_fail(e,
                        "%s: field %s%s is not a whole number from %zu to "
                        "%zu",
-                       f->path, f->in, name, min, max);
+                       f->path, f->in, kv_fields_name(f, name), min, max);
     *out = (size_t)json_integer_value(j);
     return 0;
 }
@@ -54,7 +66,7 @@ int kv_fields_real(const struct kv_fields *f, const char *name, double *out,
     if (!(x >= (double)FLT_MIN && x <= (double)FLT_MAX))
         return kv_fail(e,
                        "%s: field %s%s is not a number above 0 that f32 holds",
-                       f->path, f->in, name);
+                       f->path, f->in, kv_fields_name(f, name));
     *out = x;
     return 0;
 }
@@ -66,7 +78,7 @@ int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
 
     if (j && !json_is_boolean(j))
         return kv_fail(e, "%s: field %s%s is neither true nor false", f->path,
-                       f->in, name);
+                       f->in, kv_fields_name(f, name));
     if (j)
         *out = json_is_true(j);
     return 0;
@@ -80,19 +92,20 @@ static bool equal(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
-static int check_value(const struct kv_fields *f, const struct kv_field *field,
-                       const json_t *value, struct kv_err *e)
+static int check_value(const struct kv_fields *f, const char *name,
+                       const char *only_text, const json_t *value,
+                       struct kv_err *e)
 {
     enum { SHOWN = 60 };
-    json_t *only = json_loads(field->only, JSON_DECODE_ANY, NULL);
+    json_t *only = json_loads(only_text, JSON_DECODE_ANY, NULL);
     char *text;
     int rc = 0;
 
     if (!equal(value, only)) {
         text = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
         rc = kv_fail(e, "%s: field %s%s is %.*s%s; only %s is implemented",
-                     f->path, f->in, field->name, SHOWN, text,
-                     strlen(text) > SHOWN ? "..." : "", field->only);
+                     f->path, f->in, name, SHOWN, text,
+                     strlen(text) > SHOWN ? "..." : "", only_text);
         free(text);
     }
     json_decref(only);
@@ -102,29 +115,43 @@ static int check_value(const struct kv_fields *f, const struct kv_field *field,
 int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
                    struct kv_err *e)
 {
-    return check_value(f, field, kv_fields_get(f, field->name), e);
+    return check_value(f, field->name, field->only,
+                       kv_fields_get(f, field->name), e);
+}
+
+static bool is_own(const struct kv_fields *f, const char *name,
+                   const char **only)
+{
+    const struct kv_own_field *o = f->own;
+
+    while (o && o->name && strcmp(o->name, name))
+        o++;
+    *only = o ? o->only : NULL;
+    return o && o->name;
 }
 
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                     struct kv_err *e)
 {
-    const char *name;
+    const char *name, *only;
     json_t *value;
 
     json_object_foreach((json_t *)(uintptr_t)f->json, name, value)
     {
         const struct kv_field *k = known;
+        const bool own = is_own(f, name, &only);
 
         if (json_is_null(value))
             continue;
         while (k->name && strcmp(k->name, name))
             k++;
-        if (!k->name)
+        only = own ? only : k->only;
+        if (!own && !k->name)
             return kv_fail(e,
                            "%s: field %s%s is not known: it could change the "
                            "numbers (where it does not, take it out)",
                            f->path, f->in, name);
-        if (k->only && check_value(f, k, value, e))
+        if (only && check_value(f, name, only, value, e))
             return -1;
     }
     return 0;

@@ -17,9 +17,14 @@ struct kv_fields {
     const char *path; /* of the file */
     const char *in;   /* "rope_scaling."; "" at the top */
     const json_t *json;
+    const struct kv_own_field *own; /* of the architecture; or NULL */
 };
 
-/* NULL when the field is absent or null. */
+/* What the field is called in this file. */
+const char *kv_fields_name(const struct kv_fields *f, const char *name);
+
+/* NULL when the field is absent or null.  Where the architecture has a name of
+ * its own for it, here and below, that is looked for and said. */
 const json_t *kv_fields_get(const struct kv_fields *f, const char *name);
 
 /* A whole number from min to max.  Must be there; or, by _if, may be absent
@@ -41,8 +46,9 @@ int kv_fields_flag_if(const struct kv_fields *f, const char *name, bool *out,
 int kv_fields_only(const struct kv_fields *f, const struct kv_field *field,
                    struct kv_err *e);
 
-/* Fails on a field that is not in known[] (ends with name NULL): it could
- * change the numbers; and on a value other than its only one. */
+/* Fails on a field that is not in known[] (ends with name NULL), and none of
+ * the architecture's own: it could change the numbers; and on a value other
+ * than its only one. */
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                     struct kv_err *e);
 

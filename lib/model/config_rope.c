@@ -29,7 +29,8 @@ static int add_block(struct rope *r, const char *label, const json_t *json,
     if (!json_is_object(json))
         return kv_fail(e, "%s: field %s is not an object", r->top->path, label);
     snprintf(b->label, sizeof(b->label), "%s.", label);
-    b->fields = (struct kv_fields){r->top->path, b->label, json};
+    b->fields =
+        (struct kv_fields){.path = r->top->path, .in = b->label, .json = json};
     r->n_blocks++;
     return 0;
 }
@@ -52,7 +53,8 @@ static int add_blocks(struct rope *r, const char *name, bool full, bool slides,
         return add_block(r, name, json, e);
     snprintf(label, sizeof(label), "%s.", name);
 
-    const struct kv_fields nested = {r->top->path, label, json};
+    const struct kv_fields nested = {
+        .path = r->top->path, .in = label, .json = json};
 
     if (kv_fields_check(&nested, by_type, e))
         return -1;

@@ -1,3 +1,4 @@
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/pass.h"
@@ -70,13 +71,17 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
     return kv_layers_load(p->m->layers, layer, next, e);
 }
 
-int kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
-                 size_t rows, enum kv_type type, void *out, struct kv_err *e)
+int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,
+                 const float *x, size_t rows, enum kv_type type, void *out,
+                 struct kv_err *e)
 {
-    return runs(p, KV_STEP_NORM)
-               ? p->b->norm(x, w, rows, p->hidden, p->m->config.norm_eps, type,
-                            out, e)
-               : 0;
+    const struct kv_norm norm = {.weight = w,
+                                 .bias = bias,
+                                 .n = p->hidden,
+                                 .eps = p->m->config.norm_eps,
+                                 .centers = p->m->config.arch->layer_norm};
+
+    return runs(p, KV_STEP_NORM) ? p->b->norm(&norm, x, rows, type, out, e) : 0;
 }
 
 /* c [rows][outputs] (+)= a times the matrix that begins with this part. */
@@ -121,7 +126,8 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .v = p->v + t->at * p->kv_dim,
     };
 
-    if (kv_pass_norm(p, vector(p, KV_P_ATTN_NORM), p->x + t->at * p->hidden,
+    if (kv_pass_norm(p, vector(p, KV_P_ATTN_NORM),
+                     vector(p, KV_P_ATTN_NORM_BIAS), p->x + t->at * p->hidden,
                      t->rows, p->b->input_type, t->input, e))
         return -1;
     if (runs(p, KV_STEP_QKV) &&
@@ -168,7 +174,7 @@ static int add_to_stream(const struct kv_pass *p, const struct kv_tile *t,
     if (multiply(p, t, end.part, a, inputs, y, p->hidden, !norm, e) ||
         (bias && p->b->add(y, bias, t->rows, p->hidden, e)))
         return -1;
-    return norm ? kv_pass_norm(p, norm, y, t->rows, KV_TYPE_F32, y, e) ||
+    return norm ? kv_pass_norm(p, norm, NULL, y, t->rows, KV_TYPE_F32, y, e) ||
                       p->b->add(x, y, 1, t->rows * p->hidden, e)
                 : 0;
 }
@@ -185,17 +191,22 @@ static int out_product(const struct kv_pass *p, const struct kv_tile *t,
            add_to_stream(p, t, end, a, p->q_dim, e);
 }
 
-/* x += down(silu(gate h) * up h), or gelu of it */
+/* x += down(act(gate h) * up h), or down(act(up h)). */
 static int mlp(const struct kv_pass *p, const struct kv_tile *t,
                struct kv_err *e)
 {
     const struct end end = {KV_P_DOWN, KV_P_DOWN_BIAS, KV_P_MLP_OUT_NORM};
+    const bool gated = !p->m->config.arch->plain_mlp;
+    const struct kv_activation act = {
+        .act = p->m->config.act,
+        .gated = gated,
+        .bias = vector(p, gated ? KV_P_GATE_BIAS : KV_P_UP_BIAS),
+        .n = p->inter};
 
-    return multiply(p, t, KV_P_GATE, t->input, p->hidden, t->wide, 2 * p->inter,
-                    false, e) ||
-           (p->m->config.arch->gemma ? p->b->activate_gelu : p->b->activate)(
-               t->wide, vector(p, KV_P_GATE_BIAS), t->rows, p->inter,
-               p->b->input_type, t->input, e) ||
+    return multiply(p, t, gated ? KV_P_GATE : KV_P_UP, t->input, p->hidden,
+                    t->wide, gated ? 2 * p->inter : p->inter, false, e) ||
+           p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
+                          e) ||
            add_to_stream(p, t, end, t->input, p->inter, e);
 }
 
@@ -208,8 +219,9 @@ static int after_attention(const void *arg, size_t i, size_t thread,
     if (runs(p, KV_STEP_OUT) && out_product(p, &t, e))
         return -1;
     keep(p, &t, p->kept_mid);
-    if (kv_pass_norm(p, vector(p, KV_P_MLP_NORM), p->x + t.at * p->hidden,
-                     t.rows, p->b->input_type, t.input, e))
+    if (kv_pass_norm(p, vector(p, KV_P_MLP_NORM), vector(p, KV_P_MLP_NORM_BIAS),
+                     p->x + t.at * p->hidden, t.rows, p->b->input_type, t.input,
+                     e))
         return -1;
     return runs(p, KV_STEP_MLP) ? mlp(p, &t, e) : 0;
 }
@@ -221,8 +233,9 @@ static int final_norm(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
     float *x = p->x + t.at * p->hidden;
 
-    return kv_pass_norm(p, kv_layers_norm(p->m->layers), x, t.rows, KV_TYPE_F32,
-                        x, e);
+    return kv_pass_norm(p, kv_layers_norm(p->m->layers),
+                        kv_layers_norm_bias(p->m->layers), x, t.rows,
+                        KV_TYPE_F32, x, e);
 }
 
 int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e)
@@ -241,6 +254,11 @@ int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                            "token id %d at %zu is outside the vocabulary "
                            "of %zu of %s",
                            (int)tokens[i], i, m->config.n_vocab, m->info.name);
+    if (m->config.n_places && first + n > m->config.n_places)
+        return kv_fail(e,
+                       "%s has learned positions of %zu tokens: %zu are too "
+                       "many",
+                       m->info.name, m->config.n_places, first + n);
     return m->backend->on_host ? 0 : kv_pass_check_window(m, first + n, e);
 }
 
@@ -256,23 +274,54 @@ int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e)
                          m->info.name, window, n);
 }
 
-static void embed_one(const struct kv_model *m, size_t token, float *x)
+/* What is added to the embedding of the token at this position. */
+static void add_position(const struct kv_model *m, size_t position, float *x)
+{
+    const size_t n = m->config.hidden;
+    float *row = kv_alloc(n, sizeof(*row));
+
+    kv_weight_dequantize(m->weights.positions,
+                         (m->config.arch->skip_positions + position) * n, n,
+                         row);
+    kv_row_add(x, row, n);
+    free(row);
+}
+
+static void norm_embedding(const struct kv_model *m, float *x)
+{
+    const size_t n = m->config.hidden;
+    const struct kv_weight *bias = m->weights.embed_norm_bias;
+    float *w = kv_alloc(2 * n, sizeof(*w));
+
+    kv_weight_dequantize(m->weights.embed_norm, 0, n, w);
+    if (bias)
+        kv_weight_dequantize(bias, 0, n, w + n);
+    kv_layer_norm(x, w, bias ? w + n : NULL, n, m->config.norm_eps, x);
+    free(w);
+}
+
+static void embed_one(const struct kv_model *m, size_t token, size_t position,
+                      float *x)
 {
     const size_t hidden = m->config.hidden;
 
     kv_weight_dequantize(m->weights.embed, token * hidden, hidden, x);
     for (size_t i = 0; i < hidden && m->config.embed_scale != 1; i++)
         x[i] *= m->config.embed_scale;
+    if (m->weights.positions)
+        add_position(m, position, x);
+    if (m->weights.embed_norm)
+        norm_embedding(m, x);
 }
 
-void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,
-                   float *x)
+void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
+                   size_t n_windows, size_t n, size_t first, float *x)
 {
     const size_t hidden = m->config.hidden;
 
-#pragma omp parallel for schedule(static) if (n > 128)
-    for (size_t i = 0; i < n; i++)
-        embed_one(m, (size_t)tokens[i], x + i * hidden);
+#pragma omp parallel for schedule(static) if (n_windows * n > 128)
+    for (size_t i = 0; i < n_windows * n; i++)
+        embed_one(m, (size_t)tokens[i], first + i % n, x + i * hidden);
 }
 
 static int want(struct kv_pass *p, enum kv_work which, size_t n, size_t bytes,
@@ -411,7 +460,7 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
         return 0;
     if (kv_pass_check(m, tokens, n_windows, n, first, e))
         return -1;
-    kv_pass_embed(m, tokens, n_windows * n, hidden);
+    kv_pass_embed(m, tokens, n_windows, n, first, hidden);
     if (kv_backend_take(m->backend, &m->workspace[KV_WORK_X], hidden, bytes, &x,
                         e))
         return -1;

@@ -19,7 +19,7 @@ struct kv_layers {
     uint8_t **block;   /* [n_layers or n_resident + 1] */
     size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
     size_t loaded;
-    float *norm;
+    float *norm, *norm_bias;
     void *head; /* NULL: in panels */
 };
 
@@ -52,7 +52,8 @@ enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers)
     has[w->head->type] = true;
     for (size_t i = 0; i < n_layers; i++)
         for (enum kv_part p = 0; is_matrix(p); p++)
-            has[w->layer[i].part[p]->type] = true;
+            if (w->layer[i].part[p])
+                has[w->layer[i].part[p]->type] = true;
     for (size_t t = KV_STORED_BF16 + 1; t < KV_STORED_OTHER; t++)
         blocks = blocks || has[t];
     if (has[KV_STORED_F32] || (has[KV_STORED_F16] && has[KV_STORED_BF16]))
@@ -66,7 +67,7 @@ static void lay_out(struct kv_layers *l)
     for (enum kv_part p = 0; p < KV_PARTS; p++) {
         const struct kv_weight *part = l->w->layer[0].part[p];
 
-        if (part && !follows(p))
+        if (part && !(follows(p) && l->w->layer[0].part[p - 1]))
             l->layer_bytes = (l->layer_bytes + 255) / 256 * 256;
         l->at[p] = l->layer_bytes;
         if (part)
@@ -185,7 +186,7 @@ static int put_head(struct kv_layers *l, struct kv_err *e)
 
 static int put_weights(struct kv_layers *l, struct kv_err *e)
 {
-    const struct kv_weight *w = l->w->norm;
+    const struct kv_weight *w = l->w->norm, *bias = l->w->norm_bias;
     struct kv_load norm;
 
     l->block = kv_alloc(blocks(l), sizeof(*l->block));
@@ -198,7 +199,16 @@ static int put_weights(struct kv_layers *l, struct kv_err *e)
     norm = load_of(w, 0, w->n, KV_TYPE_F32,
                    kv_tensor_seed(l->w, l->n_layers, 0), l->norm);
     norm.from.add += l->w->norm_add;
-    return l->b->load(&norm, 1, e) || put_head(l, e);
+    if (l->b->load(&norm, 1, e))
+        return -1;
+    if (bias) {
+        if (l->b->alloc((void **)&l->norm_bias, bias->n * sizeof(float), e))
+            return -1;
+        norm = load_of(bias, 0, bias->n, KV_TYPE_F32, 0, l->norm_bias);
+        if (l->b->load(&norm, 1, e))
+            return -1;
+    }
+    return put_head(l, e);
 }
 
 int kv_layers_new(struct kv_layers **out, const struct kv_backend *b,
@@ -226,6 +236,7 @@ void kv_layers_free(struct kv_layers *l)
     for (size_t i = 0; l->block && i < blocks(l); i++)
         l->b->free(l->block[i]);
     l->b->free(l->norm);
+    l->b->free(l->norm_bias);
     l->b->free(l->head);
     free(l->block);
     free(l);
@@ -262,6 +273,11 @@ const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part)
 const float *kv_layers_norm(const struct kv_layers *l)
 {
     return l->norm;
+}
+
+const float *kv_layers_norm_bias(const struct kv_layers *l)
+{
+    return l->norm_bias;
 }
 
 size_t kv_layers_panel(const struct kv_layers *l)

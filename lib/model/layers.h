@@ -31,7 +31,9 @@ int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
 const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part);
 const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part);
 
-const float *kv_layers_norm(const struct kv_layers *l); /* the final one */
+/* The final one; its bias, or NULL. */
+const float *kv_layers_norm(const struct kv_layers *l);
+const float *kv_layers_norm_bias(const struct kv_layers *l);
 
 /* Rows [first, first + n) of the head, n at most kv_layers_panel(): where they
  * lie, or in the workspace. */

@@ -243,17 +243,10 @@ void kv_model_free(struct kv_model *m)
     free(m);
 }
 
-static int check_device(const struct kv_config *c, struct kv_err *e)
-{
-    return c->arch->gemma ? kv_fail(e, "a %s is not implemented on a device",
-                                    c->arch->name)
-                          : 0;
-}
-
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e)
 {
-    if (check_device(&m->config, e))
+    if (kv_config_is_llama(&m->config, "CUDA", e))
         return kv_fail_in(e, "%s", m->info.name);
     return place(m,
                  kv_backend_cuda(
@@ -271,7 +264,8 @@ int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
 
     for (size_t l = m->config.shape.n_layers; l-- > 0;)
         for (enum kv_part p = KV_P_Q; p <= KV_P_DOWN; p++)
-            if (w->layer[l].part[p]->type != KV_STORED_BF16)
+            if (w->layer[l].part[p] &&
+                w->layer[l].part[p]->type != KV_STORED_BF16)
                 bad = w->layer[l].part[p];
     if (bad)
         return kv_fail(e, "--gemm bf16 wants weights in bf16: %s of %s is %s",
@@ -302,7 +296,7 @@ int kv_model_random(struct kv_model **out, const struct kv_config *c,
 {
     struct kv_model *m;
 
-    if (check_device(c, e))
+    if (kv_config_is_llama(c, "CUDA", e))
         return -1;
     m = kv_alloc(1, sizeof(*m));
     m->config = *c;

@@ -54,17 +54,17 @@ struct kv_tile {
     float *wide;  /* and rows of what comes out */
 };
 
-/* Fails on a token outside the vocabulary and, on a device, past a sliding
- * window. */
+/* Fails on a token outside the vocabulary, past the learned positions and, on a
+ * device, past a sliding window. */
 int kv_pass_check(const struct kv_model *m, const int32_t *tokens,
                   size_t n_windows, size_t n, size_t first, struct kv_err *e);
 
 /* Fails when n tokens are more than a sliding window. */
 int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e);
 
-/* x [n][hidden], the host's: the tokens' embeddings. */
-void kv_pass_embed(const struct kv_model *m, const int32_t *tokens, size_t n,
-                   float *x);
+/* x [n_windows][n][hidden], the host's: the tokens' embeddings. */
+void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
+                   size_t n_windows, size_t n, size_t first, float *x);
 
 /* Sizes and memory.  Fails without memory on a device. */
 int kv_pass_init(struct kv_pass *p, struct kv_err *e);
@@ -100,8 +100,9 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e);
 
-/* out [rows][hidden], of this type, = RMSNorm of x. */
-int kv_pass_norm(const struct kv_pass *p, const float *w, const float *x,
-                 size_t rows, enum kv_type type, void *out, struct kv_err *e);
+/* out [rows][hidden], of this type, = the norm of x. */
+int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,
+                 const float *x, size_t rows, enum kv_type type, void *out,
+                 struct kv_err *e);
 
 #endif

@@ -10,35 +10,45 @@
 enum dim { NONE, HIDDEN, INTER, Q_DIM, KV_DIM, HEAD_DIM };
 
 /* When a layer has a part. */
-enum when { ALWAYS, QKV_BIAS, O_BIAS, MLP_BIAS, QK_NORM, SANDWICH };
+enum when {
+    ALWAYS,
+    GATED,
+    QKV_BIAS,
+    O_BIAS,
+    MLP_BIAS,
+    GATE_BIAS,
+    NORM_BIAS,
+    QK_NORM,
+    SANDWICH
+};
 
 static const struct {
-    const char *name; /* after "model.layers.N." */
+    enum kv_part of; /* a bias: this part's */
     enum dim rows, cols;
     enum when when;
 } parts[KV_PARTS] = {
-    [KV_P_Q] = {"self_attn.q_proj.weight", Q_DIM, HIDDEN, ALWAYS},
-    [KV_P_K] = {"self_attn.k_proj.weight", KV_DIM, HIDDEN, ALWAYS},
-    [KV_P_V] = {"self_attn.v_proj.weight", KV_DIM, HIDDEN, ALWAYS},
-    [KV_P_O] = {"self_attn.o_proj.weight", HIDDEN, Q_DIM, ALWAYS},
-    [KV_P_GATE] = {"mlp.gate_proj.weight", INTER, HIDDEN, ALWAYS},
-    [KV_P_UP] = {"mlp.up_proj.weight", INTER, HIDDEN, ALWAYS},
-    [KV_P_DOWN] = {"mlp.down_proj.weight", HIDDEN, INTER, ALWAYS},
-    [KV_P_Q_BIAS] = {"self_attn.q_proj.bias", Q_DIM, NONE, QKV_BIAS},
-    [KV_P_K_BIAS] = {"self_attn.k_proj.bias", KV_DIM, NONE, QKV_BIAS},
-    [KV_P_V_BIAS] = {"self_attn.v_proj.bias", KV_DIM, NONE, QKV_BIAS},
-    [KV_P_O_BIAS] = {"self_attn.o_proj.bias", HIDDEN, NONE, O_BIAS},
-    [KV_P_GATE_BIAS] = {"mlp.gate_proj.bias", INTER, NONE, MLP_BIAS},
-    [KV_P_UP_BIAS] = {"mlp.up_proj.bias", INTER, NONE, MLP_BIAS},
-    [KV_P_DOWN_BIAS] = {"mlp.down_proj.bias", HIDDEN, NONE, MLP_BIAS},
-    [KV_P_ATTN_NORM] = {"input_layernorm.weight", HIDDEN, NONE, ALWAYS},
-    [KV_P_MLP_NORM] = {"post_attention_layernorm.weight", HIDDEN, NONE, ALWAYS},
-    [KV_P_Q_NORM] = {"self_attn.q_norm.weight", HEAD_DIM, NONE, QK_NORM},
-    [KV_P_K_NORM] = {"self_attn.k_norm.weight", HEAD_DIM, NONE, QK_NORM},
-    [KV_P_ATTN_OUT_NORM] = {"post_attention_layernorm.weight", HIDDEN, NONE,
-                            SANDWICH},
-    [KV_P_MLP_OUT_NORM] = {"post_feedforward_layernorm.weight", HIDDEN, NONE,
-                           SANDWICH},
+    [KV_P_Q] = {KV_P_Q, Q_DIM, HIDDEN, ALWAYS},
+    [KV_P_K] = {KV_P_K, KV_DIM, HIDDEN, ALWAYS},
+    [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
+    [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
+    [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
+    [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
+    [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
+    [KV_P_Q_BIAS] = {KV_P_Q, Q_DIM, NONE, QKV_BIAS},
+    [KV_P_K_BIAS] = {KV_P_K, KV_DIM, NONE, QKV_BIAS},
+    [KV_P_V_BIAS] = {KV_P_V, KV_DIM, NONE, QKV_BIAS},
+    [KV_P_O_BIAS] = {KV_P_O, HIDDEN, NONE, O_BIAS},
+    [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
+    [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
+    [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
+    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, ALWAYS},
+    [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
+    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, ALWAYS},
+    [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
+    [KV_P_Q_NORM] = {KV_P_Q_NORM, HEAD_DIM, NONE, QK_NORM},
+    [KV_P_K_NORM] = {KV_P_K_NORM, HEAD_DIM, NONE, QK_NORM},
+    [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
+    [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
 };
 
 static size_t size_of(enum dim d, const struct kv_config *c)
@@ -65,6 +75,12 @@ static size_t size_of(enum dim d, const struct kv_config *c)
 static bool has(const struct kv_config *c, enum when when)
 {
     switch (when) {
+    case GATED:
+        return !c->arch->plain_mlp;
+    case GATE_BIAS:
+        return !c->arch->plain_mlp && c->mlp_bias;
+    case NORM_BIAS:
+        return c->arch->norm_bias;
     case QKV_BIAS:
         return c->qkv_bias;
     case O_BIAS:
@@ -81,69 +97,164 @@ static bool has(const struct kv_config *c, enum when when)
     return true;
 }
 
+static int check_shape(const struct kv_weight *t, size_t rows, size_t cols,
+                       struct kv_err *e)
+{
+    const size_t n_dims = cols ? 2 : 1;
+    char is[128] = "", should[64];
+
+    if (t->n_dims == n_dims && t->dims[0] == rows &&
+        (n_dims == 1 || t->dims[1] == cols))
+        return 0;
+    for (size_t i = 0; i < t->n_dims; i++)
+        snprintf(is + strlen(is), sizeof(is) - strlen(is), "%s%zu",
+                 i ? ", " : "", t->dims[i]);
+    snprintf(should, sizeof(should), n_dims == 2 ? "%zu, %zu" : "%zu", rows,
+             cols);
+    return kv_fail(e, "%s: tensor %s has shape [%s]; config.json says [%s]",
+                   t->path, t->name, is, should);
+}
+
 /* The tensor, which must be [rows][cols], or [rows] when cols is 0. */
 static int bind(const struct kv_weight **out, const struct kv_weights *w,
                 const char *name, size_t rows, size_t cols, const char *dir,
                 struct kv_err *e)
 {
     const struct kv_weight *t = kv_weights_find(w, name);
-    const size_t n_dims = cols ? 2 : 1;
 
     if (!t)
         return kv_fail(e, "%s: tensor %s is missing", dir, name);
     if (t->type == KV_STORED_OTHER)
         return kv_fail(e, "%s: tensor %s has type %s, which is not implemented",
                        t->path, name, t->dtype);
-    if (t->n_dims != n_dims || t->dims[0] != rows ||
-        (n_dims == 2 && t->dims[1] != cols)) {
-        char is[128] = "", should[64];
-
-        for (size_t i = 0; i < t->n_dims; i++)
-            snprintf(is + strlen(is), sizeof(is) - strlen(is), "%s%zu",
-                     i ? ", " : "", t->dims[i]);
-        snprintf(should, sizeof(should), n_dims == 2 ? "%zu, %zu" : "%zu", rows,
-                 cols);
-        return kv_fail(e, "%s: tensor %s has shape [%s]; config.json says [%s]",
-                       t->path, name, is, should);
-    }
-    if (kv_interrupted(e) || kv_weight_check(t, e))
+    if (check_shape(t, rows, cols, e) || kv_interrupted(e) ||
+        kv_weight_check(t, e))
         return -1;
     kv_weight_release(t);
     *out = t;
     return 0;
 }
 
-/* The MLP's norm has another name where the usual one is of attention's end. */
-static const char *part_name(const struct kv_config *c, size_t p)
+/* The name of a weight, or of the bias beside it. */
+static void name_of(char *name, size_t bytes, const char *weight, bool bias)
 {
-    return p == KV_P_MLP_NORM && c->arch->sandwich
-               ? "pre_feedforward_layernorm.weight"
-               : parts[p].name;
+    snprintf(name, bytes, "%.*s%s",
+             (int)(strlen(weight) - (bias ? strlen("weight") : 0)), weight,
+             bias ? "bias" : "");
 }
 
-static int bind_layer(struct kv_layer_weights *l, size_t layer,
-                      const struct kv_config *c, const struct kv_weights *w,
-                      const char *dir, struct kv_err *e)
-{
-    char name[96];
+/* The rest of what kv_tensor_map() has, for its functions. */
+struct binding {
+    struct kv_model_weights *m;
+    const struct kv_config *c;
+    const struct kv_weights *w;
+    const char *dir;
+    const char *prefix;     /* the architecture's, or "" */
+    struct kv_weight *made; /* the next */
+};
 
-    for (size_t p = 0; p < KV_PARTS; p++) {
-        if (!has(c, parts[p].when))
+/* Where a part lies in a tensor that holds several. */
+struct place {
+    size_t first, rows, all; /* all: of the tensor */
+};
+
+static struct place place_of(const struct kv_config *c, size_t p)
+{
+    const struct kv_tensor_names *names = c->arch->names;
+    struct place at = {.rows = size_of(parts[p].rows, c)};
+
+    for (size_t i = 0; i < KV_PARTS; i++) {
+        const char *name = names->part[parts[i].of];
+
+        if (!has(c, parts[i].when) || parts[i].cols != parts[p].cols ||
+            strcmp(name, names->part[parts[p].of]))
             continue;
-        snprintf(name, sizeof(name), "model.layers.%zu.%s", layer,
-                 part_name(c, p));
-        if (bind(&l->part[p], w, name, size_of(parts[p].rows, c),
-                 size_of(parts[p].cols, c), dir, e))
-            return -1;
+        at.first += i < p ? size_of(parts[i].rows, c) : 0;
+        at.all += size_of(parts[i].rows, c);
     }
+    return at;
+}
+
+/* Part of a tensor, as a tensor by itself. */
+static int cut(struct binding *b, const struct kv_weight *t, size_t p,
+               struct place at, const struct kv_weight **out, struct kv_err *e)
+{
+    const size_t cols = size_of(parts[p].cols, b->c), row = cols ? cols : 1;
+    const size_t d = b->c->shape.head_dim;
+    const bool by_head =
+        b->c->arch->qkv_by_head && at.all > at.rows && !b->w->gguf.n_parts;
+    const bool turned = cols && b->c->arch->transposed && !b->w->gguf.n_parts;
+    const size_t first = by_head ? parts[p].of * d : at.first;
+    struct kv_weight *mine = b->made++;
+
+    if (t->packed)
+        return kv_fail(e,
+                       "%s: tensor %s is of several parts, of which none "
+                       "may be quantized so",
+                       t->path, t->name);
+    if (turned && kv_stored_values(t->type) > 1)
+        return kv_fail(e,
+                       "%s: tensor %s of type %s is transposed, which is "
+                       "not implemented",
+                       t->path, t->name, t->dtype);
+    *mine = *t;
+    mine->dims[0] = at.rows;
+    mine->dims[1] = cols;
+    mine->n = at.rows * row;
+    if (by_head) {
+        mine->run = d;
+        mine->step = 3 * d;
+    }
+    if (turned)
+        mine->turned = at.all;
+
+    const size_t skip = first * (turned ? 1 : row) / kv_stored_values(t->type) *
+                        kv_stored_bytes(t->type);
+
+    mine->data += skip;
+    mine->bytes =
+        by_head || turned ? t->bytes - skip : t->bytes / at.all * at.rows;
+    *out = mine;
+    return 0;
+}
+
+static int bind_part(struct binding *b, size_t layer, size_t p,
+                     const struct kv_weight **out, struct kv_err *e)
+{
+    const struct kv_arch *a = b->c->arch;
+    const size_t cols = size_of(parts[p].cols, b->c);
+    const bool turned = cols && a->transposed && !b->w->gguf.n_parts;
+    const struct place at = place_of(b->c, p);
+    const struct kv_weight *t;
+    char part[80], name[160];
+
+    name_of(part, sizeof(part), a->names->part[parts[p].of], parts[p].of != p);
+    snprintf(name, sizeof(name), "%s%s%zu.%s", b->prefix, a->names->layers,
+             layer, part);
+    if (bind(&t, b->w, name, turned ? cols : at.all, turned ? at.all : cols,
+             b->dir, e))
+        return -1;
+    if (turned || at.rows < at.all)
+        return cut(b, t, p, at, out, e);
+    *out = t;
+    return 0;
+}
+
+static int bind_layer(struct binding *b, size_t layer, struct kv_err *e)
+{
+    struct kv_layer_weights *l = &b->m->layer[layer];
+
+    for (size_t p = 0; p < KV_PARTS; p++)
+        if (has(b->c, parts[p].when) && bind_part(b, layer, p, &l->part[p], e))
+            return -1;
     return 0;
 }
 
 /* A head beside tied embeddings must be a copy of them. */
 static int check_tied(const struct kv_weight *embed, const struct kv_weights *w,
-                      struct kv_err *e)
+                      const char *name, struct kv_err *e)
 {
-    const struct kv_weight *head = kv_weights_find(w, "lm_head.weight");
+    const struct kv_weight *head = kv_weights_find(w, name);
 
     if (!head)
         return 0;
@@ -161,12 +272,21 @@ static int check_tied(const struct kv_weight *embed, const struct kv_weights *w,
 /* Tensors that are stored and rightly not used. */
 static bool is_spare(const char *name, const struct kv_config *c)
 {
-    static const char freq[] = ".rotary_emb.inv_freq";
-    const size_t n = strlen(name), n_freq = sizeof(freq) - 1;
+    /* Frequencies, and masks of attention. */
+    static const char *const spare[] = {".rotary_emb.inv_freq", ".attn.bias",
+                                        ".attn.masked_bias", ".attention.bias",
+                                        ".attention.masked_bias"};
+    const size_t n = strlen(name);
 
-    if (c->tied && !strcmp(name, "lm_head.weight"))
+    if (c->tied && !strcmp(name, c->arch->names->head))
         return true;
-    return n > n_freq && !strcmp(name + n - n_freq, freq);
+    for (size_t i = 0; i < sizeof(spare) / sizeof(*spare); i++) {
+        const size_t m = strlen(spare[i]);
+
+        if (n > m && !strcmp(name + n - m, spare[i]))
+            return true;
+    }
+    return false;
 }
 
 /* A bias of zeros, which some quantizers add, changes nothing. */
@@ -181,11 +301,16 @@ static bool is_zero_bias(const struct kv_weight *t)
 static bool is_bound(const struct kv_model_weights *m, size_t n_layers,
                      const struct kv_weight *t)
 {
-    if (t == m->embed || t == m->norm || t == m->head)
-        return true;
+    const struct kv_weight *const top[] = {
+        m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
+        m->embed_norm_bias, m->head};
+
+    for (size_t i = 0; i < sizeof(top) / sizeof(*top); i++)
+        if (top[i] == t)
+            return true;
     for (size_t l = 0; l < n_layers; l++)
         for (size_t p = 0; p < KV_PARTS; p++)
-            if (m->layer[l].part[p] == t)
+            if (m->layer[l].part[p] && m->layer[l].part[p]->name == t->name)
                 return true;
     return false;
 }
@@ -207,28 +332,64 @@ static int check_spares(const struct kv_model_weights *m,
     return 0;
 }
 
+/* A tensor outside of layers, where the model has it (name NULL: it has not),
+ * and its bias. */
+static int bind_top(const struct binding *b, const char *weight, size_t rows,
+                    size_t cols, const struct kv_weight **out,
+                    const struct kv_weight **bias, struct kv_err *e)
+{
+    char part[80], name[160];
+
+    for (size_t i = 0; weight && i < (bias ? 2 : 1); i++) {
+        name_of(part, sizeof(part), weight, i);
+        snprintf(name, sizeof(name), "%s%s", b->prefix, part);
+        if (bind(i ? bias : out, b->w, name, rows, cols, b->dir, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int bind_all(struct binding *b, struct kv_err *e)
+{
+    const struct kv_config *c = b->c;
+    const struct kv_tensor_names *names = c->arch->names;
+    struct kv_model_weights *m = b->m;
+    const bool bias = c->arch->norm_bias;
+
+    if (bind_top(b, names->embed, c->n_vocab, c->hidden, &m->embed, NULL, e) ||
+        bind_top(b, names->positions, c->n_places + c->arch->skip_positions,
+                 c->hidden, &m->positions, NULL, e) ||
+        bind_top(b, names->embed_norm, c->hidden, 0, &m->embed_norm,
+                 bias ? &m->embed_norm_bias : NULL, e) ||
+        bind_top(b, names->norm, c->hidden, 0, &m->norm,
+                 bias ? &m->norm_bias : NULL, e))
+        return -1;
+    m->head = m->embed;
+    if (c->tied ? check_tied(m->embed, b->w, names->head, e)
+                : bind(&m->head, b->w, names->head, c->n_vocab, c->hidden,
+                       b->dir, e))
+        return -1;
+    for (size_t l = 0; l < c->shape.n_layers; l++)
+        if (bind_layer(b, l, e))
+            return -1;
+    return check_spares(m, c, b->w, e);
+}
+
 int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
                   const struct kv_weights *w, const char *dir, struct kv_err *e)
 {
+    const struct kv_tensor_names *names = c->arch->names;
     const size_t n_layers = c->shape.n_layers;
+    struct binding b = {
+        .m = m, .c = c, .w = w, .dir = dir, .prefix = names->prefix};
 
     *m = (struct kv_model_weights){.norm_add = c->arch->gemma ? 1 : 0};
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
-    if (bind(&m->embed, w, "model.embed_tokens.weight", c->n_vocab, c->hidden,
-             dir, e) ||
-        bind(&m->norm, w, "model.norm.weight", c->hidden, 0, dir, e))
-        goto fail;
-    m->head = m->embed;
-    if (c->tied ? check_tied(m->embed, w, e)
-                : bind(&m->head, w, "lm_head.weight", c->n_vocab, c->hidden,
-                       dir, e))
-        goto fail;
-    for (size_t l = 0; l < n_layers; l++)
-        if (bind_layer(&m->layer[l], l, c, w, dir, e))
-            goto fail;
-    if (!check_spares(m, c, w, e))
+    m->made = b.made = kv_alloc(n_layers * KV_PARTS, sizeof(*m->made));
+    if (kv_weights_find(w, names->embed))
+        b.prefix = "";
+    if (!bind_all(&b, e))
         return 0;
-fail:
     kv_tensor_unmap(m);
     return -1;
 }

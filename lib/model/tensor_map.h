@@ -5,43 +5,18 @@
 #include "lib/model/config.h"
 #include "lib/model/weights.h"
 
-/* Parts of a layer, in the order in which they lie widened in memory: what
- * must be one matrix (q, k, v; gate, up) is adjacent. */
-enum kv_part {
-    KV_P_Q,
-    KV_P_K,
-    KV_P_V,
-    KV_P_O,
-    KV_P_GATE,
-    KV_P_UP,
-    KV_P_DOWN,
-    KV_P_Q_BIAS,
-    KV_P_K_BIAS,
-    KV_P_V_BIAS,
-    KV_P_O_BIAS,
-    KV_P_GATE_BIAS,
-    KV_P_UP_BIAS,
-    KV_P_DOWN_BIAS,
-    KV_P_ATTN_NORM,
-    KV_P_MLP_NORM,
-    KV_P_Q_NORM,
-    KV_P_K_NORM,
-    KV_P_ATTN_OUT_NORM, /* of what attention adds to the residual stream */
-    KV_P_MLP_OUT_NORM,
-    KV_PARTS
-};
-
-/* A matrix is [output][input], as stored.  NULL: the model has none. */
+/* A matrix is [output][input].  NULL: the model has none. */
 struct kv_layer_weights {
     const struct kv_weight *part[KV_PARTS];
 };
 
 struct kv_model_weights {
-    const struct kv_weight *embed, *norm;
+    const struct kv_weight *embed, *norm, *norm_bias;
+    const struct kv_weight *positions, *embed_norm, *embed_norm_bias;
     const struct kv_weight *head; /* embed, when tied */
     struct kv_layer_weights *layer;
     float norm_add;         /* to the weights of all norms */
-    struct kv_weight *made; /* of kv_tensor_map_random(), all of the above */
+    struct kv_weight *made; /* what no file has as it should be */
     uint64_t seed;
 };
 

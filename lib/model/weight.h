@@ -11,7 +11,7 @@
 enum { KV_WEIGHT_DIMS = 8 };
 
 /* One tensor.  data may be at any address, not only at multiples of its
- * element's size; head and add are what struct kv_stored_rows says. */
+ * element's size; head to add are what struct kv_stored_rows says. */
 struct kv_weight {
     const char *name, *path; /* path: of its file; both live as long as it */
     const char *dtype;       /* as the file has it: "BF16", "Q4_K" */
@@ -20,7 +20,7 @@ struct kv_weight {
     size_t n; /* product of dims */
     const uint8_t *data;
     size_t bytes;
-    size_t head;
+    size_t head, run, step, turned;
     float add;
     const struct kv_packed *packed; /* NULL, or what data is the codes of */
 };

@@ -1,0 +1,45 @@
+/* What has no versions of its own: the time is in the products beside it. */
+#include "kernels/vecops/vecops.h"
+
+#include <math.h>
+
+void kv_layer_norm(const float *x, const float *w, const float *bias, size_t n,
+                   float eps, float *out)
+{
+    double sum = 0, squares = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i];
+
+    const double mean = sum / (double)n;
+
+    for (size_t i = 0; i < n; i++)
+        squares += ((double)x[i] - mean) * ((double)x[i] - mean);
+
+    const double scale = 1 / sqrt(squares / (double)n + (double)eps);
+
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)(((double)x[i] - mean) * scale * (double)w[i]) +
+                 (bias ? bias[i] : 0);
+}
+
+static double activation(enum kv_act act, double x)
+{
+    switch (act) {
+    case KV_ACT_SILU:
+        return x / (1 + exp(-x));
+    case KV_ACT_RELU:
+        return x > 0 ? x : 0;
+    case KV_ACT_GELU:
+        return x * erfc(-x * M_SQRT1_2) / 2;
+    case KV_ACT_GELU_TANH: /* (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)) */
+        return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    }
+    return x;
+}
+
+void kv_activate(enum kv_act act, const float *x, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)activation(act, (double)x[i]);
+}
