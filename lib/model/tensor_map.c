@@ -160,14 +160,17 @@ struct place {
 
 static struct place place_of(const struct kv_config *c, size_t p)
 {
-    const struct kv_tensor_names *names = c->arch->names;
-    struct place at = {.rows = size_of(parts[p].rows, c)};
+    const char *const *name = c->arch->names->part;
+    const size_t rows = size_of(parts[p].rows, c);
+    struct place at = {.rows = rows};
 
-    for (size_t i = 0; i < KV_PARTS; i++) {
-        const char *name = names->part[parts[i].of];
+    if (parts[p].of > KV_P_DOWN) /* a norm: of one tensor, if of several uses */
+        return (struct place){.rows = rows, .all = rows};
+    for (size_t i = 0; i < KV_P_ATTN_NORM; i++) {
+        const bool bias = parts[i].of != i;
 
-        if (!has(c, parts[i].when) || parts[i].cols != parts[p].cols ||
-            strcmp(name, names->part[parts[p].of]))
+        if (!has(c, parts[i].when) || bias != (parts[p].of != p) ||
+            strcmp(name[parts[i].of], name[parts[p].of]))
             continue;
         at.first += i < p ? size_of(parts[i].rows, c) : 0;
         at.all += size_of(parts[i].rows, c);
