@@ -1,73 +1,178 @@
 #!/usr/bin/env python3
-"""Small random models of each architecture, and what transformers (5.24, torch
-on the CPU, float32) computes with them: tests/golden/NAME/{config.json,
-model.safetensors,expected.safetensors}.  Run by hand, for all or some names:
+"""Tiny random models of every architecture, and what transformers makes of them.
 
-    scripts/make-goldens.py [NAME...]
+    scripts/make-goldens.py [NAME...]        (wants torch and transformers 5)
+
+Writes tests/golden/NAME/: config.json, model.safetensors, and
+expected.safetensors with
+
+    tokens  I64 [n]                losses     F32 [n - 1], -log p of the next
+    k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE
+    k_pre.L                        immediately before it
+
+in f32 on the CPU.  Run by hand; tests/test_golden.c reads the folders.
 """
-import pathlib
+
+import json
+import os
 import sys
 
 import torch
 import transformers
 from safetensors.torch import save_file
 
-N = 21
-SIZES = dict(vocab_size=41, hidden_size=24, intermediate_size=22,
-             num_attention_heads=3, num_key_value_heads=1, head_dim=10,
-             max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
-             pad_token_id=0)
-GEMMA3 = dict(layer_types=["sliding_attention", "full_attention",
-                           "sliding_attention"],
-              num_hidden_layers=3, sliding_window=8, query_pre_attn_scalar=14,
-              rope_parameters={
-                  "sliding_attention": {"rope_type": "default",
-                                        "rope_theta": 100.0},
-                  "full_attention": {"rope_type": "linear", "factor": 2.0,
-                                     "rope_theta": 1000.0}})
+N = 24
+COMMON = dict(bos_token_id=0, eos_token_id=0, pad_token_id=None)
+
+SMALL = dict(
+    vocab_size=53, hidden_size=18, num_hidden_layers=2, num_attention_heads=3,
+    num_key_value_heads=1, head_dim=10, intermediate_size=27,
+    max_position_embeddings=64)
+
+# name: (class, config)
 MODELS = {
-    "gemma": ("Gemma", dict(num_hidden_layers=2,
-                            hidden_act="gelu_pytorch_tanh")),
-    "gemma2": ("Gemma2", dict(num_hidden_layers=2, sliding_window=8,
-                              query_pre_attn_scalar=14,
-                              attn_logit_softcapping=3.0,
-                              final_logit_softcapping=4.0)),
-    "gemma3": ("Gemma3", GEMMA3),
-    "mistral": ("Mistral", dict(num_hidden_layers=2, sliding_window=8)),
+    "mistral": ("MistralForCausalLM", dict(SMALL, sliding_window=8)),
+    "gemma": ("GemmaForCausalLM", dict(SMALL, hidden_act="gelu_pytorch_tanh")),
+    "gemma2": ("Gemma2ForCausalLM", dict(
+        SMALL, sliding_window=8, query_pre_attn_scalar=14,
+        attn_logit_softcapping=3.0, final_logit_softcapping=4.0)),
+    "gemma3": ("Gemma3ForCausalLM", dict(
+        SMALL, layer_types=["sliding_attention", "full_attention",
+                            "sliding_attention"],
+        num_hidden_layers=3, sliding_window=8, query_pre_attn_scalar=14,
+        rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=100.0),
+            full_attention=dict(rope_type="linear", factor=2.0,
+                                rope_theta=1000.0)))),
+    "gpt2": ("GPT2LMHeadModel", dict(
+        vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3,
+        n_inner=27)),
+    "opt": ("OPTForCausalLM", dict(
+        vocab_size=53, max_position_embeddings=N, hidden_size=18,
+        num_hidden_layers=2, num_attention_heads=3, ffn_dim=27,
+        word_embed_proj_dim=18, pad_token_id=1)),
+    "bloom": ("BloomForCausalLM", dict(
+        vocab_size=53, hidden_size=18, n_layer=2, n_head=3)),
+    "mpt": ("MptForCausalLM", dict(
+        vocab_size=53, d_model=18, n_layers=2, n_heads=3, expansion_ratio=2,
+        max_seq_len=N)),
+    "gpt_neox": ("GPTNeoXForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, intermediate_size=27,
+        max_position_embeddings=64,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                             partial_rotary_factor=0.5))),
+    "phi": ("PhiForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, intermediate_size=27,
+        max_position_embeddings=64,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                             partial_rotary_factor=0.5))),
+    "starcoder2": ("Starcoder2ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, sliding_window=None)),
+    "stablelm": ("StableLmForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
+        max_position_embeddings=64, use_qkv_bias=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                             partial_rotary_factor=0.25))),
+    "phi3": ("Phi3ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, original_max_position_embeddings=64)),
+    "smollm3": ("SmolLM3ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=4,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, no_rope_layer_interval=2)),
+    "granite": ("GraniteForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, embedding_multiplier=12.0,
+        logits_scaling=8.0, residual_multiplier=0.22,
+        attention_multiplier=0.3)),
+    "cohere": ("CohereForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, logit_scale=0.25)),
+    "olmo2": ("Olmo2ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
+        max_position_embeddings=64)),
 }
 
 
-def make(name, folder):
-    kind, more = MODELS[name]
-    of = {"Gemma3": "Gemma3Text"}.get(kind, kind)
+def randomize(model):
+    """Weights of a fair size, norms about 1, biases not 0."""
     torch.manual_seed(7)
-    config = getattr(transformers, of + "Config")(**{**SIZES, **more})
+    for name, p in model.named_parameters():
+        last = name.rsplit(".", 2)[-2]
+        norm = "norm" in last or last.startswith("ln_")
+        scale = 0.15 if p.dim() < 2 else 0.6 / p.shape[-1] ** 0.5
+        with torch.no_grad():
+            p.normal_(0, scale)
+            if norm and name.endswith("weight"):
+                p.add_(1)
+
+
+def keys_and_values(model, tokens, config):
+    """Hooks where k, k before RoPE, and v pass."""
+    seen = []
+    calls = {}
+
+    class Cache(transformers.DynamicCache):
+        def update(self, k, v, layer, *more, **named):
+            calls[layer] = (k.clone(), v.clone())
+            return super().update(k, v, layer, *more, **named)
+
+    module = sys.modules[type(model).__module__]
+    real = getattr(module, "apply_rotary_pos_emb", None)
+    if real:
+        def spy(q, k, *more, **named):
+            seen.append(k.clone())
+            return real(q, k, *more, **named)
+        module.apply_rotary_pos_emb = spy
+    with torch.no_grad():
+        logits = model(tokens[None], past_key_values=Cache(),
+                       use_cache=True).logits[0]
+    if real:
+        module.apply_rotary_pos_emb = real
+    return logits, calls, seen
+
+
+def make(name):
+    cls, fields = MODELS[name]
+    config_class = getattr(transformers, cls).config_class
+    config = config_class(**{**COMMON, **fields})
     config._attn_implementation = "eager"
-    model = getattr(transformers, kind + "ForCausalLM")(config).eval()
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            scale = 0.5 if p.dim() == 1 else p.shape[-1] ** -0.5
-            p.copy_(torch.randn(p.shape) * scale +
-                    (p.dim() == 1 and "gemma" not in name))
-    model.to(torch.bfloat16).save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    model = type(model).from_pretrained(folder, dtype=torch.float32,
-                                        attn_implementation="eager").eval()
-    tokens = torch.randint(0, SIZES["vocab_size"], (1, N))
-    cache = transformers.DynamicCache()  # all tokens of every layer
-    with torch.no_grad():
-        logits = model(tokens, past_key_values=cache, use_cache=True).logits
-    loss = torch.nn.functional.cross_entropy(logits[0, :-1].double(),
-                                             tokens[0, 1:], reduction="none")
-    out = {"tokens": tokens[0].float(), "loss": loss.float()}
-    for i, layer in enumerate(cache.layers):
-        for side, x in (("k", layer.keys), ("v", layer.values)):
-            assert x.shape[2] == N
-            out[f"{side}.{i}"] = x[0].transpose(0, 1).contiguous()
-    save_file(out, folder / "expected.safetensors")
+    model = getattr(transformers, cls)(config).float().eval()
+    randomize(model)
+    folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
+                          name)
+    model.save_pretrained(folder)
+    generation = os.path.join(folder, "generation_config.json")
+    if os.path.exists(generation):
+        os.remove(generation)
+    tokens = torch.arange(N) ** 2 * 7 % 53
+    logits, calls, before = keys_and_values(model, tokens, config)
+    log_p = torch.log_softmax(logits.double(), -1)
+    losses = -log_p[torch.arange(N - 1), tokens[1:]]
+    out = {"tokens": tokens, "losses": losses.float()}
+    rotated = iter(before)
+    skips = getattr(config, "no_rope_layers", None)
+    for layer, (k, v) in calls.items():
+        turns = before and not (skips and not skips[layer])
+        k_pre = next(rotated) if turns else k
+        if k_pre.shape[-1] < k.shape[-1]:  # a partial rotation: the rest is k's
+            k_pre = torch.cat((k_pre, k[..., k_pre.shape[-1]:]), -1)
+        for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
+            out[f"{what}.{layer}"] = x[0].transpose(0, 1).clone().contiguous()
+    save_file(out, os.path.join(folder, "expected.safetensors"))
+    size = sum(os.path.getsize(os.path.join(folder, f))
+               for f in os.listdir(folder))
+    print(name, size, "bytes, mean loss", losses.mean().item())
 
 
-top = pathlib.Path(__file__).parent.parent / "tests" / "golden"
 for name in sys.argv[1:] or MODELS:
-    (top / name).mkdir(parents=True, exist_ok=True)
-    make(name, top / name)
+    make(name)

@@ -50,6 +50,46 @@ static const struct kv_tensor_names sandwich = {
         },
 };
 
+static const struct kv_tensor_names gpt2_names = {
+    .prefix = "transformer.",
+    .embed = "wte.weight",
+    .positions = "wpe.weight",
+    .norm = "ln_f.weight",
+    .head = "lm_head.weight",
+    .layers = "h.",
+    .part =
+        {
+            [KV_P_Q] = "attn.c_attn.weight",
+            [KV_P_K] = "attn.c_attn.weight",
+            [KV_P_V] = "attn.c_attn.weight",
+            [KV_P_O] = "attn.c_proj.weight",
+            [KV_P_UP] = "mlp.c_fc.weight",
+            [KV_P_DOWN] = "mlp.c_proj.weight",
+            [KV_P_ATTN_NORM] = "ln_1.weight",
+            [KV_P_MLP_NORM] = "ln_2.weight",
+        },
+};
+
+static const struct kv_own_field gpt2_fields[] = {
+    {"n_embd", "hidden_size", NULL},
+    {"n_inner", "intermediate_size", NULL},
+    {"n_layer", "num_hidden_layers", NULL},
+    {"n_head", "num_attention_heads", NULL},
+    {"n_positions", "max_position_embeddings", NULL},
+    {"n_ctx", NULL, NULL}, /* of old files: n_positions again */
+    {"activation_function", "hidden_act", NULL},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"scale_attn_weights", NULL, "true"},
+    {"scale_attn_by_inverse_layer_idx", NULL, "false"},
+    {"reorder_and_upcast_attn", NULL, NULL},
+    {"summary_activation", NULL, NULL},
+    {"summary_first_dropout", NULL, NULL},
+    {"summary_proj_to_labels", NULL, NULL},
+    {"summary_type", NULL, NULL},
+    {"summary_use_proj", NULL, NULL},
+    {0},
+};
+
 static const struct kv_arch archs[] = {
     {.name = "LlamaForCausalLM",
      .names = &llama,
@@ -121,6 +161,21 @@ static const struct kv_arch archs[] = {
      .sandwich = true,
      .theta = 1e6,
      .slide_theta = 10000},
+    {.name = "GPT2LMHeadModel",
+     .names = &gpt2_names,
+     .fields = gpt2_fields,
+     .model_type = "gpt2",
+     .inter_times = 4,
+     .n_ctx = 1024,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .biases = true,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU_TANH,
+     .transposed = true,
+     .positions = KV_LEARNED},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
