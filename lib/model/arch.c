@@ -90,6 +90,41 @@ static const struct kv_own_field gpt2_fields[] = {
     {0},
 };
 
+static const struct kv_tensor_names opt_names = {
+    .prefix = "model.decoder.",
+    .embed = "embed_tokens.weight",
+    .positions = "embed_positions.weight",
+    .norm = "final_layer_norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.out_proj.weight",
+            [KV_P_UP] = "fc1.weight",
+            [KV_P_DOWN] = "fc2.weight",
+            [KV_P_ATTN_NORM] = "self_attn_layer_norm.weight",
+            [KV_P_MLP_NORM] = "final_layer_norm.weight",
+        },
+};
+
+static const struct kv_own_field opt_fields[] = {
+    {"ffn_dim", "intermediate_size", NULL},
+    {"activation_function", "hidden_act", NULL},
+    {"do_layer_norm_before", NULL, "true"},
+    {"_remove_final_layer_norm", NULL, "false"},
+    {"enable_bias", NULL, "true"},
+    {"layer_norm_elementwise_affine", NULL, "true"},
+    {"word_embed_proj_dim", NULL, NULL}, /* the embedding's shape tells */
+    {"init_std", NULL, NULL},
+    {"dropout", NULL, NULL},
+    {"activation_dropout", NULL, NULL},
+    {"layerdrop", NULL, NULL},
+    {0},
+};
+
 static const struct kv_arch archs[] = {
     {.name = "LlamaForCausalLM",
      .names = &llama,
@@ -176,6 +211,20 @@ static const struct kv_arch archs[] = {
      .act = KV_ACT_GELU_TANH,
      .transposed = true,
      .positions = KV_LEARNED},
+    {.name = "OPTForCausalLM",
+     .names = &opt_names,
+     .fields = opt_fields,
+     .model_type = "opt",
+     .n_ctx = 2048,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .biases = true,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_RELU,
+     .positions = KV_LEARNED,
+     .skip_positions = 2},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
@@ -183,7 +232,7 @@ enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  struct kv_err *e)
 {
-    char known[256] = "";
+    char known[1024] = "";
 
     for (size_t i = 0; i < N_ARCHS; i++) {
         const size_t n = strlen(known);
