@@ -41,6 +41,9 @@ int kv_h5_check_kind(struct kv_h5 *h, const char *kind, int format,
 
 int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
+    if (s->alibi)
+        return kv_fail(e, "%s: files for models with ALiBi are not implemented",
+                       kv_h5_path(h));
     kv_h5_put_int(h, "/", "n_layers", (int64_t)s->n_layers);
     kv_h5_put_int(h, "/", "n_heads", (int64_t)s->n_heads);
     kv_h5_put_int(h, "/", "n_kv_heads", (int64_t)s->n_kv_heads);

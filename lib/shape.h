@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { KV_MAX_HEAD_DIM = 512, KV_MAX_LAYERS = 4096 };
+enum { KV_MAX_HEAD_DIM = 512, KV_MAX_LAYERS = 4096, KV_MAX_SLOPES = 256 };
 
 struct kv_shape {
     size_t n_layers;
@@ -29,6 +29,8 @@ struct kv_shape {
     uint64_t slides[KV_MAX_LAYERS / 64];
     size_t slide_window;
     float slide_freq[KV_MAX_HEAD_DIM / 2];
+    bool alibi; /* then n_heads is at most KV_MAX_SLOPES */
+    float slope[KV_MAX_SLOPES];
 };
 
 static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
@@ -50,8 +52,8 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
     return one;
 }
 
-/* Causal attention of queries [first, first + nq) over n tokens of a sequence.
- */
+/* Causal attention of queries [first, first + nq) over n tokens of a sequence,
+ * while s is there. */
 static inline struct kv_attend_view
 kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
 {
@@ -64,7 +66,8 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .first = first,
                                    .scale = s->attn_scale,
                                    .cap = s->cap,
-                                   .window = s->window};
+                                   .window = s->window,
+                                   .slope = s->alibi ? s->slope : NULL};
 }
 
 enum kv_side { KV_K, KV_V, KV_SIDES };

@@ -51,8 +51,9 @@ struct kv_tensor_names {
     const char *part[KV_PARTS];
 };
 
-/* A field that this architecture has, or has under this name.  means: its name
- * elsewhere; NULL: none.  only: as in struct kv_field. */
+/* A field that this architecture has, or has under this name ("a.b": b in the
+ * object a).  means: its name elsewhere; NULL: none.  only: as in struct
+ * kv_field. */
 struct kv_own_field {
     const char *name, *means, *only;
 };

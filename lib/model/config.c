@@ -503,6 +503,27 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+/* Powers of 2^(-8 / n), n a power of two; heads past n take the odd powers of
+ * its root. */
+static int fill_slopes(const struct kv_fields *f, struct kv_shape *s,
+                       struct kv_err *e)
+{
+    size_t n = 1;
+
+    if (s->n_heads > KV_MAX_SLOPES)
+        return kv_fail(e, "%s: %zu heads with ALiBi; up to %d are implemented",
+                       f->path, s->n_heads, KV_MAX_SLOPES);
+    while (2 * n <= s->n_heads)
+        n *= 2;
+    for (size_t i = 0; i < s->n_heads; i++) {
+        const double power = i < n ? (double)(i + 1) : (double)(i - n) + 0.5;
+
+        s->slope[i] = (float)exp2(-8 * power / (double)n);
+    }
+    s->alibi = true;
+    return 0;
+}
+
 static int read_positions(const struct kv_fields *f, struct kv_config *c,
                           size_t n_slide, struct kv_err *e)
 {
@@ -514,7 +535,7 @@ static int read_positions(const struct kv_fields *f, struct kv_config *c,
         c->n_places = c->n_ctx;
         break;
     case KV_ALIBI:
-        break;
+        return fill_slopes(f, &c->shape, e);
     }
     return 0;
 }

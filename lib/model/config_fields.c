@@ -123,11 +123,32 @@ static bool is_own(const struct kv_fields *f, const char *name,
                    const char **only)
 {
     const struct kv_own_field *o = f->own;
+    const size_t in = strlen(f->in);
 
-    while (o && o->name && strcmp(o->name, name))
+    while (o && o->name &&
+           (strncmp(o->name, f->in, in) || strcmp(o->name + in, name)))
         o++;
     *only = o ? o->only : NULL;
     return o && o->name;
+}
+
+/* An object of which the architecture has fields. */
+static int check_nested(const struct kv_fields *f, const char *name,
+                        const json_t *value, const struct kv_field *known,
+                        struct kv_err *e)
+{
+    char in[64];
+    const struct kv_fields nested = {
+        .path = f->path, .in = in, .json = value, .own = f->own};
+
+    snprintf(in, sizeof(in), "%s.", name);
+    for (const struct kv_own_field *o = f->own; o && o->name; o++)
+        if (!strncmp(o->name, in, strlen(in)))
+            return json_is_object(value)
+                       ? kv_fields_check(&nested, known, e)
+                       : kv_fail(e, "%s: field %s is not an object", f->path,
+                                 name);
+    return 0;
 }
 
 int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
@@ -151,7 +172,8 @@ int kv_fields_check(const struct kv_fields *f, const struct kv_field *known,
                            "%s: field %s%s is not known: it could change the "
                            "numbers (where it does not, take it out)",
                            f->path, f->in, name);
-        if (only && check_value(f, name, only, value, e))
+        if ((only && check_value(f, name, only, value, e)) ||
+            (own && check_nested(f, name, value, known, e)))
             return -1;
     }
     return 0;
