@@ -54,7 +54,7 @@ MODELS = {
     "bloom": ("BloomForCausalLM", dict(
         vocab_size=53, hidden_size=18, n_layer=2, n_head=3)),
     "mpt": ("MptForCausalLM", dict(
-        vocab_size=53, d_model=18, n_layers=2, n_heads=3, expansion_ratio=2,
+        vocab_size=53, d_model=18, n_layers=2, n_heads=3, expansion_ratio=4,
         max_seq_len=N)),
     "gpt_neox": ("GPTNeoXForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,

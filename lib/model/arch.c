@@ -125,6 +125,93 @@ static const struct kv_own_field opt_fields[] = {
     {0},
 };
 
+static const struct kv_tensor_names bloom_names = {
+    .prefix = "transformer.",
+    .embed = "word_embeddings.weight",
+    .embed_norm = "word_embeddings_layernorm.weight",
+    .norm = "ln_f.weight",
+    .head = "lm_head.weight",
+    .layers = "h.",
+    .part =
+        {
+            [KV_P_Q] = "self_attention.query_key_value.weight",
+            [KV_P_K] = "self_attention.query_key_value.weight",
+            [KV_P_V] = "self_attention.query_key_value.weight",
+            [KV_P_O] = "self_attention.dense.weight",
+            [KV_P_UP] = "mlp.dense_h_to_4h.weight",
+            [KV_P_DOWN] = "mlp.dense_4h_to_h.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+static const struct kv_own_field bloom_fields[] = {
+    {"n_embed", "hidden_size", NULL},
+    {"n_layer", "num_hidden_layers", NULL},
+    {"n_head", "num_attention_heads", NULL},
+    {"num_attention_heads", "num_attention_heads", NULL},
+    {"hidden_size", "hidden_size", NULL},
+    {"seq_length", "max_position_embeddings", NULL},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"apply_residual_connection_post_layernorm", NULL, "false"},
+    {"pretraining_tp", NULL, NULL}, /* how a product was once split */
+    {"slow_but_exact", NULL, NULL},
+    {"offset_alibi", NULL, NULL},
+    {"attention_softmax_in_fp32", NULL, NULL},
+    {"masked_softmax_fusion", NULL, NULL},
+    {"bias_dropout_fusion", NULL, NULL},
+    {"skip_bias_add", NULL, NULL},
+    {"skip_bias_add_qkv", NULL, NULL},
+    {0},
+};
+
+static const struct kv_tensor_names mpt_names = {
+    .prefix = "transformer.",
+    .embed = "wte.weight",
+    .norm = "norm_f.weight",
+    .head = "lm_head.weight",
+    .layers = "blocks.",
+    .part =
+        {
+            [KV_P_Q] = "attn.Wqkv.weight",
+            [KV_P_K] = "attn.Wqkv.weight",
+            [KV_P_V] = "attn.Wqkv.weight",
+            [KV_P_O] = "attn.out_proj.weight",
+            [KV_P_UP] = "ffn.up_proj.weight",
+            [KV_P_DOWN] = "ffn.down_proj.weight",
+            [KV_P_ATTN_NORM] = "norm_1.weight",
+            [KV_P_MLP_NORM] = "norm_2.weight",
+        },
+};
+
+static const struct kv_own_field mpt_fields[] = {
+    {"d_model", "hidden_size", NULL},
+    {"n_layers", "num_hidden_layers", NULL},
+    {"n_heads", "num_attention_heads", NULL},
+    {"max_seq_len", "max_position_embeddings", NULL},
+    {"expansion_ratio", NULL, "4"},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"no_bias", NULL, "true"},
+    {"norm_type", NULL, "\"low_precision_layernorm\""},
+    {"learned_pos_emb", NULL, NULL}, /* of no use beside ALiBi */
+    {"embedding_fraction", NULL, NULL},
+    {"emb_pdrop", NULL, NULL},
+    {"init_device", NULL, NULL},
+    {"init_config", NULL, NULL},
+    {"verbose", NULL, NULL},
+    {"attn_config", NULL, NULL},
+    {"attn_config.alibi", NULL, "true"},
+    {"attn_config.alibi_bias_max", NULL, "8"},
+    {"attn_config.attn_impl", NULL, NULL},
+    {"attn_config.attn_type", NULL, "\"multihead_attention\""},
+    {"attn_config.attn_uses_sequence_id", NULL, "false"},
+    {"attn_config.clip_qkv", NULL, "null"},
+    {"attn_config.prefix_lm", NULL, "false"},
+    {"attn_config.qk_ln", NULL, "false"},
+    {"attn_config.softmax_scale", NULL, "null"},
+    {0},
+};
+
 static const struct kv_arch archs[] = {
     {.name = "LlamaForCausalLM",
      .names = &llama,
@@ -225,6 +312,33 @@ static const struct kv_arch archs[] = {
      .act = KV_ACT_RELU,
      .positions = KV_LEARNED,
      .skip_positions = 2},
+    {.name = "BloomForCausalLM",
+     .names = &bloom_names,
+     .fields = bloom_fields,
+     .model_type = "bloom",
+     .inter_times = 4,
+     .n_ctx = 2048,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .biases = true,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU_TANH,
+     .qkv_by_head = true,
+     .positions = KV_ALIBI},
+    {.name = "MptForCausalLM",
+     .names = &mpt_names,
+     .fields = mpt_fields,
+     .model_type = "mpt",
+     .inter_times = 4,
+     .n_ctx = 2048,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .layer_norm = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU,
+     .positions = KV_ALIBI},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
