@@ -212,6 +212,55 @@ static const struct kv_own_field mpt_fields[] = {
     {0},
 };
 
+static const struct kv_tensor_names starcoder2_names = {
+    .prefix = "model.",
+    .embed = "embed_tokens.weight",
+    .norm = "norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.o_proj.weight",
+            [KV_P_UP] = "mlp.c_fc.weight",
+            [KV_P_DOWN] = "mlp.c_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+static const struct kv_own_field starcoder2_fields[] = {
+    {"norm_epsilon", "rms_norm_eps", NULL},
+    {"use_bias", NULL, "true"},
+    {"norm_type", NULL, "\"layer_norm\""},
+    {"mlp_type", NULL, "\"default\""},
+    {"residual_dropout", NULL, NULL},
+    {"embedding_dropout", NULL, NULL},
+    {0},
+};
+
+static const struct kv_tensor_names phi3_names = {
+    .prefix = "model.",
+    .embed = "embed_tokens.weight",
+    .norm = "norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.qkv_proj.weight",
+            [KV_P_K] = "self_attn.qkv_proj.weight",
+            [KV_P_V] = "self_attn.qkv_proj.weight",
+            [KV_P_O] = "self_attn.o_proj.weight",
+            [KV_P_GATE] = "mlp.gate_up_proj.weight",
+            [KV_P_UP] = "mlp.gate_up_proj.weight",
+            [KV_P_DOWN] = "mlp.down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
 static const struct kv_arch archs[] = {
     {.name = "LlamaForCausalLM",
      .names = &llama,
@@ -339,6 +388,26 @@ static const struct kv_arch archs[] = {
      .plain_mlp = true,
      .act = KV_ACT_GELU,
      .positions = KV_ALIBI},
+    {.name = "Starcoder2ForCausalLM",
+     .names = &starcoder2_names,
+     .fields = starcoder2_fields,
+     .model_type = "starcoder2",
+     .n_kv_heads = 2,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .biases = true,
+     .window = 4096,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU_TANH,
+     .theta = 10000},
+    {.name = "Phi3ForCausalLM",
+     .names = &phi3_names,
+     .model_type = "phi3",
+     .norm_eps = 1e-5F,
+     .window = 2047,
+     .theta = 10000},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
