@@ -169,6 +169,42 @@ static void check_stream(struct ready *r)
     free_windows(&w);
 }
 
+/* In a layer that slides, with RoPE of its own and a soft cap: the codec's
+ * shape, the pass's and the view's are the layer's. */
+static void check_sliding(struct ready *r)
+{
+    struct ready s = *r;
+    struct windows w;
+    struct kv_err e;
+    float *loop, *literal;
+
+    s.shape.slides[0] = 1 << 1;
+    s.shape.slide_window = 24;
+    s.shape.cap = 3;
+    for (size_t i = 0; i < s.shape.n_rot; i++)
+        s.shape.slide_freq[i] = s.shape.inv_freq[i] / 2;
+    for (enum kv_side side = KV_K; side < KV_SIDES; side++)
+        assert_int_equal(kv_codec_new(&s.codec[side], &s.spec, &s.shape, 1,
+                                      side, s.calib, &e),
+                         0);
+    s.shape = kv_shape_layer(&s.shape, 1);
+    make_windows(&s, &w);
+    loop = by_protocol(&s, &w, "prefill:70", NULL);
+    literal = literally(&s, &w, 70);
+    assert_close(&s, "prefill:70 in a layer that slides", loop, literal);
+    free(literal);
+    free(loop);
+    free_windows(&w);
+    for (int side = 0; side < KV_SIDES; side++)
+        kv_codec_free(s.codec[side]);
+}
+
+static void test_sliding(void **state)
+{
+    (void)state;
+    every(check_sliding);
+}
+
 static void test_stream(void **state)
 {
     (void)state;
@@ -235,6 +271,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_sliding),
         cmocka_unit_test(test_all_is_stream),
         cmocka_unit_test(test_threads),
     };
