@@ -66,7 +66,7 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .first = first,
                                    .scale = s->attn_scale,
                                    .cap = s->cap,
-                                   .window = s->window,
+                                   .window = s->window < n ? s->window : 0,
                                    .slope = s->alibi ? s->slope : NULL};
 }
 

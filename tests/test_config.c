@@ -105,7 +105,11 @@ static bool same(const struct kv_config *a, const struct kv_config *b)
            s->n_heads == t->n_heads && s->n_kv_heads == t->n_kv_heads &&
            s->head_dim == t->head_dim && s->attn_scale == t->attn_scale &&
            s->n_rot == t->n_rot &&
-           !memcmp(s->inv_freq, t->inv_freq, s->n_rot * sizeof(float));
+           !memcmp(s->inv_freq, t->inv_freq, s->n_rot * sizeof(float)) &&
+           !memcmp(s->slide_freq, t->slide_freq, s->n_rot * sizeof(float)) &&
+           !memcmp(s->slides, t->slides, sizeof(s->slides)) &&
+           s->cap == t->cap && a->logit_cap == b->logit_cap &&
+           a->embed_scale == b->embed_scale;
 }
 
 /* Either the same numbers as without, or a sentence that names the field, or
@@ -271,6 +275,9 @@ static void test_every_rope_field(void **state)
 #define MISTRAL "[\"MistralForCausalLM\"]"
 #define QWEN2 "[\"Qwen2ForCausalLM\"]"
 #define QWEN3 "[\"Qwen3ForCausalLM\"]"
+#define GEMMA "[\"GemmaForCausalLM\"]"
+#define GEMMA2 "[\"Gemma2ForCausalLM\"]"
+#define GEMMA3 "[\"Gemma3ForCausalLM\"]"
 #define TYPES(a, b, c) "\"layer_types\": [\"" a "\", \"" b "\", \"" c "\"]"
 #define FULL "full_attention"
 #define SLIDES "sliding_attention"
@@ -363,6 +370,23 @@ static const struct {
                                                        "\"use_sliding_window\":"
                                                        " true, " TYPES(
                                                            SLIDES, FULL, FULL)},
+    /* Gemma: caps, scale and RoPE by type, in both layouts */
+    {GEMMA, "\"hidden_act\": \"gelu_pytorch_tanh\"",
+     "\"tie_word_embeddings\": true, \"hidden_activation\": null"},
+    {GEMMA2, TYPES(SLIDES, FULL, SLIDES),
+     "\"attn_logit_softcapping\": 50.0, \"final_logit_softcapping\": 30, "
+     "\"query_pre_attn_scalar\": 256, \"sliding_window\": 4096"},
+    {GEMMA3, "\"sliding_window_pattern\": 2",
+     TYPES(SLIDES, FULL,
+           SLIDES) ", \"_sliding_window_pattern\": 6, "
+                   "\"rope_local_base_freq\": 10000, " THETA(1e6)},
+    {GEMMA3,
+     "\"sliding_window_pattern\": 2, \"rope_local_base_freq\": 500, " THETA(
+         5e5) ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}",
+     "\"sliding_window_pattern\": 2, "
+     "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", "
+     "\"factor\": 8, " THETA(5e5) "}, \"sliding_attention\": {" THETA(
+         500) "}}"},
 };
 
 static void test_twins(void **state)
@@ -444,6 +468,30 @@ static const struct {
      "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e37}",
      {"scaling linear", "which f32"}},
     {NULL, "\"sliding_window\": 16", {"sliding_window", "has none"}},
+    {NULL,
+     "\"query_pre_attn_scalar\": 8",
+     {"query_pre_attn_scalar", "has none"}},
+    {GEMMA,
+     "\"final_logit_softcapping\": 8",
+     {"final_logit_softcapping", "GemmaForCausalLM has none"}},
+    {GEMMA,
+     "\"hidden_act\": \"gelu\"",
+     {"hidden_act is \"gelu\"", "only \"gelu_pytorch_tanh\""}},
+    {GEMMA2,
+     "\"sliding_window_pattern\": 3",
+     {"sliding_window_pattern", "has none"}},
+    {GEMMA2,
+     "\"rope_local_base_freq\": 3",
+     {"rope_local_base_freq", "has none"}},
+    {GEMMA2,
+     "\"attn_logit_softcapping\": -1",
+     {"attn_logit_softcapping", "above 0"}},
+    {GEMMA3,
+     "\"use_bidirectional_attention\": true",
+     {"bidirectional", "only"}},
+    {GEMMA3,
+     "\"rope_parameters\": {" THETA(5e5) "}",
+     {"rope_parameters is not by type", "Gemma3ForCausalLM"}},
     {NULL, "\"use_sliding_window\": true", {"use_sliding_window", "does not"}},
     {MISTRAL,
      "\"use_sliding_window\": false",
