@@ -74,7 +74,7 @@ MODELS = {
         max_position_embeddings=64, sliding_window=None)),
     "stablelm": ("StableLmForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
-        num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
+        num_attention_heads=3, num_key_value_heads=3, intermediate_size=17,
         max_position_embeddings=64, use_qkv_bias=True,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                              partial_rotary_factor=0.25))),

@@ -24,24 +24,39 @@ static const struct kv_weight *find(const struct golden *g, const char *name)
     return NULL;
 }
 
-static void check_rows(struct golden *g, const char *what, size_t layer,
-                       const float *x, size_t n)
+/* Where value i of a head is in transformers: RoPE of a part turns channels
+ * n_rot apart there, head_dim / 2 apart here. */
+static size_t channel(const struct kv_shape *s, size_t i)
 {
+    const size_t half = s->head_dim / 2, n = s->n_rot, at = i % half;
+
+    if (!n || n == half)
+        return i;
+    if (at < n)
+        return at + (i >= half ? n : 0);
+    return at + (i >= half ? half : n);
+}
+
+static void check_rows(struct golden *g, const char *what,
+                       const struct kv_qkv *x, const float *is, bool turned)
+{
+    const size_t d = x->shape->head_dim, n = x->n * x->shape->n_kv_heads * d;
     char name[32];
     const struct kv_weight *w;
     float *expected;
 
-    snprintf(name, sizeof(name), "%s.%zu", what, layer);
+    snprintf(name, sizeof(name), "%s.%zu", what, x->layer);
     w = find(g, name);
     assert_int_equal(w->n, n);
     expected = kv_alloc(n, sizeof(*expected));
     kv_weight_dequantize(w, 0, n, expected);
     for (size_t i = 0; i < n; i++) {
-        const double error = fabs((double)x[i] - (double)expected[i]);
+        const size_t at = turned ? i - i % d + channel(x->shape, i % d) : i;
+        const double error = fabs((double)is[i] - (double)expected[at]);
 
         if (!(error <= 1e-5))
             fail_msg("%s: %s: value %zu is %.9g, not %.9g", g->name, name, i,
-                     (double)x[i], (double)expected[i]);
+                     (double)is[i], (double)expected[at]);
         g->worst = error > g->worst ? error : g->worst;
     }
     free(expected);
@@ -49,11 +64,9 @@ static void check_rows(struct golden *g, const char *what, size_t layer,
 
 static int check_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
-    const size_t n = x->n * x->shape->n_kv_heads * x->shape->head_dim;
-
-    check_rows(arg, "k", x->layer, x->k, n);
-    check_rows(arg, "k_pre", x->layer, x->k_pre, n);
-    check_rows(arg, "v", x->layer, x->v, n);
+    check_rows(arg, "k", x, x->k, true);
+    check_rows(arg, "k_pre", x, x->k_pre, true);
+    check_rows(arg, "v", x, x->v, false);
     return kv_attend_exact(NULL, x, e);
 }
 

@@ -54,15 +54,25 @@ static void read_packed(const struct kv_packed *p, size_t first, size_t n,
     free(row);
 }
 
+/* Where row i of a head is stored among its rows. */
+static size_t in_head(const struct kv_stored_rows *rows, size_t i)
+{
+    const size_t half = rows->head / 2, at = i % half;
+    const bool second = i >= half;
+
+    if (!rows->turning)
+        return 2 * at + second;
+    if (at < rows->turning)
+        return at + (second ? rows->turning : 0);
+    return at + (second ? half : rows->turning);
+}
+
 /* Where row i is stored. */
 static size_t place(const struct kv_stored_rows *rows, size_t i)
 {
-    if (rows->run)
-        return i / rows->run * rows->step + i % rows->run;
-
-    const size_t in = i % rows->head, half = rows->head / 2;
-
-    return i - in + (in < half ? 2 * in : 2 * (in - half) + 1);
+    if (rows->head)
+        i = i - i % rows->head + in_head(rows, i % rows->head);
+    return rows->run ? i / rows->run * rows->step + i % rows->run : i;
 }
 
 /* Values [from, from + n) of each of `some` rows from row i on, to x [some][n]:

@@ -261,6 +261,44 @@ static const struct kv_tensor_names phi3_names = {
         },
 };
 
+static const struct kv_tensor_names gpt_neox_names = {
+    .prefix = "gpt_neox.",
+    .embed = "embed_in.weight",
+    .norm = "final_layer_norm.weight",
+    .head = "embed_out.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "attention.query_key_value.weight",
+            [KV_P_K] = "attention.query_key_value.weight",
+            [KV_P_V] = "attention.query_key_value.weight",
+            [KV_P_O] = "attention.dense.weight",
+            [KV_P_UP] = "mlp.dense_h_to_4h.weight",
+            [KV_P_DOWN] = "mlp.dense_4h_to_h.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+static const struct kv_own_field gpt_neox_fields[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"rotary_pct", "partial_rotary_factor", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"rotary_emb_base", "rope_theta", NULL},
+    {"rope_theta", "rope_theta", NULL},
+    {"use_parallel_residual", NULL, "true"},
+    {"attention_bias", NULL, "true"},
+    {0},
+};
+
+static const struct kv_own_field stablelm_fields[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"use_qkv_bias", "qkv_bias", NULL},
+    {"use_parallel_residual", NULL, "false"},
+    {0},
+};
+
 static const struct kv_arch archs[] = {
     {.name = "LlamaForCausalLM",
      .names = &llama,
@@ -408,6 +446,30 @@ static const struct kv_arch archs[] = {
      .norm_eps = 1e-5F,
      .window = 2047,
      .theta = 10000},
+    {.name = "GPTNeoXForCausalLM",
+     .names = &gpt_neox_names,
+     .fields = gpt_neox_fields,
+     .model_type = "gpt_neox",
+     .attention_bias = true,
+     .norm_eps = 1e-5F,
+     .biases = true,
+     .theta = 10000,
+     .partial = 0.25,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU,
+     .parallel = true,
+     .qkv_by_head = true},
+    {.name = "StableLmForCausalLM",
+     .names = &llama,
+     .fields = stablelm_fields,
+     .model_type = "stablelm",
+     .norm_eps = 1e-5F,
+     .theta = 10000,
+     .partial = 0.25,
+     .layer_norm = true,
+     .norm_bias = true},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };

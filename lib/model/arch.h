@@ -94,6 +94,8 @@ struct kv_arch {
     bool norm_bias;   /* and it has a bias */
     bool plain_mlp;   /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;  /* without hidden_act */
+    bool parallel;    /* the MLP sees what attention sees */
+    double partial;   /* of a head's channels RoPE turns; 0: all */
     bool transposed;  /* matrices are stored [input][output] */
     bool qkv_by_head; /* q, k and v of a head lie together */
     enum kv_positions positions;

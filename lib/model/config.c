@@ -293,7 +293,7 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     c->o_bias = c->o_bias || a->biases;
     c->mlp_bias = c->mlp_bias || a->biases;
     c->qkv_bias = c->o_bias || a->qkv_bias;
-    return 0;
+    return kv_fields_flag_if(f, "qkv_bias", &c->qkv_bias, e);
 }
 
 static void set_slides(struct kv_shape *s, size_t layer, bool slides)
@@ -582,6 +582,8 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
     const struct kv_arch *a = c->arch;
     const char *differs = a->gemma                  ? "what a Gemma has"
                           : a->layer_norm           ? "LayerNorm"
+                          : a->parallel             ? "an MLP beside attention"
+                          : a->partial > 0          ? "RoPE of a part"
                           : a->plain_mlp            ? "an MLP without gate"
                           : c->act != KV_ACT_SILU   ? "an MLP without silu"
                           : a->positions != KV_ROPE ? positions[a->positions]

@@ -17,8 +17,9 @@ struct rope {
     struct block block[4]; /* two fields, each by two types of layers */
     size_t n_blocks;
     double theta;
-    char theta_in[80]; /* the field that has it */
-    size_t head_dim, n_ctx;
+    char theta_in[80];      /* the field that has it */
+    size_t head_dim, n_ctx; /* head_dim: the channels that turn */
+    bool partial;           /* may be fewer than all */
 };
 
 static int add_block(struct rope *r, const char *label, const json_t *json,
@@ -208,6 +209,46 @@ static int read_type(const struct kv_fields *f, const struct rope_type **type,
 }
 
 /* Frequencies of a block; NULL: of theta alone. */
+/* Where the class turns a part of a head's channels: which part. */
+static int read_partial(struct rope *r, const struct kv_arch *a,
+                        struct kv_err *e)
+{
+    static const char name[] = "partial_rotary_factor";
+    double part = a->partial;
+
+    r->partial = a->partial > 0;
+    if (!r->partial)
+        return 0;
+    if (kv_fields_get(r->top, name) && kv_fields_real(r->top, name, &part, e))
+        return -1;
+    for (size_t i = 0; i < r->n_blocks; i++)
+        if (kv_fields_get(&r->block[i].fields, name) &&
+            kv_fields_real(&r->block[i].fields, name, &part, e))
+            return -1;
+    if (part > 1 || (size_t)(part * (double)r->head_dim) % 2 ||
+        part * (double)r->head_dim < 2)
+        return kv_fail(e,
+                       "%s: RoPE turns a part of %g of %zu channels, which is "
+                       "no even number of them",
+                       r->top->path, part, r->head_dim);
+    r->head_dim = (size_t)(part * (double)r->head_dim);
+    return 0;
+}
+
+/* known, but that a part may turn. */
+static int check_block(const struct rope *r, const struct kv_fields *f,
+                       const struct rope_type *type, struct kv_err *e)
+{
+    enum { N = sizeof(type->known) / sizeof(*type->known) };
+    struct kv_field known[N];
+
+    memcpy(known, type->known, sizeof(known));
+    for (size_t i = 0; i < N && known[i].name; i++)
+        if (r->partial && !strcmp(known[i].name, "partial_rotary_factor"))
+            known[i].only = NULL;
+    return kv_fields_check(f, known, e);
+}
+
 static int compute(const struct rope *r, const struct kv_fields *f,
                    float *inv_freq, struct kv_err *e)
 {
@@ -217,7 +258,7 @@ static int compute(const struct rope *r, const struct kv_fields *f,
 
     for (size_t i = 0; i < n; i++)
         x[i] = pow(r->theta, -2 * (double)i / (double)r->head_dim);
-    if (f && (read_type(f, &type, e) || kv_fields_check(f, type->known, e) ||
+    if (f && (read_type(f, &type, e) || check_block(r, f, type, e) ||
               type->scale(r, f, x, n, e)))
         return -1;
     for (size_t i = 0; i < n; i++) {
@@ -273,7 +314,7 @@ int kv_config_rope(const struct kv_fields *f, const struct kv_arch *a,
                      .theta = a->theta,
                      .head_dim = shape->head_dim,
                      .n_ctx = n_ctx};
-    const size_t n = shape->head_dim / 2;
+    size_t n;
     float other[KV_MAX_HEAD_DIM / 2];
 
     if (!apart && kv_fields_get(f, "rope_local_base_freq"))
@@ -288,7 +329,9 @@ int kv_config_rope(const struct kv_fields *f, const struct kv_arch *a,
     for (size_t i = 0; i < r.n_blocks; i++)
         if (read_theta(&r, &r.block[i].fields, e))
             return -1;
-    shape->n_rot = n;
+    if (read_partial(&r, a, e))
+        return -1;
+    n = shape->n_rot = r.head_dim / 2;
     if (compute(&r, r.n_blocks ? &r.block[0].fields : NULL, shape->inv_freq, e))
         return -1;
     for (size_t i = 1; i < r.n_blocks; i++) {

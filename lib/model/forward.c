@@ -210,20 +210,30 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t,
            add_to_stream(p, t, end, t->input, p->inter, e);
 }
 
+static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
+                    struct kv_err *e)
+{
+    if (kv_pass_norm(p, vector(p, KV_P_MLP_NORM), vector(p, KV_P_MLP_NORM_BIAS),
+                     p->x + t->at * p->hidden, t->rows, p->b->input_type,
+                     t->input, e))
+        return -1;
+    return runs(p, KV_STEP_MLP) ? mlp(p, t, e) : 0;
+}
+
+/* In parallel, the MLP comes first: x is still what attention saw. */
 static int after_attention(const void *arg, size_t i, size_t thread,
                            struct kv_err *e)
 {
     const struct kv_pass *p = arg;
     const struct kv_tile t = kv_pass_tile(p, i, thread);
+    const bool parallel = p->m->config.arch->parallel;
 
+    if (parallel && mlp_half(p, &t, e))
+        return -1;
     if (runs(p, KV_STEP_OUT) && out_product(p, &t, e))
         return -1;
     keep(p, &t, p->kept_mid);
-    if (kv_pass_norm(p, vector(p, KV_P_MLP_NORM), vector(p, KV_P_MLP_NORM_BIAS),
-                     p->x + t.at * p->hidden, t.rows, p->b->input_type, t.input,
-                     e))
-        return -1;
-    return runs(p, KV_STEP_MLP) ? mlp(p, &t, e) : 0;
+    return parallel ? 0 : mlp_half(p, &t, e);
 }
 
 static int final_norm(const void *arg, size_t i, size_t thread,

@@ -178,6 +178,17 @@ static struct place place_of(const struct kv_config *c, size_t p)
     return at;
 }
 
+/* Whether RoPE turns channels i and i + n_rot, which are to be head_dim / 2
+ * apart. */
+static bool reordered(const struct kv_config *c, size_t p)
+{
+    const size_t n_rot = c->shape.n_rot;
+
+    return n_rot && 2 * n_rot < c->shape.head_dim &&
+           (parts[p].of == KV_P_Q || parts[p].of == KV_P_K) &&
+           parts[p].of <= KV_P_DOWN;
+}
+
 /* Part of a tensor, as a tensor by itself. */
 static int cut(struct binding *b, const struct kv_weight *t, size_t p,
                struct place at, const struct kv_weight **out, struct kv_err *e)
@@ -210,6 +221,10 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     }
     if (turned)
         mine->turned = at.all;
+    if (reordered(b->c, p)) {
+        mine->head = d;
+        mine->turning = b->c->shape.n_rot;
+    }
 
     const size_t skip = first * (turned ? 1 : row) / kv_stored_values(t->type) *
                         kv_stored_bytes(t->type);
@@ -237,7 +252,7 @@ static int bind_part(struct binding *b, size_t layer, size_t p,
     if (bind(&t, b->w, name, turned ? cols : at.all, turned ? at.all : cols,
              b->dir, e))
         return -1;
-    if (turned || at.rows < at.all)
+    if (turned || at.rows < at.all || reordered(b->c, p))
         return cut(b, t, p, at, out, e);
     *out = t;
     return 0;

@@ -20,7 +20,7 @@ struct kv_weight {
     size_t n; /* product of dims */
     const uint8_t *data;
     size_t bytes;
-    size_t head, run, step, turned;
+    size_t head, turning, run, step, turned;
     float add;
     const struct kv_packed *packed; /* NULL, or what data is the codes of */
 };
