@@ -25,11 +25,13 @@ static const struct kv_weight *find(const struct golden *g, const char *name)
 }
 
 /* Where value i of a head is in transformers: RoPE of a part turns channels
- * n_rot apart there, head_dim / 2 apart here. */
-static size_t channel(const struct kv_shape *s, size_t i)
+ * n_rot apart there, Cohere neighbours, head_dim / 2 apart here. */
+static size_t channel(const struct kv_shape *s, bool interleaved, size_t i)
 {
     const size_t half = s->head_dim / 2, n = s->n_rot, at = i % half;
 
+    if (interleaved)
+        return 2 * at + (i >= half);
     if (!n || n == half)
         return i;
     if (at < n)
@@ -41,6 +43,7 @@ static void check_rows(struct golden *g, const char *what,
                        const struct kv_qkv *x, const float *is, bool turned)
 {
     const size_t d = x->shape->head_dim, n = x->n * x->shape->n_kv_heads * d;
+    const bool interleaved = !strcmp(g->name, "cohere");
     char name[32];
     const struct kv_weight *w;
     float *expected;
@@ -51,7 +54,8 @@ static void check_rows(struct golden *g, const char *what,
     expected = kv_alloc(n, sizeof(*expected));
     kv_weight_dequantize(w, 0, n, expected);
     for (size_t i = 0; i < n; i++) {
-        const size_t at = turned ? i - i % d + channel(x->shape, i % d) : i;
+        const size_t at =
+            turned ? i - i % d + channel(x->shape, interleaved, i % d) : i;
         const double error = fabs((double)is[i] - (double)expected[at]);
 
         if (!(error <= 1e-5))

@@ -299,6 +299,41 @@ static const struct kv_own_field stablelm_fields[] = {
     {0},
 };
 
+static const struct kv_own_field granite_fields[] = {
+    {"embedding_multiplier", "embedding_multiplier", NULL},
+    {"residual_multiplier", "residual_multiplier", NULL},
+    {"attention_multiplier", "attention_multiplier", NULL},
+    {"logits_scaling", "logits_scaling", NULL},
+    {0},
+};
+
+static const struct kv_tensor_names cohere_names = {
+    .prefix = "model.",
+    .embed = "embed_tokens.weight",
+    .norm = "norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.o_proj.weight",
+            [KV_P_GATE] = "mlp.gate_proj.weight",
+            [KV_P_UP] = "mlp.up_proj.weight",
+            [KV_P_DOWN] = "mlp.down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "input_layernorm.weight",
+        },
+};
+
+static const struct kv_own_field cohere_fields[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"logit_scale", "logit_scale", NULL},
+    {"use_qk_norm", NULL, "false"},
+    {0},
+};
+
 static const struct kv_arch archs[] = {
     {.name = "LlamaForCausalLM",
      .names = &llama,
@@ -470,6 +505,27 @@ static const struct kv_arch archs[] = {
      .partial = 0.25,
      .layer_norm = true,
      .norm_bias = true},
+    {.name = "GraniteForCausalLM",
+     .names = &llama,
+     .fields = granite_fields,
+     .model_type = "granite",
+     .norm_eps = 1e-6F,
+     .attention_bias = true,
+     .mlp_bias = true,
+     .theta = 10000,
+     .scaled = true},
+    {.name = "CohereForCausalLM",
+     .names = &cohere_names,
+     .fields = cohere_fields,
+     .model_type = "cohere",
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .attention_bias = true,
+     .theta = 10000,
+     .layer_norm = true,
+     .parallel = true,
+     .interleaved = true,
+     .logit_scale = 0.0625},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };

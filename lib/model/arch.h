@@ -90,14 +90,17 @@ struct kv_arch {
     double slide_theta;         /* of layers that slide, without
                                  * rope_local_base_freq; 0: theta */
 
-    bool layer_norm;  /* LayerNorm; else RMSNorm */
-    bool norm_bias;   /* and it has a bias */
-    bool plain_mlp;   /* down(act(up)); else down(act(gate) * up) */
-    enum kv_act act;  /* without hidden_act */
-    bool parallel;    /* the MLP sees what attention sees */
-    double partial;   /* of a head's channels RoPE turns; 0: all */
-    bool transposed;  /* matrices are stored [input][output] */
-    bool qkv_by_head; /* q, k and v of a head lie together */
+    bool layer_norm;    /* LayerNorm; else RMSNorm */
+    bool norm_bias;     /* and it has a bias */
+    bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
+    enum kv_act act;    /* without hidden_act */
+    bool parallel;      /* the MLP sees what attention sees */
+    bool interleaved;   /* it turns channels 2 i and 2 i + 1 */
+    bool scaled;        /* Granite's multipliers count */
+    double logit_scale; /* without its field; 0: it has none */
+    double partial;     /* of a head's channels RoPE turns; 0: all */
+    bool transposed;    /* matrices are stored [input][output] */
+    bool qkv_by_head;   /* q, k and v of a head lie together */
     enum kv_positions positions;
     size_t skip_positions; /* rows of learned ones before position 0's */
 };

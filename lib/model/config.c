@@ -5,168 +5,6 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The fields that config.json may have.  Those of the first group are read
- * below; the second holds what other models vary and these do not, each with
- * the value that it has here; all others say nothing of the numbers. */
-const struct kv_field kv_config_known[] = {
-    {"architectures", NULL},
-    {"model_type", NULL},
-    {"hidden_size", NULL},
-    {"intermediate_size", NULL},
-    {"num_hidden_layers", NULL},
-    {"num_attention_heads", NULL},
-    {"num_key_value_heads", NULL},
-    {"head_dim", NULL},
-    {"vocab_size", NULL},
-    {"max_position_embeddings", NULL},
-    {"rms_norm_eps", NULL},
-    {"hidden_act", NULL},
-    {"tie_word_embeddings", NULL},
-    {"attention_bias", NULL},
-    {"mlp_bias", NULL},
-    {"use_sliding_window", NULL},
-    {"sliding_window", NULL},
-    {"max_window_layers", NULL},
-    {"layer_types", NULL},
-    {"rope_theta", NULL},
-    {"rope_parameters", NULL},
-    {"rope_scaling", NULL},
-    {"original_max_position_embeddings", NULL}, /* with llama3 */
-    {"hidden_act", NULL},
-    {"hidden_activation", NULL},
-    {"query_pre_attn_scalar", NULL},
-    {"attn_logit_softcapping", NULL},
-    {"final_logit_softcapping", NULL},
-    {"sliding_window_pattern", NULL},
-    {"_sliding_window_pattern", NULL},
-    {"rope_local_base_freq", NULL},
-
-    {"use_bidirectional_attention", "false"},
-    {"partial_rotary_factor", "1"},
-    {"pretraining_tp", "1"},
-    {"rope_interleaved", "false"},
-    {"use_mrope", "false"},
-    {"alibi", "false"},
-    {"bias", "false"},
-    {"use_bias", "false"},
-    {"qk_layernorm", "false"},
-    {"is_causal", "true"},
-    {"is_llama_config", "true"},
-    {"is_encoder_decoder", "false"},
-    {"add_cross_attention", "false"},
-    {"tie_encoder_decoder", "false"},
-    {"pruned_heads", "{}"},
-    {"mlp_only_layers", "[]"},
-    {"num_nextn_predict_layers", "0"},
-    {"embedding_multiplier", "1"},
-    {"residual_multiplier", "1"},
-    {"logits_scaling", "1"},
-    {"logit_scale", "1"},
-    {"quantization_config", NULL}, /* kv_weights_unpack() */
-    {"auto_map", "null"},          /* code of the model's own */
-
-    {"_name_or_path", NULL},
-    {"name_or_path", NULL},
-    {"_commit_hash", NULL},
-    {"transformers_version", NULL},
-    {"transformers.js_config", NULL},
-    {"unsloth_fixed", NULL},
-    {"unsloth_version", NULL},
-    {"dtype", NULL},
-    {"torch_dtype", NULL},
-    {"torchscript", NULL},
-    {"use_bfloat16", NULL},
-    {"use_cache", NULL},
-    {"cache_implementation", NULL},
-    {"attn_implementation", NULL},
-    {"_attn_implementation", NULL},
-    {"_attn_implementation_autoset", NULL},
-    {"_flash_attn_2_enabled", NULL},
-    {"chunk_size_feed_forward", NULL},
-    {"keys_to_ignore_at_inference", NULL},
-    {"base_model_tp_plan", NULL},
-    {"base_model_pp_plan", NULL},
-
-    {"initializer_range", NULL},
-    {"gradient_checkpointing", NULL},
-    {"neftune_noise_alpha", NULL},
-    {"attention_dropout", NULL},
-    {"attention_probs_dropout_prob", NULL},
-    {"attn_pdrop", NULL},
-    {"classifier_dropout", NULL},
-    {"embd_pdrop", NULL},
-    {"hidden_dropout", NULL},
-    {"hidden_dropout_prob", NULL},
-    {"resid_pdrop", NULL},
-
-    {"bos_token_id", NULL},
-    {"eos_token_id", NULL},
-    {"pad_token_id", NULL},
-    {"unk_token_id", NULL},
-    {"sep_token_id", NULL},
-    {"cls_token_id", NULL},
-    {"mask_token_id", NULL},
-    {"decoder_start_token_id", NULL},
-    {"bos_token", NULL},
-    {"eos_token", NULL},
-    {"pad_token", NULL},
-    {"tokenizer_class", NULL},
-    {"tokenizer_model_max_length", NULL},
-    {"tokenizer_padding_side", NULL},
-    {"model_max_length", NULL},
-    {"max_sequence_length", NULL},
-    {"prefix", NULL},
-
-    {"finetuning_task", NULL},
-    {"id2label", NULL},
-    {"label2id", NULL},
-    {"num_labels", NULL},
-    {"problem_type", NULL},
-    {"task_specific_params", NULL},
-    {"is_decoder", NULL},
-    {"output_attentions", NULL},
-    {"output_hidden_states", NULL},
-    {"output_logits", NULL},
-    {"output_scores", NULL},
-    {"return_dict", NULL},
-    {"return_dict_in_generate", NULL},
-    {"tf_legacy_loss", NULL},
-
-    {"bad_words_ids", NULL},
-    {"begin_suppress_tokens", NULL},
-    {"diversity_penalty", NULL},
-    {"do_sample", NULL},
-    {"early_stopping", NULL},
-    {"encoder_no_repeat_ngram_size", NULL},
-    {"encoder_repetition_penalty", NULL},
-    {"epsilon_cutoff", NULL},
-    {"eta_cutoff", NULL},
-    {"exponential_decay_length_penalty", NULL},
-    {"forced_bos_token_id", NULL},
-    {"forced_eos_token_id", NULL},
-    {"length_penalty", NULL},
-    {"max_length", NULL},
-    {"max_new_tokens", NULL},
-    {"min_length", NULL},
-    {"min_new_tokens", NULL},
-    {"min_p", NULL},
-    {"no_repeat_ngram_size", NULL},
-    {"num_assistant_tokens", NULL},
-    {"num_assistant_tokens_schedule", NULL},
-    {"num_beam_groups", NULL},
-    {"num_beams", NULL},
-    {"num_return_sequences", NULL},
-    {"remove_invalid_values", NULL},
-    {"repetition_penalty", NULL},
-    {"stop_strings", NULL},
-    {"suppress_tokens", NULL},
-    {"temperature", NULL},
-    {"top_k", NULL},
-    {"top_p", NULL},
-    {"typical_p", NULL},
-    {0},
-};
-
 /* model_type, which transformers goes by, must say the same. */
 static int read_arch(const struct kv_fields *f, struct kv_config *c,
                      struct kv_err *e)
@@ -524,6 +362,40 @@ static int fill_slopes(const struct kv_fields *f, struct kv_shape *s,
     return 0;
 }
 
+static int read_scale(const struct kv_fields *f, const char *name,
+                      double otherwise, double *x, struct kv_err *e)
+{
+    *x = otherwise;
+    return kv_fields_get(f, name) ? kv_fields_real(f, name, x, e) : 0;
+}
+
+/* Granite adds r y to the stream x: x / r is kept instead, to which y is added.
+ * Its norms are those of x with eps / r^2. */
+static int read_scales(const struct kv_fields *f, struct kv_config *c,
+                       struct kv_err *e)
+{
+    double embed, residual, attention, logits = c->arch->logit_scale;
+
+    c->logit_scale = 1;
+    if (logits > 0) {
+        if (read_scale(f, "logit_scale", logits, &logits, e))
+            return -1;
+        c->logit_scale = (float)logits;
+    }
+    if (!c->arch->scaled)
+        return 0;
+    if (read_scale(f, "embedding_multiplier", 1, &embed, e) ||
+        read_scale(f, "residual_multiplier", 1, &residual, e) ||
+        read_scale(f, "attention_multiplier", 1, &attention, e) ||
+        read_scale(f, "logits_scaling", 1, &logits, e))
+        return -1;
+    c->embed_scale = (float)(embed / residual);
+    c->norm_eps = (float)((double)c->norm_eps / (residual * residual));
+    c->shape.attn_scale = (float)attention;
+    c->logit_scale = (float)(1 / logits);
+    return 0;
+}
+
 static int read_positions(const struct kv_fields *f, struct kv_config *c,
                           size_t n_slide, struct kv_err *e)
 {
@@ -550,7 +422,8 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     return kv_fields_check(f, kv_config_known, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
                    read_act(f, c, e) || read_sliding(f, c, &n_slide, e) ||
-                   read_gemma(f, c, e) || read_positions(f, c, n_slide, e)
+                   read_gemma(f, c, e) || read_scales(f, c, e) ||
+                   read_positions(f, c, n_slide, e)
                ? -1
                : 0;
 }
@@ -582,6 +455,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
     const struct kv_arch *a = c->arch;
     const char *differs = a->gemma                  ? "what a Gemma has"
                           : a->layer_norm           ? "LayerNorm"
+                          : c->logit_scale != 1     ? "scaled logits"
                           : a->parallel             ? "an MLP beside attention"
                           : a->partial > 0          ? "RoPE of a part"
                           : a->plain_mlp            ? "an MLP without gate"

@@ -18,7 +18,8 @@ struct kv_config {
     float embed_scale; /* embeddings are multiplied by it */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     enum kv_act act;
-    size_t n_places; /* learned positions; 0: none */
+    float logit_scale; /* of logits, before the cap */
+    size_t n_places;   /* learned positions; 0: none */
     struct kv_shape shape;
 };
 

@@ -243,9 +243,13 @@ static int final_norm(const void *arg, size_t i, size_t thread,
     const struct kv_tile t = kv_pass_tile(p, i, thread);
     float *x = p->x + t.at * p->hidden;
 
-    return kv_pass_norm(p, kv_layers_norm(p->m->layers),
-                        kv_layers_norm_bias(p->m->layers), x, t.rows,
-                        KV_TYPE_F32, x, e);
+    if (kv_pass_norm(p, kv_layers_norm(p->m->layers),
+                     kv_layers_norm_bias(p->m->layers), x, t.rows, KV_TYPE_F32,
+                     x, e))
+        return -1;
+    if (p->m->config.logit_scale != 1) /* on the host alone */
+        kv_row_scale(x, t.rows * p->hidden, p->m->config.logit_scale);
+    return 0;
 }
 
 int kv_pass_norm_all(struct kv_pass *p, struct kv_err *e)

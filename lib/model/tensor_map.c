@@ -178,13 +178,13 @@ static struct place place_of(const struct kv_config *c, size_t p)
     return at;
 }
 
-/* Whether RoPE turns channels i and i + n_rot, which are to be head_dim / 2
- * apart. */
+/* Whether RoPE turns channels i and i + n_rot, or i and i + 1, which are to be
+ * head_dim / 2 apart. */
 static bool reordered(const struct kv_config *c, size_t p)
 {
     const size_t n_rot = c->shape.n_rot;
 
-    return n_rot && 2 * n_rot < c->shape.head_dim &&
+    return n_rot && (c->arch->interleaved || 2 * n_rot < c->shape.head_dim) &&
            (parts[p].of == KV_P_Q || parts[p].of == KV_P_K) &&
            parts[p].of <= KV_P_DOWN;
 }
@@ -223,7 +223,7 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
         mine->turned = at.all;
     if (reordered(b->c, p)) {
         mine->head = d;
-        mine->turning = b->c->shape.n_rot;
+        mine->turning = b->c->arch->interleaved ? 0 : b->c->shape.n_rot;
     }
 
     const size_t skip = first * (turned ? 1 : row) / kv_stored_values(t->type) *
