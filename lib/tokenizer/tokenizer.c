@@ -12,6 +12,7 @@
 #include "lib/tokenizer/tokenizer_json.h"
 #include "lib/tokenizer/tokenizer_normalizer.h"
 #include "lib/tokenizer/tokenizer_post.h"
+#include "lib/tokenizer/tokenizer_sentencepiece.h"
 #include "lib/tokenizer/tokenizer_split.h"
 #include "lib/tokenizer/tokenizer_unigram.h"
 
@@ -19,7 +20,7 @@
 #include <string.h>
 
 struct kv_tokenizer {
-    char *path; /* of tokenizer.json or the GGUF file */
+    char *path; /* of the file with the vocabulary */
     struct kv_added *added;
     struct kv_normalizer *normalizer;
     struct kv_splitter *splitter;
@@ -115,10 +116,31 @@ static json_t *read_gguf(const char *path, int32_t *bos, struct kv_err *e)
     return j;
 }
 
-/* dir: NULL for a GGUF file. */
-static int open_at(struct kv_tokenizer *t, const char *dir, struct kv_err *e)
+/* Sets t->path too. */
+static json_t *read_file(struct kv_tokenizer *t, const char *path, bool gguf,
+                         struct kv_err *e)
 {
-    json_t *j = dir ? kv_json_read(t->path, e) : read_gguf(t->path, &t->bos, e);
+    char *json;
+
+    if (gguf) {
+        t->path = kv_strdup(path);
+        return read_gguf(path, &t->bos, e);
+    }
+    json = kv_path_join(path, "tokenizer.json");
+    t->path = kv_path_join(path, "tokenizer.model");
+    if (!kv_file_exists(json) && kv_file_exists(t->path)) {
+        free(json);
+        return kv_tokenizer_of_sentencepiece(path, e);
+    }
+    free(t->path);
+    t->path = json;
+    return kv_json_read(json, e);
+}
+
+static int open_at(struct kv_tokenizer *t, const char *path, struct kv_err *e)
+{
+    const bool gguf = kv_gguf_is(path);
+    json_t *j = read_file(t, path, gguf, e);
     int32_t before;
     int rc;
 
@@ -126,7 +148,7 @@ static int open_at(struct kv_tokenizer *t, const char *dir, struct kv_err *e)
         return -1;
     rc = parse(t, j, &before, e) ? kv_fail_in(e, "%s", t->path) : 0;
     json_decref(j);
-    if (rc || (dir && read_rest(t, dir, before, e)))
+    if (rc || (!gguf && read_rest(t, path, before, e)))
         return -1;
     t->adds_bos = before >= 0;
     if (kv_added_index(t->added, t->normalizer, e))
@@ -141,10 +163,8 @@ int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,
                       struct kv_err *e)
 {
     struct kv_tokenizer *x = kv_alloc(1, sizeof(*x));
-    const bool gguf = kv_gguf_is(path);
 
-    x->path = gguf ? kv_strdup(path) : kv_path_join(path, "tokenizer.json");
-    if (open_at(x, gguf ? NULL : path, e)) {
+    if (open_at(x, path, e)) {
         kv_tokenizer_free(x);
         return -1;
     }

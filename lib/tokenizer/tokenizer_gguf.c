@@ -153,8 +153,8 @@ static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
     if (get_flag(r->g, KEY "add_space_prefix", true, &prefix, e) ||
         get_id(r, KEY "unknown_token_id", &unk, e))
         return -1;
-    return kv_pieces_add_bpe(&r->pieces, r->out, unk < 0 ? 0 : (size_t)unk,
-                             prefix, e);
+    kv_pieces_add_spaces(r->out, prefix);
+    return kv_pieces_add_bpe(&r->pieces, r->out, unk < 0 ? 0 : (size_t)unk, e);
 }
 
 /* ---- "gpt2": merges as they are listed --------------------------------- */

@@ -192,8 +192,7 @@ static int add_merges(const struct kv_pieces *p, json_t *model,
     return 0;
 }
 
-/* Its normalizer and decoder.  prefix: a text gets a space before it. */
-static void add_spaces(json_t *out, bool prefix)
+void kv_pieces_add_spaces(json_t *out, bool prefix)
 {
     json_t *steps = json_array();
 
@@ -220,7 +219,7 @@ static void add_spaces(json_t *out, bool prefix)
 }
 
 int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
-                      bool prefix, struct kv_err *e)
+                      struct kv_err *e)
 {
     json_t *model = json_object_get(out, "model");
 
@@ -229,6 +228,5 @@ int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
     json_object_set_new(model, "unk_token", text_of(&p->piece[unk]));
     json_object_set_new(model, "fuse_unk", json_true());
     json_object_set_new(model, "byte_fallback", json_true());
-    add_spaces(out, prefix);
     return 0;
 }

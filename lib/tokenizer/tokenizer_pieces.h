@@ -40,11 +40,15 @@ struct kv_pieces {
  * no score. */
 int kv_pieces_add(const struct kv_pieces *p, json_t *out, struct kv_err *e);
 
-/* All else of SentencePiece's BPE: after kv_pieces_add.  Merges follow from the
- * scores, the best whole first, and of equals as transformers sorts them.
- * prefix: a text gets a space before it. */
+/* All else of "model" for SentencePiece's BPE: after kv_pieces_add.  Merges
+ * follow from the scores, the best whole first, and of equals as transformers
+ * sorts them. */
 int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
-                      bool prefix, struct kv_err *e);
+                      struct kv_err *e);
+
+/* "normalizer" and "decoder".  prefix: a text, and what follows an added token,
+ * gets a space before it. */
+void kv_pieces_add_spaces(json_t *out, bool prefix);
 
 /* "post_processor": token id comes before a text. */
 void kv_pieces_add_bos(const struct kv_pieces *p, json_t *out, size_t id);
