@@ -1,0 +1,51 @@
+/* A tokenizer.model of SentencePiece, and one text. */
+#include "lib/tokenizer/tokenizer.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const char text[] = "<s>abba ab<unk> a  aab\n\xc3\xa9\xc3";
+    struct kv_tokenizer *t;
+    struct kv_err e = {""};
+    int32_t *ids;
+    size_t n_ids;
+    int rc;
+
+    fuzz_file("tokenizer.model", data, n);
+    rc = kv_tokenizer_open(&t, fuzz_folder(), &e);
+    fuzz_expect_sentence(rc, &e);
+    if (rc)
+        return 0;
+    rc = kv_tokenizer_encode(t, text, sizeof(text) - 1, false, &ids, &n_ids,
+                             NULL, &e);
+    fuzz_expect_sentence(rc, &e);
+    for (size_t i = 0; !rc && i < n_ids; i++)
+        fuzz_expect(ids[i] >= 0 && (size_t)ids[i] < kv_tokenizer_vocab(t),
+                    "ids of the vocabulary");
+    if (!rc)
+        free(ids);
+    kv_tokenizer_free(t);
+    return 0;
+}
+
+/* <unk> (unknown), <s> (control), a, b, ab (-1), the space; type 2 is BPE, 1
+ * Unigram; field 4 of the normalizer keeps its spaces. */
+#define SEED(type)                                       \
+    "\x0a\x09\x0a\x05<unk>\x18\x02"                      \
+    "\x0a\x07\x0a\x03<s>\x18\x03"                        \
+    "\x0a\x03\x0a\x01"                                   \
+    "a\x0a\x03\x0a\x01"                                  \
+    "b\x0a\x09\x0a\x02"                                  \
+    "ab\x15\x00\x00\x80\xbf\x0a\x05\x0a\x03\xe2\x96\x81" \
+    "\x12\x02\x18" type "\x1a\x02\x20\x00"
+
+void fuzz_make_seeds(void)
+{
+    static const char bpe[] = SEED("\x02"), unigram[] = SEED("\x01");
+
+    fuzz_seed("bpe", bpe, sizeof(bpe) - 1);
+    fuzz_seed("unigram", unigram, sizeof(unigram) - 1);
+}
