@@ -2,6 +2,7 @@
  * random models (scripts/make-goldens.py). */
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
+#include "lib/model/backward.h"
 #include "lib/model/model.h"
 #include "lib/model/safetensors.h"
 #include "tests/test.h"
@@ -148,9 +149,42 @@ static void test_every_folder(void **state)
     assert_true(n > 0);
 }
 
+static int no_gradients(void *arg, const struct kv_gradient *g,
+                        struct kv_err *e)
+{
+    (void)arg, (void)g, (void)e;
+    return 0;
+}
+
+/* A table of positions ends; the way back is Llama's alone. */
+static void test_refusals(void **state)
+{
+    enum { N = 25 };
+    char *path = kv_path_join(getenv("KV_SOURCE_ROOT"), "tests/golden/gpt2");
+    const struct kv_gradient_sink sink = {.run = no_gradients};
+    const int32_t tokens[N] = {0};
+    struct kv_err e = {""};
+    struct kv_model *m;
+    float *hidden;
+
+    (void)state;
+    assert_int_equal(kv_model_open(&m, path, &e), 0);
+    hidden = kv_alloc(N * kv_model_info(m)->hidden, sizeof(*hidden));
+    assert_int_equal(kv_model_forward(m, tokens, 1, N, 0, NULL, hidden, &e),
+                     -1);
+    assert_says(e, "gpt2 has learned positions of 24 tokens: 25 are too many");
+    assert_int_equal(kv_model_backward(m, tokens, 1, 4, 0, NULL, &sink, &e),
+                     -1);
+    assert_says(e, "LayerNorm, which a GPT2LMHeadModel has, is not");
+    free(hidden);
+    kv_model_free(m);
+    free(path);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_folder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_folder),
+                                       cmocka_unit_test(test_refusals)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
