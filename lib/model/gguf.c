@@ -14,12 +14,12 @@ static const struct {
     enum kv_gguf_kind kind;
     size_t bytes;
 } value_types[] = {
-    [U8] = {KV_GGUF_INT, 1},   [I8] = {KV_GGUF_INT, 1},
-    [U16] = {KV_GGUF_INT, 2},  [I16] = {KV_GGUF_INT, 2},
-    [U32] = {KV_GGUF_INT, 4},  [I32] = {KV_GGUF_INT, 4},
-    [F32] = {KV_GGUF_REAL, 4}, [BOOL] = {KV_GGUF_BOOL, 1},
-    [STRING] = {KV_GGUF_TEXT}, [ARRAY] = {KV_GGUF_TEXT},
-    [U64] = {KV_GGUF_INT, 8},  [I64] = {KV_GGUF_INT, 8},
+    [U8] = {KV_GGUF_INT, 1},      [I8] = {KV_GGUF_INT, 1},
+    [U16] = {KV_GGUF_INT, 2},     [I16] = {KV_GGUF_INT, 2},
+    [U32] = {KV_GGUF_INT, 4},     [I32] = {KV_GGUF_INT, 4},
+    [F32] = {KV_GGUF_REAL, 4},    [BOOL] = {KV_GGUF_BOOL, 1},
+    [STRING] = {KV_GGUF_TEXT, 0}, [ARRAY] = {KV_GGUF_TEXT, 0},
+    [U64] = {KV_GGUF_INT, 8},     [I64] = {KV_GGUF_INT, 8},
     [F64] = {KV_GGUF_REAL, 8},
 };
 
