@@ -235,7 +235,7 @@ const char *kv_weights_type(const struct kv_weights *w)
 void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)
 {
     enum { PIECES = 16, PIECE = 4096 };
-    const size_t limit = (size_t)256 << 20;
+    const size_t limit = (size_t)256 << 20, large = (size_t)1 << 30;
 
     for (size_t s = 0; s < w->n_shards; s++)
         kv_hash_add(h, w->shard[s].map.data + 8, w->shard[s].header_bytes);
@@ -251,6 +251,7 @@ void kv_weights_hash(const struct kv_weights *w, struct kv_hash *h)
         for (size_t p = 0; p < PIECES; p++)
             kv_hash_add(h, t->data + (t->bytes - PIECE) / (PIECES - 1) * p,
                         PIECE);
-        kv_weight_release(t); /* a fault brings megabytes around it */
+        if (w->bytes > large) /* a fault brings megabytes around it */
+            kv_weight_release(t);
     }
 }
