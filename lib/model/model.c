@@ -50,11 +50,21 @@ static int hash_file(struct kv_hash *h, const char *dir, const char *name,
 }
 
 /* dir: NULL where a file's header has all that the folder's files have. */
+/* The file that kv_tokenizer_open() reads. */
+static int hash_tokenizer(struct kv_hash *h, const char *dir, struct kv_err *e)
+{
+    char *json = kv_path_join(dir, "tokenizer.json");
+    const bool has = kv_file_exists(json);
+
+    free(json);
+    return hash_file(h, dir, has ? "tokenizer.json" : "tokenizer.model", e);
+}
+
 static int hash_model(struct kv_model *m, const char *dir, struct kv_err *e)
 {
     struct kv_hash *h = kv_hash_new();
     const int rc = dir && (hash_file(h, dir, "config.json", e) ||
-                           hash_file(h, dir, "tokenizer.json", e))
+                           hash_tokenizer(h, dir, e))
                        ? -1
                        : 0;
 
