@@ -3,22 +3,25 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What many call alike. */
+#define FRAME                                                                  \
+    .prefix = "model.", .embed = "embed_tokens.weight", .norm = "norm.weight", \
+    .head = "lm_head.weight", .layers = "layers."
+#define Q_K_V_O                           \
+    [KV_P_Q] = "self_attn.q_proj.weight", \
+    [KV_P_K] = "self_attn.k_proj.weight", \
+    [KV_P_V] = "self_attn.v_proj.weight", [KV_P_O] = "self_attn.o_proj.weight"
+#define GATE_UP_DOWN                                                        \
+    [KV_P_GATE] = "mlp.gate_proj.weight", [KV_P_UP] = "mlp.up_proj.weight", \
+    [KV_P_DOWN] = "mlp.down_proj.weight"
+
 /* What most use. */
 static const struct kv_tensor_names llama = {
-    .prefix = "model.",
-    .embed = "embed_tokens.weight",
-    .norm = "norm.weight",
-    .head = "lm_head.weight",
-    .layers = "layers.",
+    FRAME,
     .part =
         {
-            [KV_P_Q] = "self_attn.q_proj.weight",
-            [KV_P_K] = "self_attn.k_proj.weight",
-            [KV_P_V] = "self_attn.v_proj.weight",
-            [KV_P_O] = "self_attn.o_proj.weight",
-            [KV_P_GATE] = "mlp.gate_proj.weight",
-            [KV_P_UP] = "mlp.up_proj.weight",
-            [KV_P_DOWN] = "mlp.down_proj.weight",
+            Q_K_V_O,
+            GATE_UP_DOWN,
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
             [KV_P_Q_NORM] = "self_attn.q_norm.weight",
@@ -27,20 +30,11 @@ static const struct kv_tensor_names llama = {
 };
 
 static const struct kv_tensor_names sandwich = {
-    .prefix = "model.",
-    .embed = "embed_tokens.weight",
-    .norm = "norm.weight",
-    .head = "lm_head.weight",
-    .layers = "layers.",
+    FRAME,
     .part =
         {
-            [KV_P_Q] = "self_attn.q_proj.weight",
-            [KV_P_K] = "self_attn.k_proj.weight",
-            [KV_P_V] = "self_attn.v_proj.weight",
-            [KV_P_O] = "self_attn.o_proj.weight",
-            [KV_P_GATE] = "mlp.gate_proj.weight",
-            [KV_P_UP] = "mlp.up_proj.weight",
-            [KV_P_DOWN] = "mlp.down_proj.weight",
+            Q_K_V_O,
+            GATE_UP_DOWN,
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
             [KV_P_Q_NORM] = "self_attn.q_norm.weight",
@@ -213,17 +207,10 @@ static const struct kv_own_field mpt_fields[] = {
 };
 
 static const struct kv_tensor_names starcoder2_names = {
-    .prefix = "model.",
-    .embed = "embed_tokens.weight",
-    .norm = "norm.weight",
-    .head = "lm_head.weight",
-    .layers = "layers.",
+    FRAME,
     .part =
         {
-            [KV_P_Q] = "self_attn.q_proj.weight",
-            [KV_P_K] = "self_attn.k_proj.weight",
-            [KV_P_V] = "self_attn.v_proj.weight",
-            [KV_P_O] = "self_attn.o_proj.weight",
+            Q_K_V_O,
             [KV_P_UP] = "mlp.c_fc.weight",
             [KV_P_DOWN] = "mlp.c_proj.weight",
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
@@ -242,11 +229,7 @@ static const struct kv_own_field starcoder2_fields[] = {
 };
 
 static const struct kv_tensor_names phi3_names = {
-    .prefix = "model.",
-    .embed = "embed_tokens.weight",
-    .norm = "norm.weight",
-    .head = "lm_head.weight",
-    .layers = "layers.",
+    FRAME,
     .part =
         {
             [KV_P_Q] = "self_attn.qkv_proj.weight",
@@ -308,20 +291,11 @@ static const struct kv_own_field granite_fields[] = {
 };
 
 static const struct kv_tensor_names cohere_names = {
-    .prefix = "model.",
-    .embed = "embed_tokens.weight",
-    .norm = "norm.weight",
-    .head = "lm_head.weight",
-    .layers = "layers.",
+    FRAME,
     .part =
         {
-            [KV_P_Q] = "self_attn.q_proj.weight",
-            [KV_P_K] = "self_attn.k_proj.weight",
-            [KV_P_V] = "self_attn.v_proj.weight",
-            [KV_P_O] = "self_attn.o_proj.weight",
-            [KV_P_GATE] = "mlp.gate_proj.weight",
-            [KV_P_UP] = "mlp.up_proj.weight",
-            [KV_P_DOWN] = "mlp.down_proj.weight",
+            Q_K_V_O,
+            GATE_UP_DOWN,
             [KV_P_ATTN_NORM] = "input_layernorm.weight",
             [KV_P_MLP_NORM] = "input_layernorm.weight",
         },
