@@ -126,13 +126,16 @@ static int add(float *x, const float *bias, size_t rows, size_t n,
     return 0;
 }
 
-/* Each of n heads of x by itself; w NULL: nothing. */
+/* Each of the heads of x [rows][heads] by itself, or a row's as one; w NULL:
+ * nothing. */
 static void norm_heads(const struct kv_heads *h, const float *w, float *x,
-                       size_t n)
+                       size_t heads)
 {
-    for (size_t i = 0; w && i < n; i++)
-        kv_rms_norm(x + i * h->head_dim, w, h->head_dim, h->eps,
-                    x + i * h->head_dim);
+    const size_t n = heads * h->head_dim;
+    const size_t one = h->norm_whole ? n : h->head_dim;
+
+    for (size_t i = 0; w && i < h->rows * n; i += one)
+        kv_rms_norm(x + i, w, one, h->eps, x + i);
 }
 
 static int heads(const struct kv_heads *h, struct kv_err *e)
@@ -151,8 +154,8 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
         memcpy(h->k_pre + i * kv_dim, row + q_dim, kv_dim * sizeof(*row));
         memcpy(h->v + i * kv_dim, row + q_dim + kv_dim, kv_dim * sizeof(*row));
     }
-    norm_heads(h, h->q_norm, h->q, h->rows * h->n_heads);
-    norm_heads(h, h->k_norm, h->k_pre, h->rows * h->n_kv_heads);
+    norm_heads(h, h->q_norm, h->q, h->n_heads);
+    norm_heads(h, h->k_norm, h->k_pre, h->n_kv_heads);
     memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));
     kv_rotate_heads(rope, h->n_rot, h->q, h->rows, h->n_heads, h->head_dim);
     kv_rotate_heads(rope, h->n_rot, h->k, h->rows, h->n_kv_heads, h->head_dim);

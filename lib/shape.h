@@ -29,6 +29,7 @@ struct kv_shape {
     uint64_t slides[KV_MAX_LAYERS / 64];
     size_t slide_window;
     float slide_freq[KV_MAX_HEAD_DIM / 2];
+    uint64_t still[KV_MAX_LAYERS / 64]; /* likewise: layers without RoPE */
     bool alibi; /* then n_heads is at most KV_MAX_SLOPES */
     float slope[KV_MAX_SLOPES];
 };
@@ -36,6 +37,11 @@ struct kv_shape {
 static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
 {
     return s->slides[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
+}
+
+static inline bool kv_shape_still(const struct kv_shape *s, size_t layer)
+{
+    return s->still[layer / 64 % (KV_MAX_LAYERS / 64)] >> layer % 64 & 1;
 }
 
 /* The shape as this layer has it: what its attention, its codecs and its caches
@@ -49,6 +55,8 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
         one.window = s->slide_window;
         memcpy(one.inv_freq, s->slide_freq, sizeof(one.inv_freq));
     }
+    if (kv_shape_still(s, layer))
+        one.n_rot = 0;
     return one;
 }
 

@@ -76,15 +76,21 @@ struct kv_arch {
     bool attention_bias; /* this field counts: q, k, v and o */
     bool mlp_bias;       /* this one too: gate, up and down */
     bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
+    bool qk_norm_whole;  /* or over all heads of a token at once */
     size_t window;       /* without sliding_window; 0: layers never slide */
     bool window_opted;   /* they do only with use_sliding_window, and those
                           * alone that layer_types or max_window_layers names */
+    bool window_given;   /* sliding_window must be there, or none slides */
     size_t pattern;      /* every so many-th layer does not slide; 0: all do */
+    size_t still_every;  /* every so many-th layer has no RoPE, without
+                          * no_rope_layers and no_rope_layer_interval; 0: all
+                          * have */
     /* Norms times 1 + their weight, embeddings times the root of hidden_size.
      */
     bool gemma;
-    bool sandwich; /* norms of what joins the residual stream; the scale of
-                    * query_pre_attn_scalar, and soft caps */
+    bool sandwich;   /* norms of what joins the residual stream; Gemma's then
+                      * have the scale of query_pre_attn_scalar, and soft caps */
+    bool norm_after; /* those alone: none before attention and MLP */
     double attn_cap, logit_cap; /* without their fields; 0: none */
     double theta;               /* without rope_theta */
     double slide_theta;         /* of layers that slide, without
@@ -92,6 +98,7 @@ struct kv_arch {
 
     bool layer_norm;    /* LayerNorm; else RMSNorm */
     bool norm_bias;     /* and it has a bias */
+    bool head_bias;     /* the head has one */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
     bool parallel;      /* the MLP sees what attention sees */

@@ -134,15 +134,15 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     return kv_fields_flag_if(f, "qkv_bias", &c->qkv_bias, e);
 }
 
-static void set_slides(struct kv_shape *s, size_t layer, bool slides)
+/* A layer's bit of slides or still. */
+static void set_bit(uint64_t *bits, size_t layer, bool on)
 {
     const uint64_t bit = (uint64_t)1 << layer % 64;
 
-    s->slides[layer / 64] &= ~bit;
-    s->slides[layer / 64] |= slides ? bit : 0;
+    bits[layer / 64] &= ~bit;
+    bits[layer / 64] |= on ? bit : 0;
 }
 
-/* Tokens that a layer which slides attends over; 0: none may slide. */
 static int read_act(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e)
 {
@@ -190,7 +190,10 @@ static int read_window(const struct kv_fields *f, const struct kv_arch *a,
                        size_t *window, struct kv_err *e)
 {
     static const char name[] = "sliding_window";
-    const bool has = a->window && !json_is_null(json_object_get(f->json, name));
+    const bool has =
+        a->window &&
+        (a->window_given ? kv_fields_get(f, name) != NULL
+                         : !json_is_null(json_object_get(f->json, name)));
     bool use = has && !a->window_opted;
 
     *window = 0;
@@ -234,7 +237,7 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
                            "full_attention and sliding_attention are known",
                            f->path, i, type ? type : "no name");
         n += slides;
-        set_slides(&c->shape, i, slides);
+        set_bit(c->shape.slides, i, slides);
     }
     if (n != *n_slide && ((!c->arch->window_opted && !c->arch->pattern) ||
                           !c->shape.slide_window))
@@ -280,13 +283,46 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
     for (size_t i = first; i < s->n_layers && s->slide_window; i++) {
         const bool slides = !pattern || (i + 1) % pattern;
 
-        set_slides(s, i, slides);
+        set_bit(s->slides, i, slides);
         *n_slide += slides;
     }
     if (list && read_layer_types(f, list, c, n_slide, e))
         return -1;
     if (!*n_slide)
         s->slide_window = 0;
+    return 0;
+}
+
+/* Layers without RoPE: those with a 0 in no_rope_layers, or every so many-th.
+ */
+static int read_still(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
+{
+    static const char name[] = "no_rope_layers";
+    const json_t *list = kv_fields_get(f, name);
+    const size_t n_layers = c->shape.n_layers;
+    size_t every = c->arch->still_every;
+
+    if (!every)
+        return 0;
+    if (kv_fields_size_if(f, "no_rope_layer_interval", 1, KV_MAX_LAYERS, &every,
+                          e))
+        return -1;
+    if (list && json_array_size(list) != n_layers)
+        return kv_fail(e,
+                       "%s: field %s is not a list of %zu numbers, one for "
+                       "each layer",
+                       f->path, name, n_layers);
+    for (size_t i = 0; i < n_layers; i++) {
+        const json_t *has = json_array_get(list, i);
+
+        if (list && (!json_is_integer(has) || json_integer_value(has) < 0 ||
+                     json_integer_value(has) > 1))
+            return kv_fail(e, "%s: field %s: layer %zu is neither 0 nor 1",
+                           f->path, name, i);
+        set_bit(c->shape.still, i,
+                list ? !json_integer_value(has) : (i + 1) % every == 0);
+    }
     return 0;
 }
 
@@ -325,7 +361,7 @@ static int read_gemma(const struct kv_fields *f, struct kv_config *c,
     if (!c->arch->plain_mlp && (check_act(f, c->arch, "hidden_act", e) ||
                                 check_act(f, c->arch, "hidden_activation", e)))
         return -1;
-    if (c->arch->sandwich) {
+    if (c->arch->sandwich && c->arch->gemma) {
         if ((kv_fields_get(f, own[0]) &&
              kv_fields_real(f, own[0], &scalar, e)) ||
             read_cap(f, own[1], c->arch->attn_cap, &c->shape.cap, e) ||
@@ -422,8 +458,8 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     return kv_fields_check(f, kv_config_known, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
                    read_act(f, c, e) || read_sliding(f, c, &n_slide, e) ||
-                   read_gemma(f, c, e) || read_scales(f, c, e) ||
-                   read_positions(f, c, n_slide, e)
+                   read_still(f, c, e) || read_gemma(f, c, e) ||
+                   read_scales(f, c, e) || read_positions(f, c, n_slide, e)
                ? -1
                : 0;
 }
@@ -457,11 +493,14 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
                           : a->layer_norm           ? "LayerNorm"
                           : c->logit_scale != 1     ? "scaled logits"
                           : a->parallel             ? "an MLP beside attention"
-                          : a->partial > 0          ? "RoPE of a part"
-                          : a->plain_mlp            ? "an MLP without gate"
-                          : c->act != KV_ACT_SILU   ? "an MLP without silu"
                           : a->positions != KV_ROPE ? positions[a->positions]
-                                                    : NULL;
+                          : a->norm_after           ? "norms after attention"
+                          : a->still_every          ? "layers without RoPE"
+                          : 2 * c->shape.n_rot < c->shape.head_dim
+                              ? "RoPE of a part"
+                          : a->plain_mlp          ? "an MLP without gate"
+                          : c->act != KV_ACT_SILU ? "an MLP without silu"
+                                                  : NULL;
 
     return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
                              what, differs, a->name)

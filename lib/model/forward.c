@@ -102,10 +102,25 @@ static int multiply(const struct kv_pass *p, const struct kv_tile *t,
         e);
 }
 
+/* *a: what enters the products of a half of the layer: x, or its norm where one
+ * comes before. */
+static int enter(const struct kv_pass *p, const struct kv_tile *t,
+                 enum kv_part norm, enum kv_part bias, const void **a,
+                 struct kv_err *e)
+{
+    const float *x = p->x + t->at * p->hidden;
+
+    *a = t->input;
+    return vector(p, norm)
+               ? kv_pass_norm(p, vector(p, norm), vector(p, bias), x, t->rows,
+                              p->b->input_type, t->input, e)
+               : p->b->to_input(p->b, x, t->rows * p->hidden, t->input, a, e);
+}
+
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e)
 {
-    const struct kv_shape *s = &p->m->config.shape;
+    const struct kv_shape *s = &p->shape;
     const struct kv_heads heads = {
         .rows = t->rows,
         .first = t->token,
@@ -118,6 +133,7 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .bias = vector(p, KV_P_Q_BIAS),
         .q_norm = vector(p, KV_P_Q_NORM),
         .k_norm = vector(p, KV_P_K_NORM),
+        .norm_whole = p->m->config.arch->qk_norm_whole,
         .eps = p->m->config.norm_eps,
         .rope = p->rope,
         .q = p->q + t->at * p->q_dim,
@@ -125,14 +141,12 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .k_pre = p->k_pre + t->at * p->kv_dim,
         .v = p->v + t->at * p->kv_dim,
     };
+    const void *a;
 
-    if (kv_pass_norm(p, vector(p, KV_P_ATTN_NORM),
-                     vector(p, KV_P_ATTN_NORM_BIAS), p->x + t->at * p->hidden,
-                     t->rows, p->b->input_type, t->input, e))
+    if (enter(p, t, KV_P_ATTN_NORM, KV_P_ATTN_NORM_BIAS, &a, e))
         return -1;
-    if (runs(p, KV_STEP_QKV) &&
-        multiply(p, t, KV_P_Q, t->input, p->hidden, t->wide,
-                 p->q_dim + 2 * p->kv_dim, false, e))
+    if (runs(p, KV_STEP_QKV) && multiply(p, t, KV_P_Q, a, p->hidden, t->wide,
+                                         p->q_dim + 2 * p->kv_dim, false, e))
         return -1;
     return runs(p, KV_STEP_ROPE) ? p->b->heads(&heads, e) : 0;
 }
@@ -191,8 +205,8 @@ static int out_product(const struct kv_pass *p, const struct kv_tile *t,
            add_to_stream(p, t, end, a, p->q_dim, e);
 }
 
-/* x += down(act(gate h) * up h), or down(act(up h)). */
-static int mlp(const struct kv_pass *p, const struct kv_tile *t,
+/* x += down(act(gate a) * up a), or down(act(up a)). */
+static int mlp(const struct kv_pass *p, const struct kv_tile *t, const void *a,
                struct kv_err *e)
 {
     const struct end end = {KV_P_DOWN, KV_P_DOWN_BIAS, KV_P_MLP_OUT_NORM};
@@ -203,8 +217,8 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t,
         .bias = vector(p, gated ? KV_P_GATE_BIAS : KV_P_UP_BIAS),
         .n = p->inter};
 
-    return multiply(p, t, gated ? KV_P_GATE : KV_P_UP, t->input, p->hidden,
-                    t->wide, gated ? 2 * p->inter : p->inter, false, e) ||
+    return multiply(p, t, gated ? KV_P_GATE : KV_P_UP, a, p->hidden, t->wide,
+                    gated ? 2 * p->inter : p->inter, false, e) ||
            p->b->activate(&act, t->wide, t->rows, p->b->input_type, t->input,
                           e) ||
            add_to_stream(p, t, end, t->input, p->inter, e);
@@ -213,11 +227,11 @@ static int mlp(const struct kv_pass *p, const struct kv_tile *t,
 static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
                     struct kv_err *e)
 {
-    if (kv_pass_norm(p, vector(p, KV_P_MLP_NORM), vector(p, KV_P_MLP_NORM_BIAS),
-                     p->x + t->at * p->hidden, t->rows, p->b->input_type,
-                     t->input, e))
+    const void *a;
+
+    if (enter(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, &a, e))
         return -1;
-    return runs(p, KV_STEP_MLP) ? mlp(p, t, e) : 0;
+    return runs(p, KV_STEP_MLP) ? mlp(p, t, a, e) : 0;
 }
 
 /* In parallel, the MLP comes first: x is still what attention saw. */

@@ -19,7 +19,7 @@ struct kv_layers {
     uint8_t **block;   /* [n_layers or n_resident + 1] */
     size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
     size_t loaded;
-    float *norm, *norm_bias;
+    float *norm, *norm_bias, *head_bias;
     void *head; /* NULL: in panels */
 };
 
@@ -184,31 +184,34 @@ static int put_head(struct kv_layers *l, struct kv_err *e)
     return l->b->load(&all, 1, e);
 }
 
+/* A vector outside of layers, to which `add` is added; w NULL: there is none.
+ */
+static int put_vector(const struct kv_layers *l, const struct kv_weight *w,
+                      float add, float **to, struct kv_err *e)
+{
+    struct kv_load load;
+
+    if (!w)
+        return 0;
+    if (l->b->alloc((void **)to, w->n * sizeof(float), e))
+        return -1;
+    load = load_of(w, 0, w->n, KV_TYPE_F32,
+                   kv_tensor_seed(l->w, l->n_layers, 0), *to);
+    load.from.add += add;
+    return l->b->load(&load, 1, e);
+}
+
 static int put_weights(struct kv_layers *l, struct kv_err *e)
 {
-    const struct kv_weight *w = l->w->norm, *bias = l->w->norm_bias;
-    struct kv_load norm;
-
     l->block = kv_alloc(blocks(l), sizeof(*l->block));
     for (size_t i = 0; i < l->n_resident; i++)
         if (l->b->alloc((void **)&l->block[i], l->layer_bytes, e) ||
             put_layer(l, i, i + 1 < l->n_resident ? i + 1 : i, l->block[i], e))
             return -1;
-    if (l->b->alloc((void **)&l->norm, w->n * sizeof(float), e))
-        return -1;
-    norm = load_of(w, 0, w->n, KV_TYPE_F32,
-                   kv_tensor_seed(l->w, l->n_layers, 0), l->norm);
-    norm.from.add += l->w->norm_add;
-    if (l->b->load(&norm, 1, e))
-        return -1;
-    if (bias) {
-        if (l->b->alloc((void **)&l->norm_bias, bias->n * sizeof(float), e))
-            return -1;
-        norm = load_of(bias, 0, bias->n, KV_TYPE_F32, 0, l->norm_bias);
-        if (l->b->load(&norm, 1, e))
-            return -1;
-    }
-    return put_head(l, e);
+    return put_vector(l, l->w->norm, l->w->norm_add, &l->norm, e) ||
+           put_vector(l, l->w->norm_bias, 0, &l->norm_bias, e) ||
+           put_vector(l, l->w->head_bias, 0, &l->head_bias, e) ||
+           put_head(l, e);
 }
 
 int kv_layers_new(struct kv_layers **out, const struct kv_backend *b,
@@ -237,6 +240,7 @@ void kv_layers_free(struct kv_layers *l)
         l->b->free(l->block[i]);
     l->b->free(l->norm);
     l->b->free(l->norm_bias);
+    l->b->free(l->head_bias);
     l->b->free(l->head);
     free(l->block);
     free(l);
@@ -278,6 +282,11 @@ const float *kv_layers_norm(const struct kv_layers *l)
 const float *kv_layers_norm_bias(const struct kv_layers *l)
 {
     return l->norm_bias;
+}
+
+const float *kv_layers_head_bias(const struct kv_layers *l)
+{
+    return l->head_bias;
 }
 
 size_t kv_layers_panel(const struct kv_layers *l)

@@ -40,6 +40,7 @@ const float *kv_layers_norm_bias(const struct kv_layers *l);
 size_t kv_layers_panel(const struct kv_layers *l);
 int kv_layers_head(const struct kv_layers *l, size_t first, size_t n,
                    struct kv_workspace *w, const void **head, struct kv_err *e);
+const float *kv_layers_head_bias(const struct kv_layers *l); /* or NULL */
 
 /* What a device holds matrices in: f32 where one is stored so, or some in f16
  * and others in bf16; bf16 where all are; else f16. */

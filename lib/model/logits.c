@@ -9,6 +9,19 @@ struct panel {
     float *logits;
 };
 
+/* The head's bias, where it has one. */
+static int add_bias(const struct panel *p, float *to, size_t rows,
+                    struct kv_err *e)
+{
+    const float *bias = kv_layers_head_bias(p->m->layers);
+
+    for (size_t i = 0; bias && i < rows; i++)
+        if (p->m->backend->add(to + i * p->m->config.n_vocab, bias + p->first,
+                               1, p->columns, e))
+            return -1;
+    return 0;
+}
+
 static int panel_tile(const void *arg, size_t i, size_t thread,
                       struct kv_err *e)
 {
@@ -32,7 +45,8 @@ static int panel_tile(const void *arg, size_t i, size_t thread,
                                          .w = p->head,
                                          .c = to,
                                          .c_row = n_vocab},
-                    e))
+                    e) ||
+        add_bias(p, to, rows, e))
         return -1;
     return cap > 0 ? b->cap(to, rows, p->columns, n_vocab, cap, e) : 0;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Sizes of a part, named; NONE as columns: the part is a vector. */
-enum dim { NONE, HIDDEN, INTER, Q_DIM, KV_DIM, HEAD_DIM };
+enum dim { NONE, HIDDEN, INTER, Q_DIM, KV_DIM, Q_NORM_DIM, K_NORM_DIM };
 
 /* When a layer has a part. */
 enum when {
@@ -17,6 +17,7 @@ enum when {
     O_BIAS,
     MLP_BIAS,
     GATE_BIAS,
+    NORM_BEFORE,
     NORM_BIAS,
     QK_NORM,
     SANDWICH
@@ -41,12 +42,12 @@ static const struct {
     [KV_P_GATE_BIAS] = {KV_P_GATE, INTER, NONE, GATE_BIAS},
     [KV_P_UP_BIAS] = {KV_P_UP, INTER, NONE, MLP_BIAS},
     [KV_P_DOWN_BIAS] = {KV_P_DOWN, HIDDEN, NONE, MLP_BIAS},
-    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, ALWAYS},
+    [KV_P_ATTN_NORM] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_ATTN_NORM_BIAS] = {KV_P_ATTN_NORM, HIDDEN, NONE, NORM_BIAS},
-    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, ALWAYS},
+    [KV_P_MLP_NORM] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BEFORE},
     [KV_P_MLP_NORM_BIAS] = {KV_P_MLP_NORM, HIDDEN, NONE, NORM_BIAS},
-    [KV_P_Q_NORM] = {KV_P_Q_NORM, HEAD_DIM, NONE, QK_NORM},
-    [KV_P_K_NORM] = {KV_P_K_NORM, HEAD_DIM, NONE, QK_NORM},
+    [KV_P_Q_NORM] = {KV_P_Q_NORM, Q_NORM_DIM, NONE, QK_NORM},
+    [KV_P_K_NORM] = {KV_P_K_NORM, K_NORM_DIM, NONE, QK_NORM},
     [KV_P_ATTN_OUT_NORM] = {KV_P_ATTN_OUT_NORM, HIDDEN, NONE, SANDWICH},
     [KV_P_MLP_OUT_NORM] = {KV_P_MLP_OUT_NORM, HIDDEN, NONE, SANDWICH},
 };
@@ -64,8 +65,10 @@ static size_t size_of(enum dim d, const struct kv_config *c)
         return s->n_heads * s->head_dim;
     case KV_DIM:
         return s->n_kv_heads * s->head_dim;
-    case HEAD_DIM:
-        return s->head_dim;
+    case Q_NORM_DIM:
+        return (c->arch->qk_norm_whole ? s->n_heads : 1) * s->head_dim;
+    case K_NORM_DIM:
+        return (c->arch->qk_norm_whole ? s->n_kv_heads : 1) * s->head_dim;
     case NONE:
         break;
     }
@@ -79,6 +82,8 @@ static bool has(const struct kv_config *c, enum when when)
         return !c->arch->plain_mlp;
     case GATE_BIAS:
         return !c->arch->plain_mlp && c->mlp_bias;
+    case NORM_BEFORE:
+        return !c->arch->norm_after;
     case NORM_BIAS:
         return c->arch->norm_bias;
     case QKV_BIAS:
@@ -88,7 +93,7 @@ static bool has(const struct kv_config *c, enum when when)
     case MLP_BIAS:
         return c->mlp_bias;
     case QK_NORM:
-        return c->arch->qk_norm;
+        return c->arch->qk_norm || c->arch->qk_norm_whole;
     case SANDWICH:
         return c->arch->sandwich;
     case ALWAYS:
@@ -321,7 +326,7 @@ static bool is_bound(const struct kv_model_weights *m, size_t n_layers,
 {
     const struct kv_weight *const top[] = {
         m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
-        m->embed_norm_bias, m->head};
+        m->embed_norm_bias, m->head, m->head_bias};
 
     for (size_t i = 0; i < sizeof(top) / sizeof(*top); i++)
         if (top[i] == t)
@@ -367,6 +372,24 @@ static int bind_top(const struct binding *b, const char *weight, size_t rows,
     return 0;
 }
 
+/* The embedding, when tied; its bias. */
+static int bind_head(const struct binding *b, struct kv_err *e)
+{
+    const struct kv_config *c = b->c;
+    const char *name = c->arch->names->head;
+    struct kv_model_weights *m = b->m;
+    char bias[80];
+
+    m->head = m->embed;
+    name_of(bias, sizeof(bias), name, true);
+    if (c->tied ? check_tied(m->embed, b->w, name, e)
+                : bind(&m->head, b->w, name, c->n_vocab, c->hidden, b->dir, e))
+        return -1;
+    return c->arch->head_bias
+               ? bind(&m->head_bias, b->w, bias, c->n_vocab, 0, b->dir, e)
+               : 0;
+}
+
 static int bind_all(struct binding *b, struct kv_err *e)
 {
     const struct kv_config *c = b->c;
@@ -382,10 +405,7 @@ static int bind_all(struct binding *b, struct kv_err *e)
         bind_top(b, names->norm, c->hidden, 0, &m->norm,
                  bias ? &m->norm_bias : NULL, e))
         return -1;
-    m->head = m->embed;
-    if (c->tied ? check_tied(m->embed, b->w, names->head, e)
-                : bind(&m->head, b->w, names->head, c->n_vocab, c->hidden,
-                       b->dir, e))
+    if (bind_head(b, e))
         return -1;
     for (size_t l = 0; l < c->shape.n_layers; l++)
         if (bind_layer(b, l, e))

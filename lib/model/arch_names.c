@@ -1,0 +1,338 @@
+#include "lib/model/arch_names.h"
+
+/* What many call alike. */
+#define FRAME                                                                  \
+    .prefix = "model.", .embed = "embed_tokens.weight", .norm = "norm.weight", \
+    .head = "lm_head.weight", .layers = "layers."
+#define Q_K_V_O                           \
+    [KV_P_Q] = "self_attn.q_proj.weight", \
+    [KV_P_K] = "self_attn.k_proj.weight", \
+    [KV_P_V] = "self_attn.v_proj.weight", [KV_P_O] = "self_attn.o_proj.weight"
+#define GATE_UP_DOWN                                                        \
+    [KV_P_GATE] = "mlp.gate_proj.weight", [KV_P_UP] = "mlp.up_proj.weight", \
+    [KV_P_DOWN] = "mlp.down_proj.weight"
+
+/* What most use. */
+const struct kv_tensor_names kv_names_llama = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            GATE_UP_DOWN,
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+        },
+};
+
+const struct kv_tensor_names kv_names_sandwich = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            GATE_UP_DOWN,
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "pre_feedforward_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+            [KV_P_ATTN_OUT_NORM] = "post_attention_layernorm.weight",
+            [KV_P_MLP_OUT_NORM] = "post_feedforward_layernorm.weight",
+        },
+};
+
+const struct kv_tensor_names kv_names_gpt2 = {
+    .prefix = "transformer.",
+    .embed = "wte.weight",
+    .positions = "wpe.weight",
+    .norm = "ln_f.weight",
+    .head = "lm_head.weight",
+    .layers = "h.",
+    .part =
+        {
+            [KV_P_Q] = "attn.c_attn.weight",
+            [KV_P_K] = "attn.c_attn.weight",
+            [KV_P_V] = "attn.c_attn.weight",
+            [KV_P_O] = "attn.c_proj.weight",
+            [KV_P_UP] = "mlp.c_fc.weight",
+            [KV_P_DOWN] = "mlp.c_proj.weight",
+            [KV_P_ATTN_NORM] = "ln_1.weight",
+            [KV_P_MLP_NORM] = "ln_2.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gpt2[] = {
+    {"n_embd", "hidden_size", NULL},
+    {"n_inner", "intermediate_size", NULL},
+    {"n_layer", "num_hidden_layers", NULL},
+    {"n_head", "num_attention_heads", NULL},
+    {"n_positions", "max_position_embeddings", NULL},
+    {"n_ctx", NULL, NULL}, /* of old files: n_positions again */
+    {"activation_function", "hidden_act", NULL},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"scale_attn_weights", NULL, "true"},
+    {"scale_attn_by_inverse_layer_idx", NULL, "false"},
+    {"reorder_and_upcast_attn", NULL, NULL},
+    {"summary_activation", NULL, NULL},
+    {"summary_first_dropout", NULL, NULL},
+    {"summary_proj_to_labels", NULL, NULL},
+    {"summary_type", NULL, NULL},
+    {"summary_use_proj", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_opt = {
+    .prefix = "model.decoder.",
+    .embed = "embed_tokens.weight",
+    .positions = "embed_positions.weight",
+    .norm = "final_layer_norm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.out_proj.weight",
+            [KV_P_UP] = "fc1.weight",
+            [KV_P_DOWN] = "fc2.weight",
+            [KV_P_ATTN_NORM] = "self_attn_layer_norm.weight",
+            [KV_P_MLP_NORM] = "final_layer_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_opt[] = {
+    {"ffn_dim", "intermediate_size", NULL},
+    {"activation_function", "hidden_act", NULL},
+    {"do_layer_norm_before", NULL, "true"},
+    {"_remove_final_layer_norm", NULL, "false"},
+    {"enable_bias", NULL, "true"},
+    {"layer_norm_elementwise_affine", NULL, "true"},
+    {"word_embed_proj_dim", NULL, NULL}, /* the embedding's shape tells */
+    {"init_std", NULL, NULL},
+    {"dropout", NULL, NULL},
+    {"activation_dropout", NULL, NULL},
+    {"layerdrop", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_bloom = {
+    .prefix = "transformer.",
+    .embed = "word_embeddings.weight",
+    .embed_norm = "word_embeddings_layernorm.weight",
+    .norm = "ln_f.weight",
+    .head = "lm_head.weight",
+    .layers = "h.",
+    .part =
+        {
+            [KV_P_Q] = "self_attention.query_key_value.weight",
+            [KV_P_K] = "self_attention.query_key_value.weight",
+            [KV_P_V] = "self_attention.query_key_value.weight",
+            [KV_P_O] = "self_attention.dense.weight",
+            [KV_P_UP] = "mlp.dense_h_to_4h.weight",
+            [KV_P_DOWN] = "mlp.dense_4h_to_h.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_bloom[] = {
+    {"n_embed", "hidden_size", NULL},
+    {"n_layer", "num_hidden_layers", NULL},
+    {"n_head", "num_attention_heads", NULL},
+    {"num_attention_heads", "num_attention_heads", NULL},
+    {"hidden_size", "hidden_size", NULL},
+    {"seq_length", "max_position_embeddings", NULL},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"apply_residual_connection_post_layernorm", NULL, "false"},
+    {"pretraining_tp", NULL, NULL}, /* how a product was once split */
+    {"slow_but_exact", NULL, NULL},
+    {"offset_alibi", NULL, NULL},
+    {"attention_softmax_in_fp32", NULL, NULL},
+    {"masked_softmax_fusion", NULL, NULL},
+    {"bias_dropout_fusion", NULL, NULL},
+    {"skip_bias_add", NULL, NULL},
+    {"skip_bias_add_qkv", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_mpt = {
+    .prefix = "transformer.",
+    .embed = "wte.weight",
+    .norm = "norm_f.weight",
+    .head = "lm_head.weight",
+    .layers = "blocks.",
+    .part =
+        {
+            [KV_P_Q] = "attn.Wqkv.weight",
+            [KV_P_K] = "attn.Wqkv.weight",
+            [KV_P_V] = "attn.Wqkv.weight",
+            [KV_P_O] = "attn.out_proj.weight",
+            [KV_P_UP] = "ffn.up_proj.weight",
+            [KV_P_DOWN] = "ffn.down_proj.weight",
+            [KV_P_ATTN_NORM] = "norm_1.weight",
+            [KV_P_MLP_NORM] = "norm_2.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_mpt[] = {
+    {"d_model", "hidden_size", NULL},
+    {"n_layers", "num_hidden_layers", NULL},
+    {"n_heads", "num_attention_heads", NULL},
+    {"max_seq_len", "max_position_embeddings", NULL},
+    {"expansion_ratio", NULL, "4"},
+    {"layer_norm_epsilon", "rms_norm_eps", NULL},
+    {"no_bias", NULL, "true"},
+    {"norm_type", NULL, "\"low_precision_layernorm\""},
+    {"learned_pos_emb", NULL, NULL}, /* of no use beside ALiBi */
+    {"embedding_fraction", NULL, NULL},
+    {"emb_pdrop", NULL, NULL},
+    {"init_device", NULL, NULL},
+    {"init_config", NULL, NULL},
+    {"verbose", NULL, NULL},
+    {"attn_config", NULL, NULL},
+    {"attn_config.alibi", NULL, "true"},
+    {"attn_config.alibi_bias_max", NULL, "8"},
+    {"attn_config.attn_impl", NULL, NULL},
+    {"attn_config.attn_type", NULL, "\"multihead_attention\""},
+    {"attn_config.attn_uses_sequence_id", NULL, "false"},
+    {"attn_config.clip_qkv", NULL, "null"},
+    {"attn_config.prefix_lm", NULL, "false"},
+    {"attn_config.qk_ln", NULL, "false"},
+    {"attn_config.softmax_scale", NULL, "null"},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_starcoder2 = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_UP] = "mlp.c_fc.weight",
+            [KV_P_DOWN] = "mlp.c_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_starcoder2[] = {
+    {"norm_epsilon", "rms_norm_eps", NULL},
+    {"use_bias", NULL, "true"},
+    {"norm_type", NULL, "\"layer_norm\""},
+    {"mlp_type", NULL, "\"default\""},
+    {"residual_dropout", NULL, NULL},
+    {"embedding_dropout", NULL, NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_phi3 = {
+    FRAME,
+    .part =
+        {
+            [KV_P_Q] = "self_attn.qkv_proj.weight",
+            [KV_P_K] = "self_attn.qkv_proj.weight",
+            [KV_P_V] = "self_attn.qkv_proj.weight",
+            [KV_P_O] = "self_attn.o_proj.weight",
+            [KV_P_GATE] = "mlp.gate_up_proj.weight",
+            [KV_P_UP] = "mlp.gate_up_proj.weight",
+            [KV_P_DOWN] = "mlp.down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_tensor_names kv_names_gpt_neox = {
+    .prefix = "gpt_neox.",
+    .embed = "embed_in.weight",
+    .norm = "final_layer_norm.weight",
+    .head = "embed_out.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "attention.query_key_value.weight",
+            [KV_P_K] = "attention.query_key_value.weight",
+            [KV_P_V] = "attention.query_key_value.weight",
+            [KV_P_O] = "attention.dense.weight",
+            [KV_P_UP] = "mlp.dense_h_to_4h.weight",
+            [KV_P_DOWN] = "mlp.dense_4h_to_h.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_gpt_neox[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"rotary_pct", "partial_rotary_factor", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"rotary_emb_base", "rope_theta", NULL},
+    {"rope_theta", "rope_theta", NULL},
+    {"use_parallel_residual", NULL, "true"},
+    {"attention_bias", NULL, "true"},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_stablelm[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"use_qkv_bias", "qkv_bias", NULL},
+    {"use_parallel_residual", NULL, "false"},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_granite[] = {
+    {"embedding_multiplier", "embedding_multiplier", NULL},
+    {"residual_multiplier", "residual_multiplier", NULL},
+    {"attention_multiplier", "attention_multiplier", NULL},
+    {"logits_scaling", "logits_scaling", NULL},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_cohere = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            GATE_UP_DOWN,
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "input_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_cohere[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"logit_scale", "logit_scale", NULL},
+    {"use_qk_norm", NULL, "false"},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_phi = {
+    .prefix = "model.",
+    .embed = "embed_tokens.weight",
+    .norm = "final_layernorm.weight",
+    .head = "lm_head.weight",
+    .layers = "layers.",
+    .part =
+        {
+            [KV_P_Q] = "self_attn.q_proj.weight",
+            [KV_P_K] = "self_attn.k_proj.weight",
+            [KV_P_V] = "self_attn.v_proj.weight",
+            [KV_P_O] = "self_attn.dense.weight",
+            [KV_P_UP] = "mlp.fc1.weight",
+            [KV_P_DOWN] = "mlp.fc2.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "input_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_phi[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_smollm3[] = {
+    {"no_rope_layers", NULL, NULL},
+    {"no_rope_layer_interval", NULL, NULL},
+    {"pretraining_tp", NULL, NULL}, /* no number goes by it in this class */
+    {0},
+};

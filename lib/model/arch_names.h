@@ -1,0 +1,18 @@
+/* How tensors and fields are called, of each row of arch.c that calls them its
+ * own way. */
+#ifndef KV_MODEL_ARCH_NAMES_H
+#define KV_MODEL_ARCH_NAMES_H
+
+#include "lib/model/arch.h"
+
+extern const struct kv_tensor_names kv_names_llama, kv_names_sandwich,
+    kv_names_gpt2, kv_names_opt, kv_names_bloom, kv_names_mpt,
+    kv_names_starcoder2, kv_names_phi3, kv_names_gpt_neox, kv_names_cohere,
+    kv_names_phi;
+
+extern const struct kv_own_field kv_fields_of_gpt2[], kv_fields_of_opt[],
+    kv_fields_of_bloom[], kv_fields_of_mpt[], kv_fields_of_starcoder2[],
+    kv_fields_of_gpt_neox[], kv_fields_of_stablelm[], kv_fields_of_granite[],
+    kv_fields_of_cohere[], kv_fields_of_phi[], kv_fields_of_smollm3[];
+
+#endif

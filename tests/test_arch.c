@@ -1,0 +1,75 @@
+/* lib/model/config: what fields mean in one architecture and not in others. */
+#include "lib/model/config.h"
+#include "tests/test.h"
+
+/* A config of small sizes, its quotes ', and more. */
+static int read_arch(const char *arch, const char *model_type, const char *more,
+                     struct kv_config *c, struct kv_err *e)
+{
+    char text[2048];
+    json_t *json;
+    int rc;
+
+    snprintf(text, sizeof(text),
+             "{'architectures': ['%s'], 'model_type': '%s', 'hidden_size': 48, "
+             "'intermediate_size': 40, 'num_hidden_layers': 4, "
+             "'num_attention_heads': 6, 'num_key_value_heads': 2, "
+             "'vocab_size': 61, 'max_position_embeddings': 512%s%s}",
+             arch, model_type, *more ? ", " : "", more);
+    for (char *quote = text; (quote = strchr(quote, '\''));)
+        *quote = '"';
+    json = json_loads(text, 0, NULL);
+    assert_non_null(json);
+    rc = kv_config_parse(c, json, "config.json", e);
+    json_decref(json);
+    return rc;
+}
+
+static void test_windows(void **state)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(
+        read_arch("Starcoder2ForCausalLM", "starcoder2", "", &c, &e), 0);
+    assert_int_equal(c.shape.slide_window, 0);
+    assert_int_equal(read_arch("Phi3ForCausalLM", "phi3", "", &c, &e), 0);
+    assert_int_equal(c.shape.slide_window, 0);
+    assert_int_equal(
+        read_arch("Phi3ForCausalLM", "phi3", "'sliding_window': 64", &c, &e),
+        0);
+    assert_int_equal(c.shape.slide_window, 64);
+}
+
+/* SmolLM3: layers without RoPE. */
+static void test_still(void **state)
+{
+    static const char *const no_rope[] = {"", "'no_rope_layers': [1, 1, 1, 0]"};
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(
+            read_arch("SmolLM3ForCausalLM", "smollm3", no_rope[i], &c, &e), 0);
+        for (size_t l = 0; l < 4; l++)
+            assert_int_equal(kv_shape_layer(&c.shape, l).n_rot, l < 3 ? 4 : 0);
+    }
+    assert_int_equal(read_arch("SmolLM3ForCausalLM", "smollm3",
+                               "'no_rope_layers': [1, 0]", &c, &e),
+                     -1);
+    assert_says(e, "no_rope_layers is not a list of 4 numbers");
+    assert_int_equal(read_arch("SmolLM3ForCausalLM", "smollm3",
+                               "'no_rope_layers': [1, 2, 1, 0]", &c, &e),
+                     -1);
+    assert_says(e, "no_rope_layers: layer 1 is neither 0 nor 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_windows),
+                                       cmocka_unit_test(test_still)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
