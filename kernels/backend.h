@@ -70,13 +70,15 @@ struct kv_activation {
  * windows of n tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim], to which
  * bias (NULL: none) is added, in place or not.  Then RMSNorm of each head of q
  * and k (norm NULL: none), or of all heads of a token as one, where norm_whole
- * (on the CPU alone), to q and k_pre, and RoPE of both, to q and k. */
+ * (on the CPU alone), to q and k_pre, in which the channels that turn are times
+ * rope_scale (1 elsewhere than on the CPU), and RoPE of both, to q and k. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;
     float *qkv;
     const float *bias, *q_norm, *k_norm;
     bool norm_whole;
+    float rope_scale;
     float eps;
     const float *rope;    /* [n][2][n_rot]: cosines, sines */
     float *q;             /* [rows][n_heads][head_dim] */

@@ -138,6 +138,15 @@ static void norm_heads(const struct kv_heads *h, const float *w, float *x,
         kv_rms_norm(x + i, w, one, h->eps, x + i);
 }
 
+/* The channels of x [rows][heads] that turn. */
+static void scale_turning(const struct kv_heads *h, float *x, size_t heads)
+{
+    const size_t half = h->head_dim / 2;
+
+    for (size_t i = 0; h->rope_scale != 1 && i < 2 * h->rows * heads; i++)
+        kv_row_scale(x + i * half, h->n_rot, h->rope_scale);
+}
+
 static int heads(const struct kv_heads *h, struct kv_err *e)
 {
     const size_t q_dim = h->n_heads * h->head_dim;
@@ -156,6 +165,8 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     }
     norm_heads(h, h->q_norm, h->q, h->n_heads);
     norm_heads(h, h->k_norm, h->k_pre, h->n_kv_heads);
+    scale_turning(h, h->q, h->n_heads);
+    scale_turning(h, h->k_pre, h->n_kv_heads);
     memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));
     kv_rotate_heads(rope, h->n_rot, h->q, h->rows, h->n_heads, h->head_dim);
     kv_rotate_heads(rope, h->n_rot, h->k, h->rows, h->n_kv_heads, h->head_dim);

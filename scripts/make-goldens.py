@@ -8,7 +8,7 @@ expected.safetensors with
 
     tokens  I64 [n]                losses     F32 [n - 1], -log p of the next
     k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE
-    k_pre.L                        immediately before it
+    k_pre.L                        immediately before it, times its scale
 
 in f32 on the CPU.  Run by hand; tests/test_golden.c reads the folders.
 """
@@ -96,6 +96,24 @@ MODELS = {
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
         max_position_embeddings=64, logit_scale=0.25)),
+    "llama3": ("LlamaForCausalLM", dict(SMALL, rope_parameters=dict(
+        rope_type="llama3", rope_theta=10000.0, factor=8.0,
+        low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16))),
+    "yarn": ("LlamaForCausalLM", dict(SMALL, rope_parameters=dict(
+        rope_type="yarn", rope_theta=100.0, factor=4.0,
+        original_max_position_embeddings=16))),
+    "dynamic": ("LlamaForCausalLM", dict(
+        SMALL, max_position_embeddings=16, rope_parameters=dict(
+            rope_type="dynamic", rope_theta=100.0, factor=2.0))),
+    "longrope": ("Phi3ForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, original_max_position_embeddings=16,
+        tie_word_embeddings=True, rope_parameters=dict(
+            rope_type="longrope", rope_theta=100.0,
+            partial_rotary_factor=0.75, short_factor=[1.0, 1.25, 1.5],
+            long_factor=[1.5, 2.0, 3.0]))),
     "olmo2": ("Olmo2ForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
@@ -129,9 +147,12 @@ def keys_and_values(model, tokens, config):
     module = sys.modules[type(model).__module__]
     real = getattr(module, "apply_rotary_pos_emb", None)
     if real:
-        def spy(q, k, *more, **named):
+        def spy(q, k, cos, *more, **named):
+            scale = getattr(model.base_model.rotary_emb, "attention_scaling",
+                            1.0)
             seen.append(k.clone())
-            return real(q, k, *more, **named)
+            seen[-1][..., :cos.shape[-1]] *= scale
+            return real(q, k, cos, *more, **named)
         module.apply_rotary_pos_emb = spy
     with torch.no_grad():
         logits = model(tokens[None], past_key_values=Cache(),

@@ -2,6 +2,8 @@
 #include "lib/model/config.h"
 #include "tests/test.h"
 
+#include <math.h>
+
 /* A config of small sizes, its quotes ', and more. */
 static int read_arch(const char *arch, const char *model_type, const char *more,
                      struct kv_config *c, struct kv_err *e)
@@ -66,10 +68,69 @@ static void test_still(void **state)
     assert_says(e, "no_rope_layers: layer 1 is neither 0 nor 1");
 }
 
+/* Phi 3's lists of divisors: of short windows, of long ones; the scale. */
+static void test_longrope(void **state)
+{
+    static const char text[] =
+        "'original_max_position_embeddings': 64, 'rope_scaling': {'type': "
+        "'su', 'short_factor': [1, 1, 1, 2], 'long_factor': [1, 1, 1, 4]}";
+    struct kv_config c;
+    struct kv_err e = {""};
+    float near;
+
+    (void)state;
+    assert_int_equal(read_arch("Phi3ForCausalLM", "phi3", text, &c, &e), 0);
+    near = c.shape.inv_freq[3];
+    assert_true(near == (float)(pow(1e4, -0.75) / 2));
+    assert_true(c.rope.scale == (float)sqrt(1.5)); /* 512 of 64 tokens */
+    kv_config_set_window(&c, 65);
+    assert_true(c.shape.inv_freq[3] == near / 2);
+    kv_config_set_window(&c, 64);
+    assert_true(c.shape.inv_freq[3] == near);
+    assert_int_equal(
+        read_arch("Phi3ForCausalLM", "phi3",
+                  "'rope_scaling': {'type': 'longrope', 'short_factor': [1]}",
+                  &c, &e),
+        -1);
+    assert_says(e, "rope_scaling.long_factor is not a list of 4 numbers");
+}
+
+static void test_yarn(void **state)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(
+        read_arch("Qwen2ForCausalLM", "qwen2",
+                  "'rms_norm_eps': 1e-6, 'rope_scaling': {'type': 'yarn', "
+                  "'factor': 4.0, 'original_max_position_embeddings': 128}",
+                  &c, &e),
+        0);
+    assert_true(c.rope.scale == (float)(0.1 * log(4) + 1));
+    assert_true(c.shape.inv_freq[0] == 1);
+    assert_true(c.shape.inv_freq[3] == (float)(pow(1e4, -0.75) / 4));
+    assert_int_equal(
+        read_arch("Qwen2ForCausalLM", "qwen2",
+                  "'rms_norm_eps': 1e-6, 'rope_scaling': {'type': 'yarn', "
+                  "'factor': 4.0, 'truncate': 1}",
+                  &c, &e),
+        -1);
+    assert_says(e, "rope_scaling.truncate is neither true nor false");
+    assert_int_equal(
+        read_arch("Qwen2ForCausalLM", "qwen2",
+                  "'rms_norm_eps': 1e-6, 'rope_scaling': {'type': 'dynamic', "
+                  "'factor': 0.5}",
+                  &c, &e),
+        -1);
+    assert_says(e, "rope_scaling.factor: dynamic RoPE wants a factor from 1");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_windows),
-                                       cmocka_unit_test(test_still)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows), cmocka_unit_test(test_still),
+        cmocka_unit_test(test_longrope), cmocka_unit_test(test_yarn)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -431,8 +431,8 @@ static const struct {
      {"rope_parameters and", "rope_scaling contradict"}},
     {NULL,
      "\"rope_parameters\": {\"rope_type\": \"default\"}, "
-     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}",
-     {"rope_scaling.type", "yarn is not implemented"}},
+     "\"rope_scaling\": {\"type\": \"ntk\", \"factor\": 4}",
+     {"rope_scaling.type", "ntk is not implemented"}},
     {NULL,
      "\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": "
      "\"default\", \"factor\": 4}",

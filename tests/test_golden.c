@@ -117,6 +117,7 @@ static void check_model(const char *folder, const char *name)
         kv_model_open(&m, path, &e))
         fail_msg("%s", e.msg);
     ids = find(&g, "tokens");
+    kv_model_context(m, ids->n);
     tokens = kv_alloc(ids->n, sizeof(*tokens));
     for (size_t i = 0; i < ids->n; i++) /* I64, little endian */
         tokens[i] = ids->data[8 * i];

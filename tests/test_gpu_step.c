@@ -24,6 +24,7 @@ static struct kv_config config_of(const struct kv_shape *s)
                           .norm_eps = 1e-5f,
                           .embed_scale = 1,
                           .logit_scale = 1,
+                          .rope.scale = 1,
                           .shape = *s};
 
     c.shape.n_layers = LAYERS;

@@ -324,7 +324,17 @@ const struct kv_tensor_names kv_names_phi = {
         },
 };
 
+const struct kv_own_field kv_fields_of_phi3[] = {
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {"full_attn_mod", NULL, "1"},
+    {"interpolate_factor", NULL, "1"},
+    {"lm_head_bias", NULL, "false"},
+    {"auto_map", NULL, NULL}, /* code of the time before transformers had it */
+    {0},
+};
+
 const struct kv_own_field kv_fields_of_phi[] = {
+    {"auto_map", NULL, NULL},
     {"layer_norm_eps", "rms_norm_eps", NULL},
     {"partial_rotary_factor", "partial_rotary_factor", NULL},
     {0},

@@ -437,8 +437,7 @@ static int read_positions(const struct kv_fields *f, struct kv_config *c,
 {
     switch (c->arch->positions) {
     case KV_ROPE:
-        return kv_config_rope(f, c->arch, n_slide < c->shape.n_layers, n_slide,
-                              c->n_ctx, &c->shape, e);
+        return kv_config_rope(f, c, n_slide < c->shape.n_layers, n_slide, e);
     case KV_LEARNED:
         c->n_places = c->n_ctx;
         break;
@@ -496,6 +495,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
                           : a->positions != KV_ROPE ? positions[a->positions]
                           : a->norm_after           ? "norms after attention"
                           : a->still_every          ? "layers without RoPE"
+                          : c->rope.scale != 1      ? "RoPE with a scale"
                           : 2 * c->shape.n_rot < c->shape.head_dim
                               ? "RoPE of a part"
                           : a->plain_mlp          ? "an MLP without gate"

@@ -9,6 +9,19 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+/* RoPE of all layers, or of those of full attention.  Where it goes by the
+ * length of the text, it is what transformers has for a whole window at once.
+ */
+struct kv_rope_kind {
+    float inv_freq[KV_MAX_HEAD_DIM / 2];
+    float scale;  /* of q and k, in the channels that turn, before they do */
+    size_t near;  /* longer windows have other frequencies; 0: none have */
+    double theta; /* theirs, by dynamic, of n tokens: growth n / near -
+                   * (growth - 1), to a power, times this */
+    double growth;
+    float far_freq[KV_MAX_HEAD_DIM / 2]; /* or, growth 0, these */
+};
+
 struct kv_config {
     const struct kv_arch *arch;
     size_t hidden, inter, n_vocab, n_ctx;
@@ -20,7 +33,9 @@ struct kv_config {
     enum kv_act act;
     float logit_scale; /* of logits, before the cap */
     size_t n_places;   /* learned positions; 0: none */
-    struct kv_shape shape;
+    struct kv_rope_kind rope;
+    float slide_scale;     /* rope.scale of layers that slide */
+    struct kv_shape shape; /* of windows that are not longer than rope.near */
 };
 
 /* A field that config.json, or an object in it, may have.  only: the one value,
@@ -35,14 +50,16 @@ extern const struct kv_field kv_config_known[];
 
 /* Every field that changes numbers is honoured as transformers 5 does, or
  * refused by name: fails on a field that is not known, missing, out of range
- * or of a value that is not implemented (an unknown activation, RoPE
- * scaling other than linear and llama3, partial rotation),
- * and on two fields that contradict each other. */
+ * or of a value that is not implemented (an unknown activation or RoPE
+ * scaling), and on two fields that contradict each other. */
 int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e);
 
 /* The same of what is read already; path: for sentences. */
 int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
                     struct kv_err *e);
+
+/* The shape becomes that of windows of n tokens. */
+void kv_config_set_window(struct kv_config *c, size_t n);
 
 /* Fails, naming what differs, unless layers are Llama's: for what computes no
  * others.  what: "CUDA". */

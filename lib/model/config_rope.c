@@ -89,37 +89,40 @@ static int read_theta(struct rope *r, const struct kv_fields *f,
 }
 
 static int scale_none(const struct rope *r, const struct kv_fields *f,
-                      double *inv_freq, size_t n, struct kv_err *e)
+                      double *inv_freq, struct kv_rope_kind *kind,
+                      struct kv_err *e)
 {
-    (void)r, (void)f, (void)inv_freq, (void)n, (void)e;
+    (void)r, (void)f, (void)inv_freq, (void)kind, (void)e;
     return 0;
 }
 
 static int scale_linear(const struct rope *r, const struct kv_fields *f,
-                        double *inv_freq, size_t n, struct kv_err *e)
+                        double *inv_freq, struct kv_rope_kind *kind,
+                        struct kv_err *e)
 {
     double factor = 0;
 
-    (void)r;
+    (void)kind;
     if (kv_fields_real(f, "factor", &factor, e))
         return -1;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < r->head_dim / 2; i++)
         inv_freq[i] /= factor;
     return 0;
 }
 
-/* original_max_position_embeddings stands in the block, or at the top. */
+/* original_max_position_embeddings stands in the block, or at the top; or,
+ * where it may be absent, is all positions. */
 static int read_old_ctx(const struct rope *r, const struct kv_fields *f,
-                        double *old_ctx, struct kv_err *e)
+                        bool may_be_absent, double *old_ctx, struct kv_err *e)
 {
     static const char name[] = "original_max_position_embeddings";
     const bool at_top = kv_fields_get(r->top, name);
-    double top = 0;
+    double top = (double)r->n_ctx;
 
     if (at_top && kv_fields_real(r->top, name, &top, e))
         return -1;
     *old_ctx = top;
-    if ((!at_top || kv_fields_get(f, name)) &&
+    if ((!(at_top || may_be_absent) || kv_fields_get(f, name)) &&
         kv_fields_real(f, name, old_ctx, e))
         return -1;
     if (at_top && *old_ctx != top)
@@ -133,21 +136,23 @@ static int read_old_ctx(const struct rope *r, const struct kv_fields *f,
 /* Llama 3.1: long wavelengths are divided by the factor, short ones are
  * kept, those between are blended. */
 static int scale_llama3(const struct rope *r, const struct kv_fields *f,
-                        double *inv_freq, size_t n, struct kv_err *e)
+                        double *inv_freq, struct kv_rope_kind *kind,
+                        struct kv_err *e)
 {
     double factor = 0, low = 0, high = 0, old_ctx = 0;
 
+    (void)kind;
     if (kv_fields_real(f, "factor", &factor, e) ||
         kv_fields_real(f, "low_freq_factor", &low, e) ||
         kv_fields_real(f, "high_freq_factor", &high, e) ||
-        read_old_ctx(r, f, &old_ctx, e))
+        read_old_ctx(r, f, false, &old_ctx, e))
         return -1;
     if (high <= low)
         return kv_fail(e,
                        "%s: field %shigh_freq_factor is not above "
                        "low_freq_factor",
                        f->path, f->in);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < r->head_dim / 2; i++) {
         const double turns = old_ctx * inv_freq[i] / (2 * M_PI);
         const double keep = (turns - low) / (high - low);
 
@@ -159,27 +164,209 @@ static int scale_llama3(const struct rope *r, const struct kv_fields *f,
     return 0;
 }
 
-#define EVERY_TYPE                                                 \
-    {"rope_type", NULL}, {"type", NULL}, {"rope_theta", NULL},     \
-        {"partial_rotary_factor", "1"}, {"attention_factor", "1"}, \
-    {                                                              \
-        "original_max_position_embeddings", NULL                   \
+static int read_real_if(const struct kv_fields *f, const char *name, double *x,
+                        struct kv_err *e)
+{
+    return kv_fields_get(f, name) ? kv_fields_real(f, name, x, e) : 0;
+}
+
+/* x as floats. */
+static int put(const struct rope *r, const double *x, const char *type,
+               float *inv_freq, struct kv_err *e)
+{
+    for (size_t i = 0; i < r->head_dim / 2; i++) {
+        if (!(x[i] >= (double)FLT_MIN &&
+              x[i] * (double)r->n_ctx <= (double)FLT_MAX))
+            return kv_fail(e,
+                           "%s: rope_theta %g and RoPE scaling %s give a "
+                           "frequency of %g, with which f32 cannot count to "
+                           "position %zu",
+                           r->top->path, r->theta, type, x[i], r->n_ctx);
+        inv_freq[i] = (float)x[i];
+    }
+    return 0;
+}
+
+/* Longer windows than n_ctx have a larger theta. */
+static int scale_dynamic(const struct rope *r, const struct kv_fields *f,
+                         double *inv_freq, struct kv_rope_kind *kind,
+                         struct kv_err *e)
+{
+    (void)inv_freq;
+    if (kv_fields_real(f, "factor", &kind->growth, e))
+        return -1;
+    if (kind->growth < 1 || r->head_dim < 4)
+        return kv_fail(e,
+                       "%s: field %sfactor: dynamic RoPE wants a factor from 1 "
+                       "on, and 4 channels that turn",
+                       f->path, f->in);
+    kind->near = r->n_ctx;
+    kind->theta = r->theta;
+    return 0;
+}
+
+static double mscale(double factor, double by)
+{
+    return factor > 1 ? 0.1 * by * log(factor) + 1 : 1;
+}
+
+/* YaRN's scale of q and k, unless it is given. */
+static int read_yarn_scale(const struct kv_fields *f, double factor,
+                           float *scale, struct kv_err *e)
+{
+    double mine = 0, all = 0, x;
+
+    if (read_real_if(f, "mscale", &mine, e) ||
+        read_real_if(f, "mscale_all_dim", &all, e))
+        return -1;
+    x = mine > 0 && all > 0 ? mscale(factor, mine) / mscale(factor, all)
+                            : mscale(factor, 1);
+    if (read_real_if(f, "attention_factor", &x, e))
+        return -1;
+    *scale = (float)x;
+    return 0;
+}
+
+/* The pair that turns so many times in old_ctx tokens. */
+static double yarn_pair(const struct rope *r, double old_ctx, double turns)
+{
+    return (double)r->head_dim * log(old_ctx / (turns * 2 * M_PI)) /
+           (2 * log(r->theta));
+}
+
+/* Pairs up to one that turns often keep their frequency, those from one on that
+ * turns seldom are divided by the factor, between them is a ramp. */
+static int scale_yarn(const struct rope *r, const struct kv_fields *f,
+                      double *inv_freq, struct kv_rope_kind *kind,
+                      struct kv_err *e)
+{
+    double factor = 0, fast = 32, slow = 1, old_ctx = 0, low, high;
+    bool truncate = true;
+
+    if (kv_fields_real(f, "factor", &factor, e) ||
+        read_real_if(f, "beta_fast", &fast, e) ||
+        read_real_if(f, "beta_slow", &slow, e) ||
+        kv_fields_flag_if(f, "truncate", &truncate, e) ||
+        read_old_ctx(r, f, true, &old_ctx, e) ||
+        read_yarn_scale(f, factor, &kind->scale, e))
+        return -1;
+    if (r->theta <= 1)
+        return kv_fail(e,
+                       "%s: RoPE scaling yarn with rope_theta %g: not above "
+                       "1",
+                       f->path, r->theta);
+    low = yarn_pair(r, old_ctx, fast);
+    high = yarn_pair(r, old_ctx, slow);
+    low = fmax(truncate ? floor(low) : low, 0);
+    high = fmin(truncate ? ceil(high) : high, (double)r->head_dim - 1);
+    high += low == high ? 0.001 : 0;
+    for (size_t i = 0; i < r->head_dim / 2; i++) {
+        const double ramp = ((double)i - low) / (high - low);
+        const double divided = fmin(fmax(ramp, 0), 1);
+
+        inv_freq[i] *= divided / factor + 1 - divided;
+    }
+    return 0;
+}
+
+/* A number above 0 for each pair, by which its frequency is divided. */
+static int divide(const struct rope *r, const struct kv_fields *f,
+                  const char *name, const double *inv_freq, double *out,
+                  struct kv_err *e)
+{
+    const json_t *list = kv_fields_get(f, name);
+    const size_t n = r->head_dim / 2;
+
+    if (json_array_size(list) != n)
+        return kv_fail(e,
+                       "%s: field %s%s is not a list of %zu numbers, one for "
+                       "each pair that turns",
+                       f->path, f->in, name, n);
+    for (size_t i = 0; i < n; i++) {
+        const double by = json_number_value(json_array_get(list, i));
+
+        if (!(by >= (double)FLT_MIN && by <= (double)FLT_MAX))
+            return kv_fail(e,
+                           "%s: field %s%s: number %zu is not above 0, or not "
+                           "what f32 holds",
+                           f->path, f->in, name, i);
+        out[i] = inv_freq[i] / by;
+    }
+    return 0;
+}
+
+/* Phi 3: windows up to old_ctx by one list, longer ones by another. */
+static int scale_longrope(const struct rope *r, const struct kv_fields *f,
+                          double *inv_freq, struct kv_rope_kind *kind,
+                          struct kv_err *e)
+{
+    double factor, old_ctx = 0, scale = 1, far[KV_MAX_HEAD_DIM / 2];
+
+    if (read_old_ctx(r, f, true, &old_ctx, e))
+        return -1;
+    factor = (double)r->n_ctx / old_ctx;
+    if (read_real_if(f, "factor", &factor, e))
+        return -1;
+    if (factor > 1)
+        scale = sqrt(1 + log(factor) / log(old_ctx));
+    if (read_real_if(f, "attention_factor", &scale, e) ||
+        divide(r, f, "long_factor", inv_freq, far, e) ||
+        divide(r, f, "short_factor", inv_freq, inv_freq, e))
+        return -1;
+    if (!(old_ctx >= 2 && old_ctx < 1 << 28))
+        return kv_fail(e,
+                       "%s: RoPE scaling longrope: "
+                       "original_max_position_embeddings is %g",
+                       f->path, old_ctx);
+    kind->scale = (float)scale;
+    kind->near = (size_t)old_ctx;
+    return put(r, far, "longrope", kind->far_freq, e);
+}
+
+#define EVERY_TYPE                                             \
+    {"rope_type", NULL}, {"type", NULL}, {"rope_theta", NULL}, \
+        {"partial_rotary_factor", "1"},                        \
+    {                                                          \
+        "original_max_position_embeddings", NULL               \
+    }
+#define NO_SCALE                \
+    {                           \
+        "attention_factor", "1" \
     }
 
 static const struct rope_type {
     const char *name;
-    struct kv_field known[10];
+    struct kv_field known[14];
     int (*scale)(const struct rope *r, const struct kv_fields *f,
-                 double *inv_freq, size_t n, struct kv_err *e);
+                 double *inv_freq, struct kv_rope_kind *kind, struct kv_err *e);
 } types[] = {
-    {"default", {EVERY_TYPE, {"factor", "1"}}, scale_none},
-    {"linear", {EVERY_TYPE, {"factor", NULL}}, scale_linear},
+    {"default", {EVERY_TYPE, NO_SCALE, {"factor", "1"}}, scale_none},
+    {"linear", {EVERY_TYPE, NO_SCALE, {"factor", NULL}}, scale_linear},
+    {"dynamic", {EVERY_TYPE, NO_SCALE, {"factor", NULL}}, scale_dynamic},
     {"llama3",
      {EVERY_TYPE,
+      NO_SCALE,
       {"factor", NULL},
       {"low_freq_factor", NULL},
       {"high_freq_factor", NULL}},
      scale_llama3},
+    {"yarn",
+     {EVERY_TYPE,
+      {"factor", NULL},
+      {"attention_factor", NULL},
+      {"beta_fast", NULL},
+      {"beta_slow", NULL},
+      {"mscale", NULL},
+      {"mscale_all_dim", NULL},
+      {"truncate", NULL}},
+     scale_yarn},
+    {"longrope",
+     {EVERY_TYPE,
+      {"factor", NULL},
+      {"attention_factor", NULL},
+      {"short_factor", NULL},
+      {"long_factor", NULL}},
+     scale_longrope},
 };
 
 /* The type's name: rope_type, or type as older files have it. */
@@ -190,25 +377,31 @@ static int read_type(const struct kv_fields *f, const struct rope_type **type,
     const json_t *old = kv_fields_get(f, "type");
     const json_t *given = now ? now : old;
     const char *name = given ? json_string_value(given) : types[0].name;
+    char known[128] = "";
 
     if (now && old && !json_equal(now, old))
         return kv_fail(e,
                        "%s: fields %srope_type and %stype contradict each "
                        "other",
                        f->path, f->in, f->in);
-    for (size_t i = 0; name && i < sizeof(types) / sizeof(*types); i++)
-        if (!strcmp(types[i].name, name)) {
-            *type = &types[i];
+    if (name && !strcmp(name, "su")) /* as it was first called */
+        name = "longrope";
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+        const size_t n = strlen(known);
+
+        *type = &types[i];
+        if (name && !strcmp(types[i].name, name))
             return 0;
-        }
+        snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
+                 types[i].name);
+    }
     return kv_fail(e,
-                   "%s: field %s%s: RoPE scaling %s is not implemented "
-                   "(default, linear and llama3 are)",
+                   "%s: field %s%s: RoPE scaling %s is not implemented (known: "
+                   "%s)",
                    f->path, f->in, now ? "rope_type" : "type",
-                   name ? name : "without a name");
+                   name ? name : "without a name", known);
 }
 
-/* Frequencies of a block; NULL: of theta alone. */
 /* Where the class turns a part of a head's channels: which part. */
 static int read_partial(struct rope *r, const struct kv_arch *a,
                         struct kv_err *e)
@@ -249,41 +442,33 @@ static int check_block(const struct rope *r, const struct kv_fields *f,
     return kv_fields_check(f, known, e);
 }
 
+/* RoPE of a block; NULL: of theta alone. */
 static int compute(const struct rope *r, const struct kv_fields *f,
-                   float *inv_freq, struct kv_err *e)
+                   struct kv_rope_kind *kind, struct kv_err *e)
 {
     const struct rope_type *type = &types[0];
-    const size_t n = r->head_dim / 2;
     double x[KV_MAX_HEAD_DIM / 2];
 
-    for (size_t i = 0; i < n; i++)
+    *kind = (struct kv_rope_kind){.scale = 1};
+    for (size_t i = 0; i < r->head_dim / 2; i++)
         x[i] = pow(r->theta, -2 * (double)i / (double)r->head_dim);
     if (f && (read_type(f, &type, e) || check_block(r, f, type, e) ||
-              type->scale(r, f, x, n, e)))
+              type->scale(r, f, x, kind, e)))
         return -1;
-    for (size_t i = 0; i < n; i++) {
-        if (!(x[i] >= (double)FLT_MIN &&
-              x[i] * (double)r->n_ctx <= (double)FLT_MAX))
-            return kv_fail(e,
-                           "%s: rope_theta %g and RoPE scaling %s give a "
-                           "frequency of %g, with which f32 cannot count to "
-                           "position %zu",
-                           r->top->path, r->theta, type->name, x[i], r->n_ctx);
-        inv_freq[i] = (float)x[i];
-    }
-    return 0;
+    return put(r, x, type->name, kind->inv_freq, e);
 }
 
 /* Of the layers that slide, where they have frequencies of their own: scaling
  * is that of rope_parameters, which is by type then. */
-static int read_slide(const struct kv_fields *f, const struct kv_arch *a,
-                      size_t n_ctx, struct kv_shape *shape, struct kv_err *e)
+static int read_slide(const struct kv_fields *f, struct kv_config *c,
+                      struct kv_err *e)
 {
     static const char name[] = "rope_local_base_freq";
     struct rope r = {.top = f,
-                     .theta = a->slide_theta,
-                     .head_dim = shape->head_dim,
-                     .n_ctx = n_ctx};
+                     .theta = c->arch->slide_theta,
+                     .head_dim = c->shape.head_dim,
+                     .n_ctx = c->n_ctx};
+    struct kv_rope_kind kind;
 
     if (kv_fields_get(f, name)) {
         if (kv_fields_real(f, name, &r.theta, e))
@@ -297,31 +482,54 @@ static int read_slide(const struct kv_fields *f, const struct kv_arch *a,
         return kv_fail(e,
                        "%s: field rope_parameters is not by type of layers, "
                        "as a %s has it",
-                       f->path, a->name);
-    return (r.n_blocks && read_theta(&r, &r.block[0].fields, e)) ||
-                   compute(&r, r.n_blocks ? &r.block[0].fields : NULL,
-                           shape->slide_freq, e)
-               ? -1
-               : 0;
+                       f->path, c->arch->name);
+    if ((r.n_blocks && read_theta(&r, &r.block[0].fields, e)) ||
+        compute(&r, r.n_blocks ? &r.block[0].fields : NULL, &kind, e))
+        return -1;
+    if (kind.near)
+        return kv_fail(e,
+                       "%s: RoPE of layers that slide goes by the length of "
+                       "the text, which is not implemented",
+                       f->path);
+    c->slide_scale = kind.scale;
+    memcpy(c->shape.slide_freq, kind.inv_freq, sizeof(kind.inv_freq));
+    return 0;
 }
 
-int kv_config_rope(const struct kv_fields *f, const struct kv_arch *a,
-                   bool full, bool slides, size_t n_ctx, struct kv_shape *shape,
-                   struct kv_err *e)
+/* Of all blocks, which must agree. */
+static int read_blocks(struct rope *r, struct kv_config *c, struct kv_err *e)
 {
-    const bool apart = a->slide_theta > 0; /* frequencies by type */
+    struct kv_rope_kind other;
+
+    if (compute(r, r->n_blocks ? &r->block[0].fields : NULL, &c->rope, e))
+        return -1;
+    for (size_t i = 1; i < r->n_blocks; i++) {
+        if (compute(r, &r->block[i].fields, &other, e))
+            return -1;
+        if (memcmp(&other, &c->rope, sizeof(other)) != 0)
+            return kv_fail(e, "%s: fields %.*s and %.*s contradict each other",
+                           r->top->path, (int)strlen(r->block[0].label) - 1,
+                           r->block[0].label,
+                           (int)strlen(r->block[i].label) - 1,
+                           r->block[i].label);
+    }
+    return 0;
+}
+
+int kv_config_rope(const struct kv_fields *f, struct kv_config *c, bool full,
+                   bool slides, struct kv_err *e)
+{
+    const bool apart = c->arch->slide_theta > 0; /* frequencies by type */
     struct rope r = {.top = f,
-                     .theta = a->theta,
-                     .head_dim = shape->head_dim,
-                     .n_ctx = n_ctx};
-    size_t n;
-    float other[KV_MAX_HEAD_DIM / 2];
+                     .theta = c->arch->theta,
+                     .head_dim = c->shape.head_dim,
+                     .n_ctx = c->n_ctx};
 
     if (!apart && kv_fields_get(f, "rope_local_base_freq"))
         return kv_fail(e,
                        "%s: field rope_local_base_freq is not null, but a %s "
                        "has none",
-                       f->path, a->name);
+                       f->path, c->arch->name);
     if (add_blocks(&r, "rope_parameters", full, slides && !apart, e) ||
         add_blocks(&r, "rope_scaling", full, slides && !apart, e) ||
         read_theta(&r, f, e))
@@ -329,20 +537,31 @@ int kv_config_rope(const struct kv_fields *f, const struct kv_arch *a,
     for (size_t i = 0; i < r.n_blocks; i++)
         if (read_theta(&r, &r.block[i].fields, e))
             return -1;
-    if (read_partial(&r, a, e))
+    if (read_partial(&r, c->arch, e) || read_blocks(&r, c, e))
         return -1;
-    n = shape->n_rot = r.head_dim / 2;
-    if (compute(&r, r.n_blocks ? &r.block[0].fields : NULL, shape->inv_freq, e))
-        return -1;
-    for (size_t i = 1; i < r.n_blocks; i++) {
-        if (compute(&r, &r.block[i].fields, other, e))
-            return -1;
-        if (memcmp(other, shape->inv_freq, n * sizeof(*other)) != 0)
-            return kv_fail(e, "%s: fields %.*s and %.*s contradict each other",
-                           f->path, (int)strlen(r.block[0].label) - 1,
-                           r.block[0].label, (int)strlen(r.block[i].label) - 1,
-                           r.block[i].label);
+    c->shape.n_rot = r.head_dim / 2;
+    c->slide_scale = c->rope.scale;
+    kv_config_set_window(c, 0);
+    return apart ? read_slide(f, c, e) : 0;
+}
+
+void kv_config_set_window(struct kv_config *c, size_t n)
+{
+    const struct kv_rope_kind *r = &c->rope;
+    const double d = 2 * (double)c->shape.n_rot;
+    const bool far = r->near && n > r->near;
+    struct kv_shape *s = &c->shape;
+
+    memcpy(s->inv_freq, far && r->growth == 0 ? r->far_freq : r->inv_freq,
+           sizeof(s->inv_freq));
+    if (far && r->growth > 0) {
+        const double times = r->growth * (double)n / (double)r->near;
+        const double theta =
+            r->theta * pow(times - (r->growth - 1), d / (d - 2));
+
+        for (size_t i = 0; i < s->n_rot; i++)
+            s->inv_freq[i] = (float)pow(theta, -2 * (double)i / d);
     }
-    memcpy(shape->slide_freq, shape->inv_freq, sizeof(shape->slide_freq));
-    return apart ? read_slide(f, a, n_ctx, shape, e) : 0;
+    if (!(c->arch->slide_theta > 0))
+        memcpy(s->slide_freq, s->inv_freq, sizeof(s->slide_freq));
 }

@@ -5,17 +5,16 @@
 #include "lib/model/config_fields.h"
 #include "lib/shape.h"
 
-/* Frequencies of the shape, whose head_dim is known, from rope_parameters (for
- * all layers, or by their type), rope_scaling and rope_theta; where layers that
- * slide have their own, those from rope_parameters and rope_local_base_freq.
- * full, slides: whether the model has layers of full attention, and of sliding
- * attention. n_ctx: positions that it may be used at.
+/* c->rope and the shape's frequencies from rope_parameters (for all layers, or
+ * by their type), rope_scaling and rope_theta; where layers that slide have
+ * their own, those from rope_parameters and rope_local_base_freq.  c: has
+ * architecture, head_dim and n_ctx.  full, slides: whether the model has layers
+ * of full attention, and of sliding attention.
  *
- * Fails on a type other than default, linear and llama3, on partial rotation,
- * when two of these fields contradict each other, and on frequencies that f32
- * does not hold. */
-int kv_config_rope(const struct kv_fields *f, const struct kv_arch *a,
-                   bool full, bool slides, size_t n_ctx, struct kv_shape *shape,
-                   struct kv_err *e);
+ * Fails on a type that is not known, on partial rotation where the class has
+ * none, when two of these fields contradict each other, and on frequencies that
+ * f32 does not hold. */
+int kv_config_rope(const struct kv_fields *f, struct kv_config *c, bool full,
+                   bool slides, struct kv_err *e);
 
 #endif

@@ -135,6 +135,8 @@ int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
         .k_norm = vector(p, KV_P_K_NORM),
         .norm_whole = p->m->config.arch->qk_norm_whole,
         .eps = p->m->config.norm_eps,
+        .rope_scale = p->shape.window ? p->m->config.slide_scale
+                                      : p->m->config.rope.scale,
         .rope = p->rope,
         .q = p->q + t->at * p->q_dim,
         .k = p->k + t->at * p->kv_dim,

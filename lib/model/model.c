@@ -100,12 +100,18 @@ static void fill_info(struct kv_model *m, const char *dir)
     i->shape = c->shape;
 }
 
-size_t kv_model_context(const struct kv_model *m, size_t asked)
+size_t kv_model_context(struct kv_model *m, size_t asked)
 {
+    const size_t n = asked ? asked : m->info.n_ctx;
+
+    if (m->config.rope.near) {
+        kv_config_set_window(&m->config, n);
+        m->info.shape = m->config.shape;
+    }
     if (asked > m->info.n_ctx)
         kv_note("%s was trained for windows of %zu tokens, not %zu",
                 m->info.name, m->info.n_ctx, asked);
-    return asked ? asked : m->info.n_ctx;
+    return n;
 }
 
 /* What would change the weights and is not applied. */

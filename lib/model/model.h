@@ -46,8 +46,10 @@ void kv_model_free(struct kv_model *m);
 const struct kv_model_info *kv_model_info(const struct kv_model *m);
 
 /* Tokens of a window: as many as asked for, n_ctx when 0.  More than n_ctx is
- * noted. */
-size_t kv_model_context(const struct kv_model *m, size_t asked);
+ * noted.  RoPE that goes by the length of a text (dynamic, longrope) is that of
+ * windows of so many from here on, for all their tokens; before, that of short
+ * ones. */
+size_t kv_model_context(struct kv_model *m, size_t asked);
 
 struct kv_device;
 
@@ -89,8 +91,9 @@ struct kv_host_layer;
 /* One layer's attention for a group of windows, in the backend's memory.
  * Layouts: q, out [n_windows][n][n_heads][head_dim]; k, k_pre, v
  * [n_windows][n][n_kv_heads][head_dim].  q and k after RoPE, k_pre immediately
- * before it (after bias and norm).  Token t of every window stands at position
- * first + t; rope: of these positions (lib/rope_table.h). */
+ * before it (after bias and norm, and the scale that some have in RoPE).  Token
+ * t of every window stands at position first + t; rope: of these positions
+ * (lib/rope_table.h). */
 struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
