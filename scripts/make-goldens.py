@@ -114,6 +114,33 @@ MODELS = {
             rope_type="longrope", rope_theta=100.0,
             partial_rotary_factor=0.75, short_factor=[1.0, 1.25, 1.5],
             long_factor=[1.5, 2.0, 3.0]))),
+    "mixtral": ("MixtralForCausalLM", dict(
+        SMALL, intermediate_size=11, num_local_experts=4,
+        num_experts_per_tok=2)),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", dict(
+        SMALL, moe_intermediate_size=11, num_experts=5,
+        num_experts_per_tok=3, norm_topk_prob=False)),
+    "falcon": ("FalconForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3)),
+    "falcon40b": ("FalconForCausalLM", dict(
+        vocab_size=53, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_kv_heads=2,
+        new_decoder_architecture=True)),
+    "glm4": ("Glm4ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+        intermediate_size=27, max_position_embeddings=64)),
+    "exaone4": ("Exaone4ForCausalLM", dict(
+        SMALL, num_hidden_layers=4, sliding_window=8,
+        sliding_window_pattern=2)),
+    "nemotron": ("NemotronForCausalLM", dict(
+        vocab_size=53, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64)),
+    "ministral": ("MinistralForCausalLM", dict(
+        SMALL, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"])),
     "olmo2": ("Olmo2ForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
@@ -162,11 +189,19 @@ def keys_and_values(model, tokens, config):
     return logits, calls, seen
 
 
+def has_rope(config, layer):
+    layers = getattr(config, "no_rope_layers", None)
+    if config.model_type == "exaone4" and config.sliding_window:
+        return config.layer_types[layer] == "sliding_attention"
+    return not layers or bool(layers[layer])
+
+
 def make(name):
     cls, fields = MODELS[name]
     config_class = getattr(transformers, cls).config_class
     config = config_class(**{**COMMON, **fields})
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     model = getattr(transformers, cls)(config).float().eval()
     randomize(model)
     folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
@@ -181,12 +216,15 @@ def make(name):
     losses = -log_p[torch.arange(N - 1), tokens[1:]]
     out = {"tokens": tokens, "losses": losses.float()}
     rotated = iter(before)
-    skips = getattr(config, "no_rope_layers", None)
     for layer, (k, v) in calls.items():
-        turns = before and not (skips and not skips[layer])
+        turns = before and has_rope(config, layer)
         k_pre = next(rotated) if turns else k
         if k_pre.shape[-1] < k.shape[-1]:  # a partial rotation: the rest is k's
             k_pre = torch.cat((k_pre, k[..., k_pre.shape[-1]:]), -1)
+        if config.model_type == "falcon":  # repeated for all heads of a group
+            group = k.shape[1] // config.num_kv_heads if (
+                config.new_decoder_architecture) else k.shape[1]
+            k, k_pre, v = (x[:, ::group] for x in (k, k_pre, v))
         for what, x in (("k", k), ("k_pre", k_pre), ("v", v)):
             out[f"{what}.{layer}"] = x[0].transpose(0, 1).clone().contiguous()
     save_file(out, os.path.join(folder, "expected.safetensors"))

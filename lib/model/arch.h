@@ -21,7 +21,8 @@ enum kv_part {
     KV_P_K,
     KV_P_V,
     KV_P_O,
-    KV_P_GATE,
+    KV_P_ROUTER, /* a row for each expert */
+    KV_P_GATE,   /* from here on, with experts: of one after the other */
     KV_P_UP,
     KV_P_DOWN,
     KV_P_Q_BIAS,
@@ -49,6 +50,8 @@ struct kv_tensor_names {
     const char *embed, *positions, *embed_norm, *norm, *head;
     const char *layers; /* layer N's begin with it, N and a dot */
     const char *part[KV_PARTS];
+    const char
+        *experts; /* gate, up and down of expert N: behind it, N, a dot */
 };
 
 /* A field that this architecture has, or has under this name ("a.b": b in the
@@ -101,6 +104,8 @@ struct kv_arch {
     bool head_bias;     /* the head has one */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
+    bool experts;       /* gated MLPs, of which a router takes some */
+    bool norm_shares;   /* whose shares sum to 1, without norm_topk_prob */
     bool parallel;      /* the MLP sees what attention sees */
     bool interleaved;   /* it turns channels 2 i and 2 i + 1 */
     bool scaled;        /* Granite's multipliers count */

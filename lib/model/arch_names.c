@@ -346,3 +346,56 @@ const struct kv_own_field kv_fields_of_smollm3[] = {
     {"pretraining_tp", NULL, NULL}, /* no number goes by it in this class */
     {0},
 };
+
+const struct kv_tensor_names kv_names_mixtral = {
+    FRAME,
+    .experts = "block_sparse_moe.experts.",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_ROUTER] = "block_sparse_moe.gate.weight",
+            [KV_P_GATE] = "w1.weight",
+            [KV_P_UP] = "w3.weight",
+            [KV_P_DOWN] = "w2.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_mixtral[] = {
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {"router_jitter_noise", NULL, NULL}, /* in training */
+    {0},
+};
+
+const struct kv_tensor_names kv_names_qwen3_moe = {
+    FRAME,
+    .experts = "mlp.experts.",
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_ROUTER] = "mlp.gate.weight",
+            [KV_P_GATE] = "gate_proj.weight",
+            [KV_P_UP] = "up_proj.weight",
+            [KV_P_DOWN] = "down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_Q_NORM] = "self_attn.q_norm.weight",
+            [KV_P_K_NORM] = "self_attn.k_norm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_qwen3_moe[] = {
+    {"num_experts", "num_experts", NULL},
+    {"num_local_experts", "num_experts", NULL},
+    {"num_experts_per_tok", "num_experts_per_tok", NULL},
+    {"moe_intermediate_size", "intermediate_size", NULL},
+    {"norm_topk_prob", "norm_topk_prob", NULL},
+    {"decoder_sparse_step", NULL, "1"},
+    {"output_router_logits", NULL, NULL},
+    {"router_aux_loss_coef", NULL, NULL},
+    {0},
+};

@@ -173,6 +173,23 @@ static int read_act(const struct kv_fields *f, struct kv_config *c,
                    name ? name : "no name");
 }
 
+/* How many experts there are, and how many a token has. */
+static int read_experts(const struct kv_fields *f, struct kv_config *c,
+                        struct kv_err *e)
+{
+    enum { MAX_EXPERTS = 1 << 12 };
+
+    if (!c->arch->experts)
+        return 0;
+    c->norm_shares = c->arch->norm_shares;
+    return kv_fields_size(f, "num_experts", 1, MAX_EXPERTS, &c->n_experts, e) ||
+                   kv_fields_size(f, "num_experts_per_tok", 1, c->n_experts,
+                                  &c->n_used, e) ||
+                   kv_fields_flag_if(f, "norm_topk_prob", &c->norm_shares, e)
+               ? -1
+               : 0;
+}
+
 static int read_eps(const struct kv_fields *f, struct kv_config *c,
                     struct kv_err *e)
 {
@@ -457,8 +474,9 @@ static int read_all(struct kv_fields *f, struct kv_config *c, struct kv_err *e)
     return kv_fields_check(f, kv_config_known, e) || read_sizes(f, c, e) ||
                    read_eps(f, c, e) || read_flags(f, c, e) ||
                    read_act(f, c, e) || read_sliding(f, c, &n_slide, e) ||
-                   read_still(f, c, e) || read_gemma(f, c, e) ||
-                   read_scales(f, c, e) || read_positions(f, c, n_slide, e)
+                   read_still(f, c, e) || read_experts(f, c, e) ||
+                   read_gemma(f, c, e) || read_scales(f, c, e) ||
+                   read_positions(f, c, n_slide, e)
                ? -1
                : 0;
 }
@@ -489,6 +507,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
         [KV_LEARNED] = "learned positions", [KV_ALIBI] = "ALiBi"};
     const struct kv_arch *a = c->arch;
     const char *differs = a->gemma                  ? "what a Gemma has"
+                          : a->experts              ? "an MLP of experts"
                           : a->layer_norm           ? "LayerNorm"
                           : c->logit_scale != 1     ? "scaled logits"
                           : a->parallel             ? "an MLP beside attention"

@@ -31,8 +31,10 @@ struct kv_config {
     float embed_scale; /* embeddings are multiplied by it */
     float logit_cap;   /* logits are cap * tanh(logit / cap); 0: none */
     enum kv_act act;
-    float logit_scale; /* of logits, before the cap */
-    size_t n_places;   /* learned positions; 0: none */
+    float logit_scale;        /* of logits, before the cap */
+    size_t n_places;          /* learned positions; 0: none */
+    size_t n_experts, n_used; /* inter is of one; 0: none */
+    bool norm_shares;         /* those of the used ones sum to 1 */
     struct kv_rope_kind rope;
     float slide_scale;     /* rope.scale of layers that slide */
     struct kv_shape shape; /* of windows that are not longer than rope.near */

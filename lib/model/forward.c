@@ -233,7 +233,10 @@ static int mlp_half(const struct kv_pass *p, const struct kv_tile *t,
 
     if (enter(p, t, KV_P_MLP_NORM, KV_P_MLP_NORM_BIAS, &a, e))
         return -1;
-    return runs(p, KV_STEP_MLP) ? mlp(p, t, a, e) : 0;
+    if (!runs(p, KV_STEP_MLP))
+        return 0;
+    return p->m->config.arch->experts ? kv_pass_experts(p, t, a, e)
+                                      : mlp(p, t, a, e);
 }
 
 /* In parallel, the MLP comes first: x is still what attention saw. */

@@ -30,7 +30,8 @@ static bool is_matrix(enum kv_part p)
 
 static bool is_norm(enum kv_part p)
 {
-    return p >= KV_P_ATTN_NORM;
+    return p >= KV_P_ATTN_NORM && p != KV_P_ATTN_NORM_BIAS &&
+           p != KV_P_MLP_NORM_BIAS;
 }
 
 /* Lies right behind the part before it: both are one matrix, or one bias. */
@@ -52,8 +53,9 @@ enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers)
     has[w->head->type] = true;
     for (size_t i = 0; i < n_layers; i++)
         for (enum kv_part p = 0; is_matrix(p); p++)
-            if (w->layer[i].part[p])
-                has[w->layer[i].part[p]->type] = true;
+            for (const struct kv_weight *t = w->layer[i].part[p]; t;
+                 t = t->next)
+                has[t->type] = true;
     for (size_t t = KV_STORED_BF16 + 1; t < KV_STORED_OTHER; t++)
         blocks = blocks || has[t];
     if (has[KV_STORED_F32] || (has[KV_STORED_F16] && has[KV_STORED_BF16]))
@@ -70,7 +72,7 @@ static void lay_out(struct kv_layers *l)
         if (part && !(follows(p) && l->w->layer[0].part[p - 1]))
             l->layer_bytes = (l->layer_bytes + 255) / 256 * 256;
         l->at[p] = l->layer_bytes;
-        if (part)
+        for (; part; part = part->next)
             l->layer_bytes += part->n * kv_type_bytes(type_of(l, p));
     }
 }
@@ -115,13 +117,13 @@ static struct kv_load load_of(const struct kv_weight *w, size_t first, size_t n,
     };
 }
 
-/* All of a layer's part. */
+/* A layer's part, or a piece of it. */
 static struct kv_load load_part(const struct kv_layers *l, size_t layer,
-                                enum kv_part p, uint8_t *to)
+                                enum kv_part p, const struct kv_weight *w,
+                                uint8_t *to)
 {
-    const struct kv_weight *w = l->w->layer[layer].part[p];
-    struct kv_load one = load_of(w, 0, w->n, type_of(l, p),
-                                 kv_tensor_seed(l->w, layer, p), to + l->at[p]);
+    struct kv_load one =
+        load_of(w, 0, w->n, type_of(l, p), kv_tensor_seed(l->w, layer, p), to);
 
     one.from.add += is_norm(p) ? l->w->norm_add : 0;
     return one;
@@ -132,18 +134,21 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
                      uint8_t *to, struct kv_err *e)
 {
     for (enum kv_part p = 0; p < KV_PARTS; p++) {
-        const struct kv_weight *w = l->w->layer[layer].part[p];
+        const struct kv_weight *ahead = l->w->layer[next].part[p];
+        uint8_t *at = to + l->at[p];
 
-        if (!w)
-            continue;
+        for (const struct kv_weight *w = l->w->layer[layer].part[p]; w;
+             w = w->next) {
+            const struct kv_load one = load_part(l, layer, p, w, at);
 
-        const struct kv_load one = load_part(l, layer, p, to);
-
-        if (l->b->load(&one, 1, e))
-            return -1;
-        kv_weight_release(w);
-        if (next != layer)
-            kv_weight_will_need(l->w->layer[next].part[p]);
+            if (l->b->load(&one, 1, e))
+                return -1;
+            kv_weight_release(w);
+            if (next != layer)
+                kv_weight_will_need(ahead);
+            ahead = ahead->next;
+            at += w->n * kv_type_bytes(one.to_type);
+        }
     }
     return 0;
 }
@@ -151,15 +156,29 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
 static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
                      uint8_t *to, struct kv_err *e)
 {
-    struct kv_load part[KV_PARTS];
+    const struct kv_weight *const *part = l->w->layer[layer].part;
+    struct kv_load *load;
     size_t n = 0;
+    int rc;
 
     if (l->large)
         return put_large(l, layer, next, to, e);
     for (enum kv_part p = 0; p < KV_PARTS; p++)
-        if (l->w->layer[layer].part[p])
-            part[n++] = load_part(l, layer, p, to);
-    return l->b->load(part, n, e);
+        for (const struct kv_weight *w = part[p]; w; w = w->next)
+            n++;
+    load = kv_alloc(n, sizeof(*load));
+    n = 0;
+    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+        uint8_t *at = to + l->at[p];
+
+        for (const struct kv_weight *w = part[p]; w; w = w->next) {
+            load[n] = load_part(l, layer, p, w, at);
+            at += w->n * kv_type_bytes(load[n++].to_type);
+        }
+    }
+    rc = l->b->load(load, n, e);
+    free(load);
+    return rc;
 }
 
 static size_t blocks(const struct kv_layers *l)

@@ -280,9 +280,10 @@ int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
 
     for (size_t l = m->config.shape.n_layers; l-- > 0;)
         for (enum kv_part p = KV_P_Q; p <= KV_P_DOWN; p++)
-            if (w->layer[l].part[p] &&
-                w->layer[l].part[p]->type != KV_STORED_BF16)
-                bad = w->layer[l].part[p];
+            for (const struct kv_weight *t = w->layer[l].part[p]; t;
+                 t = t->next)
+                if (t->type != KV_STORED_BF16)
+                    bad = t;
     if (bad)
         return kv_fail(e, "--gemm bf16 wants weights in bf16: %s of %s is %s",
                        bad->name, m->info.name, bad->dtype);

@@ -100,6 +100,11 @@ static inline float *kv_pass_kept(const struct kv_pass *p, float *all)
 int kv_pass_qkv(const struct kv_pass *p, const struct kv_tile *t,
                 struct kv_err *e);
 
+/* x of the tile += its MLP of experts (experts.c); a [rows][hidden] f32, on the
+ * host alone: what the router and they see. */
+int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
+                    const float *a, struct kv_err *e);
+
 /* out [rows][hidden], of this type, = the norm of x. */
 int kv_pass_norm(const struct kv_pass *p, const float *w, const float *bias,
                  const float *x, size_t rows, enum kv_type type, void *out,

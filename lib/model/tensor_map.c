@@ -7,11 +7,21 @@
 #include <string.h>
 
 /* Sizes of a part, named; NONE as columns: the part is a vector. */
-enum dim { NONE, HIDDEN, INTER, Q_DIM, KV_DIM, Q_NORM_DIM, K_NORM_DIM };
+enum dim {
+    NONE,
+    HIDDEN,
+    INTER,
+    N_EXPERTS,
+    Q_DIM,
+    KV_DIM,
+    Q_NORM_DIM,
+    K_NORM_DIM
+};
 
 /* When a layer has a part. */
 enum when {
     ALWAYS,
+    EXPERTS,
     GATED,
     QKV_BIAS,
     O_BIAS,
@@ -32,6 +42,7 @@ static const struct {
     [KV_P_K] = {KV_P_K, KV_DIM, HIDDEN, ALWAYS},
     [KV_P_V] = {KV_P_V, KV_DIM, HIDDEN, ALWAYS},
     [KV_P_O] = {KV_P_O, HIDDEN, Q_DIM, ALWAYS},
+    [KV_P_ROUTER] = {KV_P_ROUTER, N_EXPERTS, HIDDEN, EXPERTS},
     [KV_P_GATE] = {KV_P_GATE, INTER, HIDDEN, GATED},
     [KV_P_UP] = {KV_P_UP, INTER, HIDDEN, ALWAYS},
     [KV_P_DOWN] = {KV_P_DOWN, HIDDEN, INTER, ALWAYS},
@@ -61,6 +72,8 @@ static size_t size_of(enum dim d, const struct kv_config *c)
         return c->hidden;
     case INTER:
         return c->inter;
+    case N_EXPERTS:
+        return c->n_experts;
     case Q_DIM:
         return s->n_heads * s->head_dim;
     case KV_DIM:
@@ -78,6 +91,8 @@ static size_t size_of(enum dim d, const struct kv_config *c)
 static bool has(const struct kv_config *c, enum when when)
 {
     switch (when) {
+    case EXPERTS:
+        return c->arch->experts;
     case GATED:
         return !c->arch->plain_mlp;
     case GATE_BIAS:
@@ -102,28 +117,33 @@ static bool has(const struct kv_config *c, enum when when)
     return true;
 }
 
-static int check_shape(const struct kv_weight *t, size_t rows, size_t cols,
+static void list_dims(char *text, size_t bytes, const size_t *dims, size_t n)
+{
+    *text = 0;
+    for (size_t i = 0; i < n; i++)
+        snprintf(text + strlen(text), bytes - strlen(text), "%s%zu",
+                 i ? ", " : "", dims[i]);
+}
+
+/* want: [3], 0 from the first on that it has not. */
+static int check_shape(const struct kv_weight *t, const size_t *want,
                        struct kv_err *e)
 {
-    const size_t n_dims = cols ? 2 : 1;
-    char is[128] = "", should[64];
+    const size_t n_dims = !want[1] ? 1 : !want[2] ? 2 : 3;
+    char is[128], should[64];
 
-    if (t->n_dims == n_dims && t->dims[0] == rows &&
-        (n_dims == 1 || t->dims[1] == cols))
+    if (t->n_dims == n_dims && !memcmp(t->dims, want, n_dims * sizeof(*want)))
         return 0;
-    for (size_t i = 0; i < t->n_dims; i++)
-        snprintf(is + strlen(is), sizeof(is) - strlen(is), "%s%zu",
-                 i ? ", " : "", t->dims[i]);
-    snprintf(should, sizeof(should), n_dims == 2 ? "%zu, %zu" : "%zu", rows,
-             cols);
+    list_dims(is, sizeof(is), t->dims, t->n_dims);
+    list_dims(should, sizeof(should), want, n_dims);
     return kv_fail(e, "%s: tensor %s has shape [%s]; config.json says [%s]",
                    t->path, t->name, is, should);
 }
 
-/* The tensor, which must be [rows][cols], or [rows] when cols is 0. */
-static int bind(const struct kv_weight **out, const struct kv_weights *w,
-                const char *name, size_t rows, size_t cols, const char *dir,
-                struct kv_err *e)
+/* The tensor, of this shape as for check_shape(). */
+static int bind_shape(const struct kv_weight **out, const struct kv_weights *w,
+                      const char *name, const size_t *shape, const char *dir,
+                      struct kv_err *e)
 {
     const struct kv_weight *t = kv_weights_find(w, name);
 
@@ -132,12 +152,21 @@ static int bind(const struct kv_weight **out, const struct kv_weights *w,
     if (t->type == KV_STORED_OTHER)
         return kv_fail(e, "%s: tensor %s has type %s, which is not implemented",
                        t->path, name, t->dtype);
-    if (check_shape(t, rows, cols, e) || kv_interrupted(e) ||
-        kv_weight_check(t, e))
+    if (check_shape(t, shape, e) || kv_interrupted(e) || kv_weight_check(t, e))
         return -1;
     kv_weight_release(t);
     *out = t;
     return 0;
+}
+
+/* The tensor, which must be [rows][cols], or [rows] when cols is 0. */
+static int bind(const struct kv_weight **out, const struct kv_weights *w,
+                const char *name, size_t rows, size_t cols, const char *dir,
+                struct kv_err *e)
+{
+    const size_t shape[3] = {rows, cols};
+
+    return bind_shape(out, w, name, shape, dir, e);
 }
 
 /* The name of a weight, or of the bias beside it. */
@@ -263,13 +292,47 @@ static int bind_part(struct binding *b, size_t layer, size_t p,
     return 0;
 }
 
+/* Of all experts: a GGUF file has them in one tensor. */
+static int bind_experts(struct binding *b, size_t layer, size_t p,
+                        const struct kv_weight **out, struct kv_err *e)
+{
+    const struct kv_tensor_names *names = b->c->arch->names;
+    const size_t rows = size_of(parts[p].rows, b->c);
+    const size_t cols = size_of(parts[p].cols, b->c), n = b->c->n_experts;
+    const size_t shape[3] = {n, rows, cols};
+    const struct kv_weight *t;
+    char name[160];
+
+    snprintf(name, sizeof(name), "%s%s%zu.%s%s", b->prefix, names->layers,
+             layer, names->experts, names->part[p]);
+    if (b->w->gguf.n_parts)
+        return bind_shape(out, b->w, name, shape, b->dir, e);
+    *out = b->made;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof(name), "%s%s%zu.%s%zu.%s", b->prefix,
+                 names->layers, layer, names->experts, i, names->part[p]);
+        if (bind(&t, b->w, name, rows, cols, b->dir, e))
+            return -1;
+        *b->made = *t;
+        b->made->next = i + 1 < n ? b->made + 1 : NULL;
+        b->made++;
+    }
+    return 0;
+}
+
 static int bind_layer(struct binding *b, size_t layer, struct kv_err *e)
 {
     struct kv_layer_weights *l = &b->m->layer[layer];
 
-    for (size_t p = 0; p < KV_PARTS; p++)
-        if (has(b->c, parts[p].when) && bind_part(b, layer, p, &l->part[p], e))
+    for (size_t p = 0; p < KV_PARTS; p++) {
+        const bool expert =
+            b->c->arch->experts && p >= KV_P_GATE && p <= KV_P_DOWN;
+
+        if (has(b->c, parts[p].when) &&
+            (expert ? bind_experts(b, layer, p, &l->part[p], e)
+                    : bind_part(b, layer, p, &l->part[p], e)))
             return -1;
+    }
     return 0;
 }
 
@@ -321,38 +384,58 @@ static bool is_zero_bias(const struct kv_weight *t)
            !t->data[0] && !memcmp(t->data, t->data + 1, t->bytes - 1);
 }
 
-static bool is_bound(const struct kv_model_weights *m, size_t n_layers,
-                     const struct kv_weight *t)
+static int by_address(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* The names of all that is bound, by address. */
+static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
+                         size_t n_experts, const char ***names)
 {
     const struct kv_weight *const top[] = {
         m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
         m->embed_norm_bias, m->head, m->head_bias};
+    const size_t n_top = sizeof(top) / sizeof(*top);
+    size_t n = 0;
 
-    for (size_t i = 0; i < sizeof(top) / sizeof(*top); i++)
-        if (top[i] == t)
-            return true;
-    for (size_t l = 0; l < n_layers; l++)
-        for (size_t p = 0; p < KV_PARTS; p++)
-            if (m->layer[l].part[p] && m->layer[l].part[p]->name == t->name)
-                return true;
-    return false;
+    *names = kv_alloc(n_top + n_layers * (KV_PARTS + 3 * n_experts),
+                      sizeof(**names));
+    for (size_t i = 0; i < n_top; i++)
+        if (top[i])
+            (*names)[n++] = top[i]->name;
+    for (size_t i = 0; i < n_layers * KV_PARTS; i++)
+        for (const struct kv_weight *t =
+                 m->layer[i / KV_PARTS].part[i % KV_PARTS];
+             t; t = t->next)
+            (*names)[n++] = t->name;
+    qsort(*names, n, sizeof(**names), by_address);
+    return n;
 }
 
 static int check_spares(const struct kv_model_weights *m,
                         const struct kv_config *c, const struct kv_weights *w,
                         struct kv_err *e)
 {
-    for (size_t i = 0; i < w->n_weights; i++) {
+    const char **bound;
+    const size_t n = list_bound(m, c->shape.n_layers, c->n_experts, &bound);
+    int rc = 0;
+
+    for (size_t i = 0; i < w->n_weights && !rc; i++) {
         const struct kv_weight *t = w->weight[i];
 
-        if (!is_bound(m, c->shape.n_layers, t) && !is_spare(t->name, c) &&
-            !kv_weights_is_part(w, t) && !(w->unpacked && is_zero_bias(t)))
-            return kv_fail(e,
-                           "%s: tensor %s has no place in a %s of this "
-                           "config.json",
-                           t->path, t->name, c->arch->name);
+        if (!bsearch(&t->name, bound, n, sizeof(*bound), by_address) &&
+            !is_spare(t->name, c) && !kv_weights_is_part(w, t) &&
+            !(w->unpacked && is_zero_bias(t)))
+            rc = kv_fail(e,
+                         "%s: tensor %s has no place in a %s of this "
+                         "config.json",
+                         t->path, t->name, c->arch->name);
     }
-    return 0;
+    free(bound);
+    return rc;
 }
 
 /* A tensor outside of layers, where the model has it (name NULL: it has not),
@@ -423,7 +506,8 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
 
     *m = (struct kv_model_weights){.norm_add = c->arch->gemma ? 1 : 0};
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
-    m->made = b.made = kv_alloc(n_layers * KV_PARTS, sizeof(*m->made));
+    m->made = b.made =
+        kv_alloc(n_layers * (KV_PARTS + 3 * c->n_experts), sizeof(*m->made));
     if (kv_weights_find(w, names->embed))
         b.prefix = "";
     if (!bind_all(&b, e))

@@ -5,7 +5,8 @@
 #include "lib/model/config.h"
 #include "lib/model/weights.h"
 
-/* A matrix is [output][input].  NULL: the model has none. */
+/* A matrix is [output][input]; one of several experts in pieces or as it lies.
+ * NULL: the model has none. */
 struct kv_layer_weights {
     const struct kv_weight *part[KV_PARTS];
 };

@@ -23,6 +23,7 @@ struct kv_weight {
     size_t head, turning, run, step, turned;
     float add;
     const struct kv_packed *packed; /* NULL, or what data is the codes of */
+    const struct kv_weight *next; /* of a part in pieces, the piece after it */
 };
 
 /* w's type must not be KV_STORED_OTHER, here and below. */

@@ -1,0 +1,133 @@
+#include "lib/base/alloc.h"
+#include "lib/model/pass.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a tile's experts work in. */
+struct work {
+    const struct kv_pass *p;
+    float *share;    /* [rows][n_experts]; 0: the token has not this one */
+    size_t *row;     /* [rows]: those that have the expert at hand */
+    float *in, *mid; /* [rows][hidden], [rows][2 inter] */
+    float *out;      /* [rows][hidden], of the expert */
+    float *sum;      /* the same, of all */
+};
+
+/* c [rows][outputs], its rows c_row apart, = a times the expert's matrix. */
+static int multiply(const struct work *w, enum kv_part part, size_t expert,
+                    const float *a, size_t rows, size_t inputs, float *c,
+                    size_t outputs, size_t c_row, struct kv_err *e)
+{
+    const struct kv_backend *b = w->p->b;
+    const uint8_t *all = kv_layers_matrix(w->p->m->layers, part);
+
+    return b->multiply(
+        b,
+        &(struct kv_product){.rows = rows,
+                             .outputs = outputs,
+                             .inputs = inputs,
+                             .a = a,
+                             .w = all + expert * outputs * inputs *
+                                            kv_type_bytes(b->weight_type),
+                             .c = c,
+                             .c_row = c_row},
+        e);
+}
+
+/* Logits of a token become the shares of the largest ones; of equal ones, of
+ * the first. */
+static void choose(const struct kv_config *c, float *share)
+{
+    float *all = kv_alloc(c->n_experts, sizeof(*all)), sum = 0;
+
+    kv_softmax(share, c->n_experts);
+    memcpy(all, share, c->n_experts * sizeof(*all));
+    memset(share, 0, c->n_experts * sizeof(*share));
+    for (size_t k = 0; k < c->n_used; k++) {
+        const size_t best = kv_row_argmax(all, c->n_experts);
+
+        share[best] = all[best];
+        sum += all[best];
+        all[best] = -INFINITY;
+    }
+    if (c->norm_shares)
+        for (size_t i = 0; i < c->n_experts; i++)
+            share[i] /= sum;
+    free(all);
+}
+
+/* sum += shares of the expert's output for the n tokens of w->row. */
+static int run_expert(const struct work *w, size_t expert, const float *a,
+                      size_t n, struct kv_err *e)
+{
+    const struct kv_config *c = &w->p->m->config;
+    const size_t h = c->hidden, inter = c->inter;
+    const struct kv_activation act = {.act = c->act, .gated = true, .n = inter};
+
+    for (size_t i = 0; i < n; i++)
+        memcpy(w->in + i * h, a + w->row[i] * h, h * sizeof(*a));
+    if (multiply(w, KV_P_GATE, expert, w->in, n, h, w->mid, inter, 2 * inter,
+                 e) ||
+        multiply(w, KV_P_UP, expert, w->in, n, h, w->mid + inter, inter,
+                 2 * inter, e) ||
+        w->p->b->activate(&act, w->mid, n, KV_TYPE_F32, w->mid, e) ||
+        multiply(w, KV_P_DOWN, expert, w->mid, n, inter, w->out, h, h, e))
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        const float share = w->share[w->row[i] * c->n_experts + expert];
+
+        for (size_t j = 0; j < h; j++)
+            w->sum[w->row[i] * h + j] += share * w->out[i * h + j];
+    }
+    return 0;
+}
+
+static int run_all(const struct work *w, const struct kv_tile *t,
+                   const float *a, struct kv_err *e)
+{
+    const struct kv_config *c = &w->p->m->config;
+
+    if (multiply(w, KV_P_ROUTER, 0, a, t->rows, c->hidden, w->share,
+                 c->n_experts, c->n_experts, e))
+        return -1;
+    for (size_t i = 0; i < t->rows; i++)
+        choose(c, w->share + i * c->n_experts);
+    for (size_t expert = 0; expert < c->n_experts; expert++) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < t->rows; i++)
+            if (w->share[i * c->n_experts + expert] > 0)
+                w->row[n++] = i;
+        if (n && run_expert(w, expert, a, n, e))
+            return -1;
+    }
+    return w->p->b->add(w->p->x + t->at * c->hidden, w->sum, 1,
+                        t->rows * c->hidden, e);
+}
+
+int kv_pass_experts(const struct kv_pass *p, const struct kv_tile *t,
+                    const float *a, struct kv_err *e)
+{
+    const struct kv_config *c = &p->m->config;
+    const size_t n = t->rows, h = c->hidden;
+    const struct work w = {
+        .p = p,
+        .share = kv_alloc(n * c->n_experts, sizeof(float)),
+        .row = kv_alloc(n, sizeof(size_t)),
+        .in = kv_alloc(n * h, sizeof(float)),
+        .mid = kv_alloc(n * 2 * c->inter, sizeof(float)),
+        .out = kv_alloc(n * h, sizeof(float)),
+        .sum = kv_alloc(n * h, sizeof(float)),
+    };
+    const int rc = run_all(&w, t, a, e);
+
+    free(w.share);
+    free(w.row);
+    free(w.in);
+    free(w.mid);
+    free(w.out);
+    free(w.sum);
+    return rc;
+}
