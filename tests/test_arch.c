@@ -15,9 +15,11 @@ static int read_arch(const char *arch, const char *model_type, const char *more,
     snprintf(text, sizeof(text),
              "{'architectures': ['%s'], 'model_type': '%s', 'hidden_size': 48, "
              "'intermediate_size': 40, 'num_hidden_layers': 4, "
-             "'num_attention_heads': 6, 'num_key_value_heads': 2, "
+             "'num_attention_heads': 6, %s"
              "'vocab_size': 61, 'max_position_embeddings': 512%s%s}",
-             arch, model_type, *more ? ", " : "", more);
+             arch, model_type,
+             strcmp(model_type, "falcon") ? "'num_key_value_heads': 2," : "",
+             *more ? ", " : "", more);
     for (char *quote = text; (quote = strchr(quote, '\''));)
         *quote = '"';
     json = json_loads(text, 0, NULL);
@@ -126,11 +128,91 @@ static void test_yarn(void **state)
     assert_says(e, "rope_scaling.factor: dynamic RoPE wants a factor from 1");
 }
 
+static void refused(const char *arch, const char *model_type, const char *more,
+                    const char *says)
+{
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    assert_int_equal(read_arch(arch, model_type, more, &c, &e), -1);
+    assert_says(e, says);
+}
+
+/* Which of two decoders a Falcon is; what it has not. */
+static void test_falcon(void **state)
+{
+    static const char arch[] = "FalconForCausalLM", type[] = "falcon";
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(read_arch(arch, type, "'num_kv_heads': 6", &c, &e), 0);
+    assert_int_equal(c.shape.n_kv_heads, 1);
+    assert_int_equal(read_arch(arch, type,
+                               "'num_kv_heads': 3, 'new_decoder_architecture': "
+                               "true",
+                               &c, &e),
+                     0);
+    assert_int_equal(c.shape.n_kv_heads, 3);
+    refused(arch, type, "'alibi': true", "alibi is true; only false");
+    refused(arch, type, "'multi_query': false", "only true is implemented");
+    refused(arch, type,
+            "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 1",
+            "num_ln_in_parallel_attn is 1; only 2");
+}
+
+/* EXAONE 4: a window in most layers, RoPE in those alone. */
+static void test_exaone(void **state)
+{
+    static const char arch[] = "Exaone4ForCausalLM", type[] = "exaone4";
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    assert_int_equal(read_arch(arch, type, "", &c, &e), 0);
+    assert_int_equal(c.shape.slide_window, 4096);
+    assert_int_equal(kv_shape_layer(&c.shape, 2).n_rot, 4);
+    assert_int_equal(kv_shape_layer(&c.shape, 3).n_rot, 0);
+    assert_int_equal(
+        read_arch(arch, type,
+                  "'sliding_window': null, 'sliding_window_pattern': 0", &c,
+                  &e),
+        0);
+    assert_int_equal(c.shape.slide_window, 0);
+    assert_int_equal(kv_shape_layer(&c.shape, 3).n_rot, 4);
+    refused(arch, type, "'sliding_window_pattern': 'LLLG'",
+            "sliding_window_pattern is not a whole number");
+}
+
+static void test_experts(void **state)
+{
+    static const char arch[] = "MixtralForCausalLM", type[] = "mixtral";
+
+    (void)state;
+    refused(arch, type, "'num_local_experts': 4, 'num_experts_per_tok': 5",
+            "num_experts_per_tok is not a whole number from 1 to 4");
+    refused(arch, type, "'num_experts_per_tok': 5",
+            "field num_local_experts is missing");
+    refused("Qwen3MoeForCausalLM", "qwen3_moe", "'mlp_only_layers': [0]",
+            "mlp_only_layers is [0]; only []");
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    refused("DeepseekV3ForCausalLM", "deepseek_v3", "",
+            "multi-head latent attention");
+    refused("MambaForCausalLM", "mamba", "",
+            "unknown architecture MambaForCausalLM (known: LlamaForCausalLM, ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows), cmocka_unit_test(test_still),
-        cmocka_unit_test(test_longrope), cmocka_unit_test(test_yarn)};
+        cmocka_unit_test(test_windows),  cmocka_unit_test(test_still),
+        cmocka_unit_test(test_longrope), cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_falcon),   cmocka_unit_test(test_exaone),
+        cmocka_unit_test(test_experts),  cmocka_unit_test(test_unknown)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,8 @@ static void check_rows(struct golden *g, const char *what,
                        const struct kv_qkv *x, const float *is, bool turned)
 {
     const size_t d = x->shape->head_dim, n = x->n * x->shape->n_kv_heads * d;
-    const bool interleaved = !strcmp(g->name, "cohere");
+    const bool interleaved =
+        !strcmp(g->name, "cohere") || !strcmp(g->name, "glm4");
     char name[32];
     const struct kv_weight *w;
     float *expected;

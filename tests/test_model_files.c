@@ -174,8 +174,8 @@ static const struct {
     {"[\"LlamaForCausalLM\"]", "[]", "architectures is not a list of one"},
     {"\"LlamaForCausalLM\"", "\"LlamaForCausalLM\", \"LlamaModel\"",
      "architectures is not a list of one"},
-    {"LlamaForCausalLM", "FalconForCausalLM",
-     "unknown architecture FalconForCausalLM (known: LlamaForCausalLM, "
+    {"LlamaForCausalLM", "MambaForCausalLM",
+     "unknown architecture MambaForCausalLM (known: LlamaForCausalLM, "
      "Mistral"},
     {"\"hidden_size\": 24", "\"hidden_size\": null", "hidden_size is missing"},
     {"\"intermediate_size\": 40, ", "", "field intermediate_size is missing"},

@@ -30,6 +30,8 @@ static double activation(enum kv_act act, double x)
         return x / (1 + exp(-x));
     case KV_ACT_RELU:
         return x > 0 ? x : 0;
+    case KV_ACT_RELU2:
+        return x > 0 ? x * x : 0;
     case KV_ACT_GELU:
         return x * erfc(-x * M_SQRT1_2) / 2;
     case KV_ACT_GELU_TANH: /* (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)) */

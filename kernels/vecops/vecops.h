@@ -22,8 +22,15 @@ void kv_silu_mul(const float *gate, const float *up, size_t n, float *out);
 void kv_layer_norm(const float *x, const float *w, const float *bias, size_t n,
                    float eps, float *out);
 
-/* Gelu by the normal distribution, and by its approximation with tanh. */
-enum kv_act { KV_ACT_SILU, KV_ACT_GELU, KV_ACT_GELU_TANH, KV_ACT_RELU };
+/* Gelu by the normal distribution, and by its approximation with tanh; relu,
+ * and its square. */
+enum kv_act {
+    KV_ACT_SILU,
+    KV_ACT_GELU,
+    KV_ACT_GELU_TANH,
+    KV_ACT_RELU,
+    KV_ACT_RELU2
+};
 
 /* out[i] = act(x[i]). */
 void kv_activate(enum kv_act act, const float *x, size_t n, float *out);

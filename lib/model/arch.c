@@ -68,6 +68,7 @@ static const struct kv_arch archs[] = {
      .qk_norm = true,
      .window = 4096,
      .pattern = 6,
+     .pattern_read = true,
      .gemma = true,
      .tied = true,
      .act = KV_ACT_GELU_TANH,
@@ -254,9 +255,103 @@ static const struct kv_arch archs[] = {
      .qk_norm = true,
      .experts = true,
      .theta = 10000},
+    {.name = "FalconForCausalLM",
+     .names = &kv_names_falcon,
+     .fields = kv_fields_of_falcon,
+     .variant = "new_decoder_architecture",
+     .model_type = "falcon",
+     .n_kv_heads = 1,
+     .inter_times = 4,
+     .n_ctx = 2048,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .theta = 10000,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU,
+     .parallel = true,
+     .qkv_by_head = true},
+    {.name = "FalconForCausalLM",
+     .names = &kv_names_falcon_new,
+     .fields = kv_fields_of_falcon_new,
+     .model_type = "falcon",
+     .inter_times = 4,
+     .n_ctx = 2048,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .theta = 10000,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU,
+     .parallel = true,
+     .qkv_by_head = true},
+    {.name = "Glm4ForCausalLM",
+     .names = &kv_names_glm4,
+     .fields = kv_fields_of_glm4,
+     .model_type = "glm4",
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .norm_eps = 1.5625e-7F,
+     .attention_bias = true,
+     .biased = true,
+     .no_o_bias = true,
+     .sandwich = true,
+     .theta = 10000,
+     .interleaved = true,
+     .partial = 0.5},
+    {.name = "Exaone4ForCausalLM",
+     .names = &kv_names_sandwich,
+     .model_type = "exaone4",
+     .n_kv_heads = 32,
+     .norm_eps = 1e-5F,
+     .qk_norm = true,
+     .window = 4096,
+     .pattern = 4,
+     .pattern_read = true,
+     .still_full = true,
+     .sandwich = true,
+     .norm_after = true,
+     .theta = 10000},
+    {.name = "NemotronForCausalLM",
+     .names = &kv_names_llama,
+     .fields = kv_fields_of_nemotron,
+     .model_type = "nemotron",
+     .norm_eps = 1e-5F,
+     .attention_bias = true,
+     .mlp_bias = true,
+     .theta = 10000,
+     .partial = 0.5,
+     .layer_norm = true,
+     .norm_bias = true,
+     .norm_plus_one = true,
+     .plain_mlp = true,
+     .act = KV_ACT_RELU2},
+    {.name = "MinistralForCausalLM",
+     .names = &kv_names_llama,
+     .model_type = "ministral",
+     .n_kv_heads = 8,
+     .norm_eps = 1e-6F,
+     .window = 4096,
+     .mixed = true,
+     .theta = 10000},
 };
 
 enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
+
+/* Of multi-head latent attention: what its cache holds is neither K nor V. */
+static bool is_latent(const char *name)
+{
+    static const char *const names[] = {"DeepseekV2ForCausalLM",
+                                        "DeepseekV3ForCausalLM",
+                                        "MiniCPM3ForCausalLM"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (!strcmp(names[i], name))
+            return true;
+    return false;
+}
 
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  struct kv_err *e)
@@ -270,8 +365,14 @@ int kv_arch_find(const struct kv_arch **arch, const char *name,
             *arch = &archs[i];
             return 0;
         }
-        snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
-                 archs[i].name);
+        if (!i || !archs[i - 1].variant)
+            snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
+                     archs[i].name);
     }
+    if (is_latent(name))
+        return kv_fail(e,
+                       "%s is multi-head latent attention, whose cache holds a "
+                       "latent and not keys and values: not implemented",
+                       name);
     return kv_fail(e, "unknown architecture %s (known: %s)", name, known);
 }

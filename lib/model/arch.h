@@ -67,6 +67,7 @@ struct kv_arch {
     const char *name, *model_type; /* as in config.json */
     const struct kv_tensor_names *names;
     const struct kv_own_field *fields; /* NULL, or up to name NULL */
+    const char *variant; /* with this field true it is the row after this */
 
     size_t n_kv_heads;   /* without num_key_value_heads; 0: all heads */
     size_t head_dim;     /* without head_dim; 0: hidden_size / heads */
@@ -77,14 +78,19 @@ struct kv_arch {
     bool biases;         /* matrices have biases, whatever the config says */
     bool qkv_bias;       /* q, k and v do */
     bool attention_bias; /* this field counts: q, k, v and o */
+    bool biased;         /* without it */
+    bool no_o_bias;      /* o has none, whatever it says */
     bool mlp_bias;       /* this one too: gate, up and down */
     bool qk_norm;        /* RMSNorm over each head of q and k, before RoPE */
     bool qk_norm_whole;  /* or over all heads of a token at once */
     size_t window;       /* without sliding_window; 0: layers never slide */
     bool window_opted;   /* they do only with use_sliding_window, and those
                           * alone that layer_types or max_window_layers names */
+    bool mixed;          /* layer_types says which layers slide */
     bool window_given;   /* sliding_window must be there, or none slides */
     size_t pattern;      /* every so many-th layer does not slide; 0: all do */
+    bool pattern_read;   /* the field sliding_window_pattern counts */
+    bool still_full;     /* with a window, those that do not have no RoPE */
     size_t still_every;  /* every so many-th layer has no RoPE, without
                           * no_rope_layers and no_rope_layer_interval; 0: all
                           * have */
@@ -101,6 +107,7 @@ struct kv_arch {
 
     bool layer_norm;    /* LayerNorm; else RMSNorm */
     bool norm_bias;     /* and it has a bias */
+    bool norm_plus_one; /* norms times 1 + their weight */
     bool head_bias;     /* the head has one */
     bool plain_mlp;     /* down(act(up)); else down(act(gate) * up) */
     enum kv_act act;    /* without hidden_act */
@@ -112,7 +119,7 @@ struct kv_arch {
     double logit_scale; /* without its field; 0: it has none */
     double partial;     /* of a head's channels RoPE turns; 0: all */
     bool transposed;    /* matrices are stored [input][output] */
-    bool qkv_by_head;   /* q, k and v of a head lie together */
+    bool qkv_by_head;   /* q, k and v of a key's head lie together */
     enum kv_positions positions;
     size_t skip_positions; /* rows of learned ones before position 0's */
 };

@@ -399,3 +399,88 @@ const struct kv_own_field kv_fields_of_qwen3_moe[] = {
     {"router_aux_loss_coef", NULL, NULL},
     {0},
 };
+
+#define FALCON                                                   \
+    .prefix = "transformer.", .embed = "word_embeddings.weight", \
+    .norm = "ln_f.weight", .head = "lm_head.weight", .layers = "h."
+#define FALCON_PARTS                                    \
+    [KV_P_Q] = "self_attention.query_key_value.weight", \
+    [KV_P_K] = "self_attention.query_key_value.weight", \
+    [KV_P_V] = "self_attention.query_key_value.weight", \
+    [KV_P_O] = "self_attention.dense.weight",           \
+    [KV_P_UP] = "mlp.dense_h_to_4h.weight",             \
+    [KV_P_DOWN] = "mlp.dense_4h_to_h.weight"
+#define FALCON_FIELDS                                                       \
+    {"n_embed", "hidden_size", NULL}, {"hidden_size", "hidden_size", NULL}, \
+        {"ffn_hidden_size", "intermediate_size", NULL},                     \
+        {"layer_norm_epsilon", "rms_norm_eps", NULL},                       \
+        {"activation", "hidden_act", NULL},                                 \
+        {"new_decoder_architecture", NULL, NULL},                           \
+        {"parallel_attn", NULL, "true"},                                    \
+        {"apply_residual_connection_post_layernorm", NULL, "false"},        \
+    {                                                                       \
+        "auto_map", NULL, NULL                                              \
+    }
+
+const struct kv_tensor_names kv_names_falcon = {
+    FALCON,
+    .part =
+        {
+            FALCON_PARTS,
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "input_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_falcon[] = {
+    FALCON_FIELDS,
+    {"multi_query", NULL, "true"},
+    {"num_kv_heads", NULL, NULL}, /* of the other decoder */
+    {"num_ln_in_parallel_attn", NULL, "1"},
+    {0},
+};
+
+/* Of 40B and 180B. */
+const struct kv_tensor_names kv_names_falcon_new = {
+    FALCON,
+    .part =
+        {
+            FALCON_PARTS,
+            [KV_P_ATTN_NORM] = "ln_attn.weight",
+            [KV_P_MLP_NORM] = "ln_mlp.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_falcon_new[] = {
+    FALCON_FIELDS,
+    {"multi_query", NULL, NULL},
+    {"num_kv_heads", "num_key_value_heads", NULL},
+    {"num_ln_in_parallel_attn", NULL, "2"},
+    {0},
+};
+
+const struct kv_tensor_names kv_names_glm4 = {
+    FRAME,
+    .part =
+        {
+            Q_K_V_O,
+            [KV_P_GATE] = "mlp.gate_up_proj.weight",
+            [KV_P_UP] = "mlp.gate_up_proj.weight",
+            [KV_P_DOWN] = "mlp.down_proj.weight",
+            [KV_P_ATTN_NORM] = "input_layernorm.weight",
+            [KV_P_MLP_NORM] = "post_attention_layernorm.weight",
+            [KV_P_ATTN_OUT_NORM] = "post_self_attn_layernorm.weight",
+            [KV_P_MLP_OUT_NORM] = "post_mlp_layernorm.weight",
+        },
+};
+
+const struct kv_own_field kv_fields_of_glm4[] = {
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {0},
+};
+
+const struct kv_own_field kv_fields_of_nemotron[] = {
+    {"norm_eps", "rms_norm_eps", NULL},
+    {"partial_rotary_factor", "partial_rotary_factor", NULL},
+    {0},
+};

@@ -21,6 +21,9 @@ static int read_arch(const struct kv_fields *f, struct kv_config *c,
                        f->path);
     if (kv_arch_find(&c->arch, name, e))
         return kv_fail_in(e, "%s", f->path);
+    if (c->arch->variant &&
+        json_is_true(json_object_get(f->json, c->arch->variant)))
+        c->arch++;
     if (type && (!type_name || strcmp(type_name, c->arch->model_type)))
         return kv_fail(e,
                        "%s: field model_type is %s, but architectures is %s, "
@@ -123,6 +126,7 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     const struct kv_arch *a = c->arch;
 
     c->tied = a->tied;
+    c->o_bias = a->biased;
     if (kv_fields_flag_if(f, "tie_word_embeddings", &c->tied, e) ||
         read_own_flag(f, c, "attention_bias", a->attention_bias, &c->o_bias,
                       e) ||
@@ -131,6 +135,7 @@ static int read_flags(const struct kv_fields *f, struct kv_config *c,
     c->o_bias = c->o_bias || a->biases;
     c->mlp_bias = c->mlp_bias || a->biases;
     c->qkv_bias = c->o_bias || a->qkv_bias;
+    c->o_bias = c->o_bias && !a->no_o_bias;
     return kv_fields_flag_if(f, "qkv_bias", &c->qkv_bias, e);
 }
 
@@ -154,7 +159,8 @@ static int read_act(const struct kv_fields *f, struct kv_config *c,
                 {"gelu", KV_ACT_GELU},
                 {"gelu_new", KV_ACT_GELU_TANH},
                 {"gelu_pytorch_tanh", KV_ACT_GELU_TANH},
-                {"relu", KV_ACT_RELU}};
+                {"relu", KV_ACT_RELU},
+                {"relu2", KV_ACT_RELU2}};
     const json_t *j = kv_fields_get(f, "hidden_act");
     const char *name = json_string_value(j);
 
@@ -167,8 +173,8 @@ static int read_act(const struct kv_fields *f, struct kv_config *c,
             return 0;
         }
     return kv_fail(e,
-                   "%s: field %s is %s; only silu, gelu, gelu_new and relu "
-                   "are implemented",
+                   "%s: field %s is %s; only silu, gelu, gelu_new, relu "
+                   "and relu2 are implemented",
                    f->path, kv_fields_name(f, "hidden_act"),
                    name ? name : "no name");
 }
@@ -256,8 +262,9 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
         n += slides;
         set_bit(c->shape.slides, i, slides);
     }
-    if (n != *n_slide && ((!c->arch->window_opted && !c->arch->pattern) ||
-                          !c->shape.slide_window))
+    if (n != *n_slide &&
+        (!(c->arch->window_opted || c->arch->pattern || c->arch->mixed) ||
+         !c->shape.slide_window))
         return kv_fail(e,
                        "%s: by field layer_types %zu layers slide, but by "
                        "sliding_window and use_sliding_window %zu do",
@@ -267,17 +274,22 @@ static int read_layer_types(const struct kv_fields *f, const json_t *list,
 }
 
 /* Of a class with a pattern that the config may change. */
-static int read_pattern(const struct kv_fields *f, const struct kv_arch *a,
+static int read_pattern(const struct kv_fields *f, const struct kv_config *c,
                         size_t *pattern, struct kv_err *e)
 {
     static const char *const name[] = {"sliding_window_pattern",
                                        "_sliding_window_pattern"};
 
-    *pattern = a->pattern;
+    *pattern = c->arch->pattern;
     for (size_t i = 0; i < 2; i++) {
-        if (kv_fields_get(f, name[i]) && a->slide_theta == 0)
+        const json_t *j = kv_fields_get(f, name[i]);
+
+        if (j && !c->arch->pattern_read)
             return kv_fail(e, "%s: field %s is not null, but a %s has none",
-                           f->path, name[i], a->name);
+                           f->path, name[i], c->arch->name);
+        if (!c->shape.slide_window ||
+            (json_is_string(j) && kv_fields_get(f, "layer_types")))
+            continue; /* "LLLG", as layer_types has it */
         if (kv_fields_size_if(f, name[i], 1, KV_MAX_LAYERS, pattern, e))
             return -1;
     }
@@ -293,7 +305,7 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
     struct kv_shape *s = &c->shape;
 
     if (read_window(f, c->arch, &s->slide_window, e) ||
-        read_pattern(f, c->arch, &pattern, e) ||
+        read_pattern(f, c, &pattern, e) ||
         (c->arch->window_opted &&
          kv_fields_size_if(f, "max_window_layers", 0, 1 << 28, &first, e)))
         return -1;
@@ -310,8 +322,8 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
-/* Layers without RoPE: those with a 0 in no_rope_layers, or every so many-th.
- */
+/* Layers without RoPE: those with a 0 in no_rope_layers, or every so many-th;
+ * or those that do not slide, where sliding_window is not null. */
 static int read_still(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -320,6 +332,10 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
     const size_t n_layers = c->shape.n_layers;
     size_t every = c->arch->still_every;
 
+    for (size_t i = 0; i < n_layers && c->arch->still_full; i++)
+        set_bit(c->shape.still, i,
+                !json_is_null(json_object_get(f->json, "sliding_window")) &&
+                    !kv_shape_slides(&c->shape, i));
     if (!every)
         return 0;
     if (kv_fields_size_if(f, "no_rope_layer_interval", 1, KV_MAX_LAYERS, &every,
@@ -506,20 +522,20 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
     static const char *const positions[] = {
         [KV_LEARNED] = "learned positions", [KV_ALIBI] = "ALiBi"};
     const struct kv_arch *a = c->arch;
-    const char *differs = a->gemma                  ? "what a Gemma has"
-                          : a->experts              ? "an MLP of experts"
-                          : a->layer_norm           ? "LayerNorm"
-                          : c->logit_scale != 1     ? "scaled logits"
-                          : a->parallel             ? "an MLP beside attention"
-                          : a->positions != KV_ROPE ? positions[a->positions]
-                          : a->norm_after           ? "norms after attention"
-                          : a->still_every          ? "layers without RoPE"
-                          : c->rope.scale != 1      ? "RoPE with a scale"
-                          : 2 * c->shape.n_rot < c->shape.head_dim
-                              ? "RoPE of a part"
-                          : a->plain_mlp          ? "an MLP without gate"
-                          : c->act != KV_ACT_SILU ? "an MLP without silu"
-                                                  : NULL;
+    const char *differs =
+        a->gemma                                 ? "what a Gemma has"
+        : a->experts                             ? "an MLP of experts"
+        : a->layer_norm                          ? "LayerNorm"
+        : c->logit_scale != 1                    ? "scaled logits"
+        : a->parallel                            ? "an MLP beside attention"
+        : a->positions != KV_ROPE                ? positions[a->positions]
+        : a->norm_after                          ? "norms after attention"
+        : a->still_every || a->still_full        ? "layers without RoPE"
+        : c->rope.scale != 1                     ? "RoPE with a scale"
+        : 2 * c->shape.n_rot < c->shape.head_dim ? "RoPE of a part"
+        : a->plain_mlp                           ? "an MLP without gate"
+        : c->act != KV_ACT_SILU                  ? "an MLP without silu"
+                                                 : NULL;
 
     return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",
                              what, differs, a->name)

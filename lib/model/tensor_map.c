@@ -232,7 +232,11 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     const bool by_head =
         b->c->arch->qkv_by_head && at.all > at.rows && !b->w->gguf.n_parts;
     const bool turned = cols && b->c->arch->transposed && !b->w->gguf.n_parts;
-    const size_t first = by_head ? parts[p].of * d : at.first;
+    const size_t group = b->c->shape.n_heads / b->c->shape.n_kv_heads;
+    const bool is_q = parts[p].of == KV_P_Q, is_v = parts[p].of == KV_P_V;
+    const size_t first = !by_head ? at.first
+                         : is_q   ? 0
+                                  : (is_v ? group + 1 : group) * d;
     struct kv_weight *mine = b->made++;
 
     if (t->packed)
@@ -250,8 +254,8 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     mine->dims[1] = cols;
     mine->n = at.rows * row;
     if (by_head) {
-        mine->run = d;
-        mine->step = 3 * d;
+        mine->run = is_q ? group * d : d;
+        mine->step = (group + 2) * d;
     }
     if (turned)
         mine->turned = at.all;
@@ -504,7 +508,8 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     struct binding b = {
         .m = m, .c = c, .w = w, .dir = dir, .prefix = names->prefix};
 
-    *m = (struct kv_model_weights){.norm_add = c->arch->gemma ? 1 : 0};
+    *m = (struct kv_model_weights){
+        .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
     m->made = b.made =
         kv_alloc(n_layers * (KV_PARTS + 3 * c->n_experts), sizeof(*m->made));
