@@ -168,12 +168,30 @@ static void test_families(void **state)
           "0.5");
 }
 
+static void test_latent(void **state)
+{
+    struct tiny_gguf g = begin("deepseek2");
+    char *path = kv_path_join(test_folder(), "m.gguf");
+    struct kv_gguf_model m;
+    struct kv_err e = {""};
+
+    (void)state;
+    tiny_gguf_write(&g, path);
+    assert_int_equal(kv_gguf_model_open(&m, path, &e), 0);
+    assert_null(kv_gguf_config(&m, &e));
+    assert_says(e, "m.gguf: DeepseekV2ForCausalLM is multi-head latent");
+    kv_gguf_model_clear(&m);
+    tiny_gguf_clear(&g);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_families),
+        cmocka_unit_test(test_latent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 #include "lib/base/alloc.h"
+#include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
 
 #include <stdio.h>
@@ -450,9 +451,14 @@ static void set_gemma(const struct maker *k)
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
 {
     struct maker k = {.m = m, .g = &m->part[0]};
+    const struct kv_arch *arch;
 
     if (kv_gguf_family(m, &k.f, e))
         return NULL;
+    if (kv_arch_find(&arch, k.f->arch, e)) {
+        kv_fail_in(e, "%s", k.g->path);
+        return NULL;
+    }
     k.config = json_pack("{s:[s],s:s}", "architectures", k.f->arch,
                          "model_type", k.f->model_type);
     if (set_fields(&k, e) || set_sizes(&k, e) || set_windows(&k, e) ||

@@ -79,6 +79,9 @@ static const struct kv_gguf_family families[] = {
      .model_type = "cohere2",
      .pattern = 4,
      .bias = "attention_bias"},
+    {.name = "deepseek2",
+     .arch = "DeepseekV2ForCausalLM",
+     .model_type = "deepseek_v2"},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(*families) };
