@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny random models of every architecture, and what transformers makes of them.
 
-    scripts/make-goldens.py [NAME...]        (wants torch and transformers 5)
+    scripts/make-goldens.py [--gguf LLAMA_CPP] [NAME...]
 
 Writes tests/golden/NAME/: config.json, model.safetensors, and
 expected.safetensors with
@@ -10,11 +10,14 @@ expected.safetensors with
     k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE
     k_pre.L                        immediately before it, times its scale
 
-in f32 on the CPU.  Run by hand; tests/test_golden.c reads the folders.
+in f32 on the CPU.  It wants torch and transformers 5; with the sources of
+llama.cpp, model.gguf too, as its converter writes it, without a vocabulary.  Run
+by hand; tests/test_golden.c reads the folders.
 """
 
-import json
+import argparse
 import os
+import pathlib
 import sys
 
 import torch
@@ -34,7 +37,7 @@ MODELS = {
     "mistral": ("MistralForCausalLM", dict(SMALL, sliding_window=8)),
     "gemma": ("GemmaForCausalLM", dict(SMALL, hidden_act="gelu_pytorch_tanh")),
     "gemma2": ("Gemma2ForCausalLM", dict(
-        SMALL, sliding_window=8, query_pre_attn_scalar=14,
+        SMALL, sliding_window=8, query_pre_attn_scalar=10,
         attn_logit_softcapping=3.0, final_logit_softcapping=4.0)),
     "gemma3": ("Gemma3ForCausalLM", dict(
         SMALL, layer_types=["sliding_attention", "full_attention",
@@ -45,8 +48,7 @@ MODELS = {
             full_attention=dict(rope_type="linear", factor=2.0,
                                 rope_theta=1000.0)))),
     "gpt2": ("GPT2LMHeadModel", dict(
-        vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3,
-        n_inner=27)),
+        vocab_size=53, n_positions=N, n_embd=18, n_layer=2, n_head=3)),
     "opt": ("OPTForCausalLM", dict(
         vocab_size=53, max_position_embeddings=N, hidden_size=18,
         num_hidden_layers=2, num_attention_heads=3, ffn_dim=27,
@@ -64,7 +66,7 @@ MODELS = {
                              partial_rotary_factor=0.5))),
     "phi": ("PhiForCausalLM", dict(
         vocab_size=53, hidden_size=24, num_hidden_layers=2,
-        num_attention_heads=3, intermediate_size=27,
+        num_attention_heads=3, intermediate_size=96,
         max_position_embeddings=64,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                              partial_rotary_factor=0.5))),
@@ -85,7 +87,7 @@ MODELS = {
     "smollm3": ("SmolLM3ForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=4,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
-        max_position_embeddings=64, no_rope_layer_interval=2)),
+        max_position_embeddings=64)),
     "granite": ("GraniteForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
@@ -119,6 +121,9 @@ MODELS = {
         num_experts_per_tok=2)),
     "qwen3_moe": ("Qwen3MoeForCausalLM", dict(
         SMALL, moe_intermediate_size=11, num_experts=5,
+        num_experts_per_tok=3, norm_topk_prob=True)),
+    "qwen3_moe_raw": ("Qwen3MoeForCausalLM", dict(
+        SMALL, num_hidden_layers=1, moe_intermediate_size=11, num_experts=5,
         num_experts_per_tok=3, norm_topk_prob=False)),
     "falcon": ("FalconForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
@@ -146,6 +151,11 @@ MODELS = {
         num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
         max_position_embeddings=64)),
 }
+
+
+# What llama.cpp has not, or its converter does not write, or not without a
+# tokenizer.
+NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw", "gemma3")
 
 
 def randomize(model):
@@ -196,7 +206,27 @@ def has_rope(config, layer):
     return not layers or bool(layers[layer])
 
 
-def make(name):
+def convert(folder, llama_cpp):
+    """model.gguf, but for the tokenizer, which the folder has not."""
+    sys.path[:0] = [llama_cpp, os.path.join(llama_cpp, "gguf-py")]
+    import conversion
+    import gguf
+
+    hparams = conversion.ModelBase.load_hparams(folder, False)
+    hparams.setdefault("n_ctx", N)  # of older transformers, which it reads
+    hparams.setdefault("rotary_pct", 0.5)
+    if not hparams.get("new_decoder_architecture", True):
+        hparams["num_kv_heads"] = 1
+    if hparams["model_type"] == "exaone4":
+        del hparams["sliding_window_pattern"]
+    arch = conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
+    cls = conversion.get_model_class(arch.replace("MptF", "MPTF"))
+    cls.set_vocab = lambda self: None
+    cls(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf",
+        hparams=hparams, eager=True).write()
+
+
+def make(name, llama_cpp):
     cls, fields = MODELS[name]
     config_class = getattr(transformers, cls).config_class
     config = config_class(**{**COMMON, **fields})
@@ -212,6 +242,8 @@ def make(name):
         os.remove(generation)
     tokens = torch.arange(N) ** 2 * 7 % 53
     logits, calls, before = keys_and_values(model, tokens, config)
+    if llama_cpp and name not in NO_GGUF:
+        convert(pathlib.Path(folder), llama_cpp)
     log_p = torch.log_softmax(logits.double(), -1)
     losses = -log_p[torch.arange(N - 1), tokens[1:]]
     out = {"tokens": tokens, "losses": losses.float()}
@@ -233,5 +265,9 @@ def make(name):
     print(name, size, "bytes, mean loss", losses.mean().item())
 
 
-for name in sys.argv[1:] or MODELS:
-    make(name)
+parser = argparse.ArgumentParser()
+parser.add_argument("--gguf", metavar="LLAMA_CPP")
+parser.add_argument("names", nargs="*")
+args = parser.parse_args()
+for name in args.names or MODELS:
+    make(name, args.gguf)

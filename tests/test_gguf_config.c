@@ -99,6 +99,9 @@ static void test_windows(void **state)
           "'head_dim': 4, 'rope_theta': 10000.0, 'sliding_window': 64, "
           "'layer_types': ['full_attention', 'sliding_attention', "
           "'full_attention']");
+    g = begin("exaone4"); /* whose class would have a window */
+    check(&g, "Exaone4ForCausalLM", "exaone4",
+          "'head_dim': 4, 'rope_theta': 10000.0, 'sliding_window': null");
 }
 
 static void test_rope(void **state)
@@ -168,6 +171,22 @@ static void test_families(void **state)
           "0.5");
 }
 
+static void test_experts(void **state)
+{
+    struct tiny_gguf g = begin("llama");
+
+    (void)state;
+    tiny_key_u32(&g, key("expert_count"), 0);
+    check(&g, "LlamaForCausalLM", "llama",
+          "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0");
+    g = begin("llama");
+    tiny_key_u32(&g, key("expert_count"), 8);
+    tiny_key_u32(&g, key("expert_used_count"), 2);
+    check(&g, "MixtralForCausalLM", "mixtral",
+          "'head_dim': 4, 'attention_bias': false, 'rope_theta': 10000.0, "
+          "'num_local_experts': 8, 'num_experts_per_tok': 2");
+}
+
 static void test_latent(void **state)
 {
     struct tiny_gguf g = begin("deepseek2");
@@ -188,9 +207,8 @@ static void test_latent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_windows),  cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_families), cmocka_unit_test(test_experts),
         cmocka_unit_test(test_latent),
     };
 

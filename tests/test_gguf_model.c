@@ -500,8 +500,8 @@ static void test_refused(void **state)
     tiny_key_text(&g, "general.architecture", "llama");
     refuse(&g, "key llama.block_count is missing");
     make(&g, &m);
-    tiny_key_u32(&g, "llama.expert_count", 8);
-    refuse(&g, "key llama.expert_count is not known: it could change the "
+    tiny_key_u32(&g, "llama.expert_group_count", 8);
+    refuse(&g, "key llama.expert_group_count is not known: it could change the "
                "numbers");
     make(&g, &m);
     tiny_key_text(&g, "llama.rope.freq_base", "10000");

@@ -98,16 +98,17 @@ static void check_losses(const struct golden *g, struct kv_model *m,
                      (double)loss[i].nll, (double)expected);
         worst = error > worst ? error : worst;
     }
-    print_message("%-12s losses within %.1e, keys and values within %.1e\n",
-                  g->name, worst, g->worst);
+    print_message("%-12s %-11s losses within %.1e, keys and values within "
+                  "%.1e\n",
+                  g->name, kv_model_info(m)->name, worst, g->worst);
     free(loss);
 }
 
-static void check_model(const char *folder, const char *name)
+/* path: the folder, or a GGUF file in it. */
+static void check_model(const char *folder, const char *path, const char *name)
 {
     struct golden g = {.name = name};
-    char *path = kv_path_join(folder, name);
-    char *file = kv_path_join(path, "expected.safetensors");
+    char *file = kv_path_join(folder, "expected.safetensors");
     struct kv_err e = {""};
     struct kv_model *m;
     const struct kv_weight *ids;
@@ -132,7 +133,18 @@ static void check_model(const char *folder, const char *name)
     kv_model_free(m);
     kv_safetensors_clear(&g.expected);
     free(file);
-    free(path);
+}
+
+static void check_folder(const char *all, const char *name)
+{
+    char *folder = kv_path_join(all, name);
+    char *gguf = kv_path_join(folder, "model.gguf");
+
+    check_model(folder, folder, name);
+    if (kv_file_exists(gguf))
+        check_model(folder, gguf, name);
+    free(gguf);
+    free(folder);
 }
 
 static void test_every_folder(void **state)
@@ -145,7 +157,7 @@ static void test_every_folder(void **state)
     assert_non_null(dir);
     for (struct dirent *d; (d = readdir(dir)); n++)
         if (*d->d_name != '.')
-            check_model(folder, d->d_name);
+            check_folder(folder, d->d_name);
     closedir(dir);
     free(folder);
     assert_true(n > 0);

@@ -195,7 +195,7 @@ static const struct kv_arch archs[] = {
      .norm_eps = 1e-5F,
      .tied = true,
      .attention_bias = true,
-     .theta = 10000,
+     .theta = 500000,
      .layer_norm = true,
      .parallel = true,
      .interleaved = true,
@@ -354,7 +354,7 @@ static bool is_latent(const char *name)
 }
 
 int kv_arch_find(const struct kv_arch **arch, const char *name,
-                 struct kv_err *e)
+                 const json_t *config, struct kv_err *e)
 {
     char known[1024] = "";
 
@@ -363,6 +363,9 @@ int kv_arch_find(const struct kv_arch **arch, const char *name,
 
         if (!strcmp(archs[i].name, name)) {
             *arch = &archs[i];
+            if (archs[i].variant &&
+                json_is_true(json_object_get(config, archs[i].variant)))
+                ++*arch;
             return 0;
         }
         if (!i || !archs[i - 1].variant)

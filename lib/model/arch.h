@@ -11,6 +11,7 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/err.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -124,8 +125,9 @@ struct kv_arch {
     size_t skip_positions; /* rows of learned ones before position 0's */
 };
 
-/* Fails when the name is unknown, naming those that are known. */
+/* Fails when the name is unknown, naming those that are known.  config: the
+ * object of config.json, in which a variant's field may be. */
 int kv_arch_find(const struct kv_arch **arch, const char *name,
-                 struct kv_err *e);
+                 const json_t *config, struct kv_err *e);
 
 #endif

@@ -19,11 +19,8 @@ static int read_arch(const struct kv_fields *f, struct kv_config *c,
     if (!name || json_array_size(list) != 1)
         return kv_fail(e, "%s: field architectures is not a list of one name",
                        f->path);
-    if (kv_arch_find(&c->arch, name, e))
+    if (kv_arch_find(&c->arch, name, f->json, e))
         return kv_fail_in(e, "%s", f->path);
-    if (c->arch->variant &&
-        json_is_true(json_object_get(f->json, c->arch->variant)))
-        c->arch++;
     if (type && (!type_name || strcmp(type_name, c->arch->model_type)))
         return kv_fail(e,
                        "%s: field model_type is %s, but architectures is %s, "

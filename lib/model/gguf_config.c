@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A key behind "llama.", and the field of config.json that it is.  family:
- * NULL, any that has no row of its own before.  field NULL: read below, or it
- * says nothing of the numbers. */
+/* A key behind "llama.", and the field of config.json that it is, as most call
+ * it.  family: NULL, any that has no row of its own before.  field NULL: read
+ * below, or it says nothing of the numbers. */
 static const struct row {
     const char *key, *family, *field;
     enum kv_gguf_kind kind;
@@ -28,12 +28,12 @@ static const struct row {
     {"final_logit_softcapping", NULL, "final_logit_softcapping", KV_GGUF_REAL},
     {"rope.freq_base", NULL, "rope_theta", KV_GGUF_REAL},
     {"rope.freq_base_swa", NULL, "rope_local_base_freq", KV_GGUF_REAL},
-    {"attention.layer_norm_epsilon", "starcoder2", "norm_epsilon",
-     KV_GGUF_REAL},
-    {"attention.layer_norm_epsilon", "nemotron", "norm_eps", KV_GGUF_REAL},
-    {"attention.layer_norm_epsilon", NULL, "layer_norm_eps", KV_GGUF_REAL},
-    {"use_parallel_residual", "stablelm", "use_parallel_residual",
-     KV_GGUF_BOOL},
+    {"attention.layer_norm_epsilon", NULL, "rms_norm_eps", KV_GGUF_REAL},
+    {"use_parallel_residual", NULL, "use_parallel_residual", KV_GGUF_BOOL},
+    {"expert_count", NULL, "num_experts", KV_GGUF_INT},
+    {"expert_used_count", NULL, "num_experts_per_tok", KV_GGUF_INT},
+    {"expert_feed_forward_length", "qwen3moe", "moe_intermediate_size",
+     KV_GGUF_INT},
     {"logit_scale", "granite", "logits_scaling", KV_GGUF_REAL},
     {"logit_scale", "command-r", "logit_scale", KV_GGUF_REAL},
     {"logit_scale", "cohere2", "logit_scale", KV_GGUF_REAL},
@@ -42,6 +42,8 @@ static const struct row {
     {"embedding_scale", "granite", "embedding_multiplier", KV_GGUF_REAL},
 
     {"attention.value_length", NULL, NULL, KV_GGUF_INT},
+    {"attention.max_alibi_bias", "mpt", NULL, KV_GGUF_REAL},
+    {"attention.clamp_kqv", "mpt", NULL, KV_GGUF_REAL},
     {"attention.sliding_window_pattern", NULL, NULL, KV_GGUF_INT},
     {"rope.dimension_count", NULL, NULL, KV_GGUF_INT},
     {"rope.scaling.type", NULL, NULL, KV_GGUF_TEXT},
@@ -64,6 +66,7 @@ struct maker {
     const struct kv_gguf_model *m;
     const struct kv_gguf *g; /* the part that has the keys */
     const struct kv_gguf_family *f;
+    const struct kv_arch *arch;
     json_t *config;
 };
 
@@ -233,7 +236,7 @@ static void set_flags(const struct maker *k)
     if (k->f->qk_norm)
         set_flag(k, k->f->qk_norm,
                  kv_gguf_tensor(k->m, "blk.0.attn_q_norm.weight"));
-    if (k->f->interleaved && kv_gguf_tensor(k->m, "blk.0.ffn_up.bias"))
+    if (k->arch->mlp_bias && kv_gguf_tensor(k->m, "blk.0.ffn_up.bias"))
         set_flag(k, "mlp_bias", true);
 }
 
@@ -276,6 +279,8 @@ static int set_windows(const struct maker *k, struct kv_err *e)
 
     if (int_of(k, "sliding_window") < 1) {
         json_object_del(k->config, "sliding_window");
+        if (k->arch->still_full) /* its class would have one */
+            json_object_set_new(k->config, "sliding_window", json_null());
         return 0;
     }
     if (k->f->sliding[0]) {
@@ -448,26 +453,93 @@ static void set_gemma(const struct maker *k)
         set_real(k->config, "rope_local_base_freq", 10000);
 }
 
+/* Some, ffn_gate_inp says which, if there are any. */
+static void set_experts(struct maker *k)
+{
+    if (int_of(k, "num_experts") < 1) {
+        json_object_del(k->config, "num_experts");
+        json_object_del(k->config, "num_experts_per_tok");
+    } else if (!strcmp(k->f->name, "llama")) {
+        json_object_set_new(k->config, "architectures",
+                            json_pack("[s]", "MixtralForCausalLM"));
+        json_object_set_new(k->config, "model_type", json_string("mixtral"));
+    }
+    if (!strcmp(k->f->name, "qwen3moe"))
+        set_flag(k, "norm_topk_prob", true);
+}
+
+/* What its one object holds. */
+static int set_mpt(const struct maker *k, struct kv_err *e)
+{
+    double alibi = 0, clip = 0;
+    json_t *attention = json_object();
+
+    json_object_set_new(k->config, "attn_config", attention);
+    if (get_real(k, "attention.max_alibi_bias", &alibi, e) ||
+        get_real(k, "attention.clamp_kqv", &clip, e))
+        return -1;
+    json_object_set_new(attention, "alibi", json_boolean(alibi > 0));
+    set_real(attention, "alibi_bias_max", alibi);
+    if (clip != 0)
+        set_real(attention, "clip_qkv", clip);
+    return 0;
+}
+
+/* Fields get the names that the architecture has for them. */
+static void set_names(const struct maker *k)
+{
+    for (const struct kv_own_field *o = k->arch->fields; o && o->name; o++) {
+        json_t *value = o->means ? json_object_get(k->config, o->means) : NULL;
+
+        if (!value || json_object_get(k->config, o->name))
+            continue;
+        json_object_set(k->config, o->name, value);
+        json_object_del(k->config, o->means);
+    }
+}
+
+static int set_all(struct maker *k, struct kv_err *e)
+{
+    const struct kv_gguf_family *f = k->f;
+
+    if (set_fields(k, e) || set_sizes(k, e) || set_windows(k, e) ||
+        (k->arch->positions == KV_ROPE && set_rope(k, e)) ||
+        (!strcmp(f->name, "mpt") && set_mpt(k, e)))
+        return -1;
+    set_flags(k);
+    set_experts(k);
+    if (!strcmp(f->name, "falcon"))
+        set_flag(k, "new_decoder_architecture",
+                 kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight"));
+    if (!strncmp(f->name, "gemma", 5) && f->pattern)
+        set_gemma(k);
+    return 0;
+}
+
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
 {
     struct maker k = {.m = m, .g = &m->part[0]};
-    const struct kv_arch *arch;
+    const char *arch;
 
     if (kv_gguf_family(m, &k.f, e))
         return NULL;
-    if (kv_arch_find(&arch, k.f->arch, e)) {
+    if (kv_arch_find(&k.arch, k.f->arch, NULL, e)) {
         kv_fail_in(e, "%s", k.g->path);
         return NULL;
     }
     k.config = json_pack("{s:[s],s:s}", "architectures", k.f->arch,
                          "model_type", k.f->model_type);
-    if (set_fields(&k, e) || set_sizes(&k, e) || set_windows(&k, e) ||
-        set_rope(&k, e)) {
-        json_decref(k.config);
-        return NULL;
+    if (set_all(&k, e))
+        goto fail;
+    arch = json_string_value(
+        json_array_get(json_object_get(k.config, "architectures"), 0));
+    if (kv_arch_find(&k.arch, arch, k.config, e)) {
+        kv_fail_in(e, "%s", k.g->path);
+        goto fail;
     }
-    set_flags(&k);
-    if (!strncmp(k.f->name, "gemma", 5) && k.f->pattern)
-        set_gemma(&k);
+    set_names(&k);
     return k.config;
+fail:
+    json_decref(k.config);
+    return NULL;
 }

@@ -1,6 +1,8 @@
 #include "lib/base/alloc.h"
+#include "lib/model/arch.h"
 #include "lib/model/gguf_model.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +81,20 @@ static const struct kv_gguf_family families[] = {
      .model_type = "cohere2",
      .pattern = 4,
      .bias = "attention_bias"},
+    {.name = "qwen3moe",
+     .arch = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .bias = "attention_bias"},
+    {.name = "gpt2", .arch = "GPT2LMHeadModel", .model_type = "gpt2"},
+    {.name = "bloom", .arch = "BloomForCausalLM", .model_type = "bloom"},
+    {.name = "mpt", .arch = "MptForCausalLM", .model_type = "mpt"},
+    {.name = "gptneox", .arch = "GPTNeoXForCausalLM", .model_type = "gpt_neox"},
+    {.name = "falcon", .arch = "FalconForCausalLM", .model_type = "falcon"},
+    {.name = "phi2", .arch = "PhiForCausalLM", .model_type = "phi"},
+    {.name = "glm4",
+     .arch = "Glm4ForCausalLM",
+     .model_type = "glm4",
+     .bias = "attention_bias"},
     {.name = "deepseek2",
      .arch = "DeepseekV2ForCausalLM",
      .model_type = "deepseek_v2"},
@@ -133,41 +149,51 @@ const char *kv_gguf_mixture(const struct kv_gguf_model *m)
     return type >= 0 && type < n ? mixtures[type] : NULL;
 }
 
-/* Names before .weight or .bias; those of a layer behind blk.N. and
- * model.layers.N.  family: NULL, any that has no row of its own before.  to
- * NULL: read with the keys. */
+/* Names before .weight or .bias; of a layer, behind blk.N.  family: NULL, any
+ * that has no row of its own before. */
 static const struct {
-    const char *from, *family, *to;
-} names[] = {
-    {"token_embd", NULL, "model.embed_tokens"},
-    {"output_norm", NULL, "model.norm"},
-    {"output", NULL, "lm_head"},
-    {"rope_freqs", NULL, NULL},
-    {"rope_factors_long", NULL, NULL},
-    {"rope_factors_short", NULL, NULL},
-
-    {"attn_norm", NULL, "input_layernorm"},
-    {"attn_q", NULL, "self_attn.q_proj"},
-    {"attn_k", NULL, "self_attn.k_proj"},
-    {"attn_v", NULL, "self_attn.v_proj"},
-    {"attn_qkv", NULL, "self_attn.qkv_proj"},
-    {"attn_output", NULL, "self_attn.o_proj"},
-    {"attn_q_norm", NULL, "self_attn.q_norm"},
-    {"attn_k_norm", NULL, "self_attn.k_norm"},
-    {"post_attention_norm", NULL, "post_attention_layernorm"},
-    {"ffn_norm", "gemma2", "pre_feedforward_layernorm"},
-    {"ffn_norm", "gemma3", "pre_feedforward_layernorm"},
-    {"ffn_norm", NULL, "post_attention_layernorm"},
-    {"post_ffw_norm", NULL, "post_feedforward_layernorm"},
-    {"ffn_gate", NULL, "mlp.gate_proj"},
-    {"ffn_up", "phi3", "mlp.gate_up_proj"},
-    {"ffn_up", "starcoder2", "mlp.c_fc"},
-    {"ffn_up", NULL, "mlp.up_proj"},
-    {"ffn_down", "starcoder2", "mlp.c_proj"},
-    {"ffn_down", NULL, "mlp.down_proj"},
+    const char *from, *family;
+    enum kv_part part;
+} parts[] = {
+    {"attn_norm", "falcon", KV_P_MLP_NORM}, /* that of attention, if alone */
+    {"attn_norm", NULL, KV_P_ATTN_NORM},
+    {"attn_norm_2", NULL, KV_P_ATTN_NORM},
+    {"attn_q", NULL, KV_P_Q},
+    {"attn_k", NULL, KV_P_K},
+    {"attn_v", NULL, KV_P_V},
+    {"attn_qkv", NULL, KV_P_Q},
+    {"attn_output", NULL, KV_P_O},
+    {"attn_q_norm", NULL, KV_P_Q_NORM},
+    {"attn_k_norm", NULL, KV_P_K_NORM},
+    {"post_attention_norm", NULL, KV_P_ATTN_OUT_NORM},
+    {"ffn_norm", NULL, KV_P_MLP_NORM},
+    {"post_ffw_norm", NULL, KV_P_MLP_OUT_NORM},
+    {"ffn_gate", NULL, KV_P_GATE},
+    {"ffn_up", NULL, KV_P_UP},
+    {"ffn_down", NULL, KV_P_DOWN},
+    {"ffn_gate_inp", NULL, KV_P_ROUTER},
+    {"ffn_gate_exps", NULL, KV_P_GATE},
+    {"ffn_up_exps", NULL, KV_P_UP},
+    {"ffn_down_exps", NULL, KV_P_DOWN},
 };
 
-enum { N_NAMES = sizeof(names) / sizeof(*names) };
+/* Those outside of layers: which member of struct kv_tensor_names. */
+static const struct {
+    const char *from;
+    size_t member;
+} tops[] = {
+    {"token_embd", offsetof(struct kv_tensor_names, embed)},
+    {"token_embd_norm", offsetof(struct kv_tensor_names, embed_norm)},
+    {"position_embd", offsetof(struct kv_tensor_names, positions)},
+    {"output_norm", offsetof(struct kv_tensor_names, norm)},
+    {"output", offsetof(struct kv_tensor_names, head)},
+};
+
+/* Read with the keys. */
+static const char *const keys[] = {"rope_freqs", "rope_factors_long",
+                                   "rope_factors_short"};
+
+#define COUNT(x) (sizeof(x) / sizeof(*(x)))
 
 /* "blk.12.attn_q.weight": 12, its layer, written as in `layer`, and what
  * stands behind it. */
@@ -190,39 +216,85 @@ static bool is_norm(const char *part, size_t n)
     return n >= 4 && !memcmp(part + n - 4, "norm", 4);
 }
 
-/* head_dim: rows of a head of q and k. */
-static int rename_one(struct kv_weight *w, const struct kv_gguf_family *f,
-                      size_t head_dim, struct kv_err *e)
+static bool is(const char *name, const char *part, size_t n)
 {
-    char layer[16], to[128];
-    const char *part = skip_layer(w->name, layer);
-    const char *dot = strrchr(part, '.');
-    const size_t n = dot ? (size_t)(dot - part) : 0;
-    size_t i = 0;
+    return strlen(name) == n && !memcmp(name, part, n);
+}
 
-    while (i < N_NAMES &&
-           (strlen(names[i].from) != n || memcmp(names[i].from, part, n) != 0 ||
-            (names[i].family && strcmp(names[i].family, f->name) != 0)))
-        i++;
-    if (i == N_NAMES ||
-        (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
+/* What the architecture calls a part of a layer, or, layer "", one outside of
+ * them; NULL: it has none.  expert: it is one of all experts'. */
+static const char *find_name(const struct kv_arch *a,
+                             const struct kv_gguf_family *f, const char *part,
+                             size_t n, const char *layer, bool *expert)
+{
+    const char *name;
+
+    *expert = n > 5 && !memcmp(part + n - 5, "_exps", 5);
+    for (size_t i = 0; i < COUNT(tops) && !*layer; i++)
+        if (is(tops[i].from, part, n)) {
+            memcpy(&name, (const char *)a->names + tops[i].member,
+                   sizeof(name));
+            return name;
+        }
+    for (size_t i = 0; i < COUNT(parts) && *layer; i++)
+        if (is(parts[i].from, part, n) &&
+            (!parts[i].family || !strcmp(parts[i].family, f->name)) &&
+            (!*expert || a->names->experts))
+            return a->names->part[parts[i].part];
+    return NULL;
+}
+
+/* Where a tensor goes, and its old name's part before the dot. */
+static int new_name(const struct kv_weight *w, const struct kv_arch *a,
+                    const struct kv_gguf_family *f, char *to, size_t bytes,
+                    struct kv_err *e)
+{
+    char layer[16];
+    const char *part = skip_layer(w->name, layer);
+    const char *dot = strrchr(part, '.'), *name;
+    const size_t n = dot ? (size_t)(dot - part) : 0;
+    bool expert;
+
+    *to = 0;
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (is(keys[i], part, n))
+            return 0;
+    name = find_name(a, f, part, n, layer, &expert);
+    if (!name || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
         return kv_fail(e,
                        "%s: tensor %s is not known: it could change the "
                        "numbers",
                        w->path, w->name);
+    snprintf(to, bytes, "%s%s%s%s%s%.*s%s",
+             name == a->names->head ? "" : a->names->prefix,
+             *layer ? a->names->layers : "", layer, *layer ? "." : "",
+             expert ? a->names->experts : "",
+             (int)(strlen(name) - strlen(".weight")), name, dot);
+    return 0;
+}
+
+/* head_dim: rows of a head of q and k. */
+static int rename_one(struct kv_weight *w, const struct kv_arch *a,
+                      const struct kv_gguf_family *f, size_t head_dim,
+                      struct kv_err *e)
+{
+    char layer[16], to[160];
+    const char *part = skip_layer(w->name, layer);
+    const char *dot = strrchr(part, '.');
+    const size_t n = dot ? (size_t)(dot - part) : 0;
+
+    if (new_name(w, a, f, to, sizeof(to), e))
+        return -1;
     if (is_norm(part, n) && !strcmp(dot, ".weight"))
         w->add = f->norm_add;
-    if (f->interleaved && n == 6 &&
-        (!memcmp(part, "attn_q", 6) || !memcmp(part, "attn_k", 6)))
+    if (f->interleaved && (is("attn_q", part, n) || is("attn_k", part, n)))
         w->head = head_dim;
     if (w->head && (w->head % 2 || !w->n_dims || w->dims[0] % w->head))
         return kv_fail(e,
                        "%s: tensor %s has %zu rows, which are no heads of %zu",
                        w->path, w->name, w->n_dims ? w->dims[0] : 1, w->head);
-    snprintf(to, sizeof(to), "%s%s%s%s%s", *layer ? "model.layers." : "", layer,
-             *layer ? "." : "", names[i].to ? names[i].to : "", dot);
     free((void *)(uintptr_t)w->name);
-    w->name = kv_strdup(names[i].to ? to : "");
+    w->name = kv_strdup(to);
     return 0;
 }
 
@@ -231,13 +303,16 @@ int kv_gguf_rename(struct kv_gguf_model *m, const json_t *config,
 {
     const size_t head_dim =
         (size_t)json_integer_value(json_object_get(config, "head_dim"));
+    const char *name = json_string_value(
+        json_array_get(json_object_get(config, "architectures"), 0));
     const struct kv_gguf_family *family;
+    const struct kv_arch *arch;
 
-    if (kv_gguf_family(m, &family, e))
+    if (kv_gguf_family(m, &family, e) || kv_arch_find(&arch, name, config, e))
         return -1;
     for (size_t p = 0; p < m->n_parts; p++)
         for (size_t i = 0; i < m->part[p].n_tensors; i++)
-            if (rename_one(&m->part[p].tensor[i], family, head_dim, e))
+            if (rename_one(&m->part[p].tensor[i], arch, family, head_dim, e))
                 return -1;
     return 0;
 }
