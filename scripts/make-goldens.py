@@ -146,6 +146,20 @@ MODELS = {
     "ministral": ("MinistralForCausalLM", dict(
         SMALL, sliding_window=8,
         layer_types=["sliding_attention", "full_attention"])),
+    "cohere2": ("Cohere2ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=4,
+        num_attention_heads=3, num_key_value_heads=1, intermediate_size=27,
+        max_position_embeddings=64, logit_scale=0.25, sliding_window=8)),
+    "olmo3": ("Olmo3ForCausalLM", dict(
+        vocab_size=53, hidden_size=18, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
+        max_position_embeddings=64, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=500000.0),
+            full_attention=dict(rope_type="yarn", factor=4.0,
+                                rope_theta=500000.0,
+                                original_max_position_embeddings=16)))),
     "olmo2": ("Olmo2ForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=3, intermediate_size=27,
@@ -171,6 +185,14 @@ def randomize(model):
                 p.add_(1)
 
 
+def scale_of(model, layer):
+    """By which yarn and longrope multiply."""
+    rope = model.base_model.rotary_emb
+    kind = (getattr(model.config, "layer_types", None) or [""] * 99)[layer]
+    whole = getattr(rope, "attention_scaling", 1.0)
+    return getattr(rope, kind + "_attention_scaling", whole)
+
+
 def keys_and_values(model, tokens, config):
     """Hooks where k, k before RoPE, and v pass."""
     seen = []
@@ -185,10 +207,8 @@ def keys_and_values(model, tokens, config):
     real = getattr(module, "apply_rotary_pos_emb", None)
     if real:
         def spy(q, k, cos, *more, **named):
-            scale = getattr(model.base_model.rotary_emb, "attention_scaling",
-                            1.0)
             seen.append(k.clone())
-            seen[-1][..., :cos.shape[-1]] *= scale
+            seen[-1][..., :cos.shape[-1]] *= scale_of(model, len(seen) - 1)
             return real(q, k, cos, *more, **named)
         module.apply_rotary_pos_emb = spy
     with torch.no_grad():
@@ -201,7 +221,7 @@ def keys_and_values(model, tokens, config):
 
 def has_rope(config, layer):
     layers = getattr(config, "no_rope_layers", None)
-    if config.model_type == "exaone4" and config.sliding_window:
+    if config.model_type in ("exaone4", "cohere2"):
         return config.layer_types[layer] == "sliding_attention"
     return not layers or bool(layers[layer])
 
@@ -214,7 +234,8 @@ def convert(folder, llama_cpp):
 
     hparams = conversion.ModelBase.load_hparams(folder, False)
     hparams.setdefault("n_ctx", N)  # of older transformers, which it reads
-    hparams.setdefault("rotary_pct", 0.5)
+    hparams.setdefault("rotary_pct", hparams["rope_parameters"].get(
+        "partial_rotary_factor", 1.0) if "rope_parameters" in hparams else 1.0)
     if not hparams.get("new_decoder_architecture", True):
         hparams["num_kv_heads"] = 1
     if hparams["model_type"] == "exaone4":

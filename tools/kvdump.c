@@ -329,6 +329,12 @@ static int check_shape(const struct kv_shape *s, size_t ctx, struct kv_err *e)
                        "window of %zu tokens%s",
                        s->slide_window,
                        apart ? ", and their own RoPE" : " is below --ctx");
+    for (size_t i = 0; i < s->n_layers; i++)
+        if (kv_shape_still(s, i))
+            return kv_fail(e,
+                           "kvdump does not implement layers without RoPE "
+                           "beside others: layer %zu here",
+                           i);
     return s->cap > 0
                ? kv_fail(e, "kvdump does not implement soft caps (of %g here)",
                          (double)s->cap)

@@ -91,7 +91,8 @@ struct kv_arch {
     bool window_given;   /* sliding_window must be there, or none slides */
     size_t pattern;      /* every so many-th layer does not slide; 0: all do */
     bool pattern_read;   /* the field sliding_window_pattern counts */
-    bool still_full;     /* with a window, those that do not have no RoPE */
+    bool still_full;     /* those that do not slide have no RoPE ... */
+    bool turns_alone;    /* ... but where sliding_window is null */
     size_t still_every;  /* every so many-th layer has no RoPE, without
                           * no_rope_layers and no_rope_layer_interval; 0: all
                           * have */

@@ -305,6 +305,20 @@ const struct kv_own_field kv_fields_of_cohere[] = {
     {0},
 };
 
+const struct kv_own_field kv_fields_of_cohere2[] = {
+    {"layer_norm_eps", "rms_norm_eps", NULL},
+    {"logit_scale", "logit_scale", NULL},
+    {"layer_switch", NULL, NULL}, /* as sliding_window_pattern has it */
+    {"order_of_interleaved_layers", NULL, "\"local_attn_first\""},
+    {"position_embedding_type", NULL, "\"rope_gptj\""},
+    {"rotary_pct", NULL, "1"},
+    {"use_embedding_sharing", NULL, "true"},
+    {"use_gated_activation", NULL, "true"},
+    {"use_parallel_block", NULL, "true"},
+    {"use_parallel_embedding", NULL, NULL},
+    {0},
+};
+
 const struct kv_tensor_names kv_names_phi = {
     .prefix = "model.",
     .embed = "embed_tokens.weight",

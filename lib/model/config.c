@@ -320,7 +320,7 @@ static int read_sliding(const struct kv_fields *f, struct kv_config *c,
 }
 
 /* Layers without RoPE: those with a 0 in no_rope_layers, or every so many-th;
- * or those that do not slide, where sliding_window is not null. */
+ * or those that do not slide. */
 static int read_still(const struct kv_fields *f, struct kv_config *c,
                       struct kv_err *e)
 {
@@ -331,8 +331,9 @@ static int read_still(const struct kv_fields *f, struct kv_config *c,
 
     for (size_t i = 0; i < n_layers && c->arch->still_full; i++)
         set_bit(c->shape.still, i,
-                !json_is_null(json_object_get(f->json, "sliding_window")) &&
-                    !kv_shape_slides(&c->shape, i));
+                !kv_shape_slides(&c->shape, i) &&
+                    !(c->arch->turns_alone && json_is_null(json_object_get(
+                                                  f->json, "sliding_window"))));
     if (!every)
         return 0;
     if (kv_fields_size_if(f, "no_rope_layer_interval", 1, KV_MAX_LAYERS, &every,
