@@ -397,7 +397,7 @@ static int by_address(const void *a, const void *b)
 
 /* The names of all that is bound, by address. */
 static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
-                         size_t n_experts, const char ***names)
+                         size_t n_weights, const char ***names)
 {
     const struct kv_weight *const top[] = {
         m->embed,           m->norm, m->norm_bias, m->positions, m->embed_norm,
@@ -405,8 +405,7 @@ static size_t list_bound(const struct kv_model_weights *m, size_t n_layers,
     const size_t n_top = sizeof(top) / sizeof(*top);
     size_t n = 0;
 
-    *names = kv_alloc(n_top + n_layers * (KV_PARTS + 3 * n_experts),
-                      sizeof(**names));
+    *names = kv_alloc(n_top + n_layers * KV_PARTS + n_weights, sizeof(**names));
     for (size_t i = 0; i < n_top; i++)
         if (top[i])
             (*names)[n++] = top[i]->name;
@@ -424,7 +423,7 @@ static int check_spares(const struct kv_model_weights *m,
                         struct kv_err *e)
 {
     const char **bound;
-    const size_t n = list_bound(m, c->shape.n_layers, c->n_experts, &bound);
+    const size_t n = list_bound(m, c->shape.n_layers, w->n_weights, &bound);
     int rc = 0;
 
     for (size_t i = 0; i < w->n_weights && !rc; i++) {
@@ -511,8 +510,9 @@ int kv_tensor_map(struct kv_model_weights *m, const struct kv_config *c,
     *m = (struct kv_model_weights){
         .norm_add = c->arch->gemma || c->arch->norm_plus_one ? 1 : 0};
     m->layer = kv_alloc(n_layers, sizeof(*m->layer));
+    /* Each part once, but a tensor for each expert. */
     m->made = b.made =
-        kv_alloc(n_layers * (KV_PARTS + 3 * c->n_experts), sizeof(*m->made));
+        kv_alloc(n_layers * KV_PARTS + w->n_weights, sizeof(*m->made));
     if (kv_weights_find(w, names->embed))
         b.prefix = "";
     if (!bind_all(&b, e))
