@@ -197,6 +197,43 @@ static void test_experts(void **state)
             "mlp_only_layers is [0]; only []");
 }
 
+/* Fields of released models that say nothing of the numbers in these. */
+static void test_released(void **state)
+{
+    static const struct {
+        const char *arch, *model_type, *more;
+    } cases[] = {
+        {"Phi3ForCausalLM", "phi3",
+         "'auto_map': {'AutoConfig': 'configuration_phi3.Phi3Config'}, "
+         "'full_attn_mod': 1, 'interpolate_factor': 1, 'lm_head_bias': false, "
+         "'mlp_bias': false, 'attention_bias': false, "
+         "'partial_rotary_factor': 0.75, 'embd_pdrop': 0.0, "
+         "'sliding_window': 262144"},
+        {"SmolLM3ForCausalLM", "smollm3",
+         "'pretraining_tp': 2, 'max_window_layers': 28, 'sliding_window': "
+         "null, 'use_sliding_window': false, 'no_rope_layer_interval': 4"},
+        {"FalconForCausalLM", "falcon",
+         "'alibi': false, 'bias': false, 'parallel_attn': true, "
+         "'multi_query': true, 'apply_residual_connection_post_layernorm': "
+         "false, 'auto_map': {}, 'hidden_dropout': 0.0"},
+        {"Cohere2ForCausalLM", "cohere2",
+         "'layer_switch': 4, 'order_of_interleaved_layers': "
+         "'local_attn_first', 'position_embedding_type': 'rope_gptj', "
+         "'rotary_pct': 1.0, 'use_gated_activation': true"},
+        {"MixtralForCausalLM", "mixtral",
+         "'num_local_experts': 8, 'num_experts_per_tok': 2, "
+         "'output_router_logits': false, 'router_aux_loss_coef': 0.02"},
+    };
+    struct kv_config c;
+    struct kv_err e = {""};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        if (read_arch(cases[i].arch, cases[i].model_type, cases[i].more, &c,
+                      &e))
+            fail_msg("%s: %s", cases[i].arch, e.msg);
+}
+
 static void test_unknown(void **state)
 {
     (void)state;
@@ -212,7 +249,8 @@ int main(void)
         cmocka_unit_test(test_windows),  cmocka_unit_test(test_still),
         cmocka_unit_test(test_longrope), cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_falcon),   cmocka_unit_test(test_exaone),
-        cmocka_unit_test(test_experts),  cmocka_unit_test(test_unknown)};
+        cmocka_unit_test(test_experts),  cmocka_unit_test(test_released),
+        cmocka_unit_test(test_unknown)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

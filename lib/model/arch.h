@@ -51,8 +51,7 @@ struct kv_tensor_names {
     const char *embed, *positions, *embed_norm, *norm, *head;
     const char *layers; /* layer N's begin with it, N and a dot */
     const char *part[KV_PARTS];
-    const char
-        *experts; /* gate, up and down of expert N: behind it, N, a dot */
+    const char *experts; /* gate, up, down of expert N: behind it, N, a dot */
 };
 
 /* A field that this architecture has, or has under this name ("a.b": b in the

@@ -527,7 +527,7 @@ int kv_config_is_llama(const struct kv_config *c, const char *what,
         : c->logit_scale != 1                    ? "scaled logits"
         : a->parallel                            ? "an MLP beside attention"
         : a->positions != KV_ROPE                ? positions[a->positions]
-        : a->norm_after                          ? "norms after attention"
+        : a->sandwich                            ? "norms after attention"
         : a->still_every || a->still_full        ? "layers without RoPE"
         : c->rope.scale != 1                     ? "RoPE with a scale"
         : 2 * c->shape.n_rot < c->shape.head_dim ? "RoPE of a part"

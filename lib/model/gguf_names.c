@@ -244,7 +244,7 @@ static const char *find_name(const struct kv_arch *a,
     return NULL;
 }
 
-/* Where a tensor goes, and its old name's part before the dot. */
+/* Its name in transformers; empty for one that the keys' reader has read. */
 static int new_name(const struct kv_weight *w, const struct kv_arch *a,
                     const struct kv_gguf_family *f, char *to, size_t bytes,
                     struct kv_err *e)

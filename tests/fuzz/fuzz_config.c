@@ -37,13 +37,23 @@ void fuzz_make_seeds(void)
         "\"original_max_position_embeddings\": 8192}",
         "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}",
         "\"partial_rotary_factor\": 1.0, \"sliding_window\": null",
+        "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
+        "\"beta_fast\": 16, \"mscale\": 1, \"mscale_all_dim\": 2, "
+        "\"original_max_position_embeddings\": 128}",
+        "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4.0}",
+        "\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 4.0, "
+        "\"short_factor\": [1, 1, 1, 1, 1, 1, 1, 2], \"long_factor\": [1, 2, "
+        "3, 4, 5, 6, 7, 8]}",
+        "\"num_experts_per_tok\": 2, \"num_local_experts\": 4",
+        "\"no_rope_layers\": [1, 0], \"no_rope_layer_interval\": 2",
         "\"use_sliding_window\": true, \"sliding_window\": 64, "
         "\"max_window_layers\": 2, \"layer_types\": [\"full_attention\", "
         "\"full_attention\"]"};
-    static const char *const archs[][2] = {{"LlamaForCausalLM", "llama"},
-                                           {"MistralForCausalLM", "mistral"},
-                                           {"Qwen2ForCausalLM", "qwen2"},
-                                           {"Qwen3ForCausalLM", "qwen3"}};
+    static const char *const archs[][2] = {
+        {"LlamaForCausalLM", "llama"},     {"MistralForCausalLM", "mistral"},
+        {"Qwen2ForCausalLM", "qwen2"},     {"Qwen3ForCausalLM", "qwen3"},
+        {"MixtralForCausalLM", "mixtral"}, {"SmolLM3ForCausalLM", "smollm3"},
+        {"Exaone4ForCausalLM", "exaone4"}};
     char text[2048], name[32];
 
     for (size_t a = 0; a < sizeof(archs) / sizeof(*archs); a++)
