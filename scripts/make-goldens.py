@@ -172,6 +172,10 @@ MODELS = {
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw", "gemma3")
 
 
+# Files of these have q, k and v in one tensor, as some have.
+FUSED = ("phi", "llama3")
+
+
 def randomize(model):
     """Weights of a fair size, norms about 1, biases not 0."""
     torch.manual_seed(7)
@@ -244,7 +248,7 @@ def convert(folder, llama_cpp):
     cls = conversion.get_model_class(arch.replace("MptF", "MPTF"))
     cls.set_vocab = lambda self: None
     cls(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf",
-        hparams=hparams, eager=True).write()
+        hparams=hparams, eager=True, fuse_qkv=folder.name in FUSED).write()
 
 
 def make(name, llama_cpp):

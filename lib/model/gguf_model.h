@@ -50,6 +50,9 @@ const char *kv_gguf_mixture(const struct kv_gguf_model *m);
  * and on one that could change numbers and is not known. */
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);
 
+/* What holds q, k and v of a layer where they have names of their own. */
+#define KV_GGUF_QKV "attn_qkv.weight"
+
 /* Gives every tensor its name and order in transformers.  Fails on one that is
  * not known.  The name of one that config, from kv_gguf_config(), holds already
  * becomes empty. */

@@ -236,6 +236,9 @@ static const char *find_name(const struct kv_arch *a,
                    sizeof(name));
             return name;
         }
+    if (is("attn_qkv", part, n) &&
+        strcmp(a->names->part[KV_P_Q], a->names->part[KV_P_K]) != 0)
+        return KV_GGUF_QKV;
     for (size_t i = 0; i < COUNT(parts) && *layer; i++)
         if (is(parts[i].from, part, n) &&
             (!parts[i].family || !strcmp(parts[i].family, f->name)) &&
@@ -287,7 +290,8 @@ static int rename_one(struct kv_weight *w, const struct kv_arch *a,
         return -1;
     if (is_norm(part, n) && !strcmp(dot, ".weight"))
         w->add = f->norm_add;
-    if (f->interleaved && (is("attn_q", part, n) || is("attn_k", part, n)))
+    if (f->interleaved && (is("attn_q", part, n) || is("attn_k", part, n) ||
+                           is("attn_qkv", part, n)))
         w->head = head_dim;
     if (w->head && (w->head % 2 || !w->n_dims || w->dims[0] % w->head))
         return kv_fail(e,

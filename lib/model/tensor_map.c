@@ -192,7 +192,7 @@ struct place {
     size_t first, rows, all; /* all: of the tensor */
 };
 
-static struct place place_of(const struct kv_config *c, size_t p)
+static struct place place_of(const struct kv_config *c, size_t p, bool qkv)
 {
     const char *const *name = c->arch->names->part;
     const size_t rows = size_of(parts[p].rows, c);
@@ -204,7 +204,8 @@ static struct place place_of(const struct kv_config *c, size_t p)
         const bool bias = parts[i].of != i;
 
         if (!has(c, parts[i].when) || bias != (parts[p].of != p) ||
-            strcmp(name[parts[i].of], name[parts[p].of]))
+            (qkv ? parts[i].of > KV_P_V
+                 : strcmp(name[parts[i].of], name[parts[p].of]) != 0))
             continue;
         at.first += i < p ? size_of(parts[i].rows, c) : 0;
         at.all += size_of(parts[i].rows, c);
@@ -259,6 +260,8 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     }
     if (turned)
         mine->turned = at.all;
+    if (is_v)
+        mine->head = 0; /* of q and k alone */
     if (reordered(b->c, p)) {
         mine->head = d;
         mine->turning = b->c->arch->interleaved ? 0 : b->c->shape.n_rot;
@@ -274,19 +277,39 @@ static int cut(struct binding *b, const struct kv_weight *t, size_t p,
     return 0;
 }
 
+static void name_part(const struct binding *b, size_t layer, const char *weight,
+                      bool bias, char *name, size_t bytes)
+{
+    char part[80];
+
+    name_of(part, sizeof(part), weight, bias);
+    snprintf(name, bytes, "%s%s%zu.%s", b->prefix, b->c->arch->names->layers,
+             layer, part);
+}
+
+/* Whether the part is in a GGUF file's one tensor of q, k and v. */
+static bool has_qkv(const struct binding *b, size_t layer, size_t p)
+{
+    char name[160];
+
+    name_part(b, layer, KV_GGUF_QKV, false, name, sizeof(name));
+    return parts[p].of <= KV_P_V && b->w->gguf.n_parts &&
+           kv_weights_find(b->w, name);
+}
+
 static int bind_part(struct binding *b, size_t layer, size_t p,
                      const struct kv_weight **out, struct kv_err *e)
 {
     const struct kv_arch *a = b->c->arch;
     const size_t cols = size_of(parts[p].cols, b->c);
     const bool turned = cols && a->transposed && !b->w->gguf.n_parts;
-    const struct place at = place_of(b->c, p);
+    const bool qkv = has_qkv(b, layer, p);
+    const struct place at = place_of(b->c, p, qkv);
     const struct kv_weight *t;
-    char part[80], name[160];
+    char name[160];
 
-    name_of(part, sizeof(part), a->names->part[parts[p].of], parts[p].of != p);
-    snprintf(name, sizeof(name), "%s%s%zu.%s", b->prefix, a->names->layers,
-             layer, part);
+    name_part(b, layer, qkv ? KV_GGUF_QKV : a->names->part[parts[p].of],
+              parts[p].of != p, name, sizeof(name));
     if (bind(&t, b->w, name, turned ? cols : at.all, turned ? at.all : cols,
              b->dir, e))
         return -1;
