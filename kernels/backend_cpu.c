@@ -30,7 +30,8 @@ static int alloc(void **p, size_t bytes, struct kv_err *e)
 
 static int copy(void *to, const void *from, size_t bytes, struct kv_err *e)
 {
-    memcpy(to, from, bytes);
+    if (bytes)
+        memcpy(to, from, bytes);
     return 0;
 }
 

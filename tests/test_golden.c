@@ -110,7 +110,7 @@ static void check_model(const char *folder, const char *path, const char *name)
     struct golden g = {.name = name};
     char *file = kv_path_join(folder, "expected.safetensors");
     struct kv_err e = {""};
-    struct kv_model *m;
+    struct kv_model *m = NULL;
     const struct kv_weight *ids;
     int32_t *tokens;
     float *hidden;

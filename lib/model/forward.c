@@ -386,7 +386,7 @@ static int make_rope(struct kv_pass *p, struct kv_err *e)
     memcpy(s.inv_freq, s.slide_freq, sizeof(s.inv_freq));
     if (s.slide_window)
         kv_rope_table(&s, p->n, p->first, table + n);
-    rc = want(p, KV_WORK_ROPE, bytes, 1, &p->ropes, e) ||
+    rc = want(p, KV_WORK_ROPE, bytes + 1, 1, &p->ropes, e) || /* not NULL */
          p->b->upload(p->ropes, table, bytes, e);
     p->rope = p->ropes;
     free(table);
