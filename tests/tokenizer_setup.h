@@ -38,8 +38,10 @@ static inline void write_file(const char *dir, const char *name,
 static inline void remove_folder(const char *dir)
 {
     static const char *const names[] = {
-        "tokenizer.json", "tokenizer_config.json", "added_tokens.json",
-        "special_tokens_map.json"};
+        "tokenizer.json",    "tokenizer_config.json",
+        "added_tokens.json", "special_tokens_map.json",
+        "vocab.json",        "merges.txt",
+        "config.json"};
 
     for (size_t i = 0; i < COUNT(names); i++) {
         char *path = kv_path_join(dir, names[i]);

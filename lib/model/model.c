@@ -8,6 +8,7 @@
 #include "lib/json_file.h"
 #include "lib/model/model_impl.h"
 #include "lib/model/packed_tensors.h"
+#include "lib/tokenizer/tokenizer_folder.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -49,17 +50,16 @@ static int hash_file(struct kv_hash *h, const char *dir, const char *name,
     return rc;
 }
 
-/* dir: NULL where a file's header has all that the folder's files have. */
-/* The file that kv_tokenizer_open() reads. */
+/* The files that kv_tokenizer_open() reads for the vocabulary. */
 static int hash_tokenizer(struct kv_hash *h, const char *dir, struct kv_err *e)
 {
-    char *json = kv_path_join(dir, "tokenizer.json");
-    const bool has = kv_file_exists(json);
-
-    free(json);
-    return hash_file(h, dir, has ? "tokenizer.json" : "tokenizer.model", e);
+    for (const char *const *name = kv_tokenizer_files(dir); *name; name++)
+        if (hash_file(h, dir, *name, e))
+            return -1;
+    return 0;
 }
 
+/* dir: NULL where a file's header has all that the folder's files have. */
 static int hash_model(struct kv_model *m, const char *dir, struct kv_err *e)
 {
     struct kv_hash *h = kv_hash_new();

@@ -21,9 +21,9 @@ struct kv_model_info {
     char name[128];   /* last part of the path */
     char arch[64];    /* "LlamaForCausalLM" */
     char weights[16]; /* "bf16", "f32", "q4_k": most of the bytes */
-    /* 16 hex digits of a SHA-256 over config.json, tokenizer.json when there
-     * is one, else tokenizer.model (a GGUF file has neither), and what
-     * kv_weights_hash() adds. */
+    /* 16 hex digits of a SHA-256 over config.json, tokenizer.json or the files
+     * in its place (a GGUF file has none of them), and what kv_weights_hash()
+     * adds. */
     char hash[32];
     size_t n_vocab, hidden, n_ctx; /* n_ctx: max_position_embeddings */
     size_t weight_bytes;           /* of all tensors, as stored */

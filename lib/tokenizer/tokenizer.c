@@ -2,17 +2,16 @@
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/utf8.h"
-#include "lib/json_file.h"
 #include "lib/model/gguf_model.h"
 #include "lib/tokenizer/tokenizer_added.h"
 #include "lib/tokenizer/tokenizer_bpe.h"
 #include "lib/tokenizer/tokenizer_config.h"
 #include "lib/tokenizer/tokenizer_decoder.h"
+#include "lib/tokenizer/tokenizer_folder.h"
 #include "lib/tokenizer/tokenizer_gguf.h"
 #include "lib/tokenizer/tokenizer_json.h"
 #include "lib/tokenizer/tokenizer_normalizer.h"
 #include "lib/tokenizer/tokenizer_post.h"
-#include "lib/tokenizer/tokenizer_sentencepiece.h"
 #include "lib/tokenizer/tokenizer_split.h"
 #include "lib/tokenizer/tokenizer_unigram.h"
 
@@ -120,21 +119,12 @@ static json_t *read_gguf(const char *path, int32_t *bos, struct kv_err *e)
 static json_t *read_file(struct kv_tokenizer *t, const char *path, bool gguf,
                          struct kv_err *e)
 {
-    char *json;
-
     if (gguf) {
         t->path = kv_strdup(path);
         return read_gguf(path, &t->bos, e);
     }
-    json = kv_path_join(path, "tokenizer.json");
-    t->path = kv_path_join(path, "tokenizer.model");
-    if (!kv_file_exists(json) && kv_file_exists(t->path)) {
-        free(json);
-        return kv_tokenizer_of_sentencepiece(path, e);
-    }
-    free(t->path);
-    t->path = json;
-    return kv_json_read(json, e);
+    t->path = kv_path_join(path, kv_tokenizer_files(path)[0]);
+    return kv_tokenizer_folder_read(path, e);
 }
 
 static int open_at(struct kv_tokenizer *t, const char *path, struct kv_err *e)

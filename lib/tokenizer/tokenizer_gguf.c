@@ -1,5 +1,6 @@
 #include "lib/tokenizer/tokenizer_gguf.h"
 #include "lib/base/alloc.h"
+#include "lib/tokenizer/tokenizer_cuts.h"
 #include "lib/tokenizer/tokenizer_pieces.h"
 #include "lib/tokenizer/tokenizer_text.h"
 
@@ -159,17 +160,10 @@ static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
 
 /* ---- "gpt2": merges as they are listed --------------------------------- */
 
-static json_t *byte_level(void)
-{
-    return json_pack("{s:s, s:b, s:b}", "type", "ByteLevel", "add_prefix_space",
-                     0, "use_regex", 0);
-}
-
-static int add_cuts(const struct reading *r, const struct kv_gguf_cut **cut,
+static int add_cuts(const struct reading *r, const struct kv_cut **cut,
                     struct kv_err *e)
 {
     const struct kv_gguf_value *pre;
-    json_t *steps;
     const char *name;
     size_t n;
 
@@ -178,20 +172,11 @@ static int add_cuts(const struct reading *r, const struct kv_gguf_cut **cut,
     if (!pre)
         return kv_fail(e, "no key " KEY "pre: how a text is cut is not known");
     name = kv_gguf_text(pre, 0, &n);
-    *cut = kv_gguf_cut_find(name, n);
+    *cut = kv_cut_find(name, n);
     if (!*cut)
         return kv_fail(e, "key " KEY "pre is \"%.*s\", which is not supported",
                        n < 64 ? (int)n : 64, name);
-    steps = json_array();
-    for (const char *const *regex = (*cut)->regex; *regex; regex++)
-        json_array_append_new(steps,
-                              json_pack("{s:s, s:{s:s}, s:s, s:b}", "type",
-                                        "Split", "pattern", "Regex", *regex,
-                                        "behavior", "Isolated", "invert", 0));
-    json_array_append_new(steps, byte_level());
-    json_object_set_new(
-        r->out, "pre_tokenizer",
-        json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps));
+    kv_cut_add(*cut, r->out);
     return 0;
 }
 
@@ -216,7 +201,7 @@ static int add_listed(const struct reading *r, struct kv_err *e)
 
 static int read_gpt2(const struct reading *r, bool *adds_bos, struct kv_err *e)
 {
-    const struct kv_gguf_cut *cut;
+    const struct kv_cut *cut;
 
     if (refuse_flag(r->g, KEY "add_space_prefix", e) || add_cuts(r, &cut, e) ||
         add_listed(r, e))
@@ -224,7 +209,6 @@ static int read_gpt2(const struct reading *r, bool *adds_bos, struct kv_err *e)
     *adds_bos = cut->adds_bos;
     json_object_set_new(r->model, "ignore_merges",
                         json_boolean(cut->ignores_merges));
-    json_object_set_new(r->out, "decoder", byte_level());
     return 0;
 }
 

@@ -17,15 +17,4 @@
 json_t *kv_tokenizer_of_gguf(const struct kv_gguf *g, int32_t *bos,
                              struct kv_err *e);
 
-/* How "gpt2" vocabularies cut a text, by tokenizer.ggml.pre. */
-struct kv_gguf_cut {
-    const char *names; /* with spaces between */
-    bool ignores_merges;
-    bool adds_bos;        /* unless a key says so or not */
-    const char *regex[6]; /* one after the other; NULL ends them */
-};
-
-/* NULL: the name is not known. */
-const struct kv_gguf_cut *kv_gguf_cut_find(const char *name, size_t bytes);
-
 #endif

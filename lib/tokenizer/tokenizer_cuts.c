@@ -1,4 +1,4 @@
-#include "lib/tokenizer/tokenizer_gguf.h"
+#include "lib/tokenizer/tokenizer_cuts.h"
 
 #include <string.h>
 
@@ -54,7 +54,7 @@
     "\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-"    \
     "\\x{10cf2}\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}]+"
 
-static const struct kv_gguf_cut cuts[] = {
+static const struct kv_cut cuts[] = {
     {"gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat "
      "a.x-4.0 mellum",
      false,
@@ -123,7 +123,7 @@ static const struct kv_gguf_cut cuts[] = {
               "?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES}},
 };
 
-const struct kv_gguf_cut *kv_gguf_cut_find(const char *name, size_t bytes)
+const struct kv_cut *kv_cut_find(const char *name, size_t bytes)
 {
     for (size_t i = 0; i < sizeof(cuts) / sizeof(*cuts); i++) {
         for (const char *p = cuts[i].names; *p; p += *p == ' ') {
@@ -135,4 +135,25 @@ const struct kv_gguf_cut *kv_gguf_cut_find(const char *name, size_t bytes)
         }
     }
     return NULL;
+}
+
+static json_t *split(const char *regex)
+{
+    return json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern",
+                     "Regex", regex, "behavior", "Isolated", "invert", 0);
+}
+
+void kv_cut_add(const struct kv_cut *cut, json_t *out)
+{
+    json_t *steps = json_array();
+    json_t *bytes = json_pack("{s:s, s:b, s:b}", "type", "ByteLevel",
+                              "add_prefix_space", 0, "use_regex", 0);
+
+    for (const char *const *regex = cut->regex; *regex; regex++)
+        json_array_append_new(steps, split(*regex));
+    json_array_append(steps, bytes);
+    json_object_set_new(
+        out, "pre_tokenizer",
+        json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps));
+    json_object_set_new(out, "decoder", bytes);
 }
