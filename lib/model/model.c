@@ -53,7 +53,7 @@ static int hash_file(struct kv_hash *h, const char *dir, const char *name,
 /* The files that kv_tokenizer_open() reads for the vocabulary. */
 static int hash_tokenizer(struct kv_hash *h, const char *dir, struct kv_err *e)
 {
-    for (const char *const *name = kv_tokenizer_files(dir); *name; name++)
+    for (const char *const *name = kv_tokenizer_kind(dir)->files; *name; name++)
         if (hash_file(h, dir, *name, e))
             return -1;
     return 0;

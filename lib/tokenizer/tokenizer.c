@@ -87,6 +87,7 @@ static int read_rest(struct kv_tokenizer *t, const char *dir, int32_t before,
     const struct kv_tokenizer_main m = {
         .vocab = t->vocab,
         .added = t->added,
+        .own = kv_tokenizer_kind(dir)->own,
         .before = before,
         .prefix_space = kv_normalizer_prepends(t->normalizer)
                             ? 1
@@ -123,8 +124,8 @@ static json_t *read_file(struct kv_tokenizer *t, const char *path, bool gguf,
         t->path = kv_strdup(path);
         return read_gguf(path, &t->bos, e);
     }
-    t->path = kv_path_join(path, kv_tokenizer_files(path)[0]);
-    return kv_tokenizer_folder_read(path, e);
+    t->path = kv_path_join(path, kv_tokenizer_kind(path)->files[0]);
+    return kv_tokenizer_kind(path)->read(path, e);
 }
 
 static int open_at(struct kv_tokenizer *t, const char *path, struct kv_err *e)

@@ -13,13 +13,14 @@
 struct kv_tokenizer;
 
 /* path: a GGUF file (lib/tokenizer/tokenizer_gguf.h), or a folder with
- * tokenizer.json or else SentencePiece's tokenizer.model, or else vocab.json
- * and merges.txt, and, optionally, tokenizer_config.json, added_tokens.json and
- * special_tokens_map.json, all read as transformers 5 reads them.  Fails, by
- * name, on anything that it does not implement or know, and where two of them
- * contradict each other: a wrong tokenization must never be silent.  Truncation
- * and padding, which transformers applies when asked to, are ignored.  Once
- * open it does not change, so that threads may share it. */
+ * tokenizer.json or else SentencePiece's tokenizer.model, or Llama 3's, or else
+ * vocab.json and merges.txt, or else Qwen 1's qwen.tiktoken, and, optionally,
+ * tokenizer_config.json, added_tokens.json and special_tokens_map.json, all
+ * read as transformers 5 reads them.  Fails, by name, on anything that it does
+ * not implement or know, and where two of them contradict each other: a wrong
+ * tokenization must never be silent.  Truncation and padding, which
+ * transformers applies when asked to, are ignored.  Once open it does not
+ * change, so that threads may share it. */
 int kv_tokenizer_open(struct kv_tokenizer **t, const char *path,
                       struct kv_err *e);
 void kv_tokenizer_free(struct kv_tokenizer *t);

@@ -370,20 +370,24 @@ static int check_prefix(const struct reading *r, struct kv_err *e)
 }
 
 /* What would put another tokenizer in the place of tokenizer.json's. */
-static int refuse_rest(const json_t *config, struct kv_err *e)
+static int refuse_rest(const json_t *config, const char *known,
+                       struct kv_err *e)
 {
     const json_t *files = json_object_get(config, "fast_tokenizer_files");
     const json_t *own = json_object_get(config, "auto_map");
+    const char *name =
+        json_string_value(json_object_get(config, "tokenizer_class"));
     bool other;
 
     for (size_t i = 0; i < json_array_size(files); i++) {
-        const char *name = json_string_value(json_array_get(files, i));
+        const char *file = json_string_value(json_array_get(files, i));
 
-        if (!name || strcmp(name, "tokenizer.json"))
+        if (!file || strcmp(file, "tokenizer.json"))
             return kv_fail(e, "\"fast_tokenizer_files\" names other files than "
                               "tokenizer.json, which is not supported");
     }
-    if (json_is_array(own) || json_object_get(own, "AutoTokenizer"))
+    if ((json_is_array(own) || json_object_get(own, "AutoTokenizer")) &&
+        !(known && name && !strcmp(name, known)))
         return kv_fail(e, "\"auto_map\" names a tokenizer of the model's own, "
                           "which is not supported");
     if (kv_field_flag(config, "fix_mistral_regex", false, &other, e))
@@ -398,7 +402,7 @@ static int take_config(struct reading *r, struct kv_err *e)
     r->decoder = json_is_null(decoder) ? NULL : decoder;
     if (r->decoder && !json_is_object(decoder))
         return kv_fail(e, "\"added_tokens_decoder\" is not an object");
-    return refuse_rest(r->config, e) || check_prefix(r, e) ||
+    return refuse_rest(r->config, r->m->own, e) || check_prefix(r, e) ||
            kv_field_flag(r->config, "split_special_tokens", false,
                          &r->c->splits_special, e) ||
            (take_by_id(r, r->decoder, id_of_key, take_listed, e) &&

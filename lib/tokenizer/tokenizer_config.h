@@ -19,6 +19,7 @@
 struct kv_tokenizer_main {
     const struct kv_vocab *vocab;
     struct kv_added *added; /* what is added goes in here */
+    const char *own;        /* a class that "auto_map" may name, or NULL */
     int32_t before;         /* the token that it puts before a text, or -1 */
     int prefix_space;       /* does a text get one?  -1: not said */
 };

@@ -3,6 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/json_file.h"
 #include "lib/tokenizer/tokenizer_lists.h"
+#include "lib/tokenizer/tokenizer_ranks.h"
 #include "lib/tokenizer/tokenizer_sentencepiece.h"
 
 #include <stdlib.h>
@@ -16,17 +17,26 @@ static json_t *read_json(const char *dir, struct kv_err *e)
     return j;
 }
 
-static const struct kind {
-    const char *files[3];
-    json_t *(*read)(const char *dir, struct kv_err *e);
-} kinds[] = {
-    {{"tokenizer.json"}, read_json},
-    {{"tokenizer.model"}, kv_tokenizer_of_sentencepiece},
-    {{"vocab.json", "merges.txt"}, kv_tokenizer_of_lists},
+/* SentencePiece's and Llama 3's have one name. */
+static json_t *read_model(const char *dir, struct kv_err *e)
+{
+    char *path = kv_path_join(dir, "tokenizer.model");
+    const bool ranks = kv_ranks_is(path);
+
+    free(path);
+    return ranks ? kv_tokenizer_of_llama_ranks(dir, e)
+                 : kv_tokenizer_of_sentencepiece(dir, e);
+}
+
+static const struct kv_tokenizer_kind kinds[] = {
+    {{"tokenizer.json"}, NULL, read_json},
+    {{"tokenizer.model"}, NULL, read_model},
+    {{"vocab.json", "merges.txt"}, NULL, kv_tokenizer_of_lists},
+    {{"qwen.tiktoken"}, "QWenTokenizer", kv_tokenizer_of_qwen_ranks},
 };
 
 /* By its first file: one without the second is refused. */
-static const struct kind *find(const char *dir)
+const struct kv_tokenizer_kind *kv_tokenizer_kind(const char *dir)
 {
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
         char *path = kv_path_join(dir, kinds[i].files[0]);
@@ -37,14 +47,4 @@ static const struct kind *find(const char *dir)
             return &kinds[i];
     }
     return &kinds[0];
-}
-
-const char *const *kv_tokenizer_files(const char *dir)
-{
-    return find(dir)->files;
-}
-
-json_t *kv_tokenizer_folder_read(const char *dir, struct kv_err *e)
-{
-    return find(dir)->read(dir, e);
 }

@@ -6,12 +6,17 @@
 
 #include <jansson.h>
 
-/* Their names, one or two and NULL behind them: of the kinds in the table, the
- * first that is there; tokenizer.json where there is none. */
-const char *const *kv_tokenizer_files(const char *dir);
+struct kv_tokenizer_kind {
+    const char *files[3]; /* NULL ends them */
+    /* A class that tokenizer_config.json may call the model's own, as it is
+     * what is read here; or NULL. */
+    const char *own;
+    /* What tokenizer.json holds, or would hold; the caller's to json_decref,
+     * NULL with a sentence. */
+    json_t *(*read)(const char *dir, struct kv_err *e);
+};
 
-/* What tokenizer.json holds, or would hold; the caller's to json_decref, NULL
- * with a sentence. */
-json_t *kv_tokenizer_folder_read(const char *dir, struct kv_err *e);
+/* The first in the table that is there; tokenizer.json where there is none. */
+const struct kv_tokenizer_kind *kv_tokenizer_kind(const char *dir);
 
 #endif

@@ -173,9 +173,10 @@ static void list_merges(const struct kv_vocab *v, struct merges *m,
     }
 }
 
-static int add_merges(const struct kv_pieces *p, json_t *model,
-                      struct kv_err *e)
+int kv_pieces_add_merges(const struct kv_pieces *p, json_t *out,
+                         struct kv_err *e)
 {
+    json_t *model = json_object_get(out, "model");
     json_t *list = json_array();
     struct merges m = {0};
     struct kv_vocab v;
@@ -223,7 +224,7 @@ int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
 {
     json_t *model = json_object_get(out, "model");
 
-    if (add_merges(p, model, e))
+    if (kv_pieces_add_merges(p, out, e))
         return -1;
     json_object_set_new(model, "unk_token", text_of(&p->piece[unk]));
     json_object_set_new(model, "fuse_unk", json_true());

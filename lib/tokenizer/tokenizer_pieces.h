@@ -40,9 +40,12 @@ struct kv_pieces {
  * no score. */
 int kv_pieces_add(const struct kv_pieces *p, json_t *out, struct kv_err *e);
 
-/* All else of "model" for SentencePiece's BPE: after kv_pieces_add.  Merges
- * follow from the scores, the best whole first, and of equals as transformers
- * sorts them. */
+/* "merges", after kv_pieces_add.  They follow from the scores, the best whole
+ * first, and of equals as transformers sorts them. */
+int kv_pieces_add_merges(const struct kv_pieces *p, json_t *out,
+                         struct kv_err *e);
+
+/* All else of "model" for SentencePiece's BPE, merges too. */
 int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
                       struct kv_err *e);
 
