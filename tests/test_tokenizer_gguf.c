@@ -1,4 +1,5 @@
 /* Vocabularies of GGUF files, made here. */
+#include "tests/charsmap.h"
 #include "tests/tiny_gguf.h"
 #include "tests/tokenizer_setup.h"
 
@@ -258,7 +259,7 @@ static void refuses_models(void **state)
     refused(&g, "no key tokenizer.ggml.model: the file has no vocabulary");
     put_tokens(&g, words, COUNT(words), false);
     tiny_key_text(&g, KEY "model", "bert");
-    refused(&g, "model is \"bert\", which is not supported, only gpt2 and");
+    refused(&g, "model is \"bert\", which is not supported, only gpt2, llama");
     put_gpt2(&g, NULL);
     refused(&g, "no key tokenizer.ggml.pre");
     put_gpt2(&g, "gpt");
@@ -274,6 +275,36 @@ static void refuses_models(void **state)
     tiny_key_text(&g, KEY "model", "llama");
     tiny_key_array(&g, KEY "scores", TINY_F32, 2, none, sizeof(none));
     refused(&g, "scores has 2 values for 15 tokens");
+}
+
+/* Normalized by a table, and without spaces where there are too many. */
+static void unigram(void **state)
+{
+    static const struct token row[] = {
+        {"<pad>", CONTROL, 0}, {"</s>", CONTROL, 0},    {"<unk>", UNKNOWN, 0},
+        {SPACE, NORMAL, -2},   {SPACE "a", NORMAL, -3}, {"a", NORMAL, -2.5f},
+        {"b", NORMAL, -4}};
+    uint8_t table[CHARSMAP_BYTES];
+    struct tiny_gguf g = {0};
+    struct kv_tokenizer *t;
+
+    (void)state;
+    tiny_key_text(&g, KEY "model", "t5");
+    put_tokens(&g, row, COUNT(row), true);
+    make_charsmap(table);
+    tiny_key_array(&g, KEY "precompiled_charsmap", TINY_I8, sizeof(table),
+                   table, sizeof(table));
+    put_flag(&g, KEY "add_space_prefix", true);
+    put_flag(&g, KEY "remove_extra_whitespaces", true);
+    put_flag(&g, KEY "add_eos_token", true);
+    tiny_key_u32(&g, KEY "unknown_token_id", 2);
+    t = must_open_gguf(&g);
+    assert_false(kv_tokenizer_adds_bos(t));
+    check_ids(t, "a", false, "4 ");
+    check_ids(t, "  \xef\xbc\xa1   b ", false, "4 3 6 ");
+    check_ids(t, "ac", false, "4 2 ");
+    check_text(t, (int32_t[]){4, 3, 6}, 3, false, "a b");
+    kv_tokenizer_free(t);
 }
 
 static void refuses_flags(void **state)
@@ -292,6 +323,17 @@ static void refuses_flags(void **state)
     put_llama(&g);
     put_flag(&g, KEY "remove_extra_whitespaces", true);
     refused(&g, "remove_extra_whitespaces is true");
+    put_llama(&g);
+    tiny_key_array(&g, KEY "precompiled_charsmap", TINY_I8, 2, "ab", 2);
+    refused(&g, "precompiled_charsmap is not supported where");
+    tiny_key_text(&g, KEY "model", "t5");
+    put_tokens(&g, pieces, COUNT(pieces), true);
+    refused(&g, "no key tokenizer.ggml.unknown_token_id");
+    tiny_key_text(&g, KEY "model", "t5");
+    put_tokens(&g, pieces, COUNT(pieces), true);
+    tiny_key_u32(&g, KEY "unknown_token_id", 0);
+    tiny_key_array(&g, KEY "precompiled_charsmap", TINY_I8, 2, "ab", 2);
+    refused(&g, "precompiled_charsmap: a trie of 0 bytes in a table of 2");
     put_llama(&g);
     put_flag(&g, KEY "normalizer.lowercase", true);
     refused(&g, "key tokenizer.ggml.normalizer.lowercase is not supported");
@@ -333,6 +375,7 @@ int main(void)
         cmocka_unit_test(cuts),
         cmocka_unit_test(added),
         cmocka_unit_test(whole_words),
+        cmocka_unit_test(unigram),
         cmocka_unit_test(refuses_models),
         cmocka_unit_test(refuses_flags),
         cmocka_unit_test(refuses_tokens),

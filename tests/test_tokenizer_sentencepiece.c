@@ -119,6 +119,23 @@ static void unigram(void **state)
     kv_tokenizer_free(t);
 }
 
+/* Of a space at either end nothing stays. */
+static void extra_spaces(void **state)
+{
+    uint8_t data[512];
+    const size_t n = make(data, UNIGRAM, true);
+    struct kv_tokenizer *t;
+    struct kv_err e = {""};
+
+    (void)state;
+    if (open_bytes(&t, data, n, NULL, &e))
+        fail_msg("%s", e.msg);
+    check_ids(t, " ab a ", false, "3 7 6 ");
+    check_ids(t, " ", false, "");
+    check_ids(t, "ab\n a", false, "3 7 2 6 ");
+    kv_tokenizer_free(t);
+}
+
 /* Every file that ends too early, and every one with a byte that is another,
  * opens or says why not. */
 static void broken(void **state)
@@ -154,8 +171,6 @@ static void refuses(void **state)
     (void)state;
     assert_int_equal(open_bytes(&t, data, make(data, 3, false), NULL, &e), -1);
     assert_says(e, "tokenizer.model: model type 3 is not supported");
-    assert_int_equal(open_bytes(&t, data, make(data, BPE, true), NULL, &e), -1);
-    assert_says(e, "remove_extra_whitespaces is not supported");
     assert_int_equal(open_bytes(&t, (const uint8_t *)"\x0a\x09x", 3, NULL, &e),
                      -1);
     assert_says(e, "a field of 9 bytes where 1 follow");
@@ -164,9 +179,8 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bpe),
-        cmocka_unit_test(unigram),
-        cmocka_unit_test(broken),
+        cmocka_unit_test(bpe),          cmocka_unit_test(unigram),
+        cmocka_unit_test(extra_spaces), cmocka_unit_test(broken),
         cmocka_unit_test(refuses),
     };
 

@@ -31,7 +31,8 @@ static const char *const keys[] = {"model",
                                    "add_eos_token",
                                    "add_sep_token",
                                    "add_space_prefix",
-                                   "remove_extra_whitespaces"};
+                                   "remove_extra_whitespaces",
+                                   "precompiled_charsmap"};
 
 /* "bos_token_id", "eog_token_ids": what tokens are called. */
 static bool names_tokens(const char *key)
@@ -143,19 +144,90 @@ static int read_tokens(struct reading *r, struct kv_err *e)
 
 /* ---- "llama": merges by scores ----------------------------------------- */
 
+/* What t5 alone has. */
+static int refuse_rest(const struct reading *r, struct kv_err *e)
+{
+    if (kv_gguf_find(r->g, KEY "precompiled_charsmap"))
+        return kv_fail(e, "key " KEY "precompiled_charsmap is not supported "
+                          "where " KEY "model is not t5");
+    return refuse_flag(r->g, KEY "add_eos_token", e) ||
+                   refuse_flag(r->g, KEY "remove_extra_whitespaces", e)
+               ? -1
+               : 0;
+}
+
 static int read_llama(const struct reading *r, bool *adds_bos, struct kv_err *e)
 {
     bool prefix;
     int64_t unk;
 
     *adds_bos = true;
+    if (refuse_rest(r, e))
+        return -1;
     if (!kv_gguf_find(r->g, KEY "scores"))
         return kv_fail(e, "no key " KEY "scores");
     if (get_flag(r->g, KEY "add_space_prefix", true, &prefix, e) ||
         get_id(r, KEY "unknown_token_id", &unk, e))
         return -1;
-    kv_pieces_add_spaces(r->out, prefix);
+    kv_pieces_add_spaces(r->out, &(struct kv_spaces){.prefix = prefix});
     return kv_pieces_add_bpe(&r->pieces, r->out, unk < 0 ? 0 : (size_t)unk, e);
+}
+
+/* ---- "t5": Unigram ------------------------------------------------------ */
+
+/* *table: the caller's to free; NULL where there is none. */
+static int read_table(const struct reading *r, uint8_t **table, size_t *bytes,
+                      struct kv_err *e)
+{
+    const struct kv_gguf_value *v;
+
+    *table = NULL;
+    *bytes = 0;
+    if (kv_gguf_get(r->g, KEY "precompiled_charsmap", KV_GGUF_INT, true, &v, e))
+        return -1;
+    if (!v)
+        return 0;
+    *table = kv_alloc(v->n, 1);
+    *bytes = v->n;
+    for (size_t i = 0; i < v->n; i++) {
+        const int64_t x = kv_gguf_int(v, i);
+
+        if (x < INT8_MIN || x > UINT8_MAX) {
+            free(*table);
+            return kv_fail(e,
+                           "key " KEY "precompiled_charsmap has %lld, which is "
+                           "no byte",
+                           (long long)x);
+        }
+        (*table)[i] = (uint8_t)x;
+    }
+    return 0;
+}
+
+/* The EOS that T5 has after a text is for encoders: here texts go on. */
+static int read_t5(const struct reading *r, bool *adds_bos, struct kv_err *e)
+{
+    struct kv_spaces spaces;
+    uint8_t *table;
+    int64_t unk;
+
+    *adds_bos = false;
+    if (!kv_gguf_find(r->g, KEY "scores"))
+        return kv_fail(e, "no key " KEY "scores");
+    if (get_flag(r->g, KEY "add_space_prefix", false, &spaces.prefix, e) ||
+        get_flag(r->g, KEY "remove_extra_whitespaces", false,
+                 &spaces.remove_extra, e) ||
+        get_id(r, KEY "unknown_token_id", &unk, e))
+        return -1;
+    if (unk < 0)
+        return kv_fail(e, "no key " KEY "unknown_token_id");
+    if (read_table(r, &table, &spaces.table_bytes, e))
+        return -1;
+    spaces.table = table;
+    kv_pieces_add_spaces(r->out, &spaces);
+    free(table);
+    kv_pieces_add_unigram(&r->pieces, r->out, (size_t)unk, false, false);
+    return 0;
 }
 
 /* ---- "gpt2": merges as they are listed --------------------------------- */
@@ -203,8 +275,8 @@ static int read_gpt2(const struct reading *r, bool *adds_bos, struct kv_err *e)
 {
     const struct kv_cut *cut;
 
-    if (refuse_flag(r->g, KEY "add_space_prefix", e) || add_cuts(r, &cut, e) ||
-        add_listed(r, e))
+    if (refuse_rest(r, e) || refuse_flag(r->g, KEY "add_space_prefix", e) ||
+        add_cuts(r, &cut, e) || add_listed(r, e))
         return -1;
     *adds_bos = cut->adds_bos;
     json_object_set_new(r->model, "ignore_merges",
@@ -212,14 +284,14 @@ static int read_gpt2(const struct reading *r, bool *adds_bos, struct kv_err *e)
     return 0;
 }
 
-/* ---- both -------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------- */
 
 static int read_model(const struct reading *r, bool *adds_bos, struct kv_err *e)
 {
     static const struct {
         const char *name;
         int (*read)(const struct reading *r, bool *adds_bos, struct kv_err *e);
-    } models[] = {{"gpt2", read_gpt2}, {"llama", read_llama}};
+    } models[] = {{"gpt2", read_gpt2}, {"llama", read_llama}, {"t5", read_t5}};
     const struct kv_gguf_value *model;
     const char *name;
     size_t n;
@@ -234,7 +306,7 @@ static int read_model(const struct reading *r, bool *adds_bos, struct kv_err *e)
             return models[i].read(r, adds_bos, e);
     return kv_fail(e,
                    "key " KEY "model is \"%.*s\", which is not supported, "
-                   "only gpt2 and llama",
+                   "only gpt2, llama and t5",
                    n < 64 ? (int)n : 64, name);
 }
 
@@ -258,9 +330,7 @@ static int read_all(struct reading *r, struct kv_err *e)
 
     r->model = json_object();
     json_object_set_new(r->out, "model", r->model);
-    if (check_keys(r->g, e) || refuse_flag(r->g, KEY "add_eos_token", e) ||
-        refuse_flag(r->g, KEY "add_sep_token", e) ||
-        refuse_flag(r->g, KEY "remove_extra_whitespaces", e) ||
+    if (check_keys(r->g, e) || refuse_flag(r->g, KEY "add_sep_token", e) ||
         read_tokens(r, e) || kv_pieces_add(&r->pieces, r->out, e) ||
         read_model(r, &adds_bos, e))
         return -1;

@@ -1,5 +1,6 @@
 #include "lib/tokenizer/tokenizer_normalizer.h"
 #include "lib/base/alloc.h"
+#include "lib/tokenizer/tokenizer_charsmap.h"
 #include "lib/tokenizer/tokenizer_json.h"
 #include "lib/tokenizer/tokenizer_pattern.h"
 
@@ -7,13 +8,15 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum kind { FORM, PREPEND, REPLACE };
+enum kind { FORM, MAP, PREPEND, REPLACE };
 
 struct stage {
     enum kind kind;
     int form;                   /* FORM: utf8proc's options */
     char *text;                 /* PREPEND: it; REPLACE: the new text */
     struct kv_pattern *pattern; /* REPLACE */
+    struct kv_charsmap *map;    /* MAP */
+    bool longest;
 };
 
 struct kv_normalizer {
@@ -58,6 +61,14 @@ static int parse_one(struct stage *x, const char *type, const json_t *j,
         x->kind = REPLACE;
         x->text = kv_strdup(text);
         return kv_pattern_parse(&x->pattern, json_object_get(j, "pattern"), e);
+    }
+    if (!strcmp(type, "Precompiled")) {
+        x->kind = MAP;
+        if (kv_field_only(j, "type precompiled_charsmap longest_match", e) ||
+            kv_field_string(j, "precompiled_charsmap", &text, e) ||
+            kv_field_flag(j, "longest_match", false, &x->longest, e))
+            return -1;
+        return kv_charsmap_new(&x->map, text, e);
     }
     return kv_fail(e, "this type is not supported");
 }
@@ -107,6 +118,7 @@ void kv_normalizer_free(struct kv_normalizer *z)
     for (size_t i = 0; i < z->n; i++) {
         free(z->stage[i].text);
         kv_pattern_free(z->stage[i].pattern);
+        kv_charsmap_free(z->stage[i].map);
     }
     free(z->stage);
     free(z);
@@ -168,6 +180,8 @@ static int apply(const struct stage *x, const char *s, size_t n,
                        kv_watch_made(w, out->n, e)
                    ? -1
                    : 0;
+    case MAP:
+        return kv_charsmap_run(x->map, x->longest, s, n, out, w, e);
     case REPLACE:
         return kv_pattern_replace(x->pattern, s, n, x->text, out, w, e);
     case PREPEND:

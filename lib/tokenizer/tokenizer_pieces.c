@@ -1,5 +1,6 @@
 #include "lib/tokenizer/tokenizer_pieces.h"
 #include "lib/base/alloc.h"
+#include "lib/base/base64.h"
 #include "lib/tokenizer/tokenizer_text.h"
 #include "lib/tokenizer/tokenizer_vocab.h"
 
@@ -193,16 +194,57 @@ int kv_pieces_add_merges(const struct kv_pieces *p, json_t *out,
     return 0;
 }
 
-void kv_pieces_add_spaces(json_t *out, bool prefix)
+void kv_pieces_add_unigram(const struct kv_pieces *p, json_t *out, size_t unk,
+                           bool byte_fallback, bool single)
+{
+    json_t *model = json_object_get(out, "model"), *list = json_array();
+
+    for (size_t i = 0; i < p->n; i++) {
+        json_t *pair = json_array();
+
+        json_array_append_new(pair, text_of(&p->piece[i]));
+        json_array_append_new(pair, json_real(p->piece[i].score));
+        json_array_append_new(list, pair);
+    }
+    json_object_set_new(model, "type", json_string("Unigram"));
+    json_object_set_new(model, "vocab", list);
+    json_object_set_new(model, "unk_id", json_integer((json_int_t)unk));
+    json_object_set_new(model, "byte_fallback", json_boolean(byte_fallback));
+    json_object_set_new(model, "single_precision", json_boolean(single));
+}
+
+/* ---- spaces ------------------------------------------------------------ */
+
+static json_t *replace(const char *kind, const char *pattern, const char *by)
+{
+    return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind,
+                     pattern, "content", by);
+}
+
+static void add_table(const struct kv_spaces *s, json_t *steps)
+{
+    char *text = kv_base64_encode(s->table, s->table_bytes);
+
+    json_array_append_new(
+        steps, json_pack("{s:s, s:s, s:b}", "type", "Precompiled",
+                         "precompiled_charsmap", text, "longest_match", 1));
+    free(text);
+}
+
+void kv_pieces_add_spaces(json_t *out, const struct kv_spaces *s)
 {
     json_t *steps = json_array();
 
-    if (prefix)
+    if (s->table_bytes)
+        add_table(s, steps);
+    if (s->remove_extra) {
+        json_array_append_new(steps, replace("Regex", " {2,}", " "));
+        json_array_append_new(steps, replace("Regex", "\\A | \\z", ""));
+    }
+    if (s->prefix)
         json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Prepend",
                                                "prepend", SPACE));
-    json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type",
-                                           "Replace", "pattern", "String", " ",
-                                           "content", SPACE));
+    json_array_append_new(steps, replace("String", " ", SPACE));
     json_object_set_new(
         out, "normalizer",
         json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps));
@@ -210,7 +252,7 @@ void kv_pieces_add_spaces(json_t *out, bool prefix)
     steps = json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace",
                       "pattern", "String", SPACE, "content", " ", "type",
                       "ByteFallback", "type", "Fuse");
-    if (prefix)
+    if (s->prefix)
         json_array_append_new(steps,
                               json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip",
                                         "content", " ", "start", 1, "stop", 0));

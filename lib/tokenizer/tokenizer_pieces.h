@@ -49,9 +49,21 @@ int kv_pieces_add_merges(const struct kv_pieces *p, json_t *out,
 int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
                       struct kv_err *e);
 
-/* "normalizer" and "decoder".  prefix: a text, and what follows an added token,
- * gets a space before it. */
-void kv_pieces_add_spaces(json_t *out, bool prefix);
+/* All else of "model" for Unigram: two further members of tokenizer_unigram.h.
+ */
+void kv_pieces_add_unigram(const struct kv_pieces *p, json_t *out, size_t unk,
+                           bool byte_fallback, bool single);
+
+/* What is done to a text before anything else. */
+struct kv_spaces {
+    const uint8_t *table; /* [table_bytes] tokenizer_charsmap.h, or NULL */
+    size_t table_bytes;
+    bool remove_extra; /* spaces: at both ends, and of several all but one */
+    bool prefix; /* a text, and what follows an added token, gets a space */
+};
+
+/* "normalizer" and "decoder". */
+void kv_pieces_add_spaces(json_t *out, const struct kv_spaces *s);
 
 /* "post_processor": token id comes before a text. */
 void kv_pieces_add_bos(const struct kv_pieces *p, json_t *out, size_t id);

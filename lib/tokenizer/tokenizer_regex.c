@@ -72,6 +72,12 @@ static int escape(struct translator *x, struct kv_err *e)
     case 'v':
         put(x, "\\x{0b}");
         break;
+    case 'A':
+    case 'z':
+        if (x->in_class)
+            return kv_fail(e, "\\%c between [ and ] is not supported", c);
+        copy(x, 2);
+        return 0;
     case 'd':
     case 'D':
     case 'r':

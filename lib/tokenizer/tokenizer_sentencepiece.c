@@ -98,7 +98,8 @@ struct reading {
     uint64_t type, unk;
     int32_t bos;
     bool byte_fallback, suffix;
-    bool prefix, extra, escape, table;
+    struct kv_spaces spaces;
+    bool escape;
 };
 
 static int read_piece(struct reading *r, struct message m, struct kv_err *e)
@@ -157,12 +158,13 @@ static int read_normalizer(struct reading *r, struct message m,
     int rc;
 
     while ((rc = next(&m, &f, e)) > 0) {
-        if (f.number == NORMALIZER_TABLE && f.kind == BYTES)
-            r->table = f.value;
-        else if (f.number == NORMALIZER_PREFIX && f.kind == VARINT)
-            r->prefix = f.value;
+        if (f.number == NORMALIZER_TABLE && f.kind == BYTES) {
+            r->spaces.table = f.data;
+            r->spaces.table_bytes = (size_t)f.value;
+        } else if (f.number == NORMALIZER_PREFIX && f.kind == VARINT)
+            r->spaces.prefix = f.value;
         else if (f.number == NORMALIZER_EXTRA && f.kind == VARINT)
-            r->extra = f.value;
+            r->spaces.remove_extra = f.value;
         else if (f.number == NORMALIZER_ESCAPE && f.kind == VARINT)
             r->escape = f.value;
     }
@@ -198,10 +200,6 @@ static int refuse_rest(const struct reading *r, struct kv_err *e)
                        "model type %llu is not supported, only 1 (Unigram) "
                        "and 2 (BPE)",
                        (unsigned long long)r->type);
-    if (r->table)
-        return kv_fail(e, "precompiled_charsmap is not supported");
-    if (r->extra)
-        return kv_fail(e, "remove_extra_whitespaces is not supported");
     if (r->suffix)
         return kv_fail(e, "treat_whitespace_as_suffix is not supported");
     if (!r->escape)
@@ -239,30 +237,10 @@ static void unescape(struct reading *r, struct kv_text *text)
     }
 }
 
-static void add_unigram(const struct reading *r, json_t *model)
-{
-    json_t *list = json_array();
-
-    for (size_t i = 0; i < r->pieces.n; i++) {
-        const struct kv_piece *p = &r->pieces.piece[i];
-        json_t *pair = json_array();
-
-        json_array_append_new(pair, json_stringn_nocheck(p->s, p->n));
-        json_array_append_new(pair, json_real(p->score));
-        json_array_append_new(list, pair);
-    }
-    json_object_set_new(model, "type", json_string("Unigram"));
-    json_object_set_new(model, "vocab", list);
-    json_object_set_new(model, "unk_id", json_integer((json_int_t)r->unk));
-    json_object_set_new(model, "byte_fallback", json_boolean(r->byte_fallback));
-}
-
 static int make(struct reading *r, bool adds_bos, json_t *out,
                 struct kv_text *text, struct kv_err *e)
 {
-    json_t *model = json_object();
-
-    json_object_set_new(out, "model", model);
+    json_object_set_new(out, "model", json_object());
     if (refuse_rest(r, e))
         return -1;
     unescape(r, text);
@@ -270,10 +248,11 @@ static int make(struct reading *r, bool adds_bos, json_t *out,
         return -1;
     if (adds_bos && r->bos >= 0)
         kv_pieces_add_bos(&r->pieces, out, (size_t)r->bos);
-    kv_pieces_add_spaces(out, r->prefix);
+    kv_pieces_add_spaces(out, &r->spaces);
     if (r->type == BPE)
         return kv_pieces_add_bpe(&r->pieces, out, (size_t)r->unk, e);
-    add_unigram(r, model);
+    kv_pieces_add_unigram(&r->pieces, out, (size_t)r->unk, r->byte_fallback,
+                          true);
     return 0;
 }
 
@@ -300,8 +279,7 @@ static json_t *of_file(const char *path, bool adds_bos, struct kv_err *e)
     /* what a message that lacks a field means */
     struct reading r = {.type = UNIGRAM,
                         .bos = 1,
-                        .prefix = true,
-                        .extra = true,
+                        .spaces = {.prefix = true, .remove_extra = true},
                         .escape = true};
     struct kv_text text = {0};
     json_t *out = NULL;

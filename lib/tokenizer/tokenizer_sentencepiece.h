@@ -1,5 +1,5 @@
 /* SentencePiece's tokenizer.model in the words of tokenizer.json: BPE and
- * Unigram without a table of characters to normalize. */
+ * Unigram. */
 #ifndef KV_MODEL_TOKENIZER_SENTENCEPIECE_H
 #define KV_MODEL_TOKENIZER_SENTENCEPIECE_H
 

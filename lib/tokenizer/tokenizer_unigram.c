@@ -96,7 +96,8 @@ static int read_options(struct kv_unigram *u, const json_t *model,
             return -1;
         u->unk = (int32_t)id;
     }
-    if (kv_field_flag(model, "byte_fallback", false, &bytes, e))
+    if (kv_field_flag(model, "byte_fallback", false, &bytes, e) ||
+        kv_field_flag(model, "single_precision", false, &u->single, e))
         return -1;
     for (unsigned i = 0; i < 256; i++) {
         char name[8];
@@ -111,7 +112,8 @@ int kv_unigram_new(struct kv_unigram **u, const json_t *model, struct kv_err *e)
 {
     struct kv_unigram *x = kv_alloc(1, sizeof(*x));
 
-    if (kv_field_only(model, "type unk_id vocab byte_fallback", e) ||
+    if (kv_field_only(model, "type unk_id vocab byte_fallback single_precision",
+                      e) ||
         read_vocab(x, model, e) || read_options(x, model, e)) {
         kv_unigram_free(x);
         return kv_fail_in(e, "model");
@@ -158,8 +160,10 @@ void kv_lattice_clear(struct kv_lattice *l)
 
 /* Node: where a token that begins at `from` ends. */
 static void offer(struct kv_lattice_node *node, uint32_t from, double score,
-                  int32_t id)
+                  bool single, int32_t id)
 {
+    if (single)
+        score = (double)(float)score;
     if (node->from != NONE && score <= node->score)
         return;
     node->score = score;
@@ -199,7 +203,7 @@ static bool offer_tokens(const struct kv_unigram *u,
         if (u->vocab.token[id].n == depth) {
             if (!u->hidden[id]) {
                 offer(&node[from + depth], from,
-                      node[from].score + u->score[id], id);
+                      node[from].score + u->score[id], u->single, id);
                 single |= depth == one;
             }
             low++;
@@ -233,7 +237,7 @@ static int search(const struct kv_unigram *u, struct kv_lattice_node *node,
             return kv_fail(e, "\"%.*s\" has no token, and the model no unk_id",
                            (int)one, s + at);
         offer(&node[at + one], (uint32_t)at, node[at].score + u->unk_score,
-              u->unk);
+              u->single, u->unk);
     }
     for (uint32_t at = (uint32_t)n; at; at = node[at].from)
         node[node[at].from].next = at;

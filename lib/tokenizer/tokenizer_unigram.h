@@ -17,9 +17,12 @@ struct kv_unigram {
     int32_t unk;       /* or -1 */
     double unk_score;
     int32_t byte[256]; /* ids of "<0x00>" to "<0xFF>", or -1 */
+    bool single;       /* sums are kept in single precision */
 };
 
-/* model: the JSON object. */
+/* model: the JSON object.  Beside what tokenizer.json has, "single_precision"
+ * may be true: sums are rounded as SentencePiece rounds them, which decides
+ * where two ways are as good, "aaaa". */
 int kv_unigram_new(struct kv_unigram **u, const json_t *model,
                    struct kv_err *e);
 void kv_unigram_free(struct kv_unigram *u);
