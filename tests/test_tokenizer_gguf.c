@@ -204,6 +204,18 @@ static void cuts(void **state)
         {"viking", "0 1 2 3 9 12 14 17 "},
         {"bailingmoe", "0 1 2 3 9 12 14 17 "},
         {"seed-coder", "0 1 2 3 9 12 15 16 "},
+        {"minicpm5", "5 3 9 12 14 17 "},
+        {"hy_v4", "5 3 9 12 14 17 "},
+        {"spark2_5", "0 1 2 3 9 12 15 16 "},
+        {"afmoe", "0 1 2 3 9 12 14 17 "},
+        {"youtu", "0 1 2 3 7 8 12 14 17 "},
+        {"granite-embed-multi-97m", "5 3 7 8 12 14 17 "},
+        {"tiny_aya", "5 3 7 8 12 14 17 "},
+        {"laguna", "0 1 2 3 9 12 15 16 "},
+        {"ufakzeka", "0 1 2 3 9 12 14 17 "},
+        {"jais-2", "5 3 9 12 14 17 "},
+        {"exaone-moe", "0 1 2 3 9 12 14 17 "},
+        {"chameleon", "0 1 2 3 9 10 11 14 13 16 "},
     };
 
     (void)state;
@@ -248,6 +260,52 @@ static void whole_words(void **state)
     kv_tokenizer_free(t);
 }
 
+/* Characters for themselves, and lines alone. */
+static void raw(void **state)
+{
+    static const struct token row[] = {
+        {"<unk>", UNKNOWN, 0}, {"a", NORMAL, 0},   {"b", NORMAL, 0},
+        {SPACE, NORMAL, 0},    {"\n", NORMAL, 0},  {SPACE "a", NORMAL, 0},
+        {"\n\n", NORMAL, 0},   {"a\n", NORMAL, 0}, {"<0xC3>", BYTE, 0},
+        {"<0xA9>", BYTE, 0}};
+    static const char *const merges[] = {"a \n", SPACE " a", "\n \n"};
+    static const char *const names[][2] = {{"gemma4", NULL},
+                                           {"gpt2", "sarvam-moe"}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        struct tiny_gguf g = {0};
+        struct kv_tokenizer *t;
+
+        tiny_key_text(&g, KEY "model", names[i][0]);
+        if (names[i][1])
+            tiny_key_text(&g, KEY "pre", names[i][1]);
+        put_tokens(&g, row, COUNT(row), false);
+        tiny_key_texts(&g, KEY "merges", COUNT(merges), merges);
+        tiny_key_u32(&g, KEY "unknown_token_id", 0);
+        t = must_open_gguf(&g);
+        check_ids(t, "b a\n\n\xc3\xa9", false, "2 5 6 8 9 ");
+        check_text(t, (int32_t[]){2, 5, 6, 8, 9}, 5, false, "b a\n\n\xc3\xa9");
+        kv_tokenizer_free(t);
+    }
+}
+
+/* Names that llama.cpp knows, for embeddings or with rules of their own. */
+static void refuses_cuts(void **state)
+{
+    static const char *const names[] = {"whitespace", "roberta-bpe",
+                                        "jina-v1-en", "jina-v2-code",
+                                        "kimi-k2",    "superbpe"};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        struct tiny_gguf g = {0};
+
+        put_gpt2(&g, names[i]);
+        refused(&g, names[i]);
+    }
+}
+
 static void refuses_models(void **state)
 {
     static const float none[2];
@@ -259,7 +317,7 @@ static void refuses_models(void **state)
     refused(&g, "no key tokenizer.ggml.model: the file has no vocabulary");
     put_tokens(&g, words, COUNT(words), false);
     tiny_key_text(&g, KEY "model", "bert");
-    refused(&g, "model is \"bert\", which is not supported, only gpt2, llama");
+    refused(&g, "model is \"bert\", which is not supported, only gpt2, gemma4");
     put_gpt2(&g, NULL);
     refused(&g, "no key tokenizer.ggml.pre");
     put_gpt2(&g, "gpt");
@@ -375,7 +433,9 @@ int main(void)
         cmocka_unit_test(cuts),
         cmocka_unit_test(added),
         cmocka_unit_test(whole_words),
+        cmocka_unit_test(raw),
         cmocka_unit_test(unigram),
+        cmocka_unit_test(refuses_cuts),
         cmocka_unit_test(refuses_models),
         cmocka_unit_test(refuses_flags),
         cmocka_unit_test(refuses_tokens),

@@ -64,41 +64,49 @@ static void check_vectors(const char *stem)
     assert_int_equal(kv_file_read(path, &lines, &n_bytes, &e), 0);
     text = texts;
     line = lines;
-    for (; (end = strstr(text, after_text)); n++) {
+    for (; *text; n++) {
         char expected[4096] = "", *eol = strchr(line, '\n');
 
+        end = strstr(text, after_text); /* one file lacks the last */
         assert_non_null(eol);
-        *eol = *end = 0;
-        if (*line) /* " 1 2" -> "1 2 " */
-            snprintf(expected, sizeof(expected), "%s ", line + 1);
+        *eol = 0;
+        if (end)
+            *end = 0;
+        if (*line) /* " 1 2", in one file "1 2" -> "1 2 " */
+            snprintf(expected, sizeof(expected), "%s ", line + (*line == ' '));
         check_ids(t, text, false, expected);
-        text = end + strlen(after_text);
+        text = end ? end + strlen(after_text) : text + strlen(text);
         line = eol + 1;
     }
-    assert_true(n > 0 && !*text && !*line);
+    assert_true(n > 0 && !*line);
     free(texts);
     free(lines);
     kv_tokenizer_free(t);
 }
 
+/* All that llama.cpp has of a kind that is read; those that are there. */
 static void llama_cpp_vectors(void **state)
 {
-    static const char *const names[] = {"gpt-2", "llama-spm", "phi-3",
-                                        "falcon"};
+    static const char *const names[] = {
+        "command-r", "deepseek-coder", "deepseek-llm", "falcon",   "gemma-4",
+        "gpt-2",     "llama-bpe",      "llama-spm",    "mpt",      "phi-3",
+        "qwen2",     "qwen35",         "refact",       "starcoder"};
     const char *shared = test_shared();
+    size_t n = 0;
 
     (void)state;
-    if (!shared)
-        skip();
-    for (size_t i = 0; i < COUNT(names); i++) {
+    for (size_t i = 0; shared && i < COUNT(names); i++) {
         char stem[5000];
 
         snprintf(stem, sizeof(stem), "%s/tokenizers/ggml-vocab-%s.gguf", shared,
                  names[i]);
         if (!kv_file_exists(stem))
-            skip();
+            continue;
         check_vectors(stem);
+        n++;
     }
+    if (!n)
+        skip();
 }
 
 int main(void)

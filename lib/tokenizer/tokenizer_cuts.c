@@ -10,9 +10,9 @@
 #define LINES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* The words of Llama 3, and of many after it, but for the digits. */
-#define LLAMA3(digits)                               \
-    ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits \
-            "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES
+#define WORDS(digits) \
+    "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+#define LLAMA3(digits) ENDINGS "|" WORDS(digits) LINES
 
 /* Words with capitals at their start alone. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
@@ -23,6 +23,23 @@
                  "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" LINES
 
 #define HAN "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
+
+/* DeepSeek's: Han and kana alone, and all else but digits. */
+#define KANJI "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
+#define DEEPSEEK                                             \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" \
+    "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+
+/* Digits by threes, counted from the end. */
+#define THREES "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))"
+
+/* Scripts of Asia without spaces. */
+#define ASIAN                                                         \
+    "[\\x{4e00}-\\x{9fff}\\x{3400}-\\x{4dbf}\\x{8c48}-\\x{faff}"      \
+    "\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}\\x{ff65}-\\x{ff9f}"       \
+    "\\x{2f00}-\\x{2fdf}\\x{e40}-\\x{e7f}\\x{e80}-\\x{eff}\\x{1780}-" \
+    "\\x{17ff}\\x{1000}-\\x{109f}\\x{aa60}-\\x{aa7f}\\x{a9e0}-"       \
+    "\\x{a9ff}\\x{ac00}-\\x{d7af}\\x{1100}-\\x{11ff}]+"
 
 /* Up to a comma or a stop. */
 #define COMMAS                                                              \
@@ -55,72 +72,98 @@
     "\\x{10cf2}\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}]+"
 
 static const struct kv_cut cuts[] = {
-    {"gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat "
-     "a.x-4.0 mellum",
-     false,
-     false,
-     {GPT2}},
-    {"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
-     false,
-     false,
-     {"\\p{N}", GPT2}},
-    {"falcon", false, false, {"[\\p{P}$+<=>^`|~]+", GPT2, "[0-9][0-9][0-9]"}},
-    {"default",
-     false,
-     false,
-     {"[\\p{P}$+<=>^|~]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
-    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
-     true,
-     true,
-     {LLAMA3("\\p{N}{1,3}")}},
-    {"dbrx smaug-bpe chatglm-bpe", false, false, {LLAMA3("\\p{N}{1,3}")}},
-    {"glm4 glm5", true, false, {LLAMA3("\\p{N}{1,3}")}},
-    {"qwen2 deepseek-r1-qwen kormo stablelm2 megrez hunyuan grok-2 solar-open",
-     false,
-     false,
-     {LLAMA3("\\p{N}")}},
-    {"qwen35",
-     false,
-     false,
-     {ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
-              "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES}},
-    {"tekken", true, true, {CAPITALS("", "\\p{N}")}},
-    {"gpt-4o llama4 kanana2 minimax-m2",
-     false,
-     false,
-     {CAPITALS(ENDINGS "?", "\\p{N}{1,3}")}},
-    {"deepseek-llm",
-     false,
-     false,
-     {"[\r\n]", "\\s?" CASED,
-      "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-"
-      "\\x{201f}\\x{3000}-\\x{3002}]+",
-      "\\s+$", HAN, "\\p{N}+"}},
-    {"deepseek-coder",
-     false,
-     false,
-     {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN, "\\p{N}"}},
-    {"deepseek-v3 hunyuan-dense",
-     false,
-     false,
-     {"\\p{N}{1,3}",
-      "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-"
-      "\\x{30ff}]+",
-      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
-      "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-      "?[\\p{P}\\p{S}]+[\r\n]*|" LINES}},
-    {"bloom poro-chat gpt3-finnish", false, false, {COMMAS}},
-    {"viking", false, false, {COMMAS, "\\p{N}"}},
-    {"bailingmoe bailingmoe2 llada-moe",
-     false,
-     false,
-     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
-    {"seed-coder",
-     false,
-     false,
-     {ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-              "?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES}},
+    {.names =
+         "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat "
+         "a.x-4.0 mellum jina-es jina-de jina-v2-es jina-v2-de modern-bert",
+     .regex = {GPT2}},
+    {.names = "smollm starcoder refact command-r codeshell exaone minerva-7b "
+              "mellum2",
+     .regex = {"\\p{N}", GPT2}},
+    {.names = "falcon",
+     .regex = {"[\\p{P}$+<=>^`|~]+", GPT2, "[0-9][0-9][0-9]"}},
+    {.names = "default",
+     .regex = {"[\\p{P}$+<=>^|~]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    {.names =
+         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 "
+         "jina-v5-nano",
+     .ignores_merges = true,
+     .adds_bos = true,
+     .regex = {LLAMA3("\\p{N}{1,3}")}},
+    {.names = "dbrx smaug-bpe chatglm-bpe", .regex = {LLAMA3("\\p{N}{1,3}")}},
+    {.names = "glm4 glm5",
+     .ignores_merges = true,
+     .regex = {LLAMA3("\\p{N}{1,3}")}},
+    {.names =
+         "qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 megrez hunyuan grok-2 "
+         "solar-open",
+     .regex = {LLAMA3("\\p{N}")}},
+    {.names = "qwen35",
+     .regex = {ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+                       "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES}},
+    {.names = "tekken",
+     .ignores_merges = true,
+     .adds_bos = true,
+     .regex = {CAPITALS("", "\\p{N}")}},
+    {.names = "gpt-4o llama4 kanana2 minimax-m2 talkie",
+     .regex = {CAPITALS(ENDINGS "?", "\\p{N}{1,3}")}},
+    {.names = "deepseek-llm",
+     .regex = {"[\r\n]", "\\s?" CASED,
+               "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-"
+               "\\x{201f}\\x{3000}-\\x{3002}]+",
+               "\\s+$", HAN, "\\p{N}+"}},
+    {.names = "deepseek-coder",
+     .regex = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN, "\\p{N}"}},
+    {.names = "deepseek-v3 hunyuan-dense hy_v4 joyai-llm",
+     .regex = {"\\p{N}{1,3}", KANJI, DEEPSEEK "[\r\n]*|" LINES}},
+    {.names = "spark2_5",
+     .regex = {"\\p{N}{1,3}", KANJI, DEEPSEEK "|[\r\n]|\\s+(?!\\S)|\\s+",
+               "\\p{N}"}},
+    {.names = "afmoe", .regex = {THREES, ASIAN, DEEPSEEK "[\r\n]*|" LINES}},
+    {.names = "youtu",
+     .ignores_merges = true,
+     .regex = {"[\\x{ac00}-\\x{d7a3}\\x{3131}-\\x{318e}]+|[\\x{ff01}\\x{2026}"
+               "\\x{201c}\\x{201d}\\x{2018}\\x{2019}\\x{2014}\\x{ff1a}\\x{ff1b}"
+               "\\x{ff0c}\\x{3001}-\\x{303f}\\x{fe30}-\\x{fe4f}]+|[\\x{3105}-"
+               "\\x{312f}]+|" KANJI,
+               CAPITALS(ENDINGS "?", "\\p{N}")}},
+    {.names = "granite-embed-multi-97m",
+     .ignores_merges = true,
+     .regex = {CAPITALS(ENDINGS "?", "\\p{N}{1,3}")}},
+    {.names = "tiny_aya cohere2moe",
+     .regex = {"\\d{1,3}(?=(?:\\d{3})*(?![\\p{L}\\p{M}\\p{N}\\p{Pc}]))",
+               CAPITALS(ENDINGS "?", "\\p{N}{1,3}")}},
+    {.names = "minicpm5",
+     .ignores_merges = true,
+     .regex = {"\\p{N}{1,3}", LLAMA3("\\p{N}+")}},
+    {.names = "laguna", .regex = {"[^\\n]+|[\\n]+", LLAMA3("\\p{N}")}},
+    {.names = "ufakzeka", .regex = {WORDS("\\p{N}") LINES}},
+    {.names = "jais-2",
+     .regex = {ENDINGS "|" WORDS(
+         "\\p{N}{1,3}") "\\s*[\\r\\n]+|\\s{512}(?!\\S)|"
+                        "\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}"
+                        "(?!\\S)|\\s{32}(?!\\S)|"
+                        "\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!"
+                        "\\S)|\\s{1,2}(?!\\S)|\\s{1}"}},
+    {.names = "exaone-moe",
+     .regex = {ENDINGS "|" BEFORE
+                       "(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}| "
+                       "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|"
+                       "\\s+(?!\\S)|\\s+"}},
+    {.names = "chameleon",
+     .adds_bos = true,
+     .regex = {"<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\\t\\n]|    |  ",
+               "\\p{N}", "[\\p{P}!-/:-@\\[-`{-~]", GPT2}},
+    {.names = "gemma4 granite-embed-multi-311m sarvam-moe",
+     .regex = {"[^\\n]+|[\\n]+"},
+     .raw = true},
+    {.names = "bloom poro-chat gpt3-finnish", .regex = {COMMAS}},
+    {.names = "viking", .regex = {COMMAS, "\\p{N}"}},
+    {.names = "bailingmoe bailingmoe2 llada-moe",
+     .regex = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+               "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
+    {.names = "seed-coder",
+     .regex = {ENDINGS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+                       "?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES}},
 };
 
 const struct kv_cut *kv_cut_find(const char *name, size_t bytes)
@@ -151,9 +194,12 @@ void kv_cut_add(const struct kv_cut *cut, json_t *out)
 
     for (const char *const *regex = cut->regex; *regex; regex++)
         json_array_append_new(steps, split(*regex));
-    json_array_append(steps, bytes);
+    if (!cut->raw)
+        json_array_append(steps, bytes);
     json_object_set_new(
         out, "pre_tokenizer",
         json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps));
-    json_object_set_new(out, "decoder", bytes);
+    if (!cut->raw)
+        json_object_set(out, "decoder", bytes);
+    json_decref(bytes);
 }

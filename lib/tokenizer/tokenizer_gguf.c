@@ -230,9 +230,10 @@ static int read_t5(const struct reading *r, bool *adds_bos, struct kv_err *e)
     return 0;
 }
 
-/* ---- "gpt2": merges as they are listed --------------------------------- */
+/* ---- "gpt2" and "gemma4": merges as they are listed
+ * --------------------------------- */
 
-static int add_cuts(const struct reading *r, const struct kv_cut **cut,
+static int find_cut(const struct reading *r, const struct kv_cut **cut,
                     struct kv_err *e)
 {
     const struct kv_gguf_value *pre;
@@ -248,7 +249,6 @@ static int add_cuts(const struct reading *r, const struct kv_cut **cut,
     if (!*cut)
         return kv_fail(e, "key " KEY "pre is \"%.*s\", which is not supported",
                        n < 64 ? (int)n : 64, name);
-    kv_cut_add(*cut, r->out);
     return 0;
 }
 
@@ -271,17 +271,45 @@ static int add_listed(const struct reading *r, struct kv_err *e)
     return 0;
 }
 
-static int read_gpt2(const struct reading *r, bool *adds_bos, struct kv_err *e)
+static int add_raw(const struct reading *r, struct kv_err *e)
 {
-    const struct kv_cut *cut;
+    int64_t unk;
 
-    if (refuse_rest(r, e) || refuse_flag(r->g, KEY "add_space_prefix", e) ||
-        add_cuts(r, &cut, e) || add_listed(r, e))
+    if (get_id(r, KEY "unknown_token_id", &unk, e))
         return -1;
+    if (unk < 0)
+        return kv_fail(e, "no key " KEY "unknown_token_id");
+    kv_pieces_add_spaces(r->out, &(struct kv_spaces){.prefix = false});
+    kv_pieces_add_fallback(&r->pieces, r->out, (size_t)unk);
+    return 0;
+}
+
+static int read_listed(const struct reading *r, const struct kv_cut *cut,
+                       bool *adds_bos, struct kv_err *e)
+{
+    if (refuse_rest(r, e) || refuse_flag(r->g, KEY "add_space_prefix", e) ||
+        add_listed(r, e) || (cut->raw && add_raw(r, e)))
+        return -1;
+    kv_cut_add(cut, r->out);
     *adds_bos = cut->adds_bos;
     json_object_set_new(r->model, "ignore_merges",
                         json_boolean(cut->ignores_merges));
     return 0;
+}
+
+static int read_gpt2(const struct reading *r, bool *adds_bos, struct kv_err *e)
+{
+    const struct kv_cut *cut;
+
+    return find_cut(r, &cut, e) ? -1 : read_listed(r, cut, adds_bos, e);
+}
+
+static int read_gemma4(const struct reading *r, bool *adds_bos,
+                       struct kv_err *e)
+{
+    static const char name[] = "gemma4";
+
+    return read_listed(r, kv_cut_find(name, strlen(name)), adds_bos, e);
 }
 
 /* ---- all --------------------------------------------------------------- */
@@ -291,7 +319,10 @@ static int read_model(const struct reading *r, bool *adds_bos, struct kv_err *e)
     static const struct {
         const char *name;
         int (*read)(const struct reading *r, bool *adds_bos, struct kv_err *e);
-    } models[] = {{"gpt2", read_gpt2}, {"llama", read_llama}, {"t5", read_t5}};
+    } models[] = {{"gpt2", read_gpt2},
+                  {"gemma4", read_gemma4},
+                  {"llama", read_llama},
+                  {"t5", read_t5}};
     const struct kv_gguf_value *model;
     const char *name;
     size_t n;
@@ -306,7 +337,7 @@ static int read_model(const struct reading *r, bool *adds_bos, struct kv_err *e)
             return models[i].read(r, adds_bos, e);
     return kv_fail(e,
                    "key " KEY "model is \"%.*s\", which is not supported, "
-                   "only gpt2, llama and t5",
+                   "only gpt2, gemma4, llama and t5",
                    n < 64 ? (int)n : 64, name);
 }
 

@@ -1,9 +1,10 @@
 /* The vocabulary of a GGUF file in the words of tokenizer.json.
  *
- * Three kinds are read: "gpt2", byte-level BPE with a list of merges, "llama",
- * SentencePiece's BPE, whose merges follow from the scores, and "t5", Unigram.
- * No normalizer but the one for spaces, and t5's, is in these files: a text
- * that is not in NFC is not brought to it, as in llama.cpp. */
+ * Read are "gpt2", byte-level BPE with a list of merges, "gemma4", the same of
+ * characters, "llama", SentencePiece's BPE, whose merges follow from the
+ * scores, and "t5", Unigram. No normalizer but the one for spaces, and t5's, is
+ * in these files: a text that is not in NFC is not brought to it, as in
+ * llama.cpp. */
 #ifndef KV_MODEL_TOKENIZER_GGUF_H
 #define KV_MODEL_TOKENIZER_GGUF_H
 

@@ -198,10 +198,13 @@ void kv_pieces_add_unigram(const struct kv_pieces *p, json_t *out, size_t unk,
                            bool byte_fallback, bool single)
 {
     json_t *model = json_object_get(out, "model"), *list = json_array();
+    double min = INFINITY;
 
     for (size_t i = 0; i < p->n; i++) {
         json_t *pair = json_array();
 
+        if (p->piece[i].type == KV_PIECE_NORMAL && p->piece[i].score < min)
+            min = p->piece[i].score;
         json_array_append_new(pair, text_of(&p->piece[i]));
         json_array_append_new(pair, json_real(p->piece[i].score));
         json_array_append_new(list, pair);
@@ -210,6 +213,8 @@ void kv_pieces_add_unigram(const struct kv_pieces *p, json_t *out, size_t unk,
     json_object_set_new(model, "vocab", list);
     json_object_set_new(model, "unk_id", json_integer((json_int_t)unk));
     json_object_set_new(model, "byte_fallback", json_boolean(byte_fallback));
+    if (isfinite(min))
+        json_object_set_new(model, "min_score", json_real(min));
     json_object_set_new(model, "single_precision", json_boolean(single));
 }
 
@@ -261,15 +266,18 @@ void kv_pieces_add_spaces(json_t *out, const struct kv_spaces *s)
         json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps));
 }
 
-int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
-                      struct kv_err *e)
+void kv_pieces_add_fallback(const struct kv_pieces *p, json_t *out, size_t unk)
 {
     json_t *model = json_object_get(out, "model");
 
-    if (kv_pieces_add_merges(p, out, e))
-        return -1;
     json_object_set_new(model, "unk_token", text_of(&p->piece[unk]));
     json_object_set_new(model, "fuse_unk", json_true());
     json_object_set_new(model, "byte_fallback", json_true());
-    return 0;
+}
+
+int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
+                      struct kv_err *e)
+{
+    kv_pieces_add_fallback(p, out, unk);
+    return kv_pieces_add_merges(p, out, e);
 }

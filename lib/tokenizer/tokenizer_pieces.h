@@ -45,12 +45,15 @@ int kv_pieces_add(const struct kv_pieces *p, json_t *out, struct kv_err *e);
 int kv_pieces_add_merges(const struct kv_pieces *p, json_t *out,
                          struct kv_err *e);
 
+/* What SentencePiece's BPE makes of a character without a token. */
+void kv_pieces_add_fallback(const struct kv_pieces *p, json_t *out, size_t unk);
+
 /* All else of "model" for SentencePiece's BPE, merges too. */
 int kv_pieces_add_bpe(const struct kv_pieces *p, json_t *out, size_t unk,
                       struct kv_err *e);
 
-/* All else of "model" for Unigram: two further members of tokenizer_unigram.h.
- */
+/* All else of "model" for Unigram, with tokenizer_unigram.h's two more.  The
+ * lowest score is that of what is normal. */
 void kv_pieces_add_unigram(const struct kv_pieces *p, json_t *out, size_t unk,
                            bool byte_fallback, bool single);
 

@@ -200,6 +200,12 @@ static int refuse_rest(const struct reading *r, struct kv_err *e)
                        "model type %llu is not supported, only 1 (Unigram) "
                        "and 2 (BPE)",
                        (unsigned long long)r->type);
+    for (size_t i = 0; r->type == UNIGRAM && i < r->pieces.n; i++)
+        if (r->pieces.piece[i].type == KV_PIECE_UNUSED)
+            return kv_fail(e,
+                           "piece %zu is an unused one, which is not "
+                           "supported in Unigram",
+                           i);
     if (r->suffix)
         return kv_fail(e, "treat_whitespace_as_suffix is not supported");
     if (!r->escape)

@@ -87,6 +87,7 @@ static int read_options(struct kv_unigram *u, const json_t *model,
                         struct kv_err *e)
 {
     const json_t *unk = json_object_get(model, "unk_id");
+    const json_t *min = json_object_get(model, "min_score");
     bool bytes;
     size_t id;
 
@@ -99,6 +100,10 @@ static int read_options(struct kv_unigram *u, const json_t *model,
     if (kv_field_flag(model, "byte_fallback", false, &bytes, e) ||
         kv_field_flag(model, "single_precision", false, &u->single, e))
         return -1;
+    if (json_is_number(min))
+        u->unk_score = json_number_value(min) - 10;
+    if (u->single)
+        u->unk_score = (double)(float)u->unk_score;
     for (unsigned i = 0; i < 256; i++) {
         char name[8];
 
@@ -112,8 +117,9 @@ int kv_unigram_new(struct kv_unigram **u, const json_t *model, struct kv_err *e)
 {
     struct kv_unigram *x = kv_alloc(1, sizeof(*x));
 
-    if (kv_field_only(model, "type unk_id vocab byte_fallback single_precision",
-                      e) ||
+    if (kv_field_only(
+            model, "type unk_id vocab byte_fallback min_score single_precision",
+            e) ||
         read_vocab(x, model, e) || read_options(x, model, e)) {
         kv_unigram_free(x);
         return kv_fail_in(e, "model");

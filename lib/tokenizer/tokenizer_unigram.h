@@ -20,9 +20,11 @@ struct kv_unigram {
     bool single;       /* sums are kept in single precision */
 };
 
-/* model: the JSON object.  Beside what tokenizer.json has, "single_precision"
- * may be true: sums are rounded as SentencePiece rounds them, which decides
- * where two ways are as good, "aaaa". */
+/* model: the JSON object.  Beside what tokenizer.json has, "min_score" may
+ * stand for the lowest score, and "single_precision" be true: sums are rounded
+ * as SentencePiece rounds them, which decides where two ways are as good,
+ * "aaaa".
+ */
 int kv_unigram_new(struct kv_unigram **u, const json_t *model,
                    struct kv_err *e);
 void kv_unigram_free(struct kv_unigram *u);
