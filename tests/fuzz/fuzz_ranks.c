@@ -1,0 +1,85 @@
+/* A file of tiktoken's ranks as Llama 3's tokenizer.model, and one text: the
+ * input is its first lines, those behind it are made here.  With another number
+ * of lines it would be refused before anything is made of them. */
+#include "lib/base/alloc.h"
+#include "lib/base/base64.h"
+#include "lib/tokenizer/tokenizer.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 128000 };
+
+/* Line n: a byte, else three of them. */
+static size_t put_line(char *to, size_t n)
+{
+    const uint8_t token[] = {(uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16)};
+    char *s = kv_base64_encode(token, n < 256 ? 1 : 3);
+    const size_t bytes = (size_t)sprintf(to, "%s %zu\n", s, n);
+
+    free(s);
+    return bytes;
+}
+
+static size_t lines_of(const uint8_t *data, size_t n)
+{
+    size_t lines = 0;
+
+    for (size_t i = 0; i < n; i++)
+        lines += data[i] == '\n';
+    return lines;
+}
+
+/* Few files are made whole: that takes long, and most are refused before. */
+static int is_whole(const uint8_t *data, size_t n)
+{
+    return n && n % 64 == 0 && data[n - 1] == '\n';
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const char text[] = "abba <|eot_id|> 1234\n\xc3\xa9\xc3";
+    struct kv_tokenizer *t;
+    struct kv_err e = {""};
+    const size_t room = is_whole(data, n) ? 32 * (size_t)RANKS : 0;
+    char *file = kv_alloc(n + room + 1, 1);
+    int32_t *ids;
+    size_t at = n, n_ids;
+    int rc;
+
+    if (n)
+        memcpy(file, data, n);
+    for (size_t i = lines_of(data, n); room && i < RANKS; i++)
+        at += put_line(file + at, i);
+    fuzz_file("tokenizer.model", (uint8_t *)file, at);
+    free(file);
+    rc = kv_tokenizer_open(&t, fuzz_folder(), &e);
+    fuzz_expect_sentence(rc, &e);
+    if (rc)
+        return 0;
+    rc = kv_tokenizer_encode(t, text, sizeof(text) - 1, true, &ids, &n_ids,
+                             NULL, &e);
+    fuzz_expect_sentence(rc, &e);
+    for (size_t i = 0; !rc && i < n_ids; i++)
+        fuzz_expect(ids[i] >= 0 && (size_t)ids[i] < kv_tokenizer_vocab(t),
+                    "ids of the vocabulary");
+    if (!rc)
+        free(ids);
+    kv_tokenizer_free(t);
+    return 0;
+}
+
+void fuzz_make_seeds(void)
+{
+    char lines[256 * 16];
+    size_t n = 0;
+
+    fuzz_seed("few", "AA== 0\nAQ== 1\n", 14);
+    for (size_t i = 0; i < 256; i++) {
+        n += put_line(lines + n, i);
+        if (n % 64 == 0)
+            fuzz_seed("whole", lines, n);
+    }
+}
