@@ -87,7 +87,7 @@ int kv_attn_inputs_read(struct kv_attn_inputs *in, struct kv_dump *dump,
 {
     const struct kv_dump_info *info = kv_dump_info(dump);
 
-    in->shape = info->shape;
+    in->shape = kv_shape_layer(&info->shape, in->layer);
     in->n = info->ctx;
     if (in->n_batch > info->n_windows)
         return kv_fail(e, "%s has %zu windows, %zu were asked for",

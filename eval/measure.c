@@ -30,6 +30,7 @@ struct layer {
     const struct kv_measure_plan *plan;
     const struct kv_dump_info *info;
     size_t layer;
+    struct kv_shape shape;     /* the layer's */
     struct kv_codecs **codecs; /* [n_specs] */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
@@ -109,7 +110,7 @@ static float *own_attention(const struct layer *l, const struct kv_cache *cache,
 
     for (size_t a = 0; a < l->n_at; a++) {
         const struct kv_attend_view view =
-            kv_shape_view(&l->info->shape, l->info->ctx, l->at[a], 1);
+            kv_shape_view(&l->shape, l->info->ctx, l->at[a], 1);
 
         k.codec->scheme->attend(&k, &v, &view, q + l->at[a] * row,
                                 l->plan->seed, out + a * row, NULL);
@@ -124,7 +125,7 @@ static void measure_attention(const struct layer *l, size_t window,
                               const struct kv_cache *cache, float **stored,
                               struct item *item)
 {
-    const struct kv_shape *shape = &l->info->shape;
+    const struct kv_shape *shape = &l->shape;
     struct kv_attn_window w = {.view = kv_shape_view(shape, l->info->ctx, 0, 0),
                                .q = window_of(l, KV_T_Q, window),
                                .k = window_of(l, KV_T_K, window),
@@ -479,6 +480,7 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
     kv_progress_init(&progress, "measuring", n_layers * info->n_windows);
     for (size_t i = 0; i < n_layers && !rc; i++) {
         l.layer = info->first_layer + i;
+        l.shape = kv_shape_layer(&info->shape, l.layer);
         rc = measure_layer(&l, &progress, out, e);
     }
     kv_progress_clear(&progress);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define KIND "kvtools-calib"
-enum { FORMAT = 2, SEALED = 2 }; /* the first format with a seal */
+enum { FORMAT = 3, SEALED = 2 }; /* the first format with a seal */
 
 static const char *const side_names[] = {"K", "V", "all"};
 
@@ -206,7 +206,7 @@ int kv_calib_save(struct kv_calib *c, const char *path, struct kv_err *e)
     hash_tables(c, c->hash);
     if (kv_h5_create(&h, path, e))
         return -1;
-    kv_h5_put_kind(h, KIND, FORMAT);
+    kv_h5_put_kind(h, KIND, kv_h5_format(&c->shape, FORMAT));
     kv_h5_put_text(h, "/", "model", c->model);
     kv_h5_put_text(h, "/", "model_hash", c->model_hash);
     kv_h5_put_text(h, "/", "text", c->text);

@@ -3,8 +3,10 @@
  * Attributes of "/": kind "kvtools-dump", format, tool_version, model, arch,
  * weights, model_hash, text, text_hash, bos, special, device, gemm, n_layers,
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
- * last_layer, dtype. /tokens, /positions int32 [windows][ctx]; /inv_freq f32
- * [n_rot]; /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
+ * last_layer, dtype, and attn_cap and slide_window where the model has them,
+ * with /slopes, /slides and /slide_inv_freq (lib/h5_head.h). /tokens,
+ * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
+ * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/{wo_gram,k_fisher_gram,k_post_fisher_gram,v_fisher_gram}
  * f32 [kv_heads][d][d] where they were put.  Chunked by tokens

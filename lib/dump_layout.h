@@ -6,7 +6,7 @@
 #include "lib/h5.h"
 
 #define KV_DUMP_KIND "kvtools-dump"
-enum { KV_DUMP_FORMAT = 1 };
+enum { KV_DUMP_FORMAT = 2 };
 
 struct kv_dump_name {
     char text[48];

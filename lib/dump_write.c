@@ -23,7 +23,7 @@ static size_t n_layers(const struct kv_dump_info *info)
 
 static void put_info(struct kv_h5 *h, const struct kv_dump_info *info)
 {
-    kv_h5_put_kind(h, KV_DUMP_KIND, KV_DUMP_FORMAT);
+    kv_h5_put_kind(h, KV_DUMP_KIND, kv_h5_format(&info->shape, KV_DUMP_FORMAT));
     kv_h5_put_text(h, "/", "model", info->model);
     kv_h5_put_text(h, "/", "arch", info->arch);
     kv_h5_put_text(h, "/", "weights", info->weights);

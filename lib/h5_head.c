@@ -8,6 +8,11 @@
  */
 static const float MAX_TURN = 6.2831853f;
 
+int kv_h5_format(const struct kv_shape *s, int format)
+{
+    return s->cap > 0 || s->alibi || s->slide_window ? format : format - 1;
+}
+
 void kv_h5_put_kind(struct kv_h5 *h, const char *kind, int format)
 {
     kv_h5_put_text(h, "/", "kind", kind);
@@ -39,18 +44,135 @@ int kv_h5_check_kind(struct kv_h5 *h, const char *kind, int format,
     return 0;
 }
 
+/* One dataset, made and written. */
+static int put_all(struct kv_h5 *h, const char *name, enum kv_h5_type type,
+                   size_t n, const void *x, struct kv_err *e)
+{
+    kv_h5_dataset(h, name, type, 1, &n);
+    return kv_h5_write(h, name, type, NULL, NULL, x, e);
+}
+
+/* What only some models have. */
+static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
+{
+    uint8_t slides[KV_MAX_LAYERS];
+
+    if (s->cap > 0)
+        kv_h5_put_real(h, "/", "attn_cap", (double)s->cap);
+    if (s->alibi && put_all(h, "/slopes", KV_H5_F32, s->n_heads, s->slope, e))
+        return -1;
+    if (!s->slide_window)
+        return 0;
+    for (size_t i = 0; i < s->n_layers; i++)
+        slides[i] = kv_shape_slides(s, i);
+    kv_h5_put_int(h, "/", "slide_window", (int64_t)s->slide_window);
+    return put_all(h, "/slides", KV_H5_U8, s->n_layers, slides, e) ||
+                   put_all(h, "/slide_inv_freq", KV_H5_F32, s->n_rot,
+                           s->slide_freq, e)
+               ? -1
+               : 0;
+}
+
 int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
-    if (s->alibi)
-        return kv_fail(e, "%s: files for models with ALiBi are not implemented",
-                       kv_h5_path(h));
     kv_h5_put_int(h, "/", "n_layers", (int64_t)s->n_layers);
     kv_h5_put_int(h, "/", "n_heads", (int64_t)s->n_heads);
     kv_h5_put_int(h, "/", "n_kv_heads", (int64_t)s->n_kv_heads);
     kv_h5_put_int(h, "/", "head_dim", (int64_t)s->head_dim);
     kv_h5_put_real(h, "/", "attn_scale", (double)s->attn_scale);
-    kv_h5_dataset(h, "/inv_freq", KV_H5_F32, 1, &s->n_rot);
-    return kv_h5_write(h, "/inv_freq", KV_H5_F32, NULL, NULL, s->inv_freq, e);
+    return put_all(h, "/inv_freq", KV_H5_F32, s->n_rot, s->inv_freq, e) ||
+                   put_rest(h, s, e)
+               ? -1
+               : 0;
+}
+
+/* A whole dataset of n numbers. */
+static int get_all(struct kv_h5 *h, const char *name, enum kv_h5_type type,
+                   size_t n, void *x, struct kv_err *e)
+{
+    return kv_h5_check(h, name, type, 1, &n, e) ||
+                   kv_h5_read(h, name, type, NULL, NULL, x, e)
+               ? -1
+               : 0;
+}
+
+static int get_freq(struct kv_h5 *h, const char *name, size_t n, float *freq,
+                    struct kv_err *e)
+{
+    if (get_all(h, name, KV_H5_F32, n, freq, e))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (!(freq[i] >= 0 && freq[i] <= MAX_TURN))
+            return kv_fail(
+                e, "%s: %s holds %g, expected 0 to %g, a turn a token",
+                kv_h5_path(h), name, (double)freq[i], (double)MAX_TURN);
+    return 0;
+}
+
+static int get_scale(struct kv_h5 *h, const char *name, float *to,
+                     struct kv_err *e)
+{
+    double x;
+
+    if (kv_h5_get_real(h, "/", name, &x, e))
+        return -1;
+    *to = (float)x;
+    if (!isfinite(*to) || !(*to > 0))
+        return kv_fail(e, "%s: %s is %g, expected a finite f32 above 0",
+                       kv_h5_path(h), name, x);
+    return 0;
+}
+
+static int get_slopes(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    const char *path = kv_h5_path(h);
+
+    if (s->n_heads > KV_MAX_SLOPES)
+        return kv_fail(e, "%s: /slopes of %zu heads, expected at most %d", path,
+                       s->n_heads, KV_MAX_SLOPES);
+    if (get_all(h, "/slopes", KV_H5_F32, s->n_heads, s->slope, e))
+        return -1;
+    for (size_t i = 0; i < s->n_heads; i++)
+        if (!(fabsf(s->slope[i]) <= 1))
+            return kv_fail(e, "%s: /slopes holds %g, expected -1 to 1", path,
+                           (double)s->slope[i]);
+    s->alibi = true;
+    return 0;
+}
+
+static int get_slides(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    const char *path = kv_h5_path(h);
+    uint8_t slides[KV_MAX_LAYERS];
+
+    if (s->n_layers > KV_MAX_LAYERS)
+        return kv_fail(e, "%s: /slides of %zu layers, expected at most %d",
+                       path, s->n_layers, KV_MAX_LAYERS);
+    if (kv_h5_get_size(h, "/", "slide_window", 1, INT32_MAX, &s->slide_window,
+                       e) ||
+        get_all(h, "/slides", KV_H5_U8, s->n_layers, slides, e) ||
+        get_freq(h, "/slide_inv_freq", s->n_rot, s->slide_freq, e))
+        return -1;
+    for (size_t i = 0; i < s->n_layers; i++) {
+        if (slides[i] > 1)
+            return kv_fail(e, "%s: /slides holds %d, expected 0 or 1", path,
+                           slides[i]);
+        s->slides[i / 64] |= (uint64_t)slides[i] << i % 64;
+    }
+    return 0;
+}
+
+/* What only some models have. */
+static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    if (kv_h5_has_attr(h, "/", "attn_cap") &&
+        get_scale(h, "attn_cap", &s->cap, e))
+        return -1;
+    if (kv_h5_has(h, "/slopes") && get_slopes(h, s, e))
+        return -1;
+    return kv_h5_has_attr(h, "/", "slide_window") || kv_h5_has(h, "/slides")
+               ? get_slides(h, s, e)
+               : 0;
 }
 
 int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
@@ -58,7 +180,6 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     enum { MANY = 1 << 16 };
     const char *path = kv_h5_path(h);
     size_t n_dims, dims[KV_H5_MAX_DIMS];
-    double scale;
 
     memset(s, 0, sizeof(*s));
     if (kv_h5_get_size(h, "/", "n_layers", 1, MANY, &s->n_layers, e) ||
@@ -67,7 +188,7 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                        e) ||
         kv_h5_get_size(h, "/", "head_dim", 2, KV_MAX_HEAD_DIM, &s->head_dim,
                        e) ||
-        kv_h5_get_real(h, "/", "attn_scale", &scale, e) ||
+        get_scale(h, "attn_scale", &s->attn_scale, e) ||
         kv_h5_dims(h, "/inv_freq", &n_dims, dims, e))
         return -1;
     if (s->n_heads % s->n_kv_heads)
@@ -77,10 +198,6 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     if (s->head_dim % 2)
         return kv_fail(e, "%s: head_dim is %zu, expected an even number", path,
                        s->head_dim);
-    s->attn_scale = (float)scale;
-    if (!isfinite(s->attn_scale) || !(s->attn_scale > 0))
-        return kv_fail(e, "%s: attn_scale is %g, expected a finite f32 above 0",
-                       path, scale);
     if (n_dims != 1)
         return kv_fail(e, "%s: /inv_freq has %zu dimensions, expected 1", path,
                        n_dims);
@@ -88,14 +205,26 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
         return kv_fail(e, "%s: /inv_freq has %zu entries, expected at most %zu",
                        path, dims[0], s->head_dim / 2);
     s->n_rot = dims[0];
-    if (kv_h5_read(h, "/inv_freq", KV_H5_F32, NULL, NULL, s->inv_freq, e))
-        return -1;
-    for (size_t i = 0; i < s->n_rot; i++)
-        if (!(s->inv_freq[i] >= 0 && s->inv_freq[i] <= MAX_TURN))
-            return kv_fail(e,
-                           "%s: /inv_freq holds %g, expected 0 to %g, a turn a "
-                           "token",
-                           path, (double)s->inv_freq[i], (double)MAX_TURN);
+    return get_freq(h, "/inv_freq", s->n_rot, s->inv_freq, e) ||
+                   get_rest(h, s, e)
+               ? -1
+               : 0;
+}
+
+/* Which layers slide, how far and with which RoPE. */
+static int slide_alike(const struct kv_shape *is, const struct kv_shape *want,
+                       struct kv_err *e)
+{
+    if (is->slide_window != want->slide_window)
+        return kv_fail(e, "its sliding window is %zu tokens, expected %zu",
+                       is->slide_window, want->slide_window);
+    for (size_t i = 0; i < is->n_layers && is->slide_window; i++)
+        if (kv_shape_slides(is, i) != kv_shape_slides(want, i))
+            return kv_fail(e, "its layers that slide are others");
+    if (is->slide_window && memcmp(is->slide_freq, want->slide_freq,
+                                   is->n_rot * sizeof(*is->slide_freq)) != 0)
+        return kv_fail(
+            e, "its rotary frequencies of layers that slide are others");
     return 0;
 }
 
@@ -123,5 +252,12 @@ int kv_shape_same(const struct kv_shape *is, const struct kv_shape *want,
     if (is->attn_scale != want->attn_scale)
         return kv_fail(e, "its attention scale is %g, expected %g",
                        (double)is->attn_scale, (double)want->attn_scale);
-    return 0;
+    if (is->cap != want->cap)
+        return kv_fail(e, "its soft cap is %g, expected %g", (double)is->cap,
+                       (double)want->cap);
+    if (is->alibi != want->alibi ||
+        (is->alibi &&
+         memcmp(is->slope, want->slope, is->n_heads * sizeof(*is->slope)) != 0))
+        return kv_fail(e, "its ALiBi slopes are others");
+    return slide_alike(is, want, e);
 }

@@ -39,6 +39,20 @@ static struct kv_dump_info example_info(void)
     return info;
 }
 
+/* The same where layer 1 slides, with RoPE of its own, and scores are capped.
+ */
+static struct kv_dump_info sliding_info(void)
+{
+    struct kv_dump_info info = example_info();
+
+    info.shape.cap = 3;
+    info.shape.slides[0] = 1 << 1;
+    info.shape.slide_window = 11;
+    for (size_t i = 0; i < info.shape.n_rot; i++)
+        info.shape.slide_freq[i] = info.shape.inv_freq[i] / 3;
+    return info;
+}
+
 /* [N_WINDOWS][CTX][heads][head_dim]; k is k_pre rotated. */
 static float *tensor(const struct kv_dump_info *info, size_t layer,
                      enum kv_tensor t)
@@ -48,26 +62,24 @@ static float *tensor(const struct kv_dump_info *info, size_t layer,
     const size_t window = CTX * heads * info->shape.head_dim;
     const uint64_t key =
         kv_mix(layer, (uint64_t)(t == KV_T_K ? KV_T_K_PRE : t));
+    const struct kv_shape shape = kv_shape_layer(&info->shape, layer);
     float *x = kv_alloc(N_WINDOWS * window, sizeof(*x));
 
     for (size_t i = 0; i < N_WINDOWS * window; i++)
         x[i] = (float)kv_random_normal(key, i);
     for (size_t w = 0; w < N_WINDOWS && t == KV_T_K; w++)
-        kv_rope(&info->shape, x + w * window, CTX, heads, 0);
+        kv_rope(&shape, x + w * window, CTX, heads, 0);
     return x;
 }
 
-static struct kv_dump *example(bool with_q, bool with_k_pre)
+static struct kv_dump *dump_of(struct kv_dump_info info)
 {
-    struct kv_dump_info info = example_info();
     const int32_t tokens[N_WINDOWS * CTX] = {0};
     struct kv_err e = {""};
     struct kv_dump_writer *w;
     struct kv_dump *dump;
     char path[5000];
 
-    info.have[KV_T_Q] = with_q;
-    info.have[KV_T_K_PRE] = with_k_pre;
     snprintf(path, sizeof(path), "%s/dump.h5", test_folder());
     assert_int_equal(kv_dump_create(&w, path, &info, &e), 0);
     assert_int_equal(kv_dump_put_tokens(w, 0, N_WINDOWS, tokens, &e), 0);
@@ -85,6 +97,15 @@ static struct kv_dump *example(bool with_q, bool with_k_pre)
     assert_int_equal(kv_dump_open(&dump, path, &e), 0);
     unlink(path); /* stays readable while it is open */
     return dump;
+}
+
+static struct kv_dump *example(bool with_q, bool with_k_pre)
+{
+    struct kv_dump_info info = example_info();
+
+    info.have[KV_T_Q] = with_q;
+    info.have[KV_T_K_PRE] = with_k_pre;
+    return dump_of(info);
 }
 
 /* Every scheme without calibration, with its defaults, at r0, and, where it has
@@ -159,20 +180,20 @@ static void test_f32_is_exact(void **state)
     kv_dump_close(dump);
 }
 
-static struct kv_attn_error one_window(const struct kv_dump_info *info,
+static struct kv_attn_error one_window(const struct kv_shape *shape,
                                        const struct kv_cache *cache,
                                        const float *q, const float *k,
                                        const float *v, const float *ks,
                                        const float *vs)
 {
-    const size_t row = info->shape.n_heads * info->shape.head_dim;
+    const size_t row = shape->n_heads * shape->head_dim;
     const struct kv_reader rk = kv_cache_reader(cache, KV_K);
     const struct kv_reader rv = kv_cache_reader(cache, KV_V);
     const struct kv_scheme *scheme = rk.codec->scheme;
     float *own = kv_alloc(CTX * row, sizeof(*own));
     struct kv_attn_error sum = {0};
     size_t at[CTX];
-    struct kv_attn_window w = {.view = kv_shape_view(&info->shape, CTX, 0, 0),
+    struct kv_attn_window w = {.view = kv_shape_view(shape, CTX, 0, 0),
                                .q = q,
                                .k = k,
                                .v = v,
@@ -182,8 +203,7 @@ static struct kv_attn_error one_window(const struct kv_dump_info *info,
                                .n_at = kv_attn_positions(CTX, N_QUERIES, at)};
 
     for (size_t a = 0; a < w.n_at && scheme->attend; a++) {
-        const struct kv_attend_view view =
-            kv_shape_view(&info->shape, CTX, at[a], 1);
+        const struct kv_attend_view view = kv_shape_view(shape, CTX, at[a], 1);
 
         scheme->attend(&rk, &rv, &view, q + at[a] * row, 9, own + a * row,
                        NULL);
@@ -241,6 +261,7 @@ static struct kv_measured literal(const struct kv_dump_info *info,
     struct kv_err e = {""};
     struct kv_codec *codec[KV_SIDES], *k, *v;
     double power[KV_SIDES][2 * 64] = {{0}};
+    const struct kv_shape shape = kv_shape_layer(&info->shape, layer);
 
     for (int t = 0; t < KV_TENSORS; t++)
         x[t] = tensor(info, layer, (enum kv_tensor)t);
@@ -280,9 +301,9 @@ static struct kv_measured literal(const struct kv_dump_info *info,
                     side == KV_K ? ks : vs, power[side]);
         }
         if (k->pre_rope)
-            kv_rope(&info->shape, ks, CTX, 2, 0);
+            kv_rope(&shape, ks, CTX, 2, 0);
         m.attn =
-            one_window(info, cache, q, x[KV_T_K] + w * window, vin, ks, vs);
+            one_window(&shape, cache, q, x[KV_T_K] + w * window, vin, ks, vs);
         kv_measured_merge(&sum, &m);
         kv_cache_free(cache);
     }
@@ -317,9 +338,9 @@ static void check_literal(struct kv_measure_plan *plan)
     free(out);
 }
 
-static void test_equals_the_literal_loop(void **state)
+static void check_every_scheme(struct kv_dump_info of)
 {
-    struct kv_dump *dump = example(true, true);
+    struct kv_dump *dump = dump_of(of);
     const struct kv_dump_info *info = kv_dump_info(dump);
     struct kv_spec spec[MAX_SPECS];
     struct kv_measure_plan plan = {.dump = dump,
@@ -329,7 +350,6 @@ static void test_equals_the_literal_loop(void **state)
                                    .memory = 1 << 30,
                                    .n_queries = N_QUERIES};
 
-    (void)state;
     check_literal(&plan);
     for (size_t i = 0; kv_schemes[i]; i++) {
         struct kv_err e = {""};
@@ -352,6 +372,18 @@ static void test_equals_the_literal_loop(void **state)
         kv_calib_free(calib);
     }
     kv_dump_close(dump);
+}
+
+static void test_equals_the_literal_loop(void **state)
+{
+    (void)state;
+    check_every_scheme(example_info());
+}
+
+static void test_layers_that_slide(void **state)
+{
+    (void)state;
+    check_every_scheme(sliding_info());
 }
 
 static void test_any_threads_and_memory(void **state)
@@ -589,6 +621,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32_is_exact),
         cmocka_unit_test(test_equals_the_literal_loop),
+        cmocka_unit_test(test_layers_that_slide),
         cmocka_unit_test(test_any_threads_and_memory),
         cmocka_unit_test(test_rd_bound),
         cmocka_unit_test(test_codes_hold_the_bits),

@@ -318,27 +318,16 @@ static size_t n_steps(const struct args *a, const struct kv_dump_info *info)
     return a->fisher ? 2 * n_layers - info->first_layer : info->last_layer + 1;
 }
 
-/* What reads a dump attends over all tokens, with one RoPE and without caps. */
-static int check_shape(const struct kv_shape *s, size_t ctx, struct kv_err *e)
+/* A dump does not say which layers have no RoPE. */
+static int check_shape(const struct kv_shape *s, struct kv_err *e)
 {
-    const bool apart = memcmp(s->inv_freq, s->slide_freq, sizeof(s->inv_freq));
-
-    if (s->slide_window && (ctx > s->slide_window || apart))
-        return kv_fail(e,
-                       "kvdump does not implement layers that slide: their "
-                       "window of %zu tokens%s",
-                       s->slide_window,
-                       apart ? ", and their own RoPE" : " is below --ctx");
     for (size_t i = 0; i < s->n_layers; i++)
         if (kv_shape_still(s, i))
             return kv_fail(e,
                            "kvdump does not implement layers without RoPE "
                            "beside others: layer %zu here",
                            i);
-    return s->cap > 0
-               ? kv_fail(e, "kvdump does not implement soft caps (of %g here)",
-                         (double)s->cap)
-               : 0;
+    return 0;
 }
 
 static int dump(const struct args *a, struct kv_model *m,
@@ -349,7 +338,7 @@ static int dump(const struct args *a, struct kv_model *m,
     struct kv_windows w;
     int rc;
 
-    if (check_shape(&model->shape, ctx, e))
+    if (check_shape(&model->shape, e))
         return kv_fail_in(e, "%s", model->name);
     if (a->fisher && ctx < 2)
         return kv_fail(e,
