@@ -22,13 +22,8 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                  const struct kv_calib *calib, struct kv_err *e)
 {
     const struct kv_spec *mine = kv_spec_at(spec, layer, side);
-    struct kv_codec *c;
+    struct kv_codec *c = kv_alloc(1, sizeof(*c));
 
-    if (shape->alibi) /* not every attention on a cache has slopes */
-        return kv_fail(e,
-                       "%s: caches of a model with ALiBi are not implemented",
-                       spec->text);
-    c = kv_alloc(1, sizeof(*c));
     *c = (struct kv_codec){.scheme = mine->scheme,
                            .spec = *mine,
                            .shape = kv_shape_layer(shape, layer),

@@ -386,6 +386,19 @@ static void test_layers_that_slide(void **state)
     check_every_scheme(sliding_info());
 }
 
+static void test_alibi(void **state)
+{
+    struct kv_dump_info info = example_info();
+
+    (void)state;
+    info.shape.alibi = true;
+    info.shape.n_rot = 0;
+    memset(info.shape.inv_freq, 0, sizeof(info.shape.inv_freq));
+    for (size_t i = 0; i < info.shape.n_heads; i++)
+        info.shape.slope[i] = 0.5f / (float)(i + 1);
+    check_every_scheme(info);
+}
+
 static void test_any_threads_and_memory(void **state)
 {
     struct kv_dump *dump = example(true, true);
@@ -622,6 +635,7 @@ int main(void)
         cmocka_unit_test(test_f32_is_exact),
         cmocka_unit_test(test_equals_the_literal_loop),
         cmocka_unit_test(test_layers_that_slide),
+        cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_any_threads_and_memory),
         cmocka_unit_test(test_rd_bound),
         cmocka_unit_test(test_codes_hold_the_bits),

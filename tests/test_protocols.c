@@ -169,40 +169,66 @@ static void check_stream(struct ready *r)
     free_windows(&w);
 }
 
-/* In a layer that slides, with RoPE of its own and a soft cap: the codec's
- * shape, the pass's and the view's are the layer's. */
-static void check_sliding(struct ready *r)
+/* As layer 1 of this shape: the codec's shape, the pass's and the view's. */
+static void check_layer(const struct ready *r, const char *what)
 {
     struct ready s = *r;
     struct windows w;
     struct kv_err e;
     float *loop, *literal;
 
-    s.shape.slides[0] = 1 << 1;
-    s.shape.slide_window = 24;
-    s.shape.cap = 3;
-    for (size_t i = 0; i < s.shape.n_rot; i++)
-        s.shape.slide_freq[i] = s.shape.inv_freq[i] / 2;
     for (enum kv_side side = KV_K; side < KV_SIDES; side++)
         assert_int_equal(kv_codec_new(&s.codec[side], &s.spec, &s.shape, 1,
                                       side, s.calib, &e),
                          0);
     s.shape = kv_shape_layer(&s.shape, 1);
     make_windows(&s, &w);
-    loop = by_protocol(&s, &w, "prefill:70", NULL);
-    literal = literally(&s, &w, 70);
-    assert_close(&s, "prefill:70 in a layer that slides", loop, literal);
-    free(literal);
-    free(loop);
+    for (size_t prompt = 0; prompt <= 70; prompt += 70) {
+        loop = by_protocol(&s, &w, prompt ? "prefill:70" : "stream", NULL);
+        literal = literally(&s, &w, prompt);
+        assert_close(&s, what, loop, literal);
+        free(literal);
+        free(loop);
+    }
     free_windows(&w);
     for (int side = 0; side < KV_SIDES; side++)
         kv_codec_free(s.codec[side]);
+}
+
+/* In a layer that slides, with RoPE of its own and a soft cap. */
+static void check_sliding(struct ready *r)
+{
+    struct ready s = *r;
+
+    s.shape.slides[0] = 1 << 1;
+    s.shape.slide_window = 24;
+    s.shape.cap = 3;
+    for (size_t i = 0; i < s.shape.n_rot; i++)
+        s.shape.slide_freq[i] = s.shape.inv_freq[i] / 2;
+    check_layer(&s, "prefill:70 in a layer that slides");
+}
+
+static void check_alibi(struct ready *r)
+{
+    struct ready s = *r;
+
+    s.shape.alibi = true;
+    s.shape.n_rot = 0;
+    for (size_t i = 0; i < s.shape.n_heads; i++)
+        s.shape.slope[i] = 1 / (float)(i + 1);
+    check_layer(&s, "prefill:70 with ALiBi");
 }
 
 static void test_sliding(void **state)
 {
     (void)state;
     every(check_sliding);
+}
+
+static void test_alibi(void **state)
+{
+    (void)state;
+    every(check_alibi);
 }
 
 static void test_stream(void **state)
@@ -270,9 +296,8 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_sliding),
-        cmocka_unit_test(test_all_is_stream),
+        cmocka_unit_test(test_stream),  cmocka_unit_test(test_sliding),
+        cmocka_unit_test(test_alibi),   cmocka_unit_test(test_all_is_stream),
         cmocka_unit_test(test_threads),
     };
 
