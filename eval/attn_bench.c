@@ -1,5 +1,6 @@
 #include "eval/attn_bench.h"
 #include "eval/attn_gpu.h"
+#include "eval/bits.h"
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
@@ -300,14 +301,10 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
 static void add_bits(struct kv_bits *bits, const struct kv_attn_step *s)
 {
     for (size_t i = 0; i < s->in->n_batch * KV_SIDES; i++) {
-        size_t bytes, tokens;
-        const struct kv_cache *c = s->cache[i / KV_SIDES];
+        const struct kv_bits one = kv_bits_of_cache(
+            s->cache[i / KV_SIDES], (enum kv_side)(i % KV_SIDES));
 
-        bits->bytes += (double)kv_cache_bytes(c, (enum kv_side)(i % KV_SIDES),
-                                              &bytes, &tokens);
-        bits->values += (double)(s->in->n * kv_row(s->in));
-        bits->quantized_bytes += (double)bytes;
-        bits->quantized_values += (double)(tokens * kv_row(s->in));
+        kv_bits_add(bits, &one);
     }
 }
 

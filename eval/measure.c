@@ -67,7 +67,7 @@ static void count_bytes(const struct layer *l, const struct kv_cache *cache,
 {
     item->sums.bits[side] = kv_bits_of_cache(cache, side);
     if (l->plan->codes) {
-        const struct kv_reader r = kv_cache_reader(cache, side);
+        const struct kv_reader r = kv_cache_held(cache, side);
 
         item->n_codes[side] = kv_codes_of(&r, &item->codes[side]);
     }

@@ -52,11 +52,6 @@ static size_t codes_bytes(const struct kv_cache_side *s)
            (s->codec->variable ? s->n_blocks * sizeof(*s->size) : 0);
 }
 
-static size_t query_bytes(const struct kv_cache *c)
-{
-    return c->n_queries * query_values(c->side[KV_K].codec) * sizeof(*c->query);
-}
-
 size_t kv_quantized(const struct kv_codec *c, size_t n)
 {
     const size_t s = kv_spec_size(&c->spec, c->side, "s");
@@ -398,58 +393,119 @@ size_t kv_cache_tokens(const struct kv_cache *c)
     return c->n;
 }
 
+/* A side without what no later query sees in a layer that slides: sinks by the
+ * token, the others by the block, quantized or not. */
+static struct kv_cache_side held_of(const struct kv_cache_side *s)
+{
+    const struct kv_codec *c = s->codec;
+    const size_t n =
+        s->n_sinks + s->n_blocks * c->block + s->n_tail + s->n_open;
+    const size_t unseen = n - kv_shape_seen(&c->shape, n);
+    const size_t sinks = unseen < s->n_sinks ? unseen : s->n_sinks;
+    const size_t blocks = (unseen - sinks) / c->block;
+    const size_t coded = blocks < s->n_blocks ? blocks : s->n_blocks;
+    const size_t tail = (blocks - coded) * c->block;
+    struct kv_cache_side held = *s;
+    size_t bytes = coded * c->block_bytes;
+
+    if (c->variable) {
+        bytes = 0;
+        for (size_t i = 0; i < coded; i++)
+            bytes += s->size[i];
+        held.size += coded;
+    }
+    held.sink = s->sink ? s->sink + sinks * row_values(c) : NULL;
+    held.blocks = s->blocks ? s->blocks + bytes : NULL;
+    held.tail = s->tail ? s->tail + tail * row_values(c) : NULL;
+    held.n_sinks -= sinks;
+    held.n_blocks -= coded;
+    held.block_bytes -= bytes;
+    held.n_tail -= tail;
+    return held;
+}
+
 /* All but the queries. */
 static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
                          size_t *quantized_tokens)
 {
-    const size_t codes = codes_bytes(s);
+    const struct kv_cache_side held = held_of(s);
+    const size_t codes = codes_bytes(&held);
     const size_t open =
         s->n_open ? s->codec->history->open_bytes(s->codec, s->n_open) : 0;
 
     if (quantized_bytes)
         *quantized_bytes = codes;
     if (quantized_tokens)
-        *quantized_tokens = s->n_blocks * s->codec->block;
+        *quantized_tokens = held.n_blocks * s->codec->block;
     return codes + open +
-           (s->n_sinks + s->n_tail) * row_values(s->codec) * sizeof(uint16_t);
+           (held.n_sinks + held.n_tail) * row_values(s->codec) *
+               sizeof(uint16_t);
 }
 
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *quantized_bytes, size_t *quantized_tokens)
 {
     return side_bytes(&c->side[side], quantized_bytes, quantized_tokens) +
-           (side == KV_K ? query_bytes(c) : 0);
+           kv_cache_held(c, side).n_queries *
+               query_values(c->side[KV_K].codec) * sizeof(*c->query);
 }
 
 size_t kv_held_bytes(const struct kv_codec *c, size_t n,
                      size_t *quantized_bytes, size_t *quantized_tokens)
 {
+    const size_t s = kv_spec_size(&c->spec, c->side, "s");
     const size_t quantized = kv_quantized(c, n),
-                 n_blocks = quantized / c->block;
-    const struct kv_cache_side s = {.codec = c,
-                                    .n_blocks = n_blocks,
-                                    .n_tail = n - quantized, /* and sinks */
-                                    .block_bytes = n_blocks * c->block_bytes};
+                 n_blocks = quantized / c->block, sinks = n < s ? n : s;
+    const struct kv_cache_side side = {.codec = c,
+                                       .n_sinks = sinks,
+                                       .n_blocks = n_blocks,
+                                       .n_tail = n - quantized - sinks,
+                                       .block_bytes =
+                                           n_blocks * c->block_bytes};
 
     assert(!c->variable && !c->history && !needs_queries(c));
-    return side_bytes(&s, quantized_bytes, quantized_tokens);
+    return side_bytes(&side, quantized_bytes, quantized_tokens);
 }
 
-struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
+static struct kv_reader reader_of(const struct kv_cache_side *s)
 {
-    const struct kv_cache_side *s = &c->side[side];
+    const size_t block = s->codec->block;
 
     return (struct kv_reader){.codec = s->codec,
-                              .n = c->n,
+                              .n = s->n_sinks + s->n_blocks * block +
+                                   s->n_tail + s->n_open,
                               .sinks = s->n_sinks,
                               .n_blocks = s->n_blocks,
                               .blocks = s->blocks,
                               .size = s->codec->variable ? s->size : NULL,
                               .open = s->open,
                               .sink = s->sink,
-                              .tail = s->tail,
-                              .query = c->query,
-                              .n_queries = side == KV_K ? c->n_queries : 0};
+                              .tail = s->tail};
+}
+
+struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side)
+{
+    struct kv_reader r = reader_of(&c->side[side]);
+
+    r.query = c->query;
+    r.n_queries = side == KV_K ? c->n_queries : 0;
+    return r;
+}
+
+struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side)
+{
+    const struct kv_cache_side held = held_of(&c->side[side]);
+    const size_t tail = c->side[side].n_tail - held.n_tail;
+    struct kv_reader r = reader_of(&held);
+    size_t gone = 0;
+
+    if (side == KV_V || !c->n_queries)
+        return r;
+    for (size_t i = 0; i < tail; i++)
+        gone += is_probe(c, i);
+    r.query = c->query + gone * query_values(r.codec);
+    r.n_queries = c->n_queries - gone;
+    return r;
 }
 
 /* All but the blocks; gives where those go. */

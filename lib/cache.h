@@ -49,8 +49,9 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
 size_t kv_cache_tokens(const struct kv_cache *c);
 uint64_t kv_cache_seed(const struct kv_cache *c);
 
-/* Bytes really held: sinks, codes, open block or tail, queries.  quantized: the
- * codes alone and the tokens they hold; may be NULL. */
+/* Bytes of what kv_cache_held() reads: sinks, codes, open block or tail,
+ * queries.  quantized: the codes alone and the tokens they hold; may be NULL.
+ */
 size_t kv_cache_bytes(const struct kv_cache *c, enum kv_side side,
                       size_t *quantized_bytes, size_t *quantized_tokens);
 /* The same of a side that was given n tokens, without a cache; not of codecs
@@ -61,6 +62,12 @@ size_t kv_held_bytes(const struct kv_codec *c, size_t n,
 /* A reader of the side's contents; its pointers are valid until the next
  * append. */
 struct kv_reader kv_cache_reader(const struct kv_cache *c, enum kv_side side);
+/* The same without what no query after the newest token's sees in a layer that
+ * slides: sinks older than its window, and blocks, quantized or in the tail, of
+ * which every token is older.  So a window is held, and what is older only
+ * where it shares a block with the window's first token.  It stays in memory,
+ * where older queries may be asked for, but is not counted. */
+struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side);
 
 /* All n tokens as they would be read: sinks and tail through fp16, blocks
  * through decode().  x: [n][n_kv_heads][head_dim]. */

@@ -14,8 +14,8 @@
 #include "lib/base/err.h"
 #include "lib/codec.h"
 
-/* Copies the bytes that one side of a cache stores; returns their number,
- * kv_cache_bytes().  The caller frees *bytes. */
+/* Copies the bytes that one side of a cache stores, as kv_cache_held() reads
+ * it; returns their number, kv_cache_bytes().  The caller frees *bytes. */
 size_t kv_codes_of(const struct kv_reader *r, uint8_t **bytes);
 
 struct kv_codes;

@@ -1,5 +1,5 @@
-/* The columns that tables of several tools share: the conditions of a row and the
- * bits of its cache.  What one tool alone has is in its own list. */
+/* The columns that tables of several tools share: the conditions of a row and
+ * the bits of its cache.  What one tool alone has is in its own list. */
 #ifndef KV_COLUMNS_H
 #define KV_COLUMNS_H
 
@@ -39,7 +39,9 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
                            const char *spec, const struct kv_calib *calib,
                            double calib_leak);
 
-/* Storage, measured.  Sums over layers, windows and both sides (or one). */
+/* Storage, measured.  Sums over layers, windows and both sides (or one).  A
+ * layer that slides holds its window and what shares a block with it
+ * (kv_cache_held()); values are the window's. */
 struct kv_bits {
     double bytes, values;                     /* everything held */
     double quantized_bytes, quantized_values; /* quantized blocks alone */

@@ -78,6 +78,12 @@ kv_shape_view(const struct kv_shape *s, size_t n, size_t first, size_t nq)
                                    .slope = s->alibi ? s->slope : NULL};
 }
 
+/* Of n tokens in this shape's one layer, those that the newest's query sees. */
+static inline size_t kv_shape_seen(const struct kv_shape *s, size_t n)
+{
+    return s->window && s->window < n ? s->window : n;
+}
+
 enum kv_side { KV_K, KV_V, KV_SIDES };
 
 static inline char kv_side_name(enum kv_side side)

@@ -278,6 +278,119 @@ static void test_bytes(void **state)
     every(check_bytes);
 }
 
+/* Whether some token of the unit that token t of n is in, itself for a sink,
+ * else a block, is in the window. */
+static bool in_window(const struct kv_codec *c, size_t sinks, size_t t,
+                      size_t n)
+{
+    const size_t last =
+        t < sinks ? t : t + c->block - 1 - (t - sinks) % c->block;
+
+    return last + c->shape.window >= n;
+}
+
+/* A side's bytes, token by token; x: decoded, where tokens that are not held
+ * become something else. */
+static size_t bytes_by_token(const struct kv_cache *cache, enum kv_side side,
+                             float *x)
+{
+    const struct kv_reader r = kv_cache_reader(cache, side);
+    const struct kv_codec *c = r.codec;
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+    const size_t tail = r.sinks + r.n_blocks * c->block;
+    size_t bytes =
+        r.open && r.n > tail ? c->history->open_bytes(c, r.n - tail) : 0;
+
+    for (size_t t = 0; t < r.n; t++) {
+        const bool coded = t >= r.sinks && t < tail;
+
+        if (!in_window(c, r.sinks, t, r.n))
+            for (size_t i = 0; i < row; i++)
+                x[t * row + i] = 99;
+        else if (!coded)
+            bytes += r.open && t >= tail ? 0 : row * sizeof(uint16_t);
+        else if ((t - r.sinks) % c->block == 0)
+            bytes += r.size ? sizeof(*r.size) + r.size[(t - r.sinks) / c->block]
+                            : c->block_bytes;
+    }
+    return bytes;
+}
+
+/* The newest token's query over these keys and values. */
+static void attend(const struct kv_cache *c, const float *q, float *const *kv,
+                   float *out)
+{
+    kv_attend_c(&(struct kv_attend_job){.view = kv_cache_view(c, 1),
+                                        .q = q,
+                                        .out = out,
+                                        .q_rows = 1,
+                                        .k = {.quantized = kv[KV_K]},
+                                        .v = {.quantized = kv[KV_V]}});
+}
+
+/* What a layer that slides holds of n tokens is what its bytes count, and all
+ * that a query sees. */
+static void check_held_window(struct ready *r, struct rows x, size_t n)
+{
+    struct kv_cache *c = filled(r, x, n, N);
+    const float *q = x.q + (n - 1) * query_values(r);
+    float *kv[KV_SIDES], *out = kv_alloc(2, query_values(r) * sizeof(*out));
+
+    for (enum kv_side side = KV_K; side < KV_SIDES; side++) {
+        kv[side] = kv_alloc(n, row_values(r) * sizeof(*kv[side]));
+        kv_cache_decode(c, side, kv[side]);
+    }
+    attend(c, q, kv, out);
+    for (enum kv_side side = KV_K; side < KV_SIDES; side++) {
+        const struct kv_reader held = kv_cache_held(c, side);
+        const size_t count = kv_cache_bytes(c, side, NULL, NULL);
+        uint8_t *bytes;
+
+        assert_int_equal(kv_codes_of(&held, &bytes), count);
+        assert_int_equal(bytes_by_token(c, side, kv[side]) +
+                             held.n_queries * query_values(r) *
+                                 sizeof(uint16_t),
+                         count);
+        check_held(r, c, side, n);
+        free(bytes);
+    }
+    attend(c, q, kv, out + query_values(r));
+    assert_memory_equal(out, out + query_values(r),
+                        query_values(r) * sizeof(*out));
+    free(kv[KV_K]);
+    free(kv[KV_V]);
+    free(out);
+    kv_cache_free(c);
+}
+
+static void check_window(struct ready *r)
+{
+    const struct rows x = rows(r, N);
+    struct ready s = *r;
+    struct kv_err e;
+
+    s.shape.slides[0] = 1 << 1;
+    memcpy(s.shape.slide_freq, s.shape.inv_freq, sizeof(s.shape.slide_freq));
+    for (size_t window = 5; window < N; window += 43) {
+        s.shape.slide_window = window;
+        for (enum kv_side side = KV_K; side < KV_SIDES; side++)
+            assert_int_equal(kv_codec_new(&s.codec[side], &s.spec, &s.shape, 1,
+                                          side, s.calib, &e),
+                             0);
+        for (size_t i = 1; i < sizeof(sizes) / sizeof(*sizes); i++)
+            check_held_window(&s, x, sizes[i]);
+        for (int side = 0; side < KV_SIDES; side++)
+            kv_codec_free(s.codec[side]);
+    }
+    free_rows(x);
+}
+
+static void test_window(void **state)
+{
+    (void)state;
+    every(check_window);
+}
+
 /* Zeros, constants, the largest half, denormals: finite, and flat groups come
  * back to fp16's precision where the scheme is not a table lookup or coarse. */
 static void check_extremes(struct ready *r)
@@ -368,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_blocks),   cmocka_unit_test(test_variable),
         cmocka_unit_test(test_append),   cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_extremes), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_window),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);

@@ -19,17 +19,31 @@ static const char *const columns[] = {"model",
                                       "kv_share",
                                       NULL};
 
+/* Of one token in one layer. */
 static size_t token_bytes(const struct kv_shape *s)
 {
-    return 2 * sizeof(uint16_t) * s->n_layers * s->n_kv_heads * s->head_dim;
+    return 2 * sizeof(uint16_t) * s->n_kv_heads * s->head_dim;
+}
+
+/* Of one sequence of ctx tokens: of a layer that slides, its window. */
+static size_t cache_bytes(const struct kv_shape *s, size_t ctx)
+{
+    size_t tokens = 0;
+
+    for (size_t i = 0; i < s->n_layers; i++) {
+        const struct kv_shape layer = kv_shape_layer(s, i);
+
+        tokens += kv_shape_seen(&layer, ctx);
+    }
+    return tokens * token_bytes(s);
 }
 
 static int put_row(struct kv_results *r, const struct kv_model_info *info,
                    size_t ctx, size_t batch, struct kv_err *e)
 {
     const struct kv_shape *s = &info->shape;
-    const size_t per_token = token_bytes(s);
-    const size_t kv_bytes = batch * ctx * per_token;
+    const size_t per_token = s->n_layers * token_bytes(s);
+    const size_t kv_bytes = batch * cache_bytes(s, ctx);
 
     kv_results_text(r, "model", info->name);
     kv_results_text(r, "model_hash", info->hash);
@@ -60,7 +74,7 @@ int kv_footprint_print(const struct kv_model_info *info, size_t ctx,
     struct kv_results *r;
     size_t bytes;
 
-    if (__builtin_mul_overflow(batch, ctx * token_bytes(&info->shape), &bytes))
+    if (__builtin_mul_overflow(batch, cache_bytes(&info->shape, ctx), &bytes))
         return kv_fail(e,
                        "--batch %zu: so many caches are more bytes than can "
                        "be counted",

@@ -221,18 +221,12 @@ static int open_caches(struct latency *l, const struct kv_cache *cache,
     return rc ? 1 : 0;
 }
 
-static void add_bits(struct row *row, const struct kv_cache *c,
-                     const struct kv_shape *s)
+static void add_bits(struct row *row, const struct kv_cache *c)
 {
     for (int side = 0; side < KV_SIDES; side++) {
-        const double row_values = (double)(s->n_kv_heads * s->head_dim);
-        size_t bytes, tokens;
+        const struct kv_bits one = kv_bits_of_cache(c, (enum kv_side)side);
 
-        row->bits.bytes +=
-            (double)kv_cache_bytes(c, (enum kv_side)side, &bytes, &tokens);
-        row->bits.values += (double)kv_cache_tokens(c) * row_values;
-        row->bits.quantized_bytes += (double)bytes;
-        row->bits.quantized_values += (double)tokens * row_values;
+        kv_bits_add(&row->bits, &one);
     }
 }
 
@@ -250,7 +244,7 @@ static int time_cache(struct latency *l, const struct kv_spec *spec,
     row.path = kv_step_caches_name(caches);
     row.calib = kv_spec_calibrated(spec) ? l->run->calib : NULL;
     row.device_bytes = kv_step_caches_bytes(caches);
-    add_bits(&row, cache, &l->inputs.shape);
+    add_bits(&row, cache);
     kv_bits_of_spec(&row.bits, spec, &l->inputs.shape, l->run->calib, 0,
                     KV_ALL);
     rc = kv_step_time(l->step, caches, WARMUP, l->args->reps, &whole, part, e);
