@@ -1,4 +1,5 @@
 #include "kernels/attend_grad.h"
+#include "kernels/attend.h"
 #include "kernels/gemm.h"
 #include "kernels/vecops/vecops.h"
 
@@ -9,21 +10,34 @@ enum { TILE = 64 };
 
 size_t kv_attend_grad_scratch(size_t n)
 {
-    return 2 * TILE * n;
+    return 3 * TILE * n;
 }
 
-/* p [i1 - i0][i1]: the softmax of each query over what it sees, else 0. */
+/* p [i1 - i0][i1]: the softmax of each query over what it sees, else 0.
+ * steep, alike: with a cap, what it leaves of a score's gradient. */
 static void weights(const struct kv_attend_grad_job *a, const float *q,
-                    size_t i0, size_t i1, float *p)
+                    size_t i0, size_t i1, float *p, float *steep)
 {
+    const struct kv_attend_view view = {.n_heads = 1,
+                                        .n_kv_heads = 1,
+                                        .n = a->n,
+                                        .nq = a->n,
+                                        .cap = a->cap,
+                                        .window = a->window};
     const size_t n = i1;
 
     kv_gemm(true, i1 - i0, n, a->head_dim, a->scale, q, a->q_stride, a->k,
             a->k_stride, 0, p, n);
     for (size_t i = i0; i < i1; i++) {
+        const size_t begin = kv_attend_begin(&view, i);
         float *row = p + (i - i0) * n;
 
-        kv_softmax(row, i + 1);
+        if (a->cap != 0)
+            kv_attend_logits(&view, 0, 0, i, begin, i + 1, row + begin);
+        for (size_t j = begin; j <= i && a->cap != 0; j++)
+            steep[(i - i0) * n + j] = 1 - row[j] / a->cap * (row[j] / a->cap);
+        memset(row, 0, begin * sizeof(*row));
+        kv_softmax(row + begin, i + 1 - begin);
         memset(row + i + 1, 0, (n - i - 1) * sizeof(*row));
     }
 }
@@ -31,7 +45,7 @@ static void weights(const struct kv_attend_grad_job *a, const float *q,
 /* Queries i0 to i1 of head h of the group.  With scores s = scale q k',
  * weights p = softmax(s) and out = p v:
  *
- *   dv += p' dout,  dp = dout v',  ds = p (dp - sum(p dp)),
+ *   dv += p' dout,  dp = dout v',  ds = p (dp - sum(p dp)) steep,
  *   dq  = scale ds k,  dk += scale ds' q. */
 static void one_tile(const struct kv_attend_grad_job *a, size_t h, size_t i0,
                      size_t i1, float *scratch)
@@ -40,14 +54,18 @@ static void one_tile(const struct kv_attend_grad_job *a, size_t h, size_t i0,
     const size_t at = i0 * a->q_stride + h * d;
     const float *q = a->q + at, *dout = a->out_grad + at;
     float *p = scratch, *ds = scratch + TILE * n;
+    float *steep = scratch + 2 * TILE * n;
 
-    weights(a, q, i0, i1, p);
+    weights(a, q, i0, i1, p, steep);
     kv_gemm_a_trans(n, d, rows, 1, p, n, dout, a->q_stride, 1, a->v_grad,
                     a->k_stride);
     kv_gemm(true, rows, n, d, 1, dout, a->q_stride, a->v, a->k_stride, 0, ds,
             n);
     for (size_t i = 0; i < rows; i++)
         kv_softmax_grad(p + i * n, ds + i * n, n, ds + i * n);
+    for (size_t i = 0; i < rows && a->cap != 0; i++)
+        for (size_t j = 0; j < n; j++) /* what is not seen has no gradient */
+            ds[i * n + j] *= p[i * n + j] > 0 ? steep[i * n + j] : 0;
     kv_gemm_a_trans(n, d, rows, a->scale, ds, n, q, a->q_stride, 1, a->k_grad,
                     a->k_stride);
     if (a->q_grad) /* last: it may be where q is */

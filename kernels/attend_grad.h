@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 /* One KV head and the `group` query heads that share it, n tokens; query i
- * sees tokens 0 to i.
+ * sees tokens 0 to i, of a window the newest, and scores as in attend.h.
  *
  * q, out_grad: rows of group heads of head_dim floats, q_stride apart.
  * k, v:        rows of head_dim floats, k_stride apart.
@@ -18,7 +18,8 @@ struct kv_attend_grad_job {
     const float *q, *out_grad, *k, *v;
     float *q_grad, *k_grad, *v_grad;
     size_t q_stride, k_stride, n, group, head_dim;
-    float scale; /* logits are scale * q . k */
+    float scale, cap;
+    size_t window;
 };
 
 /* scratch: kv_attend_grad_scratch(n) floats, per thread.  Fixed order: the

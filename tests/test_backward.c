@@ -287,26 +287,48 @@ static void test_edges(void **state)
     tiny_clear(&m);
 }
 
+static void check_tiny(struct tiny_model m)
+{
+    tiny_init(&m);
+    check_model(&m, 2, 24);
+    tiny_clear(&m);
+}
+
 static void test_sliding_window(void **state)
 {
     struct tiny_model m = tiny_llama;
-    struct kv_model *model;
-    int32_t tokens[9] = {0};
-    struct got got = {.fail_at = SIZE_MAX};
-    const struct kv_gradient_sink sink = {take, &got};
-    struct kv_err e = {""};
 
     (void)state;
     m.arch = "MistralForCausalLM";
+    m.window = 8;
     m.more = ", \"sliding_window\": 8";
-    tiny_init(&m);
-    model = tiny_open(&m);
-    check_model(&m, 1, 8);
-    assert_int_equal(kv_model_backward(model, tokens, 1, 9, 0, NULL, &sink, &e),
-                     -1);
-    assert_says(e, "sliding window of 8 tokens");
-    kv_model_free(model);
-    tiny_clear(&m);
+    check_tiny(m);
+}
+
+#define ALTERNATE                                                   \
+    ", \"sliding_window\": 7, \"query_pre_attn_scalar\": 8, "       \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", " \
+    "\"sliding_attention\"]"
+
+/* Caps near the scores and the logits; norms of what joins the stream. */
+static void test_gemma(void **state)
+{
+    struct tiny_model m = tiny_llama;
+
+    (void)state;
+    m.arch = "Gemma2ForCausalLM";
+    m.tied = m.gemma = m.alternate = true;
+    m.window = 7;
+    m.cap = 2;
+    m.logit_cap = 3;
+    m.more = ALTERNATE ", \"attn_logit_softcapping\": 2, "
+                       "\"final_logit_softcapping\": 3";
+    check_tiny(m);
+    m.arch = "Gemma3ForCausalLM";
+    m.qk_norm = true;
+    m.cap = m.logit_cap = 0;
+    m.more = ALTERNATE ", \"rope_theta\": 100, \"rope_local_base_freq\": 50";
+    check_tiny(m);
 }
 
 int main(void)
@@ -318,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_edges),
         cmocka_unit_test(test_sliding_window),
+        cmocka_unit_test(test_gemma),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

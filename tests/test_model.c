@@ -173,7 +173,7 @@ static int remember(void *arg, const struct kv_qkv *x, struct kv_err *e)
 
             for (size_t i = 0; i < d; i++)
                 q[i] = (double)x->q[at + i];
-            tiny_attend(q, keys + kv, values + kv, mem->n + t + 1, kv_dim, d,
+            tiny_attend(q, keys + kv, values + kv, mem->n + t + 1, kv_dim, d, 0,
                         out);
             for (size_t i = 0; i < d; i++)
                 x->out[at + i] = (float)out[i];

@@ -263,6 +263,26 @@ static void scaled(const float *x, const float *y, size_t n, float *out)
         assert_true(out[i] == x[i] * 0.3f);
 }
 
+/* The way back of every activation, by its way forward. */
+static void test_activation_grads(void **state)
+{
+    (void)state;
+    for (enum kv_act act = KV_ACT_SILU; act <= KV_ACT_RELU2; act++)
+        for (int i = -40; i <= 40; i++) {
+            const float x = (float)i / 8 + 0.01f, up = 1.5f, g = -0.75f;
+            const float ends[] = {x + 4e-3f, x - 4e-3f};
+            float y[2], at, gate_grad = x, up_grad = up;
+
+            kv_activate(act, ends, 2, y);
+            kv_activate(act, &x, 1, &at);
+            kv_activate_mul_grad(act, &gate_grad, &up_grad, &g, 1, &gate_grad,
+                                 &up_grad); /* in place */
+            assert_within(gate_grad,
+                          g * up * (y[0] - y[1]) / (ends[0] - ends[1]), 1e-3);
+            assert_within(up_grad, g * at, 1e-6 * fmax(1, fabs((double)at)));
+        }
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
@@ -402,9 +422,9 @@ static void test_round(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_special_values), cmocka_unit_test(test_widen),
-        cmocka_unit_test(test_round),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_activation_grads),
+        cmocka_unit_test(test_exp),   cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_widen), cmocka_unit_test(test_round),
     };
 
     int failed = 0;

@@ -82,7 +82,7 @@ void tiny_add(struct tiny_model *m, const char *name, size_t rows, size_t cols)
         const double z = kv_random_normal(key, i);
 
         t->x[i] = rounded(t->dtype, cols      ? z / sqrt((double)cols)
-                                    : is_norm ? 1 + 0.2 * z
+                                    : is_norm ? !m->gemma + 0.2 * z
                                               : 0.3 * z);
     }
     m->n_tensors++;
@@ -114,6 +114,8 @@ static void add_layer(struct tiny_model *m, size_t l)
         {"mlp.down_proj.bias", m->mlp_bias, m->hidden, 0},
         {"self_attn.q_norm.weight", m->qk_norm, m->head_dim, 0},
         {"self_attn.k_norm.weight", m->qk_norm, m->head_dim, 0},
+        {"pre_feedforward_layernorm.weight", m->gemma, m->hidden, 0},
+        {"post_feedforward_layernorm.weight", m->gemma, m->hidden, 0},
     };
     char name[96];
 
@@ -140,12 +142,14 @@ void tiny_init(struct tiny_model *m)
              "\"num_attention_heads\": %zu, \"num_key_value_heads\": %zu, "
              "\"head_dim\": %zu, \"vocab_size\": %zu, "
              "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-05, "
-             "\"hidden_act\": \"silu\", \"tie_word_embeddings\": %s, "
+             "\"%s\", \"tie_word_embeddings\": %s, "
              "\"attention_bias\": %s, \"mlp_bias\": %s%s}",
              m->arch, m->hidden, m->inter, m->n_layers, m->n_heads,
-             m->n_kv_heads, m->head_dim, m->n_vocab, m->tied ? "true" : "false",
-             m->o_bias ? "true" : "false", m->mlp_bias ? "true" : "false",
-             m->more ? m->more : "");
+             m->n_kv_heads, m->head_dim, m->n_vocab,
+             m->gemma ? "hidden_activation\": \"gelu_pytorch_tanh"
+                      : "hidden_act\": \"silu",
+             m->tied ? "true" : "false", m->o_bias ? "true" : "false",
+             m->mlp_bias ? "true" : "false", m->more ? m->more : "");
 }
 
 struct tiny_model tiny_variant(size_t i)

@@ -22,6 +22,10 @@ struct tiny_model {
     const char *arch, *dtype;
     size_t hidden, inter, n_layers, n_heads, n_kv_heads, head_dim, n_vocab;
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
+    bool gemma; /* 2's or 3's layers: `more` says which of them slide */
+    size_t window;
+    bool alternate; /* of its layers every other slides, the first does */
+    double cap, logit_cap; /* of Gemma 2 */
     const char *more; /* more fields of config.json: ", \"a\": 1", or NULL */
     size_t n_shards;  /* 0: model.safetensors, without an index */
 
@@ -72,9 +76,10 @@ struct tiny_nudge {
  * nudge may be NULL. */
 double tiny_loss(const struct tiny_model *m, const int32_t *tokens, size_t n,
                  const struct tiny_nudge *nudge);
-/* One query over n keys: out [d] = softmax(q k / sqrt(d)) v. */
+/* One query over n keys: out [d] = softmax(q k / sqrt(d)) v, capped unless cap
+ * is 0. */
 void tiny_attend(const double *q, const double *k, const double *v, size_t n,
-                 size_t stride, size_t d, double *out);
+                 size_t stride, size_t d, double cap, double *out);
 
 /* | header length | header | data |, each as given. */
 void tiny_write_safetensors(const char *path, uint64_t n, const char *header,

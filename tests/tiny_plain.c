@@ -18,14 +18,17 @@ static void matvec(const struct tiny_tensor *w, const struct tiny_tensor *b,
     }
 }
 
-static void rms_norm(const struct tiny_tensor *w, const double *x, double *y)
+/* Gemma's weights are what is added to 1. */
+static void rms_norm(const struct tiny_model *m, const struct tiny_tensor *w,
+                     const double *x, double *y)
 {
     double squares = 0;
 
     for (size_t i = 0; i < w->rows; i++)
         squares += x[i] * x[i];
     for (size_t i = 0; i < w->rows; i++)
-        y[i] = x[i] / sqrt(squares / (double)w->rows + 1e-5) * w->x[i];
+        y[i] = x[i] / sqrt(squares / (double)w->rows + 1e-5) *
+               (w->x[i] + m->gemma);
 }
 
 /* The tensor of this layer, or NULL when the model has none. */
@@ -39,10 +42,11 @@ static const struct tiny_tensor *part(const struct tiny_model *m, size_t l,
 }
 
 /* Heads of one token, each by itself; norm may be NULL. */
-static void norm_heads(const struct tiny_tensor *norm, double *x, size_t heads)
+static void norm_heads(const struct tiny_model *m,
+                       const struct tiny_tensor *norm, double *x, size_t heads)
 {
     for (size_t h = 0; norm && h < heads; h++)
-        rms_norm(norm, x + h * norm->rows, x + h * norm->rows);
+        rms_norm(m, norm, x + h * norm->rows, x + h * norm->rows);
 }
 
 /* Heads of one token, turned. */
@@ -69,7 +73,7 @@ static void nudge_row(const struct tiny_nudge *g, size_t layer, size_t token,
 }
 
 void tiny_attend(const double *q, const double *k, const double *v, size_t n,
-                 size_t stride, size_t d, double *out)
+                 size_t stride, size_t d, double cap, double *out)
 {
     double sum = 0;
 
@@ -79,13 +83,38 @@ void tiny_attend(const double *q, const double *k, const double *v, size_t n,
 
         for (size_t i = 0; i < d; i++)
             w += q[i] * k[t * stride + i];
-        w = exp(w / sqrt((double)d));
+        w /= sqrt((double)d);
+        w = exp(cap > 0 ? cap * tanh(w / cap) : w);
         sum += w;
         for (size_t i = 0; i < d; i++)
             out[i] += w * v[t * stride + i];
     }
     for (size_t i = 0; i < d; i++)
         out[i] /= sum;
+}
+
+static bool slides(const struct tiny_model *m, size_t l)
+{
+    return m->window && (!m->alternate || l % 2 == 0);
+}
+
+/* silu, or Gemma's gelu. */
+static double act(const struct tiny_model *m, double x)
+{
+    return m->gemma
+               ? x / 2 *
+                     (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)))
+               : x / (1 + exp(-x));
+}
+
+/* x += y, which Gemma norms. */
+static void join(const struct tiny_model *m, size_t l, const char *norm,
+                 double *y, double *x)
+{
+    if (m->gemma)
+        rms_norm(m, part(m, l, norm, true), y, y);
+    for (size_t i = 0; i < m->hidden; i++)
+        x[i] += y[i];
 }
 
 /* x [n][hidden] through one layer. */
@@ -101,7 +130,10 @@ static void plain_layer(const struct tiny_model *m, const double *inv_freq,
 
     assert_true(hidden <= 64 && q_dim <= 64 && m->inter <= 64);
     for (size_t t = 0; t < n; t++, x += hidden) {
-        rms_norm(part(m, l, "input_layernorm.weight", true), x, h);
+        const size_t first =
+            slides(m, l) && t + 1 > m->window ? t + 1 - m->window : 0;
+
+        rms_norm(m, part(m, l, "input_layernorm.weight", true), x, h);
         matvec(part(m, l, "self_attn.q_proj.weight", true),
                part(m, l, "self_attn.q_proj.bias", m->qkv_bias), h, q);
         matvec(part(m, l, "self_attn.k_proj.weight", true),
@@ -110,47 +142,55 @@ static void plain_layer(const struct tiny_model *m, const double *inv_freq,
         matvec(part(m, l, "self_attn.v_proj.weight", true),
                part(m, l, "self_attn.v_proj.bias", m->qkv_bias), h,
                v + t * kv_dim);
-        norm_heads(part(m, l, "self_attn.q_norm.weight", m->qk_norm), q,
+        norm_heads(m, part(m, l, "self_attn.q_norm.weight", m->qk_norm), q,
                    m->n_heads);
-        norm_heads(part(m, l, "self_attn.k_norm.weight", m->qk_norm),
+        norm_heads(m, part(m, l, "self_attn.k_norm.weight", m->qk_norm),
                    k + t * kv_dim, m->n_kv_heads);
         nudge_row(nudge, l, t, false, k + t * kv_dim);
         nudge_row(nudge, l, t, true, v + t * kv_dim);
         rotate(m, inv_freq, q, m->n_heads, t);
         rotate(m, inv_freq, k + t * kv_dim, m->n_kv_heads, t);
         for (size_t i = 0; i < m->n_heads; i++) {
-            const size_t at = i / (m->n_heads / m->n_kv_heads) * d;
+            const size_t at =
+                first * kv_dim + i / (m->n_heads / m->n_kv_heads) * d;
 
-            tiny_attend(q + i * d, k + at, v + at, t + 1, kv_dim, d,
-                        out + i * d);
+            tiny_attend(q + i * d, k + at, v + at, t + 1 - first, kv_dim, d,
+                        m->cap, out + i * d);
         }
         matvec(part(m, l, "self_attn.o_proj.weight", true),
                part(m, l, "self_attn.o_proj.bias", m->o_bias), out, y);
-        for (size_t i = 0; i < hidden; i++)
-            x[i] += y[i];
-        rms_norm(part(m, l, "post_attention_layernorm.weight", true), x, h);
+        join(m, l, "post_attention_layernorm.weight", y, x);
+        rms_norm(m,
+                 part(m, l,
+                      m->gemma ? "pre_feedforward_layernorm.weight"
+                               : "post_attention_layernorm.weight",
+                      true),
+                 x, h);
         matvec(part(m, l, "mlp.gate_proj.weight", true),
                part(m, l, "mlp.gate_proj.bias", m->mlp_bias), h, gate);
         matvec(part(m, l, "mlp.up_proj.weight", true),
                part(m, l, "mlp.up_proj.bias", m->mlp_bias), h, up);
         for (size_t i = 0; i < m->inter; i++)
-            gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
+            gate[i] = act(m, gate[i]) * up[i];
         matvec(part(m, l, "mlp.down_proj.weight", true),
                part(m, l, "mlp.down_proj.bias", m->mlp_bias), gate, y);
-        for (size_t i = 0; i < hidden; i++)
-            x[i] += y[i];
+        join(m, l, "post_feedforward_layernorm.weight", y, x);
     }
     free(k);
     free(v);
 }
 
 /* theta^(-2i/d), then Llama 3.1's scaling or the linear one. */
-static void plain_freq(const struct tiny_model *m, double *inv_freq)
+static void plain_freq(const struct tiny_model *m, bool sliding,
+                       double *inv_freq)
 {
     const char *more = m->more ? m->more : "";
 
     for (size_t i = 0; i < m->head_dim / 2; i++) {
-        const double theta = strstr(more, "rope_theta") ? 100 : 10000;
+        const double theta = sliding && strstr(more, "rope_local_base_freq")
+                                 ? 50
+                             : strstr(more, "rope_theta") ? 100
+                                                          : 10000;
         const double f = pow(theta, -2.0 * (double)i / (double)m->head_dim);
         const double turns = 64 * f / (2 * acos(-1));
         const double keep = fmin(fmax((turns - 1) / (4.0 - 1), 0), 1);
@@ -171,19 +211,26 @@ static void nudged_logits(const struct tiny_model *m, const int32_t *tokens,
     const struct tiny_tensor *head =
         m->tied ? embed : tiny_find(m, "lm_head.weight");
     double *x = kv_alloc(n * m->hidden, sizeof(*x));
+    const double scale = m->gemma ? (double)sqrtf((float)m->hidden) : 1;
     double inv_freq[KV_MAX_HEAD_DIM / 2];
 
-    plain_freq(m, inv_freq);
     for (size_t t = 0; t < n; t++)
-        memcpy(x + t * m->hidden, embed->x + (size_t)tokens[t] * m->hidden,
-               m->hidden * sizeof(*x));
-    for (size_t l = 0; l < m->n_layers; l++)
+        for (size_t i = 0; i < m->hidden; i++)
+            x[t * m->hidden + i] =
+                scale * embed->x[(size_t)tokens[t] * m->hidden + i];
+    for (size_t l = 0; l < m->n_layers; l++) {
+        plain_freq(m, slides(m, l), inv_freq);
         plain_layer(m, inv_freq, nudge, l, n, x);
+    }
     for (size_t t = 0; t < n; t++) {
         double *row = x + t * m->hidden;
 
-        rms_norm(tiny_find(m, "model.norm.weight"), row, row);
-        matvec(head, NULL, row, logits + t * m->n_vocab);
+        double *logit = logits + t * m->n_vocab;
+
+        rms_norm(m, tiny_find(m, "model.norm.weight"), row, row);
+        matvec(head, NULL, row, logit);
+        for (size_t i = 0; i < m->n_vocab && m->logit_cap > 0; i++)
+            logit[i] = m->logit_cap * tanh(logit[i] / m->logit_cap);
     }
     free(x);
 }

@@ -41,6 +41,10 @@ void kv_rms_norm_grad(const float *x, const float *w, const float *g, size_t n,
                       float eps, float *out);
 void kv_silu_mul_grad(const float *gate, const float *up, const float *g,
                       size_t n, float *gate_grad, float *up_grad);
+/* Of out[i] = act(gate[i]) * up[i]. */
+void kv_activate_mul_grad(enum kv_act act, const float *gate, const float *up,
+                          const float *g, size_t n, float *gate_grad,
+                          float *up_grad);
 void kv_softmax_grad(const float *p, const float *g, size_t n, float *out);
 
 /* x[i] += b[i]; x[i] *= by. */

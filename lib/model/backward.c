@@ -23,7 +23,7 @@ struct back {
     float *dx;             /* [n_windows][n][hidden]: p.x going forward */
     float *dq, *dk, *dout; /* in the place of p.q, p.k_pre, p.out */
     float *dv;
-    float *unrotate; /* p.rope with the sines negated */
+    float *unrotate; /* p.ropes with the sines negated */
     bool lowest;     /* nothing below this layer wants a gradient */
 };
 
@@ -81,23 +81,37 @@ static void norm_back(const struct kv_pass *p, const float *w, const float *x,
     }
 }
 
+/* What the model's cap on logits leaves of their gradient. */
+static void cap_back(float *grad, const float *logit, size_t n, float cap)
+{
+    for (size_t i = 0; i < n; i++)
+        grad[i] *= 1 - logit[i] / cap * (logit[i] / cap);
+}
+
 /* logits [rows][n_vocab] -> the gradient with respect to them: p - 1 of the
  * target, p of the others; 0 where there is no target. */
 static void logits_back(const struct back *b, const struct kv_tile *t,
                         float *logits)
 {
     const size_t n_vocab = b->p.m->config.n_vocab;
+    const float cap = b->p.m->config.logit_cap;
+    float *capped = cap > 0 ? kv_alloc(n_vocab, sizeof(*capped)) : NULL;
 
     for (size_t i = 0; i < t->rows; i++) {
         float *row = logits + i * n_vocab;
 
         if (t->token + i + 1 < b->p.n) {
+            if (capped)
+                memcpy(capped, row, n_vocab * sizeof(*row));
             kv_softmax(row, n_vocab);
             row[b->tokens[t->at + i + 1]] -= 1;
+            if (capped)
+                cap_back(row, capped, n_vocab, cap);
         } else {
             memset(row, 0, n_vocab * sizeof(*row));
         }
     }
+    free(capped);
 }
 
 /* dh [rows][hidden] = dlogits times the head. */
@@ -138,33 +152,84 @@ static void loss_back(const struct back *b, const struct kv_tile *t)
                          p->m->config.norm_eps, x + i * n);
 }
 
-/* dx after the layer -> dx after its attention, and dout. */
+/* Of the norm of what joins the residual stream, y = a w' + bias: y becomes
+ * the gradient with respect to it.  Without such a norm that is dx. */
+static const float *end_back(const struct kv_pass *p, enum kv_part w,
+                             enum kv_part bias, enum kv_part norm,
+                             const float *a, size_t inputs, size_t rows,
+                             const float *dx, float *y)
+{
+    const size_t n = p->hidden;
+
+    if (!part(p, norm))
+        return dx;
+    kv_gemm(true, rows, n, inputs, 1, a, inputs, part(p, w), inputs, 0, y, n);
+    add_bias(y, rows, n, part(p, bias));
+    for (size_t t = 0; t < rows; t++)
+        kv_rms_norm_grad(y + t * n, part(p, norm), dx + t * n, n,
+                         p->m->config.norm_eps, y + t * n);
+    return y;
+}
+
+/* a [rows][inter] = act(gate) up. */
+static void activate(const struct kv_pass *p, const float *gate, size_t rows,
+                     float *a)
+{
+    const size_t n = p->inter;
+
+    for (size_t i = 0; i < rows; i++, gate += 2 * n, a += n) {
+        kv_activate(p->m->config.act, gate, n, a);
+        for (size_t j = 0; j < n; j++)
+            a[j] *= gate[n + j];
+    }
+}
+
+/* dx after the layer -> dx after its attention. */
 static void mlp_back(const struct back *b, const struct kv_tile *t)
 {
     const struct kv_pass *p = &b->p;
     const size_t hidden = p->hidden, inter = p->inter, rows = t->rows;
-    const float *x = kv_pass_kept(p, p->kept_mid) + t->at * hidden;
+    const float *x = kv_pass_kept(p, p->kept_mid) + t->at * hidden, *dy;
     float *h = t->input, *gate = t->wide; /* [rows][2][inter] */
-    float *da = gate + rows * 2 * inter;
+    float *da = gate + rows * 2 * inter, *y = da + rows * inter;
     float *dx = b->dx + t->at * hidden;
 
     norm(p, part(p, KV_P_MLP_NORM), x, rows, h);
     kv_gemm(true, rows, 2 * inter, hidden, 1, h, hidden, part(p, KV_P_GATE),
             hidden, 0, gate, 2 * inter);
     add_bias(gate, rows, 2 * inter, part(p, KV_P_GATE_BIAS));
-    kv_gemm(false, rows, inter, hidden, 1, dx, hidden, part(p, KV_P_DOWN),
+    if (part(p, KV_P_MLP_OUT_NORM))
+        activate(p, gate, rows, da);
+    dy = end_back(p, KV_P_DOWN, KV_P_DOWN_BIAS, KV_P_MLP_OUT_NORM, da, inter,
+                  rows, dx, y);
+    kv_gemm(false, rows, inter, hidden, 1, dy, hidden, part(p, KV_P_DOWN),
             inter, 0, da, inter);
     for (size_t i = 0; i < rows; i++) {
         float *row = gate + i * 2 * inter;
 
-        kv_silu_mul_grad(row, row + inter, da + i * inter, inter, row,
-                         row + inter);
+        if (p->m->config.act == KV_ACT_SILU)
+            kv_silu_mul_grad(row, row + inter, da + i * inter, inter, row,
+                             row + inter);
+        else
+            kv_activate_mul_grad(p->m->config.act, row, row + inter,
+                                 da + i * inter, inter, row, row + inter);
     }
     kv_gemm(false, rows, hidden, 2 * inter, 1, gate, 2 * inter,
             part(p, KV_P_GATE), hidden, 0, h, hidden);
     norm_back(p, part(p, KV_P_MLP_NORM), x, h, rows, dx);
-    kv_gemm(false, rows, p->q_dim, hidden, 1, dx, hidden, part(p, KV_P_O),
-            p->q_dim, 0, b->dout + t->at * p->q_dim, p->q_dim);
+}
+
+/* dx -> dout, in the place of out, which a norm after Wo needs. */
+static void out_back(const struct back *b, const struct kv_tile *t)
+{
+    const struct kv_pass *p = &b->p;
+    float *out = b->dout + t->at * p->q_dim;
+    const float *dy =
+        end_back(p, KV_P_O, KV_P_O_BIAS, KV_P_ATTN_OUT_NORM, out, p->q_dim,
+                 t->rows, b->dx + t->at * p->hidden, t->wide);
+
+    kv_gemm(false, t->rows, p->q_dim, p->hidden, 1, dy, p->hidden,
+            part(p, KV_P_O), p->q_dim, 0, out, p->q_dim);
 }
 
 static void qkv_again(const struct back *b, const struct kv_tile *t)
@@ -172,11 +237,27 @@ static void qkv_again(const struct back *b, const struct kv_tile *t)
     kv_pass_qkv(&b->p, t, NULL);
 }
 
+static int attention_again(const struct back *b, struct kv_err *e)
+{
+    const struct kv_pass *p = &b->p;
+
+    return kv_attend_exact(NULL,
+                           &(struct kv_qkv){.shape = &p->shape,
+                                            .backend = p->b,
+                                            .n_windows = p->n_windows,
+                                            .n = p->n,
+                                            .q = p->q,
+                                            .k = p->k,
+                                            .v = p->v,
+                                            .out = p->out},
+                           e);
+}
+
 /* q, k, v, dout -> dq (unless lowest), dk, dv; q and k after RoPE. */
 static void attention_back(const struct back *b)
 {
     const struct kv_pass *p = &b->p;
-    const struct kv_shape *s = &p->m->config.shape;
+    const struct kv_shape *s = &p->shape;
     const size_t d = s->head_dim, group = s->n_heads / s->n_kv_heads;
     const size_t n_jobs = p->n_windows * s->n_kv_heads;
     const size_t floats = kv_attend_grad_scratch(p->n);
@@ -202,6 +283,8 @@ static void attention_back(const struct back *b)
             .group = group,
             .head_dim = d,
             .scale = s->attn_scale,
+            .cap = s->cap,
+            .window = s->window,
         };
 
         kv_attend_grad(&job, scratch + (size_t)omp_get_thread_num() * floats);
@@ -251,7 +334,8 @@ static void qkv_back(const struct back *b, const struct kv_tile *t)
     const struct kv_shape *s = &p->m->config.shape;
     const size_t q_dim = p->q_dim, kv_dim = p->kv_dim, rows = t->rows;
     const size_t all = q_dim + 2 * kv_dim, hidden = p->hidden;
-    const float *unrotate = b->unrotate + t->token * 2 * s->n_rot;
+    const float *unrotate =
+        b->unrotate + (p->rope - p->ropes) + t->token * 2 * s->n_rot;
     const float *x = kv_pass_kept(p, p->kept_in) + t->at * hidden;
     float *h = t->input, *dqkv = t->wide;
     float *dq = b->dq + t->at * q_dim, *dk = b->dk + t->at * kv_dim;
@@ -280,7 +364,7 @@ static int layer_back(struct back *b, size_t layer,
 {
     struct kv_pass *p = &b->p;
     const struct kv_gradient g = {
-        .shape = &p->m->config.shape,
+        .shape = &p->shape,
         .layer = layer,
         .n_windows = p->n_windows,
         .n = p->n,
@@ -294,6 +378,9 @@ static int layer_back(struct back *b, size_t layer,
     p->x = kv_pass_kept(p, p->kept_in);
     each_tile(b, mlp_back);
     each_tile(b, qkv_again);
+    if (part(p, KV_P_ATTN_OUT_NORM) && attention_again(b, e))
+        return -1;
+    each_tile(b, out_back);
     attention_back(b);
     each_tile(b, qkv_back);
     if (sink->run(sink->arg, &g, e))
@@ -305,7 +392,7 @@ static int layer_back(struct back *b, size_t layer,
 static size_t row_wide(const struct kv_config *c)
 {
     const struct kv_shape *s = &c->shape;
-    const size_t mlp = 3 * c->inter;
+    const size_t mlp = 3 * c->inter + (c->arch->sandwich ? c->hidden : 0);
     const size_t qkv = 2 * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
     const size_t max = mlp > qkv ? mlp : qkv;
 
@@ -316,19 +403,19 @@ static void back_init(struct back *b)
 {
     struct kv_pass *p = &b->p;
     const struct kv_shape *s = &p->m->config.shape;
-    const size_t n_rot = s->n_rot;
+    const size_t n_rot = s->n_rot, tables = s->slide_window ? 2 : 1;
+    const size_t n = tables * p->n * 2 * n_rot;
 
     b->dx = p->x;
     b->dq = p->q;
     b->dk = p->k_pre;
     b->dout = p->out;
     b->dv = kv_alloc(p->n_windows * p->n, p->kv_dim * sizeof(*b->dv));
-    b->unrotate = kv_alloc(p->n, 2 * n_rot * sizeof(*b->unrotate));
-    for (size_t i = 0; i < p->n * 2 * n_rot; i++)
-        b->unrotate[i] = i / n_rot % 2 ? -p->rope[i] : p->rope[i];
+    b->unrotate = kv_alloc(n, sizeof(*b->unrotate));
+    for (size_t i = 0; i < n; i++)
+        b->unrotate[i] = i / n_rot % 2 ? -p->ropes[i] : p->ropes[i];
 }
 
-/* What is not computed on the way back. */
 int kv_model_backward(struct kv_model *m, const int32_t *tokens,
                       size_t n_windows, size_t n, size_t first_layer,
                       const struct kv_attention *attention,
@@ -340,8 +427,7 @@ int kv_model_backward(struct kv_model *m, const int32_t *tokens,
     int rc = -1;
 
     assert(m->backend->on_host && m->backend->weight_type == KV_TYPE_F32);
-    if (kv_config_is_llama(&m->config, "the way back", e) ||
-        kv_pass_check_window(m, n, e))
+    if (kv_config_is_llama(&m->config, "the way back", true, e))
         return -1;
     if (first_layer >= n_layers)
         return kv_fail(e, "layer %zu: the model has %zu", first_layer,

@@ -514,25 +514,25 @@ int kv_config_read(struct kv_config *c, const char *path, struct kv_err *e)
     return rc;
 }
 
-int kv_config_is_llama(const struct kv_config *c, const char *what,
+int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                        struct kv_err *e)
 {
     static const char *const positions[] = {
         [KV_LEARNED] = "learned positions", [KV_ALIBI] = "ALiBi"};
     const struct kv_arch *a = c->arch;
     const char *differs =
-        a->gemma                                 ? "what a Gemma has"
+        a->gemma && !gemma                       ? "what a Gemma has"
         : a->experts                             ? "an MLP of experts"
         : a->layer_norm                          ? "LayerNorm"
         : c->logit_scale != 1                    ? "scaled logits"
         : a->parallel                            ? "an MLP beside attention"
         : a->positions != KV_ROPE                ? positions[a->positions]
-        : a->sandwich                            ? "norms after attention"
+        : a->sandwich && !a->gemma               ? "norms after attention"
         : a->still_every || a->still_full        ? "layers without RoPE"
         : c->rope.scale != 1                     ? "RoPE with a scale"
         : 2 * c->shape.n_rot < c->shape.head_dim ? "RoPE of a part"
         : a->plain_mlp                           ? "an MLP without gate"
-        : c->act != KV_ACT_SILU                  ? "an MLP without silu"
+        : c->act != KV_ACT_SILU && !a->gemma     ? "an MLP without silu"
                                                  : NULL;
 
     return differs ? kv_fail(e, "%s: %s, which a %s has, is not implemented",

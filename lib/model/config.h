@@ -63,9 +63,9 @@ int kv_config_parse(struct kv_config *c, const json_t *json, const char *path,
 /* The shape becomes that of windows of n tokens. */
 void kv_config_set_window(struct kv_config *c, size_t n);
 
-/* Fails, naming what differs, unless layers are Llama's: for what computes no
- * others.  what: "CUDA". */
-int kv_config_is_llama(const struct kv_config *c, const char *what,
+/* Fails, naming what differs, unless layers are Llama's, or Gemma's where that
+ * may be: for what computes no others.  what: "CUDA". */
+int kv_config_is_llama(const struct kv_config *c, const char *what, bool gemma,
                        struct kv_err *e);
 
 #endif

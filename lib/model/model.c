@@ -262,7 +262,7 @@ void kv_model_free(struct kv_model *m)
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e)
 {
-    if (kv_config_is_llama(&m->config, "CUDA", e))
+    if (kv_config_is_llama(&m->config, "CUDA", false, e))
         return kv_fail_in(e, "%s", m->info.name);
     return place(m,
                  kv_backend_cuda(
@@ -313,7 +313,7 @@ int kv_model_random(struct kv_model **out, const struct kv_config *c,
 {
     struct kv_model *m;
 
-    if (kv_config_is_llama(c, "CUDA", e))
+    if (kv_config_is_llama(c, "CUDA", false, e))
         return -1;
     m = kv_alloc(1, sizeof(*m));
     m->config = *c;
