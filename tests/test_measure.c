@@ -426,67 +426,6 @@ static void test_any_threads_and_memory(void **state)
     kv_dump_close(dump);
 }
 
-/* Without a metric the transform is a rotation, which keeps the error. */
-static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
-                     int side)
-{
-    const double error = m->rd_error[side];
-    const double gap = 10 * log10(error / m->rd_bound[side]);
-    const struct kv_reconstruction *reconstruction = &m->reconstruction[side];
-
-    if (m->bits[side].quantized_values == 0)
-        assert_true(error == 0 && m->rd_bound[side] == 0);
-    else if (!(gap > 0 && gap < 6))
-        fail_msg("%s %c: %g dB above the bound", spec->text,
-                 kv_side_name((enum kv_side)side), gap);
-    if (m->bits[side].quantized_values == m->bits[side].values)
-        assert_within(error / reconstruction->e2, 1, 1e-4);
-}
-
-/* Transform coding of a dump like its calibration's: the quantized tokens
- * alone, for any threads and memory. */
-static void test_rd_bound(void **state)
-{
-    static const char *const text[] = {"klt:b2,none", "klt:b0.5,none",
-                                       "klt:b2s2r3,none", "klt:b2r999,none",
-                                       "klt:b2,none,scalar"};
-    enum { N = sizeof(text) / sizeof(*text) };
-    const struct kv_shape shape = synthetic_shape(64);
-    struct kv_spec spec[N];
-    struct kv_measure_plan plan = {
-        .spec = spec, .n_specs = N, .memory = 1 << 30};
-    const int threads = omp_get_max_threads();
-    struct kv_err e = {""};
-    struct kv_measured *a, *b;
-    struct kv_calib *calib;
-    char *path;
-
-    (void)state;
-    for (size_t i = 0; i < N; i++) {
-        assert_int_equal(kv_spec_parse(&spec[i], text[i], &e), 0);
-        assert_int_equal(kv_spec_fit(&spec[i], &shape, &e), 0);
-    }
-    plan.calib = calib = synthetic_calib(&shape, spec, test_folder());
-    synthetic_dump(&shape, N_WINDOWS, CTX, test_folder(), &path);
-    assert_int_equal(kv_dump_open(&plan.dump, path, &e), 0);
-    omp_set_num_threads(1);
-    a = measure(&plan);
-    omp_set_num_threads(3);
-    plan.memory = 0; /* one window at a time */
-    b = measure(&plan);
-    omp_set_num_threads(threads);
-    assert_memory_equal(a, b, N * N_LAYERS * sizeof(*a));
-    for (size_t i = 0; i < N * N_LAYERS; i++)
-        for (int side = 0; side < KV_SIDES; side++)
-            check_rd(&spec[i / N_LAYERS], &a[i], side);
-    free(a);
-    free(b);
-    kv_dump_close(plan.dump);
-    unlink(path);
-    free(path);
-    kv_calib_free(calib);
-}
-
 /* Of all windows of a place: one dataset, or one for each window. */
 static double bytes_in_file(struct kv_h5 *h, const char *place)
 {
@@ -643,7 +582,6 @@ int main(void)
         cmocka_unit_test(test_layers_that_slide),
         cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_any_threads_and_memory),
-        cmocka_unit_test(test_rd_bound),
         cmocka_unit_test(test_codes_hold_the_bits),
         cmocka_unit_test(test_shared_bytes),
         cmocka_unit_test(test_missing_queries), /* last: it interrupts */

@@ -1,9 +1,16 @@
-/* The Gaussian rate-distortion bound: cases by hand. */
+/* The Gaussian rate-distortion bound: cases by hand, and a dump. */
+#include "eval/measure.h"
 #include "eval/rd_bound.h"
+#include "lib/codec.h"
+#include "tests/synthetic.h"
 #include "tests/test.h"
 
 #include <float.h>
 #include <math.h>
+#include <omp.h>
+#include <unistd.h>
+
+enum { N_LAYERS = 2 };
 
 static void check(const double *variance, size_t n, double bits, double want)
 {
@@ -61,6 +68,65 @@ static void test_zeros(void **state)
     assert_true(kv_rd_bound(one, 3, 1e6) <= DBL_TRUE_MIN);
 }
 
+/* Without a metric the transform is a rotation, which keeps the error. */
+static void check_rd(const struct kv_spec *spec, const struct kv_measured *m,
+                     int side)
+{
+    const double error = m->rd_error[side];
+    const double gap = 10 * log10(error / m->rd_bound[side]);
+    const struct kv_reconstruction *reconstruction = &m->reconstruction[side];
+
+    if (m->bits[side].quantized_values == 0)
+        assert_true(error == 0 && m->rd_bound[side] == 0);
+    else if (!(gap > 0 && gap < 6))
+        fail_msg("%s %c: %g dB above the bound", spec->text,
+                 kv_side_name((enum kv_side)side), gap);
+    if (m->bits[side].quantized_values == m->bits[side].values)
+        assert_within(error / reconstruction->e2, 1, 1e-4);
+}
+
+/* Transform coding of a dump like its calibration's: the quantized tokens
+ * alone, for any threads and memory. */
+static void test_of_a_dump(void **state)
+{
+    static const char *const text[] = {"klt:b2,none", "klt:b0.5,none",
+                                       "klt:b2s2r3,none", "klt:b2r999,none",
+                                       "klt:b2,none,scalar"};
+    enum { N = sizeof(text) / sizeof(*text) };
+    const struct kv_shape shape = synthetic_shape(64);
+    struct kv_spec spec[N];
+    struct kv_measure_plan plan = {
+        .spec = spec, .n_specs = N, .memory = 1 << 30};
+    const int threads = omp_get_max_threads();
+    struct kv_err e = {""};
+    struct kv_measured a[N * N_LAYERS], b[N * N_LAYERS];
+    struct kv_calib *calib;
+    char *path;
+
+    (void)state;
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(kv_spec_parse(&spec[i], text[i], &e), 0);
+        assert_int_equal(kv_spec_fit(&spec[i], &shape, &e), 0);
+    }
+    plan.calib = calib = synthetic_calib(&shape, spec, test_folder());
+    synthetic_dump(&shape, 3, 37, test_folder(), &path);
+    assert_int_equal(kv_dump_open(&plan.dump, path, &e), 0);
+    omp_set_num_threads(1);
+    assert_int_equal(kv_measure(&plan, a, &e), 0);
+    omp_set_num_threads(3);
+    plan.memory = 0; /* one window at a time */
+    assert_int_equal(kv_measure(&plan, b, &e), 0);
+    omp_set_num_threads(threads);
+    assert_memory_equal(a, b, sizeof(a));
+    for (size_t i = 0; i < N * N_LAYERS; i++)
+        for (int side = 0; side < KV_SIDES; side++)
+            check_rd(&spec[i / N_LAYERS], &a[i], side);
+    kv_dump_close(plan.dump);
+    unlink(path);
+    free(path);
+    kv_calib_free(calib);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -68,6 +134,7 @@ int main(void)
         cmocka_unit_test(test_water_rises),
         cmocka_unit_test(test_dominating),
         cmocka_unit_test(test_zeros),
+        cmocka_unit_test(test_of_a_dump),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
