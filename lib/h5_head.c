@@ -211,18 +211,22 @@ int kv_h5_get_shape(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
                : 0;
 }
 
-/* Which layers slide, how far and with which RoPE. */
+/* Which layers slide, how far and with which RoPE.  Files of older versions,
+ * which knew one RoPE alone, do not say. */
 static int slide_alike(const struct kv_shape *is, const struct kv_shape *want,
                        struct kv_err *e)
 {
+    const size_t freq = is->n_rot * sizeof(*is->slide_freq);
+
+    if (!is->slide_window && !memcmp(want->slide_freq, want->inv_freq, freq))
+        return 0;
     if (is->slide_window != want->slide_window)
         return kv_fail(e, "its sliding window is %zu tokens, expected %zu",
                        is->slide_window, want->slide_window);
     for (size_t i = 0; i < is->n_layers && is->slide_window; i++)
         if (kv_shape_slides(is, i) != kv_shape_slides(want, i))
             return kv_fail(e, "its layers that slide are others");
-    if (is->slide_window && memcmp(is->slide_freq, want->slide_freq,
-                                   is->n_rot * sizeof(*is->slide_freq)) != 0)
+    if (is->slide_window && memcmp(is->slide_freq, want->slide_freq, freq) != 0)
         return kv_fail(
             e, "its rotary frequencies of layers that slide are others");
     return 0;
