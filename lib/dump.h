@@ -4,7 +4,7 @@
  * weights, model_hash, text, text_hash, bos, special, device, gemm, n_layers,
  * n_heads, n_kv_heads, head_dim, attn_scale, n_windows, ctx, first_layer,
  * last_layer, dtype, and attn_cap and slide_window where the model has them,
- * with /slopes, /slides and /slide_inv_freq (lib/h5_head.h). /tokens,
+ * with /slopes, /slides, /slide_inv_freq and /still (lib/h5_head.h). /tokens,
  * /positions int32 [windows][ctx]; /inv_freq f32 [n_rot];
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];

@@ -8,9 +8,20 @@
  */
 static const float MAX_TURN = 6.2831853f;
 
+/* Some layer has no RoPE where others do. */
+static bool has_still(const struct kv_shape *s)
+{
+    for (size_t i = 0; i < KV_MAX_LAYERS / 64; i++)
+        if (s->still[i])
+            return true;
+    return false;
+}
+
 int kv_h5_format(const struct kv_shape *s, int format)
 {
-    return s->cap > 0 || s->alibi || s->slide_window ? format : format - 1;
+    return s->cap > 0 || s->alibi || s->slide_window || has_still(s)
+               ? format
+               : format - 1;
 }
 
 void kv_h5_put_kind(struct kv_h5 *h, const char *kind, int format)
@@ -52,21 +63,30 @@ static int put_all(struct kv_h5 *h, const char *name, enum kv_h5_type type,
     return kv_h5_write(h, name, type, NULL, NULL, x, e);
 }
 
+/* A byte for each layer, of its bit. */
+static int put_layers(struct kv_h5 *h, const char *name, size_t n_layers,
+                      const uint64_t *bits, struct kv_err *e)
+{
+    uint8_t x[KV_MAX_LAYERS];
+
+    for (size_t i = 0; i < n_layers; i++)
+        x[i] = bits[i / 64] >> i % 64 & 1;
+    return put_all(h, name, KV_H5_U8, n_layers, x, e);
+}
+
 /* What only some models have. */
 static int put_rest(struct kv_h5 *h, const struct kv_shape *s, struct kv_err *e)
 {
-    uint8_t slides[KV_MAX_LAYERS];
-
     if (s->cap > 0)
         kv_h5_put_real(h, "/", "attn_cap", (double)s->cap);
     if (s->alibi && put_all(h, "/slopes", KV_H5_F32, s->n_heads, s->slope, e))
         return -1;
+    if (has_still(s) && put_layers(h, "/still", s->n_layers, s->still, e))
+        return -1;
     if (!s->slide_window)
         return 0;
-    for (size_t i = 0; i < s->n_layers; i++)
-        slides[i] = kv_shape_slides(s, i);
     kv_h5_put_int(h, "/", "slide_window", (int64_t)s->slide_window);
-    return put_all(h, "/slides", KV_H5_U8, s->n_layers, slides, e) ||
+    return put_layers(h, "/slides", s->n_layers, s->slides, e) ||
                    put_all(h, "/slide_inv_freq", KV_H5_F32, s->n_rot,
                            s->slide_freq, e)
                ? -1
@@ -140,26 +160,34 @@ static int get_slopes(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
     return 0;
 }
 
-static int get_slides(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+static int get_layers(struct kv_h5 *h, const char *name, size_t n_layers,
+                      uint64_t *bits, struct kv_err *e)
 {
     const char *path = kv_h5_path(h);
-    uint8_t slides[KV_MAX_LAYERS];
+    uint8_t x[KV_MAX_LAYERS];
 
-    if (s->n_layers > KV_MAX_LAYERS)
-        return kv_fail(e, "%s: /slides of %zu layers, expected at most %d",
-                       path, s->n_layers, KV_MAX_LAYERS);
-    if (kv_h5_get_size(h, "/", "slide_window", 1, INT32_MAX, &s->slide_window,
-                       e) ||
-        get_all(h, "/slides", KV_H5_U8, s->n_layers, slides, e) ||
-        get_freq(h, "/slide_inv_freq", s->n_rot, s->slide_freq, e))
+    if (n_layers > KV_MAX_LAYERS)
+        return kv_fail(e, "%s: %s of %zu layers, expected at most %d", path,
+                       name, n_layers, KV_MAX_LAYERS);
+    if (get_all(h, name, KV_H5_U8, n_layers, x, e))
         return -1;
-    for (size_t i = 0; i < s->n_layers; i++) {
-        if (slides[i] > 1)
-            return kv_fail(e, "%s: /slides holds %d, expected 0 or 1", path,
-                           slides[i]);
-        s->slides[i / 64] |= (uint64_t)slides[i] << i % 64;
+    for (size_t i = 0; i < n_layers; i++) {
+        if (x[i] > 1)
+            return kv_fail(e, "%s: %s holds %d, expected 0 or 1", path, name,
+                           x[i]);
+        bits[i / 64] |= (uint64_t)x[i] << i % 64;
     }
     return 0;
+}
+
+static int get_slides(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
+{
+    return kv_h5_get_size(h, "/", "slide_window", 1, INT32_MAX,
+                          &s->slide_window, e) ||
+                   get_layers(h, "/slides", s->n_layers, s->slides, e) ||
+                   get_freq(h, "/slide_inv_freq", s->n_rot, s->slide_freq, e)
+               ? -1
+               : 0;
 }
 
 /* What only some models have. */
@@ -169,6 +197,9 @@ static int get_rest(struct kv_h5 *h, struct kv_shape *s, struct kv_err *e)
         get_scale(h, "attn_cap", &s->cap, e))
         return -1;
     if (kv_h5_has(h, "/slopes") && get_slopes(h, s, e))
+        return -1;
+    if (kv_h5_has(h, "/still") &&
+        get_layers(h, "/still", s->n_layers, s->still, e))
         return -1;
     return kv_h5_has_attr(h, "/", "slide_window") || kv_h5_has(h, "/slides")
                ? get_slides(h, s, e)
@@ -263,5 +294,7 @@ int kv_shape_same(const struct kv_shape *is, const struct kv_shape *want,
         (is->alibi &&
          memcmp(is->slope, want->slope, is->n_heads * sizeof(*is->slope)) != 0))
         return kv_fail(e, "its ALiBi slopes are others");
+    if (memcmp(is->still, want->still, sizeof(is->still)) != 0)
+        return kv_fail(e, "its layers without RoPE are others");
     return slide_alike(is, want, e);
 }

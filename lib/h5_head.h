@@ -8,7 +8,7 @@
 #include "lib/shape.h"
 
 /* The format to write this shape in: `format` is the first that has caps,
- * slopes and windows. */
+ * slopes, windows and layers without RoPE. */
 int kv_h5_format(const struct kv_shape *shape, int format);
 
 /* Attributes kind, format (the version of the layout) and tool_version. */
@@ -20,8 +20,9 @@ int kv_h5_check_kind(struct kv_h5 *h, const char *kind, int format,
 /* Attributes n_layers, n_heads, n_kv_heads, head_dim, attn_scale, and the
  * dataset /inv_freq f32 [n_rot].  Where the model has them: attn_cap; /slopes
  * f32 [n_heads] (ALiBi); slide_window with /slides u8 [n_layers], 1 for layers
- * that slide, and /slide_inv_freq f32 [n_rot], their RoPE.  Without them a file
- * is of the format before (kv_h5_format()), which older versions read too.
+ * that slide, and /slide_inv_freq f32 [n_rot], their RoPE; /still u8
+ * [n_layers], 1 for layers without RoPE where others have it.  Without them a
+ * file is of the format before (kv_h5_format()), which older versions read too.
  * Reading fails on a shape that cannot be. */
 int kv_h5_put_shape(struct kv_h5 *h, const struct kv_shape *shape,
                     struct kv_err *e);

@@ -82,7 +82,7 @@ static void heads_come_back(void **state)
 }
 
 /* What only some models have, each by itself. */
-enum { CAP, SLOPES, SLIDES, N_RARE };
+enum { CAP, SLOPES, STILL, SLIDES, N_RARE };
 
 static struct kv_shape rare_shape(size_t which)
 {
@@ -92,6 +92,7 @@ static struct kv_shape rare_shape(size_t which)
     s.alibi = which == SLOPES;
     for (size_t i = 0; i < s.n_heads && s.alibi; i++)
         s.slope[i] = 0.5f / (float)(i + 1);
+    s.still[0] = which == STILL ? 1 << 1 : 0;
     if (which == SLIDES) {
         s.slides[0] = 1 << 1;
         s.slide_window = 7;
@@ -120,6 +121,7 @@ static void caps_slopes_and_windows_come_back(void **state)
 {
     static const char *const says[] = {"soft cap is 0, expected 30.5",
                                        "ALiBi slopes",
+                                       "layers without RoPE are others",
                                        "sliding window is 0 tokens, expected"};
     const struct kv_shape plain = some_shape();
     struct kv_shape is, back;

@@ -39,8 +39,8 @@ static struct kv_dump_info example_info(void)
     return info;
 }
 
-/* The same where layer 1 slides, with RoPE of its own, and scores are capped.
- */
+/* The same where layer 1 slides, with RoPE of its own, layer 2 has none, and
+ * scores are capped. */
 static struct kv_dump_info sliding_info(void)
 {
     struct kv_dump_info info = example_info();
@@ -48,6 +48,7 @@ static struct kv_dump_info sliding_info(void)
     info.shape.cap = 3;
     info.shape.slides[0] = 1 << 1;
     info.shape.slide_window = 11;
+    info.shape.still[0] = 1 << 2;
     for (size_t i = 0; i < info.shape.n_rot; i++)
         info.shape.slide_freq[i] = info.shape.inv_freq[i] / 3;
     return info;

@@ -318,18 +318,6 @@ static size_t n_steps(const struct args *a, const struct kv_dump_info *info)
     return a->fisher ? 2 * n_layers - info->first_layer : info->last_layer + 1;
 }
 
-/* A dump does not say which layers have no RoPE. */
-static int check_shape(const struct kv_shape *s, struct kv_err *e)
-{
-    for (size_t i = 0; i < s->n_layers; i++)
-        if (kv_shape_still(s, i))
-            return kv_fail(e,
-                           "kvdump does not implement layers without RoPE "
-                           "beside others: layer %zu here",
-                           i);
-    return 0;
-}
-
 static int dump(const struct args *a, struct kv_model *m,
                 const struct kv_tokenizer *t, struct kv_err *e)
 {
@@ -338,8 +326,6 @@ static int dump(const struct args *a, struct kv_model *m,
     struct kv_windows w;
     int rc;
 
-    if (check_shape(&model->shape, e))
-        return kv_fail_in(e, "%s", model->name);
     if (a->fisher && ctx < 2)
         return kv_fail(e,
                        "--fisher: a window of %zu token has no next token "
