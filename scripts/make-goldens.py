@@ -35,6 +35,8 @@ SMALL = dict(
 # name: (class, config)
 MODELS = {
     "mistral": ("MistralForCausalLM", dict(SMALL, sliding_window=8)),
+    "qwen2": ("Qwen2ForCausalLM", SMALL),
+    "qwen3": ("Qwen3ForCausalLM", SMALL),
     "gemma": ("GemmaForCausalLM", dict(SMALL, hidden_act="gelu_pytorch_tanh")),
     "gemma2": ("Gemma2ForCausalLM", dict(
         SMALL, sliding_window=8, query_pre_attn_scalar=10,
