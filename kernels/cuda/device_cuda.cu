@@ -136,8 +136,10 @@ extern "C" int kv_device_download(void *to, const void *from, size_t bytes,
 
 extern "C" int kv_device_zero(void *p, size_t bytes, struct kv_err *e)
 {
-    const cudaError_t rc = cudaMemset(p, 0, bytes);
+    cudaError_t rc;
 
+    bind();
+    rc = cudaMemset(p, 0, bytes);
     return rc == cudaSuccess ? 0 : fail(e, "cudaMemset", rc);
 }
 

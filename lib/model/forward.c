@@ -10,7 +10,7 @@
 /* Where attention on the host finds a layer of a device. */
 struct kv_host_layer {
     struct kv_backend *cpu;
-    float *q, *k, *k_pre, *v, *out;
+    float *q, *k, *k_pre, *v, *out, *rope;
 };
 
 /* ---- tiles --------------------------------------------------------------- */
@@ -440,6 +440,7 @@ void kv_pass_clear(struct kv_pass *p)
         free(h->k_pre);
         free(h->v);
         free(h->out);
+        free(h->rope);
         free(h);
     }
     release(p->m);
@@ -533,19 +534,19 @@ int kv_attend_exact(void *arg, const struct kv_qkv *x, struct kv_err *e)
 }
 
 static int bring(const struct kv_qkv *x, float **to, const float *from,
-                 size_t heads, struct kv_err *e)
+                 size_t n, struct kv_err *e)
 {
-    const size_t n = x->n_windows * x->n * heads;
-    const size_t bytes = x->shape->head_dim * sizeof(**to);
+    const size_t bytes = n * sizeof(**to);
 
     if (!*to)
-        *to = kv_alloc(n, bytes);
-    return from ? x->backend->download(*to, from, n * bytes, e) : 0;
+        *to = kv_alloc(bytes, 1);
+    return from ? x->backend->download(*to, from, bytes, e) : 0;
 }
 
 int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *to, struct kv_err *e)
 {
-    const size_t heads = x->shape->n_heads, kv_heads = x->shape->n_kv_heads;
+    const size_t head = x->n_windows * x->n * x->shape->head_dim;
+    const size_t q = x->shape->n_heads * head, kv = x->shape->n_kv_heads * head;
     struct kv_host_layer *h;
 
     *to = *x;
@@ -556,9 +557,10 @@ int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *to, struct kv_err *e)
         (*x->host)->cpu = kv_backend_cpu(KV_TYPE_F32);
     }
     h = *x->host;
-    if (bring(x, &h->q, x->q, heads, e) || bring(x, &h->k, x->k, kv_heads, e) ||
-        bring(x, &h->k_pre, x->k_pre, kv_heads, e) ||
-        bring(x, &h->v, x->v, kv_heads, e) || bring(x, &h->out, NULL, heads, e))
+    if (bring(x, &h->q, x->q, q, e) || bring(x, &h->k, x->k, kv, e) ||
+        bring(x, &h->k_pre, x->k_pre, kv, e) || bring(x, &h->v, x->v, kv, e) ||
+        bring(x, &h->out, NULL, q, e) ||
+        bring(x, &h->rope, x->rope, x->n * 2 * x->shape->n_rot, e))
         return -1;
     to->backend = h->cpu;
     to->q = h->q;
@@ -566,6 +568,7 @@ int kv_qkv_to_host(const struct kv_qkv *x, struct kv_qkv *to, struct kv_err *e)
     to->k_pre = h->k_pre;
     to->v = h->v;
     to->out = h->out;
+    to->rope = h->rope;
     return 0;
 }
 
