@@ -63,6 +63,12 @@ enum kv_type kv_layers_type(const struct kv_model_weights *w, size_t n_layers)
     return has[KV_STORED_BF16] && !blocks ? KV_TYPE_BF16 : KV_TYPE_F16;
 }
 
+/* As cudaMalloc() does it: products of layers alike take the same path. */
+static size_t line_up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
 /* Offsets are those of layer 0. */
 static void lay_out(struct kv_layers *l)
 {
@@ -70,11 +76,12 @@ static void lay_out(struct kv_layers *l)
         const struct kv_weight *part = l->w->layer[0].part[p];
 
         if (part && !(follows(p) && l->w->layer[0].part[p - 1]))
-            l->layer_bytes = (l->layer_bytes + 255) / 256 * 256;
+            l->layer_bytes = line_up(l->layer_bytes);
         l->at[p] = l->layer_bytes;
         for (; part; part = part->next)
             l->layer_bytes += part->n * kv_type_bytes(type_of(l, p));
     }
+    l->layer_bytes = line_up(l->layer_bytes);
 }
 
 /* How many layers stay. */
