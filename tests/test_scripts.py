@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import tarfile
 import unittest
 
 from run_scripts import ROOT, Scripts, cells
@@ -292,7 +293,7 @@ class Schemes(Scripts):
 
 
 PROGRAM = """#!/usr/bin/env python3
-import csv, os, re, sys
+import csv, os, re, sys, time
 
 def swept(spec):
     m = re.search("{(.*?)}", spec)
@@ -304,20 +305,29 @@ name, args, env = os.path.basename(sys.argv[0]), sys.argv[1:], os.environ
 code = 0
 if name == env.get("FAIL"):
     sys.exit(1)
+if name == "kvattn" and env.get("SAY"):
+    sys.exit("kvattn: " + env["SAY"])
 if name == env.get("GRUMBLE"):
     code = 1
 if name in ("kvattn", "kvppl"):
     out = csv.DictWriter(sys.stdout, %r, restval="1")
+    row = {}
+    if "--shape" in args:
+        shape = args[args.index("--shape") + 1].split(",")
+        row = {"windows": shape[0], "ctx": shape[4]}
     out.writeheader()
-    out.writerow({"spec": "f16:r0s0"})
+    out.writerow({"spec": "f16:r0s0", **row})
     for a, b in zip(args, args[1:]):
         for spec in swept(b) if a == "-s" else []:
             if spec == env.get("LEAVE"):
                 print(name + ": " + spec + ": " + env["WHY"] + ": left out",
                       file=sys.stderr)
                 code = 1
+            elif spec == env.get("HANG"):
+                sys.stdout.flush()
+                time.sleep(60)
             elif spec != env.get("LOSE"):
-                out.writerow({"spec": spec})
+                out.writerow({"spec": spec, **row})
 sys.exit(code)
 """ % ["spec", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
        "attn_rel_err", "encode_us_p50", "inline_us_p50", "async_us_p50",
@@ -338,10 +348,10 @@ class GpuCheck(Scripts):
                         *("tests/test_" + t for t in self.TESTS)):
             os.chmod(self.write(program, PROGRAM), 0o755)
 
-    def check(self, code, **env):
+    def check(self, code, *more, **env):
         # No compute-sanitizer.
         return self.run_script("scripts/gpu-check", "--build", self.folder,
-                               "--quick", "-o", self.folder + "/out",
+                               "-o", self.folder + "/out", *more,
                                code=code, PATH=os.path.dirname(sys.executable) +
                                ":/usr/bin:/bin", **env)
 
@@ -349,26 +359,65 @@ class GpuCheck(Scripts):
         out = self.check(0)
         for test in self.TESTS:
             self.assertIn("tests/test_%s: passed" % test, out)
+        self.assertEqual(self.measured().count("klt:b4r0"), 4)  # of four sizes
+        self.assertEqual(self.measured().count("kivi:b8g128r0"), 4)
+
+    def measured(self):
         with open(self.folder + "/out/decode.csv", encoding="utf-8") as f:
-            specs = [r["spec"] for r in csv.DictReader(f)]
-        self.assertEqual(specs.count("klt:b4r0"), 3)  # of three sizes
+            return [r["spec"] for r in csv.DictReader(f)]
+
+    def test_no_gpu(self):
+        for words, code in (("this machine has no NVIDIA driver", 77),
+                            ("this machine has no NVIDIA GPU, or", 77),
+                            ("libx.so: cannot open shared object file", 1)):
+            self.assertIn(words, self.check(code, SAY=words))
+
+    def test_some_steps(self):
+        out = self.check(0, "--only", "tests,model")
+        self.assertNotIn("== bench", out)
+        self.assertIn("expected some of", self.check(2, "--only", "test"))
+
+    def test_a_budget_keeps_what_is_there(self):
+        """The last of the first specs hangs: all before it have rows."""
+        out = self.check(0, "--only", "bench", "--budget", "13",
+                         HANG="million:d2b8r0,iters=2")
+        self.assertIn("1 x 8192, int8: million:d2b8r0,iters=2: left out: no "
+                      "time is left", out)
+        self.assertEqual(self.measured()[-1], "vecinfer:d8b8r0,iters=2")
+
+    def test_specs_after_an_error_run_alone(self):
+        out = self.check(1, "--only", "bench", "--quick", LEAVE="hack:b2p64r0",
+                         WHY="an illegal memory access was encountered")
+        self.assertIn("hack:b2p64r0: an illegal memory access was encountered: "
+                      "left out: FAILED", out)
+        self.assertEqual(self.measured().count("million:d2b8r0,iters=2"), 4)
+        self.assertNotIn("missing", out)
+
+    def test_a_pack(self):
+        packed = os.path.join(self.folder, "pack.tar.xz")
+        with tarfile.open(packed, "w:xz") as f:
+            for name in "tools", "tests", "meson-info":
+                f.add(os.path.join(self.folder, name), name)
+        out = self.run_script("scripts/gpu-check", "--build", packed, "-o",
+                              self.folder + "/out", "--only", "tests", code=0)
+        self.assertIn("tests/test_gpu_a_device: passed", out)
 
     def test_a_test_that_fails(self):
         out = self.check(1, FAIL="test_gpu_b_device")
-        self.assertIn("failed: tests/test_gpu_b_device\n", out)
+        self.assertIn("failed: tests/test_gpu_b_device (exit status 1)\n", out)
 
     def test_a_spec_without_a_row(self):
         out = self.check(1, LEAVE="klt:b4r0", WHY="no kernel")
         self.assertIn("kvattn, 1 x 8192, exact: klt:b4r0: no kernel: left out: "
                       "FAILED", out)
-        self.assertIn("failed: kvattn, 1 x 8192, exact: klt:b4r0: no kernel, ",
-                      out)
+        self.assertIn("failed: kvattn, 1 x 8192, exact: klt:b4r0: no kernel: "
+                      "left out\n", out)
         out = self.check(1, LOSE="klt:b4r0")
         self.assertIn("exact: rows that are missing: 1", out)
 
     def test_a_failure_without_a_word(self):
         out = self.check(1, GRUMBLE="kvppl")
-        self.assertIn("kvppl --latency, 8192: FAILED", out)
+        self.assertIn("kvppl --latency, 8192 (exit status 1): FAILED", out)
 
     def test_a_list_without_tests(self):
         for listed, words in ("[]", "lists no test"), (None, "expected a build"):

@@ -1,0 +1,105 @@
+"""A build's programs in one archive, for a machine that has the GPU but not the
+libraries they want; and where the libraries of such a machine lie."""
+import ctypes.util
+import glob
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+TOOLS = ("tools/kvattn", "tools/kvcalib", "tools/kvdump", "tools/kvppl",
+         "tools/kvquant")
+LISTED = "meson-info/intro-tests.json"  # by meson, of a build
+# libc's own are the machine's: another version than its loader is a crash.
+LIBC = re.compile(r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)"
+                  r"\.so")
+# Each program holds the kernels: a window that holds two finds them again.
+WINDOW = 64 << 20
+# Where what kvattn opens may lie besides the loader's own list.
+PLACES = {
+    "libcuda.so.1": ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
+                     "/usr/lib/wsl/lib", "/usr/lib64"],
+    "libcublas.so.13": ["/usr/local/cuda/lib64", "/usr/local/cuda*/lib64",
+                        "/usr/local/cuda*/targets/*/lib", "/opt/cuda/lib64"],
+}
+
+
+def tests(build):
+    """Programs of the tests for a device, by the build's own list."""
+    path = os.path.join(build, LISTED)
+    try:
+        with open(path, encoding="utf-8") as f:
+            found = ["tests/test_" + t["name"] for t in json.load(f)
+                     if t["name"].endswith("_device")]
+    except OSError as e:
+        sys.exit("%s: %s; expected a build's list of its tests"
+                 % (path, e.strerror))
+    return found or sys.exit("%s: lists no test for a device" % path)
+
+
+def libraries(program):
+    """Those that ldd names, but for libc's own: {name: path}."""
+    listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE,
+                            text=True, check=True).stdout
+    return {name: path for name, path in
+            re.findall(r"(\S+) => (/\S+)", listed) if not LIBC.match(name)}
+
+
+def pack(build, to):
+    """Stripped programs, the list of tests and the libraries, as .tar.xz."""
+    programs = [*TOOLS, *tests(build)]
+    libs = {}
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": WINDOW}]
+    with tempfile.TemporaryDirectory() as folder, \
+            lzma.open(to + ".partial", "wb", filters=filters) as x, \
+            tarfile.open(fileobj=x, mode="w|") as archive:
+        archive.add(os.path.join(build, LISTED), LISTED)
+        # By size: those with all kernels beside each other.
+        for program in sorted(programs, key=lambda p: os.path.getsize(
+                os.path.join(build, p))):
+            path = os.path.join(build, program)
+            stripped = os.path.join(folder, "program")
+            subprocess.run(["strip", "-o", stripped, path], check=True)
+            archive.add(stripped, program)
+            libs.update(libraries(path))
+        for name, path in sorted(libs.items()):
+            archive.add(os.path.realpath(path), "lib/" + name)
+    os.replace(to + ".partial", to)
+    print("%s: %.1f MiB, %d programs, %d libraries"
+          % (to, os.path.getsize(to) / 2**20, len(programs), len(libs)))
+
+
+def unpack(path):
+    """A folder, which stays until it is removed, to use as a build."""
+    folder = tempfile.mkdtemp(prefix="gpu-check-")
+    with tarfile.open(path) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def folder_of(name):
+    """Of a library that the loader does not know: by Python's packages of NVIDIA
+    too, those of the first python3 on the path."""
+    if ctypes.util.find_library(re.sub(r"^lib|\.so.*", "", name)):
+        return None
+    site = subprocess.run(
+        ["python3", "-c", "import sys; print(*sys.path, sep='\\n')"],
+        stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
+    for place in PLACES[name] + [p + "/nvidia/*/lib" for p in
+                                 dict.fromkeys(site + sys.path) if p]:
+        for found in sorted(glob.glob(os.path.join(place, name))):
+            return os.path.dirname(found)
+    return None
+
+
+def library_path(build):
+    """The pack's own first, then what was set, then what the loader lacks."""
+    own = os.path.join(build, "lib")
+    packed = glob.glob(own + "/*.so*")  # of a build: archives
+    return ":".join(filter(None, [
+        own if packed else "", os.environ.get("LD_LIBRARY_PATH"),
+        *map(folder_of, PLACES)]))
