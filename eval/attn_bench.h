@@ -41,14 +41,13 @@ int kv_attn_inputs_random(struct kv_attn_inputs *in, uint64_t seed,
 void kv_attn_inputs_clear(struct kv_attn_inputs *in);
 
 struct kv_attn_result {
-    struct kv_bits bits;     /* both sides; without shared_bytes and nominal */
-    double rel_err;          /* ||out - exact|| / ||exact|| */
-    struct kv_timing timing; /* one step of the whole batch */
-    double speedup;          /* median over the base line's, run for run */
-    size_t bytes_moved;      /* caches, queries and outputs, each once */
-    size_t device_bytes;     /* bytes that the step reads: of tiles, or of the
-                                caches themselves */
-    struct kv_append_times append; /* on a GPU; else NaN */
+    struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
+    double rel_err;           /* ||out - exact|| / ||exact|| */
+    struct kv_timing timing;  /* one step of the whole batch */
+    double speedup;           /* median over the base line's, run for run */
+    size_t bytes_moved;       /* caches, queries and outputs, each once */
+    size_t device_bytes;      /* bytes that the step reads: of tiles, or of the
+                                 caches themselves */
     struct kv_attend_ops ops; /* of one step, schemes with an attend() only */
 };
 
@@ -100,5 +99,10 @@ const char *kv_attn_step_path(const struct kv_attn_step *s);
  * a GPU failed, for memory or otherwise: others may run. */
 int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
                      struct kv_attn_result *out, struct kv_err *e);
+
+/* Of a step that has run: encoding the newest tokens on a GPU; NaN on the CPU,
+ * and where it fails, for another answer than the CPU's or otherwise. */
+int kv_attn_step_append(const struct kv_attn_step *s,
+                        struct kv_append_times *times, struct kv_err *e);
 
 #endif

@@ -1,6 +1,6 @@
 """A build's programs in one archive, for a machine that has the GPU but not the
 libraries they want; and where the libraries of such a machine lie."""
-import ctypes.util
+import ctypes
 import glob
 import json
 import lzma
@@ -15,8 +15,8 @@ TOOLS = ("tools/kvattn", "tools/kvcalib", "tools/kvdump", "tools/kvppl",
          "tools/kvquant")
 LISTED = "meson-info/intro-tests.json"  # by meson, of a build
 # libc's own are the machine's: another version than its loader is a crash.
-LIBC = re.compile(r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)"
-                  r"\.so")
+LIBC = re.compile(
+    r"(lib(c|m|mvec|dl|rt|pthread|resolv|nsl|util|anl)|ld-linux.*)\.so")
 # Each program holds the kernels: a window that holds two finds them again.
 WINDOW = 64 << 20
 # Where what kvattn opens may lie besides the loader's own list.
@@ -82,10 +82,13 @@ def unpack(path):
 
 
 def folder_of(name):
-    """Of a library that the loader does not know: by Python's packages of NVIDIA
-    too, those of the first python3 on the path."""
-    if ctypes.util.find_library(re.sub(r"^lib|\.so.*", "", name)):
+    """Of a library that the loader does not know: NVIDIA's packages of the first
+    python3 on the path may hold it."""
+    try:
+        ctypes.CDLL(name)
         return None
+    except OSError:
+        pass
     site = subprocess.run(
         ["python3", "-c", "import sys; print(*sys.path, sep='\\n')"],
         stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
