@@ -82,8 +82,8 @@ def unpack(path):
 
 
 def folder_of(name):
-    """Of a library that the loader does not know: NVIDIA's packages of the first
-    python3 on the path may hold it."""
+    """Of a library that the loader does not know: NVIDIA's packages of the
+    first python3 on the path may hold it."""
     try:
         ctypes.CDLL(name)
         return None
