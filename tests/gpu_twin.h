@@ -131,6 +131,10 @@ KV_DEVICE kv_place kv_place_of(void *shared)
     return static_cast<uint8_t *>(shared);
 }
 
+KV_DEVICE void kv_prefetch(const void *)
+{
+}
+
 KV_DEVICE void kv_copy_async(kv_place shared, const void *global)
 {
     twin_copy(shared, global);
@@ -371,6 +375,14 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
 /* Appends the kernel's place in the program, hexadecimal, to the file named in
  * KV_TWIN_LAUNCHED, once (run_every_kernel.py). */
 void twin_launched(void *kernel);
+
+/* Two, where their shared memory is a multiprocessor's of compute capability
+ * 9.0. */
+template <class... A>
+static size_t kv_resident_blocks(void (*)(A...), unsigned, size_t shared)
+{
+    return shared <= 113 << 10 ? 2 : 1;
+}
 
 template <class... A>
 static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,

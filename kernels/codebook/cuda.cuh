@@ -189,9 +189,10 @@ template <class B> struct kv_codebook_side {
     using params = kv_codebook_params;
     static constexpr int T = B::T, TILE = KV_GPU_TILE, TABLE = B::TABLE;
     /* Bytes of 128 channels spill where two blocks share the registers, unless
-     * a code is of four. */
-    static constexpr int BLOCKS =
-        TABLE <= 48 << 10 && (!B::INT8 || B::D < 128 || B::DIMS == 4) ? 2 : 1;
+     * a code is of four or its centroids have copies. */
+    static constexpr bool SPILLS =
+        B::INT8 && B::D == 128 && B::DIMS != 4 && B::COPIES == 1;
+    static constexpr int BLOCKS = TABLE <= 48 << 10 && !SPILLS ? 2 : 1;
     static constexpr int MIN = 32 * B::BYTES;
 
     static __host__ __device__ size_t head_bytes(const params &)

@@ -72,6 +72,14 @@ KV_DEVICE unsigned kv_row_position(const kv_rows &x, unsigned row)
     return x.n - x.nq + row / x.group;
 }
 
+/* How many of n rows from the first on queries have. */
+KV_DEVICE unsigned kv_rows_asked(const kv_decode &p, unsigned first, unsigned n)
+{
+    const unsigned all = p.group * p.nq;
+
+    return first < all ? min(n, all - first) : 0;
+}
+
 /* Tokens of one run that a block attends to. */
 struct kv_span {
     unsigned first;       /* position of the run's first token */
@@ -182,53 +190,75 @@ KV_DEVICE void kv_mask(float s[M][NT][4], unsigned token, const unsigned *limit)
 
 /* This warp's share of a span; or, where the warps of a block walk together,
  * each with rows of its own, all of it. */
-template <class K, class V, int STAGES, bool TOGETHER, int NT>
-KV_DEVICE void
-kv_walk(const typename K::params &kp, const typename V::params &vp,
-        const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
-        const kv_rows &rows, const unsigned *limit,
-        const typename K::template query<NT> &query, uint8_t *ring_base,
-        kv_softmax<NT> &softmax, typename V::template sums<NT> &sums)
-{
+template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
     static_assert(K::T == V::T && K::TILE == V::TILE,
                   "keys and values step together");
-    constexpr int M = K::T / 16;
     using ring_type = kv_ring<K, V, STAGES, TOGETHER>;
-    constexpr int STEPS = ring_type::STEPS;
-    const ring_type ring = {
-        (unsigned)K::step_bytes(kp), (unsigned)V::step_bytes(vp),
-        (unsigned)K::head_bytes(kp), (unsigned)V::head_bytes(vp), ring_base};
-    const size_t k_tile = ring.k_head + STEPS * ring.k_step;
-    const size_t v_tile = ring.v_head + STEPS * ring.v_step;
-    constexpr unsigned share = KV_GPU_TILE / K::TILE;
-    constexpr unsigned apart = TOGETHER ? 1 : KV_WARPS;
-    const unsigned warp = TOGETHER ? 0 : kv_warp();
-    const unsigned n_tiles = span.n_tiles * share;
-    const unsigned first_tile = span.first_tile * share;
-    const unsigned mine = n_tiles > warp ? (n_tiles - warp - 1) / apart + 1 : 0;
-    const unsigned n_steps = mine * STEPS;
+    static constexpr int STEPS = ring_type::STEPS;
+    static constexpr unsigned APART = TOGETHER ? 1 : KV_WARPS; /* tiles */
 
-#define KV_FETCH(j)                                                          \
-    do {                                                                     \
-        if ((j) < n_steps) {                                                 \
-            const size_t tile =                                              \
-                first_tile + warp + (size_t)((j) / STEPS) * apart;           \
-                                                                             \
-            ring.fetch((j), span.k + tile * k_tile, span.v + tile * v_tile); \
-        }                                                                    \
-        kv_copy_commit();                                                    \
-    } while (0)
+    ring_type ring;
+    const uint8_t *k, *v;    /* the KV head's tiles */
+    unsigned k_tile, v_tile; /* bytes */
+    unsigned first, n_steps; /* the first tile */
 
-    for (unsigned j = 0; j + 1 < STAGES; j++)
-        KV_FETCH(j);
-    for (unsigned j = 0; j < n_steps; j++) {
-        const unsigned token =
-            (first_tile + warp + j / STEPS * apart) * K::TILE +
-            j % STEPS * K::T;
+    __device__ kv_course(const typename K::params &kp,
+                         const typename V::params &vp, const kv_span &span,
+                         uint8_t *ring_base)
+        : ring{(unsigned)K::step_bytes(kp), (unsigned)V::step_bytes(vp),
+               (unsigned)K::head_bytes(kp), (unsigned)V::head_bytes(vp),
+               ring_base},
+          k(span.k), v(span.v), k_tile(ring.k_head + STEPS * ring.k_step),
+          v_tile(ring.v_head + STEPS * ring.v_step)
+    {
+        constexpr unsigned share = KV_GPU_TILE / K::TILE;
+        const unsigned warp = TOGETHER ? 0 : kv_warp();
+        const unsigned n = span.n_tiles * share;
+
+        first = span.first_tile * share + warp;
+        n_steps = n > warp ? ((n - warp - 1) / APART + 1) * STEPS : 0;
+    }
+    /* Starts the copy of step j, if there is one. */
+    __device__ void fetch(unsigned j) const
+    {
+        if (j < n_steps) {
+            const size_t tile = first + (size_t)(j / STEPS) * APART;
+
+            ring.fetch(j, k + tile * k_tile, v + tile * v_tile);
+        }
+        kv_copy_commit();
+    }
+    /* Before kv_walk(), and before all else that waits for memory. */
+    __device__ void begin(void) const
+    {
+        for (unsigned j = 0; j + 1 < STAGES; j++)
+            fetch(j);
+    }
+    /* The first token of step j. */
+    __device__ unsigned token(unsigned j) const
+    {
+        return (first + j / STEPS * APART) * K::TILE + j % STEPS * K::T;
+    }
+};
+
+template <class K, class V, int STAGES, bool TOGETHER, int NT>
+KV_DEVICE void
+kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
+        const typename K::params &kp, const typename V::params &vp,
+        const uint8_t *k_table, const uint8_t *v_table, const kv_span &span,
+        const kv_rows &rows, const unsigned *limit,
+        const typename K::template query<NT> &query, kv_softmax<NT> &softmax,
+        typename V::template sums<NT> &sums)
+{
+    constexpr int M = K::T / 16, STEPS = course.STEPS;
+    const auto &ring = course.ring;
+
+    for (unsigned j = 0; j < course.n_steps; j++) {
+        const unsigned token = course.token(j);
         float s[M][NT][4], factor[NT][2];
 
         kv_sync<TOGETHER>(); /* all have read the stage that is overwritten */
-        KV_FETCH(j + STAGES - 1);
+        course.fetch(j + STAGES - 1);
         kv_copy_wait<STAGES - 1>();
         kv_sync<TOGETHER>();
         if (token >= span.seen)
@@ -246,7 +276,6 @@ kv_walk(const typename K::params &kp, const typename V::params &vp,
                                factor, sums);
     }
     kv_copy_wait<0>();
-#undef KV_FETCH
 }
 
 /* ---- merging ------------------------------------------------------------ */
@@ -292,96 +321,173 @@ KV_DEVICE void kv_merge_warps(const float *warps, float *part)
     }
 }
 
-/* Rows x [..][d] in shared memory times the KV head's matrix, which element
- * (row, channel) i of the block this thread is asked for; NULL: x itself. */
-KV_DEVICE float kv_rotated(const float *matrix, const float *x, unsigned i,
-                           unsigned d)
+/* Rows of a thread that share a load of the matrix. */
+enum { KV_ROTATED_ROWS = 4 };
+
+/* put(row, channel, y) for the first n rows of y = x m, m being the KV head's
+ * matrix, and for those up to a multiple of KV_ROTATED_ROWS, which exist but
+ * may hold anything.  x: [rows][d] in shared memory. */
+template <class F>
+KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
+                         unsigned d, const F &put)
+{
+    constexpr unsigned R = KV_ROTATED_ROWS;
+
+    for (unsigned i = threadIdx.x; i < (n + R - 1) / R * d; i += blockDim.x) {
+        const float *const m = matrix + (size_t)blockIdx.y * d * d + i % d;
+        const float *const rows = x + i / d * R * d;
+        float sum[R] = {0};
+
+#pragma unroll 16
+        for (unsigned j = 0; j < d; j++) {
+            const float by = m[(size_t)j * d];
+
+#pragma unroll
+            for (unsigned r = 0; r < R; r++)
+                sum[r] += rows[r * d + j] * by;
+        }
+#pragma unroll
+        for (unsigned r = 0; r < R; r++)
+            put(i / d * R + r, i % d, sum[r]);
+    }
+}
+
+/* The KV head's matrix into the L2, for the last block. */
+KV_DEVICE void kv_prefetch_matrix(const float *matrix, unsigned d)
 {
     if (!matrix)
-        return x[i];
+        return;
 
-    const float *m = matrix + (size_t)blockIdx.y * d * d + i % d;
-    const float *row = x + i / d * d;
+    const float *const m = matrix + (size_t)blockIdx.y * d * d;
+
+    for (unsigned i = threadIdx.x * 32; i < d * d; i += blockDim.x * 32)
+        kv_prefetch(m + i);
+}
+
+/* Of the splits' parts, max becomes the split's weight in the result; a warp
+ * takes a row, a lane a split.  share: [rows], of all weight what codes have.
+ */
+KV_DEVICE void kv_weigh_splits(const kv_gpu_work &work, size_t apart,
+                               unsigned rows, float *parts, float *share)
+{
+    const unsigned n = work.n_splits, n_coded = work.n_coded;
+
+    for (unsigned row = kv_warp(); row < rows; row += KV_WARPS) {
+        float *const max = parts + row, *const sum = max + rows;
+        float m = KV_NONE, l = 0, coded = 0;
+
+        for (unsigned k = kv_lane(); k < n; k += 32)
+            m = fmaxf(m, kv_load_written(max + k * apart));
+        for (unsigned mask = 1; mask < 32; mask *= 2)
+            m = fmaxf(m, kv_shuffle_xor(m, mask));
+        for (unsigned k = kv_lane(); k < n; k += 32) {
+            const float its = kv_load_written(max + k * apart);
+            const float w = its == KV_NONE ? 0 : kv_exp2(its - m);
+            const float weight = w * kv_load_written(sum + k * apart);
+
+            l += weight;
+            coded += k < n_coded ? weight : 0;
+            max[k * apart] = w;
+        }
+        for (unsigned mask = 1; mask < 32; mask *= 2) {
+            l += kv_shuffle_xor(l, mask);
+            coded += kv_shuffle_xor(coded, mask);
+        }
+        for (unsigned k = kv_lane(); k < n; k += 32)
+            max[k * apart] = max[k * apart] / l;
+        if (kv_lane() == 0)
+            share[row] = coded / l;
+    }
+}
+
+/* The sum over splits [first, end) of their weights times one of their
+ * channels. */
+KV_DEVICE float kv_sum_splits(const float *weight, const float *o, size_t apart,
+                              unsigned first, unsigned end)
+{
     float sum = 0;
 
 #pragma unroll 8
-    for (unsigned j = 0; j < d; j++)
-        sum += row[j] * m[(size_t)j * d];
+    for (unsigned k = first; k < end; k++)
+        sum = fmaf(kv_load_written(weight + k * apart),
+                   kv_load_written(o + k * apart), sum);
     return sum;
 }
 
 /* The splits' parts into the result: those of codes leave their space. */
-KV_DEVICE void kv_merge_splits(const kv_decode &p,
-                               const kv_gpu_sequence &sequence, unsigned d,
-                               unsigned rows)
+KV_DEVICE void kv_merge_splits(const kv_decode &p, const kv_gpu_work &work,
+                               unsigned d, unsigned rows)
 {
     const size_t apart =
         (size_t)gridDim.y * gridDim.z * rows * (d + 2); /* split to split */
-    const float *parts = kv_part(p, sequence.first_split, d, rows);
+    float *const parts = kv_part(p, work.first_split, d, rows);
     float *const coded = reinterpret_cast<float *>(kv_shared());
-    float *const plain = coded + rows * d;
+    float *const plain = coded + rows * d, *const share = plain + rows * d;
+    const unsigned n = work.n_splits, n_coded = work.n_coded;
+    const unsigned asked = kv_rows_asked(p, blockIdx.z * rows, rows);
 
-    for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
-        const float *max = parts + i / d, *sum = max + rows;
-        const float *o = parts + 2 * rows + i;
+    kv_weigh_splits(work, apart, rows, parts, share);
+    kv_sync_block();
+    for (unsigned i = threadIdx.x; i < asked * d; i += blockDim.x) {
+        const float *weight = parts + i / d, *o = parts + 2 * rows + i;
         const float mean = p.mean ? p.mean[blockIdx.y * (size_t)d + i % d] : 0;
-        float m = KV_NONE, l = 0, from_codes = 0, beside = 0;
 
-        for (unsigned k = 0; k < sequence.n_splits; k++)
-            m = fmaxf(m, kv_load_written(max + k * apart));
-        for (unsigned k = 0; k < sequence.n_splits; k++) {
-            const float its = kv_load_written(max + k * apart);
-            const float w = its == KV_NONE ? 0 : kv_exp2(its - m);
-            const float x = w * kv_load_written(o + k * apart);
-            const float weight = w * kv_load_written(sum + k * apart);
-
-            l += weight;
-            if (k < sequence.n_coded) {
-                from_codes += x;
-                beside += weight * mean;
-            } else {
-                beside += x;
-            }
-        }
-        coded[i] = from_codes / l;
-        plain[i] = beside / l;
+        coded[i] = kv_sum_splits(weight, o, apart, 0, n_coded);
+        plain[i] = fmaf(share[i / d], mean,
+                        kv_sum_splits(weight, o, apart, n_coded, n));
     }
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < rows * d; i += blockDim.x) {
-        const size_t row = blockIdx.z * rows + i / d;
 
-        if (row >= (size_t)p.group * p.nq)
-            return;
-
-        const size_t query = sequence.index * (size_t)p.nq + row / p.group;
+    const auto put = [&](unsigned i, unsigned c, float x) {
+        const size_t row = blockIdx.z * rows + i;
+        const size_t query = work.sequence * (size_t)p.nq + row / p.group;
         const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
 
-        p.out[(query * p.group * gridDim.y + head) * d + i % d] =
-            kv_rotated(p.leave, coded, i, d) + plain[i];
-    }
+        if (i < asked)
+            p.out[(query * p.group * gridDim.y + head) * d + c] =
+                x + plain[i * d + c];
+    };
+
+    if (p.leave)
+        kv_rotate(p.leave, coded, asked, d, put);
+    else
+        for (unsigned i = threadIdx.x; i < asked * d; i += blockDim.x)
+            put(i / d, i % d, coded[i]);
 }
 
 /* ---- the kernel --------------------------------------------------------- */
 
 /* Rows [first, first + n) of the queries, scaled and turned, 0 past the last,
- * `apart` floats from one to the next; raw: room for [n][d]. */
+ * `apart` floats from one to the next; raw: room for [n][d], unused where
+ * nothing turns. */
 KV_DEVICE void kv_load_queries(const kv_decode &p, const float *enter,
                                unsigned sequence, unsigned first, unsigned n,
                                unsigned d, unsigned apart, float *raw, float *q)
 {
+    const unsigned asked = kv_rows_asked(p, first, n);
+
     for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x) {
         const size_t row = first + i / d;
         const size_t query = sequence * (size_t)p.nq + row / p.group;
         const size_t head = blockIdx.y * (size_t)p.group + row % p.group;
+        const float x =
+            i / d < asked
+                ? p.q[(query * p.group * gridDim.y + head) * d + i % d] *
+                      p.scale
+                : 0;
 
-        raw[i] = row < (size_t)p.group * p.nq
-                     ? p.q[(query * p.group * gridDim.y + head) * d + i % d] *
-                           p.scale
-                     : 0;
+        if (enter)
+            raw[i] = x;
+        if (!enter || i / d >= asked)
+            q[i / d * apart + i % d] = x;
     }
+    if (!enter)
+        return;
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < n * d; i += blockDim.x)
-        q[i / d * apart + i % d] = kv_rotated(enter, raw, i, d);
+    kv_rotate(enter, raw, asked, d, [&](unsigned row, unsigned c, float x) {
+        if (row < asked)
+            q[row * apart + c] = x;
+    });
 }
 
 /* A block's span with these two policies, into its part. */
@@ -390,12 +496,11 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
                               const typename V::params &vp, const float *enter,
                               const kv_gpu_work &work)
 {
-    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
-    const kv_gpu_run &run = sequence.run[work.run];
+    const kv_gpu_run &run = work.run;
     const kv_rows rows = {blockIdx.z * 8 * NT,
                           p.group,
                           p.nq,
-                          sequence.n,
+                          work.n,
                           run.k + blockIdx.y * run.k_head,
                           run.v + blockIdx.y * run.v_head};
     const kv_span span = {run.first,    rows.k,
@@ -405,15 +510,20 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     uint8_t *const shared = kv_shared();
     float *const queries = reinterpret_cast<float *>(shared);
     unsigned *const limit = reinterpret_cast<unsigned *>(queries + 8 * NT * D);
-    uint8_t *const k_table = reinterpret_cast<uint8_t *>(limit + 8 * NT);
+    float *const raw = reinterpret_cast<float *>(limit + 8 * NT);
+    uint8_t *const k_table =
+        reinterpret_cast<uint8_t *>(raw + (enter ? 8 * NT * D : 0));
     uint8_t *const v_table = V::TABLE ? k_table + K::TABLE : k_table;
     uint8_t *const rings = k_table + K::TABLE + V::TABLE;
+    const kv_course<K, V, STAGES, false> course(
+        kp, vp, span, rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp));
     typename K::template query<NT> query;
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
 
-    kv_load_queries(p, enter, sequence.index, rows.first, 8 * NT, D, D,
-                    reinterpret_cast<float *>(rings), queries);
+    course.begin();
+    kv_load_queries(p, enter, work.sequence, rows.first, 8 * NT, D, D, raw,
+                    queries);
     K::load(kp, blockIdx.y, k_table);
     V::load(vp, blockIdx.y, v_table);
     if (threadIdx.x < 8 * NT)
@@ -422,10 +532,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     K::template prepare<NT>(kp, k_table, queries, rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, false, NT>(
-        kp, vp, k_table, v_table, span, rows, limit, query,
-        rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp), softmax,
-        sums);
+    kv_walk<K, V, STAGES, false, NT>(course, kp, vp, k_table, v_table, span,
+                                     rows, limit, query, softmax, sums);
 
     /* All are done with the rings: the warps' parts take their place. */
     constexpr unsigned n_rows = 8 * NT, floats = n_rows * (D + 2);
@@ -450,23 +558,23 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
 }
 
 /* Whether this block is the last of its (sequence, KV head, rows). */
-KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_sequence &sequence)
+KV_DEVICE bool kv_last_of(const kv_decode &p, const kv_gpu_work &work)
 {
     unsigned *const counter =
         p.counters +
-        ((size_t)sequence.index * gridDim.y + blockIdx.y) * gridDim.z +
+        ((size_t)work.sequence * gridDim.y + blockIdx.y) * gridDim.z +
         blockIdx.z;
     unsigned *const order = reinterpret_cast<unsigned *>(kv_shared());
 
     kv_sync_block();
     if (threadIdx.x == 0) {
         *order = kv_count_up(counter);
-        if (*order == sequence.n_splits - 1)
+        if (*order == work.n_splits - 1)
             *counter = 0; /* for the next launch */
     }
     kv_sync_block();
 
-    const bool last = *order == sequence.n_splits - 1;
+    const bool last = *order == work.n_splits - 1;
 
     kv_sync_block(); /* all have read the memory that merging overwrites */
     return last;
@@ -488,27 +596,29 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
                      const typename V::params vp, const typename FK::params fkp,
                      const typename FV::params fvp)
 {
-    const kv_gpu_work work = p.work[blockIdx.x];
+    const kv_gpu_work &work = p.work[blockIdx.x]; // kept in no registers
 
-    if (work.run == KV_RUN_CODES)
+    kv_prefetch_matrix(p.leave, D);
+    if (work.coded)
         kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);
     else
         kv_attend_span<FK, FV, 1, D, NT>(p, fkp, fvp, NULL, work);
-    if (kv_last_of(p, p.sequences[work.sequence]))
-        kv_merge_splits(p, p.sequences[work.sequence], D, 8 * NT);
+    if (kv_last_of(p, work))
+        kv_merge_splits(p, work, D, 8 * NT);
 }
 
-/* Shared memory of the kernel: queries, tables and rings, or the warps' parts
+/* Shared memory of the kernel: queries, and before they turn if they do, tables
+ * and rings, or the warps' parts
  * where these are more. */
 template <class K, class V, int STAGES, int D, int NT>
 static size_t kv_span_shared(const typename K::params &kp,
-                             const typename V::params &vp)
+                             const typename V::params &vp, bool enters = false)
 {
     const size_t rings = kv_ring<K, V, STAGES>::bytes(kp, vp);
     const size_t parts = 8 * NT * (D + 2) * sizeof(float);
 
-    return 8 * NT * (D + 1) * sizeof(float) + K::TABLE + V::TABLE +
-           KV_WARPS * (rings > parts ? rings : parts);
+    return 8 * NT * (D * (1 + enters) + 1) * sizeof(float) + K::TABLE +
+           V::TABLE + KV_WARPS * (rings > parts ? rings : parts);
 }
 
 #endif

@@ -27,15 +27,20 @@ struct kv_gpu_sequence {
     unsigned n_coded; /* the first n_coded hold codes */
 };
 
-/* The work of the blocks of one x, for each KV head and group of rows. */
+/* The work of the blocks of one x, for each KV head and group of rows; with all
+ * that they need of the sequence: one load from a cold cache, not three. */
 struct kv_gpu_work {
-    unsigned sequence, run, first_tile, n_tiles;
+    struct kv_gpu_run run;
+    unsigned coded; /* the run is of codes */
+    unsigned first_tile, n_tiles;
+    unsigned sequence, n; /* index and n of the sequence */
+    unsigned first_split, n_splits, n_coded;
     unsigned split; /* first_split + its place among the sequence's */
 };
 
 struct kv_decode {
     const struct kv_gpu_sequence *sequences;
-    const struct kv_gpu_work *work;
+    const struct kv_gpu_work *work; /* NULL: prefill */
     unsigned group, nq; /* query heads of a KV head; newest tokens that ask */
     float scale;        /* of scores, times log2(e) */
     const float *q;     /* [sequences][nq][n_heads][head_dim] */

@@ -13,6 +13,23 @@ static inline unsigned kv_row_tiles(const struct kv_gpu_launch *l, size_t d)
     return l->p.group * l->p.nq > 8 && d <= 128 ? 2 : 1;
 }
 
+/* Launches one block of KV_WARPS warps for each of the grid; or, where the
+ * launch is only measured, finds how many a multiprocessor holds. */
+template <class... A>
+static const char *kv_launch_blocks(struct kv_gpu_launch *l,
+                                    void (*kernel)(A...), dim3 grid, A... args)
+{
+    constexpr unsigned threads = 32 * KV_WARPS;
+
+    if (!l->measure)
+        return kv_launch(kernel, grid, dim3(threads), l->shared, 0, args...);
+
+    const size_t blocks = kv_resident_blocks(kernel, threads, l->shared);
+
+    l->blocks = blocks ? blocks : 1;
+    return NULL;
+}
+
 /* Sinks and tail are halves. */
 template <class K, class V, int STAGES, int D, int NT>
 static int kv_decode_launch(struct kv_gpu_launch *l,
@@ -21,7 +38,8 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
 {
     using FK = kv_float_keys<D>;
     using FV = kv_float_values<D>;
-    const size_t coded = kv_span_shared<K, V, STAGES, D, NT>(k, v);
+    const bool enters = l->k->store->enter != NULL;
+    const size_t coded = kv_span_shared<K, V, STAGES, D, NT>(k, v, enters);
     const size_t plain = kv_span_shared<FK, FV, 1, D, NT>({}, {});
     const unsigned rows = l->p.group * l->p.nq;
 
@@ -33,13 +51,10 @@ static int kv_decode_launch(struct kv_gpu_launch *l,
                     (rows + 8 * NT - 1) / (8 * NT));
 
     l->shared = coded > plain ? coded : plain;
-    if (l->measure)
-        return 0;
 
-    const char *wrong =
-        kv_launch(kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, grid,
-                  dim3(32 * KV_WARPS), l->shared, 0, l->p, k, v,
-                  typename FK::params{}, typename FV::params{});
+    const char *wrong = kv_launch_blocks(
+        l, kv_decode_kernel<K, V, STAGES, FK, FV, D, NT>, grid, l->p, k, v,
+        typename FK::params{}, typename FV::params{});
 
     return wrong ? kv_fail(e, "decode attention: %s", wrong) : 0;
 }

@@ -45,8 +45,9 @@ struct kv_gpu_launch {
     uint64_t seed; /* of stochastic rounding */
     const struct kv_gpu_side *k, *v;
     size_t max_shared; /* bytes of shared memory that a block can have */
-    bool measure;      /* only fill in shared */
-    size_t shared;     /* shared memory that it takes */
+    bool measure;      /* only fill in shared and blocks */
+    size_t shared;     /* shared memory that a block takes */
+    size_t blocks;     /* that a multiprocessor holds, at least 1 */
 };
 
 #ifdef __cplusplus

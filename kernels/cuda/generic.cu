@@ -1,3 +1,4 @@
+#include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/generic_rotated.cuh"
 #include "kernels/hack/cuda_generic.cuh"
 
@@ -207,12 +208,11 @@ template <bool CODED>
 KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
                                const kv_gpu_generic &v, const kv_gpu_work &work)
 {
-    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
-    const kv_gpu_run &run = sequence.run[work.run];
+    const kv_gpu_run &run = work.run;
     const kv_rows rows = {blockIdx.z * ROWS,
                           p.group,
                           p.nq,
-                          sequence.n,
+                          work.n,
                           kv_generic_head(k, run.k, run.k_head),
                           run.v + blockIdx.y * run.v_head};
     constexpr unsigned each = KV_GPU_TILE / TOKENS;
@@ -224,11 +224,12 @@ KV_DEVICE void kv_generic_span(const kv_decode &p, const kv_gpu_generic &k,
     float sums[ROWS] = {0}, max = KV_NONE, sum = 0;
 
     for (unsigned i = threadIdx.x; i < ROWS * workspace.apart(d); i += THREADS)
-        workspace.queries[i] = 0;
+        if (i % workspace.apart(d) >= d) // behind a row
+            workspace.queries[i] = 0;
     if (threadIdx.x < ROWS)
         workspace.limits[threadIdx.x] =
             kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_load_queries(p, CODED ? p.enter : NULL, sequence.index, rows.first, ROWS,
+    kv_load_queries(p, CODED ? p.enter : NULL, work.sequence, rows.first, ROWS,
                     d, workspace.apart(d), workspace.scores, workspace.queries);
     kv_generic_fetch(k, workspace.keys, rows.k, first);
     kv_copy_commit();
@@ -257,14 +258,14 @@ __global__ void __launch_bounds__(THREADS, 2)
     kv_generic_kernel(const kv_decode p, const kv_gpu_generic k,
                       const kv_gpu_generic v, const kv_gpu_generic halves)
 {
-    const kv_gpu_work work = p.work[blockIdx.x];
+    const kv_gpu_work &work = p.work[blockIdx.x];
 
-    if (work.run == KV_RUN_CODES)
+    if (work.coded)
         kv_generic_span<true>(p, k, v, work);
     else
         kv_generic_span<false>(p, halves, halves, work);
-    if (kv_last_of(p, p.sequences[work.sequence]))
-        kv_merge_splits(p, p.sequences[work.sequence], k.head_dim, ROWS);
+    if (kv_last_of(p, work))
+        kv_merge_splits(p, work, k.head_dim, ROWS);
 }
 
 // The same for HACK.
@@ -273,14 +274,14 @@ __global__ void __launch_bounds__(THREADS, 2)
                            const kv_gpu_hack_side v,
                            const kv_gpu_generic halves)
 {
-    const kv_gpu_work work = p.work[blockIdx.x];
+    const kv_gpu_work &work = p.work[blockIdx.x];
 
-    if (work.run == KV_RUN_CODES)
+    if (work.coded)
         kv_generic_hack_span(p, k, v, work);
     else
         kv_generic_span<false>(p, halves, halves, work);
-    if (kv_last_of(p, p.sequences[work.sequence]))
-        kv_merge_splits(p, p.sequences[work.sequence], k.head_dim, ROWS);
+    if (kv_last_of(p, work))
+        kv_merge_splits(p, work, k.head_dim, ROWS);
 }
 
 static size_t shared_bytes(const kv_gpu_generic &k, const kv_gpu_generic &v)
@@ -302,11 +303,8 @@ static int launch_one(struct kv_gpu_launch *l,
                     (rows + ROWS - 1) / ROWS);
 
     l->shared = coded > plain ? coded : plain;
-    if (l->measure)
-        return 0;
 
-    const char *wrong = kv_launch(kernel, grid, dim3(THREADS), l->shared, 0,
-                                  l->p, k, v, halves);
+    const char *wrong = kv_launch_blocks(l, kernel, grid, l->p, k, v, halves);
 
     return wrong ? kv_fail(e, "generic attention: %s", wrong) : 0;
 }

@@ -47,12 +47,15 @@ KV_DEVICE void kv_sync_block(void)
 }
 
 /* Adds 1 to a counter and returns the value before.  A block that reads the new
- * value also sees all earlier writes of this block. */
+ * value also sees all writes of this block before its last barrier. */
 KV_DEVICE unsigned kv_count_up(unsigned *counter)
 {
-    __threadfence();
-    const unsigned before = atomicAdd(counter, 1);
-    __threadfence();
+    unsigned before;
+
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(counter))
+                 : "memory");
     return before;
 }
 
@@ -148,6 +151,12 @@ KV_DEVICE uint4 kv_load16(const void *p)
 KV_DEVICE void kv_store16(void *p, const uint32_t *x)
 {
     *static_cast<uint4 *>(p) = make_uint4(x[0], x[1], x[2], x[3]);
+}
+
+/* Begins to bring the line of this address into the L2. */
+KV_DEVICE void kv_prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
 }
 
 /* Loads a value that another block wrote in this launch, bypassing the
@@ -322,14 +331,39 @@ KV_DEVICE uint32_t kv_transpose(uint32_t x)
 
 /* ---- launching ---------------------------------------------------------- */
 
+/* What a block may have without asking. */
+enum { KV_SHARED_UNASKED = 48 << 10 };
+
+template <class... A>
+static cudaError_t kv_ask_shared(void (*kernel)(A...), size_t shared)
+{
+    return shared <= KV_SHARED_UNASKED
+               ? cudaSuccess
+               : cudaFuncSetAttribute(
+                     reinterpret_cast<const void *>(kernel),
+                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+}
+
+/* How many blocks of this kernel a multiprocessor holds; 0: it cannot run. */
+template <class... A>
+static size_t kv_resident_blocks(void (*kernel)(A...), unsigned threads,
+                                 size_t shared)
+{
+    int n = 0;
+
+    if (kv_ask_shared(kernel, shared) != cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, (int)threads,
+                                                      shared) != cudaSuccess)
+        cudaGetLastError(); // not the next launch's error
+    return (size_t)n;
+}
+
 /* Returns the error's text, or NULL. */
 template <class... A>
 static const char *kv_launch(void (*kernel)(A...), dim3 grid, dim3 block,
                              size_t shared, cudaStream_t stream, A... args)
 {
-    cudaError_t rc = cudaFuncSetAttribute(
-        reinterpret_cast<const void *>(kernel),
-        cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaError_t rc = kv_ask_shared(kernel, shared);
 
     if (rc == cudaSuccess) {
         kernel<<<grid, block, shared, stream>>>(args...);

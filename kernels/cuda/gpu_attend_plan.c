@@ -41,8 +41,7 @@ void kv_gpu_attend_split(const struct kv_gpu_attend *a,
  * of a block. */
 static size_t piece_tiles(const struct kv_gpu_attend *a, size_t groups)
 {
-    const size_t blocks_each = a->launch.shared * 2 <= a->device.shared ? 2 : 1;
-    const size_t blocks = a->device.multiprocessors * blocks_each;
+    const size_t blocks = a->device.multiprocessors * a->launch.blocks;
     size_t tiles = 0, beside = 0;
 
     for (size_t j = 0; j < a->n_jobs; j++)
@@ -76,8 +75,16 @@ static void cut(struct cutting *c, const struct kv_gpu_sequence *p,
         const size_t from = tiles * i / n, to = tiles * (i + 1) / n;
 
         c->work[c->n_work++] =
-            (struct kv_gpu_work){p->index, run, (unsigned)from,
-                                 (unsigned)(to - from), (unsigned)(split + i)};
+            (struct kv_gpu_work){.run = p->run[run],
+                                 .coded = run == KV_RUN_CODES,
+                                 .first_tile = (unsigned)from,
+                                 .n_tiles = (unsigned)(to - from),
+                                 .sequence = p->index,
+                                 .n = p->n,
+                                 .first_split = p->first_split,
+                                 .n_splits = p->n_splits,
+                                 .n_coded = p->n_coded,
+                                 .split = (unsigned)(split + i)};
     }
 }
 

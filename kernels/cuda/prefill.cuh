@@ -10,8 +10,7 @@
 #ifndef KV_CUDA_PREFILL_CUH
 #define KV_CUDA_PREFILL_CUH
 
-#include "kernels/cuda/families.h"
-#include "kernels/float/cuda.cuh"
+#include "kernels/cuda/decode_launch.cuh"
 
 /* Where the pieces of a block's shared memory are. */
 template <int D, int NT> struct kv_prefill_workspace {
@@ -114,8 +113,9 @@ KV_DEVICE void kv_prefill_leave(const kv_prefill_workspace<D, NT> &workspace,
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
         workspace.queries[i] = result(i);
     kv_sync_block();
-    for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
-        result(i) = kv_rotated(leave, workspace.queries, i, D);
+    kv_rotate(
+        leave, workspace.queries, n / D, D,
+        [&](unsigned row, unsigned c, float x) { result(row * D + c) = x; });
 }
 
 /* One run with these two policies. */
@@ -152,7 +152,11 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
 
+    const kv_course<K, V, STAGES, true> course(kp, vp, span,
+                                               v_table + V::TABLE);
+
     kv_sync_block(); /* all are done with the run before */
+    course.begin();
     /* Results stand behind: with a space to enter they do not exist yet. */
     kv_load_queries(p, enter, sequence.index, block_row, n_rows, D, D,
                     enter ? workspace.results : workspace.queries,
@@ -166,9 +170,9 @@ KV_DEVICE void kv_prefill_run(const kv_decode &p,
     K::template prepare<NT>(kp, k_table, workspace.my_queries(), rows, query);
     kv_softmax_clear<NT>(softmax);
     V::template clear<NT>(sums);
-    kv_walk<K, V, STAGES, true, NT>(kp, vp, k_table, v_table, span, rows,
-                                    workspace.my_limits(), query,
-                                    v_table + V::TABLE, softmax, sums);
+    kv_walk<K, V, STAGES, true, NT>(course, kp, vp, k_table, v_table, span,
+                                    rows, workspace.my_limits(), query, softmax,
+                                    sums);
     kv_prefill_keep<D, NT>(workspace, softmax);
     V::template finish<NT>(vp, sums, workspace.my_queries());
     kv_sync_warp();
@@ -237,13 +241,10 @@ static int kv_prefill_launch(struct kv_gpu_launch *l,
 
     l->shared = workspace::QUERIES + workspace::STATE + workspace::RESULTS +
                 (coded > plain ? coded : plain);
-    if (l->measure)
-        return 0;
 
-    const char *wrong =
-        kv_launch(kv_prefill_kernel<K, V, STAGES, FK, FV, D, NT>, grid,
-                  dim3(32 * KV_WARPS), l->shared, 0, l->p, k, v,
-                  typename FK::params{}, typename FV::params{});
+    const char *wrong = kv_launch_blocks(
+        l, kv_prefill_kernel<K, V, STAGES, FK, FV, D, NT>, grid, l->p, k, v,
+        typename FK::params{}, typename FV::params{});
 
     return wrong ? kv_fail(e, "prefill attention: %s", wrong) : 0;
 }

@@ -112,12 +112,11 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
                                     const kv_gpu_work &work)
 {
     constexpr unsigned ROWS = kv_generic_hack_workspace::ROWS;
-    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
-    const kv_gpu_run &run = sequence.run[work.run];
+    const kv_gpu_run &run = work.run;
     const kv_rows rows = {blockIdx.z * ROWS,
                           p.group,
                           p.nq,
-                          sequence.n,
+                          work.n,
                           run.k + blockIdx.y * run.k_head,
                           run.v + blockIdx.y * run.v_head};
     const unsigned d = k.head_dim, end = work.first_tile + work.n_tiles;
@@ -127,7 +126,7 @@ KV_DEVICE void kv_generic_hack_span(const kv_decode &p,
     unscaled.scale = 1;
     if (threadIdx.x < ROWS)
         b.at.limits[threadIdx.x] = kv_seen(rows, run, rows.first + threadIdx.x);
-    kv_load_queries(unscaled, NULL, sequence.index, rows.first, ROWS, d, d,
+    kv_load_queries(unscaled, NULL, work.sequence, rows.first, ROWS, d, d,
                     b.at.queries, b.at.queries);
     kv_hack_fetch(k, b.at.keys, rows.k, work.first_tile);
     kv_copy_commit();

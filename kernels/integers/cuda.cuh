@@ -161,7 +161,7 @@ template <int BITS, int D> struct kv_folded_keys : kv_integers_keys<BITS, D> {
     using base = kv_integers_keys<BITS, D>;
     using params = typename base::params;
     static constexpr int M = base::M, T = base::T;
-    static constexpr int BLOCKS = BITS == 2 ? 1 : 2;
+    static constexpr int BLOCKS = 2;
     static constexpr int RUNS = T > 32 ? 2 : 1; /* of 32 tokens in a piece */
 
     template <int NT> struct query {
@@ -301,7 +301,7 @@ template <int BITS, int D> struct kv_unfolded_keys : kv_integers_keys<BITS, D> {
     using params = typename base::params;
     using fields = typename base::fields;
     static constexpr int M = base::M, T = base::T;
-    static constexpr int BLOCKS = BITS == 2 ? 1 : 2;
+    static constexpr int BLOCKS = 2;
     static constexpr int AT_ONCE = base::WORDS > 1 ? 1 : 2; /* 16 bytes */
 
     /* q: 2^15 queries, field by field; codes of these make 2^-9 q . code. sums:

@@ -23,8 +23,7 @@
  * Keys before RoPE, slots to channels: fragments b of 16 slots and 8 channels,
  * [head_dim / 32][4][head_dim / 16][lane][2 words]; the four are channels 0 to
  * 7 and 8 to 15 of the 16 that begin with 16 i, then their partners. */
-#include "kernels/cuda/decode.cuh"
-#include "kernels/float/cuda.cuh"
+#include "kernels/cuda/decode_launch.cuh"
 #include "kernels/transform/cuda.h"
 #include "kernels/trellis/trellis.h"
 
@@ -450,10 +449,9 @@ KV_DEVICE void span(const kv_decode &p, const kv_gpu_transform_side &k,
                     const kv_gpu_transform_side &v, const kv_gpu_work &work)
 {
     constexpr unsigned each = KV_GPU_TILE / TOKENS;
-    const kv_gpu_sequence &sequence = p.sequences[work.sequence];
-    const kv_gpu_run &run = sequence.run[work.run];
-    const kv_rows rows = {blockIdx.z * ROWS, p.group, p.nq,
-                          sequence.n,        run.k,   run.v};
+    const kv_gpu_run &run = work.run;
+    const kv_rows rows = {
+        blockIdx.z * ROWS, p.group, p.nq, work.n, run.k, run.v};
     const kv_transform_workspace<D> w(kv_shared());
     const kv_transform_shared_side keys = load_side(k, D, w.sides);
     const kv_transform_shared_side values =
@@ -474,7 +472,7 @@ KV_DEVICE void span(const kv_decode &p, const kv_gpu_transform_side &k,
     kv_copy_commit();
     fetch_tile(v, values, D, rows.v, first);
     kv_copy_commit();
-    load_queries<D>(p, k, rows, sequence.index, w);
+    load_queries<D>(p, k, rows, work.sequence, w);
     for (unsigned i = first; i < end; i++) {
         float s[4] = {0, 0, 0, 0};
 
@@ -520,21 +518,21 @@ __global__ void __launch_bounds__(32 * KV_WARPS, D <= 128 ? 2 : 1)
     kv_transform_kernel(const kv_decode p, const kv_gpu_transform_side k,
                         const kv_gpu_transform_side v)
 {
-    const kv_gpu_work work = p.work[blockIdx.x];
+    const kv_gpu_work &work = p.work[blockIdx.x];
 
-    if (work.run == KV_RUN_CODES)
+    if (work.coded)
         span<D, ROTATED>(p, k, v, work);
     else
         kv_attend_span<kv_float_keys<D>, kv_float_values<D>, 1, D, 1>(
             p, {}, {}, NULL, work);
-    if (kv_last_of(p, p.sequences[work.sequence]))
-        kv_merge_splits(p, p.sequences[work.sequence], D, ROWS);
+    if (kv_last_of(p, work))
+        kv_merge_splits(p, work, D, ROWS);
 }
 
 /* ---- launches ------------------------------------------------------------ */
 
 template <int D, bool ROTATED>
-static const char *launch(const kv_decode &p, const struct kv_gpu_launch *l,
+static const char *launch(const kv_decode &p, struct kv_gpu_launch *l,
                           const kv_gpu_transform_side &k,
                           const kv_gpu_transform_side &v)
 {
@@ -542,8 +540,7 @@ static const char *launch(const kv_decode &p, const struct kv_gpu_launch *l,
     const dim3 grid((unsigned)l->n_work, (unsigned)l->n_kv_heads,
                     (rows + ROWS - 1) / ROWS);
 
-    return kv_launch(kv_transform_kernel<D, ROTATED>, grid, dim3(32 * KV_WARPS),
-                     l->shared, 0, p, k, v);
+    return kv_launch_blocks(l, kv_transform_kernel<D, ROTATED>, grid, p, k, v);
 }
 
 template <int D> static const char *launch_dim(struct kv_gpu_launch *l)
@@ -558,8 +555,6 @@ template <int D> static const char *launch_dim(struct kv_gpu_launch *l)
     struct kv_decode p = l->p;
 
     l->shared = coded > plain ? coded : plain;
-    if (l->measure)
-        return NULL;
     p.leave = v.matrix;
     p.mean = v.mean;
     return k.rotated ? launch<D, true>(p, l, k, v)
