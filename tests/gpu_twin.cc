@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <ucontext.h>
@@ -38,6 +39,13 @@ struct fibre {
     std::vector<copy> open;
 };
 
+/* Of a block, by its place in shared memory. */
+struct arrival {
+    std::vector<copy> copies;
+    size_t expected; /* bytes */
+    unsigned turns;  /* that are over */
+};
+
 struct warp {
     uint32_t word[2][32][8];
     unsigned arrived, met;
@@ -47,6 +55,7 @@ struct warp {
 /* As many as the largest block had; a context must stay where it is. */
 std::deque<fibre> fibres;
 std::vector<warp> warps;
+std::map<uint64_t *, arrival> arrivals;
 std::vector<uint8_t> shared_memory;
 jmp_buf scheduler_here;
 const std::function<void()> *entry;
@@ -105,6 +114,7 @@ void start_block(size_t threads)
         make_fibre(fibres.emplace_back());
     warps.assign((threads + 31) / 32, warp());
     block_arrived = 0;
+    arrivals.clear();
     for (fibre &f : fibres) {
         f.done = f.waiting = false;
         f.met = 0;
@@ -146,6 +156,8 @@ void run_block(size_t threads, bool backwards)
         if (!moved)
             die("threads wait for each other for ever");
     }
+    if (!arrivals.empty())
+        die("an arrival was never ended");
 }
 
 } // namespace
@@ -192,13 +204,18 @@ static void arrive(const copy &c)
     memcpy(c.to, c.from, 16);
 }
 
+static void check_copy(void *shared, const void *global, size_t bytes)
+{
+    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16 || bytes % 16)
+        die("a copy's address or size is not a multiple of 16");
+    if ((uint8_t *)shared < shared_memory.data() ||
+        (uint8_t *)shared + bytes > shared_memory.data() + shared_memory.size())
+        die("a copy goes outside shared memory");
+}
+
 void twin_copy(void *shared, const void *global)
 {
-    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16)
-        die("a copy's address is not a multiple of 16");
-    if ((uint8_t *)shared < shared_memory.data() ||
-        (uint8_t *)shared + 16 > shared_memory.data() + shared_memory.size())
-        die("a copy goes outside shared memory");
+    check_copy(shared, global, 16);
     fibres[current].open.push_back({shared, global});
     if (early)
         arrive(fibres[current].open.back());
@@ -220,6 +237,62 @@ void twin_wait(int newest)
                 arrive(c);
         groups.pop_front();
     }
+}
+
+static arrival &arrival_at(uint64_t *a)
+{
+    if (!arrivals.count(a))
+        die("no arrival begins there");
+    return arrivals[a];
+}
+
+void twin_arrival_begin(uint64_t *a)
+{
+    if (arrivals.count(a))
+        die("an arrival begins twice");
+    arrivals[a] = arrival();
+}
+
+void twin_arrival_end(uint64_t *a)
+{
+    if (arrival_at(a).expected)
+        die("an arrival ends before its bytes are there");
+    arrivals.erase(a);
+}
+
+void twin_expect(uint64_t *a, size_t bytes)
+{
+    if (arrival_at(a).expected)
+        die("an arrival's next turn begins before its last is over");
+    arrival_at(a).expected = bytes;
+}
+
+void twin_copy_bulk(void *shared, const void *global, size_t bytes, uint64_t *a)
+{
+    check_copy(shared, global, bytes);
+    for (size_t i = 0; i < bytes; i += 16) {
+        const copy c = {(uint8_t *)shared + i, (const uint8_t *)global + i};
+
+        arrival_at(a).copies.push_back(c);
+        if (early)
+            arrive(c);
+    }
+}
+
+void twin_arrival_wait(uint64_t *a, unsigned parity)
+{
+    arrival &x = arrival_at(a);
+
+    if (x.turns % 2 != parity)
+        return;
+    if (!x.expected || x.copies.size() * 16 != x.expected)
+        die("bytes that are waited for are not those that are expected");
+    for (const copy &c : x.copies)
+        if (!early)
+            arrive(c);
+    x.copies.clear();
+    x.expected = 0;
+    x.turns++;
 }
 
 void twin_launched(void *kernel)

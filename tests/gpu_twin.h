@@ -56,6 +56,12 @@ uint8_t *twin_shared(void);
 void twin_copy(void *shared, const void *global);
 void twin_commit(void);
 void twin_wait(int newest);
+void twin_arrival_begin(uint64_t *arrival);
+void twin_arrival_end(uint64_t *arrival);
+void twin_expect(uint64_t *arrival, size_t bytes);
+void twin_copy_bulk(void *shared, const void *global, size_t bytes,
+                    uint64_t *arrival);
+void twin_arrival_wait(uint64_t *arrival, unsigned parity);
 void twin_run(dim3 grid, dim3 block, size_t shared,
               const std::function<void()> &thread);
 extern const float *const twin_halves; /* [65536] */
@@ -85,6 +91,11 @@ KV_DEVICE unsigned kv_warp(void)
     return threadIdx.x / 32;
 }
 
+KV_DEVICE unsigned kv_uniform_warp(void)
+{
+    return kv_warp();
+}
+
 KV_DEVICE void kv_sync_warp(void)
 {
     twin_meet(TWIN_SYNC, NULL, 0);
@@ -103,6 +114,17 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
 KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
 {
     *sum += x;
+}
+
+KV_DEVICE bool kv_any(bool x)
+{
+    const uint32_t mine = x;
+    const uint32_t(*all)[8] = twin_meet(TWIN_SHUFFLE, &mine, 1);
+    bool any = false;
+
+    for (unsigned lane = 0; lane < 32; lane++)
+        any = any || all[lane][0];
+    return any;
 }
 
 KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
@@ -148,6 +170,50 @@ KV_DEVICE void kv_copy_commit(void)
 template <int N> KV_DEVICE void kv_copy_wait(void)
 {
     twin_wait(N);
+}
+
+typedef uint64_t kv_arrival;
+
+template <unsigned THREADS> KV_DEVICE bool kv_copies(void)
+{
+    return threadIdx.x % THREADS == 0;
+}
+
+template <unsigned THREADS> KV_DEVICE void kv_arrival_begin(kv_arrival *a)
+{
+    if (threadIdx.x % THREADS == 0)
+        twin_arrival_begin(a);
+}
+
+template <unsigned THREADS> KV_DEVICE void kv_arrival_end(kv_arrival *a)
+{
+    if (threadIdx.x % THREADS == 0)
+        twin_arrival_end(a);
+}
+
+KV_DEVICE void kv_expect(kv_arrival *a, unsigned bytes)
+{
+    twin_expect(a, bytes);
+}
+
+template <unsigned THREADS>
+KV_DEVICE void kv_copy_bulk(void *to, const void *from, unsigned bytes,
+                            kv_arrival *a)
+{
+    twin_copy_bulk(to, from, bytes, a);
+}
+
+KV_DEVICE void kv_expected(kv_arrival *)
+{
+}
+
+KV_DEVICE void kv_arrival_wait(kv_arrival *a, unsigned parity)
+{
+    twin_arrival_wait(a, parity);
+}
+
+KV_DEVICE void kv_fence_copies(void)
+{
 }
 
 KV_DEVICE const uint8_t *kv_shared_place(const uint8_t *p)

@@ -193,7 +193,7 @@ template <class B> struct kv_codebook_side {
     static constexpr bool SPILLS =
         B::INT8 && B::D == 128 && B::DIMS != 4 && B::COPIES == 1;
     static constexpr int BLOCKS = TABLE <= 48 << 10 && !SPILLS ? 2 : 1;
-    static constexpr int MIN = 32 * B::BYTES;
+    static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {

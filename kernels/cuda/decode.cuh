@@ -20,7 +20,7 @@
  *                     by registers and tables
  *   head_bytes(p)     bytes at the start of a tile, shared by its steps
  *   step_bytes(p)     bytes of a step, behind them; both multiples of 16
- *   LEAST             of these, as many as the compiler can know
+ *   WRITES            whether scores or gather write over codes
  *   TABLE             bytes in shared memory for the whole block, filled by
  *   load(p, head, table)             all threads, before a barrier; values
  *                     without one are given that of the keys
@@ -42,7 +42,8 @@
  *   finish(p, sums, o)               o: [8 NT][D] in shared memory, written
  *
  * head, codes: of the tile and the step, in shared memory, a step's keys right
- * before its values; codes may be written over.  step: which of its tile.
+ * before its values; codes may be written over
+ * where WRITES says so.  step: which of its tile.
  * s, weight: fragments c of gpu.cuh for each 16 tokens, column 2c of N-tile i
  * is row 8 i + 2c of q. */
 #ifndef KV_CUDA_DECODE_CUH
@@ -90,24 +91,16 @@ struct kv_span {
                       * tile may be padding */
 };
 
-/* Bytes that a warp, or together a block, copies, LEAST or more: for those one
- * instruction for each 16 of a thread. */
-template <bool TOGETHER, unsigned MIN = 0>
+/* Starts the copy of bytes by a warp, or together a block, 16 of a thread at a
+ * time. */
+template <bool TOGETHER>
 KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
 {
     constexpr unsigned all = (TOGETHER ? 32 * KV_WARPS : 32) * 16;
-    const unsigned mine = (TOGETHER ? threadIdx.x : kv_lane()) * 16;
-    const kv_place place = kv_place_of(to) + mine;
-    unsigned at = 0;
 
-    from += mine;
-#pragma unroll
-    for (; at + all <= MIN; at += all)
-        kv_copy_async(place + at, from + at);
-    for (; at + all <= bytes; at += all)
-        kv_copy_async(place + at, from + at);
-    if (at + mine < bytes)
-        kv_copy_async(place + at, from + at);
+    for (unsigned at = (TOGETHER ? threadIdx.x : kv_lane()) * 16; at < bytes;
+         at += all)
+        kv_copy_async(kv_place_of(to) + at, from + at);
 }
 
 template <bool TOGETHER> KV_DEVICE void kv_sync(void)
@@ -118,11 +111,14 @@ template <bool TOGETHER> KV_DEVICE void kv_sync(void)
         kv_sync_warp();
 }
 
-/* The ring of a warp, or of a block: STAGES steps of both sides, and the heads
- * of the tiles that these can be of. */
+/* The ring of a warp, or of a block: STAGES steps of both sides, the heads of
+ * the tiles that these can be of, and what says that a step has arrived. */
 template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static constexpr int STEPS = K::TILE / K::T;
     static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
+    static constexpr unsigned THREADS = TOGETHER ? 32 * KV_WARPS : 32;
+    static constexpr size_t ARRIVALS =
+        (STAGES * sizeof(kv_arrival) + 15) / 16 * 16;
 
     unsigned k_step, v_step, k_head, v_head;
     uint8_t *base;
@@ -130,30 +126,59 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     static __host__ __device__ size_t bytes(const typename K::params &k,
                                             const typename V::params &v)
     {
-        return STAGES * (K::step_bytes(k) + V::step_bytes(v)) +
+        return ARRIVALS + STAGES * (K::step_bytes(k) + V::step_bytes(v)) +
                TILES * (K::head_bytes(k) + V::head_bytes(v));
+    }
+    __device__ kv_arrival *arrival(unsigned j) const
+    {
+        return reinterpret_cast<kv_arrival *>(base) + j % STAGES;
     }
     __device__ uint8_t *codes(unsigned j) const
     {
-        return base + j % STAGES * (k_step + v_step);
+        return base + ARRIVALS + j % STAGES * (k_step + v_step);
     }
     __device__ uint8_t *head(unsigned j) const
     {
-        return base + STAGES * (k_step + v_step) +
+        return base + ARRIVALS + STAGES * (k_step + v_step) +
                j / STEPS % TILES * (k_head + v_head);
+    }
+    __device__ void begin(void) const
+    {
+        for (unsigned j = 0; j < STAGES; j++)
+            kv_arrival_begin<THREADS>(arrival(j));
+        kv_sync<TOGETHER>();
+    }
+    __device__ void end(void) const
+    {
+        kv_sync<TOGETHER>();
+        for (unsigned j = 0; j < STAGES; j++)
+            kv_arrival_end<THREADS>(arrival(j));
     }
     /* Starts the copy of the warp's step j, which is step j % STEPS of a tile;
      * k, v: that tile. */
     __device__ void fetch(unsigned j, const uint8_t *k, const uint8_t *v) const
     {
-        if (j % STEPS == 0) {
-            kv_fetch<TOGETHER>(head(j), k, k_head);
-            kv_fetch<TOGETHER>(head(j) + k_head, v, v_head);
-        }
-        kv_fetch<TOGETHER, K::MIN>(codes(j), k + k_head + j % STEPS * k_step,
-                                   k_step);
-        kv_fetch<TOGETHER, V::MIN>(codes(j) + k_step,
-                                   v + v_head + j % STEPS * v_step, v_step);
+        const bool first = j % STEPS == 0;
+        kv_arrival *const a = arrival(j);
+
+        if (!kv_copies<THREADS>())
+            return;
+        kv_expect(a, k_step + v_step + (first ? k_head + v_head : 0));
+        if (first && k_head)
+            kv_copy_bulk<THREADS>(head(j), k, k_head, a);
+        if (first && v_head)
+            kv_copy_bulk<THREADS>(head(j) + k_head, v, v_head, a);
+        kv_copy_bulk<THREADS>(codes(j), k + k_head + j % STEPS * k_step, k_step,
+                              a);
+        kv_copy_bulk<THREADS>(codes(j) + k_step,
+                              v + v_head + j % STEPS * v_step, v_step, a);
+        kv_expected(a);
+    }
+    /* Step j, which is or was fetched, has arrived. */
+    __device__ void wait(unsigned j) const
+    {
+        kv_arrival_wait(arrival(j), j / STAGES % 2);
+        kv_sync_warp();
     }
 };
 
@@ -212,7 +237,7 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
           v_tile(ring.v_head + STEPS * ring.v_step)
     {
         constexpr unsigned share = KV_GPU_TILE / K::TILE;
-        const unsigned warp = TOGETHER ? 0 : kv_warp();
+        const unsigned warp = TOGETHER ? 0 : kv_uniform_warp();
         const unsigned n = span.n_tiles * share;
 
         first = span.first_tile * share + warp;
@@ -226,11 +251,11 @@ template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
 
             ring.fetch(j, k + tile * k_tile, v + tile * v_tile);
         }
-        kv_copy_commit();
     }
     /* Before kv_walk(), and before all else that waits for memory. */
     __device__ void begin(void) const
     {
+        ring.begin();
         for (unsigned j = 0; j + 1 < STAGES; j++)
             fetch(j);
     }
@@ -257,10 +282,13 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
         const unsigned token = course.token(j);
         float s[M][NT][4], factor[NT][2];
 
-        kv_sync<TOGETHER>(); /* all have read the stage that is overwritten */
+        if (K::WRITES || V::WRITES)
+            kv_fence_copies(); /* writes come before those of the next copy */
+        kv_sync<TOGETHER>();   /* all have read the stage that is overwritten */
         course.fetch(j + STAGES - 1);
-        kv_copy_wait<STAGES - 1>();
-        kv_sync<TOGETHER>();
+        if (STAGES == 1)
+            kv_sync<TOGETHER>();
+        ring.wait(j);
         if (token >= span.seen)
             continue;
 
@@ -275,7 +303,7 @@ kv_walk(const kv_course<K, V, STAGES, TOGETHER> &course,
                                codes + ring.k_step, rows, span.first + token, s,
                                factor, sums);
     }
-    kv_copy_wait<0>();
+    ring.end();
 }
 
 /* ---- merging ------------------------------------------------------------ */
@@ -321,38 +349,46 @@ KV_DEVICE void kv_merge_warps(const float *warps, float *part)
     }
 }
 
-/* Rows of a thread that share a load of the matrix. */
-enum { KV_ROTATED_ROWS = 4 };
+/* Rows that share a load of the matrix; lanes that share the sum of a channel.
+ */
+enum { KV_ROTATED_ROWS = 4, KV_ROTATED_LANES = 4 };
 
 /* put(row, channel, y) for the first n rows of y = x m, m being the KV head's
  * matrix, and for those up to a multiple of KV_ROTATED_ROWS, which exist but
- * may hold anything.  x: [rows][d] in shared memory. */
+ * may hold anything.  x: [rows][d] in shared memory.  All threads call it. */
 template <class F>
 KV_DEVICE void kv_rotate(const float *matrix, const float *x, unsigned n,
                          unsigned d, const F &put)
 {
-    constexpr unsigned R = KV_ROTATED_ROWS;
+    constexpr unsigned R = KV_ROTATED_ROWS, L = KV_ROTATED_LANES, C = 32 / L;
+    const unsigned apart = KV_WARPS * C, first = kv_lane() / C;
 
-    for (unsigned i = threadIdx.x; i < (n + R - 1) / R * d; i += blockDim.x) {
-        const float *const m = matrix + (size_t)blockIdx.y * d * d + i % d;
-        const float *const rows = x + i / d * R * d;
-        float sum[R] = {0};
+    for (unsigned row = 0; row < n; row += R)
+        for (unsigned base = kv_warp() * C; base < d; base += apart) {
+            const unsigned c = base + kv_lane() % C;
+            const float *const m =
+                matrix + (size_t)blockIdx.y * d * d + (c < d ? c : 0);
+            float sum[R] = {0};
 
 #pragma unroll 16
-        for (unsigned j = 0; j < d; j++) {
-            const float by = m[(size_t)j * d];
+            for (unsigned j = first; j < d; j += L) {
+                const float by = m[(size_t)j * d];
 
 #pragma unroll
-            for (unsigned r = 0; r < R; r++)
-                sum[r] += rows[r * d + j] * by;
-        }
+                for (unsigned r = 0; r < R; r++)
+                    sum[r] += x[(row + r) * d + j] * by;
+            }
 #pragma unroll
-        for (unsigned r = 0; r < R; r++)
-            put(i / d * R + r, i % d, sum[r]);
-    }
+            for (unsigned r = 0; r < R; r++) {
+                for (unsigned mask = C; mask < 32; mask *= 2)
+                    sum[r] += kv_shuffle_xor(sum[r], mask);
+                if (c < d && first == 0)
+                    put(row + r, c, sum[r]);
+            }
+        }
 }
 
-/* The KV head's matrix into the L2, for the last block. */
+/* The KV head's matrix into the L2, before it is wanted. */
 KV_DEVICE void kv_prefetch_matrix(const float *matrix, unsigned d)
 {
     if (!matrix)
@@ -516,7 +552,8 @@ KV_DEVICE void kv_attend_span(const kv_decode &p, const typename K::params &kp,
     uint8_t *const v_table = V::TABLE ? k_table + K::TABLE : k_table;
     uint8_t *const rings = k_table + K::TABLE + V::TABLE;
     const kv_course<K, V, STAGES, false> course(
-        kp, vp, span, rings + kv_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp));
+        kp, vp, span,
+        rings + kv_uniform_warp() * kv_ring<K, V, STAGES>::bytes(kp, vp));
     typename K::template query<NT> query;
     typename V::template sums<NT> sums;
     kv_softmax<NT> softmax;
@@ -598,6 +635,7 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
 {
     const kv_gpu_work &work = p.work[blockIdx.x]; // kept in no registers
 
+    kv_prefetch_matrix(p.enter, D);
     kv_prefetch_matrix(p.leave, D);
     if (work.coded)
         kv_attend_span<K, V, STAGES, D, NT>(p, kp, vp, p.enter, work);

@@ -36,6 +36,12 @@ KV_DEVICE unsigned kv_warp(void)
     return threadIdx.x / 32;
 }
 
+/* The same, as a number that the compiler knows to be one for all lanes. */
+KV_DEVICE unsigned kv_uniform_warp(void)
+{
+    return __shfl_sync(~0u, threadIdx.x / 32, 0);
+}
+
 KV_DEVICE void kv_sync_warp(void)
 {
     __syncwarp();
@@ -63,6 +69,12 @@ KV_DEVICE unsigned kv_count_up(unsigned *counter)
 KV_DEVICE void kv_add_shared(unsigned *sum, unsigned x)
 {
     atomicAdd(sum, x);
+}
+
+/* Whether it is true in any lane. */
+KV_DEVICE bool kv_any(bool x)
+{
+    return __any_sync(~0u, x);
 }
 
 KV_DEVICE float kv_shuffle_xor(float x, unsigned mask)
@@ -114,6 +126,111 @@ KV_DEVICE void kv_copy_commit(void)
 template <int N> KV_DEVICE void kv_copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Copies of whole arrays from global to shared memory by the threads of a warp
+ * or of a block, THREADS: by one of them, as one copy each (compute capability
+ * 9.0), or by all, 16 bytes at a time.  An arrival says that bytes that were
+ * expected are there; it takes turns, and a wait names the parity of one.  In
+ * this order, with a barrier of the threads behind begin and before end:
+ *
+ *   kv_arrival_begin()
+ *   if (kv_copies()) { kv_expect(), kv_copy_bulk() .., kv_expected() }
+ *   kv_arrival_wait(0)
+ *   if (kv_copies()) ..; kv_arrival_wait(1); ..0; ..1
+ *   kv_arrival_end()
+ *
+ * Addresses and sizes are multiples of 16. */
+typedef unsigned long long kv_arrival; /* in shared memory */
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+enum { KV_BULK = 0 };
+#else
+enum { KV_BULK = 1 };
+#endif
+
+template <unsigned THREADS> KV_DEVICE bool kv_copies(void)
+{
+    return !KV_BULK || threadIdx.x % THREADS == 0;
+}
+
+template <unsigned THREADS> KV_DEVICE void kv_arrival_begin(kv_arrival *a)
+{
+    if (threadIdx.x % THREADS)
+        return;
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(kv_place_of(a)),
+                 "r"(KV_BULK ? 1 : THREADS)
+                 : "memory");
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+template <unsigned THREADS> KV_DEVICE void kv_arrival_end(kv_arrival *a)
+{
+    if (threadIdx.x % THREADS == 0)
+        asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(kv_place_of(a))
+                     : "memory");
+}
+
+KV_DEVICE void kv_expect(kv_arrival *a, unsigned bytes)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     kv_place_of(a)),
+                 "r"(bytes)
+                 : "memory");
+#endif
+}
+
+template <unsigned THREADS>
+KV_DEVICE void kv_copy_bulk(void *to, const void *from, unsigned bytes,
+                            kv_arrival *a)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::"
+                 "bytes [%0], [%1], %2, [%3];" ::"r"(kv_place_of(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes),
+                 "r"(kv_place_of(a))
+                 : "memory");
+#else
+    for (unsigned at = threadIdx.x % THREADS * 16; at < bytes;
+         at += THREADS * 16)
+        kv_copy_async(kv_place_of(to) + at,
+                      static_cast<const uint8_t *>(from) + at);
+#endif
+}
+
+KV_DEVICE void kv_expected(kv_arrival *a)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(kv_place_of(a))
+        : "memory");
+#endif
+}
+
+KV_DEVICE void kv_arrival_wait(kv_arrival *a, unsigned parity)
+{
+    unsigned there;
+
+    do { /* try_wait sleeps, and wakes too late for the next copy */
+        asm volatile("{ .reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p; }"
+                     : "=r"(there)
+                     : "r"(kv_place_of(a)), "r"(parity)
+                     : "memory");
+    } while (!there);
+}
+
+/* This thread's writes to shared memory so far come before those of copies of
+ * whole arrays that start behind the next barrier. */
+KV_DEVICE void kv_fence_copies(void)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 /* p, of shared memory, in one register: otherwise the compiler forms p + x from

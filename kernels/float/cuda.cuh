@@ -122,6 +122,13 @@ template <int D, int NT> KV_DEVICE void kv_sums_clear(kv_sums_f32<D, NT> &x)
 template <int D, int NT>
 KV_DEVICE void kv_sums_scale(kv_sums_f32<D, NT> &x, const float factor[NT][2])
 {
+    bool changes = false;
+
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+        changes = changes || factor[i][0] != 1 || factor[i][1] != 1;
+    if (!kv_any(changes)) /* as soon as the largest score has been met */
+        return;
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
 #pragma unroll
@@ -150,7 +157,7 @@ template <int D, class HALF = kv_fp16> struct kv_float_keys {
     using params = kv_no_params;
     template <int NT> using query = kv_queries_f16<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
-    static constexpr int MIN = T * D * 2;
+    static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {
@@ -196,7 +203,7 @@ template <int D, class HALF = kv_fp16> struct kv_float_values {
     using params = kv_no_params;
     template <int NT> using sums = kv_sums_f32<D, NT>;
     static constexpr int T = 16, TILE = 16, TABLE = 0, BLOCKS = 2;
-    static constexpr int MIN = T * D * 2;
+    static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {

@@ -136,7 +136,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_keys {
     static constexpr int PART = P < D ? P : D, PARTS = D / PART;
     static constexpr int FRAGMENTS = D / 32; /* of 16 tokens */
     static constexpr int WORDS = T / 16 * FRAGMENTS * BITS / 2;
-    static constexpr int MIN = WORDS * 128;
+    static constexpr bool WRITES = false;
 
     template <int NT> struct query {
         uint32_t b[NT][FRAGMENTS][2];
@@ -304,7 +304,7 @@ template <int BITS, int P, int D, bool RANDOM> struct kv_hack_values {
     static constexpr int IN_STEP = T / P, M = P / 16; /* 16 tokens of a block */
     static constexpr int FRAGMENTS = D / 16;          /* of 32 tokens */
     static constexpr int WORDS = T / 32 * FRAGMENTS * BITS / 2;
-    static constexpr int MIN = WORDS * 128;
+    static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &)
     {

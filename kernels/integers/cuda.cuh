@@ -117,6 +117,7 @@ KV_DEVICE void kv_sums_rescale(kv_sums_f32<D, NT> &o, float *inverse,
 template <int TOKENS> struct kv_integers_side {
     using params = kv_gpu_integers_side;
     static constexpr int T = TOKENS, TILE = KV_GPU_TILE, M = T / 16, TABLE = 0;
+    static constexpr bool WRITES = false;
 
     static __host__ __device__ size_t head_bytes(const params &p)
     {
@@ -140,7 +141,7 @@ template <int TOKENS> struct kv_integers_side {
 template <int BITS, int D>
 struct kv_integers_keys : kv_integers_side<kv_fields<BITS>::T> {
     using fields = kv_fields<BITS>;
-    static constexpr int BLOCKS = 2, MIN = D * 16;
+    static constexpr int BLOCKS = 2;
     static constexpr int WORDS = D / 8 / fields::PAIRS; /* of a row, a lane's */
     static constexpr unsigned CODES = D * 16;
 
@@ -444,7 +445,7 @@ template <int BITS, int D>
 struct kv_folded_values : kv_integers_side<kv_fields<BITS>::T> {
     using params = kv_gpu_integers_side;
     using fields = kv_fields<BITS>;
-    static constexpr int BLOCKS = 2, MIN = D * 16;
+    static constexpr int BLOCKS = 2;
     static constexpr int M = fields::T / 16, PAIRS = fields::PAIRS;
     static constexpr unsigned CODES = D * 16;
     static_assert(PAIRS == 2 * M, "a word is a channel's codes of a piece");

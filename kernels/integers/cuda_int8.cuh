@@ -27,7 +27,8 @@ enum { KV_INT8_STAGES = 2 };
 /* Shared by all policies. */
 template <int D> struct kv_int8_side : kv_integers_side<KV_INT8_TOKENS> {
     static constexpr int BLOCKS = D < 128 ? 2 : 1;
-    static constexpr int CODES = T * D, MIN = CODES;
+    static constexpr int CODES = T * D;
+    static constexpr bool WRITES = false;
     static constexpr int PARTS = D / 32; /* of 32 channels: a product's */
 
     /* Whether part k begins a group of channels; its heads. */

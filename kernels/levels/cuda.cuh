@@ -24,7 +24,8 @@ using kv_levels_codes = kv_scaled_codes<D, BITS, D, 2, KV_LEVELS_STEP>;
 template <class B> struct kv_levels_side {
     using params = kv_gpu_levels_params;
     static constexpr int D = B::D, T = B::T, M = B::M, TILE = KV_LEVELS_TILE;
-    static constexpr int CODES = 32 * B::BYTES, MIN = CODES;
+    static constexpr int CODES = 32 * B::BYTES;
+    static constexpr bool WRITES = true;
     static constexpr int LEVELS = B::K * B::ROW; /* in shared memory */
     /* Of 4 bits, two blocks' tables would leave no room for their rings. */
     static constexpr int BLOCKS = B::BITS < 4 ? 2 : 1;
