@@ -178,7 +178,7 @@ template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
     __device__ void wait(unsigned j) const
     {
         kv_arrival_wait(arrival(j), j / STAGES % 2);
-        kv_sync_warp();
+        kv_sync<TOGETHER>();
     }
 };
 
