@@ -359,7 +359,7 @@ class GpuCheck(Scripts):
         out = self.check(0)
         for test in self.TESTS:
             self.assertIn("tests/test_%s: passed" % test, out)
-        self.assertEqual(self.measured().count("klt:b4r0"), 4)  # of four sizes
+        self.assertEqual(self.measured().count("klt:b4r0"), 6)  # of six sizes
         self.assertEqual(self.measured().count("kivi:b8g128r0"), 4)
 
     def measured(self):
@@ -390,7 +390,7 @@ class GpuCheck(Scripts):
                          WHY="an illegal memory access was encountered")
         self.assertIn("hack:b2p64r0: an illegal memory access was encountered: "
                       "left out: FAILED", out)
-        self.assertEqual(self.measured().count("million:d2b8r0,iters=2"), 4)
+        self.assertEqual(self.measured().count("million:d2b8r0,iters=2"), 6)
         self.assertNotIn("missing", out)
 
     def test_a_pack(self):
