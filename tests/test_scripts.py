@@ -360,7 +360,7 @@ class GpuCheck(Scripts):
         for test in self.TESTS:
             self.assertIn("tests/test_%s: passed" % test, out)
         self.assertEqual(self.measured().count("klt:b4r0"), 6)  # of six sizes
-        self.assertEqual(self.measured().count("kivi:b8g128r0"), 4)
+        self.assertEqual(self.measured().count("kivi:b8g128r0"), 6)
 
     def measured(self):
         with open(self.folder + "/out/decode.csv", encoding="utf-8") as f:
