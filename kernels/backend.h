@@ -39,6 +39,14 @@ struct kv_load {
     float scale;
 };
 
+/* Rows [first, first + outputs) of a matrix, in the host's memory. */
+struct kv_stored_part {
+    struct kv_stored_rows rows;
+    size_t first, outputs;
+};
+
+enum { KV_FEW_ROWS = 8 };
+
 /* c [rows][outputs], its rows c_row apart, = a [rows][inputs] times the
  * transpose of w [outputs][inputs]; add: is added to c. */
 struct kv_product {
@@ -47,6 +55,11 @@ struct kv_product {
     float *c;
     size_t c_row;
     bool add;
+    /* w NULL: its rows as they are stored, of one matrix after another.  On the
+     * CPU alone, where that is quicker for up to KV_FEW_ROWS; it runs in
+     * parallel by itself, with the same bits for any rows and threads. */
+    const struct kv_stored_part *stored;
+    size_t n_stored;
 };
 
 /* A norm of rows of n values: RMSNorm, or LayerNorm where it centers. */
@@ -67,11 +80,12 @@ struct kv_activation {
 };
 
 /* The projections of rows tokens, which stand at places first, first + 1, .. of
- * windows of n tokens: qkv [rows][n_heads + 2 n_kv_heads][head_dim], to which
- * bias (NULL: none) is added, in place or not.  Then RMSNorm of each head of q
- * and k (norm NULL: none), or of all heads of a token as one, where norm_whole
- * (on the CPU alone), to q and k_pre, in which the channels that turn are times
- * rope_scale (1 elsewhere than on the CPU), and RoPE of both, to q and k. */
+ * windows of n tokens, from n on at those of the next window: qkv
+ * [rows][n_heads + 2 n_kv_heads][head_dim], to which bias (NULL: none) is
+ * added, in place or not.  Then RMSNorm of each head of q and k (norm NULL:
+ * none), or of all heads of a token as one, where norm_whole (on the CPU
+ * alone), to q and k_pre, in which the channels that turn are times rope_scale
+ * (1 elsewhere than on the CPU), and RoPE of both, to q and k. */
 struct kv_heads {
     size_t rows, first, n;
     size_t n_heads, n_kv_heads, head_dim, n_rot;

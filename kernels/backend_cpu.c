@@ -5,6 +5,7 @@
 #include "kernels/rope.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
+#include "lib/base/half.h"
 
 #include <assert.h>
 #include <math.h>
@@ -66,11 +67,15 @@ static size_t threads(void)
     return (size_t)omp_get_max_threads();
 }
 
-/* The error is that of the first item, whichever thread had it. */
+/* The error is that of the first item, whichever thread had it.  One item is
+ * done outside any region: one inside that of a single thread would start its
+ * threads anew each time. */
 static int each(size_t n, kv_tile_work *work, const void *arg, struct kv_err *e)
 {
     size_t bad = n;
 
+    if (n == 1)
+        return work(arg, 0, (size_t)omp_get_thread_num(), e);
 #pragma omp parallel for schedule(dynamic) if (n > 1 && !omp_in_parallel())
     for (size_t i = 0; i < n; i++) {
         struct kv_err mine;
@@ -107,9 +112,75 @@ static int to_input(const struct kv_backend *b, const float *x, size_t n,
     return 0;
 }
 
+/* Outputs that a thread takes at a time; products below SMALL values of the
+ * matrix are not worth a parallel region. */
+enum { OUTPUTS = 64, SMALL = 1 << 17 };
+
+/* Some outputs of a product with a stored matrix; c: of the first of these. */
+static void multiply_some(const struct kv_product *p, enum kv_type type,
+                          const struct kv_stored_part *w, size_t first,
+                          size_t n, float *c)
+{
+    float few[KV_FEW_ROWS * OUTPUTS], *y = few;
+
+    if (p->rows > KV_FEW_ROWS)
+        y = kv_alloc(p->rows * OUTPUTS, sizeof(*y));
+    kv_stored_rows_times(&w->rows, w->first + first, n, type, p->a, p->rows, y,
+                         OUTPUTS);
+    for (size_t r = 0; r < p->rows; r++)
+        for (size_t i = 0; i < n; i++)
+            c[r * p->c_row + i] =
+                y[r * OUTPUTS + i] + (p->add ? c[r * p->c_row + i] : 0);
+    if (y != few)
+        free(y);
+}
+
+static void multiply_stored(const struct kv_product *p, enum kv_type type)
+{
+    const bool small = p->outputs * p->inputs < SMALL;
+
+#pragma omp parallel if (!small && !omp_in_parallel())
+    {
+        float *c = p->c;
+
+        for (size_t w = 0; w < p->n_stored; c += p->stored[w++].outputs) {
+            const struct kv_stored_part *part = &p->stored[w];
+
+#pragma omp for schedule(static) nowait
+            for (size_t i = 0; i < part->outputs; i += OUTPUTS)
+                multiply_some(p, type, part, i,
+                              part->outputs - i < OUTPUTS ? part->outputs - i
+                                                          : OUTPUTS,
+                              c + i);
+        }
+    }
+}
+
+/* a of p rounded to bf16, for free(). */
+static float *rounded(const struct kv_product *p)
+{
+    const size_t n = p->rows * p->inputs;
+    const float *a = p->a;
+    float *x = kv_alloc(n, sizeof(*x));
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = kv_bf16_to_f32(kv_f32_to_bf16(a[i]));
+    return x;
+}
+
 static int multiply(const struct kv_backend *b, const struct kv_product *p,
                     struct kv_err *e)
 {
+    struct kv_product few = *p;
+    float *a = NULL;
+
+    if (!p->w) {
+        if (b->weight_type == KV_TYPE_BF16)
+            few.a = a = rounded(p);
+        multiply_stored(&few, b->weight_type);
+        free(a);
+        return 0;
+    }
     if (b->weight_type == KV_TYPE_BF16)
         kv_gemm_bf16(p->rows, p->outputs, p->inputs, p->a, p->w, p->add, p->c,
                      p->c_row);
@@ -153,7 +224,6 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     const size_t q_dim = h->n_heads * h->head_dim;
     const size_t kv_dim = h->n_kv_heads * h->head_dim;
     const size_t all = q_dim + 2 * kv_dim;
-    const float *rope = h->rope + h->first * 2 * h->n_rot;
 
     if (h->bias)
         add(h->qkv, h->bias, h->rows, all, e);
@@ -169,8 +239,15 @@ static int heads(const struct kv_heads *h, struct kv_err *e)
     scale_turning(h, h->q, h->n_heads);
     scale_turning(h, h->k_pre, h->n_kv_heads);
     memcpy(h->k, h->k_pre, h->rows * kv_dim * sizeof(*h->k));
-    kv_rotate_heads(rope, h->n_rot, h->q, h->rows, h->n_heads, h->head_dim);
-    kv_rotate_heads(rope, h->n_rot, h->k, h->rows, h->n_kv_heads, h->head_dim);
+    for (size_t i = 0, at = h->first, some; i < h->rows; i += some, at = 0) {
+        const float *rope = h->rope + at * 2 * h->n_rot;
+
+        some = h->rows - i < h->n - at ? h->rows - i : h->n - at;
+        kv_rotate_heads(rope, h->n_rot, h->q + i * q_dim, some, h->n_heads,
+                        h->head_dim);
+        kv_rotate_heads(rope, h->n_rot, h->k + i * kv_dim, some, h->n_kv_heads,
+                        h->head_dim);
+    }
     return 0;
 }
 

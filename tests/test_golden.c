@@ -1,5 +1,6 @@
 /* lib/model: every architecture against what transformers computes, of tiny
  * random models (scripts/make-goldens.py). */
+#include "kernels/backend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/backward.h"
@@ -52,7 +53,7 @@ static void check_rows(struct golden *g, const char *what,
 
     snprintf(name, sizeof(name), "%s.%zu", what, x->layer);
     w = find(g, name);
-    assert_int_equal(w->n, n);
+    assert_true(w->n >= n);
     expected = kv_alloc(n, sizeof(*expected));
     kv_weight_dequantize(w, 0, n, expected);
     for (size_t i = 0; i < n; i++) {
@@ -85,7 +86,7 @@ static void check_losses(const struct golden *g, struct kv_model *m,
     struct kv_err e = {""};
     float expected;
 
-    assert_int_equal(w->n, n - 1);
+    assert_true(w->n >= n - 1);
     if (kv_model_losses(m, hidden, NULL, n - 1, tokens + 1, loss, &e))
         fail_msg("%s: %s", g->name, e.msg);
     for (size_t i = 0; i < n - 1; i++) {
@@ -98,10 +99,23 @@ static void check_losses(const struct golden *g, struct kv_model *m,
                      (double)loss[i].nll, (double)expected);
         worst = error > worst ? error : worst;
     }
-    print_message("%-12s %-11s losses within %.1e, keys and values within "
-                  "%.1e\n",
-                  g->name, kv_model_info(m)->name, worst, g->worst);
+    print_message("%-12s %-11s %2zu tokens: losses within %.1e, keys and "
+                  "values within %.1e\n",
+                  g->name, kv_model_info(m)->name, n, worst, g->worst);
     free(loss);
+}
+
+static void check_first(struct golden *g, struct kv_model *m,
+                        const int32_t *tokens, size_t n)
+{
+    const struct kv_attention attention = {check_layer, g};
+    float *hidden = kv_alloc(n * kv_model_info(m)->hidden, sizeof(*hidden));
+    struct kv_err e = {""};
+
+    if (kv_model_forward(m, tokens, 1, n, 0, &attention, hidden, &e))
+        fail_msg("%s: %s", g->name, e.msg);
+    check_losses(g, m, hidden, tokens, n);
+    free(hidden);
 }
 
 /* path: the folder, or a GGUF file in it. */
@@ -113,7 +127,6 @@ static void check_model(const char *folder, const char *path, const char *name)
     struct kv_model *m = NULL;
     const struct kv_weight *ids;
     int32_t *tokens;
-    float *hidden;
 
     if (kv_safetensors_open(&g.expected, file, &e) ||
         kv_model_open(&m, path, &e))
@@ -123,12 +136,9 @@ static void check_model(const char *folder, const char *path, const char *name)
     tokens = kv_alloc(ids->n, sizeof(*tokens));
     for (size_t i = 0; i < ids->n; i++) /* I64, little endian */
         tokens[i] = ids->data[8 * i];
-    hidden = kv_alloc(ids->n * kv_model_info(m)->hidden, sizeof(*hidden));
-    if (kv_model_forward(m, tokens, 1, ids->n, 0,
-                         &(struct kv_attention){check_layer, &g}, hidden, &e))
-        fail_msg("%s: %s", name, e.msg);
-    check_losses(&g, m, hidden, tokens, ids->n);
-    free(hidden);
+    assert_true(ids->n > KV_FEW_ROWS);
+    check_first(&g, m, tokens, ids->n);
+    check_first(&g, m, tokens, KV_FEW_ROWS); /* by stored matrices */
     free(tokens);
     kv_model_free(m);
     kv_safetensors_clear(&g.expected);

@@ -4,6 +4,8 @@
 
 #include "kernels/level.h"
 #include "kernels/scaled/minifloat.h"
+#include "kernels/weights/packed.h"
+#include "kernels/weights/rows.h"
 #include "lib/base/hash.h"
 #include "tests/weights_setup.h"
 
@@ -158,6 +160,85 @@ static void products_are_of_decoded_values(void **state)
             }
 }
 
+/* x of m rows times rows [first, first + n), as they are read. */
+static void check_rows(const struct kv_stored_rows *rows, enum kv_type type,
+                       size_t first, size_t n, size_t m)
+{
+    const enum kv_stored as =
+        type == KV_TYPE_F32 ? KV_STORED_F32 : KV_STORED_BF16;
+    const size_t row = rows->packed ? rows->packed->columns : rows->row;
+    void *read = kv_alloc(n * row, kv_type_bytes(type));
+    float *w = kv_alloc(n * row, sizeof(*w)),
+          *x = kv_alloc(m * row, sizeof(*x));
+    float *y = kv_alloc(m * (n + 1), sizeof(*y));
+
+    kv_stored_read(rows, first * row, n * row, type, read);
+    kv_stored_decode(as, read, n * row, w);
+    for (size_t i = 0; i < m * row; i++)
+        x[i] = (float)kv_random_normal(8, i);
+    for (size_t i = 0; i < m; i++)
+        y[i * (n + 1) + n] = 42;
+    kv_stored_rows_times(rows, first, n, type, x, m, y, n + 1);
+    for (size_t i = 0; i < m; i++) {
+        for (size_t r = 0; r < n; r++)
+            assert_true(y[i * (n + 1) + r] ==
+                        row_times(w + r * row, x + i * row, row));
+        assert_true(y[i * (n + 1) + n] == 42);
+    }
+    free(y);
+    free(x);
+    free(w);
+    free(read);
+}
+
+static void rows_multiply_as_they_are_read(void **state)
+{
+    enum { ROWS = 40, ROW = 256 };
+    static const struct kv_stored_rows ways[] = {
+        {.row = ROW},
+        {.row = ROW, .head = 4},
+        {.row = ROW, .head = 8, .turning = 2},
+        {.row = ROW, .run = 3, .step = 5},
+        {.row = ROW, .add = 1},
+        {.row = 32, .turned = ROWS},
+    };
+    uint8_t code[ROWS * ROW];
+    const float scale[ROWS] = {1, 2, 3};
+    const struct kv_packed scaled = {.packing = KV_PACKED_SCALED,
+                                     .rows = ROWS,
+                                     .columns = ROW,
+                                     .block_rows = 1,
+                                     .block_columns = ROW,
+                                     .code_type = KV_STORED_F8_E4M3,
+                                     .scale_type = KV_TYPE_F32,
+                                     .code = code,
+                                     .scale = scale};
+    const struct kv_stored_rows packed = {.packed = &scaled};
+
+    (void)state;
+    for (enum kv_stored t = 0; t < KV_STORED_OTHER; t++) {
+        uint8_t *b = test_blocks(t, ROWS * ROW / kv_stored_values(t));
+
+        for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++)
+            for (size_t m = 1; m <= 3; m++) {
+                struct kv_stored_rows rows = ways[i];
+
+                rows.type = t;
+                rows.data = b;
+                if (rows.turned && kv_stored_values(t) > 1)
+                    continue;
+                for (size_t n = 0; n <= 19; n += n == 1 ? 18 : 1) {
+                    check_rows(&rows, KV_TYPE_F32, n % 4, n, m);
+                    check_rows(&rows, KV_TYPE_BF16, n % 4, n, m);
+                }
+            }
+        free(b);
+    }
+    memset(code, 0x31, sizeof(code));
+    for (size_t m = 1; m <= 2; m++)
+        check_rows(&packed, KV_TYPE_F32, 1, 20, m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +247,7 @@ int main(void)
         cmocka_unit_test(small_floats_are_those_of_the_cache),
         cmocka_unit_test(what_is_no_number_shows),
         cmocka_unit_test(products_are_of_decoded_values),
+        cmocka_unit_test(rows_multiply_as_they_are_read),
     };
     int failed = 0;
 

@@ -165,3 +165,56 @@ void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
     }
     free(part);
 }
+
+/* ---- products ------------------------------------------------------------ */
+
+/* Whether a stored row's values are those of this type. */
+static bool is_direct(const struct kv_stored_rows *rows, enum kv_type type)
+{
+    return !rows->packed && !rows->turned && rows->add == 0 &&
+           (type == KV_TYPE_F32 || rows->type == KV_STORED_BF16);
+}
+
+/* One x; rows that lie one behind the other at a time. */
+static void times_stored(const struct kv_stored_rows *rows, size_t first,
+                         size_t n, const float *x, float *y)
+{
+    const size_t bytes =
+        rows->row / kv_stored_values(rows->type) * kv_stored_bytes(rows->type);
+
+    for (size_t i = 0, some; i < n; i += some) {
+        const size_t at = place(rows, first + i);
+
+        some = 1;
+        while (i + some < n && place(rows, first + i + some) == at + some)
+            some++;
+        kv_stored_times(rows->type, (const uint8_t *)rows->data + at * bytes,
+                        some, rows->row, x, y + i);
+    }
+}
+
+void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
+                          size_t n, enum kv_type type, const float *x, size_t m,
+                          float *y, size_t y_row)
+{
+    enum { ROWS = KV_PACKED_ROWS };
+    const enum kv_stored as =
+        type == KV_TYPE_BF16 ? KV_STORED_BF16 : KV_STORED_F32;
+    const size_t row = rows->packed ? rows->packed->columns : rows->row;
+    void *panel;
+
+    if (m == 1 && is_direct(rows, type)) {
+        times_stored(rows, first, n, x, y);
+        return;
+    }
+    panel = kv_alloc(ROWS * row, kv_type_bytes(type));
+    for (size_t i = 0; i < n; i += ROWS) {
+        const size_t some = n - i < ROWS ? n - i : ROWS;
+
+        kv_stored_read(rows, (first + i) * row, some * row, type, panel);
+        for (size_t j = 0; j < m; j++)
+            kv_stored_times(as, panel, some, row, x + j * row,
+                            y + j * y_row + i);
+    }
+    free(panel);
+}

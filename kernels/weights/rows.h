@@ -34,6 +34,14 @@ struct kv_stored_rows {
 void kv_stored_read(const struct kv_stored_rows *rows, size_t first, size_t n,
                     enum kv_type type, void *x);
 
+/* y [m][n], its rows y_row apart, = x [m][row] times the transpose of rows
+ * [first, first + n): of each the sums of kv_stored_times() over the values
+ * that kv_stored_read() gives in this type, so the same bits for any m and n.
+ * m is at least 1, type f32 or bf16. */
+void kv_stored_rows_times(const struct kv_stored_rows *rows, size_t first,
+                          size_t n, enum kv_type type, const float *x, size_t m,
+                          float *y, size_t y_row);
+
 /* Whether reading it is copying it. */
 bool kv_stored_is(const struct kv_stored_rows *rows, enum kv_type type);
 

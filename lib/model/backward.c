@@ -54,7 +54,8 @@ static void each_tile(const struct back *b,
 
 static const float *part(const struct kv_pass *p, enum kv_part which)
 {
-    return kv_layers_matrix(p->m->layers, which);
+    return which <= KV_P_DOWN ? kv_layers_matrix(p->m->layers, which)
+                              : kv_layers_vector(p->m->layers, which);
 }
 
 static void add_bias(float *x, size_t rows, size_t n, const float *bias)

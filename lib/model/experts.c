@@ -21,19 +21,25 @@ static int multiply(const struct work *w, enum kv_part part, size_t expert,
                     size_t outputs, size_t c_row, struct kv_err *e)
 {
     const struct kv_backend *b = w->p->b;
-    const uint8_t *all = kv_layers_matrix(w->p->m->layers, part);
+    const struct kv_layers *layers = w->p->m->layers;
+    const size_t bytes = outputs * inputs * kv_type_bytes(b->weight_type);
+    struct kv_stored_part stored;
+    struct kv_product product = {.rows = rows,
+                                 .outputs = outputs,
+                                 .inputs = inputs,
+                                 .a = a,
+                                 .c = c,
+                                 .c_row = c_row};
 
-    return b->multiply(
-        b,
-        &(struct kv_product){.rows = rows,
-                             .outputs = outputs,
-                             .inputs = inputs,
-                             .a = a,
-                             .w = all + expert * outputs * inputs *
-                                            kv_type_bytes(b->weight_type),
-                             .c = c,
-                             .c_row = c_row},
-        e);
+    if (w->p->few) {
+        stored = kv_layers_stored_rows(layers, part, expert * outputs, outputs);
+        product.stored = &stored;
+        product.n_stored = 1;
+    } else {
+        product.w =
+            (const uint8_t *)kv_layers_matrix(layers, part) + expert * bytes;
+    }
+    return b->multiply(b, &product, e);
 }
 
 /* Logits of a token become the shares of the largest ones; of equal ones, of

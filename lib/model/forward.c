@@ -18,7 +18,7 @@ struct kv_host_layer {
 /* Tokens that tiles do not cross: a window's, or all. */
 static size_t stretch(const struct kv_pass *p)
 {
-    return p->b->windows ? p->n : p->n_windows * p->n;
+    return p->b->windows && !p->few ? p->n : p->n_windows * p->n;
 }
 
 static size_t per_stretch(const struct kv_pass *p)
@@ -68,6 +68,10 @@ int kv_pass_load(struct kv_pass *p, size_t layer, size_t next, struct kv_err *e)
     p->loaded = layer;
     p->shape = kv_shape_layer(s, layer);
     p->rope = p->ropes + (p->shape.window ? p->n * 2 * s->n_rot : 0);
+    if (p->few) {
+        kv_layers_turn_to(p->m->layers, layer);
+        return 0;
+    }
     return kv_layers_load(p->m->layers, layer, next, e);
 }
 
@@ -89,17 +93,22 @@ static int multiply(const struct kv_pass *p, const struct kv_tile *t,
                     enum kv_part part, const void *a, size_t inputs, float *c,
                     size_t outputs, bool add, struct kv_err *e)
 {
-    return p->b->multiply(
-        p->b,
-        &(struct kv_product){.rows = t->rows,
-                             .outputs = outputs,
-                             .inputs = inputs,
-                             .a = a,
-                             .w = kv_layers_matrix(p->m->layers, part),
-                             .c = c,
-                             .c_row = outputs,
-                             .add = add},
-        e);
+    struct kv_stored_part stored[KV_LAYERS_STORED];
+    struct kv_product product = {.rows = t->rows,
+                                 .outputs = outputs,
+                                 .inputs = inputs,
+                                 .a = a,
+                                 .c = c,
+                                 .c_row = outputs,
+                                 .add = add};
+
+    if (p->few) {
+        product.stored = stored;
+        product.n_stored = kv_layers_stored(p->m->layers, part, stored);
+    } else {
+        product.w = kv_layers_matrix(p->m->layers, part);
+    }
+    return p->b->multiply(p->b, &product, e);
 }
 
 /* *a: what enters the products of a half of the layer: x, or its norm where one
@@ -486,7 +495,11 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      struct kv_err *e)
 {
     const size_t bytes = n_windows * n * m->config.hidden * sizeof(*hidden);
-    struct kv_pass p = {.m = m, .n_windows = n_windows, .n = n, .first = first};
+    struct kv_pass p = {.m = m,
+                        .n_windows = n_windows,
+                        .n = n,
+                        .first = first,
+                        .few = m->backend->on_host && n <= KV_FEW_ROWS};
     const void *x;
     int rc;
 

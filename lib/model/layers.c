@@ -14,9 +14,11 @@ struct kv_layers {
     const struct kv_model_weights *w;
     size_t n_layers;
     bool large;
-    size_t at[KV_PARTS], layer_bytes; /* part p of a layer is at at[p] */
+    size_t at[KV_PARTS]; /* part p of a layer, in its block or its vectors */
+    size_t layer_bytes, vector_bytes; /* of a block, of a layer's vectors */
     size_t n_resident; /* layers that stay; the others share the last block */
-    uint8_t **block;   /* [n_layers or n_resident + 1] */
+    uint8_t **block;   /* matrices: [n_layers or n_resident + 1] */
+    uint8_t *vectors;  /* [n_layers][vector_bytes] */
     size_t passing;    /* the layer that is in the last block; SIZE_MAX: none */
     size_t loaded;
     float *norm, *norm_bias, *head_bias;
@@ -74,22 +76,24 @@ static void lay_out(struct kv_layers *l)
 {
     for (enum kv_part p = 0; p < KV_PARTS; p++) {
         const struct kv_weight *part = l->w->layer[0].part[p];
+        size_t *bytes = is_matrix(p) ? &l->layer_bytes : &l->vector_bytes;
 
         if (part && !(follows(p) && l->w->layer[0].part[p - 1]))
-            l->layer_bytes = line_up(l->layer_bytes);
-        l->at[p] = l->layer_bytes;
+            *bytes = line_up(*bytes);
+        l->at[p] = *bytes;
         for (; part; part = part->next)
-            l->layer_bytes += part->n * kv_type_bytes(type_of(l, p));
+            *bytes += part->n * kv_type_bytes(type_of(l, p));
     }
     l->layer_bytes = line_up(l->layer_bytes);
+    l->vector_bytes = line_up(l->vector_bytes);
 }
 
 /* How many layers stay. */
 static int plan(struct kv_layers *l, size_t free, size_t beside,
                 struct kv_err *e)
 {
-    const size_t rest =
-        l->w->head->n * kv_type_bytes(l->b->weight_type) + beside;
+    const size_t rest = l->w->head->n * kv_type_bytes(l->b->weight_type) +
+                        l->n_layers * l->vector_bytes + beside;
 
     if (!l->w->head->data)
         l->n_resident = l->n_layers;
@@ -136,11 +140,11 @@ static struct kv_load load_part(const struct kv_layers *l, size_t layer,
     return one;
 }
 
-/* One part after another: the pages of no more than one are held. */
+/* One matrix after another: the pages of no more than one are held. */
 static int put_large(const struct kv_layers *l, size_t layer, size_t next,
                      uint8_t *to, struct kv_err *e)
 {
-    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+    for (enum kv_part p = 0; is_matrix(p); p++) {
         const struct kv_weight *ahead = l->w->layer[next].part[p];
         uint8_t *at = to + l->at[p];
 
@@ -160,22 +164,22 @@ static int put_large(const struct kv_layers *l, size_t layer, size_t next,
     return 0;
 }
 
-static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
-                     uint8_t *to, struct kv_err *e)
+/* The layer's parts [first, end). */
+static int put_parts(const struct kv_layers *l, size_t layer,
+                     enum kv_part first, enum kv_part end, uint8_t *to,
+                     struct kv_err *e)
 {
     const struct kv_weight *const *part = l->w->layer[layer].part;
     struct kv_load *load;
     size_t n = 0;
     int rc;
 
-    if (l->large)
-        return put_large(l, layer, next, to, e);
-    for (enum kv_part p = 0; p < KV_PARTS; p++)
+    for (enum kv_part p = first; p < end; p++)
         for (const struct kv_weight *w = part[p]; w; w = w->next)
             n++;
     load = kv_alloc(n, sizeof(*load));
     n = 0;
-    for (enum kv_part p = 0; p < KV_PARTS; p++) {
+    for (enum kv_part p = first; p < end; p++) {
         uint8_t *at = to + l->at[p];
 
         for (const struct kv_weight *w = part[p]; w; w = w->next) {
@@ -188,6 +192,24 @@ static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
     return rc;
 }
 
+static int put_layer(const struct kv_layers *l, size_t layer, size_t next,
+                     uint8_t *to, struct kv_err *e)
+{
+    return l->large ? put_large(l, layer, next, to, e)
+                    : put_parts(l, layer, 0, KV_P_Q_BIAS, to, e);
+}
+
+static int put_vectors(struct kv_layers *l, struct kv_err *e)
+{
+    if (l->b->alloc((void **)&l->vectors, l->n_layers * l->vector_bytes, e))
+        return -1;
+    for (size_t i = 0; i < l->n_layers; i++)
+        if (put_parts(l, i, KV_P_Q_BIAS, KV_PARTS,
+                      l->vectors + i * l->vector_bytes, e))
+            return -1;
+    return 0;
+}
+
 static size_t blocks(const struct kv_layers *l)
 {
     return l->n_resident < l->n_layers ? l->n_resident + 1 : l->n_layers;
@@ -198,7 +220,7 @@ static int put_head(struct kv_layers *l, struct kv_err *e)
     const struct kv_weight *head = l->w->head;
     const size_t bytes = head->n * kv_type_bytes(l->b->weight_type);
 
-    if (l->b->on_host && bytes > head_bytes)
+    if (l->head || (l->b->on_host && bytes > head_bytes))
         return 0;
     if (l->b->alloc(&l->head, bytes, e))
         return -1;
@@ -230,6 +252,8 @@ static int put_vector(const struct kv_layers *l, const struct kv_weight *w,
 static int put_weights(struct kv_layers *l, struct kv_err *e)
 {
     l->block = kv_alloc(blocks(l), sizeof(*l->block));
+    if (put_vectors(l, e))
+        return -1;
     for (size_t i = 0; i < l->n_resident; i++)
         if (l->b->alloc((void **)&l->block[i], l->layer_bytes, e) ||
             put_layer(l, i, i + 1 < l->n_resident ? i + 1 : i, l->block[i], e))
@@ -237,7 +261,7 @@ static int put_weights(struct kv_layers *l, struct kv_err *e)
     return put_vector(l, l->w->norm, l->w->norm_add, &l->norm, e) ||
            put_vector(l, l->w->norm_bias, 0, &l->norm_bias, e) ||
            put_vector(l, l->w->head_bias, 0, &l->head_bias, e) ||
-           put_head(l, e);
+           (!l->b->on_host && put_head(l, e));
 }
 
 int kv_layers_new(struct kv_layers **out, const struct kv_backend *b,
@@ -264,6 +288,7 @@ void kv_layers_free(struct kv_layers *l)
         return;
     for (size_t i = 0; l->block && i < blocks(l); i++)
         l->b->free(l->block[i]);
+    l->b->free(l->vectors);
     l->b->free(l->norm);
     l->b->free(l->norm_bias);
     l->b->free(l->head_bias);
@@ -288,6 +313,11 @@ int kv_layers_load(struct kv_layers *l, size_t layer, size_t next,
     return 0;
 }
 
+void kv_layers_turn_to(struct kv_layers *l, size_t layer)
+{
+    l->loaded = layer;
+}
+
 const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part)
 {
     const size_t i = l->loaded < l->n_resident ? l->loaded : l->n_resident;
@@ -297,7 +327,50 @@ const void *kv_layers_matrix(const struct kv_layers *l, enum kv_part part)
 
 const float *kv_layers_vector(const struct kv_layers *l, enum kv_part part)
 {
-    return kv_layers_matrix(l, part);
+    const uint8_t *all = l->vectors + l->loaded * l->vector_bytes;
+
+    return l->w->layer[l->loaded].part[part]
+               ? (const float *)(all + l->at[part])
+               : NULL;
+}
+
+static struct kv_stored_part stored_rows(const struct kv_weight *w,
+                                         size_t first, size_t n)
+{
+    return (struct kv_stored_part){
+        .rows = kv_weight_rows(w), .first = first, .outputs = n};
+}
+
+size_t kv_layers_stored(const struct kv_layers *l, enum kv_part part,
+                        struct kv_stored_part stored[KV_LAYERS_STORED])
+{
+    const struct kv_weight *const *w =
+        (const struct kv_weight *const *)l->w->layer[l->loaded].part + part;
+    size_t n = 0;
+
+    do {
+        stored[n] = stored_rows(w[n], 0, w[n]->dims[0]);
+        n++;
+    } while (follows(part + n) && w[n]);
+    return n;
+}
+
+struct kv_stored_part kv_layers_stored_rows(const struct kv_layers *l,
+                                            enum kv_part part, size_t first,
+                                            size_t n)
+{
+    const struct kv_weight *w = l->w->layer[l->loaded].part[part];
+
+    for (size_t rows; first >= (rows = w->n / w->dims[w->n_dims - 1]);
+         w = w->next)
+        first -= rows;
+    return stored_rows(w, first, n);
+}
+
+struct kv_stored_part kv_layers_stored_head(const struct kv_layers *l,
+                                            size_t first, size_t n)
+{
+    return stored_rows(l->w->head, first, n);
 }
 
 const float *kv_layers_norm(const struct kv_layers *l)
@@ -320,13 +393,19 @@ size_t kv_layers_panel(const struct kv_layers *l)
     return l->b->on_host ? PANEL : l->w->head->dims[0];
 }
 
-int kv_layers_head(const struct kv_layers *l, size_t first, size_t n,
+int kv_layers_head(struct kv_layers *l, size_t first, size_t n,
                    struct kv_workspace *w, const void **head, struct kv_err *e)
 {
     const size_t h = l->w->head->dims[1];
     const enum kv_type type = l->b->weight_type;
     const size_t row = h * kv_type_bytes(type);
+    int rc = 0;
 
+    /* On the CPU it is made when it is wanted: tiles may want it at once. */
+#pragma omp critical(kv_layers_head)
+    rc = put_head(l, e);
+    if (rc)
+        return -1;
     if (!l->head) {
         if (kv_workspace_want(l->b, w, n * row, e))
             return -1;

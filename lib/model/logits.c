@@ -5,9 +5,15 @@ struct panel {
     struct kv_model *m;
     const float *x;
     size_t n, first, columns;
-    const void *head;
+    const void *head; /* NULL: no tile of rows wants it widened */
     float *logits;
 };
+
+/* Whether the head stays stored for a tile of so many rows. */
+static bool is_few(const struct kv_backend *b, size_t rows)
+{
+    return b->on_host && rows <= KV_FEW_ROWS;
+}
 
 /* The head's bias, where it has one. */
 static int add_bias(const struct panel *p, float *to, size_t rows,
@@ -32,6 +38,8 @@ static int panel_tile(const void *arg, size_t i, size_t thread,
     const size_t n_vocab = p->m->config.n_vocab;
     const float cap = p->m->config.logit_cap;
     float *to = p->logits + t * n_vocab + p->first;
+    const struct kv_stored_part stored =
+        kv_layers_stored_head(p->m->layers, p->first, p->columns);
     const void *a;
 
     (void)thread;
@@ -42,9 +50,11 @@ static int panel_tile(const void *arg, size_t i, size_t thread,
                                          .outputs = p->columns,
                                          .inputs = h,
                                          .a = a,
-                                         .w = p->head,
+                                         .w = is_few(b, rows) ? NULL : p->head,
                                          .c = to,
-                                         .c_row = n_vocab},
+                                         .c_row = n_vocab,
+                                         .stored = &stored,
+                                         .n_stored = 1},
                     e) ||
         add_bias(p, to, rows, e))
         return -1;
@@ -55,7 +65,8 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
                    struct kv_err *e)
 {
     const struct kv_backend *b = m->backend;
-    const size_t n_vocab = m->config.n_vocab, max = kv_layers_panel(m->layers);
+    const size_t n_vocab = m->config.n_vocab;
+    const size_t max = is_few(b, n) ? n_vocab : kv_layers_panel(m->layers);
     struct kv_workspace panel = {NULL, 0};
     struct panel p = {.m = m, .x = x, .n = n, .logits = logits};
     int rc = 0;
@@ -66,9 +77,9 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
             n * m->config.hidden * kv_type_bytes(b->input_type), e);
     for (; p.first < n_vocab && !rc; p.first += max) {
         p.columns = n_vocab - p.first < max ? n_vocab - p.first : max;
-        rc =
-            kv_layers_head(m->layers, p.first, p.columns, &panel, &p.head, e) ||
-            b->each((n + b->tile - 1) / b->tile, panel_tile, &p, e);
+        rc = (!is_few(b, n) && kv_layers_head(m->layers, p.first, p.columns,
+                                              &panel, &p.head, e)) ||
+             b->each((n + b->tile - 1) / b->tile, panel_tile, &p, e);
     }
     kv_workspace_clear(b, &panel);
     return rc ? -1 : 0;

@@ -4,7 +4,9 @@
  * Weights stay memory-mapped in their stored type and are widened to f32 one
  * layer at a time, while a group of windows passes through that layer.  So a
  * forward pass needs one layer in f32 beside its activations; a head of up to
- * 256 MiB in f32 is kept too, a larger one is widened piece by piece. */
+ * 256 MiB in f32 is kept too, a larger one is widened piece by piece.  Windows
+ * of a few tokens, as of text that is made, are multiplied by weights as they
+ * lie there. */
 #ifndef KV_MODEL_H
 #define KV_MODEL_H
 

@@ -3,7 +3,8 @@
  *
  * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU tiles
  * never cross windows and do not follow the number of threads, and every
- * product is one tile's: so the bits depend on neither. */
+ * product is one tile's: so the bits depend on neither.  (Windows of a few
+ * tokens share tiles, whose products have the same bits of any rows.) */
 #ifndef KV_MODEL_PASS_H
 #define KV_MODEL_PASS_H
 
@@ -32,6 +33,7 @@ struct kv_pass {
     float *kept_in, *kept_mid;
     size_t kept_from;
     unsigned skip; /* bit 1 << kv_step_part: what a timed pass leaves out */
+    bool few; /* n is up to KV_FEW_ROWS: matrices stay stored.  On the CPU */
 
     const struct kv_backend *b;
     size_t hidden, inter, q_dim, kv_dim;
