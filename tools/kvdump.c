@@ -460,8 +460,8 @@ int main(int argc, char **argv)
         KV_STR(0, "layers", &a.layers, "A-B", "layers (all)"),
         KV_STR(0, "dtype", &a.dtype, "T", "f32, f16 or bf16 (f32)"),
         KV_STR(0, "gemm", &a.gemm, "T",
-               "products with weights in f32, or in bf16 where\n"
-               "weights are bf16 and the processor has it (f32)"),
+               "products with weights in f32, or in bf16, to which\n"
+               "both are rounded, where the processor has it (f32)"),
         KV_FLAG(0, "fisher", &a.fisher,
                 "also the squared gradients of the loss by k and\n"
                 "v, in f32"),

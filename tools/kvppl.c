@@ -401,8 +401,8 @@ int main(int argc, char **argv)
         KV_FLAG(0, "kl-divergence", &a.kl_read,
                 "read that file instead, and compare with it"),
         KV_STR(0, "gemm", &a.gemm, "T",
-               "products with weights in f32, or in bf16 where\n"
-               "weights are bf16 and the processor has it (f32)"),
+               "products with weights in f32, or in bf16, to which\n"
+               "both are rounded, where the processor has it (f32)"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
                 "no perplexity: continue -f (or a BOS) by N tokens,\n"
                 "or until the model ends its text"),

@@ -109,6 +109,10 @@ void kv_store_put_float_row(const struct kv_store *s, size_t t,
 {
     const size_t bytes = value_bytes(s);
 
+    if (s->values) { /* side by side */
+        memcpy(tile + bytes * place(s, t, 0), from, bytes * s->head_dim);
+        return;
+    }
     for (size_t c = 0; c < s->head_dim; c++)
         memcpy(tile + bytes * place(s, t, c), (const uint8_t *)from + c * bytes,
                bytes);

@@ -274,19 +274,6 @@ int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
 
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e)
 {
-    const struct kv_model_weights *w = &m->weights;
-    const struct kv_weight *bad =
-        w->head->type == KV_STORED_BF16 ? NULL : w->head;
-
-    for (size_t l = m->config.shape.n_layers; l-- > 0;)
-        for (enum kv_part p = KV_P_Q; p <= KV_P_DOWN; p++)
-            for (const struct kv_weight *t = w->layer[l].part[p]; t;
-                 t = t->next)
-                if (t->type != KV_STORED_BF16)
-                    bad = t;
-    if (bad)
-        return kv_fail(e, "--gemm bf16 wants weights in bf16: %s of %s is %s",
-                       bad->name, m->info.name, bad->dtype);
     if (!kv_gemm_has_bf16())
         return kv_fail(e,
                        "--gemm bf16: this processor, or %s, has no products in "

@@ -65,10 +65,10 @@ struct kv_device;
 int kv_model_to_device(struct kv_model *m, const struct kv_device *d,
                        size_t memory, struct kv_err *e);
 
-/* Once: from here on products with matrices run in bf16 on the CPU, what goes
- * into one is rounded to it, sums are f32.  Fails, saying which, where a matrix
- * is not bf16, or the machine has no such products.  Not for
- * kv_model_backward(). */
+/* Once: from here on products with matrices run in bf16 on the CPU: matrices of
+ * other types, and what goes into a product, are rounded to it, sums are f32.
+ * Fails where the machine has no such products.  Not for kv_model_backward().
+ */
 int kv_model_to_bf16(struct kv_model *m, struct kv_err *e);
 
 /* What products with matrices are in: "f32", "bf16", "f16". */
