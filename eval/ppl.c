@@ -2,7 +2,6 @@
 #include "eval/loop.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
-#include "lib/base/progress.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -206,7 +205,7 @@ static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
     return sum / (double)n;
 }
 
-/* Attention that steps a progress bar of windows times layers. */
+/* Attention that steps the progress bar. */
 struct watched {
     struct kv_attention of;
     struct kv_progress *progress;
@@ -217,17 +216,17 @@ static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     const struct watched *w = arg;
     const int rc = w->of.run(w->of.arg, x, e);
 
-    kv_progress_step(w->progress, x->n_windows);
+    if (w->progress)
+        kv_progress_step(w->progress, x->n_windows);
     return rc;
 }
 
 static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
                      float *hidden, float *base, struct kv_klbase *to_file,
-                     struct kv_score *score, struct kv_progress *progress,
-                     struct kv_err *e)
+                     struct kv_score *score, struct kv_err *e)
 {
     struct watched watched = {kv_loop_attention(loop, g->first_window),
-                              progress};
+                              p->plan.progress};
     const struct kv_attention attention = {watched_run, &watched};
     const bool first_run = !p->has_base;
     const bool kl = p->plan.kl && (p->plan.kl_file || !first_run);
@@ -270,12 +269,10 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     const size_t hidden = p->info->hidden, all = p->plan.n_windows;
     struct kv_loop *loop = NULL;
     struct kv_score *score = kv_score_new();
-    struct kv_progress progress;
     float *states = NULL, *base = NULL;
     struct kv_loss *tokens = NULL;
     int rc = -1;
 
-    kv_progress_init(&progress, spec->text, all * p->info->shape.n_layers);
     if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
                     p->plan.seed, kv_model_backend(p->plan.model), e))
         goto out;
@@ -289,7 +286,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                           .score = tokens};
 
         if (kv_interrupted(e) ||
-            run_group(p, loop, &g, states, base, to_file, score, &progress, e))
+            run_group(p, loop, &g, states, base, to_file, score, e))
             goto out;
     }
     p->has_base = true;
@@ -297,7 +294,8 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
     *bits = kv_loop_bits(loop);
     rc = 0;
 out:
-    kv_progress_clear(&progress);
+    if (p->plan.progress)
+        kv_progress_clear(p->plan.progress);
     free(tokens);
     free(base);
     free(states);

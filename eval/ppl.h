@@ -10,6 +10,7 @@
 #include "eval/klbase.h"
 #include "eval/protocol.h"
 #include "eval/score.h"
+#include "lib/base/progress.h"
 #include "lib/calib.h"
 #include "lib/columns.h"
 #include "lib/model/model.h"
@@ -24,6 +25,8 @@ struct kv_ppl_plan {
     bool kl;                   /* divergence from the base too */
     struct kv_klbase *kl_file; /* the base's probabilities from a file instead
                                 * of the base run; or NULL */
+    struct kv_progress *progress; /* a step for each window and layer of a run,
+                                   * or NULL; cleared after each run */
 };
 
 struct kv_ppl;

@@ -600,16 +600,19 @@ class Calib(ToolTest):
         self.assertEqual(os.listdir(self.dir), [])
 
     def test_progress_on_a_terminal_alone(self):
-        args = self.kvcalib("-s", "pq:d4b3")
-        self.assertNotIn("%", self.good(*args).stderr)
-        ours, theirs = pty.openpty()
-        done = subprocess.run([os.path.join(TOOLS, args[0]), *args[1:]],
-                              stderr=theirs, timeout=240)
-        shown = os.read(ours, 1 << 16).decode()
-        os.close(ours)
-        os.close(theirs)
-        self.assertEqual(done.returncode, 0)
-        self.assertRegex(shown, r"pq:d4b3\S*: +\d+% \d+/\d+")
+        ppl = ["kvppl", "-m", self.model, "-f", self.text, "-n", "2", "-s",
+               "f32", "-s", "f16", "-s", "kivi", "-o", self.path("o.csv")]
+        for args, bar in ((self.kvcalib("-s", "pq:d4b3"), r"pq:d4b3\S*"),
+                          (ppl, r"row 1 of 3, f32\S*")):
+            self.assertNotIn("%", self.good(*args).stderr)
+            ours, theirs = pty.openpty()
+            done = subprocess.run([os.path.join(TOOLS, args[0]), *args[1:]],
+                                  stderr=theirs, timeout=240)
+            shown = os.read(ours, 1 << 16).decode()
+            os.close(ours)
+            os.close(theirs)
+            self.assertEqual(done.returncode, 0)
+            self.assertRegex(shown, bar + r": +\d+% \d+/\d+")
 
 
 class Every(ToolTest):

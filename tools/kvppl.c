@@ -251,6 +251,8 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
 {
     const double start = kv_seconds();
 
+    snprintf(r->what, sizeof(r->what), "row %zu of %zu, %s", ++r->row,
+             r->n_rows, spec->text);
     if (kv_ppl_run(r->ppl, spec, kv_spec_calibrated(spec) ? r->calib : NULL,
                    to_file, &row->score, &row->bits, e) ||
         kv_inputs_unchanged(e))
@@ -258,6 +260,27 @@ static int run_row(struct kvppl_run *r, const struct kv_spec *spec,
     row->seconds = kv_seconds() - start;
     say_row(r, spec, &row->score);
     return 0;
+}
+
+/* Whether the row is there from an earlier run. */
+static bool is_kept(const struct kvppl_run *r, const struct kv_spec *spec,
+                    struct row *row)
+{
+    return r->journal &&
+           kv_journal_find(r->journal, spec->text, (double *)row, ROW_NUMBERS);
+}
+
+static void start_progress(struct kvppl_run *r, const struct kv_spec *base)
+{
+    struct row row;
+
+    r->n_rows = 1;
+    for (size_t i = 0; i < r->n_specs; i++)
+        r->n_rows += strcmp(r->spec[i].text, base->text) != 0 &&
+                     !is_kept(r, &r->spec[i], &row);
+    kv_progress_init(&r->progress, r->what,
+                     r->n_rows * r->text.n *
+                         kv_model_info(r->model)->shape.n_layers);
 }
 
 /* The base line always runs: the others are compared with it.  A shard that
@@ -268,16 +291,16 @@ static int run_specs(struct kvppl_run *r, struct kv_err *e)
     struct row row;
 
     if (kv_spec_parse(&base, "f32", e) ||
-        kv_spec_fit(&base, &kv_model_info(r->model)->shape, e) ||
-        run_row(r, &base, r->to_file, &row, e))
+        kv_spec_fit(&base, &kv_model_info(r->model)->shape, e))
+        return -1;
+    start_progress(r, &base);
+    if (run_row(r, &base, r->to_file, &row, e))
         return -1;
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
         const bool is_base = !strcmp(spec->text, base.text);
 
-        if (!is_base &&
-            (!r->journal || !kv_journal_find(r->journal, spec->text,
-                                             (double *)&row, ROW_NUMBERS)) &&
+        if (!is_base && !is_kept(r, spec, &row) &&
             (run_row(r, spec, NULL, &row, e) ||
              (r->journal &&
               kv_journal_add(r->journal, spec->text, (const double *)&row,
@@ -315,7 +338,8 @@ static int perplexity(struct kvppl_run *r, const struct kvppl_args *a,
                                 .memory = a->common.memory,
                                 .seed = a->common.seed,
                                 .kl = a->kl || a->kl_read,
-                                .kl_file = r->from_file};
+                                .kl_file = r->from_file,
+                                .progress = &r->progress};
     if (kv_ppl_new(&r->ppl, &plan, e) || run_specs(r, e))
         goto out;
     file = r->to_file;

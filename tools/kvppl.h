@@ -5,6 +5,7 @@
 #include "eval/klbase.h"
 #include "eval/ppl.h"
 #include "lib/base/hash.h"
+#include "lib/base/progress.h"
 #include "lib/journal.h"
 #include "lib/windows.h"
 #include "tools/common.h"
@@ -30,6 +31,9 @@ struct kvppl_run {
     struct kv_spec *spec;
     size_t n_specs;
     struct kv_ppl *ppl;
+    struct kv_progress progress;   /* over all rows: windows x layers */
+    char what[KV_SPEC_CHARS + 64]; /* "row 3 of 18, SPEC" */
+    size_t row, n_rows;            /* that run */
     struct kv_klbase *from_file, *to_file;
     struct kv_results *table;
     struct kv_journal *journal; /* or NULL */
