@@ -189,7 +189,8 @@ struct kv_backend {
     int (*decode)(const struct kv_coder *c, const uint8_t *bytes,
                   size_t n_blocks, float *x, struct kv_err *e);
 
-    /* loss [rows], host memory, of logits and base (NULL: none) [rows][n_vocab]
+    /* NULL on the CPU, which sums losses panel by panel (kernels/loss.h).
+     * loss [rows], host memory, of logits and base (NULL: none) [rows][n_vocab]
      * against target [rows], host memory, each below n_vocab. */
     int (*loss)(const struct kv_backend *b, const float *logits,
                 const float *base, const int32_t *target, size_t rows,

@@ -1,7 +1,6 @@
 #include "kernels/attend.h"
 #include "kernels/backend.h"
 #include "kernels/gemm.h"
-#include "kernels/loss.h"
 #include "kernels/rope.h"
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
@@ -311,28 +310,6 @@ static int attend(const struct kv_backend *b, const struct kv_attend_job *job,
     return 0;
 }
 
-static int loss(const struct kv_backend *b, const float *logits,
-                const float *base, const int32_t *target, size_t rows,
-                size_t n_vocab, struct kv_loss *out, struct kv_err *e)
-{
-#pragma omp parallel
-    {
-        float *log_p = kv_alloc(base ? n_vocab : 0, 2 * sizeof(*log_p));
-
-#pragma omp for schedule(static)
-        for (size_t r = 0; r < rows; r++) {
-            if (base)
-                kv_log_softmax(base + r * n_vocab, n_vocab, log_p,
-                               log_p + n_vocab);
-            kv_loss_row(logits + r * n_vocab, base ? log_p : NULL,
-                        log_p + n_vocab, -HUGE_VALF, n_vocab, target[r],
-                        &out[r]);
-        }
-        free(log_p);
-    }
-    return 0;
-}
-
 struct kv_backend *kv_backend_cpu(enum kv_type weight)
 {
     struct kv_backend *b = kv_alloc(1, sizeof(*b));
@@ -363,7 +340,6 @@ struct kv_backend *kv_backend_cpu(enum kv_type weight)
         .cap = cap_rows,
         .rotate = rotate,
         .attend = attend,
-        .loss = loss,
     };
     return b;
 }

@@ -48,3 +48,81 @@ void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
     loss->same = kv_row_argmax(logits, n) == kv_row_argmax(base_log_p, n);
     loss->kl = (float)divergence(base_log_p, p, logits, lse, n, floor);
 }
+
+/* log(exp(a) + exp(b)), a with weight 0 where it is of nothing. */
+static double add_log(bool none, double a, double b)
+{
+    const double max = a > b ? a : b;
+
+    return none ? b : max + log(exp(a - max) + exp(b - max));
+}
+
+/* sum of p (x - y) over that of p = exp(x - max). */
+static double mean_excess(const float *x, const float *y, float max, size_t n,
+                          float *p)
+{
+    enum { LANES = 8 };
+    double lane[LANES] = {0}, sum = 0, all;
+
+    memcpy(p, x, n * sizeof(*p));
+    all = kv_row_exp(p, n, max);
+    for (size_t i = 0; i < n; i += LANES)
+        for (size_t j = 0; j < LANES && i + j < n; j++)
+            lane[j] += (double)p[i + j] * ((double)x[i + j] - (double)y[i + j]);
+    for (size_t j = 0; j < LANES; j++)
+        sum += lane[j];
+    return sum / all;
+}
+
+static void add_top(const float *x, size_t n, size_t seen, float *top,
+                    size_t *at)
+{
+    const size_t i = kv_row_argmax(x, n);
+
+    if (seen && !(x[i] > *top))
+        return;
+    *top = x[i];
+    *at = seen + i;
+}
+
+void kv_loss_add(struct kv_loss_sum *s, const float *logits, const float *base,
+                 size_t n, int32_t target, float *work)
+{
+    const bool none = !s->n;
+    const bool here = (size_t)target >= s->n && (size_t)target < s->n + n;
+    const size_t i = here ? (size_t)target - s->n : 0;
+
+    if (here)
+        s->target = logits[i];
+    s->lse = add_log(none, s->lse, kv_log_sum_exp(logits, n));
+    if (base) {
+        const double lse = kv_log_sum_exp(base, n);
+        const double all = add_log(none, s->base_lse, lse);
+
+        if (here)
+            s->base_target = base[i];
+        s->excess = (none ? 0 : s->excess * exp(s->base_lse - all)) +
+                    mean_excess(base, logits, kv_row_max(base, n), n, work) *
+                        exp(lse - all);
+        s->base_lse = all;
+        add_top(logits, n, s->n, &s->top, &s->at);
+        add_top(base, n, s->n, &s->base_top, &s->base_at);
+    }
+    s->n += n;
+}
+
+struct kv_loss kv_loss_end(const struct kv_loss_sum *s, bool has_base)
+{
+    const double log_q = (double)s->target - s->lse;
+    const double log_p = (double)s->base_target - s->base_lse;
+
+    if (!has_base)
+        return (struct kv_loss){.nll = (float)-log_q};
+    return (struct kv_loss){
+        .nll = (float)-log_q,
+        .base_nll = (float)-log_p,
+        .dp = (float)(exp(log_q) - exp(log_p)),
+        .same = s->at == s->base_at,
+        .kl = (float)(s->excess - s->base_lse + s->lse),
+    };
+}

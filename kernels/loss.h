@@ -20,4 +20,20 @@ void kv_log_softmax(const float *x, size_t n, float *log_p, float *p);
 void kv_loss_row(const float *logits, const float *base_log_p, const float *p,
                  float floor, size_t n, int32_t target, struct kv_loss *loss);
 
+/* The same, floor -infinity, of logits that come in parts of the vocabulary;
+ * base: a base's logits, or NULL each time.  A sum of all zeros is empty. */
+struct kv_loss_sum {
+    size_t n; /* logits so far */
+    double lse, base_lse;
+    double excess; /* of the base's logits, by the base's probabilities */
+    float target, base_target;
+    float top, base_top; /* the largest */
+    size_t at, base_at;  /* where */
+};
+
+/* The next n.  work: [n] to write in, where there is a base. */
+void kv_loss_add(struct kv_loss_sum *s, const float *logits, const float *base,
+                 size_t n, int32_t target, float *work);
+struct kv_loss kv_loss_end(const struct kv_loss_sum *s, bool has_base);
+
 #endif

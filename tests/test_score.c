@@ -2,6 +2,7 @@
 #include "eval/klbase.h"
 #include "eval/protocol.h"
 #include "eval/score.h"
+#include "kernels/loss.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
@@ -317,6 +318,54 @@ static void test_protocols(void **state)
     assert_says(e, "--keep-window");
 }
 
+/* Losses by definition, in double, and of rows whose logits come in parts. */
+static void loss_in_parts(float spread, size_t part, int32_t target)
+{
+    enum { N = 1000 };
+    float q[N], p[N], work[N];
+    double q_sum = 0, p_sum = 0, kl = 0;
+    size_t q_top = 0, p_top = 0;
+    struct kv_loss_sum sum = {0}, alone = {0};
+    struct kv_loss loss;
+
+    for (size_t i = 0; i < N; i++) {
+        p[i] = 20 + spread * (float)kv_random_normal(1, i);
+        q[i] = p[i] + 1 + 0.01f * spread * (float)kv_random_normal(2, i);
+        q_sum += exp((double)q[i]);
+        p_sum += exp((double)p[i]);
+        q_top = q[i] > q[q_top] ? i : q_top;
+        p_top = p[i] > p[p_top] ? i : p_top;
+    }
+    for (size_t i = 0; i < N; i++)
+        kl += exp((double)p[i]) / p_sum *
+              ((double)p[i] - log(p_sum) - (double)q[i] + log(q_sum));
+    for (size_t i = 0, n; i < N; i += n) {
+        n = N - i < part ? N - i : part;
+        kv_loss_add(&sum, q + i, p + i, n, target, work);
+        kv_loss_add(&alone, q + i, NULL, n, target, NULL);
+    }
+    loss = kv_loss_end(&sum, true);
+    assert_within(loss.nll / (log(q_sum) - (double)q[target]), 1, 1e-6);
+    assert_within(loss.base_nll / (log(p_sum) - (double)p[target]), 1, 1e-6);
+    assert_within(loss.kl, kl, 1e-8 + 1e-5 * kl);
+    assert_within(
+        loss.dp,
+        exp((double)q[target]) / q_sum - exp((double)p[target]) / p_sum, 1e-7);
+    assert_int_equal(loss.same, q_top == p_top);
+    assert_true(kv_loss_end(&alone, false).nll == loss.nll);
+}
+
+static void test_loss_in_parts(void **state)
+{
+    (void)state;
+    for (size_t part = 1; part <= 1000; part = part * 3 + 7)
+        for (int32_t target = 0; target < 1000; target += 333) {
+            loss_in_parts(0, part, target);
+            loss_in_parts(1, part, target);
+            loss_in_parts(10, part, target);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_klbase_rows),
         cmocka_unit_test(test_klbase_refuses),
         cmocka_unit_test(test_protocols),
+        cmocka_unit_test(test_loss_in_parts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,9 @@
+#include "kernels/loss.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/model/pass.h"
+
+#include <stdlib.h>
 
 /* Products of rows of x with a panel of the head. */
 struct panel {
@@ -16,33 +21,30 @@ static bool is_few(const struct kv_backend *b, size_t rows)
 }
 
 /* The head's bias, where it has one. */
-static int add_bias(const struct panel *p, float *to, size_t rows,
+static int add_bias(const struct panel *p, float *c, size_t c_row, size_t rows,
                     struct kv_err *e)
 {
     const float *bias = kv_layers_head_bias(p->m->layers);
 
     for (size_t i = 0; bias && i < rows; i++)
-        if (p->m->backend->add(to + i * p->m->config.n_vocab, bias + p->first,
-                               1, p->columns, e))
+        if (p->m->backend->add(c + i * c_row, bias + p->first, 1, p->columns,
+                               e))
             return -1;
     return 0;
 }
 
-static int panel_tile(const void *arg, size_t i, size_t thread,
-                      struct kv_err *e)
+/* c [..][c_row] = the tile of x from row t on times the panel. */
+static int multiply_tile(const struct panel *p, size_t t, float *c,
+                         size_t c_row, struct kv_err *e)
 {
-    const struct panel *p = arg;
     const struct kv_backend *b = p->m->backend;
-    const size_t t = i * b->tile, h = p->m->config.hidden;
+    const size_t h = p->m->config.hidden;
     const size_t rows = p->n - t < b->tile ? p->n - t : b->tile;
-    const size_t n_vocab = p->m->config.n_vocab;
-    const float cap = p->m->config.logit_cap;
-    float *to = p->logits + t * n_vocab + p->first;
     const struct kv_stored_part stored =
         kv_layers_stored_head(p->m->layers, p->first, p->columns);
+    const float cap = p->m->config.logit_cap;
     const void *a;
 
-    (void)thread;
     if (b->to_input(b, p->x + t * h, rows * h, p->m->workspace[KV_WORK_INPUT].p,
                     &a, e) ||
         b->multiply(b,
@@ -51,14 +53,33 @@ static int panel_tile(const void *arg, size_t i, size_t thread,
                                          .inputs = h,
                                          .a = a,
                                          .w = is_few(b, rows) ? NULL : p->head,
-                                         .c = to,
-                                         .c_row = n_vocab,
+                                         .c = c,
+                                         .c_row = c_row,
                                          .stored = &stored,
                                          .n_stored = 1},
                     e) ||
-        add_bias(p, to, rows, e))
+        add_bias(p, c, c_row, rows, e))
         return -1;
-    return cap > 0 ? b->cap(to, rows, p->columns, n_vocab, cap, e) : 0;
+    return cap > 0 ? b->cap(c, rows, p->columns, c_row, cap, e) : 0;
+}
+
+static int panel_tile(const void *arg, size_t i, size_t thread,
+                      struct kv_err *e)
+{
+    const struct panel *p = arg;
+    const size_t t = i * p->m->backend->tile, n_vocab = p->m->config.n_vocab;
+
+    (void)thread;
+    return multiply_tile(p, t, p->logits + t * n_vocab + p->first, n_vocab, e);
+}
+
+/* The panel of the head, unless no tile of rows wants it widened. */
+static int want_head(struct panel *p, struct kv_workspace *w, struct kv_err *e)
+{
+    return is_few(p->m->backend, p->n)
+               ? 0
+               : kv_layers_head(p->m->layers, p->first, p->columns, w, &p->head,
+                                e);
 }
 
 int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
@@ -77,8 +98,7 @@ int kv_pass_logits(struct kv_model *m, const float *x, size_t n, float *logits,
             n * m->config.hidden * kv_type_bytes(b->input_type), e);
     for (; p.first < n_vocab && !rc; p.first += max) {
         p.columns = n_vocab - p.first < max ? n_vocab - p.first : max;
-        rc = (!is_few(b, n) && kv_layers_head(m->layers, p.first, p.columns,
-                                              &panel, &p.head, e)) ||
+        rc = want_head(&p, &panel, e) ||
              b->each((n + b->tile - 1) / b->tile, panel_tile, &p, e);
     }
     kv_workspace_clear(b, &panel);
@@ -118,6 +138,88 @@ int kv_model_logits(struct kv_model *m, const float *hidden, size_t n,
     return kv_interrupted(e);
 }
 
+/* ---- losses -------------------------------------------------------------- */
+
+/* Rows of x, and of base or NULL, against a panel of the head, on the CPU. */
+struct losses {
+    struct panel of; /* its logits are not used */
+    const float *base;
+    const int32_t *target;
+    struct kv_loss_sum *sum; /* [n] */
+    float *work;             /* [threads][work_floats] */
+    size_t work_floats;
+};
+
+static int losses_tile(const void *arg, size_t i, size_t thread,
+                       struct kv_err *e)
+{
+    const struct losses *l = arg;
+    const size_t tile = l->of.m->backend->tile, t = i * tile;
+    const size_t rows = l->of.n - t < tile ? l->of.n - t : tile;
+    const size_t columns = l->of.columns;
+    float *mine = l->work + thread * l->work_floats;
+    float *its = l->base ? mine + rows * columns : NULL;
+    float *work = its ? its + rows * columns : NULL;
+    struct panel base = l->of;
+
+    base.x = l->base;
+    if (multiply_tile(&l->of, t, mine, columns, e) ||
+        (its && multiply_tile(&base, t, its, columns, e)))
+        return -1;
+    for (size_t r = 0; r < rows; r++)
+        kv_loss_add(&l->sum[t + r], mine + r * columns,
+                    its ? its + r * columns : NULL, columns, l->target[t + r],
+                    work);
+    return 0;
+}
+
+/* Panel by panel, so that no row of logits is ever whole: a vocabulary of
+ * 262,144 would take 128 MiB for a tile. */
+static int sum_losses(struct losses *l, struct kv_err *e)
+{
+    struct panel *p = &l->of;
+    const struct kv_backend *b = p->m->backend;
+    const size_t n_vocab = p->m->config.n_vocab;
+    const size_t max = kv_layers_panel(p->m->layers);
+    struct kv_workspace panel = {NULL, 0};
+    int rc = 0;
+
+    for (; p->first < n_vocab && !rc; p->first += max) {
+        p->columns = n_vocab - p->first < max ? n_vocab - p->first : max;
+        rc = want_head(p, &panel, e) ||
+             b->each((p->n + b->tile - 1) / b->tile, losses_tile, l, e) ||
+             kv_interrupted(e);
+    }
+    kv_workspace_clear(b, &panel);
+    return rc ? -1 : 0;
+}
+
+static int losses_on_host(struct kv_model *m, const float *hidden,
+                          const float *base, size_t n, const int32_t *target,
+                          struct kv_loss *loss, struct kv_err *e)
+{
+    const struct kv_backend *b = m->backend;
+    const size_t rows = n < b->tile ? n : b->tile;
+    const size_t n_vocab = m->config.n_vocab, max = kv_layers_panel(m->layers);
+    const size_t columns = n_vocab < max ? n_vocab : max;
+    struct losses l = {
+        .of = {.m = m, .x = hidden, .n = n},
+        .base = base,
+        .target = target,
+        .sum = kv_alloc(n, sizeof(*l.sum)),
+        .work_floats = ((base ? 2 : 1) * rows + (base ? 1 : 0)) * columns,
+    };
+    int rc;
+
+    l.work = kv_alloc(b->threads() * l.work_floats, sizeof(*l.work));
+    rc = sum_losses(&l, e);
+    for (size_t i = 0; i < n && !rc; i++)
+        loss[i] = kv_loss_end(&l.sum[i], base);
+    free(l.work);
+    free(l.sum);
+    return rc;
+}
+
 int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
                     size_t n, const int32_t *target, struct kv_loss *loss,
                     struct kv_err *e)
@@ -129,6 +231,8 @@ int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
     struct kv_workspace *its = &m->workspace[KV_WORK_BASE_LOGITS];
     int rc = 0;
 
+    if (b->on_host)
+        return losses_on_host(m, hidden, base, n, target, loss, e);
     for (size_t t = 0; t < n && !rc; t += max) {
         const size_t rows = n - t < max ? n - t : max;
         const size_t bytes = rows * n_vocab * sizeof(float);
