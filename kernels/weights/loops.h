@@ -449,35 +449,60 @@ ALWAYS_INLINE void decode(read_block *read, size_t values, size_t bytes,
     }
 }
 
+/* Rows by turns, so that the sums of one need not wait for each other. */
+enum { TURNS = 2 };
+
 /* Sum j with j + 16, then with j + 8, as v_sum4() goes on. */
-ALWAYS_INLINE vf32 times_row(read_block *read, size_t values, size_t bytes,
-                             const uint8_t *b, size_t n, const float *x)
+ALWAYS_INLINE vf32 fold(vf32 *sum)
 {
-    const size_t rest = n % values, whole = n - rest;
-    struct sink s = {.multiplies = true};
-
-    VALUES
-    for (size_t j = 0; j < 32 / V_WIDTH; j++)
-        s.sum[j] = v_set1(0);
-    for (size_t i = 0; i < whole; i += values, b += bytes) {
-        s.by = x + i;
-        kv_prefetch(b, bytes);
-        read(b, &s);
-    }
-    if (IS_FLOATS(values, bytes) && rest) {
-        uint8_t last[32 * 4] = {0};
-        float by[32] = {0};
-
-        memcpy(last, b, bytes / values * rest);
-        memcpy(by, x + whole, rest * sizeof(*by));
-        s.by = by;
-        read(last, &s);
-    }
     VALUES
     for (size_t half = 16 / V_WIDTH; half; half /= 2)
         for (size_t j = 0; j < half; j++)
-            s.sum[j] = v_add(s.sum[j], s.sum[j + half]);
-    return s.sum[0];
+            sum[j] = v_add(sum[j], sum[j + half]);
+    return sum[0];
+}
+
+/* The end of a row of plain floats, n values, is read as a block. */
+ALWAYS_INLINE void times_rest(read_block *read, const uint8_t *b, size_t bytes,
+                              size_t n, const float *x, struct sink *s)
+{
+    uint8_t last[32 * 4] = {0};
+    float by[32] = {0};
+
+    memcpy(last, b, bytes);
+    memcpy(by, x, n * sizeof(*by));
+    s->by = by;
+    read(last, s);
+}
+
+/* `turns` rows, the number known to the compiler. */
+ALWAYS_INLINE void times_rows(read_block *read, size_t values, size_t bytes,
+                              size_t turns, const uint8_t *b, size_t row,
+                              size_t n, const float *x, vf32 *out)
+{
+    const size_t rest = n % values, whole = n - rest;
+    struct sink s[TURNS];
+
+    UNROLL
+    for (size_t r = 0; r < turns; r++) {
+        s[r].multiplies = true;
+        VALUES
+        for (size_t j = 0; j < 32 / V_WIDTH; j++)
+            s[r].sum[j] = v_set1(0);
+    }
+    for (size_t i = 0; i < whole; i += values, b += bytes)
+        UNROLL
+    for (size_t r = 0; r < turns; r++) {
+        s[r].by = x + i;
+        kv_prefetch(b + r * row, bytes);
+        read(b + r * row, &s[r]);
+    }
+    for (size_t r = 0; r < turns; r++) {
+        if (IS_FLOATS(values, bytes) && rest)
+            times_rest(read, b + r * row, bytes / values * rest, rest,
+                       x + whole, &s[r]);
+        out[r] = fold(s[r].sum);
+    }
 }
 
 ALWAYS_INLINE void times(read_block *read, size_t values, size_t bytes,
@@ -488,13 +513,16 @@ ALWAYS_INLINE void times(read_block *read, size_t values, size_t bytes,
 
     for (size_t r = 0; r < rows; r += 4) {
         const size_t some = rows - r < 4 ? rows - r : 4;
-        vf32 sum[4];
+        vf32 sum[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
         float four[4];
+        size_t i = 0;
 
-        for (size_t i = 0; i < 4; i++)
-            sum[i] = i < some ? times_row(read, values, bytes,
-                                          b + (r + i) * row, n, x)
-                              : v_set1(0);
+        for (; i + TURNS <= some; i += TURNS)
+            times_rows(read, values, bytes, TURNS, b + (r + i) * row, row, n, x,
+                       sum + i);
+        if (i < some)
+            times_rows(read, values, bytes, 1, b + (r + i) * row, row, n, x,
+                       sum + i);
         v_sum4(sum, four);
         memcpy(y + r, four, some * sizeof(*y));
     }
