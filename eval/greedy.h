@@ -2,11 +2,13 @@
 #ifndef KV_GREEDY_H
 #define KV_GREEDY_H
 
+#include "lib/base/progress.h"
 #include "lib/calib.h"
 #include "lib/model/model.h"
 
 /* What a text is and becomes. */
 struct kv_greedy {
+    const struct kv_spec *spec; /* fitted */
     int32_t *ids; /* [n_prompt + n_new], of which the prompt is there */
     size_t n_prompt, n_new;
     const int32_t *end; /* ids after which it is over, [n_ends] */
@@ -15,12 +17,15 @@ struct kv_greedy {
     double prompt_seconds, seconds; /* out: to the first new token; after it */
 };
 
-/* Continues g->ids, n_prompt >= 1, by n_new tokens at most.  The prompt is
- * appended at once (schemes whose prompt attends at full precision do so), the
- * rest token by token.  spec is fitted.  Ties: the lowest id.  Fails when a
- * logit is not finite. */
-int kv_greedy(struct kv_model *m, const struct kv_spec *spec,
-              const struct kv_calib *calib, uint64_t seed, struct kv_greedy *g,
-              struct kv_err *e);
+/* Continues the same prompt, n_prompt >= 1, by the same n_new tokens at most
+ * under each of n specs.  They decode together, so that a step reads the
+ * weights once: what it takes is seconds of all.  The prompt is appended at
+ * once (schemes whose prompt attends at full precision do so, and share its
+ * pass), the rest token by token.  On the CPU a text has the same ids whatever
+ * is made beside it.  Ties: the lowest id.  progress: NULL, or n_new steps.
+ * Fails when a logit is not finite. */
+int kv_greedy(struct kv_model *m, struct kv_greedy *g, size_t n,
+              const struct kv_calib *calib, uint64_t seed,
+              struct kv_progress *progress, struct kv_err *e);
 
 #endif

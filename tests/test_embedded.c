@@ -95,14 +95,16 @@ static void test_greedy(void **state)
 {
     const struct embedded *m = *state;
     int32_t ids[GOLDEN_PROMPT + GOLDEN_NEW];
-    struct kv_greedy g = {
-        .ids = ids, .n_prompt = GOLDEN_PROMPT, .n_new = GOLDEN_NEW};
     struct kv_spec f32;
+    struct kv_greedy g = {.spec = &f32,
+                          .ids = ids,
+                          .n_prompt = GOLDEN_PROMPT,
+                          .n_new = GOLDEN_NEW};
     struct kv_err e = {""};
 
     memcpy(ids, golden_greedy, GOLDEN_PROMPT * sizeof(*ids));
     if (kv_spec_parse(&f32, "f32", &e) ||
-        kv_greedy(m->model, &f32, NULL, 0, &g, &e))
+        kv_greedy(m->model, &g, 1, NULL, 0, NULL, &e))
         fail_msg("%s", e.msg);
     for (size_t i = 0; i < GOLDEN_PROMPT + GOLDEN_NEW; i++)
         assert_int_equal(ids[i], golden_greedy[i]);

@@ -211,23 +211,67 @@ static void test_greedy(void **state)
 {
     const struct setup *s = *state;
     int32_t once[24], parts[24];
-    struct kv_greedy g[] = {{.ids = once, .n_prompt = 8, .n_new = 16},
-                            {.ids = parts, .n_prompt = 8, .n_new = 6},
-                            {.ids = parts, .n_prompt = 14, .n_new = 10}};
     struct kv_spec spec;
+    struct kv_greedy g[] = {
+        {.spec = &spec, .ids = once, .n_prompt = 8, .n_new = 16},
+        {.spec = &spec, .ids = parts, .n_prompt = 8, .n_new = 6},
+        {.spec = &spec, .ids = parts, .n_prompt = 14, .n_new = 10}};
     struct kv_err e = {""};
 
     assert_int_equal(kv_spec_parse(&spec, "f16", &e), 0);
     memcpy(once, s->tokens, sizeof(once));
     memcpy(parts, s->tokens, sizeof(parts));
     for (size_t i = 0; i < 3; i++)
-        assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, &g[i], &e), 0);
+        assert_int_equal(kv_greedy(s->model, &g[i], 1, NULL, SEED, NULL, &e),
+                         0);
     assert_memory_equal(once, parts, sizeof(once));
 
     g[0].end = &once[12]; /* the fifth that is made, if it is none before */
     g[0].n_ends = 1;
-    assert_int_equal(kv_greedy(s->model, &spec, NULL, SEED, &g[0], &e), 0);
+    assert_int_equal(kv_greedy(s->model, g, 1, NULL, SEED, NULL, &e), 0);
     assert_true(g[0].made <= 5 && once[7 + g[0].made] == once[12]);
+}
+
+/* A text has the same ids alone and beside others, of which some end sooner
+ * and some have their prompts on codes. */
+static void test_greedy_together(void **state)
+{
+    enum { TEXTS = 5, PROMPT = 12, NEW = 12 };
+    static const char *const specs[TEXTS] = {"f32", "kivi:b2g16", "hack:b2p16",
+                                             "absmax:b2r0", "kivi:b1g16r0"};
+    const struct setup *s = *state;
+    int32_t alone[TEXTS][PROMPT + NEW], beside[TEXTS][PROMPT + NEW];
+    struct kv_greedy together[TEXTS];
+    struct kv_spec spec[TEXTS];
+    struct kv_err e = {""};
+
+    for (size_t i = 0; i < TEXTS; i++) {
+        struct kv_greedy one = {.spec = &spec[i],
+                                .ids = alone[i],
+                                .n_prompt = PROMPT,
+                                .n_new = NEW};
+
+        if (kv_spec_parse(&spec[i], specs[i], &e) ||
+            kv_spec_fit(&spec[i], &kv_model_info(s->model)->shape, &e))
+            fail_msg("%s", e.msg);
+        memcpy(alone[i], s->tokens, sizeof(alone[i]));
+        memcpy(beside[i], s->tokens, sizeof(beside[i]));
+        assert_int_equal(kv_greedy(s->model, &one, 1, NULL, SEED, NULL, &e), 0);
+        together[i] = one;
+        together[i].ids = beside[i];
+        if (i == 1) {
+            together[i].end = &alone[i][PROMPT + 3];
+            together[i].n_ends = 1;
+        }
+    }
+    assert_int_equal(kv_greedy(s->model, together, TEXTS, NULL, SEED, NULL, &e),
+                     0);
+    for (size_t i = 0; i < TEXTS; i++) {
+        const size_t n = PROMPT + together[i].made;
+
+        assert_true(i == 1 ? together[i].made <= 4 : together[i].made == NEW);
+        assert_memory_equal(alone[i], beside[i], n * sizeof(**alone));
+    }
 }
 
 int main(void)
@@ -236,6 +280,7 @@ int main(void)
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_stream_is_literal),
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_greedy_together),
     };
 
     return cmocka_run_group_tests(tests, prepare, release);

@@ -429,7 +429,8 @@ int main(int argc, char **argv)
                "both are rounded, where the processor has it (f32)"),
         KV_SIZE(0, "greedy", &a.greedy, "N",
                 "no perplexity: continue -f (or a BOS) by N tokens,\n"
-                "or until the model ends its text"),
+                "or until the model ends its text; 8 rows together,\n"
+                "whose seconds are those of all"),
         KV_STR(0, "chat-template", &a.chat_template, "T",
                "--greedy: -f is a user's message in this template:\n"
                "model (its own), chatml, gemma, llama2, llama3,\n"

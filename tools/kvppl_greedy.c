@@ -14,6 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Texts that are made together: as many as share what is read of the weights,
+ * and have their caches in memory at once. */
+enum { TOGETHER = KV_FEW_ROWS };
+
 static const char *const columns[] = {
     KV_CONDITION_COLUMNS, "chat_template", "prompt_tokens", "tokens", "agree",
     "prompt_seconds",     "seconds",       "tokens_s",      "output", NULL};
@@ -168,35 +172,73 @@ static size_t agreement(const struct kv_greedy *a, const struct kv_greedy *b)
     return i;
 }
 
-/* The base line always runs; a shard that does not own its row leaves the row
- * out. */
-static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
-                     struct kv_greedy *g, struct kv_err *e)
+/* Runs [first, end) of n, together. */
+static int run_some(struct kvppl_run *r, const struct kvppl_args *a,
+                    struct kv_greedy *run, size_t first, size_t end, size_t n,
+                    struct kv_err *e)
 {
-    struct kv_greedy base = *g;
-    struct kv_spec f32;
-    int rc = -1;
+    if (end - first == 1)
+        snprintf(r->what, sizeof(r->what), "row %zu of %zu, %s", end, n,
+                 run[first].spec->text);
+    else
+        snprintf(r->what, sizeof(r->what), "rows %zu to %zu of %zu", first + 1,
+                 end, n);
+    return kv_greedy(r->model, run + first, end - first, r->calib,
+                     a->common.seed, &r->progress, e);
+}
 
-    base.ids = kv_alloc(g->n_prompt + g->n_new, sizeof(*base.ids));
-    memcpy(base.ids, g->ids, g->n_prompt * sizeof(*base.ids));
-    if (kv_spec_parse(&f32, "f32", e) ||
-        kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e) ||
-        kv_greedy(r->model, &f32, NULL, a->common.seed, &base, e))
-        goto out;
+/* run [n]: the base line's, and one for every other spec. */
+static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
+                     struct kv_greedy *run, size_t n, struct kv_err *e)
+{
+    size_t done = 0, next = 1;
+
+    kv_progress_init(&r->progress, r->what,
+                     (n + TOGETHER - 1) / TOGETHER * run->n_new);
     for (size_t i = 0; i < r->n_specs; i++) {
         const struct kv_spec *spec = &r->spec[i];
-        const bool is_base = !strcmp(spec->text, f32.text);
-        const struct kv_greedy *made = is_base ? &base : g;
+        const size_t mine = strcmp(spec->text, run->spec->text) ? next++ : 0;
 
-        if ((!is_base &&
-             kv_greedy(r->model, spec, r->calib, a->common.seed, g, e)) ||
-            put(r, a, spec, made, agreement(made, &base), e))
-            goto out;
+        if (mine >= done) {
+            const size_t end = n - done < TOGETHER ? n : done + TOGETHER;
+
+            if (run_some(r, a, run, done, end, n, e))
+                return -1;
+            done = end;
+        }
+        if (put(r, a, spec, &run[mine], agreement(&run[mine], run), e))
+            return -1;
     }
-    rc = 0;
-out:
-    free(base.ids);
-    return rc;
+    return 0;
+}
+
+/* The base line always runs; a shard that does not own its row leaves the row
+ * out. */
+static int run_all(struct kvppl_run *r, const struct kvppl_args *a,
+                   const struct kv_greedy *g, struct kv_err *e)
+{
+    const size_t tokens = g->n_prompt + g->n_new;
+    struct kv_greedy *run = kv_alloc(r->n_specs + 1, sizeof(*run));
+    struct kv_spec f32;
+    size_t n = 0;
+    int rc = kv_spec_parse(&f32, "f32", e) ||
+             kv_spec_fit(&f32, &kv_model_info(r->model)->shape, e);
+
+    for (size_t i = 0; i <= r->n_specs && !rc; i++) {
+        const struct kv_spec *spec = i ? &r->spec[i - 1] : &f32;
+
+        if (i && !strcmp(spec->text, f32.text))
+            continue;
+        run[n] = *g;
+        run[n].spec = spec;
+        run[n].ids = kv_alloc(tokens, sizeof(*g->ids));
+        memcpy(run[n++].ids, g->ids, g->n_prompt * sizeof(*g->ids));
+    }
+    rc = rc || run_specs(r, a, run, n, e);
+    while (n)
+        free(run[--n].ids);
+    free(run);
+    return rc ? -1 : 0;
 }
 
 /* Options that mean nothing here are refused, not passed over. */
@@ -235,7 +277,7 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
         (is_table(a) && kv_results_open(&r->table, a->common.output,
                                         a->common.format, columns, e)))
         goto out;
-    rc = run_specs(r, a, &g, e);
+    rc = run_all(r, a, &g, e);
     if (r->table && rc)
         kv_results_discard(r->table);
     else if (r->table)
