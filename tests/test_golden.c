@@ -1,6 +1,8 @@
 /* lib/model: every architecture against what transformers computes, of tiny
  * random models (scripts/make-goldens.py). */
+#include "eval/greedy.h"
 #include "kernels/backend.h"
+#include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/base/file.h"
 #include "lib/model/backward.h"
@@ -118,6 +120,40 @@ static void check_first(struct golden *g, struct kv_model *m,
     free(hidden);
 }
 
+/* Each token of greedy text is the best that the pass over all of it gives, or
+ * as good. */
+static void check_greedy(struct kv_model *m, const int32_t *tokens, size_t n)
+{
+    const struct kv_model_info *info = kv_model_info(m);
+    const size_t prompt = KV_FEW_ROWS + 2;
+    float *hidden = kv_alloc(n, info->hidden * sizeof(*hidden));
+    float *logits = kv_alloc(n, info->n_vocab * sizeof(*logits));
+    int32_t *ids = kv_alloc(n, sizeof(*ids));
+    struct kv_spec spec;
+    struct kv_greedy g = {
+        .spec = &spec, .ids = ids, .n_prompt = prompt, .n_new = n - prompt};
+    struct kv_err e = {""};
+
+    memcpy(ids, tokens, prompt * sizeof(*ids));
+    if (kv_spec_parse(&spec, "f32", &e) ||
+        kv_spec_fit(&spec, &info->shape, &e) ||
+        kv_greedy(m, &g, 1, NULL, 0, NULL, &e) ||
+        kv_model_forward(m, ids, 1, n, 0, NULL, hidden, &e) ||
+        kv_model_logits(m, hidden, n, logits, &e))
+        fail_msg("%s: %s", info->name, e.msg);
+    for (size_t i = prompt; i < n; i++) {
+        const float *row = logits + (i - 1) * info->n_vocab;
+        const float best = row[kv_row_argmax(row, info->n_vocab)];
+
+        if (!(row[ids[i]] >= best - 1e-5f * (1 + fabsf(best))))
+            fail_msg("%s: token %zu has logit %.9g, another %.9g", info->name,
+                     i, (double)row[ids[i]], (double)best);
+    }
+    free(ids);
+    free(logits);
+    free(hidden);
+}
+
 /* path: the folder, or a GGUF file in it. */
 static void check_model(const char *folder, const char *path, const char *name)
 {
@@ -139,6 +175,7 @@ static void check_model(const char *folder, const char *path, const char *name)
     assert_true(ids->n > KV_FEW_ROWS);
     check_first(&g, m, tokens, ids->n);
     check_first(&g, m, tokens, KV_FEW_ROWS); /* by stored matrices */
+    check_greedy(m, tokens, ids->n);
     free(tokens);
     kv_model_free(m);
     kv_safetensors_clear(&g.expected);
