@@ -52,7 +52,7 @@ struct kv_decode {
     /* The mean that is added to every decoded value in the model's space,
      * [n_kv_heads][head_dim]; NULL: zero. */
     const float *mean;
-    float *parts;       /* kv_decode_parts() floats */
+    float *parts;       /* of each split (decode.cuh, kv_part) */
     unsigned *counters; /* [sequences][n_kv_heads][groups of rows], 0 */
 };
 

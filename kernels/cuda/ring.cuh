@@ -1,0 +1,165 @@
+/* How codes reach decode attention's warps: steps of tiles stream through a
+ * ring in shared memory.  K, V: policies of decode.cuh; TOGETHER: the warps of
+ * a block share one ring, otherwise each has its own. */
+#ifndef KV_CUDA_RING_CUH
+#define KV_CUDA_RING_CUH
+
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/gpu.cuh"
+
+enum { KV_WARPS = 8 };
+
+/* Tokens of one run that a block attends to. */
+struct kv_span {
+    unsigned first;       /* position of the run's first token */
+    const uint8_t *k, *v; /* the KV head's tiles */
+    unsigned first_tile, n_tiles;
+    unsigned common; /* tokens of the run that every query sees */
+    unsigned seen;   /* .. that one of this warp's sees: later ones in the last
+                      * tile may be padding */
+};
+
+/* Starts the copy of bytes by a warp, or together a block, 16 of a thread at a
+ * time. */
+template <bool TOGETHER>
+KV_DEVICE void kv_fetch(uint8_t *to, const uint8_t *from, unsigned bytes)
+{
+    constexpr unsigned all = (TOGETHER ? 32 * KV_WARPS : 32) * 16;
+
+    for (unsigned at = (TOGETHER ? threadIdx.x : kv_lane()) * 16; at < bytes;
+         at += all)
+        kv_copy_async(kv_place_of(to) + at, from + at);
+}
+
+template <bool TOGETHER> KV_DEVICE void kv_sync(void)
+{
+    if (TOGETHER)
+        kv_sync_block();
+    else
+        kv_sync_warp();
+}
+
+/* The ring of a warp, or of a block: STAGES steps of both sides, the heads of
+ * the tiles that these can be of, and what says that a step has arrived. */
+template <class K, class V, int STAGES, bool TOGETHER = false> struct kv_ring {
+    static constexpr int STEPS = K::TILE / K::T;
+    static constexpr int TILES = (STAGES + STEPS - 2) / STEPS + 1;
+    static constexpr unsigned THREADS = TOGETHER ? 32 * KV_WARPS : 32;
+    static constexpr size_t ARRIVALS =
+        (STAGES * sizeof(kv_arrival) + 15) / 16 * 16;
+
+    unsigned k_step, v_step, k_head, v_head;
+    uint8_t *base;
+
+    static __host__ __device__ size_t bytes(const typename K::params &k,
+                                            const typename V::params &v)
+    {
+        return ARRIVALS + STAGES * (K::step_bytes(k) + V::step_bytes(v)) +
+               TILES * (K::head_bytes(k) + V::head_bytes(v));
+    }
+    __device__ kv_arrival *arrival(unsigned j) const
+    {
+        return reinterpret_cast<kv_arrival *>(base) + j % STAGES;
+    }
+    __device__ uint8_t *codes(unsigned j) const
+    {
+        return base + ARRIVALS + j % STAGES * (k_step + v_step);
+    }
+    __device__ uint8_t *head(unsigned j) const
+    {
+        return base + ARRIVALS + STAGES * (k_step + v_step) +
+               j / STEPS % TILES * (k_head + v_head);
+    }
+    __device__ void begin(void) const
+    {
+        for (unsigned j = 0; j < STAGES; j++)
+            kv_arrival_begin<THREADS>(arrival(j));
+        kv_sync<TOGETHER>();
+    }
+    __device__ void end(void) const
+    {
+        kv_sync<TOGETHER>();
+        for (unsigned j = 0; j < STAGES; j++)
+            kv_arrival_end<THREADS>(arrival(j));
+    }
+    /* Starts the copy of the warp's step j, which is step j % STEPS of a tile;
+     * k, v: that tile. */
+    __device__ void fetch(unsigned j, const uint8_t *k, const uint8_t *v) const
+    {
+        const bool first = j % STEPS == 0;
+        kv_arrival *const a = arrival(j);
+
+        if (!kv_copies<THREADS>())
+            return;
+        kv_expect(a, k_step + v_step + (first ? k_head + v_head : 0));
+        if (first && k_head)
+            kv_copy_bulk<THREADS>(head(j), k, k_head, a);
+        if (first && v_head)
+            kv_copy_bulk<THREADS>(head(j) + k_head, v, v_head, a);
+        kv_copy_bulk<THREADS>(codes(j), k + k_head + j % STEPS * k_step, k_step,
+                              a);
+        kv_copy_bulk<THREADS>(codes(j) + k_step,
+                              v + v_head + j % STEPS * v_step, v_step, a);
+        kv_expected(a);
+    }
+    /* Step j, which is or was fetched, has arrived. */
+    __device__ void wait(unsigned j) const
+    {
+        kv_arrival_wait(arrival(j), j / STAGES % 2);
+        kv_sync<TOGETHER>();
+    }
+};
+
+/* The steps of a warp's share of a span, or of all of it by a block. */
+template <class K, class V, int STAGES, bool TOGETHER> struct kv_course {
+    static_assert(K::T == V::T && K::TILE == V::TILE,
+                  "keys and values step together");
+    using ring_type = kv_ring<K, V, STAGES, TOGETHER>;
+    static constexpr int STEPS = ring_type::STEPS;
+    static constexpr unsigned APART = TOGETHER ? 1 : KV_WARPS; /* tiles */
+
+    ring_type ring;
+    const uint8_t *k, *v;    /* the KV head's tiles */
+    unsigned k_tile, v_tile; /* bytes */
+    unsigned first, n_steps; /* the first tile */
+
+    __device__ kv_course(const typename K::params &kp,
+                         const typename V::params &vp, const kv_span &span,
+                         uint8_t *ring_base)
+        : ring{(unsigned)K::step_bytes(kp), (unsigned)V::step_bytes(vp),
+               (unsigned)K::head_bytes(kp), (unsigned)V::head_bytes(vp),
+               ring_base},
+          k(span.k), v(span.v), k_tile(ring.k_head + STEPS * ring.k_step),
+          v_tile(ring.v_head + STEPS * ring.v_step)
+    {
+        constexpr unsigned share = KV_GPU_TILE / K::TILE;
+        const unsigned warp = TOGETHER ? 0 : kv_uniform_warp();
+        const unsigned n = span.n_tiles * share;
+
+        first = span.first_tile * share + warp;
+        n_steps = n > warp ? ((n - warp - 1) / APART + 1) * STEPS : 0;
+    }
+    /* Starts the copy of step j, if there is one. */
+    __device__ void fetch(unsigned j) const
+    {
+        if (j < n_steps) {
+            const size_t tile = first + (size_t)(j / STEPS) * APART;
+
+            ring.fetch(j, k + tile * k_tile, v + tile * v_tile);
+        }
+    }
+    /* Before kv_walk(), and before all else that waits for memory. */
+    __device__ void begin(void) const
+    {
+        ring.begin();
+        for (unsigned j = 0; j + 1 < STAGES; j++)
+            fetch(j);
+    }
+    /* The first token of step j. */
+    __device__ unsigned token(unsigned j) const
+    {
+        return (first + j / STEPS * APART) * K::TILE + j % STEPS * K::T;
+    }
+};
+
+#endif
