@@ -45,9 +45,10 @@ struct kv_gpu_launch {
     uint64_t seed; /* of stochastic rounding */
     const struct kv_gpu_side *k, *v;
     size_t max_shared; /* bytes of shared memory that a block can have */
-    bool measure;      /* only fill in shared and blocks */
+    bool measure;      /* only fill in what follows */
     size_t shared;     /* shared memory that a block takes */
     size_t blocks;     /* that a multiprocessor holds, at least 1 */
+    size_t row_groups; /* of rows: blocks of their own read the cache for each */
 };
 
 #ifdef __cplusplus

@@ -39,7 +39,7 @@ void kv_gpu_attend_split(const struct kv_gpu_attend *a,
 /* Tiles of a piece of codes: pieces of one length that, with those of halves
  * beside them, fill the device once; but no shorter than a tile for each warp
  * of a block. */
-static size_t piece_tiles(const struct kv_gpu_attend *a, size_t groups)
+static size_t piece_tiles(const struct kv_gpu_attend *a)
 {
     const size_t blocks = a->device.multiprocessors * a->launch.blocks;
     size_t tiles = 0, beside = 0;
@@ -51,7 +51,7 @@ static size_t piece_tiles(const struct kv_gpu_attend *a, size_t groups)
             else
                 beside += a->plan[j].run[r].n > 0;
 
-    const size_t workspace = blocks / (a->n_kv_heads * groups);
+    const size_t workspace = blocks / (a->n_kv_heads * a->launch.row_groups);
     const size_t pieces = workspace > beside ? workspace - beside : 1;
     const size_t each = (tiles + pieces - 1) / pieces;
 
@@ -177,7 +177,7 @@ int kv_gpu_attend_plan(struct kv_gpu_attend *a, struct kv_err *e)
 {
     const size_t rows = a->n_heads / a->n_kv_heads * a->nq;
     const size_t groups = (rows + 7) / 8;
-    struct cutting c = {.max = piece_tiles(a, groups)};
+    struct cutting c = {.max = piece_tiles(a)};
     int rc;
 
     make_work(a, &c);
