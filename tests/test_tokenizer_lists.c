@@ -161,6 +161,8 @@ static void refuses(void **state)
             "merges.txt: line 1 is not two tokens");
     refused((struct folder){.config = gpt2_class, .merges = "a \xff\n"},
             "merges.txt: line 1 is not UTF-8");
+    refused((struct folder){.config = gpt2_class, .merges = ""},
+            "merges.txt: no merges");
     refused((struct folder){.config = gpt2_class, .merges = "b a\n"},
             "\"ba\" is not in the vocabulary");
 }

@@ -165,6 +165,8 @@ static int read_merges(const char *path, json_t *list, struct kv_err *e)
             rc = add_line(list, text + at, n, number, e);
     }
     free(text);
+    if (!rc && !json_array_size(list))
+        rc = kv_fail(e, "no merges; expected two tokens on each line");
     return rc ? kv_fail_in(e, "%s", path) : 0;
 }
 
