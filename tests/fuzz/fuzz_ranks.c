@@ -3,8 +3,7 @@
  * of lines it would be refused before anything is made of them. */
 #include "lib/base/alloc.h"
 #include "lib/base/base64.h"
-#include "lib/tokenizer/tokenizer.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,13 +40,9 @@ static int is_whole(const uint8_t *data, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char text[] = "abba <|eot_id|> 1234\n\xc3\xa9\xc3";
-    struct kv_tokenizer *t;
-    struct kv_err e = {""};
     const size_t room = is_whole(data, n) ? 32 * (size_t)RANKS : 0;
     char *file = kv_alloc(n + room + 1, 1);
-    int32_t *ids;
-    size_t at = n, n_ids;
-    int rc;
+    size_t at = n;
 
     if (n)
         memcpy(file, data, n);
@@ -55,19 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         at += put_line(file + at, i);
     fuzz_file("tokenizer.model", (uint8_t *)file, at);
     free(file);
-    rc = kv_tokenizer_open(&t, fuzz_folder(), &e);
-    fuzz_expect_sentence(rc, &e);
-    if (rc)
-        return 0;
-    rc = kv_tokenizer_encode(t, text, sizeof(text) - 1, true, &ids, &n_ids,
-                             NULL, &e);
-    fuzz_expect_sentence(rc, &e);
-    for (size_t i = 0; !rc && i < n_ids; i++)
-        fuzz_expect(ids[i] >= 0 && (size_t)ids[i] < kv_tokenizer_vocab(t),
-                    "ids of the vocabulary");
-    if (!rc)
-        free(ids);
-    kv_tokenizer_free(t);
+    fuzz_text(fuzz_folder(), text, sizeof(text) - 1);
     return 0;
 }
 

@@ -1,7 +1,6 @@
 /* A tokenizer.model of SentencePiece, and one text. */
-#include "lib/tokenizer/tokenizer.h"
 #include "tests/charsmap.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,26 +8,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char text[] = "<s>abba ab<unk> a  aab\n\xc3\xa9\xc3";
-    struct kv_tokenizer *t;
-    struct kv_err e = {""};
-    int32_t *ids;
-    size_t n_ids;
-    int rc;
 
     fuzz_file("tokenizer.model", data, n);
-    rc = kv_tokenizer_open(&t, fuzz_folder(), &e);
-    fuzz_expect_sentence(rc, &e);
-    if (rc)
-        return 0;
-    rc = kv_tokenizer_encode(t, text, sizeof(text) - 1, false, &ids, &n_ids,
-                             NULL, &e);
-    fuzz_expect_sentence(rc, &e);
-    for (size_t i = 0; !rc && i < n_ids; i++)
-        fuzz_expect(ids[i] >= 0 && (size_t)ids[i] < kv_tokenizer_vocab(t),
-                    "ids of the vocabulary");
-    if (!rc)
-        free(ids);
-    kv_tokenizer_free(t);
+    fuzz_text(fuzz_folder(), text, sizeof(text) - 1);
     return 0;
 }
 

@@ -1,50 +1,16 @@
 /* A GGUF file with a vocabulary, and one text. */
-#include "lib/tokenizer/tokenizer.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/text.h"
 #include "tests/tiny_gguf.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char text[] =
-    "<s>abba ab<unk> a bb  aab123'S\n\xc3\xa9\xf0\x9f\x98\x80\xc3";
-
-static void read_text(const struct kv_tokenizer *t, bool special)
-{
-    struct kv_err e = {""};
-    int32_t *ids;
-    size_t n, n_back;
-    char *back;
-    const int rc = kv_tokenizer_encode(t, text, sizeof(text) - 1, special, &ids,
-                                       &n, NULL, &e);
-
-    fuzz_expect_sentence(rc, &e);
-    if (rc)
-        return;
-    for (size_t i = 0; i < n; i++)
-        fuzz_expect(ids[i] >= 0 && (size_t)ids[i] < kv_tokenizer_vocab(t),
-                    "ids of the vocabulary");
-    fuzz_expect(!kv_tokenizer_decode(t, ids, n, true, &back, &n_back, &e),
-                "what was encoded decodes");
-    free(back);
-    free(ids);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const char *path = fuzz_file("x.gguf", data, n);
-    struct kv_tokenizer *t;
-    struct kv_err e = {""};
-    const int rc = kv_tokenizer_open(&t, path, &e);
+    static const char text[] =
+        "<s>abba ab<unk> a bb  aab123'S\n\xc3\xa9\xf0\x9f\x98\x80\xc3";
 
-    fuzz_expect_sentence(rc, &e);
-    if (rc)
-        return 0;
-    read_text(t, false);
-    read_text(t, true);
-    fuzz_expect(kv_tokenizer_bos(t) < (int32_t)kv_tokenizer_vocab(t),
-                "BOS is of the vocabulary");
-    kv_tokenizer_free(t);
+    fuzz_text(fuzz_file("x.gguf", data, n), text, sizeof(text) - 1);
     return 0;
 }
 
