@@ -42,10 +42,9 @@
  *   finish(p, sums, o)               o: [8 NT][D] in shared memory, written
  *
  * head, codes: of the tile and the step, in shared memory, a step's keys right
- * before its values; codes may be written over
- * where WRITES says so.  step: which of its tile.
- * s, weight: fragments c of gpu.cuh for each 16 tokens, column 2c of N-tile i
- * is row 8 i + 2c of q. */
+ * before its values; codes may be written over where WRITES says so.  step:
+ * which of its tile.  s, weight: fragments c of gpu.cuh for each 16 tokens,
+ * column 2c of N-tile i is row 8 i + 2c of q. */
 #ifndef KV_CUDA_DECODE_CUH
 #define KV_CUDA_DECODE_CUH
 
@@ -479,7 +478,7 @@ __global__ void __launch_bounds__(32 * KV_WARPS, kv_blocks<K, V, D, NT>())
                      const typename V::params vp, const typename FK::params fkp,
                      const typename FV::params fvp)
 {
-    const kv_gpu_work &work = p.work[blockIdx.x]; // kept in no registers
+    const kv_gpu_work &work = p.work[blockIdx.x]; /* a copy spills */
 
     kv_prefetch_matrix(p.enter, D);
     kv_prefetch_matrix(p.leave, D);

@@ -40,7 +40,7 @@ struct kv_gpu_work {
 
 struct kv_decode {
     const struct kv_gpu_sequence *sequences;
-    const struct kv_gpu_work *work; /* NULL: prefill */
+    const struct kv_gpu_work *work; /* of decoding; prefill takes sequences */
     unsigned group, nq; /* query heads of a KV head; newest tokens that ask */
     float scale;        /* of scores, times log2(e) */
     const float *q;     /* [sequences][nq][n_heads][head_dim] */
