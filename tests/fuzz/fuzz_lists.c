@@ -1,6 +1,6 @@
 /* vocab.json, merges.txt and tokenizer_config.json, a zero byte between them,
  * and one text. */
-#include "tests/fuzz/text.h"
+#include "tests/fuzz/read_text.h"
 
 #include <stdlib.h>
 #include <string.h>

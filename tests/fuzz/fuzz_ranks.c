@@ -3,7 +3,7 @@
  * of lines it would be refused before anything is made of them. */
 #include "lib/base/alloc.h"
 #include "lib/base/base64.h"
-#include "tests/fuzz/text.h"
+#include "tests/fuzz/read_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* A tokenizer.model of SentencePiece, and one text. */
 #include "tests/charsmap.h"
-#include "tests/fuzz/text.h"
+#include "tests/fuzz/read_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  *
  * (no UTF-8 has the byte 0xFF); an empty second part is no file. */
 #include "lib/base/file.h"
-#include "tests/fuzz/text.h"
+#include "tests/fuzz/read_text.h"
 
 #include <stdlib.h>
 #include <string.h>

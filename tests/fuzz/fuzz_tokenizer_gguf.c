@@ -1,5 +1,5 @@
 /* A GGUF file with a vocabulary, and one text. */
-#include "tests/fuzz/text.h"
+#include "tests/fuzz/read_text.h"
 #include "tests/tiny_gguf.h"
 
 #include <stdlib.h>

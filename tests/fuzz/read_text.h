@@ -1,6 +1,6 @@
 /* A tokenizer and a text, for the drivers of every kind of tokenizer file. */
-#ifndef KV_FUZZ_TEXT_H
-#define KV_FUZZ_TEXT_H
+#ifndef KV_FUZZ_READ_TEXT_H
+#define KV_FUZZ_READ_TEXT_H
 
 #include "lib/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
