@@ -26,6 +26,9 @@ struct kv_loop {
     struct layer *layer;        /* [n_layers] */
     size_t last;                /* layer with coders */
     struct kv_bits bits;
+    struct kv_cache **top; /* [n_top]: of layered codecs, each window's cache of
+                            * the layer before; NULL: none */
+    size_t n_top;
 
     /* The current layer's keys and values of all windows, in the forms that
      * their queries see: [n_windows][n][n_kv_heads][head_dim], keys after RoPE.
@@ -103,6 +106,9 @@ void kv_loop_free(struct kv_loop *l)
     }
     if (l->memory)
         kv_workspace_clear(l->memory, &l->nonfinite);
+    for (size_t i = 0; i < l->n_top; i++)
+        kv_cache_free(l->top[i]);
+    free(l->top);
     kv_codecs_free(l->codecs);
     free(l->layer);
     free(l);
@@ -281,8 +287,13 @@ static int with_cache(const struct windows *work, size_t window,
     int rc = kv_cache_new(&cache, codec[KV_K], codec[KV_V], work->l->seed, e);
 
     if (!rc) {
+        if (codec[KV_K]->layered)
+            kv_cache_put_on(cache, work->l->top[window]);
         rc = run(work, window, cache, e);
-        kv_cache_free(cache);
+        if (codec[KV_K]->layered)
+            work->l->top[window] = cache;
+        else
+            kv_cache_free(cache);
     }
     return rc ? kv_fail_in(e, "window %zu", work->l->first_window + window) : 0;
 }
@@ -312,6 +323,24 @@ static int run_literally(struct kv_loop *l, const struct kv_qkv *x,
            kv_qkv_from_host(x, &host, e);
 }
 
+/* Makes room for the caches of a layered codec's windows, and begins with none
+ * in the lowest layer. */
+static void begin_layer(struct kv_loop *l, const struct kv_qkv *x)
+{
+    if (!kv_codecs_at(l->codecs, x->layer)[KV_K]->layered)
+        return;
+    if (x->n_windows > l->n_top) {
+        l->top = kv_realloc(l->top, x->n_windows, sizeof(struct kv_cache *));
+        memset(l->top + l->n_top, 0,
+               (x->n_windows - l->n_top) * sizeof(struct kv_cache *));
+        l->n_top = x->n_windows;
+    }
+    for (size_t i = 0; i < l->n_top && !x->layer; i++) {
+        kv_cache_free(l->top[i]);
+        l->top[i] = NULL;
+    }
+}
+
 /* The forms of a layer out of caches of the host. */
 static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
                          struct kv_attend_side *const *side,
@@ -322,6 +351,7 @@ static int fill_by_cache(struct kv_loop *l, const struct kv_qkv *x,
     struct kv_qkv host;
     const struct windows work = {l, &host, bits};
 
+    begin_layer(l, x);
     for (int i = 0; i < KV_SIDES; i++) {
         l->host[i][QUANTIZED] = kv_alloc(values, sizeof(float));
         if (side[i]->until)

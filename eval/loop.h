@@ -4,8 +4,9 @@
  * on when it quantized.  So a window is encoded once, and each query reads each
  * key and value in the form it had at the query's time (kernels/attend.h).
  * Schemes with an oracle of their own, and codecs with history, go through
- * struct kv_cache instead.  A test holds both to a literal loop of append and
- * attend. */
+ * struct kv_cache instead.  Layered codecs are encoded layer by layer upon the
+ * caches of the layers below, which are kept until they have been read.  A test
+ * holds both to a literal loop of append and attend. */
 #ifndef KV_LOOP_H
 #define KV_LOOP_H
 

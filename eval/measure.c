@@ -32,6 +32,8 @@ struct layer {
     size_t layer;
     struct kv_shape shape;     /* the layer's */
     struct kv_codecs **codecs; /* [n_specs] */
+    struct kv_cache **top;     /* [n_specs][all windows]: of layered codecs, the
+                                * cache of the layer before; else NULL */
     double **power;            /* [n_specs][KV_SIDES]: the items' sums so far */
     size_t n_windows, first;   /* in memory: windows first .. + n_windows */
     float *tensor[KV_TENSORS]; /* [n_windows][ctx][heads][head_dim] or NULL */
@@ -150,6 +152,24 @@ static struct kv_codec *const *codecs_of(const struct layer *l, size_t spec)
     return kv_codecs_at(l->codecs[spec], l->layer);
 }
 
+/* The cache of a window and layer; of a layered codec upon that of the layer
+ * before, and kept. */
+static int open_cache(const struct layer *l, size_t spec, size_t window,
+                      struct kv_cache **cache, struct kv_err *e)
+{
+    struct kv_codec *const *codec = codecs_of(l, spec);
+    struct kv_cache **top =
+        &l->top[spec * l->info->n_windows + l->first + window];
+
+    if (kv_cache_new(cache, codec[KV_K], codec[KV_V], l->plan->seed, e))
+        return -1;
+    if (codec[KV_K]->layered) {
+        kv_cache_put_on(*cache, *top);
+        *top = *cache;
+    }
+    return 0;
+}
+
 /* Parallel over items: everything it touches is the item's own. */
 static int measure_item(const struct layer *l, size_t spec, size_t window,
                         struct item *item)
@@ -166,8 +186,7 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
     int rc = -1;
 
     if (kv_interrupted(&item->error) ||
-        kv_cache_new(&cache, codec[KV_K], codec[KV_V], l->plan->seed,
-                     &item->error))
+        open_cache(l, spec, window, &cache, &item->error))
         goto out;
     if (l->tensor[KV_T_Q])
         q = window_of(l, KV_T_Q, window);
@@ -187,7 +206,7 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
         kv_reconstruction_add(&item->sums.reconstruction[side], in[side],
                               stored[side], n * heads, d);
         count_bytes(l, cache, (enum kv_side)side, item);
-        if (codec[side]->scheme->coefficients)
+        if (codec[side]->scheme->coefficients && !codec[side]->layered)
             measure_coefficients(cache, (enum kv_side)side, in[side],
                                  stored[side], item);
     }
@@ -204,7 +223,8 @@ static int measure_item(const struct layer *l, size_t spec, size_t window,
 out:
     free(stored[KV_K]);
     free(stored[KV_V]);
-    kv_cache_free(cache);
+    if (!codec[KV_K]->layered)
+        kv_cache_free(cache);
     return rc;
 }
 
@@ -367,6 +387,11 @@ static int check_tensors(const struct layer *l, bool want[KV_TENSORS],
     for (size_t s = 0; s < l->plan->n_specs; s++) {
         const struct kv_spec *spec = &l->plan->spec[s];
 
+        if (kv_spec_layered(spec) && l->info->first_layer)
+            return kv_fail(e,
+                           "%s begins with layer %zu: %s is predicted from the "
+                           "layers below",
+                           path, l->info->first_layer, spec->text);
         if (kv_spec_needs_queries(spec)) {
             want[KV_T_Q] = true;
             if (!l->info->have[KV_T_Q])
@@ -471,6 +496,7 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
         .info = info,
         .codecs = kv_alloc(p->n_specs, sizeof(struct kv_codecs *)),
         .power = kv_alloc(p->n_specs * KV_SIDES, sizeof(*l.power)),
+        .top = kv_alloc(p->n_specs * info->n_windows, sizeof(*l.top)),
         .at = kv_alloc(info->ctx, sizeof(*l.at))};
     struct kv_progress progress;
     int rc = 0;
@@ -484,6 +510,9 @@ int kv_measure(const struct kv_measure_plan *p, struct kv_measured *out,
         rc = measure_layer(&l, &progress, out, e);
     }
     kv_progress_clear(&progress);
+    for (size_t i = 0; i < p->n_specs * info->n_windows; i++)
+        kv_cache_free(l.top[i]);
+    free(l.top);
     free(l.at);
     free(l.power);
     free(l.codecs);

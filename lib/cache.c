@@ -2,38 +2,13 @@
 #include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
+#include "lib/cache_impl.h"
 #include "lib/rope_table.h"
 #include "lib/saliency.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
- * with history, the open block's codes). */
-struct kv_cache_side {
-    const struct kv_codec *codec;
-    size_t n_sinks, n_blocks, n_tail, n_open;
-    uint16_t *sink, *tail;
-    uint8_t *blocks, *open;
-    uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
-    size_t block_bytes; /* of all blocks together, sizes not counted */
-    size_t blocks_capacity, size_capacity, tail_capacity;
-};
-
-struct kv_cache {
-    struct kv_cache_side side[KV_SIDES];
-    uint64_t seed;
-    size_t n;
-    uint16_t *query; /* of the tail's probes, in their order */
-    size_t n_queries, query_capacity;
-    float *saliency; /* of the blocks that this append quantizes, or NULL */
-};
-
-static size_t row_values(const struct kv_codec *c)
-{
-    return c->shape.n_kv_heads * c->shape.head_dim;
-}
 
 static bool needs_queries(const struct kv_codec *k)
 {
@@ -81,7 +56,7 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 
     if (k->side != KV_K || v->side != KV_V || k->layer != v->layer)
         return kv_fail(e, "a cache wants the K and the V codec of one layer");
-    if (needs_queries(k) && !quantize_alike(k, v))
+    if ((needs_queries(k) || k->layered) && !quantize_alike(k, v))
         return kv_fail(e, "%s: K and V must quantize the same blocks",
                        k->spec.text);
     c = kv_alloc(1, sizeof(*c));
@@ -91,7 +66,7 @@ int kv_cache_new(struct kv_cache **out, const struct kv_codec *k,
 
         s->codec = i == KV_K ? k : v;
         s->sink = kv_alloc(kv_spec_size(&s->codec->spec, (enum kv_side)i, "s"),
-                           row_values(s->codec) * sizeof(*s->sink));
+                           kv_codec_row(s->codec) * sizeof(*s->sink));
         if (s->codec->history)
             s->open = kv_alloc(s->codec->block_bytes, 1);
     }
@@ -109,7 +84,9 @@ void kv_cache_free(struct kv_cache *c)
         free(c->side[i].blocks);
         free(c->side[i].size);
         free(c->side[i].open);
+        free(c->side[i].decoded);
     }
+    kv_cache_free(c->below);
     free(c->query);
     free(c);
 }
@@ -148,13 +125,17 @@ static void push_size(struct kv_cache_side *s, uint32_t size)
 }
 
 /* Appends n blocks of codes, x [n * block][n_kv_heads][head_dim]. */
-static int encode(struct kv_cache_side *s, struct kv_where w, const float *x,
-                  size_t n, struct kv_err *e)
+static int encode(struct kv_cache *cache, struct kv_cache_side *s,
+                  struct kv_where w, const float *x, size_t n, struct kv_err *e)
 {
     const struct kv_codec *c = s->codec;
 
     if (!c->variable) {
-        if (kv_codec_encode(c, w, x, n, more_bytes(s, n * c->block_bytes), e))
+        if (c->layered)
+            kv_cache_encode_layered(cache, s, w, x, n,
+                                    more_bytes(s, n * c->block_bytes));
+        else if (kv_codec_encode(c, w, x, n, more_bytes(s, n * c->block_bytes),
+                                 e))
             return -1;
         s->n_blocks += n;
         s->block_bytes += n * c->block_bytes;
@@ -177,6 +158,11 @@ static void decode(const struct kv_cache_side *s, float *x)
     const uint8_t *at = s->blocks;
     struct kv_err e;
 
+    if (c->layered) {
+        if (s->n_blocks)
+            memcpy(x, s->decoded, s->n_blocks * kv_codec_row(c) * sizeof(*x));
+        return;
+    }
     if (!c->variable) {
         if (s->n_blocks)
             c->scheme->decode(c, at, s->n_blocks, x);
@@ -190,7 +176,7 @@ static void decode(const struct kv_cache_side *s, float *x)
 
 static void push_tail(struct kv_cache_side *s, const float *x, size_t n)
 {
-    const size_t row = row_values(s->codec);
+    const size_t row = kv_codec_row(s->codec);
 
     if (s->n_tail + n > s->tail_capacity) {
         s->tail_capacity = (s->n_tail + n) * 2;
@@ -273,7 +259,7 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
                     const float *x, size_t n, size_t n_ready, struct kv_err *e)
 {
     const struct kv_codec *c = s->codec;
-    const size_t row = row_values(c);
+    const size_t row = kv_codec_row(c);
     const size_t from_tail = n_ready < s->n_tail ? n_ready : s->n_tail;
     const size_t from_x = n_ready - from_tail;
 
@@ -285,8 +271,8 @@ static int quantize(struct kv_cache *cache, struct kv_cache_side *s,
         if (needs_queries(c) && c->side == KV_K) /* V comes after K */
             score_blocks(cache, in, n_ready / c->block);
 
-        const int rc =
-            encode(s, next_block(cache, s, 0), in, n_ready / c->block, e);
+        const int rc = encode(cache, s, next_block(cache, s, 0), in,
+                              n_ready / c->block, e);
 
         free(in);
         if (rc)
@@ -306,7 +292,7 @@ static void append_history(const struct kv_cache *cache,
                            struct kv_cache_side *s, const float *x, size_t n)
 {
     const struct kv_codec *c = s->codec;
-    const size_t row = row_values(c);
+    const size_t row = kv_codec_row(c);
     float *in = kv_alloc(row, sizeof(*in));
 
     for (size_t t = 0; t < n; t++) {
@@ -330,7 +316,7 @@ static int append_side(struct kv_cache *cache, enum kv_side side,
 {
     struct kv_cache_side *s = &cache->side[side];
     const struct kv_codec *c = s->codec;
-    const size_t row = row_values(c);
+    const size_t row = kv_codec_row(c);
     const size_t left = kv_spec_size(&c->spec, c->side, "s") - s->n_sinks;
     const size_t to_sinks = n < left ? n : left;
 
@@ -355,10 +341,11 @@ static int check_input(const struct kv_cache *c, const float *q, const float *k,
                        const float *v, size_t n, struct kv_err *e)
 {
     const struct kv_codec *codec = c->side[KV_K].codec;
-    const size_t layer = codec->layer, row = row_values(codec);
+    const size_t layer = codec->layer, row = kv_codec_row(codec);
 
     if (kv_check_finite(layer, 'K', c->n, k, n, row, e) ||
-        kv_check_finite(layer, 'V', c->n, v, n, row, e))
+        kv_check_finite(layer, 'V', c->n, v, n, row, e) ||
+        kv_cache_check_below(c, c->n + n, e))
         return -1;
     if (!needs_queries(codec))
         return 0;
@@ -414,9 +401,9 @@ static struct kv_cache_side held_of(const struct kv_cache_side *s)
             bytes += s->size[i];
         held.size += coded;
     }
-    held.sink = s->sink ? s->sink + sinks * row_values(c) : NULL;
+    held.sink = s->sink ? s->sink + sinks * kv_codec_row(c) : NULL;
     held.blocks = s->blocks ? s->blocks + bytes : NULL;
-    held.tail = s->tail ? s->tail + tail * row_values(c) : NULL;
+    held.tail = s->tail ? s->tail + tail * kv_codec_row(c) : NULL;
     held.n_sinks -= sinks;
     held.n_blocks -= coded;
     held.block_bytes -= bytes;
@@ -438,7 +425,7 @@ static size_t side_bytes(const struct kv_cache_side *s, size_t *quantized_bytes,
     if (quantized_tokens)
         *quantized_tokens = held.n_blocks * s->codec->block;
     return codes + open +
-           (held.n_sinks + held.n_tail) * row_values(s->codec) *
+           (held.n_sinks + held.n_tail) * kv_codec_row(s->codec) *
                sizeof(uint16_t);
 }
 
@@ -511,7 +498,7 @@ struct kv_reader kv_cache_held(const struct kv_cache *c, enum kv_side side)
 /* All but the blocks; gives where those go. */
 static float *decode_ends(const struct kv_cache_side *s, float *x)
 {
-    const size_t row = row_values(s->codec);
+    const size_t row = kv_codec_row(s->codec);
     float *const blocks = x + s->n_sinks * row;
     float *const rest = blocks + s->n_blocks * s->codec->block * row;
 
@@ -536,7 +523,7 @@ int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
     const struct kv_cache_side *s = &c->side[side];
 
     x = decode_ends(s, x);
-    if (!s->codec->variable && s->n_blocks)
+    if (!s->codec->variable && !s->codec->layered && s->n_blocks)
         return kv_codec_decode(s->codec, s->blocks, s->n_blocks, x, e);
     decode(s, x);
     return 0;
@@ -552,7 +539,7 @@ void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
                      const float *q, float *out)
 {
     const struct kv_codec *kc = c->side[KV_K].codec;
-    const size_t row = row_values(kc);
+    const size_t row = kv_codec_row(kc);
 
     assert(view.n == c->n && view.n_seqs == 1);
     if (kc->scheme->attend) {

@@ -21,18 +21,29 @@ size_t kv_quantized(const struct kv_codec *c, size_t n);
 struct kv_cache;
 
 /* The codecs are kept by pointer and must outlive the cache.  Fails unless they
- * are K's and V's of one layer, and with a probe() quantize the same blocks. */
+ * are K's and V's of one layer, and with a probe() or layered quantize the same
+ * blocks. */
 int kv_cache_new(struct kv_cache **c, const struct kv_codec *k,
                  const struct kv_codec *v, uint64_t seed, struct kv_err *e);
 void kv_cache_free(struct kv_cache *c);
+
+/* Of a layered codec (codec.h), before the first append: c takes over the cache
+ * of the next lower layer, NULL for the lowest, which is freed with c; caches
+ * further down that c does not read are freed now.  A token is appended to the
+ * lower layers first.  What a cache of a layered codec decodes is kept, as a
+ * workspace that no bytes count; it is all that c reads of those below, whose
+ * codecs may be gone. */
+void kv_cache_put_on(struct kv_cache *c, struct kv_cache *below);
+struct kv_cache *kv_cache_below(const struct kv_cache *c); /* NULL: none */
 
 /* Appends n tokens and quantizes all tokens that are due.  k:
  * [n][n_kv_heads][head_dim], before RoPE when the key codec is pre_rope, else
  * after; v likewise.  q: their queries after RoPE, [n][n_heads][head_dim], read
  * for a scheme with a probe(); NULL without queries.  Fails on NaN and
- * infinity, naming layer, side and token, and when the scheme needs queries and
- * q is NULL: the cache is then unchanged.  Fails where a codec's device does:
- * it is then good for kv_cache_free() alone. */
+ * infinity, naming layer, side and token, when the scheme needs queries and q
+ * is NULL, and when a layered codec's lower layer lacks these tokens: the cache
+ * is then unchanged.  Fails where a codec's device does: it is then good for
+ * kv_cache_free() alone. */
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e);
 

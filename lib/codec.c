@@ -29,6 +29,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
                            .shape = kv_shape_layer(shape, layer),
                            .layer = layer,
                            .side = side,
+                           .layered = kv_spec_layered(mine),
                            .residual_rule = mine->scheme->residual_rule[side]};
     if (c->scheme->open(c, calib, e)) {
         kv_codec_free(c);
@@ -36,6 +37,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
     }
     assert(c->block && c->block_bytes);
     assert(!c->scheme->probe || (!c->pre_rope && !c->history));
+    assert(!c->layered || (c->block == 1 && !c->variable && !c->history));
     *out = c;
     return 0;
 }

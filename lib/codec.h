@@ -6,8 +6,9 @@
  * x[n_blocks * block][n_kv_heads][head_dim] f32, into bytes and back.
  *
  * THE LAW.  The bytes stored for n tokens are a pure function of (spec,
- * calibration, layer, these n tokens, seed); a token is its key and value, and
- * its query for schemes with a probe().  Encoding many blocks at once and one
+ * calibration, layer, these n tokens, seed); a token is its key and value, its
+ * query for schemes with a probe(), and its keys and values in the layers below
+ * for layered codecs.  Encoding many blocks at once and one
  * by one give the same bytes; decode() depends on the stored bytes alone; any
  * number of threads gives the same bits.  Finite values decode to finite
  * values, and equal values (a flat group: zeros, the largest half, denormals)
@@ -104,6 +105,33 @@ struct kv_history {
                         float *x);
 };
 
+/* Codes of a token depend on what its decoder has by then: the decoded keys and
+ * values of the layers below, and for values the layer's own keys.  So layers
+ * are encoded and decoded upward, K before V, and there is no attention in
+ * place.  All layers of a model and both sides are of one spec with one s and
+ * one r, none slides, and a block is one token: what is coded here is coded
+ * below. */
+enum { KV_MAX_BELOW = 2 };
+
+/* The decoded form of the same tokens, [n][n_kv_heads][head_dim] each, keys
+ * before RoPE where they are stored so. */
+struct kv_neighbours {
+    const float *own_k; /* for values, else NULL */
+    /* [0]: the next lower layer; NULL where the model has none, and for layers
+     * that the codec does not read. */
+    const float *below[KV_MAX_BELOW][KV_SIDES];
+};
+
+/* In place of encode() and decode(), which they are but for the neighbours. */
+struct kv_layered {
+    size_t n_below; /* layers that are read, 1 to KV_MAX_BELOW */
+    void (*encode)(const struct kv_codec *c, struct kv_where w,
+                   const struct kv_neighbours *at, const float *x, size_t n,
+                   uint8_t *bytes);
+    void (*decode)(const struct kv_codec *c, const struct kv_neighbours *at,
+                   const uint8_t *bytes, size_t n, float *x);
+};
+
 /* ---- the scheme -----------------------------------------------------------
  */
 
@@ -168,6 +196,10 @@ struct kv_scheme {
 
     const struct kv_training *training;
 
+    /* Of a spec whose codecs are layered; returns NULL for others.  No other
+     * optional part goes with it but training. */
+    const struct kv_layered *(*layered)(const struct kv_spec *s);
+
     /* How encode() and decode() run on a CUDA device (kernels/device_code.h):
      * the same bytes, of tokens that are halves, and the same floats; no
      * history, no wide scheme.  Fills in the kernels' arguments, with pointers
@@ -214,6 +246,8 @@ struct kv_codec {
     size_t block_bytes; /* canonical bytes of one block, all KV heads */
     const struct kv_variable *variable; /* NULL: all blocks have block_bytes */
     const struct kv_history *history;   /* NULL: the open block is the tail */
+    const struct kv_layered *layered;   /* NULL: codes stand alone; set before
+                                         * open() */
     bool pre_rope;         /* keys only: x is before RoPE; decode() too */
     bool prefill_on_codes; /* attend() serves the prompt too; else a prompt
                             * attends at full precision */
@@ -291,10 +325,16 @@ int kv_codec_encode(const struct kv_codec *c, struct kv_where w, const float *x,
 int kv_codec_decode(const struct kv_codec *c, const uint8_t *bytes,
                     size_t n_blocks, float *x, struct kv_err *e);
 
+/* Values of one token. */
+static inline size_t kv_codec_row(const struct kv_codec *c)
+{
+    return c->shape.n_kv_heads * c->shape.head_dim;
+}
+
 /* Values in one block: block * n_kv_heads * head_dim. */
 static inline size_t kv_codec_block_values(const struct kv_codec *c)
 {
-    return c->block * c->shape.n_kv_heads * c->shape.head_dim;
+    return c->block * kv_codec_row(c);
 }
 
 #endif

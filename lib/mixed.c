@@ -63,6 +63,24 @@ bool kv_spec_together(const struct kv_spec *s)
     return kv_spec_needs_queries(s);
 }
 
+const struct kv_layered *kv_spec_layered(const struct kv_spec *s)
+{
+    return s->scheme->layered ? s->scheme->layered(s) : NULL;
+}
+
+int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
+                  struct kv_err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (kv_spec_layered(&specs[i]))
+            return kv_fail(
+                e,
+                "%s wants layers that stand alone: %s has no path in "
+                "place, it decodes each layer from those below",
+                what, specs[i].text);
+    return 0;
+}
+
 /* ---- kept for good ----------------------------------------------------- */
 
 struct kept {
@@ -260,6 +278,11 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
         return kv_fail(e, "'%s' is no side: expected K, V or KV", sides);
     if (check_one(text, e) || kv_spec_parse(&spec, text, e))
         return -1;
+    if (kv_spec_layered(&spec))
+        return kv_fail(e,
+                       "%s is predicted from the layers below: it wants every "
+                       "layer, and no layer file",
+                       spec.text);
     member = add_member(&r->m, &spec);
     for (size_t layer = first; layer <= last; layer++)
         for (int side = 0; side < KV_SIDES; side++)

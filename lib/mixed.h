@@ -82,4 +82,13 @@ bool kv_spec_needs_queries(const struct kv_spec *s);
  * both are stored (probe()). */
 bool kv_spec_together(const struct kv_spec *s);
 
+/* What the codecs of a spec have in place of encode() and decode() where they
+ * are layered (codec.h), else NULL; no member of a mixed spec is. */
+const struct kv_layered *kv_spec_layered(const struct kv_spec *s);
+
+/* Fails, naming it, where a spec is layered and so cannot be read in place: for
+ * tools that decode a layer by itself.  what: the sentence's subject. */
+int kv_spec_alone(const struct kv_spec *specs, size_t n, const char *what,
+                  struct kv_err *e);
+
 #endif

@@ -239,12 +239,35 @@ int kv_spec_one_side(struct kv_spec *s, enum kv_side side, const char *name,
     return 0;
 }
 
+/* Every token that is coded must be coded in all layers, K and V. */
+static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
+                         struct kv_err *e)
+{
+    if (!kv_spec_layered(s))
+        return 0;
+    for (const char *letter = "rs"; *letter; letter++)
+        if (kv_spec_get(s, KV_K, (char[]){*letter, 0}) !=
+            kv_spec_get(s, KV_V, (char[]){*letter, 0}))
+            return kv_fail(e,
+                           "%c is one for K and V where values are predicted "
+                           "from keys",
+                           *letter);
+    for (size_t i = 0; i < shape->n_layers; i++)
+        if (kv_shape_slides(shape, i))
+            return kv_fail(e,
+                           "layer %zu slides: it drops tokens that the layers "
+                           "above are predicted from",
+                           i);
+    return 0;
+}
+
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
     if (s->mixed && kv_mixed_fit(&s->mixed, s, shape, e))
         return kv_fail_in(e, "spec '%s'", s->text);
-    if (s->scheme->check && s->scheme->check(s, shape, e))
+    if ((s->scheme->check && s->scheme->check(s, shape, e)) ||
+        check_layered(s, shape, e))
         return kv_fail_in(e, "spec '%s'", s->text);
     kv_spec_print(s);
     return 0;

@@ -1,5 +1,7 @@
 #include "tests/every_scheme.h"
 #include "lib/base/alloc.h"
+#include "lib/mixed.h"
+#include "tests/stacked.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 
@@ -26,6 +28,24 @@ static struct kv_calib *calibration(const struct kv_shape *shape,
     return c;
 }
 
+/* The codecs of a spec that is fitted to r's shape. */
+static void open_codecs(struct ready *r, const char *folder)
+{
+    const struct kv_layered *layered = kv_spec_layered(&r->spec);
+    struct kv_err e = {""};
+
+    r->layer = layered ? layered->n_below : 1;
+    r->shape.n_layers = layered ? 3 : r->shape.n_layers;
+    r->calib = calibration(&r->shape, &r->spec, folder);
+    if (layered && kv_codecs_new(&r->lower, &r->spec, &r->shape, 0, r->layer,
+                                 r->calib, &e))
+        fail_msg("%s", e.msg);
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, r->layer,
+                         (enum kv_side)side, r->calib, &e))
+            fail_msg("%s", e.msg);
+}
+
 static bool prepare(struct ready *r, const char *text, const char *folder)
 {
     struct kv_err e = {""};
@@ -38,11 +58,7 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
             fail_msg("%s", e.msg);
         return false;
     }
-    r->calib = calibration(&r->shape, &r->spec, folder);
-    for (int side = 0; side < KV_SIDES; side++)
-        if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, 1,
-                         (enum kv_side)side, r->calib, &e))
-            fail_msg("%s", e.msg);
+    open_codecs(r, folder);
     return true;
 }
 
@@ -50,6 +66,7 @@ static void release(struct ready *r)
 {
     for (int side = 0; side < KV_SIDES; side++)
         kv_codec_free(r->codec[side]);
+    kv_codecs_free(r->lower);
 }
 
 static struct ready *every_one;
@@ -123,6 +140,21 @@ static void add_mixed(const char *folder)
     }
 }
 
+static void add_stacked(const char *folder)
+{
+    enum { SPECS = 4 };
+
+    every_one = kv_realloc(every_one, n_ready + SPECS, sizeof(*every_one));
+    for (size_t i = 0; i < SPECS; i++) {
+        struct ready *r = &every_one[n_ready++];
+
+        *r = (struct ready){
+            .shape = synthetic_shape(HEAD_DIM),
+            .spec = stacked_spec(1 + i % 2, i < 2 ? 0 : 3, i < 2 ? 0 : 20)};
+        open_codecs(r, folder);
+    }
+}
+
 int prepare_every(void **state)
 {
     const char *folder = test_folder();
@@ -139,6 +171,7 @@ int prepare_every(void **state)
         add_min(kv_schemes[i], folder);
     }
     add_mixed(folder);
+    add_stacked(folder);
     return 0;
 }
 
@@ -172,11 +205,30 @@ size_t query_values(const struct ready *r)
 
 struct kv_cache *new_cache(const struct ready *r)
 {
+    struct kv_cache *c, *below = NULL;
     struct kv_err e;
-    struct kv_cache *c;
 
-    assert_int_equal(
-        kv_cache_new(&c, r->codec[KV_K], r->codec[KV_V], EVERY_SCHEME_SEED, &e),
-        0);
+    for (size_t i = r->lower ? 0 : r->layer; i <= r->layer; i++) {
+        struct kv_codec *const *codec =
+            i < r->layer ? kv_codecs_at(r->lower, i) : r->codec;
+
+        assert_int_equal(
+            kv_cache_new(&c, codec[KV_K], codec[KV_V], EVERY_SCHEME_SEED, &e),
+            0);
+        if (r->lower)
+            kv_cache_put_on(c, below);
+        below = c;
+    }
     return c;
+}
+
+int append_all(struct kv_cache *c, const float *q, const float *k,
+               const float *v, size_t n, struct kv_err *e)
+{
+    struct kv_cache *below = kv_cache_below(c);
+
+    return (below && append_all(below, q, k, v, n, e)) ||
+                   kv_cache_append(c, q, k, v, n, e)
+               ? -1
+               : 0;
 }

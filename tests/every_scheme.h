@@ -1,7 +1,7 @@
 /* Opens every registered scheme on a synthetic model, with its defaults,
  * without sinks and residual, with some of each, with every choice of every
  * word, and with blocks as short as they can be; keys and values of different
- * schemes too. */
+ * schemes too, and a layered one that the tests have for themselves. */
 #ifndef EVERY_SCHEME_H
 #define EVERY_SCHEME_H
 
@@ -13,7 +13,10 @@ struct ready {
     struct kv_shape shape; /* head_dim 32 */
     struct kv_spec spec;
     struct kv_calib *calib;
+    size_t layer; /* of the codecs: 1, or of layered ones as many as they read
+                   * below */
     struct kv_codec *codec[KV_SIDES];
+    struct kv_codecs *lower; /* of layered codecs: those of the layers below */
 };
 
 /* A group's setup and teardown; made once for all its tests. */
@@ -25,6 +28,11 @@ void every(void (*check)(struct ready *));
 size_t row_values(const struct ready *r);   /* n_kv_heads * head_dim */
 size_t query_values(const struct ready *r); /* n_heads * head_dim */
 
+/* Of layered codecs upon caches of the lower layers. */
 struct kv_cache *new_cache(const struct ready *r);
+
+/* kv_cache_append(), to the lower layers' caches first. */
+int append_all(struct kv_cache *c, const float *q, const float *k,
+               const float *v, size_t n, struct kv_err *e);
 
 #endif

@@ -51,7 +51,7 @@ static void free_rows(struct rows x)
 
 static int append(struct kv_cache *c, struct rows x, size_t n, struct kv_err *e)
 {
-    return kv_cache_append(c, x.q, x.k, x.v, n, e);
+    return append_all(c, x.q, x.k, x.v, n, e);
 }
 
 /* The cache after n tokens appended `step` at a time. */
@@ -133,8 +133,8 @@ static void check_blocks(struct ready *r)
         const struct kv_codec *c = r->codec[side];
         const size_t values = kv_codec_block_values(c), nb = c->block_bytes;
 
-        if (c->variable)
-            continue; /* test_variable */
+        if (c->variable || c->layered)
+            continue; /* test_variable, test_layered */
 
         float *saliency =
             some_saliency(BLOCKS * c->shape.n_kv_heads * c->block);
@@ -231,6 +231,92 @@ static void test_variable(void **state)
 {
     (void)state;
     every(check_variable);
+}
+
+/* What a decoder of layered codes has: the decoded forms of the layers so far,
+ * of N tokens. */
+struct decoder {
+    float *x[KV_MAX_BELOW + 1][KV_SIDES];
+};
+
+/* Decodes a side's coded tokens from its codes and the lower layers' decoded
+ * forms, some tokens at a time, and compares with the cache. */
+static void check_decoded(const struct decoder *d, const struct kv_cache *cache,
+                          enum kv_side side, size_t step, const char *spec)
+{
+    const struct kv_reader r = kv_cache_reader(cache, side);
+    const struct kv_codec *c = r.codec;
+    const size_t row = kv_codec_row(c);
+    float *want = kv_alloc(r.n, row * sizeof(*want));
+    float *got = d->x[c->layer][side];
+
+    for (size_t t = 0; t < r.n_blocks; t += step) {
+        const size_t n = r.n_blocks - t < step ? r.n_blocks - t : step;
+        struct kv_neighbours at = {
+            .own_k = side == KV_V ? d->x[c->layer][KV_K] + t * row : NULL};
+
+        for (size_t i = 0; i < c->layered->n_below && i < c->layer; i++)
+            for (int s = 0; s < KV_SIDES; s++)
+                at.below[i][s] = d->x[c->layer - 1 - i][s] + t * row;
+
+        uint8_t *exact = malloc(n * c->block_bytes); /* for ASan */
+
+        memcpy(exact, r.blocks + t * c->block_bytes, n * c->block_bytes);
+        c->layered->decode(c, &at, exact, n, got + t * row);
+        free(exact);
+    }
+    kv_cache_decode(cache, side, want);
+    if (memcmp(got, want + r.sinks * row, r.n_blocks * row * sizeof(*got)) != 0)
+        fail_msg("%s: layer %zu, %c: %zu tokens at a time decode to others",
+                 spec, c->layer, kv_side_name(side), step);
+    free(want);
+}
+
+/* From the lowest layer up. */
+static void decode_up(struct decoder *d, const struct kv_cache *c, size_t step,
+                      const char *spec)
+{
+    if (kv_cache_below(c))
+        decode_up(d, kv_cache_below(c), step, spec);
+    check_decoded(d, c, KV_K, step, spec);
+    check_decoded(d, c, KV_V, step, spec);
+}
+
+/* Layered codes are decoded from themselves alone, layer by layer; a cache
+ * wants the layers below, with the same tokens. */
+static void check_layered(struct ready *r)
+{
+    struct decoder d;
+    struct kv_cache *c;
+    struct kv_err e;
+    struct rows x;
+
+    if (!r->lower)
+        return;
+    x = rows(r, N);
+    for (size_t i = 0; i < 2 * (KV_MAX_BELOW + 1); i++)
+        d.x[i / 2][i % 2] = kv_alloc(N, row_values(r) * sizeof(float));
+    c = filled(r, x, N, N);
+    decode_up(&d, c, N, r->spec.text);
+    decode_up(&d, c, 1, r->spec.text);
+    decode_up(&d, c, 13, r->spec.text);
+    assert_int_equal(kv_cache_append(c, x.q, x.k, x.v, 1, &e), -1);
+    assert_says(e, "is not in the layer below, which has 140");
+    kv_cache_free(c);
+    assert_int_equal(kv_cache_new(&c, r->codec[KV_K], r->codec[KV_V], 1, &e),
+                     0);
+    assert_int_equal(kv_cache_append(c, x.q, x.k, x.v, 1, &e), -1);
+    assert_says(e, "wants the cache of the layer below");
+    kv_cache_free(c);
+    for (size_t i = 0; i < 2 * (KV_MAX_BELOW + 1); i++)
+        free(d.x[i / 2][i % 2]);
+    free_rows(x);
+}
+
+static void test_layered(void **state)
+{
+    (void)state;
+    every(check_layered);
 }
 
 /* kv_held_bytes() equals the bytes of a side of n tokens. */
@@ -369,6 +455,10 @@ static void check_window(struct ready *r)
     struct ready s = *r;
     struct kv_err e;
 
+    if (r->lower) {
+        free_rows(x);
+        return; /* no layer slides */
+    }
     s.shape.slides[0] = 1 << 1;
     memcpy(s.shape.slide_freq, s.shape.inv_freq, sizeof(s.shape.slide_freq));
     for (size_t window = 5; window < N; window += 43) {
@@ -443,6 +533,7 @@ static void check_not_finite(struct ready *r)
     const float bad[] = {NAN, INFINITY, -INFINITY};
     const struct rows x = rows(r, N);
     struct kv_err e;
+    char at[64];
 
     for (size_t i = 0; i < 3; i++) {
         struct kv_cache *c = filled(r, x, 5, 1);
@@ -451,9 +542,11 @@ static void check_not_finite(struct ready *r)
 
         broken[row_values(r) + 3] = bad[i];
         assert_int_equal(kv_cache_append(c, x.q, x.k, broken, 2, &e), -1);
-        assert_says(e, "layer 1, V, token 6");
+        snprintf(at, sizeof(at), "layer %zu, V, token 6", r->layer);
+        assert_says(e, at);
         assert_int_equal(kv_cache_append(c, x.q, broken, x.v, 2, &e), -1);
-        assert_says(e, "layer 1, K, token 6");
+        snprintf(at, sizeof(at), "layer %zu, K, token 6", r->layer);
+        assert_says(e, at);
         if (needs_queries(r)) {
             broken[query_values(r) + 3] = bad[i];
             assert_int_equal(kv_cache_append(c, broken, x.k, x.v, 2, &e), -1);
@@ -481,7 +574,7 @@ int main(void)
         cmocka_unit_test(test_blocks),   cmocka_unit_test(test_variable),
         cmocka_unit_test(test_append),   cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_extremes), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_window),   cmocka_unit_test(test_layered),
     };
 
     return cmocka_run_group_tests(tests, prepare_every, release_every);

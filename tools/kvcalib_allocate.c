@@ -50,7 +50,7 @@ static int check_spec(const struct kv_spec *s, struct kv_err *e)
                        "--allocate chooses for keys and values each by itself: "
                        "%s takes those of a layer together",
                        s->text);
-    return 0;
+    return kv_spec_alone(s, 1, "--allocate", e);
 }
 
 static int list_specs(struct run *r, const struct kvcalib_args *a,

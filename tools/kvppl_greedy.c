@@ -271,6 +271,7 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
 
     r->conditions.protocol = "greedy";
     if (check_options(a, e) || kvppl_list_specs(r, a, NULL, e) ||
+        kv_spec_alone(r->spec, r->n_specs, "--greedy", e) ||
         kv_chat_model_read(&chat, a->model, e) || prompt(r, a, &chat, &g, e) ||
         kvppl_load_calibration(r, a, g.ids, g.n_prompt, e) ||
         kvppl_try_specs(r, e) ||

@@ -114,7 +114,8 @@ static int prepare(struct latency *l, struct kv_err *e)
     const struct kv_sweep sweep = {
         .base = "f16", .specs = &a->specs, .shape = &shape, .shard = {1, 1}};
 
-    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
+    if (kv_sweep_list(&sweep, &r->spec, &r->n_specs, e) ||
+        kv_spec_alone(r->spec, r->n_specs, "--latency", e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
     if (a->calib ? kv_calib_load(&r->calib, a->calib, e)

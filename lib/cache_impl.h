@@ -1,0 +1,43 @@
+/* Between cache.c and cache_layered.c. */
+#ifndef KV_CACHE_IMPL_H
+#define KV_CACHE_IMPL_H
+
+#include "lib/cache.h"
+
+/* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
+ * with history, the open block's codes). */
+struct kv_cache_side {
+    const struct kv_codec *codec;
+    size_t n_sinks, n_blocks, n_tail, n_open;
+    uint16_t *sink, *tail;
+    uint8_t *blocks, *open;
+    uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
+    size_t block_bytes; /* of all blocks together, sizes not counted */
+    size_t blocks_capacity, size_capacity, tail_capacity;
+    float *decoded; /* [n_blocks][row] of a layered codec, else NULL: what
+                     * decode() makes of the blocks, a workspace */
+    size_t decoded_capacity;
+};
+
+struct kv_cache {
+    struct kv_cache_side side[KV_SIDES];
+    uint64_t seed;
+    size_t n;
+    uint16_t *query; /* of the tail's probes, in their order */
+    size_t n_queries, query_capacity;
+    struct kv_cache *below; /* of a layered codec: the next lower layer's,
+                             * owned; NULL for none */
+    float *saliency; /* of the blocks that this append quantizes, or NULL */
+};
+
+/* Appends the codes of n tokens of a layered codec, x [n][row], and their
+ * decoded form; bytes: where the codes go. */
+void kv_cache_encode_layered(struct kv_cache *c, struct kv_cache_side *s,
+                             struct kv_where w, const float *x, size_t n,
+                             uint8_t *bytes);
+
+/* Fails where the layers below do not hold the first n tokens as codes, as far
+ * as c will. */
+int kv_cache_check_below(const struct kv_cache *c, size_t n, struct kv_err *e);
+
+#endif
