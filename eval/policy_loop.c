@@ -18,7 +18,7 @@ struct held {
 struct layer {
     const struct kv_policy_window *w;
     const struct kv_shape *shape; /* the layer's */
-    size_t group; /* query heads of a KV head */
+    size_t group;                 /* query heads of a KV head */
     struct kv_policy_plan plan;
     struct held *held; /* [n_kv_heads] */
     float *k, *v;      /* [n][head_dim] */
@@ -52,27 +52,31 @@ int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
                        "dropped: expected stream or prefill:P",
                        spec->text, p->text);
     if (policy->prompt && p->kind != KV_PREFILL)
-        return kv_fail(e, "%s: %s drops tokens of a prompt: expected protocol "
-                          "prefill:P, not %s",
+        return kv_fail(e,
+                       "%s: %s drops tokens of a prompt: expected protocol "
+                       "prefill:P, not %s",
                        spec->text, policy->name, p->text);
     if (k->scheme->attend || k->history || codec[KV_V]->history)
-        return kv_fail(e, "%s: %s attends on its codes, of which no policy can "
-                          "drop any",
+        return kv_fail(e,
+                       "%s: %s attends on its codes, of which no policy can "
+                       "drop any",
                        spec->text, k->scheme->name);
     if (k->shape.alibi && !policy->reassigns)
-        return kv_fail(e, "%s: the model has ALiBi, whose distances %s does "
-                          "not keep",
+        return kv_fail(e,
+                       "%s: the model has ALiBi, whose distances %s does "
+                       "not keep",
                        spec->text, policy->name);
-    plan = policy->plan(&spec->policy, &k->shape, k->layer,
-                        plan_tokens(p, n));
+    plan = policy->plan(&spec->policy, &k->shape, k->layer, plan_tokens(p, n));
     if (!plan.budget || plan.first + plan.newest > plan.budget)
-        return kv_fail(e, "%s: layer %zu keeps %zu tokens, fewer than the %zu "
-                          "that it always keeps",
+        return kv_fail(e,
+                       "%s: layer %zu keeps %zu tokens, fewer than the %zu "
+                       "that it always keeps",
                        spec->text, k->layer, plan.budget,
                        plan.first + plan.newest);
     if (plan.budget < sinks)
-        return kv_fail(e, "%s: layer %zu keeps %zu tokens, fewer than its %zu "
-                          "sinks",
+        return kv_fail(e,
+                       "%s: layer %zu keeps %zu tokens, fewer than its %zu "
+                       "sinks",
                        spec->text, k->layer, plan.budget, sinks);
     return 0;
 }
@@ -251,10 +255,10 @@ static void share_scores(struct layer *l)
                first->n * sizeof(*first->score));
 }
 
-/* Also drops what no later query of a layer that slides sees. */
+/* Also drops what the newest query does not see in a layer that slides. */
 static void drop(struct layer *l, struct held *h, size_t query)
 {
-    const size_t unseen = seen_from(l, h, query + 1);
+    const size_t unseen = seen_from(l, h, query);
     size_t n = 0;
 
     kv_policy_choose(&l->plan, h->score, h->n, h->keep);
@@ -318,23 +322,26 @@ static void add_bits(const struct layer *l, enum kv_side side,
                 in[(j - r.sinks) / c->block * heads + h]++;
         }
     for (size_t b = 0; b < r.n_blocks; b++) {
-        size_t with = 0;
+        size_t with = 0, whole = 0; /* KV heads that hold any, all of it */
 
-        for (size_t h = 0; h < heads; h++)
+        for (size_t h = 0; h < heads; h++) {
             with += in[b * heads + h] > 0;
+            whole += in[b * heads + h] == c->block;
+        }
         if (with && !apart)
             with = heads;
-        bytes += (double)(r.size ? r.size[b] + sizeof(*r.size)
-                                 : c->block_bytes) *
-                 (double)with / (double)heads;
+        bytes +=
+            (double)(r.size ? r.size[b] + sizeof(*r.size) : c->block_bytes) *
+            (double)with / (double)heads;
         values += (double)(with * c->block * d);
-        if (c->block > 1) /* a bit a token says which are dropped */
-            bytes += (double)(with * ((c->block + 7) / 8));
+        /* A bit a token says which are dropped. */
+        bytes += (double)((with - whole) * ((c->block + 7) / 8));
     }
     free(in);
     bits->bytes += bytes + (double)(unquantized * d * sizeof(uint16_t));
-    bits->values +=
-        (double)(kv_shape_seen(l->shape, l->w->n) * heads * d);
+    bits->bytes +=
+        (double)(r.n_queries * l->shape->n_heads * d * sizeof(uint16_t));
+    bits->values += (double)(kv_shape_seen(l->shape, l->w->n) * heads * d);
     bits->quantized_bytes += bytes;
     bits->quantized_values += values;
     bits->kept_values += (double)(kept * d);
@@ -389,12 +396,12 @@ static void run_step(struct layer *l, size_t first, size_t end, bool prompt)
 void kv_policy_attend(const struct kv_policy_window *w, struct kv_bits *bits)
 {
     const struct kv_codec *c = codec_of(w, KV_K);
-    struct layer l = {.w = w,
-                      .shape = &c->shape,
-                      .group = c->shape.n_heads / c->shape.n_kv_heads,
-                      .plan = w->policy->policy->plan(
-                          w->policy, &c->shape, c->layer,
-                          plan_tokens(w->protocol, w->n))};
+    struct layer l = {
+        .w = w,
+        .shape = &c->shape,
+        .group = c->shape.n_heads / c->shape.n_kv_heads,
+        .plan = w->policy->policy->plan(w->policy, &c->shape, c->layer,
+                                        plan_tokens(w->protocol, w->n))};
 
     make_room(&l);
     if (w->prompt)

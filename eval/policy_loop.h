@@ -18,9 +18,9 @@ struct kv_policy_window {
     const struct kv_policy_spec *policy;
     const struct kv_protocol *protocol;
     const struct kv_cache *cache; /* holds the whole window */
-    size_t n, prompt, step;       /* tokens; of the prompt; appended at a time */
-    const float *q;               /* [n][n_heads][head_dim] */
-    const float *exact_k;         /* [n][n_kv_heads][head_dim], after RoPE */
+    size_t n, prompt, step; /* tokens; of the prompt; appended at a time */
+    const float *q;         /* [n][n_heads][head_dim] */
+    const float *exact_k;   /* [n][n_kv_heads][head_dim], after RoPE */
     /* Forms of all tokens, keys after RoPE; until [n]. */
     struct kv_attend_side k, v;
     float *out; /* as q; rows of the prompt are left as they are */

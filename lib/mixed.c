@@ -261,8 +261,9 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
     if (check_one(text, e) || kv_spec_parse(&spec, text, e))
         return -1;
     if (spec.policy.policy)
-        return kv_fail(e, "%s: a policy is one for all layers, and stands "
-                          "before mixed",
+        return kv_fail(e,
+                       "%s: a policy is one for all layers, and stands "
+                       "before mixed",
                        text);
     member = add_member(&r->m, &spec);
     for (size_t layer = first; layer <= last; layer++)

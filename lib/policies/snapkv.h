@@ -4,12 +4,24 @@
 
 #include "lib/policies/policies.h"
 
-#define KV_SNAPKV_PARAMS                                              \
-    {"b", NULL, 0.2, 0.001, 1 << 20, false,                           \
-     "budget: a share of the prompt to 1, above it tokens"},          \
-        {"w", NULL, 32, 1, 1 << 16, false,                            \
-         "newest tokens of the prompt: kept, and their queries vote"}, \
-        {"k", NULL, 7, 1, 255, false, "tokens that a vote's maximum spans"}
+#define KV_SNAPKV_PARAMS                                                  \
+    {"b",                                                                 \
+     NULL,                                                                \
+     0.2,                                                                 \
+     0.001,                                                               \
+     1 << 20,                                                             \
+     false,                                                               \
+     "budget: a share of the prompt to 1, above it tokens"},              \
+        {"w",                                                             \
+         NULL,                                                            \
+         32,                                                              \
+         1,                                                               \
+         1 << 16,                                                         \
+         false,                                                           \
+         "newest tokens of the prompt: kept, and their queries vote"},    \
+    {                                                                     \
+        "k", NULL, 7, 1, 255, false, "tokens that a vote's maximum spans" \
+    }
 
 size_t kv_snapkv_queries(const struct kv_policy_spec *p); /* w */
 
