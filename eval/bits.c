@@ -10,6 +10,7 @@ void kv_bits_add(struct kv_bits *into, const struct kv_bits *b)
 {
     into->bytes += b->bytes;
     into->values += b->values;
+    into->kept_values += b->kept_values;
     into->quantized_bytes += b->quantized_bytes;
     into->quantized_values += b->quantized_values;
 }
@@ -18,10 +19,12 @@ static struct kv_bits bits_of(const struct kv_codec *c, size_t n, size_t bytes,
                               size_t quantized_bytes, size_t quantized_tokens)
 {
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+    const double values = (double)(kv_shape_seen(&c->shape, n) * row);
 
     return (struct kv_bits){
         .bytes = (double)bytes,
-        .values = (double)(kv_shape_seen(&c->shape, n) * row),
+        .values = values,
+        .kept_values = values,
         .quantized_bytes = (double)quantized_bytes,
         .quantized_values = (double)(quantized_tokens * row)};
 }

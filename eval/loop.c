@@ -1,5 +1,6 @@
 #include "eval/loop.h"
 #include "eval/bits.h"
+#include "eval/policy_loop.h"
 #include "kernels/device_code.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
@@ -19,6 +20,7 @@ enum { UNQUANTIZED, QUANTIZED, VIEWS };
 struct kv_loop {
     struct kv_shape shape;
     struct kv_protocol protocol;
+    struct kv_spec spec;
     uint64_t seed;
     size_t first_window;
     struct kv_codecs *codecs;   /* of all layers */
@@ -76,6 +78,7 @@ int kv_loop_new(struct kv_loop **out, const struct kv_spec *spec,
 
     l->shape = *shape;
     l->protocol = *protocol;
+    l->spec = *spec;
     l->seed = seed;
     l->b = b && b->coder_new ? b : NULL;
     l->layer = kv_alloc(shape->n_layers, sizeof(*l->layer));
@@ -112,6 +115,15 @@ void kv_loop_free(struct kv_loop *l)
     kv_codecs_free(l->codecs);
     free(l->layer);
     free(l);
+}
+
+int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e)
+{
+    for (size_t i = 0; i < l->shape.n_layers && l->spec.policy.policy; i++)
+        if (kv_policy_check(&l->spec, &l->protocol, kv_codecs_at(l->codecs, i),
+                            n, e))
+            return -1;
+    return 0;
 }
 
 struct kv_bits kv_loop_bits(const struct kv_loop *l)
@@ -196,13 +208,30 @@ struct windows {
     struct kv_bits *bits; /* [n_windows] */
 };
 
+/* A side of a window in the forms that its queries may see, keys after RoPE:
+ * [n][n_kv_heads][head_dim] each, UNQUANTIZED NULL where none sees it. */
+static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
+                       size_t window, const struct kv_cache *cache,
+                       enum kv_side side, float *const *form)
+{
+    const struct kv_codec *c = kv_codecs_at(l->codecs, x->layer)[side];
+
+    kv_cache_decode(cache, side, form[QUANTIZED]);
+    if (form[UNQUANTIZED])
+        kv_codec_input(c, cache_input(l, x, side, window), x->n,
+                       form[UNQUANTIZED]);
+    for (int f = 0; f < VIEWS; f++)
+        if (c->pre_rope && form[f])
+            kv_rope_rotate(&l->shape, x->rope, form[f], x->n,
+                           l->shape.n_kv_heads);
+}
+
 /* Encodes a window and fills in the forms that its queries may see. */
 static int fill_window(const struct windows *work, size_t window,
                        struct kv_cache *cache, struct kv_err *e)
 {
     const struct kv_loop *l = work->l;
     const struct kv_qkv *x = work->x;
-    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
     const size_t row = row_values(l), at = window * x->n * row;
     const size_t q_row = l->shape.n_heads * l->shape.head_dim;
 
@@ -212,16 +241,11 @@ static int fill_window(const struct windows *work, size_t window,
         return -1;
     add_bits(&work->bits[window], cache);
     for (int i = 0; i < KV_SIDES; i++) {
-        float *const *form = l->host[i];
+        float *form[VIEWS];
 
-        kv_cache_decode(cache, (enum kv_side)i, form[QUANTIZED] + at);
-        if (form[UNQUANTIZED])
-            kv_codec_input(codec[i], cache_input(l, x, (enum kv_side)i, window),
-                           x->n, form[UNQUANTIZED] + at);
         for (int f = 0; f < VIEWS; f++)
-            if (i == KV_K && codec[KV_K]->pre_rope && form[f])
-                kv_rope_rotate(&l->shape, x->rope, form[f] + at, x->n,
-                               l->shape.n_kv_heads);
+            form[f] = l->host[i][f] ? l->host[i][f] + at : NULL;
+        read_forms(l, x, window, cache, (enum kv_side)i, form);
     }
     return 0;
 }
@@ -276,6 +300,50 @@ static int step_window(const struct windows *work, size_t window,
     return 0;
 }
 
+/* A window that keeps the tokens that the spec's policy names. */
+static int policy_window(const struct windows *work, size_t window,
+                         struct kv_cache *cache, struct kv_err *e)
+{
+    const struct kv_loop *l = work->l;
+    const struct kv_qkv *x = work->x;
+    struct kv_codec *const *codec = kv_codecs_at(l->codecs, x->layer);
+    const size_t row = row_values(l), prompt = exact_queries(l, x->n);
+    const size_t q_at = window * x->n * l->shape.n_heads * l->shape.head_dim;
+    struct kv_policy_window w = {.policy = &l->spec.policy,
+                                 .protocol = &l->protocol,
+                                 .cache = cache,
+                                 .n = x->n,
+                                 .prompt = prompt,
+                                 .step = l->protocol.step,
+                                 .q = x->q + q_at,
+                                 .exact_k = x->k + window * x->n * row,
+                                 .out = x->out + q_at};
+    struct kv_attend_side *const sides[KV_SIDES] = {&w.k, &w.v};
+    float *form[KV_SIDES][VIEWS];
+    uint32_t *until[KV_SIDES];
+
+    if (kv_cache_append(cache, w.q, cache_input(l, x, KV_K, window),
+                        cache_input(l, x, KV_V, window), x->n, e))
+        return -1;
+    for (int i = 0; i < KV_SIDES; i++) {
+        for (int f = 0; f < VIEWS; f++)
+            form[i][f] = kv_alloc(x->n, row * sizeof(float));
+        until[i] = until_of(l, codec[i], x->n, true);
+        *sides[i] = (struct kv_attend_side){.unquantized = form[i][UNQUANTIZED],
+                                            .quantized = form[i][QUANTIZED],
+                                            .sinks = sinks_of(codec[i]),
+                                            .until = until[i]};
+        read_forms(l, x, window, cache, (enum kv_side)i, form[i]);
+    }
+    kv_policy_attend(&w, &work->bits[window]);
+    for (int i = 0; i < KV_SIDES; i++) {
+        free(form[i][UNQUANTIZED]);
+        free(form[i][QUANTIZED]);
+        free(until[i]);
+    }
+    return 0;
+}
+
 static int with_cache(const struct windows *work, size_t window,
                       int (*run)(const struct windows *work, size_t window,
                                  struct kv_cache *cache, struct kv_err *e),
@@ -310,6 +378,25 @@ static int step_one(const void *arg, size_t window, size_t thread,
 {
     (void)thread;
     return with_cache(arg, window, step_window, e);
+}
+
+static int policy_one(const void *arg, size_t window, size_t thread,
+                      struct kv_err *e)
+{
+    (void)thread;
+    return with_cache(arg, window, policy_window, e);
+}
+
+/* Exact attention of the prompts, then each window by the policy. */
+static int run_policy(struct kv_loop *l, const struct kv_qkv *x,
+                      struct kv_bits *bits, struct kv_err *e)
+{
+    const size_t prompt = exact_queries(l, x->n);
+    const struct kv_attend_job exact = kv_qkv_job(x, 0, prompt);
+    const struct windows work = {l, x, bits};
+
+    return (prompt && x->backend->attend(x->backend, &exact, NULL, 0, e)) ||
+           x->backend->each(x->n_windows, policy_one, &work, e);
 }
 
 static int run_literally(struct kv_loop *l, const struct kv_qkv *x,
@@ -564,7 +651,8 @@ static int run(void *arg, const struct kv_qkv *x, struct kv_err *e)
     struct kv_bits *bits = kv_alloc(x->n_windows, sizeof(*bits));
     const bool literally = codec[KV_K]->scheme->attend ||
                            codec[KV_K]->history || codec[KV_V]->history;
-    const int rc = unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
+    const int rc = l->spec.policy.policy    ? run_policy(l, x, bits, e)
+                   : unchanged(l, x->layer) ? run_unchanged(l, x, bits, e)
                    : literally && !l->layer[x->layer].coder[KV_K]
                        ? run_literally(l, x, bits, e)
                        : run_views(l, x, bits, e);

@@ -29,6 +29,10 @@ int kv_loop_new(struct kv_loop **l, const struct kv_spec *spec,
                 const struct kv_backend *b, struct kv_err *e);
 void kv_loop_free(struct kv_loop *l);
 
+/* Whether the spec's policy, if it has one, can run in windows of n tokens;
+ * says why not.  kv_loop_attention() takes it for granted. */
+int kv_loop_takes(const struct kv_loop *l, size_t n, struct kv_err *e);
+
 /* For kv_model_forward(), with first = 0.  Every window is a sequence of its
  * own that starts from the same seed.  first_window: the number of the group's
  * first window, for sentences. */

@@ -1,6 +1,7 @@
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
 #include "lib/base/progress.h"
+#include "lib/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,13 @@ struct row {
 /* By the protocol, and fitted. */
 static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
+    const struct kv_policy *policy = row->asked.policy.policy;
+
+    if (policy && !s->protocol)
+        return kv_fail(e,
+                       "%s: every token is kept here: %s goes with kvppl, "
+                       "protocols stream and prefill:P",
+                       row->asked.given, policy->name);
     row->run = row->asked;
     if (s->protocol)
         kv_protocol_spec(s->protocol, &row->run);

@@ -44,6 +44,7 @@ void kv_results_conditions(struct kv_results *r, const struct kv_conditions *c,
  * (kv_cache_held()); values are the window's. */
 struct kv_bits {
     double bytes, values;                     /* everything held */
+    double kept_values;                       /* of values, those not dropped */
     double quantized_bytes, quantized_values; /* quantized blocks alone */
     double shared_bytes;                      /* calibration tables */
     double nominal; /* the paper's number; NaN: none */

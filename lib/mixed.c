@@ -283,6 +283,11 @@ static int read_place(struct reading *r, const char *layers, const char *sides,
                        "%s is predicted from the layers below: it wants every "
                        "layer, and no layer file",
                        spec.text);
+    if (spec.policy.policy)
+        return kv_fail(e,
+                       "%s: a policy is one for all layers, and stands "
+                       "before mixed",
+                       text);
     member = add_member(&r->m, &spec);
     for (size_t layer = first; layer <= last; layer++)
         for (int side = 0; side < KV_SIDES; side++)

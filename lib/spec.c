@@ -1,6 +1,7 @@
 #include "lib/spec.h"
 #include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "lib/spec_impl.h"
 
 #include <assert.h>
@@ -189,6 +190,8 @@ static void print(const struct kv_spec *s, char *text, bool calib)
             differ |= s->value[KV_K][i] != s->value[KV_V][i];
         }
     }
+    if (!calib) /* tables do not depend on which tokens are kept */
+        w.n += (size_t)kv_policy_print(&s->policy, w.text, w.capacity);
     put(&w, "%s", k->name);
     if (letters) {
         put(&w, ":%s", differ ? "K-" : "");

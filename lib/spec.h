@@ -1,6 +1,6 @@
 /* Spec strings: a scheme and every parameter of it, as one line of text.
  *
- *   spec    := name [':' part] {',' word}
+ *   spec    := [policy [':' letters] '+'] name [':' part] {',' word}
  *   part    := letters | 'K-' letters '/' 'V-' letters
  *            | word, where the scheme has no letters of its own: q4_0:rot
  *   letters := (letter number)*          as the papers write them: b2g32r128
@@ -42,8 +42,18 @@ enum { KV_MAX_PARAMS = 16, KV_SPEC_CHARS = 320, KV_MAX_SPECS = 10000 };
 struct kv_mixed;
 enum { KV_AS_PLACED = -1 }; /* s or r of a mixed spec: each place's own */
 
+/* Which tokens are kept (lib/policy.h), and the values of its letters; policy
+ * NULL: all are. */
+struct kv_policy;
+enum { KV_POLICY_PARAMS = 4 };
+struct kv_policy_spec {
+    const struct kv_policy *policy;
+    double value[KV_POLICY_PARAMS];
+};
+
 /* Letters every scheme has, after its own: s (sinks), r (residual). */
 struct kv_spec {
+    struct kv_policy_spec policy;
     const struct kv_scheme *scheme;
     const struct kv_mixed *mixed; /* NULL: one scheme everywhere */
     double value[KV_SIDES][KV_MAX_PARAMS];

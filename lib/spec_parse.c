@@ -1,5 +1,6 @@
 #include "lib/codec.h"
 #include "lib/mixed.h"
+#include "lib/policy.h"
 #include "lib/spec_impl.h"
 
 #include <ctype.h>
@@ -331,13 +332,17 @@ static int read_file_word(struct kv_spec *s, const char *at, struct kv_err *e)
 
 int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
 {
-    const size_t n = strcspn(text, ":,");
-    const char *at = text + n;
+    const char *whole = text, *at;
     struct reading r = {.s = s};
     char name[32];
+    size_t n;
 
     *s = (struct kv_spec){0};
     snprintf(s->given, sizeof(s->given), "%s", text);
+    if (!(text = kv_policy_parse(&s->policy, text, e)))
+        return fail_spec(whole, e);
+    n = strcspn(text, ":,");
+    at = text + n;
     snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), text);
     s->scheme = kv_scheme_find(name);
     if (!s->scheme)
@@ -353,12 +358,12 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         if (word_first(s->scheme, at, (size_t)(end - at))
                 ? read_word(&r, at, end, e)
                 : read_part(&r, at, end, e))
-            return fail_spec(text, e);
+            return fail_spec(whole, e);
         at = end;
     }
     if (s->scheme == &kv_scheme_mixed) {
         if (read_file_word(s, at, e))
-            return fail_spec(text, e);
+            return fail_spec(whole, e);
         at = "";
     }
     while (*at == ',') {
@@ -367,7 +372,7 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
         at++;
         end = at + strcspn(at, ",");
         if (read_word(&r, at, end, e))
-            return fail_spec(text, e);
+            return fail_spec(whole, e);
         at = end;
     }
     fill_in(&r);
@@ -377,9 +382,14 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e)
 
 bool kv_spec_looks_like(const char *operand)
 {
-    const size_t n = strcspn(operand, ":,");
+    struct kv_policy_spec policy;
+    const char *spec = kv_policy_parse(&policy, operand, NULL);
     char name[32];
+    size_t n;
 
-    snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), operand);
+    if (!spec)
+        return true;
+    n = strcspn(spec, ":,");
+    snprintf(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), spec);
     return kv_scheme_find(name);
 }

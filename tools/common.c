@@ -9,6 +9,7 @@
 #include "lib/codec.h"
 #include "lib/mixed.h"
 #include "lib/model/model.h"
+#include "lib/policy.h"
 
 #include <ctype.h>
 #include <omp.h>
@@ -188,18 +189,22 @@ void kv_common_conditions(const struct kv_common *c, struct kv_conditions *to)
     to->seed = c->seed;
 }
 
+static void list_param(const struct kv_param *p)
+{
+    char range[64] = "";
+
+    if (!p->choices)
+        snprintf(range, sizeof(range), "%.9g to %.9g", p->min, p->max);
+    printf("    %-9s %-24s %s\n", p->name, p->choices ? p->choices : range,
+           p->help);
+}
+
 static void list_params(const struct kv_scheme *k)
 {
     const struct kv_param *p;
 
-    for (size_t i = 0; (p = kv_spec_param(k, i)); i++) {
-        char range[64] = "";
-
-        if (!p->choices)
-            snprintf(range, sizeof(range), "%.9g to %.9g", p->min, p->max);
-        printf("    %-9s %-24s %s\n", p->name, p->choices ? p->choices : range,
-               p->help);
-    }
+    for (size_t i = 0; (p = kv_spec_param(k, i)); i++)
+        list_param(p);
 }
 
 static void list_scheme(const struct kv_scheme *k, const char *spec)
@@ -207,6 +212,20 @@ static void list_scheme(const struct kv_scheme *k, const char *spec)
     printf("%-10s %-60s %s\n", k->name, k->brief, spec);
     if (kv_verbosity() > 1)
         list_params(k);
+}
+
+/* Policies stand before a spec. */
+static void list_policies(void)
+{
+    for (size_t i = 0; kv_policies[i]; i++) {
+        const struct kv_policy *p = kv_policies[i];
+        char text[64];
+
+        snprintf(text, sizeof(text), "%s+SPEC", p->name);
+        printf("%-10s %-60s %s\n", p->name, p->brief, text);
+        for (size_t j = 0; p->params[j].name && kv_verbosity() > 1; j++)
+            list_param(&p->params[j]);
+    }
 }
 
 void kv_common_list(void)
@@ -221,4 +240,5 @@ void kv_common_list(void)
         list_scheme(k, s.text);
     }
     list_scheme(&kv_scheme_mixed, "mixed,file=LAYERS");
+    list_policies();
 }

@@ -60,6 +60,7 @@ static int list_specs(struct run *r, const struct kvcalib_args *a,
         return -1;
     r->spec = kv_alloc(r->n_specs, sizeof(*r->spec));
     for (size_t i = 0; i < r->n_specs; i++) {
+        r->asked[i].policy = (struct kv_policy_spec){0};
         if (check_spec(&r->asked[i], e) ||
             kv_spec_fit(&r->asked[i], &r->shape, e))
             return -1;

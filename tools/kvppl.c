@@ -16,6 +16,7 @@
 
 static const char *const columns[] = {KV_CONDITION_COLUMNS,
                                       KV_BITS_COLUMNS,
+                                      "kept",
                                       "ppl",
                                       "ppl_se",
                                       "nll",
@@ -168,6 +169,12 @@ int kvppl_list_specs(struct kvppl_run *r, const struct kvppl_args *a,
         kv_sweep_list(&sweep, &r->spec, &r->n_specs, e))
         return -1;
     kv_common_hadamard(r->spec, r->n_specs, sweep.shape);
+    for (size_t i = 0; i < r->n_specs && a->common.on_gpu; i++)
+        if (r->spec[i].policy.policy)
+            return kv_fail(e,
+                           "%s: tokens are dropped on the CPU alone, not "
+                           "with --device %s",
+                           r->spec[i].text, a->common.device);
     return 0;
 }
 
@@ -181,7 +188,12 @@ int kvppl_try_specs(const struct kvppl_run *r, struct kv_err *e)
         if (kv_loop_new(&loop, &r->spec[i], shape, r->calib, &r->protocol, 0,
                         NULL, e))
             return -1;
+
+        const int rc = kv_loop_takes(loop, r->text.ctx, e);
+
         kv_loop_free(loop);
+        if (rc)
+            return -1;
     }
     return 0;
 }
@@ -209,6 +221,7 @@ static int put_row(struct kvppl_run *r, const struct kv_spec *spec,
     kv_results_conditions(t, &r->conditions, spec->text,
                           kv_spec_calibrated(spec) ? r->calib : NULL, r->leak);
     kv_results_bits(t, &row->bits);
+    kv_results_real(t, "kept", row->bits.kept_values / row->bits.values);
     kv_results_real(t, "ppl", s->ppl);
     kv_results_real(t, "ppl_se", tokens ? s->ppl_se_tokens : s->ppl_se);
     kv_results_real(t, "nll", s->nll);

@@ -1,0 +1,38 @@
+/* PyramidKV (arXiv 2406.02069): SnapKV's votes, and budgets that fall from the
+ * first layer to the last in equal steps, with the given mean (section 4.2):
+ * beyond the w newest tokens the last layer has 1 / beta of the mean, the first
+ * what makes the mean. */
+#include "lib/policies/snapkv.h"
+
+static const struct kv_param params[] = {
+    KV_SNAPKV_PARAMS,
+    {"a", NULL, 20, 1, 1000, false, "beta: mean over the last layer's share"},
+    {0},
+};
+
+static struct kv_policy_plan plan(const struct kv_policy_spec *p,
+                                  const struct kv_shape *s, size_t layer,
+                                  size_t n)
+{
+    const size_t mean = kv_policy_tokens(kv_policy_get(p, "b"), n);
+    const size_t newest = kv_snapkv_queries(p);
+    const double more = mean > newest ? (double)(mean - newest) : 0;
+    const double last = more / kv_policy_get(p, "a"), first = 2 * more - last;
+    const double at =
+        s->n_layers > 1 ? (double)layer / (double)(s->n_layers - 1) : 0.5;
+
+    if (mean >= n)
+        return kv_snapkv_plan(p, n);
+    return kv_snapkv_plan(p, newest + (size_t)(first + (last - first) * at));
+}
+
+const struct kv_policy kv_policy_pyramidkv = {
+    .name = "pyramidkv",
+    .brief = "PyramidKV: SnapKV with more tokens in lower layers",
+    .params = params,
+    .prompt = true,
+    .mass = KV_MASS_NEWEST,
+    .queries = kv_snapkv_queries,
+    .plan = plan,
+    .score = kv_snapkv_score,
+};

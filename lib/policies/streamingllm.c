@@ -1,0 +1,30 @@
+/* StreamingLLM (arXiv 2309.17453): the first tokens, attention sinks, and the
+ * newest ones.  Positions are those inside the cache (section 3.2): a query
+ * meets the sinks right before the window, however long the text is. */
+#include "lib/policies/policies.h"
+
+static const struct kv_param params[] = {
+    {"s", NULL, 4, 0, 1 << 20, false, "first tokens kept"},
+    {"w", NULL, 1020, 1, 1 << 20, false, "newest tokens kept"},
+    {0},
+};
+
+static struct kv_policy_plan plan(const struct kv_policy_spec *p,
+                                  const struct kv_shape *s, size_t layer,
+                                  size_t n)
+{
+    const size_t first = (size_t)kv_policy_get(p, "s");
+    const size_t newest = (size_t)kv_policy_get(p, "w");
+
+    (void)s, (void)layer, (void)n;
+    return (struct kv_policy_plan){first + newest, first, newest};
+}
+
+const struct kv_policy kv_policy_streamingllm = {
+    .name = "streamingllm",
+    .brief = "StreamingLLM: sinks and the newest tokens, positions reassigned",
+    .params = params,
+    .by_layer = true,
+    .reassigns = true,
+    .plan = plan,
+};

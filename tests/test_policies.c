@@ -1,0 +1,426 @@
+/* Token policies (lib/policy.h) against literal ones, written here in double,
+ * and at budgets that keep every token against no policy. */
+#include "lib/policies/policies.h"
+#include "tests/protocol_setup.h"
+
+#include <omp.h>
+
+/* r with a policy before its spec. */
+static struct ready with_policy(const struct ready *r, const char *policy)
+{
+    struct ready p = *r;
+    struct kv_err e = {""};
+
+    if (!kv_policy_parse(&p.spec.policy, policy, &e))
+        fail_msg("%s", e.msg);
+    kv_spec_print(&p.spec);
+    return p;
+}
+
+/* ---- every token kept ---------------------------------------------------- */
+
+static bool takes(const struct ready *r, const char *protocol, struct kv_err *e)
+{
+    struct kv_protocol p;
+    struct kv_loop *l;
+    bool takes;
+
+    assert_int_equal(kv_protocol_parse(&p, protocol, false, e), 0);
+    assert_int_equal(kv_loop_new(&l, &r->spec, &r->shape, r->calib, &p,
+                                 EVERY_SCHEME_SEED, NULL, e),
+                     0);
+    takes = !kv_loop_takes(l, LENGTH, e);
+    kv_loop_free(l);
+    return takes;
+}
+
+static void check_all_kept(struct ready *r)
+{
+    static const char *const policies[][2] = {
+        {"streamingllm:s0w100+", "stream:7"},
+        {"h2o:b1+", "stream:7"},
+        {"tova:b100+", "prefill:30"},
+        {"knorm:b1+", "stream:7"},
+        {"snapkv:b1w8+", "prefill:30"},
+        {"pyramidkv:b1w8+", "prefill:30"}};
+    static size_t next;
+    const char *const *how = policies[next++ % 6];
+    const struct ready p = with_policy(r, how[0]);
+    struct kv_bits bits, kept_bits;
+    struct kv_err e = {""};
+    struct windows w;
+    float *all, *kept;
+
+    if (r->codec[KV_K]->scheme->attend || r->codec[KV_K]->history ||
+        r->codec[KV_V]->history || r->codec[KV_K]->layered) {
+        assert_false(takes(&p, how[1], &e));
+        assert_non_null(strstr(e.msg, "no policy can drop"));
+        return;
+    }
+    if (!takes(&p, how[1], &e))
+        fail_msg("%s", e.msg);
+    make_windows(r, &w);
+    all = by_protocol(r, &w, how[1], &bits);
+    kept = by_protocol(&p, &w, how[1], &kept_bits);
+    assert_close(&p, how[1], kept, all);
+    if (!(fabs(bits.bytes - kept_bits.bytes) < 1e-6 * bits.bytes))
+        fail_msg("%s: %g bytes, of all tokens %g", p.spec.text, kept_bits.bytes,
+                 bits.bytes);
+    assert_true(kept_bits.kept_values == kept_bits.values);
+    free(kept);
+    free(all);
+    free_windows(&w);
+}
+
+static void test_all_kept(void **state)
+{
+    (void)state;
+    every(check_all_kept);
+}
+
+/* ---- literally ----------------------------------------------------------- */
+
+/* f32 on the synthetic model. */
+static struct ready exact(void)
+{
+    struct ready r = {.shape = synthetic_shape(32), .layer = 1};
+    struct kv_err e;
+
+    assert_int_equal(kv_spec_parse(&r.spec, "f32", &e), 0);
+    assert_int_equal(kv_spec_fit(&r.spec, &r.shape, &e), 0);
+    return r;
+}
+
+/* A KV head of a window, as one policy sees it. */
+struct head {
+    const struct ready *r;
+    const struct windows *w;
+    size_t window, head;
+    size_t held[LENGTH], n;
+    double mass[LENGTH]; /* by position */
+};
+
+static const float *row(const struct head *h, const float *x, size_t heads,
+                        size_t head, size_t t)
+{
+    return x + ((h->window * LENGTH + t) * heads + head) * h->r->shape.head_dim;
+}
+
+/* The key of token j, at a position of its own if it is reassigned. */
+static void key_at(const struct head *h, size_t j, size_t position, float *key)
+{
+    const struct kv_shape *s = &h->r->shape;
+
+    memcpy(key, row(h, h->w->k_pre, s->n_kv_heads, h->head, j),
+           s->head_dim * sizeof(*key));
+    kv_rope(s, key, 1, 1, position);
+}
+
+/* Query t of each query head over the held tokens; weights are added to mass,
+ * outputs go to out ([..][n_heads][head_dim], as windows have it), or NULL. */
+static void attend(struct head *h, size_t t, bool reassigned, float *out)
+{
+    const struct kv_shape *s = &h->r->shape;
+    const size_t group = s->n_heads / s->n_kv_heads, d = s->head_dim;
+    float key[64];
+
+    for (size_t g = h->head * group; g < (h->head + 1) * group; g++) {
+        const float *q = row(h, h->w->q, s->n_heads, g, t);
+        double weight[LENGTH], sum = 0, acc[64] = {0};
+        float *to = (float *)row(h, out, s->n_heads, g, t);
+
+        for (size_t i = 0; i < h->n; i++) {
+            double dot = 0;
+
+            key_at(h, h->held[i], reassigned ? t + 1 + i - h->n : h->held[i],
+                   key);
+            for (size_t c = 0; c < d; c++)
+                dot += (double)q[c] * (double)key[c];
+            weight[i] = exp(dot * (double)s->attn_scale);
+            sum += weight[i];
+        }
+        for (size_t i = 0; i < h->n; i++) {
+            const float *v =
+                row(h, h->w->v, s->n_kv_heads, h->head, h->held[i]);
+
+            h->mass[h->held[i]] += weight[i] / sum;
+            for (size_t c = 0; c < d; c++)
+                acc[c] += weight[i] / sum * (double)v[c];
+        }
+        for (size_t c = 0; c < d && out; c++)
+            to[c] = (float)acc[c];
+    }
+}
+
+/* Drops the held token of the least score but for the newest `newest`. */
+static void drop_least(struct head *h, const double *score, size_t newest)
+{
+    size_t least = 0;
+
+    for (size_t i = 0; i + newest < h->n; i++)
+        if (score[h->held[i]] < score[h->held[least]])
+            least = i;
+    h->n--;
+    for (size_t i = least; i < h->n; i++)
+        h->held[i] = h->held[i + 1];
+}
+
+enum kind { STREAMING, H2O, TOVA, KNORM };
+enum { BUDGET = 20, SINKS = 3 };
+
+/* One query a step; TOVA's heads of a layer go together. */
+static void run_literally(struct head *heads, size_t n_heads, enum kind kind,
+                          float *out)
+{
+    for (size_t t = 0; t < LENGTH; t++) {
+        double score[LENGTH] = {0};
+
+        for (size_t i = 0; i < n_heads; i++) {
+            heads[i].held[heads[i].n++] = t;
+            if (kind == TOVA)
+                memset(heads[i].mass, 0, sizeof(heads[i].mass));
+            attend(&heads[i], t, kind == STREAMING, out);
+            for (size_t j = 0; j <= t; j++)
+                score[j] += heads[i].mass[j];
+        }
+        for (size_t i = 0; i < n_heads; i++) {
+            struct head *h = &heads[i];
+            const struct kv_shape *s = &h->r->shape;
+
+            for (size_t j = 0; j <= t && kind == KNORM; j++) {
+                const float *k = row(h, h->w->k, s->n_kv_heads, h->head, j);
+
+                score[j] = 0;
+                for (size_t c = 0; c < s->head_dim; c++)
+                    score[j] -= (double)k[c] * (double)k[c];
+            }
+            for (size_t j = 0; j <= t && kind == STREAMING; j++)
+                score[j] = j < SINKS ? LENGTH : (double)j;
+            while (h->n > BUDGET)
+                drop_least(h, kind == H2O ? h->mass : score,
+                           kind == H2O ? BUDGET / 2 : 0);
+        }
+    }
+}
+
+static void check_literal(const char *policy, enum kind kind)
+{
+    struct ready r = exact(), p = with_policy(&r, policy);
+    struct kv_bits bits;
+    struct windows w;
+    float *loop, *literal;
+
+    make_windows(&r, &w);
+    loop = by_protocol(&p, &w, "stream", &bits);
+    literal = kv_alloc(WINDOWS * LENGTH, query_values(&r) * sizeof(*literal));
+    for (size_t window = 0; window < WINDOWS; window++) {
+        struct head heads[2] = {{&r, &w, window, 0, {0}, 0, {0}},
+                                {&r, &w, window, 1, {0}, 0, {0}}};
+
+        if (kind == TOVA) {
+            run_literally(heads, 2, kind, literal);
+            continue;
+        }
+        run_literally(&heads[0], 1, kind, literal);
+        run_literally(&heads[1], 1, kind, literal);
+    }
+    assert_close(&p, policy, loop, literal);
+    assert_true(bits.kept_values * LENGTH == bits.values * BUDGET);
+    assert_true(bits.bytes * LENGTH == bits.values * BUDGET * 4);
+    free(literal);
+    free(loop);
+    free_windows(&w);
+}
+
+static void test_literal(void **state)
+{
+    (void)state;
+    check_literal("streamingllm:s3w17+", STREAMING);
+    check_literal("h2o:b20+", H2O);
+    check_literal("h2o:b0.2+", H2O);
+    check_literal("tova:b20+", TOVA);
+    check_literal("knorm:b20l0+", KNORM);
+}
+
+/* ---- prompts ------------------------------------------------------------- */
+
+/* Of 60 tokens of a prompt SnapKV keeps the newest 8 and, of the others, 12
+ * around those that the newest 8 queries attend to most. */
+static void test_prompt(void **state)
+{
+    enum { PROMPT = 60, NEWEST = 8 };
+    struct ready r = exact(), p = with_policy(&r, "snapkv:b20w8k3+");
+    struct windows w;
+    float *loop, *literal;
+    struct kv_bits bits;
+
+    (void)state;
+    make_windows(&r, &w);
+    loop = by_protocol(&p, &w, "prefill:60", &bits);
+    literal = kv_alloc(WINDOWS * LENGTH, query_values(&r) * sizeof(*literal));
+    memcpy(literal, loop,
+           WINDOWS * LENGTH * query_values(&r) * sizeof(*literal));
+    for (size_t i = 0; i < WINDOWS * 2; i++) {
+        struct head h = {&r, &w, i / 2, i % 2, {0}, 0, {0}};
+        double vote[LENGTH];
+
+        for (size_t t = 0; t < PROMPT; t++) {
+            h.held[h.n++] = t;
+            if (t >= PROMPT - NEWEST)
+                attend(&h, t, false, NULL);
+        }
+        for (size_t j = 0; j < PROMPT; j++) {
+            vote[j] = h.mass[j];
+            if (j)
+                vote[j] = fmax(vote[j], h.mass[j - 1]);
+            if (j + 1 < PROMPT)
+                vote[j] = fmax(vote[j], h.mass[j + 1]);
+        }
+        while (h.n > BUDGET)
+            drop_least(&h, vote, NEWEST);
+        for (size_t t = PROMPT; t < LENGTH; t++) {
+            h.held[h.n++] = t;
+            attend(&h, t, false, literal);
+        }
+    }
+    assert_close(&p, "prefill:60", loop, literal);
+    assert_true(bits.kept_values * LENGTH ==
+                bits.values * (BUDGET + LENGTH - PROMPT));
+    free(literal);
+    free(loop);
+    free_windows(&w);
+}
+
+static void test_pyramid(void **state)
+{
+    struct ready r = exact(), p = with_policy(&r, "pyramidkv:b100w20+");
+    size_t sum = 0, before = SIZE_MAX;
+
+    (void)state;
+    r.shape.n_layers = 32;
+    for (size_t layer = 0; layer < 32; layer++) {
+        const size_t budget =
+            kv_policy_pyramidkv.plan(&p.spec.policy, &r.shape, layer, 1000)
+                .budget;
+
+        assert_true(budget < before);
+        sum += before = budget;
+    }
+    assert_int_equal(before, 24); /* 20 and 80 / 20 */
+    assert_true(sum > 32 * 99 && sum <= 32 * 100);
+}
+
+/* ---- the rest ------------------------------------------------------------ */
+
+static void test_threads(void **state)
+{
+    const int before = omp_get_max_threads();
+    struct ready r = exact(), p = with_policy(&r, "h2o:b20+");
+    const size_t n = WINDOWS * LENGTH * query_values(&r);
+    struct windows w;
+    float *one, *two;
+
+    (void)state;
+    make_windows(&r, &w);
+    omp_set_num_threads(1);
+    one = by_protocol(&p, &w, "stream", NULL);
+    omp_set_num_threads(2);
+    two = by_protocol(&p, &w, "stream", NULL);
+    assert_memory_equal(one, two, n * sizeof(*one));
+    omp_set_num_threads(before);
+    free(two);
+    free(one);
+    free_windows(&w);
+}
+
+/* In a layer that slides a query sees its window, and no more is held. */
+static void test_sliding(void **state)
+{
+    struct ready r = exact();
+    struct ready p = with_policy(&r, "tova:b1+");
+    struct kv_bits bits, kept;
+    struct windows w;
+    float *all, *loop;
+
+    (void)state;
+    r.shape.slides[0] = p.shape.slides[0] = 1 << 1;
+    r.shape.slide_window = p.shape.slide_window = 24;
+    memcpy(r.shape.slide_freq, r.shape.inv_freq, sizeof(r.shape.inv_freq));
+    p.shape = r.shape;
+
+    struct ready layer = r;
+
+    layer.shape = kv_shape_layer(&r.shape, 1);
+    make_windows(&layer, &w);
+    all = by_protocol(&r, &w, "stream:5", &bits);
+    loop = by_protocol(&p, &w, "stream:5", &kept);
+    assert_close(&p, "a layer that slides", loop, all);
+    assert_true(bits.bytes == kept.bytes);
+    free(loop);
+    free(all);
+    free_windows(&w);
+}
+
+static void assert_refused(const char *spec, const char *protocol,
+                           const char *because)
+{
+    struct ready r = exact();
+    struct kv_err e = {""};
+
+    assert_int_equal(kv_spec_parse(&r.spec, spec, &e), 0);
+    assert_int_equal(kv_spec_fit(&r.spec, &r.shape, &e), 0);
+    assert_false(takes(&r, protocol, &e));
+    if (!strstr(e.msg, because))
+        fail_msg("%s: expected '%s'", e.msg, because);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    assert_refused("h2o:b0.5+f16", "all", "no steps");
+    assert_refused("snapkv:b50+f16", "stream", "of a prompt");
+    assert_refused("h2o:b0.5+hack:b2p64", "stream", "no policy can drop");
+    assert_refused("snapkv:b10w32+f16", "prefill:64", "fewer than the 32");
+    assert_refused("h2o:b10+kivi:b2g16s16", "stream", "16 sinks");
+}
+
+static void test_texts(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"h2o:b0+f16", "b=0 is out of range: expected 0.001 to 1048576"},
+        {"h2o:b0.5", "a policy stands before a spec: h2o:b0.5+kivi:b2g32"},
+        {"h2o:x5+f16", "h2o has no 'x'; it has b (0.001 to 1048576)"},
+        {"streamingllm:s4w+f16", "'w' wants a number, not '+f16'"},
+        {"streamingllm:s1.5+f16", "'s' wants a whole number, not '1.5'"},
+        {"streamingllm:s4s4+f16", "'s' is given twice"},
+        {"h2o+nosuch", "unknown scheme 'nosuch'"}};
+    char key[KV_SPEC_CHARS];
+    struct kv_err e = {""};
+    struct kv_spec s;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        assert_int_equal(kv_spec_parse(&s, wrong[i][0], &e), -1);
+        if (!strstr(e.msg, wrong[i][1]))
+            fail_msg("%s: expected '%s'", e.msg, wrong[i][1]);
+    }
+    assert_int_equal(kv_spec_parse(&s, "streamingllm:w60+f16", &e), 0);
+    assert_string_equal(s.text, "streamingllm:s4w60+f16:r0s0");
+    kv_spec_calib_key(&s, key);
+    assert_string_equal(key, "f16");
+    assert_int_equal(kv_spec_parse(&s, "streamingllm:s4w60+f16:r0s0", &e), 0);
+    assert_string_equal(s.text, "streamingllm:s4w60+f16:r0s0");
+    assert_true(kv_spec_looks_like("h2o:b1+f16"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_kept), cmocka_unit_test(test_literal),
+        cmocka_unit_test(test_prompt),   cmocka_unit_test(test_pyramid),
+        cmocka_unit_test(test_threads),  cmocka_unit_test(test_sliding),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_texts),
+    };
+
+    return cmocka_run_group_tests(tests, prepare_every, release_every);
+}
