@@ -39,7 +39,8 @@
     X(kvquant)        \
     X(cq)             \
     X(zipcache)       \
-    X(gear)
+    X(gear)           \
+    X(kvtc)
 
 #define KV_DECLARE_SCHEME(name) extern const struct kv_scheme kv_scheme_##name;
 KV_SCHEMES(KV_DECLARE_SCHEME)

@@ -1,0 +1,98 @@
+/* KVTC (arXiv 2511.01815): transform coding for caches that are stored and
+ * sent.  Per layer and side, all KV heads together, keys before RoPE:
+ *
+ *   y = (x - mean) V      x' = y' V^T + mean
+ *
+ * V are the eigenvectors of the covariance, largest variance first (PCA),
+ * trained once for all prompts.  Successive components form groups of 1, 16,
+ * 64, 256 or 1024 values; a group is not coded, or is of 2- or 4-bit integers
+ * or of 8-bit floats (e4m3), and each token has a 16-bit shift and a 16-bit
+ * scale for it.  Dynamic programming chooses sizes and types: the least squared
+ * error of the training text within the budget, shifts and scales counted.
+ * What a chunk of n tokens stores is compressed by DEFLATE.
+ *
+ * One chunk before DEFLATE, each coded group in turn:
+ *
+ *   | scale: f16 x n | shift: f16 x n | codes, token by token | 0 to 7 bits |
+ *
+ * stored as it is with entropy=none, else as
+ *
+ *   | crc: u32 | DEFLATE stream |      crc: CRC-32 of the stream
+ *
+ * Parameters:
+ *   b        bits per value before DEFLATE, fractions too: 2 is the paper's
+ *            ratio of 8, 1 that of 16
+ *   n        tokens of a chunk
+ *   entropy  deflate, or none
+ *
+ * Not as in the paper: its V spans all layers of the model (or of one GPU), and
+ * so does its budget; it finds that fewer layers do worse, one layer much worse
+ * at high ratios.  Here a layer must decode alone: V spans its heads, and every
+ * layer has b to itself.  The training takes all tokens but the first 4 of
+ * each window, the sinks, where the paper samples 160 thousand.
+ *
+ * Our reading: that a group has a shift and a scale for each token; an
+ * integer's shift is the least value, a float's the middle of the range, and
+ * its scale is stored as the largest distance from there.  The order of bytes
+ * before DEFLATE and the length of a chunk are ours.
+ *
+ * Tables in a calibration, per side and layer, none of which depends on a
+ * parameter; row = KV heads x head_dim:
+ *   mean    [row]
+ *   basis   [row][row], fp16: V
+ *   none    [row]            mean square of each component of sampled tokens
+ *   coded   [3][5][row]      of a group of type and size that begins there, its
+ *                            squared error, likewise; 0 where it does not fit
+ */
+#ifndef KV_KVTC_H
+#define KV_KVTC_H
+
+#include "lib/codec.h"
+#include "lib/schemes/integers.h"
+
+enum {
+    KV_KVTC_TYPES = 3,
+    KV_KVTC_SIZES = 5,
+    KV_KVTC_HEAD_BITS = 32, /* shift and scale */
+    KV_KVTC_SINKS = 4,
+    KV_KVTC_MAX_SIZE = 1024
+};
+
+extern const struct kv_kvtc_type {
+    unsigned bits;
+    const struct kv_group_quantizer *quantizer; /* head: | scale | shift | */
+} kv_kvtc_types[KV_KVTC_TYPES];
+
+extern const size_t kv_kvtc_sizes[KV_KVTC_SIZES];
+
+/* A coded group: components [first, first + size). */
+struct kv_kvtc_group {
+    size_t first, size;
+    unsigned type;
+};
+
+static inline size_t kv_kvtc_bits(size_t size, unsigned type)
+{
+    return KV_KVTC_HEAD_BITS + size * kv_kvtc_types[type].bits;
+}
+
+/* The tables none and coded of a layer. */
+struct kv_kvtc_errors {
+    size_t row;
+    const float *none, *coded;
+};
+
+static inline float kv_kvtc_error(const struct kv_kvtc_errors *e, size_t first,
+                                  size_t size, unsigned type)
+{
+    return e->coded[(type * KV_KVTC_SIZES + size) * e->row + first];
+}
+
+/* The coded groups of least error in all that take no more than `budget` bits
+ * of a token, by component.  group: [row]; returns their number. */
+size_t kv_kvtc_plan(const struct kv_kvtc_errors *e, size_t budget,
+                    struct kv_kvtc_group *group);
+
+extern const struct kv_training kv_kvtc_training;
+
+#endif

@@ -1,0 +1,245 @@
+/* Training of KVTC: one pass over the dump per layer and side finds mean and
+ * covariance; then a sample of its tokens is quantized in every way. */
+#include "kernels/eigen.h"
+#include "kernels/vecops/vecops.h"
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/base/progress.h"
+#include "lib/calib.h"
+#include "lib/dump.h"
+#include "lib/moments.h"
+#include "lib/schemes/kvtc.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CHUNK = 512,  /* tokens read at a time */
+    SAMPLED = 512 /* tokens that are quantized in every way */
+};
+
+/* One side of one layer. */
+struct job {
+    struct kv_dump *dump;
+    const struct kv_dump_info *info;
+    struct kv_calib_set *out;
+    size_t layer, row;
+    enum kv_side side;
+};
+
+static enum kv_tensor tensor_of(enum kv_side side)
+{
+    return side == KV_V ? KV_T_V : KV_T_K_PRE;
+}
+
+/* Tokens of a window after its sinks. */
+static size_t used(const struct kv_dump_info *info)
+{
+    return info->ctx > KV_KVTC_SINKS ? info->ctx - KV_KVTC_SINKS : 0;
+}
+
+/* n tokens from the window's i-th used one on. */
+static int read_tokens(const struct job *j, size_t window, size_t i, size_t n,
+                       float *x, struct kv_err *e)
+{
+    return kv_interrupted(e) ||
+                   kv_dump_read(j->dump, j->layer, tensor_of(j->side),
+                                window * j->info->ctx + KV_KVTC_SINKS + i, n, x,
+                                e)
+               ? -1
+               : 0;
+}
+
+/* Sums of x and of x x^T, both cleared.  The first token is taken off before,
+ * so that little cancels; it is left in origin [row]. */
+static int add_up(const struct job *j, float *origin, double *first,
+                  double *second, struct kv_err *e)
+{
+    float *x = kv_alloc(CHUNK, j->row * sizeof(*x));
+    int rc = read_tokens(j, 0, 0, 1, origin, e);
+
+    for (size_t w = 0; w < j->info->n_windows; w++)
+        for (size_t i = 0; i < used(j->info) && !rc; i += CHUNK) {
+            const size_t left = used(j->info) - i;
+            const size_t n = left < CHUNK ? left : CHUNK;
+
+            rc = read_tokens(j, w, i, n, x, e);
+            for (size_t k = 0; k < n * j->row && !rc; k++) {
+                x[k] -= origin[k % j->row];
+                first[k % j->row] += (double)x[k];
+            }
+            if (!rc)
+                kv_moments_add(x, n, 1, j->row, second);
+        }
+    free(x);
+    return rc;
+}
+
+/* mean [row], cov [row][row], both cleared. */
+static int covariance(const struct job *j, double *mean, double *cov,
+                      struct kv_err *e)
+{
+    const double tokens = (double)(j->info->n_windows * used(j->info));
+    float *origin = kv_alloc(j->row, sizeof(*origin));
+    const int rc = add_up(j, origin, mean, cov, e);
+
+    for (size_t i = 0; i < j->row && !rc; i++)
+        mean[i] /= tokens;
+    for (size_t i = 0; i < j->row * j->row && !rc; i++)
+        cov[i] = cov[i] / tokens - mean[i / j->row] * mean[i % j->row];
+    for (size_t i = 0; i < j->row && !rc; i++)
+        mean[i] += (double)origin[i];
+    free(origin);
+    return rc;
+}
+
+static float *add_table(const struct job *j, const char *name, bool half,
+                        size_t n_dims, const size_t *dims)
+{
+    struct kv_table *t = kv_calib_add(j->out, name, (int)j->side, (int)j->layer,
+                                      KV_ALL, n_dims, dims);
+
+    t->half = half;
+    return t->data;
+}
+
+/* Adds mean and basis. */
+static int add_transform(const struct job *j, float **mean, float **basis,
+                         struct kv_err *e)
+{
+    const size_t row = j->row, dims[] = {row, row};
+    double *m = kv_alloc(row, sizeof(*m));
+    double *cov = kv_alloc(row * row, sizeof(*cov));
+    double *value = kv_alloc(row, sizeof(*value));
+    int rc = covariance(j, m, cov, e);
+
+    if (!rc && (rc = kv_eigen(cov, row, value)))
+        kv_fail(e, "no eigenvectors: the covariance is not finite");
+    *mean = add_table(j, "mean", false, 1, dims);
+    *basis = add_table(j, "basis", true, 2, dims);
+    for (size_t i = 0; i < row; i++)
+        (*mean)[i] = (float)m[i];
+    for (size_t i = 0; i < row * row; i++) /* eigenvalues ascend */
+        (*basis)[i] = kv_f16_to_f32(
+            kv_f32_to_f16((float)cov[i / row * row + row - 1 - i % row]));
+    free(value);
+    free(cov);
+    free(m);
+    return rc;
+}
+
+/* Components y [n][row] of tokens that lie evenly in the text. */
+static int sample(const struct job *j, const float *mean, const float *basis,
+                  size_t n, float *y, struct kv_err *e)
+{
+    const size_t row = j->row, tokens = j->info->n_windows * used(j->info);
+    float *x = kv_alloc(row, sizeof(*x));
+    int rc = 0;
+
+    for (size_t i = 0; i < n && !rc; i++) {
+        const size_t at = i * tokens / n;
+
+        rc = read_tokens(j, at / used(j->info), at % used(j->info), 1, x, e);
+        for (size_t k = 0; k < row; k++)
+            x[k] -= mean[k];
+        kv_vecops_times(x, row, 1, basis, row, row, row, y + i * row, row);
+    }
+    free(x);
+    return rc;
+}
+
+/* Of n values, over all tokens: their squared error, or their squares. */
+static double group_error(const float *y, size_t n_tokens, size_t row, size_t n,
+                          const struct kv_kvtc_type *type)
+{
+    uint16_t code[KV_KVTC_MAX_SIZE];
+    float back[KV_KVTC_MAX_SIZE] = {0};
+    uint8_t head[KV_KVTC_HEAD_BITS / 8];
+    double sum = 0;
+
+    for (size_t t = 0; t < n_tokens; t++, y += row) {
+        if (type) {
+            type->quantizer->encode(y, n, type->bits, head, code);
+            type->quantizer->decode(code, n, type->bits, head, back);
+        }
+        for (size_t i = 0; i < n; i++)
+            sum += pow((double)y[i] - (double)back[i], 2);
+    }
+    return sum / (double)n_tokens;
+}
+
+/* Adds none and coded. */
+static void add_errors(const struct job *j, const float *y, size_t n_tokens)
+{
+    const size_t row = j->row, dims[] = {KV_KVTC_TYPES, KV_KVTC_SIZES, row};
+    float *none = add_table(j, "none", false, 1, &dims[2]);
+    float *coded = add_table(j, "coded", false, 3, dims);
+
+#pragma omp parallel for schedule(dynamic, 8)
+    for (size_t i = 0; i < row; i++) {
+        none[i] = (float)group_error(y + i, n_tokens, row, 1, NULL);
+        for (size_t s = 0; s < KV_KVTC_SIZES; s++)
+            for (size_t k = 0; i + kv_kvtc_sizes[s] <= row && k < KV_KVTC_TYPES;
+                 k++)
+                coded[(k * KV_KVTC_SIZES + s) * row + i] = (float)group_error(
+                    y + i, n_tokens, row, kv_kvtc_sizes[s], &kv_kvtc_types[k]);
+    }
+}
+
+static int train_side(const struct job *j, struct kv_err *e)
+{
+    const size_t tokens = j->info->n_windows * used(j->info);
+    const size_t n = tokens < SAMPLED ? tokens : SAMPLED;
+    float *y = kv_alloc(n, j->row * sizeof(*y));
+    float *mean, *basis;
+    const int rc =
+        add_transform(j, &mean, &basis, e) || sample(j, mean, basis, n, y, e)
+            ? kv_fail_in(e, "layer %zu, %c", j->layer, kv_side_name(j->side))
+            : 0;
+
+    if (!rc)
+        add_errors(j, y, n);
+    free(y);
+    return rc;
+}
+
+static int check_dump(const struct kv_spec *s, struct kv_dump *dump,
+                      struct kv_err *e)
+{
+    (void)s;
+    if (!used(kv_dump_info(dump)))
+        return kv_fail(e, "windows of %zu tokens: the first %d are left out",
+                       kv_dump_info(dump)->ctx, KV_KVTC_SINKS);
+    for (int side = 0; side < KV_SIDES; side++)
+        if (kv_dump_want(dump, tensor_of((enum kv_side)side), e))
+            return kv_fail_in(e, "%c", kv_side_name((enum kv_side)side));
+    return 0;
+}
+
+static int calibrate(const struct kv_spec *s, struct kv_dump *dump,
+                     uint64_t seed, struct kv_calib_set *out, struct kv_err *e)
+{
+    const struct kv_dump_info *info = kv_dump_info(dump);
+    struct job j = {.dump = dump,
+                    .info = info,
+                    .out = out,
+                    .row = info->shape.n_kv_heads * info->shape.head_dim};
+
+    (void)seed;
+    if (check_dump(s, dump, e))
+        return -1;
+    if (out->progress)
+        out->progress->total += 2 * (info->last_layer - info->first_layer + 1);
+    for (j.layer = info->first_layer; j.layer <= info->last_layer; j.layer++)
+        for (int side = 0; side < KV_SIDES; side++) {
+            j.side = (enum kv_side)side;
+            if (train_side(&j, e))
+                return -1;
+            if (out->progress)
+                kv_progress_step(out->progress, 1);
+        }
+    return 0;
+}
+
+const struct kv_training kv_kvtc_training = {check_dump, calibrate};
