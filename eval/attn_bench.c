@@ -185,6 +185,7 @@ struct kv_attn_step {
     bool own_attention;
     struct kv_attn_gpu *gpu; /* NULL: on the CPU */
     float *out;              /* as in->exact */
+    float *same; /* exact attention over the same codes; NULL: not known */
 };
 
 static void attend_cache(const struct kv_attn_step *s, size_t b)
@@ -195,13 +196,19 @@ static void attend_cache(const struct kv_attn_step *s, size_t b)
                     s->out + at);
 }
 
+static void attend_tiles(const struct kv_attn_step *s, enum kv_path path,
+                         float *out)
+{
+    kv_tile_cache_attend(s->tiled, s->view, path, s->in->q, out,
+                         s->bench->threads);
+}
+
 static void run_step(void *arg)
 {
     const struct kv_attn_step *s = arg;
 
     if (s->tiled[0]) {
-        kv_tile_cache_attend(s->tiled, s->view, s->path, s->in->q, s->out,
-                             s->bench->threads);
+        attend_tiles(s, s->path, s->out);
         return;
     }
     /* A scheme's own attention shares out its KV heads where sequences are
@@ -241,30 +248,80 @@ static int fill(struct kv_attn_step *s, struct kv_err *e)
     return 0;
 }
 
+static bool can(const struct kv_attn_step *s, enum kv_path path)
+{
+    return kv_tile_cache_can(s->cache[0], path) && kv_tiles_takes(&s->view);
+}
+
+/* Tiles, and exact attention over them where the CPU has it. */
 static void make_tiles(struct kv_attn_step *s)
 {
+    const size_t outputs = s->in->n_batch * s->in->nq * q_row(s->in);
+
     for (size_t b = 0; b < s->in->n_batch; b++) {
         s->tiled[b] = kv_tile_cache_new(s->cache[b]);
         kv_tile_cache_update(s->tiled[b]);
     }
+    if (can(s, KV_PATH_EXACT) || can(s, KV_PATH_INT8)) {
+        s->same = kv_alloc(outputs, sizeof(*s->same));
+        attend_tiles(s, KV_PATH_EXACT, s->same);
+    }
+}
+
+static void free_tiles(struct kv_attn_step *s)
+{
+    for (size_t b = 0; b < s->in->n_batch; b++) {
+        kv_tile_cache_free(s->tiled[b]);
+        s->tiled[b] = NULL;
+    }
+}
+
+/* ||x - of|| / ||of|| */
+static double rel_err(const struct kv_attn_inputs *in, const float *x,
+                      const float *of)
+{
+    double e2 = 0, of2 = 0;
+
+    for (size_t i = 0; i < in->n_batch * in->nq * q_row(in); i++) {
+        const double e = (double)x[i] - (double)of[i];
+
+        of2 += (double)of[i] * (double)of[i];
+        e2 += e * e;
+    }
+    return sqrt(e2 / of2);
+}
+
+/* Whether int8 adds less error than the codes have of their own. */
+static bool int8_adds_less(const struct kv_attn_step *s)
+{
+    attend_tiles(s, KV_PATH_INT8, s->out);
+    return rel_err(s->in, s->out, s->same) <
+           rel_err(s->in, s->same, s->in->exact);
 }
 
 /* Which path runs, with tiles where it needs them. */
 static const char *choose(struct kv_attn_step *s)
 {
-    const enum kv_attn_path wanted = s->wanted;
-    const struct kv_cache *c = s->cache[0];
+    const bool exact = can(s, KV_PATH_EXACT), int8 = can(s, KV_PATH_INT8);
 
-    s->own_attention = kv_cache_reader(c, KV_K).codec->scheme->attend;
-    if (wanted == KV_ATTN_GENERIC || !kv_tile_cache_can(c, KV_PATH_EXACT))
-        return s->own_attention ? "codes" : "generic";
-    if (!kv_tiles_takes(&s->view))
-        return s->own_attention ? "codes" : "plain";
-    s->path = wanted == KV_ATTN_INT8 && kv_tile_cache_can(c, KV_PATH_INT8)
-                  ? KV_PATH_INT8
-                  : KV_PATH_EXACT;
-    make_tiles(s);
-    return s->path == KV_PATH_INT8 ? "int8" : "exact";
+    s->own_attention = kv_cache_reader(s->cache[0], KV_K).codec->scheme->attend;
+    if (s->wanted != KV_ATTN_GENERIC && (exact || int8)) {
+        make_tiles(s);
+        s->path = KV_PATH_INT8;
+        if (int8 && (s->wanted == KV_ATTN_INT8 ||
+                     (s->wanted == KV_ATTN_AUTO && int8_adds_less(s))))
+            return "int8";
+        s->path = KV_PATH_EXACT;
+        if (exact)
+            return "exact";
+        free_tiles(s);
+    }
+    if (s->own_attention)
+        return "codes";
+    return s->wanted == KV_ATTN_GENERIC ||
+                   !kv_tile_cache_can(s->cache[0], KV_PATH_EXACT)
+               ? "generic"
+               : "plain";
 }
 
 static size_t device_bytes(const struct kv_attn_step *s)
@@ -291,10 +348,7 @@ static int open_gpu(struct kv_attn_step *s, struct kv_err *e)
                         s->bench->copies, s->in->q, s->in->nq, s->wanted, e))
         return kv_fail_in(e, "%s", s->spec->text);
     s->path_name = kv_attn_gpu_name(s->gpu);
-    for (size_t b = 0; b < s->in->n_batch; b++) {
-        kv_tile_cache_free(s->tiled[b]);
-        s->tiled[b] = NULL;
-    }
+    free_tiles(s);
     return 0;
 }
 
@@ -326,19 +380,6 @@ static struct kv_attend_ops count_ops(const struct kv_attn_step *s)
     }
     free(out);
     return ops;
-}
-
-static double rel_err(const struct kv_attn_inputs *in, const float *out)
-{
-    double e2 = 0, x2 = 0;
-
-    for (size_t i = 0; i < in->n_batch * in->nq * q_row(in); i++) {
-        const double x = in->exact[i], e = (double)out[i] - x;
-
-        x2 += x * x;
-        e2 += e * e;
-    }
-    return sqrt(e2 / x2);
 }
 
 static bool all_finite(const float *x, size_t n)
@@ -385,15 +426,15 @@ void kv_attn_step_free(struct kv_attn_step *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; i < s->in->n_batch; i++) {
-        kv_tile_cache_free(s->tiled[i]);
+    free_tiles(s);
+    for (size_t i = 0; i < s->in->n_batch; i++)
         kv_cache_free(s->cache[i]);
-    }
     kv_attn_gpu_free(s->gpu);
     kv_codecs_free(s->codecs);
     free(s->tiled);
     free(s->cache);
     free(s->out);
+    free(s->same);
     free(s);
 }
 
@@ -449,7 +490,8 @@ int kv_attn_step_run(struct kv_attn_step *s, struct kv_attn_step *base,
     if (s->codec[KV_K]->scheme->attend)
         out->ops = count_ops(s);
     add_bits(&out->bits, s);
-    out->rel_err = rel_err(s->in, s->out);
+    out->rel_err = rel_err(s->in, s->out, s->in->exact);
+    out->path_rel_err = s->same ? rel_err(s->in, s->out, s->same) : NAN;
     if (!all_finite(s->out, outputs))
         return kv_fail(e, "%s: the output of attention is not finite",
                        s->spec->text);

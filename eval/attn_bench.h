@@ -43,6 +43,8 @@ void kv_attn_inputs_clear(struct kv_attn_inputs *in);
 struct kv_attn_result {
     struct kv_bits bits;      /* both sides; without shared_bytes and nominal */
     double rel_err;           /* ||out - exact|| / ||exact|| */
+    double path_rel_err;      /* the same to exact attention over the same
+                                 codes; NaN where tiles do not take these */
     struct kv_timing timing;  /* one step of the whole batch */
     double speedup;           /* median over the base line's, run for run */
     size_t bytes_moved;       /* caches, queries and outputs, each once */
@@ -52,10 +54,12 @@ struct kv_attn_result {
 };
 
 /* The path to run: the first of int8, exact and generic (or the scheme's own
- * codes), from the requested one on, that the codes support; or, on a GPU, two
- * baselines: f16 by products and a softmax, and codes that are made halves
- * first. */
+ * codes), from the requested one on, that the codes support; auto: int8 where
+ * its path_rel_err is below the error of exact attention over the codes, else
+ * exact (on a GPU always exact); or, on a GPU, two baselines: f16 by products
+ * and a softmax, and codes that are made halves first. */
 enum kv_attn_path {
+    KV_ATTN_AUTO,
     KV_ATTN_INT8,
     KV_ATTN_EXACT,
     KV_ATTN_GENERIC,

@@ -54,6 +54,7 @@ static int open_path(struct kv_attn_gpu *g, const struct kv_device *device,
     case KV_ATTN_GENERIC:
         rc = kv_gpu_attend_new_generic(&g->attend, device, jobs, n_jobs, e);
         break;
+    case KV_ATTN_AUTO:
     case KV_ATTN_EXACT:
     case KV_ATTN_INT8:
         rc = kv_gpu_attend_new(
@@ -161,9 +162,7 @@ int kv_attn_gpu_time(struct kv_attn_gpu *g, struct kv_attn_gpu *base,
     rc = rc || kv_device_time(launch, g, warmup, reps, s, e) ||
          answer(g, out, e);
     if (!rc) {
-        *timing = (struct kv_timing){.p10 = kv_quantile(s, reps, 0.1),
-                                     .p50 = kv_quantile(s, reps, 0.5),
-                                     .p90 = kv_quantile(s, reps, 0.9)};
+        *timing = kv_timing_of(s, reps);
         *ratio = base ? before / timing->p50 : 1;
     }
     free(s);

@@ -193,9 +193,7 @@ int kv_step_time(struct kv_step *s, struct kv_step_caches *caches,
     s->pass.skip = 0;
     rc = kv_device_time(step, s, warmup, reps, t, e);
     if (!rc)
-        *whole = (struct kv_timing){.p10 = kv_quantile(t, reps, 0.1),
-                                    .p50 = kv_quantile(t, reps, 0.5),
-                                    .p90 = kv_quantile(t, reps, 0.9)};
+        *whole = kv_timing_of(t, reps);
     for (int i = 0; i < KV_STEP_PARTS && !rc; i++) {
         s->pass.skip = ~(1u << i);
         rc = kv_device_time(step, s, warmup, reps, t, e);

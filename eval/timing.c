@@ -107,6 +107,18 @@ double kv_quantile(double *x, size_t n, double p)
     return i + 1 < n ? x[i] + (at - (double)i) * (x[i + 1] - x[i]) : x[n - 1];
 }
 
+struct kv_timing kv_timing_of(double *seconds, size_t n)
+{
+    return (struct kv_timing){.p10 = kv_quantile(seconds, n, 0.1),
+                              .p50 = kv_quantile(seconds, n, 0.5),
+                              .p90 = kv_quantile(seconds, n, 0.9)};
+}
+
+bool kv_timing_noisy(const struct kv_timing *t)
+{
+    return t->p90 > 2 * t->p10;
+}
+
 static double time_once(struct kv_bench *b, bool warm, void (*once)(void *),
                         void *arg)
 {
@@ -142,9 +154,7 @@ int kv_bench_time(struct kv_bench *b, bool warm, size_t warmup, size_t reps,
         seconds[i - warmup] = took;
         ratios[i - warmup] = other / took;
     }
-    *out = (struct kv_timing){.p10 = kv_quantile(seconds, reps, 0.1),
-                              .p50 = kv_quantile(seconds, reps, 0.5),
-                              .p90 = kv_quantile(seconds, reps, 0.9)};
+    *out = kv_timing_of(seconds, reps);
     if (base)
         *ratio = kv_quantile(ratios, reps, 0.5);
     free(ratios);

@@ -13,6 +13,13 @@ struct kv_timing {
     double p10, p50, p90; /* seconds */
 };
 
+/* Of n runs (>= 1), which it sorts. */
+struct kv_timing kv_timing_of(double *seconds, size_t n);
+
+/* The slow runs took more than twice as long as the fast ones: other load of
+ * the machine was timed too. */
+bool kv_timing_noisy(const struct kv_timing *t);
+
 struct kv_bench;
 
 /* threads: how many run `once` and read memory.  Takes 256 MiB, or as much as

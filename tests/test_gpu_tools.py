@@ -134,8 +134,8 @@ class GpuToolTest(unittest.TestCase):
         self.assertIn("1 query token, not of 2", done.stderr)
 
     def test_bad_path(self):
-        for path, says in (("exact,", "expected exact, int8"),
-                           ("fused", "expected exact, int8"),
+        for path, says in (("exact,", "expected auto, exact, int8"),
+                           ("fused", "expected auto, exact, int8"),
                            ("int8,int8", "int8 is there twice")):
             done = attend("-s", "f16", "--shape", "1,4,2,64,300", "--path",
                           path)

@@ -457,12 +457,50 @@ class Attention(Case):
         for a, b in zip(table, again):
             for column in "spec", "attn_rel_err", "bits", "device_bytes":
                 self.assertEqual(a[column], b[column])
-        tiles = self.attend(*args, "-t", "2")
+        tiles = self.attend(*args, "-t", "2", "--path", "exact")
         self.assertEqual(tiles[0]["path"], "exact")
         for a, b in zip(table, tiles):
             self.assertEqual(a["bits"], b["bits"])
             self.assertAlmostEqual(float(b["attn_rel_err"]) /
                                    float(a["attn_rel_err"]), 1, delta=1e-3)
+
+    def test_default_path(self):
+        """int8 where it adds less error than the codes have, else exact; a row
+        for each path that is not the same."""
+        args = ["-s", "kivi:b{2,4}g32", "-s", "klt:b2", "--shape",
+                "1,4,2,64,400"]
+        table = self.attend(*args, "--path", "int8,exact,auto")
+        of = {(r["spec"], r["path"]): r for r in table}
+        self.assertEqual(len(of), len(table))
+        for r in self.attend(*args)[1:]:
+            exact = of[r["spec"], "exact"]
+            self.assertEqual(float(exact["path_rel_err"]), 0)
+            if exact["attn_rel_err"]:  # blank: of a calibration on nothing
+                added = float(of[r["spec"], "int8"]["path_rel_err"])
+                self.assertGreater(added, 0)
+                self.assertEqual(r["path"] == "int8",
+                                 added < float(exact["attn_rel_err"]))
+            same = of[r["spec"], r["path"]]
+            for column in "attn_rel_err", "path_rel_err":
+                self.assertEqual(r[column], same[column])
+        dump = ["-s", "kivi:b2g16r0", "--dump", at("eval.h5")]
+        exact, int8 = (self.attend(*dump, "--path", p)[1]
+                       for p in ("exact", "int8"))
+        self.assertLess(float(int8["path_rel_err"]),
+                        float(exact["attn_rel_err"]))
+        self.assertEqual(self.attend(*dump)[1]["path"], "int8")
+
+    def test_noisy(self):
+        """The mark is that of the row's own times, and one sentence tells."""
+        done = run("kvattn", "-s", "kivi:b{1,2,3,4}", "--shape", "1,4,2,64,130",
+                   "--reps", "3", "--warmup", "0")
+        table = rows(done.stdout)
+        for r in table:
+            self.assertEqual(r["noisy"] == "1", float(r["lat_us_p90"]) >
+                             2 * float(r["lat_us_p10"]))
+        n = sum(r["noisy"] == "1" for r in table)
+        self.assertEqual(done.stderr.count("noisy: "), n > 0)
+        self.assertEqual("noisy: %d of 5 rows," % n in done.stderr, n > 0)
 
     def test_shape(self):
         for shape in "1,4,2,16,1", "2,4,4,32,33,5", "1,2,1,64,130":
@@ -483,8 +521,9 @@ class Attention(Case):
                              ("1,4,2,16,8,9", "NQ = 9"), ("", "expected"),
                              ("0,4,2,16,8", "positive")]:
             self.refused(words, "kvattn", "-s", "kivi", "--shape", shape)
-        self.refused("--path fast: expected exact, int8, generic", "kvattn",
-                     "-s", "kivi", "--path", "fast", "--shape", "1,4,2,16,8")
+        self.refused("--path fast: expected auto, exact, int8, generic",
+                     "kvattn", "-s", "kivi", "--path", "fast", "--shape",
+                     "1,4,2,16,8")
         self.refused("dimension 16", "kvattn", "-s", "vecinfer:d4b4", "-C",
                      at("calib.h5"), "--shape", "1,4,2,32,8")
         self.refused("either --dump or --shape", "kvattn", "-s", "kivi")
@@ -518,8 +557,9 @@ class Attention(Case):
                 ("1,8,8,99999999,1", "D must be"),
                 ("1,1,1,64,999999999999,999999999999", "--memory")]:
             self.refused(words, "kvattn", "-s", "kivi", "--shape", shape)
-        self.refused("--path fast: expected exact, int8, generic", "kvattn",
-                     "-s", "kivi", "--path", "fast", "--shape", "1,4,2,16,8")
+        self.refused("--path fast: expected auto, exact, int8, generic",
+                     "kvattn", "-s", "kivi", "--path", "fast", "--shape",
+                     "1,4,2,16,8")
 
     def test_memory(self):
         """The windows' queries, their exact outputs, keys twice, values."""

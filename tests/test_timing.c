@@ -70,11 +70,32 @@ static void test_quantile(void **state)
         assert_true(kv_quantile(&alone, 1, i / 10.0) == 7);
 }
 
+/* Of four runs, one of which took `slow` times as long: the p90 is the third's
+ * and 0.7 of the way to it. */
+static bool noisy(double slow)
+{
+    double seconds[] = {slow, 1, 1, 1};
+    const struct kv_timing t = kv_timing_of(seconds, 4);
+
+    assert_true(t.p10 == 1 && t.p50 == 1);
+    assert_within(t.p90, 1 + 0.7 * (slow - 1), 1e-12);
+    return kv_timing_noisy(&t);
+}
+
+static void test_noisy(void **state)
+{
+    (void)state;
+    assert_false(noisy(1));
+    assert_false(noisy(2.4));
+    assert_true(noisy(2.5));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_quantile),
+        cmocka_unit_test(test_noisy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

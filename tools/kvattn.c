@@ -1,6 +1,5 @@
 /* kvattn: attention over caches, its error and its time. */
-#include "eval/attn_bench.h"
-#include "eval/bits.h"
+#include "tools/kvattn.h"
 #include "eval/calib_check.h"
 #include "eval/sweep.h"
 #include "lib/base/alloc.h"
@@ -9,7 +8,6 @@
 #include "lib/base/progress.h"
 #include "lib/dump.h"
 #include "lib/mixed.h"
-#include "tools/common.h"
 #include "tools/random_calib.h"
 #include "tools/shape_option.h"
 
@@ -19,71 +17,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const columns[] = {KV_CONDITION_COLUMNS,
-                                      KV_BITS_COLUMNS,
-                                      "layer",
-                                      "attn_rel_err",
-                                      "lat_us_p50",
-                                      "lat_us_p10",
-                                      "lat_us_p90",
-                                      "bytes_moved",
-                                      "device_bytes",
-                                      "gb_s",
-                                      "bw_share",
-                                      "speedup",
-                                      "path",
-                                      "encode_us_p50",
-                                      "inline_us_p50",
-                                      "async_us_p50",
-                                      "quantize_us_p50",
-                                      "decode_us_p50",
-                                      NULL};
+static const char *const path_names[KV_ATTN_PATHS] = {
+    [KV_ATTN_AUTO] = "auto",       [KV_ATTN_INT8] = "int8",
+    [KV_ATTN_EXACT] = "exact",     [KV_ATTN_GENERIC] = "generic",
+    [KV_ATTN_UNFUSED] = "unfused", [KV_ATTN_DEQUANT] = "dequant"};
 
-static const char *const path_names[] = {[KV_ATTN_INT8] = "int8",
-                                         [KV_ATTN_EXACT] = "exact",
-                                         [KV_ATTN_GENERIC] = "generic",
-                                         [KV_ATTN_UNFUSED] = "unfused",
-                                         [KV_ATTN_DEQUANT] = "dequant"};
-
-enum {
-    PATHS = sizeof(path_names) / sizeof(*path_names),
-    MAX_REPS = 100000000 /* whose times are kept */
-};
-
-struct args {
-    struct kv_common common;
-    struct kv_strings specs;
-    const char *dump, *shape, *calib, *path;
-    size_t layer, windows, queries, reps, warmup;
-    bool allow_leakage, warm;
-};
-
-struct run {
-    struct kv_dump *dump; /* NULL with --shape */
-    struct kv_attn_inputs inputs;
-    struct kv_calib *calib;
-    bool random_calib; /* tables that mean nothing: no error to report */
-    double leak;
-    struct kv_spec *spec;
-    size_t n_specs;
-    char model[64], protocol[32];
-    struct kv_conditions conditions;
-    struct kv_results *table;
-    struct kv_bench *bench;
-    struct kv_attn_bench how;
-    enum kv_attn_path path[PATHS]; /* in the order of --path */
-    size_t n_paths;
-    struct kv_attn_step *base;
-    double bandwidth;
-    struct kv_progress progress; /* runs */
-    size_t left_out; /* specs that the GPU has no kernel or no room for */
-};
+enum { MAX_REPS = 100000000 /* whose times are kept */ };
 
 #define NOT_GIVEN SIZE_MAX
 
 /* Fills in the fields of the shape that --shape omits from the calibration. */
-static int calibration_of_shape(struct run *r, const struct args *a,
-                                struct kv_err *e)
+static int calibration_of_shape(struct kvattn_run *r,
+                                const struct kvattn_args *a, struct kv_err *e)
 {
     struct kv_shape *s = &r->inputs.shape;
 
@@ -105,7 +50,8 @@ static int calibration_of_shape(struct run *r, const struct args *a,
     return 0;
 }
 
-static int prepare_shape(struct run *r, const struct args *a, struct kv_err *e)
+static int prepare_shape(struct kvattn_run *r, const struct kvattn_args *a,
+                         struct kv_err *e)
 {
     const struct kv_shape *s = &r->inputs.shape;
     size_t batch = 1;
@@ -122,7 +68,8 @@ static int prepare_shape(struct run *r, const struct args *a, struct kv_err *e)
     return 0;
 }
 
-static int prepare_dump(struct run *r, const struct args *a, struct kv_err *e)
+static int prepare_dump(struct kvattn_run *r, const struct kvattn_args *a,
+                        struct kv_err *e)
 {
     const struct kv_dump_info *info;
 
@@ -150,10 +97,10 @@ static bool on_gpu_alone(enum kv_attn_path path)
 }
 
 /* One word of --path, n characters. */
-static int parse_path(struct run *r, const struct args *a, const char *word,
-                      size_t n, struct kv_err *e)
+static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
+                      const char *word, size_t n, struct kv_err *e)
 {
-    for (size_t i = 0; i < PATHS; i++) {
+    for (size_t i = 0; i < KV_ATTN_PATHS; i++) {
         if (strlen(path_names[i]) != n || memcmp(word, path_names[i], n) != 0)
             continue;
         if (on_gpu_alone((enum kv_attn_path)i) && !a->common.on_gpu)
@@ -167,12 +114,13 @@ static int parse_path(struct run *r, const struct args *a, const char *word,
         return 0;
     }
     return kv_fail(e,
-                   "--path %s: expected exact, int8, generic, unfused or "
+                   "--path %s: expected auto, exact, int8, generic, unfused or "
                    "dequant, or several of them with commas between",
                    a->path);
 }
 
-static int parse_paths(struct run *r, const struct args *a, struct kv_err *e)
+static int parse_paths(struct kvattn_run *r, const struct kvattn_args *a,
+                       struct kv_err *e)
 {
     for (const char *at = a->path;; at++) {
         const size_t n = strcspn(at, ",");
@@ -185,7 +133,8 @@ static int parse_paths(struct run *r, const struct args *a, struct kv_err *e)
     }
 }
 
-static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
+static int prepare_inputs(struct kvattn_run *r, const struct kvattn_args *a,
+                          struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++)
         if (kv_spec_needs_queries(&r->spec[i]))
@@ -198,7 +147,7 @@ static int prepare_inputs(struct run *r, const struct args *a, struct kv_err *e)
 
 /* Checks that all specs can be measured before the first row: rows on stdout
  * cannot be taken back. */
-static int check_specs(const struct run *r, struct kv_err *e)
+static int check_specs(const struct kvattn_run *r, struct kv_err *e)
 {
     for (size_t i = 0; i < r->n_specs; i++) {
         struct kv_codecs *cs;
@@ -211,7 +160,8 @@ static int check_specs(const struct run *r, struct kv_err *e)
     return 0;
 }
 
-static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
+static int prepare_specs(struct kvattn_run *r, const struct kvattn_args *a,
+                         struct kv_err *e)
 {
     const struct kv_sweep sweep = {.base = "f16",
                                    .specs = &a->specs,
@@ -232,7 +182,7 @@ static int prepare_specs(struct run *r, const struct args *a, struct kv_err *e)
            check_specs(r, e);
 }
 
-static int measure_cpu(struct run *r)
+static int measure_cpu(struct kvattn_run *r)
 {
     r->bench = kv_bench_new(r->conditions.threads);
     r->bandwidth = kv_bench_bandwidth(r->bench);
@@ -241,7 +191,7 @@ static int measure_cpu(struct run *r)
     return 0;
 }
 
-static int measure_gpu(struct run *r, const struct kv_device *gpu,
+static int measure_gpu(struct kvattn_run *r, const struct kv_device *gpu,
                        struct kv_err *e)
 {
     double copy;
@@ -253,7 +203,8 @@ static int measure_gpu(struct run *r, const struct kv_device *gpu,
     return 0;
 }
 
-static int prepare(struct run *r, const struct args *a, struct kv_err *e)
+static int prepare(struct kvattn_run *r, const struct kvattn_args *a,
+                   struct kv_err *e)
 {
     const struct kv_attn_inputs *in = &r->inputs;
 
@@ -272,212 +223,10 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
     kv_common_conditions(&a->common, &r->conditions);
     if (a->common.on_gpu ? measure_gpu(r, &a->common.gpu, e) : measure_cpu(r))
         return -1;
-    return kv_results_open(&r->table, a->common.output, a->common.format,
-                           columns, e);
+    return kvattn_open_table(r, a, e);
 }
 
-static int put_row(struct run *r, const struct kv_spec *spec, const char *path,
-                   struct kv_attn_result *m,
-                   const struct kv_append_times *append, struct kv_err *e)
-{
-    const struct kv_timing *t = &m->timing;
-    const bool calibrated = kv_spec_calibrated(spec);
-    struct kv_results *table = r->table;
-
-    kv_results_conditions(table, &r->conditions, spec->text,
-                          calibrated ? r->calib : NULL, r->leak);
-    kv_bits_of_spec(&m->bits, spec, &r->inputs.shape, r->calib,
-                    (int)r->inputs.layer, KV_ALL);
-    kv_results_bits(table, &m->bits);
-    if (r->dump)
-        kv_results_size(table, "layer", r->inputs.layer);
-    if (!calibrated || !r->random_calib)
-        kv_results_real(table, "attn_rel_err", m->rel_err);
-    kv_results_real(table, "lat_us_p50", t->p50 * 1e6);
-    kv_results_real(table, "lat_us_p10", t->p10 * 1e6);
-    kv_results_real(table, "lat_us_p90", t->p90 * 1e6);
-    kv_results_size(table, "bytes_moved", m->bytes_moved);
-    kv_results_size(table, "device_bytes", m->device_bytes);
-    kv_results_real(table, "gb_s", (double)m->bytes_moved / t->p50 * 1e-9);
-    kv_results_real(table, "bw_share",
-                    (double)m->bytes_moved / t->p50 / r->bandwidth);
-    kv_results_real(table, "speedup", m->speedup);
-    kv_results_text(table, "path", path);
-    kv_results_real(table, "encode_us_p50", append->encode * 1e6);
-    kv_results_real(table, "inline_us_p50", append->in_line * 1e6);
-    kv_results_real(table, "async_us_p50", append->aside * 1e6);
-    kv_results_real(table, "quantize_us_p50", append->quantize * 1e6);
-    kv_results_real(table, "decode_us_p50", append->decode * 1e6);
-    return kv_results_row(table, e);
-}
-
-/* Words, not data: operations that the scheme's own attention counted. */
-static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
-{
-    char formula[96] = "";
-
-    if (o->formula) /* the paper has none for axes=artifact */
-        snprintf(formula, sizeof(formula),
-                 " (formula of the paper: %" PRIu64
-                 "; with every partition: %" PRIu64 ")",
-                 o->formula, o->formula_parts);
-    kv_note("%s: %" PRIu64 " operations in integer products, %" PRIu64
-            " to correct them%s, %" PRIu64 " more beside",
-            spec->text, o->products, o->correction, formula, o->other);
-}
-
-/* The paths that ran on a spec so far: a path that the spec lacks falls back to
- * another, which gets no second row. */
-struct ran {
-    const char *name[PATHS + 1];
-    size_t n;
-};
-
-static bool is_new(struct ran *ran, const char *name)
-{
-    for (size_t i = 0; i < ran->n; i++)
-        if (!strcmp(ran->name[i], name))
-            return false;
-    ran->name[ran->n++] = name;
-    return true;
-}
-
-static void leave_out(struct run *r, const struct kv_err *e)
-{
-    kv_warn("%s: left out", e->msg);
-    r->left_out++;
-}
-
-/* Times the step and puts its row; 1 where a GPU failed.  Without times of
- * encoding the row of attention stands. */
-static int run_step(struct run *r, const struct kv_spec *spec,
-                    struct kv_attn_step *step, struct kv_err *e)
-{
-    struct kv_append_times append;
-    struct kv_attn_result m;
-    struct kv_err why = {""};
-    int rc = kv_attn_step_run(step, r->base, &m, e);
-    bool blank;
-
-    if (kv_interrupted(e)) /* on a GPU nothing within asks */
-        return -1;
-    if (rc)
-        return rc;
-    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
-        say_ops(spec, &m.ops);
-    blank = kv_attn_step_append(step, &append, &why);
-    if (kv_interrupted(e) ||
-        put_row(r, spec, kv_attn_step_path(step), &m, &append, e))
-        return -1;
-    if (blank) {
-        kv_warn("%s: %s: times of encoding left out", spec->text, why.msg);
-        r->left_out++;
-    }
-    return 0;
-}
-
-static int run_path(struct run *r, const struct kv_spec *spec,
-                    enum kv_attn_path path, struct ran *ran, struct kv_err *e)
-{
-    struct kv_attn_step *step;
-    int rc = 0;
-
-    if (kv_interrupted(e))
-        return -1;
-    rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, path, e);
-    if (rc > 0 && r->base) { /* the others may run */
-        leave_out(r, e);
-        return 0;
-    }
-    if (rc)
-        return -1;
-    if (!r->base)
-        r->base = step;
-    if (is_new(ran, kv_attn_step_path(step))) {
-        rc = run_step(r, spec, step, e);
-        if (rc > 0 && step != r->base) {
-            leave_out(r, e);
-            rc = 0;
-        }
-    }
-    if (step != r->base)
-        kv_attn_step_free(step);
-    return rc ? -1 : 0;
-}
-
-static bool is_f16(const struct run *r, const struct kv_spec *spec)
-{
-    for (int side = 0; side < KV_SIDES; side++)
-        if (strcmp(kv_spec_at(spec, r->inputs.layer, (enum kv_side)side)
-                       ->scheme->name,
-                   "f16") != 0)
-            return false;
-    return true;
-}
-
-/* Whether this path says anything of this spec. */
-static bool is_of(enum kv_attn_path path, bool f16)
-{
-    return path == KV_ATTN_UNFUSED   ? f16
-           : path == KV_ATTN_DEQUANT ? !f16
-                                     : true;
-}
-
-/* The base line is fused: on a GPU never the generic kernel if the family has
- * its own. */
-static enum kv_attn_path base_path(const struct run *r)
-{
-    return r->how.gpu ? KV_ATTN_EXACT : r->path[0];
-}
-
-/* At most. */
-static size_t runs_of_spec(const struct run *r)
-{
-    return r->n_paths * (r->how.warmup + r->how.reps);
-}
-
-static int run_spec(struct run *r, const struct kv_spec *spec, struct kv_err *e)
-{
-    const size_t end = r->progress.done + runs_of_spec(r);
-    const bool f16 = is_f16(r, spec), base = !r->base;
-    struct ran ran = {.n = 0};
-    int rc = base ? run_path(r, spec, base_path(r), &ran, e) : 0;
-
-    for (size_t i = 0; i < r->n_paths && !rc; i++)
-        if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
-            rc = run_path(r, spec, r->path[i], &ran, e);
-    /* paths that it lacks, and runs on a GPU */
-    kv_progress_step(&r->progress, end - r->progress.done);
-    return rc;
-}
-
-static int run_all(struct run *r, const struct args *a, struct kv_err *e)
-{
-    int rc = 0;
-
-    r->how.calib = r->calib;
-    r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
-    r->how.warm = a->warm;
-    r->how.bench = r->bench;
-    r->how.threads = r->conditions.threads;
-    r->how.warmup = a->warmup;
-    r->how.reps = a->reps;
-    r->how.seed = a->common.seed;
-    r->how.progress = &r->progress;
-    kv_progress_init(&r->progress, "attending", r->n_specs * runs_of_spec(r));
-    for (size_t i = 0; i < r->n_specs && !rc; i++)
-        rc = run_spec(r, &r->spec[i], e);
-    kv_progress_clear(&r->progress);
-    if (rc)
-        return -1;
-
-    struct kv_results *table = r->table;
-
-    r->table = NULL;
-    return kv_results_close(table, e);
-}
-
-static void clear(struct run *r)
+static void clear(struct kvattn_run *r)
 {
     kv_results_discard(r->table);
     kv_attn_step_free(r->base);
@@ -489,7 +238,7 @@ static void clear(struct run *r)
 }
 
 /* Refuses options about a dump together with --shape. */
-static void refuse_of_dump(const struct args *a)
+static void refuse_of_dump(const struct kvattn_args *a)
 {
     const char *name = a->layer != NOT_GIVEN     ? "--layer"
                        : a->windows != NOT_GIVEN ? "--windows"
@@ -502,7 +251,7 @@ static void refuse_of_dump(const struct args *a)
                name);
 }
 
-static void parse(int argc, char **argv, struct args *a)
+static void parse(int argc, char **argv, struct kvattn_args *a)
 {
     const struct kv_opt opts[] = {
         KV_SPECS(&a->specs, "scheme and parameters; repeats, and takes\n"
@@ -518,11 +267,13 @@ static void parse(int argc, char **argv, struct args *a)
         KV_SIZE(0, "queries", &a->queries, "NQ",
                 "newest queries of each window, a step (1)"),
         KV_STR(0, "path", &a->path, "PATH[,PATH...]",
-               "which attention, a row for each (exact):\n"
+               "which attention, a row for each (auto):\n"
                "int8 rounds queries and weights, exact does not,\n"
                "generic decodes the whole cache; a scheme that\n"
-               "lacks one has the next; also, on a GPU, unfused\n"
-               "(f16) and dequant (all others)"),
+               "lacks one has the next; auto is int8 where that\n"
+               "adds less error than the scheme has (below), else\n"
+               "exact; also, on a GPU, unfused (f16) and dequant\n"
+               "(all others)"),
         KV_FLAG(0, "warm", &a->warm,
                 "on the CPU: each timed run follows the same run,\n"
                 "and finds in the caches what fits there"),
@@ -548,6 +299,10 @@ static void parse(int argc, char **argv, struct args *a)
             "device_bytes: caches as the step reads them; bw_share: of what\n"
             "the same threads read from memory; speedup: over the f16 row,\n"
             "which is timed by turns with each.\n"
+            "path_rel_err: error that the path adds, against exact attention\n"
+            "over the same codes; --path auto takes int8 where that is below\n"
+            "attn_rel_err of exact attention over them, on a GPU exact.\n"
+            "noisy: 1 where lat_us_p90 is over twice lat_us_p10.\n"
             "path, what ran: exact and int8 on tiles of codes, threads over\n"
             "sequences, KV heads and chunks; codes, the scheme's own, over\n"
             "sequences or, where they are few, KV heads; generic, decode()\n"
@@ -595,19 +350,19 @@ static void parse(int argc, char **argv, struct args *a)
 
 int main(int argc, char **argv)
 {
-    struct args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
-                     .layer = NOT_GIVEN,
-                     .windows = NOT_GIVEN,
-                     .path = "exact",
-                     .queries = NOT_GIVEN,
-                     .reps = 20,
-                     .warmup = 3};
-    struct run r = {0};
+    struct kvattn_args a = {.common = {KV_COMMON_DEFAULTS, .can_gpu = true},
+                            .layer = NOT_GIVEN,
+                            .windows = NOT_GIVEN,
+                            .path = "auto",
+                            .queries = NOT_GIVEN,
+                            .reps = 20,
+                            .warmup = 3};
+    struct kvattn_run r = {0};
     struct kv_err e = {""};
     int rc;
 
     parse(argc, argv, &a);
-    rc = prepare(&r, &a, &e) || run_all(&r, &a, &e);
+    rc = prepare(&r, &a, &e) || kvattn_run_all(&r, &a, &e);
     clear(&r);
     kv_strings_clear(&a.specs);
     if (rc)

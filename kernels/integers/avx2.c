@@ -34,6 +34,29 @@ ALWAYS_INLINE void dot(vi32 *s, vi32 *part, vi32 x, vi32 w, unsigned bits,
         *s = v_add_i32(*s, v_madd_i16(*part, v_set1_i16(1)));
 }
 
+#define FINE_SUMS 1
+#define fine_sum(s, low) ((void)(low), (s))
+
+/* a has integers 0 and 2 of four, b has 1 and 3. */
+ALWAYS_INLINE void store_fine(uint8_t *p, vi32 x)
+{
+    const vi32 order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+    const vi32 all = _mm256_permute4x64_epi64(v_lookup_i8(x, order), 0x08);
+
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(all));
+}
+
+ALWAYS_INLINE void dot_fine(vi32 *s, const vi32 *low, vi32 x, vi32 a, vi32 b)
+{
+    const vi32 even = v_and(x, v_set1_i32(0x00ff00ff));
+    const vi32 odd = _mm256_srli_epi16(x, 8);
+
+    (void)low;
+    *s = v_add_i32(*s, v_madd_i16(even, a));
+    *s = v_add_i32(*s, v_madd_i16(odd, b));
+}
+
 static inline void store64(uint8_t *p, const vi32 x[8], int positive,
                            vi32 codes[2])
 {

@@ -1,5 +1,6 @@
 #define V_VNNI
 #include "kernels/simd/avx512.h"
+#include "kernels/integers/impl.h"
 #include "kernels/level.h"
 
 #define SUMS 1
@@ -41,6 +42,32 @@ ALWAYS_INLINE void dot(vi32 *s, const vi32 *part, vi32 x, vi32 w, unsigned bits,
     (void)bits;
     (void)e;
     *s = positive ? v_dot_i8(*s, w, x) : v_dot_i8(*s, x, w);
+}
+
+#define FINE_SUMS 2
+
+ALWAYS_INLINE vi32 fine_sum(vi32 s, vi32 low)
+{
+    return v_add_i32(v_mul_i32(s, v_set1_i32(KV_FINE_BASE)), low);
+}
+
+/* a has the high digits of four, b the low ones: x = 127 high + low.  Of whole
+ * numbers none is half between two multiples of 127. */
+ALWAYS_INLINE void store_fine(uint8_t *p, vi32 x)
+{
+    const vi32 high =
+        v_to_i32(v_mul(v_from_i32(x), v_set1(1.0f / KV_FINE_BASE)));
+    const vi32 low = v_sub_i32(x, v_mul_i32(high, v_set1_i32(KV_FINE_BASE)));
+    const __m128i a = _mm512_cvtepi32_epi8(high), b = _mm512_cvtepi32_epi8(low);
+
+    _mm_storeu_si128((__m128i *)p, _mm_unpacklo_epi32(a, b));
+    _mm_storeu_si128((__m128i *)p + 1, _mm_unpackhi_epi32(a, b));
+}
+
+ALWAYS_INLINE void dot_fine(vi32 *s, vi32 *low, vi32 x, vi32 a, vi32 b)
+{
+    *s = v_dot_i8(*s, x, a);
+    *low = v_dot_i8(*low, x, b);
 }
 
 /* Per 128 bits a holds 4 lanes of x[0] and 4 of x[1], in 16 bits each; b, of

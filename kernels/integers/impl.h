@@ -12,7 +12,9 @@ enum {
     KV_UNIT = 32,  /* inner values of a unit */
     KV_UNIT_QUADS = KV_UNIT / 4,
     KV_PLANE = 64, /* bytes of a vector */
-    KV_MAX_DIM = 512
+    KV_MAX_DIM = 512,
+    KV_COARSE_BITS = 5, /* of codes that w meets in 8 bits; in 15 those above */
+    KV_FINE_BASE = 127  /* w is two digits in 15 bits, its largest 127 * 127 */
 };
 
 /* Bytes of a head's offset. */

@@ -37,8 +37,10 @@
  *
  * Path int8: w (folded: w times the scales) is rounded to 8 bits per row and
  * run, weights of folded values for up to four tiles at once: to signed bytes;
- * weights of values to unsigned bytes unless scales are negative.  With the
- * bytes W, their unit and the integer sum S of W code,
+ * weights of values to unsigned bytes unless scales are negative.  Codes of 6
+ * bits and more, beside whose errors those of 8 bits would be large, meet it in
+ * 15 bits, integers up to 127 * 127.  With the integers W, their unit and the
+ * integer sum S of W code,
  *
  *   sum w scale code ~ unit S + m (sum w scale - unit sum W)
  *
@@ -227,9 +229,8 @@ static const struct kv_integers_table *table(void)
     return versions[kv_level_version()];
 }
 
-/* Rounding w costs about 1/100 of the result: too much from 6 bits on.  A code
- * of one bit is never near the middle. */
-enum { MIN_INT8_BITS = 2, MAX_INT8_BITS = 5 };
+/* A code of one bit is never near the middle. */
+enum { MIN_INT8_BITS = 2 };
 
 static const struct kv_tile_ops *ops(const struct kv_store *s,
                                      enum kv_path path)
@@ -239,9 +240,7 @@ static const struct kv_tile_ops *ops(const struct kv_store *s,
 
     if (path == KV_PATH_EXACT)
         return whole ? &table()->exact : kv_tiles_expanded(s);
-    return whole && g->bits >= MIN_INT8_BITS && g->bits <= MAX_INT8_BITS
-               ? &table()->int8
-               : NULL;
+    return whole && g->bits >= MIN_INT8_BITS ? &table()->int8 : NULL;
 }
 
 static void expand(const struct kv_store *s, size_t head, const uint8_t *tile,

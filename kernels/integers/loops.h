@@ -11,6 +11,11 @@
  *   store64(p, x, positive, codes)   x[64 / V_WIDTH] as bytes, signed or
  *                     (positive) not, where they fit; codes[REGS] plus them,
  *                     whatever the lane
+ *   store_fine(p, x)  x as fine integers, two bytes each, at p; four of them
+ *                     are 8 bytes, a and b of
+ *   dot_fine(s, low, x, a, b)   s and low += per lane, the 4 bytes of x times
+ *                     these four, so that fine_sum(s, low) is their sum
+ *   FINE_SUMS         how many of s and low it adds to
  *   dot(s, part, x, w, bits, positive, e)   s += per lane, the 4 bytes of x,
  *                     of `bits`, times the 4 bytes of w, signed or (positive)
  *                     not; called for e = 0, 1, .. of a unit, and s is whole
@@ -338,19 +343,24 @@ static void exact_pv(const struct kv_store *s, size_t head, const uint8_t *tile,
 /* ---- int8 ------------------------------------------------------------------
  */
 
-/* Queries [KV_TILE_ROWS][inner]; unfolded: then signed codes, and per run their
- * struct rounded. */
+/* Queries [KV_TILE_ROWS][inner]; unfolded: then their codes, row_bytes for each
+ * row, and per run their struct rounded. */
 struct query {
     float *q;
     uint8_t *code;
     struct rounded *rounded;
 };
 
+static size_t row_bytes(const struct kv_integers *g)
+{
+    return g->inner * width_of(rounding_of(g, 0).kind);
+}
+
 static struct query query_at(const struct kv_integers *g, const void *query)
 {
     float *const q = (float *)query;
     float *const code = q + KV_TILE_ROWS * g->inner;
-    float *const rounded = code + KV_TILE_ROWS * g->inner / sizeof(*q);
+    float *const rounded = code + KV_TILE_ROWS * row_bytes(g) / sizeof(*q);
 
     return (struct query){q, (uint8_t *)code,
                           (struct rounded *)(void *)rounded};
@@ -360,7 +370,7 @@ static size_t query_bytes(const struct kv_store *s)
 {
     const struct kv_integers *g = kv_integers_params(s);
 
-    return KV_TILE_ROWS * g->inner * (sizeof(float) + 1) +
+    return KV_TILE_ROWS * (g->inner * sizeof(float) + row_bytes(g)) +
            g->n_runs * sizeof(struct rounded);
 }
 
@@ -371,7 +381,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
     const struct query to = query_at(g, query);
 
     (void)head;
-    memset(to.code, 0, KV_TILE_ROWS * g->inner);
+    memset(to.code, 0, KV_TILE_ROWS * row_bytes(g));
     put_queries(s, q, rows, to.q);
     if (!g->folded)
         round_unfolded(g, to.q, g->inner, rounding_of(g, 0), rows, to.code,
@@ -379,7 +389,7 @@ static void prepare(const struct kv_store *s, size_t head, const float *q,
 }
 
 /* All runs of n tiles, whose heads are those of table and the tiles that follow
- * it: w [rows][n * inner] times their scales, in 8 bits.  values: out
+ * it: w [rows][n * inner] times their scales, in integers.  values: out
  * [rows][acc_floats()] +=, else out [rows][64]. */
 ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
                               const uint8_t *table, size_t n, const float *w,
@@ -388,9 +398,8 @@ ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
 {
     const struct kv_integers *g = kv_integers_params(s);
     const struct rounding how = rounding_of(g, values);
-    const enum factor kind = how.max > 127 ? POSITIVE : SIGNED;
-    const size_t all = n * g->inner;
-    _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * MAX_INNER];
+    const size_t all = n * g->inner, row = all * width_of(how.kind);
+    _Alignas(LINE) uint8_t code[RUNS * KV_TILE_ROWS * MAX_INNER * 2];
     _Alignas(LINE) float scale[RUNS * MAX_INNER];
     struct rows x[RUNS];
     struct rounded to[RUNS];
@@ -404,8 +413,8 @@ ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
                                  .w_row = w_row,
                                  .n = all,
                                  .each = g->inner,
-                                 .code = code + i * rows * all,
-                                 .code_row = all,
+                                 .code = code + i * rows * row,
+                                 .code_row = row,
                                  .scale = scale + i * all};
             for (size_t t = 0; t < n; t++)
                 x[i].heads[t] = heads_of(g, table + t * s->tile_bytes, run + i);
@@ -414,8 +423,9 @@ ALWAYS_INLINE void put_folded(const struct kv_store *s, const uint8_t *tile,
         for (size_t i = 0; i < runs; i++) {
             for (size_t r = 0; values && r < rows; r++)
                 out[r * out_row + g->lanes + run + i] += to[i].bias[r];
-            put_run(g, tile + g->head_bytes, n, run + i, x[i].code, all, kind,
-                    &to[i], 1, (struct heads){0}, rows, values, out, out_row);
+            put_run(g, tile + g->head_bytes, n, run + i, x[i].code, row,
+                    how.kind, &to[i], 1, (struct heads){0}, rows, values, out,
+                    out_row);
         }
     }
 }
@@ -433,9 +443,9 @@ static void qk(const struct kv_store *s, size_t head, const uint8_t *tile,
         return;
     }
     for (size_t run = 0; run < g->n_runs; run++)
-        put_run(g, tile + g->head_bytes, 1, run, q.code, g->inner, SIGNED,
-                &q.rounded[run], 0, heads_of(g, tile, run), rows, run > 0,
-                score, stride);
+        put_run(g, tile + g->head_bytes, 1, run, q.code, row_bytes(g),
+                rounding_of(g, 0).kind, &q.rounded[run], 0,
+                heads_of(g, tile, run), rows, run > 0, score, stride);
 }
 
 static void pv_unfolded(const struct kv_store *s, size_t head,
@@ -444,16 +454,16 @@ static void pv_unfolded(const struct kv_store *s, size_t head,
 {
     const struct kv_integers *g = kv_integers_params(s);
     _Alignas(LINE) uint8_t copy[KV_MAX_HEADS];
-    _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS];
+    _Alignas(LINE) uint8_t code[KV_TILE_ROWS * KV_TILE_TOKENS * 2];
     const struct rounding how = rounding_of(g, 1);
-    const enum factor kind = how.max > 127 ? POSITIVE : SIGNED;
     const uint8_t *table = kv_integers_heads(s, head, tile, copy);
     struct rounded w[KV_TILE_TOKENS / KV_UNIT];
 
     round_unfolded(g, p, stride, how, rows, code, w);
     for (size_t run = 0; run < g->n_runs; run++)
-        put_run(g, tile + g->head_bytes, 1, run, code, g->inner, kind, &w[run],
-                0, heads_of(g, table, run), rows, 1, acc, g->lanes);
+        put_run(g, tile + g->head_bytes, 1, run, code,
+                g->inner * width_of(how.kind), how.kind, &w[run], 0,
+                heads_of(g, table, run), rows, 1, acc, g->lanes);
 }
 
 static void pv_tiles(const struct kv_store *s, size_t head, const uint8_t *tile,

@@ -1,4 +1,4 @@
-/* Codes of a tile, and their products with w in bytes, for path int8, or in
+/* Codes of a tile, and their products with w in integers, for path int8, or in
  * floats (layout.c).  Included by loops.h. */
 #include "kernels/integers/round.h"
 
@@ -83,14 +83,16 @@ static void unpack(const uint8_t *at, unsigned bits, vi32 c[KV_UNIT_QUADS])
 
 /* Codes of lanes [lane, lane + n) and units [unit, unit_end), of each of
  * `tiles` tiles; w, which they are multiplied with, is [rows][inner of each
- * tile], rows `w_row` apart: bytes, signed or not, or (of one tile) floats. */
+ * tile], rows `w_row` bytes or (of one tile) floats apart. */
 struct factors {
     const uint8_t *codes;
     size_t tiles, tile_bytes, block_bytes, lane, n, unit, unit_end, w_row;
     float middle; /* code, which floats are multiplied with the distance from */
+    int32_t whole;       /* the same of fine integers */
+    const int32_t *sums; /* of these, of each row */
 };
 
-/* ---- bytes -----------------------------------------------------------------
+/* ---- integers --------------------------------------------------------------
  */
 
 /* Prefetches the lines of a unit, far and near in turns: many far requests in a
@@ -117,12 +119,37 @@ ALWAYS_INLINE size_t blocks_of(const struct factors *f, size_t at, size_t g)
     return again ? 0 : (g * V_WIDTH + KV_LANES - 1) / KV_LANES;
 }
 
-/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, positive (w is
- * unsigned), shifts and g are constants. */
+/* The codes of registers x[g], cell e, times w's of each row. */
+ALWAYS_INLINE void multiply_cell(const vi32 x[4], const uint8_t *w,
+                                 size_t w_row, unsigned bits, unsigned e,
+                                 size_t rows, enum factor kind, size_t g,
+                                 vi32 s[ROWS][4], vi32 part[ROWS][4])
+{
+    UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        int32_t four[2] = {0};
+
+        memcpy(four, w + r * w_row + 4 * width_of(kind) * e,
+               4 * width_of(kind));
+        UNROLL
+        for (size_t k = 0; k < g; k++)
+            if (kind == FINE)
+                dot_fine(&s[r][k], &part[r][k], x[k], v_set1_i32(four[0]),
+                         v_set1_i32(four[1]));
+            else
+                dot(&s[r][k], &part[r][k], x[k], v_set1_i32(four[0]), bits,
+                    kind == POSITIVE, e);
+    }
+}
+
+/* sum [rows][PIECE]: of lanes from `at` on.  bits, rows, kind, shifts and g are
+ * constants. */
 ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
                                  unsigned bits, const uint8_t *w, size_t rows,
-                                 int positive, int shifts, size_t g, float *sum)
+                                 enum factor kind, int shifts, size_t g,
+                                 float *sum)
 {
+    const size_t w_unit = KV_UNIT * width_of(kind);
     const size_t blocks = blocks_of(f, at, g), units = f->unit_end - f->unit;
     const uint8_t *far = f->codes + (f->lane + at) / KV_LANES * f->block_bytes;
     const uint8_t *x[4];
@@ -133,7 +160,7 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         UNROLL
     for (size_t k = 0; k < g; k++)
         s[r][k] = part[r][k] = v_set1_i32(0);
-    w += f->unit * KV_UNIT;
+    w += f->unit * w_unit;
     far += f->unit * blocks * bits * KV_PLANE;
     UNROLL
     for (size_t k = 0; k < g; k++)
@@ -148,18 +175,9 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
             UNROLL
             for (size_t k = 0; k < g; k++)
                 c[k] = cell(x[k], bits, e, shifts);
-            UNROLL
-            for (size_t r = 0; r < rows; r++) {
-                int32_t four;
-
-                memcpy(&four, w + r * f->w_row + 4 * e, 4);
-                UNROLL
-                for (size_t k = 0; k < g; k++)
-                    dot(&s[r][k], &part[r][k], c[k], v_set1_i32(four), bits,
-                        positive, e);
-            }
+            multiply_cell(c, w, f->w_row, bits, e, rows, kind, g, s, part);
         }
-        w += KV_UNIT;
+        w += w_unit;
         far += blocks * bits * KV_PLANE;
         UNROLL
         for (size_t k = 0; k < g; k++)
@@ -175,54 +193,68 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
     UNROLL
     for (size_t r = 0; r < rows; r++)
         UNROLL
-    for (size_t k = 0; k < g; k++)
-        v_store(sum + r * PIECE + at + k * V_WIDTH, v_from_i32(s[r][k]));
+    for (size_t k = 0; k < g; k++) {
+        vi32 all = s[r][k];
+
+        if (kind == FINE)
+            all = v_sub_i32(fine_sum(all, part[r][k]),
+                            v_set1_i32(f->whole * f->sums[r]));
+        v_store(sum + r * PIECE + at + k * V_WIDTH, v_from_i32(all));
+    }
 }
 
 ALWAYS_INLINE void multiply_rows(const struct factors *f, unsigned bits,
-                                 const uint8_t *w, size_t rows, int positive,
-                                 int shifts, float *sum)
+                                 const uint8_t *w, size_t rows,
+                                 enum factor kind, int shifts, float *sum)
 {
+    const size_t sums = (kind == FINE ? FINE_SUMS : SUMS) * rows;
     size_t at = 0;
 
-    if (groups(SUMS * rows) == 4)
+    if (groups(sums) == 4)
         for (; at + 4 * V_WIDTH <= f->n; at += 4 * V_WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, shifts, 4, sum);
-    if (groups(SUMS * rows) >= 2)
+            multiply_some(f, at, bits, w, rows, kind, shifts, 4, sum);
+    if (groups(sums) >= 2)
         for (; at + 2 * V_WIDTH <= f->n; at += 2 * V_WIDTH)
-            multiply_some(f, at, bits, w, rows, positive, shifts, 2, sum);
+            multiply_some(f, at, bits, w, rows, kind, shifts, 2, sum);
     for (; at < f->n; at += V_WIDTH)
-        multiply_some(f, at, bits, w, rows, positive, shifts, 1, sum);
+        multiply_some(f, at, bits, w, rows, kind, shifts, 1, sum);
 }
 
 ALWAYS_INLINE void multiply_bits(const struct factors *f, unsigned bits,
-                                 const uint8_t *w, size_t rows, int positive,
-                                 float *sum)
+                                 const uint8_t *w, size_t rows,
+                                 enum factor kind, float *sum)
 {
-    if (SHIFTS())
-        multiply_rows(f, bits, w, rows, positive, 1, sum);
+    if (bits == 8 || SHIFTS())
+        multiply_rows(f, bits, w, rows, kind, 1, sum);
     else
-        multiply_rows(f, bits, w, rows, positive, 0, sum);
+        multiply_rows(f, bits, w, rows, kind, 0, sum);
 }
 
 #define EVERY_ROWS(X, B) X(B, 1) X(B, 2) X(B, 3) X(B, 4)
-#define EVERY_BITS(X) \
+#define EVERY_COARSE(X) \
     EVERY_ROWS(X, 2) EVERY_ROWS(X, 3) EVERY_ROWS(X, 4) EVERY_ROWS(X, 5)
+#define EVERY_FINE(X) EVERY_ROWS(X, 6) EVERY_ROWS(X, 7) EVERY_ROWS(X, 8)
 
 /* At most ROWS rows. */
 static void multiply_few(const struct factors *f, unsigned bits,
-                         const uint8_t *w, size_t rows, int positive,
+                         const uint8_t *w, size_t rows, enum factor kind,
                          float *sum)
 {
-    switch (bits * 16 + rows * 2 + (positive ? 1 : 0)) {
-#define CASE(B, R)                         \
-    case B * 16 + R * 2:                   \
-        multiply_bits(f, B, w, R, 0, sum); \
-        break;                             \
-    case B * 16 + R * 2 + 1:               \
-        multiply_bits(f, B, w, R, 1, sum); \
+    switch (bits * 16 + rows * 2 + (kind == POSITIVE ? 1 : 0)) {
+#define CASE(B, R)                                \
+    case B * 16 + R * 2:                          \
+        multiply_bits(f, B, w, R, SIGNED, sum);   \
+        break;                                    \
+    case B * 16 + R * 2 + 1:                      \
+        multiply_bits(f, B, w, R, POSITIVE, sum); \
         break;
-        EVERY_BITS(CASE)
+        EVERY_COARSE(CASE)
+#undef CASE
+#define CASE(B, R)                            \
+    case B * 16 + R * 2:                      \
+        multiply_bits(f, B, w, R, FINE, sum); \
+        break;
+        EVERY_FINE(CASE)
 #undef CASE
     }
 }
@@ -336,20 +368,19 @@ static void multiply_floats(const struct factors *f, unsigned bits,
 /* ---- of a run --------------------------------------------------------------
  */
 
-enum factor { SIGNED, POSITIVE, FLOATS };
-
 /* Unpacking the codes again costs less than fewer registers a row. */
-static void multiply(const struct factors *f, unsigned bits, const void *w,
-                     enum factor kind, size_t rows, float *sum)
+static void multiply(struct factors *f, unsigned bits, const void *w,
+                     const struct rounded *of, enum factor kind, size_t rows,
+                     float *sum)
 {
     for (size_t r = 0; r < rows; r += ROWS, sum += ROWS * PIECE) {
         const size_t some = kv_min(rows - r, ROWS), at = r * f->w_row;
 
+        f->sums = of->codes + r;
         if (kind == FLOATS)
             multiply_floats(f, bits, (const float *)w + at, some, sum);
         else
-            multiply_few(f, bits, (const uint8_t *)w + at, some,
-                         kind == POSITIVE, sum);
+            multiply_few(f, bits, (const uint8_t *)w + at, some, kind, sum);
     }
 }
 
@@ -410,7 +441,10 @@ ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                            size_t out_row)
 {
     _Alignas(LINE) float sum[KV_TILE_ROWS * PIECE];
-    const float zero = kind == FLOATS ? middle_of(g) : 0;
+    const int32_t whole = whole_middle_of(g);
+    const float zero = kind == FLOATS ? middle_of(g)
+                       : kind == FINE ? (float)whole
+                                      : 0;
     const struct part p = part_of(g, run);
     struct factors f = {.codes = codes,
                         .tiles = tiles,
@@ -419,13 +453,14 @@ ALWAYS_INLINE void put_run(const struct kv_integers *g, const uint8_t *codes,
                         .unit = p.unit,
                         .unit_end = p.unit_end,
                         .w_row = by_row,
-                        .middle = zero};
+                        .middle = zero,
+                        .whole = whole};
 
     for (f.lane = p.lane; f.lane < p.end; f.lane += f.n) {
         const size_t l = f.lane;
 
         f.n = kv_min(p.end - l, PIECE);
-        multiply(&f, g->bits, by, kind, rows, sum);
+        multiply(&f, g->bits, by, w, kind, rows, sum);
         put_lanes(g, w, sum, zero, folded, heads, l, rows, f.n, add, out + l,
                   out_row);
     }

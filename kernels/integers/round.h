@@ -1,4 +1,4 @@
-/* Heads of groups, and w in 8 bits (layout.c): its codes and their rest.
+/* Heads of groups, and w in 8 or 15 bits (layout.c): its codes and their rest.
  * Included by products.h. */
 #include "kernels/integers/impl.h"
 #include "kernels/simd/prefetch.h"
@@ -101,19 +101,26 @@ ALWAYS_INLINE vf32 value_at(const struct kv_integers *g, struct heads h,
     return value(code, g->offset, *scale, offset_at(g, h, i));
 }
 
-/* ---- int8: w in 8 bits -----------------------------------------------------
+/* ---- int8: w in 8 or 15 bits -----------------------------------------------
  */
 
+/* What codes are multiplied with: bytes, signed or not, FINE integers, which
+ * take two bytes each, or floats. */
+enum factor { SIGNED, POSITIVE, FINE, FLOATS };
+
 /* Quantized w (folded: w * scales), apart from its codes: per row the unit, the
- * bias that the codes leave, and sum w.  Exact: the unit is 1. */
+ * bias that the codes leave, and sum w; fine: the sum of the codes.  Exact: the
+ * unit is 1. */
 struct rounded {
     float unit[KV_TILE_ROWS], bias[KV_TILE_ROWS], sum[KV_TILE_ROWS];
+    int32_t codes[KV_TILE_ROWS];
 };
 
-/* How w is rounded: to codes up to `most` in magnitude, 255 where no product
- * is negative; middle: the code that is met. */
+/* How w is rounded: to codes up to max in magnitude; middle: the code that is
+ * met; from: what codes that w meets are less by. */
 struct rounding {
-    float max, middle;
+    enum factor kind;
+    float max, middle, from;
 };
 
 /* The code that codes are met from: that of zero where all have one. */
@@ -123,10 +130,31 @@ ALWAYS_INLINE float middle_of(const struct kv_integers *g)
                                        : (float)((1u << g->bits) - 1) / 2;
 }
 
+/* The whole code next to it, which fine sums are taken from: in f32 these are
+ * too large beside what remains of them. */
+ALWAYS_INLINE int32_t whole_middle_of(const struct kv_integers *g)
+{
+    return (int32_t)middle_of(g);
+}
+
 static struct rounding rounding_of(const struct kv_integers *g, int values)
 {
-    return (struct rounding){.max = values && !g->negative ? 255 : 127,
-                             .middle = middle_of(g)};
+    if (g->bits > KV_COARSE_BITS)
+        return (struct rounding){.kind = FINE,
+                                 .max = KV_FINE_BASE * KV_FINE_BASE,
+                                 .middle = middle_of(g),
+                                 .from = (float)whole_middle_of(g)};
+    if (values && !g->negative)
+        return (struct rounding){
+            .kind = POSITIVE, .max = 255, .middle = middle_of(g)};
+    return (struct rounding){
+        .kind = SIGNED, .max = 127, .middle = middle_of(g)};
+}
+
+/* Bytes of a code of w. */
+ALWAYS_INLINE size_t width_of(enum factor kind)
+{
+    return kind == FINE ? 2 : 1;
 }
 
 /* How many tiles of values one unit of their weights may be of.  It is that of
@@ -143,8 +171,9 @@ static size_t tiles_together(const struct kv_integers *g)
  * read back together, which waits until the writes have left the core. */
 
 /* Rows of w that are rounded alike, [rows][n], n a multiple of KV_LANES, to
- * code [rows][n]; folded: with the heads of their run, of `each` inner indices
- * at a time, whose scales are left in scale [n]. */
+ * code [rows][n], rows code_row bytes apart; folded: with the heads of their
+ * run, of `each` inner indices at a time, whose scales are left in scale [n].
+ */
 struct rows {
     const float *w;
     size_t w_row, n, each;
@@ -213,11 +242,13 @@ ALWAYS_INLINE vi32 round_at(const float *w, const float *scale, size_t i,
         v_mul(folded ? v_mul(x, v_load(scale + i)) : x, v_set1(by)));
 }
 
-/* Their codes.  positive is a constant too. */
-ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
-                              struct rounding how, size_t r, size_t rows,
-                              const struct peaks *p, struct rounded *out)
+/* Their codes.  kind, how's, is a constant too. */
+ALWAYS_INLINE void round_some(const struct rows *x, int folded,
+                              enum factor kind, struct rounding how, size_t r,
+                              size_t rows, const struct peaks *p,
+                              struct rounded *out)
 {
+    const float middle = how.middle - how.from;
     const float *const w = x->w + r * x->w_row, *const scale = x->scale;
     const size_t n = x->n, row = x->w_row, code_row = x->code_row;
     uint8_t *const code = x->code + r * code_row;
@@ -229,6 +260,14 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
     UNROLL
     for (size_t k = 0; k < ROWS * REGS; k++)
         codes[k / REGS][k % REGS] = v_set1_i32(0);
+    for (; kind == FINE && i < n; i += V_WIDTH)
+        UNROLL
+    for (size_t j = 0; j < rows; j++) {
+        const vi32 c = round_at(w + j * row, scale, i, folded, p->by[j]);
+
+        codes[j][0] = v_add_i32(codes[j][0], c);
+        store_fine(code + j * code_row + 2 * i, c);
+    }
     for (; i + LINE <= n; i += LINE)
         UNROLL
     for (size_t j = 0; j < rows; j++) {
@@ -238,7 +277,7 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
         for (size_t k = 0; k < LINE / V_WIDTH; k++)
             c[k] =
                 round_at(w + j * row, scale, i + k * V_WIDTH, folded, p->by[j]);
-        store64(code + j * code_row + i, c, positive, codes[j]);
+        store64(code + j * code_row + i, c, kind == POSITIVE, codes[j]);
     }
     for (; i < n; i += V_WIDTH)
         UNROLL
@@ -258,10 +297,20 @@ ALWAYS_INLINE void round_some(const struct rows *x, int folded, int positive,
         UNROLL
     for (size_t k = 0; k < REGS; k++)
         sum[j][k] = v_muladd(
-            v_from_i32(codes[j][k]), v_set1(-how.middle * p->unit[j]),
-            folded ? p->sum[j][k] : v_mul(p->sum[j][k], v_set1(how.middle)));
+            v_from_i32(codes[j][k]), v_set1(-middle * p->unit[j]),
+            folded ? p->sum[j][k] : v_mul(p->sum[j][k], v_set1(middle)));
     sum_rows(sum, each);
     memcpy(out->bias + r, each, rows * sizeof(*each));
+    if (kind == FINE) {
+        UNROLL
+        for (size_t j = 0; j < ROWS; j++)
+            UNROLL
+        for (size_t k = 0; k < REGS; k++)
+            sum[j][k] = v_from_i32(codes[j][k]); /* below 2^24, as their sum */
+        sum_rows(sum, each);
+        for (size_t j = 0; j < rows; j++)
+            out->codes[r + j] = (int32_t)each[j];
+    }
     memcpy(out->unit + r, p->unit, rows * sizeof(*p->unit));
 }
 
@@ -280,16 +329,29 @@ ALWAYS_INLINE void find_all_peaks(const struct kv_integers *g,
         find_peaks(g, x, folded, how, r, 1, p++);
 }
 
-ALWAYS_INLINE void round_all(const struct rows *x, int folded, int positive,
-                             struct rounding how, size_t rows,
-                             const struct peaks *p, struct rounded *out)
+ALWAYS_INLINE void round_all_of(const struct rows *x, int folded,
+                                enum factor kind, struct rounding how,
+                                size_t rows, const struct peaks *p,
+                                struct rounded *out)
 {
     size_t r = 0;
 
     for (; r + ROWS <= rows; r += ROWS)
-        round_some(x, folded, positive, how, r, ROWS, p++, out);
+        round_some(x, folded, kind, how, r, ROWS, p++, out);
     for (; r < rows; r++)
-        round_some(x, folded, positive, how, r, 1, p++, out);
+        round_some(x, folded, kind, how, r, 1, p++, out);
+}
+
+ALWAYS_INLINE void round_all(const struct rows *x, int folded,
+                             struct rounding how, size_t rows,
+                             const struct peaks *p, struct rounded *out)
+{
+    if (how.kind == FINE)
+        round_all_of(x, folded, FINE, how, rows, p, out);
+    else if (how.kind == POSITIVE)
+        round_all_of(x, folded, POSITIVE, how, rows, p, out);
+    else
+        round_all_of(x, folded, SIGNED, how, rows, p, out);
 }
 
 /* Of n <= RUNS runs; out: [n].  A peak takes longer to find than to go on with:
@@ -303,10 +365,7 @@ static void round_folded(const struct kv_integers *g, const struct rows *x,
     for (size_t i = 0; i < n; i++)
         find_all_peaks(g, &x[i], 1, how, rows, peaks[i]);
     for (size_t i = 0; i < n; i++)
-        if (how.max > 127)
-            round_all(&x[i], 1, 1, how, rows, peaks[i], &out[i]);
-        else
-            round_all(&x[i], 1, 0, how, rows, peaks[i], &out[i]);
+        round_all(&x[i], 1, how, rows, peaks[i], &out[i]);
 }
 
 /* Each run has its part of w; padding has code 0. */
@@ -314,6 +373,7 @@ static void round_unfolded(const struct kv_integers *g, const float *w,
                            size_t w_row, struct rounding how, size_t rows,
                            uint8_t *code, struct rounded *out)
 {
+    const size_t width = width_of(how.kind);
     struct peaks peaks[KV_TILE_ROWS];
 
     for (size_t run = 0; run < g->n_runs; run++) {
@@ -321,13 +381,10 @@ static void round_unfolded(const struct kv_integers *g, const float *w,
                                .w_row = w_row,
                                .n = g->run,
                                .each = g->run,
-                               .code = code + run * g->run,
-                               .code_row = g->inner};
+                               .code = code + run * g->run * width,
+                               .code_row = g->inner * width};
 
         find_all_peaks(g, &x, 0, how, rows, peaks);
-        if (how.max > 127)
-            round_all(&x, 0, 1, how, rows, peaks, &out[run]);
-        else
-            round_all(&x, 0, 0, how, rows, peaks, &out[run]);
+        round_all(&x, 0, how, rows, peaks, &out[run]);
     }
 }

@@ -1,0 +1,47 @@
+/* kvattn's options and the state of a run, shared by its files. */
+#ifndef KV_TOOL_KVATTN_H
+#define KV_TOOL_KVATTN_H
+
+#include "eval/attn_bench.h"
+#include "lib/base/progress.h"
+#include "tools/common.h"
+
+enum { KV_ATTN_PATHS = KV_ATTN_DEQUANT + 1 };
+
+struct kvattn_args {
+    struct kv_common common;
+    struct kv_strings specs;
+    const char *dump, *shape, *calib, *path;
+    size_t layer, windows, queries, reps, warmup;
+    bool allow_leakage, warm;
+};
+
+struct kvattn_run {
+    struct kv_dump *dump; /* NULL with --shape */
+    struct kv_attn_inputs inputs;
+    struct kv_calib *calib;
+    bool random_calib; /* tables that mean nothing: no error to report */
+    double leak;
+    struct kv_spec *spec;
+    size_t n_specs;
+    char model[64], protocol[32];
+    struct kv_conditions conditions;
+    struct kv_results *table;
+    struct kv_bench *bench;
+    struct kv_attn_bench how;
+    enum kv_attn_path path[KV_ATTN_PATHS]; /* in the order of --path */
+    size_t n_paths;
+    struct kv_attn_step *base;
+    double bandwidth;
+    struct kv_progress progress; /* runs */
+    size_t left_out; /* specs that the GPU has no kernel or no room for */
+    size_t rows, noisy;
+};
+
+/* Opens the table; then, of every spec on every path, a row. */
+int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
+                      struct kv_err *e);
+int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
+                   struct kv_err *e);
+
+#endif

@@ -1,0 +1,237 @@
+/* The rows of kvattn: every spec on every path that it has. */
+#include "eval/bits.h"
+#include "lib/base/file.h"
+#include "lib/mixed.h"
+#include "tools/kvattn.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const columns[] = {
+    KV_CONDITION_COLUMNS, KV_BITS_COLUMNS, "layer",
+    "attn_rel_err",       "path_rel_err",  "lat_us_p50",
+    "lat_us_p10",         "lat_us_p90",    "noisy",
+    "bytes_moved",        "device_bytes",  "gb_s",
+    "bw_share",           "speedup",       "path",
+    "encode_us_p50",      "inline_us_p50", "async_us_p50",
+    "quantize_us_p50",    "decode_us_p50", NULL};
+
+static int put_row(struct kvattn_run *r, const struct kv_spec *spec,
+                   const char *path, struct kv_attn_result *m,
+                   const struct kv_append_times *append, struct kv_err *e)
+{
+    const struct kv_timing *t = &m->timing;
+    const bool calibrated = kv_spec_calibrated(spec);
+    struct kv_results *table = r->table;
+
+    kv_results_conditions(table, &r->conditions, spec->text,
+                          calibrated ? r->calib : NULL, r->leak);
+    kv_bits_of_spec(&m->bits, spec, &r->inputs.shape, r->calib,
+                    (int)r->inputs.layer, KV_ALL);
+    kv_results_bits(table, &m->bits);
+    if (r->dump)
+        kv_results_size(table, "layer", r->inputs.layer);
+    if (!calibrated || !r->random_calib)
+        kv_results_real(table, "attn_rel_err", m->rel_err);
+    kv_results_real(table, "path_rel_err", m->path_rel_err);
+    kv_results_real(table, "lat_us_p50", t->p50 * 1e6);
+    kv_results_real(table, "lat_us_p10", t->p10 * 1e6);
+    kv_results_real(table, "lat_us_p90", t->p90 * 1e6);
+    kv_results_size(table, "noisy", kv_timing_noisy(t));
+    kv_results_size(table, "bytes_moved", m->bytes_moved);
+    kv_results_size(table, "device_bytes", m->device_bytes);
+    kv_results_real(table, "gb_s", (double)m->bytes_moved / t->p50 * 1e-9);
+    kv_results_real(table, "bw_share",
+                    (double)m->bytes_moved / t->p50 / r->bandwidth);
+    kv_results_real(table, "speedup", m->speedup);
+    kv_results_text(table, "path", path);
+    kv_results_real(table, "encode_us_p50", append->encode * 1e6);
+    kv_results_real(table, "inline_us_p50", append->in_line * 1e6);
+    kv_results_real(table, "async_us_p50", append->aside * 1e6);
+    kv_results_real(table, "quantize_us_p50", append->quantize * 1e6);
+    kv_results_real(table, "decode_us_p50", append->decode * 1e6);
+    r->rows++;
+    r->noisy += kv_timing_noisy(t);
+    return kv_results_row(table, e);
+}
+
+/* Words, not data: operations that the scheme's own attention counted. */
+static void say_ops(const struct kv_spec *spec, const struct kv_attend_ops *o)
+{
+    char formula[96] = "";
+
+    if (o->formula) /* the paper has none for axes=artifact */
+        snprintf(formula, sizeof(formula),
+                 " (formula of the paper: %" PRIu64
+                 "; with every partition: %" PRIu64 ")",
+                 o->formula, o->formula_parts);
+    kv_note("%s: %" PRIu64 " operations in integer products, %" PRIu64
+            " to correct them%s, %" PRIu64 " more beside",
+            spec->text, o->products, o->correction, formula, o->other);
+}
+
+/* The paths that ran on a spec so far: a path that the spec lacks falls back to
+ * another, which gets no second row. */
+struct ran {
+    const char *name[KV_ATTN_PATHS + 1];
+    size_t n;
+};
+
+static bool is_new(struct ran *ran, const char *name)
+{
+    for (size_t i = 0; i < ran->n; i++)
+        if (!strcmp(ran->name[i], name))
+            return false;
+    ran->name[ran->n++] = name;
+    return true;
+}
+
+static void leave_out(struct kvattn_run *r, const struct kv_err *e)
+{
+    kv_warn("%s: left out", e->msg);
+    r->left_out++;
+}
+
+/* Times the step and puts its row; 1 where a GPU failed.  Without times of
+ * encoding the row of attention stands. */
+static int run_step(struct kvattn_run *r, const struct kv_spec *spec,
+                    struct kv_attn_step *step, struct kv_err *e)
+{
+    struct kv_append_times append;
+    struct kv_attn_result m;
+    struct kv_err why = {""};
+    int rc = kv_attn_step_run(step, r->base, &m, e);
+    bool blank;
+
+    if (kv_interrupted(e)) /* on a GPU nothing within asks */
+        return -1;
+    if (rc)
+        return rc;
+    if (kv_spec_at(spec, r->inputs.layer, KV_K)->scheme->attend)
+        say_ops(spec, &m.ops);
+    blank = kv_attn_step_append(step, &append, &why);
+    if (kv_interrupted(e) ||
+        put_row(r, spec, kv_attn_step_path(step), &m, &append, e))
+        return -1;
+    if (blank) {
+        kv_warn("%s: %s: times of encoding left out", spec->text, why.msg);
+        r->left_out++;
+    }
+    return 0;
+}
+
+static int run_path(struct kvattn_run *r, const struct kv_spec *spec,
+                    enum kv_attn_path path, struct ran *ran, struct kv_err *e)
+{
+    struct kv_attn_step *step;
+    int rc = 0;
+
+    if (kv_interrupted(e))
+        return -1;
+    rc = kv_attn_step_new(&step, &r->how, &r->inputs, spec, path, e);
+    if (rc > 0 && r->base) { /* the others may run */
+        leave_out(r, e);
+        return 0;
+    }
+    if (rc)
+        return -1;
+    if (!r->base)
+        r->base = step;
+    if (is_new(ran, kv_attn_step_path(step))) {
+        rc = run_step(r, spec, step, e);
+        if (rc > 0 && step != r->base) {
+            leave_out(r, e);
+            rc = 0;
+        }
+    }
+    if (step != r->base)
+        kv_attn_step_free(step);
+    return rc ? -1 : 0;
+}
+
+static bool is_f16(const struct kvattn_run *r, const struct kv_spec *spec)
+{
+    for (int side = 0; side < KV_SIDES; side++)
+        if (strcmp(kv_spec_at(spec, r->inputs.layer, (enum kv_side)side)
+                       ->scheme->name,
+                   "f16") != 0)
+            return false;
+    return true;
+}
+
+/* Whether this path says anything of this spec. */
+static bool is_of(enum kv_attn_path path, bool f16)
+{
+    return path == KV_ATTN_UNFUSED   ? f16
+           : path == KV_ATTN_DEQUANT ? !f16
+                                     : true;
+}
+
+/* The base line is fused: on a GPU never the generic kernel if the family has
+ * its own. */
+static enum kv_attn_path base_path(const struct kvattn_run *r)
+{
+    return r->how.gpu ? KV_ATTN_EXACT : r->path[0];
+}
+
+/* At most. */
+static size_t runs_of_spec(const struct kvattn_run *r)
+{
+    return r->n_paths * (r->how.warmup + r->how.reps);
+}
+
+static int run_spec(struct kvattn_run *r, const struct kv_spec *spec,
+                    struct kv_err *e)
+{
+    const size_t end = r->progress.done + runs_of_spec(r);
+    const bool f16 = is_f16(r, spec), base = !r->base;
+    struct ran ran = {.n = 0};
+    int rc = base ? run_path(r, spec, base_path(r), &ran, e) : 0;
+
+    for (size_t i = 0; i < r->n_paths && !rc; i++)
+        if (is_of(r->path[i], f16) && !(base && r->path[i] == base_path(r)))
+            rc = run_path(r, spec, r->path[i], &ran, e);
+    /* paths that it lacks, and runs on a GPU */
+    kv_progress_step(&r->progress, end - r->progress.done);
+    return rc;
+}
+
+int kvattn_open_table(struct kvattn_run *r, const struct kvattn_args *a,
+                      struct kv_err *e)
+{
+    return kv_results_open(&r->table, a->common.output, a->common.format,
+                           columns, e);
+}
+
+int kvattn_run_all(struct kvattn_run *r, const struct kvattn_args *a,
+                   struct kv_err *e)
+{
+    int rc = 0;
+
+    r->how.calib = r->calib;
+    r->how.gpu = a->common.on_gpu ? &a->common.gpu : NULL;
+    r->how.warm = a->warm;
+    r->how.bench = r->bench;
+    r->how.threads = r->conditions.threads;
+    r->how.warmup = a->warmup;
+    r->how.reps = a->reps;
+    r->how.seed = a->common.seed;
+    r->how.progress = &r->progress;
+    kv_progress_init(&r->progress, "attending", r->n_specs * runs_of_spec(r));
+    for (size_t i = 0; i < r->n_specs && !rc; i++)
+        rc = run_spec(r, &r->spec[i], e);
+    kv_progress_clear(&r->progress);
+    if (rc)
+        return -1;
+
+    if (r->noisy)
+        kv_note("noisy: %zu of %zu rows, whose slow runs (lat_us_p90) took "
+                "more than twice as long as the fast ones (lat_us_p10)",
+                r->noisy, r->rows);
+
+    struct kv_results *table = r->table;
+
+    r->table = NULL;
+    return kv_results_close(table, e);
+}
