@@ -22,7 +22,8 @@ struct args {
     struct kv_common common;
     const char *model, *text, *what, *rope, *layers, *dtype, *gemm;
     size_t ctx, windows, batch;
-    bool tokens, about, fisher, parse_special;
+    const char *shape; /* a config.json alone */
+    bool tokens, about, operations, fisher, parse_special;
     bool have[KV_TENSORS]; /* --what, --rope and --fisher */
     enum kv_dtype type;    /* --dtype */
 };
@@ -386,15 +387,44 @@ static int print_tokens(const struct args *a, const struct kv_tokenizer *t,
     return kv_out_commit(&out, e);
 }
 
+static int operations(const struct args *a, struct kv_err *e)
+{
+    const char *path = a->shape ? a->shape : a->model;
+    const char *slash = strrchr(path, '/');
+    struct kv_config c;
+
+    if (kv_model_config(&c, path, e))
+        return -1;
+    return kv_operations_print(&c, slash && slash[1] ? slash + 1 : path,
+                               a->ctx ? a->ctx : c.n_ctx, a->batch, &a->common,
+                               e);
+}
+
+/* A row for one sequence, and one for a batch of them. */
+static int about_model(const struct args *a, struct kv_model *m,
+                       struct kv_err *e)
+{
+    const size_t ctx = kv_model_context(m, a->ctx);
+    const struct kv_footprint f[] = {
+        {.info = *kv_model_info(m), .ctx = ctx, .batch = 1},
+        {.info = *kv_model_info(m), .ctx = ctx, .batch = a->batch}};
+
+    return kv_footprint_print(f, a->batch > 1 ? 2 : 1, &a->common, e);
+}
+
 static int run(const struct args *a, struct kv_err *e)
 {
     struct kv_tokenizer *t = NULL;
     struct kv_model *m = NULL;
-    int rc = kv_model_open(&m, a->model, e);
+    int rc;
 
+    if (a->operations)
+        return operations(a, e);
+    if (a->shape)
+        return kv_footprint_of_shape(a->shape, a->ctx, a->batch, &a->common, e);
+    rc = kv_model_open(&m, a->model, e);
     if (!rc && a->about)
-        rc = kv_footprint_print(kv_model_info(m), kv_model_context(m, a->ctx),
-                                a->batch, &a->common, e);
+        rc = about_model(a, m, e);
     else if (!rc)
         rc = kv_tokenizer_open(&t, a->model, e) ||
              kv_common_place(&a->common, m, a->gemm, e);
@@ -409,16 +439,37 @@ static int run(const struct args *a, struct kv_err *e)
 
 enum { BATCH = 1 };
 
+/* What is asked for in place of a dump; NULL: nothing. */
+static const char *instead(const struct args *a)
+{
+    return a->about        ? "about"
+           : a->operations ? "operations"
+           : a->tokens     ? "tokens"
+                           : NULL;
+}
+
+/* The operand: a shape, in place of a model. */
+static void parse_shape(struct args *a, char *const *operand, int n)
+{
+    if (n != 1 || (!a->about && !a->operations)) {
+        kv_common_no_operands(operand, n);
+        return;
+    }
+    if (a->model)
+        kv_die("-m %s and %s: one of both is expected", a->model, *operand);
+    a->shape = *operand;
+}
+
 static void check_args(const struct args *a)
 {
-    if (!a->model)
+    if (!a->model && !a->shape)
         kv_die("wants a model: -m MODEL (try --help)");
-    if (a->fisher && (a->about || a->tokens))
-        kv_die("--fisher goes into a dump, --%s makes none",
-               a->about ? "about" : "tokens");
-    if (a->gemm && (a->about || a->tokens))
-        kv_die("--gemm goes into a dump, --%s makes none",
-               a->about ? "about" : "tokens");
+    if (a->about && a->operations)
+        kv_die("--about and --operations are two tables: one is expected");
+    if (a->fisher && instead(a))
+        kv_die("--fisher goes into a dump, --%s makes none", instead(a));
+    if (a->gemm && instead(a))
+        kv_die("--gemm goes into a dump, --%s makes none", instead(a));
     if (a->fisher && a->gemm && strcmp(a->gemm, "f32") != 0)
         kv_die("--fisher goes with --gemm f32: gradients are not computed in "
                "%s",
@@ -427,7 +478,7 @@ static void check_args(const struct args *a)
         kv_die("--parse-special goes with a text, --about reads none");
     if (!a->batch)
         kv_die("--batch must be positive");
-    if (a->about)
+    if (a->about || a->operations)
         return;
     if (a->batch != BATCH)
         kv_die("--batch goes with --about");
@@ -467,12 +518,18 @@ int main(int argc, char **argv)
                 "v, in f32"),
         KV_FLAG(0, "tokens", &a.tokens, "print the token ids, nothing else"),
         KV_FLAG(0, "about", &a.about, "print what model and cache weigh"),
-        KV_SIZE(0, "batch", &a.batch, "N", "sequences, for --about (1)"),
+        KV_FLAG(0, "operations", &a.operations,
+                "print what each operation of a layer computes and\n"
+                "reads, at -c tokens"),
+        KV_SIZE(0, "batch", &a.batch, "N",
+                "sequences, for --about, --operations (1)"),
         KV_COMMON_OPTS(a.common),
         KV_OPT_DONE,
     };
     const struct kv_opt_about about = {
-        .usage = "-m MODEL -f TEXT -o dump.h5 [options]",
+        .usage = "-m MODEL -f TEXT -o dump.h5 [options]\n"
+                 "       kvdump --about | --operations (-m MODEL | "
+                 "config.json) [options]",
         .brief = "Runs a model on a text and writes the queries, keys and "
                  "values of every\nlayer; with --fisher also how much the loss "
                  "depends on each.",
@@ -483,17 +540,26 @@ int main(int argc, char **argv)
                 "  kvdump -m model -f wiki.txt --tokens | wc -l\n"
                 "  kvdump -m model -f wiki.txt -c 4096 --device cuda --memory "
                 "8G -o dump.h5\n"
-                "  kvdump -m model --about -c 4096 --batch 8 --format md",
+                "  kvdump -m model --about -c 4096 --batch 8 --format md\n"
+                "  kvdump --operations config.json -c 4096\n\n"
+                "A config.json alone has no weights: as halves, they would "
+                "weigh so much; rows\nfor as many KV heads as it says, as "
+                "query heads, and one.  even_ctx: in longer\ncontexts one "
+                "sequence's cache is more than the matrices.  An operation "
+                "of one\nlayer multiplies and adds (two operations) values "
+                "of two bytes, each read or\nwritten once; intensity: "
+                "operations per byte.",
         .list = kv_common_list,
+        .operand = "config.json",
     };
     const int first = kv_opt_parse(argc, argv, &about, opts);
     struct kv_err e = {""};
 
-    kv_common_no_operands(argv + first, argc - first);
+    parse_shape(&a, argv + first, argc - first);
     check_args(&a);
     parse_tensors(&a, a.have);
     a.type = parse_dtype(a.dtype);
-    a.common.can_gpu = !a.fisher && !a.about && !a.tokens;
+    a.common.can_gpu = !a.fisher && !instead(&a);
     kv_common_start(&a.common);
     if (run(&a, &e))
         kv_die("%s", e.msg);

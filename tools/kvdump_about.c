@@ -1,4 +1,8 @@
 #include "tools/kvdump_about.h"
+#include "lib/model/tensor_map.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static const char *const columns[] = {"model",
                                       "model_hash",
@@ -17,6 +21,9 @@ static const char *const columns[] = {"model",
                                       "batch",
                                       "kv_bytes",
                                       "kv_share",
+                                      "layer_weight_bytes",
+                                      "layer_kv_bytes",
+                                      "even_ctx",
                                       NULL};
 
 /* Of one token in one layer. */
@@ -38,12 +45,26 @@ static size_t cache_bytes(const struct kv_shape *s, size_t ctx)
     return tokens * token_bytes(s);
 }
 
-static int put_row(struct kv_results *r, const struct kv_model_info *info,
-                   size_t ctx, size_t batch, struct kv_err *e)
+/* even_ctx: of more tokens, one sequence's cache in a layer is more bytes than
+ * the layer's matrices. */
+static void put_layer(struct kv_results *r, const struct kv_footprint *f)
 {
+    const size_t token = token_bytes(&f->info.shape);
+
+    if (!f->layer_bytes)
+        return;
+    kv_results_size(r, "layer_weight_bytes", f->layer_bytes);
+    kv_results_size(r, "layer_kv_bytes", f->batch * f->ctx * token);
+    kv_results_size(r, "even_ctx", f->layer_bytes / token);
+}
+
+static int put_row(struct kv_results *r, const struct kv_footprint *f,
+                   struct kv_err *e)
+{
+    const struct kv_model_info *info = &f->info;
     const struct kv_shape *s = &info->shape;
     const size_t per_token = s->n_layers * token_bytes(s);
-    const size_t kv_bytes = batch * cache_bytes(s, ctx);
+    const size_t kv_bytes = f->batch * cache_bytes(s, f->ctx);
 
     kv_results_text(r, "model", info->name);
     kv_results_text(r, "model_hash", info->hash);
@@ -58,33 +79,110 @@ static int put_row(struct kv_results *r, const struct kv_model_info *info,
     kv_results_size(r, "n_ctx", info->n_ctx);
     kv_results_size(r, "weight_bytes", info->weight_bytes);
     kv_results_size(r, "kv_bytes_per_token", per_token);
-    kv_results_size(r, "ctx", ctx);
-    kv_results_size(r, "batch", batch);
+    kv_results_size(r, "ctx", f->ctx);
+    kv_results_size(r, "batch", f->batch);
     kv_results_size(r, "kv_bytes", kv_bytes);
     kv_results_real(r, "kv_share",
                     (double)kv_bytes /
                         ((double)kv_bytes + (double)info->weight_bytes));
+    put_layer(r, f);
     return kv_results_row(r, e);
 }
 
-int kv_footprint_print(const struct kv_model_info *info, size_t ctx,
-                       size_t batch, const struct kv_common *common,
-                       struct kv_err *e)
+static int countable(const struct kv_footprint *f, struct kv_err *e)
 {
-    struct kv_results *r;
+    const struct kv_shape *s = &f->info.shape;
     size_t bytes;
 
-    if (__builtin_mul_overflow(batch, cache_bytes(&info->shape, ctx), &bytes))
+    if (__builtin_mul_overflow(f->ctx, s->n_layers * token_bytes(s), &bytes) ||
+        __builtin_mul_overflow(f->batch, bytes, &bytes))
         return kv_fail(e,
                        "--batch %zu: so many caches are more bytes than can "
                        "be counted",
-                       batch);
+                       f->batch);
+    return 0;
+}
+
+int kv_footprint_print(const struct kv_footprint *f, size_t n,
+                       const struct kv_common *common, struct kv_err *e)
+{
+    struct kv_results *r;
+
+    for (size_t i = 0; i < n; i++)
+        if (countable(&f[i], e))
+            return -1;
     if (kv_results_open(&r, common->output, common->format, columns, e))
         return -1;
-    if (put_row(r, info, ctx, 1, e) ||
-        (batch > 1 && put_row(r, info, ctx, batch, e))) {
-        kv_results_discard(r);
-        return -1;
-    }
+    for (size_t i = 0; i < n; i++)
+        if (put_row(r, &f[i], e)) {
+            kv_results_discard(r);
+            return -1;
+        }
     return kv_results_close(r, e);
+}
+
+/* ---- from a shape alone ---------------------------------------------------
+ */
+
+static size_t halves(const struct kv_weight *w)
+{
+    return w ? sizeof(uint16_t) * w->n : 0;
+}
+
+/* Its tensors, of this shape, as halves. */
+static void weigh(struct kv_footprint *f, const struct kv_config *c)
+{
+    struct kv_model_weights w;
+    size_t *all = &f->info.weight_bytes;
+
+    kv_tensor_map_random(&w, c, 0);
+    *all = halves(w.norm) + (c->tied ? 1 : 2) * halves(w.embed) +
+           sizeof(uint16_t) * c->n_places * c->hidden;
+    for (size_t i = 0; i < c->shape.n_layers; i++)
+        for (size_t p = 0; p < KV_PARTS; p++) {
+            *all += halves(w.layer[i].part[p]);
+            if (!i && p <= KV_P_DOWN)
+                f->layer_bytes += halves(w.layer[i].part[p]);
+        }
+    kv_tensor_unmap(&w);
+}
+
+static struct kv_footprint of_config(const struct kv_config *c,
+                                     const char *path, size_t ctx, size_t batch)
+{
+    struct kv_footprint f = {.ctx = ctx ? ctx : c->n_ctx, .batch = batch};
+    struct kv_model_info *i = &f.info;
+    const char *slash = strrchr(path, '/');
+
+    snprintf(i->name, sizeof(i->name), "%s", slash ? slash + 1 : path);
+    snprintf(i->arch, sizeof(i->arch), "%s", c->arch->name);
+    snprintf(i->weights, sizeof(i->weights), "f16");
+    i->n_vocab = c->n_vocab;
+    i->hidden = c->hidden;
+    i->n_ctx = c->n_ctx;
+    i->shape = c->shape;
+    weigh(&f, c);
+    return f;
+}
+
+int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
+                          const struct kv_common *common, struct kv_err *e)
+{
+    struct kv_config c;
+
+    if (kv_model_config(&c, path, e))
+        return -1;
+
+    const size_t own = c.shape.n_kv_heads;
+    const size_t heads[] = {own, c.shape.n_heads, 1};
+    struct kv_footprint f[3];
+    size_t n = 0;
+
+    for (size_t i = 0; i < 3; i++) {
+        if (i && heads[i] == own)
+            continue;
+        c.shape.n_kv_heads = heads[i];
+        f[n++] = of_config(&c, path, ctx, batch);
+    }
+    return kv_footprint_print(f, n, common, e);
 }

@@ -1,15 +1,32 @@
-/* kvdump --about: the bytes of a model and of its cache. */
+/* kvdump --about and --operations: what a model and its cache weigh, and what
+ * its operations read, from the model or from its shape alone. */
 #ifndef KV_KVDUMP_ABOUT_H
 #define KV_KVDUMP_ABOUT_H
 
 #include "lib/base/err.h"
+#include "lib/model/config.h"
 #include "lib/model/model.h"
 #include "tools/common.h"
 
-/* A row for one sequence of ctx tokens, and one for a batch of them when batch
- * is above 1; the cache in fp16. */
-int kv_footprint_print(const struct kv_model_info *info, size_t ctx,
-                       size_t batch, const struct kv_common *common,
-                       struct kv_err *e);
+/* One row: a batch of sequences of ctx tokens, the cache in fp16.  layer_bytes:
+ * the matrices of one layer; 0: not known. */
+struct kv_footprint {
+    struct kv_model_info info;
+    size_t layer_bytes, ctx, batch;
+};
+
+int kv_footprint_print(const struct kv_footprint *f, size_t n,
+                       const struct kv_common *common, struct kv_err *e);
+
+/* Rows from a config.json alone, its weights as halves: with as many KV heads
+ * as it says, as query heads (MHA), and with one (MQA).  ctx 0: the model's. */
+int kv_footprint_of_shape(const char *path, size_t ctx, size_t batch,
+                          const struct kv_common *common, struct kv_err *e);
+
+/* A row for each operation of one layer: 13 of prefill, of ctx tokens, and 15
+ * of a decoding step after them.  name: the model's. */
+int kv_operations_print(const struct kv_config *c, const char *name, size_t ctx,
+                        size_t batch, const struct kv_common *common,
+                        struct kv_err *e);
 
 #endif
