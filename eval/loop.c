@@ -210,8 +210,9 @@ static int fill_window(const struct windows *work, size_t window,
 
         kv_cache_decode(cache, (enum kv_side)i, form[QUANTIZED] + at);
         if (form[UNQUANTIZED])
-            kv_codec_input(codec[i], cache_input(l, x, (enum kv_side)i, window),
-                           x->n, form[UNQUANTIZED] + at);
+            kv_codec_unquantized(codec[i], 0,
+                                 cache_input(l, x, (enum kv_side)i, window),
+                                 x->n, form[UNQUANTIZED] + at);
         for (int f = 0; f < VIEWS; f++)
             if (i == KV_K && codec[KV_K]->pre_rope && form[f])
                 kv_rope_rotate(&l->shape, x->rope, form[f] + at, x->n,
