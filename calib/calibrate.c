@@ -56,6 +56,7 @@ static struct kv_calib *start(struct kv_dump *dump, size_t n_sets)
     struct kv_calib *c = kv_alloc(1, sizeof(*c));
 
     c->shape = info->shape;
+    c->shape.k_bias = NULL; /* the dump's, which may not stay */
     snprintf(c->model, sizeof(c->model), "%s", info->model);
     snprintf(c->model_hash, sizeof(c->model_hash), "%s", info->model_hash);
     snprintf(c->text, sizeof(c->text), "%s", info->text);
@@ -77,7 +78,9 @@ static int train(struct kv_calib_set *set, const struct kv_spec *spec,
     set->seed = seed;
     kv_progress_init(&bar, spec->text, 0);
     set->progress = &bar;
+    kv_dump_take_k_bias(dump, kv_spec_is(spec, KV_K, "k_bias", "no"));
     rc = spec->scheme->training->calibrate(spec, dump, seed, set, e);
+    kv_dump_take_k_bias(dump, false);
     set->progress = NULL;
     kv_progress_clear(&bar);
     if (rc)

@@ -218,8 +218,8 @@ static void read_forms(const struct kv_loop *l, const struct kv_qkv *x,
 
     kv_cache_decode(cache, side, form[QUANTIZED]);
     if (form[UNQUANTIZED])
-        kv_codec_input(c, cache_input(l, x, side, window), x->n,
-                       form[UNQUANTIZED]);
+        kv_codec_unquantized(c, 0, cache_input(l, x, side, window), x->n,
+                             form[UNQUANTIZED]);
     for (int f = 0; f < VIEWS; f++)
         if (c->pre_rope && form[f])
             kv_rope_rotate(&l->shape, x->rope, form[f], x->n,

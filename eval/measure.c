@@ -8,6 +8,7 @@
 #include "lib/codec.h"
 #include "lib/codes_file.h"
 #include "lib/dump.h"
+#include "lib/k_bias.h"
 #include "lib/mixed.h"
 #include "lib/rope_table.h"
 
@@ -75,6 +76,23 @@ static void count_bytes(const struct layer *l, const struct kv_cache *cache,
     }
 }
 
+/* n tokens from first on, as the codec has them. */
+static void coefficients_of(const struct kv_codec *c, size_t first,
+                            const float *x, size_t n, float *y)
+{
+    const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
+    float *less = NULL;
+
+    x += first * row;
+    if (c->less_bias) {
+        less = kv_alloc(n, row * sizeof(*less));
+        kv_k_bias_take(&c->shape, c->pre_rope, first, x, n, less);
+        x = less;
+    }
+    c->scheme->coefficients(c, x, n, y);
+    free(less);
+}
+
 /* x, stored: the cache's input and output; only quantized tokens count. */
 static void measure_coefficients(const struct kv_cache *cache,
                                  enum kv_side side, const float *x,
@@ -83,13 +101,13 @@ static void measure_coefficients(const struct kv_cache *cache,
     const struct kv_reader r = kv_cache_reader(cache, side);
     const struct kv_codec *c = r.codec;
     const size_t row = c->shape.n_kv_heads * c->shape.head_dim;
-    const size_t first = r.sinks * row, n = r.n_blocks * c->block;
+    const size_t n = r.n_blocks * c->block;
     float *a = kv_alloc(n, row * sizeof(*a));
     float *b = kv_alloc(n, row * sizeof(*b));
     double *power = kv_alloc(row, sizeof(*power));
 
-    c->scheme->coefficients(c, x + first, n, a);
-    c->scheme->coefficients(c, stored + first, n, b);
+    coefficients_of(c, r.sinks, x, n, a);
+    coefficients_of(c, r.sinks, stored, n, b);
     for (size_t i = 0; i < n * row; i++) {
         const double y = a[i], e = b[i] - y;
 
@@ -105,8 +123,6 @@ static void measure_coefficients(const struct kv_cache *cache,
 static float *own_attention(const struct layer *l, const struct kv_cache *cache,
                             const float *q)
 {
-    const struct kv_reader k = kv_cache_reader(cache, KV_K);
-    const struct kv_reader v = kv_cache_reader(cache, KV_V);
     const size_t row = row_values(l->info, KV_T_Q);
     float *out = kv_alloc(l->n_at, row * sizeof(*out));
 
@@ -114,8 +130,7 @@ static float *own_attention(const struct layer *l, const struct kv_cache *cache,
         const struct kv_attend_view view =
             kv_shape_view(&l->shape, l->info->ctx, l->at[a], 1);
 
-        k.codec->scheme->attend(&k, &v, &view, q + l->at[a] * row,
-                                l->plan->seed, out + a * row, NULL);
+        kv_cache_attend(cache, view, q + l->at[a] * row, out + a * row);
     }
     return out;
 }

@@ -28,6 +28,15 @@ static const uint64_t *alive_of(const struct kv_attend_view *v, size_t seq,
     return v->alive ? v->alive + head * kv_attend_words(v->n) : NULL;
 }
 
+/* Of all tokens of a query, or NULL. */
+static const float *shift_of(const struct kv_attend_view *v, size_t seq,
+                             size_t head, size_t i)
+{
+    const size_t row = (seq * v->n_heads + head) * v->nq + i;
+
+    return v->shift ? v->shift + row * v->n : NULL;
+}
+
 /* ---- the definition ------------------------------------------------------ */
 
 /* A query head of a query, and the KV head that it reads. */
@@ -58,6 +67,8 @@ static double logit(const struct kv_attend_job *a, const struct query *x,
     for (size_t c = 0; c < v->head_dim; c++)
         s += (double)q[c] * (double)k[c];
     s *= (double)v->scale;
+    if (v->shift)
+        s += (double)shift_of(v, x->seq, x->head, x->i)[j];
     if (v->cap != 0)
         s = (double)v->cap * tanh(s / (double)v->cap);
     if (v->slope)
@@ -136,10 +147,13 @@ void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
     const uint64_t *alive =
         alive_of(v, seq, head / (v->n_heads / v->n_kv_heads));
     const float position = (float)(v->first + i);
+    const float *shift = shift_of(v, seq, head, i);
 
     for (size_t j = from; j < to; j++) {
         float *x = s + (j - from);
 
+        if (shift)
+            *x += shift[j];
         if (v->cap != 0)
             *x = v->cap * tanhf(*x / v->cap);
         if (v->slope)

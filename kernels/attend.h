@@ -7,7 +7,7 @@
  *
  *   j <= p,  j > p - window,  j alive
  *
- *   s_j = cap * tanh(scale * q . k_j / cap) + slope * (j - p)
+ *   s_j = cap * tanh((scale * q . k_j + shift_j) / cap) + slope * (j - p)
  *   out = sum_j w_j v_j,  w = softmax(s)
  *
  * A query that sees no token gives zeros.  A version that does not support a
@@ -29,6 +29,8 @@ struct kv_attend_view {
     size_t nq, first; /* queries of a sequence, first + nq <= n */
     float scale;
     float cap;          /* on scaled scores; 0: none */
+    const float *shift; /* of scaled scores, [n_seqs][n_heads][nq][n]; NULL:
+                         * none */
     const float *slope; /* ALiBi, [n_heads], per token; NULL: none */
     size_t window;      /* newest tokens that a query sees; 0: all */
     /* Tokens that were not dropped: bit j % 64 of word j / 64,
@@ -53,6 +55,7 @@ kv_attend_seq(const struct kv_attend_view *v, size_t i)
     struct kv_attend_view one = *v;
 
     one.n_seqs = 1;
+    one.shift = v->shift ? v->shift + i * v->n_heads * v->nq * v->n : NULL;
     one.alive = v->alive ? v->alive + head * kv_attend_words(v->n) : NULL;
     one.mass = v->mass ? v->mass + head * v->n : NULL;
     return one;
@@ -75,7 +78,7 @@ static inline size_t kv_attend_begin(const struct kv_attend_view *v, size_t i)
 /* Whether no field changes a score or hides a token. */
 static inline bool kv_attend_simple(const struct kv_attend_view *v)
 {
-    return !v->window && !v->slope && v->cap == 0 && !v->alive;
+    return !v->window && !v->slope && v->cap == 0 && !v->alive && !v->shift;
 }
 
 /* s: scaled scores of query i of this query head with tokens [from, to), which

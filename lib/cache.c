@@ -1,9 +1,8 @@
 #include "lib/cache.h"
-#include "kernels/attend.h"
 #include "lib/base/alloc.h"
 #include "lib/base/half.h"
 #include "lib/cache_impl.h"
-#include "lib/rope_table.h"
+#include "lib/k_bias.h"
 #include "lib/saliency.h"
 
 #include <assert.h>
@@ -358,14 +357,22 @@ static int check_input(const struct kv_cache *c, const float *q, const float *k,
 int kv_cache_append(struct kv_cache *c, const float *q, const float *k,
                     const float *v, size_t n, struct kv_err *e)
 {
+    const struct kv_codec *kc = c->side[KV_K].codec;
+    float *less = NULL;
     int rc;
 
     if (check_input(c, q, k, v, n, e))
         return -1;
+    if (kc->less_bias) {
+        less = kv_alloc(n, kv_codec_row(kc) * sizeof(*less));
+        kv_k_bias_take(&kc->shape, kc->pre_rope, c->n, k, n, less);
+        k = less;
+    }
     c->n += n;
     rc =
         append_side(c, KV_K, q, k, n, e) || append_side(c, KV_V, NULL, v, n, e);
     free(c->saliency);
+    free(less);
     c->saliency = NULL;
     return rc ? -1 : 0;
 }
@@ -510,59 +517,32 @@ static float *decode_ends(const struct kv_cache_side *s, float *x)
     return blocks;
 }
 
+static void add_bias(const struct kv_cache *c, enum kv_side side, float *x)
+{
+    const struct kv_codec *codec = c->side[side].codec;
+
+    if (codec->less_bias)
+        kv_k_bias_add(&codec->shape, codec->pre_rope, 0, x, c->n);
+}
+
 void kv_cache_decode(const struct kv_cache *c, enum kv_side side, float *x)
 {
     const struct kv_cache_side *s = &c->side[side];
 
     decode(s, decode_ends(s, x));
+    add_bias(c, side, x);
 }
 
 int kv_cache_read(const struct kv_cache *c, enum kv_side side, float *x,
                   struct kv_err *e)
 {
     const struct kv_cache_side *s = &c->side[side];
+    float *blocks = decode_ends(s, x);
 
-    x = decode_ends(s, x);
-    if (!s->codec->variable && !s->codec->layered && s->n_blocks)
-        return kv_codec_decode(s->codec, s->blocks, s->n_blocks, x, e);
-    decode(s, x);
+    if (s->codec->variable || s->codec->layered || !s->n_blocks)
+        decode(s, blocks);
+    else if (kv_codec_decode(s->codec, s->blocks, s->n_blocks, blocks, e))
+        return -1;
+    add_bias(c, side, x);
     return 0;
-}
-
-struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq)
-{
-    assert(nq <= c->n);
-    return kv_shape_view(&c->side[KV_K].codec->shape, c->n, c->n - nq, nq);
-}
-
-void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
-                     const float *q, float *out)
-{
-    const struct kv_codec *kc = c->side[KV_K].codec;
-    const size_t row = kv_codec_row(kc);
-
-    assert(view.n == c->n && view.n_seqs == 1);
-    if (kc->scheme->attend) {
-        const struct kv_reader k = kv_cache_reader(c, KV_K);
-        const struct kv_reader v = kv_cache_reader(c, KV_V);
-
-        kc->scheme->attend(&k, &v, &view, q, c->seed, out, NULL);
-        return;
-    }
-
-    float *k = kv_alloc(c->n, row * sizeof(*k));
-    float *v = kv_alloc(c->n, row * sizeof(*v));
-
-    kv_cache_decode(c, KV_K, k);
-    kv_cache_decode(c, KV_V, v);
-    if (kc->pre_rope)
-        kv_rope(&kc->shape, k, c->n, view.n_kv_heads, 0);
-    kv_attend_c(&(struct kv_attend_job){.view = view,
-                                        .q = q,
-                                        .out = out,
-                                        .q_rows = view.nq,
-                                        .k = {.quantized = k},
-                                        .v = {.quantized = v}});
-    free(v);
-    free(k);
 }

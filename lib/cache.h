@@ -2,7 +2,9 @@
  *
  *   [ sinks: fp16, s tokens ][ quantized blocks: codes ][ tail: fp16 ]
  *
- * (f32 keeps nothing in fp16.)  One step is append, quantize, attend.
+ * (f32 keeps nothing in fp16.)  One step is append, quantize, attend.  Keys of
+ * a codec that is less_bias are held without the model's bias: it is taken off
+ * by kv_cache_append() and added where tokens are read; a kv_reader has none.
  *
  * With a scheme's probe() the tail's probe tokens also keep their queries, in
  * fp16, counted with K.  A block that is quantized is scored by its own probes

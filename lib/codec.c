@@ -2,6 +2,7 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/codec_impl.h"
+#include "lib/k_bias.h"
 #include "lib/mixed.h"
 
 #include <assert.h>
@@ -15,6 +16,13 @@ const struct kv_scheme *kv_scheme_find(const char *name)
         if (!strcmp(kv_schemes[i]->name, name))
             return kv_schemes[i];
     return strcmp(kv_scheme_mixed.name, name) ? NULL : &kv_scheme_mixed;
+}
+
+/* The words that every scheme has. */
+static void open_words(struct kv_codec *c)
+{
+    c->less_bias =
+        c->side == KV_K && kv_spec_is(&c->spec, KV_K, "k_bias", "no");
 }
 
 int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
@@ -35,6 +43,7 @@ int kv_codec_new(struct kv_codec **out, const struct kv_spec *spec,
         kv_codec_free(c);
         return kv_fail_in(e, "%s", mine->text);
     }
+    open_words(c);
     assert(c->block && c->block_bytes);
     assert(!c->scheme->probe || (!c->pre_rope && !c->history));
     assert(!c->layered || (c->block == 1 && !c->variable && !c->history));
@@ -120,6 +129,18 @@ void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
         return;
     }
     kv_round_f16(x, values, out);
+}
+
+void kv_codec_unquantized(const struct kv_codec *c, size_t first,
+                          const float *x, size_t n, float *out)
+{
+    if (c->less_bias) {
+        kv_k_bias_take(&c->shape, c->pre_rope, first, x, n, out);
+        x = out;
+    }
+    kv_codec_input(c, x, n, out);
+    if (c->less_bias)
+        kv_k_bias_add(&c->shape, c->pre_rope, first, out, n);
 }
 
 int kv_check_finite(size_t layer, char name, size_t first, const float *x,

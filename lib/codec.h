@@ -249,6 +249,8 @@ struct kv_codec {
     const struct kv_layered *layered;   /* NULL: codes stand alone; set before
                                          * open() */
     bool pre_rope;         /* keys only: x is before RoPE; decode() too */
+    bool less_bias;        /* keys only: the cache passes them less the model's
+                            * bias (lib/k_bias.h), and adds it again */
     bool prefill_on_codes; /* attend() serves the prompt too; else a prompt
                             * attends at full precision */
     void *state;
@@ -307,6 +309,11 @@ int kv_check_finite(size_t layer, char name, size_t first, const float *x,
  * [n][n_kv_heads][head_dim]; may be the same array. */
 void kv_codec_input(const struct kv_codec *c, const float *x, size_t n,
                     float *out);
+
+/* The same as the cache gives them back while they are not quantized: the first
+ * at position first; with the bias that it took off. */
+void kv_codec_unquantized(const struct kv_codec *c, size_t first,
+                          const float *x, size_t n, float *out);
 
 /* Whether CUDA kernels support the codec; fills in their arguments. */
 bool kv_codec_code(const struct kv_codec *c, struct kv_gpu_code *code);

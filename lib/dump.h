@@ -9,7 +9,8 @@
  * /layer_000/{q,k,v,k_pre} dtype [windows][ctx][heads][head_dim];
  * /layer_000/{k_fisher,v_fisher} f32 [windows][ctx][kv_heads][head_dim];
  * /layer_000/{wo_gram,k_fisher_gram,k_post_fisher_gram,v_fisher_gram}
- * f32 [kv_heads][d][d] where they were put.  Chunked by tokens
+ * f32 [kv_heads][d][d] where they were put; /k_bias f32
+ * [n_layers][kv_heads][head_dim] where the model has one.  Chunked by tokens
  * with Fletcher-32 checksums.  Written as a stream: memory does not grow with
  * the text.  With h5py:
  *
@@ -110,6 +111,9 @@ int kv_dump_want_gram(struct kv_dump *d, enum kv_gram which, struct kv_err *e);
  * information below 0 (naming file, layer, tensor, token).  Not thread-safe. */
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e);
+/* From here on keys (k, k_pre) are read less the model's bias (lib/k_bias.h),
+ * or as they are; the shape has a k_bias. */
+void kv_dump_take_k_bias(struct kv_dump *d, bool take);
 int kv_dump_tokens(struct kv_dump *d, size_t first_token, size_t n,
                    int32_t *out, struct kv_err *e);
 /* Fails when the dump lacks it, naming the option that writes it. */

@@ -3,6 +3,7 @@
 #include "lib/dump.h"
 #include "lib/dump_layout.h"
 #include "lib/h5_head.h"
+#include "lib/k_bias.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +23,8 @@ static const char *badness(float x)
 struct kv_dump {
     struct kv_h5 *h5;
     struct kv_dump_info info;
+    float *k_bias; /* the shape's, or NULL */
+    bool less_bias;
 };
 
 static int get_dtype(struct kv_h5 *h, enum kv_dtype *t, struct kv_err *e)
@@ -215,12 +218,36 @@ static int check_tokens(struct kv_h5 *h, const struct kv_dump_info *info,
     return rc;
 }
 
+/* Dumps of older versions do not hold it. */
+static int get_k_bias(struct kv_dump *d, struct kv_err *e)
+{
+    struct kv_shape *s = &d->info.shape;
+    const size_t dims[] = {s->n_layers, s->n_kv_heads, s->head_dim};
+    const size_t n = s->n_layers * s->n_kv_heads * s->head_dim;
+    size_t bad;
+
+    if (!kv_h5_has(d->h5, KV_DUMP_K_BIAS))
+        return 0;
+    if (kv_h5_check(d->h5, KV_DUMP_K_BIAS, KV_H5_F32, 3, dims, e))
+        return -1;
+    d->k_bias = kv_alloc(n, sizeof(*d->k_bias));
+    if (kv_h5_read(d->h5, KV_DUMP_K_BIAS, KV_H5_F32, NULL, NULL, d->k_bias, e))
+        return -1;
+    bad = kv_dump_bad_value(d->k_bias, n, MAX_VALUE);
+    if (bad < n)
+        return kv_fail(e, "%s: %s holds a value that is %s", kv_h5_path(d->h5),
+                       KV_DUMP_K_BIAS, badness(d->k_bias[bad]));
+    s->k_bias = d->k_bias;
+    return 0;
+}
+
 int kv_dump_open(struct kv_dump **out, const char *path, struct kv_err *e)
 {
     struct kv_dump *d = kv_alloc(1, sizeof(*d));
 
     if (kv_h5_open(&d->h5, path, e) || get_info(d->h5, &d->info, e) ||
-        check_sets(d->h5, &d->info, e) || check_tokens(d->h5, &d->info, e)) {
+        check_sets(d->h5, &d->info, e) || check_tokens(d->h5, &d->info, e) ||
+        get_k_bias(d, e)) {
         kv_dump_close(d);
         return -1;
     }
@@ -233,6 +260,7 @@ void kv_dump_close(struct kv_dump *d)
     if (!d)
         return;
     kv_h5_close(d->h5);
+    free(d->k_bias);
     free(d);
 }
 
@@ -318,6 +346,11 @@ static size_t bad_value(enum kv_tensor t, const float *x, size_t n)
     return i;
 }
 
+void kv_dump_take_k_bias(struct kv_dump *d, bool take)
+{
+    d->less_bias = take;
+}
+
 int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
                  size_t first_token, size_t n, float *out, struct kv_err *e)
 {
@@ -326,6 +359,8 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
     const size_t row = heads * dim;
     const enum kv_dtype dtype = kv_dump_dtype(info, t);
     const struct kv_dump_name name = kv_dump_set(layer, t);
+    const bool less = d->less_bias && (t == KV_T_K || t == KV_T_K_PRE);
+    const struct kv_shape shape = kv_shape_layer(&info->shape, layer);
 
     if (check_layer(d, layer, e) || check_range(d, first_token, n, e) ||
         kv_dump_want(d, t, e))
@@ -352,6 +387,8 @@ int kv_dump_read(struct kv_dump *d, size_t layer, enum kv_tensor t,
             return kv_fail(e, "%s: layer %zu, %s, token %zu is %s",
                            kv_dump_path(d), layer, kv_tensor_name(t),
                            first_token + bad / row, badness(out[bad]));
+        if (less)
+            kv_k_bias_take(&shape, t == KV_T_K_PRE, at, out, take, out);
         first_token += take;
         n -= take;
         out += values;

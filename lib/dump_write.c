@@ -63,6 +63,18 @@ static void make_sets(struct kv_h5 *h, const struct kv_dump_info *info)
     }
 }
 
+static int put_k_bias(struct kv_h5 *h, const struct kv_dump_info *info,
+                      struct kv_err *e)
+{
+    const struct kv_shape *s = &info->shape;
+    const size_t dims[] = {s->n_layers, s->n_kv_heads, s->head_dim};
+
+    if (!s->k_bias)
+        return 0;
+    kv_h5_dataset(h, KV_DUMP_K_BIAS, KV_H5_F32, 3, dims);
+    return kv_h5_write(h, KV_DUMP_K_BIAS, KV_H5_F32, NULL, NULL, s->k_bias, e);
+}
+
 int kv_dump_create(struct kv_dump_writer **out, const char *path,
                    const struct kv_dump_info *info, struct kv_err *e)
 {
@@ -73,7 +85,7 @@ int kv_dump_create(struct kv_dump_writer **out, const char *path,
         return -1;
     put_info(h, info);
     make_sets(h, info);
-    if (kv_h5_put_shape(h, &info->shape, e)) {
+    if (kv_h5_put_shape(h, &info->shape, e) || put_k_bias(h, info, e)) {
         kv_h5_close(h);
         return -1;
     }

@@ -32,6 +32,10 @@ struct kv_shape {
     uint64_t still[KV_MAX_LAYERS / 64]; /* likewise: layers without RoPE */
     bool alibi; /* then n_heads is at most KV_MAX_SLOPES */
     float slope[KV_MAX_SLOPES];
+    /* Added to every key before RoPE: [n_layers][n_kv_heads][head_dim], or of
+     * this shape's one layer; NULL: none, or not known.  The model's or the
+     * dump's. */
+    const float *k_bias;
 };
 
 static inline bool kv_shape_slides(const struct kv_shape *s, size_t layer)
@@ -57,6 +61,8 @@ static inline struct kv_shape kv_shape_layer(const struct kv_shape *s,
     }
     if (kv_shape_still(s, layer))
         one.n_rot = 0;
+    if (s->k_bias)
+        one.k_bias = s->k_bias + layer * s->n_kv_heads * s->head_dim;
     return one;
 }
 

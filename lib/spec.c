@@ -10,11 +10,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A scheme's own parameters, then the two letters every scheme has. */
-static const struct kv_param common[] = {
+/* A scheme's own parameters, then those that every scheme has: two letters,
+ * and words that are printed where they are not as by default. */
+enum { COMMON_LETTERS = 2, COMMON = 3 };
+
+static const struct kv_param common[COMMON] = {
     {"r", NULL, 0, 0, 1 << 20, false, "newest tokens kept in fp16"},
     {"s", NULL, 0, 0, 1 << 20, false, "first tokens kept in fp16 (sinks)"},
+    {"k_bias", "no|yes", 1, 0, 0, true,
+     "no: keys are stored less the model's bias (k_proj.bias)"},
 };
+
+/* The places of a mixed spec have words of their own. */
+static size_t n_common(const struct kv_scheme *k)
+{
+    return k == &kv_scheme_mixed ? COMMON_LETTERS : COMMON;
+}
 
 size_t kv_spec_n_own(const struct kv_scheme *k)
 {
@@ -22,20 +33,22 @@ size_t kv_spec_n_own(const struct kv_scheme *k)
 
     while (k->params && k->params[n].name)
         n++;
-    assert(n + 2 <= KV_MAX_PARAMS);
+    assert(n + COMMON <= KV_MAX_PARAMS);
     return n;
 }
 
 size_t kv_spec_n_params(const struct kv_scheme *k)
 {
-    return kv_spec_n_own(k) + 2;
+    return kv_spec_n_own(k) + n_common(k);
 }
 
 const struct kv_param *kv_spec_param(const struct kv_scheme *k, size_t i)
 {
     const size_t own = kv_spec_n_own(k);
 
-    return i < own ? &k->params[i] : i < own + 2 ? &common[i - own] : NULL;
+    return i < own                 ? &k->params[i]
+           : i < own + n_common(k) ? &common[i - own]
+                                   : NULL;
 }
 
 double kv_spec_fallback(const struct kv_scheme *k, size_t i)
@@ -46,7 +59,9 @@ double kv_spec_fallback(const struct kv_scheme *k, size_t i)
         return k->params[i].fallback;
     if (k == &kv_scheme_mixed)
         return KV_AS_PLACED;
-    return (double)(i == own ? k->residual : k->sinks);
+    if (i < own + COMMON_LETTERS)
+        return (double)(i == own ? k->residual : k->sinks);
+    return common[i - own].fallback;
 }
 
 size_t kv_spec_index(const struct kv_scheme *k, const char *name, size_t n)
@@ -153,6 +168,14 @@ static bool is_given(const struct kv_spec *s, enum kv_side side, size_t i)
     return !s->mixed || s->value[side][i] != KV_AS_PLACED;
 }
 
+static bool is_left_out(const struct kv_spec *s, size_t i)
+{
+    const double fallback = kv_spec_fallback(s->scheme, i);
+
+    return i >= kv_spec_n_own(s->scheme) + COMMON_LETTERS &&
+           s->value[KV_K][i] == fallback && s->value[KV_V][i] == fallback;
+}
+
 static void put_letters(struct writer *w, const struct kv_spec *s,
                         enum kv_side side, bool calib)
 {
@@ -204,7 +227,7 @@ static void print(const struct kv_spec *s, char *text, bool calib)
     for (size_t i = 0; i < kv_spec_n_params(k); i++) {
         const struct kv_param *p = kv_spec_param(k, i);
 
-        if (kv_is_letter(p) || (calib && !p->calib))
+        if (kv_is_letter(p) || (calib && !p->calib) || is_left_out(s, i))
             continue;
         if (s->value[KV_K][i] == s->value[KV_V][i]) {
             put_word(&w, p, "", s->value[KV_K][i]);
@@ -264,10 +287,23 @@ static int check_layered(const struct kv_spec *s, const struct kv_shape *shape,
     return 0;
 }
 
+static int fit_bias(struct kv_spec *s, const struct kv_shape *shape,
+                    struct kv_err *e)
+{
+    if (kv_spec_one_side(s, KV_K, "k_bias", e))
+        return -1;
+    if (kv_spec_is(s, KV_K, "k_bias", "no") && !shape->k_bias)
+        return kv_fail(e, "k_bias=no: this model's keys have no bias "
+                          "(k_proj.bias), or its dump does not hold it");
+    return 0;
+}
+
 int kv_spec_fit(struct kv_spec *s, const struct kv_shape *shape,
                 struct kv_err *e)
 {
     if (s->mixed && kv_mixed_fit(&s->mixed, s, shape, e))
+        return kv_fail_in(e, "spec '%s'", s->text);
+    if (!s->mixed && fit_bias(s, shape, e))
         return kv_fail_in(e, "spec '%s'", s->text);
     if ((s->scheme->check && s->scheme->check(s, shape, e)) ||
         check_layered(s, shape, e))

@@ -12,7 +12,8 @@
  * and V-word=value set one side.  Numbers and words may be {a,b,c}: a sweep.
  *
  * The canonical text writes every parameter out, after clamping to the model:
- * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.
+ * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.  The words that
+ * every scheme has, k_bias, are written where they are not as by default.
  *
  * mixed,file=PATH is a spec for each layer and side (lib/mixed.h). */
 #ifndef KV_SPEC_H
@@ -51,7 +52,8 @@ struct kv_policy_spec {
     double value[KV_POLICY_PARAMS];
 };
 
-/* Letters every scheme has, after its own: s (sinks), r (residual). */
+/* What every scheme has, after its own parameters: r (residual), s (sinks),
+ * k_bias. */
 struct kv_spec {
     struct kv_policy_spec policy;
     const struct kv_scheme *scheme;
@@ -70,7 +72,7 @@ int kv_spec_parse(struct kv_spec *s, const char *text, struct kv_err *e);
  * unless it is quoted. */
 bool kv_spec_looks_like(const char *operand);
 
-/* The scheme's i-th parameter, r and s last; NULL past them. */
+/* The scheme's i-th parameter, its own first; NULL past them. */
 const struct kv_param *kv_spec_param(const struct kv_scheme *k, size_t i);
 
 /* Clamps to the shape (a group larger than the head becomes the head), asks

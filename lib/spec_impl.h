@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* The scheme's parameters, without and with r and s. */
+/* The scheme's parameters, without and with those that all have. */
 size_t kv_spec_n_own(const struct kv_scheme *k);
 size_t kv_spec_n_params(const struct kv_scheme *k);
 

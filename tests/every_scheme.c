@@ -54,7 +54,7 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
     if (kv_spec_parse(&r->spec, text, &e) ||
         kv_spec_fit(&r->spec, &r->shape, &e)) {
         /* a scheme may refuse sinks and residual, with a sentence */
-        if (!strchr(text, ':'))
+        if (!strchr(text, ':') && !strchr(text, ','))
             fail_msg("%s", e.msg);
         return false;
     }
@@ -95,6 +95,18 @@ static void add_choices(const struct kv_scheme *k, const char *folder)
             }
             choice = choice[n] ? choice + n + 1 : NULL;
         }
+    }
+}
+
+/* The words that every scheme has. */
+static void add_words(const struct kv_scheme *k, const char *folder)
+{
+    static const char *const words[] = {"%s:r0,no-k_bias", "%s,no-k_bias"};
+    char text[64];
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        snprintf(text, sizeof(text), words[i], k->name);
+        add(text, folder);
     }
 }
 
@@ -169,6 +181,7 @@ int prepare_every(void **state)
         }
         add_choices(kv_schemes[i], folder);
         add_min(kv_schemes[i], folder);
+        add_words(kv_schemes[i], folder);
     }
     add_mixed(folder);
     add_stacked(folder);

@@ -8,15 +8,22 @@
 
 #include <math.h>
 
+enum { N_LAYERS = 2, N_KV_HEADS = 2 };
+
+static float k_bias[N_LAYERS * N_KV_HEADS * KV_MAX_HEAD_DIM];
+
 struct kv_shape synthetic_shape(size_t head_dim)
 {
-    struct kv_shape s = {.n_layers = 2,
+    struct kv_shape s = {.n_layers = N_LAYERS,
                          .n_heads = 4,
-                         .n_kv_heads = 2,
+                         .n_kv_heads = N_KV_HEADS,
                          .head_dim = head_dim,
                          .attn_scale = 1 / sqrtf((float)head_dim),
-                         .n_rot = head_dim / 2};
+                         .n_rot = head_dim / 2,
+                         .k_bias = k_bias};
 
+    for (size_t i = 0; i < N_LAYERS * N_KV_HEADS * KV_MAX_HEAD_DIM; i++)
+        k_bias[i] = (float)(3 * kv_random_normal(9, i));
     for (size_t i = 0; i < s.n_rot; i++)
         s.inv_freq[i] = (float)pow(10000, -2.0 * (double)i / (double)head_dim);
     return s;
@@ -151,6 +158,7 @@ struct kv_calib *synthetic_calib_on(const struct kv_shape *s,
             continue;
         kv_spec_calib_key(member, set->key);
         snprintf(set->spec, sizeof(set->spec), "%s", member->text);
+        kv_dump_take_k_bias(dump, kv_spec_is(member, KV_K, "k_bias", "no"));
         if (member->scheme->training->calibrate(member, dump, 1, set, &e))
             fail_msg("%s: %s", member->text, e.msg);
         c->n_sets++;

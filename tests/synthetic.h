@@ -6,7 +6,8 @@
 #include "lib/calib.h"
 #include "lib/dump.h"
 
-/* n_layers 2, n_heads 4, n_kv_heads 2, this head_dim; RoPE base 10000. */
+/* n_layers 2, n_heads 4, n_kv_heads 2, this head_dim; RoPE base 10000; a bias
+ * of keys. */
 struct kv_shape synthetic_shape(size_t head_dim);
 
 /* x: [n][heads][head_dim]; the same for the same seed. */

@@ -20,7 +20,7 @@ static inline bool kv_gpu_views_takes(const struct kv_attend_view *v)
 static inline int kv_gpu_views_fail(struct kv_err *e)
 {
     return kv_fail(e, "no CUDA kernel of attention with a window, slope, cap, "
-                      "dropped tokens or mass");
+                      "shift, dropped tokens or mass");
 }
 
 /* Launches.  The result's bits do not depend on the number of sequences.  Fails

@@ -100,6 +100,52 @@ static void fill_info(struct kv_model *m, const char *dir)
     i->shape = c->shape;
 }
 
+/* Whether a key is what the weights make of it and a constant. */
+static bool has_k_bias(const struct kv_model *m)
+{
+    const struct kv_layer_weights *layer = m->weights.layer;
+
+    for (size_t i = 0; i < m->config.shape.n_layers; i++)
+        if (layer[i].part[KV_P_K_BIAS] && !layer[i].part[KV_P_K_NORM])
+            return true;
+    return false;
+}
+
+/* The channels of a head that turn are scaled before RoPE. */
+static void scale_turning(const struct kv_shape *s, float scale, float *x)
+{
+    const size_t half = s->head_dim / 2;
+
+    for (size_t i = 0; i < 2 * s->n_kv_heads; i++)
+        for (size_t j = 0; j < s->n_rot; j++)
+            x[i * half + j] *= scale;
+}
+
+/* The keys' biases as kv_qkv's k_pre holds them. */
+static void fill_k_bias(struct kv_model *m)
+{
+    struct kv_shape *s = &m->config.shape;
+    const size_t row = s->n_kv_heads * s->head_dim;
+
+    if (!has_k_bias(m))
+        return;
+    if (!m->k_bias)
+        m->k_bias = kv_alloc(s->n_layers * row, sizeof(*m->k_bias));
+    for (size_t i = 0; i < s->n_layers; i++) {
+        const struct kv_shape one = kv_shape_layer(s, i);
+        const struct kv_weight *w = m->weights.layer[i].part[KV_P_K_BIAS];
+        float *bias = m->k_bias + i * row;
+
+        if (w)
+            kv_weight_dequantize(w, 0, row, bias);
+        scale_turning(&one,
+                      one.window ? m->config.slide_scale : m->config.rope.scale,
+                      bias);
+    }
+    s->k_bias = m->k_bias;
+    m->info.shape = *s;
+}
+
 size_t kv_model_context(struct kv_model *m, size_t asked)
 {
     const size_t n = asked ? asked : m->info.n_ctx;
@@ -107,6 +153,7 @@ size_t kv_model_context(struct kv_model *m, size_t asked)
     if (m->config.rope.near) {
         kv_config_set_window(&m->config, n);
         m->info.shape = m->config.shape;
+        fill_k_bias(m);
     }
     if (asked > m->info.n_ctx)
         kv_note("%s was trained for windows of %zu tokens, not %zu",
@@ -200,6 +247,7 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
         hash_model(m, folder ? path : NULL, e))
         return -1;
     fill_info(m, path);
+    fill_k_bias(m);
     return place(m, kv_backend_cpu(KV_TYPE_F32), 0, e);
 }
 
@@ -256,6 +304,7 @@ void kv_model_free(struct kv_model *m)
     kv_backend_free(m->backend);
     kv_weights_clear(&m->files);
     kv_tensor_unmap(&m->weights);
+    free(m->k_bias);
     free(m);
 }
 

@@ -1,0 +1,71 @@
+/* Attention to what a cache holds. */
+#include "kernels/attend.h"
+#include "lib/base/alloc.h"
+#include "lib/cache.h"
+#include "lib/k_bias.h"
+#include "lib/rope_table.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static const struct kv_codec *codec_of(const struct kv_cache *c)
+{
+    return kv_cache_reader(c, KV_K).codec;
+}
+
+struct kv_attend_view kv_cache_view(const struct kv_cache *c, size_t nq)
+{
+    const size_t n = kv_cache_tokens(c);
+
+    assert(nq <= n);
+    return kv_shape_view(&codec_of(c)->shape, n, n - nq, nq);
+}
+
+/* The scheme's own attention.  Where keys are held less the bias, its product
+ * with the queries is added to the scores. */
+static void attend_on_codes(const struct kv_cache *c,
+                            struct kv_attend_view view, const float *q,
+                            float *out)
+{
+    const struct kv_codec *kc = codec_of(c);
+    const struct kv_reader k = kv_cache_reader(c, KV_K);
+    const struct kv_reader v = kv_cache_reader(c, KV_V);
+    float *shift = NULL;
+
+    if (kc->less_bias) {
+        shift = kv_alloc(view.n_heads * view.nq, view.n * sizeof(*shift));
+        kv_k_bias_scores(&kc->shape, &view, q, shift);
+        view.shift = shift;
+    }
+    kc->scheme->attend(&k, &v, &view, q, kv_cache_seed(c), out, NULL);
+    free(shift);
+}
+
+void kv_cache_attend(const struct kv_cache *c, struct kv_attend_view view,
+                     const float *q, float *out)
+{
+    const struct kv_codec *kc = codec_of(c);
+    const size_t row = kc->shape.n_kv_heads * kc->shape.head_dim;
+
+    assert(view.n == kv_cache_tokens(c) && view.n_seqs == 1);
+    if (kc->scheme->attend) {
+        attend_on_codes(c, view, q, out);
+        return;
+    }
+
+    float *k = kv_alloc(view.n, row * sizeof(*k));
+    float *v = kv_alloc(view.n, row * sizeof(*v));
+
+    kv_cache_decode(c, KV_K, k);
+    kv_cache_decode(c, KV_V, v);
+    if (kc->pre_rope)
+        kv_rope(&kc->shape, k, view.n, view.n_kv_heads, 0);
+    kv_attend_c(&(struct kv_attend_job){.view = view,
+                                        .q = q,
+                                        .out = out,
+                                        .q_rows = view.nq,
+                                        .k = {.quantized = k},
+                                        .v = {.quantized = v}});
+    free(v);
+    free(k);
+}

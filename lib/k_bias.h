@@ -1,0 +1,26 @@
+/* Keys without the bias that the model adds to each of them (k_proj.bias): it
+ * is a constant, so that a cache need not store it.  Qwen2.5's is up to 158,
+ * and takes most of the range of what is quantized per token.
+ *
+ * shape: the layer's (kv_shape_layer()), with a k_bias.  x, out:
+ * [n][n_kv_heads][head_dim], token t at position first + t; pre_rope: before
+ * RoPE, else the bias is rotated as its key was.  In f32. */
+#ifndef KV_K_BIAS_H
+#define KV_K_BIAS_H
+
+#include "lib/shape.h"
+
+/* What the bias adds to the scaled scores of keys that are held without it.
+ * view: of one sequence; q: its queries after RoPE, [nq][n_heads][head_dim];
+ * shift: as the view's. */
+void kv_k_bias_scores(const struct kv_shape *shape,
+                      const struct kv_attend_view *view, const float *q,
+                      float *shift);
+
+/* out may be x. */
+void kv_k_bias_take(const struct kv_shape *shape, bool pre_rope, size_t first,
+                    const float *x, size_t n, float *out);
+void kv_k_bias_add(const struct kv_shape *shape, bool pre_rope, size_t first,
+                   float *x, size_t n);
+
+#endif
