@@ -95,13 +95,13 @@ struct factors {
 /* ---- integers --------------------------------------------------------------
  */
 
-/* Prefetches the lines of a unit, far and near in turns: many far requests in a
- * row would wait. */
+/* Prefetches lines [from, to) of a unit of several blocks, far and near in
+ * turns: many far requests in a row would wait. */
 ALWAYS_INLINE void fetch(const uint8_t *far, const uint8_t *const x[4],
-                         size_t blocks, unsigned bits)
+                         unsigned bits, size_t from, size_t to)
 {
     UNROLL
-    for (size_t l = 0; l < blocks * bits; l++) {
+    for (size_t l = from; l < to; l++) {
         const size_t k = l / bits * (KV_LANES / V_WIDTH);
 
         kv_prefetch_far(far + l * KV_PLANE, KV_FAR_INTEGERS, KV_PLANE);
@@ -167,11 +167,12 @@ ALWAYS_INLINE void multiply_some(const struct factors *f, size_t at,
         x[k] = lanes_at(f->codes, f->block_bytes, bits, f->unit,
                         f->lane + at + k * V_WIDTH);
     for (size_t left = f->tiles * units, here = units; left; left--) {
-        fetch(far, x, blocks, bits);
         UNROLL
         for (unsigned e = 0; e < KV_UNIT_QUADS; e++) {
             vi32 c[4];
 
+            fetch(far, x, bits, e * blocks * bits / KV_UNIT_QUADS,
+                  (e + 1) * blocks * bits / KV_UNIT_QUADS);
             UNROLL
             for (size_t k = 0; k < g; k++)
                 c[k] = cell(x[k], bits, e, shifts);
@@ -299,8 +300,8 @@ ALWAYS_INLINE void multiply_floats_some(const struct factors *f, size_t at,
         for (size_t k = 0; k < g; k++)
             x[k] = lanes_at(f->codes, f->block_bytes, bits, u,
                             f->lane + at + k * V_WIDTH);
-        fetch(far + u * blocks * bits * KV_PLANE, x, blocks,
-              part ? part : bits);
+        fetch(far + u * blocks * bits * KV_PLANE, x, part ? part : bits, 0,
+              blocks * (part ? part : bits));
         for (size_t k = 0; !part && k < g; k++)
             unpack(x[k], bits, cells[k]);
         for (size_t e = 0; e < KV_UNIT_QUADS; e++) {
