@@ -165,10 +165,13 @@ void kv_attend_logits(const struct kv_attend_view *v, size_t seq, size_t head,
 
 /* ---- by matrix products -------------------------------------------------- */
 
-/* Queries pass in tiles of TILE rows, keys in runs of whole TILEs that all
- * queries of the tile see in the same form; fixed, so that the split never
+/* Queries pass in tiles of at most ROWS rows, or of one query: a row is a query
+ * of one of the query heads of a KV head, which share its packed keys and
+ * values.  Tokens pass in blocks of BLOCK, whose scores stay in the cache from
+ * one product to the other, and within these in runs of whole RUNs that all
+ * queries of the tile see in the same form.  Fixed, so that the split never
  * follows the machine. */
-enum { TILE = 64 };
+enum { ROWS = 192, BLOCK = 512, RUN = 64 };
 
 enum form { UNQUANTIZED, QUANTIZED, MIXED };
 
@@ -194,11 +197,11 @@ static enum form form_of(const struct kv_attend_side *s, size_t i0, size_t i1,
 static size_t run_end(const struct kv_attend_side *s, size_t i0, size_t i1,
                       size_t j0, size_t n, enum form *form)
 {
-    size_t j = j0 + TILE < n ? j0 + TILE : n;
+    size_t j = j0 + RUN < n ? j0 + RUN : n;
 
     *form = form_of(s, i0, i1, j0, j);
     while (j < n) {
-        const size_t next = j + TILE < n ? j + TILE : n;
+        const size_t next = j + RUN < n ? j + RUN : n;
 
         if (form_of(s, i0, i1, j, next) != *form)
             break;
@@ -207,118 +210,201 @@ static size_t run_end(const struct kv_attend_side *s, size_t i0, size_t i1,
     return j;
 }
 
-/* Queries [i0, i1) of one query head: q and out are rows, q_row apart; keys
- * and values begin at `kv` of their sides, rows kv_row apart.  They see tokens
- * of [from, n). */
-struct tile {
-    const struct kv_attend_job *job;
-    size_t seq, head, i0, i1, from, n;
-    const float *q;
-    float *out;
-    size_t kv, q_row, kv_row;
+/* What a row saw in earlier blocks: its largest logit, and the sum of
+ * exp(logit - largest). */
+struct seen {
+    float max;
+    double sum;
 };
 
-/* w [rows][n] = scale q k'; other [rows][n]: workspace for a second form. */
-static void qk(const struct tile *t, float *w, float *other)
+/* Queries [i0, i1) of the `group` query heads from `head` on; they see tokens
+ * of [from, n).  In the job, their q and out begin at `at`, a query `row`
+ * apart; keys and values begin at `kv` of their sides, rows kv_row apart. */
+struct tile {
+    const struct kv_attend_job *job;
+    size_t seq, head, group, i0, i1, from, n;
+    size_t at, row, kv, kv_row;
+};
+
+/* Of a thread: q, out: [ROWS][head_dim], rows by query and then by head; w,
+ * other: [ROWS][BLOCK], scores or weights, and those in a second form. */
+struct workspace {
+    float *q, *out, *w, *other;
+    struct seen *seen;
+};
+
+/* Tokens [from, to) of a tile. */
+struct block {
+    size_t from, to;
+};
+
+static size_t rows_of(const struct tile *t)
+{
+    return (t->i1 - t->i0) * t->group;
+}
+
+/* w = scale q k'. */
+static void qk(const struct tile *t, const struct block *b,
+               const struct workspace *x)
 {
     const struct kv_attend_side *k = &t->job->k;
-    const size_t rows = t->i1 - t->i0, d = t->job->view.head_dim, n = t->n;
+    const size_t rows = rows_of(t), d = t->job->view.head_dim;
     const float scale = t->job->view.scale;
     enum form form;
 
-    for (size_t j0 = t->from, j1; j0 < n; j0 = j1) {
+    for (size_t j0 = b->from, j1; j0 < b->to; j0 = j1) {
         const size_t at = t->kv + j0 * t->kv_row;
+        float *const w = x->w + (j0 - b->from);
+        float *const other = x->other + (j0 - b->from);
 
-        j1 = run_end(k, t->i0, t->i1, j0, n, &form);
-        kv_gemm(true, rows, j1 - j0, d, scale, t->q, t->q_row,
+        j1 = run_end(k, t->i0, t->i1, j0, b->to, &form);
+        kv_gemm(true, rows, j1 - j0, d, scale, x->q, d,
                 (form == UNQUANTIZED ? k->unquantized : k->quantized) + at,
-                t->kv_row, 0, w + j0, n);
+                t->kv_row, 0, w, BLOCK);
         if (form != MIXED)
             continue;
-        kv_gemm(true, rows, j1 - j0, d, scale, t->q, t->q_row,
-                k->unquantized + at, t->kv_row, 0, other + j0, n);
-        for (size_t i = 0; i < rows; i++)
-            for (size_t j = j0; j < j1; j++)
-                if (!is_quantized(k, t->i0 + i, j))
-                    w[i * n + j] = other[i * n + j];
+        kv_gemm(true, rows, j1 - j0, d, scale, x->q, d, k->unquantized + at,
+                t->kv_row, 0, other, BLOCK);
+        for (size_t r = 0; r < rows; r++)
+            for (size_t j = 0; j < j1 - j0; j++)
+                if (!is_quantized(k, t->i0 + r / t->group, j0 + j))
+                    w[r * BLOCK + j] = other[r * BLOCK + j];
     }
 }
 
-/* Turns scores into weights; the weight of a token that the query does not see
- * is 0. */
-static void softmax(const struct tile *t, float *w)
+/* Turns the scores of row r into exp(logit - largest), 0 for tokens that the
+ * query does not see, and brings what earlier blocks left to the same scale. */
+static void weigh(const struct tile *t, const struct block *b, size_t r,
+                  const struct workspace *x)
 {
     const struct kv_attend_view *v = &t->job->view;
+    const size_t i = t->i0 + r / t->group, n = b->to - b->from;
+    const size_t first = kv_attend_begin(v, i), last = kv_attend_end(v, i);
+    const size_t begin = first > b->from ? first - b->from : 0;
+    const size_t end = last < b->to ? last - b->from : n;
+    float *const w = x->w + r * BLOCK;
+    struct seen *seen = &x->seen[r];
+    float top, by;
 
-    for (size_t i = t->i0; i < t->i1; i++) {
-        const size_t begin = kv_attend_begin(v, i), end = kv_attend_end(v, i);
-        float *row = w + (i - t->i0) * t->n;
-        bool any = true;
-
-        if (!kv_attend_simple(v)) {
-            kv_attend_logits(v, t->seq, t->head, i, begin, end, row + begin);
-            any = kv_row_max(row + begin, end - begin) != -INFINITY;
-        }
-        if (any)
-            kv_softmax(row + begin, end - begin);
-        for (size_t j = t->from; j < (any ? begin : end); j++)
-            row[j] = 0;
-        memset(row + end, 0, (t->n - end) * sizeof(*row));
+    if (first >= b->to || last <= b->from) {
+        memset(w, 0, n * sizeof(*w));
+        return;
     }
+    if (!kv_attend_simple(v))
+        kv_attend_logits(v, t->seq, t->head + r % t->group, i, b->from + begin,
+                         b->from + end, w + begin);
+    top = fmaxf(seen->max, kv_row_max(w + begin, end - begin));
+    if (top == -INFINITY) {
+        memset(w, 0, n * sizeof(*w));
+        return;
+    }
+    by = seen->max - top;
+    by = (float)kv_row_exp(&by, 1, 0);
+    if (b->from > t->from && by != 1)
+        kv_row_scale(x->out + r * v->head_dim, v->head_dim, by);
+    memset(w, 0, begin * sizeof(*w));
+    seen->sum =
+        seen->sum * (double)by + kv_row_exp(w + begin, end - begin, top);
+    seen->max = top;
+    memset(w + end, 0, (n - end) * sizeof(*w));
 }
 
-/* out = w v. */
-static void pv(const struct tile *t, float *w, float *other)
+/* out = w v, or more of it. */
+static void pv(const struct tile *t, const struct block *b,
+               const struct workspace *x)
 {
     const struct kv_attend_side *v = &t->job->v;
-    const size_t rows = t->i1 - t->i0, d = t->job->view.head_dim, n = t->n;
+    const size_t rows = rows_of(t), d = t->job->view.head_dim;
     enum form form;
 
-    for (size_t j0 = t->from, j1; j0 < n; j0 = j1) {
+    for (size_t j0 = b->from, j1; j0 < b->to; j0 = j1) {
         const size_t at = t->kv + j0 * t->kv_row;
         const float more = j0 > t->from ? 1 : 0;
+        float *const w = x->w + (j0 - b->from);
+        float *const other = x->other + (j0 - b->from);
 
-        j1 = run_end(v, t->i0, t->i1, j0, n, &form);
+        j1 = run_end(v, t->i0, t->i1, j0, b->to, &form);
         if (form == MIXED) { /* unquantized tokens: own matrix */
-            for (size_t i = 0; i < rows; i++)
-                for (size_t j = j0; j < j1; j++) {
-                    const bool old = is_quantized(v, t->i0 + i, j);
+            for (size_t r = 0; r < rows; r++)
+                for (size_t j = 0; j < j1 - j0; j++) {
+                    const bool old =
+                        is_quantized(v, t->i0 + r / t->group, j0 + j);
 
-                    other[i * n + j] = old ? 0 : w[i * n + j];
-                    w[i * n + j] = old ? w[i * n + j] : 0;
+                    other[r * BLOCK + j] = old ? 0 : w[r * BLOCK + j];
+                    w[r * BLOCK + j] = old ? w[r * BLOCK + j] : 0;
                 }
-            kv_gemm(false, rows, d, j1 - j0, 1, other + j0, n,
-                    v->unquantized + at, t->kv_row, more, t->out, t->q_row);
+            kv_gemm(false, rows, d, j1 - j0, 1, other, BLOCK,
+                    v->unquantized + at, t->kv_row, more, x->out, d);
         }
-        kv_gemm(false, rows, d, j1 - j0, 1, w + j0, n,
+        kv_gemm(false, rows, d, j1 - j0, 1, w, BLOCK,
                 (form == UNQUANTIZED ? v->unquantized : v->quantized) + at,
-                t->kv_row, form == MIXED ? 1 : more, t->out, t->q_row);
+                t->kv_row, form == MIXED ? 1 : more, x->out, d);
     }
 }
 
-/* The i-th of (sequence, query head, tile of queries). */
+static void attend_tile(const struct tile *t, const struct workspace *x)
+{
+    const size_t rows = rows_of(t), d = t->job->view.head_dim;
+    const size_t query = t->group * d;
+
+    for (size_t i = 0; i < t->i1 - t->i0; i++)
+        memcpy(x->q + i * query, t->job->q + t->at + i * t->row,
+               query * sizeof(*x->q));
+    for (size_t r = 0; r < rows; r++)
+        x->seen[r] = (struct seen){.max = -INFINITY};
+    for (size_t j = t->from; j < t->n; j += BLOCK) {
+        const struct block b = {j, t->n - j < BLOCK ? t->n : j + BLOCK};
+
+        qk(t, &b, x);
+        for (size_t r = 0; r < rows; r++)
+            weigh(t, &b, r, x);
+        pv(t, &b, x);
+    }
+    for (size_t r = 0; r < rows; r++)
+        if (x->seen[r].sum != 0)
+            kv_row_scale(x->out + r * d, d, (float)(1 / x->seen[r].sum));
+    for (size_t i = 0; i < t->i1 - t->i0; i++)
+        memcpy(t->job->out + t->at + i * t->row, x->out + i * query,
+               query * sizeof(*x->out));
+}
+
+/* Queries of a tile. */
+static size_t tile_queries(const struct kv_attend_view *v)
+{
+    const size_t group = v->n_heads / v->n_kv_heads;
+    const size_t fit = group < ROWS ? ROWS / group : 1;
+
+    return fit < v->nq ? fit : v->nq;
+}
+
+static size_t tiles_of(const struct kv_attend_view *v)
+{
+    return (v->nq + tile_queries(v) - 1) / tile_queries(v);
+}
+
+/* The i-th of (sequence, KV head, tile of queries). */
 static struct tile tile_at(const struct kv_attend_job *a, size_t i)
 {
     const struct kv_attend_view *v = &a->view;
-    const size_t d = v->head_dim, n_tiles = (v->nq + TILE - 1) / TILE;
-    const size_t seq = i / n_tiles / v->n_heads;
-    const size_t head = i / n_tiles % v->n_heads, i0 = i % n_tiles * TILE;
-    const size_t i1 = i0 + TILE < v->nq ? i0 + TILE : v->nq;
-    const size_t at = ((seq * a->q_rows + i0) * v->n_heads + head) * d;
-    const size_t kv_head = head / (v->n_heads / v->n_kv_heads);
+    const size_t d = v->head_dim, group = v->n_heads / v->n_kv_heads;
+    const size_t seq = i / tiles_of(v) / v->n_kv_heads;
+    const size_t kv_head = i / tiles_of(v) % v->n_kv_heads;
+    const size_t most = tile_queries(v), i0 = i % tiles_of(v) * most;
+    const size_t i1 = most < v->nq - i0 ? i0 + most : v->nq;
 
-    return (struct tile){.job = a,
-                         .seq = seq,
-                         .head = head,
-                         .i0 = i0,
-                         .i1 = i1,
-                         .from = kv_attend_begin(v, i0) / TILE * TILE,
-                         .n = kv_attend_end(v, i1 - 1),
-                         .q = a->q + at,
-                         .out = a->out + at,
-                         .kv = (seq * v->n * v->n_kv_heads + kv_head) * d,
-                         .q_row = v->n_heads * d,
-                         .kv_row = v->n_kv_heads * d};
+    return (struct tile){
+        .job = a,
+        .seq = seq,
+        .head = kv_head * group,
+        .group = group,
+        .i0 = i0,
+        .i1 = i1,
+        .from = kv_attend_begin(v, i0) / RUN * RUN,
+        .n = kv_attend_end(v, i1 - 1),
+        .at = ((seq * a->q_rows + i0) * v->n_heads + kv_head * group) * d,
+        .row = v->n_heads * d,
+        .kv = (seq * v->n * v->n_kv_heads + kv_head) * d,
+        .kv_row = v->n_kv_heads * d};
 }
 
 bool kv_attend_takes(const struct kv_attend_view *v)
@@ -329,7 +415,8 @@ bool kv_attend_takes(const struct kv_attend_view *v)
 void kv_attend(const struct kv_attend_job *a)
 {
     const struct kv_attend_view *v = &a->view;
-    const size_t n_tiles = v->n_seqs * v->n_heads * ((v->nq + TILE - 1) / TILE);
+    const size_t n_tiles = v->nq ? v->n_seqs * v->n_kv_heads * tiles_of(v) : 0;
+    const size_t rows = tile_queries(v) * (v->n_heads / v->n_kv_heads);
 
     if (!kv_attend_takes(v)) {
         kv_attend_c(a);
@@ -337,17 +424,23 @@ void kv_attend(const struct kv_attend_job *a)
     }
 #pragma omp parallel if (v->nq > 1)
     {
-        float *w = kv_alloc(2 * TILE, v->n * sizeof(*w));
+        struct workspace x = {.q = kv_alloc(rows, v->head_dim * sizeof(*x.q)),
+                              .out =
+                                  kv_alloc(rows, v->head_dim * sizeof(*x.out)),
+                              .w = kv_alloc(rows, BLOCK * sizeof(*x.w)),
+                              .other = kv_alloc(rows, BLOCK * sizeof(*x.other)),
+                              .seen = kv_alloc(rows, sizeof(*x.seen))};
 
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < n_tiles; i++) {
             const struct tile t = tile_at(a, i);
-            float *const other = w + TILE * t.n;
 
-            qk(&t, w, other);
-            softmax(&t, w);
-            pv(&t, w, other);
+            attend_tile(&t, &x);
         }
-        free(w);
+        free(x.q);
+        free(x.out);
+        free(x.w);
+        free(x.other);
+        free(x.seen);
     }
 }
