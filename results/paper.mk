@@ -29,22 +29,25 @@ NAME   ?= $(basename $(notdir $(patsubst %/,%,$(MODEL))))
 WORK   ?= $(OUT)/work-$(NAME)
 
 PAPER   = $(ROOT)/results/paper
+FIGURES = $(ROOT)/results/figures
 PAGE   := $(OUT)/$(NAME)
 SETTINGS = $(WORK)/settings
-INPUTS ?= text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
-WHAT   ?= k,v
+INPUTS ?= $(LM) text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
+LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS)
+WHAT   ?= --what k,v
 
 groups = $(1:%=$(PAGE)-%.csv)
 specs  = $(shell $(PAPER) specs rows.csv $* $(ROUNDS))
-PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(WINDOWS) --kl --resume
-DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) --what $(WHAT)
+SCORED ?= $(WINDOWS)
+PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(SCORED) --kl --resume
+DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) $(WHAT)
 
 all: $(TABLES)
 $(TABLES): %: $(PAGE)-%.md
 
 # Everything that a run needs is looked at first; the file changes with it.
 $(SETTINGS): FORCE
-	@$(PAPER) check $@ bin=$(BIN) model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS) $(INPUTS)
+	@$(PAPER) check $@ bin=$(BIN) $(INPUTS)
 
 $(WORK)/dump.h5: $(SETTINGS)
 	$(DUMP) -f $(CALIB) -n $(CALIB_WINDOWS) -o $@
