@@ -1,6 +1,6 @@
 # What the folders of papers share (README.md, Papers).  A folder's Makefile
 # names its pages (TABLES), its groups of rows that need no calibration (PLAIN)
-# and that do (TRAINED; OWN: on a calibration of the folder's own), says which
+# and that do (TRAINED; OWN: on $(WORK)/GROUP-dump.h5), says which
 # groups a page is made of, and includes this.
 #
 #   make -C results/vecinfer table4 MODEL=model.gguf TEXT=text.txt OUT=folder
@@ -34,6 +34,7 @@ PAGE   := $(OUT)/$(NAME)
 SETTINGS = $(WORK)/settings
 INPUTS ?= $(LM) text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
 LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS)
+INPUTS := $(INPUTS)
 WHAT   ?= --what k,v
 
 groups = $(1:%=$(PAGE)-%.csv)
@@ -53,6 +54,10 @@ $(WORK)/dump.h5: $(SETTINGS)
 	$(DUMP) -f $(CALIB) -n $(CALIB_WINDOWS) -o $@
 
 $(TRAINED:%=$(WORK)/%-calib.h5): $(WORK)/%-calib.h5: $(WORK)/dump.h5 rows.csv
+	$(BIN)/kvcalib $(specs) $< -o $@
+
+# The dump is the folder's own.
+$(OWN:%=$(WORK)/%-calib.h5): $(WORK)/%-calib.h5: $(WORK)/%-dump.h5 rows.csv
 	$(BIN)/kvcalib $(specs) $< -o $@
 
 $(call groups,$(PLAIN)): $(PAGE)-%.csv: $(SETTINGS) rows.csv
