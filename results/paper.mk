@@ -1,6 +1,6 @@
 # What the folders of papers share (README.md, Papers).  A folder's Makefile
 # names its pages (TABLES), its groups of rows that need no calibration (PLAIN)
-# and that do (TRAINED; OWN: on a calibration of the folder's own), says which
+# and that do (TRAINED; OWN: on $(WORK)/GROUP-dump.h5), says which
 # groups a page is made of, and includes this.
 #
 #   make -C results/vecinfer table4 MODEL=model.gguf TEXT=text.txt OUT=folder
@@ -29,27 +29,35 @@ NAME   ?= $(basename $(notdir $(patsubst %/,%,$(MODEL))))
 WORK   ?= $(OUT)/work-$(NAME)
 
 PAPER   = $(ROOT)/results/paper
+FIGURES = $(ROOT)/results/figures
 PAGE   := $(OUT)/$(NAME)
 SETTINGS = $(WORK)/settings
-INPUTS ?= text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
-WHAT   ?= k,v
+INPUTS ?= $(LM) text=$(TEXT):$(WINDOWS) calib=$(CALIB):$(CALIB_WINDOWS)
+LM      = model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS)
+INPUTS := $(INPUTS)
+WHAT   ?= --what k,v
 
 groups = $(1:%=$(PAGE)-%.csv)
 specs  = $(shell $(PAPER) specs rows.csv $* $(ROUNDS))
-PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(WINDOWS) --kl --resume
-DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) --what $(WHAT)
+SCORED ?= $(WINDOWS)
+PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(SCORED) --kl --resume
+DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) $(WHAT)
 
 all: $(TABLES)
 $(TABLES): %: $(PAGE)-%.md
 
 # Everything that a run needs is looked at first; the file changes with it.
 $(SETTINGS): FORCE
-	@$(PAPER) check $@ bin=$(BIN) model=$(MODEL) ctx=$(CTX) rounds=$(ROUNDS) $(INPUTS)
+	@$(PAPER) check $@ bin=$(BIN) $(INPUTS)
 
 $(WORK)/dump.h5: $(SETTINGS)
 	$(DUMP) -f $(CALIB) -n $(CALIB_WINDOWS) -o $@
 
 $(TRAINED:%=$(WORK)/%-calib.h5): $(WORK)/%-calib.h5: $(WORK)/dump.h5 rows.csv
+	$(BIN)/kvcalib $(specs) $< -o $@
+
+# The dump is the folder's own.
+$(OWN:%=$(WORK)/%-calib.h5): $(WORK)/%-calib.h5: $(WORK)/%-dump.h5 rows.csv
 	$(BIN)/kvcalib $(specs) $< -o $@
 
 $(call groups,$(PLAIN)): $(PAGE)-%.csv: $(SETTINGS) rows.csv

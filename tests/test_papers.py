@@ -41,8 +41,8 @@ class Papers(unittest.TestCase):
         for paper in PAPERS:
             for table in {r["table"] for r in rows(paper)}:
                 with self.subTest(paper=paper, table=table):
-                    with open(f"{self.folder}/{paper}/model-{table}.md",
-                              encoding="utf-8") as f:
+                    path, = glob.glob(f"{self.folder}/{paper}/*-{table}.md")
+                    with open(path, encoding="utf-8") as f:
                         page = f.read()
                     self.assertIn("order reproduced: ",
                                   page.splitlines()[-1])
