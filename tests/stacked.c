@@ -92,6 +92,7 @@ struct kv_spec stacked_spec(size_t n_below, size_t s, size_t r)
         kv_spec_set(&spec, side, "n", (double)n_below);
         kv_spec_set(&spec, side, "s", (double)s);
         kv_spec_set(&spec, side, "r", (double)r);
+        kv_spec_set(&spec, side, "k_bias", 1);
     }
     kv_spec_print(&spec);
     return spec;

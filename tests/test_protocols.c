@@ -83,6 +83,7 @@ static void check_layer(const struct ready *r, const char *what)
                                       s.layer, side, s.calib, &e),
                          0);
     s.shape = kv_shape_layer(&s.shape, s.layer);
+    s.shape.k_bias = r->shape.k_bias; /* the loop takes the layer's */
     make_windows(&s, &w);
     for (size_t prompt = 0; prompt <= 70; prompt += 70) {
         loop = by_protocol(&s, &w, prompt ? "prefill:70" : "stream", NULL);
