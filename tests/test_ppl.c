@@ -6,6 +6,8 @@
 #include "kernels/vecops/vecops.h"
 #include "lib/base/alloc.h"
 #include "lib/cache.h"
+#include "lib/mixed.h"
+#include "tests/stacked.h"
 #include "tests/synthetic.h"
 #include "tests/test.h"
 #include "tests/tiny_model.h"
@@ -128,6 +130,7 @@ static void stream_literal(struct kv_model *m, const struct kv_spec *spec,
 {
     const struct kv_model_info *info = kv_model_info(m);
     const size_t layers = info->shape.n_layers;
+    const bool layered = kv_spec_layered(spec); /* the top owns those below */
     struct literal l;
     const struct kv_attention mine = {.run = attend_literal, .arg = &l};
     float *hidden = kv_alloc(1, info->hidden * sizeof(*hidden));
@@ -142,6 +145,8 @@ static void stream_literal(struct kv_model *m, const struct kv_spec *spec,
 
         if (kv_cache_new(&l.cache[i], codec[KV_K], codec[KV_V], SEED, &e))
             fail_msg("%s", e.msg);
+        if (layered)
+            kv_cache_put_on(l.cache[i], i ? l.cache[i - 1] : NULL);
     }
     for (size_t i = 0; i + 1 < N; i++) {
         if (kv_model_forward(m, tokens + i, 1, 1, i, &mine, hidden, &e) ||
@@ -150,46 +155,53 @@ static void stream_literal(struct kv_model *m, const struct kv_spec *spec,
         nll[i] = kv_log_sum_exp(logits, info->n_vocab) -
                  (double)logits[tokens[i + 1]];
     }
-    for (size_t i = 0; i < layers; i++)
+    for (size_t i = layered ? layers - 1 : 0; i < layers; i++)
         kv_cache_free(l.cache[i]);
     kv_codecs_free(l.codecs);
     free(logits);
     free(hidden);
 }
 
-static void check_stream(const struct setup *s, const char *text)
+static void check_spec(const struct setup *s, const struct kv_spec *spec)
 {
     const struct kv_shape *shape = &kv_model_info(s->model)->shape;
-    struct kv_spec spec;
-    struct kv_calib *calib;
-    struct kv_err e = {""};
+    struct kv_calib *calib = synthetic_calib(shape, spec, s->folder);
     double token[N - 1], want = 0, got;
 
-    if (kv_spec_parse(&spec, text, &e) || kv_spec_fit(&spec, shape, &e))
-        return; /* a scheme may refuse sinks and residual */
-    calib = synthetic_calib(shape, &spec, s->folder);
     for (size_t w = 0; w < WINDOWS; w++) {
-        stream_literal(s->model, &spec, calib, s->tokens + w * N, token);
+        stream_literal(s->model, spec, calib, s->tokens + w * N, token);
         for (size_t i = 0; i + 1 < N; i++)
             want += token[i] / (WINDOWS * (N - 1));
     }
-    got = nll(s, &spec, calib, "stream");
+    got = nll(s, spec, calib, "stream");
 
     /* The two ways multiply matrices of different sizes, so that a key or
      * value in a hundred rounds to the neighbouring half; a scale of few bits,
      * or a prompt that attends on codes of few bits, may follow it to its own
      * neighbour, for a whole block. */
-    const bool on_codes = strstr(spec.text, "prefill=codes");
-    const double bound = spec.scheme->coarse || on_codes ? 1e-4 : 1e-5;
+    const bool on_codes = strstr(spec->text, "prefill=codes");
+    const double bound = spec->scheme->coarse || on_codes ? 1e-4 : 1e-5;
 
     if (!(fabs(got / want - 1) < bound))
-        fail_msg("%s: stream %.9g, literally %.9g", spec.text, got, want);
+        fail_msg("%s: stream %.9g, literally %.9g", spec->text, got, want);
     if (calib)
         kv_calib_free(calib);
 }
 
+static void check_stream(const struct setup *s, const char *text)
+{
+    const struct kv_shape *shape = &kv_model_info(s->model)->shape;
+    struct kv_spec spec;
+    struct kv_err e = {""};
+
+    if (!kv_spec_parse(&spec, text, &e) && !kv_spec_fit(&spec, shape, &e))
+        check_spec(s, &spec); /* a scheme may refuse sinks and residual */
+}
+
 static void test_stream_is_literal(void **state)
 {
+    const struct kv_spec stacked[] = {stacked_spec(2, 2, 16),
+                                      stacked_spec(2, 0, 0)};
     char text[64];
 
     for (size_t i = 0; kv_schemes[i]; i++) {
@@ -199,6 +211,8 @@ static void test_stream_is_literal(void **state)
         snprintf(text, sizeof(text), "%s:r0s0", kv_schemes[i]->name);
         check_stream(*state, text);
     }
+    check_spec(*state, &stacked[0]);
+    check_spec(*state, &stacked[1]);
     check_stream(*state, "kivi:b1g16r16");
     check_stream(*state, "hack:b2p16,no-rqe");
     check_stream(*state, "hack:b2p16s4,artifact");
