@@ -38,6 +38,8 @@ bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path)
 {
     bool has = false;
 
+    if (path == KV_PATH_EXACT && kv_cache_reader(c, KV_K).codec->scheme->attend)
+        return false;
     for (int i = 0; i < KV_SIDES; i++) {
         struct kv_store s;
 

@@ -15,8 +15,9 @@ struct kv_tile_cache;
 /* Whether both sides' codes go into tiles at all. */
 bool kv_tile_cache_stored(const struct kv_cache *c);
 
-/* Whether the CPU attends to both sides in tiles (the exact path), and whether
- * one of them has operations of its own on this path. */
+/* Whether the CPU attends to both sides in tiles, and whether one of them has
+ * operations of its own on this path.  Of a scheme with attention of its own
+ * the exact path is that, not tiles: these round less than it says. */
 bool kv_tile_cache_can(const struct kv_cache *c, enum kv_path path);
 
 /* Reads the cache, which must outlive it, at kv_tile_cache_update() alone. Call

@@ -467,8 +467,8 @@ class Attention(Case):
     def test_default_path(self):
         """int8 where it adds less error than the codes have, else exact; a row
         for each path that is not the same."""
-        args = ["-s", "kivi:b{2,4}g32", "-s", "klt:b2", "--shape",
-                "1,4,2,64,400"]
+        args = ["-s", "kivi:b{2,4}g32", "-s", "q8_0", "-s", "klt:b2",
+                "--shape", "1,4,2,64,400"]
         table = self.attend(*args, "--path", "int8,exact,auto")
         of = {(r["spec"], r["path"]): r for r in table}
         self.assertEqual(len(of), len(table))
@@ -483,6 +483,12 @@ class Attention(Case):
             same = of[r["spec"], r["path"]]
             for column in "attn_rel_err", "path_rel_err":
                 self.assertEqual(r[column], same[column])
+        own, tiles = self.attend("-s", "hack", "--shape", "1,4,2,64,400",
+                                 "--path", "exact,auto")[1:]
+        self.assertEqual((own["path"], tiles["path"]), ("codes", "int8"))
+        self.assertLess(0, float(tiles["path_rel_err"]))
+        self.assertLess(float(tiles["path_rel_err"]),
+                        float(own["path_rel_err"]))
         dump = ["-s", "kivi:b2g16r0", "--dump", at("eval.h5")]
         exact, int8 = (self.attend(*dump, "--path", p)[1]
                        for p in ("exact", "int8"))

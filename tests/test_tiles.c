@@ -120,7 +120,8 @@ static bool check_spec(const struct kv_spec *spec, const struct kv_shape *s,
     for (size_t i = 0; lengths[i]; i++)
         max = lengths[i];
     x = tensors(s, max);
-    can = kv_tile_cache_can(c, KV_PATH_EXACT);
+    can = kv_tile_cache_can(c, KV_PATH_EXACT) ||
+          kv_tile_cache_can(c, KV_PATH_INT8);
     if (can) {
         const size_t row = s->n_kv_heads * s->head_dim;
 

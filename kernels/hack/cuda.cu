@@ -18,7 +18,7 @@ static int prefill(struct kv_gpu_launch *l, const struct kv_tile_hack *h,
                    struct kv_err *e)
 {
 #define KV_CASE(BITS, P, D, STAGES)                                        \
-    if (h->bits == BITS && h->part == P && l->head_dim == D)               \
+    if (h->codes.bits == BITS && h->part == P && l->head_dim == D)         \
         return h->stochastic ? prefill_one<BITS, P, D, STAGES, true>(l, e) \
                              : prefill_one<BITS, P, D, STAGES, false>(l, e);
     KV_HACK_PREFILLS(KV_CASE)
@@ -26,7 +26,7 @@ static int prefill(struct kv_gpu_launch *l, const struct kv_tile_hack *h,
     return kv_fail(e,
                    "hack: no CUDA kernel of prefill for %u bits in parts of "
                    "%zu with head_dim %zu",
-                   h->bits, h->part, l->head_dim);
+                   h->codes.bits, h->part, l->head_dim);
 }
 
 template <int BITS, int P, int D, int NT, int STAGES, bool RANDOM>
@@ -46,26 +46,27 @@ static int launch(struct kv_gpu_launch *l, struct kv_err *e)
         static_cast<const struct kv_tile_hack *>(l->v->store->params);
     const size_t part = v->part < l->head_dim ? v->part : l->head_dim;
 
-    if (k->bits != v->bits || k->part != part || k->stochastic != v->stochastic)
+    if (k->codes.bits != v->codes.bits || k->part != part ||
+        k->stochastic != v->stochastic)
         return kv_fail(e,
                        "hack: no CUDA kernel for keys of %u bits in parts of "
                        "%zu with values of %u bits in parts of %zu, or rounded "
                        "another way",
-                       k->bits, k->part, v->bits, v->part);
+                       k->codes.bits, k->part, v->codes.bits, v->part);
     if (l->prefill)
         return prefill(l, v, e);
-#define KV_CASE(BITS, P, D, NT, STAGES)                             \
-    if (v->bits == BITS && v->part == P && l->head_dim == D &&      \
-        kv_row_tiles(l, D) >= NT)                                   \
-        return v->stochastic                                        \
-                   ? launch_one<BITS, P, D, NT, STAGES, true>(l, e) \
+#define KV_CASE(BITS, P, D, NT, STAGES)                              \
+    if (v->codes.bits == BITS && v->part == P && l->head_dim == D && \
+        kv_row_tiles(l, D) >= NT)                                    \
+        return v->stochastic                                         \
+                   ? launch_one<BITS, P, D, NT, STAGES, true>(l, e)  \
                    : launch_one<BITS, P, D, NT, STAGES, false>(l, e);
     KV_HACK_KERNELS(KV_CASE)
 #undef KV_CASE
     return kv_fail(e,
                    "hack: no CUDA kernel for %u bits in parts of %zu with "
                    "head_dim %zu",
-                   v->bits, v->part, l->head_dim);
+                   v->codes.bits, v->part, l->head_dim);
 }
 
 extern "C" const struct kv_gpu_family kv_gpu_hack = {"hack", kv_gpu_hack_open,

@@ -2,6 +2,7 @@
 #include "kernels/cuda/families.h"
 #include "kernels/hack/cuda_layout.h"
 #include "kernels/hack/hack.h"
+#include "lib/base/half.h"
 
 struct kv_gpu_hack_side kv_gpu_hack_side_of(const struct kv_tile_hack *h,
                                             bool values, size_t head_dim,
@@ -19,9 +20,9 @@ struct kv_gpu_hack_side kv_gpu_hack_side_of(const struct kv_tile_hack *h,
         .part = (unsigned)h->part,
         .parts = (unsigned)((along + h->part - 1) / h->part),
         .lines = (unsigned)kv_round_up(lines, 16),
-        .width = h->bits <= 2   ? 2
-                 : h->bits <= 4 ? 4
-                                : 8,
+        .width = h->codes.bits <= 2   ? 2
+                 : h->codes.bits <= 4 ? 4
+                                      : 8,
         .top = (float)((1u << h->q_bits) - 1),
         .key = kv_mix(kv_mix(seed, stream), h->layer),
     };
@@ -58,28 +59,31 @@ struct packing {
     size_t head;
 };
 
-static uint8_t *tile_of(const struct packing *p, size_t t)
+static const uint8_t *tile_of(const struct packing *p, size_t t)
 {
     return kv_store_tile(p->s, p->head, t / KV_TILE_TOKENS);
 }
 
 static unsigned code_at(const struct packing *p, size_t t, size_t c)
 {
-    return kv_store_hack_codes(p->s, tile_of(p, t), t % KV_TILE_TOKENS)[c];
+    return kv_store_code(p->s, tile_of(p, t), t % KV_TILE_TOKENS, c);
 }
 
 static void put_range(const struct packing *p, const struct kv_gpu_hack_side *h,
                       size_t first, unsigned i, uint16_t *half)
 {
     const struct kv_gpu_hack_value v = kv_gpu_hack_range(h, i);
-    const size_t t = first + v.t, in = t % KV_TILE_TOKENS;
+    const size_t t = first + v.t;
+    float scale, min;
     unsigned sum = 0;
 
     if (v.none)
         return;
+    kv_store_group(p->s, p->head, tile_of(p, t), t % KV_TILE_TOKENS, v.c,
+                   &scale, &min);
     half += v.at;
-    kv_store_get_range(p->s, tile_of(p, t), kv_store_hack_range(p->s, in, v.c),
-                       half, half + h->lines);
+    half[0] = kv_f32_to_f16(scale);
+    half[h->lines] = kv_f32_to_f16(min);
     for (unsigned j = 0; j < kv_gpu_hack_part_len(h, i / h->lines); j++)
         sum += h->values ? code_at(p, t + j, v.c) : code_at(p, t, v.c + j);
     half[2 * h->lines] = (uint16_t)sum;
@@ -136,7 +140,7 @@ bool kv_gpu_hack_open(struct kv_gpu_side *side)
     const struct kv_tile_hack *h = side->store->params;
 
     if (side->store->family != &kv_family_hack ||
-        (h->bits != 2 && h->bits != 4) ||
+        (h->codes.bits != 2 && h->codes.bits != 4) ||
         (h->part != 32 && h->part != 64 && h->part != 128))
         return false;
 

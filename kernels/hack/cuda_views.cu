@@ -389,9 +389,13 @@ __global__ void __launch_bounds__(THREADS, 2)
 static kv_gpu_hack_side side_of(const struct kv_gpu_code *c, size_t tokens,
                                 uint64_t seed)
 {
-    const kv_tile_hack h = {c->groups.bits, c->groups.q_bits, c->groups.len,
-                            c->groups.stochastic, c->groups.layer};
+    kv_tile_hack h = {};
 
+    h.codes.bits = c->groups.bits;
+    h.q_bits = c->groups.q_bits;
+    h.part = c->groups.len;
+    h.stochastic = c->groups.stochastic;
+    h.layer = c->groups.layer;
     return kv_gpu_hack_side_of(&h, c->groups.values, c->head_dim, tokens, seed);
 }
 

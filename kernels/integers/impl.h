@@ -29,6 +29,12 @@ static inline size_t kv_integers_width(const struct kv_integers *g)
     return g->folded ? g->inner : g->lanes;
 }
 
+/* Inner indices of a run, unfolded. */
+static inline size_t kv_integers_run(const struct kv_integers *g, size_t run)
+{
+    return kv_min(g->run, g->inner - run * g->run);
+}
+
 static inline size_t kv_integers_block_bytes(const struct kv_integers *g)
 {
     return g->inner / KV_UNIT * g->bits * KV_PLANE;

@@ -9,7 +9,8 @@
  *              (keys of tokens per channel, values of channels per token)
  *   unfolded   along the inner index, of one lane: its scale multiplies the
  *              result
- * and belongs to one of n_runs runs of `run` lanes or inner indices.
+ * and belongs to one of n_runs runs of `run` lanes or inner indices, of which
+ * the last of keys' channels may have fewer.
  *
  *   | heads, padded to 64 bytes | codes |                       a tile
  *   | scale f16 [n_runs][width] | offset [n_runs][width] |      heads
@@ -56,15 +57,17 @@
 #include <string.h>
 
 /* Splits `along` indices, of which `used` are values, into runs of len; len is
- * a multiple of `whole` unless one run holds all. */
+ * a multiple of `whole` unless one run holds all.  rest: the last run may be
+ * shorter. */
 static bool split(struct kv_integers *g, size_t along, size_t used, size_t len,
-                  size_t whole)
+                  size_t whole, bool rest)
 {
     const bool one = len >= used;
 
     g->run = one ? along : len;
-    g->n_runs = one ? 1 : used / len;
-    return len % used == 0 || (used % len == 0 && len % whole == 0);
+    g->n_runs = one ? 1 : (used + len - 1) / len;
+    return len % used == 0 ||
+           (len < used && (rest || used % len == 0) && len % whole == 0);
 }
 
 int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
@@ -77,7 +80,8 @@ int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
     g->lanes = values ? kv_padded(head_dim) : tokens;
     g->span = of_tokens && len > tokens ? len / tokens : 1;
     if (!split(g, g->folded ? g->lanes : g->inner,
-               of_tokens ? tokens : head_dim, len, g->folded ? KV_LANES : 4))
+               of_tokens ? tokens : head_dim, len, g->folded ? KV_LANES : 4,
+               !values && !of_tokens))
         return false;
 
     const size_t table =

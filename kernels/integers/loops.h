@@ -280,8 +280,8 @@ static void exact_prepare(const struct kv_store *s, size_t head, const float *q,
     (void)head;
     put_queries(s, q, rows, to);
     for (size_t run = 0; !g->folded && run < g->n_runs; run++)
-        weigh(g, to + run * g->run, g->inner, g->run, 0, (struct heads){0},
-              rows, NULL, &sums_of(g, query)[run]);
+        weigh(g, to + run * g->run, g->inner, kv_integers_run(g, run), 0,
+              (struct heads){0}, rows, NULL, &sums_of(g, query)[run]);
 }
 
 static void exact_qk(const struct kv_store *s, size_t head, const uint8_t *tile,

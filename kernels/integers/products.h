@@ -428,7 +428,7 @@ static struct part part_of(const struct kv_integers *g, size_t run)
     if (g->n_runs == 1)
         return (struct part){0, g->lanes, 0, units};
     return (struct part){0, g->lanes, from / KV_UNIT,
-                         (from + g->run) / KV_UNIT};
+                         (from + kv_integers_run(g, run)) / KV_UNIT};
 }
 
 /* One run's part of `tiles` tiles, of which codes is the first's: out

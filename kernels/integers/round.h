@@ -379,8 +379,8 @@ static void round_unfolded(const struct kv_integers *g, const float *w,
     for (size_t run = 0; run < g->n_runs; run++) {
         const struct rows x = {.w = w + run * g->run,
                                .w_row = w_row,
-                               .n = g->run,
-                               .each = g->run,
+                               .n = kv_integers_run(g, run),
+                               .each = kv_integers_run(g, run),
                                .code = code + run * g->run * width,
                                .code_row = g->inner * width};
 

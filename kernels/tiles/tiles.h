@@ -228,9 +228,10 @@ struct kv_integers {
 extern const struct kv_family kv_family_integers;
 
 /* A group is len channels of one token, or (of_tokens) len tokens of one
- * channel.  Channels: len divides head_dim; below it, a multiple of 4 (keys) or
- * 16 (values).  Tokens: 16, 32 or a multiple of 64 (values: also 4 and 8).
- * Gives whether it is so, else nothing is to be used. */
+ * channel.  Channels: len divides head_dim (keys: the last group may have
+ * less); below it, a multiple of 4 (keys) or 16 (values).  Tokens: 16, 32 or a
+ * multiple of 64 (values: also 4 and 8). Gives whether it is so, else nothing
+ * is to be used. */
 int kv_integers_init(struct kv_integers *g, int values, size_t head_dim,
                      int of_tokens, size_t len);
 

@@ -492,11 +492,15 @@ static int open_hack(struct kv_codec *c, const struct kv_calib *calib,
         c->history = &open_block;
     c->prefill_on_codes = kv_spec_is(&c->spec, c->side, "prefill", "codes");
     c->state = h;
-    h->tile = (struct kv_tile_hack){.bits = h->bits,
-                                    .q_bits = h->q_bits,
-                                    .part = h->part,
-                                    .stochastic = h->stochastic,
-                                    .layer = c->layer};
+    h->tile = (struct kv_tile_hack){
+        .codes = {.bits = h->bits, .offset = KV_OFFSET_LOW},
+        .q_bits = h->q_bits,
+        .part = h->part,
+        .stochastic = h->stochastic,
+        .layer = c->layer};
+    h->tiled = !h->artifact && !c->history &&
+               kv_integers_init(&h->tile.codes, c->side == KV_V,
+                                c->shape.head_dim, c->side == KV_V, h->part);
     return 0;
 }
 
@@ -524,29 +528,36 @@ static bool device(const struct kv_codec *c, struct kv_gpu_code *to)
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* Values' parts that tile the tile, and no history. */
 static bool store(const struct kv_codec *c, struct kv_store *s)
 {
     const struct kv_hack *h = c->state;
 
-    if (h->artifact || c->history || (c->side == KV_V && 128 % h->part))
-        return false;
-    kv_store_hack(s, &h->tile);
-    return true;
+    if (h->tiled)
+        kv_store_hack(s, &h->tile);
+    return h->tiled;
 }
 
-static void put_value(const struct kv_hack *h, const struct kv_store *s,
-                      const uint8_t *bytes, const uint16_t *code, size_t t,
-                      size_t ch, size_t at, uint8_t *tile)
+/* Token t of the tile, the i-th of its run, which is token `at` of a block of
+ * codes [n_lines][len]. */
+static void put_token(const struct kv_hack *h, const struct kv_store *s,
+                      const uint8_t *bytes, const uint16_t *code, size_t i,
+                      size_t t, size_t at, uint8_t *tile)
 {
-    const size_t line = h->side == KV_K ? 0 : ch, z = h->side == KV_K ? ch : at;
-    const size_t i = line * h->n_parts + z / h->part;
-    uint16_t scale, min;
+    uint16_t row[KV_MAX_HEAD_DIM];
 
-    kv_store_hack_codes(s, tile, t)[ch] = (uint8_t)code[line * h->len + z];
-    memcpy(&scale, bytes + h->code_bytes + 2 * i, sizeof(scale));
-    memcpy(&min, bytes + h->code_bytes + 2 * (h->n_ranges + i), sizeof(min));
-    kv_store_put_range(s, kv_store_hack_range(s, t, ch), scale, min, tile);
+    for (size_t ch = 0; ch < s->head_dim; ch++) {
+        const size_t line = h->side == KV_K ? 0 : ch;
+        const size_t z = h->side == KV_K ? ch : at;
+        const size_t range = line * h->n_parts + z / h->part;
+        uint16_t scale;
+
+        row[ch] = code[line * h->len + z];
+        memcpy(&scale, bytes + h->code_bytes + range * sizeof(scale),
+               sizeof(scale));
+        kv_store_put_group(s, i, t, ch, scale, get_range(h, bytes, range).min,
+                           tile);
+    }
+    kv_store_put_codes(s, t, row, tile);
 }
 
 static void tile(const struct kv_codec *c, const struct kv_store *s,
@@ -554,7 +565,6 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
                  uint8_t *to)
 {
     const struct kv_hack *h = c->state;
-    const size_t d = c->shape.head_dim;
     uint16_t *code = kv_alloc(h->n_lines * h->len, sizeof(*code));
     size_t unpacked = SIZE_MAX;
 
@@ -566,8 +576,8 @@ static void tile(const struct kv_codec *c, const struct kv_store *s,
         if (block != unpacked)
             kv_unpack(bytes, h->n_lines * h->len, h->bits, code);
         unpacked = block;
-        for (size_t ch = 0; ch < d; ch++)
-            put_value(h, s, bytes, code, t, ch, (first + t) % c->block, to);
+        put_token(h, s, bytes, code, first / KV_TILE_TOKENS, t,
+                  (first + t) % c->block, to);
     }
     free(code);
 }

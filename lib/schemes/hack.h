@@ -43,7 +43,8 @@ struct kv_hack {
     size_t group, n_groups; /* axes=artifact: lines of a range */
     size_t n_ranges, sum_bytes;
     size_t code_bytes, head_bytes;
-    struct kv_tile_hack tile; /* axes=paper */
+    struct kv_tile_hack tile; /* axes=paper, where they are `tiled` */
+    bool tiled;
 };
 
 /* Values of a part. */
