@@ -12,6 +12,8 @@ struct kv_ppl {
     const struct kv_model_info *info;
     size_t first, last; /* scored positions */
     size_t group;       /* windows at a time */
+    FILE *states;       /* NULL, or hidden states of all windows of a run, which
+                         * do not fit in memory: [n_windows][n][hidden] */
     FILE *base;         /* hidden states of the base's scored positions,
                          * [n_windows][last - first][hidden] */
     double *base_nll;   /* [n_windows]: mean loss; NaN before the base ran */
@@ -54,13 +56,17 @@ int kv_ppl_new(struct kv_ppl **out, const struct kv_ppl_plan *plan,
                 plan->protocol.text, plan->n);
         goto fail;
     }
-    /* a third of the memory is for tensors that the loop decodes */
-    p->group = kv_model_windows(plan->model, plan->n, plan->memory / 3 * 2);
+    p->group = kv_model_windows(plan->model, plan->n, true, plan->memory);
     if (p->group > plan->n_windows)
         p->group = plan->n_windows;
     p->base_nll = kv_alloc(plan->n_windows, sizeof(*p->base_nll));
     for (size_t w = 0; w < plan->n_windows; w++)
         p->base_nll[w] = NAN;
+    if (p->group < plan->n_windows && kv_model_backend(plan->model)->on_host) {
+        p->states = kv_scratch_open(e);
+        if (!p->states)
+            goto fail;
+    }
     if (plan->kl && !plan->kl_file) {
         p->base = kv_scratch_open(e);
         if (!p->base)
@@ -77,6 +83,8 @@ void kv_ppl_free(struct kv_ppl *p)
 {
     if (!p)
         return;
+    if (p->states)
+        fclose(p->states);
     if (p->base)
         fclose(p->base);
     free(p->base_nll);
@@ -205,35 +213,62 @@ static double mean_nll(const struct kv_loss *s, size_t n, bool of_base)
     return sum / (double)n;
 }
 
-/* Attention that steps the progress bar. */
+/* Attention of windows from first_window on, that steps the progress bar. */
 struct watched {
-    struct kv_attention of;
+    struct kv_loop *loop;
+    size_t first_window;
     struct kv_progress *progress;
 };
 
 static int watched_run(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     const struct watched *w = arg;
-    const int rc = w->of.run(w->of.arg, x, e);
+    const struct kv_attention of =
+        kv_loop_attention(w->loop, w->first_window + x->first_window);
+    const int rc = of.run(of.arg, x, e);
 
     if (w->progress)
         kv_progress_step(w->progress, x->n_windows);
     return rc;
 }
 
+/* All windows through the model, when they do not fit in memory together:
+ * their hidden states go to p->states. */
+static int pass_all(const struct kv_ppl *p, struct kv_loop *loop,
+                    struct kv_err *e)
+{
+    struct watched watched = {loop, 0, p->plan.progress};
+    const struct kv_attention attention = {watched_run, &watched};
+
+    return kv_model_forward_file(p->plan.model, p->plan.tokens,
+                                 p->plan.n_windows, p->plan.n, p->group,
+                                 &attention, p->states, e);
+}
+
+/* hidden: of the group, from that file or through the model. */
+static int pass_group(const struct kv_ppl *p, struct kv_loop *loop,
+                      const struct group *g, float *hidden, struct kv_err *e)
+{
+    struct watched watched = {loop, g->first_window, p->plan.progress};
+    const struct kv_attention attention = {watched_run, &watched};
+    const size_t window = p->plan.n * p->info->hidden * sizeof(*hidden);
+
+    if (p->states)
+        return kv_scratch_read(p->states, g->first_window * window, hidden,
+                               g->n_windows * window, e);
+    return kv_model_forward(p->plan.model,
+                            p->plan.tokens + g->first_window * p->plan.n,
+                            g->n_windows, p->plan.n, 0, &attention, hidden, e);
+}
+
 static int run_group(struct kv_ppl *p, struct kv_loop *loop, struct group *g,
                      float *hidden, float *base, struct kv_klbase *to_file,
                      struct kv_score *score, struct kv_err *e)
 {
-    struct watched watched = {kv_loop_attention(loop, g->first_window),
-                              p->plan.progress};
-    const struct kv_attention attention = {watched_run, &watched};
     const bool first_run = !p->has_base;
     const bool kl = p->plan.kl && (p->plan.kl_file || !first_run);
 
-    if (kv_model_forward(p->plan.model,
-                         p->plan.tokens + g->first_window * p->plan.n,
-                         g->n_windows, p->plan.n, 0, &attention, hidden, e))
+    if (pass_group(p, loop, g, hidden, e))
         return -1;
     g->hidden = hidden;
     if (p->base && first_run && base_states(p, g, NULL, e))
@@ -266,19 +301,20 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                struct kv_score_summary *summary, struct kv_bits *bits,
                struct kv_err *e)
 {
-    const size_t hidden = p->info->hidden, all = p->plan.n_windows;
+    const size_t width = p->info->hidden, all = p->plan.n_windows;
     struct kv_loop *loop = NULL;
     struct kv_score *score = kv_score_new();
-    float *states = NULL, *base = NULL;
+    float *hidden = NULL, *base = NULL;
     struct kv_loss *tokens = NULL;
     int rc = -1;
 
     if (kv_loop_new(&loop, spec, &p->info->shape, calib, &p->plan.protocol,
-                    p->plan.seed, kv_model_backend(p->plan.model), e))
+                    p->plan.seed, kv_model_backend(p->plan.model), e) ||
+        (p->states && pass_all(p, loop, e)))
         goto out;
-    states = kv_alloc(p->group * p->plan.n, hidden * sizeof(*states));
+    hidden = kv_alloc(p->group * p->plan.n, width * sizeof(*hidden));
     if (p->base && p->has_base)
-        base = kv_alloc(p->group * n_scored(p), hidden * sizeof(*base));
+        base = kv_alloc(p->group * n_scored(p), width * sizeof(*base));
     tokens = kv_alloc(p->group * n_scored(p), sizeof(*tokens));
     for (size_t w = 0; w < all; w += p->group) {
         struct group g = {.first_window = w,
@@ -286,7 +322,7 @@ int kv_ppl_run(struct kv_ppl *p, const struct kv_spec *spec,
                           .score = tokens};
 
         if (kv_interrupted(e) ||
-            run_group(p, loop, &g, states, base, to_file, score, e))
+            run_group(p, loop, &g, hidden, base, to_file, score, e))
             goto out;
     }
     p->has_base = true;
@@ -298,7 +334,7 @@ out:
         kv_progress_clear(p->plan.progress);
     free(tokens);
     free(base);
-    free(states);
+    free(hidden);
     kv_score_free(score);
     kv_loop_free(loop);
     return rc;

@@ -3,7 +3,8 @@
  *
  * The base runs first and leaves its hidden states in an unlinked temporary
  * file; every spec is then compared with it, token by token.  Memory is that
- * of one group of windows. */
+ * of one group of windows: on the CPU, those of others lie in another such file
+ * while the group passes a layer, so that a layer is read once. */
 #ifndef KV_PPL_H
 #define KV_PPL_H
 

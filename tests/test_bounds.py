@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import resource
 import shutil
 import subprocess
@@ -189,8 +190,10 @@ class Bounds(unittest.TestCase):
             with self.subTest(args[0]):
                 _, words = peak(*args, "--memory", "900G")
                 self.assertNotIn("--memory", words)
-                _, words = peak(*args, "--memory", "1")
-                self.assertEqual(words.count("is less than a window takes"), 1)
+                _, words = peak(*args, "--memory", "1K")
+                self.assertEqual(
+                    len(re.findall(r"--memory 1K is less than a window takes, "
+                                   r"[1-9]\d*[KM]:", words)), 1)
 
     def test_no_training_before_all_specs_are_known_to_train(self):
         """The first of them would say how many points a centroid has."""

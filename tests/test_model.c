@@ -1,5 +1,6 @@
 /* lib/model: the forward pass against a plain one in double, and its bits. */
 #include "lib/base/alloc.h"
+#include "lib/base/file.h"
 #include "lib/model/model.h"
 #include "tests/test.h"
 #include "tests/tiny_model.h"
@@ -90,6 +91,23 @@ static void test_shards(void **state)
     tiny_clear(&m);
 }
 
+/* Windows that pass a layer `group` at a time. */
+static float *forward_file(struct kv_model *m, const int32_t *tokens,
+                           size_t windows, size_t n, size_t group)
+{
+    const size_t hidden = kv_model_info(m)->hidden;
+    float *x = kv_alloc(windows * n * hidden, sizeof(*x));
+    struct kv_err e = {""};
+    FILE *f = kv_scratch_open(&e);
+
+    if (!f ||
+        kv_model_forward_file(m, tokens, windows, n, group, NULL, f, &e) ||
+        kv_scratch_read(f, 0, x, windows * n * hidden * sizeof(*x), &e))
+        fail_msg("%s", e.msg);
+    fclose(f);
+    return x;
+}
+
 static void same_bits(size_t n)
 {
     enum { WINDOWS = 3 };
@@ -113,6 +131,9 @@ static void same_bits(size_t n)
         some = logits_of(model, all, n);
         assert_memory_equal(again, all, WINDOWS * hidden_bytes);
         assert_memory_equal(some, logits, logit_bytes);
+        free(again);
+        again = forward_file(model, tokens, WINDOWS, n, (size_t)t);
+        assert_memory_equal(again, all, WINDOWS * hidden_bytes);
         free(again);
         for (size_t w = 0; w < WINDOWS; w++) {
             again = forward(model, tokens + w * n, 1, n);
@@ -286,9 +307,10 @@ static void test_windows(void **state)
     assert_says(e, "token id -1 at 7");
 
     /* 24 hidden, 2 x 48 q and out, 3 x 16 k, k_pre and v: 672 bytes */
-    assert_int_equal(kv_model_windows(model, 10, 0), 1);
-    assert_int_equal(kv_model_windows(model, 10, 6720 * 7 + 1), 7);
-    assert_int_equal(kv_model_windows(model, 0, 1000), 1);
+    assert_int_equal(kv_model_windows(model, 10, false, 0), 1);
+    assert_int_equal(kv_model_windows(model, 10, false, 6720 * 7 + 1), 7);
+    assert_int_equal(kv_model_windows(model, 10, true, 10080 * 7), 7);
+    assert_int_equal(kv_model_windows(model, 0, false, 1000), 1);
     kv_model_free(model);
     tiny_clear(&m);
 }

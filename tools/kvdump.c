@@ -115,7 +115,7 @@ static void parse_layers(const char *text, size_t n_layers, size_t *first,
 struct capture {
     struct kv_dump_writer *writer;
     const struct kv_dump_info *info;
-    size_t first_window;
+    size_t first_window, end_window; /* of a call of the model */
     struct kv_progress bar;
     bool fisher;    /* the pass goes on to the loss, and back */
     double *moment; /* of the gradients: [n_layers][KV_GRAMS][kv_heads][d][d] */
@@ -123,11 +123,14 @@ struct capture {
 };
 
 /* Writes the layer's tensors, then attends.  After the last layer that is
- * wanted it stops the forward pass by failing, unless the loss is. */
+ * wanted it does not, and with the last window of the call it stops the forward
+ * pass by failing, unless the loss is wanted. */
 static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
 {
     struct capture *c = arg;
     const struct kv_dump_info *info = c->info;
+    const size_t window = c->first_window + x->first_window;
+    const bool end = !c->fisher && x->layer == info->last_layer;
     struct kv_qkv h;
 
     if (kv_qkv_to_host(x, &h, e))
@@ -139,12 +142,12 @@ static int capture_layer(void *arg, const struct kv_qkv *x, struct kv_err *e)
     for (enum kv_tensor t = 0; t < KV_TENSORS; t++)
         if (info->have[t] && tensor[t] && x->layer >= info->first_layer &&
             x->layer <= info->last_layer &&
-            kv_dump_put(c->writer, x->layer, t, c->first_window, x->n_windows,
-                        tensor[t], e))
+            kv_dump_put(c->writer, x->layer, t, window, x->n_windows, tensor[t],
+                        e))
             return -1;
     kv_progress_step(&c->bar, x->n_windows);
-    c->done = !c->fisher && x->layer == info->last_layer;
-    return c->done ? -1 : kv_attend_exact(NULL, x, e);
+    c->done = end && window + x->n_windows == c->end_window;
+    return c->done ? -1 : end ? 0 : kv_attend_exact(NULL, x, e);
 }
 
 static size_t gram_values(const struct kv_shape *s)
@@ -216,6 +219,25 @@ static int run_windows(struct kv_model *m, const int32_t *tokens, size_t n,
     return 0;
 }
 
+/* All windows without the way back, `group` at a time in memory. */
+static int dump_by_file(struct kv_model *m, const struct kv_windows *w,
+                        size_t group, struct capture *c, struct kv_err *e)
+{
+    const struct kv_attention attention = {.run = capture_layer, .arg = c};
+    FILE *states = kv_scratch_open(e);
+    int rc;
+
+    if (!states)
+        return -1;
+    c->end_window = w->n;
+    rc = kv_dump_put_tokens(c->writer, 0, w->n, w->tokens, e) ||
+         (kv_model_forward_file(m, w->tokens, w->n, w->ctx, group, &attention,
+                                states, e) &&
+          !c->done);
+    fclose(states);
+    return rc ? -1 : 0;
+}
+
 /* A group of windows at a time, as many as fit. */
 static int dump_windows(struct kv_model *m, const struct kv_windows *w,
                         size_t group, struct capture *c, struct kv_err *e)
@@ -230,6 +252,7 @@ static int dump_windows(struct kv_model *m, const struct kv_windows *w,
         const int32_t *tokens = w->tokens + i * w->ctx;
 
         c->first_window = i;
+        c->end_window = i + n;
         c->done = false;
         if (kv_dump_put_tokens(c->writer, i, n, tokens, e) ||
             run_windows(m, tokens, n, w->ctx, hidden, c, e))
@@ -341,7 +364,7 @@ static int dump(const struct args *a, struct kv_model *m,
     const size_t group =
         a->fisher
             ? kv_backward_windows(m, ctx, info.first_layer, a->common.memory)
-            : kv_model_windows(m, ctx, a->common.memory);
+            : kv_model_windows(m, ctx, false, a->common.memory);
 
     rc = kv_dump_create(&c.writer, a->common.output, &info, e);
     if (rc)
@@ -350,7 +373,10 @@ static int dump(const struct args *a, struct kv_model *m,
         c.moment = kv_alloc(info.shape.n_layers * KV_GRAMS,
                             gram_values(&info.shape) * sizeof(*c.moment));
     kv_progress_init(&c.bar, "windows x layers", w.n * n_steps(a, &info));
-    rc = dump_windows(m, &w, group, &c, e) || dump_grams(m, &c, e);
+    rc = (group < w.n && !a->fisher && kv_model_backend(m)->on_host
+              ? dump_by_file(m, &w, group, &c, e)
+              : dump_windows(m, &w, group, &c, e)) ||
+         dump_grams(m, &c, e);
     kv_progress_clear(&c.bar);
     if (rc)
         kv_dump_discard(c.writer);

@@ -87,16 +87,31 @@ void kv_memory_probe(size_t bytes, const char *what)
     munmap(p, bytes);
 }
 
+/* As an option takes it: "1K" of 1024. */
+static void as_option(size_t bytes, char text[32])
+{
+    const char *unit = "";
+
+    for (const char *u = "KMG"; bytes && bytes % 1024 == 0 && *u; u++) {
+        bytes /= 1024;
+        unit = u;
+    }
+    snprintf(text, 32, "%zu%.1s", bytes, unit);
+}
+
 size_t kv_memory_fit(size_t memory, size_t item_bytes, size_t max,
                      const char *what)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     const size_t fit = item_bytes ? memory / item_bytes : 1;
+    char given[32], needed[32];
 
-    if (!fit && !atomic_flag_test_and_set(&said))
-        kv_note("--memory %zu is less than %s takes, %zu bytes: one is read "
-                "at a time",
-                memory, what, item_bytes);
+    if (!fit && !atomic_flag_test_and_set(&said)) {
+        as_option(memory, given);
+        as_option(item_bytes + (1024 - item_bytes % 1024) % 1024, needed);
+        kv_note("--memory %s is less than %s takes, %s: one is read at a time",
+                given, what, needed);
+    }
     return fit < 1 ? 1 : fit < max ? fit : max;
 }
 

@@ -316,56 +316,6 @@ int kv_pass_check_window(const struct kv_model *m, size_t n, struct kv_err *e)
                          m->info.name, window, n);
 }
 
-/* What is added to the embedding of the token at this position. */
-static void add_position(const struct kv_model *m, size_t position, float *x)
-{
-    const size_t n = m->config.hidden;
-    float *row = kv_alloc(n, sizeof(*row));
-
-    kv_weight_dequantize(m->weights.positions,
-                         (m->config.arch->skip_positions + position) * n, n,
-                         row);
-    kv_row_add(x, row, n);
-    free(row);
-}
-
-static void norm_embedding(const struct kv_model *m, float *x)
-{
-    const size_t n = m->config.hidden;
-    const struct kv_weight *bias = m->weights.embed_norm_bias;
-    float *w = kv_alloc(2 * n, sizeof(*w));
-
-    kv_weight_dequantize(m->weights.embed_norm, 0, n, w);
-    if (bias)
-        kv_weight_dequantize(bias, 0, n, w + n);
-    kv_layer_norm(x, w, bias ? w + n : NULL, n, m->config.norm_eps, x);
-    free(w);
-}
-
-static void embed_one(const struct kv_model *m, size_t token, size_t position,
-                      float *x)
-{
-    const size_t hidden = m->config.hidden;
-
-    kv_weight_dequantize(m->weights.embed, token * hidden, hidden, x);
-    for (size_t i = 0; i < hidden && m->config.embed_scale != 1; i++)
-        x[i] *= m->config.embed_scale;
-    if (m->weights.positions)
-        add_position(m, position, x);
-    if (m->weights.embed_norm)
-        norm_embedding(m, x);
-}
-
-void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
-                   size_t n_windows, size_t n, size_t first, float *x)
-{
-    const size_t hidden = m->config.hidden;
-
-#pragma omp parallel for schedule(static) if (n_windows * n > 128)
-    for (size_t i = 0; i < n_windows * n; i++)
-        embed_one(m, (size_t)tokens[i], first + i % n, x + i * hidden);
-}
-
 static int want(struct kv_pass *p, enum kv_work which, size_t n, size_t bytes,
                 void *to, struct kv_err *e)
 {
@@ -455,37 +405,43 @@ void kv_pass_clear(struct kv_pass *p)
     release(p->m);
 }
 
-int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
-                   struct kv_err *e)
+int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
+                  struct kv_err *e)
 {
     const struct kv_attention exact = {.run = kv_attend_exact};
     const struct kv_attention *a = attention ? attention : &exact;
+    const struct kv_qkv x = {
+        .shape = &p->shape,
+        .backend = p->b,
+        .layer = p->loaded,
+        .first_window = p->first_window,
+        .n_windows = p->n_windows,
+        .n = p->n,
+        .first = p->first,
+        .q = p->q,
+        .k = p->k,
+        .k_pre = p->k_pre,
+        .v = p->v,
+        .out = p->out,
+        .rope = p->rope,
+        .host = &p->host,
+    };
+
+    return kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
+                   kv_pass_each(p, after_attention, p, e) || kv_interrupted(e)
+               ? -1
+               : 0;
+}
+
+int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
+                   struct kv_err *e)
+{
     const size_t n_layers = p->m->config.shape.n_layers;
 
-    for (size_t l = 0; l < n_layers; l++) {
-        if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e))
+    for (size_t l = 0; l < n_layers; l++)
+        if (kv_pass_load(p, l, l + 1 < n_layers ? l + 1 : l, e) ||
+            kv_pass_layer(p, attention, e))
             return -1;
-
-        const struct kv_qkv x = {
-            .shape = &p->shape,
-            .backend = p->b,
-            .layer = l,
-            .n_windows = p->n_windows,
-            .n = p->n,
-            .first = p->first,
-            .q = p->q,
-            .k = p->k,
-            .k_pre = p->k_pre,
-            .v = p->v,
-            .out = p->out,
-            .rope = p->rope,
-            .host = &p->host,
-        };
-
-        if (kv_pass_each(p, before_attention, p, e) || a->run(a->arg, &x, e) ||
-            kv_pass_each(p, after_attention, p, e) || kv_interrupted(e))
-            return -1;
-    }
     return 0;
 }
 

@@ -372,7 +372,8 @@ const struct kv_model_info *kv_model_info(const struct kv_model *m)
     return &m->info;
 }
 
-size_t kv_model_windows(const struct kv_model *m, size_t n, size_t memory)
+size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
+                        size_t memory)
 {
     const struct kv_shape *s = &m->config.shape;
     const size_t q = s->n_heads * s->head_dim;
@@ -380,7 +381,8 @@ size_t kv_model_windows(const struct kv_model *m, size_t n, size_t memory)
     /* hidden; q and out; k, k_pre and v */
     const size_t token = (m->config.hidden + 2 * q + 3 * kv) * sizeof(float);
 
-    return kv_memory_fit(memory, token * n, SIZE_MAX, "a window");
+    return kv_memory_fit(memory, (token + (decodes ? token / 2 : 0)) * n,
+                         SIZE_MAX, "a window");
 }
 
 int kv_model_wo_gram(struct kv_model *m, size_t layer, float *gram,

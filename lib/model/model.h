@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct kv_model;
 
@@ -100,14 +101,16 @@ struct kv_qkv {
     const struct kv_shape *shape;
     const struct kv_backend *backend;
     size_t layer, n_windows, n, first;
+    size_t first_window; /* the group's, among those of the call */
     const float *q, *k, *k_pre, *v;
     float *out;
     const float *rope;
     struct kv_host_layer **host; /* forward.c's */
 };
 
-/* What computes attention: fills x->out.  Called once per layer, from outside
- * any parallel region; parallelises inside as it likes. */
+/* What computes attention: fills x->out.  Called once per layer and group of
+ * windows, from outside any parallel region; parallelises inside as it likes.
+ */
 struct kv_attention {
     int (*run)(void *arg, const struct kv_qkv *x, struct kv_err *e);
     void *arg;
@@ -140,6 +143,15 @@ int kv_model_forward(struct kv_model *m, const int32_t *tokens,
                      const struct kv_attention *attention, float *hidden,
                      struct kv_err *e);
 
+/* The same of positions from 0 on, on the CPU, for windows that do not fit in
+ * memory together: `group` >= 1 of them at a time pass a layer, then the
+ * others, so that each layer is read once.  hidden: a temporary file
+ * (lib/base/file.h), written from its start; also fails when it cannot be. */
+int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
+                          size_t n_windows, size_t n, size_t group,
+                          const struct kv_attention *attention, FILE *hidden,
+                          struct kv_err *e);
+
 /* Logits of n rows: hidden [n][hidden] -> logits [n][n_vocab].  On the CPU:
  * parallel over tiles of KV_LOGIT_ROWS rows, counted from the first: rows taken
  * in multiples of it give the same bits as all at once; may be called from
@@ -156,8 +168,10 @@ int kv_model_losses(struct kv_model *m, const float *hidden, const float *base,
                     struct kv_err *e);
 
 /* Windows of n tokens that fit in this many bytes of activations, at least 1.
- * Counted: hidden, q, k, k_pre, v and out; not what attention allocates. */
-size_t kv_model_windows(const struct kv_model *m, size_t n, size_t memory);
+ * Counted: hidden, q, k, k_pre, v and out; where attention decodes a cache, half
+ * as much again for its tensors. */
+size_t kv_model_windows(const struct kv_model *m, size_t n, bool decodes,
+                        size_t memory);
 
 /* gram [n_kv_heads][d][d]: sum of Wo^T Wo over the query heads of each group.
  */

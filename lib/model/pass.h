@@ -1,5 +1,6 @@
 /* A pass over a model: all windows of a group through one layer, then the
- * next.  For forward.c, where the functions are, backward.c, and what times it.
+ * next.  For forward.c, where the functions are (embed.c: kv_pass_embed()),
+ * forward_file.c, backward.c, and what times it.
  *
  * The unit of work is a tile of tokens (kernels/backend.h).  On the CPU tiles
  * never cross windows and do not follow the number of threads, and every
@@ -26,8 +27,9 @@ struct kv_pass {
     /* Set by the caller. */
     struct kv_model *m;
     size_t n_windows, n, first;
-    float *x;        /* [n_windows][n][hidden], the backend's */
-    size_t row_wide; /* floats of a token in `wide`, at least */
+    size_t first_window; /* as in struct kv_qkv */
+    float *x;            /* [n_windows][n][hidden], the backend's */
+    size_t row_wide;     /* floats of a token in `wide`, at least */
     /* NULL, or x before the attention and before the MLP of each layer from
      * kept_from on: [n_layers - kept_from][n_windows][n][hidden]. */
     float *kept_in, *kept_mid;
@@ -72,7 +74,10 @@ void kv_pass_embed(const struct kv_model *m, const int32_t *tokens,
 int kv_pass_init(struct kv_pass *p, struct kv_err *e);
 void kv_pass_clear(struct kv_pass *p);
 
-/* x through all layers.  Fails when attention does, and on Ctrl-C. */
+/* x through the loaded layer, or all layers.  Fails when attention does, and on
+ * Ctrl-C. */
+int kv_pass_layer(struct kv_pass *p, const struct kv_attention *attention,
+                  struct kv_err *e);
 int kv_pass_layers(struct kv_pass *p, const struct kv_attention *attention,
                    struct kv_err *e);
 

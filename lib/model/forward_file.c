@@ -1,0 +1,59 @@
+#include "lib/base/alloc.h"
+#include "lib/base/file.h"
+#include "lib/model/pass.h"
+
+#include <stdlib.h>
+
+/* The states of p's windows, from or to the file. */
+static int states(const struct kv_pass *p, FILE *f, bool write,
+                  struct kv_err *e)
+{
+    const size_t window = p->n * p->hidden * sizeof(*p->x);
+    const size_t at = p->first_window * window, bytes = p->n_windows * window;
+
+    return write ? kv_scratch_write(f, at, p->x, bytes, e)
+                 : kv_scratch_read(f, at, p->x, bytes, e);
+}
+
+/* p's windows through the loaded layer. */
+static int pass_group(struct kv_pass *p, const int32_t *tokens,
+                      const struct kv_attention *attention, FILE *f,
+                      struct kv_err *e)
+{
+    const bool last = p->loaded + 1 == p->m->config.shape.n_layers;
+
+    if (p->loaded == 0)
+        kv_pass_embed(p->m, tokens + p->first_window * p->n, p->n_windows, p->n,
+                      0, p->x);
+    else if (states(p, f, false, e))
+        return -1;
+    return kv_pass_layer(p, attention, e) || (last && kv_pass_norm_all(p, e)) ||
+                   states(p, f, true, e)
+               ? -1
+               : 0;
+}
+
+int kv_model_forward_file(struct kv_model *m, const int32_t *tokens,
+                          size_t n_windows, size_t n, size_t group,
+                          const struct kv_attention *attention, FILE *hidden,
+                          struct kv_err *e)
+{
+    const size_t n_layers = m->config.shape.n_layers;
+    float *x = kv_alloc(group * n, m->config.hidden * sizeof(*x));
+    struct kv_pass p = {
+        .m = m, .n_windows = group, .n = n, .x = x, .few = n <= KV_FEW_ROWS};
+    int rc = kv_pass_check(m, tokens, n_windows, n, 0, e);
+
+    rc = rc || kv_pass_init(&p, e);
+    for (size_t l = 0; l < n_layers && !rc; l++) {
+        rc = kv_pass_load(&p, l, l + 1 < n_layers ? l + 1 : l, e);
+        for (size_t w = 0; w < n_windows && !rc; w += group) {
+            p.first_window = w;
+            p.n_windows = n_windows - w < group ? n_windows - w : group;
+            rc = pass_group(&p, tokens, attention, hidden, e);
+        }
+    }
+    kv_pass_clear(&p);
+    free(x);
+    return rc ? -1 : 0;
+}
