@@ -26,14 +26,18 @@ struct ready {
     struct kv_codec *codec[KV_SIDES];
 };
 
-/* A calibration need not be good: one round of k-means. */
-static void train_little(struct kv_spec *s)
+/* One round of k-means, as a calibration need not be good, and chunks that so
+ * few tokens fill. */
+static void take_little(struct kv_spec *s)
 {
     const struct kv_param *p;
 
     for (size_t i = 0; (p = kv_spec_param(s->scheme, i)); i++)
-        for (int side = 0; side < KV_SIDES && !strcmp(p->name, "iters"); side++)
-            kv_spec_set(s, (enum kv_side)side, p->name, 1);
+        for (int side = 0; side < KV_SIDES; side++)
+            if (!strcmp(p->name, "iters"))
+                kv_spec_set(s, (enum kv_side)side, p->name, 1);
+            else if (!strcmp(p->name, "n"))
+                kv_spec_set(s, (enum kv_side)side, p->name, 16);
 }
 
 /* Made when it is first asked for, by which of all; kept. */
@@ -62,7 +66,7 @@ static struct ready *pick(size_t which)
         return NULL; /* it may have no residual */
     if (!strcmp(r->spec.scheme->name, "klt"))
         return NULL; /* its trellis trains for minutes; tests/test_klt.c */
-    train_little(&r->spec);
+    take_little(&r->spec);
     if (kv_spec_fit(&r->spec, &r->shape, &e))
         return NULL;
     r->calib = synthetic_calib_on(&r->shape, &r->spec, 2, fuzz_folder());
