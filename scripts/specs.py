@@ -36,3 +36,24 @@ def shorten(specs):
     notes += ["%s: %s" % (name, ",".join(words))
               for name, words in shared.items() if words]
     return short, notes
+
+
+def brief(spec):
+    """Words as one types them: a choice without its word's name, yes as the
+    name alone, no not at all.  For labels: not always distinct."""
+    head, words = head_and_words(spec)
+    kept = [head]
+    for w in words:
+        name, _, value = w.partition("=")
+        if value == "yes":
+            kept.append(name)
+        elif value != "no":
+            kept.append(value if value.replace("-", "").isalpha() else w)
+    return ",".join(kept)
+
+
+def labels(specs):
+    """{spec: the least that tells it from the others}."""
+    short, _ = shorten(specs)
+    tried = {s: brief(short[s]) for s in short}
+    return tried if len(set(tried.values())) == len(tried) else short
