@@ -11,6 +11,7 @@
 #include "lib/dump.h"
 #include "lib/mixed.h"
 #include "tools/common.h"
+#include "tools/kvquant_inspect.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ struct args {
     struct kv_strings specs;
     const char *dump, *calib, *codes, *shard;
     size_t queries; /* QUERIES unless told */
-    bool keep_window, attention, allow_leakage;
+    bool keep_window, attention, allow_leakage, channels, codebooks;
 };
 
 enum { QUERIES = 64 };
@@ -231,6 +232,8 @@ static int prepare(struct run *r, const struct args *a, struct kv_err *e)
                                            .windows = info->n_windows,
                                            .protocol = r->protocol.text};
     kv_common_conditions(&a->common, &r->conditions);
+    if (a->channels || a->codebooks)
+        return 0;
     if (a->codes && kv_codes_create(&r->codes, a->codes, e))
         return -1;
     return kv_results_open(&r->table, a->common.output, a->common.format,
@@ -268,6 +271,20 @@ static int finish(struct run *r, struct kv_err *e)
     return kv_results_close(table, e);
 }
 
+static int inspect(const struct run *r, const struct args *a, struct kv_err *e)
+{
+    const struct kvquant_inspect i = {.common = &a->common,
+                                      .dump = r->dump,
+                                      .calib = r->calib,
+                                      .leak = r->leak,
+                                      .spec = r->spec,
+                                      .n_specs = r->n_specs,
+                                      .conditions = &r->conditions,
+                                      .codebooks = a->codebooks};
+
+    return kvquant_inspect(&i, e);
+}
+
 static void clear(struct run *r)
 {
     kv_codes_discard(r->codes);
@@ -294,6 +311,12 @@ static void parse(int argc, char **argv, struct args *a)
         KV_SIZE(0, "queries", &a->queries, "N",
                 "query positions of a window that attention\n"
                 "columns use, evenly spread (64; 0: none)"),
+        KV_FLAG(0, "channels", &a->channels,
+                "no errors: a row for each channel of what is\n"
+                "quantized, keys transformed as the spec says"),
+        KV_FLAG(0, "codebooks", &a->codebooks,
+                "no errors: a row for each codebook, how its\n"
+                "centroids are used"),
         KV_FLAG(0, "attention", &a->attention,
                 "fail when the dump has no queries"),
         KV_FLAG(0, "allow-leakage", &a->allow_leakage,
@@ -318,6 +341,11 @@ static void parse(int argc, char **argv, struct args *a)
             "rd_gap_db (transform coding only) is how far the error of the\n"
             "coefficients stays above the Gaussian bound at the same rate.\n"
             "bits_total counts the calibration's tables in.\n"
+            "--channels, over all windows: absmax, mean, std and kurtosis (3\n"
+            "of a Gaussian) of each channel of a KV head, and the head's\n"
+            "singular values, the largest beside channel 0; of one layer:\n"
+            "kvdump --layers.  --codebooks: the share of centroids that are\n"
+            "used, and e to the entropy of the index.\n"
             "--device cuda: blocks are encoded and decoded on the GPU, to the\n"
             "same bytes and the same values (kivi, absmax, zeropoint, hack,\n"
             "pq, million, evasion, vecinfer, cq, klt); another spec but f32,\n"
@@ -335,6 +363,10 @@ static void parse(int argc, char **argv, struct args *a)
     if (a->attention && !a->queries)
         kv_die("--attention wants queries: --queries 0 leaves its columns "
                "blank");
+    if ((a->channels || a->codebooks) && (a->codes || a->attention))
+        kv_die("--channels and --codebooks go without --codes, --attention");
+    if (a->channels && a->codebooks)
+        kv_die("--channels and --codebooks are two tables: one is expected");
     a->dump = argv[first];
     kv_common_specs(&a->specs);
     kv_common_start(&a->common);
@@ -349,7 +381,11 @@ int main(int argc, char **argv)
     int rc;
 
     parse(argc, argv, &a);
-    rc = prepare(&r, &a, &e) || measure(&r, &a, &e) || finish(&r, &e);
+    rc = prepare(&r, &a, &e);
+    if (!rc && (a.channels || a.codebooks))
+        rc = inspect(&r, &a, &e);
+    else if (!rc)
+        rc = measure(&r, &a, &e) || finish(&r, &e);
     clear(&r);
     kv_strings_clear(&a.specs);
     if (rc)

@@ -213,6 +213,13 @@ static size_t codes_of_token(const struct kv_codebook_layout *l)
     return l->n_heads * l->n_sub;
 }
 
+void kv_codebook_transformed(const struct kv_codec *c, float *x, size_t n)
+{
+    const struct state *v = c->state;
+
+    kv_codebook_forward(&v->transform, x, n);
+}
+
 static int load_smooth(struct kv_codec *c, const struct kv_calib_set *set,
                        struct kv_err *e)
 {

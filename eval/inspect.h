@@ -1,0 +1,55 @@
+/* What a codec quantizes, channel by channel, and how it uses its codebooks. */
+#ifndef KV_INSPECT_H
+#define KV_INSPECT_H
+
+#include "lib/base/err.h"
+#include "lib/codec.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_dump;
+
+/* The values of one channel of one KV head: sums of powers. */
+struct kv_channel {
+    double max; /* largest |x| */
+    double sum, square, cube, fourth;
+    size_t n;
+};
+
+void kv_channel_add(struct kv_channel *c, float x);
+double kv_channel_mean(const struct kv_channel *c);
+double kv_channel_std(const struct kv_channel *c);
+/* The fourth central moment over the squared variance: 3 of a Gaussian.  NaN
+ * where all values are equal. */
+double kv_channel_kurtosis(const struct kv_channel *c);
+
+/* A codebook: how often each centroid was taken. */
+struct kv_book_use {
+    uint64_t *count; /* [k] */
+    size_t k;
+};
+
+/* The share of centroids that were taken at all; and e to the entropy of the
+ * index, between 1 and k.  NaN where none was. */
+double kv_book_used(const struct kv_book_use *b);
+double kv_book_perplexity(const struct kv_book_use *b);
+
+struct kv_inspected {
+    size_t n_heads, dim;
+    struct kv_channel *channel; /* [n_heads][dim] */
+    double *singular;           /* [n_heads][dim], of the matrix [tokens][dim],
+                                 * the largest first */
+    size_t n_books;             /* 0: the scheme has no codebooks */
+    struct kv_book_use *book;
+};
+
+/* All windows of the codec's layer and side: keys as the codec takes them
+ * (before or after RoPE), rounded as it does, and transformed where it is a
+ * codebook's; each token quantized.  The same bits for any number of threads.
+ * Fails as kv_dump_read() does. */
+int kv_inspect(struct kv_inspected *i, struct kv_dump *d,
+               const struct kv_codec *c, struct kv_err *e);
+void kv_inspected_clear(struct kv_inspected *i);
+
+#endif
