@@ -468,6 +468,19 @@ static void set_experts(struct maker *k)
         set_flag(k, "norm_topk_prob", true);
 }
 
+/* The new decoder has a norm for attention and one for the MLP, or one for both
+ * and keys of several heads. */
+static void set_falcon(const struct maker *k)
+{
+    const bool two = kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight");
+    const bool several = int_of(k, "num_key_value_heads") > 1;
+
+    set_flag(k, "new_decoder_architecture", two || several);
+    if (two || several)
+        json_object_set_new(k->config, "num_ln_in_parallel_attn",
+                            json_integer(two ? 2 : 1));
+}
+
 /* What its one object holds. */
 static int set_mpt(const struct maker *k, struct kv_err *e)
 {
@@ -509,8 +522,7 @@ static int set_all(struct maker *k, struct kv_err *e)
     set_flags(k);
     set_experts(k);
     if (!strcmp(f->name, "falcon"))
-        set_flag(k, "new_decoder_architecture",
-                 kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight"));
+        set_falcon(k);
     if (!strncmp(f->name, "gemma", 5) && f->pattern)
         set_gemma(k);
     return 0;
