@@ -108,6 +108,7 @@ int kv_gguf_family(const struct kv_gguf_model *m,
     static const char key[] = "general.architecture";
     const struct kv_gguf *g = &m->part[0];
     const struct kv_gguf_value *v;
+    const struct kv_arch *arch;
     char known[512] = "";
     const char *name;
     size_t n;
@@ -123,8 +124,9 @@ int kv_gguf_family(const struct kv_gguf_model *m,
         *family = &families[i];
         if (strlen(families[i].name) == n && !memcmp(families[i].name, name, n))
             return 0;
-        snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
-                 families[i].name);
+        if (!kv_arch_find(&arch, families[i].arch, NULL, NULL))
+            snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
+                     families[i].name);
     }
     return kv_fail(e, "%s: unknown architecture %.*s (known: %s)", g->path,
                    (int)(n < 64 ? n : 64), name, known);
