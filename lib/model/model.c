@@ -183,10 +183,13 @@ static int read_folder(struct kv_model *m, const char *dir, struct kv_err *e)
 
 static int read_file(struct kv_model *m, const char *path, struct kv_err *e)
 {
-    return kv_weights_open(&m->files, path, e) ||
-                   kv_config_parse(&m->config, m->files.config, path, e)
-               ? -1
-               : 0;
+    if (kv_weights_open(&m->files, path, e))
+        return -1;
+    if (kv_config_parse(&m->config, m->files.config, path, e)) {
+        kv_gguf_name_key(&m->files.gguf, path, e);
+        return -1;
+    }
+    return 0;
 }
 
 static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
