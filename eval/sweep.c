@@ -26,6 +26,44 @@ struct row {
     struct kv_spec asked, run;
 };
 
+/* Whether r or s is other than the scheme's own, and not 0. */
+static bool keeps(const struct kv_spec *s)
+{
+    static const char *const letter[] = {"r", "s"};
+    char scheme[KV_SPEC_CHARS];
+    struct kv_spec own;
+    bool is = false;
+
+    snprintf(scheme, sizeof(scheme), "%.*s", (int)strcspn(s->text, ":,"),
+             s->text);
+    if (s->mixed || kv_spec_parse(&own, scheme, NULL))
+        return false;
+    for (size_t i = 0; i < 2 * (size_t)KV_SIDES; i++) {
+        const enum kv_side side = (enum kv_side)(i / 2);
+        const double x = kv_spec_get(s, side, letter[i % 2]);
+
+        is = is || (x != 0 && x != kv_spec_get(&own, side, letter[i % 2]));
+    }
+    return is;
+}
+
+/* The first spec that asks for what the protocol takes, once. */
+static void note_dropped(const struct kv_sweep *s, const struct kv_spec *asked,
+                         size_t n)
+{
+    const struct kv_protocol *p = s->protocol;
+
+    if (!p || kv_protocol_steps(p) || p->keep_window)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (keeps(&asked[i])) {
+            kv_note("%s: protocol %s sets r and s to 0, in all rows "
+                    "(--keep-window keeps them)",
+                    asked[i].given, p->text);
+            return;
+        }
+}
+
 /* By the protocol, and fitted. */
 static int prepare(const struct kv_sweep *s, struct row *row, struct kv_err *e)
 {
@@ -98,6 +136,7 @@ int kv_sweep_list(const struct kv_sweep *s, struct kv_spec **list, size_t *n,
         return -1;
     rows = kv_alloc(n_asked + 1, sizeof(*rows));
     kept = kv_alloc(n_asked + 1, sizeof(*kept));
+    note_dropped(s, asked, n_asked);
     if (kv_spec_parse(&rows[0].asked, s->base, e))
         goto out;
     for (size_t i = 0; i <= n_asked; i++) {

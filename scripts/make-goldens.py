@@ -10,12 +10,14 @@ expected.safetensors with
     k.L     F32 [n][kv heads][d]   v.L        of layer L, k after RoPE
     k_pre.L                        immediately before it, times its scale
 
-in f32 on the CPU.  It wants torch and transformers 5; with the sources of
-llama.cpp, model.gguf too, as its converter writes it, without a vocabulary.  Run
-by hand; tests/test_golden.c reads the folders.
+in f32 on the CPU, of weights in bf16 where NAME ends so.  It wants torch and
+transformers 5; with the sources of llama.cpp, model.gguf too, as its converter
+writes it, without a vocabulary.  Run by hand; tests/test_golden.c reads the
+folders.
 """
 
 import argparse
+import copy
 import os
 import pathlib
 import sys
@@ -134,6 +136,10 @@ MODELS = {
         vocab_size=53, hidden_size=16, num_hidden_layers=2,
         num_attention_heads=4, num_kv_heads=2,
         new_decoder_architecture=True)),
+    "falcon11b": ("FalconForCausalLM", dict(
+        vocab_size=53, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_kv_heads=2,
+        new_decoder_architecture=True, num_ln_in_parallel_attn=1)),
     "glm4": ("Glm4ForCausalLM", dict(
         vocab_size=53, hidden_size=18, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, head_dim=8,
@@ -174,8 +180,17 @@ MODELS = {
 NO_GGUF = ("dynamic", "ministral", "opt", "mistral", "qwen3_moe_raw", "gemma3")
 
 
+# The same with weights in bf16, in which transformers too computes in f32.
+BF16 = ("llama3", "qwen2", "gemma2", "gpt2", "mixtral")
+MODELS.update({f"{name}_bf16": MODELS[name] for name in BF16})
+
+
 # Files of these have q, k and v in one tensor, as some have.
 FUSED = ("phi", "llama3")
+
+
+# Files of these have a tensor for each expert.
+SPLIT = ("mixtral_bf16",)
 
 
 def randomize(model):
@@ -232,6 +247,18 @@ def has_rope(config, layer):
     return not layers or bool(layers[layer])
 
 
+def split_experts(writer):
+    """A tensor for each expert, as converters once wrote them."""
+    whole = writer.add_tensor
+
+    def add(name, data, **more):
+        if "_exps." not in name:
+            return whole(name, data, **more)
+        for i, expert in enumerate(data):
+            whole(name.replace("_exps.", f".{i}."), expert, **more)
+    writer.add_tensor = add
+
+
 def convert(folder, llama_cpp):
     """model.gguf, but for the tokenizer, which the folder has not."""
     sys.path[:0] = [llama_cpp, os.path.join(llama_cpp, "gguf-py")]
@@ -249,8 +276,11 @@ def convert(folder, llama_cpp):
     arch = conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
     cls = conversion.get_model_class(arch.replace("MptF", "MPTF"))
     cls.set_vocab = lambda self: None
-    cls(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf",
-        hparams=hparams, eager=True, fuse_qkv=folder.name in FUSED).write()
+    model = cls(folder, gguf.LlamaFileType.ALL_F32, folder / "model.gguf",
+                hparams=hparams, eager=True, fuse_qkv=folder.name in FUSED)
+    if folder.name in SPLIT:
+        split_experts(model.gguf_writer)
+    model.write()
 
 
 def make(name, llama_cpp):
@@ -261,15 +291,21 @@ def make(name, llama_cpp):
     config._experts_implementation = "eager"
     model = getattr(transformers, cls)(config).float().eval()
     randomize(model)
+    stored = model
+    if name.endswith("_bf16"):
+        for p in model.parameters():
+            p.data = p.data.bfloat16().float()
+        stored = copy.deepcopy(model).bfloat16()
     folder = os.path.join(os.path.dirname(__file__), "..", "tests", "golden",
                           name)
-    model.save_pretrained(folder)
+    stored.save_pretrained(folder)
     generation = os.path.join(folder, "generation_config.json")
     if os.path.exists(generation):
         os.remove(generation)
     tokens = torch.arange(N) ** 2 * 7 % 53
     logits, calls, before = keys_and_values(model, tokens, config)
-    if llama_cpp and name not in NO_GGUF:
+    if llama_cpp and (name in SPLIT or not (
+            name in NO_GGUF or name.endswith("_bf16"))):
         convert(pathlib.Path(folder), llama_cpp)
     log_p = torch.log_softmax(logits.double(), -1)
     losses = -log_p[torch.arange(N - 1), tokens[1:]]

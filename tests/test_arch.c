@@ -138,7 +138,7 @@ static void refused(const char *arch, const char *model_type, const char *more,
     assert_says(e, says);
 }
 
-/* Which of two decoders a Falcon is; what it has not. */
+/* Which of three decoders a Falcon is; what it has not. */
 static void test_falcon(void **state)
 {
     static const char arch[] = "FalconForCausalLM", type[] = "falcon";
@@ -156,9 +156,17 @@ static void test_falcon(void **state)
     assert_int_equal(c.shape.n_kv_heads, 3);
     refused(arch, type, "'alibi': true", "alibi is true; only false");
     refused(arch, type, "'multi_query': false", "only true is implemented");
+    assert_int_equal(read_arch(arch, type,
+                               "'num_kv_heads': 3, 'new_decoder_architecture': "
+                               "true, 'num_ln_in_parallel_attn': 1",
+                               &c, &e),
+                     0);
+    assert_string_equal(c.arch->names->part[KV_P_ATTN_NORM],
+                        c.arch->names->part[KV_P_MLP_NORM]);
+    assert_int_equal(c.shape.n_kv_heads, 3);
     refused(arch, type,
-            "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 1",
-            "num_ln_in_parallel_attn is 1; only 2");
+            "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 3",
+            "num_ln_in_parallel_attn is 3; only 2");
 }
 
 /* EXAONE 4: a window in most layers, RoPE in those alone. */

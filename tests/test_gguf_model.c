@@ -504,6 +504,11 @@ static void test_refused(void **state)
     refuse(&g, "key llama.expert_group_count is not known: it could change the "
                "numbers");
     make(&g, &m);
+    tiny_key_u32(&g, "llama.expert_count", 4);
+    tiny_key_u32(&g, "llama.expert_used_count", 9);
+    refuse(&g, "key llama.expert_used_count (num_experts_per_tok) is not a "
+               "whole number from 1 to 4");
+    make(&g, &m);
     tiny_key_text(&g, "llama.rope.freq_base", "10000");
     refuse(&g, "key llama.rope.freq_base is a string; a number was expected");
     make(&g, &m);

@@ -421,7 +421,7 @@ static void test_missing_files(void **state)
 
     (void)state;
     assert_int_equal(kv_model_open(&model, "/no/such/folder", &e), -1);
-    assert_says(e, "/no/such/folder is neither a model folder nor a GGUF file");
+    assert_says(e, "/no/such/folder: no such file or folder");
     assert_int_equal(kv_model_open(&model, dir, &e), -1);
     assert_says(e, "config.json: No such file");
     tiny_write_text(dir, "config.json", m.config);

@@ -154,7 +154,7 @@ static void refuses(void **state)
     refused((struct folder){.config = gpt2_class, .vocab = "[]"},
             "vocab.json: not an object");
     refused((struct folder){.config = gpt2_class, .vocab = "{'a': 'b'}"},
-            "vocab.json: model: ");
+            "vocab.json and merges.txt: model: ");
     refused((struct folder){.config = gpt2_class, .merges = "a b\nab\n"},
             "merges.txt: line 2 is not two tokens with a space between");
     refused((struct folder){.config = gpt2_class, .merges = "a b c"},
@@ -164,7 +164,8 @@ static void refuses(void **state)
     refused((struct folder){.config = gpt2_class, .merges = ""},
             "merges.txt: no merges");
     refused((struct folder){.config = gpt2_class, .merges = "b a\n"},
-            "\"ba\" is not in the vocabulary");
+            "vocab.json and merges.txt: model: merge 0: \"ba\" is not in the "
+            "vocabulary");
 }
 
 int main(void)

@@ -212,6 +212,29 @@ static int run_specs(struct kvppl_run *r, const struct kvppl_args *a,
     return 0;
 }
 
+/* Whether all of n tokens are sinks or residual. */
+static bool keeps_all(const struct kv_spec *s, size_t n)
+{
+    for (int side = 0; side < KV_SIDES && !s->mixed; side++)
+        if (kv_spec_size(s, (enum kv_side)side, "s") +
+                kv_spec_size(s, (enum kv_side)side, "r") <
+            n)
+            return false;
+    return !s->mixed;
+}
+
+static void note_kept(const struct kvppl_run *r, size_t n)
+{
+    for (size_t i = 0; i < r->n_specs; i++)
+        if (keeps_all(&r->spec[i], n))
+            kv_note("%s keeps %zu tokens of sinks and residual: with %zu "
+                    "tokens it quantizes nothing",
+                    r->spec[i].text,
+                    kv_spec_size(&r->spec[i], KV_K, "s") +
+                        kv_spec_size(&r->spec[i], KV_K, "r"),
+                    n);
+}
+
 /* The base line always runs; a shard that does not own its row leaves the row
  * out. */
 static int run_all(struct kvppl_run *r, const struct kvppl_args *a,
@@ -278,6 +301,7 @@ int kvppl_greedy(struct kvppl_run *r, const struct kvppl_args *a,
         (is_table(a) && kv_results_open(&r->table, a->common.output,
                                         a->common.format, columns, e)))
         goto out;
+    note_kept(r, g.n_prompt + g.n_new);
     rc = run_all(r, a, &g, e);
     if (r->table && rc)
         kv_results_discard(r->table);

@@ -166,7 +166,7 @@ static void set(const struct kv_opt *o, const char *arg)
         const unsigned long long x = strtoull(arg, &end, 10);
 
         if (!isdigit((unsigned char)*arg) || *end || errno)
-            kv_die("--%s %s: expected a whole number", o->name, arg);
+            kv_die("--%s %s: expected a whole number from 0 on", o->name, arg);
         if (o->kind == KV_OPT_SIZE && x > KV_OPT_MAX)
             kv_die("--%s %s: expected at most %llu", o->name, arg, KV_OPT_MAX);
         if (o->kind == KV_OPT_SIZE)

@@ -303,6 +303,22 @@ static const struct kv_arch archs[] = {
     {.name = "FalconForCausalLM",
      .names = &kv_names_falcon_new,
      .fields = kv_fields_of_falcon_new,
+     .variant = "num_ln_in_parallel_attn",
+     .model_type = "falcon",
+     .inter_times = 4,
+     .n_ctx = 2048,
+     .norm_eps = 1e-5F,
+     .tied = true,
+     .theta = 10000,
+     .layer_norm = true,
+     .norm_bias = true,
+     .plain_mlp = true,
+     .act = KV_ACT_GELU,
+     .parallel = true,
+     .qkv_by_head = true},
+    {.name = "FalconForCausalLM",
+     .names = &kv_names_falcon,
+     .fields = kv_fields_of_falcon_one_norm,
      .model_type = "falcon",
      .inter_times = 4,
      .n_ctx = 2048,
@@ -382,6 +398,11 @@ static bool is_latent(const char *name)
     return false;
 }
 
+static bool is_set(const json_t *variant)
+{
+    return json_is_true(variant) || json_integer_value(variant) == 1;
+}
+
 int kv_arch_find(const struct kv_arch **arch, const char *name,
                  const json_t *config, struct kv_err *e)
 {
@@ -392,8 +413,8 @@ int kv_arch_find(const struct kv_arch **arch, const char *name,
 
         if (!strcmp(archs[i].name, name)) {
             *arch = &archs[i];
-            if (archs[i].variant &&
-                json_is_true(json_object_get(config, archs[i].variant)))
+            while ((*arch)->variant &&
+                   is_set(json_object_get(config, (*arch)->variant)))
                 ++*arch;
             return 0;
         }

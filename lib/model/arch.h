@@ -67,7 +67,7 @@ struct kv_arch {
     const char *name, *model_type; /* as in config.json */
     const struct kv_tensor_names *names;
     const struct kv_own_field *fields; /* NULL, or up to name NULL */
-    const char *variant; /* with this field true it is the row after this */
+    const char *variant; /* with this field true, or 1, the row after this */
 
     size_t n_kv_heads;   /* without num_key_value_heads; 0: all heads */
     size_t head_dim;     /* without head_dim; 0: hidden_size / heads */

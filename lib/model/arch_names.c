@@ -473,6 +473,15 @@ const struct kv_own_field kv_fields_of_falcon_new[] = {
     {0},
 };
 
+/* Of 11B: one norm for both. */
+const struct kv_own_field kv_fields_of_falcon_one_norm[] = {
+    FALCON_FIELDS,
+    {"multi_query", NULL, NULL},
+    {"num_kv_heads", "num_key_value_heads", NULL},
+    {"num_ln_in_parallel_attn", NULL, "1"},
+    {0},
+};
+
 const struct kv_tensor_names kv_names_glm4 = {
     FRAME,
     .part =

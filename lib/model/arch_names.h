@@ -17,6 +17,7 @@ extern const struct kv_own_field kv_fields_of_gpt2[], kv_fields_of_opt[],
     kv_fields_of_cohere[], kv_fields_of_cohere2[], kv_fields_of_phi3[],
     kv_fields_of_phi[], kv_fields_of_smollm3[], kv_fields_of_mixtral[],
     kv_fields_of_qwen3_moe[], kv_fields_of_falcon[], kv_fields_of_falcon_new[],
-    kv_fields_of_glm4[], kv_fields_of_nemotron[];
+    kv_fields_of_falcon_one_norm[], kv_fields_of_glm4[],
+    kv_fields_of_nemotron[];
 
 #endif

@@ -496,6 +496,14 @@ static int read_slide(const struct kv_fields *f, struct kv_config *c,
     return 0;
 }
 
+static bool is_same(const struct kv_rope_kind *a, const struct kv_rope_kind *b)
+{
+    return a->scale == b->scale && a->near == b->near && a->theta == b->theta &&
+           a->growth == b->growth &&
+           !memcmp(a->inv_freq, b->inv_freq, sizeof(a->inv_freq)) &&
+           !memcmp(a->far_freq, b->far_freq, sizeof(a->far_freq));
+}
+
 /* Of all blocks, which must agree. */
 static int read_blocks(struct rope *r, struct kv_config *c, struct kv_err *e)
 {
@@ -506,7 +514,7 @@ static int read_blocks(struct rope *r, struct kv_config *c, struct kv_err *e)
     for (size_t i = 1; i < r->n_blocks; i++) {
         if (compute(r, &r->block[i].fields, &other, e))
             return -1;
-        if (memcmp(&other, &c->rope, sizeof(other)) != 0)
+        if (!is_same(&other, &c->rope))
             return kv_fail(e, "%s: fields %.*s and %.*s contradict each other",
                            r->top->path, (int)strlen(r->block[0].label) - 1,
                            r->block[0].label,

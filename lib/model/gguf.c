@@ -83,7 +83,9 @@ struct reader {
 static int read_bytes(struct reader *r, void *out, size_t n, struct kv_err *e)
 {
     if (n > r->bytes - r->at)
-        return kv_fail(e, "the file ends inside its header, at byte %zu",
+        return kv_fail(e,
+                       "the file is truncated: it ends inside its header, at "
+                       "byte %zu",
                        r->bytes);
     memcpy(out, r->data + r->at, n);
     r->at += n;
@@ -95,7 +97,9 @@ static int check_count(const struct reader *r, const char *what, uint64_t n,
                        size_t each, struct kv_err *e)
 {
     if (n > (r->bytes - r->at) / each)
-        return kv_fail(e, "%llu %s are to follow at byte %zu of %zu",
+        return kv_fail(e,
+                       "%llu %s are to follow at byte %zu of %zu: the file is "
+                       "truncated or its header is wrong",
                        (unsigned long long)n, what, r->at, r->bytes);
     return 0;
 }

@@ -468,6 +468,19 @@ static void set_experts(struct maker *k)
         set_flag(k, "norm_topk_prob", true);
 }
 
+/* The new decoder has a norm for attention and one for the MLP, or one for both
+ * and keys of several heads. */
+static void set_falcon(const struct maker *k)
+{
+    const bool two = kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight");
+    const bool several = int_of(k, "num_key_value_heads") > 1;
+
+    set_flag(k, "new_decoder_architecture", two || several);
+    if (two || several)
+        json_object_set_new(k->config, "num_ln_in_parallel_attn",
+                            json_integer(two ? 2 : 1));
+}
+
 /* What its one object holds. */
 static int set_mpt(const struct maker *k, struct kv_err *e)
 {
@@ -509,8 +522,7 @@ static int set_all(struct maker *k, struct kv_err *e)
     set_flags(k);
     set_experts(k);
     if (!strcmp(f->name, "falcon"))
-        set_flag(k, "new_decoder_architecture",
-                 kv_gguf_tensor(k->m, "blk.0.attn_norm_2.weight"));
+        set_falcon(k);
     if (!strncmp(f->name, "gemma", 5) && f->pattern)
         set_gemma(k);
     return 0;
@@ -542,4 +554,44 @@ json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e)
 fail:
     json_decref(k.config);
     return NULL;
+}
+
+/* The key of a field, there or not; NULL: it is none's. */
+static const char *key_of(const struct kv_gguf_model *m, const char *family,
+                          const char *field, size_t n, char key[96])
+{
+    const char *found = NULL;
+
+    for (size_t i = 0; i < N_ROWS; i++) {
+        if (!rows[i].field || strlen(rows[i].field) != n ||
+            memcmp(rows[i].field, field, n) != 0 ||
+            (rows[i].family && strcmp(rows[i].family, family) != 0))
+            continue;
+        snprintf(key, 96, "%s.%s", family, rows[i].key);
+        if (kv_gguf_find(&m->part[0], key))
+            return key;
+        found = found ? found : rows[i].key;
+    }
+    if (found)
+        snprintf(key, 96, "%s.%s", family, found);
+    return found ? key : NULL;
+}
+
+void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
+                      struct kv_err *e)
+{
+    const size_t start = strlen(path) + strlen(": field ");
+    const struct kv_gguf_family *f;
+    struct kv_err said = *e;
+    char key[96];
+    size_t n;
+
+    if (strncmp(said.msg, path, strlen(path)) != 0 ||
+        strncmp(said.msg + strlen(path), ": field ", 8) != 0 ||
+        kv_gguf_family(m, &f, NULL))
+        return;
+    n = strcspn(said.msg + start, " ");
+    if (key_of(m, f->name, said.msg + start, n, key))
+        kv_fail(e, "%s: key %s (%.*s)%s", path, key, (int)n, said.msg + start,
+                said.msg + start + n);
 }

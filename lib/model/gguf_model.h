@@ -50,6 +50,11 @@ const char *kv_gguf_mixture(const struct kv_gguf_model *m);
  * and on one that could change numbers and is not known. */
 json_t *kv_gguf_config(const struct kv_gguf_model *m, struct kv_err *e);
 
+/* Of a sentence "PATH: field NAME ...", about that object: names the key, where
+ * the field is one. */
+void kv_gguf_name_key(const struct kv_gguf_model *m, const char *path,
+                      struct kv_err *e);
+
 /* What holds q, k and v of a layer where they have names of their own. */
 #define KV_GGUF_QKV "attn_qkv.weight"
 

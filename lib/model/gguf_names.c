@@ -108,6 +108,7 @@ int kv_gguf_family(const struct kv_gguf_model *m,
     static const char key[] = "general.architecture";
     const struct kv_gguf *g = &m->part[0];
     const struct kv_gguf_value *v;
+    const struct kv_arch *arch;
     char known[512] = "";
     const char *name;
     size_t n;
@@ -123,8 +124,9 @@ int kv_gguf_family(const struct kv_gguf_model *m,
         *family = &families[i];
         if (strlen(families[i].name) == n && !memcmp(families[i].name, name, n))
             return 0;
-        snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
-                 families[i].name);
+        if (!kv_arch_find(&arch, families[i].arch, NULL, NULL))
+            snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
+                     families[i].name);
     }
     return kv_fail(e, "%s: unknown architecture %.*s (known: %s)", g->path,
                    (int)(n < 64 ? n : 64), name, known);
@@ -221,15 +223,31 @@ static bool is(const char *name, const char *part, size_t n)
     return strlen(name) == n && !memcmp(name, part, n);
 }
 
+/* "ffn_up.3" of a model of experts, as older converters wrote it: cuts n to
+ * "ffn_up" and gives the expert's number and a dot; else "". */
+static void skip_expert(const struct kv_arch *a, const char *part, size_t *n,
+                        char expert[16])
+{
+    size_t at = *n;
+
+    *expert = 0;
+    while (at && part[at - 1] >= '0' && part[at - 1] <= '9')
+        at--;
+    if (!a->names->experts || at < 2 || part[at - 1] != '.' || at == *n ||
+        *n - at > 9)
+        return;
+    snprintf(expert, 16, "%.*s.", (int)(*n - at), part + at);
+    *n = at - 1;
+}
+
 /* What the architecture calls a part of a layer, or, layer "", one outside of
- * them; NULL: it has none.  expert: it is one of all experts'. */
+ * them; NULL: it has none.  expert: it is of experts. */
 static const char *find_name(const struct kv_arch *a,
                              const struct kv_gguf_family *f, const char *part,
-                             size_t n, const char *layer, bool *expert)
+                             size_t n, const char *layer, bool expert)
 {
     const char *name;
 
-    *expert = n > 5 && !memcmp(part + n - 5, "_exps", 5);
     for (size_t i = 0; i < COUNT(tops) && !*layer; i++)
         if (is(tops[i].from, part, n)) {
             memcpy(&name, (const char *)a->names + tops[i].member,
@@ -242,7 +260,7 @@ static const char *find_name(const struct kv_arch *a,
     for (size_t i = 0; i < COUNT(parts) && *layer; i++)
         if (is(parts[i].from, part, n) &&
             (!parts[i].family || !strcmp(parts[i].family, f->name)) &&
-            (!*expert || a->names->experts))
+            (!expert || a->names->experts))
             return a->names->part[parts[i].part];
     return NULL;
 }
@@ -252,26 +270,28 @@ static int new_name(const struct kv_weight *w, const struct kv_arch *a,
                     const struct kv_gguf_family *f, char *to, size_t bytes,
                     struct kv_err *e)
 {
-    char layer[16];
+    char layer[16], number[16];
     const char *part = skip_layer(w->name, layer);
     const char *dot = strrchr(part, '.'), *name;
-    const size_t n = dot ? (size_t)(dot - part) : 0;
+    size_t n = dot ? (size_t)(dot - part) : 0;
     bool expert;
 
     *to = 0;
     for (size_t i = 0; i < COUNT(keys); i++)
         if (is(keys[i], part, n))
             return 0;
-    name = find_name(a, f, part, n, layer, &expert);
+    skip_expert(a, part, &n, number);
+    expert = *number || (n > 5 && !memcmp(part + n - 5, "_exps", 5));
+    name = find_name(a, f, part, n, layer, expert);
     if (!name || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
         return kv_fail(e,
                        "%s: tensor %s is not known: it could change the "
                        "numbers",
                        w->path, w->name);
-    snprintf(to, bytes, "%s%s%s%s%s%.*s%s",
+    snprintf(to, bytes, "%s%s%s%s%s%s%.*s%s",
              name == a->names->head ? "" : a->names->prefix,
              *layer ? a->names->layers : "", layer, *layer ? "." : "",
-             expert ? a->names->experts : "",
+             expert ? a->names->experts : "", number,
              (int)(strlen(name) - strlen(".weight")), name, dot);
     return 0;
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Models above this size read ahead and let go layer by layer. */
 static const size_t large_model = (size_t)1 << 30;
@@ -229,10 +230,13 @@ static int read_folder(struct kv_model *m, const char *dir, struct kv_err *e)
 
 static int read_file(struct kv_model *m, const char *path, struct kv_err *e)
 {
-    return kv_weights_open(&m->files, path, e) ||
-                   kv_config_parse(&m->config, m->files.config, path, e)
-               ? -1
-               : 0;
+    if (kv_weights_open(&m->files, path, e))
+        return -1;
+    if (kv_config_parse(&m->config, m->files.config, path, e)) {
+        kv_gguf_name_key(&m->files.gguf, path, e);
+        return -1;
+    }
+    return 0;
 }
 
 static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
@@ -240,7 +244,10 @@ static int open_model(struct kv_model *m, const char *path, struct kv_err *e)
     const bool folder = kv_is_dir(path);
 
     if (!folder && !kv_file_exists(path))
-        return kv_fail(e, "%s is neither a model folder nor a GGUF file", path);
+        return access(path, F_OK)
+                   ? kv_fail(e, "%s: no such file or folder", path)
+                   : kv_fail(e, "%s is neither a model folder nor a GGUF file",
+                             path);
     if (folder ? read_folder(m, path, e) : read_file(m, path, e))
         return -1;
     if (kv_tensor_map(&m->weights, &m->config, &m->files, path, e) ||

@@ -164,7 +164,8 @@ int kv_safetensors_open(struct kv_safetensors *f, const char *path,
     if (f->map.bytes < 8 || n > f->map.bytes - 8) {
         kv_fail(e,
                 "%s: not a whole safetensors file: %zu bytes, of which the "
-                "header alone would be %llu",
+                "header alone would be %llu: the file is truncated or it is "
+                "another kind",
                 path, f->map.bytes, (unsigned long long)n);
         goto out;
     }

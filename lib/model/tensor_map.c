@@ -319,7 +319,7 @@ static int bind_part(struct binding *b, size_t layer, size_t p,
     return 0;
 }
 
-/* Of all experts: a GGUF file has them in one tensor. */
+/* Of all experts: most GGUF files have them in one tensor. */
 static int bind_experts(struct binding *b, size_t layer, size_t p,
                         const struct kv_weight **out, struct kv_err *e)
 {
@@ -332,7 +332,7 @@ static int bind_experts(struct binding *b, size_t layer, size_t p,
 
     snprintf(name, sizeof(name), "%s%s%zu.%s%s", b->prefix, names->layers,
              layer, names->experts, names->part[p]);
-    if (b->w->gguf.n_parts)
+    if (b->w->gguf.n_parts && kv_weights_find(b->w, name))
         return bind_shape(out, b->w, name, shape, b->dir, e);
     *out = b->made;
     for (size_t i = 0; i < n; i++) {

@@ -58,5 +58,8 @@ int kv_chat_template_named(const char **template, const char *name,
         snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
                  named[i].name);
     }
-    return kv_fail(e, "unknown chat template %s (known: %s)", name, known);
+    return kv_fail(e,
+                   "unknown chat template %s (known: %s, and model, its "
+                   "own)",
+                   name, known);
 }

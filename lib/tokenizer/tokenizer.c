@@ -120,12 +120,19 @@ static json_t *read_gguf(const char *path, int32_t *bos, struct kv_err *e)
 static json_t *read_file(struct kv_tokenizer *t, const char *path, bool gguf,
                          struct kv_err *e)
 {
+    const struct kv_tokenizer_kind *kind;
+    char files[64];
+
     if (gguf) {
         t->path = kv_strdup(path);
         return read_gguf(path, &t->bos, e);
     }
-    t->path = kv_path_join(path, kv_tokenizer_kind(path)->files[0]);
-    return kv_tokenizer_kind(path)->read(path, e);
+    kind = kv_tokenizer_kind(path);
+    snprintf(files, sizeof(files), "%s%s%s", kind->files[0],
+             kind->files[1] ? " and " : "",
+             kind->files[1] ? kind->files[1] : "");
+    t->path = kv_path_join(path, files);
+    return kind->read(path, e);
 }
 
 static int open_at(struct kv_tokenizer *t, const char *path, struct kv_err *e)
