@@ -159,180 +159,148 @@ class Count(Scripts):
         self.assertIn("no tests ran", out)
 
 
-class WikiText2(Scripts):
-    name = "results/wikitext2/tables"
-    base = dict(PPL, spec="f32:r0s0", bits="32", bits_total="32")
-    kivi = dict(PPL, spec="kivi:b2g32r0s0", bits="3", bits_total="3",
-                dnll="0.1", dnll_se="0.01", kl_mean="0.05", kl_se="0.001",
-                same_top1="0.9")
-    vecinfer = dict(kivi, bits="1.5", calib_text="c.txt", calib_leak="0",
-                    spec="vecinfer:d8b12r0s0,books=layer,t=SH,iters=10")
-
-    def test_two_files(self):
-        out = self.run_script(self.name,
-                              self.csv("scalar.csv", [self.base, self.kivi]),
-                              self.csv("vq.csv", [self.base, self.vecinfer]))
-        self.assertIn("| kivi |  | b2g32 (3 bits): 9.50 ± 0.10, "
-                      "KL 0.0500 ± 0.0010 |  |  |  |", out)
-        self.assertIn("Calibrated on c.txt (overlap with the text: 0.0000).",
-                      out)
-        every = out.split("## Every row")[1]
-        self.assertEqual([r[0].split(":")[0] for r in cells(every)],
-                         ["f32", "kivi", "vecinfer"])
-        self.assertEqual(cells(every)[0][5:], [""] * 5)
-
-    def test_rows_of_another_model_are_refused(self):
-        other = dict(self.vecinfer, model_hash="cc")
-        out = self.run_script(self.name,
-                              self.csv("scalar.csv", [self.base, self.kivi]),
-                              self.csv("vq.csv", [other]), code=1)
-        self.assertIn("model_hash is cc, expected aa", out)
-
-
 class Schemes(Scripts):
     name = "results/schemes/tables"
     base = dict(PPL, spec="f32:r0s0", bits="32", bits_total="32",
                 calib_hash="")
-    kivi = dict(base, spec="kivi:b2g32r0s0", bits="3", bits_total="3",
-                dnll="0.1", dnll_se="0.01", kl_mean="0.05", kl_se="0.001",
-                same_top1="0.9")
-    def calibrated(self, spec, bits, kl, text):
-        return dict(self.kivi, spec=spec, bits=bits, kl_mean=kl,
-                    calib_hash=text, calib_text="calib-%s.txt" % text,
-                    calib_leak="0")
+    LISTED = [["group", "spec", "s0", "s1"],
+              ["plain", "kivi:b2g32", "", "kivi:K-b2g31/V-b2g32"],
+              ["plain", "zipcache:b4l2", "zipcache:b4l2nCTX",
+               "zipcache:b4l2nCTX-1"],
+              ["books", "cq:c4b8", "", ""], ["books", "cq:c8b8", "", ""],
+              ["klt", "klt:b2", "", ""], ["klt", "klt:b1,metric=none", "", ""]]
 
-    def cq(self):
-        return [self.calibrated("cq:c%s,rope=pre" % s, b, kl, "wiki")
-                for s, b, kl in (("4b8r0s0", "2", "0.04"),
-                                 ("8b8r0s0", "1", "0.4"))]
+    def listed(self):
+        return self.csv("rows.csv", [dict(zip(self.LISTED[0], r))
+                                     for r in self.LISTED[1:]])
 
-    def klt(self, text, kl):
-        return [self.calibrated("klt:b%sr0s0,metric=fisher" % b, b, k, text)
-                for b, k in zip(("2", "1"), kl)]
+    def specs(self, group, form, code=0):
+        return self.run_script(self.name, "specs", self.listed(), group, form,
+                               "64", "9", code=code)
 
-    def error(self, rows, layers=("0", "all"), **more):
-        return [dict({n: r[n] for n in ("spec", "calib_hash", "model_hash",
-                                        "text_hash", "ctx", "calib_text")},
-                     windows="1", side=side, layer=layer, sqnr_db="12.34",
-                     attn_rel_err="0.5" if side == "KV" else "", **more)
-                for r in rows for side in ("K", "V", "KV") for layer in layers]
+    def test_specs(self):
+        self.assertEqual(self.specs("plain", "rs"),
+                         "-s kivi:b2g32 -s zipcache:b4l2 ")
+        self.assertEqual(self.specs("plain", "s0"),
+                         "-s kivi:b2g32 -s zipcache:b4l2n64 ")
+        self.assertEqual(self.specs("plain", "s1"),
+                         "-s kivi:K-b2g31r0s1/V-b2g32r0s1 "
+                         "-s zipcache:b4l2n63r0s1 ")
+        self.assertEqual(self.specs("klt", "s1"),
+                         "-s klt:b2r0s1 -s klt:b1r0s1,metric=none ")
+        self.assertEqual(self.specs("books", "s0"),
+                         "-s cq:c4b8,iters=9 -s cq:c8b8,iters=9 ")
+        self.assertIn("rows.csv has no group none",
+                      self.specs("none", "s0", code=2))
 
-    def files(self, books=("0.03", "0.5"), **error):
-        """A run's files: all.csv, error.csv and two of klt."""
-        # Rows without a counterpart are in the table, not in the comparison.
-        alone = self.calibrated("klt:b2r0s0,metric=none", "2", "0.005", "wiki")
-        wiki = self.klt("wiki", ("0.01", "0.1")) + [alone]
-        books = self.klt("books", books)
-        others = [self.base, self.kivi, *self.cq()]
-        return (self.csv("m-t-all.csv", others),
-                self.csv("m-t-error.csv",
-                         self.error(others + wiki + books, **error)),
-                self.csv("m-t-klt-books.csv", [self.base] + books),
-                self.csv("m-t-klt-wiki.csv", [self.base] + wiki))
+    def rows(self, form, group, *figures, domain=""):
+        """A file of kvppl's rows: (spec, bits, KL)."""
+        return self.csv("t-%s-%s%s.csv" % (form, group,
+                                           domain and "-" + domain),
+                        [self.base] + [dict(
+                            self.base, spec=spec, bits=bits, bits_total=bits,
+                            dnll="0.1", dnll_se="0.01", kl_mean=kl,
+                            kl_se="0.001", same_top1="0.9",
+                            calib_hash=domain, calib_leak=domain and "0",
+                            calib_text=domain and "calib-%s.txt" % domain)
+                            for spec, bits, kl in figures])
+
+    def table(self, **books):
+        """A text's table: two groups of others, klt on two calibrations."""
+        files = [
+            self.rows("s0", "plain", ("kivi:b2g32r0s0", "3", "0.05"),
+                      ("zipcache:b4l2n64r0s0", "3.4", "0.06")),
+            self.rows("s1", "plain", ("kivi:b2g31r0s1", "3.1", "0.04"),
+                      ("zipcache:b4l2n63r0s1", "3.5", "0.05")),
+            self.rows("s0", "books", ("cq:c4b8r0s0", "2", "0.04"),
+                      ("cq:c8b8r0s0", "1", "0.4"), domain="wiki"),
+            self.rows("s0", "klt", ("klt:b2r0s0", "2", "0.01"),
+                      ("klt:b1r0s0", "1", "0.1"), domain="wiki"),
+            self.rows("s0", "klt", ("klt:b2r0s0", "2", "0.02"),
+                      ("klt:b1r0s0", "1", "0.5"), domain="books")]
+        return self.write("m-t.csv", self.run_script(
+            self.name, "join", self.listed(), "64", "9", *files))
 
     def test_page(self):
-        out = self.run_script(self.name, "page", *self.files())
-        every, klt = out.split("## klt against")
-        rows = cells(every)
-        self.assertEqual([r[:3] for r in rows], [
-            ["f32", "", "32.000"],
-            ["kivi:b2g32", "", "3.000"],
-            ["klt:b2, metric=none", "wiki", "2.000"],
-            ["klt:b2, metric=fisher", "wiki", "2.000"],
-            ["klt:b2, metric=fisher", "books", "2.000"],
-            ["cq:c4b8", "wiki", "2.000"],
-            ["klt:b1, metric=fisher", "wiki", "1.000"],
-            ["cq:c8b8", "wiki", "1.000"],
-            ["klt:b1, metric=fisher", "books", "1.000"]])
-        self.assertEqual(rows[1][4:7], ["12.3", "12.3", "0.5000"])
-        self.assertEqual([[r[0], r[1], r[5], r[8]] for r in cells(klt)], [
-            ["2.2", "books", "cq:c4b8", "0.750"],
-            ["2.2", "wiki", "cq:c4b8", "0.250"],
-            ["1.5", "books", "cq:c8b8", "1.250"],
-            ["1.5", "wiki", "cq:c8b8", "0.250"],
-            ["1.1", "books", "cq:c8b8", "1.250"],
-            ["1.1", "wiki", "cq:c8b8", "0.250"]])
-
-    def test_gap_to_the_bound_has_a_column_where_measured(self):
-        out = self.run_script(self.name, "page", *self.files(rd_gap_db="0.7"))
-        self.assertIn("| rd gap K dB | rd gap V dB |", out)
-        self.assertEqual(cells(out)[0][7:10], ["0.70"] * 3)
-
-    def test_a_row_without_its_error_is_refused(self):
-        files = self.files()
-        self.csv("m-t-error.csv", self.error([self.base, self.kivi]))
-        out = self.run_script(self.name, "page", *files, code=1)
-        self.assertIn("no error of cq:c4b8r0s0,rope=pre, side K, "
-                      "calibrated on wiki", out)
-
-    def test_errors_keeps_rows_over_all_layers_once(self):
-        one = self.csv("a.csv", self.error([self.base, self.kivi]))
-        two = self.csv("b.csv", self.error([self.base, *self.cq()],
-                                           rd_gap_db="1"))
-        out = self.run_script(self.name, "errors", one, two)
-        rows = list(csv.DictReader(out.splitlines()))
-        self.assertEqual(len(rows), 4 * 3)
-        self.assertEqual({r["layer"] for r in rows}, {"all"})
-        self.assertEqual([r["rd_gap_db"] for r in rows[::3]],
-                         ["", "", "1", "1"])
+        every, klt = self.run_script(self.name, "page", self.table()).split(
+            "## klt against")
+        self.assertEqual([r[:2] + [r[2], r[5], r[7], r[10]]
+                          for r in cells(every)], [
+            ["`f32`", "", "32.000", "", "32.000", ""],
+            ["`zipcache:b4l2`", "", "3.400", "0.06000 ± 0.00100", "3.500",
+             "0.05000 ± 0.00100"],
+            ["`kivi:b2g32`", "", "3.000", "0.05000 ± 0.00100", "3.100",
+             "0.04000 ± 0.00100"],
+            ["`klt:b2`", "wiki", "2.000", "0.01000 ± 0.00100", "", ""],
+            ["`klt:b2`", "books", "2.000", "0.02000 ± 0.00100", "", ""],
+            ["`cq:c4b8`", "wiki", "2.000", "0.04000 ± 0.00100", "", ""],
+            ["`klt:b1,metric=none`", "wiki", "1.000", "0.10000 ± 0.00100", "",
+             ""],
+            ["`cq:c8b8`", "wiki", "1.000", "0.40000 ± 0.00100", "", ""],
+            ["`klt:b1,metric=none`", "books", "1.000", "0.50000 ± 0.00100", "",
+             ""]])
+        self.assertEqual([[r[0], r[1], r[2], r[5], r[8]] for r in cells(klt)], [
+            ["s0", "2", "wiki", "`cq:c4b8`", "0.250"],
+            ["s0", "2", "books", "`cq:c4b8`", "0.500"],
+            ["s0", "1.5", "wiki", "`cq:c8b8`", "0.250"],
+            ["s0", "1.5", "books", "`cq:c8b8`", "1.250"],
+            ["s0", "1", "wiki", "`cq:c8b8`", "0.250"],
+            ["s0", "1", "books", "`cq:c8b8`", "1.250"]])
 
     def test_overview(self):
-        out = self.run_script(self.name, "overview", self.files()[0])
+        out = self.run_script(self.name, "overview", self.table())
         self.assertIn("klt leads in 4 of 6 comparisons; ratio 0.250 to 1.250.",
                       out)
-        self.assertIn("It does not on m-t at <= 1.1 bits, calibrated on "
-                      "books.", out)
         self.assertEqual(cells(out)[0][0], "[m-t](m-t.md)")
 
-    def test_stream(self):
-        row = dict(self.kivi, spec="kivi:b2g32r128s0", protocol="stream")
-        out = self.run_script(self.name, "stream", self.csv(
-            "m-stream.csv", [dict(self.base, protocol="stream"), row]))
-        self.assertEqual([r[0] for r in cells(out)],
-                         ["f32:r0s0", "kivi:b2g32r128s0"])
+    def test_published_settings_alone(self):
+        rows = self.rows("rs", "plain", ("kivi:b2g32r128s0", "3.8", "0.02"),
+                         ("zipcache:b4l2n64r0s0", "3.4", "0.06"))
+        out = self.run_script(self.name, "page", self.write(
+            "m-stream.csv", self.run_script(
+                self.name, "join", self.listed(), "64", "9", rows)))
+        self.assertIn("Protocol stream", out)
+        self.assertEqual([r[:3] for r in cells(out)], [
+            ["`f32`", "", "32.000"], ["`kivi:b2g32`", "", "3.800"],
+            ["`zipcache:b4l2`", "", "3.400"]])
+        self.assertNotIn("best other", out)
 
+    def test_rows_that_do_not_fit(self):
+        few = self.rows("s0", "plain", ("kivi:b2g32r0s0", "3", "0.05"))
+        self.assertIn("has 2 rows, expected 3", self.run_script(
+            self.name, "join", self.listed(), "64", "9", few, code=2))
+        table = self.csv("m-t.csv", [dict(self.base, row="f32", form="s0"),
+                                     dict(self.base, row="f32", form="s1",
+                                          windows="3")])
+        self.assertIn("windows is 3, expected 2", self.run_script(
+            self.name, "page", table, code=2))
 
-PROGRAM = """#!/usr/bin/env python3
-import csv, os, re, sys, time
+    def test_check(self):
+        """With a kvdump of the test's own."""
+        for tool in "kvcalib", "kvppl", "kvdump":
+            os.chmod(self.write("bin/" + tool, """#!/bin/sh
+case $* in
+*--about*) echo '{"n_ctx": 64}' ;;
+*) seq 99 ;;
+esac
+"""), 0o755)
+        text, model = self.write("t.txt", "x" * 99), self.write("m.gguf", "")
+        folder = os.path.join(self.folder, "bin")
 
-def swept(spec):
-    m = re.search("{(.*?)}", spec)
-    return [spec] if not m else [
-        s for w in m[1].split(",")
-        for s in swept(spec[:m.start()] + w + spec[m.end():])]
+        def check(*args, code=2):
+            return self.run_script(self.name, "check", *args, code=code)
 
-name, args, env = os.path.basename(sys.argv[0]), sys.argv[1:], os.environ
-code = 0
-if name == env.get("FAIL"):
-    sys.exit(1)
-if name == "kvattn" and env.get("SAY"):
-    sys.exit("kvattn: " + env["SAY"])
-if name == env.get("GRUMBLE"):
-    code = 1
-if name in ("kvattn", "kvppl"):
-    out = csv.DictWriter(sys.stdout, %r, restval="1")
-    row = {}
-    if "--shape" in args:
-        shape = args[args.index("--shape") + 1].split(",")
-        row = {"windows": shape[0], "ctx": shape[4]}
-    out.writeheader()
-    out.writerow({"spec": "f16:r0s0", **row})
-    for a, b in zip(args, args[1:]):
-        for spec in swept(b) if a == "-s" else []:
-            if spec == env.get("LEAVE"):
-                print(name + ": " + spec + ": " + env["WHY"] + ": left out",
-                      file=sys.stderr)
-                code = 1
-            elif spec == env.get("HANG"):
-                sys.stdout.flush()
-                time.sleep(60)
-            elif spec != env.get("LOSE"):
-                out.writerow({"spec": spec, **row})
-sys.exit(code)
-""" % ["spec", "windows", "ctx", "path", "lat_us_p50", "bw_share", "speedup",
-       "attn_rel_err", "encode_us_p50", "inline_us_p50", "async_us_p50",
-       "quantize_us_p50", "decode_us_p50", "attention_us", "speedup_unfused",
-       "device", "ppl"]
+        self.assertEqual(check(folder, model, "32", text + ":3", code=0), "")
+        for words, *args in (
+                ("has 99 tokens, expected 128", folder, model, "32",
+                 text + ":4"),
+                ("takes windows of 64 tokens, CTX is 65", folder, model, "65",
+                 text + ":1"),
+                ("no.txt: no such text", folder, model, "32", "no.txt:1"),
+                ("no.gguf: neither a model folder nor a GGUF file", folder,
+                 "no.gguf", "32"),
+                ("has no kvdump: scripts/build", self.folder, model, "32")):
+            self.assertIn(words, check(*args))
 
 
 class GpuCheck(Scripts):
