@@ -38,7 +38,8 @@ INPUTS := $(INPUTS)
 WHAT   ?= --what k,v
 
 groups = $(1:%=$(PAGE)-%.csv)
-specs  = $(shell $(PAPER) specs rows.csv $* $(ROUNDS))
+specs_of = $(shell $(PAPER) specs rows.csv $(1) $(ROUNDS))
+specs  = $(call specs_of,$*)
 SCORED ?= $(WINDOWS)
 PPL     = $(BIN)/kvppl -m $(MODEL) -f $(TEXT) -c $(CTX) -n $(SCORED) --kl --resume
 DUMP    = $(BIN)/kvdump -m $(MODEL) -c $(CTX) $(WHAT)
@@ -67,7 +68,7 @@ $(call groups,$(TRAINED) $(OWN)): $(PAGE)-%.csv: $(WORK)/%-calib.h5
 	$(PPL) $(specs) -C $< -o $@
 
 $(TABLES:%=$(PAGE)-%.md): $(PAGE)-%.md: paper.csv rows.csv README.md $(PAPER)
-	$(PAPER) page $* $(PAGE) $@
+	$(PAPER) page $* $(PAGE) $@ $(SETTINGS)
 
 .DELETE_ON_ERROR:
 .SECONDARY:
