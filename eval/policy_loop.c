@@ -61,6 +61,11 @@ int kv_policy_check(const struct kv_spec *spec, const struct kv_protocol *p,
                        k->scheme->name,
                        k->layered ? "which predicts layers from lower ones"
                                   : "which attends on its codes");
+    if (k->massive || codec[KV_V]->massive)
+        return kv_fail(e,
+                       "%s: massive=yes keeps tokens, %s drops them: "
+                       "expected one of both",
+                       spec->text, policy->name);
     if (k->shape.alibi && !policy->reassigns)
         return kv_fail(e,
                        "%s: the model has ALiBi, whose distances %s does "

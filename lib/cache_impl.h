@@ -3,6 +3,7 @@
 #define KV_CACHE_IMPL_H
 
 #include "lib/cache.h"
+#include "lib/kept_tokens.h"
 
 /* K or V.  Tokens: sinks, then n_blocks * block quantized, then the tail (or,
  * with history, the open block's codes). */
@@ -14,6 +15,7 @@ struct kv_cache_side {
     uint32_t *size;     /* [n_blocks] of a variable codec, else NULL */
     size_t block_bytes; /* of all blocks together, sizes not counted */
     size_t blocks_capacity, size_capacity, tail_capacity;
+    struct kv_kept_tokens kept; /* of the blocks' */
     float *decoded; /* [n_blocks][row] of a layered codec, else NULL: what
                      * decode() makes of the blocks, a workspace */
     size_t decoded_capacity;
@@ -28,6 +30,8 @@ struct kv_cache {
     struct kv_cache *below; /* of a layered codec: the next lower layer's,
                              * owned; NULL for none */
     float *saliency; /* of the blocks that this append quantizes, or NULL */
+    bool *massive;   /* [n], where a codec keeps massive tokens; else NULL */
+    size_t massive_capacity;
 };
 
 /* Appends the codes of n tokens of a layered codec, x [n][row], and their

@@ -13,7 +13,8 @@
  *
  * The canonical text writes every parameter out, after clamping to the model:
  * "kivi:b2g32r128s0,axis=paper".  Equal sides are written once.  The words that
- * every scheme has, k_bias, are written where they are not as by default.
+ * every scheme has, k_bias and massive, are written where they are not as by
+ * default.
  *
  * mixed,file=PATH is a spec for each layer and side (lib/mixed.h). */
 #ifndef KV_SPEC_H
@@ -53,7 +54,7 @@ struct kv_policy_spec {
 };
 
 /* What every scheme has, after its own parameters: r (residual), s (sinks),
- * k_bias. */
+ * k_bias, massive. */
 struct kv_spec {
     struct kv_policy_spec policy;
     const struct kv_scheme *scheme;

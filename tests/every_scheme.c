@@ -28,8 +28,9 @@ static struct kv_calib *calibration(const struct kv_shape *shape,
     return c;
 }
 
-/* The codecs of a spec that is fitted to r's shape. */
-static void open_codecs(struct ready *r, const char *folder)
+/* The codecs of a spec that is fitted to r's shape; false where its scheme
+ * refuses single tokens in fp16. */
+static bool open_codecs(struct ready *r, const char *folder)
 {
     const struct kv_layered *layered = kv_spec_layered(&r->spec);
     struct kv_err e = {""};
@@ -42,8 +43,13 @@ static void open_codecs(struct ready *r, const char *folder)
         fail_msg("%s", e.msg);
     for (int side = 0; side < KV_SIDES; side++)
         if (kv_codec_new(&r->codec[side], &r->spec, &r->shape, r->layer,
-                         (enum kv_side)side, r->calib, &e))
-            fail_msg("%s", e.msg);
+                         (enum kv_side)side, r->calib, &e)) {
+            if (!strstr(e.msg, "massive=yes"))
+                fail_msg("%s", e.msg);
+            kv_codec_free(r->codec[KV_K]);
+            return false;
+        }
+    return true;
 }
 
 static bool prepare(struct ready *r, const char *text, const char *folder)
@@ -58,8 +64,7 @@ static bool prepare(struct ready *r, const char *text, const char *folder)
             fail_msg("%s", e.msg);
         return false;
     }
-    open_codecs(r, folder);
-    return true;
+    return open_codecs(r, folder);
 }
 
 static void release(struct ready *r)
@@ -101,7 +106,9 @@ static void add_choices(const struct kv_scheme *k, const char *folder)
 /* The words that every scheme has. */
 static void add_words(const struct kv_scheme *k, const char *folder)
 {
-    static const char *const words[] = {"%s:r0,no-k_bias", "%s,no-k_bias"};
+    static const char *const words[] = {"%s:r0,no-k_bias", "%s,no-k_bias",
+                                        "%s:s3r9,massive", "%s:r0,massive",
+                                        "%s:r0,no-k_bias,massive"};
     char text[64];
 
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {

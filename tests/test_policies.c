@@ -51,6 +51,11 @@ static void check_all_kept(struct ready *r)
     struct windows w;
     float *all, *kept;
 
+    if (r->codec[KV_K]->massive || r->codec[KV_V]->massive) {
+        assert_false(takes(&p, how[1], &e));
+        assert_non_null(strstr(e.msg, "massive=yes keeps tokens"));
+        return;
+    }
     if (r->codec[KV_K]->scheme->attend || r->codec[KV_K]->history ||
         r->codec[KV_V]->history || r->codec[KV_K]->layered) {
         assert_false(takes(&p, how[1], &e));
