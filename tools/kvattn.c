@@ -96,7 +96,7 @@ static bool on_gpu_alone(enum kv_attn_path path)
     return path == KV_ATTN_UNFUSED || path == KV_ATTN_DEQUANT;
 }
 
-/* One word of --path, n characters. */
+/* One word of --path, n characters.  auto is exact on a GPU. */
 static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
                       const char *word, size_t n, struct kv_err *e)
 {
@@ -110,7 +110,9 @@ static int parse_path(struct kvattn_run *r, const struct kvattn_args *a,
             if (r->path[k] == (enum kv_attn_path)i)
                 return kv_fail(e, "--path %s: %s is there twice", a->path,
                                path_names[i]);
-        r->path[r->n_paths++] = (enum kv_attn_path)i;
+        r->path[r->n_paths++] = i == KV_ATTN_AUTO && a->common.on_gpu
+                                    ? KV_ATTN_EXACT
+                                    : (enum kv_attn_path)i;
         return 0;
     }
     return kv_fail(e,
